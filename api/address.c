@@ -1,0 +1,95 @@
+/* address.c - resolves the coordinator's address and finds the local one that leads to it. */
+#include "api/address.h"
+
+#include <netdb.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static trib_status split(const char *text, char *host, size_t host_size, char *port, size_t port_size)
+{
+    const char *colon = strrchr(text, ':');
+    const char *begin = text, *end = colon;
+    if (colon == NULL || colon[1] == '\0') {
+        return TRIB_INVALID;
+    }
+    if (text[0] == '[') {
+        begin = text + 1;
+        end = strchr(text, ']');
+        if (end == NULL || end + 1 != colon) {
+            return TRIB_INVALID;
+        }
+    }
+    if ((size_t)(end - begin) >= host_size || strlen(colon + 1) >= port_size || end == begin) {
+        return TRIB_INVALID;
+    }
+    snprintf(host, host_size, "%.*s", (int)(end - begin), begin);
+    snprintf(port, port_size, "%s", colon + 1);
+    return TRIB_OK;
+}
+
+static trib_status lookup(const char *text, int flags, struct addrinfo **found, trib_error *error)
+{
+    char host[256], port[8];
+    if (split(text, host, sizeof host, port, sizeof port) != TRIB_OK) {
+        return trib_error_set(error, TRIB_INVALID, "\"%s\" is not host:port or [address]:port", text);
+    }
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = flags | AI_NUMERICSERV};
+    int code = getaddrinfo(host, port, &hints, found);
+    if (code != 0) {
+        return trib_error_set(error, TRIB_INVALID, "address \"%s\": %s", text, gai_strerror(code));
+    }
+    return TRIB_OK;
+}
+
+static void format(const struct sockaddr *address, socklen_t length, bool with_port, trib_address *out)
+{
+    char host[64], port[8];
+    getnameinfo(address, length, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV);
+    if (!with_port) {
+        snprintf(out->text, sizeof out->text, "%s", host);
+    } else {
+        snprintf(out->text, sizeof out->text, address->sa_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
+    }
+}
+
+trib_status trib_address_resolve(const char *text, trib_address *address_out, trib_error *error)
+{
+    struct addrinfo *found = NULL;
+    trib_status status = lookup(text, 0, &found, error);
+    if (status == TRIB_OK) {
+        format(found->ai_addr, found->ai_addrlen, true, address_out);
+        freeaddrinfo(found);
+    }
+    return status;
+}
+
+trib_status trib_address_local(const trib_address *remote, trib_address *local_out, trib_error *error)
+{
+    struct addrinfo *found = NULL;
+    trib_status status = lookup(remote->text, AI_NUMERICHOST, &found, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    /* Connecting a datagram socket sends nothing; it only asks the routing table. */
+    struct sockaddr_storage local;
+    socklen_t length = sizeof local;
+    int fd = socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || connect(fd, found->ai_addr, found->ai_addrlen) != 0 ||
+        getsockname(fd, (struct sockaddr *)&local, &length) != 0) {
+        status = trib_error_set(error, TRIB_SYSTEM, "no route to the coordinator at %s: %m", remote->text);
+    } else {
+        format((struct sockaddr *)&local, length, false, local_out);
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    freeaddrinfo(found);
+    return status;
+}
+
+bool trib_address_is_loopback(const char *numeric)
+{
+    return strncmp(numeric, "127.", 4) == 0 || strncmp(numeric, "[::1]", 5) == 0 || strcmp(numeric, "::1") == 0;
+}

@@ -1,0 +1,14 @@
+/* address.h - host names and local addresses, before an engine starts; the only place that may ask a resolver (and so block). */
+#ifndef TRIB_API_ADDRESS_H
+#define TRIB_API_ADDRESS_H
+
+#include "transports/transport.h"
+
+/* "host:port" or "[v6]:port" -> numeric. TRIB_INVALID with a text. */
+TRIB_CHECKED trib_status trib_address_resolve(const char *text, trib_address *address_out, trib_error *error);
+/* The local address from which `remote` (numeric) would be reached, without a port. */
+TRIB_CHECKED trib_status trib_address_local(const trib_address *remote, trib_address *local_out, trib_error *error);
+/* True for 127.0.0.0/8 and ::1 (numeric, with or without a port). */
+bool trib_address_is_loopback(const char *numeric);
+
+#endif

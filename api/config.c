@@ -1,0 +1,233 @@
+/*
+ * config.c - defaults, checks and names. Where a setting comes from the environment is in config_env.c.
+ */
+#include "api/config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/roster.h"
+
+#define SECOND_NS INT64_C(1000000000)
+
+void trib_config_init(trib_config *config, size_t struct_size)
+{
+    *config = (trib_config){
+        .struct_size = (uint32_t)struct_size,
+        .mode = TRIB_MODE_THREADS,
+        .roles = TRIB_ROLE_WORKER,
+        .worker_count = 1,
+        .transport = "auto",
+        .job = "default",
+        .partition_bytes = 1u << 20,
+        .chunk_bytes = 256u << 10,
+        .push_credit_bytes = 1u << 20,
+        .pull_credit_bytes = 1u << 20,
+        .ops_max = 65536,
+        .pin = true,
+        .join_timeout_ns = 60 * SECOND_NS,
+        .op_timeout_ns = 300 * SECOND_NS,
+        .peer_timeout_ns = 10 * SECOND_NS,
+        .close_timeout_ns = 5 * SECOND_NS,
+        .log_level = TRIB_LOG_WARN,
+    };
+}
+
+static void set_default_u32(uint32_t *value, uint32_t fallback)
+{
+    *value = *value == 0 ? fallback : *value;
+}
+
+static void set_default_i64(int64_t *value, int64_t fallback)
+{
+    *value = *value == 0 ? fallback : *value;
+}
+
+static void apply_defaults(trib_config *config)
+{
+    trib_config defaults;
+    trib_config_init(&defaults, sizeof defaults);
+    set_default_u32(&config->roles, defaults.roles);
+    set_default_u32(&config->partition_bytes, defaults.partition_bytes);
+    set_default_u32(&config->chunk_bytes, defaults.chunk_bytes);
+    set_default_u32(&config->push_credit_bytes, defaults.push_credit_bytes);
+    set_default_u32(&config->pull_credit_bytes, defaults.pull_credit_bytes);
+    set_default_u32(&config->ops_max, defaults.ops_max);
+    set_default_i64(&config->join_timeout_ns, defaults.join_timeout_ns);
+    set_default_i64(&config->op_timeout_ns, defaults.op_timeout_ns);
+    set_default_i64(&config->peer_timeout_ns, defaults.peer_timeout_ns);
+    set_default_i64(&config->close_timeout_ns, defaults.close_timeout_ns);
+    config->job = config->job == NULL ? defaults.job : config->job;
+    config->transport = config->transport == NULL ? defaults.transport : config->transport;
+    config->token = config->token != NULL && config->token[0] == '\0' ? NULL : config->token;
+}
+
+static trib_status check_shape(const trib_config *given, trib_error *error)
+{
+    if (given->struct_size != sizeof *given) {
+        return trib_error_set(error, TRIB_INVALID, "trib_config.struct_size is %u, this library knows %zu: call "
+                                                   "trib_config_init and build against the same release",
+                              given->struct_size, sizeof *given);
+    }
+    if (given->flags != 0) {
+        return trib_error_set(error, TRIB_INVALID, "trib_config.flags: unknown bits 0x%x", given->flags);
+    }
+    for (size_t i = 0; i < sizeof given->reserved / sizeof given->reserved[0]; i++) {
+        if (given->reserved[i] != 0) {
+            return trib_error_set(error, TRIB_INVALID, "trib_config.reserved[%zu] is not 0", i);
+        }
+    }
+    return TRIB_OK;
+}
+
+static trib_status check_job(const trib_config *config, trib_error *error)
+{
+    const uint32_t known = TRIB_ROLE_WORKER | TRIB_ROLE_SERVER | TRIB_ROLE_COORDINATOR;
+    if (config->roles & ~known) {
+        return trib_error_set(error, TRIB_INVALID, "roles: unknown bits 0x%x", config->roles & ~known);
+    }
+    if (config->worker_count < 1 || config->server_count < 0 ||
+        (int64_t)config->worker_count + config->server_count > TRIB_MEMBERS_MAX) {
+        return trib_error_set(error, TRIB_INVALID,
+                              "worker_count %d, server_count %d: at least 1 worker, at most %u members together",
+                              config->worker_count, config->server_count, TRIB_MEMBERS_MAX);
+    }
+    bool worker = (config->roles & TRIB_ROLE_WORKER) != 0;
+    if (worker && (config->rank < 0 || config->rank >= config->worker_count)) {
+        return trib_error_set(error, TRIB_INVALID, "rank %d: must be 0..%d (worker_count is %d)", config->rank,
+                              config->worker_count - 1, config->worker_count);
+    }
+    bool alone = worker && config->worker_count == 1 && config->server_count == 0 && !config->external_coordinator;
+    if (config->coordinator == NULL && !alone) {
+        return trib_error_set(error, TRIB_INVALID, "no coordinator address: set TRIB_COORDINATOR=host:port (or "
+                                                   "trib_config.coordinator) to where rank 0 runs, the same on all members");
+    }
+    if (config->colocate == TRIB_COLOCATE_OFF && config->server_count == 0) {
+        return trib_error_set(error, TRIB_INVALID, "colocate is off and there are no servers: nobody would sum");
+    }
+    return TRIB_OK;
+}
+
+static trib_status check_sizes(const trib_config *config, trib_error *error)
+{
+    uint32_t chunk = config->chunk_bytes;
+    if (chunk < 4096 || chunk > TRIB_PAYLOAD_MAX || (chunk & (chunk - 1)) != 0) {
+        return trib_error_set(error, TRIB_INVALID, "chunk_bytes %u: must be a power of two, 4096..%u", chunk,
+                              TRIB_PAYLOAD_MAX);
+    }
+    if (config->partition_bytes < chunk || config->partition_bytes % chunk != 0) {
+        return trib_error_set(error, TRIB_INVALID, "partition_bytes %u: must be a multiple of chunk_bytes (%u)",
+                              config->partition_bytes, chunk);
+    }
+    if (config->reactors > TRIB_REACTORS_MAX) {
+        return trib_error_set(error, TRIB_INVALID, "reactors %u: at most %u", config->reactors, TRIB_REACTORS_MAX);
+    }
+    if (config->join_timeout_ns < 0 || config->peer_timeout_ns < 0 || config->close_timeout_ns < 0) {
+        return trib_error_set(error, TRIB_INVALID, "join, peer and close timeouts must be above 0");
+    }
+    return TRIB_OK;
+}
+
+static trib_status check_mode(const trib_config *config, trib_error *error)
+{
+    if ((unsigned)config->mode > TRIB_MODE_ATTACHED || (unsigned)config->colocate > TRIB_COLOCATE_ON ||
+        (unsigned)config->sum_order > TRIB_ORDER_ARRIVAL || (unsigned)config->log_level > TRIB_LOG_TRACE) {
+        return trib_error_set(error, TRIB_INVALID, "mode, colocate, sum_order or log_level has an unknown value");
+    }
+    bool attached = config->mode == TRIB_MODE_ATTACHED;
+    if (attached != (config->loop != NULL)) {
+        return trib_error_set(error, TRIB_INVALID, "loop must be given in TRIB_MODE_ATTACHED, and only there");
+    }
+    if (attached && config->reactors > 1) {
+        return trib_error_set(error, TRIB_INVALID, "reactors %u: TRIB_MODE_ATTACHED has one, on your loop",
+                              config->reactors);
+    }
+    return TRIB_OK;
+}
+
+trib_status trib_config_check(const trib_config *given, trib_config *checked_out, trib_error *error)
+{
+    trib_status status = check_shape(given, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    trib_config config = *given;
+    apply_defaults(&config);
+    status = check_mode(&config, error);
+    if (status == TRIB_OK) {
+        status = check_job(&config, error);
+    }
+    if (status == TRIB_OK) {
+        status = check_sizes(&config, error);
+    }
+    if (status == TRIB_OK) {
+        *checked_out = config;
+    }
+    return status;
+}
+
+void trib_tensor_desc_init(trib_tensor_desc *desc, size_t struct_size)
+{
+    *desc = (trib_tensor_desc){.struct_size = (uint32_t)struct_size};
+}
+
+void trib_op_params_init(trib_op_params *params, size_t struct_size)
+{
+    *params = (trib_op_params){.struct_size = (uint32_t)struct_size};
+}
+
+/* ---- Names ---- */
+
+const char *trib_version(void)
+{
+    return TRIB_VERSION_STRING;
+}
+
+const char *trib_status_name(trib_status status)
+{
+    switch (status) {
+#define TRIB_STATUS_NAME(name, number, text)                                                                           \
+    case name:                                                                                                         \
+        return #name;
+        TRIB_STATUS_LIST(TRIB_STATUS_NAME)
+#undef TRIB_STATUS_NAME
+    }
+    return "TRIB_UNKNOWN";
+}
+
+const char *trib_status_text(trib_status status)
+{
+    switch (status) {
+#define TRIB_STATUS_TEXT(name, number, text)                                                                           \
+    case name:                                                                                                         \
+        return text;
+        TRIB_STATUS_LIST(TRIB_STATUS_TEXT)
+#undef TRIB_STATUS_TEXT
+    }
+    return "unknown status";
+}
+
+static const struct {
+    const char *name;
+    size_t size;
+} dtypes[TRIB_DTYPE_COUNT] = {
+    [TRIB_FLOAT32] = {"float32", 4}, [TRIB_FLOAT64] = {"float64", 8}, [TRIB_FLOAT16] = {"float16", 2},
+    [TRIB_BFLOAT16] = {"bfloat16", 2}, [TRIB_INT8] = {"int8", 1}, [TRIB_UINT8] = {"uint8", 1},
+    [TRIB_INT32] = {"int32", 4}, [TRIB_INT64] = {"int64", 8},
+};
+
+size_t trib_dtype_size(trib_dtype dtype)
+{
+    return (unsigned)dtype < TRIB_DTYPE_COUNT ? dtypes[dtype].size : 0;
+}
+
+const char *trib_dtype_name(trib_dtype dtype)
+{
+    return (unsigned)dtype < TRIB_DTYPE_COUNT ? dtypes[dtype].name : "?";
+}
+
+const char *trib_reduce_name(trib_reduce reduce)
+{
+    static const char *const names[TRIB_REDUCE_COUNT] = {"sum", "avg", "min", "max"};
+    return (unsigned)reduce < TRIB_REDUCE_COUNT ? names[reduce] : "?";
+}

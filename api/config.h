@@ -1,0 +1,11 @@
+/* config.h - checking a configuration; used by trib_engine_create. */
+#ifndef TRIB_API_CONFIG_H
+#define TRIB_API_CONFIG_H
+
+#include "engine/log.h"
+
+/* Checks every field and puts defaults where there is 0 or NULL. *checked_out is written on success only; TRIB_INVALID with a
+ * text that names the field, its value and what is allowed. */
+TRIB_CHECKED trib_status trib_config_check(const trib_config *given, trib_config *checked_out, trib_error *error);
+
+#endif

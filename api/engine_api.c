@@ -1,0 +1,499 @@
+/*
+ * engine_api.c - the library's entry points: check the arguments, the state and the thread, then forward. Nothing else.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <ev.h>
+
+#include "api/address.h"
+#include "api/config.h"
+#include "api/env_host.h"
+#include "engine/op.h"
+#include "engine/pipeline.h"
+#include "engine/report.h"
+
+/* ---- Creating ---- */
+
+/* Fills in what depends on the machine: the coordinator's numeric address, where to listen, how many reactors. */
+static trib_status complete_config(trib_config *config, trib_address *coordinator, trib_address *listen,
+                                   trib_error *error)
+{
+    const char *wanted = config->coordinator != NULL ? config->coordinator : "127.0.0.1:0";
+    trib_status status = trib_address_resolve(wanted, coordinator, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    config->coordinator = coordinator->text;
+    if (config->listen == NULL) {
+        if (config->token == NULL) {
+            snprintf(listen->text, sizeof listen->text, "127.0.0.1");
+        } else {
+            status = trib_address_local(coordinator, listen, error);
+        }
+        config->listen = listen->text;
+    }
+    if (status == TRIB_OK && config->token == NULL &&
+        !(trib_address_is_loopback(coordinator->text) && trib_address_is_loopback(config->listen))) {
+        status = trib_error_set(error, TRIB_INVALID,
+                                "coordinator %s, listen %s: without a token only loopback addresses are allowed; set "
+                                "TRIB_TOKEN (or trib_config.token) to the same secret on every member",
+                                coordinator->text, config->listen);
+    }
+    if (config->reactors == 0) {
+        config->reactors = config->mode == TRIB_MODE_ATTACHED ? 1 : trib_env_host_reactors(config);
+    }
+    return status;
+}
+
+trib_status trib_engine_create(const trib_config *given, trib_engine **engine_out, trib_error *error)
+{
+    if (given == NULL || engine_out == NULL) {
+        return trib_error_set(error, TRIB_INVALID, "config and engine_out must not be NULL");
+    }
+    trib_config config;
+    trib_status status = trib_config_check(given, &config, error);
+    trib_address coordinator, listen;
+    if (status == TRIB_OK) {
+        status = complete_config(&config, &coordinator, &listen, error);
+    }
+    if (status != TRIB_OK) {
+        return status;
+    }
+    trib_engine *engine = calloc(1, sizeof *engine);
+    if (engine == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+    }
+    trib_env env;
+    status = trib_env_host_init(&env, &config, error);
+    if (status == TRIB_OK) {
+        status = trib_engine_open(engine, &env, &config, error);
+        if (status != TRIB_OK) {
+            trib_engine_free(engine);
+            trib_env_host_fini(&env);
+        }
+    }
+    if (status != TRIB_OK) {
+        free(engine);
+        return status;
+    }
+    *engine_out = engine;
+    return TRIB_OK;
+}
+
+/* ---- Waiting ---- */
+
+static struct timespec deadline_in(int64_t timeout_ns)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    int64_t total_ns = at.tv_nsec + timeout_ns % INT64_C(1000000000);
+    at.tv_sec += timeout_ns / INT64_C(1000000000) + total_ns / INT64_C(1000000000);
+    at.tv_nsec = total_ns % INT64_C(1000000000);
+    return at;
+}
+
+static trib_status check_may_block(const trib_engine *engine, trib_error *error)
+{
+    if (engine->config.mode == TRIB_MODE_ATTACHED) {
+        return trib_error_set(error, TRIB_STATE, "blocking calls cannot work when the engine runs on your own loop");
+    }
+    if (trib_engine_on_thread(engine)) {
+        return trib_error_set(error, TRIB_WRONG_THREAD, "blocking calls are not allowed from a callback");
+    }
+    return TRIB_OK;
+}
+
+trib_status trib_engine_wait_ready(trib_engine *engine, int64_t timeout_ns, trib_error *error)
+{
+    trib_status status = check_may_block(engine, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    bool forever = timeout_ns < 0; /* the join timeout ends it */
+    struct timespec deadline = deadline_in(forever ? 0 : timeout_ns);
+    int code = 0;
+    pthread_mutex_lock(&engine->mutex);
+    while (atomic_load(&engine->phase) == TRIB_PHASE_JOINING && code != ETIMEDOUT) {
+        code = forever ? pthread_cond_wait(&engine->changed, &engine->mutex)
+                       : pthread_cond_timedwait(&engine->changed, &engine->mutex, &deadline);
+    }
+    trib_phase phase = atomic_load(&engine->phase);
+    trib_error fate = engine->fate;
+    pthread_mutex_unlock(&engine->mutex);
+    switch (phase) {
+    case TRIB_PHASE_READY:
+        return TRIB_OK;
+    case TRIB_PHASE_JOINING:
+        return trib_error_set(error, TRIB_TIMEOUT, "the job has not come together yet");
+    default:
+        return trib_error_set(error, fate.status == TRIB_OK ? TRIB_CLOSED : fate.status, "%s", fate.text);
+    }
+}
+
+/* ---- Closing ---- */
+
+void trib_engine_close(trib_engine *engine, trib_closed_cb closed_cb, void *user)
+{
+    if (engine != NULL) {
+        trib_engine_begin_close(engine, closed_cb, user);
+    }
+}
+
+static bool is_closed(trib_engine *engine)
+{
+    pthread_mutex_lock(&engine->mutex);
+    bool closed = engine->closed;
+    pthread_mutex_unlock(&engine->mutex);
+    return closed;
+}
+
+static void wait_closed(trib_engine *engine)
+{
+    switch (engine->config.mode) {
+    case TRIB_MODE_ATTACHED:
+        while (!is_closed(engine)) {
+            ev_run(engine->config.loop, EVRUN_ONCE);
+        }
+        break;
+    case TRIB_MODE_QUEUE:
+    case TRIB_MODE_THREADS:
+        pthread_mutex_lock(&engine->mutex);
+        while (!engine->closed) {
+            pthread_cond_wait(&engine->changed, &engine->mutex); /* bounded: close has a deadline */
+        }
+        pthread_mutex_unlock(&engine->mutex);
+        break;
+    }
+}
+
+trib_status trib_engine_destroy(trib_engine *engine)
+{
+    if (engine == NULL) {
+        return TRIB_OK;
+    }
+    bool attached = engine->config.mode == TRIB_MODE_ATTACHED;
+    if (!attached && trib_engine_on_thread(engine)) {
+        return TRIB_WRONG_THREAD;
+    }
+    trib_engine_begin_close(engine, NULL, NULL);
+    wait_closed(engine);
+    trib_engine_dispatch(engine, 0);
+    trib_env env = engine->env;
+    trib_engine_free(engine);
+    trib_env_host_fini(&env);
+    free(engine);
+    return TRIB_OK;
+}
+
+int trib_engine_get_fd(const trib_engine *engine)
+{
+    return engine->done_fd;
+}
+
+size_t trib_engine_dispatch(trib_engine *engine, size_t max)
+{
+    if (engine->config.mode != TRIB_MODE_QUEUE || atomic_exchange(&engine->dispatching, true)) {
+        return 0;
+    }
+    engine->dispatcher = pthread_self();
+    size_t count = trib_op_dispatch(engine, max);
+    atomic_store(&engine->dispatching, false);
+    return count;
+}
+
+trib_status trib_engine_get_info(const trib_engine *engine, trib_engine_info *info)
+{
+    if (info == NULL || info->struct_size != sizeof *info) {
+        return TRIB_INVALID;
+    }
+    const trib_roster *roster = engine->roster;
+    *info = (trib_engine_info){
+        .struct_size = sizeof *info,
+        .rank = engine->config.roles & TRIB_ROLE_WORKER ? engine->config.rank : -1,
+        .worker_count = engine->config.worker_count,
+        .server_count = engine->config.server_count,
+        .reactors = engine->core_count,
+        .partition_bytes = engine->config.partition_bytes,
+        .chunk_bytes = engine->config.chunk_bytes,
+    };
+    if (roster != NULL) {
+        info->epoch = roster->epoch;
+        info->partition_bytes = roster->partition_bytes;
+        info->chunk_bytes = roster->chunk_bytes;
+        info->t_opt_factor = roster->t_opt_factor;
+        for (uint32_t i = 0; i < roster->member_count; i++) {
+            info->summing_count += roster->members[i].sums;
+        }
+    }
+    return TRIB_OK;
+}
+
+/* ---- Memory ---- */
+
+trib_status trib_alloc(trib_engine *engine, size_t size, void **memory_out)
+{
+    if (size == 0 || memory_out == NULL) {
+        return TRIB_INVALID;
+    }
+    void *block = engine->env.memory_alloc(engine->env.memory, size);
+    if (block == NULL) {
+        return TRIB_NO_MEMORY;
+    }
+    *memory_out = block;
+    return TRIB_OK;
+}
+
+void trib_free(trib_engine *engine, void *memory)
+{
+    if (memory != NULL) {
+        engine->env.memory_free(engine->env.memory, memory);
+    }
+}
+
+/* ---- Operations ---- */
+
+trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *desc, trib_tensor **tensor_out,
+                                trib_error *error)
+{
+    if (engine == NULL || desc == NULL || tensor_out == NULL || desc->struct_size != sizeof *desc || desc->name == NULL) {
+        return trib_error_set(error, TRIB_INVALID, "engine, desc, desc->name and tensor_out must be there, and desc "
+                                                   "initialised by trib_tensor_desc_init");
+    }
+    size_t length = strnlen(desc->name, TRIB_TENSOR_NAME_MAX + 1);
+    if (length == 0 || length > TRIB_TENSOR_NAME_MAX || strncmp(desc->name, "__", 2) == 0) {
+        return trib_error_set(error, TRIB_INVALID, "tensor name \"%.40s\": 1 to %d bytes, not starting with \"__\"", desc->name,
+                              TRIB_TENSOR_NAME_MAX);
+    }
+    for (size_t i = 0; i < length; i++) {
+        if ((unsigned char)desc->name[i] < 0x20 || desc->name[i] == 0x7f) {
+            return trib_error_set(error, TRIB_INVALID, "a tensor name holds the control byte 0x%02x", (unsigned char)desc->name[i]);
+        }
+    }
+    size_t element = trib_dtype_size(desc->dtype);
+    if (element == 0 || desc->count > UINT64_C(1) << 44 || desc->flags != 0) {
+        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown type %d, more than 2^44 elements, or unknown flags",
+                              desc->name, (int)desc->dtype);
+    }
+    for (size_t i = 0; i < sizeof desc->reserved / sizeof desc->reserved[0]; i++) {
+        if (desc->reserved[i] != 0) {
+            return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": a reserved field is not 0", desc->name);
+        }
+    }
+    if ((engine->config.roles & TRIB_ROLE_WORKER) == 0) {
+        return trib_error_set(error, TRIB_STATE, "only workers declare tensors");
+    }
+    trib_status status = trib_engine_check_open(engine, error);
+    return status != TRIB_OK ? status
+                             : trib_tensor_find_or_add(engine, desc->name, desc->dtype, desc->count, desc->priority,
+                                                       tensor_out, error);
+}
+
+static trib_status check_params(trib_engine *engine, const trib_op_params *params, trib_error *error)
+{
+    if (engine == NULL || params == NULL || params->struct_size != sizeof *params || params->flags != 0) {
+        return trib_error_set(error, TRIB_INVALID, "params must be initialised by trib_op_params_init");
+    }
+    for (size_t i = 0; i < sizeof params->reserved / sizeof params->reserved[0]; i++) {
+        if (params->reserved[i] != 0) {
+            return trib_error_set(error, TRIB_INVALID, "a reserved field of params is not 0");
+        }
+    }
+    if ((engine->config.roles & TRIB_ROLE_WORKER) == 0) {
+        return trib_error_set(error, TRIB_STATE, "only workers take part in operations");
+    }
+    return trib_engine_check_open(engine, error);
+}
+
+static trib_status check_tensor(const trib_engine *engine, const trib_op_params *params, trib_error *error)
+{
+    if (params->tensor == NULL || params->tensor->engine != engine) {
+        return trib_error_set(error, TRIB_INVALID, "params->tensor is NULL or belongs to another engine");
+    }
+    return TRIB_OK;
+}
+
+static trib_status check_buffers(const trib_op_params *params, bool needs_input, bool needs_output, trib_error *error)
+{
+    const trib_tensor *tensor = params->tensor;
+    if (tensor->bytes == 0) {
+        return TRIB_OK;
+    }
+    if ((needs_input && params->input == NULL) || (needs_output && params->output == NULL)) {
+        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": %s is NULL", tensor->name,
+                              needs_input && params->input == NULL ? "input" : "output");
+    }
+    uintptr_t in = (uintptr_t)params->input, out = (uintptr_t)params->output;
+    if (in != 0 && out != 0 && in != out && (in < out ? out - in : in - out) < tensor->bytes) {
+        return trib_error_set(error, TRIB_INVALID,
+                              "tensor \"%s\": input and output overlap without being equal", tensor->name);
+    }
+    return TRIB_OK;
+}
+
+trib_status trib_push_pull(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
+{
+    trib_status status = check_params(engine, params, error);
+    if (status == TRIB_OK) {
+        status = check_tensor(engine, params, error);
+    }
+    if (status == TRIB_OK && (unsigned)params->reduce >= TRIB_REDUCE_COUNT) {
+        status = trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown reduction %d", params->tensor->name,
+                                (int)params->reduce);
+    }
+    if (status == TRIB_OK) {
+        status = check_buffers(params, true, true, error);
+    }
+    return status != TRIB_OK
+               ? status
+               : trib_op_submit(engine, params, TRIB_EXCHANGE_PUSH_PULL, params->tensor, op_out, error);
+}
+
+trib_status trib_broadcast(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
+{
+    trib_status status = check_params(engine, params, error);
+    if (status == TRIB_OK) {
+        status = check_tensor(engine, params, error);
+    }
+    if (status == TRIB_OK && (params->root < 0 || params->root >= engine->config.worker_count)) {
+        status = trib_error_set(error, TRIB_INVALID, "tensor \"%s\": root %d is not a rank below %d", params->tensor->name,
+                                params->root, engine->config.worker_count);
+    }
+    bool is_root = status == TRIB_OK && params->root == engine->config.rank;
+    if (status == TRIB_OK) {
+        status = check_buffers(params, is_root, !is_root, error);
+    }
+    if (is_root && params->output != NULL && params->output != params->input && status == TRIB_OK) {
+        memcpy(params->output, params->input, params->tensor->bytes);
+    }
+    return status != TRIB_OK
+               ? status
+               : trib_op_submit(engine, params, TRIB_EXCHANGE_BROADCAST, params->tensor, op_out, error);
+}
+
+trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
+{
+    trib_op_params mine;
+    trib_op_params_init(&mine, sizeof mine);
+    trib_status status = check_params(engine, params == NULL ? &mine : params, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    if (params != NULL) {
+        mine.timeout_ns = params->timeout_ns;
+        mine.done_cb = params->done_cb;
+        mine.user = params->user;
+    }
+    return trib_op_submit(engine, &mine, TRIB_EXCHANGE_PUSH_PULL, engine->barrier_tensor, op_out, error);
+}
+
+void trib_op_cancel(trib_op *op)
+{
+    if (op == NULL || atomic_exchange(&op->cancelled, true)) {
+        return;
+    }
+    trib_engine *engine = op->engine;
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        atomic_fetch_add(&op->references, 1);
+        trib_reactor_post(engine->cores[i].reactor, &op->nodes[i].cancel_post);
+    }
+}
+
+trib_status trib_op_status(const trib_op *op)
+{
+    return (trib_status)atomic_load(&op->status);
+}
+
+trib_status trib_op_wait(trib_op *op, int64_t timeout_ns, trib_error *error)
+{
+    trib_engine *engine = op->engine;
+    trib_status status = check_may_block(engine, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    struct timespec deadline = deadline_in(timeout_ns < 0 ? 0 : timeout_ns);
+    int code = 0;
+    atomic_fetch_add(&engine->waiters, 1);
+    while (atomic_load(&op->status) == TRIB_PENDING && code != ETIMEDOUT) {
+        if (trib_engine_dispatch(engine, 0) > 0) {
+            continue;
+        }
+        pthread_mutex_lock(&engine->mutex);
+        if (atomic_load(&op->status) == TRIB_PENDING && engine->done_head == NULL) {
+            code = timeout_ns < 0 ? pthread_cond_wait(&engine->changed, &engine->mutex)
+                                  : pthread_cond_timedwait(&engine->changed, &engine->mutex, &deadline);
+        }
+        pthread_mutex_unlock(&engine->mutex);
+    }
+    atomic_fetch_sub(&engine->waiters, 1);
+    status = (trib_status)atomic_load(&op->status);
+    if (status == TRIB_PENDING) {
+        return trib_error_set(error, TRIB_TIMEOUT, "tensor \"%s\": not complete yet", op->tensor->name);
+    }
+    return status == TRIB_OK ? TRIB_OK : trib_error_set(error, status, "%s", op->text);
+}
+
+void trib_op_release(trib_op *op)
+{
+    if (op != NULL) {
+        trib_op_unref(op);
+    }
+}
+
+/* ---- Seeing ---- */
+
+trib_status trib_engine_waiting(trib_engine *engine, trib_waiting *entries, size_t capacity, size_t *count_out)
+{
+    if (engine == NULL || count_out == NULL || (capacity > 0 && entries == NULL)) {
+        return TRIB_INVALID;
+    }
+    if (engine->config.mode == TRIB_MODE_ATTACHED) {
+        *count_out = 0;
+        trib_report_core(&engine->cores[0], entries, capacity, count_out);
+        return TRIB_OK;
+    }
+    trib_status status = check_may_block(engine, NULL);
+    return status != TRIB_OK ? status
+                             : trib_report_engine(engine, INT64_C(1000000000), entries, capacity, count_out);
+}
+
+/* Counters are written by one thread each and read here as they are; a snapshot may be microseconds old. */
+static uint64_t peek(const uint64_t *counter)
+{
+    return __atomic_load_n(counter, __ATOMIC_RELAXED);
+}
+
+static void add_core(trib_stats *stats, trib_core *core)
+{
+    const trib_core_stats *mine = &core->stats;
+    trib_transport_stats transport = {.system_calls = 0};
+    core->transport->ops->stats(core->transport, &transport);
+    stats->connections += (uint32_t)peek(&mine->connections);
+    stats->bytes_pushed += peek(&mine->bytes_pushed);
+    stats->bytes_pulled += peek(&mine->bytes_pulled);
+    stats->bytes_sum_sent += peek(&mine->bytes_sum_sent);
+    stats->bytes_summed += peek(&mine->bytes_summed);
+    stats->messages_sent += peek(&mine->messages_sent);
+    stats->messages_received += peek(&mine->messages_received);
+    stats->allocations += peek(&mine->allocations);
+    stats->peers_refused += peek(&mine->peers_refused);
+    stats->system_calls += transport.system_calls;
+}
+
+trib_status trib_engine_get_stats(trib_engine *engine, trib_stats *stats)
+{
+    if (engine == NULL || stats == NULL || stats->struct_size != sizeof *stats) {
+        return TRIB_INVALID;
+    }
+    *stats = (trib_stats){.struct_size = sizeof *stats};
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        add_core(stats, &engine->cores[i]);
+    }
+    stats->ops_completed = atomic_load(&engine->ops_completed);
+    stats->ops_failed = atomic_load(&engine->ops_failed);
+    stats->ops_in_flight = atomic_load(&engine->ops_in_flight);
+    return TRIB_OK;
+}

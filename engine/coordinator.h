@@ -1,0 +1,24 @@
+/*
+ * coordinator.h - keeps the membership: who is here, what each tensor is, who sums which partition, who was lost.
+ *
+ * Lives on core 0 of one engine (rank 0's, or one of its own) and speaks to members over control links alone, its own process's
+ * member included, so there is one path for all.
+ */
+#ifndef TRIB_ENGINE_COORDINATOR_H
+#define TRIB_ENGINE_COORDINATOR_H
+
+#include "engine/core.h"
+
+typedef struct trib_coordinator trib_coordinator;
+
+/* Listens at engine->coordinator_address; *bound_out is where. */
+TRIB_CHECKED trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib_error *error);
+void trib_coordinator_close(trib_coordinator *coordinator);
+/* An accepted control link has proved itself. */
+void trib_coordinator_adopt(trib_link *link);
+/* No other worker is still in the job. */
+bool trib_coordinator_is_alone(const trib_coordinator *coordinator);
+/* This process ends: tells everybody, as an orderly end if no worker is left. */
+void trib_coordinator_end(trib_coordinator *coordinator, trib_status status, const char *text);
+
+#endif

@@ -1,0 +1,330 @@
+/*
+ * core.c - opens and closes what one reactor owns, sorts accepted links, and brings the job's beginning and end to it.
+ *
+ * The end of a job on a core: `ended` is set, every operation here fails, links are closed; when the last has gone and the
+ * operations have settled the core reports closed. Nothing new starts on a core that has ended.
+ */
+#include "engine/core.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/assert.h"
+#include "engine/coordinator.h"
+#include "engine/member.h"
+
+#define TICK_NS (250 * INT64_C(1000000))
+#define CLOSING_TICK_NS (2 * INT64_C(1000000))
+
+void *trib_core_zalloc(trib_core *core, size_t size)
+{
+    core->stats.allocations++;
+    return calloc(1, size);
+}
+
+/* ---- The outboxes of this event ---- */
+
+static void pump_links(trib_reactor *reactor, trib_post *post)
+{
+    (void)post;
+    trib_core *core = reactor->owner;
+    while (core->pump_head != NULL) {
+        trib_link *link = core->pump_head;
+        core->pump_head = link->pump_next;
+        link->pump_queued = false;
+        trib_link_pump(link);
+    }
+}
+
+void trib_core_pump_later(trib_core *core, trib_link *link)
+{
+    if (!link->pump_queued) {
+        link->pump_queued = true;
+        link->pump_next = core->pump_head;
+        core->pump_head = link;
+    }
+    trib_reactor_defer(core->reactor, &core->pump_post);
+}
+
+/* ---- Accepted links ---- */
+
+static void incoming_ready(trib_link *link)
+{
+    trib_core *core = link->core;
+    if (link->purpose == TRIB_PURPOSE_CONTROL && core->engine->coordinator != NULL && core->reactor->index == 0) {
+        trib_coordinator_adopt(link);
+    } else if (link->purpose == TRIB_PURPOSE_DATA && core->engine->config.roles != TRIB_ROLE_COORDINATOR) {
+        trib_server_adopt(link);
+    } else {
+        trib_link_close(link, false, TRIB_PROTOCOL, "this member is not what the peer takes it for");
+    }
+}
+
+static trib_status incoming_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
+{
+    (void)link;
+    (void)frame;
+    (void)landing;
+    return trib_error_set(error, TRIB_PROTOCOL, "a frame before its time");
+}
+
+static trib_status incoming_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
+                                     trib_error *error)
+{
+    (void)payload;
+    (void)lent;
+    return incoming_header(link, frame, NULL, error);
+}
+
+static void incoming_closed(trib_link *link, trib_status status, const char *reason)
+{
+    (void)link;
+    (void)status;
+    (void)reason; /* link_handshake.c has logged it */
+}
+
+const trib_link_upcalls trib_core_incoming_upcalls = {
+    .ready = incoming_ready,
+    .header = incoming_header,
+    .received = incoming_received,
+    .closed = incoming_closed,
+};
+
+/* The link to the server of one's own process: one link carries both ways, told apart by the frame's type. */
+static trib_status self_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
+{
+    return incoming_header(link, frame, landing, error);
+}
+
+static trib_status self_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
+                                 trib_error *error)
+{
+    bool for_server = frame->type == TRIB_FRAME_PUSH || frame->type == TRIB_FRAME_WITHDRAW;
+    return for_server ? trib_server_received(link, frame, payload, lent, error)
+                      : trib_worker_received(link, frame, payload, lent, error);
+}
+
+static void self_closed(trib_link *link, trib_status status, const char *reason)
+{
+    trib_core *core = link->core;
+    core->worker_links[link->peer] = NULL;
+    trib_worker_upcalls.closed(link, status, reason);
+}
+
+static const trib_link_upcalls self_upcalls = {
+    .ready = incoming_ready,
+    .header = self_header,
+    .received = self_received,
+    .closed = self_closed,
+};
+
+/* ---- The job has come together ---- */
+
+static trib_status connect_to(trib_core *core, uint32_t member, uint32_t reactor)
+{
+    trib_engine *engine = core->engine;
+    const trib_roster *roster = engine->roster;
+    trib_link *link = NULL;
+    if (member == engine->member_id && reactor == core->reactor->index) {
+        trib_status status = trib_link_self(core, member, &self_upcalls, &link);
+        if (status == TRIB_OK) {
+            core->owner_links[member * TRIB_REACTORS_MAX + reactor] = link;
+            core->worker_links[member] = link;
+        }
+        return status;
+    }
+    core->links_missing++;
+    return trib_link_connect(core, &roster->members[member].addresses[reactor], TRIB_PURPOSE_DATA, member, reactor,
+                             &trib_worker_upcalls, NULL, &link);
+}
+
+static trib_status connect_all(trib_core *core)
+{
+    trib_engine *engine = core->engine;
+    const trib_roster *roster = engine->roster;
+    core->owner_links = trib_core_zalloc(core, roster->member_count * TRIB_REACTORS_MAX * sizeof(trib_link *));
+    if (core->owner_links == NULL) {
+        return TRIB_NO_MEMORY;
+    }
+    for (uint32_t member = 0; member < roster->member_count; member++) {
+        const trib_member_info *info = &roster->members[member];
+        for (uint32_t reactor = 0; info->sums && reactor < info->reactors; reactor++) {
+            if (reactor % engine->core_count != core->reactor->index) {
+                continue;
+            }
+            trib_status status = connect_to(core, member, reactor);
+            if (status != TRIB_OK) {
+                return status;
+            }
+        }
+    }
+    return TRIB_OK;
+}
+
+void trib_core_roster(trib_reactor *reactor, trib_post *post)
+{
+    (void)post;
+    trib_core *core = reactor->owner;
+    trib_engine *engine = core->engine;
+    const trib_roster *roster = engine->roster;
+    trib_error error = {.status = TRIB_OK};
+    trib_status status = TRIB_OK;
+    if (core->ended) {
+        return;
+    }
+    if (engine->member_id < roster->member_count && roster->members[engine->member_id].sums) {
+        status = trib_server_open(core, &error);
+    }
+    if (status == TRIB_OK && (engine->config.roles & TRIB_ROLE_WORKER)) {
+        status = connect_all(core);
+    }
+    if (status != TRIB_OK) {
+        trib_engine_end(engine, status, "could not set up the connections of the job");
+    } else if (core->links_missing == 0) {
+        trib_engine_core_joined(engine);
+    }
+}
+
+/* ---- The job is over ---- */
+
+static bool is_orderly(trib_status status)
+{
+    return status == TRIB_OK || status == TRIB_CLOSED;
+}
+
+static void close_links(trib_core *core, bool flush)
+{
+    trib_link *next;
+    for (trib_link *link = core->links; link != NULL; link = next) {
+        next = link->next;
+        trib_link_close(link, flush, core->ended_status, core->ended_text);
+    }
+}
+
+/* Sums that others wait for go out before the links do, and rank 0 waits for the others to leave; both until the deadline, after
+ * which trib_engine_begin_close's timer comes here again through closing = false. */
+static bool may_close_links(const trib_core *core)
+{
+    const trib_engine *engine = core->engine;
+    if (!is_orderly(core->ended_status)) {
+        return true;
+    }
+    bool coordinates = core->reactor->index == 0 && engine->coordinator != NULL;
+    return trib_server_is_idle(core) && (!coordinates || trib_coordinator_is_alone(engine->coordinator));
+}
+
+static void finish_ending(trib_core *core)
+{
+    trib_engine *engine = core->engine;
+    core->closing = true;
+    if (core->reactor->index == 0) {
+        if (engine->coordinator != NULL) {
+            trib_coordinator_end(engine->coordinator, core->ended_status, core->ended_text);
+        }
+    }
+    if (core->listener != NULL) {
+        core->transport->ops->listener_close(core->listener);
+        core->listener = NULL;
+    }
+    /* An orderly end and a report of a loss both want their last words written out. */
+    close_links(core, true);
+}
+
+static void tick(trib_reactor *reactor, trib_timer *timer)
+{
+    trib_core *core = reactor->owner;
+    int64_t now_ns = trib_now(reactor);
+    if (!core->ended) {
+        trib_server_tick(core);
+        trib_timer_arm(reactor, timer, now_ns + TICK_NS);
+        return;
+    }
+    bool overdue = now_ns >= core->close_deadline_ns;
+    if (!core->closing && (overdue || may_close_links(core))) {
+        finish_ending(core);
+    } else if (core->closing && overdue && core->links != NULL) {
+        close_links(core, false);
+    }
+    if (core->closing && core->links == NULL && core->nodes == NULL) {
+        trib_engine_core_closed(core->engine);
+        return;
+    }
+    trib_timer_arm(reactor, timer, now_ns + CLOSING_TICK_NS);
+}
+
+void trib_core_ended(trib_reactor *reactor, trib_post *post)
+{
+    (void)post;
+    trib_core *core = reactor->owner;
+    trib_engine *engine = core->engine;
+    trib_assert(!core->ended);
+    pthread_mutex_lock(&engine->mutex);
+    core->ended_status = engine->fate.status;
+    snprintf(core->ended_text, sizeof core->ended_text, "%s", engine->fate.text);
+    pthread_mutex_unlock(&engine->mutex);
+    core->close_deadline_ns =
+        trib_now(reactor) + (is_orderly(core->ended_status) ? engine->config.close_timeout_ns : INT64_C(1000000000));
+    trib_worker_fail_all(core, core->ended_status == TRIB_OK ? TRIB_CLOSED : core->ended_status, core->ended_text);
+    core->ended = true;
+    if (reactor->index == 0) {
+        trib_member_leave(engine->member, core->ended_status, core->ended_text);
+    }
+    trib_timer_arm(reactor, &core->tick, trib_now(reactor));
+}
+
+/* ---- Life ---- */
+
+trib_status trib_core_open(trib_core *core, trib_engine *engine, trib_reactor *reactor, trib_error *error)
+{
+    core->engine = engine;
+    core->reactor = reactor;
+    reactor->owner = core;
+    core->push_credit = engine->config.push_credit_bytes;
+    core->pull_credit = engine->config.pull_credit_bytes;
+    core->pump_post.run = pump_links;
+    core->roster_post.run = trib_core_roster;
+    core->ended_post.run = trib_core_ended;
+    trib_transport_config transport = {
+        .send_buffer_bytes = 0,
+        .silence_timeout_ns = engine->config.peer_timeout_ns,
+    };
+    trib_status status =
+        engine->env.transport->open(reactor, &transport, &trib_link_transport_upcalls, &core->transport);
+    if (status != TRIB_OK) {
+        return trib_error_set(error, status, "transport %s: %s", engine->env.transport->name, trib_status_text(status));
+    }
+    if (engine->config.roles & (TRIB_ROLE_WORKER | TRIB_ROLE_SERVER)) {
+        trib_address at;
+        const char *host = engine->listen_host;
+        snprintf(at.text, sizeof at.text, strchr(host, ':') != NULL && host[0] != '[' ? "[%s]:0" : "%s:0", host);
+        status = core->transport->ops->listen(core->transport, &at, core, &core->listener, &core->address, error);
+        if (status != TRIB_OK) {
+            return status;
+        }
+    }
+    core->tick.fired = tick;
+    trib_timer_arm(reactor, &core->tick, trib_now(reactor) + TICK_NS);
+    return trib_worker_open(core, error);
+}
+
+void trib_core_close(trib_core *core)
+{
+    if (core->reactor == NULL) {
+        return;
+    }
+    trib_timer_stop(core->reactor, &core->tick);
+    if (core->listener != NULL) {
+        core->transport->ops->listener_close(core->listener);
+    }
+    trib_server_close(core);
+    trib_worker_close(core);
+    if (core->transport != NULL) {
+        core->transport->ops->close(core->transport);
+    }
+    while (core->free_outs != NULL) {
+        trib_out *out = core->free_outs;
+        core->free_outs = out->next;
+        free(out);
+    }
+}

@@ -1,0 +1,104 @@
+/*
+ * core.h - what one reactor of an engine owns: its links, its share of every tensor's partitions, and the keys it sums.
+ *
+ * Everything here is touched on the reactor's thread only, statistics excepted (read from anywhere, written here).
+ */
+#ifndef TRIB_ENGINE_CORE_H
+#define TRIB_ENGINE_CORE_H
+
+#include "engine/engine.h"
+#include "engine/link.h"
+#include "engine/roster.h"
+#include "engine/summation.h"
+
+struct trib_op_node;
+struct trib_tensor;
+
+typedef struct trib_core_stats {
+    uint64_t bytes_pushed, bytes_pulled;
+    uint64_t bytes_summed, bytes_sum_sent;
+    uint64_t messages_sent, messages_received;
+    uint64_t allocations;
+    uint64_t peers_refused;
+    uint64_t connections;
+} trib_core_stats;
+
+/* A sum that waits for its turn on the link to its receiver; see server.c. */
+typedef struct trib_sum_entry trib_sum_entry;
+
+typedef struct trib_core {
+    trib_engine *engine;
+    trib_reactor *reactor;
+    trib_transport *transport;
+    trib_listener *listener;
+    trib_address address; /* where others reach this core */
+
+    trib_link *links;
+    trib_link *pump_head; /* links whose outbox has something new */
+    trib_post pump_post;
+    trib_out *free_outs;
+    uint32_t push_credit, pull_credit;
+    uint64_t sequence;     /* ages of what waits in outboxes */
+    uint32_t links_missing; /* data links that are not READY yet */
+    bool ended;            /* the job is over for this core: ended_status and ended_text say why */
+    bool closing;          /* links are being closed */
+    int64_t close_deadline_ns;
+    trib_status ended_status;
+    char ended_text[TRIB_ERROR_TEXT_SIZE];
+    trib_post roster_post, ended_post, report_post;
+    trib_timer tick;
+
+    /* worker */
+    trib_link **owner_links; /* [member * TRIB_REACTORS_MAX + reactor], those that this core speaks to */
+    struct trib_tensor **tensors; /* by id */
+    uint32_t tensors_capacity;
+    struct trib_op_node *nodes; /* all that arrived and are not done, newest first */
+    unsigned char *discard;     /* where payload lands that nobody wants any more */
+
+    /* server */
+    trib_summation *summation;
+    trib_link **worker_links; /* by rank */
+    trib_sum_entry *free_entries;
+    uint32_t entries_waiting; /* sums not sent yet */
+
+    trib_core_stats stats;
+} trib_core;
+
+TRIB_CHECKED trib_status trib_core_open(trib_core *core, trib_engine *engine, trib_reactor *reactor, trib_error *error);
+/* After its reactor has stopped: frees what is left. */
+void trib_core_close(trib_core *core);
+
+/* Counted in stats.allocations; NULL when out of memory. Freed with free(). */
+void *trib_core_zalloc(trib_core *core, size_t size);
+
+/* Lets links emit at the end of this event. */
+void trib_core_pump_later(trib_core *core, trib_link *link);
+
+/* Posted to every core when the job has come together, and when it has ended. */
+void trib_core_roster(trib_reactor *reactor, trib_post *post);
+void trib_core_ended(trib_reactor *reactor, trib_post *post);
+
+/* Upcalls of accepted links, until the handshake tells what they are for. */
+extern const trib_link_upcalls trib_core_incoming_upcalls;
+
+/* worker.c: links to the servers, and what arrives on them. */
+extern const trib_link_upcalls trib_worker_upcalls;
+TRIB_CHECKED trib_status trib_worker_open(trib_core *core, trib_error *error);
+void trib_worker_close(trib_core *core);
+void trib_worker_fail_all(trib_core *core, trib_status status, const char *text);
+TRIB_CHECKED trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_landing *landing,
+                                            trib_error *error);
+TRIB_CHECKED trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
+                                              trib_error *error);
+
+/* server.c: links from workers, and what arrives on them. */
+extern const trib_link_upcalls trib_server_upcalls;
+TRIB_CHECKED trib_status trib_server_open(trib_core *core, trib_error *error);
+void trib_server_close(trib_core *core);
+void trib_server_adopt(trib_link *link); /* an accepted data link has proved itself */
+void trib_server_tick(trib_core *core);
+bool trib_server_is_idle(const trib_core *core);
+TRIB_CHECKED trib_status trib_server_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
+                                              trib_error *error);
+
+#endif

@@ -1,0 +1,340 @@
+/*
+ * engine.c - opens an engine in order, closes it in reverse, and carries the job's fate between the cores and the callers.
+ */
+#include "engine/engine.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/assert.h"
+#include "engine/coordinator.h"
+#include "engine/member.h"
+#include "engine/op.h"
+
+/* ---- Opening ---- */
+
+static char *copy_text(const char *text)
+{
+    return text == NULL ? NULL : strdup(text);
+}
+
+static void name_logger(trib_engine *engine)
+{
+    const trib_config *config = &engine->config;
+    trib_logger *logger = &engine->logger;
+    logger->level = config->log_level;
+    logger->cb = config->log_cb;
+    logger->user = config->log_user;
+    if (config->roles & TRIB_ROLE_WORKER) {
+        snprintf(logger->prefix, sizeof logger->prefix, "tributary rank %d", config->rank);
+    } else {
+        snprintf(logger->prefix, sizeof logger->prefix, "tributary %s",
+                 config->roles & TRIB_ROLE_SERVER ? "server" : "coordinator");
+    }
+}
+
+static trib_status copy_config(trib_engine *engine, const trib_config *config, trib_error *error)
+{
+    engine->config = *config;
+    engine->job = copy_text(config->job);
+    engine->token = copy_text(config->token);
+    engine->coordinator_address = copy_text(config->coordinator);
+    engine->listen_host = copy_text(config->listen);
+    if (engine->job == NULL || engine->listen_host == NULL || engine->coordinator_address == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+    }
+    engine->config.job = engine->job;
+    engine->config.token = engine->token;
+    engine->config.coordinator = engine->coordinator_address;
+    engine->config.listen = engine->listen_host;
+    trib_auth_key(engine->token, engine->job, engine->key);
+    engine->member_id = config->roles & TRIB_ROLE_WORKER ? (uint32_t)config->rank : TRIB_NO_MEMBER;
+    name_logger(engine);
+    return TRIB_OK;
+}
+
+static trib_status open_cores(trib_engine *engine, trib_error *error)
+{
+    engine->core_count = engine->config.reactors;
+    engine->cores = calloc(engine->core_count, sizeof *engine->cores);
+    if (engine->cores == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+    }
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        trib_reactor *reactor = NULL;
+        trib_status status = engine->env.reactor_open(engine, i, &reactor);
+        if (status != TRIB_OK) {
+            return trib_error_set(error, status, "could not make event loop %u: %s", i, trib_status_text(status));
+        }
+        status = trib_core_open(&engine->cores[i], engine, reactor, error);
+        if (status != TRIB_OK) {
+            return status;
+        }
+    }
+    atomic_store(&engine->cores_joining, engine->core_count);
+    atomic_store(&engine->cores_open, engine->core_count);
+    return TRIB_OK;
+}
+
+static trib_status open_membership(trib_engine *engine, trib_error *error)
+{
+    const trib_config *config = &engine->config;
+    trib_core *core = &engine->cores[0];
+    bool coordinates = (config->roles & TRIB_ROLE_COORDINATOR) ||
+                       ((config->roles & TRIB_ROLE_WORKER) && config->rank == 0 && !config->external_coordinator);
+    if (coordinates) {
+        trib_address bound;
+        trib_status status = trib_coordinator_open(core, &bound, error);
+        if (status != TRIB_OK) {
+            return status;
+        }
+        /* Port 0, the choice of a job of one process, is known now. */
+        char *address = strdup(bound.text);
+        if (address == NULL) {
+            return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+        }
+        free(engine->coordinator_address);
+        engine->coordinator_address = address;
+        engine->config.coordinator = address;
+    }
+    return config->roles & (TRIB_ROLE_WORKER | TRIB_ROLE_SERVER) ? trib_member_open(core, error) : TRIB_OK;
+}
+
+trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const trib_config *config, trib_error *error)
+{
+    engine->env = *env;
+    engine->done_fd = -1;
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_mutex_init(&engine->mutex, NULL);
+    pthread_cond_init(&engine->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    trib_status status = copy_config(engine, config, error);
+    if (status == TRIB_OK && config->mode == TRIB_MODE_QUEUE) {
+        engine->done_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+        if (engine->done_fd < 0) {
+            status = trib_error_set(error, TRIB_SYSTEM, "eventfd: %s", strerror(errno));
+        }
+    }
+    if (status == TRIB_OK) {
+        status = open_cores(engine, error);
+    }
+    if (status == TRIB_OK) {
+        status = open_membership(engine, error);
+    }
+    if (status == TRIB_OK && (config->roles & TRIB_ROLE_WORKER)) {
+        status = trib_tensor_find_or_add(engine, "__barrier", TRIB_UINT8, 0, INT32_MAX, &engine->barrier_tensor, error);
+    }
+    for (uint32_t i = 0; status == TRIB_OK && i < engine->core_count; i++) {
+        status = engine->env.reactor_start(engine, engine->cores[i].reactor);
+        if (status != TRIB_OK) {
+            trib_error_set(error, status, "could not start reactor %u: %s", i, trib_status_text(status));
+        }
+    }
+    return status;
+}
+
+/* ---- Fate ---- */
+
+void trib_engine_notify(trib_engine *engine)
+{
+    pthread_mutex_lock(&engine->mutex);
+    pthread_cond_broadcast(&engine->changed);
+    pthread_mutex_unlock(&engine->mutex);
+}
+
+static void tell_ready(trib_reactor *reactor, trib_post *post)
+{
+    (void)post;
+    trib_core *core = reactor->owner;
+    trib_engine *engine = core->engine;
+    if (engine->ready_told) {
+        return;
+    }
+    engine->ready_told = true;
+    pthread_mutex_lock(&engine->mutex);
+    trib_error fate = engine->fate;
+    pthread_mutex_unlock(&engine->mutex);
+    if (engine->config.ready_cb != NULL) {
+        engine->config.ready_cb(engine, &fate, engine->config.ready_user);
+    }
+}
+
+static void tell_ended(trib_reactor *reactor, trib_post *post)
+{
+    (void)post;
+    trib_core *core = reactor->owner;
+    trib_engine *engine = core->engine;
+    pthread_mutex_lock(&engine->mutex);
+    trib_error fate = engine->fate;
+    pthread_mutex_unlock(&engine->mutex);
+    if (engine->config.ended_cb != NULL) {
+        engine->config.ended_cb(engine, &fate, engine->config.ended_user);
+    }
+}
+
+void trib_engine_publish(trib_engine *engine, const trib_roster *roster)
+{
+    trib_assert(engine->roster == NULL);
+    atomic_store(&engine->roster, roster);
+    engine->config.worker_count = (int32_t)roster->worker_count;
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        trib_reactor_post(engine->cores[i].reactor, &engine->cores[i].roster_post);
+    }
+}
+
+void trib_engine_core_joined(trib_engine *engine)
+{
+    if (atomic_fetch_sub(&engine->cores_joining, 1) != 1) {
+        return;
+    }
+    pthread_mutex_lock(&engine->mutex);
+    if (atomic_load(&engine->phase) == TRIB_PHASE_JOINING) {
+        atomic_store(&engine->phase, TRIB_PHASE_READY);
+        engine->ready_post.run = tell_ready;
+        trib_reactor_post(engine->cores[0].reactor, &engine->ready_post);
+    }
+    pthread_cond_broadcast(&engine->changed);
+    pthread_mutex_unlock(&engine->mutex);
+}
+
+void trib_engine_end(trib_engine *engine, trib_status status, const char *text)
+{
+    pthread_mutex_lock(&engine->mutex);
+    trib_phase phase = atomic_load(&engine->phase);
+    if (phase == TRIB_PHASE_ENDED) {
+        pthread_mutex_unlock(&engine->mutex);
+        return;
+    }
+    engine->fate.status = status;
+    snprintf(engine->fate.text, sizeof engine->fate.text, "%s", text);
+    atomic_store(&engine->phase, TRIB_PHASE_ENDED);
+    bool orderly = status == TRIB_OK || status == TRIB_CLOSED;
+    trib_log(&engine->logger, orderly ? TRIB_LOG_INFO : TRIB_LOG_ERROR, "the job is over: %s", text);
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        trib_reactor_post(engine->cores[i].reactor, &engine->cores[i].ended_post);
+    }
+    if (phase == TRIB_PHASE_JOINING) {
+        engine->ready_post.run = tell_ready;
+        trib_reactor_post(engine->cores[0].reactor, &engine->ready_post);
+    }
+    if (!engine->close_asked) {
+        engine->ended_post.run = tell_ended;
+        trib_reactor_post(engine->cores[0].reactor, &engine->ended_post);
+    }
+    pthread_cond_broadcast(&engine->changed);
+    pthread_mutex_unlock(&engine->mutex);
+}
+
+static void tell_closed(trib_reactor *reactor, trib_post *post)
+{
+    (void)post;
+    trib_core *core = reactor->owner;
+    trib_engine *engine = core->engine;
+    trib_closed_cb closed_cb = engine->closed_cb;
+    if (closed_cb != NULL) {
+        closed_cb(engine, engine->closed_user);
+    }
+    pthread_mutex_lock(&engine->mutex);
+    engine->closed = true;
+    pthread_cond_broadcast(&engine->changed);
+    pthread_mutex_unlock(&engine->mutex);
+}
+
+/* Called with the mutex held, once both have happened: close was asked for, and every core has closed its links. */
+static void post_closed(trib_engine *engine)
+{
+    engine->closed_post.run = tell_closed;
+    trib_reactor_post(engine->cores[0].reactor, &engine->closed_post);
+}
+
+void trib_engine_core_closed(trib_engine *engine)
+{
+    pthread_mutex_lock(&engine->mutex);
+    if (atomic_fetch_sub(&engine->cores_open, 1) == 1 && engine->close_asked) {
+        post_closed(engine);
+    }
+    pthread_mutex_unlock(&engine->mutex);
+}
+
+void trib_engine_begin_close(trib_engine *engine, trib_closed_cb closed_cb, void *user)
+{
+    pthread_mutex_lock(&engine->mutex);
+    bool first = !engine->close_asked;
+    if (first) {
+        engine->close_asked = true;
+        engine->closed_cb = closed_cb;
+        engine->closed_user = user;
+        if (atomic_load(&engine->cores_open) == 0) {
+            post_closed(engine);
+        }
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    if (first) {
+        trib_engine_end(engine, TRIB_CLOSED, "the engine was closed");
+    }
+}
+
+trib_status trib_engine_check_open(trib_engine *engine, trib_error *error)
+{
+    if (atomic_load(&engine->phase) != TRIB_PHASE_ENDED) {
+        return TRIB_OK;
+    }
+    pthread_mutex_lock(&engine->mutex);
+    trib_error fate = engine->fate;
+    pthread_mutex_unlock(&engine->mutex);
+    return trib_error_set(error, fate.status == TRIB_OK ? TRIB_CLOSED : fate.status, "%s", fate.text);
+}
+
+bool trib_engine_on_thread(const trib_engine *engine)
+{
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        if (engine->env.on_thread(engine->cores[i].reactor)) {
+            return true;
+        }
+    }
+    return atomic_load(&engine->dispatching) && pthread_equal(engine->dispatcher, pthread_self());
+}
+
+/* ---- Freeing ---- */
+
+void trib_engine_free(trib_engine *engine)
+{
+    for (uint32_t i = 0; i < engine->core_count && engine->cores != NULL; i++) {
+        if (engine->cores[i].reactor != NULL) {
+            engine->env.reactor_stop(engine, engine->cores[i].reactor);
+        }
+    }
+    trib_coordinator_close(engine->coordinator);
+    trib_member_close(engine->member);
+    if (engine->cores != NULL) {
+        for (uint32_t i = 0; i < engine->core_count; i++) {
+            trib_core_close(&engine->cores[i]);
+        }
+    }
+    for (uint32_t i = 0; i < engine->core_count && engine->cores != NULL; i++) {
+        if (engine->cores[i].reactor != NULL) {
+            engine->env.reactor_free(engine->cores[i].reactor);
+        }
+    }
+    free(engine->cores);
+    trib_tensors_free(engine);
+    trib_ops_free(engine);
+    if (engine->done_fd >= 0) {
+        close(engine->done_fd);
+    }
+    const trib_roster *roster = engine->roster;
+    free((void *)(uintptr_t)roster);
+    free(engine->job);
+    free(engine->token);
+    free(engine->coordinator_address);
+    free(engine->listen_host);
+    pthread_cond_destroy(&engine->changed);
+    pthread_mutex_destroy(&engine->mutex);
+}

@@ -1,0 +1,108 @@
+/*
+ * engine.h - the owner: cores, membership, tensors, operations. One engine object owns everything; there is no other state.
+ *
+ * Which thread touches what: a core's state belongs to its reactor. Membership (member.c, coordinator.c) lives on core 0. `mutex`
+ * guards what callers' threads share: the tensor table, the operation pool, the job's fate, the completion queue. Reactors take it only
+ * on rare events and to hand completions to a queue, never per partition.
+ */
+#ifndef TRIB_ENGINE_ENGINE_H
+#define TRIB_ENGINE_ENGINE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "api/tributary.h"
+#include "engine/auth.h"
+#include "engine/kernel_ops.h"
+#include "engine/reactor.h"
+#include "engine/roster.h"
+#include "transports/transport.h"
+
+struct trib_core;
+struct trib_plan;
+struct trib_coordinator;
+struct trib_member;
+
+/* What an engine is built on: the seam at which tests and the simulator put their own world. */
+typedef struct trib_env {
+    const trib_transport_ops *transport;
+    const trib_kernels *kernels;
+    const struct trib_plan *plans; /* by trib_exchange */
+    /* Opens reactor i; starts it later, stops and frees it at the end. */
+    trib_status (*reactor_open)(trib_engine *engine, uint32_t index, trib_reactor **out);
+    trib_status (*reactor_start)(trib_engine *engine, trib_reactor *reactor);
+    void (*reactor_stop)(trib_engine *engine, trib_reactor *reactor); /* returns when its thread is gone */
+    void (*reactor_free)(trib_reactor *reactor);
+    bool (*on_thread)(const trib_reactor *reactor); /* is the caller on its thread? */
+    void *(*memory_alloc)(void *memory, size_t size); /* page-aligned */
+    void (*memory_free)(void *memory, void *block);
+    void *memory; /* the arena */
+} trib_env;
+
+typedef enum trib_phase { TRIB_PHASE_JOINING, TRIB_PHASE_READY, TRIB_PHASE_ENDED } trib_phase;
+
+struct trib_engine {
+    trib_env env;
+    trib_config config; /* its strings are owned */
+    char *job, *token, *coordinator_address, *listen_host;
+    unsigned char key[TRIB_KEY_SIZE];
+    trib_logger logger;
+    uint32_t core_count;
+    struct trib_core *cores;
+    uint32_t member_id; /* written on core 0 before the roster is published */
+
+    struct trib_coordinator *coordinator; /* NULL: it is elsewhere */
+    struct trib_member *member;
+
+    pthread_mutex_t mutex;
+    pthread_cond_t changed; /* phase, an operation somebody waits for, a report, closed */
+    _Atomic(const trib_roster *) roster;
+    _Atomic trib_phase phase;
+    trib_error fate; /* why it ended; guarded by mutex, final once phase is ENDED */
+    atomic_uint cores_joining, cores_open;
+    bool ready_told, close_asked, closed, ended_told;
+    trib_closed_cb closed_cb;
+    void *closed_user;
+    trib_post ready_post, ended_post, closed_post; /* user callbacks, on core 0 */
+    trib_timer close_timer;
+
+    struct trib_tensor *tensors_by_name; /* uthash */
+    struct trib_tensor *barrier_tensor;
+    uint32_t tensor_count;
+    struct trib_tensor **tensors; /* by tag */
+    uint32_t tensors_capacity;
+
+    struct trib_op *free_ops;
+    uint32_t ops_made;
+    atomic_uint waiters;
+    struct trib_op *done_head, *done_tail; /* TRIB_MODE_QUEUE */
+    int done_fd;
+    atomic_bool dispatching;
+    pthread_t dispatcher;
+    _Atomic uint64_t ops_completed, ops_failed;
+    atomic_uint ops_in_flight;
+};
+
+TRIB_CHECKED trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const trib_config *config,
+                                          trib_error *error);
+/* Frees what trib_engine_open made, also after it failed half-way. Its reactors are stopped. */
+void trib_engine_free(trib_engine *engine);
+
+/* Any core: the job is over for this engine, for that reason. Only the first call counts. */
+void trib_engine_end(trib_engine *engine, trib_status status, const char *text);
+/* Core 0: the roster is here; tell the cores. Takes it over. */
+void trib_engine_publish(trib_engine *engine, const trib_roster *roster);
+/* A core has all its links. */
+void trib_engine_core_joined(trib_engine *engine);
+/* A core has closed its last link after the end. */
+void trib_engine_core_closed(trib_engine *engine);
+/* Any thread: begins to close. */
+void trib_engine_begin_close(trib_engine *engine, trib_closed_cb closed_cb, void *user);
+/* TRIB_OK, or why operations cannot be taken. */
+TRIB_CHECKED trib_status trib_engine_check_open(trib_engine *engine, trib_error *error);
+/* True on one of the engine's own threads, or inside dispatch. */
+bool trib_engine_on_thread(const trib_engine *engine);
+/* Wakes those who wait on `changed`. */
+void trib_engine_notify(trib_engine *engine);
+
+#endif

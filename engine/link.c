@@ -1,0 +1,467 @@
+/* link.c - frames over a connection, and the outbox. The handshake is in link_handshake.c. */
+#include "engine/link.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/assert.h"
+#include "engine/core.h"
+#include "engine/link_handshake.h"
+
+#define HEAP_CAPACITY_FIRST 64u
+
+static trib_link *link_create(struct trib_core *core, const trib_link_upcalls *upcalls)
+{
+    trib_link *link = trib_core_zalloc(core, sizeof *link);
+    if (link == NULL) {
+        return NULL;
+    }
+    link->core = core;
+    link->upcalls = upcalls;
+    link->peer = TRIB_NO_MEMBER;
+    link->last_heard_ns = trib_now(core->reactor);
+    link->next = core->links;
+    if (core->links != NULL) {
+        core->links->previous = link;
+    }
+    core->links = link;
+    return link;
+}
+
+static void link_free(trib_link *link)
+{
+    trib_assert(link->heap_size == 0);
+    trib_timer_stop(link->core->reactor, &link->deadline);
+    for (trib_link **at = &link->core->pump_head; link->pump_queued && *at != NULL; at = &(*at)->pump_next) {
+        if (*at == link) {
+            *at = link->pump_next;
+            break;
+        }
+    }
+    if (link->previous != NULL) {
+        link->previous->next = link->next;
+    } else {
+        link->core->links = link->next;
+    }
+    if (link->next != NULL) {
+        link->next->previous = link->previous;
+    }
+    free(link->heap);
+    free(link);
+}
+
+trib_status trib_link_connect(struct trib_core *core, const trib_address *to, trib_purpose purpose, uint32_t peer,
+                              uint32_t peer_reactor, const trib_link_upcalls *upcalls, void *user, trib_link **link_out)
+{
+    trib_link *link = link_create(core, upcalls);
+    if (link == NULL) {
+        return TRIB_NO_MEMORY;
+    }
+    link->outgoing = true;
+    link->purpose = purpose;
+    link->peer = peer;
+    link->peer_reactor = peer_reactor;
+    link->user = user;
+    link->credit = core->push_credit;
+    link->state = TRIB_LINK_CONNECTING;
+    trib_status status = core->transport->ops->connect(core->transport, to, link, &link->conn);
+    if (status != TRIB_OK) {
+        link_free(link);
+        return status;
+    }
+    trib_link_handshake_arm(link);
+    *link_out = link;
+    return TRIB_OK;
+}
+
+static void deliver_self(trib_reactor *reactor, trib_post *post);
+
+trib_status trib_link_self(struct trib_core *core, uint32_t member, const trib_link_upcalls *upcalls,
+                           trib_link **link_out)
+{
+    trib_link *link = link_create(core, upcalls);
+    if (link == NULL) {
+        return TRIB_NO_MEMORY;
+    }
+    link->purpose = TRIB_PURPOSE_DATA;
+    link->peer = member;
+    link->peer_reactor = core->reactor->index;
+    link->credit = UINT32_MAX;
+    link->state = TRIB_LINK_READY;
+    link->self_post.run = deliver_self;
+    *link_out = link;
+    return TRIB_OK;
+}
+
+static void out_finish(trib_out *out, trib_status status)
+{
+    trib_link *link = out->link;
+    struct trib_core *core = link->core;
+    uint32_t weight = TRIB_HEADER_SIZE + out->send.payload_size;
+    trib_assert(link->in_flight >= weight);
+    link->in_flight -= weight;
+    if (out->done != NULL) {
+        out->done(out, status);
+    }
+    out->next = core->free_outs;
+    core->free_outs = out;
+}
+
+static void drop_waiters(trib_link *link)
+{
+    while (link->heap_size > 0) {
+        trib_waiter *last = link->heap[link->heap_size - 1];
+        trib_link_dequeue(link, last);
+        if (last->dropped != NULL) {
+            last->dropped(last);
+        }
+    }
+}
+
+static void deliver_self(trib_reactor *reactor, trib_post *post)
+{
+    (void)reactor;
+    trib_link *link = (trib_link *)((char *)post - offsetof(trib_link, self_post));
+    /* Only what was there at the beginning: answers go out in a later turn. */
+    trib_out *out = link->self_head;
+    link->self_head = link->self_tail = NULL;
+    while (out != NULL) {
+        trib_out *next = out->next;
+        trib_frame frame;
+        trib_error error = {.status = TRIB_OK};
+        trib_status status = trib_frame_decode(out->send.header, &frame, &error);
+        trib_assert(status == TRIB_OK);
+        if (link->state == TRIB_LINK_READY) {
+            status = link->upcalls->received(link, &frame, out->send.payload, true, &error);
+            if (status != TRIB_OK) {
+                trib_log(link->core->reactor->logger, TRIB_LOG_ERROR, "own server: %s", error.text);
+            }
+        }
+        out_finish(out, link->state == TRIB_LINK_READY ? TRIB_OK : link->end_status);
+        out = next;
+    }
+    if (link->state == TRIB_LINK_CLOSING) {
+        drop_waiters(link);
+        link->upcalls->closed(link, link->end_status, link->end_reason);
+        link_free(link);
+    } else {
+        trib_link_pump(link);
+    }
+}
+
+trib_status trib_link_send(trib_link *link, const trib_frame *frame, const void *payload,
+                           void (*done)(trib_out *, trib_status), void *context)
+{
+    struct trib_core *core = link->core;
+    if (link->state == TRIB_LINK_CLOSING) {
+        return TRIB_CLOSED;
+    }
+    trib_out *out = core->free_outs;
+    if (out != NULL) {
+        core->free_outs = out->next;
+    } else {
+        out = trib_core_zalloc(core, sizeof *out);
+        if (out == NULL) {
+            return TRIB_NO_MEMORY;
+        }
+    }
+    *out = (trib_out){.link = link, .done = done, .context = context};
+    trib_frame_encode(frame, out->send.header);
+    out->send.payload = payload;
+    out->send.payload_size = frame->payload_size;
+    out->send.user = link;
+    link->in_flight += TRIB_HEADER_SIZE + frame->payload_size;
+    core->stats.messages_sent++;
+    if (link->conn != NULL) {
+        link->conn->transport->ops->send(link->conn, &out->send);
+        return TRIB_OK;
+    }
+    if (link->self_tail != NULL) {
+        link->self_tail->next = out;
+    } else {
+        link->self_head = out;
+    }
+    link->self_tail = out;
+    trib_reactor_defer(core->reactor, &link->self_post);
+    return TRIB_OK;
+}
+
+static void copy_done(trib_out *out, trib_status status)
+{
+    (void)status;
+    free(out->context);
+}
+
+void trib_link_send_copy(trib_link *link, trib_frame frame, const void *payload, size_t size)
+{
+    if (link->state == TRIB_LINK_CLOSING) {
+        return;
+    }
+    trib_assert(size <= trib_frame_payload_max(frame.type));
+    void *copy = NULL;
+    if (size > 0) {
+        copy = trib_core_zalloc(link->core, size);
+        if (copy == NULL) {
+            trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a control message");
+            return;
+        }
+        memcpy(copy, payload, size);
+    }
+    frame.payload_size = (uint32_t)size;
+    frame.sender = link->core->engine->member_id;
+    trib_status status = trib_link_send(link, &frame, copy, copy_done, copy);
+    if (status != TRIB_OK) {
+        free(copy);
+        trib_link_close(link, false, status, "could not send a control message");
+    }
+}
+
+/* ---- The outbox: a binary heap of waiters ---- */
+
+static bool goes_before(const trib_waiter *a, const trib_waiter *b)
+{
+    return a->priority != b->priority ? a->priority > b->priority : a->sequence < b->sequence;
+}
+
+static void heap_place(trib_link *link, uint32_t index, trib_waiter *waiter)
+{
+    link->heap[index] = waiter;
+    waiter->heap_index = index;
+}
+
+static void heap_sift(trib_link *link, uint32_t index)
+{
+    trib_waiter *waiter = link->heap[index];
+    while (index > 0 && goes_before(waiter, link->heap[(index - 1) / 2])) {
+        heap_place(link, index, link->heap[(index - 1) / 2]);
+        index = (index - 1) / 2;
+    }
+    for (;;) {
+        uint32_t child = 2 * index + 1;
+        if (child >= link->heap_size) {
+            break;
+        }
+        if (child + 1 < link->heap_size && goes_before(link->heap[child + 1], link->heap[child])) {
+            child++;
+        }
+        if (!goes_before(link->heap[child], waiter)) {
+            break;
+        }
+        heap_place(link, index, link->heap[child]);
+        index = child;
+    }
+    heap_place(link, index, waiter);
+}
+
+void trib_link_dequeue(trib_link *link, trib_waiter *waiter)
+{
+    uint32_t index = waiter->heap_index;
+    if (index == UINT32_MAX) {
+        return;
+    }
+    trib_assert(index < link->heap_size && link->heap[index] == waiter);
+    waiter->heap_index = UINT32_MAX;
+    link->heap_size--;
+    if (index < link->heap_size) {
+        heap_place(link, index, link->heap[link->heap_size]);
+        heap_sift(link, index);
+    }
+}
+
+trib_status trib_link_enqueue(trib_link *link, trib_waiter *waiter)
+{
+    trib_assert(waiter->heap_index == UINT32_MAX);
+    if (link->state == TRIB_LINK_CLOSING) {
+        return TRIB_CLOSED;
+    }
+    if (link->heap_size == link->heap_capacity) {
+        uint32_t capacity = link->heap_capacity == 0 ? HEAP_CAPACITY_FIRST : link->heap_capacity * 2;
+        trib_waiter **heap = trib_core_zalloc(link->core, capacity * sizeof *heap);
+        if (heap == NULL) {
+            return TRIB_NO_MEMORY;
+        }
+        if (link->heap_size > 0) {
+            memcpy(heap, link->heap, link->heap_size * sizeof *heap);
+        }
+        free(link->heap);
+        link->heap = heap;
+        link->heap_capacity = capacity;
+    }
+    heap_place(link, link->heap_size++, waiter);
+    heap_sift(link, waiter->heap_index);
+    /* Emitting waits for the end of the turn's event, so that all of a step's tensors are compared by priority. */
+    trib_core_pump_later(link->core, link);
+    return TRIB_OK;
+}
+
+void trib_link_pump(trib_link *link)
+{
+    while (link->heap_size > 0 && link->in_flight < link->credit && link->state == TRIB_LINK_READY) {
+        trib_waiter *top = link->heap[0];
+        if (!top->emit(link, top)) {
+            trib_link_dequeue(link, top);
+        }
+    }
+}
+
+void trib_link_resume(trib_link *link)
+{
+    if (link->conn != NULL && link->state == TRIB_LINK_READY) {
+        link->conn->transport->ops->recv_resume(link->conn);
+    }
+}
+
+void trib_link_close(trib_link *link, bool flush, trib_status status, const char *reason)
+{
+    if (link->state == TRIB_LINK_CLOSING) {
+        if (!flush && link->conn != NULL) {
+            link->conn->transport->ops->conn_close(link->conn, false);
+        }
+        return;
+    }
+    if (flush && link->state == TRIB_LINK_READY && link->conn != NULL) {
+        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_BYE}, NULL, 0);
+    }
+    link->state = TRIB_LINK_CLOSING;
+    link->end_status = status;
+    snprintf(link->end_reason, sizeof link->end_reason, "%s", reason);
+    if (link->conn != NULL) {
+        link->conn->transport->ops->conn_close(link->conn, flush);
+    } else {
+        trib_reactor_defer(link->core->reactor, &link->self_post);
+    }
+}
+
+/* ---- Upcalls from the transport ---- */
+
+static void transport_accepted(trib_listener *listener, trib_conn *conn)
+{
+    struct trib_core *core = listener->user;
+    trib_link *link = link_create(core, &trib_core_incoming_upcalls);
+    conn->user = link;
+    if (link == NULL || core->ended) {
+        conn->user = NULL;
+        if (link != NULL) {
+            link_free(link);
+        }
+        conn->transport->ops->conn_close(conn, false);
+        return;
+    }
+    link->conn = conn;
+    link->credit = core->pull_credit;
+    link->state = TRIB_LINK_AWAIT_HELLO;
+    trib_link_handshake_arm(link);
+}
+
+static void transport_connected(trib_conn *conn, trib_status status)
+{
+    trib_link *link = conn->user;
+    if (link != NULL && status == TRIB_OK && link->state == TRIB_LINK_CONNECTING) {
+        trib_link_handshake_begin(link);
+    }
+}
+
+static trib_status refuse(trib_link *link, trib_status status, const trib_error *error)
+{
+    if (link->state != TRIB_LINK_CLOSING) {
+        link->end_status = status;
+        snprintf(link->end_reason, sizeof link->end_reason, "%s", error->text);
+    }
+    return status;
+}
+
+static trib_status transport_header(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE],
+                                    trib_landing *landing)
+{
+    trib_link *link = conn->user;
+    trib_error error = {.status = TRIB_OK};
+    landing->buffer = NULL;
+    landing->payload_size = 0;
+    if (link == NULL || link->state == TRIB_LINK_CLOSING) {
+        return TRIB_CLOSED;
+    }
+    trib_frame frame;
+    trib_status status = trib_frame_decode(header, &frame, &error);
+    if (status != TRIB_OK) {
+        return refuse(link, status, &error);
+    }
+    landing->payload_size = frame.payload_size;
+    if (link->state != TRIB_LINK_READY) {
+        status = trib_link_handshake_header(link, &frame, landing, &error);
+    } else if (frame.type <= TRIB_FRAME_WELCOME) {
+        status = trib_error_set(&error, TRIB_PROTOCOL, "%s frame after the handshake", trib_frame_name(frame.type));
+    } else if (frame.type != TRIB_FRAME_BYE) {
+        status = link->upcalls->header(link, &frame, landing, &error);
+    }
+    if (status == TRIB_OK) {
+        link->frame = frame;
+        return TRIB_OK;
+    }
+    return status == TRIB_AGAIN ? status : refuse(link, status, &error);
+}
+
+static void transport_received(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], const void *payload,
+                               uint32_t payload_size)
+{
+    (void)header;
+    trib_link *link = conn->user;
+    if (link == NULL || link->state == TRIB_LINK_CLOSING) {
+        return;
+    }
+    trib_assert(payload_size == link->frame.payload_size);
+    link->last_heard_ns = trib_now(link->core->reactor);
+    link->core->stats.messages_received++;
+    trib_error error = {.status = TRIB_OK};
+    trib_status status = TRIB_OK;
+    if (link->state != TRIB_LINK_READY) {
+        status = trib_link_handshake_received(link, &link->frame, payload, &error);
+    } else if (link->frame.type == TRIB_FRAME_BYE) {
+        link->bye = true;
+    } else {
+        status = link->upcalls->received(link, &link->frame, payload, false, &error);
+        link->landed = NULL;
+    }
+    if (status != TRIB_OK) {
+        trib_link_close(link, false, status, error.text);
+    }
+}
+
+static void transport_sent(trib_conn *conn, trib_send *send, trib_status status)
+{
+    (void)conn;
+    trib_out *out = (trib_out *)send;
+    trib_link *link = out->link;
+    out_finish(out, status);
+    trib_link_pump(link);
+}
+
+static void transport_closed(trib_conn *conn, trib_status status, const char *reason)
+{
+    trib_link *link = conn->user;
+    if (link == NULL) {
+        return;
+    }
+    conn->user = NULL;
+    if (link->end_status == TRIB_OK && link->end_reason[0] == '\0') {
+        link->end_status = link->bye ? TRIB_PEER_LEFT : status == TRIB_OK ? TRIB_PEER_LOST : status;
+        snprintf(link->end_reason, sizeof link->end_reason, "%s", link->bye ? "left" : reason);
+    }
+    bool was_handshake = link->state < TRIB_LINK_READY;
+    link->state = TRIB_LINK_CLOSING;
+    drop_waiters(link);
+    if (was_handshake && !link->outgoing) {
+        trib_link_handshake_refused(link, conn);
+    }
+    link->upcalls->closed(link, link->end_status, link->end_reason);
+    link_free(link);
+}
+
+const trib_transport_upcalls trib_link_transport_upcalls = {
+    .accepted = transport_accepted,
+    .connected = transport_connected,
+    .header = transport_header,
+    .received = transport_received,
+    .sent = transport_sent,
+    .closed = transport_closed,
+};

@@ -1,0 +1,117 @@
+/*
+ * link.h - one connection to one reactor of another member: handshake, frames, and what waits for its turn to be sent.
+ *
+ * A link is made by trib_link_connect or from an accepted connection; it proves the token, becomes READY, carries frames and
+ * ends with exactly one `closed` upcall, after which it is gone. A link to this process's own server on the same reactor has no
+ * connection: its frames are handed over on the same thread, payloads lent in place.
+ *
+ * What may be sent by priority waits in the link's outbox, a heap ordered by (priority, age); it emits chunk by chunk while
+ * fewer than `credit` bytes are with the transport, so what is urgent never waits behind more than that.
+ */
+#ifndef TRIB_ENGINE_LINK_H
+#define TRIB_ENGINE_LINK_H
+
+#include "engine/auth.h"
+#include "engine/wire.h"
+
+typedef struct trib_link trib_link;
+typedef struct trib_out trib_out;
+struct trib_core;
+
+typedef enum trib_link_state {
+    TRIB_LINK_CONNECTING,      /* connector: waits for the transport */
+    TRIB_LINK_AWAIT_CHALLENGE, /* connector: HELLO sent */
+    TRIB_LINK_AWAIT_WELCOME,   /* connector: PROOF sent */
+    TRIB_LINK_AWAIT_HELLO,     /* acceptor */
+    TRIB_LINK_AWAIT_PROOF,     /* acceptor: CHALLENGE sent */
+    TRIB_LINK_READY,           /* frames flow */
+    TRIB_LINK_CLOSING,         /* waits for the transport's closed */
+} trib_link_state;
+
+typedef enum trib_purpose { TRIB_PURPOSE_CONTROL = 1, TRIB_PURPOSE_DATA = 2 } trib_purpose;
+
+/* Something that waits for a link's credit; embedded in what it is about. */
+typedef struct trib_waiter {
+    int32_t priority;
+    uint64_t sequence;   /* age: lower goes first among equals */
+    uint32_t heap_index; /* UINT32_MAX: not waiting */
+    bool (*emit)(trib_link *link, struct trib_waiter *waiter); /* sends one chunk; false: that was the last */
+    void (*dropped)(struct trib_waiter *waiter); /* the link ended first; may be NULL */
+} trib_waiter;
+
+typedef struct trib_link_upcalls {
+    void (*ready)(trib_link *link);
+    trib_status (*header)(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error);
+    trib_status (*received)(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
+                            trib_error *error);
+    void (*closed)(trib_link *link, trib_status status, const char *reason);
+} trib_link_upcalls;
+
+struct trib_link {
+    struct trib_core *core;
+    const trib_link_upcalls *upcalls;
+    trib_conn *conn; /* NULL: self */
+    trib_link *next, *previous; /* the core's list */
+    trib_link *pump_next;
+    bool pump_queued;
+    trib_link_state state;
+    trib_purpose purpose;
+    bool outgoing;
+    bool bye;             /* the peer said it closes in good order */
+    uint32_t peer;        /* member id, TRIB_NO_MEMBER if not known */
+    uint32_t peer_reactor;
+    trib_handshake handshake;
+    unsigned char scratch[64];
+    trib_frame frame;  /* the one being received */
+    void *landed;      /* where its payload lands, if the upper layer must be told when it never arrives */
+    void *user;        /* the upper layer's */
+    trib_timer deadline;
+    int64_t last_heard_ns;
+    uint32_t credit, in_flight;
+    trib_waiter **heap;
+    uint32_t heap_size, heap_capacity;
+    trib_out *self_head, *self_tail; /* self: frames handed over on the next turn */
+    trib_post self_post;
+    trib_status end_status;
+    char end_reason[TRIB_ERROR_TEXT_SIZE];
+};
+
+/* A frame that is being sent. */
+struct trib_out {
+    trib_send send; /* first: upcalls get its address */
+    trib_link *link;
+    void (*done)(trib_out *out, trib_status status); /* may be NULL; the out is recycled when it returns */
+    void *context;
+    trib_out *next;
+};
+
+/* The upcalls that links give to a transport. */
+extern const trib_transport_upcalls trib_link_transport_upcalls;
+
+TRIB_CHECKED trib_status trib_link_connect(struct trib_core *core, const trib_address *to, trib_purpose purpose,
+                                           uint32_t peer, uint32_t peer_reactor, const trib_link_upcalls *upcalls,
+                                           void *user, trib_link **link_out);
+/* The link of a worker to the server of its own process. Ready at once, without a `ready` upcall. */
+TRIB_CHECKED trib_status trib_link_self(struct trib_core *core, uint32_t member, const trib_link_upcalls *upcalls,
+                                        trib_link **link_out);
+
+/* Sends a frame now, whatever the credit says: control, and chunks that the outbox lets out. The payload is borrowed until done.
+ * TRIB_NO_MEMORY or TRIB_CLOSED: nothing was taken. */
+TRIB_CHECKED trib_status trib_link_send(trib_link *link, const trib_frame *frame, const void *payload,
+                                        void (*done)(trib_out *, trib_status), void *context);
+/* As send, with a copy of the payload; failures end the link. For control. */
+void trib_link_send_copy(trib_link *link, trib_frame frame, const void *payload, size_t size);
+
+TRIB_CHECKED trib_status trib_link_enqueue(trib_link *link, trib_waiter *waiter);
+void trib_link_dequeue(trib_link *link, trib_waiter *waiter); /* no-op if it does not wait */
+
+/* Lets out what the credit allows. */
+void trib_link_pump(trib_link *link);
+
+/* The upper layer answered TRIB_AGAIN to a header and has room now. */
+void trib_link_resume(trib_link *link);
+
+/* Ends it with that status and reason; flush: says BYE and writes out what is queued first. */
+void trib_link_close(trib_link *link, bool flush, trib_status status, const char *reason);
+
+#endif

@@ -1,0 +1,16 @@
+/* link_handshake.h - the part of a link's life before it is READY; used by link.c alone. */
+#ifndef TRIB_ENGINE_LINK_HANDSHAKE_H
+#define TRIB_ENGINE_LINK_HANDSHAKE_H
+
+#include "engine/link.h"
+
+void trib_link_handshake_arm(trib_link *link);   /* starts its deadline */
+void trib_link_handshake_begin(trib_link *link); /* connector: the transport is connected */
+trib_status trib_link_handshake_header(trib_link *link, const trib_frame *frame, trib_landing *landing,
+                                       trib_error *error);
+trib_status trib_link_handshake_received(trib_link *link, const trib_frame *frame, const void *payload,
+                                         trib_error *error);
+/* An accepted connection ended before it proved the token: one log line, and a count. */
+void trib_link_handshake_refused(trib_link *link, trib_conn *conn);
+
+#endif

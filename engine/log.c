@@ -1,0 +1,47 @@
+/* log.c - formats log lines and error texts; the only writer to standard error in the library. */
+#include "engine/log.h"
+
+#include <stdio.h>
+#include <time.h>
+
+static const char *const level_names[] = {"", "error", "warn", "info", "debug", "trace"};
+
+static void write_stderr(trib_log_level level, const char *line)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    struct tm parts;
+    localtime_r(&now.tv_sec, &parts);
+    fprintf(stderr, "%02d:%02d:%02d.%03ld %-5s %s\n", parts.tm_hour, parts.tm_min, parts.tm_sec, now.tv_nsec / 1000000,
+            level_names[level], line);
+}
+
+void trib_log(trib_logger *logger, trib_log_level level, const char *format, ...)
+{
+    if (level > logger->level) {
+        return;
+    }
+    char line[TRIB_LOG_LINE_MAX];
+    int used = snprintf(line, sizeof line, "%s: ", logger->prefix);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line + used, sizeof line - (size_t)used, format, arguments);
+    va_end(arguments);
+    if (logger->cb != NULL) {
+        logger->cb(level, line, logger->user);
+    } else {
+        write_stderr(level, line);
+    }
+}
+
+trib_status trib_error_set(trib_error *error, trib_status status, const char *format, ...)
+{
+    if (error != NULL) {
+        error->status = status;
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(error->text, sizeof error->text, format, arguments);
+        va_end(arguments);
+    }
+    return status;
+}

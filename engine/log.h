@@ -1,0 +1,29 @@
+/*
+ * log.h - lines a person can read: a level, a prefix that says which member speaks, "name value" pairs.
+ *
+ * A logger is shared by an engine's threads; it holds no lock: a line is formatted on the stack and handed over whole.
+ */
+#ifndef TRIB_ENGINE_LOG_H
+#define TRIB_ENGINE_LOG_H
+
+#include <stdarg.h>
+
+#include "api/tributary.h"
+
+#define TRIB_LOG_LINE_MAX 1024
+
+typedef struct trib_logger {
+    trib_log_level level;
+    trib_log_cb cb; /* NULL: standard error */
+    void *user;
+    char prefix[48]; /* "job/worker 3" */
+} trib_logger;
+
+void trib_log(trib_logger *logger, trib_log_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Fills *error (may be NULL) and returns status, so that "return trib_error_set(...)" reads as one step. */
+trib_status trib_error_set(trib_error *error, trib_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#endif

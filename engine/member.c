@@ -1,0 +1,383 @@
+/*
+ * member.c - joins the job through the coordinator, declares tensors, answers heartbeats, learns of losses.
+ *
+ * Until the roster is there the control link is tried again and again, because processes start in any order; after that its end
+ * is the end of the job.
+ */
+#include "engine/member.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/assert.h"
+#include "engine/coordinator.h"
+
+#define RETRY_NS (100 * INT64_C(1000000))
+
+struct trib_member {
+    trib_core *core;
+    trib_link *link; /* NULL: not connected */
+    trib_timer retry, join_deadline, watch;
+    bool joined;
+    bool leaving;
+    char last_problem[TRIB_ERROR_TEXT_SIZE]; /* why the last attempt to reach the coordinator failed */
+    atomic_uchar *left;                      /* by member id */
+    uint32_t left_count;
+    uint32_t declared; /* tags below this have been sent */
+};
+
+static const trib_link_upcalls member_upcalls;
+
+bool trib_member_has_left(const trib_engine *engine, uint32_t member)
+{
+    const trib_member *self = engine->member;
+    return self->left != NULL && member < self->left_count && atomic_load(&self->left[member]) != 0;
+}
+
+/* ---- Joining ---- */
+
+static void fill_info(const trib_engine *engine, trib_member_info *info)
+{
+    const trib_config *config = &engine->config;
+    char host[32] = "?";
+    gethostname(host, sizeof host - 1);
+    *info = (trib_member_info){
+        .roles = config->roles,
+        .sums = (config->roles & TRIB_ROLE_SERVER) != 0,
+        .reactors = engine->core_count,
+        .bandwidth = config->bandwidth_bits,
+    };
+    if (config->roles & TRIB_ROLE_WORKER) {
+        snprintf(info->name, sizeof info->name, "rank %d (%s:%d)", config->rank, host, (int)getpid());
+    } else {
+        snprintf(info->name, sizeof info->name, "(%s:%d)", host, (int)getpid());
+    }
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        info->addresses[i] = engine->cores[i].address;
+    }
+}
+
+static void member_ready(trib_link *link)
+{
+    trib_member *member = link->user;
+    trib_engine *engine = member->core->engine;
+    unsigned char payload[4096];
+    trib_writer writer = {.data = payload, .capacity = sizeof payload};
+    trib_member_info info;
+    fill_info(engine, &info);
+    trib_put_u32(&writer, (uint32_t)engine->config.worker_count);
+    trib_put_u32(&writer, (uint32_t)engine->config.server_count);
+    trib_member_info_put(&writer, &info);
+    trib_assert(!writer.overflow);
+    trib_frame frame = {.type = TRIB_FRAME_JOIN, .root = engine->member_id};
+    trib_link_send_copy(link, frame, payload, writer.size);
+}
+
+static void try_to_connect(trib_reactor *reactor, trib_timer *timer)
+{
+    (void)reactor;
+    trib_member *member = timer->user;
+    trib_engine *engine = member->core->engine;
+    if (member->link != NULL || member->leaving) {
+        return;
+    }
+    trib_address address;
+    snprintf(address.text, sizeof address.text, "%s", engine->coordinator_address);
+    trib_status status = trib_link_connect(member->core, &address, TRIB_PURPOSE_CONTROL, TRIB_NO_MEMBER, 0,
+                                           &member_upcalls, member, &member->link);
+    if (status != TRIB_OK) {
+        snprintf(member->last_problem, sizeof member->last_problem, "%s", trib_status_text(status));
+        trib_timer_arm(member->core->reactor, &member->retry, trib_now(member->core->reactor) + RETRY_NS);
+    }
+}
+
+static void join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
+{
+    (void)reactor;
+    trib_member *member = timer->user;
+    trib_engine *engine = member->core->engine;
+    char text[TRIB_ERROR_TEXT_SIZE];
+    if (member->link == NULL || member->link->state != TRIB_LINK_READY) {
+        snprintf(text, sizeof text, "could not reach the coordinator at %s within %.1f s: %.200s",
+                 engine->coordinator_address, (double)engine->config.join_timeout_ns / 1e9, member->last_problem);
+    } else {
+        snprintf(text, sizeof text, "reached the coordinator at %s, but the job did not come together within %.1f s",
+                 engine->coordinator_address, (double)engine->config.join_timeout_ns / 1e9);
+    }
+    trib_engine_end(engine, TRIB_JOIN_FAILED, text);
+}
+
+static void watch_coordinator(trib_reactor *reactor, trib_timer *timer)
+{
+    trib_member *member = timer->user;
+    const trib_roster *roster = member->core->engine->roster;
+    int64_t now_ns = trib_now(reactor);
+    if (member->link == NULL || member->leaving) {
+        return;
+    }
+    int64_t silence_ns = now_ns - member->link->last_heard_ns;
+    if (silence_ns > roster->peer_timeout_ns) {
+        char text[TRIB_ERROR_TEXT_SIZE];
+        snprintf(text, sizeof text, "no sign of life from the coordinator at %s for %.1f s",
+                 member->core->engine->coordinator_address, (double)silence_ns / 1e9);
+        trib_engine_end(member->core->engine, TRIB_PEER_LOST, text);
+        return;
+    }
+    trib_timer_arm(reactor, timer, now_ns + roster->peer_timeout_ns / 4);
+}
+
+static trib_status take_roster(trib_member *member, const trib_frame *frame, const void *payload, trib_error *error)
+{
+    trib_engine *engine = member->core->engine;
+    trib_reader reader = {.data = payload, .left = frame->payload_size};
+    trib_roster *roster = NULL;
+    trib_status status = member->joined ? trib_error_set(error, TRIB_PROTOCOL, "a second roster")
+                                        : trib_roster_get(&reader, &roster, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    bool worker = (engine->config.roles & TRIB_ROLE_WORKER) != 0;
+    bool belongs = (engine->config.roles & (TRIB_ROLE_WORKER | TRIB_ROLE_SERVER)) != 0;
+    member->left = calloc(roster->member_count, sizeof *member->left);
+    if (member->left == NULL || (belongs && frame->root >= roster->member_count) ||
+        (worker && frame->root != (uint32_t)engine->config.rank)) {
+        free(roster);
+        return trib_error_set(error, TRIB_PROTOCOL, "the roster does not contain this member");
+    }
+    member->left_count = roster->member_count;
+    member->joined = true;
+    engine->member_id = frame->root;
+    trib_timer_stop(member->core->reactor, &member->join_deadline);
+    trib_engine_publish(engine, roster);
+    member->watch.fired = watch_coordinator;
+    member->watch.user = member;
+    trib_timer_arm(member->core->reactor, &member->watch,
+                   trib_now(member->core->reactor) + roster->peer_timeout_ns / 4);
+    pthread_mutex_lock(&engine->mutex);
+    uint32_t count = engine->tensor_count;
+    pthread_mutex_unlock(&engine->mutex);
+    for (uint32_t tag = 0; tag < count && worker; tag++) {
+        pthread_mutex_lock(&engine->mutex);
+        trib_tensor *tensor = engine->tensors[tag];
+        pthread_mutex_unlock(&engine->mutex);
+        trib_member_declare(member->core->reactor, &tensor->declare_post);
+    }
+    return TRIB_OK;
+}
+
+/* ---- Tensors ---- */
+
+void trib_member_declare(trib_reactor *reactor, trib_post *post)
+{
+    trib_core *core = reactor->owner;
+    trib_member *member = core->engine->member;
+    trib_tensor *tensor = (trib_tensor *)((char *)post - offsetof(trib_tensor, declare_post));
+    /* Declared in the order of tags, each once: those that were made before the roster came are sent by take_roster. */
+    if (!member->joined || member->link == NULL || tensor->tag != member->declared) {
+        return;
+    }
+    member->declared++;
+    unsigned char payload[512];
+    trib_writer writer = {.data = payload, .capacity = sizeof payload};
+    trib_put_text(&writer, tensor->name);
+    trib_put_u8(&writer, (uint8_t)tensor->dtype);
+    trib_put_u64(&writer, tensor->count);
+    trib_assert(!writer.overflow);
+    trib_frame frame = {.type = TRIB_FRAME_DECLARE, .tensor = tensor->tag};
+    trib_link_send_copy(member->link, frame, payload, writer.size);
+}
+
+static trib_tensor *tensor_by_tag(trib_engine *engine, uint32_t tag)
+{
+    pthread_mutex_lock(&engine->mutex);
+    trib_tensor *tensor = tag < engine->tensor_count ? engine->tensors[tag] : NULL;
+    pthread_mutex_unlock(&engine->mutex);
+    return tensor;
+}
+
+static trib_status take_declared(trib_member *member, const trib_frame *frame, const void *payload, trib_error *error)
+{
+    trib_engine *engine = member->core->engine;
+    const trib_roster *roster = engine->roster;
+    trib_tensor *tensor = tensor_by_tag(engine, frame->tensor);
+    trib_reader reader = {.data = payload, .left = frame->payload_size};
+    uint32_t partition_bytes = trib_get_u32(&reader);
+    uint32_t count = trib_get_u32(&reader);
+    if (tensor == NULL || reader.failed || atomic_load(&tensor->placed) ||
+        partition_bytes != trib_tensor_partition_bytes(tensor->bytes, roster->partition_bytes, roster->chunk_bytes) ||
+        count != trib_tensor_partition_count(tensor->bytes, partition_bytes) || reader.left != (size_t)count * 4) {
+        return trib_error_set(error, TRIB_PROTOCOL, "malformed placement of a tensor");
+    }
+    trib_place_owner *owners = calloc(count, sizeof *owners);
+    if (owners == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for tensor \"%s\"", tensor->name);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        owners[i].member = trib_get_u16(&reader);
+        owners[i].reactor = trib_get_u16(&reader);
+        if (owners[i].member >= roster->member_count || !roster->members[owners[i].member].sums ||
+            owners[i].reactor >= roster->members[owners[i].member].reactors) {
+            free(owners);
+            return trib_error_set(error, TRIB_PROTOCOL, "tensor \"%s\" is placed where nobody is", tensor->name);
+        }
+    }
+    trib_tensor_placed(tensor, frame->aux, owners, count, partition_bytes);
+    return TRIB_OK;
+}
+
+/* ---- Frames from the coordinator ---- */
+
+static trib_status member_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
+{
+    if (frame->payload_size == 0) {
+        return TRIB_OK;
+    }
+    landing->buffer = trib_core_zalloc(link->core, frame->payload_size);
+    link->landed = landing->buffer;
+    return landing->buffer != NULL ? TRIB_OK : trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a message");
+}
+
+static trib_status take_ended(trib_member *member, const trib_frame *frame, const void *payload)
+{
+    char text[TRIB_ERROR_TEXT_SIZE];
+    trib_reader reader = {.data = payload, .left = frame->payload_size};
+    trib_get_text(&reader, text, sizeof text);
+    trib_engine_end(member->core->engine, (trib_status)(int32_t)frame->aux, text);
+    return TRIB_OK;
+}
+
+static trib_status take_frame(trib_link *link, const trib_frame *frame, const void *payload, trib_error *error)
+{
+    trib_member *member = link->user;
+    bool joined = member->joined;
+    switch (frame->type) {
+    case TRIB_FRAME_ROSTER:
+        return take_roster(member, frame, payload, error);
+    case TRIB_FRAME_PING:
+        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PONG}, NULL, 0);
+        return TRIB_OK;
+    case TRIB_FRAME_ENDED:
+        return take_ended(member, frame, payload);
+    case TRIB_FRAME_DECLARED:
+        return joined ? take_declared(member, frame, payload, error)
+                      : trib_error_set(error, TRIB_PROTOCOL, "DECLARED before the roster");
+    case TRIB_FRAME_TENSOR_BAD: {
+        trib_tensor *tensor = tensor_by_tag(member->core->engine, frame->tensor);
+        char text[TRIB_ERROR_TEXT_SIZE];
+        trib_reader reader = {.data = payload, .left = frame->payload_size};
+        trib_get_text(&reader, text, sizeof text);
+        if (tensor != NULL) {
+            trib_tensor_bad(tensor, text);
+        }
+        return TRIB_OK;
+    }
+    case TRIB_FRAME_LEFT:
+        if (joined && frame->aux < member->left_count) {
+            atomic_store(&member->left[frame->aux], 1);
+        }
+        return TRIB_OK;
+    default:
+        return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from the coordinator",
+                              trib_frame_name(frame->type));
+    }
+}
+
+static trib_status member_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
+                                   trib_error *error)
+{
+    (void)lent;
+    void *buffer = link->landed;
+    link->landed = NULL;
+    trib_status status = take_frame(link, frame, payload, error);
+    free(buffer);
+    return status;
+}
+
+static void member_closed(trib_link *link, trib_status status, const char *reason)
+{
+    trib_member *member = link->user;
+    trib_core *core = member->core;
+    free(link->landed);
+    link->landed = NULL;
+    member->link = NULL;
+    if (member->leaving || core->ended) {
+        return;
+    }
+    char text[TRIB_ERROR_TEXT_SIZE];
+    if (member->joined) {
+        snprintf(text, sizeof text, "lost the coordinator at %s: %.200s", core->engine->coordinator_address, reason);
+        trib_engine_end(core->engine, TRIB_PEER_LOST, text);
+    } else if (status == TRIB_UNAUTHORIZED || status == TRIB_PROTOCOL) {
+        snprintf(text, sizeof text, "could not join at %s: %.250s", core->engine->coordinator_address, reason);
+        trib_engine_end(core->engine, status, text);
+    } else {
+        snprintf(member->last_problem, sizeof member->last_problem, "%.380s", reason);
+        trib_timer_arm(core->reactor, &member->retry, trib_now(core->reactor) + RETRY_NS);
+    }
+}
+
+static const trib_link_upcalls member_upcalls = {
+    .ready = member_ready,
+    .header = member_header,
+    .received = member_received,
+    .closed = member_closed,
+};
+
+/* ---- Life ---- */
+
+trib_status trib_member_open(trib_core *core, trib_error *error)
+{
+    trib_member *member = trib_core_zalloc(core, sizeof *member);
+    if (member == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+    }
+    member->core = core;
+    core->engine->member = member;
+    snprintf(member->last_problem, sizeof member->last_problem, "no answer");
+    member->retry.fired = try_to_connect;
+    member->retry.user = member;
+    member->join_deadline.fired = join_deadline_passed;
+    member->join_deadline.user = member;
+    int64_t now_ns = trib_now(core->reactor);
+    trib_timer_arm(core->reactor, &member->retry, now_ns);
+    trib_timer_arm(core->reactor, &member->join_deadline, now_ns + core->engine->config.join_timeout_ns);
+    return TRIB_OK;
+}
+
+void trib_member_leave(trib_member *member, trib_status status, const char *text)
+{
+    if (member == NULL || member->leaving) {
+        return;
+    }
+    member->leaving = true;
+    trib_reactor *reactor = member->core->reactor;
+    trib_timer_stop(reactor, &member->retry);
+    trib_timer_stop(reactor, &member->join_deadline);
+    trib_timer_stop(reactor, &member->watch);
+    trib_link *link = member->link;
+    if (link == NULL || link->state != TRIB_LINK_READY) {
+        return;
+    }
+    if (status == TRIB_CLOSED || status == TRIB_OK) {
+        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_LEAVE}, NULL, 0);
+        return;
+    }
+    unsigned char payload[TRIB_ERROR_TEXT_SIZE + 2];
+    trib_writer writer = {.data = payload, .capacity = sizeof payload};
+    trib_put_text(&writer, text);
+    trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_LOST, .aux = (uint32_t)status}, payload, writer.size);
+}
+
+void trib_member_close(trib_member *member)
+{
+    if (member != NULL) {
+        trib_assert(member->link == NULL);
+        trib_timer_stop(member->core->reactor, &member->retry);
+        trib_timer_stop(member->core->reactor, &member->join_deadline);
+        trib_timer_stop(member->core->reactor, &member->watch);
+        free(member->left);
+        free(member);
+    }
+}

@@ -1,0 +1,215 @@
+/*
+ * op.c - operations between the caller and the cores: the pool, taking, failing, completing.
+ *
+ * The mailbox needs no bound of its own: an operation is posted at most once to each core, and ops_max bounds the operations.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/assert.h"
+#include "engine/op.h"
+
+static trib_op *take_op(trib_engine *engine)
+{
+    trib_op *op = engine->free_ops;
+    if (op != NULL) {
+        engine->free_ops = op->next;
+        return op;
+    }
+    if (engine->ops_made >= engine->config.ops_max) {
+        return NULL;
+    }
+    op = calloc(1, sizeof *op + engine->core_count * sizeof op->nodes[0]);
+    if (op != NULL) {
+        engine->ops_made++;
+    }
+    return op;
+}
+
+static void fill_op(trib_op *op, trib_engine *engine, const trib_op_params *params, trib_exchange exchange,
+                    trib_tensor *tensor)
+{
+    trib_reactor *reactor = engine->cores[0].reactor;
+    op->engine = engine;
+    op->tensor = tensor;
+    op->exchange = exchange;
+    op->reduce = exchange == TRIB_EXCHANGE_PUSH_PULL ? params->reduce : TRIB_SUM;
+    op->root = exchange == TRIB_EXCHANGE_BROADCAST ? (uint32_t)params->root : 0;
+    op->priority = params->has_priority ? params->priority : tensor->priority;
+    op->input = params->input;
+    op->output = params->output;
+    op->done_cb = params->done_cb;
+    op->user = params->user;
+    op->submit_ns = trib_now(reactor);
+    int64_t timeout_ns = params->timeout_ns == 0 ? engine->config.op_timeout_ns : params->timeout_ns;
+    op->deadline_ns = timeout_ns < 0 ? 0 : op->submit_ns + timeout_ns;
+    op->spread = atomic_load(&tensor->placed);
+    op->text[0] = '\0';
+    atomic_store(&op->cores_left, engine->core_count);
+    atomic_store(&op->claim, 0);
+    atomic_store(&op->status, TRIB_PENDING);
+    atomic_store(&op->cancelled, false);
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        op->nodes[i].op = op;
+        trib_worker_prepare_node(&op->nodes[i]);
+    }
+}
+
+trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, trib_exchange exchange,
+                           trib_tensor *tensor, trib_op **op_out, trib_error *error)
+{
+    pthread_mutex_lock(&engine->mutex);
+    trib_op *op = take_op(engine);
+    if (op == NULL) {
+        pthread_mutex_unlock(&engine->mutex);
+        return trib_error_set(error, TRIB_BUSY, "%u operations are in flight (trib_config.ops_max)", engine->ops_made);
+    }
+    fill_op(op, engine, params, exchange, tensor);
+    op->round = ++tensor->rounds;
+    atomic_store(&op->references, op_out != NULL ? 2 : 1);
+    atomic_fetch_add(&engine->ops_in_flight, 1);
+    if (op_out != NULL) {
+        *op_out = op;
+    }
+    /* Posting under the mutex keeps the rounds of a tensor in order on core 0, where they may wait for the placement. From
+     * the last post on the operation may be over at any time. */
+    uint32_t cores = op->spread ? engine->core_count : 1;
+    for (uint32_t i = 0; i < cores; i++) {
+        trib_reactor_post(engine->cores[i].reactor, &op->nodes[i].submit_post);
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    return TRIB_OK;
+}
+
+void trib_op_unref(trib_op *op)
+{
+    if (atomic_fetch_sub(&op->references, 1) != 1) {
+        return;
+    }
+    trib_engine *engine = op->engine;
+    pthread_mutex_lock(&engine->mutex);
+    op->next = engine->free_ops;
+    engine->free_ops = op;
+    pthread_mutex_unlock(&engine->mutex);
+}
+
+void trib_op_fail(trib_op *op, trib_status status, const char *format, ...)
+{
+    int none = 0;
+    if (!atomic_compare_exchange_strong(&op->claim, &none, (int)status)) {
+        return;
+    }
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(op->text, sizeof op->text, format, arguments);
+    va_end(arguments);
+}
+
+/* The caller's thread or a core's: the callback runs here, once, and then the engine's reference goes. */
+static void complete(trib_op *op)
+{
+    trib_engine *engine = op->engine;
+    int claim = atomic_load(&op->claim);
+    trib_result result = {
+        .status = (trib_status)claim,
+        .contributors = claim == 0 ? (uint32_t)engine->config.worker_count : 0,
+        .bytes = op->tensor->bytes,
+        .duration_ns = op->duration_ns,
+        .tensor = op->tensor == engine->barrier_tensor ? "" : op->tensor->name,
+        .text = op->text,
+    };
+    atomic_fetch_add(claim == 0 ? &engine->ops_completed : &engine->ops_failed, 1);
+    atomic_fetch_sub(&engine->ops_in_flight, 1);
+    if (op->done_cb != NULL) {
+        op->done_cb(&result, op->user);
+    }
+    atomic_store(&op->status, claim);
+    if (atomic_load(&engine->waiters) > 0) {
+        trib_engine_notify(engine);
+    }
+    trib_op_unref(op);
+}
+
+static void complete_posted(trib_reactor *reactor, trib_post *post)
+{
+    (void)reactor;
+    complete((trib_op *)((char *)post - offsetof(trib_op, done_post)));
+}
+
+static void queue_completion(trib_engine *engine, trib_op *op)
+{
+    op->next = NULL;
+    pthread_mutex_lock(&engine->mutex);
+    if (engine->done_tail != NULL) {
+        engine->done_tail->next = op;
+    } else {
+        engine->done_head = op;
+    }
+    engine->done_tail = op;
+    if (atomic_load(&engine->waiters) > 0) {
+        pthread_cond_broadcast(&engine->changed);
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    uint64_t one = 1;
+    while (write(engine->done_fd, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+}
+
+void trib_op_core_done(trib_op *op, trib_core *core)
+{
+    if (atomic_fetch_sub(&op->cores_left, 1) != 1) {
+        return;
+    }
+    trib_engine *engine = op->engine;
+    op->duration_ns = trib_now(core->reactor) - op->submit_ns;
+    if (engine->config.mode == TRIB_MODE_QUEUE) {
+        queue_completion(engine, op);
+    } else {
+        op->done_post.run = complete_posted;
+        trib_reactor_defer(core->reactor, &op->done_post);
+    }
+}
+
+size_t trib_op_dispatch(trib_engine *engine, size_t max)
+{
+    uint64_t drained;
+    while (read(engine->done_fd, &drained, sizeof drained) < 0 && errno == EINTR) {
+    }
+    pthread_mutex_lock(&engine->mutex);
+    trib_op *op = engine->done_head;
+    size_t count = 0;
+    trib_op *last = NULL;
+    for (trib_op *at = op; at != NULL && (max == 0 || count < max); at = at->next) {
+        last = at;
+        count++;
+    }
+    engine->done_head = last != NULL ? last->next : engine->done_head;
+    bool left = engine->done_head != NULL;
+    if (!left) {
+        engine->done_tail = NULL;
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    if (left) {
+        uint64_t one = 1;
+        while (write(engine->done_fd, &one, sizeof one) < 0 && errno == EINTR) {
+        }
+    }
+    for (size_t i = 0; i < count; i++) {
+        trib_op *next = op->next;
+        complete(op);
+        op = next;
+    }
+    return count;
+}
+
+void trib_ops_free(trib_engine *engine)
+{
+    while (engine->free_ops != NULL) {
+        trib_op *op = engine->free_ops;
+        engine->free_ops = op->next;
+        free(op);
+    }
+}

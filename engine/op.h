@@ -1,0 +1,150 @@
+/*
+ * op.h - tensors, the operations on them, and the partitions that move through the pipeline.
+ *
+ * A tensor is cut into partitions once, when the coordinator has told who sums what; each partition belongs to one core, and its
+ * task (its place in the pipeline) is made then, so that operations allocate nothing. An operation posts one node to every
+ * core that owns partitions of its tensor. Operations on a tensor run one after the other: on each core round r + 1 waits until
+ * the tasks of round r have settled there.
+ *
+ * An operation is complete when every core has settled its tasks; the first failure gives it its status and text.
+ */
+#ifndef TRIB_ENGINE_OP_H
+#define TRIB_ENGINE_OP_H
+
+#include <uthash.h>
+
+#include "engine/core.h"
+
+typedef struct trib_op_node trib_op_node;
+
+/* One partition of a tensor and where it stands. */
+typedef struct trib_task {
+    trib_waiter waiter; /* first: in its link's outbox while it is being pushed */
+    struct trib_tensor *tensor;
+    trib_op_node *node; /* the operation it works for; NULL: none */
+    trib_link *link;    /* to the core that sums it */
+    uint64_t offset;    /* in the tensor, bytes */
+    uint32_t size;
+    uint32_t partition;
+    uint32_t chunk_count;
+    uint32_t chunks_emitted;  /* given to the link */
+    uint32_t sends_in_flight; /* of those, not reported sent */
+    uint32_t chunks_received;
+    uint32_t landings; /* payload that is landing in the caller's buffer right now */
+    uint32_t stage;    /* index into the plan */
+    bool running;      /* inside a stage's start: a completion that comes now is only noted */
+    bool resumed;
+    bool failed;
+    bool settled;
+    uint32_t missing_rank; /* last heard reason of waiting; TRIB_NO_MEMBER: none */
+    int64_t since_ns;      /* in this stage */
+    uint64_t *received;    /* one bit per chunk */
+} trib_task;
+
+/* A tensor on one core. */
+typedef struct trib_tensor_core {
+    trib_task *tasks;
+    uint32_t task_count;
+    uint32_t round_next;    /* the round that may start */
+    trib_op_node *active;   /* the round that runs */
+    trib_op_node *pending;  /* later rounds, by round */
+    trib_post bad_post;     /* tells the core that the workers disagree */
+    struct trib_tensor *tensor;
+} trib_tensor_core;
+
+
+typedef struct trib_tensor {
+    trib_engine *engine;
+    char name[TRIB_TENSOR_NAME_MAX + 1];
+    trib_dtype dtype;
+    int32_t priority;
+    uint64_t count, bytes;
+    uint32_t tag; /* this member's own number for it */
+    UT_hash_handle hh;
+    uint32_t rounds; /* submitted; guarded by the engine's mutex */
+
+    /* Written on core 0, then published by state. */
+    atomic_bool placed; /* it has partitions and owners */
+    atomic_bool bad;    /* the workers disagree about it: every operation on it fails with bad_text */
+    char bad_text[TRIB_ERROR_TEXT_SIZE];
+    uint32_t id;
+    uint32_t partition_bytes, chunk_bytes, partition_count;
+    trib_place_owner *owners;
+    uint32_t *task_index; /* of a partition among its core's tasks */
+    trib_tensor_core *cores;
+    uint64_t *received_bits;
+    trib_post declare_post;
+    trib_op_node *waiting_head, *waiting_tail; /* core 0: nodes that came before the placement */
+} trib_tensor;
+
+struct trib_op_node {
+    trib_post submit_post, cancel_post;
+    trib_timer deadline;
+    struct trib_op *op;
+    trib_core *core;                /* where it arrived; NULL: not yet */
+    trib_op_node *next, *previous;  /* the core's list of nodes */
+    trib_op_node *queue_next;       /* tensor's pending or waiting list */
+    uint32_t tasks_left;
+    bool abort; /* fail what is not settled */
+    trib_timer grace;
+};
+
+struct trib_op {
+    trib_engine *engine;
+    trib_tensor *tensor;
+    trib_exchange exchange;
+    trib_reduce reduce;
+    uint32_t root;
+    int32_t priority;
+    const unsigned char *input;
+    unsigned char *output;
+    trib_done_cb done_cb;
+    void *user;
+    uint32_t round;
+    int64_t submit_ns, deadline_ns, duration_ns; /* deadline 0: none */
+    atomic_uint cores_left;
+    bool spread; /* posted to every core; false: to core 0 only, which does so when the tensor has been placed */
+    atomic_int claim;        /* 0: no failure yet; else the failure's status, text is being or has been written */
+    char text[TRIB_ERROR_TEXT_SIZE];
+    atomic_int status;       /* TRIB_PENDING until complete, seen by callers */
+    atomic_bool cancelled;   /* asked for */
+    atomic_uint references;  /* engine's and the caller's */
+    trib_post done_post;
+    struct trib_op *next;    /* free list, completion queue */
+    trib_op_node nodes[];    /* one per core */
+};
+
+/* ---- tensor.c: declaring and placing ---- */
+TRIB_CHECKED trib_status trib_tensor_find_or_add(trib_engine *engine, const char *name, trib_dtype dtype, uint64_t count,
+                                                 int32_t priority, trib_tensor **tensor_out, trib_error *error);
+/* Core 0: the coordinator answered. */
+void trib_tensor_placed(trib_tensor *tensor, uint32_t id, trib_place_owner *owners_owned, uint32_t partition_count,
+                        uint32_t partition_bytes);
+void trib_tensor_bad(trib_tensor *tensor, const char *text);
+uint32_t trib_tensor_partition_bytes(uint64_t bytes, uint32_t partition_bytes, uint32_t chunk_bytes);
+uint32_t trib_tensor_partition_count(uint64_t bytes, uint32_t partition_bytes);
+void trib_tensors_free(trib_engine *engine);
+
+/* ---- op.c: taking, cancelling and completing ---- */
+TRIB_CHECKED trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, trib_exchange exchange,
+                                        trib_tensor *tensor, trib_op **op_out, trib_error *error);
+/* Any core: its first failure; later ones are ignored. */
+void trib_op_fail(trib_op *op, trib_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* A core has settled its part. */
+void trib_op_core_done(trib_op *op, trib_core *core);
+void trib_op_unref(trib_op *op);
+/* Runs callbacks of completed operations (TRIB_MODE_QUEUE). */
+size_t trib_op_dispatch(trib_engine *engine, size_t max);
+void trib_ops_free(trib_engine *engine);
+
+/* ---- worker.c ---- */
+/* A node's turn to go on the core that it was posted to. */
+void trib_worker_arrived(trib_core *core, trib_op_node *node);
+void trib_worker_prepare_node(trib_op_node *node);
+void trib_worker_tensor_bad(trib_reactor *reactor, trib_post *post);
+
+/* ---- member.c ---- */
+/* Any core: has that member said that it leaves? */
+bool trib_member_has_left(const trib_engine *engine, uint32_t member);
+
+#endif

@@ -1,0 +1,121 @@
+/*
+ * reactor.c - the part that all reactors share: the mailbox from other threads and the deferred list.
+ *
+ * Invariants
+ * - The mailbox is a stack that any thread pushes on; the loop takes it whole and reverses it, so the posts of one thread
+ *   run in the order in which they were posted.
+ * - Whoever pushes on an empty mailbox wakes the loop. The loop empties the mailbox in one exchange, so a later push finds it
+ *   empty and wakes again: no wake-up is lost and none is sent twice for one batch.
+ * - What is taken from the mailbox joins the deferred list, so that one bound holds for both.
+ */
+#include "engine/reactor.h"
+
+#include "engine/assert.h"
+
+/* Both keep the loop responsive: input is looked at again after so many posts, and after a post that defers
+ * itself again has had so many goes. More than one go, because "receive, pump, flush" is a chain of deferrals that should not cost
+ * a poll for each link. */
+#define POSTS_PER_RUN 1024u
+#define PASSES_PER_RUN 4u
+
+void trib_reactor_init(trib_reactor *reactor, const trib_reactor_ops *ops, uint32_t index, trib_logger *logger)
+{
+    trib_assert(ops->name != NULL);
+    trib_assert(ops->now_ns != NULL && ops->wake != NULL);
+    trib_assert(ops->timer_arm != NULL && ops->timer_stop != NULL);
+    trib_assert(ops->io_watch != NULL);
+    trib_assert(ops->charge != NULL && ops->random != NULL);
+    reactor->ops = ops;
+    reactor->index = index;
+    reactor->owner = NULL;
+    reactor->logger = logger;
+    atomic_init(&reactor->mail, NULL);
+    reactor->deferred_head = NULL;
+    reactor->deferred_tail = NULL;
+}
+
+void trib_reactor_post(trib_reactor *reactor, trib_post *post)
+{
+    trib_assert(post->run != NULL);
+    trib_post *newest = atomic_load_explicit(&reactor->mail, memory_order_relaxed);
+    do {
+        atomic_store_explicit(&post->next, newest, memory_order_relaxed);
+    } while (!atomic_compare_exchange_weak_explicit(&reactor->mail, &newest, post, memory_order_release,
+                                                    memory_order_relaxed));
+    /* From here on the post may have run and be gone; only the reactor may be touched. */
+    if (newest == NULL) {
+        reactor->ops->wake(reactor);
+    }
+}
+
+static void append(trib_reactor *reactor, trib_post *post)
+{
+    atomic_store_explicit(&post->next, NULL, memory_order_relaxed);
+    post->queued = true;
+    if (reactor->deferred_tail != NULL) {
+        atomic_store_explicit(&reactor->deferred_tail->next, post, memory_order_relaxed);
+    } else {
+        reactor->deferred_head = post;
+    }
+    reactor->deferred_tail = post;
+}
+
+void trib_reactor_defer(trib_reactor *reactor, trib_post *post)
+{
+    trib_assert(post->run != NULL);
+    if (!post->queued) {
+        append(reactor, post);
+    }
+}
+
+static void take_mail(trib_reactor *reactor)
+{
+    if (atomic_load_explicit(&reactor->mail, memory_order_relaxed) == NULL) {
+        return;
+    }
+    trib_post *newest = atomic_exchange_explicit(&reactor->mail, NULL, memory_order_acquire);
+    trib_post *oldest = NULL;
+    while (newest != NULL) {
+        trib_post *next = atomic_load_explicit(&newest->next, memory_order_relaxed);
+        atomic_store_explicit(&newest->next, oldest, memory_order_relaxed);
+        oldest = newest;
+        newest = next;
+    }
+    while (oldest != NULL) {
+        trib_post *next = atomic_load_explicit(&oldest->next, memory_order_relaxed);
+        append(reactor, oldest);
+        oldest = next;
+    }
+}
+
+static void run_first(trib_reactor *reactor)
+{
+    trib_post *post = reactor->deferred_head;
+    reactor->deferred_head = atomic_load_explicit(&post->next, memory_order_relaxed);
+    if (reactor->deferred_head == NULL) {
+        reactor->deferred_tail = NULL;
+    }
+    /* Not queued any more before it runs: it may defer itself again, or be freed. */
+    post->queued = false;
+    post->run(reactor, post);
+}
+
+bool trib_reactor_run_posts(trib_reactor *reactor)
+{
+    unsigned budget = POSTS_PER_RUN;
+    for (unsigned pass = 0; pass < PASSES_PER_RUN && budget > 0; pass++) {
+        take_mail(reactor);
+        if (reactor->deferred_head == NULL) {
+            return false;
+        }
+        /* A pass ends with what was there when it began; that post may be freed by then, so it is only compared. */
+        const trib_post *last = reactor->deferred_tail;
+        bool at_last = false;
+        while (!at_last && budget > 0) {
+            at_last = reactor->deferred_head == last;
+            budget--;
+            run_first(reactor);
+        }
+    }
+    return reactor->deferred_head != NULL || atomic_load_explicit(&reactor->mail, memory_order_relaxed) != NULL;
+}

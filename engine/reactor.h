@@ -1,0 +1,111 @@
+/*
+ * reactor.h - one event loop on one thread: time, timers, file descriptors, and the mailbox from other threads.
+ *
+ * Everything above this header is written against struct trib_reactor_ops, so the same code runs on libev (reactor_ev.c)
+ * and in virtual time (a simulated reactor implements the same table).
+ *
+ * Invariants
+ * - All functions run on the reactor's own thread, except trib_reactor_post and what it calls (ops->wake).
+ * - No callback runs inside the call that arranged for it: timers, io and deferred posts run from the loop.
+ * - A post is intrusive memory of its owner; it is in at most one list at a time and belongs to the reactor until its run
+ *   function begins. The mailbox is bounded because whatever is posted comes from a bounded pool (operations, peers).
+ */
+#ifndef TRIB_ENGINE_REACTOR_H
+#define TRIB_ENGINE_REACTOR_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "api/tributary.h"
+#include "engine/log.h"
+
+typedef struct trib_reactor trib_reactor;
+
+/* A message to a reactor, embedded in what it is about. */
+typedef struct trib_post {
+    struct trib_post *_Atomic next;
+    void (*run)(trib_reactor *reactor, struct trib_post *post);
+    bool queued; /* loop thread only: guards deferral against being queued twice */
+} trib_post;
+
+#define TRIB_TIMER_STORAGE 64
+typedef struct trib_timer {
+    void (*fired)(trib_reactor *reactor, struct trib_timer *timer);
+    void *user;
+    bool armed;
+    _Alignas(16) unsigned char storage[TRIB_TIMER_STORAGE]; /* the implementation's own */
+} trib_timer;
+
+#define TRIB_IO_READ 1u
+#define TRIB_IO_WRITE 2u
+#define TRIB_IO_STORAGE 64
+typedef struct trib_io {
+    void (*ready)(trib_reactor *reactor, struct trib_io *io, unsigned events);
+    void *user;
+    int fd;
+    unsigned events; /* 0: not watched */
+    _Alignas(16) unsigned char storage[TRIB_IO_STORAGE];
+} trib_io;
+
+/* What computing costs; a simulated reactor lets its time pass, a real one ignores it because time passes by itself. */
+typedef enum trib_cost { TRIB_COST_SUM, TRIB_COST_COPY, TRIB_COST_CODEC, TRIB_COST_MESSAGE } trib_cost;
+
+typedef struct trib_reactor_ops {
+    const char *name;
+    int64_t (*now_ns)(trib_reactor *reactor); /* monotonic */
+    void (*wake)(trib_reactor *reactor);      /* any thread: make the loop run the mailbox */
+    void (*timer_arm)(trib_reactor *reactor, trib_timer *timer, int64_t at_ns); /* re-arms if armed */
+    void (*timer_stop)(trib_reactor *reactor, trib_timer *timer);               /* no-op if not armed */
+    void (*io_watch)(trib_reactor *reactor, trib_io *io, unsigned events);      /* 0 stops watching */
+    void (*charge)(trib_reactor *reactor, trib_cost cost, size_t bytes);
+    void (*random)(trib_reactor *reactor, void *buffer, size_t size); /* cryptographic, or from the seed */
+} trib_reactor_ops;
+
+struct trib_reactor {
+    const trib_reactor_ops *ops;
+    uint32_t index; /* in its engine */
+    void *owner;    /* the engine's per-reactor state */
+    trib_logger *logger;
+    _Atomic(trib_post *) mail; /* newest first; other threads push */
+    trib_post *deferred_head, *deferred_tail;
+};
+
+void trib_reactor_init(trib_reactor *reactor, const trib_reactor_ops *ops, uint32_t index, trib_logger *logger);
+
+/* Any thread: runs post->run on the reactor soon, in order of posting from one thread. */
+void trib_reactor_post(trib_reactor *reactor, trib_post *post);
+
+/* Loop thread: runs post->run later in this turn, after the present callback has returned. Twice is once. */
+void trib_reactor_defer(trib_reactor *reactor, trib_post *post);
+
+/* For implementations: runs what is in the mailbox and deferred, at most a bounded number; true if some is left. */
+bool trib_reactor_run_posts(trib_reactor *reactor);
+
+static inline int64_t trib_now(trib_reactor *reactor)
+{
+    return reactor->ops->now_ns(reactor);
+}
+
+static inline void trib_timer_arm(trib_reactor *reactor, trib_timer *timer, int64_t at_ns)
+{
+    reactor->ops->timer_arm(reactor, timer, at_ns);
+}
+
+static inline void trib_timer_stop(trib_reactor *reactor, trib_timer *timer)
+{
+    reactor->ops->timer_stop(reactor, timer);
+}
+
+static inline void trib_io_watch(trib_reactor *reactor, trib_io *io, unsigned events)
+{
+    reactor->ops->io_watch(reactor, io, events);
+}
+
+static inline void trib_charge(trib_reactor *reactor, trib_cost cost, size_t bytes)
+{
+    reactor->ops->charge(reactor, cost, bytes);
+}
+
+#endif

@@ -1,0 +1,138 @@
+/*
+ * report.c - see report.h. A question is an object of its own, shared by the asker and the cores and freed by the last of them, so
+ * that an asker who gives up leaves nothing dangling.
+ */
+#include "engine/report.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/pipeline.h"
+
+#define ENTRIES_MAX 4096u
+
+typedef struct question {
+    trib_engine *engine;
+    atomic_uint references;
+    uint32_t unanswered; /* guarded by the engine's mutex, as are entries and count */
+    size_t capacity, count;
+    trib_waiting *entries;
+    struct ask {
+        trib_post post;
+        struct question *question;
+    } asks[];
+} question;
+
+static void add(trib_waiting *entries, size_t capacity, size_t *count, const trib_waiting *entry)
+{
+    if (*count < capacity) {
+        entries[*count] = *entry;
+    }
+    (*count)++;
+}
+
+static void report_task(trib_core *core, const trib_task *task, trib_waiting *entry)
+{
+    const trib_roster *roster = core->engine->roster;
+    uint32_t server = task->tensor->owners[task->partition].member;
+    snprintf(entry->stage, sizeof entry->stage, "%s", trib_pipeline_stage_name(task));
+    entry->partition = task->partition;
+    entry->since_ns = trib_now(core->reactor) - task->since_ns;
+    if (task->missing_rank != TRIB_NO_MEMBER) {
+        snprintf(entry->peer, sizeof entry->peer, "%.63s", trib_roster_name(roster, task->missing_rank));
+    } else {
+        snprintf(entry->peer, sizeof entry->peer, "%.63s", trib_roster_name(roster, server));
+    }
+}
+
+void trib_report_core(trib_core *core, trib_waiting *entries, size_t capacity, size_t *count)
+{
+    for (trib_op_node *node = core->nodes; node != NULL; node = node->next) {
+        const trib_op *op = node->op;
+        trib_tensor *tensor = op->tensor;
+        trib_waiting entry = {.round = op->round, .since_ns = trib_now(core->reactor) - op->submit_ns};
+        snprintf(entry.tensor, sizeof entry.tensor, "%s", tensor->name);
+        trib_tensor_core *mine = atomic_load(&tensor->placed) ? &tensor->cores[core->reactor->index] : NULL;
+        if (mine == NULL || mine->active != node) {
+            bool joining = atomic_load(&core->engine->phase) == TRIB_PHASE_JOINING;
+            snprintf(entry.stage, sizeof entry.stage, "%s", joining ? "JOIN" : mine == NULL ? "DECLARE" : "TURN");
+            snprintf(entry.peer, sizeof entry.peer, "%s", mine == NULL ? "coordinator" : "an earlier operation");
+            add(entries, capacity, count, &entry);
+            continue;
+        }
+        for (uint32_t i = 0; i < mine->task_count; i++) {
+            if (!mine->tasks[i].settled) {
+                report_task(core, &mine->tasks[i], &entry);
+                add(entries, capacity, count, &entry);
+            }
+        }
+    }
+}
+
+static void question_unref(question *self)
+{
+    if (atomic_fetch_sub(&self->references, 1) == 1) {
+        free(self->entries);
+        free(self);
+    }
+}
+
+static void answer(trib_reactor *reactor, trib_post *post)
+{
+    question *self = ((struct ask *)post)->question;
+    trib_engine *engine = self->engine;
+    pthread_mutex_lock(&engine->mutex);
+    trib_report_core(reactor->owner, self->entries, self->capacity, &self->count);
+    self->unanswered--;
+    pthread_cond_broadcast(&engine->changed);
+    pthread_mutex_unlock(&engine->mutex);
+    question_unref(self);
+}
+
+static trib_status wait_answers(question *self, int64_t timeout_ns)
+{
+    struct timespec deadline;
+    clock_gettime(CLOCK_MONOTONIC, &deadline);
+    deadline.tv_sec += timeout_ns / INT64_C(1000000000);
+    int code = 0;
+    while (self->unanswered > 0 && code != ETIMEDOUT) {
+        code = pthread_cond_timedwait(&self->engine->changed, &self->engine->mutex, &deadline);
+    }
+    return self->unanswered == 0 ? TRIB_OK : TRIB_TIMEOUT;
+}
+
+trib_status trib_report_engine(trib_engine *engine, int64_t timeout_ns, trib_waiting *entries, size_t capacity,
+                               size_t *count_out)
+{
+    uint32_t cores = engine->core_count;
+    question *self = calloc(1, sizeof *self + cores * sizeof self->asks[0]);
+    size_t kept = capacity < ENTRIES_MAX ? capacity : ENTRIES_MAX;
+    trib_waiting *kept_entries = calloc(kept + 1, sizeof *kept_entries);
+    if (self == NULL || kept_entries == NULL) {
+        free(self);
+        free(kept_entries);
+        return TRIB_NO_MEMORY;
+    }
+    self->engine = engine;
+    self->entries = kept_entries;
+    self->capacity = kept;
+    self->unanswered = cores;
+    atomic_store(&self->references, cores + 1);
+    for (uint32_t i = 0; i < cores; i++) {
+        self->asks[i].question = self;
+        self->asks[i].post.run = answer;
+        trib_reactor_post(engine->cores[i].reactor, &self->asks[i].post);
+    }
+    pthread_mutex_lock(&engine->mutex);
+    trib_status status = wait_answers(self, timeout_ns);
+    *count_out = self->count;
+    if (capacity > 0) {
+        memcpy(entries, self->entries, (self->count < kept ? self->count : kept) * sizeof *entries);
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    question_unref(self);
+    return status;
+}

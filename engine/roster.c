@@ -1,0 +1,106 @@
+/* roster.c - encoding of members and rosters. Pure; what comes from the wire is checked here. */
+#include "engine/roster.h"
+
+#include <stdlib.h>
+
+trib_roster *trib_roster_create(uint32_t member_count)
+{
+    trib_roster *roster = calloc(1, sizeof *roster + member_count * sizeof roster->members[0]);
+    if (roster != NULL) {
+        roster->member_count = member_count;
+    }
+    return roster;
+}
+
+void trib_member_info_put(trib_writer *writer, const trib_member_info *info)
+{
+    trib_put_u32(writer, info->roles);
+    trib_put_u8(writer, info->sums);
+    trib_put_u32(writer, info->reactors);
+    trib_put_u64(writer, info->bandwidth);
+    trib_put_text(writer, info->name);
+    for (uint32_t i = 0; i < info->reactors; i++) {
+        trib_put_text(writer, info->addresses[i].text);
+    }
+}
+
+trib_status trib_member_info_get(trib_reader *reader, trib_member_info *info_out, trib_error *error)
+{
+    trib_member_info info = {.roles = trib_get_u32(reader)};
+    info.sums = trib_get_u8(reader) != 0;
+    info.reactors = trib_get_u32(reader);
+    info.bandwidth = trib_get_u64(reader);
+    trib_get_text(reader, info.name, sizeof info.name);
+    if (reader->failed || info.reactors == 0 || info.reactors > TRIB_REACTORS_MAX) {
+        return trib_error_set(error, TRIB_PROTOCOL, "malformed description of a member");
+    }
+    for (uint32_t i = 0; i < info.reactors; i++) {
+        trib_get_text(reader, info.addresses[i].text, sizeof info.addresses[i].text);
+    }
+    if (reader->failed) {
+        return trib_error_set(error, TRIB_PROTOCOL, "malformed address of a member");
+    }
+    *info_out = info;
+    return TRIB_OK;
+}
+
+void trib_roster_put(trib_writer *writer, const trib_roster *roster)
+{
+    trib_put_u32(writer, roster->epoch);
+    trib_put_u32(writer, roster->worker_count);
+    trib_put_u32(writer, roster->server_count);
+    trib_put_u32(writer, roster->member_count);
+    trib_put_u32(writer, roster->partition_bytes);
+    trib_put_u32(writer, roster->chunk_bytes);
+    trib_put_u32(writer, (uint32_t)roster->sum_order);
+    trib_put_u64(writer, (uint64_t)roster->peer_timeout_ns);
+    trib_put_u64(writer, (uint64_t)(roster->t_opt_factor * 1e9));
+    for (uint32_t i = 0; i < roster->member_count; i++) {
+        trib_member_info_put(writer, &roster->members[i]);
+    }
+}
+
+static bool header_is_sane(const trib_roster *head)
+{
+    return head->member_count >= 1 && head->member_count <= TRIB_MEMBERS_MAX && head->worker_count >= 1 &&
+           head->worker_count <= head->member_count && head->server_count == head->member_count - head->worker_count &&
+           head->chunk_bytes >= 4096 && head->chunk_bytes <= TRIB_PAYLOAD_MAX &&
+           (head->chunk_bytes & (head->chunk_bytes - 1)) == 0 && head->partition_bytes >= head->chunk_bytes &&
+           head->partition_bytes % head->chunk_bytes == 0 && (unsigned)head->sum_order <= TRIB_ORDER_ARRIVAL &&
+           head->peer_timeout_ns > 0;
+}
+
+trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_error *error)
+{
+    trib_roster head = {.epoch = trib_get_u32(reader)};
+    head.worker_count = trib_get_u32(reader);
+    head.server_count = trib_get_u32(reader);
+    head.member_count = trib_get_u32(reader);
+    head.partition_bytes = trib_get_u32(reader);
+    head.chunk_bytes = trib_get_u32(reader);
+    head.sum_order = (trib_sum_order)trib_get_u32(reader);
+    head.peer_timeout_ns = (int64_t)trib_get_u64(reader);
+    head.t_opt_factor = (double)trib_get_u64(reader) / 1e9;
+    if (reader->failed || !header_is_sane(&head)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "malformed roster");
+    }
+    trib_roster *roster = trib_roster_create(head.member_count);
+    if (roster == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a roster of %u members", head.member_count);
+    }
+    *roster = head;
+    for (uint32_t i = 0; i < head.member_count; i++) {
+        trib_status status = trib_member_info_get(reader, &roster->members[i], error);
+        if (status != TRIB_OK) {
+            free(roster);
+            return status;
+        }
+    }
+    *roster_out = roster;
+    return TRIB_OK;
+}
+
+const char *trib_roster_name(const trib_roster *roster, uint32_t member)
+{
+    return roster != NULL && member < roster->member_count ? roster->members[member].name : "an unknown member";
+}

@@ -1,0 +1,48 @@
+/*
+ * roster.h - the members of a job in one epoch, as the coordinator announced them. Immutable once published.
+ */
+#ifndef TRIB_ENGINE_ROSTER_H
+#define TRIB_ENGINE_ROSTER_H
+
+#include "engine/placement.h"
+#include "engine/wire.h"
+
+#define TRIB_REACTORS_MAX 16u
+#define TRIB_MEMBERS_MAX 4096u
+#define TRIB_MEMBER_NAME_MAX 64
+
+/* Ids: workers have their rank, 0..n-1; servers of their own follow. */
+typedef struct trib_member_info {
+    uint32_t roles;
+    bool sums;          /* a server, or a worker with a share */
+    uint32_t reactors;
+    uint64_t bandwidth;
+    char name[TRIB_MEMBER_NAME_MAX]; /* "rank 3 (host:pid)", "server 1 (host:pid)" */
+    trib_address addresses[TRIB_REACTORS_MAX];
+} trib_member_info;
+
+typedef struct trib_roster {
+    uint32_t epoch;
+    uint32_t worker_count, server_count, member_count;
+    uint32_t partition_bytes, chunk_bytes;
+    trib_sum_order sum_order;
+    int64_t peer_timeout_ns;
+    double t_opt_factor;
+    trib_member_info members[];
+} trib_roster;
+
+/* NULL when out of memory. Freed with free(). */
+trib_roster *trib_roster_create(uint32_t member_count);
+
+/* What a member says of itself in JOIN; its id is a rank, or TRIB_NO_MEMBER for a server. */
+void trib_member_info_put(trib_writer *writer, const trib_member_info *info);
+TRIB_CHECKED trib_status trib_member_info_get(trib_reader *reader, trib_member_info *info_out, trib_error *error);
+
+void trib_roster_put(trib_writer *writer, const trib_roster *roster);
+/* Checks everything; *roster_out is written on success only. */
+TRIB_CHECKED trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_error *error);
+
+/* "rank 3 (host:pid)", or "member 7" if there is none such. */
+const char *trib_roster_name(const trib_roster *roster, uint32_t member);
+
+#endif

@@ -1,0 +1,108 @@
+/*
+ * summation.h - the SUM side of a server, for the keys of one reactor: contributions in, sums out.
+ *
+ * Pure state and arithmetic: it knows nothing of connections or the wire. Its owner (server.c) feeds it checked-for-length
+ * contributions and gets sums and refusals back through the upcalls. All of it runs on one reactor's thread.
+ *
+ * A key is (tensor, partition); it has rounds 1, 2, ...; a round of a key has chunk_count chunks, each summed for itself. At most
+ * two rounds of a key are alive: one whose sums are being sent, and the next one being summed, because nobody can contribute to
+ * round r + 1 before having all of round r. Anything else is a protocol violation of the contributor.
+ *
+ * Exactly once: (epoch, round, contributor) of a chunk counts once; a second one is refused with TRIB_PROTOCOL.
+ */
+#ifndef TRIB_ENGINE_SUMMATION_H
+#define TRIB_ENGINE_SUMMATION_H
+
+#include "api/tributary.h"
+#include "engine/kernel_ops.h"
+#include "engine/reactor.h"
+
+#define TRIB_CONTRIBUTORS_MAX 4096u
+
+/* What is asked of the round. All contributors must agree on every member, or the round is refused to all. */
+typedef enum trib_exchange { TRIB_EXCHANGE_PUSH_PULL = 0, TRIB_EXCHANGE_BROADCAST = 1 } trib_exchange;
+
+typedef struct trib_contribution {
+    uint32_t tensor;
+    uint32_t partition;
+    uint32_t round;
+    uint32_t chunk;
+    uint32_t chunk_count; /* of the partition */
+    uint32_t size;        /* bytes of this chunk of the tensor, also when no payload travels (broadcast, not root) */
+    uint32_t contributor; /* rank */
+    int32_t priority;
+    trib_exchange exchange;
+    trib_dtype dtype;
+    trib_reduce reduce;
+    uint32_t root; /* broadcast */
+} trib_contribution;
+
+/* A sum on its way to its receivers; shared by reference count. */
+typedef struct trib_sum_buffer {
+    void *data;
+    uint32_t size;
+    uint32_t references;
+    void *slot; /* summation's own */
+} trib_sum_buffer;
+
+typedef struct trib_summation trib_summation;
+
+typedef struct trib_summation_config {
+    trib_reactor *reactor;
+    const trib_kernels *kernels;
+    trib_sum_order order;
+    uint32_t contributor_count; /* n: ranks 0..n-1 */
+    uint32_t chunk_bytes;       /* largest chunk on the wire */
+    /* Page-aligned buffers; may return NULL (out of memory). */
+    void *(*buffer_alloc)(void *user, size_t size);
+    void (*buffer_free)(void *user, void *buffer, size_t size);
+    /* A chunk's sum is complete: send it to `receiver`, then trib_summation_sent once. Called once per receiver, holding one
+     * reference each. what describes the chunk (what->contributor == receiver). */
+    void (*sum_ready)(void *user, uint32_t receiver, const trib_contribution *what, trib_sum_buffer *sum);
+    /* The round of this key is refused to `receiver`: tell it. Once per contributor that has shown up in the round. */
+    void (*refused)(void *user, uint32_t receiver, const trib_contribution *what, trib_status status, const char *text);
+    void *user;
+} trib_summation_config;
+
+TRIB_CHECKED trib_status trib_summation_create(const trib_summation_config *config, trib_summation **out);
+/* Gives everything back; sums not yet sent are forgotten (their sent must not follow). NULL is fine. */
+void trib_summation_destroy(trib_summation *summation);
+
+/*
+ * A contribution with a payload announces itself: *buffer_out is where its size bytes shall land. TRIB_OK; TRIB_AGAIN: no memory
+ * now (ask again later); TRIB_PROTOCOL with *error: the contributor broke the protocol (duplicate, impossible round or chunk),
+ * disconnect it. A mere disagreement with the others is not an error here: the payload lands in a scratch buffer, and
+ * `refused` follows on arrival. Between landing and arrived/abandoned the buffer is the caller's to fill.
+ */
+TRIB_CHECKED trib_status trib_summation_landing(trib_summation *summation, const trib_contribution *what,
+                                                void **buffer_out, trib_error *error);
+/* The payload has landed in that buffer (or size is 0, or no payload travels: buffer NULL, no landing call before). */
+TRIB_CHECKED trib_status trib_summation_arrived(trib_summation *summation, const trib_contribution *what, void *buffer,
+                                                trib_error *error);
+/* The connection ended before the payload was there. */
+void trib_summation_abandon(trib_summation *summation, void *buffer);
+/* A payload lent in place, valid during the call only (in-process contributors): summed or copied before it returns. */
+TRIB_CHECKED trib_status trib_summation_lent(trib_summation *summation, const trib_contribution *what, const void *payload,
+                                             trib_error *error);
+
+/* One reference of a sum is given back: it was sent, or its receiver is gone. */
+void trib_summation_sent(trib_summation *summation, trib_sum_buffer *sum);
+
+/* A contributor withdraws from a round of a key (cancelled, timed out): the round is refused with status and text to all who are
+ * in it or come later; no-op if its contribution to every chunk is already in. */
+TRIB_CHECKED trib_status trib_summation_withdraw(trib_summation *summation, const trib_contribution *what, trib_status status,
+                                                 const char *text);
+
+/* Calls stalled for each incomplete round older than older_than_ns with the lowest rank that has not contributed and how many
+ * lack; at most limit calls; `receiver` runs over those who wait. */
+void trib_summation_stalls(trib_summation *summation, int64_t older_than_ns, uint32_t limit,
+                           void (*stalled)(void *user, uint32_t receiver, const trib_contribution *what,
+                                           uint32_t missing_rank, uint32_t missing_count));
+
+/* Nothing is being summed or sent. */
+bool trib_summation_is_idle(const trib_summation *summation);
+/* Bytes of contributions taken in, and of sums handed out. */
+uint64_t trib_summation_bytes_in(const trib_summation *summation);
+uint64_t trib_summation_bytes_out(const trib_summation *summation);
+
+#endif

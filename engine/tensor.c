@@ -1,0 +1,216 @@
+/*
+ * tensor.c - the table of tensors, and what happens to one when the coordinator has placed it.
+ *
+ * A tensor's partitions, tasks and bit maps are made in one go at placement; operations then allocate nothing.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/assert.h"
+#include "engine/member.h"
+#include "engine/op.h"
+
+#define PARTITIONS_MAX 65536u
+
+/* Partitions of the size asked for, larger ones if there would be too many for one DECLARED frame. */
+uint32_t trib_tensor_partition_bytes(uint64_t bytes, uint32_t partition_bytes, uint32_t chunk_bytes)
+{
+    uint64_t least = (bytes + PARTITIONS_MAX - 1) / PARTITIONS_MAX;
+    least = (least + chunk_bytes - 1) / chunk_bytes * chunk_bytes;
+    return least > partition_bytes ? (uint32_t)least : partition_bytes;
+}
+
+uint32_t trib_tensor_partition_count(uint64_t bytes, uint32_t partition_bytes)
+{
+    return bytes == 0 ? 1 : (uint32_t)((bytes + partition_bytes - 1) / partition_bytes);
+}
+
+static trib_tensor *tensor_create(trib_engine *engine, const char *name, trib_dtype dtype, uint64_t count)
+{
+    trib_tensor *tensor = calloc(1, sizeof *tensor);
+    if (tensor == NULL) {
+        return NULL;
+    }
+    tensor->cores = calloc(engine->core_count, sizeof *tensor->cores);
+    if (tensor->cores == NULL) {
+        free(tensor);
+        return NULL;
+    }
+    tensor->engine = engine;
+    snprintf(tensor->name, sizeof tensor->name, "%s", name);
+    tensor->dtype = dtype;
+    tensor->count = count;
+    tensor->bytes = count * trib_dtype_size(dtype);
+    tensor->declare_post.run = trib_member_declare;
+    return tensor;
+}
+
+static bool add_to_tables(trib_engine *engine, trib_tensor *tensor)
+{
+    if (engine->tensor_count == engine->tensors_capacity) {
+        uint32_t capacity = engine->tensors_capacity == 0 ? 256 : engine->tensors_capacity * 2;
+        trib_tensor **tensors = realloc(engine->tensors, capacity * sizeof(trib_tensor *));
+        if (tensors == NULL) {
+            return false;
+        }
+        engine->tensors = tensors;
+        engine->tensors_capacity = capacity;
+    }
+    tensor->tag = engine->tensor_count;
+    engine->tensors[engine->tensor_count++] = tensor;
+    HASH_ADD_STR(engine->tensors_by_name, name, tensor);
+    return true;
+}
+
+trib_status trib_tensor_find_or_add(trib_engine *engine, const char *name, trib_dtype dtype, uint64_t count,
+                                    int32_t priority, trib_tensor **tensor_out, trib_error *error)
+{
+    pthread_mutex_lock(&engine->mutex);
+    trib_tensor *tensor = NULL;
+    trib_status status = TRIB_OK;
+    HASH_FIND_STR(engine->tensors_by_name, name, tensor);
+    if (tensor != NULL) {
+        if (tensor->dtype != dtype || tensor->count != count) {
+            status = trib_error_set(error, TRIB_MISMATCH,
+                                    "tensor \"%s\" was declared before as %s[%llu], now as %s[%llu]: use another name",
+                                    name, trib_dtype_name(tensor->dtype), (unsigned long long)tensor->count,
+                                    trib_dtype_name(dtype), (unsigned long long)count);
+        }
+    } else {
+        tensor = tensor_create(engine, name, dtype, count);
+        if (tensor == NULL || !add_to_tables(engine, tensor)) {
+            if (tensor != NULL) {
+                free(tensor->cores);
+                free(tensor);
+            }
+            status = trib_error_set(error, TRIB_NO_MEMORY, "out of memory for tensor \"%s\"", name);
+        } else {
+            tensor->priority = priority;
+            trib_reactor_post(engine->cores[0].reactor, &tensor->declare_post);
+        }
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    if (status == TRIB_OK) {
+        *tensor_out = tensor;
+    }
+    return status;
+}
+
+static uint32_t core_of(const trib_tensor *tensor, uint32_t partition)
+{
+    return tensor->owners[partition].reactor % tensor->engine->core_count;
+}
+
+static void make_task(trib_tensor *tensor, uint32_t partition, trib_task *task, uint64_t **bits)
+{
+    uint64_t offset = (uint64_t)partition * tensor->partition_bytes;
+    uint64_t left = tensor->bytes - offset;
+    *task = (trib_task){
+        .waiter.heap_index = UINT32_MAX,
+        .tensor = tensor,
+        .offset = offset,
+        .size = left < tensor->partition_bytes ? (uint32_t)left : tensor->partition_bytes,
+        .partition = partition,
+        .settled = true,
+        .missing_rank = TRIB_NO_MEMBER,
+        .received = *bits,
+    };
+    task->chunk_count = task->size == 0 ? 1 : (task->size + tensor->chunk_bytes - 1) / tensor->chunk_bytes;
+    *bits += (task->chunk_count + 63) / 64;
+}
+
+static bool make_tasks(trib_tensor *tensor)
+{
+    uint32_t chunks_max = tensor->partition_bytes / tensor->chunk_bytes;
+    uint32_t words = (chunks_max + 63) / 64;
+    tensor->task_index = calloc(tensor->partition_count, sizeof *tensor->task_index);
+    tensor->received_bits = calloc((size_t)tensor->partition_count * words, sizeof(uint64_t));
+    if (tensor->task_index == NULL || tensor->received_bits == NULL) {
+        return false;
+    }
+    for (uint32_t i = 0; i < tensor->partition_count; i++) {
+        trib_tensor_core *mine = &tensor->cores[core_of(tensor, i)];
+        tensor->task_index[i] = mine->task_count++;
+    }
+    for (uint32_t i = 0; i < tensor->engine->core_count; i++) {
+        trib_tensor_core *mine = &tensor->cores[i];
+        mine->round_next = 1;
+        mine->tensor = tensor;
+        mine->tasks = calloc(mine->task_count > 0 ? mine->task_count : 1, sizeof *mine->tasks);
+        if (mine->tasks == NULL) {
+            return false;
+        }
+    }
+    uint64_t *bits = tensor->received_bits;
+    for (uint32_t i = 0; i < tensor->partition_count; i++) {
+        make_task(tensor, i, &tensor->cores[core_of(tensor, i)].tasks[tensor->task_index[i]], &bits);
+    }
+    return true;
+}
+
+static void release_waiting(trib_tensor *tensor)
+{
+    trib_op_node *node = tensor->waiting_head;
+    tensor->waiting_head = tensor->waiting_tail = NULL;
+    while (node != NULL) {
+        trib_op_node *next = node->queue_next;
+        node->queue_next = NULL;
+        trib_worker_arrived(&tensor->engine->cores[0], node);
+        node = next;
+    }
+}
+
+void trib_tensor_placed(trib_tensor *tensor, uint32_t id, trib_place_owner *owners_owned, uint32_t partition_count,
+                        uint32_t partition_bytes)
+{
+    trib_assert(!atomic_load(&tensor->placed));
+    const trib_roster *roster = tensor->engine->roster;
+    tensor->id = id;
+    tensor->chunk_bytes = roster->chunk_bytes;
+    tensor->partition_bytes = partition_bytes;
+    tensor->partition_count = partition_count;
+    tensor->owners = owners_owned;
+    if (!make_tasks(tensor)) {
+        trib_tensor_bad(tensor, "out of memory for its partitions");
+        return;
+    }
+    atomic_store(&tensor->placed, true);
+    release_waiting(tensor);
+}
+
+void trib_tensor_bad(trib_tensor *tensor, const char *text)
+{
+    if (atomic_load(&tensor->bad)) {
+        return;
+    }
+    snprintf(tensor->bad_text, sizeof tensor->bad_text, "tensor \"%s\": %.300s", tensor->name, text);
+    atomic_store(&tensor->bad, true);
+    if (!atomic_load(&tensor->placed)) {
+        release_waiting(tensor);
+        return;
+    }
+    for (uint32_t i = 0; i < tensor->engine->core_count; i++) {
+        tensor->cores[i].bad_post.run = trib_worker_tensor_bad;
+        trib_reactor_post(tensor->engine->cores[i].reactor, &tensor->cores[i].bad_post);
+    }
+}
+
+void trib_tensors_free(trib_engine *engine)
+{
+    HASH_CLEAR(hh, engine->tensors_by_name);
+    for (uint32_t i = 0; i < engine->tensor_count; i++) {
+        trib_tensor *tensor = engine->tensors[i];
+        for (uint32_t core = 0; core < engine->core_count; core++) {
+            free(tensor->cores[core].tasks);
+        }
+        free(tensor->cores);
+        free(tensor->task_index);
+        free(tensor->received_bits);
+        free(tensor->owners);
+        free(tensor);
+    }
+    free(engine->tensors);
+    engine->tensors = NULL;
+    engine->tensor_count = 0;
+}

@@ -1,0 +1,215 @@
+/* wire.c - encoding and decoding of frames and control payloads. Pure, and fuzzed (tests/fuzz). */
+#include "engine/wire.h"
+
+#include <string.h>
+
+#include "engine/assert.h"
+
+static const struct {
+    const char *name;
+    uint32_t payload_max;
+} frame_types[TRIB_FRAME_COUNT] = {
+    [TRIB_FRAME_NONE] = {"NONE", 0},
+#define TRIB_FRAME_ROW(name, payload_max) [TRIB_FRAME_##name] = {#name, payload_max},
+    TRIB_FRAME_LIST(TRIB_FRAME_ROW)
+#undef TRIB_FRAME_ROW
+};
+
+const char *trib_frame_name(trib_frame_type type)
+{
+    return (unsigned)type < TRIB_FRAME_COUNT ? frame_types[type].name : "?";
+}
+
+uint32_t trib_frame_payload_max(trib_frame_type type)
+{
+    trib_assert((unsigned)type < TRIB_FRAME_COUNT);
+    return frame_types[type].payload_max;
+}
+
+static void store_u32(unsigned char *at, uint32_t value)
+{
+    at[0] = (unsigned char)value;
+    at[1] = (unsigned char)(value >> 8);
+    at[2] = (unsigned char)(value >> 16);
+    at[3] = (unsigned char)(value >> 24);
+}
+
+static uint32_t load_u32(const unsigned char *at)
+{
+    return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+
+/* Multiplying by an odd number and adding are bijections, so a change of one word never goes unnoticed. */
+static uint32_t checksum(const unsigned char *header)
+{
+    uint64_t sum = 0x9e3779b97f4a7c15u;
+    for (size_t i = 0; i < TRIB_HEADER_SIZE - 4; i += 4) {
+        sum = (sum ^ load_u32(header + i)) * 0xff51afd7ed558ccdu;
+        sum ^= sum >> 32;
+    }
+    return (uint32_t)(sum ^ sum >> 32);
+}
+
+void trib_frame_encode(const trib_frame *frame, unsigned char header[TRIB_HEADER_SIZE])
+{
+    trib_assert(frame->type > TRIB_FRAME_NONE && frame->type < TRIB_FRAME_COUNT);
+    trib_assert(frame->payload_size <= frame_types[frame->type].payload_max);
+    store_u32(header, TRIB_WIRE_MAGIC);
+    header[4] = TRIB_WIRE_VERSION;
+    header[5] = (unsigned char)frame->type;
+    header[6] = 0;
+    header[7] = 0;
+    store_u32(header + 8, frame->payload_size);
+    store_u32(header + 12, frame->sender);
+    store_u32(header + 16, frame->epoch);
+    store_u32(header + 20, frame->tensor);
+    store_u32(header + 24, frame->partition);
+    store_u32(header + 28, frame->round);
+    store_u32(header + 32, frame->chunk);
+    store_u32(header + 36, frame->chunk_count);
+    store_u32(header + 40, frame->size);
+    store_u32(header + 44, (uint32_t)frame->priority);
+    header[48] = frame->exchange;
+    header[49] = frame->dtype;
+    header[50] = frame->reduce;
+    header[51] = 0;
+    store_u32(header + 52, frame->root);
+    store_u32(header + 56, frame->aux);
+    store_u32(header + 60, checksum(header));
+}
+
+trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib_frame *frame_out, trib_error *error)
+{
+    if (load_u32(header) != TRIB_WIRE_MAGIC) {
+        return trib_error_set(error, TRIB_PROTOCOL, "not a frame of this protocol (first bytes %02x %02x %02x %02x)",
+                              header[0], header[1], header[2], header[3]);
+    }
+    if (header[4] != TRIB_WIRE_VERSION) {
+        return trib_error_set(error, TRIB_PROTOCOL, "protocol version %u, this side speaks %u: install the same release",
+                              header[4], TRIB_WIRE_VERSION);
+    }
+    if (load_u32(header + 60) != checksum(header)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "corrupt frame header (checksum does not match)");
+    }
+    unsigned type = header[5];
+    if (type == TRIB_FRAME_NONE || type >= TRIB_FRAME_COUNT || header[6] != 0 || header[7] != 0 || header[51] != 0) {
+        return trib_error_set(error, TRIB_PROTOCOL, "unknown frame type %u", type);
+    }
+    uint32_t payload_size = load_u32(header + 8);
+    if (payload_size > frame_types[type].payload_max) {
+        return trib_error_set(error, TRIB_PROTOCOL, "%s frame with a payload of %u bytes, at most %u are allowed",
+                              frame_types[type].name, payload_size, frame_types[type].payload_max);
+    }
+    *frame_out = (trib_frame){
+        .type = (trib_frame_type)type,
+        .payload_size = payload_size,
+        .sender = load_u32(header + 12),
+        .epoch = load_u32(header + 16),
+        .tensor = load_u32(header + 20),
+        .partition = load_u32(header + 24),
+        .round = load_u32(header + 28),
+        .chunk = load_u32(header + 32),
+        .chunk_count = load_u32(header + 36),
+        .size = load_u32(header + 40),
+        .priority = (int32_t)load_u32(header + 44),
+        .exchange = header[48],
+        .dtype = header[49],
+        .reduce = header[50],
+        .root = load_u32(header + 52),
+        .aux = load_u32(header + 56),
+    };
+    return TRIB_OK;
+}
+
+static void put_bytes(trib_writer *writer, const void *bytes, size_t size)
+{
+    if (writer->overflow || writer->capacity - writer->size < size) {
+        writer->overflow = true;
+        return;
+    }
+    memcpy(writer->data + writer->size, bytes, size);
+    writer->size += size;
+}
+
+void trib_put_u8(trib_writer *writer, uint8_t value)
+{
+    put_bytes(writer, &value, 1);
+}
+
+void trib_put_u16(trib_writer *writer, uint16_t value)
+{
+    unsigned char bytes[2] = {(unsigned char)value, (unsigned char)(value >> 8)};
+    put_bytes(writer, bytes, sizeof bytes);
+}
+
+void trib_put_u32(trib_writer *writer, uint32_t value)
+{
+    unsigned char bytes[4];
+    store_u32(bytes, value);
+    put_bytes(writer, bytes, sizeof bytes);
+}
+
+void trib_put_u64(trib_writer *writer, uint64_t value)
+{
+    trib_put_u32(writer, (uint32_t)value);
+    trib_put_u32(writer, (uint32_t)(value >> 32));
+}
+
+void trib_put_text(trib_writer *writer, const char *text)
+{
+    size_t length = strnlen(text, 1023);
+    trib_put_u16(writer, (uint16_t)length);
+    put_bytes(writer, text, length);
+}
+
+static const unsigned char *take(trib_reader *reader, size_t size)
+{
+    if (reader->failed || reader->left < size) {
+        reader->failed = true;
+        return NULL;
+    }
+    const unsigned char *at = reader->data;
+    reader->data += size;
+    reader->left -= size;
+    return at;
+}
+
+uint8_t trib_get_u8(trib_reader *reader)
+{
+    const unsigned char *at = take(reader, 1);
+    return at == NULL ? 0 : at[0];
+}
+
+uint16_t trib_get_u16(trib_reader *reader)
+{
+    const unsigned char *at = take(reader, 2);
+    return at == NULL ? 0 : (uint16_t)(at[0] | at[1] << 8);
+}
+
+uint32_t trib_get_u32(trib_reader *reader)
+{
+    const unsigned char *at = take(reader, 4);
+    return at == NULL ? 0 : load_u32(at);
+}
+
+uint64_t trib_get_u64(trib_reader *reader)
+{
+    uint64_t low = trib_get_u32(reader);
+    return low | (uint64_t)trib_get_u32(reader) << 32;
+}
+
+void trib_get_text(trib_reader *reader, char *text, size_t capacity)
+{
+    trib_assert(capacity > 0);
+    size_t length = trib_get_u16(reader);
+    const unsigned char *at = length < capacity ? take(reader, length) : NULL;
+    if (at == NULL) {
+        reader->failed = true;
+        text[0] = '\0';
+        return;
+    }
+    for (size_t i = 0; i < length; i++) {
+        text[i] = at[i] < 0x20 || at[i] == 0x7f ? '?' : (char)at[i];
+    }
+    text[length] = '\0';
+}

@@ -1,0 +1,103 @@
+/*
+ * wire.h - what travels: the frame header and the encoding of control payloads. Pure functions, no I/O (docs/protocol.md).
+ *
+ * Everything is little-endian at fixed offsets. Decoding never trusts: every length is checked before it is used, and a
+ * frame whose magic, version, checksum, type or sizes are wrong is refused with a text.
+ */
+#ifndef TRIB_ENGINE_WIRE_H
+#define TRIB_ENGINE_WIRE_H
+
+#include "api/tributary.h"
+#include "transports/transport.h"
+
+#define TRIB_WIRE_MAGIC 0x42495254u /* "TRIB" */
+#define TRIB_WIRE_VERSION 1u
+#define TRIB_NO_MEMBER UINT32_MAX
+
+/* X(name, payload_max): the most payload a frame of the type may carry. */
+#define TRIB_FRAME_LIST(X)                                                                                             \
+    /* handshake, either way of a connection being made */                                                             \
+    X(HELLO, 64)                                                                                                       \
+    X(CHALLENGE, 64)                                                                                                   \
+    X(PROOF, 32)                                                                                                       \
+    X(WELCOME, 0)                                                                                                      \
+    X(BYE, 0) /* the sender closes in good order */                                                                    \
+    /* membership, between a member and the coordinator */                                                             \
+    X(JOIN, 4096)                                                                                                      \
+    X(ROSTER, TRIB_PAYLOAD_MAX)                                                                                        \
+    X(DECLARE, 512)                                                                                                    \
+    X(DECLARED, TRIB_PAYLOAD_MAX)                                                                                      \
+    X(TENSOR_BAD, 1024)                                                                                                \
+    X(PING, 0)                                                                                                         \
+    X(PONG, 0)                                                                                                         \
+    X(LOST, 1024)                                                                                                      \
+    X(LEAVE, 0)                                                                                                        \
+    X(LEFT, 0)                                                                                                         \
+    X(ENDED, 1024)                                                                                                     \
+    /* data, between a worker's reactor and a server's */                                                              \
+    X(PUSH, TRIB_PAYLOAD_MAX)                                                                                          \
+    X(SUM, TRIB_PAYLOAD_MAX)                                                                                           \
+    X(REFUSED, 1024)                                                                                                   \
+    X(WITHDRAW, 1024)                                                                                                  \
+    X(STALL, 0)
+
+typedef enum trib_frame_type {
+    TRIB_FRAME_NONE = 0,
+#define TRIB_FRAME_ENUM(name, payload_max) TRIB_FRAME_##name,
+    TRIB_FRAME_LIST(TRIB_FRAME_ENUM)
+#undef TRIB_FRAME_ENUM
+    TRIB_FRAME_COUNT
+} trib_frame_type;
+
+/* A header, decoded. Which members mean something depends on the type; the others are 0. */
+typedef struct trib_frame {
+    trib_frame_type type;
+    uint32_t payload_size;
+    uint32_t sender; /* member id */
+    uint32_t epoch;
+    uint32_t tensor; /* id; DECLARE, DECLARED, TENSOR_BAD: the declaring member's own number for it */
+    uint32_t partition;
+    uint32_t round;
+    uint32_t chunk;
+    uint32_t chunk_count;
+    uint32_t size; /* bytes of the chunk in the tensor */
+    int32_t priority;
+    uint8_t exchange, dtype, reduce;
+    uint32_t root;
+    uint32_t aux; /* a status, a rank */
+} trib_frame;
+
+const char *trib_frame_name(trib_frame_type type);
+uint32_t trib_frame_payload_max(trib_frame_type type);
+
+void trib_frame_encode(const trib_frame *frame, unsigned char header[TRIB_HEADER_SIZE]);
+/* TRIB_PROTOCOL with *error naming what is wrong; *frame_out is written only on success. */
+TRIB_CHECKED trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib_frame *frame_out,
+                                           trib_error *error);
+
+/* Control payloads: a cursor that remembers whether anything did not fit. */
+typedef struct trib_writer {
+    unsigned char *data;
+    size_t size, capacity;
+    bool overflow;
+} trib_writer;
+
+void trib_put_u8(trib_writer *writer, uint8_t value);
+void trib_put_u16(trib_writer *writer, uint16_t value);
+void trib_put_u32(trib_writer *writer, uint32_t value);
+void trib_put_u64(trib_writer *writer, uint64_t value);
+void trib_put_text(trib_writer *writer, const char *text); /* length and bytes, at most 1023 */
+
+typedef struct trib_reader {
+    const unsigned char *data;
+    size_t left;
+    bool failed; /* something was read past the end or did not fit: every value read is then 0 or "" */
+} trib_reader;
+
+uint8_t trib_get_u8(trib_reader *reader);
+uint16_t trib_get_u16(trib_reader *reader);
+uint32_t trib_get_u32(trib_reader *reader);
+uint64_t trib_get_u64(trib_reader *reader);
+void trib_get_text(trib_reader *reader, char *text, size_t capacity); /* terminated; control bytes become '?' */
+
+#endif

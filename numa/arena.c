@@ -1,0 +1,167 @@
+/*
+ * arena.c - an arena: extents (extents.c) cut into blocks by a heap (heap.h), with counters.
+ *
+ * The order of locks is the heap's, then the extents'. Registrars run under both and may take their own.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "numa/arena.h"
+
+#include "numa/extents.h"
+#include "numa/heap.h"
+#include "numa/poison.h"
+
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+struct trib_arena {
+    trib_extents extents;
+    const trib_heap_ops *ops;
+    trib_heap *heap;
+    atomic_uint_fast64_t bytes_in_use;
+    atomic_uint_fast64_t blocks_in_use;
+};
+
+void trib_arena_params_init(trib_arena_params *params) {
+    *params = (trib_arena_params){.node = -1, .heap = TRIB_ARENA_HEAP_AUTO};
+}
+
+/*
+ * The jemalloc module, if the program was linked with it or it can still be loaded. Loading fails, and harms nothing, where
+ * there is not enough static thread-local storage left, which is the rule. It is never unloaded: it holds fork handlers.
+ */
+static const trib_heap_ops *jemalloc_find(void) {
+    void *symbol = dlsym(RTLD_DEFAULT, TRIB_HEAP_JEMALLOC_SYMBOL);
+    if (symbol == NULL) {
+        void *module = dlopen(TRIB_HEAP_JEMALLOC_MODULE, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+        symbol = module != NULL ? dlsym(module, TRIB_HEAP_JEMALLOC_SYMBOL) : NULL;
+    }
+    if (symbol == NULL) {
+        return NULL;
+    }
+    const trib_heap_ops *(*get)(void);
+    *(void **)&get = symbol;
+    return get();
+}
+
+static void *source_take(void *user, size_t size, size_t alignment) {
+    return trib_extents_take(user, size, alignment);
+}
+
+static bool source_same_extent(void *user, const void *a, const void *b) {
+    return trib_extents_same(user, a, b);
+}
+
+static trib_status heap_open(trib_arena *arena, trib_arena_heap wanted) {
+    trib_heap_source source = {.take = source_take, .same_extent = source_same_extent, .user = &arena->extents};
+    if (wanted != TRIB_ARENA_HEAP_POOL) {
+        arena->ops = jemalloc_find();
+        if (arena->ops != NULL) {
+            trib_status status = arena->ops->create(&source, &arena->heap);
+            if (status == TRIB_OK || wanted == TRIB_ARENA_HEAP_JEMALLOC) {
+                return status;
+            }
+        } else if (wanted == TRIB_ARENA_HEAP_JEMALLOC) {
+            return TRIB_UNSUPPORTED;
+        }
+    }
+    arena->ops = &trib_heap_pool;
+    return arena->ops->create(&source, &arena->heap);
+}
+
+trib_status trib_arena_create_with(const trib_arena_params *params, trib_arena **arena_out) {
+    bool heap_known = params->heap == TRIB_ARENA_HEAP_AUTO || params->heap == TRIB_ARENA_HEAP_POOL ||
+                      params->heap == TRIB_ARENA_HEAP_JEMALLOC;
+    if (!heap_known || (params->map == NULL) != (params->unmap == NULL)) {
+        return TRIB_INVALID;
+    }
+    trib_arena *arena = calloc(1, sizeof(*arena));
+    if (arena == NULL) {
+        return TRIB_NO_MEMORY;
+    }
+    trib_status status = trib_extents_init(&arena->extents, params);
+    if (status != TRIB_OK) {
+        free(arena);
+        return status;
+    }
+    status = heap_open(arena, params->heap);
+    if (status != TRIB_OK) {
+        trib_extents_fini(&arena->extents);
+        free(arena);
+        return status;
+    }
+    *arena_out = arena;
+    return TRIB_OK;
+}
+
+trib_status trib_arena_create(int32_t node, trib_arena **arena_out) {
+    trib_arena_params params;
+    trib_arena_params_init(&params);
+    params.node = node;
+    return trib_arena_create_with(&params, arena_out);
+}
+
+void trib_arena_destroy(trib_arena *arena) {
+    if (arena == NULL) {
+        return;
+    }
+    arena->ops->destroy(arena->heap);
+    trib_extents_fini(&arena->extents);
+    free(arena);
+}
+
+void *trib_arena_alloc(trib_arena *arena, size_t size, size_t alignment) {
+    if (size == 0 || (alignment & (alignment - 1)) != 0 || alignment > TRIB_EXTENT_BYTES || size > SIZE_MAX / 4) {
+        return NULL;
+    }
+    size_t natural = size >= TRIB_PAGE_BYTES ? TRIB_PAGE_BYTES : TRIB_CACHE_LINE_BYTES;
+    void *block = arena->ops->alloc(arena->heap, size, alignment > natural ? alignment : natural);
+    if (block == NULL) {
+        return NULL;
+    }
+    trib_unpoison(block, size);
+    atomic_fetch_add_explicit(&arena->bytes_in_use, arena->ops->usable_size(arena->heap, block), memory_order_relaxed);
+    atomic_fetch_add_explicit(&arena->blocks_in_use, 1, memory_order_relaxed);
+    return block;
+}
+
+void trib_arena_free(trib_arena *arena, void *block) {
+    if (block == NULL) {
+        return;
+    }
+    size_t size = arena->ops->usable_size(arena->heap, block);
+    trib_poison(block, size);
+    atomic_fetch_sub_explicit(&arena->bytes_in_use, size, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&arena->blocks_in_use, 1, memory_order_relaxed);
+    arena->ops->free(arena->heap, block);
+}
+
+trib_status trib_arena_add_registrar(trib_arena *arena, const trib_arena_registrar *registrar, uint32_t *id_out) {
+    return trib_extents_add_registrar(&arena->extents, registrar, id_out);
+}
+
+void trib_arena_remove_registrar(trib_arena *arena, uint32_t id) {
+    trib_extents_remove_registrar(&arena->extents, id);
+}
+
+bool trib_arena_find(trib_arena *arena, const void *address, uint32_t id, trib_arena_location *location_out) {
+    trib_extent extent;
+    if (!trib_extents_find(&arena->extents, address, &extent)) {
+        return false;
+    }
+    *location_out = (trib_arena_location){.base = extent.base, .size = extent.size, .status = TRIB_INVALID};
+    if (id < TRIB_ARENA_REGISTRARS_MAX && extent.registrations[id].status != TRIB_PENDING) {
+        location_out->status = extent.registrations[id].status;
+        location_out->cookie = extent.registrations[id].cookie;
+    }
+    return true;
+}
+
+void trib_arena_get_stats(trib_arena *arena, trib_arena_stats *stats_out) {
+    *stats_out = (trib_arena_stats){.heap = arena->ops->name};
+    trib_extents_stats(&arena->extents, stats_out);
+    stats_out->bytes_in_use = atomic_load_explicit(&arena->bytes_in_use, memory_order_relaxed);
+    stats_out->blocks_in_use = atomic_load_explicit(&arena->blocks_in_use, memory_order_relaxed);
+}

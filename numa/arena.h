@@ -1,0 +1,98 @@
+/*
+ * arena.h - memory that moves: page-aligned blocks on one NUMA node, on huge pages where there are any, registered once.
+ *
+ * An arena takes big extents from the kernel and keeps them until it is destroyed, so that transports and devices register
+ * memory when an extent is made and never again. Blocks are cut from them by jemalloc if its module is in the process, else by
+ * the built-in pool (docs/decisions/0001-jemalloc.md).
+ *
+ * THREADS    Every function may be called from any thread, create and destroy apart. A registrar runs inside the call that
+ *            made the extent, added or removed it, with the arena's lock held: it must not call the arena.
+ */
+#ifndef TRIB_NUMA_ARENA_H
+#define TRIB_NUMA_ARENA_H
+
+#include "api/tributary.h"
+
+#define TRIB_EXTENT_BYTES ((size_t)2 << 20)
+#define TRIB_PAGE_BYTES ((size_t)4096)
+#define TRIB_CACHE_LINE_BYTES ((size_t)64)
+#define TRIB_ARENA_REGISTRARS_MAX 8
+
+typedef struct trib_arena trib_arena;
+
+/* Somebody who must know memory before it can move it: verbs, CUDA. */
+typedef struct trib_arena_registrar {
+    /* A failure is not fatal: the extent stays usable, and trib_arena_find tells that this registrar does not know it. */
+    trib_status (*register_extent)(void *user, void *base, size_t size, void **cookie_out);
+    /* Called only for extents that were registered. */
+    void (*unregister_extent)(void *user, void *base, size_t size, void *cookie);
+    void *user;
+} trib_arena_registrar;
+
+typedef enum trib_arena_heap {
+    TRIB_ARENA_HEAP_AUTO = 0, /* jemalloc if its module can be had, else the pool */
+    TRIB_ARENA_HEAP_POOL = 1,
+    TRIB_ARENA_HEAP_JEMALLOC = 2 /* TRIB_UNSUPPORTED without its module */
+} trib_arena_heap;
+
+typedef struct trib_arena_params {
+    int32_t node;            /* the operating system's number of the NUMA node to bind to; -1: do not bind */
+    trib_arena_heap heap;
+    size_t bytes_max;        /* most bytes to map; 0: no limit but the machine's */
+    /* How to map and unmap; NULL: anonymous mmap. map returns memory aligned to TRIB_EXTENT_BYTES, or NULL. */
+    void *(*map)(void *user, size_t size);
+    void (*unmap)(void *user, void *base, size_t size);
+    void *map_user;
+} trib_arena_params;
+
+void trib_arena_params_init(trib_arena_params *params);
+
+/* An arena on that node (-1: any) with the defaults. */
+TRIB_CHECKED trib_status trib_arena_create(int32_t node, trib_arena **arena_out);
+/* TRIB_INVALID, TRIB_NO_MEMORY, TRIB_UNSUPPORTED. */
+TRIB_CHECKED trib_status trib_arena_create_with(const trib_arena_params *params, trib_arena **arena_out);
+/* Unregisters and unmaps everything, blocks still in use included. NULL is fine. */
+void trib_arena_destroy(trib_arena *arena);
+
+/*
+ * A block, aligned to alignment (a power of two up to TRIB_EXTENT_BYTES; 0: the natural one) and at least to a page if
+ * size is at least a page, else to a cache line. It lies in one extent; its content is undefined. NULL when there is no
+ * memory, or for size 0 or a wrong alignment.
+ */
+void *trib_arena_alloc(trib_arena *arena, size_t size, size_t alignment);
+/* NULL is fine. */
+void trib_arena_free(trib_arena *arena, void *block);
+
+/* Calls it for the extents that are there and for those to come. TRIB_BUSY: TRIB_ARENA_REGISTRARS_MAX are there already. */
+TRIB_CHECKED trib_status trib_arena_add_registrar(trib_arena *arena, const trib_arena_registrar *registrar,
+                                                  uint32_t *id_out);
+/* Unregisters every extent that it knows. */
+void trib_arena_remove_registrar(trib_arena *arena, uint32_t id);
+
+typedef struct trib_arena_location {
+    void *base; /* of the extent */
+    size_t size;
+    trib_status status; /* of the registration; TRIB_INVALID if no such registrar */
+    void *cookie;       /* NULL unless status is TRIB_OK */
+} trib_arena_location;
+
+/* Where address lies, and what registrar id said of that extent. false if it is not the arena's. */
+bool trib_arena_find(trib_arena *arena, const void *address, uint32_t id, trib_arena_location *location_out);
+
+typedef struct trib_arena_stats {
+    const char *heap; /* "jemalloc" or "pool" */
+    int32_t node;
+    uint64_t extents;
+    uint64_t bytes_mapped;
+    uint64_t bytes_in_use; /* of blocks, rounded up as the heap does */
+    uint64_t blocks_in_use;
+    /* None of these stops the arena from working. */
+    uint64_t bind_failures;
+    uint64_t huge_page_failures;
+    uint64_t registration_failures;
+    uint64_t map_failures;
+} trib_arena_stats;
+
+void trib_arena_get_stats(trib_arena *arena, trib_arena_stats *stats_out);
+
+#endif

@@ -1,0 +1,57 @@
+/*
+ * extents.h - the memory of an arena: big mappings, bound to a NUMA node and registered with whoever asked.
+ *
+ * An extent is a multiple of TRIB_EXTENT_BYTES, aligned to it, and lives until trib_extents_fini. Each registrar is called once
+ * per extent, when the extent is made or when the registrar is added, whichever is later; and once more before the extent
+ * is unmapped or when the registrar is removed, whichever is earlier. All functions are thread-safe.
+ */
+#ifndef TRIB_NUMA_EXTENTS_H
+#define TRIB_NUMA_EXTENTS_H
+
+#include "numa/arena.h"
+
+#include <pthread.h>
+
+typedef struct trib_extent_registration {
+    trib_status status; /* TRIB_PENDING: never tried */
+    void *cookie;       /* the registrar's, if status is TRIB_OK */
+} trib_extent_registration;
+
+typedef struct trib_extent {
+    uint8_t *base;
+    size_t size;
+    trib_extent_registration registrations[TRIB_ARENA_REGISTRARS_MAX];
+} trib_extent;
+
+typedef struct trib_extents {
+    trib_arena_params params;
+    pthread_rwlock_t lock; /* protects all below; written only when an extent is made or a registrar comes or goes */
+    trib_extent *list;     /* by address */
+    size_t count, capacity;
+    bool used[TRIB_ARENA_REGISTRARS_MAX];
+    trib_arena_registrar registrars[TRIB_ARENA_REGISTRARS_MAX];
+    uint8_t *tail;         /* what is left of the last extent */
+    size_t tail_size;
+    size_t mapped_bytes;
+    uint64_t bind_failures, huge_page_failures, registration_failures, map_failures;
+} trib_extents;
+
+TRIB_CHECKED trib_status trib_extents_init(trib_extents *extents, const trib_arena_params *params);
+void trib_extents_fini(trib_extents *extents);
+
+/* Fresh zeroed memory out of one extent; NULL if there is none. size and alignment: multiples of the page size. */
+void *trib_extents_take(trib_extents *extents, size_t size, size_t alignment);
+
+bool trib_extents_same(trib_extents *extents, const void *a, const void *b);
+
+/* Copies the extent that address lies in; false if it lies in none. */
+bool trib_extents_find(trib_extents *extents, const void *address, trib_extent *extent_out);
+
+TRIB_CHECKED trib_status trib_extents_add_registrar(trib_extents *extents, const trib_arena_registrar *registrar,
+                                                    uint32_t *id_out);
+void trib_extents_remove_registrar(trib_extents *extents, uint32_t id);
+
+/* Fills what it knows of *stats. */
+void trib_extents_stats(trib_extents *extents, trib_arena_stats *stats);
+
+#endif

@@ -1,0 +1,177 @@
+/*
+ * place.c - see place.h. Cores are chosen one by one: the nearest of the process's own that is not taken yet.
+ *
+ * If all processes together want more reactors than there are cores, nobody pins: two pinned loops on one core are worse than
+ * what the scheduler does, and a pinned one cannot step aside for a floating one.
+ */
+#include "numa/place.h"
+
+#include <stdarg.h>
+
+void trib_place_request_init(trib_place_request *request) {
+    *request = (trib_place_request){.local_count = 1, .gpu = -1, .pin = true};
+}
+
+__attribute__((format(printf, 2, 3))) static trib_status refuse(trib_error *error, const char *format, ...) {
+    if (error != NULL) {
+        error->status = TRIB_INVALID;
+        va_list arguments;
+        va_start(arguments, format);
+        (void)vsnprintf(error->text, sizeof(error->text), format, arguments);
+        va_end(arguments);
+    }
+    return TRIB_INVALID;
+}
+
+static trib_status request_check(const trib_topo *topo, const trib_place_request *request, trib_error *error) {
+    if (request->reactors > TRIB_PLACE_REACTORS_MAX) {
+        return refuse(error, "reactors is %u: at most %d", request->reactors, TRIB_PLACE_REACTORS_MAX);
+    }
+    if (request->local_count == 0 || request->local_index >= request->local_count) {
+        return refuse(error, "local index %u of %u processes on this machine", request->local_index, request->local_count);
+    }
+    if (request->gpu < -1 || request->gpu >= (int32_t)topo->gpu_count) {
+        return refuse(error, "GPU %d: this machine has %u", request->gpu, topo->gpu_count);
+    }
+    return TRIB_OK;
+}
+
+/* Among how many processes the usable cores are to be shared. Parts that would fit beside each other are taken for exclusive. */
+static uint32_t sharers(const trib_topo *topo, uint32_t local_count) {
+    bool bound = topo->core_count < topo->machine_core_count;
+    bool exclusive = bound && (uint64_t)topo->core_count * local_count <= topo->machine_core_count;
+    return exclusive ? 1 : local_count;
+}
+
+/* Half of the cores are left to the callers. */
+static uint32_t default_reactors(const trib_topo *topo, uint32_t sharer_count) {
+    uint64_t share = topo->core_count / (2 * (uint64_t)sharer_count);
+    if (share < 1) {
+        return 1;
+    }
+    return share < TRIB_PLACE_REACTORS_DEFAULT_MAX ? (uint32_t)share : TRIB_PLACE_REACTORS_DEFAULT_MAX;
+}
+
+/* The node to be near to: the GPU's, else the NIC's, else, so that processes spread, this process's part of the nodes. */
+static int32_t anchor_node(const trib_topo *topo, const trib_place_request *request, int32_t nic) {
+    if (request->gpu >= 0 && topo->gpus[request->gpu].node >= 0) {
+        return topo->gpus[request->gpu].node;
+    }
+    if (nic >= 0 && topo->nics[nic].node >= 0) {
+        return topo->nics[nic].node;
+    }
+    uint32_t with_cores = 0;
+    for (uint32_t i = 0; i < topo->node_count; i++) {
+        with_cores += topo->nodes[i].core_count > 0;
+    }
+    uint64_t wanted = (uint64_t)request->local_index * with_cores / request->local_count;
+    for (uint32_t i = 0; i < topo->node_count; i++) {
+        if (topo->nodes[i].core_count > 0 && wanted-- == 0) {
+            return (int32_t)i;
+        }
+    }
+    return 0;
+}
+
+/* Smaller is nearer: same node, same socket, elsewhere; then, beside a core already taken, one that shares its L3 cache. */
+static uint32_t core_distance(const trib_topo *topo, const trib_topo_core *core, int32_t anchor, const trib_topo_core *first) {
+    uint32_t distance = 4;
+    if (core->node == anchor) {
+        distance = 0;
+    } else if (core->package == topo->nodes[anchor].package) {
+        distance = 2;
+    }
+    bool shares_cache = first == NULL || (first->l3 >= 0 && first->l3 == core->l3);
+    return distance + !shares_cache;
+}
+
+static bool plan_has_cpu(const trib_place_plan *plan, uint32_t count, int32_t cpu) {
+    for (uint32_t i = 0; i < count; i++) {
+        if (plan->reactors[i].cpu == cpu) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The nearest core of this process's own that is free; NULL if all are taken. */
+static const trib_topo_core *core_choose(const trib_topo *topo, const trib_place_request *request,
+                                         const trib_place_plan *plan, uint32_t taken, int32_t anchor,
+                                         const trib_topo_core *first) {
+    const trib_topo_core *best = NULL;
+    for (uint64_t i = request->local_index; i < topo->core_count; i += request->local_count) {
+        const trib_topo_core *core = &topo->cores[i];
+        if (plan_has_cpu(plan, taken, core->cpu)) {
+            continue;
+        }
+        if (best == NULL || core_distance(topo, core, anchor, first) < core_distance(topo, best, anchor, first)) {
+            best = core;
+        }
+    }
+    return best;
+}
+
+/* The node of all usable cores, where there is but one such; -1. */
+static int32_t common_node(const trib_topo *topo) {
+    for (uint32_t i = 1; i < topo->core_count; i++) {
+        if (topo->cores[i].node != topo->cores[0].node) {
+            return -1;
+        }
+    }
+    return topo->cores[0].node;
+}
+
+static void reactors_place(const trib_topo *topo, const trib_place_request *request, int32_t anchor, trib_place_plan *plan) {
+    const trib_topo_core *first = NULL;
+    for (uint32_t i = 0; i < plan->reactor_count; i++) {
+        const trib_topo_core *core = NULL;
+        if (request->pin && !plan->crowded && !plan->bound) {
+            core = core_choose(topo, request, plan, i, anchor, first);
+        }
+        plan->reactors[i].cpu = core != NULL ? core->cpu : -1;
+        plan->reactors[i].node = core != NULL ? core->node : common_node(topo);
+        first = first == NULL ? core : first;
+    }
+}
+
+/* The node that most reactors run on, the first on a tie; without one, memory goes where it is touched. */
+static int32_t arena_node(const trib_topo *topo, const trib_place_plan *plan) {
+    int32_t best = -1;
+    uint32_t best_count = 0;
+    for (uint32_t i = 0; i < plan->reactor_count && topo->node_count > 1; i++) {
+        uint32_t count = 0;
+        for (uint32_t j = 0; j < plan->reactor_count; j++) {
+            count += plan->reactors[i].node >= 0 && plan->reactors[j].node == plan->reactors[i].node;
+        }
+        if (count > best_count) {
+            best_count = count;
+            best = topo->nodes[plan->reactors[i].node].os_index;
+        }
+    }
+    return best;
+}
+
+trib_status trib_place_make(const trib_topo *topo, const trib_place_request *request, trib_place_plan *plan_out,
+                            trib_error *error) {
+    trib_status status = request_check(topo, request, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    trib_place_plan plan = {.gpu = request->gpu, .nic = -1};
+    if (request->nic != NULL) {
+        plan.nic = trib_topo_nic_find(topo, request->nic);
+    } else if (request->gpu >= 0) {
+        plan.nic = topo->gpus[request->gpu].nic;
+    }
+    uint32_t sharer_count = sharers(topo, request->local_count);
+    plan.reactor_count = request->reactors > 0 ? request->reactors : default_reactors(topo, sharer_count);
+    uint64_t reactors_in_all = (uint64_t)plan.reactor_count * sharer_count;
+    plan.bound = topo->core_count < topo->machine_core_count;
+    plan.crowded = reactors_in_all > topo->core_count;
+    plan.busy_poll = request->busy_poll && reactors_in_all < topo->core_count;
+    int32_t anchor = anchor_node(topo, request, plan.nic);
+    reactors_place(topo, request, anchor, &plan);
+    plan.arena_node = arena_node(topo, &plan);
+    *plan_out = plan;
+    return TRIB_OK;
+}

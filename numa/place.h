@@ -1,0 +1,60 @@
+/*
+ * place.h - topology + wishes -> where an engine's reactors and memory go. A pure function: it touches no machine.
+ *
+ * The processes of one machine do not talk before they place themselves. Each owns every local_count-th core of the list,
+ * starting with its local_index, whatever its GPU or NIC: so no two of them ever choose the same core, as long as all are
+ * given the same local_count and see the same cores. Among its own, a process takes those nearest to its GPU, else its NIC.
+ *
+ * A process that its launcher has bound to part of the machine pins nothing: whether the others share that part cannot be
+ * seen from inside, and the launcher has placed it already.
+ */
+#ifndef TRIB_NUMA_PLACE_H
+#define TRIB_NUMA_PLACE_H
+
+#include "numa/topo.h"
+
+#include <stdio.h>
+
+#define TRIB_PLACE_REACTORS_MAX 64
+/* More loops than this are not needed to fill a link, and each costs connections. */
+#define TRIB_PLACE_REACTORS_DEFAULT_MAX 4
+
+typedef struct trib_place_request {
+    uint32_t reactors;    /* 0: the default; at most TRIB_PLACE_REACTORS_MAX */
+    uint32_t local_index; /* of this process among those of the machine */
+    uint32_t local_count; /* processes of the job on this machine; at least 1 */
+    int32_t gpu;          /* index into the topology's GPUs; -1: none */
+    const char *nic;      /* its name or RDMA device; NULL: the GPU's, else any. One that hwloc does not know is near no node */
+    bool pin;
+    bool busy_poll;
+} trib_place_request;
+
+typedef struct trib_place_reactor {
+    int32_t cpu;  /* to pin to, the operating system's number; -1: do not pin */
+    int32_t node; /* index into the topology's nodes; -1: any */
+} trib_place_reactor;
+
+typedef struct trib_place_plan {
+    uint32_t reactor_count;
+    trib_place_reactor reactors[TRIB_PLACE_REACTORS_MAX];
+    int32_t arena_node; /* the operating system's number, for trib_arena_create; -1: do not bind (one node, or the
+                           reactors may run on several) */
+    int32_t nic;        /* index into the topology's NICs; -1: any */
+    int32_t gpu;        /* as requested */
+    bool busy_poll;     /* false where spinning would leave the callers' threads no core */
+    bool crowded;       /* more reactors than cores on this machine: none is pinned */
+    bool bound;         /* the launcher has placed this process: none is pinned */
+} trib_place_plan;
+
+/* The default number of reactors, one process, no GPU, any NIC, pinned, sleeping. */
+void trib_place_request_init(trib_place_request *request);
+
+/* TRIB_INVALID with *error (may be NULL): too many reactors, an index out of range. */
+TRIB_CHECKED trib_status trib_place_make(const trib_topo *topo, const trib_place_request *request,
+                                         trib_place_plan *plan_out, trib_error *error);
+
+/* One JSON object each, over several lines, without a newline at the end. */
+void trib_place_print(const trib_place_plan *plan, const trib_topo *topo, FILE *out);
+void trib_topo_print(const trib_topo *topo, FILE *out);
+
+#endif

@@ -1,0 +1,13 @@
+/* plans.h - the plans: which stages a partition goes through, by kind of exchange. */
+#ifndef TRIB_STAGES_PLANS_H
+#define TRIB_STAGES_PLANS_H
+
+#include "engine/pipeline.h"
+
+extern const trib_stage trib_stage_push;
+extern const trib_stage trib_stage_pull;
+
+/* Indexed by trib_exchange. */
+extern const trib_plan trib_plans[];
+
+#endif

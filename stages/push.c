@@ -1,0 +1,83 @@
+/*
+ * push.c - PUSH: a partition goes to its server, chunk by chunk, when its priority and the link's credit let it.
+ *
+ * Done when the transport has sent the last chunk. The request for the sum (PULL) rides with the chunk itself; in a broadcast
+ * the receivers send chunks without payload, which ask and nothing more.
+ */
+#include "engine/assert.h"
+#include "stages/plans.h"
+
+static void chunk_sent(trib_out *out, trib_status status)
+{
+    trib_task *task = out->context;
+    trib_core *core = out->link->core;
+    trib_assert(task->sends_in_flight > 0);
+    task->sends_in_flight--;
+    if (task->failed) {
+        trib_pipeline_try_settle(core, task);
+    } else if (status == TRIB_OK && task->sends_in_flight == 0 && task->chunks_emitted == task->chunk_count) {
+        trib_pipeline_resume(core, task);
+    }
+    /* A send that failed is followed by the link's end, which fails the task. */
+}
+
+static bool push_emit(trib_link *link, trib_waiter *waiter)
+{
+    trib_task *task = (trib_task *)waiter;
+    const trib_op *op = task->node->op;
+    const trib_tensor *tensor = task->tensor;
+    uint32_t chunk = task->chunks_emitted;
+    uint64_t begin = (uint64_t)chunk * tensor->chunk_bytes;
+    uint32_t size = task->size - begin < tensor->chunk_bytes ? (uint32_t)(task->size - begin) : tensor->chunk_bytes;
+    bool carries = op->exchange == TRIB_EXCHANGE_PUSH_PULL || op->root == link->core->engine->member_id;
+    trib_frame frame = {
+        .type = TRIB_FRAME_PUSH,
+        .payload_size = carries ? size : 0,
+        .sender = link->core->engine->member_id,
+        .tensor = tensor->id,
+        .partition = task->partition,
+        .round = op->round,
+        .chunk = chunk,
+        .chunk_count = task->chunk_count,
+        .size = size,
+        .priority = op->priority,
+        .exchange = (uint8_t)op->exchange,
+        .dtype = (uint8_t)tensor->dtype,
+        .reduce = (uint8_t)op->reduce,
+        .root = op->root,
+    };
+    const void *payload = frame.payload_size > 0 ? op->input + task->offset + begin : NULL;
+    if (trib_link_send(link, &frame, payload, chunk_sent, task) != TRIB_OK) {
+        trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a chunk");
+        return false;
+    }
+    link->core->stats.bytes_pushed += frame.payload_size;
+    task->chunks_emitted++;
+    task->sends_in_flight++;
+    return task->chunks_emitted < task->chunk_count;
+}
+
+static trib_verdict push_start(trib_core *core, trib_task *task, trib_error *error)
+{
+    task->chunks_emitted = 0;
+    task->waiter.priority = task->node->op->priority;
+    task->waiter.sequence = core->sequence++;
+    task->waiter.emit = push_emit;
+    task->waiter.heap_index = UINT32_MAX;
+    trib_status status = task->link == NULL ? TRIB_PEER_LEFT : trib_link_enqueue(task->link, &task->waiter);
+    if (status != TRIB_OK) {
+        trib_error_set(error, status, "the member that sums partition %u has left the job", task->partition);
+        return TRIB_VERDICT_FAILED;
+    }
+    return TRIB_VERDICT_PENDING;
+}
+
+static void push_cancel(trib_core *core, trib_task *task)
+{
+    (void)core;
+    if (task->link != NULL) {
+        trib_link_dequeue(task->link, &task->waiter);
+    }
+}
+
+const trib_stage trib_stage_push = {"PUSH", push_start, push_cancel};

@@ -1,0 +1,25 @@
+/*
+ * transport_contract.h - what every transport has to do, written once and run against each of them.
+ *
+ * A test program describes how to make two instances that can reach each other and calls trib_contract_run.
+ */
+#ifndef TRIB_TESTS_TRANSPORT_CONTRACT_H
+#define TRIB_TESTS_TRANSPORT_CONTRACT_H
+
+#include "transports/transport.h"
+
+typedef struct trib_contract_maker {
+    const char *name;
+    const char *listen_at;
+    bool threaded; /* the listening side runs on a thread of its own; else both are attached to one loop */
+    /* Makes what the two instances share; NULL if there is nothing. */
+    void *(*setup)(void);
+    void (*teardown)(void *shared);
+    trib_status (*open)(void *shared, unsigned side, trib_reactor *reactor, const trib_transport_upcalls *upcalls,
+                        trib_transport **transport_out);
+} trib_contract_maker;
+
+/* The number of tests that failed. */
+int trib_contract_run(const trib_contract_maker *maker);
+
+#endif

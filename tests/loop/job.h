@@ -1,0 +1,28 @@
+/* job.h - a whole job inside one test process: engines with threads of their own, joined over loopback TCP. */
+#ifndef TRIB_TESTS_LOOP_JOB_H
+#define TRIB_TESTS_LOOP_JOB_H
+
+#include "api/tributary.h"
+
+#define JOB_MEMBERS_MAX 32
+
+typedef struct job {
+    int worker_count, server_count;
+    trib_engine *engines[JOB_MEMBERS_MAX]; /* workers by rank, then servers */
+} job;
+
+typedef void (*job_tweak)(trib_config *config, int member);
+
+/* Creates and joins all members; fails the test if that does not work. */
+void job_open(job *self, int workers, int servers, job_tweak tweak);
+/* Closes them all at once, then destroys them. */
+void job_close(job *self);
+/* A free loopback port, as an address. */
+void job_free_address(char *text, size_t size);
+
+trib_tensor *job_declare(trib_engine *engine, const char *name, trib_dtype dtype, uint64_t count);
+trib_op *job_push_pull(trib_engine *engine, trib_tensor *tensor, const void *input, void *output, trib_reduce reduce);
+/* Waits and gives back; the status is returned, *error filled. */
+trib_status job_wait(trib_op *op, trib_error *error);
+
+#endif

@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""Runs the test programs and scripts of one build, each under a deadline, and adds up their cases.
+
+Programs are cmocka's and speak TAP; scripts under tests/process and tests/cluster print `ok NAME`, `not ok NAME: why`,
+`skip NAME: why`. The last line is `N passed, N failed, N skipped`.
+"""
+import argparse
+import glob
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+TAP = re.compile(r'^(not ok|ok) \d+ - (.*)$')
+SCRIPT = re.compile(r'^(not ok|ok|skip) ([^:]+)(?:: (.*))?$')
+
+
+def run(command, env, deadline):
+    """Output and exit status; the whole process group ends with the deadline."""
+    child = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, text=True, errors='replace', start_new_session=True)
+    try:
+        output, _ = child.communicate(timeout=deadline)
+        return output, child.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        output, _ = child.communicate()
+        return output + '\nkilled: not done within %d s\n' % deadline, -1
+
+
+def cases_of_program(output):
+    cases = []
+    for line in output.splitlines():
+        match = TAP.match(line)
+        if match:
+            verdict, name = match.groups()
+            name, _, note = name.partition(' # ')
+            skipped = note.upper().startswith('SKIP')
+            cases.append((name, 'skip' if skipped else 'pass' if verdict == 'ok' else 'fail', note))
+    return cases
+
+
+def cases_of_script(output):
+    words = {'ok': 'pass', 'not ok': 'fail', 'skip': 'skip'}
+    return [(m.group(2), words[m.group(1)], m.group(3) or '') for m in map(SCRIPT.match, output.splitlines()) if m]
+
+
+def run_one(path, build, deadline):
+    env = dict(os.environ, CMOCKA_MESSAGE_OUTPUT='TAP', TRIB_BUILD=build, PYTHONUNBUFFERED='1')
+    env.setdefault('TSAN_OPTIONS', 'halt_on_error=1:suppressions=tests/tsan.supp')
+    script = path.endswith('.py')
+    name = os.path.basename(path)
+    if name.startswith('fuzz_'):
+        corpus = 'tests/fuzz/corpus/' + name[len('fuzz_'):]
+        output, status = run([path, corpus], env, deadline)
+        return [(name + ' over its corpus', 'pass' if status == 0 else 'fail', '')], output, status
+    output, status = run([sys.executable, path] if script else [path], env, deadline)
+    cases = cases_of_script(output) if script else cases_of_program(output)
+    if status == 77 and not any(c[1] != 'skip' for c in cases):
+        cases = cases or [(name, 'skip', output.strip().splitlines()[-1] if output.strip() else 'no reason given')]
+    elif status != 0 and not any(c[1] == 'fail' for c in cases):
+        cases.append((name, 'fail', 'exit status %d' % status))
+    elif not cases:
+        cases.append((name, 'fail', 'ran no test'))
+    return cases, output, status
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('--build', default='build/release')
+    parser.add_argument('--no-scripts', action='store_true', help='test programs only')
+    parser.add_argument('--timeout', type=int, default=180, help='seconds for one program')
+    parser.add_argument('--json', metavar='FILE')
+    parser.add_argument('names', nargs='*', help='only those whose path contains one of these')
+    args = parser.parse_args()
+    paths = [p for p in sorted(glob.glob(args.build + '/tests/test_*') + glob.glob(args.build + '/tests/fuzz_*'))
+             if os.access(p, os.X_OK) and os.path.isfile(p)]
+    if not args.no_scripts:
+        paths += sorted(glob.glob('tests/process/test_*.py') + glob.glob('tests/cluster/test_*.py'))
+    paths = [p for p in paths if not args.names or any(n in p for n in args.names)]
+    totals, everything = {'pass': 0, 'fail': 0, 'skip': 0}, []
+    for path in paths:
+        began = time.monotonic()
+        cases, output, _ = run_one(path, args.build, args.timeout)
+        count = {k: sum(1 for c in cases if c[1] == k) for k in totals}
+        print('%-44s %3d passed %3d failed %3d skipped  %5.1f s' % (
+            os.path.basename(path), count['pass'], count['fail'], count['skip'], time.monotonic() - began), flush=True)
+        for name, verdict, note in cases:
+            if verdict == 'skip':
+                print('  skipped %s: %s' % (name, note))
+            everything.append({'program': path, 'case': name, 'verdict': verdict, 'note': note})
+        if count['fail']:
+            print('  failed: ' + ', '.join(c[0] + (' (%s)' % c[2] if c[2] else '') for c in cases if c[1] == 'fail'))
+            print('\n'.join('  | ' + line for line in output.splitlines()[-60:]))
+        for key in totals:
+            totals[key] += count[key]
+    if args.json:
+        with open(args.json, 'w') as out:
+            json.dump({'totals': totals, 'cases': everything}, out, indent=1)
+    print('%d passed, %d failed, %d skipped' % (totals['pass'], totals['fail'], totals['skip']))
+    return 1 if totals['fail'] or not totals['pass'] else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

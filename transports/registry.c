@@ -1,0 +1,42 @@
+/* registry.c - an explicit list: what is compiled in can be read here, and nothing registers itself. */
+#include "transports/registry.h"
+
+#include <string.h>
+
+#include "engine/assert.h"
+#include "transports/tcp.h"
+
+/* The best one that works between any two machines comes first; it is what "auto" means. */
+static const trib_transport_ops *const transports[] = {&trib_tcp_ops};
+static const char *const names[] = {"tcp", NULL};
+
+_Static_assert(sizeof names / sizeof names[0] == sizeof transports / sizeof transports[0] + 1, "every transport has a name");
+
+static void check_complete(const trib_transport_ops *ops, const char *name)
+{
+    trib_assert(ops->name != NULL && strcmp(ops->name, name) == 0);
+    trib_assert(ops->open != NULL && ops->close != NULL);
+    trib_assert(ops->listen != NULL && ops->listener_close != NULL);
+    trib_assert(ops->connect != NULL && ops->conn_close != NULL);
+    trib_assert(ops->send != NULL && ops->recv_resume != NULL);
+    trib_assert(ops->stats != NULL);
+}
+
+const trib_transport_ops *trib_transport_by_name(const char *name)
+{
+    if (strcmp(name, "auto") == 0) {
+        name = names[0];
+    }
+    for (size_t i = 0; names[i] != NULL; i++) {
+        check_complete(transports[i], names[i]);
+        if (strcmp(names[i], name) == 0) {
+            return transports[i];
+        }
+    }
+    return NULL;
+}
+
+const char *const *trib_transport_names(void)
+{
+    return names;
+}

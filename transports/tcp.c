@@ -1,0 +1,219 @@
+/*
+ * tcp.c - the instance of the TCP transport and its listeners.
+ *
+ * Invariants
+ * - A listener that is closed inside an `accepted` upcall is freed by the accept loop, which looks after each upcall.
+ * - When the process has no descriptor left, a listener sleeps on a timer: the pending connection would otherwise make the loop
+ *   spin.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* accept4 */
+#endif
+#include "transports/tcp.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/assert.h"
+#include "transports/tcp_internal.h"
+
+#define ACCEPTS_PER_TURN 16u
+#define ACCEPT_BACKOFF_NS (100 * INT64_C(1000000))
+#define SEND_BUFFER_DEFAULT (256u * 1024u)
+#define SEND_BUFFER_MIN (16u * 1024u)
+#define SEND_BUFFER_MAX (64u * 1024u * 1024u)
+
+struct tcp_listener {
+    trib_listener base; /* first */
+    trib_io io;
+    trib_timer backoff;
+    bool starved;   /* has logged that it cannot accept */
+    bool accepting; /* inside the accept loop */
+    bool closed;
+};
+
+static trib_status tcp_open(trib_reactor *reactor, const trib_transport_config *config,
+                            const trib_transport_upcalls *upcalls, trib_transport **transport_out)
+{
+    tcp_transport *self = calloc(1, sizeof *self);
+    if (self == NULL) {
+        return TRIB_NO_MEMORY;
+    }
+    self->base.ops = &trib_tcp_ops;
+    self->base.reactor = reactor;
+    self->base.upcalls = upcalls;
+    self->config = *config;
+    uint32_t *bytes = &self->config.send_buffer_bytes;
+    if (*bytes == 0) {
+        *bytes = SEND_BUFFER_DEFAULT;
+    }
+    *bytes = *bytes < SEND_BUFFER_MIN ? SEND_BUFFER_MIN : *bytes > SEND_BUFFER_MAX ? SEND_BUFFER_MAX : *bytes;
+    *transport_out = &self->base;
+    return TRIB_OK;
+}
+
+static void tcp_close(trib_transport *transport)
+{
+    tcp_transport *self = (tcp_transport *)transport;
+    trib_assert(self->open_count == 0);
+    while (self->lingering != NULL) {
+        /* Unread data would make the kernel answer with a reset, which can overtake what was flushed. */
+        trib_tcp_stream_discard(self->lingering);
+        trib_tcp_linger_end(self->lingering);
+    }
+    free(self);
+}
+
+static void tcp_stats(const trib_transport *transport, trib_transport_stats *stats_out)
+{
+    *stats_out = ((const tcp_transport *)transport)->stats;
+}
+
+/* ---- Listeners ---- */
+
+static void listener_free(tcp_listener *listener)
+{
+    tcp_transport *transport = (tcp_transport *)listener->base.transport;
+    transport->open_count--;
+    free(listener);
+}
+
+static void tcp_listener_close(trib_listener *base)
+{
+    tcp_listener *listener = (tcp_listener *)base;
+    trib_reactor *reactor = base->transport->reactor;
+    trib_assert(!listener->closed);
+    listener->closed = true;
+    trib_io_watch(reactor, &listener->io, 0);
+    trib_timer_stop(reactor, &listener->backoff);
+    close(listener->io.fd);
+    if (!listener->accepting) {
+        listener_free(listener);
+    }
+}
+
+static void backoff_over(trib_reactor *reactor, trib_timer *timer)
+{
+    tcp_listener *listener = timer->user;
+    trib_io_watch(reactor, &listener->io, TRIB_IO_READ);
+}
+
+static void back_off(tcp_listener *listener, int error)
+{
+    trib_reactor *reactor = listener->base.transport->reactor;
+    if (!listener->starved) {
+        listener->starved = true;
+        trib_log(reactor->logger, TRIB_LOG_ERROR, "cannot accept connections for now: %s", strerror(error));
+    }
+    trib_io_watch(reactor, &listener->io, 0);
+    trib_timer_arm(reactor, &listener->backoff, trib_now(reactor) + ACCEPT_BACKOFF_NS);
+}
+
+/* True if there may be more to accept. */
+static bool accept_one(tcp_listener *listener)
+{
+    tcp_transport *transport = (tcp_transport *)listener->base.transport;
+    struct sockaddr_storage from;
+    socklen_t size = sizeof from;
+    transport->stats.system_calls++;
+    int fd = accept4(listener->io.fd, (struct sockaddr *)&from, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0) {
+        /* Errors of one connection that ended before it was accepted are passed over; what is left is lack of something. */
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            back_off(listener, errno);
+            return false;
+        }
+        return errno != EAGAIN;
+    }
+    trib_address remote;
+    trib_tcp_address_format(&from, &remote);
+    tcp_conn *conn = trib_tcp_conn_create(transport, fd, &remote, TCP_OPEN);
+    if (conn == NULL) {
+        back_off(listener, ENOMEM);
+        return false;
+    }
+    listener->starved = false;
+    transport->base.upcalls->accepted(&listener->base, &conn->base);
+    trib_tcp_conn_watch(conn);
+    return true;
+}
+
+static void listener_ready(trib_reactor *reactor, trib_io *io, unsigned events)
+{
+    (void)reactor;
+    (void)events;
+    tcp_listener *listener = io->user;
+    listener->accepting = true;
+    for (unsigned i = 0; i < ACCEPTS_PER_TURN && !listener->closed && accept_one(listener); i++) {
+    }
+    listener->accepting = false;
+    if (listener->closed) {
+        listener_free(listener);
+    }
+}
+
+static int listen_socket(tcp_transport *self, const trib_address *at, trib_address *bound_out, trib_error *error)
+{
+    struct sockaddr_storage address;
+    socklen_t size = 0;
+    if (trib_tcp_address_parse(at, &address, &size) != TRIB_OK) {
+        trib_error_set(error, TRIB_INVALID, "\"%.*s\" is no numeric address with a port", TRIB_ADDRESS_MAX, at->text);
+        return -1;
+    }
+    self->stats.system_calls += 5;
+    int fd = socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int on = 1;
+    /* A restarted server must not wait until the connections of its predecessor have timed out. */
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+        bind(fd, (const struct sockaddr *)&address, size) != 0 || listen(fd, SOMAXCONN) != 0 ||
+        getsockname(fd, (struct sockaddr *)&address, &size) != 0) {
+        trib_error_set(error, TRIB_SYSTEM, "cannot listen on %s: %s", at->text, strerror(errno));
+        if (fd >= 0) {
+            close(fd);
+        }
+        return -1;
+    }
+    trib_tcp_address_format(&address, bound_out);
+    return fd;
+}
+
+static trib_status tcp_listen(trib_transport *transport, const trib_address *at, void *user,
+                              trib_listener **listener_out, trib_address *bound_out, trib_error *error)
+{
+    tcp_transport *self = (tcp_transport *)transport;
+    tcp_listener *listener = calloc(1, sizeof *listener);
+    if (listener == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "no memory for a listener");
+    }
+    trib_error local = {.status = TRIB_OK};
+    int fd = listen_socket(self, at, bound_out, &local);
+    if (fd < 0) {
+        free(listener);
+        return trib_error_set(error, local.status, "%s", local.text);
+    }
+    listener->base.transport = transport;
+    listener->base.user = user;
+    listener->io = (trib_io){.ready = listener_ready, .user = listener, .fd = fd};
+    listener->backoff.fired = backoff_over;
+    listener->backoff.user = listener;
+    self->open_count++;
+    trib_io_watch(transport->reactor, &listener->io, TRIB_IO_READ);
+    *listener_out = &listener->base;
+    return TRIB_OK;
+}
+
+const trib_transport_ops trib_tcp_ops = {
+    .name = "tcp",
+    .flags = 0,
+    .open = tcp_open,
+    .close = tcp_close,
+    .listen = tcp_listen,
+    .listener_close = tcp_listener_close,
+    .connect = trib_tcp_connect,
+    .send = trib_tcp_send,
+    .recv_resume = trib_tcp_recv_resume,
+    .conn_close = trib_tcp_conn_close,
+    .stats = tcp_stats,
+};

@@ -1,0 +1,100 @@
+/*
+ * tcp_internal.h - what the files of the TCP transport share: tcp.c (instance and listeners), tcp_conn.c (life of a
+ * connection), tcp_stream.c (bytes to messages and back), tcp_address.c (text to sockets' addresses).
+ */
+#ifndef TRIB_TRANSPORTS_TCP_INTERNAL_H
+#define TRIB_TRANSPORTS_TCP_INTERNAL_H
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "transports/tcp.h"
+
+/* Small messages are read many at a time into this buffer and copied out once. */
+#define TRIB_TCP_BUFFER_SIZE (64u * 1024u)
+#define TRIB_TCP_REASON_MAX 192
+
+typedef struct tcp_conn tcp_conn;
+typedef struct tcp_listener tcp_listener;
+
+typedef struct tcp_transport {
+    trib_transport base; /* first */
+    trib_transport_config config;
+    trib_transport_stats stats;
+    uint32_t open_count; /* listeners and connections that the caller knows of */
+    tcp_conn *lingering; /* connections that it no longer knows of */
+} tcp_transport;
+
+typedef enum tcp_state {
+    TCP_CONNECTING, /* the kernel has not said yet */
+    TCP_OPEN,       /* both directions */
+    TCP_FLUSHING,   /* writes out what is queued, throws away what comes in */
+    TCP_ENDING,     /* finish_post is on its way: reports what was not sent, then `closed` */
+    TCP_LINGERING,  /* the caller has had its `closed`; reads until the peer ends too, or a short time has passed */
+} tcp_state;
+
+typedef enum tcp_phase { TCP_PHASE_HEADER, TCP_PHASE_ASK, TCP_PHASE_PAYLOAD } tcp_phase;
+
+struct tcp_conn {
+    trib_conn base; /* first */
+    tcp_transport *transport;
+    trib_io io;
+    tcp_state state;
+    trib_post flush_post, read_post, finish_post;
+    trib_timer linger_timer;
+    tcp_conn *linger_next, **linger_at;
+
+    /* sending: head_sent bytes of the first one are with the kernel */
+    trib_send *send_head, *send_tail;
+    size_t head_sent;
+    bool want_write; /* the kernel had no room */
+    int write_errno; /* writing has failed; what the peer sent before that is still read */
+
+    /* receiving */
+    tcp_phase phase;
+    bool paused;        /* header answered AGAIN */
+    bool asking;        /* inside the header upcall ... */
+    bool resume_asked;  /* ... which called recv_resume */
+    bool peer_ended;    /* end of the stream was read */
+    bool flushed;       /* all was written and our direction is shut */
+    bool connect_failed; /* at once: `connected` is still to be told */
+    trib_landing landing;
+    uint32_t landed;
+    uint32_t last_payload_size;
+    size_t begin, end; /* of what is in the buffer */
+
+    trib_status end_status;
+    char reason[TRIB_TCP_REASON_MAX];
+    _Alignas(16) unsigned char header[TRIB_HEADER_SIZE];
+    unsigned char buffer[TRIB_TCP_BUFFER_SIZE];
+};
+
+/* tcp_address.c */
+TRIB_CHECKED trib_status trib_tcp_address_parse(const trib_address *address, struct sockaddr_storage *out,
+                                                socklen_t *size_out);
+void trib_tcp_address_format(const struct sockaddr_storage *from, trib_address *out);
+
+/* tcp_conn.c. Both take fd over, on failure too (then it has been closed). */
+tcp_conn *trib_tcp_conn_create(tcp_transport *transport, int fd, const trib_address *remote, tcp_state state);
+TRIB_CHECKED trib_status trib_tcp_connect(trib_transport *transport, const trib_address *to, void *user,
+                                          trib_conn **conn_out);
+void trib_tcp_send(trib_conn *conn, trib_send *send);
+void trib_tcp_recv_resume(trib_conn *conn);
+void trib_tcp_conn_close(trib_conn *conn, bool flush);
+void trib_tcp_linger_end(tcp_conn *conn);
+/* Watches what the connection's state calls for. */
+void trib_tcp_conn_watch(tcp_conn *conn);
+/* Ends it; the reason is formatted like printf. No-op if it is ending already. */
+void trib_tcp_conn_end(tcp_conn *conn, trib_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Ends it because the system said so. */
+void trib_tcp_conn_end_errno(tcp_conn *conn, const char *what, int error);
+
+/* tcp_stream.c. They may end the connection, and make upcalls: from the loop only. */
+void trib_tcp_stream_write(tcp_conn *conn);
+void trib_tcp_stream_read(tcp_conn *conn);
+void trib_tcp_stream_consume(tcp_conn *conn);
+/* Reads and throws away; true when the peer has ended its direction or an error came. */
+bool trib_tcp_stream_discard(tcp_conn *conn);
+
+#endif

@@ -1,0 +1,124 @@
+/*
+ * transport.h - the contract of every transport: messages between two reactors, in order, whole, or an error.
+ *
+ * A message is a header of TRIB_HEADER_SIZE bytes, opaque to the transport, and a payload of 0..TRIB_PAYLOAD_MAX bytes. One
+ * trib_transport belongs to one reactor; every downcall and upcall is on that reactor's thread.
+ *
+ * Downcalls never block and never call back before they return. Upcalls may make downcalls, conn_close included.
+ *
+ * A connection: connect -> `connected` (once, with success or the reason why not; after a failure nothing follows but
+ * `closed`), or `accepted`. Then any number of header/received upcalls and `sent` upcalls. It ends with exactly one
+ * `closed`, whoever ended it; the connection is freed when that upcall returns. Before `closed`, every send that was taken and
+ * not yet reported gets its `sent` with an error, so that buffers always come back.
+ * After conn_close no `connected`, `header` or `received` follows, only `sent` and `closed`. The status of `closed` is TRIB_OK if
+ * conn_close ended it (unsent messages: TRIB_CLOSED), TRIB_PEER_LOST if the peer or the network did, or what `header` answered.
+ *
+ * send       takes it always: it is borrowed, header and payload, until `sent`, which follows exactly once, in order. Bounding
+ *            what is queued is the caller's business (credit). Sends of one turn may travel in one system call.
+ * header     a whole header has arrived. The receiver checks it and answers how long the payload is and where it shall land:
+ *            TRIB_OK     landing filled (payload_size 0: no buffer is needed); `received` follows when it is there
+ *            TRIB_AGAIN  no room now: the transport reads no more from this connection until recv_resume, and
+ *                        then asks again with the same header
+ *            error       protocol violation: the transport closes the connection, `closed` carries the status
+ *            A transport with TRIB_TRANSPORT_LENDS may ignore landing->buffer and present the payload where it already is.
+ * received   header and payload are there. payload is landing->buffer, or memory of the transport or the sender that is valid
+ *            until the upcall returns (LENDS).
+ */
+#ifndef TRIB_TRANSPORTS_TRANSPORT_H
+#define TRIB_TRANSPORTS_TRANSPORT_H
+
+#include "api/tributary.h"
+#include "engine/reactor.h"
+
+#define TRIB_HEADER_SIZE 64u
+#define TRIB_PAYLOAD_MAX (1u << 20)
+#define TRIB_ADDRESS_MAX 80
+
+/* Text: "127.0.0.1:4242", "[::1]:4242", or whatever the transport understands ("sim:3"). Numeric only, nothing is resolved. */
+typedef struct trib_address {
+    char text[TRIB_ADDRESS_MAX];
+} trib_address;
+
+typedef struct trib_transport trib_transport;
+typedef struct trib_listener trib_listener;
+typedef struct trib_conn trib_conn;
+
+typedef struct trib_send {
+    struct trib_send *next; /* the transport's while it is taken */
+    unsigned char header[TRIB_HEADER_SIZE];
+    const void *payload;
+    uint32_t payload_size;
+    void *user; /* the caller's */
+} trib_send;
+
+typedef struct trib_landing {
+    void *buffer;
+    uint32_t payload_size;
+} trib_landing;
+
+typedef struct trib_transport_upcalls {
+    void (*accepted)(trib_listener *listener, trib_conn *conn);
+    void (*connected)(trib_conn *conn, trib_status status);
+    trib_status (*header)(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], trib_landing *landing);
+    void (*received)(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], const void *payload,
+                     uint32_t payload_size);
+    void (*sent)(trib_conn *conn, trib_send *send, trib_status status);
+    void (*closed)(trib_conn *conn, trib_status status, const char *reason);
+} trib_transport_upcalls;
+
+#define TRIB_TRANSPORT_LENDS 1u /* received may present payloads in place */
+
+typedef struct trib_transport_stats {
+    uint64_t system_calls;
+    uint64_t messages_sent, messages_received;
+    uint64_t bytes_sent, bytes_received;
+} trib_transport_stats;
+
+/* Settings a transport may use; those it has no use for it ignores. */
+typedef struct trib_transport_config {
+    uint32_t send_buffer_bytes;  /* most bytes handed to the kernel and not yet on the wire, per connection; 0 = default */
+    int64_t silence_timeout_ns;  /* unacknowledged data older than this ends the connection; 0 = the system's */
+} trib_transport_config;
+
+typedef struct trib_transport_ops {
+    const char *name;
+    uint32_t flags; /* TRIB_TRANSPORT_* */
+    /* Creates this reactor's instance; *transport_out is written on success. */
+    trib_status (*open)(trib_reactor *reactor, const trib_transport_config *config, const trib_transport_upcalls *upcalls,
+                        trib_transport **transport_out);
+    /* Frees it. Every connection and listener must have been closed (asserted). */
+    void (*close)(trib_transport *transport);
+    /* Listens; port 0 picks one; *bound_out is the address to connect to. */
+    trib_status (*listen)(trib_transport *transport, const trib_address *at, void *user, trib_listener **listener_out,
+                          trib_address *bound_out, trib_error *error);
+    void (*listener_close)(trib_listener *listener); /* at once, no upcall follows */
+    trib_status (*connect)(trib_transport *transport, const trib_address *to, void *user, trib_conn **conn_out);
+    void (*send)(trib_conn *conn, trib_send *send);
+    void (*recv_resume)(trib_conn *conn);
+    /* Begins to end it: flush false drops what is queued, true writes it out first (the caller sets the deadline and calls
+     * again with false when it has passed). Before `connected` there is nothing to write out: flush is as false. Idempotent.
+     * `closed` follows, never from inside this call. */
+    void (*conn_close)(trib_conn *conn, bool flush);
+    void (*stats)(const trib_transport *transport, trib_transport_stats *stats_out);
+} trib_transport_ops;
+
+/* The part of the objects that both sides see; each transport embeds it as the first member of its own. */
+struct trib_transport {
+    const trib_transport_ops *ops;
+    trib_reactor *reactor;
+    const trib_transport_upcalls *upcalls;
+    void *user; /* the engine's */
+};
+
+struct trib_listener {
+    trib_transport *transport;
+    void *user;
+};
+
+struct trib_conn {
+    trib_transport *transport;
+    void *user;          /* given to connect, or set by `accepted` */
+    trib_address remote; /* for logs */
+};
+
+#endif
