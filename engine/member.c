@@ -15,6 +15,7 @@
 #include "engine/coordinator.h"
 
 #define RETRY_NS (100 * INT64_C(1000000))
+#define VERDICT_NS (2 * INT64_C(1000000000))
 
 struct trib_member {
     trib_core *core;
@@ -22,6 +23,7 @@ struct trib_member {
     trib_timer retry, join_deadline, watch;
     bool joined;
     bool leaving;
+    bool patient; /* the join deadline has passed and the coordinator was given a little longer */
     char last_problem[TRIB_ERROR_TEXT_SIZE]; /* why the last attempt to reach the coordinator failed */
     atomic_uchar *left;                      /* by member id */
     uint32_t left_count;
@@ -95,9 +97,14 @@ static void try_to_connect(trib_reactor *reactor, trib_timer *timer)
 
 static void join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
 {
-    (void)reactor;
     trib_member *member = timer->user;
     trib_engine *engine = member->core->engine;
+    if (member->link != NULL && member->link->state == TRIB_LINK_READY && !member->patient) {
+        /* The coordinator's own deadline is about to pass; its verdict says who is missing. */
+        member->patient = true;
+        trib_timer_arm(reactor, timer, trib_now(reactor) + VERDICT_NS);
+        return;
+    }
     char text[TRIB_ERROR_TEXT_SIZE];
     if (member->link == NULL || member->link->state != TRIB_LINK_READY) {
         snprintf(text, sizeof text, "could not reach the coordinator at %s within %.1f s: %.200s",

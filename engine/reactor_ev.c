@@ -2,9 +2,9 @@
  * reactor_ev.c - struct trib_reactor_ops on libev.
  *
  * Invariants
- * - Posts run from the prepare watcher, just before the loop would block, and from the async watcher, which has the lowest
- *   priority and therefore comes after all input of its turn. While posts are left over, an idle watcher keeps the loop
- *   from blocking.
+ * - Posts run from the check watcher, which has the lowest priority and therefore comes after all input and timers of its turn. The
+ *   prepare watcher keeps the loop from blocking, through an idle watcher, while there are posts to run. So one turn
+ *   (EVRUN_ONCE) never runs a post and then blocks: a host that tests a flag between turns sees what callbacks did.
  * - The watchers of timers and descriptors live in the storage of trib_timer and trib_io; nothing is allocated for them.
  */
 #ifndef _GNU_SOURCE
@@ -39,6 +39,7 @@ typedef struct reactor_ev {
     atomic_bool stopping;
     ev_async wake;
     ev_prepare prepare;
+    ev_check check;
     ev_idle idle;
 } reactor_ev;
 
@@ -182,22 +183,23 @@ static const trib_reactor_ops ev_ops = {
 
 /* ---- The loop's own watchers ---- */
 
-static void run_posts(reactor_ev *self)
-{
-    if (trib_reactor_run_posts(&self->base)) {
-        ev_idle_start(self->loop, &self->idle);
-    } else {
-        ev_idle_stop(self->loop, &self->idle);
-    }
-}
-
 static void prepare_called(struct ev_loop *loop, ev_prepare *watcher, int events)
 {
-    (void)loop;
     (void)events;
     reactor_ev *self = watcher->data;
     atomic_store_explicit(&self->runner, pthread_self(), memory_order_relaxed);
-    run_posts(self);
+    /* Mail that comes after this look wakes the loop. */
+    if (self->base.deferred_head != NULL || atomic_load_explicit(&self->base.mail, memory_order_relaxed) != NULL) {
+        ev_idle_start(loop, &self->idle);
+    }
+}
+
+static void check_called(struct ev_loop *loop, ev_check *watcher, int events)
+{
+    (void)events;
+    reactor_ev *self = watcher->data;
+    ev_idle_stop(loop, &self->idle);
+    (void)trib_reactor_run_posts(&self->base); /* prepare sees what is left */
 }
 
 static void wake_called(struct ev_loop *loop, ev_async *watcher, int events)
@@ -206,9 +208,7 @@ static void wake_called(struct ev_loop *loop, ev_async *watcher, int events)
     reactor_ev *self = watcher->data;
     if (atomic_load(&self->stopping)) {
         ev_break(loop, EVBREAK_ALL);
-        return;
     }
-    run_posts(self);
 }
 
 static void idle_called(struct ev_loop *loop, ev_idle *watcher, int events)
@@ -221,12 +221,15 @@ static void idle_called(struct ev_loop *loop, ev_idle *watcher, int events)
 static void start_watchers(reactor_ev *self)
 {
     ev_async_init(&self->wake, wake_called);
-    ev_set_priority(&self->wake, EV_MINPRI);
     self->wake.data = self;
     ev_async_start(self->loop, &self->wake);
     ev_prepare_init(&self->prepare, prepare_called);
     self->prepare.data = self;
     ev_prepare_start(self->loop, &self->prepare);
+    ev_check_init(&self->check, check_called);
+    ev_set_priority(&self->check, EV_MINPRI);
+    self->check.data = self;
+    ev_check_start(self->loop, &self->check);
     ev_idle_init(&self->idle, idle_called);
     self->idle.data = self;
 }
@@ -266,6 +269,7 @@ void trib_reactor_ev_destroy(trib_reactor *reactor)
     trib_assert(!self->started);
     ev_async_stop(self->loop, &self->wake);
     ev_prepare_stop(self->loop, &self->prepare);
+    ev_check_stop(self->loop, &self->check);
     ev_idle_stop(self->loop, &self->idle);
     if (!self->attached) {
         ev_loop_destroy(self->loop);
@@ -328,6 +332,8 @@ trib_status trib_reactor_ev_start(trib_reactor *reactor, int core, bool busy_pol
         trib_log(self->base.logger, TRIB_LOG_ERROR, "no thread for reactor %u: %s", self->base.index, strerror(error));
         return TRIB_SYSTEM;
     }
+    /* From here the caller is not the reactor's thread any more, even if that has not run yet. */
+    atomic_store(&self->runner, self->thread);
     self->started = true;
     return TRIB_OK;
 }

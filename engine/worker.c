@@ -73,12 +73,19 @@ static void node_drop(trib_core *core, trib_op_node *node)
     node_done(core, node);
 }
 
+static trib_link *owner_link(const trib_core *core, const trib_task *task)
+{
+    trib_place_owner owner = task->tensor->owners[task->partition];
+    return core->owner_links[owner.member * TRIB_REACTORS_MAX + owner.reactor];
+}
+
 /* Tells the servers that this worker's contribution to what has not settled will not come. */
 static void withdraw(trib_core *core, trib_op_node *node, trib_task *task)
 {
     const trib_op *op = node->op;
     trib_status status = (trib_status)atomic_load(&op->claim);
-    if (task->link == NULL || core->ended) {
+    trib_link *link = owner_link(core, task);
+    if (link == NULL || core->ended) {
         return;
     }
     char text[TRIB_ERROR_TEXT_SIZE];
@@ -96,7 +103,7 @@ static void withdraw(trib_core *core, trib_op_node *node, trib_task *task)
         .root = op->root,
         .aux = (uint32_t)(status == TRIB_TIMEOUT ? TRIB_TIMEOUT : TRIB_CANCELLED),
     };
-    trib_link_send_copy(task->link, frame, text, strlen(text));
+    trib_link_send_copy(link, frame, text, strlen(text));
 }
 
 static void grace_passed(trib_reactor *reactor, trib_timer *timer)
@@ -315,9 +322,8 @@ static void begin_round(trib_core *core, trib_tensor *tensor, trib_op_node *node
     node->tasks_left = mine->task_count;
     for (uint32_t i = 0; i < mine->task_count; i++) {
         trib_task *task = &mine->tasks[i];
-        trib_place_owner owner = tensor->owners[task->partition];
         task->node = node;
-        task->link = core->owner_links[owner.member * TRIB_REACTORS_MAX + owner.reactor];
+        task->link = owner_link(core, task);
         task->settled = false;
         task->failed = false;
         task->chunks_emitted = task->chunks_received = 0;

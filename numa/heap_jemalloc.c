@@ -21,9 +21,9 @@ struct trib_heap {
     unsigned arena;
 };
 
-/* jemalloc reads its options here, in place of its own empty default. Few arenas for its own small needs; no padding of
- * large blocks, which are page-aligned anyhow; freed extents merge at once, as nothing is ever purged. */
-const char *malloc_conf = "narenas:1,tcache:false,cache_oblivious:false,dirty_decay_ms:0,muzzy_decay_ms:0";
+/* jemalloc reads its options here, in place of its own empty default. Few arenas for its own small needs; freed
+ * extents merge at once, as nothing is ever purged. */
+const char *malloc_conf = "narenas:1,tcache:false,dirty_decay_ms:0,muzzy_decay_ms:0";
 
 /* The build routes jemalloc's look at MALLOC_CONF and /etc/malloc.conf here: those are meant for the host's own jemalloc, and
  * an option that this copy does not know could make it abort the host. */

@@ -2,7 +2,7 @@
  * topo.c - hwloc's tree -> trib_topo.
  *
  * hwloc's plugins for CUDA, NVML, OpenCL and the like stay off: an embedded library must not start device runtimes in its
- * host. PCI and the operating system's devices say what is needed. Only network devices on a bus are listed; bridges, bonds
+ * host. So does the one for libpciaccess, which leaks: the kernel's own account of PCI in /sys is enough. Only network devices on a bus are listed; bridges, bonds
  * and the loopback are near no node.
  */
 #include "numa/topo.h"
@@ -22,7 +22,7 @@
 #define PCI_VENDOR_AMD 0x1002
 
 static void components_disable(hwloc_topology_t hwloc) {
-    static const char *const names[] = {"cuda", "nvml", "opencl", "gl", "rsmi", "levelzero"};
+    static const char *const names[] = {"pci", "cuda", "nvml", "opencl", "gl", "rsmi", "levelzero"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         (void)hwloc_topology_set_components(hwloc, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, names[i]);
     }

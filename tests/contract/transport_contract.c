@@ -33,7 +33,8 @@ typedef struct habits {
     uint32_t to_send;
     uint32_t size_fixed; /* 0: random */
     uint32_t again_every; /* every n-th header is first answered AGAIN */
-    bool resume_inside;   /* and resumed from within that upcall */
+    bool stays_paused;    /* and never resumed */
+    bool resume_inside;   /* or resumed from within that upcall */
     uint32_t refuse_at;   /* this message, counted from 1, is refused */
     moment close_in;
     bool close_flush;
@@ -214,7 +215,9 @@ static trib_status on_header(trib_conn *conn, const unsigned char header[TRIB_HE
             conn->transport->ops->recv_resume(conn);
         } else {
             self->paused = true;
-            trib_reactor_defer(self->side->reactor, &self->resume_post);
+            if (!self->habits.stays_paused) {
+                trib_reactor_defer(self->side->reactor, &self->resume_post);
+            }
         }
         return TRIB_AGAIN;
     }
@@ -463,6 +466,18 @@ static void close_peer(peer *mine, bool flush)
     mine->conn->transport->ops->conn_close(mine->conn, flush);
 }
 
+static bool close_all(side *where, void *argument)
+{
+    (void)argument;
+    for (uint32_t i = 0; i < where->peer_count; i++) {
+        peer *one = where->peers[i];
+        if (!one->closed) {
+            close_peer(one, false);
+        }
+    }
+    return true;
+}
+
 /* What side 1's peer looked like when everything was over; by then its thread does not touch it any more. */
 static const peer *theirs_of(bed *self, uint32_t index)
 {
@@ -621,12 +636,19 @@ static void both_flush_at_once(void **state)
 static void flush_gives_way_to_drop(void **state)
 {
     bed *self = *state;
-    peer *mine = start(self, &(habits){.to_send = WINDOW, .size_fixed = TRIB_PAYLOAD_MAX}, &(habits){0});
+    peer *mine = start(self, &(habits){.to_send = WINDOW, .size_fixed = TRIB_PAYLOAD_MAX},
+                       &(habits){.again_every = 1, .stays_paused = true});
     while (!mine->connected) {
         ev_run(self->loop, EVRUN_NOWAIT);
     }
     close_peer(mine, true);
+    for (unsigned i = 0; i < 20; i++) {
+        ev_run(self->loop, EVRUN_NOWAIT);
+    }
+    assert_false(mine->closed); /* the receiver does not read: it would wait for ever */
     close_peer(mine, false);
+    until(self, 0, all_closed, &(uint32_t){1});
+    on_side(self, 1, close_all, NULL);
     wait_closed(self, 1);
     assert_true(mine->sent_failed > 0);
 }
