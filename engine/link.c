@@ -433,7 +433,9 @@ static void transport_sent(trib_conn *conn, trib_send *send, trib_status status)
     trib_out *out = (trib_out *)send;
     trib_link *link = out->link;
     out_finish(out, status);
-    trib_link_pump(link);
+    if (status == TRIB_OK) {
+        trib_link_pump(link); /* after a failure `closed` is near: what is sent now would only fail too */
+    }
 }
 
 static void transport_closed(trib_conn *conn, trib_status status, const char *reason)

@@ -2,10 +2,12 @@
  * reactor_ev.c - struct trib_reactor_ops on libev.
  *
  * Invariants
- * - Posts run from the check watcher, which has the lowest priority and therefore comes after all input and timers of its turn. The
+ * - Posts run from the check watcher, which has the lowest priority and therefore comes after all input and timers of
+ *   its turn. The
  *   prepare watcher keeps the loop from blocking, through an idle watcher, while there are posts to run. So one turn
  *   (EVRUN_ONCE) never runs a post and then blocks: a host that tests a flag between turns sees what callbacks did.
- * - The watchers of timers and descriptors live in the storage of trib_timer and trib_io; nothing is allocated for them.
+ * - The watchers of timers and descriptors live in the storage of trib_timer and trib_io; nothing is allocated for
+ *   them.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* pthread_setaffinity_np, pthread_setname_np */

@@ -28,6 +28,20 @@ void trib_arena_params_init(trib_arena_params *params) {
     *params = (trib_arena_params){.node = -1, .heap = TRIB_ARENA_HEAP_AUTO};
 }
 
+#if defined(__SANITIZE_THREAD__)
+#define UNDER_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define UNDER_TSAN 1
+#endif
+#endif
+
+#ifdef UNDER_TSAN
+/* Over a fork jemalloc holds more locks at once (some 100) than ThreadSanitizer can follow (64), which then aborts. */
+static const trib_heap_ops *jemalloc_find(void) {
+    return NULL;
+}
+#else
 /*
  * The jemalloc module, if the program was linked with it or it can still be loaded. Loading fails, and harms nothing, where
  * there is not enough static thread-local storage left, which is the rule. It is never unloaded: it holds fork handlers.
@@ -45,6 +59,7 @@ static const trib_heap_ops *jemalloc_find(void) {
     *(void **)&get = symbol;
     return get();
 }
+#endif
 
 static void *source_take(void *user, size_t size, size_t alignment) {
     return trib_extents_take(user, size, alignment);

@@ -2,8 +2,8 @@
  * topo.c - hwloc's tree -> trib_topo.
  *
  * hwloc's plugins for CUDA, NVML, OpenCL and the like stay off: an embedded library must not start device runtimes in its
- * host. So does the one for libpciaccess, which leaks: the kernel's own account of PCI in /sys is enough. Only network devices on a bus are listed; bridges, bonds
- * and the loopback are near no node.
+ * host. So does the one over libpciaccess, which leaks: the kernel's own account of PCI in /sys is enough. Only network
+ * devices on a bus are listed; bridges, bonds and the loopback are near no node.
  */
 #include "numa/topo.h"
 

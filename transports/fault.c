@@ -3,7 +3,8 @@
  *
  * Invariants
  * - The order of messages is kept: once one waits, all that follow wait behind it.
- * - A connection makes downcalls of the inner transport only, from downcalls and timers, and upcalls only from the inner one's; so
+ * - A connection makes downcalls of the inner transport only, from downcalls and timers, and upcalls only from the
+ *   inner one's; so
  *   the contract's rules about who calls whom hold because they hold inside.
  * - A wrapped connection lives as long as the inner one: it is freed in the inner one's `closed`.
  */

@@ -1,9 +1,12 @@
 /*
  * fault.h - a transport that wraps another one and breaks it, from a seed, under the same contract.
  *
- * Delays, stalls and AGAIN storms lose nothing: what passes the contract suite without them passes it with them. The others
- * end a connection or change what arrives; the side that caused it sees `closed` with TRIB_PEER_LOST and "injected ...".
- * A side that a truncation has ended flushes first, so it may outlive its last message for as long as the peer does not read.
+ * Delays, stalls and AGAIN storms lose nothing: what passes the contract suite without them passes it with them. The
+ * others
+ * end a connection or change what arrives; the side that caused it sees `closed` with TRIB_PEER_LOST and "injected
+ * ...".
+ * A side that a truncation has ended flushes first, so it may outlive its last message for as long as the peer does
+ * not read.
  */
 #ifndef TRIB_TRANSPORTS_FAULT_H
 #define TRIB_TRANSPORTS_FAULT_H
@@ -40,7 +43,8 @@ TRIB_CHECKED trib_status trib_fault_open(const trib_fault_config *config, trib_f
 /* What it has done so far. On the reactor's thread. */
 void trib_fault_get_counts(const trib_transport *transport, trib_fault_counts *counts_out);
 
-/* Other faults from now on; the sequence from the seed goes on. All zero: none. Ignores what trib_fault_open would refuse. */
+/* Other faults from now on; the sequence from the seed goes on. All zero: none. Ignores what trib_fault_open would
+ * refuse. */
 void trib_fault_set(trib_transport *transport, const trib_fault_config *config);
 
 #endif

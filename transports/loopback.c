@@ -2,7 +2,8 @@
  * loopback.c - the instance of the loopback transport, its hub and its listeners. Connections are in loopback_conn.c.
  *
  * Invariants
- * - The hub's mutex guards the list of listeners and what waits at each; it is held for a few instructions and never during an
+ * - The hub's mutex guards the list of listeners and what waits at each; it is held for a few instructions and never
+ *   during an
  *   upcall.
  * - A listener whose post is under way is freed by that post.
  */

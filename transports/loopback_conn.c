@@ -2,10 +2,13 @@
  * loopback_conn.c - two ends of a connection, each on its reactor, that lend each other their messages.
  *
  * Invariants
- * - An end has one post. Whoever brings it something puts that down under the pair's mutex and posts it unless it is on its way;
+ * - An end has one post. Whoever brings it something puts that down under the pair's mutex and posts it unless it is
+ *   on its way;
  *   everything an end does to the caller, it does from that post. The mutex is never held during an upcall.
- * - A trib_send is in exactly one list: held, or the peer's mail, or the peer's incoming, or back_presented or back_dropped.
- * - An end returns what it was lent in order: first what it presented, and, once it has left, all the rest as dropped. So a sender
+ * - A trib_send is in exactly one list: held, or the peer's mail, or the peer's incoming, or back_presented or
+ *   back_dropped.
+ * - An end returns what it was lent in order: first what it presented, and, once it has left, all the rest as
+ *   dropped. So a sender
  *   reads back_presented first.
  * - An end is finished when it has left and all it had lent is back. Nobody posts it after that.
  */
@@ -297,7 +300,8 @@ static void present_incoming(loop_end *end)
     }
 }
 
-/* An end that flushes presents nothing more. What it was lent goes back at once: the peer may be waiting for it to flush too. */
+/* An end that flushes presents nothing more. What it was lent goes back at once: the peer may be waiting for it to
+ * flush too. */
 static void drop_incoming(loop_end *end)
 {
     if (end->incoming.head != NULL) {

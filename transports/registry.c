@@ -10,7 +10,8 @@
 static const trib_transport_ops *const transports[] = {&trib_tcp_ops};
 static const char *const names[] = {"tcp", NULL};
 
-_Static_assert(sizeof names / sizeof names[0] == sizeof transports / sizeof transports[0] + 1, "every transport has a name");
+_Static_assert(sizeof names / sizeof names[0] == sizeof transports / sizeof transports[0] + 1,
+               "every transport has a name");
 
 static void check_complete(const trib_transport_ops *ops, const char *name)
 {

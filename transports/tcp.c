@@ -3,7 +3,8 @@
  *
  * Invariants
  * - A listener that is closed inside an `accepted` upcall is freed by the accept loop, which looks after each upcall.
- * - When the process has no descriptor left, a listener sleeps on a timer: the pending connection would otherwise make the loop
+ * - When the process has no descriptor left, a listener sleeps on a timer: the pending connection would otherwise
+ *   make the loop
  *   spin.
  */
 #ifndef _GNU_SOURCE
@@ -120,7 +121,8 @@ static bool accept_one(tcp_listener *listener)
     transport->stats.system_calls++;
     int fd = accept4(listener->io.fd, (struct sockaddr *)&from, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
-        /* Errors of one connection that ended before it was accepted are passed over; what is left is lack of something. */
+        /* Errors of one connection that ended before it was accepted are passed over; what is left is lack of
+         * something. */
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
             back_off(listener, errno);
             return false;

@@ -1,5 +1,6 @@
 /*
- * test_transport_fault.c - the contract suite through the fault-injecting wrapper, with the faults that lose nothing, and one test
+ * test_transport_fault.c - the contract suite through the fault-injecting wrapper, with the faults that lose nothing,
+ * and one test
  * for each of those that do.
  */
 #include <ev.h>
@@ -33,7 +34,8 @@ static trib_status open_loopback(void *context, trib_reactor *reactor, const tri
 }
 
 static const trib_fault_config lossless = {
-    .seed = 7, .delay = 0.01, .delay_ns_max = 1000000, .stall = 0.001, .stall_ns = 2000000, .again = 0.1, .again_max = 3};
+    .seed = 7, .delay = 0.01, .delay_ns_max = 1000000, .stall = 0.001, .stall_ns = 2000000,
+    .again = 0.1, .again_max = 3};
 
 static trib_status open_over_tcp(void *shared, unsigned side, trib_reactor *reactor,
                                  const trib_transport_upcalls *upcalls, trib_transport **transport_out)
@@ -231,7 +233,8 @@ static void waits_and_storms(void **state)
     world self;
     trib_fault_counts counts = live(
         &self, &(trib_fault_config){
-                   .seed = 3, .delay = 1.0, .delay_ns_max = 1000, .stall = 1.0, .stall_ns = 1000, .again = 1.0, .again_max = 9});
+                   .seed = 3, .delay = 1.0, .delay_ns_max = 1000, .stall = 1.0, .stall_ns = 1000,
+                   .again = 1.0, .again_max = 9});
     assert_int_equal(counts.delays, 1);
     assert_int_equal(counts.stalls, 1);
     assert_true(counts.agains >= 1 && counts.agains <= 9);

@@ -1,4 +1,18 @@
-/* test_transport_tcp.c - the contract suite on TCP. */
+/* test_transport_tcp.c - the contract suite on TCP, and a peer that is no transport: it ends where it likes. */
+#include <arpa/inet.h>
+#include <ev.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include "engine/reactor_ev.h"
 #include "tests/contract/transport_contract.h"
 #include "transports/registry.h"
 
@@ -12,6 +26,118 @@ static trib_status open_tcp(void *shared, unsigned side, trib_reactor *reactor, 
                      transport_out);
 }
 
+typedef struct ending {
+    unsigned char landing[1000];
+    unsigned received;
+    bool closed;
+    trib_status status;
+    char reason[256];
+} ending;
+
+static void on_accepted(trib_listener *listener, trib_conn *conn)
+{
+    conn->user = listener->user;
+}
+
+static void on_connected(trib_conn *conn, trib_status status)
+{
+    (void)conn;
+    (void)status;
+}
+
+static trib_status on_header(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], trib_landing *landing)
+{
+    (void)header;
+    ending *self = conn->user;
+    *landing = (trib_landing){.buffer = self->landing, .payload_size = sizeof self->landing};
+    return TRIB_OK;
+}
+
+static void on_received(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], const void *payload,
+                        uint32_t payload_size)
+{
+    (void)header;
+    (void)payload;
+    (void)payload_size;
+    ((ending *)conn->user)->received++;
+}
+
+static void on_sent(trib_conn *conn, trib_send *send, trib_status status)
+{
+    (void)conn;
+    (void)send;
+    (void)status;
+}
+
+static void on_closed(trib_conn *conn, trib_status status, const char *reason)
+{
+    ending *self = conn->user;
+    self->closed = true;
+    self->status = status;
+    snprintf(self->reason, sizeof self->reason, "%s", reason);
+}
+
+static const trib_transport_upcalls ending_upcalls = {on_accepted, on_connected, on_header,
+                                                      on_received, on_sent,      on_closed};
+
+/* A plain socket sends so many bytes, in pieces of a prime length, and ends; returns how the receiver saw it. */
+static ending end_after(size_t size, bool reset)
+{
+    trib_logger logger = {.level = TRIB_LOG_WARN};
+    ending self = {.closed = false};
+    trib_reactor *reactor = NULL;
+    trib_transport *transport = NULL;
+    trib_listener *listener = NULL;
+    trib_address bound;
+    assert_int_equal(trib_reactor_ev_create(0, &logger, NULL, &reactor), TRIB_OK);
+    const trib_transport_ops *ops = trib_transport_by_name("tcp");
+    assert_int_equal(ops->open(reactor, &(trib_transport_config){0}, &ending_upcalls, &transport), TRIB_OK);
+    assert_int_equal(ops->listen(transport, &(trib_address){.text = "127.0.0.1:0"}, &self, &listener, &bound, NULL),
+                     TRIB_OK);
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    to.sin_port = htons((uint16_t)atoi(strrchr(bound.text, ':') + 1));
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(fd, (const struct sockaddr *)&to, sizeof to), 0);
+    const char bytes[37] = {0};
+    for (size_t sent = 0; sent < size;) {
+        size_t piece = size - sent < sizeof bytes ? size - sent : sizeof bytes;
+        assert_int_equal(send(fd, bytes, piece, MSG_NOSIGNAL), piece);
+        sent += piece;
+        ev_run(trib_reactor_ev_loop(reactor), EVRUN_NOWAIT);
+    }
+    const struct linger hard = {.l_onoff = 1, .l_linger = 0};
+    if (reset) {
+        assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard), 0);
+    }
+    close(fd);
+    alarm(60);
+    while (!self.closed) {
+        ev_run(trib_reactor_ev_loop(reactor), EVRUN_ONCE);
+    }
+    alarm(0);
+    ops->listener_close(listener);
+    ops->close(transport);
+    trib_reactor_ev_destroy(reactor);
+    return self;
+}
+
+static void says_where_the_peer_ended(void **state)
+{
+    (void)state;
+    const size_t whole = TRIB_HEADER_SIZE + 1000;
+    const size_t sizes[] = {0, 1, TRIB_HEADER_SIZE, whole - 1, whole, whole + 1, 3 * whole};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        ending seen = end_after(sizes[i], false);
+        assert_int_equal(seen.status, TRIB_PEER_LOST);
+        assert_int_equal(seen.received, sizes[i] / whole);
+        assert_string_equal(seen.reason, sizes[i] % whole == 0 ? "connection closed by the peer"
+                                                               : "connection ended inside a message");
+    }
+    ending seen = end_after(100, true);
+    assert_int_equal(seen.status, TRIB_PEER_LOST);
+    assert_string_equal(seen.reason, "connection lost: Connection reset by peer");
+}
+
 int main(void)
 {
     trib_contract_maker maker = {.name = "tcp over IPv4", .listen_at = "127.0.0.1:0", .open = open_tcp};
@@ -21,5 +147,7 @@ int main(void)
     failed += trib_contract_run(&maker);
     maker.name = "tcp between threads";
     maker.threaded = true;
-    return failed + trib_contract_run(&maker);
+    failed += trib_contract_run(&maker);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(says_where_the_peer_ended)};
+    return failed + cmocka_run_group_tests_name("tcp", tests, NULL, NULL);
 }

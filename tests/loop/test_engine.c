@@ -28,8 +28,8 @@ static float tree_sum(int low, int span, int workers, size_t index)
 
 static void check_sums(int workers, int servers, job_tweak tweak, int rounds)
 {
-    job job;
-    job_open(&job, workers, servers, tweak);
+    job jobs;
+    job_open(&jobs, workers, servers, tweak);
     float *data[JOB_MEMBERS_MAX];
     trib_tensor *tensors[JOB_MEMBERS_MAX];
     int span = 1;
@@ -38,7 +38,7 @@ static void check_sums(int workers, int servers, job_tweak tweak, int rounds)
     }
     for (int i = 0; i < workers; i++) {
         data[i] = malloc(COUNT * sizeof(float));
-        tensors[i] = job_declare(job.engines[i], "weights", TRIB_FLOAT32, COUNT);
+        tensors[i] = job_declare(jobs.engines[i], "weights", TRIB_FLOAT32, COUNT);
     }
     for (int round = 0; round < rounds; round++) {
         trib_op *ops[JOB_MEMBERS_MAX];
@@ -46,7 +46,7 @@ static void check_sums(int workers, int servers, job_tweak tweak, int rounds)
             for (size_t at = 0; at < COUNT; at++) {
                 data[i][at] = value_of(i, at + (size_t)round);
             }
-            ops[i] = job_push_pull(job.engines[i], tensors[i], data[i], data[i], TRIB_SUM);
+            ops[i] = job_push_pull(jobs.engines[i], tensors[i], data[i], data[i], TRIB_SUM);
         }
         for (int i = 0; i < workers; i++) {
             trib_error error = {.status = TRIB_OK};
@@ -63,7 +63,7 @@ static void check_sums(int workers, int servers, job_tweak tweak, int rounds)
             }
         }
     }
-    job_close(&job);
+    job_close(&jobs);
     for (int i = 0; i < workers; i++) {
         free(data[i]);
     }
@@ -115,8 +115,8 @@ static void uneven_reactors(void **state)
 static void broadcast_and_barrier(void **state)
 {
     (void)state;
-    job job;
-    job_open(&job, 3, 1, NULL);
+    job jobs;
+    job_open(&jobs, 3, 1, NULL);
     static int32_t data[3][100000];
     for (int root = 0; root < 3; root++) {
         trib_op *ops[3];
@@ -126,11 +126,11 @@ static void broadcast_and_barrier(void **state)
             }
             trib_op_params params;
             trib_op_params_init(&params, sizeof params);
-            params.tensor = job_declare(job.engines[i], "to all", TRIB_INT32, 100000);
+            params.tensor = job_declare(jobs.engines[i], "to all", TRIB_INT32, 100000);
             params.input = data[i];
             params.output = data[i];
             params.root = root;
-            assert_int_equal(trib_broadcast(job.engines[i], &params, &ops[i], NULL), TRIB_OK);
+            assert_int_equal(trib_broadcast(jobs.engines[i], &params, &ops[i], NULL), TRIB_OK);
         }
         for (int i = 0; i < 3; i++) {
             assert_int_equal(job_wait(ops[i], NULL), TRIB_OK);
@@ -139,13 +139,13 @@ static void broadcast_and_barrier(void **state)
             }
         }
         for (int i = 0; i < 3; i++) {
-            assert_int_equal(trib_barrier(job.engines[i], NULL, &ops[i], NULL), TRIB_OK);
+            assert_int_equal(trib_barrier(jobs.engines[i], NULL, &ops[i], NULL), TRIB_OK);
         }
         for (int i = 0; i < 3; i++) {
             assert_int_equal(job_wait(ops[i], NULL), TRIB_OK);
         }
     }
-    job_close(&job);
+    job_close(&jobs);
 }
 
 /* Many tensors, declared and used in another order on each worker, empty ones among them. */
@@ -153,8 +153,8 @@ static void orders_differ(void **state)
 {
     (void)state;
     enum { TENSORS = 300 };
-    job job;
-    job_open(&job, 2, 1, NULL);
+    job jobs;
+    job_open(&jobs, 2, 1, NULL);
     static int64_t data[2][TENSORS][40];
     static trib_op *ops[2][TENSORS];
     for (int i = 0; i < 2; i++) {
@@ -165,8 +165,8 @@ static void orders_differ(void **state)
             for (int at = 0; at < 40; at++) {
                 data[i][tensor][at] = tensor * 100 + at + i;
             }
-            trib_tensor *handle = job_declare(job.engines[i], name, TRIB_INT64, (uint64_t)(tensor % 41));
-            ops[i][k] = job_push_pull(job.engines[i], handle, data[i][tensor], data[i][tensor], TRIB_MAX);
+            trib_tensor *handle = job_declare(jobs.engines[i], name, TRIB_INT64, (uint64_t)(tensor % 41));
+            ops[i][k] = job_push_pull(jobs.engines[i], handle, data[i][tensor], data[i][tensor], TRIB_MAX);
         }
     }
     for (int i = 0; i < 2; i++) {
@@ -179,19 +179,19 @@ static void orders_differ(void **state)
             }
         }
     }
-    job_close(&job);
+    job_close(&jobs);
 }
 
 static void sizes_disagree(void **state)
 {
     (void)state;
-    job job;
-    job_open(&job, 3, 1, NULL);
+    job jobs;
+    job_open(&jobs, 3, 1, NULL);
     float data[3][64] = {{0}};
     trib_op *ops[3];
     for (int i = 0; i < 3; i++) {
-        trib_tensor *tensor = job_declare(job.engines[i], "odd one", TRIB_FLOAT32, i == 2 ? 64 : 32);
-        ops[i] = job_push_pull(job.engines[i], tensor, data[i], data[i], TRIB_SUM);
+        trib_tensor *tensor = job_declare(jobs.engines[i], "odd one", TRIB_FLOAT32, i == 2 ? 64 : 32);
+        ops[i] = job_push_pull(jobs.engines[i], tensor, data[i], data[i], TRIB_SUM);
     }
     for (int i = 0; i < 3; i++) {
         trib_error error = {.status = TRIB_OK};
@@ -200,48 +200,48 @@ static void sizes_disagree(void **state)
         assert_non_null(strstr(error.text, "float32[64]"));
         assert_non_null(strstr(error.text, "rank 2"));
     }
-    job_close(&job);
+    job_close(&jobs);
 }
 
 static void operations_disagree(void **state)
 {
     (void)state;
-    job job;
-    job_open(&job, 2, 1, NULL);
+    job jobs;
+    job_open(&jobs, 2, 1, NULL);
     float data[2][64] = {{0}};
     trib_op *ops[2];
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < 2; i++) {
-            trib_tensor *tensor = job_declare(job.engines[i], "t", TRIB_FLOAT32, 64);
+            trib_tensor *tensor = job_declare(jobs.engines[i], "t", TRIB_FLOAT32, 64);
             trib_reduce reduce = i == 1 && round == 0 ? TRIB_MAX : TRIB_SUM;
-            ops[i] = job_push_pull(job.engines[i], tensor, data[i], data[i], reduce);
+            ops[i] = job_push_pull(jobs.engines[i], tensor, data[i], data[i], reduce);
         }
         for (int i = 0; i < 2; i++) {
             trib_error error = {.status = TRIB_OK};
             assert_int_equal(job_wait(ops[i], &error), round == 0 ? TRIB_MISMATCH : TRIB_OK);
         }
     }
-    job_close(&job);
+    job_close(&jobs);
 }
 
 static void cancel_and_deadline(void **state)
 {
     (void)state;
-    job job;
-    job_open(&job, 2, 1, NULL);
+    job jobs;
+    job_open(&jobs, 2, 1, NULL);
     float data[2][64] = {{0}};
     trib_tensor *tensors[2];
     for (int i = 0; i < 2; i++) {
-        tensors[i] = job_declare(job.engines[i], "t", TRIB_FLOAT32, 64);
+        tensors[i] = job_declare(jobs.engines[i], "t", TRIB_FLOAT32, 64);
     }
     trib_error error = {.status = TRIB_OK};
-    trib_op *op = job_push_pull(job.engines[0], tensors[0], data[0], data[0], TRIB_SUM);
+    trib_op *op = job_push_pull(jobs.engines[0], tensors[0], data[0], data[0], TRIB_SUM);
     trib_op_cancel(op);
     trib_op_cancel(op);
     assert_int_equal(job_wait(op, &error), TRIB_CANCELLED);
 
     /* The other worker's half of that round is told, not left to wait for its deadline. */
-    op = job_push_pull(job.engines[1], tensors[1], data[1], data[1], TRIB_SUM);
+    op = job_push_pull(jobs.engines[1], tensors[1], data[1], data[1], TRIB_SUM);
     trib_status status = job_wait(op, &error);
     assert_true(status == TRIB_CANCELLED || status == TRIB_OK);
 
@@ -250,44 +250,44 @@ static void cancel_and_deadline(void **state)
     params.tensor = tensors[0];
     params.input = params.output = data[0];
     params.timeout_ns = 50000000;
-    assert_int_equal(trib_push_pull(job.engines[0], &params, &op, NULL), TRIB_OK);
+    assert_int_equal(trib_push_pull(jobs.engines[0], &params, &op, NULL), TRIB_OK);
     assert_int_equal(job_wait(op, &error), TRIB_TIMEOUT);
     assert_non_null(strstr(error.text, "\"t\""));
-    job_close(&job);
+    job_close(&jobs);
 }
 
 static void wrong_arguments(void **state)
 {
     (void)state;
-    job job;
-    job_open(&job, 1, 0, NULL);
+    job jobs;
+    job_open(&jobs, 1, 0, NULL);
     trib_error error;
     trib_op_params params;
     trib_op_params_init(&params, sizeof params);
     float data[16] = {0};
-    assert_int_equal(trib_push_pull(job.engines[0], &params, NULL, &error), TRIB_INVALID);
-    params.tensor = job_declare(job.engines[0], "t", TRIB_FLOAT32, 8);
-    assert_int_equal(trib_push_pull(job.engines[0], &params, NULL, &error), TRIB_INVALID);
+    assert_int_equal(trib_push_pull(jobs.engines[0], &params, NULL, &error), TRIB_INVALID);
+    params.tensor = job_declare(jobs.engines[0], "t", TRIB_FLOAT32, 8);
+    assert_int_equal(trib_push_pull(jobs.engines[0], &params, NULL, &error), TRIB_INVALID);
     params.input = data;
     params.output = data + 1;
-    assert_int_equal(trib_push_pull(job.engines[0], &params, NULL, &error), TRIB_INVALID);
+    assert_int_equal(trib_push_pull(jobs.engines[0], &params, NULL, &error), TRIB_INVALID);
     assert_non_null(strstr(error.text, "overlap"));
     params.output = data;
     params.reserved[3] = 1;
-    assert_int_equal(trib_push_pull(job.engines[0], &params, NULL, &error), TRIB_INVALID);
+    assert_int_equal(trib_push_pull(jobs.engines[0], &params, NULL, &error), TRIB_INVALID);
     params.reserved[3] = 0;
     params.root = 1;
-    assert_int_equal(trib_broadcast(job.engines[0], &params, NULL, &error), TRIB_INVALID);
+    assert_int_equal(trib_broadcast(jobs.engines[0], &params, NULL, &error), TRIB_INVALID);
     trib_tensor_desc desc;
     trib_tensor_desc_init(&desc, sizeof desc);
     trib_tensor *tensor = NULL;
     desc.name = "";
-    assert_int_equal(trib_tensor_declare(job.engines[0], &desc, &tensor, &error), TRIB_INVALID);
+    assert_int_equal(trib_tensor_declare(jobs.engines[0], &desc, &tensor, &error), TRIB_INVALID);
     desc.name = "t";
     desc.count = 9;
-    assert_int_equal(trib_tensor_declare(job.engines[0], &desc, &tensor, &error), TRIB_MISMATCH);
-    assert_int_equal(trib_engine_get_fd(job.engines[0]), -1);
-    job_close(&job);
+    assert_int_equal(trib_tensor_declare(jobs.engines[0], &desc, &tensor, &error), TRIB_MISMATCH);
+    assert_int_equal(trib_engine_get_fd(jobs.engines[0]), -1);
+    job_close(&jobs);
 }
 
 static void count_done(const trib_result *result, void *user)
@@ -306,50 +306,50 @@ static void queue_mode(trib_config *config, int member)
 static void completion_queue(void **state)
 {
     (void)state;
-    job job;
-    job_open(&job, 1, 0, queue_mode);
+    job jobs;
+    job_open(&jobs, 1, 0, queue_mode);
     trib_op_params params;
     trib_op_params_init(&params, sizeof params);
     double data[8] = {1, 2, 3};
     int done = 0;
-    params.tensor = job_declare(job.engines[0], "t", TRIB_FLOAT64, 8);
+    params.tensor = job_declare(jobs.engines[0], "t", TRIB_FLOAT64, 8);
     params.input = params.output = data;
     params.done_cb = count_done;
     params.user = &done;
     trib_op *op = NULL;
     for (int i = 0; i < 100; i++) {
-        assert_int_equal(trib_push_pull(job.engines[0], &params, i == 99 ? &op : NULL, NULL), TRIB_OK);
+        assert_int_equal(trib_push_pull(jobs.engines[0], &params, i == 99 ? &op : NULL, NULL), TRIB_OK);
     }
     assert_int_equal(done, 0);
-    assert_true(trib_engine_get_fd(job.engines[0]) >= 0);
+    assert_true(trib_engine_get_fd(jobs.engines[0]) >= 0);
     assert_int_equal(job_wait(op, NULL), TRIB_OK);
     assert_int_equal(done, 100);
-    job_close(&job);
+    job_close(&jobs);
 }
 
 /* After warm-up, nothing is allocated per operation on any member. */
 static void steady_state_allocates_nothing(void **state)
 {
     (void)state;
-    job job;
-    job_open(&job, 2, 1, NULL);
+    job jobs;
+    job_open(&jobs, 2, 1, NULL);
     static float data[2][300000];
     uint64_t before[3] = {0};
     trib_tensor *tensors[2];
     for (int i = 0; i < 2; i++) {
-        tensors[i] = job_declare(job.engines[i], "t", TRIB_FLOAT32, 300000);
+        tensors[i] = job_declare(jobs.engines[i], "t", TRIB_FLOAT32, 300000);
     }
     for (int round = 0; round < 400; round++) {
         trib_op *ops[2];
         for (int i = 0; i < 2; i++) {
-            ops[i] = job_push_pull(job.engines[i], tensors[i], data[i], data[i], TRIB_AVG);
+            ops[i] = job_push_pull(jobs.engines[i], tensors[i], data[i], data[i], TRIB_AVG);
         }
         for (int i = 0; i < 2; i++) {
             assert_int_equal(job_wait(ops[i], NULL), TRIB_OK);
         }
         for (int i = 0; i < 3 && (round == 299 || round == 399); i++) {
             trib_stats stats = {.struct_size = sizeof stats};
-            assert_int_equal(trib_engine_get_stats(job.engines[i], &stats), TRIB_OK);
+            assert_int_equal(trib_engine_get_stats(jobs.engines[i], &stats), TRIB_OK);
             if (round == 299) {
                 before[i] = stats.allocations;
             } else {
@@ -357,22 +357,22 @@ static void steady_state_allocates_nothing(void **state)
             }
         }
     }
-    job_close(&job);
+    job_close(&jobs);
 }
 
 /* A worker that leaves in good order ends the others' later operations with its name, not their engines. */
 static void worker_leaves(void **state)
 {
     (void)state;
-    job job;
-    job_open(&job, 3, 1, NULL);
-    assert_int_equal(trib_engine_destroy(job.engines[2]), TRIB_OK);
-    job.engines[2] = NULL;
+    job jobs;
+    job_open(&jobs, 3, 1, NULL);
+    assert_int_equal(trib_engine_destroy(jobs.engines[2]), TRIB_OK);
+    jobs.engines[2] = NULL;
     float data[2][8] = {{0}};
     trib_op *ops[2];
     for (int i = 0; i < 2; i++) {
-        trib_tensor *tensor = job_declare(job.engines[i], "t", TRIB_FLOAT32, 8);
-        ops[i] = job_push_pull(job.engines[i], tensor, data[i], data[i], TRIB_SUM);
+        trib_tensor *tensor = job_declare(jobs.engines[i], "t", TRIB_FLOAT32, 8);
+        ops[i] = job_push_pull(jobs.engines[i], tensor, data[i], data[i], TRIB_SUM);
     }
     for (int i = 0; i < 2; i++) {
         trib_error error = {.status = TRIB_OK};
@@ -381,7 +381,7 @@ static void worker_leaves(void **state)
             fail_msg("%s: %s", trib_status_name(status), error.text);
         }
     }
-    job_close(&job);
+    job_close(&jobs);
 }
 
 static void nobody_comes(void **state)

@@ -1,4 +1,4 @@
-"""Finds what the build depends on, says what each lack costs, and writes config.h."""
+"""Finds what the build depends on, says what each lack costs, and writes build_config.h."""
 import os
 import shutil
 import subprocess
@@ -65,11 +65,11 @@ def probe(env, build, version, variant, quiet=False):
 
 def write_config(build, found, version, variant):
     """True if the file changed, which is when a person wants to see the table."""
-    lines = ['/* Written by the build: what was found on this machine. */', '#ifndef TRIB_CONFIG_H', '#define TRIB_CONFIG_H',
+    lines = ['/* Written by the build: what was found on this machine. */', '#ifndef TRIB_BUILD_CONFIG_H', '#define TRIB_BUILD_CONFIG_H',
              '#define TRIB_BUILD_VERSION "%s"' % version, '#define TRIB_BUILD_VARIANT "%s"' % variant]
     lines += ['#define %s %d' % (d.macro, d.present) for d in found]
     text = '\n'.join(lines + ['#endif', ''])
-    path = os.path.join(build, 'config.h')
+    path = os.path.join(build, 'build_config.h')
     if os.path.exists(path) and open(path).read() == text:
         return False
     os.makedirs(build, exist_ok=True)
@@ -84,6 +84,13 @@ def print_table(found):
         print('%-10s %-8s %-10s %s' % (d.name, 'yes' if d.present else 'NO', d.version or '-',
                                       d.where if d.present else d.cost + ' (package %s)' % d.package))
     sys.stdout.flush()
+
+
+def archive(compiler, name):
+    """The compiler's path to a static library, '' if there is none."""
+    done = subprocess.run([compiler, '-print-file-name=' + name], capture_output=True, text=True)
+    path = done.stdout.strip()
+    return path if os.path.isabs(path) and os.path.exists(path) else ''
 
 
 def has(found, name):

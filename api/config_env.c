@@ -1,0 +1,451 @@
+/*
+ * config_env.c - settings from the environment: TRIB_*, else those of the launcher that started the process.
+ *
+ * A launcher gives rank, size and perhaps where rank 0 is. Where it does not say, and all processes are on one machine, the
+ * coordinator is on loopback at a port made from the job's id, below the range that the kernel hands out by itself.
+ */
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "api/config.h"
+
+#define PORT_FIRST 20000u
+#define PORT_COUNT 10000u
+
+/* Text that a config points to until trib_engine_create has copied it. Per thread, so that threads do not share it. */
+static _Thread_local char coordinator_text[300];
+static _Thread_local char job_text[128];
+static _Thread_local char token_text[512];
+
+static const char *get(const char *name)
+{
+    const char *value = getenv(name);
+    return value != NULL && value[0] != '\0' ? value : NULL;
+}
+
+static trib_status bad(const char *name, const char *value, const char *wanted, trib_error *error)
+{
+    return trib_error_set(error, TRIB_INVALID, "%s=\"%.80s\": must be %s", name, value, wanted);
+}
+
+static trib_status read_int(const char *name, int64_t low, int64_t high, int64_t *value, bool *found, trib_error *error)
+{
+    const char *text = get(name);
+    if (text == NULL) {
+        return TRIB_OK;
+    }
+    char *end = NULL;
+    errno = 0;
+    long long number = strtoll(text, &end, 10);
+    if (errno != 0 || *end != '\0' || number < low || number > high) {
+        char wanted[80];
+        snprintf(wanted, sizeof wanted, "a number, %lld to %lld", (long long)low, (long long)high);
+        return bad(name, text, wanted, error);
+    }
+    *value = number;
+    *found = true;
+    return TRIB_OK;
+}
+
+/* "262144", "256K", "1M", "10gbit": a number with an optional power of 1024 (of 1000 before "bit"). */
+static bool scaled(const char *text, double *value)
+{
+    char *end = NULL;
+    errno = 0;
+    *value = strtod(text, &end);
+    if (errno != 0 || end == text || *value < 0) {
+        return false;
+    }
+    const char *units = "kmgt";
+    const char *at = *end != '\0' ? strchr(units, tolower((unsigned char)*end)) : NULL;
+    double step = at != NULL && strcasecmp(end + 1, "bit") == 0 ? 1000.0 : 1024.0;
+    for (const char *unit = units; at != NULL && unit <= at; unit++) {
+        *value *= step;
+    }
+    end += at != NULL;
+    return *end == '\0' || strcasecmp(end, "b") == 0 || strcasecmp(end, "ib") == 0 || strcasecmp(end, "bit") == 0;
+}
+
+static trib_status read_bytes(const char *name, uint32_t *value, trib_error *error)
+{
+    const char *text = get(name);
+    double number = 0;
+    if (text != NULL && (!scaled(text, &number) || number > 1u << 30)) {
+        return bad(name, text, "bytes, such as 262144, 256K or 1M", error);
+    }
+    *value = text != NULL ? (uint32_t)number : *value;
+    return TRIB_OK;
+}
+
+static trib_status read_seconds(const char *name, int64_t *value_ns, trib_error *error)
+{
+    const char *text = get(name);
+    if (text == NULL) {
+        return TRIB_OK;
+    }
+    char *end = NULL;
+    double number = strtod(text, &end);
+    double unit = strcmp(end, "ms") == 0 ? 1e6 : *end == '\0' || strcmp(end, "s") == 0 ? 1e9 : strcmp(end, "m") == 0 ? 60e9 : 0;
+    if (end == text || unit == 0 || !(number > 0) || number * unit > 1e18) {
+        return bad(name, text, "a time above 0, such as 30, 0.5, 200ms or 5m", error);
+    }
+    *value_ns = (int64_t)(number * unit);
+    return TRIB_OK;
+}
+
+static trib_status read_word(const char *name, const char *const *words, int count, int *value, trib_error *error)
+{
+    const char *text = get(name);
+    if (text == NULL) {
+        return TRIB_OK;
+    }
+    char wanted[120] = "one of";
+    for (int i = 0; i < count; i++) {
+        if (strcasecmp(text, words[i]) == 0) {
+            *value = i;
+            return TRIB_OK;
+        }
+        size_t used = strlen(wanted);
+        snprintf(wanted + used, sizeof wanted - used, " %s", words[i]);
+    }
+    return bad(name, text, wanted, error);
+}
+
+static trib_status read_bool(const char *name, bool *value, trib_error *error)
+{
+    static const char *const words[] = {"0", "1", "no", "yes", "off", "on", "false", "true"};
+    int index = *value ? 1 : 0;
+    trib_status status = read_word(name, words, 8, &index, error);
+    *value = index % 2 == 1;
+    return status;
+}
+
+/* ---- Launchers ---- */
+
+static unsigned hash_text(const char *text)
+{
+    unsigned hash = 2166136261u;
+    for (; *text != '\0'; text++) {
+        hash = (hash ^ (unsigned char)*text) * 16777619u;
+    }
+    return hash;
+}
+
+/* All processes of the job are on this machine: they agree on a port through something only they have in common. */
+static void local_coordinator(trib_config *config, const char *id)
+{
+    snprintf(job_text, sizeof job_text, "%.120s", id);
+    snprintf(coordinator_text, sizeof coordinator_text, "127.0.0.1:%u", PORT_FIRST + hash_text(id) % PORT_COUNT);
+    config->job = job_text;
+    config->coordinator = coordinator_text;
+}
+
+static trib_status rank_and_size(trib_config *config, const char *rank_name, const char *size_name, trib_error *error)
+{
+    int64_t rank = config->rank, size = config->worker_count;
+    bool has_rank = false, has_size = false;
+    trib_status status = read_int(rank_name, 0, 1 << 20, &rank, &has_rank, error);
+    if (status == TRIB_OK) {
+        status = read_int(size_name, 1, 1 << 20, &size, &has_size, error);
+    }
+    if (status == TRIB_OK && has_rank != has_size) {
+        status = trib_error_set(error, TRIB_INVALID, "%s is set but %s is not", has_rank ? rank_name : size_name,
+                                has_rank ? size_name : rank_name);
+    }
+    config->rank = (int32_t)rank;
+    config->worker_count = (int32_t)size;
+    return status;
+}
+
+static trib_status from_torchrun(trib_config *config, trib_error *error)
+{
+    trib_status status = rank_and_size(config, "RANK", "WORLD_SIZE", error);
+    const char *host = get("MASTER_ADDR");
+    int64_t port = 0;
+    bool has_port = false;
+    if (status == TRIB_OK) {
+        status = read_int("MASTER_PORT", 1, 65534, &port, &has_port, error);
+    }
+    if (status == TRIB_OK && host != NULL && has_port) {
+        /* MASTER_PORT itself belongs to the launcher's store. */
+        snprintf(coordinator_text, sizeof coordinator_text, strchr(host, ':') ? "[%.250s]:%d" : "%.250s:%d", host,
+                 (int)port + 1);
+        config->coordinator = coordinator_text;
+    }
+    return status;
+}
+
+static trib_status from_open_mpi(trib_config *config, trib_error *error)
+{
+    trib_status status = rank_and_size(config, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", error);
+    int64_t local = 0;
+    bool found = false;
+    if (status == TRIB_OK) {
+        status = read_int("OMPI_COMM_WORLD_LOCAL_SIZE", 1, 1 << 20, &local, &found, error);
+    }
+    if (status == TRIB_OK && found && local == config->worker_count) {
+        char id[120];
+        const char *space = get("PMIX_NAMESPACE");
+        snprintf(id, sizeof id, "ompi-%.60s-%d", space != NULL ? space : "", (int)getppid());
+        local_coordinator(config, id);
+    }
+    return status;
+}
+
+static trib_status from_hydra(trib_config *config, trib_error *error)
+{
+    trib_status status = rank_and_size(config, "PMI_RANK", "PMI_SIZE", error);
+    int64_t local = 0;
+    bool found = false;
+    if (status == TRIB_OK) {
+        status = read_int("MPI_LOCALNRANKS", 1, 1 << 20, &local, &found, error);
+    }
+    if (status == TRIB_OK && found && local == config->worker_count) {
+        char id[64];
+        snprintf(id, sizeof id, "hydra-%d", (int)getppid());
+        local_coordinator(config, id);
+    }
+    return status;
+}
+
+/* The first host of "a[03-07,9],b" is a03. */
+static void first_host(const char *list, char *host, size_t size)
+{
+    size_t length = strcspn(list, ",[");
+    snprintf(host, size, "%.*s", (int)length, list);
+    if (list[length] == '[') {
+        const char *range = list + length + 1;
+        size_t used = strlen(host);
+        snprintf(host + used, size - used, "%.*s", (int)strcspn(range, ",-]"), range);
+    }
+}
+
+static trib_status from_slurm(trib_config *config, trib_error *error)
+{
+    trib_status status = rank_and_size(config, "SLURM_PROCID", "SLURM_NTASKS", error);
+    const char *list = get("SLURM_STEP_NODELIST");
+    list = list != NULL ? list : get("SLURM_JOB_NODELIST");
+    const char *job = get("SLURM_JOB_ID"), *step = get("SLURM_STEP_ID"), *nodes = get("SLURM_NNODES");
+    snprintf(job_text, sizeof job_text, "slurm-%.40s-%.40s", job != NULL ? job : "", step != NULL ? step : "0");
+    if (status != TRIB_OK) {
+        return status;
+    }
+    if (nodes == NULL || strcmp(nodes, "1") == 0) {
+        char id[128];
+        snprintf(id, sizeof id, "%s", job_text);
+        local_coordinator(config, id);
+    } else if (list != NULL) {
+        char host[200];
+        first_host(list, host, sizeof host);
+        snprintf(coordinator_text, sizeof coordinator_text, "%s:%u", host, PORT_FIRST + hash_text(job_text) % PORT_COUNT);
+        config->coordinator = coordinator_text;
+        config->job = job_text;
+    }
+    return TRIB_OK;
+}
+
+static trib_status from_byteps(trib_config *config, trib_error *error)
+{
+    static const char *const roles[] = {"worker", "server", "scheduler"};
+    static const uint32_t bits[] = {TRIB_ROLE_WORKER, TRIB_ROLE_SERVER, TRIB_ROLE_COORDINATOR};
+    int role = 0;
+    int64_t workers = 1, servers = 0, rank = 0, port = 0;
+    bool found = false, has_port = false;
+    trib_status status = read_word("DMLC_ROLE", roles, 3, &role, error);
+    if (status == TRIB_OK) {
+        status = read_int("DMLC_NUM_WORKER", 1, 1 << 20, &workers, &found, error);
+    }
+    if (status == TRIB_OK) {
+        status = read_int("DMLC_NUM_SERVER", 0, 1 << 20, &servers, &found, error);
+    }
+    if (status == TRIB_OK) {
+        status = read_int("DMLC_WORKER_ID", 0, 1 << 20, &rank, &found, error);
+    }
+    if (status == TRIB_OK) {
+        status = read_int("DMLC_PS_ROOT_PORT", 1, 65535, &port, &has_port, error);
+    }
+    config->roles = bits[role];
+    config->rank = role == 0 ? (int32_t)rank : -1;
+    config->worker_count = (int32_t)workers;
+    config->server_count = (int32_t)servers;
+    config->external_coordinator = true;
+    const char *host = get("DMLC_PS_ROOT_URI");
+    if (host != NULL && has_port) {
+        snprintf(coordinator_text, sizeof coordinator_text, "%.250s:%d", host, (int)port);
+        config->coordinator = coordinator_text;
+    }
+    return status;
+}
+
+static trib_status from_launcher(trib_config *config, trib_error *error)
+{
+    if (get("DMLC_ROLE") != NULL) {
+        return from_byteps(config, error);
+    }
+    if (get("OMPI_COMM_WORLD_RANK") != NULL) {
+        return from_open_mpi(config, error);
+    }
+    if (get("RANK") != NULL && get("WORLD_SIZE") != NULL) {
+        return from_torchrun(config, error);
+    }
+    if (get("PMI_RANK") != NULL) {
+        return from_hydra(config, error);
+    }
+    if (get("SLURM_PROCID") != NULL && get("SLURM_NTASKS") != NULL) {
+        return from_slurm(config, error);
+    }
+    return TRIB_OK;
+}
+
+/* ---- TRIB_* ---- */
+
+static trib_status read_role(trib_config *config, trib_error *error)
+{
+    const char *text = get("TRIB_ROLE");
+    uint32_t roles = 0;
+    for (const char *at = text; at != NULL && *at != '\0';) {
+        size_t length = strcspn(at, "+");
+        if (length == 6 && strncmp(at, "worker", 6) == 0) {
+            roles |= TRIB_ROLE_WORKER;
+        } else if (length == 6 && strncmp(at, "server", 6) == 0) {
+            roles |= TRIB_ROLE_SERVER;
+        } else if (length == 11 && strncmp(at, "coordinator", 11) == 0) {
+            roles |= TRIB_ROLE_COORDINATOR;
+        } else {
+            return bad("TRIB_ROLE", text, "worker, server, coordinator, or several joined by +", error);
+        }
+        at += length + (at[length] == '+');
+    }
+    config->roles = roles != 0 ? roles : config->roles;
+    return TRIB_OK;
+}
+
+static trib_status read_token(trib_config *config, trib_error *error)
+{
+    const char *path = get("TRIB_TOKEN_FILE");
+    if (get("TRIB_TOKEN") != NULL) {
+        config->token = get("TRIB_TOKEN");
+    } else if (path != NULL) {
+        FILE *file = fopen(path, "re");
+        if (file == NULL || fgets(token_text, sizeof token_text, file) == NULL) {
+            if (file != NULL) {
+                fclose(file);
+            }
+            return bad("TRIB_TOKEN_FILE", path, "a readable file whose first line is the token", error);
+        }
+        fclose(file);
+        token_text[strcspn(token_text, "\r\n")] = '\0';
+        config->token = token_text;
+    }
+    return TRIB_OK;
+}
+
+static trib_status read_numbers(trib_config *config, trib_error *error)
+{
+    int64_t rank = config->rank, workers = config->worker_count, servers = config->server_count;
+    int64_t reactors = config->reactors;
+    bool found = false;
+    trib_status status = read_int("TRIB_RANK", 0, 1 << 20, &rank, &found, error);
+    if (status == TRIB_OK) {
+        status = read_int("TRIB_WORKERS", 1, 1 << 20, &workers, &found, error);
+    }
+    if (status == TRIB_OK) {
+        status = read_int("TRIB_SERVERS", 0, 1 << 20, &servers, &found, error);
+    }
+    if (status == TRIB_OK) {
+        status = read_int("TRIB_REACTORS", 0, 16, &reactors, &found, error);
+    }
+    config->rank = (int32_t)rank;
+    config->worker_count = (int32_t)workers;
+    config->server_count = (int32_t)servers;
+    config->reactors = (uint32_t)reactors;
+    return status;
+}
+
+static trib_status read_sizes(trib_config *config, trib_error *error)
+{
+    const struct {
+        const char *name;
+        uint32_t *value;
+    } sizes[] = {{"TRIB_PARTITION_BYTES", &config->partition_bytes},
+                 {"TRIB_CHUNK_BYTES", &config->chunk_bytes},
+                 {"TRIB_PUSH_CREDIT", &config->push_credit_bytes},
+                 {"TRIB_PULL_CREDIT", &config->pull_credit_bytes}};
+    const struct {
+        const char *name;
+        int64_t *value;
+    } times[] = {{"TRIB_JOIN_TIMEOUT", &config->join_timeout_ns},
+                 {"TRIB_OP_TIMEOUT", &config->op_timeout_ns},
+                 {"TRIB_PEER_TIMEOUT", &config->peer_timeout_ns},
+                 {"TRIB_CLOSE_TIMEOUT", &config->close_timeout_ns}};
+    trib_status status = TRIB_OK;
+    for (size_t i = 0; status == TRIB_OK && i < sizeof sizes / sizeof sizes[0]; i++) {
+        status = read_bytes(sizes[i].name, sizes[i].value, error);
+    }
+    for (size_t i = 0; status == TRIB_OK && i < sizeof times / sizeof times[0]; i++) {
+        status = read_seconds(times[i].name, times[i].value, error);
+    }
+    const char *rate = get("TRIB_BANDWIDTH");
+    double bits = 0;
+    if (status == TRIB_OK && rate != NULL && (!scaled(rate, &bits) || bits > 1e15)) {
+        status = bad("TRIB_BANDWIDTH", rate, "bits per second, such as 10gbit", error);
+    }
+    config->bandwidth_bits = rate != NULL ? (uint64_t)bits : config->bandwidth_bits;
+    return status;
+}
+
+static trib_status read_choices(trib_config *config, trib_error *error)
+{
+    static const char *const orders[] = {"rank", "arrival"};
+    static const char *const colocates[] = {"auto", "off", "on"};
+    static const char *const levels[] = {"none", "error", "warn", "info", "debug", "trace"};
+    int order = (int)config->sum_order, colocate = (int)config->colocate, level = (int)config->log_level;
+    trib_status status = read_word("TRIB_SUM_ORDER", orders, 2, &order, error);
+    if (status == TRIB_OK) {
+        status = read_word("TRIB_COLOCATE", colocates, 3, &colocate, error);
+    }
+    if (status == TRIB_OK) {
+        status = read_word("TRIB_LOG", levels, 6, &level, error);
+    }
+    if (status == TRIB_OK) {
+        status = read_bool("TRIB_BUSY_POLL", &config->busy_poll, error);
+    }
+    if (status == TRIB_OK) {
+        status = read_bool("TRIB_PIN", &config->pin, error);
+    }
+    if (status == TRIB_OK) {
+        status = read_bool("TRIB_EXTERNAL_COORDINATOR", &config->external_coordinator, error);
+    }
+    config->sum_order = (trib_sum_order)order;
+    config->colocate = (trib_colocate)colocate;
+    config->log_level = (trib_log_level)level;
+    return status;
+}
+
+trib_status trib_config_from_env(trib_config *config, trib_error *error)
+{
+    if (config == NULL || config->struct_size != sizeof *config) {
+        return trib_error_set(error, TRIB_INVALID, "config must be initialised by trib_config_init");
+    }
+    trib_config mine = *config;
+    trib_status status = get("TRIB_RANK") != NULL ? TRIB_OK : from_launcher(&mine, error);
+    trib_status (*const readers[])(trib_config *, trib_error *) = {read_role, read_numbers, read_token, read_sizes,
+                                                                   read_choices};
+    for (size_t i = 0; status == TRIB_OK && i < sizeof readers / sizeof readers[0]; i++) {
+        status = readers[i](&mine, error);
+    }
+    if (status != TRIB_OK) {
+        return status;
+    }
+    mine.coordinator = get("TRIB_COORDINATOR") != NULL ? get("TRIB_COORDINATOR") : mine.coordinator;
+    mine.listen = get("TRIB_LISTEN") != NULL ? get("TRIB_LISTEN") : mine.listen;
+    mine.job = get("TRIB_JOB") != NULL ? get("TRIB_JOB") : mine.job;
+    mine.transport = get("TRIB_TRANSPORT") != NULL ? get("TRIB_TRANSPORT") : mine.transport;
+    *config = mine;
+    return TRIB_OK;
+}

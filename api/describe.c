@@ -1,0 +1,89 @@
+/* describe.c - this machine and this build as JSON, for `tributary info` and bug reports. */
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "api/env_host.h"
+#include "build_config.h"
+#include "stages/kernels.h"
+#include "transports/registry.h"
+
+#define TEXT_MAX (64u << 10)
+
+typedef struct text {
+    char *data;
+    size_t used;
+} text;
+
+__attribute__((format(printf, 2, 3))) static void add(text *out, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(out->data + out->used, TEXT_MAX - out->used, format, arguments);
+    va_end(arguments);
+    if (length > 0) {
+        size_t left = TEXT_MAX - out->used;
+        out->used += (size_t)length < left ? (size_t)length : left - 1;
+    }
+}
+
+static void add_build(text *out)
+{
+    add(out, "\"version\": \"%s\", \"variant\": \"%s\", \"kernels\": \"%s\", \"transports\": [", trib_version(),
+        TRIB_BUILD_VARIANT, trib_kernels_best()->name);
+    const char *const *names = trib_transport_names();
+    for (size_t i = 0; names[i] != NULL; i++) {
+        add(out, "%s\"%s\"", i > 0 ? ", " : "", names[i]);
+    }
+    add(out, "], \"found_when_built\": {\"ibverbs\": %s, \"rdmacm\": %s, \"cuda\": %s, \"nccl\": %s}, ",
+        TRIB_HAVE_IBVERBS ? "true" : "false", TRIB_HAVE_RDMACM ? "true" : "false", TRIB_HAVE_CUDA ? "true" : "false",
+        TRIB_HAVE_NCCL ? "true" : "false");
+}
+
+static void add_limit(text *out, const char *name, int resource, rlim_t wanted, const char *advice)
+{
+    struct rlimit limit = {0};
+    getrlimit(resource, &limit);
+    if (limit.rlim_cur == RLIM_INFINITY) {
+        add(out, "\"%s\": \"unlimited\"", name);
+    } else {
+        add(out, "\"%s\": \"%llu%s%s\"", name, (unsigned long long)limit.rlim_cur, limit.rlim_cur < wanted ? ": " : "",
+            limit.rlim_cur < wanted ? advice : "");
+    }
+}
+
+static void add_machine(text *out)
+{
+    struct utsname names;
+    cpu_set_t set;
+    uname(&names);
+    int allowed = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    add(out, "\"kernel\": \"%s\", \"cores_allowed\": %d, \"cores_online\": %ld, \"reactors_by_default\": %u, ", names.release,
+        allowed, sysconf(_SC_NPROCESSORS_ONLN), trib_env_host_reactors(&config));
+    add(out, "\"memory_bytes\": %lld, ", (long long)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE));
+    add(out, "\"limits\": {");
+    add_limit(out, "memlock_bytes", RLIMIT_MEMLOCK, 1u << 30, "too little to register memory for RDMA; raise it with ulimit -l");
+    add(out, ", ");
+    add_limit(out, "open_files", RLIMIT_NOFILE, 4096, "too few for a server of a thousand connections; raise it with ulimit -n");
+    add(out, "}");
+}
+
+char *trib_describe_machine(void)
+{
+    text out = {.data = malloc(TEXT_MAX)};
+    if (out.data == NULL) {
+        return NULL;
+    }
+    add(&out, "{");
+    add_build(&out);
+    add_machine(&out);
+    add(&out, "}");
+    return out.data;
+}

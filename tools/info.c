@@ -1,0 +1,68 @@
+/* info.c - `tributary info`: what trib_describe_machine says, as text or as it is. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "api/tributary.h"
+#include "tools/commands.h"
+
+static void print_value(const char *name, const json_t *value, int depth)
+{
+    printf("%*s%-*s ", depth * 2, "", 24 - depth * 2, name);
+    if (json_is_object(value)) {
+        printf("\n");
+        const char *key;
+        json_t *inner;
+        json_object_foreach((json_t *)(uintptr_t)value, key, inner)
+        {
+            print_value(key, inner, depth + 1);
+        }
+        return;
+    }
+    if (json_is_array(value)) {
+        for (size_t i = 0; i < json_array_size(value); i++) {
+            char *text = json_dumps(json_array_get(value, i), JSON_COMPACT | JSON_ENCODE_ANY);
+            printf("%s%s", i > 0 ? ", " : "", text);
+            free(text);
+        }
+        printf("\n");
+        return;
+    }
+    char *text = json_dumps(value, JSON_ENCODE_ANY);
+    printf("%s\n", text);
+    free(text);
+}
+
+int info_command(int argc, char **argv)
+{
+    bool json = argc > 1 && strcmp(argv[1], "--json") == 0;
+    if (argc > 1 && !json) {
+        bool help = strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0;
+        fprintf(help ? stdout : stderr, "usage: tributary info [--json]\n");
+        return help ? 0 : 2;
+    }
+    char *text = trib_describe_machine();
+    json_error_t error;
+    json_t *root = text == NULL ? NULL : json_loads(text, 0, &error);
+    if (root == NULL) {
+        fprintf(stderr, "tributary info: could not describe this machine\n");
+        free(text);
+        return 1;
+    }
+    if (json) {
+        json_dumpf(root, stdout, JSON_INDENT(2));
+        printf("\n");
+    } else {
+        const char *key;
+        json_t *value;
+        json_object_foreach(root, key, value)
+        {
+            print_value(key, value, 0);
+        }
+    }
+    json_decref(root);
+    free(text);
+    return 0;
+}

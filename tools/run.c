@@ -1,0 +1,389 @@
+/*
+ * run.c - `tributary run`: workers and servers of one job as processes of this machine.
+ *
+ * Gives every process the same fresh token, job and coordinator address, forwards signals, prefixes the output of all ranks
+ * but 0, and when one fails says which and how, lets the engine's own errors end the others, and then ends them itself.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "api/tributary.h"
+#include "tools/commands.h"
+
+#define PROCESSES_MAX 512
+#define GRACE_MS 10000
+#define KILL_MS 3000
+
+typedef struct process {
+    pid_t pid; /* 0: gone */
+    int out;   /* its output, -1: passed through or closed */
+    char name[24];
+    char line[4096];
+    size_t used;
+} process;
+
+typedef struct launch {
+    int workers, servers, alive_workers, alive;
+    bool tag_all;
+    process *processes; /* servers first, then workers by rank */
+    int status;         /* of the first failure */
+    int64_t ending_ms;  /* when ending began, 0: not */
+    int stage;          /* 0 running, 1 waiting, 2 SIGTERM sent, 3 SIGKILL sent */
+} launch;
+
+static int64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static void usage(FILE *out)
+{
+    fprintf(out,
+            "usage: tributary run -n WORKERS [-s SERVERS] [options] -- PROGRAM [ARGUMENTS]\n"
+            "  -n N              workers, each a process with TRIB_RANK 0..N-1 (default 1)\n"
+            "  -s K              servers with processes of their own (default 0: the workers sum)\n"
+            "  --colocate WHEN   auto, on, off: do workers sum a share too\n"
+            "  --reactors R      event loops in each process\n"
+            "  --log LEVEL       none, error, warn, info, debug, trace\n"
+            "  --tag-output      prefix rank 0's output too\n"
+            "The exit status is that of the first worker that failed, 0 if none did.\n");
+}
+
+static bool parse_count(const char *text, long low, int *value)
+{
+    char *end = NULL;
+    long number = strtol(text, &end, 10);
+    *value = (int)number;
+    return *text != '\0' && *end == '\0' && number >= low && number <= PROCESSES_MAX / 2;
+}
+
+/* -1: go on, with optind at the program. */
+static int parse(launch *self, int argc, char **argv)
+{
+    static const struct option options[] = {
+        {"colocate", required_argument, NULL, 'c'}, {"reactors", required_argument, NULL, 'r'},
+        {"log", required_argument, NULL, 'l'},      {"tag-output", no_argument, NULL, 't'},
+        {"help", no_argument, NULL, 'h'},           {NULL, 0, NULL, 0},
+    };
+    self->workers = 1;
+    for (int option; (option = getopt_long(argc, argv, "+n:s:h", options, NULL)) != -1;) {
+        bool fine = true;
+        switch (option) {
+        case 'n':
+            fine = parse_count(optarg, 1, &self->workers);
+            break;
+        case 's':
+            fine = parse_count(optarg, 0, &self->servers);
+            break;
+        case 'c':
+            setenv("TRIB_COLOCATE", optarg, 1);
+            break;
+        case 'r':
+            setenv("TRIB_REACTORS", optarg, 1);
+            break;
+        case 'l':
+            setenv("TRIB_LOG", optarg, 1);
+            break;
+        case 't':
+            self->tag_all = true;
+            break;
+        case 'h':
+            usage(stdout);
+            return 0;
+        default:
+            usage(stderr);
+            return 2;
+        }
+        if (!fine) {
+            fprintf(stderr, "tributary run: -%c %s: must be a number, at most %d\n", option, optarg, PROCESSES_MAX / 2);
+            return 2;
+        }
+    }
+    if (optind >= argc) {
+        fprintf(stderr, "tributary run: which program? Put it after --\n");
+        return 2;
+    }
+    return -1;
+}
+
+static bool prepare_environment(const launch *self)
+{
+    unsigned char secret[24];
+    char token[2 * sizeof secret + 1], text[64];
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    if (getrandom(secret, sizeof secret, 0) != sizeof secret || fd < 0 ||
+        bind(fd, (struct sockaddr *)&address, sizeof address) != 0 ||
+        getsockname(fd, (struct sockaddr *)&address, &length) != 0) {
+        fprintf(stderr, "tributary run: no free port on 127.0.0.1: %s\n", strerror(errno));
+        return false;
+    }
+    close(fd);
+    for (size_t i = 0; i < sizeof secret; i++) {
+        snprintf(token + 2 * i, 3, "%02x", secret[i]);
+    }
+    snprintf(text, sizeof text, "127.0.0.1:%d", ntohs(address.sin_port));
+    setenv("TRIB_COORDINATOR", text, 1);
+    setenv("TRIB_LISTEN", "127.0.0.1", 1);
+    setenv("TRIB_TOKEN", token, 1);
+    snprintf(text, sizeof text, "run-%d", (int)getpid());
+    setenv("TRIB_JOB", text, 1);
+    snprintf(text, sizeof text, "%d", self->workers);
+    setenv("TRIB_WORKERS", text, 1);
+    setenv("TRIB_LOCAL_COUNT", text, 1);
+    snprintf(text, sizeof text, "%d", self->servers);
+    setenv("TRIB_SERVERS", text, 1);
+    unsetenv("TRIB_ROLE");
+    return true;
+}
+
+static void become(int index, const launch *self, char **program, int out, pid_t parent)
+{
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) {
+        _exit(127);
+    }
+    if (out >= 0) {
+        dup2(out, STDOUT_FILENO);
+        dup2(out, STDERR_FILENO);
+    }
+    if (index < self->servers) {
+        char *arguments[] = {(char[]){"tributary"}, (char[]){"server"}, NULL};
+        execv("/proc/self/exe", arguments);
+    } else {
+        char rank[16];
+        snprintf(rank, sizeof rank, "%d", index - self->servers);
+        setenv("TRIB_RANK", rank, 1);
+        setenv("TRIB_LOCAL_RANK", rank, 1);
+        execvp(program[0], program);
+    }
+    fprintf(stderr, "tributary run: %s: %s\n", index < self->servers ? "server" : program[0], strerror(errno));
+    _exit(127);
+}
+
+static bool start(launch *self, int index, char **program)
+{
+    process *one = &self->processes[index];
+    bool server = index < self->servers;
+    bool through = index == self->servers && !self->tag_all;
+    int ends[2] = {-1, -1};
+    snprintf(one->name, sizeof one->name, server ? "server %d" : "rank %d", server ? index : index - self->servers);
+    one->out = -1;
+    if (!through && pipe2(ends, O_CLOEXEC) != 0) {
+        fprintf(stderr, "tributary run: pipe: %s\n", strerror(errno));
+        return false;
+    }
+    pid_t parent = getpid();
+    pid_t pid = fork();
+    if (pid == 0) {
+        become(index, self, program, ends[1], parent);
+    }
+    if (ends[1] >= 0) {
+        close(ends[1]);
+    }
+    one->out = ends[0];
+    if (pid < 0) {
+        fprintf(stderr, "tributary run: fork: %s\n", strerror(errno));
+        return false;
+    }
+    one->pid = pid;
+    self->alive++;
+    self->alive_workers += !server;
+    return true;
+}
+
+static void print_line(const process *one, size_t length)
+{
+    printf("[%s] %.*s\n", one->name, (int)length, one->line);
+    fflush(stdout);
+}
+
+/* Whole lines go out with the name in front; false at the end of the output. */
+static bool relay(process *one)
+{
+    ssize_t got = read(one->out, one->line + one->used, sizeof one->line - one->used);
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) {
+        return true;
+    }
+    one->used += got > 0 ? (size_t)got : 0;
+    char *newline;
+    while ((newline = memchr(one->line, '\n', one->used)) != NULL) {
+        size_t length = (size_t)(newline - one->line);
+        print_line(one, length);
+        one->used -= length + 1;
+        memmove(one->line, newline + 1, one->used);
+    }
+    if (one->used == sizeof one->line || (got <= 0 && one->used > 0)) {
+        print_line(one, one->used);
+        one->used = 0;
+    }
+    return got > 0;
+}
+
+static void signal_all(const launch *self, int number)
+{
+    for (int i = 0; i < self->workers + self->servers; i++) {
+        if (self->processes[i].pid > 0) {
+            kill(self->processes[i].pid, number);
+        }
+    }
+}
+
+static void begin_ending(launch *self)
+{
+    if (self->stage == 0) {
+        self->stage = 1;
+        self->ending_ms = now_ms();
+    }
+}
+
+static void note_exit(launch *self, int index, int status)
+{
+    process *one = &self->processes[index];
+    bool server = index < self->servers;
+    one->pid = 0;
+    self->alive--;
+    self->alive_workers -= !server;
+    int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    if (code != 0 && self->stage < 2) {
+        if (WIFSIGNALED(status)) {
+            fprintf(stderr, "tributary run: %s was ended by signal %d (%s)\n", one->name, WTERMSIG(status),
+                    strsignal(WTERMSIG(status)));
+        } else {
+            fprintf(stderr, "tributary run: %s ended with status %d\n", one->name, code);
+        }
+    }
+    if (code != 0 && self->status == 0) {
+        self->status = code;
+    }
+    if (code != 0 || self->alive_workers == 0) {
+        begin_ending(self);
+    }
+}
+
+static void reap(launch *self)
+{
+    int status = 0;
+    pid_t pid;
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+        for (int i = 0; i < self->workers + self->servers; i++) {
+            if (self->processes[i].pid == pid) {
+                note_exit(self, i, status);
+            }
+        }
+    }
+}
+
+static void press(launch *self)
+{
+    int64_t waited = now_ms() - self->ending_ms;
+    if (self->stage == 1 && waited > GRACE_MS) {
+        fprintf(stderr, "tributary run: %d processes are still there after %d s: ending them\n", self->alive, GRACE_MS / 1000);
+        self->stage = 2;
+        self->ending_ms = now_ms();
+        signal_all(self, SIGTERM);
+    } else if (self->stage == 2 && waited > KILL_MS) {
+        self->stage = 3;
+        signal_all(self, SIGKILL);
+    }
+}
+
+static void take_signal(launch *self, int signals)
+{
+    struct signalfd_siginfo info;
+    while (read(signals, &info, sizeof info) == sizeof info) {
+        if (info.ssi_signo != SIGCHLD) {
+            signal_all(self, (int)info.ssi_signo);
+            self->status = self->status == 0 ? 128 + (int)info.ssi_signo : self->status;
+            self->stage = self->stage < 2 ? 2 : self->stage;
+            self->ending_ms = now_ms();
+        }
+    }
+}
+
+static void supervise(launch *self, int signals)
+{
+    int count = self->workers + self->servers;
+    struct pollfd *fds = calloc((size_t)count + 1, sizeof *fds);
+    bool open = true;
+    while (fds != NULL && (self->alive > 0 || open)) {
+        fds[0] = (struct pollfd){.fd = signals, .events = POLLIN};
+        open = false;
+        for (int i = 0; i < count; i++) {
+            fds[i + 1] = (struct pollfd){.fd = self->processes[i].out, .events = POLLIN};
+            open = open || self->processes[i].out >= 0;
+        }
+        poll(fds, (nfds_t)count + 1, 200);
+        take_signal(self, signals);
+        for (int i = 0; i < count; i++) {
+            process *one = &self->processes[i];
+            if (one->out >= 0 && fds[i + 1].revents != 0 && !relay(one)) {
+                close(one->out);
+                one->out = -1;
+            }
+        }
+        reap(self);
+        if (self->stage > 0 && self->alive > 0) {
+            press(self);
+        }
+    }
+    free(fds);
+}
+
+int run_command(int argc, char **argv)
+{
+    launch self = {.status = 0};
+    int status = parse(&self, argc, argv);
+    if (status >= 0) {
+        return status;
+    }
+    int count = self.workers + self.servers;
+    self.processes = calloc((size_t)count, sizeof *self.processes);
+    if (self.processes == NULL || !prepare_environment(&self)) {
+        free(self.processes);
+        return 1;
+    }
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGHUP);
+    sigaddset(&set, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    int signals = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+    for (int i = 0; i < count; i++) {
+        self.processes[i].out = -1;
+    }
+    for (int i = 0; i < count; i++) {
+        if (signals < 0 || !start(&self, i, argv + optind)) {
+            self.status = 1;
+            self.stage = 2;
+            self.ending_ms = now_ms();
+            signal_all(&self, SIGTERM);
+            break;
+        }
+    }
+    supervise(&self, signals);
+    free(self.processes);
+    return self.status;
+}

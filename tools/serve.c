@@ -1,0 +1,154 @@
+/* serve.c - `tributary server` and `tributary coordinator`: one engine without a gradient of its own, until the job ends. */
+#include <getopt.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/tributary.h"
+#include "tools/commands.h"
+
+typedef struct waiter {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    bool over;
+    trib_error error;
+} waiter;
+
+static void job_ended(trib_engine *engine, const trib_error *error, void *user)
+{
+    (void)engine;
+    waiter *self = user;
+    pthread_mutex_lock(&self->mutex);
+    self->over = true;
+    self->error = *error;
+    pthread_cond_signal(&self->changed);
+    pthread_mutex_unlock(&self->mutex);
+}
+
+/* Signals end the wait too: a thread takes them, so that nothing runs in a handler. */
+static void *take_signals(void *user)
+{
+    waiter *self = user;
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    int number = 0;
+    sigwait(&set, &number);
+    pthread_mutex_lock(&self->mutex);
+    self->over = true;
+    pthread_cond_signal(&self->changed);
+    pthread_mutex_unlock(&self->mutex);
+    return NULL;
+}
+
+static int serve(trib_config *config, const char *what)
+{
+    waiter self = {.error = {.status = TRIB_OK}};
+    pthread_mutex_init(&self.mutex, NULL);
+    pthread_cond_init(&self.changed, NULL);
+    config->ended_cb = job_ended;
+    config->ended_user = &self;
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    trib_engine *engine = NULL;
+    trib_error error = {.status = TRIB_OK};
+    if (trib_engine_create(config, &engine, &error) != TRIB_OK) {
+        fprintf(stderr, "tributary %s: %s\n", what, error.text);
+        return 1;
+    }
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, take_signals, &self) != 0) {
+        fprintf(stderr, "tributary %s: could not start a thread\n", what);
+        trib_engine_destroy(engine);
+        return 1;
+    }
+    pthread_mutex_lock(&self.mutex);
+    while (!self.over) {
+        pthread_cond_wait(&self.changed, &self.mutex);
+    }
+    error = self.error;
+    pthread_mutex_unlock(&self.mutex);
+    pthread_cancel(thread);
+    pthread_join(thread, NULL);
+    if (trib_engine_destroy(engine) != TRIB_OK || error.status != TRIB_OK) {
+        fprintf(stderr, "tributary %s: %s\n", what, error.text);
+        return 1;
+    }
+    return 0;
+}
+
+static void usage(const char *what, FILE *out)
+{
+    fprintf(out,
+            "usage: tributary %s [--coordinator HOST:PORT] [--listen ADDRESS] [--workers N] [--servers K] [--job NAME]\n"
+            "                 [--token-file FILE] [--reactors R]\n"
+            "What is not given comes from the environment (TRIB_*, or BytePS's DMLC_*; docs/operating.md).\n"
+            "Ends by itself when the job does: status 0 if that was in good order, 1 if not.\n",
+            what);
+}
+
+static int parse(int argc, char **argv, const char *what)
+{
+    static const struct option options[] = {
+        {"coordinator", required_argument, NULL, 'c'}, {"listen", required_argument, NULL, 'l'},
+        {"workers", required_argument, NULL, 'n'},     {"servers", required_argument, NULL, 's'},
+        {"job", required_argument, NULL, 'j'},         {"token-file", required_argument, NULL, 't'},
+        {"reactors", required_argument, NULL, 'r'},    {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
+    };
+    static const char *const variables[128] = {
+        ['c'] = "TRIB_COORDINATOR", ['l'] = "TRIB_LISTEN", ['n'] = "TRIB_WORKERS",  ['s'] = "TRIB_SERVERS",
+        ['j'] = "TRIB_JOB",         ['t'] = "TRIB_TOKEN_FILE", ['r'] = "TRIB_REACTORS",
+    };
+    for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+        if (option == 'h') {
+            usage(what, stdout);
+            return 0;
+        }
+        if (option == '?') {
+            usage(what, stderr);
+            return 2;
+        }
+        setenv(variables[option], optarg, 1); /* one way in: the environment, checked in one place */
+    }
+    if (optind < argc) {
+        fprintf(stderr, "tributary %s: unexpected \"%s\"\n", what, argv[optind]);
+        return 2;
+    }
+    return -1;
+}
+
+static int main_of(int argc, char **argv, const char *what, uint32_t role)
+{
+    int status = parse(argc, argv, what);
+    if (status >= 0) {
+        return status;
+    }
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    config.rank = -1;
+    trib_error error = {.status = TRIB_OK};
+    if (trib_config_from_env(&config, &error) != TRIB_OK) {
+        fprintf(stderr, "tributary %s: %s\n", what, error.text);
+        return 2;
+    }
+    config.roles = role;
+    config.mode = TRIB_MODE_THREADS;
+    return serve(&config, what);
+}
+
+int server_command(int argc, char **argv)
+{
+    return main_of(argc, argv, "server", TRIB_ROLE_SERVER);
+}
+
+int coordinator_command(int argc, char **argv)
+{
+    return main_of(argc, argv, "coordinator", TRIB_ROLE_COORDINATOR);
+}

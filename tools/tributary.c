@@ -1,0 +1,51 @@
+/* tributary.c - the `tributary` command: finds the subcommand and gives way to it. */
+#include <stdio.h>
+#include <string.h>
+
+#include "api/tributary.h"
+#include "tools/commands.h"
+
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *text;
+} commands[] = {
+    {"run", run_command, "start workers and servers on this machine: run -n 4 -s 2 -- program arguments"},
+    {"server", server_command, "sum for a job until it ends"},
+    {"coordinator", coordinator_command, "keep the membership of a job until it ends"},
+    {"bench", bench_command, "measure push_pull and broadcast"},
+    {"info", info_command, "show this machine as the engine sees it"},
+};
+
+static void usage(FILE *out)
+{
+    fprintf(out, "usage: tributary COMMAND [options]     (tributary COMMAND --help)\n\n");
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        fprintf(out, "  %-12s %s\n", commands[i].name, commands[i].text);
+    }
+    fprintf(out, "\n  --version    %s\n", trib_version());
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        usage(stderr);
+        return 2;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        usage(stdout);
+        return 0;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("tributary %s\n", trib_version());
+        return 0;
+    }
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        if (strcmp(argv[1], commands[i].name) == 0) {
+            return commands[i].run(argc - 1, argv + 1);
+        }
+    }
+    fprintf(stderr, "tributary: there is no command \"%s\"\n\n", argv[1]);
+    usage(stderr);
+    return 2;
+}
