@@ -182,7 +182,7 @@ void trib_core_roster(trib_reactor *reactor, trib_post *post)
     if (status != TRIB_OK) {
         trib_engine_end(engine, status, "could not set up the connections of the job");
     } else if (core->links_missing == 0) {
-        trib_engine_core_joined(engine);
+        trib_worker_joined(core);
     }
 }
 

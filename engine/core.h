@@ -40,6 +40,7 @@ typedef struct trib_core {
     uint32_t push_credit, pull_credit;
     uint64_t sequence;     /* ages of what waits in outboxes */
     uint32_t links_missing; /* data links that are not READY yet */
+    bool joined;           /* all data links are READY: operations may run */
     bool ended;            /* the job is over for this core: ended_status and ended_text say why */
     bool closing;          /* links are being closed */
     int64_t close_deadline_ns;
@@ -85,6 +86,7 @@ extern const trib_link_upcalls trib_core_incoming_upcalls;
 extern const trib_link_upcalls trib_worker_upcalls;
 TRIB_CHECKED trib_status trib_worker_open(trib_core *core, trib_error *error);
 void trib_worker_close(trib_core *core);
+void trib_worker_joined(trib_core *core); /* the last link is READY: what waits may run */
 void trib_worker_fail_all(trib_core *core, trib_status status, const char *text);
 TRIB_CHECKED trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_landing *landing,
                                             trib_error *error);

@@ -343,7 +343,8 @@ static void begin_round(trib_core *core, trib_tensor *tensor, trib_op_node *node
 static void start_next(trib_core *core, trib_tensor *tensor)
 {
     trib_tensor_core *mine = tensor_core(core, tensor);
-    while (mine->active == NULL && mine->pending != NULL && mine->pending->op->round == mine->round_next) {
+    while (core->joined && mine->active == NULL && mine->pending != NULL &&
+           mine->pending->op->round == mine->round_next) {
         trib_op_node *node = mine->pending;
         mine->pending = node->queue_next;
         node->queue_next = NULL;
@@ -376,6 +377,24 @@ void trib_worker_task_settled(trib_core *core, trib_task *task)
 
 /* ---- Links to servers ---- */
 
+void trib_worker_joined(trib_core *core)
+{
+    trib_engine *engine = core->engine;
+    core->joined = true;
+    trib_engine_core_joined(engine);
+    for (uint32_t tag = 0;; tag++) {
+        pthread_mutex_lock(&engine->mutex);
+        trib_tensor *tensor = tag < engine->tensor_count ? engine->tensors[tag] : NULL;
+        pthread_mutex_unlock(&engine->mutex);
+        if (tensor == NULL) {
+            break;
+        }
+        if (atomic_load(&tensor->placed)) {
+            start_next(core, tensor);
+        }
+    }
+}
+
 static void worker_ready(trib_link *link)
 {
     trib_core *core = link->core;
@@ -383,7 +402,7 @@ static void worker_ready(trib_link *link)
     core->stats.connections++;
     trib_assert(core->links_missing > 0);
     if (--core->links_missing == 0) {
-        trib_engine_core_joined(core->engine);
+        trib_worker_joined(core);
     }
 }
 

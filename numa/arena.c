@@ -43,8 +43,9 @@ static const trib_heap_ops *jemalloc_find(void) {
 }
 #else
 /*
- * The jemalloc module, if the program was linked with it or it can still be loaded. Loading fails, and harms nothing, where
- * there is not enough static thread-local storage left, which is the rule. It is never unloaded: it holds fork handlers.
+ * The jemalloc module, if the program was linked with it or it can still be loaded. Loading fails, and harms nothing,
+ * where there is not enough static thread-local storage left, which is the rule. It is never unloaded: it holds fork
+ * handlers.
  */
 static const trib_heap_ops *jemalloc_find(void) {
     void *symbol = dlsym(RTLD_DEFAULT, TRIB_HEAP_JEMALLOC_SYMBOL);

@@ -1,12 +1,13 @@
 /*
- * arena.h - memory that moves: page-aligned blocks on one NUMA node, on huge pages where there are any, registered once.
+ * arena.h - memory that moves: page-aligned blocks on one NUMA node, on huge pages where there are any, registered
+ * once.
  *
- * An arena takes big extents from the kernel and keeps them until it is destroyed, so that transports and devices register
- * memory when an extent is made and never again. Blocks are cut from them by jemalloc if its module is in the process, else by
- * the built-in pool (docs/decisions/0001-jemalloc.md).
+ * An arena takes big extents from the kernel and keeps them until it is destroyed, so that transports and devices
+ * register memory when an extent is made and never again. Blocks are cut from them by jemalloc if its module is in the
+ * process, else by the built-in pool (docs/decisions/0001-jemalloc.md).
  *
- * THREADS    Every function may be called from any thread, create and destroy apart. A registrar runs inside the call that
- *            made the extent, added or removed it, with the arena's lock held: it must not call the arena.
+ * THREADS    Every function may be called from any thread, create and destroy apart. A registrar runs inside the call
+ * that made the extent, added or removed it, with the arena's lock held: it must not call the arena.
  */
 #ifndef TRIB_NUMA_ARENA_H
 #define TRIB_NUMA_ARENA_H
@@ -22,7 +23,8 @@ typedef struct trib_arena trib_arena;
 
 /* Somebody who must know memory before it can move it: verbs, CUDA. */
 typedef struct trib_arena_registrar {
-    /* A failure is not fatal: the extent stays usable, and trib_arena_find tells that this registrar does not know it. */
+    /* A failure is not fatal: the extent stays usable, and trib_arena_find tells that this registrar does not know it.
+     */
     trib_status (*register_extent)(void *user, void *base, size_t size, void **cookie_out);
     /* Called only for extents that were registered. */
     void (*unregister_extent)(void *user, void *base, size_t size, void *cookie);
@@ -36,9 +38,9 @@ typedef enum trib_arena_heap {
 } trib_arena_heap;
 
 typedef struct trib_arena_params {
-    int32_t node;            /* the operating system's number of the NUMA node to bind to; -1: do not bind */
+    int32_t node; /* the operating system's number of the NUMA node to bind to; -1: do not bind */
     trib_arena_heap heap;
-    size_t bytes_max;        /* most bytes to map; 0: no limit but the machine's */
+    size_t bytes_max; /* most bytes to map; 0: no limit but the machine's */
     /* How to map and unmap; NULL: anonymous mmap. map returns memory aligned to TRIB_EXTENT_BYTES, or NULL. */
     void *(*map)(void *user, size_t size);
     void (*unmap)(void *user, void *base, size_t size);
@@ -63,7 +65,8 @@ void *trib_arena_alloc(trib_arena *arena, size_t size, size_t alignment);
 /* NULL is fine. */
 void trib_arena_free(trib_arena *arena, void *block);
 
-/* Calls it for the extents that are there and for those to come. TRIB_BUSY: TRIB_ARENA_REGISTRARS_MAX are there already. */
+/* Calls it for the extents that are there and for those to come. TRIB_BUSY: TRIB_ARENA_REGISTRARS_MAX are there
+ * already. */
 TRIB_CHECKED trib_status trib_arena_add_registrar(trib_arena *arena, const trib_arena_registrar *registrar,
                                                   uint32_t *id_out);
 /* Unregisters every extent that it knows. */

@@ -1,8 +1,9 @@
 /*
  * extents.c - see extents.h. The list is sorted by address, so that finding an extent is a binary search.
  *
- * A heap asks for pieces of any number of pages. What is left of an extent after a piece is kept as the tail, and serves the
- * next pieces that fit; the space in front of an aligned piece is lost, which is rare and less than the alignment.
+ * A heap asks for pieces of any number of pages. What is left of an extent after a piece is kept as the tail, and
+ * serves the next pieces that fit; the space in front of an aligned piece is lost, which is rare and less than the
+ * alignment.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

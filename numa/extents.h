@@ -1,9 +1,9 @@
 /*
  * extents.h - the memory of an arena: big mappings, bound to a NUMA node and registered with whoever asked.
  *
- * An extent is a multiple of TRIB_EXTENT_BYTES, aligned to it, and lives until trib_extents_fini. Each registrar is called once
- * per extent, when the extent is made or when the registrar is added, whichever is later; and once more before the extent
- * is unmapped or when the registrar is removed, whichever is earlier. All functions are thread-safe.
+ * An extent is a multiple of TRIB_EXTENT_BYTES, aligned to it, and lives until trib_extents_fini. Each registrar is
+ * called once per extent, when the extent is made or when the registrar is added, whichever is later; and once more
+ * before the extent is unmapped or when the registrar is removed, whichever is earlier. All functions are thread-safe.
  */
 #ifndef TRIB_NUMA_EXTENTS_H
 #define TRIB_NUMA_EXTENTS_H
@@ -30,7 +30,7 @@ typedef struct trib_extents {
     size_t count, capacity;
     bool used[TRIB_ARENA_REGISTRARS_MAX];
     trib_arena_registrar registrars[TRIB_ARENA_REGISTRARS_MAX];
-    uint8_t *tail;         /* what is left of the last extent */
+    uint8_t *tail; /* what is left of the last extent */
     size_t tail_size;
     size_t mapped_bytes;
     uint64_t bind_failures, huge_page_failures, registration_failures, map_failures;

@@ -4,8 +4,8 @@
  * This file and a private copy of jemalloc make up the module libtributary-jemalloc. Its version script keeps every
  * symbol but one local, so the host's malloc is never replaced and another jemalloc in the process is never met.
  *
- * Within the module malloc and free are jemalloc's. The heap's own record therefore comes from jemalloc's default arenas,
- * and nothing that libc allocates may be freed here, nor the other way round.
+ * Within the module malloc and free are jemalloc's. The heap's own record therefore comes from jemalloc's default
+ * arenas, and nothing that libc allocates may be freed here, nor the other way round.
  *
  * The arena has no thread caches: blocks are big and taken at set-up, and a cache would hold on to them per thread.
  */
@@ -25,8 +25,8 @@ struct trib_heap {
  * extents merge at once, as nothing is ever purged. */
 const char *malloc_conf = "narenas:1,tcache:false,dirty_decay_ms:0,muzzy_decay_ms:0";
 
-/* The build routes jemalloc's look at MALLOC_CONF and /etc/malloc.conf here: those are meant for the host's own jemalloc, and
- * an option that this copy does not know could make it abort the host. */
+/* The build routes jemalloc's look at MALLOC_CONF and /etc/malloc.conf here: those are meant for the host's own
+ * jemalloc, and an option that this copy does not know could make it abort the host. */
 char *__wrap_secure_getenv(const char *name);
 ssize_t __wrap_readlink(const char *path, char *target, size_t size);
 

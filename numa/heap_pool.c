@@ -1,9 +1,9 @@
 /*
  * heap_pool.c - the built-in heap: blocks with neighbours, merged when freed.
  *
- * Every byte taken from the source belongs to exactly one block, free or used. The blocks of one take are linked by address;
- * no two free neighbours exist. Free blocks hang in bins by the power of two below their size, used ones in a hash table by
- * address. The records live outside the blocks and are used again, so the steady state calls no malloc.
+ * Every byte taken from the source belongs to exactly one block, free or used. The blocks of one take are linked by
+ * address; no two free neighbours exist. Free blocks hang in bins by the power of two below their size, used ones in a
+ * hash table by address. The records live outside the blocks and are used again, so the steady state calls no malloc.
  *
  * One mutex: blocks are taken when tensors are declared, not on the data path.
  */
@@ -26,7 +26,7 @@ struct block {
     uint8_t *start;
     size_t size;
     bool used;
-    block *before, *after; /* neighbours by address within one take */
+    block *before, *after;  /* neighbours by address within one take */
     block *previous, *next; /* in its bin, its bucket or the list of spare records */
 };
 

@@ -1,13 +1,14 @@
 /*
- * pin.h - puts the calling thread where the plan wants it. Never fatal: a reactor that could not be pinned runs anywhere.
+ * pin.h - puts the calling thread where the plan wants it. Never fatal: a reactor that could not be pinned runs
+ * anywhere.
  */
 #ifndef TRIB_NUMA_PIN_H
 #define TRIB_NUMA_PIN_H
 
 #include "api/tributary.h"
 
-/* Pins the calling thread to that CPU, by the operating system's number. TRIB_INVALID (below 0), TRIB_NO_MEMORY, TRIB_SYSTEM (no
- * such CPU, or not allowed here): then the thread stays where it was. */
+/* Pins the calling thread to that CPU, by the operating system's number. TRIB_INVALID (below 0), TRIB_NO_MEMORY,
+ * TRIB_SYSTEM (no such CPU, or not allowed here): then the thread stays where it was. */
 TRIB_CHECKED trib_status trib_pin_thread(int32_t cpu);
 
 /* Names the calling thread for ps, top and gdb; longer names are cut to 15 bytes. */

@@ -1,8 +1,8 @@
 /*
  * place.c - see place.h. Cores are chosen one by one: the nearest of the process's own that is not taken yet.
  *
- * If all processes together want more reactors than there are cores, nobody pins: two pinned loops on one core are worse than
- * what the scheduler does, and a pinned one cannot step aside for a floating one.
+ * If all processes together want more reactors than there are cores, nobody pins: two pinned loops on one core are
+ * worse than what the scheduler does, and a pinned one cannot step aside for a floating one.
  */
 #include "numa/place.h"
 
@@ -28,7 +28,8 @@ static trib_status request_check(const trib_topo *topo, const trib_place_request
         return refuse(error, "reactors is %u: at most %d", request->reactors, TRIB_PLACE_REACTORS_MAX);
     }
     if (request->local_count == 0 || request->local_index >= request->local_count) {
-        return refuse(error, "local index %u of %u processes on this machine", request->local_index, request->local_count);
+        return refuse(error, "local index %u of %u processes on this machine", request->local_index,
+                      request->local_count);
     }
     if (request->gpu < -1 || request->gpu >= (int32_t)topo->gpu_count) {
         return refuse(error, "GPU %d: this machine has %u", request->gpu, topo->gpu_count);
@@ -36,7 +37,8 @@ static trib_status request_check(const trib_topo *topo, const trib_place_request
     return TRIB_OK;
 }
 
-/* Among how many processes the usable cores are to be shared. Parts that would fit beside each other are taken for exclusive. */
+/* Among how many processes the usable cores are to be shared. Parts that would fit beside each other are taken for
+ * exclusive. */
 static uint32_t sharers(const trib_topo *topo, uint32_t local_count) {
     bool bound = topo->core_count < topo->machine_core_count;
     bool exclusive = bound && (uint64_t)topo->core_count * local_count <= topo->machine_core_count;
@@ -52,7 +54,8 @@ static uint32_t default_reactors(const trib_topo *topo, uint32_t sharer_count) {
     return share < TRIB_PLACE_REACTORS_DEFAULT_MAX ? (uint32_t)share : TRIB_PLACE_REACTORS_DEFAULT_MAX;
 }
 
-/* The node to be near to: the GPU's, else the NIC's, else, so that processes spread, this process's part of the nodes. */
+/* The node to be near to: the GPU's, else the NIC's, else, so that processes spread, this process's part of the nodes.
+ */
 static int32_t anchor_node(const trib_topo *topo, const trib_place_request *request, int32_t nic) {
     if (request->gpu >= 0 && topo->gpus[request->gpu].node >= 0) {
         return topo->gpus[request->gpu].node;
@@ -73,8 +76,10 @@ static int32_t anchor_node(const trib_topo *topo, const trib_place_request *requ
     return 0;
 }
 
-/* Smaller is nearer: same node, same socket, elsewhere; then, beside a core already taken, one that shares its L3 cache. */
-static uint32_t core_distance(const trib_topo *topo, const trib_topo_core *core, int32_t anchor, const trib_topo_core *first) {
+/* Smaller is nearer: same node, same socket, elsewhere; then, beside a core already taken, one that shares its L3
+ * cache. */
+static uint32_t core_distance(const trib_topo *topo, const trib_topo_core *core, int32_t anchor,
+                              const trib_topo_core *first) {
     uint32_t distance = 4;
     if (core->node == anchor) {
         distance = 0;
@@ -121,7 +126,8 @@ static int32_t common_node(const trib_topo *topo) {
     return topo->cores[0].node;
 }
 
-static void reactors_place(const trib_topo *topo, const trib_place_request *request, int32_t anchor, trib_place_plan *plan) {
+static void reactors_place(const trib_topo *topo, const trib_place_request *request, int32_t anchor,
+                           trib_place_plan *plan) {
     const trib_topo_core *first = NULL;
     for (uint32_t i = 0; i < plan->reactor_count; i++) {
         const trib_topo_core *core = NULL;

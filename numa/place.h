@@ -1,12 +1,13 @@
 /*
  * place.h - topology + wishes -> where an engine's reactors and memory go. A pure function: it touches no machine.
  *
- * The processes of one machine do not talk before they place themselves. Each owns every local_count-th core of the list,
- * starting with its local_index, whatever its GPU or NIC: so no two of them ever choose the same core, as long as all are
- * given the same local_count and see the same cores. Among its own, a process takes those nearest to its GPU, else its NIC.
+ * The processes of one machine do not talk before they place themselves. Each owns every local_count-th core of the
+ * list, starting with its local_index, whatever its GPU or NIC: so no two of them ever choose the same core, as long as
+ * all are given the same local_count and see the same cores. Among its own, a process takes those nearest to its GPU,
+ * else its NIC.
  *
- * A process that its launcher has bound to part of the machine pins nothing: whether the others share that part cannot be
- * seen from inside, and the launcher has placed it already.
+ * A process that its launcher has bound to part of the machine pins nothing: whether the others share that part cannot
+ * be seen from inside, and the launcher has placed it already.
  */
 #ifndef TRIB_NUMA_PLACE_H
 #define TRIB_NUMA_PLACE_H
@@ -24,7 +25,8 @@ typedef struct trib_place_request {
     uint32_t local_index; /* of this process among those of the machine */
     uint32_t local_count; /* processes of the job on this machine; at least 1 */
     int32_t gpu;          /* index into the topology's GPUs; -1: none */
-    const char *nic;      /* its name or RDMA device; NULL: the GPU's, else any. One that hwloc does not know is near no node */
+    const char
+        *nic; /* its name or RDMA device; NULL: the GPU's, else any. One that hwloc does not know is near no node */
     bool pin;
     bool busy_poll;
 } trib_place_request;

@@ -1,9 +1,9 @@
 /*
  * topo.c - hwloc's tree -> trib_topo.
  *
- * hwloc's plugins for CUDA, NVML, OpenCL and the like stay off: an embedded library must not start device runtimes in its
- * host. So does the one over libpciaccess, which leaks: the kernel's own account of PCI in /sys is enough. Only network
- * devices on a bus are listed; bridges, bonds and the loopback are near no node.
+ * hwloc's plugins for CUDA, NVML, OpenCL and the like stay off: an embedded library must not start device runtimes in
+ * its host. So does the one over libpciaccess, which leaks: the kernel's own account of PCI in /sys is enough. Only
+ * network devices on a bus are listed; bridges, bonds and the loopback are near no node.
  */
 #include "numa/topo.h"
 
@@ -173,7 +173,8 @@ static void pci_text(hwloc_obj_t pci, char text[TRIB_TOPO_PCI_SIZE]) {
                    (unsigned)at->dev, (unsigned)at->func & 0xfu);
 }
 
-/* A GPU that computes: any accelerator, and display controllers of those who make such. A server's VGA console is none. */
+/* A GPU that computes: any accelerator, and display controllers of those who make such. A server's VGA console is none.
+ */
 static bool pci_is_gpu(hwloc_obj_t pci) {
     unsigned class_id = pci->attr->pcidev.class_id;
     unsigned vendor = pci->attr->pcidev.vendor_id;
@@ -202,7 +203,8 @@ static trib_status read_gpus(hwloc_topology_t hwloc, trib_topo *topo) {
     return TRIB_OK;
 }
 
-/* A device with several functions in the system is one NIC: its network interface and its RDMA device share a PCI address. */
+/* A device with several functions in the system is one NIC: its network interface and its RDMA device share a PCI
+ * address. */
 static trib_topo_nic *nic_slot(trib_topo *topo, const char *pci, hwloc_obj_osdev_type_t type) {
     for (uint32_t i = 0; i < topo->nic_count && pci[0] != '\0'; i++) {
         trib_topo_nic *nic = &topo->nics[i];
@@ -288,8 +290,9 @@ static void gpus_choose_nics(hwloc_topology_t hwloc, trib_topo *topo) {
             const trib_topo_nic *nic = &topo->nics[n];
             hwloc_obj_t nic_object = pci_find(hwloc, nic->pci);
             bool same_node = nic->node >= 0 && nic->node == gpu->node;
-            int32_t score = 10000 * (gpu_object != NULL && nic_object != NULL ? bridges_in_common(gpu_object, nic_object) : 0) +
-                            5000 * same_node + 2500 * (nic->rdma_device[0] != '\0') + 2000;
+            int32_t score =
+                10000 * (gpu_object != NULL && nic_object != NULL ? bridges_in_common(gpu_object, nic_object) : 0) +
+                5000 * same_node + 2500 * (nic->rdma_device[0] != '\0') + 2000;
             for (uint32_t other = 0; other < g; other++) {
                 score -= topo->gpus[other].nic == (int32_t)n;
             }

@@ -1,8 +1,9 @@
 /*
  * topo.h - the machine as placement needs it: cores, NUMA nodes, NICs and GPUs, in plain arrays.
  *
- * Loaded from the machine or from an XML file that lstopo wrote, so that tests need no such machine. Loading the machine
- * never fails for what the machine is: where hwloc sees nothing, one node with the CPUs the process may use is described.
+ * Loaded from the machine or from an XML file that lstopo wrote, so that tests need no such machine. Loading the
+ * machine never fails for what the machine is: where hwloc sees nothing, one node with the CPUs the process may use is
+ * described.
  *
  * A loaded topology is never changed and may be read from any thread.
  */
@@ -41,14 +42,14 @@ typedef struct trib_topo_gpu {
     char pci[TRIB_TOPO_PCI_SIZE];
     char model[TRIB_TOPO_NAME_SIZE]; /* "" if unknown */
     int32_t node;                    /* as in trib_topo_nic */
-    int32_t nic;                     /* index of the NIC behind the most PCI bridges in common, else on its node; -1: none */
+    int32_t nic; /* index of the NIC behind the most PCI bridges in common, else on its node; -1: none */
 } trib_topo_gpu;
 
 typedef struct trib_topo {
     trib_topo_core *cores; /* at least one */
     uint32_t core_count;
     uint32_t machine_core_count; /* with those that this process alone is kept from; at least core_count */
-    trib_topo_node *nodes; /* at least one; ordered by os_index */
+    trib_topo_node *nodes;       /* at least one; ordered by os_index */
     uint32_t node_count;
     trib_topo_nic *nics; /* ordered by PCI address, then by name */
     uint32_t nic_count;
@@ -57,12 +58,14 @@ typedef struct trib_topo {
     bool fallback; /* hwloc could not be used: only CPUs are known */
 } trib_topo;
 
-/* xml_path NULL: this machine. TRIB_INVALID (no such file, or not hwloc's XML), TRIB_NO_MEMORY, with *error (may be NULL). */
+/* xml_path NULL: this machine. TRIB_INVALID (no such file, or not hwloc's XML), TRIB_NO_MEMORY, with *error (may be
+ * NULL). */
 TRIB_CHECKED trib_status trib_topo_load(const char *xml_path, trib_topo **topo_out, trib_error *error);
 /* NULL is fine. */
 void trib_topo_free(trib_topo *topo);
 
-/* Index of the NIC with that name or RDMA device, of the GPU with that PCI address (case ignored, a short domain allowed); -1. */
+/* Index of the NIC with that name or RDMA device, of the GPU with that PCI address (case ignored, a short domain
+ * allowed); -1. */
 int32_t trib_topo_nic_find(const trib_topo *topo, const char *name);
 int32_t trib_topo_gpu_find(const trib_topo *topo, const char *pci);
 

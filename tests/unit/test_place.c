@@ -66,7 +66,8 @@ static void test_default_count(void **state) {
     }
 }
 
-/* Each of eight processes has its GPU: its reactors are on that node, no core is used twice, the NIC is the near one. */
+/* Each of eight processes has its GPU: its reactors are on that node, no core is used twice, the NIC is the near one.
+ */
 static void test_process_per_gpu(void **state) {
     const trib_topo *topo = *state;
     bool used[16] = {false};
@@ -274,11 +275,16 @@ static void test_print(void **state) {
 
 int main(void) {
     const struct CMUnitTest big[] = {
-        cmocka_unit_test(test_default_count), cmocka_unit_test(test_process_per_gpu),
-        cmocka_unit_test(test_always_distinct), cmocka_unit_test(test_nic_decides),
-        cmocka_unit_test(test_spill), cmocka_unit_test(test_spread_without_device),
-        cmocka_unit_test(test_crowded), cmocka_unit_test(test_no_pin),
-        cmocka_unit_test(test_bound_by_launcher), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_default_count),
+        cmocka_unit_test(test_process_per_gpu),
+        cmocka_unit_test(test_always_distinct),
+        cmocka_unit_test(test_nic_decides),
+        cmocka_unit_test(test_spill),
+        cmocka_unit_test(test_spread_without_device),
+        cmocka_unit_test(test_crowded),
+        cmocka_unit_test(test_no_pin),
+        cmocka_unit_test(test_bound_by_launcher),
+        cmocka_unit_test(test_refused),
         cmocka_unit_test(test_print),
     };
     const struct CMUnitTest odd[] = {

@@ -194,8 +194,8 @@ static void test_pin(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_two_sockets), cmocka_unit_test(test_devices),  cmocka_unit_test(test_odd_machine),
-        cmocka_unit_test(test_bad_files),   cmocka_unit_test(test_fallback), cmocka_unit_test(test_pin),
+        cmocka_unit_test(test_two_sockets),  cmocka_unit_test(test_devices),  cmocka_unit_test(test_odd_machine),
+        cmocka_unit_test(test_bad_files),    cmocka_unit_test(test_fallback), cmocka_unit_test(test_pin),
         cmocka_unit_test(test_this_machine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
