@@ -8,4 +8,7 @@
  * text that names the field, its value and what is allowed. */
 TRIB_CHECKED trib_status trib_config_check(const trib_config *given, trib_config *checked_out, trib_error *error);
 
+/* Which of how many processes of the job on this machine this one is, as its launcher says; 0 of 1 if none does. */
+void trib_config_local(uint32_t *index_out, uint32_t *count_out);
+
 #endif

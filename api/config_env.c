@@ -58,7 +58,7 @@ static bool scaled(const char *text, double *value)
     char *end = NULL;
     errno = 0;
     *value = strtod(text, &end);
-    if (errno != 0 || end == text || *value < 0) {
+    if (errno != 0 || end == text || !(*value >= 0)) {
         return false;
     }
     const char *units = "kmgt";
@@ -448,4 +448,26 @@ trib_status trib_config_from_env(trib_config *config, trib_error *error)
     mine.transport = get("TRIB_TRANSPORT") != NULL ? get("TRIB_TRANSPORT") : mine.transport;
     *config = mine;
     return TRIB_OK;
+}
+
+void trib_config_local(uint32_t *index_out, uint32_t *count_out)
+{
+    static const char *const names[][2] = {
+        {"TRIB_LOCAL_RANK", "TRIB_LOCAL_COUNT"},
+        {"LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+        {"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+        {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    };
+    *index_out = 0;
+    *count_out = 1;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        int64_t index = 0, count = 1;
+        bool found = false;
+        if (get(names[i][0]) != NULL && read_int(names[i][0], 0, 4095, &index, &found, NULL) == TRIB_OK &&
+            read_int(names[i][1], 1, 4096, &count, &found, NULL) == TRIB_OK && index < count) {
+            *index_out = (uint32_t)index;
+            *count_out = (uint32_t)count;
+            return;
+        }
+    }
 }

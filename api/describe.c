@@ -1,5 +1,4 @@
 /* describe.c - this machine and this build as JSON, for `tributary info` and bug reports. */
-#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,13 +59,17 @@ static void add_limit(text *out, const char *name, int resource, rlim_t wanted, 
 static void add_machine(text *out)
 {
     struct utsname names;
-    cpu_set_t set;
     uname(&names);
-    int allowed = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
-    trib_config config;
-    trib_config_init(&config, sizeof config);
-    add(out, "\"kernel\": \"%s\", \"cores_allowed\": %d, \"cores_online\": %ld, \"reactors_by_default\": %u, ", names.release,
-        allowed, sysconf(_SC_NPROCESSORS_ONLN), trib_env_host_reactors(&config));
+    add(out, "\"kernel\": \"%s\", \"cores_online\": %ld, ", names.release, sysconf(_SC_NPROCESSORS_ONLN));
+    char *place = NULL;
+    size_t size = 0;
+    FILE *stream = open_memstream(&place, &size);
+    if (stream != NULL) {
+        trib_env_host_describe(stream);
+        fclose(stream);
+        add(out, "\"topology\": %s, ", place);
+        free(place);
+    }
     add(out, "\"memory_bytes\": %lld, ", (long long)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE));
     add(out, "\"limits\": {");
     add_limit(out, "memlock_bytes", RLIMIT_MEMLOCK, 1u << 30, "too little to register memory for RDMA; raise it with ulimit -l");

@@ -43,8 +43,9 @@ static trib_status complete_config(trib_config *config, trib_address *coordinato
                                 "TRIB_TOKEN (or trib_config.token) to the same secret on every member",
                                 coordinator->text, config->listen);
     }
-    if (config->reactors == 0) {
-        config->reactors = config->mode == TRIB_MODE_ATTACHED ? 1 : trib_env_host_reactors(config);
+    if (config->mode == TRIB_MODE_ATTACHED) {
+        config->reactors = 1;
+        config->pin = false;
     }
     return status;
 }

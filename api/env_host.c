@@ -1,27 +1,39 @@
 /* env_host.c - puts an engine on this machine: see env_host.h. */
 #include "api/env_host.h"
 
-#include <sched.h>
 #include <stdlib.h>
 
+#include "api/config.h"
 #include "engine/pipeline.h"
 #include "engine/reactor_ev.h"
+#include "numa/arena.h"
+#include "numa/place.h"
 #include "stages/kernels.h"
 #include "stages/plans.h"
 #include "transports/registry.h"
 
+#define PAGE 4096u
+
+/* What trib_env.memory points to. */
+typedef struct host {
+    trib_place_plan plan;
+    trib_arena *arena;
+} host;
+
 static trib_status reactor_open(trib_engine *engine, uint32_t index, trib_reactor **out)
 {
-    struct ev_loop *host = engine->config.mode == TRIB_MODE_ATTACHED ? engine->config.loop : NULL;
-    return trib_reactor_ev_create(index, &engine->logger, host, out);
+    struct ev_loop *loop = engine->config.mode == TRIB_MODE_ATTACHED ? engine->config.loop : NULL;
+    return trib_reactor_ev_create(index, &engine->logger, loop, out);
 }
 
 static trib_status reactor_start(trib_engine *engine, trib_reactor *reactor)
 {
+    const host *self = engine->env.memory;
     if (engine->config.mode == TRIB_MODE_ATTACHED) {
         return TRIB_OK;
     }
-    return trib_reactor_ev_start(reactor, -1, engine->config.busy_poll);
+    int cpu = reactor->index < self->plan.reactor_count ? self->plan.reactors[reactor->index].cpu : -1;
+    return trib_reactor_ev_start(reactor, cpu, engine->config.busy_poll);
 }
 
 static void reactor_stop(trib_engine *engine, trib_reactor *reactor)
@@ -34,18 +46,35 @@ static void reactor_stop(trib_engine *engine, trib_reactor *reactor)
 
 static void *memory_alloc(void *memory, size_t size)
 {
-    (void)memory;
-    void *block = NULL;
-    return posix_memalign(&block, 4096, size) == 0 ? block : NULL;
+    host *self = memory;
+    return trib_arena_alloc(self->arena, size, size >= PAGE ? PAGE : 64);
 }
 
 static void memory_free(void *memory, void *block)
 {
-    (void)memory;
-    free(block);
+    host *self = memory;
+    trib_arena_free(self->arena, block);
 }
 
-trib_status trib_env_host_init(trib_env *env, const trib_config *config, trib_error *error)
+static trib_status make_plan(const trib_config *config, trib_place_plan *plan, trib_error *error)
+{
+    trib_topo *topo = NULL;
+    trib_status status = trib_topo_load(NULL, &topo, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    trib_place_request request;
+    trib_place_request_init(&request);
+    trib_config_local(&request.local_index, &request.local_count);
+    request.reactors = config->reactors;
+    request.pin = config->pin;
+    request.busy_poll = config->busy_poll;
+    status = trib_place_make(topo, &request, plan, error);
+    trib_topo_free(topo);
+    return status;
+}
+
+trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *error)
 {
     *env = (trib_env){
         .transport = trib_transport_by_name(config->transport),
@@ -63,19 +92,49 @@ trib_status trib_env_host_init(trib_env *env, const trib_config *config, trib_er
         return trib_error_set(error, TRIB_UNSUPPORTED, "transport \"%s\" is not in this build; \"auto\" and \"tcp\" are",
                               config->transport);
     }
+    host *self = calloc(1, sizeof *self);
+    if (self == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+    }
+    env->memory = self;
+    trib_status status = make_plan(config, &self->plan, error);
+    if (status == TRIB_OK && trib_arena_create(self->plan.arena_node, &self->arena) != TRIB_OK) {
+        status = trib_error_set(error, TRIB_NO_MEMORY, "no memory for the arena");
+    }
+    if (status != TRIB_OK) {
+        free(self);
+        return status;
+    }
+    if (config->reactors == 0) {
+        config->reactors = self->plan.reactor_count < TRIB_REACTORS_MAX ? self->plan.reactor_count : TRIB_REACTORS_MAX;
+    }
+    config->busy_poll = self->plan.busy_poll;
     return TRIB_OK;
 }
 
 void trib_env_host_fini(trib_env *env)
 {
-    (void)env;
+    host *self = env->memory;
+    trib_arena_destroy(self->arena);
+    free(self);
 }
 
-uint32_t trib_env_host_reactors(const trib_config *config)
+void trib_env_host_describe(FILE *out)
 {
-    (void)config;
-    cpu_set_t set;
-    int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    int wanted = cores / 8;
-    return wanted < 1 ? 1 : wanted > 4 ? 4 : (uint32_t)wanted;
+    trib_topo *topo = NULL;
+    trib_place_plan plan;
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    if (trib_topo_load(NULL, &topo, NULL) != TRIB_OK) {
+        fprintf(out, "{}");
+        return;
+    }
+    fprintf(out, "{\"machine\": ");
+    trib_topo_print(topo, out);
+    if (make_plan(&config, &plan, NULL) == TRIB_OK) {
+        fprintf(out, ", \"placement\": ");
+        trib_place_print(&plan, topo, out);
+    }
+    fprintf(out, "}");
+    trib_topo_free(topo);
 }

@@ -2,13 +2,16 @@
 #ifndef TRIB_API_ENV_HOST_H
 #define TRIB_API_ENV_HOST_H
 
+#include <stdio.h>
+
 #include "engine/engine.h"
 
-/* Fills *env for that configuration (checked already). TRIB_UNSUPPORTED for an unknown transport. */
-TRIB_CHECKED trib_status trib_env_host_init(trib_env *env, const trib_config *config, trib_error *error);
+/* Fills *env for that configuration (checked already), and in it what the machine decides: the number of reactors, if it is 0, and
+ * whether spinning is wise. TRIB_UNSUPPORTED for an unknown transport, TRIB_NO_MEMORY. */
+TRIB_CHECKED trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *error);
 void trib_env_host_fini(trib_env *env);
 
-/* How many reactors this process should have by default, and the core for one (-1: not pinned). */
-uint32_t trib_env_host_reactors(const trib_config *config);
+/* The topology and where an engine would be placed, as one JSON object. */
+void trib_env_host_describe(FILE *out);
 
 #endif

@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Kills and stops members of a running job: every other member must end by itself, soon, with an error that names the lost one.
+
+Also feeds a running job's ports garbage, which must change nothing. Prints `ok NAME` / `not ok NAME: why`.
+"""
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+BUILD = os.environ.get('TRIB_BUILD', 'build/release')
+DIGITS = [BUILD + '/examples/digits', '--epochs', '300']
+WORKERS, SERVERS = 3, 2
+PEER_TIMEOUT = 1.0
+BOUND = 12.0  # seconds for everybody to be gone; far above the peer timeout, because this machine may be busy
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(('127.0.0.1', 0))
+        return probe.getsockname()[1]
+
+
+class Job:
+    def __init__(self):
+        port = free_port()
+        self.port = port
+        env = dict(os.environ, TRIB_WORKERS=str(WORKERS), TRIB_SERVERS=str(SERVERS), TRIB_TOKEN='token of a test',
+                   TRIB_COORDINATOR='127.0.0.1:%d' % port, TRIB_LISTEN='127.0.0.1',
+                   TRIB_PEER_TIMEOUT=str(PEER_TIMEOUT), TRIB_LOG='error')
+        self.members = {}
+        for i in range(SERVERS):
+            self.start('server %d' % i, [BUILD + '/tributary', 'server'], env)
+        for i in range(WORKERS):
+            self.start('rank %d' % i, DIGITS, dict(env, TRIB_RANK=str(i)))
+
+    def start(self, name, command, env):
+        self.members[name] = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                              stderr=subprocess.STDOUT, text=True, errors='replace')
+
+    def wait_progress(self):
+        """Until rank 0 has printed its first epochs: the job is in the middle of its exchanges."""
+        for line in self.members['rank 0'].stdout:
+            if line.startswith('epoch'):
+                return
+        raise AssertionError('rank 0 ended before it began')
+
+    def ports(self):
+        """The ports on which the job listens."""
+        pids = {str(p.pid) for p in self.members.values()}
+        inodes = {}
+        for pid in pids:
+            for fd in os.listdir('/proc/%s/fd' % pid):
+                try:
+                    target = os.readlink('/proc/%s/fd/%s' % (pid, fd))
+                except OSError:
+                    continue
+                if target.startswith('socket:['):
+                    inodes[target[8:-1]] = pid
+        found = []
+        for line in open('/proc/net/tcp').read().splitlines()[1:]:
+            parts = line.split()
+            if parts[3] == '0A' and parts[9] in inodes:
+                found.append(int(parts[1].split(':')[1], 16))
+        return found
+
+    def finish(self, without=(), bound=BOUND):
+        """Exit status and output of everybody but `without`; who is still there after the bound is an error."""
+        deadline, result = time.monotonic() + bound, {}
+        for name, member in self.members.items():
+            if name in without:
+                continue
+            try:
+                output, _ = member.communicate(timeout=max(0.1, deadline - time.monotonic()))
+                result[name] = (member.returncode, output)
+            except subprocess.TimeoutExpired:
+                raise AssertionError('%s is still there %.0f s later' % (name, bound))
+        return result
+
+    def clean(self):
+        for member in self.members.values():
+            if member.poll() is None:
+                member.kill()
+            member.wait()
+            member.stdout.close()
+
+
+def lose(victim, number):
+    job = Job()
+    try:
+        job.wait_progress()
+        os.kill(job.members[victim].pid, number)
+        for name, (status, output) in job.finish(without=[victim]).items():
+            assert status != 0, '%s ended with status 0' % name
+            named = ':%d)' % job.members[victim].pid in output or (victim == 'rank 0' and 'coordinator' in output)
+            assert named, '%s does not name %s (pid %d): %s' % (name, victim, job.members[victim].pid, output[-400:])
+    finally:
+        job.clean()
+
+
+def attack(port, rng):
+    """One hostile connection: noise, a scan, a wrong version, a corrupt or oversized header, a cut-off frame."""
+    with socket.create_connection(('127.0.0.1', port), timeout=5) as peer:
+        kind = rng.randrange(6)
+        header = bytearray(b'TRIB\x01\x01\x00\x00' + bytes(56))
+        if kind == 0:
+            peer.sendall(rng.randbytes(rng.randrange(1, 4000)))
+        elif kind == 1:
+            pass
+        elif kind == 2:
+            header[4] = 99
+            peer.sendall(header)
+        elif kind == 3:
+            header[8:12] = b'\xff\xff\xff\xff'
+            peer.sendall(header)
+        elif kind == 4:
+            peer.sendall(header[:17])
+        else:
+            peer.sendall(b'GET / HTTP/1.1\r\nHost: x\r\n\r\n' * 9)
+
+
+def garbage():
+    job = Job()
+    try:
+        job.wait_progress()
+        rng, ports = random.Random(7), job.ports()
+        assert len(ports) >= SERVERS + 1, 'found no ports: %s' % ports
+        for _ in range(200):
+            try:
+                attack(rng.choice(ports), rng)
+            except OSError:
+                pass
+        for name, (status, output) in job.finish(bound=100).items():
+            assert status == 0, '%s ended with status %d: %s' % (name, status, output[-400:])
+        assert job.port
+    finally:
+        job.clean()
+
+
+def wrong_token():
+    port = free_port()
+    env = dict(os.environ, TRIB_WORKERS='2', TRIB_COORDINATOR='127.0.0.1:%d' % port, TRIB_JOIN_TIMEOUT='3')
+    first = subprocess.Popen(DIGITS, env=dict(env, TRIB_RANK='0', TRIB_TOKEN='a'), stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, text=True)
+    second = subprocess.run(DIGITS, env=dict(env, TRIB_RANK='1', TRIB_TOKEN='b'), stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True, timeout=30)
+    output, _ = first.communicate(timeout=30)
+    assert second.returncode != 0 and 'TRIB_TOKEN' in second.stdout, second.stdout
+    assert first.returncode != 0 and re.search('missing rank 1', output), output
+
+
+CASES = [('%s_%s' % (victim.replace(' ', '_'), name), lambda v=victim, n=number: lose(v, n))
+         for name, number in (('killed', signal.SIGKILL), ('stopped', signal.SIGSTOP))
+         for victim in ('rank 2', 'server 1', 'rank 0')] + [('garbage_on_ports', garbage), ('wrong_token', wrong_token)]
+
+
+def main():
+    failed = 0
+    for name, case in CASES:
+        try:
+            case()
+            print('ok ' + name, flush=True)
+        except (AssertionError, subprocess.TimeoutExpired) as problem:
+            failed += 1
+            print('not ok %s: %s' % (name, ' | '.join(str(problem).splitlines())), flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
