@@ -321,7 +321,10 @@ void trib_link_close(trib_link *link, bool flush, trib_status status, const char
         return;
     }
     if (flush && link->state == TRIB_LINK_READY && link->conn != NULL) {
-        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_BYE}, NULL, 0);
+        bool orderly = status == TRIB_OK || status == TRIB_CLOSED;
+        size_t length = orderly ? 0 : strnlen(reason, TRIB_ERROR_TEXT_SIZE);
+        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_BYE, .aux = orderly ? 0 : (uint32_t)status}, reason,
+                            length);
     }
     link->state = TRIB_LINK_CLOSING;
     link->end_status = status;
@@ -391,7 +394,9 @@ static trib_status transport_header(trib_conn *conn, const unsigned char header[
         status = trib_link_handshake_header(link, &frame, landing, &error);
     } else if (frame.type <= TRIB_FRAME_WELCOME) {
         status = trib_error_set(&error, TRIB_PROTOCOL, "%s frame after the handshake", trib_frame_name(frame.type));
-    } else if (frame.type != TRIB_FRAME_BYE) {
+    } else if (frame.type == TRIB_FRAME_BYE) {
+        landing->buffer = link->farewell_text;
+    } else {
         status = link->upcalls->header(link, &frame, landing, &error);
     }
     if (status == TRIB_OK) {
@@ -417,7 +422,9 @@ static void transport_received(trib_conn *conn, const unsigned char header[TRIB_
     if (link->state != TRIB_LINK_READY) {
         status = trib_link_handshake_received(link, &link->frame, payload, &error);
     } else if (link->frame.type == TRIB_FRAME_BYE) {
-        link->bye = true;
+        link->bye = link->frame.aux == 0;
+        link->farewell = link->frame.aux;
+        link->farewell_text[payload_size] = '\0';
     } else {
         status = link->upcalls->received(link, &link->frame, payload, false, &error);
         link->landed = NULL;
@@ -447,7 +454,8 @@ static void transport_closed(trib_conn *conn, trib_status status, const char *re
     conn->user = NULL;
     if (link->end_status == TRIB_OK && link->end_reason[0] == '\0') {
         link->end_status = link->bye ? TRIB_PEER_LEFT : status == TRIB_OK ? TRIB_PEER_LOST : status;
-        snprintf(link->end_reason, sizeof link->end_reason, "%s", link->bye ? "left" : reason);
+        const char *why = link->bye ? "left" : link->farewell != 0 ? link->farewell_text : reason;
+        snprintf(link->end_reason, sizeof link->end_reason, "%s", why);
     }
     bool was_handshake = link->state < TRIB_LINK_READY;
     link->state = TRIB_LINK_CLOSING;

@@ -58,6 +58,8 @@ struct trib_link {
     trib_purpose purpose;
     bool outgoing;
     bool bye;             /* the peer said it closes in good order */
+    uint32_t farewell;    /* ... or not: its status, and why */
+    char farewell_text[TRIB_ERROR_TEXT_SIZE + 1];
     uint32_t peer;        /* member id, TRIB_NO_MEMBER if not known */
     uint32_t peer_reactor;
     trib_handshake handshake;

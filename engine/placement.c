@@ -1,4 +1,8 @@
-/* placement.c - shares by bandwidth and dealing by bytes; see placement.h. Pure. */
+/*
+ * placement.c - shares by bandwidth and dealing by bytes; see placement.h. Pure.
+ *
+ * Only additions, products and quotients of doubles in a fixed order, so the same members give the same shares everywhere.
+ */
 #include "engine/placement.h"
 
 #include <stdlib.h>
@@ -7,76 +11,122 @@
 
 #define BISECTIONS 200
 
-/* Rates relative to the fastest worker's link; those that are not given count as that. */
-static double rate_of(const trib_place_member *member, double reference)
-{
-    return member->bandwidth == 0 ? 1.0 : (double)member->bandwidth / reference;
-}
+/* What the shares are worked out from. Times are in units of M / reference. */
+typedef struct place_job {
+    const trib_place_member *members;
+    uint32_t count, workers;
+    double reference; /* bits per second that count as 1 */
+} place_job;
 
+/* The fastest worker's link, or anybody's if no worker's is known; so links that are not known are like that. */
 static double reference_rate(const trib_place_member *members, uint32_t count)
 {
-    double best = 0;
+    uint64_t workers = 0, all = 0;
     for (uint32_t i = 0; i < count; i++) {
-        if (members[i].is_worker && (double)members[i].bandwidth > best) {
-            best = (double)members[i].bandwidth;
-        }
+        all = members[i].bandwidth > all ? members[i].bandwidth : all;
+        workers = members[i].is_worker && members[i].bandwidth > workers ? members[i].bandwidth : workers;
     }
-    return best > 0 ? best : 1.0;
+    return workers > 0 ? (double)workers : all > 0 ? (double)all : 1.0;
 }
 
-/* Bytes (in units of M) that a member can sum within time t (in units of M / reference rate). A worker sends its own pushes and
- * the sums of its share: M + (n-2) x <= B t. A server: n y <= C t. With two workers or fewer a share costs a worker nothing. */
-static double capacity(const trib_place_member *member, double rate, uint32_t workers, double t)
+static double rate_of(const place_job *job, const trib_place_member *member)
 {
-    if (!member->can_sum) {
-        return 0;
-    }
-    if (!member->is_worker) {
-        return rate * t / workers;
-    }
-    double spare = rate * t - 1.0;
-    if (spare < -1e-12) {
-        return 0;
-    }
-    return workers > 2 ? (spare > 0 ? spare / (workers - 2) : 0) : 1.0;
+    return member->bandwidth == 0 ? 1.0 : (double)member->bandwidth / job->reference;
 }
 
-static double total_capacity(const trib_place_member *members, uint32_t count, uint32_t workers, double reference,
-                             double t)
+/* Bytes, in units of M, that the servers can sum within time t: n y <= C t. */
+static double server_capacity(const place_job *job, const trib_place_member *member, double t)
+{
+    return member->can_sum && !member->is_worker ? rate_of(job, member) * t / job->workers : 0;
+}
+
+/* A worker sends its pushes but for its own share, and the sums of its share to the others: M + (n-2) x <= B t. */
+static double worker_capacity(const place_job *job, const trib_place_member *member, double t)
+{
+    if (!member->can_sum || !member->is_worker) {
+        return 0;
+    }
+    const double spare = rate_of(job, member) * t - 1.0;
+    return spare > 0 ? spare / (job->workers - 2) : 0;
+}
+
+static double total_capacity(const place_job *job, double t)
 {
     double total = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        total += capacity(&members[i], rate_of(&members[i], reference), workers, t);
+    for (uint32_t i = 0; i < job->count; i++) {
+        total += server_capacity(job, &job->members[i], t) + worker_capacity(job, &job->members[i], t);
     }
     return total;
 }
 
-/* The least time: never below what the slowest worker's own pushes take, and enough for all shares together. */
-static double least_time(const trib_place_member *members, uint32_t count, uint32_t workers, double reference)
+/* Never below what the slowest worker's own pushes take. */
+static double slowest_push(const place_job *job)
 {
-    double low = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        double own = 1.0 / rate_of(&members[i], reference);
-        if (members[i].is_worker && own > low) {
-            low = own;
-        }
+    double slowest = 0;
+    for (uint32_t i = 0; i < job->count; i++) {
+        const double own = 1.0 / rate_of(job, &job->members[i]);
+        slowest = job->members[i].is_worker && own > slowest ? own : slowest;
     }
-    if (total_capacity(members, count, workers, reference, low) >= 1.0) {
+    return slowest;
+}
+
+/* The least time in which all shares together are enough; capacity grows with time. */
+static double least_time(const place_job *job)
+{
+    double low = slowest_push(job);
+    if (total_capacity(job, low) >= 1.0) {
         return low;
     }
-    double high = low;
-    while (total_capacity(members, count, workers, reference, high) < 1.0) {
+    double high = low * 2;
+    while (total_capacity(job, high) < 1.0) {
         high *= 2;
     }
     for (int i = 0; i < BISECTIONS; i++) {
-        double middle = (low + high) / 2;
-        if (total_capacity(members, count, workers, reference, middle) < 1.0) {
-            low = middle;
-        } else {
-            high = middle;
-        }
+        const double middle = (low + high) / 2;
+        *(total_capacity(job, middle) < 1.0 ? &low : &high) = middle;
     }
     return high;
+}
+
+/* Three workers or more: everybody gets what it can do in the least time. */
+static double share_out_many(const place_job *job, trib_place_member *members)
+{
+    const double t = least_time(job), total = total_capacity(job, t);
+    for (uint32_t i = 0; i < job->count; i++) {
+        members[i].share = (server_capacity(job, &members[i], t) + worker_capacity(job, &members[i], t)) / total;
+    }
+    return t;
+}
+
+/*
+ * One or two workers: summing costs a worker nothing beyond its own pushes. Alone, it keeps all and sends none. Of two, each
+ * sends M whatever the shares are; then servers take what they can in that time, and the workers the rest, by link.
+ */
+static double share_out_few(const place_job *job, trib_place_member *members)
+{
+    double servers = 0, colocated = 0, at_once = 0;
+    const double push = slowest_push(job);
+    for (uint32_t i = 0; i < job->count; i++) {
+        servers += server_capacity(job, &members[i], 1.0);
+        colocated += members[i].is_worker && members[i].can_sum ? rate_of(job, &members[i]) : 0;
+    }
+    double t = push;
+    if (colocated > 0) {
+        at_once = job->workers == 1 ? 0 : servers * push;
+        at_once = at_once > 1.0 ? 1.0 : at_once;
+        t = job->workers == 1 ? 0 : push;
+    } else {
+        at_once = 1.0;
+        t = push * servers >= 1.0 ? push : 1.0 / servers;
+    }
+    for (uint32_t i = 0; i < job->count; i++) {
+        const trib_place_member *member = &members[i];
+        if (member->can_sum) {
+            members[i].share = member->is_worker ? (1.0 - at_once) * rate_of(job, member) / colocated
+                                                 : at_once * server_capacity(job, member, 1.0) / servers;
+        }
+    }
+    return t;
 }
 
 trib_status trib_place_shares(trib_place_member *members, uint32_t member_count, double *t_opt_factor_out)
@@ -90,37 +140,56 @@ trib_status trib_place_shares(trib_place_member *members, uint32_t member_count,
     if (workers == 0 || summing == 0) {
         return TRIB_INVALID;
     }
-    double reference = reference_rate(members, member_count);
-    double t = least_time(members, member_count, workers, reference);
-    double total = total_capacity(members, member_count, workers, reference, t);
-    for (uint32_t i = 0; i < member_count; i++) {
-        members[i].share = capacity(&members[i], rate_of(&members[i], reference), workers, t) / total;
-    }
-    *t_opt_factor_out = workers == 1 ? 0.0 : t;
+    const place_job job = {.members = members, .count = member_count, .workers = workers,
+                           .reference = reference_rate(members, member_count)};
+    *t_opt_factor_out = workers > 2 ? share_out_many(&job, members) : share_out_few(&job, members);
     return TRIB_OK;
 }
+
+/* ---- Dealing ---- */
+
+typedef struct dealt_member {
+    double share, dealt;
+    uint32_t reactor_count, reactor_first; /* in reactor_dealt */
+} dealt_member;
 
 struct trib_dealer {
     uint32_t count;
     double total;
-    struct {
-        double share, dealt;
-        uint32_t reactors;
-        double reactor_dealt[64];
-    } members[];
+    double *reactor_dealt;
+    dealt_member members[];
 };
 
 trib_status trib_dealer_create(const trib_place_member *members, uint32_t member_count, trib_dealer **out)
 {
+    uint64_t reactors = 0;
+    bool can_deal = false;
+    for (uint32_t i = 0; i < member_count; i++) {
+        if (members[i].reactors > UINT16_MAX) {
+            return TRIB_INVALID;
+        }
+        reactors += members[i].reactors > 0 ? members[i].reactors : 1;
+        can_deal = can_deal || (members[i].can_sum && members[i].share > 0);
+    }
+    if (!can_deal || member_count > UINT16_MAX) {
+        return TRIB_INVALID; /* an owner is two numbers of 16 bits */
+    }
     trib_dealer *dealer = calloc(1, sizeof *dealer + member_count * sizeof dealer->members[0]);
-    if (dealer == NULL) {
+    double *reactor_dealt = calloc(reactors, sizeof *reactor_dealt);
+    if (dealer == NULL || reactor_dealt == NULL) {
+        free(dealer);
+        free(reactor_dealt);
         return TRIB_NO_MEMORY;
     }
+    uint32_t first = 0;
     dealer->count = member_count;
+    dealer->reactor_dealt = reactor_dealt;
     for (uint32_t i = 0; i < member_count; i++) {
-        trib_assert(members[i].reactors <= 64);
-        dealer->members[i].share = members[i].can_sum ? members[i].share : 0;
-        dealer->members[i].reactors = members[i].reactors > 0 ? members[i].reactors : 1;
+        dealt_member *member = &dealer->members[i];
+        member->share = members[i].can_sum ? members[i].share : 0;
+        member->reactor_count = members[i].reactors > 0 ? members[i].reactors : 1;
+        member->reactor_first = first;
+        first += member->reactor_count;
     }
     *out = dealer;
     return TRIB_OK;
@@ -128,30 +197,40 @@ trib_status trib_dealer_create(const trib_place_member *members, uint32_t member
 
 void trib_dealer_destroy(trib_dealer *dealer)
 {
-    free(dealer);
+    if (dealer != NULL) {
+        free(dealer->reactor_dealt);
+        free(dealer);
+    }
 }
 
-trib_place_owner trib_dealer_next(trib_dealer *dealer, uint64_t bytes)
+static uint32_t furthest_below(const trib_dealer *dealer)
 {
-    double size = bytes == 0 ? 64.0 : (double)bytes;
-    dealer->total += size;
     uint32_t best = UINT32_MAX;
     double best_lack = 0;
     for (uint32_t i = 0; i < dealer->count; i++) {
-        double lack = dealer->members[i].share * dealer->total - dealer->members[i].dealt;
-        if (dealer->members[i].share > 0 && (best == UINT32_MAX || lack > best_lack)) {
+        const dealt_member *member = &dealer->members[i];
+        const double lack = member->share * dealer->total - member->dealt;
+        if (member->share > 0 && (best == UINT32_MAX || lack > best_lack)) {
             best = i;
             best_lack = lack;
         }
     }
     trib_assert(best != UINT32_MAX);
-    dealer->members[best].dealt += size;
+    return best;
+}
+
+trib_place_owner trib_dealer_next(trib_dealer *dealer, uint64_t bytes)
+{
+    const double size = bytes == 0 ? 64.0 : (double)bytes;
+    dealer->total += size;
+    const uint32_t best = furthest_below(dealer);
+    dealt_member *member = &dealer->members[best];
+    double *reactors = &dealer->reactor_dealt[member->reactor_first];
     uint32_t reactor = 0;
-    for (uint32_t i = 1; i < dealer->members[best].reactors; i++) {
-        if (dealer->members[best].reactor_dealt[i] < dealer->members[best].reactor_dealt[reactor]) {
-            reactor = i;
-        }
+    for (uint32_t i = 1; i < member->reactor_count; i++) {
+        reactor = reactors[i] < reactors[reactor] ? i : reactor;
     }
-    dealer->members[best].reactor_dealt[reactor] += size;
+    member->dealt += size;
+    reactors[reactor] += size;
     return (trib_place_owner){.member = (uint16_t)best, .reactor = (uint16_t)reactor};
 }

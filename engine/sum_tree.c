@@ -1,269 +1,252 @@
-/* sum_tree.c - sums a chunk along the tree (sum_tree.h) or on arrival, and hands it out. */
+/*
+ * sum_tree.c - sums a chunk along the tree (sum_tree.h) or on arrival, and hands the sum out. Nothing here can fail.
+ *
+ * Handing out is an upcall, from which anything may come back in: a reference at once, a refusal of the round. The caller
+ * holds the round (holds), and what is handed out has a reference of its own, until the last receiver has been served.
+ */
 #include "engine/sum_tree.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-/* Wide accumulators take up to four times the bytes on the wire (int8 averaged in int32). */
-#define WIDEST 4u
-
-/* ---- Blocks ---- */
-
-static size_t block_size(const trib_summation *self)
-{
-    return (size_t)self->config.chunk_bytes * WIDEST;
-}
-
-sum_block *trib_sum_block_take(trib_summation *self)
-{
-    sum_block *block = self->free_blocks;
-    if (block != NULL) {
-        self->free_blocks = block->next;
-        return block;
-    }
-    block = calloc(1, sizeof *block);
-    void *data = block == NULL ? NULL : self->config.buffer_alloc(self->config.user, block_size(self));
-    if (data == NULL) {
-        free(block);
-        return NULL;
-    }
-    block->data = data;
-    block->all_next = self->all_blocks;
-    self->all_blocks = block;
-    HASH_ADD_PTR(self->blocks_by_data, data, block);
-    return block;
-}
-
-/* Last in, first out: the block that is hot in the cache is used next. */
-void trib_sum_block_give(trib_summation *self, sum_block *block)
-{
-    trib_assert(block->landing == NULL);
-    block->next = self->free_blocks;
-    self->free_blocks = block;
-}
-
-sum_block *trib_sum_block_of(trib_summation *self, const void *data)
-{
-    sum_block *block = NULL;
-    HASH_FIND_PTR(self->blocks_by_data, &data, block);
-    trib_assert(block != NULL);
-    return block;
-}
-
-void trib_sum_blocks_free(trib_summation *self)
-{
-    HASH_CLEAR(hh, self->blocks_by_data);
-    while (self->all_blocks != NULL) {
-        sum_block *block = self->all_blocks;
-        self->all_blocks = block->all_next;
-        self->config.buffer_free(self->config.user, block->data, block_size(self));
-        free(block);
-    }
-    while (self->free_outs != NULL) {
-        sum_out *out = self->free_outs;
-        self->free_outs = out->next;
-        free(out);
-    }
-}
 
 /* ---- Handing out ---- */
 
-static sum_out *make_out(trib_summation *self, sum_round *round, sum_block *block, uint32_t size)
-{
-    sum_out *out = self->free_outs;
-    if (out != NULL) {
-        self->free_outs = out->next;
-    } else {
-        out = calloc(1, sizeof *out);
-        if (out == NULL) {
-            abort(); /* 64 bytes: the process is beyond help, and a lost sum would hang every worker */
-        }
-    }
-    *out = (sum_out){.block = block};
-    out->buffer.data = size > 0 && block != NULL ? block->data : NULL;
-    out->buffer.size = block != NULL ? size : 0;
-    out->buffer.slot = round;
-    return out;
-}
-
-static void out_unref(trib_summation *self, sum_out *out)
-{
-    trib_assert(out->buffer.references > 0);
-    if (--out->buffer.references == 0) {
-        if (out->block != NULL) {
-            trib_sum_block_give(self, out->block);
-        }
-        out->next = self->free_outs;
-        self->free_outs = out;
-    }
-}
-
 void trib_sum_buffer_unref(trib_summation *self, trib_sum_buffer *sum)
 {
-    out_unref(self, (sum_out *)sum);
+    sum_chunk *chunk = sum->slot;
+    trib_assert(sum == &chunk->sum || sum == &chunk->nothing);
+    trib_assert(sum->references > 0);
+    if (--sum->references == 0 && sum == &chunk->sum) {
+        sum_block *result = chunk->result;
+        chunk->result = NULL;
+        trib_sum_block_give(self, result);
+    }
 }
 
-static void hand_to(trib_summation *self, sum_round *round, sum_out *out, const trib_contribution *what,
-                    uint32_t receiver)
+/* What is given out, and held by one reference of ours. */
+static void begin_handing(sum_chunk *chunk, trib_sum_buffer *sum, sum_block *block)
 {
-    trib_contribution chunk = round->what;
-    chunk.chunk = what->chunk;
-    chunk.size = what->size;
-    chunk.contributor = receiver;
-    out->buffer.references++;
+    trib_assert(sum->references == 0);
+    const bool carries = block != NULL && chunk->size > 0;
+    *sum = (trib_sum_buffer){.data = carries ? block->data : NULL, .size = carries ? chunk->size : 0,
+                             .references = 1, .slot = chunk};
+    if (sum == &chunk->sum) {
+        trib_assert(chunk->result == NULL);
+        chunk->result = block;
+    }
+}
+
+static void hand_to(trib_summation *self, sum_chunk *chunk, trib_sum_buffer *sum, uint32_t receiver)
+{
+    sum_round *round = chunk->round;
+    trib_contribution what = round->what;
+    what.chunk = (uint32_t)(chunk - round->chunks);
+    what.size = chunk->size;
+    what.contributor = receiver;
+    sum->references++;
     round->references++;
-    self->bytes_out += out->buffer.size;
-    self->config.sum_ready(self->config.user, receiver, &chunk, &out->buffer);
+    self->bytes_out += sum->size;
+    self->config.sum_ready(self->config.user, receiver, &what, sum);
 }
 
 /* ---- Adding ---- */
 
-static void combine(trib_summation *self, const trib_contribution *what, sum_node *left, sum_node *right)
+uint8_t trib_sum_acc_width(const trib_contribution *what)
 {
-    size_t count = what->size / trib_dtype_size(what->dtype);
-    sum_block *target = left->block, *spare = NULL;
-    if (!trib_acc_is_wire(what->dtype, what->reduce) && left->form == TRIB_FORM_WIRE) {
-        /* Wire elements are narrower than sums: the sum needs a place of its own, or the right operand's if that is a sum. */
-        spare = right->form == TRIB_FORM_ACC ? right->block : trib_sum_block_take(self);
-        if (spare == NULL) {
-            abort(); /* see make_out */
-        }
-        target = spare;
+    size_t times = trib_acc_size(what->dtype, what->reduce) / trib_dtype_size(what->dtype);
+    uint8_t width = 0;
+    while ((size_t)1 << width < times) {
+        width++;
     }
-    trib_kernel_combine(self->config.kernels, what->dtype, what->reduce, target->data, left->block->data,
-                        (trib_form)left->form, right->block->data, (trib_form)right->form, count);
-    trib_charge(self->config.reactor, TRIB_COST_SUM, what->size);
-    if (target != left->block) {
-        trib_sum_block_give(self, left->block);
-    }
-    if (target != right->block) {
-        trib_sum_block_give(self, right->block);
-    }
-    left->block = target;
-    left->form = TRIB_FORM_ACC;
-    *right = (sum_node){.block = NULL};
+    trib_assert(width < TRIB_SUM_WIDTHS);
+    return width;
 }
 
-static void add_by_rank(trib_summation *self, sum_round *round, const trib_contribution *what, sum_node *nodes)
+const sum_node *trib_sum_partner(const trib_summation *self, const sum_chunk *chunk, uint32_t rank)
 {
-    uint32_t n = self->config.contributor_count;
-    uint32_t index = what->contributor; /* of the node at its level */
+    if (chunk->tree == NULL) {
+        return NULL;
+    }
+    const sum_node *nodes = chunk->tree->nodes;
+    if (self->config.order != TRIB_ORDER_RANK) {
+        return nodes[0].data != NULL ? &nodes[0] : NULL;
+    }
+    const uint32_t n = self->config.contributor_count;
+    for (uint32_t level = 0; (UINT32_C(1) << level) < n; level++, rank >>= 1) {
+        const uint32_t sibling = (rank ^ 1) << level;
+        if (sibling < n) {
+            return nodes[sibling].data != NULL && nodes[sibling].level == level ? &nodes[sibling] : NULL;
+        }
+    }
+    return NULL;
+}
+
+/* An operand's own block, if accumulators can be written over it. */
+static sum_block *reusable(const sum_node *node, bool acc_is_wire)
+{
+    return acc_is_wire || node->form == TRIB_FORM_ACC ? node->block : NULL;
+}
+
+/* *left becomes the combination of both, and *right is empty. */
+static void combine(trib_summation *self, const sum_chunk *chunk, sum_node *left, sum_node *right, sum_block **spare)
+{
+    const trib_contribution *what = &chunk->round->what;
+    const bool acc_is_wire = trib_acc_is_wire(what->dtype, what->reduce);
+    sum_block *target = reusable(left, acc_is_wire);
+    if (target == NULL) {
+        target = reusable(right, acc_is_wire);
+    }
+    if (target == NULL) {
+        target = *spare;
+        *spare = NULL;
+    }
+    trib_assert(target != NULL);
+    trib_kernel_combine(self->config.kernels, what->dtype, what->reduce, target->data, left->data,
+                        (trib_form)left->form, right->data, (trib_form)right->form,
+                        chunk->size / trib_dtype_size(what->dtype));
+    trib_charge(self->config.reactor, TRIB_COST_SUM, chunk->size);
+    if (left->block != target) {
+        trib_sum_block_give(self, left->block);
+    }
+    if (right->block != target) {
+        trib_sum_block_give(self, right->block);
+    }
+    *left = (sum_node){.data = target->data, .block = target, .level = left->level, .form = TRIB_FORM_ACC};
+    *right = (sum_node){.data = NULL};
+}
+
+static void add_by_rank(trib_summation *self, sum_chunk *chunk, uint32_t rank, sum_node payload, sum_block **spare)
+{
+    sum_node *nodes = chunk->tree->nodes;
+    const uint32_t n = self->config.contributor_count;
+    trib_assert(nodes[rank].data == NULL);
+    nodes[rank] = payload;
+    uint32_t index = rank; /* of the node at its level */
     for (uint32_t level = 0; (UINT32_C(1) << level) < n; level++, index >>= 1) {
         uint32_t mine = index << level, sibling = (index ^ 1) << level;
         if (sibling < n) {
-            if (nodes[sibling].block == NULL || nodes[sibling].level != level) {
+            if (nodes[sibling].data == NULL || nodes[sibling].level != level) {
+                trib_assert(nodes[mine].block != NULL);
                 return; /* its turn comes when the sibling does */
             }
-            uint32_t low = mine < sibling ? mine : sibling, high = mine < sibling ? sibling : mine;
-            combine(self, &round->what, &nodes[low], &nodes[high]);
+            const uint32_t low = mine < sibling ? mine : sibling, high = mine < sibling ? sibling : mine;
+            combine(self, chunk, &nodes[low], &nodes[high], spare);
             mine = low;
         }
         nodes[mine].level = (uint8_t)(level + 1);
     }
 }
 
-static void add_on_arrival(trib_summation *self, const trib_contribution *what, sum_node *nodes)
+static void add_on_arrival(trib_summation *self, sum_chunk *chunk, sum_node payload, sum_block **spare)
 {
-    if (what->contributor != 0 && nodes[0].block == NULL) {
-        nodes[0] = nodes[what->contributor];
-        nodes[what->contributor].block = NULL;
-    } else if (what->contributor != 0) {
-        combine(self, what, &nodes[0], &nodes[what->contributor]);
+    sum_node *sum = &chunk->tree->nodes[0];
+    if (sum->data != NULL) {
+        combine(self, chunk, sum, &payload, spare);
+    } else {
+        trib_assert(payload.block != NULL);
+        *sum = payload;
     }
 }
 
-static void finish_chunk(trib_summation *self, sum_round *round, const trib_contribution *what, sum_node *root)
+/* Everybody's contribution is in the tree's root. */
+static sum_block *finish(trib_summation *self, sum_chunk *chunk)
 {
-    uint32_t n = self->config.contributor_count;
-    sum_block *block = root->block;
-    *root = (sum_node){.block = NULL, .form = root->form};
-    if (what->size > 0) {
-        trib_kernel_finish(self->config.kernels, what->dtype, what->reduce, block->data, block->data,
-                           (trib_form)root->form, what->size / trib_dtype_size(what->dtype), n);
+    if (chunk->size == 0) {
+        return NULL;
     }
-    sum_out *out = make_out(self, round, block, what->size);
-    out->buffer.references++; /* ours, until all have theirs */
-    for (uint32_t i = 0; i < n; i++) {
-        hand_to(self, round, out, what, i);
-    }
-    out_unref(self, out);
+    const trib_contribution *what = &chunk->round->what;
+    const sum_node root = chunk->tree->nodes[0];
+    trib_assert(root.block != NULL);
+    trib_kernel_finish(self->config.kernels, what->dtype, what->reduce, root.block->data, root.data,
+                       (trib_form)root.form, chunk->size / trib_dtype_size(what->dtype),
+                       self->config.contributor_count);
+    chunk->tree->nodes[0] = (sum_node){.data = NULL};
+    trib_sum_tree_give(self, chunk->tree);
+    chunk->tree = NULL;
+    return root.block;
 }
 
-static void add_to_sum(trib_summation *self, sum_round *round, const trib_contribution *what, sum_block *block)
+static void add_to_sum(trib_summation *self, sum_chunk *chunk, uint32_t rank, sum_node payload, sum_block *spare)
 {
-    uint32_t n = self->config.contributor_count;
-    sum_node *nodes = &round->nodes[(size_t)what->chunk * n];
-    bool last = round->chunks[what->chunk].arrived == n;
-    if (block != NULL) {
-        trib_contribution sized = round->what;
-        sized.size = what->size;
-        sized.contributor = what->contributor;
-        round->what.size = what->size; /* combine works on this chunk's size */
+    if (payload.data != NULL) {
+        trib_assert(chunk->tree != NULL);
         if (self->config.order == TRIB_ORDER_RANK) {
-            nodes[what->contributor] = (sum_node){.block = block, .form = TRIB_FORM_WIRE};
-            add_by_rank(self, round, what, nodes);
-        } else if (what->contributor == 0 && nodes[0].block != NULL) {
-            sum_node first = {.block = block, .form = TRIB_FORM_WIRE};
-            combine(self, &sized, &nodes[0], &first);
+            add_by_rank(self, chunk, rank, payload, &spare);
         } else {
-            nodes[what->contributor] = (sum_node){.block = block, .form = TRIB_FORM_WIRE};
-            add_on_arrival(self, &sized, nodes);
+            add_on_arrival(self, chunk, payload, &spare);
         }
     }
-    if (last) {
-        finish_chunk(self, round, what, &nodes[0]);
+    trib_sum_block_give(self, spare);
+    if (chunk->arrived < self->config.contributor_count) {
+        return;
+    }
+    begin_handing(chunk, &chunk->sum, finish(self, chunk));
+    for (uint32_t i = 0; i < self->config.contributor_count; i++) {
+        hand_to(self, chunk, &chunk->sum, i);
+    }
+    trib_sum_buffer_unref(self, &chunk->sum);
+}
+
+static void close_broadcast(trib_summation *self, sum_chunk *chunk)
+{
+    if (chunk->is_open) {
+        chunk->is_open = false;
+        trib_sum_buffer_unref(self, &chunk->sum);
     }
 }
 
-/* The root's payload goes to those who have asked as soon as it is there; the root learns that all have asked. */
-static void add_to_broadcast(trib_summation *self, sum_round *round, const trib_contribution *what, sum_block *block)
+static bool has_asked(const trib_summation *self, const sum_chunk *chunk, uint32_t rank)
 {
-    uint32_t n = self->config.contributor_count;
-    sum_chunk *chunk = &round->chunks[what->chunk];
-    const unsigned char *arrived = &round->arrived[(size_t)what->chunk * n];
-    if (what->contributor == what->root) {
-        chunk->result = make_out(self, round, block, what->size);
-        chunk->result->buffer.references++;
-        for (uint32_t i = 0; i < n; i++) {
-            if (i != what->root && arrived[i]) {
-                hand_to(self, round, chunk->result, what, i);
+    const sum_round *round = chunk->round;
+    const size_t bit = (size_t)(chunk - round->chunks) * self->config.contributor_count + rank;
+    return (round->arrived[bit / 64] >> bit % 64 & 1) != 0;
+}
+
+/* The root's payload goes to those who have asked as soon as it is there; the root learns when all have asked. */
+static void add_to_broadcast(trib_summation *self, sum_chunk *chunk, uint32_t rank, sum_block *block)
+{
+    const sum_round *round = chunk->round;
+    const uint32_t n = self->config.contributor_count, root = round->what.root;
+    if (rank == root) {
+        begin_handing(chunk, &chunk->sum, block);
+        chunk->is_open = true;
+        for (uint32_t i = 0; i < n && chunk->is_open; i++) {
+            chunk->served = i + 1; /* who asks from inside the upcall is served here or there, never twice */
+            if (i != root && has_asked(self, chunk, i)) {
+                hand_to(self, chunk, &chunk->sum, i);
             }
         }
-    } else if (chunk->result != NULL) {
-        hand_to(self, round, chunk->result, what, what->contributor);
+    } else {
+        trib_assert(block == NULL);
+        if (chunk->is_open && rank < chunk->served) {
+            hand_to(self, chunk, &chunk->sum, rank);
+        }
     }
-    if (chunk->arrived == n) {
-        sum_out *nothing = make_out(self, round, NULL, 0);
-        hand_to(self, round, nothing, what, what->root);
-        sum_out *result = chunk->result;
-        chunk->result = NULL;
-        out_unref(self, result);
+    if (chunk->arrived == n && chunk->is_open && chunk->served == n) {
+        begin_handing(chunk, &chunk->nothing, NULL);
+        hand_to(self, chunk, &chunk->nothing, root);
+        trib_sum_buffer_unref(self, &chunk->nothing);
+        close_broadcast(self, chunk);
     }
 }
 
-void trib_sum_chunk_add(trib_summation *self, sum_round *round, const trib_contribution *what, sum_block *block)
+void trib_sum_chunk_add(trib_summation *self, sum_round *round, const trib_contribution *what, sum_node payload,
+                        sum_block *spare)
 {
-    if (what->exchange == TRIB_EXCHANGE_BROADCAST) {
-        add_to_broadcast(self, round, what, block);
+    trib_assert(round->holds > 0);
+    trib_assert(round->refused == TRIB_OK);
+    sum_chunk *chunk = &round->chunks[what->chunk];
+    if (round->what.exchange == TRIB_EXCHANGE_BROADCAST) {
+        trib_assert(spare == NULL && (payload.data == NULL || payload.block != NULL));
+        add_to_broadcast(self, chunk, what->contributor, payload.block);
     } else {
-        add_to_sum(self, round, what, block);
+        add_to_sum(self, chunk, what->contributor, payload, spare);
     }
 }
 
 void trib_sum_round_clear(trib_summation *self, sum_round *round)
 {
-    uint32_t n = self->config.contributor_count;
-    for (uint32_t chunk = 0; chunk < round->what.chunk_count && chunk < round->capacity; chunk++) {
-        for (uint32_t i = 0; i < n; i++) {
-            sum_node *node = &round->nodes[(size_t)chunk * n + i];
-            if (node->block != NULL) {
-                trib_sum_block_give(self, node->block);
-                node->block = NULL;
-            }
-        }
-        if (round->chunks[chunk].result != NULL) {
-            out_unref(self, round->chunks[chunk].result);
-            round->chunks[chunk].result = NULL;
-        }
+    for (uint32_t i = 0; i < round->chunk_count; i++) {
+        sum_chunk *chunk = &round->chunks[i];
+        trib_sum_tree_give(self, chunk->tree);
+        chunk->tree = NULL;
+        close_broadcast(self, chunk);
     }
 }

@@ -1,87 +1,157 @@
 /*
- * sum_tree.h - inside of the summation: rounds, chunks, blocks of memory, and the tree along which a chunk is summed.
+ * sum_tree.h - inside of the summation: its memory (sum_memory.c), the tree along which a chunk is summed (sum_tree.c),
+ * how rounds end and are refused (sum_round.c), and who contributes to them when (summation.c).
  *
- * RANK order: a balanced binary tree over ranks. Level 0 holds the contributions; node i of level l combines nodes 2i and 2i + 1 of
- * level l - 1, left operand the lower ranks; a node without a right sibling moves up as it is. A node is combined as soon as
- * both are there, so the bits depend on the number of contributors and the values alone, and little has to wait.
- * A subtree's result is kept at the index of its lowest rank, with its level.
+ * RANK order: a balanced binary tree over ranks. Level 0 holds the contributions; node i of level l combines nodes 2i and
+ * 2i + 1 of level l - 1, left operand the lower ranks; a node without a right sibling moves up as it is. A node is combined
+ * as soon as both are there, so the bits depend on the number of contributors and the values alone, and little has to
+ * wait. A subtree's result is kept at the index of its lowest rank, with its level.
+ *
+ * Invariants
+ * - Whatever a payload may need is taken when it announces itself, the only place that can say TRIB_AGAIN. So nothing fails
+ *   between a payload's arrival and its sum's departure.
+ * - A wide block is needed only where two operands in wire form meet; the later of the two brings it along (spare).
+ * - A round stays where it is while anything points to it: landings, references of sums, or a function in an upcall (holds).
+ * - Blocks, trees and rounds come from last-in-first-out lists that grow to what the job needs and stay.
  */
 #ifndef TRIB_ENGINE_SUM_TREE_H
 #define TRIB_ENGINE_SUM_TREE_H
 
-#include <uthash.h>
-
 #include "engine/assert.h"
 #include "engine/summation.h"
 
-/* Memory for one chunk in either form. All blocks of a summation have one size, so any fits anywhere. */
+#define TRIB_SUM_WIDTHS 3u         /* blocks of 1, 2 and 4 times chunk_bytes: an accumulator is at most 4 times as wide */
+#define TRIB_SUM_ROUND_CLASSES 17u /* rounds with room for 2^0 .. 2^16 chunks */
+#define TRIB_SUM_CHUNKS_MAX (1u << (TRIB_SUM_ROUND_CLASSES - 1))
+
+typedef struct sum_round sum_round;
+
+/* Memory for one chunk. */
 typedef struct sum_block {
     struct sum_block *next; /* free list */
-    void *data;
-    struct sum_round *landing; /* payload is landing here for that round */
     struct sum_block *all_next;
-    UT_hash_handle hh; /* by data */
+    void *data;
+    sum_round *landing;      /* a payload is landing here for that round; NULL: for nobody, it will be swallowed */
+    struct sum_block *spare; /* kept for the combination that the landing payload may cause, or NULL */
+    uint8_t width;           /* log2 of its size in chunk_bytes */
+    bool is_landing;
+    bool is_free;
 } sum_block;
 
 typedef struct sum_node {
-    sum_block *block; /* NULL: not there yet */
+    const void *data; /* NULL: not there yet */
+    sum_block *block; /* that data lies in; NULL: lent for the time of the call */
     uint8_t level;
     uint8_t form; /* trib_form */
 } sum_node;
 
-/* What is handed out as trib_sum_buffer. */
-typedef struct sum_out {
-    trib_sum_buffer buffer; /* first */
-    sum_block *block;
-    struct sum_out *next;
-} sum_out;
+/* By rank; in arrival order there is one node, the accumulator. */
+typedef struct sum_tree {
+    struct sum_tree *next;
+    sum_node nodes[];
+} sum_tree;
 
 typedef struct sum_chunk {
+    sum_round *round;
+    sum_tree *tree;          /* while payloads are being summed */
+    sum_block *result;       /* until the last reference of sum is back */
+    trib_sum_buffer sum;     /* what is handed out of result */
+    trib_sum_buffer nothing; /* broadcast: tells the root that all have asked */
     uint32_t size, arrived;
-    bool has_size;
-    sum_out *result; /* broadcast: the root's payload, while receivers may still ask */
+    uint32_t first;  /* the rank that said size */
+    uint32_t served; /* broadcast: ranks below this get the root's payload when they ask, or have it */
+    bool is_sized;   /* size and first are known */
+    bool is_open;    /* broadcast: the root's payload is there, and we hold a reference for those who have yet to ask */
 } sum_chunk;
 
-typedef struct sum_round {
-    struct sum_round *next;
-    struct sum_key *key;
-    trib_contribution what; /* of the first contribution */
-    trib_status refused;    /* TRIB_OK: not */
-    char text[TRIB_ERROR_TEXT_SIZE];
-    uint32_t capacity; /* chunks */
-    uint32_t told_count, landings, references, chunks_done;
+typedef struct sum_key {
+    uint32_t finished; /* the last round that is over */
+    /* Of the rounds that are over, these in a row were refused: what was still on its way to them is swallowed. 0: none. */
+    uint32_t refused_first, refused_last;
+    uint32_t live_count;
+    uint32_t open_count; /* live rounds that are neither refused nor complete */
+    sum_round *live;     /* newest first, without gaps in between except for rounds that are over */
+} sum_key;
+
+struct sum_round {
+    sum_round *next;             /* of its key, or in the free list */
+    sum_round *older, *younger;  /* among all live rounds */
+    sum_key *key;
+    trib_contribution what;      /* of the first contribution */
+    trib_status refused;         /* TRIB_OK: not */
+    uint32_t class_index;
+    uint32_t chunk_count;        /* records below that are in use */
+    uint32_t chunks_done, told_count, landings, references, holds;
     int64_t began_ns;
     sum_chunk *chunks;
-    sum_node *nodes;        /* [chunk][rank] */
-    unsigned char *arrived; /* [chunk][rank] */
-    unsigned char *told;    /* [rank] */
-} sum_round;
+    uint32_t *counts;            /* [rank]: chunks contributed */
+    uint64_t *arrived;           /* bit chunk * n + rank */
+    unsigned char *told;         /* [rank]: of the refusal */
+    char text[TRIB_ERROR_TEXT_SIZE];
+};
 
-typedef struct sum_key {
-    uint64_t id;
-    uint32_t finished; /* all rounds up to this are over */
-    uint32_t refused;  /* the last of them that was refused: stragglers to it are swallowed */
-    sum_round *live;
-    UT_hash_handle hh;
-} sum_key;
+/* Open addressing from a number to what it stands for. Nothing is ever taken out. */
+typedef struct sum_table {
+    struct sum_slot {
+        uint64_t id;
+        void *value; /* NULL: free slot */
+    } *slots;
+    uint32_t capacity, count; /* capacity: 0 or a power of two */
+} sum_table;
 
 struct trib_summation {
     trib_summation_config config;
-    sum_key *keys;
-    sum_round *free_rounds;
-    sum_block *free_blocks, *all_blocks, *blocks_by_data;
-    sum_out *free_outs;
+    void *(*memory_alloc)(size_t size); /* zeroed; a test puts its own here */
+    uint64_t allocations;               /* calls of memory_alloc and buffer_alloc */
+    sum_table keys, blocks;
+    sum_round *oldest, *youngest;
+    sum_round *free_rounds[TRIB_SUM_ROUND_CLASSES];
+    sum_block *free_blocks[TRIB_SUM_WIDTHS], *all_blocks;
+    sum_tree *free_trees;
     uint32_t live_rounds;
+    uint32_t blocks_out; /* not in a free list */
     uint64_t bytes_in, bytes_out;
 };
 
-sum_block *trib_sum_block_take(trib_summation *self); /* NULL: out of memory */
-void trib_sum_block_give(trib_summation *self, sum_block *block);
-sum_block *trib_sum_block_of(trib_summation *self, const void *data);
-void trib_sum_blocks_free(trib_summation *self);
+/* ---- sum_memory.c: all of these answer NULL when out of memory ---- */
 
-/* A contribution takes its place in the tree; what can be combined is, and a finished sum is handed out. */
-void trib_sum_chunk_add(trib_summation *self, sum_round *round, const trib_contribution *what, sum_block *block);
+sum_key *trib_sum_key_find(const trib_summation *self, const trib_contribution *what); /* NULL: never seen */
+sum_key *trib_sum_key_make(trib_summation *self, const trib_contribution *what);
+sum_block *trib_sum_block_take(trib_summation *self, uint8_t width);
+void trib_sum_block_give(trib_summation *self, sum_block *block); /* with its spare; NULL is fine */
+sum_block *trib_sum_block_of(const trib_summation *self, const void *data);
+sum_tree *trib_sum_tree_take(trib_summation *self);
+void trib_sum_tree_give(trib_summation *self, sum_tree *tree); /* with what its nodes hold; NULL is fine */
+/* Empty, with chunk_count records, and the youngest of the live rounds. */
+sum_round *trib_sum_round_take(trib_summation *self, uint32_t chunk_count);
+void trib_sum_round_give(trib_summation *self, sum_round *round);
+void trib_sum_memory_free(trib_summation *self);
+/* Counts blocks and live rounds again: for trib_assert_slow. */
+bool trib_sum_memory_adds_up(const trib_summation *self);
+
+/* ---- sum_round.c ---- */
+
+sum_round *trib_sum_round_find(const sum_key *key, uint32_t round); /* among the live ones; NULL if it is none */
+uint32_t trib_sum_round_newest(const sum_key *key);                 /* live or over; 0: none yet */
+/* Gives the round back if it is over. Every change that can be the last one is followed by this. */
+void trib_sum_round_try_end(trib_summation *self, sum_round *round);
+/* Refuses the round to all who have shown up, unless it is refused already. trib_sum_round_try_end shall follow. */
+void trib_sum_round_refuse(trib_summation *self, sum_round *round, trib_status status, const char *text);
+/* Tells the contributor of the refusal, at most once. */
+void trib_sum_round_tell(trib_summation *self, sum_round *round, uint32_t contributor);
+/* Refuses the round if this contribution contradicts what is known of it; otherwise takes over what is new. */
+void trib_sum_round_check(trib_summation *self, sum_round *round, const trib_contribution *what);
+
+/* ---- sum_tree.c ---- */
+
+/* log2 of how much wider an accumulator of that sum is than what travels. */
+uint8_t trib_sum_acc_width(const trib_contribution *what);
+/* The operand that this contribution would be combined with right away, or NULL. */
+const sum_node *trib_sum_partner(const trib_summation *self, const sum_chunk *chunk, uint32_t rank);
+/* A payload takes its place in the chunk, what can be combined is, and a finished sum is handed out. Takes payload->block and
+ * spare over. payload->data is NULL if no payload travels; lent data (no block) needs a partner. */
+void trib_sum_chunk_add(trib_summation *self, sum_round *round, const trib_contribution *what, sum_node payload,
+                        sum_block *spare);
 /* Gives back what the round holds and has not handed out. */
 void trib_sum_round_clear(trib_summation *self, sum_round *round);
 void trib_sum_buffer_unref(trib_summation *self, trib_sum_buffer *sum);

@@ -1,8 +1,10 @@
 /*
- * summation.c - keys, rounds and who has contributed; the arithmetic along the tree is in sum_tree.c.
+ * summation.c - keys, rounds and who has contributed to them. The arithmetic along the tree is in sum_tree.c, the memory in
+ * sum_memory.c; sum_tree.h has the invariants of all three.
  *
- * A key is remembered by its last finished round and at most two live rounds. Rounds, chunk records and buffers come from free
- * lists that grow to what the job needs and stay, so the steady state allocates nothing.
+ * A round ends when everybody has been handed every chunk's sum, or has been told of the refusal, and nothing of it is on its
+ * way any more. Refused rounds may pile up behind one contributor that is late, because the others go on to their next
+ * rounds; they hold no payloads. Of the rounds that do, two may be open at once.
  */
 #include "engine/summation.h"
 
@@ -12,275 +14,204 @@
 
 #include "engine/sum_tree.h"
 
-#define CHUNKS_MAX 65536u
+#define OPEN_ROUNDS_MAX 2u
+#define LIVE_ROUNDS_MAX (1u << 17) /* above all the operations that a worker can have queued up and cancelled */
 
-/* ---- Keys ---- */
+/* ---- Checking ---- */
 
-static uint64_t key_of(const trib_contribution *what)
+static bool carries_payload(const trib_contribution *what)
 {
-    return (uint64_t)what->tensor << 32 | what->partition;
+    return what->size > 0 && (what->exchange == TRIB_EXCHANGE_PUSH_PULL || what->contributor == what->root);
 }
 
-static sum_key *find_key(trib_summation *self, const trib_contribution *what)
+static trib_status check_bounds(const trib_summation *self, const trib_contribution *what, bool with_payload,
+                                trib_error *error)
 {
-    uint64_t id = key_of(what);
-    sum_key *key = NULL;
-    HASH_FIND(hh, self->keys, &id, sizeof id, key);
-    if (key == NULL) {
-        key = calloc(1, sizeof *key);
-        if (key != NULL) {
-            key->id = id;
-            HASH_ADD(hh, self->keys, id, sizeof key->id, key);
-        }
+    const uint32_t n = self->config.contributor_count;
+    if (what->contributor >= n || what->root >= n || what->round == 0 || what->chunk_count == 0 ||
+        what->chunk_count > TRIB_SUM_CHUNKS_MAX || what->chunk >= what->chunk_count ||
+        what->size > self->config.chunk_bytes) {
+        return trib_error_set(error, TRIB_PROTOCOL,
+                              "impossible contribution: rank %u of %u, round %u, chunk %u of %u, %u bytes of at most %u, "
+                              "root %u", what->contributor, n, what->round, what->chunk, what->chunk_count, what->size,
+                              self->config.chunk_bytes, what->root);
     }
-    return key;
-}
-
-static sum_round *live_round(const sum_key *key, uint32_t round)
-{
-    for (sum_round *at = key->live; at != NULL; at = at->next) {
-        if (at->what.round == round) {
-            return at;
-        }
+    const size_t element = trib_dtype_size(what->dtype);
+    if (element == 0 || what->size % element != 0 || (unsigned)what->reduce >= TRIB_REDUCE_COUNT ||
+        (unsigned)what->exchange > TRIB_EXCHANGE_BROADCAST) {
+        return trib_error_set(error, TRIB_PROTOCOL,
+                              "impossible contribution of rank %u: %u bytes of type %d, reduce %d, exchange %d", what->contributor, what->size, (int)what->dtype, (int)what->reduce, (int)what->exchange);
     }
-    return NULL;
-}
-
-static void free_round(sum_round *round)
-{
-    free(round->chunks);
-    free(round->nodes);
-    free(round->arrived);
-    free(round->told);
-    free(round);
-}
-
-/* A round with room for that many chunks, from the free list if one fits. */
-static sum_round *take_round(trib_summation *self, uint32_t chunk_count)
-{
-    uint32_t n = self->config.contributor_count;
-    for (sum_round **at = &self->free_rounds; *at != NULL; at = &(*at)->next) {
-        if ((*at)->capacity >= chunk_count) {
-            sum_round *found = *at;
-            *at = found->next;
-            return found;
-        }
-    }
-    sum_round *round = calloc(1, sizeof *round);
-    if (round == NULL) {
-        return NULL;
-    }
-    round->capacity = chunk_count;
-    round->chunks = calloc(chunk_count, sizeof *round->chunks);
-    round->nodes = calloc((size_t)chunk_count * n, sizeof *round->nodes);
-    round->arrived = calloc((size_t)chunk_count * n, 1);
-    round->told = calloc(n, 1);
-    if (round->chunks == NULL || round->nodes == NULL || round->arrived == NULL || round->told == NULL) {
-        free_round(round);
-        return NULL;
-    }
-    return round;
-}
-
-static sum_round *begin_round(trib_summation *self, sum_key *key, const trib_contribution *what)
-{
-    sum_round *round = take_round(self, what->chunk_count);
-    if (round == NULL) {
-        return NULL;
-    }
-    uint32_t n = self->config.contributor_count;
-    memset(round->chunks, 0, what->chunk_count * sizeof *round->chunks);
-    memset(round->nodes, 0, (size_t)what->chunk_count * n * sizeof *round->nodes);
-    memset(round->arrived, 0, (size_t)what->chunk_count * n);
-    memset(round->told, 0, n);
-    round->key = key;
-    round->what = *what;
-    round->refused = TRIB_OK;
-    round->told_count = 0;
-    round->landings = 0;
-    round->references = 0;
-    round->chunks_done = 0;
-    round->began_ns = trib_now(self->config.reactor);
-    round->next = key->live;
-    key->live = round;
-    self->live_rounds++;
-    return round;
-}
-
-/* The round is over when everybody has been served, or told, and nothing of it is on its way. */
-static void try_end_round(trib_summation *self, sum_round *round)
-{
-    bool served = round->refused == TRIB_OK ? round->chunks_done == round->what.chunk_count
-                                            : round->told_count == self->config.contributor_count;
-    if (!served || round->references > 0 || round->landings > 0) {
-        return;
-    }
-    sum_key *key = round->key;
-    for (sum_round **at = &key->live; *at != NULL; at = &(*at)->next) {
-        if (*at == round) {
-            *at = round->next;
-            break;
-        }
-    }
-    if (round->what.round > key->finished) {
-        key->finished = round->what.round;
-    }
-    if (round->refused != TRIB_OK && round->what.round > key->refused) {
-        key->refused = round->what.round;
-    }
-    trib_sum_round_clear(self, round);
-    round->next = self->free_rounds;
-    self->free_rounds = round;
-    self->live_rounds--;
-}
-
-/* ---- Refusing ---- */
-
-static void tell(trib_summation *self, sum_round *round, uint32_t contributor)
-{
-    if (!round->told[contributor]) {
-        round->told[contributor] = 1;
-        round->told_count++;
-        self->config.refused(self->config.user, contributor, &round->what, round->refused, round->text);
-    }
-}
-
-static bool has_shown_up(const trib_summation *self, const sum_round *round, uint32_t contributor)
-{
-    for (uint32_t chunk = 0; chunk < round->what.chunk_count; chunk++) {
-        if (round->arrived[(size_t)chunk * self->config.contributor_count + contributor]) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static void refuse_round(trib_summation *self, sum_round *round, trib_status status, const char *text)
-{
-    if (round->refused != TRIB_OK) {
-        return;
-    }
-    round->refused = status;
-    snprintf(round->text, sizeof round->text, "%s", text);
-    for (uint32_t i = 0; i < self->config.contributor_count; i++) {
-        if (has_shown_up(self, round, i)) {
-            tell(self, round, i);
-        }
-    }
-    trib_sum_round_clear(self, round);
-}
-
-static void describe(const trib_contribution *what, char *text, size_t size)
-{
-    if (what->exchange == TRIB_EXCHANGE_BROADCAST) {
-        snprintf(text, size, "rank %u says broadcast of %s from rank %u", what->contributor, trib_dtype_name(what->dtype),
-                 what->root);
-    } else {
-        snprintf(text, size, "rank %u says %s of %s", what->contributor, trib_reduce_name(what->reduce),
-                 trib_dtype_name(what->dtype));
-    }
-}
-
-static bool agrees(const sum_round *round, const trib_contribution *what)
-{
-    const trib_contribution *first = &round->what;
-    return first->exchange == what->exchange && first->dtype == what->dtype && first->reduce == what->reduce &&
-           first->root == what->root && first->chunk_count == what->chunk_count;
-}
-
-static void check_agreement(trib_summation *self, sum_round *round, const trib_contribution *what)
-{
-    uint32_t known = what->chunk < round->what.chunk_count ? round->chunks[what->chunk].size : 0;
-    bool sized = what->chunk < round->what.chunk_count && round->chunks[what->chunk].has_size;
-    if (round->refused != TRIB_OK || (agrees(round, what) && (!sized || known == what->size))) {
-        return;
-    }
-    char one[96], other[96], text[TRIB_ERROR_TEXT_SIZE];
-    describe(&round->what, one, sizeof one);
-    describe(what, other, sizeof other);
-    snprintf(text, sizeof text, "the workers disagree in round %u: %s (%u chunks), %s (%u chunks of %u bytes)",
-             what->round, one, round->what.chunk_count, other, what->chunk_count, what->size);
-    refuse_round(self, round, TRIB_MISMATCH, text);
-}
-
-/* ---- Contributions ---- */
-
-static trib_status check_bounds(const trib_summation *self, const trib_contribution *what, trib_error *error)
-{
-    if (what->contributor >= self->config.contributor_count || what->chunk_count == 0 ||
-        what->chunk_count > CHUNKS_MAX || what->chunk >= what->chunk_count || what->size > self->config.chunk_bytes ||
-        what->root >= self->config.contributor_count) {
-        return trib_error_set(error, TRIB_PROTOCOL, "impossible contribution: rank %u, chunk %u of %u, %u bytes",
-                              what->contributor, what->chunk, what->chunk_count, what->size);
+    if (with_payload != carries_payload(what)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "rank %u %s a payload of %u bytes in round %u", what->contributor,
+                              with_payload ? "brings" : "owes", what->size, what->round);
     }
     return TRIB_OK;
 }
 
-static trib_status find_round(trib_summation *self, const trib_contribution *what, sum_round **round_out,
+/* Whoever begins a round has done its part in the one before: contributed all of it, withdrawn, or been told of a refusal. */
+static bool is_through(const sum_key *key, uint32_t round, uint32_t contributor)
+{
+    const sum_round *before = trib_sum_round_find(key, round - 1);
+    return before == NULL || before->told[contributor] || before->counts[contributor] == before->what.chunk_count;
+}
+
+static trib_status check_turn(const sum_key *key, const sum_round *round, const trib_contribution *what,
                               trib_error *error)
 {
-    trib_status status = check_bounds(self, what, error);
-    if (status != TRIB_OK) {
-        return status;
+    const uint32_t newest = key == NULL ? 0 : trib_sum_round_newest(key);
+    if (round == NULL && (what->round <= newest || what->round - newest != 1)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "rank %u contributes to round %u of a key whose newest round is %u",
+                              what->contributor, what->round, newest);
     }
-    sum_key *key = find_key(self, what);
-    sum_round *round = key == NULL ? NULL : live_round(key, what->round);
-    if (key == NULL) {
-        return TRIB_AGAIN;
+    if (key != NULL && !is_through(key, what->round, what->contributor)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "rank %u contributes to round %u before it is through with round %u",
+                              what->contributor, what->round, what->round - 1);
     }
-    if (round == NULL && what->round <= key->refused) {
-        *round_out = NULL;
-        return TRIB_OK; /* the rest of what was on its way when the round was refused */
+    if (round == NULL && key != NULL && key->live_count >= LIVE_ROUNDS_MAX) {
+        return trib_error_set(error, TRIB_PROTOCOL, "rank %u runs %u rounds ahead of the others", what->contributor,
+                              key->live_count);
     }
-    if (round == NULL) {
-        uint32_t newest = key->finished;
-        for (sum_round *at = key->live; at != NULL; at = at->next) {
-            newest = at->what.round > newest ? at->what.round : newest;
-        }
-        if (what->round <= key->finished || what->round > newest + 1) {
-            return trib_error_set(error, TRIB_PROTOCOL, "rank %u contributes to round %u of a key whose round is %u",
-                                  what->contributor, what->round, newest);
-        }
-        round = begin_round(self, key, what);
-        if (round == NULL) {
-            return TRIB_AGAIN;
-        }
-    }
-    *round_out = round;
-    check_agreement(self, round, what);
     return TRIB_OK;
 }
 
-static unsigned char *arrival_mark(const trib_summation *self, const sum_round *round, const trib_contribution *what)
+static bool has_arrived(const trib_summation *self, const sum_round *round, const trib_contribution *what)
 {
-    return &round->arrived[(size_t)what->chunk * self->config.contributor_count + what->contributor];
+    const size_t bit = (size_t)what->chunk * self->config.contributor_count + what->contributor;
+    return (round->arrived[bit / 64] >> bit % 64 & 1) != 0;
 }
 
 static trib_status check_duplicate(const trib_summation *self, const sum_round *round, const trib_contribution *what,
                                    trib_error *error)
 {
-    if (round->refused == TRIB_OK && *arrival_mark(self, round, what) != 0) {
+    const bool all = round->counts[what->contributor] == round->what.chunk_count;
+    if (round->refused == TRIB_OK && (all || (what->chunk < round->chunk_count && has_arrived(self, round, what)))) {
         return trib_error_set(error, TRIB_PROTOCOL, "rank %u contributes twice to chunk %u of round %u",
                               what->contributor, what->chunk, what->round);
     }
     return TRIB_OK;
 }
 
+/* ---- Contributions ---- */
+
+/* chunk_count: of which the round keeps records; a round that begins refused needs but one. */
+static sum_round *begin_round(trib_summation *self, const trib_contribution *what, uint32_t chunk_count)
+{
+    sum_key *key = trib_sum_key_find(self, what);
+    if (key == NULL) {
+        key = trib_sum_key_make(self, what);
+    }
+    sum_round *round = key == NULL ? NULL : trib_sum_round_take(self, chunk_count);
+    if (round == NULL) {
+        return NULL;
+    }
+    round->key = key;
+    round->what = *what;
+    round->began_ns = trib_now(self->config.reactor);
+    round->next = key->live;
+    key->live = round;
+    key->live_count++;
+    key->open_count++;
+    return round;
+}
+
+/* The round of that contribution, begun if it is its turn. *round_out is NULL if it is over and was refused: then the
+ * contribution, still on its way when that happened, is swallowed. */
+static trib_status find_round(trib_summation *self, const trib_contribution *what, sum_round **round_out,
+                              trib_error *error)
+{
+    sum_key *key = trib_sum_key_find(self, what);
+    sum_round *round = key == NULL ? NULL : trib_sum_round_find(key, what->round);
+    *round_out = round;
+    if (round == NULL && key != NULL && what->round >= key->refused_first && what->round <= key->refused_last) {
+        return TRIB_OK;
+    }
+    if (round == NULL || (round->counts[what->contributor] == 0 && !round->told[what->contributor])) {
+        trib_status status = check_turn(key, round, what, error);
+        if (status != TRIB_OK) {
+            return status;
+        }
+    }
+    if (round == NULL) {
+        const bool too_far = key != NULL && key->open_count >= OPEN_ROUNDS_MAX;
+        round = begin_round(self, what, too_far ? 1 : what->chunk_count);
+        if (round == NULL) {
+            return TRIB_AGAIN;
+        }
+        if (too_far) {
+            char text[128];
+            snprintf(text, sizeof text, "rank %u begins round %u while %u earlier rounds lack contributions",
+                     what->contributor, what->round, OPEN_ROUNDS_MAX);
+            trib_sum_round_refuse(self, round, TRIB_BUSY, text);
+        }
+        *round_out = round;
+    }
+    return TRIB_OK;
+}
+
+/* As above, for a contribution that is to be added: it fits what the others say, or the round is refused. */
+static trib_status find_place(trib_summation *self, const trib_contribution *what, bool with_payload,
+                              sum_round **round_out, trib_error *error)
+{
+    trib_status status = check_bounds(self, what, with_payload, error);
+    if (status == TRIB_OK) {
+        status = find_round(self, what, round_out, error);
+    }
+    if (status == TRIB_OK && *round_out != NULL) {
+        status = check_duplicate(self, *round_out, what, error);
+    }
+    if (status == TRIB_OK && *round_out != NULL) {
+        trib_sum_round_check(self, *round_out, what);
+    }
+    return status;
+}
+
+static bool ensure_tree(trib_summation *self, const sum_round *round, const trib_contribution *what)
+{
+    if (what->exchange == TRIB_EXCHANGE_BROADCAST) {
+        return true;
+    }
+    sum_chunk *chunk = &round->chunks[what->chunk];
+    if (chunk->tree == NULL) {
+        chunk->tree = trib_sum_tree_take(self);
+    }
+    return chunk->tree != NULL;
+}
+
+/* The block that an operand in wire form may have to bring along; NULL if none is needed. False: out of memory. */
+static bool take_spare(trib_summation *self, const sum_round *round, const trib_contribution *what, sum_block **spare)
+{
+    *spare = NULL;
+    if (what->exchange == TRIB_EXCHANGE_BROADCAST || trib_acc_is_wire(what->dtype, what->reduce) ||
+        self->config.contributor_count == 1) {
+        return true;
+    }
+    const sum_node *partner = trib_sum_partner(self, &round->chunks[what->chunk], what->contributor);
+    if (partner != NULL && partner->form == TRIB_FORM_ACC) {
+        return true;
+    }
+    *spare = trib_sum_block_take(self, trib_sum_acc_width(what));
+    return *spare != NULL;
+}
+
 trib_status trib_summation_landing(trib_summation *self, const trib_contribution *what, void **buffer_out,
                                    trib_error *error)
 {
     sum_round *round = NULL;
-    trib_status status = find_round(self, what, &round, error);
-    if (status == TRIB_OK && round != NULL) {
-        status = check_duplicate(self, round, what, error);
-    }
+    trib_status status = find_place(self, what, true, &round, error);
     if (status != TRIB_OK) {
         return status;
     }
-    sum_block *block = trib_sum_block_take(self);
+    sum_block *block = trib_sum_block_take(self, 0);
     if (block == NULL) {
         return TRIB_AGAIN;
     }
+    if (round != NULL && round->refused == TRIB_OK &&
+        (!ensure_tree(self, round, what) || !take_spare(self, round, what, &block->spare))) {
+        trib_sum_block_give(self, block);
+        return TRIB_AGAIN;
+    }
+    block->is_landing = true;
     block->landing = round;
     if (round != NULL) {
         round->landings++;
@@ -289,145 +220,193 @@ trib_status trib_summation_landing(trib_summation *self, const trib_contribution
     return TRIB_OK;
 }
 
+static sum_round *end_landing(sum_block *block)
+{
+    trib_assert(block->is_landing);
+    sum_round *round = block->landing;
+    block->is_landing = false;
+    block->landing = NULL;
+    if (round != NULL) {
+        trib_assert(round->landings > 0);
+        round->landings--;
+    }
+    return round;
+}
+
 void trib_summation_abandon(trib_summation *self, void *buffer)
 {
     sum_block *block = trib_sum_block_of(self, buffer);
-    sum_round *round = block->landing;
-    block->landing = NULL;
+    sum_round *round = end_landing(block);
     trib_sum_block_give(self, block);
     if (round != NULL) {
-        round->landings--;
-        try_end_round(self, round);
+        trib_sum_round_try_end(self, round);
     }
 }
 
-/* Everything that has to be known of the chunk is there: it counts. block: its payload, NULL if none travels. */
-static void take_in(trib_summation *self, sum_round *round, const trib_contribution *what, sum_block *block)
+/* All of the contribution is here. payload.data is NULL if none travels. */
+static void take_in(trib_summation *self, sum_round *round, const trib_contribution *what, sum_node payload,
+                    sum_block *spare)
 {
+    round->holds++;
     if (round->refused != TRIB_OK) {
-        if (block != NULL) {
-            trib_sum_block_give(self, block);
+        trib_sum_block_give(self, payload.block);
+        trib_sum_block_give(self, spare);
+        trib_sum_round_tell(self, round, what->contributor);
+    } else {
+        trib_assert(!has_arrived(self, round, what));
+        const size_t bit = (size_t)what->chunk * self->config.contributor_count + what->contributor;
+        round->arrived[bit / 64] |= UINT64_C(1) << bit % 64;
+        round->counts[what->contributor]++;
+        sum_chunk *chunk = &round->chunks[what->chunk];
+        trib_assert(chunk->is_sized && chunk->size == what->size);
+        const bool is_last = ++chunk->arrived == self->config.contributor_count;
+        self->bytes_in += payload.data != NULL ? what->size : 0;
+        trib_sum_chunk_add(self, round, what, payload, spare);
+        round->chunks_done += is_last;
+        if (is_last && round->chunks_done == round->what.chunk_count && round->refused == TRIB_OK) {
+            trib_assert(round->key->open_count > 0);
+            round->key->open_count--;
         }
-        tell(self, round, what->contributor);
-        try_end_round(self, round);
-        return;
     }
-    sum_chunk *chunk = &round->chunks[what->chunk];
-    *arrival_mark(self, round, what) = 1;
-    chunk->size = what->size;
-    chunk->has_size = true;
-    chunk->arrived++;
-    if (block != NULL) {
-        self->bytes_in += what->size;
+    round->holds--;
+    trib_sum_round_try_end(self, round);
+}
+
+/* No payload travels. */
+static trib_status empty_arrived(trib_summation *self, const trib_contribution *what, trib_error *error)
+{
+    sum_round *round = NULL;
+    trib_status status = find_place(self, what, false, &round, error);
+    if (status == TRIB_AGAIN) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for round %u of a key", what->round);
     }
-    trib_sum_chunk_add(self, round, what, block);
-    if (chunk->arrived == self->config.contributor_count) {
-        round->chunks_done++;
-        try_end_round(self, round);
+    if (status == TRIB_OK && round != NULL) {
+        take_in(self, round, what, (sum_node){.data = NULL}, NULL);
     }
+    return status;
 }
 
 trib_status trib_summation_arrived(trib_summation *self, const trib_contribution *what, void *buffer,
                                    trib_error *error)
 {
-    sum_block *block = buffer == NULL ? NULL : trib_sum_block_of(self, buffer);
-    sum_round *round = NULL;
-    trib_status status = TRIB_OK;
-    if (block != NULL) {
-        round = block->landing;
-        block->landing = NULL;
-    } else {
-        status = find_round(self, what, &round, error);
+    if (buffer == NULL) {
+        return empty_arrived(self, what, error);
     }
-    if (status == TRIB_OK && round == NULL) {
-        if (block != NULL) {
-            trib_sum_block_give(self, block);
-        }
+    sum_block *block = trib_sum_block_of(self, buffer), *spare = block->spare;
+    sum_round *round = end_landing(block);
+    if (round == NULL) {
+        trib_sum_block_give(self, block);
         return TRIB_OK;
     }
-    if (block != NULL) {
-        round->landings--;
-    }
-    if (status == TRIB_OK) {
-        status = check_duplicate(self, round, what, error);
-    }
+    trib_assert(round->what.round == what->round);
+    trib_status status = check_duplicate(self, round, what, error); /* two may have landed at once */
     if (status != TRIB_OK) {
-        if (block != NULL) {
-            trib_sum_block_give(self, block);
-            try_end_round(self, round);
-        }
-        return status == TRIB_AGAIN ? trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a round") : status;
+        trib_sum_block_give(self, block);
+        trib_sum_round_try_end(self, round);
+        return status;
     }
-    take_in(self, round, what, block);
+    block->spare = NULL;
+    take_in(self, round, what, (sum_node){.data = block->data, .block = block, .form = TRIB_FORM_WIRE}, spare);
     return TRIB_OK;
+}
+
+/* A lent payload is combined from where it is if its partner is there, and copied otherwise. */
+static bool take_lent(trib_summation *self, const sum_round *round, const trib_contribution *what, const void *payload,
+                      sum_node *node, sum_block **spare)
+{
+    *node = (sum_node){.data = payload, .form = TRIB_FORM_WIRE};
+    *spare = NULL;
+    const bool sums = what->exchange == TRIB_EXCHANGE_PUSH_PULL;
+    if (sums && trib_sum_partner(self, &round->chunks[what->chunk], what->contributor) != NULL) {
+        return take_spare(self, round, what, spare);
+    }
+    node->block = ensure_tree(self, round, what) ? trib_sum_block_take(self, 0) : NULL;
+    if (node->block == NULL) {
+        return false;
+    }
+    memcpy(node->block->data, payload, what->size);
+    trib_charge(self->config.reactor, TRIB_COST_COPY, what->size);
+    node->data = node->block->data;
+    return true;
 }
 
 trib_status trib_summation_lent(trib_summation *self, const trib_contribution *what, const void *payload,
                                 trib_error *error)
 {
-    void *buffer = NULL;
-    trib_status status = trib_summation_landing(self, what, &buffer, error);
+    if (!carries_payload(what)) {
+        return empty_arrived(self, what, error);
+    }
+    sum_round *round = NULL;
+    sum_node node = {.data = NULL};
+    sum_block *spare = NULL;
+    trib_status status = find_place(self, what, true, &round, error);
+    if (status == TRIB_OK && round != NULL && round->refused == TRIB_OK &&
+        !take_lent(self, round, what, payload, &node, &spare)) {
+        status = TRIB_AGAIN;
+    }
     if (status == TRIB_AGAIN) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a chunk");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a chunk of %u bytes", what->size);
     }
-    if (status != TRIB_OK) {
-        return status;
+    if (status == TRIB_OK && round != NULL) {
+        take_in(self, round, what, node, spare);
     }
-    memcpy(buffer, payload, what->size);
-    trib_charge(self->config.reactor, TRIB_COST_COPY, what->size);
-    return trib_summation_arrived(self, what, buffer, error);
+    return status;
 }
 
-trib_status trib_summation_withdraw(trib_summation *self, const trib_contribution *given, trib_status why,
+trib_status trib_summation_withdraw(trib_summation *self, const trib_contribution *what, trib_status why,
                                     const char *text)
 {
-    trib_contribution what = *given;
+    if (what->contributor >= self->config.contributor_count || what->round == 0 || what->chunk_count == 0 ||
+        what->chunk_count > TRIB_SUM_CHUNKS_MAX) {
+        return TRIB_PROTOCOL;
+    }
     trib_error error;
-    sum_round *round = NULL;
-    sum_key *key = find_key(self, &what);
-    if (key == NULL || what.round <= key->finished) {
-        return key == NULL ? TRIB_NO_MEMORY : TRIB_OK;
-    }
-    trib_status status = find_round(self, &what, &round, &error);
-    if (status != TRIB_OK || round == NULL) {
-        return status;
-    }
-    bool complete = true;
-    for (uint32_t chunk = 0; chunk < round->what.chunk_count; chunk++) {
-        complete = complete && round->arrived[(size_t)chunk * self->config.contributor_count + what.contributor];
-    }
-    if (!complete || round->refused != TRIB_OK) {
-        refuse_round(self, round, why, text);
-        if (!round->told[what.contributor]) {
-            round->told[what.contributor] = 1; /* it knows */
-            round->told_count++;
+    sum_key *key = trib_sum_key_find(self, what);
+    sum_round *round = key == NULL ? NULL : trib_sum_round_find(key, what->round);
+    if (round == NULL) {
+        if (key != NULL && what->round <= key->finished) {
+            return TRIB_OK;
         }
-        try_end_round(self, round);
+        trib_status status = check_turn(key, NULL, what, &error);
+        if (status != TRIB_OK) {
+            return status;
+        }
+        round = begin_round(self, what, 1);
+        if (round == NULL) {
+            return TRIB_NO_MEMORY;
+        }
     }
+    if (round->refused == TRIB_OK && round->counts[what->contributor] == round->what.chunk_count) {
+        return TRIB_OK;
+    }
+    trib_sum_round_refuse(self, round, why, text);
+    if (!round->told[what->contributor]) {
+        round->told[what->contributor] = 1; /* it knows */
+        round->told_count++;
+    }
+    trib_sum_round_try_end(self, round);
     return TRIB_OK;
 }
 
 void trib_summation_sent(trib_summation *self, trib_sum_buffer *sum)
 {
-    sum_round *round = sum->slot;
+    sum_round *round = ((sum_chunk *)sum->slot)->round;
     trib_assert(round->references > 0);
     round->references--;
     trib_sum_buffer_unref(self, sum);
-    try_end_round(self, round);
+    trib_sum_round_try_end(self, round);
 }
 
 /* ---- Looking ---- */
 
+/* The lowest rank that has not contributed all, and how many there are; 0 if the round is complete. */
 static uint32_t count_missing(const trib_summation *self, const sum_round *round, uint32_t *lowest)
 {
-    uint32_t n = self->config.contributor_count, missing = 0;
-    for (uint32_t i = n; i-- > 0;) {
-        for (uint32_t chunk = 0; chunk < round->what.chunk_count; chunk++) {
-            if (!round->arrived[(size_t)chunk * n + i]) {
-                missing++;
-                *lowest = i;
-                break;
-            }
+    uint32_t missing = 0;
+    for (uint32_t i = self->config.contributor_count; i-- > 0;) {
+        if (round->counts[i] < round->what.chunk_count) {
+            missing++;
+            *lowest = i;
         }
     }
     return missing;
@@ -437,26 +416,23 @@ void trib_summation_stalls(trib_summation *self, int64_t older_than_ns, uint32_t
                            void (*stalled)(void *user, uint32_t receiver, const trib_contribution *what,
                                            uint32_t missing_rank, uint32_t missing_count))
 {
-    int64_t now_ns = trib_now(self->config.reactor);
-    if (self->live_rounds == 0) {
-        return;
-    }
-    sum_key *key, *next;
-    HASH_ITER(hh, self->keys, key, next)
-    {
-        for (sum_round *round = key->live; round != NULL && limit > 0; round = round->next) {
-            uint32_t lowest = 0, missing = 0;
-            if (round->refused != TRIB_OK || now_ns - round->began_ns < older_than_ns ||
-                (missing = count_missing(self, round, &lowest)) == 0) {
-                continue;
-            }
-            for (uint32_t i = 0; i < self->config.contributor_count && limit > 0; i++) {
-                if (has_shown_up(self, round, i)) {
-                    stalled(self->config.user, i, &round->what, lowest, missing);
-                    limit--;
-                }
+    const int64_t now_ns = trib_now(self->config.reactor);
+    sum_round *round = self->oldest;
+    while (round != NULL && limit > 0 && now_ns - round->began_ns >= older_than_ns) {
+        uint32_t lowest = 0, missing = round->refused == TRIB_OK ? count_missing(self, round, &lowest) : 0;
+        round->holds++;
+        for (uint32_t i = 0; missing > 0 && i < self->config.contributor_count && limit > 0; i++) {
+            if (round->counts[i] > 0) {
+                trib_contribution what = round->what;
+                what.contributor = i;
+                stalled(self->config.user, i, &what, lowest, missing);
+                limit--;
             }
         }
+        round->holds--;
+        sum_round *younger = round->younger;
+        trib_sum_round_try_end(self, round);
+        round = younger;
     }
 }
 
@@ -477,40 +453,30 @@ uint64_t trib_summation_bytes_out(const trib_summation *self)
 
 /* ---- Life ---- */
 
+static void *zeroed(size_t size)
+{
+    return calloc(1, size);
+}
+
 trib_status trib_summation_create(const trib_summation_config *config, trib_summation **out)
 {
     trib_assert(config->contributor_count >= 1 && config->contributor_count <= TRIB_CONTRIBUTORS_MAX);
+    trib_assert(config->chunk_bytes > 0);
     trib_summation *self = calloc(1, sizeof *self);
     if (self == NULL) {
         return TRIB_NO_MEMORY;
     }
     self->config = *config;
+    self->memory_alloc = zeroed;
     *out = self;
     return TRIB_OK;
 }
 
 void trib_summation_destroy(trib_summation *self)
 {
-    if (self == NULL) {
-        return;
+    if (self != NULL) {
+        trib_assert_slow(trib_sum_memory_adds_up(self));
+        trib_sum_memory_free(self);
+        free(self);
     }
-    sum_key *key, *next;
-    HASH_ITER(hh, self->keys, key, next)
-    {
-        while (key->live != NULL) {
-            sum_round *round = key->live;
-            key->live = round->next;
-            trib_sum_round_clear(self, round);
-            free_round(round);
-        }
-        HASH_DEL(self->keys, key);
-        free(key);
-    }
-    while (self->free_rounds != NULL) {
-        sum_round *round = self->free_rounds;
-        self->free_rounds = round->next;
-        free_round(round);
-    }
-    trib_sum_blocks_free(self);
-    free(self);
 }

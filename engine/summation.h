@@ -4,9 +4,13 @@
  * Pure state and arithmetic: it knows nothing of connections or the wire. Its owner (server.c) feeds it checked-for-length
  * contributions and gets sums and refusals back through the upcalls. All of it runs on one reactor's thread.
  *
- * A key is (tensor, partition); it has rounds 1, 2, ...; a round of a key has chunk_count chunks, each summed for itself. At most
- * two rounds of a key are alive: one whose sums are being sent, and the next one being summed, because nobody can contribute to
- * round r + 1 before having all of round r. Anything else is a protocol violation of the contributor.
+ * A key is (tensor, partition); it has rounds 1, 2, ...; a round of a key has chunk_count chunks, each summed for itself. Usually
+ * at most two rounds of a key are alive: one whose sums are being sent, and the next one being summed. A contributor goes
+ * on to round r + 1 only when it is through with round r: has contributed all of it, has withdrawn, or has been refused. Anything
+ * else is a protocol violation of the contributor. One that gives up waiting (a deadline) may thus run ahead of a late one;
+ * two rounds wait for the late one, further ones are refused with TRIB_BUSY, so that memory stays bounded.
+ *
+ * Upcalls: from inside sum_ready, refused and stalled the summation may be called again, except for destroy.
  *
  * Exactly once: (epoch, round, contributor) of a chunk counts once; a second one is refused with TRIB_PROTOCOL.
  */
@@ -76,12 +80,14 @@ void trib_summation_destroy(trib_summation *summation);
  */
 TRIB_CHECKED trib_status trib_summation_landing(trib_summation *summation, const trib_contribution *what,
                                                 void **buffer_out, trib_error *error);
-/* The payload has landed in that buffer (or size is 0, or no payload travels: buffer NULL, no landing call before). */
+/* The payload has landed in that buffer (or size is 0, or no payload travels: buffer NULL, no landing call before). TRIB_NO_MEMORY,
+ * only with buffer NULL: nothing has changed, and it may be tried again. */
 TRIB_CHECKED trib_status trib_summation_arrived(trib_summation *summation, const trib_contribution *what, void *buffer,
                                                 trib_error *error);
 /* The connection ended before the payload was there. */
 void trib_summation_abandon(trib_summation *summation, void *buffer);
-/* A payload lent in place, valid during the call only (in-process contributors): summed or copied before it returns. */
+/* A payload lent in place, valid during the call only (in-process contributors): summed or copied before it returns.
+ * TRIB_NO_MEMORY: nothing has changed, and it may be tried again. */
 TRIB_CHECKED trib_status trib_summation_lent(trib_summation *summation, const trib_contribution *what, const void *payload,
                                              trib_error *error);
 

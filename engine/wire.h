@@ -21,7 +21,7 @@
     X(CHALLENGE, 64)                                                                                                   \
     X(PROOF, 32)                                                                                                       \
     X(WELCOME, 0)                                                                                                      \
-    X(BYE, 0) /* the sender closes in good order */                                                                    \
+    X(BYE, 384) /* the sender closes: in good order (aux 0), or aux is a status and the payload why */                                                                  \
     /* membership, between a member and the coordinator */                                                             \
     X(JOIN, 4096)                                                                                                      \
     X(ROSTER, TRIB_PAYLOAD_MAX)                                                                                        \

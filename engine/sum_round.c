@@ -1,0 +1,136 @@
+/*
+ * sum_round.c - when a round ends, and how it is refused. A refused round holds no payloads, but stays until each contributor
+ * has shown up and been told; then it is remembered, as far as it is the last in a row, for what may still be on its way.
+ */
+#include <stdio.h>
+
+#include "engine/sum_tree.h"
+
+sum_round *trib_sum_round_find(const sum_key *key, uint32_t round)
+{
+    sum_round *at = key->live;
+    while (at != NULL && at->what.round > round) {
+        at = at->next;
+    }
+    return at != NULL && at->what.round == round ? at : NULL;
+}
+
+uint32_t trib_sum_round_newest(const sum_key *key)
+{
+    const uint32_t live = key->live == NULL ? 0 : key->live->what.round;
+    return live > key->finished ? live : key->finished;
+}
+
+static void remember_refused(sum_key *key, uint32_t round)
+{
+    if (key->refused_last != 0 && round + 1 == key->refused_first) {
+        key->refused_first = round;
+    } else if (key->refused_last != 0 && round == key->refused_last + 1) {
+        key->refused_last = round;
+    } else if (round > key->refused_last) {
+        key->refused_first = key->refused_last = round;
+    }
+}
+
+void trib_sum_round_try_end(trib_summation *self, sum_round *round)
+{
+    const bool served = round->refused == TRIB_OK ? round->chunks_done == round->what.chunk_count
+                                                  : round->told_count == self->config.contributor_count;
+    if (!served || round->references > 0 || round->landings > 0 || round->holds > 0) {
+        return;
+    }
+    sum_key *key = round->key;
+    sum_round **at = &key->live;
+    while (*at != round) {
+        trib_assert(*at != NULL);
+        at = &(*at)->next;
+    }
+    *at = round->next;
+    key->live_count--;
+    key->finished = round->what.round > key->finished ? round->what.round : key->finished;
+    if (round->refused != TRIB_OK) {
+        remember_refused(key, round->what.round);
+    }
+    trib_sum_round_give(self, round);
+    trib_assert_slow(trib_sum_memory_adds_up(self));
+}
+
+/* ---- Refusing ---- */
+
+void trib_sum_round_tell(trib_summation *self, sum_round *round, uint32_t contributor)
+{
+    trib_assert(round->refused != TRIB_OK);
+    if (!round->told[contributor]) {
+        round->told[contributor] = 1;
+        round->told_count++;
+        trib_contribution what = round->what;
+        what.contributor = contributor;
+        self->config.refused(self->config.user, contributor, &what, round->refused, round->text);
+    }
+}
+
+void trib_sum_round_refuse(trib_summation *self, sum_round *round, trib_status status, const char *text)
+{
+    trib_assert(status != TRIB_OK);
+    if (round->refused != TRIB_OK) {
+        return;
+    }
+    if (round->chunks_done < round->what.chunk_count) {
+        trib_assert(round->key->open_count > 0);
+        round->key->open_count--;
+    }
+    round->refused = status;
+    snprintf(round->text, sizeof round->text, "%s", text);
+    round->holds++;
+    trib_sum_round_clear(self, round);
+    for (uint32_t i = 0; i < self->config.contributor_count; i++) {
+        if (round->counts[i] > 0) {
+            trib_sum_round_tell(self, round, i);
+        }
+    }
+    round->holds--;
+}
+
+static void describe(const trib_contribution *what, bool with_chunks, char *text, size_t size)
+{
+    char chunks[32] = "";
+    if (with_chunks) {
+        snprintf(chunks, sizeof chunks, " in %u chunks", what->chunk_count);
+    }
+    if (what->exchange == TRIB_EXCHANGE_BROADCAST) {
+        snprintf(text, size, "rank %u says broadcast of %s from rank %u%s", what->contributor,
+                 trib_dtype_name(what->dtype), what->root, chunks);
+    } else {
+        snprintf(text, size, "rank %u says %s of %s%s", what->contributor, trib_reduce_name(what->reduce),
+                 trib_dtype_name(what->dtype), chunks);
+    }
+}
+
+void trib_sum_round_check(trib_summation *self, sum_round *round, const trib_contribution *what)
+{
+    if (round->refused != TRIB_OK) {
+        return;
+    }
+    const trib_contribution *first = &round->what;
+    char one[128], other[128], text[TRIB_ERROR_TEXT_SIZE];
+    const bool same_kind = first->exchange == what->exchange && first->dtype == what->dtype &&
+                           first->reduce == what->reduce && first->root == what->root;
+    if (!same_kind || first->chunk_count != what->chunk_count) {
+        describe(first, same_kind, one, sizeof one);
+        describe(what, same_kind, other, sizeof other);
+        snprintf(text, sizeof text, "the workers disagree in round %u: %s, %s", what->round, one, other);
+        trib_sum_round_refuse(self, round, TRIB_MISMATCH, text);
+        return;
+    }
+    sum_chunk *chunk = &round->chunks[what->chunk];
+    if (!chunk->is_sized) {
+        chunk->is_sized = true;
+        chunk->size = what->size;
+        chunk->first = what->contributor;
+    } else if (chunk->size != what->size) {
+        snprintf(text, sizeof text,
+                 "the workers disagree in round %u about chunk %u: rank %u says %u bytes, rank %u says %u bytes",
+                 what->round, what->chunk, chunk->first, chunk->size, what->contributor, what->size);
+        trib_sum_round_refuse(self, round, TRIB_MISMATCH, text);
+    }
+}

@@ -1,0 +1,600 @@
+/*
+ * test_wire.c - what travels is what arrives, and nothing else is taken: headers, payload cursors, rosters and proofs.
+ *
+ * Bytes that are decoded lie right before a page that must not be touched, so that reading past the end is a crash in every
+ * build, not only under the address sanitizer.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "engine/auth.h"
+#include "engine/roster.h"
+#include "engine/wire.h"
+
+#define ENCODED_MAX 8192u
+
+/* ---- Bytes before a forbidden page ---- */
+
+typedef struct guarded {
+    unsigned char *map;
+    size_t usable, size;
+} guarded;
+
+static guarded guarded_create(void) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t usable = (ENCODED_MAX + page - 1) / page * page;
+    void *map = mmap(NULL, usable + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(map != MAP_FAILED);
+    guarded memory = {.map = map, .usable = usable, .size = usable + page};
+    assert_int_equal(mprotect(memory.map + usable, page, PROT_NONE), 0);
+    return memory;
+}
+
+/* The reader's last byte is the last one before the forbidden page. */
+static trib_reader guarded_reader(const guarded *memory, const void *bytes, size_t size) {
+    assert_true(size <= memory->usable);
+    unsigned char *at = memory->map + memory->usable - size;
+    memcpy(at, bytes, size);
+    return (trib_reader){.data = at, .left = size};
+}
+
+static void guarded_destroy(guarded *memory) {
+    assert_int_equal(munmap(memory->map, memory->size), 0);
+}
+
+/* ---- Headers ---- */
+
+static uint32_t load_u32(const unsigned char *at) {
+    return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+
+static void store_u32(unsigned char *at, uint32_t value) {
+    for (int i = 0; i < 4; i++) {
+        at[i] = (unsigned char)(value >> 8 * i);
+    }
+}
+
+/* A second writing of the checksum: it pins the format, and makes headers that are wrong in nothing but the one field. */
+static void seal(unsigned char header[TRIB_HEADER_SIZE]) {
+    uint64_t sum = 0x9e3779b97f4a7c15u;
+    for (size_t i = 0; i < 60; i += 4) {
+        sum ^= load_u32(header + i);
+        sum *= 0xff51afd7ed558ccdu;
+        sum ^= sum >> 32;
+    }
+    sum ^= sum >> 32;
+    store_u32(header + 60, (uint32_t)sum);
+}
+
+static trib_frame sample(trib_frame_type type) {
+    return (trib_frame){
+        .type = type,
+        .payload_size = trib_frame_payload_max(type),
+        .sender = 0x01020304u,
+        .epoch = 0x11121314u,
+        .tensor = 0x21222324u,
+        .partition = 0x31323334u,
+        .round = 0x41424344u,
+        .chunk = 0x51525354u,
+        .chunk_count = 0x61626364u,
+        .size = 0x71727374u,
+        .priority = -5,
+        .exchange = 0x81,
+        .dtype = 0x82,
+        .reduce = 0x83,
+        .root = 0x91929394u,
+        .aux = 0xa1a2a3a4u,
+    };
+}
+
+static void assert_same_frame(const trib_frame *got, const trib_frame *want) {
+    assert_int_equal(got->type, want->type);
+    assert_int_equal(got->payload_size, want->payload_size);
+    assert_int_equal(got->sender, want->sender);
+    assert_int_equal(got->epoch, want->epoch);
+    assert_int_equal(got->tensor, want->tensor);
+    assert_int_equal(got->partition, want->partition);
+    assert_int_equal(got->round, want->round);
+    assert_int_equal(got->chunk, want->chunk);
+    assert_int_equal(got->chunk_count, want->chunk_count);
+    assert_int_equal(got->size, want->size);
+    assert_int_equal(got->priority, want->priority);
+    assert_int_equal(got->exchange, want->exchange);
+    assert_int_equal(got->dtype, want->dtype);
+    assert_int_equal(got->reduce, want->reduce);
+    assert_int_equal(got->root, want->root);
+    assert_int_equal(got->aux, want->aux);
+}
+
+/* Refused with a text that contains `words`, and the caller's frame is left alone. */
+static void assert_refused(const unsigned char header[TRIB_HEADER_SIZE], const char *words) {
+    trib_frame frame, before;
+    memset(&frame, 0x5a, sizeof frame);
+    memcpy(&before, &frame, sizeof frame);
+    trib_error error = {.text = ""};
+    assert_int_equal(trib_frame_decode(header, &frame, &error), TRIB_PROTOCOL);
+    assert_int_equal(error.status, TRIB_PROTOCOL);
+    assert_memory_equal(&frame, &before, sizeof frame);
+    if (strstr(error.text, words) == NULL) {
+        fail_msg("\"%s\" does not say \"%s\"", error.text, words);
+    }
+}
+
+static void test_every_type_round_trips(void **state) {
+    (void)state;
+    for (unsigned type = TRIB_FRAME_NONE + 1; type < TRIB_FRAME_COUNT; type++) {
+        trib_frame want = sample((trib_frame_type)type), got;
+        for (int full = 0; full < 2; full++) {
+            want.payload_size = full ? trib_frame_payload_max(want.type) : 0;
+            unsigned char header[TRIB_HEADER_SIZE], sealed[TRIB_HEADER_SIZE];
+            trib_frame_encode(&want, header);
+            memcpy(sealed, header, sizeof sealed);
+            seal(sealed);
+            assert_memory_equal(header, sealed, sizeof header);
+            trib_error error = {.text = ""};
+            assert_int_equal(trib_frame_decode(header, &got, &error), TRIB_OK);
+            assert_same_frame(&got, &want);
+        }
+    }
+}
+
+/* The offsets are the protocol: another release finds every field where this one puts it. */
+static void test_fixed_offsets(void **state) {
+    (void)state;
+    static const unsigned char want[60] = {
+        0x54, 0x52, 0x49, 0x42, 1,    TRIB_FRAME_PUSH, 0, 0, 0x00, 0x00, 0x10, 0x00, 0x04, 0x03, 0x02, 0x01,
+        0x14, 0x13, 0x12, 0x11, 0x24, 0x23, 0x22, 0x21, 0x34, 0x33, 0x32, 0x31, 0x44, 0x43, 0x42, 0x41,
+        0x54, 0x53, 0x52, 0x51, 0x64, 0x63, 0x62, 0x61, 0x74, 0x73, 0x72, 0x71, 0xfb, 0xff, 0xff, 0xff,
+        0x81, 0x82, 0x83, 0x00, 0x94, 0x93, 0x92, 0x91, 0xa4, 0xa3, 0xa2, 0xa1,
+    };
+    trib_frame frame = sample(TRIB_FRAME_PUSH);
+    unsigned char header[TRIB_HEADER_SIZE];
+    trib_frame_encode(&frame, header);
+    assert_memory_equal(header, want, sizeof want);
+}
+
+static void test_every_flipped_bit_is_refused(void **state) {
+    (void)state;
+    for (unsigned type = TRIB_FRAME_NONE + 1; type < TRIB_FRAME_COUNT; type++) {
+        trib_frame frame = sample((trib_frame_type)type);
+        unsigned char header[TRIB_HEADER_SIZE];
+        trib_frame_encode(&frame, header);
+        for (unsigned bit = 0; bit < 8 * TRIB_HEADER_SIZE; bit++) {
+            header[bit / 8] ^= (unsigned char)(1u << bit % 8);
+            const char *words = bit < 32 ? "not a frame" : bit < 40 ? "protocol version" : "checksum";
+            assert_refused(header, words);
+            header[bit / 8] ^= (unsigned char)(1u << bit % 8);
+        }
+    }
+}
+
+/* Headers whose checksum is right and one thing is not. */
+static void test_wrong_fields_are_named(void **state) {
+    (void)state;
+    trib_frame frame = sample(TRIB_FRAME_JOIN);
+    unsigned char good[TRIB_HEADER_SIZE], bad[TRIB_HEADER_SIZE];
+    trib_frame_encode(&frame, good);
+
+    memcpy(bad, "GET / HTTP/1.1\r\nHost: a.b.c.d.e.f.g.h\r\nUser-Agent: something/1.0", TRIB_HEADER_SIZE);
+    assert_refused(bad, "47 45 54 20");
+
+    memcpy(bad, good, sizeof bad);
+    bad[4] = TRIB_WIRE_VERSION + 1;
+    seal(bad);
+    assert_refused(bad, "protocol version 2, this side speaks 1");
+
+    const unsigned types[] = {TRIB_FRAME_NONE, TRIB_FRAME_COUNT, 255};
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        memcpy(bad, good, sizeof bad);
+        bad[5] = (unsigned char)types[i];
+        seal(bad);
+        char words[32];
+        (void)snprintf(words, sizeof words, "frame type %u", types[i]);
+        assert_refused(bad, words);
+    }
+    const size_t spare[] = {6, 7, 51};
+    for (size_t i = 0; i < sizeof spare / sizeof spare[0]; i++) {
+        memcpy(bad, good, sizeof bad);
+        bad[spare[i]] = 1;
+        seal(bad);
+        assert_refused(bad, "");
+    }
+}
+
+static void test_oversized_payload_is_refused(void **state) {
+    (void)state;
+    for (unsigned type = TRIB_FRAME_NONE + 1; type < TRIB_FRAME_COUNT; type++) {
+        trib_frame frame = sample((trib_frame_type)type);
+        const uint32_t most = trib_frame_payload_max(frame.type);
+        const uint32_t sizes[] = {most + 1, UINT32_MAX};
+        assert_true(most <= TRIB_PAYLOAD_MAX);
+        for (int i = 0; i < 2; i++) {
+            unsigned char header[TRIB_HEADER_SIZE];
+            trib_frame_encode(&frame, header);
+            store_u32(header + 8, sizes[i]);
+            seal(header);
+            char words[96];
+            (void)snprintf(words, sizeof words, "%s frame with a payload of %u bytes, at most %u are allowed",
+                           trib_frame_name(frame.type), sizes[i], most);
+            assert_refused(header, words);
+        }
+    }
+}
+
+static void test_names(void **state) {
+    (void)state;
+    assert_string_equal(trib_frame_name(TRIB_FRAME_HELLO), "HELLO");
+    assert_string_equal(trib_frame_name(TRIB_FRAME_STALL), "STALL");
+    assert_string_equal(trib_frame_name(TRIB_FRAME_COUNT), "?");
+    for (unsigned a = 1; a < TRIB_FRAME_COUNT; a++) {
+        for (unsigned b = 0; b < a; b++) {
+            assert_string_not_equal(trib_frame_name((trib_frame_type)a), trib_frame_name((trib_frame_type)b));
+        }
+    }
+}
+
+/* ---- Cursors ---- */
+
+static size_t put_all_kinds(trib_writer *writer) {
+    trib_put_u8(writer, 0xfe);
+    trib_put_u16(writer, 0xfedc);
+    trib_put_u32(writer, 0xfedcba98u);
+    trib_put_u64(writer, 0xfedcba9876543210u);
+    trib_put_text(writer, "layer.0/weight");
+    trib_put_text(writer, "");
+    return 1 + 2 + 4 + 8 + 2 + 14 + 2;
+}
+
+static void test_cursors_round_trip(void **state) {
+    (void)state;
+    unsigned char bytes[64];
+    trib_writer writer = {.data = bytes, .capacity = sizeof bytes};
+    size_t size = put_all_kinds(&writer);
+    assert_false(writer.overflow);
+    assert_int_equal(writer.size, size);
+    trib_reader reader = {.data = bytes, .left = writer.size};
+    char text[32];
+    assert_int_equal(trib_get_u8(&reader), 0xfe);
+    assert_int_equal(trib_get_u16(&reader), 0xfedc);
+    assert_int_equal(trib_get_u32(&reader), 0xfedcba98u);
+    assert_true(trib_get_u64(&reader) == 0xfedcba9876543210u);
+    trib_get_text(&reader, text, sizeof text);
+    assert_string_equal(text, "layer.0/weight");
+    trib_get_text(&reader, text, sizeof text);
+    assert_string_equal(text, "");
+    assert_false(reader.failed);
+    assert_int_equal(reader.left, 0);
+}
+
+static void test_writer_stays_within_capacity(void **state) {
+    (void)state;
+    unsigned char bytes[64];
+    trib_writer whole = {.data = bytes, .capacity = sizeof bytes};
+    const size_t needed = put_all_kinds(&whole);
+    for (size_t capacity = 0; capacity <= needed; capacity++) {
+        memset(bytes, 0xee, sizeof bytes);
+        trib_writer writer = {.data = bytes, .capacity = capacity};
+        (void)put_all_kinds(&writer);
+        assert_int_equal(writer.overflow, capacity < needed);
+        assert_true(writer.size <= capacity);
+        for (size_t i = capacity; i < sizeof bytes; i++) {
+            assert_int_equal(bytes[i], 0xee);
+        }
+    }
+}
+
+/* Once something was missing, everything after it reads as nothing, however short it is. */
+static void test_reader_remembers_failure(void **state) {
+    (void)state;
+    guarded memory = guarded_create();
+    trib_reader reader = guarded_reader(&memory, "\1\2\3", 3);
+    assert_int_equal(trib_get_u32(&reader), 0);
+    assert_true(reader.failed);
+    assert_int_equal(trib_get_u8(&reader), 0);
+    assert_int_equal(trib_get_u16(&reader), 0);
+    assert_true(trib_get_u64(&reader) == 0);
+    char text[8] = "before";
+    trib_get_text(&reader, text, sizeof text);
+    assert_string_equal(text, "");
+    guarded_destroy(&memory);
+}
+
+static void test_texts(void **state) {
+    (void)state;
+    guarded memory = guarded_create();
+    char text[8];
+    trib_reader reader = guarded_reader(&memory, "\7\0a\0\n\x7f\x1b[1", 9);
+    trib_get_text(&reader, text, sizeof text);
+    assert_false(reader.failed);
+    assert_string_equal(text, "a????[1");
+
+    /* One byte more than there is room for, with its terminator; one byte more than has come. */
+    reader = guarded_reader(&memory, "\10\0abcdefgh", 10);
+    trib_get_text(&reader, text, sizeof text);
+    assert_true(reader.failed);
+    assert_string_equal(text, "");
+    reader = guarded_reader(&memory, "\4\0abc", 5);
+    trib_get_text(&reader, text, sizeof text);
+    assert_true(reader.failed);
+    assert_string_equal(text, "");
+
+    /* A longer text is cut when it is written. */
+    char longer[1500];
+    memset(longer, 'x', sizeof longer - 1);
+    longer[sizeof longer - 1] = '\0';
+    unsigned char bytes[1200];
+    trib_writer writer = {.data = bytes, .capacity = sizeof bytes};
+    trib_put_text(&writer, longer);
+    assert_false(writer.overflow);
+    assert_int_equal(writer.size, 2 + 1023);
+    guarded_destroy(&memory);
+}
+
+/* ---- Rosters ---- */
+
+static trib_roster *sample_roster(void) {
+    trib_roster *roster = trib_roster_create(4);
+    assert_non_null(roster);
+    roster->epoch = 7;
+    roster->worker_count = 3;
+    roster->server_count = 1;
+    roster->partition_bytes = 1u << 20;
+    roster->chunk_bytes = 1u << 18;
+    roster->sum_order = TRIB_ORDER_ARRIVAL;
+    roster->peer_timeout_ns = INT64_C(10000000000);
+    roster->t_opt_factor = 1.25;
+    for (uint32_t i = 0; i < roster->member_count; i++) {
+        trib_member_info *info = &roster->members[i];
+        info->roles = i < 3 ? TRIB_ROLE_WORKER : TRIB_ROLE_SERVER;
+        info->sums = i != 1;
+        info->reactors = i == 3 ? TRIB_REACTORS_MAX : i + 1;
+        info->bandwidth = UINT64_C(25000000000) * i;
+        (void)snprintf(info->name, sizeof info->name, "rank %u (host:%u)", i, 1000 + i);
+        for (uint32_t r = 0; r < info->reactors; r++) {
+            (void)snprintf(info->addresses[r].text, sizeof info->addresses[r].text, "10.0.%u.%u:4242", i, r);
+        }
+    }
+    return roster;
+}
+
+static size_t encode_roster(const trib_roster *roster, unsigned char bytes[ENCODED_MAX]) {
+    trib_writer writer = {.data = bytes, .capacity = ENCODED_MAX};
+    trib_roster_put(&writer, roster);
+    assert_false(writer.overflow);
+    return writer.size;
+}
+
+static void assert_same_member(const trib_member_info *got, const trib_member_info *want) {
+    assert_int_equal(got->roles, want->roles);
+    assert_int_equal(got->sums, want->sums);
+    assert_int_equal(got->reactors, want->reactors);
+    assert_true(got->bandwidth == want->bandwidth);
+    assert_string_equal(got->name, want->name);
+    for (uint32_t r = 0; r < want->reactors; r++) {
+        assert_string_equal(got->addresses[r].text, want->addresses[r].text);
+    }
+}
+
+static void test_roster_round_trips(void **state) {
+    (void)state;
+    trib_roster *want = sample_roster(), *got = NULL;
+    unsigned char bytes[ENCODED_MAX];
+    trib_reader reader = {.data = bytes, .left = encode_roster(want, bytes)};
+    trib_error error = {.text = ""};
+    assert_int_equal(trib_roster_get(&reader, &got, &error), TRIB_OK);
+    assert_int_equal(reader.left, 0);
+    assert_int_equal(got->epoch, want->epoch);
+    assert_int_equal(got->worker_count, 3);
+    assert_int_equal(got->server_count, 1);
+    assert_int_equal(got->member_count, 4);
+    assert_int_equal(got->partition_bytes, want->partition_bytes);
+    assert_int_equal(got->chunk_bytes, want->chunk_bytes);
+    assert_int_equal(got->sum_order, want->sum_order);
+    assert_true(got->peer_timeout_ns == want->peer_timeout_ns);
+    assert_true(got->t_opt_factor > 1.25 - 1e-8 && got->t_opt_factor < 1.25 + 1e-8);
+    for (uint32_t i = 0; i < want->member_count; i++) {
+        assert_same_member(&got->members[i], &want->members[i]);
+        assert_string_equal(trib_roster_name(got, i), want->members[i].name);
+    }
+    assert_non_null(trib_roster_name(got, 4));
+    assert_non_null(trib_roster_name(NULL, 0));
+    free(got);
+    free(want);
+}
+
+static void test_every_truncated_roster_is_refused(void **state) {
+    (void)state;
+    guarded memory = guarded_create();
+    trib_roster *roster = sample_roster();
+    unsigned char bytes[ENCODED_MAX];
+    const size_t size = encode_roster(roster, bytes);
+    for (size_t cut = 0; cut <= size; cut++) {
+        trib_reader reader = guarded_reader(&memory, bytes, cut);
+        trib_roster *got = NULL;
+        trib_error error = {.text = ""};
+        trib_status status = trib_roster_get(&reader, &got, &error);
+        assert_int_equal(status, cut < size ? TRIB_PROTOCOL : TRIB_OK);
+        assert_int_equal(got != NULL, cut == size);
+        assert_int_equal(error.text[0] != '\0', cut < size);
+        free(got);
+    }
+    free(roster);
+    guarded_destroy(&memory);
+}
+
+/* One word of the roster's head at a time, set to what no coordinator announces. */
+static void test_insane_rosters_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        size_t at;
+        uint32_t value;
+    } changes[] = {
+        {4, 0}, {4, 5}, {4, 2}, {8, 0}, {8, 2}, {12, 0}, {12, 3}, {12, TRIB_MEMBERS_MAX + 1}, {12, UINT32_MAX},
+        {16, 0}, {16, 1u << 17}, {16, (1u << 20) + 4096}, {20, 0}, {20, 2048}, {20, 3u << 16}, {20, 1u << 21},
+        {24, 2}, {24, UINT32_MAX}, {32, 0x80000000u},
+    };
+    trib_roster *roster = sample_roster();
+    unsigned char bytes[ENCODED_MAX];
+    const size_t size = encode_roster(roster, bytes);
+    for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
+        uint32_t before = load_u32(bytes + changes[i].at);
+        store_u32(bytes + changes[i].at, changes[i].value);
+        trib_reader reader = {.data = bytes, .left = size};
+        trib_roster *got = NULL;
+        trib_error error = {.text = ""};
+        if (trib_roster_get(&reader, &got, &error) != TRIB_PROTOCOL || got != NULL) {
+            fail_msg("word at %zu = %u was taken", changes[i].at, changes[i].value);
+        }
+        store_u32(bytes + changes[i].at, before);
+    }
+    free(roster);
+}
+
+static void test_member_infos(void **state) {
+    (void)state;
+    guarded memory = guarded_create();
+    trib_roster *roster = sample_roster();
+    unsigned char bytes[ENCODED_MAX];
+    trib_writer writer = {.data = bytes, .capacity = sizeof bytes};
+    trib_member_info_put(&writer, &roster->members[2]);
+    trib_error error = {.text = ""};
+    for (size_t cut = 0; cut <= writer.size; cut++) {
+        trib_reader reader = guarded_reader(&memory, bytes, cut);
+        trib_member_info got = {.roles = 99};
+        trib_status status = trib_member_info_get(&reader, &got, &error);
+        assert_int_equal(status, cut < writer.size ? TRIB_PROTOCOL : TRIB_OK);
+        if (cut < writer.size) {
+            assert_int_equal(got.roles, 99);
+        } else {
+            assert_same_member(&got, &roster->members[2]);
+        }
+    }
+    const uint32_t reactors[] = {0, TRIB_REACTORS_MAX + 1, UINT32_MAX};
+    for (int i = 0; i < 3; i++) {
+        store_u32(bytes + 5, reactors[i]);
+        trib_reader reader = guarded_reader(&memory, bytes, writer.size);
+        trib_member_info got;
+        assert_int_equal(trib_member_info_get(&reader, &got, &error), TRIB_PROTOCOL);
+    }
+    free(roster);
+    guarded_destroy(&memory);
+}
+
+/* ---- Proofs ---- */
+
+static trib_handshake sample_handshake(void) {
+    trib_handshake handshake = {.purpose = 1, .member = 3, .reactor = 2};
+    for (int i = 0; i < TRIB_NONCE_SIZE; i++) {
+        handshake.connector_nonce[i] = (unsigned char)i;
+        handshake.acceptor_nonce[i] = (unsigned char)(200 - i);
+    }
+    return handshake;
+}
+
+static void test_proofs_verify(void **state) {
+    (void)state;
+    const char *tokens[] = {NULL, "", "secret"};
+    for (int t = 0; t < 3; t++) {
+        unsigned char here[TRIB_KEY_SIZE], there[TRIB_KEY_SIZE], proof[TRIB_PROOF_SIZE];
+        trib_handshake handshake = sample_handshake();
+        trib_auth_key(tokens[t], "job", here);
+        trib_auth_key(tokens[t], "job", there);
+        for (int connector = 0; connector < 2; connector++) {
+            trib_auth_prove(here, &handshake, connector != 0, proof);
+            assert_true(trib_auth_verify(there, &handshake, connector != 0, proof));
+            /* The other side's proof sent back is none. */
+            assert_false(trib_auth_verify(there, &handshake, connector == 0, proof));
+            for (int bit = 0; bit < 8 * TRIB_PROOF_SIZE; bit++) {
+                proof[bit / 8] ^= (unsigned char)(1 << bit % 8);
+                assert_false(trib_auth_verify(there, &handshake, connector != 0, proof));
+                proof[bit / 8] ^= (unsigned char)(1 << bit % 8);
+            }
+        }
+    }
+}
+
+static void test_proofs_fail_for_another_key(void **state) {
+    (void)state;
+    static const struct {
+        const char *token, *job;
+    } others[] = {{"secres", "job"}, {"secret", "joc"}, {"secret ", "job"}, {NULL, "job"}, {"", "job"},
+                  {"cret", "jobse"}, {"bsecret", "jo"}, {"Secret", "job"}, {"secret", ""}, {"job", "secret"}};
+    unsigned char key[TRIB_KEY_SIZE], other[TRIB_KEY_SIZE], proof[TRIB_PROOF_SIZE];
+    trib_handshake handshake = sample_handshake();
+    trib_auth_key("secret", "job", key);
+    trib_auth_prove(key, &handshake, true, proof);
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        trib_auth_key(others[i].token, others[i].job, other);
+        assert_memory_not_equal(key, other, sizeof key);
+        assert_false(trib_auth_verify(other, &handshake, true, proof));
+    }
+}
+
+/* A proof is for one handshake: any bit of the nonces or the claims makes it worthless. */
+static void test_proofs_fail_for_another_handshake(void **state) {
+    (void)state;
+    unsigned char key[TRIB_KEY_SIZE], proof[TRIB_PROOF_SIZE];
+    trib_auth_key("secret", "job", key);
+    const trib_handshake handshake = sample_handshake();
+    trib_auth_prove(key, &handshake, true, proof);
+    for (int bit = 0; bit < 8 * TRIB_NONCE_SIZE; bit++) {
+        trib_handshake changed = handshake;
+        changed.connector_nonce[bit / 8] ^= (unsigned char)(1 << bit % 8);
+        assert_false(trib_auth_verify(key, &changed, true, proof));
+        changed = handshake;
+        changed.acceptor_nonce[bit / 8] ^= (unsigned char)(1 << bit % 8);
+        assert_false(trib_auth_verify(key, &changed, true, proof));
+    }
+    for (int bit = 0; bit < 32; bit++) {
+        trib_handshake changed = handshake;
+        changed.purpose ^= UINT32_C(1) << bit;
+        assert_false(trib_auth_verify(key, &changed, true, proof));
+        changed = handshake;
+        changed.member ^= UINT32_C(1) << bit;
+        assert_false(trib_auth_verify(key, &changed, true, proof));
+        changed = handshake;
+        changed.reactor ^= UINT32_C(1) << bit;
+        assert_false(trib_auth_verify(key, &changed, true, proof));
+    }
+    /* Nor may the two nonces, or two claims, trade places. */
+    trib_handshake swapped = handshake;
+    memcpy(swapped.connector_nonce, handshake.acceptor_nonce, TRIB_NONCE_SIZE);
+    memcpy(swapped.acceptor_nonce, handshake.connector_nonce, TRIB_NONCE_SIZE);
+    assert_false(trib_auth_verify(key, &swapped, true, proof));
+    swapped = handshake;
+    swapped.member = handshake.reactor;
+    swapped.reactor = handshake.member;
+    assert_false(trib_auth_verify(key, &swapped, true, proof));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_type_round_trips),
+        cmocka_unit_test(test_fixed_offsets),
+        cmocka_unit_test(test_every_flipped_bit_is_refused),
+        cmocka_unit_test(test_wrong_fields_are_named),
+        cmocka_unit_test(test_oversized_payload_is_refused),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_cursors_round_trip),
+        cmocka_unit_test(test_writer_stays_within_capacity),
+        cmocka_unit_test(test_reader_remembers_failure),
+        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_roster_round_trips),
+        cmocka_unit_test(test_every_truncated_roster_is_refused),
+        cmocka_unit_test(test_insane_rosters_are_refused),
+        cmocka_unit_test(test_member_infos),
+        cmocka_unit_test(test_proofs_verify),
+        cmocka_unit_test(test_proofs_fail_for_another_key),
+        cmocka_unit_test(test_proofs_fail_for_another_handshake),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
