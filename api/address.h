@@ -1,4 +1,5 @@
-/* address.h - host names and local addresses, before an engine starts; the only place that may ask a resolver (and so block). */
+/* address.h - host names and local addresses, before an engine starts; the only place that may ask a resolver (and so
+ * block). */
 #ifndef TRIB_API_ADDRESS_H
 #define TRIB_API_ADDRESS_H
 

@@ -1,7 +1,8 @@
 /*
  * config_env.c - settings from the environment: TRIB_*, else those of the launcher that started the process.
  *
- * A launcher gives rank, size and perhaps where rank 0 is. Where it does not say, and all processes are on one machine, the
+ * A launcher gives rank, size and perhaps where rank 0 is. Where it does not say, and all processes are on one
+ * machine, the
  * coordinator is on loopback at a port made from the job's id, below the range that the kernel hands out by itself.
  */
 #include <ctype.h>

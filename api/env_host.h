@@ -1,4 +1,5 @@
-/* env_host.h - the environment of production: libev reactors, the machine's memory, the best kernels, real transports. */
+/* env_host.h - the environment of production: libev reactors, the machine's memory, the best kernels, real
+ * transports. */
 #ifndef TRIB_API_ENV_HOST_H
 #define TRIB_API_ENV_HOST_H
 
@@ -6,7 +7,8 @@
 
 #include "engine/engine.h"
 
-/* Fills *env for that configuration (checked already), and in it what the machine decides: the number of reactors, if it is 0, and
+/* Fills *env for that configuration (checked already), and in it what the machine decides: the number of reactors, if
+ * it is 0, and
  * whether spinning is wise. TRIB_UNSUPPORTED for an unknown transport, TRIB_NO_MEMORY. */
 TRIB_CHECKED trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *error);
 void trib_env_host_fini(trib_env *env);

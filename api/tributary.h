@@ -8,8 +8,10 @@
  *            The others say from where. No function blocks unless its comment says so, with the bound on how long.
  * LIFETIME   trib_engine_create, trib_tensor_declare and the operations hand out opaque handles. Tensors live until the
  *            engine is destroyed. An operation's handle, if you asked for one, lives until trib_op_release.
- * CALLBACKS  An operation that was taken (the call returned TRIB_OK) completes exactly once; one that was not taken was not
- *            touched, and its callback never runs. No callback runs inside the call that caused it. Where callbacks run is
+ * CALLBACKS  An operation that was taken (the call returned TRIB_OK) completes exactly once; one that was not taken
+ * was not
+ *            touched, and its callback never runs. No callback runs inside the call that caused it. Where callbacks
+ * run is
  *            chosen by trib_config.mode. A callback may call every TRIB_ANY_THREAD function, but none that blocks:
  *            those return TRIB_WRONG_THREAD there.
  * STRUCTS    Parameter structs start with struct_size; fill them with their *_init function, which zeroes the rest.
@@ -44,8 +46,10 @@ extern "C" {
 
 /* ---- Status codes ------------------------------------------------------------------------------------------------ */
 
-/* One list is the truth: X(name, number, text). 0 is success, above 0 "not yet", below 0 an error. Errors are grouped by
- * the largest thing they ruin: one call or operation (-1..), a peer and all that depended on it (-40..), the engine (-60..). */
+/* One list is the truth: X(name, number, text). 0 is success, above 0 "not yet", below 0 an error. Errors are grouped
+ * by
+ * the largest thing they ruin: one call or operation (-1..), a peer and all that depended on it (-40..), the engine
+ * (-60..). */
 #define TRIB_STATUS_LIST(X)                                                                        \
     X(TRIB_OK, 0, "success")                                                                       \
     X(TRIB_PENDING, 1, "not finished yet")                                                         \
@@ -88,7 +92,8 @@ TRIB_API const char *trib_status_text(trib_status status);
 /* "0.1.0" of the library in use, which may differ from the header's. TRIB_ANY_THREAD. */
 TRIB_API const char *trib_version(void);
 
-/* ---- Types of elements and operations ----------------------------------------------------------------------------- */
+/* ---- Types of elements and operations -----------------------------------------------------------------------------
+ * */
 
 typedef enum trib_dtype {
     TRIB_FLOAT32 = 0,
@@ -102,7 +107,8 @@ typedef enum trib_dtype {
     TRIB_DTYPE_COUNT = 8
 } trib_dtype;
 
-/* SUM of integers wraps modulo 2^bits. AVG of floats divides the sum by the number of contributors and rounds once; AVG of
+/* SUM of integers wraps modulo 2^bits. AVG of floats divides the sum by the number of contributors and rounds once;
+ * AVG of
  * integers sums in a wider type (int64 excepted, which wraps) and truncates the quotient towards zero. MIN and MAX of
  * floats give NaN if any input is NaN. */
 typedef enum trib_reduce {
@@ -119,7 +125,8 @@ TRIB_API size_t trib_dtype_size(trib_dtype dtype);
 TRIB_API const char *trib_dtype_name(trib_dtype dtype);
 TRIB_API const char *trib_reduce_name(trib_reduce reduce);
 
-/* ---- Configuration ------------------------------------------------------------------------------------------------ */
+/* ---- Configuration ------------------------------------------------------------------------------------------------
+ * */
 
 typedef struct trib_engine trib_engine;
 typedef struct trib_tensor trib_tensor;
@@ -164,17 +171,21 @@ typedef enum trib_log_level {
 /* One line of log, without newline. May run on any engine thread; must be thread-safe and must not call the engine. */
 typedef void (*trib_log_cb)(trib_log_level level, const char *line, void *user);
 
-/* The engine joined its job (status TRIB_OK), or could not (error says who is missing and why). Runs once, where callbacks
+/* The engine joined its job (status TRIB_OK), or could not (error says who is missing and why). Runs once, where
+ * callbacks
  * run. error is valid until the callback returns. */
 typedef void (*trib_ready_cb)(trib_engine *engine, const trib_error *error, void *user);
 
-/* The job is over for this engine without its having been closed: all workers have left (error->status TRIB_OK: how a server of its
- * own learns that its work is done), or it failed (error says why). Runs at most once, where callbacks run; close or destroy the
+/* The job is over for this engine without its having been closed: all workers have left (error->status TRIB_OK: how a
+ * server of its
+ * own learns that its work is done), or it failed (error says why). Runs at most once, where callbacks run; close or
+ * destroy the
  * engine afterwards. error is valid until the callback returns. */
 typedef void (*trib_ended_cb)(trib_engine *engine, const trib_error *error, void *user);
 
 /*
- * Settings of one engine. Strings are copied by trib_engine_create. Zero means "the default" wherever the comment names one.
+ * Settings of one engine. Strings are copied by trib_engine_create. Zero means "the default" wherever the comment
+ * names one.
  * Those marked [job] are decided by the coordinator's process; other members' values are ignored.
  */
 typedef struct trib_config {
@@ -228,34 +239,41 @@ typedef struct trib_config {
 TRIB_API void trib_config_init(trib_config *config, size_t struct_size);
 
 /*
- * Fills ranks, counts, coordinator address and settings from the environment: TRIB_* variables (docs/operating.md), else
- * those of torchrun, Open MPI, MPICH/Hydra, Slurm or BytePS (DMLC_*). Fields it finds nothing for stay as they are. Strings
+ * Fills ranks, counts, coordinator address and settings from the environment: TRIB_* variables (docs/operating.md),
+ * else
+ * those of torchrun, Open MPI, MPICH/Hydra, Slurm or BytePS (DMLC_*). Fields it finds nothing for stay as they are.
+ * Strings
  * point into the environment or into storage inside *config's lifetime-free environment and are copied by
  * trib_engine_create, which should follow before the environment changes. TRIB_INVALID with *error (may be NULL) saying
  * which variable is wrong. Not thread-safe against setenv.
  */
 TRIB_API TRIB_CHECKED trib_status trib_config_from_env(trib_config *config, trib_error *error);
 
-/* ---- The engine --------------------------------------------------------------------------------------------------- */
+/* ---- The engine ---------------------------------------------------------------------------------------------------
+ * */
 
 /*
  * Creates an engine and starts joining the job; returns at once (it reads settings and the machine's topology, opens
- * listening sockets and starts threads). Operations may be submitted right away: they start when the job has come together.
+ * listening sockets and starts threads). Operations may be submitted right away: they start when the job has come
+ * together.
  * config is copied. On failure *engine_out is untouched and *error (may be NULL) says why: TRIB_INVALID (a setting),
  * TRIB_NO_MEMORY, TRIB_SYSTEM. TRIB_MODE_ATTACHED: call it on the loop's thread.
  */
 TRIB_API TRIB_CHECKED trib_status trib_engine_create(const trib_config *config, trib_engine **engine_out, trib_error *error);
 
 /*
- * Blocks until the job has come together, at most timeout_ns (below 0: the join timeout decides). TRIB_OK, TRIB_TIMEOUT,
+ * Blocks until the job has come together, at most timeout_ns (below 0: the join timeout decides). TRIB_OK,
+ * TRIB_TIMEOUT,
  * TRIB_JOIN_FAILED, TRIB_UNAUTHORIZED ... with *error (may be NULL) naming who is missing. TRIB_STATE in
  * TRIB_MODE_ATTACHED (run the loop and use ready_cb), TRIB_WRONG_THREAD from a callback. TRIB_ANY_THREAD otherwise.
  */
 TRIB_API TRIB_CHECKED trib_status trib_engine_wait_ready(trib_engine *engine, int64_t timeout_ns, trib_error *error);
 
 /*
- * Begins to close: new operations are refused, those in flight complete with TRIB_CLOSED, sums that others still wait for
- * are flushed, peers are told. closed_cb (may be NULL) runs once, where callbacks run, at the latest after close_timeout_ns.
+ * Begins to close: new operations are refused, those in flight complete with TRIB_CLOSED, sums that others still wait
+ * for
+ * are flushed, peers are told. closed_cb (may be NULL) runs once, where callbacks run, at the latest after
+ * close_timeout_ns.
  * Calling it again changes nothing: the first callback stands. TRIB_ANY_THREAD (ATTACHED: the loop's thread).
  */
 typedef void (*trib_closed_cb)(trib_engine *engine, void *user);
@@ -275,7 +293,8 @@ TRIB_API trib_status trib_engine_destroy(trib_engine *engine);
 TRIB_API int trib_engine_get_fd(const trib_engine *engine);
 
 /*
- * TRIB_MODE_QUEUE: runs the callbacks of at most max completions (0: of all that are there now) on the calling thread and
+ * TRIB_MODE_QUEUE: runs the callbacks of at most max completions (0: of all that are there now) on the calling thread
+ * and
  * returns how many ran. Never blocks. One thread at a time; a callback must not call it (returns 0). 0 in other modes.
  */
 TRIB_API size_t trib_engine_dispatch(trib_engine *engine, size_t max);
@@ -296,17 +315,21 @@ typedef struct trib_engine_info {
 /* Fills *info with what the engine knows of the job. TRIB_INVALID if struct_size is not known. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_engine_get_info(const trib_engine *engine, trib_engine_info *info);
 
-/* ---- Memory ------------------------------------------------------------------------------------------------------- */
+/* ---- Memory -------------------------------------------------------------------------------------------------------
+ * */
 
 /*
- * Page-aligned memory from the engine's arena: bound to the NUMA node of its reactors, on huge pages where there are any,
+ * Page-aligned memory from the engine's arena: bound to the NUMA node of its reactors, on huge pages where there are
+ * any,
  * registered with the transports that want it. Any memory may be used in operations; this kind is never copied or
- * registered again. TRIB_INVALID (size 0), TRIB_NO_MEMORY. Freed by trib_free, before trib_engine_destroy. TRIB_ANY_THREAD.
+ * registered again. TRIB_INVALID (size 0), TRIB_NO_MEMORY. Freed by trib_free, before trib_engine_destroy.
+ * TRIB_ANY_THREAD.
  */
 TRIB_API TRIB_CHECKED trib_status trib_alloc(trib_engine *engine, size_t size, void **memory_out);
 TRIB_API void trib_free(trib_engine *engine, void *memory);
 
-/* ---- Tensors ------------------------------------------------------------------------------------------------------ */
+/* ---- Tensors ------------------------------------------------------------------------------------------------------
+ * */
 
 #define TRIB_TENSOR_NAME_MAX 255
 
@@ -324,16 +347,20 @@ typedef struct trib_tensor_desc {
 TRIB_API void trib_tensor_desc_init(trib_tensor_desc *desc, size_t struct_size);
 
 /*
- * Declares a tensor once; workers may do so at any time and in any order: names decide which belong together. Declaring a
- * name again with the same type and count gives the same handle; with others TRIB_MISMATCH. Returns at once; the agreement
- * with the other workers happens behind, and a disagreement makes every operation on the tensor, on every worker, complete
+ * Declares a tensor once; workers may do so at any time and in any order: names decide which belong together.
+ * Declaring a
+ * name again with the same type and count gives the same handle; with others TRIB_MISMATCH. Returns at once; the
+ * agreement
+ * with the other workers happens behind, and a disagreement makes every operation on the tensor, on every worker,
+ * complete
  * with TRIB_MISMATCH and a text that says who declared what. Only workers: others get TRIB_STATE. TRIB_INVALID,
  * TRIB_NO_MEMORY, TRIB_CLOSED. TRIB_ANY_THREAD.
  */
 TRIB_API TRIB_CHECKED trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *desc,
                                                       trib_tensor **tensor_out, trib_error *error);
 
-/* ---- Operations --------------------------------------------------------------------------------------------------- */
+/* ---- Operations ---------------------------------------------------------------------------------------------------
+ * */
 
 typedef struct trib_result {
     trib_status status;
@@ -344,7 +371,8 @@ typedef struct trib_result {
     const char *text;      /* on error: what happened, naming peer and tensor; "" otherwise */
 } trib_result;
 
-/* Runs exactly once for an operation that was taken. result and its strings are valid until the callback returns. After it
+/* Runs exactly once for an operation that was taken. result and its strings are valid until the callback returns.
+ * After it
  * has begun, the engine touches the operation's buffers no more. */
 typedef void (*trib_done_cb)(const trib_result *result, void *user);
 
@@ -368,13 +396,18 @@ typedef struct trib_op_params {
 TRIB_API void trib_op_params_init(trib_op_params *params, size_t struct_size);
 
 /*
- * output = reduction of every worker's input over all workers. Each worker must issue the same operations on a tensor in the
- * same order (the n-th operation on a tensor is its round n); order between tensors is free. Operations on one tensor run
+ * output = reduction of every worker's input over all workers. Each worker must issue the same operations on a tensor
+ * in the
+ * same order (the n-th operation on a tensor is its round n); order between tensors is free. Operations on one tensor
+ * run
  * one after the other, those on different tensors at once, by priority.
  *
- * The buffers stay the caller's and must stay valid until completion. op_out may be NULL; if it is not, the handle must be
- * given to trib_op_release. Returns TRIB_OK (taken), TRIB_INVALID, TRIB_BUSY (ops_max in flight), TRIB_CLOSED, or TRIB_PEER_LOST /
- * TRIB_PEER_LEFT / TRIB_JOIN_FAILED if the job has already failed; error (may be NULL) says more. TRIB_ANY_THREAD, a few
+ * The buffers stay the caller's and must stay valid until completion. op_out may be NULL; if it is not, the handle
+ * must be
+ * given to trib_op_release. Returns TRIB_OK (taken), TRIB_INVALID, TRIB_BUSY (ops_max in flight), TRIB_CLOSED, or
+ * TRIB_PEER_LOST /
+ * TRIB_PEER_LEFT / TRIB_JOIN_FAILED if the job has already failed; error (may be NULL) says more. TRIB_ANY_THREAD, a
+ * few
  * microseconds, never waits for the network.
  */
 TRIB_API TRIB_CHECKED trib_status trib_push_pull(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
@@ -388,7 +421,8 @@ TRIB_API TRIB_CHECKED trib_status trib_broadcast(trib_engine *engine, const trib
 TRIB_API TRIB_CHECKED trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
                                                trib_error *error);
 
-/* Asks that an operation end soon with TRIB_CANCELLED (it may still succeed if it was about to). The round is spent: the
+/* Asks that an operation end soon with TRIB_CANCELLED (it may still succeed if it was about to). The round is spent:
+ * the
  * other workers' operation of this round completes with TRIB_CANCELLED too, naming this worker, unless this worker's
  * contribution was complete. TRIB_ANY_THREAD. */
 TRIB_API void trib_op_cancel(trib_op *op);
@@ -397,8 +431,10 @@ TRIB_API void trib_op_cancel(trib_op *op);
 TRIB_API trib_status trib_op_status(const trib_op *op);
 
 /*
- * Blocks until op is complete (its callback, if any, has run), at most timeout_ns (below 0: as long as the operation's own
- * deadline lets it). Returns its status, or TRIB_TIMEOUT with the operation still going, told apart by trib_op_status. *error
+ * Blocks until op is complete (its callback, if any, has run), at most timeout_ns (below 0: as long as the
+ * operation's own
+ * deadline lets it). Returns its status, or TRIB_TIMEOUT with the operation still going, told apart by
+ * trib_op_status. *error
  * (may be NULL) gets the text. TRIB_MODE_QUEUE: dispatches completions meanwhile. TRIB_MODE_ATTACHED: TRIB_STATE.
  * From a callback: TRIB_WRONG_THREAD.
  */
@@ -407,7 +443,8 @@ TRIB_API trib_status trib_op_wait(trib_op *op, int64_t timeout_ns, trib_error *e
 /* Gives the handle back; the operation goes on. NULL is fine. TRIB_ANY_THREAD. */
 TRIB_API void trib_op_release(trib_op *op);
 
-/* ---- Seeing ------------------------------------------------------------------------------------------------------- */
+/* ---- Seeing -------------------------------------------------------------------------------------------------------
+ * */
 
 /* Something an operation of this process waits for. */
 typedef struct trib_waiting {
@@ -420,8 +457,10 @@ typedef struct trib_waiting {
 } trib_waiting;
 
 /*
- * Lists what the engine is waiting for now: at most capacity entries, oldest first within a reactor; *count_out is how many
- * there are in all. Blocks up to 1 s for the reactors to answer: TRIB_TIMEOUT if one did not (entries of the others are there).
+ * Lists what the engine is waiting for now: at most capacity entries, oldest first within a reactor; *count_out is
+ * how many
+ * there are in all. Blocks up to 1 s for the reactors to answer: TRIB_TIMEOUT if one did not (entries of the others
+ * are there).
  * TRIB_WRONG_THREAD from a callback, except in TRIB_MODE_ATTACHED, where it never blocks.
  */
 TRIB_API TRIB_CHECKED trib_status trib_engine_waiting(trib_engine *engine, trib_waiting *entries, size_t capacity,
@@ -446,8 +485,10 @@ typedef struct trib_stats {
 TRIB_API TRIB_CHECKED trib_status trib_engine_get_stats(trib_engine *engine, trib_stats *stats);
 
 /*
- * A description of this machine as the engine sees it: cores, caches, NUMA nodes, NICs, GPUs, where reactors would be placed,
- * transports and modules that are compiled in and usable, kernels in use, limits that hurt (memlock, open files). JSON, malloc'ed;
+ * A description of this machine as the engine sees it: cores, caches, NUMA nodes, NICs, GPUs, where reactors would be
+ * placed,
+ * transports and modules that are compiled in and usable, kernels in use, limits that hurt (memlock, open files).
+ * JSON, malloc'ed;
  * free it with free(). NULL when out of memory. Needs no engine. TRIB_ANY_THREAD.
  */
 TRIB_API char *trib_describe_machine(void);

@@ -2,7 +2,8 @@
  * assert.h - assertions for programmer errors, on in release builds too.
  *
  * Nothing that a peer, the kernel, a device or the caller can cause is ever asserted: that is a trib_status. A failed
- * assertion means that the engine's own state is wrong; it prints where and aborts, because going on would risk wrong sums.
+ * assertion means that the engine's own state is wrong; it prints where and aborts, because going on would risk wrong
+ * sums.
  */
 #ifndef TRIB_ENGINE_ASSERT_H
 #define TRIB_ENGINE_ASSERT_H

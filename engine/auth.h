@@ -1,9 +1,13 @@
 /*
- * auth.h - mutual proof of a shared token when a connection is made, by keyed BLAKE2b over both sides' nonces (libsodium).
+ * auth.h - mutual proof of a shared token when a connection is made, by keyed BLAKE2b over both sides' nonces
+ * (libsodium).
  *
- * The connecting side sends HELLO {its nonce, who it says it is}, the accepting side answers CHALLENGE {its nonce, its proof}, the
- * connecting side PROOF {its proof}, the accepting side WELCOME. A recorded handshake is worthless later because both nonces
- * are fresh; a member of another job fails because the job's name is part of the key. Nothing else is read before it is over.
+ * The connecting side sends HELLO {its nonce, who it says it is}, the accepting side answers CHALLENGE {its nonce,
+ * its proof}, the
+ * connecting side PROOF {its proof}, the accepting side WELCOME. A recorded handshake is worthless later because both
+ * nonces
+ * are fresh; a member of another job fails because the job's name is part of the key. Nothing else is read before it
+ * is over.
  */
 #ifndef TRIB_ENGINE_AUTH_H
 #define TRIB_ENGINE_AUTH_H

@@ -1,8 +1,10 @@
 /*
  * coordinator.c - the membership's state machine: gathering -> running -> over.
  *
- * Gathering ends when all workers and servers have joined, or with an error to everybody when the join deadline passes. Running
- * ends when all workers have left (servers are told that the job is over) or when somebody is lost (everybody is told who).
+ * Gathering ends when all workers and servers have joined, or with an error to everybody when the join deadline
+ * passes. Running
+ * ends when all workers have left (servers are told that the job is over) or when somebody is lost (everybody is told
+ * who).
  */
 #include "engine/coordinator.h"
 
@@ -139,7 +141,8 @@ static void heartbeat(trib_reactor *reactor, trib_timer *timer)
     trib_timer_arm(reactor, timer, now_ns + period_ns);
 }
 
-/* With servers of their own on the same machine nothing is gained by summing in workers too; across machines, as long as
+/* With servers of their own on the same machine nothing is gained by summing in workers too; across machines, as long
+ * as
  * there are fewer servers than workers, it is (OSDI'20). */
 static bool workers_should_sum(const trib_coordinator *self)
 {

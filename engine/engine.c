@@ -1,5 +1,6 @@
 /*
- * engine.c - opens an engine in order, closes it in reverse, and carries the job's fate between the cores and the callers.
+ * engine.c - opens an engine in order, closes it in reverse, and carries the job's fate between the cores and the
+ * callers.
  */
 #include "engine/engine.h"
 
@@ -183,7 +184,6 @@ void trib_engine_publish(trib_engine *engine, const trib_roster *roster)
 {
     trib_assert(engine->roster == NULL);
     atomic_store(&engine->roster, roster);
-    engine->config.worker_count = (int32_t)roster->worker_count;
     for (uint32_t i = 0; i < engine->core_count; i++) {
         trib_reactor_post(engine->cores[i].reactor, &engine->cores[i].roster_post);
     }

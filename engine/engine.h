@@ -1,8 +1,11 @@
 /*
- * engine.h - the owner: cores, membership, tensors, operations. One engine object owns everything; there is no other state.
+ * engine.h - the owner: cores, membership, tensors, operations. One engine object owns everything; there is no other
+ * state.
  *
- * Which thread touches what: a core's state belongs to its reactor. Membership (member.c, coordinator.c) lives on core 0. `mutex`
- * guards what callers' threads share: the tensor table, the operation pool, the job's fate, the completion queue. Reactors take it only
+ * Which thread touches what: a core's state belongs to its reactor. Membership (member.c, coordinator.c) lives on
+ * core 0. `mutex`
+ * guards what callers' threads share: the tensor table, the operation pool, the job's fate, the completion queue.
+ * Reactors take it only
  * on rare events and to hand completions to a queue, never per partition.
  */
 #ifndef TRIB_ENGINE_ENGINE_H
@@ -49,7 +52,7 @@ struct trib_engine {
     trib_logger logger;
     uint32_t core_count;
     struct trib_core *cores;
-    uint32_t member_id; /* written on core 0 before the roster is published */
+    _Atomic uint32_t member_id; /* written on core 0 before the roster is published */
 
     struct trib_coordinator *coordinator; /* NULL: it is elsewhere */
     struct trib_member *member;

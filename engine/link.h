@@ -1,11 +1,14 @@
 /*
  * link.h - one connection to one reactor of another member: handshake, frames, and what waits for its turn to be sent.
  *
- * A link is made by trib_link_connect or from an accepted connection; it proves the token, becomes READY, carries frames and
- * ends with exactly one `closed` upcall, after which it is gone. A link to this process's own server on the same reactor has no
+ * A link is made by trib_link_connect or from an accepted connection; it proves the token, becomes READY, carries
+ * frames and
+ * ends with exactly one `closed` upcall, after which it is gone. A link to this process's own server on the same
+ * reactor has no
  * connection: its frames are handed over on the same thread, payloads lent in place.
  *
- * What may be sent by priority waits in the link's outbox, a heap ordered by (priority, age); it emits chunk by chunk while
+ * What may be sent by priority waits in the link's outbox, a heap ordered by (priority, age); it emits chunk by chunk
+ * while
  * fewer than `credit` bytes are with the transport, so what is urgent never waits behind more than that.
  */
 #ifndef TRIB_ENGINE_LINK_H
@@ -97,7 +100,8 @@ TRIB_CHECKED trib_status trib_link_connect(struct trib_core *core, const trib_ad
 TRIB_CHECKED trib_status trib_link_self(struct trib_core *core, uint32_t member, const trib_link_upcalls *upcalls,
                                         trib_link **link_out);
 
-/* Sends a frame now, whatever the credit says: control, and chunks that the outbox lets out. The payload is borrowed until done.
+/* Sends a frame now, whatever the credit says: control, and chunks that the outbox lets out. The payload is borrowed
+ * until done.
  * TRIB_NO_MEMORY or TRIB_CLOSED: nothing was taken. */
 TRIB_CHECKED trib_status trib_link_send(trib_link *link, const trib_frame *frame, const void *payload,
                                         void (*done)(trib_out *, trib_status), void *context);

@@ -1,7 +1,8 @@
 /*
  * link_handshake.c - HELLO, CHALLENGE, PROOF, WELCOME (auth.h says what they prove).
  *
- * Until it is over only the one frame type that the state expects is let in, with its exact payload size, into a fixed buffer.
+ * Until it is over only the one frame type that the state expects is let in, with its exact payload size, into a
+ * fixed buffer.
  */
 #include "engine/link_handshake.h"
 

@@ -1,7 +1,8 @@
 /*
  * op.c - operations between the caller and the cores: the pool, taking, failing, completing.
  *
- * The mailbox needs no bound of its own: an operation is posted at most once to each core, and ops_max bounds the operations.
+ * The mailbox needs no bound of its own: an operation is posted at most once to each core, and ops_max bounds the
+ * operations.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -74,7 +75,8 @@ trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, tr
     if (op_out != NULL) {
         *op_out = op;
     }
-    /* Posting under the mutex keeps the rounds of a tensor in order on core 0, where they may wait for the placement. From
+    /* Posting under the mutex keeps the rounds of a tensor in order on core 0, where they may wait for the placement.
+     * From
      * the last post on the operation may be over at any time. */
     uint32_t cores = op->spread ? engine->core_count : 1;
     for (uint32_t i = 0; i < cores; i++) {

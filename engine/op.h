@@ -1,9 +1,12 @@
 /*
  * op.h - tensors, the operations on them, and the partitions that move through the pipeline.
  *
- * A tensor is cut into partitions once, when the coordinator has told who sums what; each partition belongs to one core, and its
- * task (its place in the pipeline) is made then, so that operations allocate nothing. An operation posts one node to every
- * core that owns partitions of its tensor. Operations on a tensor run one after the other: on each core round r + 1 waits until
+ * A tensor is cut into partitions once, when the coordinator has told who sums what; each partition belongs to one
+ * core, and its
+ * task (its place in the pipeline) is made then, so that operations allocate nothing. An operation posts one node to
+ * every
+ * core that owns partitions of its tensor. Operations on a tensor run one after the other: on each core round r + 1
+ * waits until
  * the tasks of round r have settled there.
  *
  * An operation is complete when every core has settled its tasks; the first failure gives it its status and text.

@@ -1,7 +1,8 @@
 /*
  * placement.c - shares by bandwidth and dealing by bytes; see placement.h. Pure.
  *
- * Only additions, products and quotients of doubles in a fixed order, so the same members give the same shares everywhere.
+ * Only additions, products and quotients of doubles in a fixed order, so the same members give the same shares
+ * everywhere.
  */
 #include "engine/placement.h"
 
@@ -99,8 +100,9 @@ static double share_out_many(const place_job *job, trib_place_member *members)
 }
 
 /*
- * One or two workers: summing costs a worker nothing beyond its own pushes. Alone, it keeps all and sends none. Of two, each
- * sends M whatever the shares are; then servers take what they can in that time, and the workers the rest, by link.
+ * One or two workers: summing costs a worker nothing beyond its own pushes. Alone, it keeps all and sends none. Of
+ * two, each sends M whatever the shares are; then servers take what they can in that time, and the workers the rest,
+ * by link.
  */
 static double share_out_few(const place_job *job, trib_place_member *members)
 {

@@ -1,9 +1,10 @@
 /*
  * placement.h - who sums what: shares of the members by bandwidth, and partitions dealt out by bytes. Pure functions.
  *
- * Shares: n workers and k servers of their own on full-duplex links. Equal links: OSDI'20 (Jiang et al.), theorem 1: each
- * server sums 2(n-1)/D of the bytes and each colocated worker (n-k)/D, with D = n^2 + kn - 2k, and no exchange is faster than
- * t_opt = 2n(n-1)/D * M/B. Unequal links: the smallest t with t >= M/min B_i and sum_i (B_i t - M)/(n-2) + sum_j C_j t/n >= M.
+ * Shares: n workers and k servers of their own on full-duplex links. Equal links: OSDI'20 (Jiang et al.), theorem 1:
+ * each server sums 2(n-1)/D of the bytes and each colocated worker (n-k)/D, with D = n^2 + kn - 2k, and no exchange
+ * is faster than t_opt = 2n(n-1)/D * M/B. Unequal links: the smallest t with t >= M/min B_i and sum_i (B_i t -
+ * M)/(n-2) + sum_j C_j t/n >= M.
  */
 #ifndef TRIB_ENGINE_PLACEMENT_H
 #define TRIB_ENGINE_PLACEMENT_H
@@ -18,7 +19,8 @@ typedef struct trib_place_member {
     double share;         /* out: of all bytes, 0..1; the shares add up to 1 */
 } trib_place_member;
 
-/* Fills the shares. *t_opt_factor_out: least time in units of M / (link rate of the fastest worker). TRIB_INVALID if nobody can sum. */
+/* Fills the shares. *t_opt_factor_out: least time in units of M / (link rate of the fastest worker). TRIB_INVALID if
+ * nobody can sum. */
 TRIB_CHECKED trib_status trib_place_shares(trib_place_member *members, uint32_t member_count, double *t_opt_factor_out);
 
 typedef struct trib_place_owner {
@@ -32,8 +34,8 @@ typedef struct trib_dealer trib_dealer;
 TRIB_CHECKED trib_status trib_dealer_create(const trib_place_member *members, uint32_t member_count, trib_dealer **out);
 void trib_dealer_destroy(trib_dealer *dealer);
 
-/* The owner of the next partition of that many bytes: the member, and in it the reactor, that is furthest below its share of the
- * bytes dealt so far. Deterministic. Zero bytes count as 64. */
+/* The owner of the next partition of that many bytes: the member, and in it the reactor, that is furthest below its
+ * share of the bytes dealt so far. Deterministic. Zero bytes count as 64. */
 trib_place_owner trib_dealer_next(trib_dealer *dealer, uint64_t bytes);
 
 #endif

@@ -1,8 +1,8 @@
 /*
  * sum_memory.c - the summation's keys, blocks, trees and rounds: where they come from and where they go back to.
  *
- * Everything is kept for the next one who needs it until the summation ends; what was given back last is taken first, because
- * it is the most likely to be in the cache still.
+ * Everything is kept for the next one who needs it until the summation ends; what was given back last is taken first,
+ * because it is the most likely to be in the cache still.
  */
 #include <stdlib.h>
 #include <string.h>

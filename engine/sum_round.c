@@ -1,6 +1,7 @@
 /*
- * sum_round.c - when a round ends, and how it is refused. A refused round holds no payloads, but stays until each contributor
- * has shown up and been told; then it is remembered, as far as it is the last in a row, for what may still be on its way.
+ * sum_round.c - when a round ends, and how it is refused. A refused round holds no payloads, but stays until each
+ * contributor has shown up and been told; then it is remembered, as far as it is the last in a row, for what may
+ * still be on its way.
  */
 #include <stdio.h>
 

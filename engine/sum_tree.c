@@ -1,8 +1,9 @@
 /*
  * sum_tree.c - sums a chunk along the tree (sum_tree.h) or on arrival, and hands the sum out. Nothing here can fail.
  *
- * Handing out is an upcall, from which anything may come back in: a reference at once, a refusal of the round. The caller
- * holds the round (holds), and what is handed out has a reference of its own, until the last receiver has been served.
+ * Handing out is an upcall, from which anything may come back in: a reference at once, a refusal of the round. The
+ * caller holds the round (holds), and what is handed out has a reference of its own, until the last receiver has been
+ * served.
  */
 #include "engine/sum_tree.h"
 

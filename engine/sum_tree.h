@@ -1,17 +1,18 @@
 /*
- * sum_tree.h - inside of the summation: its memory (sum_memory.c), the tree along which a chunk is summed (sum_tree.c),
- * how rounds end and are refused (sum_round.c), and who contributes to them when (summation.c).
+ * sum_tree.h - inside of the summation: its memory (sum_memory.c), the tree along which a chunk is summed
+ * (sum_tree.c), how rounds end and are refused (sum_round.c), and who contributes to them when (summation.c).
  *
- * RANK order: a balanced binary tree over ranks. Level 0 holds the contributions; node i of level l combines nodes 2i and
- * 2i + 1 of level l - 1, left operand the lower ranks; a node without a right sibling moves up as it is. A node is combined
- * as soon as both are there, so the bits depend on the number of contributors and the values alone, and little has to
- * wait. A subtree's result is kept at the index of its lowest rank, with its level.
+ * RANK order: a balanced binary tree over ranks. Level 0 holds the contributions; node i of level l combines nodes 2i
+ * and 2i + 1 of level l - 1, left operand the lower ranks; a node without a right sibling moves up as it is. A node
+ * is combined as soon as both are there, so the bits depend on the number of contributors and the values alone, and
+ * little has to wait. A subtree's result is kept at the index of its lowest rank, with its level.
  *
  * Invariants
- * - Whatever a payload may need is taken when it announces itself, the only place that can say TRIB_AGAIN. So nothing fails
- *   between a payload's arrival and its sum's departure.
+ * - Whatever a payload may need is taken when it announces itself, the only place that can say TRIB_AGAIN. So nothing
+ *   fails between a payload's arrival and its sum's departure.
  * - A wide block is needed only where two operands in wire form meet; the later of the two brings it along (spare).
- * - A round stays where it is while anything points to it: landings, references of sums, or a function in an upcall (holds).
+ * - A round stays where it is while anything points to it: landings, references of sums, or a function in an upcall
+ *   (holds).
  * - Blocks, trees and rounds come from last-in-first-out lists that grow to what the job needs and stay.
  */
 #ifndef TRIB_ENGINE_SUM_TREE_H
@@ -20,7 +21,7 @@
 #include "engine/assert.h"
 #include "engine/summation.h"
 
-#define TRIB_SUM_WIDTHS 3u         /* blocks of 1, 2 and 4 times chunk_bytes: an accumulator is at most 4 times as wide */
+#define TRIB_SUM_WIDTHS 3u         /* blocks of 1, 2 and 4 times chunk_bytes, as wide as accumulators get */
 #define TRIB_SUM_ROUND_CLASSES 17u /* rounds with room for 2^0 .. 2^16 chunks */
 #define TRIB_SUM_CHUNKS_MAX (1u << (TRIB_SUM_ROUND_CLASSES - 1))
 
@@ -66,7 +67,8 @@ typedef struct sum_chunk {
 
 typedef struct sum_key {
     uint32_t finished; /* the last round that is over */
-    /* Of the rounds that are over, these in a row were refused: what was still on its way to them is swallowed. 0: none. */
+    /* Of the rounds that are over, these in a row were refused: what was still on its way to them is swallowed. 0:
+     * none. */
     uint32_t refused_first, refused_last;
     uint32_t live_count;
     uint32_t open_count; /* live rounds that are neither refused nor complete */
@@ -148,8 +150,8 @@ void trib_sum_round_check(trib_summation *self, sum_round *round, const trib_con
 uint8_t trib_sum_acc_width(const trib_contribution *what);
 /* The operand that this contribution would be combined with right away, or NULL. */
 const sum_node *trib_sum_partner(const trib_summation *self, const sum_chunk *chunk, uint32_t rank);
-/* A payload takes its place in the chunk, what can be combined is, and a finished sum is handed out. Takes payload->block and
- * spare over. payload->data is NULL if no payload travels; lent data (no block) needs a partner. */
+/* A payload takes its place in the chunk, what can be combined is, and a finished sum is handed out. Takes
+ * payload->block and spare over. payload->data is NULL if no payload travels; lent data (no block) needs a partner. */
 void trib_sum_chunk_add(trib_summation *self, sum_round *round, const trib_contribution *what, sum_node payload,
                         sum_block *spare);
 /* Gives back what the round holds and has not handed out. */

@@ -1,10 +1,10 @@
 /*
- * summation.c - keys, rounds and who has contributed to them. The arithmetic along the tree is in sum_tree.c, the memory in
- * sum_memory.c; sum_tree.h has the invariants of all three.
+ * summation.c - keys, rounds and who has contributed to them. The arithmetic along the tree is in sum_tree.c, the
+ * memory in sum_memory.c; sum_tree.h has the invariants of all three.
  *
- * A round ends when everybody has been handed every chunk's sum, or has been told of the refusal, and nothing of it is on its
- * way any more. Refused rounds may pile up behind one contributor that is late, because the others go on to their next
- * rounds; they hold no payloads. Of the rounds that do, two may be open at once.
+ * A round ends when everybody has been handed every chunk's sum, or has been told of the refusal, and nothing of it
+ * is on its way any more. Refused rounds may pile up behind one contributor that is late, because the others go on to
+ * their next rounds; they hold no payloads. Of the rounds that do, two may be open at once.
  */
 #include "engine/summation.h"
 
@@ -32,15 +32,17 @@ static trib_status check_bounds(const trib_summation *self, const trib_contribut
         what->chunk_count > TRIB_SUM_CHUNKS_MAX || what->chunk >= what->chunk_count ||
         what->size > self->config.chunk_bytes) {
         return trib_error_set(error, TRIB_PROTOCOL,
-                              "impossible contribution: rank %u of %u, round %u, chunk %u of %u, %u bytes of at most %u, "
-                              "root %u", what->contributor, n, what->round, what->chunk, what->chunk_count, what->size,
+                              "impossible contribution: rank %u of %u, round %u, chunk %u of %u, %u bytes of at most "
+                              "%u, root %u",
+                              what->contributor, n, what->round, what->chunk, what->chunk_count, what->size,
                               self->config.chunk_bytes, what->root);
     }
     const size_t element = trib_dtype_size(what->dtype);
     if (element == 0 || what->size % element != 0 || (unsigned)what->reduce >= TRIB_REDUCE_COUNT ||
         (unsigned)what->exchange > TRIB_EXCHANGE_BROADCAST) {
         return trib_error_set(error, TRIB_PROTOCOL,
-                              "impossible contribution of rank %u: %u bytes of type %d, reduce %d, exchange %d", what->contributor, what->size, (int)what->dtype, (int)what->reduce, (int)what->exchange);
+                              "impossible contribution of rank %u: %u bytes of type %d, reduce %d, exchange %d",
+                              what->contributor, what->size, (int)what->dtype, (int)what->reduce, (int)what->exchange);
     }
     if (with_payload != carries_payload(what)) {
         return trib_error_set(error, TRIB_PROTOCOL, "rank %u %s a payload of %u bytes in round %u", what->contributor,
@@ -49,7 +51,8 @@ static trib_status check_bounds(const trib_summation *self, const trib_contribut
     return TRIB_OK;
 }
 
-/* Whoever begins a round has done its part in the one before: contributed all of it, withdrawn, or been told of a refusal. */
+/* Whoever begins a round has done its part in the one before: contributed all of it, withdrawn, or been told of a
+ * refusal. */
 static bool is_through(const sum_key *key, uint32_t round, uint32_t contributor)
 {
     const sum_round *before = trib_sum_round_find(key, round - 1);
@@ -65,7 +68,8 @@ static trib_status check_turn(const sum_key *key, const sum_round *round, const 
                               what->contributor, what->round, newest);
     }
     if (key != NULL && !is_through(key, what->round, what->contributor)) {
-        return trib_error_set(error, TRIB_PROTOCOL, "rank %u contributes to round %u before it is through with round %u",
+        return trib_error_set(error, TRIB_PROTOCOL,
+                              "rank %u contributes to round %u before it is through with round %u",
                               what->contributor, what->round, what->round - 1);
     }
     if (round == NULL && key != NULL && key->live_count >= LIVE_ROUNDS_MAX) {

@@ -1,14 +1,16 @@
 /*
  * summation.h - the SUM side of a server, for the keys of one reactor: contributions in, sums out.
  *
- * Pure state and arithmetic: it knows nothing of connections or the wire. Its owner (server.c) feeds it checked-for-length
- * contributions and gets sums and refusals back through the upcalls. All of it runs on one reactor's thread.
+ * Pure state and arithmetic: it knows nothing of connections or the wire. Its owner (server.c) feeds it
+ * checked-for-length contributions and gets sums and refusals back through the upcalls. All of it runs on one
+ * reactor's thread.
  *
- * A key is (tensor, partition); it has rounds 1, 2, ...; a round of a key has chunk_count chunks, each summed for itself. Usually
- * at most two rounds of a key are alive: one whose sums are being sent, and the next one being summed. A contributor goes
- * on to round r + 1 only when it is through with round r: has contributed all of it, has withdrawn, or has been refused. Anything
- * else is a protocol violation of the contributor. One that gives up waiting (a deadline) may thus run ahead of a late one;
- * two rounds wait for the late one, further ones are refused with TRIB_BUSY, so that memory stays bounded.
+ * A key is (tensor, partition); it has rounds 1, 2, ...; a round of a key has chunk_count chunks, each summed for
+ * itself. Usually at most two rounds of a key are alive: one whose sums are being sent, and the next one being
+ * summed. A contributor goes on to round r + 1 only when it is through with round r: has contributed all of it, has
+ * withdrawn, or has been refused. Anything else is a protocol violation of the contributor. One that gives up waiting
+ * (a deadline) may thus run ahead of a late one; two rounds wait for the late one, further ones are refused with
+ * TRIB_BUSY, so that memory stays bounded.
  *
  * Upcalls: from inside sum_ready, refused and stalled the summation may be called again, except for destroy.
  *
@@ -60,8 +62,8 @@ typedef struct trib_summation_config {
     /* Page-aligned buffers; may return NULL (out of memory). */
     void *(*buffer_alloc)(void *user, size_t size);
     void (*buffer_free)(void *user, void *buffer, size_t size);
-    /* A chunk's sum is complete: send it to `receiver`, then trib_summation_sent once. Called once per receiver, holding one
-     * reference each. what describes the chunk (what->contributor == receiver). */
+    /* A chunk's sum is complete: send it to `receiver`, then trib_summation_sent once. Called once per receiver,
+     * holding one reference each. what describes the chunk (what->contributor == receiver). */
     void (*sum_ready)(void *user, uint32_t receiver, const trib_contribution *what, trib_sum_buffer *sum);
     /* The round of this key is refused to `receiver`: tell it. Once per contributor that has shown up in the round. */
     void (*refused)(void *user, uint32_t receiver, const trib_contribution *what, trib_status status, const char *text);
@@ -73,34 +75,35 @@ TRIB_CHECKED trib_status trib_summation_create(const trib_summation_config *conf
 void trib_summation_destroy(trib_summation *summation);
 
 /*
- * A contribution with a payload announces itself: *buffer_out is where its size bytes shall land. TRIB_OK; TRIB_AGAIN: no memory
- * now (ask again later); TRIB_PROTOCOL with *error: the contributor broke the protocol (duplicate, impossible round or chunk),
- * disconnect it. A mere disagreement with the others is not an error here: the payload lands in a scratch buffer, and
- * `refused` follows on arrival. Between landing and arrived/abandoned the buffer is the caller's to fill.
+ * A contribution with a payload announces itself: *buffer_out is where its size bytes shall land. TRIB_OK;
+ * TRIB_AGAIN: no memory now (ask again later); TRIB_PROTOCOL with *error: the contributor broke the protocol
+ * (duplicate, impossible round or chunk), disconnect it. A mere disagreement with the others is not an error here:
+ * the payload lands in a scratch buffer, and `refused` follows on arrival. Between landing and arrived/abandoned the
+ * buffer is the caller's to fill.
  */
 TRIB_CHECKED trib_status trib_summation_landing(trib_summation *summation, const trib_contribution *what,
                                                 void **buffer_out, trib_error *error);
-/* The payload has landed in that buffer (or size is 0, or no payload travels: buffer NULL, no landing call before). TRIB_NO_MEMORY,
- * only with buffer NULL: nothing has changed, and it may be tried again. */
+/* The payload has landed in that buffer (or size is 0, or no payload travels: buffer NULL, no landing call before).
+ * TRIB_NO_MEMORY, only with buffer NULL: nothing has changed, and it may be tried again. */
 TRIB_CHECKED trib_status trib_summation_arrived(trib_summation *summation, const trib_contribution *what, void *buffer,
                                                 trib_error *error);
 /* The connection ended before the payload was there. */
 void trib_summation_abandon(trib_summation *summation, void *buffer);
 /* A payload lent in place, valid during the call only (in-process contributors): summed or copied before it returns.
  * TRIB_NO_MEMORY: nothing has changed, and it may be tried again. */
-TRIB_CHECKED trib_status trib_summation_lent(trib_summation *summation, const trib_contribution *what, const void *payload,
-                                             trib_error *error);
+TRIB_CHECKED trib_status trib_summation_lent(trib_summation *summation, const trib_contribution *what,
+                                             const void *payload, trib_error *error);
 
 /* One reference of a sum is given back: it was sent, or its receiver is gone. */
 void trib_summation_sent(trib_summation *summation, trib_sum_buffer *sum);
 
-/* A contributor withdraws from a round of a key (cancelled, timed out): the round is refused with status and text to all who are
- * in it or come later; no-op if its contribution to every chunk is already in. */
-TRIB_CHECKED trib_status trib_summation_withdraw(trib_summation *summation, const trib_contribution *what, trib_status status,
-                                                 const char *text);
+/* A contributor withdraws from a round of a key (cancelled, timed out): the round is refused with status and text to
+ * all who are in it or come later; no-op if its contribution to every chunk is already in. */
+TRIB_CHECKED trib_status trib_summation_withdraw(trib_summation *summation, const trib_contribution *what,
+                                                 trib_status status, const char *text);
 
-/* Calls stalled for each incomplete round older than older_than_ns with the lowest rank that has not contributed and how many
- * lack; at most limit calls; `receiver` runs over those who wait. */
+/* Calls stalled for each incomplete round older than older_than_ns with the lowest rank that has not contributed and
+ * how many lack; at most limit calls; `receiver` runs over those who wait. */
 void trib_summation_stalls(trib_summation *summation, int64_t older_than_ns, uint32_t limit,
                            void (*stalled)(void *user, uint32_t receiver, const trib_contribution *what,
                                            uint32_t missing_rank, uint32_t missing_count));

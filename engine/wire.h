@@ -1,5 +1,6 @@
 /*
- * wire.h - what travels: the frame header and the encoding of control payloads. Pure functions, no I/O (docs/protocol.md).
+ * wire.h - what travels: the frame header and the encoding of control payloads. Pure functions, no I/O
+ * (docs/protocol.md).
  *
  * Everything is little-endian at fixed offsets. Decoding never trusts: every length is checked before it is used, and a
  * frame whose magic, version, checksum, type or sizes are wrong is refused with a text.
@@ -21,7 +22,8 @@
     X(CHALLENGE, 64)                                                                                                   \
     X(PROOF, 32)                                                                                                       \
     X(WELCOME, 0)                                                                                                      \
-    X(BYE, 384) /* the sender closes: in good order (aux 0), or aux is a status and the payload why */                                                                  \
+    /* BYE: the sender closes, in good order (aux 0) or because of a status, and the payload says why */                  \
+    X(BYE, 384)                                                                                                       \
     /* membership, between a member and the coordinator */                                                             \
     X(JOIN, 4096)                                                                                                      \
     X(ROSTER, TRIB_PAYLOAD_MAX)                                                                                        \

@@ -1,8 +1,10 @@
 /*
  * worker.c - the worker's side of one core: operations arrive, their partitions run, sums land.
  *
- * Invariant: a caller's buffer is touched only between the arrival of a node and the settling of its last task. A task that fails
- * while bytes of it are with the transport settles when they come back; if they do not within GRACE_NS the link that holds them is
+ * Invariant: a caller's buffer is touched only between the arrival of a node and the settling of its last task. A
+ * task that fails
+ * while bytes of it are with the transport settles when they come back; if they do not within GRACE_NS the link that
+ * holds them is
  * ended, which gives them back.
  */
 #include <stdio.h>

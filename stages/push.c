@@ -1,7 +1,8 @@
 /*
  * push.c - PUSH: a partition goes to its server, chunk by chunk, when its priority and the link's credit let it.
  *
- * Done when the transport has sent the last chunk. The request for the sum (PULL) rides with the chunk itself; in a broadcast
+ * Done when the transport has sent the last chunk. The request for the sum (PULL) rides with the chunk itself; in a
+ * broadcast
  * the receivers send chunks without payload, which ask and nothing more.
  */
 #include "engine/assert.h"

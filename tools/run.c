@@ -1,7 +1,8 @@
 /*
  * run.c - `tributary run`: workers and servers of one job as processes of this machine.
  *
- * Gives every process the same fresh token, job and coordinator address, forwards signals, prefixes the output of all ranks
+ * Gives every process the same fresh token, job and coordinator address, forwards signals, prefixes the output of all
+ * ranks
  * but 0, and when one fails says which and how, lets the engine's own errors end the others, and then ends them itself.
  */
 #include <arpa/inet.h>

@@ -1,4 +1,5 @@
-/* serve.c - `tributary server` and `tributary coordinator`: one engine without a gradient of its own, until the job ends. */
+/* serve.c - `tributary server` and `tributary coordinator`: one engine without a gradient of its own, until the job
+ * ends. */
 #include <getopt.h>
 #include <pthread.h>
 #include <signal.h>

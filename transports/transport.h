@@ -1,27 +1,35 @@
 /*
  * transport.h - the contract of every transport: messages between two reactors, in order, whole, or an error.
  *
- * A message is a header of TRIB_HEADER_SIZE bytes, opaque to the transport, and a payload of 0..TRIB_PAYLOAD_MAX bytes. One
+ * A message is a header of TRIB_HEADER_SIZE bytes, opaque to the transport, and a payload of 0..TRIB_PAYLOAD_MAX
+ * bytes. One
  * trib_transport belongs to one reactor; every downcall and upcall is on that reactor's thread.
  *
  * Downcalls never block and never call back before they return. Upcalls may make downcalls, conn_close included.
  *
  * A connection: connect -> `connected` (once, with success or the reason why not; after a failure nothing follows but
  * `closed`), or `accepted`. Then any number of header/received upcalls and `sent` upcalls. It ends with exactly one
- * `closed`, whoever ended it; the connection is freed when that upcall returns. Before `closed`, every send that was taken and
+ * `closed`, whoever ended it; the connection is freed when that upcall returns. Before `closed`, every send that was
+ * taken and
  * not yet reported gets its `sent` with an error, so that buffers always come back.
- * After conn_close no `connected`, `header` or `received` follows, only `sent` and `closed`. The status of `closed` is TRIB_OK if
- * conn_close ended it (unsent messages: TRIB_CLOSED), TRIB_PEER_LOST if the peer or the network did, or what `header` answered.
+ * After conn_close no `connected`, `header` or `received` follows, only `sent` and `closed`. The status of `closed`
+ * is TRIB_OK if
+ * conn_close ended it (unsent messages: TRIB_CLOSED), TRIB_PEER_LOST if the peer or the network did, or what `header`
+ * answered.
  *
- * send       takes it always: it is borrowed, header and payload, until `sent`, which follows exactly once, in order. Bounding
+ * send       takes it always: it is borrowed, header and payload, until `sent`, which follows exactly once, in order.
+ * Bounding
  *            what is queued is the caller's business (credit). Sends of one turn may travel in one system call.
- * header     a whole header has arrived. The receiver checks it and answers how long the payload is and where it shall land:
+ * header     a whole header has arrived. The receiver checks it and answers how long the payload is and where it
+ * shall land:
  *            TRIB_OK     landing filled (payload_size 0: no buffer is needed); `received` follows when it is there
  *            TRIB_AGAIN  no room now: the transport reads no more from this connection until recv_resume, and
  *                        then asks again with the same header
  *            error       protocol violation: the transport closes the connection, `closed` carries the status
- *            A transport with TRIB_TRANSPORT_LENDS may ignore landing->buffer and present the payload where it already is.
- * received   header and payload are there. payload is landing->buffer, or memory of the transport or the sender that is valid
+ *            A transport with TRIB_TRANSPORT_LENDS may ignore landing->buffer and present the payload where it
+ * already is.
+ * received   header and payload are there. payload is landing->buffer, or memory of the transport or the sender that
+ * is valid
  *            until the upcall returns (LENDS).
  */
 #ifndef TRIB_TRANSPORTS_TRANSPORT_H
@@ -34,7 +42,8 @@
 #define TRIB_PAYLOAD_MAX (1u << 20)
 #define TRIB_ADDRESS_MAX 80
 
-/* Text: "127.0.0.1:4242", "[::1]:4242", or whatever the transport understands ("sim:3"). Numeric only, nothing is resolved. */
+/* Text: "127.0.0.1:4242", "[::1]:4242", or whatever the transport understands ("sim:3"). Numeric only, nothing is
+ * resolved. */
 typedef struct trib_address {
     char text[TRIB_ADDRESS_MAX];
 } trib_address;
@@ -95,8 +104,10 @@ typedef struct trib_transport_ops {
     trib_status (*connect)(trib_transport *transport, const trib_address *to, void *user, trib_conn **conn_out);
     void (*send)(trib_conn *conn, trib_send *send);
     void (*recv_resume)(trib_conn *conn);
-    /* Begins to end it: flush false drops what is queued, true writes it out first (the caller sets the deadline and calls
-     * again with false when it has passed). Before `connected` there is nothing to write out: flush is as false. Idempotent.
+    /* Begins to end it: flush false drops what is queued, true writes it out first (the caller sets the deadline and
+     * calls
+     * again with false when it has passed). Before `connected` there is nothing to write out: flush is as false.
+     * Idempotent.
      * `closed` follows, never from inside this call. */
     void (*conn_close)(trib_conn *conn, bool flush);
     void (*stats)(const trib_transport *transport, trib_transport_stats *stats_out);

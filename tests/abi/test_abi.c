@@ -1,9 +1,9 @@
 /*
  * test_abi.c - freezes the layout of the public structs and the numbers of the public enums.
  *
- * Programs are compiled against one release's header and run with another's library. A row that fails means that such programs
- * break: put a new field where reserved bytes were, give a new constant a new number, and add a row; never change one. The numbers
- * hold for 64-bit machines with 8-byte alignment (LP64), where the library is built.
+ * Programs are compiled against one release's header and run with another's library. A row that fails means that such
+ * programs break: put a new field where reserved bytes were, give a new constant a new number, and add a row; never
+ * change one. The numbers hold for 64-bit machines with 8-byte alignment (LP64), where the library is built.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,5 @@
-/* test_engine.c - whole jobs over loopback TCP: sums, broadcast, barrier, order, disagreement, cancel, deadlines, leaving. */
+/* test_engine.c - whole jobs over loopback TCP: sums, broadcast, barrier, order, disagreement, cancel, deadlines,
+ * leaving. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,7 +17,8 @@ static float value_of(int rank, size_t index)
     return (float)((int)(index % 1000) - 500) * (float)(rank + 1) * 0.37f;
 }
 
-/* The reference, computed another way: the same fixed tree, element by element, on values this function makes itself. */
+/* The reference, computed another way: the same fixed tree, element by element, on values this function makes itself.
+ * */
 static float tree_sum(int low, int span, int workers, size_t index)
 {
     if (span == 1) {

@@ -1,8 +1,8 @@
 /*
- * test_wire.c - what travels is what arrives, and nothing else is taken: headers, payload cursors, rosters and proofs.
+ * test_wire.c - what travels is what arrives, and nothing else is taken: headers, payload cursors and rosters.
  *
- * Bytes that are decoded lie right before a page that must not be touched, so that reading past the end is a crash in every
- * build, not only under the address sanitizer.
+ * Bytes that are decoded lie right before a page that must not be touched, so that reading past the end is a crash in
+ * every build, not only under the address sanitizer.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,6 @@
 
 #include <cmocka.h>
 
-#include "engine/auth.h"
 #include "engine/roster.h"
 #include "engine/wire.h"
 
@@ -63,7 +62,8 @@ static void store_u32(unsigned char *at, uint32_t value) {
     }
 }
 
-/* A second writing of the checksum: it pins the format, and makes headers that are wrong in nothing but the one field. */
+/* A second writing of the checksum: it pins the format, and makes headers that are wrong in nothing but the one
+ * field. */
 static void seal(unsigned char header[TRIB_HEADER_SIZE]) {
     uint64_t sum = 0x9e3779b97f4a7c15u;
     for (size_t i = 0; i < 60; i += 4) {
@@ -183,7 +183,6 @@ static void test_wrong_fields_are_named(void **state) {
     trib_frame frame = sample(TRIB_FRAME_JOIN);
     unsigned char good[TRIB_HEADER_SIZE], bad[TRIB_HEADER_SIZE];
     trib_frame_encode(&frame, good);
-
     memcpy(bad, "GET / HTTP/1.1\r\nHost: a.b.c.d.e.f.g.h\r\nUser-Agent: something/1.0", TRIB_HEADER_SIZE);
     assert_refused(bad, "47 45 54 20");
 
@@ -233,13 +232,7 @@ static void test_oversized_payload_is_refused(void **state) {
 static void test_names(void **state) {
     (void)state;
     assert_string_equal(trib_frame_name(TRIB_FRAME_HELLO), "HELLO");
-    assert_string_equal(trib_frame_name(TRIB_FRAME_STALL), "STALL");
     assert_string_equal(trib_frame_name(TRIB_FRAME_COUNT), "?");
-    for (unsigned a = 1; a < TRIB_FRAME_COUNT; a++) {
-        for (unsigned b = 0; b < a; b++) {
-            assert_string_not_equal(trib_frame_name((trib_frame_type)a), trib_frame_name((trib_frame_type)b));
-        }
-    }
 }
 
 /* ---- Cursors ---- */
@@ -299,9 +292,7 @@ static void test_reader_remembers_failure(void **state) {
     trib_reader reader = guarded_reader(&memory, "\1\2\3", 3);
     assert_int_equal(trib_get_u32(&reader), 0);
     assert_true(reader.failed);
-    assert_int_equal(trib_get_u8(&reader), 0);
-    assert_int_equal(trib_get_u16(&reader), 0);
-    assert_true(trib_get_u64(&reader) == 0);
+    assert_true(trib_get_u8(&reader) == 0 && trib_get_u16(&reader) == 0 && trib_get_u64(&reader) == 0);
     char text[8] = "before";
     trib_get_text(&reader, text, sizeof text);
     assert_string_equal(text, "");
@@ -405,8 +396,6 @@ static void test_roster_round_trips(void **state) {
         assert_same_member(&got->members[i], &want->members[i]);
         assert_string_equal(trib_roster_name(got, i), want->members[i].name);
     }
-    assert_non_null(trib_roster_name(got, 4));
-    assert_non_null(trib_roster_name(NULL, 0));
     free(got);
     free(want);
 }
@@ -489,93 +478,6 @@ static void test_member_infos(void **state) {
     guarded_destroy(&memory);
 }
 
-/* ---- Proofs ---- */
-
-static trib_handshake sample_handshake(void) {
-    trib_handshake handshake = {.purpose = 1, .member = 3, .reactor = 2};
-    for (int i = 0; i < TRIB_NONCE_SIZE; i++) {
-        handshake.connector_nonce[i] = (unsigned char)i;
-        handshake.acceptor_nonce[i] = (unsigned char)(200 - i);
-    }
-    return handshake;
-}
-
-static void test_proofs_verify(void **state) {
-    (void)state;
-    const char *tokens[] = {NULL, "", "secret"};
-    for (int t = 0; t < 3; t++) {
-        unsigned char here[TRIB_KEY_SIZE], there[TRIB_KEY_SIZE], proof[TRIB_PROOF_SIZE];
-        trib_handshake handshake = sample_handshake();
-        trib_auth_key(tokens[t], "job", here);
-        trib_auth_key(tokens[t], "job", there);
-        for (int connector = 0; connector < 2; connector++) {
-            trib_auth_prove(here, &handshake, connector != 0, proof);
-            assert_true(trib_auth_verify(there, &handshake, connector != 0, proof));
-            /* The other side's proof sent back is none. */
-            assert_false(trib_auth_verify(there, &handshake, connector == 0, proof));
-            for (int bit = 0; bit < 8 * TRIB_PROOF_SIZE; bit++) {
-                proof[bit / 8] ^= (unsigned char)(1 << bit % 8);
-                assert_false(trib_auth_verify(there, &handshake, connector != 0, proof));
-                proof[bit / 8] ^= (unsigned char)(1 << bit % 8);
-            }
-        }
-    }
-}
-
-static void test_proofs_fail_for_another_key(void **state) {
-    (void)state;
-    static const struct {
-        const char *token, *job;
-    } others[] = {{"secres", "job"}, {"secret", "joc"}, {"secret ", "job"}, {NULL, "job"}, {"", "job"},
-                  {"cret", "jobse"}, {"bsecret", "jo"}, {"Secret", "job"}, {"secret", ""}, {"job", "secret"}};
-    unsigned char key[TRIB_KEY_SIZE], other[TRIB_KEY_SIZE], proof[TRIB_PROOF_SIZE];
-    trib_handshake handshake = sample_handshake();
-    trib_auth_key("secret", "job", key);
-    trib_auth_prove(key, &handshake, true, proof);
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-        trib_auth_key(others[i].token, others[i].job, other);
-        assert_memory_not_equal(key, other, sizeof key);
-        assert_false(trib_auth_verify(other, &handshake, true, proof));
-    }
-}
-
-/* A proof is for one handshake: any bit of the nonces or the claims makes it worthless. */
-static void test_proofs_fail_for_another_handshake(void **state) {
-    (void)state;
-    unsigned char key[TRIB_KEY_SIZE], proof[TRIB_PROOF_SIZE];
-    trib_auth_key("secret", "job", key);
-    const trib_handshake handshake = sample_handshake();
-    trib_auth_prove(key, &handshake, true, proof);
-    for (int bit = 0; bit < 8 * TRIB_NONCE_SIZE; bit++) {
-        trib_handshake changed = handshake;
-        changed.connector_nonce[bit / 8] ^= (unsigned char)(1 << bit % 8);
-        assert_false(trib_auth_verify(key, &changed, true, proof));
-        changed = handshake;
-        changed.acceptor_nonce[bit / 8] ^= (unsigned char)(1 << bit % 8);
-        assert_false(trib_auth_verify(key, &changed, true, proof));
-    }
-    for (int bit = 0; bit < 32; bit++) {
-        trib_handshake changed = handshake;
-        changed.purpose ^= UINT32_C(1) << bit;
-        assert_false(trib_auth_verify(key, &changed, true, proof));
-        changed = handshake;
-        changed.member ^= UINT32_C(1) << bit;
-        assert_false(trib_auth_verify(key, &changed, true, proof));
-        changed = handshake;
-        changed.reactor ^= UINT32_C(1) << bit;
-        assert_false(trib_auth_verify(key, &changed, true, proof));
-    }
-    /* Nor may the two nonces, or two claims, trade places. */
-    trib_handshake swapped = handshake;
-    memcpy(swapped.connector_nonce, handshake.acceptor_nonce, TRIB_NONCE_SIZE);
-    memcpy(swapped.acceptor_nonce, handshake.connector_nonce, TRIB_NONCE_SIZE);
-    assert_false(trib_auth_verify(key, &swapped, true, proof));
-    swapped = handshake;
-    swapped.member = handshake.reactor;
-    swapped.reactor = handshake.member;
-    assert_false(trib_auth_verify(key, &swapped, true, proof));
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_type_round_trips),
@@ -592,9 +494,6 @@ int main(void) {
         cmocka_unit_test(test_every_truncated_roster_is_refused),
         cmocka_unit_test(test_insane_rosters_are_refused),
         cmocka_unit_test(test_member_infos),
-        cmocka_unit_test(test_proofs_verify),
-        cmocka_unit_test(test_proofs_fail_for_another_key),
-        cmocka_unit_test(test_proofs_fail_for_another_handshake),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -50,7 +50,7 @@ def cases_of_script(output):
 
 def run_one(path, build, deadline):
     env = dict(os.environ, CMOCKA_MESSAGE_OUTPUT='TAP', TRIB_BUILD=build, PYTHONUNBUFFERED='1')
-    env.setdefault('TSAN_OPTIONS', 'halt_on_error=1:suppressions=tests/tsan.supp')
+    env.setdefault('TSAN_OPTIONS', 'halt_on_error=1:suppressions=' + os.path.abspath('tests/tsan.supp'))
     script = path.endswith('.py')
     name = os.path.basename(path)
     if name.startswith('fuzz_'):

@@ -1,0 +1,689 @@
+/*
+ * test_summation.c - sums against an oracle in wide arithmetic for every type, operation and order of arrival; and what
+ * goes wrong: duplicates, disagreement, withdrawal, no memory, rounds out of turn. Every test ends idle, with all
+ * blocks back.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "engine/sum_tree.h"
+#include "stages/kernels.h"
+#include "tests/unit/kernels_reference.h"
+
+#define CHUNK_BYTES 256u
+#define RANKS_MAX 9u
+#define EVENTS_MAX 256u
+
+typedef struct event {
+    uint32_t receiver;
+    trib_contribution what;
+    trib_sum_buffer *sum; /* NULL: a refusal, or sent already */
+    trib_status status;   /* of a refusal */
+    uint32_t size;
+    unsigned char bytes[CHUNK_BYTES];
+} event;
+
+typedef struct bed {
+    trib_reactor reactor;
+    trib_summation *summation;
+    int64_t now_ns;
+    uint64_t random, charged_sum;
+    uint32_t n, event_count, buffers, stall_calls, stall_rank, stall_missing;
+    int64_t allocs_left; /* -1: no limit */
+    bool holds_sums;     /* references stay until release_all */
+    char text[TRIB_ERROR_TEXT_SIZE];
+    event events[EVENTS_MAX];
+} bed;
+
+static bed the; /* the allocator of the inside takes no argument */
+
+static int64_t fake_now(trib_reactor *reactor)
+{
+    return ((bed *)reactor->owner)->now_ns;
+}
+
+static void fake_charge(trib_reactor *reactor, trib_cost cost, size_t bytes)
+{
+    ((bed *)reactor->owner)->charged_sum += cost == TRIB_COST_SUM ? bytes : 0;
+}
+
+static const trib_reactor_ops fake_ops = {.name = "fake", .now_ns = fake_now, .charge = fake_charge};
+
+static bool may_allocate(void)
+{
+    if (the.allocs_left == 0) {
+        return false;
+    }
+    the.allocs_left -= the.allocs_left > 0;
+    return true;
+}
+
+static void *inner_alloc(size_t size)
+{
+    return may_allocate() ? calloc(1, size) : NULL;
+}
+
+static void *buffer_alloc(void *user, size_t size)
+{
+    (void)user;
+    void *buffer = may_allocate() ? malloc(size) : NULL;
+    the.buffers += buffer != NULL;
+    return buffer;
+}
+
+static void buffer_free(void *user, void *buffer, size_t size)
+{
+    (void)user;
+    memset(buffer, 0xdd, size); /* the size is the right one, or the sanitizer says so */
+    free(buffer);
+    the.buffers--;
+}
+
+static void sum_ready(void *user, uint32_t receiver, const trib_contribution *what, trib_sum_buffer *sum)
+{
+    (void)user;
+    assert_true(the.event_count < EVENTS_MAX);
+    event *at = &the.events[the.event_count++];
+    *at = (event){.receiver = receiver, .what = *what, .sum = sum, .size = sum->size};
+    assert_int_equal(what->contributor, receiver);
+    assert_true(sum->size == 0 || sum->size == what->size);
+    assert_true((sum->data == NULL) == (sum->size == 0));
+    if (sum->size > 0) {
+        memcpy(at->bytes, sum->data, sum->size);
+    }
+    if (!the.holds_sums) {
+        at->sum = NULL;
+        trib_summation_sent(the.summation, sum);
+    }
+}
+
+static void refused(void *user, uint32_t receiver, const trib_contribution *what, trib_status status, const char *text)
+{
+    (void)user;
+    assert_true(the.event_count < EVENTS_MAX);
+    the.events[the.event_count++] = (event){.receiver = receiver, .what = *what, .status = status};
+    snprintf(the.text, sizeof the.text, "%s", text);
+}
+
+static void open_bed(uint32_t n, trib_sum_order order)
+{
+    memset(&the, 0, sizeof the);
+    the.n = n;
+    the.random = 7 + n;
+    the.allocs_left = -1;
+    the.reactor = (trib_reactor){.ops = &fake_ops, .owner = &the};
+    const trib_summation_config config = {
+        .reactor = &the.reactor, .kernels = trib_kernels_best(), .order = order, .contributor_count = n,
+        .chunk_bytes = CHUNK_BYTES, .buffer_alloc = buffer_alloc, .buffer_free = buffer_free,
+        .sum_ready = sum_ready, .refused = refused, .user = &the};
+    assert_int_equal(trib_summation_create(&config, &the.summation), TRIB_OK);
+    the.summation->memory_alloc = inner_alloc;
+}
+
+static void check_idle(void)
+{
+    assert_true(trib_summation_is_idle(the.summation));
+    assert_int_equal(the.summation->blocks_out, 0);
+    assert_int_equal(the.buffers, the.summation->blocks.count);
+    assert_true(trib_sum_memory_adds_up(the.summation));
+}
+
+static void close_bed(void)
+{
+    check_idle();
+    trib_summation_destroy(the.summation);
+    assert_int_equal(the.buffers, 0);
+}
+
+static void release_all(void)
+{
+    for (uint32_t i = 0; i < the.event_count; i++) {
+        if (the.events[i].sum != NULL) {
+            trib_summation_sent(the.summation, the.events[i].sum);
+            the.events[i].sum = NULL;
+        }
+    }
+}
+
+static uint32_t random_below(uint32_t bound)
+{
+    the.random = the.random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)((the.random >> 33) % bound);
+}
+
+static void shuffle(uint32_t *order, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        order[i] = i;
+    }
+    for (uint32_t i = count; i > 1; i--) {
+        const uint32_t j = random_below(i), kept = order[i - 1];
+        order[i - 1] = order[j];
+        order[j] = kept;
+    }
+}
+
+static trib_contribution make(uint32_t round, uint32_t rank, trib_dtype dtype, trib_reduce reduce)
+{
+    return (trib_contribution){.tensor = 3, .partition = 1, .round = round, .chunk_count = 1, .size = CHUNK_BYTES,
+                               .contributor = rank, .dtype = dtype, .reduce = reduce};
+}
+
+/* Through a landing, or lent: at random. */
+static trib_status give(const trib_contribution *what, const void *payload, trib_error *error)
+{
+    void *buffer = NULL;
+    if (random_below(2) == 0) {
+        return trib_summation_lent(the.summation, what, payload, error);
+    }
+    trib_status status = trib_summation_landing(the.summation, what, &buffer, error);
+    if (status == TRIB_OK) {
+        memcpy(buffer, payload, what->size);
+        status = trib_summation_arrived(the.summation, what, buffer, error);
+    }
+    return status;
+}
+
+static void must_give(const trib_contribution *what, const void *payload)
+{
+    trib_error error;
+    assert_int_equal(give(what, payload, &error), TRIB_OK);
+}
+
+/* ---- Sums ---- */
+
+/* Whole numbers that every type has, and that add up exactly; for integers any bits. */
+static uint64_t element(trib_dtype dtype, uint32_t rank, uint32_t index)
+{
+    const ref_type *type = &ref_types[dtype];
+    const uint64_t seed = rank * UINT64_C(2654435761) + index * UINT64_C(40503) + 12345;
+    const uint64_t mixed = seed * UINT64_C(0x9e3779b97f4a7c15);
+    return type->is_float ? ref_round(type, (double)(mixed >> 40 & 15) - 8) : mixed >> (64 - 8 * type->bytes);
+}
+
+static uint64_t oracle(trib_dtype dtype, trib_reduce reduce, uint32_t n, uint32_t index)
+{
+    const ref_type *type = &ref_types[dtype], *acc = &ref_types[trib_acc_dtype(dtype, reduce)];
+    long double sum = 0, least = INFINITY, most = -INFINITY;
+    uint64_t wrapped = 0;
+    int64_t low = INT64_MAX, high = INT64_MIN;
+    for (uint32_t rank = 0; rank < n; rank++) {
+        const uint64_t bits = element(dtype, rank, index);
+        if (type->is_float) {
+            const double value = ref_float(type, bits);
+            sum += value;
+            least = value < least ? value : least;
+            most = value > most ? value : most;
+        } else {
+            const int64_t value = ref_integer(type, bits);
+            wrapped += (uint64_t)value;
+            low = value < low ? value : low;
+            high = value > high ? value : high;
+        }
+    }
+    if (reduce == TRIB_MIN || reduce == TRIB_MAX) {
+        const bool min = reduce == TRIB_MIN;
+        return type->is_float ? ref_round(type, (double)(min ? least : most)) : (uint64_t)(min ? low : high);
+    }
+    if (type->is_float) {
+        const double value = (double)sum / (reduce == TRIB_AVG ? n : 1);
+        return ref_round(type, acc->bytes == 4 ? (double)(float)value : value);
+    }
+    return reduce == TRIB_AVG ? (uint64_t)((int64_t)wrapped / (int64_t)n) : wrapped;
+}
+
+static void fill(unsigned char *bytes, trib_dtype dtype, uint32_t rank)
+{
+    const ref_type *type = &ref_types[dtype];
+    for (uint32_t i = 0; i < CHUNK_BYTES / type->bytes; i++) {
+        ref_store(type, bytes + i * type->bytes, element(dtype, rank, i));
+    }
+}
+
+static void check_sum(const event *at, trib_dtype dtype, trib_reduce reduce, uint32_t n)
+{
+    const ref_type *type = &ref_types[dtype];
+    const uint64_t mask = type->bytes == 8 ? UINT64_MAX : (UINT64_C(1) << 8 * type->bytes) - 1;
+    assert_int_equal(at->size, CHUNK_BYTES);
+    for (uint32_t i = 0; i < CHUNK_BYTES / type->bytes; i++) {
+        const uint64_t is = ref_load(type, at->bytes + i * type->bytes), wanted = oracle(dtype, reduce, n, i) & mask;
+        /* a sum of zeros may have either sign here */
+        assert_true(is == wanted || (type->is_float && ref_float(type, is) == 0 && ref_float(type, wanted) == 0));
+    }
+}
+
+/* A round of one chunk, in random order of arrival. */
+static void run_round(uint32_t round, trib_dtype dtype, trib_reduce reduce)
+{
+    uint32_t order[RANKS_MAX];
+    unsigned char bytes[CHUNK_BYTES];
+    shuffle(order, the.n);
+    for (uint32_t i = 0; i < the.n; i++) {
+        const trib_contribution what = make(round, order[i], dtype, reduce);
+        assert_int_equal(the.event_count, 0);
+        fill(bytes, dtype, order[i]);
+        must_give(&what, bytes);
+    }
+    assert_int_equal(the.event_count, the.n);
+}
+
+static void test_sums(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= RANKS_MAX; n++) {
+        for (int order = TRIB_ORDER_RANK; order <= TRIB_ORDER_ARRIVAL; order++) {
+            open_bed(n, (trib_sum_order)order);
+            uint32_t round = 0;
+            for (int dtype = 0; dtype < TRIB_DTYPE_COUNT; dtype++) {
+                for (int reduce = 0; reduce < TRIB_REDUCE_COUNT; reduce++) {
+                    for (uint32_t times = 0; times < 4; times++) {
+                        run_round(++round, (trib_dtype)dtype, (trib_reduce)reduce);
+                        for (uint32_t i = 0; i < n; i++) {
+                            assert_int_equal(the.events[i].receiver, i);
+                            check_sum(&the.events[i], (trib_dtype)dtype, (trib_reduce)reduce, n);
+                        }
+                        the.event_count = 0;
+                    }
+                }
+            }
+            assert_int_equal(the.charged_sum, (uint64_t)round * (n - 1) * CHUNK_BYTES);
+            assert_int_equal(trib_summation_bytes_in(the.summation), (uint64_t)round * n * CHUNK_BYTES);
+            assert_int_equal(trib_summation_bytes_out(the.summation), (uint64_t)round * n * CHUNK_BYTES);
+            close_bed();
+        }
+    }
+}
+
+static float awkward(uint32_t rank, uint32_t index)
+{
+    const uint32_t mixed = (rank * 2654435761u + index * 40503u) * 2246822519u;
+    return ldexpf((float)(int32_t)mixed, (int)(mixed >> 7 & 31) - 40);
+}
+
+static float tree_sum(uint32_t n, uint32_t index, uint32_t first, uint32_t width)
+{
+    if (width == 1) {
+        return awkward(first, index);
+    }
+    const float left = tree_sum(n, index, first, width / 2);
+    return first + width / 2 < n ? left + tree_sum(n, index, first + width / 2, width / 2) : left;
+}
+
+static void test_rank_order_bits(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= RANKS_MAX; n++) {
+        open_bed(n, TRIB_ORDER_RANK);
+        for (uint32_t round = 1; round <= 100; round++) {
+            uint32_t order[RANKS_MAX];
+            float values[CHUNK_BYTES / 4], wanted[CHUNK_BYTES / 4];
+            shuffle(order, n);
+            for (uint32_t i = 0; i < n; i++) {
+                const trib_contribution what = make(round, order[i], TRIB_FLOAT32, TRIB_SUM);
+                for (uint32_t at = 0; at < CHUNK_BYTES / 4; at++) {
+                    values[at] = awkward(order[i], at);
+                    wanted[at] = tree_sum(n, at, 0, 16);
+                }
+                must_give(&what, values);
+            }
+            assert_memory_equal(the.events[n - 1].bytes, wanted, CHUNK_BYTES);
+            the.event_count = 0;
+        }
+        close_bed();
+    }
+}
+
+/* ---- Rounds ---- */
+
+static void test_two_rounds_alive(void **state)
+{
+    (void)state;
+    unsigned char bytes[CHUNK_BYTES];
+    trib_error error;
+    open_bed(3, TRIB_ORDER_RANK);
+    the.holds_sums = true;
+    run_round(1, TRIB_BFLOAT16, TRIB_AVG);
+    for (uint32_t rank = 0; rank < 3; rank++) {
+        const trib_contribution what = make(2, rank, TRIB_INT32, TRIB_SUM);
+        fill(bytes, TRIB_INT32, rank);
+        must_give(&what, bytes);
+    }
+    assert_int_equal(the.event_count, 6);
+    assert_int_equal(the.summation->live_rounds, 2);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_memory_equal(the.events[i].sum->data, the.events[i].bytes, CHUNK_BYTES); /* not overwritten */
+        check_sum(&the.events[3 + i], TRIB_INT32, TRIB_SUM, 3);
+    }
+    release_all();
+    check_idle();
+    /* Out of turn: before, behind, and ahead of its own part in the round before. */
+    trib_contribution what = make(0, 0, TRIB_INT32, TRIB_SUM);
+    assert_int_equal(give(&what, bytes, &error), TRIB_PROTOCOL);
+    what.round = 2;
+    assert_int_equal(give(&what, bytes, &error), TRIB_PROTOCOL);
+    what.round = 4;
+    assert_int_equal(give(&what, bytes, &error), TRIB_PROTOCOL);
+    what.round = 3;
+    must_give(&what, bytes);
+    what.round = 4;
+    what.contributor = 1;
+    assert_int_equal(give(&what, bytes, &error), TRIB_PROTOCOL);
+    assert_true(strlen(error.text) > 0);
+    for (what.round = 3; what.contributor < 3; what.contributor++) {
+        must_give(&what, bytes);
+    }
+    release_all();
+    close_bed();
+}
+
+static void test_running_ahead_is_bounded(void **state)
+{
+    (void)state;
+    unsigned char bytes[CHUNK_BYTES] = {0};
+    open_bed(2, TRIB_ORDER_RANK);
+    for (uint32_t round = 1; round <= 50; round++) {
+        const trib_contribution what = make(round, 0, TRIB_FLOAT16, TRIB_SUM);
+        must_give(&what, bytes);
+        assert_int_equal(the.event_count, round > 2 ? round - 2 : 0);
+    }
+    assert_true(the.summation->blocks_out <= 4);
+    the.event_count = 0;
+    for (uint32_t round = 1; round <= 50; round++) {
+        const trib_contribution what = make(round, 1, TRIB_FLOAT16, TRIB_SUM);
+        must_give(&what, bytes);
+        assert_int_equal(the.events[the.event_count - 1].status, round > 2 ? TRIB_BUSY : TRIB_OK);
+    }
+    the.event_count = 0;
+    run_round(51, TRIB_FLOAT16, TRIB_SUM);
+    close_bed();
+}
+
+static void test_duplicates_and_nonsense(void **state)
+{
+    (void)state;
+    unsigned char bytes[CHUNK_BYTES * 2] = {0};
+    void *first = NULL, *second = NULL;
+    trib_error error;
+    open_bed(2, TRIB_ORDER_RANK);
+    const trib_contribution good = make(1, 0, TRIB_FLOAT16, TRIB_SUM);
+    trib_contribution bad[11];
+    for (uint32_t i = 0; i < 11; i++) {
+        bad[i] = good;
+    }
+    bad[0].contributor = 2;
+    bad[1].chunk = 1;
+    bad[2].chunk_count = 0;
+    bad[3].chunk_count = 65537;
+    bad[4].size = CHUNK_BYTES + 2;
+    bad[5].size = 3;
+    bad[6].root = 2;
+    bad[7].dtype = (trib_dtype)99;
+    bad[8].reduce = (trib_reduce)99;
+    bad[9].exchange = (trib_exchange)9;
+    bad[10].round = 2;
+    for (uint32_t i = 0; i < 11; i++) {
+        assert_int_equal(trib_summation_landing(the.summation, &bad[i], &first, &error), TRIB_PROTOCOL);
+        assert_int_equal(trib_summation_lent(the.summation, &bad[i], bytes, &error), TRIB_PROTOCOL);
+    }
+    assert_int_equal(trib_summation_arrived(the.summation, &good, NULL, &error), TRIB_PROTOCOL); /* owes its payload */
+    check_idle();
+    /* Two landings of the same chunk: one counts. */
+    assert_int_equal(trib_summation_landing(the.summation, &good, &first, &error), TRIB_OK);
+    assert_int_equal(trib_summation_landing(the.summation, &good, &second, &error), TRIB_OK);
+    memset(first, 0, CHUNK_BYTES);
+    memset(second, 0, CHUNK_BYTES);
+    assert_int_equal(trib_summation_arrived(the.summation, &good, first, &error), TRIB_OK);
+    assert_int_equal(trib_summation_arrived(the.summation, &good, second, &error), TRIB_PROTOCOL);
+    assert_int_equal(give(&good, bytes, &error), TRIB_PROTOCOL);
+    trib_contribution other = make(1, 1, TRIB_FLOAT16, TRIB_SUM);
+    assert_int_equal(trib_summation_landing(the.summation, &other, &first, &error), TRIB_OK);
+    trib_summation_abandon(the.summation, first);
+    must_give(&other, bytes);
+    assert_int_equal(the.event_count, 2);
+    close_bed();
+}
+
+static void test_mismatch(void **state)
+{
+    (void)state;
+    unsigned char bytes[CHUNK_BYTES] = {0};
+    void *early = NULL, *late = NULL;
+    trib_error error;
+    open_bed(4, TRIB_ORDER_RANK);
+    trib_contribution what = make(1, 0, TRIB_FLOAT32, TRIB_SUM);
+    must_give(&what, bytes);
+    what = make(1, 3, TRIB_FLOAT32, TRIB_MAX);
+    must_give(&what, bytes);
+    assert_int_equal(the.event_count, 2);
+    assert_int_equal(the.events[0].status, TRIB_MISMATCH);
+    assert_non_null(strstr(the.text, "rank 0 says sum of float32, rank 3 says max of float32"));
+    must_give(&what, bytes); /* what follows is swallowed */
+    for (uint32_t rank = 1; rank <= 2; rank++) {
+        what = make(1, rank, TRIB_FLOAT32, TRIB_SUM);
+        must_give(&what, bytes);
+    }
+    assert_int_equal(the.event_count, 4);
+    check_idle();
+    must_give(&what, bytes); /* also after the end */
+    /* Different sizes in two payloads that land at the same time: neither may be summed with the other. */
+    what = make(2, 0, TRIB_FLOAT32, TRIB_SUM);
+    trib_contribution shorter = make(2, 1, TRIB_FLOAT32, TRIB_SUM);
+    shorter.size = 64;
+    assert_int_equal(trib_summation_landing(the.summation, &what, &early, &error), TRIB_OK);
+    assert_int_equal(trib_summation_landing(the.summation, &shorter, &late, &error), TRIB_OK);
+    assert_int_equal(trib_summation_arrived(the.summation, &what, early, &error), TRIB_OK);
+    assert_int_equal(trib_summation_arrived(the.summation, &shorter, late, &error), TRIB_OK);
+    assert_int_equal(the.event_count, 6);
+    assert_non_null(strstr(the.text, "rank 0 says 256 bytes, rank 1 says 64 bytes"));
+    for (uint32_t rank = 2; rank <= 3; rank++) {
+        what = make(2, rank, TRIB_FLOAT32, TRIB_SUM);
+        must_give(&what, bytes);
+    }
+    check_idle();
+    the.event_count = 0;
+    run_round(3, TRIB_FLOAT32, TRIB_SUM);
+    close_bed();
+}
+
+static void test_withdraw(void **state)
+{
+    (void)state;
+    unsigned char bytes[CHUNK_BYTES] = {0};
+    open_bed(3, TRIB_ORDER_RANK);
+    trib_contribution what = make(1, 0, TRIB_INT8, TRIB_AVG);
+    must_give(&what, bytes);
+    /* Its part is in: no effect. */
+    assert_int_equal(trib_summation_withdraw(the.summation, &what, TRIB_CANCELLED, "no"), TRIB_OK);
+    assert_int_equal(the.event_count, 0);
+    what.contributor = 1;
+    assert_int_equal(trib_summation_withdraw(the.summation, &what, TRIB_TIMEOUT, "too late"), TRIB_OK);
+    assert_int_equal(the.event_count, 1);
+    assert_int_equal(the.events[0].receiver, 0);
+    assert_int_equal(the.events[0].status, TRIB_TIMEOUT);
+    assert_string_equal(the.text, "too late");
+    /* Ranks 0 and 1 cancel a long queue before rank 2 shows up. */
+    for (what.round = 2; what.round <= 40; what.round++) {
+        for (what.contributor = 0; what.contributor < 2; what.contributor++) {
+            assert_int_equal(trib_summation_withdraw(the.summation, &what, TRIB_CANCELLED, "x"), TRIB_OK);
+        }
+    }
+    the.event_count = 0;
+    for (what.round = 1; what.round <= 40; what.round++) {
+        must_give(&what, bytes);
+    }
+    assert_int_equal(the.event_count, 40);
+    check_idle();
+    the.event_count = 0;
+    run_round(41, TRIB_INT8, TRIB_AVG);
+    close_bed();
+}
+
+static void test_broadcast(void **state)
+{
+    (void)state;
+    unsigned char bytes[CHUNK_BYTES];
+    trib_error error;
+    memset(bytes, 0x5a, sizeof bytes);
+    open_bed(4, TRIB_ORDER_RANK);
+    static const uint32_t orders[3][4] = {{0, 2, 1, 3}, {2, 0, 1, 3}, {3, 1, 0, 2}};
+    for (uint32_t round = 1; round <= 3; round++) {
+        the.event_count = 0;
+        uint32_t wanted = 0;
+        bool root_came = false;
+        for (uint32_t i = 0; i < 4; i++) {
+            trib_contribution what = make(round, orders[round - 1][i], TRIB_FLOAT32, TRIB_SUM);
+            what.exchange = TRIB_EXCHANGE_BROADCAST;
+            what.root = 2;
+            if (what.contributor == 2) {
+                must_give(&what, bytes);
+                root_came = true;
+                wanted = i;
+            } else {
+                void *buffer = NULL;
+                assert_int_equal(trib_summation_landing(the.summation, &what, &buffer, &error), TRIB_PROTOCOL);
+                assert_int_equal(trib_summation_arrived(the.summation, &what, NULL, &error), TRIB_OK);
+                wanted += root_came;
+            }
+            assert_int_equal(the.event_count, wanted + (i == 3));
+        }
+        for (uint32_t i = 0; i < 4; i++) {
+            assert_int_equal(the.events[i].size, the.events[i].receiver == 2 ? 0 : CHUNK_BYTES);
+            assert_memory_equal(the.events[i].bytes, bytes, the.events[i].size);
+        }
+    }
+    close_bed();
+}
+
+static void test_empty_and_many_chunks(void **state)
+{
+    (void)state;
+    unsigned char bytes[CHUNK_BYTES];
+    trib_error error;
+    open_bed(3, TRIB_ORDER_ARRIVAL);
+    trib_contribution what = make(1, 0, TRIB_FLOAT32, TRIB_SUM);
+    what.size = 0;
+    for (; what.contributor < 3; what.contributor++) {
+        assert_int_equal(the.event_count, 0);
+        assert_int_equal(trib_summation_arrived(the.summation, &what, NULL, &error), TRIB_OK);
+    }
+    assert_int_equal(the.event_count, 3);
+    for (uint32_t chunk = 0; chunk < 5; chunk++) { /* each is handed out when it is complete, not at the end */
+        for (uint32_t rank = 0; rank < 3; rank++) {
+            what = make(2, rank, TRIB_INT64, TRIB_SUM);
+            what.chunk_count = 5;
+            what.chunk = 4 - chunk;
+            fill(bytes, TRIB_INT64, rank);
+            must_give(&what, bytes);
+        }
+        assert_int_equal(the.event_count, 3 + 3 * (chunk + 1));
+        assert_int_equal(the.events[the.event_count - 1].what.chunk, 4 - chunk);
+        check_sum(&the.events[the.event_count - 1], TRIB_INT64, TRIB_SUM, 3);
+    }
+    close_bed();
+}
+
+/* ---- Memory and waiting ---- */
+
+static void test_steady_state_allocates_nothing(void **state)
+{
+    (void)state;
+    open_bed(5, TRIB_ORDER_RANK);
+    uint64_t before = 0;
+    for (uint32_t round = 1; round <= 1064; round++) {
+        the.event_count = 0;
+        run_round(round, (trib_dtype)(round % TRIB_DTYPE_COUNT), round % 3 == 0 ? TRIB_AVG : TRIB_SUM);
+        before = round == 64 ? the.summation->allocations : before;
+        the.allocs_left = round == 64 ? 0 : the.allocs_left; /* from here on it could not, if it tried */
+    }
+    assert_true(before > 0);
+    assert_int_equal(the.summation->allocations, before);
+    close_bed();
+}
+
+static void test_no_memory_loses_nothing(void **state)
+{
+    (void)state;
+    for (int order = TRIB_ORDER_RANK; order <= TRIB_ORDER_ARRIVAL; order++) {
+        for (uint32_t fails_at = 0; fails_at < 24; fails_at++) {
+            open_bed(5, (trib_sum_order)order);
+            the.random += fails_at;
+            the.allocs_left = fails_at;
+            uint32_t sequence[RANKS_MAX], failures = 0;
+            unsigned char bytes[CHUNK_BYTES];
+            trib_error error;
+            shuffle(sequence, 5);
+            for (uint32_t i = 0; i < 5; i++) {
+                const trib_contribution what = make(1, sequence[i], TRIB_BFLOAT16, TRIB_AVG);
+                fill(bytes, TRIB_BFLOAT16, sequence[i]);
+                trib_status status;
+                while ((status = give(&what, bytes, &error)) != TRIB_OK) {
+                    assert_true(status == TRIB_AGAIN || status == TRIB_NO_MEMORY);
+                    assert_int_equal(the.event_count, 0);
+                    the.allocs_left = failures++ == 0 ? 1 : -1; /* fails once more, then there is memory again */
+                }
+            }
+            assert_true(fails_at > 3 || failures > 0);
+            assert_int_equal(the.event_count, 5);
+            check_sum(&the.events[4], TRIB_BFLOAT16, TRIB_AVG, 5);
+            close_bed();
+        }
+    }
+}
+
+static void stalled(void *user, uint32_t receiver, const trib_contribution *what, uint32_t rank, uint32_t count)
+{
+    (void)user;
+    assert_int_equal(what->contributor, receiver);
+    the.stall_calls++;
+    the.stall_rank = rank;
+    the.stall_missing = count;
+}
+
+static void test_stalls(void **state)
+{
+    (void)state;
+    unsigned char bytes[CHUNK_BYTES] = {0};
+    open_bed(4, TRIB_ORDER_RANK);
+    trib_contribution what = make(1, 0, TRIB_FLOAT32, TRIB_SUM);
+    must_give(&what, bytes);
+    what.contributor = 3;
+    must_give(&what, bytes);
+    the.now_ns = 99;
+    trib_summation_stalls(the.summation, 100, 10, stalled);
+    assert_int_equal(the.stall_calls, 0);
+    the.now_ns = 100;
+    trib_summation_stalls(the.summation, 100, 10, stalled);
+    assert_int_equal(the.stall_calls, 2);
+    assert_int_equal(the.stall_rank, 1);
+    assert_int_equal(the.stall_missing, 2);
+    trib_summation_stalls(the.summation, 100, 1, stalled);
+    assert_int_equal(the.stall_calls, 3);
+    trib_summation_destroy(the.summation); /* in the midst of a round */
+    assert_int_equal(the.buffers, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_rank_order_bits),
+        cmocka_unit_test(test_two_rounds_alive),
+        cmocka_unit_test(test_running_ahead_is_bounded),
+        cmocka_unit_test(test_duplicates_and_nonsense),
+        cmocka_unit_test(test_mismatch),
+        cmocka_unit_test(test_withdraw),
+        cmocka_unit_test(test_broadcast),
+        cmocka_unit_test(test_empty_and_many_chunks),
+        cmocka_unit_test(test_steady_state_allocates_nothing),
+        cmocka_unit_test(test_no_memory_loses_nothing),
+        cmocka_unit_test(test_stalls),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
