@@ -230,6 +230,11 @@ void trib_server_tick(trib_core *core)
 {
     if (core->summation != NULL && !core->ended) {
         trib_summation_stalls(core->summation, STALL_NOTICE_NS, STALL_NOTICES_MAX, stalled);
+        for (uint32_t i = 0; i < core->engine->roster->worker_count; i++) {
+            if (core->worker_links[i] != NULL) {
+                trib_link_resume(core->worker_links[i]); /* one that was out of memory asks again */
+            }
+        }
     }
 }
 
