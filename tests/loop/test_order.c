@@ -1,0 +1,115 @@
+/* test_order.c - many tensors at once: what is urgent overtakes, and ten thousand of them are no trouble. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/loop/job.h"
+
+/* Order of completion on rank 0, as callbacks saw it. */
+typedef struct finish_line {
+    _Atomic int next;
+    int big, small;
+} finish_line;
+
+static finish_line line_of_rank_0;
+
+static void finish_big(const trib_result *result, void *user)
+{
+    finish_line *line = user;
+    assert_int_equal(result->status, TRIB_OK);
+    line->big = ++line->next;
+}
+
+static void finish_small(const trib_result *result, void *user)
+{
+    finish_line *line = user;
+    assert_int_equal(result->status, TRIB_OK);
+    line->small = ++line->next;
+}
+
+static trib_op *submit_with(trib_engine *engine, trib_tensor *tensor, float *data, int32_t priority, trib_done_cb cb)
+{
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.tensor = tensor;
+    params.input = params.output = data;
+    params.has_priority = true;
+    params.priority = priority;
+    params.done_cb = cb;
+    params.user = &line_of_rank_0;
+    trib_op *op = NULL;
+    assert_int_equal(trib_push_pull(engine, &params, &op, NULL), TRIB_OK);
+    return op;
+}
+
+/* A tensor handed in later with a higher priority comes back before a large one that was handed in first. */
+static void urgent_overtakes(void **state)
+{
+    (void)state;
+    enum { BIG = 16 << 20, SMALL = 1000 };
+    job jobs;
+    job_open(&jobs, 2, 1, NULL);
+    float *big[2];
+    static float small[2][SMALL];
+    trib_tensor *tensors[2][2];
+    trib_op *ops[2][2];
+    for (int i = 0; i < 2; i++) {
+        big[i] = calloc(BIG, sizeof(float));
+        tensors[i][0] = job_declare(jobs.engines[i], "big", TRIB_FLOAT32, BIG);
+        tensors[i][1] = job_declare(jobs.engines[i], "small", TRIB_FLOAT32, SMALL);
+    }
+    for (int i = 0; i < 2; i++) {
+        ops[i][0] = submit_with(jobs.engines[i], tensors[i][0], big[i], 0, i == 0 ? finish_big : NULL);
+    }
+    for (int i = 0; i < 2; i++) {
+        ops[i][1] = submit_with(jobs.engines[i], tensors[i][1], small[i], 5, i == 0 ? finish_small : NULL);
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(job_wait(ops[i][0], NULL), TRIB_OK);
+        assert_int_equal(job_wait(ops[i][1], NULL), TRIB_OK);
+    }
+    assert_int_equal(line_of_rank_0.small, 1);
+    assert_int_equal(line_of_rank_0.big, 2);
+    job_close(&jobs);
+    free(big[0]);
+    free(big[1]);
+}
+
+static void ten_thousand_tensors(void **state)
+{
+    (void)state;
+    enum { TENSORS = 10000 };
+    job jobs;
+    job_open(&jobs, 2, 1, NULL);
+    static int32_t data[2][TENSORS];
+    static trib_op *ops[2][TENSORS];
+    for (int i = 0; i < 2; i++) {
+        for (int k = 0; k < TENSORS; k++) {
+            char name[32];
+            snprintf(name, sizeof name, "t%d", k);
+            data[i][k] = k * (i + 1);
+            trib_tensor *tensor = job_declare(jobs.engines[i], name, TRIB_INT32, 1);
+            ops[i][k] = job_push_pull(jobs.engines[i], tensor, &data[i][k], &data[i][k], TRIB_SUM);
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        for (int k = 0; k < TENSORS; k++) {
+            assert_int_equal(job_wait(ops[i][k], NULL), TRIB_OK);
+            assert_int_equal(data[i][k], k * 3);
+        }
+    }
+    job_close(&jobs);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(urgent_overtakes),
+        cmocka_unit_test(ten_thousand_tensors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
