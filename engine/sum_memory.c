@@ -93,40 +93,43 @@ sum_key *trib_sum_key_make(trib_summation *self, const trib_contribution *what)
 
 /* ---- Blocks ---- */
 
-static size_t block_size(const trib_summation *self, uint8_t width)
+static size_t block_size(const trib_summation *self, uint8_t size_class)
 {
-    return (size_t)self->config.chunk_bytes << width;
+    bool is_small = size_class >= TRIB_SUM_WIDTHS;
+    return is_small ? (size_t)TRIB_SUM_SMALL_BYTES << (size_class - TRIB_SUM_WIDTHS)
+                    : (size_t)self->config.chunk_bytes << size_class;
 }
 
-static sum_block *make_block(trib_summation *self, uint8_t width)
+static sum_block *make_block(trib_summation *self, uint8_t size_class)
 {
     sum_block *block = table_reserve(self, &self->blocks) ? take_memory(self, sizeof *block) : NULL;
     if (block == NULL) {
         return NULL;
     }
     self->allocations++;
-    block->data = self->config.buffer_alloc(self->config.user, block_size(self, width));
+    block->data = self->config.buffer_alloc(self->config.user, block_size(self, size_class));
     if (block->data == NULL) {
         free(block);
         return NULL;
     }
-    block->width = width;
+    block->size_class = size_class;
     block->all_next = self->all_blocks;
     self->all_blocks = block;
     table_insert(&self->blocks, (uintptr_t)block->data, block);
     return block;
 }
 
-sum_block *trib_sum_block_take(trib_summation *self, uint8_t width)
+sum_block *trib_sum_block_take(trib_summation *self, uint32_t chunk_size, uint8_t width)
 {
     trib_assert(width < TRIB_SUM_WIDTHS);
-    sum_block *block = self->free_blocks[width];
+    uint8_t size_class = chunk_size <= TRIB_SUM_SMALL_BYTES ? (uint8_t)(width + TRIB_SUM_WIDTHS) : width;
+    sum_block *block = self->free_blocks[size_class];
     if (block != NULL) {
-        self->free_blocks[width] = block->next;
+        self->free_blocks[size_class] = block->next;
         trib_assert(block->is_free);
         block->is_free = false;
     } else {
-        block = make_block(self, width);
+        block = make_block(self, size_class);
     }
     self->blocks_out += block != NULL;
     return block;
@@ -143,8 +146,8 @@ void trib_sum_block_give(trib_summation *self, sum_block *block)
     sum_block *spare = block->spare;
     block->spare = NULL;
     block->is_free = true;
-    block->next = self->free_blocks[block->width];
-    self->free_blocks[block->width] = block;
+    block->next = self->free_blocks[block->size_class];
+    self->free_blocks[block->size_class] = block;
     self->blocks_out--;
     if (spare != NULL) {
         trib_assert(spare->spare == NULL);
@@ -293,7 +296,7 @@ void trib_sum_memory_free(trib_summation *self)
     while (self->all_blocks != NULL) {
         sum_block *block = self->all_blocks;
         self->all_blocks = block->all_next;
-        self->config.buffer_free(self->config.user, block->data, block_size(self, block->width));
+        self->config.buffer_free(self->config.user, block->data, block_size(self, block->size_class));
         free(block);
     }
     for (uint32_t i = 0; i < self->keys.capacity; i++) {
@@ -309,7 +312,7 @@ bool trib_sum_memory_adds_up(const trib_summation *self)
     for (const sum_block *block = self->all_blocks; block != NULL; block = block->all_next) {
         all++;
     }
-    for (uint32_t width = 0; width < TRIB_SUM_WIDTHS; width++) {
+    for (uint32_t width = 0; width < TRIB_SUM_CLASSES; width++) {
         for (const sum_block *block = self->free_blocks[width]; block != NULL; block = block->next) {
             unused++;
         }

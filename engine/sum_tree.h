@@ -22,6 +22,8 @@
 #include "engine/summation.h"
 
 #define TRIB_SUM_WIDTHS 3u         /* blocks of 1, 2 and 4 times chunk_bytes, as wide as accumulators get */
+#define TRIB_SUM_SMALL_BYTES 4096u /* chunks up to this have blocks of their own, 1, 2 and 4 times as large */
+#define TRIB_SUM_CLASSES (2 * TRIB_SUM_WIDTHS)
 #define TRIB_SUM_ROUND_CLASSES 17u /* rounds with room for 2^0 .. 2^16 chunks */
 #define TRIB_SUM_CHUNKS_MAX (1u << (TRIB_SUM_ROUND_CLASSES - 1))
 
@@ -34,7 +36,7 @@ typedef struct sum_block {
     void *data;
     sum_round *landing;      /* a payload is landing here for that round; NULL: for nobody, it will be swallowed */
     struct sum_block *spare; /* kept for the combination that the landing payload may cause, or NULL */
-    uint8_t width;           /* log2 of its size in chunk_bytes */
+    uint8_t size_class;      /* width, plus TRIB_SUM_WIDTHS if it is small */
     bool is_landing;
     bool is_free;
 } sum_block;
@@ -108,7 +110,7 @@ struct trib_summation {
     sum_table keys, blocks;
     sum_round *oldest, *youngest;
     sum_round *free_rounds[TRIB_SUM_ROUND_CLASSES];
-    sum_block *free_blocks[TRIB_SUM_WIDTHS], *all_blocks;
+    sum_block *free_blocks[TRIB_SUM_CLASSES], *all_blocks;
     sum_tree *free_trees;
     uint32_t live_rounds;
     uint32_t blocks_out; /* not in a free list */
@@ -119,7 +121,7 @@ struct trib_summation {
 
 sum_key *trib_sum_key_find(const trib_summation *self, const trib_contribution *what); /* NULL: never seen */
 sum_key *trib_sum_key_make(trib_summation *self, const trib_contribution *what);
-sum_block *trib_sum_block_take(trib_summation *self, uint8_t width);
+sum_block *trib_sum_block_take(trib_summation *self, uint32_t chunk_size, uint8_t width);
 void trib_sum_block_give(trib_summation *self, sum_block *block); /* with its spare; NULL is fine */
 sum_block *trib_sum_block_of(const trib_summation *self, const void *data);
 sum_tree *trib_sum_tree_take(trib_summation *self);

@@ -194,7 +194,7 @@ static bool take_spare(trib_summation *self, const sum_round *round, const trib_
     if (partner != NULL && partner->form == TRIB_FORM_ACC) {
         return true;
     }
-    *spare = trib_sum_block_take(self, trib_sum_acc_width(what));
+    *spare = trib_sum_block_take(self, what->size, trib_sum_acc_width(what));
     return *spare != NULL;
 }
 
@@ -206,7 +206,7 @@ trib_status trib_summation_landing(trib_summation *self, const trib_contribution
     if (status != TRIB_OK) {
         return status;
     }
-    sum_block *block = trib_sum_block_take(self, 0);
+    sum_block *block = trib_sum_block_take(self, what->size, 0);
     if (block == NULL) {
         return TRIB_AGAIN;
     }
@@ -324,7 +324,7 @@ static bool take_lent(trib_summation *self, const sum_round *round, const trib_c
     if (sums && trib_sum_partner(self, &round->chunks[what->chunk], what->contributor) != NULL) {
         return take_spare(self, round, what, spare);
     }
-    node->block = ensure_tree(self, round, what) ? trib_sum_block_take(self, 0) : NULL;
+    node->block = ensure_tree(self, round, what) ? trib_sum_block_take(self, what->size, 0) : NULL;
     if (node->block == NULL) {
         return false;
     }
