@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""Starts examples/hello under each launcher that is here, and under environments like those of the ones that are not.
+
+Prints `ok NAME` / `not ok NAME: why` / `skip NAME: why`.
+"""
+import os
+import shutil
+import socket
+import subprocess
+import sys
+
+BUILD = os.environ.get('TRIB_BUILD', 'build/release')
+HELLO = os.path.abspath(BUILD + '/examples/hello')
+TOOL = os.path.abspath(BUILD + '/tributary')
+N = 3
+
+
+def clean_env(**more):
+    env = {k: v for k, v in os.environ.items() if not k.startswith(('TRIB_', 'OMPI_', 'PMI', 'SLURM_', 'DMLC_'))}
+    return dict(env, **{k: str(v) for k, v in more.items()})
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(('127.0.0.1', 0))
+        return probe.getsockname()[1]
+
+
+def check(outputs):
+    text = ''.join(outputs)
+    for rank in range(N):
+        assert 'worker %d of %d: 3 6 9' % (rank, N) in text, text[-600:]
+
+
+def under(command):
+    done = subprocess.run(command + [HELLO], env=clean_env(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, timeout=60)
+    assert done.returncode == 0, 'status %d: %s' % (done.returncode, done.stdout[-600:])
+    check([done.stdout])
+
+
+def by_hand(environments):
+    """Each is (command, environment); all must end with 0."""
+    children = [subprocess.Popen(c, env=e, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                for c, e in environments]
+    try:
+        outputs = [c.communicate(timeout=60)[0] for c in children]
+    finally:
+        for child in children:
+            if child.poll() is None:
+                child.kill()
+    for child, output in zip(children, outputs):
+        assert child.returncode == 0, 'status %d: %s' % (child.returncode, output[-600:])
+    check(outputs)
+
+
+def torchrun():
+    port = free_port()
+    by_hand([([HELLO], clean_env(RANK=r, WORLD_SIZE=N, LOCAL_RANK=r, LOCAL_WORLD_SIZE=N, MASTER_ADDR='127.0.0.1',
+                                 MASTER_PORT=port)) for r in range(N)])
+
+
+def slurm():
+    by_hand([([HELLO], clean_env(SLURM_PROCID=r, SLURM_NTASKS=N, SLURM_LOCALID=r, SLURM_NNODES=1, SLURM_STEP_ID=0,
+                                 SLURM_JOB_ID=os.getpid(), SLURM_STEP_NODELIST='node[07-09]')) for r in range(N)])
+
+
+def byteps():
+    port = free_port()
+    common = dict(DMLC_NUM_WORKER=N, DMLC_NUM_SERVER=1, DMLC_PS_ROOT_URI='127.0.0.1', DMLC_PS_ROOT_PORT=port)
+    by_hand([([TOOL, 'coordinator'], clean_env(DMLC_ROLE='scheduler', **common)),
+             ([TOOL, 'server'], clean_env(DMLC_ROLE='server', **common))] +
+            [([HELLO], clean_env(DMLC_ROLE='worker', DMLC_WORKER_ID=r, **common)) for r in range(N)])
+
+
+def server_by_itself():
+    port = free_port()
+    env = dict(TRIB_WORKERS=N, TRIB_SERVERS=1, TRIB_COORDINATOR='127.0.0.1:%d' % port)
+    by_hand([([TOOL, 'server', '--workers', str(N), '--servers', '1', '--coordinator', '127.0.0.1:%d' % port],
+              clean_env())] + [([HELLO], clean_env(TRIB_RANK=r, **env)) for r in range(N)])
+
+
+def refuses(command, env, text):
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30)
+    assert done.returncode != 0 and text in done.stdout, 'status %d: %s' % (done.returncode, done.stdout[-600:])
+
+
+def bad_input():
+    refuses([HELLO], clean_env(TRIB_RANK='x'), 'TRIB_RANK="x"')
+    refuses([HELLO], clean_env(TRIB_RANK=0, TRIB_WORKERS=2), 'TRIB_COORDINATOR')
+    refuses([HELLO], clean_env(TRIB_CHUNK_BYTES='5000'), 'chunk_bytes 5000')
+    refuses([HELLO], clean_env(TRIB_RANK=0, TRIB_WORKERS=2, TRIB_COORDINATOR='192.0.2.1:999'), 'token')
+    refuses([HELLO], clean_env(RANK=0, WORLD_SIZE='many'), 'WORLD_SIZE')
+    refuses([TOOL, 'run', '-n', '0', '--', 'true'], clean_env(), '-n 0')
+    refuses([TOOL, 'run', '-n', '2'], clean_env(), 'which program')
+    refuses([TOOL, 'run', '-n', '1', '--', '/nonexistent'], clean_env(), '/nonexistent')
+    refuses([TOOL, 'nonsense'], clean_env(), 'nonsense')
+
+
+def run_passes_status():
+    done = subprocess.run([TOOL, 'run', '-n', '2', '--', 'sh', '-c', 'exit $((TRIB_RANK * 7))'], env=clean_env(),
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30)
+    assert done.returncode == 7, 'status %d: %s' % (done.returncode, done.stdout)
+
+
+LAUNCHERS = [('open_mpi', ['mpirun.openmpi', '--allow-run-as-root', '--oversubscribe', '-n', str(N)]),
+             ('mpich', ['mpiexec.hydra', '-n', str(N)])]
+CASES = [('like_torchrun', torchrun), ('like_slurm', slurm), ('like_byteps', byteps),
+         ('server_by_itself', server_by_itself), ('bad_input', bad_input), ('run_passes_status', run_passes_status)]
+
+
+def main():
+    failed = 0
+    cases = [(n, lambda c=c: under(c)) if shutil.which(c[0]) else (n, None) for n, c in LAUNCHERS] + CASES
+    for name, case in cases:
+        if case is None:
+            print('skip %s: the launcher is not installed' % name)
+            continue
+        try:
+            case()
+            print('ok ' + name, flush=True)
+        except (AssertionError, subprocess.TimeoutExpired) as problem:
+            failed += 1
+            print('not ok %s: %s' % (name, ' | '.join(str(problem).splitlines())), flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
