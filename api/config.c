@@ -65,8 +65,9 @@ static void apply_defaults(trib_config *config)
 static trib_status check_shape(const trib_config *given, trib_error *error)
 {
     if (given->struct_size != sizeof *given) {
-        return trib_error_set(error, TRIB_INVALID, "trib_config.struct_size is %u, this library knows %zu: call "
-                                                   "trib_config_init and build against the same release",
+        return trib_error_set(error, TRIB_INVALID,
+                              "trib_config.struct_size is %u, this library knows %zu: call "
+                              "trib_config_init and build against the same release",
                               given->struct_size, sizeof *given);
     }
     if (given->flags != 0) {
@@ -99,8 +100,9 @@ static trib_status check_job(const trib_config *config, trib_error *error)
     }
     bool alone = worker && config->worker_count == 1 && config->server_count == 0 && !config->external_coordinator;
     if (config->coordinator == NULL && !alone) {
-        return trib_error_set(error, TRIB_INVALID, "no coordinator address: set TRIB_COORDINATOR=host:port (or "
-                                                   "trib_config.coordinator) to where rank 0 runs, the same on all members");
+        return trib_error_set(error, TRIB_INVALID,
+                              "no coordinator address: set TRIB_COORDINATOR=host:port (or "
+                              "trib_config.coordinator) to where rank 0 runs, the same on all members");
     }
     if (config->colocate == TRIB_COLOCATE_OFF && config->server_count == 0) {
         return trib_error_set(error, TRIB_INVALID, "colocate is off and there are no servers: nobody would sum");
@@ -211,9 +213,9 @@ static const struct {
     const char *name;
     size_t size;
 } dtypes[TRIB_DTYPE_COUNT] = {
-    [TRIB_FLOAT32] = {"float32", 4}, [TRIB_FLOAT64] = {"float64", 8}, [TRIB_FLOAT16] = {"float16", 2},
-    [TRIB_BFLOAT16] = {"bfloat16", 2}, [TRIB_INT8] = {"int8", 1}, [TRIB_UINT8] = {"uint8", 1},
-    [TRIB_INT32] = {"int32", 4}, [TRIB_INT64] = {"int64", 8},
+    [TRIB_FLOAT32] = {"float32", 4},   [TRIB_FLOAT64] = {"float64", 8}, [TRIB_FLOAT16] = {"float16", 2},
+    [TRIB_BFLOAT16] = {"bfloat16", 2}, [TRIB_INT8] = {"int8", 1},       [TRIB_UINT8] = {"uint8", 1},
+    [TRIB_INT32] = {"int32", 4},       [TRIB_INT64] = {"int64", 8},
 };
 
 size_t trib_dtype_size(trib_dtype dtype)

@@ -5,8 +5,7 @@
 #include "engine/log.h"
 
 /* Checks every field and puts defaults where there is 0 or NULL. *checked_out is written on success only;
- * TRIB_INVALID with a
- * text that names the field, its value and what is allowed. */
+ * TRIB_INVALID with a text that names the field, its value and what is allowed. */
 TRIB_CHECKED trib_status trib_config_check(const trib_config *given, trib_config *checked_out, trib_error *error);
 
 /* Which of how many processes of the job on this machine this one is, as its launcher says; 0 of 1 if none does. */

@@ -2,8 +2,8 @@
  * config_env.c - settings from the environment: TRIB_*, else those of the launcher that started the process.
  *
  * A launcher gives rank, size and perhaps where rank 0 is. Where it does not say, and all processes are on one
- * machine, the
- * coordinator is on loopback at a port made from the job's id, below the range that the kernel hands out by itself.
+ * machine, the coordinator is on loopback at a port made from the job's id, below the range that the kernel hands out
+ * by itself.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -91,7 +91,10 @@ static trib_status read_seconds(const char *name, int64_t *value_ns, trib_error 
     }
     char *end = NULL;
     double number = strtod(text, &end);
-    double unit = strcmp(end, "ms") == 0 ? 1e6 : *end == '\0' || strcmp(end, "s") == 0 ? 1e9 : strcmp(end, "m") == 0 ? 60e9 : 0;
+    double unit = strcmp(end, "ms") == 0                  ? 1e6
+                  : *end == '\0' || strcmp(end, "s") == 0 ? 1e9
+                  : strcmp(end, "m") == 0                 ? 60e9
+                                                          : 0;
     if (end == text || unit == 0 || !(number > 0) || number * unit > 1e18) {
         return bad(name, text, "a time above 0, such as 30, 0.5, 200ms or 5m", error);
     }
@@ -243,7 +246,8 @@ static trib_status from_slurm(trib_config *config, trib_error *error)
     } else if (list != NULL) {
         char host[200];
         first_host(list, host, sizeof host);
-        snprintf(coordinator_text, sizeof coordinator_text, "%s:%u", host, PORT_FIRST + hash_text(job_text) % PORT_COUNT);
+        snprintf(coordinator_text, sizeof coordinator_text, "%s:%u", host,
+                 PORT_FIRST + hash_text(job_text) % PORT_COUNT);
         config->coordinator = coordinator_text;
         config->job = job_text;
     }

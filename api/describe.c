@@ -72,9 +72,11 @@ static void add_machine(text *out)
     }
     add(out, "\"memory_bytes\": %lld, ", (long long)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE));
     add(out, "\"limits\": {");
-    add_limit(out, "memlock_bytes", RLIMIT_MEMLOCK, 1u << 30, "too little to register memory for RDMA; raise it with ulimit -l");
+    add_limit(out, "memlock_bytes", RLIMIT_MEMLOCK, 1u << 30,
+              "too little to register memory for RDMA; raise it with ulimit -l");
     add(out, ", ");
-    add_limit(out, "open_files", RLIMIT_NOFILE, 4096, "too few for a server of a thousand connections; raise it with ulimit -n");
+    add_limit(out, "open_files", RLIMIT_NOFILE, 4096,
+              "too few for a server of a thousand connections; raise it with ulimit -n");
     add(out, "}");
 }
 

@@ -260,24 +260,28 @@ void trib_free(trib_engine *engine, void *memory)
 trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *desc, trib_tensor **tensor_out,
                                 trib_error *error)
 {
-    if (engine == NULL || desc == NULL || tensor_out == NULL || desc->struct_size != sizeof *desc || desc->name == NULL) {
-        return trib_error_set(error, TRIB_INVALID, "engine, desc, desc->name and tensor_out must be there, and desc "
-                                                   "initialised by trib_tensor_desc_init");
+    if (engine == NULL || desc == NULL || tensor_out == NULL || desc->struct_size != sizeof *desc ||
+        desc->name == NULL) {
+        return trib_error_set(error, TRIB_INVALID,
+                              "engine, desc, desc->name and tensor_out must be there, and desc "
+                              "initialised by trib_tensor_desc_init");
     }
     size_t length = strnlen(desc->name, TRIB_TENSOR_NAME_MAX + 1);
     if (length == 0 || length > TRIB_TENSOR_NAME_MAX || strncmp(desc->name, "__", 2) == 0) {
-        return trib_error_set(error, TRIB_INVALID, "tensor name \"%.40s\": 1 to %d bytes, not starting with \"__\"", desc->name,
-                              TRIB_TENSOR_NAME_MAX);
+        return trib_error_set(error, TRIB_INVALID, "tensor name \"%.40s\": 1 to %d bytes, not starting with \"__\"",
+                              desc->name, TRIB_TENSOR_NAME_MAX);
     }
     for (size_t i = 0; i < length; i++) {
         if ((unsigned char)desc->name[i] < 0x20 || desc->name[i] == 0x7f) {
-            return trib_error_set(error, TRIB_INVALID, "a tensor name holds the control byte 0x%02x", (unsigned char)desc->name[i]);
+            return trib_error_set(error, TRIB_INVALID, "a tensor name holds the control byte 0x%02x",
+                                  (unsigned char)desc->name[i]);
         }
     }
     size_t element = trib_dtype_size(desc->dtype);
     if (element == 0 || desc->count > UINT64_C(1) << 44 || desc->flags != 0) {
-        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown type %d, more than 2^44 elements, or unknown flags",
-                              desc->name, (int)desc->dtype);
+        return trib_error_set(error, TRIB_INVALID,
+                              "tensor \"%s\": unknown type %d, more than 2^44 elements, or unknown flags", desc->name,
+                              (int)desc->dtype);
     }
     for (size_t i = 0; i < sizeof desc->reserved / sizeof desc->reserved[0]; i++) {
         if (desc->reserved[i] != 0) {
@@ -329,8 +333,8 @@ static trib_status check_buffers(const trib_op_params *params, bool needs_input,
     }
     uintptr_t in = (uintptr_t)params->input, out = (uintptr_t)params->output;
     if (in != 0 && out != 0 && in != out && (in < out ? out - in : in - out) < tensor->bytes) {
-        return trib_error_set(error, TRIB_INVALID,
-                              "tensor \"%s\": input and output overlap without being equal", tensor->name);
+        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": input and output overlap without being equal",
+                              tensor->name);
     }
     return TRIB_OK;
 }
@@ -348,9 +352,8 @@ trib_status trib_push_pull(trib_engine *engine, const trib_op_params *params, tr
     if (status == TRIB_OK) {
         status = check_buffers(params, true, true, error);
     }
-    return status != TRIB_OK
-               ? status
-               : trib_op_submit(engine, params, TRIB_EXCHANGE_PUSH_PULL, params->tensor, op_out, error);
+    return status != TRIB_OK ? status
+                             : trib_op_submit(engine, params, TRIB_EXCHANGE_PUSH_PULL, params->tensor, op_out, error);
 }
 
 trib_status trib_broadcast(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
@@ -360,8 +363,8 @@ trib_status trib_broadcast(trib_engine *engine, const trib_op_params *params, tr
         status = check_tensor(engine, params, error);
     }
     if (status == TRIB_OK && (params->root < 0 || params->root >= engine->config.worker_count)) {
-        status = trib_error_set(error, TRIB_INVALID, "tensor \"%s\": root %d is not a rank below %d", params->tensor->name,
-                                params->root, engine->config.worker_count);
+        status = trib_error_set(error, TRIB_INVALID, "tensor \"%s\": root %d is not a rank below %d",
+                                params->tensor->name, params->root, engine->config.worker_count);
     }
     bool is_root = status == TRIB_OK && params->root == engine->config.rank;
     if (status == TRIB_OK) {
@@ -370,9 +373,8 @@ trib_status trib_broadcast(trib_engine *engine, const trib_op_params *params, tr
     if (is_root && params->output != NULL && params->output != params->input && status == TRIB_OK) {
         memcpy(params->output, params->input, params->tensor->bytes);
     }
-    return status != TRIB_OK
-               ? status
-               : trib_op_submit(engine, params, TRIB_EXCHANGE_BROADCAST, params->tensor, op_out, error);
+    return status != TRIB_OK ? status
+                             : trib_op_submit(engine, params, TRIB_EXCHANGE_BROADCAST, params->tensor, op_out, error);
 }
 
 trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
@@ -457,8 +459,7 @@ trib_status trib_engine_waiting(trib_engine *engine, trib_waiting *entries, size
         return TRIB_OK;
     }
     trib_status status = check_may_block(engine, NULL);
-    return status != TRIB_OK ? status
-                             : trib_report_engine(engine, INT64_C(1000000000), entries, capacity, count_out);
+    return status != TRIB_OK ? status : trib_report_engine(engine, INT64_C(1000000000), entries, capacity, count_out);
 }
 
 /* Counters are written by one thread each and read here as they are; a snapshot may be microseconds old. */

@@ -89,8 +89,8 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
         .memory_free = memory_free,
     };
     if (env->transport == NULL) {
-        return trib_error_set(error, TRIB_UNSUPPORTED, "transport \"%s\" is not in this build; \"auto\" and \"tcp\" are",
-                              config->transport);
+        return trib_error_set(error, TRIB_UNSUPPORTED,
+                              "transport \"%s\" is not in this build; \"auto\" and \"tcp\" are", config->transport);
     }
     host *self = calloc(1, sizeof *self);
     if (self == NULL) {

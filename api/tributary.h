@@ -47,28 +47,27 @@ extern "C" {
 /* ---- Status codes ------------------------------------------------------------------------------------------------ */
 
 /* One list is the truth: X(name, number, text). 0 is success, above 0 "not yet", below 0 an error. Errors are grouped
- * by
- * the largest thing they ruin: one call or operation (-1..), a peer and all that depended on it (-40..), the engine
- * (-60..). */
-#define TRIB_STATUS_LIST(X)                                                                        \
-    X(TRIB_OK, 0, "success")                                                                       \
-    X(TRIB_PENDING, 1, "not finished yet")                                                         \
-    X(TRIB_AGAIN, 2, "no room at the moment, try again later")                                     \
-    X(TRIB_INVALID, -1, "invalid argument")                                                        \
-    X(TRIB_STATE, -2, "call not allowed in this state or mode")                                    \
-    X(TRIB_BUSY, -3, "too many operations in flight (trib_config.ops_max)")                        \
-    X(TRIB_NO_MEMORY, -4, "out of memory")                                                         \
-    X(TRIB_TIMEOUT, -5, "deadline passed")                                                         \
-    X(TRIB_CANCELLED, -6, "cancelled")                                                             \
-    X(TRIB_MISMATCH, -7, "workers disagree about a tensor or an operation")                        \
-    X(TRIB_WRONG_THREAD, -8, "call not allowed from this thread")                                  \
-    X(TRIB_UNSUPPORTED, -9, "not supported by this build or machine")                              \
-    X(TRIB_PEER_LOST, -40, "a peer was lost")                                                      \
-    X(TRIB_PEER_LEFT, -41, "a peer left the job")                                                  \
-    X(TRIB_PROTOCOL, -42, "a peer broke the protocol")                                             \
-    X(TRIB_UNAUTHORIZED, -43, "the peer could not prove the shared token")                         \
-    X(TRIB_JOIN_FAILED, -44, "the job did not come together in time")                              \
-    X(TRIB_CLOSED, -60, "the engine is closing or closed")                                         \
+ * by the largest thing they ruin: one call or operation (-1..), a peer and all that depended on it (-40..), the
+ * engine (-60..). */
+#define TRIB_STATUS_LIST(X)                                                                                            \
+    X(TRIB_OK, 0, "success")                                                                                           \
+    X(TRIB_PENDING, 1, "not finished yet")                                                                             \
+    X(TRIB_AGAIN, 2, "no room at the moment, try again later")                                                         \
+    X(TRIB_INVALID, -1, "invalid argument")                                                                            \
+    X(TRIB_STATE, -2, "call not allowed in this state or mode")                                                        \
+    X(TRIB_BUSY, -3, "too many operations in flight (trib_config.ops_max)")                                            \
+    X(TRIB_NO_MEMORY, -4, "out of memory")                                                                             \
+    X(TRIB_TIMEOUT, -5, "deadline passed")                                                                             \
+    X(TRIB_CANCELLED, -6, "cancelled")                                                                                 \
+    X(TRIB_MISMATCH, -7, "workers disagree about a tensor or an operation")                                            \
+    X(TRIB_WRONG_THREAD, -8, "call not allowed from this thread")                                                      \
+    X(TRIB_UNSUPPORTED, -9, "not supported by this build or machine")                                                  \
+    X(TRIB_PEER_LOST, -40, "a peer was lost")                                                                          \
+    X(TRIB_PEER_LEFT, -41, "a peer left the job")                                                                      \
+    X(TRIB_PROTOCOL, -42, "a peer broke the protocol")                                                                 \
+    X(TRIB_UNAUTHORIZED, -43, "the peer could not prove the shared token")                                             \
+    X(TRIB_JOIN_FAILED, -44, "the job did not come together in time")                                                  \
+    X(TRIB_CLOSED, -60, "the engine is closing or closed")                                                             \
     X(TRIB_SYSTEM, -61, "a system call failed")
 
 typedef enum trib_status {
@@ -108,16 +107,9 @@ typedef enum trib_dtype {
 } trib_dtype;
 
 /* SUM of integers wraps modulo 2^bits. AVG of floats divides the sum by the number of contributors and rounds once;
- * AVG of
- * integers sums in a wider type (int64 excepted, which wraps) and truncates the quotient towards zero. MIN and MAX of
- * floats give NaN if any input is NaN. */
-typedef enum trib_reduce {
-    TRIB_SUM = 0,
-    TRIB_AVG = 1,
-    TRIB_MIN = 2,
-    TRIB_MAX = 3,
-    TRIB_REDUCE_COUNT = 4
-} trib_reduce;
+ * AVG of integers sums in a wider type (int64 excepted, which wraps) and truncates the quotient towards zero. MIN and
+ * MAX of floats give NaN if any input is NaN. */
+typedef enum trib_reduce { TRIB_SUM = 0, TRIB_AVG = 1, TRIB_MIN = 2, TRIB_MAX = 3, TRIB_REDUCE_COUNT = 4 } trib_reduce;
 
 /* Bytes per element; 0 for an unknown type. TRIB_ANY_THREAD. */
 TRIB_API size_t trib_dtype_size(trib_dtype dtype);
@@ -148,7 +140,7 @@ typedef enum trib_role {
 } trib_role;
 
 typedef enum trib_colocate {
-    TRIB_COLOCATE_AUTO = 0, /* workers sum a share too where that makes the exchange faster (see docs/architecture.md) */
+    TRIB_COLOCATE_AUTO = 0, /* workers sum a share where that makes the exchange faster (docs/architecture.md) */
     TRIB_COLOCATE_OFF = 1,  /* only servers of their own sum */
     TRIB_COLOCATE_ON = 2,   /* workers sum the bandwidth-optimal share */
 } trib_colocate;
@@ -172,43 +164,40 @@ typedef enum trib_log_level {
 typedef void (*trib_log_cb)(trib_log_level level, const char *line, void *user);
 
 /* The engine joined its job (status TRIB_OK), or could not (error says who is missing and why). Runs once, where
- * callbacks
- * run. error is valid until the callback returns. */
+ * callbacks run. error is valid until the callback returns. */
 typedef void (*trib_ready_cb)(trib_engine *engine, const trib_error *error, void *user);
 
 /* The job is over for this engine without its having been closed: all workers have left (error->status TRIB_OK: how a
- * server of its
- * own learns that its work is done), or it failed (error says why). Runs at most once, where callbacks run; close or
- * destroy the
- * engine afterwards. error is valid until the callback returns. */
+ * server of its own learns that its work is done), or it failed (error says why). Runs at most once, where callbacks
+ * run; close or destroy the engine afterwards. error is valid until the callback returns. */
 typedef void (*trib_ended_cb)(trib_engine *engine, const trib_error *error, void *user);
 
 /*
  * Settings of one engine. Strings are copied by trib_engine_create. Zero means "the default" wherever the comment
- * names one.
- * Those marked [job] are decided by the coordinator's process; other members' values are ignored.
+ * names one. Those marked [job] are decided by the coordinator's process; other members' values are ignored.
  */
 typedef struct trib_config {
     uint32_t struct_size; /* set by trib_config_init */
     uint32_t flags;       /* none defined: 0 */
 
     trib_mode mode;
-    uint32_t roles;       /* bits of trib_role; default TRIB_ROLE_WORKER */
-    int32_t rank;         /* this worker's rank, 0..worker_count-1; servers: -1 = assigned by the coordinator */
-    int32_t worker_count; /* workers in the job; default 1 */
-    int32_t server_count; /* servers with processes of their own; default 0 */
-    trib_colocate colocate; /* [job] */
+    uint32_t roles;            /* bits of trib_role; default TRIB_ROLE_WORKER */
+    int32_t rank;              /* this worker's rank, 0..worker_count-1; servers: -1 = assigned by the coordinator */
+    int32_t worker_count;      /* workers in the job; default 1 */
+    int32_t server_count;      /* servers with processes of their own; default 0 */
+    trib_colocate colocate;    /* [job] */
     bool external_coordinator; /* a process of its own (tributary coordinator) keeps the membership, not rank 0 */
 
     const char *coordinator; /* "host:port" or "[v6]:port" of the coordinator; may be NULL if the job has one process */
-    const char *listen;      /* address to listen on; default 127.0.0.1, or with a token the one that leads to the coordinator */
-    const char *job;         /* the job's name: members of other jobs are refused; default "default" */
-    const char *token;       /* shared secret; NULL = none: then only loopback addresses are allowed */
-    const char *transport;   /* "auto" (default) or "tcp" */
+    const char
+        *listen; /* address to listen on; default 127.0.0.1, or with a token the one that leads to the coordinator */
+    const char *job;       /* the job's name: members of other jobs are refused; default "default" */
+    const char *token;     /* shared secret; NULL = none: then only loopback addresses are allowed */
+    const char *transport; /* "auto" (default) or "tcp" */
 
-    uint32_t reactors;          /* event loops, one thread and core each; default from cores and processes per machine */
-    uint32_t partition_bytes;   /* [job] unit that is scheduled; multiple of chunk_bytes; default 1 MiB */
-    uint32_t chunk_bytes;       /* [job] unit that is summed and sent; 4 KiB..1 MiB, power of two; default 256 KiB */
+    uint32_t reactors;        /* event loops, one thread and core each; default from cores and processes per machine */
+    uint32_t partition_bytes; /* [job] unit that is scheduled; multiple of chunk_bytes; default 1 MiB */
+    uint32_t chunk_bytes;     /* [job] unit that is summed and sent; 4 KiB..1 MiB, power of two; default 256 KiB */
     uint32_t push_credit_bytes; /* bytes a connection may have handed to the kernel, not yet taken; default 1 MiB */
     uint32_t pull_credit_bytes; /* as push_credit_bytes, for sums on their way out of a server; default 1 MiB */
     uint32_t ops_max;           /* operations in flight; default 65536 */
@@ -240,12 +229,10 @@ TRIB_API void trib_config_init(trib_config *config, size_t struct_size);
 
 /*
  * Fills ranks, counts, coordinator address and settings from the environment: TRIB_* variables (docs/operating.md),
- * else
- * those of torchrun, Open MPI, MPICH/Hydra, Slurm or BytePS (DMLC_*). Fields it finds nothing for stay as they are.
- * Strings
- * point into the environment or into storage inside *config's lifetime-free environment and are copied by
- * trib_engine_create, which should follow before the environment changes. TRIB_INVALID with *error (may be NULL) saying
- * which variable is wrong. Not thread-safe against setenv.
+ * else those of torchrun, Open MPI, MPICH/Hydra, Slurm or BytePS (DMLC_*). Fields it finds nothing for stay as they
+ * are. Strings point into the environment or into static storage of the calling thread; trib_engine_create copies
+ * them and should follow before the environment changes. TRIB_INVALID with *error (may be NULL) saying which variable
+ * is wrong. Not thread-safe against setenv.
  */
 TRIB_API TRIB_CHECKED trib_status trib_config_from_env(trib_config *config, trib_error *error);
 
@@ -255,26 +242,25 @@ TRIB_API TRIB_CHECKED trib_status trib_config_from_env(trib_config *config, trib
 /*
  * Creates an engine and starts joining the job; returns at once (it reads settings and the machine's topology, opens
  * listening sockets and starts threads). Operations may be submitted right away: they start when the job has come
- * together.
- * config is copied. On failure *engine_out is untouched and *error (may be NULL) says why: TRIB_INVALID (a setting),
- * TRIB_NO_MEMORY, TRIB_SYSTEM. TRIB_MODE_ATTACHED: call it on the loop's thread.
+ * together. config is copied. On failure *engine_out is untouched and *error (may be NULL) says why: TRIB_INVALID (a
+ * setting), TRIB_NO_MEMORY, TRIB_SYSTEM. TRIB_MODE_ATTACHED: call it on the loop's thread.
  */
-TRIB_API TRIB_CHECKED trib_status trib_engine_create(const trib_config *config, trib_engine **engine_out, trib_error *error);
+TRIB_API TRIB_CHECKED trib_status trib_engine_create(const trib_config *config, trib_engine **engine_out,
+                                                     trib_error *error);
 
 /*
  * Blocks until the job has come together, at most timeout_ns (below 0: the join timeout decides). TRIB_OK,
- * TRIB_TIMEOUT,
- * TRIB_JOIN_FAILED, TRIB_UNAUTHORIZED ... with *error (may be NULL) naming who is missing. TRIB_STATE in
- * TRIB_MODE_ATTACHED (run the loop and use ready_cb), TRIB_WRONG_THREAD from a callback. TRIB_ANY_THREAD otherwise.
+ * TRIB_TIMEOUT, TRIB_JOIN_FAILED, TRIB_UNAUTHORIZED ... with *error (may be NULL) naming who is missing. TRIB_STATE
+ * in TRIB_MODE_ATTACHED (run the loop and use ready_cb), TRIB_WRONG_THREAD from a callback. TRIB_ANY_THREAD
+ * otherwise.
  */
 TRIB_API TRIB_CHECKED trib_status trib_engine_wait_ready(trib_engine *engine, int64_t timeout_ns, trib_error *error);
 
 /*
  * Begins to close: new operations are refused, those in flight complete with TRIB_CLOSED, sums that others still wait
- * for
- * are flushed, peers are told. closed_cb (may be NULL) runs once, where callbacks run, at the latest after
- * close_timeout_ns.
- * Calling it again changes nothing: the first callback stands. TRIB_ANY_THREAD (ATTACHED: the loop's thread).
+ * for are flushed, peers are told. closed_cb (may be NULL) runs once, where callbacks run, at the latest after
+ * close_timeout_ns. Calling it again changes nothing: the first callback stands. TRIB_ANY_THREAD (ATTACHED: the
+ * loop's thread).
  */
 typedef void (*trib_closed_cb)(trib_engine *engine, void *user);
 TRIB_API void trib_engine_close(trib_engine *engine, trib_closed_cb closed_cb, void *user);
@@ -294,8 +280,8 @@ TRIB_API int trib_engine_get_fd(const trib_engine *engine);
 
 /*
  * TRIB_MODE_QUEUE: runs the callbacks of at most max completions (0: of all that are there now) on the calling thread
- * and
- * returns how many ran. Never blocks. One thread at a time; a callback must not call it (returns 0). 0 in other modes.
+ * and returns how many ran. Never blocks. One thread at a time; a callback must not call it (returns 0). 0 in other
+ * modes.
  */
 TRIB_API size_t trib_engine_dispatch(trib_engine *engine, size_t max);
 
@@ -303,12 +289,12 @@ typedef struct trib_engine_info {
     uint32_t struct_size; /* set it to sizeof(trib_engine_info) before the call */
     int32_t rank;         /* -1 on a server of its own */
     int32_t worker_count;
-    int32_t server_count;    /* servers of their own */
-    int32_t summing_count;   /* members that sum: servers and colocated workers; 0 before the job came together */
+    int32_t server_count;  /* servers of their own */
+    int32_t summing_count; /* members that sum: servers and colocated workers; 0 before the job came together */
     uint32_t reactors;
-    uint32_t epoch;          /* state of the membership; 0 before the job came together */
+    uint32_t epoch; /* state of the membership; 0 before the job came together */
     uint32_t partition_bytes, chunk_bytes;
-    double t_opt_factor;     /* least possible exchange time in units of bytes / link rate (OSDI'20); 0 if not known */
+    double t_opt_factor; /* least possible exchange time in units of bytes / link rate (OSDI'20); 0 if not known */
     uint64_t reserved[8];
 } trib_engine_info;
 
@@ -320,9 +306,8 @@ TRIB_API TRIB_CHECKED trib_status trib_engine_get_info(const trib_engine *engine
 
 /*
  * Page-aligned memory from the engine's arena: bound to the NUMA node of its reactors, on huge pages where there are
- * any,
- * registered with the transports that want it. Any memory may be used in operations; this kind is never copied or
- * registered again. TRIB_INVALID (size 0), TRIB_NO_MEMORY. Freed by trib_free, before trib_engine_destroy.
+ * any, registered with the transports that want it. Any memory may be used in operations; this kind is never copied
+ * or registered again. TRIB_INVALID (size 0), TRIB_NO_MEMORY. Freed by trib_free, before trib_engine_destroy.
  * TRIB_ANY_THREAD.
  */
 TRIB_API TRIB_CHECKED trib_status trib_alloc(trib_engine *engine, size_t size, void **memory_out);
@@ -348,13 +333,10 @@ TRIB_API void trib_tensor_desc_init(trib_tensor_desc *desc, size_t struct_size);
 
 /*
  * Declares a tensor once; workers may do so at any time and in any order: names decide which belong together.
- * Declaring a
- * name again with the same type and count gives the same handle; with others TRIB_MISMATCH. Returns at once; the
- * agreement
- * with the other workers happens behind, and a disagreement makes every operation on the tensor, on every worker,
- * complete
- * with TRIB_MISMATCH and a text that says who declared what. Only workers: others get TRIB_STATE. TRIB_INVALID,
- * TRIB_NO_MEMORY, TRIB_CLOSED. TRIB_ANY_THREAD.
+ * Declaring a name again with the same type and count gives the same handle; with others TRIB_MISMATCH. Returns at
+ * once; the agreement with the other workers happens behind, and a disagreement makes every operation on the tensor,
+ * on every worker, complete with TRIB_MISMATCH and a text that says who declared what. Only workers: others get
+ * TRIB_STATE. TRIB_INVALID, TRIB_NO_MEMORY, TRIB_CLOSED. TRIB_ANY_THREAD.
  */
 TRIB_API TRIB_CHECKED trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *desc,
                                                       trib_tensor **tensor_out, trib_error *error);
@@ -372,8 +354,7 @@ typedef struct trib_result {
 } trib_result;
 
 /* Runs exactly once for an operation that was taken. result and its strings are valid until the callback returns.
- * After it
- * has begun, the engine touches the operation's buffers no more. */
+ * After it has begun, the engine touches the operation's buffers no more. */
 typedef void (*trib_done_cb)(const trib_result *result, void *user);
 
 typedef struct trib_op_params {
@@ -381,12 +362,13 @@ typedef struct trib_op_params {
     uint32_t flags;       /* none defined: 0 */
     trib_tensor *tensor;
     const void *input; /* count elements; read until completion */
-    void *output;      /* count elements; may equal input (in place), must not overlap it otherwise; written until completion */
+    void *
+        output; /* count elements; may equal input (in place), must not overlap it otherwise; written until completion */
     trib_reduce reduce; /* push_pull */
     int32_t root;       /* broadcast: the rank whose input everybody gets */
     int32_t priority;   /* higher goes first; taken instead of the tensor's if has_priority */
     bool has_priority;
-    int64_t timeout_ns; /* 0: trib_config.op_timeout_ns; below 0: none */
+    int64_t timeout_ns;   /* 0: trib_config.op_timeout_ns; below 0: none */
     trib_done_cb done_cb; /* may be NULL */
     void *user;
     uint64_t reserved[8];
@@ -397,18 +379,13 @@ TRIB_API void trib_op_params_init(trib_op_params *params, size_t struct_size);
 
 /*
  * output = reduction of every worker's input over all workers. Each worker must issue the same operations on a tensor
- * in the
- * same order (the n-th operation on a tensor is its round n); order between tensors is free. Operations on one tensor
- * run
- * one after the other, those on different tensors at once, by priority.
+ * in the same order (the n-th operation on a tensor is its round n); order between tensors is free. Operations on one
+ * tensor run one after the other, those on different tensors at once, by priority.
  *
  * The buffers stay the caller's and must stay valid until completion. op_out may be NULL; if it is not, the handle
- * must be
- * given to trib_op_release. Returns TRIB_OK (taken), TRIB_INVALID, TRIB_BUSY (ops_max in flight), TRIB_CLOSED, or
- * TRIB_PEER_LOST /
- * TRIB_PEER_LEFT / TRIB_JOIN_FAILED if the job has already failed; error (may be NULL) says more. TRIB_ANY_THREAD, a
- * few
- * microseconds, never waits for the network.
+ * must be given to trib_op_release. Returns TRIB_OK (taken), TRIB_INVALID, TRIB_BUSY (ops_max in flight),
+ * TRIB_CLOSED, or TRIB_PEER_LOST / TRIB_PEER_LEFT / TRIB_JOIN_FAILED if the job has already failed; error (may be
+ * NULL) says more. TRIB_ANY_THREAD, a few microseconds, never waits for the network.
  */
 TRIB_API TRIB_CHECKED trib_status trib_push_pull(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
                                                  trib_error *error);
@@ -422,9 +399,8 @@ TRIB_API TRIB_CHECKED trib_status trib_barrier(trib_engine *engine, const trib_o
                                                trib_error *error);
 
 /* Asks that an operation end soon with TRIB_CANCELLED (it may still succeed if it was about to). The round is spent:
- * the
- * other workers' operation of this round completes with TRIB_CANCELLED too, naming this worker, unless this worker's
- * contribution was complete. TRIB_ANY_THREAD. */
+ * the other workers' operation of this round completes with TRIB_CANCELLED too, naming this worker, unless this
+ * worker's contribution was complete. TRIB_ANY_THREAD. */
 TRIB_API void trib_op_cancel(trib_op *op);
 
 /* The operation's status: TRIB_PENDING until it is complete. TRIB_ANY_THREAD. */
@@ -432,11 +408,9 @@ TRIB_API trib_status trib_op_status(const trib_op *op);
 
 /*
  * Blocks until op is complete (its callback, if any, has run), at most timeout_ns (below 0: as long as the
- * operation's own
- * deadline lets it). Returns its status, or TRIB_TIMEOUT with the operation still going, told apart by
- * trib_op_status. *error
- * (may be NULL) gets the text. TRIB_MODE_QUEUE: dispatches completions meanwhile. TRIB_MODE_ATTACHED: TRIB_STATE.
- * From a callback: TRIB_WRONG_THREAD.
+ * operation's own deadline lets it). Returns its status, or TRIB_TIMEOUT with the operation still going, told apart
+ * by trib_op_status. *error (may be NULL) gets the text. TRIB_MODE_QUEUE: dispatches completions meanwhile.
+ * TRIB_MODE_ATTACHED: TRIB_STATE. From a callback: TRIB_WRONG_THREAD.
  */
 TRIB_API trib_status trib_op_wait(trib_op *op, int64_t timeout_ns, trib_error *error);
 
@@ -451,17 +425,15 @@ typedef struct trib_waiting {
     char tensor[TRIB_TENSOR_NAME_MAX + 1];
     uint32_t partition;
     uint32_t round;
-    char stage[16]; /* "JOIN", "DECLARE", "PUSH", "PULL", ... */
-    char peer[64];  /* "server 1 (10.0.0.7:4242)", with the rank that has not contributed where it is known */
+    char stage[16];   /* "JOIN", "DECLARE", "PUSH", "PULL", ... */
+    char peer[64];    /* "server 1 (10.0.0.7:4242)", with the rank that has not contributed where it is known */
     int64_t since_ns; /* how long it has been in that stage */
 } trib_waiting;
 
 /*
  * Lists what the engine is waiting for now: at most capacity entries, oldest first within a reactor; *count_out is
- * how many
- * there are in all. Blocks up to 1 s for the reactors to answer: TRIB_TIMEOUT if one did not (entries of the others
- * are there).
- * TRIB_WRONG_THREAD from a callback, except in TRIB_MODE_ATTACHED, where it never blocks.
+ * how many there are in all. Blocks up to 1 s for the reactors to answer: TRIB_TIMEOUT if one did not (entries of the
+ * others are there). TRIB_WRONG_THREAD from a callback, except in TRIB_MODE_ATTACHED, where it never blocks.
  */
 TRIB_API TRIB_CHECKED trib_status trib_engine_waiting(trib_engine *engine, trib_waiting *entries, size_t capacity,
                                                       size_t *count_out);
@@ -470,13 +442,13 @@ typedef struct trib_stats {
     uint32_t struct_size; /* set it to sizeof(trib_stats) before the call */
     uint32_t connections; /* open now */
     uint64_t ops_completed, ops_failed, ops_in_flight;
-    uint64_t bytes_pushed, bytes_pulled;    /* payload this worker sent and received */
-    uint64_t bytes_summed;                  /* payload this process's server received */
-    uint64_t bytes_sum_sent;                /* payload of sums this process's server sent */
+    uint64_t bytes_pushed, bytes_pulled; /* payload this worker sent and received */
+    uint64_t bytes_summed;               /* payload this process's server received */
+    uint64_t bytes_sum_sent;             /* payload of sums this process's server sent */
     uint64_t messages_sent, messages_received;
-    uint64_t system_calls;                  /* by the transports, for data */
-    uint64_t allocations;                   /* by the engine since it was created; constant in the steady state */
-    uint64_t peers_refused;                 /* connections turned away: wrong token, version, job, garbage */
+    uint64_t system_calls;  /* by the transports, for data */
+    uint64_t allocations;   /* by the engine since it was created; constant in the steady state */
+    uint64_t peers_refused; /* connections turned away: wrong token, version, job, garbage */
     uint64_t reserved[16];
 } trib_stats;
 
@@ -486,10 +458,8 @@ TRIB_API TRIB_CHECKED trib_status trib_engine_get_stats(trib_engine *engine, tri
 
 /*
  * A description of this machine as the engine sees it: cores, caches, NUMA nodes, NICs, GPUs, where reactors would be
- * placed,
- * transports and modules that are compiled in and usable, kernels in use, limits that hurt (memlock, open files).
- * JSON, malloc'ed;
- * free it with free(). NULL when out of memory. Needs no engine. TRIB_ANY_THREAD.
+ * placed, transports and modules that are compiled in and usable, kernels in use, limits that hurt (memlock, open
+ * files). JSON, malloc'ed; free it with free(). NULL when out of memory. Needs no engine. TRIB_ANY_THREAD.
  */
 TRIB_API char *trib_describe_machine(void);
 

@@ -10,8 +10,7 @@
 
 _Noreturn void trib_assert_failed(const char *expression, const char *file, int line, const char *function);
 
-#define trib_assert(expression)                                                                                        \
-    ((expression) ? (void)0 : trib_assert_failed(#expression, __FILE__, __LINE__, __func__))
+#define trib_assert(expression) ((expression) ? (void)0 : trib_assert_failed(#expression, __FILE__, __LINE__, __func__))
 
 /* Costly checks (walk a list, count credits again): debug, sanitizer and simulation builds only. */
 #ifdef TRIB_SLOW_CHECKS

@@ -3,11 +3,9 @@
  * (libsodium).
  *
  * The connecting side sends HELLO {its nonce, who it says it is}, the accepting side answers CHALLENGE {its nonce,
- * its proof}, the
- * connecting side PROOF {its proof}, the accepting side WELCOME. A recorded handshake is worthless later because both
- * nonces
- * are fresh; a member of another job fails because the job's name is part of the key. Nothing else is read before it
- * is over.
+ * its proof}, the connecting side PROOF {its proof}, the accepting side WELCOME. A recorded handshake is worthless
+ * later because both nonces are fresh; a member of another job fails because the job's name is part of the key.
+ * Nothing else is read before it is over.
  */
 #ifndef TRIB_ENGINE_AUTH_H
 #define TRIB_ENGINE_AUTH_H

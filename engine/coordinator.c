@@ -2,9 +2,8 @@
  * coordinator.c - the membership's state machine: gathering -> running -> over.
  *
  * Gathering ends when all workers and servers have joined, or with an error to everybody when the join deadline
- * passes. Running
- * ends when all workers have left (servers are told that the job is over) or when somebody is lost (everybody is told
- * who).
+ * passes. Running ends when all workers have left (servers are told that the job is over) or when somebody is lost
+ * (everybody is told who).
  */
 #include "engine/coordinator.h"
 
@@ -104,7 +103,8 @@ static void list_missing(const trib_coordinator *self, char *text, size_t size)
         used += (size_t)snprintf(text + used, size - used, " and %u more workers", missing - 8);
     }
     if (servers > 0) {
-        snprintf(text + used, size - used, "%s%u of %u servers", shown == 0 ? "" : " and ", servers, self->server_count);
+        snprintf(text + used, size - used, "%s%u of %u servers", shown == 0 ? "" : " and ", servers,
+                 self->server_count);
     }
 }
 
@@ -142,8 +142,7 @@ static void heartbeat(trib_reactor *reactor, trib_timer *timer)
 }
 
 /* With servers of their own on the same machine nothing is gained by summing in workers too; across machines, as long
- * as
- * there are fewer servers than workers, it is (OSDI'20). */
+ * as there are fewer servers than workers, it is (OSDI'20). */
 static bool workers_should_sum(const trib_coordinator *self)
 {
     trib_colocate colocate = self->core->engine->config.colocate;
@@ -265,7 +264,8 @@ static trib_status take_join(trib_coordinator *self, trib_link *link, const trib
     if (self->running || self->over) {
         snprintf(text, sizeof text, "%s came when the job had already begun", info.name);
     } else if ((info.roles & TRIB_ROLE_WORKER) && (workers != self->worker_count || servers != self->server_count)) {
-        snprintf(text, sizeof text, "%s expects %u workers and %u servers, the coordinator %u and %u: start all with the same counts",
+        snprintf(text, sizeof text,
+                 "%s expects %u workers and %u servers, the coordinator %u and %u: start all with the same counts",
                  info.name, workers, servers, self->worker_count, self->server_count);
     } else if (at == NULL) {
         snprintf(text, sizeof text, "no place for %s: the job has %u workers and %u servers", info.name,
@@ -306,7 +306,8 @@ static void send_bad(trib_coordinator *self, const ledger_entry *entry, uint32_t
     }
 }
 
-static ledger_entry *new_entry(trib_coordinator *self, const char *name, trib_dtype dtype, uint64_t count, uint32_t rank)
+static ledger_entry *new_entry(trib_coordinator *self, const char *name, trib_dtype dtype, uint64_t count,
+                               uint32_t rank)
 {
     ledger_entry *entry = calloc(1, sizeof *entry);
     uint32_t *tags = malloc(self->worker_count * sizeof *tags);
@@ -551,8 +552,7 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
     }
     trib_address at;
     snprintf(at.text, sizeof at.text, "%s", engine->coordinator_address);
-    trib_status status =
-        core->transport->ops->listen(core->transport, &at, core, &self->listener, bound_out, error);
+    trib_status status = core->transport->ops->listen(core->transport, &at, core, &self->listener, bound_out, error);
     if (status != TRIB_OK) {
         return status;
     }

@@ -2,8 +2,7 @@
  * coordinator.h - keeps the membership: who is here, what each tensor is, who sums which partition, who was lost.
  *
  * Lives on core 0 of one engine (rank 0's, or one of its own) and speaks to members over control links alone, its own
- * process's
- * member included, so there is one path for all.
+ * process's member included, so there is one path for all.
  */
 #ifndef TRIB_ENGINE_COORDINATOR_H
 #define TRIB_ENGINE_COORDINATOR_H

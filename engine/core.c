@@ -2,8 +2,7 @@
  * core.c - opens and closes what one reactor owns, sorts accepted links, and brings the job's beginning and end to it.
  *
  * The end of a job on a core: `ended` is set, every operation here fails, links are closed; when the last has gone
- * and the
- * operations have settled the core reports closed. Nothing new starts on a core that has ended.
+ * and the operations have settled the core reports closed. Nothing new starts on a core that has ended.
  */
 #include "engine/core.h"
 
@@ -204,8 +203,7 @@ static void close_links(trib_core *core, bool flush)
 }
 
 /* Sums that others wait for go out before the links do, and rank 0 waits for the others to leave; both until the
- * deadline, after
- * which trib_engine_begin_close's timer comes here again through closing = false. */
+ * deadline, after which trib_engine_begin_close's timer comes here again through closing = false. */
 static bool may_close_links(const trib_core *core)
 {
     const trib_engine *engine = core->engine;

@@ -38,11 +38,11 @@ typedef struct trib_core {
     trib_post pump_post;
     trib_out *free_outs;
     uint32_t push_credit, pull_credit;
-    uint64_t sequence;     /* ages of what waits in outboxes */
+    uint64_t sequence;      /* ages of what waits in outboxes */
     uint32_t links_missing; /* data links that are not READY yet */
-    bool joined;           /* all data links are READY: operations may run */
-    bool ended;            /* the job is over for this core: ended_status and ended_text say why */
-    bool closing;          /* links are being closed */
+    bool joined;            /* all data links are READY: operations may run */
+    bool ended;             /* the job is over for this core: ended_status and ended_text say why */
+    bool closing;           /* links are being closed */
     int64_t close_deadline_ns;
     trib_status ended_status;
     char ended_text[TRIB_ERROR_TEXT_SIZE];
@@ -50,7 +50,7 @@ typedef struct trib_core {
     trib_timer tick;
 
     /* worker */
-    trib_link **owner_links; /* [member * TRIB_REACTORS_MAX + reactor], those that this core speaks to */
+    trib_link **owner_links;      /* [member * TRIB_REACTORS_MAX + reactor], those that this core speaks to */
     struct trib_tensor **tensors; /* by id */
     uint32_t tensors_capacity;
     struct trib_op_node *nodes; /* all that arrived and are not done, newest first */

@@ -3,10 +3,8 @@
  * state.
  *
  * Which thread touches what: a core's state belongs to its reactor. Membership (member.c, coordinator.c) lives on
- * core 0. `mutex`
- * guards what callers' threads share: the tensor table, the operation pool, the job's fate, the completion queue.
- * Reactors take it only
- * on rare events and to hand completions to a queue, never per partition.
+ * core 0. `mutex` guards what callers' threads share: the tensor table, the operation pool, the job's fate, the
+ * completion queue. Reactors take it only on rare events and to hand completions to a queue, never per partition.
  */
 #ifndef TRIB_ENGINE_ENGINE_H
 #define TRIB_ENGINE_ENGINE_H
@@ -36,7 +34,7 @@ typedef struct trib_env {
     trib_status (*reactor_start)(trib_engine *engine, trib_reactor *reactor);
     void (*reactor_stop)(trib_engine *engine, trib_reactor *reactor); /* returns when its thread is gone */
     void (*reactor_free)(trib_reactor *reactor);
-    bool (*on_thread)(const trib_reactor *reactor); /* is the caller on its thread? */
+    bool (*on_thread)(const trib_reactor *reactor);   /* is the caller on its thread? */
     void *(*memory_alloc)(void *memory, size_t size); /* page-aligned */
     void (*memory_free)(void *memory, void *block);
     void *memory; /* the arena */

@@ -2,14 +2,11 @@
  * link.h - one connection to one reactor of another member: handshake, frames, and what waits for its turn to be sent.
  *
  * A link is made by trib_link_connect or from an accepted connection; it proves the token, becomes READY, carries
- * frames and
- * ends with exactly one `closed` upcall, after which it is gone. A link to this process's own server on the same
- * reactor has no
- * connection: its frames are handed over on the same thread, payloads lent in place.
+ * frames and ends with exactly one `closed` upcall, after which it is gone. A link to this process's own server on
+ * the same reactor has no connection: its frames are handed over on the same thread, payloads lent in place.
  *
  * What may be sent by priority waits in the link's outbox, a heap ordered by (priority, age); it emits chunk by chunk
- * while
- * fewer than `credit` bytes are with the transport, so what is urgent never waits behind more than that.
+ * while fewer than `credit` bytes are with the transport, so what is urgent never waits behind more than that.
  */
 #ifndef TRIB_ENGINE_LINK_H
 #define TRIB_ENGINE_LINK_H
@@ -36,10 +33,10 @@ typedef enum trib_purpose { TRIB_PURPOSE_CONTROL = 1, TRIB_PURPOSE_DATA = 2 } tr
 /* Something that waits for a link's credit; embedded in what it is about. */
 typedef struct trib_waiter {
     int32_t priority;
-    uint64_t sequence;   /* age: lower goes first among equals */
-    uint32_t heap_index; /* UINT32_MAX: not waiting */
+    uint64_t sequence;                                         /* age: lower goes first among equals */
+    uint32_t heap_index;                                       /* UINT32_MAX: not waiting */
     bool (*emit)(trib_link *link, struct trib_waiter *waiter); /* sends one chunk; false: that was the last */
-    void (*dropped)(struct trib_waiter *waiter); /* the link ended first; may be NULL */
+    void (*dropped)(struct trib_waiter *waiter);               /* the link ended first; may be NULL */
 } trib_waiter;
 
 typedef struct trib_link_upcalls {
@@ -53,23 +50,23 @@ typedef struct trib_link_upcalls {
 struct trib_link {
     struct trib_core *core;
     const trib_link_upcalls *upcalls;
-    trib_conn *conn; /* NULL: self */
+    trib_conn *conn;            /* NULL: self */
     trib_link *next, *previous; /* the core's list */
     trib_link *pump_next;
     bool pump_queued;
     trib_link_state state;
     trib_purpose purpose;
     bool outgoing;
-    bool bye;             /* the peer said it closes in good order */
-    uint32_t farewell;    /* ... or not: its status, and why */
+    bool bye;          /* the peer said it closes in good order */
+    uint32_t farewell; /* ... or not: its status, and why */
     char farewell_text[TRIB_ERROR_TEXT_SIZE + 1];
-    uint32_t peer;        /* member id, TRIB_NO_MEMBER if not known */
+    uint32_t peer; /* member id, TRIB_NO_MEMBER if not known */
     uint32_t peer_reactor;
     trib_handshake handshake;
     unsigned char scratch[64];
-    trib_frame frame;  /* the one being received */
-    void *landed;      /* where its payload lands, if the upper layer must be told when it never arrives */
-    void *user;        /* the upper layer's */
+    trib_frame frame; /* the one being received */
+    void *landed;     /* where its payload lands, if the upper layer must be told when it never arrives */
+    void *user;       /* the upper layer's */
     trib_timer deadline;
     int64_t last_heard_ns;
     uint32_t credit, in_flight;
@@ -101,8 +98,7 @@ TRIB_CHECKED trib_status trib_link_self(struct trib_core *core, uint32_t member,
                                         trib_link **link_out);
 
 /* Sends a frame now, whatever the credit says: control, and chunks that the outbox lets out. The payload is borrowed
- * until done.
- * TRIB_NO_MEMORY or TRIB_CLOSED: nothing was taken. */
+ * until done. TRIB_NO_MEMORY or TRIB_CLOSED: nothing was taken. */
 TRIB_CHECKED trib_status trib_link_send(trib_link *link, const trib_frame *frame, const void *payload,
                                         void (*done)(trib_out *, trib_status), void *context);
 /* As send, with a copy of the payload; failures end the link. For control. */

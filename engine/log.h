@@ -19,8 +19,7 @@ typedef struct trib_logger {
     char prefix[48]; /* "job/worker 3" */
 } trib_logger;
 
-void trib_log(trib_logger *logger, trib_log_level level, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+void trib_log(trib_logger *logger, trib_log_level level, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Fills *error (may be NULL) and returns status, so that "return trib_error_set(...)" reads as one step. */
 trib_status trib_error_set(trib_error *error, trib_status status, const char *format, ...)

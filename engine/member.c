@@ -2,8 +2,7 @@
  * member.c - joins the job through the coordinator, declares tensors, answers heartbeats, learns of losses.
  *
  * Until the roster is there the control link is tried again and again, because processes start in any order; after
- * that its end
- * is the end of the job.
+ * that its end is the end of the job.
  */
 #include "engine/member.h"
 

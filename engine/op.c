@@ -76,8 +76,7 @@ trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, tr
         *op_out = op;
     }
     /* Posting under the mutex keeps the rounds of a tensor in order on core 0, where they may wait for the placement.
-     * From
-     * the last post on the operation may be over at any time. */
+     * From the last post on the operation may be over at any time. */
     uint32_t cores = op->spread ? engine->core_count : 1;
     for (uint32_t i = 0; i < cores; i++) {
         trib_reactor_post(engine->cores[i].reactor, &op->nodes[i].submit_post);
@@ -156,8 +155,7 @@ static void queue_completion(trib_engine *engine, trib_op *op)
     }
     pthread_mutex_unlock(&engine->mutex);
     uint64_t one = 1;
-    while (write(engine->done_fd, &one, sizeof one) < 0 && errno == EINTR) {
-    }
+    while (write(engine->done_fd, &one, sizeof one) < 0 && errno == EINTR) {}
 }
 
 void trib_op_core_done(trib_op *op, trib_core *core)
@@ -178,8 +176,7 @@ void trib_op_core_done(trib_op *op, trib_core *core)
 size_t trib_op_dispatch(trib_engine *engine, size_t max)
 {
     uint64_t drained;
-    while (read(engine->done_fd, &drained, sizeof drained) < 0 && errno == EINTR) {
-    }
+    while (read(engine->done_fd, &drained, sizeof drained) < 0 && errno == EINTR) {}
     pthread_mutex_lock(&engine->mutex);
     trib_op *op = engine->done_head;
     size_t count = 0;
@@ -196,8 +193,7 @@ size_t trib_op_dispatch(trib_engine *engine, size_t max)
     pthread_mutex_unlock(&engine->mutex);
     if (left) {
         uint64_t one = 1;
-        while (write(engine->done_fd, &one, sizeof one) < 0 && errno == EINTR) {
-        }
+        while (write(engine->done_fd, &one, sizeof one) < 0 && errno == EINTR) {}
     }
     for (size_t i = 0; i < count; i++) {
         trib_op *next = op->next;

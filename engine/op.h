@@ -2,12 +2,9 @@
  * op.h - tensors, the operations on them, and the partitions that move through the pipeline.
  *
  * A tensor is cut into partitions once, when the coordinator has told who sums what; each partition belongs to one
- * core, and its
- * task (its place in the pipeline) is made then, so that operations allocate nothing. An operation posts one node to
- * every
- * core that owns partitions of its tensor. Operations on a tensor run one after the other: on each core round r + 1
- * waits until
- * the tasks of round r have settled there.
+ * core, and its task (its place in the pipeline) is made then, so that operations allocate nothing. An operation
+ * posts one node to every core that owns partitions of its tensor. Operations on a tensor run one after the other: on
+ * each core round r + 1 waits until the tasks of round r have settled there.
  *
  * An operation is complete when every core has settled its tasks; the first failure gives it its status and text.
  */
@@ -48,13 +45,12 @@ typedef struct trib_task {
 typedef struct trib_tensor_core {
     trib_task *tasks;
     uint32_t task_count;
-    uint32_t round_next;    /* the round that may start */
-    trib_op_node *active;   /* the round that runs */
-    trib_op_node *pending;  /* later rounds, by round */
-    trib_post bad_post;     /* tells the core that the workers disagree */
+    uint32_t round_next;   /* the round that may start */
+    trib_op_node *active;  /* the round that runs */
+    trib_op_node *pending; /* later rounds, by round */
+    trib_post bad_post;    /* tells the core that the workers disagree */
     struct trib_tensor *tensor;
 } trib_tensor_core;
-
 
 typedef struct trib_tensor {
     trib_engine *engine;
@@ -84,9 +80,9 @@ struct trib_op_node {
     trib_post submit_post, cancel_post;
     trib_timer deadline;
     struct trib_op *op;
-    trib_core *core;                /* where it arrived; NULL: not yet */
-    trib_op_node *next, *previous;  /* the core's list of nodes */
-    trib_op_node *queue_next;       /* tensor's pending or waiting list */
+    trib_core *core;               /* where it arrived; NULL: not yet */
+    trib_op_node *next, *previous; /* the core's list of nodes */
+    trib_op_node *queue_next;      /* tensor's pending or waiting list */
     uint32_t tasks_left;
     bool abort; /* fail what is not settled */
     trib_timer grace;
@@ -106,20 +102,21 @@ struct trib_op {
     uint32_t round;
     int64_t submit_ns, deadline_ns, duration_ns; /* deadline 0: none */
     atomic_uint cores_left;
-    bool spread; /* posted to every core; false: to core 0 only, which does so when the tensor has been placed */
-    atomic_int claim;        /* 0: no failure yet; else the failure's status, text is being or has been written */
+    bool spread;      /* posted to every core; false: to core 0 only, which does so when the tensor has been placed */
+    atomic_int claim; /* 0: no failure yet; else the failure's status, text is being or has been written */
     char text[TRIB_ERROR_TEXT_SIZE];
-    atomic_int status;       /* TRIB_PENDING until complete, seen by callers */
-    atomic_bool cancelled;   /* asked for */
-    atomic_uint references;  /* engine's and the caller's */
+    atomic_int status;      /* TRIB_PENDING until complete, seen by callers */
+    atomic_bool cancelled;  /* asked for */
+    atomic_uint references; /* engine's and the caller's */
     trib_post done_post;
-    struct trib_op *next;    /* free list, completion queue */
-    trib_op_node nodes[];    /* one per core */
+    struct trib_op *next; /* free list, completion queue */
+    trib_op_node nodes[]; /* one per core */
 };
 
 /* ---- tensor.c: declaring and placing ---- */
-TRIB_CHECKED trib_status trib_tensor_find_or_add(trib_engine *engine, const char *name, trib_dtype dtype, uint64_t count,
-                                                 int32_t priority, trib_tensor **tensor_out, trib_error *error);
+TRIB_CHECKED trib_status trib_tensor_find_or_add(trib_engine *engine, const char *name, trib_dtype dtype,
+                                                 uint64_t count, int32_t priority, trib_tensor **tensor_out,
+                                                 trib_error *error);
 /* Core 0: the coordinator answered. */
 void trib_tensor_placed(trib_tensor *tensor, uint32_t id, trib_place_owner *owners_owned, uint32_t partition_count,
                         uint32_t partition_bytes);

@@ -2,10 +2,8 @@
  * pipeline.h - moves a partition along the stages of its plan.
  *
  * A plan is a const table (stages/plans.c). A stage's start answers DONE, PENDING (trib_pipeline_resume follows
- * exactly once) or FAILED. Only
- * trib_pipeline_run changes task->stage. A completion that comes while start is still running is noted and taken when
- * it returns, so
- * nothing is lost and nothing recurses.
+ * exactly once) or FAILED. Only trib_pipeline_run changes task->stage. A completion that comes while start is still
+ * running is noted and taken when it returns, so nothing is lost and nothing recurses.
  */
 #ifndef TRIB_ENGINE_PIPELINE_H
 #define TRIB_ENGINE_PIPELINE_H

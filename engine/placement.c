@@ -142,7 +142,9 @@ trib_status trib_place_shares(trib_place_member *members, uint32_t member_count,
     if (workers == 0 || summing == 0) {
         return TRIB_INVALID;
     }
-    const place_job job = {.members = members, .count = member_count, .workers = workers,
+    const place_job job = {.members = members,
+                           .count = member_count,
+                           .workers = workers,
                            .reference = reference_rate(members, member_count)};
     *t_opt_factor_out = workers > 2 ? share_out_many(&job, members) : share_out_few(&job, members);
     return TRIB_OK;

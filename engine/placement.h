@@ -12,11 +12,11 @@
 #include "api/tributary.h"
 
 typedef struct trib_place_member {
-    bool is_worker;       /* shares its link with its own pushes and pulls */
-    bool can_sum;         /* a server, or a colocated worker */
-    uint64_t bandwidth;   /* bits per second each way; 0 = like everyone's */
+    bool is_worker;     /* shares its link with its own pushes and pulls */
+    bool can_sum;       /* a server, or a colocated worker */
+    uint64_t bandwidth; /* bits per second each way; 0 = like everyone's */
     uint32_t reactors;
-    double share;         /* out: of all bytes, 0..1; the shares add up to 1 */
+    double share; /* out: of all bytes, 0..1; the shares add up to 1 */
 } trib_place_member;
 
 /* Fills the shares. *t_opt_factor_out: least time in units of M / (link rate of the fastest worker). TRIB_INVALID if

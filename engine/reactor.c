@@ -3,11 +3,9 @@
  *
  * Invariants
  * - The mailbox is a stack that any thread pushes on; the loop takes it whole and reverses it, so the posts of one
- *   thread
- *   run in the order in which they were posted.
+ *   thread run in the order in which they were posted.
  * - Whoever pushes on an empty mailbox wakes the loop. The loop empties the mailbox in one exchange, so a later push
- *   finds it
- *   empty and wakes again: no wake-up is lost and none is sent twice for one batch.
+ *   finds it empty and wakes again: no wake-up is lost and none is sent twice for one batch.
  * - What is taken from the mailbox joins the deferred list, so that one bound holds for both.
  */
 #include "engine/reactor.h"
@@ -16,8 +14,7 @@
 
 /* Both keep the loop responsive: input is looked at again after so many posts, and after a post that defers
  * itself again has had so many goes. More than one go, because "receive, pump, flush" is a chain of deferrals that
- * should not cost
- * a poll for each link. */
+ * should not cost a poll for each link. */
 #define POSTS_PER_RUN 1024u
 #define PASSES_PER_RUN 4u
 

@@ -2,15 +2,14 @@
  * reactor.h - one event loop on one thread: time, timers, file descriptors, and the mailbox from other threads.
  *
  * Everything above this header is written against struct trib_reactor_ops, so the same code runs on libev
- * (reactor_ev.c)
- * and in virtual time (a simulated reactor implements the same table).
+ * (reactor_ev.c) and in virtual time (a simulated reactor implements the same table).
  *
  * Invariants
  * - All functions run on the reactor's own thread, except trib_reactor_post and what it calls (ops->wake).
  * - No callback runs inside the call that arranged for it: timers, io and deferred posts run from the loop.
  * - A post is intrusive memory of its owner; it is in at most one list at a time and belongs to the reactor until its
- * run
- *   function begins. The mailbox is bounded because whatever is posted comes from a bounded pool (operations, peers).
+ *   run function begins. The mailbox is bounded because whatever is posted comes from a bounded pool (operations,
+ *   peers).
  */
 #ifndef TRIB_ENGINE_REACTOR_H
 #define TRIB_ENGINE_REACTOR_H

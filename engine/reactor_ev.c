@@ -3,9 +3,9 @@
  *
  * Invariants
  * - Posts run from the check watcher, which has the lowest priority and therefore comes after all input and timers of
- *   its turn. The
- *   prepare watcher keeps the loop from blocking, through an idle watcher, while there are posts to run. So one turn
- *   (EVRUN_ONCE) never runs a post and then blocks: a host that tests a flag between turns sees what callbacks did.
+ *   its turn. The prepare watcher keeps the loop from blocking, through an idle watcher, while there are posts to
+ *   run. So one turn (EVRUN_ONCE) never runs a post and then blocks: a host that tests a flag between turns sees what
+ *   callbacks did.
  * - The watchers of timers and descriptors live in the storage of trib_timer and trib_io; nothing is allocated for
  *   them.
  */

@@ -2,10 +2,8 @@
  * reactor_ev.h - the reactor of production: libev, the monotonic clock, libsodium's random bytes.
  *
  * It either owns its loop and the thread that runs it (start, stop, join), or is attached to the caller's loop, which
- * the
- * caller runs. Its watchers keep an attached loop's ev_run from returning for as long as the reactor exists, as any
- * watcher
- * does; trib_reactor_ev_destroy removes them.
+ * the caller runs. Its watchers keep an attached loop's ev_run from returning for as long as the reactor exists, as
+ * any watcher does; trib_reactor_ev_destroy removes them.
  */
 #ifndef TRIB_ENGINE_REACTOR_EV_H
 #define TRIB_ENGINE_REACTOR_EV_H
@@ -20,15 +18,12 @@ TRIB_CHECKED trib_status trib_reactor_ev_create(uint32_t index, trib_logger *log
                                                 trib_reactor **reactor_out);
 
 /* Not while its thread runs. Timers and descriptors of others must not be armed or watched any more; posts that have
- * not run
- * are forgotten. NULL is fine. On an attached loop: from the thread that runs it. */
+ * not run are forgotten. NULL is fine. On an attached loop: from the thread that runs it. */
 void trib_reactor_ev_destroy(trib_reactor *reactor);
 
 /* Runs the loop on a thread of its own, named "trib-<index>", with all signals blocked, pinned to core unless that is
- * -1 (if
- * pinning fails it is logged and the thread runs anywhere). busy_poll: it never sleeps. TRIB_STATE on an attached
- * loop or when it
- * has been started, TRIB_SYSTEM if no thread could be made. */
+ * -1 (if pinning fails it is logged and the thread runs anywhere). busy_poll: it never sleeps. TRIB_STATE on an
+ * attached loop or when it has been started, TRIB_SYSTEM if no thread could be made. */
 TRIB_CHECKED trib_status trib_reactor_ev_start(trib_reactor *reactor, int core, bool busy_poll);
 
 /* Any thread, the reactor's own too: the loop ends soon, for good. No-op on an attached loop. */

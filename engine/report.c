@@ -1,7 +1,6 @@
 /*
  * report.c - see report.h. A question is an object of its own, shared by the asker and the cores and freed by the
- * last of them, so
- * that an asker who gives up leaves nothing dangling.
+ * last of them, so that an asker who gives up leaves nothing dangling.
  */
 #include "engine/report.h"
 

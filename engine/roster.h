@@ -14,7 +14,7 @@
 /* Ids: workers have their rank, 0..n-1; servers of their own follow. */
 typedef struct trib_member_info {
     uint32_t roles;
-    bool sums;          /* a server, or a worker with a share */
+    bool sums; /* a server, or a worker with a share */
     uint32_t reactors;
     uint64_t bandwidth;
     char name[TRIB_MEMBER_NAME_MAX]; /* "rank 3 (host:pid)", "server 1 (host:pid)" */

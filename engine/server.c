@@ -194,9 +194,11 @@ static void sum_ready(void *user, uint32_t receiver, const trib_contribution *wh
         return;
     }
     *entry = (trib_sum_entry){.core = core, .what = *what, .sum = sum};
-    entry->waiter = (trib_waiter){
-        .priority = what->priority, .sequence = core->sequence++, .heap_index = UINT32_MAX, .emit = sum_emit,
-        .dropped = sum_dropped};
+    entry->waiter = (trib_waiter){.priority = what->priority,
+                                  .sequence = core->sequence++,
+                                  .heap_index = UINT32_MAX,
+                                  .emit = sum_emit,
+                                  .dropped = sum_dropped};
     core->entries_waiting++;
     if (trib_link_enqueue(link, &entry->waiter) != TRIB_OK) {
         entry_recycle(entry);
@@ -208,8 +210,12 @@ static void notice(trib_core *core, trib_frame_type type, uint32_t receiver, con
 {
     trib_link *link = core->worker_links[receiver];
     if (link != NULL) {
-        trib_frame frame = {.type = type, .tensor = what->tensor, .partition = what->partition,
-                            .round = what->round, .chunk_count = what->chunk_count, .aux = aux};
+        trib_frame frame = {.type = type,
+                            .tensor = what->tensor,
+                            .partition = what->partition,
+                            .round = what->round,
+                            .chunk_count = what->chunk_count,
+                            .aux = aux};
         trib_link_send_copy(link, frame, text, text == NULL ? 0 : strlen(text));
     }
 }

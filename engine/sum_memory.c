@@ -245,8 +245,12 @@ sum_round *trib_sum_round_take(trib_summation *self, uint32_t chunk_count)
         return NULL;
     }
     const sum_round kept = *round;
-    *round = (sum_round){.class_index = class_index, .chunk_count = chunk_count, .chunks = kept.chunks,
-                         .counts = kept.counts, .arrived = kept.arrived, .told = kept.told};
+    *round = (sum_round){.class_index = class_index,
+                         .chunk_count = chunk_count,
+                         .chunks = kept.chunks,
+                         .counts = kept.counts,
+                         .arrived = kept.arrived,
+                         .told = kept.told};
     memset(round->chunks, 0, chunk_count * sizeof *round->chunks);
     memset(round->arrived, 0, arrived_words(self, chunk_count) * sizeof *round->arrived);
     memset(round->counts, 0, self->config.contributor_count * sizeof *round->counts);

@@ -26,8 +26,8 @@ static void begin_handing(sum_chunk *chunk, trib_sum_buffer *sum, sum_block *blo
 {
     trib_assert(sum->references == 0);
     const bool carries = block != NULL && chunk->size > 0;
-    *sum = (trib_sum_buffer){.data = carries ? block->data : NULL, .size = carries ? chunk->size : 0,
-                             .references = 1, .slot = chunk};
+    *sum = (trib_sum_buffer){
+        .data = carries ? block->data : NULL, .size = carries ? chunk->size : 0, .references = 1, .slot = chunk};
     if (sum == &chunk->sum) {
         trib_assert(chunk->result == NULL);
         chunk->result = block;

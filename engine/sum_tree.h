@@ -78,19 +78,19 @@ typedef struct sum_key {
 } sum_key;
 
 struct sum_round {
-    sum_round *next;             /* of its key, or in the free list */
-    sum_round *older, *younger;  /* among all live rounds */
+    sum_round *next;            /* of its key, or in the free list */
+    sum_round *older, *younger; /* among all live rounds */
     sum_key *key;
-    trib_contribution what;      /* of the first contribution */
-    trib_status refused;         /* TRIB_OK: not */
+    trib_contribution what; /* of the first contribution */
+    trib_status refused;    /* TRIB_OK: not */
     uint32_t class_index;
-    uint32_t chunk_count;        /* records below that are in use */
+    uint32_t chunk_count; /* records below that are in use */
     uint32_t chunks_done, told_count, landings, references, holds;
     int64_t began_ns;
     sum_chunk *chunks;
-    uint32_t *counts;            /* [rank]: chunks contributed */
-    uint64_t *arrived;           /* bit chunk * n + rank */
-    unsigned char *told;         /* [rank]: of the refusal */
+    uint32_t *counts;    /* [rank]: chunks contributed */
+    uint64_t *arrived;   /* bit chunk * n + rank */
+    unsigned char *told; /* [rank]: of the refusal */
     char text[TRIB_ERROR_TEXT_SIZE];
 };
 
@@ -99,7 +99,7 @@ typedef struct sum_table {
     struct sum_slot {
         uint64_t id;
         void *value; /* NULL: free slot */
-    } *slots;
+    } * slots;
     uint32_t capacity, count; /* capacity: 0 or a power of two */
 } sum_table;
 

@@ -69,8 +69,8 @@ static trib_status check_turn(const sum_key *key, const sum_round *round, const 
     }
     if (key != NULL && !is_through(key, what->round, what->contributor)) {
         return trib_error_set(error, TRIB_PROTOCOL,
-                              "rank %u contributes to round %u before it is through with round %u",
-                              what->contributor, what->round, what->round - 1);
+                              "rank %u contributes to round %u before it is through with round %u", what->contributor,
+                              what->round, what->round - 1);
     }
     if (round == NULL && key != NULL && key->live_count >= LIVE_ROUNDS_MAX) {
         return trib_error_set(error, TRIB_PROTOCOL, "rank %u runs %u rounds ahead of the others", what->contributor,
@@ -290,8 +290,7 @@ static trib_status empty_arrived(trib_summation *self, const trib_contribution *
     return status;
 }
 
-trib_status trib_summation_arrived(trib_summation *self, const trib_contribution *what, void *buffer,
-                                   trib_error *error)
+trib_status trib_summation_arrived(trib_summation *self, const trib_contribution *what, void *buffer, trib_error *error)
 {
     if (buffer == NULL) {
         return empty_arrived(self, what, error);

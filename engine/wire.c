@@ -8,10 +8,9 @@
 static const struct {
     const char *name;
     uint32_t payload_max;
-} frame_types[TRIB_FRAME_COUNT] = {
-    [TRIB_FRAME_NONE] = {"NONE", 0},
+} frame_types[TRIB_FRAME_COUNT] = {[TRIB_FRAME_NONE] = {"NONE", 0},
 #define TRIB_FRAME_ROW(name, payload_max) [TRIB_FRAME_##name] = {#name, payload_max},
-    TRIB_FRAME_LIST(TRIB_FRAME_ROW)
+                                   TRIB_FRAME_LIST(TRIB_FRAME_ROW)
 #undef TRIB_FRAME_ROW
 };
 
@@ -85,8 +84,9 @@ trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib
                               header[0], header[1], header[2], header[3]);
     }
     if (header[4] != TRIB_WIRE_VERSION) {
-        return trib_error_set(error, TRIB_PROTOCOL, "protocol version %u, this side speaks %u: install the same release",
-                              header[4], TRIB_WIRE_VERSION);
+        return trib_error_set(error, TRIB_PROTOCOL,
+                              "protocol version %u, this side speaks %u: install the same release", header[4],
+                              TRIB_WIRE_VERSION);
     }
     if (load_u32(header + 60) != checksum(header)) {
         return trib_error_set(error, TRIB_PROTOCOL, "corrupt frame header (checksum does not match)");

@@ -22,8 +22,8 @@
     X(CHALLENGE, 64)                                                                                                   \
     X(PROOF, 32)                                                                                                       \
     X(WELCOME, 0)                                                                                                      \
-    /* BYE: the sender closes, in good order (aux 0) or because of a status, and the payload says why */                  \
-    X(BYE, 384)                                                                                                       \
+    /* BYE: the sender closes, in good order (aux 0) or because of a status, and the payload says why */               \
+    X(BYE, 384)                                                                                                        \
     /* membership, between a member and the coordinator */                                                             \
     X(JOIN, 4096)                                                                                                      \
     X(ROSTER, TRIB_PAYLOAD_MAX)                                                                                        \
@@ -48,7 +48,7 @@ typedef enum trib_frame_type {
 #define TRIB_FRAME_ENUM(name, payload_max) TRIB_FRAME_##name,
     TRIB_FRAME_LIST(TRIB_FRAME_ENUM)
 #undef TRIB_FRAME_ENUM
-    TRIB_FRAME_COUNT
+        TRIB_FRAME_COUNT
 } trib_frame_type;
 
 /* A header, decoded. Which members mean something depends on the type; the others are 0. */

@@ -2,10 +2,8 @@
  * worker.c - the worker's side of one core: operations arrive, their partitions run, sums land.
  *
  * Invariant: a caller's buffer is touched only between the arrival of a node and the settling of its last task. A
- * task that fails
- * while bytes of it are with the transport settles when they come back; if they do not within GRACE_NS the link that
- * holds them is
- * ended, which gives them back.
+ * task that fails while bytes of it are with the transport settles when they come back; if they do not within
+ * GRACE_NS the link that holds them is ended, which gives them back.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -202,8 +200,8 @@ static void deadline_passed(trib_reactor *reactor, trib_timer *timer)
     trib_core *core = reactor->owner;
     trib_op_node *node = timer->user;
     char waiting[256];
-    trib_op_fail(node->op, TRIB_TIMEOUT, "tensor \"%s\": not complete by its deadline of %.3f s: %s", node->op->tensor->name,
-                 (double)(node->op->deadline_ns - node->op->submit_ns) / 1e9,
+    trib_op_fail(node->op, TRIB_TIMEOUT, "tensor \"%s\": not complete by its deadline of %.3f s: %s",
+                 node->op->tensor->name, (double)(node->op->deadline_ns - node->op->submit_ns) / 1e9,
                  waiting_text(core, node, waiting, sizeof waiting));
     abort_node(core, node);
 }
@@ -422,7 +420,8 @@ static void detach_tasks(trib_core *core, trib_link *link, const char *text)
                 continue;
             }
             task->link = NULL;
-            trib_op_fail(node->op, link->bye ? TRIB_PEER_LEFT : TRIB_PEER_LOST, "tensor \"%s\": %s", tensor->name, text);
+            trib_op_fail(node->op, link->bye ? TRIB_PEER_LEFT : TRIB_PEER_LOST, "tensor \"%s\": %s", tensor->name,
+                         text);
             if (task->failed) {
                 trib_pipeline_try_settle(core, task);
             } else {
@@ -465,7 +464,8 @@ static trib_status find_task(trib_core *core, const trib_frame *frame, trib_task
     }
     trib_place_owner owner = tensor->owners[frame->partition];
     if (owner.reactor % core->engine->core_count != core->reactor->index) {
-        return trib_error_set(error, TRIB_PROTOCOL, "%s for a partition of another reactor", trib_frame_name(frame->type));
+        return trib_error_set(error, TRIB_PROTOCOL, "%s for a partition of another reactor",
+                              trib_frame_name(frame->type));
     }
     trib_tensor_core *mine = tensor_core(core, tensor);
     if (mine->active == NULL || mine->active->op->round != frame->round) {
@@ -582,8 +582,9 @@ trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const
     if (frame->type == TRIB_FRAME_STALL) {
         task->missing_rank = frame->aux;
         if (trib_member_has_left(core->engine, frame->aux)) {
-            trib_op_fail(task->node->op, TRIB_PEER_LEFT, "tensor \"%s\": %s left the job without contributing to round %u",
-                         task->tensor->name, trib_roster_name(core->engine->roster, frame->aux), frame->round);
+            trib_op_fail(task->node->op, TRIB_PEER_LEFT,
+                         "tensor \"%s\": %s left the job without contributing to round %u", task->tensor->name,
+                         trib_roster_name(core->engine->roster, frame->aux), frame->round);
             abort_active(core, task->node);
         }
         return TRIB_OK;

@@ -24,7 +24,8 @@ struct trib_arena {
     atomic_uint_fast64_t blocks_in_use;
 };
 
-void trib_arena_params_init(trib_arena_params *params) {
+void trib_arena_params_init(trib_arena_params *params)
+{
     *params = (trib_arena_params){.node = -1, .heap = TRIB_ARENA_HEAP_AUTO};
 }
 
@@ -38,7 +39,8 @@ void trib_arena_params_init(trib_arena_params *params) {
 
 #ifdef UNDER_TSAN
 /* Over a fork jemalloc holds more locks at once (some 100) than ThreadSanitizer can follow (64), which then aborts. */
-static const trib_heap_ops *jemalloc_find(void) {
+static const trib_heap_ops *jemalloc_find(void)
+{
     return NULL;
 }
 #else
@@ -47,7 +49,8 @@ static const trib_heap_ops *jemalloc_find(void) {
  * where there is not enough static thread-local storage left, which is the rule. It is never unloaded: it holds fork
  * handlers.
  */
-static const trib_heap_ops *jemalloc_find(void) {
+static const trib_heap_ops *jemalloc_find(void)
+{
     void *symbol = dlsym(RTLD_DEFAULT, TRIB_HEAP_JEMALLOC_SYMBOL);
     if (symbol == NULL) {
         void *module = dlopen(TRIB_HEAP_JEMALLOC_MODULE, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
@@ -62,15 +65,18 @@ static const trib_heap_ops *jemalloc_find(void) {
 }
 #endif
 
-static void *source_take(void *user, size_t size, size_t alignment) {
+static void *source_take(void *user, size_t size, size_t alignment)
+{
     return trib_extents_take(user, size, alignment);
 }
 
-static bool source_same_extent(void *user, const void *a, const void *b) {
+static bool source_same_extent(void *user, const void *a, const void *b)
+{
     return trib_extents_same(user, a, b);
 }
 
-static trib_status heap_open(trib_arena *arena, trib_arena_heap wanted) {
+static trib_status heap_open(trib_arena *arena, trib_arena_heap wanted)
+{
     trib_heap_source source = {.take = source_take, .same_extent = source_same_extent, .user = &arena->extents};
     if (wanted != TRIB_ARENA_HEAP_POOL) {
         arena->ops = jemalloc_find();
@@ -87,7 +93,8 @@ static trib_status heap_open(trib_arena *arena, trib_arena_heap wanted) {
     return arena->ops->create(&source, &arena->heap);
 }
 
-trib_status trib_arena_create_with(const trib_arena_params *params, trib_arena **arena_out) {
+trib_status trib_arena_create_with(const trib_arena_params *params, trib_arena **arena_out)
+{
     bool heap_known = params->heap == TRIB_ARENA_HEAP_AUTO || params->heap == TRIB_ARENA_HEAP_POOL ||
                       params->heap == TRIB_ARENA_HEAP_JEMALLOC;
     if (!heap_known || (params->map == NULL) != (params->unmap == NULL)) {
@@ -112,14 +119,16 @@ trib_status trib_arena_create_with(const trib_arena_params *params, trib_arena *
     return TRIB_OK;
 }
 
-trib_status trib_arena_create(int32_t node, trib_arena **arena_out) {
+trib_status trib_arena_create(int32_t node, trib_arena **arena_out)
+{
     trib_arena_params params;
     trib_arena_params_init(&params);
     params.node = node;
     return trib_arena_create_with(&params, arena_out);
 }
 
-void trib_arena_destroy(trib_arena *arena) {
+void trib_arena_destroy(trib_arena *arena)
+{
     if (arena == NULL) {
         return;
     }
@@ -128,7 +137,8 @@ void trib_arena_destroy(trib_arena *arena) {
     free(arena);
 }
 
-void *trib_arena_alloc(trib_arena *arena, size_t size, size_t alignment) {
+void *trib_arena_alloc(trib_arena *arena, size_t size, size_t alignment)
+{
     if (size == 0 || (alignment & (alignment - 1)) != 0 || alignment > TRIB_EXTENT_BYTES || size > SIZE_MAX / 4) {
         return NULL;
     }
@@ -143,7 +153,8 @@ void *trib_arena_alloc(trib_arena *arena, size_t size, size_t alignment) {
     return block;
 }
 
-void trib_arena_free(trib_arena *arena, void *block) {
+void trib_arena_free(trib_arena *arena, void *block)
+{
     if (block == NULL) {
         return;
     }
@@ -154,15 +165,18 @@ void trib_arena_free(trib_arena *arena, void *block) {
     arena->ops->free(arena->heap, block);
 }
 
-trib_status trib_arena_add_registrar(trib_arena *arena, const trib_arena_registrar *registrar, uint32_t *id_out) {
+trib_status trib_arena_add_registrar(trib_arena *arena, const trib_arena_registrar *registrar, uint32_t *id_out)
+{
     return trib_extents_add_registrar(&arena->extents, registrar, id_out);
 }
 
-void trib_arena_remove_registrar(trib_arena *arena, uint32_t id) {
+void trib_arena_remove_registrar(trib_arena *arena, uint32_t id)
+{
     trib_extents_remove_registrar(&arena->extents, id);
 }
 
-bool trib_arena_find(trib_arena *arena, const void *address, uint32_t id, trib_arena_location *location_out) {
+bool trib_arena_find(trib_arena *arena, const void *address, uint32_t id, trib_arena_location *location_out)
+{
     trib_extent extent;
     if (!trib_extents_find(&arena->extents, address, &extent)) {
         return false;
@@ -175,7 +189,8 @@ bool trib_arena_find(trib_arena *arena, const void *address, uint32_t id, trib_a
     return true;
 }
 
-void trib_arena_get_stats(trib_arena *arena, trib_arena_stats *stats_out) {
+void trib_arena_get_stats(trib_arena *arena, trib_arena_stats *stats_out)
+{
     *stats_out = (trib_arena_stats){.heap = arena->ops->name};
     trib_extents_stats(&arena->extents, stats_out);
     stats_out->bytes_in_use = atomic_load_explicit(&arena->bytes_in_use, memory_order_relaxed);

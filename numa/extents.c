@@ -24,12 +24,14 @@
 #define NODE_MASK_WORDS 16
 #define WORD_BITS (8 * sizeof(unsigned long))
 
-static size_t round_up(size_t value, size_t unit) {
+static size_t round_up(size_t value, size_t unit)
+{
     return (value + unit - 1) & ~(unit - 1);
 }
 
 /* Maps more than is needed and cuts off what sticks out, as mmap aligns to small pages only. */
-static void *map_anonymous(void *user, size_t size) {
+static void *map_anonymous(void *user, size_t size)
+{
     (void)user;
     size_t whole_size = size + TRIB_EXTENT_BYTES - TRIB_PAGE_BYTES;
     void *whole = mmap(NULL, whole_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -49,12 +51,14 @@ static void *map_anonymous(void *user, size_t size) {
     return base;
 }
 
-static void unmap_anonymous(void *user, void *base, size_t size) {
+static void unmap_anonymous(void *user, void *base, size_t size)
+{
     (void)user;
     munmap(base, size);
 }
 
-trib_status trib_extents_init(trib_extents *extents, const trib_arena_params *params) {
+trib_status trib_extents_init(trib_extents *extents, const trib_arena_params *params)
+{
     *extents = (trib_extents){.params = *params};
     if (extents->params.map == NULL) {
         extents->params.map = map_anonymous;
@@ -63,7 +67,8 @@ trib_status trib_extents_init(trib_extents *extents, const trib_arena_params *pa
     return pthread_rwlock_init(&extents->lock, NULL) == 0 ? TRIB_OK : TRIB_NO_MEMORY;
 }
 
-static void extent_register(trib_extents *extents, trib_extent *extent, uint32_t id) {
+static void extent_register(trib_extents *extents, trib_extent *extent, uint32_t id)
+{
     const trib_arena_registrar *registrar = &extents->registrars[id];
     trib_extent_registration *registration = &extent->registrations[id];
     void *cookie = NULL;
@@ -74,7 +79,8 @@ static void extent_register(trib_extents *extents, trib_extent *extent, uint32_t
     }
 }
 
-static void extent_unregister(trib_extents *extents, trib_extent *extent, uint32_t id) {
+static void extent_unregister(trib_extents *extents, trib_extent *extent, uint32_t id)
+{
     const trib_arena_registrar *registrar = &extents->registrars[id];
     trib_extent_registration *registration = &extent->registrations[id];
     if (registration->status == TRIB_OK) {
@@ -83,7 +89,8 @@ static void extent_unregister(trib_extents *extents, trib_extent *extent, uint32
     *registration = (trib_extent_registration){.status = TRIB_PENDING};
 }
 
-void trib_extents_fini(trib_extents *extents) {
+void trib_extents_fini(trib_extents *extents)
+{
     for (uint32_t id = 0; id < TRIB_ARENA_REGISTRARS_MAX; id++) {
         trib_extents_remove_registrar(extents, id);
     }
@@ -97,7 +104,8 @@ void trib_extents_fini(trib_extents *extents) {
 }
 
 /* Prefers the node, so that the kernel falls back to another when it is full, rather than kill the process. */
-static bool bind_to_node(void *base, size_t size, int32_t node) {
+static bool bind_to_node(void *base, size_t size, int32_t node)
+{
     unsigned long mask[NODE_MASK_WORDS] = {0};
     size_t bits = NODE_MASK_WORDS * WORD_BITS;
     if ((size_t)node >= bits - 1) {
@@ -108,7 +116,8 @@ static bool bind_to_node(void *base, size_t size, int32_t node) {
 }
 
 /* The index of the first extent that lies above address. */
-static size_t upper_index(const trib_extents *extents, const void *address) {
+static size_t upper_index(const trib_extents *extents, const void *address)
+{
     size_t low = 0;
     size_t high = extents->count;
     while (low < high) {
@@ -122,7 +131,8 @@ static size_t upper_index(const trib_extents *extents, const void *address) {
     return low;
 }
 
-static const trib_extent *find_locked(const trib_extents *extents, const void *address) {
+static const trib_extent *find_locked(const trib_extents *extents, const void *address)
+{
     size_t index = upper_index(extents, address);
     if (index == 0) {
         return NULL;
@@ -132,7 +142,8 @@ static const trib_extent *find_locked(const trib_extents *extents, const void *a
 }
 
 /* Room for one more in the list, taken before the mapping so that nothing is to be undone. */
-static bool list_reserve(trib_extents *extents) {
+static bool list_reserve(trib_extents *extents)
+{
     if (extents->count < extents->capacity) {
         return true;
     }
@@ -147,7 +158,8 @@ static bool list_reserve(trib_extents *extents) {
 }
 
 /* Makes an extent of that size and registers it. */
-static trib_extent *extent_make(trib_extents *extents, size_t size) {
+static trib_extent *extent_make(trib_extents *extents, size_t size)
+{
     size_t bytes_max = extents->params.bytes_max;
     bool fits = bytes_max == 0 || (size <= bytes_max && extents->mapped_bytes <= bytes_max - size);
     void *base = fits && list_reserve(extents) ? extents->params.map(extents->params.map_user, size) : NULL;
@@ -178,7 +190,8 @@ static trib_extent *extent_make(trib_extents *extents, size_t size) {
     return extent;
 }
 
-static void *tail_take(trib_extents *extents, size_t size, size_t alignment) {
+static void *tail_take(trib_extents *extents, size_t size, size_t alignment)
+{
     uintptr_t start = (uintptr_t)extents->tail;
     size_t before = round_up(start, alignment) - start;
     if (before > extents->tail_size || extents->tail_size - before < size) {
@@ -190,7 +203,8 @@ static void *tail_take(trib_extents *extents, size_t size, size_t alignment) {
     return piece;
 }
 
-static void *take_locked(trib_extents *extents, size_t size, size_t alignment) {
+static void *take_locked(trib_extents *extents, size_t size, size_t alignment)
+{
     void *piece = tail_take(extents, size, alignment);
     if (piece != NULL) {
         return piece;
@@ -216,7 +230,8 @@ static void *take_locked(trib_extents *extents, size_t size, size_t alignment) {
     return piece;
 }
 
-void *trib_extents_take(trib_extents *extents, size_t size, size_t alignment) {
+void *trib_extents_take(trib_extents *extents, size_t size, size_t alignment)
+{
     trib_assert(size > 0 && size % TRIB_PAGE_BYTES == 0);
     trib_assert(alignment >= TRIB_PAGE_BYTES && (alignment & (alignment - 1)) == 0);
     int saved_errno = errno;
@@ -227,7 +242,8 @@ void *trib_extents_take(trib_extents *extents, size_t size, size_t alignment) {
     return piece;
 }
 
-bool trib_extents_same(trib_extents *extents, const void *a, const void *b) {
+bool trib_extents_same(trib_extents *extents, const void *a, const void *b)
+{
     pthread_rwlock_rdlock(&extents->lock);
     const trib_extent *extent = find_locked(extents, a);
     bool same = extent != NULL && extent == find_locked(extents, b);
@@ -235,7 +251,8 @@ bool trib_extents_same(trib_extents *extents, const void *a, const void *b) {
     return same;
 }
 
-bool trib_extents_find(trib_extents *extents, const void *address, trib_extent *extent_out) {
+bool trib_extents_find(trib_extents *extents, const void *address, trib_extent *extent_out)
+{
     pthread_rwlock_rdlock(&extents->lock);
     const trib_extent *extent = find_locked(extents, address);
     if (extent != NULL) {
@@ -245,7 +262,8 @@ bool trib_extents_find(trib_extents *extents, const void *address, trib_extent *
     return extent != NULL;
 }
 
-trib_status trib_extents_add_registrar(trib_extents *extents, const trib_arena_registrar *registrar, uint32_t *id_out) {
+trib_status trib_extents_add_registrar(trib_extents *extents, const trib_arena_registrar *registrar, uint32_t *id_out)
+{
     pthread_rwlock_wrlock(&extents->lock);
     uint32_t id = 0;
     while (id < TRIB_ARENA_REGISTRARS_MAX && extents->used[id]) {
@@ -263,7 +281,8 @@ trib_status trib_extents_add_registrar(trib_extents *extents, const trib_arena_r
     return id < TRIB_ARENA_REGISTRARS_MAX ? TRIB_OK : TRIB_BUSY;
 }
 
-void trib_extents_remove_registrar(trib_extents *extents, uint32_t id) {
+void trib_extents_remove_registrar(trib_extents *extents, uint32_t id)
+{
     pthread_rwlock_wrlock(&extents->lock);
     if (id < TRIB_ARENA_REGISTRARS_MAX && extents->used[id]) {
         for (size_t i = 0; i < extents->count; i++) {
@@ -274,7 +293,8 @@ void trib_extents_remove_registrar(trib_extents *extents, uint32_t id) {
     pthread_rwlock_unlock(&extents->lock);
 }
 
-void trib_extents_stats(trib_extents *extents, trib_arena_stats *stats) {
+void trib_extents_stats(trib_extents *extents, trib_arena_stats *stats)
+{
     pthread_rwlock_rdlock(&extents->lock);
     stats->node = extents->params.node;
     stats->extents = extents->count;

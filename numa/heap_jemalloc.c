@@ -30,24 +30,28 @@ const char *malloc_conf = "narenas:1,tcache:false,dirty_decay_ms:0,muzzy_decay_m
 char *__wrap_secure_getenv(const char *name);
 ssize_t __wrap_readlink(const char *path, char *target, size_t size);
 
-char *__wrap_secure_getenv(const char *name) {
+char *__wrap_secure_getenv(const char *name)
+{
     (void)name;
     return NULL;
 }
 
-ssize_t __wrap_readlink(const char *path, char *target, size_t size) {
+ssize_t __wrap_readlink(const char *path, char *target, size_t size)
+{
     (void)path;
     (void)target;
     (void)size;
     return -1;
 }
 
-static trib_heap *hooks_heap(extent_hooks_t *hooks) {
+static trib_heap *hooks_heap(extent_hooks_t *hooks)
+{
     return (trib_heap *)(void *)hooks;
 }
 
 static void *hook_alloc(extent_hooks_t *hooks, void *address, size_t size, size_t alignment, bool *zero, bool *commit,
-                        unsigned arena) {
+                        unsigned arena)
+{
     (void)arena;
     trib_heap *heap = hooks_heap(hooks);
     if (address != NULL) {
@@ -64,7 +68,8 @@ static void *hook_alloc(extent_hooks_t *hooks, void *address, size_t size, size_
 
 /* Splitting is always fine: the source keeps the whole extent. */
 static bool hook_split(extent_hooks_t *hooks, void *address, size_t size, size_t size_a, size_t size_b, bool committed,
-                       unsigned arena) {
+                       unsigned arena)
+{
     (void)hooks;
     (void)address;
     (void)size;
@@ -76,7 +81,8 @@ static bool hook_split(extent_hooks_t *hooks, void *address, size_t size, size_t
 }
 
 static bool hook_merge(extent_hooks_t *hooks, void *address_a, size_t size_a, void *address_b, size_t size_b,
-                       bool committed, unsigned arena) {
+                       bool committed, unsigned arena)
+{
     (void)size_a;
     (void)size_b;
     (void)committed;
@@ -91,7 +97,8 @@ typedef struct arena_config {
     bool metadata_use_hooks;
 } arena_config;
 
-static trib_status heap_create(const trib_heap_source *source, trib_heap **heap_out) {
+static trib_status heap_create(const trib_heap_source *source, trib_heap **heap_out)
+{
     trib_heap *heap = calloc(1, sizeof(*heap));
     if (heap == NULL) {
         return TRIB_NO_MEMORY;
@@ -112,7 +119,8 @@ static trib_status heap_create(const trib_heap_source *source, trib_heap **heap_
     return TRIB_OK;
 }
 
-static void heap_destroy(trib_heap *heap) {
+static void heap_destroy(trib_heap *heap)
+{
     if (heap == NULL) {
         return;
     }
@@ -129,21 +137,25 @@ static void heap_destroy(trib_heap *heap) {
     }
 }
 
-static void *heap_alloc(trib_heap *heap, size_t size, size_t alignment) {
+static void *heap_alloc(trib_heap *heap, size_t size, size_t alignment)
+{
     return mallocx(size, (int)MALLOCX_ARENA(heap->arena) | MALLOCX_TCACHE_NONE | MALLOCX_ALIGN(alignment));
 }
 
-static size_t heap_usable_size(trib_heap *heap, const void *block) {
+static size_t heap_usable_size(trib_heap *heap, const void *block)
+{
     (void)heap;
     return sallocx(block, 0);
 }
 
-static void heap_free(trib_heap *heap, void *block) {
+static void heap_free(trib_heap *heap, void *block)
+{
     (void)heap;
     dallocx(block, MALLOCX_TCACHE_NONE);
 }
 
-const trib_heap_ops *trib_heap_jemalloc_v1(void) {
+const trib_heap_ops *trib_heap_jemalloc_v1(void)
+{
     static const trib_heap_ops ops = {
         .name = "jemalloc",
         .create = heap_create,

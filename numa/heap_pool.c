@@ -42,7 +42,8 @@ struct trib_heap {
     size_t spare_count;
 };
 
-static trib_status pool_create(const trib_heap_source *source, trib_heap **heap_out) {
+static trib_status pool_create(const trib_heap_source *source, trib_heap **heap_out)
+{
     trib_heap *heap = calloc(1, sizeof(*heap));
     block **buckets = calloc(BUCKETS_MIN, sizeof(block *));
     if (heap == NULL || buckets == NULL || pthread_mutex_init(&heap->mutex, NULL) != 0) {
@@ -57,7 +58,8 @@ static trib_status pool_create(const trib_heap_source *source, trib_heap **heap_
     return TRIB_OK;
 }
 
-static void list_free(block *list) {
+static void list_free(block *list)
+{
     while (list != NULL) {
         block *next = list->next;
         free(list);
@@ -65,7 +67,8 @@ static void list_free(block *list) {
     }
 }
 
-static void pool_destroy(trib_heap *heap) {
+static void pool_destroy(trib_heap *heap)
+{
     if (heap == NULL) {
         return;
     }
@@ -81,7 +84,8 @@ static void pool_destroy(trib_heap *heap) {
     free(heap);
 }
 
-static void list_push(block **head, block *item) {
+static void list_push(block **head, block *item)
+{
     item->previous = NULL;
     item->next = *head;
     if (*head != NULL) {
@@ -90,7 +94,8 @@ static void list_push(block **head, block *item) {
     *head = item;
 }
 
-static void list_remove(block **head, block *item) {
+static void list_remove(block **head, block *item)
+{
     if (item->previous != NULL) {
         item->previous->next = item->next;
     } else {
@@ -102,18 +107,21 @@ static void list_remove(block **head, block *item) {
     }
 }
 
-static size_t bin_index(size_t size) {
+static size_t bin_index(size_t size)
+{
     trib_assert(size > 0);
     return (size_t)(63 - __builtin_clzll((unsigned long long)size));
 }
 
-static block **bucket_of(const trib_heap *heap, const void *start) {
+static block **bucket_of(const trib_heap *heap, const void *start)
+{
     uint64_t hash = ((uint64_t)(uintptr_t)start / TRIB_CACHE_LINE_BYTES) * 0x9E3779B97F4A7C15u;
     return &heap->buckets[(hash >> 32) & (heap->bucket_count - 1)];
 }
 
 /* Makes sure of count spare records, so that what follows cannot fail half-way. */
-static bool spare_reserve(trib_heap *heap, size_t count) {
+static bool spare_reserve(trib_heap *heap, size_t count)
+{
     while (heap->spare_count < count) {
         block *item = malloc(sizeof(*item));
         if (item == NULL) {
@@ -125,7 +133,8 @@ static bool spare_reserve(trib_heap *heap, size_t count) {
     return true;
 }
 
-static block *spare_take(trib_heap *heap, uint8_t *start, size_t size) {
+static block *spare_take(trib_heap *heap, uint8_t *start, size_t size)
+{
     trib_assert(heap->spare_count > 0);
     block *item = heap->spare;
     list_remove(&heap->spare, item);
@@ -134,13 +143,15 @@ static block *spare_take(trib_heap *heap, uint8_t *start, size_t size) {
     return item;
 }
 
-static void spare_give(trib_heap *heap, block *item) {
+static void spare_give(trib_heap *heap, block *item)
+{
     list_push(&heap->spare, item);
     heap->spare_count++;
 }
 
 /* Doubles the table when it is full; without memory the chains just grow longer. */
-static void buckets_grow(trib_heap *heap) {
+static void buckets_grow(trib_heap *heap)
+{
     if (heap->used_count < heap->bucket_count) {
         return;
     }
@@ -162,18 +173,21 @@ static void buckets_grow(trib_heap *heap) {
     free(old);
 }
 
-static size_t front_gap(const block *item, size_t alignment) {
+static size_t front_gap(const block *item, size_t alignment)
+{
     uintptr_t start = (uintptr_t)item->start;
     return (size_t)(((start + alignment - 1) & ~(uintptr_t)(alignment - 1)) - start);
 }
 
-static bool block_fits(const block *item, size_t size, size_t alignment) {
+static bool block_fits(const block *item, size_t size, size_t alignment)
+{
     size_t gap = front_gap(item, alignment);
     return gap <= item->size && item->size - gap >= size;
 }
 
 /* A free block that holds size bytes at that alignment, or NULL. */
-static block *free_find(const trib_heap *heap, size_t size, size_t alignment) {
+static block *free_find(const trib_heap *heap, size_t size, size_t alignment)
+{
     for (size_t bin = bin_index(size); bin < BIN_COUNT; bin++) {
         size_t scanned = 0;
         for (block *item = heap->bins[bin]; item != NULL && scanned < BIN_SCAN_MAX; item = item->next) {
@@ -187,7 +201,8 @@ static block *free_find(const trib_heap *heap, size_t size, size_t alignment) {
 }
 
 /* Takes an extent that holds size bytes at that alignment; needs one spare record. */
-static block *free_grow(trib_heap *heap, size_t size, size_t alignment) {
+static block *free_grow(trib_heap *heap, size_t size, size_t alignment)
+{
     if (size > SIZE_MAX / 4) {
         return NULL;
     }
@@ -211,7 +226,8 @@ static block *free_grow(trib_heap *heap, size_t size, size_t alignment) {
 }
 
 /* Cuts item after size bytes; the rest becomes a free block. item itself must hang in no list. */
-static void block_cut(trib_heap *heap, block *item, size_t size) {
+static void block_cut(trib_heap *heap, block *item, size_t size)
+{
     trib_assert(size > 0 && size <= item->size);
     if (size == item->size) {
         return;
@@ -227,7 +243,8 @@ static void block_cut(trib_heap *heap, block *item, size_t size) {
     list_push(&heap->bins[bin_index(rest->size)], rest);
 }
 
-static void *alloc_locked(trib_heap *heap, size_t size, size_t alignment) {
+static void *alloc_locked(trib_heap *heap, size_t size, size_t alignment)
+{
     /* An extent's record, the gap in front and the rest behind. */
     if (!spare_reserve(heap, 3)) {
         return NULL;
@@ -256,7 +273,8 @@ static void *alloc_locked(trib_heap *heap, size_t size, size_t alignment) {
     return item->start;
 }
 
-static void *pool_alloc(trib_heap *heap, size_t size, size_t alignment) {
+static void *pool_alloc(trib_heap *heap, size_t size, size_t alignment)
+{
     size_t unit = size >= TRIB_PAGE_BYTES ? TRIB_PAGE_BYTES : TRIB_CACHE_LINE_BYTES;
     if (size > SIZE_MAX - unit) {
         return NULL;
@@ -268,7 +286,8 @@ static void *pool_alloc(trib_heap *heap, size_t size, size_t alignment) {
     return start;
 }
 
-static block *used_find(const trib_heap *heap, const void *start) {
+static block *used_find(const trib_heap *heap, const void *start)
+{
     block *item = *bucket_of(heap, start);
     while (item != NULL && item->start != start) {
         item = item->next;
@@ -276,7 +295,8 @@ static block *used_find(const trib_heap *heap, const void *start) {
     return item;
 }
 
-static size_t pool_usable_size(trib_heap *heap, const void *start) {
+static size_t pool_usable_size(trib_heap *heap, const void *start)
+{
     pthread_mutex_lock(&heap->mutex);
     const block *item = used_find(heap, start);
     trib_assert(item != NULL);
@@ -286,7 +306,8 @@ static size_t pool_usable_size(trib_heap *heap, const void *start) {
 }
 
 /* Adds the free neighbour behind item to it. Neither may hang in a list. */
-static void block_join(trib_heap *heap, block *item) {
+static void block_join(trib_heap *heap, block *item)
+{
     block *gone = item->after;
     trib_assert(gone != NULL && item->start + item->size == gone->start);
     item->size += gone->size;
@@ -297,7 +318,8 @@ static void block_join(trib_heap *heap, block *item) {
     spare_give(heap, gone);
 }
 
-static void pool_free(trib_heap *heap, void *start) {
+static void pool_free(trib_heap *heap, void *start)
+{
     pthread_mutex_lock(&heap->mutex);
     block *item = used_find(heap, start);
     trib_assert(item != NULL && item->used);

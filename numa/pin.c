@@ -13,7 +13,8 @@
 #define CPUS_MAX 65536
 #define THREAD_NAME_SIZE 16
 
-trib_status trib_pin_thread(int32_t cpu) {
+trib_status trib_pin_thread(int32_t cpu)
+{
     if (cpu < 0 || cpu >= CPUS_MAX) {
         return TRIB_INVALID;
     }
@@ -29,7 +30,8 @@ trib_status trib_pin_thread(int32_t cpu) {
     return error == 0 ? TRIB_OK : TRIB_SYSTEM;
 }
 
-void trib_name_thread(const char *name) {
+void trib_name_thread(const char *name)
+{
     char cut[THREAD_NAME_SIZE];
     size_t length = strnlen(name, sizeof(cut) - 1);
     memcpy(cut, name, length);

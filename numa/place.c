@@ -8,11 +8,13 @@
 
 #include <stdarg.h>
 
-void trib_place_request_init(trib_place_request *request) {
+void trib_place_request_init(trib_place_request *request)
+{
     *request = (trib_place_request){.local_count = 1, .gpu = -1, .pin = true};
 }
 
-__attribute__((format(printf, 2, 3))) static trib_status refuse(trib_error *error, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static trib_status refuse(trib_error *error, const char *format, ...)
+{
     if (error != NULL) {
         error->status = TRIB_INVALID;
         va_list arguments;
@@ -23,7 +25,8 @@ __attribute__((format(printf, 2, 3))) static trib_status refuse(trib_error *erro
     return TRIB_INVALID;
 }
 
-static trib_status request_check(const trib_topo *topo, const trib_place_request *request, trib_error *error) {
+static trib_status request_check(const trib_topo *topo, const trib_place_request *request, trib_error *error)
+{
     if (request->reactors > TRIB_PLACE_REACTORS_MAX) {
         return refuse(error, "reactors is %u: at most %d", request->reactors, TRIB_PLACE_REACTORS_MAX);
     }
@@ -39,14 +42,16 @@ static trib_status request_check(const trib_topo *topo, const trib_place_request
 
 /* Among how many processes the usable cores are to be shared. Parts that would fit beside each other are taken for
  * exclusive. */
-static uint32_t sharers(const trib_topo *topo, uint32_t local_count) {
+static uint32_t sharers(const trib_topo *topo, uint32_t local_count)
+{
     bool bound = topo->core_count < topo->machine_core_count;
     bool exclusive = bound && (uint64_t)topo->core_count * local_count <= topo->machine_core_count;
     return exclusive ? 1 : local_count;
 }
 
 /* Half of the cores are left to the callers. */
-static uint32_t default_reactors(const trib_topo *topo, uint32_t sharer_count) {
+static uint32_t default_reactors(const trib_topo *topo, uint32_t sharer_count)
+{
     uint64_t share = topo->core_count / (2 * (uint64_t)sharer_count);
     if (share < 1) {
         return 1;
@@ -56,7 +61,8 @@ static uint32_t default_reactors(const trib_topo *topo, uint32_t sharer_count) {
 
 /* The node to be near to: the GPU's, else the NIC's, else, so that processes spread, this process's part of the nodes.
  */
-static int32_t anchor_node(const trib_topo *topo, const trib_place_request *request, int32_t nic) {
+static int32_t anchor_node(const trib_topo *topo, const trib_place_request *request, int32_t nic)
+{
     if (request->gpu >= 0 && topo->gpus[request->gpu].node >= 0) {
         return topo->gpus[request->gpu].node;
     }
@@ -79,7 +85,8 @@ static int32_t anchor_node(const trib_topo *topo, const trib_place_request *requ
 /* Smaller is nearer: same node, same socket, elsewhere; then, beside a core already taken, one that shares its L3
  * cache. */
 static uint32_t core_distance(const trib_topo *topo, const trib_topo_core *core, int32_t anchor,
-                              const trib_topo_core *first) {
+                              const trib_topo_core *first)
+{
     uint32_t distance = 4;
     if (core->node == anchor) {
         distance = 0;
@@ -90,7 +97,8 @@ static uint32_t core_distance(const trib_topo *topo, const trib_topo_core *core,
     return distance + !shares_cache;
 }
 
-static bool plan_has_cpu(const trib_place_plan *plan, uint32_t count, int32_t cpu) {
+static bool plan_has_cpu(const trib_place_plan *plan, uint32_t count, int32_t cpu)
+{
     for (uint32_t i = 0; i < count; i++) {
         if (plan->reactors[i].cpu == cpu) {
             return true;
@@ -102,7 +110,8 @@ static bool plan_has_cpu(const trib_place_plan *plan, uint32_t count, int32_t cp
 /* The nearest core of this process's own that is free; NULL if all are taken. */
 static const trib_topo_core *core_choose(const trib_topo *topo, const trib_place_request *request,
                                          const trib_place_plan *plan, uint32_t taken, int32_t anchor,
-                                         const trib_topo_core *first) {
+                                         const trib_topo_core *first)
+{
     const trib_topo_core *best = NULL;
     for (uint64_t i = request->local_index; i < topo->core_count; i += request->local_count) {
         const trib_topo_core *core = &topo->cores[i];
@@ -117,7 +126,8 @@ static const trib_topo_core *core_choose(const trib_topo *topo, const trib_place
 }
 
 /* The node of all usable cores, where there is but one such; -1. */
-static int32_t common_node(const trib_topo *topo) {
+static int32_t common_node(const trib_topo *topo)
+{
     for (uint32_t i = 1; i < topo->core_count; i++) {
         if (topo->cores[i].node != topo->cores[0].node) {
             return -1;
@@ -127,7 +137,8 @@ static int32_t common_node(const trib_topo *topo) {
 }
 
 static void reactors_place(const trib_topo *topo, const trib_place_request *request, int32_t anchor,
-                           trib_place_plan *plan) {
+                           trib_place_plan *plan)
+{
     const trib_topo_core *first = NULL;
     for (uint32_t i = 0; i < plan->reactor_count; i++) {
         const trib_topo_core *core = NULL;
@@ -141,7 +152,8 @@ static void reactors_place(const trib_topo *topo, const trib_place_request *requ
 }
 
 /* The node that most reactors run on, the first on a tie; without one, memory goes where it is touched. */
-static int32_t arena_node(const trib_topo *topo, const trib_place_plan *plan) {
+static int32_t arena_node(const trib_topo *topo, const trib_place_plan *plan)
+{
     int32_t best = -1;
     uint32_t best_count = 0;
     for (uint32_t i = 0; i < plan->reactor_count && topo->node_count > 1; i++) {
@@ -158,7 +170,8 @@ static int32_t arena_node(const trib_topo *topo, const trib_place_plan *plan) {
 }
 
 trib_status trib_place_make(const trib_topo *topo, const trib_place_request *request, trib_place_plan *plan_out,
-                            trib_error *error) {
+                            trib_error *error)
+{
     trib_status status = request_check(topo, request, error);
     if (status != TRIB_OK) {
         return status;

@@ -17,20 +17,24 @@
 #ifdef TRIB_POISON
 #include <sanitizer/asan_interface.h>
 
-static inline void trib_poison(const void *memory, size_t size) {
+static inline void trib_poison(const void *memory, size_t size)
+{
     __asan_poison_memory_region(memory, size);
 }
 
-static inline void trib_unpoison(const void *memory, size_t size) {
+static inline void trib_unpoison(const void *memory, size_t size)
+{
     __asan_unpoison_memory_region(memory, size);
 }
 #else
-static inline void trib_poison(const void *memory, size_t size) {
+static inline void trib_poison(const void *memory, size_t size)
+{
     (void)memory;
     (void)size;
 }
 
-static inline void trib_unpoison(const void *memory, size_t size) {
+static inline void trib_unpoison(const void *memory, size_t size)
+{
     (void)memory;
     (void)size;
 }

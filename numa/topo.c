@@ -21,14 +21,16 @@
 #define PCI_VENDOR_NVIDIA 0x10de
 #define PCI_VENDOR_AMD 0x1002
 
-static void components_disable(hwloc_topology_t hwloc) {
+static void components_disable(hwloc_topology_t hwloc)
+{
     static const char *const names[] = {"pci", "cuda", "nvml", "opencl", "gl", "rsmi", "levelzero"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         (void)hwloc_topology_set_components(hwloc, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, names[i]);
     }
 }
 
-static bool hwloc_open(hwloc_topology_t *hwloc_out, const char *xml_path) {
+static bool hwloc_open(hwloc_topology_t *hwloc_out, const char *xml_path)
+{
     hwloc_topology_t hwloc;
     if (hwloc_topology_init(&hwloc) != 0) {
         return false;
@@ -49,7 +51,8 @@ static bool hwloc_open(hwloc_topology_t *hwloc_out, const char *xml_path) {
 }
 
 /* Of the CPUs the machine or container allows, those that this process is bound to. For an XML file, all. */
-static hwloc_bitmap_t usable_cpus(hwloc_topology_t hwloc) {
+static hwloc_bitmap_t usable_cpus(hwloc_topology_t hwloc)
+{
     hwloc_bitmap_t cpus = hwloc_bitmap_dup(hwloc_topology_get_allowed_cpuset(hwloc));
     hwloc_bitmap_t bound = hwloc_bitmap_alloc();
     if (cpus != NULL && bound != NULL && hwloc_topology_is_thissystem(hwloc) &&
@@ -61,7 +64,8 @@ static hwloc_bitmap_t usable_cpus(hwloc_topology_t hwloc) {
 }
 
 /* Index of the node with that operating system's number; -1. */
-static int32_t node_index(const trib_topo *topo, int os_index) {
+static int32_t node_index(const trib_topo *topo, int os_index)
+{
     for (uint32_t i = 0; i < topo->node_count; i++) {
         if (topo->nodes[i].os_index == os_index) {
             return (int32_t)i;
@@ -70,7 +74,8 @@ static int32_t node_index(const trib_topo *topo, int os_index) {
     return -1;
 }
 
-static trib_status read_nodes(hwloc_topology_t hwloc, trib_topo *topo) {
+static trib_status read_nodes(hwloc_topology_t hwloc, trib_topo *topo)
+{
     int count = hwloc_get_nbobjs_by_type(hwloc, HWLOC_OBJ_NUMANODE);
     if (count < 1) {
         return TRIB_UNSUPPORTED;
@@ -94,7 +99,8 @@ static trib_status read_nodes(hwloc_topology_t hwloc, trib_topo *topo) {
     return TRIB_OK;
 }
 
-static void core_cache(hwloc_obj_t object, hwloc_obj_type_t type, int32_t *index_out, uint64_t *bytes_out) {
+static void core_cache(hwloc_obj_t object, hwloc_obj_type_t type, int32_t *index_out, uint64_t *bytes_out)
+{
     *index_out = -1;
     for (hwloc_obj_t parent = object->parent; parent != NULL; parent = parent->parent) {
         if (parent->type == type) {
@@ -105,7 +111,8 @@ static void core_cache(hwloc_obj_t object, hwloc_obj_type_t type, int32_t *index
     }
 }
 
-static void read_core(trib_topo *topo, hwloc_topology_t hwloc, hwloc_obj_t object, int cpu) {
+static void read_core(trib_topo *topo, hwloc_topology_t hwloc, hwloc_obj_t object, int cpu)
+{
     trib_topo_core *core = &topo->cores[topo->core_count++];
     core->cpu = cpu;
     int32_t node = node_index(topo, hwloc_bitmap_first(object->nodeset));
@@ -119,7 +126,8 @@ static void read_core(trib_topo *topo, hwloc_topology_t hwloc, hwloc_obj_t objec
 }
 
 /* The cores with a usable hardware thread, node by node. */
-static trib_status read_cores(hwloc_topology_t hwloc, trib_topo *topo) {
+static trib_status read_cores(hwloc_topology_t hwloc, trib_topo *topo)
+{
     hwloc_obj_type_t type = hwloc_get_nbobjs_by_type(hwloc, HWLOC_OBJ_CORE) > 0 ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
     int count = hwloc_get_nbobjs_by_type(hwloc, type);
     hwloc_bitmap_t cpus = usable_cpus(hwloc);
@@ -149,7 +157,8 @@ static trib_status read_cores(hwloc_topology_t hwloc, trib_topo *topo) {
 }
 
 /* The node a device hangs at; -1 if it is as near to several. */
-static int32_t device_node(const trib_topo *topo, hwloc_topology_t hwloc, hwloc_obj_t device) {
+static int32_t device_node(const trib_topo *topo, hwloc_topology_t hwloc, hwloc_obj_t device)
+{
     hwloc_obj_t parent = hwloc_get_non_io_ancestor_obj(hwloc, device);
     if (topo->node_count == 1) {
         return 0;
@@ -160,14 +169,16 @@ static int32_t device_node(const trib_topo *topo, hwloc_topology_t hwloc, hwloc_
     return node_index(topo, hwloc_bitmap_first(parent->nodeset));
 }
 
-static hwloc_obj_t device_pci(hwloc_obj_t device) {
+static hwloc_obj_t device_pci(hwloc_obj_t device)
+{
     while (device != NULL && device->type != HWLOC_OBJ_PCI_DEVICE) {
         device = device->parent;
     }
     return device;
 }
 
-static void pci_text(hwloc_obj_t pci, char text[TRIB_TOPO_PCI_SIZE]) {
+static void pci_text(hwloc_obj_t pci, char text[TRIB_TOPO_PCI_SIZE])
+{
     const struct hwloc_pcidev_attr_s *at = &pci->attr->pcidev;
     (void)snprintf(text, TRIB_TOPO_PCI_SIZE, "%04x:%02x:%02x.%01x", (unsigned)at->domain & 0xffffffu, (unsigned)at->bus,
                    (unsigned)at->dev, (unsigned)at->func & 0xfu);
@@ -175,7 +186,8 @@ static void pci_text(hwloc_obj_t pci, char text[TRIB_TOPO_PCI_SIZE]) {
 
 /* A GPU that computes: any accelerator, and display controllers of those who make such. A server's VGA console is none.
  */
-static bool pci_is_gpu(hwloc_obj_t pci) {
+static bool pci_is_gpu(hwloc_obj_t pci)
+{
     unsigned class_id = pci->attr->pcidev.class_id;
     unsigned vendor = pci->attr->pcidev.vendor_id;
     bool display = class_id >> 8 == PCI_BASE_DISPLAY;
@@ -183,7 +195,8 @@ static bool pci_is_gpu(hwloc_obj_t pci) {
     return class_id >> 8 == PCI_BASE_ACCELERATOR || (display && (known || class_id != PCI_CLASS_VGA));
 }
 
-static trib_status read_gpus(hwloc_topology_t hwloc, trib_topo *topo) {
+static trib_status read_gpus(hwloc_topology_t hwloc, trib_topo *topo)
+{
     int count = hwloc_get_nbobjs_by_type(hwloc, HWLOC_OBJ_PCI_DEVICE);
     topo->gpus = calloc(count > 0 ? (size_t)count : 1, sizeof(*topo->gpus));
     if (topo->gpus == NULL) {
@@ -205,7 +218,8 @@ static trib_status read_gpus(hwloc_topology_t hwloc, trib_topo *topo) {
 
 /* A device with several functions in the system is one NIC: its network interface and its RDMA device share a PCI
  * address. */
-static trib_topo_nic *nic_slot(trib_topo *topo, const char *pci, hwloc_obj_osdev_type_t type) {
+static trib_topo_nic *nic_slot(trib_topo *topo, const char *pci, hwloc_obj_osdev_type_t type)
+{
     for (uint32_t i = 0; i < topo->nic_count && pci[0] != '\0'; i++) {
         trib_topo_nic *nic = &topo->nics[i];
         bool free_place = type == HWLOC_OBJ_OSDEV_NETWORK ? nic->name[0] == '\0' : nic->rdma_device[0] == '\0';
@@ -216,20 +230,23 @@ static trib_topo_nic *nic_slot(trib_topo *topo, const char *pci, hwloc_obj_osdev
     return &topo->nics[topo->nic_count++];
 }
 
-static int compare_nics(const void *a, const void *b) {
+static int compare_nics(const void *a, const void *b)
+{
     const trib_topo_nic *left = a;
     const trib_topo_nic *right = b;
     int order = strcmp(left->pci, right->pci);
     return order != 0 ? order : strcmp(left->name, right->name);
 }
 
-static int compare_gpus(const void *a, const void *b) {
+static int compare_gpus(const void *a, const void *b)
+{
     const trib_topo_gpu *left = a;
     const trib_topo_gpu *right = b;
     return strcmp(left->pci, right->pci);
 }
 
-static trib_status read_nics(hwloc_topology_t hwloc, trib_topo *topo) {
+static trib_status read_nics(hwloc_topology_t hwloc, trib_topo *topo)
+{
     int count = hwloc_get_nbobjs_by_type(hwloc, HWLOC_OBJ_OS_DEVICE);
     topo->nics = calloc(count > 0 ? (size_t)count : 1, sizeof(*topo->nics));
     if (topo->nics == NULL) {
@@ -261,12 +278,14 @@ static trib_status read_nics(hwloc_topology_t hwloc, trib_topo *topo) {
     return TRIB_OK;
 }
 
-static hwloc_obj_t pci_find(hwloc_topology_t hwloc, const char *pci) {
+static hwloc_obj_t pci_find(hwloc_topology_t hwloc, const char *pci)
+{
     return pci[0] != '\0' ? hwloc_get_pcidev_by_busidstring(hwloc, pci) : NULL;
 }
 
 /* How many PCI bridges lie above both. */
-static int32_t bridges_in_common(hwloc_obj_t a, hwloc_obj_t b) {
+static int32_t bridges_in_common(hwloc_obj_t a, hwloc_obj_t b)
+{
     int32_t count = 0;
     for (hwloc_obj_t above = a; above != NULL; above = above->parent) {
         hwloc_obj_t other = b;
@@ -281,7 +300,8 @@ static int32_t bridges_in_common(hwloc_obj_t a, hwloc_obj_t b) {
 }
 
 /* Gives each GPU its NIC. RDMA breaks ties, then how many GPUs have that NIC already, then the order. */
-static void gpus_choose_nics(hwloc_topology_t hwloc, trib_topo *topo) {
+static void gpus_choose_nics(hwloc_topology_t hwloc, trib_topo *topo)
+{
     for (uint32_t g = 0; g < topo->gpu_count; g++) {
         trib_topo_gpu *gpu = &topo->gpus[g];
         hwloc_obj_t gpu_object = pci_find(hwloc, gpu->pci);
@@ -304,7 +324,8 @@ static void gpus_choose_nics(hwloc_topology_t hwloc, trib_topo *topo) {
     }
 }
 
-static trib_status read_all(hwloc_topology_t hwloc, trib_topo *topo) {
+static trib_status read_all(hwloc_topology_t hwloc, trib_topo *topo)
+{
     trib_status status = read_nodes(hwloc, topo);
     if (status == TRIB_OK) {
         status = read_cores(hwloc, topo);
@@ -324,7 +345,8 @@ static trib_status read_all(hwloc_topology_t hwloc, trib_topo *topo) {
     return TRIB_OK;
 }
 
-static void arrays_free(trib_topo *topo) {
+static void arrays_free(trib_topo *topo)
+{
     free(topo->cores);
     free(topo->nodes);
     free(topo->nics);
@@ -332,14 +354,16 @@ static void arrays_free(trib_topo *topo) {
     *topo = (trib_topo){.cores = NULL};
 }
 
-void trib_topo_free(trib_topo *topo) {
+void trib_topo_free(trib_topo *topo)
+{
     if (topo != NULL) {
         arrays_free(topo);
         free(topo);
     }
 }
 
-static trib_status fail(trib_topo *topo, const char *xml_path, trib_status status, trib_error *error) {
+static trib_status fail(trib_topo *topo, const char *xml_path, trib_status status, trib_error *error)
+{
     trib_topo_free(topo);
     if (error != NULL) {
         error->status = status;
@@ -352,7 +376,8 @@ static trib_status fail(trib_topo *topo, const char *xml_path, trib_status statu
     return status;
 }
 
-trib_status trib_topo_load(const char *xml_path, trib_topo **topo_out, trib_error *error) {
+trib_status trib_topo_load(const char *xml_path, trib_topo **topo_out, trib_error *error)
+{
     trib_topo *topo = calloc(1, sizeof(*topo));
     if (topo == NULL) {
         return fail(NULL, xml_path, TRIB_NO_MEMORY, error);
@@ -377,7 +402,8 @@ trib_status trib_topo_load(const char *xml_path, trib_topo **topo_out, trib_erro
     return TRIB_OK;
 }
 
-int32_t trib_topo_nic_find(const trib_topo *topo, const char *name) {
+int32_t trib_topo_nic_find(const trib_topo *topo, const char *name)
+{
     for (uint32_t i = 0; i < topo->nic_count; i++) {
         if (strcmp(topo->nics[i].name, name) == 0 || strcmp(topo->nics[i].rdma_device, name) == 0) {
             return (int32_t)i;
@@ -386,7 +412,8 @@ int32_t trib_topo_nic_find(const trib_topo *topo, const char *name) {
     return -1;
 }
 
-int32_t trib_topo_gpu_find(const trib_topo *topo, const char *pci) {
+int32_t trib_topo_gpu_find(const trib_topo *topo, const char *pci)
+{
     for (uint32_t i = 0; i < topo->gpu_count; i++) {
         const char *own = topo->gpus[i].pci;
         size_t own_length = strlen(own);

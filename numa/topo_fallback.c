@@ -11,11 +11,13 @@
 
 #define CPUS_MAX 8192
 
-static void core_add(trib_topo *topo, int cpu) {
+static void core_add(trib_topo *topo, int cpu)
+{
     topo->cores[topo->core_count++] = (trib_topo_core){.cpu = cpu, .l2 = -1, .l3 = -1};
 }
 
-trib_status trib_topo_fallback(trib_topo *topo) {
+trib_status trib_topo_fallback(trib_topo *topo)
+{
     cpu_set_t *set = CPU_ALLOC(CPUS_MAX);
     size_t size = CPU_ALLOC_SIZE(CPUS_MAX);
     topo->nodes = calloc(1, sizeof(*topo->nodes));

@@ -6,7 +6,8 @@
 #include <inttypes.h>
 
 /* Names come from the system: what JSON cannot hold as it is becomes a question mark. */
-static void print_text(const char *text, FILE *out) {
+static void print_text(const char *text, FILE *out)
+{
     (void)fputc('"', out);
     for (const char *at = text; *at != '\0'; at++) {
         bool plain = (unsigned char)*at >= 0x20 && (unsigned char)*at < 0x7f && *at != '"' && *at != '\\';
@@ -15,16 +16,19 @@ static void print_text(const char *text, FILE *out) {
     (void)fputc('"', out);
 }
 
-static const char *separator(uint32_t index) {
+static const char *separator(uint32_t index)
+{
     return index == 0 ? "\n" : ",\n";
 }
 
 /* The node's number in the operating system; -1 stays -1. */
-static int32_t node_number(const trib_topo *topo, int32_t index) {
+static int32_t node_number(const trib_topo *topo, int32_t index)
+{
     return index >= 0 ? topo->nodes[index].os_index : -1;
 }
 
-static void print_devices(const trib_topo *topo, FILE *out) {
+static void print_devices(const trib_topo *topo, FILE *out)
+{
     (void)fprintf(out, "],\n  \"nics\": [");
     for (uint32_t i = 0; i < topo->nic_count; i++) {
         const trib_topo_nic *nic = &topo->nics[i];
@@ -50,7 +54,8 @@ static void print_devices(const trib_topo *topo, FILE *out) {
     (void)fputc(']', out);
 }
 
-void trib_topo_print(const trib_topo *topo, FILE *out) {
+void trib_topo_print(const trib_topo *topo, FILE *out)
+{
     (void)fprintf(out, "{\n  \"source\": \"%s\",\n  \"nodes\": [", topo->fallback ? "affinity" : "hwloc");
     for (uint32_t i = 0; i < topo->node_count; i++) {
         const trib_topo_node *node = &topo->nodes[i];
@@ -70,7 +75,8 @@ void trib_topo_print(const trib_topo *topo, FILE *out) {
     (void)fprintf(out, "\n}");
 }
 
-void trib_place_print(const trib_place_plan *plan, const trib_topo *topo, FILE *out) {
+void trib_place_print(const trib_place_plan *plan, const trib_topo *topo, FILE *out)
+{
     (void)fprintf(out, "{\n  \"reactors\": [");
     for (uint32_t i = 0; i < plan->reactor_count; i++) {
         (void)fprintf(out, "%s    {\"cpu\": %" PRId32 ", \"node\": %" PRId32 "}", separator(i), plan->reactors[i].cpu,

@@ -2,8 +2,7 @@
  * pull.c - PULL: the partition's sum comes back, each chunk as soon as the last contributor's chunk was in.
  *
  * Chunks land in the caller's buffer as they arrive, possibly while later ones are still being pushed; the stage only
- * waits for
- * the rest of them.
+ * waits for the rest of them.
  */
 #include "stages/plans.h"
 

@@ -2,8 +2,7 @@
  * push.c - PUSH: a partition goes to its server, chunk by chunk, when its priority and the link's credit let it.
  *
  * Done when the transport has sent the last chunk. The request for the sum (PULL) rides with the chunk itself; in a
- * broadcast
- * the receivers send chunks without payload, which ask and nothing more.
+ * broadcast the receivers send chunks without payload, which ask and nothing more.
  */
 #include "engine/assert.h"
 #include "stages/plans.h"

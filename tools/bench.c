@@ -51,13 +51,12 @@ static double cpu_seconds(void)
 
 static void usage(FILE *out)
 {
-    fprintf(out,
-            "usage: tributary bench [-n WORKERS [-s SERVERS]] [options]\n"
-            "  --op push_pull|broadcast   (push_pull)      --sizes 4K,64K,1M,16M,64M   bytes\n"
-            "  --iters N                  (30)             --dtype float32|float64|float16|bfloat16|int32|...\n"
-            "  --rate 1gbit               links' rate: prints the bound t_opt and how near to it the time is\n"
-            "  --json                     one JSON object\n"
-            "Without -n it must run inside a job (tributary run, mpirun, torchrun, ...).\n");
+    fprintf(out, "usage: tributary bench [-n WORKERS [-s SERVERS]] [options]\n"
+                 "  --op push_pull|broadcast   (push_pull)      --sizes 4K,64K,1M,16M,64M   bytes\n"
+                 "  --iters N                  (30)             --dtype float32|float64|float16|bfloat16|int32|...\n"
+                 "  --rate 1gbit               links' rate: prints the bound t_opt and how near to it the time is\n"
+                 "  --json                     one JSON object\n"
+                 "Without -n it must run inside a job (tributary run, mpirun, torchrun, ...).\n");
 }
 
 static bool parse_size(const char *text, char **end, uint64_t *value)
@@ -164,8 +163,8 @@ static int parse(bench *self, int argc, char **argv)
 static int run_as_job(const bench *self, int argc, char **argv)
 {
     char **arguments = calloc((size_t)argc + 10, sizeof *arguments);
-    char *fixed[] = {(char[]){"tributary"}, (char[]){"run"}, (char[]){"-n"}, strdup(self->workers),
-                     (char[]){"-s"}, strdup(self->servers), (char[]){"--"}, (char[]){"/proc/self/exe"},
+    char *fixed[] = {(char[]){"tributary"}, (char[]){"run"},       (char[]){"-n"}, strdup(self->workers),
+                     (char[]){"-s"},        strdup(self->servers), (char[]){"--"}, (char[]){"/proc/self/exe"},
                      (char[]){"bench"}};
     char own[4096];
     ssize_t length = readlink("/proc/self/exe", own, sizeof own - 1);
@@ -274,9 +273,9 @@ static void report(bench *self, uint64_t bytes, double cpu, json_t *rows)
     double t_opt = self->rate_bits > 0 ? self->info.t_opt_factor * (double)bytes * 8 / (self->rate_bits * GOODPUT) : 0;
     double cpu_per_gb = bytes > 0 ? cpu / ((double)bytes * self->iterations / 1e9) : 0;
     if (self->json) {
-        json_array_append_new(rows, json_pack("{s:I,s:f,s:f,s:f,s:f,s:f}", "bytes", (json_int_t)bytes, "p50_us", p50 * 1e6,
-                                              "p99_us", p99 * 1e6, "algbw_gb_s", (double)bytes / p50 / 1e9, "t_opt_us",
-                                              t_opt * 1e6, "worker_cpu_s_per_gb", cpu_per_gb));
+        json_array_append_new(rows, json_pack("{s:I,s:f,s:f,s:f,s:f,s:f}", "bytes", (json_int_t)bytes, "p50_us",
+                                              p50 * 1e6, "p99_us", p99 * 1e6, "algbw_gb_s", (double)bytes / p50 / 1e9,
+                                              "t_opt_us", t_opt * 1e6, "worker_cpu_s_per_gb", cpu_per_gb));
         return;
     }
     printf("%12llu %12.1f %12.1f %10.3f ", (unsigned long long)bytes, p50 * 1e6, p99 * 1e6, (double)bytes / p50 / 1e9);
@@ -351,10 +350,11 @@ static int measure_all(bench *self)
         measure(self, self->sizes[i], rows);
     }
     if (self->info.rank == 0 && self->json) {
-        json_t *whole = json_pack("{s:s,s:s,s:i,s:i,s:i,s:i,s:f,s:O}", "op", self->broadcast ? "broadcast" : "push_pull",
-                                  "dtype", trib_dtype_name(self->dtype), "workers", self->info.worker_count, "servers",
-                                  self->info.server_count, "summing", self->info.summing_count, "iterations",
-                                  self->iterations, "t_opt_factor", self->info.t_opt_factor, "rows", rows);
+        json_t *whole =
+            json_pack("{s:s,s:s,s:i,s:i,s:i,s:i,s:f,s:O}", "op", self->broadcast ? "broadcast" : "push_pull", "dtype",
+                      trib_dtype_name(self->dtype), "workers", self->info.worker_count, "servers",
+                      self->info.server_count, "summing", self->info.summing_count, "iterations", self->iterations,
+                      "t_opt_factor", self->info.t_opt_factor, "rows", rows);
         json_dumpf(whole, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         printf("\n");
         json_decref(whole);

@@ -2,8 +2,8 @@
  * run.c - `tributary run`: workers and servers of one job as processes of this machine.
  *
  * Gives every process the same fresh token, job and coordinator address, forwards signals, prefixes the output of all
- * ranks
- * but 0, and when one fails says which and how, lets the engine's own errors end the others, and then ends them itself.
+ * ranks but 0, and when one fails says which and how, lets the engine's own errors end the others, and then ends them
+ * itself.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -55,15 +55,14 @@ static int64_t now_ms(void)
 
 static void usage(FILE *out)
 {
-    fprintf(out,
-            "usage: tributary run -n WORKERS [-s SERVERS] [options] -- PROGRAM [ARGUMENTS]\n"
-            "  -n N              workers, each a process with TRIB_RANK 0..N-1 (default 1)\n"
-            "  -s K              servers with processes of their own (default 0: the workers sum)\n"
-            "  --colocate WHEN   auto, on, off: do workers sum a share too\n"
-            "  --reactors R      event loops in each process\n"
-            "  --log LEVEL       none, error, warn, info, debug, trace\n"
-            "  --tag-output      prefix rank 0's output too\n"
-            "The exit status is that of the first worker that failed, 0 if none did.\n");
+    fprintf(out, "usage: tributary run -n WORKERS [-s SERVERS] [options] -- PROGRAM [ARGUMENTS]\n"
+                 "  -n N              workers, each a process with TRIB_RANK 0..N-1 (default 1)\n"
+                 "  -s K              servers with processes of their own (default 0: the workers sum)\n"
+                 "  --colocate WHEN   auto, on, off: do workers sum a share too\n"
+                 "  --reactors R      event loops in each process\n"
+                 "  --log LEVEL       none, error, warn, info, debug, trace\n"
+                 "  --tag-output      prefix rank 0's output too\n"
+                 "The exit status is that of the first worker that failed, 0 if none did.\n");
 }
 
 static bool parse_count(const char *text, long low, int *value)
@@ -299,7 +298,8 @@ static void press(launch *self)
 {
     int64_t waited = now_ms() - self->ending_ms;
     if (self->stage == 1 && waited > GRACE_MS) {
-        fprintf(stderr, "tributary run: %d processes are still there after %d s: ending them\n", self->alive, GRACE_MS / 1000);
+        fprintf(stderr, "tributary run: %d processes are still there after %d s: ending them\n", self->alive,
+                GRACE_MS / 1000);
         self->stage = 2;
         self->ending_ms = now_ms();
         signal_all(self, SIGTERM);

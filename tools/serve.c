@@ -86,25 +86,30 @@ static int serve(trib_config *config, const char *what)
 
 static void usage(const char *what, FILE *out)
 {
-    fprintf(out,
-            "usage: tributary %s [--coordinator HOST:PORT] [--listen ADDRESS] [--workers N] [--servers K] [--job NAME]\n"
-            "                 [--token-file FILE] [--reactors R]\n"
-            "What is not given comes from the environment (TRIB_*, or BytePS's DMLC_*; docs/operating.md).\n"
-            "Ends by itself when the job does: status 0 if that was in good order, 1 if not.\n",
-            what);
+    fprintf(
+        out,
+        "usage: tributary %s [--coordinator HOST:PORT] [--listen ADDRESS] [--workers N] [--servers K] [--job NAME]\n"
+        "                 [--token-file FILE] [--reactors R]\n"
+        "What is not given comes from the environment (TRIB_*, or BytePS's DMLC_*; docs/operating.md).\n"
+        "Ends by itself when the job does: status 0 if that was in good order, 1 if not.\n",
+        what);
 }
 
 static int parse(int argc, char **argv, const char *what)
 {
     static const struct option options[] = {
-        {"coordinator", required_argument, NULL, 'c'}, {"listen", required_argument, NULL, 'l'},
-        {"workers", required_argument, NULL, 'n'},     {"servers", required_argument, NULL, 's'},
-        {"job", required_argument, NULL, 'j'},         {"token-file", required_argument, NULL, 't'},
-        {"reactors", required_argument, NULL, 'r'},    {"help", no_argument, NULL, 'h'},
+        {"coordinator", required_argument, NULL, 'c'},
+        {"listen", required_argument, NULL, 'l'},
+        {"workers", required_argument, NULL, 'n'},
+        {"servers", required_argument, NULL, 's'},
+        {"job", required_argument, NULL, 'j'},
+        {"token-file", required_argument, NULL, 't'},
+        {"reactors", required_argument, NULL, 'r'},
+        {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
     };
     static const char *const variables[128] = {
-        ['c'] = "TRIB_COORDINATOR", ['l'] = "TRIB_LISTEN", ['n'] = "TRIB_WORKERS",  ['s'] = "TRIB_SERVERS",
+        ['c'] = "TRIB_COORDINATOR", ['l'] = "TRIB_LISTEN",     ['n'] = "TRIB_WORKERS",  ['s'] = "TRIB_SERVERS",
         ['j'] = "TRIB_JOB",         ['t'] = "TRIB_TOKEN_FILE", ['r'] = "TRIB_REACTORS",
     };
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {

@@ -4,8 +4,7 @@
  * Invariants
  * - The order of messages is kept: once one waits, all that follow wait behind it.
  * - A connection makes downcalls of the inner transport only, from downcalls and timers, and upcalls only from the
- *   inner one's; so
- *   the contract's rules about who calls whom hold because they hold inside.
+ *   inner one's; so the contract's rules about who calls whom hold because they hold inside.
  * - A wrapped connection lives as long as the inner one: it is freed in the inner one's `closed`.
  */
 #include "transports/fault.h"
@@ -16,7 +15,7 @@
 #include "engine/assert.h"
 
 typedef struct fault_transport {
-    trib_transport base; /* first */
+    trib_transport base;    /* first */
     trib_transport_ops ops; /* of this instance: the flags are the inner transport's */
     trib_transport *inner;
     trib_fault_config config;
@@ -48,9 +47,9 @@ typedef struct fault_conn {
     trib_send *refused_head, *refused_tail; /* sends that came after the connection was broken */
     trib_timer due_timer, again_timer;
     uint32_t agains_left;
-    bool asked;        /* this header has had its storm */
-    bool closing;      /* the caller has called conn_close */
-    bool flush_wanted; /* conn_close(flush) waits for waiting_head */
+    bool asked;         /* this header has had its storm */
+    bool closing;       /* the caller has called conn_close */
+    bool flush_wanted;  /* conn_close(flush) waits for waiting_head */
     const char *broken; /* what was injected */
 } fault_conn;
 

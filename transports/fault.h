@@ -2,11 +2,9 @@
  * fault.h - a transport that wraps another one and breaks it, from a seed, under the same contract.
  *
  * Delays, stalls and AGAIN storms lose nothing: what passes the contract suite without them passes it with them. The
- * others
- * end a connection or change what arrives; the side that caused it sees `closed` with TRIB_PEER_LOST and "injected
- * ...".
- * A side that a truncation has ended flushes first, so it may outlive its last message for as long as the peer does
- * not read.
+ * others end a connection or change what arrives; the side that caused it sees `closed` with TRIB_PEER_LOST and
+ * "injected ...". A side that a truncation has ended flushes first, so it may outlive its last message for as long as
+ * the peer does not read.
  */
 #ifndef TRIB_TRANSPORTS_FAULT_H
 #define TRIB_TRANSPORTS_FAULT_H

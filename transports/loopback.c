@@ -3,8 +3,7 @@
  *
  * Invariants
  * - The hub's mutex guards the list of listeners and what waits at each; it is held for a few instructions and never
- *   during an
- *   upcall.
+ *   during an upcall.
  * - A listener whose post is under way is freed by that post.
  */
 #include "transports/loopback.h"

@@ -2,10 +2,8 @@
  * loopback.h - messages between reactors of one process, on any threads, without copying payloads.
  *
  * Addresses are "loop:<name>"; "loop:" picks a name. Names live in a hub, which whoever needs it creates and gives to
- * every
- * transport that shall reach the others. Because open of struct trib_transport_ops has no hub to give, these
- * transports are
- * opened with trib_loopback_open. A connection closes only while the reactors of both its ends run.
+ * every transport that shall reach the others. Because open of struct trib_transport_ops has no hub to give, these
+ * transports are opened with trib_loopback_open. A connection closes only while the reactors of both its ends run.
  */
 #ifndef TRIB_TRANSPORTS_LOOPBACK_H
 #define TRIB_TRANSPORTS_LOOPBACK_H

@@ -3,13 +3,12 @@
  *
  * Invariants
  * - An end has one post. Whoever brings it something puts that down under the pair's mutex and posts it unless it is
- *   on its way;
- *   everything an end does to the caller, it does from that post. The mutex is never held during an upcall.
+ *   on its way; everything an end does to the caller, it does from that post. The mutex is never held during an
+ *   upcall.
  * - A trib_send is in exactly one list: held, or the peer's mail, or the peer's incoming, or back_presented or
  *   back_dropped.
  * - An end returns what it was lent in order: first what it presented, and, once it has left, all the rest as
- *   dropped. So a sender
- *   reads back_presented first.
+ *   dropped. So a sender reads back_presented first.
  * - An end is finished when it has left and all it had lent is back. Nobody posts it after that.
  */
 #include <stdlib.h>

@@ -60,16 +60,16 @@ typedef struct loop_end {
     bool posted;
     bool answered; /* the attempt to connect, with this: */
     trib_status answer;
-    bool gone;      /* this end takes nothing any more */
-    bool finished;  /* its `closed` is being told: it must not be posted any more */
-    bool peer_left; /* the other end takes and sends nothing any more */
-    loop_list mail; /* lent by the peer */
+    bool gone;                              /* this end takes nothing any more */
+    bool finished;                          /* its `closed` is being told: it must not be posted any more */
+    bool peer_left;                         /* the other end takes and sends nothing any more */
+    loop_list mail;                         /* lent by the peer */
     loop_list back_presented, back_dropped; /* returned by the peer, in this order */
 } loop_end;
 
 struct loop_pair {
     pthread_mutex_t mutex;
-    loop_end ends[2]; /* 0 has connected, 1 was accepted */
+    loop_end ends[2];    /* 0 has connected, 1 was accepted */
     unsigned references; /* guarded by the mutex; the last one frees it */
     loop_pair *next;     /* at a listener; guarded by the hub's mutex */
 };

@@ -4,8 +4,7 @@
  * Invariants
  * - A listener that is closed inside an `accepted` upcall is freed by the accept loop, which looks after each upcall.
  * - When the process has no descriptor left, a listener sleeps on a timer: the pending connection would otherwise
- *   make the loop
- *   spin.
+ *   make the loop spin.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* accept4 */
@@ -148,8 +147,7 @@ static void listener_ready(trib_reactor *reactor, trib_io *io, unsigned events)
     (void)events;
     tcp_listener *listener = io->user;
     listener->accepting = true;
-    for (unsigned i = 0; i < ACCEPTS_PER_TURN && !listener->closed && accept_one(listener); i++) {
-    }
+    for (unsigned i = 0; i < ACCEPTS_PER_TURN && !listener->closed && accept_one(listener); i++) {}
     listener->accepting = false;
     if (listener->closed) {
         listener_free(listener);

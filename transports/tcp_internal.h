@@ -52,11 +52,11 @@ struct tcp_conn {
 
     /* receiving */
     tcp_phase phase;
-    bool paused;        /* header answered AGAIN */
-    bool asking;        /* inside the header upcall ... */
-    bool resume_asked;  /* ... which called recv_resume */
-    bool peer_ended;    /* end of the stream was read */
-    bool flushed;       /* all was written and our direction is shut */
+    bool paused;         /* header answered AGAIN */
+    bool asking;         /* inside the header upcall ... */
+    bool resume_asked;   /* ... which called recv_resume */
+    bool peer_ended;     /* end of the stream was read */
+    bool flushed;        /* all was written and our direction is shut */
     bool connect_failed; /* at once: `connected` is still to be told */
     trib_landing landing;
     uint32_t landed;

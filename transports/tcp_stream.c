@@ -2,17 +2,14 @@
  * tcp_stream.c - messages to bytes and bytes to messages, with few system calls.
  *
  * Writing: what was queued in one turn goes out together, headers and payloads gathered from where they are. A short
- * write means
- * that the kernel has no room; the loop says when it has.
+ * write means that the kernel has no room; the loop says when it has.
  *
  * Reading: the rest of a payload goes straight to its landing; a buffer behind it catches the messages that follow.
  * Whole small messages therefore cost one copy and a fraction of a system call, large ones no copy but of their
- * beginning, which
- * is kept short by reading little behind a large payload.
+ * beginning, which is kept short by reading little behind a large payload.
  *
  * Invariant: outside an upcall the buffer holds less than a header unless the connection is paused, so nothing that
- * has arrived waits
- * for more to arrive.
+ * has arrived waits for more to arrive.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

@@ -2,18 +2,15 @@
  * transport.h - the contract of every transport: messages between two reactors, in order, whole, or an error.
  *
  * A message is a header of TRIB_HEADER_SIZE bytes, opaque to the transport, and a payload of 0..TRIB_PAYLOAD_MAX
- * bytes. One
- * trib_transport belongs to one reactor; every downcall and upcall is on that reactor's thread.
+ * bytes. One trib_transport belongs to one reactor; every downcall and upcall is on that reactor's thread.
  *
  * Downcalls never block and never call back before they return. Upcalls may make downcalls, conn_close included.
  *
  * A connection: connect -> `connected` (once, with success or the reason why not; after a failure nothing follows but
  * `closed`), or `accepted`. Then any number of header/received upcalls and `sent` upcalls. It ends with exactly one
  * `closed`, whoever ended it; the connection is freed when that upcall returns. Before `closed`, every send that was
- * taken and
- * not yet reported gets its `sent` with an error, so that buffers always come back.
- * After conn_close no `connected`, `header` or `received` follows, only `sent` and `closed`. The status of `closed`
- * is TRIB_OK if
+ * taken and not yet reported gets its `sent` with an error, so that buffers always come back. After conn_close no
+ * `connected`, `header` or `received` follows, only `sent` and `closed`. The status of `closed` is TRIB_OK if
  * conn_close ended it (unsent messages: TRIB_CLOSED), TRIB_PEER_LOST if the peer or the network did, or what `header`
  * answered.
  *
@@ -27,9 +24,8 @@
  *                        then asks again with the same header
  *            error       protocol violation: the transport closes the connection, `closed` carries the status
  *            A transport with TRIB_TRANSPORT_LENDS may ignore landing->buffer and present the payload where it
- * already is.
- * received   header and payload are there. payload is landing->buffer, or memory of the transport or the sender that
- * is valid
+ * already is. received   header and payload are there. payload is landing->buffer, or memory of the transport or the
+ * sender that is valid
  *            until the upcall returns (LENDS).
  */
 #ifndef TRIB_TRANSPORTS_TRANSPORT_H
@@ -85,16 +81,17 @@ typedef struct trib_transport_stats {
 
 /* Settings a transport may use; those it has no use for it ignores. */
 typedef struct trib_transport_config {
-    uint32_t send_buffer_bytes;  /* most bytes handed to the kernel and not yet on the wire, per connection; 0 = default */
-    int64_t silence_timeout_ns;  /* unacknowledged data older than this ends the connection; 0 = the system's */
+    uint32_t
+        send_buffer_bytes; /* most bytes handed to the kernel and not yet on the wire, per connection; 0 = default */
+    int64_t silence_timeout_ns; /* unacknowledged data older than this ends the connection; 0 = the system's */
 } trib_transport_config;
 
 typedef struct trib_transport_ops {
     const char *name;
     uint32_t flags; /* TRIB_TRANSPORT_* */
     /* Creates this reactor's instance; *transport_out is written on success. */
-    trib_status (*open)(trib_reactor *reactor, const trib_transport_config *config, const trib_transport_upcalls *upcalls,
-                        trib_transport **transport_out);
+    trib_status (*open)(trib_reactor *reactor, const trib_transport_config *config,
+                        const trib_transport_upcalls *upcalls, trib_transport **transport_out);
     /* Frees it. Every connection and listener must have been closed (asserted). */
     void (*close)(trib_transport *transport);
     /* Listens; port 0 picks one; *bound_out is the address to connect to. */
@@ -105,10 +102,8 @@ typedef struct trib_transport_ops {
     void (*send)(trib_conn *conn, trib_send *send);
     void (*recv_resume)(trib_conn *conn);
     /* Begins to end it: flush false drops what is queued, true writes it out first (the caller sets the deadline and
-     * calls
-     * again with false when it has passed). Before `connected` there is nothing to write out: flush is as false.
-     * Idempotent.
-     * `closed` follows, never from inside this call. */
+     * calls again with false when it has passed). Before `connected` there is nothing to write out: flush is as
+     * false. Idempotent. `closed` follows, never from inside this call. */
     void (*conn_close)(trib_conn *conn, bool flush);
     void (*stats)(const trib_transport *transport, trib_transport_stats *stats_out);
 } trib_transport_ops;

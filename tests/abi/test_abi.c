@@ -20,9 +20,18 @@ typedef struct row {
     long long now, frozen;
 } row;
 
-#define SIZE(type, frozen) {"sizeof " #type, (long long)sizeof(type), frozen}
-#define FIELD(type, field, frozen) {#type "." #field, (long long)offsetof(type, field), frozen}
-#define NUMBER(constant, frozen) {#constant, (long long)(constant), frozen}
+#define SIZE(type, frozen)                                                                                             \
+    {                                                                                                                  \
+        "sizeof " #type, (long long)sizeof(type), frozen                                                               \
+    }
+#define FIELD(type, field, frozen)                                                                                     \
+    {                                                                                                                  \
+#type "." #field, (long long)offsetof(type, field), frozen                                                     \
+    }
+#define NUMBER(constant, frozen)                                                                                       \
+    {                                                                                                                  \
+#constant, (long long)(constant), frozen                                                                       \
+    }
 
 static const row layout[] = {
     SIZE(trib_error, 388),
@@ -186,7 +195,8 @@ static const row numbers[] = {
 };
 
 /* Every row is looked at, so that one run shows all that moved. */
-static void compare(const row *rows, size_t count) {
+static void compare(const row *rows, size_t count)
+{
     size_t moved = 0;
     for (size_t i = 0; i < count; i++) {
         if (rows[i].now != rows[i].frozen) {
@@ -197,7 +207,8 @@ static void compare(const row *rows, size_t count) {
     assert_int_equal(moved, 0);
 }
 
-static void test_layout(void **state) {
+static void test_layout(void **state)
+{
     (void)state;
     if (sizeof(void *) != 8 || _Alignof(uint64_t) != 8) {
         skip();
@@ -205,13 +216,15 @@ static void test_layout(void **state) {
     compare(layout, sizeof layout / sizeof layout[0]);
 }
 
-static void test_numbers(void **state) {
+static void test_numbers(void **state)
+{
     (void)state;
     compare(numbers, sizeof numbers / sizeof numbers[0]);
 }
 
 /* The size that a caller passes is what the library notes, and reserved bytes start as zero. */
-static void test_init_notes_the_size(void **state) {
+static void test_init_notes_the_size(void **state)
+{
     (void)state;
     static const uint64_t zero[16];
     trib_config config;
@@ -231,7 +244,8 @@ static void test_init_notes_the_size(void **state) {
     assert_memory_equal(params.reserved, zero, sizeof params.reserved);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layout),
         cmocka_unit_test(test_numbers),

@@ -21,7 +21,7 @@ typedef enum moment { NOWHERE, IN_ACCEPTED, IN_CONNECTED, IN_HEADER, IN_RECEIVED
 
 typedef struct habits {
     uint32_t to_send;
-    uint32_t size_fixed; /* 0: random */
+    uint32_t size_fixed;  /* 0: random */
     uint32_t again_every; /* every n-th header is first answered AGAIN */
     bool stays_paused;    /* and never resumed */
     bool resume_inside;   /* or resumed from within that upcall */
@@ -83,7 +83,7 @@ int trib_bed_teardown(void **state);
 peer *trib_bed_start(bed *self, const habits *connecting, const habits *accepting);
 void trib_bed_wait_closed(bed *self, uint32_t count);
 bool trib_bed_has_received(side *where, void *argument); /* its latest peer, *(uint32_t *)argument messages */
-bool trib_bed_has_peers(side *where, void *argument); /* *(uint32_t *)argument or more */
+bool trib_bed_has_peers(side *where, void *argument);    /* *(uint32_t *)argument or more */
 void trib_bed_close_peer(peer *mine, bool flush);
 bool trib_bed_close_all(side *where, void *argument);
 /* What side 1's peer looked like when everything was over; by then its thread does not touch it any more. */

@@ -1,7 +1,6 @@
 /*
  * test_transport_fault.c - the contract suite through the fault-injecting wrapper, with the faults that lose nothing,
- * and one test
- * for each of those that do.
+ * and one test for each of those that do.
  */
 #include <ev.h>
 #include <stdio.h>
@@ -33,9 +32,13 @@ static trib_status open_loopback(void *context, trib_reactor *reactor, const tri
     return trib_loopback_open(context, reactor, upcalls, inner_out);
 }
 
-static const trib_fault_config lossless = {
-    .seed = 7, .delay = 0.01, .delay_ns_max = 1000000, .stall = 0.001, .stall_ns = 2000000,
-    .again = 0.1, .again_max = 3};
+static const trib_fault_config lossless = {.seed = 7,
+                                           .delay = 0.01,
+                                           .delay_ns_max = 1000000,
+                                           .stall = 0.001,
+                                           .stall_ns = 2000000,
+                                           .again = 0.1,
+                                           .again_max = 3};
 
 static trib_status open_over_tcp(void *shared, unsigned side, trib_reactor *reactor,
                                  const trib_transport_upcalls *upcalls, trib_transport **transport_out)
@@ -231,10 +234,13 @@ static void waits_and_storms(void **state)
 {
     (void)state;
     world self;
-    trib_fault_counts counts = live(
-        &self, &(trib_fault_config){
-                   .seed = 3, .delay = 1.0, .delay_ns_max = 1000, .stall = 1.0, .stall_ns = 1000,
-                   .again = 1.0, .again_max = 9});
+    trib_fault_counts counts = live(&self, &(trib_fault_config){.seed = 3,
+                                                                .delay = 1.0,
+                                                                .delay_ns_max = 1000,
+                                                                .stall = 1.0,
+                                                                .stall_ns = 1000,
+                                                                .again = 1.0,
+                                                                .again_max = 9});
     assert_int_equal(counts.delays, 1);
     assert_int_equal(counts.stalls, 1);
     assert_true(counts.agains >= 1 && counts.agains <= 9);
@@ -262,9 +268,12 @@ int main(void)
                                   .open = open_over_loopback};
     failed += trib_contract_run(&maker);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(injects_nothing_unasked), cmocka_unit_test(resets),
-        cmocka_unit_test(truncates),               cmocka_unit_test(flips_bits),
-        cmocka_unit_test(waits_and_storms),        cmocka_unit_test(refuses_bad_settings),
+        cmocka_unit_test(injects_nothing_unasked),
+        cmocka_unit_test(resets),
+        cmocka_unit_test(truncates),
+        cmocka_unit_test(flips_bits),
+        cmocka_unit_test(waits_and_storms),
+        cmocka_unit_test(refuses_bad_settings),
     };
     return failed + cmocka_run_group_tests_name("faults", tests, NULL, NULL);
 }

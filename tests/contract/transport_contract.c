@@ -61,8 +61,8 @@ static void refuses_bad_addresses(void **state)
 {
     bed *self = *state;
     trib_transport *transport = self->sides[0].transport;
-    const char *const bad[] = {"", ":", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:1x", "[::1:4",
-                               "host:1", "[]:1", "999.0.0.1:1"};
+    const char *const bad[] = {"",       ":",      "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:1x",
+                               "[::1:4", "host:1", "[]:1",      "999.0.0.1:1"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         trib_address at = {.text = ""};
         snprintf(at.text, sizeof at.text, "%s", bad[i]);
@@ -133,9 +133,9 @@ static void ends_on_a_refused_header(void **state)
 static void gives_all_sends_back_on_close(void **state)
 {
     bed *self = *state;
-    peer *mine = trib_bed_start(self, &(habits){.to_send = WINDOW, .size_fixed = TRIB_PAYLOAD_MAX,
-                                          .close_after_sending = true},
-                       &(habits){.again_every = 1, .stays_paused = true}); /* or all might be delivered before the close */
+    peer *mine = trib_bed_start(
+        self, &(habits){.to_send = WINDOW, .size_fixed = TRIB_PAYLOAD_MAX, .close_after_sending = true},
+        &(habits){.again_every = 1, .stays_paused = true}); /* or all might be delivered before the close */
     trib_bed_wait_closed(self, 1);
     assert_int_equal(mine->sent_ok + mine->sent_failed, WINDOW);
     assert_true(mine->sent_failed > 0);
@@ -147,7 +147,7 @@ static void flush_delivers_everything(void **state)
     bed *self = *state;
     /* The other side sends too, so that there is unread input when this side closes. */
     peer *mine = trib_bed_start(self, &(habits){.to_send = WINDOW, .close_after_sending = true, .close_flush = true},
-                       &(habits){.to_send = 200});
+                                &(habits){.to_send = 200});
     trib_bed_wait_closed(self, 1);
     assert_int_equal(mine->sent_ok, WINDOW);
     assert_int_equal(mine->closed_status, TRIB_OK);
@@ -166,7 +166,7 @@ static void flush_gives_way_to_drop(void **state)
 {
     bed *self = *state;
     peer *mine = trib_bed_start(self, &(habits){.to_send = WINDOW, .size_fixed = TRIB_PAYLOAD_MAX},
-                       &(habits){.again_every = 1, .stays_paused = true});
+                                &(habits){.again_every = 1, .stays_paused = true});
     while (!mine->connected) {
         ev_run(self->loop, EVRUN_NOWAIT);
     }

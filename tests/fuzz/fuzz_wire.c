@@ -19,19 +19,22 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void require(bool holds) {
+static void require(bool holds)
+{
     if (!holds) {
         abort();
     }
 }
 
 /* A failed decode says why, with the status of a broken protocol or of memory that ran out. */
-static void require_refusal(trib_status status, const trib_error *error) {
+static void require_refusal(trib_status status, const trib_error *error)
+{
     require(status == TRIB_PROTOCOL || status == TRIB_NO_MEMORY);
     require(error->status == status && memchr(error->text, '\0', sizeof error->text) != NULL && error->text[0] != '\0');
 }
 
-static void try_header(const uint8_t *data, size_t size) {
+static void try_header(const uint8_t *data, size_t size)
+{
     if (size < TRIB_HEADER_SIZE) {
         return;
     }
@@ -49,13 +52,15 @@ static void try_header(const uint8_t *data, size_t size) {
 
 /* Decoding makes some bytes plain (control bytes in texts, a flag above 1) but never moves or resizes anything: the
  * first encoding has the size of what was read, and is a fixed point of decoding and encoding. */
-static void require_fixed_point(const trib_writer *first, const trib_writer *second, size_t taken) {
+static void require_fixed_point(const trib_writer *first, const trib_writer *second, size_t taken)
+{
     require(!first->overflow && !second->overflow);
     require(first->size == taken && second->size == taken);
     require(memcmp(first->data, second->data, taken) == 0);
 }
 
-static trib_roster *roster_again(const trib_roster *roster, trib_writer *writer) {
+static trib_roster *roster_again(const trib_roster *roster, trib_writer *writer)
+{
     trib_roster *again = NULL;
     trib_roster_put(writer, roster);
     trib_reader reader = {.data = writer->data, .left = writer->size};
@@ -63,7 +68,8 @@ static trib_roster *roster_again(const trib_roster *roster, trib_writer *writer)
     return again;
 }
 
-static void try_roster(const uint8_t *data, size_t size) {
+static void try_roster(const uint8_t *data, size_t size)
+{
     trib_reader reader = {.data = data, .left = size};
     trib_roster *roster = NULL;
     trib_error error = {.text = ""};
@@ -92,7 +98,8 @@ static void try_roster(const uint8_t *data, size_t size) {
     free(roster);
 }
 
-static void try_member(const uint8_t *data, size_t size) {
+static void try_member(const uint8_t *data, size_t size)
+{
     trib_reader reader = {.data = data, .left = size};
     trib_member_info info, again;
     trib_error error = {.text = ""};
@@ -113,7 +120,8 @@ static void try_member(const uint8_t *data, size_t size) {
     free(bytes);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
     if (size == 0) {
         return 0;
     }

@@ -15,7 +15,8 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* How many inputs ran; -1 if one could not be read. */
-static int run_file(const char *path, size_t size) {
+static int run_file(const char *path, size_t size)
+{
     FILE *file = fopen(path, "rb");
     uint8_t *data = malloc(size > 0 ? size : 1);
     int ran = -1;
@@ -37,7 +38,8 @@ static int run_file(const char *path, size_t size) {
 
 static int run_path(const char *path);
 
-static int run_folder(const char *path) {
+static int run_folder(const char *path)
+{
     struct dirent **entries = NULL;
     int count = scandir(path, &entries, NULL, alphasort);
     if (count < 0) {
@@ -58,7 +60,8 @@ static int run_folder(const char *path) {
     return ran;
 }
 
-static int run_path(const char *path) {
+static int run_path(const char *path)
+{
     struct stat about;
     if (stat(path, &about) != 0) {
         perror(path);
@@ -67,7 +70,8 @@ static int run_path(const char *path) {
     return S_ISDIR(about.st_mode) ? run_folder(path) : run_file(path, (size_t)about.st_size);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     int ran = 0;
     for (int i = 1; i < argc; i++) {
         int more = run_path(argv[i]);

@@ -60,7 +60,8 @@ static void check_sums(int workers, int servers, job_tweak tweak, int rounds)
             float expected = tree_sum(0, span, workers, at + (size_t)round);
             for (int i = 0; i < workers; i++) {
                 if (memcmp(&data[i][at], &expected, sizeof expected) != 0) {
-                    fail_msg("round %d rank %d element %zu: %a, expected %a", round, i, at, (double)data[i][at], (double)expected);
+                    fail_msg("round %d rank %d element %zu: %a, expected %a", round, i, at, (double)data[i][at],
+                             (double)expected);
                 }
             }
         }

@@ -38,7 +38,8 @@
 #endif
 #endif
 
-static inline trib_arena *create_with(trib_arena_params *params, void **state) {
+static inline trib_arena *create_with(trib_arena_params *params, void **state)
+{
     params->heap = *(trib_arena_heap *)*state;
     trib_arena *arena = NULL;
     trib_status status = trib_arena_create_with(params, &arena);
@@ -50,13 +51,15 @@ static inline trib_arena *create_with(trib_arena_params *params, void **state) {
     return arena;
 }
 
-static inline trib_arena *create(void **state) {
+static inline trib_arena *create(void **state)
+{
     trib_arena_params params;
     trib_arena_params_init(&params);
     return create_with(&params, state);
 }
 
-static inline trib_arena_stats stats_of(trib_arena *arena) {
+static inline trib_arena_stats stats_of(trib_arena *arena)
+{
     trib_arena_stats stats;
     trib_arena_get_stats(arena, &stats);
     return stats;
@@ -68,13 +71,15 @@ typedef struct random_block {
     uint8_t mark;
 } random_block;
 
-static inline uint32_t random_next(uint64_t *seed) {
+static inline uint32_t random_next(uint64_t *seed)
+{
     *seed = *seed * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)(*seed >> 33);
 }
 
 /* Many blocks of many sizes, in random order: none ever touches another, and each lies in one extent. */
-static inline void churn(trib_arena *arena, uint64_t seed, uint32_t steps) {
+static inline void churn(trib_arena *arena, uint64_t seed, uint32_t steps)
+{
     random_block blocks[64] = {{.memory = NULL}};
     for (uint32_t step = 0; step < steps; step++) {
         random_block *block = &blocks[random_next(&seed) % 64];
@@ -107,14 +112,16 @@ typedef struct churner {
     uint64_t seed;
 } churner;
 
-static inline void *churner_run(void *user) {
+static inline void *churner_run(void *user)
+{
     churner *self = user;
     churn(self->arena, self->seed, 4000);
     return NULL;
 }
 
 #define BOTH(name)                                                                                                     \
-    {"pool: " #name, name, NULL, NULL, &pool}, {                                                                       \
+    {"pool: " #name, name, NULL, NULL, &pool},                                                                         \
+    {                                                                                                                  \
         "jemalloc: " #name, name, NULL, NULL, &jemalloc                                                                \
     }
 

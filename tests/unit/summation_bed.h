@@ -121,10 +121,16 @@ static void open_bed(uint32_t n, trib_sum_order order)
     the.random = 7 + n;
     the.allocs_left = -1;
     the.reactor = (trib_reactor){.ops = &fake_ops, .owner = &the};
-    const trib_summation_config config = {
-        .reactor = &the.reactor, .kernels = trib_kernels_best(), .order = order, .contributor_count = n,
-        .chunk_bytes = CHUNK_BYTES, .buffer_alloc = buffer_alloc, .buffer_free = buffer_free,
-        .sum_ready = sum_ready, .refused = refused, .user = &the};
+    const trib_summation_config config = {.reactor = &the.reactor,
+                                          .kernels = trib_kernels_best(),
+                                          .order = order,
+                                          .contributor_count = n,
+                                          .chunk_bytes = CHUNK_BYTES,
+                                          .buffer_alloc = buffer_alloc,
+                                          .buffer_free = buffer_free,
+                                          .sum_ready = sum_ready,
+                                          .refused = refused,
+                                          .user = &the};
     assert_int_equal(trib_summation_create(&config, &the.summation), TRIB_OK);
     the.summation->memory_alloc = inner_alloc;
 }
@@ -174,8 +180,14 @@ static void shuffle(uint32_t *order, uint32_t count)
 
 static trib_contribution make(uint32_t round, uint32_t rank, trib_dtype dtype, trib_reduce reduce)
 {
-    return (trib_contribution){.tensor = 3, .partition = 1, .round = round, .chunk_count = 1, .size = CHUNK_BYTES,
-                               .contributor = rank, .dtype = dtype, .reduce = reduce};
+    return (trib_contribution){.tensor = 3,
+                               .partition = 1,
+                               .round = round,
+                               .chunk_count = 1,
+                               .size = CHUNK_BYTES,
+                               .contributor = rank,
+                               .dtype = dtype,
+                               .reduce = reduce};
 }
 
 /* Through a landing, or lent: at random. */

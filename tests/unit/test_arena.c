@@ -3,7 +3,8 @@
  */
 #include "tests/unit/arena_cases.h"
 
-static void test_alignment(void **state) {
+static void test_alignment(void **state)
+{
     static const size_t sizes[] = {1, 63, 64, 65, 4095, 4096, 4097, 65536, 1 << 20, (2 << 20) + 1, 9 << 20};
     trib_arena *arena = create(state);
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
@@ -25,7 +26,8 @@ static void test_alignment(void **state) {
     trib_arena_destroy(arena);
 }
 
-static void test_refused(void **state) {
+static void test_refused(void **state)
+{
     trib_arena *arena = create(state);
     assert_null(trib_arena_alloc(arena, 0, 0));
     assert_null(trib_arena_alloc(arena, 64, 48));
@@ -42,7 +44,8 @@ static void test_refused(void **state) {
     assert_int_equal(trib_arena_create_with(&params, &arena), TRIB_INVALID);
 }
 
-static void test_churn(void **state) {
+static void test_churn(void **state)
+{
     trib_arena *arena = create(state);
     churn(arena, 1, 20000);
     trib_arena_stats stats = stats_of(arena);
@@ -54,7 +57,8 @@ static void test_churn(void **state) {
     trib_arena_destroy(arena);
 }
 
-static void test_threads(void **state) {
+static void test_threads(void **state)
+{
     trib_arena *arena = create(state);
     churner churners[4];
     for (uint64_t i = 0; i < 4; i++) {
@@ -69,7 +73,8 @@ static void test_threads(void **state) {
 }
 
 /* What goes on in the steady state - the same blocks again and again - maps nothing. */
-static void test_steady(void **state) {
+static void test_steady(void **state)
+{
     trib_arena *arena = create(state);
     uint64_t mapped = 0;
     for (uint32_t round = 0; round < 200; round++) {
@@ -96,7 +101,8 @@ typedef struct ledger {
     uint32_t count, calls, refuse_from;
 } ledger;
 
-static trib_status ledger_register(void *user, void *base, size_t size, void **cookie_out) {
+static trib_status ledger_register(void *user, void *base, size_t size, void **cookie_out)
+{
     ledger *book = user;
     assert_int_equal((uintptr_t)base % TRIB_EXTENT_BYTES, 0);
     assert_int_equal(size % TRIB_EXTENT_BYTES, 0);
@@ -113,7 +119,8 @@ static trib_status ledger_register(void *user, void *base, size_t size, void **c
     return TRIB_OK;
 }
 
-static void ledger_unregister(void *user, void *base, size_t size, void *cookie) {
+static void ledger_unregister(void *user, void *base, size_t size, void *cookie)
+{
     ledger *book = user;
     assert_ptr_equal(cookie, (uint8_t *)base + 1);
     for (uint32_t i = 0; i < book->count; i++) {
@@ -128,12 +135,14 @@ static void ledger_unregister(void *user, void *base, size_t size, void *cookie)
     fail_msg("an extent was unregistered that is not registered");
 }
 
-static trib_arena_registrar ledger_registrar(ledger *book) {
+static trib_arena_registrar ledger_registrar(ledger *book)
+{
     return (trib_arena_registrar){
         .register_extent = ledger_register, .unregister_extent = ledger_unregister, .user = book};
 }
 
-static void test_registrars(void **state) {
+static void test_registrars(void **state)
+{
     trib_arena *arena = create(state);
     ledger early = {.refuse_from = UINT32_MAX};
     ledger late = {.refuse_from = UINT32_MAX};
@@ -172,7 +181,8 @@ static void test_registrars(void **state) {
 }
 
 /* A registrar that cannot register any more: the memory is there all the same, and find tells. */
-static void test_registrar_fails(void **state) {
+static void test_registrar_fails(void **state)
+{
     trib_arena *arena = create(state);
     ledger book = {.refuse_from = 1};
     trib_arena_registrar registrar = ledger_registrar(&book);
@@ -194,7 +204,8 @@ static void test_registrar_fails(void **state) {
     assert_int_equal(book.count, 0);
 }
 
-static void test_registrars_max(void **state) {
+static void test_registrars_max(void **state)
+{
     trib_arena *arena = create(state);
     ledger books[TRIB_ARENA_REGISTRARS_MAX + 1];
     uint32_t id = 99;
@@ -213,7 +224,8 @@ static void test_registrars_max(void **state) {
 }
 
 /* The host's malloc is its own: jemalloc's names lead nowhere, and each side frees what it took. */
-static void test_default(void **state) {
+static void test_default(void **state)
+{
     (void)state;
     trib_arena *arena = NULL;
     assert_int_equal(trib_arena_create(-1, &arena), TRIB_OK);
@@ -231,7 +243,8 @@ static void test_default(void **state) {
     trib_arena_destroy(arena);
 }
 
-int main(void) {
+int main(void)
+{
     trib_arena_heap pool = TRIB_ARENA_HEAP_POOL;
     trib_arena_heap jemalloc = TRIB_ARENA_HEAP_JEMALLOC;
     const struct CMUnitTest tests[] = {

@@ -10,7 +10,8 @@ typedef struct stingy {
     uint32_t left, mapped;
 } stingy;
 
-static void *stingy_map(void *user, size_t size) {
+static void *stingy_map(void *user, size_t size)
+{
     stingy *self = user;
     if (self->left == 0) {
         return NULL;
@@ -20,14 +21,16 @@ static void *stingy_map(void *user, size_t size) {
     return aligned_alloc(TRIB_EXTENT_BYTES, size);
 }
 
-static void stingy_unmap(void *user, void *base, size_t size) {
+static void stingy_unmap(void *user, void *base, size_t size)
+{
     (void)size;
     stingy *self = user;
     self->mapped--;
     free(base);
 }
 
-static void test_no_memory(void **state) {
+static void test_no_memory(void **state)
+{
     for (uint32_t maps = 0; maps < 4; maps++) {
         stingy source = {.left = maps};
         trib_arena_params params;
@@ -66,7 +69,8 @@ typedef struct adjacent {
     size_t left;
 } adjacent;
 
-static void *adjacent_map(void *user, size_t size) {
+static void *adjacent_map(void *user, size_t size)
+{
     adjacent *self = user;
     if (size > self->left) {
         return NULL;
@@ -77,14 +81,16 @@ static void *adjacent_map(void *user, size_t size) {
     return base;
 }
 
-static void adjacent_unmap(void *user, void *base, size_t size) {
+static void adjacent_unmap(void *user, void *base, size_t size)
+{
     (void)user;
     (void)base;
     (void)size;
 }
 
 /* Free neighbours in two extents stay two: a block across both would be covered by neither registration. */
-static void test_adjacent_extents(void **state) {
+static void test_adjacent_extents(void **state)
+{
     size_t size = 128 * MIB;
     uint8_t *whole = aligned_alloc(TRIB_EXTENT_BYTES, size);
     assert_non_null(whole);
@@ -115,7 +121,8 @@ static void test_adjacent_extents(void **state) {
 }
 
 /* What the heaps ask before they join two free neighbours. */
-static void test_same_extent(void **state) {
+static void test_same_extent(void **state)
+{
     (void)state;
     uint8_t *whole = aligned_alloc(TRIB_EXTENT_BYTES, 4 * MIB);
     assert_non_null(whole);
@@ -139,7 +146,8 @@ static void test_same_extent(void **state) {
     free(whole);
 }
 
-static void test_bytes_max(void **state) {
+static void test_bytes_max(void **state)
+{
     trib_arena_params params;
     trib_arena_params_init(&params);
     params.bytes_max = 8 * MIB;
@@ -156,7 +164,8 @@ static void test_bytes_max(void **state) {
 
 #ifndef SANITIZED
 /* Runs in a child: 0 if an arena gives memory, then none, then again, under a limit of the kernel's. */
-static int starve(trib_arena *arena) {
+static int starve(trib_arena *arena)
+{
     void *kept = trib_arena_alloc(arena, MIB, 0);
     struct rlimit none = {.rlim_cur = MIB, .rlim_max = MIB};
     struct rlimit little = {.rlim_cur = 0, .rlim_max = 0};
@@ -176,7 +185,8 @@ static int starve(trib_arena *arena) {
     return stats_of(arena).map_failures > 0 ? 0 : 5;
 }
 
-static void test_address_space_limit(void **state) {
+static void test_address_space_limit(void **state)
+{
     trib_arena *arena = create(state);
     pid_t child = fork();
     assert_true(child >= 0);
@@ -190,14 +200,16 @@ static void test_address_space_limit(void **state) {
     trib_arena_destroy(arena);
 }
 #else
-static void test_address_space_limit(void **state) {
+static void test_address_space_limit(void **state)
+{
     (void)state;
     skip(); /* a sanitizer's own shadow memory needs more than the limit */
 }
 #endif
 
 /* The host may fork at any time, while others allocate; the child uses malloc and ends. */
-static void test_fork(void **state) {
+static void test_fork(void **state)
+{
 #ifdef UNDER_TSAN
     (void)state;
     skip(); /* ThreadSanitizer takes the parent's other thread for a leak of the child's */
@@ -222,7 +234,8 @@ static void test_fork(void **state) {
 }
 
 /* A node that is there, and ones that cannot be: the latter are counted, not fatal. */
-static void test_nodes(void **state) {
+static void test_nodes(void **state)
+{
     static const int32_t nodes[] = {0, 1000, 1023, 1024, INT32_MAX};
     for (size_t i = 0; i < sizeof(nodes) / sizeof(nodes[0]); i++) {
         trib_arena_params params;
@@ -238,7 +251,8 @@ static void test_nodes(void **state) {
     }
 }
 
-static void test_many_arenas(void **state) {
+static void test_many_arenas(void **state)
+{
     for (uint32_t i = 0; i < 300; i++) {
         trib_arena *one = create(state);
         trib_arena *two = create(state);
@@ -254,7 +268,8 @@ static void test_many_arenas(void **state) {
     }
 }
 
-int main(void) {
+int main(void)
+{
     trib_arena_heap pool = TRIB_ARENA_HEAP_POOL;
     trib_arena_heap jemalloc = TRIB_ARENA_HEAP_JEMALLOC;
     const struct CMUnitTest tests[] = {

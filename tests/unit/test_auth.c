@@ -12,7 +12,8 @@
 
 #include "engine/auth.h"
 
-static trib_handshake sample_handshake(void) {
+static trib_handshake sample_handshake(void)
+{
     trib_handshake handshake = {.purpose = 1, .member = 3, .reactor = 2};
     for (int i = 0; i < TRIB_NONCE_SIZE; i++) {
         handshake.connector_nonce[i] = (unsigned char)i;
@@ -21,7 +22,8 @@ static trib_handshake sample_handshake(void) {
     return handshake;
 }
 
-static void test_proofs_verify(void **state) {
+static void test_proofs_verify(void **state)
+{
     (void)state;
     const char *tokens[] = {NULL, "", "secret"};
     for (int t = 0; t < 3; t++) {
@@ -43,12 +45,13 @@ static void test_proofs_verify(void **state) {
     }
 }
 
-static void test_proofs_fail_for_another_key(void **state) {
+static void test_proofs_fail_for_another_key(void **state)
+{
     (void)state;
     static const struct {
         const char *token, *job;
-    } others[] = {{"secres", "job"}, {"secret", "joc"}, {"secret ", "job"}, {NULL, "job"}, {"", "job"},
-                  {"cret", "jobse"}, {"bsecret", "jo"}, {"Secret", "job"}, {"secret", ""}, {"job", "secret"}};
+    } others[] = {{"secres", "job"}, {"secret", "joc"}, {"secret ", "job"}, {NULL, "job"},  {"", "job"},
+                  {"cret", "jobse"}, {"bsecret", "jo"}, {"Secret", "job"},  {"secret", ""}, {"job", "secret"}};
     unsigned char key[TRIB_KEY_SIZE], other[TRIB_KEY_SIZE], proof[TRIB_PROOF_SIZE];
     trib_handshake handshake = sample_handshake();
     trib_auth_key("secret", "job", key);
@@ -61,7 +64,8 @@ static void test_proofs_fail_for_another_key(void **state) {
 }
 
 /* A proof is for one handshake: any bit of the nonces or the claims makes it worthless. */
-static void test_proofs_fail_for_another_handshake(void **state) {
+static void test_proofs_fail_for_another_handshake(void **state)
+{
     (void)state;
     unsigned char key[TRIB_KEY_SIZE], proof[TRIB_PROOF_SIZE];
     trib_auth_key("secret", "job", key);
@@ -97,7 +101,8 @@ static void test_proofs_fail_for_another_handshake(void **state) {
     assert_false(trib_auth_verify(key, &swapped, true, proof));
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_proofs_verify),
         cmocka_unit_test(test_proofs_fail_for_another_key),

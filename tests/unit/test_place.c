@@ -13,7 +13,8 @@
 
 #include "numa/place.h"
 
-static trib_topo *load(const char *name) {
+static trib_topo *load(const char *name)
+{
     const char *directory = getenv("TRIB_TEST_DATA");
     char path[512];
     (void)snprintf(path, sizeof(path), "%s/%s", directory != NULL ? directory : "tests/unit/data", name);
@@ -25,22 +26,26 @@ static trib_topo *load(const char *name) {
     return topo;
 }
 
-static int load_big(void **state) {
+static int load_big(void **state)
+{
     *state = load("machine_2s_8gpu_4nic.xml");
     return 0;
 }
 
-static int load_odd(void **state) {
+static int load_odd(void **state)
+{
     *state = load("machine_4n_odd.xml");
     return 0;
 }
 
-static int unload(void **state) {
+static int unload(void **state)
+{
     trib_topo_free(*state);
     return 0;
 }
 
-static trib_place_plan make(const trib_topo *topo, const trib_place_request *request) {
+static trib_place_plan make(const trib_topo *topo, const trib_place_request *request)
+{
     trib_place_plan plan;
     trib_error error = {.text = ""};
     if (trib_place_make(topo, request, &plan, &error) != TRIB_OK) {
@@ -49,13 +54,15 @@ static trib_place_plan make(const trib_topo *topo, const trib_place_request *req
     return plan;
 }
 
-static trib_place_request defaults(void) {
+static trib_place_request defaults(void)
+{
     trib_place_request request;
     trib_place_request_init(&request);
     return request;
 }
 
-static void test_default_count(void **state) {
+static void test_default_count(void **state)
+{
     static const struct {
         uint32_t processes, reactors;
     } cases[] = {{1, 4}, {2, 4}, {3, 2}, {4, 2}, {5, 1}, {8, 1}, {16, 1}, {17, 1}, {1000, 1}};
@@ -68,7 +75,8 @@ static void test_default_count(void **state) {
 
 /* Each of eight processes has its GPU: its reactors are on that node, no core is used twice, the NIC is the near one.
  */
-static void test_process_per_gpu(void **state) {
+static void test_process_per_gpu(void **state)
+{
     const trib_topo *topo = *state;
     bool used[16] = {false};
     for (uint32_t i = 0; i < 8; i++) {
@@ -89,7 +97,8 @@ static void test_process_per_gpu(void **state) {
 }
 
 /* Whatever GPU each takes and however many loops: distinct cores, on this machine and on the odd one. */
-static void test_always_distinct(void **state) {
+static void test_always_distinct(void **state)
+{
     const trib_topo *topo = *state;
     for (uint32_t processes = 1; processes <= topo->core_count; processes++) {
         for (uint32_t reactors = 1; reactors * processes <= topo->core_count; reactors++) {
@@ -114,7 +123,8 @@ static void test_always_distinct(void **state) {
     }
 }
 
-static void test_nic_decides(void **state) {
+static void test_nic_decides(void **state)
+{
     trib_place_request request = defaults();
     request.reactors = 2;
     request.nic = "mlx5_3";
@@ -135,7 +145,8 @@ static void test_nic_decides(void **state) {
 }
 
 /* More loops than the node has cores: they spill over; memory stays where most of them are. */
-static void test_spill(void **state) {
+static void test_spill(void **state)
+{
     trib_place_request request = defaults();
     request.reactors = 10;
     request.gpu = 5;
@@ -146,7 +157,8 @@ static void test_spill(void **state) {
     assert_int_equal(plan.arena_node, 1);
 }
 
-static void test_spread_without_device(void **state) {
+static void test_spread_without_device(void **state)
+{
     for (uint32_t i = 0; i < 2; i++) {
         trib_place_request request = defaults();
         request.local_count = 2;
@@ -159,7 +171,8 @@ static void test_spread_without_device(void **state) {
     }
 }
 
-static void test_crowded(void **state) {
+static void test_crowded(void **state)
+{
     trib_place_request request = defaults();
     request.local_count = 4;
     request.local_index = 1;
@@ -181,7 +194,8 @@ static void test_crowded(void **state) {
     assert_true(make(*state, &request).busy_poll);
 }
 
-static void test_no_pin(void **state) {
+static void test_no_pin(void **state)
+{
     trib_place_request request = defaults();
     request.pin = false;
     trib_place_plan plan = make(*state, &request);
@@ -193,7 +207,8 @@ static void test_no_pin(void **state) {
 }
 
 /* A launcher gave this process four cores of one node of a machine of sixteen. */
-static void test_bound_by_launcher(void **state) {
+static void test_bound_by_launcher(void **state)
+{
     trib_topo topo = *(const trib_topo *)*state;
     topo.cores += 8;
     topo.core_count = 4;
@@ -214,7 +229,8 @@ static void test_bound_by_launcher(void **state) {
     assert_int_equal(plan.reactors[0].cpu, -1);
 }
 
-static void test_refused(void **state) {
+static void test_refused(void **state)
+{
     const trib_topo *topo = *state;
     trib_place_plan plan;
     trib_error error = {.text = ""};
@@ -240,7 +256,8 @@ static void test_refused(void **state) {
 }
 
 /* The text has what it must have, in balance, whatever the names are. */
-static void test_print(void **state) {
+static void test_print(void **state)
+{
     trib_topo *topo = *state;
     char name[TRIB_TOPO_NAME_SIZE];
     memcpy(name, topo->nics[0].name, sizeof(name));
@@ -273,7 +290,8 @@ static void test_print(void **state) {
     memcpy(topo->nics[0].name, name, sizeof(name));
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest big[] = {
         cmocka_unit_test(test_default_count),
         cmocka_unit_test(test_process_per_gpu),

@@ -16,21 +16,24 @@
 #define MEMBERS_MAX 40
 #define GBIT UINT64_C(1000000000)
 
-static void assert_near(double got, double want, double tolerance) {
+static void assert_near(double got, double want, double tolerance)
+{
     if (!(got >= want - tolerance && got <= want + tolerance)) {
         fail_msg("%.12f is not %.12f", got, want);
     }
 }
 
 /* n workers that sum too, then k servers, all with that bandwidth. */
-static void fill(trib_place_member *members, uint32_t n, uint32_t k, uint64_t bandwidth) {
+static void fill(trib_place_member *members, uint32_t n, uint32_t k, uint64_t bandwidth)
+{
     memset(members, 0, sizeof *members * (n + k));
     for (uint32_t i = 0; i < n + k; i++) {
         members[i] = (trib_place_member){.is_worker = i < n, .can_sum = true, .bandwidth = bandwidth, .reactors = 1};
     }
 }
 
-static double sum_of_shares(const trib_place_member *members, uint32_t count) {
+static double sum_of_shares(const trib_place_member *members, uint32_t count)
+{
     double sum = 0;
     for (uint32_t i = 0; i < count; i++) {
         assert_true(members[i].share >= 0);
@@ -39,7 +42,8 @@ static double sum_of_shares(const trib_place_member *members, uint32_t count) {
     return sum;
 }
 
-static void test_equal_links_follow_the_formula(void **state) {
+static void test_equal_links_follow_the_formula(void **state)
+{
     (void)state;
     const uint64_t bandwidths[] = {0, 25 * GBIT};
     trib_place_member members[MEMBERS_MAX];
@@ -61,7 +65,8 @@ static void test_equal_links_follow_the_formula(void **state) {
 }
 
 /* More servers than workers: nobody needs the workers' help, and their own pushes are the bound. */
-static void test_many_servers(void **state) {
+static void test_many_servers(void **state)
+{
     (void)state;
     trib_place_member members[MEMBERS_MAX];
     double t = 0;
@@ -74,7 +79,8 @@ static void test_many_servers(void **state) {
 }
 
 /* Two workers: each sends the other what it does not sum itself, so one link time is enough whoever sums. */
-static void test_two_workers(void **state) {
+static void test_two_workers(void **state)
+{
     (void)state;
     trib_place_member members[MEMBERS_MAX];
     for (uint32_t k = 0; k <= 4; k++) {
@@ -93,7 +99,8 @@ static void test_two_workers(void **state) {
     }
 }
 
-static void test_one_worker(void **state) {
+static void test_one_worker(void **state)
+{
     (void)state;
     trib_place_member members[MEMBERS_MAX];
     double t = -1;
@@ -103,7 +110,8 @@ static void test_one_worker(void **state) {
     assert_near(members[0].share, 1.0, 1e-12);
 }
 
-static void test_workers_that_do_not_sum(void **state) {
+static void test_workers_that_do_not_sum(void **state)
+{
     (void)state;
     trib_place_member members[MEMBERS_MAX];
     double t = 0;
@@ -118,7 +126,8 @@ static void test_workers_that_do_not_sum(void **state) {
     }
 }
 
-static void test_nobody_to_sum(void **state) {
+static void test_nobody_to_sum(void **state)
+{
     (void)state;
     trib_place_member members[MEMBERS_MAX];
     double t = 0;
@@ -156,7 +165,8 @@ static const link_case link_cases[] = {
     {2, 0, {10, 4}, 2.5, {5.0 / 7, 2.0 / 7}},
 };
 
-static void test_unequal_links_by_hand(void **state) {
+static void test_unequal_links_by_hand(void **state)
+{
     (void)state;
     for (size_t c = 0; c < sizeof link_cases / sizeof link_cases[0]; c++) {
         const link_case *want = &link_cases[c];
@@ -174,14 +184,16 @@ static void test_unequal_links_by_hand(void **state) {
     }
 }
 
-static uint32_t draw(uint64_t *seed, uint32_t below) {
+static uint32_t draw(uint64_t *seed, uint32_t below)
+{
     *seed = *seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
     return (uint32_t)(*seed >> 33) % below;
 }
 
 /* What all members can take within t, and the least t that the workers' own bytes allow; rates relative to the
  * fastest worker. */
-static double room(const double *rates, uint32_t n, uint32_t k, double t) {
+static double room(const double *rates, uint32_t n, uint32_t k, double t)
+{
     double sum = 0;
     for (uint32_t i = 0; i < n + k; i++) {
         double spare = rates[i] * t - 1.0;
@@ -191,7 +203,8 @@ static double room(const double *rates, uint32_t n, uint32_t k, double t) {
 }
 
 /* Whatever the links: no link carries more than t lets it, and with any less time not all bytes find a place. */
-static void test_unequal_links_are_feasible_and_least(void **state) {
+static void test_unequal_links_are_feasible_and_least(void **state)
+{
     (void)state;
     uint64_t seed = 2020;
     for (int round = 0; round < 500; round++) {
@@ -220,7 +233,8 @@ static void test_unequal_links_are_feasible_and_least(void **state) {
 
 /* ---- Dealing ---- */
 
-static void test_equal_parts_are_dealt_evenly(void **state) {
+static void test_equal_parts_are_dealt_evenly(void **state)
+{
     (void)state;
     trib_place_member members[MEMBERS_MAX];
     double t = 0;
@@ -243,7 +257,8 @@ static void test_equal_parts_are_dealt_evenly(void **state) {
 
 /* After every partition, however the sizes fall: nobody is above its share by more than one partition, nobody below
  * by more than one for each other member, and the reactors of a member are within one partition of each other. */
-static void test_mixed_parts_are_dealt_by_share(void **state) {
+static void test_mixed_parts_are_dealt_by_share(void **state)
+{
     (void)state;
     enum { N = 5, K = 2, LARGEST = 1 << 20 };
     trib_place_member members[N + K];
@@ -284,7 +299,8 @@ static void test_mixed_parts_are_dealt_by_share(void **state) {
 }
 
 /* Empty tensors weigh as 64 bytes: they spread instead of piling up on one owner, and do not upset the others. */
-static void test_empty_parts_spread(void **state) {
+static void test_empty_parts_spread(void **state)
+{
     (void)state;
     trib_place_member members[MEMBERS_MAX];
     double t = 0;
@@ -308,7 +324,8 @@ static void test_empty_parts_spread(void **state) {
     trib_dealer_destroy(small);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_equal_links_follow_the_formula),
         cmocka_unit_test(test_many_servers),

@@ -17,13 +17,15 @@
 #include "numa/topo_fallback.h"
 
 /* Directory of the machines' files; tests run from the project's root. */
-static const char *data_path(const char *name, char path[512]) {
+static const char *data_path(const char *name, char path[512])
+{
     const char *directory = getenv("TRIB_TEST_DATA");
     (void)snprintf(path, 512, "%s/%s", directory != NULL ? directory : "tests/unit/data", name);
     return path;
 }
 
-static trib_topo *load(const char *name) {
+static trib_topo *load(const char *name)
+{
     char path[512];
     trib_topo *topo = NULL;
     trib_error error = {.text = ""};
@@ -33,7 +35,8 @@ static trib_topo *load(const char *name) {
     return topo;
 }
 
-static void test_two_sockets(void **state) {
+static void test_two_sockets(void **state)
+{
     (void)state;
     trib_topo *topo = load("machine_2s_8gpu_4nic.xml");
     assert_false(topo->fallback);
@@ -58,7 +61,8 @@ static void test_two_sockets(void **state) {
     trib_topo_free(topo);
 }
 
-static void test_devices(void **state) {
+static void test_devices(void **state)
+{
     (void)state;
     trib_topo *topo = load("machine_2s_8gpu_4nic.xml");
     assert_int_equal(topo->nic_count, 4);
@@ -89,7 +93,8 @@ static void test_devices(void **state) {
 }
 
 /* Nodes out of order, one with memory only; a console that is no GPU, a disk that is no NIC, a NIC near no node. */
-static void test_odd_machine(void **state) {
+static void test_odd_machine(void **state)
+{
     (void)state;
     static const int32_t cpus[8] = {2, 3, 6, 7, 0, 1, 4, 5};
     static const int32_t numbers[5] = {0, 1, 2, 3, 5};
@@ -114,7 +119,8 @@ static void test_odd_machine(void **state) {
     trib_topo_free(topo);
 }
 
-static void test_bad_files(void **state) {
+static void test_bad_files(void **state)
+{
     (void)state;
     trib_topo *topo = NULL;
     trib_error error = {.text = ""};
@@ -132,7 +138,8 @@ static void test_bad_files(void **state) {
     (void)unlink(path);
 }
 
-static void check_this_machine(const trib_topo *topo) {
+static void check_this_machine(const trib_topo *topo)
+{
     assert_true(topo->core_count >= 1);
     assert_true(topo->machine_core_count >= topo->core_count);
     assert_true(topo->node_count >= 1);
@@ -147,7 +154,8 @@ static void check_this_machine(const trib_topo *topo) {
     }
 }
 
-static void test_this_machine(void **state) {
+static void test_this_machine(void **state)
+{
     (void)state;
     trib_topo *topo = NULL;
     assert_int_equal(trib_topo_load(NULL, &topo, NULL), TRIB_OK);
@@ -165,7 +173,8 @@ static void test_this_machine(void **state) {
     trib_topo_free(topo);
 }
 
-static void test_fallback(void **state) {
+static void test_fallback(void **state)
+{
     (void)state;
     trib_topo *topo = calloc(1, sizeof(*topo));
     assert_non_null(topo);
@@ -177,7 +186,8 @@ static void test_fallback(void **state) {
     trib_topo_free(NULL);
 }
 
-static void test_pin(void **state) {
+static void test_pin(void **state)
+{
     (void)state;
     assert_int_equal(trib_pin_thread(-1), TRIB_INVALID);
     assert_int_equal(trib_pin_thread(INT32_MAX), TRIB_INVALID);
@@ -192,7 +202,8 @@ static void test_pin(void **state) {
     assert_string_equal(name, "a name that is \n");
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_sockets),  cmocka_unit_test(test_devices),  cmocka_unit_test(test_odd_machine),
         cmocka_unit_test(test_bad_files),    cmocka_unit_test(test_fallback), cmocka_unit_test(test_pin),

@@ -28,7 +28,8 @@ typedef struct guarded {
     size_t usable, size;
 } guarded;
 
-static guarded guarded_create(void) {
+static guarded guarded_create(void)
+{
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t usable = (ENCODED_MAX + page - 1) / page * page;
     void *map = mmap(NULL, usable + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -39,24 +40,28 @@ static guarded guarded_create(void) {
 }
 
 /* The reader's last byte is the last one before the forbidden page. */
-static trib_reader guarded_reader(const guarded *memory, const void *bytes, size_t size) {
+static trib_reader guarded_reader(const guarded *memory, const void *bytes, size_t size)
+{
     assert_true(size <= memory->usable);
     unsigned char *at = memory->map + memory->usable - size;
     memcpy(at, bytes, size);
     return (trib_reader){.data = at, .left = size};
 }
 
-static void guarded_destroy(guarded *memory) {
+static void guarded_destroy(guarded *memory)
+{
     assert_int_equal(munmap(memory->map, memory->size), 0);
 }
 
 /* ---- Headers ---- */
 
-static uint32_t load_u32(const unsigned char *at) {
+static uint32_t load_u32(const unsigned char *at)
+{
     return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
 }
 
-static void store_u32(unsigned char *at, uint32_t value) {
+static void store_u32(unsigned char *at, uint32_t value)
+{
     for (int i = 0; i < 4; i++) {
         at[i] = (unsigned char)(value >> 8 * i);
     }
@@ -64,7 +69,8 @@ static void store_u32(unsigned char *at, uint32_t value) {
 
 /* A second writing of the checksum: it pins the format, and makes headers that are wrong in nothing but the one
  * field. */
-static void seal(unsigned char header[TRIB_HEADER_SIZE]) {
+static void seal(unsigned char header[TRIB_HEADER_SIZE])
+{
     uint64_t sum = 0x9e3779b97f4a7c15u;
     for (size_t i = 0; i < 60; i += 4) {
         sum ^= load_u32(header + i);
@@ -75,7 +81,8 @@ static void seal(unsigned char header[TRIB_HEADER_SIZE]) {
     store_u32(header + 60, (uint32_t)sum);
 }
 
-static trib_frame sample(trib_frame_type type) {
+static trib_frame sample(trib_frame_type type)
+{
     return (trib_frame){
         .type = type,
         .payload_size = trib_frame_payload_max(type),
@@ -96,7 +103,8 @@ static trib_frame sample(trib_frame_type type) {
     };
 }
 
-static void assert_same_frame(const trib_frame *got, const trib_frame *want) {
+static void assert_same_frame(const trib_frame *got, const trib_frame *want)
+{
     assert_int_equal(got->type, want->type);
     assert_int_equal(got->payload_size, want->payload_size);
     assert_int_equal(got->sender, want->sender);
@@ -116,7 +124,8 @@ static void assert_same_frame(const trib_frame *got, const trib_frame *want) {
 }
 
 /* Refused with a text that contains `words`, and the caller's frame is left alone. */
-static void assert_refused(const unsigned char header[TRIB_HEADER_SIZE], const char *words) {
+static void assert_refused(const unsigned char header[TRIB_HEADER_SIZE], const char *words)
+{
     trib_frame frame, before;
     memset(&frame, 0x5a, sizeof frame);
     memcpy(&before, &frame, sizeof frame);
@@ -129,7 +138,8 @@ static void assert_refused(const unsigned char header[TRIB_HEADER_SIZE], const c
     }
 }
 
-static void test_every_type_round_trips(void **state) {
+static void test_every_type_round_trips(void **state)
+{
     (void)state;
     for (unsigned type = TRIB_FRAME_NONE + 1; type < TRIB_FRAME_COUNT; type++) {
         trib_frame want = sample((trib_frame_type)type), got;
@@ -148,13 +158,20 @@ static void test_every_type_round_trips(void **state) {
 }
 
 /* The offsets are the protocol: another release finds every field where this one puts it. */
-static void test_fixed_offsets(void **state) {
+static void test_fixed_offsets(void **state)
+{
     (void)state;
     static const unsigned char want[60] = {
-        0x54, 0x52, 0x49, 0x42, 1,    TRIB_FRAME_PUSH, 0, 0, 0x00, 0x00, 0x10, 0x00, 0x04, 0x03, 0x02, 0x01,
-        0x14, 0x13, 0x12, 0x11, 0x24, 0x23, 0x22, 0x21, 0x34, 0x33, 0x32, 0x31, 0x44, 0x43, 0x42, 0x41,
-        0x54, 0x53, 0x52, 0x51, 0x64, 0x63, 0x62, 0x61, 0x74, 0x73, 0x72, 0x71, 0xfb, 0xff, 0xff, 0xff,
-        0x81, 0x82, 0x83, 0x00, 0x94, 0x93, 0x92, 0x91, 0xa4, 0xa3, 0xa2, 0xa1,
+        0x54, 0x52, 0x49, 0x42, 1,    TRIB_FRAME_PUSH,
+        0,    0,    0x00, 0x00, 0x10, 0x00,
+        0x04, 0x03, 0x02, 0x01, 0x14, 0x13,
+        0x12, 0x11, 0x24, 0x23, 0x22, 0x21,
+        0x34, 0x33, 0x32, 0x31, 0x44, 0x43,
+        0x42, 0x41, 0x54, 0x53, 0x52, 0x51,
+        0x64, 0x63, 0x62, 0x61, 0x74, 0x73,
+        0x72, 0x71, 0xfb, 0xff, 0xff, 0xff,
+        0x81, 0x82, 0x83, 0x00, 0x94, 0x93,
+        0x92, 0x91, 0xa4, 0xa3, 0xa2, 0xa1,
     };
     trib_frame frame = sample(TRIB_FRAME_PUSH);
     unsigned char header[TRIB_HEADER_SIZE];
@@ -162,7 +179,8 @@ static void test_fixed_offsets(void **state) {
     assert_memory_equal(header, want, sizeof want);
 }
 
-static void test_every_flipped_bit_is_refused(void **state) {
+static void test_every_flipped_bit_is_refused(void **state)
+{
     (void)state;
     for (unsigned type = TRIB_FRAME_NONE + 1; type < TRIB_FRAME_COUNT; type++) {
         trib_frame frame = sample((trib_frame_type)type);
@@ -178,7 +196,8 @@ static void test_every_flipped_bit_is_refused(void **state) {
 }
 
 /* Headers whose checksum is right and one thing is not. */
-static void test_wrong_fields_are_named(void **state) {
+static void test_wrong_fields_are_named(void **state)
+{
     (void)state;
     trib_frame frame = sample(TRIB_FRAME_JOIN);
     unsigned char good[TRIB_HEADER_SIZE], bad[TRIB_HEADER_SIZE];
@@ -209,7 +228,8 @@ static void test_wrong_fields_are_named(void **state) {
     }
 }
 
-static void test_oversized_payload_is_refused(void **state) {
+static void test_oversized_payload_is_refused(void **state)
+{
     (void)state;
     for (unsigned type = TRIB_FRAME_NONE + 1; type < TRIB_FRAME_COUNT; type++) {
         trib_frame frame = sample((trib_frame_type)type);
@@ -229,7 +249,8 @@ static void test_oversized_payload_is_refused(void **state) {
     }
 }
 
-static void test_names(void **state) {
+static void test_names(void **state)
+{
     (void)state;
     assert_string_equal(trib_frame_name(TRIB_FRAME_HELLO), "HELLO");
     assert_string_equal(trib_frame_name(TRIB_FRAME_COUNT), "?");
@@ -237,7 +258,8 @@ static void test_names(void **state) {
 
 /* ---- Cursors ---- */
 
-static size_t put_all_kinds(trib_writer *writer) {
+static size_t put_all_kinds(trib_writer *writer)
+{
     trib_put_u8(writer, 0xfe);
     trib_put_u16(writer, 0xfedc);
     trib_put_u32(writer, 0xfedcba98u);
@@ -247,7 +269,8 @@ static size_t put_all_kinds(trib_writer *writer) {
     return 1 + 2 + 4 + 8 + 2 + 14 + 2;
 }
 
-static void test_cursors_round_trip(void **state) {
+static void test_cursors_round_trip(void **state)
+{
     (void)state;
     unsigned char bytes[64];
     trib_writer writer = {.data = bytes, .capacity = sizeof bytes};
@@ -268,7 +291,8 @@ static void test_cursors_round_trip(void **state) {
     assert_int_equal(reader.left, 0);
 }
 
-static void test_writer_stays_within_capacity(void **state) {
+static void test_writer_stays_within_capacity(void **state)
+{
     (void)state;
     unsigned char bytes[64];
     trib_writer whole = {.data = bytes, .capacity = sizeof bytes};
@@ -286,7 +310,8 @@ static void test_writer_stays_within_capacity(void **state) {
 }
 
 /* Once something was missing, everything after it reads as nothing, however short it is. */
-static void test_reader_remembers_failure(void **state) {
+static void test_reader_remembers_failure(void **state)
+{
     (void)state;
     guarded memory = guarded_create();
     trib_reader reader = guarded_reader(&memory, "\1\2\3", 3);
@@ -299,7 +324,8 @@ static void test_reader_remembers_failure(void **state) {
     guarded_destroy(&memory);
 }
 
-static void test_texts(void **state) {
+static void test_texts(void **state)
+{
     (void)state;
     guarded memory = guarded_create();
     char text[8];
@@ -332,7 +358,8 @@ static void test_texts(void **state) {
 
 /* ---- Rosters ---- */
 
-static trib_roster *sample_roster(void) {
+static trib_roster *sample_roster(void)
+{
     trib_roster *roster = trib_roster_create(4);
     assert_non_null(roster);
     roster->epoch = 7;
@@ -357,14 +384,16 @@ static trib_roster *sample_roster(void) {
     return roster;
 }
 
-static size_t encode_roster(const trib_roster *roster, unsigned char bytes[ENCODED_MAX]) {
+static size_t encode_roster(const trib_roster *roster, unsigned char bytes[ENCODED_MAX])
+{
     trib_writer writer = {.data = bytes, .capacity = ENCODED_MAX};
     trib_roster_put(&writer, roster);
     assert_false(writer.overflow);
     return writer.size;
 }
 
-static void assert_same_member(const trib_member_info *got, const trib_member_info *want) {
+static void assert_same_member(const trib_member_info *got, const trib_member_info *want)
+{
     assert_int_equal(got->roles, want->roles);
     assert_int_equal(got->sums, want->sums);
     assert_int_equal(got->reactors, want->reactors);
@@ -375,7 +404,8 @@ static void assert_same_member(const trib_member_info *got, const trib_member_in
     }
 }
 
-static void test_roster_round_trips(void **state) {
+static void test_roster_round_trips(void **state)
+{
     (void)state;
     trib_roster *want = sample_roster(), *got = NULL;
     unsigned char bytes[ENCODED_MAX];
@@ -400,7 +430,8 @@ static void test_roster_round_trips(void **state) {
     free(want);
 }
 
-static void test_every_truncated_roster_is_refused(void **state) {
+static void test_every_truncated_roster_is_refused(void **state)
+{
     (void)state;
     guarded memory = guarded_create();
     trib_roster *roster = sample_roster();
@@ -421,15 +452,32 @@ static void test_every_truncated_roster_is_refused(void **state) {
 }
 
 /* One word of the roster's head at a time, set to what no coordinator announces. */
-static void test_insane_rosters_are_refused(void **state) {
+static void test_insane_rosters_are_refused(void **state)
+{
     (void)state;
     static const struct {
         size_t at;
         uint32_t value;
     } changes[] = {
-        {4, 0}, {4, 5}, {4, 2}, {8, 0}, {8, 2}, {12, 0}, {12, 3}, {12, TRIB_MEMBERS_MAX + 1}, {12, UINT32_MAX},
-        {16, 0}, {16, 1u << 17}, {16, (1u << 20) + 4096}, {20, 0}, {20, 2048}, {20, 3u << 16}, {20, 1u << 21},
-        {24, 2}, {24, UINT32_MAX}, {32, 0x80000000u},
+        {4, 0},
+        {4, 5},
+        {4, 2},
+        {8, 0},
+        {8, 2},
+        {12, 0},
+        {12, 3},
+        {12, TRIB_MEMBERS_MAX + 1},
+        {12, UINT32_MAX},
+        {16, 0},
+        {16, 1u << 17},
+        {16, (1u << 20) + 4096},
+        {20, 0},
+        {20, 2048},
+        {20, 3u << 16},
+        {20, 1u << 21},
+        {24, 2},
+        {24, UINT32_MAX},
+        {32, 0x80000000u},
     };
     trib_roster *roster = sample_roster();
     unsigned char bytes[ENCODED_MAX];
@@ -448,7 +496,8 @@ static void test_insane_rosters_are_refused(void **state) {
     free(roster);
 }
 
-static void test_member_infos(void **state) {
+static void test_member_infos(void **state)
+{
     (void)state;
     guarded memory = guarded_create();
     trib_roster *roster = sample_roster();
@@ -478,22 +527,16 @@ static void test_member_infos(void **state) {
     guarded_destroy(&memory);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_type_round_trips),
-        cmocka_unit_test(test_fixed_offsets),
-        cmocka_unit_test(test_every_flipped_bit_is_refused),
-        cmocka_unit_test(test_wrong_fields_are_named),
-        cmocka_unit_test(test_oversized_payload_is_refused),
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_cursors_round_trip),
-        cmocka_unit_test(test_writer_stays_within_capacity),
-        cmocka_unit_test(test_reader_remembers_failure),
-        cmocka_unit_test(test_texts),
-        cmocka_unit_test(test_roster_round_trips),
-        cmocka_unit_test(test_every_truncated_roster_is_refused),
-        cmocka_unit_test(test_insane_rosters_are_refused),
-        cmocka_unit_test(test_member_infos),
+        cmocka_unit_test(test_every_type_round_trips),       cmocka_unit_test(test_fixed_offsets),
+        cmocka_unit_test(test_every_flipped_bit_is_refused), cmocka_unit_test(test_wrong_fields_are_named),
+        cmocka_unit_test(test_oversized_payload_is_refused), cmocka_unit_test(test_names),
+        cmocka_unit_test(test_cursors_round_trip),           cmocka_unit_test(test_writer_stays_within_capacity),
+        cmocka_unit_test(test_reader_remembers_failure),     cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_roster_round_trips),           cmocka_unit_test(test_every_truncated_roster_is_refused),
+        cmocka_unit_test(test_insane_rosters_are_refused),   cmocka_unit_test(test_member_infos),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
