@@ -1,5 +1,6 @@
 /*
- * engine_api.c - the library's entry points: check the arguments, the state and the thread, then forward. Nothing else.
+ * engine_api.c - the entry points about an engine: check the arguments, the state and the thread, then forward. Nothing
+ * else. Those about tensors and operations are in operation_api.c.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -10,10 +11,10 @@
 #include <ev.h>
 
 #include "api/address.h"
+#include "api/blocking.h"
 #include "api/config.h"
 #include "api/env_host.h"
 #include "engine/op.h"
-#include "engine/pipeline.h"
 #include "engine/report.h"
 
 /* ---- Creating ---- */
@@ -87,35 +88,14 @@ trib_status trib_engine_create(const trib_config *given, trib_engine **engine_ou
 
 /* ---- Waiting ---- */
 
-static struct timespec deadline_in(int64_t timeout_ns)
-{
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    int64_t total_ns = at.tv_nsec + timeout_ns % INT64_C(1000000000);
-    at.tv_sec += timeout_ns / INT64_C(1000000000) + total_ns / INT64_C(1000000000);
-    at.tv_nsec = total_ns % INT64_C(1000000000);
-    return at;
-}
-
-static trib_status check_may_block(const trib_engine *engine, trib_error *error)
-{
-    if (engine->config.mode == TRIB_MODE_ATTACHED) {
-        return trib_error_set(error, TRIB_STATE, "blocking calls cannot work when the engine runs on your own loop");
-    }
-    if (trib_engine_on_thread(engine)) {
-        return trib_error_set(error, TRIB_WRONG_THREAD, "blocking calls are not allowed from a callback");
-    }
-    return TRIB_OK;
-}
-
 trib_status trib_engine_wait_ready(trib_engine *engine, int64_t timeout_ns, trib_error *error)
 {
-    trib_status status = check_may_block(engine, error);
+    trib_status status = trib_api_check_may_block(engine, error);
     if (status != TRIB_OK) {
         return status;
     }
     bool forever = timeout_ns < 0; /* the join timeout ends it */
-    struct timespec deadline = deadline_in(forever ? 0 : timeout_ns);
+    struct timespec deadline = trib_api_deadline_in(forever ? 0 : timeout_ns);
     int code = 0;
     pthread_mutex_lock(&engine->mutex);
     while (atomic_load(&engine->phase) == TRIB_PHASE_JOINING && code != ETIMEDOUT) {
@@ -255,197 +235,6 @@ void trib_free(trib_engine *engine, void *memory)
     }
 }
 
-/* ---- Operations ---- */
-
-trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *desc, trib_tensor **tensor_out,
-                                trib_error *error)
-{
-    if (engine == NULL || desc == NULL || tensor_out == NULL || desc->struct_size != sizeof *desc ||
-        desc->name == NULL) {
-        return trib_error_set(error, TRIB_INVALID,
-                              "engine, desc, desc->name and tensor_out must be there, and desc "
-                              "initialised by trib_tensor_desc_init");
-    }
-    size_t length = strnlen(desc->name, TRIB_TENSOR_NAME_MAX + 1);
-    if (length == 0 || length > TRIB_TENSOR_NAME_MAX || strncmp(desc->name, "__", 2) == 0) {
-        return trib_error_set(error, TRIB_INVALID, "tensor name \"%.40s\": 1 to %d bytes, not starting with \"__\"",
-                              desc->name, TRIB_TENSOR_NAME_MAX);
-    }
-    for (size_t i = 0; i < length; i++) {
-        if ((unsigned char)desc->name[i] < 0x20 || desc->name[i] == 0x7f) {
-            return trib_error_set(error, TRIB_INVALID, "a tensor name holds the control byte 0x%02x",
-                                  (unsigned char)desc->name[i]);
-        }
-    }
-    size_t element = trib_dtype_size(desc->dtype);
-    if (element == 0 || desc->count > UINT64_C(1) << 44 || desc->flags != 0) {
-        return trib_error_set(error, TRIB_INVALID,
-                              "tensor \"%s\": unknown type %d, more than 2^44 elements, or unknown flags", desc->name,
-                              (int)desc->dtype);
-    }
-    for (size_t i = 0; i < sizeof desc->reserved / sizeof desc->reserved[0]; i++) {
-        if (desc->reserved[i] != 0) {
-            return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": a reserved field is not 0", desc->name);
-        }
-    }
-    if ((engine->config.roles & TRIB_ROLE_WORKER) == 0) {
-        return trib_error_set(error, TRIB_STATE, "only workers declare tensors");
-    }
-    trib_status status = trib_engine_check_open(engine, error);
-    return status != TRIB_OK ? status
-                             : trib_tensor_find_or_add(engine, desc->name, desc->dtype, desc->count, desc->priority,
-                                                       tensor_out, error);
-}
-
-static trib_status check_params(trib_engine *engine, const trib_op_params *params, trib_error *error)
-{
-    if (engine == NULL || params == NULL || params->struct_size != sizeof *params || params->flags != 0) {
-        return trib_error_set(error, TRIB_INVALID, "params must be initialised by trib_op_params_init");
-    }
-    for (size_t i = 0; i < sizeof params->reserved / sizeof params->reserved[0]; i++) {
-        if (params->reserved[i] != 0) {
-            return trib_error_set(error, TRIB_INVALID, "a reserved field of params is not 0");
-        }
-    }
-    if ((engine->config.roles & TRIB_ROLE_WORKER) == 0) {
-        return trib_error_set(error, TRIB_STATE, "only workers take part in operations");
-    }
-    return trib_engine_check_open(engine, error);
-}
-
-static trib_status check_tensor(const trib_engine *engine, const trib_op_params *params, trib_error *error)
-{
-    if (params->tensor == NULL || params->tensor->engine != engine) {
-        return trib_error_set(error, TRIB_INVALID, "params->tensor is NULL or belongs to another engine");
-    }
-    return TRIB_OK;
-}
-
-static trib_status check_buffers(const trib_op_params *params, bool needs_input, bool needs_output, trib_error *error)
-{
-    const trib_tensor *tensor = params->tensor;
-    if (tensor->bytes == 0) {
-        return TRIB_OK;
-    }
-    if ((needs_input && params->input == NULL) || (needs_output && params->output == NULL)) {
-        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": %s is NULL", tensor->name,
-                              needs_input && params->input == NULL ? "input" : "output");
-    }
-    uintptr_t in = (uintptr_t)params->input, out = (uintptr_t)params->output;
-    if (in != 0 && out != 0 && in != out && (in < out ? out - in : in - out) < tensor->bytes) {
-        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": input and output overlap without being equal",
-                              tensor->name);
-    }
-    return TRIB_OK;
-}
-
-trib_status trib_push_pull(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
-{
-    trib_status status = check_params(engine, params, error);
-    if (status == TRIB_OK) {
-        status = check_tensor(engine, params, error);
-    }
-    if (status == TRIB_OK && (unsigned)params->reduce >= TRIB_REDUCE_COUNT) {
-        status = trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown reduction %d", params->tensor->name,
-                                (int)params->reduce);
-    }
-    if (status == TRIB_OK) {
-        status = check_buffers(params, true, true, error);
-    }
-    return status != TRIB_OK ? status
-                             : trib_op_submit(engine, params, TRIB_EXCHANGE_PUSH_PULL, params->tensor, op_out, error);
-}
-
-trib_status trib_broadcast(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
-{
-    trib_status status = check_params(engine, params, error);
-    if (status == TRIB_OK) {
-        status = check_tensor(engine, params, error);
-    }
-    if (status == TRIB_OK && (params->root < 0 || params->root >= engine->config.worker_count)) {
-        status = trib_error_set(error, TRIB_INVALID, "tensor \"%s\": root %d is not a rank below %d",
-                                params->tensor->name, params->root, engine->config.worker_count);
-    }
-    bool is_root = status == TRIB_OK && params->root == engine->config.rank;
-    if (status == TRIB_OK) {
-        status = check_buffers(params, is_root, !is_root, error);
-    }
-    if (is_root && params->output != NULL && params->output != params->input && status == TRIB_OK) {
-        memcpy(params->output, params->input, params->tensor->bytes);
-    }
-    return status != TRIB_OK ? status
-                             : trib_op_submit(engine, params, TRIB_EXCHANGE_BROADCAST, params->tensor, op_out, error);
-}
-
-trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
-{
-    trib_op_params mine;
-    trib_op_params_init(&mine, sizeof mine);
-    trib_status status = check_params(engine, params == NULL ? &mine : params, error);
-    if (status != TRIB_OK) {
-        return status;
-    }
-    if (params != NULL) {
-        mine.timeout_ns = params->timeout_ns;
-        mine.done_cb = params->done_cb;
-        mine.user = params->user;
-    }
-    return trib_op_submit(engine, &mine, TRIB_EXCHANGE_PUSH_PULL, engine->barrier_tensor, op_out, error);
-}
-
-void trib_op_cancel(trib_op *op)
-{
-    if (op == NULL || atomic_exchange(&op->cancelled, true)) {
-        return;
-    }
-    trib_engine *engine = op->engine;
-    for (uint32_t i = 0; i < engine->core_count; i++) {
-        atomic_fetch_add(&op->references, 1);
-        trib_reactor_post(engine->cores[i].reactor, &op->nodes[i].cancel_post);
-    }
-}
-
-trib_status trib_op_status(const trib_op *op)
-{
-    return (trib_status)atomic_load(&op->status);
-}
-
-trib_status trib_op_wait(trib_op *op, int64_t timeout_ns, trib_error *error)
-{
-    trib_engine *engine = op->engine;
-    trib_status status = check_may_block(engine, error);
-    if (status != TRIB_OK) {
-        return status;
-    }
-    struct timespec deadline = deadline_in(timeout_ns < 0 ? 0 : timeout_ns);
-    int code = 0;
-    atomic_fetch_add(&engine->waiters, 1);
-    while (atomic_load(&op->status) == TRIB_PENDING && code != ETIMEDOUT) {
-        if (trib_engine_dispatch(engine, 0) > 0) {
-            continue;
-        }
-        pthread_mutex_lock(&engine->mutex);
-        if (atomic_load(&op->status) == TRIB_PENDING && engine->done_head == NULL) {
-            code = timeout_ns < 0 ? pthread_cond_wait(&engine->changed, &engine->mutex)
-                                  : pthread_cond_timedwait(&engine->changed, &engine->mutex, &deadline);
-        }
-        pthread_mutex_unlock(&engine->mutex);
-    }
-    atomic_fetch_sub(&engine->waiters, 1);
-    status = (trib_status)atomic_load(&op->status);
-    if (status == TRIB_PENDING) {
-        return trib_error_set(error, TRIB_TIMEOUT, "tensor \"%s\": not complete yet", op->tensor->name);
-    }
-    return status == TRIB_OK ? TRIB_OK : trib_error_set(error, status, "%s", op->text);
-}
-
-void trib_op_release(trib_op *op)
-{
-    if (op != NULL) {
-        trib_op_unref(op);
-    }
-}
-
 /* ---- Seeing ---- */
 
 trib_status trib_engine_waiting(trib_engine *engine, trib_waiting *entries, size_t capacity, size_t *count_out)
@@ -458,7 +247,7 @@ trib_status trib_engine_waiting(trib_engine *engine, trib_waiting *entries, size
         trib_report_core(&engine->cores[0], entries, capacity, count_out);
         return TRIB_OK;
     }
-    trib_status status = check_may_block(engine, NULL);
+    trib_status status = trib_api_check_may_block(engine, NULL);
     return status != TRIB_OK ? status : trib_report_engine(engine, INT64_C(1000000000), entries, capacity, count_out);
 }
 

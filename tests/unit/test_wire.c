@@ -1,71 +1,16 @@
-/*
- * test_wire.c - what travels is what arrives, and nothing else is taken: headers, payload cursors and rosters.
- *
- * Bytes that are decoded lie right before a page that must not be touched, so that reading past the end is a crash in
- * every build, not only under the address sanitizer.
- */
+/* test_wire.c - what travels is what arrives, and nothing else is taken: headers and payload cursors. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
-#include "engine/roster.h"
-#include "engine/wire.h"
-
-#define ENCODED_MAX 8192u
-
-/* ---- Bytes before a forbidden page ---- */
-
-typedef struct guarded {
-    unsigned char *map;
-    size_t usable, size;
-} guarded;
-
-static guarded guarded_create(void)
-{
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    size_t usable = (ENCODED_MAX + page - 1) / page * page;
-    void *map = mmap(NULL, usable + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    assert_true(map != MAP_FAILED);
-    guarded memory = {.map = map, .usable = usable, .size = usable + page};
-    assert_int_equal(mprotect(memory.map + usable, page, PROT_NONE), 0);
-    return memory;
-}
-
-/* The reader's last byte is the last one before the forbidden page. */
-static trib_reader guarded_reader(const guarded *memory, const void *bytes, size_t size)
-{
-    assert_true(size <= memory->usable);
-    unsigned char *at = memory->map + memory->usable - size;
-    memcpy(at, bytes, size);
-    return (trib_reader){.data = at, .left = size};
-}
-
-static void guarded_destroy(guarded *memory)
-{
-    assert_int_equal(munmap(memory->map, memory->size), 0);
-}
+#include "tests/unit/wire_bytes.h"
 
 /* ---- Headers ---- */
-
-static uint32_t load_u32(const unsigned char *at)
-{
-    return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
-}
-
-static void store_u32(unsigned char *at, uint32_t value)
-{
-    for (int i = 0; i < 4; i++) {
-        at[i] = (unsigned char)(value >> 8 * i);
-    }
-}
 
 /* A second writing of the checksum: it pins the format, and makes headers that are wrong in nothing but the one
  * field. */
@@ -356,177 +301,6 @@ static void test_texts(void **state)
     guarded_destroy(&memory);
 }
 
-/* ---- Rosters ---- */
-
-static trib_roster *sample_roster(void)
-{
-    trib_roster *roster = trib_roster_create(4);
-    assert_non_null(roster);
-    roster->epoch = 7;
-    roster->worker_count = 3;
-    roster->server_count = 1;
-    roster->partition_bytes = 1u << 20;
-    roster->chunk_bytes = 1u << 18;
-    roster->sum_order = TRIB_ORDER_ARRIVAL;
-    roster->peer_timeout_ns = INT64_C(10000000000);
-    roster->t_opt_factor = 1.25;
-    for (uint32_t i = 0; i < roster->member_count; i++) {
-        trib_member_info *info = &roster->members[i];
-        info->roles = i < 3 ? TRIB_ROLE_WORKER : TRIB_ROLE_SERVER;
-        info->sums = i != 1;
-        info->reactors = i == 3 ? TRIB_REACTORS_MAX : i + 1;
-        info->bandwidth = UINT64_C(25000000000) * i;
-        (void)snprintf(info->name, sizeof info->name, "rank %u (host:%u)", i, 1000 + i);
-        for (uint32_t r = 0; r < info->reactors; r++) {
-            (void)snprintf(info->addresses[r].text, sizeof info->addresses[r].text, "10.0.%u.%u:4242", i, r);
-        }
-    }
-    return roster;
-}
-
-static size_t encode_roster(const trib_roster *roster, unsigned char bytes[ENCODED_MAX])
-{
-    trib_writer writer = {.data = bytes, .capacity = ENCODED_MAX};
-    trib_roster_put(&writer, roster);
-    assert_false(writer.overflow);
-    return writer.size;
-}
-
-static void assert_same_member(const trib_member_info *got, const trib_member_info *want)
-{
-    assert_int_equal(got->roles, want->roles);
-    assert_int_equal(got->sums, want->sums);
-    assert_int_equal(got->reactors, want->reactors);
-    assert_true(got->bandwidth == want->bandwidth);
-    assert_string_equal(got->name, want->name);
-    for (uint32_t r = 0; r < want->reactors; r++) {
-        assert_string_equal(got->addresses[r].text, want->addresses[r].text);
-    }
-}
-
-static void test_roster_round_trips(void **state)
-{
-    (void)state;
-    trib_roster *want = sample_roster(), *got = NULL;
-    unsigned char bytes[ENCODED_MAX];
-    trib_reader reader = {.data = bytes, .left = encode_roster(want, bytes)};
-    trib_error error = {.text = ""};
-    assert_int_equal(trib_roster_get(&reader, &got, &error), TRIB_OK);
-    assert_int_equal(reader.left, 0);
-    assert_int_equal(got->epoch, want->epoch);
-    assert_int_equal(got->worker_count, 3);
-    assert_int_equal(got->server_count, 1);
-    assert_int_equal(got->member_count, 4);
-    assert_int_equal(got->partition_bytes, want->partition_bytes);
-    assert_int_equal(got->chunk_bytes, want->chunk_bytes);
-    assert_int_equal(got->sum_order, want->sum_order);
-    assert_true(got->peer_timeout_ns == want->peer_timeout_ns);
-    assert_true(got->t_opt_factor > 1.25 - 1e-8 && got->t_opt_factor < 1.25 + 1e-8);
-    for (uint32_t i = 0; i < want->member_count; i++) {
-        assert_same_member(&got->members[i], &want->members[i]);
-        assert_string_equal(trib_roster_name(got, i), want->members[i].name);
-    }
-    free(got);
-    free(want);
-}
-
-static void test_every_truncated_roster_is_refused(void **state)
-{
-    (void)state;
-    guarded memory = guarded_create();
-    trib_roster *roster = sample_roster();
-    unsigned char bytes[ENCODED_MAX];
-    const size_t size = encode_roster(roster, bytes);
-    for (size_t cut = 0; cut <= size; cut++) {
-        trib_reader reader = guarded_reader(&memory, bytes, cut);
-        trib_roster *got = NULL;
-        trib_error error = {.text = ""};
-        trib_status status = trib_roster_get(&reader, &got, &error);
-        assert_int_equal(status, cut < size ? TRIB_PROTOCOL : TRIB_OK);
-        assert_int_equal(got != NULL, cut == size);
-        assert_int_equal(error.text[0] != '\0', cut < size);
-        free(got);
-    }
-    free(roster);
-    guarded_destroy(&memory);
-}
-
-/* One word of the roster's head at a time, set to what no coordinator announces. */
-static void test_insane_rosters_are_refused(void **state)
-{
-    (void)state;
-    static const struct {
-        size_t at;
-        uint32_t value;
-    } changes[] = {
-        {4, 0},
-        {4, 5},
-        {4, 2},
-        {8, 0},
-        {8, 2},
-        {12, 0},
-        {12, 3},
-        {12, TRIB_MEMBERS_MAX + 1},
-        {12, UINT32_MAX},
-        {16, 0},
-        {16, 1u << 17},
-        {16, (1u << 20) + 4096},
-        {20, 0},
-        {20, 2048},
-        {20, 3u << 16},
-        {20, 1u << 21},
-        {24, 2},
-        {24, UINT32_MAX},
-        {32, 0x80000000u},
-    };
-    trib_roster *roster = sample_roster();
-    unsigned char bytes[ENCODED_MAX];
-    const size_t size = encode_roster(roster, bytes);
-    for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
-        uint32_t before = load_u32(bytes + changes[i].at);
-        store_u32(bytes + changes[i].at, changes[i].value);
-        trib_reader reader = {.data = bytes, .left = size};
-        trib_roster *got = NULL;
-        trib_error error = {.text = ""};
-        if (trib_roster_get(&reader, &got, &error) != TRIB_PROTOCOL || got != NULL) {
-            fail_msg("word at %zu = %u was taken", changes[i].at, changes[i].value);
-        }
-        store_u32(bytes + changes[i].at, before);
-    }
-    free(roster);
-}
-
-static void test_member_infos(void **state)
-{
-    (void)state;
-    guarded memory = guarded_create();
-    trib_roster *roster = sample_roster();
-    unsigned char bytes[ENCODED_MAX];
-    trib_writer writer = {.data = bytes, .capacity = sizeof bytes};
-    trib_member_info_put(&writer, &roster->members[2]);
-    trib_error error = {.text = ""};
-    for (size_t cut = 0; cut <= writer.size; cut++) {
-        trib_reader reader = guarded_reader(&memory, bytes, cut);
-        trib_member_info got = {.roles = 99};
-        trib_status status = trib_member_info_get(&reader, &got, &error);
-        assert_int_equal(status, cut < writer.size ? TRIB_PROTOCOL : TRIB_OK);
-        if (cut < writer.size) {
-            assert_int_equal(got.roles, 99);
-        } else {
-            assert_same_member(&got, &roster->members[2]);
-        }
-    }
-    const uint32_t reactors[] = {0, TRIB_REACTORS_MAX + 1, UINT32_MAX};
-    for (int i = 0; i < 3; i++) {
-        store_u32(bytes + 5, reactors[i]);
-        trib_reader reader = guarded_reader(&memory, bytes, writer.size);
-        trib_member_info got;
-        assert_int_equal(trib_member_info_get(&reader, &got, &error), TRIB_PROTOCOL);
-    }
-    free(roster);
-    guarded_destroy(&memory);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -535,8 +309,7 @@ int main(void)
         cmocka_unit_test(test_oversized_payload_is_refused), cmocka_unit_test(test_names),
         cmocka_unit_test(test_cursors_round_trip),           cmocka_unit_test(test_writer_stays_within_capacity),
         cmocka_unit_test(test_reader_remembers_failure),     cmocka_unit_test(test_texts),
-        cmocka_unit_test(test_roster_round_trips),           cmocka_unit_test(test_every_truncated_roster_is_refused),
-        cmocka_unit_test(test_insane_rosters_are_refused),   cmocka_unit_test(test_member_infos),
+
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,14 @@
+/* blocking.h - what calls that wait have in common. */
+#ifndef TRIB_API_BLOCKING_H
+#define TRIB_API_BLOCKING_H
+
+#include <time.h>
+
+#include "engine/engine.h"
+
+/* On the clock of engine->changed. */
+struct timespec trib_api_deadline_in(int64_t timeout_ns);
+/* TRIB_OK, or why the calling thread must not wait. */
+TRIB_CHECKED trib_status trib_api_check_may_block(const trib_engine *engine, trib_error *error);
+
+#endif

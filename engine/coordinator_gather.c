@@ -1,0 +1,192 @@
+/*
+ * coordinator_gather.c - until everybody is there: who may join, who is missing, and the roster that begins the job.
+ *
+ * A member that goes before the job has begun may come back; one that comes afterwards is refused.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/coordinator_internal.h"
+
+static void list_missing(const trib_coordinator *self, char *text, size_t size)
+{
+    size_t used = 0;
+    uint32_t servers = 0, shown = 0, missing = 0;
+    text[0] = '\0';
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        if (self->slots[i].joined) {
+            continue;
+        }
+        if (i >= self->worker_count) {
+            servers++;
+        } else if (++missing <= 8) {
+            used += (size_t)snprintf(text + used, size - used, "%srank %u", shown++ == 0 ? "" : ", ", i);
+        }
+    }
+    if (missing > 8) {
+        used += (size_t)snprintf(text + used, size - used, " and %u more workers", missing - 8);
+    }
+    if (servers > 0) {
+        snprintf(text + used, size - used, "%s%u of %u servers", shown == 0 ? "" : " and ", servers,
+                 self->server_count);
+    }
+}
+
+void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
+{
+    (void)reactor;
+    trib_coordinator *self = timer->user;
+    char missing[200], text[TRIB_ERROR_TEXT_SIZE];
+    list_missing(self, missing, sizeof missing);
+    snprintf(text, sizeof text, "the job did not come together within %.1f s: missing %s",
+             (double)self->core->engine->config.join_timeout_ns / 1e9, missing);
+    trib_coordinator_end_job(self, TRIB_JOIN_FAILED, text);
+}
+
+/* With servers of their own on the same machine nothing is gained by summing in workers too; across machines, as long
+ * as there are fewer servers than workers, it is (OSDI'20). */
+static bool workers_should_sum(const trib_coordinator *self)
+{
+    trib_colocate colocate = self->core->engine->config.colocate;
+    if (self->server_count == 0) {
+        return true;
+    }
+    if (colocate != TRIB_COLOCATE_AUTO) {
+        return colocate == TRIB_COLOCATE_ON;
+    }
+    bool local = true;
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        const char *address = self->slots[i].info.addresses[0].text;
+        local = local && (strncmp(address, "127.", 4) == 0 || strncmp(address, "[::1]", 5) == 0);
+    }
+    return !local && self->server_count < self->worker_count;
+}
+
+static trib_status make_roster(trib_coordinator *self)
+{
+    const trib_config *config = &self->core->engine->config;
+    uint32_t count = trib_coordinator_slots(self);
+    trib_roster *roster = trib_roster_create(count);
+    trib_place_member *members = calloc(count, sizeof *members);
+    if (roster == NULL || members == NULL) {
+        free(roster);
+        free(members);
+        return TRIB_NO_MEMORY;
+    }
+    roster->epoch = 1;
+    roster->worker_count = self->worker_count;
+    roster->server_count = self->server_count;
+    roster->partition_bytes = config->partition_bytes;
+    roster->chunk_bytes = config->chunk_bytes;
+    roster->sum_order = config->sum_order;
+    roster->peer_timeout_ns = config->peer_timeout_ns;
+    bool colocated = workers_should_sum(self);
+    for (uint32_t i = 0; i < count; i++) {
+        bool worker = i < self->worker_count;
+        roster->members[i] = self->slots[i].info;
+        members[i] = (trib_place_member){
+            .is_worker = worker,
+            .can_sum = worker ? colocated : true,
+            .bandwidth = roster->members[i].bandwidth,
+            .reactors = roster->members[i].reactors,
+        };
+    }
+    trib_status status = trib_place_shares(members, count, &roster->t_opt_factor);
+    for (uint32_t i = 0; i < count; i++) {
+        roster->members[i].sums = members[i].can_sum && members[i].share > 0;
+    }
+    if (status == TRIB_OK) {
+        status = trib_dealer_create(members, count, &self->dealer);
+    }
+    free(members);
+    self->roster = roster;
+    return status;
+}
+
+static void start_running(trib_coordinator *self)
+{
+    trib_timer_stop(self->core->reactor, &self->join_deadline);
+    size_t capacity = TRIB_PAYLOAD_MAX;
+    unsigned char *payload = malloc(capacity);
+    if (payload == NULL || make_roster(self) != TRIB_OK) {
+        free(payload);
+        trib_coordinator_end_job(self, TRIB_NO_MEMORY, "the coordinator could not make the roster");
+        return;
+    }
+    trib_writer writer = {.data = payload, .capacity = capacity};
+    trib_roster_put(&writer, self->roster);
+    if (writer.overflow) {
+        trib_coordinator_end_job(self, TRIB_UNSUPPORTED, "too many members for one roster");
+    }
+    for (uint32_t i = 0; i < trib_coordinator_slots(self) && !writer.overflow; i++) {
+        trib_link_send_copy(self->slots[i].link, (trib_frame){.type = TRIB_FRAME_ROSTER, .root = i}, payload,
+                            writer.size);
+    }
+    free(payload);
+    trib_coordinator_run(self);
+}
+
+static trib_coordinator_slot *find_slot(trib_coordinator *self, const trib_member_info *info, uint32_t claimed)
+{
+    if (info->roles & TRIB_ROLE_WORKER) {
+        return claimed < self->worker_count ? &self->slots[claimed] : NULL;
+    }
+    for (uint32_t i = self->worker_count; i < trib_coordinator_slots(self); i++) {
+        if (!self->slots[i].joined) {
+            return &self->slots[i];
+        }
+    }
+    return NULL;
+}
+
+static void refuse_join(trib_link *link, const char *text)
+{
+    trib_log(link->core->reactor->logger, TRIB_LOG_WARN, "refused a member: %s", text);
+    trib_coordinator_tell_end(link, TRIB_JOIN_FAILED, text);
+    trib_link_close(link, true, TRIB_JOIN_FAILED, text);
+}
+
+trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, const trib_frame *frame,
+                                       const void *payload, trib_error *error)
+{
+    trib_reader reader = {.data = payload, .left = frame->payload_size};
+    uint32_t workers = trib_get_u32(&reader), servers = trib_get_u32(&reader);
+    trib_member_info info;
+    trib_status status = trib_member_info_get(&reader, &info, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    char text[TRIB_ERROR_TEXT_SIZE];
+    trib_coordinator_slot *at = find_slot(self, &info, frame->root);
+    if (self->running || self->over) {
+        snprintf(text, sizeof text, "%s came when the job had already begun", info.name);
+    } else if ((info.roles & TRIB_ROLE_WORKER) && (workers != self->worker_count || servers != self->server_count)) {
+        snprintf(text, sizeof text,
+                 "%s expects %u workers and %u servers, the coordinator %u and %u: start all with the same counts",
+                 info.name, workers, servers, self->worker_count, self->server_count);
+    } else if (at == NULL) {
+        snprintf(text, sizeof text, "no place for %s: the job has %u workers and %u servers", info.name,
+                 self->worker_count, self->server_count);
+    } else if (at->joined) {
+        snprintf(text, sizeof text, "%s is a second one: %s has joined already", info.name, at->info.name);
+    } else {
+        at->link = link;
+        at->joined = true;
+        at->info = info;
+        uint32_t index = (uint32_t)(at - self->slots);
+        if (index >= self->worker_count) {
+            char name[TRIB_MEMBER_NAME_MAX];
+            snprintf(name, sizeof name, "server %u %.40s", index - self->worker_count, info.name);
+            memcpy(at->info.name, name, sizeof name);
+        }
+        link->peer = index;
+        trib_log(self->core->reactor->logger, TRIB_LOG_DEBUG, "joined: %s", at->info.name);
+        if (++self->joined == trib_coordinator_slots(self)) {
+            start_running(self);
+        }
+        return TRIB_OK;
+    }
+    refuse_join(link, text);
+    return TRIB_OK;
+}

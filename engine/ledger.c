@@ -1,0 +1,154 @@
+/*
+ * ledger.c - the tensors of the job: who declared what, and who sums which partition.
+ *
+ * The first worker that declares a name defines it and has its partitions dealt out; the others must agree, or the
+ * tensor is bad for everybody.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <uthash.h>
+
+#include "engine/assert.h"
+#include "engine/coordinator_internal.h"
+#include "engine/op.h"
+
+/* A tensor as the first worker declared it. */
+typedef struct trib_ledger_entry {
+    char name[TRIB_TENSOR_NAME_MAX + 1];
+    trib_dtype dtype;
+    uint64_t count;
+    uint32_t id, first_rank;
+    bool bad;
+    char bad_text[TRIB_ERROR_TEXT_SIZE];
+    trib_place_owner *owners;
+    uint32_t partition_count, partition_bytes;
+    uint32_t *tags; /* by rank; UINT32_MAX: not declared there */
+    UT_hash_handle hh;
+} trib_ledger_entry;
+
+static void send_bad(trib_coordinator *self, const trib_ledger_entry *entry, uint32_t rank)
+{
+    unsigned char payload[TRIB_ERROR_TEXT_SIZE + 2];
+    trib_writer writer = {.data = payload, .capacity = sizeof payload};
+    trib_put_text(&writer, entry->bad_text);
+    if (self->slots[rank].link != NULL && entry->tags[rank] != UINT32_MAX) {
+        trib_frame frame = {.type = TRIB_FRAME_TENSOR_BAD, .tensor = entry->tags[rank]};
+        trib_link_send_copy(self->slots[rank].link, frame, payload, writer.size);
+    }
+}
+
+static trib_ledger_entry *new_entry(trib_coordinator *self, const char *name, trib_dtype dtype, uint64_t count,
+                                    uint32_t rank)
+{
+    trib_ledger_entry *entry = calloc(1, sizeof *entry);
+    uint32_t *tags = malloc(self->worker_count * sizeof *tags);
+    uint64_t bytes = count * trib_dtype_size(dtype);
+    uint32_t partition_bytes =
+        trib_tensor_partition_bytes(bytes, self->roster->partition_bytes, self->roster->chunk_bytes);
+    uint32_t partitions = trib_tensor_partition_count(bytes, partition_bytes);
+    trib_place_owner *owners = malloc(partitions * sizeof *owners);
+    if (entry == NULL || tags == NULL || owners == NULL) {
+        free(entry);
+        free(tags);
+        free(owners);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < partitions; i++) {
+        uint64_t left = bytes - (uint64_t)i * partition_bytes;
+        owners[i] = trib_dealer_next(self->dealer, left < partition_bytes ? left : partition_bytes);
+    }
+    memset(tags, 0xff, self->worker_count * sizeof *tags);
+    snprintf(entry->name, sizeof entry->name, "%s", name);
+    entry->dtype = dtype;
+    entry->count = count;
+    entry->id = self->ledger_count++;
+    entry->first_rank = rank;
+    entry->owners = owners;
+    entry->partition_count = partitions;
+    entry->partition_bytes = partition_bytes;
+    entry->tags = tags;
+    HASH_ADD_STR(self->ledger, name, entry);
+    return entry;
+}
+
+static trib_status send_declared(trib_coordinator *self, const trib_ledger_entry *entry, uint32_t rank)
+{
+    size_t size = 8 + (size_t)entry->partition_count * 4;
+    unsigned char *payload = malloc(size);
+    if (payload == NULL) {
+        return TRIB_NO_MEMORY;
+    }
+    trib_writer writer = {.data = payload, .capacity = size};
+    trib_put_u32(&writer, entry->partition_bytes);
+    trib_put_u32(&writer, entry->partition_count);
+    for (uint32_t i = 0; i < entry->partition_count; i++) {
+        trib_put_u16(&writer, entry->owners[i].member);
+        trib_put_u16(&writer, entry->owners[i].reactor);
+    }
+    trib_assert(!writer.overflow);
+    trib_frame frame = {.type = TRIB_FRAME_DECLARED, .tensor = entry->tags[rank], .aux = entry->id};
+    trib_link_send_copy(self->slots[rank].link, frame, payload, size);
+    free(payload);
+    return TRIB_OK;
+}
+
+static void disagree(trib_coordinator *self, trib_ledger_entry *entry, trib_dtype dtype, uint64_t count, uint32_t rank)
+{
+    entry->bad = true;
+    snprintf(entry->bad_text, sizeof entry->bad_text, "%s declared it as %s[%llu], %s as %s[%llu]",
+             trib_roster_name(self->roster, entry->first_rank), trib_dtype_name(entry->dtype),
+             (unsigned long long)entry->count, trib_roster_name(self->roster, rank), trib_dtype_name(dtype),
+             (unsigned long long)count);
+    trib_log(self->core->reactor->logger, TRIB_LOG_ERROR, "tensor \"%s\": %s", entry->name, entry->bad_text);
+    for (uint32_t i = 0; i < self->worker_count; i++) {
+        if (i != rank) {
+            send_bad(self, entry, i);
+        }
+    }
+}
+
+trib_status trib_ledger_take_declare(trib_coordinator *self, uint32_t rank, const trib_frame *frame,
+                                     const void *payload, trib_error *error)
+{
+    char name[TRIB_TENSOR_NAME_MAX + 1];
+    trib_reader reader = {.data = payload, .left = frame->payload_size};
+    trib_get_text(&reader, name, sizeof name);
+    trib_dtype dtype = (trib_dtype)trib_get_u8(&reader);
+    uint64_t count = trib_get_u64(&reader);
+    if (reader.failed || trib_dtype_size(dtype) == 0 || rank >= self->worker_count || count > UINT64_MAX / 64) {
+        return trib_error_set(error, TRIB_PROTOCOL, "malformed DECLARE");
+    }
+    trib_ledger_entry *entry = NULL;
+    HASH_FIND_STR(self->ledger, name, entry);
+    if (entry == NULL) {
+        entry = new_entry(self, name, dtype, count, rank);
+    }
+    if (entry == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for tensor \"%s\"", name);
+    }
+    if (entry->tags[rank] != UINT32_MAX) {
+        return trib_error_set(error, TRIB_PROTOCOL, "tensor \"%s\" declared twice", name);
+    }
+    entry->tags[rank] = frame->tensor;
+    if (!entry->bad && (entry->dtype != dtype || entry->count != count)) {
+        disagree(self, entry, dtype, count, rank);
+    }
+    if (entry->bad) {
+        send_bad(self, entry, rank);
+        return TRIB_OK;
+    }
+    return send_declared(self, entry, rank);
+}
+
+void trib_ledger_clear(trib_coordinator *self)
+{
+    trib_ledger_entry *entry, *next;
+    HASH_ITER(hh, self->ledger, entry, next)
+    {
+        HASH_DEL(self->ledger, entry);
+        free(entry->owners);
+        free(entry->tags);
+        free(entry);
+    }
+}

@@ -1,0 +1,32 @@
+/*
+ * worker.h - what the parts of the worker's side share: worker.c (nodes and rounds), worker_abort.c (giving up),
+ * worker_link.c (links and what arrives). Everything is called on the core's own thread.
+ */
+#ifndef TRIB_ENGINE_WORKER_H
+#define TRIB_ENGINE_WORKER_H
+
+#include "engine/op.h"
+
+/* A placed tensor's share on that core. */
+static inline trib_tensor_core *trib_worker_share(const trib_core *core, const trib_tensor *tensor)
+{
+    return &tensor->cores[core->reactor->index];
+}
+
+/* ---- worker_abort.c ---- */
+/* Tells the task's server that this worker's contribution to what has not settled will not come. */
+void trib_worker_withdraw(trib_core *core, trib_op_node *node, trib_task *task);
+/* Fails what has not settled of the round that runs. The reason is in the operation already. */
+void trib_worker_abort_active(trib_core *core, trib_op_node *node);
+/* What the node waits for, in words; returns text. */
+const char *trib_worker_waiting_text(trib_core *core, trib_op_node *node, char *text, size_t size);
+/* The node's deadline, a timer whose user is the node. */
+void trib_worker_deadline_passed(trib_reactor *reactor, trib_timer *timer);
+/* The node's cancel_post. */
+void trib_worker_cancel_arrived(trib_reactor *reactor, trib_post *post);
+
+/* ---- worker_link.c ---- */
+/* The link to the core that sums the task's partition; NULL: it is gone. */
+trib_link *trib_worker_owner_link(const trib_core *core, const trib_task *task);
+
+#endif

@@ -1,0 +1,150 @@
+/*
+ * worker_abort.c - giving up: deadlines, cancellation, and what the servers are told of it.
+ *
+ * Invariant: a task that fails while bytes of it are with the transport settles when they come back; if they do not
+ * within GRACE_NS the link that holds them is ended, which gives them back.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/assert.h"
+#include "engine/pipeline.h"
+#include "engine/worker.h"
+
+#define GRACE_NS (2 * INT64_C(1000000000))
+
+void trib_worker_withdraw(trib_core *core, trib_op_node *node, trib_task *task)
+{
+    const trib_op *op = node->op;
+    trib_status status = (trib_status)atomic_load(&op->claim);
+    trib_link *link = trib_worker_owner_link(core, task);
+    if (link == NULL || core->ended) {
+        return;
+    }
+    char text[TRIB_ERROR_TEXT_SIZE];
+    snprintf(text, sizeof text, "%s withdrew from round %u (%s)",
+             trib_roster_name(core->engine->roster, core->engine->member_id), op->round, trib_status_text(status));
+    trib_frame frame = {
+        .type = TRIB_FRAME_WITHDRAW,
+        .tensor = op->tensor->id,
+        .partition = task->partition,
+        .round = op->round,
+        .chunk_count = task->chunk_count,
+        .exchange = (uint8_t)op->exchange,
+        .dtype = (uint8_t)op->tensor->dtype,
+        .reduce = (uint8_t)op->reduce,
+        .root = op->root,
+        .aux = (uint32_t)(status == TRIB_TIMEOUT ? TRIB_TIMEOUT : TRIB_CANCELLED),
+    };
+    trib_link_send_copy(link, frame, text, strlen(text));
+}
+
+static void grace_passed(trib_reactor *reactor, trib_timer *timer)
+{
+    trib_core *core = reactor->owner;
+    trib_op_node *node = timer->user;
+    trib_tensor_core *tensor = trib_worker_share(core, node->op->tensor);
+    for (uint32_t i = 0; i < tensor->task_count; i++) {
+        trib_task *task = &tensor->tasks[i];
+        if (!task->settled && task->link != NULL) {
+            trib_link_close(task->link, false, TRIB_PEER_LOST, "took no data for too long after a deadline had passed");
+        }
+    }
+}
+
+void trib_worker_abort_active(trib_core *core, trib_op_node *node)
+{
+    trib_tensor *tensor = node->op->tensor;
+    trib_tensor_core *mine = trib_worker_share(core, tensor);
+    trib_assert(mine->active == node);
+    if (node->abort) {
+        return;
+    }
+    node->abort = true;
+    node->grace.fired = grace_passed;
+    node->grace.user = node;
+    trib_timer_arm(core->reactor, &node->grace, trib_now(core->reactor) + GRACE_NS);
+    uint32_t count = mine->task_count;
+    for (uint32_t i = 0; i < count && mine->active == node; i++) {
+        trib_task *task = &mine->tasks[i];
+        if (!task->settled && !task->failed) {
+            trib_worker_withdraw(core, node, task);
+            trib_pipeline_fail(core, task);
+        }
+    }
+}
+
+static void abort_node(trib_core *core, trib_op_node *node)
+{
+    trib_tensor *tensor = node->op->tensor;
+    if (atomic_load(&tensor->placed) && trib_worker_share(core, tensor)->active == node) {
+        trib_worker_abort_active(core, node);
+    }
+    /* Otherwise it waits for its round or for the placement: it ends when its turn comes, see worker.c. */
+}
+
+const char *trib_worker_waiting_text(trib_core *core, trib_op_node *node, char *text, size_t size)
+{
+    trib_tensor *tensor = node->op->tensor;
+    const trib_roster *roster = core->engine->roster;
+    if (!atomic_load(&tensor->placed)) {
+        snprintf(text, size, "it was still waiting for the coordinator");
+        return text;
+    }
+    trib_tensor_core *mine = trib_worker_share(core, tensor);
+    if (mine->active != node) {
+        snprintf(text, size, "an earlier operation on the tensor was still going");
+        return text;
+    }
+    for (uint32_t i = 0; i < mine->task_count; i++) {
+        const trib_task *task = &mine->tasks[i];
+        if (task->settled) {
+            continue;
+        }
+        uint32_t server = tensor->owners[task->partition].member;
+        if (task->missing_rank != TRIB_NO_MEMBER) {
+            snprintf(text, size, "partition %u in %s at %s still lacked the contribution of %s", task->partition,
+                     trib_pipeline_stage_name(task), trib_roster_name(roster, server),
+                     trib_roster_name(roster, task->missing_rank));
+        } else {
+            snprintf(text, size, "partition %u was in %s, waiting for %s", task->partition,
+                     trib_pipeline_stage_name(task), trib_roster_name(roster, server));
+        }
+        return text;
+    }
+    snprintf(text, size, "it was about to complete");
+    return text;
+}
+
+void trib_worker_deadline_passed(trib_reactor *reactor, trib_timer *timer)
+{
+    trib_core *core = reactor->owner;
+    trib_op_node *node = timer->user;
+    char waiting[256];
+    trib_op_fail(node->op, TRIB_TIMEOUT, "tensor \"%s\": not complete by its deadline of %.3f s: %s",
+                 node->op->tensor->name, (double)(node->op->deadline_ns - node->op->submit_ns) / 1e9,
+                 trib_worker_waiting_text(core, node, waiting, sizeof waiting));
+    abort_node(core, node);
+}
+
+void trib_worker_cancel_arrived(trib_reactor *reactor, trib_post *post)
+{
+    trib_core *core = reactor->owner;
+    trib_op_node *node = (trib_op_node *)((char *)post - offsetof(trib_op_node, cancel_post));
+    if (node->core == core) {
+        trib_op_fail(node->op, TRIB_CANCELLED, "tensor \"%s\": cancelled", node->op->tensor->name);
+        abort_node(core, node);
+    }
+    trib_op_unref(node->op);
+}
+
+void trib_worker_tensor_bad(trib_reactor *reactor, trib_post *post)
+{
+    trib_core *core = reactor->owner;
+    trib_tensor_core *mine = (trib_tensor_core *)((char *)post - offsetof(trib_tensor_core, bad_post));
+    if (mine->active != NULL) {
+        trib_op_fail(mine->active->op, TRIB_MISMATCH, "%s", mine->tensor->bad_text);
+        trib_worker_abort_active(core, mine->active);
+    }
+    /* Those that wait fail when their turn comes, see worker.c. */
+}

@@ -1,0 +1,225 @@
+/*
+ * worker_link.c - a worker's links to the servers: which are there, and what arrives on them.
+ *
+ * A frame is checked against the round that runs before a byte of it lands; one that is about a round that is over is
+ * let pass, because a peer cannot know yet.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/assert.h"
+#include "engine/pipeline.h"
+#include "engine/worker.h"
+
+trib_link *trib_worker_owner_link(const trib_core *core, const trib_task *task)
+{
+    trib_place_owner owner = task->tensor->owners[task->partition];
+    return core->owner_links[owner.member * TRIB_REACTORS_MAX + owner.reactor];
+}
+
+static void worker_ready(trib_link *link)
+{
+    trib_core *core = link->core;
+    core->owner_links[link->peer * TRIB_REACTORS_MAX + link->peer_reactor] = link;
+    core->stats.connections++;
+    trib_assert(core->links_missing > 0);
+    if (--core->links_missing == 0) {
+        trib_worker_joined(core);
+    }
+}
+
+/* A server that left in good order ends the operations that still need it, no others; see also trib_stage_push. */
+static void detach_tasks(trib_core *core, trib_link *link, const char *text)
+{
+    trib_op_node *next;
+    for (trib_op_node *node = core->nodes; node != NULL; node = next) {
+        next = node->next;
+        trib_tensor *tensor = node->op->tensor;
+        trib_tensor_core *mine = atomic_load(&tensor->placed) ? trib_worker_share(core, tensor) : NULL;
+        for (uint32_t i = 0; mine != NULL && mine->active == node && i < mine->task_count; i++) {
+            trib_task *task = &mine->tasks[i];
+            if (task->link != link || task->settled) {
+                continue;
+            }
+            task->link = NULL;
+            trib_op_fail(node->op, link->bye ? TRIB_PEER_LEFT : TRIB_PEER_LOST, "tensor \"%s\": %s", tensor->name,
+                         text);
+            if (task->failed) {
+                trib_pipeline_try_settle(core, task);
+            } else {
+                trib_pipeline_fail(core, task);
+            }
+        }
+    }
+}
+
+static void worker_link_closed(trib_link *link, trib_status status, const char *reason)
+{
+    trib_core *core = link->core;
+    trib_link **slot = &core->owner_links[link->peer * TRIB_REACTORS_MAX + link->peer_reactor];
+    if (*slot == link) {
+        *slot = NULL;
+        core->stats.connections--;
+    }
+    /* Tasks on it settle when the job's end reaches this core; their landings are void from here. */
+    if (link->landed != NULL) {
+        trib_task *task = link->landed;
+        task->landings--;
+    }
+    char text[TRIB_ERROR_TEXT_SIZE];
+    snprintf(text, sizeof text, "lost the connection to %s: %.200s", trib_roster_name(core->engine->roster, link->peer),
+             reason);
+    detach_tasks(core, link, text);
+    if (!link->bye && !core->ended) {
+        trib_engine_end(core->engine, status == TRIB_CLOSED || status == TRIB_OK ? TRIB_PEER_LOST : status, text);
+    }
+}
+
+/* The task a SUM or REFUSED frame is about; NULL without error: nobody waits for it any more. */
+static trib_status find_task(trib_core *core, const trib_frame *frame, trib_task **task_out, trib_error *error)
+{
+    *task_out = NULL;
+    trib_tensor *tensor = frame->tensor < core->tensors_capacity ? core->tensors[frame->tensor] : NULL;
+    if (tensor == NULL || frame->partition >= tensor->partition_count) {
+        return trib_error_set(error, TRIB_PROTOCOL, "%s for unknown tensor %u, partition %u",
+                              trib_frame_name(frame->type), frame->tensor, frame->partition);
+    }
+    trib_place_owner owner = tensor->owners[frame->partition];
+    if (owner.reactor % core->engine->core_count != core->reactor->index) {
+        return trib_error_set(error, TRIB_PROTOCOL, "%s for a partition of another reactor",
+                              trib_frame_name(frame->type));
+    }
+    trib_tensor_core *mine = trib_worker_share(core, tensor);
+    if (mine->active == NULL || mine->active->op->round != frame->round) {
+        return frame->round < mine->round_next
+                   ? TRIB_OK
+                   : trib_error_set(error, TRIB_PROTOCOL, "%s for round %u of tensor \"%s\" which has not begun",
+                                    trib_frame_name(frame->type), frame->round, tensor->name);
+    }
+    trib_task *task = &mine->tasks[tensor->task_index[frame->partition]];
+    if (!task->settled && !task->failed) {
+        *task_out = task;
+    }
+    return TRIB_OK;
+}
+
+static trib_status check_sum(trib_core *core, const trib_task *task, const trib_frame *frame, trib_error *error)
+{
+    const trib_op *op = task->node->op;
+    bool is_root = op->exchange == TRIB_EXCHANGE_BROADCAST && op->root == core->engine->member_id;
+    uint32_t chunk_bytes = task->tensor->chunk_bytes;
+    uint32_t expected = 0;
+    if (frame->chunk < task->chunk_count && !is_root) {
+        uint64_t begin = (uint64_t)frame->chunk * chunk_bytes;
+        expected = task->size - begin < chunk_bytes ? (uint32_t)(task->size - begin) : chunk_bytes;
+    }
+    if (frame->chunk >= task->chunk_count || frame->payload_size != expected) {
+        return trib_error_set(error, TRIB_PROTOCOL, "sum of tensor \"%s\" chunk %u has %u bytes, expected %u",
+                              task->tensor->name, frame->chunk, frame->payload_size, expected);
+    }
+    if (task->received[frame->chunk / 64] >> (frame->chunk % 64) & 1) {
+        return trib_error_set(error, TRIB_PROTOCOL, "sum of tensor \"%s\" chunk %u came twice", task->tensor->name,
+                              frame->chunk);
+    }
+    return TRIB_OK;
+}
+
+trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
+{
+    trib_core *core = link->core;
+    landing->buffer = core->discard;
+    if (frame->type == TRIB_FRAME_REFUSED || frame->type == TRIB_FRAME_STALL) {
+        return TRIB_OK;
+    }
+    if (frame->type != TRIB_FRAME_SUM) {
+        return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from a server", trib_frame_name(frame->type));
+    }
+    trib_task *task;
+    trib_status status = find_task(core, frame, &task, error);
+    if (status != TRIB_OK || task == NULL) {
+        return status;
+    }
+    status = check_sum(core, task, frame, error);
+    if (status == TRIB_OK && frame->payload_size > 0) {
+        landing->buffer = task->node->op->output + task->offset + (uint64_t)frame->chunk * task->tensor->chunk_bytes;
+        link->landed = task;
+        task->landings++;
+    }
+    return status;
+}
+
+static void take_sum(trib_core *core, trib_task *task, const trib_frame *frame)
+{
+    if (task->failed) {
+        trib_pipeline_try_settle(core, task);
+        return;
+    }
+    core->stats.bytes_pulled += frame->payload_size;
+    task->received[frame->chunk / 64] |= UINT64_C(1) << (frame->chunk % 64);
+    task->chunks_received++;
+    const char *stage = trib_pipeline_stage_name(task);
+    if (task->chunks_received == task->chunk_count && strcmp(stage, "PULL") == 0) {
+        trib_pipeline_resume(core, task);
+    }
+}
+
+static trib_status receive_sum(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
+                               trib_error *error)
+{
+    trib_core *core = link->core;
+    trib_task *task = link->landed;
+    if (lent || task == NULL) {
+        trib_status status = find_task(core, frame, &task, error);
+        if (status == TRIB_OK && task != NULL) {
+            status = check_sum(core, task, frame, error);
+        }
+        if (status != TRIB_OK || task == NULL) {
+            return status;
+        }
+        if (frame->payload_size > 0) {
+            memcpy(task->node->op->output + task->offset + (uint64_t)frame->chunk * task->tensor->chunk_bytes, payload,
+                   frame->payload_size);
+            trib_charge(core->reactor, TRIB_COST_COPY, frame->payload_size);
+        }
+    } else {
+        task->landings--;
+        link->landed = NULL;
+    }
+    take_sum(core, task, frame);
+    return TRIB_OK;
+}
+
+trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
+                                 trib_error *error)
+{
+    trib_core *core = link->core;
+    trib_task *task = NULL;
+    if (frame->type == TRIB_FRAME_SUM) {
+        return receive_sum(link, frame, payload, lent, error);
+    }
+    trib_status status = find_task(core, frame, &task, error);
+    if (status != TRIB_OK || task == NULL) {
+        return status;
+    }
+    if (frame->type == TRIB_FRAME_STALL) {
+        task->missing_rank = frame->aux;
+        if (trib_member_has_left(core->engine, frame->aux)) {
+            trib_op_fail(task->node->op, TRIB_PEER_LEFT,
+                         "tensor \"%s\": %s left the job without contributing to round %u", task->tensor->name,
+                         trib_roster_name(core->engine->roster, frame->aux), frame->round);
+            trib_worker_abort_active(core, task->node);
+        }
+        return TRIB_OK;
+    }
+    trib_op_fail(task->node->op, (trib_status)(int32_t)frame->aux, "tensor \"%s\": %.*s", task->tensor->name,
+                 (int)frame->payload_size, payload == NULL ? "" : (const char *)payload);
+    trib_pipeline_fail(core, task);
+    return TRIB_OK;
+}
+
+const trib_link_upcalls trib_worker_upcalls = {
+    .ready = worker_ready,
+    .header = trib_worker_header,
+    .received = trib_worker_received,
+    .closed = worker_link_closed,
+};
