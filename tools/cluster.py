@@ -1,0 +1,304 @@
+"""Small clusters of hosts on one machine: network namespaces joined by a bridge, every host's link shaped each way.
+
+A cluster has a name, and everything it makes bears that name or lives inside its own namespaces: clusters with different
+names never meet, whatever their addresses are. Host i of NAME is the namespace NAME-i with the addresses 10.77.0.(10+i)
+and fd77::(10+i) on eth0; the switch is the namespace NAME-switch with a bridge and the port of every host. A token
+bucket (tbf) on each end of each link carries the link's rate in that direction, so links are full duplex.
+
+Used by tools/hosts, tools/bench-hosts and tests/cluster. Needs root, iproute2 and a kernel with network namespaces,
+veth, bridge and, for links with a rate, sch_tbf.
+"""
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import threading
+import time
+
+HOSTS_MAX = 200
+QUEUE_MS = 20  # what a port holds before it drops, as a switch with deep buffers does
+NAMES_FOLDER = '/run/netns'
+
+
+class ClusterError(Exception):
+    """What went wrong, and what to do about it."""
+
+
+def command(*words, text=None):
+    """Runs a command of iproute2; its output, or a ClusterError with what it said."""
+    result = subprocess.run(words, input=text, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    if result.returncode != 0:
+        raise ClusterError('%s: %s' % (' '.join(words), (result.stderr + result.stdout).strip() or 'failed'))
+    return result.stdout
+
+
+def why_not():
+    """None, or the reason why no cluster can be made here."""
+    if os.geteuid() != 0:
+        return 'network namespaces need root: run it with sudo'
+    for tool in ('ip', 'tc'):
+        if shutil.which(tool) is None:
+            return '%s is missing: install iproute2 (Debian: apt-get install iproute2)' % tool
+    probe = 'probe%d-switch' % os.getpid()
+    try:
+        command('ip', 'netns', 'add', probe)
+    except ClusterError as error:
+        return 'this kernel or container gives no network namespaces: %s' % error
+    try:
+        command('ip', '-n', probe, 'link', 'add', 'br0', 'type', 'bridge')
+        command('ip', '-n', probe, 'link', 'add', 'v0', 'type', 'veth', 'peer', 'name', 'v1')
+        command('tc', '-n', probe, 'qdisc', 'add', 'dev', 'v0', 'root', 'tbf', 'rate', '1gbit', 'burst', '262144', 'latency', '20ms')
+    except ClusterError as error:
+        return 'the kernel lacks bridge, veth or tbf (modprobe bridge veth sch_tbf): %s' % error
+    finally:
+        command('ip', 'netns', 'del', probe)
+    return None
+
+
+def parse_rate(text):
+    """'1gbit' to bits per second; None for 'none'."""
+    match = re.fullmatch(r'(\d+(?:\.\d+)?)([kmgt])bit', text.lower())
+    if text.lower() == 'none':
+        return None
+    if match is None or float(match.group(1)) == 0:
+        raise ClusterError('rate "%s": must be like 500mbit, 1gbit, 10gbit, or none' % text)
+    return int(float(match.group(1)) * {'k': 1e3, 'm': 1e6, 'g': 1e9, 't': 1e12}[match.group(2)])
+
+
+class Cluster:
+    """The hosts of one name; as a context manager it removes them at the end, whatever happens."""
+
+    def __init__(self, name):
+        if not re.fullmatch(r'[A-Za-z0-9_.]{1,40}', name):
+            raise ClusterError('name "%s": letters, digits, _ and . only, at most 40' % name)
+        self.name = name
+        self.switch = name + '-switch'
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.down()
+
+    # ---- What is there ----
+
+    def namespace(self, host):
+        return '%s-%d' % (self.name, host)
+
+    def hosts(self):
+        pattern = re.compile(re.escape(self.name) + r'-(\d+)')
+        names = os.listdir(NAMES_FOLDER) if os.path.isdir(NAMES_FOLDER) else []
+        return sorted(int(m.group(1)) for m in map(pattern.fullmatch, names) if m)
+
+    def need(self, host):
+        hosts = self.hosts()
+        if host not in hosts:
+            there = '%d hosts, 0 to %d' % (len(hosts), len(hosts) - 1) if hosts else 'no hosts: bring it up first'
+            raise ClusterError('cluster "%s" has no host %d; it has %s' % (self.name, host, there))
+
+    @staticmethod
+    def address(host):
+        return '10.77.0.%d' % (10 + host)
+
+    @staticmethod
+    def address6(host):
+        return 'fd77::%x' % (10 + host)
+
+    # ---- Up and down ----
+
+    def up(self, count, rate='none', mtu=1500):
+        """Makes the cluster as told; what was there under its name is removed. On an error nothing is left."""
+        if not 1 <= count <= HOSTS_MAX:
+            raise ClusterError('%d hosts: must be 1 to %d' % (count, HOSTS_MAX))
+        if not 1280 <= mtu <= 65535:
+            raise ClusterError('an MTU of %d: must be 1280 (what IPv6 needs) to 65535' % mtu)
+        parse_rate(rate)
+        with self.lock():
+            self.remove()
+            try:
+                self.build(count, rate, mtu)
+            except BaseException:
+                self.remove()
+                raise
+
+    def down(self):
+        """Removes it, with the processes that still run on its hosts. Nothing to remove is fine."""
+        with self.lock():
+            self.remove()
+
+    def lock(self):
+        """Two that bring the same name up or down at the same time take turns."""
+        file = open('/run/lock/tributary-hosts-' + self.name if os.path.isdir('/run/lock') else '/tmp/tributary-hosts-' + self.name, 'w')
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return file
+
+    def build(self, count, rate, mtu):
+        command('ip', 'netns', 'add', self.switch)
+        lines = ['link add br0 type bridge', 'link set br0 mtu %d up' % mtu]
+        command('ip', '-n', self.switch, '-batch', '-', text='\n'.join(lines) + '\n')
+        for host in range(count):
+            name = self.namespace(host)
+            command('ip', 'netns', 'add', name)
+            command('ip', 'link', 'add', 'eth0', 'netns', name, 'mtu', str(mtu), 'type', 'veth', 'peer', 'name',
+                    'host%d' % host, 'netns', self.switch, 'mtu', str(mtu))
+            command('ip', '-n', self.switch, 'link', 'set', 'host%d' % host, 'master', 'br0', 'up')
+            lines = ['link set lo up', 'addr add %s/24 dev eth0' % self.address(host),
+                     'addr add %s/64 dev eth0 nodad' % self.address6(host), 'link set eth0 up']
+            command('ip', '-n', name, '-batch', '-', text='\n'.join(lines) + '\n')
+            self.shape(host, rate)
+
+    def remove(self):
+        names = [n for n in [self.namespace(h) for h in self.hosts()] + [self.switch]
+                 if os.path.exists(os.path.join(NAMES_FOLDER, n))]
+        for number, patience in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0)):
+            deadline = time.monotonic() + patience
+            pids = self.pids(names)
+            for pid in pids:
+                try:
+                    os.kill(pid, number)
+                except ProcessLookupError:
+                    pass
+            while pids and time.monotonic() < deadline:
+                time.sleep(0.02)
+                pids = self.pids(names)
+        for name in names:
+            command('ip', 'netns', 'del', name)
+
+    @staticmethod
+    def pids(names):
+        found = [int(pid) for name in names for pid in command('ip', 'netns', 'pids', name).split()]
+        return [pid for pid in found if pid != os.getpid()]
+
+    # ---- Links ----
+
+    def shape(self, host, rate):
+        bits = parse_rate(rate)
+        for namespace, device in ((self.namespace(host), 'eth0'), (self.switch, 'host%d' % host)):
+            at = ('dev', device, 'root')
+            if bits is None:
+                if 'tbf' in command('tc', '-n', namespace, 'qdisc', 'show', *at):
+                    command('tc', '-n', namespace, 'qdisc', 'del', *at)
+            else:
+                # 2 ms of the rate, and always some of the largest packets: a timer that comes late loses no tokens.
+                burst = max(bits // 8 // 500, 256 * 1024)
+                command('tc', '-n', namespace, 'qdisc', 'replace', *at, 'handle', '1:', 'tbf', 'rate', '%dbit' % bits,
+                        'burst', str(burst), 'latency', '%dms' % QUEUE_MS)
+
+    def rate(self, host, rate):
+        self.need(host)
+        self.shape(host, rate)
+
+    def cut(self, host):
+        """The host's port goes down: silence, no connection is reset."""
+        self.need(host)
+        command('ip', '-n', self.switch, 'link', 'set', 'host%d' % host, 'down')
+
+    def mend(self, host):
+        self.need(host)
+        command('ip', '-n', self.switch, 'link', 'set', 'host%d' % host, 'up')
+
+    def bytes(self, host):
+        """What the host's link has carried since it was made, and what was lost or sent again."""
+        self.need(host)
+        name = self.namespace(host)
+        stats = json.loads(command('ip', '-n', name, '-j', '-s', 'link', 'show', 'eth0'))[0]['stats64']
+        drops = [json.loads(command('tc', '-n', n, '-j', '-s', 'qdisc', 'show', 'dev', d, 'root'))[0].get('drops', 0)
+                 for n, d in ((name, 'eth0'), (self.switch, 'host%d' % host))]
+        tcp = [line.split() for line in command('ip', 'netns', 'exec', name, 'cat', '/proc/net/snmp').splitlines()
+               if line.startswith('Tcp:')]
+        return {'rx': stats['rx']['bytes'], 'tx': stats['tx']['bytes'], 'dropped_out': drops[0], 'dropped_in': drops[1],
+                'segments_again': int(tcp[1][tcp[0].index('RetransSegs')])}
+
+    # ---- Programs ----
+
+    def exec_words(self, host, words):
+        self.need(host)
+        return ['ip', 'netns', 'exec', self.namespace(host), *words]
+
+    def popen(self, host, words, **how):
+        """A program on a host, in a session of its own; its pid is the program's, because ip gives way to it."""
+        return subprocess.Popen(self.exec_words(host, words), stdin=subprocess.DEVNULL, start_new_session=True, **how)
+
+
+class Group:
+    """Programs on hosts that end together: output with a prefix to each line; when one fails the others are ended."""
+
+    GRACE_S = 10.0  # for the others to end by themselves with an error of their own
+    TERM_S = 3.0
+
+    def __init__(self, out):
+        self.out, self.members, self.readers = out, [], []
+        self.mutex = threading.Lock()
+
+    def start(self, cluster, host, label, words, env=None, plain=False):
+        child = cluster.popen(host, words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace')
+        self.members.append((label, child))
+        reader = threading.Thread(target=self.relay, args=(child, '' if plain else '[%s] ' % label), daemon=True)
+        reader.start()
+        self.readers.append(reader)
+
+    def relay(self, child, prefix):
+        for line in child.stdout:
+            with self.mutex:
+                self.out.write(prefix + line)
+                self.out.flush()
+
+    def kill(self, number):
+        for _, child in self.members:
+            if child.poll() is None:
+                try:
+                    os.killpg(child.pid, number)
+                except ProcessLookupError:
+                    pass
+
+    def wait(self, leaders=None):
+        """The first status that is not 0, or 0. The members whose labels are leaders decide when it is over."""
+        status, ending, steps = 0, None, [(self.GRACE_S, signal.SIGTERM), (self.TERM_S, signal.SIGKILL)]
+        while any(child.poll() is None for _, child in self.members):
+            time.sleep(0.02)
+            for label, child in self.members:
+                code = child.poll()
+                if code not in (None, 0) and status == 0:
+                    status = code if code > 0 else 128 - code
+                    with self.mutex:
+                        self.out.write('%s %s\n' % (label, 'ended with status %d' % code if code > 0 else 'was ended by signal %d' % -code))
+            led = leaders is not None and all(c.poll() is not None for label, c in self.members if label in leaders)
+            if ending is None and (status != 0 or led):
+                ending = time.monotonic()
+            if ending is not None and steps and time.monotonic() > ending + steps[0][0]:
+                self.kill(steps.pop(0)[1])
+                ending = time.monotonic()
+        for reader in self.readers:
+            reader.join(1.0)
+        return status
+
+
+def clean_environment():
+    """This process's, without what a launcher or another job has left in it."""
+    foreign = ('TRIB_', 'OMPI_', 'PMI_', 'PMIX_', 'SLURM_', 'DMLC_', 'TORCHELASTIC_')
+    return {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
+
+
+def job_environment(workers, servers, coordinator_host=0, ipv6=False, port=7077):
+    """What all members of a job on a cluster share: counts, a fresh token, and the coordinator at rank 0's host."""
+    at = '[%s]' % Cluster.address6(coordinator_host) if ipv6 else Cluster.address(coordinator_host)
+    return {'TRIB_WORKERS': str(workers), 'TRIB_SERVERS': str(servers), 'TRIB_COORDINATOR': '%s:%d' % (at, port),
+            'TRIB_TOKEN': secrets.token_hex(24)}
+
+
+def lay_out(hosts, workers, servers):
+    """Hosts of the workers and of the servers: one each as long as there are hosts, then round again."""
+    places = [hosts[i % len(hosts)] for i in range(workers + servers)]
+    return places[:workers], places[workers:]
+
+
+def remove_stale(prefix):
+    """Removes clusters named PREFIX<pid> whose process is gone: what a killed test run left behind."""
+    names = os.listdir(NAMES_FOLDER) if os.path.isdir(NAMES_FOLDER) else []
+    for name, pid in {m.groups() for m in map(re.compile(r'(%s(\d+))-.*' % re.escape(prefix)).fullmatch, names) if m}:
+        if not os.path.exists('/proc/' + pid):
+            Cluster(name).down()
