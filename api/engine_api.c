@@ -13,6 +13,7 @@
 #include "api/address.h"
 #include "api/blocking.h"
 #include "api/config.h"
+#include "api/create.h"
 #include "api/env_host.h"
 #include "engine/op.h"
 #include "engine/report.h"
@@ -51,6 +52,24 @@ static trib_status complete_config(trib_config *config, trib_address *coordinato
     return status;
 }
 
+trib_status trib_engine_create_in(trib_env *env, const trib_config *config, trib_engine **engine_out,
+                                  trib_error *error)
+{
+    trib_engine *engine = calloc(1, sizeof *engine);
+    trib_status status = engine == NULL ? trib_error_set(error, TRIB_NO_MEMORY, "out of memory")
+                                        : trib_engine_open(engine, env, config, error);
+    if (status != TRIB_OK) {
+        if (engine != NULL) {
+            trib_engine_free(engine);
+        }
+        env->fini(env);
+        free(engine);
+        return status;
+    }
+    *engine_out = engine;
+    return TRIB_OK;
+}
+
 trib_status trib_engine_create(const trib_config *given, trib_engine **engine_out, trib_error *error)
 {
     if (given == NULL || engine_out == NULL) {
@@ -65,25 +84,9 @@ trib_status trib_engine_create(const trib_config *given, trib_engine **engine_ou
     if (status != TRIB_OK) {
         return status;
     }
-    trib_engine *engine = calloc(1, sizeof *engine);
-    if (engine == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
-    }
     trib_env env;
     status = trib_env_host_init(&env, &config, error);
-    if (status == TRIB_OK) {
-        status = trib_engine_open(engine, &env, &config, error);
-        if (status != TRIB_OK) {
-            trib_engine_free(engine);
-            trib_env_host_fini(&env);
-        }
-    }
-    if (status != TRIB_OK) {
-        free(engine);
-        return status;
-    }
-    *engine_out = engine;
-    return TRIB_OK;
+    return status == TRIB_OK ? trib_engine_create_in(&env, &config, engine_out, error) : status;
 }
 
 /* ---- Waiting ---- */
@@ -165,7 +168,7 @@ trib_status trib_engine_destroy(trib_engine *engine)
     trib_engine_dispatch(engine, 0);
     trib_env env = engine->env;
     trib_engine_free(engine);
-    trib_env_host_fini(&env);
+    env.fini(&env);
     free(engine);
     return TRIB_OK;
 }

@@ -2,6 +2,7 @@
 #include "api/env_host.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "api/config.h"
 #include "engine/pipeline.h"
@@ -74,6 +75,20 @@ static trib_status make_plan(const trib_config *config, trib_place_plan *plan, t
     return status;
 }
 
+static void fini(trib_env *env)
+{
+    host *self = env->memory;
+    trib_arena_destroy(self->arena);
+    free(self);
+}
+
+static void name_place(trib_env *env)
+{
+    char name[32] = "?";
+    gethostname(name, sizeof name - 1);
+    snprintf(env->place, sizeof env->place, "%s:%d", name, (int)getpid());
+}
+
 trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *error)
 {
     *env = (trib_env){
@@ -87,7 +102,9 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
         .on_thread = trib_reactor_ev_on_thread,
         .memory_alloc = memory_alloc,
         .memory_free = memory_free,
+        .fini = fini,
     };
+    name_place(env);
     if (env->transport == NULL) {
         return trib_error_set(error, TRIB_UNSUPPORTED,
                               "transport \"%s\" is not in this build; \"auto\" and \"tcp\" are", config->transport);
@@ -110,13 +127,6 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
     }
     config->busy_poll = self->plan.busy_poll;
     return TRIB_OK;
-}
-
-void trib_env_host_fini(trib_env *env)
-{
-    host *self = env->memory;
-    trib_arena_destroy(self->arena);
-    free(self);
 }
 
 void trib_env_host_describe(FILE *out)

@@ -20,7 +20,8 @@
 void *trib_core_zalloc(trib_core *core, size_t size)
 {
     core->stats.allocations++;
-    return calloc(1, size);
+    const trib_env *env = &core->engine->env;
+    return env->may_alloc == NULL || env->may_alloc(env->memory, size) ? calloc(1, size) : NULL;
 }
 
 /* ---- The outboxes of this event ---- */

@@ -24,6 +24,8 @@ struct trib_plan;
 struct trib_coordinator;
 struct trib_member;
 
+#define TRIB_PLACE_NAME_MAX 44 /* with "rank 4095 ()" around it still a member's name */
+
 /* What an engine is built on: the seam at which tests and the simulator put their own world. */
 typedef struct trib_env {
     const trib_transport_ops *transport;
@@ -38,6 +40,10 @@ typedef struct trib_env {
     void *(*memory_alloc)(void *memory, size_t size); /* page-aligned */
     void (*memory_free)(void *memory, void *block);
     void *memory; /* the arena */
+    /* May a core take so much small memory? NULL: always. For tests of what happens when there is none. */
+    bool (*may_alloc)(void *memory, size_t size);
+    void (*fini)(struct trib_env *env); /* gives back what it was made of, after the engine has gone */
+    char place[TRIB_PLACE_NAME_MAX];    /* where this process is, for its peers' messages: "host:pid" */
 } trib_env;
 
 typedef enum trib_phase { TRIB_PHASE_JOINING, TRIB_PHASE_READY, TRIB_PHASE_ENDED } trib_phase;

@@ -26,6 +26,7 @@ typedef struct trib_kernels {
                     const void *right, trib_form right_form, size_t count);
     void (*finish)(trib_dtype dtype, trib_reduce reduce, void *dst_wire, const void *src, trib_form src_form,
                    size_t count, uint32_t contributors);
+    void *(*copy)(void *restrict dst, const void *restrict src, size_t size); /* payload that is not summed */
 } trib_kernels;
 
 /* The type of the elements in accumulator form. */

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "engine/assert.h"
 #include "engine/coordinator.h"
@@ -43,8 +42,7 @@ bool trib_member_has_left(const trib_engine *engine, uint32_t member)
 static void fill_info(const trib_engine *engine, trib_member_info *info)
 {
     const trib_config *config = &engine->config;
-    char host[32] = "?";
-    gethostname(host, sizeof host - 1);
+    const char *place = engine->env.place;
     *info = (trib_member_info){
         .roles = config->roles,
         .sums = (config->roles & TRIB_ROLE_SERVER) != 0,
@@ -52,9 +50,9 @@ static void fill_info(const trib_engine *engine, trib_member_info *info)
         .bandwidth = config->bandwidth_bits,
     };
     if (config->roles & TRIB_ROLE_WORKER) {
-        snprintf(info->name, sizeof info->name, "rank %d (%s:%d)", config->rank, host, (int)getpid());
+        snprintf(info->name, sizeof info->name, "rank %d (%s)", config->rank, place);
     } else {
-        snprintf(info->name, sizeof info->name, "(%s:%d)", host, (int)getpid());
+        snprintf(info->name, sizeof info->name, "(%s)", place);
     }
     for (uint32_t i = 0; i < engine->core_count; i++) {
         info->addresses[i] = engine->cores[i].address;

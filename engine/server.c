@@ -115,7 +115,7 @@ trib_status trib_server_received(trib_link *link, const trib_frame *frame, const
     void *buffer = frame->payload_size > 0 ? link->landed : NULL;
     link->landed = NULL;
     if (buffer != NULL && buffer != payload) {
-        memcpy(buffer, payload, frame->payload_size); /* a transport that presents payload in place */
+        core->engine->env.kernels->copy(buffer, payload, frame->payload_size); /* it was presented in place */
     }
     return trib_summation_arrived(core->summation, &what, buffer, error);
 }

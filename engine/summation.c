@@ -327,7 +327,7 @@ static bool take_lent(trib_summation *self, const sum_round *round, const trib_c
     if (node->block == NULL) {
         return false;
     }
-    memcpy(node->block->data, payload, what->size);
+    self->config.kernels->copy(node->block->data, payload, what->size);
     trib_charge(self->config.reactor, TRIB_COST_COPY, what->size);
     node->data = node->block->data;
     return true;

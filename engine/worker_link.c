@@ -177,8 +177,9 @@ static trib_status receive_sum(trib_link *link, const trib_frame *frame, const v
             return status;
         }
         if (frame->payload_size > 0) {
-            memcpy(task->node->op->output + task->offset + (uint64_t)frame->chunk * task->tensor->chunk_bytes, payload,
-                   frame->payload_size);
+            unsigned char *at = task->node->op->output + task->offset;
+            core->engine->env.kernels->copy(at + (uint64_t)frame->chunk * task->tensor->chunk_bytes, payload,
+                                            frame->payload_size);
             trib_charge(core->reactor, TRIB_COST_COPY, frame->payload_size);
         }
     } else {

@@ -1,0 +1,138 @@
+/* test_sim.c - whole jobs in virtual time: they join, sum exactly, close and leave nothing; the same seed is the same run. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tools/study/job.h"
+
+#define SECOND INT64_C(1000000000)
+
+typedef struct exchange {
+    int32_t *buffer;
+    uint32_t done;
+    trib_status status;
+    int64_t at_ns;
+} exchange;
+
+static void on_done(const trib_result *result, void *user)
+{
+    exchange *self = user;
+    self->done++;
+    self->status = result->status;
+}
+
+static sim_job *open_job(const sim_job_config *config)
+{
+    trib_error error = {.status = TRIB_OK};
+    sim_job *job = sim_job_open(config, &error);
+    if (job == NULL) {
+        fail_msg("%s", error.text);
+    }
+    if (!sim_job_run(job, 30 * SECOND, sim_job_all_ready, NULL)) {
+        fail_msg("did not join: %s", job->members[0].ready.text);
+    }
+    for (uint32_t i = 0; i < job->member_count; i++) {
+        if (job->members[i].ready.status != TRIB_OK) {
+            fail_msg("member %u: %s", i, job->members[i].ready.text);
+        }
+    }
+    return job;
+}
+
+static void submit(sim_job *job, uint32_t rank, const char *name, uint32_t count, exchange *what)
+{
+    trib_tensor_desc desc;
+    trib_tensor_desc_init(&desc, sizeof desc);
+    desc.name = name;
+    desc.dtype = TRIB_INT32;
+    desc.count = count;
+    trib_tensor *tensor = NULL;
+    trib_error error = {.status = TRIB_OK};
+    assert_int_equal(trib_tensor_declare(job->members[rank].engine, &desc, &tensor, &error), TRIB_OK);
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.tensor = tensor;
+    params.input = params.output = what->buffer;
+    params.done_cb = on_done;
+    params.user = what;
+    assert_int_equal(trib_push_pull(job->members[rank].engine, &params, NULL, &error), TRIB_OK);
+}
+
+static bool all_done(sim_job *job, void *argument)
+{
+    const exchange *exchanges = argument;
+    for (uint32_t i = 0; i < job->config.workers; i++) {
+        if (exchanges[i].done == 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Answers the world's time at the end, and how many events it took. */
+static int64_t run_sums(const sim_job_config *config, uint32_t count, uint64_t *steps)
+{
+    sim_job *job = open_job(config);
+    exchange exchanges[8] = {{0}};
+    for (uint32_t rank = 0; rank < config->workers; rank++) {
+        exchanges[rank].buffer = malloc(count * sizeof(int32_t));
+        for (uint32_t i = 0; i < count; i++) {
+            exchanges[rank].buffer[i] = (int32_t)(i * 7 + rank);
+        }
+        submit(job, rank, "sum", count, &exchanges[rank]);
+    }
+    assert_true(sim_job_run(job, 60 * SECOND, all_done, exchanges));
+    int64_t at_ns = trib_sim_now(job->sim);
+    const uint32_t n = config->workers;
+    for (uint32_t rank = 0; rank < n; rank++) {
+        assert_int_equal(exchanges[rank].done, 1);
+        assert_int_equal(exchanges[rank].status, TRIB_OK);
+        for (uint32_t i = 0; i < count; i++) {
+            assert_int_equal(exchanges[rank].buffer[i], (int32_t)(i * 7 * n + n * (n - 1) / 2));
+        }
+        free(exchanges[rank].buffer);
+    }
+    assert_true(sim_job_close(job, 20 * SECOND));
+    *steps = trib_sim_steps(job->sim);
+    sim_job_free(job);
+    return at_ns;
+}
+
+static void sums_are_exact(void **state)
+{
+    (void)state;
+    uint64_t steps = 0;
+    for (uint32_t servers = 0; servers <= 3; servers++) {
+        sim_job_config config = sim_job_config_default(4, servers);
+        config.engine.reactors = servers == 2 ? 3 : 1;
+        run_sums(&config, 1000003, &steps);
+    }
+}
+
+static void a_seed_is_a_run(void **state)
+{
+    (void)state;
+    uint64_t steps[3];
+    int64_t times[3];
+    for (uint32_t i = 0; i < 3; i++) {
+        sim_job_config config = sim_job_config_default(3, 2);
+        config.seed = i == 2 ? 6 : 5;
+        times[i] = run_sums(&config, 300000, &steps[i]);
+    }
+    assert_int_equal(times[0], times[1]);
+    assert_int_equal(steps[0], steps[1]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sums_are_exact),
+        cmocka_unit_test(a_seed_is_a_run),
+    };
+    return cmocka_run_group_tests_name("simulated jobs", tests, NULL, NULL);
+}

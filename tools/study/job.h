@@ -1,0 +1,69 @@
+/*
+ * job.h - a whole job in virtual time: a world, a network, and an engine for every member.
+ *
+ * Members are the workers by rank, then the servers. Each has a process and a node of its own, and, unless they share
+ * one, a machine. Looks inside the library (api/env_sim.h).
+ */
+#ifndef TRIB_TOOLS_STUDY_JOB_H
+#define TRIB_TOOLS_STUDY_JOB_H
+
+#include "api/env_sim.h"
+
+typedef struct sim_job sim_job;
+
+typedef struct sim_job_config {
+    uint64_t seed;
+    uint32_t workers, servers;
+    uint32_t cores;   /* of each machine */
+    bool one_machine; /* all members share one machine's cores: network namespaces of one host */
+    trib_sim_costs costs;
+    trib_sim_net_config net;
+    trib_sim_link link;  /* of every node; tweak may change one's */
+    uint64_t void_bytes; /* not 0: buffers come from so much memory without contents */
+    trib_config engine;  /* what all engines have in common; trib_config_init first */
+    /* May change what is special to one member. NULL: nothing is. */
+    void (*tweak)(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link);
+    bool (*may_alloc)(void *member, size_t size); /* NULL: memory never lacks */
+    void *user;
+} sim_job_config;
+
+/* Everything for a run on 10 Gbit/s links between machines of 4 cores. */
+sim_job_config sim_job_config_default(uint32_t workers, uint32_t servers);
+
+typedef struct sim_member {
+    sim_job *job;
+    uint32_t index;
+    trib_sim_machine *machine; /* NULL: the job's shared one */
+    trib_sim_process *process;
+    trib_sim_node *node;
+    trib_engine *engine;
+    bool ready_told, ended_told, closing, closed, killed;
+    trib_error ready, ended; /* what ready_cb and ended_cb said */
+} sim_member;
+
+struct sim_job {
+    sim_job_config config;
+    trib_sim *sim;
+    trib_sim_net *net;
+    trib_sim_machine *machine; /* shared, or NULL */
+    trib_sim_void nothing;
+    uint32_t member_count;
+    sim_member *members;
+};
+
+/* Builds the world and creates all engines; none has joined yet. NULL with *error. */
+sim_job *sim_job_open(const sim_job_config *config, trib_error *error);
+/* Runs the world until done answers true (asked after each event; NULL: never), or the time has come, or nothing is left
+ * to happen. True if done. */
+bool sim_job_run(sim_job *job, int64_t until_ns, bool (*done)(sim_job *job, void *argument), void *argument);
+/* For sim_job_run: every member's ready_cb has been called. */
+bool sim_job_all_ready(sim_job *job, void *unused);
+/* Its process dies: nothing of it runs any more, its peers see resets. */
+void sim_job_kill(sim_job *job, uint32_t member);
+/* Closes every engine that is not closing yet; those that were killed come back for it, cut off from everybody. Runs the
+ * world until all are closed. False if they are not within limit_ns: then sim_job_free must not be called. */
+bool sim_job_close(sim_job *job, int64_t limit_ns);
+/* After sim_job_close. */
+void sim_job_free(sim_job *job);
+
+#endif

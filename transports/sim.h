@@ -1,0 +1,76 @@
+/*
+ * sim.h - a simulated network as a transport: nodes whose links have a rate and a latency, streams that share them,
+ * and faults on request. Time is that of engine/reactor_sim.h.
+ *
+ * A node is a host's place in the network: one full-duplex link to a switch that never is the bottleneck. Streams that
+ * have something to send take turns on their node's link, a quantum each; at the receiving link quanta queue in the
+ * order of their arrival. A stream has at most a window of bytes under way and unread, as TCP does; the kernel takes
+ * bytes from a sender while fewer than a limit wait to be sent, and that is when `sent` is reported.
+ *
+ * Addresses are "NAME:PORT"; NAME is a node's, port 0 picks one. A process must be attached to a node before its
+ * reactors open the transport.
+ */
+#ifndef TRIB_TRANSPORTS_SIM_H
+#define TRIB_TRANSPORTS_SIM_H
+
+#include "engine/reactor_sim.h"
+#include "transports/transport.h"
+
+extern const trib_transport_ops trib_sim_transport_ops;
+
+typedef struct trib_sim_net trib_sim_net;
+typedef struct trib_sim_node trib_sim_node;
+
+#define TRIB_SIM_NAME_MAX 24
+
+typedef struct trib_sim_net_config {
+    uint32_t quantum_bytes;   /* at most so much of one stream before another has its turn */
+    uint32_t window_bytes;    /* of one stream, under way and unread */
+    uint32_t unsent_bytes;    /* the kernel takes more of a stream while less than this waits for the link */
+    double goodput;           /* share of a link's rate that carries our bytes; 0.956: TCP over Ethernet, MTU 1500 */
+    uint64_t local_bits;      /* rate between processes of one node, bits per second */
+    int64_t local_latency_ns; /* and the time it takes */
+    const void *void_base;    /* payloads that lie in this piece of memory have no contents: only their times are */
+    size_t void_bytes;        /* right, nothing is copied; for studies of jobs larger than this machine's memory */
+} trib_sim_net_config;
+
+trib_sim_net_config trib_sim_net_config_default(void);
+
+/* NULL when out of memory. */
+trib_sim_net *trib_sim_net_create(trib_sim *sim, const trib_sim_net_config *config);
+/* Every transport on it must have been closed. */
+void trib_sim_net_free(trib_sim_net *net);
+
+typedef struct trib_sim_link {
+    uint64_t egress_bits, ingress_bits; /* per second */
+    int64_t latency_ns;                 /* to the switch or from it; two nodes are the sum of theirs apart */
+} trib_sim_link;
+
+/* The network owns it. NULL when out of memory. */
+trib_sim_node *trib_sim_node_create(trib_sim_net *net, const char *name, const trib_sim_link *link);
+/* Puts the process there: trib_sim_process_attach. */
+void trib_sim_node_host(trib_sim_node *node, trib_sim_process *process);
+/* From the next quantum on. */
+void trib_sim_node_relink(trib_sim_node *node, const trib_sim_link *link);
+uint64_t trib_sim_node_bytes_out(const trib_sim_node *node); /* over its link, without what stayed on the node */
+uint64_t trib_sim_node_bytes_in(const trib_sim_node *node);
+
+/* ---- Faults ---- */
+
+/* Nodes reach each other if they are in the same group; all begin in group 0. */
+void trib_sim_node_regroup(trib_sim_node *node, uint32_t group);
+/* The process there is gone: its connections end, the peers that it reaches see a reset, nobody can connect to it. */
+void trib_sim_node_kill(trib_sim_node *node);
+/* Resets an open connection, the index-th of those there are, modulo their number. False: there is none. */
+bool trib_sim_net_reset(trib_sim_net *net, uint64_t index);
+
+/* Small disturbances, drawn for each quantum. 0 everywhere: none. */
+typedef struct trib_sim_weather {
+    uint64_t shred_one_in; /* a quantum of 1 to 100 bytes */
+    uint64_t delay_one_in; /* it comes later by up to delay_ns, and with it what the stream sends after it */
+    int64_t delay_ns;
+} trib_sim_weather;
+
+void trib_sim_net_weather(trib_sim_net *net, const trib_sim_weather *weather);
+
+#endif
