@@ -187,7 +187,9 @@ static void write_later(sim_end *end)
 {
     if (!end->write_post.queued) {
         sim_pair_ref(end->pair);
-        trib_reactor_defer(sim_reactor_of(end), &end->write_post);
+        trib_reactor *reactor = sim_reactor_of(end);
+        trib_reactor_defer(reactor, &end->write_post);
+        reactor->ops->wake(reactor); /* for a caller outside of its turns */
     }
 }
 

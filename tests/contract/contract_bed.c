@@ -98,7 +98,9 @@ static void resume(trib_reactor *reactor, trib_post *post)
 static peer *enter(trib_conn *conn)
 {
     peer *self = conn->user;
-    trib_assert(self != NULL && !self->closed && trib_reactor_ev_on_thread(self->side->reactor));
+    trib_assert(self != NULL && !self->closed);
+    bool (*on_thread)(const trib_reactor *) = self->side->bed->maker->on_thread;
+    trib_assert(on_thread != NULL ? on_thread(self->side->reactor) : trib_reactor_ev_on_thread(self->side->reactor));
     self->side->upcalls++;
     return self;
 }
@@ -236,6 +238,15 @@ static void run_call(trib_reactor *reactor, trib_post *post)
     atomic_store(&self->done, true);
 }
 
+void trib_bed_turn(bed *self, bool may_wait)
+{
+    if (self->maker->turn != NULL) {
+        self->maker->turn(self->shared);
+    } else {
+        ev_run(self->loop, may_wait ? EVRUN_ONCE : EVRUN_NOWAIT);
+    }
+}
+
 bool trib_bed_on_side(bed *self, unsigned index, bool (*function)(side *, void *), void *argument)
 {
     side *where = &self->sides[index];
@@ -245,7 +256,7 @@ bool trib_bed_on_side(bed *self, unsigned index, bool (*function)(side *, void *
     call request = {.post.run = run_call, .function = function, .where = where, .argument = argument};
     trib_reactor_post(where->reactor, &request.post);
     while (!atomic_load(&request.done)) {
-        ev_run(self->loop, EVRUN_NOWAIT);
+        trib_bed_turn(self, false);
         sched_yield();
     }
     return request.answer;
@@ -254,7 +265,7 @@ bool trib_bed_on_side(bed *self, unsigned index, bool (*function)(side *, void *
 void trib_bed_until(bed *self, unsigned index, bool (*function)(side *, void *), void *argument)
 {
     while (!trib_bed_on_side(self, index, function, argument)) {
-        ev_run(self->loop, self->maker->threaded ? EVRUN_NOWAIT : EVRUN_ONCE);
+        trib_bed_turn(self, !self->maker->threaded);
     }
 }
 
@@ -317,7 +328,9 @@ int trib_bed_setup(void **state)
         side *one = &self->sides[i];
         one->bed = self;
         bool threaded = i == 1 && self->maker->threaded;
-        if (trib_reactor_ev_create(i, &self->logger, threaded ? NULL : self->loop, &one->reactor) != TRIB_OK) {
+        if (self->maker->reactor_create != NULL) {
+            one->reactor = self->maker->reactor_create(self->shared, i, &self->logger);
+        } else if (trib_reactor_ev_create(i, &self->logger, threaded ? NULL : self->loop, &one->reactor) != TRIB_OK) {
             return -1;
         }
         if (threaded && trib_reactor_ev_start(one->reactor, -1, false) != TRIB_OK) {
@@ -353,8 +366,10 @@ int trib_bed_teardown(void **state)
             free(one->peers[p]);
         }
     }
-    trib_reactor_ev_destroy(self->sides[0].reactor);
-    trib_reactor_ev_destroy(self->sides[1].reactor);
+    for (unsigned i = 0; i < 2; i++) {
+        void (*free_reactor)(trib_reactor *) = self->maker->reactor_free;
+        (free_reactor != NULL ? free_reactor : trib_reactor_ev_destroy)(self->sides[i].reactor);
+    }
     ev_loop_destroy(self->loop);
     if (self->maker->teardown != NULL) {
         self->maker->teardown(self->shared);

@@ -73,6 +73,8 @@ typedef struct bed {
     trib_address address;
 } bed;
 
+/* One turn of the loop; may_wait: which sleeps if there is nothing to do. */
+void trib_bed_turn(bed *self, bool may_wait);
 bool trib_bed_on_side(bed *self, unsigned index, bool (*function)(side *, void *), void *argument);
 void trib_bed_until(bed *self, unsigned index, bool (*function)(side *, void *), void *argument);
 bool trib_bed_all_closed(side *where, void *argument); /* *(uint32_t *)argument or more, and all of them */

@@ -23,7 +23,7 @@ static void connects_and_closes(void **state)
     uint32_t one = 1;
     trib_bed_until(self, 1, trib_bed_has_peers, &one);
     while (!mine->connected) {
-        ev_run(self->loop, EVRUN_NOWAIT);
+        trib_bed_turn(self, false);
     }
     assert_int_equal(mine->connect_status, TRIB_OK);
     trib_bed_close_peer(mine, false);
@@ -168,11 +168,11 @@ static void flush_gives_way_to_drop(void **state)
     peer *mine = trib_bed_start(self, &(habits){.to_send = WINDOW, .size_fixed = TRIB_PAYLOAD_MAX},
                                 &(habits){.again_every = 1, .stays_paused = true});
     while (!mine->connected) {
-        ev_run(self->loop, EVRUN_NOWAIT);
+        trib_bed_turn(self, false);
     }
     trib_bed_close_peer(mine, true);
     for (unsigned i = 0; i < 20; i++) {
-        ev_run(self->loop, EVRUN_NOWAIT);
+        trib_bed_turn(self, false);
     }
     assert_false(mine->closed); /* the receiver does not read: it would wait for ever */
     trib_bed_close_peer(mine, false);
@@ -209,7 +209,7 @@ static void carries_many_connections(void **state)
         peer *mine = self->sides[0].peers[i];
         while (mine->received < 5 || mine->sent_ok < 5) {
             assert_false(mine->closed);
-            ev_run(self->loop, self->maker->threaded ? EVRUN_NOWAIT : EVRUN_ONCE);
+            trib_bed_turn(self, !self->maker->threaded);
         }
         trib_bed_close_peer(mine, true);
     }
@@ -232,10 +232,10 @@ static void is_quiet_when_idle(void **state)
     trib_bed_until(self, 0, trib_bed_has_received, &(uint32_t){1});
     trib_bed_until(self, 1, trib_bed_has_received, &(uint32_t){1});
     while (mine->sent_ok < 1) {
-        ev_run(self->loop, EVRUN_NOWAIT);
+        trib_bed_turn(self, false);
     }
     for (unsigned i = 0; i < 20; i++) {
-        ev_run(self->loop, EVRUN_NOWAIT); /* what the other thread had under way */
+        trib_bed_turn(self, false); /* what the other thread had under way */
         sched_yield();
     }
     uint64_t before = self->sides[0].upcalls;
@@ -245,7 +245,7 @@ static void is_quiet_when_idle(void **state)
     trib_timer timer = {.fired = note_fired, .user = &fired};
     trib_timer_arm(reactor, &timer, trib_now(reactor) + 30 * INT64_C(1000000));
     while (!fired) {
-        ev_run(self->loop, EVRUN_ONCE);
+        trib_bed_turn(self, true);
     }
     assert_int_equal(self->sides[0].upcalls, before);
     assert_true(ev_iteration(self->loop) - turns_before <= 10); /* it slept */

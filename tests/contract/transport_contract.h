@@ -17,6 +17,12 @@ typedef struct trib_contract_maker {
     void (*teardown)(void *shared);
     trib_status (*open)(void *shared, unsigned side, trib_reactor *reactor, const trib_transport_upcalls *upcalls,
                         trib_transport **transport_out);
+    /* Where the sides' reactors are not libev's (never threaded then): makes one, says whether its turn runs, frees it,
+     * and runs whatever is next on any of them. NULL: libev's. */
+    trib_reactor *(*reactor_create)(void *shared, unsigned side, trib_logger *logger);
+    bool (*on_thread)(const trib_reactor *reactor);
+    void (*reactor_free)(trib_reactor *reactor);
+    void (*turn)(void *shared);
 } trib_contract_maker;
 
 /* The number of tests that failed. */
