@@ -40,8 +40,9 @@ typedef enum sim_kind { SIM_DATA, SIM_END_OF_STREAM, SIM_ACKNOWLEDGED, SIM_RESET
 
 /* Under way to the receiving end of a flow. */
 typedef struct sim_quantum {
-    trib_sim_event event; /* first */
-    struct sim_quantum *next;
+    trib_sim_event event;         /* first */
+    struct sim_quantum *next;     /* free list */
+    struct sim_quantum *all_next; /* every one there is */
     sim_flow *flow;
     uint32_t bytes;
     sim_kind kind;
@@ -55,7 +56,7 @@ struct trib_sim_net {
     trib_sim_node *nodes;
     sim_pair *pairs; /* newest first */
     uint64_t pair_count;
-    sim_quantum *free_quanta;
+    sim_quantum *free_quanta, *all_quanta;
     uint32_t transports;
 };
 
@@ -179,6 +180,12 @@ void sim_end_readable(sim_end *end);
 void sim_end_writable(sim_end *end);
 void sim_end_reset(sim_end *end, const char *reason);
 
+/* ---- sim_stream.c ---- */
+/* Hands what is queued to the kernel, as far as it takes it. */
+void sim_stream_write(sim_end *end);
+/* Reads a part of what has arrived and tells of the messages in it. */
+void sim_stream_read(sim_end *end);
+
 /* ---- sim_net.c ---- */
 void sim_node_rates(trib_sim_node *node);
 /* The flow has something to send, or has finished. */
@@ -193,6 +200,16 @@ bool sim_reachable(const sim_pair *pair);
 int64_t sim_latency(const sim_pair *pair);
 void sim_pair_ref(sim_pair *pair);
 void sim_pair_unref(sim_pair *pair);
+
+static inline sim_flow *sim_flow_from(sim_end *end)
+{
+    return &end->pair->flows[end->index];
+}
+
+static inline sim_flow *sim_flow_to(sim_end *end)
+{
+    return &end->pair->flows[1 - end->index];
+}
 
 /* Has the flow bytes that the receiver has not read yet? */
 static inline bool sim_flow_is_waiting(const sim_flow *flow)

@@ -65,9 +65,10 @@ void trib_sim_net_free(trib_sim_net *net)
         trib_sim_clear(net->sim, &node->local.turn);
         free(node);
     }
-    while (net->free_quanta != NULL) {
-        sim_quantum *quantum = net->free_quanta;
-        net->free_quanta = quantum->next;
+    while (net->all_quanta != NULL) {
+        sim_quantum *quantum = net->all_quanta;
+        net->all_quanta = quantum->all_next;
+        trib_sim_clear(net->sim, &quantum->event);
         free(quantum);
     }
     free(net);
@@ -172,6 +173,8 @@ static sim_quantum *quantum_take(sim_flow *flow, sim_kind kind, uint32_t bytes)
         quantum = calloc(1, sizeof *quantum);
         trib_assert(quantum != NULL); /* as trib_sim_set */
         quantum->event.fired = quantum_arrived;
+        quantum->all_next = net->all_quanta;
+        net->all_quanta = quantum;
     }
     quantum->flow = flow;
     quantum->kind = kind;

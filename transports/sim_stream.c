@@ -1,0 +1,188 @@
+/*
+ * sim_stream.c - messages over a simulated stream: cut into bytes for the kernel, put together from bytes that arrive.
+ *
+ * Bytes are counted, not carried: a message travels as one object that the receiver may look into as far as its bytes
+ * have arrived, header first.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/assert.h"
+#include "transports/sim_internal.h"
+
+#define READ_PER_TURN (512u * 1024u)
+
+/* ---- Sending ---- */
+
+static sim_message *message_begin(sim_flow *flow, const trib_send *send)
+{
+    sim_message *message = calloc(1, sizeof *message);
+    trib_assert(message != NULL); /* the simulated kernel has memory */
+    memcpy(message->header, send->header, TRIB_HEADER_SIZE);
+    message->payload_size = send->payload_size;
+    if (flow->tail != NULL) {
+        flow->tail->next = message;
+    } else {
+        flow->head = message;
+    }
+    flow->tail = message;
+    return message;
+}
+
+/* Has that memory no contents? */
+static bool is_void(const trib_sim_net *net, const void *memory)
+{
+    const unsigned char *base = net->config.void_base, *at = memory;
+    return base != NULL && at >= base && at < base + net->config.void_bytes;
+}
+
+/* The buffer goes back to its owner: what the receiver will read has to be somewhere else by then. */
+static void message_complete(sim_flow *flow, const trib_send *send)
+{
+    if (send->payload_size > 0 && !is_void(flow->pair->net, send->payload)) {
+        flow->tail->payload = malloc(send->payload_size);
+        trib_assert(flow->tail->payload != NULL);
+        memcpy(flow->tail->payload, send->payload, send->payload_size);
+    }
+}
+
+/* The kernel takes what it has room for; answers how much. */
+static size_t hand_over(sim_end *end)
+{
+    sim_flow *flow = sim_flow_from(end);
+    const uint64_t limit = end->pair->net->config.unsent_bytes;
+    size_t taken = 0;
+    while (end->head != NULL && flow->unsent < limit) {
+        trib_send *send = end->head;
+        if (end->head_sent == 0) {
+            message_begin(flow, send);
+        }
+        const size_t left = TRIB_HEADER_SIZE + (size_t)send->payload_size - end->head_sent;
+        const size_t now = left < limit - flow->unsent ? left : (size_t)(limit - flow->unsent);
+        flow->unsent += now;
+        taken += now;
+        end->head_sent += now;
+        if (now < left) {
+            break;
+        }
+        message_complete(flow, send);
+        end->head_sent = 0;
+        end->head = send->next;
+        end->tail = end->head != NULL ? end->tail : NULL;
+        end->transport->stats.messages_sent++;
+        end->transport->base.upcalls->sent(&end->base, send, TRIB_OK);
+        if (end->state != SIM_OPEN && end->state != SIM_FLUSHING) {
+            break;
+        }
+    }
+    return taken;
+}
+
+void sim_stream_write(sim_end *end)
+{
+    if (end->state != SIM_OPEN && end->state != SIM_FLUSHING) {
+        return;
+    }
+    sim_transport *transport = end->transport;
+    if (!sim_flow_is_waiting(sim_flow_from(end))) {
+        sim_flow_from(end)->progress_ns = trib_sim_now(end->pair->net->sim);
+    }
+    size_t taken = hand_over(end);
+    if (taken > 0) {
+        transport->stats.system_calls++;
+        transport->stats.bytes_sent += taken;
+        trib_charge(transport->base.reactor, TRIB_COST_MESSAGE, taken);
+        sim_flow_ready(sim_flow_from(end));
+    }
+    end->want_write = end->head != NULL;
+    if (end->state == SIM_FLUSHING && end->head == NULL) {
+        end->lingers = true;
+        sim_end_begin(end, TRIB_OK, "closed by this side");
+    }
+}
+
+/* ---- Receiving ---- */
+
+/* False if reading cannot go on: paused, or the connection is ending. */
+static bool ask(sim_end *end, const sim_message *message)
+{
+    end->asking = true;
+    end->resume_asked = false;
+    end->landing = (trib_landing){.buffer = NULL};
+    trib_status status = end->transport->base.upcalls->header(&end->base, message->header, &end->landing);
+    end->asking = false;
+    if (end->state != SIM_OPEN) {
+        return false;
+    }
+    if (status == TRIB_AGAIN) {
+        end->paused = !end->resume_asked;
+        if (!end->paused) {
+            trib_sim_reactor_give(sim_reactor_of(end), &end->read_work);
+        }
+        return false;
+    }
+    if (status != TRIB_OK || end->landing.payload_size != message->payload_size) {
+        sim_end_begin(end, status != TRIB_OK ? status : TRIB_PROTOCOL, "message refused");
+        return false;
+    }
+    end->asked = true;
+    return true;
+}
+
+static void deliver(sim_end *end, sim_message *message)
+{
+    sim_flow *flow = sim_flow_to(end);
+    flow->head = message->next;
+    flow->tail = flow->head != NULL ? flow->tail : NULL;
+    if (message->payload != NULL && !is_void(end->pair->net, end->landing.buffer)) {
+        memcpy(end->landing.buffer, message->payload, message->payload_size);
+    }
+    end->header_got = end->landed = 0;
+    end->asked = false;
+    end->transport->stats.messages_received++;
+    end->transport->base.upcalls->received(&end->base, message->header, end->landing.buffer, message->payload_size);
+    free(message->payload);
+    free(message);
+}
+
+/* Takes up to *budget bytes for the message that is first; true if there may be more to do. */
+static bool read_message(sim_end *end, uint32_t *budget)
+{
+    sim_message *message = sim_flow_to(end)->head;
+    if (message == NULL) {
+        return false;
+    }
+    uint32_t left = TRIB_HEADER_SIZE - end->header_got;
+    uint32_t now = left < *budget ? left : *budget;
+    end->header_got += now;
+    *budget -= now;
+    if (end->header_got < TRIB_HEADER_SIZE || (!end->asked && !ask(end, message))) {
+        return false;
+    }
+    left = message->payload_size - end->landed;
+    now = left < *budget ? left : *budget;
+    end->landed += now;
+    *budget -= now;
+    if (end->landed < message->payload_size) {
+        return false;
+    }
+    deliver(end, message);
+    return end->state == SIM_OPEN;
+}
+
+/* What came before the sender's kernel had taken all of a message is read as it comes, so a flow's bytes are counted
+ * and not looked for. */
+void sim_stream_read(sim_end *end)
+{
+    sim_flow *flow = sim_flow_to(end);
+    uint32_t bytes = flow->arrived < READ_PER_TURN ? (uint32_t)flow->arrived : READ_PER_TURN;
+    uint32_t budget = bytes;
+    trib_charge(sim_reactor_of(end), TRIB_COST_MESSAGE, bytes);
+    end->transport->stats.system_calls++;
+    while (read_message(end, &budget)) {}
+    uint32_t used = bytes - budget;
+    end->transport->stats.bytes_received += used;
+    if (used > 0) {
+        sim_flow_read(flow, used);
+    }
+}
