@@ -50,6 +50,7 @@ static void fill_op(trib_op *op, trib_engine *engine, const trib_op_params *para
     op->spread = atomic_load(&tensor->placed);
     op->text[0] = '\0';
     atomic_store(&op->cores_left, engine->core_count);
+    atomic_store(&op->nodes_left, engine->core_count);
     atomic_store(&op->claim, 0);
     atomic_store(&op->status, TRIB_PENDING);
     atomic_store(&op->cancelled, false);
@@ -70,7 +71,7 @@ trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, tr
     }
     fill_op(op, engine, params, exchange, tensor);
     op->round = ++tensor->rounds;
-    atomic_store(&op->references, op_out != NULL ? 2 : 1);
+    atomic_store(&op->references, op_out != NULL ? 3 : 2);
     atomic_fetch_add(&engine->ops_in_flight, 1);
     if (op_out != NULL) {
         *op_out = op;
@@ -109,7 +110,7 @@ void trib_op_fail(trib_op *op, trib_status status, const char *format, ...)
     va_end(arguments);
 }
 
-/* The caller's thread or a core's: the callback runs here, once, and then the engine's reference goes. */
+/* The caller's thread or a core's: the callback runs here, once, and then the completion's reference goes. */
 static void complete(trib_op *op)
 {
     trib_engine *engine = op->engine;
@@ -170,6 +171,13 @@ void trib_op_core_done(trib_op *op, trib_core *core)
     } else {
         op->done_post.run = complete_posted;
         trib_reactor_defer(core->reactor, &op->done_post);
+    }
+}
+
+void trib_op_nodes_done(trib_op *op, uint32_t count)
+{
+    if (atomic_fetch_sub(&op->nodes_left, count) == count) {
+        trib_op_unref(op);
     }
 }
 

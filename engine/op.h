@@ -84,7 +84,8 @@ struct trib_op_node {
     trib_op_node *next, *previous; /* the core's list of nodes */
     trib_op_node *queue_next;      /* tensor's pending or waiting list */
     uint32_t tasks_left;
-    bool abort; /* fail what is not settled */
+    bool abort;    /* fail what is not settled */
+    bool released; /* this core does not and will not touch the operation's buffers: it may complete */
     trib_timer grace;
 };
 
@@ -101,13 +102,15 @@ struct trib_op {
     void *user;
     uint32_t round;
     int64_t submit_ns, deadline_ns, duration_ns; /* deadline 0: none */
-    atomic_uint cores_left;
+    atomic_uint cores_left;                      /* that may still touch its buffers; at 0 it is complete */
+    atomic_uint
+        nodes_left;   /* that are still in some core's books: a round given up before its turn is spent at its turn */
     bool spread;      /* posted to every core; false: to core 0 only, which does so when the tensor has been placed */
     atomic_int claim; /* 0: no failure yet; else the failure's status, text is being or has been written */
     char text[TRIB_ERROR_TEXT_SIZE];
     atomic_int status;      /* TRIB_PENDING until complete, seen by callers */
     atomic_bool cancelled;  /* asked for */
-    atomic_uint references; /* engine's and the caller's */
+    atomic_uint references; /* the completion's, the nodes', and the caller's */
     trib_post done_post;
     struct trib_op *next; /* free list, completion queue */
     trib_op_node nodes[]; /* one per core */
@@ -130,8 +133,10 @@ TRIB_CHECKED trib_status trib_op_submit(trib_engine *engine, const trib_op_param
                                         trib_tensor *tensor, trib_op **op_out, trib_error *error);
 /* Any core: its first failure; later ones are ignored. */
 void trib_op_fail(trib_op *op, trib_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* A core has settled its part. */
+/* A core touches its buffers no more. */
 void trib_op_core_done(trib_op *op, trib_core *core);
+/* So many of its nodes are out of the books. */
+void trib_op_nodes_done(trib_op *op, uint32_t count);
 void trib_op_unref(trib_op *op);
 /* Runs callbacks of completed operations (TRIB_MODE_QUEUE). */
 size_t trib_op_dispatch(trib_engine *engine, size_t max);

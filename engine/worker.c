@@ -39,7 +39,31 @@ static void node_done(trib_core *core, trib_op_node *node)
         node->next->previous = node->previous;
     }
     node->core = NULL;
-    trib_op_core_done(node->op, core);
+    trib_op *op = node->op;
+    if (!node->released) {
+        node->released = true;
+        trib_op_core_done(op, core);
+    }
+    trib_op_nodes_done(op, 1);
+}
+
+/* It has failed and waits for its turn, or for the placement: its buffers are not in use and will not be, so the caller
+ * need not wait for that too. The node stays, to spend its round. */
+void trib_worker_release(trib_core *core, trib_op_node *node)
+{
+    trib_op *op = node->op;
+    trib_assert(atomic_load(&op->claim) != 0);
+    if (node->released) {
+        return;
+    }
+    node->released = true;
+    if (!op->spread) {
+        for (uint32_t i = 1; i < core->engine->core_count; i++) {
+            op->nodes[i].released = true;
+        }
+        atomic_fetch_sub(&op->cores_left, core->engine->core_count - 1);
+    }
+    trib_op_core_done(op, core);
 }
 
 /* Core 0: an operation that was submitted before its tensor was placed goes to the other cores now. */
@@ -58,9 +82,13 @@ static void spread(trib_core *core, trib_op *op)
 /* Ends a node that never started; if the operation never reached the other cores, theirs too. */
 static void node_drop(trib_core *core, trib_op_node *node)
 {
-    if (!node->op->spread) {
+    const uint32_t others = core->engine->core_count - 1;
+    if (!node->op->spread && others > 0) {
         node->op->spread = true;
-        atomic_fetch_sub(&node->op->cores_left, core->engine->core_count - 1);
+        if (!node->released) {
+            atomic_fetch_sub(&node->op->cores_left, others);
+        }
+        trib_op_nodes_done(node->op, others);
     }
     node_done(core, node);
 }
@@ -89,6 +117,7 @@ void trib_worker_prepare_node(trib_op_node *node)
     node->core = NULL;
     node->queue_next = NULL;
     node->abort = false;
+    node->released = false;
 }
 
 static void enqueue_by_round(trib_tensor_core *mine, trib_op_node *node)

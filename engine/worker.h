@@ -13,6 +13,10 @@ static inline trib_tensor_core *trib_worker_share(const trib_core *core, const t
     return &tensor->cores[core->reactor->index];
 }
 
+/* ---- worker.c ---- */
+/* A node that has failed before its turn: the operation may complete, the node stays in the books to spend its round. */
+void trib_worker_release(trib_core *core, trib_op_node *node);
+
 /* ---- worker_abort.c ---- */
 /* Tells the task's server that this worker's contribution to what has not settled will not come. */
 void trib_worker_withdraw(trib_core *core, trib_op_node *node, trib_task *task);

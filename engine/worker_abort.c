@@ -79,8 +79,9 @@ static void abort_node(trib_core *core, trib_op_node *node)
     trib_tensor *tensor = node->op->tensor;
     if (atomic_load(&tensor->placed) && trib_worker_share(core, tensor)->active == node) {
         trib_worker_abort_active(core, node);
+    } else {
+        trib_worker_release(core, node);
     }
-    /* Otherwise it waits for its round or for the placement: it ends when its turn comes, see worker.c. */
 }
 
 const char *trib_worker_waiting_text(trib_core *core, trib_op_node *node, char *text, size_t size)

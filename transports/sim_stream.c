@@ -52,7 +52,7 @@ static size_t hand_over(sim_end *end)
     sim_flow *flow = sim_flow_from(end);
     const uint64_t limit = end->pair->net->config.unsent_bytes;
     size_t taken = 0;
-    while (end->head != NULL && flow->unsent < limit) {
+    while (end->head != NULL && flow->unsent < limit && !flow->broken) {
         trib_send *send = end->head;
         if (end->head_sent == 0) {
             message_begin(flow, send);

@@ -1,0 +1,71 @@
+/*
+ * test_torture.c - runs many seeds (torture.h). Speaks TAP, one line for the lot and one for each seed that fails.
+ *
+ *   test_torture                      seeds 1 to 1000
+ *   test_torture FIRST LAST           those seeds
+ *   test_torture SEED                 one seed, saying what happens
+ */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/sim/torture.h"
+
+#define LAST_DEFAULT 1000
+
+/* What runs now, for the handler of signals that end the program. */
+static char current[2048];
+
+static void on_fatal(int signal_number)
+{
+    ssize_t written = write(STDOUT_FILENO, current, strnlen(current, sizeof current));
+    (void)written;
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+}
+
+static bool run_seed(uint64_t seed, bool talks, torture_verdict *sum)
+{
+    torture_plan plan;
+    torture_draw(seed, &plan);
+    char text[1800];
+    torture_describe(&plan, text, sizeof text);
+    snprintf(current, sizeof current, "\nended in %s\n", text);
+    if (talks) {
+        printf("# %s\n", text);
+    }
+    torture_verdict verdict = torture_run(&plan);
+    sum->steps += verdict.steps;
+    sum->succeeded += verdict.succeeded;
+    sum->failed += verdict.failed;
+    sum->virtual_ns += verdict.virtual_ns;
+    if (!verdict.held) {
+        printf("%s# %s\n# %s\n", talks ? "" : "\n", text, verdict.why);
+    }
+    return verdict.held;
+}
+
+int main(int argc, char **argv)
+{
+    const uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
+    const uint64_t last = argc > 2 ? strtoull(argv[2], NULL, 10) : argc > 1 ? first : LAST_DEFAULT;
+    signal(SIGABRT, on_fatal);
+    signal(SIGSEGV, on_fatal);
+    torture_verdict sum = {.held = true};
+    uint64_t failures = 0;
+    for (uint64_t seed = first; seed <= last; seed++) {
+        if (!run_seed(seed, first == last, &sum)) {
+            failures++;
+            printf("not ok %llu - seed %llu (run it again: %s %llu)\n", (unsigned long long)failures + 1,
+                   (unsigned long long)seed, argv[0], (unsigned long long)seed);
+        }
+        fflush(stdout);
+    }
+    printf("# %llu seeds, %llu events, %u operations succeeded, %u failed as they may, %.1f s of virtual time\n",
+           (unsigned long long)(last - first + 1), (unsigned long long)sum.steps, sum.succeeded, sum.failed,
+           (double)sum.virtual_ns / 1e9);
+    printf("%s 1 - seeds %llu to %llu\n", failures == 0 ? "ok" : "not ok", (unsigned long long)first,
+           (unsigned long long)last);
+    return failures == 0 ? 0 : 1;
+}

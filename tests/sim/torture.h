@@ -1,0 +1,88 @@
+/*
+ * torture.h - a job drawn from a seed, run in virtual time while faults drawn from the same seed happen to it, and
+ * checked.
+ *
+ * What must hold whatever happens:
+ * - every callback of an operation that was taken runs exactly once, and no later than its deadline allows;
+ * - an operation that succeeded has every worker's contribution in it, and its result is the oracle's, bit for bit;
+ * - where nothing happened that may end a job, every operation succeeds;
+ * - when it is over nothing is left: no operation, message, credit or sum under way; every engine closes in time;
+ * - when a member of a job that had come together was lost, every other member is told.
+ */
+#ifndef TRIB_TESTS_SIM_TORTURE_H
+#define TRIB_TESTS_SIM_TORTURE_H
+
+#include <stdio.h>
+
+#include "tools/study/job.h"
+
+#define TORTURE_WORKERS_MAX 5u
+#define TORTURE_SERVERS_MAX 3u
+#define TORTURE_MEMBERS_MAX (TORTURE_WORKERS_MAX + TORTURE_SERVERS_MAX)
+#define TORTURE_TENSORS_MAX 6u
+#define TORTURE_FAULTS_MAX 5u
+
+typedef enum torture_kind {
+    TORTURE_FREEZE,    /* a process stands still for a while */
+    TORTURE_SLOW,      /* or works slowly from then on */
+    TORTURE_PARTITION, /* a member is cut off for a while */
+    TORTURE_RELINK,    /* its link gets another rate */
+    TORTURE_JUMP,      /* its clock jumps ahead */
+    TORTURE_RESET,     /* a connection is reset */
+    TORTURE_KILL,      /* its process dies */
+    TORTURE_FAMINE,    /* its allocations fail now and then, for a while */
+    TORTURE_KINDS
+} torture_kind;
+
+typedef struct torture_fault {
+    torture_kind kind;
+    uint32_t member;
+    int64_t at_ns, for_ns;
+    double amount;
+} torture_fault;
+
+typedef struct torture_tensor {
+    trib_dtype dtype;
+    uint32_t count, rounds;
+    trib_reduce reduce;
+    int32_t root; /* -1: push_pull */
+} torture_tensor;
+
+/* All that a seed decides. */
+typedef struct torture_plan {
+    uint64_t seed;
+    sim_job_config job;
+    trib_sim_weather weather;
+    uint32_t tensor_count;
+    uint32_t window; /* operations that a worker has in flight at most; 0: all it can, in an order of its own */
+    torture_tensor tensors[TORTURE_TENSORS_MAX];
+    uint32_t fault_count;
+    torture_fault faults[TORTURE_FAULTS_MAX];
+    bool may_end;     /* something among the faults may end the job */
+    uint32_t cancels; /* one operation in so many is cancelled; 0: none */
+    uint32_t hurried; /* one operation in so many has a short deadline; 0: none */
+} torture_plan;
+
+typedef struct torture_verdict {
+    bool held;                  /* all of the above */
+    char why[512];              /* if not: the first that did not */
+    uint64_t steps;             /* events of the world */
+    uint32_t succeeded, failed; /* operations */
+    int64_t virtual_ns;
+} torture_verdict;
+
+void torture_draw(uint64_t seed, torture_plan *plan);
+/* One line that says what the seed has drawn. */
+void torture_describe(const torture_plan *plan, char *text, size_t size);
+torture_verdict torture_run(const torture_plan *plan);
+
+/* ---- torture_data.c: the oracle ---- */
+
+/* Element i of what that rank contributes in that round, small enough that sums are exact in every type. */
+int torture_value(uint32_t tensor, uint32_t round, uint32_t rank, uint32_t i);
+void torture_fill(const torture_tensor *what, uint32_t tensor, uint32_t round, uint32_t rank, void *buffer);
+/* UINT32_MAX if the buffer holds the result for that many workers, else the first element that is wrong. */
+uint32_t torture_check(const torture_tensor *what, uint32_t tensor, uint32_t round, uint32_t workers,
+                       const void *buffer);
+
+#endif

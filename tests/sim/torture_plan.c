@@ -1,0 +1,178 @@
+/* torture_plan.c - draws a job and its faults from a seed, and says what was drawn. */
+#include <stdarg.h>
+#include <string.h>
+
+#include "tests/sim/torture.h"
+
+#define MS INT64_C(1000000)
+#define SECOND (1000 * MS)
+
+static uint32_t between(trib_sim_stream *stream, uint32_t low, uint32_t high)
+{
+    return low + (uint32_t)trib_sim_draw_below(stream, high - low + 1);
+}
+
+/* Of every order of magnitude alike. */
+static int64_t spread(trib_sim_stream *stream, int64_t low, int64_t high)
+{
+    int64_t top = low;
+    uint32_t doublings = 0;
+    while (top < high) {
+        top *= 2;
+        doublings++;
+    }
+    const int64_t base = low << trib_sim_draw_below(stream, doublings + 1);
+    const int64_t value = base + (int64_t)trib_sim_draw_below(stream, (uint64_t)base);
+    return value < high ? value : high;
+}
+
+static void draw_job(trib_sim_stream *stream, torture_plan *plan)
+{
+    plan->job =
+        sim_job_config_default(between(stream, 1, TORTURE_WORKERS_MAX), between(stream, 0, TORTURE_SERVERS_MAX));
+    sim_job_config *job = &plan->job;
+    job->seed = plan->seed;
+    job->cores = between(stream, 1, 4);
+    job->one_machine = trib_sim_draw_one_in(stream, 4);
+    static const uint64_t rates[] = {UINT64_C(100000000), UINT64_C(1000000000), UINT64_C(25000000000)};
+    job->link.egress_bits = rates[between(stream, 0, 2)];
+    job->link.ingress_bits = trib_sim_draw_one_in(stream, 4) ? rates[between(stream, 0, 2)] : job->link.egress_bits;
+    job->link.latency_ns = spread(stream, 1000, 5 * MS);
+    job->net.quantum_bytes = (uint32_t)spread(stream, 1000, 100000);
+    job->net.window_bytes = (uint32_t)spread(stream, 10000, 1000000);
+    job->net.unsent_bytes = (uint32_t)spread(stream, 1000, 300000);
+    trib_config *engine = &job->engine;
+    engine->reactors = between(stream, 1, 3);
+    engine->chunk_bytes = 4096u << between(stream, 0, 2);
+    engine->partition_bytes = engine->chunk_bytes * between(stream, 1, 5);
+    engine->push_credit_bytes = (uint32_t)spread(stream, 4096, 1 << 20);
+    engine->pull_credit_bytes = (uint32_t)spread(stream, 4096, 1 << 20);
+    engine->sum_order = trib_sim_draw_one_in(stream, 3) ? TRIB_ORDER_ARRIVAL : TRIB_ORDER_RANK;
+    engine->colocate = job->servers > 0 && trib_sim_draw_one_in(stream, 3) ? TRIB_COLOCATE_OFF : TRIB_COLOCATE_AUTO;
+    engine->peer_timeout_ns = 2 * SECOND;
+    engine->join_timeout_ns = 20 * SECOND;
+    engine->op_timeout_ns = 40 * SECOND;
+    engine->close_timeout_ns = 3 * SECOND;
+}
+
+static void draw_tensors(trib_sim_stream *stream, torture_plan *plan)
+{
+    plan->tensor_count = between(stream, 1, TORTURE_TENSORS_MAX);
+    plan->window = trib_sim_draw_one_in(stream, 2) ? 0 : between(stream, 1, 8);
+    for (uint32_t i = 0; i < plan->tensor_count; i++) {
+        const bool broadcasts = trib_sim_draw_one_in(stream, 5);
+        plan->tensors[i] = (torture_tensor){
+            .dtype = (trib_dtype)between(stream, 0, TRIB_DTYPE_COUNT - 1),
+            .count = trib_sim_draw_one_in(stream, 12) ? 0 : (uint32_t)spread(stream, 1, 30000),
+            .rounds = between(stream, 1, 5),
+            .reduce = between(stream, 0, 2) == 0 ? (trib_reduce)between(stream, TRIB_MIN, TRIB_MAX) : TRIB_SUM,
+            .root = broadcasts ? (int32_t)between(stream, 0, plan->job.workers - 1) : -1,
+        };
+    }
+    plan->cancels = trib_sim_draw_one_in(stream, 8) ? between(stream, 2, 20) : 0;
+    plan->hurried = trib_sim_draw_one_in(stream, 8) ? between(stream, 2, 20) : 0;
+}
+
+static torture_fault draw_fault(trib_sim_stream *stream, const torture_plan *plan, bool may_end, int64_t horizon_ns)
+{
+    torture_fault fault = {
+        .kind = (torture_kind)between(stream, 0, may_end ? TORTURE_KINDS - 1 : TORTURE_JUMP),
+        .member = between(stream, 0, plan->job.workers + plan->job.servers - 1),
+        .at_ns = (int64_t)trib_sim_draw_below(stream, (uint64_t)horizon_ns),
+    };
+    /* What lasts longer than the limit of silence may end the job; a quarter of it may not. */
+    const int64_t limit_ns = plan->job.engine.peer_timeout_ns;
+    const int64_t longest_ns = may_end ? 3 * limit_ns : limit_ns / 4;
+    switch (fault.kind) {
+    case TORTURE_SLOW:
+        fault.amount = between(stream, 2, 20);
+        break;
+    case TORTURE_RELINK:
+        fault.amount = (double)spread(stream, 20, 20000) * 1e6;
+        break;
+    case TORTURE_JUMP:
+        fault.for_ns = spread(stream, 1000, longest_ns);
+        break;
+    case TORTURE_FAMINE:
+        fault.for_ns = spread(stream, MS, SECOND);
+        fault.amount = between(stream, 1, 50);
+        break;
+    default:
+        fault.for_ns = spread(stream, MS / 10, longest_ns);
+        break;
+    }
+    return fault;
+}
+
+void torture_draw(uint64_t seed, torture_plan *plan)
+{
+    memset(plan, 0, sizeof *plan);
+    plan->seed = seed;
+    trib_sim_stream stream = {.state = seed * UINT64_C(0xd1342543de82ef95) + 11};
+    draw_job(&stream, plan);
+    draw_tensors(&stream, plan);
+    if (trib_sim_draw_one_in(&stream, 2)) {
+        plan->weather = (trib_sim_weather){.shred_one_in = between(&stream, 2, 50),
+                                           .delay_one_in = between(&stream, 2, 100),
+                                           .delay_ns = spread(&stream, 1000, 20 * MS)};
+    }
+    const uint32_t sort = between(&stream, 0, 3); /* no faults; such that end no job; any, twice as often */
+    plan->may_end = sort >= 2;
+    plan->fault_count = sort == 0 ? 0 : between(&stream, 1, plan->may_end ? 3 : TORTURE_FAULTS_MAX);
+    const int64_t horizon_ns = spread(&stream, MS, SECOND);
+    for (uint32_t i = 0; i < plan->fault_count; i++) {
+        plan->faults[i] = draw_fault(&stream, plan, plan->may_end, horizon_ns);
+    }
+}
+
+/* ---- Saying it ---- */
+
+typedef struct line {
+    char *text;
+    size_t size, used;
+} line;
+
+__attribute__((format(printf, 2, 3))) static void say(line *self, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    int more = vsnprintf(self->text + self->used, self->size - self->used, format, arguments);
+    va_end(arguments);
+    self->used += more > 0 ? (size_t)more : 0;
+    self->used = self->used < self->size ? self->used : self->size - 1;
+}
+
+void torture_describe(const torture_plan *plan, char *text, size_t size)
+{
+    static const char *const kinds[TORTURE_KINDS] = {"freeze", "slow",  "partition", "relink",
+                                                     "jump",   "reset", "kill",      "famine"};
+    line out = {.text = text, .size = size};
+    const sim_job_config *job = &plan->job;
+    say(&out, "seed %llu: %u workers, %u servers%s, %u reactors, %u cores%s, %.1f/%.1f Gbit/s, latency %.3f ms",
+        (unsigned long long)plan->seed, job->workers, job->servers,
+        job->engine.colocate == TRIB_COLOCATE_OFF ? " alone" : "", job->engine.reactors, job->cores,
+        job->one_machine ? " shared" : "", (double)job->link.egress_bits / 1e9, (double)job->link.ingress_bits / 1e9,
+        (double)job->link.latency_ns / 1e6);
+    say(&out, "; chunk %u, partition %u, %s order; window %u; tensors", job->engine.chunk_bytes,
+        job->engine.partition_bytes, job->engine.sum_order == TRIB_ORDER_RANK ? "rank" : "arrival", plan->window);
+    for (uint32_t i = 0; i < plan->tensor_count; i++) {
+        const torture_tensor *what = &plan->tensors[i];
+        say(&out, " %s[%u]x%u%s", trib_dtype_name(what->dtype), what->count, what->rounds,
+            what->root >= 0 ? " broadcast" : "");
+    }
+    if (plan->weather.shred_one_in > 0) {
+        say(&out, "; weather: 1 in %u shredded, 1 in %u late by up to %.3f ms", (unsigned)plan->weather.shred_one_in,
+            (unsigned)plan->weather.delay_one_in, (double)plan->weather.delay_ns / 1e6);
+    }
+    if (plan->cancels > 0) {
+        say(&out, "; 1 operation in %u cancelled", plan->cancels);
+    }
+    if (plan->hurried > 0) {
+        say(&out, "; 1 operation in %u hurried", plan->hurried);
+    }
+    for (uint32_t i = 0; i < plan->fault_count; i++) {
+        const torture_fault *fault = &plan->faults[i];
+        say(&out, "; %s member %u at %.3f ms for %.3f ms (%.0f)", kinds[fault->kind], fault->member,
+            (double)fault->at_ns / 1e6, (double)fault->for_ns / 1e6, fault->amount);
+    }
+}
