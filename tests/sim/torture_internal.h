@@ -1,0 +1,64 @@
+/* torture_internal.h - a run of torture.h: torture_run.c (faults, checks at the end) and torture_drive.c (what workers do). */
+#ifndef TRIB_TESTS_SIM_TORTURE_INTERNAL_H
+#define TRIB_TESTS_SIM_TORTURE_INTERNAL_H
+
+#include "tests/sim/torture.h"
+
+#define MS INT64_C(1000000)
+#define SECOND (1000 * MS)
+#define SLOTS 2u /* rounds of a tensor that a worker has in flight at most */
+
+struct run;
+
+/* One operation. */
+typedef struct attempt {
+    struct run *run;
+    struct driver *driver;
+    uint32_t tensor, round;
+    unsigned char *input, *output;
+    bool taken, busy;
+    uint32_t callbacks;
+    int64_t submit_clock_ns, timeout_ns;
+    trib_op *op; /* while it is to be cancelled */
+    trib_sim_event cancel;
+} attempt;
+
+/* What one worker does. */
+typedef struct driver {
+    struct run *run;
+    uint32_t rank;
+    uint32_t next_round[TORTURE_TENSORS_MAX]; /* counted from 0 */
+    attempt attempts[TORTURE_TENSORS_MAX][SLOTS];
+    uint32_t in_flight;
+    bool refused; /* the engine takes nothing any more */
+    trib_sim_stream stream;
+} driver;
+
+typedef struct running_fault {
+    struct run *run;
+    const torture_fault *what;
+    trib_sim_event begin, end;
+} running_fault;
+
+typedef struct run {
+    const torture_plan *plan;
+    sim_job *job;
+    driver drivers[TORTURE_WORKERS_MAX];
+    running_fault faults[TORTURE_FAULTS_MAX];
+    int64_t
+        excused_ns[TORTURE_MEMBERS_MAX]; /* time by which a member's callbacks may be late: it stood still, or jumped */
+    uint32_t frozen[TORTURE_MEMBERS_MAX]; /* nested */
+    uint64_t famine_one_in[TORTURE_MEMBERS_MAX];
+    trib_sim_stream famine;
+    bool lost_one; /* a member was killed after the job had come together */
+    torture_verdict verdict;
+} run;
+
+/* The first thing that did not hold is the verdict. */
+void torture_broken(run *self, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* torture_drive.c: workers begin; they go on from their callbacks. */
+void torture_drive_open(run *self);
+void torture_drive_close(run *self);
+
+#endif
