@@ -1,0 +1,231 @@
+/*
+ * test_planted.c - a test of the test: bugs are planted in the engine, one at a time, and the seeds must find each.
+ *
+ * The linker puts a function of ours (__wrap_x) before one of the engine's (__real_x); planted says which misbehaves.
+ * Each bug runs in a child process, since an assertion of the engine's that ends it has found the bug as well.
+ */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "engine/op.h"
+#include "engine/sum_tree.h"
+#include "tests/sim/torture.h"
+
+#define SEEDS 400u
+
+typedef enum bug {
+    BUG_NONE,
+    BUG_SUM_KEPT,
+    BUG_CALLBACK_LOST,
+    BUG_CALLBACK_TWICE,
+    BUG_BIT_FLIPPED,
+    BUG_CHUNK_LOST,
+    BUG_WITHDRAWAL_LOST,
+    BUG_REFUSAL_LOST,
+    BUG_NOT_RESUMED,
+    BUG_OUTLIVES_DEADLINE,
+    BUG_LOSS_IGNORED,
+    BUG_WRONG_PRIORITY_HEAP,
+    BUG_COUNT
+} bug;
+
+static const char *const names[BUG_COUNT] = {
+    [BUG_NONE] = "none (all seeds must pass)",
+    [BUG_SUM_KEPT] = "a sum's reference is kept, 1 in 300",
+    [BUG_CALLBACK_LOST] = "a core forgets that it is done, 1 in 60",
+    [BUG_CALLBACK_TWICE] = "an operation completes twice, 1 in 60",
+    [BUG_BIT_FLIPPED] = "a bit of a contribution flips, 1 in 1000",
+    [BUG_CHUNK_LOST] = "a contribution is dropped, 1 in 1000",
+    [BUG_WITHDRAWAL_LOST] = "a withdrawal is not taken",
+    [BUG_REFUSAL_LOST] = "a refusal is not told, 1 in 2",
+    [BUG_NOT_RESUMED] = "a connection that was out of memory is not read again",
+    [BUG_OUTLIVES_DEADLINE] = "an operation that waits for its turn outlives its deadline",
+    [BUG_LOSS_IGNORED] = "the loss of a peer does not end the job",
+    [BUG_WRONG_PRIORITY_HEAP] = "a waiter is put into an outbox twice, 1 in 500",
+};
+
+static bug planted;
+static uint32_t calls;
+
+static bool strikes(bug which, uint32_t one_in)
+{
+    return planted == which && ++calls % one_in == 0;
+}
+
+/* ---- The bugs ---- */
+
+void __real_trib_summation_sent(trib_summation *summation, trib_sum_buffer *sum);
+void __wrap_trib_summation_sent(trib_summation *summation, trib_sum_buffer *sum);
+void __wrap_trib_summation_sent(trib_summation *summation, trib_sum_buffer *sum)
+{
+    if (!strikes(BUG_SUM_KEPT, 300)) {
+        __real_trib_summation_sent(summation, sum);
+    }
+}
+
+void __real_trib_op_core_done(trib_op *op, trib_core *core);
+void __wrap_trib_op_core_done(trib_op *op, trib_core *core);
+void __wrap_trib_op_core_done(trib_op *op, trib_core *core)
+{
+    if (strikes(BUG_CALLBACK_LOST, 60)) {
+        return;
+    }
+    if (strikes(BUG_CALLBACK_TWICE, 60)) {
+        atomic_fetch_add(&op->references, 1);
+        const trib_result result = {.status = TRIB_OK, .contributors = 1, .tensor = "", .text = ""};
+        op->done_cb(&result, op->user);
+    }
+    __real_trib_op_core_done(op, core);
+}
+
+void __real_trib_sum_chunk_add(trib_summation *self, sum_round *round, const trib_contribution *what, sum_node payload,
+                               sum_block *spare);
+void __wrap_trib_sum_chunk_add(trib_summation *self, sum_round *round, const trib_contribution *what, sum_node payload,
+                               sum_block *spare);
+void __wrap_trib_sum_chunk_add(trib_summation *self, sum_round *round, const trib_contribution *what, sum_node payload,
+                               sum_block *spare)
+{
+    if (payload.block != NULL && strikes(BUG_BIT_FLIPPED, 1000)) {
+        ((unsigned char *)payload.block->data)[what->size / 2] ^= 4;
+    }
+    __real_trib_sum_chunk_add(self, round, what, payload, spare);
+}
+
+trib_status __real_trib_summation_arrived(trib_summation *summation, const trib_contribution *what, void *buffer,
+                                          trib_error *error);
+trib_status __wrap_trib_summation_arrived(trib_summation *summation, const trib_contribution *what, void *buffer,
+                                          trib_error *error);
+trib_status __wrap_trib_summation_arrived(trib_summation *summation, const trib_contribution *what, void *buffer,
+                                          trib_error *error)
+{
+    return strikes(BUG_CHUNK_LOST, 1000) ? TRIB_OK : __real_trib_summation_arrived(summation, what, buffer, error);
+}
+
+trib_status __real_trib_summation_withdraw(trib_summation *summation, const trib_contribution *what, trib_status status,
+                                           const char *text);
+trib_status __wrap_trib_summation_withdraw(trib_summation *summation, const trib_contribution *what, trib_status status,
+                                           const char *text);
+trib_status __wrap_trib_summation_withdraw(trib_summation *summation, const trib_contribution *what, trib_status status,
+                                           const char *text)
+{
+    return strikes(BUG_WITHDRAWAL_LOST, 1) ? TRIB_OK : __real_trib_summation_withdraw(summation, what, status, text);
+}
+
+void __real_trib_sum_round_tell(trib_summation *self, sum_round *round, uint32_t contributor);
+void __wrap_trib_sum_round_tell(trib_summation *self, sum_round *round, uint32_t contributor);
+void __wrap_trib_sum_round_tell(trib_summation *self, sum_round *round, uint32_t contributor)
+{
+    if (!strikes(BUG_REFUSAL_LOST, 2)) {
+        __real_trib_sum_round_tell(self, round, contributor);
+    }
+}
+
+void __real_trib_link_resume(trib_link *link);
+void __wrap_trib_link_resume(trib_link *link);
+void __wrap_trib_link_resume(trib_link *link)
+{
+    if (!strikes(BUG_NOT_RESUMED, 1)) {
+        __real_trib_link_resume(link);
+    }
+}
+
+void __real_trib_worker_release(trib_core *core, trib_op_node *node);
+void __wrap_trib_worker_release(trib_core *core, trib_op_node *node);
+void __wrap_trib_worker_release(trib_core *core, trib_op_node *node)
+{
+    if (!strikes(BUG_OUTLIVES_DEADLINE, 1)) {
+        __real_trib_worker_release(core, node);
+    }
+}
+
+void __real_trib_engine_end(trib_engine *engine, trib_status status, const char *text);
+void __wrap_trib_engine_end(trib_engine *engine, trib_status status, const char *text);
+void __wrap_trib_engine_end(trib_engine *engine, trib_status status, const char *text)
+{
+    if (status != TRIB_PEER_LOST || !strikes(BUG_LOSS_IGNORED, 1)) {
+        __real_trib_engine_end(engine, status, text);
+    }
+}
+
+trib_status __real_trib_link_enqueue(trib_link *link, trib_waiter *waiter);
+trib_status __wrap_trib_link_enqueue(trib_link *link, trib_waiter *waiter);
+trib_status __wrap_trib_link_enqueue(trib_link *link, trib_waiter *waiter)
+{
+    trib_status status = __real_trib_link_enqueue(link, waiter);
+    if (status == TRIB_OK && strikes(BUG_WRONG_PRIORITY_HEAP, 500)) {
+        waiter->heap_index = UINT32_MAX;
+        status = __real_trib_link_enqueue(link, waiter);
+    }
+    return status;
+}
+
+/* ---- Looking for them ---- */
+
+/* Shared with the child: the seed that runs, the one that found something (0: none yet), and what. */
+typedef struct finding {
+    uint64_t running, found;
+    char why[256];
+} finding;
+
+static void hunt(bug which, finding *shared)
+{
+    planted = which;
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        shared->running = seed;
+        calls = 0;
+        torture_plan plan;
+        torture_draw(seed, &plan);
+        const torture_verdict verdict = torture_run(&plan);
+        if (!verdict.held) {
+            shared->found = seed;
+            snprintf(shared->why, sizeof shared->why, "%s", verdict.why);
+            return;
+        }
+    }
+}
+
+static void hunt_apart(bug which, finding *shared)
+{
+    memset(shared, 0, sizeof *shared);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(120); /* a planted bug may well be a loop without end */
+        if (freopen("/dev/null", "w", stderr) == NULL) {
+            _exit(2);
+        }
+        hunt(which, shared);
+        _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (shared->found == 0 && !(WIFEXITED(status) && WEXITSTATUS(status) == 0)) {
+        shared->found = shared->running;
+        snprintf(shared->why, sizeof shared->why, "%s",
+                 WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "ended by a sanitizer");
+    }
+}
+
+int main(void)
+{
+    finding *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) {
+        perror("mmap");
+        return 1;
+    }
+    int missed = 0;
+    for (unsigned which = 0; which < BUG_COUNT; which++) {
+        hunt_apart((bug)which, shared);
+        const bool good = (shared->found != 0) == (which != BUG_NONE);
+        missed += !good;
+        if (shared->found != 0) {
+            printf("# found by seed %llu: %s\n", (unsigned long long)shared->found, shared->why);
+        }
+        printf("%s %u - planted: %s\n", good ? "ok" : "not ok", which + 1, names[which]);
+    }
+    return missed == 0 ? 0 : 1;
+}
