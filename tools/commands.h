@@ -7,5 +7,6 @@ int server_command(int argc, char **argv);
 int coordinator_command(int argc, char **argv);
 int bench_command(int argc, char **argv);
 int info_command(int argc, char **argv);
+int sim_command(int argc, char **argv);
 
 #endif

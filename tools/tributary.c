@@ -14,6 +14,7 @@ static const struct {
     {"server", server_command, "sum for a job until it ends"},
     {"coordinator", coordinator_command, "keep the membership of a job until it ends"},
     {"bench", bench_command, "measure push_pull and broadcast"},
+    {"sim", sim_command, "train on a cluster that is not there, in virtual time"},
     {"info", info_command, "show this machine as the engine sees it"},
 };
 

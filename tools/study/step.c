@@ -1,0 +1,434 @@
+/* step.c - see step.h. */
+#include "tools/study/step.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define JOIN_LIMIT_NS INT64_C(3600000000000)
+#define ITERATIONS_MAX 256u
+#define SECOND INT64_C(1000000000)
+
+struct study;
+
+/* One gradient of one worker. */
+typedef struct gradient {
+    struct trainer *trainer;
+    uint32_t index;
+    trib_tensor *tensor;
+    void *buffer;
+    bool back;                 /* the sum of the latest iteration is here */
+    trib_sim_event into, from; /* has passed the device on its way in, on its way back */
+} gradient;
+
+/* One worker. */
+typedef struct trainer {
+    struct study *study;
+    uint32_t rank, iteration;
+    trib_sim_event next; /* of what its device computes */
+    uint32_t layer;      /* forward: how many are done; backward: how many gradients are ready */
+    bool forward, waiting;
+    uint32_t missing; /* sums that are not back */
+    int64_t backward_began_ns;
+    int64_t into_free_ns, from_free_ns; /* when the device in front is through with what it was given */
+    gradient *gradients;
+} trainer;
+
+typedef struct study {
+    const study_step_config *config;
+    sim_job *job;
+    trainer *trainers;
+    uint32_t finished;                    /* workers that have done all iterations */
+    int64_t began_ns[ITERATIONS_MAX + 2]; /* rank 0's iterations */
+    trib_error failure;
+} study;
+
+static trib_sim *world(const trainer *self)
+{
+    return self->study->job->sim;
+}
+
+static void fail(study *self, const trib_error *error)
+{
+    if (self->failure.status == TRIB_OK) {
+        self->failure = *error;
+    }
+}
+
+static void go_on(trainer *self);
+
+/* ---- Exchanges ---- */
+
+static uint64_t wire_size(const study *self, uint32_t index)
+{
+    const double bytes = (double)self->config->model->tensors[index].bytes * self->config->codec_ratio;
+    return bytes < 1 ? 1 : (uint64_t)bytes;
+}
+
+/* Through the device in front, after what it was given before. */
+static void pass_device(const trainer *self, int64_t *free_ns, uint64_t bytes, trib_sim_event *event)
+{
+    const double rate = self->study->config->device_bytes_ns;
+    const int64_t now_ns = trib_sim_now(world(self));
+    const int64_t begin_ns = *free_ns > now_ns ? *free_ns : now_ns;
+    *free_ns = rate > 0 ? begin_ns + (int64_t)((double)bytes / rate) : now_ns;
+    trib_sim_set(world(self), event, *free_ns);
+}
+
+static void sum_back(trib_sim *sim, trib_sim_event *event)
+{
+    (void)sim;
+    gradient *mine = (gradient *)((char *)event - offsetof(gradient, from));
+    trainer *self = mine->trainer;
+    mine->back = true;
+    self->missing--;
+    if (self->waiting) {
+        go_on(self);
+    }
+}
+
+static void on_done(const trib_result *result, void *user)
+{
+    gradient *mine = user;
+    trainer *self = mine->trainer;
+    if (result->status != TRIB_OK) {
+        trib_error error = {.status = result->status};
+        snprintf(error.text, sizeof error.text, "%.*s", (int)sizeof error.text - 1, result->text);
+        fail(self->study, &error);
+        return;
+    }
+    pass_device(self, &self->from_free_ns, self->study->config->model->tensors[mine->index].bytes, &mine->from);
+}
+
+static void submit(trib_sim *sim, trib_sim_event *event)
+{
+    (void)sim;
+    gradient *mine = (gradient *)((char *)event - offsetof(gradient, into));
+    trainer *self = mine->trainer;
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.tensor = mine->tensor;
+    params.input = params.output = mine->buffer;
+    params.done_cb = on_done;
+    params.user = mine;
+    trib_error error = {.status = TRIB_OK};
+    if (trib_push_pull(self->study->job->members[self->rank].engine, &params, NULL, &error) != TRIB_OK) {
+        fail(self->study, &error);
+    }
+}
+
+/* ---- Computing ---- */
+
+static void compute(trainer *self, int64_t ns)
+{
+    trib_sim_set(world(self), &self->next, trib_sim_now(world(self)) + ns);
+}
+
+static void begin_iteration(trainer *self)
+{
+    study *whole = self->study;
+    const uint32_t last = whole->config->iterations + 1;
+    if (self->rank == 0) {
+        whole->began_ns[self->iteration] = trib_sim_now(world(self));
+        if (whole->config->progress != NULL) {
+            whole->config->progress(whole->config->user, self->iteration, last);
+        }
+    }
+    if (self->iteration == last) {
+        whole->finished++;
+        return;
+    }
+    self->forward = true;
+    self->layer = 0;
+    go_on(self);
+}
+
+static void begin_backward(trainer *self)
+{
+    self->forward = false;
+    self->layer = 0;
+    self->iteration++;
+    self->missing = self->study->config->model->count;
+    self->backward_began_ns = trib_sim_now(world(self));
+    compute(self, self->study->config->model->tensors[0].ready_ns);
+}
+
+/* Forward, layer by layer; its optimizer's part belongs to a layer when there is no barrier. */
+static void forward_on(trainer *self)
+{
+    const study_step_config *config = self->study->config;
+    const study_model *model = config->model;
+    if (!config->cross_barrier) {
+        if (self->missing > 0) {
+            self->waiting = true;
+        } else if (self->layer == 0) {
+            self->layer = model->count;
+            compute(self, model->forward_ns);
+        } else {
+            begin_backward(self);
+        }
+        return;
+    }
+    if (self->layer == model->count) {
+        begin_backward(self);
+        return;
+    }
+    const uint32_t index = model->count - 1 - self->layer;
+    if (self->iteration > 0 && !self->gradients[index].back) {
+        self->waiting = true;
+        return;
+    }
+    self->layer++;
+    compute(self,
+            model->tensors[index].forward_ns + (self->iteration > 0 ? model->optimizer_ns / (int64_t)model->count : 0));
+}
+
+/* A gradient is ready, or the pass has come to its end. */
+static void backward_on(trainer *self)
+{
+    const study_step_config *config = self->study->config;
+    const study_model *model = config->model;
+    const int64_t began_ns = self->backward_began_ns, now_ns = trib_sim_now(world(self));
+    while (self->layer < model->count && began_ns + model->tensors[self->layer].ready_ns <= now_ns) {
+        gradient *mine = &self->gradients[self->layer];
+        mine->back = false;
+        pass_device(self, &self->into_free_ns, model->tensors[self->layer].bytes, &mine->into);
+        self->layer++;
+    }
+    if (self->layer < model->count) {
+        trib_sim_set(world(self), &self->next, began_ns + model->tensors[self->layer].ready_ns);
+    } else if (now_ns < began_ns + model->backward_ns) {
+        trib_sim_set(world(self), &self->next, began_ns + model->backward_ns);
+    } else if (config->cross_barrier) {
+        begin_iteration(self);
+    } else if (self->missing > 0) {
+        self->waiting = true;
+    } else {
+        self->forward = true;
+        self->layer = UINT32_MAX; /* the optimizer */
+        compute(self, model->optimizer_ns);
+    }
+}
+
+static void go_on(trainer *self)
+{
+    self->waiting = false;
+    if (self->study->failure.status != TRIB_OK) {
+        return;
+    }
+    if (!self->forward) {
+        backward_on(self);
+    } else if (self->layer == UINT32_MAX) {
+        begin_iteration(self);
+    } else {
+        forward_on(self);
+    }
+}
+
+static void computed(trib_sim *sim, trib_sim_event *event)
+{
+    (void)sim;
+    go_on((trainer *)((char *)event - offsetof(trainer, next)));
+}
+
+/* ---- The whole ---- */
+
+static trib_status declare_all(trainer *self, trib_error *error)
+{
+    const study_model *model = self->study->config->model;
+    self->gradients = calloc(model->count, sizeof *self->gradients);
+    if (self->gradients == NULL) {
+        error->status = TRIB_NO_MEMORY;
+        snprintf(error->text, sizeof error->text, "out of memory for the gradients of rank %u", self->rank);
+        return TRIB_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < model->count; i++) {
+        gradient *mine = &self->gradients[i];
+        trib_tensor_desc desc;
+        trib_tensor_desc_init(&desc, sizeof desc);
+        desc.name = model->tensors[i].name;
+        desc.dtype = TRIB_UINT8; /* bytes; what computing costs is charged by bytes */
+        desc.count = wire_size(self->study, i);
+        desc.priority = self->study->config->priorities ? (int32_t)i : 0;
+        mine->trainer = self;
+        mine->index = i;
+        mine->into.fired = submit;
+        mine->from.fired = sum_back;
+        mine->buffer = trib_sim_void_take(&self->study->job->nothing, desc.count);
+        trib_status status =
+            trib_tensor_declare(self->study->job->members[self->rank].engine, &desc, &mine->tensor, error);
+        if (status != TRIB_OK) {
+            return status;
+        }
+    }
+    return TRIB_OK;
+}
+
+static trib_status open_trainers(study *self, trib_error *error)
+{
+    self->trainers = calloc(self->config->job.workers, sizeof *self->trainers);
+    for (uint32_t rank = 0; self->trainers != NULL && rank < self->config->job.workers; rank++) {
+        trainer *one = &self->trainers[rank];
+        one->study = self;
+        one->rank = rank;
+        one->next.fired = computed;
+        trib_status status = declare_all(one, error);
+        if (status != TRIB_OK) {
+            return status;
+        }
+    }
+    for (uint32_t rank = 0; self->trainers != NULL && rank < self->config->job.workers; rank++) {
+        begin_iteration(&self->trainers[rank]);
+    }
+    return self->trainers != NULL ? TRIB_OK : TRIB_NO_MEMORY;
+}
+
+static bool is_over(sim_job *job, void *argument)
+{
+    const study *self = argument;
+    return self->finished == job->config.workers || self->failure.status != TRIB_OK;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const int64_t *left = a, *right = b;
+    return (*left > *right) - (*left < *right);
+}
+
+static void measure(study *self, study_step_result *result, uint64_t bytes_before)
+{
+    const study_step_config *config = self->config;
+    int64_t steps[ITERATIONS_MAX];
+    for (uint32_t i = 0; i < config->iterations; i++) {
+        steps[i] = self->began_ns[i + 2] - self->began_ns[i + 1];
+    }
+    qsort(steps, config->iterations, sizeof steps[0], compare);
+    result->step_ns = steps[config->iterations / 2];
+    result->compute_ns = config->model->forward_ns + config->model->backward_ns + config->model->optimizer_ns;
+    trib_engine_info info = {.struct_size = sizeof info};
+    trib_status status = trib_engine_get_info(self->job->members[0].engine, &info);
+    const double bits = (double)config->model->bytes * config->codec_ratio * 8;
+    if (status == TRIB_OK) {
+        result->t_opt_ns =
+            info.t_opt_factor * bits / ((double)config->job.link.egress_bits * config->job.net.goodput) * 1e9;
+    }
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < self->job->member_count; i++) {
+        const uint64_t sent = trib_sim_node_bytes_out(self->job->members[i].node);
+        most = sent > most ? sent : most;
+    }
+    result->wire_bytes = (double)(most - bytes_before) / (config->iterations + 1);
+    result->events = trib_sim_steps(self->job->sim);
+}
+
+static trib_status join(study *self, study_step_result *result, trib_error *error)
+{
+    bool all = sim_job_run(self->job, JOIN_LIMIT_NS, sim_job_all_ready, NULL);
+    result->join_ns = trib_sim_now(self->job->sim);
+    for (uint32_t i = 0; i < self->job->member_count; i++) {
+        const sim_member *member = &self->job->members[i];
+        if (!all || member->ready.status != TRIB_OK) {
+            *error = member->ready;
+            return member->ready.status != TRIB_OK ? member->ready.status : TRIB_JOIN_FAILED;
+        }
+    }
+    return TRIB_OK;
+}
+
+static void close_study(study *self)
+{
+    if (self->trainers != NULL) {
+        for (uint32_t rank = 0; rank < self->config->job.workers; rank++) {
+            trib_sim_clear(self->job->sim, &self->trainers[rank].next);
+        }
+    }
+    if (self->job != NULL && sim_job_close(self->job, 60 * SECOND)) {
+        for (uint32_t rank = 0; self->trainers != NULL && rank < self->config->job.workers; rank++) {
+            free(self->trainers[rank].gradients);
+        }
+        sim_job_free(self->job);
+    }
+    free(self->trainers);
+}
+
+/* Gradients of all workers, and what the servers keep of them: a few chunks for each contributor and key. */
+static uint64_t addresses_for(const study_step_config *config)
+{
+    const double all = (double)config->model->bytes * config->codec_ratio * config->job.workers;
+    const uint64_t pages = (uint64_t)config->model->count * config->job.workers * 4096;
+    return (uint64_t)(all * 6) + pages + (UINT64_C(1) << 36);
+}
+
+static double seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+trib_status study_step_run(const study_step_config *config, study_step_result *result, trib_error *error)
+{
+    *result = (study_step_result){.step_ns = 0};
+    if (config->iterations == 0 || config->iterations > ITERATIONS_MAX || config->model->count == 0) {
+        error->status = TRIB_INVALID;
+        snprintf(error->text, sizeof error->text, "1 to %u iterations", ITERATIONS_MAX);
+        return TRIB_INVALID;
+    }
+    const double began = seconds_now();
+    study self = {.config = config, .failure = {.status = TRIB_OK}};
+    sim_job_config job = config->job;
+    job.void_bytes = addresses_for(config);
+    job.engine.op_timeout_ns = -1;
+    self.job = sim_job_open(&job, error);
+    trib_status status = self.job == NULL ? error->status : join(&self, result, error);
+    if (status == TRIB_OK) {
+        const uint64_t before = trib_sim_node_bytes_out(self.job->members[0].node);
+        status = open_trainers(&self, error);
+        if (status == TRIB_OK &&
+            (!sim_job_run(self.job, INT64_MAX, is_over, &self) || self.failure.status != TRIB_OK)) {
+            *error = self.failure;
+            status = self.failure.status != TRIB_OK ? self.failure.status : TRIB_TIMEOUT;
+        }
+        if (status == TRIB_OK) {
+            measure(&self, result, before);
+        }
+    }
+    close_study(&self);
+    result->wall_seconds = seconds_now() - began;
+    return status;
+}
+
+/* ---- The ring ---- */
+
+int64_t study_ring_step(const study_step_config *config, uint64_t bucket_bytes, int64_t hop_ns)
+{
+    const study_model *model = config->model;
+    const uint32_t n = config->job.workers;
+    const trib_sim_link *link = &config->job.link;
+    const uint64_t bits = link->egress_bits < link->ingress_bits ? link->egress_bits : link->ingress_bits;
+    const double byte_ns = 8e9 / ((double)bits * config->job.net.goodput);
+    double free_ns = 0, device_free_ns = 0; /* the ring's, the device's; from the beginning of backward */
+    uint64_t bucket = 0;
+    for (uint32_t i = 0; i < model->count; i++) {
+        bucket += model->tensors[i].bytes;
+        if (bucket < bucket_bytes && i + 1 < model->count) {
+            continue;
+        }
+        double ready_ns = (double)model->tensors[i].ready_ns;
+        if (config->device_bytes_ns > 0) {
+            device_free_ns =
+                (device_free_ns > ready_ns ? device_free_ns : ready_ns) + (double)bucket / config->device_bytes_ns;
+            ready_ns = device_free_ns;
+        }
+        const double begin_ns = ready_ns > free_ns ? ready_ns : free_ns;
+        const double moves = 2.0 * (n - 1);
+        const double each = (double)bucket * config->codec_ratio / n * byte_ns;
+        free_ns = begin_ns + (n > 1 ? moves * (each + (double)hop_ns) : 0);
+        bucket = 0;
+    }
+    const double way_back = config->device_bytes_ns > 0 ? (double)bucket_bytes / config->device_bytes_ns : 0;
+    const double end_ns =
+        free_ns + way_back > (double)model->backward_ns ? free_ns + way_back : (double)model->backward_ns;
+    return (int64_t)end_ns + model->forward_ns + model->optimizer_ns;
+}
