@@ -254,26 +254,20 @@ trib_status trib_engine_waiting(trib_engine *engine, trib_waiting *entries, size
     return status != TRIB_OK ? status : trib_report_engine(engine, INT64_C(1000000000), entries, capacity, count_out);
 }
 
-/* Counters are written by one thread each and read here as they are; a snapshot may be microseconds old. */
-static uint64_t peek(const uint64_t *counter)
-{
-    return __atomic_load_n(counter, __ATOMIC_RELAXED);
-}
-
 static void add_core(trib_stats *stats, trib_core *core)
 {
     const trib_core_stats *mine = &core->stats;
     trib_transport_stats transport = {.system_calls = 0};
     core->transport->ops->stats(core->transport, &transport);
-    stats->connections += (uint32_t)peek(&mine->connections);
-    stats->bytes_pushed += peek(&mine->bytes_pushed);
-    stats->bytes_pulled += peek(&mine->bytes_pulled);
-    stats->bytes_sum_sent += peek(&mine->bytes_sum_sent);
-    stats->bytes_summed += peek(&mine->bytes_summed);
-    stats->messages_sent += peek(&mine->messages_sent);
-    stats->messages_received += peek(&mine->messages_received);
-    stats->allocations += peek(&mine->allocations);
-    stats->peers_refused += peek(&mine->peers_refused);
+    stats->connections += (uint32_t)trib_counter_get(&mine->connections);
+    stats->bytes_pushed += trib_counter_get(&mine->bytes_pushed);
+    stats->bytes_pulled += trib_counter_get(&mine->bytes_pulled);
+    stats->bytes_sum_sent += trib_counter_get(&mine->bytes_sum_sent);
+    stats->bytes_summed += trib_counter_get(&mine->bytes_summed);
+    stats->messages_sent += trib_counter_get(&mine->messages_sent);
+    stats->messages_received += trib_counter_get(&mine->messages_received);
+    stats->allocations += trib_counter_get(&mine->allocations);
+    stats->peers_refused += trib_counter_get(&mine->peers_refused);
     stats->system_calls += transport.system_calls;
 }
 

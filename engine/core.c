@@ -19,7 +19,7 @@
 
 void *trib_core_zalloc(trib_core *core, size_t size)
 {
-    core->stats.allocations++;
+    trib_counter_add(&core->stats.allocations, 1);
     const trib_env *env = &core->engine->env;
     return env->may_alloc == NULL || env->may_alloc(env->memory, size) ? calloc(1, size) : NULL;
 }

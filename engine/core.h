@@ -6,6 +6,7 @@
 #ifndef TRIB_ENGINE_CORE_H
 #define TRIB_ENGINE_CORE_H
 
+#include "engine/counter.h"
 #include "engine/engine.h"
 #include "engine/link.h"
 #include "engine/roster.h"
@@ -15,12 +16,12 @@ struct trib_op_node;
 struct trib_tensor;
 
 typedef struct trib_core_stats {
-    uint64_t bytes_pushed, bytes_pulled;
-    uint64_t bytes_summed, bytes_sum_sent;
-    uint64_t messages_sent, messages_received;
-    uint64_t allocations;
-    uint64_t peers_refused;
-    uint64_t connections;
+    trib_counter bytes_pushed, bytes_pulled;
+    trib_counter bytes_summed, bytes_sum_sent;
+    trib_counter messages_sent, messages_received;
+    trib_counter allocations;
+    trib_counter peers_refused;
+    trib_counter connections;
 } trib_core_stats;
 
 /* A sum that waits for its turn on the link to its receiver; see server.c. */

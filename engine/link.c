@@ -172,7 +172,7 @@ trib_status trib_link_send(trib_link *link, const trib_frame *frame, const void 
     out->send.payload_size = frame->payload_size;
     out->send.user = link;
     link->in_flight += TRIB_HEADER_SIZE + frame->payload_size;
-    core->stats.messages_sent++;
+    trib_counter_add(&core->stats.messages_sent, 1);
     if (link->conn != NULL) {
         link->conn->transport->ops->send(link->conn, &out->send);
         return TRIB_OK;
@@ -416,7 +416,7 @@ static void transport_received(trib_conn *conn, const unsigned char header[TRIB_
     }
     trib_assert(payload_size == link->frame.payload_size);
     link->last_heard_ns = trib_now(link->core->reactor);
-    link->core->stats.messages_received++;
+    trib_counter_add(&link->core->stats.messages_received, 1);
     trib_error error = {.status = TRIB_OK};
     trib_status status = TRIB_OK;
     if (link->state != TRIB_LINK_READY) {

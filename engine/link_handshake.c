@@ -155,6 +155,6 @@ trib_status trib_link_handshake_received(trib_link *link, const trib_frame *fram
 
 void trib_link_handshake_refused(trib_link *link, trib_conn *conn)
 {
-    link->core->stats.peers_refused++;
+    trib_counter_add(&link->core->stats.peers_refused, 1);
     trib_log(link->core->reactor->logger, TRIB_LOG_WARN, "turned away %s: %s", conn->remote.text, link->end_reason);
 }

@@ -102,7 +102,7 @@ trib_status trib_server_received(trib_link *link, const trib_frame *frame, const
     if (frame->type == TRIB_FRAME_WITHDRAW) {
         return take_withdraw(link, frame, payload);
     }
-    core->stats.bytes_summed += frame->payload_size;
+    trib_counter_add(&core->stats.bytes_summed, frame->payload_size);
     trib_contribution what = contribution_of(link, frame);
     if (lent) {
         trib_status status = check_push(link, frame, error);
@@ -163,7 +163,7 @@ static bool sum_emit(trib_link *link, trib_waiter *waiter)
         trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a sum");
         return false;
     }
-    link->core->stats.bytes_sum_sent += frame.payload_size;
+    trib_counter_add(&link->core->stats.bytes_sum_sent, frame.payload_size);
     return false;
 }
 
@@ -255,7 +255,7 @@ void trib_server_adopt(trib_link *link)
 {
     trib_core *core = link->core;
     link->upcalls = &trib_server_upcalls;
-    core->stats.connections++;
+    trib_counter_add(&core->stats.connections, 1);
     const trib_roster *roster = core->engine->roster;
     if (core->worker_links == NULL) {
         return; /* trib_server_open finds it in the core's list */
@@ -270,7 +270,7 @@ void trib_server_adopt(trib_link *link)
 static void server_closed(trib_link *link, trib_status status, const char *reason)
 {
     trib_core *core = link->core;
-    core->stats.connections--;
+    trib_counter_sub(&core->stats.connections, 1);
     if (core->worker_links != NULL && link->peer < core->engine->roster->worker_count &&
         core->worker_links[link->peer] == link) {
         core->worker_links[link->peer] = NULL;
@@ -290,7 +290,7 @@ static void server_closed(trib_link *link, trib_status status, const char *reaso
 static void *buffer_alloc(void *user, size_t size)
 {
     trib_core *core = user;
-    core->stats.allocations++;
+    trib_counter_add(&core->stats.allocations, 1);
     return core->engine->env.memory_alloc(core->engine->env.memory, size);
 }
 

@@ -21,7 +21,7 @@ static void worker_ready(trib_link *link)
 {
     trib_core *core = link->core;
     core->owner_links[link->peer * TRIB_REACTORS_MAX + link->peer_reactor] = link;
-    core->stats.connections++;
+    trib_counter_add(&core->stats.connections, 1);
     trib_assert(core->links_missing > 0);
     if (--core->links_missing == 0) {
         trib_worker_joined(core);
@@ -59,7 +59,7 @@ static void worker_link_closed(trib_link *link, trib_status status, const char *
     trib_link **slot = &core->owner_links[link->peer * TRIB_REACTORS_MAX + link->peer_reactor];
     if (*slot == link) {
         *slot = NULL;
-        core->stats.connections--;
+        trib_counter_sub(&core->stats.connections, 1);
     }
     /* Tasks on it settle when the job's end reaches this core; their landings are void from here. */
     if (link->landed != NULL) {
@@ -154,7 +154,7 @@ static void take_sum(trib_core *core, trib_task *task, const trib_frame *frame)
         trib_pipeline_try_settle(core, task);
         return;
     }
-    core->stats.bytes_pulled += frame->payload_size;
+    trib_counter_add(&core->stats.bytes_pulled, frame->payload_size);
     task->received[frame->chunk / 64] |= UINT64_C(1) << (frame->chunk % 64);
     task->chunks_received++;
     const char *stage = trib_pipeline_stage_name(task);

@@ -51,7 +51,7 @@ static bool push_emit(trib_link *link, trib_waiter *waiter)
         trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a chunk");
         return false;
     }
-    link->core->stats.bytes_pushed += frame.payload_size;
+    trib_counter_add(&link->core->stats.bytes_pushed, frame.payload_size);
     task->chunks_emitted++;
     task->sends_in_flight++;
     return task->chunks_emitted < task->chunk_count;

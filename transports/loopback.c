@@ -71,7 +71,7 @@ static void loop_close(trib_transport *transport)
 
 static void loop_stats(const trib_transport *transport, trib_transport_stats *stats_out)
 {
-    *stats_out = ((const loop_transport *)transport)->stats;
+    trib_transport_counters_read(&((const loop_transport *)transport)->stats, stats_out);
 }
 
 /* ---- Listeners ---- */

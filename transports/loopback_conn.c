@@ -234,8 +234,8 @@ static void report_returned(loop_end *end, loop_list *list, trib_status status)
         trib_assert(end->lent > 0);
         end->lent--;
         if (status == TRIB_OK) {
-            end->transport->stats.messages_sent++;
-            end->transport->stats.bytes_sent += TRIB_HEADER_SIZE + (uint64_t)send->payload_size;
+            trib_counter_add(&end->transport->stats.messages_sent, 1);
+            trib_counter_add(&end->transport->stats.bytes_sent, TRIB_HEADER_SIZE + (uint64_t)send->payload_size);
         }
         end->base.transport->upcalls->sent(&end->base, send, status);
     }
@@ -265,8 +265,8 @@ static bool present(loop_end *end, const trib_send *send)
         begin_end(end, TRIB_PROTOCOL, "connection ended inside a message");
         return false;
     }
-    end->transport->stats.messages_received++;
-    end->transport->stats.bytes_received += TRIB_HEADER_SIZE + (uint64_t)send->payload_size;
+    trib_counter_add(&end->transport->stats.messages_received, 1);
+    trib_counter_add(&end->transport->stats.bytes_received, TRIB_HEADER_SIZE + (uint64_t)send->payload_size);
     upcalls->received(&end->base, send->header, send->payload_size > 0 ? send->payload : landing.buffer,
                       send->payload_size);
     return true;

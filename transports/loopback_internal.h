@@ -21,7 +21,7 @@ struct trib_loopback_hub {
 typedef struct loop_transport {
     trib_transport base; /* first */
     trib_loopback_hub *hub;
-    trib_transport_stats stats;
+    trib_transport_counters stats;
     uint32_t open_count;
 } loop_transport;
 

@@ -39,7 +39,7 @@ static void sim_close(trib_transport *transport)
 
 static void sim_stats(const trib_transport *transport, trib_transport_stats *stats_out)
 {
-    *stats_out = ((const sim_transport *)transport)->stats;
+    trib_transport_counters_read(&((const sim_transport *)transport)->stats, stats_out);
 }
 
 /* ---- Addresses ---- */

@@ -142,7 +142,7 @@ static void run_connected(trib_reactor *reactor, trib_sim_work *work)
     if (end->state != SIM_CONNECTING) {
         return;
     }
-    end->transport->stats.system_calls += 2;
+    trib_counter_add(&end->transport->stats.system_calls, 2);
     if (end->answer != TRIB_OK) {
         sim_end_begin(end, end->answer, "cannot connect: connection refused");
         end->transport->base.upcalls->connected(&end->base, end->answer);
@@ -162,7 +162,7 @@ void sim_end_accept(sim_end *end, sim_transport *transport)
 {
     trib_assert(end->state == SIM_UNACCEPTED);
     attach(end, transport);
-    transport->stats.system_calls++;
+    trib_counter_add(&transport->stats.system_calls, 1);
     snprintf(end->base.remote.text, sizeof end->base.remote.text, "%s:%u", sim_other(end)->node->name, end->pair->port);
     end->state = SIM_OPEN;
     if (sim_flow_to(end)->arrived > 0 || sim_flow_to(end)->over) {

@@ -100,7 +100,7 @@ typedef struct sim_transport {
     trib_transport base; /* first */
     trib_sim_node *node;
     int64_t silence_ns;
-    trib_transport_stats stats;
+    trib_transport_counters stats;
     uint32_t open_count;
 } sim_transport;
 

@@ -69,7 +69,7 @@ static size_t hand_over(sim_end *end)
         end->head_sent = 0;
         end->head = send->next;
         end->tail = end->head != NULL ? end->tail : NULL;
-        end->transport->stats.messages_sent++;
+        trib_counter_add(&end->transport->stats.messages_sent, 1);
         end->transport->base.upcalls->sent(&end->base, send, TRIB_OK);
         if (end->state != SIM_OPEN && end->state != SIM_FLUSHING) {
             break;
@@ -89,8 +89,8 @@ void sim_stream_write(sim_end *end)
     }
     size_t taken = hand_over(end);
     if (taken > 0) {
-        transport->stats.system_calls++;
-        transport->stats.bytes_sent += taken;
+        trib_counter_add(&transport->stats.system_calls, 1);
+        trib_counter_add(&transport->stats.bytes_sent, taken);
         trib_charge(transport->base.reactor, TRIB_COST_MESSAGE, taken);
         sim_flow_ready(sim_flow_from(end));
     }
@@ -139,7 +139,7 @@ static void deliver(sim_end *end, sim_message *message)
     }
     end->header_got = end->landed = 0;
     end->asked = false;
-    end->transport->stats.messages_received++;
+    trib_counter_add(&end->transport->stats.messages_received, 1);
     end->transport->base.upcalls->received(&end->base, message->header, end->landing.buffer, message->payload_size);
     free(message->payload);
     free(message);
@@ -178,10 +178,10 @@ void sim_stream_read(sim_end *end)
     uint32_t bytes = flow->arrived < READ_PER_TURN ? (uint32_t)flow->arrived : READ_PER_TURN;
     uint32_t budget = bytes;
     trib_charge(sim_reactor_of(end), TRIB_COST_MESSAGE, bytes);
-    end->transport->stats.system_calls++;
+    trib_counter_add(&end->transport->stats.system_calls, 1);
     while (read_message(end, &budget)) {}
     uint32_t used = bytes - budget;
-    end->transport->stats.bytes_received += used;
+    trib_counter_add(&end->transport->stats.bytes_received, used);
     if (used > 0) {
         sim_flow_read(flow, used);
     }

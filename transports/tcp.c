@@ -68,7 +68,7 @@ static void tcp_close(trib_transport *transport)
 
 static void tcp_stats(const trib_transport *transport, trib_transport_stats *stats_out)
 {
-    *stats_out = ((const tcp_transport *)transport)->stats;
+    trib_transport_counters_read(&((const tcp_transport *)transport)->stats, stats_out);
 }
 
 /* ---- Listeners ---- */
@@ -117,7 +117,7 @@ static bool accept_one(tcp_listener *listener)
     tcp_transport *transport = (tcp_transport *)listener->base.transport;
     struct sockaddr_storage from;
     socklen_t size = sizeof from;
-    transport->stats.system_calls++;
+    trib_counter_add(&transport->stats.system_calls, 1);
     int fd = accept4(listener->io.fd, (struct sockaddr *)&from, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
         /* Errors of one connection that ended before it was accepted are passed over; what is left is lack of
@@ -162,7 +162,7 @@ static int listen_socket(tcp_transport *self, const trib_address *at, trib_addre
         trib_error_set(error, TRIB_INVALID, "\"%.*s\" is no numeric address with a port", TRIB_ADDRESS_MAX, at->text);
         return -1;
     }
-    self->stats.system_calls += 5;
+    trib_counter_add(&self->stats.system_calls, 5);
     int fd = socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     int on = 1;
     /* A restarted server must not wait until the connections of its predecessor have timed out. */

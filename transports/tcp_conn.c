@@ -58,12 +58,12 @@ static void configure(tcp_transport *transport, int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     int unsent = (int)transport->config.send_buffer_bytes;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
-    transport->stats.system_calls += 2;
+    trib_counter_add(&transport->stats.system_calls, 2);
     if (transport->config.silence_timeout_ns > 0) {
         int64_t ms = transport->config.silence_timeout_ns / NS_PER_MS;
         unsigned limit = ms < 1 ? 1u : ms > INT32_MAX ? (unsigned)INT32_MAX : (unsigned)ms;
         (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, sizeof limit);
-        transport->stats.system_calls++;
+        trib_counter_add(&transport->stats.system_calls, 1);
     }
 }
 
@@ -132,7 +132,7 @@ static void connect_ready(tcp_conn *conn)
 {
     int error = 0;
     socklen_t size = sizeof error;
-    conn->transport->stats.system_calls += 2;
+    trib_counter_add(&conn->transport->stats.system_calls, 2);
     if (getsockopt(conn->io.fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) {
         error = errno;
     }
@@ -161,7 +161,7 @@ trib_status trib_tcp_connect(trib_transport *transport, const trib_address *to, 
     if (status != TRIB_OK) {
         return status;
     }
-    self->stats.system_calls += 2;
+    trib_counter_add(&self->stats.system_calls, 2);
     int fd = socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) {
         trib_log(transport->reactor->logger, TRIB_LOG_ERROR, "cannot connect to %s: %s", to->text, strerror(errno));
@@ -335,7 +335,7 @@ static void finish(trib_reactor *reactor, trib_post *post)
     upcalls->closed(&conn->base, conn->end_status, conn->reason);
     trib_assert(conn->send_head == NULL);
     conn->transport->open_count--;
-    conn->transport->stats.system_calls++;
+    trib_counter_add(&conn->transport->stats.system_calls, 1);
     if (conn->flushed && !conn->peer_ended) {
         linger_begin(conn);
         return;

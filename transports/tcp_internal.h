@@ -20,7 +20,7 @@ typedef struct tcp_listener tcp_listener;
 typedef struct tcp_transport {
     trib_transport base; /* first */
     trib_transport_config config;
-    trib_transport_stats stats;
+    trib_transport_counters stats;
     uint32_t open_count; /* listeners and connections that the caller knows of */
     tcp_conn *lingering; /* connections that it no longer knows of */
 } tcp_transport;

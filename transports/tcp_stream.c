@@ -59,7 +59,7 @@ static size_t gather(tcp_conn *conn, struct iovec *iovecs, size_t *count_out)
 /* The kernel has taken so many bytes: reports the messages that are complete. */
 static void advance(tcp_conn *conn, size_t written)
 {
-    conn->transport->stats.bytes_sent += written;
+    trib_counter_add(&conn->transport->stats.bytes_sent, written);
     conn->head_sent += written;
     while (conn->send_head != NULL) {
         trib_send *send = conn->send_head;
@@ -72,7 +72,7 @@ static void advance(tcp_conn *conn, size_t written)
         if (conn->send_head == NULL) {
             conn->send_tail = NULL;
         }
-        conn->transport->stats.messages_sent++;
+        trib_counter_add(&conn->transport->stats.messages_sent, 1);
         conn->base.transport->upcalls->sent(&conn->base, send, TRIB_OK);
     }
 }
@@ -92,7 +92,7 @@ static void write_failed(tcp_conn *conn, int error)
 
 static void flush_done(tcp_conn *conn)
 {
-    conn->transport->stats.system_calls++;
+    trib_counter_add(&conn->transport->stats.system_calls, 1);
     shutdown(conn->io.fd, SHUT_WR);
     conn->flushed = true;
     trib_tcp_conn_end(conn, TRIB_OK, "closed by this side");
@@ -112,7 +112,7 @@ void trib_tcp_stream_write(tcp_conn *conn)
         size_t count = 0;
         size_t total = gather(conn, iovecs, &count);
         message.msg_iovlen = count;
-        conn->transport->stats.system_calls++;
+        trib_counter_add(&conn->transport->stats.system_calls, 1);
         ssize_t written = sendmsg(conn->io.fd, &message, MSG_NOSIGNAL);
         if (written < 0 && errno == EINTR) {
             continue;
@@ -195,7 +195,7 @@ static bool take_payload(tcp_conn *conn)
         return false;
     }
     conn->phase = TCP_PHASE_HEADER;
-    conn->transport->stats.messages_received++;
+    trib_counter_add(&conn->transport->stats.messages_received, 1);
     conn->base.transport->upcalls->received(&conn->base, conn->header, conn->landing.buffer,
                                             conn->landing.payload_size);
     return conn->state == TCP_OPEN;
@@ -251,13 +251,13 @@ static ssize_t read_some(tcp_conn *conn, size_t *wanted_out)
     iovecs[count].iov_base = conn->buffer + conn->end;
     iovecs[count++].iov_len = room;
     *wanted_out = missing + room;
-    conn->transport->stats.system_calls++;
+    trib_counter_add(&conn->transport->stats.system_calls, 1);
     ssize_t got = readv(conn->io.fd, iovecs, count);
     if (got > 0) {
         size_t landed = (size_t)got < missing ? (size_t)got : missing;
         conn->landed += (uint32_t)landed;
         conn->end += (size_t)got - landed;
-        conn->transport->stats.bytes_received += (size_t)got;
+        trib_counter_add(&conn->transport->stats.bytes_received, (size_t)got);
     }
     return got;
 }
@@ -299,7 +299,7 @@ void trib_tcp_stream_read(tcp_conn *conn)
 bool trib_tcp_stream_discard(tcp_conn *conn)
 {
     for (unsigned reads = 0; reads < READS_PER_TURN; reads++) {
-        conn->transport->stats.system_calls++;
+        trib_counter_add(&conn->transport->stats.system_calls, 1);
         ssize_t got = recv(conn->io.fd, conn->buffer, sizeof conn->buffer, 0);
         if (got == 0) {
             return true;

@@ -32,6 +32,7 @@
 #define TRIB_TRANSPORTS_TRANSPORT_H
 
 #include "api/tributary.h"
+#include "engine/counter.h"
 #include "engine/reactor.h"
 
 #define TRIB_HEADER_SIZE 64u
@@ -79,6 +80,24 @@ typedef struct trib_transport_stats {
     uint64_t bytes_sent, bytes_received;
 } trib_transport_stats;
 
+/* The same as an instance keeps them: written by its reactor, read by any thread through `stats`. */
+typedef struct trib_transport_counters {
+    trib_counter system_calls;
+    trib_counter messages_sent, messages_received;
+    trib_counter bytes_sent, bytes_received;
+} trib_transport_counters;
+
+static inline void trib_transport_counters_read(const trib_transport_counters *counters, trib_transport_stats *stats_out)
+{
+    *stats_out = (trib_transport_stats){
+        .system_calls = trib_counter_get(&counters->system_calls),
+        .messages_sent = trib_counter_get(&counters->messages_sent),
+        .messages_received = trib_counter_get(&counters->messages_received),
+        .bytes_sent = trib_counter_get(&counters->bytes_sent),
+        .bytes_received = trib_counter_get(&counters->bytes_received),
+    };
+}
+
 /* Settings a transport may use; those it has no use for it ignores. */
 typedef struct trib_transport_config {
     uint32_t
@@ -105,7 +124,7 @@ typedef struct trib_transport_ops {
      * calls again with false when it has passed). Before `connected` there is nothing to write out: flush is as
      * false. Idempotent. `closed` follows, never from inside this call. */
     void (*conn_close)(trib_conn *conn, bool flush);
-    void (*stats)(const trib_transport *transport, trib_transport_stats *stats_out);
+    void (*stats)(const trib_transport *transport, trib_transport_stats *stats_out); /* from any thread */
 } trib_transport_ops;
 
 /* The part of the objects that both sides see; each transport embeds it as the first member of its own. */
