@@ -3,6 +3,7 @@
 
 #include <netdb.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -34,6 +35,10 @@ static trib_status lookup(const char *text, int flags, struct addrinfo **found, 
     char host[256], port[8];
     if (split(text, host, sizeof host, port, sizeof port) != TRIB_OK) {
         return trib_error_set(error, TRIB_INVALID, "\"%s\" is not host:port or [address]:port", text);
+    }
+    /* getaddrinfo would keep the low 16 bits and say nothing. */
+    if (strspn(port, "0123456789") == strlen(port) && strtoul(port, NULL, 10) > 65535) {
+        return trib_error_set(error, TRIB_INVALID, "address \"%s\": a port is at most 65535", text);
     }
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = flags | AI_NUMERICSERV};
     int code = getaddrinfo(host, port, &hints, found);

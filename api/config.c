@@ -132,9 +132,18 @@ static trib_status check_sizes(const trib_config *config, trib_error *error)
 
 static trib_status check_mode(const trib_config *config, trib_error *error)
 {
-    if ((unsigned)config->mode > TRIB_MODE_ATTACHED || (unsigned)config->colocate > TRIB_COLOCATE_ON ||
-        (unsigned)config->sum_order > TRIB_ORDER_ARRIVAL || (unsigned)config->log_level > TRIB_LOG_TRACE) {
-        return trib_error_set(error, TRIB_INVALID, "mode, colocate, sum_order or log_level has an unknown value");
+    const struct {
+        const char *name;
+        int value, last;
+    } choices[] = {{"mode", (int)config->mode, TRIB_MODE_ATTACHED},
+                   {"colocate", (int)config->colocate, TRIB_COLOCATE_ON},
+                   {"sum_order", (int)config->sum_order, TRIB_ORDER_ARRIVAL},
+                   {"log_level", (int)config->log_level, TRIB_LOG_TRACE}};
+    for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++) {
+        if (choices[i].value < 0 || choices[i].value > choices[i].last) {
+            return trib_error_set(error, TRIB_INVALID, "%s %d: unknown, must be 0..%d", choices[i].name,
+                                  choices[i].value, choices[i].last);
+        }
     }
     bool attached = config->mode == TRIB_MODE_ATTACHED;
     if (attached != (config->loop != NULL)) {

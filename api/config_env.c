@@ -17,11 +17,13 @@
 
 #define PORT_FIRST 20000u
 #define PORT_COUNT 10000u
+#define HOST_MAX 250u
+#define TOKEN_MAX 511u /* from a file */
 
 /* Text that a config points to until trib_engine_create has copied it. Per thread, so that threads do not share it. */
 static _Thread_local char coordinator_text[300];
 static _Thread_local char job_text[128];
-static _Thread_local char token_text[512];
+static _Thread_local char token_text[TOKEN_MAX + 2]; /* and the end of its line */
 
 static const char *get(const char *name)
 {
@@ -76,8 +78,8 @@ static trib_status read_bytes(const char *name, uint32_t *value, trib_error *err
 {
     const char *text = get(name);
     double number = 0;
-    if (text != NULL && (!scaled(text, &number) || number > 1u << 30)) {
-        return bad(name, text, "bytes, such as 262144, 256K or 1M", error);
+    if (text != NULL && (!scaled(text, &number) || number < 1 || number > 1u << 30)) {
+        return bad(name, text, "bytes, 1 to 1G, such as 262144, 256K or 1M", error);
     }
     *value = text != NULL ? (uint32_t)number : *value;
     return TRIB_OK;
@@ -95,7 +97,7 @@ static trib_status read_seconds(const char *name, int64_t *value_ns, trib_error 
                   : *end == '\0' || strcmp(end, "s") == 0 ? 1e9
                   : strcmp(end, "m") == 0                 ? 60e9
                                                           : 0;
-    if (end == text || unit == 0 || !(number > 0) || number * unit > 1e18) {
+    if (end == text || unit == 0 || !(number * unit >= 1) || number * unit > 1e18) {
         return bad(name, text, "a time above 0, such as 30, 0.5, 200ms or 5m", error);
     }
     *value_ns = (int64_t)(number * unit);
@@ -166,6 +168,21 @@ static trib_status rank_and_size(trib_config *config, const char *rank_name, con
     return status;
 }
 
+/* host_name is the variable that the host is from. */
+static trib_status set_coordinator(trib_config *config, const char *host_name, const char *host, unsigned port,
+                                   trib_error *error)
+{
+    bool bare = strchr(host, ':') != NULL && host[0] != '[';
+    if (strlen(host) > HOST_MAX) {
+        char wanted[80];
+        snprintf(wanted, sizeof wanted, "a host name or address of at most %u bytes", HOST_MAX);
+        return bad(host_name, host, wanted, error);
+    }
+    snprintf(coordinator_text, sizeof coordinator_text, bare ? "[%s]:%u" : "%s:%u", host, port);
+    config->coordinator = coordinator_text;
+    return TRIB_OK;
+}
+
 static trib_status from_torchrun(trib_config *config, trib_error *error)
 {
     trib_status status = rank_and_size(config, "RANK", "WORLD_SIZE", error);
@@ -177,9 +194,7 @@ static trib_status from_torchrun(trib_config *config, trib_error *error)
     }
     if (status == TRIB_OK && host != NULL && has_port) {
         /* MASTER_PORT itself belongs to the launcher's store. */
-        snprintf(coordinator_text, sizeof coordinator_text, strchr(host, ':') ? "[%.250s]:%d" : "%.250s:%d", host,
-                 (int)port + 1);
-        config->coordinator = coordinator_text;
+        status = set_coordinator(config, "MASTER_ADDR", host, (unsigned)port + 1, error);
     }
     return status;
 }
@@ -232,8 +247,8 @@ static void first_host(const char *list, char *host, size_t size)
 static trib_status from_slurm(trib_config *config, trib_error *error)
 {
     trib_status status = rank_and_size(config, "SLURM_PROCID", "SLURM_NTASKS", error);
-    const char *list = get("SLURM_STEP_NODELIST");
-    list = list != NULL ? list : get("SLURM_JOB_NODELIST");
+    const char *list_name = get("SLURM_STEP_NODELIST") != NULL ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
+    const char *list = get(list_name);
     const char *job = get("SLURM_JOB_ID"), *step = get("SLURM_STEP_ID"), *nodes = get("SLURM_NNODES");
     snprintf(job_text, sizeof job_text, "slurm-%.40s-%.40s", job != NULL ? job : "", step != NULL ? step : "0");
     if (status != TRIB_OK) {
@@ -244,14 +259,12 @@ static trib_status from_slurm(trib_config *config, trib_error *error)
         snprintf(id, sizeof id, "%s", job_text);
         local_coordinator(config, id);
     } else if (list != NULL) {
-        char host[200];
+        char host[HOST_MAX + 2]; /* one more than fits, so that a longer one is seen */
         first_host(list, host, sizeof host);
-        snprintf(coordinator_text, sizeof coordinator_text, "%s:%u", host,
-                 PORT_FIRST + hash_text(job_text) % PORT_COUNT);
-        config->coordinator = coordinator_text;
         config->job = job_text;
+        status = set_coordinator(config, list_name, host, PORT_FIRST + hash_text(job_text) % PORT_COUNT, error);
     }
-    return TRIB_OK;
+    return status;
 }
 
 static trib_status from_byteps(trib_config *config, trib_error *error)
@@ -280,9 +293,8 @@ static trib_status from_byteps(trib_config *config, trib_error *error)
     config->server_count = (int32_t)servers;
     config->external_coordinator = true;
     const char *host = get("DMLC_PS_ROOT_URI");
-    if (host != NULL && has_port) {
-        snprintf(coordinator_text, sizeof coordinator_text, "%.250s:%d", host, (int)port);
-        config->coordinator = coordinator_text;
+    if (status == TRIB_OK && host != NULL && has_port) {
+        status = set_coordinator(config, "DMLC_PS_ROOT_URI", host, (unsigned)port, error);
     }
     return status;
 }
@@ -324,7 +336,7 @@ static trib_status read_role(trib_config *config, trib_error *error)
         } else {
             return bad("TRIB_ROLE", text, "worker, server, coordinator, or several joined by +", error);
         }
-        at += length + (at[length] == '+');
+        at += length + (at[length] == '+' && at[length + 1] != '\0');
     }
     config->roles = roles != 0 ? roles : config->roles;
     return TRIB_OK;
@@ -337,14 +349,17 @@ static trib_status read_token(trib_config *config, trib_error *error)
         config->token = get("TRIB_TOKEN");
     } else if (path != NULL) {
         FILE *file = fopen(path, "re");
-        if (file == NULL || fgets(token_text, sizeof token_text, file) == NULL) {
-            if (file != NULL) {
-                fclose(file);
-            }
-            return bad("TRIB_TOKEN_FILE", path, "a readable file whose first line is the token", error);
+        bool got = file != NULL && fgets(token_text, sizeof token_text, file) != NULL;
+        if (file != NULL) {
+            fclose(file);
         }
-        fclose(file);
-        token_text[strcspn(token_text, "\r\n")] = '\0';
+        size_t length = got ? strcspn(token_text, "\r\n") : 0;
+        if (length == 0 || length > TOKEN_MAX) {
+            char wanted[80];
+            snprintf(wanted, sizeof wanted, "a readable file whose first line is the token, 1 to %u bytes", TOKEN_MAX);
+            return bad("TRIB_TOKEN_FILE", path, wanted, error);
+        }
+        token_text[length] = '\0';
         config->token = token_text;
     }
     return TRIB_OK;
