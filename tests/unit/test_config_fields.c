@@ -1,0 +1,180 @@
+/* test_config_fields.c - what trib_engine_create makes of a configuration: wrong fields are told by name, 0 is the default. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "api/config.h"
+#include "api/tributary.h"
+
+/* ---- What trib_engine_create refuses ---- */
+
+typedef void (*change)(trib_config *config);
+
+#define CHANGE(name, statement)                                                                                        \
+    static void name(trib_config *config)                                                                              \
+    {                                                                                                                  \
+        statement;                                                                                                     \
+    }
+
+CHANGE(smaller_struct, config->struct_size -= 8)
+CHANGE(larger_struct, config->struct_size += 8)
+CHANGE(unknown_flag, config->flags = 4)
+CHANGE(first_reserved, config->reserved[0] = 1)
+CHANGE(last_reserved, config->reserved[15] = 1)
+CHANGE(unknown_mode, config->mode = (trib_mode)3)
+CHANGE(unknown_role, config->roles = 8)
+CHANGE(unknown_colocate, config->colocate = (trib_colocate)3)
+CHANGE(unknown_order, config->sum_order = (trib_sum_order)2)
+CHANGE(unknown_level, config->log_level = (trib_log_level)6)
+CHANGE(negative_level, config->log_level = (trib_log_level)-1)
+CHANGE(negative_rank, config->rank = -1)
+CHANGE(rank_too_high, config->rank = 1)
+CHANGE(no_workers, config->worker_count = 0)
+CHANGE(negative_servers, config->server_count = -1)
+CHANGE(too_many_members, config->worker_count = 4000; config->server_count = 97)
+CHANGE(overflowing_members, config->worker_count = INT32_MAX; config->server_count = INT32_MAX)
+CHANGE(no_coordinator, config->worker_count = 2)
+CHANGE(no_coordinator_for_server, config->roles = TRIB_ROLE_SERVER)
+CHANGE(external_without_address, config->external_coordinator = true)
+CHANGE(nobody_sums, config->colocate = TRIB_COLOCATE_OFF)
+CHANGE(small_chunk, config->chunk_bytes = 2048)
+CHANGE(large_chunk, config->chunk_bytes = 2 << 20)
+CHANGE(odd_chunk, config->chunk_bytes = 12288)
+CHANGE(small_partition, config->partition_bytes = 4096)
+CHANGE(odd_partition, config->partition_bytes = (1 << 20) + 4096)
+CHANGE(many_reactors, config->reactors = 17)
+CHANGE(negative_join, config->join_timeout_ns = -1)
+CHANGE(negative_peer, config->peer_timeout_ns = -1)
+CHANGE(negative_close, config->close_timeout_ns = -1)
+CHANGE(loop_elsewhere, config->loop = (struct ev_loop *)config)
+CHANGE(no_loop, config->mode = TRIB_MODE_ATTACHED)
+CHANGE(attached_reactors, config->mode = TRIB_MODE_ATTACHED; config->loop = (struct ev_loop *)config;
+       config->reactors = 2)
+CHANGE(no_port, config->coordinator = "localhost")
+CHANGE(empty_port, config->coordinator = "localhost:")
+CHANGE(word_port, config->coordinator = "localhost:http")
+CHANGE(high_port, config->coordinator = "127.0.0.1:70000")
+CHANGE(no_host, config->coordinator = ":4242")
+CHANGE(open_bracket, config->coordinator = "[::1:4242")
+CHANGE(not_local, config->coordinator = "192.0.2.1:4242")
+CHANGE(bad_listen, config->token = "t"; config->listen = "nonsense")
+CHANGE(unknown_transport, config->transport = "pigeon")
+
+static void wrong_fields(void **state)
+{
+    (void)state;
+    clearenv();
+    static const struct {
+        change change;
+        trib_status status;
+        const char *name, *says;
+    } wrong[] = {
+        {smaller_struct, TRIB_INVALID, "struct_size", "trib_config_init"},
+        {larger_struct, TRIB_INVALID, "struct_size", "trib_config_init"},
+        {unknown_flag, TRIB_INVALID, "flags", "0x4"},
+        {first_reserved, TRIB_INVALID, "reserved[0]", "not 0"},
+        {last_reserved, TRIB_INVALID, "reserved[15]", "not 0"},
+        {unknown_mode, TRIB_INVALID, "mode 3", "0..2"},
+        {unknown_role, TRIB_INVALID, "roles", "0x8"},
+        {unknown_colocate, TRIB_INVALID, "colocate 3", "0..2"},
+        {unknown_order, TRIB_INVALID, "sum_order 2", "0..1"},
+        {unknown_level, TRIB_INVALID, "log_level 6", "0..5"},
+        {negative_level, TRIB_INVALID, "log_level -1", "0..5"},
+        {negative_rank, TRIB_INVALID, "rank -1", "0..0"},
+        {rank_too_high, TRIB_INVALID, "rank 1", "0..0"},
+        {no_workers, TRIB_INVALID, "worker_count 0", "at least 1"},
+        {negative_servers, TRIB_INVALID, "server_count -1", "at least 1"},
+        {too_many_members, TRIB_INVALID, "worker_count 4000", "4096"},
+        {overflowing_members, TRIB_INVALID, "worker_count 2147483647", "4096"},
+        {no_coordinator, TRIB_INVALID, "coordinator", "TRIB_COORDINATOR"},
+        {no_coordinator_for_server, TRIB_INVALID, "coordinator", "TRIB_COORDINATOR"},
+        {external_without_address, TRIB_INVALID, "coordinator", "TRIB_COORDINATOR"},
+        {nobody_sums, TRIB_INVALID, "colocate", "nobody would sum"},
+        {small_chunk, TRIB_INVALID, "chunk_bytes 2048", "4096..1048576"},
+        {large_chunk, TRIB_INVALID, "chunk_bytes 2097152", "4096..1048576"},
+        {odd_chunk, TRIB_INVALID, "chunk_bytes 12288", "power of two"},
+        {small_partition, TRIB_INVALID, "partition_bytes 4096", "multiple of chunk_bytes"},
+        {odd_partition, TRIB_INVALID, "partition_bytes 1052672", "multiple of chunk_bytes"},
+        {many_reactors, TRIB_INVALID, "reactors 17", "at most 16"},
+        {negative_join, TRIB_INVALID, "join", "above 0"},
+        {negative_peer, TRIB_INVALID, "peer", "above 0"},
+        {negative_close, TRIB_INVALID, "close", "above 0"},
+        {loop_elsewhere, TRIB_INVALID, "loop", "TRIB_MODE_ATTACHED"},
+        {no_loop, TRIB_INVALID, "loop", "TRIB_MODE_ATTACHED"},
+        {attached_reactors, TRIB_INVALID, "reactors 2", "has one"},
+        {no_port, TRIB_INVALID, "localhost", "host:port"},
+        {empty_port, TRIB_INVALID, "localhost:", "host:port"},
+        {word_port, TRIB_INVALID, "localhost:http", "address"},
+        {high_port, TRIB_INVALID, "127.0.0.1:70000", "65535"},
+        {no_host, TRIB_INVALID, ":4242", "host:port"},
+        {open_bracket, TRIB_INVALID, "[::1:4242", "host:port"},
+        {not_local, TRIB_INVALID, "192.0.2.1:4242", "TRIB_TOKEN"},
+        {bad_listen, TRIB_INVALID, "nonsense", "address"},
+        {unknown_transport, TRIB_UNSUPPORTED, "pigeon", "tcp"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        trib_config config;
+        trib_config_init(&config, sizeof config);
+        config.log_level = TRIB_LOG_NONE;
+        wrong[i].change(&config);
+        trib_engine *engine = NULL;
+        trib_error error = {.status = TRIB_OK};
+        trib_status status = trib_engine_create(&config, &engine, &error);
+        if (status != wrong[i].status || strstr(error.text, wrong[i].name) == NULL ||
+            strstr(error.text, wrong[i].says) == NULL) {
+            fail_msg("case %zu: %s \"%s\" does not say \"%s\" and \"%s\"", i, trib_status_name(status), error.text,
+                     wrong[i].name, wrong[i].says);
+        }
+        assert_int_equal(error.status, status);
+        assert_null(engine);
+        assert_int_equal(trib_engine_create(&config, &engine, NULL), status);
+    }
+    trib_engine *engine = NULL;
+    assert_int_equal(trib_engine_create(NULL, &engine, NULL), TRIB_INVALID);
+}
+
+/* 0 and NULL are the default wherever there is one. */
+static void zero_is_the_default(void **state)
+{
+    (void)state;
+    clearenv();
+    trib_config config = {.struct_size = sizeof config, .worker_count = 1, .token = ""}, checked, defaults;
+    trib_config_init(&defaults, sizeof defaults);
+    assert_int_equal(trib_config_check(&config, &checked, NULL), TRIB_OK);
+    assert_string_equal(checked.job, "default");
+    assert_string_equal(checked.transport, "auto");
+    assert_null(checked.token);
+    assert_null(checked.coordinator);
+    assert_int_equal(checked.roles, TRIB_ROLE_WORKER);
+    assert_int_equal(checked.partition_bytes, defaults.partition_bytes);
+    assert_int_equal(checked.chunk_bytes, defaults.chunk_bytes);
+    assert_int_equal(checked.push_credit_bytes, defaults.push_credit_bytes);
+    assert_int_equal(checked.pull_credit_bytes, defaults.pull_credit_bytes);
+    assert_int_equal(checked.ops_max, defaults.ops_max);
+    assert_int_equal(checked.join_timeout_ns, defaults.join_timeout_ns);
+    assert_int_equal(checked.op_timeout_ns, defaults.op_timeout_ns);
+    assert_int_equal(checked.peer_timeout_ns, defaults.peer_timeout_ns);
+    assert_int_equal(checked.close_timeout_ns, defaults.close_timeout_ns);
+    /* A job of one process needs no address: it picks a port and can be used at once. */
+    trib_engine *engine = NULL;
+    trib_error error = {.status = TRIB_OK};
+    assert_int_equal(trib_engine_create(&config, &engine, &error), TRIB_OK);
+    assert_int_equal(trib_engine_wait_ready(engine, -1, &error), TRIB_OK);
+    trib_engine_info info = {.struct_size = sizeof info};
+    assert_int_equal(trib_engine_get_info(engine, &info), TRIB_OK);
+    assert_true(info.reactors >= 1 && info.summing_count == 1 && info.chunk_bytes == defaults.chunk_bytes);
+    assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(wrong_fields),
+        cmocka_unit_test(zero_is_the_default),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
