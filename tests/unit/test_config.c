@@ -448,6 +448,10 @@ int main(void)
         cmocka_unit_test(not_initialised),
         cmocka_unit_test(local_ranks),
     };
-    /* cmocka reads its own settings before the first case empties the environment. */
+    /* The cases empty the environment, in which cmocka would look up how to report them. */
+    const char *output = getenv("CMOCKA_MESSAGE_OUTPUT");
+    if (output != NULL && strcmp(output, "TAP") == 0) {
+        cmocka_set_message_output(CM_OUTPUT_TAP);
+    }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -176,5 +176,10 @@ int main(void)
         cmocka_unit_test(wrong_fields),
         cmocka_unit_test(zero_is_the_default),
     };
+    /* The cases empty the environment, in which cmocka would look up how to report them. */
+    const char *output = getenv("CMOCKA_MESSAGE_OUTPUT");
+    if (output != NULL && strcmp(output, "TAP") == 0) {
+        cmocka_set_message_output(CM_OUTPUT_TAP);
+    }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
