@@ -104,11 +104,15 @@ static trib_status coordinator_header(trib_link *link, const trib_frame *frame, 
     return landing->buffer != NULL ? TRIB_OK : trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a message");
 }
 
-static trib_status take_lost(trib_coordinator *self, uint32_t member, const trib_frame *frame, const void *payload)
+static trib_status take_lost(trib_coordinator *self, uint32_t member, const trib_frame *frame, const void *payload,
+                             trib_error *error)
 {
     char text[TRIB_ERROR_TEXT_SIZE];
     trib_reader reader = {.data = payload, .left = frame->payload_size};
     trib_get_text(&reader, text, sizeof text);
+    if (!trib_reader_is_done(&reader)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "malformed farewell");
+    }
     self->slots[member].left = true;
     trib_coordinator_end_job(self, (trib_status)(int32_t)frame->aux, text);
     return TRIB_OK;
@@ -135,7 +139,7 @@ static trib_status take_frame(trib_coordinator *self, trib_link *link, const tri
         member_left(self, member);
         return TRIB_OK;
     case TRIB_FRAME_LOST:
-        return take_lost(self, member, frame, payload);
+        return take_lost(self, member, frame, payload, error);
     default:
         return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from a member", trib_frame_name(frame->type));
     }

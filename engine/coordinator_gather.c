@@ -157,6 +157,9 @@ trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, 
     if (status != TRIB_OK) {
         return status;
     }
+    if (!trib_reader_is_done(&reader)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "bytes are left over after JOIN");
+    }
     char text[TRIB_ERROR_TEXT_SIZE];
     trib_coordinator_slot *at = find_slot(self, &info, frame->root);
     if (self->running || self->over) {

@@ -150,6 +150,13 @@ static void deliver_self(trib_reactor *reactor, trib_post *post)
     }
 }
 
+/* The state of the membership that frames between members of a running job belong to; 0 before there is one. */
+static uint32_t epoch_of(const trib_link *link)
+{
+    const trib_roster *roster = link->core->engine->roster;
+    return roster != NULL && link->purpose == TRIB_PURPOSE_DATA && link->state == TRIB_LINK_READY ? roster->epoch : 0;
+}
+
 trib_status trib_link_send(trib_link *link, const trib_frame *frame, const void *payload,
                            void (*done)(trib_out *, trib_status), void *context)
 {
@@ -167,7 +174,9 @@ trib_status trib_link_send(trib_link *link, const trib_frame *frame, const void 
         }
     }
     *out = (trib_out){.link = link, .done = done, .context = context};
-    trib_frame_encode(frame, out->send.header);
+    trib_frame stamped = *frame;
+    stamped.epoch = epoch_of(link);
+    trib_frame_encode(&stamped, out->send.header);
     out->send.payload = payload;
     out->send.payload_size = frame->payload_size;
     out->send.user = link;
@@ -396,6 +405,9 @@ static trib_status transport_header(trib_conn *conn, const unsigned char header[
         status = trib_error_set(&error, TRIB_PROTOCOL, "%s frame after the handshake", trib_frame_name(frame.type));
     } else if (frame.type == TRIB_FRAME_BYE) {
         landing->buffer = link->farewell_text;
+    } else if (link->purpose == TRIB_PURPOSE_DATA && epoch_of(link) != 0 && frame.epoch != epoch_of(link)) {
+        status = trib_error_set(&error, TRIB_PROTOCOL, "%s frame of epoch %u, this member is in epoch %u",
+                                trib_frame_name(frame.type), frame.epoch, epoch_of(link));
     } else {
         status = link->upcalls->header(link, &frame, landing, &error);
     }

@@ -244,11 +244,14 @@ static trib_status member_header(trib_link *link, const trib_frame *frame, trib_
     return landing->buffer != NULL ? TRIB_OK : trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a message");
 }
 
-static trib_status take_ended(trib_member *member, const trib_frame *frame, const void *payload)
+static trib_status take_ended(trib_member *member, const trib_frame *frame, const void *payload, trib_error *error)
 {
     char text[TRIB_ERROR_TEXT_SIZE];
     trib_reader reader = {.data = payload, .left = frame->payload_size};
     trib_get_text(&reader, text, sizeof text);
+    if (!trib_reader_is_done(&reader)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "malformed end of the job");
+    }
     trib_engine_end(member->core->engine, (trib_status)(int32_t)frame->aux, text);
     return TRIB_OK;
 }
@@ -264,7 +267,7 @@ static trib_status take_frame(trib_link *link, const trib_frame *frame, const vo
         trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PONG}, NULL, 0);
         return TRIB_OK;
     case TRIB_FRAME_ENDED:
-        return take_ended(member, frame, payload);
+        return take_ended(member, frame, payload, error);
     case TRIB_FRAME_DECLARED:
         return joined ? take_declared(member, frame, payload, error)
                       : trib_error_set(error, TRIB_PROTOCOL, "DECLARED before the roster");
@@ -273,6 +276,9 @@ static trib_status take_frame(trib_link *link, const trib_frame *frame, const vo
         char text[TRIB_ERROR_TEXT_SIZE];
         trib_reader reader = {.data = payload, .left = frame->payload_size};
         trib_get_text(&reader, text, sizeof text);
+        if (!trib_reader_is_done(&reader)) {
+            return trib_error_set(error, TRIB_PROTOCOL, "malformed disagreement about a tensor");
+        }
         if (tensor != NULL) {
             trib_tensor_bad(tensor, text);
         }

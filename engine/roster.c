@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#define T_OPT_FACTOR_MAX 1e9 /* links that differ a billionfold */
+
 trib_roster *trib_roster_create(uint32_t member_count)
 {
     trib_roster *roster = calloc(1, sizeof *roster + member_count * sizeof roster->members[0]);
@@ -67,7 +69,7 @@ static bool header_is_sane(const trib_roster *head)
            head->chunk_bytes >= 4096 && head->chunk_bytes <= TRIB_PAYLOAD_MAX &&
            (head->chunk_bytes & (head->chunk_bytes - 1)) == 0 && head->partition_bytes >= head->chunk_bytes &&
            head->partition_bytes % head->chunk_bytes == 0 && (unsigned)head->sum_order <= TRIB_ORDER_ARRIVAL &&
-           head->peer_timeout_ns > 0;
+           head->peer_timeout_ns > 0 && head->t_opt_factor >= 0 && head->t_opt_factor <= T_OPT_FACTOR_MAX;
 }
 
 trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_error *error)
@@ -95,6 +97,10 @@ trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_
             free(roster);
             return status;
         }
+    }
+    if (!trib_reader_is_done(reader)) {
+        free(roster);
+        return trib_error_set(error, TRIB_PROTOCOL, "bytes are left over after the roster");
     }
     *roster_out = roster;
     return TRIB_OK;

@@ -42,7 +42,7 @@ void trib_roster_put(trib_writer *writer, const trib_roster *roster);
 /* Checks everything; *roster_out is written on success only. */
 TRIB_CHECKED trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_error *error);
 
-/* "rank 3 (host:pid)", or "member 7" if there is none such. */
+/* "rank 3 (host:pid)", or "an unknown member" if there is none such. */
 const char *trib_roster_name(const trib_roster *roster, uint32_t member);
 
 #endif

@@ -38,7 +38,8 @@ static uint32_t load_u32(const unsigned char *at)
     return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
 }
 
-/* Multiplying by an odd number and adding are bijections, so a change of one word never goes unnoticed. */
+/* Each round is a bijection of the 64-bit state (an exclusive or, a product with an odd number, a shift folded in), so a
+ * change of a word always changes the state; what is left after the last fold to 32 bits misses one change in 2^32. */
 static uint32_t checksum(const unsigned char *header)
 {
     uint64_t sum = 0x9e3779b97f4a7c15u;
@@ -92,8 +93,12 @@ trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib
         return trib_error_set(error, TRIB_PROTOCOL, "corrupt frame header (checksum does not match)");
     }
     unsigned type = header[5];
-    if (type == TRIB_FRAME_NONE || type >= TRIB_FRAME_COUNT || header[6] != 0 || header[7] != 0 || header[51] != 0) {
+    if (type == TRIB_FRAME_NONE || type >= TRIB_FRAME_COUNT) {
         return trib_error_set(error, TRIB_PROTOCOL, "unknown frame type %u", type);
+    }
+    if (header[6] != 0 || header[7] != 0 || header[51] != 0) {
+        return trib_error_set(error, TRIB_PROTOCOL, "%s frame with spare header bytes that are not 0",
+                              frame_types[type].name);
     }
     uint32_t payload_size = load_u32(header + 8);
     if (payload_size > frame_types[type].payload_max) {
@@ -160,6 +165,11 @@ void trib_put_text(trib_writer *writer, const char *text)
     size_t length = strnlen(text, 1023);
     trib_put_u16(writer, (uint16_t)length);
     put_bytes(writer, text, length);
+}
+
+bool trib_reader_is_done(const trib_reader *reader)
+{
+    return !reader->failed && reader->left == 0;
 }
 
 static const unsigned char *take(trib_reader *reader, size_t size)

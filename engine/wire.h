@@ -101,5 +101,7 @@ uint16_t trib_get_u16(trib_reader *reader);
 uint32_t trib_get_u32(trib_reader *reader);
 uint64_t trib_get_u64(trib_reader *reader);
 void trib_get_text(trib_reader *reader, char *text, size_t capacity); /* terminated; control bytes become '?' */
+/* Nothing was missing, and nothing is left over. */
+bool trib_reader_is_done(const trib_reader *reader);
 
 #endif

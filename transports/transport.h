@@ -15,18 +15,18 @@
  * answered.
  *
  * send       takes it always: it is borrowed, header and payload, until `sent`, which follows exactly once, in order.
- * Bounding
- *            what is queued is the caller's business (credit). Sends of one turn may travel in one system call.
+ *            Bounding what is queued is the caller's business (credit). Sends of one turn may travel in one system
+ *            call.
  * header     a whole header has arrived. The receiver checks it and answers how long the payload is and where it
- * shall land:
+ *            shall land:
  *            TRIB_OK     landing filled (payload_size 0: no buffer is needed); `received` follows when it is there
  *            TRIB_AGAIN  no room now: the transport reads no more from this connection until recv_resume, and
  *                        then asks again with the same header
  *            error       protocol violation: the transport closes the connection, `closed` carries the status
  *            A transport with TRIB_TRANSPORT_LENDS may ignore landing->buffer and present the payload where it
- * already is. received   header and payload are there. payload is landing->buffer, or memory of the transport or the
- * sender that is valid
- *            until the upcall returns (LENDS).
+ *            already is.
+ * received   header and payload are there. payload is landing->buffer, or memory of the transport or the sender that
+ *            is valid until the upcall returns (LENDS).
  */
 #ifndef TRIB_TRANSPORTS_TRANSPORT_H
 #define TRIB_TRANSPORTS_TRANSPORT_H
@@ -87,7 +87,8 @@ typedef struct trib_transport_counters {
     trib_counter bytes_sent, bytes_received;
 } trib_transport_counters;
 
-static inline void trib_transport_counters_read(const trib_transport_counters *counters, trib_transport_stats *stats_out)
+static inline void trib_transport_counters_read(const trib_transport_counters *counters,
+                                                trib_transport_stats *stats_out)
 {
     *stats_out = (trib_transport_stats){
         .system_calls = trib_counter_get(&counters->system_calls),
@@ -100,8 +101,8 @@ static inline void trib_transport_counters_read(const trib_transport_counters *c
 
 /* Settings a transport may use; those it has no use for it ignores. */
 typedef struct trib_transport_config {
-    uint32_t
-        send_buffer_bytes; /* most bytes handed to the kernel and not yet on the wire, per connection; 0 = default */
+    /* Most bytes of a connection that are handed to the kernel and not yet on the wire; 0 = default. */
+    uint32_t send_buffer_bytes;
     int64_t silence_timeout_ns; /* unacknowledged data older than this ends the connection; 0 = the system's */
 } trib_transport_config;
 

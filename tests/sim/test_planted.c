@@ -30,6 +30,7 @@ typedef enum bug {
     BUG_OUTLIVES_DEADLINE,
     BUG_LOSS_IGNORED,
     BUG_WRONG_PRIORITY_HEAP,
+    BUG_OTHER_EPOCH,
     BUG_COUNT
 } bug;
 
@@ -46,6 +47,7 @@ static const char *const names[BUG_COUNT] = {
     [BUG_OUTLIVES_DEADLINE] = "an operation that waits for its turn outlives its deadline",
     [BUG_LOSS_IGNORED] = "the loss of a peer does not end the job",
     [BUG_WRONG_PRIORITY_HEAP] = "a waiter is put into an outbox twice, 1 in 500",
+    [BUG_OTHER_EPOCH] = "a frame bears the number of another epoch, 1 in 300",
 };
 
 static bug planted;
@@ -149,6 +151,15 @@ void __wrap_trib_engine_end(trib_engine *engine, trib_status status, const char 
     if (status != TRIB_PEER_LOST || !strikes(BUG_LOSS_IGNORED, 1)) {
         __real_trib_engine_end(engine, status, text);
     }
+}
+
+void __real_trib_frame_encode(const trib_frame *frame, unsigned char header[TRIB_HEADER_SIZE]);
+void __wrap_trib_frame_encode(const trib_frame *frame, unsigned char header[TRIB_HEADER_SIZE]);
+void __wrap_trib_frame_encode(const trib_frame *frame, unsigned char header[TRIB_HEADER_SIZE])
+{
+    trib_frame other = *frame;
+    other.epoch += frame->epoch != 0 && strikes(BUG_OTHER_EPOCH, 300) ? 1 : 0;
+    __real_trib_frame_encode(&other, header);
 }
 
 trib_status __real_trib_link_enqueue(trib_link *link, trib_waiter *waiter);

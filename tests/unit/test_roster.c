@@ -105,6 +105,19 @@ static void test_every_truncated_roster_is_refused(void **state)
     guarded_destroy(&memory);
 }
 
+static void test_what_is_left_over_is_refused(void **state)
+{
+    (void)state;
+    trib_roster *roster = sample_roster(), *got = NULL;
+    unsigned char bytes[ENCODED_MAX + 1] = {0};
+    trib_reader reader = {.data = bytes, .left = encode_roster(roster, bytes) + 1};
+    trib_error error = {.text = ""};
+    assert_int_equal(trib_roster_get(&reader, &got, &error), TRIB_PROTOCOL);
+    assert_null(got);
+    assert_non_null(strstr(error.text, "left over"));
+    free(roster);
+}
+
 /* One word of the roster's head at a time, set to what no coordinator announces. */
 static void test_insane_rosters_are_refused(void **state)
 {
@@ -132,6 +145,7 @@ static void test_insane_rosters_are_refused(void **state)
         {24, 2},
         {24, UINT32_MAX},
         {32, 0x80000000u},
+        {40, 0x80000000u}, /* the least time, in units of which there are not so many */
     };
     trib_roster *roster = sample_roster();
     unsigned char bytes[ENCODED_MAX];
@@ -187,6 +201,7 @@ int main(void)
 
         cmocka_unit_test(test_roster_round_trips),
         cmocka_unit_test(test_every_truncated_roster_is_refused),
+        cmocka_unit_test(test_what_is_left_over_is_refused),
         cmocka_unit_test(test_insane_rosters_are_refused),
         cmocka_unit_test(test_member_infos),
     };
