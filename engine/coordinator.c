@@ -230,8 +230,10 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
 
 bool trib_coordinator_is_alone(const trib_coordinator *self)
 {
-    bool worker = (self->core->engine->config.roles & TRIB_ROLE_WORKER) != 0;
-    return self->over || !self->running || self->workers_left + (worker ? 1 : 0) >= self->worker_count;
+    const trib_config *config = &self->core->engine->config;
+    /* The worker of this process does not count as one that stays, whether its own farewell has come yet or not. */
+    bool stays = (config->roles & TRIB_ROLE_WORKER) != 0 && !self->slots[config->rank].left;
+    return self->over || !self->running || self->workers_left + (stays ? 1 : 0) >= self->worker_count;
 }
 
 void trib_coordinator_end(trib_coordinator *self, trib_status status, const char *text)

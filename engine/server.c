@@ -338,7 +338,8 @@ trib_status trib_server_open(trib_core *core, trib_error *error)
 
 bool trib_server_is_idle(const trib_core *core)
 {
-    return core->entries_waiting == 0;
+    const bool owes = core->summation != NULL && trib_summation_owes(core->summation, core->engine->member_id);
+    return core->entries_waiting == 0 && !owes;
 }
 
 void trib_server_close(trib_core *core)

@@ -110,6 +110,9 @@ void trib_summation_stalls(trib_summation *summation, int64_t older_than_ns, uin
 
 /* Nothing is being summed or sent. */
 bool trib_summation_is_idle(const trib_summation *summation);
+/* Is there a round that this contributor is through with and others are not? One who leaves stays until there is none:
+ * in a broadcast others may still have to ask for what it has long got. */
+bool trib_summation_owes(const trib_summation *summation, uint32_t contributor);
 /* Bytes of contributions taken in, and of sums handed out. */
 uint64_t trib_summation_bytes_in(const trib_summation *summation);
 uint64_t trib_summation_bytes_out(const trib_summation *summation);

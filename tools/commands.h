@@ -8,5 +8,6 @@ int coordinator_command(int argc, char **argv);
 int bench_command(int argc, char **argv);
 int info_command(int argc, char **argv);
 int sim_command(int argc, char **argv);
+int step_command(int argc, char **argv);
 
 #endif

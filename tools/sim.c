@@ -35,6 +35,7 @@ static void usage(FILE *out)
         "  --rate 10gbit          each machine's link, each way     --latency 15us   from it to the switch\n"
         "  --goodput 0.956        share of the rate that carries data\n"
         "  --reactors N --cores N of each member (1, 4)             --window 1M      bytes of a connection under way\n"
+        "  --one-machine          the members share the cores, as hosts in network namespaces of one machine do\n"
         "  --partition 1M --chunk 256K --credit 1M                  as in trib_config\n"
         "  --no-priorities        gradients go in the order in which they are ready\n"
         "  --cross-barrier        a layer's forward pass waits for that layer's gradients only\n"
@@ -67,6 +68,9 @@ static bool parse_option(sim_options *self, int option, const char *text)
         return study_parse_count(text, 1, 16, &engine->reactors);
     case 'c':
         return study_parse_count(text, 1, 1024, &job->cores);
+    case 'o' + 256:
+        job->one_machine = true;
+        return true;
     case 'w':
         return study_parse_size(text, 1024, 1u << 30, &job->net.window_bytes);
     case 'p':
@@ -116,6 +120,7 @@ static int parse(sim_options *self, int argc, char **argv)
         {"goodput", required_argument, NULL, 'g'},
         {"reactors", required_argument, NULL, 'R'},
         {"cores", required_argument, NULL, 'c'},
+        {"one-machine", no_argument, NULL, 'o' + 256},
         {"window", required_argument, NULL, 'w'},
         {"partition", required_argument, NULL, 'p'},
         {"chunk", required_argument, NULL, 'k'},

@@ -14,6 +14,7 @@ static const struct {
     {"server", server_command, "sum for a job until it ends"},
     {"coordinator", coordinator_command, "keep the membership of a job until it ends"},
     {"bench", bench_command, "measure push_pull and broadcast"},
+    {"step", step_command, "training steps of a real model's sizes in a real job"},
     {"sim", sim_command, "train on a cluster that is not there, in virtual time"},
     {"info", info_command, "show this machine as the engine sees it"},
 };

@@ -7,6 +7,7 @@
  * - an operation that succeeded has every worker's contribution in it, and its result is the oracle's, bit for bit;
  * - where nothing happened that may end a job, every operation succeeds;
  * - when it is over nothing is left: no operation, message, credit or sum under way; every engine closes in time;
+ * - a worker that leaves when it is done harms nobody;
  * - when a member of a job that had come together was lost, every other member is told.
  */
 #ifndef TRIB_TESTS_SIM_TORTURE_H
@@ -60,6 +61,7 @@ typedef struct torture_plan {
     torture_fault faults[TORTURE_FAULTS_MAX];
     bool may_end;     /* something among the faults may end the job */
     uint32_t cancels; /* one operation in so many is cancelled; 0: none */
+    bool leaves;      /* a worker that has done its part closes at once, while others are still at theirs */
     uint32_t hurried; /* one operation in so many has a short deadline; 0: none */
 } torture_plan;
 

@@ -13,7 +13,8 @@ static bool is_excused(const run *self, trib_status status)
     const torture_plan *plan = self->plan;
     const bool gives_up = plan->cancels > 0 || plan->hurried > 0; /* and may then run ahead of the others too far */
     return plan->may_end || (plan->cancels > 0 && status == TRIB_CANCELLED) ||
-           (plan->hurried > 0 && status == TRIB_TIMEOUT) || (gives_up && status == TRIB_BUSY);
+           (plan->hurried > 0 && status == TRIB_TIMEOUT) || (gives_up && status == TRIB_BUSY) ||
+           (gives_up && plan->leaves && status == TRIB_PEER_LEFT); /* one gave up its last round, and has gone */
 }
 
 static void check_result(attempt *what, const trib_result *result)
@@ -186,6 +187,21 @@ static bool begin_any(driver *self)
     return false;
 }
 
+/* Not from the callback of the last operation alone: a worker with nothing to do leaves as well. */
+static void leave_if_done(driver *self)
+{
+    const torture_plan *plan = self->run->plan;
+    for (uint32_t i = 0; i < plan->tensor_count; i++) {
+        if (self->next_round[i] < plan->tensors[i].rounds) {
+            return;
+        }
+    }
+    if (plan->leaves && self->in_flight == 0 && sim_job_all_ready(self->run->job, NULL)) {
+        self->refused = true;
+        sim_job_leave(self->run->job, self->rank);
+    }
+}
+
 static void submit_more(driver *self)
 {
     const uint32_t window = self->run->plan->window;
@@ -193,6 +209,7 @@ static void submit_more(driver *self)
     while (began && !self->refused && (window == 0 || self->in_flight < window)) {
         began = window == 0 ? begin_any(self) : begin_next(self);
     }
+    leave_if_done(self);
 }
 
 void torture_drive_open(run *self)

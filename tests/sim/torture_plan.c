@@ -70,6 +70,7 @@ static void draw_tensors(trib_sim_stream *stream, torture_plan *plan)
         };
     }
     plan->cancels = trib_sim_draw_one_in(stream, 8) ? between(stream, 2, 20) : 0;
+    plan->leaves = trib_sim_draw_one_in(stream, 2);
     plan->hurried = trib_sim_draw_one_in(stream, 8) ? between(stream, 2, 20) : 0;
 }
 
@@ -166,6 +167,9 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
     }
     if (plan->cancels > 0) {
         say(&out, "; 1 operation in %u cancelled", plan->cancels);
+    }
+    if (plan->leaves) {
+        say(&out, "; workers leave when they are done");
     }
     if (plan->hurried > 0) {
         say(&out, "; 1 operation in %u hurried", plan->hurried);

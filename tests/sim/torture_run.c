@@ -191,10 +191,10 @@ static void finish(run *self)
                        (double)LIMIT_NS / 1e9);
     }
     trib_sim_net_weather(job->net, &(trib_sim_weather){.shred_one_in = 0});
-    if (self->lost_one) {
+    if (self->lost_one && !self->plan->leaves) {
         check_all_told(self);
     }
-    if (!self->plan->may_end && self->plan->cancels == 0 && self->plan->hurried == 0) {
+    if (!self->plan->may_end && self->plan->cancels == 0 && self->plan->hurried == 0 && !self->plan->leaves) {
         check_rest(self);
     }
     if (!sim_job_close(job, 60 * SECOND)) {

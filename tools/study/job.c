@@ -190,6 +190,15 @@ void sim_job_kill(sim_job *job, uint32_t index)
     }
 }
 
+void sim_job_leave(sim_job *job, uint32_t index)
+{
+    sim_member *member = &job->members[index];
+    if (!member->closing) {
+        member->closing = true;
+        trib_engine_close(member->engine, on_closed, member);
+    }
+}
+
 static bool all_closed(sim_job *job, void *unused)
 {
     (void)unused;
@@ -208,9 +217,8 @@ bool sim_job_close(sim_job *job, int64_t limit_ns)
         if (member->process != NULL) {
             trib_sim_process_freeze(member->process, false);
         }
-        if (member->engine != NULL && !member->closing) {
-            member->closing = true;
-            trib_engine_close(member->engine, on_closed, member);
+        if (member->engine != NULL) {
+            sim_job_leave(job, i);
         }
     }
     return job->members == NULL || sim_job_run(job, trib_sim_now(job->sim) + limit_ns, all_closed, NULL);

@@ -60,6 +60,8 @@ bool sim_job_run(sim_job *job, int64_t until_ns, bool (*done)(sim_job *job, void
 bool sim_job_all_ready(sim_job *job, void *unused);
 /* Its process dies: nothing of it runs any more, its peers see resets. */
 void sim_job_kill(sim_job *job, uint32_t member);
+/* Closes that member's engine, without waiting. */
+void sim_job_leave(sim_job *job, uint32_t member);
 /* Closes every engine that is not closing yet; those that were killed come back for it, cut off from everybody. Runs the
  * world until all are closed. False if they are not within limit_ns: then sim_job_free must not be called. */
 bool sim_job_close(sim_job *job, int64_t limit_ns);

@@ -1,0 +1,305 @@
+/*
+ * step.c - `tributary step`: training steps of a model as a worker of a real job: real transports, buffers of the right
+ * sizes, computing as gaps in time. The same steps as tools/study/step.h in virtual time, so that the two can be
+ * compared.
+ *
+ * Computing never lags because a sleep was long: what a step's next part begins at is computed, and slept until.
+ */
+#include <getopt.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <jansson.h>
+
+#include "api/tributary.h"
+#include "tools/commands.h"
+#include "tools/study/model.h"
+#include "tools/study/parse.h"
+
+#define ITERATIONS_MAX 1000u
+
+typedef struct live_gradient {
+    struct live_step *step;
+    trib_tensor *tensor;
+    void *buffer;
+    int64_t back_ns; /* when the latest sum was here; 0: it is not */
+} live_gradient;
+
+typedef struct live_step {
+    const char *name;
+    study_model *model;
+    uint32_t iterations;
+    double compute;
+    bool priorities, cross_barrier, json;
+    trib_engine *engine;
+    trib_engine_info info;
+    live_gradient *gradients;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    uint32_t missing; /* sums that are not back */
+    int64_t last_back_ns;
+    trib_error failure;
+    int64_t began_ns[ITERATIONS_MAX + 2];
+} live_step;
+
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+static void sleep_until(int64_t at_ns)
+{
+    struct timespec at = {.tv_sec = at_ns / INT64_C(1000000000), .tv_nsec = at_ns % INT64_C(1000000000)};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) != 0) {}
+}
+
+static void check(trib_status status, const trib_error *error, const char *what)
+{
+    if (status != TRIB_OK) {
+        fprintf(stderr, "tributary step: %s: %s\n", what, error->text);
+        exit(1);
+    }
+}
+
+/* ---- Exchanges ---- */
+
+static void on_done(const trib_result *result, void *user)
+{
+    live_gradient *gradient = user;
+    live_step *self = gradient->step;
+    pthread_mutex_lock(&self->mutex);
+    if (result->status != TRIB_OK && self->failure.status == TRIB_OK) {
+        self->failure.status = result->status;
+        snprintf(self->failure.text, sizeof self->failure.text, "%.*s", (int)sizeof self->failure.text - 1,
+                 result->text);
+    }
+    gradient->back_ns = self->last_back_ns = now_ns();
+    self->missing--;
+    pthread_cond_signal(&self->changed);
+    pthread_mutex_unlock(&self->mutex);
+}
+
+static void submit(live_step *self, uint32_t index)
+{
+    live_gradient *gradient = &self->gradients[index];
+    pthread_mutex_lock(&self->mutex);
+    gradient->back_ns = 0;
+    pthread_mutex_unlock(&self->mutex);
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.tensor = gradient->tensor;
+    params.input = params.output = gradient->buffer;
+    params.done_cb = on_done;
+    params.user = gradient;
+    trib_error error = {.status = TRIB_OK};
+    check(trib_push_pull(self->engine, &params, NULL, &error), &error, "push_pull");
+}
+
+/* When that gradient was back, or, for NULL, when the last one was; waits for it. Every operation has a deadline. */
+static int64_t wait_back(live_step *self, const live_gradient *gradient)
+{
+    pthread_mutex_lock(&self->mutex);
+    while (gradient != NULL ? gradient->back_ns == 0 : self->missing > 0) {
+        pthread_cond_wait(&self->changed, &self->mutex);
+    }
+    const int64_t at_ns = gradient != NULL ? gradient->back_ns : self->last_back_ns;
+    const trib_error failure = self->failure;
+    pthread_mutex_unlock(&self->mutex);
+    check(failure.status, &failure, "exchange");
+    return at_ns;
+}
+
+/* ---- Computing: each part answers when it ends ---- */
+
+static int64_t forward(live_step *self, int64_t at_ns, bool first)
+{
+    const study_model *model = self->model;
+    if (!self->cross_barrier || first) {
+        return at_ns + model->forward_ns;
+    }
+    for (uint32_t i = model->count; i-- > 0;) {
+        const int64_t back_ns = wait_back(self, &self->gradients[i]);
+        at_ns = at_ns > back_ns ? at_ns : back_ns;
+        at_ns += model->tensors[i].forward_ns + model->optimizer_ns / (int64_t)model->count;
+    }
+    return at_ns;
+}
+
+static int64_t backward(live_step *self, int64_t began_ns)
+{
+    const study_model *model = self->model;
+    pthread_mutex_lock(&self->mutex);
+    self->missing = model->count;
+    pthread_mutex_unlock(&self->mutex);
+    for (uint32_t i = 0; i < model->count; i++) {
+        sleep_until(began_ns + model->tensors[i].ready_ns);
+        submit(self, i);
+    }
+    return began_ns + model->backward_ns;
+}
+
+static void run(live_step *self)
+{
+    int64_t at_ns = now_ns();
+    for (uint32_t i = 0; i <= self->iterations + 1; i++) {
+        self->began_ns[i] = at_ns;
+        if (i == self->iterations + 1) {
+            break;
+        }
+        at_ns = backward(self, forward(self, at_ns, i == 0));
+        if (!self->cross_barrier) {
+            const int64_t back_ns = wait_back(self, NULL);
+            at_ns = (at_ns > back_ns ? at_ns : back_ns) + self->model->optimizer_ns;
+        }
+    }
+    (void)wait_back(self, NULL);
+}
+
+/* ---- The whole ---- */
+
+static void declare_all(live_step *self)
+{
+    const study_model *model = self->model;
+    self->gradients = calloc(model->count, sizeof *self->gradients);
+    trib_error error = {.status = TRIB_NO_MEMORY, .text = "out of memory"};
+    check(self->gradients != NULL ? TRIB_OK : TRIB_NO_MEMORY, &error, model->name);
+    for (uint32_t i = 0; i < model->count; i++) {
+        trib_tensor_desc desc;
+        trib_tensor_desc_init(&desc, sizeof desc);
+        desc.name = model->tensors[i].name;
+        desc.count = model->tensors[i].bytes / 4;
+        desc.priority = self->priorities ? (int32_t)i : 0;
+        self->gradients[i].step = self;
+        check(trib_tensor_declare(self->engine, &desc, &self->gradients[i].tensor, &error), &error, desc.name);
+        check(trib_alloc(self->engine, model->tensors[i].bytes, &self->gradients[i].buffer), &error, desc.name);
+        memset(self->gradients[i].buffer, 0, model->tensors[i].bytes);
+    }
+}
+
+static int compare(const void *a, const void *b)
+{
+    const int64_t *left = a, *right = b;
+    return (*left > *right) - (*left < *right);
+}
+
+static void report(live_step *self)
+{
+    int64_t steps[ITERATIONS_MAX];
+    for (uint32_t i = 0; i < self->iterations; i++) {
+        steps[i] = self->began_ns[i + 2] - self->began_ns[i + 1];
+    }
+    qsort(steps, self->iterations, sizeof steps[0], compare);
+    const double step = (double)steps[self->iterations / 2] / 1e6;
+    const double low = (double)steps[self->iterations / 4] / 1e6, high = (double)steps[self->iterations * 3 / 4] / 1e6;
+    const study_model *model = self->model;
+    const double compute = (double)(model->forward_ns + model->backward_ns + model->optimizer_ns) / 1e6;
+    if (self->json) {
+        json_t *out =
+            json_pack("{s:s, s:i, s:i, s:I, s:b, s:b, s:i, s:f, s:f, s:f, s:f, s:f}", "model", model->name, "workers",
+                      self->info.worker_count, "servers", self->info.server_count, "bytes", (json_int_t)model->bytes,
+                      "priorities", self->priorities, "cross_barrier", self->cross_barrier, "iterations",
+                      (int)self->iterations, "step_ms", step, "quartile_1_ms", low, "quartile_3_ms", high, "compute_ms",
+                      compute, "efficiency", compute / step);
+        json_dumpf(out, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
+        printf("\n");
+        json_decref(out);
+        return;
+    }
+    printf("%s: %u gradients, %.1f MB; %d workers + %d servers; %s, %s\n", model->name, model->count,
+           (double)model->bytes / 1e6, self->info.worker_count, self->info.server_count,
+           self->priorities ? "priorities" : "no priorities",
+           self->cross_barrier ? "each layer waits for its own" : "a barrier after each step");
+    printf("  compute  %10.2f ms\n  step     %10.2f ms  (quartiles %.2f, %.2f; %u steps)  efficiency %.1f %%\n",
+           compute, step, low, high, self->iterations, 100 * compute / step);
+}
+
+static void usage(FILE *out)
+{
+    fprintf(out,
+            "usage: tributary run -n 4 -s 2 -- tributary step [options]     training steps of a model in a real job\n"
+            "  --model NAME|FILE   resnet50, vgg16, bert-large, gpt2-large or a CSV file   (resnet50)\n"
+            "  --iters N (5)       measured, after one that is not\n"
+            "  --compute 1.0       factor on the model's times     --no-priorities   --cross-barrier   --json\n");
+}
+
+static int parse(live_step *self, int argc, char **argv)
+{
+    static const struct option options[] = {
+        {"model", required_argument, NULL, 'm'},   {"iters", required_argument, NULL, 'i'},
+        {"compute", required_argument, NULL, 'f'}, {"no-priorities", no_argument, NULL, 'P'},
+        {"cross-barrier", no_argument, NULL, 'x'}, {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0},
+    };
+    for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
+        bool fine = true;
+        switch (option) {
+        case 'm':
+            self->name = optarg;
+            break;
+        case 'i':
+            fine = study_parse_count(optarg, 1, ITERATIONS_MAX, &self->iterations);
+            break;
+        case 'f':
+            fine = study_parse_number(optarg, 0.0001, 10000, &self->compute);
+            break;
+        case 'P':
+            self->priorities = false;
+            break;
+        case 'x':
+            self->cross_barrier = true;
+            break;
+        case 'j':
+            self->json = true;
+            break;
+        case 'h':
+            usage(stdout);
+            return 0;
+        default:
+            fine = false;
+        }
+        if (!fine) {
+            usage(stderr);
+            return 2;
+        }
+    }
+    return -1;
+}
+
+int step_command(int argc, char **argv)
+{
+    live_step self = {.name = "resnet50", .iterations = 5, .compute = 1, .priorities = true};
+    int status = parse(&self, argc, argv);
+    if (status >= 0) {
+        return status;
+    }
+    trib_error error = {.status = TRIB_OK};
+    self.model = study_model_load(self.name, &error);
+    check(self.model != NULL ? TRIB_OK : TRIB_INVALID, &error, "model");
+    study_model_scale(self.model, self.compute);
+    pthread_mutex_init(&self.mutex, NULL);
+    pthread_cond_init(&self.changed, NULL);
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    check(trib_config_from_env(&config, &error), &error, "settings");
+    check(trib_engine_create(&config, &self.engine, &error), &error, "engine");
+    check(trib_engine_wait_ready(self.engine, -1, &error), &error, "join");
+    self.info.struct_size = sizeof self.info;
+    check(trib_engine_get_info(self.engine, &self.info), &error, "info");
+    declare_all(&self);
+    run(&self);
+    if (self.info.rank == 0) {
+        report(&self);
+    }
+    for (uint32_t i = 0; i < self.model->count; i++) {
+        trib_free(self.engine, self.gradients[i].buffer);
+    }
+    status = trib_engine_destroy(self.engine) == TRIB_OK ? 0 : 1;
+    free(self.gradients);
+    free(self.model);
+    return status;
+}
