@@ -76,8 +76,8 @@ void trib_coordinator_run(trib_coordinator *self)
 static void member_left(trib_coordinator *self, uint32_t member)
 {
     trib_coordinator_slot *at = &self->slots[member];
-    if (at->left) {
-        return;
+    if (at->left || !self->running) {
+        return; /* before the job has begun its place becomes free when its link ends */
     }
     at->left = true;
     if (member < self->worker_count) {
@@ -110,11 +110,15 @@ static trib_status take_lost(trib_coordinator *self, uint32_t member, const trib
     char text[TRIB_ERROR_TEXT_SIZE];
     trib_reader reader = {.data = payload, .left = frame->payload_size};
     trib_get_text(&reader, text, sizeof text);
-    if (!trib_reader_is_done(&reader)) {
-        return trib_error_set(error, TRIB_PROTOCOL, "malformed farewell");
+    trib_status reason = TRIB_OK, status = trib_get_end(&reader, "LOST", error);
+    if (status == TRIB_OK) {
+        status = trib_frame_take_error(frame, &reason, error);
+    }
+    if (status != TRIB_OK) {
+        return status;
     }
     self->slots[member].left = true;
-    trib_coordinator_end_job(self, (trib_status)(int32_t)frame->aux, text);
+    trib_coordinator_end_job(self, reason, text);
     return TRIB_OK;
 }
 
@@ -159,10 +163,13 @@ static trib_status coordinator_received(trib_link *link, const trib_frame *frame
 
 static void coordinator_link_closed(trib_link *link, trib_status status, const char *reason)
 {
-    (void)status;
     free(link->landed);
     trib_coordinator *self = link->core->engine->coordinator;
     if (self == NULL || link->peer >= trib_coordinator_slots(self) || self->slots[link->peer].link != link) {
+        if (status == TRIB_PROTOCOL) {
+            trib_log(link->core->reactor->logger, TRIB_LOG_WARN, "turned away a member that wanted to join: %s",
+                     reason);
+        }
         return;
     }
     trib_coordinator_slot *at = &self->slots[link->peer];

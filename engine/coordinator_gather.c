@@ -114,6 +114,7 @@ static void start_running(trib_coordinator *self)
         trib_coordinator_end_job(self, TRIB_NO_MEMORY, "the coordinator could not make the roster");
         return;
     }
+    self->core->epoch = self->roster->epoch;
     trib_writer writer = {.data = payload, .capacity = capacity};
     trib_roster_put(&writer, self->roster);
     if (writer.overflow) {
@@ -154,11 +155,11 @@ trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, 
     uint32_t workers = trib_get_u32(&reader), servers = trib_get_u32(&reader);
     trib_member_info info;
     trib_status status = trib_member_info_get(&reader, &info, error);
+    if (status == TRIB_OK) {
+        status = trib_get_end(&reader, "JOIN", error);
+    }
     if (status != TRIB_OK) {
         return status;
-    }
-    if (!trib_reader_is_done(&reader)) {
-        return trib_error_set(error, TRIB_PROTOCOL, "bytes are left over after JOIN");
     }
     char text[TRIB_ERROR_TEXT_SIZE];
     trib_coordinator_slot *at = find_slot(self, &info, frame->root);

@@ -174,6 +174,7 @@ void trib_core_roster(trib_reactor *reactor, trib_post *post)
     if (core->ended) {
         return;
     }
+    core->epoch = roster->epoch;
     if (engine->member_id < roster->member_count && roster->members[engine->member_id].sums) {
         status = trib_server_open(core, &error);
     }

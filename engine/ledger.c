@@ -116,9 +116,13 @@ trib_status trib_ledger_take_declare(trib_coordinator *self, uint32_t rank, cons
     trib_get_text(&reader, name, sizeof name);
     trib_dtype dtype = (trib_dtype)trib_get_u8(&reader);
     uint64_t count = trib_get_u64(&reader);
-    if (!trib_reader_is_done(&reader) || trib_dtype_size(dtype) == 0 || rank >= self->worker_count ||
-        count > UINT64_MAX / 64) {
-        return trib_error_set(error, TRIB_PROTOCOL, "malformed DECLARE");
+    trib_status status = trib_get_end(&reader, "DECLARE", error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    if (trib_dtype_size(dtype) == 0 || rank >= self->worker_count || count > UINT64_MAX / 64) {
+        return trib_error_set(error, TRIB_PROTOCOL, "DECLARE of what cannot be: type %d, %llu elements, member %u",
+                              (int)dtype, (unsigned long long)count, rank);
     }
     trib_ledger_entry *entry = NULL;
     HASH_FIND_STR(self->ledger, name, entry);

@@ -150,13 +150,6 @@ static void deliver_self(trib_reactor *reactor, trib_post *post)
     }
 }
 
-/* The state of the membership that frames between members of a running job belong to; 0 before there is one. */
-static uint32_t epoch_of(const trib_link *link)
-{
-    const trib_roster *roster = link->core->engine->roster;
-    return roster != NULL && link->purpose == TRIB_PURPOSE_DATA && link->state == TRIB_LINK_READY ? roster->epoch : 0;
-}
-
 trib_status trib_link_send(trib_link *link, const trib_frame *frame, const void *payload,
                            void (*done)(trib_out *, trib_status), void *context)
 {
@@ -175,7 +168,8 @@ trib_status trib_link_send(trib_link *link, const trib_frame *frame, const void 
     }
     *out = (trib_out){.link = link, .done = done, .context = context};
     trib_frame stamped = *frame;
-    stamped.epoch = epoch_of(link);
+    stamped.sender = core->engine->member_id;
+    stamped.epoch = core->epoch;
     trib_frame_encode(&stamped, out->send.header);
     out->send.payload = payload;
     out->send.payload_size = frame->payload_size;
@@ -218,7 +212,6 @@ void trib_link_send_copy(trib_link *link, trib_frame frame, const void *payload,
         memcpy(copy, payload, size);
     }
     frame.payload_size = (uint32_t)size;
-    frame.sender = link->core->engine->member_id;
     trib_status status = trib_link_send(link, &frame, copy, copy_done, copy);
     if (status != TRIB_OK) {
         free(copy);
@@ -399,15 +392,16 @@ static trib_status transport_header(trib_conn *conn, const unsigned char header[
         return refuse(link, status, &error);
     }
     landing->payload_size = frame.payload_size;
+    status = trib_frame_check_epoch(&frame, link->core->epoch, &error);
+    if (status != TRIB_OK) {
+        return refuse(link, status, &error);
+    }
     if (link->state != TRIB_LINK_READY) {
         status = trib_link_handshake_header(link, &frame, landing, &error);
     } else if (frame.type <= TRIB_FRAME_WELCOME) {
         status = trib_error_set(&error, TRIB_PROTOCOL, "%s frame after the handshake", trib_frame_name(frame.type));
     } else if (frame.type == TRIB_FRAME_BYE) {
         landing->buffer = link->farewell_text;
-    } else if (link->purpose == TRIB_PURPOSE_DATA && epoch_of(link) != 0 && frame.epoch != epoch_of(link)) {
-        status = trib_error_set(&error, TRIB_PROTOCOL, "%s frame of epoch %u, this member is in epoch %u",
-                                trib_frame_name(frame.type), frame.epoch, epoch_of(link));
     } else {
         status = link->upcalls->header(link, &frame, landing, &error);
     }

@@ -97,8 +97,8 @@ TRIB_CHECKED trib_status trib_link_connect(struct trib_core *core, const trib_ad
 TRIB_CHECKED trib_status trib_link_self(struct trib_core *core, uint32_t member, const trib_link_upcalls *upcalls,
                                         trib_link **link_out);
 
-/* Sends a frame now, whatever the credit says: control, and chunks that the outbox lets out. The payload is borrowed
- * until done. TRIB_NO_MEMORY or TRIB_CLOSED: nothing was taken. */
+/* Sends a frame now, whatever the credit says: control, and chunks that the outbox lets out. Fills in its sender and its
+ * epoch. The payload is borrowed until done. TRIB_NO_MEMORY or TRIB_CLOSED: nothing was taken. */
 TRIB_CHECKED trib_status trib_link_send(trib_link *link, const trib_frame *frame, const void *payload,
                                         void (*done)(trib_out *, trib_status), void *context);
 /* As send, with a copy of the payload; failures end the link. For control. */

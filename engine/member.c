@@ -154,6 +154,7 @@ static trib_status take_roster(trib_member *member, const trib_frame *frame, con
     member->left_count = roster->member_count;
     member->joined = true;
     engine->member_id = frame->root;
+    member->core->epoch = roster->epoch; /* what is declared below bears it; the other cores learn it by their posts */
     trib_timer_stop(member->core->reactor, &member->join_deadline);
     trib_engine_publish(engine, roster);
     member->watch.fired = watch_coordinator;
@@ -244,16 +245,32 @@ static trib_status member_header(trib_link *link, const trib_frame *frame, trib_
     return landing->buffer != NULL ? TRIB_OK : trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a message");
 }
 
+static trib_status take_tensor_bad(trib_member *member, const trib_frame *frame, const void *payload, trib_error *error)
+{
+    trib_tensor *tensor = tensor_by_tag(member->core->engine, frame->tensor);
+    char text[TRIB_ERROR_TEXT_SIZE];
+    trib_reader reader = {.data = payload, .left = frame->payload_size};
+    trib_get_text(&reader, text, sizeof text);
+    trib_status status = trib_get_end(&reader, "TENSOR_BAD", error);
+    if (status == TRIB_OK && tensor != NULL) {
+        trib_tensor_bad(tensor, text);
+    }
+    return status;
+}
+
 static trib_status take_ended(trib_member *member, const trib_frame *frame, const void *payload, trib_error *error)
 {
     char text[TRIB_ERROR_TEXT_SIZE];
     trib_reader reader = {.data = payload, .left = frame->payload_size};
     trib_get_text(&reader, text, sizeof text);
-    if (!trib_reader_is_done(&reader)) {
-        return trib_error_set(error, TRIB_PROTOCOL, "malformed end of the job");
+    trib_status fate = TRIB_OK, status = trib_get_end(&reader, "ENDED", error);
+    if (status == TRIB_OK && frame->aux != TRIB_OK) {
+        status = trib_frame_take_error(frame, &fate, error);
     }
-    trib_engine_end(member->core->engine, (trib_status)(int32_t)frame->aux, text);
-    return TRIB_OK;
+    if (status == TRIB_OK) {
+        trib_engine_end(member->core->engine, fate, text);
+    }
+    return status;
 }
 
 static trib_status take_frame(trib_link *link, const trib_frame *frame, const void *payload, trib_error *error)
@@ -271,19 +288,8 @@ static trib_status take_frame(trib_link *link, const trib_frame *frame, const vo
     case TRIB_FRAME_DECLARED:
         return joined ? take_declared(member, frame, payload, error)
                       : trib_error_set(error, TRIB_PROTOCOL, "DECLARED before the roster");
-    case TRIB_FRAME_TENSOR_BAD: {
-        trib_tensor *tensor = tensor_by_tag(member->core->engine, frame->tensor);
-        char text[TRIB_ERROR_TEXT_SIZE];
-        trib_reader reader = {.data = payload, .left = frame->payload_size};
-        trib_get_text(&reader, text, sizeof text);
-        if (!trib_reader_is_done(&reader)) {
-            return trib_error_set(error, TRIB_PROTOCOL, "malformed disagreement about a tensor");
-        }
-        if (tensor != NULL) {
-            trib_tensor_bad(tensor, text);
-        }
-        return TRIB_OK;
-    }
+    case TRIB_FRAME_TENSOR_BAD:
+        return take_tensor_bad(member, frame, payload, error);
     case TRIB_FRAME_LEFT:
         if (joined && frame->aux < member->left_count) {
             atomic_store(&member->left[frame->aux], 1);

@@ -3,8 +3,6 @@
 
 #include <stdlib.h>
 
-#define T_OPT_FACTOR_MAX 1e9 /* links that differ a billionfold */
-
 trib_roster *trib_roster_create(uint32_t member_count)
 {
     trib_roster *roster = calloc(1, sizeof *roster + member_count * sizeof roster->members[0]);
@@ -56,7 +54,8 @@ void trib_roster_put(trib_writer *writer, const trib_roster *roster)
     trib_put_u32(writer, roster->chunk_bytes);
     trib_put_u32(writer, (uint32_t)roster->sum_order);
     trib_put_u64(writer, (uint64_t)roster->peer_timeout_ns);
-    trib_put_u64(writer, (uint64_t)(roster->t_opt_factor * 1e9));
+    double factor = roster->t_opt_factor < TRIB_T_OPT_FACTOR_MAX ? roster->t_opt_factor : TRIB_T_OPT_FACTOR_MAX;
+    trib_put_u64(writer, (uint64_t)(factor * 1e9));
     for (uint32_t i = 0; i < roster->member_count; i++) {
         trib_member_info_put(writer, &roster->members[i]);
     }
@@ -69,7 +68,7 @@ static bool header_is_sane(const trib_roster *head)
            head->chunk_bytes >= 4096 && head->chunk_bytes <= TRIB_PAYLOAD_MAX &&
            (head->chunk_bytes & (head->chunk_bytes - 1)) == 0 && head->partition_bytes >= head->chunk_bytes &&
            head->partition_bytes % head->chunk_bytes == 0 && (unsigned)head->sum_order <= TRIB_ORDER_ARRIVAL &&
-           head->peer_timeout_ns > 0 && head->t_opt_factor >= 0 && head->t_opt_factor <= T_OPT_FACTOR_MAX;
+           head->peer_timeout_ns > 0 && head->t_opt_factor <= TRIB_T_OPT_FACTOR_MAX;
 }
 
 trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_error *error)
@@ -98,9 +97,10 @@ trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_
             return status;
         }
     }
-    if (!trib_reader_is_done(reader)) {
+    trib_status status = trib_get_end(reader, "ROSTER", error);
+    if (status != TRIB_OK) {
         free(roster);
-        return trib_error_set(error, TRIB_PROTOCOL, "bytes are left over after the roster");
+        return status;
     }
     *roster_out = roster;
     return TRIB_OK;

@@ -10,6 +10,8 @@
 #define TRIB_REACTORS_MAX 16u
 #define TRIB_MEMBERS_MAX 4096u
 #define TRIB_MEMBER_NAME_MAX 64
+/* Slower links are announced as this slow; the number travels in billionths in 64 bits. */
+#define TRIB_T_OPT_FACTOR_MAX 1e9
 
 /* Ids: workers have their rank, 0..n-1; servers of their own follow. */
 typedef struct trib_member_info {
@@ -39,10 +41,10 @@ void trib_member_info_put(trib_writer *writer, const trib_member_info *info);
 TRIB_CHECKED trib_status trib_member_info_get(trib_reader *reader, trib_member_info *info_out, trib_error *error);
 
 void trib_roster_put(trib_writer *writer, const trib_roster *roster);
-/* Checks everything; *roster_out is written on success only. */
+/* Takes all that is left and checks everything; *roster_out is written on success only. */
 TRIB_CHECKED trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_error *error);
 
-/* "rank 3 (host:pid)", or "an unknown member" if there is none such. */
+/* "rank 3 (host:pid)"; "an unknown member" if there is none such, or no roster yet. */
 const char *trib_roster_name(const trib_roster *roster, uint32_t member);
 
 #endif

@@ -145,7 +145,6 @@ static bool sum_emit(trib_link *link, trib_waiter *waiter)
     trib_frame frame = {
         .type = TRIB_FRAME_SUM,
         .payload_size = entry->sum->data == NULL ? 0 : entry->sum->size,
-        .sender = link->core->engine->member_id,
         .tensor = entry->what.tensor,
         .partition = entry->what.partition,
         .round = entry->what.round,

@@ -38,8 +38,8 @@ static uint32_t load_u32(const unsigned char *at)
     return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
 }
 
-/* Each round is a bijection of the 64-bit state (an exclusive or, a product with an odd number, a shift folded in), so a
- * change of a word always changes the state; what is left after the last fold to 32 bits misses one change in 2^32. */
+/* Each step is a bijection of the 64-bit sum, so that words which differ leave it different; the 32 bits of it that
+ * travel miss an accident once in 2^32. It is no defence against intent: that is what the handshake is for. */
 static uint32_t checksum(const unsigned char *header)
 {
     uint64_t sum = 0x9e3779b97f4a7c15u;
@@ -97,8 +97,8 @@ trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib
         return trib_error_set(error, TRIB_PROTOCOL, "unknown frame type %u", type);
     }
     if (header[6] != 0 || header[7] != 0 || header[51] != 0) {
-        return trib_error_set(error, TRIB_PROTOCOL, "%s frame with spare header bytes that are not 0",
-                              frame_types[type].name);
+        return trib_error_set(error, TRIB_PROTOCOL, "%s frame whose spare header bytes are not 0 (%02x %02x, %02x)",
+                              frame_types[type].name, header[6], header[7], header[51]);
     }
     uint32_t payload_size = load_u32(header + 8);
     if (payload_size > frame_types[type].payload_max) {
@@ -124,6 +124,39 @@ trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib
         .aux = load_u32(header + 56),
     };
     return TRIB_OK;
+}
+
+/* A member that has no roster yet joins, ends its connection or gives up; and every connection begins with a handshake. */
+static bool may_precede_roster(trib_frame_type type)
+{
+    return type <= TRIB_FRAME_JOIN || type == TRIB_FRAME_LEAVE || type == TRIB_FRAME_LOST;
+}
+
+trib_status trib_frame_check_epoch(const trib_frame *frame, uint32_t epoch, trib_error *error)
+{
+    if (epoch == 0 || frame->epoch == epoch || (frame->epoch == 0 && may_precede_roster(frame->type))) {
+        return TRIB_OK;
+    }
+    return trib_error_set(error, TRIB_PROTOCOL, "%s frame of epoch %u, this side is in epoch %u",
+                          trib_frame_name(frame->type), frame->epoch, epoch);
+}
+
+trib_status trib_frame_take_error(const trib_frame *frame, trib_status *status_out, trib_error *error)
+{
+    switch ((int32_t)frame->aux) {
+#define TRIB_STATUS_CASE(name, number, text) case (number):
+        TRIB_STATUS_LIST(TRIB_STATUS_CASE)
+#undef TRIB_STATUS_CASE
+        if ((int32_t)frame->aux < 0) {
+            *status_out = (trib_status)(int32_t)frame->aux;
+            return TRIB_OK;
+        }
+        break;
+    default:
+        break;
+    }
+    return trib_error_set(error, TRIB_PROTOCOL, "%s frame with status %d, which is no error",
+                          trib_frame_name(frame->type), (int32_t)frame->aux);
 }
 
 static void put_bytes(trib_writer *writer, const void *bytes, size_t size)
@@ -165,11 +198,6 @@ void trib_put_text(trib_writer *writer, const char *text)
     size_t length = strnlen(text, 1023);
     trib_put_u16(writer, (uint16_t)length);
     put_bytes(writer, text, length);
-}
-
-bool trib_reader_is_done(const trib_reader *reader)
-{
-    return !reader->failed && reader->left == 0;
 }
 
 static const unsigned char *take(trib_reader *reader, size_t size)
@@ -222,4 +250,13 @@ void trib_get_text(trib_reader *reader, char *text, size_t capacity)
         text[i] = at[i] < 0x20 || at[i] == 0x7f ? '?' : (char)at[i];
     }
     text[length] = '\0';
+}
+
+trib_status trib_get_end(const trib_reader *reader, const char *what, trib_error *error)
+{
+    if (reader->failed) {
+        return trib_error_set(error, TRIB_PROTOCOL, "malformed %s", what);
+    }
+    return reader->left == 0 ? TRIB_OK
+                             : trib_error_set(error, TRIB_PROTOCOL, "%s with %zu bytes too many", what, reader->left);
 }

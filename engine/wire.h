@@ -51,12 +51,13 @@ typedef enum trib_frame_type {
         TRIB_FRAME_COUNT
 } trib_frame_type;
 
-/* A header, decoded. Which members mean something depends on the type; the others are 0. */
+/* A header, decoded. Which members mean something depends on the type; the others are 0. sender and epoch are filled by
+ * the link that sends it. */
 typedef struct trib_frame {
     trib_frame_type type;
     uint32_t payload_size;
     uint32_t sender; /* member id */
-    uint32_t epoch;
+    uint32_t epoch;  /* of the roster that the sender has; 0: it has none yet */
     uint32_t tensor; /* id; DECLARE, DECLARED, TENSOR_BAD: the declaring member's own number for it */
     uint32_t partition;
     uint32_t round;
@@ -76,6 +77,14 @@ void trib_frame_encode(const trib_frame *frame, unsigned char header[TRIB_HEADER
 /* TRIB_PROTOCOL with *error naming what is wrong; *frame_out is written only on success. */
 TRIB_CHECKED trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib_frame *frame_out,
                                            trib_error *error);
+
+/* The receiver's part: it has the roster of that epoch, 0 if none yet (then every frame passes: what may come before the
+ * roster is its upper layers' business). TRIB_PROTOCOL for a frame that belongs to another epoch; frames that a member
+ * may have sent before the roster reached it pass with 0. */
+TRIB_CHECKED trib_status trib_frame_check_epoch(const trib_frame *frame, uint32_t epoch, trib_error *error);
+
+/* aux of a frame that says why something failed. TRIB_PROTOCOL if it is not the number of an error. */
+TRIB_CHECKED trib_status trib_frame_take_error(const trib_frame *frame, trib_status *status_out, trib_error *error);
 
 /* Control payloads: a cursor that remembers whether anything did not fit. */
 typedef struct trib_writer {
@@ -101,7 +110,8 @@ uint16_t trib_get_u16(trib_reader *reader);
 uint32_t trib_get_u32(trib_reader *reader);
 uint64_t trib_get_u64(trib_reader *reader);
 void trib_get_text(trib_reader *reader, char *text, size_t capacity); /* terminated; control bytes become '?' */
-/* Nothing was missing, and nothing is left over. */
-bool trib_reader_is_done(const trib_reader *reader);
+/* After the last value: TRIB_PROTOCOL if a value was missing or malformed, or if bytes are left over; the text names
+ * what, "DECLARE" for example. */
+TRIB_CHECKED trib_status trib_get_end(const trib_reader *reader, const char *what, trib_error *error);
 
 #endif

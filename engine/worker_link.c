@@ -212,8 +212,13 @@ trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const
         }
         return TRIB_OK;
     }
-    trib_op_fail(task->node->op, (trib_status)(int32_t)frame->aux, "tensor \"%s\": %.*s", task->tensor->name,
-                 (int)frame->payload_size, payload == NULL ? "" : (const char *)payload);
+    trib_status reason = TRIB_OK;
+    status = trib_frame_take_error(frame, &reason, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    trib_op_fail(task->node->op, reason, "tensor \"%s\": %.*s", task->tensor->name, (int)frame->payload_size,
+                 payload == NULL ? "" : (const char *)payload);
     trib_pipeline_fail(core, task);
     return TRIB_OK;
 }

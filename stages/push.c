@@ -33,7 +33,6 @@ static bool push_emit(trib_link *link, trib_waiter *waiter)
     trib_frame frame = {
         .type = TRIB_FRAME_PUSH,
         .payload_size = carries ? size : 0,
-        .sender = link->core->engine->member_id,
         .tensor = tensor->id,
         .partition = task->partition,
         .round = op->round,

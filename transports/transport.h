@@ -15,18 +15,17 @@
  * answered.
  *
  * send       takes it always: it is borrowed, header and payload, until `sent`, which follows exactly once, in order.
- *            Bounding what is queued is the caller's business (credit). Sends of one turn may travel in one system
- *            call.
- * header     a whole header has arrived. The receiver checks it and answers how long the payload is and where it
- *            shall land:
+ *            Bounding what is queued is the caller's business (credit). Sends of one turn may travel in one system call.
+ * header     a whole header has arrived. The receiver checks it and answers how long the payload is and where it shall
+ *            land:
  *            TRIB_OK     landing filled (payload_size 0: no buffer is needed); `received` follows when it is there
  *            TRIB_AGAIN  no room now: the transport reads no more from this connection until recv_resume, and
  *                        then asks again with the same header
  *            error       protocol violation: the transport closes the connection, `closed` carries the status
- *            A transport with TRIB_TRANSPORT_LENDS may ignore landing->buffer and present the payload where it
- *            already is.
- * received   header and payload are there. payload is landing->buffer, or memory of the transport or the sender that
- *            is valid until the upcall returns (LENDS).
+ *            A transport with TRIB_TRANSPORT_LENDS may ignore landing->buffer and present the payload where it already
+ *            is.
+ * received   header and payload are there. payload is landing->buffer, or memory of the transport or the sender that is
+ *            valid until the upcall returns (LENDS).
  */
 #ifndef TRIB_TRANSPORTS_TRANSPORT_H
 #define TRIB_TRANSPORTS_TRANSPORT_H

@@ -105,16 +105,41 @@ static void test_every_truncated_roster_is_refused(void **state)
     guarded_destroy(&memory);
 }
 
-static void test_what_is_left_over_is_refused(void **state)
+static void test_bytes_after_the_roster_are_refused(void **state)
 {
     (void)state;
     trib_roster *roster = sample_roster(), *got = NULL;
-    unsigned char bytes[ENCODED_MAX + 1] = {0};
-    trib_reader reader = {.data = bytes, .left = encode_roster(roster, bytes) + 1};
+    unsigned char bytes[ENCODED_MAX] = {0};
+    trib_reader reader = {.data = bytes, .left = encode_roster(roster, bytes) + 3};
     trib_error error = {.text = ""};
     assert_int_equal(trib_roster_get(&reader, &got, &error), TRIB_PROTOCOL);
     assert_null(got);
-    assert_non_null(strstr(error.text, "left over"));
+    assert_string_equal(error.text, "ROSTER with 3 bytes too many");
+    free(roster);
+}
+
+/* One link a thousand million times slower than another, and more: the factor stays a number that can travel. */
+static void test_the_factor_saturates(void **state)
+{
+    (void)state;
+    trib_roster *roster = sample_roster(), *got = NULL;
+    roster->t_opt_factor = 1e300;
+    unsigned char bytes[ENCODED_MAX];
+    trib_reader reader = {.data = bytes, .left = encode_roster(roster, bytes)};
+    trib_error error = {.text = ""};
+    assert_int_equal(trib_roster_get(&reader, &got, &error), TRIB_OK);
+    assert_true(got->t_opt_factor == TRIB_T_OPT_FACTOR_MAX);
+    free(got);
+    free(roster);
+}
+
+static void test_names_of_nobody(void **state)
+{
+    (void)state;
+    trib_roster *roster = sample_roster();
+    assert_string_equal(trib_roster_name(roster, 4), "an unknown member");
+    assert_string_equal(trib_roster_name(roster, TRIB_NO_MEMBER), "an unknown member");
+    assert_string_equal(trib_roster_name(NULL, 0), "an unknown member");
     free(roster);
 }
 
@@ -145,7 +170,7 @@ static void test_insane_rosters_are_refused(void **state)
         {24, 2},
         {24, UINT32_MAX},
         {32, 0x80000000u},
-        {40, 0x80000000u}, /* the least time, in units of which there are not so many */
+        {40, 0x10000000u},
     };
     trib_roster *roster = sample_roster();
     unsigned char bytes[ENCODED_MAX];
@@ -198,10 +223,11 @@ static void test_member_infos(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-
         cmocka_unit_test(test_roster_round_trips),
         cmocka_unit_test(test_every_truncated_roster_is_refused),
-        cmocka_unit_test(test_what_is_left_over_is_refused),
+        cmocka_unit_test(test_bytes_after_the_roster_are_refused),
+        cmocka_unit_test(test_the_factor_saturates),
+        cmocka_unit_test(test_names_of_nobody),
         cmocka_unit_test(test_insane_rosters_are_refused),
         cmocka_unit_test(test_member_infos),
     };

@@ -169,7 +169,7 @@ static void test_wrong_fields_are_named(void **state)
         memcpy(bad, good, sizeof bad);
         bad[spare[i]] = 1;
         seal(bad);
-        assert_refused(bad, "");
+        assert_refused(bad, "JOIN frame whose spare header bytes are not 0");
     }
 }
 
@@ -199,6 +199,57 @@ static void test_names(void **state)
     (void)state;
     assert_string_equal(trib_frame_name(TRIB_FRAME_HELLO), "HELLO");
     assert_string_equal(trib_frame_name(TRIB_FRAME_COUNT), "?");
+}
+
+/* ---- What a frame must agree with ---- */
+
+/* A frame of another epoch is refused whatever it is; one without an epoch if its sender must have had the roster. */
+static void test_epochs(void **state)
+{
+    (void)state;
+    const trib_frame_type early[] = {TRIB_FRAME_HELLO, TRIB_FRAME_CHALLENGE, TRIB_FRAME_PROOF, TRIB_FRAME_WELCOME,
+                                     TRIB_FRAME_BYE,   TRIB_FRAME_JOIN,      TRIB_FRAME_LEAVE, TRIB_FRAME_LOST};
+    for (unsigned type = TRIB_FRAME_NONE + 1; type < TRIB_FRAME_COUNT; type++) {
+        bool may_be_early = false;
+        for (size_t i = 0; i < sizeof early / sizeof early[0]; i++) {
+            may_be_early = may_be_early || early[i] == type;
+        }
+        trib_frame frame = {.type = (trib_frame_type)type, .epoch = 4};
+        trib_error error = {.text = ""};
+        assert_int_equal(trib_frame_check_epoch(&frame, 0, &error), TRIB_OK);
+        assert_int_equal(trib_frame_check_epoch(&frame, 4, &error), TRIB_OK);
+        assert_int_equal(trib_frame_check_epoch(&frame, 3, &error), TRIB_PROTOCOL);
+        char words[80];
+        (void)snprintf(words, sizeof words, "%s frame of epoch 4, this side is in epoch 3",
+                       trib_frame_name(frame.type));
+        assert_string_equal(error.text, words);
+        frame.epoch = 0;
+        assert_int_equal(trib_frame_check_epoch(&frame, 0, &error), TRIB_OK);
+        assert_int_equal(trib_frame_check_epoch(&frame, 4, &error), may_be_early ? TRIB_OK : TRIB_PROTOCOL);
+    }
+}
+
+static void test_only_errors_are_taken_as_errors(void **state)
+{
+    (void)state;
+    const int32_t good[] = {TRIB_INVALID, TRIB_UNSUPPORTED, TRIB_PEER_LOST, TRIB_JOIN_FAILED, TRIB_SYSTEM};
+    const int32_t bad[] = {TRIB_OK, TRIB_PENDING, TRIB_AGAIN, 3, -10, -39, -1000, INT32_MIN, INT32_MAX};
+    trib_error error = {.text = ""};
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        trib_frame frame = {.type = TRIB_FRAME_REFUSED, .aux = (uint32_t)good[i]};
+        trib_status got = TRIB_OK;
+        assert_int_equal(trib_frame_take_error(&frame, &got, &error), TRIB_OK);
+        assert_int_equal(got, good[i]);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        trib_frame frame = {.type = TRIB_FRAME_REFUSED, .aux = (uint32_t)bad[i]};
+        trib_status got = TRIB_OK;
+        assert_int_equal(trib_frame_take_error(&frame, &got, &error), TRIB_PROTOCOL);
+        assert_int_equal(got, TRIB_OK);
+        char words[80];
+        (void)snprintf(words, sizeof words, "REFUSED frame with status %d, which is no error", bad[i]);
+        assert_string_equal(error.text, words);
+    }
 }
 
 /* ---- Cursors ---- */
@@ -269,6 +320,21 @@ static void test_reader_remembers_failure(void **state)
     guarded_destroy(&memory);
 }
 
+static void test_ends(void **state)
+{
+    (void)state;
+    trib_error error = {.text = ""};
+    trib_reader reader = {.data = (const unsigned char *)"\1\2\3", .left = 3};
+    assert_int_equal(trib_get_end(&reader, "LOST", &error), TRIB_PROTOCOL);
+    assert_string_equal(error.text, "LOST with 3 bytes too many");
+    (void)trib_get_u16(&reader);
+    (void)trib_get_u8(&reader);
+    assert_int_equal(trib_get_end(&reader, "LOST", &error), TRIB_OK);
+    (void)trib_get_u8(&reader);
+    assert_int_equal(trib_get_end(&reader, "LOST", &error), TRIB_PROTOCOL);
+    assert_string_equal(error.text, "malformed LOST");
+}
+
 static void test_texts(void **state)
 {
     (void)state;
@@ -304,12 +370,19 @@ static void test_texts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_type_round_trips),       cmocka_unit_test(test_fixed_offsets),
-        cmocka_unit_test(test_every_flipped_bit_is_refused), cmocka_unit_test(test_wrong_fields_are_named),
-        cmocka_unit_test(test_oversized_payload_is_refused), cmocka_unit_test(test_names),
-        cmocka_unit_test(test_cursors_round_trip),           cmocka_unit_test(test_writer_stays_within_capacity),
-        cmocka_unit_test(test_reader_remembers_failure),     cmocka_unit_test(test_texts),
-
+        cmocka_unit_test(test_every_type_round_trips),
+        cmocka_unit_test(test_fixed_offsets),
+        cmocka_unit_test(test_every_flipped_bit_is_refused),
+        cmocka_unit_test(test_wrong_fields_are_named),
+        cmocka_unit_test(test_oversized_payload_is_refused),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_cursors_round_trip),
+        cmocka_unit_test(test_writer_stays_within_capacity),
+        cmocka_unit_test(test_reader_remembers_failure),
+        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_epochs),
+        cmocka_unit_test(test_only_errors_are_taken_as_errors),
+        cmocka_unit_test(test_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,147 @@
+/* stranger.c - see stranger.h. */
+#include "tests/loop/stranger.h"
+
+#include <arpa/inet.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "engine/roster.h"
+
+#define WAIT_S 30
+
+static void write_all(int fd, const void *bytes, size_t size)
+{
+    while (size > 0) {
+        ssize_t sent = send(fd, bytes, size, MSG_NOSIGNAL);
+        if (sent < 0) {
+            return; /* the other side has had enough: what was meant to be seen is seen by reading */
+        }
+        bytes = (const char *)bytes + sent;
+        size -= (size_t)sent;
+    }
+}
+
+static bool read_all(int fd, void *bytes, size_t size)
+{
+    while (size > 0) {
+        ssize_t got = recv(fd, bytes, size, 0);
+        if (got <= 0) {
+            return false;
+        }
+        bytes = (char *)bytes + got;
+        size -= (size_t)got;
+    }
+    return true;
+}
+
+void stranger_send(const stranger *self, trib_frame frame, const void *payload, size_t size)
+{
+    unsigned char header[TRIB_HEADER_SIZE];
+    frame.payload_size = (uint32_t)size;
+    trib_frame_encode(&frame, header);
+    write_all(self->fd, header, sizeof header);
+    write_all(self->fd, payload, size);
+}
+
+bool stranger_receive(const stranger *self, trib_frame *frame_out, unsigned char *payload)
+{
+    unsigned char header[TRIB_HEADER_SIZE];
+    trib_error error = {.text = ""};
+    if (!read_all(self->fd, header, sizeof header)) {
+        return false;
+    }
+    if (trib_frame_decode(header, frame_out, &error) != TRIB_OK) {
+        fail_msg("%s", error.text);
+    }
+    return read_all(self->fd, payload, frame_out->payload_size);
+}
+
+static void receive_type(const stranger *self, trib_frame_type type, unsigned char *payload)
+{
+    trib_frame frame = {.type = TRIB_FRAME_NONE};
+    if (!stranger_receive(self, &frame, payload) || frame.type != type) {
+        fail_msg("expected %s, got %s", trib_frame_name(type), trib_frame_name(frame.type));
+    }
+}
+
+static void shake_hands(const stranger *self, const char *token, trib_purpose purpose, uint32_t member)
+{
+    unsigned char key[TRIB_KEY_SIZE], bytes[TRIB_NONCE_SIZE + 12], answer[TRIB_NONCE_SIZE + TRIB_PROOF_SIZE];
+    trib_handshake handshake = {.purpose = purpose, .member = member};
+    trib_auth_key(token, "default", key);
+    memset(handshake.connector_nonce, 0x5a, TRIB_NONCE_SIZE); /* need not be secret, here not even fresh */
+    trib_writer writer = {.data = bytes, .capacity = sizeof bytes};
+    trib_put_u32(&writer, handshake.purpose);
+    trib_put_u32(&writer, handshake.member);
+    trib_put_u32(&writer, handshake.reactor);
+    memcpy(bytes + writer.size, handshake.connector_nonce, TRIB_NONCE_SIZE);
+    stranger_send(self, (trib_frame){.type = TRIB_FRAME_HELLO}, bytes, sizeof bytes);
+    receive_type(self, TRIB_FRAME_CHALLENGE, answer);
+    memcpy(handshake.acceptor_nonce, answer, TRIB_NONCE_SIZE);
+    assert_true(trib_auth_verify(key, &handshake, false, answer + TRIB_NONCE_SIZE));
+    trib_auth_prove(key, &handshake, true, answer);
+    stranger_send(self, (trib_frame){.type = TRIB_FRAME_PROOF}, answer, TRIB_PROOF_SIZE);
+    receive_type(self, TRIB_FRAME_WELCOME, answer);
+}
+
+void stranger_connect(stranger *self, const char *address, const char *token, trib_purpose purpose, uint32_t member)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const char *port = strrchr(address, ':');
+    assert_non_null(port);
+    to.sin_port = htons((uint16_t)strtoul(port + 1, NULL, 10));
+    self->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(listen(self->listener, 8), 0); /* unbound: the kernel chooses the port */
+    self->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct timeval limit = {.tv_sec = WAIT_S};
+    assert_int_equal(setsockopt(self->fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+    assert_int_equal(connect(self->fd, (struct sockaddr *)&to, sizeof to), 0);
+    shake_hands(self, token, purpose, member);
+}
+
+void stranger_expect_end(const stranger *self)
+{
+    unsigned char bytes[4096];
+    ssize_t got;
+    do {
+        got = recv(self->fd, bytes, sizeof bytes, 0);
+    } while (got > 0);
+    if (got < 0) {
+        /* A connection that is reset has ended too; one that says nothing has not. */
+        char rest;
+        assert_int_equal(recv(self->fd, &rest, 1, MSG_DONTWAIT), 0);
+    }
+}
+
+void stranger_close(stranger *self)
+{
+    (void)shutdown(self->fd, SHUT_WR);
+    stranger_expect_end(self);
+    close(self->fd);
+    close(self->listener);
+}
+
+void stranger_join(const stranger *self, uint32_t rank, uint32_t workers, size_t extra)
+{
+    struct sockaddr_in at;
+    socklen_t length = sizeof at;
+    assert_int_equal(getsockname(self->listener, (struct sockaddr *)&at, &length), 0);
+    trib_member_info info = {.roles = TRIB_ROLE_WORKER, .reactors = 1};
+    snprintf(info.name, sizeof info.name, "rank %u (by hand)", rank);
+    snprintf(info.addresses[0].text, sizeof info.addresses[0].text, "127.0.0.1:%d", ntohs(at.sin_port));
+    unsigned char payload[512];
+    trib_writer writer = {.data = payload, .capacity = sizeof payload - extra};
+    trib_put_u32(&writer, workers);
+    trib_put_u32(&writer, 0);
+    trib_member_info_put(&writer, &info);
+    assert_false(writer.overflow);
+    memset(payload + writer.size, 0, extra);
+    stranger_send(self, (trib_frame){.type = TRIB_FRAME_JOIN, .root = rank}, payload, writer.size + extra);
+}

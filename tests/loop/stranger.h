@@ -1,0 +1,29 @@
+/*
+ * stranger.h - a peer written by hand: it proves the token as a member would, then says what no member says.
+ *
+ * Blocking, on a socket of its own; every wait ends within WAIT_S seconds, after which the test fails.
+ */
+#ifndef TRIB_TESTS_LOOP_STRANGER_H
+#define TRIB_TESTS_LOOP_STRANGER_H
+
+#include "engine/link.h"
+
+typedef struct stranger {
+    int fd;
+    int listener; /* where those who believe its JOIN connect; nobody answers them */
+} stranger;
+
+/* Connects to "127.0.0.1:PORT" and goes through the handshake. token may be NULL. */
+void stranger_connect(stranger *self, const char *address, const char *token, trib_purpose purpose, uint32_t member);
+void stranger_send(const stranger *self, trib_frame frame, const void *payload, size_t size);
+/* The next frame, false at the connection's end. payload has room for TRIB_PAYLOAD_MAX bytes. */
+bool stranger_receive(const stranger *self, trib_frame *frame_out, unsigned char *payload);
+/* Reads until the other side has ended the connection. */
+void stranger_expect_end(const stranger *self);
+/* Says nothing more, waits until the other side has seen that, and goes. */
+void stranger_close(stranger *self);
+
+/* JOIN as that rank, and behind it `extra` bytes that do not belong there. */
+void stranger_join(const stranger *self, uint32_t rank, uint32_t workers, size_t extra);
+
+#endif

@@ -1,0 +1,207 @@
+/*
+ * test_stranger.c - an engine and members written by hand, which have the token and break the protocol behind it: each
+ * is told apart by a reason that names what it did, and nobody else is held up.
+ */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/roster.h"
+#include "tests/loop/job.h"
+#include "tests/loop/stranger.h"
+
+#define TOKEN "a secret of the tests"
+
+/* Rank 0, which coordinates, and what it has said. */
+typedef struct bed {
+    trib_engine *engine;
+    char address[32];
+    unsigned char *payload;
+    pthread_mutex_t mutex;
+    char log[8192];
+} bed;
+
+static void take_line(trib_log_level level, const char *line, void *user)
+{
+    (void)level;
+    bed *self = user;
+    pthread_mutex_lock(&self->mutex);
+    size_t used = strlen(self->log);
+    snprintf(self->log + used, sizeof self->log - used, "%s\n", line);
+    pthread_mutex_unlock(&self->mutex);
+}
+
+static void bed_open(bed *self, int workers)
+{
+    *self = (bed){.mutex = PTHREAD_MUTEX_INITIALIZER, .payload = malloc(TRIB_PAYLOAD_MAX)};
+    assert_non_null(self->payload);
+    job_free_address(self->address, sizeof self->address);
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    config.worker_count = workers;
+    config.reactors = 1;
+    config.coordinator = self->address;
+    config.token = TOKEN;
+    config.join_timeout_ns = INT64_C(60000000000);
+    config.log_cb = take_line;
+    config.log_user = self;
+    trib_error error = {.text = ""};
+    if (trib_engine_create(&config, &self->engine, &error) != TRIB_OK) {
+        fail_msg("%s", error.text);
+    }
+}
+
+static void bed_close(bed *self)
+{
+    assert_int_equal(trib_engine_destroy(self->engine), TRIB_OK);
+    free(self->payload);
+}
+
+static void assert_says(const char *text, const char *words)
+{
+    if (strstr(text, words) == NULL) {
+        fail_msg("\"%s\" is not in: %s", words, text);
+    }
+}
+
+static void join(bed *self, stranger *peer, uint32_t rank, uint32_t workers, size_t extra)
+{
+    stranger_connect(peer, self->address, TOKEN, TRIB_PURPOSE_CONTROL, rank);
+    stranger_join(peer, rank, workers, extra);
+}
+
+static void expect_roster(bed *self, const stranger *peer)
+{
+    trib_frame frame = {.type = TRIB_FRAME_NONE};
+    assert_true(stranger_receive(peer, &frame, self->payload));
+    assert_int_equal(frame.type, TRIB_FRAME_ROSTER);
+    assert_int_equal(frame.epoch, 1);
+}
+
+static void bytes_behind_a_join(void **state)
+{
+    (void)state;
+    bed self;
+    stranger wrong, right;
+    bed_open(&self, 2);
+    join(&self, &wrong, 1, 2, 3);
+    stranger_expect_end(&wrong);
+    join(&self, &right, 1, 2, 0);
+    expect_roster(&self, &right);
+    stranger_close(&wrong);
+    stranger_close(&right);
+    bed_close(&self);
+    assert_says(self.log, "turned away a member that wanted to join: JOIN with 3 bytes too many");
+}
+
+/* One that leaves before the job has begun gives its place back. */
+static void leaving_early(void **state)
+{
+    (void)state;
+    bed self;
+    stranger early, second, third;
+    bed_open(&self, 3);
+    join(&self, &early, 1, 3, 0);
+    stranger_send(&early, (trib_frame){.type = TRIB_FRAME_LEAVE}, NULL, 0);
+    stranger_close(&early);
+    join(&self, &second, 1, 3, 0);
+    join(&self, &third, 2, 3, 0);
+    expect_roster(&self, &second);
+    expect_roster(&self, &third);
+    stranger_close(&second);
+    stranger_close(&third);
+    bed_close(&self);
+}
+
+/* A member of the job says that, and the job ends with those words. */
+static void ends_the_job(trib_frame frame, const void *payload, size_t size, const char *words)
+{
+    bed self;
+    stranger peer;
+    bed_open(&self, 2);
+    join(&self, &peer, 1, 2, 0);
+    expect_roster(&self, &peer);
+    stranger_send(&peer, frame, payload, size);
+    stranger_expect_end(&peer);
+    trib_error error = {.text = ""};
+    assert_int_equal(trib_engine_wait_ready(self.engine, -1, &error), TRIB_PEER_LOST);
+    assert_says(error.text, "lost rank 1 (by hand): ");
+    assert_says(error.text, words);
+    stranger_close(&peer);
+    bed_close(&self);
+}
+
+static void another_epoch(void **state)
+{
+    (void)state;
+    ends_the_job((trib_frame){.type = TRIB_FRAME_PONG, .epoch = 2}, NULL, 0,
+                 "PONG frame of epoch 2, this side is in epoch 1");
+    ends_the_job((trib_frame){.type = TRIB_FRAME_PONG, .epoch = 0}, NULL, 0,
+                 "PONG frame of epoch 0, this side is in epoch 1");
+}
+
+static void bytes_behind_a_declaration(void **state)
+{
+    (void)state;
+    unsigned char payload[32];
+    trib_writer writer = {.data = payload, .capacity = sizeof payload};
+    trib_put_text(&writer, "weights");
+    trib_put_u8(&writer, TRIB_FLOAT32);
+    trib_put_u64(&writer, 1);
+    trib_put_u8(&writer, 0);
+    ends_the_job((trib_frame){.type = TRIB_FRAME_DECLARE, .epoch = 1}, payload, writer.size,
+                 "DECLARE with 1 bytes too many");
+    ends_the_job((trib_frame){.type = TRIB_FRAME_DECLARE, .epoch = 1}, payload, writer.size - 2, "malformed DECLARE");
+}
+
+static void a_loss_that_is_none(void **state)
+{
+    (void)state;
+    const unsigned char text[] = {2, 0, 'n', 'o'};
+    ends_the_job((trib_frame){.type = TRIB_FRAME_LOST, .epoch = 1}, text, sizeof text,
+                 "LOST frame with status 0, which is no error");
+    ends_the_job((trib_frame){.type = TRIB_FRAME_LOST, .epoch = 1, .aux = (uint32_t)TRIB_PEER_LOST}, text, 3,
+                 "malformed LOST");
+}
+
+/* The links of data check too: a server refuses a contribution to another epoch. */
+static void a_contribution_to_another_epoch(void **state)
+{
+    (void)state;
+    bed self;
+    stranger peer, data;
+    bed_open(&self, 2);
+    join(&self, &peer, 1, 2, 0);
+    expect_roster(&self, &peer);
+    trib_reader reader = {.data = self.payload, .left = TRIB_PAYLOAD_MAX};
+    trib_member_info info;
+    for (int i = 0; i < 11; i++) {
+        (void)trib_get_u32(&reader); /* the roster's head is eleven words */
+    }
+    trib_error error = {.text = ""};
+    assert_int_equal(trib_member_info_get(&reader, &info, &error), TRIB_OK);
+    stranger_connect(&data, info.addresses[0].text, TOKEN, TRIB_PURPOSE_DATA, 1);
+    stranger_send(&data, (trib_frame){.type = TRIB_FRAME_PUSH, .epoch = 7, .round = 1, .chunk_count = 1}, NULL, 0);
+    stranger_expect_end(&data);
+    assert_int_equal(trib_engine_wait_ready(self.engine, -1, &error), TRIB_PEER_LOST);
+    assert_says(error.text,
+                "lost the connection from rank 1 (by hand): PUSH frame of epoch 7, this side is in epoch 1");
+    stranger_close(&data);
+    stranger_close(&peer);
+    bed_close(&self);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bytes_behind_a_join), cmocka_unit_test(leaving_early),
+        cmocka_unit_test(another_epoch),       cmocka_unit_test(bytes_behind_a_declaration),
+        cmocka_unit_test(a_loss_that_is_none), cmocka_unit_test(a_contribution_to_another_epoch),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
