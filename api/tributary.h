@@ -384,8 +384,8 @@ TRIB_API void trib_op_params_init(trib_op_params *params, size_t struct_size);
  *
  * The buffers stay the caller's and must stay valid until completion. op_out may be NULL; if it is not, the handle
  * must be given to trib_op_release. Returns TRIB_OK (taken), TRIB_INVALID, TRIB_BUSY (ops_max in flight),
- * TRIB_CLOSED, or TRIB_PEER_LOST / TRIB_PEER_LEFT / TRIB_JOIN_FAILED if the job has already failed; error (may be
- * NULL) says more. TRIB_ANY_THREAD, a few microseconds, never waits for the network.
+ * TRIB_NO_MEMORY, TRIB_CLOSED, or TRIB_PEER_LOST / TRIB_PEER_LEFT / TRIB_JOIN_FAILED if the job has already failed;
+ * error (may be NULL) says more. TRIB_ANY_THREAD, a few microseconds, never waits for the network.
  */
 TRIB_API TRIB_CHECKED trib_status trib_push_pull(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
                                                  trib_error *error);

@@ -46,7 +46,8 @@ static trib_status copy_config(trib_engine *engine, const trib_config *config, t
     engine->token = copy_text(config->token);
     engine->coordinator_address = copy_text(config->coordinator);
     engine->listen_host = copy_text(config->listen);
-    if (engine->job == NULL || engine->listen_host == NULL || engine->coordinator_address == NULL) {
+    if (engine->job == NULL || engine->listen_host == NULL || engine->coordinator_address == NULL ||
+        (config->token != NULL && engine->token == NULL)) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
     engine->config.job = engine->job;

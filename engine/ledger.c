@@ -7,10 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <uthash.h>
 
 #include "engine/assert.h"
 #include "engine/coordinator_internal.h"
+#include "engine/hash.h"
 #include "engine/op.h"
 
 /* A tensor as the first worker declared it. */
@@ -69,6 +69,12 @@ static trib_ledger_entry *new_entry(trib_coordinator *self, const char *name, tr
     entry->partition_bytes = partition_bytes;
     entry->tags = tags;
     HASH_ADD_STR(self->ledger, name, entry);
+    if (entry->hh.tbl == NULL) {
+        free(entry);
+        free(tags);
+        free(owners);
+        return NULL;
+    }
     return entry;
 }
 

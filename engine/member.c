@@ -21,6 +21,7 @@ struct trib_member {
     trib_link *link; /* NULL: not connected */
     trib_timer retry, join_deadline, watch;
     bool joined;
+    bool has_begun; /* the roster was sent to it: who does not get it now has lost the job */
     bool leaving;
     bool patient; /* the join deadline has passed and the coordinator was given a little longer */
     char last_problem[TRIB_ERROR_TEXT_SIZE]; /* why the last attempt to reach the coordinator failed */
@@ -145,11 +146,14 @@ static trib_status take_roster(trib_member *member, const trib_frame *frame, con
     }
     bool worker = (engine->config.roles & TRIB_ROLE_WORKER) != 0;
     bool belongs = (engine->config.roles & (TRIB_ROLE_WORKER | TRIB_ROLE_SERVER)) != 0;
-    member->left = calloc(roster->member_count, sizeof *member->left);
-    if (member->left == NULL || (belongs && frame->root >= roster->member_count) ||
-        (worker && frame->root != (uint32_t)engine->config.rank)) {
+    if ((belongs && frame->root >= roster->member_count) || (worker && frame->root != (uint32_t)engine->config.rank)) {
         free(roster);
         return trib_error_set(error, TRIB_PROTOCOL, "the roster does not contain this member");
+    }
+    member->left = calloc(roster->member_count, sizeof *member->left);
+    if (member->left == NULL) {
+        free(roster);
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the roster");
     }
     member->left_count = roster->member_count;
     member->joined = true;
@@ -237,6 +241,8 @@ static trib_status take_declared(trib_member *member, const trib_frame *frame, c
 
 static trib_status member_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
 {
+    trib_member *member = link->user;
+    member->has_begun = member->has_begun || frame->type == TRIB_FRAME_ROSTER;
     if (frame->payload_size == 0) {
         return TRIB_OK;
     }
@@ -326,7 +332,7 @@ static void member_closed(trib_link *link, trib_status status, const char *reaso
     if (member->joined) {
         snprintf(text, sizeof text, "lost the coordinator at %s: %.200s", core->engine->coordinator_address, reason);
         trib_engine_end(core->engine, TRIB_PEER_LOST, text);
-    } else if (status == TRIB_UNAUTHORIZED || status == TRIB_PROTOCOL) {
+    } else if (status == TRIB_UNAUTHORIZED || status == TRIB_PROTOCOL || member->has_begun) {
         snprintf(text, sizeof text, "could not join at %s: %.250s", core->engine->coordinator_address, reason);
         trib_engine_end(core->engine, status, text);
     } else {

@@ -13,21 +13,25 @@
 #include "engine/assert.h"
 #include "engine/op.h"
 
-static trib_op *take_op(trib_engine *engine)
+/* Called with the mutex held. */
+static trib_status take_op(trib_engine *engine, trib_op **op_out, trib_error *error)
 {
     trib_op *op = engine->free_ops;
     if (op != NULL) {
         engine->free_ops = op->next;
-        return op;
+        *op_out = op;
+        return TRIB_OK;
     }
     if (engine->ops_made >= engine->config.ops_max) {
-        return NULL;
+        return trib_error_set(error, TRIB_BUSY, "%u operations are in flight (trib_config.ops_max)", engine->ops_made);
     }
     op = calloc(1, sizeof *op + engine->core_count * sizeof op->nodes[0]);
-    if (op != NULL) {
-        engine->ops_made++;
+    if (op == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for an operation");
     }
-    return op;
+    engine->ops_made++;
+    *op_out = op;
+    return TRIB_OK;
 }
 
 static void fill_op(trib_op *op, trib_engine *engine, const trib_op_params *params, trib_exchange exchange,
@@ -64,10 +68,11 @@ trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, tr
                            trib_tensor *tensor, trib_op **op_out, trib_error *error)
 {
     pthread_mutex_lock(&engine->mutex);
-    trib_op *op = take_op(engine);
-    if (op == NULL) {
+    trib_op *op = NULL;
+    trib_status status = take_op(engine, &op, error);
+    if (status != TRIB_OK) {
         pthread_mutex_unlock(&engine->mutex);
-        return trib_error_set(error, TRIB_BUSY, "%u operations are in flight (trib_config.ops_max)", engine->ops_made);
+        return status;
     }
     fill_op(op, engine, params, exchange, tensor);
     op->round = ++tensor->rounds;

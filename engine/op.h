@@ -11,9 +11,8 @@
 #ifndef TRIB_ENGINE_OP_H
 #define TRIB_ENGINE_OP_H
 
-#include <uthash.h>
-
 #include "engine/core.h"
+#include "engine/hash.h"
 
 typedef struct trib_op_node trib_op_node;
 

@@ -57,9 +57,12 @@ static bool add_to_tables(trib_engine *engine, trib_tensor *tensor)
         engine->tensors = tensors;
         engine->tensors_capacity = capacity;
     }
+    HASH_ADD_STR(engine->tensors_by_name, name, tensor);
+    if (tensor->hh.tbl == NULL) {
+        return false;
+    }
     tensor->tag = engine->tensor_count;
     engine->tensors[engine->tensor_count++] = tensor;
-    HASH_ADD_STR(engine->tensors_by_name, name, tensor);
     return true;
 }
 

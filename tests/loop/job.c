@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -13,13 +14,23 @@
 
 void job_free_address(char *text, size_t size)
 {
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof address;
-    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &length), 0);
-    close(fd);
-    snprintf(text, size, "127.0.0.1:%d", ntohs(address.sin_port));
+    /* Below the ports that the kernel gives to those who do not care: one of these might be gone again when the
+     * coordinator wants it. Each process begins somewhere else. */
+    enum { FIRST = 10000, PORTS = 22000 };
+    static atomic_uint tried;
+    for (int i = 0; i < PORTS; i++) {
+        const unsigned port = FIRST + ((unsigned)getpid() * 7919u + atomic_fetch_add(&tried, 1)) % PORTS;
+        struct sockaddr_in address = {
+            .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons((uint16_t)port)};
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        bool is_free = fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof address) == 0;
+        close(fd);
+        if (is_free) {
+            snprintf(text, size, "127.0.0.1:%u", port);
+            return;
+        }
+    }
+    fail_msg("no free port");
 }
 
 void job_open(job *self, int workers, int servers, job_tweak tweak)
