@@ -12,17 +12,14 @@ import subprocess
 import sys
 import time
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from ports import free_port  # noqa: E402
+
 BUILD = os.environ.get('TRIB_BUILD', 'build/release')
 DIGITS = [BUILD + '/examples/digits', '--epochs', '300']
 WORKERS, SERVERS = 3, 2
 PEER_TIMEOUT = 1.0
 BOUND = 12.0  # seconds for everybody to be gone; far above the peer timeout, because this machine may be busy
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(('127.0.0.1', 0))
-        return probe.getsockname()[1]
 
 
 class Job:

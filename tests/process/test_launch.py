@@ -5,9 +5,11 @@ Prints `ok NAME` / `not ok NAME: why` / `skip NAME: why`.
 """
 import os
 import shutil
-import socket
 import subprocess
 import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from ports import free_port  # noqa: E402
 
 BUILD = os.environ.get('TRIB_BUILD', 'build/release')
 HELLO = os.path.abspath(BUILD + '/examples/hello')
@@ -18,12 +20,6 @@ N = 3
 def clean_env(**more):
     env = {k: v for k, v in os.environ.items() if not k.startswith(('TRIB_', 'OMPI_', 'PMI', 'SLURM_', 'DMLC_'))}
     return dict(env, **{k: str(v) for k, v in more.items()})
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(('127.0.0.1', 0))
-        return probe.getsockname()[1]
 
 
 def check(outputs):

@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""Jobs on hosts of their own: network namespaces with shaped links. Sums are exact whatever the servers, hosts that are
+killed or cut off are named by everybody who is left, and nobody hangs.
+
+Needs root, iproute2 and a kernel with namespaces; otherwise it is skipped. Prints `ok NAME` / `not ok NAME: why`.
+"""
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, 'tools'))
+import cluster as lab  # noqa: E402
+
+BUILD = os.path.abspath(os.environ.get('TRIB_BUILD', 'build/release'))
+TOOL = BUILD + '/tributary'
+DIGITS = BUILD + '/examples/digits'
+PREFIX = 'tribtest'
+PEER_TIMEOUT = 1.0
+BOUND = 15.0  # seconds for everybody who is left to end; far above the peer timeout, because this machine may be busy
+HOSTS = 6
+
+
+class Job:
+    """Workers and servers, each on a host of its own, as far as there are hosts."""
+
+    def __init__(self, hosts, workers, servers, command, ipv6=False, **settings):
+        worker_hosts, server_hosts = lab.lay_out(list(range(HOSTS)), workers, servers)
+        env = dict(lab.clean_environment(), **lab.job_environment(workers, servers, worker_hosts[0], ipv6),
+                   TRIB_PEER_TIMEOUT=str(PEER_TIMEOUT), TRIB_LOG='error')
+        env.update({key: str(value) for key, value in settings.items() if value is not None})
+        for key in [key for key, value in settings.items() if value is None]:
+            env.pop(key, None)
+        self.hosts, self.members = hosts, {}
+        for i, host in enumerate(server_hosts):
+            self.start('server %d' % i, host, [TOOL, 'server'], env)
+        for rank, host in enumerate(worker_hosts):
+            self.start('rank %d' % rank, host, command, dict(env, TRIB_RANK=str(rank)))
+
+    def start(self, name, host, command, env):
+        self.members[name] = (host, self.hosts.popen(host, command, env=env, stdout=subprocess.PIPE,
+                                                     stderr=subprocess.STDOUT, text=True, errors='replace'))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for _, member in self.members.values():
+            if member.poll() is None:
+                member.kill()
+            member.wait()
+            member.stdout.close()
+
+    def process(self, name):
+        return self.members[name][1]
+
+    def host(self, name):
+        return self.members[name][0]
+
+    def wait_progress(self):
+        for line in self.process('rank 0').stdout:
+            if line.startswith('epoch'):
+                return
+        raise AssertionError('rank 0 ended before it began')
+
+    def finish(self, without=(), bound=BOUND):
+        """Exit status and output of everybody but `without`; who is still there after the bound is an error."""
+        deadline, result = time.monotonic() + bound, {}
+        for name, (_, member) in self.members.items():
+            if name not in without:
+                try:
+                    output, _ = member.communicate(timeout=max(0.1, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    raise AssertionError('%s is still there %.0f s later' % (name, bound)) from None
+                result[name] = (member.returncode, output)
+        return result
+
+
+def last_object(output):
+    return json.loads([line for line in output.splitlines() if line.startswith('{')][-1])
+
+
+def learn(hosts, workers, servers, ipv6=False, **settings):
+    with Job(hosts, workers, servers, [DIGITS, '--epochs', '4', '--json'], ipv6, **settings) as job:
+        results = job.finish(bound=60)
+        for name, (status, output) in results.items():
+            assert status == 0, '%s ended with status %d: %s' % (name, status, output[-400:])
+        return last_object(results['rank 0'][1])
+
+
+def same_bits(hosts):
+    """Four workers end with the same weights, bit for bit, whoever sums and in whatever pieces."""
+    expected = None
+    for servers, settings in ((2, {}), (0, {}), (1, {'TRIB_PARTITION_BYTES': '8K', 'TRIB_CHUNK_BYTES': '4K'}), (2, {'TRIB_REACTORS': '2'})):
+        result = learn(hosts, 4, servers, **settings)
+        assert result['bit_identical'], result
+        expected = expected or result['weights_hash']
+        assert result['weights_hash'] == expected, 'with %d servers and %s: %s, not %s' % (servers, settings, result['weights_hash'], expected)
+
+
+def over_ipv6(hosts):
+    assert learn(hosts, 3, 1, ipv6=True)['bit_identical']
+
+
+def large_sums(hosts):
+    """tributary bench checks each of its sums; over links slow enough that everything queues."""
+    with Job(hosts, 4, 2, [TOOL, 'bench', '--sizes', '4K,1M,12M', '--iters', '3', '--json']) as job:
+        for name, (status, output) in job.finish(bound=90).items():
+            assert status == 0, '%s ended with status %d: %s' % (name, status, output[-400:])
+
+
+def expect_named(job, victim, results):
+    host = job.host(victim)
+    for name, (status, output) in results.items():
+        assert status != 0, '%s ended with status 0 although %s was lost' % (name, victim)
+        named = victim in output or lab.Cluster.address(host) in output or ':%d)' % job.process(victim).pid in output
+        named = named or (victim == 'rank 0' and 'coordinator' in output)
+        assert named, '%s does not name %s: %s' % (name, victim, output[-400:])
+
+
+def killed(hosts, victim):
+    with Job(hosts, 4, 2, [DIGITS, '--epochs', '300']) as job:
+        job.wait_progress()
+        job.process(victim).send_signal(signal.SIGKILL)
+        expect_named(job, victim, job.finish(without=[victim]))
+
+
+def cut_off(hosts, victim):
+    """Silence: no reset reaches anybody. The one who is cut off ends too."""
+    with Job(hosts, 4, 2, [DIGITS, '--epochs', '300']) as job:
+        job.wait_progress()
+        hosts.cut(job.host(victim))
+        try:
+            results = job.finish()
+        finally:
+            hosts.mend(job.host(victim))
+        alone = results.pop(victim)
+        assert alone[0] != 0, '%s, which was cut off, ended with status 0' % victim
+        expect_named(job, victim, results)
+
+
+def slow_host(hosts):
+    """A link of a hundredth of the others' rate delays everybody and harms nobody."""
+    hosts.rate(1, '10mbit')
+    try:
+        assert learn(hosts, 4, 2)['bit_identical']
+    finally:
+        hosts.rate(1, '1gbit')
+
+
+def without_token(hosts):
+    """Without a token nobody listens beyond loopback, so hosts do not find each other; both sides say why."""
+    with Job(hosts, 2, 0, [DIGITS], TRIB_TOKEN=None, TRIB_JOIN_TIMEOUT=2) as job:
+        results = job.finish(bound=30)
+        assert all(status != 0 for status, _ in results.values()), results
+        assert any(re.search('TRIB_TOKEN|token', output) for _, output in results.values()), results
+
+
+def never_came(hosts):
+    with Job(hosts, 3, 1, [DIGITS], TRIB_JOIN_TIMEOUT=3) as job:
+        job.process('rank 2').kill()
+        results = job.finish(without=['rank 2'], bound=30)
+        for name, (status, output) in results.items():
+            assert status != 0, '%s ended with status 0' % name
+        assert 'rank 2' in results['rank 0'][1], results['rank 0'][1][-400:]
+
+
+CASES = [('same_bits_whatever_the_servers', same_bits), ('over_ipv6', over_ipv6), ('large_sums', large_sums),
+         ('slow_host', slow_host), ('without_token', without_token), ('who_never_came_is_named', never_came)]
+CASES += [('%s_killed' % v.replace(' ', '_'), lambda h, v=v: killed(h, v)) for v in ('rank 3', 'server 1', 'rank 0')]
+CASES += [('%s_cut_off' % v.replace(' ', '_'), lambda h, v=v: cut_off(h, v)) for v in ('rank 3', 'server 1', 'rank 0')]
+
+
+def main():
+    reason = lab.why_not()
+    if reason is not None:
+        for name, _ in CASES:
+            print('skip %s: %s' % (name, reason))
+        return 77
+    lab.remove_stale(PREFIX)
+    failed, wanted = 0, sys.argv[1:]
+    with lab.Cluster(PREFIX + str(os.getpid())) as hosts:
+        hosts.up(HOSTS, '1gbit')
+        for name, case in [c for c in CASES if not wanted or c[0] in wanted]:
+            try:
+                case(hosts)
+                print('ok ' + name, flush=True)
+            except (AssertionError, subprocess.TimeoutExpired, lab.ClusterError) as problem:
+                failed += 1
+                print('not ok %s: %s' % (name, ' | '.join(str(problem).splitlines())), flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
