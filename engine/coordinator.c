@@ -43,12 +43,13 @@ static void heartbeat(trib_reactor *reactor, trib_timer *timer)
 {
     trib_coordinator *self = timer->user;
     int64_t now_ns = trib_now(reactor), timeout_ns = self->roster->peer_timeout_ns;
+    const bool overslept = trib_timer_overslept(reactor, timer, timeout_ns / 8);
     for (uint32_t i = 0; i < trib_coordinator_slots(self) && !self->over; i++) {
         trib_coordinator_slot *at = &self->slots[i];
         if (at->link == NULL || at->left) {
             continue;
         }
-        if (now_ns - at->link->last_heard_ns > timeout_ns) {
+        if (now_ns - at->link->last_heard_ns > timeout_ns && !overslept) {
             char text[TRIB_ERROR_TEXT_SIZE];
             snprintf(text, sizeof text, "lost %s: no sign of life for %.1f s", trib_roster_name(self->roster, i),
                      (double)(now_ns - at->link->last_heard_ns) / 1e9);
@@ -68,6 +69,7 @@ void trib_coordinator_run(trib_coordinator *self)
              self->worker_count, self->server_count);
     self->heartbeat.fired = heartbeat;
     self->heartbeat.user = self;
+    self->heartbeat.due_ns = trib_now(self->core->reactor);
     heartbeat(self->core->reactor, &self->heartbeat);
 }
 

@@ -87,7 +87,7 @@ trib_status trib_link_self(struct trib_core *core, uint32_t member, const trib_l
     link->purpose = TRIB_PURPOSE_DATA;
     link->peer = member;
     link->peer_reactor = core->reactor->index;
-    link->credit = UINT32_MAX;
+    link->credit = core->push_credit; /* what one turn hands over, so that the loop soon looks at its other business */
     link->state = TRIB_LINK_READY;
     link->self_post.run = deliver_self;
     *link_out = link;

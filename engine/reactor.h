@@ -35,6 +35,7 @@ typedef struct trib_post {
 typedef struct trib_timer {
     void (*fired)(trib_reactor *reactor, struct trib_timer *timer);
     void *user;
+    int64_t due_ns; /* what it was armed for last */
     bool armed;
     _Alignas(16) unsigned char storage[TRIB_TIMER_STORAGE]; /* the implementation's own */
 } trib_timer;
@@ -91,7 +92,15 @@ static inline int64_t trib_now(trib_reactor *reactor)
 
 static inline void trib_timer_arm(trib_reactor *reactor, trib_timer *timer, int64_t at_ns)
 {
+    timer->due_ns = at_ns;
     reactor->ops->timer_arm(reactor, timer, at_ns);
+}
+
+/* For who judges others by their silence, when timer has fired: was this reactor away itself for longer than that? Then
+ * what they have said may lie unread, and judging has to wait for the next time. */
+static inline bool trib_timer_overslept(trib_reactor *reactor, const trib_timer *timer, int64_t tolerance_ns)
+{
+    return trib_now(reactor) - timer->due_ns > tolerance_ns;
 }
 
 static inline void trib_timer_stop(trib_reactor *reactor, trib_timer *timer)

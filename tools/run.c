@@ -122,24 +122,46 @@ static int parse(launch *self, int argc, char **argv)
     return -1;
 }
 
+/* Of the ports that the kernel does not hand out to whoever does not care: one of those might belong to a connection by
+ * the time that rank 0 listens. Where it begins to look is drawn, because others look at the same time. */
+static uint16_t find_port(uint32_t drawn)
+{
+    enum { FIRST = 10000, COUNT = 22000 };
+    for (uint32_t i = 0; i < COUNT; i++) {
+        const uint16_t port = (uint16_t)(FIRST + (drawn % COUNT + i) % COUNT);
+        const struct sockaddr_in address = {
+            .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
+        const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fd < 0) {
+            return 0;
+        }
+        const bool is_free = bind(fd, (const struct sockaddr *)&address, sizeof address) == 0;
+        close(fd);
+        if (is_free) {
+            return port;
+        }
+    }
+    return 0;
+}
+
 static bool prepare_environment(const launch *self)
 {
     unsigned char secret[24];
     char token[2 * sizeof secret + 1], text[64];
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof address;
-    if (getrandom(secret, sizeof secret, 0) != sizeof secret || fd < 0 ||
-        bind(fd, (struct sockaddr *)&address, sizeof address) != 0 ||
-        getsockname(fd, (struct sockaddr *)&address, &length) != 0) {
+    uint32_t drawn = 0;
+    if (getrandom(secret, sizeof secret, 0) != sizeof secret || getrandom(&drawn, sizeof drawn, 0) != sizeof drawn) {
+        fprintf(stderr, "tributary run: no random bytes for a token: %s\n", strerror(errno));
+        return false;
+    }
+    const uint16_t port = find_port(drawn);
+    if (port == 0) {
         fprintf(stderr, "tributary run: no free port on 127.0.0.1: %s\n", strerror(errno));
         return false;
     }
-    close(fd);
     for (size_t i = 0; i < sizeof secret; i++) {
         snprintf(token + 2 * i, 3, "%02x", secret[i]);
     }
-    snprintf(text, sizeof text, "127.0.0.1:%d", ntohs(address.sin_port));
+    snprintf(text, sizeof text, "127.0.0.1:%d", port);
     setenv("TRIB_COORDINATOR", text, 1);
     setenv("TRIB_LISTEN", "127.0.0.1", 1);
     setenv("TRIB_TOKEN", token, 1);

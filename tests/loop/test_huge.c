@@ -1,0 +1,97 @@
+/*
+ * test_huge.c - a tensor of more than 4 GiB, exact in every element that is looked at: two workers, each with a server.
+ *
+ * Skipped where there is not the memory, and under sanitizers, whose shadow would need a multiple of it.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/mman.h>
+
+#include <cmocka.h>
+
+#include "tests/loop/job.h"
+
+#define COUNT ((UINT64_C(4) << 30) + (UINT64_C(96) << 20) + 12345u) /* bytes, and elements: uint8 */
+#define NEEDED_KB (UINT64_C(14) << 20)
+
+/* No period that divides 2^32, so that an offset cut to 32 bits shows. */
+static uint8_t value_of(int rank, uint64_t index)
+{
+    return (uint8_t)((index * UINT64_C(0x9e3779b97f4a7c15) >> 56) % 100 + (unsigned)rank);
+}
+
+static uint64_t available_kb(void)
+{
+    FILE *file = fopen("/proc/meminfo", "re");
+    char line[128];
+    unsigned long long kb = 0;
+    while (file != NULL && kb == 0 && fgets(line, sizeof line, file) != NULL) {
+        (void)sscanf(line, "MemAvailable: %llu kB", &kb);
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    return kb;
+}
+
+static bool is_sanitized(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return true;
+#else
+    return false;
+#endif
+}
+
+static void give_time(trib_config *config, int member)
+{
+    (void)member;
+    config->op_timeout_ns = INT64_C(150000000000);
+}
+
+static void more_than_4_gib(void **state)
+{
+    (void)state;
+    if (is_sanitized() || available_kb() < NEEDED_KB) {
+        print_message("# more_than_4_gib needs %llu GiB of memory and no sanitizer\n",
+                      (unsigned long long)NEEDED_KB >> 20);
+        skip();
+    }
+    job jobs;
+    job_open(&jobs, 2, 0, give_time);
+    uint8_t *data[2];
+    trib_op *ops[2];
+    for (int i = 0; i < 2; i++) {
+        data[i] = mmap(NULL, COUNT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        assert_true(data[i] != MAP_FAILED);
+        for (uint64_t at = 0; at < COUNT; at++) {
+            data[i][at] = value_of(i, at);
+        }
+        trib_tensor *tensor = job_declare(jobs.engines[i], "huge", TRIB_UINT8, COUNT);
+        ops[i] = job_push_pull(jobs.engines[i], tensor, data[i], data[i], TRIB_SUM);
+    }
+    for (int i = 0; i < 2; i++) {
+        trib_error error = {.status = TRIB_OK};
+        if (job_wait(ops[i], &error) != TRIB_OK) {
+            fail_msg("rank %d: %s", i, error.text);
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        for (uint64_t at = 0; at < COUNT; at++) {
+            const uint8_t expected = (uint8_t)(value_of(0, at) + value_of(1, at));
+            if (data[i][at] != expected) {
+                fail_msg("rank %d, element %llu: %u, expected %u", i, (unsigned long long)at, data[i][at], expected);
+            }
+        }
+        munmap(data[i], COUNT);
+    }
+    job_close(&jobs);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(more_than_4_gib)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
