@@ -8,6 +8,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "engine/assert.h"
+
 static trib_status split(const char *text, char *host, size_t host_size, char *port, size_t port_size)
 {
     const char *colon = strrchr(text, ':');
@@ -64,6 +66,7 @@ trib_status trib_address_resolve(const char *text, trib_address *address_out, tr
     struct addrinfo *found = NULL;
     trib_status status = lookup(text, 0, &found, error);
     if (status == TRIB_OK) {
+        trib_assert(found != NULL);
         format(found->ai_addr, found->ai_addrlen, true, address_out);
         freeaddrinfo(found);
     }
@@ -77,6 +80,7 @@ trib_status trib_address_local(const trib_address *remote, trib_address *local_o
     if (status != TRIB_OK) {
         return status;
     }
+    trib_assert(found != NULL);
     /* Connecting a datagram socket sends nothing; it only asks the routing table. */
     struct sockaddr_storage local;
     socklen_t length = sizeof local;

@@ -27,7 +27,8 @@ static _Thread_local char token_text[TOKEN_MAX + 2]; /* and the end of its line 
 
 static const char *get(const char *name)
 {
-    const char *value = getenv(name);
+    /* Like every reader of the environment: a host that changes it in another thread meanwhile has to stop doing so. */
+    const char *value = getenv(name); /* NOLINT(concurrency-mt-unsafe): the one place that reads it */
     return value != NULL && value[0] != '\0' ? value : NULL;
 }
 

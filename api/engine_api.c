@@ -52,8 +52,7 @@ static trib_status complete_config(trib_config *config, trib_address *coordinato
     return status;
 }
 
-trib_status trib_engine_create_in(trib_env *env, const trib_config *config, trib_engine **engine_out,
-                                  trib_error *error)
+trib_status trib_engine_create_in(trib_env *env, const trib_config *config, trib_engine **engine_out, trib_error *error)
 {
     trib_engine *engine = calloc(1, sizeof *engine);
     trib_status status = engine == NULL ? trib_error_set(error, TRIB_NO_MEMORY, "out of memory")

@@ -13,12 +13,12 @@ typedef struct trib_coordinator trib_coordinator;
 
 /* Listens at engine->coordinator_address; *bound_out is where. */
 TRIB_CHECKED trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib_error *error);
-void trib_coordinator_close(trib_coordinator *coordinator);
+void trib_coordinator_close(trib_coordinator *self);
 /* An accepted control link has proved itself. */
 void trib_coordinator_adopt(trib_link *link);
 /* No other worker is still in the job. */
-bool trib_coordinator_is_alone(const trib_coordinator *coordinator);
+bool trib_coordinator_is_alone(const trib_coordinator *self);
 /* This process ends: tells everybody, as an orderly end if no worker is left. */
-void trib_coordinator_end(trib_coordinator *coordinator, trib_status status, const char *text);
+void trib_coordinator_end(trib_coordinator *self, trib_status status, const char *text);
 
 #endif

@@ -144,7 +144,7 @@ static trib_status connect_all(trib_core *core)
 {
     trib_engine *engine = core->engine;
     const trib_roster *roster = engine->roster;
-    core->owner_links = trib_core_zalloc(core, roster->member_count * TRIB_REACTORS_MAX * sizeof(trib_link *));
+    core->owner_links = trib_core_zalloc(core, (size_t)roster->member_count * TRIB_REACTORS_MAX * sizeof(trib_link *));
     if (core->owner_links == NULL) {
         return TRIB_NO_MEMORY;
     }

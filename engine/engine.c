@@ -121,7 +121,7 @@ trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const tri
     if (status == TRIB_OK && config->mode == TRIB_MODE_QUEUE) {
         engine->done_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
         if (engine->done_fd < 0) {
-            status = trib_error_set(error, TRIB_SYSTEM, "eventfd: %s", strerror(errno));
+            status = trib_error_set(error, TRIB_SYSTEM, "eventfd: %m");
         }
     }
     if (status == TRIB_OK) {

@@ -154,10 +154,10 @@ trib_status trib_ledger_take_declare(trib_coordinator *self, uint32_t rank, cons
 
 void trib_ledger_clear(trib_coordinator *self)
 {
-    trib_ledger_entry *entry, *next;
-    HASH_ITER(hh, self->ledger, entry, next)
-    {
-        HASH_DEL(self->ledger, entry);
+    trib_ledger_entry *entry = self->ledger, *next;
+    HASH_CLEAR(hh, self->ledger); /* the entries stay linked in the order in which they came */
+    for (; entry != NULL; entry = next) {
+        next = entry->hh.next;
         free(entry->owners);
         free(entry->tags);
         free(entry);

@@ -196,6 +196,7 @@ static void copy_done(trib_out *out, trib_status status)
     free(out->context);
 }
 
+/* NOLINTNEXTLINE(misc-no-recursion): it closes without a flush, and only a flush sends */
 void trib_link_send_copy(trib_link *link, trib_frame frame, const void *payload, size_t size)
 {
     if (link->state == TRIB_LINK_CLOSING) {
@@ -279,12 +280,12 @@ trib_status trib_link_enqueue(trib_link *link, trib_waiter *waiter)
     }
     if (link->heap_size == link->heap_capacity) {
         uint32_t capacity = link->heap_capacity == 0 ? HEAP_CAPACITY_FIRST : link->heap_capacity * 2;
-        trib_waiter **heap = trib_core_zalloc(link->core, capacity * sizeof *heap);
+        trib_waiter **heap = trib_core_zalloc(link->core, capacity * sizeof(trib_waiter *));
         if (heap == NULL) {
             return TRIB_NO_MEMORY;
         }
         if (link->heap_size > 0) {
-            memcpy(heap, link->heap, link->heap_size * sizeof *heap);
+            memcpy(heap, link->heap, link->heap_size * sizeof(trib_waiter *));
         }
         free(link->heap);
         link->heap = heap;
@@ -314,6 +315,7 @@ void trib_link_resume(trib_link *link)
     }
 }
 
+/* NOLINTNEXTLINE(misc-no-recursion): see trib_link_send_copy */
 void trib_link_close(trib_link *link, bool flush, trib_status status, const char *reason)
 {
     if (link->state == TRIB_LINK_CLOSING) {

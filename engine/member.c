@@ -144,6 +144,7 @@ static trib_status take_roster(trib_member *member, const trib_frame *frame, con
     if (status != TRIB_OK) {
         return status;
     }
+    trib_assert(roster != NULL);
     bool worker = (engine->config.roles & TRIB_ROLE_WORKER) != 0;
     bool belongs = (engine->config.roles & (TRIB_ROLE_WORKER | TRIB_ROLE_SERVER)) != 0;
     if ((belongs && frame->root >= roster->member_count) || (worker && frame->root != (uint32_t)engine->config.rank)) {

@@ -37,6 +37,7 @@ static trib_status take_op(trib_engine *engine, trib_op **op_out, trib_error *er
 static void fill_op(trib_op *op, trib_engine *engine, const trib_op_params *params, trib_exchange exchange,
                     trib_tensor *tensor)
 {
+    trib_assert(op != NULL);
     trib_reactor *reactor = engine->cores[0].reactor;
     op->engine = engine;
     op->tensor = tensor;

@@ -112,7 +112,7 @@ static double share_out_few(const place_job *job, trib_place_member *members)
         servers += server_capacity(job, &members[i], 1.0);
         colocated += members[i].is_worker && members[i].can_sum ? rate_of(job, &members[i]) : 0;
     }
-    double t = push;
+    double t;
     if (colocated > 0) {
         at_once = job->workers == 1 ? 0 : servers * push;
         at_once = at_once > 1.0 ? 1.0 : at_once;

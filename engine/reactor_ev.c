@@ -292,8 +292,9 @@ static void pin(reactor_ev *self)
         error = pthread_setaffinity_np(pthread_self(), sizeof cores, &cores);
     }
     if (error != 0) {
+        char why[64];
         trib_log(self->base.logger, TRIB_LOG_WARN, "reactor %u could not be pinned to core %d: %s", self->base.index,
-                 self->core, strerror(error));
+                 self->core, strerror_r(error, why, sizeof why));
     }
 }
 
@@ -331,7 +332,9 @@ trib_status trib_reactor_ev_start(trib_reactor *reactor, int core, bool busy_pol
     int error = pthread_create(&self->thread, NULL, thread_main, self);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error != 0) {
-        trib_log(self->base.logger, TRIB_LOG_ERROR, "no thread for reactor %u: %s", self->base.index, strerror(error));
+        char why[64];
+        trib_log(self->base.logger, TRIB_LOG_ERROR, "no thread for reactor %u: %s", self->base.index,
+                 strerror_r(error, why, sizeof why));
         return TRIB_SYSTEM;
     }
     /* From here the caller is not the reactor's thread any more, even if that has not run yet. */

@@ -135,23 +135,28 @@ sum_block *trib_sum_block_take(trib_summation *self, uint32_t chunk_size, uint8_
     return block;
 }
 
+static void put_back(trib_summation *self, sum_block *block)
+{
+    trib_assert(!block->is_free);
+    trib_assert(!block->is_landing);
+    trib_assert(self->blocks_out > 0);
+    block->is_free = true;
+    block->next = self->free_blocks[block->size_class];
+    self->free_blocks[block->size_class] = block;
+    self->blocks_out--;
+}
+
 void trib_sum_block_give(trib_summation *self, sum_block *block)
 {
     if (block == NULL) {
         return;
     }
-    trib_assert(!block->is_free);
-    trib_assert(!block->is_landing);
-    trib_assert(self->blocks_out > 0);
     sum_block *spare = block->spare;
     block->spare = NULL;
-    block->is_free = true;
-    block->next = self->free_blocks[block->size_class];
-    self->free_blocks[block->size_class] = block;
-    self->blocks_out--;
+    put_back(self, block);
     if (spare != NULL) {
         trib_assert(spare->spare == NULL);
-        trib_sum_block_give(self, spare);
+        put_back(self, spare);
     }
 }
 
@@ -241,8 +246,11 @@ sum_round *trib_sum_round_take(trib_summation *self, uint32_t chunk_count)
     sum_round *round = self->free_rounds[class_index];
     if (round != NULL) {
         self->free_rounds[class_index] = round->next;
-    } else if ((round = make_round(self, class_index)) == NULL) {
-        return NULL;
+    } else {
+        round = make_round(self, class_index);
+        if (round == NULL) {
+            return NULL;
+        }
     }
     const sum_round kept = *round;
     *round = (sum_round){.class_index = class_index,

@@ -447,8 +447,8 @@ bool trib_summation_is_idle(const trib_summation *self)
 bool trib_summation_owes(const trib_summation *self, uint32_t contributor)
 {
     for (const sum_round *round = self->oldest; round != NULL; round = round->younger) {
-        const bool is_through = contributor < self->config.contributor_count &&
-                                round->counts[contributor] == round->what.chunk_count;
+        const bool is_through =
+            contributor < self->config.contributor_count && round->counts[contributor] == round->what.chunk_count;
         if (round->refused == TRIB_OK && is_through) {
             return true;
         }

@@ -72,7 +72,7 @@ typedef struct trib_summation_config {
 
 TRIB_CHECKED trib_status trib_summation_create(const trib_summation_config *config, trib_summation **out);
 /* Gives everything back; sums not yet sent are forgotten (their sent must not follow). NULL is fine. */
-void trib_summation_destroy(trib_summation *summation);
+void trib_summation_destroy(trib_summation *self);
 
 /*
  * A contribution with a payload announces itself: *buffer_out is where its size bytes shall land. TRIB_OK;
@@ -81,40 +81,40 @@ void trib_summation_destroy(trib_summation *summation);
  * the payload lands in a scratch buffer, and `refused` follows on arrival. Between landing and arrived/abandoned the
  * buffer is the caller's to fill.
  */
-TRIB_CHECKED trib_status trib_summation_landing(trib_summation *summation, const trib_contribution *what,
-                                                void **buffer_out, trib_error *error);
+TRIB_CHECKED trib_status trib_summation_landing(trib_summation *self, const trib_contribution *what, void **buffer_out,
+                                                trib_error *error);
 /* The payload has landed in that buffer (or size is 0, or no payload travels: buffer NULL, no landing call before).
  * TRIB_NO_MEMORY, only with buffer NULL: nothing has changed, and it may be tried again. */
-TRIB_CHECKED trib_status trib_summation_arrived(trib_summation *summation, const trib_contribution *what, void *buffer,
+TRIB_CHECKED trib_status trib_summation_arrived(trib_summation *self, const trib_contribution *what, void *buffer,
                                                 trib_error *error);
 /* The connection ended before the payload was there. */
-void trib_summation_abandon(trib_summation *summation, void *buffer);
+void trib_summation_abandon(trib_summation *self, void *buffer);
 /* A payload lent in place, valid during the call only (in-process contributors): summed or copied before it returns.
  * TRIB_NO_MEMORY: nothing has changed, and it may be tried again. */
-TRIB_CHECKED trib_status trib_summation_lent(trib_summation *summation, const trib_contribution *what,
-                                             const void *payload, trib_error *error);
+TRIB_CHECKED trib_status trib_summation_lent(trib_summation *self, const trib_contribution *what, const void *payload,
+                                             trib_error *error);
 
 /* One reference of a sum is given back: it was sent, or its receiver is gone. */
-void trib_summation_sent(trib_summation *summation, trib_sum_buffer *sum);
+void trib_summation_sent(trib_summation *self, trib_sum_buffer *sum);
 
 /* A contributor withdraws from a round of a key (cancelled, timed out): the round is refused with status and text to
  * all who are in it or come later; no-op if its contribution to every chunk is already in. */
-TRIB_CHECKED trib_status trib_summation_withdraw(trib_summation *summation, const trib_contribution *what,
+TRIB_CHECKED trib_status trib_summation_withdraw(trib_summation *self, const trib_contribution *what,
                                                  trib_status status, const char *text);
 
 /* Calls stalled for each incomplete round older than older_than_ns with the lowest rank that has not contributed and
  * how many lack; at most limit calls; `receiver` runs over those who wait. */
-void trib_summation_stalls(trib_summation *summation, int64_t older_than_ns, uint32_t limit,
+void trib_summation_stalls(trib_summation *self, int64_t older_than_ns, uint32_t limit,
                            void (*stalled)(void *user, uint32_t receiver, const trib_contribution *what,
                                            uint32_t missing_rank, uint32_t missing_count));
 
 /* Nothing is being summed or sent. */
-bool trib_summation_is_idle(const trib_summation *summation);
+bool trib_summation_is_idle(const trib_summation *self);
 /* Is there a round that this contributor is through with and others are not? One who leaves stays until there is none:
  * in a broadcast others may still have to ask for what it has long got. */
-bool trib_summation_owes(const trib_summation *summation, uint32_t contributor);
+bool trib_summation_owes(const trib_summation *self, uint32_t contributor);
 /* Bytes of contributions taken in, and of sums handed out. */
-uint64_t trib_summation_bytes_in(const trib_summation *summation);
-uint64_t trib_summation_bytes_out(const trib_summation *summation);
+uint64_t trib_summation_bytes_in(const trib_summation *self);
+uint64_t trib_summation_bytes_out(const trib_summation *self);
 
 #endif

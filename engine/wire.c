@@ -247,7 +247,7 @@ void trib_get_text(trib_reader *reader, char *text, size_t capacity)
         return;
     }
     for (size_t i = 0; i < length; i++) {
-        text[i] = at[i] < 0x20 || at[i] == 0x7f ? '?' : (char)at[i];
+        text[i] = (char)(at[i] < 0x20 || at[i] == 0x7f ? '?' : at[i]);
     }
     text[length] = '\0';
 }

@@ -92,7 +92,8 @@ int main(void)
             begin_round(&program);
         } else if (poll(&watched, 1, -1) < 0 && errno != EINTR) {
             /* No timeout was needed: every operation that was taken completes, if need be by its deadline. */
-            fail(&program, "poll", strerror(errno));
+            char why[64];
+            fail(&program, "poll", strerror_r(errno, why, sizeof why));
         } else {
             (void)trib_engine_dispatch(program.engine, 0);
         }

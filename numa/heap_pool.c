@@ -263,6 +263,7 @@ static void *alloc_locked(trib_heap *heap, size_t size, size_t alignment)
         block_cut(heap, item, gap);
         list_push(&heap->bins[bin_index(gap)], item);
         item = item->after;
+        trib_assert(item != NULL);
         list_remove(&heap->bins[bin_index(item->size)], item);
     }
     block_cut(heap, item, size);

@@ -8,6 +8,8 @@
 
 #include <stdarg.h>
 
+#include "engine/assert.h"
+
 void trib_place_request_init(trib_place_request *request)
 {
     *request = (trib_place_request){.local_count = 1, .gpu = -1, .pin = true};
@@ -52,6 +54,7 @@ static uint32_t sharers(const trib_topo *topo, uint32_t local_count)
 /* Half of the cores are left to the callers. */
 static uint32_t default_reactors(const trib_topo *topo, uint32_t sharer_count)
 {
+    trib_assert(sharer_count > 0);
     uint64_t share = topo->core_count / (2 * (uint64_t)sharer_count);
     if (share < 1) {
         return 1;

@@ -168,7 +168,11 @@ static int run_as_job(const bench *self, int argc, char **argv)
                      (char[]){"bench"}};
     char own[4096];
     ssize_t length = readlink("/proc/self/exe", own, sizeof own - 1);
-    if (arguments == NULL || length < 0) {
+    if (arguments == NULL || fixed[3] == NULL || fixed[5] == NULL || length < 0) {
+        perror("tributary bench");
+        free(arguments);
+        free(fixed[3]);
+        free(fixed[5]);
         return 1;
     }
     own[length] = '\0';
@@ -186,6 +190,9 @@ static int run_as_job(const bench *self, int argc, char **argv)
     }
     execv(own, arguments);
     perror("tributary bench");
+    free(arguments);
+    free(fixed[3]);
+    free(fixed[5]);
     return 1;
 }
 

@@ -10,7 +10,7 @@
 #include "engine/assert.h"
 #include "transports/sim_internal.h"
 
-#define READ_PER_TURN (512u * 1024u)
+#define READ_PER_TURN 524288u
 
 /* ---- Sending ---- */
 

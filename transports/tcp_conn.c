@@ -164,7 +164,7 @@ trib_status trib_tcp_connect(trib_transport *transport, const trib_address *to, 
     trib_counter_add(&self->stats.system_calls, 2);
     int fd = socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) {
-        trib_log(transport->reactor->logger, TRIB_LOG_ERROR, "cannot connect to %s: %s", to->text, strerror(errno));
+        trib_log(transport->reactor->logger, TRIB_LOG_ERROR, "cannot connect to %s: %m", to->text);
         return TRIB_SYSTEM;
     }
     trib_address remote;
@@ -268,7 +268,8 @@ void trib_tcp_conn_end(tcp_conn *conn, trib_status status, const char *format, .
 
 void trib_tcp_conn_end_errno(tcp_conn *conn, const char *what, int error)
 {
-    trib_tcp_conn_end(conn, TRIB_PEER_LOST, "%s: %s", what, strerror(error));
+    char why[64];
+    trib_tcp_conn_end(conn, TRIB_PEER_LOST, "%s: %s", what, strerror_r(error, why, sizeof why));
 }
 
 void trib_tcp_conn_close(trib_conn *base, bool flush)

@@ -11,7 +11,7 @@
 #include "transports/tcp.h"
 
 /* Small messages are read many at a time into this buffer and copied out once. */
-#define TRIB_TCP_BUFFER_SIZE (64u * 1024u)
+#define TRIB_TCP_BUFFER_SIZE 65536u
 #define TRIB_TCP_REASON_MAX 192
 
 typedef struct tcp_conn tcp_conn;
@@ -78,9 +78,9 @@ void trib_tcp_address_format(const struct sockaddr_storage *from, trib_address *
 tcp_conn *trib_tcp_conn_create(tcp_transport *transport, int fd, const trib_address *remote, tcp_state state);
 TRIB_CHECKED trib_status trib_tcp_connect(trib_transport *transport, const trib_address *to, void *user,
                                           trib_conn **conn_out);
-void trib_tcp_send(trib_conn *conn, trib_send *send);
-void trib_tcp_recv_resume(trib_conn *conn);
-void trib_tcp_conn_close(trib_conn *conn, bool flush);
+void trib_tcp_send(trib_conn *base, trib_send *send);
+void trib_tcp_recv_resume(trib_conn *base);
+void trib_tcp_conn_close(trib_conn *base, bool flush);
 void trib_tcp_linger_end(tcp_conn *conn);
 /* Watches what the connection's state calls for. */
 void trib_tcp_conn_watch(tcp_conn *conn);

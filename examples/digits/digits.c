@@ -162,7 +162,7 @@ static bool train(struct run *run, struct exchange *exchange, struct results *re
         for (uint32_t step = 0; step < STEPS_PER_EPOCH; step++) {
             float share = 0.0F;
             int64_t *duration_ns = &run->exchange_ns[run->step_count];
-            if (!train_step(run, exchange, &order[step * MODEL_BATCH], &share, duration_ns)) {
+            if (!train_step(run, exchange, &order[(size_t)step * MODEL_BATCH], &share, duration_ns)) {
                 return false;
             }
             run->step_count++;
@@ -192,7 +192,7 @@ static void train_reference(struct run *run)
     for (uint32_t epoch = 0; epoch < run->options.epochs; epoch++) {
         random_shuffle(&state, order, IMAGE_TRAIN_COUNT);
         for (uint32_t step = 0; step < STEPS_PER_EPOCH; step++) {
-            const uint32_t *batch = &order[step * MODEL_BATCH];
+            const uint32_t *batch = &order[(size_t)step * MODEL_BATCH];
             (void)model_forward_and_layer2(run->reference, run->images, batch, MODEL_BATCH);
             model_layer1(run->reference, run->images, batch, MODEL_BATCH);
             model_step(run->reference, rate);

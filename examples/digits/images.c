@@ -4,7 +4,6 @@
  */
 #include "images.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,7 +72,7 @@ static bool parse_file(FILE *file, const char *path, struct image *images)
         count++;
     }
     if (ferror(file) != 0) {
-        fprintf(stderr, "digits: cannot read %s: %s\n", path, strerror(errno));
+        fprintf(stderr, "digits: cannot read %s: %m\n", path);
         return false;
     }
     if (count != IMAGE_COUNT) {
@@ -125,7 +124,7 @@ bool images_load(struct image *images, const char *path)
     } else {
         file = fopen(path, "r");
         if (file == NULL) {
-            fprintf(stderr, "digits: cannot open %s: %s\n", path, strerror(errno));
+            fprintf(stderr, "digits: cannot open %s: %m\n", path);
         }
     }
     if (file == NULL) {

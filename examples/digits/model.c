@@ -15,9 +15,9 @@ static const struct {
     size_t count;
     int32_t layer;
 } parts[PART_COUNT] = {
-    [PART_WEIGHTS1] = {"layer1/weights", offsetof(struct parameters, weights1), IMAGE_PIXELS *MODEL_HIDDEN, 1},
+    [PART_WEIGHTS1] = {"layer1/weights", offsetof(struct parameters, weights1), (size_t)IMAGE_PIXELS *MODEL_HIDDEN, 1},
     [PART_BIAS1] = {"layer1/bias", offsetof(struct parameters, bias1), MODEL_HIDDEN, 1},
-    [PART_WEIGHTS2] = {"layer2/weights", offsetof(struct parameters, weights2), MODEL_HIDDEN *IMAGE_CLASSES, 2},
+    [PART_WEIGHTS2] = {"layer2/weights", offsetof(struct parameters, weights2), (size_t)MODEL_HIDDEN *IMAGE_CLASSES, 2},
     [PART_BIAS2] = {"layer2/bias", offsetof(struct parameters, bias2), IMAGE_CLASSES, 2},
 };
 

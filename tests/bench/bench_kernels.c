@@ -52,6 +52,7 @@ static const bench_case cases[] = {
 #define CASE_COUNT (sizeof(cases) / sizeof(cases[0]))
 _Static_assert(CASE_COUNT <= CASES_MAX, "the samples have room for all cases");
 
+/* NOLINTBEGIN(bugprone-macro-parentheses): attributes cannot stand in parentheses */
 #define PLAIN_LOOP(name, attributes)                                                                                   \
     __attribute__((noinline)) attributes static void name(float *restrict a, const float *restrict b, size_t count)    \
     {                                                                                                                  \
@@ -59,6 +60,7 @@ _Static_assert(CASE_COUNT <= CASES_MAX, "the samples have room for all cases");
             a[i] += b[i];                                                                                              \
         }                                                                                                              \
     }
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 #if defined(__clang__)
 #define VECTORISED

@@ -32,6 +32,7 @@ static sim_job *open_job(const sim_job_config *config)
     sim_job *job = sim_job_open(config, &error);
     if (job == NULL) {
         fail_msg("%s", error.text);
+        return NULL; /* not reached; for readers that do not know fail_msg */
     }
     if (!sim_job_run(job, 30 * SECOND, sim_job_all_ready, NULL)) {
         fail_msg("did not join: %s", job->members[0].ready.text);

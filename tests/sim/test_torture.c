@@ -62,8 +62,9 @@ int main(int argc, char **argv)
         }
         fflush(stdout);
     }
+    const uint64_t seeds = last - first + 1;
     printf("# %llu seeds, %llu events, %u operations succeeded, %u failed as they may, %.1f s of virtual time\n",
-           (unsigned long long)(last - first + 1), (unsigned long long)sum.steps, sum.succeeded, sum.failed,
+           (unsigned long long)seeds, (unsigned long long)sum.steps, sum.succeeded, sum.failed,
            (double)sum.virtual_ns / 1e9);
     printf("%s 1 - seeds %llu to %llu\n", failures == 0 ? "ok" : "not ok", (unsigned long long)first,
            (unsigned long long)last);

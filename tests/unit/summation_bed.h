@@ -257,7 +257,7 @@ static void fill(unsigned char *bytes, trib_dtype dtype, uint32_t rank)
 {
     const ref_type *type = &ref_types[dtype];
     for (uint32_t i = 0; i < CHUNK_BYTES / type->bytes; i++) {
-        ref_store(type, bytes + i * type->bytes, element(dtype, rank, i));
+        ref_store(type, bytes + (size_t)i * type->bytes, element(dtype, rank, i));
     }
 }
 
@@ -267,7 +267,8 @@ static void check_sum(const event *at, trib_dtype dtype, trib_reduce reduce, uin
     const uint64_t mask = type->bytes == 8 ? UINT64_MAX : (UINT64_C(1) << 8 * type->bytes) - 1;
     assert_int_equal(at->size, CHUNK_BYTES);
     for (uint32_t i = 0; i < CHUNK_BYTES / type->bytes; i++) {
-        const uint64_t is = ref_load(type, at->bytes + i * type->bytes), wanted = oracle(dtype, reduce, n, i) & mask;
+        const uint64_t is = ref_load(type, at->bytes + (size_t)i * type->bytes),
+                       wanted = oracle(dtype, reduce, n, i) & mask;
         /* a sum of zeros may have either sign here */
         assert_true(is == wanted || (type->is_float && ref_float(type, is) == 0 && ref_float(type, wanted) == 0));
     }

@@ -195,7 +195,7 @@ static void test_combine_every_16_bit_value(void **unused)
     for (size_t i = 0; i < 65536; i++) {
         ref_store(&ref_types[TRIB_FLOAT16], values + i * 2, i);
     }
-    for (size_t call = 0; call < 2 * 3 * LENGTH(others); call++) {
+    for (size_t call = 0; call < LENGTH(others) * 2 * 3; call++) {
         static const trib_reduce reduces[] = {TRIB_SUM, TRIB_MIN, TRIB_MAX};
         const trib_dtype dtype = call % 2 ? TRIB_FLOAT16 : TRIB_BFLOAT16;
         const trib_reduce reduce = reduces[call / 2 % 3];
@@ -334,7 +334,8 @@ static void sum_tree(const trib_kernels *kernels, trib_dtype dtype, trib_reduce 
         left_form = TRIB_FORM_ACC;
     }
     if (ranks - half > 1) {
-        sum_tree(kernels, dtype, reduce, contributions, first + half, ranks - half, scratch, scratch + TREE_COUNT * 8);
+        sum_tree(kernels, dtype, reduce, contributions, first + half, ranks - half, scratch,
+                 scratch + (size_t)TREE_COUNT * 8);
         right = scratch;
         right_form = TRIB_FORM_ACC;
     }

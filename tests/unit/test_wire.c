@@ -146,8 +146,9 @@ static void test_wrong_fields_are_named(void **state)
     (void)state;
     trib_frame frame = sample(TRIB_FRAME_JOIN);
     unsigned char good[TRIB_HEADER_SIZE], bad[TRIB_HEADER_SIZE];
+    static const char request[] = "GET / HTTP/1.1\r\nHost: a.b.c.d.e.f.g.h\r\nUser-Agent: something/1.0";
     trib_frame_encode(&frame, good);
-    memcpy(bad, "GET / HTTP/1.1\r\nHost: a.b.c.d.e.f.g.h\r\nUser-Agent: something/1.0", TRIB_HEADER_SIZE);
+    memcpy(bad, request, sizeof bad);
     assert_refused(bad, "47 45 54 20");
 
     memcpy(bad, good, sizeof bad);

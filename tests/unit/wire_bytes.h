@@ -42,6 +42,7 @@ static inline trib_reader guarded_reader(const guarded *memory, const void *byte
 {
     assert_true(size <= memory->usable);
     unsigned char *at = memory->map + memory->usable - size;
+    /* NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker): assert_true does not come back from what it refuses */
     memcpy(at, bytes, size);
     return (trib_reader){.data = at, .left = size};
 }

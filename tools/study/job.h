@@ -59,9 +59,9 @@ bool sim_job_run(sim_job *job, int64_t until_ns, bool (*done)(sim_job *job, void
 /* For sim_job_run: every member's ready_cb has been called. */
 bool sim_job_all_ready(sim_job *job, void *unused);
 /* Its process dies: nothing of it runs any more, its peers see resets. */
-void sim_job_kill(sim_job *job, uint32_t member);
+void sim_job_kill(sim_job *job, uint32_t index);
 /* Closes that member's engine, without waiting. */
-void sim_job_leave(sim_job *job, uint32_t member);
+void sim_job_leave(sim_job *job, uint32_t index);
 /* Closes every engine that is not closing yet; those that were killed come back for it, cut off from everybody. Runs the
  * world until all are closed. False if they are not within limit_ns: then sim_job_free must not be called. */
 bool sim_job_close(sim_job *job, int64_t limit_ns);

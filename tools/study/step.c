@@ -382,7 +382,7 @@ trib_status study_step_run(const study_step_config *config, study_step_result *r
     job.engine.op_timeout_ns = -1;
     self.job = sim_job_open(&job, error);
     trib_status status = self.job == NULL ? error->status : join(&self, result, error);
-    if (status == TRIB_OK) {
+    if (self.job != NULL && status == TRIB_OK) {
         const uint64_t before = trib_sim_node_bytes_out(self.job->members[0].node);
         status = open_trainers(&self, error);
         if (status == TRIB_OK &&
