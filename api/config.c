@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/roster.h"
+#include "engine/trace.h"
 
 #define SECOND_NS INT64_C(1000000000)
 
@@ -123,6 +124,10 @@ static trib_status check_sizes(const trib_config *config, trib_error *error)
     }
     if (config->reactors > TRIB_REACTORS_MAX) {
         return trib_error_set(error, TRIB_INVALID, "reactors %u: at most %u", config->reactors, TRIB_REACTORS_MAX);
+    }
+    if (config->trace_bytes > TRIB_TRACE_BYTES_MAX) {
+        return trib_error_set(error, TRIB_INVALID, "trace_bytes %llu: at most %llu",
+                              (unsigned long long)config->trace_bytes, (unsigned long long)TRIB_TRACE_BYTES_MAX);
     }
     if (config->join_timeout_ns < 0 || config->peer_timeout_ns < 0 || config->close_timeout_ns < 0) {
         return trib_error_set(error, TRIB_INVALID, "join, peer and close timeouts must be above 0");

@@ -416,6 +416,9 @@ static trib_status read_sizes(trib_config *config, trib_error *error)
     if (status == TRIB_OK && rate != NULL && (!scaled(rate, &bits) || bits > 1e15)) {
         status = bad("TRIB_BANDWIDTH", rate, "bits per second, such as 10gbit", error);
     }
+    uint32_t trace_bytes = 0; /* 0: as it was */
+    status = status == TRIB_OK ? read_bytes("TRIB_TRACE_BYTES", &trace_bytes, error) : status;
+    config->trace_bytes = trace_bytes > 0 ? trace_bytes : config->trace_bytes;
     config->bandwidth_bits = rate != NULL ? (uint64_t)bits : config->bandwidth_bits;
     return status;
 }
@@ -433,14 +436,14 @@ static trib_status read_choices(trib_config *config, trib_error *error)
     if (status == TRIB_OK) {
         status = read_word("TRIB_LOG", levels, 6, &level, error);
     }
-    if (status == TRIB_OK) {
-        status = read_bool("TRIB_BUSY_POLL", &config->busy_poll, error);
-    }
-    if (status == TRIB_OK) {
-        status = read_bool("TRIB_PIN", &config->pin, error);
-    }
-    if (status == TRIB_OK) {
-        status = read_bool("TRIB_EXTERNAL_COORDINATOR", &config->external_coordinator, error);
+    const struct {
+        const char *name;
+        bool *value;
+    } flags[] = {{"TRIB_BUSY_POLL", &config->busy_poll},
+                 {"TRIB_PIN", &config->pin},
+                 {"TRIB_EXTERNAL_COORDINATOR", &config->external_coordinator}};
+    for (size_t i = 0; status == TRIB_OK && i < sizeof flags / sizeof flags[0]; i++) {
+        status = read_bool(flags[i].name, flags[i].value, error);
     }
     config->sum_order = (trib_sum_order)order;
     config->colocate = (trib_colocate)colocate;
@@ -467,6 +470,7 @@ trib_status trib_config_from_env(trib_config *config, trib_error *error)
     mine.listen = get("TRIB_LISTEN") != NULL ? get("TRIB_LISTEN") : mine.listen;
     mine.job = get("TRIB_JOB") != NULL ? get("TRIB_JOB") : mine.job;
     mine.transport = get("TRIB_TRANSPORT") != NULL ? get("TRIB_TRANSPORT") : mine.transport;
+    mine.trace = get("TRIB_TRACE") != NULL ? get("TRIB_TRACE") : mine.trace;
     *config = mine;
     return TRIB_OK;
 }

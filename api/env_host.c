@@ -105,6 +105,8 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
         .fini = fini,
     };
     name_place(env);
+    const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    env->cpu_count = cpus > 0 ? (uint32_t)cpus : 0;
     if (env->transport == NULL) {
         return trib_error_set(error, TRIB_UNSUPPORTED,
                               "transport \"%s\" is not in this build; \"auto\" and \"tcp\" are", config->transport);

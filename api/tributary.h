@@ -221,7 +221,9 @@ typedef struct trib_config {
     trib_log_cb log_cb;       /* NULL = standard error */
     void *log_user;
 
-    uint64_t reserved[16]; /* must be 0 */
+    const char *trace;    /* file that a trace is written to at the end; NULL: none; see TRACES below */
+    uint64_t trace_bytes; /* memory for its records, of all reactors together; default 64 MiB */
+    uint64_t reserved[14]; /* must be 0 */
 } trib_config;
 
 /* Fills *config with the defaults. struct_size must be sizeof(trib_config). TRIB_ANY_THREAD. */
@@ -455,6 +457,26 @@ typedef struct trib_stats {
 /* A snapshot; counters of different reactors may be microseconds apart. TRIB_INVALID if struct_size is not known.
  * TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_engine_get_stats(trib_engine *engine, trib_stats *stats);
+
+/*
+ * TRACES. An engine can record what happens to every operation, partition and chunk, in a ring of 32-byte records on
+ * each reactor; a full ring loses its oldest records, and the file says how many. While nothing is recorded each place
+ * costs one branch. `tributary trace` reads the files of all processes of a job together (docs/trace.md).
+ *
+ * With trib_config.trace (TRIB_TRACE) it records from the beginning and writes the file when the engine's links are
+ * closed, also when the job failed. In the name %r is the member (rank2, server0, coordinator), %p the process id, %h
+ * the host; to a name without % ".%r.%p.trib" is appended.
+ */
+
+/* Records from now on; what was recorded before is forgotten. bytes: memory for records, of all reactors together, used
+ * as it is filled; 0: as before, or 64 MiB. TRIB_STATE: there has been a recording of another size. TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_trace_start(trib_engine *engine, uint64_t bytes, trib_error *error);
+/* Stops recording; what was recorded stays. TRIB_ANY_THREAD. */
+TRIB_API void trib_trace_stop(trib_engine *engine);
+/* Writes what is recorded to a file, named as above, which is replaced as a whole or left as it was; recording goes on.
+ * Blocks for the file system only. TRIB_STATE if nothing has ever been recorded, TRIB_SYSTEM, TRIB_NO_MEMORY.
+ * TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_trace_write(trib_engine *engine, const char *path, trib_error *error);
 
 /*
  * A description of this machine as the engine sees it: cores, caches, NUMA nodes, NICs, GPUs, where reactors would be

@@ -13,6 +13,7 @@
 #include "engine/assert.h"
 #include "engine/coordinator.h"
 #include "engine/member.h"
+#include "engine/trace.h"
 
 #define TICK_NS (250 * INT64_C(1000000))
 #define CLOSING_TICK_NS (2 * INT64_C(1000000))
@@ -269,6 +270,7 @@ void trib_core_ended(trib_reactor *reactor, trib_post *post)
         trib_now(reactor) + (is_orderly(core->ended_status) ? engine->config.close_timeout_ns : INT64_C(1000000000));
     trib_worker_fail_all(core, core->ended_status == TRIB_OK ? TRIB_CLOSED : core->ended_status, core->ended_text);
     core->ended = true;
+    trib_trace_link(core, TRIB_TRACE_ENDED, NULL, (uint32_t)core->ended_status);
     if (reactor->index == 0) {
         trib_member_leave(engine->member, core->ended_status, core->ended_text);
     }

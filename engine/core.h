@@ -11,6 +11,7 @@
 #include "engine/link.h"
 #include "engine/roster.h"
 #include "engine/summation.h"
+#include "engine/trace_ring.h"
 
 struct trib_op_node;
 struct trib_tensor;
@@ -65,6 +66,8 @@ typedef struct trib_core {
     uint32_t entries_waiting; /* sums not sent yet */
 
     trib_core_stats stats;
+    trib_trace_ring trace;
+    const void *traced_sum; /* the sum that was recorded last as complete; see server.c */
 } trib_core;
 
 TRIB_CHECKED trib_status trib_core_open(trib_core *core, trib_engine *engine, trib_reactor *reactor, trib_error *error);

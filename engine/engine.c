@@ -16,6 +16,7 @@
 #include "engine/coordinator.h"
 #include "engine/member.h"
 #include "engine/op.h"
+#include "engine/trace.h"
 
 /* ---- Opening ---- */
 
@@ -126,6 +127,9 @@ trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const tri
     }
     if (status == TRIB_OK) {
         status = open_cores(engine, error);
+    }
+    if (status == TRIB_OK) {
+        status = trib_tracer_open(engine, error);
     }
     if (status == TRIB_OK) {
         status = open_membership(engine, error);
@@ -257,6 +261,7 @@ static void post_closed(trib_engine *engine)
 
 void trib_engine_core_closed(trib_engine *engine)
 {
+    trib_tracer_core_closed(engine);
     pthread_mutex_lock(&engine->mutex);
     if (atomic_fetch_sub(&engine->cores_open, 1) == 1 && engine->close_asked) {
         post_closed(engine);
@@ -314,6 +319,7 @@ void trib_engine_free(trib_engine *engine)
     }
     trib_coordinator_close(engine->coordinator);
     trib_member_close(engine->member);
+    trib_tracer_close(engine);
     if (engine->cores != NULL) {
         for (uint32_t i = 0; i < engine->core_count; i++) {
             trib_core_close(&engine->cores[i]);

@@ -23,6 +23,7 @@ struct trib_core;
 struct trib_plan;
 struct trib_coordinator;
 struct trib_member;
+struct trib_tracer;
 
 #define TRIB_PLACE_NAME_MAX 44 /* with "rank 4095 ()" around it still a member's name */
 
@@ -43,6 +44,7 @@ typedef struct trib_env {
     /* May a core take so much small memory? NULL: always. For tests of what happens when there is none. */
     bool (*may_alloc)(void *memory, size_t size);
     void (*fini)(struct trib_env *env); /* gives back what it was made of, after the engine has gone */
+    uint32_t cpu_count; /* of this machine, for traces; 0: not known */
     char place[TRIB_PLACE_NAME_MAX];    /* where this process is, for its peers' messages: "host:pid" */
 } trib_env;
 
@@ -60,6 +62,7 @@ struct trib_engine {
 
     struct trib_coordinator *coordinator; /* NULL: it is elsewhere */
     struct trib_member *member;
+    struct trib_tracer *tracer;
 
     pthread_mutex_t mutex;
     pthread_cond_t changed; /* phase, an operation somebody waits for, a report, closed */

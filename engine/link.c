@@ -8,6 +8,7 @@
 #include "engine/assert.h"
 #include "engine/core.h"
 #include "engine/link_handshake.h"
+#include "engine/trace.h"
 
 #define HEAP_CAPACITY_FIRST 64u
 
@@ -306,6 +307,11 @@ void trib_link_pump(trib_link *link)
             trib_link_dequeue(link, top);
         }
     }
+    const bool waits = link->heap_size > 0;
+    if (waits != link->waits) {
+        link->waits = waits;
+        trib_trace_link(link->core, waits ? TRIB_TRACE_LINK_WAIT : TRIB_TRACE_LINK_FREE, link, link->in_flight);
+    }
 }
 
 void trib_link_resume(trib_link *link)
@@ -466,6 +472,7 @@ static void transport_closed(trib_conn *conn, trib_status status, const char *re
         snprintf(link->end_reason, sizeof link->end_reason, "%s", why);
     }
     bool was_handshake = link->state < TRIB_LINK_READY;
+    trib_trace_link(link->core, TRIB_TRACE_LINK_CLOSED, link, (uint32_t)link->end_status);
     link->state = TRIB_LINK_CLOSING;
     drop_waiters(link);
     if (was_handshake && !link->outgoing) {

@@ -70,6 +70,7 @@ struct trib_link {
     trib_timer deadline;
     int64_t last_heard_ns;
     uint32_t credit, in_flight;
+    bool waits; /* something in the outbox waits for credit */
     trib_waiter **heap;
     uint32_t heap_size, heap_capacity;
     trib_out *self_head, *self_tail; /* self: frames handed over on the next turn */

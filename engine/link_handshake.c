@@ -10,6 +10,7 @@
 
 #include "engine/assert.h"
 #include "engine/core.h"
+#include "engine/trace.h"
 
 #define HANDSHAKE_TIMEOUT_NS (10 * INT64_C(1000000000))
 #define HELLO_SIZE (TRIB_NONCE_SIZE + 12u)
@@ -81,6 +82,7 @@ static void become_ready(trib_link *link)
 {
     trib_timer_stop(link->core->reactor, &link->deadline);
     link->state = TRIB_LINK_READY;
+    trib_trace_link(link->core, TRIB_TRACE_LINK_READY, link, link->purpose);
     link->upcalls->ready(link);
 }
 

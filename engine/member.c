@@ -12,6 +12,7 @@
 
 #include "engine/assert.h"
 #include "engine/coordinator.h"
+#include "engine/trace.h"
 
 #define RETRY_NS (100 * INT64_C(1000000))
 #define VERDICT_NS (2 * INT64_C(1000000000))
@@ -162,6 +163,7 @@ static trib_status take_roster(trib_member *member, const trib_frame *frame, con
     member->core->epoch = roster->epoch; /* what is declared below bears it; the other cores learn it by their posts */
     trib_timer_stop(member->core->reactor, &member->join_deadline);
     trib_engine_publish(engine, roster);
+    trib_tracer_joined(engine);
     member->watch.fired = watch_coordinator;
     member->watch.user = member;
     trib_timer_arm(member->core->reactor, &member->watch,
@@ -176,6 +178,15 @@ static trib_status take_roster(trib_member *member, const trib_frame *frame, con
         trib_member_declare(member->core->reactor, &tensor->declare_post);
     }
     return TRIB_OK;
+}
+
+bool trib_member_ask_time(const trib_member *member)
+{
+    if (!member->joined || member->leaving || member->link == NULL || member->link->state != TRIB_LINK_READY) {
+        return false;
+    }
+    trib_link_send_copy(member->link, trib_clock_question(trib_now(member->core->reactor)), NULL, 0);
+    return true;
 }
 
 /* ---- Tensors ---- */
@@ -289,6 +300,9 @@ static trib_status take_frame(trib_link *link, const trib_frame *frame, const vo
         return take_roster(member, frame, payload, error);
     case TRIB_FRAME_PING:
         trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PONG}, NULL, 0);
+        return TRIB_OK;
+    case TRIB_FRAME_PONG:
+        trib_tracer_clock_answer(member->core->engine, frame, link->last_heard_ns);
         return TRIB_OK;
     case TRIB_FRAME_ENDED:
         return take_ended(member, frame, payload, error);

@@ -13,5 +13,7 @@ void trib_member_close(trib_member *member);
 void trib_member_leave(trib_member *member, trib_status status, const char *text);
 /* trib_post of a tensor: declares it, now or when the job has come together. */
 void trib_member_declare(trib_reactor *reactor, trib_post *post);
+/* Asks the coordinator for its time; false: it cannot be asked (now). trib_tracer_clock_answer follows. */
+bool trib_member_ask_time(const trib_member *member);
 
 #endif

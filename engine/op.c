@@ -12,6 +12,7 @@
 
 #include "engine/assert.h"
 #include "engine/op.h"
+#include "engine/trace.h"
 
 /* Called with the mutex held. */
 static trib_status take_op(trib_engine *engine, trib_op **op_out, trib_error *error)
@@ -172,6 +173,7 @@ void trib_op_core_done(trib_op *op, trib_core *core)
     }
     trib_engine *engine = op->engine;
     op->duration_ns = trib_now(core->reactor) - op->submit_ns;
+    trib_trace_op(core, TRIB_TRACE_COMPLETE, op, op->submit_ns + op->duration_ns);
     if (engine->config.mode == TRIB_MODE_QUEUE) {
         queue_completion(engine, op);
     } else {

@@ -2,6 +2,7 @@
 #include "engine/pipeline.h"
 
 #include "engine/assert.h"
+#include "engine/trace.h"
 
 static const trib_plan *plan_of(const trib_task *task)
 {
@@ -11,6 +12,11 @@ static const trib_plan *plan_of(const trib_task *task)
 const char *trib_pipeline_stage_name(const trib_task *task)
 {
     return plan_of(task)->stages[task->stage]->name;
+}
+
+const trib_stage *trib_pipeline_stage(const trib_task *task)
+{
+    return plan_of(task)->stages[task->stage];
 }
 
 static void settle(trib_core *core, trib_task *task)
@@ -29,6 +35,7 @@ static void pipeline_run(trib_core *core, trib_task *task)
     while (plan->stages[task->stage] != NULL) {
         trib_error error = {.status = TRIB_OK};
         task->since_ns = trib_now(core->reactor);
+        trib_trace_enter(core, task);
         task->running = true;
         task->resumed = false;
         trib_verdict verdict = plan->stages[task->stage]->start(core, task, &error);
@@ -36,6 +43,7 @@ static void pipeline_run(trib_core *core, trib_task *task)
         if (verdict == TRIB_VERDICT_FAILED) {
             trib_op_fail(task->node->op, error.status, "tensor \"%s\": %s", task->tensor->name, error.text);
             task->failed = true;
+            trib_trace_task(core, TRIB_TRACE_FAILED, task, (uint32_t)atomic_load(&task->node->op->claim));
             trib_pipeline_try_settle(core, task);
             return;
         }
@@ -44,6 +52,7 @@ static void pipeline_run(trib_core *core, trib_task *task)
         }
         task->stage++;
     }
+    trib_trace_task(core, TRIB_TRACE_DONE, task, task->size);
     settle(core, task);
 }
 
@@ -77,6 +86,7 @@ void trib_pipeline_fail(trib_core *core, trib_task *task)
     }
     plan_of(task)->stages[task->stage]->cancel(core, task);
     task->failed = true;
+    trib_trace_task(core, TRIB_TRACE_FAILED, task, (uint32_t)atomic_load(&task->node->op->claim));
     trib_pipeline_try_settle(core, task);
 }
 

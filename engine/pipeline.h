@@ -34,6 +34,8 @@ void trib_pipeline_fail(trib_core *core, trib_task *task);
 void trib_pipeline_try_settle(trib_core *core, trib_task *task);
 /* The stage the task is in: "PUSH". */
 const char *trib_pipeline_stage_name(const trib_task *task);
+/* The stage itself; NULL when the plan is over. */
+const trib_stage *trib_pipeline_stage(const trib_task *task);
 
 /* worker.c: the task needs nothing more. */
 void trib_worker_task_settled(trib_core *core, trib_task *task);

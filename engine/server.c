@@ -9,6 +9,7 @@
 
 #include "engine/assert.h"
 #include "engine/core.h"
+#include "engine/trace.h"
 
 #define STALL_NOTICE_NS (500 * INT64_C(1000000))
 #define STALL_NOTICES_MAX 256u
@@ -104,6 +105,8 @@ trib_status trib_server_received(trib_link *link, const trib_frame *frame, const
     }
     trib_counter_add(&core->stats.bytes_summed, frame->payload_size);
     trib_contribution what = contribution_of(link, frame);
+    core->traced_sum = NULL;
+    trib_trace_sum(core, TRIB_TRACE_SUM_ARRIVE, &what, link->peer, frame->payload_size);
     if (lent) {
         trib_status status = check_push(link, frame, error);
         if (status != TRIB_OK) {
@@ -135,8 +138,11 @@ static void entry_recycle(trib_sum_entry *entry)
 
 static void sum_sent(trib_out *out, trib_status status)
 {
-    (void)status;
-    entry_recycle(out->context);
+    trib_sum_entry *entry = out->context;
+    if (status == TRIB_OK) {
+        trib_trace_sum(entry->core, TRIB_TRACE_SUM_SENT, &entry->what, out->link->peer, out->send.payload_size);
+    }
+    entry_recycle(entry);
 }
 
 static bool sum_emit(trib_link *link, trib_waiter *waiter)
@@ -162,6 +168,9 @@ static bool sum_emit(trib_link *link, trib_waiter *waiter)
         trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a sum");
         return false;
     }
+    if (link->waits) {
+        trib_trace_sum(link->core, TRIB_TRACE_SUM_START, &entry->what, link->peer, frame.payload_size);
+    }
     trib_counter_add(&link->core->stats.bytes_sum_sent, frame.payload_size);
     return false;
 }
@@ -176,6 +185,10 @@ static void sum_ready(void *user, uint32_t receiver, const trib_contribution *wh
     trib_core *core = user;
     trib_link *link = core->worker_links[receiver];
     trib_sum_entry *entry = core->free_entries;
+    if (sum != core->traced_sum) { /* told once of all receivers, which come one after the other */
+        core->traced_sum = sum;
+        trib_trace_sum(core, TRIB_TRACE_SUM_COMPLETE, what, TRIB_NO_MEMBER, sum->data == NULL ? 0 : sum->size);
+    }
     if (entry != NULL) {
         core->free_entries = entry->next;
     } else if (link != NULL) {
@@ -221,7 +234,9 @@ static void notice(trib_core *core, trib_frame_type type, uint32_t receiver, con
 
 static void refused(void *user, uint32_t receiver, const trib_contribution *what, trib_status status, const char *text)
 {
-    notice(user, TRIB_FRAME_REFUSED, receiver, what, (uint32_t)status, text);
+    trib_core *core = user;
+    trib_trace_sum(core, TRIB_TRACE_SUM_REFUSED, what, receiver, (uint32_t)status);
+    notice(core, TRIB_FRAME_REFUSED, receiver, what, (uint32_t)status, text);
 }
 
 static void stalled(void *user, uint32_t receiver, const trib_contribution *what, uint32_t missing_rank,

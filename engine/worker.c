@@ -9,6 +9,7 @@
 
 #include "engine/assert.h"
 #include "engine/pipeline.h"
+#include "engine/trace.h"
 #include "engine/worker.h"
 
 static void start_next(trib_core *core, trib_tensor *tensor);
@@ -136,6 +137,9 @@ void trib_worker_arrived(trib_core *core, trib_op_node *node)
     trib_tensor *tensor = op->tensor;
     if (node->core == NULL) {
         node_link_in(core, node);
+        if (core->reactor->index == 0) {
+            trib_trace_op(core, TRIB_TRACE_SUBMIT, op, op->submit_ns);
+        }
         if (op->deadline_ns > 0) {
             node->deadline.fired = trib_worker_deadline_passed;
             node->deadline.user = node;
@@ -267,6 +271,7 @@ void trib_worker_joined(trib_core *core)
 {
     trib_engine *engine = core->engine;
     core->joined = true;
+    trib_trace_link(core, TRIB_TRACE_JOINED, NULL, 0);
     trib_engine_core_joined(engine);
     for (uint32_t tag = 0;; tag++) {
         pthread_mutex_lock(&engine->mutex);

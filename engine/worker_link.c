@@ -9,6 +9,7 @@
 
 #include "engine/assert.h"
 #include "engine/pipeline.h"
+#include "engine/trace.h"
 #include "engine/worker.h"
 
 trib_link *trib_worker_owner_link(const trib_core *core, const trib_task *task)
@@ -156,7 +157,9 @@ static void take_sum(trib_core *core, trib_task *task, const trib_frame *frame)
     }
     trib_counter_add(&core->stats.bytes_pulled, frame->payload_size);
     task->received[frame->chunk / 64] |= UINT64_C(1) << (frame->chunk % 64);
-    task->chunks_received++;
+    if (task->chunks_received++ == 0) {
+        trib_trace_task(core, TRIB_TRACE_LANDED, task, frame->payload_size);
+    }
     const char *stage = trib_pipeline_stage_name(task);
     if (task->chunks_received == task->chunk_count && strcmp(stage, "PULL") == 0) {
         trib_pipeline_resume(core, task);
@@ -204,6 +207,7 @@ trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const
     }
     if (frame->type == TRIB_FRAME_STALL) {
         task->missing_rank = frame->aux;
+        trib_trace_task(core, TRIB_TRACE_STALL, task, 0);
         if (trib_member_has_left(core->engine, frame->aux)) {
             trib_op_fail(task->node->op, TRIB_PEER_LEFT,
                          "tensor \"%s\": %s left the job without contributing to round %u", task->tensor->name,

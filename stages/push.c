@@ -5,6 +5,7 @@
  * broadcast the receivers send chunks without payload, which ask and nothing more.
  */
 #include "engine/assert.h"
+#include "engine/trace.h"
 #include "stages/plans.h"
 
 static void chunk_sent(trib_out *out, trib_status status)
@@ -49,6 +50,11 @@ static bool push_emit(trib_link *link, trib_waiter *waiter)
     if (trib_link_send(link, &frame, payload, chunk_sent, task) != TRIB_OK) {
         trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a chunk");
         return false;
+    }
+    if (chunk == 0) {
+        trib_trace_task(link->core, TRIB_TRACE_START, task, task->size);
+    } else if (chunk + 1 == task->chunk_count) {
+        trib_trace_task(link->core, TRIB_TRACE_EMITTED, task, task->size);
     }
     trib_counter_add(&link->core->stats.bytes_pushed, frame.payload_size);
     task->chunks_emitted++;

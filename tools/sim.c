@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <jansson.h>
@@ -23,6 +24,7 @@ typedef struct sim_options {
     double compute, device_gb;
     int64_t hop_ns;
     bool json, quiet, compare;
+    char trace[4096]; /* where each member's goes; "": nowhere */
 } sim_options;
 
 static void usage(FILE *out)
@@ -43,6 +45,7 @@ static void usage(FILE *out)
         "  --compute 1.0          factor on the model's times: another device\n"
         "  --device-rate 10       GB/s at which a machine's GPUs sum among themselves and copy, each way (0: as fast)\n"
         "  --hop 15us             cost of each of the ring's moves, beside its bytes\n"
+        "  --trace DIR            each member writes a trace there, for `tributary trace`\n"
         "  --iters N (3)  --seed N (1)  --json  --quiet\n");
 }
 
@@ -99,6 +102,10 @@ static bool parse_option(sim_options *self, int option, const char *text)
     case 'S':
         job->seed = strtoull(text, NULL, 10);
         return true;
+    case 't':
+        snprintf(self->trace, sizeof self->trace, "%s/%%r.trib", text);
+        engine->trace = self->trace;
+        return mkdir(text, 0777) == 0 || access(text, W_OK) == 0;
     case 'j':
         self->json = true;
         return true;
@@ -133,6 +140,7 @@ static int parse(sim_options *self, int argc, char **argv)
         {"hop", required_argument, NULL, 'H'},
         {"iters", required_argument, NULL, 'i'},
         {"seed", required_argument, NULL, 'S'},
+        {"trace", required_argument, NULL, 't'},
         {"json", no_argument, NULL, 'j'},
         {"quiet", no_argument, NULL, 'q'},
         {"help", no_argument, NULL, 'h'},

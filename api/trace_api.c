@@ -1,0 +1,41 @@
+/* trace_api.c - the library's entry points for traces: they check arguments and go on to engine/trace.c. */
+#include "engine/trace.h"
+
+static trib_status check(const trib_engine *engine, uint64_t bytes, trib_error *error)
+{
+    if (engine == NULL) {
+        return trib_error_set(error, TRIB_INVALID, "engine is NULL");
+    }
+    if (bytes > TRIB_TRACE_BYTES_MAX) {
+        return trib_error_set(error, TRIB_INVALID, "bytes %llu: at most %llu for a trace", (unsigned long long)bytes,
+                              (unsigned long long)TRIB_TRACE_BYTES_MAX);
+    }
+    return TRIB_OK;
+}
+
+trib_status trib_trace_start(trib_engine *engine, uint64_t bytes, trib_error *error)
+{
+    trib_status status = check(engine, bytes, error);
+    return status == TRIB_OK ? trib_tracer_start(engine, bytes, error) : status;
+}
+
+void trib_trace_stop(trib_engine *engine)
+{
+    if (engine != NULL) {
+        trib_tracer_stop(engine);
+    }
+}
+
+trib_status trib_trace_write(trib_engine *engine, const char *path, trib_error *error)
+{
+    trib_status status = check(engine, 0, error);
+    if (status == TRIB_OK && (path == NULL || path[0] == '\0')) {
+        status = trib_error_set(error, TRIB_INVALID, "path is %s", path == NULL ? "NULL" : "empty");
+    }
+    if (status != TRIB_OK) {
+        return status;
+    }
+    char whole[TRIB_TRACE_PATH_MAX];
+    trib_tracer_path(engine, path, whole, sizeof whole);
+    return trib_tracer_write(engine, whole, error);
+}
