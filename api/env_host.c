@@ -2,6 +2,7 @@
 #include "api/env_host.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "api/config.h"
@@ -78,6 +79,9 @@ static trib_status make_plan(const trib_config *config, trib_place_plan *plan, t
 static void fini(trib_env *env)
 {
     host *self = env->memory;
+    if (env->transport->unshare != NULL) {
+        env->transport->unshare(env->transport_shared);
+    }
     trib_arena_destroy(self->arena);
     free(self);
 }
@@ -87,6 +91,21 @@ static void name_place(trib_env *env)
     char name[32] = "?";
     gethostname(name, sizeof name - 1);
     snprintf(env->place, sizeof env->place, "%s:%d", name, (int)getpid());
+}
+
+static trib_status refuse_transport(const char *name, trib_error *error)
+{
+    char known[64] = "auto";
+    const char *const *names = trib_transport_names();
+    for (size_t i = 0; names[i] != NULL; i++) {
+        size_t used = strlen(known);
+        if (strcmp(names[i], "auto") != 0) {
+            snprintf(known + used, sizeof known - used, ", %s", names[i]);
+        }
+    }
+    return trib_error_set(error, TRIB_UNSUPPORTED, "transport \"%s\" is not in this build, which has: %s%s", name,
+                          known,
+                          strcmp(name, "rdma") == 0 ? " (rdma needs libibverbs and librdmacm when it is built)" : "");
 }
 
 trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *error)
@@ -108,8 +127,7 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
     const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     env->cpu_count = cpus > 0 ? (uint32_t)cpus : 0;
     if (env->transport == NULL) {
-        return trib_error_set(error, TRIB_UNSUPPORTED,
-                              "transport \"%s\" is not in this build; \"auto\" and \"tcp\" are", config->transport);
+        return refuse_transport(config->transport, error);
     }
     host *self = calloc(1, sizeof *self);
     if (self == NULL) {
@@ -120,7 +138,15 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
     if (status == TRIB_OK && trib_arena_create(self->plan.arena_node, &self->arena) != TRIB_OK) {
         status = trib_error_set(error, TRIB_NO_MEMORY, "no memory for the arena");
     }
+    if (status == TRIB_OK && env->transport->share != NULL) {
+        trib_error why = {.status = TRIB_OK};
+        status = env->transport->share(self->arena, &env->transport_shared, &why);
+        if (status != TRIB_OK) {
+            trib_error_set(error, status, "transport %s: %s", env->transport->name, why.text);
+        }
+    }
     if (status != TRIB_OK) {
+        trib_arena_destroy(self->arena);
         free(self);
         return status;
     }

@@ -292,6 +292,7 @@ trib_status trib_core_open(trib_core *core, trib_engine *engine, trib_reactor *r
     trib_transport_config transport = {
         .send_buffer_bytes = 0,
         .silence_timeout_ns = engine->config.peer_timeout_ns,
+        .shared = engine->env.transport_shared,
     };
     trib_status status =
         engine->env.transport->open(reactor, &transport, &trib_link_transport_upcalls, &core->transport);

@@ -40,7 +40,8 @@ typedef struct trib_env {
     bool (*on_thread)(const trib_reactor *reactor);   /* is the caller on its thread? */
     void *(*memory_alloc)(void *memory, size_t size); /* page-aligned */
     void (*memory_free)(void *memory, void *block);
-    void *memory; /* the arena */
+    void *memory;           /* the arena */
+    void *transport_shared; /* what the transport's `share` made, or NULL */
     /* May a core take so much small memory? NULL: always. For tests of what happens when there is none. */
     bool (*may_alloc)(void *memory, size_t size);
     void (*fini)(struct trib_env *env); /* gives back what it was made of, after the engine has gone */

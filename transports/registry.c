@@ -4,11 +4,23 @@
 #include <string.h>
 
 #include "engine/assert.h"
+#include "transports/rdma.h"
 #include "transports/tcp.h"
 
 /* The best one that works between any two machines comes first; it is what "auto" means. */
-static const trib_transport_ops *const transports[] = {&trib_tcp_ops};
-static const char *const names[] = {"tcp", NULL};
+static const trib_transport_ops *const transports[] = {
+    &trib_tcp_ops,
+#if TRIB_HAVE_RDMA
+    &trib_rdma_ops,
+#endif
+};
+static const char *const names[] = {
+    "tcp",
+#if TRIB_HAVE_RDMA
+    "rdma",
+#endif
+    NULL,
+};
 
 _Static_assert(sizeof names / sizeof names[0] == sizeof transports / sizeof transports[0] + 1,
                "every transport has a name");

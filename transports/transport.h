@@ -44,6 +44,7 @@ typedef struct trib_address {
     char text[TRIB_ADDRESS_MAX];
 } trib_address;
 
+struct trib_arena;
 typedef struct trib_transport trib_transport;
 typedef struct trib_listener trib_listener;
 typedef struct trib_conn trib_conn;
@@ -103,6 +104,7 @@ typedef struct trib_transport_config {
     /* Most bytes of a connection that are handed to the kernel and not yet on the wire; 0 = default. */
     uint32_t send_buffer_bytes;
     int64_t silence_timeout_ns; /* unacknowledged data older than this ends the connection; 0 = the system's */
+    void *shared;               /* what the transport's `share` made, NULL if nobody called it */
 } trib_transport_config;
 
 typedef struct trib_transport_ops {
@@ -125,6 +127,10 @@ typedef struct trib_transport_ops {
      * false. Idempotent. `closed` follows, never from inside this call. */
     void (*conn_close)(trib_conn *conn, bool flush);
     void (*stats)(const trib_transport *transport, trib_transport_stats *stats_out); /* from any thread */
+    /* NULL where there is nothing of the kind. What all instances of an engine have in common, such as memory that
+     * devices know: made before the first of them from the engine's arena, given back after the last. Any thread. */
+    trib_status (*share)(struct trib_arena *arena, void **shared_out, trib_error *error);
+    void (*unshare)(void *shared);
 } trib_transport_ops;
 
 /* The part of the objects that both sides see; each transport embeds it as the first member of its own. */

@@ -25,6 +25,20 @@ static uint64_t draw(uint64_t *state)
     return *state;
 }
 
+static void *payload_alloc(bed *self, size_t size)
+{
+    return self->maker->alloc != NULL ? self->maker->alloc(self->shared, size) : malloc(size);
+}
+
+static void payload_free(bed *self, void *memory)
+{
+    if (self->maker->release != NULL) {
+        self->maker->release(self->shared, memory);
+    } else {
+        free(memory);
+    }
+}
+
 /* ---- Peers ---- */
 
 static peer *peer_create(side *owner, const habits *how)
@@ -158,7 +172,8 @@ static trib_status on_header(trib_conn *conn, const unsigned char header[TRIB_HE
     self->again_given = false;
     close_if(self, IN_HEADER);
     trib_assert(self->landing == NULL);
-    self->landing = size > 0 ? malloc(size) : NULL; /* exactly so much, for the sanitizer to see one byte too many */
+    /* Exactly so much, for the sanitizer to see one byte too many. */
+    self->landing = size > 0 ? payload_alloc(self->side->bed, size) : NULL;
     self->landing_size = size;
     landing->buffer = self->landing;
     landing->payload_size = size;
@@ -175,7 +190,7 @@ static void on_received(trib_conn *conn, const unsigned char header[TRIB_HEADER_
     bool lends = (conn->transport->ops->flags & TRIB_TRANSPORT_LENDS) != 0;
     trib_assert(lends || payload == self->landing);
     trib_assert(payload_size == 0 || memcmp(payload, self->side->bed->block + sequence % OFFSETS, payload_size) == 0);
-    free(self->landing);
+    payload_free(self->side->bed, self->landing);
     self->landing = NULL;
     self->received++;
     close_if(self, IN_RECEIVED);
@@ -205,7 +220,7 @@ static void on_closed(trib_conn *conn, trib_status status, const char *reason)
     self->closed = true;
     self->closed_status = status;
     snprintf(self->reason, sizeof self->reason, "%s", reason);
-    free(self->landing);
+    payload_free(self->side->bed, self->landing);
     self->landing = NULL;
     self->side->closed_count++;
 }
@@ -318,7 +333,7 @@ int trib_bed_setup(void **state)
     self->shared = self->maker->setup != NULL ? self->maker->setup() : NULL;
     self->loop = ev_loop_new(EVFLAG_AUTO | EVFLAG_NOENV);
     self->logger.level = TRIB_LOG_WARN;
-    self->block = malloc(TRIB_PAYLOAD_MAX + OFFSETS);
+    self->block = payload_alloc(self, TRIB_PAYLOAD_MAX + OFFSETS);
     uint64_t random_state = 42;
     for (size_t i = 0; i < TRIB_PAYLOAD_MAX + OFFSETS; i++) {
         self->block[i] = (unsigned char)draw(&random_state);
@@ -371,10 +386,10 @@ int trib_bed_teardown(void **state)
         (free_reactor != NULL ? free_reactor : trib_reactor_ev_destroy)(self->sides[i].reactor);
     }
     ev_loop_destroy(self->loop);
+    payload_free(self, self->block);
     if (self->maker->teardown != NULL) {
         self->maker->teardown(self->shared);
     }
-    free(self->block);
     alarm(0);
     *state = (void *)(uintptr_t)self->maker;
     free(self);

@@ -17,6 +17,9 @@ typedef struct trib_contract_maker {
     void (*teardown)(void *shared);
     trib_status (*open)(void *shared, unsigned side, trib_reactor *reactor, const trib_transport_upcalls *upcalls,
                         trib_transport **transport_out);
+    /* Memory that payloads lie and land in. NULL: malloc and free. */
+    void *(*alloc)(void *shared, size_t size);
+    void (*release)(void *shared, void *memory);
     /* Where the sides' reactors are not libev's (never threaded then): makes one, says whether its turn runs, frees it,
      * and runs whatever is next on any of them. NULL: libev's. */
     trib_reactor *(*reactor_create)(void *shared, unsigned side, trib_logger *logger);

@@ -1,0 +1,441 @@
+/*
+ * rdma_conn.c - the life of a connection: resolve, connect, open, flush, end, linger.
+ *
+ * Invariants
+ * - Everything happens in a turn, which the loop begins: completions are taken, what arrived is delivered, what waits is
+ *   sent. Calls and events only ask for a turn. A connection is freed in finish, or by whoever finds it ACCEPTING or
+ *   LINGERING; never inside a turn of its own in another state.
+ * - Before any buffer is given back to the caller the queue pair is destroyed, or everything that the device could do
+ *   with it has been done. So nobody writes to memory after `closed`.
+ * - A flush ends with FIN. The queue pair stays after that, until the peer has ended too or a short time has passed: the
+ *   peer may still be waiting for grants of its own, and to end the connection would take them from it.
+ */
+#include "build_config.h"
+#include "transports/rdma.h"
+
+#if TRIB_HAVE_RDMA
+
+#include <arpa/inet.h>
+#include <endian.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/assert.h"
+#include "transports/rdma_internal.h"
+#include "transports/tcp_internal.h"
+
+#define LINGER_NS INT64_C(1000000000)
+#define CONNECT_NS INT64_C(10000000000)
+#define RESOLVE_MS 3000
+#define POLLS_PER_TURN 16u
+#define POLL_COUNT 16
+
+static void finish(trib_reactor *reactor, trib_post *post);
+
+static void run_turn(trib_reactor *reactor, trib_post *post)
+{
+    (void)reactor;
+    trib_rdma_conn_turn((verbs_conn *)((char *)post - offsetof(verbs_conn, turn_post)));
+}
+
+/* ---- Making and unmaking ---- */
+
+static void timer_fired(trib_reactor *reactor, trib_timer *timer)
+{
+    (void)reactor;
+    verbs_conn *conn = timer->user;
+    if (conn->state == VERBS_LINGERING || conn->state == VERBS_ACCEPTING) {
+        trib_rdma_conn_free(conn);
+        return;
+    }
+    verbs_state before = conn->state;
+    trib_rdma_conn_end(conn, TRIB_PEER_LOST, "cannot connect: no answer within %d s",
+                       (int)(CONNECT_NS / INT64_C(1000000000)));
+    if (before == VERBS_RESOLVING || before == VERBS_CONNECTING) {
+        conn->base.transport->upcalls->connected(&conn->base, conn->end_status);
+    }
+}
+
+verbs_conn *trib_rdma_conn_create(verbs_transport *transport, struct rdma_cm_id *id, verbs_state state)
+{
+    verbs_conn *conn = calloc(1, sizeof *conn);
+    if (conn == NULL) {
+        return NULL;
+    }
+    conn->base.transport = &transport->base;
+    conn->transport = transport;
+    conn->id = id;
+    conn->target.conn = conn;
+    id->context = &conn->target;
+    conn->state = state;
+    conn->turn_post.run = run_turn;
+    conn->finish_post.run = finish;
+    conn->timer.fired = timer_fired;
+    conn->timer.user = conn;
+    conn->next = transport->conns;
+    if (conn->next != NULL) {
+        conn->next->at = &conn->next;
+    }
+    conn->at = &transport->conns;
+    transport->conns = conn;
+    trib_timer_arm(transport->base.reactor, &conn->timer, trib_now(transport->base.reactor) + CONNECT_NS);
+    return conn;
+}
+
+/* From here no device touches what was handed to this connection. */
+static void drop_queues(verbs_conn *conn)
+{
+    if (conn->id->qp != NULL) {
+        trib_counter_add(&conn->transport->stats.system_calls, 2);
+        (void)rdma_disconnect(conn->id); /* the peer learns at once; it fails if it was the peer that ended */
+        rdma_destroy_qp(conn->id);
+    }
+    for (; conn->in_head != conn->in_tail; conn->in_head++) {
+        verbs_in *in = &conn->ins[conn->in_head % TRIB_RDMA_INS];
+        trib_rdma_bounce_give(conn->nic, in->bounce);
+        in->bounce = NULL;
+    }
+    for (uint32_t i = conn->out_head; i != conn->out_tail; i++) {
+        verbs_out *out = &conn->outs[i % TRIB_RDMA_OUTS];
+        trib_rdma_bounce_give(conn->nic, out->bounce);
+        out->bounce = NULL;
+    }
+}
+
+void trib_rdma_conn_free(verbs_conn *conn)
+{
+    trib_assert(conn->send_head == NULL && conn->out_head == conn->out_tail);
+    trib_timer_stop(conn->base.transport->reactor, &conn->timer);
+    drop_queues(conn);
+    if (conn->cq != NULL) {
+        int error = ibv_destroy_cq(conn->cq);
+        trib_assert(error == 0);
+    }
+    if (conn->nic != NULL) {
+        trib_rdma_block_give(conn->nic->device, &conn->block);
+    }
+    trib_counter_add(&conn->transport->stats.system_calls, 1);
+    rdma_destroy_id(conn->id);
+    *conn->at = conn->next;
+    if (conn->next != NULL) {
+        conn->next->at = conn->at;
+    }
+    if (conn->turn_post.queued) {
+        /* It was asked for a turn before it came to this: the post must not outlive it. */
+        conn->state = VERBS_ENDING;
+        conn->id = NULL;
+        return;
+    }
+    free(conn);
+}
+
+/* ---- Equipment ---- */
+
+static bool create_queues(verbs_conn *conn, uint32_t inline_bytes)
+{
+    struct ibv_qp_init_attr attributes = {
+        .qp_type = IBV_QPT_RC,
+        .send_cq = conn->cq,
+        .recv_cq = conn->cq,
+        .qp_context = conn,
+        .cap = {.max_send_wr = TRIB_RDMA_SENDS + TRIB_RDMA_OUTS,
+                .max_recv_wr = TRIB_RDMA_RECVS,
+                .max_send_sge = 1,
+                .max_recv_sge = 1,
+                .max_inline_data = inline_bytes},
+    };
+    if (rdma_create_qp(conn->id, conn->nic->device->pd, &attributes) != 0) {
+        return false;
+    }
+    conn->inline_max = attributes.cap.max_inline_data;
+    return true;
+}
+
+trib_status trib_rdma_conn_equip(verbs_conn *conn, trib_error *error)
+{
+    trib_status status = trib_rdma_nic_of(conn->transport, conn->id->verbs, &conn->nic, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    verbs_device *device = conn->nic->device;
+    const char *name = ibv_get_device_name(device->verbs->device);
+    status = trib_rdma_block_take(device, (TRIB_RDMA_RECVS + TRIB_RDMA_SENDS) * (size_t)TRIB_RDMA_BUFFER, &conn->block,
+                                  error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    trib_counter_add(&conn->transport->stats.system_calls, 4);
+    conn->cq =
+        ibv_create_cq(device->verbs, TRIB_RDMA_SENDS + TRIB_RDMA_OUTS + TRIB_RDMA_RECVS, conn, conn->nic->channel, 0);
+    if (conn->cq == NULL) {
+        return trib_error_set(error, TRIB_SYSTEM, "%s gives no completion queue: %s", name, strerror(errno));
+    }
+    if (!create_queues(conn, TRIB_RDMA_INLINE) && !create_queues(conn, 0)) {
+        return trib_error_set(error, TRIB_SYSTEM, "%s gives no queue pair: %s", name, strerror(errno));
+    }
+    if (ibv_req_notify_cq(conn->cq, 0) != 0 || !trib_rdma_recv_start(conn)) {
+        return trib_error_set(error, TRIB_SYSTEM, "%s takes no buffers: %s", name, strerror(errno));
+    }
+    return TRIB_OK;
+}
+
+/* ---- Connecting ---- */
+
+void trib_rdma_greeting_fill(verbs_greeting *greeting)
+{
+    *greeting = (verbs_greeting){.magic = htole32(TRIB_RDMA_MAGIC),
+                                 .version = htole16(TRIB_RDMA_VERSION),
+                                 .buffer_bytes = htole16(TRIB_RDMA_BUFFER),
+                                 .credits = htole16(TRIB_RDMA_CREDITS),
+                                 .requests = htole16(TRIB_RDMA_REQUESTS)};
+}
+
+bool trib_rdma_conn_greet(verbs_conn *conn, const void *data, size_t size, trib_error *error)
+{
+    verbs_greeting greeting = {.magic = 0};
+    memcpy(&greeting, data != NULL ? data : &greeting, size < sizeof greeting ? size : sizeof greeting);
+    if (le32toh(greeting.magic) != TRIB_RDMA_MAGIC) {
+        trib_error_set(error, TRIB_PROTOCOL, "what answers there is no Tributary");
+        return false;
+    }
+    uint16_t version = le16toh(greeting.version);
+    uint16_t credits = le16toh(greeting.credits);
+    uint16_t requests = le16toh(greeting.requests);
+    if (version != TRIB_RDMA_VERSION || le16toh(greeting.buffer_bytes) != TRIB_RDMA_BUFFER || credits == 0 ||
+        credits > TRIB_RDMA_CREDITS || requests == 0 || requests > TRIB_RDMA_REQUESTS) {
+        trib_error_set(error, TRIB_PROTOCOL, "the peer speaks version %u of the RDMA transport, this is version %u",
+                       version, TRIB_RDMA_VERSION);
+        return false;
+    }
+    conn->peer_credits = conn->credits_max = credits;
+    conn->peer_requests = conn->requests_max = requests;
+    return true;
+}
+
+trib_status trib_rdma_connect(trib_transport *transport, const trib_address *to, void *user, trib_conn **conn_out)
+{
+    verbs_transport *self = (verbs_transport *)transport;
+    struct sockaddr_storage address;
+    socklen_t size = 0;
+    trib_status status = trib_tcp_address_parse(to, &address, &size);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    struct rdma_cm_id *id = NULL;
+    trib_counter_add(&self->stats.system_calls, 2);
+    if (rdma_create_id(self->events, &id, NULL, RDMA_PS_TCP) != 0) {
+        trib_log(transport->reactor->logger, TRIB_LOG_ERROR, "cannot connect to %s: %s", to->text, strerror(errno));
+        return TRIB_SYSTEM;
+    }
+    verbs_conn *conn = trib_rdma_conn_create(self, id, VERBS_RESOLVING);
+    if (conn == NULL) {
+        rdma_destroy_id(id);
+        return TRIB_NO_MEMORY;
+    }
+    conn->told = true;
+    self->open_count++;
+    trib_tcp_address_format(&address, &conn->base.remote);
+    conn->base.user = user;
+    *conn_out = &conn->base;
+    if (rdma_resolve_addr(id, NULL, (struct sockaddr *)&address, RESOLVE_MS) != 0) {
+        trib_rdma_conn_end(conn, TRIB_PEER_LOST, "cannot connect: %s", strerror(errno));
+        conn->connect_failed = true;
+    }
+    return TRIB_OK;
+}
+
+void trib_rdma_conn_opened(verbs_conn *conn)
+{
+    trib_timer_stop(conn->base.transport->reactor, &conn->timer);
+    bool accepted = conn->state == VERBS_ACCEPTING;
+    conn->state = VERBS_OPEN;
+    trib_reactor_defer(conn->base.transport->reactor, &conn->turn_post);
+    if (accepted) {
+        conn->told = true;
+        conn->transport->open_count++;
+        conn->base.transport->upcalls->accepted((trib_listener *)(void *)conn->listener, &conn->base);
+    } else {
+        conn->base.transport->upcalls->connected(&conn->base, TRIB_OK);
+    }
+}
+
+/* ---- Turns ---- */
+
+static void take_completion(verbs_conn *conn, const struct ibv_wc *wc)
+{
+    if (wc->status != IBV_WC_SUCCESS) {
+        /* Of the first failure the reason counts; the rest is flushed by it. */
+        if (!conn->broken) {
+            snprintf(conn->loss_reason, sizeof conn->loss_reason, "connection lost: %s", ibv_wc_status_str(wc->status));
+        }
+        conn->broken = true;
+        return;
+    }
+    switch (wc->opcode) {
+    case IBV_WC_RECV:
+        trib_rdma_take_buffer(conn, (uint32_t)wc->wr_id, wc->byte_len);
+        break;
+    case IBV_WC_RECV_RDMA_WITH_IMM:
+        trib_rdma_take_write(conn, (uint32_t)wc->wr_id, wc->byte_len, ntohl(wc->imm_data));
+        break;
+    default:
+        trib_rdma_take_sent(conn, wc->wr_id);
+        break;
+    }
+}
+
+/* True if there may be more. */
+static bool take_completions(verbs_conn *conn)
+{
+    struct ibv_wc completions[POLL_COUNT];
+    for (unsigned polls = 0; polls < POLLS_PER_TURN; polls++) {
+        int count = ibv_poll_cq(conn->cq, POLL_COUNT, completions);
+        if (count < 0) {
+            trib_rdma_conn_end(conn, TRIB_PEER_LOST, "the device does not report completions");
+            return false;
+        }
+        for (int i = 0; i < count && conn->state != VERBS_ENDING; i++) {
+            if (conn->state == VERBS_ACCEPTING && completions[i].status == IBV_WC_SUCCESS) {
+                trib_rdma_conn_opened(conn); /* the peer's first message may overtake its last word on connecting */
+            }
+            take_completion(conn, &completions[i]);
+        }
+        if (count < POLL_COUNT) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void end_if_lost(verbs_conn *conn)
+{
+    if (!conn->disconnected && !conn->broken) {
+        return;
+    }
+    /* The peer had said its last word: what it said before is still to be delivered. */
+    if (conn->state == VERBS_OPEN && conn->paused && conn->fin_came) {
+        return;
+    }
+    if (conn->state == VERBS_FLUSHING && conn->fin_sent) {
+        conn->flushed = true; /* it ended because we had */
+    } else if (conn->broken && !conn->disconnected) {
+        trib_rdma_conn_end(conn, TRIB_PEER_LOST, "%s", conn->loss_reason);
+    } else {
+        trib_rdma_conn_end(conn, TRIB_PEER_LOST, "%s",
+                           conn->in_head != conn->in_tail ? "connection ended inside a message"
+                                                          : "connection closed by the peer");
+    }
+}
+
+void trib_rdma_conn_turn(verbs_conn *conn)
+{
+    if (conn->id == NULL) {
+        free(conn); /* see trib_rdma_conn_free */
+        return;
+    }
+    if (conn->state < VERBS_ACCEPTING || conn->state == VERBS_ENDING) {
+        return;
+    }
+    bool more = take_completions(conn);
+    trib_rdma_deliver(conn);
+    if (conn->state != VERBS_ENDING && !conn->broken && !conn->disconnected) {
+        trib_rdma_repost(conn);
+        trib_rdma_send_more(conn);
+    }
+    trib_rdma_commit(conn);
+    trib_rdma_report_sent(conn);
+    trib_rdma_send_fin(conn);
+    if (more) {
+        trib_reactor_defer(conn->base.transport->reactor, &conn->turn_post);
+    } else if (conn->state == VERBS_OPEN || conn->state == VERBS_FLUSHING) {
+        end_if_lost(conn);
+    }
+    if (conn->state == VERBS_FLUSHING && conn->flushed) {
+        trib_rdma_conn_end(conn, TRIB_OK, "closed by this side");
+    } else if ((conn->state == VERBS_LINGERING && (conn->peer_ended || conn->broken || conn->disconnected)) ||
+               (conn->state == VERBS_ACCEPTING && (conn->broken || conn->disconnected))) {
+        trib_rdma_conn_free(conn);
+    }
+}
+
+/* ---- Ending ---- */
+
+void trib_rdma_conn_end(verbs_conn *conn, trib_status status, const char *format, ...)
+{
+    if (conn->state == VERBS_ENDING) {
+        return;
+    }
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(conn->reason, sizeof conn->reason, format, arguments);
+    va_end(arguments);
+    if (conn->state == VERBS_LINGERING || conn->state == VERBS_ACCEPTING) {
+        conn->broken = true; /* nobody to tell; its turn frees it */
+        trib_reactor_defer(conn->base.transport->reactor, &conn->turn_post);
+        return;
+    }
+    conn->state = VERBS_ENDING;
+    conn->end_status = status;
+    trib_rdma_bounce_forget(conn);
+    trib_timer_stop(conn->base.transport->reactor, &conn->timer);
+    trib_reactor_defer(conn->base.transport->reactor, &conn->finish_post);
+}
+
+void trib_rdma_conn_close(trib_conn *base, bool flush)
+{
+    verbs_conn *conn = (verbs_conn *)base;
+    conn->connect_failed = false;
+    if (conn->state == VERBS_OPEN && flush && !conn->broken && !conn->disconnected) {
+        conn->state = VERBS_FLUSHING;
+        trib_reactor_defer(base->transport->reactor, &conn->turn_post);
+    } else if (conn->state != VERBS_FLUSHING || !flush) {
+        trib_rdma_conn_end(conn, TRIB_OK, "closed by this side");
+    }
+}
+
+static void report_unsent(verbs_conn *conn)
+{
+    const trib_transport_upcalls *upcalls = conn->base.transport->upcalls;
+    trib_status unsent = conn->end_status == TRIB_OK ? TRIB_CLOSED : conn->end_status;
+    while (conn->out_head != conn->out_tail) {
+        upcalls->sent(&conn->base, conn->outs[conn->out_head++ % TRIB_RDMA_OUTS].send, unsent);
+    }
+    while (conn->send_head != NULL) {
+        trib_send *send = conn->send_head;
+        conn->send_head = send->next;
+        if (conn->send_head == NULL) {
+            conn->send_tail = NULL;
+        }
+        upcalls->sent(&conn->base, send, unsent);
+    }
+}
+
+static void finish(trib_reactor *reactor, trib_post *post)
+{
+    verbs_conn *conn = (verbs_conn *)((char *)post - offsetof(verbs_conn, finish_post));
+    const trib_transport_upcalls *upcalls = conn->base.transport->upcalls;
+    trib_assert(conn->state == VERBS_ENDING && conn->told);
+    bool lingers = conn->flushed && !conn->peer_ended && !conn->broken && !conn->disconnected;
+    if (!lingers) {
+        drop_queues(conn);
+    }
+    if (conn->connect_failed) {
+        upcalls->connected(&conn->base, conn->end_status);
+    }
+    report_unsent(conn);
+    upcalls->closed(&conn->base, conn->end_status, conn->reason);
+    trib_assert(conn->send_head == NULL);
+    conn->transport->open_count--;
+    if (lingers) {
+        conn->state = VERBS_LINGERING;
+        trib_timer_arm(reactor, &conn->timer, trib_now(reactor) + LINGER_NS);
+        trib_rdma_conn_turn(conn); /* for what came in the meantime */
+        return;
+    }
+    trib_rdma_conn_free(conn);
+}
+
+#endif
