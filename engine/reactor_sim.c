@@ -322,6 +322,15 @@ trib_sim_costs trib_sim_costs_default(void)
     };
 }
 
+trib_sim_costs trib_sim_costs_rdma(void)
+{
+    trib_sim_costs costs = trib_sim_costs_default();
+    costs.wake_ns = 4000; /* a completion channel's event, without the stack of TCP above it */
+    costs.work[TRIB_COST_MESSAGE].fixed_ns = 700;
+    costs.work[TRIB_COST_MESSAGE].byte_ns = 0;
+    return costs;
+}
+
 trib_sim_process *trib_sim_process_create(trib_sim_machine *machine, const trib_sim_costs *costs, uint64_t label)
 {
     trib_sim_process *self = calloc(1, sizeof *self);

@@ -76,6 +76,8 @@ typedef struct trib_sim_costs {
 
 /* A machine of the kind that docs/simulation.md describes. */
 trib_sim_costs trib_sim_costs_default(void);
+/* The same where the network adapter moves the bytes (RDMA): a message costs its header's work only. */
+trib_sim_costs trib_sim_costs_rdma(void);
 /* Everything is free and happens at once. */
 trib_sim_costs trib_sim_costs_none(void);
 

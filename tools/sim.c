@@ -37,6 +37,7 @@ static void usage(FILE *out)
         "  --rate 10gbit          each machine's link, each way     --latency 15us   from it to the switch\n"
         "  --goodput 0.956        share of the rate that carries data\n"
         "  --reactors N --cores N of each member (1, 4)             --window 1M      bytes of a connection under way\n"
+        "  --costs tcp|rdma       what a message costs the processor (tcp)\n"
         "  --one-machine          the members share the cores, as hosts in network namespaces of one machine do\n"
         "  --partition 1M --chunk 256K --credit 1M                  as in trib_config\n"
         "  --no-priorities        gradients go in the order in which they are ready\n"
@@ -47,6 +48,13 @@ static void usage(FILE *out)
         "  --hop 15us             cost of each of the ring's moves, beside its bytes\n"
         "  --trace DIR            each member writes a trace there, for `tributary trace`\n"
         "  --iters N (3)  --seed N (1)  --json  --quiet\n");
+}
+
+static bool parse_costs(const char *text, trib_sim_costs *costs_out)
+{
+    const bool rdma = strcmp(text, "rdma") == 0;
+    *costs_out = rdma ? trib_sim_costs_rdma() : trib_sim_costs_default();
+    return rdma || strcmp(text, "tcp") == 0;
 }
 
 static bool parse_option(sim_options *self, int option, const char *text)
@@ -71,6 +79,8 @@ static bool parse_option(sim_options *self, int option, const char *text)
         return study_parse_count(text, 1, 16, &engine->reactors);
     case 'c':
         return study_parse_count(text, 1, 1024, &job->cores);
+    case 't':
+        return parse_costs(text, &job->costs);
     case 'o' + 256:
         job->one_machine = true;
         return true;
@@ -127,6 +137,7 @@ static int parse(sim_options *self, int argc, char **argv)
         {"goodput", required_argument, NULL, 'g'},
         {"reactors", required_argument, NULL, 'R'},
         {"cores", required_argument, NULL, 'c'},
+        {"costs", required_argument, NULL, 't'},
         {"one-machine", no_argument, NULL, 'o' + 256},
         {"window", required_argument, NULL, 'w'},
         {"partition", required_argument, NULL, 'p'},
