@@ -285,6 +285,7 @@ trib_status trib_core_open(trib_core *core, trib_engine *engine, trib_reactor *r
     core->reactor = reactor;
     reactor->owner = core;
     core->push_credit = engine->config.push_credit_bytes;
+    core->egress.limit = core->push_credit;
     core->pull_credit = engine->config.pull_credit_bytes;
     core->pump_post.run = pump_links;
     core->roster_post.run = trib_core_roster;
@@ -332,4 +333,5 @@ void trib_core_close(trib_core *core)
         core->free_outs = out->next;
         free(out);
     }
+    trib_egress_close(&core->egress);
 }

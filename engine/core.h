@@ -40,6 +40,7 @@ typedef struct trib_core {
     trib_post pump_post;
     trib_out *free_outs;
     uint32_t push_credit, pull_credit;
+    trib_egress egress;
     uint32_t epoch;         /* of the roster that this core knows of, 0: none yet; in every frame that it sends */
     uint64_t sequence;      /* ages of what waits in outboxes */
     uint32_t links_missing; /* data links that are not READY yet */

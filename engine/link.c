@@ -1,4 +1,4 @@
-/* link.c - frames over a connection, and the outbox. The handshake is in link_handshake.c. */
+/* link.c - frames over a connection. The outbox is in link_outbox.c, the handshake in link_handshake.c. */
 #include "engine/link.h"
 
 #include <stdio.h>
@@ -9,8 +9,6 @@
 #include "engine/core.h"
 #include "engine/link_handshake.h"
 #include "engine/trace.h"
-
-#define HEAP_CAPACITY_FIRST 64u
 
 static trib_link *link_create(struct trib_core *core, const trib_link_upcalls *upcalls)
 {
@@ -48,6 +46,7 @@ static void link_free(trib_link *link)
     if (link->next != NULL) {
         link->next->previous = link->previous;
     }
+    trib_egress_leave(link);
     free(link->heap);
     free(link);
 }
@@ -66,7 +65,12 @@ trib_status trib_link_connect(struct trib_core *core, const trib_address *to, tr
     link->user = user;
     link->credit = core->push_credit;
     link->state = TRIB_LINK_CONNECTING;
-    trib_status status = core->transport->ops->connect(core->transport, to, link, &link->conn);
+    trib_status status = purpose == TRIB_PURPOSE_DATA ? trib_egress_join(&core->egress, link) : TRIB_OK;
+    if (status != TRIB_OK) {
+        link_free(link);
+        return status;
+    }
+    status = core->transport->ops->connect(core->transport, to, link, &link->conn);
     if (status != TRIB_OK) {
         link_free(link);
         return status;
@@ -102,6 +106,9 @@ static void out_finish(trib_out *out, trib_status status)
     uint32_t weight = TRIB_HEADER_SIZE + out->send.payload_size;
     trib_assert(link->in_flight >= weight);
     link->in_flight -= weight;
+    if (link->share.egress != NULL) {
+        link->share.egress->in_flight -= weight;
+    }
     if (out->done != NULL) {
         out->done(out, status);
     }
@@ -176,6 +183,9 @@ trib_status trib_link_send(trib_link *link, const trib_frame *frame, const void 
     out->send.payload_size = frame->payload_size;
     out->send.user = link;
     link->in_flight += TRIB_HEADER_SIZE + frame->payload_size;
+    if (link->share.egress != NULL) {
+        link->share.egress->in_flight += TRIB_HEADER_SIZE + frame->payload_size;
+    }
     trib_counter_add(&core->stats.messages_sent, 1);
     if (link->conn != NULL) {
         link->conn->transport->ops->send(link->conn, &out->send);
@@ -221,99 +231,6 @@ void trib_link_send_copy(trib_link *link, trib_frame frame, const void *payload,
     }
 }
 
-/* ---- The outbox: a binary heap of waiters ---- */
-
-static bool goes_before(const trib_waiter *a, const trib_waiter *b)
-{
-    return a->priority != b->priority ? a->priority > b->priority : a->sequence < b->sequence;
-}
-
-static void heap_place(trib_link *link, uint32_t index, trib_waiter *waiter)
-{
-    link->heap[index] = waiter;
-    waiter->heap_index = index;
-}
-
-static void heap_sift(trib_link *link, uint32_t index)
-{
-    trib_waiter *waiter = link->heap[index];
-    while (index > 0 && goes_before(waiter, link->heap[(index - 1) / 2])) {
-        heap_place(link, index, link->heap[(index - 1) / 2]);
-        index = (index - 1) / 2;
-    }
-    for (;;) {
-        uint32_t child = 2 * index + 1;
-        if (child >= link->heap_size) {
-            break;
-        }
-        if (child + 1 < link->heap_size && goes_before(link->heap[child + 1], link->heap[child])) {
-            child++;
-        }
-        if (!goes_before(link->heap[child], waiter)) {
-            break;
-        }
-        heap_place(link, index, link->heap[child]);
-        index = child;
-    }
-    heap_place(link, index, waiter);
-}
-
-void trib_link_dequeue(trib_link *link, trib_waiter *waiter)
-{
-    uint32_t index = waiter->heap_index;
-    if (index == UINT32_MAX) {
-        return;
-    }
-    trib_assert(index < link->heap_size && link->heap[index] == waiter);
-    waiter->heap_index = UINT32_MAX;
-    link->heap_size--;
-    if (index < link->heap_size) {
-        heap_place(link, index, link->heap[link->heap_size]);
-        heap_sift(link, index);
-    }
-}
-
-trib_status trib_link_enqueue(trib_link *link, trib_waiter *waiter)
-{
-    trib_assert(waiter->heap_index == UINT32_MAX);
-    if (link->state == TRIB_LINK_CLOSING) {
-        return TRIB_CLOSED;
-    }
-    if (link->heap_size == link->heap_capacity) {
-        uint32_t capacity = link->heap_capacity == 0 ? HEAP_CAPACITY_FIRST : link->heap_capacity * 2;
-        trib_waiter **heap = trib_core_zalloc(link->core, capacity * sizeof(trib_waiter *));
-        if (heap == NULL) {
-            return TRIB_NO_MEMORY;
-        }
-        if (link->heap_size > 0) {
-            memcpy(heap, link->heap, link->heap_size * sizeof(trib_waiter *));
-        }
-        free(link->heap);
-        link->heap = heap;
-        link->heap_capacity = capacity;
-    }
-    heap_place(link, link->heap_size++, waiter);
-    heap_sift(link, waiter->heap_index);
-    /* Emitting waits for the end of the turn's event, so that all of a step's tensors are compared by priority. */
-    trib_core_pump_later(link->core, link);
-    return TRIB_OK;
-}
-
-void trib_link_pump(trib_link *link)
-{
-    while (link->heap_size > 0 && link->in_flight < link->credit && link->state == TRIB_LINK_READY) {
-        trib_waiter *top = link->heap[0];
-        if (!top->emit(link, top)) {
-            trib_link_dequeue(link, top);
-        }
-    }
-    const bool waits = link->heap_size > 0;
-    if (waits != link->waits) {
-        link->waits = waits;
-        trib_trace_link(link->core, waits ? TRIB_TRACE_LINK_WAIT : TRIB_TRACE_LINK_FREE, link, link->in_flight);
-    }
-}
-
 void trib_link_resume(trib_link *link)
 {
     if (link->conn != NULL && link->state == TRIB_LINK_READY) {
@@ -337,6 +254,7 @@ void trib_link_close(trib_link *link, bool flush, trib_status status, const char
                             length);
     }
     link->state = TRIB_LINK_CLOSING;
+    trib_egress_rest(link);
     link->end_status = status;
     snprintf(link->end_reason, sizeof link->end_reason, "%s", reason);
     if (link->conn != NULL) {
@@ -478,8 +396,12 @@ static void transport_closed(trib_conn *conn, trib_status status, const char *re
     if (was_handshake && !link->outgoing) {
         trib_link_handshake_refused(link, conn);
     }
+    trib_egress *egress = link->share.egress;
     link->upcalls->closed(link, link->end_status, link->end_reason);
     link_free(link);
+    if (egress != NULL) {
+        trib_egress_pump(egress); /* the others have the credit that it held */
+    }
 }
 
 const trib_transport_upcalls trib_link_transport_upcalls = {

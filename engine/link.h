@@ -12,6 +12,7 @@
 #define TRIB_ENGINE_LINK_H
 
 #include "engine/auth.h"
+#include "engine/egress.h"
 #include "engine/wire.h"
 
 typedef struct trib_link trib_link;
@@ -71,6 +72,7 @@ struct trib_link {
     int64_t last_heard_ns;
     uint32_t credit, in_flight;
     bool waits; /* something in the outbox waits for credit */
+    trib_egress_share share; /* of a link that this core pushes over */
     trib_waiter **heap;
     uint32_t heap_size, heap_capacity;
     trib_out *self_head, *self_tail; /* self: frames handed over on the next turn */
@@ -105,9 +107,14 @@ TRIB_CHECKED trib_status trib_link_send(trib_link *link, const trib_frame *frame
 /* As send, with a copy of the payload; failures end the link. For control. */
 void trib_link_send_copy(trib_link *link, trib_frame frame, const void *payload, size_t size);
 
-TRIB_CHECKED trib_status trib_link_enqueue(trib_link *link, trib_waiter *waiter);
+/* bytes: what the waiter will emit. */
+TRIB_CHECKED trib_status trib_link_enqueue(trib_link *link, trib_waiter *waiter, uint64_t bytes);
 void trib_link_dequeue(trib_link *link, trib_waiter *waiter); /* no-op if it does not wait */
 
+/* Lets out one chunk of the waiter that is first; there must be one. For egress.c. */
+void trib_link_emit(trib_link *link);
+/* For the trace: from here on something in the outbox waits for credit, or nothing does. */
+void trib_link_note_wait(trib_link *link, bool waits);
 /* Lets out what the credit allows. */
 void trib_link_pump(trib_link *link);
 

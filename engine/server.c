@@ -212,7 +212,7 @@ static void sum_ready(void *user, uint32_t receiver, const trib_contribution *wh
                                   .emit = sum_emit,
                                   .dropped = sum_dropped};
     core->entries_waiting++;
-    if (trib_link_enqueue(link, &entry->waiter) != TRIB_OK) {
+    if (trib_link_enqueue(link, &entry->waiter, entry->sum->size) != TRIB_OK) {
         entry_recycle(entry);
     }
 }

@@ -69,7 +69,7 @@ static trib_verdict push_start(trib_core *core, trib_task *task, trib_error *err
     task->waiter.sequence = core->sequence++;
     task->waiter.emit = push_emit;
     task->waiter.heap_index = UINT32_MAX;
-    trib_status status = task->link == NULL ? TRIB_PEER_LEFT : trib_link_enqueue(task->link, &task->waiter);
+    trib_status status = task->link == NULL ? TRIB_PEER_LEFT : trib_link_enqueue(task->link, &task->waiter, task->size);
     if (status != TRIB_OK) {
         trib_error_set(error, status, "the member that sums partition %u has left the job", task->partition);
         return TRIB_VERDICT_FAILED;

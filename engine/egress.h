@@ -1,0 +1,49 @@
+/*
+ * egress.h - the links over which a core pushes share its way out in proportion to what each has to carry.
+ *
+ * Where some servers sum more than others, links that are treated alike finish at different times: the small ones are
+ * through first, and the servers behind the large ones, whose way in was idle till then, are overrun at the end. So there
+ * is one credit for all of them, and the next chunk is of the link that is furthest behind its share: weighted fair
+ * queueing (Demers, Keshav, Shenker, SIGCOMM'89), self-clocked (Golestani, INFOCOM'94), the weight being the bytes that
+ * were handed to the link so far. Within a link priorities decide, as everywhere.
+ */
+#ifndef TRIB_ENGINE_EGRESS_H
+#define TRIB_ENGINE_EGRESS_H
+
+#include <stdint.h>
+
+#include "api/tributary.h"
+
+struct trib_link;
+
+/* One a core. */
+typedef struct trib_egress {
+    uint64_t limit, in_flight;  /* bytes with the transport, of all its links */
+    uint64_t offered;           /* bytes ever handed to its links */
+    double clock;               /* where the link that emitted last had come to */
+    struct trib_link **waiting; /* a binary heap of the links that have something to emit, by share.at */
+    uint32_t waiting_count, capacity, link_count;
+} trib_egress;
+
+/* In each link. */
+typedef struct trib_egress_share {
+    trib_egress *egress; /* NULL: the link has its credit to itself */
+    uint64_t offered;
+    double at; /* bytes emitted, over its share of all; never smaller than the clock was when it began to wait */
+    uint32_t heap_index; /* UINT32_MAX: it has nothing to emit */
+} trib_egress_share;
+
+/* The link pushes; its share has been zeroed. TRIB_NO_MEMORY: it stays out. */
+TRIB_CHECKED trib_status trib_egress_join(trib_egress *egress, struct trib_link *link);
+/* The link is about to be freed. No-op for one that never joined. */
+void trib_egress_leave(struct trib_link *link);
+/* So many bytes more wait in the link's outbox. */
+void trib_egress_offer(struct trib_link *link, uint64_t bytes);
+/* The link's outbox is empty, or the link has ended. No-op if it does not wait. */
+void trib_egress_rest(struct trib_link *link);
+/* Lets out what the credit allows, of all links. */
+void trib_egress_pump(trib_egress *egress);
+/* Every link has left. */
+void trib_egress_close(trib_egress *egress);
+
+#endif

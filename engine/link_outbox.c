@@ -1,0 +1,118 @@
+/* link_outbox.c - what waits for a link's credit: a binary heap of waiters, by priority and age. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/assert.h"
+#include "engine/core.h"
+#include "engine/trace.h"
+
+#define HEAP_CAPACITY_FIRST 64u
+
+static bool goes_before(const trib_waiter *a, const trib_waiter *b)
+{
+    return a->priority != b->priority ? a->priority > b->priority : a->sequence < b->sequence;
+}
+
+static void heap_place(trib_link *link, uint32_t index, trib_waiter *waiter)
+{
+    link->heap[index] = waiter;
+    waiter->heap_index = index;
+}
+
+static void heap_sift(trib_link *link, uint32_t index)
+{
+    trib_waiter *waiter = link->heap[index];
+    while (index > 0 && goes_before(waiter, link->heap[(index - 1) / 2])) {
+        heap_place(link, index, link->heap[(index - 1) / 2]);
+        index = (index - 1) / 2;
+    }
+    for (;;) {
+        uint32_t child = 2 * index + 1;
+        if (child >= link->heap_size) {
+            break;
+        }
+        if (child + 1 < link->heap_size && goes_before(link->heap[child + 1], link->heap[child])) {
+            child++;
+        }
+        if (!goes_before(link->heap[child], waiter)) {
+            break;
+        }
+        heap_place(link, index, link->heap[child]);
+        index = child;
+    }
+    heap_place(link, index, waiter);
+}
+
+void trib_link_dequeue(trib_link *link, trib_waiter *waiter)
+{
+    uint32_t index = waiter->heap_index;
+    if (index == UINT32_MAX) {
+        return;
+    }
+    trib_assert(index < link->heap_size && link->heap[index] == waiter);
+    waiter->heap_index = UINT32_MAX;
+    link->heap_size--;
+    if (index < link->heap_size) {
+        heap_place(link, index, link->heap[link->heap_size]);
+        heap_sift(link, index);
+    } else if (link->heap_size == 0) {
+        trib_egress_rest(link);
+    }
+}
+
+trib_status trib_link_enqueue(trib_link *link, trib_waiter *waiter, uint64_t bytes)
+{
+    trib_assert(waiter->heap_index == UINT32_MAX);
+    if (link->state == TRIB_LINK_CLOSING) {
+        return TRIB_CLOSED;
+    }
+    if (link->heap_size == link->heap_capacity) {
+        uint32_t capacity = link->heap_capacity == 0 ? HEAP_CAPACITY_FIRST : link->heap_capacity * 2;
+        trib_waiter **heap = trib_core_zalloc(link->core, capacity * sizeof(trib_waiter *));
+        if (heap == NULL) {
+            return TRIB_NO_MEMORY;
+        }
+        if (link->heap_size > 0) {
+            memcpy(heap, link->heap, link->heap_size * sizeof(trib_waiter *));
+        }
+        free(link->heap);
+        link->heap = heap;
+        link->heap_capacity = capacity;
+    }
+    heap_place(link, link->heap_size++, waiter);
+    heap_sift(link, waiter->heap_index);
+    if (link->share.egress != NULL) {
+        trib_egress_offer(link, bytes);
+    }
+    /* Emitting waits for the end of the turn's event, so that all of a step's tensors are compared by priority. */
+    trib_core_pump_later(link->core, link);
+    return TRIB_OK;
+}
+
+void trib_link_note_wait(trib_link *link, bool waits)
+{
+    if (waits != link->waits) {
+        link->waits = waits;
+        trib_trace_link(link->core, waits ? TRIB_TRACE_LINK_WAIT : TRIB_TRACE_LINK_FREE, link, link->in_flight);
+    }
+}
+
+void trib_link_emit(trib_link *link)
+{
+    trib_waiter *top = link->heap[0];
+    if (!top->emit(link, top)) {
+        trib_link_dequeue(link, top);
+    }
+}
+
+void trib_link_pump(trib_link *link)
+{
+    if (link->share.egress != NULL) {
+        trib_egress_pump(link->share.egress);
+        return;
+    }
+    while (link->heap_size > 0 && link->in_flight < link->credit && link->state == TRIB_LINK_READY) {
+        trib_link_emit(link);
+    }
+    trib_link_note_wait(link, link->heap_size > 0);
+}
