@@ -79,7 +79,7 @@ static bool parse_option(sim_options *self, int option, const char *text)
         return study_parse_count(text, 1, 16, &engine->reactors);
     case 'c':
         return study_parse_count(text, 1, 1024, &job->cores);
-    case 't':
+    case 'c' + 256:
         return parse_costs(text, &job->costs);
     case 'o' + 256:
         job->one_machine = true;
@@ -137,7 +137,7 @@ static int parse(sim_options *self, int argc, char **argv)
         {"goodput", required_argument, NULL, 'g'},
         {"reactors", required_argument, NULL, 'R'},
         {"cores", required_argument, NULL, 'c'},
-        {"costs", required_argument, NULL, 't'},
+        {"costs", required_argument, NULL, 'c' + 256},
         {"one-machine", no_argument, NULL, 'o' + 256},
         {"window", required_argument, NULL, 'w'},
         {"partition", required_argument, NULL, 'p'},
