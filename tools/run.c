@@ -41,6 +41,7 @@ typedef struct launch {
     int workers, servers, alive_workers, alive;
     bool tag_all;
     process *processes; /* servers first, then workers by rank */
+    const char *host;   /* an IPv4 address */
     int status;         /* of the first failure */
     int64_t ending_ms;  /* when ending began, 0: not */
     int stage;          /* 0 running, 1 waiting, 2 SIGTERM sent, 3 SIGKILL sent */
@@ -60,6 +61,7 @@ static void usage(FILE *out)
                  "  -s K              servers with processes of their own (default 0: the workers sum)\n"
                  "  --colocate WHEN   auto, on, off: do workers sum a share too\n"
                  "  --reactors R      event loops in each process\n"
+                 "  --host ADDRESS    where they listen and meet (default 127.0.0.1; RDMA needs an RDMA device's)\n"
                  "  --log LEVEL       none, error, warn, info, debug, trace\n"
                  "  --tag-output      prefix rank 0's output too\n"
                  "The exit status is that of the first worker that failed, 0 if none did.\n");
@@ -77,11 +79,16 @@ static bool parse_count(const char *text, long low, int *value)
 static int parse(launch *self, int argc, char **argv)
 {
     static const struct option options[] = {
-        {"colocate", required_argument, NULL, 'c'}, {"reactors", required_argument, NULL, 'r'},
-        {"log", required_argument, NULL, 'l'},      {"tag-output", no_argument, NULL, 't'},
-        {"help", no_argument, NULL, 'h'},           {NULL, 0, NULL, 0},
+        {"colocate", required_argument, NULL, 'c'},
+        {"reactors", required_argument, NULL, 'r'},
+        {"log", required_argument, NULL, 'l'},
+        {"tag-output", no_argument, NULL, 't'},
+        {"help", no_argument, NULL, 'h'},
+        {"host", required_argument, NULL, 'a'},
+        {NULL, 0, NULL, 0},
     };
     self->workers = 1;
+    self->host = "127.0.0.1";
     for (int option; (option = getopt_long(argc, argv, "+n:s:h", options, NULL)) != -1;) {
         bool fine = true;
         switch (option) {
@@ -96,6 +103,9 @@ static int parse(launch *self, int argc, char **argv)
             break;
         case 'r':
             setenv("TRIB_REACTORS", optarg, 1);
+            break;
+        case 'a':
+            self->host = optarg;
             break;
         case 'l':
             setenv("TRIB_LOG", optarg, 1);
@@ -124,13 +134,17 @@ static int parse(launch *self, int argc, char **argv)
 
 /* Of the ports that the kernel does not hand out to whoever does not care: one of those might belong to a connection by
  * the time that rank 0 listens. Where it begins to look is drawn, because others look at the same time. */
-static uint16_t find_port(uint32_t drawn)
+static uint16_t find_port(const char *host, uint32_t drawn)
 {
     enum { FIRST = 10000, COUNT = 22000 };
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    if (inet_pton(AF_INET, host, &address.sin_addr) != 1) {
+        errno = EINVAL;
+        return 0;
+    }
     for (uint32_t i = 0; i < COUNT; i++) {
         const uint16_t port = (uint16_t)(FIRST + (drawn % COUNT + i) % COUNT);
-        const struct sockaddr_in address = {
-            .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
+        address.sin_port = htons(port);
         const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         if (fd < 0) {
             return 0;
@@ -153,17 +167,17 @@ static bool prepare_environment(const launch *self)
         fprintf(stderr, "tributary run: no random bytes for a token: %s\n", strerror(errno));
         return false;
     }
-    const uint16_t port = find_port(drawn);
+    const uint16_t port = find_port(self->host, drawn);
     if (port == 0) {
-        fprintf(stderr, "tributary run: no free port on 127.0.0.1: %s\n", strerror(errno));
+        fprintf(stderr, "tributary run: no free port on %s: %s\n", self->host, strerror(errno));
         return false;
     }
     for (size_t i = 0; i < sizeof secret; i++) {
         snprintf(token + 2 * i, 3, "%02x", secret[i]);
     }
-    snprintf(text, sizeof text, "127.0.0.1:%d", port);
+    snprintf(text, sizeof text, "%s:%d", self->host, port);
     setenv("TRIB_COORDINATOR", text, 1);
-    setenv("TRIB_LISTEN", "127.0.0.1", 1);
+    setenv("TRIB_LISTEN", self->host, 1);
     setenv("TRIB_TOKEN", token, 1);
     snprintf(text, sizeof text, "run-%d", (int)getpid());
     setenv("TRIB_JOB", text, 1);
