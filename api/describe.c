@@ -10,6 +10,7 @@
 #include "api/env_host.h"
 #include "build_config.h"
 #include "stages/kernels.h"
+#include "transports/rdma.h"
 #include "transports/registry.h"
 
 #define TEXT_MAX (64u << 10)
@@ -56,6 +57,19 @@ static void add_limit(text *out, const char *name, int resource, rlim_t wanted, 
     }
 }
 
+static void add_rdma(text *out)
+{
+    char *devices = NULL;
+    size_t size = 0;
+    FILE *stream = open_memstream(&devices, &size);
+    if (stream != NULL) {
+        trib_rdma_describe(stream);
+        fclose(stream);
+        add(out, "\"rdma_devices\": %s, ", devices);
+        free(devices);
+    }
+}
+
 static void add_machine(text *out)
 {
     struct utsname names;
@@ -70,6 +84,7 @@ static void add_machine(text *out)
         add(out, "\"topology\": %s, ", place);
         free(place);
     }
+    add_rdma(out);
     add(out, "\"memory_bytes\": %lld, ", (long long)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE));
     add(out, "\"limits\": {");
     add_limit(out, "memlock_bytes", RLIMIT_MEMLOCK, 1u << 30,
