@@ -30,6 +30,7 @@
 #define TRIES 8          /* the first and seven more */
 #define NOBODY_LISTENS 8 /* the connection manager's reason: invalid service */
 #define REFUSED_BY_PEER 28
+#define NO_DEVICE_LEADS_THERE "no RDMA device of this machine leads there"
 
 struct verbs_listener {
     trib_listener base; /* first */
@@ -64,14 +65,12 @@ static void fill_parameters(struct rdma_conn_param *parameters, verbs_greeting *
 
 static void address_resolved(verbs_conn *conn)
 {
-    trib_error error = {.status = TRIB_OK};
     /* The kernel is asked for less patience than it has; if it refuses, the engine's heartbeats end what hangs. */
     (void)rdma_set_option(conn->id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &conn->transport->ack_timeout,
                           sizeof conn->transport->ack_timeout);
     trib_counter_add(&conn->transport->stats.system_calls, 2);
     if (rdma_resolve_route(conn->id, ROUTE_MS) != 0) {
-        trib_error_set(&error, TRIB_PEER_LOST, "no route: %s", strerror(errno));
-        connect_failed_error(conn, &error);
+        connect_failed(conn, errno == ENODEV ? NO_DEVICE_LEADS_THERE : strerror(errno)); /* 127.0.0.1, for one */
     }
 }
 
@@ -187,8 +186,7 @@ static void connection_event(verbs_conn *conn, const struct rdma_cm_event *event
     case RDMA_CM_EVENT_UNREACHABLE:
     case RDMA_CM_EVENT_CONNECT_ERROR:
         if (connecting) {
-            connect_failed(conn, event->status == -ENODEV ? "no RDMA device of this machine leads there"
-                                                          : strerror(-event->status));
+            connect_failed(conn, event->status == -ENODEV ? NO_DEVICE_LEADS_THERE : strerror(-event->status));
             return;
         }
         break;

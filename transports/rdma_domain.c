@@ -171,7 +171,9 @@ trib_status trib_rdma_domain_open(trib_arena *arena, verbs_domain **domain_out, 
     if (domain == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
-    domain->fork_failure = ibv_fork_init();
+    /* Kernels since 5.12 copy what devices know when a process forks. Where that is so, ibv_fork_init would only take the
+     * arena out of children's sight. */
+    domain->fork_failure = ibv_is_fork_initialized() == IBV_FORK_UNNEEDED ? 0 : ibv_fork_init();
     int count = 0;
     domain->list = has_devices() ? rdma_get_devices(&count) : NULL;
     trib_status status = TRIB_OK;
