@@ -9,5 +9,6 @@ int bench_command(int argc, char **argv);
 int info_command(int argc, char **argv);
 int sim_command(int argc, char **argv);
 int step_command(int argc, char **argv);
+int trace_command(int argc, char **argv);
 
 #endif

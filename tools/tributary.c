@@ -16,6 +16,7 @@ static const struct {
     {"bench", bench_command, "measure push_pull and broadcast"},
     {"step", step_command, "training steps of a real model's sizes in a real job"},
     {"sim", sim_command, "train on a cluster that is not there, in virtual time"},
+    {"trace", trace_command, "sum up and convert what a job's processes have recorded"},
     {"info", info_command, "show this machine as the engine sees it"},
 };
 

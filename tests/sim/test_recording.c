@@ -1,6 +1,6 @@
 /*
- * test_recording.c - what engines record: jobs in virtual time and a real one write traces, which are read back; and
- * files that were damaged, which are refused.
+ * test_recording.c - what engines record: jobs in virtual time and a real one write traces, which are read back and put
+ * together.
  */
 #include <dirent.h>
 #include <setjmp.h>
@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #include "tools/study/job.h"
-#include "tools/study/trace_read.h"
+#include "tools/study/trace_stats.h"
 
 #define SECOND INT64_C(1000000000)
 #define WORKERS 3u
@@ -277,6 +277,82 @@ static void a_job_in_virtual_time(void **state)
     }
 }
 
+/* ---- All files together ---- */
+
+static trace_run *load_all(uint32_t count)
+{
+    char *list[MEMBERS];
+    for (uint32_t i = 0; i < count; i++) {
+        list[i] = paths[(i + 2) % MEMBERS]; /* the order does not matter */
+    }
+    trace_run *run = NULL;
+    trib_error error = {.status = TRIB_OK};
+    if (trace_run_load(list, count, &run, &error) != TRIB_OK) {
+        fail_msg("%s", error.text);
+    }
+    return run;
+}
+
+static void check_span(const trace_run *run, const trace_span *span)
+{
+    int64_t phases[TRACE_PHASE_COUNT], sum_ns = 0;
+    assert_true(trace_span_phases(span, phases));
+    for (unsigned i = 0; i < TRACE_PHASE_COUNT; i++) {
+        assert_true(phases[i] >= 0);
+        sum_ns += phases[i];
+    }
+    assert_int_equal(sum_ns, span->done_ns - span->enter_ns);
+    assert_int_equal(span->owner, WORKERS);
+    assert_true(span->last_peer < WORKERS);
+    assert_int_equal(span->stay_count, 2);
+    /* Across processes, on one clock. */
+    const int64_t slack_ns = run->processes[span->process].clock_error_ns + run->processes[WORKERS].clock_error_ns;
+    assert_true(span->start_ns <= span->arrive_first_ns + slack_ns);
+    assert_true(span->arrive_first_ns <= span->arrive_last_ns);
+    assert_true(span->arrive_last_ns <= span->complete_last_ns);
+    assert_true(span->complete_first_ns <= span->landed_ns + slack_ns);
+    assert_true(span->landed_ns <= span->done_ns);
+}
+
+static void on_one_clock(void **state)
+{
+    (void)state;
+    trace_run *run = load_all(MEMBERS);
+    assert_int_equal(run->process_count, MEMBERS);
+    assert_int_equal(run->warning_count, 0);
+    for (uint32_t i = 0; i < MEMBERS; i++) {
+        const trace_process *process = &run->processes[i];
+        const int64_t at_ns = process->file->began_ns + SECOND;
+        assert_int_equal(process->member, i);
+        int64_t error_ns = 0;
+        const int64_t off_ns = trace_clock_map(&process->clock, at_ns, &error_ns) - at_ns - (ahead_of(0) - ahead_of(i));
+        assert_true(i == 0 || (off_ns <= error_ns && -off_ns <= error_ns));
+        assert_true(process->clock_error_ns < SECOND / 1000);
+    }
+    const uint32_t partitions = (TENSOR_BYTES + PARTITION_BYTES - 1) / PARTITION_BYTES;
+    assert_int_equal(run->span_count, partitions * ROUNDS * WORKERS);
+    assert_int_equal(run->arrivals, run->span_count);
+    assert_int_equal(run->early_arrivals, 0);
+    for (uint64_t i = 0; i < run->span_count; i++) {
+        check_span(run, &run->spans[i]);
+    }
+    for (uint64_t i = 1; i < run->event_count; i++) {
+        assert_true(run->events[i].at_ns >= run->events[i - 1].at_ns);
+    }
+    trace_stats stats;
+    assert_true(trace_stats_make(run, &stats));
+    assert_int_equal(stats.operations, ROUNDS * WORKERS);
+    assert_int_equal(stats.links[WORKERS].in_bytes, (uint64_t)TENSOR_BYTES * ROUNDS * WORKERS);
+    assert_int_equal(stats.links[0].out_bytes, TENSOR_BYTES * ROUNDS);
+    assert_int_equal(stats.links[0].in_bytes, TENSOR_BYTES * ROUNDS);
+    assert_int_equal(stats.steps_count, WORKERS);
+    assert_int_equal(stats.steps[1].op_count, 1);
+    assert_int_equal(stats.steps[1].bytes, TENSOR_BYTES);
+    assert_false(stats.steps[1].overlapped);
+    trace_stats_free(&stats);
+    trace_run_free(run);
+}
+
 /* ---- On and off, and the bound ---- */
 
 static void at_run_time(void **state)
@@ -376,52 +452,14 @@ static void a_real_engine(void **state)
     trace_file_free(file);
 }
 
-/* ---- Damage ---- */
-
-static void a_damaged_file(void **state)
-{
-    (void)state;
-    trace_file *whole = load(paths[3]);
-    const size_t size = whole->size;
-    unsigned char *bytes = malloc(size), *copy = malloc(size);
-    FILE *from = fopen(paths[3], "rb");
-    assert_int_equal(fread(bytes, 1, size, from), size);
-    fclose(from);
-    trace_file *file = NULL;
-    trib_error error = {.status = TRIB_OK};
-    for (size_t cut = 0; cut < size; cut += cut < 600 ? 1 : 61) {
-        unsigned char *exact = malloc(cut > 0 ? cut : 1); /* reading on is seen by the sanitizer */
-        memcpy(exact, bytes, cut);
-        assert_int_equal(trace_file_parse(exact, cut, "short", &file, &error), TRIB_INVALID);
-        assert_non_null(strstr(error.text, "short: "));
-        free(exact);
-    }
-    for (size_t at = 0; at < size; at += at < 600 ? 1 : 17) {
-        memcpy(copy, bytes, size);
-        copy[at] ^= (unsigned char)(1u << (at % 8));
-        trib_status status = trace_file_parse(copy, size, "flipped", &file, &error);
-        if (status == TRIB_OK) {
-            assert_int_equal(bytes[at], 0); /* between two sections */
-            trace_file_free(file);
-        } else {
-            assert_int_equal(status, TRIB_INVALID);
-        }
-    }
-    assert_int_equal(trace_file_load("/nowhere", &file, &error), TRIB_SYSTEM);
-    assert_int_equal(trace_file_load("/tmp", &file, &error), TRIB_SYSTEM);
-    trace_file_free(whole);
-    free(bytes);
-    free(copy);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_job_in_virtual_time),
-        cmocka_unit_test(at_run_time),
-        cmocka_unit_test(a_small_ring_says_what_it_lost),
+        cmocka_unit_test(a_job_in_virtual_time), cmocka_unit_test(on_one_clock),
+
+        cmocka_unit_test(at_run_time),           cmocka_unit_test(a_small_ring_says_what_it_lost),
         cmocka_unit_test(a_real_engine),
-        cmocka_unit_test(a_damaged_file),
+
     };
     return cmocka_run_group_tests_name("recorded jobs", tests, make_folder, remove_folder);
 }

@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""Records real jobs, reads their traces with `tributary trace`, and checks what comes out: the summary, the event format of
+Perfetto and chrome://tracing, the picture; and what is said of files that do not fit.
+
+Prints `ok NAME` / `not ok NAME: why` / `skip NAME: why`.
+"""
+import collections
+import glob
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import xml.dom.minidom
+
+BUILD = os.environ.get('TRIB_BUILD', 'build/release')
+TOOL = os.path.abspath(BUILD + '/tributary')
+FOLDER = tempfile.mkdtemp(prefix='trib_trace')
+WORKERS, SERVERS = 3, 1
+MODEL = """# small: made up; forward 4000 us, backward 6000 us, optimizer 1000 us
+tensor,elements,ready_us
+head,300000,1000
+middle,700000,3000
+"q"ä,1000,4500
+embedding,1500000,6000
+"""
+
+
+def run(*words, status=0, **more):
+    env = {k: v for k, v in os.environ.items() if not k.startswith('TRIB_')}
+    env.update(more)
+    done = subprocess.run([TOOL, *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert done.returncode == status, '%s: status %d: %s' % (words[0], done.returncode, (done.stdout + done.stderr)[-600:])
+    return done.stdout if status == 0 else done.stderr
+
+
+def record(name, *words):
+    """The files of a job of that program."""
+    run('run', '-n', str(WORKERS), '-s', str(SERVERS), '--', TOOL, *words, TRIB_TRACE='%s/%s-%%r' % (FOLDER, name))
+    files = sorted(glob.glob('%s/%s-*' % (FOLDER, name)))
+    assert len(files) == WORKERS + SERVERS, files
+    return files
+
+
+def job():
+    """A recorded job of training steps, made once."""
+    if not hasattr(job, 'files'):
+        path = FOLDER + '/small.csv'
+        with open(path, 'w') as out:
+            out.write(MODEL)
+        job.files = record('steps', 'step', '--model', path, '--iters', '6')
+    return job.files
+
+
+def summary():
+    said = json.loads(run('trace', '--json', *job()))
+    steps = said['steps']
+    assert (said['workers'], said['servers'], said['failed'], said['notes']) == (WORKERS, SERVERS, 0, []), said
+    assert steps['count'] >= 5 and steps['operations'] == 4 and steps['bytes'] == 4 * 2501000, steps
+    assert not steps['overlapped'] and steps['step_ms'] >= 11 and steps['exchange_ms'] < steps['step_ms'], steps
+    assert steps['gap_ms'] >= 4.9, steps  # forward and optimizer
+    phases = said['phases']
+    whole = sum(p['total_ms'] for p in phases.values())
+    stages = sum(s['total_ms'] for s in said['stages'].values())
+    assert list(phases) == ['turn', 'credit', 'push', 'peers', 'pull'] and list(said['stages']) == ['PUSH', 'PULL'], said
+    assert abs(whole - stages) <= 1e-3 * whole, (whole, stages)
+    assert all(p['total_ms'] >= 0 for p in phases.values()), phases
+    sums = {m['member']: m for m in said['members']}
+    assert sums['server 0']['in_bytes'] == sums['server 0']['out_bytes'] == said['bytes_summed'], sums
+    text = run('trace', *job())
+    for words in ('3 workers + 1 servers', 'others of the same link go first', 'server 0', 'limit: '):
+        assert words in text, text
+
+
+def check_event(event, threads):
+    assert set(event) <= {'ph', 'pid', 'tid', 'ts', 'dur', 'name', 'cat', 'id', 'args', 'bp', 's'}, event
+    assert isinstance(event['ph'], str) and len(event['ph']) == 1 and event['ph'] in 'MXbeisf', event
+    assert isinstance(event['pid'], int) and isinstance(event['tid'], int), event
+    assert isinstance(event['ts'], (int, float)) and event['ts'] >= 0, event
+    assert isinstance(event['name'], str) and event['name'], event
+    if event['ph'] == 'X':
+        assert event['dur'] >= 0, event
+        assert (event['pid'], event['tid']) in threads, event
+    if event['ph'] in 'besf':
+        assert 'id' in event and event['cat'], event
+    if event['ph'] == 'i':
+        assert event['s'] in 'tpg', event
+
+
+def check_pairs(events):
+    """Asynchronous events begin and end once, in this order; arrows begin inside a slice and end inside a slice."""
+    open_pairs = {}
+    pairs = 0
+    for event in events:
+        key = (event.get('cat'), event.get('id'), event['pid'])
+        if event['ph'] == 'b':
+            assert key not in open_pairs, event
+            open_pairs[key] = event
+        elif event['ph'] == 'e':
+            begin = open_pairs.pop(key)
+            assert begin['name'] == event['name'] and begin['ts'] <= event['ts'], (begin, event)
+            pairs += 1
+    assert not open_pairs and pairs > 0, list(open_pairs.values())[:3]
+
+
+def check_slices(slices):
+    lanes = collections.defaultdict(list)
+    for one in slices:
+        lanes[one['pid'], one['tid']].append((one['ts'], one['ts'] + one['dur']))
+    for lane, times in lanes.items():
+        times.sort()
+        for (_, end), (begin, _) in zip(times, times[1:]):
+            assert begin >= end - 0.0015, (lane, end, begin)  # three digits behind the point
+    return lanes
+
+
+def check_arrows(events, lanes, tolerance_us):
+    starts = {e['id']: e for e in events if e['ph'] == 's'}
+    ends = [e for e in events if e['ph'] == 'f']
+    assert len(starts) == len(ends) > 0
+    for end in ends:
+        start = starts.pop(end['id'])
+        assert start['ts'] <= end['ts'] + tolerance_us, (start, end)  # a push leaves before it is in a sum
+        for one in (start, end):
+            assert any(a - 0.0015 <= one['ts'] <= b + 0.0015 for a, b in lanes[one['pid'], one['tid']]), one
+    return len(ends)
+
+
+def chrome():
+    path = FOLDER + '/chrome.json'
+    said = json.loads(run('trace', '--json', '--chrome', path, *job()))
+    with open(path, encoding='utf-8') as made:
+        whole = json.load(made)
+    events = whole['traceEvents']
+    names = {e['pid']: e['args']['name'] for e in events if e['ph'] == 'M' and e['name'] == 'process_name'}
+    threads = {(e['pid'], e['tid']) for e in events if e['ph'] == 'M' and e['name'] == 'thread_name'}
+    assert sorted(n.split(' (')[0] for n in names.values()) == ['rank 0', 'rank 1', 'rank 2', 'server 0'], names
+    for event in events:
+        check_event(event, threads)
+        assert event['pid'] in names, event
+    check_pairs(events)
+    lanes = check_slices([e for e in events if e['ph'] == 'X'])
+    tolerance = sum(sorted(p['clock_error_us'] for p in said['processes'])[-2:])
+    arrows = check_arrows(events, lanes, tolerance)
+    # An arrow for each worker's partition: 2 + 3 + 1 + 6 of 1 MiB, in each of the 7 steps.
+    assert arrows >= 0.9 * WORKERS * 12 * 7, arrows
+    assert any(e['name'] == '"q"ä' for e in events), 'a name was lost'
+    operations = [e for e in events if e['ph'] == 'b' and e['cat'] == 'operation']
+    assert len(operations) == said['operations'], (len(operations), said['operations'])
+    assert said['early_arrivals'] == 0 and said['arrivals'] > 0, said
+
+
+def picture():
+    path = FOLDER + '/time.svg'
+    run('trace', '--quiet', '--svg', path, *job())
+    document = xml.dom.minidom.parse(path)
+    assert document.documentElement.tagName == 'svg'
+    assert len(document.getElementsByTagName('path')) >= 5 * WORKERS, 'bands are missing'
+
+
+def some_of_the_files():
+    servers = [f for f in job() if 'server' in f]
+    said = json.loads(run('trace', '--json', *[f for f in job() if f not in servers]))
+    assert said['notes'] == ['there is no trace of server 0'] and said['arrivals'] == 0, said['notes']
+    said = json.loads(run('trace', '--json', *servers))
+    assert said['steps'] is None and said['limit'] == 'none', said
+
+
+def files_that_do_not_fit():
+    other = record('other', 'bench', '--sizes', '64K', '--iters', '5')
+    assert 'is of job' in run('trace', job()[0], other[1], status=1)
+    assert 'are both of rank 1' in run('trace', job()[1], job()[1], status=1)
+    with open(job()[0], 'rb') as whole:
+        data = whole.read()
+    cut = FOLDER + '/cut'
+    with open(cut, 'wb') as out:
+        out.write(data[:-100])
+    assert 'it was cut off' in run('trace', cut, status=1)
+    with open(cut, 'wb') as out:
+        out.write(data[:1000] + bytes([data[1000] ^ 8]) + data[1001:])
+    assert 'checksum is wrong' in run('trace', cut, status=1)
+    assert 'not a trace' in run('trace', __file__, status=1)
+    assert 'No such file' in run('trace', '/nowhere', status=1)
+    assert 'which files' in run('trace', status=2)
+    assert 'cannot write /nowhere/at/all' in run('trace', '--quiet', '--chrome', '/nowhere/at/all', *job(), status=1)
+
+
+def virtual_time():
+    folder = FOLDER + '/virtual'
+    path = FOLDER + '/small.csv'
+    job()
+    run('sim', '--model', path, '-n', '4', '-s', '2', '--iters', '3', '--quiet', '--json', '--trace', folder)
+    said = json.loads(run('trace', '--json', *sorted(glob.glob(folder + '/*'))))
+    assert said['transport'] == 'sim' and said['early_arrivals'] == 0 and said['notes'] == [], said
+    assert said['steps']['count'] == 2 or said['steps']['count'] == 3, said['steps']
+
+
+def main():
+    cases = [summary, chrome, picture, some_of_the_files, files_that_do_not_fit, virtual_time]
+    failed = 0
+    try:
+        for case in cases:
+            try:
+                case()
+                print('ok %s' % case.__name__)
+            except (AssertionError, subprocess.TimeoutExpired, ValueError, KeyError, OSError) as error:
+                failed += 1
+                print('not ok %s: %s' % (case.__name__, str(error).replace('\n', ' | ')[:1500]))
+    finally:
+        shutil.rmtree(FOLDER, ignore_errors=True)
+    return 1 if failed else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

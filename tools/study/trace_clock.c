@@ -1,0 +1,100 @@
+/*
+ * trace_clock.c - what samples of a clock's distance allow together: see trace_run.h.
+ *
+ * A sample bounds the offset at its time to rtt/2 on both sides. From one sample to the next it changes by at most the
+ * drift times what passed, so a bound at one time is one, widened, at every other. What all bounds leave is an interval
+ * that moves no faster than the drift; its middle is taken.
+ */
+#include <stdlib.h>
+
+#include "tools/study/trace_run.h"
+
+typedef struct bounds {
+    double low, high;
+} bounds;
+
+static int by_time(const void *a, const void *b)
+{
+    const trib_clock_sample *left = a, *right = b;
+    return (left->at_ns > right->at_ns) - (left->at_ns < right->at_ns);
+}
+
+static void narrow(bounds *mine, const bounds *neighbour, double gap_ns)
+{
+    const double low = neighbour->low - gap_ns * TRACE_DRIFT, high = neighbour->high + gap_ns * TRACE_DRIFT;
+    mine->low = mine->low > low ? mine->low : low;
+    mine->high = mine->high < high ? mine->high : high;
+}
+
+bool trace_clock_make(trace_clock *clock, const trib_clock_sample *samples, uint32_t count)
+{
+    *clock = (trace_clock){.count = count};
+    if (count == 0) {
+        return true;
+    }
+    trib_clock_sample *sorted = malloc(count * sizeof *sorted);
+    bounds *left = malloc(count * sizeof *left);
+    clock->knots = malloc(count * sizeof *clock->knots);
+    if (sorted == NULL || left == NULL || clock->knots == NULL) {
+        free(sorted);
+        free(left);
+        free(clock->knots);
+        clock->knots = NULL;
+        clock->count = 0;
+        return false;
+    }
+    memcpy(sorted, samples, count * sizeof *sorted);
+    qsort(sorted, count, sizeof *sorted, by_time);
+    /* Offsets as distances from the first: a double has no room for the years in a clock. */
+    const int64_t base_ns = sorted[0].offset_ns;
+    for (uint32_t i = 0; i < count; i++) {
+        const double middle = (double)(sorted[i].offset_ns - base_ns), half = (double)sorted[i].rtt_ns / 2;
+        left[i] = (bounds){middle - half, middle + half};
+    }
+    for (uint32_t i = 1; i < count; i++) {
+        narrow(&left[i], &left[i - 1], (double)(sorted[i].at_ns - sorted[i - 1].at_ns));
+    }
+    for (uint32_t i = count - 1; i-- > 0;) {
+        narrow(&left[i], &left[i + 1], (double)(sorted[i + 1].at_ns - sorted[i].at_ns));
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const bool possible = left[i].low <= left[i].high + 1;
+        clock->broken = clock->broken || !possible;
+        clock->knots[i] = (trace_knot){
+            .at_ns = sorted[i].at_ns,
+            .offset_ns = possible ? base_ns + (int64_t)((left[i].low + left[i].high) / 2) : sorted[i].offset_ns,
+            .error_ns =
+                possible ? (int64_t)((left[i].high - left[i].low) / 2) + 1 : (int64_t)(sorted[i].rtt_ns / 2) + 1,
+        };
+    }
+    free(sorted);
+    free(left);
+    return true;
+}
+
+int64_t trace_clock_map(const trace_clock *clock, int64_t at_ns, int64_t *error_out)
+{
+    int64_t unused = 0, *error = error_out != NULL ? error_out : &unused;
+    if (clock->count == 0) {
+        *error = INT64_MAX;
+        return at_ns;
+    }
+    uint32_t low = 0, high = clock->count; /* the last knot that is not later */
+    while (high - low > 1) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (clock->knots[middle].at_ns <= at_ns) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    const trace_knot *from = &clock->knots[low], *to = low + 1 < clock->count ? &clock->knots[low + 1] : from;
+    if (at_ns <= from->at_ns || to->at_ns == from->at_ns) {
+        const double away = (double)(at_ns > from->at_ns ? at_ns - from->at_ns : from->at_ns - at_ns);
+        *error = from->error_ns + (int64_t)(away * TRACE_DRIFT);
+        return at_ns + from->offset_ns;
+    }
+    const double share = (double)(at_ns - from->at_ns) / (double)(to->at_ns - from->at_ns);
+    *error = from->error_ns > to->error_ns ? from->error_ns : to->error_ns;
+    return at_ns + from->offset_ns + (int64_t)(share * (double)(to->offset_ns - from->offset_ns));
+}

@@ -1,0 +1,350 @@
+/* trace_stats.c - see trace_stats.h. */
+#include "tools/study/trace_stats.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define BINS_MAX 200000u
+#define BIN_NS INT64_C(1000000)
+
+const char *trace_phase_name(trace_phase phase)
+{
+    static const char *const names[] = {"turn", "credit", "push", "peers", "pull"};
+    return (unsigned)phase < TRACE_PHASE_COUNT ? names[phase] : "?";
+}
+
+const char *trace_phase_text(trace_phase phase)
+{
+    static const char *const texts[] = {"others of the same link go first", "credit: too much is with the transport",
+                                        "on its way to the server", "other workers' contributions are missing",
+                                        "the sum waits at the server or is on its way back"};
+    return (unsigned)phase < TRACE_PHASE_COUNT ? texts[phase] : "?";
+}
+
+static int64_t not_before(int64_t at_ns, int64_t than_ns)
+{
+    return at_ns > than_ns ? at_ns : than_ns;
+}
+
+bool trace_span_phases(const trace_span *span, int64_t phases[TRACE_PHASE_COUNT])
+{
+    if (span->failed || span->start_ns == TRACE_NEVER || span->done_ns == TRACE_NEVER) {
+        return false;
+    }
+    phases[TRACE_PHASE_TURN] = span->queue_turn_ns;
+    phases[TRACE_PHASE_CREDIT] = span->start_ns - span->enter_ns - span->queue_turn_ns;
+    /* The server's times are on another clock: not before what they follow, and nothing after the end. */
+    int64_t arrived_ns = span->arrive_last_ns, complete_ns = span->complete_last_ns;
+    if (arrived_ns == TRACE_NEVER) { /* no trace of the server */
+        arrived_ns = span->pushed_ns != TRACE_NEVER ? span->pushed_ns : span->start_ns;
+    }
+    arrived_ns = not_before(arrived_ns < span->done_ns ? arrived_ns : span->done_ns, span->start_ns);
+    complete_ns = not_before(complete_ns < span->done_ns ? complete_ns : span->done_ns, arrived_ns);
+    phases[TRACE_PHASE_PUSH] = arrived_ns - span->start_ns;
+    phases[TRACE_PHASE_PEERS] = complete_ns - arrived_ns;
+    phases[TRACE_PHASE_PULL] = span->done_ns - complete_ns;
+    return true;
+}
+
+/* ---- Spreads ---- */
+
+static int by_value(const void *a, const void *b)
+{
+    const double *left = a, *right = b;
+    return (*left > *right) - (*left < *right);
+}
+
+static trace_spread spread_of(double *values, uint64_t count)
+{
+    trace_spread spread = {.count = count};
+    if (count == 0) {
+        return spread;
+    }
+    qsort(values, count, sizeof *values, by_value);
+    for (uint64_t i = 0; i < count; i++) {
+        spread.total_ns += values[i];
+    }
+    spread.p50_ns = values[count / 2];
+    spread.p99_ns = values[count - 1 - count / 100];
+    spread.max_ns = values[count - 1];
+    return spread;
+}
+
+static void spread_phases(const trace_run *run, trace_stats *stats, double *values)
+{
+    for (unsigned phase = 0; phase <= TRACE_PHASE_COUNT; phase++) {
+        uint64_t count = 0;
+        for (uint64_t i = 0; i < run->span_count; i++) {
+            int64_t phases[TRACE_PHASE_COUNT];
+            if (trace_span_phases(&run->spans[i], phases)) {
+                values[count++] = phase < TRACE_PHASE_COUNT ? (double)phases[phase]
+                                                            : (double)(run->spans[i].done_ns - run->spans[i].enter_ns);
+            }
+        }
+        *(phase < TRACE_PHASE_COUNT ? &stats->phases[phase] : &stats->whole) = spread_of(values, count);
+    }
+}
+
+static void spread_stages(const trace_run *run, trace_stats *stats, double *values)
+{
+    for (uint32_t stage = 0; stage < run->stage_count; stage++) {
+        uint64_t count = 0;
+        for (uint64_t i = 0; i < run->span_count; i++) {
+            const trace_span *span = &run->spans[i];
+            for (uint32_t k = 0; k < span->stay_count; k++) {
+                const int64_t left_ns = k + 1 < span->stay_count ? span->stays[k + 1].enter_ns : span->done_ns;
+                if (span->stays[k].stage == stage && left_ns != TRACE_NEVER && count < run->span_count) {
+                    values[count++] = (double)(left_ns - span->stays[k].enter_ns);
+                }
+            }
+        }
+        stats->stages[stage] = spread_of(values, count);
+    }
+}
+
+static void count_patience(const trace_run *run, trace_stats *stats)
+{
+    for (uint64_t i = 0; i < run->span_count; i++) {
+        const trace_span *span = &run->spans[i];
+        int64_t phases[TRACE_PHASE_COUNT];
+        if (span->last_peer >= run->worker_count || !trace_span_phases(span, phases)) {
+            continue;
+        }
+        if (span->last_peer == run->processes[span->process].member) {
+            stats->patience[span->last_peer].count++;
+        } else {
+            stats->patience[span->last_peer].waited_ns += (double)phases[TRACE_PHASE_PEERS];
+        }
+    }
+}
+
+static void count_events(const trace_run *run, trace_stats *stats)
+{
+    for (uint64_t i = 0; i < run->event_count; i++) {
+        const trib_trace_record *record = &run->events[i].record;
+        stats->operations += record->kind == TRIB_TRACE_COMPLETE;
+        stats->failed += record->kind == TRIB_TRACE_COMPLETE && record->value != 0;
+        stats->stalls += record->kind == TRIB_TRACE_STALL;
+        stats->refused += record->kind == TRIB_TRACE_SUM_REFUSED;
+        stats->bytes_summed += record->kind == TRIB_TRACE_SUM_ARRIVE ? record->value : 0;
+    }
+}
+
+/* ---- Links ---- */
+
+typedef struct rate_bins {
+    double *bytes;
+    uint32_t count, window; /* in bins */
+    int64_t width_ns;
+    uint32_t *heads[2]; /* by member, out and in: index + 1 of its first transfer */
+    struct transfer *transfers;
+} rate_bins;
+
+typedef struct transfer {
+    uint32_t bin, bytes, next[2];
+} transfer;
+
+/* Of what went between two members: who sent it, who got it, how much. False: nothing did. */
+static bool transfer_of(const trace_run *run, const trace_event *event, uint32_t *from, uint32_t *to)
+{
+    const trib_trace_record *record = &event->record;
+    const uint32_t here = run->processes[event->process].member;
+    if (record->kind == TRIB_TRACE_SUM_ARRIVE) {
+        *from = record->peer;
+        *to = here;
+    } else if (record->kind == TRIB_TRACE_SUM_SENT) {
+        *from = here;
+        *to = record->peer;
+    } else {
+        return false;
+    }
+    const uint32_t members = run->worker_count + run->server_count;
+    return *from != *to && *from < members && *to < members && record->value > 0;
+}
+
+static double highest_rate(const rate_bins *self)
+{
+    double inside = 0, most = 0;
+    for (uint32_t i = 0; i < self->count; i++) {
+        inside += self->bytes[i] - (i >= self->window ? self->bytes[i - self->window] : 0);
+        most = inside > most ? inside : most;
+    }
+    return most * 8e9 / ((double)self->width_ns * self->window);
+}
+
+static void collect_transfers(const trace_run *run, rate_bins *self)
+{
+    uint32_t count = 0;
+    for (uint64_t i = 0; i < run->event_count; i++) {
+        uint32_t ends[2] = {0, 0};
+        if (transfer_of(run, &run->events[i], &ends[0], &ends[1])) {
+            transfer *one = &self->transfers[count++];
+            one->bin = (uint32_t)(run->events[i].at_ns / self->width_ns);
+            one->bytes = run->events[i].record.value;
+            for (unsigned way = 0; way < 2; way++) {
+                one->next[way] = self->heads[way][ends[way]];
+                self->heads[way][ends[way]] = count;
+            }
+        }
+    }
+}
+
+static void use_link(trace_stats *stats, uint32_t member, unsigned way, const rate_bins *self)
+{
+    memset(self->bytes, 0, self->count * sizeof *self->bytes);
+    uint64_t all = 0;
+    for (uint32_t at = self->heads[way][member]; at > 0; at = self->transfers[at - 1].next[way]) {
+        self->bytes[self->transfers[at - 1].bin] += self->transfers[at - 1].bytes;
+        all += self->transfers[at - 1].bytes;
+    }
+    trace_link_use *use = &stats->links[member];
+    const double bits = highest_rate(self);
+    *(way == 0 ? &use->out_bytes : &use->in_bytes) = all;
+    *(way == 0 ? &use->out_bits : &use->in_bits) = bits;
+    stats->fastest_bits = bits > stats->fastest_bits ? bits : stats->fastest_bits;
+}
+
+/* During which at least one worker has an operation that is not complete. */
+static double exchange_time(const trace_run *run)
+{
+    double sum_ns = 0;
+    int64_t since_ns = 0;
+    uint64_t open = 0;
+    for (uint64_t i = 0; i < run->event_count; i++) {
+        const trace_event *event = &run->events[i];
+        if (event->record.kind == TRIB_TRACE_SUBMIT) {
+            since_ns = open++ == 0 ? event->at_ns : since_ns;
+        } else if (event->record.kind == TRIB_TRACE_COMPLETE && open > 0 && --open == 0) {
+            sum_ns += (double)(event->at_ns - since_ns);
+        }
+    }
+    return sum_ns;
+}
+
+/* Rates are taken over a third of an exchange: what buffers swallow at once is small beside it. */
+static int64_t window_for(const trace_stats *stats)
+{
+    int64_t exchange_ns = 0;
+    for (uint32_t i = 0; i < stats->steps_count; i++) {
+        exchange_ns = not_before(stats->steps[i].exchange_ns, exchange_ns);
+    }
+    const int64_t third_ns = exchange_ns / 3;
+    return third_ns < 5 * BIN_NS ? 5 * BIN_NS : third_ns > 500 * BIN_NS ? 500 * BIN_NS : third_ns;
+}
+
+static bool use_links(const trace_run *run, trace_stats *stats)
+{
+    const uint32_t members = run->worker_count + run->server_count;
+    rate_bins bins = {.width_ns = BIN_NS};
+    while (run->duration_ns / bins.width_ns >= BINS_MAX) {
+        bins.width_ns *= 2;
+    }
+    bins.count = (uint32_t)(run->duration_ns / bins.width_ns) + 1;
+    bins.window = (uint32_t)((window_for(stats) + bins.width_ns - 1) / bins.width_ns);
+    bins.bytes = calloc(bins.count, sizeof *bins.bytes);
+    bins.heads[0] = calloc(members, sizeof(uint32_t));
+    bins.heads[1] = calloc(members, sizeof(uint32_t));
+    bins.transfers = calloc(run->event_count + 1, sizeof *bins.transfers);
+    const bool fine = bins.bytes != NULL && bins.heads[0] != NULL && bins.heads[1] != NULL && bins.transfers != NULL;
+    if (fine) {
+        collect_transfers(run, &bins);
+        for (uint32_t i = 0; i < members; i++) {
+            use_link(stats, i, 0, &bins);
+            use_link(stats, i, 1, &bins);
+        }
+    }
+    stats->window_ns = (double)bins.window * (double)bins.width_ns;
+    stats->exchange_ns = exchange_time(run);
+    const double full = stats->fastest_bits * stats->exchange_ns / 8e9;
+    for (uint32_t i = 0; full > 0 && i < members; i++) {
+        stats->links[i].out_used = (double)stats->links[i].out_bytes / full;
+        stats->links[i].in_used = (double)stats->links[i].in_bytes / full;
+    }
+    free(bins.bytes);
+    free(bins.heads[0]);
+    free(bins.heads[1]);
+    free(bins.transfers);
+    return fine;
+}
+
+/* ---- What limits ---- */
+
+static void name_limit(const trace_run *run, trace_stats *stats)
+{
+    /* Not the turn: whoever waits for it waits for what those in front of it wait for. */
+    unsigned longest = TRACE_PHASE_CREDIT;
+    for (unsigned i = longest + 1; i < TRACE_PHASE_COUNT; i++) {
+        longest = stats->phases[i].total_ns > stats->phases[longest].total_ns ? i : longest;
+    }
+    uint32_t busiest = 0;
+    bool out = true;
+    double used = 0;
+    for (uint32_t i = 0; i < run->worker_count + run->server_count; i++) {
+        const trace_link_use *use = &stats->links[i];
+        if (use->out_used > used || use->in_used > used) {
+            out = use->out_used >= use->in_used;
+            used = out ? use->out_used : use->in_used;
+            busiest = i;
+        }
+    }
+    char label[48];
+    trace_member_label(run, busiest, label, sizeof label);
+    const double whole = stats->whole.total_ns - stats->phases[TRACE_PHASE_TURN].total_ns;
+    const double share = whole > 0 ? 100 * stats->phases[longest].total_ns / whole : 0;
+    if (stats->whole.count == 0) {
+        stats->limit_name = "none";
+        snprintf(stats->limit, sizeof stats->limit, "no partition can be followed from its beginning to its end");
+    } else if (used > 0.7) {
+        stats->limit_name = "network";
+        snprintf(stats->limit, sizeof stats->limit,
+                 "the network: the way %s %s carried %.0f %% of what it can while there was something to exchange",
+                 out ? "out of" : "into", label, 100 * used);
+    } else {
+        stats->limit_name = trace_phase_name((trace_phase)longest);
+        snprintf(stats->limit, sizeof stats->limit,
+                 "%s (%.0f %% of the time that is not waiting for a turn); no link is more than %.0f %% busy",
+                 trace_phase_text((trace_phase)longest), share, 100 * used);
+    }
+}
+
+bool trace_stats_make(const trace_run *run, trace_stats *stats)
+{
+    *stats = (trace_stats){.limit_name = "none"};
+    const size_t members = run->worker_count + run->server_count;
+    double *values = calloc(run->span_count + 1, sizeof *values);
+    stats->links = calloc(members, sizeof *stats->links);
+    stats->patience = calloc(run->worker_count, sizeof *stats->patience);
+    stats->steps = calloc((size_t)run->process_count + 1, sizeof *stats->steps);
+    bool fine = values != NULL && stats->links != NULL && stats->patience != NULL && stats->steps != NULL;
+    if (fine) {
+        spread_phases(run, stats, values);
+        spread_stages(run, stats, values);
+        count_patience(run, stats);
+        count_events(run, stats);
+    }
+    for (uint32_t i = 0; fine && i < run->process_count; i++) {
+        if (run->processes[i].is_worker) {
+            fine = trace_steps_make(run, i, &stats->steps[stats->steps_count++]);
+        }
+    }
+    fine = fine && use_links(run, stats);
+    if (fine) {
+        name_limit(run, stats);
+    }
+    free(values);
+    if (!fine) {
+        trace_stats_free(stats);
+    }
+    return fine;
+}
+
+void trace_stats_free(trace_stats *stats)
+{
+    for (uint32_t i = 0; stats->steps != NULL && i < stats->steps_count; i++) {
+        trace_steps_free(&stats->steps[i]);
+    }
+    free(stats->links);
+    free(stats->patience);
+    free(stats->steps);
+    *stats = (trace_stats){.limit_name = "none"};
+}

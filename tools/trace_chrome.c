@@ -1,0 +1,466 @@
+/*
+ * trace_chrome.c - a job's traces in Chrome's Trace Event format: see trace_out.h.
+ *
+ * A process of the file is a process of the job. What cannot overlap much is slices on lanes (threads of the file): what
+ * is being sent, sums, links out of credit. What overlaps by the hundred is pairs of asynchronous events: operations,
+ * waiting for a turn, waiting for sums. Arrows go from a partition's sending to the sum of its first chunk.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/trace_out.h"
+
+#define LANES_MAX 200u
+#define GROUP_TIDS 1000u /* lanes of one group have numbers from group * GROUP_TIDS on */
+
+enum { GROUP_EVENTS, GROUP_SEND, GROUP_SUM, GROUP_CREDIT, GROUP_STAGE }; /* GROUP_STAGE + stage */
+
+typedef struct slice {
+    int64_t begin_ns, end_ns;
+    uint32_t process, group;
+    uint64_t index; /* SEND, STAGE: a span; SUM, CREDIT: an event */
+    uint32_t lane;
+} slice;
+
+typedef struct writer {
+    const trace_run *run;
+    FILE *out;
+    bool any;
+    uint64_t id;
+    slice *slices;
+    uint64_t slice_count;
+    uint32_t *send_lanes;       /* by span */
+    const trace_event **chunks; /* of servers, by (process, tensor, partition, round, chunk, time) */
+    uint64_t chunk_count;
+    const trace_span **by_key;
+} writer;
+
+/* ---- Pieces ---- */
+
+static void put_text(writer *self, const char *text)
+{
+    for (; *text != '\0'; text++) {
+        if (*text == '"' || *text == '\\') {
+            fputc('\\', self->out);
+        }
+        fputc(*text, self->out);
+    }
+}
+
+static double us(int64_t ns)
+{
+    return (double)ns / 1e3;
+}
+
+/* Everything up to the name's end; the caller goes on with more fields and '}'. */
+static void begin_event(writer *self, char phase, uint32_t process, uint32_t thread, int64_t at_ns)
+{
+    fprintf(self->out, "%s\n{\"ph\":\"%c\",\"pid\":%u,\"tid\":%u,\"ts\":%.3f", self->any ? "," : "", phase, process + 1,
+            thread, us(at_ns));
+    self->any = true;
+}
+
+static void put_name(writer *self, const char *name)
+{
+    fprintf(self->out, ",\"name\":\"");
+    put_text(self, name);
+    fputc('"', self->out);
+}
+
+static void put_meta(writer *self, const char *what, uint32_t process, uint32_t thread, const char *name)
+{
+    begin_event(self, 'M', process, thread, 0);
+    put_name(self, what);
+    fprintf(self->out, ",\"args\":{\"name\":\"");
+    put_text(self, name);
+    fprintf(self->out, "\"}}");
+}
+
+static const char *tensor_name(const writer *self, uint32_t id, char *buffer, size_t size)
+{
+    return trace_tensor_name(self->run, id, buffer, size);
+}
+
+/* A pair; category tells apart what goes on at the same time. */
+static void put_async(writer *self, const char *category, uint32_t process, uint32_t tensor, const char *args,
+                      int64_t begin_ns, int64_t end_ns)
+{
+    char buffer[48];
+    const uint64_t id = ++self->id;
+    const char *name = tensor_name(self, tensor, buffer, sizeof buffer);
+    for (unsigned last = 0; last < 2; last++) {
+        begin_event(self, last ? 'e' : 'b', process, 0, last && end_ns > begin_ns ? end_ns : begin_ns);
+        put_name(self, name);
+        fprintf(self->out, ",\"cat\":\"%s\",\"id\":\"0x%llx\"%s}", category, (unsigned long long)id, last ? "" : args);
+    }
+}
+
+/* ---- Asynchronous events ---- */
+
+/* Operations that are not complete are chained by their tensor: rounds may be in flight together. */
+static void put_operations(writer *self)
+{
+    const trace_run *run = self->run;
+    const size_t tensors = run->tensor_count;
+    uint64_t *open = calloc(tensors * run->process_count + 1, sizeof *open); /* index + 1 */
+    uint64_t *next = calloc(run->event_count + 1, sizeof *next);
+    for (uint64_t i = 0; open != NULL && next != NULL && i < run->event_count; i++) {
+        const trace_event *event = &run->events[i];
+        const trib_trace_record *record = &event->record;
+        if (record->tensor >= tensors) {
+            continue;
+        }
+        uint64_t *at = &open[event->process * tensors + record->tensor];
+        if (record->kind == TRIB_TRACE_SUBMIT) {
+            next[i] = *at;
+            *at = i + 1;
+        } else if (record->kind == TRIB_TRACE_COMPLETE) {
+            while (*at > 0 && run->events[*at - 1].record.round != record->round) {
+                at = &next[*at - 1];
+            }
+            if (*at > 0) {
+                const trace_event *from = &run->events[*at - 1];
+                char args[120];
+                snprintf(args, sizeof args, ",\"args\":{\"round\":%u,\"priority\":%d,\"status\":%d}", record->round,
+                         (int32_t)from->record.value, (int32_t)record->value);
+                put_async(self, "operation", event->process, record->tensor, args, from->at_ns, event->at_ns);
+                *at = next[*at - 1];
+            }
+        }
+    }
+    free(open);
+    free(next);
+}
+
+static void put_waits(writer *self)
+{
+    const trace_run *run = self->run;
+    for (uint64_t i = 0; i < run->span_count; i++) {
+        const trace_span *span = &run->spans[i];
+        char args[120], owner[48];
+        trace_member_label(run, span->owner, owner, sizeof owner);
+        snprintf(args, sizeof args, ",\"args\":{\"partition\":%u,\"round\":%u,\"bytes\":%u,\"peer\":\"%s\"}",
+                 span->partition, span->round, span->bytes, owner);
+        if (span->start_ns != TRACE_NEVER) {
+            put_async(self, "waits for turn and credit", span->process, span->tensor, args, span->enter_ns,
+                      span->start_ns);
+        }
+        if (span->pushed_ns != TRACE_NEVER && span->done_ns != TRACE_NEVER) {
+            put_async(self, "PULL", span->process, span->tensor, args, span->pushed_ns, span->done_ns);
+        }
+    }
+}
+
+static void put_instants(writer *self)
+{
+    const trace_run *run = self->run;
+    for (uint64_t i = 0; i < run->event_count; i++) {
+        const trace_event *event = &run->events[i];
+        const uint8_t kind = event->record.kind;
+        if (kind == TRIB_TRACE_STALL || kind == TRIB_TRACE_FAILED || kind == TRIB_TRACE_SUM_REFUSED ||
+            kind == TRIB_TRACE_JOINED || kind == TRIB_TRACE_ENDED || kind == TRIB_TRACE_LINK_CLOSED) {
+            char peer[48] = "nobody";
+            if (event->record.peer != TRIB_TRACE_NO_PEER) {
+                trace_member_label(run, event->record.peer, peer, sizeof peer);
+            }
+            begin_event(self, 'i', event->process, 0, event->at_ns);
+            put_name(self, trace_kind_name(kind));
+            fprintf(self->out, ",\"s\":\"t\",\"args\":{\"core\":%u,\"peer\":\"%s\",\"value\":%u}}", event->core, peer,
+                    event->record.value);
+        }
+    }
+}
+
+/* ---- Slices ---- */
+
+static void add_slice(writer *self, uint32_t process, uint32_t group, uint64_t index, int64_t begin_ns, int64_t end_ns)
+{
+    self->slices[self->slice_count++] = (slice){.begin_ns = begin_ns,
+                                                .end_ns = end_ns > begin_ns ? end_ns : begin_ns,
+                                                .process = process,
+                                                .group = group,
+                                                .index = index};
+}
+
+static int compare_u64(uint64_t a, uint64_t b)
+{
+    return (a > b) - (a < b);
+}
+
+static int by_chunk(const void *a, const void *b)
+{
+    const trace_event *left = *(const trace_event *const *)a, *right = *(const trace_event *const *)b;
+    const trib_trace_record *x = &left->record, *y = &right->record;
+    int order = compare_u64(left->process, right->process);
+    order = order != 0 ? order : compare_u64(x->tensor, y->tensor);
+    order = order != 0 ? order : compare_u64(x->partition, y->partition);
+    order = order != 0 ? order : compare_u64(x->round, y->round);
+    order = order != 0 ? order : compare_u64(x->extra, y->extra);
+    order = order != 0 ? order : (left->at_ns > right->at_ns) - (left->at_ns < right->at_ns);
+    return order != 0 ? order : compare_u64(left->order, right->order);
+}
+
+static bool is_same_chunk(const trace_event *a, const trace_event *b)
+{
+    return a->process == b->process && a->record.tensor == b->record.tensor &&
+           a->record.partition == b->record.partition && a->record.round == b->record.round &&
+           a->record.extra == b->record.extra;
+}
+
+/* Sums, from the first contribution until they are complete; and what is sent of them. */
+static void add_sums(writer *self)
+{
+    const trace_run *run = self->run;
+    for (uint64_t i = 0; i < run->event_count; i++) {
+        const uint8_t kind = run->events[i].record.kind;
+        if (kind == TRIB_TRACE_SUM_ARRIVE || kind == TRIB_TRACE_SUM_COMPLETE || kind == TRIB_TRACE_SUM_SENT) {
+            self->chunks[self->chunk_count++] = &run->events[i];
+        }
+    }
+    qsort(self->chunks, self->chunk_count, sizeof(const trace_event *), by_chunk);
+    for (uint64_t i = 0; i < self->chunk_count;) {
+        const trace_event *first = self->chunks[i];
+        const trace_event *complete = NULL;
+        uint64_t end = i;
+        for (; end < self->chunk_count && is_same_chunk(first, self->chunks[end]); end++) {
+            const trace_event *one = self->chunks[end];
+            complete = one->record.kind == TRIB_TRACE_SUM_COMPLETE ? one : complete;
+            if (one->record.kind == TRIB_TRACE_SUM_SENT && complete != NULL) {
+                char args[100], peer[48];
+                trace_member_label(run, one->record.peer, peer, sizeof peer);
+                snprintf(args, sizeof args, ",\"args\":{\"peer\":\"%s\",\"chunk\":%u,\"bytes\":%u}", peer,
+                         one->record.extra, one->record.value);
+                put_async(self, "SUM on its way", one->process, one->record.tensor, args, complete->at_ns, one->at_ns);
+            }
+        }
+        if (first->record.kind == TRIB_TRACE_SUM_ARRIVE && complete != NULL) {
+            add_slice(self, first->process, GROUP_SUM, i, first->at_ns, complete->at_ns);
+        }
+        i = end;
+    }
+}
+
+static void add_spans(writer *self)
+{
+    const trace_run *run = self->run;
+    for (uint64_t i = 0; i < run->span_count; i++) {
+        const trace_span *span = &run->spans[i];
+        if (span->start_ns != TRACE_NEVER) {
+            const int64_t end_ns = span->pushed_ns != TRACE_NEVER ? span->pushed_ns : span->done_ns;
+            add_slice(self, span->process, GROUP_SEND, i, span->start_ns, end_ns);
+        }
+        for (uint32_t k = 0; k < span->stay_count; k++) {
+            const uint8_t stage = span->stays[k].stage;
+            const char *name = stage < run->stage_count ? run->stages[stage] : "PUSH";
+            if (strcmp(name, "PUSH") != 0 && strcmp(name, "PULL") != 0) {
+                const int64_t end_ns = k + 1 < span->stay_count ? span->stays[k + 1].enter_ns : span->done_ns;
+                add_slice(self, span->process, GROUP_STAGE + stage, i, span->stays[k].enter_ns, end_ns);
+            }
+        }
+    }
+}
+
+static bool is_same_link(const trace_event *a, const trace_event *b)
+{
+    return a->process == b->process && a->core == b->core && a->record.peer == b->record.peer &&
+           a->record.extra == b->record.extra;
+}
+
+static void add_credits(writer *self)
+{
+    const trace_run *run = self->run;
+    const trace_event *waits[1024]; /* that have not ended */
+    uint32_t count = 0;
+    for (uint64_t i = 0; i < run->event_count; i++) {
+        const trace_event *event = &run->events[i];
+        if (event->record.kind == TRIB_TRACE_LINK_WAIT && count < 1024) {
+            waits[count++] = event;
+        } else if (event->record.kind == TRIB_TRACE_LINK_FREE || event->record.kind == TRIB_TRACE_LINK_CLOSED) {
+            uint32_t at = 0;
+            while (at < count && !is_same_link(waits[at], event)) {
+                at++;
+            }
+            if (at < count) {
+                add_slice(self, event->process, GROUP_CREDIT, (uint64_t)(waits[at] - run->events), waits[at]->at_ns,
+                          event->at_ns);
+                waits[at] = waits[--count];
+            }
+        }
+    }
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const slice *left = a, *right = b;
+    int order = compare_u64(left->process, right->process);
+    order = order != 0 ? order : compare_u64(left->group, right->group);
+    order = order != 0 ? order : (left->begin_ns > right->begin_ns) - (left->begin_ns < right->begin_ns);
+    return order != 0 ? order : compare_u64(left->index, right->index);
+}
+
+static void name_lane(writer *self, const slice *of)
+{
+    char name[80];
+    const uint32_t stage = of->group - GROUP_STAGE;
+    const char *what = of->group == GROUP_SEND     ? "PUSH sends"
+                       : of->group == GROUP_SUM    ? "SUM"
+                       : of->group == GROUP_CREDIT ? "a link out of credit"
+                                                   : self->run->stages[stage];
+    snprintf(name, sizeof name, "%.60s %u", what, of->lane + 1);
+    put_meta(self, "thread_name", of->process, of->group * GROUP_TIDS + of->lane, name);
+}
+
+/* Each slice gets the first lane that is free at its beginning; what finds none becomes a pair of asynchronous events. */
+static void assign_lanes(writer *self)
+{
+    int64_t ends[LANES_MAX];
+    uint32_t lanes = 0;
+    qsort(self->slices, self->slice_count, sizeof *self->slices, by_place);
+    for (uint64_t i = 0; i < self->slice_count; i++) {
+        slice *mine = &self->slices[i];
+        if (i == 0 || mine->process != mine[-1].process || mine->group != mine[-1].group) {
+            lanes = 0;
+        }
+        while (mine->lane < lanes && ends[mine->lane] > mine->begin_ns) {
+            mine->lane++;
+        }
+        if (mine->lane == LANES_MAX) {
+            mine->lane = UINT32_MAX;
+            continue;
+        }
+        if (mine->lane == lanes) {
+            lanes++;
+            name_lane(self, mine);
+        }
+        ends[mine->lane] = mine->end_ns;
+        if (mine->group == GROUP_SEND) {
+            self->send_lanes[mine->index] = mine->lane;
+        }
+    }
+}
+
+/* ---- Arrows ---- */
+
+/* From where the partition's first chunk left to its arrival in the sum. */
+static void put_arrows(writer *self, const slice *sum)
+{
+    for (uint64_t i = sum->index; i < self->chunk_count && is_same_chunk(self->chunks[sum->index], self->chunks[i]);
+         i++) {
+        const trace_event *arrival = self->chunks[i];
+        if (arrival->record.kind != TRIB_TRACE_SUM_ARRIVE || arrival->record.extra != 0) {
+            continue;
+        }
+        const trace_span *span = trace_span_find(self->run, self->by_key, &arrival->record);
+        const uint32_t lane = span != NULL ? self->send_lanes[span - self->run->spans] : UINT32_MAX;
+        if (span == NULL || span->start_ns == TRACE_NEVER || lane == UINT32_MAX || span->start_ns > arrival->at_ns) {
+            continue;
+        }
+        const uint64_t id = ++self->id;
+        begin_event(self, 's', span->process, GROUP_SEND * GROUP_TIDS + lane, span->start_ns);
+        fprintf(self->out, ",\"name\":\"push\",\"cat\":\"push\",\"id\":%llu}", (unsigned long long)id);
+        begin_event(self, 'f', sum->process, GROUP_SUM * GROUP_TIDS + sum->lane, arrival->at_ns);
+        fprintf(self->out, ",\"name\":\"push\",\"cat\":\"push\",\"id\":%llu,\"bp\":\"e\"}", (unsigned long long)id);
+    }
+}
+
+static void put_slice(writer *self, const slice *mine)
+{
+    const trace_run *run = self->run;
+    char buffer[48], peer[48];
+    const trace_span *span = mine->group == GROUP_SEND || mine->group >= GROUP_STAGE ? &run->spans[mine->index] : NULL;
+    begin_event(self, 'X', mine->process, mine->group * GROUP_TIDS + mine->lane, mine->begin_ns);
+    fprintf(self->out, ",\"dur\":%.3f", us(mine->end_ns - mine->begin_ns));
+    if (span != NULL) {
+        put_name(self, tensor_name(self, span->tensor, buffer, sizeof buffer));
+        trace_member_label(run, span->owner, peer, sizeof peer);
+        fprintf(self->out, ",\"cat\":\"stage\",\"args\":{\"partition\":%u,\"round\":%u,\"bytes\":%u,\"peer\":\"%s\"}}",
+                span->partition, span->round, span->bytes, peer);
+    } else if (mine->group == GROUP_SUM) {
+        const trib_trace_record *record = &self->chunks[mine->index]->record;
+        put_name(self, tensor_name(self, record->tensor, buffer, sizeof buffer));
+        trace_member_label(run, record->peer, peer, sizeof peer);
+        fprintf(self->out, ",\"cat\":\"sum\",\"args\":{\"partition\":%u,\"round\":%u,\"chunk\":%u,\"first\":\"%s\"}}",
+                record->partition, record->round, record->extra, peer);
+        put_arrows(self, mine);
+    } else {
+        trace_member_label(run, run->events[mine->index].record.peer, peer, sizeof peer);
+        put_name(self, peer);
+        fprintf(self->out, ",\"cat\":\"credit\",\"args\":{\"core\":%u}}", run->events[mine->index].core);
+    }
+}
+
+/* One that found no lane. */
+static void put_loose(writer *self, const slice *mine)
+{
+    const bool sum = mine->group == GROUP_SUM, credit = mine->group == GROUP_CREDIT;
+    const uint32_t tensor = sum      ? self->chunks[mine->index]->record.tensor
+                            : credit ? UINT32_MAX
+                                     : self->run->spans[mine->index].tensor;
+    const char *category = sum                          ? "SUM"
+                           : credit                     ? "a link out of credit"
+                           : mine->group >= GROUP_STAGE ? self->run->stages[mine->group - GROUP_STAGE]
+                                                        : "PUSH sends";
+    put_async(self, category, mine->process, tensor, "", mine->begin_ns, mine->end_ns);
+}
+
+/* ---- The whole ---- */
+
+static bool open_writer(writer *self)
+{
+    const trace_run *run = self->run;
+    uint64_t slices = run->event_count + run->span_count;
+    for (uint64_t i = 0; i < run->span_count; i++) {
+        slices += run->spans[i].stay_count;
+    }
+    self->slices = calloc(slices + 1, sizeof *self->slices);
+    self->chunks = calloc(run->event_count + 1, sizeof(const trace_event *));
+    self->send_lanes = malloc((run->span_count + 1) * sizeof *self->send_lanes);
+    self->by_key = trace_spans_by_key(run);
+    if (self->slices == NULL || self->chunks == NULL || self->send_lanes == NULL || self->by_key == NULL) {
+        return false;
+    }
+    memset(self->send_lanes, 0xff, (run->span_count + 1) * sizeof *self->send_lanes);
+    return true;
+}
+
+static void put_processes(writer *self)
+{
+    for (uint32_t i = 0; i < self->run->process_count; i++) {
+        const trace_process *process = &self->run->processes[i];
+        char name[160];
+        snprintf(name, sizeof name, "%s (%.100s)", process->label, process->file->place);
+        put_meta(self, "process_name", i, 0, name);
+        put_meta(self, "thread_name", i, 0, "events");
+        begin_event(self, 'M', i, 0, 0);
+        fprintf(self->out, ",\"name\":\"process_sort_index\",\"args\":{\"sort_index\":%u}}", i);
+    }
+}
+
+bool trace_write_chrome(const trace_run *run, FILE *out)
+{
+    writer self = {.run = run, .out = out};
+    const bool fine = open_writer(&self);
+    if (fine) {
+        fprintf(out, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"producer\":\"tributary trace %s\",\"job\":\"",
+                trib_version());
+        put_text(&self, run->processes[0].file->job);
+        fprintf(out, "\"},\"traceEvents\":[");
+        put_processes(&self);
+        put_operations(&self);
+        put_waits(&self);
+        put_instants(&self);
+        add_sums(&self);
+        add_spans(&self);
+        add_credits(&self);
+        assign_lanes(&self);
+        for (uint64_t i = 0; i < self.slice_count; i++) {
+            (self.slices[i].lane != UINT32_MAX ? put_slice : put_loose)(&self, &self.slices[i]);
+        }
+        fprintf(out, "\n]}\n");
+    }
+    free(self.slices);
+    free(self.chunks);
+    free(self.send_lanes);
+    free(self.by_key);
+    return fine;
+}
