@@ -10,5 +10,7 @@ int info_command(int argc, char **argv);
 int sim_command(int argc, char **argv);
 int step_command(int argc, char **argv);
 int trace_command(int argc, char **argv);
+int replay_command(int argc, char **argv);
+int tune_command(int argc, char **argv);
 
 #endif

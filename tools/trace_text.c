@@ -125,7 +125,7 @@ static void print_phases(const trace_run *run, const trace_stats *stats, FILE *o
 static void print_members(const trace_run *run, const trace_stats *stats, FILE *out)
 {
     char label[48];
-    fprintf(out, "\n%-14s %11s %11s %10s %10s %7s %7s   (rates: highest over %.0f ms)\n", "links", "out MB", "in MB",
+    fprintf(out, "\n%-14s %11s %11s %10s %10s %7s %7s   (rates: held over %.0f ms)\n", "links", "out MB", "in MB",
             "out Gb/s", "in Gb/s", "out %", "in %", ms(stats->window_ns));
     for (uint32_t i = 0; i < run->worker_count + run->server_count; i++) {
         const trace_link_use *use = &stats->links[i];

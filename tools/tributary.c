@@ -17,6 +17,8 @@ static const struct {
     {"step", step_command, "training steps of a real model's sizes in a real job"},
     {"sim", sim_command, "train on a cluster that is not there, in virtual time"},
     {"trace", trace_command, "sum up and convert what a job's processes have recorded"},
+    {"replay", replay_command, "run a recorded step again, under other settings"},
+    {"tune", tune_command, "search the settings under which a recorded step is fastest"},
     {"info", info_command, "show this machine as the engine sees it"},
 };
 

@@ -15,6 +15,7 @@ typedef struct study_tensor {
     uint64_t bytes;
     int64_t ready_ns;   /* after backward began */
     int64_t forward_ns; /* of the layer that needs it */
+    int32_t priority;   /* if the model has priorities of its own */
 } study_tensor;
 
 typedef struct study_model {
@@ -22,6 +23,7 @@ typedef struct study_model {
     int64_t forward_ns, backward_ns, optimizer_ns;
     uint32_t count;
     uint64_t bytes; /* of all of them */
+    bool own_priorities;
     study_tensor tensors[];
 } study_model;
 

@@ -60,9 +60,15 @@ static void go_on(trainer *self);
 
 /* ---- Exchanges ---- */
 
-static uint64_t wire_size(const study *self, uint32_t index)
+static const study_model *model_of(const trainer *self)
 {
-    const double bytes = (double)self->config->model->tensors[index].bytes * self->config->codec_ratio;
+    const study_step_config *config = self->study->config;
+    return config->models != NULL ? config->models[self->rank] : config->model;
+}
+
+static uint64_t wire_size(const trainer *self, uint32_t index)
+{
+    const double bytes = (double)model_of(self)->tensors[index].bytes * self->study->config->codec_ratio;
     return bytes < 1 ? 1 : (uint64_t)bytes;
 }
 
@@ -98,7 +104,7 @@ static void on_done(const trib_result *result, void *user)
         fail(self->study, &error);
         return;
     }
-    pass_device(self, &self->from_free_ns, self->study->config->model->tensors[mine->index].bytes, &mine->from);
+    pass_device(self, &self->from_free_ns, model_of(self)->tensors[mine->index].bytes, &mine->from);
 }
 
 static void submit(trib_sim *sim, trib_sim_event *event)
@@ -149,16 +155,16 @@ static void begin_backward(trainer *self)
     self->forward = false;
     self->layer = 0;
     self->iteration++;
-    self->missing = self->study->config->model->count;
+    self->missing = model_of(self)->count;
     self->backward_began_ns = trib_sim_now(world(self));
-    compute(self, self->study->config->model->tensors[0].ready_ns);
+    compute(self, model_of(self)->tensors[0].ready_ns);
 }
 
 /* Forward, layer by layer; its optimizer's part belongs to a layer when there is no barrier. */
 static void forward_on(trainer *self)
 {
     const study_step_config *config = self->study->config;
-    const study_model *model = config->model;
+    const study_model *model = model_of(self);
     if (!config->cross_barrier) {
         if (self->missing > 0) {
             self->waiting = true;
@@ -188,7 +194,7 @@ static void forward_on(trainer *self)
 static void backward_on(trainer *self)
 {
     const study_step_config *config = self->study->config;
-    const study_model *model = config->model;
+    const study_model *model = model_of(self);
     const int64_t began_ns = self->backward_began_ns, now_ns = trib_sim_now(world(self));
     while (self->layer < model->count && began_ns + model->tensors[self->layer].ready_ns <= now_ns) {
         gradient *mine = &self->gradients[self->layer];
@@ -236,7 +242,8 @@ static void computed(trib_sim *sim, trib_sim_event *event)
 
 static trib_status declare_all(trainer *self, trib_error *error)
 {
-    const study_model *model = self->study->config->model;
+    const study_step_config *config = self->study->config;
+    const study_model *model = model_of(self);
     self->gradients = calloc(model->count, sizeof *self->gradients);
     if (self->gradients == NULL) {
         error->status = TRIB_NO_MEMORY;
@@ -249,8 +256,9 @@ static trib_status declare_all(trainer *self, trib_error *error)
         trib_tensor_desc_init(&desc, sizeof desc);
         desc.name = model->tensors[i].name;
         desc.dtype = TRIB_UINT8; /* bytes; what computing costs is charged by bytes */
-        desc.count = wire_size(self->study, i);
-        desc.priority = self->study->config->priorities ? (int32_t)i : 0;
+        desc.count = wire_size(self, i);
+        const bool own = model->own_priorities && !config->by_order;
+        desc.priority = !config->priorities ? 0 : own ? model->tensors[i].priority : (int32_t)i;
         mine->trainer = self;
         mine->index = i;
         mine->into.fired = submit;

@@ -17,10 +17,12 @@
 typedef struct study_step_config {
     sim_job_config job; /* its void_bytes are chosen by study_step_run */
     const study_model *model;
-    uint32_t iterations; /* measured, after one that is not */
-    bool priorities, cross_barrier;
-    double codec_ratio;     /* bytes on the wire per byte of gradient; 1: none */
-    double device_bytes_ns; /* bytes per nanosecond, each way; 0: there is no device in front */
+    const study_model *const *models; /* by rank: the same tensors, each at its own times; NULL: all have model */
+    uint32_t iterations;              /* measured, after one that is not */
+    bool priorities, cross_barrier;   /* priorities: the model's own, else what forward needs first */
+    bool by_order;                    /* ... even if the model has its own */
+    double codec_ratio;               /* bytes on the wire per byte of gradient; 1: none */
+    double device_bytes_ns;           /* bytes per nanosecond, each way; 0: there is no device in front */
     void (*progress)(void *user, uint32_t iteration, uint32_t iterations); /* may be NULL */
     void *user;
 } study_step_config;

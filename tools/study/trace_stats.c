@@ -6,6 +6,7 @@
 
 #define BINS_MAX 200000u
 #define BIN_NS INT64_C(1000000)
+#define NEAR 0.7 /* of the highest rate */
 
 const char *trace_phase_name(trace_phase phase)
 {
@@ -133,7 +134,7 @@ static void count_events(const trace_run *run, trace_stats *stats)
 /* ---- Links ---- */
 
 typedef struct rate_bins {
-    double *bytes;
+    double *bytes, *windows;
     uint32_t count, window; /* in bins */
     int64_t width_ns;
     uint32_t *heads[2]; /* by member, out and in: index + 1 of its first transfer */
@@ -162,14 +163,26 @@ static bool transfer_of(const trace_run *run, const trace_event *event, uint32_t
     return *from != *to && *from < members && *to < members && record->value > 0;
 }
 
-static double highest_rate(const rate_bins *self)
+/*
+ * The rate that is held: the middle of the windows that come near the highest one. The highest alone would count what a
+ * kernel's buffers swallow at the beginning of an exchange.
+ */
+static double held_rate(const rate_bins *self)
 {
     double inside = 0, most = 0;
+    uint64_t near = 0;
     for (uint32_t i = 0; i < self->count; i++) {
         inside += self->bytes[i] - (i >= self->window ? self->bytes[i - self->window] : 0);
+        self->windows[i] = inside;
         most = inside > most ? inside : most;
     }
-    return most * 8e9 / ((double)self->width_ns * self->window);
+    for (uint32_t i = 0; i < self->count; i++) {
+        if (self->windows[i] > 0 && self->windows[i] >= NEAR * most) {
+            self->windows[near++] = self->windows[i];
+        }
+    }
+    qsort(self->windows, near, sizeof *self->windows, by_value);
+    return near > 0 ? self->windows[near / 2] * 8e9 / ((double)self->width_ns * self->window) : 0;
 }
 
 static void collect_transfers(const trace_run *run, rate_bins *self)
@@ -198,7 +211,7 @@ static void use_link(trace_stats *stats, uint32_t member, unsigned way, const ra
         all += self->transfers[at - 1].bytes;
     }
     trace_link_use *use = &stats->links[member];
-    const double bits = highest_rate(self);
+    const double bits = held_rate(self);
     *(way == 0 ? &use->out_bytes : &use->in_bytes) = all;
     *(way == 0 ? &use->out_bits : &use->in_bits) = bits;
     stats->fastest_bits = bits > stats->fastest_bits ? bits : stats->fastest_bits;
@@ -221,15 +234,15 @@ static double exchange_time(const trace_run *run)
     return sum_ns;
 }
 
-/* Rates are taken over a third of an exchange: what buffers swallow at once is small beside it. */
+/* Rates are taken over an eighth of an exchange. */
 static int64_t window_for(const trace_stats *stats)
 {
     int64_t exchange_ns = 0;
     for (uint32_t i = 0; i < stats->steps_count; i++) {
         exchange_ns = not_before(stats->steps[i].exchange_ns, exchange_ns);
     }
-    const int64_t third_ns = exchange_ns / 3;
-    return third_ns < 5 * BIN_NS ? 5 * BIN_NS : third_ns > 500 * BIN_NS ? 500 * BIN_NS : third_ns;
+    const int64_t part_ns = exchange_ns / 8;
+    return part_ns < 5 * BIN_NS ? 5 * BIN_NS : part_ns > 500 * BIN_NS ? 500 * BIN_NS : part_ns;
 }
 
 static bool use_links(const trace_run *run, trace_stats *stats)
@@ -242,10 +255,12 @@ static bool use_links(const trace_run *run, trace_stats *stats)
     bins.count = (uint32_t)(run->duration_ns / bins.width_ns) + 1;
     bins.window = (uint32_t)((window_for(stats) + bins.width_ns - 1) / bins.width_ns);
     bins.bytes = calloc(bins.count, sizeof *bins.bytes);
+    bins.windows = calloc(bins.count, sizeof *bins.windows);
     bins.heads[0] = calloc(members, sizeof(uint32_t));
     bins.heads[1] = calloc(members, sizeof(uint32_t));
     bins.transfers = calloc(run->event_count + 1, sizeof *bins.transfers);
-    const bool fine = bins.bytes != NULL && bins.heads[0] != NULL && bins.heads[1] != NULL && bins.transfers != NULL;
+    const bool fine = bins.bytes != NULL && bins.windows != NULL && bins.heads[0] != NULL && bins.heads[1] != NULL &&
+                      bins.transfers != NULL;
     if (fine) {
         collect_transfers(run, &bins);
         for (uint32_t i = 0; i < members; i++) {
@@ -261,6 +276,7 @@ static bool use_links(const trace_run *run, trace_stats *stats)
         stats->links[i].in_used = (double)stats->links[i].in_bytes / full;
     }
     free(bins.bytes);
+    free(bins.windows);
     free(bins.heads[0]);
     free(bins.heads[1]);
     free(bins.transfers);

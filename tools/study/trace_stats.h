@@ -27,7 +27,7 @@ typedef struct trace_spread {
 
 typedef struct trace_link_use {
     uint64_t out_bytes, in_bytes; /* to and from other members; payload */
-    double out_bits, in_bits;     /* highest rates over a window, bits per second */
+    double out_bits, in_bits;     /* rates that are held over a window, bits per second */
     double out_used, in_used;     /* share of what the fastest link would have carried while workers exchanged */
 } trace_link_use;
 

@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""Records jobs in virtual time, where any other rate, size or number of machines can be had as well, and compares what `tributary
+replay` predicts with what then is; searches with `tributary tune`; replays a real job live.
+
+Prints `ok NAME` / `not ok NAME: why` / `skip NAME: why`.
+"""
+import glob
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+BUILD = os.environ.get('TRIB_BUILD', 'build/release')
+TOOL = os.path.abspath(BUILD + '/tributary')
+FOLDER = tempfile.mkdtemp(prefix='trib_replay')
+MODEL = FOLDER + '/small.csv'
+TENSORS = [(300000, 1000), (1200000, 3000), (40000, 4500), (2500000, 5000), (10, 5500), (800000, 6000)]
+
+
+def write_model():
+    with open(MODEL, 'w') as out:
+        out.write('# small: made up; forward 4000 us, backward 6000 us, optimizer 1000 us\ntensor,elements,ready_us\n')
+        for index, (elements, ready) in enumerate(TENSORS):
+            out.write('layer%d,%d,%d\n' % (index, elements, ready))
+
+
+def run(*words, status=0, **more):
+    env = {k: v for k, v in os.environ.items() if not k.startswith('TRIB_')}
+    env.update(more)
+    done = subprocess.run([TOOL, *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=150)
+    assert done.returncode == status, '%s: status %d: %s' % (words[0], done.returncode, (done.stdout + done.stderr)[-600:])
+    return done.stdout if status == 0 else done.stderr
+
+
+def sim(*words):
+    return json.loads(run('sim', '--model', MODEL, '--iters', '5', '--quiet', '--json', *words))['step_ms']
+
+
+def recorded(name, *words):
+    """The traces of a job in virtual time, and its step."""
+    step = sim('--trace', '%s/%s' % (FOLDER, name), *words)
+    return sorted(glob.glob('%s/%s/*' % (FOLDER, name))), step
+
+
+def replay(files, *words):
+    return json.loads(run('replay', '--quiet', '--json', *words, *files))
+
+
+def near(value, wanted, percent, what):
+    assert abs(value / wanted - 1) <= percent / 100, '%s: %.3f ms, in truth %.3f ms' % (what, value, wanted)
+
+
+def as_it_was():
+    for name, words in (('plain', ['-n', '3', '-s', '1', '--rate', '2gbit']),
+                        ('colocated', ['-n', '4', '-s', '0', '--rate', '5gbit']),
+                        ('no priorities', ['-n', '2', '-s', '2', '--rate', '2gbit', '--no-priorities'])):
+        files, step = recorded(name, *words)
+        said = replay(files)
+        near(said['recorded']['step_ms'], step, 1, name + ', recorded')
+        near(said['recorded']['compute_ms'], 11, 1, name + ', computing')
+        near(said['replayed']['step_ms'], step, 5, name + ', replayed')
+        assert said['recorded']['rate_estimated'] and 'predicted' not in said, said
+        near(said['recorded']['rate_bits'] / 1e9, float(words[5][0]), 10, name + ', rate')
+
+
+def other_worlds():
+    files, _ = recorded('base', '-n', '3', '-s', '1', '--rate', '2gbit')
+    known = ['--recorded-rate', '2gbit']
+    for change in (['--rate', '5gbit'], ['--rate', '1gbit'], ['-s', '3'], ['-s', '0'], ['-n', '6'], ['--codec', '0.5'],
+                   ['--partition', '256K', '--chunk', '64K'], ['--credit', '8M'], ['--no-priorities'],
+                   ['--cross-barrier'], ['-n', '4', '-s', '2', '--rate', '10gbit', '--partition', '2M']):
+        words = ['-n', '3', '-s', '1', '--rate', '2gbit'] + change
+        if '-n' in change:
+            words = words[2:] if '-s' not in change else words[4:]
+        truth = sim(*words)
+        said = replay(files, *known, *change)
+        near(said['predicted']['step_ms'], truth, 5, ' '.join(change))
+        assert said['changes'].split(', ')[0] == ' '.join(change[:2]), said['changes']
+        assert sum(said['predicted']['partition_ms'].values()) > 0, said
+
+
+def steps_that_overlap():
+    files, step = recorded('overlap', '-n', '3', '-s', '1', '--rate', '2gbit', '--cross-barrier')
+    known = ['--recorded-rate', '2gbit', '--recorded-forward', '6ms']  # forward, optimizer, and the first gradient's part of backward
+    said = replay(files, *known, '--rate', '20gbit')
+    assert said['recorded']['overlapped'], said
+    near(said['replayed']['step_ms'], step, 5, 'overlapped')
+    near(said['predicted']['step_ms'], sim('-n', '3', '-s', '1', '--rate', '20gbit', '--cross-barrier'), 5, 'overlapped, at another rate')
+
+
+def exported():
+    files, step = recorded('export', '-n', '3', '-s', '1', '--rate', '2gbit')
+    path = FOLDER + '/exported.csv'
+    replay(files, '--export', path)
+    again = json.loads(run('sim', '--model', path, '-n', '3', '-s', '1', '--rate', '2gbit', '--quiet', '--json'))
+    near(again['step_ms'], step, 5, 'exported')
+    assert again['bytes'] == 4 * sum(elements for elements, _ in TENSORS)
+
+
+def tuned():
+    # A credit of one chunk and large partitions: there is something to find.
+    files, step = recorded('slow', '-n', '3', '-s', '3', '--rate', '10gbit', '--credit', '16K', '--chunk', '16K', '--partition', '8M',
+                           '--latency', '100us')
+    first = run('tune', '--quiet', '--json', '--recorded-rate', '10gbit', '--latency', '100us', *files)
+    said = json.loads(first)
+    near(said['now_ms'], step, 5, 'before')
+    assert said['best_ms'] < 0.9 * said['now_ms'], said
+    assert list(said['settings']) == ['credit', 'partition', 'chunk', 'priorities', 'colocate'], said['settings']
+    changed = {k: v for k, v in said['settings'].items() if v['now'] != v['best']}
+    assert changed and all(v['gain_ms'] >= 0 for v in said['settings'].values()), said['settings']
+    assert len(said['beyond']) >= 3, said['beyond']
+    assert first == run('tune', '--quiet', '--json', '--recorded-rate', '10gbit', '--latency', '100us', *files), 'not twice the same'
+    words = [w for k in ('credit', 'partition', 'chunk') for w in ('--' + k, said['settings'][k]['best'])]
+    if said['settings']['priorities']['best'] == 'none':
+        words.append('--no-priorities')
+    words += ['--colocate', said['settings']['colocate']['best']]
+    better = replay(files, '--recorded-rate', '10gbit', '--latency', '100us', '--iters', '2', *words)
+    near(better['predicted']['step_ms'], said['best_ms'], 1, 'the best, replayed')
+    text = run('tune', '--recorded-rate', '10gbit', '--latency', '100us', *files)
+    assert 'TRIB_PUSH_CREDIT=' in text and 'beyond settings' in text, text
+
+
+def live():
+    run('run', '-n', '2', '-s', '1', '--', TOOL, 'step', '--model', MODEL, '--iters', '4', TRIB_TRACE=FOLDER + '/real-%r')
+    files = sorted(glob.glob(FOLDER + '/real-*'))
+    said = json.loads(run('replay', '--live', '--json', '--iters', '3', '-s', '0', '--partition', '512K', *files))
+    assert (said['workers'], said['servers'], said['iterations']) == (2, 0, 3), said
+    assert said['bytes'] == 4 * sum(elements for elements, _ in TENSORS) and said['step_ms'] >= said['compute_ms'] * 0.99, said
+    replay(files, '-n', '5')
+
+
+def what_cannot_be():
+    files, _ = recorded('errors', '-n', '2', '-s', '1')
+    assert 'no good value' in run('replay', '--rate', 'fast', *files, status=2)
+    assert 'multiple of chunk_bytes' in run('replay', '--partition', '96K', '--chunk', '64K', *files, status=1)
+    assert 'colocate is off' in run('replay', '-s', '0', '--colocate', 'off', *files, status=1)
+    assert 'which traces' in run('tune', status=2)
+    assert 'no steps' in run('replay', *[f for f in files if 'server' in f], status=1)
+    assert 'not a trace' in run('tune', __file__, status=1)
+
+
+def main():
+    cases = [as_it_was, other_worlds, steps_that_overlap, exported, tuned, live, what_cannot_be]
+    failed = 0
+    try:
+        write_model()
+        for case in cases:
+            try:
+                case()
+                print('ok %s' % case.__name__)
+            except (AssertionError, subprocess.TimeoutExpired, ValueError, KeyError, OSError) as error:
+                failed += 1
+                print('not ok %s: %s' % (case.__name__, str(error).replace('\n', ' | ')[:1500]))
+    finally:
+        shutil.rmtree(FOLDER, ignore_errors=True)
+    return 1 if failed else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,274 @@
+/*
+ * replay.c - `tributary replay`: the steps of a recorded job again, under other settings: in virtual time, with the engine
+ * of production, or live on this machine's transports.
+ *
+ * Looks inside the library: tools/study/.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include "tools/commands.h"
+#include "tools/replay_options.h"
+
+typedef struct outcome {
+    study_step_result result;
+    trace_stats parts;
+} outcome;
+
+static double ms(double ns)
+{
+    return ns / 1e6;
+}
+
+static void show_progress(void *user, uint32_t iteration, uint32_t iterations)
+{
+    if (isatty(STDERR_FILENO)) {
+        fprintf(stderr, "\r%s: iteration %u of %u%s", (const char *)user, iteration, iterations,
+                iteration == iterations ? "\n" : "");
+    }
+}
+
+/* ---- Printing ---- */
+
+static void print_parts(const char *name, const outcome *of, FILE *out)
+{
+    if (of->parts.whole.count == 0) {
+        return;
+    }
+    fprintf(out, "  %-22s", name);
+    for (unsigned i = 0; i < TRACE_PHASE_COUNT; i++) {
+        fprintf(out, " %s %.2f", trace_phase_name((trace_phase)i),
+                ms(of->parts.phases[i].total_ns / (double)of->parts.whole.count));
+    }
+    fprintf(out, "; limit: %s\n", of->parts.limit_name);
+}
+
+static void print_line(const char *name, const study_step_result *result, double recorded_ns, FILE *out)
+{
+    const double step = (double)result->step_ns, compute = (double)result->compute_ns;
+    fprintf(out, "  %-22s %10.2f ms  computing %9.2f  waiting %9.2f  t_opt %9.2f  (%+.1f %%)\n", name, ms(step),
+            ms(compute), ms(step - compute), ms(result->t_opt_ns), 100 * (step / recorded_ns - 1));
+}
+
+static void print_text(const replay_options *self, const study_replay *replay, const outcome *again,
+                       const outcome *predicted)
+{
+    const sim_job_config *job = &replay->step.job;
+    printf("recorded: %u workers + %u servers, %u steps of %u tensors, %.1f MB%s\n", job->workers, job->servers,
+           replay->steps, replay->tensors, (double)replay->bytes / 1e6,
+           replay->step.cross_barrier ? "; steps overlap" : "");
+    replay_print_rate(self, replay, stdout);
+    const double recorded = (double)replay->step_ns, compute = (double)replay->compute_ns;
+    printf("  %-22s %10.2f ms  computing %9.2f  waiting %9.2f\n", "recorded", ms(recorded), ms(compute),
+           ms(recorded > compute ? recorded - compute : 0));
+    print_line("replayed as recorded", &again->result, recorded, stdout);
+    if (predicted != NULL) {
+        print_line("predicted", &predicted->result, recorded, stdout);
+        printf("  with %s: %.2f times as fast as the replay of what was recorded\n", self->changes,
+               (double)again->result.step_ns / (double)predicted->result.step_ns);
+    }
+    if (again->parts.whole.count > 0) {
+        printf("a partition's time, mean, ms\n");
+        print_parts("replayed as recorded", again, stdout);
+        if (predicted != NULL) {
+            print_parts("predicted", predicted, stdout);
+        }
+    }
+}
+
+static json_t *outcome_json(const outcome *of)
+{
+    json_t *parts = json_object();
+    for (unsigned i = 0; i < TRACE_PHASE_COUNT && of->parts.whole.count > 0; i++) {
+        json_object_set_new(parts, trace_phase_name((trace_phase)i),
+                            json_real(ms(of->parts.phases[i].total_ns / (double)of->parts.whole.count)));
+    }
+    const study_step_result *result = &of->result;
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:s, s:o}", "step_ms", ms((double)result->step_ns), "compute_ms",
+                     ms((double)result->compute_ns), "waiting_ms", ms((double)(result->step_ns - result->compute_ns)),
+                     "t_opt_ms", ms(result->t_opt_ns), "wire_bytes", result->wire_bytes, "limit", of->parts.limit_name,
+                     "partition_ms", parts);
+}
+
+static void print_json(const replay_options *self, const study_replay *replay, const outcome *again,
+                       const outcome *predicted, const study_step_config *step)
+{
+    const sim_job_config *job = &replay->step.job;
+    json_t *recorded = json_pack(
+        "{s:i, s:i, s:i, s:i, s:I, s:f, s:f, s:f, s:b, s:b}", "workers", (int)job->workers, "servers",
+        (int)job->servers, "steps", (int)replay->steps, "tensors", (int)replay->tensors, "bytes",
+        (json_int_t)replay->bytes, "step_ms", ms((double)replay->step_ns), "compute_ms", ms((double)replay->compute_ns),
+        "rate_bits", (double)(self->recorded_rate_bits > 0 ? self->recorded_rate_bits : job->link.egress_bits),
+        "rate_estimated", self->recorded_rate_bits == 0 && !replay->rate_told, "overlapped",
+        replay->step.cross_barrier);
+    json_t *out =
+        json_pack("{s:o, s:o, s:s}", "recorded", recorded, "replayed", outcome_json(again), "changes", self->changes);
+    if (predicted != NULL) {
+        json_t *mine = outcome_json(predicted);
+        json_object_set_new(mine, "workers", json_integer(step->job.workers));
+        json_object_set_new(mine, "servers", json_integer(step->job.servers));
+        json_object_set_new(mine, "rate_bits", json_integer((json_int_t)step->job.link.egress_bits));
+        json_object_set_new(mine, "partition_bytes", json_integer(step->job.engine.partition_bytes));
+        json_object_set_new(mine, "chunk_bytes", json_integer(step->job.engine.chunk_bytes));
+        json_object_set_new(mine, "credit_bytes", json_integer(step->job.engine.push_credit_bytes));
+        json_object_set_new(out, "predicted", mine);
+    }
+    json_dumpf(out, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
+    printf("\n");
+    json_decref(out);
+}
+
+/* ---- In virtual time ---- */
+
+static bool run_virtual(const replay_options *self, const study_replay *replay, study_step_config *step,
+                        const char *name, outcome *out)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%s", name);
+    step->progress = self->quiet ? NULL : show_progress;
+    step->user = text;
+    trib_error error = {.status = TRIB_OK};
+    const trib_status status = study_replay_run(replay, step, &out->result, &out->parts, &error);
+    step->user = NULL;
+    if (status != TRIB_OK) {
+        fprintf(stderr, "tributary replay: %s: %s\n", name, error.text);
+    }
+    return status == TRIB_OK;
+}
+
+static bool predict(const replay_options *self, const study_replay *replay)
+{
+    outcome again = {.parts = {.limit_name = "none"}}, predicted = {.parts = {.limit_name = "none"}};
+    study_step_config step = replay->step;
+    replay_options_world(self, &step);
+    study_step_config changed = step;
+    const bool asked = self->changes[0] != '\0';
+    bool fine = run_virtual(self, replay, &step, "as recorded", &again) &&
+                (!asked || (replay_options_apply(self, replay, &changed) &&
+                            run_virtual(self, replay, &changed, "predicted", &predicted)));
+    if (fine) {
+        (self->json ? (void)print_json(self, replay, &again, asked ? &predicted : NULL, &changed)
+                    : (void)print_text(self, replay, &again, asked ? &predicted : NULL));
+    }
+    trace_stats_free(&again.parts);
+    trace_stats_free(&predicted.parts);
+    return fine;
+}
+
+/* ---- Live ---- */
+
+static bool export_model(const study_replay *replay, const char *path)
+{
+    FILE *out = fopen(path, "w");
+    if (out != NULL) {
+        study_replay_export(replay, "recorded", out);
+    }
+    if (out == NULL || ferror(out) != 0 || fclose(out) != 0) {
+        fprintf(stderr, "tributary replay: cannot write %s: %s\n", path, strerror(errno));
+        return false;
+    }
+    return true;
+}
+
+static void set_bytes(const char *name, uint32_t bytes)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%u", bytes);
+    setenv(name, text, 1);
+}
+
+static bool run_words(const char *const *words)
+{
+    int status = 0;
+    const pid_t child = fork();
+    if (child == 0) {
+        execv(words[0], (char *const *)(uintptr_t)words);
+        fprintf(stderr, "tributary replay: %s: %s\n", words[0], strerror(errno));
+        _exit(127);
+    }
+    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) {}
+    return child > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+/* `tributary run`, whose workers are `tributary step` with the recorded step as their model. */
+static bool run_live(const replay_options *self, const study_replay *replay)
+{
+    static const char *const colocates[] = {"auto", "off", "on"};
+    study_step_config step = replay->step;
+    replay_options_world(self, &step);
+    if (!replay_options_apply(self, replay, &step)) {
+        return false;
+    }
+    if (self->rate_bits > 0 || self->codec > 0) {
+        fprintf(stderr, "tributary replay: --live runs on this machine's links as they are, without a codec\n");
+        return false;
+    }
+    char own[4096] = "", workers[16], servers[16], iterations[16], path[64];
+    const ssize_t length = readlink("/proc/self/exe", own, sizeof own - 1);
+    snprintf(path, sizeof path, "/tmp/tributary-replay-%d.csv", (int)getpid());
+    if (length <= 0 || !export_model(replay, self->export != NULL ? self->export : path)) {
+        return false;
+    }
+    snprintf(workers, sizeof workers, "%u", step.job.workers);
+    snprintf(servers, sizeof servers, "%u", step.job.servers);
+    snprintf(iterations, sizeof iterations, "%u", step.iterations);
+    set_bytes("TRIB_PARTITION_BYTES", step.job.engine.partition_bytes);
+    set_bytes("TRIB_CHUNK_BYTES", step.job.engine.chunk_bytes);
+    set_bytes("TRIB_PUSH_CREDIT", step.job.engine.push_credit_bytes);
+    set_bytes("TRIB_PULL_CREDIT", step.job.engine.pull_credit_bytes);
+    setenv("TRIB_COLOCATE", step.job.servers == 0 ? "auto" : colocates[step.job.engine.colocate], 1);
+    const char *words[20] = {own,
+                             "run",
+                             "-n",
+                             workers,
+                             "-s",
+                             servers,
+                             "--",
+                             own,
+                             "step",
+                             "--iters",
+                             iterations,
+                             "--model",
+                             self->export != NULL ? self->export : path};
+    unsigned count = 13;
+    if (!step.priorities || (replay->equal_priorities && !step.by_order)) {
+        words[count++] = "--no-priorities";
+    }
+    if (step.cross_barrier) {
+        words[count++] = "--cross-barrier";
+    }
+    if (self->json) {
+        words[count++] = "--json";
+    }
+    if (!self->json) {
+        printf("recorded: step %.2f ms, computing %.2f ms; now, on this machine:\n", ms((double)replay->step_ns),
+               ms((double)replay->compute_ns));
+        fflush(stdout);
+    }
+    const bool fine = run_words(words);
+    if (self->export == NULL) {
+        unlink(path);
+    }
+    return fine;
+}
+
+int replay_command(int argc, char **argv)
+{
+    replay_options self = {.name = "replay"};
+    const int status = replay_options_parse(&self, argc, argv);
+    if (status >= 0) {
+        return status;
+    }
+    study_replay replay;
+    if (!replay_options_load(&self, argv + optind, (uint32_t)(argc - optind), &replay)) {
+        return 1;
+    }
+    bool fine = self.export == NULL || self.live || export_model(&replay, self.export);
+    fine = fine && (self.live ? run_live(&self, &replay) : predict(&self, &replay));
+    study_replay_free(&replay);
+    return fine ? 0 : 1;
+}

@@ -1,0 +1,290 @@
+/* replay.c - see replay.h. */
+#include "tools/study/replay.h"
+
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define PARTS_MEMBERS_MAX 64u /* more are run without parts: their traces would be too large */
+
+/* ---- From traces to models ---- */
+
+/* As in model.c: each layer's part of forward is the share that its gap has in backward. */
+static void share_forward(study_model *model)
+{
+    int64_t before_ns = 0;
+    for (uint32_t i = 0; i < model->count; i++) {
+        study_tensor *tensor = &model->tensors[i];
+        const double share = model->backward_ns > 0
+                                 ? (double)(tensor->ready_ns - before_ns) / (double)model->backward_ns
+                                 : 1.0 / model->count;
+        before_ns = tensor->ready_ns;
+        tensor->forward_ns = (int64_t)(share * (double)model->forward_ns);
+    }
+}
+
+static study_model *model_of(const trace_run *run, const trace_steps *steps)
+{
+    study_model *model = calloc(1, sizeof *model + steps->op_count * sizeof model->tensors[0]);
+    if (model == NULL) {
+        return NULL;
+    }
+    snprintf(model->name, sizeof model->name, "recorded");
+    model->own_priorities = true;
+    model->count = steps->op_count;
+    model->bytes = steps->bytes;
+    model->forward_ns = steps->gap_ns;
+    model->backward_ns = steps->ops[steps->op_count - 1].ready_ns;
+    for (uint32_t i = 0; i < steps->op_count; i++) {
+        const trace_step_op *op = &steps->ops[i];
+        char buffer[48];
+        uint32_t same = 0; /* handed in more than once a step: another tensor here */
+        for (uint32_t k = 0; k < i; k++) {
+            same += steps->ops[k].tensor == op->tensor;
+        }
+        snprintf(model->tensors[i].name, sizeof model->tensors[i].name, same > 0 ? "%.90s #%u" : "%.110s",
+                 trace_tensor_name(run, op->tensor, buffer, sizeof buffer), same + 1);
+        model->tensors[i].bytes = op->bytes > 0 ? op->bytes : 1;
+        model->tensors[i].ready_ns = op->ready_ns;
+        model->tensors[i].priority = op->priority;
+    }
+    share_forward(model);
+    return model;
+}
+
+static bool is_colocated(const trace_run *run)
+{
+    for (uint32_t id = 0; id < run->tensor_count; id++) {
+        const trace_tensor *tensor = run->tensors[id];
+        for (uint32_t i = 0; tensor != NULL && i < tensor->partition_count; i++) {
+            if (tensor->owners[i].member < run->worker_count) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* "rank 3 (host:pid)" and "server 0 (host:pid)": are they all on one host? */
+static bool is_one_machine(const trace_file *file)
+{
+    const char *first = NULL;
+    size_t length = 0;
+    for (uint32_t i = 0; i < file->member_count; i++) {
+        const char *open = strchr(file->members[i].name, '('), *colon = open != NULL ? strrchr(open, ':') : NULL;
+        if (colon == NULL ||
+            (first != NULL && ((size_t)(colon - open) != length || memcmp(first, open, length) != 0))) {
+            return false;
+        }
+        first = open;
+        length = (size_t)(colon - open);
+    }
+    return file->member_count > 1;
+}
+
+static void set_reactors(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
+{
+    (void)link;
+    const study_replay *replay = job->config.user;
+    config->reactors = member < job->config.workers ? replay->worker_reactors : replay->server_reactors;
+}
+
+static void fill_settings(const trace_run *run, const trace_stats *stats, study_replay *replay)
+{
+    const trace_file *file = run->processes[0].file;
+    study_step_config *step = &replay->step;
+    sim_job_config *job = &step->job;
+    *job = sim_job_config_default(run->worker_count, run->server_count);
+    job->engine.partition_bytes = file->partition_bytes;
+    job->engine.chunk_bytes = file->chunk_bytes;
+    job->engine.push_credit_bytes = file->push_credit;
+    job->engine.pull_credit_bytes = file->pull_credit;
+    job->engine.sum_order = file->sum_order;
+    job->engine.colocate = is_colocated(run) ? TRIB_COLOCATE_ON : TRIB_COLOCATE_OFF;
+    job->one_machine = is_one_machine(file);
+    job->cores = file->cpu_count > 0 ? file->cpu_count : job->cores;
+    replay->rate_told = file->bandwidth > 0;
+    const double bits = replay->rate_told ? (double)file->bandwidth : stats->fastest_bits / STUDY_GOODPUT;
+    job->link.egress_bits = bits >= 1e6 ? (uint64_t)bits : 1000000;
+    job->link.ingress_bits = job->link.egress_bits;
+    replay->worker_reactors = replay->server_reactors = 1;
+    for (uint32_t i = 0; i < file->member_count; i++) {
+        const uint32_t reactors =
+            file->members[i].reactors > 0 && file->members[i].reactors <= 16 ? file->members[i].reactors : 1;
+        *(i < run->worker_count ? &replay->worker_reactors : &replay->server_reactors) = reactors;
+    }
+    job->tweak = set_reactors;
+    step->iterations = 3;
+    step->priorities = true;
+    step->codec_ratio = 1;
+}
+
+/* Do both hand in the same tensors, in whatever order? */
+static uint64_t fingerprint(const study_model *model)
+{
+    uint64_t sum = model->count;
+    for (uint32_t i = 0; i < model->count; i++) {
+        uint64_t hash = UINT64_C(1469598103934665603) ^ model->tensors[i].bytes;
+        for (const char *at = model->tensors[i].name; *at != '\0'; at++) {
+            hash = (hash ^ (unsigned char)*at) * UINT64_C(1099511628211);
+        }
+        sum += hash;
+    }
+    return sum;
+}
+
+static bool all_equal(const study_model *model)
+{
+    for (uint32_t i = 1; i < model->count; i++) {
+        if (model->tensors[i].priority != model->tensors[0].priority) {
+            return false;
+        }
+    }
+    return true;
+}
+
+trib_status study_replay_make(const trace_run *run, const trace_stats *stats, study_replay *replay, trib_error *error)
+{
+    *replay = (study_replay){.payload_bits = stats->fastest_bits};
+    replay->models = calloc((size_t)stats->steps_count + 1, sizeof *replay->models);
+    if (replay->models == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+    }
+    for (uint32_t i = 0; i < stats->steps_count; i++) {
+        const trace_steps *steps = &stats->steps[i];
+        if (steps->count == 0) {
+            continue;
+        }
+        study_model *model = model_of(run, steps);
+        if (model == NULL) {
+            study_replay_free(replay);
+            return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+        }
+        if (replay->model_count > 0 && fingerprint(model) != fingerprint(replay->models[0])) {
+            replay->left_out++;
+            free(model);
+            continue;
+        }
+        if (replay->model_count++ == 0) {
+            replay->step_ns = steps->step_ns;
+            replay->steps = steps->count;
+            replay->tensors = steps->op_count;
+            replay->bytes = steps->bytes;
+            replay->compute_ns = model->forward_ns + model->backward_ns;
+            replay->equal_priorities = all_equal(model);
+            replay->step.cross_barrier = steps->overlapped;
+        }
+        replay->models[replay->model_count - 1] = model;
+    }
+    if (replay->model_count == 0) {
+        study_replay_free(replay);
+        return trib_error_set(error, TRIB_INVALID,
+                              "these traces have no steps to replay: no worker handed in the same tensors at least "
+                              "twice, or the workers' files are not among them");
+    }
+    fill_settings(run, stats, replay);
+    replay->step.model = replay->models[0];
+    for (uint32_t i = 0; i < run->worker_count + run->server_count; i++) {
+        const trace_link_use *use = &stats->links[i];
+        const double most = use->out_used > use->in_used ? use->out_used : use->in_used;
+        replay->busy = most > replay->busy ? most : replay->busy;
+    }
+    return TRIB_OK;
+}
+
+void study_replay_set_forward(study_replay *replay, int64_t forward_ns)
+{
+    for (uint32_t i = 0; i < replay->model_count; i++) {
+        replay->models[i]->forward_ns = forward_ns;
+        share_forward(replay->models[i]);
+    }
+    replay->compute_ns = forward_ns + replay->models[0]->backward_ns;
+    replay->step.cross_barrier = true;
+}
+
+void study_replay_free(study_replay *replay)
+{
+    for (uint32_t i = 0; i < replay->model_count; i++) {
+        free(replay->models[i]);
+    }
+    free(replay->models);
+    *replay = (study_replay){.model_count = 0};
+}
+
+/* ---- Running ---- */
+
+static trib_status read_parts(const char *folder, uint32_t workers, uint32_t servers, trace_stats *parts,
+                              trib_error *error)
+{
+    char *paths[PARTS_MEMBERS_MAX], texts[PARTS_MEMBERS_MAX][96];
+    for (uint32_t i = 0; i < workers + servers; i++) {
+        snprintf(texts[i], sizeof texts[i], "%s/%s%u", folder, i < workers ? "rank" : "server",
+                 i < workers ? i : i - workers);
+        paths[i] = texts[i];
+    }
+    trace_run *run = NULL;
+    trib_status status = trace_run_load(paths, workers + servers, &run, error);
+    if (status == TRIB_OK && !trace_stats_make(run, parts)) {
+        status = trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the parts of a step");
+    }
+    trace_run_free(run);
+    for (uint32_t i = 0; i < workers + servers; i++) {
+        unlink(paths[i]);
+    }
+    return status;
+}
+
+static void take_turns(const study_replay *replay, const study_model **by_rank, uint32_t workers)
+{
+    for (uint32_t rank = 0; rank < workers; rank++) {
+        by_rank[rank] = replay->models[rank % replay->model_count];
+    }
+}
+
+trib_status study_replay_run(const study_replay *replay, const study_step_config *step, study_step_result *result,
+                             trace_stats *parts, trib_error *error)
+{
+    study_step_config mine = *step;
+    const uint32_t workers = mine.job.workers, servers = mine.job.servers;
+    char folder[] = "/tmp/tributary-replay-XXXXXX", pattern[64];
+    const study_model **by_rank = calloc(workers, sizeof(const study_model *));
+    if (by_rank == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+    }
+    take_turns(replay, by_rank, workers);
+    mine.models = by_rank;
+    /* The replay is asked for reactors only: nothing is changed through this pointer. */
+    mine.job.user = (void *)(uintptr_t)replay;
+    if (parts != NULL) {
+        *parts = (trace_stats){.limit_name = "none"};
+    }
+    bool traced = parts != NULL && workers + servers <= PARTS_MEMBERS_MAX;
+    if (traced) {
+        traced = mkdtemp(folder) != NULL;
+        snprintf(pattern, sizeof pattern, "%s/%%r", folder);
+        mine.job.engine.trace = traced ? pattern : NULL;
+    }
+    trib_status status = study_step_run(&mine, result, error);
+    if (status == TRIB_OK && traced) {
+        status = read_parts(folder, workers, servers, parts, error);
+    }
+    if (traced) {
+        rmdir(folder);
+    }
+    free(by_rank);
+    return status;
+}
+
+/* ---- A file of it ---- */
+
+void study_replay_export(const study_replay *replay, const char *name, FILE *out)
+{
+    const study_model *model = replay->models[0];
+    fprintf(out, "# %s: recorded; forward %.3f us, backward %.3f us, optimizer 0 us\ntensor,elements,ready_us\n", name,
+            (double)model->forward_ns / 1e3, (double)model->backward_ns / 1e3);
+    for (uint32_t i = 0; i < model->count; i++) {
+        const study_tensor *tensor = &model->tensors[i];
+        fprintf(out, "%s,%llu,%.3f\n", tensor->name, (unsigned long long)((tensor->bytes + 3) / 4),
+                (double)tensor->ready_ns / 1e3);
+    }
+}

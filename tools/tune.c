@@ -1,0 +1,356 @@
+/*
+ * tune.c - `tributary tune`: searches the settings under which a recorded step is fastest, in virtual time.
+ *
+ * Coordinate search: each setting in turn takes the value of its grid that gives the shortest step, the others as they
+ * are, until a whole round improves nothing by more than it takes to be worth a change. The same traces give the same
+ * answer. Beside the settings it tells what other machines, links or a codec would bring.
+ *
+ * Looks inside the library: tools/study/.
+ */
+#include <getopt.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include "tools/commands.h"
+#include "tools/replay_options.h"
+
+#define ROUNDS_MAX 4u
+#define RUNS_MAX 512u
+#define WORTH 0.002 /* of the step: less is no reason to change a setting */
+#define VALUES_MAX 10u
+
+typedef enum coordinate { CREDIT, PARTITION, CHUNK, PRIORITIES, COLOCATE, COORDINATES } coordinate;
+
+enum { PRIORITIES_RECORDED, PRIORITIES_NONE, PRIORITIES_BY_ORDER };
+
+static const struct {
+    const char *name;
+    int64_t values[VALUES_MAX]; /* ended by -1 */
+} grid[COORDINATES] = {
+    [CREDIT] = {"credit", {128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20, -1}},
+    [PARTITION] = {"partition", {256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, -1}},
+    [CHUNK] = {"chunk", {64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, -1}},
+    [PRIORITIES] = {"priorities", {PRIORITIES_RECORDED, PRIORITIES_NONE, PRIORITIES_BY_ORDER, -1}},
+    [COLOCATE] = {"colocate", {TRIB_COLOCATE_AUTO, TRIB_COLOCATE_OFF, TRIB_COLOCATE_ON, -1}},
+};
+
+typedef struct setting {
+    int64_t values[COORDINATES];
+} setting;
+
+typedef struct tuning {
+    const replay_options *options;
+    const study_replay *replay;
+    study_step_config base;
+    setting tried[RUNS_MAX];
+    int64_t tried_ns[RUNS_MAX]; /* INT64_MAX: it cannot be */
+    uint32_t runs;
+    bool failed;
+} tuning;
+
+typedef struct what_if {
+    char name[80];
+    int64_t step_ns;
+} what_if;
+
+static double ms(int64_t ns)
+{
+    return (double)ns / 1e6;
+}
+
+static void name_value(coordinate which, int64_t value, char *text, size_t size)
+{
+    static const char *const priorities[] = {"as recorded", "none", "what forward needs first"};
+    static const char *const colocates[] = {"auto", "off", "on"};
+    if (which == PRIORITIES || which == COLOCATE) {
+        snprintf(text, size, "%s", (which == PRIORITIES ? priorities : colocates)[value]);
+    } else if (value % (1 << 20) == 0) {
+        snprintf(text, size, "%lldM", (long long)(value >> 20));
+    } else {
+        snprintf(text, size, "%lldK", (long long)(value >> 10));
+    }
+}
+
+/* ---- Running ---- */
+
+static setting setting_of(const study_step_config *step)
+{
+    const trib_config *engine = &step->job.engine;
+    return (setting){.values = {
+                         [CREDIT] = engine->push_credit_bytes,
+                         [PARTITION] = engine->partition_bytes,
+                         [CHUNK] = engine->chunk_bytes,
+                         [PRIORITIES] = !step->priorities ? PRIORITIES_NONE
+                                        : step->by_order  ? PRIORITIES_BY_ORDER
+                                                          : PRIORITIES_RECORDED,
+                         [COLOCATE] = engine->colocate,
+                     }};
+}
+
+static study_step_config with(const study_step_config *base, const setting *set)
+{
+    study_step_config step = *base;
+    trib_config *engine = &step.job.engine;
+    engine->push_credit_bytes = engine->pull_credit_bytes = (uint32_t)set->values[CREDIT];
+    engine->partition_bytes = (uint32_t)set->values[PARTITION];
+    engine->chunk_bytes = (uint32_t)set->values[CHUNK];
+    step.priorities = set->values[PRIORITIES] != PRIORITIES_NONE;
+    step.by_order = set->values[PRIORITIES] == PRIORITIES_BY_ORDER;
+    engine->colocate = (trib_colocate)set->values[COLOCATE];
+    return step;
+}
+
+static bool can_be(const study_step_config *base, const setting *set)
+{
+    return set->values[PARTITION] % set->values[CHUNK] == 0 &&
+           !(set->values[COLOCATE] == TRIB_COLOCATE_OFF && base->job.servers == 0);
+}
+
+static void show(const tuning *self, const char *text)
+{
+    if (!self->options->quiet && isatty(STDERR_FILENO)) {
+        fprintf(stderr, "\r%-70.70s", text);
+    }
+}
+
+static int64_t run_step(tuning *self, const study_step_config *step)
+{
+    study_step_result result;
+    trib_error error = {.status = TRIB_OK};
+    if (study_replay_run(self->replay, step, &result, NULL, &error) != TRIB_OK) {
+        fprintf(stderr, "%stributary tune: %s\n", isatty(STDERR_FILENO) ? "\n" : "", error.text);
+        self->failed = true;
+        return INT64_MAX;
+    }
+    return result.step_ns;
+}
+
+static int64_t try_setting(tuning *self, const setting *set)
+{
+    for (uint32_t i = 0; i < self->runs; i++) {
+        if (memcmp(&self->tried[i], set, sizeof *set) == 0) {
+            return self->tried_ns[i];
+        }
+    }
+    if (self->failed || self->runs == RUNS_MAX || !can_be(&self->base, set)) {
+        return INT64_MAX;
+    }
+    const study_step_config step = with(&self->base, set);
+    char text[80];
+    snprintf(text, sizeof text, "run %u: credit %lldK partition %lldK chunk %lldK", self->runs + 1,
+             (long long)set->values[CREDIT] >> 10, (long long)set->values[PARTITION] >> 10,
+             (long long)set->values[CHUNK] >> 10);
+    show(self, text);
+    self->tried[self->runs] = *set;
+    self->tried_ns[self->runs] = run_step(self, &step);
+    return self->tried_ns[self->runs++];
+}
+
+/* ---- Searching ---- */
+
+/* A partition smaller than its chunk, or a chunk larger than its partition, takes the other one along. */
+static setting change(const setting *from, coordinate which, int64_t value)
+{
+    setting to = *from;
+    to.values[which] = value;
+    if (which == PARTITION && to.values[CHUNK] > value) {
+        to.values[CHUNK] = value;
+    } else if (which == CHUNK && to.values[PARTITION] < value) {
+        to.values[PARTITION] = value;
+    }
+    return to;
+}
+
+static bool improve(tuning *self, coordinate which, setting *best, int64_t *best_ns)
+{
+    const setting from = *best;
+    const double enough = (double)*best_ns * (1 - WORTH);
+    int64_t found_ns = *best_ns;
+    for (unsigned i = 0; grid[which].values[i] >= 0; i++) {
+        const setting to = change(&from, which, grid[which].values[i]);
+        const int64_t ns = try_setting(self, &to);
+        if (ns < found_ns && (double)ns < enough) {
+            found_ns = ns;
+            *best = to;
+        }
+    }
+    const bool better = found_ns < *best_ns;
+    *best_ns = found_ns;
+    return better;
+}
+
+/* What is not worth it goes back to what it was. */
+static void take_back(tuning *self, const setting *before, setting *best, int64_t *best_ns)
+{
+    for (unsigned which = 0; which < COORDINATES; which++) {
+        if (best->values[which] != before->values[which]) {
+            const setting back = change(best, (coordinate)which, before->values[which]);
+            const int64_t ns = try_setting(self, &back);
+            if ((double)ns <= (double)*best_ns * (1 + WORTH)) {
+                *best = back;
+                *best_ns = ns;
+            }
+        }
+    }
+}
+
+static void search(tuning *self, const setting *before, setting *best, int64_t *best_ns)
+{
+    bool better = true;
+    for (unsigned round = 0; better && round < ROUNDS_MAX && !self->failed; round++) {
+        better = false;
+        for (unsigned which = 0; which < COORDINATES; which++) {
+            better = improve(self, (coordinate)which, best, best_ns) || better;
+        }
+    }
+    take_back(self, before, best, best_ns);
+}
+
+/* ---- What other machines would bring ---- */
+
+static uint32_t what_ifs(tuning *self, const setting *best, what_if *list)
+{
+    uint32_t count = 0;
+    const study_step_config now = with(&self->base, best);
+    const uint32_t workers = now.job.workers, servers = now.job.servers;
+    const uint32_t more[] = {servers + 1, (workers + 1) / 2, workers};
+    for (unsigned i = 0; i < 3 && !self->failed; i++) {
+        if (more[i] <= servers || (i > 0 && more[i] <= more[i - 1])) {
+            continue;
+        }
+        study_step_config step = now;
+        step.job.servers = more[i];
+        step.job.engine.colocate = TRIB_COLOCATE_AUTO;
+        snprintf(list[count].name, sizeof list[count].name, "%u servers in place of %u", more[i], servers);
+        show(self, list[count].name);
+        list[count++].step_ns = run_step(self, &step);
+    }
+    for (unsigned i = 0; i < 3 && !self->failed; i++) {
+        study_step_config step = now;
+        if (i == 0) {
+            step.job.link.egress_bits = step.job.link.ingress_bits = now.job.link.egress_bits * 2;
+            snprintf(list[count].name, sizeof list[count].name, "links of %.3g Gbit/s in place of %.3g",
+                     (double)step.job.link.egress_bits / 1e9, (double)now.job.link.egress_bits / 1e9);
+        } else if (i == 1) {
+            step.codec_ratio = now.codec_ratio / 2;
+            snprintf(list[count].name, sizeof list[count].name, "half the bytes on the wire (a codec)");
+        } else {
+            step.cross_barrier = true;
+            snprintf(list[count].name, sizeof list[count].name, "forward without a barrier, by layers");
+        }
+        if (i < 2 || !now.cross_barrier) {
+            show(self, list[count].name);
+            list[count++].step_ns = run_step(self, &step);
+        }
+    }
+    return count;
+}
+
+/* ---- Printing ---- */
+
+/* What the step would take if that setting alone were as before. */
+static int64_t without(tuning *self, const setting *before, const setting *best, coordinate which)
+{
+    const setting back = change(best, which, before->values[which]);
+    return try_setting(self, &back);
+}
+
+static void print_text(tuning *self, const setting *before, const setting *best, int64_t before_ns, int64_t best_ns,
+                       const what_if *list, uint32_t count)
+{
+    show(self, "");
+    if (!self->options->quiet && isatty(STDERR_FILENO)) {
+        fprintf(stderr, "\r");
+    }
+    const study_replay *replay = self->replay;
+    printf("recorded: %u workers + %u servers, step %.2f ms of which %.2f computing\n", self->base.job.workers,
+           self->base.job.servers, ms(replay->step_ns), ms(replay->compute_ns));
+    replay_print_rate(self->options, replay, stdout);
+    printf("as it is now       %10.2f ms  (replayed)\nwith what is best   %9.2f ms  (%+.1f %%), %u settings tried\n\n",
+           ms(before_ns), ms(best_ns), 100 * ((double)best_ns / (double)before_ns - 1), self->runs);
+    printf("  %-12s %-26s %-26s %s\n", "setting", "now", "best", "gain of it alone, with the others at their best");
+    for (unsigned which = 0; which < COORDINATES; which++) {
+        char now[40], then[40];
+        name_value((coordinate)which, before->values[which], now, sizeof now);
+        name_value((coordinate)which, best->values[which], then, sizeof then);
+        const bool same = before->values[which] == best->values[which];
+        const int64_t back_ns = same ? best_ns : without(self, before, best, (coordinate)which);
+        printf("  %-12s %-26s %-26s ", grid[which].name, now, same ? "the same" : then);
+        if (same || back_ns == INT64_MAX) {
+            printf("-\n");
+        } else {
+            printf("%.2f ms (%.1f %%)\n", ms(back_ns - best_ns), 100 * (double)(back_ns - best_ns) / (double)back_ns);
+        }
+    }
+    printf("\nand beyond settings\n");
+    for (uint32_t i = 0; i < count; i++) {
+        printf("  %-42s %10.2f ms  (%+.1f %%)\n", list[i].name, ms(list[i].step_ns),
+               100 * ((double)list[i].step_ns / (double)best_ns - 1));
+    }
+    printf("\nTRIB_PARTITION_BYTES=%lld TRIB_CHUNK_BYTES=%lld TRIB_PUSH_CREDIT=%lld TRIB_PULL_CREDIT=%lld "
+           "TRIB_COLOCATE=%s\n",
+           (long long)best->values[PARTITION], (long long)best->values[CHUNK], (long long)best->values[CREDIT],
+           (long long)best->values[CREDIT],
+           best->values[COLOCATE] == TRIB_COLOCATE_ON    ? "on"
+           : best->values[COLOCATE] == TRIB_COLOCATE_OFF ? "off"
+                                                         : "auto");
+}
+
+static void print_json(tuning *self, const setting *before, const setting *best, int64_t before_ns, int64_t best_ns,
+                       const what_if *list, uint32_t count)
+{
+    json_t *settings = json_object(), *beyond = json_array();
+    for (unsigned which = 0; which < COORDINATES; which++) {
+        const bool same = before->values[which] == best->values[which];
+        const int64_t back_ns = same ? best_ns : without(self, before, best, (coordinate)which);
+        char now[40], then[40];
+        name_value((coordinate)which, before->values[which], now, sizeof now);
+        name_value((coordinate)which, best->values[which], then, sizeof then);
+        json_object_set_new(settings, grid[which].name,
+                            json_pack("{s:s, s:s, s:f}", "now", now, "best", then, "gain_ms",
+                                      back_ns == INT64_MAX ? 0.0 : ms(back_ns - best_ns)));
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        json_array_append_new(beyond, json_pack("{s:s, s:f}", "what", list[i].name, "step_ms", ms(list[i].step_ns)));
+    }
+    json_t *out =
+        json_pack("{s:f, s:f, s:f, s:i, s:o, s:o}", "recorded_ms", ms(self->replay->step_ns), "now_ms", ms(before_ns),
+                  "best_ms", ms(best_ns), "runs", (int)self->runs, "settings", settings, "beyond", beyond);
+    json_dumpf(out, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
+    printf("\n");
+    json_decref(out);
+}
+
+static bool tune(tuning *self)
+{
+    const setting before = setting_of(&self->base);
+    setting best = before;
+    const int64_t before_ns = try_setting(self, &before);
+    int64_t best_ns = before_ns;
+    what_if list[8];
+    search(self, &before, &best, &best_ns);
+    const uint32_t count = self->failed ? 0 : what_ifs(self, &best, list);
+    if (!self->failed) {
+        (self->options->json ? print_json : print_text)(self, &before, &best, before_ns, best_ns, list, count);
+    }
+    return !self->failed;
+}
+
+int tune_command(int argc, char **argv)
+{
+    replay_options options = {.name = "tune", .iterations = 2};
+    const int status = replay_options_parse(&options, argc, argv);
+    if (status >= 0) {
+        return status;
+    }
+    study_replay replay;
+    if (!replay_options_load(&options, argv + optind, (uint32_t)(argc - optind), &replay)) {
+        return 1;
+    }
+    tuning self = {.options = &options, .replay = &replay, .base = replay.step};
+    replay_options_world(&options, &self.base);
+    const bool fine = replay_options_apply(&options, &replay, &self.base) && tune(&self);
+    study_replay_free(&replay);
+    return fine ? 0 : 1;
+}
