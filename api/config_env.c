@@ -27,8 +27,7 @@ static _Thread_local char token_text[TOKEN_MAX + 2]; /* and the end of its line 
 
 static const char *get(const char *name)
 {
-    /* Like every reader of the environment: a host that changes it in another thread meanwhile has to stop doing so. */
-    const char *value = getenv(name); /* NOLINT(concurrency-mt-unsafe): the one place that reads it */
+    const char *value = getenv(name);
     return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
@@ -411,16 +410,19 @@ static trib_status read_sizes(trib_config *config, trib_error *error)
     for (size_t i = 0; status == TRIB_OK && i < sizeof times / sizeof times[0]; i++) {
         status = read_seconds(times[i].name, times[i].value, error);
     }
-    const char *rate = get("TRIB_BANDWIDTH");
-    double bits = 0;
-    if (status == TRIB_OK && rate != NULL && (!scaled(rate, &bits) || bits > 1e15)) {
-        status = bad("TRIB_BANDWIDTH", rate, "bits per second, such as 10gbit", error);
-    }
     uint32_t trace_bytes = 0; /* 0: as it was */
     status = status == TRIB_OK ? read_bytes("TRIB_TRACE_BYTES", &trace_bytes, error) : status;
     config->trace_bytes = trace_bytes > 0 ? trace_bytes : config->trace_bytes;
-    config->bandwidth_bits = rate != NULL ? (uint64_t)bits : config->bandwidth_bits;
-    return status;
+    const char *rate = get("TRIB_BANDWIDTH");
+    double bits = 0;
+    if (status != TRIB_OK || rate == NULL) {
+        return status;
+    }
+    if (!scaled(rate, &bits) || bits > 1e15) {
+        return bad("TRIB_BANDWIDTH", rate, "bits per second, such as 10gbit", error);
+    }
+    config->bandwidth_bits = (uint64_t)bits;
+    return TRIB_OK;
 }
 
 static trib_status read_choices(trib_config *config, trib_error *error)

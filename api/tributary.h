@@ -221,8 +221,8 @@ typedef struct trib_config {
     trib_log_cb log_cb;       /* NULL = standard error */
     void *log_user;
 
-    const char *trace;    /* file that a trace is written to at the end; NULL: none; see TRACES below */
-    uint64_t trace_bytes; /* memory for its records, of all reactors together; default 64 MiB */
+    const char *trace;     /* file that a trace is written to at the end; NULL: none; see TRACES below */
+    uint64_t trace_bytes;  /* memory for its records, of all reactors together; default 64 MiB */
     uint64_t reserved[14]; /* must be 0 */
 } trib_config;
 

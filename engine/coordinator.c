@@ -141,7 +141,8 @@ static trib_status take_frame(trib_coordinator *self, trib_link *link, const tri
         return self->running ? trib_ledger_take_declare(self, member, frame, payload, error)
                              : trib_error_set(error, TRIB_PROTOCOL, "DECLARE before the roster");
     case TRIB_FRAME_PING:
-        trib_link_send_copy(link, trib_clock_answer(frame, link->last_heard_ns, trib_now(self->core->reactor)), NULL, 0);
+        trib_link_send_copy(link, trib_clock_answer(frame, link->last_heard_ns, trib_now(self->core->reactor)), NULL,
+                            0);
         return TRIB_OK;
     case TRIB_FRAME_PONG:
         return TRIB_OK;

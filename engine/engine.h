@@ -45,7 +45,7 @@ typedef struct trib_env {
     /* May a core take so much small memory? NULL: always. For tests of what happens when there is none. */
     bool (*may_alloc)(void *memory, size_t size);
     void (*fini)(struct trib_env *env); /* gives back what it was made of, after the engine has gone */
-    uint32_t cpu_count; /* of this machine, for traces; 0: not known */
+    uint32_t cpu_count;                 /* of this machine, for traces; 0: not known */
     char place[TRIB_PLACE_NAME_MAX];    /* where this process is, for its peers' messages: "host:pid" */
 } trib_env;
 

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <time.h>
 
+#undef trib_error_set /* the function itself is wanted here */
+
 static const char *const level_names[] = {"", "error", "warn", "info", "debug", "trace"};
 
 static void write_stderr(trib_log_level level, const char *line)

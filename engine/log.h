@@ -24,5 +24,9 @@ void trib_log(trib_logger *logger, trib_log_level level, const char *format, ...
 /* Fills *error (may be NULL) and returns status, so that "return trib_error_set(...)" reads as one step. */
 trib_status trib_error_set(trib_error *error, trib_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* clang's analyzer does not look into other files: this tells it that the status given is the one that comes back. */
+#ifdef __clang_analyzer__
+#define trib_error_set(error, status, ...) ((void)trib_error_set(error, status, __VA_ARGS__), (status))
+#endif
 
 #endif

@@ -216,7 +216,7 @@ void trib_rdma_bounce_forget(verbs_conn *conn);                   /* it waits no
 verbs_conn *trib_rdma_conn_create(verbs_transport *transport, struct rdma_cm_id *id, verbs_state state);
 TRIB_CHECKED trib_status trib_rdma_connect(trib_transport *transport, const trib_address *to, void *user,
                                            trib_conn **conn_out);
-void trib_rdma_conn_close(trib_conn *conn, bool flush);
+void trib_rdma_conn_close(trib_conn *base, bool flush);
 /* Ends it; the reason is formatted like printf. No-op if it is ending already. */
 void trib_rdma_conn_end(verbs_conn *conn, trib_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -232,7 +232,7 @@ void trib_rdma_conn_opened(verbs_conn *conn); /* makes the upcall */
 void trib_rdma_conn_turn(verbs_conn *conn);
 
 /* rdma_send.c */
-void trib_rdma_send(trib_conn *conn, trib_send *send);
+void trib_rdma_send(trib_conn *base, trib_send *send);
 /* A free send buffer, NULL if there is none now; its prefix is filled but for what the kind needs. */
 verbs_prefix *trib_rdma_buffer_take(verbs_conn *conn, verbs_kind kind);
 /* Puts the buffer just taken into the chain, that many bytes of it. */
@@ -245,7 +245,7 @@ void trib_rdma_take_sent(verbs_conn *conn, uint64_t request_id);
 void trib_rdma_report_sent(verbs_conn *conn);
 
 /* rdma_recv.c */
-void trib_rdma_recv_resume(trib_conn *conn);
+void trib_rdma_recv_resume(trib_conn *base);
 bool trib_rdma_recv_start(verbs_conn *conn); /* posts all buffers */
 void trib_rdma_take_buffer(verbs_conn *conn, uint32_t index, uint32_t size);
 void trib_rdma_take_write(verbs_conn *conn, uint32_t index, uint32_t size, uint32_t sequence);

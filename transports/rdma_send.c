@@ -67,7 +67,7 @@ verbs_prefix *trib_rdma_buffer_take(verbs_conn *conn, verbs_kind kind)
     if (conn->sends_posted - conn->sends_done == TRIB_RDMA_SENDS) {
         return NULL;
     }
-    unsigned char *at = conn->block.data + TRIB_RDMA_RECVS * TRIB_RDMA_BUFFER +
+    unsigned char *at = conn->block.data + (size_t)TRIB_RDMA_RECVS * TRIB_RDMA_BUFFER +
                         (conn->sends_posted % TRIB_RDMA_SENDS) * (size_t)TRIB_RDMA_BUFFER;
     verbs_prefix *prefix = (verbs_prefix *)(void *)at;
     *prefix = (verbs_prefix){.kind = (uint8_t)kind, .credits = htole16((uint16_t)conn->credits_due)};
@@ -77,7 +77,7 @@ verbs_prefix *trib_rdma_buffer_take(verbs_conn *conn, verbs_kind kind)
 
 void trib_rdma_buffer_post(verbs_conn *conn, size_t size)
 {
-    unsigned char *at = conn->block.data + TRIB_RDMA_RECVS * TRIB_RDMA_BUFFER +
+    unsigned char *at = conn->block.data + (size_t)TRIB_RDMA_RECVS * TRIB_RDMA_BUFFER +
                         (conn->sends_posted % TRIB_RDMA_SENDS) * (size_t)TRIB_RDMA_BUFFER;
     bool is_fin = ((const verbs_prefix *)(const void *)at)->kind == KIND_FIN;
     struct ibv_send_wr *request = chain_add(conn, at, size, conn->block.local_key);

@@ -37,7 +37,7 @@ static void repair(uint8_t *data, size_t size)
     if (size < TRIB_TRACE_HEADER_BYTES) {
         return;
     }
-    memcpy(data, TRIB_TRACE_MAGIC, 8);
+    memcpy(data, TRIB_TRACE_MAGIC, 8); /* NOLINT(bugprone-not-null-terminated-result): eight bytes, no text */
     store_u64(data + 24, size);
     const uint32_t table = u32_at(data + 16), sections = u32_at(data + 20);
     if (table < TRIB_TRACE_HEADER_BYTES || table > size || sections > TRIB_TRACE_SECTIONS_MAX ||

@@ -107,7 +107,7 @@ static void set_trace(sim_job *job, uint32_t member, trib_config *config, trib_s
 /* A clock of its own for each: rank 0, which the others are compared with, is not the one that shows the least. */
 static int64_t ahead_of(uint32_t member)
 {
-    return (int64_t)((member * 7 + 3) % 5) * 1000 * SECOND + member * 12345;
+    return (int64_t)((member * 7 + 3) % 5) * 1000 * SECOND + (int64_t)member * 12345;
 }
 
 static sim_job *open_job(void (*tweak)(sim_job *, uint32_t, trib_config *, trib_sim_link *))
@@ -124,6 +124,7 @@ static sim_job *open_job(void (*tweak)(sim_job *, uint32_t, trib_config *, trib_
     sim_job *job = sim_job_open(&config, &error);
     if (job == NULL) {
         fail_msg("%s", error.text);
+        return NULL; /* not reached; for readers that do not know fail_msg */
     }
     for (uint32_t i = 0; i < MEMBERS; i++) {
         trib_sim_process_jump(job->members[i].process, ahead_of(i));

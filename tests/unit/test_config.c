@@ -362,6 +362,7 @@ static void wrong_values(void **state)
         {"TRIB_BANDWIDTH", "fast", "10gbit"},
         {"TRIB_BANDWIDTH", "-1gbit", "10gbit"},
         {"TRIB_BANDWIDTH", "1e16", "10gbit"},
+        {"TRIB_BANDWIDTH", "nan", "10gbit"},
         {"TRIB_SUM_ORDER", "random", "rank arrival"},
         {"TRIB_COLOCATE", "maybe", "auto off on"},
         {"TRIB_LOG", "loud", "none error warn info debug trace"},

@@ -1,6 +1,7 @@
 /* model.c - see model.h. */
 #include "tools/study/model.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <libgen.h>
 #include <stdio.h>
@@ -10,6 +11,7 @@
 
 #define TENSORS_MAX 65536u
 #define LINE_MAX_BYTES 1024
+#define TIME_MAX_US 1e12 /* eleven days */
 
 static void complain(trib_error *error, const char *path, unsigned line, const char *what)
 {
@@ -54,6 +56,19 @@ static FILE *open_model(const char *name, char *path, size_t size, trib_error *e
 
 /* ---- What is in it ---- */
 
+/* The time that the text begins with; false for what is none, or takes too long to be one. */
+static bool parse_us(const char *text, const char **rest_out, int64_t *ns_out)
+{
+    char *rest = NULL;
+    const double us = strtod(text, &rest);
+    if (rest == text || !(us >= 0 && us <= TIME_MAX_US)) {
+        return false;
+    }
+    *rest_out = rest;
+    *ns_out = (int64_t)(us * 1e3);
+    return true;
+}
+
 /* "# bert-large: one H200, batch 64, ...; forward 32670 us, backward 70152 us, optimizer 5287 us; ..." */
 static bool parse_title(study_model *model, const char *line)
 {
@@ -65,10 +80,9 @@ static bool parse_title(study_model *model, const char *line)
     }
     const char *name = line + 1 + strspn(line + 1, " ");
     snprintf(model->name, sizeof model->name, "%.*s", (int)(colon - name), name);
-    model->forward_ns = (int64_t)(strtod(forward + 8, NULL) * 1e3);
-    model->backward_ns = (int64_t)(strtod(backward + 9, NULL) * 1e3);
-    model->optimizer_ns = (int64_t)(strtod(optimizer + 10, NULL) * 1e3);
-    return model->forward_ns >= 0 && model->backward_ns >= 0 && model->optimizer_ns >= 0;
+    return parse_us(forward + 8, &forward, &model->forward_ns) &&
+           parse_us(backward + 9, &backward, &model->backward_ns) &&
+           parse_us(optimizer + 10, &optimizer, &model->optimizer_ns);
 }
 
 static bool parse_tensor(study_tensor *tensor, char *line)
@@ -77,22 +91,19 @@ static bool parse_tensor(study_tensor *tensor, char *line)
     if (elements == NULL) {
         return false;
     }
-    char *ready = elements + 1, *rest = NULL;
+    const char *ready = elements + 1, *after = NULL;
+    char *rest = NULL;
     *elements = '\0';
     elements = strrchr(line, ',');
     if (elements == NULL || elements == line) {
         return false;
     }
     *elements++ = '\0';
-    const double us = strtod(ready, &rest);
-    if (rest == ready || us < 0) {
-        return false;
-    }
     const unsigned long long count = strtoull(elements, &rest, 10);
     snprintf(tensor->name, sizeof tensor->name, "%s", line);
     tensor->bytes = count * 4;
-    tensor->ready_ns = (int64_t)(us * 1e3);
-    return *rest == '\0' && count > 0 && count < (UINT64_C(1) << 40);
+    return parse_us(ready, &after, &tensor->ready_ns) && *after == '\0' && isdigit((unsigned char)*elements) &&
+           *rest == '\0' && count > 0 && count < (UINT64_C(1) << 40);
 }
 
 static void share_forward(study_model *model)
@@ -103,7 +114,8 @@ static void share_forward(study_model *model)
         study_tensor *tensor = &model->tensors[i];
         const int64_t gap_ns = tensor->ready_ns > before_ns ? tensor->ready_ns - before_ns : 0;
         before_ns += gap_ns;
-        tensor->forward_ns = (int64_t)((double)gap_ns * factor);
+        const double share_ns = (double)gap_ns * factor; /* a list may say that gradients come after backward's end */
+        tensor->forward_ns = share_ns < (double)model->forward_ns ? (int64_t)share_ns : model->forward_ns;
         model->bytes += tensor->bytes;
     }
 }
@@ -131,13 +143,15 @@ static study_model *read_model(FILE *file, const char *path, trib_error *error)
             capacity *= 2;
             study_model *larger = realloc(model, sizeof *model + capacity * sizeof model->tensors[0]);
             if (larger == NULL) {
-                break;
+                complain(error, path, number, "out of memory");
+                free(model);
+                return NULL;
             }
             model = larger;
         }
-        study_tensor *tensor = &model->tensors[model->count++];
-        if (!parse_tensor(tensor, line) || model->count > TENSORS_MAX) {
-            complain(error, path, number, "not a name, a number of elements and a time in microseconds");
+        if (model->count == TENSORS_MAX || !parse_tensor(&model->tensors[model->count++], line)) {
+            complain(error, path, number,
+                     "not a name, a number of elements and a time in microseconds, or one too many");
             free(model);
             return NULL;
         }

@@ -1,4 +1,4 @@
-/* parse.c - see parse.h. */
+/* parse.c - see parse.h. Every range is asked for as "is in it", so that what is no number at all (nan) is refused. */
 #include "tools/study/parse.h"
 
 #include <stdlib.h>
@@ -45,7 +45,7 @@ bool study_parse_size(const char *text, uint32_t low, uint32_t high, uint32_t *b
 {
     static const unit units[] = {{"", 1}, {"k", 1024}, {"m", 1 << 20}, {"g", 1 << 30}, {NULL, 0}};
     double number = 0;
-    if (!parse(text, units, &number) || number < low || number > high) {
+    if (!parse(text, units, &number) || !(number >= low && number <= high)) {
         return false;
     }
     *bytes = (uint32_t)number;
@@ -56,7 +56,7 @@ bool study_parse_rate(const char *text, uint64_t *bits)
 {
     static const unit units[] = {{"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}, {"", 1}, {NULL, 0}};
     double number = 0;
-    if (!parse(text, units, &number) || number < 1000 || number > 1e14) {
+    if (!parse(text, units, &number) || !(number >= 1000 && number <= 1e14)) {
         return false;
     }
     *bits = (uint64_t)number;
@@ -67,7 +67,7 @@ bool study_parse_time(const char *text, int64_t *ns)
 {
     static const unit units[] = {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {NULL, 0}};
     double number = 0;
-    if (!parse(text, units, &number) || number < 0 || number > 1e15) {
+    if (!parse(text, units, &number) || !(number >= 0 && number <= 1e15)) {
         return false;
     }
     *ns = (int64_t)number;

@@ -1,0 +1,176 @@
+/*
+ * fuzz_config.c - whatever the environment says: settings and launchers' variables are taken or refused by name, and
+ * what was taken is checked like a caller's own.
+ *
+ * The input is lines of NAME=VALUE. Names that this library does not read, and the one that names a file, are left out.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "api/config.h"
+#include "transports/tcp_internal.h"
+
+#define LINES_MAX 64
+#define LINE_BYTES_MAX 1024
+
+static const char *const names[] = {"TRIB_RANK",
+                                    "TRIB_WORKERS",
+                                    "TRIB_SERVERS",
+                                    "TRIB_REACTORS",
+                                    "TRIB_ROLE",
+                                    "TRIB_TOKEN",
+                                    "TRIB_PARTITION_BYTES",
+                                    "TRIB_CHUNK_BYTES",
+                                    "TRIB_PUSH_CREDIT",
+                                    "TRIB_PULL_CREDIT",
+                                    "TRIB_JOIN_TIMEOUT",
+                                    "TRIB_OP_TIMEOUT",
+                                    "TRIB_PEER_TIMEOUT",
+                                    "TRIB_CLOSE_TIMEOUT",
+                                    "TRIB_BANDWIDTH",
+                                    "TRIB_SUM_ORDER",
+                                    "TRIB_COLOCATE",
+                                    "TRIB_LOG",
+                                    "TRIB_BUSY_POLL",
+                                    "TRIB_PIN",
+                                    "TRIB_TRACE",
+                                    "TRIB_TRACE_BYTES",
+                                    "TRIB_EXTERNAL_COORDINATOR",
+                                    "TRIB_COORDINATOR",
+                                    "TRIB_LISTEN",
+                                    "TRIB_JOB",
+                                    "TRIB_TRANSPORT",
+                                    "TRIB_LOCAL_RANK",
+                                    "TRIB_LOCAL_COUNT",
+                                    "RANK",
+                                    "WORLD_SIZE",
+                                    "MASTER_ADDR",
+                                    "MASTER_PORT",
+                                    "LOCAL_RANK",
+                                    "LOCAL_WORLD_SIZE",
+                                    "OMPI_COMM_WORLD_RANK",
+                                    "OMPI_COMM_WORLD_SIZE",
+                                    "OMPI_COMM_WORLD_LOCAL_RANK",
+                                    "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                    "PMIX_NAMESPACE",
+                                    "PMI_RANK",
+                                    "PMI_SIZE",
+                                    "MPI_LOCALRANKID",
+                                    "MPI_LOCALNRANKS",
+                                    "SLURM_PROCID",
+                                    "SLURM_NTASKS",
+                                    "SLURM_STEP_NODELIST",
+                                    "SLURM_JOB_NODELIST",
+                                    "SLURM_JOB_ID",
+                                    "SLURM_STEP_ID",
+                                    "SLURM_NNODES",
+                                    "DMLC_ROLE",
+                                    "DMLC_NUM_WORKER",
+                                    "DMLC_NUM_SERVER",
+                                    "DMLC_WORKER_ID",
+                                    "DMLC_PS_ROOT_URI",
+                                    "DMLC_PS_ROOT_PORT"};
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void require(bool holds)
+{
+    if (!holds) {
+        abort();
+    }
+}
+
+static bool is_known(const char *line)
+{
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const size_t length = strlen(names[i]);
+        if (strncmp(line, names[i], length) == 0 && line[length] == '=') {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The input as an environment: pointers to its lines, in text. */
+static void make_environment(char *text, char *lines[LINES_MAX + 1])
+{
+    size_t count = 0;
+    for (char *line = text; line != NULL && count < LINES_MAX;) {
+        char *end = strchr(line, '\n');
+        if (end != NULL) {
+            *end = '\0';
+        }
+        if (is_known(line) && strlen(line) < LINE_BYTES_MAX) {
+            lines[count++] = line;
+        }
+        line = end == NULL ? NULL : end + 1;
+    }
+    lines[count] = NULL;
+}
+
+static void require_refusal(trib_status status, const trib_error *error)
+{
+    require(status == TRIB_INVALID && error->status == status);
+    require(memchr(error->text, '\0', sizeof error->text) != NULL && error->text[0] != '\0');
+}
+
+static void try_settings(void)
+{
+    trib_config before, config, checked;
+    trib_error error = {.text = ""};
+    memset(&before, 0, sizeof before);
+    trib_config_init(&before, sizeof before);
+    memcpy(&config, &before, sizeof config);
+    trib_status status = trib_config_from_env(&config, &error);
+    if (status != TRIB_OK) {
+        require_refusal(status, &error);
+        require(memcmp(&config, &before, sizeof config) == 0); /* as it was */
+        return;
+    }
+    status = trib_config_check(&config, &checked, &error);
+    if (status != TRIB_OK) {
+        require_refusal(status, &error);
+        return;
+    }
+    require(checked.worker_count >= 1 && checked.rank < checked.worker_count);
+    require(checked.chunk_bytes > 0 && checked.partition_bytes >= checked.chunk_bytes);
+}
+
+/* Addresses come from the environment and from other members alike. */
+static void try_address(const char *text)
+{
+    trib_address address, again;
+    struct sockaddr_storage parsed, parsed_again;
+    socklen_t size = 0;
+    (void)snprintf(address.text, sizeof address.text, "%s", text);
+    if (trib_tcp_address_parse(&address, &parsed, &size) == TRIB_OK) {
+        require(size > 0 && size <= sizeof parsed);
+        trib_tcp_address_format(&parsed, &again);
+        require(trib_tcp_address_parse(&again, &parsed_again, &size) == TRIB_OK);
+        require(memcmp(&parsed, &parsed_again, size) == 0);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    char *text = malloc(size + 1);
+    char *lines[LINES_MAX + 1];
+    char **kept = environ;
+    require(text != NULL);
+    memcpy(text, data, size);
+    text[size] = '\0';
+    make_environment(text, lines);
+    environ = lines;
+    uint32_t index = 0, count = 0;
+    trib_config_local(&index, &count);
+    require(index < count);
+    try_settings();
+    environ = kept;
+    for (size_t i = 0; lines[i] != NULL; i++) {
+        try_address(strchr(lines[i], '=') + 1);
+    }
+    free(text);
+    return 0;
+}
