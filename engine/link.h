@@ -71,7 +71,7 @@ struct trib_link {
     trib_timer deadline;
     int64_t last_heard_ns;
     uint32_t credit, in_flight;
-    bool waits; /* something in the outbox waits for credit */
+    bool waits;              /* something in the outbox waits for credit */
     trib_egress_share share; /* of a link that this core pushes over */
     trib_waiter **heap;
     uint32_t heap_size, heap_capacity;
