@@ -268,6 +268,7 @@ static void add_core(trib_stats *stats, trib_core *core)
     stats->allocations += trib_counter_get(&mine->allocations);
     stats->peers_refused += trib_counter_get(&mine->peers_refused);
     stats->system_calls += transport.system_calls;
+    stats->bytes_copied += transport.bytes_copied;
 }
 
 trib_status trib_engine_get_stats(trib_engine *engine, trib_stats *stats)

@@ -451,7 +451,8 @@ typedef struct trib_stats {
     uint64_t system_calls;  /* by the transports, for data */
     uint64_t allocations;   /* by the engine since it was created; constant in the steady state */
     uint64_t peers_refused; /* connections turned away: wrong token, version, job, garbage */
-    uint64_t reserved[16];
+    uint64_t bytes_copied;  /* payload that transports copied in this process; RDMA: none to or from trib_alloc's memory */
+    uint64_t reserved[15];
 } trib_stats;
 
 /* A snapshot; counters of different reactors may be microseconds apart. TRIB_INVALID if struct_size is not known.

@@ -202,7 +202,11 @@ static void connection_event(verbs_conn *conn, const struct rdma_cm_event *event
         return; /* of no concern: the address moved, the time to wait is over */
     }
     conn->disconnected = true;
-    trib_rdma_conn_turn(conn);
+    if (conn->state == VERBS_PARTING) {
+        trib_rdma_conn_free(conn);
+    } else {
+        trib_rdma_conn_turn(conn);
+    }
 }
 
 static void events_ready(trib_reactor *reactor, trib_io *io, unsigned events)

@@ -7,6 +7,8 @@
  *   LINGERING; never inside a turn of its own in another state.
  * - Before any buffer is given back to the caller the queue pair is destroyed, or everything that the device could do
  *   with it has been done. So nobody writes to memory after `closed`.
+ * - The id of a connection that we end stays until the peer has answered, or for a short time: to destroy it would take
+ *   from the kernel what it repeats, and a peer that sends nothing would not hear of the end if the one word were lost.
  * - A flush ends with FIN. The queue pair stays after that, until the peer has ended too or a short time has passed: the
  *   peer may still be waiting for grants of its own, and to end the connection would take them from it.
  */
@@ -47,7 +49,7 @@ static void timer_fired(trib_reactor *reactor, trib_timer *timer)
 {
     (void)reactor;
     verbs_conn *conn = timer->user;
-    if (conn->state == VERBS_LINGERING || conn->state == VERBS_ACCEPTING) {
+    if (conn->state == VERBS_LINGERING || conn->state == VERBS_PARTING || conn->state == VERBS_ACCEPTING) {
         trib_rdma_conn_free(conn);
         return;
     }
@@ -92,6 +94,9 @@ static void drop_queues(verbs_conn *conn)
         trib_counter_add(&conn->transport->stats.system_calls, 2);
         (void)rdma_disconnect(conn->id); /* the peer learns at once; it fails if it was the peer that ended */
         rdma_destroy_qp(conn->id);
+        int error = ibv_destroy_cq(conn->cq);
+        trib_assert(error == 0);
+        conn->cq = NULL;
     }
     for (; conn->in_head != conn->in_tail; conn->in_head++) {
         verbs_in *in = &conn->ins[conn->in_head % TRIB_RDMA_INS];
@@ -110,7 +115,7 @@ void trib_rdma_conn_free(verbs_conn *conn)
     trib_assert(conn->send_head == NULL && conn->out_head == conn->out_tail);
     trib_timer_stop(conn->base.transport->reactor, &conn->timer);
     drop_queues(conn);
-    if (conn->cq != NULL) {
+    if (conn->cq != NULL) { /* there never was a queue pair */
         int error = ibv_destroy_cq(conn->cq);
         trib_assert(error == 0);
     }
@@ -252,6 +257,7 @@ void trib_rdma_conn_opened(verbs_conn *conn)
     trib_timer_stop(conn->base.transport->reactor, &conn->timer);
     bool accepted = conn->state == VERBS_ACCEPTING;
     conn->state = VERBS_OPEN;
+    conn->opened = true;
     trib_reactor_defer(conn->base.transport->reactor, &conn->turn_post);
     if (accepted) {
         conn->told = true;
@@ -336,7 +342,7 @@ void trib_rdma_conn_turn(verbs_conn *conn)
         free(conn); /* see trib_rdma_conn_free */
         return;
     }
-    if (conn->state < VERBS_ACCEPTING || conn->state == VERBS_ENDING) {
+    if (conn->state < VERBS_ACCEPTING || conn->state == VERBS_ENDING || conn->state == VERBS_PARTING) {
         return;
     }
     bool more = take_completions(conn);
@@ -419,6 +425,7 @@ static void finish(trib_reactor *reactor, trib_post *post)
     const trib_transport_upcalls *upcalls = conn->base.transport->upcalls;
     trib_assert(conn->state == VERBS_ENDING && conn->told);
     bool lingers = conn->flushed && !conn->peer_ended && !conn->broken && !conn->disconnected;
+    bool parts = !lingers && conn->opened && !conn->disconnected;
     if (!lingers) {
         drop_queues(conn);
     }
@@ -433,9 +440,13 @@ static void finish(trib_reactor *reactor, trib_post *post)
         conn->state = VERBS_LINGERING;
         trib_timer_arm(reactor, &conn->timer, trib_now(reactor) + LINGER_NS);
         trib_rdma_conn_turn(conn); /* for what came in the meantime */
-        return;
+    } else if (parts) {
+        trib_rdma_block_give(conn->nic->device, &conn->block);
+        conn->state = VERBS_PARTING;
+        trib_timer_arm(reactor, &conn->timer, trib_now(reactor) + LINGER_NS);
+    } else {
+        trib_rdma_conn_free(conn);
     }
-    trib_rdma_conn_free(conn);
 }
 
 #endif

@@ -128,6 +128,7 @@ typedef enum verbs_state {
     VERBS_FLUSHING,   /* sends what is queued, throws away what comes in */
     VERBS_ENDING,     /* finish_post is on its way */
     VERBS_LINGERING,  /* the caller has had its `closed`; throws away until the peer ends too, or for a short time */
+    VERBS_PARTING, /* the same, with nothing left but the word that it is over, which the kernel repeats until heard */
 } verbs_state;
 
 typedef enum verbs_out_phase { OUT_REQUESTED, OUT_GRANTED, OUT_WRITING, OUT_DONE } verbs_out_phase;
@@ -168,10 +169,11 @@ struct verbs_conn {
     verbs_block block; /* receive buffers, then send buffers */
     verbs_state state;
     trib_post turn_post, finish_post;
-    trib_timer timer; /* connecting, lingering */
+    trib_timer timer; /* connecting, lingering, parting */
     verbs_conn *wait_next;
     bool waits_for_bounce;
     bool told;           /* the caller knows of it */
+    bool opened;         /* it was OPEN */
     bool connect_failed; /* at once: `connected` is still to be told */
     bool disconnected;   /* the peer or the network ended it */
     bool broken;         /* the queue pair failed: loss_reason says why */
@@ -222,7 +224,7 @@ void trib_rdma_conn_end(verbs_conn *conn, trib_status status, const char *format
     __attribute__((format(printf, 3, 4)));
 /* The queue pair, its buffers and its completion queue. */
 TRIB_CHECKED trib_status trib_rdma_conn_equip(verbs_conn *conn, trib_error *error);
-/* For ACCEPTING and LINGERING ones, of which the caller does not know. */
+/* For those of which the caller does not know, or no more. */
 void trib_rdma_conn_free(verbs_conn *conn);
 /* False: the peer is another transport, or another version of this one. */
 bool trib_rdma_conn_greet(verbs_conn *conn, const void *data, size_t size, trib_error *error);

@@ -246,6 +246,7 @@ static bool step(verbs_conn *conn, verbs_in *in)
         }
         if (in->size > 0) {
             memcpy(in->landing.buffer, buffer_at(conn, in->buffer) + TRIB_RDMA_PAYLOAD_AT, in->size);
+            trib_counter_add(&conn->transport->stats.bytes_copied, in->size);
         }
         deliver(conn, in);
         return true;
@@ -257,7 +258,7 @@ static bool step(verbs_conn *conn, verbs_in *in)
     case IN_ARRIVED:
         if (in->bounce != NULL) {
             memcpy(in->landing.buffer, in->bounce->block.data, in->size);
-            trib_charge(conn->base.transport->reactor, TRIB_COST_COPY, in->size);
+            trib_counter_add(&conn->transport->stats.bytes_copied, in->size);
         }
         deliver(conn, in);
         return true;

@@ -124,7 +124,7 @@ static bool write_one(verbs_conn *conn, uint32_t number)
             return false;
         }
         memcpy(out->bounce->block.data, data, send->payload_size);
-        trib_charge(conn->base.transport->reactor, TRIB_COST_COPY, send->payload_size);
+        trib_counter_add(&conn->transport->stats.bytes_copied, send->payload_size);
         data = out->bounce->block.data;
         local_key = out->bounce->block.local_key;
     }
@@ -191,6 +191,7 @@ static bool begin_one(verbs_conn *conn, trib_send *send)
     size_t size = TRIB_RDMA_PAYLOAD_AT;
     if (!is_large && send->payload_size > 0) {
         memcpy(at + TRIB_RDMA_PAYLOAD_AT, send->payload, send->payload_size);
+        trib_counter_add(&conn->transport->stats.bytes_copied, send->payload_size);
         size += send->payload_size;
     }
     *out_at(conn, conn->out_tail++) = (verbs_out){.send = send, .phase = is_large ? OUT_REQUESTED : OUT_DONE};

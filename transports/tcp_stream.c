@@ -190,6 +190,7 @@ static bool take_payload(tcp_conn *conn)
         memcpy((unsigned char *)conn->landing.buffer + conn->landed, conn->buffer + conn->begin, take);
         conn->begin += take;
         conn->landed += (uint32_t)take;
+        trib_counter_add(&conn->transport->stats.bytes_copied, take);
     }
     if (conn->landed < conn->landing.payload_size) {
         return false;

@@ -78,6 +78,7 @@ typedef struct trib_transport_stats {
     uint64_t system_calls;
     uint64_t messages_sent, messages_received;
     uint64_t bytes_sent, bytes_received;
+    uint64_t bytes_copied; /* of payloads, in this process, on their way in or out */
 } trib_transport_stats;
 
 /* The same as an instance keeps them: written by its reactor, read by any thread through `stats`. */
@@ -85,6 +86,7 @@ typedef struct trib_transport_counters {
     trib_counter system_calls;
     trib_counter messages_sent, messages_received;
     trib_counter bytes_sent, bytes_received;
+    trib_counter bytes_copied;
 } trib_transport_counters;
 
 static inline void trib_transport_counters_read(const trib_transport_counters *counters,
@@ -96,6 +98,7 @@ static inline void trib_transport_counters_read(const trib_transport_counters *c
         .messages_received = trib_counter_get(&counters->messages_received),
         .bytes_sent = trib_counter_get(&counters->bytes_sent),
         .bytes_received = trib_counter_get(&counters->bytes_received),
+        .bytes_copied = trib_counter_get(&counters->bytes_copied),
     };
 }
 

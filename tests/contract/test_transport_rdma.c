@@ -18,33 +18,29 @@
 #include <cmocka.h>
 
 #include "numa/arena.h"
-#include "tests/contract/transport_contract.h"
+#include "tests/contract/contract_bed.h"
+#include "tests/contract/rdma_stranger.h"
 #include "transports/rdma.h"
 
 #if TRIB_HAVE_RDMA
 
 #define ALLOCS_PER_FORK 64u
 
-/* The sides share a domain, as the reactors of an engine do. */
-typedef struct world {
-    trib_arena *arena;
-    void *domain;
-    atomic_uint allocs;
-} world;
-
 static void *make_world(void)
 {
-    world *self = calloc(1, sizeof *self);
+    world_of_rdma *self = calloc(1, sizeof *self);
     assert_non_null(self);
     assert_int_equal(trib_arena_create(-1, &self->arena), TRIB_OK);
     trib_error error = {.status = TRIB_OK};
-    assert_int_equal(trib_rdma_ops.share(self->arena, &self->domain, &error), TRIB_OK);
+    void *domain = NULL;
+    assert_int_equal(trib_rdma_ops.share(self->arena, &domain, &error), TRIB_OK);
+    self->domain = domain;
     return self;
 }
 
 static void free_world(void *shared)
 {
-    world *self = shared;
+    world_of_rdma *self = shared;
     trib_rdma_ops.unshare(self->domain);
     trib_arena_destroy(self->arena);
     free(self);
@@ -67,7 +63,7 @@ static void fork_over(void *memory, size_t size)
 
 static void *world_alloc(void *shared, size_t size)
 {
-    world *self = shared;
+    world_of_rdma *self = shared;
     void *memory = trib_arena_alloc(self->arena, size, 0);
     if (atomic_fetch_add(&self->allocs, 1) % ALLOCS_PER_FORK == 0) {
         fork_over(memory, size);
@@ -77,17 +73,43 @@ static void *world_alloc(void *shared, size_t size)
 
 static void world_release(void *shared, void *memory)
 {
-    trib_arena_free(((world *)shared)->arena, memory);
+    trib_arena_free(((world_of_rdma *)shared)->arena, memory);
 }
 
-static trib_status open_rdma(void *shared, unsigned side, trib_reactor *reactor, const trib_transport_upcalls *upcalls,
+static trib_status open_rdma(void *shared, unsigned index, trib_reactor *reactor, const trib_transport_upcalls *upcalls,
                              trib_transport **transport_out)
 {
-    (void)side;
-    const world *self = shared;
+    (void)index;
+    const world_of_rdma *self = shared;
     const trib_transport_config config = {.silence_timeout_ns = 20 * INT64_C(1000000000),
                                           .shared = self != NULL ? self->domain : NULL};
     return trib_rdma_ops.open(reactor, &config, upcalls, transport_out);
+}
+
+/* Where both ends are registered nothing is copied but headers and small payloads; where they are not, everything is, once
+ * on each side. */
+static void counts_what_it_copies(void **state)
+{
+    bed *self = *state;
+    const uint32_t count = 20;
+    const uint32_t size = 100000;
+    peer *mine = trib_bed_start(self, &(habits){.to_send = count, .size_fixed = size}, &(habits){0});
+    trib_bed_until(self, 1, trib_bed_has_received, &(uint32_t){count});
+    trib_bed_close_peer(mine, true);
+    trib_bed_wait_closed(self, 1);
+    for (unsigned i = 0; i < 2; i++) {
+        trib_transport_stats stats;
+        self->sides[i].transport->ops->stats(self->sides[i].transport, &stats);
+        assert_int_equal(stats.bytes_copied, self->maker->alloc != NULL ? 0 : (uint64_t)count * size);
+    }
+}
+
+static int run_own(const trib_contract_maker *maker)
+{
+    struct CMUnitTest test = cmocka_unit_test_setup_teardown(counts_what_it_copies, trib_bed_setup, trib_bed_teardown);
+    test.initial_state = (void *)(uintptr_t)maker;
+    const struct CMUnitTest tests[] = {test};
+    return cmocka_run_group_tests_name("rdma", tests, NULL, NULL);
 }
 
 int main(void)
@@ -101,7 +123,7 @@ int main(void)
     char listen_at[80];
     snprintf(listen_at, sizeof listen_at, "[%s]:0", ip6);
     trib_contract_maker maker = {.name = "rdma over IPv6", .listen_at = listen_at, .open = open_rdma};
-    int failed = trib_contract_run(&maker);
+    int failed = trib_contract_run(&maker) + run_own(&maker);
     snprintf(listen_at, sizeof listen_at, "%s:0", ip);
     maker = (trib_contract_maker){.name = "rdma between threads, registered memory",
                                   .listen_at = listen_at,
@@ -111,7 +133,7 @@ int main(void)
                                   .alloc = world_alloc,
                                   .release = world_release,
                                   .open = open_rdma};
-    return failed + trib_contract_run(&maker);
+    return failed + trib_contract_run(&maker) + run_own(&maker) + trib_rdma_stranger_run(&maker);
 }
 
 #else

@@ -1,0 +1,189 @@
+/* rdma_stranger.c - see rdma_stranger.h. */
+#include "tests/contract/rdma_stranger.h"
+
+#if TRIB_HAVE_RDMA
+
+#include <arpa/inet.h>
+#include <endian.h>
+#include <errno.h>
+#include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include "tests/contract/contract_bed.h"
+#include "transports/rdma_internal.h"
+#include "transports/tcp_internal.h"
+
+#define RESOLVE_MS 2000
+
+/* A connection of the stranger's; calls on it wait. */
+typedef struct stranger {
+    struct rdma_cm_id *id;
+    struct ibv_mr *mr;
+    unsigned char buffer[2 * TRIB_RDMA_BUFFER];
+} stranger;
+
+/* 0 or an errno. */
+static int stranger_connect(stranger *self, const trib_address *to, const void *greeting, size_t greeting_size)
+{
+    struct sockaddr_storage address;
+    socklen_t size = 0;
+    assert_int_equal(trib_tcp_address_parse(to, &address, &size), TRIB_OK);
+    assert_int_equal(rdma_create_id(NULL, &self->id, NULL, RDMA_PS_TCP), 0);
+    assert_int_equal(rdma_resolve_addr(self->id, NULL, (struct sockaddr *)&address, RESOLVE_MS), 0);
+    assert_int_equal(rdma_resolve_route(self->id, RESOLVE_MS), 0);
+    struct ibv_qp_init_attr attributes = {
+        .qp_type = IBV_QPT_RC,
+        .sq_sig_all = 1,
+        .cap = {.max_send_wr = 64, .max_recv_wr = 64, .max_send_sge = 1, .max_recv_sge = 1}};
+    assert_int_equal(rdma_create_qp(self->id, NULL, &attributes), 0);
+    self->mr = rdma_reg_msgs(self->id, self->buffer, sizeof self->buffer);
+    assert_non_null(self->mr);
+    for (unsigned i = 0; i < 32; i++) { /* what it is told is thrown away */
+        assert_int_equal(rdma_post_recv(self->id, NULL, self->buffer + TRIB_RDMA_BUFFER, TRIB_RDMA_BUFFER, self->mr),
+                         0);
+    }
+    struct rdma_conn_param parameters = {
+        .private_data = greeting, .private_data_len = (uint8_t)greeting_size, .retry_count = 7, .rnr_retry_count = 6};
+    return rdma_connect(self->id, &parameters) == 0 ? 0 : errno;
+}
+
+static void stranger_end(stranger *self)
+{
+    rdma_dereg_mr(self->mr);
+    rdma_destroy_ep(self->id); /* with its queues; the peer is told if it was connected */
+}
+
+/* ---- Greetings ---- */
+
+static void turns_away_other_greetings(void **state)
+{
+    bed *self = *state;
+    verbs_greeting greeting;
+    trib_rdma_greeting_fill(&greeting);
+    verbs_greeting wrong[] = {greeting, greeting, greeting, greeting, greeting};
+    wrong[0].magic ^= 1;
+    wrong[1].version = htole16(TRIB_RDMA_VERSION + 1);
+    wrong[2].credits = 0;
+    wrong[3].credits = htole16(TRIB_RDMA_CREDITS + 1);
+    wrong[4].requests = htole16(TRIB_RDMA_REQUESTS + 1);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        stranger *other = calloc(1, sizeof *other);
+        assert_int_equal(stranger_connect(other, &self->address, &wrong[i], sizeof wrong[i]), ECONNREFUSED);
+        stranger_end(other);
+        free(other);
+    }
+    stranger *other = calloc(1, sizeof *other);
+    assert_int_equal(stranger_connect(other, &self->address, NULL, 0), ECONNREFUSED);
+    stranger_end(other);
+    free(other);
+    assert_false(trib_bed_on_side(self, 1, trib_bed_has_peers, &(uint32_t){1})); /* nobody was told */
+}
+
+/* ---- Messages ---- */
+
+typedef struct nonsense {
+    verbs_prefix prefix;
+    size_t size;
+} nonsense;
+
+static void ends_on_nonsense(void **state)
+{
+    bed *self = *state;
+    verbs_greeting greeting;
+    trib_rdma_greeting_fill(&greeting);
+    const nonsense all[] = {
+        {{.kind = 0}, sizeof(verbs_prefix)},
+        {{.kind = 77}, sizeof(verbs_prefix)},
+        {{.kind = KIND_CREDIT}, sizeof(verbs_prefix) - 1},
+        {{.kind = KIND_CREDIT, .credits = 1}, sizeof(verbs_prefix)}, /* more than all */
+        {{.kind = KIND_GRANT}, sizeof(verbs_prefix)},                /* nothing waits for it */
+        {{.kind = KIND_GRANT, .flags = TRIB_RDMA_UNWANTED}, sizeof(verbs_prefix)},
+        {{.kind = KIND_MESSAGE}, sizeof(verbs_prefix)}, /* without a header */
+        {{.kind = KIND_MESSAGE, .size = 1}, TRIB_RDMA_PAYLOAD_AT},
+        {{.kind = KIND_MESSAGE, .size = UINT32_MAX}, TRIB_RDMA_PAYLOAD_AT - 1},
+        {{.kind = KIND_MESSAGE, .sequence = 1}, TRIB_RDMA_PAYLOAD_AT},
+        {{.kind = KIND_REQUEST, .size = 0}, TRIB_RDMA_PAYLOAD_AT},
+        {{.kind = KIND_REQUEST, .size = TRIB_PAYLOAD_MAX + 1}, TRIB_RDMA_PAYLOAD_AT},
+        {{.kind = KIND_REQUEST, .size = 4096}, TRIB_RDMA_PAYLOAD_AT + 1},
+        {{.kind = KIND_FIN}, sizeof(verbs_prefix) + 1},
+    };
+    uint32_t count = 0;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        stranger *other = calloc(1, sizeof *other);
+        assert_int_equal(stranger_connect(other, &self->address, &greeting, sizeof greeting), 0);
+        verbs_prefix prefix = all[i].prefix;
+        prefix.credits = htole16(prefix.credits);
+        prefix.sequence = htole32(prefix.sequence);
+        prefix.size = htole32(prefix.size);
+        memcpy(other->buffer, &prefix, sizeof prefix);
+        assert_int_equal(rdma_post_send(other->id, NULL, other->buffer, all[i].size, other->mr, 0), 0);
+        count++;
+        trib_bed_until(self, 1, trib_bed_all_closed, &count);
+        assert_int_equal(trib_bed_theirs(self, i)->closed_status, TRIB_PROTOCOL);
+        assert_int_equal(trib_bed_theirs(self, i)->received, 0);
+        stranger_end(other);
+        free(other);
+    }
+}
+
+/* With a key that it was never given the device stops it; with one that happens to be good the transport does. */
+static void ends_on_writes_without_a_grant(void **state)
+{
+    bed *self = *state;
+    verbs_greeting greeting;
+    trib_rdma_greeting_fill(&greeting);
+    const world_of_rdma *world = self->shared;
+    uint32_t local_key = 0, good_key = 0;
+    assert_true(trib_rdma_device_find(&world->domain->devices[0], self->block, 512, &local_key, &good_key));
+    for (uint32_t i = 0; i < 2; i++) {
+        bool is_good = i == 0;
+        stranger *other = calloc(1, sizeof *other);
+        assert_int_equal(stranger_connect(other, &self->address, &greeting, sizeof greeting), 0);
+        /* A write that fails breaks the queue pair, and the last word of connecting must not be lost in that. */
+        trib_bed_until(self, 1, trib_bed_has_peers, &(uint32_t){i + 1});
+        memcpy(other->buffer, self->block, 512);
+        struct ibv_sge piece = {.addr = (uintptr_t)other->buffer, .length = 512, .lkey = other->mr->lkey};
+        struct ibv_send_wr *bad = NULL;
+        struct ibv_send_wr request = {
+            .opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
+            .sg_list = &piece,
+            .num_sge = 1,
+            .wr.rdma = {.remote_addr = (uintptr_t)self->block, .rkey = is_good ? good_key : ~good_key}};
+        assert_int_equal(ibv_post_send(other->id->qp, &request, &bad), 0);
+        struct ibv_wc wc;
+        assert_int_equal(rdma_get_send_comp(other->id, &wc), 1);
+        assert_int_equal(wc.status, is_good ? IBV_WC_SUCCESS : IBV_WC_REM_ACCESS_ERR);
+        if (!is_good) { /* its queue pair is broken, which ours learns when it says so */
+            assert_int_equal(rdma_disconnect(other->id), 0);
+        }
+        trib_bed_until(self, 1, trib_bed_all_closed, &(uint32_t){i + 1});
+        assert_int_equal(trib_bed_theirs(self, i)->closed_status, is_good ? TRIB_PROTOCOL : TRIB_PEER_LOST);
+        stranger_end(other);
+        free(other);
+    }
+}
+
+int trib_rdma_stranger_run(const trib_contract_maker *maker)
+{
+    struct CMUnitTest tests[] = {
+        cmocka_unit_test(turns_away_other_greetings),
+        cmocka_unit_test(ends_on_nonsense),
+        cmocka_unit_test(ends_on_writes_without_a_grant),
+    };
+    for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
+        tests[i].setup_func = trib_bed_setup;
+        tests[i].teardown_func = trib_bed_teardown;
+        tests[i].initial_state = (void *)(uintptr_t)maker;
+    }
+    return cmocka_run_group_tests_name("rdma and strangers", tests, NULL, NULL);
+}
+
+#endif

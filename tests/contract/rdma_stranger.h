@@ -1,0 +1,27 @@
+/*
+ * rdma_stranger.h - a peer that speaks verbs but is no transport of ours: it greets wrongly, sends nonsense, and writes
+ * where nobody let it.
+ */
+#ifndef TRIB_TESTS_RDMA_STRANGER_H
+#define TRIB_TESTS_RDMA_STRANGER_H
+
+#include "tests/contract/transport_contract.h"
+#include "transports/rdma.h"
+
+#if TRIB_HAVE_RDMA
+
+#include "transports/rdma_domain.h"
+
+/* What the sides share, as the reactors of an engine do. */
+typedef struct world_of_rdma {
+    trib_arena *arena;
+    verbs_domain *domain;
+    atomic_uint allocs;
+} world_of_rdma;
+
+#endif
+
+/* The number of tests that failed; the maker's sides have threads of their own, and share a world_of_rdma. */
+int trib_rdma_stranger_run(const trib_contract_maker *maker);
+
+#endif
