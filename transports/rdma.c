@@ -27,10 +27,10 @@
 #define ACK_UNIT_NS 4096 /* a device waits 2^n of these before it sends again */
 #define ACK_TIMEOUT_MIN 8u
 #define ACK_TIMEOUT_MAX 24u
-#define TRIES 8          /* the first and seven more */
+/* The first and six more: seven more would be the most there is, but soft-RoCE takes a seven to mean for ever. */
+#define TRIES 7
 #define NOBODY_LISTENS 8 /* the connection manager's reason: invalid service */
 #define REFUSED_BY_PEER 28
-#define NO_DEVICE_LEADS_THERE "no RDMA device of this machine leads there"
 
 struct verbs_listener {
     trib_listener base; /* first */
@@ -43,6 +43,15 @@ struct verbs_listener {
 static void connect_failed(verbs_conn *conn, const char *why)
 {
     trib_rdma_conn_end(conn, TRIB_PEER_LOST, "cannot connect: %s", why);
+    conn->base.transport->upcalls->connected(&conn->base, conn->end_status);
+}
+
+static void connect_failed_errno(verbs_conn *conn, int number)
+{
+    errno = number;
+    trib_rdma_conn_end(conn, TRIB_PEER_LOST,
+                       number == ENODEV ? "cannot connect: no RDMA device of this machine leads there"
+                                        : "cannot connect: %m");
     conn->base.transport->upcalls->connected(&conn->base, conn->end_status);
 }
 
@@ -65,12 +74,9 @@ static void fill_parameters(struct rdma_conn_param *parameters, verbs_greeting *
 
 static void address_resolved(verbs_conn *conn)
 {
-    /* The kernel is asked for less patience than it has; if it refuses, the engine's heartbeats end what hangs. */
-    (void)rdma_set_option(conn->id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &conn->transport->ack_timeout,
-                          sizeof conn->transport->ack_timeout);
-    trib_counter_add(&conn->transport->stats.system_calls, 2);
+    trib_counter_add(&conn->transport->stats.system_calls, 1);
     if (rdma_resolve_route(conn->id, ROUTE_MS) != 0) {
-        connect_failed(conn, errno == ENODEV ? NO_DEVICE_LEADS_THERE : strerror(errno)); /* 127.0.0.1, for one */
+        connect_failed_errno(conn, errno); /* 127.0.0.1 leads to no device, for one */
     }
 }
 
@@ -87,7 +93,7 @@ static void route_resolved(verbs_conn *conn)
     conn->state = VERBS_CONNECTING;
     trib_counter_add(&conn->transport->stats.system_calls, 1);
     if (rdma_connect(conn->id, &parameters) != 0) {
-        connect_failed(conn, strerror(errno));
+        connect_failed_errno(conn, errno);
     }
 }
 
@@ -146,7 +152,7 @@ static void connect_requested(verbs_listener *listener, struct rdma_cm_id *id, c
     bool fine =
         trib_rdma_conn_greet(conn, greeting, sizeof *greeting, &error) && trib_rdma_conn_equip(conn, &error) == TRIB_OK;
     if (fine && rdma_accept(id, &parameters) != 0) {
-        trib_error_set(&error, TRIB_SYSTEM, "%s", strerror(errno));
+        trib_error_set(&error, TRIB_SYSTEM, "%m");
         fine = false;
     }
     if (!fine) {
@@ -186,7 +192,7 @@ static void connection_event(verbs_conn *conn, const struct rdma_cm_event *event
     case RDMA_CM_EVENT_UNREACHABLE:
     case RDMA_CM_EVENT_CONNECT_ERROR:
         if (connecting) {
-            connect_failed(conn, event->status == -ENODEV ? NO_DEVICE_LEADS_THERE : strerror(-event->status));
+            connect_failed_errno(conn, -event->status);
             return;
         }
         break;
@@ -270,17 +276,20 @@ static trib_status bind_to(verbs_transport *self, verbs_listener *listener, cons
     trib_counter_add(&self->stats.system_calls, 4);
     listener->target.listener = listener;
     if (rdma_create_id(self->events, &listener->id, &listener->target, RDMA_PS_TCP) != 0) {
-        return trib_error_set(error, TRIB_SYSTEM, "cannot listen on %s: %s", at->text, strerror(errno));
+        return trib_error_set(error, TRIB_SYSTEM, "cannot listen on %s: %m", at->text);
     }
     int on = 1;
     (void)rdma_set_option(listener->id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &on, sizeof on);
     if (rdma_bind_addr(listener->id, (struct sockaddr *)&address) != 0 || rdma_listen(listener->id, BACKLOG) != 0) {
         int number = errno;
         rdma_destroy_id(listener->id);
-        bool is_elsewhere = number == ENODEV || number == EADDRNOTAVAIL;
-        return trib_error_set(error, TRIB_SYSTEM, "cannot listen on %s: %s", at->text,
-                              is_elsewhere ? "no RDMA device has that address (tributary info lists them)"
-                                           : strerror(number));
+        if (number == ENODEV || number == EADDRNOTAVAIL) {
+            return trib_error_set(error, TRIB_SYSTEM,
+                                  "cannot listen on %s: no RDMA device has that address (tributary info lists them)",
+                                  at->text);
+        }
+        errno = number;
+        return trib_error_set(error, TRIB_SYSTEM, "cannot listen on %s: %m", at->text);
     }
     struct sockaddr_storage bound;
     memcpy(&bound, rdma_get_local_addr(listener->id), size);
@@ -326,7 +335,7 @@ static void rdma_transport_unshare(void *shared)
     trib_rdma_domain_close(shared);
 }
 
-/* A device tries eight times, and waits between them. */
+/* A device waits so long after each of its tries. */
 static uint8_t ack_timeout(int64_t silence_ns)
 {
     int64_t each = (silence_ns > 0 ? silence_ns : SILENCE_DEFAULT_NS) / TRIES;
@@ -343,12 +352,12 @@ static trib_status open_events(verbs_transport *self)
     self->events = rdma_create_event_channel();
     int flags = self->events != NULL ? fcntl(self->events->fd, F_GETFL) : -1;
     if (flags < 0 || fcntl(self->events->fd, F_SETFL, flags | O_NONBLOCK) != 0) {
-        trib_log(logger, TRIB_LOG_ERROR, "no channel to the connection manager: %s", strerror(errno));
+        trib_log(logger, TRIB_LOG_ERROR, "no channel to the connection manager: %m");
         return TRIB_SYSTEM;
     }
     if (self->domain->fork_failure != 0) {
-        trib_log(logger, TRIB_LOG_WARN, "a fork() of this process would break RDMA in it: %s",
-                 strerror(self->domain->fork_failure));
+        errno = self->domain->fork_failure;
+        trib_log(logger, TRIB_LOG_WARN, "a fork() of this process would break RDMA in it: %m");
     }
     self->io = (trib_io){.ready = events_ready, .user = self, .fd = self->events->fd};
     trib_io_watch(self->base.reactor, &self->io, TRIB_IO_READ);

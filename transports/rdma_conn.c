@@ -172,17 +172,20 @@ trib_status trib_rdma_conn_equip(verbs_conn *conn, trib_error *error)
     if (status != TRIB_OK) {
         return status;
     }
-    trib_counter_add(&conn->transport->stats.system_calls, 4);
+    /* How long to wait for an acknowledgement. If the kernel refuses, the engine's heartbeats end what hangs. */
+    (void)rdma_set_option(conn->id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &conn->transport->ack_timeout,
+                          sizeof conn->transport->ack_timeout);
+    trib_counter_add(&conn->transport->stats.system_calls, 5);
     conn->cq =
         ibv_create_cq(device->verbs, TRIB_RDMA_SENDS + TRIB_RDMA_OUTS + TRIB_RDMA_RECVS, conn, conn->nic->channel, 0);
     if (conn->cq == NULL) {
-        return trib_error_set(error, TRIB_SYSTEM, "%s gives no completion queue: %s", name, strerror(errno));
+        return trib_error_set(error, TRIB_SYSTEM, "%s gives no completion queue: %m", name);
     }
     if (!create_queues(conn, TRIB_RDMA_INLINE) && !create_queues(conn, 0)) {
-        return trib_error_set(error, TRIB_SYSTEM, "%s gives no queue pair: %s", name, strerror(errno));
+        return trib_error_set(error, TRIB_SYSTEM, "%s gives no queue pair: %m", name);
     }
     if (ibv_req_notify_cq(conn->cq, 0) != 0 || !trib_rdma_recv_start(conn)) {
-        return trib_error_set(error, TRIB_SYSTEM, "%s takes no buffers: %s", name, strerror(errno));
+        return trib_error_set(error, TRIB_SYSTEM, "%s takes no buffers: %m", name);
     }
     return TRIB_OK;
 }
@@ -232,7 +235,7 @@ trib_status trib_rdma_connect(trib_transport *transport, const trib_address *to,
     struct rdma_cm_id *id = NULL;
     trib_counter_add(&self->stats.system_calls, 2);
     if (rdma_create_id(self->events, &id, NULL, RDMA_PS_TCP) != 0) {
-        trib_log(transport->reactor->logger, TRIB_LOG_ERROR, "cannot connect to %s: %s", to->text, strerror(errno));
+        trib_log(transport->reactor->logger, TRIB_LOG_ERROR, "cannot connect to %s: %m", to->text);
         return TRIB_SYSTEM;
     }
     verbs_conn *conn = trib_rdma_conn_create(self, id, VERBS_RESOLVING);
@@ -246,7 +249,7 @@ trib_status trib_rdma_connect(trib_transport *transport, const trib_address *to,
     conn->base.user = user;
     *conn_out = &conn->base;
     if (rdma_resolve_addr(id, NULL, (struct sockaddr *)&address, RESOLVE_MS) != 0) {
-        trib_rdma_conn_end(conn, TRIB_PEER_LOST, "cannot connect: %s", strerror(errno));
+        trib_rdma_conn_end(conn, TRIB_PEER_LOST, "cannot connect: %m");
         conn->connect_failed = true;
     }
     return TRIB_OK;

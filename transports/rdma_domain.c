@@ -36,8 +36,8 @@ trib_status trib_rdma_register_error(trib_error *error, const verbs_device *devi
                               "LimitMEMLOCK=infinity in a systemd unit",
                               size / 1024, name, (unsigned long long)limit.rlim_cur / 1024);
     }
-    return trib_error_set(error, TRIB_SYSTEM, "cannot register %zu KiB of memory with %s: %s", size / 1024, name,
-                          strerror(number));
+    errno = number;
+    return trib_error_set(error, TRIB_SYSTEM, "cannot register %zu KiB of memory with %s: %m", size / 1024, name);
 }
 
 /* ---- The arena's registrar ---- */
@@ -134,10 +134,10 @@ static trib_status device_open(verbs_device *device, struct ibv_context *verbs, 
     device->verbs = verbs;
     device->pd = ibv_alloc_pd(verbs);
     if (device->pd == NULL) {
-        return trib_error_set(error, TRIB_SYSTEM, "%s gives no protection domain: %s",
-                              ibv_get_device_name(verbs->device), strerror(errno));
+        return trib_error_set(error, TRIB_SYSTEM, "%s gives no protection domain: %m",
+                              ibv_get_device_name(verbs->device));
     }
-    verbs_block trial;
+    verbs_block trial = {.data = NULL};
     trib_status status = block_of_its_own(device, TRIAL_BYTES, &trial, error);
     if (status != TRIB_OK) {
         return status;
@@ -175,16 +175,17 @@ trib_status trib_rdma_domain_open(trib_arena *arena, verbs_domain **domain_out, 
      * arena out of children's sight. */
     domain->fork_failure = ibv_is_fork_initialized() == IBV_FORK_UNNEEDED ? 0 : ibv_fork_init();
     int count = 0;
-    domain->list = has_devices() ? rdma_get_devices(&count) : NULL;
+    struct ibv_context **list = has_devices() ? rdma_get_devices(&count) : NULL;
+    domain->list = list;
     trib_status status = TRIB_OK;
-    if (domain->list == NULL || count == 0) {
+    if (list == NULL || count == 0) {
         status = trib_error_set(error, TRIB_UNSUPPORTED,
                                 "there is no RDMA device here, or no right to use it: ibv_devices lists them, and "
                                 "/dev/infiniband/rdma_cm must be writable (docs/rdma.md)");
     }
-    for (int i = 0; status == TRIB_OK && i < count && i < (int)TRIB_RDMA_DEVICES_MAX; i++) {
+    for (int i = 0; list != NULL && status == TRIB_OK && i < count && i < (int)TRIB_RDMA_DEVICES_MAX; i++) {
         domain->device_count++;
-        status = device_open(&domain->devices[i], domain->list[i], arena, error);
+        status = device_open(&domain->devices[i], list[i], arena, error);
     }
     if (status != TRIB_OK) {
         trib_rdma_domain_close(domain);

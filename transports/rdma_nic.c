@@ -22,10 +22,10 @@
 #include "transports/rdma_internal.h"
 
 #define EVENTS_PER_TURN 64u
-#define SMALL_BYTES (64u * 1024u)
+#define SMALL_BYTES ((size_t)64 * 1024)
 #define BOUNCES_SMALL 16u
 #define BOUNCES_LARGE 4u
-#define WORTH_SAYING (64u * 1024u) /* bytes of a payload whose copy is logged */
+#define WORTH_SAYING ((size_t)64 * 1024) /* bytes of a payload whose copy is logged */
 
 /* An event says that a queue that was armed has something; it is armed again before it is looked at, so that nothing
  * comes unseen in between. */
@@ -44,7 +44,7 @@ static void channel_ready(trib_reactor *reactor, trib_io *io, unsigned events)
         ibv_ack_cq_events(cq, 1);
         verbs_conn *conn = context;
         if (ibv_req_notify_cq(cq, 0) != 0) {
-            trib_rdma_conn_end(conn, TRIB_PEER_LOST, "the device does not announce completions: %s", strerror(errno));
+            trib_rdma_conn_end(conn, TRIB_PEER_LOST, "the device does not announce completions: %m");
         }
         trib_rdma_conn_turn(conn);
     }
@@ -68,8 +68,8 @@ trib_status trib_rdma_nic_of(verbs_transport *transport, struct ibv_context *ver
     if (nic->device == NULL) {
         nic->channel = ibv_create_comp_channel(verbs);
         if (nic->channel == NULL || !set_nonblocking(nic->channel->fd)) {
-            trib_error_set(error, TRIB_SYSTEM, "%s gives no channel for completions: %s",
-                           ibv_get_device_name(verbs->device), strerror(errno));
+            trib_error_set(error, TRIB_SYSTEM, "%s gives no channel for completions: %m",
+                           ibv_get_device_name(verbs->device));
             if (nic->channel != NULL) {
                 ibv_destroy_comp_channel(nic->channel);
                 nic->channel = NULL;

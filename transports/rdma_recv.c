@@ -13,6 +13,7 @@
 #if TRIB_HAVE_RDMA
 
 #include <endian.h>
+#include <errno.h>
 #include <string.h>
 
 #include "engine/assert.h"
@@ -58,9 +59,9 @@ void trib_rdma_repost(verbs_conn *conn)
     conn->credits_due += conn->free_credits;
     conn->free_credits = 0;
     struct ibv_recv_wr *bad = NULL;
-    int error = ibv_post_recv(conn->id->qp, requests, &bad);
-    if (error != 0) {
-        trib_rdma_conn_end(conn, TRIB_PEER_LOST, "the device takes no buffers: %s", strerror(error));
+    errno = ibv_post_recv(conn->id->qp, requests, &bad);
+    if (errno != 0) {
+        trib_rdma_conn_end(conn, TRIB_PEER_LOST, "the device takes no buffers: %m");
     }
 }
 

@@ -15,6 +15,7 @@
 
 #include <arpa/inet.h>
 #include <endian.h>
+#include <errno.h>
 #include <string.h>
 
 #include "engine/assert.h"
@@ -44,9 +45,9 @@ void trib_rdma_commit(verbs_conn *conn)
         return;
     }
     struct ibv_send_wr *bad = NULL;
-    int error = ibv_post_send(conn->id->qp, chain->requests, &bad);
-    if (error != 0) {
-        trib_rdma_conn_end(conn, TRIB_PEER_LOST, "the device takes no requests: %s", strerror(error));
+    errno = ibv_post_send(conn->id->qp, chain->requests, &bad);
+    if (errno != 0) {
+        trib_rdma_conn_end(conn, TRIB_PEER_LOST, "the device takes no requests: %m");
     }
 }
 
@@ -62,13 +63,18 @@ static struct ibv_send_wr *chain_add(verbs_conn *conn, void *data, size_t size, 
     return &chain->requests[index];
 }
 
+static unsigned char *next_buffer(const verbs_conn *conn)
+{
+    size_t index = TRIB_RDMA_RECVS + conn->sends_posted % TRIB_RDMA_SENDS;
+    return conn->block.data + index * TRIB_RDMA_BUFFER;
+}
+
 verbs_prefix *trib_rdma_buffer_take(verbs_conn *conn, verbs_kind kind)
 {
     if (conn->sends_posted - conn->sends_done == TRIB_RDMA_SENDS) {
         return NULL;
     }
-    unsigned char *at = conn->block.data + (size_t)TRIB_RDMA_RECVS * TRIB_RDMA_BUFFER +
-                        (conn->sends_posted % TRIB_RDMA_SENDS) * (size_t)TRIB_RDMA_BUFFER;
+    unsigned char *at = next_buffer(conn);
     verbs_prefix *prefix = (verbs_prefix *)(void *)at;
     *prefix = (verbs_prefix){.kind = (uint8_t)kind, .credits = htole16((uint16_t)conn->credits_due)};
     conn->credits_due = 0;
@@ -77,8 +83,7 @@ verbs_prefix *trib_rdma_buffer_take(verbs_conn *conn, verbs_kind kind)
 
 void trib_rdma_buffer_post(verbs_conn *conn, size_t size)
 {
-    unsigned char *at = conn->block.data + (size_t)TRIB_RDMA_RECVS * TRIB_RDMA_BUFFER +
-                        (conn->sends_posted % TRIB_RDMA_SENDS) * (size_t)TRIB_RDMA_BUFFER;
+    unsigned char *at = next_buffer(conn);
     bool is_fin = ((const verbs_prefix *)(const void *)at)->kind == KIND_FIN;
     struct ibv_send_wr *request = chain_add(conn, at, size, conn->block.local_key);
     conn->sends_posted++;

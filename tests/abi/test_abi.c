@@ -140,7 +140,8 @@ static const row layout[] = {
     FIELD(trib_stats, system_calls, 80),
     FIELD(trib_stats, allocations, 88),
     FIELD(trib_stats, peers_refused, 96),
-    FIELD(trib_stats, reserved, 104),
+    FIELD(trib_stats, bytes_copied, 104),
+    FIELD(trib_stats, reserved, 112),
 };
 
 static const row numbers[] = {

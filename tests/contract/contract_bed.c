@@ -422,6 +422,15 @@ bool trib_bed_has_peers(side *where, void *argument)
     return where->peer_count >= *(const uint32_t *)argument;
 }
 
+bool trib_bed_send_one(side *where, void *argument)
+{
+    (void)argument;
+    peer *latest = where->peers[where->peer_count - 1];
+    latest->habits.to_send = latest->sent_begun + 1;
+    send_more(latest);
+    return true;
+}
+
 void trib_bed_close_peer(peer *mine, bool flush)
 {
     mine->close_called = true;

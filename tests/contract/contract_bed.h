@@ -86,6 +86,7 @@ peer *trib_bed_start(bed *self, const habits *connecting, const habits *acceptin
 void trib_bed_wait_closed(bed *self, uint32_t count);
 bool trib_bed_has_received(side *where, void *argument); /* its latest peer, *(uint32_t *)argument messages */
 bool trib_bed_has_peers(side *where, void *argument);    /* *(uint32_t *)argument or more */
+bool trib_bed_send_one(side *where, void *argument);     /* its latest peer sends one message more */
 void trib_bed_close_peer(peer *mine, bool flush);
 bool trib_bed_close_all(side *where, void *argument);
 /* What side 1's peer looked like when everything was over; by then its thread does not touch it any more. */

@@ -51,7 +51,7 @@ static int stranger_connect(stranger *self, const trib_address *to, const void *
                          0);
     }
     struct rdma_conn_param parameters = {
-        .private_data = greeting, .private_data_len = (uint8_t)greeting_size, .retry_count = 7, .rnr_retry_count = 6};
+        .private_data = greeting, .private_data_len = (uint8_t)greeting_size, .retry_count = 6, .rnr_retry_count = 6};
     return rdma_connect(self->id, &parameters) == 0 ? 0 : errno;
 }
 
@@ -171,19 +171,39 @@ static void ends_on_writes_without_a_grant(void **state)
     }
 }
 
+/* Its device has forgotten the queue pair, and nobody says that it is over: nothing that we send is acknowledged, and our
+ * device gives up in about the time that it was given. */
+static void notices_that_nobody_answers(void **state)
+{
+    bed *self = *state;
+    verbs_greeting greeting;
+    trib_rdma_greeting_fill(&greeting);
+    stranger *other = calloc(1, sizeof *other);
+    assert_int_equal(stranger_connect(other, &self->address, &greeting, sizeof greeting), 0);
+    trib_bed_until(self, 1, trib_bed_has_peers, &(uint32_t){1});
+    rdma_destroy_qp(other->id);
+    trib_bed_on_side(self, 1, trib_bed_send_one, NULL);
+    trib_bed_until(self, 1, trib_bed_all_closed, &(uint32_t){1});
+    assert_int_equal(trib_bed_theirs(self, 0)->closed_status, TRIB_PEER_LOST);
+    assert_string_equal(trib_bed_theirs(self, 0)->reason, "connection lost: transport retry counter exceeded");
+    stranger_end(other);
+    free(other);
+}
+
 int trib_rdma_stranger_run(const trib_contract_maker *maker)
 {
     struct CMUnitTest tests[] = {
         cmocka_unit_test(turns_away_other_greetings),
         cmocka_unit_test(ends_on_nonsense),
         cmocka_unit_test(ends_on_writes_without_a_grant),
+        cmocka_unit_test(notices_that_nobody_answers),
     };
     for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
         tests[i].setup_func = trib_bed_setup;
         tests[i].teardown_func = trib_bed_teardown;
         tests[i].initial_state = (void *)(uintptr_t)maker;
     }
-    return cmocka_run_group_tests_name("rdma and strangers", tests, NULL, NULL);
+    return cmocka_run_group_tests_name(maker->name, tests, NULL, NULL);
 }
 
 #endif

@@ -3,7 +3,7 @@
  * memory that is not.
  *
  * Where this machine has no RDMA device there is nothing to test: tests/rdma runs this program in a guest that has one,
- * with its addresses in the environment (RDMA_IP, RDMA_IP6).
+ * with its addresses and its network interface in the environment (RDMA_IP, RDMA_IP6, RDMA_LINK).
  */
 #include <stdatomic.h>
 #include <stdio.h>
@@ -104,26 +104,63 @@ static void counts_what_it_copies(void **state)
     }
 }
 
-static int run_own(const trib_contract_maker *maker)
+static trib_status open_impatient(void *shared, unsigned index, trib_reactor *reactor,
+                                  const trib_transport_upcalls *upcalls, trib_transport **transport_out)
 {
-    struct CMUnitTest test = cmocka_unit_test_setup_teardown(counts_what_it_copies, trib_bed_setup, trib_bed_teardown);
-    test.initial_state = (void *)(uintptr_t)maker;
-    const struct CMUnitTest tests[] = {test};
-    return cmocka_run_group_tests_name("rdma", tests, NULL, NULL);
+    (void)index;
+    const trib_transport_config config = {.silence_timeout_ns = INT64_C(1000000000),
+                                          .shared = ((world_of_rdma *)shared)->domain};
+    return trib_rdma_ops.open(reactor, &config, upcalls, transport_out);
+}
+
+static void set_link(const char *how)
+{
+    char command[80];
+    snprintf(command, sizeof command, "ip link set %s %s", getenv("RDMA_LINK"), how);
+    assert_int_equal(system(command), 0);
+}
+
+/* The device says so as soon as it should send. */
+static void notices_a_lost_network(void **state)
+{
+    bed *self = *state;
+    peer *mine = trib_bed_start(self, &(habits){.to_send = 1}, &(habits){0});
+    trib_bed_until(self, 1, trib_bed_has_received, &(uint32_t){1});
+    while (mine->sent_ok == 0) {
+        trib_bed_turn(self, false);
+    }
+    set_link("down");
+    trib_bed_send_one(&self->sides[0], NULL);
+    trib_bed_until(self, 0, trib_bed_all_closed, &(uint32_t){1});
+    set_link("up");
+    assert_int_equal(mine->closed_status, TRIB_PEER_LOST);
+    assert_memory_equal(mine->reason, "connection lost: ", 17);
+    trib_bed_on_side(self, 1, trib_bed_close_all, NULL);
+    trib_bed_wait_closed(self, 1);
+}
+
+static int run_one(const trib_contract_maker *maker, const char *name, void (*function)(void **state))
+{
+    const struct CMUnitTest tests[] = {{.name = name,
+                                        .test_func = function,
+                                        .setup_func = trib_bed_setup,
+                                        .teardown_func = trib_bed_teardown,
+                                        .initial_state = (void *)(uintptr_t)maker}};
+    return cmocka_run_group_tests_name(maker->name, tests, NULL, NULL);
 }
 
 int main(void)
 {
     const char *ip = getenv("RDMA_IP");
     const char *ip6 = getenv("RDMA_IP6");
-    if (ip == NULL || ip6 == NULL) {
+    if (ip == NULL || ip6 == NULL || getenv("RDMA_LINK") == NULL) {
         printf("no RDMA device here: tests/rdma runs this where one is\n");
         return 77;
     }
     char listen_at[80];
     snprintf(listen_at, sizeof listen_at, "[%s]:0", ip6);
     trib_contract_maker maker = {.name = "rdma over IPv6", .listen_at = listen_at, .open = open_rdma};
-    int failed = trib_contract_run(&maker) + run_own(&maker);
+    int failed = trib_contract_run(&maker) + run_one(&maker, "counts_what_it_copies", counts_what_it_copies);
     snprintf(listen_at, sizeof listen_at, "%s:0", ip);
     maker = (trib_contract_maker){.name = "rdma between threads, registered memory",
                                   .listen_at = listen_at,
@@ -133,7 +170,11 @@ int main(void)
                                   .alloc = world_alloc,
                                   .release = world_release,
                                   .open = open_rdma};
-    return failed + trib_contract_run(&maker) + run_own(&maker) + trib_rdma_stranger_run(&maker);
+    failed += trib_contract_run(&maker) + run_one(&maker, "counts_what_it_copies", counts_what_it_copies);
+    maker.name = "rdma and strangers";
+    maker.open = open_impatient;
+    failed += trib_rdma_stranger_run(&maker);
+    return failed + run_one(&maker, "notices_a_lost_network", notices_a_lost_network); /* last: addresses go with it */
 }
 
 #else

@@ -23,14 +23,14 @@ export TRIB_COORDINATOR=$RDMA_IP:12000 TRIB_LISTEN=$RDMA_IP
 TRIB_RANK=0 ./digits --epochs 300 --data digits.csv > rank0 2>&1 & rank0=$!
 TRIB_RANK=1 ./digits --epochs 300 --data digits.csv > rank1 2>&1 & rank1=$!
 i=0; until grep -q '^epoch' rank0; do sleep 0.1; i=$((i+1)); [ $i -lt 600 ] || { cat rank0; exit 9; }; done
-eval victim=\$@VICTIM@; began=$(cut -d. -f1 /proc/uptime)
-kill -@SIGNAL@ $victim; echo "lost pid $victim"
+victim=; [ -z '@VICTIM@' ] || eval victim=\$@VICTIM@; began=$(cut -d. -f1 /proc/uptime)
+@LOSE@; echo "lost pid $victim"
 for name in server0 server1 rank0 rank1; do
-    [ $name = @VICTIM@ ] && continue
+    [ $name = '@VICTIM@' ] && continue
     eval pid=\$$name; wait $pid; status=$?
     echo "member $name: status $status, after $(($(cut -d. -f1 /proc/uptime) - began)) s: $(tail -n 1 $name)"
 done
-kill -9 $victim; exit 0
+[ -z "$victim" ] || kill -9 $victim; exit 0
 '''
 
 
@@ -95,29 +95,36 @@ def digits_as_over_tcp():
     assert len(hashes) == 2 and hashes[0] == hashes[1], output
 
 
-def lose(victim, signal):
-    status, output = job(LOSE.replace('@VICTIM@', victim).replace('@SIGNAL@', signal))
-    pid = re.search(r'^lost pid (\d+)', output, re.M)
+def lose(victim, how):
+    """Loses a member of a running job; the others' ends, as (name, status, seconds, last words)."""
+    status, output = job(LOSE.replace('@VICTIM@', victim).replace('@LOSE@', how))
+    pid = re.search(r'^lost pid (\d*)', output, re.M)
     assert status == 0 and pid, 'status %d\n%s' % (status, output)
     ends = re.findall(r'^member (\w+): status (\d+), after (\d+) s: (.*)$', output, re.M)
-    assert len(ends) == 3, output
+    assert len(ends) == (3 if victim else 4), output
     for name, end, seconds, words in ends:
         assert int(end) != 0, '%s ended with status 0\n%s' % (name, output)
         assert int(seconds) < 40, '%s ended after %s s\n%s' % (name, seconds, output)
-        named = ':%s)' % pid.group(1) in words or (victim == 'rank0' and 'coordinator' in words)
+        named = ':%s)' % pid.group(1) in words or (victim == 'rank0' and 'coordinator' in words) or not victim
         assert named, '%s does not name %s (pid %s): %s' % (name, victim, pid.group(1), words)
+    return ends
 
 
 def server_killed():
-    lose('server1', 'KILL')
+    lose('server1', 'kill -KILL $victim')
 
 
 def worker_killed():
-    lose('rank1', 'KILL')
+    lose('rank1', 'kill -KILL $victim')
 
 
 def server_stopped():
-    lose('server1', 'STOP')
+    lose('server1', 'kill -STOP $victim')
+
+
+def network_lost():
+    for name, _, _, words in lose('', 'ip link set $RDMA_LINK down'):
+        assert 'lost the connection' in words or 'no sign of life' in words, '%s: %s' % (name, words)
 
 
 def too_little_memory_may_be_locked():
@@ -138,7 +145,7 @@ def no_address_of_a_device():
 
 
 TESTS = [guest_has_a_verbs_device, guest_ends_at_its_deadline, contract, digits_as_over_tcp, server_killed, worker_killed,
-         server_stopped, too_little_memory_may_be_locked, no_device, no_address_of_a_device]
+         server_stopped, network_lost, too_little_memory_may_be_locked, no_device, no_address_of_a_device]
 
 
 def main():
