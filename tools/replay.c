@@ -14,6 +14,8 @@
 #include "tools/commands.h"
 #include "tools/replay_options.h"
 
+#define CORRECTION_MAX 0.1
+
 typedef struct outcome {
     study_step_result result;
     trace_stats parts;
@@ -32,6 +34,23 @@ static void show_progress(void *user, uint32_t iteration, uint32_t iterations)
     }
 }
 
+/*
+ * By how much waiting took longer in the recording than in its replay: a prediction is corrected by it. A replay that is
+ * further off than that was limited by something else than what is simulated, so it says nothing about another case.
+ */
+static double correction(const study_replay *replay, const outcome *again)
+{
+    const double recorded = (double)(replay->step_ns - replay->compute_ns);
+    const double replayed = (double)(again->result.step_ns - again->result.compute_ns);
+    const double off = recorded > 0 && replayed > 0 ? recorded / replayed : 1;
+    return off > 1 - CORRECTION_MAX && off < 1 + CORRECTION_MAX ? off : 1;
+}
+
+static double corrected(const study_step_result *result, double off)
+{
+    return (double)result->compute_ns + (double)(result->step_ns - result->compute_ns) * off;
+}
+
 /* ---- Printing ---- */
 
 static void print_parts(const char *name, const outcome *of, FILE *out)
@@ -47,9 +66,9 @@ static void print_parts(const char *name, const outcome *of, FILE *out)
     fprintf(out, "; limit: %s\n", of->parts.limit_name);
 }
 
-static void print_line(const char *name, const study_step_result *result, double recorded_ns, FILE *out)
+static void print_line(const char *name, const study_step_result *result, double step, double recorded_ns, FILE *out)
 {
-    const double step = (double)result->step_ns, compute = (double)result->compute_ns;
+    const double compute = (double)result->compute_ns;
     fprintf(out, "  %-22s %10.2f ms  computing %9.2f  waiting %9.2f  t_opt %9.2f  (%+.1f %%)\n", name, ms(step),
             ms(compute), ms(step - compute), ms(result->t_opt_ns), 100 * (step / recorded_ns - 1));
 }
@@ -65,11 +84,17 @@ static void print_text(const replay_options *self, const study_replay *replay, c
     const double recorded = (double)replay->step_ns, compute = (double)replay->compute_ns;
     printf("  %-22s %10.2f ms  computing %9.2f  waiting %9.2f\n", "recorded", ms(recorded), ms(compute),
            ms(recorded > compute ? recorded - compute : 0));
-    print_line("replayed as recorded", &again->result, recorded, stdout);
+    print_line("replayed as recorded", &again->result, (double)again->result.step_ns, recorded, stdout);
     if (predicted != NULL) {
-        print_line("predicted", &predicted->result, recorded, stdout);
-        printf("  with %s: %.2f times as fast as the replay of what was recorded\n", self->changes,
-               (double)again->result.step_ns / (double)predicted->result.step_ns);
+        const double off = correction(replay, again), simulated = (double)predicted->result.step_ns;
+        const double step = corrected(&predicted->result, off);
+        print_line("predicted", &predicted->result, step, recorded, stdout);
+        printf("  with %s: %.2f times as fast; ", self->changes, recorded / step);
+        if (off != 1) {
+            printf("simulated %.2f ms, its waiting times %.3f, as in the recording\n", ms(simulated), off);
+        } else {
+            printf("as simulated\n");
+        }
     }
     if (again->parts.whole.count > 0) {
         printf("a partition's time, mean, ms\n");
@@ -80,7 +105,7 @@ static void print_text(const replay_options *self, const study_replay *replay, c
     }
 }
 
-static json_t *outcome_json(const outcome *of)
+static json_t *outcome_json(const outcome *of, double off)
 {
     json_t *parts = json_object();
     for (unsigned i = 0; i < TRACE_PHASE_COUNT && of->parts.whole.count > 0; i++) {
@@ -88,10 +113,11 @@ static json_t *outcome_json(const outcome *of)
                             json_real(ms(of->parts.phases[i].total_ns / (double)of->parts.whole.count)));
     }
     const study_step_result *result = &of->result;
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:s, s:o}", "step_ms", ms((double)result->step_ns), "compute_ms",
-                     ms((double)result->compute_ns), "waiting_ms", ms((double)(result->step_ns - result->compute_ns)),
-                     "t_opt_ms", ms(result->t_opt_ns), "wire_bytes", result->wire_bytes, "limit", of->parts.limit_name,
-                     "partition_ms", parts);
+    const double step = corrected(result, off);
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:s, s:o}", "step_ms", ms(step), "simulated_ms",
+                     ms((double)result->step_ns), "compute_ms", ms((double)result->compute_ns), "waiting_ms",
+                     ms(step - (double)result->compute_ns), "t_opt_ms", ms(result->t_opt_ns), "wire_bytes",
+                     result->wire_bytes, "limit", of->parts.limit_name, "partition_ms", parts);
 }
 
 static void print_json(const replay_options *self, const study_replay *replay, const outcome *again,
@@ -105,10 +131,10 @@ static void print_json(const replay_options *self, const study_replay *replay, c
         "rate_bits", (double)(self->recorded_rate_bits > 0 ? self->recorded_rate_bits : job->link.egress_bits),
         "rate_estimated", self->recorded_rate_bits == 0 && !replay->rate_told, "overlapped",
         replay->step.cross_barrier);
-    json_t *out =
-        json_pack("{s:o, s:o, s:s}", "recorded", recorded, "replayed", outcome_json(again), "changes", self->changes);
+    json_t *out = json_pack("{s:o, s:o, s:s}", "recorded", recorded, "replayed", outcome_json(again, 1), "changes",
+                            self->changes);
     if (predicted != NULL) {
-        json_t *mine = outcome_json(predicted);
+        json_t *mine = outcome_json(predicted, correction(replay, again));
         json_object_set_new(mine, "workers", json_integer(step->job.workers));
         json_object_set_new(mine, "servers", json_integer(step->job.servers));
         json_object_set_new(mine, "rate_bits", json_integer((json_int_t)step->job.link.egress_bits));

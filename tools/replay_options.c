@@ -227,6 +227,15 @@ bool replay_options_load(const replay_options *self, char *const *paths, uint32_
         fprintf(stderr, "tributary %s: note: %u workers' steps are not those of the first one: they take its times\n",
                 self->name, replay->left_out);
     }
+    if (status == TRIB_OK && !replay->rate_known && self->recorded_rate_bits == 0 &&
+        replay->step.job.workers + replay->step.job.servers > 1) {
+        fprintf(stderr,
+                "tributary %s: at which rate links ran only those who sum have seen, and not all of their traces are "
+                "here: tell --recorded-rate\n",
+                self->name);
+        study_replay_free(replay);
+        return false;
+    }
     if (status == TRIB_OK && self->forward_ns >= 0) {
         study_replay_set_forward(replay, self->forward_ns);
     }

@@ -117,7 +117,7 @@ def tuned():
         words.append('--no-priorities')
     words += ['--colocate', said['settings']['colocate']['best']]
     better = replay(files, '--recorded-rate', '10gbit', '--latency', '100us', '--iters', '2', *words)
-    near(better['predicted']['step_ms'], said['best_ms'], 1, 'the best, replayed')
+    near(better['predicted']['simulated_ms'], said['best_ms'], 1, 'the best, replayed')
     text = run('tune', '--recorded-rate', '10gbit', '--latency', '100us', *files)
     assert 'TRIB_PUSH_CREDIT=' in text and 'beyond settings' in text, text
 
@@ -134,10 +134,14 @@ def live():
 def what_cannot_be():
     files, _ = recorded('errors', '-n', '2', '-s', '1')
     assert 'no good value' in run('replay', '--rate', 'fast', *files, status=2)
+    assert 'too long to replay' in run('replay', '--rate', '1kbit', *files, status=1)
     assert 'multiple of chunk_bytes' in run('replay', '--partition', '96K', '--chunk', '64K', *files, status=1)
     assert 'colocate is off' in run('replay', '-s', '0', '--colocate', 'off', *files, status=1)
     assert 'which traces' in run('tune', status=2)
     assert 'no steps' in run('replay', *[f for f in files if 'server' in f], status=1)
+    workers = [f for f in files if 'server' not in f]
+    assert 'tell --recorded-rate' in run('replay', *workers, status=1)
+    replay(workers, '--recorded-rate', '10gbit')
     assert 'not a trace' in run('tune', __file__, status=1)
 
 

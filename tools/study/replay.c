@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define STEP_BYTES_MAX (1ULL << 40)
+#define STEP_NS_MAX INT64_C(600000000000)
 #define PARTS_MEMBERS_MAX 64u /* more are run without parts: their traces would be too large */
 
 /* ---- From traces to models ---- */
@@ -89,6 +91,18 @@ static void set_reactors(sim_job *job, uint32_t member, trib_config *config, tri
     config->reactors = member < job->config.workers ? replay->worker_reactors : replay->server_reactors;
 }
 
+/* What goes over links is seen by who sums. */
+static bool are_all_servers_there(const trace_run *run)
+{
+    const trace_file *file = run->processes[0].file;
+    for (uint32_t i = 0; i < file->member_count; i++) {
+        if (file->members[i].sums && trace_run_member(run, i) == NULL) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static void fill_settings(const trace_run *run, const trace_stats *stats, study_replay *replay)
 {
     const trace_file *file = run->processes[0].file;
@@ -105,8 +119,10 @@ static void fill_settings(const trace_run *run, const trace_stats *stats, study_
     job->cores = file->cpu_count > 0 ? file->cpu_count : job->cores;
     replay->rate_told = file->bandwidth > 0;
     const double bits = replay->rate_told ? (double)file->bandwidth : stats->fastest_bits / STUDY_GOODPUT;
-    job->link.egress_bits = bits >= 1e6 ? (uint64_t)bits : 1000000;
-    job->link.ingress_bits = job->link.egress_bits;
+    replay->rate_known = bits >= 1e4 && bits <= 1e14 && (replay->rate_told || are_all_servers_there(run));
+    if (replay->rate_known) {
+        job->link.egress_bits = job->link.ingress_bits = (uint64_t)bits;
+    }
     replay->worker_reactors = replay->server_reactors = 1;
     for (uint32_t i = 0; i < file->member_count; i++) {
         const uint32_t reactors =
@@ -131,6 +147,19 @@ static uint64_t fingerprint(const study_model *model)
         sum += hash;
     }
     return sum;
+}
+
+/* Events of a simulated step grow with its bytes, and heartbeats with its time. */
+static bool is_sensible(const study_model *model)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < model->count; i++) {
+        if (model->tensors[i].bytes > STEP_BYTES_MAX) {
+            return false;
+        }
+        bytes += model->tensors[i].bytes;
+    }
+    return bytes <= STEP_BYTES_MAX && model->forward_ns <= STEP_NS_MAX && model->backward_ns <= STEP_NS_MAX;
 }
 
 static bool all_equal(const study_model *model)
@@ -159,6 +188,13 @@ trib_status study_replay_make(const trace_run *run, const trace_stats *stats, st
         if (model == NULL) {
             study_replay_free(replay);
             return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+        }
+        if (!is_sensible(model)) {
+            free(model);
+            study_replay_free(replay);
+            return trib_error_set(error, TRIB_INVALID,
+                                  "the recorded steps are longer than %lld s or larger than %llu GiB",
+                                  (long long)(STEP_NS_MAX / 1000000000), STEP_BYTES_MAX >> 30);
         }
         if (replay->model_count > 0 && fingerprint(model) != fingerprint(replay->models[0])) {
             replay->left_out++;
@@ -246,6 +282,12 @@ trib_status study_replay_run(const study_replay *replay, const study_step_config
 {
     study_step_config mine = *step;
     const uint32_t workers = mine.job.workers, servers = mine.job.servers;
+    const double least_s = (double)replay->bytes * mine.codec_ratio * 8 / (double)mine.job.link.egress_bits;
+    if (workers + servers > 1 && least_s > (double)STEP_NS_MAX / 1e9) {
+        return trib_error_set(error, TRIB_INVALID,
+                              "the %.1f MB of a step need %.0f s at %.3g Gbit/s: too long to replay",
+                              (double)replay->bytes / 1e6, least_s, (double)mine.job.link.egress_bits / 1e9);
+    }
     char folder[] = "/tmp/tributary-replay-XXXXXX", pattern[64];
     const study_model **by_rank = calloc(workers, sizeof(const study_model *));
     if (by_rank == NULL) {

@@ -23,12 +23,13 @@ typedef struct study_replay {
     uint64_t bytes;        /* of a step */
     double payload_bits;   /* of the busiest link */
     bool rate_told;        /* somebody configured the rate: it is not estimated */
+    bool rate_known;       /* it is not the default: there are traces of all who sum */
     double busy;           /* share of what the busiest link can carry that it carried while something was exchanged */
     bool equal_priorities; /* all operations had the same one */
     uint32_t worker_reactors, server_reactors;
 } study_replay;
 
-/* TRIB_INVALID if the traces have no steps, with why. */
+/* TRIB_INVALID, with why, if the traces have no steps, or none that could be replayed in sensible time. */
 TRIB_CHECKED trib_status study_replay_make(const trace_run *run, const trace_stats *stats, study_replay *replay,
                                            trib_error *error);
 void study_replay_free(study_replay *replay);
