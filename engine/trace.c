@@ -10,6 +10,10 @@
 #define CLOCK_BURST 8u /* questions at the beginning, close together: before the links are busy */
 #define CLOCK_BURST_NS (2 * INT64_C(1000000))
 #define CLOCK_PERIOD_NS (250 * INT64_C(1000000))
+#define CLOCK_QUIET_NS (5 * INT64_C(1000000))    /* without a record: nothing was on its way */
+#define CLOCK_BETWEEN_NS (20 * INT64_C(1000000)) /* from one such question to the next */
+
+static bool ask(trib_tracer *tracer, int64_t now_ns);
 
 /* ---- Hooks ---- */
 
@@ -48,9 +52,28 @@ void trib_trace_task_put(trib_core *core, trib_trace_kind kind, const trib_task 
     trib_trace_ring_put(&core->trace, &record);
 }
 
+/*
+ * Something begins. A question that meets no data on its way is worth many that do, so it is asked when nothing went on
+ * before, at the beginning of a step for example. (A timer that looks for such times would wake the loop too often.)
+ */
+static void note_begin(trib_core *core, int64_t at_ns)
+{
+    trib_tracer *tracer = core->engine->tracer;
+    if (core->reactor->index == 0) {
+        const bool quiet = at_ns - tracer->active_ns >= CLOCK_QUIET_NS;
+        tracer->active_ns = at_ns;
+        if (quiet && at_ns - tracer->asked_ns >= CLOCK_BETWEEN_NS && !trib_tracer_is_reference(tracer->engine)) {
+            (void)ask(tracer, at_ns);
+        }
+    }
+}
+
 void trib_trace_op_put(trib_core *core, trib_trace_kind kind, const trib_op *op, int64_t at_ns)
 {
     bool submit = kind == TRIB_TRACE_SUBMIT;
+    if (submit) {
+        note_begin(core, at_ns);
+    }
     trib_trace_record record = {
         .at_ns = at_ns,
         .tensor = op->tensor->tag,
@@ -67,8 +90,12 @@ void trib_trace_op_put(trib_core *core, trib_trace_kind kind, const trib_op *op,
 void trib_trace_sum_put(trib_core *core, trib_trace_kind kind, const trib_contribution *what, uint32_t peer,
                         uint32_t value)
 {
+    const int64_t now_ns = trib_now(core->reactor);
+    if (kind == TRIB_TRACE_SUM_ARRIVE) {
+        note_begin(core, now_ns);
+    }
     trib_trace_record record = {
-        .at_ns = trib_now(core->reactor),
+        .at_ns = now_ns,
         .tensor = what->tensor,
         .partition = what->partition,
         .round = what->round,
@@ -96,16 +123,24 @@ void trib_trace_link_put(trib_core *core, trib_trace_kind kind, const trib_link 
 
 /* ---- The clock ---- */
 
+/* Core 0. False: it cannot be asked now. */
+static bool ask(trib_tracer *tracer, int64_t now_ns)
+{
+    if (!atomic_load(&tracer->on) || tracer->engine->cores[0].ended || !trib_member_ask_time(tracer->engine->member)) {
+        return false;
+    }
+    tracer->questions++;
+    tracer->asked_ns = now_ns;
+    return true;
+}
+
 static void ask_for_time(trib_reactor *reactor, trib_timer *timer)
 {
     trib_tracer *tracer = timer->user;
-    trib_engine *engine = tracer->engine;
-    const trib_core *core = reactor->owner;
-    if (!atomic_load(&tracer->on) || core->ended || !trib_member_ask_time(engine->member)) {
-        return; /* started again by the next recording, or by the roster */
+    const int64_t now_ns = trib_now(reactor);
+    if (ask(tracer, now_ns)) { /* else started again by the next recording, or by the roster */
+        trib_timer_arm(reactor, timer, now_ns + (tracer->questions < CLOCK_BURST ? CLOCK_BURST_NS : CLOCK_PERIOD_NS));
     }
-    int64_t period_ns = ++tracer->questions < CLOCK_BURST ? CLOCK_BURST_NS : CLOCK_PERIOD_NS;
-    trib_timer_arm(reactor, timer, trib_now(reactor) + period_ns);
 }
 
 bool trib_tracer_is_reference(const trib_engine *engine)

@@ -31,6 +31,8 @@ typedef struct trib_tracer {
     atomic_uint cores_left;
     trib_timer clock_timer; /* core 0 */
     uint32_t questions;     /* asked since the recording began */
+    int64_t asked_ns;       /* the latest of them */
+    int64_t active_ns;      /* core 0: when an operation or a contribution came last */
     trib_post clock_post;
     atomic_bool clock_posted;
 } trib_tracer;

@@ -168,12 +168,15 @@ static json_t *processes_json(const trace_run *run)
     json_t *list = json_array();
     for (uint32_t i = 0; i < run->process_count; i++) {
         const trace_process *process = &run->processes[i];
-        json_t *clock =
-            process->clock_error_ns == INT64_MAX ? json_null() : json_real((double)process->clock_error_ns / 1e3);
-        json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:I, s:I, s:o}", "member", process->label, "place",
-                                              process->file->place, "file", process->file->path, "records",
-                                              (json_int_t)process->records, "overwritten", (json_int_t)process->lost,
-                                              "clock_error_us", clock));
+        const int64_t end_ns = process->file->written_ns;
+        const int64_t offset_ns = trace_clock_map(&process->clock, end_ns, NULL) - end_ns;
+        const bool known = process->clock_error_ns != INT64_MAX;
+        json_array_append_new(
+            list, json_pack("{s:s, s:s, s:s, s:I, s:I, s:o, s:o}", "member", process->label, "place",
+                            process->file->place, "file", process->file->path, "records", (json_int_t)process->records,
+                            "overwritten", (json_int_t)process->lost, "clock_offset_us",
+                            known ? json_real((double)offset_ns / 1e3) : json_null(), "clock_error_us",
+                            known ? json_real((double)process->clock_error_ns / 1e3) : json_null()));
     }
     return list;
 }

@@ -1,15 +1,21 @@
 /*
- * bench_trace.c - what a hook costs, in nanoseconds: while nothing is recorded, and while it is, the time it looks at
- * included. Medians of rounds that take turns.
+ * bench_trace.c - what recording costs: a hook, in nanoseconds, while nothing is recorded and while it is; and exchanges
+ * between two workers in this process, in blocks that take turns, with and without. Medians.
+ *
+ *     build/release/tests/bench_trace [PAIRS]     pairs of blocks for each size (60)
  */
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "engine/trace.h"
 
 #define ROUNDS 31
 #define RECORDS 200000u
+#define WARM_NS INT64_C(25000000)
 
 static int64_t now_ns(trib_reactor *reactor)
 {
@@ -36,13 +42,13 @@ static double round_of(trib_core *core, bool on)
     return (double)(now_ns(NULL) - began_ns) / RECORDS;
 }
 
-int main(void)
+static void bench_hook(void)
 {
     trib_reactor_ops ops = {.now_ns = now_ns};
     trib_reactor reactor = {.ops = &ops};
     trib_core *core = calloc(1, sizeof *core);
     if (core == NULL || !trib_trace_ring_open(&core->trace, TRIB_TRACE_BYTES_DEFAULT)) {
-        return 1;
+        exit(1);
     }
     core->reactor = &reactor;
     double off[ROUNDS], on[ROUNDS];
@@ -56,5 +62,162 @@ int main(void)
            on[ROUNDS / 2], on[ROUNDS / 4], on[ROUNDS * 3 / 4]);
     trib_trace_ring_close(&core->trace);
     free(core);
-    return 0;
+}
+
+/* ---- Exchanges ---- */
+
+typedef struct pair {
+    trib_engine *engines[2];
+    trib_tensor *tensors[2];
+    float *buffers[2];
+} pair;
+
+static void check(trib_status status, const trib_error *error)
+{
+    if (status != TRIB_OK) {
+        fprintf(stderr, "%s\n", error->text);
+        exit(1);
+    }
+}
+
+static unsigned free_port(void)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t size = sizeof at;
+    const int probe = socket(AF_INET, SOCK_STREAM, 0);
+    if (probe < 0 || bind(probe, (struct sockaddr *)&at, size) != 0 ||
+        getsockname(probe, (struct sockaddr *)&at, &size) != 0) {
+        exit(1);
+    }
+    close(probe);
+    return ntohs(at.sin_port);
+}
+
+static void open_pair(pair *self)
+{
+    trib_error error = {.status = TRIB_OK};
+    char coordinator[32];
+    snprintf(coordinator, sizeof coordinator, "127.0.0.1:%u", free_port());
+    for (int rank = 0; rank < 2; rank++) {
+        trib_config config;
+        trib_config_init(&config, sizeof config);
+        config.rank = rank;
+        config.worker_count = 2;
+        config.coordinator = coordinator;
+        config.transport = "tcp";
+        config.reactors = 1;
+        config.pin = false;
+        check(trib_engine_create(&config, &self->engines[rank], &error), &error);
+    }
+    for (int rank = 0; rank < 2; rank++) {
+        check(trib_engine_wait_ready(self->engines[rank], -1, &error), &error);
+    }
+}
+
+static void exchange(pair *self)
+{
+    trib_op *ops[2] = {NULL, NULL};
+    trib_error error = {.status = TRIB_OK};
+    for (int rank = 0; rank < 2; rank++) {
+        trib_op_params params;
+        trib_op_params_init(&params, sizeof params);
+        params.tensor = self->tensors[rank];
+        params.input = params.output = self->buffers[rank];
+        check(trib_push_pull(self->engines[rank], &params, &ops[rank], &error), &error);
+    }
+    for (int rank = 0; rank < 2; rank++) {
+        check(trib_op_wait(ops[rank], -1, &error), &error);
+        trib_op_release(ops[rank]);
+    }
+}
+
+typedef struct cost {
+    double time_ns, cpu_ns; /* of an exchange; CPU: of this process, both engines and the caller */
+} cost;
+
+static double cpu_ns(void)
+{
+    struct timespec used;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    return (double)used.tv_sec * 1e9 + (double)used.tv_nsec;
+}
+
+static cost block(pair *self, bool on, int iterations)
+{
+    trib_error error = {.status = TRIB_OK};
+    for (int rank = 0; rank < 2; rank++) {
+        if (on) {
+            check(trib_trace_start(self->engines[rank], 4 << 20, &error), &error);
+        } else {
+            trib_trace_stop(self->engines[rank]);
+        }
+    }
+    /* At the beginning of a recording the clock is asked for a few times: not what it costs to go on. */
+    for (const int64_t warm_ns = now_ns(NULL) + WARM_NS; now_ns(NULL) < warm_ns;) {
+        exchange(self);
+    }
+    const int64_t began_ns = now_ns(NULL);
+    const double used_ns = cpu_ns();
+    for (int i = 0; i < iterations; i++) {
+        exchange(self);
+    }
+    return (cost){(double)(now_ns(NULL) - began_ns) / iterations, (cpu_ns() - used_ns) / iterations};
+}
+
+static void print_ratios(const char *what, const cost *off, const cost *on, int pairs, bool cpu, double *ratios)
+{
+    for (int i = 0; i < pairs; i++) {
+        ratios[i] = cpu ? on[i].cpu_ns / off[i].cpu_ns : on[i].time_ns / off[i].time_ns;
+    }
+    qsort(ratios, (size_t)pairs, sizeof *ratios, compare);
+    printf("  %s %.4f (%.4f .. %.4f)", what, ratios[pairs / 2], ratios[pairs / 4], ratios[pairs * 3 / 4]);
+}
+
+static void bench_exchange(pair *self, size_t bytes, int pairs, int iterations)
+{
+    trib_error error = {.status = TRIB_OK};
+    double *ratios = calloc((size_t)pairs, sizeof *ratios);
+    cost *off = calloc((size_t)pairs, sizeof *off), *on = calloc((size_t)pairs, sizeof *on);
+    for (int rank = 0; rank < 2; rank++) {
+        trib_tensor_desc desc;
+        trib_tensor_desc_init(&desc, sizeof desc);
+        char name[32];
+        snprintf(name, sizeof name, "of %zu bytes", bytes);
+        desc.name = name;
+        desc.count = bytes / sizeof(float);
+        check(trib_tensor_declare(self->engines[rank], &desc, &self->tensors[rank], &error), &error);
+        self->buffers[rank] = calloc(1, bytes);
+    }
+    for (int i = -3; i < pairs; i++) {
+        const bool first = i % 2 != 0; /* which of the two goes first changes */
+        const cost a = block(self, first, iterations), b = block(self, !first, iterations);
+        if (i >= 0) {
+            on[i] = first ? a : b;
+            off[i] = first ? b : a;
+        }
+    }
+    printf("an exchange of %8zu bytes, with / without:", bytes);
+    print_ratios("time", off, on, pairs, false, ratios);
+    print_ratios("CPU", off, on, pairs, true, ratios);
+    printf("\n");
+    for (int rank = 0; rank < 2; rank++) {
+        free(self->buffers[rank]);
+    }
+    free(ratios);
+    free(off);
+    free(on);
+}
+
+int main(int argc, char **argv)
+{
+    const int pairs = argc > 1 ? atoi(argv[1]) : 60;
+    bench_hook();
+    pair self;
+    open_pair(&self);
+    bench_exchange(&self, 4096, pairs > 0 ? pairs : 1, 1500);
+    bench_exchange(&self, 65536, pairs > 0 ? pairs : 1, 600);
+    bench_exchange(&self, 1 << 20, pairs > 0 ? pairs : 1, 100);
+    bench_exchange(&self, 16 << 20, pairs > 0 ? pairs : 1, 6);
+    trib_engine_close(self.engines[1], NULL, NULL);
+    return trib_engine_destroy(self.engines[0]) == TRIB_OK && trib_engine_destroy(self.engines[1]) == TRIB_OK ? 0 : 1;
 }

@@ -14,6 +14,7 @@ typedef struct section {
 } section;
 
 #define SECTION_KINDS 10u
+#define CLOCK_SAMPLES_MAX 4096u /* what is made of them takes the square of their number */
 
 typedef struct parser {
     trace_file *file;
@@ -327,7 +328,7 @@ static trib_status parse_clock(parser *self)
 {
     const section *from = &self->sections[TRIB_TRACE_SECTION_CLOCK];
     trace_file *file = self->file;
-    if (from->count > UINT16_MAX) {
+    if (from->count > CLOCK_SAMPLES_MAX) {
         return refuse(self, "it has too many samples of the clock");
     }
     file->samples = entries_of(from, sizeof *file->samples);

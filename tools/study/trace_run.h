@@ -14,6 +14,7 @@
 #define TRACE_NEVER INT64_MIN
 #define TRACE_NOBODY UINT32_MAX
 #define TRACE_DRIFT 200e-6 /* between two clocks, at most */
+#define TRACE_WANDER 10e-6 /* by how much a drift changes within a recording */
 #define TRACE_WARNINGS_MAX 32u
 #define TRACE_STAGES_MAX 64u
 #define TRACE_PLAN_MAX 10u
@@ -26,6 +27,7 @@ typedef struct trace_knot {
 typedef struct trace_clock {
     trace_knot *knots;
     uint32_t count;
+    double drift, drift_left; /* that stays the same, and what the rest may change by */
     bool broken; /* the samples contradict each other: the clocks drift more than they may, or one jumped */
 } trace_clock;
 

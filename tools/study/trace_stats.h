@@ -68,7 +68,7 @@ typedef struct trace_stats {
     trace_patience *patience; /* by rank */
     trace_steps *steps;       /* of each worker whose trace is there */
     uint32_t steps_count;
-    double fastest_bits;    /* of the busiest link, payload */
+    double fastest_bits;    /* of the busiest links, payload */
     double window_ns;       /* over which rates are taken */
     double exchange_ns;     /* during which some worker exchanged something */
     char limit[200];        /* what the time of an exchange is made of, in words */
