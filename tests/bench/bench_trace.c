@@ -37,7 +37,7 @@ static double round_of(trib_core *core, bool on)
     atomic_store(&core->trace.on, on);
     const int64_t began_ns = now_ns(NULL);
     for (uint32_t i = 0; i < RECORDS; i++) {
-        trib_trace_sum(core, TRIB_TRACE_SUM_ARRIVE, &what, 1, i);
+        trib_trace_sum(core, TRIB_TRACE_SUM_SENT, &what, 1, i);
     }
     return (double)(now_ns(NULL) - began_ns) / RECORDS;
 }
