@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/device.h"
 #include "engine/roster.h"
 #include "engine/trace.h"
 
@@ -19,6 +20,9 @@ void trib_config_init(trib_config *config, size_t struct_size)
         .roles = TRIB_ROLE_WORKER,
         .worker_count = 1,
         .transport = "auto",
+        .device = "none",
+        .device_index = -1,
+        .local_size = 1,
         .job = "default",
         .partition_bytes = 1u << 20,
         .chunk_bytes = 256u << 10,
@@ -60,6 +64,8 @@ static void apply_defaults(trib_config *config)
     set_default_i64(&config->close_timeout_ns, defaults.close_timeout_ns);
     config->job = config->job == NULL ? defaults.job : config->job;
     config->transport = config->transport == NULL ? defaults.transport : config->transport;
+    config->device = config->device == NULL ? defaults.device : config->device;
+    config->local_size = config->local_size == 0 ? defaults.local_size : config->local_size;
     config->token = config->token != NULL && config->token[0] == '\0' ? NULL : config->token;
 }
 
@@ -107,6 +113,38 @@ static trib_status check_job(const trib_config *config, trib_error *error)
     }
     if (config->colocate == TRIB_COLOCATE_OFF && config->server_count == 0) {
         return trib_error_set(error, TRIB_INVALID, "colocate is off and there are no servers: nobody would sum");
+    }
+    return TRIB_OK;
+}
+
+void trib_config_take_device(trib_config *config, const char *device)
+{
+    if (device != NULL) {
+        uint32_t index = 0, count = 1;
+        trib_config_local(&index, &count);
+        config->device = device;
+        config->local_rank = (int32_t)index;
+        config->local_size = (int32_t)count;
+    }
+}
+
+static trib_status check_device(const trib_config *config, trib_error *error)
+{
+    if (config->local_size < 1 || config->local_size > TRIB_LOCAL_SIZE_MAX ||
+        config->worker_count % config->local_size != 0) {
+        return trib_error_set(error, TRIB_INVALID, "local_size %d: must be 1..%d and divide worker_count (%d)",
+                              config->local_size, TRIB_LOCAL_SIZE_MAX, config->worker_count);
+    }
+    if ((config->roles & TRIB_ROLE_WORKER) && config->local_rank != config->rank % config->local_size) {
+        return trib_error_set(
+            error, TRIB_INVALID,
+            "local_rank %d: rank %d of machines with %d processes each has local rank %d (the ranks of "
+            "a machine must be consecutive)",
+            config->local_rank, config->rank, config->local_size, config->rank % config->local_size);
+    }
+    if (config->device_index < -1 || config->reserved_32 != 0) {
+        return trib_error_set(error, TRIB_INVALID, "device_index %d: must be -1 or above; reserved_32 must be 0",
+                              config->device_index);
     }
     return TRIB_OK;
 }
@@ -175,6 +213,9 @@ trib_status trib_config_check(const trib_config *given, trib_config *checked_out
     }
     if (status == TRIB_OK) {
         status = check_sizes(&config, error);
+    }
+    if (status == TRIB_OK) {
+        status = check_device(&config, error);
     }
     if (status == TRIB_OK) {
         *checked_out = config;

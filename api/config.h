@@ -10,5 +10,7 @@ TRIB_CHECKED trib_status trib_config_check(const trib_config *given, trib_config
 
 /* Which of how many processes of the job on this machine this one is, as its launcher says; 0 of 1 if none does. */
 void trib_config_local(uint32_t *index_out, uint32_t *count_out);
+/* TRIB_DEVICE, with what trib_config_local says; NULL: nothing. */
+void trib_config_take_device(trib_config *config, const char *device);
 
 #endif

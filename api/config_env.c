@@ -1,9 +1,8 @@
 /*
  * config_env.c - settings from the environment: TRIB_*, else those of the launcher that started the process.
  *
- * A launcher gives rank, size and perhaps where rank 0 is. Where it does not say, and all processes are on one
- * machine, the coordinator is on loopback at a port made from the job's id, below the range that the kernel hands out
- * by itself.
+ * A launcher gives rank, size and perhaps where rank 0 is. If it does not, and all processes are on one machine, the
+ * coordinator is on loopback at a port made from the job's id, below the range that the kernel hands out by itself.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -473,6 +472,7 @@ trib_status trib_config_from_env(trib_config *config, trib_error *error)
     mine.job = get("TRIB_JOB") != NULL ? get("TRIB_JOB") : mine.job;
     mine.transport = get("TRIB_TRANSPORT") != NULL ? get("TRIB_TRANSPORT") : mine.transport;
     mine.trace = get("TRIB_TRACE") != NULL ? get("TRIB_TRACE") : mine.trace;
+    trib_config_take_device(&mine, get("TRIB_DEVICE"));
     *config = mine;
     return TRIB_OK;
 }

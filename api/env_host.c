@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "api/config.h"
+#include "api/device_load.h"
 #include "engine/pipeline.h"
 #include "engine/reactor_ev.h"
 #include "numa/arena.h"
@@ -20,6 +21,9 @@
 typedef struct host {
     trib_place_plan plan;
     trib_arena *arena;
+    const trib_device_ops *device_ops; /* that the arena's extents are registered with; NULL: none */
+    trib_device *device;
+    uint32_t registrar;
 } host;
 
 static trib_status reactor_open(trib_engine *engine, uint32_t index, trib_reactor **out)
@@ -56,6 +60,43 @@ static void memory_free(void *memory, void *block)
 {
     host *self = memory;
     trib_arena_free(self->arena, block);
+}
+
+/* ---- Memory that a device copies from and to ---- */
+
+static trib_status register_extent(void *user, void *base, size_t size, void **cookie_out)
+{
+    host *self = user;
+    *cookie_out = NULL;
+    return self->device_ops->pin(self->device, base, size);
+}
+
+static void unregister_extent(void *user, void *base, size_t size, void *cookie)
+{
+    host *self = user;
+    (void)cookie;
+    self->device_ops->unpin(self->device, base, size);
+}
+
+static void memory_share(void *memory, const trib_device_ops *ops, trib_device *device)
+{
+    host *self = memory;
+    self->device_ops = ops;
+    self->device = device;
+    const trib_arena_registrar registrar = {
+        .register_extent = register_extent, .unregister_extent = unregister_extent, .user = self};
+    if (trib_arena_add_registrar(self->arena, &registrar, &self->registrar) != TRIB_OK) {
+        self->device_ops = NULL; /* copies work all the same, only slower */
+    }
+}
+
+static void memory_unshare(void *memory)
+{
+    host *self = memory;
+    if (self->device_ops != NULL) {
+        trib_arena_remove_registrar(self->arena, self->registrar);
+        self->device_ops = NULL;
+    }
 }
 
 static trib_status make_plan(const trib_config *config, trib_place_plan *plan, trib_error *error)
@@ -121,11 +162,19 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
         .on_thread = trib_reactor_ev_on_thread,
         .memory_alloc = memory_alloc,
         .memory_free = memory_free,
+        .memory_share = memory_share,
+        .memory_unshare = memory_unshare,
         .fini = fini,
     };
     name_place(env);
     const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     env->cpu_count = cpus > 0 ? (uint32_t)cpus : 0;
+    /* A server sums in host memory, and may be set up by the same environment as the workers. */
+    trib_status loaded =
+        config->roles & TRIB_ROLE_WORKER ? trib_device_load(config->device, &env->device, error) : TRIB_OK;
+    if (loaded != TRIB_OK) {
+        return loaded;
+    }
     if (env->transport == NULL) {
         return refuse_transport(config->transport, error);
     }

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "api/device_load.h"
 #include "engine/pipeline.h"
 #include "stages/kernels.h"
 #include "stages/plans.h"
@@ -161,5 +162,11 @@ trib_status trib_engine_create_sim(const trib_sim_host *host, const trib_config 
         .fini = fini,
     };
     snprintf(env.place, sizeof env.place, "%s", host->place);
+    env.device_world = host->device_world;
+    trib_status status = config->device == NULL ? TRIB_OK : trib_device_load(config->device, &env.device, error);
+    if (status != TRIB_OK) {
+        fini(&env);
+        return status;
+    }
     return trib_engine_create_in(&env, config, engine_out, error);
 }

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "api/blocking.h"
-#include "engine/op.h"
+#include "engine/device_task.h"
 
 /* ---- Tensors ---- */
 
@@ -31,7 +31,7 @@ trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *des
         }
     }
     size_t element = trib_dtype_size(desc->dtype);
-    if (element == 0 || desc->count > UINT64_C(1) << 44 || desc->flags != 0) {
+    if (element == 0 || desc->count > UINT64_C(1) << 44 || (desc->flags & ~TRIB_TENSOR_DEVICE) != 0) {
         return trib_error_set(error, TRIB_INVALID,
                               "tensor \"%s\": unknown type %d, more than 2^44 elements, or unknown flags", desc->name,
                               (int)desc->dtype);
@@ -44,10 +44,16 @@ trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *des
     if ((engine->config.roles & TRIB_ROLE_WORKER) == 0) {
         return trib_error_set(error, TRIB_STATE, "only workers declare tensors");
     }
+    const bool on_device = (desc->flags & TRIB_TENSOR_DEVICE) != 0;
+    if (on_device && engine->device == NULL) {
+        return trib_error_set(error, TRIB_UNSUPPORTED,
+                              "tensor \"%s\" is on a device, but trib_config.device is \"none\": set it to \"cuda\"",
+                              desc->name);
+    }
     trib_status status = trib_engine_check_open(engine, error);
     return status != TRIB_OK ? status
                              : trib_tensor_find_or_add(engine, desc->name, desc->dtype, desc->count, desc->priority,
-                                                       tensor_out, error);
+                                                       on_device, tensor_out, error);
 }
 
 /* ---- Operations ---- */
@@ -94,6 +100,26 @@ static trib_status check_buffers(const trib_op_params *params, bool needs_input,
     return TRIB_OK;
 }
 
+static bool is_float(trib_dtype dtype)
+{
+    return dtype == TRIB_FLOAT32 || dtype == TRIB_FLOAT64 || dtype == TRIB_FLOAT16 || dtype == TRIB_BFLOAT16;
+}
+
+static trib_status check_device(const trib_engine *engine, const trib_op_params *params, trib_error *error)
+{
+    const trib_tensor *tensor = params->tensor;
+    if (!tensor->on_device && params->stream != NULL) {
+        return trib_error_set(error, TRIB_INVALID,
+                              "tensor \"%s\": a stream, but it was not declared TRIB_TENSOR_DEVICE", tensor->name);
+    }
+    if (tensor->on_device && params->reduce == TRIB_AVG && !is_float(tensor->dtype) && engine->config.local_size > 1) {
+        return trib_error_set(error, TRIB_UNSUPPORTED,
+                              "tensor \"%s\": AVG of %s between the GPUs of a machine would overflow: sum, then divide",
+                              tensor->name, trib_dtype_name(tensor->dtype));
+    }
+    return TRIB_OK;
+}
+
 trib_status trib_push_pull(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
 {
     trib_status status = check_params(engine, params, error);
@@ -106,6 +132,9 @@ trib_status trib_push_pull(trib_engine *engine, const trib_op_params *params, tr
     }
     if (status == TRIB_OK) {
         status = check_buffers(params, true, true, error);
+    }
+    if (status == TRIB_OK) {
+        status = check_device(engine, params, error);
     }
     return status != TRIB_OK ? status
                              : trib_op_submit(engine, params, TRIB_EXCHANGE_PUSH_PULL, params->tensor, op_out, error);
@@ -120,6 +149,12 @@ trib_status trib_broadcast(trib_engine *engine, const trib_op_params *params, tr
     if (status == TRIB_OK && (params->root < 0 || params->root >= engine->config.worker_count)) {
         status = trib_error_set(error, TRIB_INVALID, "tensor \"%s\": root %d is not a rank below %d",
                                 params->tensor->name, params->root, engine->config.worker_count);
+    }
+    if (status == TRIB_OK && params->tensor->on_device) {
+        status = trib_error_set(error, TRIB_UNSUPPORTED,
+                                "tensor \"%s\" is on a device: broadcast it as a sum to which all but rank %d "
+                                "contribute zeros",
+                                params->tensor->name, params->root);
     }
     bool is_root = status == TRIB_OK && params->root == engine->config.rank;
     if (status == TRIB_OK) {
@@ -158,6 +193,15 @@ void trib_op_cancel(trib_op *op)
         atomic_fetch_add(&op->references, 1);
         trib_reactor_post(engine->cores[i].reactor, &op->nodes[i].cancel_post);
     }
+}
+
+trib_status trib_op_stream_wait(trib_op *op, void *stream, trib_error *error)
+{
+    if (op == NULL || !op->tensor->on_device) {
+        return trib_error_set(error, TRIB_INVALID, "op must be an operation on a TRIB_TENSOR_DEVICE tensor");
+    }
+    trib_engine *engine = op->engine;
+    return engine->env.device->stream_wait(engine->device, stream, &op->device->gate, error);
 }
 
 trib_status trib_op_status(const trib_op *op)

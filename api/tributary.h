@@ -91,8 +91,7 @@ TRIB_API const char *trib_status_text(trib_status status);
 /* "0.1.0" of the library in use, which may differ from the header's. TRIB_ANY_THREAD. */
 TRIB_API const char *trib_version(void);
 
-/* ---- Types of elements and operations -----------------------------------------------------------------------------
- * */
+/* ---- Types of elements and operations ----------------------------------------------------------------------- */
 
 typedef enum trib_dtype {
     TRIB_FLOAT32 = 0,
@@ -117,8 +116,7 @@ TRIB_API size_t trib_dtype_size(trib_dtype dtype);
 TRIB_API const char *trib_dtype_name(trib_dtype dtype);
 TRIB_API const char *trib_reduce_name(trib_reduce reduce);
 
-/* ---- Configuration ------------------------------------------------------------------------------------------------
- * */
+/* ---- Configuration ------------------------------------------------------------------------------------------ */
 
 typedef struct trib_engine trib_engine;
 typedef struct trib_tensor trib_tensor;
@@ -221,9 +219,15 @@ typedef struct trib_config {
     trib_log_cb log_cb;       /* NULL = standard error */
     void *log_user;
 
-    const char *trace;     /* file that a trace is written to at the end; NULL: none; see TRACES below */
-    uint64_t trace_bytes;  /* memory for its records, of all reactors together; default 64 MiB */
-    uint64_t reserved[14]; /* must be 0 */
+    const char *trace;    /* file that a trace is written to at the end; NULL: none; see TRACES below */
+    uint64_t trace_bytes; /* memory for its records, of all reactors together; default 64 MiB */
+    /* Tensors on GPUs (docs/gpu.md): one process for each GPU; the ranks of a machine are consecutive. */
+    const char *device; /* "none" (default); "cuda": needs the CUDA module; "host": plain memory stands in for a GPU */
+    int32_t device_index;  /* which; default -1: the one that is current on the thread that creates the engine */
+    int32_t local_size;    /* processes that share a machine, the same on all machines; default 1 */
+    int32_t local_rank;    /* this process among them: rank modulo local_size */
+    int32_t reserved_32;   /* must be 0 */
+    uint64_t reserved[11]; /* must be 0 */
 } trib_config;
 
 /* Fills *config with the defaults. struct_size must be sizeof(trib_config). TRIB_ANY_THREAD. */
@@ -238,8 +242,7 @@ TRIB_API void trib_config_init(trib_config *config, size_t struct_size);
  */
 TRIB_API TRIB_CHECKED trib_status trib_config_from_env(trib_config *config, trib_error *error);
 
-/* ---- The engine ---------------------------------------------------------------------------------------------------
- * */
+/* ---- The engine --------------------------------------------------------------------------------------------- */
 
 /*
  * Creates an engine and starts joining the job; returns at once (it reads settings and the machine's topology, opens
@@ -303,8 +306,7 @@ typedef struct trib_engine_info {
 /* Fills *info with what the engine knows of the job. TRIB_INVALID if struct_size is not known. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_engine_get_info(const trib_engine *engine, trib_engine_info *info);
 
-/* ---- Memory -------------------------------------------------------------------------------------------------------
- * */
+/* ---- Memory ------------------------------------------------------------------------------------------------- */
 
 /*
  * Page-aligned memory from the engine's arena: bound to the NUMA node of its reactors, on huge pages where there are
@@ -315,14 +317,15 @@ TRIB_API TRIB_CHECKED trib_status trib_engine_get_info(const trib_engine *engine
 TRIB_API TRIB_CHECKED trib_status trib_alloc(trib_engine *engine, size_t size, void **memory_out);
 TRIB_API void trib_free(trib_engine *engine, void *memory);
 
-/* ---- Tensors ------------------------------------------------------------------------------------------------------
- * */
+/* ---- Tensors ------------------------------------------------------------------------------------------------ */
 
 #define TRIB_TENSOR_NAME_MAX 255
 
+#define TRIB_TENSOR_DEVICE 1u /* trib_tensor_desc.flags: buffers lie in the memory of trib_config.device */
+
 typedef struct trib_tensor_desc {
     uint32_t struct_size; /* set by trib_tensor_desc_init */
-    uint32_t flags;       /* none defined: 0 */
+    uint32_t flags;       /* bits of TRIB_TENSOR_*, or 0 */
     const char *name;     /* 1..TRIB_TENSOR_NAME_MAX bytes, the same on all workers; copied; not starting with "__" */
     trib_dtype dtype;
     int32_t priority; /* default of its operations: higher goes first; framework bindings use minus the layer's index */
@@ -343,8 +346,7 @@ TRIB_API void trib_tensor_desc_init(trib_tensor_desc *desc, size_t struct_size);
 TRIB_API TRIB_CHECKED trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *desc,
                                                       trib_tensor **tensor_out, trib_error *error);
 
-/* ---- Operations ---------------------------------------------------------------------------------------------------
- * */
+/* ---- Operations --------------------------------------------------------------------------------------------- */
 
 typedef struct trib_result {
     trib_status status;
@@ -373,7 +375,8 @@ typedef struct trib_op_params {
     int64_t timeout_ns;   /* 0: trib_config.op_timeout_ns; below 0: none */
     trib_done_cb done_cb; /* may be NULL */
     void *user;
-    uint64_t reserved[8];
+    void *stream; /* device tensors: the cudaStream_t that fills input; it is ready when the stream gets to this call */
+    uint64_t reserved[7];
 } trib_op_params;
 
 /* Fills *params with the defaults. struct_size must be sizeof(trib_op_params). TRIB_ANY_THREAD. */
@@ -405,6 +408,11 @@ TRIB_API TRIB_CHECKED trib_status trib_barrier(trib_engine *engine, const trib_o
  * worker's contribution was complete. TRIB_ANY_THREAD. */
 TRIB_API void trib_op_cancel(trib_op *op);
 
+/* Makes a stream (a cudaStream_t) wait for an operation on a device tensor: what is put on it from now on starts when the
+ * operation is complete, successful or not; no thread waits. TRIB_INVALID (not a device tensor), TRIB_UNSUPPORTED (the
+ * device cannot, or the stream is being captured into a graph), TRIB_SYSTEM. TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_op_stream_wait(trib_op *op, void *stream, trib_error *error);
+
 /* The operation's status: TRIB_PENDING until it is complete. TRIB_ANY_THREAD. */
 TRIB_API trib_status trib_op_status(const trib_op *op);
 
@@ -419,8 +427,7 @@ TRIB_API trib_status trib_op_wait(trib_op *op, int64_t timeout_ns, trib_error *e
 /* Gives the handle back; the operation goes on. NULL is fine. TRIB_ANY_THREAD. */
 TRIB_API void trib_op_release(trib_op *op);
 
-/* ---- Seeing -------------------------------------------------------------------------------------------------------
- * */
+/* ---- Seeing ------------------------------------------------------------------------------------------------- */
 
 /* Something an operation of this process waits for. */
 typedef struct trib_waiting {
@@ -451,7 +458,8 @@ typedef struct trib_stats {
     uint64_t system_calls;  /* by the transports, for data */
     uint64_t allocations;   /* by the engine since it was created; constant in the steady state */
     uint64_t peers_refused; /* connections turned away: wrong token, version, job, garbage */
-    uint64_t bytes_copied;  /* payload that transports copied in this process; RDMA: none to or from trib_alloc's memory */
+    uint64_t
+        bytes_copied; /* payload that transports copied in this process; RDMA: none to or from trib_alloc's memory */
     uint64_t reserved[15];
 } trib_stats;
 

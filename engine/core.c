@@ -12,6 +12,7 @@
 
 #include "engine/assert.h"
 #include "engine/coordinator.h"
+#include "engine/group.h"
 #include "engine/member.h"
 #include "engine/trace.h"
 
@@ -56,6 +57,9 @@ static void incoming_ready(trib_link *link)
     trib_core *core = link->core;
     if (link->purpose == TRIB_PURPOSE_CONTROL && core->engine->coordinator != NULL && core->reactor->index == 0) {
         trib_coordinator_adopt(link);
+    } else if (link->purpose == TRIB_PURPOSE_GROUP && core->engine->device != NULL && core->reactor->index == 0 &&
+               core->engine->config.local_size > 1) {
+        trib_group_adopt(link);
     } else if (link->purpose == TRIB_PURPOSE_DATA && core->engine->config.roles != TRIB_ROLE_COORDINATOR) {
         trib_server_adopt(link);
     } else {
@@ -182,6 +186,9 @@ void trib_core_roster(trib_reactor *reactor, trib_post *post)
     if (status == TRIB_OK && (engine->config.roles & TRIB_ROLE_WORKER)) {
         status = connect_all(core);
     }
+    if (status == TRIB_OK && core->reactor->index == 0 && (engine->config.roles & TRIB_ROLE_WORKER)) {
+        status = trib_group_open(core, &error);
+    }
     if (status != TRIB_OK) {
         trib_engine_end(engine, status, "could not set up the connections of the job");
     } else if (core->links_missing == 0) {
@@ -249,7 +256,8 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
     } else if (core->closing && overdue && core->links != NULL) {
         close_links(core, false);
     }
-    if (core->closing && core->links == NULL && core->nodes == NULL) {
+    bool device_through = core->reactor->index != 0 || atomic_load(&core->engine->device_jobs) == 0;
+    if (core->closing && core->links == NULL && core->nodes == NULL && device_through) {
         trib_engine_core_closed(core->engine);
         return;
     }
@@ -272,6 +280,10 @@ void trib_core_ended(trib_reactor *reactor, trib_post *post)
     core->ended = true;
     trib_trace_link(core, TRIB_TRACE_ENDED, NULL, (uint32_t)core->ended_status);
     if (reactor->index == 0) {
+        trib_group_end(core, core->ended_status == TRIB_OK ? TRIB_CLOSED : core->ended_status, core->ended_text);
+        if (engine->device != NULL) {
+            engine->env.device->stop(engine->device, is_orderly(core->ended_status));
+        }
         trib_member_leave(engine->member, core->ended_status, core->ended_text);
     }
     trib_timer_arm(reactor, &core->tick, trib_now(reactor));

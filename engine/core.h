@@ -15,6 +15,13 @@
 
 struct trib_op_node;
 struct trib_tensor;
+struct trib_device_task;
+
+/* Copies from the device to the host that wait for credit, by priority, then by age (device_task.c). */
+typedef struct trib_copy_queue {
+    struct trib_device_task *head, *tail;
+    uint64_t in_flight;
+} trib_copy_queue;
 
 typedef struct trib_core_stats {
     trib_counter bytes_pushed, bytes_pulled;
@@ -60,8 +67,12 @@ typedef struct trib_core {
     struct trib_op_node *nodes; /* all that arrived and are not done, newest first */
     unsigned char *discard;     /* where payload lands that nobody wants any more */
 
+    trib_copy_queue copies;
+
     /* server */
     trib_summation *summation;
+    struct trib_server_lane *lanes; /* sums of device tensors, by local rank; made when the first comes */
+    uint32_t lane_count;
     trib_link **worker_links; /* by rank */
     trib_sum_entry *free_entries;
     uint32_t entries_waiting; /* sums not sent yet */

@@ -14,6 +14,8 @@
 
 #include "engine/assert.h"
 #include "engine/coordinator.h"
+#include "engine/device_task.h"
+#include "engine/group.h"
 #include "engine/member.h"
 #include "engine/op.h"
 #include "engine/trace.h"
@@ -54,6 +56,7 @@ static trib_status copy_config(trib_engine *engine, const trib_config *config, t
     engine->config.job = engine->job;
     engine->config.token = engine->token;
     engine->config.coordinator = engine->coordinator_address;
+    engine->config.device = NULL; /* the environment has what it stood for */
     engine->config.listen = engine->listen_host;
     trib_auth_key(engine->token, engine->job, engine->key);
     engine->member_id = config->roles & TRIB_ROLE_WORKER ? (uint32_t)config->rank : TRIB_NO_MEMBER;
@@ -108,6 +111,39 @@ static trib_status open_membership(trib_engine *engine, trib_error *error)
     return config->roles & (TRIB_ROLE_WORKER | TRIB_ROLE_SERVER) ? trib_member_open(core, error) : TRIB_OK;
 }
 
+static void device_job_complete(trib_device_job *job)
+{
+    trib_reactor_post(job->reactor, &job->post);
+}
+
+static trib_status open_device(trib_engine *engine, trib_error *error)
+{
+    const trib_config *config = &engine->config;
+    const trib_device_params params = {.index = config->device_index,
+                                       .rank = config->local_rank,
+                                       .size = config->local_size,
+                                       .machine = config->rank / config->local_size,
+                                       .kernels = engine->env.kernels,
+                                       .logger = &engine->logger,
+                                       .complete = device_job_complete,
+                                       .world = engine->env.device_world};
+    trib_status status = engine->env.device->open(&params, &engine->device, error);
+    if (status == TRIB_OK && engine->env.memory_share != NULL) {
+        engine->env.memory_share(engine->env.memory, engine->env.device, engine->device);
+    }
+    return status;
+}
+
+static void close_device(trib_engine *engine)
+{
+    if (engine->device != NULL) {
+        if (engine->env.memory_unshare != NULL) {
+            engine->env.memory_unshare(engine->env.memory);
+        }
+        engine->env.device->close(engine->device);
+    }
+}
+
 trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const trib_config *config, trib_error *error)
 {
     engine->env = *env;
@@ -125,6 +161,9 @@ trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const tri
             status = trib_error_set(error, TRIB_SYSTEM, "eventfd: %m");
         }
     }
+    if (status == TRIB_OK && env->device != NULL) {
+        status = open_device(engine, error);
+    }
     if (status == TRIB_OK) {
         status = open_cores(engine, error);
     }
@@ -135,7 +174,8 @@ trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const tri
         status = open_membership(engine, error);
     }
     if (status == TRIB_OK && (config->roles & TRIB_ROLE_WORKER)) {
-        status = trib_tensor_find_or_add(engine, "__barrier", TRIB_UINT8, 0, INT32_MAX, &engine->barrier_tensor, error);
+        status = trib_tensor_find_or_add(engine, "__barrier", TRIB_UINT8, 0, INT32_MAX, false, &engine->barrier_tensor,
+                                         error);
     }
     for (uint32_t i = 0; status == TRIB_OK && i < engine->core_count; i++) {
         status = engine->env.reactor_start(engine, engine->cores[i].reactor);
@@ -331,8 +371,10 @@ void trib_engine_free(trib_engine *engine)
         }
     }
     free(engine->cores);
+    trib_group_close(engine->group);
     trib_tensors_free(engine);
     trib_ops_free(engine);
+    close_device(engine);
     if (engine->done_fd >= 0) {
         close(engine->done_fd);
     }

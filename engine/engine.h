@@ -24,6 +24,10 @@ struct trib_plan;
 struct trib_coordinator;
 struct trib_member;
 struct trib_tracer;
+struct trib_group;
+struct trib_device;
+struct trib_device_ops;
+struct trib_host_world;
 
 #define TRIB_PLACE_NAME_MAX 44 /* with "rank 4095 ()" around it still a member's name */
 
@@ -46,7 +50,13 @@ typedef struct trib_env {
     bool (*may_alloc)(void *memory, size_t size);
     void (*fini)(struct trib_env *env); /* gives back what it was made of, after the engine has gone */
     uint32_t cpu_count;                 /* of this machine, for traces; 0: not known */
-    char place[TRIB_PLACE_NAME_MAX];    /* where this process is, for its peers' messages: "host:pid" */
+    /* Tensors on a device; NULL: there is none. */
+    const struct trib_device_ops *device;
+    struct trib_host_world *device_world; /* of devices in plain memory, shared by a machine's engines in one process */
+    /* Tells the arena of a device that copies from and to its memory, and before that goes. May be NULL. */
+    void (*memory_share)(void *memory, const struct trib_device_ops *ops, struct trib_device *device);
+    void (*memory_unshare)(void *memory);
+    char place[TRIB_PLACE_NAME_MAX]; /* where this process is, for its peers' messages: "host:pid" */
 } trib_env;
 
 typedef enum trib_phase { TRIB_PHASE_JOINING, TRIB_PHASE_READY, TRIB_PHASE_ENDED } trib_phase;
@@ -64,6 +74,9 @@ struct trib_engine {
     struct trib_coordinator *coordinator; /* NULL: it is elsewhere */
     struct trib_member *member;
     struct trib_tracer *tracer;
+    struct trib_device *device;         /* NULL: none */
+    _Atomic(struct trib_group *) group; /* the machine's local ranks; NULL: alone, or not yet */
+    atomic_uint device_jobs;            /* with the device, beside those of tasks */
 
     pthread_mutex_t mutex;
     pthread_cond_t changed; /* phase, an operation somebody waits for, a report, closed */

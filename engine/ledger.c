@@ -18,6 +18,7 @@ typedef struct trib_ledger_entry {
     char name[TRIB_TENSOR_NAME_MAX + 1];
     trib_dtype dtype;
     uint64_t count;
+    uint32_t lanes; /* local ranks that share it on their devices; 0: it is in host memory */
     uint32_t id, first_rank;
     bool bad;
     char bad_text[TRIB_ERROR_TEXT_SIZE];
@@ -39,13 +40,12 @@ static void send_bad(trib_coordinator *self, const trib_ledger_entry *entry, uin
 }
 
 static trib_ledger_entry *new_entry(trib_coordinator *self, const char *name, trib_dtype dtype, uint64_t count,
-                                    uint32_t rank)
+                                    uint32_t lanes, uint32_t rank)
 {
     trib_ledger_entry *entry = calloc(1, sizeof *entry);
     uint32_t *tags = malloc(self->worker_count * sizeof *tags);
     uint64_t bytes = count * trib_dtype_size(dtype);
-    uint32_t partition_bytes =
-        trib_tensor_partition_bytes(bytes, self->roster->partition_bytes, self->roster->chunk_bytes);
+    uint32_t partition_bytes = trib_tensor_partition_bytes_in(self->roster, bytes, lanes);
     uint32_t partitions = trib_tensor_partition_count(bytes, partition_bytes);
     trib_place_owner *owners = malloc(partitions * sizeof *owners);
     if (entry == NULL || tags == NULL || owners == NULL) {
@@ -62,6 +62,7 @@ static trib_ledger_entry *new_entry(trib_coordinator *self, const char *name, tr
     snprintf(entry->name, sizeof entry->name, "%s", name);
     entry->dtype = dtype;
     entry->count = count;
+    entry->lanes = lanes;
     entry->id = self->ledger_count++;
     entry->first_rank = rank;
     entry->owners = owners;
@@ -99,13 +100,24 @@ static trib_status send_declared(trib_coordinator *self, const trib_ledger_entry
     return TRIB_OK;
 }
 
-static void disagree(trib_coordinator *self, trib_ledger_entry *entry, trib_dtype dtype, uint64_t count, uint32_t rank)
+/* "float32[10]", with where it lies if that is a device. */
+static void describe(char *text, size_t size, trib_dtype dtype, uint64_t count, uint32_t lanes)
 {
+    int length = snprintf(text, size, "%s[%llu]", trib_dtype_name(dtype), (unsigned long long)count);
+    if (lanes > 0 && length > 0 && (size_t)length < size) {
+        snprintf(text + length, size - (size_t)length, " on devices, %u a machine", lanes);
+    }
+}
+
+static void disagree(trib_coordinator *self, trib_ledger_entry *entry, trib_dtype dtype, uint64_t count, uint32_t lanes,
+                     uint32_t rank)
+{
+    char one[96], other[96];
+    describe(one, sizeof one, entry->dtype, entry->count, entry->lanes);
+    describe(other, sizeof other, dtype, count, lanes);
     entry->bad = true;
-    snprintf(entry->bad_text, sizeof entry->bad_text, "%s declared it as %s[%llu], %s as %s[%llu]",
-             trib_roster_name(self->roster, entry->first_rank), trib_dtype_name(entry->dtype),
-             (unsigned long long)entry->count, trib_roster_name(self->roster, rank), trib_dtype_name(dtype),
-             (unsigned long long)count);
+    snprintf(entry->bad_text, sizeof entry->bad_text, "%s declared it as %s, %s as %s",
+             trib_roster_name(self->roster, entry->first_rank), one, trib_roster_name(self->roster, rank), other);
     trib_log(self->core->reactor->logger, TRIB_LOG_ERROR, "tensor \"%s\": %s", entry->name, entry->bad_text);
     for (uint32_t i = 0; i < self->worker_count; i++) {
         if (i != rank) {
@@ -122,18 +134,21 @@ trib_status trib_ledger_take_declare(trib_coordinator *self, uint32_t rank, cons
     trib_get_text(&reader, name, sizeof name);
     trib_dtype dtype = (trib_dtype)trib_get_u8(&reader);
     uint64_t count = trib_get_u64(&reader);
+    const uint32_t lanes = frame->root;
     trib_status status = trib_get_end(&reader, "DECLARE", error);
     if (status != TRIB_OK) {
         return status;
     }
-    if (trib_dtype_size(dtype) == 0 || rank >= self->worker_count || count > UINT64_MAX / 64) {
-        return trib_error_set(error, TRIB_PROTOCOL, "DECLARE of what cannot be: type %d, %llu elements, member %u",
-                              (int)dtype, (unsigned long long)count, rank);
+    if (trib_dtype_size(dtype) == 0 || rank >= self->worker_count || count > UINT64_MAX / 64 ||
+        lanes > self->worker_count || (lanes > 0 && self->worker_count % lanes != 0)) {
+        return trib_error_set(error, TRIB_PROTOCOL,
+                              "DECLARE of what cannot be: type %d, %llu elements, member %u, %u local ranks",
+                              (int)dtype, (unsigned long long)count, rank, lanes);
     }
     trib_ledger_entry *entry = NULL;
     HASH_FIND_STR(self->ledger, name, entry);
     if (entry == NULL) {
-        entry = new_entry(self, name, dtype, count, rank);
+        entry = new_entry(self, name, dtype, count, lanes, rank);
     }
     if (entry == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for tensor \"%s\"", name);
@@ -142,8 +157,8 @@ trib_status trib_ledger_take_declare(trib_coordinator *self, uint32_t rank, cons
         return trib_error_set(error, TRIB_PROTOCOL, "tensor \"%s\" declared twice", name);
     }
     entry->tags[rank] = frame->tensor;
-    if (!entry->bad && (entry->dtype != dtype || entry->count != count)) {
-        disagree(self, entry, dtype, count, rank);
+    if (!entry->bad && (entry->dtype != dtype || entry->count != count || entry->lanes != lanes)) {
+        disagree(self, entry, dtype, count, lanes, rank);
     }
     if (entry->bad) {
         send_bad(self, entry, rank);

@@ -29,7 +29,7 @@ typedef enum trib_link_state {
     TRIB_LINK_CLOSING,         /* waits for the transport's closed */
 } trib_link_state;
 
-typedef enum trib_purpose { TRIB_PURPOSE_CONTROL = 1, TRIB_PURPOSE_DATA = 2 } trib_purpose;
+typedef enum trib_purpose { TRIB_PURPOSE_CONTROL = 1, TRIB_PURPOSE_DATA = 2, TRIB_PURPOSE_GROUP = 3 } trib_purpose;
 
 /* Something that waits for a link's credit; embedded in what it is about. */
 typedef struct trib_waiter {

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "engine/assert.h"
+#include "engine/device_task.h"
 #include "engine/coordinator.h"
 #include "engine/trace.h"
 
@@ -207,7 +208,9 @@ void trib_member_declare(trib_reactor *reactor, trib_post *post)
     trib_put_u8(&writer, (uint8_t)tensor->dtype);
     trib_put_u64(&writer, tensor->count);
     trib_assert(!writer.overflow);
-    trib_frame frame = {.type = TRIB_FRAME_DECLARE, .tensor = tensor->tag};
+    trib_frame frame = {.type = TRIB_FRAME_DECLARE,
+                        .tensor = tensor->tag,
+                        .root = tensor->on_device ? trib_device_lanes(core->engine) : 0};
     trib_link_send_copy(member->link, frame, payload, writer.size);
 }
 
@@ -228,7 +231,8 @@ static trib_status take_declared(trib_member *member, const trib_frame *frame, c
     uint32_t partition_bytes = trib_get_u32(&reader);
     uint32_t count = trib_get_u32(&reader);
     if (tensor == NULL || reader.failed || atomic_load(&tensor->placed) ||
-        partition_bytes != trib_tensor_partition_bytes(tensor->bytes, roster->partition_bytes, roster->chunk_bytes) ||
+        partition_bytes !=
+            trib_tensor_partition_bytes_in(roster, tensor->bytes, tensor->on_device ? trib_device_lanes(engine) : 0) ||
         count != trib_tensor_partition_count(tensor->bytes, partition_bytes) || reader.left != (size_t)count * 4) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed placement of a tensor");
     }

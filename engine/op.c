@@ -11,6 +11,8 @@
 #include <unistd.h>
 
 #include "engine/assert.h"
+#include "engine/device_task.h"
+#include "engine/group.h"
 #include "engine/op.h"
 #include "engine/trace.h"
 
@@ -45,6 +47,10 @@ static void fill_op(trib_op *op, trib_engine *engine, const trib_op_params *para
     op->exchange = exchange;
     op->reduce = exchange == TRIB_EXCHANGE_PUSH_PULL ? params->reduce : TRIB_SUM;
     op->root = exchange == TRIB_EXCHANGE_BROADCAST ? (uint32_t)params->root : 0;
+    if (tensor->on_device) {
+        op->exchange = trib_device_alone(engine) ? TRIB_EXCHANGE_DEVICE_ALONE : TRIB_EXCHANGE_DEVICE;
+        op->root = trib_device_lanes(engine); /* how many local ranks share the tensor */
+    }
     op->priority = params->has_priority ? params->priority : tensor->priority;
     op->input = params->input;
     op->output = params->output;
@@ -66,22 +72,52 @@ static void fill_op(trib_op *op, trib_engine *engine, const trib_op_params *para
     }
 }
 
+/* Called with the mutex held: one with all that an operation on the tensor needs. */
+static trib_status take_op_for(trib_engine *engine, const trib_tensor *tensor, trib_op **op_out, trib_error *error)
+{
+    trib_status status = take_op(engine, op_out, error);
+    if (status == TRIB_OK && tensor->on_device) {
+        trib_op *op = *op_out;
+        trib_assert(op != NULL);
+        op->engine = engine;
+        status = trib_device_op_prepare(op, error);
+        if (status != TRIB_OK) {
+            op->next = engine->free_ops;
+            engine->free_ops = op;
+        }
+    }
+    return status;
+}
+
 trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, trib_exchange exchange,
                            trib_tensor *tensor, trib_op **op_out, trib_error *error)
 {
-    pthread_mutex_lock(&engine->mutex);
-    trib_op *op = NULL;
-    trib_status status = take_op(engine, &op, error);
+    const trib_device_ops *device = tensor->on_device ? engine->env.device : NULL;
+    void *mark = NULL;
+    trib_status status = device != NULL ? device->mark(engine->device, params->stream, &mark, error) : TRIB_OK;
     if (status != TRIB_OK) {
-        pthread_mutex_unlock(&engine->mutex);
         return status;
     }
+    pthread_mutex_lock(&engine->mutex);
+    trib_op *op = NULL;
+    status = take_op_for(engine, tensor, &op, error);
+    if (status != TRIB_OK) {
+        pthread_mutex_unlock(&engine->mutex);
+        if (device != NULL) {
+            device->mark_drop(engine->device, mark);
+        }
+        return status;
+    }
+    trib_assert(op != NULL);
     fill_op(op, engine, params, exchange, tensor);
     op->round = ++tensor->rounds;
     atomic_store(&op->references, op_out != NULL ? 3 : 2);
     atomic_fetch_add(&engine->ops_in_flight, 1);
     if (op_out != NULL) {
         *op_out = op;
+    }
+    if (tensor->on_device) {
+        trib_device_op_begin(op, mark);
     }
     /* Posting under the mutex keeps the rounds of a tensor in order on core 0, where they may wait for the placement.
      * From the last post on the operation may be over at any time. */
@@ -91,6 +127,16 @@ trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, tr
     }
     pthread_mutex_unlock(&engine->mutex);
     return TRIB_OK;
+}
+
+const unsigned char *trib_task_input(const trib_task *task)
+{
+    return task->device != NULL ? task->device->staging : task->node->op->input + task->offset;
+}
+
+unsigned char *trib_task_output(const trib_task *task)
+{
+    return task->device != NULL ? task->device->staging : task->node->op->output + task->offset;
 }
 
 void trib_op_unref(trib_op *op)
@@ -115,6 +161,9 @@ void trib_op_fail(trib_op *op, trib_status status, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(op->text, sizeof op->text, format, arguments);
     va_end(arguments);
+    if (op->tensor->on_device) {
+        trib_group_op_failed(op);
+    }
 }
 
 /* The caller's thread or a core's: the callback runs here, once, and then the completion's reference goes. */
@@ -132,6 +181,9 @@ static void complete(trib_op *op)
     };
     atomic_fetch_add(claim == 0 ? &engine->ops_completed : &engine->ops_failed, 1);
     atomic_fetch_sub(&engine->ops_in_flight, 1);
+    if (op->tensor->on_device) {
+        trib_device_op_end(op);
+    }
     if (op->done_cb != NULL) {
         op->done_cb(&result, op->user);
     }
@@ -224,6 +276,7 @@ void trib_ops_free(trib_engine *engine)
     while (engine->free_ops != NULL) {
         trib_op *op = engine->free_ops;
         engine->free_ops = op->next;
+        free(op->device);
         free(op);
     }
 }

@@ -29,9 +29,11 @@ typedef struct trib_task {
     uint32_t chunks_emitted;  /* given to the link */
     uint32_t sends_in_flight; /* of those, not reported sent */
     uint32_t chunks_received;
-    uint32_t landings; /* payload that is landing in the caller's buffer right now */
-    uint32_t stage;    /* index into the plan */
-    bool running;      /* inside a stage's start: a completion that comes now is only noted */
+    uint32_t landings;               /* payload that is landing in the caller's buffer right now */
+    uint32_t device_holds;           /* what a device or its group may still do with this task */
+    struct trib_device_task *device; /* NULL: the tensor lies in host memory */
+    uint32_t stage;                  /* index into the plan */
+    bool running;                    /* inside a stage's start: a completion that comes now is only noted */
     bool resumed;
     bool failed;
     bool settled;
@@ -71,20 +73,23 @@ typedef struct trib_tensor {
     uint32_t *task_index; /* of a partition among its core's tasks */
     trib_tensor_core *cores;
     uint64_t *received_bits;
+    bool on_device;
+    struct trib_device_tensor *device; /* made at placement if on_device */
     trib_post declare_post;
     trib_op_node *waiting_head, *waiting_tail; /* core 0: nodes that came before the placement */
 } trib_tensor;
 
 struct trib_op_node {
-    trib_post submit_post, cancel_post;
+    trib_post submit_post, cancel_post, input_post;
     trib_timer deadline;
     struct trib_op *op;
     trib_core *core;               /* where it arrived; NULL: not yet */
     trib_op_node *next, *previous; /* the core's list of nodes */
     trib_op_node *queue_next;      /* tensor's pending or waiting list */
     uint32_t tasks_left;
-    bool abort;    /* fail what is not settled */
-    bool released; /* this core does not and will not touch the operation's buffers: it may complete */
+    bool abort;       /* fail what is not settled */
+    int64_t abort_ns; /* since when */
+    bool released;    /* this core does not and will not touch the operation's buffers: it may complete */
     trib_timer grace;
 };
 
@@ -107,9 +112,10 @@ struct trib_op {
     bool spread;      /* posted to every core; false: to core 0 only, which does so when the tensor has been placed */
     atomic_int claim; /* 0: no failure yet; else the failure's status, text is being or has been written */
     char text[TRIB_ERROR_TEXT_SIZE];
-    atomic_int status;      /* TRIB_PENDING until complete, seen by callers */
-    atomic_bool cancelled;  /* asked for */
-    atomic_uint references; /* the completion's, the nodes', and the caller's */
+    atomic_int status;             /* TRIB_PENDING until complete, seen by callers */
+    atomic_bool cancelled;         /* asked for */
+    atomic_uint references;        /* the completion's, the nodes', and the caller's */
+    struct trib_device_op *device; /* NULL: never yet used for a device tensor */
     trib_post done_post;
     struct trib_op *next; /* free list, completion queue */
     trib_op_node nodes[]; /* one per core */
@@ -117,13 +123,17 @@ struct trib_op {
 
 /* ---- tensor.c: declaring and placing ---- */
 TRIB_CHECKED trib_status trib_tensor_find_or_add(trib_engine *engine, const char *name, trib_dtype dtype,
-                                                 uint64_t count, int32_t priority, trib_tensor **tensor_out,
-                                                 trib_error *error);
+                                                 uint64_t count, int32_t priority, bool on_device,
+                                                 trib_tensor **tensor_out, trib_error *error);
 /* Core 0: the coordinator answered. */
 void trib_tensor_placed(trib_tensor *tensor, uint32_t id, trib_place_owner *owners_owned, uint32_t partition_count,
                         uint32_t partition_bytes);
 void trib_tensor_bad(trib_tensor *tensor, const char *text);
 uint32_t trib_tensor_partition_bytes(uint64_t bytes, uint32_t partition_bytes, uint32_t chunk_bytes);
+/* ... of a tensor in that job; lanes: local ranks that share it on their devices, 0: in host memory. */
+uint32_t trib_tensor_partition_bytes_in(const trib_roster *roster, uint64_t bytes, uint32_t lanes);
+/* Fills in a task for that partition; its words of *bits are taken. */
+void trib_tensor_make_task(trib_tensor *tensor, uint32_t partition, trib_task *task, uint64_t **bits);
 uint32_t trib_tensor_partition_count(uint64_t bytes, uint32_t partition_bytes);
 void trib_tensors_free(trib_engine *engine);
 
@@ -140,6 +150,10 @@ void trib_op_unref(trib_op *op);
 /* Runs callbacks of completed operations (TRIB_MODE_QUEUE). */
 size_t trib_op_dispatch(trib_engine *engine, size_t max);
 void trib_ops_free(trib_engine *engine);
+
+/* Where the task's bytes come from, and where its sums go, in host memory. */
+const unsigned char *trib_task_input(const trib_task *task);
+unsigned char *trib_task_output(const trib_task *task);
 
 /* ---- worker.c ---- */
 /* A node's turn to go on the core that it was posted to. */

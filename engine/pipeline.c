@@ -24,6 +24,7 @@ static void settle(trib_core *core, trib_task *task)
     trib_assert(!task->settled);
     trib_assert(task->sends_in_flight == 0);
     trib_assert(task->landings == 0);
+    trib_assert(task->device_holds == 0);
     task->settled = true;
     trib_worker_task_settled(core, task);
 }
@@ -93,7 +94,7 @@ void trib_pipeline_fail(trib_core *core, trib_task *task)
 void trib_pipeline_try_settle(trib_core *core, trib_task *task)
 {
     trib_assert(task->failed);
-    if (!task->settled && task->sends_in_flight == 0 && task->landings == 0) {
+    if (!task->settled && task->sends_in_flight == 0 && task->landings == 0 && task->device_holds == 0) {
         settle(core, task);
     }
 }

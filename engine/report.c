@@ -37,7 +37,9 @@ static void add(trib_waiting *entries, size_t capacity, size_t *count, const tri
 static void report_task(trib_core *core, const trib_task *task, trib_waiting *entry)
 {
     const trib_roster *roster = core->engine->roster;
-    uint32_t server = task->tensor->owners[task->partition].member;
+    const trib_tensor *tensor = task->tensor;
+    uint32_t server =
+        task->partition < tensor->partition_count ? tensor->owners[task->partition].member : TRIB_NO_MEMBER;
     snprintf(entry->stage, sizeof entry->stage, "%s", trib_pipeline_stage_name(task));
     entry->partition = task->partition;
     entry->since_ns = trib_now(core->reactor) - task->since_ns;

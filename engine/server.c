@@ -9,22 +9,23 @@
 
 #include "engine/assert.h"
 #include "engine/core.h"
+#include "engine/server_lane.h"
 #include "engine/trace.h"
-
-#define STALL_NOTICE_NS (500 * INT64_C(1000000))
-#define STALL_NOTICES_MAX 256u
 
 /* Also what travels as the context of its send. */
 struct trib_sum_entry {
     trib_waiter waiter; /* first */
     trib_core *core;
     trib_contribution what;
+    trib_summation *summation; /* that the sum belongs to */
     trib_sum_buffer *sum;
     trib_sum_entry *next;
 };
 
 static trib_contribution contribution_of(const trib_link *link, const trib_frame *frame)
 {
+    /* A share of a device tensor is summed as any other tensor; who contributes to it are the machines. */
+    const bool shared = frame->exchange == TRIB_EXCHANGE_DEVICE;
     return (trib_contribution){
         .tensor = frame->tensor,
         .partition = frame->partition,
@@ -32,26 +33,27 @@ static trib_contribution contribution_of(const trib_link *link, const trib_frame
         .chunk = frame->chunk,
         .chunk_count = frame->chunk_count,
         .size = frame->size,
-        .contributor = link->peer,
+        .contributor = shared ? link->peer / frame->root : link->peer,
         .priority = frame->priority,
-        .exchange = (trib_exchange)frame->exchange,
+        .exchange = shared ? TRIB_EXCHANGE_PUSH_PULL : (trib_exchange)frame->exchange,
         .dtype = (trib_dtype)frame->dtype,
         .reduce = (trib_reduce)frame->reduce,
-        .root = frame->root,
+        .root = shared ? 0 : frame->root,
     };
 }
 
 static bool carries_payload(const trib_link *link, const trib_frame *frame)
 {
-    return frame->exchange == TRIB_EXCHANGE_PUSH_PULL || frame->root == link->peer;
+    return frame->exchange != TRIB_EXCHANGE_BROADCAST || frame->root == link->peer;
 }
 
 static trib_status check_push(const trib_link *link, const trib_frame *frame, trib_error *error)
 {
     const trib_roster *roster = link->core->engine->roster;
     size_t element = trib_dtype_size((trib_dtype)frame->dtype);
-    if (frame->exchange > TRIB_EXCHANGE_BROADCAST || element == 0 || frame->reduce >= TRIB_REDUCE_COUNT ||
-        frame->root >= roster->worker_count || frame->size > roster->chunk_bytes || frame->size % element != 0) {
+    if (frame->exchange > TRIB_EXCHANGE_DEVICE || element == 0 || frame->reduce >= TRIB_REDUCE_COUNT ||
+        (frame->exchange != TRIB_EXCHANGE_DEVICE && frame->root >= roster->worker_count) ||
+        frame->size > roster->chunk_bytes || frame->size % element != 0) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed PUSH from %s", trib_roster_name(roster, link->peer));
     }
     uint32_t expected = carries_payload(link, frame) ? frame->size : 0;
@@ -79,21 +81,32 @@ static trib_status server_header(trib_link *link, const trib_frame *frame, trib_
     if (status != TRIB_OK || frame->payload_size == 0) {
         return status;
     }
+    trib_summation *summation = NULL;
+    status = trib_server_find_summation(link, frame, &summation, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
     trib_contribution what = contribution_of(link, frame);
-    status = trib_summation_landing(core->summation, &what, &landing->buffer, error);
+    status = trib_summation_landing(summation, &what, &landing->buffer, error);
     if (status == TRIB_OK) {
         link->landed = landing->buffer;
+        link->user = summation;
     }
     return status;
 }
 
-static trib_status take_withdraw(trib_link *link, const trib_frame *frame, const void *payload)
+static trib_status take_withdraw(trib_link *link, const trib_frame *frame, const void *payload, trib_error *error)
 {
+    trib_summation *summation = NULL;
+    trib_status found = trib_server_find_summation(link, frame, &summation, error);
+    if (found != TRIB_OK) {
+        return found;
+    }
     char text[TRIB_ERROR_TEXT_SIZE];
     snprintf(text, sizeof text, "%.*s", (int)frame->payload_size, payload == NULL ? "" : (const char *)payload);
     trib_contribution what = contribution_of(link, frame);
     trib_status status = frame->aux == (uint32_t)TRIB_TIMEOUT ? TRIB_TIMEOUT : TRIB_CANCELLED;
-    return trib_summation_withdraw(link->core->summation, &what, status, text);
+    return trib_summation_withdraw(summation, &what, status, text);
 }
 
 trib_status trib_server_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
@@ -101,26 +114,30 @@ trib_status trib_server_received(trib_link *link, const trib_frame *frame, const
 {
     trib_core *core = link->core;
     if (frame->type == TRIB_FRAME_WITHDRAW) {
-        return take_withdraw(link, frame, payload);
+        return take_withdraw(link, frame, payload, error);
     }
     trib_counter_add(&core->stats.bytes_summed, frame->payload_size);
+    trib_summation *summation = NULL;
+    trib_status status = lent ? check_push(link, frame, error) : TRIB_OK;
+    if (status == TRIB_OK) {
+        status = trib_server_find_summation(link, frame, &summation, error);
+    }
+    if (status != TRIB_OK) {
+        return status;
+    }
     trib_contribution what = contribution_of(link, frame);
     core->traced_sum = NULL;
     trib_trace_sum(core, TRIB_TRACE_SUM_ARRIVE, &what, link->peer, frame->payload_size);
     if (lent) {
-        trib_status status = check_push(link, frame, error);
-        if (status != TRIB_OK) {
-            return status;
-        }
-        return frame->payload_size > 0 ? trib_summation_lent(core->summation, &what, payload, error)
-                                       : trib_summation_arrived(core->summation, &what, NULL, error);
+        return frame->payload_size > 0 ? trib_summation_lent(summation, &what, payload, error)
+                                       : trib_summation_arrived(summation, &what, NULL, error);
     }
     void *buffer = frame->payload_size > 0 ? link->landed : NULL;
     link->landed = NULL;
     if (buffer != NULL && buffer != payload) {
         core->engine->env.kernels->copy(buffer, payload, frame->payload_size); /* it was presented in place */
     }
-    return trib_summation_arrived(core->summation, &what, buffer, error);
+    return trib_summation_arrived(summation, &what, buffer, error);
 }
 
 /* ---- Sums on their way out ---- */
@@ -129,7 +146,7 @@ static void entry_recycle(trib_sum_entry *entry)
 {
     trib_core *core = entry->core;
     if (core->summation != NULL) {
-        trib_summation_sent(core->summation, entry->sum);
+        trib_summation_sent(entry->summation, entry->sum);
     }
     core->entries_waiting--;
     entry->next = core->free_entries;
@@ -180,9 +197,9 @@ static void sum_dropped(trib_waiter *waiter)
     entry_recycle((trib_sum_entry *)waiter);
 }
 
-static void sum_ready(void *user, uint32_t receiver, const trib_contribution *what, trib_sum_buffer *sum)
+void trib_server_hand_out(trib_core *core, trib_summation *summation, uint32_t receiver, const trib_contribution *what,
+                          trib_sum_buffer *sum)
 {
-    trib_core *core = user;
     trib_link *link = core->worker_links[receiver];
     trib_sum_entry *entry = core->free_entries;
     if (sum != core->traced_sum) { /* told once of all receivers, which come one after the other */
@@ -199,13 +216,13 @@ static void sum_ready(void *user, uint32_t receiver, const trib_contribution *wh
             entry->next = core->free_entries;
             core->free_entries = entry;
         }
-        trib_summation_sent(core->summation, sum); /* the receiver is gone, or will be */
+        trib_summation_sent(summation, sum); /* the receiver is gone, or will be */
         if (link != NULL) {
             trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a sum");
         }
         return;
     }
-    *entry = (trib_sum_entry){.core = core, .what = *what, .sum = sum};
+    *entry = (trib_sum_entry){.core = core, .what = *what, .summation = summation, .sum = sum};
     entry->waiter = (trib_waiter){.priority = what->priority,
                                   .sequence = core->sequence++,
                                   .heap_index = UINT32_MAX,
@@ -217,8 +234,14 @@ static void sum_ready(void *user, uint32_t receiver, const trib_contribution *wh
     }
 }
 
-static void notice(trib_core *core, trib_frame_type type, uint32_t receiver, const trib_contribution *what,
-                   uint32_t aux, const char *text)
+static void sum_ready(void *user, uint32_t receiver, const trib_contribution *what, trib_sum_buffer *sum)
+{
+    trib_core *core = user;
+    trib_server_hand_out(core, core->summation, receiver, what, sum);
+}
+
+void trib_server_notice(trib_core *core, trib_frame_type type, uint32_t receiver, const trib_contribution *what,
+                        uint32_t aux, const char *text)
 {
     trib_link *link = core->worker_links[receiver];
     if (link != NULL) {
@@ -236,20 +259,21 @@ static void refused(void *user, uint32_t receiver, const trib_contribution *what
 {
     trib_core *core = user;
     trib_trace_sum(core, TRIB_TRACE_SUM_REFUSED, what, receiver, (uint32_t)status);
-    notice(core, TRIB_FRAME_REFUSED, receiver, what, (uint32_t)status, text);
+    trib_server_notice(core, TRIB_FRAME_REFUSED, receiver, what, (uint32_t)status, text);
 }
 
 static void stalled(void *user, uint32_t receiver, const trib_contribution *what, uint32_t missing_rank,
                     uint32_t missing_count)
 {
     (void)missing_count;
-    notice(user, TRIB_FRAME_STALL, receiver, what, missing_rank, NULL);
+    trib_server_notice(user, TRIB_FRAME_STALL, receiver, what, missing_rank, NULL);
 }
 
 void trib_server_tick(trib_core *core)
 {
     if (core->summation != NULL && !core->ended) {
-        trib_summation_stalls(core->summation, STALL_NOTICE_NS, STALL_NOTICES_MAX, stalled);
+        trib_summation_stalls(core->summation, TRIB_STALL_NOTICE_NS, TRIB_STALL_NOTICES_MAX, stalled);
+        trib_server_lanes_tick(core);
         for (uint32_t i = 0; i < core->engine->roster->worker_count; i++) {
             if (core->worker_links[i] != NULL) {
                 trib_link_resume(core->worker_links[i]); /* one that was out of memory asks again */
@@ -290,7 +314,7 @@ static void server_closed(trib_link *link, trib_status status, const char *reaso
         core->worker_links[link->peer] = NULL;
     }
     if (link->landed != NULL && core->summation != NULL) {
-        trib_summation_abandon(core->summation, link->landed);
+        trib_summation_abandon(link->user, link->landed);
     }
     if (core->ended || status == TRIB_PEER_LEFT) {
         return; /* who lacks its contribution is told by stall notices */
@@ -301,11 +325,15 @@ static void server_closed(trib_link *link, trib_status status, const char *reaso
     trib_engine_end(core->engine, TRIB_PEER_LOST, text);
 }
 
-static void *buffer_alloc(void *user, size_t size)
+void *trib_server_buffer_alloc(trib_core *core, size_t size)
 {
-    trib_core *core = user;
     trib_counter_add(&core->stats.allocations, 1);
     return core->engine->env.memory_alloc(core->engine->env.memory, size);
+}
+
+static void *buffer_alloc(void *user, size_t size)
+{
+    return trib_server_buffer_alloc(user, size);
 }
 
 static void buffer_free(void *user, void *buffer, size_t size)
@@ -360,6 +388,7 @@ void trib_server_close(trib_core *core)
 {
     trib_summation_destroy(core->summation);
     core->summation = NULL;
+    trib_server_lanes_close(core);
     while (core->free_entries != NULL) {
         trib_sum_entry *entry = core->free_entries;
         core->free_entries = entry->next;

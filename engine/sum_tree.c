@@ -157,7 +157,7 @@ static sum_block *finish(trib_summation *self, sum_chunk *chunk)
     trib_assert(root.block != NULL);
     trib_kernel_finish(self->config.kernels, what->dtype, what->reduce, root.block->data, root.data,
                        (trib_form)root.form, chunk->size / trib_dtype_size(what->dtype),
-                       self->config.contributor_count);
+                       self->config.contributor_count * (self->config.weight > 1 ? self->config.weight : 1));
     chunk->tree->nodes[0] = (sum_node){.data = NULL};
     trib_sum_tree_give(self, chunk->tree);
     chunk->tree = NULL;

@@ -26,7 +26,12 @@
 #define TRIB_CONTRIBUTORS_MAX 4096u
 
 /* What is asked of the round. All contributors must agree on every member, or the round is refused to all. */
-typedef enum trib_exchange { TRIB_EXCHANGE_PUSH_PULL = 0, TRIB_EXCHANGE_BROADCAST = 1 } trib_exchange;
+typedef enum trib_exchange {
+    TRIB_EXCHANGE_PUSH_PULL = 0,
+    TRIB_EXCHANGE_BROADCAST = 1,
+    TRIB_EXCHANGE_DEVICE = 2,       /* push_pull of a device tensor: one contributor a machine; not inside summation */
+    TRIB_EXCHANGE_DEVICE_ALONE = 3, /* within one machine: never on the wire */
+} trib_exchange;
 
 typedef struct trib_contribution {
     uint32_t tensor;
@@ -58,6 +63,7 @@ typedef struct trib_summation_config {
     const trib_kernels *kernels;
     trib_sum_order order;
     uint32_t contributor_count; /* n: ranks 0..n-1 */
+    uint32_t weight;            /* workers whose sum each contribution is, for AVG; 0: one */
     uint32_t chunk_bytes;       /* largest chunk on the wire */
     /* Page-aligned buffers; may return NULL (out of memory). */
     void *(*buffer_alloc)(void *user, size_t size);

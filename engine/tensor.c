@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/assert.h"
+#include "engine/device_task.h"
 #include "engine/member.h"
 #include "engine/op.h"
 
@@ -24,6 +25,19 @@ uint32_t trib_tensor_partition_bytes(uint64_t bytes, uint32_t partition_bytes, u
 uint32_t trib_tensor_partition_count(uint64_t bytes, uint32_t partition_bytes)
 {
     return bytes == 0 ? 1 : (uint32_t)((bytes + partition_bytes - 1) / partition_bytes);
+}
+
+uint32_t trib_tensor_partition_bytes_in(const trib_roster *roster, uint64_t bytes, uint32_t lanes)
+{
+    uint32_t wanted = roster->partition_bytes;
+    if (lanes > 0) {
+        uint32_t summers = 0; /* none where there is one machine only */
+        for (uint32_t i = 0; lanes < roster->worker_count && i < roster->member_count; i++) {
+            summers += roster->members[i].sums;
+        }
+        wanted = trib_device_partition_bytes(bytes, wanted, roster->chunk_bytes, lanes, summers);
+    }
+    return trib_tensor_partition_bytes(bytes, wanted, roster->chunk_bytes);
 }
 
 static trib_tensor *tensor_create(trib_engine *engine, const char *name, trib_dtype dtype, uint64_t count)
@@ -67,18 +81,20 @@ static bool add_to_tables(trib_engine *engine, trib_tensor *tensor)
 }
 
 trib_status trib_tensor_find_or_add(trib_engine *engine, const char *name, trib_dtype dtype, uint64_t count,
-                                    int32_t priority, trib_tensor **tensor_out, trib_error *error)
+                                    int32_t priority, bool on_device, trib_tensor **tensor_out, trib_error *error)
 {
     pthread_mutex_lock(&engine->mutex);
     trib_tensor *tensor = NULL;
     trib_status status = TRIB_OK;
     HASH_FIND_STR(engine->tensors_by_name, name, tensor);
     if (tensor != NULL) {
-        if (tensor->dtype != dtype || tensor->count != count) {
+        if (tensor->dtype != dtype || tensor->count != count || tensor->on_device != on_device) {
             status = trib_error_set(error, TRIB_MISMATCH,
-                                    "tensor \"%s\" was declared before as %s[%llu], now as %s[%llu]: use another name",
+                                    "tensor \"%s\" was declared before as %s[%llu] in %s memory, now as %s[%llu] in %s "
+                                    "memory: use another name",
                                     name, trib_dtype_name(tensor->dtype), (unsigned long long)tensor->count,
-                                    trib_dtype_name(dtype), (unsigned long long)count);
+                                    tensor->on_device ? "device" : "host", trib_dtype_name(dtype),
+                                    (unsigned long long)count, on_device ? "device" : "host");
         }
     } else {
         tensor = tensor_create(engine, name, dtype, count);
@@ -90,6 +106,7 @@ trib_status trib_tensor_find_or_add(trib_engine *engine, const char *name, trib_
             status = trib_error_set(error, TRIB_NO_MEMORY, "out of memory for tensor \"%s\"", name);
         } else {
             tensor->priority = priority;
+            tensor->on_device = on_device;
             trib_reactor_post(engine->cores[0].reactor, &tensor->declare_post);
         }
     }
@@ -105,10 +122,10 @@ static uint32_t core_of(const trib_tensor *tensor, uint32_t partition)
     return tensor->owners[partition].reactor % tensor->engine->core_count;
 }
 
-static void make_task(trib_tensor *tensor, uint32_t partition, trib_task *task, uint64_t **bits)
+void trib_tensor_make_task(trib_tensor *tensor, uint32_t partition, trib_task *task, uint64_t **bits)
 {
     uint64_t offset = (uint64_t)partition * tensor->partition_bytes;
-    uint64_t left = tensor->bytes - offset;
+    uint64_t left = offset < tensor->bytes ? tensor->bytes - offset : 0;
     *task = (trib_task){
         .waiter.heap_index = UINT32_MAX,
         .tensor = tensor,
@@ -119,7 +136,10 @@ static void make_task(trib_tensor *tensor, uint32_t partition, trib_task *task, 
         .missing_rank = TRIB_NO_MEMBER,
         .received = *bits,
     };
-    task->chunk_count = task->size == 0 ? 1 : (task->size + tensor->chunk_bytes - 1) / tensor->chunk_bytes;
+    task->chunk_count = (task->size + tensor->chunk_bytes - 1) / tensor->chunk_bytes;
+    if (task->size == 0 && partition < tensor->partition_count) {
+        task->chunk_count = 1; /* an empty tensor still takes part; an absent share of a slice does not */
+    }
     *bits += (task->chunk_count + 63) / 64;
 }
 
@@ -147,7 +167,7 @@ static bool make_tasks(trib_tensor *tensor)
     }
     uint64_t *bits = tensor->received_bits;
     for (uint32_t i = 0; i < tensor->partition_count; i++) {
-        make_task(tensor, i, &tensor->cores[core_of(tensor, i)].tasks[tensor->task_index[i]], &bits);
+        trib_tensor_make_task(tensor, i, &tensor->cores[core_of(tensor, i)].tasks[tensor->task_index[i]], &bits);
     }
     return true;
 }
@@ -174,7 +194,7 @@ void trib_tensor_placed(trib_tensor *tensor, uint32_t id, trib_place_owner *owne
     tensor->partition_bytes = partition_bytes;
     tensor->partition_count = partition_count;
     tensor->owners = owners_owned;
-    if (!make_tasks(tensor)) {
+    if (!(tensor->on_device ? trib_device_tensor_place(tensor) : make_tasks(tensor))) {
         trib_tensor_bad(tensor, "out of memory for its partitions");
         return;
     }
@@ -207,6 +227,7 @@ void trib_tensors_free(trib_engine *engine)
         for (uint32_t core = 0; core < engine->core_count; core++) {
             free(tensor->cores[core].tasks);
         }
+        trib_device_tensor_free(tensor);
         free(tensor->cores);
         free(tensor->task_index);
         free(tensor->received_bits);

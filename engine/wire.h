@@ -41,7 +41,12 @@
     X(SUM, TRIB_PAYLOAD_MAX)                                                                                           \
     X(REFUSED, 1024)                                                                                                   \
     X(WITHDRAW, 1024)                                                                                                  \
-    X(STALL, 0)
+    X(STALL, 0)                                                                                                        \
+    /* the order of collectives, between a machine's local ranks and its local rank 0 */                               \
+    X(GROUP_ID, 128)                                                                                                   \
+    X(GROUP_READY, 0)                                                                                                  \
+    X(GROUP_ORDER, 0)                                                                                                  \
+    X(GROUP_FAIL, 1024)
 
 typedef enum trib_frame_type {
     TRIB_FRAME_NONE = 0,

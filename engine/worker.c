@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/assert.h"
+#include "engine/group.h"
 #include "engine/pipeline.h"
 #include "engine/trace.h"
 #include "engine/worker.h"
@@ -100,6 +101,9 @@ static void skip_round(trib_core *core, trib_op_node *node)
     trib_tensor_core *mine = trib_worker_share(core, node->op->tensor);
     for (uint32_t i = 0; i < mine->task_count; i++) {
         trib_worker_withdraw(core, node, &mine->tasks[i]);
+    }
+    if (node->op->tensor->on_device) {
+        trib_group_op_failed(node->op);
     }
     mine->round_next++;
     node_done(core, node);
@@ -220,6 +224,7 @@ static void begin_round(trib_core *core, trib_tensor *tensor, trib_op_node *node
         task->failed = false;
         task->chunks_emitted = task->chunks_received = 0;
         task->sends_in_flight = task->landings = 0;
+        trib_assert(task->device_holds == 0);
         task->missing_rank = TRIB_NO_MEMBER;
         memset(task->received, 0, (task->chunk_count + 63) / 64 * sizeof(uint64_t));
     }

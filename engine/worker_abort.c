@@ -18,7 +18,7 @@ void trib_worker_withdraw(trib_core *core, trib_op_node *node, trib_task *task)
     const trib_op *op = node->op;
     trib_status status = (trib_status)atomic_load(&op->claim);
     trib_link *link = trib_worker_owner_link(core, task);
-    if (link == NULL || core->ended) {
+    if (link == NULL || core->ended || op->exchange == TRIB_EXCHANGE_DEVICE_ALONE) {
         return;
     }
     char text[TRIB_ERROR_TEXT_SIZE];
@@ -44,11 +44,24 @@ static void grace_passed(trib_reactor *reactor, trib_timer *timer)
     trib_core *core = reactor->owner;
     trib_op_node *node = timer->user;
     trib_tensor_core *tensor = trib_worker_share(core, node->op->tensor);
+    bool held = false;
     for (uint32_t i = 0; i < tensor->task_count; i++) {
         trib_task *task = &tensor->tasks[i];
-        if (!task->settled && task->link != NULL) {
+        if (!task->settled && task->link != NULL && task->sends_in_flight + task->landings > 0) {
             trib_link_close(task->link, false, TRIB_PEER_LOST, "took no data for too long after a deadline had passed");
         }
+        held = held || (!task->settled && task->device_holds > 0);
+    }
+    const int64_t waited_ns = trib_now(reactor) - node->abort_ns, limit_ns = core->engine->config.peer_timeout_ns;
+    if (held && waited_ns < GRACE_NS + limit_ns) {
+        /* A local rank that stands still holds collectives up, and is not lost before the peer timeout. */
+        trib_timer_arm(reactor, &node->grace, node->abort_ns + GRACE_NS + limit_ns);
+    } else if (held) {
+        char text[TRIB_ERROR_TEXT_SIZE];
+        snprintf(text, sizeof text,
+                 "tensor \"%s\": the device did not give its buffers back after the operation failed",
+                 node->op->tensor->name);
+        trib_engine_end(core->engine, TRIB_SYSTEM, text);
     }
 }
 
@@ -61,6 +74,7 @@ void trib_worker_abort_active(trib_core *core, trib_op_node *node)
         return;
     }
     node->abort = true;
+    node->abort_ns = trib_now(core->reactor);
     node->grace.fired = grace_passed;
     node->grace.user = node;
     trib_timer_arm(core->reactor, &node->grace, trib_now(core->reactor) + GRACE_NS);
@@ -102,7 +116,8 @@ const char *trib_worker_waiting_text(trib_core *core, trib_op_node *node, char *
         if (task->settled) {
             continue;
         }
-        uint32_t server = tensor->owners[task->partition].member;
+        uint32_t server =
+            task->partition < tensor->partition_count ? tensor->owners[task->partition].member : TRIB_NO_MEMBER;
         if (task->missing_rank != TRIB_NO_MEMBER) {
             snprintf(text, size, "partition %u in %s at %s still lacked the contribution of %s", task->partition,
                      trib_pipeline_stage_name(task), trib_roster_name(roster, server),

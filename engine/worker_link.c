@@ -14,6 +14,9 @@
 
 trib_link *trib_worker_owner_link(const trib_core *core, const trib_task *task)
 {
+    if (task->partition >= task->tensor->partition_count) {
+        return NULL; /* an absent share: nobody sums it */
+    }
     trib_place_owner owner = task->tensor->owners[task->partition];
     return core->owner_links[owner.member * TRIB_REACTORS_MAX + owner.reactor];
 }
@@ -43,6 +46,9 @@ static void detach_tasks(trib_core *core, trib_link *link, const char *text)
                 continue;
             }
             task->link = NULL;
+            if (link->bye && task->device != NULL && task->chunks_received == task->chunk_count) {
+                continue; /* it has its sum, and is on the way back to its device */
+            }
             trib_op_fail(node->op, link->bye ? TRIB_PEER_LEFT : TRIB_PEER_LOST, "tensor \"%s\": %s", tensor->name,
                          text);
             if (task->failed) {
@@ -91,6 +97,10 @@ static trib_status find_task(trib_core *core, const trib_frame *frame, trib_task
                               trib_frame_name(frame->type));
     }
     trib_tensor_core *mine = trib_worker_share(core, tensor);
+    if (tensor->task_index[frame->partition] == UINT32_MAX) {
+        return trib_error_set(error, TRIB_PROTOCOL, "%s for the share of another local rank",
+                              trib_frame_name(frame->type));
+    }
     if (mine->active == NULL || mine->active->op->round != frame->round) {
         return frame->round < mine->round_next
                    ? TRIB_OK
@@ -142,7 +152,7 @@ trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_la
     }
     status = check_sum(core, task, frame, error);
     if (status == TRIB_OK && frame->payload_size > 0) {
-        landing->buffer = task->node->op->output + task->offset + (uint64_t)frame->chunk * task->tensor->chunk_bytes;
+        landing->buffer = trib_task_output(task) + (uint64_t)frame->chunk * task->tensor->chunk_bytes;
         link->landed = task;
         task->landings++;
     }
@@ -180,7 +190,7 @@ static trib_status receive_sum(trib_link *link, const trib_frame *frame, const v
             return status;
         }
         if (frame->payload_size > 0) {
-            unsigned char *at = task->node->op->output + task->offset;
+            unsigned char *at = trib_task_output(task);
             core->engine->env.kernels->copy(at + (uint64_t)frame->chunk * task->tensor->chunk_bytes, payload,
                                             frame->payload_size);
             trib_charge(core->reactor, TRIB_COST_COPY, frame->payload_size);

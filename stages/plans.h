@@ -6,6 +6,11 @@
 
 extern const trib_stage trib_stage_push;
 extern const trib_stage trib_stage_pull;
+extern const trib_stage trib_stage_input;
+extern const trib_stage trib_stage_nccl_reduce;
+extern const trib_stage trib_stage_copy_d2h;
+extern const trib_stage trib_stage_copy_h2d;
+extern const trib_stage trib_stage_nccl_broadcast;
 
 /* Indexed by trib_exchange. */
 extern const trib_plan trib_plans[];

@@ -30,7 +30,7 @@ static bool push_emit(trib_link *link, trib_waiter *waiter)
     uint32_t chunk = task->chunks_emitted;
     uint64_t begin = (uint64_t)chunk * tensor->chunk_bytes;
     uint32_t size = task->size - begin < tensor->chunk_bytes ? (uint32_t)(task->size - begin) : tensor->chunk_bytes;
-    bool carries = op->exchange == TRIB_EXCHANGE_PUSH_PULL || op->root == link->core->engine->member_id;
+    bool carries = op->exchange != TRIB_EXCHANGE_BROADCAST || op->root == link->core->engine->member_id;
     trib_frame frame = {
         .type = TRIB_FRAME_PUSH,
         .payload_size = carries ? size : 0,
@@ -46,7 +46,7 @@ static bool push_emit(trib_link *link, trib_waiter *waiter)
         .reduce = (uint8_t)op->reduce,
         .root = op->root,
     };
-    const void *payload = frame.payload_size > 0 ? op->input + task->offset + begin : NULL;
+    const void *payload = frame.payload_size > 0 ? trib_task_input(task) + begin : NULL;
     if (trib_link_send(link, &frame, payload, chunk_sent, task) != TRIB_OK) {
         trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a chunk");
         return false;
@@ -65,6 +65,9 @@ static bool push_emit(trib_link *link, trib_waiter *waiter)
 static trib_verdict push_start(trib_core *core, trib_task *task, trib_error *error)
 {
     task->chunks_emitted = 0;
+    if (task->chunk_count == 0) {
+        return TRIB_VERDICT_DONE;
+    }
     task->waiter.priority = task->node->op->priority;
     task->waiter.sequence = core->sequence++;
     task->waiter.emit = push_emit;

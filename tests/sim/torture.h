@@ -32,7 +32,9 @@ typedef enum torture_kind {
     TORTURE_RESET,     /* a connection is reset */
     TORTURE_KILL,      /* its process dies */
     TORTURE_FAMINE,    /* its allocations fail now and then, for a while */
-    TORTURE_KINDS
+    TORTURE_KINDS,
+    TORTURE_DEVICE =
+        TORTURE_KINDS /* what its device does fails, or hangs, from then on; only where there are devices */
 } torture_kind;
 
 typedef struct torture_fault {
@@ -47,6 +49,7 @@ typedef struct torture_tensor {
     uint32_t count, rounds;
     trib_reduce reduce;
     int32_t root; /* -1: push_pull */
+    bool on_device;
 } torture_tensor;
 
 /* All that a seed decides. */
@@ -55,6 +58,7 @@ typedef struct torture_plan {
     sim_job_config job;
     trib_sim_weather weather;
     uint32_t tensor_count;
+    uint32_t lanes;  /* local ranks of a machine that have devices; 0: nobody has */
     uint32_t window; /* operations that a worker has in flight at most; 0: all it can, in an order of its own */
     torture_tensor tensors[TORTURE_TENSORS_MAX];
     uint32_t fault_count;

@@ -74,6 +74,48 @@ static void cancel_fired(trib_sim *sim, trib_sim_event *event)
     what->op = NULL;
 }
 
+/* ---- Streams ---- */
+
+static void stream_fills(attempt *what)
+{
+    run *self = what->run;
+    torture_fill(&self->plan->tensors[what->tensor], what->tensor, what->round, what->driver->rank, what->input);
+    trib_host_stream_open(what->stream);
+}
+
+static void ready_fired(trib_sim *sim, trib_sim_event *event)
+{
+    (void)sim;
+    stream_fills((attempt *)((char *)event - offsetof(attempt, ready)));
+}
+
+static void stream_end(attempt *what)
+{
+    if (what->stream != NULL) {
+        trib_sim_clear(what->run->job->sim, &what->ready);
+        trib_host_stream_open(what->stream);
+        trib_host_stream_free(what->stream);
+        what->stream = NULL;
+    }
+}
+
+/* Whether the input will be there later only. Nothing is read from it before. */
+static bool stream_begin(driver *self, attempt *what)
+{
+    const torture_plan *plan = self->run->plan;
+    stream_end(what);
+    if (!plan->tensors[what->tensor].on_device || trib_sim_draw_one_in(&self->stream, 2)) {
+        return false;
+    }
+    trib_sim *sim = self->run->job->sim;
+    what->stream = trib_host_stream_create(false);
+    what->ready.fired = ready_fired;
+    trib_sim_set(sim, &what->ready, trib_sim_now(sim) + (int64_t)trib_sim_draw_below(&self->stream, 3 * MS));
+    return true;
+}
+
+/* ---- Operations ---- */
+
 static bool declare(driver *self, uint32_t index, trib_tensor **tensor_out)
 {
     const torture_tensor *what = &self->run->plan->tensors[index];
@@ -85,6 +127,7 @@ static bool declare(driver *self, uint32_t index, trib_tensor **tensor_out)
     desc.dtype = what->dtype;
     desc.count = what->count;
     desc.priority = -(int32_t)index;
+    desc.flags = what->on_device ? TRIB_TENSOR_DEVICE : 0;
     return trib_tensor_declare(self->run->job->members[self->rank].engine, &desc, tensor_out, NULL) == TRIB_OK;
 }
 
@@ -116,7 +159,9 @@ static void begin(driver *self, uint32_t index)
     what->round = self->next_round[index];
     what->callbacks = 0;
     what->busy = true;
-    torture_fill(&plan->tensors[index], index, what->round, self->rank, what->input);
+    if (!stream_begin(self, what)) {
+        torture_fill(&plan->tensors[index], index, what->round, self->rank, what->input);
+    }
     if (!declare(self, index, &params.tensor)) {
         self->refused = true;
         what->busy = false;
@@ -128,6 +173,7 @@ static void begin(driver *self, uint32_t index)
     params.timeout_ns = what->timeout_ns;
     params.input = what->input;
     params.output = what->output;
+    params.stream = what->stream;
     params.done_cb = on_done;
     params.user = what;
     what->submit_clock_ns = trib_sim_process_clock(whole->job->members[self->rank].process);
@@ -240,6 +286,7 @@ void torture_drive_close(run *self)
             for (uint32_t slot = 0; slot < SLOTS; slot++) {
                 attempt *what = &self->drivers[rank].attempts[i][slot];
                 trib_sim_clear(self->job->sim, &what->cancel);
+                stream_end(what);
                 trib_op_release(what->op);
                 free(what->input);
                 free(what->output);

@@ -21,6 +21,8 @@ typedef struct attempt {
     int64_t submit_clock_ns, timeout_ns;
     trib_op *op; /* while it is to be cancelled */
     trib_sim_event cancel;
+    trib_host_stream *stream; /* that fills the input of a tensor on a device */
+    trib_sim_event ready;     /* when it has */
 } attempt;
 
 /* What one worker does. */
@@ -43,6 +45,7 @@ typedef struct running_fault {
 typedef struct run {
     const torture_plan *plan;
     sim_job *job;
+    trib_host_world *world; /* of its devices; NULL: none */
     driver drivers[TORTURE_WORKERS_MAX];
     running_fault faults[TORTURE_FAULTS_MAX];
     int64_t

@@ -105,6 +105,27 @@ static torture_fault draw_fault(trib_sim_stream *stream, const torture_plan *pla
     return fault;
 }
 
+/* Last, so that what else a seed draws does not depend on it. */
+static void draw_devices(trib_sim_stream *stream, torture_plan *plan, int64_t horizon_ns)
+{
+    const uint32_t workers = plan->job.workers, lanes = between(stream, 1, workers);
+    if (workers % lanes != 0) {
+        return;
+    }
+    plan->lanes = lanes;
+    for (uint32_t i = 0; i < plan->tensor_count; i++) {
+        plan->tensors[i].on_device = plan->tensors[i].root < 0 && !trib_sim_draw_one_in(stream, 3);
+    }
+    if (plan->may_end && plan->fault_count < TORTURE_FAULTS_MAX && trib_sim_draw_one_in(stream, 3)) {
+        plan->faults[plan->fault_count++] = (torture_fault){
+            .kind = TORTURE_DEVICE,
+            .member = between(stream, 0, workers - 1),
+            .at_ns = (int64_t)trib_sim_draw_below(stream, (uint64_t)horizon_ns),
+            .amount = between(stream, TRIB_HOST_FAULT_FAIL, TRIB_HOST_FAULT_HANG),
+        };
+    }
+}
+
 void torture_draw(uint64_t seed, torture_plan *plan)
 {
     memset(plan, 0, sizeof *plan);
@@ -124,6 +145,7 @@ void torture_draw(uint64_t seed, torture_plan *plan)
     for (uint32_t i = 0; i < plan->fault_count; i++) {
         plan->faults[i] = draw_fault(&stream, plan, plan->may_end, horizon_ns);
     }
+    draw_devices(&stream, plan, horizon_ns);
 }
 
 /* ---- Saying it ---- */
@@ -145,8 +167,8 @@ __attribute__((format(printf, 2, 3))) static void say(line *self, const char *fo
 
 void torture_describe(const torture_plan *plan, char *text, size_t size)
 {
-    static const char *const kinds[TORTURE_KINDS] = {"freeze", "slow",  "partition", "relink",
-                                                     "jump",   "reset", "kill",      "famine"};
+    static const char *const kinds[TORTURE_KINDS + 1] = {
+        "freeze", "slow", "partition", "relink", "jump", "reset", "kill", "famine", "break the device of"};
     line out = {.text = text, .size = size};
     const sim_job_config *job = &plan->job;
     say(&out, "seed %llu: %u workers, %u servers%s, %u reactors, %u cores%s, %.1f/%.1f Gbit/s, latency %.3f ms",
@@ -159,7 +181,12 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
     for (uint32_t i = 0; i < plan->tensor_count; i++) {
         const torture_tensor *what = &plan->tensors[i];
         say(&out, " %s[%u]x%u%s", trib_dtype_name(what->dtype), what->count, what->rounds,
-            what->root >= 0 ? " broadcast" : "");
+            what->root >= 0   ? " broadcast"
+            : what->on_device ? " on devices"
+                              : "");
+    }
+    if (plan->lanes > 0) {
+        say(&out, "; devices, %u a machine", plan->lanes);
     }
     if (plan->weather.shred_one_in > 0) {
         say(&out, "; weather: 1 in %u shredded, 1 in %u late by up to %.3f ms", (unsigned)plan->weather.shred_one_in,

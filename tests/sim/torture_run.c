@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "engine/op.h"
+#include "engine/server_lane.h"
 #include "tests/sim/torture_internal.h"
 
 #define LIMIT_NS (400 * SECOND) /* by then everything has succeeded or failed */
@@ -58,6 +59,10 @@ static void fault_begins(trib_sim *sim, trib_sim_event *event)
         break;
     case TORTURE_RESET:
         trib_sim_net_reset(self->job->net, (uint64_t)what->at_ns);
+        break;
+    case TORTURE_DEVICE:
+        trib_host_world_fault(self->world, (int32_t)(what->member / self->plan->lanes),
+                              (int32_t)(what->member % self->plan->lanes), (trib_host_fault)what->amount);
         break;
     case TORTURE_KILL:
         self->lost_one = self->lost_one || sim_job_all_ready(self->job, NULL);
@@ -138,6 +143,11 @@ static void check_core(run *self, uint32_t member, const trib_core *core)
     if (core->summation != NULL && !trib_summation_is_idle(core->summation)) {
         torture_broken(self, "at rest, member %u is still summing", member);
     }
+    for (uint32_t i = 0; i < core->lane_count; i++) {
+        if (core->lanes[i].summation != NULL && !trib_summation_is_idle(core->lanes[i].summation)) {
+            torture_broken(self, "at rest, member %u is still summing for local ranks %u", member, i);
+        }
+    }
 }
 
 static void check_rest(run *self)
@@ -186,6 +196,9 @@ static void check_all_told(run *self)
 static void finish(run *self)
 {
     sim_job *job = self->job;
+    if (self->world != NULL && trib_host_world_disorders(self->world) > 0) {
+        torture_broken(self, "the local ranks of a machine came to collectives in different orders");
+    }
     if (!is_settled(job, self)) {
         torture_broken(self, "after %.0f s there are operations that neither succeeded nor failed",
                        (double)LIMIT_NS / 1e9);
@@ -212,6 +225,16 @@ static void finish(run *self)
     sim_job_free(job);
 }
 
+static void give_device(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
+{
+    (void)link;
+    const run *self = job->config.user;
+    const uint32_t lanes = self->plan->lanes;
+    config->local_size = (int32_t)lanes;
+    config->local_rank = config->rank >= 0 ? (int32_t)(member % lanes) : 0;
+    config->device = config->rank >= 0 ? "host" : "none";
+}
+
 torture_verdict torture_run(const torture_plan *plan)
 {
     run *self = calloc(1, sizeof *self);
@@ -224,6 +247,10 @@ torture_verdict torture_run(const torture_plan *plan)
     sim_job_config config = plan->job;
     config.user = self;
     config.may_alloc = may_alloc;
+    if (plan->lanes > 0) {
+        self->world = config.device_world = trib_host_world_create();
+        config.tweak = give_device;
+    }
     trib_error error = {.status = TRIB_OK};
     self->job = sim_job_open(&config, &error);
     if (self->job == NULL) {
@@ -236,6 +263,9 @@ torture_verdict torture_run(const torture_plan *plan)
         finish(self);
     }
     verdict = self->verdict;
+    if (verdict.held) {
+        trib_host_world_free(self->world);
+    }
     free(self);
     return verdict;
 }

@@ -93,6 +93,15 @@ def archive(compiler, name):
     return path if os.path.isabs(path) and os.path.exists(path) else ''
 
 
+def cuda_runtime(found):
+    """The path of CUDA's static runtime, '' where the GPU module cannot be built."""
+    if not (has(found, 'CUDA') and has(found, 'NCCL')):
+        return ''
+    include = next(d.where for d in found if d.name == 'CUDA')
+    places = [os.path.join(os.path.dirname(include), lib) for lib in ('lib64', 'lib', 'lib/' + os.uname().machine + '-linux-gnu')]
+    return next((p + '/libcudart_static.a' for p in places if os.path.exists(p + '/libcudart_static.a')), '')
+
+
 def has(found, name):
     return any(d.name == name and d.present for d in found)
 

@@ -16,7 +16,7 @@ import time
 
 TAP = re.compile(r'^(not ok|ok) \d+ - (.*)$')
 # Seconds, for those that need more than others: machines are booted there.
-DEADLINES = {'test_rdma.py': 900}
+DEADLINES = {'test_rdma.py': 900, 'test_gpu.py': 3600}
 SCRIPT = re.compile(r'^(not ok|ok|skip) ([^:]+)(?:: (.*))?$')
 
 
@@ -82,7 +82,7 @@ def main():
              if os.access(p, os.X_OK) and os.path.isfile(p)]
     if not args.no_scripts:
         paths += sorted(glob.glob('tests/process/test_*.py') + glob.glob('tests/cluster/test_*.py') +
-                        glob.glob('tests/rdma/test_*.py'))
+                        glob.glob('tests/rdma/test_*.py') + glob.glob('tests/gpu/test_*.py'))
     paths = [p for p in paths if not args.names or any(n in p for n in args.names)]
     totals, everything = {'pass': 0, 'fail': 0, 'skip': 0}, []
     for path in paths:

@@ -92,6 +92,7 @@ static trib_status member_create(sim_job *job, uint32_t index, trib_error *error
         .nothing = given->void_bytes > 0 ? &job->nothing : NULL,
         .may_alloc = given->may_alloc,
         .user = member,
+        .device_world = given->device_world,
     };
     return trib_engine_create_sim(&host, &config, &member->engine, error);
 }

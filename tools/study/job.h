@@ -8,6 +8,7 @@
 #define TRIB_TOOLS_STUDY_JOB_H
 
 #include "api/env_sim.h"
+#include "engine/device.h"
 
 typedef struct sim_job sim_job;
 
@@ -25,6 +26,7 @@ typedef struct sim_job_config {
     void (*tweak)(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link);
     bool (*may_alloc)(void *member, size_t size); /* NULL: memory never lacks */
     void *user;
+    trib_host_world *device_world; /* for engine.device "host"; NULL: none */
 } sim_job_config;
 
 /* Everything for a run on 10 Gbit/s links between machines of 4 cores. */

@@ -1,0 +1,312 @@
+/*
+ * device_task.c - partitions of tensors on a device: their memory, what they hold on to, and the input of an operation.
+ * What they do, stage by stage, is in stages/.
+ */
+#include "engine/device_task.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/assert.h"
+#include "engine/group.h"
+#include "engine/pipeline.h"
+#include "engine/worker.h"
+
+#define ALONE_SLICE_BYTES_MAX (UINT64_C(256) << 20)
+
+/* ---- Holds ---- */
+
+void trib_device_submit(trib_core *core, trib_device_task *device, trib_device_job *job,
+                        void (*done)(trib_reactor *reactor, trib_post *post))
+{
+    device->task->device_holds++;
+    job->owner = device;
+    job->reactor = core->reactor;
+    job->post.run = done;
+    core->engine->env.device->submit(core->engine->device, job);
+}
+
+void trib_device_release(trib_core *core, trib_task *task)
+{
+    trib_assert(task->device_holds > 0);
+    task->device_holds--;
+    if (task->failed) {
+        trib_pipeline_try_settle(core, task);
+    } else if (task->device_holds == 0 && task->device->last_job) {
+        trib_pipeline_resume(core, task);
+    }
+}
+
+/* The reason is in the operation already. The servers are told, so that the other machines do not wait. */
+static void give_up(trib_core *core, trib_task *task)
+{
+    if (!task->failed) {
+        trib_worker_abort_active(core, task->node);
+    }
+}
+
+bool trib_device_job_back(trib_core *core, trib_device_task *device, const trib_device_job *job)
+{
+    trib_task *task = device->task;
+    const bool ok = job->status == TRIB_OK && !task->failed;
+    if (job->status != TRIB_OK) {
+        trib_op_fail(task->node->op, job->status, "tensor \"%s\", partition %u in %s: %s", task->tensor->name,
+                     task->partition, trib_pipeline_stage_name(task), job->text);
+        give_up(core, task);
+    }
+    trib_device_release(core, task);
+    return ok;
+}
+
+void trib_device_collective_done(trib_reactor *reactor, trib_post *post)
+{
+    trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
+    trib_device_task *device = job->owner;
+    device->last_job = device->last_job || job->kind != TRIB_DEVICE_REDUCE_SCATTER;
+    (void)trib_device_job_back(reactor->owner, device, job);
+}
+
+/* order_post: what was announced has been given to the device, or has been called off. */
+static void order_arrived(trib_reactor *reactor, trib_post *post)
+{
+    trib_core *core = reactor->owner;
+    trib_device_task *device = (trib_device_task *)((char *)post - offsetof(trib_device_task, order_post));
+    trib_task *task = device->task;
+    trib_status status = device->order_status;
+    trib_device_job *job = device->announced_job;
+    if (status == TRIB_OK) {
+        /* The hold is the job's now. */
+        if (job->kind == TRIB_DEVICE_REDUCE_SCATTER && !task->failed) {
+            trib_pipeline_resume(core, task);
+        }
+        return;
+    }
+    trib_op_fail(task->node->op, status, "tensor \"%s\": a collective was called off (%s)", task->tensor->name,
+                 trib_status_text(status));
+    give_up(core, task);
+    trib_device_release(core, task);
+}
+
+/* ---- The queue for copies ---- */
+
+void trib_copy_queue_add(trib_copy_queue *queue, trib_device_task *device)
+{
+    trib_assert(!device->copy_waits);
+    const int32_t priority = device->task->node->op->priority;
+    trib_device_task *before = queue->tail;
+    while (before != NULL && before->task->node->op->priority < priority) {
+        before = before->copy_previous;
+    }
+    device->copy_previous = before;
+    device->copy_next = before == NULL ? queue->head : before->copy_next;
+    *(before == NULL ? &queue->head : &before->copy_next) = device;
+    *(device->copy_next == NULL ? &queue->tail : &device->copy_next->copy_previous) = device;
+    device->copy_waits = true;
+}
+
+void trib_copy_queue_remove(trib_copy_queue *queue, trib_device_task *device)
+{
+    if (device->copy_waits) {
+        *(device->copy_previous == NULL ? &queue->head : &device->copy_previous->copy_next) = device->copy_next;
+        *(device->copy_next == NULL ? &queue->tail : &device->copy_next->copy_previous) = device->copy_previous;
+        device->copy_waits = false;
+    }
+}
+
+/* ---- An operation's input ---- */
+
+trib_status trib_device_op_prepare(trib_op *op, trib_error *error)
+{
+    trib_engine *engine = op->engine;
+    if (op->device == NULL) {
+        op->device = calloc(1, sizeof *op->device);
+        if (op->device == NULL) {
+            return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+        }
+        op->device->op = op;
+    }
+    if (op->device->gate.word == NULL) {
+        trib_status status = engine->env.device->gate_make(engine->device, &op->device->gate, error);
+        if (status != TRIB_OK) {
+            return status;
+        }
+    }
+    op->device->gate.value++;
+    atomic_store(&op->device->gate_count, 0);
+    atomic_store(&op->device->told, false);
+    return TRIB_OK;
+}
+
+/* Core 0: the stream has come to the mark, or never will. */
+static void input_back(trib_reactor *reactor, trib_post *post)
+{
+    (void)reactor;
+    trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
+    trib_op *op = job->owner;
+    trib_engine *engine = op->engine;
+    if (job->status != TRIB_OK) {
+        trib_op_fail(op, job->status, "tensor \"%s\": its input did not become ready: %s", op->tensor->name, job->text);
+    }
+    atomic_store(&op->device->input, job->status == TRIB_OK ? TRIB_INPUT_READY : TRIB_INPUT_FAILED);
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        trib_reactor_post(engine->cores[i].reactor, &op->nodes[i].input_post);
+    }
+}
+
+void trib_device_op_begin(trib_op *op, void *mark)
+{
+    trib_engine *engine = op->engine;
+    trib_device_op *device = op->device;
+    atomic_store(&device->input, TRIB_INPUT_AWAITED);
+    atomic_store(&device->posts_left, engine->core_count);
+    atomic_fetch_add(&op->references, 1);
+    atomic_fetch_add(&engine->device_jobs, 1);
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        op->nodes[i].input_post.run = trib_device_input_arrived;
+    }
+    device->wait = (trib_device_job){.post.run = input_back,
+                                     .reactor = engine->cores[0].reactor,
+                                     .owner = op,
+                                     .kind = TRIB_DEVICE_WAIT,
+                                     .mark = mark};
+    engine->env.device->submit(engine->device, &device->wait);
+}
+
+void trib_device_input_arrived(trib_reactor *reactor, trib_post *post)
+{
+    trib_core *core = reactor->owner;
+    trib_op_node *node = (trib_op_node *)((char *)post - offsetof(trib_op_node, input_post));
+    trib_op *op = node->op;
+    trib_engine *engine = op->engine;
+    trib_tensor *tensor = op->tensor;
+    trib_tensor_core *mine = atomic_load(&tensor->placed) ? trib_worker_share(core, tensor) : NULL;
+    if (node->core == core && mine != NULL && mine->active == node) {
+        if (atomic_load(&op->device->input) == TRIB_INPUT_FAILED) {
+            trib_worker_abort_active(core, node);
+        }
+        for (uint32_t i = 0; i < mine->task_count && mine->active == node; i++) {
+            trib_task *task = &mine->tasks[i];
+            if (!task->settled && !task->failed && task->stage == 0) {
+                trib_pipeline_resume(core, task); /* others began after the input had come, and did not wait */
+            }
+        }
+    }
+    if (atomic_fetch_sub(&op->device->posts_left, 1) == 1) {
+        trib_op_unref(op);
+        atomic_fetch_sub(&engine->device_jobs, 1);
+    }
+}
+
+void trib_device_op_end(trib_op *op)
+{
+    op->engine->env.device->gate_open(op->engine->device, &op->device->gate);
+}
+
+/* ---- Tensors ---- */
+
+uint32_t trib_device_partition_bytes(uint64_t bytes, uint32_t partition_bytes, uint32_t chunk_bytes, uint32_t lanes,
+                                     uint32_t summers)
+{
+    /* A slice's bytes are counted in 32 bits. */
+    const uint64_t limit = (UINT64_C(1) << 31) / lanes;
+    uint64_t most = summers == 0 ? ALONE_SLICE_BYTES_MAX / lanes : partition_bytes;
+    most = most < limit ? most : limit;
+    most = most / chunk_bytes * chunk_bytes;
+    const uint64_t parts = (uint64_t)lanes * (summers == 0 ? 1 : summers);
+    const uint64_t part = ((bytes + parts - 1) / parts + chunk_bytes - 1) / chunk_bytes * chunk_bytes;
+    const uint64_t wanted = part < most ? part : most;
+    return wanted < chunk_bytes ? chunk_bytes : (uint32_t)wanted;
+}
+
+static void make_task(trib_tensor *tensor, uint32_t slice, trib_task *task, trib_device_task *device)
+{
+    const uint32_t lanes = trib_device_lanes(tensor->engine);
+    const uint64_t slice_bytes = (uint64_t)tensor->partition_bytes * lanes, begin = slice * slice_bytes;
+    const uint64_t left = tensor->bytes - begin;
+    *device = (trib_device_task){.task = task,
+                                 .slice = slice,
+                                 .slice_offset = begin,
+                                 .slice_bytes = (uint32_t)(left < slice_bytes ? left : slice_bytes)};
+    device->order_post.run = order_arrived;
+    if (tensor->device->staging != NULL) {
+        device->staging = tensor->device->staging + (uint64_t)slice * tensor->partition_bytes;
+    }
+    task->device = device;
+}
+
+static uint32_t core_of_slice(const trib_tensor *tensor, uint32_t slice)
+{
+    const uint32_t lanes = trib_device_lanes(tensor->engine);
+    const uint32_t partition = slice * lanes + tensor->engine->member_id % lanes;
+    return partition < tensor->partition_count ? tensor->owners[partition].reactor % tensor->engine->core_count
+                                               : slice % tensor->engine->core_count;
+}
+
+static bool take_memory(trib_tensor *tensor, uint32_t slices)
+{
+    trib_engine *engine = tensor->engine;
+    tensor->device = calloc(1, sizeof *tensor->device);
+    tensor->task_index = malloc((size_t)tensor->partition_count * sizeof *tensor->task_index);
+    const uint32_t words = (tensor->partition_bytes / tensor->chunk_bytes + 63) / 64;
+    tensor->received_bits = calloc((size_t)slices * words, sizeof(uint64_t));
+    if (tensor->device == NULL || tensor->task_index == NULL || tensor->received_bits == NULL) {
+        return false;
+    }
+    memset(tensor->task_index, 0xff, (size_t)tensor->partition_count * sizeof *tensor->task_index);
+    tensor->device->slice_count = slices;
+    tensor->device->tasks = calloc(slices, sizeof *tensor->device->tasks);
+    if (!trib_device_alone(engine) && tensor->bytes > 0) {
+        tensor->device->staging =
+            engine->env.memory_alloc(engine->env.memory, (size_t)slices * tensor->partition_bytes);
+    }
+    return tensor->device->tasks != NULL &&
+           (trib_device_alone(engine) || tensor->bytes == 0 || tensor->device->staging != NULL);
+}
+
+bool trib_device_tensor_place(trib_tensor *tensor)
+{
+    trib_engine *engine = tensor->engine;
+    const uint32_t lanes = trib_device_lanes(engine), lane = engine->member_id % lanes;
+    const uint64_t slice_bytes = (uint64_t)tensor->partition_bytes * lanes;
+    const uint32_t slices = tensor->bytes == 0 ? 1 : (uint32_t)((tensor->bytes + slice_bytes - 1) / slice_bytes);
+    if (!take_memory(tensor, slices)) {
+        return false;
+    }
+    for (uint32_t i = 0; i < slices; i++) {
+        tensor->cores[core_of_slice(tensor, i)].task_count++;
+    }
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        trib_tensor_core *mine = &tensor->cores[i];
+        mine->round_next = 1;
+        mine->tensor = tensor;
+        mine->tasks = calloc(mine->task_count > 0 ? mine->task_count : 1, sizeof *mine->tasks);
+        if (mine->tasks == NULL) {
+            return false;
+        }
+        mine->task_count = 0;
+    }
+    uint64_t *bits = tensor->received_bits;
+    for (uint32_t i = 0; i < slices; i++) {
+        trib_tensor_core *mine = &tensor->cores[core_of_slice(tensor, i)];
+        const uint32_t partition = i * lanes + lane, index = mine->task_count++;
+        trib_task *task = &mine->tasks[index];
+        trib_tensor_make_task(tensor, partition, task, &bits);
+        make_task(tensor, i, task, &tensor->device->tasks[i]);
+        if (partition < tensor->partition_count) {
+            tensor->task_index[partition] = index;
+        }
+    }
+    return true;
+}
+
+void trib_device_tensor_free(trib_tensor *tensor)
+{
+    if (tensor->device != NULL) {
+        trib_engine *engine = tensor->engine;
+        if (tensor->device->staging != NULL) {
+            engine->env.memory_free(engine->env.memory, tensor->device->staging);
+        }
+        free(tensor->device->tasks);
+        free(tensor->device);
+    }
+}

@@ -1,0 +1,110 @@
+/*
+ * device_task.h - a partition of a tensor on a device: what it keeps beside its task.
+ *
+ * A device tensor is cut into slices, and each slice into one share for each local rank. The share is the partition that
+ * travels: local rank j of every machine contributes to it, so a sum has one contributor for each machine. A local rank
+ * whose share of the last slice is empty has a task all the same, because it takes part in the slice's collectives.
+ *
+ * The task's holds count what may still touch the caller's buffers or this memory: jobs that the device has, and an
+ * announced collective, until it has been ordered or called off. A task settles when there are none.
+ */
+#ifndef TRIB_ENGINE_DEVICE_TASK_H
+#define TRIB_ENGINE_DEVICE_TASK_H
+
+#include "engine/device.h"
+#include "engine/op.h"
+
+typedef struct trib_device_task trib_device_task;
+
+struct trib_device_task {
+    trib_task *task;
+    trib_device_job reduce, to_host, to_device, gather;
+    unsigned char *staging; /* host memory for the share */
+    uint64_t slice_offset;  /* in the tensor, bytes */
+    uint32_t slice_bytes, slice;
+    bool last_job; /* nothing follows what the device has now */
+
+    /* in the copy queue of its core */
+    trib_device_task *copy_next, *copy_previous;
+    bool copy_waits;
+
+    /* announced to the group, on core 0 */
+    trib_post announce_post, order_post;
+    trib_device_job *announced_job; /* reduce or gather */
+    trib_status order_status;       /* TRIB_OK: ordered; else called off */
+    trib_device_task *next, *previous;
+};
+
+/* What a device tensor keeps beside itself. */
+typedef struct trib_device_tensor {
+    trib_device_task *tasks; /* by slice */
+    uint32_t slice_count;
+    unsigned char *staging; /* of all tasks */
+} trib_device_tensor;
+
+typedef enum trib_device_input { TRIB_INPUT_AWAITED, TRIB_INPUT_READY, TRIB_INPUT_FAILED } trib_device_input;
+
+/* What an operation on one keeps beside itself; made when the operation's memory is used for one the first time. */
+typedef struct trib_device_op {
+    trib_op *op;
+    trib_device_job wait;
+    atomic_int input;       /* trib_device_input */
+    atomic_uint posts_left; /* cores that have not heard of the input */
+    trib_device_gate gate;
+    atomic_uint gate_count;
+    trib_post failed_post; /* to core 0: tells the group */
+    atomic_bool told;
+    struct trib_device_op *next; /* failed, to be told when the leader can be reached */
+} trib_device_op;
+
+static inline uint32_t trib_device_lanes(const trib_engine *engine)
+{
+    return (uint32_t)engine->config.local_size;
+}
+
+/* Are there other machines? */
+static inline bool trib_device_alone(const trib_engine *engine)
+{
+    return engine->config.local_size == engine->config.worker_count;
+}
+
+static inline trib_core *trib_device_task_core(const trib_device_task *device)
+{
+    return device->task->node->core;
+}
+
+/* Gives a job to the device; the task holds on until it is back. done runs on the task's core. */
+void trib_device_submit(trib_core *core, trib_device_task *device, trib_device_job *job,
+                        void (*done)(trib_reactor *reactor, trib_post *post));
+/* A collective is over: on the task's core. */
+void trib_device_collective_done(trib_reactor *reactor, trib_post *post);
+/* One hold is over: settles the task if it has failed, moves it on if this was the last one of its last stage. */
+void trib_device_release(trib_core *core, trib_task *task);
+/* A job is back: takes note of its failure and releases its hold. False: it failed, or the task had before. */
+bool trib_device_job_back(trib_core *core, trib_device_task *device, const trib_device_job *job);
+
+/* ---- The queue for copies to the host, by priority and credit ---- */
+#define TRIB_COPY_CREDIT_BYTES (16u << 20)
+
+void trib_copy_queue_add(trib_copy_queue *queue, trib_device_task *device);
+void trib_copy_queue_remove(trib_copy_queue *queue, trib_device_task *device);
+
+/* ---- An operation on a device tensor ---- */
+/* Caller's thread, before the operation is taken: makes what it keeps beside itself. */
+TRIB_CHECKED trib_status trib_device_op_prepare(trib_op *op, trib_error *error);
+/* Caller's thread, before its nodes are posted: waits for the stream's mark. */
+void trib_device_op_begin(trib_op *op, void *mark);
+/* The core's share of the round may begin: its input is there, or never will be. Node's input_post. */
+void trib_device_input_arrived(trib_reactor *reactor, trib_post *post);
+/* It is complete: opens its gate, whatever became of it. */
+void trib_device_op_end(trib_op *op);
+
+/* ---- A tensor ---- */
+/* The size of a share: partition_bytes, or less, so that a small tensor too is summed by all of that many members. */
+uint32_t trib_device_partition_bytes(uint64_t bytes, uint32_t partition_bytes, uint32_t chunk_bytes, uint32_t lanes,
+                                     uint32_t summers);
+/* Core 0: makes the tasks of this local rank. False: out of memory. */
+bool trib_device_tensor_place(trib_tensor *tensor);
+void trib_device_tensor_free(trib_tensor *tensor);
+
+#endif

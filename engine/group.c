@@ -1,0 +1,326 @@
+/*
+ * group.c - a local rank's side of the group: what it announces, and the orders that it carries out. The leader's decisions
+ * are in group_leader.c, connections and the group's life in group_link.c.
+ *
+ * A collective is submitted to the device here, on core 0, when its order arrives; so the device sees collectives in the
+ * order of one connection. The task's core hears of it by post, behind the order that it was told.
+ */
+#include "engine/group_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/assert.h"
+#include "engine/worker.h"
+
+const char *trib_group_name_of(const trib_group *group, uint32_t lane)
+{
+    return trib_roster_name(group->core->engine->roster, group->machine * group->lanes + lane);
+}
+
+void trib_group_end_job(trib_group *group, trib_status status, const char *text)
+{
+    if (!group->ended) {
+        trib_engine_end(group->core->engine, status, text);
+    }
+}
+
+/* ---- Announced collectives ---- */
+
+static void list_add(trib_group *group, trib_device_task *device)
+{
+    device->previous = NULL;
+    device->next = group->announced;
+    if (group->announced != NULL) {
+        group->announced->previous = device;
+    }
+    group->announced = device;
+}
+
+void trib_group_forget(trib_group *group, trib_device_task *device)
+{
+    *(device->previous == NULL ? &group->announced : &device->previous->next) = device->next;
+    if (device->next != NULL) {
+        device->next->previous = device->previous;
+    }
+}
+
+void trib_group_answer(trib_device_task *device, trib_status status)
+{
+    device->order_status = status;
+    trib_reactor_post(trib_device_task_core(device)->reactor, &device->order_post);
+}
+
+static trib_collective kind_of(const trib_device_job *job)
+{
+    return job->kind == TRIB_DEVICE_ALL_GATHER ? TRIB_COLLECTIVE_GATHER : TRIB_COLLECTIVE_REDUCE;
+}
+
+static bool is_about(const trib_device_task *device, uint32_t tensor, uint32_t round)
+{
+    const trib_op *op = device->task->node->op;
+    return op->tensor->id == tensor && op->round == round;
+}
+
+void trib_group_call_off(trib_group *group, uint32_t tensor, uint32_t round, trib_status status, const char *text)
+{
+    trib_device_task *next;
+    for (trib_device_task *at = group->announced; at != NULL; at = next) {
+        next = at->next;
+        if (is_about(at, tensor, round)) {
+            trib_op *op = at->task->node->op;
+            trib_group_forget(group, at);
+            trib_op_fail(op, status, "%s", text);
+            trib_op_cancel(op); /* reaches its tasks that have nothing announced */
+            trib_group_answer(at, status);
+        }
+    }
+}
+
+/* ---- Orders ---- */
+
+static void collective_back(trib_reactor *reactor, trib_post *post)
+{
+    trib_core *core = reactor->owner;
+    trib_group *group = core->engine->group;
+    trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
+    trib_device_task *device = job->owner;
+    group->under_way--;
+    group->backs++;
+    if (group->leader != NULL && kind_of(job) == TRIB_COLLECTIVE_REDUCE) {
+        trib_leader_reduced(group->leader, (uint32_t)job->bytes);
+        trib_reactor_defer(reactor, &group->pump_post);
+    }
+    if (job->status != TRIB_OK && job->status != TRIB_CLOSED) {
+        char text[TRIB_ERROR_TEXT_SIZE];
+        snprintf(text, sizeof text, "tensor \"%.80s\": a collective of the machine's GPUs failed on %s: %s",
+                 device->task->tensor->name, trib_group_name_of(group, group->lane), job->text);
+        trib_group_end_job(group, job->status, text);
+    }
+    job->post.run = trib_device_collective_done;
+    trib_reactor_post(trib_device_task_core(device)->reactor, &job->post);
+}
+
+trib_status trib_group_take_order(trib_group *group, const trib_announcement *what, trib_error *error)
+{
+    trib_tensor *tensor = what->tensor < group->tensors_capacity ? group->tensors[what->tensor] : NULL;
+    trib_device_task *device =
+        tensor == NULL || what->slice >= tensor->device->slice_count ? NULL : &tensor->device->tasks[what->slice];
+    if (device == NULL || device->announced_job == NULL || device->order_status != TRIB_PENDING ||
+        kind_of(device->announced_job) != what->kind || !is_about(device, what->tensor, what->round)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "was told to do a collective that it had not announced");
+    }
+    trib_device_job *job = device->announced_job;
+    trib_group_forget(group, device);
+    job->owner = device;
+    job->reactor = group->core->reactor;
+    job->post.run = collective_back;
+    group->under_way++;
+    /* In this order: what follows on the task's core may name this job as the one to come after. */
+    group->core->engine->env.device->submit(group->core->engine->device, job);
+    trib_group_answer(device, TRIB_OK);
+    return TRIB_OK;
+}
+
+static void send_to(trib_group *group, uint32_t lane, trib_frame frame, const char *text)
+{
+    if (group->links[lane] != NULL && group->links[lane]->state == TRIB_LINK_READY) {
+        trib_link_send_copy(group->links[lane], frame, text, text == NULL ? 0 : strlen(text));
+    }
+}
+
+void trib_group_order(void *user, const trib_announcement *what)
+{
+    trib_group *group = user;
+    trib_frame frame = {.type = TRIB_FRAME_GROUP_ORDER,
+                        .tensor = what->tensor,
+                        .partition = what->slice,
+                        .round = what->round,
+                        .chunk = (uint32_t)what->kind};
+    for (uint32_t i = 1; i < group->lanes; i++) {
+        send_to(group, i, frame, NULL);
+    }
+    trib_error error;
+    trib_status status = trib_group_take_order(group, what, &error);
+    trib_assert(status == TRIB_OK); /* it has announced, as every other local rank */
+}
+
+void trib_group_called_off(void *user, uint32_t rank, uint32_t tensor, uint32_t round, trib_status status,
+                           const char *text)
+{
+    trib_group *group = user;
+    if (rank == 0) {
+        trib_group_call_off(group, tensor, round, status, text);
+        return;
+    }
+    trib_frame frame = {.type = TRIB_FRAME_GROUP_FAIL, .tensor = tensor, .round = round, .aux = (uint32_t)status};
+    send_to(group, rank, frame, text);
+}
+
+void trib_group_pump(trib_reactor *reactor, trib_post *post)
+{
+    (void)post;
+    trib_core *core = reactor->owner;
+    trib_leader_pump(core->engine->group->leader);
+}
+
+/* ---- Announcing ---- */
+
+static bool know_tensor(trib_group *group, trib_tensor *tensor)
+{
+    if (tensor->id >= group->tensors_capacity) {
+        uint32_t capacity = group->tensors_capacity == 0 ? 256 : group->tensors_capacity;
+        while (capacity <= tensor->id) {
+            capacity *= 2;
+        }
+        trib_tensor **tensors = realloc(group->tensors, capacity * sizeof(trib_tensor *));
+        if (tensors == NULL) {
+            return false;
+        }
+        memset(tensors + group->tensors_capacity, 0, (capacity - group->tensors_capacity) * sizeof(trib_tensor *));
+        group->tensors = tensors;
+        group->tensors_capacity = capacity;
+    }
+    group->tensors[tensor->id] = tensor;
+    return true;
+}
+
+trib_status trib_group_leader_takes_ready(trib_group *group, uint32_t lane, const trib_announcement *what)
+{
+    trib_status status = trib_leader_ready(group->leader, lane, what);
+    if (status == TRIB_OK && group->links_left > 0) {
+        /* One that has left in good order will not come any more. */
+        status = trib_leader_fail(group->leader, lane, what->tensor, what->round, TRIB_PEER_LEFT,
+                                  "a local rank has left the job");
+        trib_group_call_off(group, what->tensor, what->round, TRIB_PEER_LEFT, "a local rank has left the job");
+    }
+    trib_reactor_defer(group->core->reactor, &group->pump_post);
+    return status;
+}
+
+static trib_announcement announcement_of(const trib_device_task *device)
+{
+    const trib_op *op = device->task->node->op;
+    return (trib_announcement){.tensor = op->tensor->id,
+                               .slice = device->slice,
+                               .round = op->round,
+                               .kind = kind_of(device->announced_job),
+                               .priority = op->priority,
+                               .bytes = device->slice_bytes};
+}
+
+static void tell_ready(trib_group *group, const trib_announcement *what)
+{
+    trib_frame frame = {.type = TRIB_FRAME_GROUP_READY,
+                        .tensor = what->tensor,
+                        .partition = what->slice,
+                        .round = what->round,
+                        .chunk = (uint32_t)what->kind,
+                        .size = what->bytes,
+                        .priority = what->priority};
+    send_to(group, 0, frame, NULL);
+}
+
+static void announce_arrived(trib_reactor *reactor, trib_post *post)
+{
+    trib_core *core = reactor->owner;
+    trib_group *group = core->engine->group;
+    trib_device_task *device = (trib_device_task *)((char *)post - offsetof(trib_device_task, announce_post));
+    const trib_op *op = device->task->node->op;
+    if (group->ended || !know_tensor(group, op->tensor)) {
+        trib_group_answer(device, group->ended ? TRIB_CLOSED : TRIB_NO_MEMORY);
+        return;
+    }
+    device->order_status = TRIB_PENDING;
+    list_add(group, device);
+    const trib_announcement what = announcement_of(device);
+    if (group->leader != NULL) {
+        if (trib_group_leader_takes_ready(group, 0, &what) != TRIB_OK) {
+            trib_group_end_job(group, TRIB_NO_MEMORY, "out of memory for the order of collectives");
+        }
+        return;
+    }
+    if (group->links[0] == NULL) {
+        trib_group_call_off(group, what.tensor, what.round, TRIB_PEER_LEFT, "local rank 0 has left the job");
+    } else {
+        tell_ready(group, &what); /* if it can be reached; else trib_group_reached_leader does */
+    }
+}
+
+void trib_group_announce(trib_core *core, trib_device_task *device, trib_device_job *job)
+{
+    device->task->device_holds++;
+    device->announced_job = job;
+    device->announce_post.run = announce_arrived;
+    trib_reactor_post(core->engine->cores[0].reactor, &device->announce_post);
+}
+
+/* Takes the reference over that trib_group_op_failed took. */
+static void tell_failed(trib_group *group, trib_op *op)
+{
+    trib_frame frame = {.type = TRIB_FRAME_GROUP_FAIL,
+                        .tensor = op->tensor->id,
+                        .round = op->round,
+                        .aux = (uint32_t)atomic_load(&op->claim)};
+    send_to(group, 0, frame, op->text);
+    trib_op_unref(op);
+}
+
+static void failure_arrived(trib_reactor *reactor, trib_post *post)
+{
+    trib_core *core = reactor->owner;
+    trib_group *group = core->engine->group;
+    trib_device_op *device = (trib_device_op *)((char *)post - offsetof(trib_device_op, failed_post));
+    trib_op *op = device->op;
+    trib_status status = (trib_status)atomic_load(&op->claim);
+    if (group->ended) {
+        trib_op_unref(op);
+        return;
+    }
+    /* What this rank has announced stays so: the leader orders it, or calls it off. */
+    if (group->leader != NULL) {
+        if (trib_leader_fail(group->leader, 0, op->tensor->id, op->round, status, op->text) != TRIB_OK) {
+            trib_group_end_job(group, TRIB_NO_MEMORY, "out of memory for a failed operation");
+        }
+        trib_op_unref(op);
+    } else if (group->links[0] == NULL || group->links[0]->state == TRIB_LINK_READY) {
+        tell_failed(group, op);
+    } else {
+        device->next = group->untold;
+        group->untold = device;
+    }
+}
+
+void trib_group_reached_leader(trib_group *group)
+{
+    for (const trib_device_task *at = group->announced; at != NULL; at = at->next) {
+        const trib_announcement what = announcement_of(at);
+        tell_ready(group, &what);
+    }
+    while (group->untold != NULL) {
+        trib_device_op *device = group->untold;
+        group->untold = device->next;
+        tell_failed(group, device->op);
+    }
+}
+
+void trib_group_drop_untold(trib_group *group)
+{
+    while (group->untold != NULL) {
+        trib_device_op *device = group->untold;
+        group->untold = device->next;
+        trib_op_unref(device->op);
+    }
+}
+
+void trib_group_op_failed(trib_op *op)
+{
+    trib_engine *engine = op->engine;
+    if (engine->group == NULL || !atomic_load(&op->tensor->placed) || atomic_exchange(&op->device->told, true)) {
+        return;
+    }
+    atomic_fetch_add(&op->references, 1);
+    op->device->failed_post.run = failure_arrived;
+    trib_reactor_post(engine->cores[0].reactor, &op->device->failed_post);
+}

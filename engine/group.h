@@ -1,0 +1,72 @@
+/*
+ * group.h - the processes of one machine agree on the order of their collectives.
+ *
+ * NCCL matches the calls of a communicator by their order, so all local ranks must make them in one order, whatever order
+ * their tensors become ready in. Local rank 0 is the leader: each rank announces what it is ready for; what all are
+ * ready for the leader puts in order, by priority and under a credit, and says so to all. Orders travel on one
+ * connection to each rank, and each rank submits in the order of arrival, so the order is the same everywhere.
+ *
+ * A rank whose operation has failed says so; the leader calls the operation's remaining collectives off, for all who
+ * have announced them or will. What has been ordered is done by all, failed or not: nobody waits for one that does not
+ * come. A rank that is lost ends the job (membership), which stops the device.
+ *
+ * The group lives on core 0. Ranks of a machine are consecutive: machine m has ranks m * local_size and following.
+ */
+#ifndef TRIB_ENGINE_GROUP_H
+#define TRIB_ENGINE_GROUP_H
+
+#include "engine/device_task.h"
+
+typedef struct trib_group trib_group;
+
+/* Core 0, when the roster is there: connects to the leader; joined waits for it. */
+TRIB_CHECKED trib_status trib_group_open(trib_core *core, trib_error *error);
+/* Core 0: an accepted link of a local rank has proved itself. */
+void trib_group_adopt(trib_link *link);
+/* Core 0: the job is over; calls off what is announced. */
+void trib_group_end(trib_core *core, trib_status status, const char *text);
+void trib_group_close(trib_group *group);
+
+/* The task's core: this rank is ready for that collective. order_post runs on the task's core when it has been submitted
+ * (order_status TRIB_OK; the job's post follows) or called off. */
+void trib_group_announce(trib_core *core, trib_device_task *device, trib_device_job *job);
+/* Any core: the operation has failed here. */
+void trib_group_op_failed(trib_op *op);
+
+extern const trib_link_upcalls trib_group_member_upcalls;
+
+/* ---- group_leader.c: what the leader knows. Pure state; what it decides comes back through the upcalls. ---- */
+typedef struct trib_leader trib_leader;
+
+typedef enum trib_collective { TRIB_COLLECTIVE_REDUCE = 0, TRIB_COLLECTIVE_GATHER = 1 } trib_collective;
+
+typedef struct trib_announcement {
+    uint32_t tensor, slice, round;
+    trib_collective kind;
+    int32_t priority;
+    uint32_t bytes;
+} trib_announcement;
+
+typedef struct trib_leader_upcalls {
+    void (*order)(void *user, const trib_announcement *what);
+    void (*called_off)(void *user, uint32_t rank, uint32_t tensor, uint32_t round, trib_status status,
+                       const char *text);
+    void *user;
+} trib_leader_upcalls;
+
+trib_leader *trib_leader_create(uint32_t local_size, uint64_t credit_bytes, const trib_leader_upcalls *upcalls);
+void trib_leader_free(trib_leader *leader);
+/* TRIB_PROTOCOL: the rank has said so before. TRIB_NO_MEMORY. */
+TRIB_CHECKED trib_status trib_leader_ready(trib_leader *leader, uint32_t rank, const trib_announcement *what);
+TRIB_CHECKED trib_status trib_leader_fail(trib_leader *leader, uint32_t rank, uint32_t tensor, uint32_t round,
+                                          trib_status status, const char *text);
+/* Calls everything off that waits for somebody, or for credit. */
+TRIB_CHECKED trib_status trib_leader_fail_all(trib_leader *leader, uint32_t rank, trib_status status, const char *text);
+/* An ordered reduction has ended on the leader's own device. */
+void trib_leader_reduced(trib_leader *leader, uint32_t bytes);
+/* Lets out what the credit allows; after a batch of the above. */
+void trib_leader_pump(trib_leader *leader);
+/* Entries that wait for somebody; 0 at rest. */
+uint32_t trib_leader_waiting(const trib_leader *leader);
+
+#endif

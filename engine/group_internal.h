@@ -1,0 +1,48 @@
+/* group_internal.h - what the files of the group share. Everything here belongs to core 0. */
+#ifndef TRIB_ENGINE_GROUP_INTERNAL_H
+#define TRIB_ENGINE_GROUP_INTERNAL_H
+
+#include "engine/group.h"
+#include "engine/worker.h"
+
+struct trib_group {
+    trib_core *core;
+    uint32_t lanes, lane, machine;
+    trib_leader *leader;                   /* local rank 0 */
+    trib_link *links[TRIB_LOCAL_SIZE_MAX]; /* leader: by local rank; others: [0], to the leader */
+    uint32_t under_way;                    /* collectives that the device has */
+    uint64_t backs;                        /* ... has given back so far */
+    uint64_t backs_noted;                  /* when left_timer was set */
+    trib_timer left_timer;
+    uint32_t links_left;         /* leader: local ranks that left in good order */
+    trib_device_task *announced; /* newest first */
+    trib_tensor **tensors;       /* by id */
+    uint32_t tensors_capacity;
+    trib_post pump_post;
+    trib_device_job id_job, join_job;
+    unsigned char id[TRIB_DEVICE_ID_SIZE];
+    trib_device_op *untold; /* operations that failed before there was a connection to the leader */
+    bool id_known;
+    bool ended;
+};
+
+const char *trib_group_name_of(const trib_group *group, uint32_t lane);
+void trib_group_end_job(trib_group *group, trib_status status, const char *text);
+/* Takes it from the list of what is announced. */
+void trib_group_forget(trib_group *group, trib_device_task *device);
+/* Tells the task's core: ordered (TRIB_OK), or called off. */
+void trib_group_answer(trib_device_task *device, trib_status status);
+void trib_group_call_off(trib_group *group, uint32_t tensor, uint32_t round, trib_status status, const char *text);
+TRIB_CHECKED trib_status trib_group_take_order(trib_group *group, const trib_announcement *what, trib_error *error);
+TRIB_CHECKED trib_status trib_group_leader_takes_ready(trib_group *group, uint32_t lane, const trib_announcement *what);
+/* The connection to the leader is there: says what has happened so far. */
+void trib_group_reached_leader(trib_group *group);
+/* The job is over: gives up what could not be told. */
+void trib_group_drop_untold(trib_group *group);
+/* What the leader decides. */
+void trib_group_order(void *user, const trib_announcement *what);
+void trib_group_called_off(void *user, uint32_t rank, uint32_t tensor, uint32_t round, trib_status status,
+                           const char *text);
+void trib_group_pump(trib_reactor *reactor, trib_post *post);
+
+#endif

@@ -1,0 +1,286 @@
+/*
+ * group_link.c - the connections between a machine's local ranks, and the life of their group.
+ */
+#include "engine/group_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/assert.h"
+
+#define REDUCE_CREDIT_BYTES (UINT64_C(64) << 20)
+#define ALONE_CREDIT_BYTES (UINT64_C(512) << 20) /* without other machines slices are larger: two of them at least */
+#define LEFT_NS (2 * INT64_C(1000000000))
+
+static trib_status group_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
+{
+    trib_group *group = link->core->engine->group;
+    if (group == NULL) {
+        return TRIB_AGAIN; /* the roster has not reached this process yet: trib_group_open resumes */
+    }
+    const bool known = group->leader != NULL
+                           ? frame->type == TRIB_FRAME_GROUP_READY || frame->type == TRIB_FRAME_GROUP_FAIL
+                           : frame->type == TRIB_FRAME_GROUP_ORDER || frame->type == TRIB_FRAME_GROUP_FAIL ||
+                                 (frame->type == TRIB_FRAME_GROUP_ID && frame->payload_size == TRIB_DEVICE_ID_SIZE);
+    if (!known) {
+        return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from a local rank",
+                              trib_frame_name(frame->type));
+    }
+    landing->buffer = link->core->discard;
+    return TRIB_OK;
+}
+
+static void take_id(trib_group *group)
+{
+    trib_engine *engine = group->core->engine;
+    group->id_known = true;
+    atomic_fetch_add(&engine->device_jobs, 1);
+    group->join_job.kind = TRIB_DEVICE_JOIN;
+    group->join_job.source = group->id;
+    engine->env.device->submit(engine->device, &group->join_job);
+}
+
+static trib_status group_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
+                                  trib_error *error)
+{
+    (void)lent;
+    trib_group *group = link->core->engine->group;
+    trib_announcement what = {.tensor = frame->tensor,
+                              .slice = frame->partition,
+                              .round = frame->round,
+                              .kind = (trib_collective)frame->chunk,
+                              .priority = frame->priority,
+                              .bytes = frame->size};
+    char text[TRIB_ERROR_TEXT_SIZE];
+    if (group->ended) {
+        return TRIB_OK;
+    }
+    if (frame->chunk > TRIB_COLLECTIVE_GATHER || frame->tensor == UINT32_MAX) {
+        return trib_error_set(error, TRIB_PROTOCOL, "malformed %s frame", trib_frame_name(frame->type));
+    }
+    switch (frame->type) {
+    case TRIB_FRAME_GROUP_READY:
+        return trib_group_leader_takes_ready(group, link->peer % group->lanes, &what) == TRIB_OK
+                   ? TRIB_OK
+                   : trib_error_set(error, TRIB_PROTOCOL, "announced a collective twice, or out of memory");
+    case TRIB_FRAME_GROUP_ORDER:
+        return trib_group_take_order(group, &what, error);
+    case TRIB_FRAME_GROUP_ID:
+        memcpy(group->id, payload, TRIB_DEVICE_ID_SIZE);
+        take_id(group);
+        return TRIB_OK;
+    default: {
+        trib_status status = TRIB_OK;
+        const trib_status checked = trib_frame_take_error(frame, &status, error);
+        if (checked != TRIB_OK) {
+            return checked;
+        }
+        snprintf(text, sizeof text, "%.*s", (int)frame->payload_size, payload == NULL ? "" : (const char *)payload);
+        if (group->leader == NULL) {
+            trib_group_call_off(group, frame->tensor, frame->round, status, text);
+            return TRIB_OK;
+        }
+        return trib_leader_fail(group->leader, link->peer % group->lanes, frame->tensor, frame->round, status, text);
+    }
+    }
+}
+
+/* A collective that one member has left never ends. One that only ends later is left alone. */
+static void left_passed(trib_reactor *reactor, trib_timer *timer)
+{
+    trib_core *core = reactor->owner;
+    trib_group *group = core->engine->group;
+    if (group->ended || group->under_way == 0) {
+        return;
+    }
+    if (group->backs == group->backs_noted) {
+        trib_group_end_job(group, TRIB_PEER_LEFT,
+                           "a local rank has left the job while collectives of the machine's GPUs were under way");
+        return;
+    }
+    group->backs_noted = group->backs;
+    trib_timer_arm(reactor, timer, trib_now(reactor) + LEFT_NS);
+}
+
+static void group_closed(trib_link *link, trib_status status, const char *reason)
+{
+    (void)status;
+    trib_group *group = link->core->engine->group;
+    if (group == NULL) {
+        return;
+    }
+    const uint32_t lane = group->leader != NULL ? link->peer % group->lanes : 0;
+    group->links[lane] = NULL;
+    if (group->ended) {
+        return;
+    }
+    char text[TRIB_ERROR_TEXT_SIZE];
+    if (!link->bye) {
+        snprintf(text, sizeof text, "lost the connection to local rank %s: %.200s", trib_group_name_of(group, lane),
+                 reason);
+        trib_group_end_job(group, TRIB_PEER_LOST, text);
+        return;
+    }
+    group->links_left++;
+    snprintf(text, sizeof text, "%s has left the job", trib_group_name_of(group, lane));
+    if (group->leader != NULL && trib_leader_fail_all(group->leader, lane, TRIB_PEER_LEFT, text) != TRIB_OK) {
+        trib_group_end_job(group, TRIB_NO_MEMORY, "out of memory for the operations of a local rank that has left");
+    }
+    while (group->announced != NULL) {
+        const trib_op *op = group->announced->task->node->op;
+        trib_group_call_off(group, op->tensor->id, op->round, TRIB_PEER_LEFT, text);
+    }
+    group->backs_noted = group->backs;
+    group->left_timer.fired = left_passed;
+    trib_timer_arm(link->core->reactor, &group->left_timer, trib_now(link->core->reactor) + LEFT_NS);
+}
+
+static void member_ready(trib_link *link)
+{
+    trib_core *core = link->core;
+    trib_group_reached_leader(core->engine->group);
+    trib_assert(core->links_missing > 0);
+    if (--core->links_missing == 0) {
+        trib_worker_joined(core);
+    }
+}
+
+static void leader_ready(trib_link *link)
+{
+    (void)link; /* trib_group_adopt has been called by the accepting side */
+}
+
+static const trib_link_upcalls leader_upcalls = {
+    .ready = leader_ready, .header = group_header, .received = group_received, .closed = group_closed};
+
+const trib_link_upcalls trib_group_member_upcalls = {
+    .ready = member_ready, .header = group_header, .received = group_received, .closed = group_closed};
+
+static void send_id(trib_group *group, trib_link *link)
+{
+    if (group->id_known) {
+        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_GROUP_ID}, group->id, sizeof group->id);
+    }
+}
+
+void trib_group_adopt(trib_link *link)
+{
+    trib_group *group = link->core->engine->group;
+    link->upcalls = &leader_upcalls;
+    if (group == NULL) {
+        return; /* trib_group_open finds it in the core's list */
+    }
+    const uint32_t lane = link->peer % group->lanes;
+    if (group->leader == NULL || link->peer / group->lanes != group->machine || lane == 0 ||
+        group->links[lane] != NULL) {
+        trib_link_close(link, false, TRIB_PROTOCOL,
+                        "not a local rank of this machine: local_size must be the same on all, and the ranks of a "
+                        "machine consecutive");
+        return;
+    }
+    group->links[lane] = link;
+    send_id(group, link);
+}
+
+/* ---- Life ---- */
+
+static void join_back(trib_reactor *reactor, trib_post *post)
+{
+    trib_core *core = reactor->owner;
+    trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
+    trib_group *group = job->owner;
+    atomic_fetch_sub(&core->engine->device_jobs, 1);
+    if (job->status != TRIB_OK) {
+        char text[TRIB_ERROR_TEXT_SIZE];
+        snprintf(text, sizeof text, "the GPUs of %s's machine could not form a group: %s",
+                 trib_group_name_of(group, group->lane), job->text);
+        trib_group_end_job(group, job->status, text);
+    } else if (job->kind == TRIB_DEVICE_MAKE_ID && !group->ended) {
+        take_id(group);
+        for (uint32_t i = 1; i < group->lanes; i++) {
+            if (group->links[i] != NULL) {
+                send_id(group, group->links[i]);
+            }
+        }
+    }
+}
+
+static trib_status open_leader(trib_group *group, trib_error *error)
+{
+    trib_core *core = group->core;
+    const trib_leader_upcalls upcalls = {.order = trib_group_order, .called_off = trib_group_called_off, .user = group};
+    group->leader = trib_leader_create(
+        group->lanes, trib_device_alone(core->engine) ? ALONE_CREDIT_BYTES : REDUCE_CREDIT_BYTES, &upcalls);
+    if (group->leader == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+    }
+    atomic_fetch_add(&core->engine->device_jobs, 1);
+    group->id_job.kind = TRIB_DEVICE_MAKE_ID;
+    group->id_job.target = group->id;
+    core->engine->env.device->submit(core->engine->device, &group->id_job);
+    trib_link *next;
+    for (trib_link *link = core->links; link != NULL; link = next) {
+        next = link->next;
+        if (link->upcalls == &leader_upcalls && link->state == TRIB_LINK_READY) {
+            trib_group_adopt(link);
+            trib_link_resume(link);
+        }
+    }
+    return TRIB_OK;
+}
+
+trib_status trib_group_open(trib_core *core, trib_error *error)
+{
+    trib_engine *engine = core->engine;
+    const uint32_t lanes = trib_device_lanes(engine);
+    if (engine->device == NULL || lanes == 1) {
+        return TRIB_OK;
+    }
+    trib_group *group = trib_core_zalloc(core, sizeof *group);
+    if (group == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+    }
+    group->core = core;
+    group->lanes = lanes;
+    group->lane = engine->member_id % lanes;
+    group->machine = engine->member_id / lanes;
+    group->pump_post.run = trib_group_pump;
+    group->id_job.post.run = group->join_job.post.run = join_back;
+    group->id_job.reactor = group->join_job.reactor = core->reactor;
+    group->id_job.owner = group->join_job.owner = group;
+    engine->group = group;
+    if (group->lane == 0) {
+        return open_leader(group, error);
+    }
+    const uint32_t leader = group->machine * lanes;
+    core->links_missing++;
+    return trib_link_connect(core, &engine->roster->members[leader].addresses[0], TRIB_PURPOSE_GROUP, leader, 0,
+                             &trib_group_member_upcalls, NULL, &group->links[0]);
+}
+
+void trib_group_end(trib_core *core, trib_status status, const char *text)
+{
+    trib_group *group = core->engine->group;
+    if (group == NULL) {
+        return;
+    }
+    group->ended = true;
+    trib_timer_stop(core->reactor, &group->left_timer);
+    trib_group_drop_untold(group);
+    while (group->announced != NULL) {
+        trib_device_task *device = group->announced;
+        trib_group_forget(group, device);
+        trib_op_fail(device->task->node->op, status, "tensor \"%s\": %s", device->task->tensor->name, text);
+        trib_group_answer(device, status == TRIB_OK ? TRIB_CLOSED : status);
+    }
+}
+
+void trib_group_close(trib_group *group)
+{
+    if (group != NULL) {
+        trib_leader_free(group->leader);
+        free(group->tensors);
+        free(group);
+    }
+}

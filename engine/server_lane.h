@@ -1,0 +1,34 @@
+/*
+ * server_lane.h - the sums of device tensors, beside those of tensors in host memory; and what both need of server.c.
+ *
+ * One share of each machine's sum comes from each of its local ranks, so the contributors to a share are the machines, and
+ * each local rank (lane) has a summation of its own.
+ */
+#ifndef TRIB_ENGINE_SERVER_LANE_H
+#define TRIB_ENGINE_SERVER_LANE_H
+
+#include "engine/core.h"
+
+typedef struct trib_server_lane {
+    trib_core *core;
+    uint32_t lane;
+    trib_summation *summation; /* NULL: nothing has come for it yet */
+} trib_server_lane;
+
+/* Which summation a frame is for; a device tensor's is made when its first frame comes. */
+TRIB_CHECKED trib_status trib_server_find_summation(trib_link *link, const trib_frame *frame, trib_summation **out,
+                                                    trib_error *error);
+void trib_server_lanes_tick(trib_core *core);
+void trib_server_lanes_close(trib_core *core);
+
+/* ---- server.c ---- */
+#define TRIB_STALL_NOTICE_NS (500 * INT64_C(1000000))
+#define TRIB_STALL_NOTICES_MAX 256u
+
+void *trib_server_buffer_alloc(trib_core *core, size_t size);
+void trib_server_hand_out(trib_core *core, trib_summation *summation, uint32_t receiver, const trib_contribution *what,
+                          trib_sum_buffer *sum);
+void trib_server_notice(trib_core *core, trib_frame_type type, uint32_t receiver, const trib_contribution *what,
+                        uint32_t aux, const char *text);
+
+#endif

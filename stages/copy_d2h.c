@@ -1,0 +1,66 @@
+/*
+ * copy_d2h.c - COPYD2H: the share's bytes go to host memory, by priority, while a credit of bytes is under way.
+ *
+ * The credit comes back when the copy is over, which depends on this machine alone; so it cannot hold up what another
+ * machine waits for.
+ */
+#include "engine/device_task.h"
+#include "stages/plans.h"
+
+static void copy_back(trib_reactor *reactor, trib_post *post);
+
+static void fill(trib_core *core, trib_device_task *device)
+{
+    const trib_task *task = device->task;
+    const trib_op *op = task->node->op;
+    const bool reduced = trib_device_lanes(core->engine) > 1;
+    device->to_host = (trib_device_job){
+        .kind = TRIB_DEVICE_TO_HOST,
+        .source = (reduced ? (const unsigned char *)op->output : op->input) + task->offset,
+        .target = device->staging,
+        .bytes = task->size,
+        .after = reduced ? &device->reduce : NULL,
+    };
+}
+
+static void start_copies(trib_core *core)
+{
+    trib_copy_queue *queue = &core->copies;
+    while (queue->head != NULL && queue->in_flight < TRIB_COPY_CREDIT_BYTES) {
+        trib_device_task *device = queue->head;
+        trib_copy_queue_remove(queue, device);
+        queue->in_flight += device->task->size;
+        fill(core, device);
+        trib_device_submit(core, device, &device->to_host, copy_back);
+    }
+}
+
+static void copy_back(trib_reactor *reactor, trib_post *post)
+{
+    trib_core *core = reactor->owner;
+    trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
+    trib_device_task *device = job->owner;
+    core->copies.in_flight -= job->bytes;
+    if (trib_device_job_back(core, device, job)) {
+        trib_pipeline_resume(core, device->task);
+    }
+    start_copies(core);
+}
+
+static trib_verdict copy_start(trib_core *core, trib_task *task, trib_error *error)
+{
+    (void)error;
+    if (task->size == 0) {
+        return TRIB_VERDICT_DONE;
+    }
+    trib_copy_queue_add(&core->copies, task->device);
+    start_copies(core);
+    return TRIB_VERDICT_PENDING;
+}
+
+static void copy_cancel(trib_core *core, trib_task *task)
+{
+    trib_copy_queue_remove(&core->copies, task->device);
+}
+
+const trib_stage trib_stage_copy_d2h = {"COPYD2H", copy_start, copy_cancel};

@@ -1,0 +1,350 @@
+/* cuda_device.c - the CUDA module's side of the device interface that callers' threads and reactors see. */
+#include "stages/cuda/cuda_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+EXPORT const trib_device_ops *trib_device_cuda(void);
+
+void cuda_set_error(trib_error *error, trib_status status, const char *format, ...)
+{
+    if (error != NULL) {
+        error->status = status;
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(error->text, sizeof error->text, format, arguments);
+        va_end(arguments);
+    }
+}
+
+/* ---- The thread's present device is the caller's: it is given back ---- */
+
+static int enter(const trib_device *device)
+{
+    int before = device->index;
+    if (cudaGetDevice(&before) != cudaSuccess || before != device->index) {
+        (void)cudaSetDevice(device->index);
+    }
+    return before;
+}
+
+static void leave(const trib_device *device, int before)
+{
+    if (before != device->index) {
+        (void)cudaSetDevice(before);
+    }
+}
+
+/* ---- Streams of callers ---- */
+
+/* A stream that is being captured into a graph has no "now" to wait for. */
+static trib_status check_capture(cudaStream_t stream, trib_error *error)
+{
+    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    cudaError_t code = cudaStreamIsCapturing(stream, &capture);
+    if (code == cudaErrorStreamCaptureImplicit || (code == cudaSuccess && capture != cudaStreamCaptureStatusNone)) {
+        (void)cudaGetLastError();
+        cuda_set_error(
+            error, TRIB_UNSUPPORTED,
+            "the stream is being captured into a CUDA graph: operations on device tensors cannot be part of a "
+            "graph; end the capture first, and submit between the launches of graphs");
+        return TRIB_UNSUPPORTED;
+    }
+    if (code != cudaSuccess) {
+        (void)cudaGetLastError();
+        cuda_set_error(error, TRIB_INVALID, "the stream: %s", cudaGetErrorString(code));
+        return TRIB_INVALID;
+    }
+    return TRIB_OK;
+}
+
+static cuda_mark *mark_take(trib_device *device)
+{
+    pthread_mutex_lock(&device->mutex);
+    cuda_mark *mark = device->marks;
+    device->marks = mark != NULL ? mark->next : NULL;
+    pthread_mutex_unlock(&device->mutex);
+    if (mark != NULL) {
+        return mark;
+    }
+    mark = calloc(1, sizeof *mark);
+    if (mark != NULL && cudaEventCreateWithFlags(&mark->event, cudaEventDisableTiming) != cudaSuccess) {
+        free(mark);
+        mark = NULL;
+    }
+    return mark;
+}
+
+static void device_mark_drop(trib_device *device, void *given)
+{
+    cuda_mark *mark = given;
+    if (mark != NULL) {
+        pthread_mutex_lock(&device->mutex);
+        mark->next = device->marks;
+        device->marks = mark;
+        pthread_mutex_unlock(&device->mutex);
+    }
+}
+
+static trib_status device_mark(trib_device *device, void *stream, void **mark_out, trib_error *error)
+{
+    const int before = enter(device);
+    *mark_out = NULL;
+    trib_status status = check_capture(stream, error);
+    cuda_mark *mark = status == TRIB_OK ? mark_take(device) : NULL;
+    if (status == TRIB_OK && mark == NULL) {
+        status = TRIB_NO_MEMORY;
+        cuda_set_error(error, status, "no memory for a CUDA event");
+    }
+    cudaError_t code = status == TRIB_OK ? cudaEventRecord(mark->event, stream) : cudaSuccess;
+    if (code != cudaSuccess) {
+        (void)cudaGetLastError();
+        device_mark_drop(device, mark);
+        status = TRIB_INVALID;
+        cuda_set_error(error, status, "the stream: %s (it must be one of device %d)", cudaGetErrorString(code),
+                       device->index);
+    } else if (status == TRIB_OK) {
+        *mark_out = mark;
+    }
+    leave(device, before);
+    return status;
+}
+
+static trib_status device_stream_wait(trib_device *device, void *stream, const trib_device_gate *gate,
+                                      trib_error *error)
+{
+    const int before = enter(device);
+    trib_status status = check_capture(stream, error);
+    if (status == TRIB_OK) {
+        CUresult code =
+            device->wait_value(stream, (CUdeviceptr)(uintptr_t)gate->word, gate->value, CU_STREAM_WAIT_VALUE_GEQ);
+        if (code != CUDA_SUCCESS) {
+            status = TRIB_SYSTEM;
+            cuda_set_error(error, status, "the stream could not be made to wait (CUDA driver error %d)", (int)code);
+        }
+    }
+    leave(device, before);
+    return status;
+}
+
+/* ---- Gates ---- */
+
+static trib_status device_gate_make(trib_device *device, trib_device_gate *gate, trib_error *error)
+{
+    trib_status status = TRIB_OK;
+    pthread_mutex_lock(&device->mutex);
+    cuda_gate_page *page = device->gates;
+    if (page == NULL || page->used == CUDA_GATES_A_PAGE) {
+        const int before = enter(device);
+        page = calloc(1, sizeof *page);
+        void *words = NULL;
+        if (page == NULL || cudaHostAlloc(&words, CUDA_GATES_A_PAGE * sizeof(uint32_t),
+                                          cudaHostAllocPortable | cudaHostAllocMapped) != cudaSuccess) {
+            free(page);
+            page = NULL;
+            status = TRIB_NO_MEMORY;
+            cuda_set_error(error, status, "no memory that the GPU sees");
+        } else {
+            page->words = words;
+            page->next = device->gates;
+            device->gates = page;
+        }
+        leave(device, before);
+    }
+    if (page != NULL) {
+        page->words[page->used] = 0;
+        *gate = (trib_device_gate){.word = &page->words[page->used++]};
+    }
+    pthread_mutex_unlock(&device->mutex);
+    return status;
+}
+
+static void device_gate_open(trib_device *device, const trib_device_gate *gate)
+{
+    (void)device;
+    __atomic_store_n(gate->word, gate->value, __ATOMIC_RELEASE);
+}
+
+/* ---- Memory ---- */
+
+static trib_status device_pin(trib_device *device, void *base, size_t size)
+{
+    const int before = enter(device);
+    cudaError_t code = cudaHostRegister(base, size, cudaHostRegisterPortable);
+    if (code != cudaSuccess) {
+        (void)cudaGetLastError();
+    }
+    leave(device, before);
+    return code == cudaSuccess ? TRIB_OK : TRIB_SYSTEM;
+}
+
+static void device_unpin(trib_device *device, void *base, size_t size)
+{
+    (void)size;
+    if (device->hung) {
+        return; /* the driver would wait for what does not end */
+    }
+    const int before = enter(device);
+    (void)cudaHostUnregister(base);
+    leave(device, before);
+}
+
+/* ---- Jobs ---- */
+
+static void device_submit(trib_device *device, trib_device_job *job)
+{
+    job->next = NULL;
+    pthread_mutex_lock(&device->mutex);
+    *(device->new_tail == NULL ? &device->new_head : &device->new_tail->next) = job;
+    device->new_tail = job;
+    pthread_cond_signal(&device->changed);
+    pthread_mutex_unlock(&device->mutex);
+}
+
+static void device_stop(trib_device *device, bool orderly)
+{
+    pthread_mutex_lock(&device->mutex);
+    device->stopping = true;
+    device->orderly = orderly;
+    pthread_cond_signal(&device->changed);
+    pthread_mutex_unlock(&device->mutex);
+}
+
+/* ---- Life ---- */
+
+static void free_all(trib_device *device)
+{
+    for (cuda_slot *slot = device->free_slots, *next; slot != NULL; slot = next) {
+        next = slot->next;
+        (void)cudaEventDestroy(slot->event);
+        free(slot);
+    }
+    for (cuda_mark *mark = device->marks, *next; mark != NULL; mark = next) {
+        next = mark->next;
+        (void)cudaEventDestroy(mark->event);
+        free(mark);
+    }
+    for (int lane = 0; lane < CUDA_LANES; lane++) {
+        if (device->streams[lane] != NULL) {
+            (void)cudaStreamDestroy(device->streams[lane]);
+        }
+    }
+    for (cuda_gate_page *page = device->gates, *next; page != NULL; page = next) {
+        next = page->next;
+        (void)cudaFreeHost(page->words);
+        free(page);
+    }
+    pthread_cond_destroy(&device->changed);
+    pthread_mutex_destroy(&device->mutex);
+    free(device);
+}
+
+static void device_close(trib_device *device)
+{
+    pthread_mutex_lock(&device->mutex);
+    device->quits = true;
+    pthread_cond_signal(&device->changed);
+    pthread_mutex_unlock(&device->mutex);
+    pthread_join(device->thread, NULL);
+    if (!device->hung) {
+        const int before = enter(device);
+        const int index = device->index;
+        free_all(device);
+        if (before != index) {
+            (void)cudaSetDevice(before);
+        }
+    }
+}
+
+static cudaError_t find_driver(const char *name, void *where)
+{
+    enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    cudaError_t code = cudaGetDriverEntryPointByVersion(name, where, CUDART_VERSION, cudaEnableDefault, &found);
+    return code == cudaSuccess && found != cudaDriverEntryPointSuccess ? cudaErrorNotSupported : code;
+}
+
+static cudaError_t set_up(trib_device *device)
+{
+    int least = 0, greatest = 0;
+    cudaError_t code = cudaSetDevice(device->index);
+    if (code == cudaSuccess) {
+        code = cudaFree(NULL); /* makes the context */
+    }
+    if (code == cudaSuccess) {
+        code = cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    }
+    for (int lane = 0; code == cudaSuccess && lane < CUDA_LANES; lane++) {
+        code = cudaStreamCreateWithPriority(&device->streams[lane], cudaStreamNonBlocking, greatest);
+    }
+    if (code == cudaSuccess) {
+        code = find_driver("cuStreamWriteValue32", &device->write_value);
+    }
+    if (code == cudaSuccess) {
+        code = find_driver("cuStreamWaitValue32", &device->wait_value);
+    }
+    return code;
+}
+
+static trib_status device_open(const trib_device_params *params, trib_device **out, trib_error *error)
+{
+    int count = 0, before = 0;
+    cudaError_t code = cudaGetDeviceCount(&count);
+    if (code != cudaSuccess || cudaGetDevice(&before) != cudaSuccess) {
+        cuda_set_error(error, TRIB_UNSUPPORTED, "device \"cuda\": %s",
+                       code != cudaSuccess ? cudaGetErrorString(code) : "no present device");
+        return TRIB_UNSUPPORTED;
+    }
+    if (params->index >= count) {
+        cuda_set_error(error, TRIB_INVALID, "device_index %d: this process sees %d CUDA devices", (int)params->index,
+                       count);
+        return TRIB_INVALID;
+    }
+    trib_device *device = calloc(1, sizeof *device);
+    if (device == NULL) {
+        cuda_set_error(error, TRIB_NO_MEMORY, "out of memory");
+        return TRIB_NO_MEMORY;
+    }
+    device->params = *params;
+    device->index = params->index < 0 ? before : params->index;
+    pthread_mutex_init(&device->mutex, NULL);
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&device->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    code = set_up(device);
+    (void)cudaSetDevice(before);
+    if (code == cudaSuccess && pthread_create(&device->thread, NULL, cuda_thread_main, device) != 0) {
+        code = cudaErrorMemoryAllocation;
+    }
+    if (code != cudaSuccess) {
+        cuda_set_error(error, TRIB_SYSTEM, "CUDA device %d: %s", device->index, cudaGetErrorString(code));
+        free_all(device);
+        return TRIB_SYSTEM;
+    }
+    *out = device;
+    return TRIB_OK;
+}
+
+const trib_device_ops *trib_device_cuda(void)
+{
+    static const trib_device_ops ops = {
+        .abi = TRIB_DEVICE_ABI,
+        .name = "cuda",
+        .open = device_open,
+        .submit = device_submit,
+        .mark = device_mark,
+        .mark_drop = device_mark_drop,
+        .gate_make = device_gate_make,
+        .gate_open = device_gate_open,
+        .stream_wait = device_stream_wait,
+        .pin = device_pin,
+        .unpin = device_unpin,
+        .stop = device_stop,
+        .close = device_close,
+    };
+    return &ops;
+}

@@ -1,0 +1,144 @@
+/*
+ * cuda_internal.h - what the files of the CUDA module share. The module is the device interface (engine/device.h) on a GPU;
+ * it is loaded at run time, and needs no symbol of the library.
+ *
+ * One thread for each device makes all calls that may take time: it issues jobs to three streams (to the host, to the
+ * device, collectives) and asks their events whether they have ended. It sleeps without limit while nothing is under way,
+ * and POLL_NS at a time while something is. So no reactor ever waits for the driver or for NCCL, and nothing in here but
+ * the queue of new jobs, the pool of marks and the gates' words is seen by two threads.
+ */
+#ifndef TRIB_STAGES_CUDA_INTERNAL_H
+#define TRIB_STAGES_CUDA_INTERNAL_H
+
+#include <pthread.h>
+#include <stdarg.h>
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include "engine/device.h"
+
+#define TRIB_CUDA_STOP_NS (5 * INT64_C(1000000000))
+
+/* NCCL, found at run time. */
+typedef struct cuda_nccl {
+    ncclResult_t (*get_unique_id)(ncclUniqueId *);
+    ncclResult_t (*comm_init)(ncclComm_t *, int, ncclUniqueId, int, ncclConfig_t *);
+    ncclResult_t (*comm_finalize)(ncclComm_t);
+    ncclResult_t (*comm_destroy)(ncclComm_t);
+    ncclResult_t (*comm_abort)(ncclComm_t);
+    ncclResult_t (*comm_error)(ncclComm_t, ncclResult_t *);
+    const char *(*error_text)(ncclResult_t);
+    const char *(*last_error)(ncclComm_t);
+    ncclResult_t (*reduce)(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, int, ncclComm_t, cudaStream_t);
+    ncclResult_t (*broadcast)(const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);
+    ncclResult_t (*all_reduce)(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t);
+    ncclResult_t (*reduce_scatter)(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t);
+    ncclResult_t (*all_gather)(const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t);
+    ncclResult_t (*group_start)(void);
+    ncclResult_t (*group_end)(void);
+} cuda_nccl;
+
+typedef enum cuda_lane { CUDA_TO_HOST, CUDA_TO_DEVICE, CUDA_COLLECTIVE, CUDA_LANES } cuda_lane;
+
+/* A job that the device has; job->slot points to it. */
+typedef struct cuda_slot {
+    trib_device_job *job;
+    cudaEvent_t event; /* made once, used again */
+    bool issued;       /* the event has been recorded */
+    struct cuda_slot *next;
+} cuda_slot;
+
+typedef struct cuda_queue {
+    cuda_slot *head, *tail;
+} cuda_queue;
+
+typedef enum cuda_comm_state { CUDA_COMM_NONE, CUDA_COMM_JOINING, CUDA_COMM_READY, CUDA_COMM_FAILED } cuda_comm_state;
+
+typedef struct cuda_abandoned cuda_abandoned;
+
+typedef struct cuda_mark {
+    cudaEvent_t event;
+    struct cuda_mark *next;
+} cuda_mark;
+
+#define CUDA_GATES_A_PAGE 1024u
+
+typedef struct cuda_gate_page {
+    struct cuda_gate_page *next;
+    uint32_t *words; /* host memory that the device sees at the same address */
+    uint32_t used;
+} cuda_gate_page;
+
+struct trib_device {
+    trib_device_params params;
+    int index;
+    CUresult (*write_value)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
+    CUresult (*wait_value)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
+    pthread_t thread;
+
+    pthread_mutex_t mutex; /* guards what follows, up to the next comment */
+    pthread_cond_t changed;
+    trib_device_job *new_head, *new_tail;
+    bool stopping, orderly, quits;
+    cuda_mark *marks; /* free ones */
+    cuda_gate_page *gates;
+
+    /* the thread's own */
+    cudaStream_t streams[CUDA_LANES];
+    cuda_queue issued[CUDA_LANES]; /* oldest first: they end in this order */
+    cuda_queue ready;              /* collectives that have not been issued, oldest first */
+    cuda_queue deferred;           /* jobs whose `after` has not been issued */
+    trib_device_job *waits;        /* for streams of callers */
+    cuda_slot *free_slots;
+    bool stopped; /* stopping has been noticed */
+    bool hung;    /* something did not come back: what it may still use is not freed */
+    int64_t stop_deadline_ns;
+
+    /* cuda_nccl.c */
+    cuda_nccl nccl;
+    bool nccl_loaded;
+    ncclComm_t comm;
+    cuda_comm_state comm_state;
+    ncclResult_t comm_result;  /* why it failed */
+    trib_device_job *join;     /* while JOINING */
+    cuda_slot *launching;      /* a collective that NCCL has been given and has not put on the stream yet */
+    int64_t launched_ns;       /* when it was given to NCCL */
+    cuda_abandoned *abandoned; /* a communicator that is being aborted */
+    int64_t checked_ns;        /* when NCCL was asked for errors */
+};
+
+int64_t cuda_now_ns(void);
+void cuda_set_error(trib_error *error, trib_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Gives a job back. The text is cut to what fits. */
+void cuda_give_back(trib_device *device, trib_device_job *job, trib_status status, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* ---- cuda_thread.c ---- */
+void *cuda_thread_main(void *argument); /* the device */
+cuda_slot *cuda_slot_take(trib_device *device, trib_device_job *job);
+void cuda_slot_end(trib_device *device, cuda_slot *slot, trib_status status, const char *text);
+void cuda_queue_push(cuda_queue *queue, cuda_slot *slot);
+cuda_slot *cuda_queue_pop(cuda_queue *queue);
+/* The slot's work is on that stream: its end will be noticed, and its gate opens behind it. */
+void cuda_issued(trib_device *device, cuda_slot *slot, cuda_lane lane);
+/* Makes the stream wait for the job that this one names; false: that has not been issued itself. */
+bool cuda_order_after(trib_device *device, const trib_device_job *job, cuda_lane lane);
+
+/* ---- cuda_nccl.c ---- */
+void cuda_nccl_make_id(trib_device *device, trib_device_job *job);
+void cuda_nccl_join(trib_device *device, trib_device_job *job);
+/* Looks how far NCCL has come, and gives it the next collective. */
+void cuda_nccl_progress(trib_device *device);
+/* True if something there needs to be looked at again soon. */
+bool cuda_nccl_is_busy(const trib_device *device);
+/* Gives the communicator up: its kernels end. Does not wait. */
+void cuda_nccl_abort(trib_device *device);
+/* After abort, before anything that it may use is freed: waits for its end, 5 s at most. */
+void cuda_nccl_wait_abort(trib_device *device);
+/* Takes leave of the other members if they do the same within a second; else as abort. */
+void cuda_nccl_leave(trib_device *device);
+
+#endif

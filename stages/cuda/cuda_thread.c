@@ -1,0 +1,363 @@
+/* cuda_thread.c - the device's thread: issues jobs, and notices their ends. See cuda_internal.h. */
+#include "stages/cuda/cuda_internal.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#define POLL_NS (20 * INT64_C(1000))
+#define POLL_SLACK_NS 1000ul
+#define BRIEF_NS (200 * INT64_C(1000))
+
+static const char stopped_text[] = "the device was stopped";
+
+int64_t cuda_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+void cuda_give_back(trib_device *device, trib_device_job *job, trib_status status, const char *format, ...)
+{
+    job->status = status;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(job->text, sizeof job->text, format, arguments);
+    va_end(arguments);
+    device->params.complete(job);
+}
+
+/* ---- Slots and queues ---- */
+
+void cuda_queue_push(cuda_queue *queue, cuda_slot *slot)
+{
+    slot->next = NULL;
+    *(queue->tail == NULL ? &queue->head : &queue->tail->next) = slot;
+    queue->tail = slot;
+}
+
+cuda_slot *cuda_queue_pop(cuda_queue *queue)
+{
+    cuda_slot *slot = queue->head;
+    if (slot != NULL) {
+        queue->head = slot->next;
+        queue->tail = queue->head == NULL ? NULL : queue->tail;
+    }
+    return slot;
+}
+
+cuda_slot *cuda_slot_take(trib_device *device, trib_device_job *job)
+{
+    cuda_slot *slot = device->free_slots;
+    if (slot != NULL) {
+        device->free_slots = slot->next;
+    } else {
+        slot = calloc(1, sizeof *slot);
+        if (slot == NULL || cudaEventCreateWithFlags(&slot->event, cudaEventDisableTiming) != cudaSuccess) {
+            free(slot);
+            cuda_give_back(device, job, TRIB_NO_MEMORY, "no memory for a CUDA event");
+            return NULL;
+        }
+    }
+    slot->job = job;
+    slot->issued = false;
+    job->slot = slot;
+    return slot;
+}
+
+void cuda_slot_end(trib_device *device, cuda_slot *slot, trib_status status, const char *text)
+{
+    trib_device_job *job = slot->job;
+    job->slot = NULL;
+    slot->job = NULL;
+    slot->next = device->free_slots;
+    device->free_slots = slot;
+    cuda_give_back(device, job, status, "%s", text);
+}
+
+/* ---- Issuing ---- */
+
+/* Jobs with a gate are all on one stream, for each operation: the last to be issued is the last to end. */
+static cudaError_t open_gate_behind(trib_device *device, const trib_device_job *job, cuda_lane lane)
+{
+    if (job->gate == NULL || atomic_fetch_add(job->gate_count, 1) + 1 != job->gate_goal) {
+        return cudaSuccess;
+    }
+    CUresult code = device->write_value(device->streams[lane], (CUdeviceptr)(uintptr_t)job->gate->word,
+                                        job->gate->value, CU_STREAM_WRITE_VALUE_DEFAULT);
+    return code == CUDA_SUCCESS ? cudaSuccess : cudaErrorUnknown;
+}
+
+void cuda_issued(trib_device *device, cuda_slot *slot, cuda_lane lane)
+{
+    cudaError_t code = open_gate_behind(device, slot->job, lane);
+    if (code == cudaSuccess) {
+        code = cudaEventRecord(slot->event, device->streams[lane]);
+    }
+    if (code != cudaSuccess) {
+        cuda_slot_end(device, slot, TRIB_SYSTEM, cudaGetErrorString(code));
+        return;
+    }
+    slot->issued = true;
+    cuda_queue_push(&device->issued[lane], slot);
+}
+
+bool cuda_order_after(trib_device *device, const trib_device_job *job, cuda_lane lane)
+{
+    const cuda_slot *before = job->after == NULL ? NULL : job->after->slot;
+    if (before == NULL) {
+        return true; /* it has ended */
+    }
+    if (before->issued) {
+        /* Where the stream cannot be made to wait the context is broken, and what is issued next says so. */
+        (void)cudaStreamWaitEvent(device->streams[lane], before->event, 0);
+    }
+    return before->issued;
+}
+
+/* A copy; false: the job that it comes after has not been issued. */
+static bool issue_copy(trib_device *device, cuda_slot *slot)
+{
+    const trib_device_job *job = slot->job;
+    const bool to_host = job->kind == TRIB_DEVICE_TO_HOST;
+    const cuda_lane lane = to_host ? CUDA_TO_HOST : CUDA_TO_DEVICE;
+    if (!cuda_order_after(device, job, lane)) {
+        return false;
+    }
+    cudaError_t code = cudaSuccess;
+    if (job->bytes > 0) {
+        code = cudaMemcpyAsync(job->target, job->source, job->bytes,
+                               to_host ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, device->streams[lane]);
+    }
+    if (code != cudaSuccess) {
+        cuda_slot_end(device, slot, TRIB_SYSTEM, cudaGetErrorString(code));
+    } else {
+        cuda_issued(device, slot, lane);
+    }
+    return true;
+}
+
+static void begin(trib_device *device, trib_device_job *job)
+{
+    job->slot = NULL;
+    if (device->stopped && job->kind != TRIB_DEVICE_WAIT) {
+        cuda_give_back(device, job, TRIB_CLOSED, "%s", stopped_text);
+        return;
+    }
+    cuda_slot *slot = NULL;
+    switch (job->kind) {
+    case TRIB_DEVICE_WAIT:
+        job->next = device->waits;
+        device->waits = job;
+        return;
+    case TRIB_DEVICE_MAKE_ID:
+        cuda_nccl_make_id(device, job);
+        return;
+    case TRIB_DEVICE_JOIN:
+        cuda_nccl_join(device, job);
+        return;
+    default:
+        slot = cuda_slot_take(device, job);
+        if (slot == NULL) {
+            return;
+        }
+    }
+    if (job->kind != TRIB_DEVICE_TO_HOST && job->kind != TRIB_DEVICE_TO_DEVICE) {
+        cuda_queue_push(&device->ready, slot);
+    } else if (device->deferred.head != NULL || !issue_copy(device, slot)) {
+        cuda_queue_push(&device->deferred, slot);
+    }
+}
+
+static void issue_deferred(trib_device *device)
+{
+    cuda_queue again = device->deferred;
+    device->deferred = (cuda_queue){.head = NULL};
+    for (cuda_slot *slot = cuda_queue_pop(&again); slot != NULL; slot = cuda_queue_pop(&again)) {
+        if (!issue_copy(device, slot)) {
+            cuda_queue_push(&device->deferred, slot);
+        }
+    }
+}
+
+/* ---- Noticing ---- */
+
+static void poll_lane(trib_device *device, cuda_lane lane)
+{
+    for (;;) {
+        cuda_slot *slot = device->issued[lane].head;
+        cudaError_t code = slot == NULL ? cudaErrorNotReady : cudaEventQuery(slot->event);
+        if (code == cudaErrorNotReady) {
+            return;
+        }
+        (void)cuda_queue_pop(&device->issued[lane]);
+        cuda_slot_end(device, slot, code == cudaSuccess ? TRIB_OK : TRIB_SYSTEM,
+                      code == cudaSuccess ? "" : cudaGetErrorString(code));
+    }
+}
+
+static void mark_give(trib_device *device, cuda_mark *mark)
+{
+    pthread_mutex_lock(&device->mutex);
+    mark->next = device->marks;
+    device->marks = mark;
+    pthread_mutex_unlock(&device->mutex);
+}
+
+static void poll_waits(trib_device *device)
+{
+    for (trib_device_job **at = &device->waits; *at != NULL;) {
+        trib_device_job *job = *at;
+        cuda_mark *mark = job->mark;
+        cudaError_t code = mark == NULL ? cudaSuccess : cudaEventQuery(mark->event);
+        if (code == cudaErrorNotReady && !device->stopped) {
+            at = &job->next;
+            continue;
+        }
+        *at = job->next;
+        if (mark != NULL) {
+            mark_give(device, mark);
+        }
+        if (code == cudaErrorNotReady) {
+            cuda_give_back(device, job, TRIB_CLOSED, "%s", stopped_text);
+        } else {
+            cuda_give_back(device, job, code == cudaSuccess ? TRIB_OK : TRIB_SYSTEM, "%s",
+                           code == cudaSuccess ? "" : cudaGetErrorString(code));
+        }
+    }
+}
+
+/* ---- Stopping ---- */
+
+static void give_all(trib_device *device, cuda_queue *queue, trib_status status, const char *text)
+{
+    for (cuda_slot *slot = cuda_queue_pop(queue); slot != NULL; slot = cuda_queue_pop(queue)) {
+        cuda_slot_end(device, slot, status, text);
+    }
+}
+
+static bool has_issued(const trib_device *device)
+{
+    bool any = false;
+    for (int lane = 0; lane < CUDA_LANES; lane++) {
+        any = any || device->issued[lane].head != NULL;
+    }
+    return any;
+}
+
+/* Everything that has not begun comes back now, what has begun when it ends: collectives because they are aborted. */
+static void notice_stop(trib_device *device, bool orderly)
+{
+    device->stopped = true;
+    device->stop_deadline_ns = cuda_now_ns() + TRIB_CUDA_STOP_NS;
+    const bool busy = device->issued[CUDA_COLLECTIVE].head != NULL || device->launching != NULL ||
+                      device->comm_state == CUDA_COMM_JOINING;
+    give_all(device, &device->deferred, TRIB_CLOSED, stopped_text);
+    give_all(device, &device->ready, TRIB_CLOSED, stopped_text);
+    if (busy || !orderly) {
+        cuda_nccl_abort(device);
+    }
+    if (device->launching != NULL) {
+        cuda_slot *slot = device->launching;
+        device->launching = NULL;
+        cuda_slot_end(device, slot, TRIB_CLOSED, stopped_text);
+    }
+    if (device->join != NULL) {
+        trib_device_job *job = device->join;
+        device->join = NULL;
+        cuda_give_back(device, job, TRIB_CLOSED, "%s", stopped_text);
+    }
+}
+
+static void give_up_what_hangs(trib_device *device)
+{
+    if (device->stopped && has_issued(device) && cuda_now_ns() > device->stop_deadline_ns) {
+        device->hung = true;
+        for (int lane = 0; lane < CUDA_LANES; lane++) {
+            give_all(device, &device->issued[lane], TRIB_SYSTEM, "the GPU did not end it in time");
+        }
+    }
+}
+
+/* ---- The loop ---- */
+
+static void turn(trib_device *device, trib_device_job *jobs)
+{
+    while (jobs != NULL) {
+        trib_device_job *next = jobs->next;
+        begin(device, jobs);
+        jobs = next;
+    }
+    poll_waits(device);
+    for (int lane = 0; lane < CUDA_LANES; lane++) {
+        poll_lane(device, (cuda_lane)lane);
+    }
+    if (!device->stopped) {
+        cuda_nccl_progress(device);
+        issue_deferred(device);
+    }
+    give_up_what_hangs(device);
+}
+
+/* NCCL puts a collective on the stream within some tens of microseconds: too little to sleep well. */
+static bool is_brief(const trib_device *device)
+{
+    return device->launching != NULL && cuda_now_ns() - device->launched_ns < BRIEF_NS;
+}
+
+static void sleep_a_little(trib_device *device)
+{
+    if (is_brief(device)) {
+        pthread_mutex_unlock(&device->mutex);
+        sched_yield();
+        pthread_mutex_lock(&device->mutex);
+        return;
+    }
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += POLL_NS;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_nsec -= 1000000000;
+        until.tv_sec++;
+    }
+    pthread_cond_timedwait(&device->changed, &device->mutex, &until);
+}
+
+void *cuda_thread_main(void *argument)
+{
+    trib_device *device = argument;
+    prctl(PR_SET_NAME, "trib-cuda");
+    prctl(PR_SET_TIMERSLACK, POLL_SLACK_NS);
+    (void)cudaSetDevice(device->index); /* opening has tried it */
+    pthread_mutex_lock(&device->mutex);
+    while (!device->quits) {
+        trib_device_job *jobs = device->new_head;
+        device->new_head = device->new_tail = NULL;
+        const bool stops = device->stopping && !device->stopped, orderly = device->orderly;
+        pthread_mutex_unlock(&device->mutex);
+        if (stops) {
+            notice_stop(device, orderly);
+        }
+        turn(device, jobs);
+        const bool busy = has_issued(device) || device->waits != NULL || device->deferred.head != NULL ||
+                          (!device->stopped && cuda_nccl_is_busy(device));
+        pthread_mutex_lock(&device->mutex);
+        if (device->new_head == NULL && !device->quits && (device->stopped || !device->stopping)) {
+            if (busy) {
+                sleep_a_little(device);
+            } else {
+                pthread_cond_wait(&device->changed, &device->mutex);
+            }
+        }
+    }
+    pthread_mutex_unlock(&device->mutex);
+    if (!device->hung) {
+        cuda_nccl_leave(device);
+    }
+    cuda_nccl_wait_abort(device);
+    return NULL;
+}

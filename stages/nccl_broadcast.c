@@ -1,0 +1,42 @@
+/*
+ * nccl_broadcast.c - NCCL_BROADCAST: the GPUs of a machine give each other their shares of a slice: an all-gather in place.
+ *
+ * Announced when this rank's share is on its way to the device; ordered when all ranks have announced it. The task is
+ * through when the gather is, and every job before it has been given back.
+ */
+#include "engine/group.h"
+#include "stages/plans.h"
+
+static trib_verdict gather_start(trib_core *core, trib_task *task, trib_error *error)
+{
+    (void)error;
+    trib_device_task *device = task->device;
+    const trib_op *op = task->node->op;
+    const trib_tensor *tensor = task->tensor;
+    if (trib_device_lanes(core->engine) == 1) {
+        return TRIB_VERDICT_DONE;
+    }
+    device->gather = (trib_device_job){
+        .kind = TRIB_DEVICE_ALL_GATHER,
+        .dtype = tensor->dtype,
+        .source = op->output + task->offset,
+        .target = op->output + device->slice_offset,
+        .bytes = device->slice_bytes,
+        .share = tensor->partition_bytes,
+        .label = (uint64_t)tensor->id << 32 ^ (uint64_t)op->round << 16 ^ device->slice,
+        .after = task->size > 0 ? &device->to_device : NULL,
+        .gate = &op->device->gate,
+        .gate_count = &op->device->gate_count,
+        .gate_goal = tensor->device->slice_count,
+    };
+    trib_group_announce(core, device, &device->gather);
+    return TRIB_VERDICT_PENDING;
+}
+
+static void gather_cancel(trib_core *core, trib_task *task)
+{
+    (void)core;
+    (void)task;
+}
+
+const trib_stage trib_stage_nccl_broadcast = {"NCCL_BROADCAST", gather_start, gather_cancel};

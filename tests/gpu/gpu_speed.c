@@ -1,0 +1,161 @@
+/*
+ * gpu_speed.c - the speed of sums over all ranks, with NCCL's own all-reduce over the same ranks beside it, in turns. With
+ * GPU_NCCL=no, or where there is no NCCL, alone. Up to 256 MiB, or GPU_SPEED_MIB.
+ */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <nccl.h>
+
+#include "tests/gpu/gpu_worker.h"
+
+enum { TENSORS = 8, ROUNDS_MAX = 20, SIZES = 5 };
+
+typedef struct rival {
+    ncclComm_t comm;
+    ncclResult_t (*get_unique_id)(ncclUniqueId *);
+    ncclResult_t (*comm_init)(ncclComm_t *, int, ncclUniqueId, int);
+    ncclResult_t (*comm_destroy)(ncclComm_t);
+    ncclResult_t (*all_reduce)(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t);
+} rival;
+
+static void *find(void *library, const char *name)
+{
+    void *symbol = dlsym(library, name);
+    if (symbol == NULL) {
+        fail("%s has no %s", "libnccl.so.2", name);
+    }
+    return symbol;
+}
+
+/* The communicator's name travels as a broadcast of the engine. */
+static bool rival_open(rival *other, rank *self)
+{
+    const char *wanted = getenv("GPU_NCCL");
+    void *library = wanted != NULL && strcmp(wanted, "no") == 0 ? NULL : dlopen("libnccl.so.2", RTLD_NOW | RTLD_GLOBAL);
+    if (library == NULL || self->count == 1) {
+        return false;
+    }
+    *(void **)&other->get_unique_id = find(library, "ncclGetUniqueId");
+    *(void **)&other->comm_init = find(library, "ncclCommInitRank");
+    *(void **)&other->comm_destroy = find(library, "ncclCommDestroy");
+    *(void **)&other->all_reduce = find(library, "ncclAllReduce");
+    ncclUniqueId id;
+    if (self->index == 0 && other->get_unique_id(&id) != ncclSuccess) {
+        fail("ncclGetUniqueId");
+    }
+    trib_tensor_desc desc;
+    trib_tensor_desc_init(&desc, sizeof desc);
+    desc.name = "NCCL's name";
+    desc.dtype = TRIB_UINT8;
+    desc.count = sizeof id;
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    trib_error error = {.status = TRIB_OK};
+    check_status(trib_tensor_declare(self->engine, &desc, &params.tensor, &error), &error, "declare");
+    params.input = params.output = &id;
+    trib_op *op = NULL;
+    check_status(trib_broadcast(self->engine, &params, &op, &error), &error, "broadcast");
+    wait_for(op);
+    if (other->comm_init(&other->comm, self->count, id, self->index) != ncclSuccess) {
+        fail("ncclCommInitRank");
+    }
+    return true;
+}
+
+static double ours(rank *self, trib_tensor **tensors, void **memory, int count)
+{
+    trib_op *ops[TENSORS];
+    const double began = now_s();
+    for (int i = 0; i < count; i++) {
+        ops[i] = push_pull(self, tensors[i], memory[i], memory[i], TRIB_SUM);
+    }
+    for (int i = 0; i < count; i++) {
+        wait_for(ops[i]);
+    }
+    return now_s() - began;
+}
+
+static double theirs(rank *self, const rival *other, void **memory, size_t bytes, int count)
+{
+    const double began = now_s();
+    for (int i = 0; i < count; i++) {
+        if (other->all_reduce(memory[i], memory[i], bytes / 4, ncclFloat32, ncclSum, other->comm, self->stream) !=
+            ncclSuccess) {
+            fail("ncclAllReduce");
+        }
+    }
+    check_cuda(cudaStreamSynchronize(self->stream), "cudaStreamSynchronize");
+    return now_s() - began;
+}
+
+static int by_size(const void *left, const void *right)
+{
+    const double a = *(const double *)left, b = *(const double *)right;
+    return a < b ? -1 : a > b;
+}
+
+static double median(double *times, int count)
+{
+    qsort(times, (size_t)count, sizeof *times, by_size);
+    return times[count / 2];
+}
+
+/* times: [ours alone, ours together, theirs alone, theirs together][round] */
+static void measure(rank *self, const rival *other, bool has_rival, size_t bytes, int rounds,
+                    double times[4][ROUNDS_MAX])
+{
+    void *memory[TENSORS];
+    trib_tensor *tensors[TENSORS];
+    for (int i = 0; i < TENSORS; i++) {
+        char name[48];
+        snprintf(name, sizeof name, "speed %zu %d", bytes, i);
+        check_cuda(cudaMalloc(&memory[i], bytes), "cudaMalloc");
+        check_cuda(cudaMemset(memory[i], 0, bytes), "cudaMemset");
+        tensors[i] = declare(self, name, TRIB_FLOAT32, bytes / 4, -i);
+    }
+    for (int round = -2; round < rounds; round++) {
+        const int at = round < 0 ? 0 : round;
+        times[0][at] = ours(self, tensors, memory, 1);
+        times[2][at] = has_rival ? theirs(self, other, memory, bytes, 1) : 0;
+        times[1][at] = ours(self, tensors, memory, TENSORS);
+        times[3][at] = has_rival ? theirs(self, other, memory, bytes, TENSORS) : 0;
+    }
+    for (int i = 0; i < TENSORS; i++) {
+        check_cuda(cudaFree(memory[i]), "cudaFree");
+    }
+}
+
+void scenario_speed(rank *self)
+{
+    rival other = {.comm = NULL};
+    const bool has_rival = rival_open(&other, self);
+    const char *largest = getenv("GPU_SPEED_MIB");
+    for (int i = 0; i < SIZES && (largest == NULL || 1 << 2 * i <= atoi(largest)); i++) {
+        static __thread double times[4][ROUNDS_MAX];
+        const size_t bytes = (size_t)1 << (20 + 2 * i);
+        const int rounds = i >= 3 ? 5 : 15;
+        measure(self, &other, has_rival, bytes, rounds, times);
+        double middle[4];
+        for (int k = 0; k < 4; k++) {
+            middle[k] = median(times[k], rounds);
+        }
+        if (self->index == 0) {
+            const double gigabytes = (double)bytes / 1e9;
+            printf("speed: %4zu MiB: alone %8.3f ms %7.2f GB/s, %d in flight %7.2f GB/s", bytes >> 20, middle[0] * 1e3,
+                   gigabytes / middle[0], TENSORS, gigabytes * TENSORS / middle[1]);
+            if (has_rival) {
+                printf("; NCCL %8.3f ms %7.2f GB/s, %7.2f GB/s; %.2f and %.2f of NCCL", middle[2] * 1e3,
+                       gigabytes / middle[2], gigabytes * TENSORS / middle[3], middle[2] / middle[0],
+                       middle[3] / middle[1]);
+            }
+            printf("\n");
+            fflush(stdout);
+        }
+    }
+    if (has_rival) {
+        (void)other.comm_destroy(other.comm);
+    }
+}

@@ -1,0 +1,45 @@
+/* gpu_worker.h - what the scenarios of the GPU tests share: one rank of a job, on one GPU. */
+#ifndef TRIB_TESTS_GPU_GPU_WORKER_H
+#define TRIB_TESTS_GPU_GPU_WORKER_H
+
+#include <cuda_runtime_api.h>
+
+#include "api/tributary.h"
+
+typedef struct rank {
+    trib_engine *engine;
+    int index, count; /* this rank, of so many */
+    int lane, lanes;  /* of its machine */
+    cudaStream_t stream;
+    const char *argument; /* of the scenario */
+    unsigned seed;
+} rank;
+
+/* Ends the process with the text if the call failed. */
+void check_cuda(cudaError_t code, const char *what);
+void check_status(trib_status status, const trib_error *error, const char *what);
+void fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
+double now_s(void);
+
+trib_tensor *declare(rank *self, const char *name, trib_dtype dtype, uint64_t count, int priority);
+trib_op *push_pull(rank *self, trib_tensor *tensor, const void *input, void *output, trib_reduce reduce);
+void wait_for(trib_op *op);
+
+/* gpu_data.c: element i of what a rank contributes, and of the result, in the bits of the type. */
+void data_fill(trib_dtype dtype, void *buffer, uint64_t count, unsigned seed, int rank_index);
+/* The first wrong element, or -1. */
+int64_t data_check(trib_dtype dtype, trib_reduce reduce, const void *buffer, uint64_t count, unsigned seed, int ranks);
+
+/* Scenarios; they answer by fail() or by returning. */
+void scenario_sums(rank *self);
+void scenario_stream(rank *self);
+void scenario_graph(rank *self);
+void scenario_declare(rank *self);
+void scenario_late(rank *self);
+void scenario_killed(rank *self);
+void scenario_stopped(rank *self);
+void scenario_leave(rank *self);
+void scenario_idle(rank *self);
+void scenario_speed(rank *self);
+
+#endif

@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""GPU tests: jobs of real processes on this machine's GPUs. `python3 tests/gpu/test_gpu.py [--build build/release]`.
+
+Prints `ok NAME`, `not ok NAME: why`, `skip NAME: why`. A case NAME is scenario_MxL+S: M machines (groups of processes on this
+host) with L local ranks each, and S servers of their own. Groups may share GPUs; local ranks of one group may not. NCCL takes
+groups for different hosts too (NCCL_HOSTID). With --rate (none, 10gbit, ...) every machine and server has a network namespace and
+a shaped link of its own; that needs root and iproute2.
+"""
+import argparse
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path += [HERE, os.path.join(HERE, '..', '..', 'tools')]  # cluster.py: beside this file where it was packed
+import cluster as lab
+
+# scenario, machines, local ranks, servers, argument, what becomes of the ranks
+CASES = [
+    ('sums', 1, 1, 0, ''), ('sums', 2, 1, 0, ''), ('sums', 2, 1, 1, ''), ('sums', 4, 1, 2, ''),
+    ('stream', 1, 1, 0, ''), ('stream', 2, 1, 1, ''), ('graph', 1, 1, 0, ''), ('declare', 2, 1, 1, ''),
+    ('late', 2, 1, 1, ''), ('killed', 2, 1, 1, '1'), ('stopped', 2, 1, 0, '1'), ('leave', 2, 1, 1, ''), ('idle', 2, 1, 0, ''),
+    ('sums', 1, 2, 0, ''), ('sums', 2, 2, 0, ''), ('sums', 2, 2, 1, ''), ('stream', 1, 2, 0, ''), ('stream', 2, 2, 1, ''),
+    ('declare', 1, 2, 0, ''), ('declare', 2, 2, 1, ''), ('late', 1, 2, 0, ''), ('late', 2, 2, 0, ''), ('graph', 1, 2, 0, ''),
+    ('killed', 1, 2, 0, '1'), ('killed', 1, 2, 0, '0'), ('killed', 2, 2, 1, '3'), ('stopped', 1, 2, 0, '1'), ('stopped', 2, 2, 0, '2'), ('leave', 1, 2, 0, ''),
+    ('leave', 2, 2, 1, ''), ('idle', 1, 2, 0, ''), ('threads', 1, 2, 0, ''),
+    ('sums', 1, 4, 0, ''), ('sums', 2, 4, 1, ''), ('stream', 1, 4, 0, ''), ('killed', 1, 4, 0, '2'), ('threads', 1, 4, 0, ''),
+    ('sums', 1, 8, 0, ''), ('sums', 2, 8, 2, ''), ('killed', 1, 8, 0, '5'),
+]
+LIMIT_S = 150
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(('127.0.0.1', 0))
+        return probe.getsockname()[1]
+
+
+class Job:
+    def __init__(self, build, case, gpus, hosts=None, seed=1):
+        scenario, machines, lanes, servers, argument = case
+        self.processes, self.hosts, self.here = [], hosts, 0
+        self.folder = tempfile.TemporaryDirectory()
+        threads = lanes if scenario == 'threads' else 1
+        base = dict(os.environ, TRIB_WORKERS=str(machines * lanes), TRIB_SERVERS=str(servers), TRIB_TOKEN='gpu tests',
+                    TRIB_COORDINATOR='%s:%d' % ((hosts.address(0), 7077) if hosts else ('127.0.0.1', free_port())),
+                    TRIB_LOCAL_COUNT=str(servers + machines * lanes // threads), NCCL_SOCKET_IFNAME='eth0' if hosts else 'lo',
+                    GPU_LANES=str(lanes), GPU_SEED=str(seed))
+        tool = build + '/tributary' if os.path.exists(build + '/tributary') else build + '/bin/tributary'
+        for i in range(servers):
+            self.start('server %d' % i, machines + i, [tool, 'server'], base)
+        worker = [os.path.join(build, 'tests', 'gpu_worker'), 'sums' if scenario == 'threads' else scenario, argument]
+        for rank in range(0, machines * lanes, threads):
+            gpu = rank % lanes if machines * lanes > gpus and lanes > 1 else rank % gpus
+            env = dict(base, TRIB_RANK=str(rank), NCCL_HOSTID='machine %d' % (rank // lanes), GPU_LANE=str(rank % lanes),
+                       GPU_THREADS=str(threads), GPU_INDEX=str(gpu))
+            self.start('rank %d' % rank, rank // lanes, worker, env)
+
+    def start(self, name, host, command, env):
+        log = open(os.path.join(self.folder.name, name.replace(' ', '_')), 'w+')
+        env = dict(env, TRIB_LOCAL_RANK=str(self.here))  # so that processes take different cores
+        self.here += 1
+        words = self.hosts.exec_words(host, command) if self.hosts else command
+        process = subprocess.Popen(words, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        self.processes.append((name, process, log))
+
+    def finish(self, lost=''):
+        """Exit statuses by name, and all output; what does not end in time is ended, and in the end the one that is lost."""
+        deadline = time.monotonic() + LIMIT_S
+        statuses, output = {}, []
+        for name, process, log in sorted(self.processes, key=lambda member: member[0] == lost):
+            if name == lost and process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            try:
+                statuses[name] = process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                statuses[name] = 'not done within %d s' % LIMIT_S
+            log.seek(0)
+            output += ['%s: %s' % (name, line.rstrip()) for line in log]
+            log.close()
+        return statuses, output
+
+
+def cluster_of(case, rate):
+    """Hosts for a case, for as long as it runs; None without a rate."""
+    if rate is None:
+        return contextlib.nullcontext()
+    hosts = lab.Cluster('gputest%d' % os.getpid())
+    hosts.up(case[1] + case[3], rate)
+    return hosts
+
+
+def run_case(build, case, gpus, rate, seed, verbose):
+    scenario, machines, lanes, servers, argument = case
+    name = '%s%s_%dx%d+%d' % (scenario, argument and '_' + argument, machines, lanes, servers)
+    if lanes > gpus:
+        print('skip %s: %d GPUs are needed, there %s %d' % (name, lanes, 'is' if gpus == 1 else 'are', gpus))
+        return True
+    began = time.monotonic()
+    with cluster_of(case, rate) as hosts:
+        lost = 'rank ' + argument if scenario in ('killed', 'stopped') else ''
+        statuses, output = Job(build, case, gpus, hosts, seed).finish(lost)
+    wrong = []
+    for who, status in statuses.items():
+        if status != (-signal.SIGKILL if who == lost else 0) and not (lost and who.startswith('server')):
+            wrong.append('%s: %s' % (who, status))
+    if wrong:
+        print('not ok %s: %s' % (name, '; '.join(wrong)))
+    else:
+        print('ok %s' % name)
+    if wrong or verbose:
+        print('  # %.1f s' % (time.monotonic() - began))
+        for line in output[-60:]:
+            print('  # ' + line)
+    sys.stdout.flush()
+    return not wrong
+
+
+def count_gpus(build):
+    worker = os.path.join(build, 'tests', 'gpu_worker')
+    if not os.path.exists(worker):
+        return 0, 'this build has no CUDA module (the CUDA Toolkit and NCCL were not found)'
+    answer = subprocess.run([worker, 'count'], capture_output=True, text=True)
+    number, _, why = answer.stdout.strip().partition(' ')
+    return int(number or 0), why or answer.stderr.strip() or 'no GPU'
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    packed = os.path.dirname(HERE) if os.path.exists(os.path.join(HERE, 'gpu_worker')) else ''
+    parser.add_argument('--build', default=packed or os.environ.get('TRIB_BUILD', 'build/release'))
+    parser.add_argument('--rate', help='of the links of hosts in namespaces; without it processes meet on loopback')
+    parser.add_argument('--seed', type=int, default=1, help='orders of tensors, and when a rank is lost')
+    parser.add_argument('--verbose', action='store_true')
+    parser.add_argument('--speed', action='store_true', help='measures instead, with NCCL beside it (GPU_NCCL=no: without)')
+    parser.add_argument('--shape', default='1x1+0', help='MxL+S: machines, local ranks, servers')
+    parser.add_argument('names', nargs='*', help='only cases that contain one of these')
+    args = parser.parse_args()
+    gpus, why = count_gpus(args.build)
+    if gpus == 0:
+        print('skip gpu: %s' % why)
+        return 77
+    reason = lab.why_not() if args.rate else None
+    if reason is not None:
+        print('skip gpu: %s' % reason)
+        return 77
+    if args.speed:
+        machines, _, rest = args.shape.partition('x')
+        lanes, _, servers = rest.partition('+')
+        case = ('speed', int(machines), int(lanes), int(servers or 0), '')
+        with cluster_of(case, args.rate) as hosts:
+            statuses, output = Job(args.build, case, gpus, hosts).finish()
+        print('\n'.join(output))
+        return 0 if set(statuses.values()) == {0} else 1
+    passed = True
+    for case in CASES:
+        text = '%s_%dx%d+%d' % (case[0], case[1], case[2], case[3])
+        if not args.names or any(n in text for n in args.names):
+            passed = run_case(args.build, case, gpus, args.rate, args.seed, args.verbose) and passed
+    return 0 if passed else 1
+
+
+if __name__ == '__main__':
+    sys.exit(main())

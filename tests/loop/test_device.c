@@ -1,0 +1,301 @@
+/*
+ * test_device.c - tensors on devices, with threads: engines of one process stand for the processes of a few machines, and
+ * plain memory stands in for their GPUs. What seeds do to the same code in virtual time is in tests/sim.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "api/config.h"
+#include "api/env_host.h"
+#include "engine/device.h"
+#include "tests/loop/job.h"
+
+enum { TENSORS = 12, ROUNDS = 3, WORKERS_MAX = 8 };
+
+/* The machines' devices of the test that runs now, and how many are on one. */
+static trib_host_world *world;
+static int lanes;
+
+trib_status __real_trib_env_host_init(trib_env *env, trib_config *config, trib_error *error);
+trib_status __wrap_trib_env_host_init(trib_env *env, trib_config *config, trib_error *error);
+
+trib_status __wrap_trib_env_host_init(trib_env *env, trib_config *config, trib_error *error)
+{
+    trib_status status = __real_trib_env_host_init(env, config, error);
+    env->device_world = world;
+    return status;
+}
+
+static void on_devices(trib_config *config, int member)
+{
+    config->device = "host";
+    config->local_size = lanes;
+    config->local_rank = config->rank < 0 ? 0 : member % lanes;
+    config->reactors = 2;
+    config->partition_bytes = 64 << 10;
+    config->chunk_bytes = 16 << 10;
+}
+
+static trib_tensor *declare(trib_engine *engine, int index, uint64_t count)
+{
+    char name[32];
+    snprintf(name, sizeof name, "tensor %d", index);
+    trib_tensor_desc desc;
+    trib_tensor_desc_init(&desc, sizeof desc);
+    desc.name = name;
+    desc.dtype = TRIB_INT32;
+    desc.count = count;
+    desc.priority = -index;
+    desc.flags = TRIB_TENSOR_DEVICE;
+    trib_tensor *tensor = NULL;
+    trib_error error = {.status = TRIB_OK};
+    if (trib_tensor_declare(engine, &desc, &tensor, &error) != TRIB_OK) {
+        fail_msg("%s", error.text);
+    }
+    return tensor;
+}
+
+static trib_op *submit(trib_engine *engine, trib_tensor *tensor, const void *input, void *output, void *stream)
+{
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.tensor = tensor;
+    params.input = input;
+    params.output = output;
+    params.stream = stream;
+    trib_op *op = NULL;
+    trib_error error = {.status = TRIB_OK};
+    if (trib_push_pull(engine, &params, &op, &error) != TRIB_OK) {
+        fail_msg("%s", error.text);
+    }
+    return op;
+}
+
+/* Sizes that leave slices uneven, shares empty, tensors empty. */
+static const uint64_t counts[TENSORS] = {1, 2, 3, 5, 0, 4096, 4097, 16385, 50000, 99991, 131072, 262147};
+
+static int32_t value(int round, int tensor, int rank, uint64_t i)
+{
+    return (int32_t)(i * 3) + rank * 1000 + tensor * 17 + round;
+}
+
+/* Every rank takes the tensors in an order of its own. */
+static void race(job *jobs, uint32_t seed)
+{
+    int32_t *data[WORKERS_MAX][TENSORS];
+    trib_op *ops[WORKERS_MAX][TENSORS];
+    const int n = jobs->worker_count;
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int rank = 0; rank < n; rank++) {
+            for (int k = 0; k < TENSORS; k++) {
+                const int t = (int)((unsigned)k * (rank % 2 == 0 ? 5u : 7u) + seed + (unsigned)rank) % TENSORS;
+                data[rank][t] = malloc(counts[t] * sizeof(int32_t) + 1);
+                for (uint64_t i = 0; i < counts[t]; i++) {
+                    data[rank][t][i] = value(round, t, rank, i);
+                }
+                trib_tensor *tensor = declare(jobs->engines[rank], t, counts[t]);
+                ops[rank][t] = submit(jobs->engines[rank], tensor, data[rank][t], data[rank][t], NULL);
+            }
+        }
+        for (int rank = 0; rank < n; rank++) {
+            for (int t = 0; t < TENSORS; t++) {
+                trib_error error = {.status = TRIB_OK};
+                if (job_wait(ops[rank][t], &error) != TRIB_OK) {
+                    fail_msg("%s", error.text);
+                }
+                for (uint64_t i = 0; i < counts[t]; i++) {
+                    assert_int_equal(data[rank][t][i], value(round, t, 0, i) * n + 1000 * n * (n - 1) / 2);
+                }
+                free(data[rank][t]);
+            }
+        }
+    }
+}
+
+static void run_race(int workers, int servers, int on_one)
+{
+    world = trib_host_world_create();
+    lanes = on_one;
+    job jobs;
+    job_open(&jobs, workers, servers, on_devices);
+    race(&jobs, (uint32_t)(workers * 3 + servers));
+    assert_int_equal(trib_host_world_disorders(world), 0);
+    job_close(&jobs);
+    trib_host_world_free(world);
+}
+
+static void one_device_a_machine(void **state)
+{
+    (void)state;
+    run_race(2, 1, 1);
+    run_race(3, 0, 1);
+}
+
+static void several_devices_a_machine(void **state)
+{
+    (void)state;
+    run_race(4, 1, 2);
+    run_race(8, 0, 4);
+}
+
+static void one_machine_alone(void **state)
+{
+    (void)state;
+    run_race(1, 0, 1);
+    run_race(4, 0, 4);
+}
+
+/* Nothing is read from the input before the caller's stream has come to the call. */
+static void waits_for_the_stream(void **state)
+{
+    (void)state;
+    world = trib_host_world_create();
+    lanes = 1;
+    job jobs;
+    job_open(&jobs, 2, 1, on_devices);
+    enum { COUNT = 1000 };
+    static int32_t data[2][COUNT];
+    memset(data, 0, sizeof data);
+    trib_host_stream *stream = trib_host_stream_create(false);
+    trib_op *ops[2];
+    for (int rank = 0; rank < 2; rank++) {
+        trib_tensor *tensor = declare(jobs.engines[rank], 0, COUNT);
+        ops[rank] = submit(jobs.engines[rank], tensor, data[rank], data[rank], rank == 0 ? stream : NULL);
+    }
+    trib_error error = {.status = TRIB_OK};
+    assert_int_equal(trib_op_wait(ops[0], INT64_C(100000000), &error), TRIB_TIMEOUT);
+    for (int i = 0; i < COUNT; i++) {
+        data[0][i] = i;
+    }
+    trib_host_stream_open(stream);
+    for (int rank = 0; rank < 2; rank++) {
+        assert_int_equal(job_wait(ops[rank], &error), TRIB_OK);
+        for (int i = 0; i < COUNT; i++) {
+            assert_int_equal(data[rank][i], i);
+        }
+    }
+    job_close(&jobs);
+    trib_host_stream_free(stream);
+    trib_host_world_free(world);
+}
+
+/* A device that does not work fails the operation everywhere, with a text that says where. */
+static void a_device_fails(void **state)
+{
+    (void)state;
+    world = trib_host_world_create();
+    lanes = 2;
+    job jobs;
+    job_open(&jobs, 4, 1, on_devices);
+    static int32_t data[4][1000];
+    trib_op *ops[4];
+    trib_host_world_fault(world, 1, 0, TRIB_HOST_FAULT_FAIL);
+    for (int rank = 0; rank < 4; rank++) {
+        ops[rank] = submit(jobs.engines[rank], declare(jobs.engines[rank], 0, 1000), data[rank], data[rank], NULL);
+    }
+    for (int rank = 0; rank < 4; rank++) {
+        trib_error error = {.status = TRIB_OK};
+        assert_int_not_equal(job_wait(ops[rank], &error), TRIB_OK);
+        assert_non_null(strstr(error.text, "tensor 0"));
+    }
+    job_close(&jobs);
+    trib_host_world_free(world);
+}
+
+/* Who waits for a local rank that has left in good order is told so. */
+static void one_leaves(int who)
+{
+    world = trib_host_world_create();
+    lanes = 3;
+    job jobs;
+    job_open(&jobs, 3, 1, on_devices);
+    static int32_t data[3][1000];
+    trib_op *ops[3] = {NULL};
+    for (int rank = 0; rank < 3; rank++) {
+        if (rank != who) {
+            ops[rank] = submit(jobs.engines[rank], declare(jobs.engines[rank], 0, 1000), data[rank], data[rank], NULL);
+        }
+    }
+    trib_engine_close(jobs.engines[who], NULL, NULL);
+    for (int rank = 0; rank < 3; rank++) {
+        trib_error error = {.status = TRIB_OK};
+        if (rank != who) {
+            assert_int_equal(job_wait(ops[rank], &error), TRIB_PEER_LEFT);
+            assert_non_null(strstr(error.text, "has left the job"));
+        }
+    }
+    job_close(&jobs);
+    trib_host_world_free(world);
+}
+
+static void a_local_rank_leaves(void **state)
+{
+    (void)state;
+    one_leaves(1);
+    one_leaves(2);
+}
+
+static void refuse(trib_engine *engine, trib_op_params *params, trib_status wanted, const char *word)
+{
+    trib_error error = {.status = TRIB_OK};
+    assert_int_equal(trib_push_pull(engine, params, NULL, &error), wanted);
+    assert_non_null(strstr(error.text, word));
+}
+
+static void refuses_what_cannot_be(void **state)
+{
+    (void)state;
+    world = trib_host_world_create();
+    lanes = 2;
+    job jobs;
+    job_open(&jobs, 2, 0, on_devices);
+    static int32_t data[10];
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.input = params.output = data;
+    params.tensor = declare(jobs.engines[0], 0, 10);
+    params.reduce = TRIB_AVG;
+    refuse(jobs.engines[0], &params, TRIB_UNSUPPORTED, "AVG");
+    trib_error error = {.status = TRIB_OK};
+    params.reduce = TRIB_SUM;
+    assert_int_equal(trib_broadcast(jobs.engines[0], &params, NULL, &error), TRIB_UNSUPPORTED);
+    params.tensor = job_declare(jobs.engines[0], "in host memory", TRIB_INT32, 10);
+    params.stream = data;
+    refuse(jobs.engines[0], &params, TRIB_INVALID, "TRIB_TENSOR_DEVICE");
+    job_close(&jobs);
+    trib_host_world_free(world);
+}
+
+static void no_device_no_tensor(void **state)
+{
+    (void)state;
+    job jobs;
+    job_open(&jobs, 1, 0, NULL);
+    trib_tensor_desc desc;
+    trib_tensor_desc_init(&desc, sizeof desc);
+    desc.name = "t";
+    desc.dtype = TRIB_FLOAT32;
+    desc.count = 1;
+    desc.flags = TRIB_TENSOR_DEVICE;
+    trib_tensor *tensor = NULL;
+    trib_error error = {.status = TRIB_OK};
+    assert_int_equal(trib_tensor_declare(jobs.engines[0], &desc, &tensor, &error), TRIB_UNSUPPORTED);
+    assert_non_null(strstr(error.text, "cuda"));
+    job_close(&jobs);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_device_a_machine),   cmocka_unit_test(several_devices_a_machine),
+        cmocka_unit_test(one_machine_alone),      cmocka_unit_test(waits_for_the_stream),
+        cmocka_unit_test(a_device_fails),         cmocka_unit_test(a_local_rank_leaves),
+        cmocka_unit_test(refuses_what_cannot_be), cmocka_unit_test(no_device_no_tensor),
+    };
+    return cmocka_run_group_tests_name("tensors on devices", tests, NULL, NULL);
+}

@@ -1,0 +1,192 @@
+/* test_group.c - what the leader of a machine's local ranks decides: order, credit, and what is called off. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/group.h"
+
+#define TOLD_MAX 64u
+
+typedef struct decisions {
+    trib_announcement ordered[TOLD_MAX];
+    uint32_t ordered_count;
+    uint32_t off_rank[TOLD_MAX], off_round[TOLD_MAX];
+    char off_text[TOLD_MAX][64];
+    uint32_t off_count;
+} decisions;
+
+static void on_order(void *user, const trib_announcement *what)
+{
+    decisions *self = user;
+    assert_in_range(self->ordered_count, 0, TOLD_MAX - 1);
+    self->ordered[self->ordered_count++] = *what;
+}
+
+static void on_called_off(void *user, uint32_t rank, uint32_t tensor, uint32_t round, trib_status status,
+                          const char *text)
+{
+    (void)tensor;
+    decisions *self = user;
+    assert_int_equal(status, TRIB_TIMEOUT);
+    assert_in_range(self->off_count, 0, TOLD_MAX - 1);
+    self->off_rank[self->off_count] = rank;
+    self->off_round[self->off_count] = round;
+    snprintf(self->off_text[self->off_count++], sizeof self->off_text[0], "%s", text);
+}
+
+static trib_leader *make(decisions *into, uint32_t ranks, uint64_t credit)
+{
+    *into = (decisions){.ordered_count = 0};
+    const trib_leader_upcalls upcalls = {.order = on_order, .called_off = on_called_off, .user = into};
+    trib_leader *leader = trib_leader_create(ranks, credit, &upcalls);
+    assert_non_null(leader);
+    return leader;
+}
+
+static trib_announcement reduce_of(uint32_t tensor, uint32_t round, int32_t priority, uint32_t bytes)
+{
+    return (trib_announcement){.tensor = tensor, .round = round, .priority = priority, .bytes = bytes};
+}
+
+static void ready(trib_leader *leader, uint32_t rank, const trib_announcement *what)
+{
+    assert_int_equal(trib_leader_ready(leader, rank, what), TRIB_OK);
+    trib_leader_pump(leader);
+}
+
+/* Nothing is ordered before the last rank is ready, whatever order they come in; then once. */
+static void waits_for_all(void **state)
+{
+    (void)state;
+    decisions told;
+    trib_leader *leader = make(&told, 3, 1000);
+    const trib_announcement one = reduce_of(1, 1, 0, 10), two = reduce_of(2, 1, 0, 10);
+    ready(leader, 0, &one);
+    ready(leader, 1, &two);
+    ready(leader, 2, &two);
+    ready(leader, 2, &one);
+    assert_int_equal(told.ordered_count, 0);
+    ready(leader, 0, &two);
+    assert_int_equal(told.ordered_count, 1);
+    assert_int_equal(told.ordered[0].tensor, 2);
+    ready(leader, 1, &one);
+    assert_int_equal(told.ordered_count, 2);
+    assert_int_equal(told.ordered[1].tensor, 1);
+    assert_int_equal(trib_leader_waiting(leader), 0);
+    trib_leader_free(leader);
+}
+
+/* While the credit is spent what is urgent overtakes; equals keep their order. */
+static void urgent_first(void **state)
+{
+    (void)state;
+    decisions told;
+    trib_leader *leader = make(&told, 2, 100);
+    const int32_t priorities[] = {0, -5, 3, 3, 7};
+    for (uint32_t i = 0; i < 5; i++) {
+        const trib_announcement what = reduce_of(i, 1, priorities[i], 100);
+        ready(leader, 0, &what);
+        ready(leader, 1, &what);
+    }
+    assert_int_equal(told.ordered_count, 1); /* the first took all the credit */
+    for (uint32_t i = 0; i < 4; i++) {
+        trib_leader_reduced(leader, 100);
+        trib_leader_pump(leader);
+    }
+    const uint32_t wanted[] = {0, 4, 2, 3, 1};
+    assert_int_equal(told.ordered_count, 5);
+    for (uint32_t i = 0; i < 5; i++) {
+        assert_int_equal(told.ordered[i].tensor, wanted[i]);
+    }
+    trib_leader_free(leader);
+}
+
+/* Gathers end what is under way: they need no credit, or a machine could wait for itself. */
+static void gathers_need_no_credit(void **state)
+{
+    (void)state;
+    decisions told;
+    trib_leader *leader = make(&told, 1, 100);
+    trib_announcement what = reduce_of(1, 1, 0, 100);
+    ready(leader, 0, &what);
+    what.kind = TRIB_COLLECTIVE_GATHER;
+    what.tensor = 2;
+    ready(leader, 0, &what);
+    assert_int_equal(told.ordered_count, 2);
+    trib_leader_free(leader);
+}
+
+/* An operation that failed on one rank is called off for those who have announced, and for those who will. */
+static void failure_reaches_all(void **state)
+{
+    (void)state;
+    decisions told;
+    trib_leader *leader = make(&told, 3, 1000);
+    const trib_announcement first = reduce_of(1, 1, 0, 10), second = reduce_of(1, 2, 0, 10);
+    ready(leader, 0, &first);
+    assert_int_equal(trib_leader_fail(leader, 1, 1, 1, TRIB_TIMEOUT, "too late"), TRIB_OK);
+    assert_int_equal(told.off_count, 1);
+    assert_int_equal(told.off_rank[0], 0);
+    ready(leader, 2, &first);
+    assert_int_equal(told.off_count, 2);
+    assert_int_equal(told.off_rank[1], 2);
+    assert_string_equal(told.off_text[1], "too late");
+    assert_int_equal(told.ordered_count, 0);
+    assert_int_equal(trib_leader_waiting(leader), 0);
+    for (uint32_t i = 0; i < 3; i++) { /* the next round is not touched */
+        ready(leader, i, &second);
+    }
+    assert_int_equal(told.ordered_count, 1);
+    assert_int_equal(told.ordered[0].round, 2);
+    assert_int_equal(told.off_count, 2);
+    trib_leader_free(leader);
+}
+
+/* What waits for credit when its operation fails is not ordered any more. */
+static void failure_takes_from_the_queue(void **state)
+{
+    (void)state;
+    decisions told;
+    trib_leader *leader = make(&told, 2, 10);
+    const trib_announcement first = reduce_of(1, 1, 0, 10), second = reduce_of(2, 1, 0, 10);
+    for (uint32_t i = 0; i < 2; i++) {
+        ready(leader, i, &first);
+        ready(leader, i, &second);
+    }
+    assert_int_equal(told.ordered_count, 1);
+    assert_int_equal(trib_leader_fail(leader, 1, 2, 1, TRIB_TIMEOUT, "too late"), TRIB_OK);
+    assert_int_equal(told.off_count, 2);
+    trib_leader_reduced(leader, 10);
+    trib_leader_pump(leader);
+    assert_int_equal(told.ordered_count, 1);
+    trib_leader_free(leader);
+}
+
+static void says_it_once(void **state)
+{
+    (void)state;
+    decisions told;
+    trib_leader *leader = make(&told, 2, 10);
+    const trib_announcement what = reduce_of(1, 1, 0, 10);
+    ready(leader, 1, &what);
+    assert_int_equal(trib_leader_ready(leader, 1, &what), TRIB_PROTOCOL);
+    trib_leader_free(leader);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(waits_for_all),
+        cmocka_unit_test(urgent_first),
+        cmocka_unit_test(gathers_need_no_credit),
+        cmocka_unit_test(failure_reaches_all),
+        cmocka_unit_test(failure_takes_from_the_queue),
+        cmocka_unit_test(says_it_once),
+    };
+    return cmocka_run_group_tests_name("the order of collectives", tests, NULL, NULL);
+}
