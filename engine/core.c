@@ -14,6 +14,7 @@
 #include "engine/coordinator.h"
 #include "engine/group.h"
 #include "engine/member.h"
+#include "engine/server_lane.h"
 #include "engine/trace.h"
 
 #define TICK_NS (250 * INT64_C(1000000))
@@ -249,6 +250,10 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
         trib_server_tick(core);
         trib_timer_arm(reactor, timer, now_ns + TICK_NS);
         return;
+    }
+    if (!core->closing && core->lane_count > 0 && is_orderly(core->ended_status) && now_ns >= core->lanes_tick_ns) {
+        core->lanes_tick_ns = now_ns + TICK_NS;
+        trib_server_lanes_tick(core); /* rounds of other local ranks may lack somebody who has left */
     }
     bool overdue = now_ns >= core->close_deadline_ns;
     if (!core->closing && (overdue || may_close_links(core))) {

@@ -274,6 +274,12 @@ void trib_group_end(trib_core *core, trib_status status, const char *text)
         trib_op_fail(device->task->node->op, status, "tensor \"%s\": %s", device->task->tensor->name, text);
         trib_group_answer(device, status == TRIB_OK ? TRIB_CLOSED : status);
     }
+    /* At once, though other links may stay for a while: who announces something must not wait for an answer. */
+    for (uint32_t i = 0; i < group->lanes; i++) {
+        if (group->links[i] != NULL) {
+            trib_link_close(group->links[i], true, core->ended_status, core->ended_text);
+        }
+    }
 }
 
 void trib_group_close(trib_group *group)

@@ -4,7 +4,7 @@
  *
  * One thread for each device makes all calls that may take time: it issues jobs to three streams (to the host, to the
  * device, collectives) and asks their events whether they have ended. It sleeps without limit while nothing is under way,
- * and POLL_NS at a time while something is. So no reactor ever waits for the driver or for NCCL, and nothing in here but
+ * and 20 to 200 us at a time while something is. So no reactor ever waits for the driver or for NCCL, and nothing in here but
  * the queue of new jobs, the pool of marks and the gates' words is seen by two threads.
  */
 #ifndef TRIB_STAGES_CUDA_INTERNAL_H
@@ -95,6 +95,7 @@ struct trib_device {
     bool stopped; /* stopping has been noticed */
     bool hung;    /* something did not come back: what it may still use is not freed */
     int64_t stop_deadline_ns;
+    int64_t moved_ns; /* when a job came or ended */
 
     /* cuda_nccl.c */
     cuda_nccl nccl;

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #define POLL_NS (20 * INT64_C(1000))
+#define POLL_MAX_NS (200 * INT64_C(1000))
 #define POLL_SLACK_NS 1000ul
 #define BRIEF_NS (200 * INT64_C(1000))
 
@@ -23,6 +24,7 @@ int64_t cuda_now_ns(void)
 
 void cuda_give_back(trib_device *device, trib_device_job *job, trib_status status, const char *format, ...)
 {
+    device->moved_ns = cuda_now_ns();
     job->status = status;
     va_list arguments;
     va_start(arguments, format);
@@ -287,6 +289,7 @@ static void give_up_what_hangs(trib_device *device)
 
 static void turn(trib_device *device, trib_device_job *jobs)
 {
+    device->moved_ns = jobs != NULL ? cuda_now_ns() : device->moved_ns;
     while (jobs != NULL) {
         trib_device_job *next = jobs->next;
         begin(device, jobs);
@@ -317,9 +320,12 @@ static void sleep_a_little(trib_device *device)
         pthread_mutex_lock(&device->mutex);
         return;
     }
+    /* What has taken long may be noticed a fiftieth of that later: a core is not kept busy by a long wait. */
+    int64_t pause_ns = (cuda_now_ns() - device->moved_ns) / 50;
+    pause_ns = pause_ns < POLL_NS ? POLL_NS : pause_ns > POLL_MAX_NS ? POLL_MAX_NS : pause_ns;
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += POLL_NS;
+    until.tv_nsec += pause_ns;
     if (until.tv_nsec >= 1000000000) {
         until.tv_nsec -= 1000000000;
         until.tv_sec++;

@@ -236,6 +236,7 @@ static void one_leaves(int who)
 static void a_local_rank_leaves(void **state)
 {
     (void)state;
+    one_leaves(0); /* which keeps the membership, too */
     one_leaves(1);
     one_leaves(2);
 }
