@@ -73,7 +73,7 @@ typedef struct trib_core {
     trib_summation *summation;
     struct trib_server_lane *lanes; /* sums of device tensors, by local rank; made when the first comes */
     uint32_t lane_count;
-    int64_t lanes_tick_ns; /* when they are looked at next while the core ends */
+    int64_t lanes_tick_ns;    /* when they are looked at next while the core ends */
     trib_link **worker_links; /* by rank */
     trib_sum_entry *free_entries;
     uint32_t entries_waiting; /* sums not sent yet */

@@ -47,6 +47,11 @@ CHANGE(odd_chunk, config->chunk_bytes = 12288)
 CHANGE(small_partition, config->partition_bytes = 4096)
 CHANGE(odd_partition, config->partition_bytes = (1 << 20) + 4096)
 CHANGE(many_reactors, config->reactors = 17)
+CHANGE(odd_machines, config->local_size = 3; config->worker_count = 4; config->coordinator = "127.0.0.1:4242")
+CHANGE(huge_machine, config->local_size = 65; config->worker_count = 65; config->coordinator = "127.0.0.1:4242")
+CHANGE(other_local_rank, config->local_rank = 1)
+CHANGE(low_device, config->device_index = -2)
+CHANGE(unknown_device, config->device = "abacus")
 CHANGE(negative_join, config->join_timeout_ns = -1)
 CHANGE(negative_peer, config->peer_timeout_ns = -1)
 CHANGE(negative_close, config->close_timeout_ns = -1)
@@ -100,6 +105,11 @@ static void wrong_fields(void **state)
         {small_partition, TRIB_INVALID, "partition_bytes 4096", "multiple of chunk_bytes"},
         {odd_partition, TRIB_INVALID, "partition_bytes 1052672", "multiple of chunk_bytes"},
         {many_reactors, TRIB_INVALID, "reactors 17", "at most 16"},
+        {odd_machines, TRIB_INVALID, "local_size 3", "divide worker_count (4)"},
+        {huge_machine, TRIB_INVALID, "local_size 65", "1..64"},
+        {other_local_rank, TRIB_INVALID, "local_rank 1", "consecutive"},
+        {low_device, TRIB_INVALID, "device_index -2", "-1 or above"},
+        {unknown_device, TRIB_INVALID, "abacus", "cuda"},
         {negative_join, TRIB_INVALID, "join", "above 0"},
         {negative_peer, TRIB_INVALID, "peer", "above 0"},
         {negative_close, TRIB_INVALID, "close", "above 0"},
