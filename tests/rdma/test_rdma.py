@@ -19,7 +19,7 @@ DATA = 'examples/digits/digits.csv'
 JOBS = r'''
 began() { echo "== $1"; }
 ended() { echo "== status $?"; }
-digits() { ./tributary run -n 2 "$@" -- ./digits --epochs 6 --data digits.csv; }
+digits() { ./tributary run -n 2 "$@" -- ./digits --epochs 4 --data digits.csv; }
 
 # lose VICTIM COMMAND: a job whose members have names; one of them is lost in the middle. The others' ends.
 port=12000
@@ -29,8 +29,8 @@ lose() {
     export TRIB_COORDINATOR=$RDMA_IP:$port
     ./tributary server > server0 2>&1 & server0=$!
     ./tributary server > server1 2>&1 & server1=$!
-    TRIB_RANK=0 ./digits --epochs 300 --data digits.csv > rank0 2>&1 & rank0=$!
-    TRIB_RANK=1 ./digits --epochs 300 --data digits.csv > rank1 2>&1 & rank1=$!
+    TRIB_RANK=0 ./digits --epochs 50 --data digits.csv > rank0 2>&1 & rank0=$!
+    TRIB_RANK=1 ./digits --epochs 50 --data digits.csv > rank1 2>&1 & rank1=$!
     i=0; until grep -q '^epoch' rank0; do sleep 0.1; i=$((i+1)); [ $i -lt 600 ] || { cat rank0; return 9; }; done
     victim=; [ $1 = nobody ] || eval victim=\$$1
     at=$(cut -d. -f1 /proc/uptime)
