@@ -1,6 +1,7 @@
 /* replay.c - see replay.h. */
 #include "tools/study/replay.h"
 
+#include <dirent.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -264,10 +265,24 @@ static trib_status read_parts(const char *folder, uint32_t workers, uint32_t ser
         status = trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the parts of a step");
     }
     trace_run_free(run);
-    for (uint32_t i = 0; i < workers + servers; i++) {
-        unlink(paths[i]);
-    }
     return status;
+}
+
+/* Also what a job that failed has left there. */
+static void remove_traces(const char *folder)
+{
+    DIR *open = opendir(folder);
+    for (const struct dirent *entry; open != NULL && (entry = readdir(open)) != NULL;) {
+        if (entry->d_name[0] != '.') {
+            char path[400];
+            snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+            unlink(path);
+        }
+    }
+    if (open != NULL) {
+        closedir(open);
+    }
+    rmdir(folder);
 }
 
 static void take_turns(const study_replay *replay, const study_model **by_rank, uint32_t workers)
@@ -311,7 +326,7 @@ trib_status study_replay_run(const study_replay *replay, const study_step_config
         status = read_parts(folder, workers, servers, parts, error);
     }
     if (traced) {
-        rmdir(folder);
+        remove_traces(folder);
     }
     free(by_rank);
     return status;
