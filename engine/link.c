@@ -149,12 +149,12 @@ static void deliver_self(trib_reactor *reactor, trib_post *post)
         out_finish(out, link->state == TRIB_LINK_READY ? TRIB_OK : link->end_status);
         out = next;
     }
-    if (link->state == TRIB_LINK_CLOSING) {
+    if (link->state != TRIB_LINK_CLOSING) {
+        trib_link_pump(link);
+    } else if (!link->self_post.queued) { /* one that was closed by what it delivered comes here again */
         drop_waiters(link);
         link->upcalls->closed(link, link->end_status, link->end_reason);
         link_free(link);
-    } else {
-        trib_link_pump(link);
     }
 }
 
