@@ -190,9 +190,10 @@ trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const tri
 
 void trib_engine_notify(trib_engine *engine)
 {
+    /* The lock orders this behind a waiter's last look. Broadcasting inside it would wake threads to wait for it. */
     pthread_mutex_lock(&engine->mutex);
-    pthread_cond_broadcast(&engine->changed);
     pthread_mutex_unlock(&engine->mutex);
+    pthread_cond_broadcast(&engine->changed);
 }
 
 static void tell_ready(trib_reactor *reactor, trib_post *post)

@@ -210,10 +210,10 @@ static void queue_completion(trib_engine *engine, trib_op *op)
         engine->done_head = op;
     }
     engine->done_tail = op;
+    pthread_mutex_unlock(&engine->mutex);
     if (atomic_load(&engine->waiters) > 0) {
         pthread_cond_broadcast(&engine->changed);
     }
-    pthread_mutex_unlock(&engine->mutex);
     uint64_t one = 1;
     while (write(engine->done_fd, &one, sizeof one) < 0 && errno == EINTR) {}
 }
