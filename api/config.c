@@ -11,6 +11,7 @@
 #include "engine/trace.h"
 
 #define SECOND_NS INT64_C(1000000000)
+#define BUSY_POLL_MAX_NS SECOND_NS
 
 void trib_config_init(trib_config *config, size_t struct_size)
 {
@@ -166,6 +167,10 @@ static trib_status check_sizes(const trib_config *config, trib_error *error)
     if (config->trace_bytes > TRIB_TRACE_BYTES_MAX) {
         return trib_error_set(error, TRIB_INVALID, "trace_bytes %llu: at most %llu",
                               (unsigned long long)config->trace_bytes, (unsigned long long)TRIB_TRACE_BYTES_MAX);
+    }
+    if (config->busy_poll_ns < 0 || config->busy_poll_ns > BUSY_POLL_MAX_NS) {
+        return trib_error_set(error, TRIB_INVALID, "busy_poll_ns %lld: at most %lld", (long long)config->busy_poll_ns,
+                              (long long)BUSY_POLL_MAX_NS);
     }
     if (config->join_timeout_ns < 0 || config->peer_timeout_ns < 0 || config->close_timeout_ns < 0) {
         return trib_error_set(error, TRIB_INVALID, "join, peer and close timeouts must be above 0");

@@ -92,10 +92,8 @@ static trib_status read_seconds(const char *name, int64_t *value_ns, trib_error 
     }
     char *end = NULL;
     double number = strtod(text, &end);
-    double unit = strcmp(end, "ms") == 0                  ? 1e6
-                  : *end == '\0' || strcmp(end, "s") == 0 ? 1e9
-                  : strcmp(end, "m") == 0                 ? 60e9
-                                                          : 0;
+    double unit = strcmp(end, "ms") == 0 ? 1e6 : strcmp(end, "us") == 0 ? 1e3 : strcmp(end, "m") == 0 ? 60e9 : 0;
+    unit = *end == '\0' || strcmp(end, "s") == 0 ? 1e9 : unit;
     if (end == text || unit == 0 || !(number * unit >= 1) || number * unit > 1e18) {
         return bad(name, text, "a time above 0, such as 30, 0.5, 200ms or 5m", error);
     }
@@ -401,6 +399,7 @@ static trib_status read_sizes(trib_config *config, trib_error *error)
     } times[] = {{"TRIB_JOIN_TIMEOUT", &config->join_timeout_ns},
                  {"TRIB_OP_TIMEOUT", &config->op_timeout_ns},
                  {"TRIB_PEER_TIMEOUT", &config->peer_timeout_ns},
+                 {"TRIB_BUSY_POLL_TIME", &config->busy_poll_ns},
                  {"TRIB_CLOSE_TIMEOUT", &config->close_timeout_ns}};
     trib_status status = TRIB_OK;
     for (size_t i = 0; status == TRIB_OK && i < sizeof sizes / sizeof sizes[0]; i++) {

@@ -32,6 +32,18 @@ __attribute__((format(printf, 2, 3))) static void add(text *out, const char *for
     }
 }
 
+/* What an engine of this environment would use. */
+static const char *chosen_transport(void)
+{
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    if (trib_config_from_env(&config, NULL) != TRIB_OK) {
+        return "none: the settings of the environment are wrong";
+    }
+    const trib_transport_ops *ops = trib_transport_by_name(config.transport);
+    return ops != NULL ? ops->name : "none: not in this build";
+}
+
 static void add_build(text *out)
 {
     add(out, "\"version\": \"%s\", \"variant\": \"%s\", \"kernels\": \"%s\", \"transports\": [", trib_version(),
@@ -40,9 +52,11 @@ static void add_build(text *out)
     for (size_t i = 0; names[i] != NULL; i++) {
         add(out, "%s\"%s\"", i > 0 ? ", " : "", names[i]);
     }
-    add(out, "], \"found_when_built\": {\"ibverbs\": %s, \"rdmacm\": %s, \"cuda\": %s, \"nccl\": %s}, ",
-        TRIB_HAVE_IBVERBS ? "true" : "false", TRIB_HAVE_RDMACM ? "true" : "false", TRIB_HAVE_CUDA ? "true" : "false",
-        TRIB_HAVE_NCCL ? "true" : "false");
+    add(out,
+        "], \"transport\": \"%s\", \"found_when_built\": {\"ibverbs\": %s, \"rdmacm\": %s, \"cuda\": %s, \"nccl\": "
+        "%s}, ",
+        chosen_transport(), TRIB_HAVE_IBVERBS ? "true" : "false", TRIB_HAVE_RDMACM ? "true" : "false",
+        TRIB_HAVE_CUDA ? "true" : "false", TRIB_HAVE_NCCL ? "true" : "false");
 }
 
 static void add_limit(text *out, const char *name, int resource, rlim_t wanted, const char *advice)
@@ -70,6 +84,19 @@ static void add_rdma(text *out)
     }
 }
 
+/* How large payloads travel between processes of this machine. */
+static const char *shared_memory(void)
+{
+    FILE *file = fopen("/proc/sys/kernel/yama/ptrace_scope", "re");
+    int scope = 0;
+    bool told = file != NULL && fscanf(file, "%d", &scope) == 1;
+    if (file != NULL) {
+        fclose(file);
+    }
+    return told && scope > 0 ? "copied twice; kernel.yama.ptrace_scope=0 would let a peer read them in place"
+                             : "read by the peer in place, where the processes see each other's ids";
+}
+
 static void add_machine(text *out)
 {
     struct utsname names;
@@ -89,7 +116,7 @@ static void add_machine(text *out)
     add(out, "\"limits\": {");
     add_limit(out, "memlock_bytes", RLIMIT_MEMLOCK, 1u << 30,
               "too little to register memory for RDMA; raise it with ulimit -l");
-    add(out, ", ");
+    add(out, ", \"shared_memory\": \"%s\", ", shared_memory());
     add_limit(out, "open_files", RLIMIT_NOFILE, 4096,
               "too few for a server of a thousand connections; raise it with ulimit -n");
     add(out, "}");

@@ -39,6 +39,7 @@ static trib_status reactor_start(trib_engine *engine, trib_reactor *reactor)
         return TRIB_OK;
     }
     int cpu = reactor->index < self->plan.reactor_count ? self->plan.reactors[reactor->index].cpu : -1;
+    trib_reactor_ev_linger(reactor, engine->config.busy_poll_ns);
     return trib_reactor_ev_start(reactor, cpu, engine->config.busy_poll);
 }
 
@@ -136,13 +137,11 @@ static void name_place(trib_env *env)
 
 static trib_status refuse_transport(const char *name, trib_error *error)
 {
-    char known[64] = "auto";
+    char known[64] = "";
     const char *const *names = trib_transport_names();
     for (size_t i = 0; names[i] != NULL; i++) {
         size_t used = strlen(known);
-        if (strcmp(names[i], "auto") != 0) {
-            snprintf(known + used, sizeof known - used, ", %s", names[i]);
-        }
+        snprintf(known + used, sizeof known - used, "%s%s", i > 0 ? ", " : "", names[i]);
     }
     return trib_error_set(error, TRIB_UNSUPPORTED, "transport \"%s\" is not in this build, which has: %s%s", name,
                           known,

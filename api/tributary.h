@@ -191,7 +191,7 @@ typedef struct trib_config {
         *listen; /* address to listen on; default 127.0.0.1, or with a token the one that leads to the coordinator */
     const char *job;       /* the job's name: members of other jobs are refused; default "default" */
     const char *token;     /* shared secret; NULL = none: then only loopback addresses are allowed */
-    const char *transport; /* "auto" (default) or "tcp" */
+    const char *transport; /* "auto" (default: shared memory in a machine, else TCP), "tcp", "shm" or "rdma" */
 
     uint32_t reactors;        /* event loops, one thread and core each; default from cores and processes per machine */
     uint32_t partition_bytes; /* [job] unit that is scheduled; multiple of chunk_bytes; default 1 MiB */
@@ -227,7 +227,8 @@ typedef struct trib_config {
     int32_t local_size;    /* processes that share a machine, the same on all machines; default 1 */
     int32_t local_rank;    /* this process among them: rank modulo local_size */
     int32_t reserved_32;   /* must be 0 */
-    uint64_t reserved[11]; /* must be 0 */
+    int64_t busy_poll_ns;  /* a reactor looks so long for more before it sleeps; default 0; busy_poll: for ever */
+    uint64_t reserved[10]; /* must be 0 */
 } trib_config;
 
 /* Fills *config with the defaults. struct_size must be sizeof(trib_config). TRIB_ANY_THREAD. */
@@ -458,8 +459,7 @@ typedef struct trib_stats {
     uint64_t system_calls;  /* by the transports, for data */
     uint64_t allocations;   /* by the engine since it was created; constant in the steady state */
     uint64_t peers_refused; /* connections turned away: wrong token, version, job, garbage */
-    uint64_t
-        bytes_copied; /* payload that transports copied in this process; RDMA: none to or from trib_alloc's memory */
+    uint64_t bytes_copied;  /* payload that transports copied in this process; RDMA: none of trib_alloc's memory */
     uint64_t reserved[15];
 } trib_stats;
 

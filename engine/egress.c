@@ -62,6 +62,9 @@ void trib_egress_leave(trib_link *link)
         trib_egress_rest(link);
         trib_assert(link->in_flight == 0);
         link->share.egress->link_count--;
+        if (link->conn != NULL) {
+            link->conn->awaits_sent = NULL;
+        }
         link->share.egress = NULL;
     }
 }
@@ -112,7 +115,8 @@ void trib_egress_pump(trib_egress *egress)
             sift(egress, share->heap_index);
         }
     }
-    if (egress->waiting_count > 0 && trib_trace_on(egress->waiting[0]->core)) {
+    egress->waits = egress->waiting_count > 0;
+    if (egress->waits && trib_trace_on(egress->waiting[0]->core)) {
         for (uint32_t i = 0; i < egress->waiting_count; i++) {
             trib_link_note_wait(egress->waiting[i], true);
         }

@@ -23,6 +23,7 @@ typedef struct trib_egress {
     double clock;               /* where the link that emitted last had come to */
     struct trib_link **waiting; /* a binary heap of the links that have something to emit, by share.at */
     uint32_t waiting_count, capacity, link_count;
+    bool waits; /* something is left until what is with the transport is sent */
 } trib_egress;
 
 /* In each link. */

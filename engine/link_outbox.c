@@ -81,6 +81,9 @@ trib_status trib_link_enqueue(trib_link *link, trib_waiter *waiter, uint64_t byt
     }
     heap_place(link, link->heap_size++, waiter);
     heap_sift(link, waiter->heap_index);
+    if (link->conn != NULL) {
+        link->conn->awaits_sent = link->share.egress != NULL ? &link->share.egress->waits : &link->waits;
+    }
     if (link->share.egress != NULL) {
         trib_egress_offer(link, bytes);
     }

@@ -32,6 +32,7 @@ void trib_reactor_init(trib_reactor *reactor, const trib_reactor_ops *ops, uint3
     atomic_init(&reactor->mail, NULL);
     reactor->deferred_head = NULL;
     reactor->deferred_tail = NULL;
+    reactor->pollers = NULL;
 }
 
 void trib_reactor_post(trib_reactor *reactor, trib_post *post)
@@ -118,4 +119,48 @@ bool trib_reactor_run_posts(trib_reactor *reactor)
         }
     }
     return reactor->deferred_head != NULL || atomic_load_explicit(&reactor->mail, memory_order_relaxed) != NULL;
+}
+
+/* ---- Pollers ---- */
+
+void trib_reactor_poller_add(trib_reactor *reactor, trib_poller *poller)
+{
+    trib_assert(poller->poll != NULL && poller->rest != NULL && poller->woken != NULL);
+    poller->next = reactor->pollers;
+    reactor->pollers = poller;
+}
+
+void trib_reactor_poller_remove(trib_reactor *reactor, trib_poller *poller)
+{
+    trib_poller **at = &reactor->pollers;
+    while (*at != poller) {
+        trib_assert(*at != NULL);
+        at = &(*at)->next;
+    }
+    *at = poller->next;
+}
+
+bool trib_reactor_poll(trib_reactor *reactor)
+{
+    bool found = false;
+    for (trib_poller *poller = reactor->pollers; poller != NULL; poller = poller->next) {
+        found = poller->poll(reactor, poller) || found;
+    }
+    return found;
+}
+
+bool trib_reactor_rest(trib_reactor *reactor)
+{
+    bool may = true;
+    for (trib_poller *poller = reactor->pollers; poller != NULL; poller = poller->next) {
+        may = poller->rest(reactor, poller) && may;
+    }
+    return may;
+}
+
+void trib_reactor_woken(trib_reactor *reactor)
+{
+    for (trib_poller *poller = reactor->pollers; poller != NULL; poller = poller->next) {
+        poller->woken(reactor, poller);
+    }
 }

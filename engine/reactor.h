@@ -65,6 +65,21 @@ typedef struct trib_reactor_ops {
     void (*random)(trib_reactor *reactor, void *buffer, size_t size); /* cryptographic, or from the seed */
 } trib_reactor_ops;
 
+/*
+ * Input that no descriptor announces, such as memory that another process writes to. The loop looks at it in every turn;
+ * before it blocks it lets the source ask for wake-ups, which come through a descriptor. A reactor that never blocks
+ * (a simulated one) need not know of them.
+ */
+typedef struct trib_poller {
+    struct trib_poller *next;
+    /* Takes what there is, within bounds; true if there was something. Runs as a callback of the loop. */
+    bool (*poll)(trib_reactor *reactor, struct trib_poller *poller);
+    /* The loop is about to block: from now on what comes shall wake it. False: something is there already, do not. */
+    bool (*rest)(trib_reactor *reactor, struct trib_poller *poller);
+    /* The loop runs again: wake-ups are not needed. */
+    void (*woken)(trib_reactor *reactor, struct trib_poller *poller);
+} trib_poller;
+
 struct trib_reactor {
     const trib_reactor_ops *ops;
     uint32_t index; /* in its engine */
@@ -72,6 +87,7 @@ struct trib_reactor {
     trib_logger *logger;
     _Atomic(trib_post *) mail; /* newest first; other threads push */
     trib_post *deferred_head, *deferred_tail;
+    trib_poller *pollers;
 };
 
 void trib_reactor_init(trib_reactor *reactor, const trib_reactor_ops *ops, uint32_t index, trib_logger *logger);
@@ -84,6 +100,16 @@ void trib_reactor_defer(trib_reactor *reactor, trib_post *post);
 
 /* For implementations: runs what is in the mailbox and deferred, at most a bounded number; true if some is left. */
 bool trib_reactor_run_posts(trib_reactor *reactor);
+
+/* Loop thread, not from inside a poller's own functions. */
+void trib_reactor_poller_add(trib_reactor *reactor, trib_poller *poller);
+void trib_reactor_poller_remove(trib_reactor *reactor, trib_poller *poller);
+
+/* For implementations: each asks all pollers. poll: one had something. rest: the loop may block; woken shall follow,
+ * whatever the answer was. */
+bool trib_reactor_poll(trib_reactor *reactor);
+bool trib_reactor_rest(trib_reactor *reactor);
+void trib_reactor_woken(trib_reactor *reactor);
 
 static inline int64_t trib_now(trib_reactor *reactor)
 {

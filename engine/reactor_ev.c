@@ -28,6 +28,7 @@
 #include "engine/assert.h"
 
 #define NS_PER_S INT64_C(1000000000)
+#define POLLS_PER_TURN 16u
 
 typedef struct reactor_ev {
     trib_reactor base; /* first */
@@ -43,6 +44,9 @@ typedef struct reactor_ev {
     ev_prepare prepare;
     ev_check check;
     ev_idle idle;
+    int64_t linger_ns, linger_until_ns;
+    bool worked; /* in this turn */
+    bool asleep; /* pollers have been asked to wake the loop */
 } reactor_ev;
 
 typedef struct timer_ev {
@@ -129,6 +133,7 @@ static void io_ready(struct ev_loop *loop, ev_io *watcher, int events)
 {
     (void)loop;
     trib_io *io = (trib_io *)(void *)((unsigned char *)watcher - offsetof(trib_io, storage));
+    ((reactor_ev *)watcher->data)->worked = true;
     unsigned ready = ((events & EV_READ) != 0 ? TRIB_IO_READ : 0u) | ((events & EV_WRITE) != 0 ? TRIB_IO_WRITE : 0u);
     if ((events & EV_ERROR) != 0) {
         /* libev could not watch it and has stopped; the owner's system call will say what is wrong. */
@@ -185,14 +190,40 @@ static const trib_reactor_ops ev_ops = {
 
 /* ---- The loop's own watchers ---- */
 
+static bool has_posts(const reactor_ev *self)
+{
+    return self->base.deferred_head != NULL || atomic_load_explicit(&self->base.mail, memory_order_relaxed) != NULL;
+}
+
+/* True while it is worth looking for more before it sleeps. */
+static bool lingers(reactor_ev *self)
+{
+    if (self->linger_ns == 0) {
+        return false;
+    }
+    int64_t now = now_ns(&self->base);
+    if (self->worked) {
+        self->worked = false;
+        self->linger_until_ns = now + self->linger_ns;
+    } else if (now < self->linger_until_ns) {
+        sched_yield();
+    }
+    return now < self->linger_until_ns;
+}
+
 static void prepare_called(struct ev_loop *loop, ev_prepare *watcher, int events)
 {
     (void)events;
     reactor_ev *self = watcher->data;
     atomic_store_explicit(&self->runner, pthread_self(), memory_order_relaxed);
     /* Mail that comes after this look wakes the loop. */
-    if (self->base.deferred_head != NULL || atomic_load_explicit(&self->base.mail, memory_order_relaxed) != NULL) {
+    if (has_posts(self) || lingers(self)) {
         ev_idle_start(loop, &self->idle);
+    } else if (self->base.pollers != NULL) {
+        self->asleep = true;
+        if (!trib_reactor_rest(&self->base)) {
+            ev_idle_start(loop, &self->idle);
+        }
     }
 }
 
@@ -201,7 +232,20 @@ static void check_called(struct ev_loop *loop, ev_check *watcher, int events)
     (void)events;
     reactor_ev *self = watcher->data;
     ev_idle_stop(loop, &self->idle);
-    (void)trib_reactor_run_posts(&self->base); /* prepare sees what is left */
+    if (self->asleep) {
+        self->asleep = false;
+        trib_reactor_woken(&self->base);
+    }
+    /* More than once, because a turn of the loop costs a system call; prepare sees what is left. */
+    for (unsigned i = 0; i < POLLS_PER_TURN; i++) {
+        self->worked = self->worked || has_posts(self);
+        bool found = trib_reactor_poll(&self->base);
+        self->worked = self->worked || found;
+        (void)trib_reactor_run_posts(&self->base);
+        if (!found) {
+            break;
+        }
+    }
 }
 
 static void wake_called(struct ev_loop *loop, ev_async *watcher, int events)
@@ -341,6 +385,11 @@ trib_status trib_reactor_ev_start(trib_reactor *reactor, int core, bool busy_pol
     atomic_store(&self->runner, self->thread);
     self->started = true;
     return TRIB_OK;
+}
+
+void trib_reactor_ev_linger(trib_reactor *reactor, int64_t linger_ns)
+{
+    reactor_of(reactor)->linger_ns = linger_ns;
 }
 
 void trib_reactor_ev_stop(trib_reactor *reactor)

@@ -47,13 +47,15 @@ static bool push_emit(trib_link *link, trib_waiter *waiter)
         .root = op->root,
     };
     const void *payload = frame.payload_size > 0 ? trib_task_input(task) + begin : NULL;
+    if (chunk == 0) {
+        /* Before it goes: a peer on this machine may have it before the next line runs here. */
+        trib_trace_task(link->core, TRIB_TRACE_START, task, task->size);
+    }
     if (trib_link_send(link, &frame, payload, chunk_sent, task) != TRIB_OK) {
         trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a chunk");
         return false;
     }
-    if (chunk == 0) {
-        trib_trace_task(link->core, TRIB_TRACE_START, task, task->size);
-    } else if (chunk + 1 == task->chunk_count) {
+    if (chunk > 0 && chunk + 1 == task->chunk_count) {
         trib_trace_task(link->core, TRIB_TRACE_EMITTED, task, task->size);
     }
     trib_counter_add(&link->core->stats.bytes_pushed, frame.payload_size);

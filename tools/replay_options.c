@@ -306,8 +306,7 @@ void replay_print_rate(const replay_options *self, const study_replay *replay, F
     if (self->recorded_rate_bits > 0) {
         fprintf(out, "links of the recording: %.4g Gbit/s, as told\n", (double)self->recorded_rate_bits / 1e9);
     } else if (replay->rate_told) {
-        fprintf(out,
-                "links of the recording: %.4g Gbit/s, as its job was configured (the busiest held %.4g Gbit/s)\n",
+        fprintf(out, "links of the recording: %.4g Gbit/s, as its job was configured (the busiest held %.4g Gbit/s)\n",
                 (double)replay->step.job.link.egress_bits / 1e9, replay->payload_bits / 1e9);
     } else {
         fprintf(out, "links of the recording: %.4g Gbit/s, estimated: the busiest held %.4g Gbit/s of payload%s\n",

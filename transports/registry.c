@@ -4,18 +4,21 @@
 #include <string.h>
 
 #include "engine/assert.h"
+#include "transports/auto.h"
 #include "transports/rdma.h"
+#include "transports/shm.h"
 #include "transports/tcp.h"
 
-/* The best one that works between any two machines comes first; it is what "auto" means. */
 static const trib_transport_ops *const transports[] = {
+    &trib_auto_ops,
     &trib_tcp_ops,
+    &trib_shm_ops,
 #if TRIB_HAVE_RDMA
     &trib_rdma_ops,
 #endif
 };
 static const char *const names[] = {
-    "tcp",
+    "auto", "tcp", "shm",
 #if TRIB_HAVE_RDMA
     "rdma",
 #endif
@@ -37,9 +40,6 @@ static void check_complete(const trib_transport_ops *ops, const char *name)
 
 const trib_transport_ops *trib_transport_by_name(const char *name)
 {
-    if (strcmp(name, "auto") == 0) {
-        name = names[0];
-    }
     for (size_t i = 0; names[i] != NULL; i++) {
         check_complete(transports[i], names[i]);
         if (strcmp(names[i], name) == 0) {

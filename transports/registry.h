@@ -4,7 +4,7 @@
 
 #include "transports/transport.h"
 
-/* NULL if there is none of that name. "auto" gives the best one that works between any two machines. */
+/* NULL if there is none of that name. "auto" works between any two machines and chooses the best for each pair. */
 const trib_transport_ops *trib_transport_by_name(const char *name);
 
 /* The names, NULL-terminated. */

@@ -108,6 +108,7 @@ typedef struct trib_transport_config {
     uint32_t send_buffer_bytes;
     int64_t silence_timeout_ns; /* unacknowledged data older than this ends the connection; 0 = the system's */
     void *shared;               /* what the transport's `share` made, NULL if nobody called it */
+    bool copies_only;           /* shared memory: does not read the peers' own memory, as if the kernel forbade it */
 } trib_transport_config;
 
 typedef struct trib_transport_ops {
@@ -153,6 +154,9 @@ struct trib_conn {
     trib_transport *transport;
     void *user;          /* given to connect, or set by `accepted` */
     trib_address remote; /* for logs */
+    /* Set by the caller: points to whether it has more to do when `sent` comes. If not, a transport may spare itself a
+     * wake-up and tell it some milliseconds late. NULL: it has. */
+    const bool *awaits_sent;
 };
 
 #endif

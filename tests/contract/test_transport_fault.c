@@ -17,6 +17,7 @@
 #include "tests/contract/transport_contract.h"
 #include "transports/fault.h"
 #include "transports/loopback.h"
+#include "transports/shm.h"
 #include "transports/tcp.h"
 
 static trib_status open_tcp(void *context, trib_reactor *reactor, const trib_transport_upcalls *upcalls,
@@ -24,6 +25,13 @@ static trib_status open_tcp(void *context, trib_reactor *reactor, const trib_tra
 {
     (void)context;
     return trib_tcp_ops.open(reactor, &(trib_transport_config){0}, upcalls, inner_out);
+}
+
+static trib_status open_shm(void *context, trib_reactor *reactor, const trib_transport_upcalls *upcalls,
+                            trib_transport **inner_out)
+{
+    (void)context;
+    return trib_shm_ops.open(reactor, &(trib_transport_config){0}, upcalls, inner_out);
 }
 
 static trib_status open_loopback(void *context, trib_reactor *reactor, const trib_transport_upcalls *upcalls,
@@ -46,6 +54,14 @@ static trib_status open_over_tcp(void *shared, unsigned side, trib_reactor *reac
     trib_fault_config config = lossless;
     config.seed += side;
     return trib_fault_open(&config, open_tcp, shared, reactor, upcalls, transport_out);
+}
+
+static trib_status open_over_shm(void *shared, unsigned side, trib_reactor *reactor,
+                                 const trib_transport_upcalls *upcalls, trib_transport **transport_out)
+{
+    trib_fault_config config = lossless;
+    config.seed += side;
+    return trib_fault_open(&config, open_shm, shared, reactor, upcalls, transport_out);
 }
 
 static trib_status open_over_loopback(void *shared, unsigned side, trib_reactor *reactor,
@@ -266,6 +282,9 @@ int main(void)
                                   .setup = make_hub,
                                   .teardown = free_hub,
                                   .open = open_over_loopback};
+    failed += trib_contract_run(&maker);
+    maker = (trib_contract_maker){
+        .name = "faults over shm", .listen_at = "127.0.0.1:0", .threaded = true, .open = open_over_shm};
     failed += trib_contract_run(&maker);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(injects_nothing_unasked),

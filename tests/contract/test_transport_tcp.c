@@ -21,7 +21,7 @@ static trib_status open_tcp(void *shared, unsigned side, trib_reactor *reactor, 
 {
     (void)shared;
     (void)side;
-    const trib_transport_ops *ops = trib_transport_by_name("auto");
+    const trib_transport_ops *ops = trib_transport_by_name("tcp");
     return ops->open(reactor, &(trib_transport_config){.silence_timeout_ns = 20 * INT64_C(1000000000)}, upcalls,
                      transport_out);
 }

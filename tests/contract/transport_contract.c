@@ -120,6 +120,20 @@ static void resumes_from_inside(void **state)
     assert_int_equal(self->sides[0].peers[0]->agains, 150);
 }
 
+/* Late at most, if nobody hurries. */
+static void reports_without_hurry(void **state)
+{
+    bed *self = *state;
+    peer *mine = trib_bed_start(self, &(habits){.to_send = 20, .size_fixed = 100000}, &(habits){0});
+    mine->conn->awaits_sent = &(bool){false};
+    trib_bed_until(self, 1, trib_bed_has_received, &(uint32_t){20});
+    while (mine->sent_ok < 20) {
+        trib_bed_turn(self, true);
+    }
+    trib_bed_close_peer(mine, true);
+    trib_bed_wait_closed(self, 1);
+}
+
 static void ends_on_a_refused_header(void **state)
 {
     bed *self = *state;
@@ -264,6 +278,7 @@ int trib_contract_run(const trib_contract_maker *maker)
         cmocka_unit_test(flush_delivers_everything), cmocka_unit_test(both_flush_at_once),
         cmocka_unit_test(flush_gives_way_to_drop),   cmocka_unit_test(closes_inside_any_upcall),
         cmocka_unit_test(carries_many_connections),  cmocka_unit_test(is_quiet_when_idle),
+        cmocka_unit_test(reports_without_hurry),
     };
     for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
         tests[i].setup_func = trib_bed_setup;

@@ -23,15 +23,15 @@ BOUND = 12.0  # seconds for everybody to be gone; far above the peer timeout, be
 
 
 class Job:
-    def __init__(self):
+    def __init__(self, log='error', servers=None, **settings):
         port = free_port()
         self.port = port
         env = dict(os.environ, TRIB_WORKERS=str(WORKERS), TRIB_SERVERS=str(SERVERS), TRIB_TOKEN='token of a test',
                    TRIB_COORDINATOR='127.0.0.1:%d' % port, TRIB_LISTEN='127.0.0.1',
-                   TRIB_PEER_TIMEOUT=str(PEER_TIMEOUT), TRIB_LOG='error')
+                   TRIB_PEER_TIMEOUT=str(PEER_TIMEOUT), TRIB_LOG=log, **settings)
         self.members = {}
         for i in range(SERVERS):
-            self.start('server %d' % i, [BUILD + '/tributary', 'server'], env)
+            self.start('server %d' % i, [BUILD + '/tributary', 'server'], dict(env, **(servers or {})))
         for i in range(WORKERS):
             self.start('rank %d' % i, DIGITS, dict(env, TRIB_RANK=str(i)))
 
@@ -150,9 +150,47 @@ def wrong_token():
     assert first.returncode != 0 and re.search('missing rank 1', output), output
 
 
+def shared():
+    """What lies under a name that other processes could find, by our doing."""
+    files = {n for n in os.listdir('/dev/shm')} if os.path.isdir('/dev/shm') else set()
+    names = {line.split()[-1] for line in open('/proc/net/unix').read().splitlines() if '@tributary/' in line}
+    return files, names
+
+
+def crash_leaves_nothing():
+    """Processes of a machine find each other and share memory; killed, all at once, they leave none of it."""
+    files, names = shared()
+    job = Job(TRIB_TRANSPORT='shm')
+    try:
+        job.wait_progress()
+        mapped = open('/proc/%d/maps' % job.members['rank 1'].pid).read()
+        assert 'memfd:tributary' in mapped, 'rank 1 shares no memory'
+        assert '@tributary/127.0.0.1:%d' % job.port in shared()[1], 'the coordinator does not listen'
+        for member in job.members.values():
+            member.kill()
+    finally:
+        job.clean()
+    left_files, left_names = shared()
+    assert not {n for n in left_files - files if 'trib' in n}, 'left in /dev/shm: %s' % (left_files - files)
+    assert '@tributary/127.0.0.1:%d' % job.port not in left_names - names, 'left: %s' % (left_names - names)
+
+
+def other_transport():
+    """Who offers TCP only is reached over TCP, and a line says so."""
+    job = Job(log='info', servers={'TRIB_TRANSPORT': 'tcp'})
+    try:
+        job.wait_progress()
+        output = ''.join(text for _, text in job.finish(bound=100).values())
+    finally:
+        job.clean()
+    assert re.search(r'to 127\.0\.0\.1:\d+ over TCP: ', output), 'nobody says that it uses TCP'
+    assert re.search(r'to 127\.0\.0\.1:\d+ over shared memory: ', output), 'nobody says that it uses shared memory'
+
+
 CASES = [('%s_%s' % (victim.replace(' ', '_'), name), lambda v=victim, n=number: lose(v, n))
          for name, number in (('killed', signal.SIGKILL), ('stopped', signal.SIGSTOP))
-         for victim in ('rank 2', 'server 1', 'rank 0')] + [('garbage_on_ports', garbage), ('wrong_token', wrong_token)]
+         for victim in ('rank 2', 'server 1', 'rank 0')] + [('garbage_on_ports', garbage), ('wrong_token', wrong_token), ('crash_leaves_nothing', crash_leaves_nothing),
+                                                ('other_transport', other_transport)]
 
 
 def main():

@@ -77,13 +77,14 @@ static void nothing_changes_nothing(void **state)
 static void own_variables(void **state)
 {
     (void)state;
-    trib_config config = READ(
-        "TRIB_RANK", "2", "TRIB_WORKERS", "4", "TRIB_SERVERS", "3", "TRIB_REACTORS", "5", "TRIB_ROLE", "worker+server",
-        "TRIB_COORDINATOR", "host:7", "TRIB_LISTEN", "10.0.0.1", "TRIB_JOB", "j", "TRIB_TRANSPORT", "tcp", "TRIB_TOKEN",
-        "t", "TRIB_PARTITION_BYTES", "2M", "TRIB_CHUNK_BYTES", "64KiB", "TRIB_PUSH_CREDIT", "131072",
-        "TRIB_PULL_CREDIT", "1G", "TRIB_JOIN_TIMEOUT", "5m", "TRIB_OP_TIMEOUT", "0.5", "TRIB_PEER_TIMEOUT", "200ms",
-        "TRIB_CLOSE_TIMEOUT", "3s", "TRIB_BANDWIDTH", "10gbit", "TRIB_SUM_ORDER", "ARRIVAL", "TRIB_COLOCATE", "off",
-        "TRIB_LOG", "debug", "TRIB_BUSY_POLL", "yes", "TRIB_PIN", "false", "TRIB_EXTERNAL_COORDINATOR", "1");
+    trib_config config =
+        READ("TRIB_RANK", "2", "TRIB_WORKERS", "4", "TRIB_SERVERS", "3", "TRIB_REACTORS", "5", "TRIB_ROLE",
+             "worker+server", "TRIB_COORDINATOR", "host:7", "TRIB_LISTEN", "10.0.0.1", "TRIB_JOB", "j",
+             "TRIB_TRANSPORT", "tcp", "TRIB_TOKEN", "t", "TRIB_PARTITION_BYTES", "2M", "TRIB_CHUNK_BYTES", "64KiB",
+             "TRIB_PUSH_CREDIT", "131072", "TRIB_PULL_CREDIT", "1G", "TRIB_JOIN_TIMEOUT", "5m", "TRIB_OP_TIMEOUT",
+             "0.5", "TRIB_PEER_TIMEOUT", "200ms", "TRIB_CLOSE_TIMEOUT", "3s", "TRIB_BANDWIDTH", "10gbit",
+             "TRIB_SUM_ORDER", "ARRIVAL", "TRIB_COLOCATE", "off", "TRIB_LOG", "debug", "TRIB_BUSY_POLL", "yes",
+             "TRIB_PIN", "false", "TRIB_EXTERNAL_COORDINATOR", "1", "TRIB_BUSY_POLL_TIME", "50us");
     assert_int_equal(config.rank, 2);
     assert_int_equal(config.worker_count, 4);
     assert_int_equal(config.server_count, 3);
@@ -107,6 +108,7 @@ static void own_variables(void **state)
     assert_int_equal(config.colocate, TRIB_COLOCATE_OFF);
     assert_int_equal(config.log_level, TRIB_LOG_DEBUG);
     assert_true(config.busy_poll);
+    assert_int_equal(config.busy_poll_ns, 50000);
     assert_false(config.pin);
     assert_true(config.external_coordinator);
     assert_int_equal(READ("TRIB_ROLE", "coordinator").roles, TRIB_ROLE_COORDINATOR);
@@ -367,6 +369,7 @@ static void wrong_values(void **state)
         {"TRIB_COLOCATE", "maybe", "auto off on"},
         {"TRIB_LOG", "loud", "none error warn info debug trace"},
         {"TRIB_BUSY_POLL", "2", "yes"},
+        {"TRIB_BUSY_POLL_TIME", "0", "above 0"},
         {"TRIB_PIN", "maybe", "yes"},
         {"TRIB_EXTERNAL_COORDINATOR", "x", "yes"},
     };

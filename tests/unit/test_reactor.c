@@ -114,6 +114,33 @@ static void posts_arrive_while_polling(void **state)
     check_posts(*state, true);
 }
 
+/* ... and it sleeps when it has had nothing to do for that long. */
+static void posts_arrive_while_lingering(void **state)
+{
+    trib_reactor_ev_linger(*state, 20000);
+    check_posts(*state, false);
+}
+
+static void note_fired(trib_reactor *reactor, trib_timer *timer)
+{
+    (void)reactor;
+    *(bool *)timer->user = true;
+}
+
+static void lingers_and_sleeps(void **state)
+{
+    trib_reactor *reactor = *state;
+    struct ev_loop *loop = trib_reactor_ev_loop(reactor);
+    trib_reactor_ev_linger(reactor, 1000000);
+    bool fired = false;
+    trib_timer timer = {.fired = note_fired, .user = &fired};
+    trib_timer_arm(reactor, &timer, trib_now(reactor) + 300 * INT64_C(1000000));
+    while (!fired) {
+        ev_run(loop, EVRUN_ONCE);
+    }
+    assert_true(ev_iteration(loop) < 100); /* nothing to do: it slept from the beginning */
+}
+
 static void stops_before_it_runs(void **state)
 {
     trib_reactor_ev_stop(*state);
@@ -301,6 +328,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(posts_arrive_in_order, setup, teardown),
         cmocka_unit_test_setup_teardown(posts_arrive_while_polling, setup, teardown),
+        cmocka_unit_test_setup_teardown(posts_arrive_while_lingering, setup, teardown),
+        cmocka_unit_test_setup_teardown(lingers_and_sleeps, setup, teardown),
         cmocka_unit_test_setup_teardown(stops_before_it_runs, setup, teardown),
         cmocka_unit_test_setup_teardown(one_run_is_bounded, setup, teardown),
         cmocka_unit_test_setup_teardown(defers_until_the_callback_returns, setup, teardown),

@@ -1,0 +1,351 @@
+/*
+ * test_shm_hostile.c - a peer that breaks the rules of shared memory: it scribbles in the segment while messages are under
+ * way, or greets with nonsense. Whatever it does, this side gets its sends back, is told of the end once, and reads and
+ * writes nothing that is not its own.
+ */
+#include <ev.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include "engine/reactor_ev.h"
+#include "transports/shm_internal.h"
+
+#define SENDS 24u
+#define ROUNDS 300u
+#define TURNS_MAX 400u
+#define WORDS_MAX 8u
+
+typedef struct end {
+    trib_conn *conn;
+    trib_send sends[SENDS];
+    unsigned sent, received;
+    bool closed;
+    unsigned char *landing; /* as large as what comes, so that a byte too many is seen */
+    char reason[256];
+} end;
+
+typedef struct scene {
+    trib_logger logger;
+    trib_reactor *reactor;
+    trib_transport *transport;
+    trib_listener *listener;
+    trib_address address;
+    end ends[2]; /* the one that connects, the one that accepts */
+    uint64_t random;
+    unsigned char payload[TRIB_PAYLOAD_MAX];
+} scene;
+
+static uint64_t draw(scene *self)
+{
+    self->random ^= self->random << 13;
+    self->random ^= self->random >> 7;
+    self->random ^= self->random << 17;
+    return self->random;
+}
+
+/* ---- Upcalls ---- */
+
+static void on_accepted(trib_listener *listener, trib_conn *conn)
+{
+    scene *self = listener->user;
+    conn->user = &self->ends[1];
+    self->ends[1].conn = conn;
+}
+
+static void on_connected(trib_conn *conn, trib_status status)
+{
+    (void)conn;
+    (void)status;
+}
+
+static trib_status on_header(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], trib_landing *landing)
+{
+    end *self = conn->user;
+    uint32_t size = 0;
+    memcpy(&size, header, sizeof size);
+    if (size > TRIB_PAYLOAD_MAX) {
+        return TRIB_PROTOCOL;
+    }
+    free(self->landing);
+    self->landing = malloc(size + 1);
+    assert_non_null(self->landing);
+    *landing = (trib_landing){.buffer = self->landing, .payload_size = size};
+    return TRIB_OK;
+}
+
+static void on_received(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], const void *payload,
+                        uint32_t payload_size)
+{
+    end *self = conn->user;
+    uint32_t size = 0;
+    memcpy(&size, header, sizeof size);
+    assert_int_equal(payload_size, size);
+    const unsigned char *bytes = payload;
+    assert_true(size == 0 || bytes[0] + bytes[size - 1] <= 510);
+    self->received++;
+}
+
+static void on_sent(trib_conn *conn, trib_send *send, trib_status status)
+{
+    (void)status;
+    end *self = conn->user;
+    assert_ptr_equal(send, &self->sends[self->sent]); /* in order, each once */
+    self->sent++;
+}
+
+static void on_closed(trib_conn *conn, trib_status status, const char *reason)
+{
+    (void)status;
+    end *self = conn->user;
+    assert_false(self->closed);
+    self->closed = true;
+    self->conn = NULL;
+    snprintf(self->reason, sizeof self->reason, "%s", reason);
+}
+
+static const trib_transport_upcalls upcalls = {on_accepted, on_connected, on_header, on_received, on_sent, on_closed};
+
+/* ---- The scene ---- */
+
+static scene *scene_open(bool copies_only)
+{
+    scene *self = calloc(1, sizeof *self);
+    assert_non_null(self);
+    self->logger.level = TRIB_LOG_NONE;
+    self->random = 0x9e3779b97f4a7c15u;
+    const trib_transport_config config = {.copies_only = copies_only};
+    assert_int_equal(trib_reactor_ev_create(0, &self->logger, NULL, &self->reactor), TRIB_OK);
+    assert_int_equal(trib_shm_ops.open(self->reactor, &config, &upcalls, &self->transport), TRIB_OK);
+    assert_int_equal(trib_shm_ops.listen(self->transport, &(trib_address){.text = "127.0.0.1:0"}, self, &self->listener,
+                                         &self->address, NULL),
+                     TRIB_OK);
+    alarm(100);
+    return self;
+}
+
+static void turn(scene *self)
+{
+    ev_run(trib_reactor_ev_loop(self->reactor), EVRUN_NOWAIT);
+}
+
+static void scene_close(scene *self)
+{
+    trib_shm_ops.listener_close(self->listener);
+    trib_shm_ops.close(self->transport);
+    trib_reactor_ev_destroy(self->reactor);
+    free(self);
+    alarm(0);
+}
+
+static void meet(scene *self)
+{
+    memset(self->ends, 0, sizeof self->ends);
+    end *mine = &self->ends[0];
+    assert_int_equal(trib_shm_ops.connect(self->transport, &self->address, mine, &mine->conn), TRIB_OK);
+    while (self->ends[1].conn == NULL) {
+        turn(self);
+    }
+}
+
+static void send_all(scene *self, end *from)
+{
+    for (unsigned i = 0; i < SENDS && from->conn != NULL; i++) {
+        const uint32_t limits[] = {64, SHM_INLINE_MAX, 100000, TRIB_PAYLOAD_MAX};
+        uint32_t size = (uint32_t)(draw(self) % limits[draw(self) % 4]);
+        from->sends[i] = (trib_send){.payload = self->payload, .payload_size = size};
+        memcpy(from->sends[i].header, &size, sizeof size);
+        trib_shm_ops.send(from->conn, &from->sends[i]);
+    }
+}
+
+/* Words near what is true do more harm than others. */
+static void scribble(scene *self, unsigned char *segment)
+{
+    for (unsigned i = 0; i < 1 + draw(self) % WORDS_MAX; i++) {
+        bool word = draw(self) % 3 == 0;
+        size_t at = word ? draw(self) % 2 * sizeof(shm_side) + draw(self) % 6 * 8
+                         : SHM_RINGS_OFFSET + draw(self) % (SHM_SEGMENT_BYTES - SHM_RINGS_OFFSET - 8) / 16 * 16;
+        uint64_t old = 0;
+        memcpy(&old, segment + at, sizeof old);
+        const uint64_t values[] = {draw(self), old + draw(self) % 4096 * 16, old - 16, 0,
+                                   draw(self) % 6 | draw(self) % (1 << 21) << 32};
+        uint64_t value = values[draw(self) % 5];
+        memcpy(segment + at, &value, sizeof value);
+    }
+}
+
+static bool all_back(const end *self)
+{
+    return self->closed && self->sent == SENDS;
+}
+
+static void is_scribbled_on(bool copies_only)
+{
+    scene *self = scene_open(copies_only);
+    unsigned ended = 0;
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        meet(self);
+        send_all(self, &self->ends[0]);
+        send_all(self, &self->ends[1]);
+        unsigned calm = (unsigned)(draw(self) % 8);
+        for (unsigned i = 0; i < TURNS_MAX && !all_back(&self->ends[0]) && !all_back(&self->ends[1]); i++) {
+            if (i >= calm && self->ends[0].conn != NULL) {
+                scribble(self, ((shm_conn *)self->ends[0].conn)->segment);
+            }
+            turn(self);
+        }
+        ended += self->ends[0].closed || self->ends[1].closed;
+        for (unsigned side = 0; side < 2; side++) {
+            if (self->ends[side].conn != NULL) {
+                trib_shm_ops.conn_close(self->ends[side].conn, false);
+            }
+        }
+        while (!self->ends[0].closed || !self->ends[1].closed) {
+            turn(self);
+        }
+        for (unsigned side = 0; side < 2; side++) {
+            assert_int_equal(self->ends[side].sent, SENDS);
+            free(self->ends[side].landing);
+        }
+    }
+    assert_true(ended > ROUNDS / 2); /* it was noticed */
+    scene_close(self);
+}
+
+static void survives_scribbling(void **state)
+{
+    (void)state;
+    is_scribbled_on(false);
+}
+
+static void survives_scribbling_with_copies(void **state)
+{
+    (void)state;
+    is_scribbled_on(true);
+}
+
+/* ---- Greetings ---- */
+
+/* Sends these bytes, with a descriptor if that is not -1, to the listener. Returns the socket. */
+static int greet(scene *self, const void *bytes, size_t size, int fd)
+{
+    struct sockaddr_un name;
+    socklen_t name_size = 0;
+    assert_int_equal(trib_shm_name(&self->address, &name, &name_size), TRIB_OK);
+    int stranger = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(stranger, (const struct sockaddr *)&name, name_size), 0);
+    struct iovec part = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = size};
+    _Alignas(struct cmsghdr) unsigned char control[CMSG_SPACE(sizeof fd)] = {0};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    if (fd >= 0) {
+        message.msg_control = control;
+        message.msg_controllen = sizeof control;
+        struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+        rights->cmsg_level = SOL_SOCKET;
+        rights->cmsg_type = SCM_RIGHTS;
+        rights->cmsg_len = CMSG_LEN(sizeof fd);
+        memcpy(CMSG_DATA(rights), &fd, sizeof fd);
+    }
+    assert_int_equal(sendmsg(stranger, &message, MSG_NOSIGNAL), size);
+    return stranger;
+}
+
+/* The listener's side ends, without a word to its user. */
+static void is_turned_away(scene *self, const void *bytes, size_t size, int fd)
+{
+    int stranger = greet(self, bytes, size, fd);
+    char byte = 0;
+    ssize_t got = -1;
+    for (unsigned i = 0; i < TURNS_MAX && got != 0; i++) {
+        turn(self);
+        got = recv(stranger, &byte, 1, MSG_DONTWAIT);
+    }
+    assert_int_equal(got, 0);
+    close(stranger);
+    turn(self);
+    assert_null(self->ends[1].conn);
+    if (fd >= 0) {
+        close(fd);
+    }
+}
+
+static int memory(size_t size, int seals)
+{
+    int fd = memfd_create("hostile", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    assert_true(fd >= 0 && ftruncate(fd, (off_t)size) == 0);
+    assert_true(seals == 0 || fcntl(fd, F_ADD_SEALS, seals) == 0);
+    return fd;
+}
+
+static void turns_nonsense_away(void **state)
+{
+    (void)state;
+    scene *self = scene_open(false);
+    shm_greeting hello = {.magic = SHM_GREETING_MAGIC,
+                          .version = SHM_GREETING_VERSION,
+                          .step = SHM_HELLO,
+                          .segment_bytes = SHM_SEGMENT_BYTES};
+    is_turned_away(self, "GET / HTTP/1.0", 14, -1);
+    is_turned_away(self, &hello, sizeof hello, -1);
+    is_turned_away(self, &hello, sizeof hello - 1, memory(SHM_SEGMENT_BYTES, F_SEAL_SHRINK));
+    is_turned_away(self, &hello, sizeof hello, memory(SHM_SEGMENT_BYTES, 0));
+    is_turned_away(self, &hello, sizeof hello, memory(SHM_SEGMENT_BYTES - 4096, F_SEAL_SHRINK));
+    is_turned_away(self, &hello, sizeof hello, memory(0, F_SEAL_SHRINK));
+    is_turned_away(self, &hello, sizeof hello, open("/dev/null", O_RDWR | O_CLOEXEC));
+    shm_greeting ready = hello;
+    ready.step = SHM_READY;
+    is_turned_away(self, &ready, sizeof ready, -1);
+    shm_greeting other = hello;
+    other.version++;
+    is_turned_away(self, &other, sizeof other, memory(SHM_SEGMENT_BYTES, F_SEAL_SHRINK));
+    scene_close(self);
+}
+
+/* One that greets well and then lends a payload that is none. */
+static void turns_false_addresses_away(void **state)
+{
+    (void)state;
+    scene *self = scene_open(false);
+    for (unsigned kind = 0; kind < 2; kind++) {
+        meet(self);
+        shm_conn *hostile = (shm_conn *)self->ends[0].conn;
+        while (hostile->state != SHM_OPEN) {
+            turn(self);
+        }
+        uint32_t size = kind == 0 ? 100000 : 64; /* no mapping there; and a size that is never lent */
+        shm_record record = {.kind = SHM_REMOTE, .size = size, .address = kind == 0 ? 4096 : (uintptr_t)self->payload};
+        bool broken = false;
+        unsigned char *place = trib_shm_out_reserve(&hostile->out, record, TRIB_HEADER_SIZE, &broken);
+        assert_non_null(place);
+        memcpy(place, &size, sizeof size);
+        trib_shm_out_commit(&hostile->out);
+        for (unsigned i = 0; i < TURNS_MAX && !(self->ends[0].closed && self->ends[1].closed); i++) {
+            turn(self);
+        }
+        assert_true(self->ends[0].closed && self->ends[1].closed);
+        assert_int_equal(self->ends[1].received, 0);
+        free(self->ends[1].landing);
+    }
+    scene_close(self);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(survives_scribbling),
+        cmocka_unit_test(survives_scribbling_with_copies),
+        cmocka_unit_test(turns_nonsense_away),
+        cmocka_unit_test(turns_false_addresses_away),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

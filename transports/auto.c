@@ -1,0 +1,175 @@
+/*
+ * auto.c - see auto.h. Nothing is decided by names or settings: a process can be reached over shared memory if the
+ * kernel connects this one to a socket that carries the peer's address and belongs to the same user. That is so exactly
+ * if both are in one network namespace of one machine.
+ */
+#include "transports/auto.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/assert.h"
+#include "transports/shm_internal.h"
+#include "transports/tcp.h"
+
+typedef struct auto_transport {
+    trib_transport base; /* first */
+    trib_transport *tcp, *shm;
+    trib_address said_of; /* what was logged last: attempts are repeated until somebody listens */
+    bool said_shm;
+} auto_transport;
+
+typedef struct auto_listener {
+    trib_listener base; /* first */
+    trib_listener *tcp, *shm;
+} auto_listener;
+
+static trib_status auto_open(trib_reactor *reactor, const trib_transport_config *config,
+                             const trib_transport_upcalls *upcalls, trib_transport **transport_out)
+{
+    auto_transport *self = calloc(1, sizeof *self);
+    if (self == NULL) {
+        return TRIB_NO_MEMORY;
+    }
+    self->base = (trib_transport){.ops = &trib_auto_ops, .reactor = reactor, .upcalls = upcalls};
+    trib_status status = trib_tcp_ops.open(reactor, config, upcalls, &self->tcp);
+    if (status == TRIB_OK) {
+        status = trib_shm_ops.open(reactor, config, upcalls, &self->shm);
+        if (status != TRIB_OK) {
+            trib_tcp_ops.close(self->tcp);
+        }
+    }
+    if (status != TRIB_OK) {
+        free(self);
+        return status;
+    }
+    *transport_out = &self->base;
+    return TRIB_OK;
+}
+
+static void auto_close(trib_transport *transport)
+{
+    auto_transport *self = (auto_transport *)transport;
+    trib_shm_ops.close(self->shm);
+    trib_tcp_ops.close(self->tcp);
+    free(self);
+}
+
+static void auto_stats(const trib_transport *transport, trib_transport_stats *stats_out)
+{
+    const auto_transport *self = (const auto_transport *)transport;
+    trib_transport_stats shm;
+    trib_tcp_ops.stats(self->tcp, stats_out);
+    trib_shm_ops.stats(self->shm, &shm);
+    stats_out->system_calls += shm.system_calls;
+    stats_out->messages_sent += shm.messages_sent;
+    stats_out->messages_received += shm.messages_received;
+    stats_out->bytes_sent += shm.bytes_sent;
+    stats_out->bytes_received += shm.bytes_received;
+    stats_out->bytes_copied += shm.bytes_copied;
+}
+
+/* ---- Listening ---- */
+
+static trib_status auto_listen(trib_transport *transport, const trib_address *at, void *user,
+                               trib_listener **listener_out, trib_address *bound_out, trib_error *error)
+{
+    auto_transport *self = (auto_transport *)transport;
+    auto_listener *listener = calloc(1, sizeof *listener);
+    if (listener == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "no memory for a listener");
+    }
+    listener->base = (trib_listener){.transport = transport, .user = user};
+    trib_status status = trib_tcp_ops.listen(self->tcp, at, user, &listener->tcp, bound_out, error);
+    if (status != TRIB_OK) {
+        free(listener);
+        return status;
+    }
+    trib_error why = {.status = TRIB_OK};
+    trib_address same;
+    if (trib_shm_ops.listen(self->shm, bound_out, user, &listener->shm, &same, &why) != TRIB_OK) {
+        listener->shm = NULL;
+        trib_log(transport->reactor->logger, TRIB_LOG_WARN, "processes of this machine reach this one over TCP: %s",
+                 why.text);
+    }
+    *listener_out = &listener->base;
+    return TRIB_OK;
+}
+
+static void auto_listener_close(trib_listener *base)
+{
+    auto_listener *listener = (auto_listener *)base;
+    trib_tcp_ops.listener_close(listener->tcp);
+    if (listener->shm != NULL) {
+        trib_shm_ops.listener_close(listener->shm);
+    }
+    free(listener);
+}
+
+/* ---- Connecting ---- */
+
+static void say(auto_transport *self, const trib_address *to, bool shm, int error)
+{
+    if (self->said_shm == shm && strcmp(self->said_of.text, to->text) == 0) {
+        return;
+    }
+    self->said_shm = shm;
+    self->said_of = *to;
+    trib_logger *logger = self->base.reactor->logger;
+    if (shm) {
+        trib_log(logger, TRIB_LOG_INFO, "to %s over shared memory: it is a process of this machine", to->text);
+    } else {
+        trib_log(logger, TRIB_LOG_INFO, "to %s over TCP: %s", to->text,
+                 error == ECONNREFUSED ? "no process of this machine and network namespace offers shared memory there"
+                 : error == EPERM      ? "shared memory there belongs to another user"
+                                       : strerror(error));
+    }
+}
+
+static trib_status auto_connect(trib_transport *transport, const trib_address *to, void *user, trib_conn **conn_out)
+{
+    auto_transport *self = (auto_transport *)transport;
+    int error = 0;
+    trib_status status = trib_shm_connect_now(self->shm, to, user, conn_out, &error);
+    if (status != TRIB_PEER_LOST) {
+        if (status == TRIB_OK) {
+            say(self, to, true, 0);
+        }
+        return status;
+    }
+    say(self, to, false, error);
+    return trib_tcp_ops.connect(self->tcp, to, user, conn_out);
+}
+
+/* A connection carries its own transport's table; these serve who calls through this one. */
+
+static void auto_send(trib_conn *conn, trib_send *send)
+{
+    conn->transport->ops->send(conn, send);
+}
+
+static void auto_recv_resume(trib_conn *conn)
+{
+    conn->transport->ops->recv_resume(conn);
+}
+
+static void auto_conn_close(trib_conn *conn, bool flush)
+{
+    conn->transport->ops->conn_close(conn, flush);
+}
+
+const trib_transport_ops trib_auto_ops = {
+    .name = "auto",
+    .flags = 0,
+    .open = auto_open,
+    .close = auto_close,
+    .listen = auto_listen,
+    .listener_close = auto_listener_close,
+    .connect = auto_connect,
+    .send = auto_send,
+    .recv_resume = auto_recv_resume,
+    .conn_close = auto_conn_close,
+    .stats = auto_stats,
+};

@@ -1,0 +1,320 @@
+/*
+ * shm.c - the instance of the shared-memory transport, its listeners and its poller.
+ *
+ * Invariants
+ * - Connections are freed by their finish post or, if the caller does not know them, at the end of a poll: whoever goes
+ *   through the list may make upcalls.
+ * - A listener that is closed inside an `accepted` upcall of its own loop is freed by that loop.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* accept4 */
+#endif
+#include "transports/shm.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/assert.h"
+#include "transports/shm_internal.h"
+
+#define ACCEPTS_PER_TURN 16u
+#define ACCEPT_BACKOFF_NS (100 * INT64_C(1000000))
+#define LOOK_NS (2 * INT64_C(1000000))
+#define PORT_TRIES 64u
+#define PORT_FIRST 32768u
+#define PORT_COUNT 28000u
+
+/* ---- The poller ---- */
+
+static shm_transport *transport_of(trib_poller *poller)
+{
+    return (shm_transport *)((char *)poller - offsetof(shm_transport, poller));
+}
+
+static void reap(shm_transport *self, bool all)
+{
+    shm_conn *next = NULL;
+    for (shm_conn *conn = self->conns; conn != NULL; conn = next) {
+        next = conn->next;
+        if (!conn->known && (all || conn->state == SHM_ENDING)) {
+            trib_shm_conn_forget(conn);
+        }
+    }
+}
+
+static bool poll_all(trib_reactor *reactor, trib_poller *poller)
+{
+    (void)reactor;
+    shm_transport *self = transport_of(poller);
+    bool found = false, ended = false;
+    for (shm_conn *conn = self->conns; conn != NULL; conn = conn->next) {
+        found = trib_shm_conn_poll(conn) || found;
+        ended = ended || (conn->state == SHM_ENDING && !conn->known);
+    }
+    if (ended) {
+        reap(self, false);
+    }
+    return found;
+}
+
+static bool rest_all(trib_reactor *reactor, trib_poller *poller)
+{
+    (void)reactor;
+    bool busy = false;
+    for (shm_conn *conn = transport_of(poller)->conns; conn != NULL; conn = conn->next) {
+        busy = trib_shm_conn_rest(conn) || busy;
+    }
+    return !busy;
+}
+
+static void woken_all(trib_reactor *reactor, trib_poller *poller)
+{
+    (void)reactor;
+    for (shm_conn *conn = transport_of(poller)->conns; conn != NULL; conn = conn->next) {
+        trib_shm_conn_woken(conn);
+    }
+}
+
+static void watch_all(trib_reactor *reactor, trib_timer *timer)
+{
+    shm_transport *self = timer->user;
+    int64_t now_ns = trib_now(reactor);
+    for (shm_conn *conn = self->conns; conn != NULL; conn = conn->next) {
+        trib_shm_conn_watch(conn, now_ns);
+    }
+    trib_timer_arm(reactor, timer, now_ns + self->config.silence_timeout_ns / 4);
+}
+
+/* The poller looks in every turn: that there is one is enough. */
+static void looked(trib_reactor *reactor, trib_timer *timer)
+{
+    (void)reactor;
+    (void)timer;
+}
+
+void trib_shm_look_later(shm_transport *self)
+{
+    if (!self->look.armed) {
+        trib_reactor *reactor = self->base.reactor;
+        trib_timer_arm(reactor, &self->look, trib_now(reactor) + LOOK_NS);
+    }
+}
+
+/* ---- The instance ---- */
+
+static trib_status shm_open_instance(trib_reactor *reactor, const trib_transport_config *config,
+                                     const trib_transport_upcalls *upcalls, trib_transport **transport_out)
+{
+    shm_transport *self = calloc(1, sizeof *self);
+    if (self == NULL) {
+        return TRIB_NO_MEMORY;
+    }
+    self->base.ops = &trib_shm_ops;
+    self->base.reactor = reactor;
+    self->base.upcalls = upcalls;
+    self->config = *config;
+    reactor->ops->random(reactor, &self->probe, sizeof self->probe);
+    self->poller = (trib_poller){.poll = poll_all, .rest = rest_all, .woken = woken_all};
+    trib_reactor_poller_add(reactor, &self->poller);
+    self->look.fired = looked;
+    self->watch.fired = watch_all;
+    self->watch.user = self;
+    if (config->silence_timeout_ns > 0) {
+        trib_timer_arm(reactor, &self->watch, trib_now(reactor) + config->silence_timeout_ns / 4);
+    }
+    *transport_out = &self->base;
+    return TRIB_OK;
+}
+
+static void shm_close(trib_transport *transport)
+{
+    shm_transport *self = (shm_transport *)transport;
+    trib_assert(self->open_count == 0);
+    reap(self, true);
+    trib_assert(self->conns == NULL);
+    trib_timer_stop(transport->reactor, &self->watch);
+    trib_timer_stop(transport->reactor, &self->look);
+    trib_reactor_poller_remove(transport->reactor, &self->poller);
+    free(self);
+}
+
+static void shm_stats(const trib_transport *transport, trib_transport_stats *stats_out)
+{
+    trib_transport_counters_read(&((const shm_transport *)transport)->stats, stats_out);
+}
+
+/* ---- Listeners ---- */
+
+static void listener_free(shm_listener *listener)
+{
+    shm_transport *transport = (shm_transport *)listener->base.transport;
+    transport->open_count--;
+    free(listener);
+}
+
+static void shm_listener_close(trib_listener *base)
+{
+    shm_listener *listener = (shm_listener *)base;
+    shm_transport *self = (shm_transport *)base->transport;
+    trib_reactor *reactor = base->transport->reactor;
+    trib_assert(!listener->closed);
+    listener->closed = true;
+    trib_io_watch(reactor, &listener->io, 0);
+    trib_timer_stop(reactor, &listener->backoff);
+    close(listener->io.fd);
+    for (shm_conn *conn = self->conns; conn != NULL; conn = conn->next) {
+        if (conn->listener == listener) {
+            conn->listener = NULL;
+            trib_shm_conn_end(conn, TRIB_CLOSED, "the listener was closed");
+        }
+    }
+    if (!listener->accepting) {
+        listener_free(listener);
+    }
+}
+
+static void backoff_over(trib_reactor *reactor, trib_timer *timer)
+{
+    shm_listener *listener = timer->user;
+    trib_io_watch(reactor, &listener->io, TRIB_IO_READ);
+}
+
+static void back_off(shm_listener *listener, int error)
+{
+    trib_reactor *reactor = listener->base.transport->reactor;
+    if (!listener->starved) {
+        listener->starved = true;
+        trib_log(reactor->logger, TRIB_LOG_ERROR, "cannot accept connections for now: %s", strerror(error));
+    }
+    trib_io_watch(reactor, &listener->io, 0);
+    trib_timer_arm(reactor, &listener->backoff, trib_now(reactor) + ACCEPT_BACKOFF_NS);
+}
+
+/* True if there may be more to accept. No upcalls: those follow the greeting. */
+static bool accept_one(shm_listener *listener)
+{
+    shm_transport *self = (shm_transport *)listener->base.transport;
+    trib_counter_add(&self->stats.system_calls, 2);
+    int fd = accept4(listener->io.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0) {
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            back_off(listener, errno);
+            return false;
+        }
+        return errno != EAGAIN;
+    }
+    pid_t pid = 0;
+    if (!trib_shm_peer_allowed(fd, &pid)) {
+        trib_log(self->base.reactor->logger, TRIB_LOG_WARN,
+                 "turned away a process of another user at %s (shared memory)", listener->address.text);
+        close(fd);
+        return true;
+    }
+    trib_address remote;
+    snprintf(remote.text, sizeof remote.text, "process %d of this machine", (int)pid);
+    shm_conn *conn = trib_shm_conn_create(self, fd, &remote, false);
+    if (conn == NULL) {
+        back_off(listener, ENOMEM);
+        return false;
+    }
+    conn->peer_pid = pid;
+    conn->listener = listener;
+    listener->starved = false;
+    return true;
+}
+
+static void listener_ready(trib_reactor *reactor, trib_io *io, unsigned events)
+{
+    (void)reactor;
+    (void)events;
+    shm_listener *listener = io->user;
+    listener->accepting = true;
+    for (unsigned i = 0; i < ACCEPTS_PER_TURN && !listener->closed && accept_one(listener); i++) {}
+    listener->accepting = false;
+    if (listener->closed) {
+        listener_free(listener);
+    }
+}
+
+/* Replaces port 0 by a number that may be free: ports of names are nobody's but ours. */
+static void pick_port(trib_reactor *reactor, const trib_address *at, trib_address *picked)
+{
+    uint32_t number = 0;
+    reactor->ops->random(reactor, &number, sizeof number);
+    const char *colon = strrchr(at->text, ':');
+    int host = (int)(colon - at->text);
+    snprintf(picked->text, sizeof picked->text, "%.*s:%u", host, at->text, PORT_FIRST + number % PORT_COUNT);
+}
+
+static int listen_socket(shm_transport *self, const trib_address *at, trib_address *bound_out, trib_error *error)
+{
+    struct sockaddr_un name;
+    socklen_t size = 0;
+    if (trib_shm_name(at, &name, &size) != TRIB_OK) {
+        trib_error_set(error, TRIB_INVALID, "\"%.*s\" is no numeric address with a port", TRIB_ADDRESS_MAX, at->text);
+        return -1;
+    }
+    bool pick = strcmp(strrchr(at->text, ':'), ":0") == 0;
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    bool bound = false;
+    *bound_out = *at;
+    for (unsigned i = 0; fd >= 0 && !bound && i < (pick ? PORT_TRIES : 1); i++) {
+        if (pick) {
+            pick_port(self->base.reactor, at, bound_out);
+        }
+        bound =
+            trib_shm_name(bound_out, &name, &size) == TRIB_OK && bind(fd, (const struct sockaddr *)&name, size) == 0;
+    }
+    trib_counter_add(&self->stats.system_calls, 3);
+    if (!bound || listen(fd, SOMAXCONN) != 0) {
+        trib_error_set(error, TRIB_SYSTEM, "cannot listen on %s over shared memory: %s", at->text, strerror(errno));
+        if (fd >= 0) {
+            close(fd);
+        }
+        return -1;
+    }
+    return fd;
+}
+
+static trib_status shm_listen(trib_transport *transport, const trib_address *at, void *user,
+                              trib_listener **listener_out, trib_address *bound_out, trib_error *error)
+{
+    shm_transport *self = (shm_transport *)transport;
+    shm_listener *listener = calloc(1, sizeof *listener);
+    if (listener == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "no memory for a listener");
+    }
+    trib_error local = {.status = TRIB_OK};
+    int fd = listen_socket(self, at, &listener->address, &local);
+    if (fd < 0) {
+        free(listener);
+        return trib_error_set(error, local.status, "%s", local.text);
+    }
+    listener->base.transport = transport;
+    listener->base.user = user;
+    listener->io = (trib_io){.ready = listener_ready, .user = listener, .fd = fd};
+    listener->backoff.fired = backoff_over;
+    listener->backoff.user = listener;
+    self->open_count++;
+    trib_io_watch(transport->reactor, &listener->io, TRIB_IO_READ);
+    *bound_out = listener->address;
+    *listener_out = &listener->base;
+    return TRIB_OK;
+}
+
+const trib_transport_ops trib_shm_ops = {
+    .name = "shm",
+    .flags = 0,
+    .open = shm_open_instance,
+    .close = shm_close,
+    .listen = shm_listen,
+    .listener_close = shm_listener_close,
+    .connect = trib_shm_connect,
+    .send = trib_shm_send,
+    .recv_resume = trib_shm_recv_resume,
+    .conn_close = trib_shm_conn_close,
+    .stats = shm_stats,
+};
