@@ -76,6 +76,7 @@ def main():
     parser.add_argument('--no-scripts', action='store_true', help='test programs only')
     parser.add_argument('--timeout', type=int, default=180, help='seconds for one program')
     parser.add_argument('--json', metavar='FILE')
+    parser.add_argument('--without', metavar='NAME', action='append', default=[], help='not those whose path contains this')
     parser.add_argument('names', nargs='*', help='only those whose path contains one of these')
     args = parser.parse_args()
     paths = [p for p in sorted(glob.glob(args.build + '/tests/test_*') + glob.glob(args.build + '/tests/fuzz_*'))
@@ -84,6 +85,7 @@ def main():
         paths += sorted(glob.glob('tests/process/test_*.py') + glob.glob('tests/cluster/test_*.py') +
                         glob.glob('tests/rdma/test_*.py') + glob.glob('tests/gpu/test_*.py'))
     paths = [p for p in paths if not args.names or any(n in p for n in args.names)]
+    paths = [p for p in paths if not any(n in p for n in args.without)]
     totals, everything = {'pass': 0, 'fail': 0, 'skip': 0}, []
     for path in paths:
         began = time.monotonic()
