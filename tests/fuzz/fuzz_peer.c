@@ -1,0 +1,239 @@
+/*
+ * fuzz_peer.c - a member that has the token and says what it likes, to an engine in virtual time: whatever it says, the
+ * engine does not fall, every operation of its caller completes exactly once, and it closes.
+ *
+ * The first byte's lowest bit chooses: 0, the engine is rank 0 and coordinates, and the peer would join it; 1, the peer
+ * coordinates and the engine would join. The rest is a list of acts, a byte each and what they take (act_of).
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/fuzz/peer_world.h"
+
+#define ACTS_MAX 64
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* ---- The input ---- */
+
+typedef struct script {
+    const uint8_t *data;
+    size_t left;
+} script;
+
+static uint8_t next_u8(script *self)
+{
+    if (self->left == 0) {
+        return 0;
+    }
+    self->left--;
+    return *self->data++;
+}
+
+static uint32_t next_u32(script *self)
+{
+    uint32_t value = 0;
+    for (unsigned i = 0; i < 4; i++) {
+        value |= (uint32_t)next_u8(self) << 8 * i;
+    }
+    return value;
+}
+
+/* ---- Acts ---- */
+
+static void act_frame(world *self, script *from)
+{
+    const uint8_t type = next_u8(from), shape = next_u8(from);
+    unsigned char payload[PAYLOAD_MAX] = {0};
+    trib_frame frame = {.type = (trib_frame_type)(1 + type % (TRIB_FRAME_COUNT - 1)),
+                        .sender = self->coordinates ? 0 : 1,
+                        .epoch = 1,
+                        .tensor = self->tag,
+                        .round = 1,
+                        .chunk_count = 1,
+                        .size = ELEMENTS * sizeof(float),
+                        .dtype = TRIB_FLOAT32};
+    uint32_t *const fields[] = {&frame.epoch, &frame.tensor,      &frame.partition, &frame.round,
+                                &frame.chunk, &frame.chunk_count, &frame.size,      &frame.root};
+    for (unsigned changes = shape >> 1 & 3; changes > 0; changes--) {
+        const uint8_t which = next_u8(from);
+        *fields[which % 8] = which & 0x80 ? next_u32(from) : next_u8(from);
+    }
+    if (shape & 8) {
+        frame.aux = next_u32(from);
+    }
+    if (shape & 16) {
+        frame.exchange = next_u8(from);
+        frame.dtype = next_u8(from);
+        frame.reduce = next_u8(from);
+    }
+    size_t size = frame.size;
+    if (shape & 32) { /* a payload of its own */
+        size = next_u8(from);
+        for (size_t i = 0; i < size; i++) {
+            payload[i] = next_u8(from);
+        }
+    } else if (frame.type != TRIB_FRAME_PUSH && frame.type != TRIB_FRAME_SUM) {
+        size = 0;
+    }
+    const uint32_t most =
+        trib_frame_payload_max(frame.type) < PAYLOAD_MAX ? trib_frame_payload_max(frame.type) : PAYLOAD_MAX;
+    world_send(world_find(self, shape & 1), frame, payload, size < most ? size : most);
+}
+
+/* Bytes that need not be a frame. */
+static void act_raw(world *self, script *from)
+{
+    wire_conn *conn = world_find(self, next_u8(from) & 1);
+    trib_send *send = world_send_new(0);
+    for (unsigned i = 0; i < TRIB_HEADER_SIZE; i++) {
+        send->header[i] = next_u8(from);
+    }
+    if (conn == NULL) {
+        free(send);
+        return;
+    }
+    conn->conn->transport->ops->send(conn->conn, send);
+}
+
+static trib_member_info own_info(void)
+{
+    trib_member_info info = {.roles = TRIB_ROLE_WORKER, .sums = true, .reactors = 1};
+    (void)snprintf(info.name, sizeof info.name, "the peer");
+    (void)snprintf(info.addresses[0].text, sizeof info.addresses[0].text, "n1:4000");
+    return info;
+}
+
+/* JOIN, or the roster that answers the engine's. */
+static void act_join(world *self, script *from)
+{
+    unsigned char payload[PAYLOAD_MAX];
+    trib_writer writer = {.data = payload, .capacity = sizeof payload};
+    const uint8_t shape = next_u8(from);
+    const trib_member_info own = own_info();
+    if (!self->coordinates) {
+        trib_put_u32(&writer, 2);
+        trib_put_u32(&writer, 0);
+        trib_member_info_put(&writer, &own);
+        world_send(world_find(self, false), (trib_frame){.type = TRIB_FRAME_JOIN, .sender = 1, .root = 1 + shape % 4},
+                   payload, writer.size);
+        return;
+    }
+    trib_roster *roster = trib_roster_create(2);
+    require(roster != NULL);
+    roster->epoch = 1;
+    roster->worker_count = roster->member_count = 2;
+    roster->chunk_bytes = 1024;
+    roster->partition_bytes = shape & 1 ? 2048 : 4096;
+    roster->sum_order = shape & 2 ? TRIB_ORDER_ARRIVAL : TRIB_ORDER_RANK;
+    roster->peer_timeout_ns = 1000 * MS;
+    roster->members[0] = own;
+    roster->members[1] = self->engine_info;
+    roster->members[1].sums = (shape & 4) == 0;
+    trib_roster_put(&writer, roster);
+    free(roster);
+    world_send(world_find(self, false), (trib_frame){.type = TRIB_FRAME_ROSTER, .epoch = 1, .root = shape & 8 ? 0 : 1},
+               payload, writer.overflow ? 0 : writer.size);
+}
+
+/* DECLARE of what the engine declares too, or of another; or where its partitions are. */
+static void act_declare(world *self, script *from)
+{
+    unsigned char payload[PAYLOAD_MAX];
+    trib_writer writer = {.data = payload, .capacity = sizeof payload};
+    const uint8_t shape = next_u8(from);
+    trib_frame frame = {.type = TRIB_FRAME_DECLARE, .sender = 1, .epoch = 1, .tensor = shape & 7};
+    if (!self->coordinates) {
+        trib_put_text(&writer, shape & 8 ? "w" : "other");
+        trib_put_u8(&writer, shape & 16 ? next_u8(from) : TRIB_FLOAT32);
+        trib_put_u64(&writer, shape & 32 ? (uint64_t)next_u32(from) << (shape & 64 ? 32 : 0) : ELEMENTS);
+    } else {
+        const uint32_t count = shape & 1 ? next_u8(from) : 1;
+        frame = (trib_frame){.type = TRIB_FRAME_DECLARED, .epoch = 1, .tensor = self->tag, .aux = 1};
+        trib_put_u32(&writer, shape & 2 ? next_u32(from) : 4096);
+        trib_put_u32(&writer, count);
+        for (uint32_t i = 0; i < count; i++) {
+            trib_put_u16(&writer, shape & 4 ? next_u8(from) : i % 2);
+            trib_put_u16(&writer, shape & 8 ? next_u8(from) : 0);
+        }
+    }
+    world_send(world_find(self, false), frame, payload, writer.overflow ? 0 : writer.size);
+}
+
+static void act_close(world *self, script *from)
+{
+    const uint8_t shape = next_u8(from);
+    const wire_conn *conn = world_find(self, shape & 1);
+    if (conn != NULL) {
+        conn->conn->transport->ops->conn_close(conn->conn, (shape & 2) != 0);
+    }
+}
+
+static void on_done(const trib_result *result, void *user)
+{
+    attempt *mine = user;
+    mine->callbacks++;
+    require(result->status != TRIB_PENDING && memchr(result->text, '\0', TRIB_ERROR_TEXT_SIZE) != NULL);
+}
+
+/* What the engine's caller does. */
+static void act_call(world *self, script *from)
+{
+    const uint8_t shape = next_u8(from);
+    if (shape % 4 == 3 && self->attempt_count > 0) {
+        trib_op_cancel(self->attempts[self->attempt_count - 1].op);
+        return;
+    }
+    if (self->attempt_count == OPS_MAX) {
+        return;
+    }
+    attempt *mine = &self->attempts[self->attempt_count];
+    trib_tensor_desc desc;
+    trib_op_params params;
+    trib_tensor_desc_init(&desc, sizeof desc);
+    trib_op_params_init(&params, sizeof params);
+    desc.name = shape & 4 ? "v" : "w";
+    desc.dtype = TRIB_FLOAT32;
+    desc.count = ELEMENTS;
+    params.input = params.output = mine->data;
+    params.root = shape >> 3 & 1;
+    params.timeout_ns = 2000 * MS;
+    params.done_cb = on_done;
+    params.user = mine;
+    trib_status (*const calls[])(trib_engine *, const trib_op_params *, trib_op **,
+                                 trib_error *) = {trib_push_pull, trib_broadcast, trib_barrier, trib_push_pull};
+    trib_error error;
+    if (trib_tensor_declare(self->engine, &desc, &params.tensor, &error) == TRIB_OK &&
+        calls[shape % 4](self->engine, &params, &mine->op, &error) == TRIB_OK) {
+        self->attempt_count++;
+    }
+}
+
+static void act_of(world *self, script *from)
+{
+    static void (*const acts[])(world *, script *) = {act_frame, act_frame, act_raw,    act_join,
+                                                      act_call,  act_close, act_declare};
+    const uint8_t act = next_u8(from) % 9;
+    if (act < sizeof acts / sizeof acts[0]) {
+        acts[act](self, from);
+    } else if (act == 7 && self->knows_engine) {
+        world_dial(self, self->engine_info.addresses[0].text, TRIB_PURPOSE_DATA);
+    }
+    world_run(self, act == 8 ? (next_u8(from) + 1) * 10 * MS : MS);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    world *self = calloc(1, sizeof *self);
+    script from = {.data = data, .left = size};
+    require(self != NULL);
+    self->coordinates = (next_u8(&from) & 1) != 0;
+    world_open(self);
+    for (unsigned i = 0; i < ACTS_MAX && from.left > 0; i++) {
+        act_of(self, &from);
+    }
+    world_close(self);
+    free(self);
+    return 0;
+}

@@ -1,0 +1,79 @@
+/*
+ * peer_world.h - an engine in virtual time and a peer written by hand, which has the token: what fuzz_peer.c acts in.
+ */
+#ifndef TRIB_TESTS_FUZZ_PEER_WORLD_H
+#define TRIB_TESTS_FUZZ_PEER_WORLD_H
+
+#include "api/env_sim.h"
+#include "engine/link.h"
+#include "engine/roster.h"
+
+#define MS INT64_C(1000000)
+#define OPS_MAX 16
+#define CONNS_MAX 8
+#define PAYLOAD_MAX 2048
+#define ELEMENTS 600
+
+static inline void require(bool holds)
+{
+    if (!holds) {
+        __builtin_trap();
+    }
+}
+
+typedef struct world world;
+
+typedef struct wire_conn {
+    world *world;
+    trib_conn *conn; /* NULL: over */
+    bool ready;
+    uint32_t purpose;
+    trib_handshake handshake;
+    unsigned char landing[PAYLOAD_MAX];
+} wire_conn;
+
+typedef struct attempt {
+    trib_op *op;
+    unsigned callbacks;
+    float data[ELEMENTS];
+} attempt;
+
+struct world {
+    bool coordinates; /* the peer does */
+    trib_sim *sim;
+    trib_sim_net *net;
+    trib_sim_machine *machines[2]; /* the engine's, the peer's */
+    trib_sim_process *processes[2];
+    trib_sim_node *nodes[2];
+    trib_engine *engine;
+    bool closed;
+    trib_logger logger;
+    trib_reactor *reactor;
+    trib_transport *transport;
+    trib_listener *listener;
+    unsigned char key[TRIB_KEY_SIZE];
+    wire_conn conns[CONNS_MAX];
+    uint32_t conn_count;
+    trib_member_info engine_info; /* what it said of itself */
+    bool knows_engine;
+    uint32_t tag; /* of the tensor that the engine declared last */
+    unsigned char discard[TRIB_PAYLOAD_MAX];
+    attempt attempts[OPS_MAX];
+    uint32_t attempt_count;
+};
+
+/* The engine is made and has nobody yet; the peer listens at n1:4000 or has called n0:4000. */
+void world_open(world *self);
+/* Closes both; what must hold then is required. */
+void world_close(world *self);
+void world_run(world *self, int64_t ns);
+
+/* No-op where there is no connection. */
+void world_send(wire_conn *self, trib_frame frame, const void *payload, size_t size);
+/* The youngest one that lives and is through with the handshake; NULL: there is none. */
+wire_conn *world_find(world *self, bool data);
+void world_dial(world *self, const char *to, trib_purpose purpose);
+/* Memory that goes with the `sent` upcall. */
+trib_send *world_send_new(size_t payload_size);
+
+#endif
