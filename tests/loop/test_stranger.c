@@ -118,6 +118,44 @@ static void leaving_early(void **state)
     bed_close(&self);
 }
 
+/* It is told why, in the words of an ended job. */
+static void expect_refusal(bed *self, const stranger *peer, const char *words)
+{
+    trib_frame frame = {.type = TRIB_FRAME_NONE};
+    char text[TRIB_ERROR_TEXT_SIZE];
+    assert_true(stranger_receive(peer, &frame, self->payload));
+    assert_int_equal(frame.type, TRIB_FRAME_ENDED);
+    trib_reader reader = {.data = self->payload, .left = frame.payload_size};
+    trib_get_text(&reader, text, sizeof text);
+    assert_says(text, words);
+}
+
+/* Who has no place is refused, and the others come together all the same. */
+static void members_too_many(void **state)
+{
+    (void)state;
+    bed self;
+    stranger unknown, miscounting, right, second, last, late;
+    bed_open(&self, 3);
+    join(&self, &unknown, 3, 3, 0);
+    expect_refusal(&self, &unknown, "no place for rank 3 (by hand): the job has 3 workers and 0 servers");
+    join(&self, &miscounting, 1, 4, 0);
+    expect_refusal(&self, &miscounting, "expects 4 workers and 0 servers, the coordinator 3 and 0");
+    join(&self, &right, 1, 3, 0);
+    join(&self, &second, 0, 3, 0);
+    expect_refusal(&self, &second, "is a second one");
+    join(&self, &last, 2, 3, 0);
+    expect_roster(&self, &right);
+    expect_roster(&self, &last);
+    join(&self, &late, 1, 3, 0);
+    expect_refusal(&self, &late, "came when the job had already begun");
+    stranger *const all[] = {&unknown, &miscounting, &second, &late, &right, &last};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        stranger_close(all[i]);
+    }
+    bed_close(&self);
+}
+
 /* A member of the job says that, and the job ends with those words. */
 static void ends_the_job(trib_frame frame, const void *payload, size_t size, const char *words)
 {
@@ -157,6 +195,24 @@ static void bytes_behind_a_declaration(void **state)
     ends_the_job((trib_frame){.type = TRIB_FRAME_DECLARE, .epoch = 1}, payload, writer.size,
                  "DECLARE with 1 bytes too many");
     ends_the_job((trib_frame){.type = TRIB_FRAME_DECLARE, .epoch = 1}, payload, writer.size - 2, "malformed DECLARE");
+}
+
+static void declarations_that_cannot_be(void **state)
+{
+    (void)state;
+    unsigned char payload[32];
+    trib_writer writer = {.data = payload, .capacity = sizeof payload};
+    trib_put_text(&writer, "weights");
+    trib_put_u8(&writer, 99);
+    trib_put_u64(&writer, 1);
+    ends_the_job((trib_frame){.type = TRIB_FRAME_DECLARE, .epoch = 1}, payload, writer.size,
+                 "DECLARE of what cannot be: type 99");
+    writer.size = 0;
+    trib_put_text(&writer, "weights");
+    trib_put_u8(&writer, TRIB_FLOAT32);
+    trib_put_u64(&writer, UINT64_MAX);
+    ends_the_job((trib_frame){.type = TRIB_FRAME_DECLARE, .epoch = 1}, payload, writer.size,
+                 "18446744073709551615 elements");
 }
 
 static void a_loss_that_is_none(void **state)
@@ -199,6 +255,7 @@ static void a_contribution_to_another_epoch(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(members_too_many),    cmocka_unit_test(declarations_that_cannot_be),
         cmocka_unit_test(bytes_behind_a_join), cmocka_unit_test(leaving_early),
         cmocka_unit_test(another_epoch),       cmocka_unit_test(bytes_behind_a_declaration),
         cmocka_unit_test(a_loss_that_is_none), cmocka_unit_test(a_contribution_to_another_epoch),
