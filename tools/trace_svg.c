@@ -172,7 +172,9 @@ static void draw_scale(const picture *self, const trace_stats *stats, double bot
     for (unsigned i = 0; step_ns * 12 < (double)self->width_ns * COLUMNS; i++) {
         step_ns *= i % 3 == 1 ? 2.5 : 2;
     }
-    for (double at = 0; at <= (double)self->width_ns * COLUMNS; at += step_ns) {
+    const unsigned marks = (unsigned)((double)self->width_ns * COLUMNS / step_ns);
+    for (unsigned i = 0; i <= marks; i++) {
+        const double at = i * step_ns;
         const double x = LEFT + at / (double)self->width_ns;
         fprintf(self->out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%g ms</text>\n", x, TOP - 6, at / 1e6);
         fprintf(self->out, "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%.1f\" stroke=\"#eee\"/>\n", x, x, TOP,
