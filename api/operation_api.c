@@ -31,7 +31,7 @@ trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *des
         }
     }
     size_t element = trib_dtype_size(desc->dtype);
-    if (element == 0 || desc->count > UINT64_C(1) << 44 || (desc->flags & ~TRIB_TENSOR_DEVICE) != 0) {
+    if (element == 0 || desc->count > TRIB_TENSOR_COUNT_MAX || (desc->flags & ~TRIB_TENSOR_DEVICE) != 0) {
         return trib_error_set(error, TRIB_INVALID,
                               "tensor \"%s\": unknown type %d, more than 2^44 elements, or unknown flags", desc->name,
                               (int)desc->dtype);

@@ -139,7 +139,7 @@ trib_status trib_ledger_take_declare(trib_coordinator *self, uint32_t rank, cons
     if (status != TRIB_OK) {
         return status;
     }
-    if (trib_dtype_size(dtype) == 0 || rank >= self->worker_count || count > UINT64_MAX / 64 ||
+    if (trib_dtype_size(dtype) == 0 || rank >= self->worker_count || count > TRIB_TENSOR_COUNT_MAX ||
         lanes > self->worker_count || (lanes > 0 && self->worker_count % lanes != 0)) {
         return trib_error_set(error, TRIB_PROTOCOL,
                               "DECLARE of what cannot be: type %d, %llu elements, member %u, %u local ranks",

@@ -3,7 +3,8 @@
  * engine does not fall, every operation of its caller completes exactly once, and it closes.
  *
  * The first byte's lowest bit chooses: 0, the engine is rank 0 and coordinates, and the peer would join it; 1, the peer
- * coordinates and the engine would join. The rest is a list of acts, a byte each and what they take (act_of).
+ * coordinates and the engine would join. The next bit makes the peer mute: it gives no sign of life by itself. The rest
+ * is a list of acts, a byte each and what they take (act_of).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,7 +53,7 @@ static void act_frame(world *self, script *from)
                         .tensor = self->tag,
                         .round = 1,
                         .chunk_count = 1,
-                        .size = ELEMENTS * sizeof(float),
+                        .size = shape & 64 ? CHUNK_BYTES : ELEMENTS * sizeof(float),
                         .dtype = TRIB_FLOAT32};
     uint32_t *const fields[] = {&frame.epoch, &frame.tensor,      &frame.partition, &frame.round,
                                 &frame.chunk, &frame.chunk_count, &frame.size,      &frame.root};
@@ -124,10 +125,10 @@ static void act_join(world *self, script *from)
     require(roster != NULL);
     roster->epoch = 1;
     roster->worker_count = roster->member_count = 2;
-    roster->chunk_bytes = 1024;
-    roster->partition_bytes = shape & 1 ? 2048 : 4096;
+    roster->chunk_bytes = CHUNK_BYTES;
+    roster->partition_bytes = shape & 1 ? CHUNK_BYTES : 2 * CHUNK_BYTES;
     roster->sum_order = shape & 2 ? TRIB_ORDER_ARRIVAL : TRIB_ORDER_RANK;
-    roster->peer_timeout_ns = 1000 * MS;
+    roster->peer_timeout_ns = PEER_TIMEOUT_NS;
     roster->members[0] = own;
     roster->members[1] = self->engine_info;
     roster->members[1].sums = (shape & 4) == 0;
@@ -151,7 +152,7 @@ static void act_declare(world *self, script *from)
     } else {
         const uint32_t count = shape & 1 ? next_u8(from) : 1;
         frame = (trib_frame){.type = TRIB_FRAME_DECLARED, .epoch = 1, .tensor = self->tag, .aux = 1};
-        trib_put_u32(&writer, shape & 2 ? next_u32(from) : 4096);
+        trib_put_u32(&writer, shape & 2 ? next_u32(from) : 2 * CHUNK_BYTES);
         trib_put_u32(&writer, count);
         for (uint32_t i = 0; i < count; i++) {
             trib_put_u16(&writer, shape & 4 ? next_u8(from) : i % 2);
@@ -195,7 +196,7 @@ static void act_call(world *self, script *from)
     trib_op_params_init(&params, sizeof params);
     desc.name = shape & 4 ? "v" : "w";
     desc.dtype = TRIB_FLOAT32;
-    desc.count = ELEMENTS;
+    desc.count = shape & 4 ? ELEMENTS_MAX : ELEMENTS;
     params.input = params.output = mine->data;
     params.root = shape >> 3 & 1;
     params.timeout_ns = 2000 * MS;
@@ -212,6 +213,9 @@ static void act_call(world *self, script *from)
 
 static void act_of(world *self, script *from)
 {
+    if (self->coordinates && !self->mute) {
+        world_send(world_find(self, false), (trib_frame){.type = TRIB_FRAME_PING, .epoch = 1}, NULL, 0);
+    }
     static void (*const acts[])(world *, script *) = {act_frame, act_frame, act_raw,    act_join,
                                                       act_call,  act_close, act_declare};
     const uint8_t act = next_u8(from) % 9;
@@ -228,7 +232,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     world *self = calloc(1, sizeof *self);
     script from = {.data = data, .left = size};
     require(self != NULL);
-    self->coordinates = (next_u8(&from) & 1) != 0;
+    const uint8_t shape = next_u8(&from);
+    self->coordinates = (shape & 1) != 0;
+    self->mute = (shape & 2) != 0;
     world_open(self);
     for (unsigned i = 0; i < ACTS_MAX && from.left > 0; i++) {
         act_of(self, &from);

@@ -147,6 +147,12 @@ static void received(trib_conn *conn, const unsigned char bytes[TRIB_HEADER_SIZE
     case TRIB_FRAME_WELCOME:
         self->ready = true;
         break;
+    case TRIB_FRAME_PING:
+        if (!self->world->mute) {
+            world_send(self, (trib_frame){.type = TRIB_FRAME_PONG, .sender = frame.sender ^ 1, .epoch = frame.epoch},
+                       NULL, 0);
+        }
+        break;
     case TRIB_FRAME_JOIN:
         learn(self->world, payload, size, 2);
         break;
@@ -223,11 +229,11 @@ static void open_engine(world *self)
     config.listen = "n0";
     config.token = "virtual";
     config.reactors = 1;
-    config.chunk_bytes = 1024;
-    config.partition_bytes = 4096;
+    config.chunk_bytes = CHUNK_BYTES;
+    config.partition_bytes = 2 * CHUNK_BYTES;
     config.log_level = TRIB_LOG_NONE;
     config.join_timeout_ns = 3000 * MS;
-    config.peer_timeout_ns = 1000 * MS;
+    config.peer_timeout_ns = PEER_TIMEOUT_NS;
     config.close_timeout_ns = 1000 * MS;
     const trib_sim_host host = {.process = self->processes[0], .place = "n0:1"};
     require(trib_engine_create_sim(&host, &config, &self->engine, &error) == TRIB_OK);

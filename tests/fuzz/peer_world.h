@@ -9,10 +9,13 @@
 #include "engine/roster.h"
 
 #define MS INT64_C(1000000)
+#define PEER_TIMEOUT_NS (4000 * MS)
 #define OPS_MAX 16
 #define CONNS_MAX 8
-#define PAYLOAD_MAX 2048
-#define ELEMENTS 600
+#define PAYLOAD_MAX 4096
+#define CHUNK_BYTES 4096
+#define ELEMENTS 600       /* of "w": a part of a chunk */
+#define ELEMENTS_MAX 3000u /* of "v": two partitions */
 
 static inline void require(bool holds)
 {
@@ -35,11 +38,12 @@ typedef struct wire_conn {
 typedef struct attempt {
     trib_op *op;
     unsigned callbacks;
-    float data[ELEMENTS];
+    float data[ELEMENTS_MAX];
 } attempt;
 
 struct world {
     bool coordinates; /* the peer does */
+    bool mute;        /* it gives no sign of life by itself */
     trib_sim *sim;
     trib_sim_net *net;
     trib_sim_machine *machines[2]; /* the engine's, the peer's */

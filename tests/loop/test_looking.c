@@ -145,7 +145,7 @@ static void tensors_that_cannot_be(void **state)
     bad.count = (UINT64_C(1) << 44) + 1;
     refuse_tensor(worker, bad, TRIB_INVALID, "2^44");
     bad = good;
-    bad.flags = 1;
+    bad.flags = 1u << 31;
     refuse_tensor(worker, bad, TRIB_INVALID, "unknown flags");
     bad = good;
     bad.reserved[7] = 1;
