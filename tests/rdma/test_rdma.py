@@ -27,11 +27,12 @@ lose() {
     port=$((port + 1))
     export TRIB_WORKERS=2 TRIB_SERVERS=2 TRIB_TOKEN=secret TRIB_PEER_TIMEOUT=3 TRIB_LOG=error TRIB_LISTEN=$RDMA_IP
     export TRIB_COORDINATOR=$RDMA_IP:$port
+    rm -f rank0 # or the last job's would be looked at
     ./tributary server > server0 2>&1 & server0=$!
     ./tributary server > server1 2>&1 & server1=$!
     TRIB_RANK=0 ./digits --epochs 50 --data digits.csv > rank0 2>&1 & rank0=$!
     TRIB_RANK=1 ./digits --epochs 50 --data digits.csv > rank1 2>&1 & rank1=$!
-    i=0; until grep -q '^epoch' rank0; do sleep 0.1; i=$((i+1)); [ $i -lt 600 ] || { cat rank0; return 9; }; done
+    i=0; until grep -qs '^epoch' rank0; do sleep 0.1; i=$((i+1)); [ $i -lt 600 ] || { cat rank0; return 9; }; done
     victim=; [ $1 = nobody ] || eval victim=\$$1
     at=$(cut -d. -f1 /proc/uptime)
     eval "$2"
