@@ -232,7 +232,7 @@ static trib_status take_declared(trib_member *member, const trib_frame *frame, c
     uint32_t count = trib_get_u32(&reader);
     if (tensor == NULL || reader.failed || atomic_load(&tensor->placed) ||
         partition_bytes !=
-            trib_tensor_partition_bytes_in(roster, tensor->bytes, tensor->on_device ? trib_device_lanes(engine) : 0) ||
+            trib_tensor_partition_bytes(roster, tensor->bytes, tensor->on_device ? trib_device_lanes(engine) : 0) ||
         count != trib_tensor_partition_count(tensor->bytes, partition_bytes) || reader.left != (size_t)count * 4) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed placement of a tensor");
     }

@@ -132,9 +132,8 @@ void trib_tensor_bad(trib_tensor *tensor, const char *text);
 /* The most elements of a tensor, also of one that another member declares: with more, sizes of partitions would not fit
  * their 32 bits. */
 #define TRIB_TENSOR_COUNT_MAX (UINT64_C(1) << 44)
-uint32_t trib_tensor_partition_bytes(uint64_t bytes, uint32_t partition_bytes, uint32_t chunk_bytes);
-/* ... of a tensor in that job; lanes: local ranks that share it on their devices, 0: in host memory. */
-uint32_t trib_tensor_partition_bytes_in(const trib_roster *roster, uint64_t bytes, uint32_t lanes);
+/* Of a tensor in that job; lanes: local ranks that share it on their devices, 0: in host memory. */
+uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, uint32_t lanes);
 /* Fills in a task for that partition; its words of *bits are taken. */
 void trib_tensor_make_task(trib_tensor *tensor, uint32_t partition, trib_task *task, uint64_t **bits);
 uint32_t trib_tensor_partition_count(uint64_t bytes, uint32_t partition_bytes);

@@ -106,6 +106,15 @@ trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_
     return TRIB_OK;
 }
 
+uint32_t trib_roster_summing(const trib_roster *roster)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < roster->member_count; i++) {
+        count += roster->members[i].sums;
+    }
+    return count;
+}
+
 const char *trib_roster_name(const trib_roster *roster, uint32_t member)
 {
     return roster != NULL && member < roster->member_count ? roster->members[member].name : "an unknown member";

@@ -44,6 +44,9 @@ void trib_roster_put(trib_writer *writer, const trib_roster *roster);
 /* Takes all that is left and checks everything; *roster_out is written on success only. */
 TRIB_CHECKED trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_error *error);
 
+/* How many members sum. */
+uint32_t trib_roster_summing(const trib_roster *roster);
+
 /* "rank 3 (host:pid)"; "an unknown member" if there is none such, or no roster yet. */
 const char *trib_roster_name(const trib_roster *roster, uint32_t member);
 

@@ -13,31 +13,40 @@
 #include "engine/op.h"
 
 #define PARTITIONS_MAX 65536u
+#define PARTITIONS_EACH 16u /* for each who sums, of a tensor that has the bytes */
+#define PARTITION_MIN (64u << 10)
 
-/* Partitions of the size asked for, larger ones if there would be too many for one DECLARED frame. */
-uint32_t trib_tensor_partition_bytes(uint64_t bytes, uint32_t partition_bytes, uint32_t chunk_bytes)
+/*
+ * Smaller partitions than were asked for if those would not go round: a tensor of one partition has all workers push to
+ * one server, over one link, while the others stand idle. Powers of two, so that those that are larger than a chunk
+ * consist of whole chunks.
+ */
+static uint32_t fair_partition(uint64_t bytes, uint32_t asked, uint32_t summing)
 {
-    uint64_t least = (bytes + PARTITIONS_MAX - 1) / PARTITIONS_MAX;
-    least = (least + chunk_bytes - 1) / chunk_bytes * chunk_bytes;
-    return least > partition_bytes ? (uint32_t)least : partition_bytes;
+    const uint64_t pieces = (uint64_t)PARTITIONS_EACH * summing;
+    uint64_t fair = PARTITION_MIN;
+    while (fair * pieces < bytes && fair < asked) {
+        fair *= 2;
+    }
+    return fair < asked ? (uint32_t)fair : asked;
+}
+
+uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, uint32_t lanes)
+{
+    const uint64_t chunk = roster->chunk_bytes;
+    const uint32_t asked = roster->partition_bytes, summing = trib_roster_summing(roster);
+    const bool is_alone = lanes >= roster->worker_count; /* one machine: nobody sums */
+    const uint32_t wanted =
+        lanes == 0 ? fair_partition(bytes, asked, summing)
+                   : trib_device_partition_bytes(bytes, asked, roster->chunk_bytes, lanes, is_alone ? 0 : summing);
+    /* Larger ones if there would be too many for one DECLARED frame. */
+    const uint64_t least = ((bytes + PARTITIONS_MAX - 1) / PARTITIONS_MAX + chunk - 1) / chunk * chunk;
+    return least > wanted ? (uint32_t)least : wanted;
 }
 
 uint32_t trib_tensor_partition_count(uint64_t bytes, uint32_t partition_bytes)
 {
     return bytes == 0 ? 1 : (uint32_t)((bytes + partition_bytes - 1) / partition_bytes);
-}
-
-uint32_t trib_tensor_partition_bytes_in(const trib_roster *roster, uint64_t bytes, uint32_t lanes)
-{
-    uint32_t wanted = roster->partition_bytes;
-    if (lanes > 0) {
-        uint32_t summers = 0; /* none where there is one machine only */
-        for (uint32_t i = 0; lanes < roster->worker_count && i < roster->member_count; i++) {
-            summers += roster->members[i].sums;
-        }
-        wanted = trib_device_partition_bytes(bytes, wanted, roster->chunk_bytes, lanes, summers);
-    }
-    return trib_tensor_partition_bytes(bytes, wanted, roster->chunk_bytes);
 }
 
 static trib_tensor *tensor_create(trib_engine *engine, const char *name, trib_dtype dtype, uint64_t count)
@@ -145,7 +154,7 @@ void trib_tensor_make_task(trib_tensor *tensor, uint32_t partition, trib_task *t
 
 static bool make_tasks(trib_tensor *tensor)
 {
-    uint32_t chunks_max = tensor->partition_bytes / tensor->chunk_bytes;
+    uint32_t chunks_max = (tensor->partition_bytes + tensor->chunk_bytes - 1) / tensor->chunk_bytes;
     uint32_t words = (chunks_max + 63) / 64;
     tensor->task_index = calloc(tensor->partition_count, sizeof *tensor->task_index);
     tensor->received_bits = calloc((size_t)tensor->partition_count * words, sizeof(uint64_t));
