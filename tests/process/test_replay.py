@@ -100,8 +100,8 @@ def exported():
 
 
 def tuned():
-    # A credit of one chunk and large partitions: there is something to find.
-    files, step = recorded('slow', '-n', '3', '-s', '3', '--rate', '10gbit', '--credit', '16K', '--chunk', '16K', '--partition', '8M',
+    # Chunks so small that messages cost more than their bytes, one at a time: there is something to find.
+    files, step = recorded('slow', '-n', '3', '-s', '3', '--rate', '10gbit', '--credit', '4K', '--chunk', '4K', '--partition', '8M',
                            '--latency', '100us')
     first = run('tune', '--quiet', '--json', '--recorded-rate', '10gbit', '--latency', '100us', *files)
     said = json.loads(first)
