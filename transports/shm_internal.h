@@ -90,7 +90,7 @@ struct shm_listener {
 /* ---- shm.c ---- */
 
 /* What peers have taken is seen soon, without a wake-up by them. */
-void trib_shm_look_later(shm_transport *transport);
+void trib_shm_look_later(shm_transport *self);
 
 /* ---- shm_greet.c ---- */
 
@@ -127,9 +127,9 @@ TRIB_CHECKED trib_status trib_shm_connect(trib_transport *transport, const trib_
                                           trib_conn **conn_out);
 /* The greeting is over. */
 void trib_shm_conn_opened(shm_conn *conn);
-void trib_shm_send(trib_conn *conn, trib_send *send);
-void trib_shm_recv_resume(trib_conn *conn);
-void trib_shm_conn_close(trib_conn *conn, bool flush);
+void trib_shm_send(trib_conn *base, trib_send *send);
+void trib_shm_recv_resume(trib_conn *base);
+void trib_shm_conn_close(trib_conn *base, bool flush);
 /* Ends it; the reason is formatted like printf. No-op if it is ending already. */
 void trib_shm_conn_end(shm_conn *conn, trib_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
