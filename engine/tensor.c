@@ -15,20 +15,24 @@
 #define PARTITIONS_MAX 65536u
 #define PARTITIONS_EACH 16u /* for each who sums, of a tensor that has the bytes */
 #define PARTITION_MIN (64u << 10)
+#define MESSAGES_MAX 256u /* with which all workers together push a tensor that is cut finer */
 
 /*
  * Smaller partitions than were asked for if those would not go round: a tensor of one partition has all workers push to
- * one server, over one link, while the others stand idle. Powers of two, so that those that are larger than a chunk
- * consist of whole chunks.
+ * one server, over one link, while the others stand idle. But every worker sends and gets each of them, so the more
+ * workers there are, the fewer more there may be. Powers of two, so that those that are larger than a chunk consist of
+ * whole chunks.
  */
-static uint32_t fair_partition(uint64_t bytes, uint32_t asked, uint32_t summing)
+static uint32_t fair_partition(uint64_t bytes, const trib_roster *roster, uint32_t summing)
 {
-    const uint64_t pieces = (uint64_t)PARTITIONS_EACH * summing;
+    const uint32_t wanted = PARTITIONS_EACH * summing;
+    const uint32_t most = roster->worker_count < MESSAGES_MAX ? MESSAGES_MAX / roster->worker_count : 1;
+    const uint64_t pieces = wanted < most ? wanted : most;
     uint64_t fair = PARTITION_MIN;
-    while (fair * pieces < bytes && fair < asked) {
+    while (fair * pieces < bytes && fair < roster->partition_bytes) {
         fair *= 2;
     }
-    return fair < asked ? (uint32_t)fair : asked;
+    return fair < roster->partition_bytes ? (uint32_t)fair : roster->partition_bytes;
 }
 
 uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, uint32_t lanes)
@@ -37,7 +41,7 @@ uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, 
     const uint32_t asked = roster->partition_bytes, summing = trib_roster_summing(roster);
     const bool is_alone = lanes >= roster->worker_count; /* one machine: nobody sums */
     const uint32_t wanted =
-        lanes == 0 ? fair_partition(bytes, asked, summing)
+        lanes == 0 ? fair_partition(bytes, roster, summing)
                    : trib_device_partition_bytes(bytes, asked, roster->chunk_bytes, lanes, is_alone ? 0 : summing);
     /* Larger ones if there would be too many for one DECLARED frame. */
     const uint64_t least = ((bytes + PARTITIONS_MAX - 1) / PARTITIONS_MAX + chunk - 1) / chunk * chunk;
