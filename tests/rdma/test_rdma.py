@@ -110,6 +110,9 @@ def all_jobs():
 def job(name):
     built_with_rdma()
     jobs, output = all_jobs()
+    ended = name in jobs and jobs[name][0] is not None
+    if not ended and 'cm_destroy_id_wait_timeout' in output:
+        raise Skip("the guest's kernel waits for ever for a connection identifier of its own (cm_destroy_id_wait_timeout), and so does who closes it")
     assert name in jobs and jobs[name][0] is not None, 'did not come to its end\n%s' % output[-3000:]
     return jobs[name]
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 
-TAP = re.compile(r'^(not ok|ok) \d+ - (.*)$')
+TAP = re.compile(r'^(not ok|ok) \d+ (?:- )?(.*)$')
 # Seconds, for those that need more than others: machines are booted there.
 DEADLINES = {'test_rdma.py': 900, 'test_gpu.py': 3600}
 SCRIPT = re.compile(r'^(not ok|ok|skip) ([^:]+)(?:: (.*))?$')
@@ -34,14 +34,16 @@ def run(command, env, deadline):
 
 
 def cases_of_program(output):
-    cases = []
+    """cmocka writes `ok 1 - NAME`, `not ok 2 - NAME`, and for what was skipped `not ok 3 # SKIP NAME`; why is said in a comment before."""
+    cases, comment = [], ''
     for line in output.splitlines():
         match = TAP.match(line)
-        if match:
-            verdict, name = match.groups()
-            name, _, note = name.partition(' # ')
-            skipped = note.upper().startswith('SKIP')
-            cases.append((name, 'skip' if skipped else 'pass' if verdict == 'ok' else 'fail', note))
+        if match and match.group(2).upper().startswith('# SKIP'):
+            cases.append((match.group(2)[len('# SKIP'):].strip(), 'skip', comment or 'no reason given'))
+        elif match:
+            cases.append((match.group(2), 'pass' if match.group(1) == 'ok' else 'fail', ''))
+        elif line.startswith('# '):
+            comment = line[2:]
     return cases
 
 
