@@ -25,11 +25,9 @@
  */
 static uint32_t fair_partition(uint64_t bytes, const trib_roster *roster, uint32_t summing)
 {
-    const uint32_t wanted = PARTITIONS_EACH * summing;
-    const uint32_t most = roster->worker_count < MESSAGES_MAX ? MESSAGES_MAX / roster->worker_count : 1;
-    const uint64_t pieces = wanted < most ? wanted : most;
+    const uint64_t wanted = (uint64_t)PARTITIONS_EACH * summing, pushed = bytes * roster->worker_count;
     uint64_t fair = PARTITION_MIN;
-    while (fair * pieces < bytes && fair < roster->partition_bytes) {
+    while (fair < roster->partition_bytes && (fair * wanted < bytes || fair * MESSAGES_MAX < pushed)) {
         fair *= 2;
     }
     return fair < roster->partition_bytes ? (uint32_t)fair : roster->partition_bytes;
