@@ -259,6 +259,9 @@ trib_status trib_leader_ready(trib_leader *leader, uint32_t rank, const trib_ann
         return TRIB_PROTOCOL;
     }
     at->seen |= UINT64_C(1) << rank;
+    if (rank == 0) {
+        at->what.bytes = what->bytes; /* the leader's device gives the credit back: what others say does not count */
+    }
     if (++at->count < leader->local_size) {
         return TRIB_OK;
     }

@@ -16,6 +16,8 @@
 
 #include "api/tributary.h"
 #include "tools/commands.h"
+#include "tools/part.h"
+#include "tools/study/parse.h"
 
 #define SIZES_MAX 32
 #define ITERATIONS_MAX 10000
@@ -27,19 +29,12 @@ typedef struct bench {
     trib_dtype dtype;
     uint64_t sizes[SIZES_MAX];
     int size_count, iterations, warmup;
-    double rate_bits;
+    uint64_t rate_bits;
     trib_engine *engine;
     trib_engine_info info;
     int64_t *times; /* ns, of every iteration, this worker's and then the slowest's */
     trib_tensor *times_tensor, *cpu_tensor;
 } bench;
-
-static int64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-}
 
 static double cpu_seconds(void)
 {
@@ -97,13 +92,6 @@ static bool parse_dtype(bench *self, const char *text)
     return false;
 }
 
-static bool parse_rate(bench *self, const char *text)
-{
-    char *end = NULL;
-    self->rate_bits = strtod(text, &end) * (*end == 'g' || *end == 'G' ? 1e9 : *end == 'm' || *end == 'M' ? 1e6 : 0);
-    return self->rate_bits > 0;
-}
-
 static int parse(bench *self, int argc, char **argv)
 {
     static const struct option options[] = {
@@ -140,7 +128,7 @@ static int parse(bench *self, int argc, char **argv)
             fine = parse_dtype(self, optarg);
             break;
         case 'r':
-            fine = parse_rate(self, optarg);
+            fine = study_parse_rate(optarg, &self->rate_bits);
             break;
         case 'j':
             self->json = true;
@@ -198,10 +186,7 @@ static int run_as_job(const bench *self, int argc, char **argv)
 
 static void check(trib_status status, const trib_error *error, const char *what)
 {
-    if (status != TRIB_OK) {
-        fprintf(stderr, "tributary bench: %s: %s\n", what, error->text);
-        exit(1);
-    }
+    part_check("bench", status, error, what);
 }
 
 static trib_tensor *declare(bench *self, const char *name, trib_dtype dtype, uint64_t count)
@@ -277,7 +262,8 @@ static void report(bench *self, uint64_t bytes, double cpu, json_t *rows)
     qsort(self->times, (size_t)self->iterations, sizeof *self->times, compare);
     double p50 = (double)self->times[self->iterations / 2] / 1e9;
     double p99 = (double)self->times[self->iterations * 99 / 100] / 1e9;
-    double t_opt = self->rate_bits > 0 ? self->info.t_opt_factor * (double)bytes * 8 / (self->rate_bits * GOODPUT) : 0;
+    double t_opt =
+        self->rate_bits > 0 ? self->info.t_opt_factor * (double)bytes * 8 / ((double)self->rate_bits * GOODPUT) : 0;
     double cpu_per_gb = bytes > 0 ? cpu / ((double)bytes * self->iterations / 1e9) : 0;
     if (self->json) {
         json_array_append_new(rows, json_pack("{s:I,s:f,s:f,s:f,s:f,s:f}", "bytes", (json_int_t)bytes, "p50_us",
@@ -313,10 +299,10 @@ static void measure(bench *self, uint64_t bytes, json_t *rows)
     for (int i = -self->warmup; i < self->iterations; i++) {
         barrier(self);
         double cpu_before = cpu_seconds();
-        int64_t begin = now_ns();
+        int64_t begin = part_now_ns();
         exchange(self, tensor, data, TRIB_SUM, self->broadcast);
         if (i >= 0) {
-            self->times[i] = now_ns() - begin;
+            self->times[i] = part_now_ns() - begin;
             cpu += cpu_seconds() - cpu_before;
         }
     }
@@ -339,10 +325,6 @@ static void print_head(const bench *self)
 
 static int measure_all(bench *self)
 {
-    trib_error error = {.status = TRIB_OK};
-    check(trib_engine_wait_ready(self->engine, -1, &error), &error, "join");
-    self->info.struct_size = sizeof self->info;
-    check(trib_engine_get_info(self->engine, &self->info), &error, "info");
     self->times = calloc((size_t)self->iterations, sizeof *self->times);
     if (self->times == NULL) {
         return 1;
@@ -381,11 +363,7 @@ int bench_command(int argc, char **argv)
     if (self.workers != NULL) {
         return run_as_job(&self, argc, argv);
     }
-    trib_config config;
-    trib_config_init(&config, sizeof config);
-    trib_error error = {.status = TRIB_OK};
-    check(trib_config_from_env(&config, &error), &error, "settings");
-    check(trib_engine_create(&config, &self.engine, &error), &error, "engine");
+    self.engine = part_join("bench", &self.info);
     status = measure_all(&self);
     return trib_engine_destroy(self.engine) == TRIB_OK ? status : 1;
 }

@@ -23,7 +23,7 @@ typedef struct sim_options {
     study_step_config step;
     double compute, device_gb;
     int64_t hop_ns;
-    bool json, quiet, compare;
+    bool json, quiet;
     char trace[4096]; /* where each member's goes; "": nowhere */
 } sim_options;
 
@@ -113,7 +113,9 @@ static bool parse_option(sim_options *self, int option, const char *text)
         job->seed = strtoull(text, NULL, 10);
         return true;
     case 't':
-        snprintf(self->trace, sizeof self->trace, "%s/%%r.trib", text);
+        if (snprintf(self->trace, sizeof self->trace, "%s/%%r.trib", text) >= (int)sizeof self->trace) {
+            return false;
+        }
         engine->trace = self->trace;
         return mkdir(text, 0777) == 0 || access(text, W_OK) == 0;
     case 'j':

@@ -16,6 +16,7 @@
 
 #include "api/tributary.h"
 #include "tools/commands.h"
+#include "tools/part.h"
 #include "tools/study/model.h"
 #include "tools/study/parse.h"
 
@@ -45,13 +46,6 @@ typedef struct live_step {
     int64_t began_ns[ITERATIONS_MAX + 2];
 } live_step;
 
-static int64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-}
-
 static void sleep_until(int64_t at_ns)
 {
     struct timespec at = {.tv_sec = at_ns / INT64_C(1000000000), .tv_nsec = at_ns % INT64_C(1000000000)};
@@ -60,10 +54,7 @@ static void sleep_until(int64_t at_ns)
 
 static void check(trib_status status, const trib_error *error, const char *what)
 {
-    if (status != TRIB_OK) {
-        fprintf(stderr, "tributary step: %s: %s\n", what, error->text);
-        exit(1);
-    }
+    part_check("step", status, error, what);
 }
 
 /* ---- Exchanges ---- */
@@ -78,7 +69,7 @@ static void on_done(const trib_result *result, void *user)
         snprintf(self->failure.text, sizeof self->failure.text, "%.*s", (int)sizeof self->failure.text - 1,
                  result->text);
     }
-    gradient->back_ns = self->last_back_ns = now_ns();
+    gradient->back_ns = self->last_back_ns = part_now_ns();
     self->missing--;
     pthread_cond_signal(&self->changed);
     pthread_mutex_unlock(&self->mutex);
@@ -145,7 +136,7 @@ static int64_t backward(live_step *self, int64_t began_ns)
 
 static void run(live_step *self)
 {
-    int64_t at_ns = now_ns();
+    int64_t at_ns = part_now_ns();
     for (uint32_t i = 0; i <= self->iterations + 1; i++) {
         self->began_ns[i] = at_ns;
         if (i == self->iterations + 1) {
@@ -166,8 +157,11 @@ static void declare_all(live_step *self)
 {
     const study_model *model = self->model;
     self->gradients = calloc(model->count, sizeof *self->gradients);
-    trib_error error = {.status = TRIB_NO_MEMORY, .text = "out of memory"};
-    check(self->gradients != NULL ? TRIB_OK : TRIB_NO_MEMORY, &error, model->name);
+    if (self->gradients == NULL) {
+        fprintf(stderr, "tributary step: %s: out of memory\n", model->name);
+        exit(1);
+    }
+    trib_error error = {.status = TRIB_OK};
     for (uint32_t i = 0; i < model->count; i++) {
         trib_tensor_desc desc;
         trib_tensor_desc_init(&desc, sizeof desc);
@@ -283,13 +277,7 @@ int step_command(int argc, char **argv)
     study_model_scale(self.model, self.compute);
     pthread_mutex_init(&self.mutex, NULL);
     pthread_cond_init(&self.changed, NULL);
-    trib_config config;
-    trib_config_init(&config, sizeof config);
-    check(trib_config_from_env(&config, &error), &error, "settings");
-    check(trib_engine_create(&config, &self.engine, &error), &error, "engine");
-    check(trib_engine_wait_ready(self.engine, -1, &error), &error, "join");
-    self.info.struct_size = sizeof self.info;
-    check(trib_engine_get_info(self.engine, &self.info), &error, "info");
+    self.engine = part_join("step", &self.info);
     declare_all(&self);
     run(&self);
     if (self.info.rank == 0) {

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "tests/gpu/gpu_worker.h"
+#include "tests/support/values.h"
 
 static int value_of(trib_dtype dtype, uint64_t i, unsigned seed, int rank_index)
 {
@@ -10,51 +11,10 @@ static int value_of(trib_dtype dtype, uint64_t i, unsigned seed, int rank_index)
     return dtype == TRIB_UINT8 ? value : value - 5;
 }
 
-static uint16_t to_half(float value)
-{
-    uint32_t bits = 0;
-    memcpy(&bits, &value, sizeof bits);
-    if ((bits & 0x7fffffffu) == 0) {
-        return (uint16_t)(bits >> 16);
-    }
-    return (uint16_t)((bits >> 16 & 0x8000u) | (((bits >> 23) & 0xffu) - 112u) << 10 | (bits >> 13 & 0x3ffu));
-}
-
-static void store(trib_dtype dtype, void *buffer, uint64_t i, double value)
-{
-    const float single = (float)value;
-    uint32_t bits = 0;
-    memcpy(&bits, &single, sizeof bits);
-    switch (dtype) {
-    case TRIB_FLOAT32:
-        ((float *)buffer)[i] = single;
-        break;
-    case TRIB_FLOAT64:
-        ((double *)buffer)[i] = value;
-        break;
-    case TRIB_FLOAT16:
-        ((uint16_t *)buffer)[i] = to_half(single);
-        break;
-    case TRIB_BFLOAT16:
-        ((uint16_t *)buffer)[i] = (uint16_t)(bits >> 16);
-        break;
-    case TRIB_INT8:
-    case TRIB_UINT8:
-        ((uint8_t *)buffer)[i] = (uint8_t)(int)value;
-        break;
-    case TRIB_INT32:
-        ((int32_t *)buffer)[i] = (int32_t)value;
-        break;
-    default:
-        ((int64_t *)buffer)[i] = (int64_t)value;
-        break;
-    }
-}
-
 void data_fill(trib_dtype dtype, void *buffer, uint64_t count, unsigned seed, int rank_index)
 {
     for (uint64_t i = 0; i < count; i++) {
-        store(dtype, buffer, i, value_of(dtype, i, seed, rank_index));
+        values_store(dtype, buffer, i, value_of(dtype, i, seed, rank_index));
     }
 }
 
@@ -74,7 +34,7 @@ int64_t data_check(trib_dtype dtype, trib_reduce reduce, const void *buffer, uin
             }
         }
         uint64_t wanted = 0;
-        store(dtype, &wanted, 0, reduce == TRIB_AVG ? result / ranks : result);
+        values_store(dtype, &wanted, 0, reduce == TRIB_AVG ? result / ranks : result);
         const unsigned char *at = (const unsigned char *)buffer + i * size;
         /* A sum of nothing but negative and positive numbers may be either zero. */
         if (memcmp(&wanted, at, size) != 0 && !(result == 0 && (at[size - 1] & 0x7f) == 0)) {

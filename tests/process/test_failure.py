@@ -13,6 +13,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cases import run_cases  # noqa: E402
 from ports import free_port  # noqa: E402
 
 BUILD = os.environ.get('TRIB_BUILD', 'build/release')
@@ -193,17 +194,5 @@ CASES = [('%s_%s' % (victim.replace(' ', '_'), name), lambda v=victim, n=number:
                                                 ('other_transport', other_transport)]
 
 
-def main():
-    failed = 0
-    for name, case in CASES:
-        try:
-            case()
-            print('ok ' + name, flush=True)
-        except (AssertionError, subprocess.TimeoutExpired) as problem:
-            failed += 1
-            print('not ok %s: %s' % (name, ' | '.join(str(problem).splitlines())), flush=True)
-    return 1 if failed else 0
-
-
 if __name__ == '__main__':
-    sys.exit(main())
+    sys.exit(run_cases(CASES))

@@ -12,6 +12,9 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cases import run_cases  # noqa: E402
+
 BUILD = os.environ.get('TRIB_BUILD', 'build/release')
 TOOL = os.path.abspath(BUILD + '/tributary')
 FOLDER = tempfile.mkdtemp(prefix='trib_replay')
@@ -147,19 +150,11 @@ def what_cannot_be():
 
 def main():
     cases = [as_it_was, other_worlds, steps_that_overlap, exported, tuned, live, what_cannot_be]
-    failed = 0
     try:
         write_model()
-        for case in cases:
-            try:
-                case()
-                print('ok %s' % case.__name__)
-            except (AssertionError, subprocess.TimeoutExpired, ValueError, KeyError, OSError) as error:
-                failed += 1
-                print('not ok %s: %s' % (case.__name__, str(error).replace('\n', ' | ')[:1500]))
+        return run_cases([(case.__name__, case) for case in cases])
     finally:
         shutil.rmtree(FOLDER, ignore_errors=True)
-    return 1 if failed else 0
 
 
 if __name__ == '__main__':

@@ -14,6 +14,9 @@ import sys
 import tempfile
 import xml.dom.minidom
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cases import run_cases  # noqa: E402
+
 BUILD = os.environ.get('TRIB_BUILD', 'build/release')
 TOOL = os.path.abspath(BUILD + '/tributary')
 FOLDER = tempfile.mkdtemp(prefix='trib_trace')
@@ -198,18 +201,10 @@ def virtual_time():
 
 def main():
     cases = [summary, chrome, picture, some_of_the_files, files_that_do_not_fit, virtual_time]
-    failed = 0
     try:
-        for case in cases:
-            try:
-                case()
-                print('ok %s' % case.__name__)
-            except (AssertionError, subprocess.TimeoutExpired, ValueError, KeyError, OSError) as error:
-                failed += 1
-                print('not ok %s: %s' % (case.__name__, str(error).replace('\n', ' | ')[:1500]))
+        return run_cases([(case.__name__, case) for case in cases])
     finally:
         shutil.rmtree(FOLDER, ignore_errors=True)
-    return 1 if failed else 0
 
 
 if __name__ == '__main__':

@@ -2,55 +2,13 @@
 #include <string.h>
 
 #include "tests/sim/torture.h"
+#include "tests/support/values.h"
 
 int torture_value(uint32_t tensor, uint32_t round, uint32_t rank, uint32_t i)
 {
     uint32_t mixed = (tensor * 2654435761u) ^ (round * 40503u) ^ (rank * 69621u) ^ (i * 2246822519u);
     mixed ^= mixed >> 15;
     return (int)(mixed % 21u) - 10;
-}
-
-/* Small whole numbers have one pattern of bits in each type; half precision by way of float. */
-static uint16_t to_half(float value)
-{
-    uint32_t bits = 0;
-    memcpy(&bits, &value, sizeof bits);
-    if ((bits & 0x7fffffffu) == 0) {
-        return (uint16_t)(bits >> 16);
-    }
-    const uint32_t exponent = ((bits >> 23) & 0xffu) - 127u + 15u;
-    return (uint16_t)((bits >> 16 & 0x8000u) | exponent << 10 | (bits >> 13 & 0x3ffu));
-}
-
-static void store(trib_dtype dtype, void *buffer, uint32_t i, double value)
-{
-    const float single = (float)value;
-    uint32_t bits = 0;
-    memcpy(&bits, &single, sizeof bits);
-    switch (dtype) {
-    case TRIB_FLOAT32:
-        ((float *)buffer)[i] = single;
-        break;
-    case TRIB_FLOAT64:
-        ((double *)buffer)[i] = value;
-        break;
-    case TRIB_FLOAT16:
-        ((uint16_t *)buffer)[i] = to_half(single);
-        break;
-    case TRIB_BFLOAT16:
-        ((uint16_t *)buffer)[i] = (uint16_t)(bits >> 16);
-        break;
-    case TRIB_INT8:
-    case TRIB_UINT8:
-        ((uint8_t *)buffer)[i] = (uint8_t)(int)value;
-        break;
-    case TRIB_INT32:
-        ((int32_t *)buffer)[i] = (int32_t)value;
-        break;
-    default:
-        ((int64_t *)buffer)[i] = (int64_t)value;
-        break;
-    }
 }
 
 /* Contributions to unsigned types are not negative. */
@@ -63,7 +21,7 @@ static int value_for(const torture_tensor *what, uint32_t tensor, uint32_t round
 void torture_fill(const torture_tensor *what, uint32_t tensor, uint32_t round, uint32_t rank, void *buffer)
 {
     for (uint32_t i = 0; i < what->count; i++) {
-        store(what->dtype, buffer, i, value_for(what, tensor, round, rank, i));
+        values_store(what->dtype, buffer, i, value_for(what, tensor, round, rank, i));
     }
 }
 
@@ -96,7 +54,7 @@ uint32_t torture_check(const torture_tensor *what, uint32_t tensor, uint32_t rou
     const size_t size = trib_dtype_size(what->dtype);
     for (uint32_t i = 0; i < what->count; i++) {
         uint64_t wanted = 0;
-        store(what->dtype, &wanted, 0, expected(what, tensor, round, workers, i));
+        values_store(what->dtype, &wanted, 0, expected(what, tensor, round, workers, i));
         if (memcmp(&wanted, (const unsigned char *)buffer + i * size, size) != 0) {
             return i;
         }

@@ -178,6 +178,27 @@ static void says_it_once(void **state)
     trib_leader_free(leader);
 }
 
+/* Credit goes by the leader's own bytes: a rank that announces others leaves nothing behind and takes nothing away. */
+static void credit_is_the_leaders(void **state)
+{
+    (void)state;
+    decisions told;
+    trib_leader *leader = make(&told, 2, 100);
+    const trib_announcement own = reduce_of(1, 1, 0, 100), false_one = reduce_of(1, 1, 0, 1);
+    ready(leader, 1, &false_one);
+    ready(leader, 0, &own);
+    assert_int_equal(told.ordered_count, 1);
+    assert_int_equal(told.ordered[0].bytes, 100);
+    const trib_announcement next = reduce_of(2, 1, 0, 100);
+    ready(leader, 0, &next);
+    ready(leader, 1, &next);
+    assert_int_equal(told.ordered_count, 1); /* all credit is under way */
+    trib_leader_reduced(leader, 100);
+    trib_leader_pump(leader);
+    assert_int_equal(told.ordered_count, 2);
+    trib_leader_free(leader);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -187,6 +208,7 @@ int main(void)
         cmocka_unit_test(failure_reaches_all),
         cmocka_unit_test(failure_takes_from_the_queue),
         cmocka_unit_test(says_it_once),
+        cmocka_unit_test(credit_is_the_leaders),
     };
     return cmocka_run_group_tests_name("the order of collectives", tests, NULL, NULL);
 }

@@ -1,0 +1,12 @@
+/* values.h - small whole numbers as elements of any type, written without any of the engine's code: for oracles. */
+#ifndef TRIB_TESTS_SUPPORT_VALUES_H
+#define TRIB_TESTS_SUPPORT_VALUES_H
+
+#include <stdint.h>
+
+#include "api/tributary.h"
+
+/* Element i of the buffer becomes value, which the type must hold exactly. */
+void values_store(trib_dtype dtype, void *buffer, uint64_t i, double value);
+
+#endif

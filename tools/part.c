@@ -1,0 +1,35 @@
+/* part.c - see part.h. */
+#include "tools/part.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+int64_t part_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+void part_check(const char *tool, trib_status status, const trib_error *error, const char *what)
+{
+    if (status != TRIB_OK) {
+        fprintf(stderr, "tributary %s: %s: %s\n", tool, what, error->text);
+        exit(1);
+    }
+}
+
+trib_engine *part_join(const char *tool, trib_engine_info *info_out)
+{
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    trib_error error = {.status = TRIB_OK};
+    trib_engine *engine = NULL;
+    part_check(tool, trib_config_from_env(&config, &error), &error, "settings");
+    part_check(tool, trib_engine_create(&config, &engine, &error), &error, "engine");
+    part_check(tool, trib_engine_wait_ready(engine, -1, &error), &error, "join");
+    *info_out = (trib_engine_info){.struct_size = sizeof *info_out};
+    part_check(tool, trib_engine_get_info(engine, info_out), &error, "info");
+    return engine;
+}

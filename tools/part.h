@@ -1,0 +1,15 @@
+/* part.h - what the subcommands that take part in a job have in common. */
+#ifndef TRIB_TOOLS_PART_H
+#define TRIB_TOOLS_PART_H
+
+#include "api/tributary.h"
+
+/* Monotonic, nanoseconds. */
+int64_t part_now_ns(void);
+/* Unless status is TRIB_OK: says what went wrong in which subcommand, and ends the process with status 1. */
+void part_check(const char *tool, trib_status status, const trib_error *error, const char *what);
+/* The engine of this process, by the settings in its environment, when its job has come together. Ends the process with
+ * status 1 if that fails. */
+trib_engine *part_join(const char *tool, trib_engine_info *info_out);
+
+#endif
