@@ -76,10 +76,11 @@ static void worker_link_closed(trib_link *link, trib_status status, const char *
     char text[TRIB_ERROR_TEXT_SIZE];
     snprintf(text, sizeof text, "lost the connection to %s: %.200s", trib_roster_name(core->engine->roster, link->peer),
              reason);
-    detach_tasks(core, link, text);
+    /* The job ends before any operation does: who submits another from its callback is told of the loss at once. */
     if (!link->bye && !core->ended) {
         trib_engine_end(core->engine, status == TRIB_CLOSED || status == TRIB_OK ? TRIB_PEER_LOST : status, text);
     }
+    detach_tasks(core, link, text);
 }
 
 /* The task a SUM or REFUSED frame is about; NULL without error: nobody waits for it any more. */

@@ -64,6 +64,23 @@ static bool push_emit(trib_link *link, trib_waiter *waiter)
     return task->chunks_emitted < task->chunk_count;
 }
 
+/* Why there is no link to the server. One that was lost has ended the job, which this core may hear of only after the
+ * operations that are queued before it: those fail by what happened. Only a server that said farewell has left. */
+static void tell_missing(trib_core *core, const trib_task *task, trib_status status, trib_error *error)
+{
+    const trib_link *link = task->link;
+    if (status == TRIB_NO_MEMORY) {
+        trib_error_set(error, status, "out of memory");
+    } else if (trib_engine_check_open(core->engine, error) != TRIB_OK) {
+        return;
+    } else if (link != NULL && !link->bye) {
+        trib_error_set(error, TRIB_PEER_LOST, "the connection to the member that sums partition %u ends: %.200s",
+                       task->partition, link->end_reason);
+    } else {
+        trib_error_set(error, TRIB_PEER_LEFT, "the member that sums partition %u has left the job", task->partition);
+    }
+}
+
 static trib_verdict push_start(trib_core *core, trib_task *task, trib_error *error)
 {
     task->chunks_emitted = 0;
@@ -76,7 +93,7 @@ static trib_verdict push_start(trib_core *core, trib_task *task, trib_error *err
     task->waiter.heap_index = UINT32_MAX;
     trib_status status = task->link == NULL ? TRIB_PEER_LEFT : trib_link_enqueue(task->link, &task->waiter, task->size);
     if (status != TRIB_OK) {
-        trib_error_set(error, status, "the member that sums partition %u has left the job", task->partition);
+        tell_missing(core, task, status, error);
         return TRIB_VERDICT_FAILED;
     }
     return TRIB_VERDICT_PENDING;

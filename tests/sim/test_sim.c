@@ -165,9 +165,103 @@ static void links_are_full(void **state)
     free(model);
 }
 
+enum { FLOOD_TENSORS = 8, FLOOD_COUNT = 4096 };
+
+/* A caller's thread: keeps two operations going on every tensor, between any two events. */
+typedef struct flood {
+    trib_engine *engine;
+    trib_tensor *tensors[FLOOD_TENSORS];
+    uint32_t going[FLOOD_TENSORS];
+    int32_t buffers[FLOOD_TENSORS][FLOOD_COUNT];
+    uint32_t lost, others;
+    char other[400];
+} flood;
+
+static void flood_count(flood *self, trib_status status, const char *text)
+{
+    if (status == TRIB_PEER_LOST) {
+        self->lost++;
+    } else if (status != TRIB_OK) {
+        self->others++;
+        snprintf(self->other, sizeof self->other, "%s", text);
+    }
+}
+
+static void flood_done(const trib_result *result, void *user)
+{
+    flood *self = user;
+    self->going[result->tensor[1] - '0']--;
+    flood_count(self, result->status, result->text);
+}
+
+static void flood_open(flood *self)
+{
+    for (uint32_t i = 0; i < FLOOD_TENSORS; i++) {
+        const char name[] = {'t', (char)('0' + i), '\0'};
+        trib_tensor_desc desc;
+        trib_tensor_desc_init(&desc, sizeof desc);
+        desc.name = name;
+        desc.dtype = TRIB_INT32;
+        desc.count = FLOOD_COUNT;
+        trib_error error = {.status = TRIB_OK};
+        assert_int_equal(trib_tensor_declare(self->engine, &desc, &self->tensors[i], &error), TRIB_OK);
+    }
+}
+
+static bool flood_goes_on(sim_job *job, void *argument)
+{
+    flood *self = argument;
+    bool busy = false;
+    for (uint32_t i = 0; i < FLOOD_TENSORS; i++) {
+        trib_op_params params;
+        trib_op_params_init(&params, sizeof params);
+        params.tensor = self->tensors[i];
+        params.input = params.output = self->buffers[i];
+        params.done_cb = flood_done;
+        params.user = self;
+        trib_error error = {.status = TRIB_OK};
+        if (self->going[i] < 2) {
+            const trib_status status = trib_push_pull(self->engine, &params, NULL, &error);
+            self->going[i] += status == TRIB_OK;
+            flood_count(self, status, error.text);
+        }
+        busy = busy || self->going[i] > 0;
+    }
+    return job->members[0].ended_told && !busy;
+}
+
+/* Operations that find the connection to a killed server gone before the job's end has reached them say what happened, and
+ * not that a member has left. */
+static void a_killed_server_is_lost(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        sim_job_config config = sim_job_config_default(1, 2);
+        config.seed = seed;
+        config.engine.reactors = (int32_t)(1 + seed % 3);
+        sim_job *job = open_job(&config);
+        flood *self = calloc(1, sizeof *self);
+        self->engine = job->members[0].engine;
+        flood_open(self);
+        const int64_t at_ns = trib_sim_now(job->sim) + (int64_t)seed * 100000;
+        (void)sim_job_run(job, at_ns, flood_goes_on, self);
+        sim_job_kill(job, 1);
+        assert_true(sim_job_run(job, at_ns + 30 * SECOND, flood_goes_on, self));
+        if (self->others > 0) {
+            fail_msg("seed %llu: %u operations: %s", (unsigned long long)seed, self->others, self->other);
+        }
+        assert_true(self->lost > 0);
+        assert_int_equal(job->members[0].ended.status, TRIB_PEER_LOST);
+        assert_true(sim_job_close(job, 20 * SECOND));
+        sim_job_free(job);
+        free(self);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_killed_server_is_lost),
         cmocka_unit_test(sums_are_exact),
         cmocka_unit_test(a_seed_is_a_run),
         cmocka_unit_test(links_are_full),
