@@ -36,6 +36,7 @@ struct verbs_listener {
     trib_listener base; /* first */
     verbs_target target;
     struct rdma_cm_id *id;
+    verbs_remains *remains; /* the id's */
 };
 
 /* ---- Connecting, step by step ---- */
@@ -133,14 +134,23 @@ static void refuse(struct rdma_cm_id *id)
     (void)rdma_reject(id, &greeting, sizeof greeting);
 }
 
+void trib_rdma_discard(verbs_transport *transport, struct rdma_cm_id *id)
+{
+    verbs_remains *remains = calloc(1, sizeof *remains);
+    if (remains != NULL) {
+        remains->id = id;
+        trib_rdma_release(transport->domain->releaser, remains);
+    } else {
+        rdma_destroy_id(id);
+    }
+}
+
 static void connect_requested(verbs_listener *listener, struct rdma_cm_id *id, const verbs_greeting *greeting)
 {
     verbs_transport *self = (verbs_transport *)listener->base.transport;
     trib_counter_add(&self->stats.system_calls, 2);
     verbs_conn *conn = trib_rdma_conn_create(self, id, VERBS_ACCEPTING);
     if (conn == NULL) {
-        refuse(id);
-        rdma_destroy_id(id);
         return;
     }
     conn->listener = listener;
@@ -234,12 +244,16 @@ static void events_ready(trib_reactor *reactor, trib_io *io, unsigned events)
         if (has_data && data != NULL && event->param.conn.private_data_len >= sizeof greeting) {
             memcpy(&greeting, data, sizeof greeting);
         }
+        /* The id of what has been released has no target; it may be gone once the event is acknowledged. */
+        bool is_request = event->event == RDMA_CM_EVENT_CONNECT_REQUEST;
+        const verbs_target *target = is_request ? event->listen_id->context : event->id->context;
         rdma_ack_cm_event(event);
-        const verbs_target *target = copy.id->context;
-        if (copy.event == RDMA_CM_EVENT_CONNECT_REQUEST) {
-            target = copy.listen_id->context;
+        if (is_request && target == NULL) {
+            refuse(copy.id);
+            trib_rdma_discard(self, copy.id);
+        } else if (is_request) {
             connect_requested(target->listener, copy.id, &greeting);
-        } else if (target->conn != NULL) {
+        } else if (target != NULL && target->conn != NULL) {
             connection_event(target->conn, &copy, &greeting);
         }
     }
@@ -258,8 +272,7 @@ static void rdma_transport_listener_close(trib_listener *base)
             trib_rdma_conn_free(conn);
         }
     }
-    trib_counter_add(&self->stats.system_calls, 1);
-    rdma_destroy_id(listener->id);
+    trib_rdma_release(self->domain->releaser, listener->remains);
     self->open_count--;
     free(listener);
 }
@@ -303,14 +316,17 @@ static trib_status rdma_transport_listen(trib_transport *transport, const trib_a
 {
     verbs_transport *self = (verbs_transport *)transport;
     verbs_listener *listener = calloc(1, sizeof *listener);
-    if (listener == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "no memory for a listener");
-    }
-    trib_status status = bind_to(self, listener, at, bound_out, error);
+    verbs_remains *remains = calloc(1, sizeof *remains);
+    trib_status status = listener != NULL && remains != NULL
+                             ? bind_to(self, listener, at, bound_out, error)
+                             : trib_error_set(error, TRIB_NO_MEMORY, "no memory for a listener");
     if (status != TRIB_OK) {
         free(listener);
+        free(remains);
         return status;
     }
+    remains->id = listener->id;
+    listener->remains = remains;
     listener->base.transport = transport;
     listener->base.user = user;
     self->open_count++;
@@ -350,6 +366,11 @@ static trib_status open_events(verbs_transport *self)
 {
     trib_logger *logger = self->base.reactor->logger;
     self->events = rdma_create_event_channel();
+    self->remains = calloc(1, sizeof *self->remains);
+    if (self->remains == NULL) {
+        return TRIB_NO_MEMORY;
+    }
+    self->remains->channel = self->events;
     int flags = self->events != NULL ? fcntl(self->events->fd, F_GETFL) : -1;
     if (flags < 0 || fcntl(self->events->fd, F_SETFL, flags | O_NONBLOCK) != 0) {
         trib_log(logger, TRIB_LOG_ERROR, "no channel to the connection manager: %m");
@@ -371,8 +392,19 @@ static void rdma_transport_free(verbs_transport *self)
     }
     if (self->events != NULL) {
         trib_io_watch(self->base.reactor, &self->io, 0);
-        rdma_destroy_event_channel(self->events);
+        uint32_t left = trib_rdma_releaser_drain(self->domain->releaser);
+        if (left > 0) {
+            trib_log(self->base.reactor->logger, TRIB_LOG_WARN,
+                     "the kernel holds %u RDMA connections that were ended; they stay until this process ends", left);
+        }
+        if (left > 0 && self->remains != NULL) { /* to close it would wait for what is left in it */
+            trib_rdma_release(self->domain->releaser, self->remains);
+            self->remains = NULL;
+        } else {
+            rdma_destroy_event_channel(self->events);
+        }
     }
+    free(self->remains);
     if (self->owns_domain) {
         trib_rdma_domain_close(self->domain);
     }

@@ -64,9 +64,15 @@ static void timer_fired(trib_reactor *reactor, trib_timer *timer)
 verbs_conn *trib_rdma_conn_create(verbs_transport *transport, struct rdma_cm_id *id, verbs_state state)
 {
     verbs_conn *conn = calloc(1, sizeof *conn);
-    if (conn == NULL) {
+    verbs_remains *remains = calloc(1, sizeof *remains);
+    if (conn == NULL || remains == NULL) {
+        free(conn);
+        free(remains);
+        trib_rdma_discard(transport, id);
         return NULL;
     }
+    remains->id = id;
+    conn->remains = remains;
     conn->base.transport = &transport->base;
     conn->transport = transport;
     conn->id = id;
@@ -122,8 +128,7 @@ void trib_rdma_conn_free(verbs_conn *conn)
     if (conn->nic != NULL) {
         trib_rdma_block_give(conn->nic->device, &conn->block);
     }
-    trib_counter_add(&conn->transport->stats.system_calls, 1);
-    rdma_destroy_id(conn->id);
+    trib_rdma_release(conn->transport->domain->releaser, conn->remains);
     *conn->at = conn->next;
     if (conn->next != NULL) {
         conn->next->at = conn->at;
@@ -240,7 +245,6 @@ trib_status trib_rdma_connect(trib_transport *transport, const trib_address *to,
     }
     verbs_conn *conn = trib_rdma_conn_create(self, id, VERBS_RESOLVING);
     if (conn == NULL) {
-        rdma_destroy_id(id);
         return TRIB_NO_MEMORY;
     }
     conn->told = true;

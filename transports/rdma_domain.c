@@ -171,6 +171,11 @@ trib_status trib_rdma_domain_open(trib_arena *arena, verbs_domain **domain_out, 
     if (domain == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
+    domain->releaser = trib_rdma_releaser_create();
+    if (domain->releaser == NULL) {
+        free(domain);
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+    }
     /* Kernels since 5.12 copy what devices know when a process forks. Where that is so, ibv_fork_init would only take the
      * arena out of children's sight. */
     domain->fork_failure = ibv_is_fork_initialized() == IBV_FORK_UNNEEDED ? 0 : ibv_fork_init();
@@ -200,6 +205,7 @@ void trib_rdma_domain_close(verbs_domain *domain)
     if (domain == NULL) {
         return;
     }
+    trib_rdma_releaser_close(domain->releaser);
     for (uint32_t i = 0; i < domain->device_count; i++) {
         verbs_device *device = &domain->devices[i];
         if (device->is_registrar) {

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 
 #include "numa/arena.h"
+#include "transports/rdma_release.h"
 
 #define TRIB_RDMA_DEVICES_MAX (TRIB_ARENA_REGISTRARS_MAX - 1) /* CUDA wants to know the arena's memory too */
 
@@ -27,6 +28,7 @@ typedef struct verbs_domain {
     struct ibv_context **list; /* as librdmacm gave it */
     uint32_t device_count;
     int fork_failure; /* errno of ibv_fork_init */
+    verbs_releaser *releaser;
     verbs_device devices[TRIB_RDMA_DEVICES_MAX];
 } verbs_domain;
 

@@ -114,6 +114,7 @@ typedef struct verbs_transport {
     uint8_t ack_timeout; /* as verbs count it: 4.096 us * 2^n */
     uint32_t open_count; /* listeners and connections that the caller knows of */
     struct rdma_event_channel *events;
+    verbs_remains *remains; /* the channel's */
     trib_io io;
     verbs_conn *conns; /* all */
     verbs_chain chain;
@@ -164,7 +165,8 @@ struct verbs_conn {
     verbs_listener *listener;
     verbs_target target;
     struct rdma_cm_id *id;
-    verbs_nic *nic; /* NULL: not known yet */
+    verbs_remains *remains; /* the id's */
+    verbs_nic *nic;         /* NULL: not known yet */
     struct ibv_cq *cq;
     verbs_block block; /* receive buffers, then send buffers */
     verbs_state state;
@@ -214,7 +216,11 @@ TRIB_CHECKED trib_status trib_rdma_bounce_take(verbs_conn *conn, unsigned way, c
 void trib_rdma_bounce_give(verbs_nic *nic, verbs_bounce *bounce); /* NULL is fine */
 void trib_rdma_bounce_forget(verbs_conn *conn);                   /* it waits no more */
 
+/* rdma.c */
+void trib_rdma_discard(verbs_transport *transport, struct rdma_cm_id *id); /* one that nobody has an object for */
+
 /* rdma_conn.c */
+/* Takes the id, also where it answers NULL. */
 verbs_conn *trib_rdma_conn_create(verbs_transport *transport, struct rdma_cm_id *id, verbs_state state);
 TRIB_CHECKED trib_status trib_rdma_connect(trib_transport *transport, const trib_address *to, void *user,
                                            trib_conn **conn_out);

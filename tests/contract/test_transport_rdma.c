@@ -5,6 +5,10 @@
  * Where this machine has no RDMA device there is nothing to test: tests/rdma runs this program in a guest that has one,
  * with its addresses and its network interface in the environment (RDMA_IP, RDMA_IP6, RDMA_LINK).
  */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* RTLD_NEXT */
+#endif
+#include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -139,14 +143,59 @@ static void notices_a_lost_network(void **state)
     trib_bed_wait_closed(self, 1);
 }
 
-static int run_one(const trib_contract_maker *maker, const char *name, void (*function)(void **state))
+/* The program's own rdma_destroy_id comes before the library's: here the kernel can be made to keep what it is told to let
+ * go of. */
+static atomic_bool kernel_keeps;
+static atomic_uint kept;
+
+int rdma_destroy_id(struct rdma_cm_id *id)
+{
+    int (*destroy)(struct rdma_cm_id *) = NULL;
+    *(void **)(void *)&destroy = dlsym(RTLD_NEXT, "rdma_destroy_id");
+    if (atomic_load(&kernel_keeps)) {
+        atomic_fetch_add(&kept, 1);
+        while (atomic_load(&kernel_keeps)) {
+            usleep(1000);
+        }
+    }
+    return destroy(id);
+}
+
+/* The first id that is given back never comes back. Connections are made and end as ever, and so does the transport. */
+static void outlives_a_kernel_that_keeps_ids(void **state)
+{
+    bed *self = *state;
+    atomic_store(&kernel_keeps, true);
+    for (uint32_t count = 1; count <= 3; count++) {
+        peer *mine = trib_bed_start(self, &(habits){.to_send = 1}, &(habits){0});
+        trib_bed_until(self, 1, trib_bed_has_peers, &count);
+        trib_bed_until(self, 1, trib_bed_has_received, &(uint32_t){1});
+        trib_bed_close_peer(mine, true);
+        trib_bed_wait_closed(self, count);
+    }
+}
+
+static int close_with_ids_kept(void **state)
+{
+    int failed = trib_bed_teardown(state);
+    atomic_store(&kernel_keeps, false);
+    return failed != 0 || atomic_load(&kept) == 0;
+}
+
+static int run_with(const trib_contract_maker *maker, const char *name, void (*function)(void **state),
+                    int (*teardown)(void **state))
 {
     const struct CMUnitTest tests[] = {{.name = name,
                                         .test_func = function,
                                         .setup_func = trib_bed_setup,
-                                        .teardown_func = trib_bed_teardown,
+                                        .teardown_func = teardown,
                                         .initial_state = (void *)(uintptr_t)maker}};
     return cmocka_run_group_tests_name(maker->name, tests, NULL, NULL);
+}
+
+static int run_one(const trib_contract_maker *maker, const char *name, void (*function)(void **state))
+{
+    return run_with(maker, name, function, trib_bed_teardown);
 }
 
 int main(void)
@@ -174,6 +223,8 @@ int main(void)
     maker.name = "rdma and strangers";
     maker.open = open_impatient;
     failed += trib_rdma_stranger_run(&maker);
+    failed +=
+        run_with(&maker, "outlives_a_kernel_that_keeps_ids", outlives_a_kernel_that_keeps_ids, close_with_ids_kept);
     return failed + run_one(&maker, "notices_a_lost_network", notices_a_lost_network); /* last: addresses go with it */
 }
 
