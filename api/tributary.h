@@ -191,7 +191,7 @@ typedef struct trib_config {
         *listen; /* address to listen on; default 127.0.0.1, or with a token the one that leads to the coordinator */
     const char *job;       /* the job's name: members of other jobs are refused; default "default" */
     const char *token;     /* shared secret; NULL = none: then only loopback addresses are allowed */
-    const char *transport; /* "auto" (default: shared memory in a machine, else TCP), "tcp", "shm" or "rdma" */
+    const char *transport; /* "auto" (default: shared memory in a machine, else RDMA, else TCP), "tcp", "shm", "rdma" */
 
     uint32_t reactors;        /* event loops, one thread and core each; default from cores and processes per machine */
     uint32_t partition_bytes; /* [job] unit that is scheduled, at most; multiple of chunk_bytes; default 1 MiB */

@@ -236,6 +236,8 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
     if (status != TRIB_OK) {
         return status;
     }
+    /* People pass it on, and control needs no more than the plain address: what else is offered there is left out. */
+    bound_out->text[strcspn(bound_out->text, "+")] = '\0';
     self->join_deadline.fired = trib_coordinator_join_deadline_passed;
     self->join_deadline.user = self;
     trib_timer_arm(core->reactor, &self->join_deadline, trib_now(core->reactor) + engine->config.join_timeout_ns);

@@ -1,7 +1,7 @@
 /*
  * auto.c - see auto.h. Nothing is decided by names or settings: a process can be reached over shared memory if the
  * kernel connects this one to a socket that carries the peer's address and belongs to the same user. That is so exactly
- * if both are in one network namespace of one machine.
+ * if both are in one network namespace of one machine. RDMA is in auto_rdma.c.
  */
 #include "transports/auto.h"
 
@@ -11,20 +11,29 @@
 #include <string.h>
 
 #include "engine/assert.h"
+#include "transports/auto_rdma.h"
 #include "transports/shm_internal.h"
 #include "transports/tcp.h"
 
 typedef struct auto_transport {
     trib_transport base; /* first */
     trib_transport *tcp, *shm;
+    auto_rdma *rdma;      /* NULL: not used */
     trib_address said_of; /* what was logged last: attempts are repeated until somebody listens */
     bool said_shm;
 } auto_transport;
 
 typedef struct auto_listener {
     trib_listener base; /* first */
-    trib_listener *tcp, *shm;
+    trib_listener *tcp, *shm, *rdma;
 } auto_listener;
+
+static trib_status auto_share(struct trib_arena *arena, void **shared_out, trib_error *error)
+{
+    (void)error;
+    trib_auto_rdma_share(arena, shared_out);
+    return TRIB_OK;
+}
 
 static trib_status auto_open(trib_reactor *reactor, const trib_transport_config *config,
                              const trib_transport_upcalls *upcalls, trib_transport **transport_out)
@@ -45,6 +54,7 @@ static trib_status auto_open(trib_reactor *reactor, const trib_transport_config 
         free(self);
         return status;
     }
+    self->rdma = trib_auto_rdma_open(reactor, config, upcalls);
     *transport_out = &self->base;
     return TRIB_OK;
 }
@@ -52,6 +62,7 @@ static trib_status auto_open(trib_reactor *reactor, const trib_transport_config 
 static void auto_close(trib_transport *transport)
 {
     auto_transport *self = (auto_transport *)transport;
+    trib_auto_rdma_close(self->rdma);
     trib_shm_ops.close(self->shm);
     trib_tcp_ops.close(self->tcp);
     free(self);
@@ -69,6 +80,7 @@ static void auto_stats(const trib_transport *transport, trib_transport_stats *st
     stats_out->bytes_sent += shm.bytes_sent;
     stats_out->bytes_received += shm.bytes_received;
     stats_out->bytes_copied += shm.bytes_copied;
+    trib_auto_rdma_stats(self->rdma, stats_out);
 }
 
 /* ---- Listening ---- */
@@ -94,6 +106,7 @@ static trib_status auto_listen(trib_transport *transport, const trib_address *at
         trib_log(transport->reactor->logger, TRIB_LOG_WARN, "processes of this machine reach this one over TCP: %s",
                  why.text);
     }
+    listener->rdma = trib_auto_rdma_listen(self->rdma, bound_out, user);
     *listener_out = &listener->base;
     return TRIB_OK;
 }
@@ -105,6 +118,7 @@ static void auto_listener_close(trib_listener *base)
     if (listener->shm != NULL) {
         trib_shm_ops.listener_close(listener->shm);
     }
+    trib_auto_rdma_listener_close(listener->rdma);
     free(listener);
 }
 
@@ -128,19 +142,37 @@ static void say(auto_transport *self, const trib_address *to, bool shm, int erro
     }
 }
 
+/* Takes the offer of RDMA off the address. */
+static bool take_offer(const trib_address *to, trib_address *plain_out)
+{
+    *plain_out = *to;
+    plain_out->text[sizeof plain_out->text - 1] = '\0';
+    char *plus = strchr(plain_out->text, TRIB_AUTO_OFFER[0]);
+    const bool offered = plus != NULL && strcmp(plus, TRIB_AUTO_OFFER) == 0;
+    if (offered) {
+        *plus = '\0';
+    }
+    return offered;
+}
+
 static trib_status auto_connect(trib_transport *transport, const trib_address *to, void *user, trib_conn **conn_out)
 {
     auto_transport *self = (auto_transport *)transport;
+    trib_address plain;
+    const bool offered = take_offer(to, &plain);
     int error = 0;
-    trib_status status = trib_shm_connect_now(self->shm, to, user, conn_out, &error);
+    trib_status status = trib_shm_connect_now(self->shm, &plain, user, conn_out, &error);
     if (status != TRIB_PEER_LOST) {
         if (status == TRIB_OK) {
-            say(self, to, true, 0);
+            say(self, &plain, true, 0);
         }
         return status;
     }
-    say(self, to, false, error);
-    return trib_tcp_ops.connect(self->tcp, to, user, conn_out);
+    if (offered && self->rdma != NULL) {
+        return trib_auto_rdma_connect(self->rdma, &plain, user, conn_out);
+    }
+    say(self, &plain, false, error);
+    return trib_tcp_ops.connect(self->tcp, &plain, user, conn_out);
 }
 
 /* A connection carries its own transport's table; these serve who calls through this one. */
@@ -172,4 +204,6 @@ const trib_transport_ops trib_auto_ops = {
     .recv_resume = auto_recv_resume,
     .conn_close = auto_conn_close,
     .stats = auto_stats,
+    .share = auto_share,
+    .unshare = trib_auto_rdma_unshare,
 };

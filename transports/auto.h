@@ -1,9 +1,9 @@
 /*
- * auto.h - the transport that chooses: shared memory to processes of this machine that can be reached so, TCP to all
- * others.
+ * auto.h - the transport that chooses: shared memory to processes of this machine that can be reached so, RDMA to those
+ * that offer it where this machine has it too, TCP to all others and wherever RDMA does not come to a connection.
  *
- * It listens on a TCP address and, under the same address, for shared memory. A connection is one of TCP or of shared
- * memory from its beginning; its own `transport` says which. Who listens for one of them only is reached by that.
+ * It listens on a TCP address and, under the same address, for shared memory and RDMA. A connection's own `transport`
+ * says what carries it. Who listens for one of them only is reached by that.
  */
 #ifndef TRIB_TRANSPORTS_AUTO_H
 #define TRIB_TRANSPORTS_AUTO_H

@@ -222,6 +222,22 @@ void trib_rdma_domain_close(verbs_domain *domain)
     free(domain);
 }
 
+bool trib_rdma_domain_is_active(const verbs_domain *domain)
+{
+    for (uint32_t i = 0; i < domain->device_count; i++) {
+        struct ibv_device_attr device;
+        struct ibv_port_attr port;
+        int ports = ibv_query_device(domain->devices[i].verbs, &device) == 0 ? device.phys_port_cnt : 0;
+        for (int number = 1; number <= ports; number++) {
+            if (ibv_query_port(domain->devices[i].verbs, (uint8_t)number, &port) == 0 &&
+                port.state == IBV_PORT_ACTIVE) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 verbs_device *trib_rdma_device_of(verbs_domain *domain, const struct ibv_context *verbs)
 {
     for (uint32_t i = 0; i < domain->device_count; i++) {

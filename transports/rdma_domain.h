@@ -45,6 +45,9 @@ typedef struct verbs_block {
 TRIB_CHECKED trib_status trib_rdma_domain_open(trib_arena *arena, verbs_domain **domain_out, trib_error *error);
 void trib_rdma_domain_close(verbs_domain *domain); /* NULL is fine */
 
+/* Whether there is a port that could carry anything now. */
+bool trib_rdma_domain_is_active(const verbs_domain *domain);
+
 /* The device that librdmacm calls by that context; NULL if it came later than the domain. */
 verbs_device *trib_rdma_device_of(verbs_domain *domain, const struct ibv_context *verbs);
 

@@ -1,4 +1,5 @@
-/* tcp_address.c - "127.0.0.1:4242" and "[::1]:4242" to socket addresses and back. Nothing is resolved. */
+/* tcp_address.c - "127.0.0.1:4242" and "[::1]:4242" to socket addresses and back. Nothing is resolved. What follows a "+" says
+ * what else is offered there (transports/auto_rdma.h), and is of no concern here. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +14,7 @@ static bool parse_port(const char *text, in_port_t *port_out)
     for (; text[digits] >= '0' && text[digits] <= '9' && digits < 5; digits++) {
         port = port * 10 + (unsigned)(text[digits] - '0');
     }
-    if (digits == 0 || text[digits] != '\0' || port > 65535) {
+    if (digits == 0 || (text[digits] != '\0' && text[digits] != '+') || port > 65535) {
         return false;
     }
     *port_out = htons((uint16_t)port);

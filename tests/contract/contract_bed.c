@@ -308,6 +308,15 @@ static bool do_listen(side *where, void *argument)
     return status == TRIB_OK;
 }
 
+/* The address as seen from elsewhere: another host, everything after it as it is. */
+static void reach_at(bed *self, const char *host)
+{
+    trib_address told = self->address;
+    const char *colon = strrchr(told.text, ':');
+    assert_non_null(colon);
+    snprintf(self->address.text, sizeof self->address.text, "%s%s", host, colon);
+}
+
 static bool do_open(side *where, void *argument)
 {
     (void)argument;
@@ -356,7 +365,13 @@ int trib_bed_setup(void **state)
         }
     }
     *state = self;
-    return trib_bed_on_side(self, 1, do_listen, &self->address) ? 0 : -1;
+    if (!trib_bed_on_side(self, 1, do_listen, &self->address)) {
+        return -1;
+    }
+    if (self->maker->reach_at != NULL) {
+        reach_at(self, self->maker->reach_at);
+    }
+    return 0;
 }
 
 static bool do_close_transport(side *where, void *argument)

@@ -23,6 +23,7 @@
 
 #include "numa/arena.h"
 #include "tests/contract/contract_bed.h"
+#include "tests/contract/rdma_auto.h"
 #include "tests/contract/rdma_stranger.h"
 #include "transports/rdma.h"
 
@@ -223,6 +224,7 @@ int main(void)
     maker.name = "rdma and strangers";
     maker.open = open_impatient;
     failed += trib_rdma_stranger_run(&maker);
+    failed += trib_rdma_auto_run(ip);
     failed +=
         run_with(&maker, "outlives_a_kernel_that_keeps_ids", outlives_a_kernel_that_keeps_ids, close_with_ids_kept);
     return failed + run_one(&maker, "notices_a_lost_network", notices_a_lost_network); /* last: addresses go with it */

@@ -11,7 +11,8 @@
 typedef struct trib_contract_maker {
     const char *name;
     const char *listen_at;
-    bool threaded; /* the listening side runs on a thread of its own; else both are attached to one loop */
+    const char *reach_at; /* the host by which the other side reaches it; NULL: as it is told */
+    bool threaded;        /* the listening side runs on a thread of its own; else both are attached to one loop */
     /* Makes what the two instances share; NULL if there is nothing. */
     void *(*setup)(void);
     void (*teardown)(void *shared);
