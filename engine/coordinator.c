@@ -70,7 +70,11 @@ void trib_coordinator_run(trib_coordinator *self)
              self->worker_count, self->server_count);
     self->heartbeat.fired = heartbeat;
     self->heartbeat.user = self;
-    self->heartbeat.due_ns = trib_now(self->core->reactor);
+    const int64_t now_ns = trib_now(self->core->reactor);
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        self->slots[i].link->last_heard_ns = now_ns; /* it had nothing to say while others were awaited */
+    }
+    self->heartbeat.due_ns = now_ns;
     heartbeat(self->core->reactor, &self->heartbeat);
 }
 

@@ -96,7 +96,7 @@ struct trib_engine {
     struct trib_tensor **tensors; /* by tag */
     uint32_t tensors_capacity;
 
-    struct trib_op *free_ops;
+    struct trib_op *free_ops, *all_ops;
     uint32_t ops_made;
     atomic_uint waiters;
     struct trib_op *done_head, *done_tail; /* TRIB_MODE_QUEUE */

@@ -162,7 +162,10 @@ void trib_group_pump(trib_reactor *reactor, trib_post *post)
 {
     (void)post;
     trib_core *core = reactor->owner;
-    trib_leader_pump(core->engine->group->leader);
+    trib_group *group = core->engine->group;
+    if (!group->ended) { /* else what was announced here has been answered already */
+        trib_leader_pump(group->leader);
+    }
 }
 
 /* ---- Announcing ---- */

@@ -68,5 +68,7 @@ void trib_leader_reduced(trib_leader *leader, uint32_t bytes);
 void trib_leader_pump(trib_leader *leader);
 /* Entries that wait for somebody; 0 at rest. */
 uint32_t trib_leader_waiting(const trib_leader *leader);
+/* Bytes of reductions that were ordered and have not ended; 0 at rest. */
+uint64_t trib_leader_in_flight(const trib_leader *leader);
 
 #endif

@@ -42,7 +42,7 @@ typedef struct failed_round {
 /* Made when an operation on it fails for the first time. */
 typedef struct failed_tensor {
     uint32_t tensor;
-    uint32_t through; /* failed rounds up to here that are forgotten: what still comes for them is swallowed */
+    uint32_t through; /* failed rounds up to here that are forgotten: what still comes for them is called off as well */
     failed_round *rounds;
     UT_hash_handle hh;
 } failed_tensor;
@@ -246,6 +246,11 @@ trib_status trib_leader_ready(trib_leader *leader, uint32_t rank, const trib_ann
                                        failed->text);
         }
         const bool over = failed != NULL || what->round <= of->through;
+        if (failed == NULL && over) {
+            /* Another of its slices was called off, and this one was on its way: it waits for an answer like any. */
+            leader->upcalls.called_off(leader->upcalls.user, rank, what->tensor, what->round, TRIB_CANCELLED,
+                                       "the operation has failed on another local rank");
+        }
         note_progress(leader, of, rank, what->round);
         if (over) {
             return TRIB_OK;
@@ -296,6 +301,11 @@ void trib_leader_reduced(trib_leader *leader, uint32_t bytes)
 uint32_t trib_leader_waiting(const trib_leader *leader)
 {
     return HASH_COUNT(leader->entries);
+}
+
+uint64_t trib_leader_in_flight(const trib_leader *leader)
+{
+    return leader->in_flight;
 }
 
 void trib_leader_free(trib_leader *leader)

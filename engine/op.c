@@ -32,6 +32,8 @@ static trib_status take_op(trib_engine *engine, trib_op **op_out, trib_error *er
     if (op == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for an operation");
     }
+    op->made_next = engine->all_ops;
+    engine->all_ops = op;
     engine->ops_made++;
     *op_out = op;
     return TRIB_OK;
@@ -273,9 +275,10 @@ size_t trib_op_dispatch(trib_engine *engine, size_t max)
 
 void trib_ops_free(trib_engine *engine)
 {
-    while (engine->free_ops != NULL) {
-        trib_op *op = engine->free_ops;
-        engine->free_ops = op->next;
+    /* Not from the free list: one that was cancelled when its engine had closed has posts that nobody runs any more. */
+    while (engine->all_ops != NULL) {
+        trib_op *op = engine->all_ops;
+        engine->all_ops = op->made_next;
         free(op->device);
         free(op);
     }

@@ -117,8 +117,9 @@ struct trib_op {
     atomic_uint references;        /* the completion's, the nodes', and the caller's */
     struct trib_device_op *device; /* NULL: never yet used for a device tensor */
     trib_post done_post;
-    struct trib_op *next; /* free list, completion queue */
-    trib_op_node nodes[]; /* one per core */
+    struct trib_op *next;      /* free list, completion queue */
+    struct trib_op *made_next; /* all there are */
+    trib_op_node nodes[];      /* one per core */
 };
 
 /* ---- tensor.c: declaring and placing ---- */

@@ -105,8 +105,8 @@ static trib_status take_withdraw(trib_link *link, const trib_frame *frame, const
     char text[TRIB_ERROR_TEXT_SIZE];
     snprintf(text, sizeof text, "%.*s", (int)frame->payload_size, payload == NULL ? "" : (const char *)payload);
     trib_contribution what = contribution_of(link, frame);
-    trib_status status = frame->aux == (uint32_t)TRIB_TIMEOUT ? TRIB_TIMEOUT : TRIB_CANCELLED;
-    return trib_summation_withdraw(summation, &what, status, text);
+    const trib_status reason = trib_frame_withdraw_reason((trib_status)(int32_t)frame->aux);
+    return trib_summation_withdraw(summation, &what, reason, text);
 }
 
 trib_status trib_server_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,

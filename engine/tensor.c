@@ -206,7 +206,10 @@ void trib_tensor_placed(trib_tensor *tensor, uint32_t id, trib_place_owner *owne
     tensor->partition_count = partition_count;
     tensor->owners = owners_owned;
     if (!(tensor->on_device ? trib_device_tensor_place(tensor) : make_tasks(tensor))) {
-        trib_tensor_bad(tensor, "out of memory for its partitions");
+        /* The others wait for what this worker will never push. */
+        char text[TRIB_ERROR_TEXT_SIZE];
+        snprintf(text, sizeof text, "out of memory for the partitions of tensor \"%s\"", tensor->name);
+        trib_engine_end(tensor->engine, TRIB_NO_MEMORY, text);
         return;
     }
     atomic_store(&tensor->placed, true);

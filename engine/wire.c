@@ -159,6 +159,20 @@ trib_status trib_frame_take_error(const trib_frame *frame, trib_status *status_o
                           trib_frame_name(frame->type), (int32_t)frame->aux);
 }
 
+trib_status trib_frame_withdraw_reason(trib_status status)
+{
+    switch (status) {
+    case TRIB_TIMEOUT:
+    case TRIB_BUSY:
+    case TRIB_MISMATCH:
+    case TRIB_PEER_LOST:
+    case TRIB_PEER_LEFT:
+        return status;
+    default:
+        return TRIB_CANCELLED;
+    }
+}
+
 static void put_bytes(trib_writer *writer, const void *bytes, size_t size)
 {
     if (writer->overflow || writer->capacity - writer->size < size) {

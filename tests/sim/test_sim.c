@@ -46,7 +46,7 @@ static sim_job *open_job(const sim_job_config *config)
     return job;
 }
 
-static void submit(sim_job *job, uint32_t rank, const char *name, uint32_t count, exchange *what)
+static void submit_as(sim_job *job, uint32_t rank, const char *name, uint32_t count, exchange *what, int32_t priority)
 {
     trib_tensor_desc desc;
     trib_tensor_desc_init(&desc, sizeof desc);
@@ -62,7 +62,19 @@ static void submit(sim_job *job, uint32_t rank, const char *name, uint32_t count
     params.input = params.output = what->buffer;
     params.done_cb = on_done;
     params.user = what;
+    params.priority = priority;
+    params.has_priority = true;
     assert_int_equal(trib_push_pull(job->members[rank].engine, &params, NULL, &error), TRIB_OK);
+}
+
+static void submit(sim_job *job, uint32_t rank, const char *name, uint32_t count, exchange *what)
+{
+    submit_as(job, rank, name, count, what, 0);
+}
+
+static void submit_urgent(sim_job *job, uint32_t rank, const char *name, uint32_t count, exchange *what)
+{
+    submit_as(job, rank, name, count, what, 1000);
 }
 
 static bool all_done(sim_job *job, void *argument)
@@ -258,6 +270,74 @@ static void a_killed_server_is_lost(void **state)
     }
 }
 
+static bool is_ready(sim_job *job, void *member)
+{
+    (void)job;
+    return ((const sim_member *)member)->ready_told;
+}
+
+/* Members may come at any time until the join timeout: those who are there are not lost because they wait in silence. */
+static void the_first_wait_for_the_last(void **state)
+{
+    (void)state;
+    sim_job_config config = sim_job_config_default(3, 1);
+    config.engine.peer_timeout_ns = SECOND;
+    config.engine.join_timeout_ns = 60 * SECOND;
+    trib_error error = {.status = TRIB_OK};
+    sim_job *job = sim_job_open(&config, &error);
+    assert_non_null(job);
+    trib_sim_node_regroup(job->members[2].node, 1);
+    assert_false(sim_job_run(job, 8 * SECOND, is_ready, &job->members[0]));
+    trib_sim_node_regroup(job->members[2].node, 0);
+    assert_true(sim_job_run(job, 60 * SECOND, sim_job_all_ready, NULL));
+    sim_job_run(job, trib_sim_now(job->sim) + 10 * SECOND, NULL, NULL); /* nor when nobody has anything to do */
+    for (uint32_t i = 0; i < job->member_count; i++) {
+        assert_int_equal(job->members[i].ready.status, TRIB_OK);
+        assert_false(job->members[i].ended_told);
+    }
+    assert_true(sim_job_close(job, 20 * SECOND));
+    sim_job_free(job);
+}
+
+/* What is urgent overtakes what was handed in before it, on the way in and on the way out; the narrow place is one or the
+ * other. */
+static void the_urgent_overtakes(void **state)
+{
+    (void)state;
+    enum { HEAVY = 4 << 20, LIGHT = 1 << 10 };
+    for (uint32_t narrow = 0; narrow < 2; narrow++) {
+        sim_job_config config = sim_job_config_default(2, 1);
+        config.engine.colocate = TRIB_COLOCATE_OFF;
+        config.engine.push_credit_bytes = config.engine.pull_credit_bytes = 256 << 10;
+        config.net.window_bytes = config.net.unsent_bytes = 128 << 10;
+        *(narrow == 0 ? &config.link.egress_bits : &config.link.ingress_bits) = UINT64_C(1000000000);
+        sim_job *job = open_job(&config);
+        exchange heavy[2] = {{0}}, light[2] = {{0}};
+        for (uint32_t rank = 0; rank < 2; rank++) {
+            heavy[rank].buffer = calloc(HEAVY, sizeof(int32_t));
+            light[rank].buffer = calloc(LIGHT, sizeof(int32_t));
+            submit(job, rank, "heavy", HEAVY, &heavy[rank]);
+        }
+        /* 16 MiB from each of two take at least 268 ms. By then half of it is summed, and its sums queue up. */
+        sim_job_run(job, trib_sim_now(job->sim) + SECOND / 8, NULL, NULL);
+        const int64_t from_ns = trib_sim_now(job->sim);
+        submit_urgent(job, 0, "light", LIGHT, &light[0]);
+        submit_urgent(job, 1, "light", LIGHT, &light[1]);
+        assert_true(sim_job_run(job, 60 * SECOND, all_done, light));
+        print_message("# narrow way %s: urgent after %.1f ms\n", narrow == 0 ? "out" : "in",
+                      (double)(trib_sim_now(job->sim) - from_ns) / 1e6);
+        assert_true(trib_sim_now(job->sim) - from_ns < SECOND / 40);
+        assert_int_equal(heavy[0].done + heavy[1].done, 0);
+        assert_true(sim_job_run(job, 60 * SECOND, all_done, heavy));
+        assert_true(sim_job_close(job, 20 * SECOND));
+        sim_job_free(job);
+        for (uint32_t rank = 0; rank < 2; rank++) {
+            free(heavy[rank].buffer);
+            free(light[rank].buffer);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -265,6 +345,8 @@ int main(void)
         cmocka_unit_test(sums_are_exact),
         cmocka_unit_test(a_seed_is_a_run),
         cmocka_unit_test(links_are_full),
+        cmocka_unit_test(the_first_wait_for_the_last),
+        cmocka_unit_test(the_urgent_overtakes),
     };
     return cmocka_run_group_tests_name("simulated jobs", tests, NULL, NULL);
 }

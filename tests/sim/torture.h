@@ -5,9 +5,15 @@
  * What must hold whatever happens:
  * - every callback of an operation that was taken runs exactly once, and no later than its deadline allows;
  * - an operation that succeeded has every worker's contribution in it, and its result is the oracle's, bit for bit;
- * - where nothing happened that may end a job, every operation succeeds;
+ * - where nothing happened that may end a job, every operation succeeds; where something did, it fails with a status
+ *   that what happened explains;
+ * - workers that disagree are told so, all of them, and nobody is the worse for it in the next round;
+ * - a buffer is its caller's again when the callback runs: nothing is read from it or written to it any more;
+ * - at any time books balance: credits, landings, blocks and rounds are what the links and tasks say (torture_watch.c),
+ *   and nothing waits for a credit that is there;
  * - when it is over nothing is left: no operation, message, credit or sum under way; every engine closes in time;
- * - a worker that leaves when it is done harms nobody;
+ * - a job that lives can stand idle for long, and then sums every tensor once more;
+ * - a worker that leaves when it is done harms nobody; where one leaves before, the others soon learn of it;
  * - when a member of a job that had come together was lost, every other member is told.
  */
 #ifndef TRIB_TESTS_SIM_TORTURE_H
@@ -20,7 +26,9 @@
 #define TORTURE_WORKERS_MAX 5u
 #define TORTURE_SERVERS_MAX 3u
 #define TORTURE_MEMBERS_MAX (TORTURE_WORKERS_MAX + TORTURE_SERVERS_MAX)
-#define TORTURE_TENSORS_MAX 6u
+#define TORTURE_TENSORS_MAX 8u
+#define TORTURE_CROWD_MAX 300u
+#define TORTURE_NOBODY UINT32_MAX
 #define TORTURE_FAULTS_MAX 5u
 
 typedef enum torture_kind {
@@ -50,6 +58,7 @@ typedef struct torture_tensor {
     trib_reduce reduce;
     int32_t root; /* -1: push_pull */
     bool on_device;
+    bool inexact; /* sums are rounded: the bits say along which tree they were made */
 } torture_tensor;
 
 /* All that a seed decides. */
@@ -67,6 +76,18 @@ typedef struct torture_plan {
     uint32_t cancels; /* one operation in so many is cancelled; 0: none */
     bool leaves;      /* a worker that has done its part closes at once, while others are still at theirs */
     uint32_t hurried; /* one operation in so many has a short deadline; 0: none */
+    uint32_t crowd;   /* so many tensors more, of a few elements, summed once and all at the same time */
+    bool shuffled;    /* every operation has a priority of its own */
+    bool in_place;    /* input and output are one */
+    bool idles;       /* a job that lives stands idle for longer than the limit of silence */
+    int64_t late_ns[TORTURE_WORKERS_MAX];     /* that a worker does nothing at first */
+    uint32_t reactors[TORTURE_MEMBERS_MAX];   /* of each member */
+    uint64_t bandwidths[TORTURE_MEMBERS_MAX]; /* that it says it has; 0: nothing said */
+    uint32_t deserter; /* a worker that leaves after so many rounds of each tensor, or TORTURE_NOBODY */
+    uint32_t deserter_rounds;
+    uint32_t odd_rank;   /* a worker that disagrees with the others, or TORTURE_NOBODY */
+    uint32_t odd_tensor; /* about that one */
+    int32_t odd_round;   /* in that round; -1: about the tensor itself */
 } torture_plan;
 
 typedef struct torture_verdict {

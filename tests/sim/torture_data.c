@@ -11,10 +11,14 @@ int torture_value(uint32_t tensor, uint32_t round, uint32_t rank, uint32_t i)
     return (int)(mixed % 21u) - 10;
 }
 
-/* Contributions to unsigned types are not negative. */
-static int value_for(const torture_tensor *what, uint32_t tensor, uint32_t round, uint32_t rank, uint32_t i)
+/* Contributions to unsigned types are not negative. Those of which sums are rounded differ by orders of magnitude. */
+static double value_for(const torture_tensor *what, uint32_t tensor, uint32_t round, uint32_t rank, uint32_t i)
 {
     const int value = torture_value(tensor, round, rank, i);
+    if (what->inexact) {
+        const double exact = value / (3.0 + rank * 1000.0);
+        return what->dtype == TRIB_FLOAT32 ? (float)exact : exact;
+    }
     return what->dtype == TRIB_UINT8 ? value + 10 : value;
 }
 
@@ -25,27 +29,52 @@ void torture_fill(const torture_tensor *what, uint32_t tensor, uint32_t round, u
     }
 }
 
+/* The sum over ranks first .. first + width - 1, width a power of two: both halves, rounded where they meet. */
+static double tree_sum(const double *values, uint32_t first, uint32_t width, uint32_t workers, bool single)
+{
+    double sum = values[first];
+    for (uint32_t level = 1; level < width; level *= 2) {
+        if (first + level < workers) {
+            const double right = tree_sum(values, first + level, level, workers, single);
+            sum = single ? (double)((float)sum + (float)right) : sum + right;
+        }
+    }
+    return sum;
+}
+
+static double average(const torture_tensor *what, double sum, uint32_t workers)
+{
+    switch (what->dtype) {
+    case TRIB_FLOAT32:
+        return (double)((float)sum / (float)workers);
+    case TRIB_FLOAT64:
+        return sum / workers;
+    default:
+        return (double)((int)sum / (int)workers);
+    }
+}
+
 static double expected(const torture_tensor *what, uint32_t tensor, uint32_t round, uint32_t workers, uint32_t i)
 {
     if (what->root >= 0) {
         return value_for(what, tensor, round, (uint32_t)what->root, i);
     }
-    int result = value_for(what, tensor, round, 0, i);
-    for (uint32_t rank = 1; rank < workers; rank++) {
-        const int value = value_for(what, tensor, round, rank, i);
-        switch (what->reduce) {
-        case TRIB_MIN:
-            result = value < result ? value : result;
-            break;
-        case TRIB_MAX:
-            result = value > result ? value : result;
-            break;
-        default:
-            result += value;
-            break;
-        }
+    double values[TORTURE_WORKERS_MAX] = {0}, least = 0, most = 0;
+    for (uint32_t rank = 0; rank < workers; rank++) {
+        values[rank] = value_for(what, tensor, round, rank, i);
+        least = rank == 0 || values[rank] < least ? values[rank] : least;
+        most = rank == 0 || values[rank] > most ? values[rank] : most;
     }
-    return result;
+    switch (what->reduce) {
+    case TRIB_MIN:
+        return least;
+    case TRIB_MAX:
+        return most;
+    case TRIB_AVG:
+        return average(what, tree_sum(values, 0, 8, workers, false), workers);
+    default:
+        return tree_sum(values, 0, 8, workers, what->dtype == TRIB_FLOAT32);
+    }
 }
 
 uint32_t torture_check(const torture_tensor *what, uint32_t tensor, uint32_t round, uint32_t workers,

@@ -4,15 +4,52 @@
 
 #include "tests/sim/torture_internal.h"
 
-#define SLACK_NS (5 * SECOND) /* from a deadline to the callback: the grace that landings have, and queues */
+#define SLACK_NS (5 * SECOND)      /* from a deadline to the callback: the grace that landings have, and queues */
+#define SLACK_CALM_NS (1 * SECOND) /* where nothing holds up what is on its way */
+#define SPOILT 0xc3
+#define SPARE 16
 
 static void submit_more(driver *self);
+
+static torture_tensor tensor_of(const torture_plan *plan, uint32_t index)
+{
+    const uint32_t nth = index - plan->tensor_count;
+    return index < plan->tensor_count
+               ? plan->tensors[index]
+               : (torture_tensor){
+                     .dtype = (trib_dtype)(nth % TRIB_DTYPE_COUNT), .count = 1 + nth % 9, .rounds = 1, .root = -1};
+}
+
+static attempt *attempt_of(driver *self, uint32_t index, uint32_t round)
+{
+    const uint32_t count = self->run->plan->tensor_count;
+    return index < count ? &self->attempts[index][round % SLOTS] : &self->crowd[index - count];
+}
+
+/* Is that an operation about which the workers disagree? */
+static bool is_disputed(const torture_plan *plan, uint32_t index, uint32_t round)
+{
+    return plan->odd_rank != TORTURE_NOBODY && index == plan->odd_tensor &&
+           (plan->odd_round < 0 || (uint32_t)plan->odd_round == round);
+}
 
 static bool is_excused(const run *self, trib_status status)
 {
     const torture_plan *plan = self->plan;
-    const bool gives_up = plan->cancels > 0 || plan->hurried > 0; /* and may then run ahead of the others too far */
-    return plan->may_end || (plan->cancels > 0 && status == TRIB_CANCELLED) ||
+    if (self->is_last) {
+        return false;
+    }
+    const bool deserted = plan->deserter != TORTURE_NOBODY;
+    const bool breaks = torture_may_end_so(self, TRIB_SYSTEM);
+    /* It may then run ahead of the others too far. */
+    const bool gives_up = plan->cancels > 0 || plan->hurried > 0 || deserted || breaks;
+    if (deserted && (status == TRIB_PEER_LEFT || status == TRIB_CLOSED)) {
+        return true;
+    }
+    if (plan->deserter == 0 && status == TRIB_PEER_LOST) {
+        return true; /* it takes the membership along, and the news comes by several ways */
+    }
+    return torture_may_end_so(self, status) || (plan->cancels > 0 && status == TRIB_CANCELLED) ||
            (plan->hurried > 0 && status == TRIB_TIMEOUT) || (gives_up && status == TRIB_BUSY) ||
            (gives_up && plan->leaves && status == TRIB_PEER_LEFT); /* one gave up its last round, and has gone */
 }
@@ -20,11 +57,12 @@ static bool is_excused(const run *self, trib_status status)
 static void check_result(attempt *what, const trib_result *result)
 {
     run *self = what->run;
-    const torture_tensor *tensor = &self->plan->tensors[what->tensor];
+    const torture_tensor tensor = tensor_of(self->plan, what->tensor);
     const uint32_t workers = self->plan->job.workers;
+    const bool disputed = is_disputed(self->plan, what->tensor, what->round);
     if (result->status != TRIB_OK) {
         self->verdict.failed++;
-        if (!is_excused(self, result->status)) {
+        if (!is_excused(self, result->status) && !(disputed && result->status == TRIB_MISMATCH)) {
             torture_broken(self, "rank %u, tensor %u, round %u: %s, though nothing happened that explains it: %s",
                            what->driver->rank, what->tensor, what->round, trib_status_text(result->status),
                            result->text);
@@ -32,14 +70,59 @@ static void check_result(attempt *what, const trib_result *result)
         return;
     }
     self->verdict.succeeded++;
-    if (result->contributors != workers && tensor->root < 0) {
+    /* The root's payload goes out before all have asked, and with it what agrees with the root. */
+    const bool may_win = tensor.root >= 0 && what->driver->rank != self->plan->odd_rank;
+    if (disputed && !may_win) {
+        torture_broken(self, "rank %u, tensor %u, round %u: succeeded, though the workers disagreed",
+                       what->driver->rank, what->tensor, what->round);
+        return;
+    }
+    if (result->contributors != workers && tensor.root < 0) {
         torture_broken(self, "rank %u, tensor %u, round %u: %u contributors of %u", what->driver->rank, what->tensor,
                        what->round, result->contributors, workers);
     }
-    const uint32_t wrong = torture_check(tensor, what->tensor, what->round, workers, what->output);
+    const uint32_t wrong = torture_check(&tensor, what->tensor, what->round, workers, what->output);
     if (wrong != UINT32_MAX) {
         torture_broken(self, "rank %u, tensor %u, round %u: element %u is not what the oracle says", what->driver->rank,
                        what->tensor, what->round, wrong);
+    }
+}
+
+static size_t size_of(const attempt *what)
+{
+    const torture_tensor tensor = tensor_of(what->run->plan, what->tensor);
+    return tensor.count * trib_dtype_size(tensor.dtype);
+}
+
+/* The buffers are ours again: who still reads the input adds nonsense, who still writes the output is seen. */
+static void spoil(attempt *what)
+{
+    memset(what->input, 0x5a, size_of(what));
+    memset(what->output, SPOILT, size_of(what));
+    what->spoilt = true;
+}
+
+static void check_output(const attempt *what)
+{
+    const size_t size = what->spoilt ? size_of(what) : 0;
+    for (size_t i = 0; i < size; i++) {
+        if (what->output[i] != SPOILT) {
+            torture_broken(what->run, "rank %u, tensor %u, round %u: byte %zu was written after its callback had run",
+                           what->driver->rank, what->tensor, what->round, i);
+            return;
+        }
+    }
+}
+
+void torture_drive_check_outputs(run *self)
+{
+    const torture_plan *plan = self->plan;
+    for (uint32_t rank = 0; rank < plan->job.workers; rank++) {
+        for (uint32_t i = 0; i < plan->tensor_count + plan->crowd; i++) {
+            for (uint32_t slot = 0; slot < SLOTS; slot++) {
+                check_output(attempt_of(&self->drivers[rank], i, slot));
+            }
+        }
     }
 }
 
@@ -54,14 +137,16 @@ static void on_done(const trib_result *result, void *user)
         return;
     }
     const int64_t took_ns = trib_sim_process_clock(self->job->members[mine->rank].process) - what->submit_clock_ns;
-    if (took_ns > what->timeout_ns + SLACK_NS + self->excused_ns[mine->rank] &&
+    const int64_t slack_ns = torture_is_calm(self->plan) ? SLACK_CALM_NS : SLACK_NS;
+    if (took_ns > what->timeout_ns + slack_ns + self->excused_ns[mine->rank] &&
         !self->job->members[mine->rank].killed) {
         torture_broken(self, "rank %u, tensor %u, round %u: called back after %.3f s, its deadline was %.3f s",
                        mine->rank, what->tensor, what->round, (double)took_ns / 1e9, (double)what->timeout_ns / 1e9);
     }
     check_result(what, result);
+    spoil(what);
     what->busy = false;
-    mine->in_flight--;
+    *(what->tensor < self->plan->tensor_count ? &mine->in_flight : &mine->crowd_in_flight) -= 1;
     submit_more(mine);
 }
 
@@ -79,7 +164,10 @@ static void cancel_fired(trib_sim *sim, trib_sim_event *event)
 static void stream_fills(attempt *what)
 {
     run *self = what->run;
-    torture_fill(&self->plan->tensors[what->tensor], what->tensor, what->round, what->driver->rank, what->input);
+    const torture_tensor tensor = tensor_of(self->plan, what->tensor);
+    if (what->busy) {
+        torture_fill(&tensor, what->tensor, what->round, what->driver->rank, what->input);
+    }
     trib_host_stream_open(what->stream);
 }
 
@@ -104,7 +192,7 @@ static bool stream_begin(driver *self, attempt *what)
 {
     const torture_plan *plan = self->run->plan;
     stream_end(what);
-    if (!plan->tensors[what->tensor].on_device || trib_sim_draw_one_in(&self->stream, 2)) {
+    if (!tensor_of(plan, what->tensor).on_device || trib_sim_draw_one_in(&self->stream, 2)) {
         return false;
     }
     trib_sim *sim = self->run->job->sim;
@@ -118,37 +206,42 @@ static bool stream_begin(driver *self, attempt *what)
 
 static bool declare(driver *self, uint32_t index, trib_tensor **tensor_out)
 {
-    const torture_tensor *what = &self->run->plan->tensors[index];
+    const torture_plan *plan = self->run->plan;
+    const torture_tensor what = tensor_of(plan, index);
+    const bool is_odd = plan->odd_rank == self->rank && plan->odd_tensor == index && plan->odd_round < 0;
     char name[32];
     snprintf(name, sizeof name, "tensor %u", index);
     trib_tensor_desc desc;
     trib_tensor_desc_init(&desc, sizeof desc);
     desc.name = name;
-    desc.dtype = what->dtype;
-    desc.count = what->count;
+    desc.dtype = what.dtype;
+    desc.count = what.count + (is_odd ? 1 : 0);
     desc.priority = -(int32_t)index;
-    desc.flags = what->on_device ? TRIB_TENSOR_DEVICE : 0;
+    desc.flags = what.on_device ? TRIB_TENSOR_DEVICE : 0;
     return trib_tensor_declare(self->run->job->members[self->rank].engine, &desc, tensor_out, NULL) == TRIB_OK;
 }
 
-static trib_status submit(driver *self, attempt *what, trib_op_params *params, bool cancels)
+static trib_status submit(driver *self, attempt *what, trib_op_params *params, bool cancels, trib_error *error)
 {
-    const torture_tensor *tensor = &self->run->plan->tensors[what->tensor];
+    const torture_plan *plan = self->run->plan;
+    const torture_tensor tensor = tensor_of(plan, what->tensor);
+    const bool is_odd = plan->odd_rank == self->rank && is_disputed(plan, what->tensor, what->round);
     trib_engine *engine = self->run->job->members[self->rank].engine;
     trib_op **op_out = cancels ? &what->op : NULL;
-    if (tensor->root >= 0) {
-        params->root = tensor->root;
-        return trib_broadcast(engine, params, op_out, NULL);
+    if (tensor.root >= 0 && !(is_odd && tensor.count % 2 == 0)) {
+        const int32_t other = (tensor.root + 1) % (int32_t)plan->job.workers;
+        params->root = is_odd ? other : tensor.root;
+        return trib_broadcast(engine, params, op_out, error);
     }
-    params->reduce = tensor->reduce;
-    return trib_push_pull(engine, params, op_out, NULL);
+    params->reduce = is_odd ? (trib_reduce)((tensor.reduce + 1) % TRIB_REDUCE_COUNT) : tensor.reduce;
+    return trib_push_pull(engine, params, op_out, error);
 }
 
 static void begin(driver *self, uint32_t index)
 {
     run *whole = self->run;
     const torture_plan *plan = whole->plan;
-    attempt *what = &self->attempts[index][self->next_round[index] % SLOTS];
+    attempt *what = attempt_of(self, index, self->next_round[index]);
     if (what->op != NULL) { /* done before its time to be cancelled came */
         trib_sim_clear(whole->job->sim, &what->cancel);
         trib_op_release(what->op);
@@ -159,35 +252,41 @@ static void begin(driver *self, uint32_t index)
     what->round = self->next_round[index];
     what->callbacks = 0;
     what->busy = true;
+    check_output(what);
+    what->spoilt = false;
     if (!stream_begin(self, what)) {
-        torture_fill(&plan->tensors[index], index, what->round, self->rank, what->input);
+        const torture_tensor tensor = tensor_of(plan, index);
+        torture_fill(&tensor, index, what->round, self->rank, what->input);
     }
     if (!declare(self, index, &params.tensor)) {
         self->refused = true;
         what->busy = false;
         return;
     }
-    const bool hurried = plan->hurried > 0 && trib_sim_draw_one_in(&self->stream, plan->hurried);
-    const bool cancels = plan->cancels > 0 && trib_sim_draw_one_in(&self->stream, plan->cancels);
+    const bool hurried = plan->hurried > 0 && !whole->is_last && trib_sim_draw_one_in(&self->stream, plan->hurried);
+    const bool cancels = plan->cancels > 0 && !whole->is_last && trib_sim_draw_one_in(&self->stream, plan->cancels);
     what->timeout_ns = hurried ? 1 + (int64_t)trib_sim_draw_below(&self->stream, 20 * MS) : 40 * SECOND;
     params.timeout_ns = what->timeout_ns;
     params.input = what->input;
     params.output = what->output;
     params.stream = what->stream;
+    params.has_priority = plan->shuffled;
+    params.priority = (int32_t)trib_sim_draw_below(&self->stream, 7) - 3;
     params.done_cb = on_done;
     params.user = what;
     what->submit_clock_ns = trib_sim_process_clock(whole->job->members[self->rank].process);
-    if (submit(self, what, &params, cancels) != TRIB_OK) {
+    trib_error error = {.status = TRIB_OK};
+    if (submit(self, what, &params, cancels, &error) != TRIB_OK) {
         self->refused = true;
         what->busy = false;
-        if (!plan->may_end) {
-            torture_broken(whole, "rank %u: an operation was refused, though nothing happened that explains it",
-                           self->rank);
+        if (!plan->may_end || whole->is_last) {
+            torture_broken(whole, "rank %u: an operation was refused, though nothing happened that explains it: %s",
+                           self->rank, error.text);
         }
         return;
     }
     self->next_round[index]++;
-    self->in_flight++;
+    *(index < plan->tensor_count ? &self->in_flight : &self->crowd_in_flight) += 1;
     if (cancels) {
         what->cancel.fired = cancel_fired;
         trib_sim_set(whole->job->sim, &what->cancel,
@@ -195,10 +294,17 @@ static void begin(driver *self, uint32_t index)
     }
 }
 
+static uint32_t rounds_of(const driver *self, uint32_t index)
+{
+    const torture_plan *plan = self->run->plan;
+    const uint32_t rounds = plan->tensors[index].rounds;
+    return plan->deserter == self->rank && plan->deserter_rounds < rounds ? plan->deserter_rounds : rounds;
+}
+
 static bool may_begin(const driver *self, uint32_t index)
 {
     const uint32_t round = self->next_round[index];
-    return round < self->run->plan->tensors[index].rounds && !self->attempts[index][round % SLOTS].busy;
+    return round < rounds_of(self, index) && !self->attempts[index][round % SLOTS].busy;
 }
 
 /* The next in an order that is the same on every worker: first rounds of all tensors, second rounds, ... */
@@ -207,9 +313,9 @@ static bool begin_next(driver *self)
     const torture_plan *plan = self->run->plan;
     uint32_t index = 0;
     for (uint32_t i = 1; i < plan->tensor_count; i++) {
-        const bool has_more = self->next_round[index] < plan->tensors[index].rounds;
-        const bool is_next = self->next_round[i] < plan->tensors[i].rounds &&
-                             (!has_more || self->next_round[i] < self->next_round[index]);
+        const bool has_more = self->next_round[index] < rounds_of(self, index);
+        const bool is_next =
+            self->next_round[i] < rounds_of(self, i) && (!has_more || self->next_round[i] < self->next_round[index]);
         index = is_next ? i : index;
     }
     if (!may_begin(self, index)) {
@@ -238,24 +344,79 @@ static void leave_if_done(driver *self)
 {
     const torture_plan *plan = self->run->plan;
     for (uint32_t i = 0; i < plan->tensor_count; i++) {
-        if (self->next_round[i] < plan->tensors[i].rounds) {
+        if (self->next_round[i] < rounds_of(self, i)) {
             return;
         }
     }
-    if (plan->leaves && self->in_flight == 0 && sim_job_all_ready(self->run->job, NULL)) {
-        self->refused = true;
-        sim_job_leave(self->run->job, self->rank);
+    const bool leaves = plan->leaves || plan->deserter == self->rank;
+    sim_job *job = self->run->job;
+    if (!leaves || self->in_flight + self->crowd_in_flight > 0 || job->members[self->rank].ended_told) {
+        return;
+    }
+    if (!sim_job_all_ready(job, NULL)) {
+        trib_sim_set(job->sim, &self->leave, trib_sim_now(job->sim) + 100 * MS);
+        return;
+    }
+    self->refused = true;
+    sim_job_leave(job, self->rank);
+}
+
+static void leave_fired(trib_sim *sim, trib_sim_event *event)
+{
+    (void)sim;
+    driver *mine = (driver *)((char *)event - offsetof(driver, leave));
+    if (!mine->refused && !mine->run->job->members[mine->rank].killed) {
+        leave_if_done(mine);
     }
 }
 
 static void submit_more(driver *self)
 {
     const uint32_t window = self->run->plan->window;
-    bool began = true;
+    bool began = !self->run->is_last;
     while (began && !self->refused && (window == 0 || self->in_flight < window)) {
         began = window == 0 ? begin_any(self) : begin_next(self);
     }
     leave_if_done(self);
+}
+
+static void begin_crowd(driver *self)
+{
+    const torture_plan *plan = self->run->plan;
+    for (uint32_t i = 0; i < plan->crowd && !self->refused; i++) {
+        begin(self, plan->tensor_count + i);
+    }
+}
+
+static void late_fired(trib_sim *sim, trib_sim_event *event)
+{
+    (void)sim;
+    driver *mine = (driver *)((char *)event - offsetof(driver, begin));
+    if (!mine->run->job->members[mine->rank].killed) {
+        begin_crowd(mine);
+        submit_more(mine);
+    }
+}
+
+/* ---- Life ---- */
+
+static void open_attempt(driver *mine, attempt *what, uint32_t index)
+{
+    *what = (attempt){.run = mine->run, .driver = mine, .tensor = index};
+    const size_t size = size_of(what);
+    what->output = malloc(size + SPARE); /* the odd one's tensor has one element more */
+    what->input = mine->run->plan->in_place ? what->output : malloc(size + SPARE);
+}
+
+static void close_attempt(attempt *what)
+{
+    trib_sim_clear(what->run->job->sim, &what->cancel);
+    stream_end(what);
+    trib_op_release(what->op);
+    if (what->input != what->output) {
+        free(what->input);
+    }
+    free(what->output);
 }
 
 void torture_drive_open(run *self)
@@ -266,31 +427,47 @@ void torture_drive_open(run *self)
         mine->run = self;
         mine->rank = rank;
         mine->stream = trib_sim_stream_make(self->job->sim, 1000 + rank);
+        for (uint32_t i = 0; i < plan->tensor_count * SLOTS; i++) {
+            open_attempt(mine, &mine->attempts[i / SLOTS][i % SLOTS], i / SLOTS);
+        }
+        for (uint32_t i = 0; i < plan->crowd; i++) {
+            open_attempt(mine, &mine->crowd[i], plan->tensor_count + i);
+        }
+        mine->begin.fired = late_fired;
+        mine->leave.fired = leave_fired;
+        if (plan->late_ns[rank] > 0) {
+            trib_sim_set(self->job->sim, &mine->begin, plan->late_ns[rank]);
+        } else {
+            late_fired(self->job->sim, &mine->begin);
+        }
+    }
+}
+
+void torture_drive_last(run *self)
+{
+    const torture_plan *plan = self->plan;
+    self->is_last = true;
+    for (uint32_t rank = 0; rank < plan->job.workers; rank++) {
         for (uint32_t i = 0; i < plan->tensor_count; i++) {
-            const size_t size = plan->tensors[i].count * trib_dtype_size(plan->tensors[i].dtype);
-            for (uint32_t slot = 0; slot < SLOTS; slot++) {
-                attempt *what = &mine->attempts[i][slot];
-                *what = (attempt){.run = self, .driver = mine, .tensor = i};
-                what->input = malloc(size + 1);
-                what->output = malloc(size + 1);
+            if (plan->odd_rank == TORTURE_NOBODY || plan->odd_round >= 0 || i != plan->odd_tensor) {
+                begin(&self->drivers[rank], i);
             }
         }
-        submit_more(mine);
     }
 }
 
 void torture_drive_close(run *self)
 {
-    for (uint32_t rank = 0; rank < self->plan->job.workers; rank++) {
-        for (uint32_t i = 0; i < self->plan->tensor_count; i++) {
-            for (uint32_t slot = 0; slot < SLOTS; slot++) {
-                attempt *what = &self->drivers[rank].attempts[i][slot];
-                trib_sim_clear(self->job->sim, &what->cancel);
-                stream_end(what);
-                trib_op_release(what->op);
-                free(what->input);
-                free(what->output);
-            }
+    const torture_plan *plan = self->plan;
+    for (uint32_t rank = 0; rank < plan->job.workers; rank++) {
+        driver *mine = &self->drivers[rank];
+        trib_sim_clear(self->job->sim, &mine->begin);
+        trib_sim_clear(self->job->sim, &mine->leave);
+        for (uint32_t i = 0; i < plan->tensor_count * SLOTS; i++) {
+            close_attempt(&mine->attempts[i / SLOTS][i % SLOTS]);
+        }
+        for (uint32_t i = 0; i < plan->crowd; i++) {
+            close_attempt(&mine->crowd[i]);
         }
     }
 }

@@ -6,6 +6,7 @@
 
 #define MS INT64_C(1000000)
 #define SECOND (1000 * MS)
+#define TABLE_MAX (TORTURE_TENSORS_MAX + TORTURE_CROWD_MAX)
 #define SLOTS 2u /* rounds of a tensor that a worker has in flight at most */
 
 struct run;
@@ -16,7 +17,8 @@ typedef struct attempt {
     struct driver *driver;
     uint32_t tensor, round;
     unsigned char *input, *output;
-    bool taken, busy;
+    bool busy;
+    bool spoilt; /* the output holds what no result is, and shall keep it */
     uint32_t callbacks;
     int64_t submit_clock_ns, timeout_ns;
     trib_op *op; /* while it is to be cancelled */
@@ -29,10 +31,13 @@ typedef struct attempt {
 typedef struct driver {
     struct run *run;
     uint32_t rank;
-    uint32_t next_round[TORTURE_TENSORS_MAX]; /* counted from 0 */
+    uint32_t next_round[TABLE_MAX]; /* counted from 0 */
     attempt attempts[TORTURE_TENSORS_MAX][SLOTS];
-    uint32_t in_flight;
-    bool refused; /* the engine takes nothing any more */
+    attempt crowd[TORTURE_CROWD_MAX];
+    uint32_t in_flight, crowd_in_flight;
+    trib_sim_event begin; /* of one that is late */
+    trib_sim_event leave; /* looks again whether it can */
+    bool refused;         /* the engine takes nothing any more */
     trib_sim_stream stream;
 } driver;
 
@@ -54,14 +59,28 @@ typedef struct run {
     uint64_t famine_one_in[TORTURE_MEMBERS_MAX];
     trib_sim_stream famine;
     bool lost_one; /* a member was killed after the job had come together */
+    bool is_last;  /* every tensor is summed once more, by all, and nothing may fail */
     torture_verdict verdict;
 } run;
 
 /* The first thing that did not hold is the verdict. */
 void torture_broken(run *self, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Does what is done to the job explain that an operation, or the job itself, ends like that? */
+bool torture_may_end_so(const run *self, trib_status status);
+/* Nothing is done to the job that holds up what is on its way. */
+bool torture_is_calm(const torture_plan *plan);
+/* torture_watch.c: books that must balance whenever no reactor is in a turn. */
+void torture_watch(run *self);
+/* After all engines have been closed: nothing is kept from the pools. */
+void torture_watch_closed(run *self);
+
 /* torture_drive.c: workers begin; they go on from their callbacks. */
 void torture_drive_open(run *self);
+/* Everybody sums every tensor once more. */
+void torture_drive_last(run *self);
+/* Nothing may have been written to what was given back. */
+void torture_drive_check_outputs(run *self);
 void torture_drive_close(run *self);
 
 #endif

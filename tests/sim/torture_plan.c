@@ -64,7 +64,7 @@ static void draw_tensors(trib_sim_stream *stream, torture_plan *plan)
         plan->tensors[i] = (torture_tensor){
             .dtype = (trib_dtype)between(stream, 0, TRIB_DTYPE_COUNT - 1),
             .count = trib_sim_draw_one_in(stream, 12) ? 0 : (uint32_t)spread(stream, 1, 30000),
-            .rounds = between(stream, 1, 5),
+            .rounds = between(stream, 1, 12),
             .reduce = between(stream, 0, 2) == 0 ? (trib_reduce)between(stream, TRIB_MIN, TRIB_MAX) : TRIB_SUM,
             .root = broadcasts ? (int32_t)between(stream, 0, plan->job.workers - 1) : -1,
         };
@@ -126,6 +126,86 @@ static void draw_devices(trib_sim_stream *stream, torture_plan *plan, int64_t ho
     }
 }
 
+/* Some tensors are averaged, and some sums are rounded, in the order that only a tree over ranks makes certain. */
+static void draw_arithmetic(trib_sim_stream *stream, torture_plan *plan)
+{
+    for (uint32_t i = 0; i < plan->tensor_count; i++) {
+        torture_tensor *what = &plan->tensors[i];
+        const bool is_sum = what->root < 0 && what->reduce == TRIB_SUM;
+        const bool is_half = what->dtype == TRIB_FLOAT16 || what->dtype == TRIB_BFLOAT16;
+        const bool is_wide = what->dtype == TRIB_FLOAT32 || what->dtype == TRIB_FLOAT64;
+        const bool averages = trib_sim_draw_one_in(stream, 4), rounds = !trib_sim_draw_one_in(stream, 3);
+        if (is_sum && !is_half && what->dtype != TRIB_INT64 && averages && (is_wide || !what->on_device)) {
+            what->reduce = TRIB_AVG;
+        } else if (is_sum && is_wide && rounds && !what->on_device && plan->job.engine.sum_order == TRIB_ORDER_RANK) {
+            what->inexact = true;
+        }
+    }
+}
+
+/* A worker that disagrees with the others, about a tensor or about what is done with it in one round. */
+static void draw_odd(trib_sim_stream *stream, torture_plan *plan)
+{
+    plan->odd_rank = TORTURE_NOBODY;
+    plan->odd_tensor = between(stream, 0, plan->tensor_count - 1);
+    const torture_tensor *what = &plan->tensors[plan->odd_tensor];
+    const uint32_t rank = between(stream, 0, plan->job.workers - 1);
+    const uint32_t round = between(stream, 0, what->rounds - 1);
+    const bool whole = trib_sim_draw_one_in(stream, 2);
+    if (trib_sim_draw_one_in(stream, 4) && plan->job.workers > 1 && !what->on_device) {
+        plan->odd_rank = rank;
+        plan->odd_round = whole ? -1 : (int32_t)round;
+    }
+}
+
+static void draw_members(trib_sim_stream *stream, torture_plan *plan)
+{
+    const bool mixed = trib_sim_draw_one_in(stream, 3), uneven = trib_sim_draw_one_in(stream, 3);
+    for (uint32_t i = 0; i < plan->job.workers + plan->job.servers; i++) {
+        const uint32_t reactors = between(stream, 1, 3);
+        const uint64_t bandwidth = (uint64_t)spread(stream, 100000000, INT64_C(25000000000));
+        plan->reactors[i] = mixed ? reactors : plan->job.engine.reactors;
+        plan->bandwidths[i] = uneven && !trib_sim_draw_one_in(stream, 4) ? bandwidth : 0;
+    }
+    const bool waits = trib_sim_draw_one_in(stream, 3);
+    for (uint32_t i = 0; i < plan->job.workers; i++) {
+        /* Who leaves waits for the others for less than 3 s. */
+        const int64_t late_ns = spread(stream, MS / 10, plan->leaves ? SECOND : 5 * SECOND);
+        plan->late_ns[i] = waits && trib_sim_draw_one_in(stream, 2) ? late_ns : 0;
+    }
+    const uint32_t deserter = between(stream, 0, plan->job.workers - 1);
+    const bool deserts = trib_sim_draw_one_in(stream, 6) && plan->job.workers > 1;
+    plan->deserter = deserts ? deserter : TORTURE_NOBODY;
+    plan->deserter_rounds = between(stream, 1, 3);
+}
+
+/* What came later to this test, from a stream of its own. */
+static void draw_more(torture_plan *plan)
+{
+    trib_sim_stream stream = {.state = plan->seed * UINT64_C(0x9e3779b97f4a7c15) + 5};
+    draw_members(&stream, plan);
+    draw_arithmetic(&stream, plan);
+    draw_odd(&stream, plan);
+    plan->crowd = trib_sim_draw_one_in(&stream, 8) ? between(&stream, 30, TORTURE_CROWD_MAX) : 0;
+    plan->shuffled = trib_sim_draw_one_in(&stream, 3);
+    plan->in_place = trib_sim_draw_one_in(&stream, 3);
+    plan->idles = trib_sim_draw_one_in(&stream, 3);
+    if (plan->cancels == 0 && trib_sim_draw_one_in(&stream, 3)) {
+        plan->cancels = between(&stream, 2, 8);
+    }
+    if (plan->hurried == 0 && trib_sim_draw_one_in(&stream, 3)) {
+        plan->hurried = between(&stream, 2, 8);
+    }
+    /* While the job comes together, and while it is young, a fault meets other states than later. */
+    for (uint32_t i = 0; i < plan->fault_count; i++) {
+        const int64_t early_ns = spread(&stream, MS / 100, 30 * MS);
+        plan->faults[i].at_ns = trib_sim_draw_one_in(&stream, 3) ? early_ns : plan->faults[i].at_ns;
+        if (plan->faults[i].kind == TORTURE_FAMINE && trib_sim_draw_one_in(&stream, 2)) {
+            plan->faults[i].amount = between(&stream, 1, 3);
+        }
+    }
+}
+
 void torture_draw(uint64_t seed, torture_plan *plan)
 {
     memset(plan, 0, sizeof *plan);
@@ -146,6 +226,7 @@ void torture_draw(uint64_t seed, torture_plan *plan)
         plan->faults[i] = draw_fault(&stream, plan, plan->may_end, horizon_ns);
     }
     draw_devices(&stream, plan, horizon_ns);
+    draw_more(plan);
 }
 
 /* ---- Saying it ---- */
@@ -165,26 +246,55 @@ __attribute__((format(printf, 2, 3))) static void say(line *self, const char *fo
     self->used = self->used < self->size ? self->used : self->size - 1;
 }
 
+static void describe_more(const torture_plan *plan, line *out)
+{
+    const uint32_t members = plan->job.workers + plan->job.servers;
+    say(out, "%s%s%s; reactors", plan->shuffled ? ", priorities of their own" : "", plan->in_place ? ", in place" : "",
+        plan->idles ? ", then idle" : "");
+    for (uint32_t i = 0; i < members; i++) {
+        say(out, " %u", plan->reactors[i]);
+        if (plan->bandwidths[i] > 0) {
+            say(out, " (%.1f Gbit/s)", (double)plan->bandwidths[i] / 1e9);
+        }
+    }
+    for (uint32_t i = 0; i < plan->job.workers; i++) {
+        if (plan->late_ns[i] > 0) {
+            say(out, "; rank %u is late by %.3f ms", i, (double)plan->late_ns[i] / 1e6);
+        }
+    }
+    if (plan->crowd > 0) {
+        say(out, "; a crowd of %u tensors", plan->crowd);
+    }
+    if (plan->deserter != TORTURE_NOBODY) {
+        say(out, "; rank %u leaves after %u rounds", plan->deserter, plan->deserter_rounds);
+    }
+    if (plan->odd_rank != TORTURE_NOBODY) {
+        say(out, "; rank %u disagrees about tensor %u in round %d", plan->odd_rank, plan->odd_tensor, plan->odd_round);
+    }
+}
+
 void torture_describe(const torture_plan *plan, char *text, size_t size)
 {
     static const char *const kinds[TORTURE_KINDS + 1] = {
         "freeze", "slow", "partition", "relink", "jump", "reset", "kill", "famine", "break the device of"};
     line out = {.text = text, .size = size};
     const sim_job_config *job = &plan->job;
-    say(&out, "seed %llu: %u workers, %u servers%s, %u reactors, %u cores%s, %.1f/%.1f Gbit/s, latency %.3f ms",
+    say(&out, "seed %llu: %u workers, %u servers%s, %u cores%s, %.1f/%.1f Gbit/s, latency %.3f ms",
         (unsigned long long)plan->seed, job->workers, job->servers,
-        job->engine.colocate == TRIB_COLOCATE_OFF ? " alone" : "", job->engine.reactors, job->cores,
-        job->one_machine ? " shared" : "", (double)job->link.egress_bits / 1e9, (double)job->link.ingress_bits / 1e9,
-        (double)job->link.latency_ns / 1e6);
+        job->engine.colocate == TRIB_COLOCATE_OFF ? " alone" : "", job->cores, job->one_machine ? " shared" : "",
+        (double)job->link.egress_bits / 1e9, (double)job->link.ingress_bits / 1e9, (double)job->link.latency_ns / 1e6);
     say(&out, "; chunk %u, partition %u, %s order; window %u; tensors", job->engine.chunk_bytes,
         job->engine.partition_bytes, job->engine.sum_order == TRIB_ORDER_RANK ? "rank" : "arrival", plan->window);
     for (uint32_t i = 0; i < plan->tensor_count; i++) {
         const torture_tensor *what = &plan->tensors[i];
-        say(&out, " %s[%u]x%u%s", trib_dtype_name(what->dtype), what->count, what->rounds,
+        say(&out, " %s %s[%u]x%u%s%s", trib_reduce_name(what->reduce), trib_dtype_name(what->dtype), what->count,
+            what->rounds,
             what->root >= 0   ? " broadcast"
             : what->on_device ? " on devices"
-                              : "");
+                              : "",
+            what->inexact ? " rounded" : "");
     }
+    describe_more(plan, &out);
     if (plan->lanes > 0) {
         say(&out, "; devices, %u a machine", plan->lanes);
     }

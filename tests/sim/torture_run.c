@@ -6,7 +6,9 @@
 #include "engine/server_lane.h"
 #include "tests/sim/torture_internal.h"
 
-#define LIMIT_NS (400 * SECOND) /* by then everything has succeeded or failed */
+#define WATCH_EVERY 16u /* events */
+#define CALM_BITS UINT64_C(1000000000)
+#define LIMIT_NS (4000 * SECOND) /* by then everything has succeeded or failed */
 
 void torture_broken(run *self, const char *format, ...)
 {
@@ -16,6 +18,49 @@ void torture_broken(run *self, const char *format, ...)
         va_start(arguments, format);
         vsnprintf(self->verdict.why, sizeof self->verdict.why, format, arguments);
         va_end(arguments);
+    }
+}
+
+static bool has_fault(const torture_plan *plan, torture_kind kind)
+{
+    for (uint32_t i = 0; i < plan->fault_count; i++) {
+        if (plan->faults[i].kind == kind) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool torture_is_calm(const torture_plan *plan)
+{
+    for (uint32_t i = 0; i < plan->fault_count; i++) {
+        const torture_kind kind = plan->faults[i].kind;
+        if (kind != TORTURE_JUMP && kind != TORTURE_RESET && kind != TORTURE_KILL) {
+            return false;
+        }
+    }
+    return plan->job.link.egress_bits >= CALM_BITS && plan->job.link.ingress_bits >= CALM_BITS;
+}
+
+bool torture_may_end_so(const run *self, trib_status status)
+{
+    if (!self->plan->may_end) {
+        return false;
+    }
+    switch (status) {
+    case TRIB_PEER_LOST:
+    case TRIB_PEER_LEFT:
+    case TRIB_JOIN_FAILED:
+    case TRIB_CLOSED:
+        return true;
+    case TRIB_NO_MEMORY:
+        return has_fault(self->plan, TORTURE_FAMINE);
+    case TRIB_SYSTEM:
+    case TRIB_TIMEOUT:
+    case TRIB_CANCELLED: /* how the others hear of it */
+        return has_fault(self->plan, TORTURE_DEVICE);
+    default:
+        return false;
     }
 }
 
@@ -113,14 +158,22 @@ static void set_faults(run *self)
 /* Is every fault over, and nothing of any worker that lives under way? */
 static bool is_settled(sim_job *job, void *argument)
 {
-    const run *self = argument;
+    run *self = argument;
+    if (trib_sim_steps(job->sim) % WATCH_EVERY == 0) {
+        torture_watch(self);
+    }
+    if (!self->verdict.held) {
+        return true;
+    }
     for (uint32_t i = 0; i < self->plan->fault_count; i++) {
         if (self->faults[i].begin.place != 0 || self->faults[i].end.place != 0) {
             return false;
         }
     }
     for (uint32_t rank = 0; rank < self->plan->job.workers; rank++) {
-        if (self->drivers[rank].in_flight > 0 && !job->members[rank].killed) {
+        const driver *mine = &self->drivers[rank];
+        const bool is_busy = mine->in_flight + mine->crowd_in_flight > 0 || mine->begin.place != 0;
+        if (is_busy && !job->members[rank].killed) {
             return false;
         }
     }
@@ -140,7 +193,9 @@ static void check_core(run *self, uint32_t member, const trib_core *core)
     if (core->nodes != NULL || core->entries_waiting > 0) {
         torture_broken(self, "at rest, member %u has operations or sums left", member);
     }
-    if (core->summation != NULL && !trib_summation_is_idle(core->summation)) {
+    /* A round of a tensor about which the workers disagree waits for those who will never take part. */
+    const bool may_wait = self->plan->odd_rank != TORTURE_NOBODY && self->plan->odd_round < 0;
+    if (core->summation != NULL && !trib_summation_is_idle(core->summation) && !may_wait) {
         torture_broken(self, "at rest, member %u is still summing", member);
     }
     for (uint32_t i = 0; i < core->lane_count; i++) {
@@ -165,7 +220,7 @@ static void check_rest(run *self)
     }
     for (uint32_t rank = 0; rank < self->plan->job.workers; rank++) {
         for (uint32_t i = 0; i < self->plan->tensor_count; i++) {
-            if (self->drivers[rank].next_round[i] < self->plan->tensors[i].rounds) {
+            if (self->verdict.held && self->drivers[rank].next_round[i] < self->plan->tensors[i].rounds) {
                 torture_broken(self, "rank %u stopped before the last round of tensor %u", rank, i);
             }
         }
@@ -191,6 +246,59 @@ static void check_all_told(run *self)
     }
 }
 
+/* A control connection that is reset before the job begins is made again. */
+static bool should_have_joined(const run *self)
+{
+    for (uint32_t i = 0; i < self->plan->fault_count; i++) {
+        if (self->plan->faults[i].kind != TORTURE_RESET) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* A job ends for a reason that there was. */
+static void check_ends(run *self)
+{
+    uint32_t not_joined = 0;
+    for (uint32_t i = 0; i < self->job->member_count; i++) {
+        not_joined += self->job->members[i].ready.status == TRIB_JOIN_FAILED;
+    }
+    if (not_joined == self->job->member_count && should_have_joined(self)) {
+        torture_broken(self, "nobody has joined: %s", self->job->members[0].ready.text);
+    }
+    for (uint32_t i = 0; i < self->job->member_count; i++) {
+        const sim_member *member = &self->job->members[i];
+        const bool deserted = self->plan->deserter != TORTURE_NOBODY;
+        const trib_status status = member->ended.status;
+        /* Where rank 0 deserts, who hears of it first from others takes them for lost. */
+        const bool orderly = (status == TRIB_OK && (self->plan->leaves || deserted)) ||
+                             (status == TRIB_PEER_LEFT && deserted) ||
+                             (status == TRIB_PEER_LOST && self->plan->deserter == 0);
+        if (member->ended_told && !member->killed && !orderly && !torture_may_end_so(self, member->ended.status)) {
+            torture_broken(self,
+                           "for member %u the job ended with \"%s\", though nothing happened that explains it: %s", i,
+                           trib_status_text(member->ended.status), member->ended.text);
+        }
+    }
+}
+
+/* Nobody has left and nothing may have ended the job: it can stand idle, and then every tensor can be summed. */
+static void sum_once_more(run *self)
+{
+    sim_job *job = self->job;
+    const int64_t idle_ns = self->plan->idles ? 3 * self->plan->job.engine.peer_timeout_ns : SECOND;
+    sim_job_run(job, trib_sim_now(job->sim) + idle_ns, NULL, NULL);
+    check_ends(self);
+    if (self->verdict.held) {
+        torture_drive_last(self);
+        if (!sim_job_run(job, trib_sim_now(job->sim) + 60 * SECOND, is_settled, self)) {
+            torture_broken(self, "after the job had stood idle there are operations that neither succeeded nor failed");
+        }
+    }
+    check_rest(self);
+}
+
 /* ---- The whole ---- */
 
 static void finish(run *self)
@@ -204,32 +312,42 @@ static void finish(run *self)
                        (double)LIMIT_NS / 1e9);
     }
     trib_sim_net_weather(job->net, &(trib_sim_weather){.shred_one_in = 0});
-    if (self->lost_one && !self->plan->leaves) {
+    if (self->lost_one && !self->plan->leaves && self->plan->deserter == TORTURE_NOBODY) {
         check_all_told(self);
     }
-    if (!self->plan->may_end && self->plan->cancels == 0 && self->plan->hurried == 0 && !self->plan->leaves) {
+    check_ends(self);
+    const bool all_stay = !self->plan->leaves && self->plan->deserter == TORTURE_NOBODY;
+    if (self->verdict.held && !self->plan->may_end && all_stay) {
         check_rest(self);
+        sum_once_more(self);
     }
     if (!sim_job_close(job, 60 * SECOND)) {
         torture_broken(self, "not every engine could be closed");
         return; /* its memory is lost: there is no way to free what still runs */
     }
     for (uint32_t rank = 0; rank < self->plan->job.workers; rank++) {
-        if (self->drivers[rank].in_flight > 0) {
+        if (self->drivers[rank].in_flight + self->drivers[rank].crowd_in_flight > 0) {
             torture_broken(self, "rank %u was closed, and an operation has not been called back", rank);
         }
     }
     self->verdict.steps = trib_sim_steps(job->sim);
     self->verdict.virtual_ns = trib_sim_now(job->sim);
+    torture_drive_check_outputs(self);
     torture_drive_close(self);
+    torture_watch_closed(self);
     sim_job_free(job);
 }
 
-static void give_device(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
+static void tweak_member(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
 {
     (void)link;
     const run *self = job->config.user;
     const uint32_t lanes = self->plan->lanes;
+    config->reactors = self->plan->reactors[member];
+    config->bandwidth_bits = self->plan->bandwidths[member];
+    if (lanes == 0) {
+        return;
+    }
     config->local_size = (int32_t)lanes;
     config->local_rank = config->rank >= 0 ? (int32_t)(member % lanes) : 0;
     config->device = config->rank >= 0 ? "host" : "none";
@@ -247,9 +365,9 @@ torture_verdict torture_run(const torture_plan *plan)
     sim_job_config config = plan->job;
     config.user = self;
     config.may_alloc = may_alloc;
+    config.tweak = tweak_member;
     if (plan->lanes > 0) {
         self->world = config.device_world = trib_host_world_create();
-        config.tweak = give_device;
     }
     trib_error error = {.status = TRIB_OK};
     self->job = sim_job_open(&config, &error);

@@ -253,6 +253,17 @@ static void test_only_errors_are_taken_as_errors(void **state)
     }
 }
 
+static void test_others_are_told_what_concerns_them(void **state)
+{
+    (void)state;
+    assert_int_equal(trib_frame_withdraw_reason(TRIB_TIMEOUT), TRIB_TIMEOUT);
+    assert_int_equal(trib_frame_withdraw_reason(TRIB_MISMATCH), TRIB_MISMATCH);
+    assert_int_equal(trib_frame_withdraw_reason(TRIB_PEER_LOST), TRIB_PEER_LOST);
+    assert_int_equal(trib_frame_withdraw_reason(TRIB_NO_MEMORY), TRIB_CANCELLED);
+    assert_int_equal(trib_frame_withdraw_reason(TRIB_OK), TRIB_CANCELLED);
+    assert_int_equal(trib_frame_withdraw_reason((trib_status)12345), TRIB_CANCELLED);
+}
+
 /* ---- Cursors ---- */
 
 static size_t put_all_kinds(trib_writer *writer)
@@ -383,6 +394,7 @@ int main(void)
         cmocka_unit_test(test_texts),
         cmocka_unit_test(test_epochs),
         cmocka_unit_test(test_only_errors_are_taken_as_errors),
+        cmocka_unit_test(test_others_are_told_what_concerns_them),
         cmocka_unit_test(test_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

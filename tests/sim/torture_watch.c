@@ -1,0 +1,207 @@
+/*
+ * torture_watch.c - books that must balance whenever no reactor is in a turn, whatever has happened; see torture.h.
+ *
+ * Each is counted again here from what it is about: credit from the messages that links have with the transport, memory
+ * from what rounds and landings hold, open rounds from the rounds. And what waits for a credit must not be there when the
+ * credit is. A fault in these shows at once, where the operation that it will hold up, or never, is far off.
+ */
+#include "engine/group_internal.h"
+#include "engine/server_lane.h"
+#include "engine/sum_tree.h"
+#include "tests/sim/torture_internal.h"
+
+/* ---- Links ---- */
+
+static bool goes_before(const trib_waiter *a, const trib_waiter *b)
+{
+    return a->priority > b->priority || (a->priority == b->priority && a->sequence < b->sequence);
+}
+
+static const char *outbox_fault(const trib_core *core, const trib_link *link)
+{
+    for (uint32_t i = 0; i < link->heap_size; i++) {
+        if (link->heap[i]->heap_index != i) {
+            return "a waiter of an outbox is not where it says";
+        }
+        if (i > 0 && goes_before(link->heap[i], link->heap[(i - 1) / 2])) {
+            return "an outbox is not in the order of priority and age";
+        }
+    }
+    const bool has_credit = link->share.egress == NULL && link->in_flight < link->credit;
+    if (link->heap_size > 0 && has_credit && link->state == TRIB_LINK_READY && !link->pump_queued) {
+        return "something waits in an outbox though there is credit";
+    }
+    return link->pump_queued && !core->pump_post.queued ? "an outbox waits for a turn that nobody has asked for" : NULL;
+}
+
+static const char *egress_fault(const trib_core *core)
+{
+    const trib_egress *egress = &core->egress;
+    uint64_t in_flight = 0;
+    for (const trib_link *link = core->links; link != NULL; link = link->next) {
+        in_flight += link->share.egress == egress ? link->in_flight : 0;
+    }
+    if (in_flight != egress->in_flight) {
+        return "the credit of pushes is not what the links have under way";
+    }
+    for (uint32_t i = 0; i < egress->waiting_count; i++) {
+        const trib_egress_share *share = &egress->waiting[i]->share;
+        if (share->heap_index != i || egress->waiting[i]->heap_size == 0) {
+            return "a link waits for its turn, and is not where it says, or has nothing to send";
+        }
+        if (share->at < egress->clock || share->at < egress->waiting[i > 0 ? (i - 1) / 2 : 0]->share.at) {
+            return "a link is ahead of its turn";
+        }
+    }
+    return egress->waiting_count > 0 && egress->in_flight < egress->limit && !core->pump_post.queued
+               ? "a link waits for its turn though there is credit"
+               : NULL;
+}
+
+/* ---- Sums ---- */
+
+static const char *round_fault(const trib_summation *self, const sum_round *round, uint32_t *blocks)
+{
+    uint32_t references = 0, landings = 0;
+    for (uint32_t i = 0; i < round->chunk_count; i++) {
+        const sum_chunk *chunk = &round->chunks[i];
+        const uint32_t ours = chunk->is_open ? 1 : 0;
+        if (chunk->sum.references < ours) {
+            return "a broadcast has lost its payload";
+        }
+        references += chunk->sum.references - ours + chunk->nothing.references;
+        *blocks += chunk->result != NULL;
+        const uint32_t nodes = self->config.order == TRIB_ORDER_RANK ? self->config.contributor_count : 1;
+        for (uint32_t node = 0; chunk->tree != NULL && node < nodes; node++) {
+            *blocks += chunk->tree->nodes[node].block != NULL;
+        }
+    }
+    for (const sum_block *block = self->all_blocks; block != NULL; block = block->all_next) {
+        landings += block->landing == round;
+    }
+    if (references != round->references || landings != round->landings || round->holds > 0) {
+        return "a round is held by more or less than what it has handed out and what lands";
+    }
+    return NULL;
+}
+
+static const char *keys_fault(const trib_summation *self)
+{
+    uint32_t rounds = 0;
+    for (uint32_t i = 0; i < self->keys.capacity; i++) {
+        const sum_key *key = self->keys.slots[i].value;
+        uint32_t open = 0, live = 0;
+        for (const sum_round *at = key == NULL ? NULL : key->live; at != NULL; at = at->next) {
+            live++;
+            open += at->refused == TRIB_OK && at->chunks_done < at->what.chunk_count;
+        }
+        if (key != NULL && (open != key->open_count || live != key->live_count)) {
+            return "a key counts rounds that are not there";
+        }
+        rounds += live;
+    }
+    return rounds == self->live_rounds ? NULL : "a round belongs to no key";
+}
+
+static const char *summation_fault(const trib_summation *self, uint32_t *landing)
+{
+    uint32_t held = 0;
+    for (const sum_block *block = self->all_blocks; block != NULL; block = block->all_next) {
+        *landing += block->is_landing;
+        held += block->is_landing + (block->spare != NULL);
+    }
+    for (const sum_round *round = self->oldest; round != NULL; round = round->younger) {
+        const char *fault = round_fault(self, round, &held);
+        if (fault != NULL) {
+            return fault;
+        }
+    }
+    if (held != self->blocks_out || !trib_sum_memory_adds_up(self)) {
+        return "a block of memory for sums is neither free nor in use";
+    }
+    return keys_fault(self);
+}
+
+/* ---- Cores ---- */
+
+static uint32_t task_landings(const trib_engine *engine, uint32_t core)
+{
+    uint32_t landings = 0;
+    for (uint32_t i = 0; i < engine->tensor_count; i++) {
+        const trib_tensor *tensor = engine->tensors[i];
+        const trib_tensor_core *share = &tensor->cores[core];
+        for (uint32_t t = 0; atomic_load(&tensor->placed) && t < share->task_count; t++) {
+            landings += share->tasks[t].landings;
+        }
+    }
+    return landings;
+}
+
+static const char *core_fault(const trib_engine *engine, const trib_core *core)
+{
+    const char *fault = egress_fault(core);
+    uint32_t to_worker = 0, to_server = 0, landing = 0;
+    for (const trib_link *link = core->links; link != NULL && fault == NULL; link = link->next) {
+        fault = outbox_fault(core, link);
+        to_worker += link->landed != NULL && link->upcalls == &trib_worker_upcalls;
+        to_server += link->landed != NULL && link->upcalls == &trib_server_upcalls;
+    }
+    if (fault == NULL && core->summation != NULL) {
+        fault = summation_fault(core->summation, &landing);
+    }
+    for (uint32_t i = 0; i < core->lane_count && fault == NULL; i++) {
+        fault = core->lanes[i].summation == NULL ? NULL : summation_fault(core->lanes[i].summation, &landing);
+    }
+    if (fault == NULL && to_server != landing && core->summation != NULL) {
+        fault = "memory waits for a payload that no link brings";
+    }
+    if (fault == NULL && to_worker != task_landings(engine, core->reactor->index)) {
+        fault = "a task waits for a sum that no link brings";
+    }
+    for (const trib_device_task *at = core->copies.head; fault == NULL && at != NULL; at = at->copy_next) {
+        const trib_device_task *next = at->copy_next;
+        fault = next != NULL && next->task->node->op->priority > at->task->node->op->priority
+                    ? "copies to the host are not in the order of priority"
+                    : NULL;
+    }
+    return fault;
+}
+
+void torture_watch(run *self)
+{
+    for (uint32_t i = 0; i < self->job->member_count && self->verdict.held; i++) {
+        const sim_member *member = &self->job->members[i];
+        for (uint32_t c = 0; !member->killed && !member->closed && c < member->engine->core_count; c++) {
+            const char *fault = core_fault(member->engine, &member->engine->cores[c]);
+            if (fault != NULL) {
+                torture_broken(self, "member %u, reactor %u, at %.6f s: %s", i, c,
+                               (double)trib_sim_now(self->job->sim) / 1e9, fault);
+            }
+        }
+    }
+}
+
+void torture_watch_closed(run *self)
+{
+    for (uint32_t i = 0; i < self->job->member_count; i++) {
+        const trib_engine *engine = self->job->members[i].engine;
+        uint32_t kept = 0;
+        for (trib_op *op = engine->all_ops; op != NULL; op = op->made_next) {
+            /* Cancelled after the end, it waits for posts that nobody runs any more. */
+            kept += atomic_load(&op->references) > 0 && !atomic_load(&op->cancelled);
+        }
+        if (kept > 0) {
+            torture_broken(self, "member %u is closed, and %u of its operations are kept by somebody", i, kept);
+        }
+        for (uint32_t c = 0; c < engine->core_count; c++) {
+            const trib_core *core = &engine->cores[c];
+            if (core->entries_waiting > 0 || core->copies.in_flight > 0) {
+                torture_broken(self, "member %u is closed, and has sums or copies under way", i);
+            }
+        }
+        const trib_group *group = engine->group;
+        if (group != NULL && group->leader != NULL && trib_leader_in_flight(group->leader) > 0) {
+            torture_broken(self, "member %u is closed, and has given out credit for collectives", i);
+        }
+    }
+}
