@@ -77,9 +77,11 @@ typedef struct torture_plan {
     bool leaves;      /* a worker that has done its part closes at once, while others are still at theirs */
     uint32_t hurried; /* one operation in so many has a short deadline; 0: none */
     uint32_t crowd;   /* so many tensors more, of a few elements, summed once and all at the same time */
-    bool shuffled;    /* every operation has a priority of its own */
-    bool in_place;    /* input and output are one */
-    bool idles;       /* a job that lives stands idle for longer than the limit of silence */
+    uint32_t absent;  /* a member that cannot be reached at first, or TORTURE_NOBODY */
+    int64_t absent_ns;
+    bool shuffled;                            /* every operation has a priority of its own */
+    bool in_place;                            /* input and output are one */
+    bool idles;                               /* a job that lives stands idle for longer than the limit of silence */
     int64_t late_ns[TORTURE_WORKERS_MAX];     /* that a worker does nothing at first */
     uint32_t reactors[TORTURE_MEMBERS_MAX];   /* of each member */
     uint64_t bandwidths[TORTURE_MEMBERS_MAX]; /* that it says it has; 0: nothing said */

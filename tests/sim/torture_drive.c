@@ -143,6 +143,13 @@ static void on_done(const trib_result *result, void *user)
         torture_broken(self, "rank %u, tensor %u, round %u: called back after %.3f s, its deadline was %.3f s",
                        mine->rank, what->tensor, what->round, (double)took_ns / 1e9, (double)what->timeout_ns / 1e9);
     }
+    const bool is_late_news =
+        result->status != TRIB_OK && result->status != TRIB_TIMEOUT && took_ns >= what->timeout_ns;
+    if (is_late_news && what->timeout_ns > SECOND && torture_is_calm(self->plan) && !self->plan->may_end) {
+        torture_broken(self,
+                       "rank %u, tensor %u, round %u: it failed long ago, and was called back at its deadline: %s",
+                       mine->rank, what->tensor, what->round, result->text);
+    }
     check_result(what, result);
     spoil(what);
     what->busy = false;

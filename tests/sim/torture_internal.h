@@ -53,6 +53,7 @@ typedef struct run {
     trib_host_world *world; /* of its devices; NULL: none */
     driver drivers[TORTURE_WORKERS_MAX];
     running_fault faults[TORTURE_FAULTS_MAX];
+    trib_sim_event absence;
     int64_t
         excused_ns[TORTURE_MEMBERS_MAX]; /* time by which a member's callbacks may be late: it stood still, or jumped */
     uint32_t frozen[TORTURE_MEMBERS_MAX]; /* nested */

@@ -184,9 +184,22 @@ static void draw_more(torture_plan *plan)
 {
     trib_sim_stream stream = {.state = plan->seed * UINT64_C(0x9e3779b97f4a7c15) + 5};
     draw_members(&stream, plan);
+    const bool broadcasts = trib_sim_draw_one_in(&stream, 10);
+    for (uint32_t i = 0; i < plan->tensor_count; i++) {
+        const int32_t root = (int32_t)between(&stream, 0, plan->job.workers - 1);
+        if (broadcasts &&
+            !plan->tensors[i].on_device) { /* workers may be far apart, and servers have to wait for the last */
+            plan->tensors[i].root = root;
+        }
+    }
     draw_arithmetic(&stream, plan);
     draw_odd(&stream, plan);
-    plan->crowd = trib_sim_draw_one_in(&stream, 8) ? between(&stream, 30, TORTURE_CROWD_MAX) : 0;
+    /* Some so large that tables and heaps grow. */
+    const uint32_t crowd = trib_sim_draw_one_in(&stream, 2) ? TORTURE_CROWD_MAX : between(&stream, 30, 150);
+    plan->crowd = trib_sim_draw_one_in(&stream, 6) ? crowd : 0;
+    const uint32_t absent = between(&stream, 0, plan->job.workers + plan->job.servers - 1);
+    plan->absent_ns = spread(&stream, MS, 8 * SECOND);
+    plan->absent = trib_sim_draw_one_in(&stream, 6) ? absent : TORTURE_NOBODY;
     plan->shuffled = trib_sim_draw_one_in(&stream, 3);
     plan->in_place = trib_sim_draw_one_in(&stream, 3);
     plan->idles = trib_sim_draw_one_in(&stream, 3);
@@ -261,6 +274,9 @@ static void describe_more(const torture_plan *plan, line *out)
         if (plan->late_ns[i] > 0) {
             say(out, "; rank %u is late by %.3f ms", i, (double)plan->late_ns[i] / 1e6);
         }
+    }
+    if (plan->absent != TORTURE_NOBODY) {
+        say(out, "; member %u cannot be reached for %.3f ms", plan->absent, (double)plan->absent_ns / 1e6);
     }
     if (plan->crowd > 0) {
         say(out, "; a crowd of %u tensors", plan->crowd);

@@ -143,6 +143,13 @@ static void fault_ends(trib_sim *sim, trib_sim_event *event)
     }
 }
 
+static void absence_ends(trib_sim *sim, trib_sim_event *event)
+{
+    (void)sim;
+    run *self = (run *)((char *)event - offsetof(run, absence));
+    trib_sim_node_regroup(self->job->members[self->plan->absent].node, 0);
+}
+
 static void set_faults(run *self)
 {
     for (uint32_t i = 0; i < self->plan->fault_count; i++) {
@@ -153,6 +160,11 @@ static void set_faults(run *self)
         trib_sim_set(self->job->sim, &fault->begin, fault->what->at_ns);
     }
     trib_sim_net_weather(self->job->net, &self->plan->weather);
+    if (self->plan->absent != TORTURE_NOBODY) {
+        self->absence.fired = absence_ends;
+        trib_sim_node_regroup(self->job->members[self->plan->absent].node, 1 + TORTURE_MEMBERS_MAX);
+        trib_sim_set(self->job->sim, &self->absence, self->plan->absent_ns);
+    }
 }
 
 /* Is every fault over, and nothing of any worker that lives under way? */
@@ -169,6 +181,9 @@ static bool is_settled(sim_job *job, void *argument)
         if (self->faults[i].begin.place != 0 || self->faults[i].end.place != 0) {
             return false;
         }
+    }
+    if (self->absence.place != 0) {
+        return false;
     }
     for (uint32_t rank = 0; rank < self->plan->job.workers; rank++) {
         const driver *mine = &self->drivers[rank];

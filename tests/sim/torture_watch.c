@@ -124,6 +124,7 @@ static const char *summation_fault(const trib_summation *self, uint32_t *landing
 
 /* ---- Cores ---- */
 
+/* Sums that are landing; UINT32_MAX: a task waits with another priority than its operation's. */
 static uint32_t task_landings(const trib_engine *engine, uint32_t core)
 {
     uint32_t landings = 0;
@@ -131,7 +132,11 @@ static uint32_t task_landings(const trib_engine *engine, uint32_t core)
         const trib_tensor *tensor = engine->tensors[i];
         const trib_tensor_core *share = &tensor->cores[core];
         for (uint32_t t = 0; atomic_load(&tensor->placed) && t < share->task_count; t++) {
-            landings += share->tasks[t].landings;
+            const trib_task *task = &share->tasks[t];
+            landings += task->landings;
+            if (task->waiter.heap_index != UINT32_MAX && task->waiter.priority != task->node->op->priority) {
+                return UINT32_MAX;
+            }
         }
     }
     return landings;
@@ -156,7 +161,12 @@ static const char *core_fault(const trib_engine *engine, const trib_core *core)
         fault = "memory waits for a payload that no link brings";
     }
     if (fault == NULL && to_worker != task_landings(engine, core->reactor->index)) {
-        fault = "a task waits for a sum that no link brings";
+        fault = "a task waits for a sum that no link brings, or in another order than it was told";
+    }
+    for (trib_op_node *at = core->nodes; fault == NULL && at != NULL; at = at->next) {
+        fault = atomic_load(&at->op->cores_left) > engine->core_count || atomic_load(&at->op->nodes_left) == 0
+                    ? "an operation counts more or less than its cores"
+                    : NULL;
     }
     for (const trib_device_task *at = core->copies.head; fault == NULL && at != NULL; at = at->copy_next) {
         const trib_device_task *next = at->copy_next;
