@@ -16,6 +16,7 @@
 #include "transports/registry.h"
 
 #define PAGE 4096u
+#define GPU_BUSY_POLL_NS INT64_C(200000) /* a step's pieces follow each other sooner than a thread wakes up */
 
 /* What trib_env.memory points to. */
 typedef struct host {
@@ -202,6 +203,10 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
         config->reactors = self->plan.reactor_count < TRIB_REACTORS_MAX ? self->plan.reactor_count : TRIB_REACTORS_MAX;
     }
     config->busy_poll = self->plan.busy_poll;
+    const bool has_gpu = env->device != NULL && env->device != &trib_device_host_ops;
+    if (config->busy_poll_ns == 0 && has_gpu && !self->plan.crowded) {
+        config->busy_poll_ns = GPU_BUSY_POLL_NS;
+    }
     return TRIB_OK;
 }
 

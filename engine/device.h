@@ -59,7 +59,7 @@ typedef struct trib_device_job {
     size_t share;   /* collectives: member r has bytes [r * share, (r + 1) * share) as far as there are so many */
     uint64_t label; /* collectives: all members must name the same; only checked where that can be done */
     const struct trib_device_job *after;
-    void *mark; /* WAIT: from mark(); the job takes it over */
+    void *mark; /* WAIT: from mark(), not NULL; the job takes it over */
     /* The job that brings *gate_count to gate_goal opens the gate when it ends on the device; NULL: none. */
     trib_device_gate *gate;
     atomic_uint *gate_count;
@@ -86,7 +86,8 @@ typedef struct trib_device_ops {
     trib_status (*open)(const trib_device_params *params, trib_device **out, trib_error *error);
     /* Any thread: takes the job. */
     void (*submit)(trib_device *device, trib_device_job *job);
-    /* Caller's thread: remembers where the stream is now. TRIB_UNSUPPORTED while it is being captured into a graph. */
+    /* Caller's thread: remembers where the stream is now; NULL: it has come here already. TRIB_UNSUPPORTED while it is
+     * being captured into a graph. */
     trib_status (*mark)(trib_device *device, void *stream, void **mark_out, trib_error *error);
     /* Any thread: a mark that no job takes over. */
     void (*mark_drop)(trib_device *device, void *mark);

@@ -148,8 +148,14 @@ static void input_back(trib_reactor *reactor, trib_post *post)
         trib_op_fail(op, job->status, "tensor \"%s\": its input did not become ready: %s", op->tensor->name, job->text);
     }
     atomic_store(&op->device->input, job->status == TRIB_OK ? TRIB_INPUT_READY : TRIB_INPUT_FAILED);
-    for (uint32_t i = 0; i < engine->core_count; i++) {
-        trib_reactor_post(engine->cores[i].reactor, &op->nodes[i].input_post);
+    /* Where the tensor has not been placed nothing waits yet. */
+    const uint32_t cores = atomic_load(&op->tensor->placed) ? engine->core_count : 1;
+    atomic_store(&op->device->posts_left, cores > 1 ? op->tensor->cores_used : 1);
+    for (uint32_t i = 0; i < cores; i++) {
+        if (i == 0 || trib_tensor_is_used(op->tensor, i)) {
+            op->nodes[i].input_post.run = trib_device_input_arrived;
+            trib_reactor_post(engine->cores[i].reactor, &op->nodes[i].input_post);
+        }
     }
 }
 
@@ -157,13 +163,13 @@ void trib_device_op_begin(trib_op *op, void *mark)
 {
     trib_engine *engine = op->engine;
     trib_device_op *device = op->device;
+    if (mark == NULL) {
+        atomic_store(&device->input, TRIB_INPUT_READY);
+        return;
+    }
     atomic_store(&device->input, TRIB_INPUT_AWAITED);
-    atomic_store(&device->posts_left, engine->core_count);
     atomic_fetch_add(&op->references, 1);
     atomic_fetch_add(&engine->device_jobs, 1);
-    for (uint32_t i = 0; i < engine->core_count; i++) {
-        op->nodes[i].input_post.run = trib_device_input_arrived;
-    }
     device->wait = (trib_device_job){.post.run = input_back,
                                      .reactor = engine->cores[0].reactor,
                                      .owner = op,
@@ -238,6 +244,9 @@ static uint32_t core_of_slice(const trib_tensor *tensor, uint32_t slice)
 {
     const uint32_t lanes = trib_device_lanes(tensor->engine);
     const uint32_t partition = slice * lanes + tensor->engine->member_id % lanes;
+    if (trib_device_alone(tensor->engine)) {
+        return 0; /* no bytes pass through the host: where the group lives no thread has to wake another */
+    }
     return partition < tensor->partition_count ? tensor->owners[partition].reactor % tensor->engine->core_count
                                                : slice % tensor->engine->core_count;
 }

@@ -49,7 +49,7 @@ typedef struct trib_device_op {
     trib_op *op;
     trib_device_job wait;
     atomic_int input;       /* trib_device_input */
-    atomic_uint posts_left; /* cores that have not heard of the input */
+    atomic_uint posts_left; /* cores that are being told of the input and have not heard */
     trib_device_gate gate;
     atomic_uint gate_count;
     trib_post failed_post; /* to core 0: tells the group */
@@ -92,7 +92,7 @@ void trib_copy_queue_remove(trib_copy_queue *queue, trib_device_task *device);
 /* ---- An operation on a device tensor ---- */
 /* Caller's thread, before the operation is taken: makes what it keeps beside itself. */
 TRIB_CHECKED trib_status trib_device_op_prepare(trib_op *op, trib_error *error);
-/* Caller's thread, before its nodes are posted: waits for the stream's mark. */
+/* Caller's thread, before its nodes are posted: waits for the stream's mark, if there is one. */
 void trib_device_op_begin(trib_op *op, void *mark);
 /* The core's share of the round may begin: its input is there, or never will be. Node's input_post. */
 void trib_device_input_arrived(trib_reactor *reactor, trib_post *post);

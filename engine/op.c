@@ -63,8 +63,9 @@ static void fill_op(trib_op *op, trib_engine *engine, const trib_op_params *para
     op->deadline_ns = timeout_ns < 0 ? 0 : op->submit_ns + timeout_ns;
     op->spread = atomic_load(&tensor->placed);
     op->text[0] = '\0';
-    atomic_store(&op->cores_left, engine->core_count);
-    atomic_store(&op->nodes_left, engine->core_count);
+    const uint32_t cores = op->spread ? tensor->cores_used : engine->core_count;
+    atomic_store(&op->cores_left, cores);
+    atomic_store(&op->nodes_left, cores);
     atomic_store(&op->claim, 0);
     atomic_store(&op->status, TRIB_PENDING);
     atomic_store(&op->cancelled, false);
@@ -123,9 +124,11 @@ trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, tr
     }
     /* Posting under the mutex keeps the rounds of a tensor in order on core 0, where they may wait for the placement.
      * From the last post on the operation may be over at any time. */
-    uint32_t cores = op->spread ? engine->core_count : 1;
+    const uint32_t cores = op->spread ? engine->core_count : 1;
     for (uint32_t i = 0; i < cores; i++) {
-        trib_reactor_post(engine->cores[i].reactor, &op->nodes[i].submit_post);
+        if (i == 0 || trib_tensor_is_used(tensor, i)) {
+            trib_reactor_post(engine->cores[i].reactor, &op->nodes[i].submit_post);
+        }
     }
     pthread_mutex_unlock(&engine->mutex);
     return TRIB_OK;

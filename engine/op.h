@@ -3,7 +3,7 @@
  *
  * A tensor is cut into partitions once, when the coordinator has told who sums what; each partition belongs to one
  * core, and its task (its place in the pipeline) is made then, so that operations allocate nothing. An operation
- * posts one node to every core that owns partitions of its tensor. Operations on a tensor run one after the other: on
+ * posts one node to every core that owns partitions of its tensor, and to core 0. Operations on a tensor run one after the other: on
  * each core round r + 1 waits until the tasks of round r have settled there.
  *
  * An operation is complete when every core has settled its tasks; the first failure gives it its status and text.
@@ -72,6 +72,7 @@ typedef struct trib_tensor {
     trib_place_owner *owners;
     uint32_t *task_index; /* of a partition among its core's tasks */
     trib_tensor_core *cores;
+    uint32_t cores_used; /* that have tasks of it, and core 0: operations go to those */
     uint64_t *received_bits;
     bool on_device;
     struct trib_device_tensor *device; /* made at placement if on_device */
@@ -133,6 +134,12 @@ void trib_tensor_bad(trib_tensor *tensor, const char *text);
 /* The most elements of a tensor, also of one that another member declares: with more, sizes of partitions would not fit
  * their 32 bits. */
 #define TRIB_TENSOR_COUNT_MAX (UINT64_C(1) << 44)
+/* A placed tensor: does that core take part in operations on it? */
+static inline bool trib_tensor_is_used(const trib_tensor *tensor, uint32_t core)
+{
+    return core == 0 || tensor->cores[core].task_count > 0;
+}
+
 /* Of a tensor in that job; lanes: local ranks that share it on their devices, 0: in host memory. */
 uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, uint32_t lanes);
 /* Fills in a task for that partition; its words of *bits are taken. */

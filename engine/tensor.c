@@ -212,6 +212,9 @@ void trib_tensor_placed(trib_tensor *tensor, uint32_t id, trib_place_owner *owne
         trib_engine_end(tensor->engine, TRIB_NO_MEMORY, text);
         return;
     }
+    for (uint32_t i = 0; i < tensor->engine->core_count; i++) {
+        tensor->cores_used += trib_tensor_is_used(tensor, i);
+    }
     atomic_store(&tensor->placed, true);
     release_waiting(tensor);
 }

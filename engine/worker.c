@@ -68,7 +68,7 @@ void trib_worker_release(trib_core *core, trib_op_node *node)
     trib_op_core_done(op, core);
 }
 
-/* Core 0: an operation that was submitted before its tensor was placed goes to the other cores now. */
+/* Core 0: an operation that was submitted before its tensor was placed goes to the other cores that have tasks now. */
 static void spread(trib_core *core, trib_op *op)
 {
     if (op->spread) {
@@ -77,7 +77,12 @@ static void spread(trib_core *core, trib_op *op)
     trib_assert(core->reactor->index == 0);
     op->spread = true;
     for (uint32_t i = 1; i < core->engine->core_count; i++) {
-        trib_reactor_post(core->engine->cores[i].reactor, &op->nodes[i].submit_post);
+        if (trib_tensor_is_used(op->tensor, i)) {
+            trib_reactor_post(core->engine->cores[i].reactor, &op->nodes[i].submit_post);
+        } else { /* core 0's own share keeps both counts above 0 */
+            atomic_fetch_sub(&op->cores_left, op->nodes[i].released ? 0 : 1);
+            atomic_fetch_sub(&op->nodes_left, 1);
+        }
     }
 }
 

@@ -89,11 +89,46 @@ static void device_mark_drop(trib_device *device, void *given)
     }
 }
 
+static void signal_if_asleep(trib_device *device)
+{
+    if (device->asleep) {
+        pthread_cond_signal(&device->changed);
+    }
+}
+
+/* Jobs will follow: the thread may wake up meanwhile. */
+static void kick(trib_device *device)
+{
+    pthread_mutex_lock(&device->mutex);
+    device->kicked = true;
+    signal_if_asleep(device);
+    pthread_mutex_unlock(&device->mutex);
+}
+
+/* Nothing is left to be done on it. Of the default streams this cannot be told, because they wait for others. */
+static bool is_idle(cudaStream_t stream)
+{
+    if (stream == NULL || stream == cudaStreamLegacy || stream == cudaStreamPerThread) {
+        return false;
+    }
+    cudaError_t code = cudaStreamQuery(stream);
+    if (code != cudaSuccess && code != cudaErrorNotReady) {
+        (void)cudaGetLastError();
+    }
+    return code == cudaSuccess;
+}
+
 static trib_status device_mark(trib_device *device, void *stream, void **mark_out, trib_error *error)
 {
     const int before = enter(device);
     *mark_out = NULL;
+    kick(device);
     trib_status status = check_capture(stream, error);
+    const bool reached = status == TRIB_OK && is_idle(stream);
+    if (reached) {
+        leave(device, before);
+        return TRIB_OK;
+    }
     cuda_mark *mark = status == TRIB_OK ? mark_take(device) : NULL;
     if (status == TRIB_OK && mark == NULL) {
         status = TRIB_NO_MEMORY;
@@ -200,15 +235,17 @@ static void device_submit(trib_device *device, trib_device_job *job)
     pthread_mutex_lock(&device->mutex);
     *(device->new_tail == NULL ? &device->new_head : &device->new_tail->next) = job;
     device->new_tail = job;
-    pthread_cond_signal(&device->changed);
+    signal_if_asleep(device);
     pthread_mutex_unlock(&device->mutex);
 }
 
 static void device_stop(trib_device *device, bool orderly)
 {
+    atomic_store(&device->stop_asked, true);
     pthread_mutex_lock(&device->mutex);
     device->stopping = true;
     device->orderly = orderly;
+    cuda_comm_stop(device);
     pthread_cond_signal(&device->changed);
     pthread_mutex_unlock(&device->mutex);
 }

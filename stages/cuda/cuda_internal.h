@@ -3,9 +3,10 @@
  * it is loaded at run time, and needs no symbol of the library.
  *
  * One thread for each device makes all calls that may take time: it issues jobs to three streams (to the host, to the
- * device, collectives) and asks their events whether they have ended. It sleeps without limit while nothing is under way,
- * and 20 to 200 us at a time while something is. So no reactor ever waits for the driver or for NCCL, and nothing in here but
- * the queue of new jobs, the pool of marks and the gates' words is seen by two threads.
+ * device, collectives) and asks their events whether they have ended. It looks all the time for a while after something has
+ * moved, 20 to 200 us apart while something has been under way for longer, and sleeps without limit while nothing is.
+ * So no reactor ever waits for the driver or for NCCL, and nothing in here but the queue of new jobs, the pool of marks and
+ * the gates' words is seen by two threads.
  */
 #ifndef TRIB_STAGES_CUDA_INTERNAL_H
 #define TRIB_STAGES_CUDA_INTERNAL_H
@@ -54,9 +55,27 @@ typedef struct cuda_queue {
     cuda_slot *head, *tail;
 } cuda_queue;
 
-typedef enum cuda_comm_state { CUDA_COMM_NONE, CUDA_COMM_JOINING, CUDA_COMM_READY, CUDA_COMM_FAILED } cuda_comm_state;
+typedef enum cuda_comm_state {
+    CUDA_COMM_NONE,
+    CUDA_COMM_JOINING,
+    CUDA_COMM_READY,
+    CUDA_COMM_FAILED,
+    CUDA_COMM_ABANDONED /* of phase: the device does not wait for the join any more */
+} cuda_comm_state;
 
-typedef struct cuda_abandoned cuda_abandoned;
+/* The communicator; see cuda_comm.c. */
+typedef struct cuda_comm {
+    cuda_nccl api;
+    int index, rank, size;
+    ncclUniqueId id;
+    ncclComm_t nccl;     /* NULL: not made */
+    ncclResult_t result; /* of joining; both are the device's when phase is READY */
+    atomic_int phase;    /* JOINING, then READY or ABANDONED */
+    atomic_bool inside;  /* the device's thread is in a call */
+    atomic_bool given_up;
+    atomic_bool over; /* what ends it has returned */
+    atomic_int holders;
+} cuda_comm;
 
 typedef struct cuda_mark {
     cudaEvent_t event;
@@ -82,8 +101,12 @@ struct trib_device {
     pthread_cond_t changed;
     trib_device_job *new_head, *new_tail;
     bool stopping, orderly, quits;
-    cuda_mark *marks; /* free ones */
+    bool asleep, kicked; /* the thread waits for a signal; it is to look about for a while */
+    cuda_mark *marks;    /* free ones */
     cuda_gate_page *gates;
+    cuda_comm *comm; /* written with the mutex held, by the thread; NULL: none */
+
+    atomic_bool stop_asked;
 
     /* the thread's own */
     cudaStream_t streams[CUDA_LANES];
@@ -97,17 +120,15 @@ struct trib_device {
     int64_t stop_deadline_ns;
     int64_t moved_ns; /* when a job came or ended */
 
+    uint32_t collectives; /* issued, not ended */
+
     /* cuda_nccl.c */
     cuda_nccl nccl;
     bool nccl_loaded;
-    ncclComm_t comm;
     cuda_comm_state comm_state;
-    ncclResult_t comm_result;  /* why it failed */
-    trib_device_job *join;     /* while JOINING */
-    cuda_slot *launching;      /* a collective that NCCL has been given and has not put on the stream yet */
-    int64_t launched_ns;       /* when it was given to NCCL */
-    cuda_abandoned *abandoned; /* a communicator that is being aborted */
-    int64_t checked_ns;        /* when NCCL was asked for errors */
+    char comm_text[TRIB_DEVICE_TEXT_SIZE]; /* why it failed */
+    trib_device_job *join;                 /* while JOINING */
+    int64_t checked_ns;                    /* when NCCL was asked for errors */
 };
 
 int64_t cuda_now_ns(void);
@@ -131,15 +152,25 @@ bool cuda_order_after(trib_device *device, const trib_device_job *job, cuda_lane
 /* ---- cuda_nccl.c ---- */
 void cuda_nccl_make_id(trib_device *device, trib_device_job *job);
 void cuda_nccl_join(trib_device *device, trib_device_job *job);
-/* Looks how far NCCL has come, and gives it the next collective. */
+/* Looks how far joining has come, and gives NCCL what is ready. */
 void cuda_nccl_progress(trib_device *device);
 /* True if something there needs to be looked at again soon. */
 bool cuda_nccl_is_busy(const trib_device *device);
-/* Gives the communicator up: its kernels end. Does not wait. */
-void cuda_nccl_abort(trib_device *device);
-/* After abort, before anything that it may use is freed: waits for its end, 5 s at most. */
-void cuda_nccl_wait_abort(trib_device *device);
-/* Takes leave of the other members if they do the same within a second; else as abort. */
-void cuda_nccl_leave(trib_device *device);
+
+/* ---- cuda_comm.c ---- */
+/* Begins to join the group of that name. False: no memory, or no thread. */
+bool cuda_comm_join(trib_device *device, const void *id);
+/* True when it is over, with its result. */
+bool cuda_comm_joined(const trib_device *device, ncclResult_t *result);
+/* Around calls that launch collectives. False: do not, it is being given up. */
+bool cuda_comm_enter(trib_device *device);
+void cuda_comm_exit(trib_device *device);
+/* Any thread, with the mutex held: stop has been asked for. If the thread is inside a call it is let out. */
+void cuda_comm_stop(trib_device *device);
+/* Gives it up: its kernels end. Does not wait. */
+void cuda_comm_abort(trib_device *device);
+/* Takes leave of the other ranks within a second, or waits for the end of what abort began, 5 s at most; before anything
+ * that NCCL may use is freed. */
+void cuda_comm_end(trib_device *device);
 
 #endif

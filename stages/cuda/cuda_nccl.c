@@ -1,8 +1,8 @@
 /*
- * cuda_nccl.c - the machine's group: NCCL's communicator, its collectives, and how it is given up.
+ * cuda_nccl.c - the machine's group: NCCL, found at run time, and its collectives.
  *
- * The communicator is a non-blocking one: NCCL answers "in progress", and is asked again from the device's thread. One
- * collective at a time is given to it; when it is on the stream the next follows, while the first still runs.
+ * A launch takes microseconds: what it needs was made when the group was joined (cuda_comm.c). It may wait when very many
+ * kernels are queued on the GPU, so their number is bounded.
  */
 #include "stages/cuda/cuda_internal.h"
 
@@ -10,11 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define NCCL_LIBRARY "libnccl.so.2"
 #define ERRORS_EVERY_NS (50 * INT64_C(1000000))
-#define LEAVE_NS (1000 * INT64_C(1000000))
+#define ISSUED_MAX 256u /* CUDA's queue takes 1024, and there is an event and a gate beside each */
 
 /* ---- The library ---- */
 
@@ -63,12 +62,10 @@ static bool load(trib_device *device, char *why, size_t size)
 
 static void describe(trib_device *device, ncclResult_t result, char *text, size_t size)
 {
-    const char *last = device->nccl.last_error(device->comm);
+    const char *last = device->nccl.last_error(NULL);
     snprintf(text, size, "NCCL: %s%s%.100s", device->nccl.error_text(result),
              last != NULL && last[0] != '\0' ? ": " : "", last != NULL ? last : "");
 }
-
-/* ---- Joining ---- */
 
 void cuda_nccl_make_id(trib_device *device, trib_device_job *job)
 {
@@ -89,33 +86,16 @@ void cuda_nccl_make_id(trib_device *device, trib_device_job *job)
     cuda_give_back(device, job, TRIB_OK, "%s", "");
 }
 
-static void join_failed(trib_device *device, ncclResult_t result)
-{
-    char why[TRIB_DEVICE_TEXT_SIZE];
-    describe(device, result, why, sizeof why);
-    trib_device_job *job = device->join;
-    device->join = NULL;
-    device->comm_state = CUDA_COMM_FAILED;
-    device->comm_result = result;
-    cuda_give_back(device, job, TRIB_SYSTEM, "%s", why);
-}
-
 void cuda_nccl_join(trib_device *device, trib_device_job *job)
 {
     char why[TRIB_DEVICE_TEXT_SIZE];
     if (!load(device, why, sizeof why)) {
         cuda_give_back(device, job, TRIB_UNSUPPORTED, "%s", why);
-        return;
-    }
-    ncclUniqueId id;
-    memcpy(&id, job->source, sizeof id);
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    device->join = job;
-    device->comm_state = CUDA_COMM_JOINING;
-    ncclResult_t result = device->nccl.comm_init(&device->comm, device->params.size, id, device->params.rank, &config);
-    if (result != ncclSuccess && result != ncclInProgress) {
-        join_failed(device, result);
+    } else if (!cuda_comm_join(device, job->source)) {
+        cuda_give_back(device, job, TRIB_NO_MEMORY, "no thread to join the group with");
+    } else {
+        device->join = job;
+        device->comm_state = CUDA_COMM_JOINING;
     }
 }
 
@@ -162,12 +142,11 @@ static ncclResult_t launch_uneven(trib_device *device, const trib_device_job *jo
         if (job->kind == TRIB_DEVICE_REDUCE_SCATTER) {
             result = nccl->reduce((const unsigned char *)job->source + begin,
                                   root == device->params.rank ? job->target : NULL, bytes / element_size(job->dtype),
-                                  type_of(job->dtype), op_of(job->reduce), root, device->comm, stream);
+                                  type_of(job->dtype), op_of(job->reduce), root, device->comm->nccl, stream);
         } else {
             unsigned char *at = (unsigned char *)job->target + begin;
-            result = nccl->broadcast(at, at, bytes, ncclUint8, root, device->comm, stream);
+            result = nccl->broadcast(at, at, bytes, ncclUint8, root, device->comm->nccl, stream);
         }
-        result = result == ncclInProgress ? ncclSuccess : result;
     }
     ncclResult_t ended = nccl->group_end();
     return result != ncclSuccess ? result : ended;
@@ -180,32 +159,25 @@ static ncclResult_t launch(trib_device *device, const trib_device_job *job)
     const size_t element = element_size(job->dtype);
     if (job->kind == TRIB_DEVICE_ALL_REDUCE) {
         return nccl->all_reduce(job->source, job->target, job->bytes / element, type_of(job->dtype), op_of(job->reduce),
-                                device->comm, stream);
+                                device->comm->nccl, stream);
     }
     if (job->bytes != job->share * (size_t)device->params.size) {
         return launch_uneven(device, job);
     }
     if (job->kind == TRIB_DEVICE_REDUCE_SCATTER) {
         return nccl->reduce_scatter(job->source, job->target, job->share / element, type_of(job->dtype),
-                                    op_of(job->reduce), device->comm, stream);
+                                    op_of(job->reduce), device->comm->nccl, stream);
     }
     return nccl->all_gather((const unsigned char *)job->target + (size_t)device->params.rank * job->share, job->target,
-                            job->share, ncclUint8, device->comm, stream);
+                            job->share, ncclUint8, device->comm->nccl, stream);
 }
 
 static void comm_failed(trib_device *device, ncclResult_t result)
 {
-    char why[TRIB_DEVICE_TEXT_SIZE];
-    describe(device, result, why, sizeof why);
     device->comm_state = CUDA_COMM_FAILED;
-    device->comm_result = result;
-    if (device->launching != NULL) {
-        cuda_slot *slot = device->launching;
-        device->launching = NULL;
-        cuda_slot_end(device, slot, TRIB_SYSTEM, why);
-    }
+    describe(device, result, device->comm_text, sizeof device->comm_text);
     /* Ends the kernels that run, and with them what waits for them. */
-    cuda_nccl_abort(device);
+    cuda_comm_abort(device);
 }
 
 /* In a group of one there is nobody to ask. */
@@ -224,56 +196,60 @@ static void copy_alone(trib_device *device, cuda_slot *slot)
     }
 }
 
-static void launch_next(trib_device *device)
+/* False: nothing can be launched now. */
+static bool launch_next(trib_device *device)
 {
     cuda_slot *slot = device->ready.head;
-    if (!cuda_order_after(device, slot->job, CUDA_COLLECTIVE)) {
-        return;
+    if (slot == NULL || device->collectives >= ISSUED_MAX || !cuda_order_after(device, slot->job, CUDA_COLLECTIVE)) {
+        return false;
+    }
+    ncclResult_t result = ncclSuccess;
+    if (slot->job->bytes > 0) {
+        if (!cuda_comm_enter(device)) {
+            return false; /* stop has been asked for, and is about to be noticed */
+        }
+        result = launch(device, slot->job);
+        cuda_comm_exit(device);
     }
     (void)cuda_queue_pop(&device->ready);
-    if (slot->job->bytes == 0) {
+    if (result == ncclSuccess) {
         cuda_issued(device, slot, CUDA_COLLECTIVE);
+        return true;
+    }
+    comm_failed(device, result);
+    cuda_slot_end(device, slot, TRIB_SYSTEM, device->comm_text);
+    return false;
+}
+
+/* Notices what went wrong with a collective that runs. */
+static void check_errors(trib_device *device)
+{
+    if (device->issued[CUDA_COLLECTIVE].head == NULL || cuda_now_ns() - device->checked_ns < ERRORS_EVERY_NS) {
         return;
     }
-    device->launching = slot;
-    device->launched_ns = cuda_now_ns();
-    ncclResult_t result = launch(device, slot->job);
-    if (result == ncclSuccess) {
-        device->launching = NULL;
-        cuda_issued(device, slot, CUDA_COLLECTIVE);
-    } else if (result != ncclInProgress) {
+    ncclResult_t state = ncclSuccess;
+    ncclResult_t result = device->nccl.comm_error(device->comm->nccl, &state);
+    device->checked_ns = cuda_now_ns();
+    result = result != ncclSuccess ? result : state;
+    if (result != ncclSuccess && result != ncclInProgress) {
         comm_failed(device, result);
     }
 }
 
-/* NCCL's state; also notices what went wrong with a collective that runs. */
-static ncclResult_t ask(trib_device *device)
-{
-    ncclResult_t state = ncclSuccess;
-    ncclResult_t result = device->nccl.comm_error(device->comm, &state);
-    device->checked_ns = cuda_now_ns();
-    return result != ncclSuccess ? result : state;
-}
-
 static void progress_join(trib_device *device)
 {
-    ncclResult_t state = ask(device);
-    if (state == ncclSuccess) {
-        trib_device_job *job = device->join;
-        device->join = NULL;
+    ncclResult_t result = ncclSuccess;
+    if (!cuda_comm_joined(device, &result)) {
+        return;
+    }
+    trib_device_job *job = device->join;
+    device->join = NULL;
+    if (result == ncclSuccess) {
         device->comm_state = CUDA_COMM_READY;
         cuda_give_back(device, job, TRIB_OK, "%s", "");
-    } else if (state != ncclInProgress) {
-        join_failed(device, state);
-    }
-}
-
-static void fail_ready(trib_device *device)
-{
-    while (device->ready.head != NULL) {
-        char why[TRIB_DEVICE_TEXT_SIZE];
-        describe(device, device->comm_result, why, sizeof why);
-        cuda_slot_end(device, cuda_queue_pop(&device->ready), TRIB_SYSTEM, why);
+    } else {
+        comm_failed(device, result);
+        cuda_give_back(device, job, TRIB_SYSTEM, "%s", device->comm_text);
     }
 }
 
@@ -288,141 +264,16 @@ void cuda_nccl_progress(trib_device *device)
     if (device->comm_state == CUDA_COMM_JOINING) {
         progress_join(device);
     }
-    if (device->comm_state == CUDA_COMM_READY && device->launching != NULL) {
-        ncclResult_t state = ask(device);
-        if (state == ncclSuccess) {
-            cuda_slot *slot = device->launching;
-            device->launching = NULL;
-            cuda_issued(device, slot, CUDA_COLLECTIVE);
-        } else if (state != ncclInProgress) {
-            comm_failed(device, state);
-        }
+    while (device->comm_state == CUDA_COMM_READY && launch_next(device)) {}
+    if (device->comm_state == CUDA_COMM_READY) {
+        check_errors(device);
     }
-    while (device->comm_state == CUDA_COMM_READY && device->launching == NULL && device->ready.head != NULL) {
-        const cuda_slot *first = device->ready.head;
-        launch_next(device);
-        if (device->ready.head == first) {
-            return; /* it waits for a job that has not been issued */
-        }
-    }
-    if (device->comm_state == CUDA_COMM_READY && device->issued[CUDA_COLLECTIVE].head != NULL &&
-        cuda_now_ns() - device->checked_ns > ERRORS_EVERY_NS) {
-        ncclResult_t state = ask(device);
-        if (state != ncclSuccess && state != ncclInProgress) {
-            comm_failed(device, state);
-        }
-    }
-    if (device->comm_state == CUDA_COMM_FAILED) {
-        fail_ready(device);
+    while (device->comm_state == CUDA_COMM_FAILED && device->ready.head != NULL) {
+        cuda_slot_end(device, cuda_queue_pop(&device->ready), TRIB_SYSTEM, device->comm_text);
     }
 }
 
 bool cuda_nccl_is_busy(const trib_device *device)
 {
-    return device->comm_state == CUDA_COMM_JOINING || device->launching != NULL || device->ready.head != NULL;
-}
-
-/* ---- Giving up ---- */
-
-/* Shared by the device and the thread that aborts; whoever lets go last frees it. */
-struct cuda_abandoned {
-    ncclComm_t comm;
-    int index;
-    ncclResult_t (*comm_abort)(ncclComm_t);
-    atomic_bool done;
-    atomic_int holders;
-};
-
-static void let_go(cuda_abandoned *what)
-{
-    if (atomic_fetch_sub(&what->holders, 1) == 1) {
-        free(what);
-    }
-}
-
-/* A thread of its own, because NCCL may take its time, or never return. */
-static void *abort_main(void *argument)
-{
-    cuda_abandoned *what = argument;
-    if (cudaSetDevice(what->index) == cudaSuccess) {
-        (void)what->comm_abort(what->comm);
-    }
-    atomic_store(&what->done, true);
-    let_go(what);
-    return NULL;
-}
-
-static bool start_abort(cuda_abandoned *what)
-{
-    pthread_t thread;
-    pthread_attr_t attributes;
-    if (pthread_attr_init(&attributes) != 0) {
-        return false;
-    }
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    const bool started = pthread_create(&thread, &attributes, abort_main, what) == 0;
-    pthread_attr_destroy(&attributes);
-    return started;
-}
-
-void cuda_nccl_abort(trib_device *device)
-{
-    if (device->comm == NULL) {
-        return;
-    }
-    cuda_abandoned *what = calloc(1, sizeof *what);
-    if (what != NULL) {
-        what->comm = device->comm;
-        what->index = device->index;
-        what->comm_abort = device->nccl.comm_abort;
-        atomic_store(&what->holders, 2);
-        if (!start_abort(what)) {
-            free(what);
-            what = NULL;
-        }
-    }
-    device->hung = device->hung || what == NULL; /* the communicator is lost; what it does ends with the process */
-    device->abandoned = what;
-    device->comm = NULL;
-    device->comm_state = CUDA_COMM_FAILED;
-    device->comm_result = ncclRemoteError;
-}
-
-static void rest(int64_t ns)
-{
-    const struct timespec pause = {.tv_nsec = ns};
-    nanosleep(&pause, NULL);
-}
-
-void cuda_nccl_wait_abort(trib_device *device)
-{
-    if (device->abandoned == NULL) {
-        return;
-    }
-    const int64_t until_ns = cuda_now_ns() + TRIB_CUDA_STOP_NS;
-    while (!atomic_load(&device->abandoned->done) && cuda_now_ns() < until_ns) {
-        rest(200000);
-    }
-    device->hung = device->hung || !atomic_load(&device->abandoned->done);
-    let_go(device->abandoned);
-    device->abandoned = NULL;
-}
-
-void cuda_nccl_leave(trib_device *device)
-{
-    if (device->comm == NULL) {
-        return;
-    }
-    const int64_t until_ns = cuda_now_ns() + LEAVE_NS;
-    ncclResult_t state = device->nccl.comm_finalize(device->comm);
-    while (state == ncclInProgress && cuda_now_ns() < until_ns) {
-        rest(200000);
-        state = ask(device);
-    }
-    if (state == ncclSuccess) {
-        (void)device->nccl.comm_destroy(device->comm);
-        device->comm = NULL;
-    } else {
-        cuda_nccl_abort(device);
-    }
+    return device->comm_state == CUDA_COMM_JOINING || device->ready.head != NULL;
 }

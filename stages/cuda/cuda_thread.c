@@ -11,7 +11,7 @@
 #define POLL_NS (20 * INT64_C(1000))
 #define POLL_MAX_NS (200 * INT64_C(1000))
 #define POLL_SLACK_NS 1000ul
-#define BRIEF_NS (200 * INT64_C(1000))
+#define LOOK_NS (100 * INT64_C(1000)) /* after something has moved the next thing mostly comes soon */
 
 static const char stopped_text[] = "the device was stopped";
 
@@ -105,6 +105,7 @@ void cuda_issued(trib_device *device, cuda_slot *slot, cuda_lane lane)
         return;
     }
     slot->issued = true;
+    device->collectives += lane == CUDA_COLLECTIVE;
     cuda_queue_push(&device->issued[lane], slot);
 }
 
@@ -197,6 +198,7 @@ static void poll_lane(trib_device *device, cuda_lane lane)
             return;
         }
         (void)cuda_queue_pop(&device->issued[lane]);
+        device->collectives -= lane == CUDA_COLLECTIVE;
         cuda_slot_end(device, slot, code == cudaSuccess ? TRIB_OK : TRIB_SYSTEM,
                       code == cudaSuccess ? "" : cudaGetErrorString(code));
     }
@@ -215,15 +217,13 @@ static void poll_waits(trib_device *device)
     for (trib_device_job **at = &device->waits; *at != NULL;) {
         trib_device_job *job = *at;
         cuda_mark *mark = job->mark;
-        cudaError_t code = mark == NULL ? cudaSuccess : cudaEventQuery(mark->event);
+        cudaError_t code = cudaEventQuery(mark->event);
         if (code == cudaErrorNotReady && !device->stopped) {
             at = &job->next;
             continue;
         }
         *at = job->next;
-        if (mark != NULL) {
-            mark_give(device, mark);
-        }
+        mark_give(device, mark);
         if (code == cudaErrorNotReady) {
             cuda_give_back(device, job, TRIB_CLOSED, "%s", stopped_text);
         } else {
@@ -256,17 +256,12 @@ static void notice_stop(trib_device *device, bool orderly)
 {
     device->stopped = true;
     device->stop_deadline_ns = cuda_now_ns() + TRIB_CUDA_STOP_NS;
-    const bool busy = device->issued[CUDA_COLLECTIVE].head != NULL || device->launching != NULL ||
-                      device->comm_state == CUDA_COMM_JOINING;
+    const bool busy = device->collectives > 0 || device->comm_state == CUDA_COMM_JOINING;
     give_all(device, &device->deferred, TRIB_CLOSED, stopped_text);
     give_all(device, &device->ready, TRIB_CLOSED, stopped_text);
     if (busy || !orderly) {
-        cuda_nccl_abort(device);
-    }
-    if (device->launching != NULL) {
-        cuda_slot *slot = device->launching;
-        device->launching = NULL;
-        cuda_slot_end(device, slot, TRIB_CLOSED, stopped_text);
+        cuda_comm_abort(device);
+        device->comm_state = CUDA_COMM_FAILED;
     }
     if (device->join != NULL) {
         trib_device_job *job = device->join;
@@ -306,31 +301,32 @@ static void turn(trib_device *device, trib_device_job *jobs)
     give_up_what_hangs(device);
 }
 
-/* NCCL puts a collective on the stream within some tens of microseconds: too little to sleep well. */
-static bool is_brief(const trib_device *device)
+static void sleep_a_little(trib_device *device, bool busy)
 {
-    return device->launching != NULL && cuda_now_ns() - device->launched_ns < BRIEF_NS;
-}
-
-static void sleep_a_little(trib_device *device)
-{
-    if (is_brief(device)) {
+    const int64_t still_ns = cuda_now_ns() - device->moved_ns;
+    if (still_ns < LOOK_NS) {
         pthread_mutex_unlock(&device->mutex);
         sched_yield();
         pthread_mutex_lock(&device->mutex);
         return;
     }
-    /* What has taken long may be noticed a fiftieth of that later: a core is not kept busy by a long wait. */
-    int64_t pause_ns = (cuda_now_ns() - device->moved_ns) / 50;
-    pause_ns = pause_ns < POLL_NS ? POLL_NS : pause_ns > POLL_MAX_NS ? POLL_MAX_NS : pause_ns;
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += pause_ns;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_nsec -= 1000000000;
-        until.tv_sec++;
+    device->asleep = true;
+    if (!busy) {
+        pthread_cond_wait(&device->changed, &device->mutex);
+    } else {
+        /* What has taken long may be noticed a fiftieth of that later: a core is not kept busy by a long wait. */
+        int64_t pause_ns = still_ns / 50;
+        pause_ns = pause_ns < POLL_NS ? POLL_NS : pause_ns > POLL_MAX_NS ? POLL_MAX_NS : pause_ns;
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += pause_ns;
+        if (until.tv_nsec >= 1000000000) {
+            until.tv_nsec -= 1000000000;
+            until.tv_sec++;
+        }
+        pthread_cond_timedwait(&device->changed, &device->mutex, &until);
     }
-    pthread_cond_timedwait(&device->changed, &device->mutex, &until);
+    device->asleep = false;
 }
 
 void *cuda_thread_main(void *argument)
@@ -344,6 +340,8 @@ void *cuda_thread_main(void *argument)
         trib_device_job *jobs = device->new_head;
         device->new_head = device->new_tail = NULL;
         const bool stops = device->stopping && !device->stopped, orderly = device->orderly;
+        device->moved_ns = device->kicked ? cuda_now_ns() : device->moved_ns;
+        device->kicked = false;
         pthread_mutex_unlock(&device->mutex);
         if (stops) {
             notice_stop(device, orderly);
@@ -353,17 +351,10 @@ void *cuda_thread_main(void *argument)
                           (!device->stopped && cuda_nccl_is_busy(device));
         pthread_mutex_lock(&device->mutex);
         if (device->new_head == NULL && !device->quits && (device->stopped || !device->stopping)) {
-            if (busy) {
-                sleep_a_little(device);
-            } else {
-                pthread_cond_wait(&device->changed, &device->mutex);
-            }
+            sleep_a_little(device, busy);
         }
     }
     pthread_mutex_unlock(&device->mutex);
-    if (!device->hung) {
-        cuda_nccl_leave(device);
-    }
-    cuda_nccl_wait_abort(device);
+    cuda_comm_end(device);
     return NULL;
 }

@@ -1,6 +1,10 @@
 /*
  * gpu_speed.c - the speed of sums over all ranks, with NCCL's own all-reduce over the same ranks beside it, in turns. With
- * GPU_NCCL=no, or where there is no NCCL, alone. Up to 256 MiB, or GPU_SPEED_MIB.
+ * GPU_NCCL=no, or where there is no NCCL, alone. From 1 MiB, or GPU_SPEED_FROM (MiB), to 256 MiB, or
+ * GPU_SPEED_MIB.
+ *
+ * Both end when the caller's stream has come past them, which is what a training step waits for. With GPU_WAIT=host ours
+ * end when trib_op_wait has returned: one wake-up of a thread later.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -65,6 +69,12 @@ static bool rival_open(rival *other, rank *self)
     return true;
 }
 
+static bool waits_on_host(void)
+{
+    const char *where = getenv("GPU_WAIT");
+    return where != NULL && strcmp(where, "host") == 0;
+}
+
 static double ours(rank *self, trib_tensor **tensors, void **memory, int count)
 {
     trib_op *ops[TENSORS];
@@ -72,10 +82,18 @@ static double ours(rank *self, trib_tensor **tensors, void **memory, int count)
     for (int i = 0; i < count; i++) {
         ops[i] = push_pull(self, tensors[i], memory[i], memory[i], TRIB_SUM);
     }
+    if (!waits_on_host()) {
+        trib_error error = {.status = TRIB_OK};
+        for (int i = 0; i < count; i++) {
+            check_status(trib_op_stream_wait(ops[i], self->stream, &error), &error, "stream_wait");
+        }
+        check_cuda(cudaStreamSynchronize(self->stream), "cudaStreamSynchronize");
+    }
+    const double streamed = now_s();
     for (int i = 0; i < count; i++) {
         wait_for(ops[i]);
     }
-    return now_s() - began;
+    return (waits_on_host() ? now_s() : streamed) - began;
 }
 
 static double theirs(rank *self, const rival *other, void **memory, size_t bytes, int count)
@@ -132,8 +150,11 @@ void scenario_speed(rank *self)
 {
     rival other = {.comm = NULL};
     const bool has_rival = rival_open(&other, self);
-    const char *largest = getenv("GPU_SPEED_MIB");
+    const char *smallest = getenv("GPU_SPEED_FROM"), *largest = getenv("GPU_SPEED_MIB");
     for (int i = 0; i < SIZES && (largest == NULL || 1 << 2 * i <= atoi(largest)); i++) {
+        if (smallest != NULL && 1 << 2 * i < atoi(smallest)) {
+            continue;
+        }
         static __thread double times[4][ROUNDS_MAX];
         const size_t bytes = (size_t)1 << (20 + 2 * i);
         const int rounds = i >= 3 ? 5 : 15;

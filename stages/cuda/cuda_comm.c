@@ -1,0 +1,286 @@
+/*
+ * cuda_comm.c - the life of NCCL's communicator: how it is made, given up and taken leave of.
+ *
+ * A call of NCCL's on a blocking communicator takes some microseconds; on a non-blocking one NCCL starts a thread for each
+ * call, which takes tens to hundreds. So it is a blocking one, and what may wait for other ranks is kept away from
+ * the device's thread: joining, with the first collectives of each kind and size, which make connections (and would wait
+ * for streams of the caller's that wait for us), and the end have threads of their own. Those share the communicator with
+ * the device; who lets go last frees it.
+ *
+ * Nobody frees the communicator while the device's thread is inside NCCL, unless it has been there for RESCUE_NS after
+ * stop: then a rank that is gone is waited for, and giving up is what lets the thread out.
+ */
+#include "stages/cuda/cuda_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define LEAVE_NS (1000 * INT64_C(1000000))
+#define RESCUE_NS (2000 * INT64_C(1000000))
+#define REST_NS (200 * INT64_C(1000))
+#define WARM_BYTES_MAX ((size_t)64 << 20)
+#define WARM_BYTES_MIN 512u
+#define WARM_STEP 16u
+
+static void let_go(cuda_comm *comm)
+{
+    if (atomic_fetch_sub(&comm->holders, 1) == 1) {
+        free(comm);
+    }
+}
+
+/* A thread that nobody waits for, and that holds on to the communicator until it is through. */
+static bool start(cuda_comm *comm, void *(*run)(void *comm))
+{
+    pthread_t thread;
+    pthread_attr_t attributes;
+    if (pthread_attr_init(&attributes) != 0) {
+        return false;
+    }
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    atomic_fetch_add(&comm->holders, 1);
+    const bool started = pthread_create(&thread, &attributes, run, comm) == 0;
+    pthread_attr_destroy(&attributes);
+    if (!started) {
+        atomic_fetch_sub(&comm->holders, 1);
+    }
+    return started;
+}
+
+static void rest(void)
+{
+    const struct timespec pause = {.tv_nsec = REST_NS};
+    nanosleep(&pause, NULL);
+}
+
+/* ---- Joining ---- */
+
+static bool is_abandoned(cuda_comm *comm)
+{
+    return atomic_load(&comm->phase) == CUDA_COMM_ABANDONED;
+}
+
+static ncclResult_t warm_one_size(const cuda_comm *comm, unsigned char *buffer, size_t bytes, cudaStream_t stream)
+{
+    const cuda_nccl *nccl = &comm->api;
+    const size_t share = bytes / (size_t)comm->size / sizeof(float) * sizeof(float);
+    unsigned char *mine = buffer + share * (size_t)comm->rank;
+    const size_t floats = bytes / sizeof(float);
+    ncclResult_t result = nccl->all_reduce(buffer, buffer, floats, ncclFloat32, ncclSum, comm->nccl, stream);
+    if (result == ncclSuccess && share > 0) {
+        result = nccl->reduce_scatter(buffer, mine, share / sizeof(float), ncclFloat32, ncclSum, comm->nccl, stream);
+    }
+    if (result == ncclSuccess && share > 0) {
+        result = nccl->all_gather(mine, buffer, share, ncclUint8, comm->nccl, stream);
+    }
+    if (result == ncclSuccess) {
+        result = nccl->reduce(buffer, buffer, floats, ncclFloat32, ncclSum, 0, comm->nccl, stream);
+    }
+    return result != ncclSuccess ? result : nccl->broadcast(buffer, buffer, bytes, ncclUint8, 0, comm->nccl, stream);
+}
+
+static ncclResult_t await(cuda_comm *comm, cudaStream_t stream)
+{
+    ncclResult_t result = ncclSuccess, state = ncclSuccess;
+    cudaError_t code = cudaStreamQuery(stream);
+    while (code == cudaErrorNotReady && result == ncclSuccess && state == ncclSuccess && !is_abandoned(comm)) {
+        rest();
+        result = comm->api.comm_error(comm->nccl, &state);
+        code = cudaStreamQuery(stream);
+    }
+    return result != ncclSuccess                         ? result
+           : state != ncclSuccess || code == cudaSuccess ? state
+                                                         : ncclUnhandledCudaError;
+}
+
+/* Everything that NCCL makes when it is first needed: of each collective, in the sizes for which it may choose another
+ * way. All ranks do the same. */
+static ncclResult_t warm_up(cuda_comm *comm)
+{
+    void *buffer = NULL;
+    cudaStream_t stream = NULL;
+    ncclResult_t result = ncclUnhandledCudaError;
+    if (cudaMalloc(&buffer, WARM_BYTES_MAX) == cudaSuccess &&
+        cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess &&
+        cudaMemsetAsync(buffer, 0, WARM_BYTES_MAX, stream) == cudaSuccess) {
+        result = ncclSuccess;
+    }
+    for (size_t bytes = WARM_BYTES_MIN; bytes <= WARM_BYTES_MAX && result == ncclSuccess; bytes *= WARM_STEP) {
+        result = warm_one_size(comm, buffer, bytes, stream);
+    }
+    if (result == ncclSuccess) {
+        result = await(comm, stream);
+    }
+    if (result == ncclSuccess) { /* else its kernels may still be at it */
+        (void)cudaStreamDestroy(stream);
+        (void)cudaFree(buffer);
+    }
+    return result;
+}
+
+static void *join_main(void *argument)
+{
+    cuda_comm *comm = argument;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 1;
+    ncclComm_t made = NULL;
+    ncclResult_t result = cudaSetDevice(comm->index) == cudaSuccess
+                              ? comm->api.comm_init(&made, comm->size, comm->id, comm->rank, &config)
+                              : ncclUnhandledCudaError;
+    if (result == ncclSuccess) {
+        comm->nccl = made;
+        result = warm_up(comm);
+    }
+    comm->result = result;
+    int phase = CUDA_COMM_JOINING;
+    if (!atomic_compare_exchange_strong(&comm->phase, &phase, CUDA_COMM_READY)) {
+        if (comm->nccl != NULL) {
+            (void)comm->api.comm_abort(comm->nccl);
+        }
+        atomic_store(&comm->over, true);
+    }
+    let_go(comm);
+    return NULL;
+}
+
+bool cuda_comm_join(trib_device *device, const void *id)
+{
+    cuda_comm *comm = calloc(1, sizeof *comm);
+    if (comm == NULL) {
+        return false;
+    }
+    comm->api = device->nccl;
+    comm->index = device->index;
+    comm->rank = device->params.rank;
+    comm->size = device->params.size;
+    memcpy(&comm->id, id, sizeof comm->id);
+    atomic_init(&comm->holders, 1);
+    atomic_init(&comm->phase, CUDA_COMM_JOINING);
+    if (!start(comm, join_main)) {
+        free(comm);
+        return false;
+    }
+    pthread_mutex_lock(&device->mutex);
+    device->comm = comm;
+    pthread_mutex_unlock(&device->mutex);
+    return true;
+}
+
+bool cuda_comm_joined(const trib_device *device, ncclResult_t *result)
+{
+    if (atomic_load(&device->comm->phase) != CUDA_COMM_READY) {
+        return false;
+    }
+    *result = device->comm->result;
+    return true;
+}
+
+/* ---- Calls ---- */
+
+bool cuda_comm_enter(trib_device *device)
+{
+    cuda_comm *comm = device->comm;
+    atomic_store(&comm->inside, true);
+    if (atomic_load(&device->stop_asked) || atomic_load(&comm->given_up)) {
+        atomic_store(&comm->inside, false);
+        return false;
+    }
+    return true;
+}
+
+void cuda_comm_exit(trib_device *device)
+{
+    atomic_store(&device->comm->inside, false);
+}
+
+/* ---- Giving up ---- */
+
+static void *abort_main(void *argument)
+{
+    cuda_comm *comm = argument;
+    if (cudaSetDevice(comm->index) == cudaSuccess) {
+        (void)comm->api.comm_abort(comm->nccl);
+    }
+    atomic_store(&comm->over, true);
+    let_go(comm);
+    return NULL;
+}
+
+void cuda_comm_abort(trib_device *device)
+{
+    cuda_comm *comm = device->comm;
+    if (comm == NULL || atomic_exchange(&comm->given_up, true)) {
+        return;
+    }
+    int phase = CUDA_COMM_JOINING;
+    if (atomic_compare_exchange_strong(&comm->phase, &phase, CUDA_COMM_ABANDONED)) {
+        return; /* who joins sees to it */
+    }
+    if (comm->nccl == NULL) {
+        atomic_store(&comm->over, true); /* the join has failed */
+    } else if (!start(comm, abort_main)) {
+        device->hung = true; /* what it does ends with the process */
+    }
+}
+
+static void *rescue_main(void *argument)
+{
+    cuda_comm *comm = argument;
+    const int64_t until_ns = cuda_now_ns() + RESCUE_NS;
+    while (atomic_load(&comm->inside) && cuda_now_ns() < until_ns) {
+        rest();
+    }
+    if (atomic_load(&comm->inside) && !atomic_exchange(&comm->given_up, true)) {
+        if (cudaSetDevice(comm->index) == cudaSuccess) {
+            (void)comm->api.comm_abort(comm->nccl);
+        }
+        atomic_store(&comm->over, true);
+    }
+    let_go(comm);
+    return NULL;
+}
+
+void cuda_comm_stop(trib_device *device)
+{
+    cuda_comm *comm = device->comm;
+    if (comm != NULL && atomic_load(&comm->inside)) {
+        (void)start(comm, rescue_main);
+    }
+}
+
+/* ---- Leaving ---- */
+
+static void *leave_main(void *argument)
+{
+    cuda_comm *comm = argument;
+    if (cudaSetDevice(comm->index) == cudaSuccess && comm->api.comm_finalize(comm->nccl) == ncclSuccess) {
+        (void)comm->api.comm_destroy(comm->nccl);
+    }
+    atomic_store(&comm->over, true);
+    let_go(comm);
+    return NULL;
+}
+
+void cuda_comm_end(trib_device *device)
+{
+    cuda_comm *comm = device->comm;
+    if (comm == NULL) {
+        return;
+    }
+    int64_t until_ns = cuda_now_ns() + TRIB_CUDA_STOP_NS;
+    if (device->comm_state != CUDA_COMM_READY || device->hung) {
+        cuda_comm_abort(device);
+    } else if (!atomic_exchange(&comm->given_up, true)) {
+        until_ns = cuda_now_ns() + LEAVE_NS;
+        device->hung = !start(comm, leave_main);
+    }
+    while (!atomic_load(&comm->over) && cuda_now_ns() < until_ns) {
+        rest();
+    }
+    device->hung = device->hung || !atomic_load(&comm->over);
+    pthread_mutex_lock(&device->mutex);
+    device->comm = NULL;
+    pthread_mutex_unlock(&device->mutex);
+    let_go(comm);
+}
