@@ -201,6 +201,9 @@ trib_status trib_op_stream_wait(trib_op *op, void *stream, trib_error *error)
         return trib_error_set(error, TRIB_INVALID, "op must be an operation on a TRIB_TENSOR_DEVICE tensor");
     }
     trib_engine *engine = op->engine;
+    if (atomic_load(&engine->phase) == TRIB_PHASE_JOINING && trib_engine_wait_ready(engine, -1, NULL) == TRIB_STATE) {
+        return trib_error_set(error, TRIB_STATE, "a stream may wait only when the job has come together");
+    }
     return engine->env.device->stream_wait(engine->device, stream, &op->device->gate, error);
 }
 

@@ -412,7 +412,8 @@ TRIB_API void trib_op_cancel(trib_op *op);
 
 /* Makes a stream (a cudaStream_t) wait for an operation on a device tensor: what is put on it from now on starts when the
  * operation is complete, successful or not; no thread waits. TRIB_INVALID (not a device tensor), TRIB_UNSUPPORTED (the
- * device cannot, or the stream is being captured into a graph), TRIB_SYSTEM. TRIB_ANY_THREAD. */
+ * device cannot, or the stream is being captured into a graph), TRIB_SYSTEM. Before the job has come together it waits for
+ * that, or answers TRIB_STATE where the caller may not wait. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_op_stream_wait(trib_op *op, void *stream, trib_error *error);
 
 /* The operation's status: TRIB_PENDING until it is complete. TRIB_ANY_THREAD. */

@@ -136,14 +136,18 @@ static void group_closed(trib_link *link, trib_status status, const char *reason
     trib_timer_arm(link->core->reactor, &group->left_timer, trib_now(link->core->reactor) + LEFT_NS);
 }
 
-static void member_ready(trib_link *link)
+static void missing_less(trib_core *core)
 {
-    trib_core *core = link->core;
-    trib_group_reached_leader(core->engine->group);
     trib_assert(core->links_missing > 0);
     if (--core->links_missing == 0) {
         trib_worker_joined(core);
     }
+}
+
+static void member_ready(trib_link *link)
+{
+    trib_group_reached_leader(link->core->engine->group);
+    missing_less(link->core);
 }
 
 static void leader_ready(trib_link *link)
@@ -203,6 +207,8 @@ static void join_back(trib_reactor *reactor, trib_post *post)
                 send_id(group, group->links[i]);
             }
         }
+    } else if (job->kind == TRIB_DEVICE_JOIN && !group->ended) {
+        missing_less(core);
     }
 }
 
@@ -250,6 +256,9 @@ trib_status trib_group_open(trib_core *core, trib_error *error)
     group->id_job.reactor = group->join_job.reactor = core->reactor;
     group->id_job.owner = group->join_job.owner = group;
     engine->group = group;
+    /* The job has come together when the devices have: what they make for that must not wait for a caller's stream that
+     * waits for an operation. */
+    core->links_missing++;
     if (group->lane == 0) {
         return open_leader(group, error);
     }
