@@ -16,7 +16,7 @@
 #include "transports/registry.h"
 
 #define PAGE 4096u
-#define GPU_BUSY_POLL_NS INT64_C(200000) /* a step's pieces follow each other sooner than a thread wakes up */
+#define GPU_BUSY_POLL_NS INT64_C(500000) /* a step's pieces follow each other sooner than a thread wakes up */
 
 /* What trib_env.memory points to. */
 typedef struct host {

@@ -227,8 +227,7 @@ typedef struct trib_config {
     int32_t local_size;    /* processes that share a machine, the same on all machines; default 1 */
     int32_t local_rank;    /* this process among them: rank modulo local_size */
     int32_t reserved_32;   /* must be 0 */
-    int64_t busy_poll_ns;  /* a reactor looks so long for more before it sleeps; default 0: not, with a GPU 200 us if there
-                            * are cores enough; busy_poll: for ever */
+    int64_t busy_poll_ns;  /* a reactor looks so long for more before it sleeps; default 0, with a GPU 500 us */
     uint64_t reserved[10]; /* must be 0 */
 } trib_config;
 
@@ -410,10 +409,9 @@ TRIB_API TRIB_CHECKED trib_status trib_barrier(trib_engine *engine, const trib_o
  * worker's contribution was complete. TRIB_ANY_THREAD. */
 TRIB_API void trib_op_cancel(trib_op *op);
 
-/* Makes a stream (a cudaStream_t) wait for an operation on a device tensor: what is put on it from now on starts when the
- * operation is complete, successful or not; no thread waits. TRIB_INVALID (not a device tensor), TRIB_UNSUPPORTED (the
- * device cannot, or the stream is being captured into a graph), TRIB_SYSTEM. Before the job has come together it waits for
- * that, or answers TRIB_STATE where the caller may not wait. TRIB_ANY_THREAD. */
+/* Makes a stream (a cudaStream_t) wait for an operation on a device tensor, successful or not: what is put on it from now on
+ * starts then; no thread waits, except for the job to come together. TRIB_INVALID (no device tensor), TRIB_UNSUPPORTED (the
+ * stream is being captured into a graph), TRIB_SYSTEM, TRIB_STATE (not together yet, on your loop). TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_op_stream_wait(trib_op *op, void *stream, trib_error *error);
 
 /* The operation's status: TRIB_PENDING until it is complete. TRIB_ANY_THREAD. */

@@ -11,7 +11,7 @@
 #define POLL_NS (20 * INT64_C(1000))
 #define POLL_MAX_NS (200 * INT64_C(1000))
 #define POLL_SLACK_NS 1000ul
-#define LOOK_NS (100 * INT64_C(1000)) /* after something has moved the next thing mostly comes soon */
+#define LOOK_NS (500 * INT64_C(1000)) /* after something has moved the next thing mostly comes soon */
 
 static const char stopped_text[] = "the device was stopped";
 
