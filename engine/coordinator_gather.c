@@ -104,27 +104,57 @@ static trib_status make_roster(trib_coordinator *self)
     return status;
 }
 
+/* One copy of the roster for all: it grows with the members, and so do they. */
+typedef struct roster_payload {
+    uint32_t references;
+    unsigned char bytes[];
+} roster_payload;
+
+static void roster_unref(roster_payload *payload)
+{
+    if (--payload->references == 0) {
+        free(payload);
+    }
+}
+
+static void roster_sent(trib_out *out, trib_status status)
+{
+    (void)status;
+    roster_unref(out->context);
+}
+
+static void send_roster(trib_link *link, uint32_t member, roster_payload *payload, size_t size)
+{
+    const trib_frame frame = {.type = TRIB_FRAME_ROSTER, .root = member, .payload_size = (uint32_t)size};
+    payload->references++;
+    trib_status status = trib_link_send(link, &frame, payload->bytes, roster_sent, payload);
+    if (status != TRIB_OK) {
+        roster_unref(payload);
+        trib_link_close(link, false, status, "could not send the roster");
+    }
+}
+
 static void start_running(trib_coordinator *self)
 {
     trib_timer_stop(self->core->reactor, &self->join_deadline);
     size_t capacity = TRIB_PAYLOAD_MAX;
-    unsigned char *payload = malloc(capacity);
+    roster_payload *payload = malloc(sizeof *payload + capacity);
     if (payload == NULL || make_roster(self) != TRIB_OK) {
         free(payload);
         trib_coordinator_end_job(self, TRIB_NO_MEMORY, "the coordinator could not make the roster");
         return;
     }
     self->core->epoch = self->roster->epoch;
-    trib_writer writer = {.data = payload, .capacity = capacity};
+    payload->references = 1;
+    trib_writer writer = {.data = payload->bytes, .capacity = capacity};
     trib_roster_put(&writer, self->roster);
     if (writer.overflow) {
         trib_coordinator_end_job(self, TRIB_UNSUPPORTED, "too many members for one roster");
     }
     for (uint32_t i = 0; i < trib_coordinator_slots(self) && !writer.overflow; i++) {
-        trib_link_send_copy(self->slots[i].link, (trib_frame){.type = TRIB_FRAME_ROSTER, .root = i}, payload,
-                            writer.size);
+        send_roster(self->slots[i].link, i, payload, writer.size);
     }
-    free(payload);
+    roster_unref(payload);
     trib_coordinator_run(self);
 }
 

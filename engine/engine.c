@@ -75,7 +75,10 @@ static trib_status open_cores(trib_engine *engine, trib_error *error)
         trib_reactor *reactor = NULL;
         trib_status status = engine->env.reactor_open(engine, i, &reactor);
         if (status != TRIB_OK) {
-            return trib_error_set(error, status, "could not make event loop %u: %s", i, trib_status_text(status));
+            char why[TRIB_REASON_MAX];
+            const bool by_system = status == TRIB_SYSTEM && errno != 0;
+            return trib_error_set(error, status, "could not make event loop %u: %s", i,
+                                  by_system ? trib_log_reason(errno, why) : trib_status_text(status));
         }
         status = trib_core_open(&engine->cores[i], engine, reactor, error);
         if (status != TRIB_OK) {

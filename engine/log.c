@@ -1,7 +1,10 @@
 /* log.c - formats log lines and error texts; the only writer to standard error in the library. */
 #include "engine/log.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #undef trib_error_set /* the function itself is wanted here */
@@ -34,6 +37,25 @@ void trib_log(trib_logger *logger, trib_log_level level, const char *format, ...
     } else {
         write_stderr(level, line);
     }
+}
+
+const char *trib_log_reason(int number, char text[TRIB_REASON_MAX])
+{
+    char buffer[128];
+    const char *why = strerror_r(number, buffer, sizeof buffer);
+    struct rlimit limit;
+    if (number == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        snprintf(
+            text, TRIB_REASON_MAX,
+            "%s: this process may have %llu (ulimit -n); raise it: ulimit -n 65536, LimitNOFILE= in a systemd unit, "
+            "nofile in /etc/security/limits.conf",
+            why, (unsigned long long)limit.rlim_cur);
+    } else if (number == ENFILE) {
+        snprintf(text, TRIB_REASON_MAX, "%s: raise it for the machine: sysctl fs.file-max", why);
+    } else {
+        snprintf(text, TRIB_REASON_MAX, "%s", why);
+    }
+    return text;
 }
 
 trib_status trib_error_set(trib_error *error, trib_status status, const char *format, ...)

@@ -21,6 +21,10 @@ typedef struct trib_logger {
 
 void trib_log(trib_logger *logger, trib_log_level level, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+#define TRIB_REASON_MAX 256
+/* What the system says of that errno; where file descriptors lack, also the limit and how to raise it. Returns text. */
+const char *trib_log_reason(int number, char text[TRIB_REASON_MAX]);
+
 /* Fills *error (may be NULL) and returns status, so that "return trib_error_set(...)" reads as one step. */
 trib_status trib_error_set(trib_error *error, trib_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -293,6 +293,7 @@ trib_status trib_reactor_ev_create(uint32_t index, trib_logger *logger, struct e
         return TRIB_NO_MEMORY;
     }
     self->attached = host_loop != NULL;
+    errno = 0; /* libev leaves there what it lacked */
     self->loop = self->attached ? host_loop : ev_loop_new(EVFLAG_AUTO | EVFLAG_NOENV);
     if (self->loop == NULL) {
         free(self);

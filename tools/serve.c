@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "api/tributary.h"
 #include "tools/commands.h"
@@ -84,6 +85,17 @@ static int serve(trib_config *config, const char *what)
     return 0;
 }
 
+/* A thousand workers are a thousand connections, and many systems begin with a limit of 1024: what may be had without
+ * asking is taken. */
+static void raise_file_limit(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
 static void usage(const char *what, FILE *out)
 {
     fprintf(
@@ -136,6 +148,7 @@ static int main_of(int argc, char **argv, const char *what, uint32_t role)
     if (status >= 0) {
         return status;
     }
+    raise_file_limit();
     trib_config config;
     trib_config_init(&config, sizeof config);
     config.rank = -1;

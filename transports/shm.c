@@ -186,8 +186,9 @@ static void back_off(shm_listener *listener, int error)
 {
     trib_reactor *reactor = listener->base.transport->reactor;
     if (!listener->starved) {
+        char why[TRIB_REASON_MAX];
         listener->starved = true;
-        trib_log(reactor->logger, TRIB_LOG_ERROR, "cannot accept connections for now: %s", strerror(error));
+        trib_log(reactor->logger, TRIB_LOG_ERROR, "cannot accept connections for now: %s", trib_log_reason(error, why));
     }
     trib_io_watch(reactor, &listener->io, 0);
     trib_timer_arm(reactor, &listener->backoff, trib_now(reactor) + ACCEPT_BACKOFF_NS);

@@ -104,10 +104,9 @@ static void back_off(tcp_listener *listener, int error)
 {
     trib_reactor *reactor = listener->base.transport->reactor;
     if (!listener->starved) {
-        char why[64];
+        char why[TRIB_REASON_MAX];
         listener->starved = true;
-        trib_log(reactor->logger, TRIB_LOG_ERROR, "cannot accept connections for now: %s",
-                 strerror_r(error, why, sizeof why));
+        trib_log(reactor->logger, TRIB_LOG_ERROR, "cannot accept connections for now: %s", trib_log_reason(error, why));
     }
     trib_io_watch(reactor, &listener->io, 0);
     trib_timer_arm(reactor, &listener->backoff, trib_now(reactor) + ACCEPT_BACKOFF_NS);
@@ -171,7 +170,8 @@ static int listen_socket(tcp_transport *self, const trib_address *at, trib_addre
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
         bind(fd, (const struct sockaddr *)&address, size) != 0 || listen(fd, SOMAXCONN) != 0 ||
         getsockname(fd, (struct sockaddr *)&address, &size) != 0) {
-        trib_error_set(error, TRIB_SYSTEM, "cannot listen on %s: %m", at->text);
+        char why[TRIB_REASON_MAX];
+        trib_error_set(error, TRIB_SYSTEM, "cannot listen on %s: %s", at->text, trib_log_reason(errno, why));
         if (fd >= 0) {
             close(fd);
         }

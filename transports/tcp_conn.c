@@ -164,7 +164,9 @@ trib_status trib_tcp_connect(trib_transport *transport, const trib_address *to, 
     trib_counter_add(&self->stats.system_calls, 2);
     int fd = socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) {
-        trib_log(transport->reactor->logger, TRIB_LOG_ERROR, "cannot connect to %s: %m", to->text);
+        char why[TRIB_REASON_MAX];
+        trib_log(transport->reactor->logger, TRIB_LOG_ERROR, "cannot connect to %s: %s", to->text,
+                 trib_log_reason(errno, why));
         return TRIB_SYSTEM;
     }
     trib_address remote;

@@ -6,6 +6,7 @@ Also feeds a running job's ports garbage, which must change nothing. Prints `ok 
 import os
 import random
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from ports import free_port  # noqa: E402
 
 BUILD = os.environ.get('TRIB_BUILD', 'build/release')
 DIGITS = [BUILD + '/examples/digits', '--epochs', '300']
+HELLO, TRIBUTARY = BUILD + '/examples/hello', BUILD + '/tributary'
 WORKERS, SERVERS = 3, 2
 PEER_TIMEOUT = 1.0
 BOUND = 12.0  # seconds for everybody to be gone; far above the peer timeout, because this machine may be busy
@@ -188,10 +190,25 @@ def other_transport():
     assert re.search(r'to 127\.0\.0\.1:\d+ over shared memory: ', output), 'nobody says that it uses shared memory'
 
 
+def too_few_files():
+    """A server that may not have a connection for each worker says how to raise the limit."""
+    limit, workers = 14, 8
+    env = dict(os.environ, TRIB_WORKERS=str(workers), TRIB_SERVERS='1', TRIB_JOIN_TIMEOUT='5', TRIB_REACTORS='1',
+               TRIB_COLOCATE='off', TRIB_COORDINATOR='127.0.0.1:%d' % free_port())
+    server = subprocess.Popen([TRIBUTARY, 'server'], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)))
+    others = [subprocess.Popen([HELLO], env=dict(env, TRIB_RANK=str(rank)), stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL) for rank in range(workers)]
+    output, _ = server.communicate(timeout=60)
+    statuses = [other.wait(timeout=60) for other in others]
+    assert 'this process may have %d (ulimit -n)' % limit in output, output
+    assert server.returncode != 0 and all(statuses), 'the job came together: %s' % statuses
+
+
 CASES = [('%s_%s' % (victim.replace(' ', '_'), name), lambda v=victim, n=number: lose(v, n))
          for name, number in (('killed', signal.SIGKILL), ('stopped', signal.SIGSTOP))
          for victim in ('rank 2', 'server 1', 'rank 0')] + [('garbage_on_ports', garbage), ('wrong_token', wrong_token), ('crash_leaves_nothing', crash_leaves_nothing),
-                                                ('other_transport', other_transport)]
+                                                ('other_transport', other_transport), ('too_few_files', too_few_files)]
 
 
 if __name__ == '__main__':
