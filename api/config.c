@@ -143,9 +143,8 @@ static trib_status check_device(const trib_config *config, trib_error *error)
             "a machine must be consecutive)",
             config->local_rank, config->rank, config->local_size, config->rank % config->local_size);
     }
-    if (config->device_index < -1 || config->reserved_32 != 0) {
-        return trib_error_set(error, TRIB_INVALID, "device_index %d: must be -1 or above; reserved_32 must be 0",
-                              config->device_index);
+    if (config->device_index < -1) {
+        return trib_error_set(error, TRIB_INVALID, "device_index %d: must be -1 or above", config->device_index);
     }
     return TRIB_OK;
 }
@@ -186,6 +185,7 @@ static trib_status check_mode(const trib_config *config, trib_error *error)
     } choices[] = {{"mode", (int)config->mode, TRIB_MODE_ATTACHED},
                    {"colocate", (int)config->colocate, TRIB_COLOCATE_ON},
                    {"sum_order", (int)config->sum_order, TRIB_ORDER_ARRIVAL},
+                   {"local_sum", (int)config->local_sum, TRIB_LOCAL_SUM_ON},
                    {"log_level", (int)config->log_level, TRIB_LOG_TRACE}};
     for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++) {
         if (choices[i].value < 0 || choices[i].value > choices[i].last) {

@@ -366,16 +366,17 @@ static trib_status read_numbers(trib_config *config, trib_error *error)
 {
     int64_t rank = config->rank, workers = config->worker_count, servers = config->server_count;
     int64_t reactors = config->reactors;
+    const struct {
+        const char *name;
+        int64_t low, high, *value;
+    } numbers[] = {{"TRIB_RANK", 0, 1 << 20, &rank},
+                   {"TRIB_WORKERS", 1, 1 << 20, &workers},
+                   {"TRIB_SERVERS", 0, 1 << 20, &servers},
+                   {"TRIB_REACTORS", 0, 16, &reactors}};
     bool found = false;
-    trib_status status = read_int("TRIB_RANK", 0, 1 << 20, &rank, &found, error);
-    if (status == TRIB_OK) {
-        status = read_int("TRIB_WORKERS", 1, 1 << 20, &workers, &found, error);
-    }
-    if (status == TRIB_OK) {
-        status = read_int("TRIB_SERVERS", 0, 1 << 20, &servers, &found, error);
-    }
-    if (status == TRIB_OK) {
-        status = read_int("TRIB_REACTORS", 0, 16, &reactors, &found, error);
+    trib_status status = TRIB_OK;
+    for (size_t i = 0; status == TRIB_OK && i < sizeof numbers / sizeof numbers[0]; i++) {
+        status = read_int(numbers[i].name, numbers[i].low, numbers[i].high, numbers[i].value, &found, error);
     }
     config->rank = (int32_t)rank;
     config->worker_count = (int32_t)workers;
@@ -426,15 +427,20 @@ static trib_status read_sizes(trib_config *config, trib_error *error)
 static trib_status read_choices(trib_config *config, trib_error *error)
 {
     static const char *const orders[] = {"rank", "arrival"};
-    static const char *const colocates[] = {"auto", "off", "on"};
+    static const char *const whens[] = {"auto", "off", "on"};
     static const char *const levels[] = {"none", "error", "warn", "info", "debug", "trace"};
-    int order = (int)config->sum_order, colocate = (int)config->colocate, level = (int)config->log_level;
-    trib_status status = read_word("TRIB_SUM_ORDER", orders, 2, &order, error);
-    if (status == TRIB_OK) {
-        status = read_word("TRIB_COLOCATE", colocates, 3, &colocate, error);
-    }
-    if (status == TRIB_OK) {
-        status = read_word("TRIB_LOG", levels, 6, &level, error);
+    int order = (int)config->sum_order, level = (int)config->log_level;
+    int colocate = (int)config->colocate, local_sum = (int)config->local_sum;
+    const struct {
+        const char *name, *const *words;
+        int count, *value;
+    } choices[] = {{"TRIB_SUM_ORDER", orders, 2, &order},
+                   {"TRIB_COLOCATE", whens, 3, &colocate},
+                   {"TRIB_LOCAL_SUM", whens, 3, &local_sum},
+                   {"TRIB_LOG", levels, 6, &level}};
+    trib_status status = TRIB_OK;
+    for (size_t i = 0; status == TRIB_OK && i < sizeof choices / sizeof choices[0]; i++) {
+        status = read_word(choices[i].name, choices[i].words, choices[i].count, choices[i].value, error);
     }
     const struct {
         const char *name;
@@ -447,6 +453,7 @@ static trib_status read_choices(trib_config *config, trib_error *error)
     }
     config->sum_order = (trib_sum_order)order;
     config->colocate = (trib_colocate)colocate;
+    config->local_sum = (trib_local_sum)local_sum;
     config->log_level = (trib_log_level)level;
     return status;
 }
@@ -474,26 +481,4 @@ trib_status trib_config_from_env(trib_config *config, trib_error *error)
     trib_config_take_device(&mine, get("TRIB_DEVICE"));
     *config = mine;
     return TRIB_OK;
-}
-
-void trib_config_local(uint32_t *index_out, uint32_t *count_out)
-{
-    static const char *const names[][2] = {
-        {"TRIB_LOCAL_RANK", "TRIB_LOCAL_COUNT"},
-        {"LOCAL_RANK", "LOCAL_WORLD_SIZE"},
-        {"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
-        {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
-    };
-    *index_out = 0;
-    *count_out = 1;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        int64_t index = 0, count = 1;
-        bool found = false;
-        if (get(names[i][0]) != NULL && read_int(names[i][0], 0, 4095, &index, &found, NULL) == TRIB_OK &&
-            read_int(names[i][1], 1, 4096, &count, &found, NULL) == TRIB_OK && index < count) {
-            *index_out = (uint32_t)index;
-            *count_out = (uint32_t)count;
-            return;
-        }
-    }
 }

@@ -208,6 +208,7 @@ trib_status trib_engine_get_info(const trib_engine *engine, trib_engine_info *in
         info->partition_bytes = roster->partition_bytes;
         info->chunk_bytes = roster->chunk_bytes;
         info->t_opt_factor = roster->t_opt_factor;
+        info->local_sum = roster->local_ranks;
         for (uint32_t i = 0; i < roster->member_count; i++) {
             info->summing_count += roster->members[i].sums;
         }
@@ -269,6 +270,7 @@ static void add_core(trib_stats *stats, trib_core *core)
     stats->peers_refused += trib_counter_get(&mine->peers_refused);
     stats->system_calls += transport.system_calls;
     stats->bytes_copied += transport.bytes_copied;
+    stats->bytes_relayed += trib_counter_get(&mine->bytes_relayed);
 }
 
 trib_status trib_engine_get_stats(trib_engine *engine, trib_stats *stats)

@@ -8,11 +8,9 @@
  *            The others say from where. No function blocks unless its comment says so, with the bound on how long.
  * LIFETIME   trib_engine_create, trib_tensor_declare and the operations hand out opaque handles. Tensors live until the
  *            engine is destroyed. An operation's handle, if you asked for one, lives until trib_op_release.
- * CALLBACKS  An operation that was taken (the call returned TRIB_OK) completes exactly once; one that was not taken
- * was not
- *            touched, and its callback never runs. No callback runs inside the call that caused it. Where callbacks
- * run is
- *            chosen by trib_config.mode. A callback may call every TRIB_ANY_THREAD function, but none that blocks:
+ * CALLBACKS  An operation that was taken (the call returned TRIB_OK) completes exactly once; one that was not taken was
+ *            not touched, and its callback never runs. No callback runs inside the call that caused it. Where they run
+ *            is chosen by trib_config.mode. A callback may call every TRIB_ANY_THREAD function, but none that blocks:
  *            those return TRIB_WRONG_THREAD there.
  * STRUCTS    Parameter structs start with struct_size; fill them with their *_init function, which zeroes the rest.
  *            Unknown flags and non-zero reserved fields are refused, so that a program built against a newer header
@@ -149,6 +147,14 @@ typedef enum trib_sum_order {
     TRIB_ORDER_ARRIVAL = 1, /* as they come: least memory, bits may differ from run to run */
 } trib_sum_order;
 
+/* Do the workers of a machine sum among themselves first, so that one contribution leaves the machine? It needs several
+ * workers on each of several machines, equally many on each and with consecutive ranks; else nobody does. */
+typedef enum trib_local_sum {
+    TRIB_LOCAL_SUM_AUTO = 0, /* where that is so, and it does not change the bits of sums (docs/architecture.md) */
+    TRIB_LOCAL_SUM_OFF = 1,  /* every worker pushes all of its own */
+    TRIB_LOCAL_SUM_ON = 2,   /* where that is so; the bits of sums may depend on the number of workers a machine */
+} trib_local_sum;
+
 typedef enum trib_log_level {
     TRIB_LOG_NONE = 0,
     TRIB_LOG_ERROR = 1,
@@ -170,10 +176,8 @@ typedef void (*trib_ready_cb)(trib_engine *engine, const trib_error *error, void
  * run; close or destroy the engine afterwards. error is valid until the callback returns. */
 typedef void (*trib_ended_cb)(trib_engine *engine, const trib_error *error, void *user);
 
-/*
- * Settings of one engine. Strings are copied by trib_engine_create. Zero means "the default" wherever the comment
- * names one. Those marked [job] are decided by the coordinator's process; other members' values are ignored.
- */
+/* Settings of one engine. Strings are copied by trib_engine_create. Zero means "the default" wherever the comment
+ * names one. Those marked [job] are decided by the coordinator's process; other members' values are ignored. */
 typedef struct trib_config {
     uint32_t struct_size; /* set by trib_config_init */
     uint32_t flags;       /* none defined: 0 */
@@ -187,10 +191,9 @@ typedef struct trib_config {
     bool external_coordinator; /* a process of its own (tributary coordinator) keeps the membership, not rank 0 */
 
     const char *coordinator; /* "host:port" or "[v6]:port" of the coordinator; may be NULL if the job has one process */
-    const char
-        *listen; /* address to listen on; default 127.0.0.1, or with a token the one that leads to the coordinator */
-    const char *job;       /* the job's name: members of other jobs are refused; default "default" */
-    const char *token;     /* shared secret; NULL = none: then only loopback addresses are allowed */
+    const char *listen;      /* address; default 127.0.0.1, or with a token the one that leads to the coordinator */
+    const char *job;         /* the job's name: members of other jobs are refused; default "default" */
+    const char *token;       /* shared secret; NULL = none: then only loopback addresses are allowed */
     const char *transport; /* "auto" (default: shared memory in a machine, else RDMA, else TCP), "tcp", "shm", "rdma" */
 
     uint32_t reactors;        /* event loops, one thread and core each; default from cores and processes per machine */
@@ -223,12 +226,12 @@ typedef struct trib_config {
     uint64_t trace_bytes; /* memory for its records, of all reactors together; default 64 MiB */
     /* Tensors on GPUs (docs/gpu.md): one process for each GPU; the ranks of a machine are consecutive. */
     const char *device; /* "none" (default); "cuda": needs the CUDA module; "host": plain memory stands in for a GPU */
-    int32_t device_index;  /* which; default -1: the one that is current on the thread that creates the engine */
-    int32_t local_size;    /* processes that share a machine, the same on all machines; default 1 */
-    int32_t local_rank;    /* this process among them: rank modulo local_size */
-    int32_t reserved_32;   /* must be 0 */
-    int64_t busy_poll_ns;  /* a reactor looks so long for more before it sleeps; default 0, with a GPU 500 us */
-    uint64_t reserved[10]; /* must be 0 */
+    int32_t device_index;     /* which; default -1: the one that is current on the thread that creates the engine */
+    int32_t local_size;       /* processes that share a machine, the same on all machines; default 1 */
+    int32_t local_rank;       /* this process among them: rank modulo local_size */
+    trib_local_sum local_sum; /* [job] of tensors in host memory */
+    int64_t busy_poll_ns;     /* a reactor looks so long for more before it sleeps; default 0, with a GPU 500 us */
+    uint64_t reserved[10];    /* must be 0 */
 } trib_config;
 
 /* Fills *config with the defaults. struct_size must be sizeof(trib_config). TRIB_ANY_THREAD. */
@@ -262,33 +265,25 @@ TRIB_API TRIB_CHECKED trib_status trib_engine_create(const trib_config *config, 
  */
 TRIB_API TRIB_CHECKED trib_status trib_engine_wait_ready(trib_engine *engine, int64_t timeout_ns, trib_error *error);
 
-/*
- * Begins to close: new operations are refused, those in flight complete with TRIB_CLOSED, sums that others still wait
+/* Begins to close: new operations are refused, those in flight complete with TRIB_CLOSED, sums that others still wait
  * for are flushed, peers are told. closed_cb (may be NULL) runs once, where callbacks run, at the latest after
  * close_timeout_ns. Calling it again changes nothing: the first callback stands. TRIB_ANY_THREAD (ATTACHED: the
- * loop's thread).
- */
+ * loop's thread). */
 typedef void (*trib_closed_cb)(trib_engine *engine, void *user);
 TRIB_API void trib_engine_close(trib_engine *engine, trib_closed_cb closed_cb, void *user);
 
-/*
- * Frees the engine, its tensors and its memory; NULL is fine. Closes first if need be, and then blocks up to
+/* Frees the engine, its tensors and its memory; NULL is fine. Closes first if need be, and then blocks up to
  * close_timeout_ns; in TRIB_MODE_ATTACHED it runs the caller's loop for that time. In TRIB_MODE_QUEUE, completions not
- * dispatched yet are dispatched here. Not from a callback (returns TRIB_WRONG_THREAD and does nothing).
- */
+ * dispatched yet are dispatched here. Not from a callback (returns TRIB_WRONG_THREAD and does nothing). */
 TRIB_API trib_status trib_engine_destroy(trib_engine *engine);
 
-/*
- * TRIB_MODE_QUEUE: a file descriptor that is readable while completions wait; watch it in any event loop and call
- * trib_engine_dispatch when it is. Owned by the engine. -1 in the other modes. TRIB_ANY_THREAD.
- */
+/* TRIB_MODE_QUEUE: a file descriptor that is readable while completions wait; watch it in any event loop and call
+ * trib_engine_dispatch when it is. Owned by the engine. -1 in the other modes. TRIB_ANY_THREAD. */
 TRIB_API int trib_engine_get_fd(const trib_engine *engine);
 
-/*
- * TRIB_MODE_QUEUE: runs the callbacks of at most max completions (0: of all that are there now) on the calling thread
+/* TRIB_MODE_QUEUE: runs the callbacks of at most max completions (0: of all that are there now) on the calling thread
  * and returns how many ran. Never blocks. One thread at a time; a callback must not call it (returns 0). 0 in other
- * modes.
- */
+ * modes. */
 TRIB_API size_t trib_engine_dispatch(trib_engine *engine, size_t max);
 
 typedef struct trib_engine_info {
@@ -301,7 +296,9 @@ typedef struct trib_engine_info {
     uint32_t epoch; /* state of the membership; 0 before the job came together */
     uint32_t partition_bytes, chunk_bytes;
     double t_opt_factor; /* least possible exchange time in units of bytes / link rate (OSDI'20); 0 if not known */
-    uint64_t reserved[8];
+    uint32_t local_sum;  /* workers of each machine that sum first; 0: they do not, or the job has not come together */
+    uint32_t reserved_32;
+    uint64_t reserved[7];
 } trib_engine_info;
 
 /* Fills *info with what the engine knows of the job. TRIB_INVALID if struct_size is not known. TRIB_ANY_THREAD. */
@@ -366,9 +363,8 @@ typedef struct trib_op_params {
     uint32_t struct_size; /* set by trib_op_params_init */
     uint32_t flags;       /* none defined: 0 */
     trib_tensor *tensor;
-    const void *input; /* count elements; read until completion */
-    void *
-        output; /* count elements; may equal input (in place), must not overlap it otherwise; written until completion */
+    const void *input;  /* count elements; read until completion */
+    void *output;       /* count elements; may equal input, must not overlap it otherwise; written until completion */
     trib_reduce reduce; /* push_pull */
     int32_t root;       /* broadcast: the rank whose input everybody gets */
     int32_t priority;   /* higher goes first; taken instead of the tensor's if has_priority */
@@ -460,7 +456,8 @@ typedef struct trib_stats {
     uint64_t allocations;   /* by the engine since it was created; constant in the steady state */
     uint64_t peers_refused; /* connections turned away: wrong token, version, job, garbage */
     uint64_t bytes_copied;  /* payload that transports copied in this process; RDMA: none of trib_alloc's memory */
-    uint64_t reserved[15];
+    uint64_t bytes_relayed; /* payload that this process pushed in the name of its machine (trib_config.local_sum) */
+    uint64_t reserved[14];
 } trib_stats;
 
 /* A snapshot; counters of different reactors may be microseconds apart. TRIB_INVALID if struct_size is not known.

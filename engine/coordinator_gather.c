@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/coordinator_internal.h"
+#include "engine/machines.h"
 
 static void list_missing(const trib_coordinator *self, char *text, size_t size)
 {
@@ -46,7 +47,7 @@ void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *ti
 
 /* With servers of their own on the same machine nothing is gained by summing in workers too; across machines, as long
  * as there are fewer servers than workers, it is (OSDI'20). */
-static bool workers_should_sum(const trib_coordinator *self)
+static bool workers_should_sum(const trib_coordinator *self, uint32_t local_ranks)
 {
     trib_colocate colocate = self->core->engine->config.colocate;
     if (self->server_count == 0) {
@@ -60,7 +61,23 @@ static bool workers_should_sum(const trib_coordinator *self)
         const char *address = self->slots[i].info.addresses[0].text;
         local = local && (strncmp(address, "127.", 4) == 0 || strncmp(address, "[::1]", 5) == 0);
     }
-    return !local && self->server_count < self->worker_count;
+    const uint32_t machines = local_ranks > 0 ? self->worker_count / local_ranks : self->worker_count;
+    return !local && self->server_count < machines;
+}
+
+static uint32_t local_ranks_of(const trib_coordinator *self, const trib_roster *roster)
+{
+    const trib_local_sum wanted = self->core->engine->config.local_sum;
+    char why[TRIB_MACHINES_WHY_SIZE];
+    const uint32_t local_ranks = trib_machines_local_ranks(roster, wanted, why);
+    trib_logger *logger = self->core->reactor->logger;
+    if (local_ranks > 0) {
+        trib_log(logger, TRIB_LOG_INFO, "the %u workers of each machine sum first", local_ranks);
+    } else {
+        trib_log(logger, wanted == TRIB_LOCAL_SUM_ON ? TRIB_LOG_WARN : TRIB_LOG_DEBUG,
+                 "the workers of a machine do not sum first: %s", why);
+    }
+    return local_ranks;
 }
 
 static trib_status make_roster(trib_coordinator *self)
@@ -81,10 +98,13 @@ static trib_status make_roster(trib_coordinator *self)
     roster->chunk_bytes = config->chunk_bytes;
     roster->sum_order = config->sum_order;
     roster->peer_timeout_ns = config->peer_timeout_ns;
-    bool colocated = workers_should_sum(self);
+    for (uint32_t i = 0; i < count; i++) {
+        roster->members[i] = self->slots[i].info;
+    }
+    roster->local_ranks = local_ranks_of(self, roster);
+    bool colocated = workers_should_sum(self, roster->local_ranks);
     for (uint32_t i = 0; i < count; i++) {
         bool worker = i < self->worker_count;
-        roster->members[i] = self->slots[i].info;
         members[i] = (trib_place_member){
             .is_worker = worker,
             .can_sum = worker ? colocated : true,
@@ -92,7 +112,9 @@ static trib_status make_roster(trib_coordinator *self)
             .reactors = roster->members[i].reactors,
         };
     }
-    trib_status status = trib_place_shares(members, count, &roster->t_opt_factor);
+    trib_status status = roster->local_ranks == 0 ? trib_place_shares(members, count, &roster->t_opt_factor)
+                                                  : trib_machines_shares(members, count, self->worker_count,
+                                                                         roster->local_ranks, &roster->t_opt_factor);
     for (uint32_t i = 0; i < count; i++) {
         roster->members[i].sums = members[i].can_sum && members[i].share > 0;
     }

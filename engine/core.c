@@ -14,6 +14,7 @@
 #include "engine/coordinator.h"
 #include "engine/group.h"
 #include "engine/member.h"
+#include "engine/relay.h"
 #include "engine/server_lane.h"
 #include "engine/trace.h"
 
@@ -107,7 +108,8 @@ static trib_status self_header(trib_link *link, const trib_frame *frame, trib_la
 static trib_status self_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
                                  trib_error *error)
 {
-    bool for_server = frame->type == TRIB_FRAME_PUSH || frame->type == TRIB_FRAME_WITHDRAW;
+    bool for_server =
+        frame->type == TRIB_FRAME_PUSH || frame->type == TRIB_FRAME_WITHDRAW || trib_relay_is_report(link->core, frame);
     return for_server ? trib_server_received(link, frame, payload, lent, error)
                       : trib_worker_received(link, frame, payload, lent, error);
 }
@@ -156,8 +158,8 @@ static trib_status connect_all(trib_core *core)
     }
     for (uint32_t member = 0; member < roster->member_count; member++) {
         const trib_member_info *info = &roster->members[member];
-        for (uint32_t reactor = 0; info->sums && reactor < info->reactors; reactor++) {
-            if (reactor % engine->core_count != core->reactor->index) {
+        for (uint32_t reactor = 0; reactor < info->reactors; reactor++) {
+            if (!trib_relay_needs_link(core, member, reactor)) {
                 continue;
             }
             trib_status status = connect_to(core, member, reactor);
@@ -181,7 +183,9 @@ void trib_core_roster(trib_reactor *reactor, trib_post *post)
         return;
     }
     core->epoch = roster->epoch;
-    if (engine->member_id < roster->member_count && roster->members[engine->member_id].sums) {
+    const uint32_t me = engine->member_id;
+    const bool relays = roster->local_ranks > 0 && me < roster->worker_count;
+    if (me < roster->member_count && (roster->members[me].sums || relays)) {
         status = trib_server_open(core, &error);
     }
     if (status == TRIB_OK && (engine->config.roles & TRIB_ROLE_WORKER)) {
@@ -251,9 +255,10 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
         trib_timer_arm(reactor, timer, now_ns + TICK_NS);
         return;
     }
-    if (!core->closing && core->lane_count > 0 && is_orderly(core->ended_status) && now_ns >= core->lanes_tick_ns) {
+    if (!core->closing && (core->lane_count > 0 || core->relay != NULL) && is_orderly(core->ended_status) &&
+        now_ns >= core->lanes_tick_ns) {
         core->lanes_tick_ns = now_ns + TICK_NS;
-        trib_server_lanes_tick(core); /* rounds of other local ranks may lack somebody who has left */
+        trib_server_stalls(core); /* rounds of others may lack somebody who has left */
     }
     bool overdue = now_ns >= core->close_deadline_ns;
     if (!core->closing && (overdue || may_close_links(core))) {

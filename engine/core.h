@@ -26,6 +26,7 @@ typedef struct trib_copy_queue {
 typedef struct trib_core_stats {
     trib_counter bytes_pushed, bytes_pulled;
     trib_counter bytes_summed, bytes_sum_sent;
+    trib_counter bytes_relayed;
     trib_counter messages_sent, messages_received;
     trib_counter allocations;
     trib_counter peers_refused;
@@ -74,6 +75,9 @@ typedef struct trib_core {
     struct trib_server_lane *lanes; /* sums of device tensors, by local rank; made when the first comes */
     uint32_t lane_count;
     int64_t lanes_tick_ns;    /* when they are looked at next while the core ends */
+    trib_summation *machines; /* of parts, by machine (server_machine.h); NULL: there are none */
+    struct trib_relay *relay; /* `summation` is that of the machine's workers (relay.h); NULL: of all */
+    uint32_t first_rank;      /* contributor 0 of `summation` */
     trib_link **worker_links; /* by rank */
     trib_sum_entry *free_entries;
     uint32_t entries_waiting; /* sums not sent yet */
@@ -117,6 +121,7 @@ TRIB_CHECKED trib_status trib_server_open(trib_core *core, trib_error *error);
 void trib_server_close(trib_core *core);
 void trib_server_adopt(trib_link *link); /* an accepted data link has proved itself */
 void trib_server_tick(trib_core *core);
+void trib_server_resume(trib_core *core); /* links that were told to wait ask again */
 bool trib_server_is_idle(const trib_core *core);
 TRIB_CHECKED trib_status trib_server_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
                                               trib_error *error);

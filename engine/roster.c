@@ -56,9 +56,28 @@ void trib_roster_put(trib_writer *writer, const trib_roster *roster)
     trib_put_u64(writer, (uint64_t)roster->peer_timeout_ns);
     double factor = roster->t_opt_factor < TRIB_T_OPT_FACTOR_MAX ? roster->t_opt_factor : TRIB_T_OPT_FACTOR_MAX;
     trib_put_u64(writer, (uint64_t)(factor * 1e9));
+    trib_put_u32(writer, roster->local_ranks);
     for (uint32_t i = 0; i < roster->member_count; i++) {
         trib_member_info_put(writer, &roster->members[i]);
     }
+}
+
+bool trib_roster_can_sum_first(const trib_roster *roster, uint32_t local_ranks)
+{
+    return local_ranks == 0 ||
+           (local_ranks > 1 && local_ranks < roster->worker_count && roster->worker_count % local_ranks == 0 &&
+            roster->chunk_bytes <= TRIB_PAYLOAD_MAX / TRIB_PART_WIDTH_MAX);
+}
+
+/* Reactors of the same index must find each other on a machine. */
+static bool reactors_agree(const trib_roster *roster)
+{
+    for (uint32_t i = 1; roster->local_ranks > 0 && i < roster->worker_count; i++) {
+        if (roster->members[i].reactors != roster->members[0].reactors) {
+            return false;
+        }
+    }
+    return true;
 }
 
 static bool header_is_sane(const trib_roster *head)
@@ -68,7 +87,8 @@ static bool header_is_sane(const trib_roster *head)
            head->chunk_bytes >= 4096 && head->chunk_bytes <= TRIB_PAYLOAD_MAX &&
            (head->chunk_bytes & (head->chunk_bytes - 1)) == 0 && head->partition_bytes >= head->chunk_bytes &&
            head->partition_bytes % head->chunk_bytes == 0 && (unsigned)head->sum_order <= TRIB_ORDER_ARRIVAL &&
-           head->peer_timeout_ns > 0 && head->t_opt_factor <= TRIB_T_OPT_FACTOR_MAX;
+           trib_roster_can_sum_first(head, head->local_ranks) && head->peer_timeout_ns > 0 &&
+           head->t_opt_factor <= TRIB_T_OPT_FACTOR_MAX;
 }
 
 trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_error *error)
@@ -82,6 +102,7 @@ trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_
     head.sum_order = (trib_sum_order)trib_get_u32(reader);
     head.peer_timeout_ns = (int64_t)trib_get_u64(reader);
     head.t_opt_factor = (double)trib_get_u64(reader) / 1e9;
+    head.local_ranks = trib_get_u32(reader);
     if (reader->failed || !header_is_sane(&head)) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed roster");
     }
@@ -97,7 +118,8 @@ trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_
             return status;
         }
     }
-    trib_status status = trib_get_end(reader, "ROSTER", error);
+    trib_status status = reactors_agree(roster) ? trib_get_end(reader, "ROSTER", error)
+                                                : trib_error_set(error, TRIB_PROTOCOL, "malformed roster");
     if (status != TRIB_OK) {
         free(roster);
         return status;

@@ -9,7 +9,9 @@
 
 #include "engine/assert.h"
 #include "engine/core.h"
+#include "engine/relay.h"
 #include "engine/server_lane.h"
+#include "engine/server_machine.h"
 #include "engine/trace.h"
 
 /* Also what travels as the context of its send. */
@@ -22,46 +24,10 @@ struct trib_sum_entry {
     trib_sum_entry *next;
 };
 
-static trib_contribution contribution_of(const trib_link *link, const trib_frame *frame)
+/* The trace shows the sums of owners; what a machine sums first is a part of the way there. */
+static bool is_traced(const trib_core *core, const trib_summation *summation)
 {
-    /* A share of a device tensor is summed as any other tensor; who contributes to it are the machines. */
-    const bool shared = frame->exchange == TRIB_EXCHANGE_DEVICE;
-    return (trib_contribution){
-        .tensor = frame->tensor,
-        .partition = frame->partition,
-        .round = frame->round,
-        .chunk = frame->chunk,
-        .chunk_count = frame->chunk_count,
-        .size = frame->size,
-        .contributor = shared ? link->peer / frame->root : link->peer,
-        .priority = frame->priority,
-        .exchange = shared ? TRIB_EXCHANGE_PUSH_PULL : (trib_exchange)frame->exchange,
-        .dtype = (trib_dtype)frame->dtype,
-        .reduce = (trib_reduce)frame->reduce,
-        .root = shared ? 0 : frame->root,
-    };
-}
-
-static bool carries_payload(const trib_link *link, const trib_frame *frame)
-{
-    return frame->exchange != TRIB_EXCHANGE_BROADCAST || frame->root == link->peer;
-}
-
-static trib_status check_push(const trib_link *link, const trib_frame *frame, trib_error *error)
-{
-    const trib_roster *roster = link->core->engine->roster;
-    size_t element = trib_dtype_size((trib_dtype)frame->dtype);
-    if (frame->exchange > TRIB_EXCHANGE_DEVICE || element == 0 || frame->reduce >= TRIB_REDUCE_COUNT ||
-        (frame->exchange != TRIB_EXCHANGE_DEVICE && frame->root >= roster->worker_count) ||
-        frame->size > roster->chunk_bytes || frame->size % element != 0) {
-        return trib_error_set(error, TRIB_PROTOCOL, "malformed PUSH from %s", trib_roster_name(roster, link->peer));
-    }
-    uint32_t expected = carries_payload(link, frame) ? frame->size : 0;
-    if (frame->payload_size != expected) {
-        return trib_error_set(error, TRIB_PROTOCOL, "PUSH from %s carries %u bytes, expected %u",
-                              trib_roster_name(roster, link->peer), frame->payload_size, expected);
-    }
-    return TRIB_OK;
+    return core->relay == NULL || summation != core->summation;
 }
 
 static trib_status server_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
@@ -70,14 +36,17 @@ static trib_status server_header(trib_link *link, const trib_frame *frame, trib_
     if (core->summation == NULL) {
         return TRIB_AGAIN; /* the roster has not reached this process yet: trib_server_open resumes */
     }
+    if (core->relay != NULL && !core->joined) {
+        return TRIB_AGAIN; /* it cannot reach all owners yet: trib_server_resume */
+    }
     landing->buffer = core->discard;
-    if (frame->type == TRIB_FRAME_WITHDRAW) {
+    if (frame->type == TRIB_FRAME_WITHDRAW || (frame->type == TRIB_FRAME_STALL && trib_frame_is_part(frame))) {
         return TRIB_OK;
     }
     if (frame->type != TRIB_FRAME_PUSH) {
         return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from a worker", trib_frame_name(frame->type));
     }
-    trib_status status = check_push(link, frame, error);
+    trib_status status = trib_server_check_push(link, frame, error);
     if (status != TRIB_OK || frame->payload_size == 0) {
         return status;
     }
@@ -86,7 +55,7 @@ static trib_status server_header(trib_link *link, const trib_frame *frame, trib_
     if (status != TRIB_OK) {
         return status;
     }
-    trib_contribution what = contribution_of(link, frame);
+    trib_contribution what = trib_server_contribution(link, frame);
     status = trib_summation_landing(summation, &what, &landing->buffer, error);
     if (status == TRIB_OK) {
         link->landed = landing->buffer;
@@ -104,9 +73,34 @@ static trib_status take_withdraw(trib_link *link, const trib_frame *frame, const
     }
     char text[TRIB_ERROR_TEXT_SIZE];
     snprintf(text, sizeof text, "%.*s", (int)frame->payload_size, payload == NULL ? "" : (const char *)payload);
-    trib_contribution what = contribution_of(link, frame);
-    const trib_status reason = trib_frame_withdraw_reason((trib_status)(int32_t)frame->aux);
-    return trib_summation_withdraw(summation, &what, reason, text);
+    trib_contribution what = trib_server_contribution(link, frame);
+    return trib_summation_withdraw(summation, &what, trib_frame_withdraw_reason((trib_status)(int32_t)frame->aux),
+                                   text);
+}
+
+static trib_status take_stall(trib_link *link, const trib_frame *frame, trib_error *error)
+{
+    trib_status status = trib_machines_check(link, frame, error);
+    if (status == TRIB_OK && trib_frame_is_part(frame) && frame->aux < link->core->engine->roster->worker_count) {
+        const trib_contribution what = trib_server_contribution(link, frame);
+        trib_machines_take_stall(link->core, &what, frame->aux);
+    }
+    return status;
+}
+
+static trib_status take_push(trib_link *link, trib_summation *summation, const trib_contribution *what,
+                             uint32_t payload_size, const void *payload, bool lent, trib_error *error)
+{
+    if (lent) {
+        return payload_size > 0 ? trib_summation_lent(summation, what, payload, error)
+                                : trib_summation_arrived(summation, what, NULL, error);
+    }
+    void *buffer = payload_size > 0 ? link->landed : NULL;
+    link->landed = NULL;
+    if (buffer != NULL && buffer != payload) {
+        link->core->engine->env.kernels->copy(buffer, payload, payload_size); /* it was presented in place */
+    }
+    return trib_summation_arrived(summation, what, buffer, error);
 }
 
 trib_status trib_server_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
@@ -116,28 +110,29 @@ trib_status trib_server_received(trib_link *link, const trib_frame *frame, const
     if (frame->type == TRIB_FRAME_WITHDRAW) {
         return take_withdraw(link, frame, payload, error);
     }
+    if (frame->type == TRIB_FRAME_STALL) {
+        return take_stall(link, frame, error);
+    }
     trib_counter_add(&core->stats.bytes_summed, frame->payload_size);
     trib_summation *summation = NULL;
-    trib_status status = lent ? check_push(link, frame, error) : TRIB_OK;
+    trib_status status = lent ? trib_server_check_push(link, frame, error) : TRIB_OK;
     if (status == TRIB_OK) {
         status = trib_server_find_summation(link, frame, &summation, error);
     }
     if (status != TRIB_OK) {
         return status;
     }
-    trib_contribution what = contribution_of(link, frame);
+    trib_contribution what = trib_server_contribution(link, frame);
     core->traced_sum = NULL;
-    trib_trace_sum(core, TRIB_TRACE_SUM_ARRIVE, &what, link->peer, frame->payload_size);
-    if (lent) {
-        return frame->payload_size > 0 ? trib_summation_lent(summation, &what, payload, error)
-                                       : trib_summation_arrived(summation, &what, NULL, error);
+    if (is_traced(core, summation)) {
+        trib_trace_sum(core, TRIB_TRACE_SUM_ARRIVE, &what, link->peer, frame->payload_size);
     }
-    void *buffer = frame->payload_size > 0 ? link->landed : NULL;
-    link->landed = NULL;
-    if (buffer != NULL && buffer != payload) {
-        core->engine->env.kernels->copy(buffer, payload, frame->payload_size); /* it was presented in place */
+    status = take_push(link, summation, &what, frame->payload_size, payload, lent, error);
+    if (status == TRIB_OK && core->relay != NULL && summation == core->summation &&
+        core->owner_links[what.owner] == NULL) {
+        trib_summation_refuse(summation, &what, TRIB_PEER_LEFT, "the member that sums it has left the job");
     }
-    return trib_summation_arrived(summation, &what, buffer, error);
+    return status;
 }
 
 /* ---- Sums on their way out ---- */
@@ -156,7 +151,7 @@ static void entry_recycle(trib_sum_entry *entry)
 static void sum_sent(trib_out *out, trib_status status)
 {
     trib_sum_entry *entry = out->context;
-    if (status == TRIB_OK) {
+    if (status == TRIB_OK && is_traced(entry->core, entry->summation)) {
         trib_trace_sum(entry->core, TRIB_TRACE_SUM_SENT, &entry->what, out->link->peer, out->send.payload_size);
     }
     entry_recycle(entry);
@@ -175,7 +170,8 @@ static bool sum_emit(trib_link *link, trib_waiter *waiter)
         .chunk_count = entry->what.chunk_count,
         .size = entry->what.size,
         .priority = entry->what.priority,
-        .exchange = (uint8_t)entry->what.exchange,
+        .exchange = (uint8_t)((unsigned)entry->what.exchange |
+                              (entry->summation == link->core->machines ? TRIB_EXCHANGE_MACHINES : 0)),
         .dtype = (uint8_t)entry->what.dtype,
         .reduce = (uint8_t)entry->what.reduce,
         .root = entry->what.root,
@@ -185,7 +181,7 @@ static bool sum_emit(trib_link *link, trib_waiter *waiter)
         trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a sum");
         return false;
     }
-    if (link->waits) {
+    if (link->waits && is_traced(link->core, entry->summation)) {
         trib_trace_sum(link->core, TRIB_TRACE_SUM_START, &entry->what, link->peer, frame.payload_size);
     }
     trib_counter_add(&link->core->stats.bytes_sum_sent, frame.payload_size);
@@ -202,7 +198,8 @@ void trib_server_hand_out(trib_core *core, trib_summation *summation, uint32_t r
 {
     trib_link *link = core->worker_links[receiver];
     trib_sum_entry *entry = core->free_entries;
-    if (sum != core->traced_sum) { /* told once of all receivers, which come one after the other */
+    if (sum != core->traced_sum &&
+        is_traced(core, summation)) { /* told once of all receivers, which come one after the other */
         core->traced_sum = sum;
         trib_trace_sum(core, TRIB_TRACE_SUM_COMPLETE, what, TRIB_NO_MEMBER, sum->data == NULL ? 0 : sum->size);
     }
@@ -237,20 +234,22 @@ void trib_server_hand_out(trib_core *core, trib_summation *summation, uint32_t r
 static void sum_ready(void *user, uint32_t receiver, const trib_contribution *what, trib_sum_buffer *sum)
 {
     trib_core *core = user;
-    trib_server_hand_out(core, core->summation, receiver, what, sum);
+    trib_server_hand_out(core, core->summation, core->first_rank + receiver, what, sum);
 }
 
-void trib_server_notice(trib_core *core, trib_frame_type type, uint32_t receiver, const trib_contribution *what,
-                        uint32_t aux, const char *text)
+void trib_server_notice(trib_core *core, const trib_frame *extra, uint32_t receiver, const trib_contribution *what,
+                        const char *text)
 {
     trib_link *link = core->worker_links[receiver];
     if (link != NULL) {
-        trib_frame frame = {.type = type,
+        trib_frame frame = {.type = extra->type,
                             .tensor = what->tensor,
                             .partition = what->partition,
                             .round = what->round,
                             .chunk_count = what->chunk_count,
-                            .aux = aux};
+                            .exchange = extra->exchange,
+                            .root = extra->root,
+                            .aux = extra->aux};
         trib_link_send_copy(link, frame, text, text == NULL ? 0 : strlen(text));
     }
 }
@@ -258,26 +257,47 @@ void trib_server_notice(trib_core *core, trib_frame_type type, uint32_t receiver
 static void refused(void *user, uint32_t receiver, const trib_contribution *what, trib_status status, const char *text)
 {
     trib_core *core = user;
-    trib_trace_sum(core, TRIB_TRACE_SUM_REFUSED, what, receiver, (uint32_t)status);
-    trib_server_notice(core, TRIB_FRAME_REFUSED, receiver, what, (uint32_t)status, text);
+    const trib_frame extra = {.type = TRIB_FRAME_REFUSED, .aux = (uint32_t)status};
+    if (is_traced(core, core->summation)) {
+        trib_trace_sum(core, TRIB_TRACE_SUM_REFUSED, what, receiver, (uint32_t)status);
+    }
+    trib_server_notice(core, &extra, core->first_rank + receiver, what, text);
 }
 
 static void stalled(void *user, uint32_t receiver, const trib_contribution *what, uint32_t missing_rank,
                     uint32_t missing_count)
 {
     (void)missing_count;
-    trib_server_notice(user, TRIB_FRAME_STALL, receiver, what, missing_rank, NULL);
+    trib_core *core = user;
+    const trib_frame extra = {.type = TRIB_FRAME_STALL, .aux = core->first_rank + missing_rank};
+    trib_server_notice(core, &extra, core->first_rank + receiver, what, NULL);
+    if (core->relay != NULL) {
+        trib_relay_stalled(core, what, extra.aux);
+    }
+}
+
+void trib_server_stalls(trib_core *core)
+{
+    if (core->summation != NULL) {
+        trib_summation_stalls(core->summation, TRIB_STALL_NOTICE_NS, TRIB_STALL_NOTICES_MAX, stalled);
+        trib_server_lanes_tick(core);
+        trib_machines_tick(core);
+    }
 }
 
 void trib_server_tick(trib_core *core)
 {
     if (core->summation != NULL && !core->ended) {
-        trib_summation_stalls(core->summation, TRIB_STALL_NOTICE_NS, TRIB_STALL_NOTICES_MAX, stalled);
-        trib_server_lanes_tick(core);
-        for (uint32_t i = 0; i < core->engine->roster->worker_count; i++) {
-            if (core->worker_links[i] != NULL) {
-                trib_link_resume(core->worker_links[i]); /* one that was out of memory asks again */
-            }
+        trib_server_stalls(core);
+        trib_server_resume(core); /* one that was out of memory asks again */
+    }
+}
+
+void trib_server_resume(trib_core *core)
+{
+    for (uint32_t i = 0; core->summation != NULL && i < core->engine->roster->worker_count; i++) {
+        if (core->worker_links[i] != NULL) {
+            trib_link_resume(core->worker_links[i]);
         }
     }
 }
@@ -358,8 +378,23 @@ trib_status trib_server_open(trib_core *core, trib_error *error)
         .refused = refused,
         .user = core,
     };
+    const uint32_t me = core->engine->member_id;
+    trib_status status = TRIB_OK;
+    if (roster->local_ranks > 0 && me < roster->worker_count) {
+        core->first_rank = me / roster->local_ranks * roster->local_ranks;
+        config.contributor_count = roster->local_ranks;
+        config.rank_first = core->first_rank;
+        config.rank_limit = roster->worker_count;
+        config.part_ready = trib_relay_part_ready;
+        config.round_refused = trib_relay_round_refused;
+        status = trib_relay_open(core);
+    }
+    if (status == TRIB_OK && roster->local_ranks > 0 && roster->members[me].sums) {
+        status = trib_machines_open(core);
+    }
     core->worker_links = trib_core_zalloc(core, roster->worker_count * sizeof(trib_link *));
-    if (core->worker_links == NULL || trib_summation_create(&config, &core->summation) != TRIB_OK) {
+    if (status != TRIB_OK || core->worker_links == NULL ||
+        trib_summation_create(&config, &core->summation) != TRIB_OK) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the server");
     }
     trib_link *next;
@@ -380,8 +415,14 @@ trib_status trib_server_open(trib_core *core, trib_error *error)
 
 bool trib_server_is_idle(const trib_core *core)
 {
-    const bool owes = core->summation != NULL && trib_summation_owes(core->summation, core->engine->member_id);
-    return core->entries_waiting == 0 && !owes;
+    const uint32_t me = core->engine->member_id;
+    if (core->entries_waiting > 0 || !trib_relay_is_idle(core)) {
+        return false;
+    }
+    if (core->machines != NULL && trib_summation_owes(core->machines, me / core->engine->roster->local_ranks)) {
+        return false;
+    }
+    return core->summation == NULL || !trib_summation_owes(core->summation, me - core->first_rank);
 }
 
 void trib_server_close(trib_core *core)
@@ -389,6 +430,8 @@ void trib_server_close(trib_core *core)
     trib_summation_destroy(core->summation);
     core->summation = NULL;
     trib_server_lanes_close(core);
+    trib_machines_close(core);
+    trib_relay_close(core);
     while (core->free_entries != NULL) {
         trib_sum_entry *entry = core->free_entries;
         core->free_entries = entry->next;

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 
 #include "engine/device.h"
+#include "engine/relay.h"
+#include "engine/server_machine.h"
 #include "engine/trace.h"
 
 static uint32_t rank_of(const trib_server_lane *lane, uint32_t machine)
@@ -22,7 +24,8 @@ static void lane_refused(void *user, uint32_t machine, const trib_contribution *
 {
     const trib_server_lane *lane = user;
     trib_trace_sum(lane->core, TRIB_TRACE_SUM_REFUSED, what, rank_of(lane, machine), (uint32_t)status);
-    trib_server_notice(lane->core, TRIB_FRAME_REFUSED, rank_of(lane, machine), what, (uint32_t)status, text);
+    const trib_frame extra = {.type = TRIB_FRAME_REFUSED, .aux = (uint32_t)status};
+    trib_server_notice(lane->core, &extra, rank_of(lane, machine), what, text);
 }
 
 static void lane_stalled(void *user, uint32_t machine, const trib_contribution *what, uint32_t missing,
@@ -30,7 +33,8 @@ static void lane_stalled(void *user, uint32_t machine, const trib_contribution *
 {
     (void)missing_count;
     const trib_server_lane *lane = user;
-    trib_server_notice(lane->core, TRIB_FRAME_STALL, rank_of(lane, machine), what, rank_of(lane, missing), NULL);
+    const trib_frame extra = {.type = TRIB_FRAME_STALL, .aux = rank_of(lane, missing)};
+    trib_server_notice(lane->core, &extra, rank_of(lane, machine), what, NULL);
 }
 
 static void *lane_buffer_alloc(void *user, size_t size)
@@ -69,9 +73,13 @@ trib_status trib_server_find_summation(trib_link *link, const trib_frame *frame,
                                        trib_error *error)
 {
     trib_core *core = link->core;
+    if ((frame->exchange & TRIB_EXCHANGE_MACHINES) != 0) {
+        *out = core->machines;
+        return trib_machines_check(link, frame, error);
+    }
     *out = core->summation;
     if (frame->exchange != TRIB_EXCHANGE_DEVICE) {
-        return TRIB_OK;
+        return core->engine->roster->local_ranks > 0 ? trib_relay_check(link, frame, error) : TRIB_OK;
     }
     const trib_roster *roster = core->engine->roster;
     const uint32_t lanes = frame->root;

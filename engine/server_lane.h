@@ -21,6 +21,11 @@ TRIB_CHECKED trib_status trib_server_find_summation(trib_link *link, const trib_
 void trib_server_lanes_tick(trib_core *core);
 void trib_server_lanes_close(trib_core *core);
 
+/* ---- server_frame.c ---- */
+/* Of a PUSH that has been checked, or a WITHDRAW whose summation has been found. */
+trib_contribution trib_server_contribution(const trib_link *link, const trib_frame *frame);
+TRIB_CHECKED trib_status trib_server_check_push(const trib_link *link, const trib_frame *frame, trib_error *error);
+
 /* ---- server.c ---- */
 #define TRIB_STALL_NOTICE_NS (500 * INT64_C(1000000))
 #define TRIB_STALL_NOTICES_MAX 256u
@@ -28,7 +33,10 @@ void trib_server_lanes_close(trib_core *core);
 void *trib_server_buffer_alloc(trib_core *core, size_t size);
 void trib_server_hand_out(trib_core *core, trib_summation *summation, uint32_t receiver, const trib_contribution *what,
                           trib_sum_buffer *sum);
-void trib_server_notice(trib_core *core, trib_frame_type type, uint32_t receiver, const trib_contribution *what,
-                        uint32_t aux, const char *text);
+/* extra: the frame's type, aux, root and exchange. */
+void trib_server_notice(trib_core *core, const trib_frame *extra, uint32_t receiver, const trib_contribution *what,
+                        const char *text);
+/* Tells those who wait for somebody whom they wait for. */
+void trib_server_stalls(trib_core *core);
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * sum_round.c - when a round ends, and how it is refused. A refused round holds no payloads, but stays until each
  * contributor has shown up and been told; then it is remembered, as far as it is the last in a row, for what may
- * still be on its way.
+ * still be on its way. Here too: who is told that it waits.
  */
 #include <stdio.h>
 
@@ -37,7 +37,8 @@ void trib_sum_round_try_end(trib_summation *self, sum_round *round)
 {
     const bool served = round->refused == TRIB_OK ? round->chunks_done == round->what.chunk_count
                                                   : round->told_count == self->config.contributor_count;
-    if (!served || round->references > 0 || round->landings > 0 || round->holds > 0) {
+    if (!served || round->references > 0 || round->landings > 0 || round->holds > 0 ||
+        !trib_sum_part_may_end(self, round)) {
         return;
     }
     sum_key *key = round->key;
@@ -84,6 +85,7 @@ void trib_sum_round_refuse(trib_summation *self, sum_round *round, trib_status s
     snprintf(round->text, sizeof round->text, "%s", text);
     round->holds++;
     trib_sum_round_clear(self, round);
+    trib_sum_part_report(self, round);
     for (uint32_t i = 0; i < self->config.contributor_count; i++) {
         if (round->counts[i] > 0) {
             trib_sum_round_tell(self, round, i);
@@ -92,18 +94,21 @@ void trib_sum_round_refuse(trib_summation *self, sum_round *round, trib_status s
     round->holds--;
 }
 
-static void describe(const trib_contribution *what, bool with_chunks, char *text, size_t size)
+static void describe(const trib_summation *self, const trib_contribution *what, bool with_chunks, char *text,
+                     size_t size)
 {
-    char chunks[32] = "";
+    char chunks[32] = "", who[48];
+    const uint32_t rank = trib_sum_rank(self, what->contributor);
+    snprintf(who, sizeof who, self->config.rank_step > 1 ? "the machine of rank %u" : "rank %u", rank);
     if (with_chunks) {
         snprintf(chunks, sizeof chunks, " in %u chunks", what->chunk_count);
     }
     if (what->exchange == TRIB_EXCHANGE_BROADCAST) {
-        snprintf(text, size, "rank %u says broadcast of %s from rank %u%s", what->contributor,
-                 trib_dtype_name(what->dtype), what->root, chunks);
+        snprintf(text, size, "%s says broadcast of %s from rank %u%s", who, trib_dtype_name(what->dtype), what->root,
+                 chunks);
     } else {
-        snprintf(text, size, "rank %u says %s of %s%s", what->contributor, trib_reduce_name(what->reduce),
-                 trib_dtype_name(what->dtype), chunks);
+        snprintf(text, size, "%s says %s of %s%s", who, trib_reduce_name(what->reduce), trib_dtype_name(what->dtype),
+                 chunks);
     }
 }
 
@@ -117,8 +122,8 @@ void trib_sum_round_check(trib_summation *self, sum_round *round, const trib_con
     const bool same_kind = first->exchange == what->exchange && first->dtype == what->dtype &&
                            first->reduce == what->reduce && first->root == what->root;
     if (!same_kind || first->chunk_count != what->chunk_count) {
-        describe(first, same_kind, one, sizeof one);
-        describe(what, same_kind, other, sizeof other);
+        describe(self, first, same_kind, one, sizeof one);
+        describe(self, what, same_kind, other, sizeof other);
         snprintf(text, sizeof text, "the workers disagree in round %u: %s, %s", what->round, one, other);
         trib_sum_round_refuse(self, round, TRIB_MISMATCH, text);
         return;
@@ -131,7 +136,47 @@ void trib_sum_round_check(trib_summation *self, sum_round *round, const trib_con
     } else if (chunk->size != what->size) {
         snprintf(text, sizeof text,
                  "the workers disagree in round %u about chunk %u: rank %u says %u bytes, rank %u says %u bytes",
-                 what->round, what->chunk, chunk->first, chunk->size, what->contributor, what->size);
+                 what->round, what->chunk, trib_sum_rank(self, chunk->first), chunk->size,
+                 trib_sum_rank(self, what->contributor), what->size);
         trib_sum_round_refuse(self, round, TRIB_MISMATCH, text);
+    }
+}
+
+/* ---- Looking ---- */
+
+/* The lowest rank that has not contributed all, and how many there are; 0 if the round is complete. */
+static uint32_t count_missing(const trib_summation *self, const sum_round *round, uint32_t *lowest)
+{
+    uint32_t missing = 0;
+    for (uint32_t i = self->config.contributor_count; i-- > 0;) {
+        if (round->counts[i] < round->what.chunk_count) {
+            missing++;
+            *lowest = i;
+        }
+    }
+    return missing;
+}
+
+void trib_summation_stalls(trib_summation *self, int64_t older_than_ns, uint32_t limit,
+                           void (*stalled)(void *user, uint32_t receiver, const trib_contribution *what,
+                                           uint32_t missing_rank, uint32_t missing_count))
+{
+    const int64_t now_ns = trib_now(self->config.reactor);
+    sum_round *round = self->oldest;
+    while (round != NULL && limit > 0 && now_ns - round->began_ns >= older_than_ns) {
+        uint32_t lowest = 0, missing = round->refused == TRIB_OK ? count_missing(self, round, &lowest) : 0;
+        round->holds++;
+        for (uint32_t i = 0; missing > 0 && i < self->config.contributor_count && limit > 0; i++) {
+            if (round->counts[i] > 0) {
+                trib_contribution what = round->what;
+                what.contributor = i;
+                stalled(self->config.user, i, &what, lowest, missing);
+                limit--;
+            }
+        }
+        round->holds--;
+        sum_round *younger = round->younger;
+        trib_sum_round_try_end(self, round);
+        round = younger;
     }
 }

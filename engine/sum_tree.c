@@ -146,7 +146,7 @@ static void add_on_arrival(trib_summation *self, sum_chunk *chunk, sum_node payl
     }
 }
 
-/* Everybody's contribution is in the tree's root. */
+/* Everybody's contribution is in the tree's root. A part is not rounded. */
 static sum_block *finish(trib_summation *self, sum_chunk *chunk)
 {
     if (chunk->size == 0) {
@@ -155,9 +155,11 @@ static sum_block *finish(trib_summation *self, sum_chunk *chunk)
     const trib_contribution *what = &chunk->round->what;
     const sum_node root = chunk->tree->nodes[0];
     trib_assert(root.block != NULL);
-    trib_kernel_finish(self->config.kernels, what->dtype, what->reduce, root.block->data, root.data,
-                       (trib_form)root.form, chunk->size / trib_dtype_size(what->dtype),
-                       self->config.contributor_count * (self->config.weight > 1 ? self->config.weight : 1));
+    if (self->config.part_ready == NULL) {
+        trib_kernel_finish(self->config.kernels, what->dtype, what->reduce, root.block->data, root.data,
+                           (trib_form)root.form, chunk->size / trib_dtype_size(what->dtype),
+                           self->config.contributor_count * (self->config.weight > 1 ? self->config.weight : 1));
+    }
     chunk->tree->nodes[0] = (sum_node){.data = NULL};
     trib_sum_tree_give(self, chunk->tree);
     chunk->tree = NULL;
@@ -178,9 +180,29 @@ static void add_to_sum(trib_summation *self, sum_chunk *chunk, uint32_t rank, su
     if (chunk->arrived < self->config.contributor_count) {
         return;
     }
-    begin_handing(chunk, &chunk->sum, finish(self, chunk));
-    for (uint32_t i = 0; i < self->config.contributor_count; i++) {
-        hand_to(self, chunk, &chunk->sum, i);
+    sum_block *result = finish(self, chunk);
+    if (self->config.part_ready != NULL) {
+        trib_sum_part_give_out(self, chunk, result);
+    } else {
+        begin_handing(chunk, &chunk->sum, result);
+        trib_sum_chunk_hand_out(self, chunk);
+    }
+}
+
+void trib_sum_chunk_hand_out(trib_summation *self, sum_chunk *chunk)
+{
+    const trib_contribution *what = &chunk->round->what;
+    const bool is_broadcast = what->exchange == TRIB_EXCHANGE_BROADCAST;
+    const uint32_t n = self->config.contributor_count, root = is_broadcast ? trib_sum_root(self, what) : n;
+    for (uint32_t i = 0; i < n; i++) {
+        if (i != root) {
+            hand_to(self, chunk, &chunk->sum, i);
+        }
+    }
+    if (root < n) { /* it has it, and learns that all have asked */
+        begin_handing(chunk, &chunk->nothing, NULL);
+        hand_to(self, chunk, &chunk->nothing, root);
+        trib_sum_buffer_unref(self, &chunk->nothing);
     }
     trib_sum_buffer_unref(self, &chunk->sum);
 }
@@ -204,7 +226,7 @@ static bool has_asked(const trib_summation *self, const sum_chunk *chunk, uint32
 static void add_to_broadcast(trib_summation *self, sum_chunk *chunk, uint32_t rank, sum_block *block)
 {
     const sum_round *round = chunk->round;
-    const uint32_t n = self->config.contributor_count, root = round->what.root;
+    const uint32_t n = self->config.contributor_count, root = trib_sum_root(self, &round->what);
     if (rank == root) {
         begin_handing(chunk, &chunk->sum, block);
         chunk->is_open = true;
@@ -236,7 +258,11 @@ void trib_sum_chunk_add(trib_summation *self, sum_round *round, const trib_contr
     sum_chunk *chunk = &round->chunks[what->chunk];
     if (round->what.exchange == TRIB_EXCHANGE_BROADCAST) {
         trib_assert(spare == NULL && (payload.data == NULL || payload.block != NULL));
-        add_to_broadcast(self, chunk, what->contributor, payload.block);
+        if (self->config.part_ready != NULL) {
+            trib_sum_part_add_to_broadcast(self, chunk, payload.block);
+        } else {
+            add_to_broadcast(self, chunk, what->contributor, payload.block);
+        }
     } else {
         add_to_sum(self, chunk, what->contributor, payload, spare);
     }
@@ -249,5 +275,6 @@ void trib_sum_round_clear(trib_summation *self, sum_round *round)
         trib_sum_tree_give(self, chunk->tree);
         chunk->tree = NULL;
         close_broadcast(self, chunk);
+        trib_sum_part_clear(self, chunk);
     }
 }

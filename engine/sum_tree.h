@@ -65,6 +65,8 @@ typedef struct sum_chunk {
     uint32_t served; /* broadcast: ranks below this get the root's payload when they ask, or have it */
     bool is_sized;   /* size and first are known */
     bool is_open;    /* broadcast: the root's payload is there, and we hold a reference for those who have yet to ask */
+    bool is_out;     /* a part: it has been given out, and we hold a reference until the sum is there */
+    sum_block *kept; /* broadcast of a part: the root's payload until all have asked */
 } sum_chunk;
 
 typedef struct sum_key {
@@ -86,6 +88,9 @@ struct sum_round {
     uint32_t class_index;
     uint32_t chunk_count; /* records below that are in use */
     uint32_t chunks_done, told_count, landings, references, holds;
+    uint32_t parts_out; /* chunks that are */
+    sum_round *report_next;
+    bool is_reported; /* sum_part.c: whoever sums the parts knows of the refusal, or will */
     int64_t began_ns;
     sum_chunk *chunks;
     uint32_t *counts;    /* [rank]: chunks contributed */
@@ -146,7 +151,29 @@ void trib_sum_round_tell(trib_summation *self, sum_round *round, uint32_t contri
 /* Refuses the round if this contribution contradicts what is known of it; otherwise takes over what is new. */
 void trib_sum_round_check(trib_summation *self, sum_round *round, const trib_contribution *what);
 
+/* ---- Who stands for which ranks ---- */
+
+static inline uint32_t trib_sum_rank(const trib_summation *self, uint32_t contributor)
+{
+    const uint32_t step = self->config.rank_step == 0 ? 1 : self->config.rank_step;
+    return self->config.rank_first + contributor * step;
+}
+
+/* The contributor that brings the root's payload; as many as there are contributors: none of these. */
+static inline uint32_t trib_sum_root(const trib_summation *self, const trib_contribution *what)
+{
+    const uint32_t step = self->config.rank_step == 0 ? 1 : self->config.rank_step, n = self->config.contributor_count;
+    if (what->root < self->config.rank_first) {
+        return n;
+    }
+    const uint32_t index = (what->root - self->config.rank_first) / step;
+    return index < n ? index : n;
+}
+
 /* ---- sum_tree.c ---- */
+
+/* A part's sum is there: to all contributors. Our reference is given back. */
+void trib_sum_chunk_hand_out(trib_summation *self, sum_chunk *chunk);
 
 /* log2 of how much wider an accumulator of that sum is than what travels. */
 uint8_t trib_sum_acc_width(const trib_contribution *what);
@@ -159,5 +186,17 @@ void trib_sum_chunk_add(trib_summation *self, sum_round *round, const trib_contr
 /* Gives back what the round holds and has not handed out. */
 void trib_sum_round_clear(trib_summation *self, sum_round *round);
 void trib_sum_buffer_unref(trib_summation *self, trib_sum_buffer *sum);
+
+/* ---- sum_part.c: for those that give parts out; the others pass through ---- */
+
+/* Where the payload of a root elsewhere shall land, when this contribution is the last. False: out of memory. */
+bool trib_sum_part_take_block(trib_summation *self, const sum_round *round, const trib_contribution *what,
+                              sum_block **block);
+void trib_sum_part_give_out(trib_summation *self, sum_chunk *chunk, sum_block *block);
+void trib_sum_part_add_to_broadcast(trib_summation *self, sum_chunk *chunk, sum_block *block);
+void trib_sum_part_clear(trib_summation *self, sum_chunk *chunk);
+/* Reports refusals whose turn has come. After every refusal and every completion, of that round, which is held. */
+void trib_sum_part_report(trib_summation *self, const sum_round *round);
+bool trib_sum_part_may_end(const trib_summation *self, const sum_round *round);
 
 #endif

@@ -19,16 +19,18 @@
 
 /* ---- Checking ---- */
 
-static bool carries_payload(const trib_contribution *what)
+static bool carries_payload(const trib_summation *self, const trib_contribution *what)
 {
-    return what->size > 0 && (what->exchange == TRIB_EXCHANGE_PUSH_PULL || what->contributor == what->root);
+    return what->size > 0 &&
+           (what->exchange == TRIB_EXCHANGE_PUSH_PULL || what->contributor == trib_sum_root(self, what));
 }
 
 static trib_status check_bounds(const trib_summation *self, const trib_contribution *what, bool with_payload,
                                 trib_error *error)
 {
     const uint32_t n = self->config.contributor_count;
-    if (what->contributor >= n || what->root >= n || what->round == 0 || what->chunk_count == 0 ||
+    const uint32_t roots = self->config.rank_limit == 0 ? n : self->config.rank_limit;
+    if (what->contributor >= n || what->root >= roots || what->round == 0 || what->chunk_count == 0 ||
         what->chunk_count > TRIB_SUM_CHUNKS_MAX || what->chunk >= what->chunk_count ||
         what->size > self->config.chunk_bytes) {
         return trib_error_set(error, TRIB_PROTOCOL,
@@ -44,7 +46,7 @@ static trib_status check_bounds(const trib_summation *self, const trib_contribut
                               "impossible contribution of rank %u: %u bytes of type %d, reduce %d, exchange %d",
                               what->contributor, what->size, (int)what->dtype, (int)what->reduce, (int)what->exchange);
     }
-    if (with_payload != carries_payload(what)) {
+    if (with_payload != carries_payload(self, what)) {
         return trib_error_set(error, TRIB_PROTOCOL, "rank %u %s a payload of %u bytes in round %u", what->contributor,
                               with_payload ? "brings" : "owes", what->size, what->round);
     }
@@ -182,12 +184,23 @@ static bool ensure_tree(trib_summation *self, const sum_round *round, const trib
     return chunk->tree != NULL;
 }
 
+/* How much wider than the chunk its payload is, as a power of two. */
+static uint8_t payload_width(const trib_summation *self, const trib_contribution *what)
+{
+    return self->config.takes_parts && what->exchange == TRIB_EXCHANGE_PUSH_PULL ? trib_sum_acc_width(what) : 0;
+}
+
+static uint8_t payload_form(const trib_summation *self)
+{
+    return self->config.takes_parts ? TRIB_FORM_ACC : TRIB_FORM_WIRE;
+}
+
 /* The block that an operand in wire form may have to bring along; NULL if none is needed. False: out of memory. */
 static bool take_spare(trib_summation *self, const sum_round *round, const trib_contribution *what, sum_block **spare)
 {
     *spare = NULL;
     if (what->exchange == TRIB_EXCHANGE_BROADCAST || trib_acc_is_wire(what->dtype, what->reduce) ||
-        self->config.contributor_count == 1) {
+        self->config.contributor_count == 1 || self->config.takes_parts) {
         return true;
     }
     const sum_node *partner = trib_sum_partner(self, &round->chunks[what->chunk], what->contributor);
@@ -206,7 +219,7 @@ trib_status trib_summation_landing(trib_summation *self, const trib_contribution
     if (status != TRIB_OK) {
         return status;
     }
-    sum_block *block = trib_sum_block_take(self, what->size, 0);
+    sum_block *block = trib_sum_block_take(self, what->size, payload_width(self, what));
     if (block == NULL) {
         return TRIB_AGAIN;
     }
@@ -270,6 +283,7 @@ static void take_in(trib_summation *self, sum_round *round, const trib_contribut
         if (is_last && round->chunks_done == round->what.chunk_count && round->refused == TRIB_OK) {
             trib_assert(round->key->open_count > 0);
             round->key->open_count--;
+            trib_sum_part_report(self, round);
         }
     }
     round->holds--;
@@ -284,8 +298,12 @@ static trib_status empty_arrived(trib_summation *self, const trib_contribution *
     if (status == TRIB_AGAIN) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for round %u of a key", what->round);
     }
+    sum_block *block = NULL;
+    if (status == TRIB_OK && round != NULL && !trib_sum_part_take_block(self, round, what, &block)) {
+        status = trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a chunk of %u bytes", what->size);
+    }
     if (status == TRIB_OK && round != NULL) {
-        take_in(self, round, what, (sum_node){.data = NULL}, NULL);
+        take_in(self, round, what, (sum_node){.data = NULL, .block = block}, NULL);
     }
     return status;
 }
@@ -309,7 +327,7 @@ trib_status trib_summation_arrived(trib_summation *self, const trib_contribution
         return status;
     }
     block->spare = NULL;
-    take_in(self, round, what, (sum_node){.data = block->data, .block = block, .form = TRIB_FORM_WIRE}, spare);
+    take_in(self, round, what, (sum_node){.data = block->data, .block = block, .form = payload_form(self)}, spare);
     return TRIB_OK;
 }
 
@@ -317,18 +335,20 @@ trib_status trib_summation_arrived(trib_summation *self, const trib_contribution
 static bool take_lent(trib_summation *self, const sum_round *round, const trib_contribution *what, const void *payload,
                       sum_node *node, sum_block **spare)
 {
-    *node = (sum_node){.data = payload, .form = TRIB_FORM_WIRE};
+    *node = (sum_node){.data = payload, .form = payload_form(self)};
     *spare = NULL;
     const bool sums = what->exchange == TRIB_EXCHANGE_PUSH_PULL;
     if (sums && trib_sum_partner(self, &round->chunks[what->chunk], what->contributor) != NULL) {
         return take_spare(self, round, what, spare);
     }
-    node->block = ensure_tree(self, round, what) ? trib_sum_block_take(self, what->size, 0) : NULL;
+    const uint8_t width = payload_width(self, what);
+    const uint32_t size = what->size << width;
+    node->block = ensure_tree(self, round, what) ? trib_sum_block_take(self, what->size, width) : NULL;
     if (node->block == NULL) {
         return false;
     }
-    self->config.kernels->copy(node->block->data, payload, what->size);
-    trib_charge(self->config.reactor, TRIB_COST_COPY, what->size);
+    self->config.kernels->copy(node->block->data, payload, size);
+    trib_charge(self->config.reactor, TRIB_COST_COPY, size);
     node->data = node->block->data;
     return true;
 }
@@ -336,7 +356,7 @@ static bool take_lent(trib_summation *self, const sum_round *round, const trib_c
 trib_status trib_summation_lent(trib_summation *self, const trib_contribution *what, const void *payload,
                                 trib_error *error)
 {
-    if (!carries_payload(what)) {
+    if (!carries_payload(self, what)) {
         return empty_arrived(self, what, error);
     }
     sum_round *round = NULL;
@@ -401,43 +421,6 @@ void trib_summation_sent(trib_summation *self, trib_sum_buffer *sum)
 }
 
 /* ---- Looking ---- */
-
-/* The lowest rank that has not contributed all, and how many there are; 0 if the round is complete. */
-static uint32_t count_missing(const trib_summation *self, const sum_round *round, uint32_t *lowest)
-{
-    uint32_t missing = 0;
-    for (uint32_t i = self->config.contributor_count; i-- > 0;) {
-        if (round->counts[i] < round->what.chunk_count) {
-            missing++;
-            *lowest = i;
-        }
-    }
-    return missing;
-}
-
-void trib_summation_stalls(trib_summation *self, int64_t older_than_ns, uint32_t limit,
-                           void (*stalled)(void *user, uint32_t receiver, const trib_contribution *what,
-                                           uint32_t missing_rank, uint32_t missing_count))
-{
-    const int64_t now_ns = trib_now(self->config.reactor);
-    sum_round *round = self->oldest;
-    while (round != NULL && limit > 0 && now_ns - round->began_ns >= older_than_ns) {
-        uint32_t lowest = 0, missing = round->refused == TRIB_OK ? count_missing(self, round, &lowest) : 0;
-        round->holds++;
-        for (uint32_t i = 0; missing > 0 && i < self->config.contributor_count && limit > 0; i++) {
-            if (round->counts[i] > 0) {
-                trib_contribution what = round->what;
-                what.contributor = i;
-                stalled(self->config.user, i, &what, lowest, missing);
-                limit--;
-            }
-        }
-        round->holds--;
-        sum_round *younger = round->younger;
-        trib_sum_round_try_end(self, round);
-        round = younger;
-    }
-}
 
 bool trib_summation_is_idle(const trib_summation *self)
 {

@@ -45,7 +45,8 @@ typedef struct trib_contribution {
     trib_exchange exchange;
     trib_dtype dtype;
     trib_reduce reduce;
-    uint32_t root; /* broadcast */
+    uint32_t root;  /* broadcast: a rank */
+    uint32_t owner; /* of a part (below): who sums the parts, as relay.h writes it; not looked at */
 } trib_contribution;
 
 /* A sum on its way to its receivers; shared by reference count. */
@@ -74,6 +75,21 @@ typedef struct trib_summation_config {
     /* The round of this key is refused to `receiver`: tell it. Once per contributor that has shown up in the round. */
     void (*refused)(void *user, uint32_t receiver, const trib_contribution *what, trib_status status, const char *text);
     void *user;
+
+    /* Where the contributors are not all the job's workers, each for itself: contributor i is rank rank_first, or begins
+     * there and stands for rank_step ranks (0: 1); roots are below rank_limit (0: the number of contributors). */
+    uint32_t rank_first, rank_step, rank_limit;
+    bool takes_parts; /* contributions to sums are parts, in accumulator form: trib_sum_part_bytes is what travels */
+    /*
+     * Not NULL: what is summed here is a part of a sum. When a chunk's contributions are all in this is called instead of
+     * sum_ready, once, with a reference for the caller's send: the part is at sum->data in accumulator form (broadcast:
+     * the root's payload, if the root is one of the contributors). The chunk then waits until what it is a part of has been
+     * written over it and trib_summation_complete hands that out, or its round is refused.
+     */
+    void (*part_ready)(void *user, const trib_contribution *what, trib_sum_buffer *sum);
+    /* With part_ready: the round is refused, but not by trib_summation_refuse. Once, and only when this has been called
+     * for every older round of the key that was refused, and all others of them are complete. */
+    void (*round_refused)(void *user, const trib_contribution *what, trib_status status, const char *text);
 } trib_summation_config;
 
 TRIB_CHECKED trib_status trib_summation_create(const trib_summation_config *config, trib_summation **out);
@@ -113,6 +129,27 @@ TRIB_CHECKED trib_status trib_summation_withdraw(trib_summation *self, const tri
 void trib_summation_stalls(trib_summation *self, int64_t older_than_ns, uint32_t limit,
                            void (*stalled)(void *user, uint32_t receiver, const trib_contribution *what,
                                            uint32_t missing_rank, uint32_t missing_count));
+
+/* ---- Parts (part_ready) ---- */
+
+/* Bytes of a part of that chunk. */
+uint32_t trib_sum_part_bytes(const trib_contribution *what);
+/* The chunk whose part is out and whose sum has not come; NULL: nobody waits for it (any more). */
+trib_sum_buffer *trib_summation_awaited(const trib_summation *self, const trib_contribution *what);
+/* Takes a reference, to be given back as after a send, and says what the chunk is about. */
+void trib_summation_hold(trib_sum_buffer *sum, trib_contribution *what_out);
+/* The sum has been written to what trib_summation_awaited named: hands it out. */
+void trib_summation_complete(trib_summation *self, const trib_contribution *what);
+/* The round is refused from above, to all who are in it or come later; no-op if nobody has begun it, or it is over. */
+void trib_summation_refuse(trib_summation *self, const trib_contribution *what, trib_status status, const char *text);
+/* All rounds whose parts go to that owner. */
+void trib_summation_refuse_owner(trib_summation *self, uint32_t owner, trib_status status, const char *text);
+/* Has an older round of the key parts out? */
+bool trib_summation_is_behind(const trib_summation *self, const trib_contribution *what);
+/* Calls told for each who is in the round and has not been refused. */
+void trib_summation_each_waiting(trib_summation *self, const trib_contribution *what,
+                                 void (*told)(void *user, uint32_t receiver, const trib_contribution *what),
+                                 void *user);
 
 /* Nothing is being summed or sent. */
 bool trib_summation_is_idle(const trib_summation *self);

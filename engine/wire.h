@@ -56,6 +56,9 @@ typedef enum trib_frame_type {
         TRIB_FRAME_COUNT
 } trib_frame_type;
 
+/* A bit of a frame's exchange: it goes from or to a worker that speaks for its machine (relay.h). */
+#define TRIB_EXCHANGE_MACHINES 0x80u
+
 /* A header, decoded. Which members mean something depends on the type; the others are 0. sender and epoch are filled by
  * the link that sends it. */
 typedef struct trib_frame {
@@ -72,8 +75,13 @@ typedef struct trib_frame {
     int32_t priority;
     uint8_t exchange, dtype, reduce;
     uint32_t root;
-    uint32_t aux; /* a status, a rank */
+    uint32_t aux; /* a status, a rank, an owner */
 } trib_frame;
+
+static inline bool trib_frame_is_part(const trib_frame *frame)
+{
+    return (frame->exchange & TRIB_EXCHANGE_MACHINES) != 0;
+}
 
 const char *trib_frame_name(trib_frame_type type);
 uint32_t trib_frame_payload_max(trib_frame_type type);

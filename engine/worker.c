@@ -282,6 +282,9 @@ void trib_worker_joined(trib_core *core)
     trib_engine *engine = core->engine;
     core->joined = true;
     trib_trace_link(core, TRIB_TRACE_JOINED, NULL, 0);
+    if (core->relay != NULL) {
+        trib_server_resume(core);
+    }
     trib_engine_core_joined(engine);
     for (uint32_t tag = 0;; tag++) {
         pthread_mutex_lock(&engine->mutex);

@@ -34,6 +34,7 @@ void trib_worker_withdraw(trib_core *core, trib_op_node *node, trib_task *task)
         .dtype = (uint8_t)op->tensor->dtype,
         .reduce = (uint8_t)op->reduce,
         .root = op->root,
+        .size = trib_worker_owner_code(core, task),
         .aux = (uint32_t)trib_frame_withdraw_reason(status),
     };
     trib_link_send_copy(link, frame, text, strlen(text));

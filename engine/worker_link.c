@@ -9,6 +9,7 @@
 
 #include "engine/assert.h"
 #include "engine/pipeline.h"
+#include "engine/relay.h"
 #include "engine/trace.h"
 #include "engine/worker.h"
 
@@ -17,8 +18,22 @@ trib_link *trib_worker_owner_link(const trib_core *core, const trib_task *task)
     if (task->partition >= task->tensor->partition_count) {
         return NULL; /* an absent share: nobody sums it */
     }
+    const trib_roster *roster = core->engine->roster;
     trib_place_owner owner = task->tensor->owners[task->partition];
-    return core->owner_links[owner.member * TRIB_REACTORS_MAX + owner.reactor];
+    if (roster->local_ranks > 0 && task->device == NULL) {
+        const uint32_t relay = trib_relay_rank(roster, core->engine->member_id, owner.member, task->partition);
+        return core->owner_links[trib_relay_owner(relay, core->reactor->index)];
+    }
+    return core->owner_links[trib_relay_owner(owner.member, owner.reactor)];
+}
+
+uint32_t trib_worker_owner_code(const trib_core *core, const trib_task *task)
+{
+    if (core->engine->roster->local_ranks == 0 || task->device != NULL) {
+        return 0;
+    }
+    trib_place_owner owner = task->tensor->owners[task->partition];
+    return trib_relay_owner(owner.member, owner.reactor);
 }
 
 static void worker_ready(trib_link *link)
@@ -46,6 +61,9 @@ static void detach_tasks(trib_core *core, trib_link *link, const char *text)
                 continue;
             }
             task->link = NULL;
+            if (node->op->exchange == TRIB_EXCHANGE_DEVICE_ALONE) {
+                continue; /* no server has to do with it */
+            }
             if (link->bye && task->device != NULL && task->chunks_received == task->chunk_count) {
                 continue; /* it has its sum, and is on the way back to its device */
             }
@@ -80,6 +98,7 @@ static void worker_link_closed(trib_link *link, trib_status status, const char *
     if (!link->bye && !core->ended) {
         trib_engine_end(core->engine, status == TRIB_CLOSED || status == TRIB_OK ? TRIB_PEER_LOST : status, text);
     }
+    trib_relay_detach(link, text);
     detach_tasks(core, link, text);
 }
 
@@ -140,6 +159,9 @@ trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_la
 {
     trib_core *core = link->core;
     landing->buffer = core->discard;
+    if (trib_frame_is_part(frame)) {
+        return trib_relay_header(link, frame, landing, error);
+    }
     if (frame->type == TRIB_FRAME_REFUSED || frame->type == TRIB_FRAME_STALL) {
         return TRIB_OK;
     }
@@ -177,6 +199,16 @@ static void take_sum(trib_core *core, trib_task *task, const trib_frame *frame)
     }
 }
 
+/* root: any worker of that machine may be meant; who has been named before is kept. */
+static void take_missing(const trib_core *core, trib_task *task, const trib_frame *frame)
+{
+    const uint32_t local_ranks = core->engine->roster->local_ranks;
+    if (frame->root == 0 || local_ranks == 0 || task->missing_rank == TRIB_NO_MEMBER ||
+        task->missing_rank / local_ranks != frame->aux / local_ranks) {
+        task->missing_rank = frame->aux;
+    }
+}
+
 static trib_status receive_sum(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
                                trib_error *error)
 {
@@ -209,6 +241,9 @@ trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const
 {
     trib_core *core = link->core;
     trib_task *task = NULL;
+    if (trib_frame_is_part(frame)) {
+        return trib_relay_received(link, frame, payload, lent, error);
+    }
     if (frame->type == TRIB_FRAME_SUM) {
         return receive_sum(link, frame, payload, lent, error);
     }
@@ -217,7 +252,7 @@ trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const
         return status;
     }
     if (frame->type == TRIB_FRAME_STALL) {
-        task->missing_rank = frame->aux;
+        take_missing(core, task, frame);
         trib_trace_task(core, TRIB_TRACE_STALL, task, 0);
         if (trib_member_has_left(core->engine, frame->aux)) {
             trib_op_fail(task->node->op, TRIB_PEER_LEFT,

@@ -6,6 +6,7 @@
  */
 #include "engine/assert.h"
 #include "engine/trace.h"
+#include "engine/worker.h"
 #include "stages/plans.h"
 
 static void chunk_sent(trib_out *out, trib_status status)
@@ -16,10 +17,14 @@ static void chunk_sent(trib_out *out, trib_status status)
     task->sends_in_flight--;
     if (task->failed) {
         trib_pipeline_try_settle(core, task);
-    } else if (status == TRIB_OK && task->sends_in_flight == 0 && task->chunks_emitted == task->chunk_count) {
+        return;
+    }
+    /* A send that failed is followed by the link's end, which fails the task. But where the sum is there it did arrive, and
+     * who summed it may have left since. */
+    const bool arrived = status == TRIB_OK || task->chunks_received == task->chunk_count;
+    if (arrived && task->sends_in_flight == 0 && task->chunks_emitted == task->chunk_count) {
         trib_pipeline_resume(core, task);
     }
-    /* A send that failed is followed by the link's end, which fails the task. */
 }
 
 static bool push_emit(trib_link *link, trib_waiter *waiter)
@@ -45,6 +50,7 @@ static bool push_emit(trib_link *link, trib_waiter *waiter)
         .dtype = (uint8_t)tensor->dtype,
         .reduce = (uint8_t)op->reduce,
         .root = op->root,
+        .aux = trib_worker_owner_code(link->core, task),
     };
     const void *payload = frame.payload_size > 0 ? trib_task_input(task) + begin : NULL;
     if (chunk == 0) {

@@ -319,6 +319,10 @@ static void print_head(const bench *self)
     printf("%s of %s: %d workers, %d servers, %d summing, %d iterations, slowest worker's time\n",
            self->broadcast ? "broadcast" : "push_pull", trib_dtype_name(self->dtype), self->info.worker_count,
            self->info.server_count, self->info.summing_count, self->iterations);
+    if (self->info.local_sum > 0) {
+        printf("(the %u workers of each machine sum first: t_opt is that of %d machines)\n", self->info.local_sum,
+               self->info.worker_count / (int)self->info.local_sum);
+    }
     printf("%12s %12s %12s %10s %12s %7s %10s\n", "bytes", "p50 us", "p99 us", "GB/s", "t_opt us", "ratio", "CPU s/GB");
     printf("(CPU: the workers' processes, colocated servers with them; servers of their own not counted)\n");
 }
@@ -340,10 +344,10 @@ static int measure_all(bench *self)
     }
     if (self->info.rank == 0 && self->json) {
         json_t *whole =
-            json_pack("{s:s,s:s,s:i,s:i,s:i,s:i,s:f,s:O}", "op", self->broadcast ? "broadcast" : "push_pull", "dtype",
-                      trib_dtype_name(self->dtype), "workers", self->info.worker_count, "servers",
+            json_pack("{s:s,s:s,s:i,s:i,s:i,s:i,s:i,s:f,s:O}", "op", self->broadcast ? "broadcast" : "push_pull",
+                      "dtype", trib_dtype_name(self->dtype), "workers", self->info.worker_count, "servers",
                       self->info.server_count, "summing", self->info.summing_count, "iterations", self->iterations,
-                      "t_opt_factor", self->info.t_opt_factor, "rows", rows);
+                      "local_sum", (int)self->info.local_sum, "t_opt_factor", self->info.t_opt_factor, "rows", rows);
         json_dumpf(whole, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         printf("\n");
         json_decref(whole);

@@ -290,9 +290,11 @@ def job_environment(workers, servers, coordinator_host=0, ipv6=False, port=7077)
             'TRIB_TOKEN': secrets.token_hex(24)}
 
 
-def lay_out(hosts, workers, servers):
-    """Hosts of the workers and of the servers: one each as long as there are hosts, then round again."""
-    places = [hosts[i % len(hosts)] for i in range(workers + servers)]
+def lay_out(hosts, workers, servers, per_host=1):
+    """Hosts of the workers and of the servers: one each as long as there are hosts, then round again. Of the workers so many
+    after one another share a host."""
+    machines = (workers + per_host - 1) // per_host
+    places = [hosts[(i // per_host if i < workers else machines + i - workers) % len(hosts)] for i in range(workers + servers)]
     return places[:workers], places[workers:]
 
 

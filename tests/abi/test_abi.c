@@ -80,7 +80,7 @@ static const row layout[] = {
     FIELD(trib_config, device_index, 240),
     FIELD(trib_config, local_size, 244),
     FIELD(trib_config, local_rank, 248),
-    FIELD(trib_config, reserved_32, 252),
+    FIELD(trib_config, local_sum, 252),
     FIELD(trib_config, busy_poll_ns, 256),
     FIELD(trib_config, reserved, 264),
     SIZE(trib_engine_info, 112),
@@ -94,7 +94,8 @@ static const row layout[] = {
     FIELD(trib_engine_info, partition_bytes, 28),
     FIELD(trib_engine_info, chunk_bytes, 32),
     FIELD(trib_engine_info, t_opt_factor, 40),
-    FIELD(trib_engine_info, reserved, 48),
+    FIELD(trib_engine_info, local_sum, 48),
+    FIELD(trib_engine_info, reserved, 56),
     SIZE(trib_tensor_desc, 96),
     FIELD(trib_tensor_desc, struct_size, 0),
     FIELD(trib_tensor_desc, flags, 4),
@@ -148,7 +149,8 @@ static const row layout[] = {
     FIELD(trib_stats, allocations, 88),
     FIELD(trib_stats, peers_refused, 96),
     FIELD(trib_stats, bytes_copied, 104),
-    FIELD(trib_stats, reserved, 112),
+    FIELD(trib_stats, bytes_relayed, 112),
+    FIELD(trib_stats, reserved, 120),
 };
 
 static const row numbers[] = {

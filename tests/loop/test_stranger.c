@@ -235,8 +235,8 @@ static void a_contribution_to_another_epoch(void **state)
     expect_roster(&self, &peer);
     trib_reader reader = {.data = self.payload, .left = TRIB_PAYLOAD_MAX};
     trib_member_info info;
-    for (int i = 0; i < 11; i++) {
-        (void)trib_get_u32(&reader); /* the roster's head is eleven words */
+    for (int i = 0; i < 12; i++) {
+        (void)trib_get_u32(&reader); /* the roster's head is twelve words */
     }
     trib_error error = {.text = ""};
     assert_int_equal(trib_member_info_get(&reader, &info, &error), TRIB_OK);

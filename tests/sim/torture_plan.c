@@ -28,8 +28,7 @@ static int64_t spread(trib_sim_stream *stream, int64_t low, int64_t high)
 
 static void draw_job(trib_sim_stream *stream, torture_plan *plan)
 {
-    plan->job =
-        sim_job_config_default(between(stream, 1, TORTURE_WORKERS_MAX), between(stream, 0, TORTURE_SERVERS_MAX));
+    plan->job = sim_job_config_default(between(stream, 1, 5), between(stream, 0, TORTURE_SERVERS_MAX));
     sim_job_config *job = &plan->job;
     job->seed = plan->seed;
     job->cores = between(stream, 1, 4);
@@ -219,6 +218,37 @@ static void draw_more(torture_plan *plan)
     }
 }
 
+/* Workers share machines, and sum there first; more than were drawn before, so that who was drawn stays. From a stream of
+ * its own. With three a machine the bits of rounded sums are others. */
+static void draw_machines(torture_plan *plan)
+{
+    static const struct {
+        uint32_t workers, each;
+    } shapes[] = {{4, 2}, {6, 2}, {6, 3}, {8, 4}, {8, 2}};
+    trib_sim_stream stream = {.state = plan->seed * UINT64_C(0xbf58476d1ce4e5b9) + 3};
+    const uint32_t which = between(&stream, 0, 4), workers = shapes[which].workers;
+    if (!trib_sim_draw_one_in(&stream, 3) || workers < plan->job.workers ||
+        (plan->lanes > 0 && workers % plan->lanes != 0)) {
+        return;
+    }
+    plan->job.workers = workers;
+    plan->job.per_machine = shapes[which].each;
+    plan->job.engine.local_sum = TRIB_LOCAL_SUM_AUTO;
+}
+
+/* They need the same number of reactors. */
+static void even_machines(torture_plan *plan)
+{
+    bool rounds = false;
+    for (uint32_t i = 0; i < plan->tensor_count; i++) {
+        rounds = rounds || plan->tensors[i].inexact;
+    }
+    for (uint32_t i = 0; plan->job.per_machine > 0 && i < plan->job.workers; i++) {
+        plan->reactors[i] = plan->reactors[0];
+        plan->job.engine.local_sum = rounds ? TRIB_LOCAL_SUM_AUTO : TRIB_LOCAL_SUM_ON;
+    }
+}
+
 void torture_draw(uint64_t seed, torture_plan *plan)
 {
     memset(plan, 0, sizeof *plan);
@@ -239,7 +269,9 @@ void torture_draw(uint64_t seed, torture_plan *plan)
         plan->faults[i] = draw_fault(&stream, plan, plan->may_end, horizon_ns);
     }
     draw_devices(&stream, plan, horizon_ns);
+    draw_machines(plan);
     draw_more(plan);
+    even_machines(plan);
 }
 
 /* ---- Saying it ---- */
@@ -311,6 +343,9 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
             what->inexact ? " rounded" : "");
     }
     describe_more(plan, &out);
+    if (job->per_machine > 0) {
+        say(&out, "; %u workers a machine, which sum first", job->per_machine);
+    }
     if (plan->lanes > 0) {
         say(&out, "; devices, %u a machine", plan->lanes);
     }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "engine/op.h"
+#include "engine/relay.h"
 #include "engine/server_lane.h"
 #include "tests/sim/torture_internal.h"
 
@@ -212,6 +213,10 @@ static void check_core(run *self, uint32_t member, const trib_core *core)
     const bool may_wait = self->plan->odd_rank != TORTURE_NOBODY && self->plan->odd_round < 0;
     if (core->summation != NULL && !trib_summation_is_idle(core->summation) && !may_wait) {
         torture_broken(self, "at rest, member %u is still summing", member);
+    }
+    const bool sums_machines = core->machines != NULL && !trib_summation_is_idle(core->machines) && !may_wait;
+    if (sums_machines || !trib_relay_is_idle(core)) {
+        torture_broken(self, "at rest, member %u is still summing for machines", member);
     }
     for (uint32_t i = 0; i < core->lane_count; i++) {
         if (core->lanes[i].summation != NULL && !trib_summation_is_idle(core->lanes[i].summation)) {

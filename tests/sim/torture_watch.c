@@ -62,15 +62,16 @@ static const char *egress_fault(const trib_core *core)
 
 static const char *round_fault(const trib_summation *self, const sum_round *round, uint32_t *blocks)
 {
-    uint32_t references = 0, landings = 0;
+    uint32_t references = 0, landings = 0, parts_out = 0;
     for (uint32_t i = 0; i < round->chunk_count; i++) {
         const sum_chunk *chunk = &round->chunks[i];
-        const uint32_t ours = chunk->is_open ? 1 : 0;
+        const uint32_t ours = chunk->is_open || chunk->is_out ? 1 : 0;
         if (chunk->sum.references < ours) {
-            return "a broadcast has lost its payload";
+            return "a broadcast has lost its payload, or a part its memory";
         }
+        parts_out += chunk->is_out;
         references += chunk->sum.references - ours + chunk->nothing.references;
-        *blocks += chunk->result != NULL;
+        *blocks += (chunk->result != NULL) + (chunk->kept != NULL);
         const uint32_t nodes = self->config.order == TRIB_ORDER_RANK ? self->config.contributor_count : 1;
         for (uint32_t node = 0; chunk->tree != NULL && node < nodes; node++) {
             *blocks += chunk->tree->nodes[node].block != NULL;
@@ -79,7 +80,8 @@ static const char *round_fault(const trib_summation *self, const sum_round *roun
     for (const sum_block *block = self->all_blocks; block != NULL; block = block->all_next) {
         landings += block->landing == round;
     }
-    if (references != round->references || landings != round->landings || round->holds > 0) {
+    if (references != round->references || landings != round->landings || round->holds > 0 ||
+        parts_out != round->parts_out) {
         return "a round is held by more or less than what it has handed out and what lands";
     }
     return NULL;
@@ -153,6 +155,9 @@ static const char *core_fault(const trib_engine *engine, const trib_core *core)
     }
     if (fault == NULL && core->summation != NULL) {
         fault = summation_fault(core->summation, &landing);
+    }
+    if (fault == NULL && core->machines != NULL) {
+        fault = summation_fault(core->machines, &landing);
     }
     for (uint32_t i = 0; i < core->lane_count && fault == NULL; i++) {
         fault = core->lanes[i].summation == NULL ? NULL : summation_fault(core->lanes[i].summation, &landing);

@@ -50,6 +50,16 @@ static void on_closed(trib_engine *engine, void *user)
     member->closed = true;
 }
 
+/* Addresses whose names begin alike, up to a slash, are of one machine (engine/machines.h). */
+static void node_name(const sim_job_config *given, uint32_t index, char *name, size_t size)
+{
+    if (given->per_machine > 0 && index < given->workers) {
+        snprintf(name, size, "m%u/n%u", index / given->per_machine, index);
+    } else {
+        snprintf(name, size, "n%u", index);
+    }
+}
+
 static trib_status member_create(sim_job *job, uint32_t index, trib_error *error)
 {
     const sim_job_config *given = &job->config;
@@ -60,8 +70,9 @@ static trib_status member_create(sim_job *job, uint32_t index, trib_error *error
     trib_sim_link link = given->link;
     char name[TRIB_SIM_NAME_MAX], coordinator[TRIB_SIM_NAME_MAX + 8], place[TRIB_SIM_NAME_MAX + 8];
     const bool is_worker = index < given->workers;
-    snprintf(name, sizeof name, "n%u", index);
-    snprintf(coordinator, sizeof coordinator, "n0:%d", COORDINATOR_PORT);
+    node_name(given, index, name, sizeof name);
+    node_name(given, 0, coordinator, sizeof coordinator);
+    snprintf(coordinator + strlen(coordinator), 8, ":%d", COORDINATOR_PORT);
     snprintf(place, sizeof place, "n%u:%u", index, 1000 + index);
     config.roles = is_worker ? TRIB_ROLE_WORKER : TRIB_ROLE_SERVER;
     config.rank = is_worker ? (int32_t)index : -1;

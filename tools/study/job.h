@@ -17,6 +17,8 @@ typedef struct sim_job_config {
     uint32_t workers, servers;
     uint32_t cores;   /* of each machine */
     bool one_machine; /* all members share one machine's cores: network namespaces of one host */
+    uint32_t
+        per_machine; /* so many workers after one another say that they share a machine; their links stay their own */
     trib_sim_costs costs;
     trib_sim_net_config net;
     trib_sim_link link;  /* of every node; tweak may change one's */

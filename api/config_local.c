@@ -1,0 +1,39 @@
+/* config_local.c - which of a machine's processes this is, as the launcher says; see config_env.c for all else. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "api/config.h"
+
+static bool read_number(const char *name, long low, long high, long *value)
+{
+    const char *text = getenv(name);
+    char *end = NULL;
+    errno = 0;
+    *value = text == NULL ? low - 1 : strtol(text, &end, 10);
+    return text != NULL && end != text && *end == '\0' && errno == 0 && *value >= low && *value <= high;
+}
+
+void trib_config_local(uint32_t *index_out, uint32_t *count_out)
+{
+    static const char *const names[][2] = {
+        {"TRIB_LOCAL_RANK", "TRIB_LOCAL_COUNT"},
+        {"LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+        {"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+        {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    };
+    *index_out = 0;
+    *count_out = 1;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        long index = 0, count = 1;
+        if (!read_number(names[i][0], 0, 4095, &index)) {
+            continue;
+        }
+        const char *text = getenv(names[i][1]);
+        const bool has_count = text != NULL && text[0] != '\0';
+        if ((!has_count || read_number(names[i][1], 1, 4096, &count)) && index < (has_count ? count : 1)) {
+            *index_out = (uint32_t)index;
+            *count_out = (uint32_t)(has_count ? count : 1);
+            return;
+        }
+    }
+}

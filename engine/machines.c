@@ -1,0 +1,105 @@
+/* machines.c - see machines.h. */
+#include "engine/machines.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What stands before the port, and of a simulated host before the process. */
+static size_t host_length(const trib_address *address)
+{
+    const char *text = address->text;
+    return text[0] == '[' ? strcspn(text, "]") : strcspn(text, "/:");
+}
+
+static bool same_host(const trib_member_info *one, const trib_member_info *other)
+{
+    const size_t length = host_length(&one->addresses[0]);
+    return length == host_length(&other->addresses[0]) &&
+           memcmp(one->addresses[0].text, other->addresses[0].text, length) == 0;
+}
+
+__attribute__((format(printf, 2, 3))) static uint32_t no(char *why, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(why, TRIB_MACHINES_WHY_SIZE, format, arguments);
+    va_end(arguments);
+    return 0;
+}
+
+/* Ranks 0..n-1 as machines of so many; false if some rank is elsewhere. */
+static bool is_regular(const trib_roster *roster, uint32_t local_ranks)
+{
+    for (uint32_t i = 0; i < roster->worker_count; i++) {
+        const uint32_t first = i / local_ranks * local_ranks;
+        if (!same_host(&roster->members[first], &roster->members[i])) {
+            return false;
+        }
+        for (uint32_t other = 0; i == first && other < first; other += local_ranks) {
+            if (same_host(&roster->members[other], &roster->members[first])) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+uint32_t trib_machines_local_ranks(const trib_roster *roster, trib_local_sum wanted, char why[TRIB_MACHINES_WHY_SIZE])
+{
+    const uint32_t n = roster->worker_count;
+    uint32_t local = 1, sharing = 0;
+    why[0] = '\0';
+    if (wanted == TRIB_LOCAL_SUM_OFF) {
+        return no(why, "it is switched off");
+    }
+    while (local < n && same_host(&roster->members[0], &roster->members[local])) {
+        local++;
+    }
+    for (uint32_t i = 1; i < n; i++) {
+        sharing += same_host(&roster->members[i - 1], &roster->members[i]);
+    }
+    if (local == n || sharing == 0) {
+        return no(why, local == n ? "all workers are on one machine" : "each worker has a machine of its own");
+    }
+    if (local == 1 || n % local != 0 || !is_regular(roster, local)) {
+        return no(why, "not every machine has the same number of workers, with consecutive ranks");
+    }
+    for (uint32_t i = 1; i < n; i++) {
+        if (roster->members[i].reactors != roster->members[0].reactors) {
+            return no(why, "ranks 0 and %u have %u and %u reactors", i, roster->members[0].reactors,
+                      roster->members[i].reactors);
+        }
+    }
+    if (!trib_roster_can_sum_first(roster, local)) {
+        return no(why, "chunk_bytes is above %u", TRIB_PAYLOAD_MAX / TRIB_PART_WIDTH_MAX);
+    }
+    if (wanted == TRIB_LOCAL_SUM_AUTO && roster->sum_order == TRIB_ORDER_RANK && (local & (local - 1)) != 0) {
+        return no(why, "with %u workers a machine, no power of two, it would change the bits of sums", local);
+    }
+    return local;
+}
+
+trib_status trib_machines_shares(trib_place_member *members, uint32_t member_count, uint32_t worker_count,
+                                 uint32_t local_ranks, double *t_opt_factor_out)
+{
+    const uint32_t machines = worker_count / local_ranks, servers = member_count - worker_count;
+    trib_place_member *merged = calloc(machines + servers, sizeof *merged);
+    if (merged == NULL) {
+        return TRIB_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < member_count; i++) {
+        trib_place_member *into = &merged[i < worker_count ? i / local_ranks : machines + i - worker_count];
+        const uint64_t most = into->bandwidth > members[i].bandwidth ? into->bandwidth : members[i].bandwidth;
+        *into = members[i];
+        into->bandwidth = most;
+    }
+    trib_status status = trib_place_shares(merged, machines + servers, t_opt_factor_out);
+    for (uint32_t i = 0; i < member_count; i++) {
+        members[i].share =
+            i < worker_count ? merged[i / local_ranks].share / local_ranks : merged[machines + i - worker_count].share;
+    }
+    free(merged);
+    return status;
+}

@@ -1,0 +1,19 @@
+/*
+ * server_machine.h - the sums of parts: where the workers of a machine sum first (relay.h), the contributors are the
+ * machines, and a machine is spoken for by the partition's relay on it.
+ */
+#ifndef TRIB_ENGINE_SERVER_MACHINE_H
+#define TRIB_ENGINE_SERVER_MACHINE_H
+
+#include "engine/core.h"
+
+/* On members that sum, when machines sum first. */
+TRIB_CHECKED trib_status trib_machines_open(trib_core *core);
+void trib_machines_close(trib_core *core);
+/* A frame that carries TRIB_EXCHANGE_MACHINES: may its sender speak for its machine, to this member? */
+TRIB_CHECKED trib_status trib_machines_check(const trib_link *link, const trib_frame *frame, trib_error *error);
+void trib_machines_tick(trib_core *core);
+/* A relay says whom of its machine everybody waits for. */
+void trib_machines_take_stall(trib_core *core, const trib_contribution *what, uint32_t missing_rank);
+
+#endif
