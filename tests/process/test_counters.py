@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""What an exchange costs in things that can be counted, against stored figures (counters.json beside this file).
+
+Counted are system calls, copies, bytes on the wire, wake-ups and allocations (tests/bench/count_exchange.c), and instructions
+under callgrind. A figure that is higher than the stored one by more than its tolerance fails; so does an exchange that allocates.
+One that is lower passes: store it with
+
+    tests/process/test_counters.py --update
+
+which also is how a deliberate change is accepted; the difference is then in the commit. Virtual scenes count the same in every run.
+Real ones have a kernel in them, hence the wider tolerance; each is the least of several repetitions.
+"""
+import ctypes
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cases import run_cases  # noqa: E402
+
+BUILD = os.environ.get('TRIB_BUILD', 'build/release')
+PROGRAM = BUILD + '/tests/count_exchange'
+STORED = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'counters.json')
+# More than stored by this factor, and by this much, is too much.
+VIRTUAL, REAL = (1.01, 0.001), (1.35, 0.05)
+INSTRUCTIONS, OTHER_COMPILER = 1.05, 1.25
+INSTRUCTION_SCENES = {'virtual small': (3, 8), 'virtual servers': (1, 3)}
+
+
+def measure():
+    lines = subprocess.run([PROGRAM], stdout=subprocess.PIPE, text=True, timeout=150, check=True).stdout.splitlines()
+    scenes = [json.loads(line) for line in lines]
+    return {scene.pop('scene'): scene for scene in scenes}
+
+
+def instructions_of(scene):
+    """Of one step, everything around it taken away: the difference of a longer run and a shorter one."""
+    totals = []
+    for steps in INSTRUCTION_SCENES[scene]:
+        run = subprocess.run(['valgrind', '--tool=callgrind', '--callgrind-out-file=/dev/null', PROGRAM, scene, str(steps)],
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=150)
+        found = re.search(r'Collected : (\d+)', run.stdout)
+        assert run.returncode == 0 and found, run.stdout[-400:]
+        totals.append(int(found.group(1)))
+    few, many = INSTRUCTION_SCENES[scene]
+    return (totals[1] - totals[0]) // (many - few)
+
+
+def compiler():
+    """That built the library, as far as its version counts."""
+    text = subprocess.run(['readelf', '-p', '.comment', PROGRAM], stdout=subprocess.PIPE, text=True, timeout=60).stdout
+    found = re.search(r'(GCC|clang)[^\n]*?(\d+)\.\d+', text)
+    return '%s %s' % found.groups() if found else 'unknown'
+
+
+def reads_other_processes():
+    """Whether the kernel lets shared memory read a peer's own memory; a container may forbid it, then there are copies."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    source, target = ctypes.create_string_buffer(b'x'), ctypes.create_string_buffer(1)
+
+    class Vector(ctypes.Structure):
+        _fields_ = [('base', ctypes.c_void_p), ('size', ctypes.c_size_t)]
+    vectors = [Vector(ctypes.addressof(buffer), 1) for buffer in (target, source)]
+    return libc.process_vm_readv(os.getpid(), ctypes.byref(vectors[0]), 1, ctypes.byref(vectors[1]), 1, 0) == 1
+
+
+def compare(scene, stored, seen):
+    factor, slack = VIRTUAL if scene.startswith('virtual') else REAL
+    assert set(stored) == set(seen), 'other figures are stored; run with --update'
+    too_much = ['%s is %.4g, stored is %.4g' % (name, seen[name], stored[name]) for name in stored
+                if seen[name] > stored[name] * factor + slack]
+    assert not too_much, '; '.join(too_much)
+
+
+def compare_instructions(scene, stored):
+    tolerance = INSTRUCTIONS if compiler() == stored['compiler'] else OTHER_COMPILER
+    seen = instructions_of(scene)
+    assert seen <= stored[scene] * tolerance, '%d instructions a step, stored are %d (%s; this is %s)' % (
+        seen, stored[scene], stored['compiler'], compiler())
+
+
+def update():
+    stored = {'counters': measure(), 'instructions': dict({s: instructions_of(s) for s in INSTRUCTION_SCENES}, compiler=compiler())}
+    with open(STORED, 'w') as file:
+        json.dump(stored, file, indent=1, sort_keys=True)
+        file.write('\n')
+
+
+def main():
+    if sys.argv[1:] == ['--update']:
+        return update()
+    with open(STORED) as file:
+        stored = json.load(file)
+    seen = measure()
+    cases = []
+    for scene in sorted(stored['counters']):
+        name = 'counters_' + scene.replace(' ', '_')
+        if scene == 'shm large' and not reads_other_processes():
+            print('skip %s: the kernel does not let a process read another' % name)
+            continue
+        cases.append((name, lambda s=scene: compare(s, stored['counters'][s], seen[s])))
+    for scene in INSTRUCTION_SCENES:
+        if shutil.which('valgrind'):
+            cases.append(('counters_instructions_' + scene.replace(' ', '_'),
+                          lambda s=scene: compare_instructions(s, stored['instructions'])))
+        else:
+            print('skip counters_instructions_%s: there is no valgrind' % scene.replace(' ', '_'))
+    return run_cases(cases)
+
+
+if __name__ == '__main__':
+    sys.exit(main())
