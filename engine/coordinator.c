@@ -172,9 +172,13 @@ static trib_status coordinator_received(trib_link *link, const trib_frame *frame
     return status;
 }
 
-static void coordinator_link_closed(trib_link *link, trib_status status, const char *reason)
+static void coordinator_abandoned(trib_link *link)
 {
     free(link->landed);
+}
+
+static void coordinator_link_closed(trib_link *link, trib_status status, const char *reason)
+{
     trib_coordinator *self = link->core->engine->coordinator;
     if (self == NULL || link->peer >= trib_coordinator_slots(self) || self->slots[link->peer].link != link) {
         if (status == TRIB_PROTOCOL) {
@@ -209,6 +213,7 @@ static const trib_link_upcalls coordinator_upcalls = {
     .header = coordinator_header,
     .received = coordinator_received,
     .closed = coordinator_link_closed,
+    .abandoned = coordinator_abandoned,
 };
 
 void trib_coordinator_adopt(trib_link *link)

@@ -332,10 +332,39 @@ static trib_status transport_header(trib_conn *conn, const unsigned char header[
         status = link->upcalls->header(link, &frame, landing, &error);
     }
     if (status == TRIB_OK) {
-        link->frame = frame;
+        trib_assert(link->arrival_count < TRIB_AHEAD_MAX);
+        const uint32_t at = (link->arrival_first + link->arrival_count++) % TRIB_AHEAD_MAX;
+        link->arrivals[at] = (trib_arrival){.frame = frame, .landed = link->landed, .user = link->user};
+        link->landed = NULL;
         return TRIB_OK;
     }
     return status == TRIB_AGAIN ? status : refuse(link, status, &error);
+}
+
+/* The oldest: what the upper layer said of it is there again. */
+static const trib_frame *take_arrival(trib_link *link)
+{
+    trib_assert(link->arrival_count > 0);
+    const trib_arrival *oldest = &link->arrivals[link->arrival_first];
+    link->arrival_first = (link->arrival_first + 1) % TRIB_AHEAD_MAX;
+    link->arrival_count--;
+    if (oldest->landed != NULL) {
+        link->landed = oldest->landed;
+        link->user = oldest->user;
+    }
+    return &oldest->frame;
+}
+
+static void abandon_arrivals(trib_link *link)
+{
+    while (link->arrival_count > 0) {
+        take_arrival(link);
+        if (link->landed != NULL) {
+            trib_assert(link->upcalls->abandoned != NULL);
+            link->upcalls->abandoned(link);
+            link->landed = NULL;
+        }
+    }
 }
 
 static void transport_received(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], const void *payload,
@@ -346,19 +375,20 @@ static void transport_received(trib_conn *conn, const unsigned char header[TRIB_
     if (link == NULL || link->state == TRIB_LINK_CLOSING) {
         return;
     }
-    trib_assert(payload_size == link->frame.payload_size);
+    const trib_frame *frame = take_arrival(link);
+    trib_assert(payload_size == frame->payload_size);
     link->last_heard_ns = trib_now(link->core->reactor);
     trib_counter_add(&link->core->stats.messages_received, 1);
     trib_error error = {.status = TRIB_OK};
     trib_status status = TRIB_OK;
     if (link->state != TRIB_LINK_READY) {
-        status = trib_link_handshake_received(link, &link->frame, payload, &error);
-    } else if (link->frame.type == TRIB_FRAME_BYE) {
-        link->bye = link->frame.aux == 0;
-        link->farewell = link->frame.aux;
+        status = trib_link_handshake_received(link, frame, payload, &error);
+    } else if (frame->type == TRIB_FRAME_BYE) {
+        link->bye = frame->aux == 0;
+        link->farewell = frame->aux;
         link->farewell_text[payload_size] = '\0';
     } else {
-        status = link->upcalls->received(link, &link->frame, payload, false, &error);
+        status = link->upcalls->received(link, frame, payload, false, &error);
         link->landed = NULL;
     }
     if (status != TRIB_OK) {
@@ -397,6 +427,7 @@ static void transport_closed(trib_conn *conn, trib_status status, const char *re
         trib_link_handshake_refused(link, conn);
     }
     trib_egress *egress = link->share.egress;
+    abandon_arrivals(link);
     link->upcalls->closed(link, link->end_status, link->end_reason);
     link_free(link);
     if (egress != NULL) {

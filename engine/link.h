@@ -46,7 +46,15 @@ typedef struct trib_link_upcalls {
     trib_status (*received)(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
                             trib_error *error);
     void (*closed)(trib_link *link, trib_status status, const char *reason);
+    /* What link->landed is about will not be received: comes before `closed`. NULL: nothing is ever landed. */
+    void (*abandoned)(trib_link *link);
 } trib_link_upcalls;
+
+/* A frame whose header has been taken, until it is received. */
+typedef struct trib_arrival {
+    trib_frame frame;
+    void *landed, *user;
+} trib_arrival;
 
 struct trib_link {
     struct trib_core *core;
@@ -65,9 +73,11 @@ struct trib_link {
     uint32_t peer_reactor;
     trib_handshake handshake;
     unsigned char scratch[64];
-    trib_frame frame; /* the one being received */
-    void *landed;     /* where its payload lands, if the upper layer must be told when it never arrives */
-    void *user;       /* the upper layer's */
+    trib_arrival arrivals[TRIB_AHEAD_MAX]; /* a ring */
+    uint32_t arrival_first, arrival_count;
+    void *landed; /* where a payload lands, if the upper layer must be told when it never arrives; set in `header`, and
+                   * there again in `received` or `abandoned` along with `user` */
+    void *user;   /* the upper layer's */
     trib_timer deadline;
     int64_t last_heard_ns;
     uint32_t credit, in_flight;

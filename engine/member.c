@@ -337,12 +337,15 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
     return status;
 }
 
+static void member_abandoned(trib_link *link)
+{
+    free(link->landed);
+}
+
 static void member_closed(trib_link *link, trib_status status, const char *reason)
 {
     trib_member *member = link->user;
     trib_core *core = member->core;
-    free(link->landed);
-    link->landed = NULL;
     member->link = NULL;
     if (member->leaving || core->ended) {
         return;
@@ -365,6 +368,7 @@ static const trib_link_upcalls member_upcalls = {
     .header = member_header,
     .received = member_received,
     .closed = member_closed,
+    .abandoned = member_abandoned,
 };
 
 /* ---- Life ---- */

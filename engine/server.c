@@ -325,6 +325,13 @@ void trib_server_adopt(trib_link *link)
     core->worker_links[link->peer] = link;
 }
 
+static void server_abandoned(trib_link *link)
+{
+    if (link->core->summation != NULL) {
+        trib_summation_abandon(link->user, link->landed);
+    }
+}
+
 static void server_closed(trib_link *link, trib_status status, const char *reason)
 {
     trib_core *core = link->core;
@@ -332,9 +339,6 @@ static void server_closed(trib_link *link, trib_status status, const char *reaso
     if (core->worker_links != NULL && link->peer < core->engine->roster->worker_count &&
         core->worker_links[link->peer] == link) {
         core->worker_links[link->peer] = NULL;
-    }
-    if (link->landed != NULL && core->summation != NULL) {
-        trib_summation_abandon(link->user, link->landed);
     }
     if (core->ended || status == TRIB_PEER_LEFT) {
         return; /* who lacks its contribution is told by stall notices */
@@ -446,4 +450,5 @@ const trib_link_upcalls trib_server_upcalls = {
     .header = server_header,
     .received = trib_server_received,
     .closed = server_closed,
+    .abandoned = server_abandoned,
 };

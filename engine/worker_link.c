@@ -78,6 +78,13 @@ static void detach_tasks(trib_core *core, trib_link *link, const char *text)
     }
 }
 
+/* Tasks settle when the job's end reaches this core; their landings are void from here. */
+static void worker_abandoned(trib_link *link)
+{
+    trib_task *task = link->landed;
+    task->landings--;
+}
+
 static void worker_link_closed(trib_link *link, trib_status status, const char *reason)
 {
     trib_core *core = link->core;
@@ -85,11 +92,6 @@ static void worker_link_closed(trib_link *link, trib_status status, const char *
     if (*slot == link) {
         *slot = NULL;
         trib_counter_sub(&core->stats.connections, 1);
-    }
-    /* Tasks on it settle when the job's end reaches this core; their landings are void from here. */
-    if (link->landed != NULL) {
-        trib_task *task = link->landed;
-        task->landings--;
     }
     char text[TRIB_ERROR_TEXT_SIZE];
     snprintf(text, sizeof text, "lost the connection to %s: %.200s", trib_roster_name(core->engine->roster, link->peer),
@@ -134,6 +136,17 @@ static trib_status find_task(trib_core *core, const trib_frame *frame, trib_task
     return TRIB_OK;
 }
 
+static bool is_received(const trib_task *task, uint32_t chunk)
+{
+    return (task->received[chunk / 64] >> (chunk % 64) & 1) != 0;
+}
+
+static trib_status came_twice(const trib_task *task, const trib_frame *frame, trib_error *error)
+{
+    return trib_error_set(error, TRIB_PROTOCOL, "sum of tensor \"%s\" chunk %u came twice", task->tensor->name,
+                          frame->chunk);
+}
+
 static trib_status check_sum(trib_core *core, const trib_task *task, const trib_frame *frame, trib_error *error)
 {
     const trib_op *op = task->node->op;
@@ -148,11 +161,7 @@ static trib_status check_sum(trib_core *core, const trib_task *task, const trib_
         return trib_error_set(error, TRIB_PROTOCOL, "sum of tensor \"%s\" chunk %u has %u bytes, expected %u",
                               task->tensor->name, frame->chunk, frame->payload_size, expected);
     }
-    if (task->received[frame->chunk / 64] >> (frame->chunk % 64) & 1) {
-        return trib_error_set(error, TRIB_PROTOCOL, "sum of tensor \"%s\" chunk %u came twice", task->tensor->name,
-                              frame->chunk);
-    }
-    return TRIB_OK;
+    return is_received(task, frame->chunk) ? came_twice(task, frame, error) : TRIB_OK;
 }
 
 trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
@@ -231,6 +240,9 @@ static trib_status receive_sum(trib_link *link, const trib_frame *frame, const v
     } else {
         task->landings--;
         link->landed = NULL;
+        if (!task->failed && is_received(task, frame->chunk)) { /* two may have landed at once */
+            return came_twice(task, frame, error);
+        }
     }
     take_sum(core, task, frame);
     return TRIB_OK;
@@ -278,4 +290,5 @@ const trib_link_upcalls trib_worker_upcalls = {
     .header = trib_worker_header,
     .received = trib_worker_received,
     .closed = worker_link_closed,
+    .abandoned = worker_abandoned,
 };

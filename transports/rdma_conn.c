@@ -105,9 +105,7 @@ static void drop_queues(verbs_conn *conn)
         conn->cq = NULL;
     }
     for (; conn->in_head != conn->in_tail; conn->in_head++) {
-        verbs_in *in = &conn->ins[conn->in_head % TRIB_RDMA_INS];
-        trib_rdma_bounce_give(conn->nic, in->bounce);
-        in->bounce = NULL;
+        trib_rdma_drop_in(conn, &conn->ins[conn->in_head % TRIB_RDMA_INS]);
     }
     for (uint32_t i = conn->out_head; i != conn->out_tail; i++) {
         verbs_out *out = &conn->outs[i % TRIB_RDMA_OUTS];

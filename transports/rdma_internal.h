@@ -37,6 +37,9 @@
 #define TRIB_RDMA_CHAIN 16u        /* work requests that go to the device in one call */
 #define TRIB_RDMA_INLINE 128u      /* bytes that we would like the device to take along with the request */
 #define TRIB_RDMA_REASON_MAX 256
+/* Landings that all connections of an instance have open beyond the one that each may have: what bounds the memory that
+ * waits for payloads, whatever the number of peers. */
+#define TRIB_RDMA_AHEAD 32u
 
 typedef enum verbs_kind { KIND_MESSAGE = 1, KIND_REQUEST, KIND_GRANT, KIND_CREDIT, KIND_FIN } verbs_kind;
 
@@ -53,6 +56,7 @@ typedef struct verbs_prefix {
     uint64_t reserved;
 } verbs_prefix;
 
+_Static_assert(TRIB_RDMA_REQUESTS <= TRIB_AHEAD_MAX, "no more is asked ahead than there are requests");
 _Static_assert(sizeof(verbs_prefix) == 32, "laid out as it travels");
 
 #define TRIB_RDMA_HEADER_AT sizeof(verbs_prefix)
@@ -112,6 +116,7 @@ typedef struct verbs_transport {
     verbs_domain *domain;
     bool owns_domain;
     uint8_t ack_timeout; /* as verbs count it: 4.096 us * 2^n */
+    uint32_t ahead;      /* landings, see TRIB_RDMA_AHEAD */
     uint32_t open_count; /* listeners and connections that the caller knows of */
     struct rdma_event_channel *events;
     verbs_remains *remains; /* the channel's */
@@ -147,11 +152,14 @@ typedef enum verbs_in_phase {
     IN_PLACE,   /* it has a landing, and the sender has not been told yet */
     IN_GRANTED, /* the device may be writing to it */
     IN_ARRIVED,
+    IN_REFUSED, /* by the receiver, asked ahead of its turn: the connection ends when that comes */
 } verbs_in_phase;
 
 typedef struct verbs_in {
     verbs_in_phase phase;
     verbs_kind kind;
+    bool is_ahead;       /* counts in the transport's `ahead` */
+    trib_status refusal; /* IN_REFUSED */
     uint32_t size;
     uint32_t buffer; /* index of the receive buffer with its header */
     trib_landing landing;
@@ -258,6 +266,7 @@ bool trib_rdma_recv_start(verbs_conn *conn); /* posts all buffers */
 void trib_rdma_take_buffer(verbs_conn *conn, uint32_t index, uint32_t size);
 void trib_rdma_take_write(verbs_conn *conn, uint32_t index, uint32_t size, uint32_t sequence);
 void trib_rdma_deliver(verbs_conn *conn);
+void trib_rdma_drop_in(verbs_conn *conn, verbs_in *in); /* gives back what it holds */
 void trib_rdma_repost(verbs_conn *conn);
 
 #endif

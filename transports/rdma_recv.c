@@ -2,7 +2,8 @@
  * rdma_recv.c - messages in: asks the receiver in order, grants places, delivers, and posts buffers again.
  *
  * Invariants
- * - The receiver is asked about a message when the one before it has been delivered.
+ * - The receiver is asked about a message when the one before it has been delivered; about a large one already when
+ *   those before it are large and have their places.
  * - A landing that was granted may be written to until the payload has arrived or the queue pair is gone: a connection
  *   that flushes waits for the one, and what ends otherwise takes care of the other before it reports anything.
  * - What a peer says is checked before it is used: kinds, numbers, sizes, and credits it does not have.
@@ -152,7 +153,7 @@ static bool post_grant(verbs_conn *conn, uint32_t sequence, uint64_t address, ui
 }
 
 /* False if it has to wait. */
-static bool grant(verbs_conn *conn, verbs_in *in)
+static bool grant(verbs_conn *conn, verbs_in *in, uint32_t number)
 {
     uint32_t local_key = 0;
     uint32_t remote_key = 0;
@@ -170,7 +171,7 @@ static bool grant(verbs_conn *conn, verbs_in *in)
         at = in->bounce->block.data;
         remote_key = in->bounce->block.remote_key;
     }
-    if (!post_grant(conn, conn->in_head, (uintptr_t)at, remote_key, 0)) {
+    if (!post_grant(conn, number, (uintptr_t)at, remote_key, 0)) {
         return false;
     }
     in->phase = IN_GRANTED;
@@ -180,11 +181,19 @@ static bool grant(verbs_conn *conn, verbs_in *in)
 
 /* ---- Delivering ---- */
 
-/* Gives the head's buffer back. */
-static void consume(verbs_conn *conn, verbs_in *in)
+void trib_rdma_drop_in(verbs_conn *conn, verbs_in *in)
 {
     trib_rdma_bounce_give(conn->nic, in->bounce);
     in->bounce = NULL;
+    trib_assert(!in->is_ahead || conn->transport->ahead > 0);
+    conn->transport->ahead -= in->is_ahead;
+    in->is_ahead = false;
+}
+
+/* Gives the head's buffer back. */
+static void consume(verbs_conn *conn, verbs_in *in)
+{
+    trib_rdma_drop_in(conn, in);
     conn->in_head++;
     buffer_free(conn, in->buffer, in->kind != KIND_FIN);
 }
@@ -197,7 +206,17 @@ static void deliver(verbs_conn *conn, verbs_in *in)
     consume(conn, in);
 }
 
-/* Asks the receiver where the payload goes. False if there is nothing more to do now. */
+static void refuse(verbs_conn *conn, verbs_in *in)
+{
+    if (in->refusal == TRIB_PROTOCOL && in->landing.payload_size != in->size) {
+        trib_rdma_conn_end(conn, TRIB_PROTOCOL, "message %u carries %u bytes, its header says %u", conn->in_head,
+                           in->size, in->landing.payload_size);
+    } else {
+        trib_rdma_conn_end(conn, in->refusal, "message refused: %s", trib_status_text(in->refusal));
+    }
+}
+
+/* Asks the receiver where the payload goes. False if there is no answer now, or the connection is ending. */
 static bool ask(verbs_conn *conn, verbs_in *in)
 {
     const unsigned char *header = buffer_at(conn, in->buffer) + TRIB_RDMA_HEADER_AT;
@@ -216,55 +235,82 @@ static bool ask(verbs_conn *conn, verbs_in *in)
         }
         return false;
     }
-    if (status != TRIB_OK) {
-        trib_rdma_conn_end(conn, status, "message refused: %s", trib_status_text(status));
-        return false;
+    if (status == TRIB_OK && in->landing.payload_size != in->size) {
+        status = TRIB_PROTOCOL;
     }
-    if (in->landing.payload_size != in->size) {
-        trib_rdma_conn_end(conn, TRIB_PROTOCOL, "message %u carries %u bytes, its header says %u", conn->in_head,
-                           in->size, in->landing.payload_size);
-        return false;
+    if (status != TRIB_OK) {
+        in->refusal = status;
+        in->phase = IN_REFUSED;
+        return true;
     }
     trib_assert(in->landing.buffer != NULL || in->size == 0);
     return true;
 }
 
+/* Grants places to payloads, in order: to the first that waits, and to those that follow it while there are any left. A
+ * message without a payload of its own way is not asked about before its turn: its receiver may have to know what came
+ * before. */
+static void grant_ahead(verbs_conn *conn)
+{
+    for (uint32_t number = conn->in_head; number != conn->in_tail && conn->state == VERBS_OPEN; number++) {
+        verbs_in *in = in_at(conn, number);
+        if (in->phase == IN_GRANTED || in->phase == IN_ARRIVED) {
+            continue;
+        }
+        const bool is_ahead = number != conn->in_head && !in->is_ahead;
+        if (in->kind != KIND_REQUEST || in->phase == IN_REFUSED ||
+            (is_ahead && conn->transport->ahead == TRIB_RDMA_AHEAD)) {
+            return;
+        }
+        if (in->phase == IN_NEW) {
+            if (conn->paused || !ask(conn, in) || in->phase == IN_REFUSED) {
+                return;
+            }
+            in->phase = IN_PLACE;
+            in->is_ahead = is_ahead;
+            conn->transport->ahead += is_ahead;
+        }
+        if (!grant(conn, in, number)) {
+            return;
+        }
+    }
+}
+
+/* Deals with the message that is next. False if there is nothing more to do now. */
 static bool step(verbs_conn *conn, verbs_in *in)
 {
-    switch (in->phase) {
-    case IN_NEW:
-        if (in->kind == KIND_FIN) {
-            conn->peer_ended = true;
-            trib_rdma_conn_end(conn, TRIB_PEER_LOST, "connection closed by the peer");
+    if (in->phase == IN_NEW && in->kind == KIND_FIN) {
+        conn->peer_ended = true;
+        trib_rdma_conn_end(conn, TRIB_PEER_LOST, "connection closed by the peer");
+        return false;
+    }
+    if (in->phase == IN_NEW && in->kind == KIND_MESSAGE) {
+        if (conn->paused || !ask(conn, in)) {
             return false;
         }
-        if (!ask(conn, in)) {
-            return false;
-        }
-        if (in->kind == KIND_REQUEST) {
-            in->phase = IN_PLACE;
-            return true;
-        }
-        if (in->size > 0) {
+        if (in->phase == IN_NEW && in->size > 0) {
             memcpy(in->landing.buffer, buffer_at(conn, in->buffer) + TRIB_RDMA_PAYLOAD_AT, in->size);
             trib_counter_add(&conn->transport->stats.bytes_copied, in->size);
         }
-        deliver(conn, in);
-        return true;
-    case IN_PLACE:
-        (void)grant(conn, in);
-        return false;
-    case IN_GRANTED:
-        return false;
-    case IN_ARRIVED:
-        if (in->bounce != NULL) {
-            memcpy(in->landing.buffer, in->bounce->block.data, in->size);
-            trib_counter_add(&conn->transport->stats.bytes_copied, in->size);
+        if (in->phase == IN_NEW) {
+            deliver(conn, in);
+            return true;
         }
-        deliver(conn, in);
-        return true;
     }
-    trib_unreachable();
+    if (in->phase == IN_REFUSED) {
+        refuse(conn, in);
+        return false;
+    }
+    if (in->phase != IN_ARRIVED) {
+        grant_ahead(conn);
+        return conn->state == VERBS_OPEN && in->phase == IN_REFUSED;
+    }
+    if (in->bounce != NULL) {
+        memcpy(in->landing.buffer, in->bounce->block.data, in->size);
+        trib_counter_add(&conn->transport->stats.bytes_copied, in->size);
+    }
+    deliver(conn, in);
+    return true;
 }
 
 /* As step, for a connection that throws away what comes in. */
@@ -273,6 +319,7 @@ static bool step_over(verbs_conn *conn, verbs_in *in)
     switch (in->phase) {
     case IN_NEW:
     case IN_PLACE:
+    case IN_REFUSED:
         if (in->kind == KIND_REQUEST && !post_grant(conn, conn->in_head, 0, 0, TRIB_RDMA_UNWANTED)) {
             return false;
         }
@@ -296,7 +343,7 @@ void trib_rdma_deliver(verbs_conn *conn)
         verbs_state before = conn->state;
         switch (before) {
         case VERBS_OPEN:
-            more = !conn->paused && step(conn, in);
+            more = step(conn, in);
             break;
         case VERBS_FLUSHING:
         case VERBS_LINGERING:

@@ -22,6 +22,9 @@
  *            TRIB_AGAIN  no room now: the transport reads no more from this connection until recv_resume, and
  *                        then asks again with the same header
  *            error       protocol violation: the transport closes the connection, `closed` carries the status
+ *            While payloads are on their way to where they shall land, a transport may ask about messages that follow,
+ *            until TRIB_AHEAD_MAX have been asked about and not received; `received` comes in the same order. After
+ *            TRIB_AGAIN those asked about before are still received.
  *            A transport with TRIB_TRANSPORT_LENDS may ignore landing->buffer and present the payload where it already
  *            is.
  * received   header and payload are there. payload is landing->buffer, or memory of the transport or the sender that is
@@ -37,6 +40,7 @@
 #define TRIB_HEADER_SIZE 64u
 #define TRIB_PAYLOAD_MAX (1u << 20)
 #define TRIB_ADDRESS_MAX 80
+#define TRIB_AHEAD_MAX 8u
 
 /* Text: "127.0.0.1:4242", "[::1]:4242", or whatever the transport understands ("sim:3"). Numeric only, nothing is
  * resolved. */

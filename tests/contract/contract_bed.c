@@ -151,7 +151,7 @@ static trib_status on_header(trib_conn *conn, const unsigned char header[TRIB_HE
     memcpy(&sequence, header, 4);
     memcpy(&size, header + 4, 4);
     trib_assert(!self->close_called && !self->paused && self->connected);
-    trib_assert(sequence == self->received && size <= TRIB_PAYLOAD_MAX);
+    trib_assert(sequence == self->asked && size <= TRIB_PAYLOAD_MAX);
     trib_assert(header[63] == (sequence & 0xff));
     if (self->habits.refuse_at == sequence + 1) {
         return TRIB_MISMATCH;
@@ -171,11 +171,13 @@ static trib_status on_header(trib_conn *conn, const unsigned char header[TRIB_HE
     }
     self->again_given = false;
     close_if(self, IN_HEADER);
-    trib_assert(self->landing == NULL);
+    trib_assert(self->asked - self->received < TRIB_AHEAD_MAX);
+    const uint32_t at = self->asked++ % TRIB_AHEAD_MAX;
+    self->ahead_max = self->asked - self->received > self->ahead_max ? self->asked - self->received : self->ahead_max;
     /* Exactly so much, for the sanitizer to see one byte too many. */
-    self->landing = size > 0 ? payload_alloc(self->side->bed, size) : NULL;
-    self->landing_size = size;
-    landing->buffer = self->landing;
+    self->landings[at] = size > 0 ? payload_alloc(self->side->bed, size) : NULL;
+    self->landing_sizes[at] = size;
+    landing->buffer = self->landings[at];
     landing->payload_size = size;
     return TRIB_OK;
 }
@@ -186,12 +188,14 @@ static void on_received(trib_conn *conn, const unsigned char header[TRIB_HEADER_
     peer *self = enter(conn);
     uint32_t sequence = 0;
     memcpy(&sequence, header, 4);
-    trib_assert(!self->close_called && sequence == self->received && payload_size == self->landing_size);
+    const uint32_t at = sequence % TRIB_AHEAD_MAX;
+    trib_assert(!self->close_called && sequence == self->received && self->asked > sequence);
+    trib_assert(payload_size == self->landing_sizes[at]);
     bool lends = (conn->transport->ops->flags & TRIB_TRANSPORT_LENDS) != 0;
-    trib_assert(lends || payload == self->landing);
+    trib_assert(lends || payload == self->landings[at]);
     trib_assert(payload_size == 0 || memcmp(payload, self->side->bed->block + sequence % OFFSETS, payload_size) == 0);
-    payload_free(self->side->bed, self->landing);
-    self->landing = NULL;
+    payload_free(self->side->bed, self->landings[at]);
+    self->landings[at] = NULL;
     self->received++;
     close_if(self, IN_RECEIVED);
 }
@@ -220,8 +224,10 @@ static void on_closed(trib_conn *conn, trib_status status, const char *reason)
     self->closed = true;
     self->closed_status = status;
     snprintf(self->reason, sizeof self->reason, "%s", reason);
-    payload_free(self->side->bed, self->landing);
-    self->landing = NULL;
+    for (uint32_t at = 0; at < TRIB_AHEAD_MAX; at++) {
+        payload_free(self->side->bed, self->landings[at]);
+        self->landings[at] = NULL;
+    }
     self->side->closed_count++;
 }
 

@@ -48,8 +48,10 @@ typedef struct peer {
     trib_status connect_status, closed_status;
     char reason[256];
     trib_post resume_post;
-    unsigned char *landing;
-    uint32_t landing_size;
+    uint32_t asked; /* headers taken; those that are not received yet have landings */
+    uint32_t ahead_max;
+    unsigned char *landings[TRIB_AHEAD_MAX];
+    uint32_t landing_sizes[TRIB_AHEAD_MAX];
 } peer;
 
 typedef struct side {

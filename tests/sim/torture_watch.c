@@ -150,8 +150,11 @@ static const char *core_fault(const trib_engine *engine, const trib_core *core)
     uint32_t to_worker = 0, to_server = 0, landing = 0;
     for (const trib_link *link = core->links; link != NULL && fault == NULL; link = link->next) {
         fault = outbox_fault(core, link);
-        to_worker += link->landed != NULL && link->upcalls == &trib_worker_upcalls;
-        to_server += link->landed != NULL && link->upcalls == &trib_server_upcalls;
+        for (uint32_t i = 0; i < link->arrival_count; i++) {
+            const void *landed = link->arrivals[(link->arrival_first + i) % TRIB_AHEAD_MAX].landed;
+            to_worker += landed != NULL && link->upcalls == &trib_worker_upcalls;
+            to_server += landed != NULL && link->upcalls == &trib_server_upcalls;
+        }
     }
     if (fault == NULL && core->summation != NULL) {
         fault = summation_fault(core->summation, &landing);
