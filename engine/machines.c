@@ -13,11 +13,18 @@ static size_t host_length(const trib_address *address)
     return text[0] == '[' ? strcspn(text, "]") : strcspn(text, "/:");
 }
 
-static bool same_host(const trib_member_info *one, const trib_member_info *other)
+static int compare_hosts(const trib_member_info *one, const trib_member_info *other)
 {
-    const size_t length = host_length(&one->addresses[0]);
-    return length == host_length(&other->addresses[0]) &&
-           memcmp(one->addresses[0].text, other->addresses[0].text, length) == 0;
+    const size_t length = host_length(&one->addresses[0]), other_length = host_length(&other->addresses[0]);
+    if (length != other_length) {
+        return length < other_length ? -1 : 1;
+    }
+    return memcmp(one->addresses[0].text, other->addresses[0].text, length);
+}
+
+static int compare_for_sort(const void *one, const void *other)
+{
+    return compare_hosts(*(const trib_member_info *const *)one, *(const trib_member_info *const *)other);
 }
 
 __attribute__((format(printf, 2, 3))) static uint32_t no(char *why, const char *format, ...)
@@ -29,41 +36,46 @@ __attribute__((format(printf, 2, 3))) static uint32_t no(char *why, const char *
     return 0;
 }
 
-/* Ranks 0..n-1 as machines of so many; false if some rank is elsewhere. */
+/* Are ranks 0..n-1 machines of so many, no two of them the same? Out of memory counts as no. */
 static bool is_regular(const trib_roster *roster, uint32_t local_ranks)
 {
-    for (uint32_t i = 0; i < roster->worker_count; i++) {
-        const uint32_t first = i / local_ranks * local_ranks;
-        if (!same_host(&roster->members[first], &roster->members[i])) {
-            return false;
-        }
-        for (uint32_t other = 0; i == first && other < first; other += local_ranks) {
-            if (same_host(&roster->members[other], &roster->members[first])) {
-                return false;
-            }
-        }
+    const uint32_t n = roster->worker_count;
+    const trib_member_info **firsts = n % local_ranks == 0 ? calloc(n / local_ranks, sizeof *firsts) : NULL;
+    bool regular = firsts != NULL;
+    for (uint32_t i = 0; i < n && regular; i++) {
+        const trib_member_info *first = &roster->members[i / local_ranks * local_ranks];
+        firsts[i / local_ranks] = first;
+        regular = compare_hosts(first, &roster->members[i]) == 0;
     }
-    return true;
+    if (regular) {
+        qsort(firsts, n / local_ranks, sizeof *firsts, compare_for_sort);
+    }
+    for (uint32_t i = 1; i < n / local_ranks && regular; i++) {
+        regular = compare_hosts(firsts[i - 1], firsts[i]) != 0;
+    }
+    free(firsts);
+    return regular;
 }
 
 uint32_t trib_machines_local_ranks(const trib_roster *roster, trib_local_sum wanted, char why[TRIB_MACHINES_WHY_SIZE])
 {
     const uint32_t n = roster->worker_count;
-    uint32_t local = 1, sharing = 0;
+    uint32_t local = 1;
     why[0] = '\0';
     if (wanted == TRIB_LOCAL_SUM_OFF) {
         return no(why, "it is switched off");
     }
-    while (local < n && same_host(&roster->members[0], &roster->members[local])) {
+    while (local < n && compare_hosts(&roster->members[0], &roster->members[local]) == 0) {
         local++;
     }
-    for (uint32_t i = 1; i < n; i++) {
-        sharing += same_host(&roster->members[i - 1], &roster->members[i]);
+    if (local == n) {
+        return no(why, "all workers are on one machine");
     }
-    if (local == n || sharing == 0) {
-        return no(why, local == n ? "all workers are on one machine" : "each worker has a machine of its own");
+    const bool regular = is_regular(roster, local);
+    if (local == 1 && regular) {
+        return no(why, "each worker has a machine of its own");
     }
-    if (local == 1 || n % local != 0 || !is_regular(roster, local)) {
+    if (local == 1 || !regular) {
         return no(why, "not every machine has the same number of workers, with consecutive ranks");
     }
     for (uint32_t i = 1; i < n; i++) {

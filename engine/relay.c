@@ -187,8 +187,11 @@ static void push_enqueue(trib_link *link, relay_push *push, bool look_for_older)
     }
     list_add(push);
     const uint64_t bytes = push->sum == NULL ? 0 : trib_sum_part_bytes(&push->what);
-    if (trib_link_enqueue(link, &push->waiter, bytes) != TRIB_OK) {
+    const trib_status status = trib_link_enqueue(link, &push->waiter, bytes);
+    if (status != TRIB_OK) {
         push_dropped(&push->waiter);
+    }
+    if (status == TRIB_NO_MEMORY) {
         trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for the part of a sum");
     }
 }

@@ -28,8 +28,8 @@ HOSTS = 6
 class Job:
     """Workers and servers, each on a host of its own, as far as there are hosts."""
 
-    def __init__(self, hosts, workers, servers, command, ipv6=False, **settings):
-        worker_hosts, server_hosts = lab.lay_out(list(range(HOSTS)), workers, servers)
+    def __init__(self, hosts, workers, servers, command, ipv6=False, per_host=1, **settings):
+        worker_hosts, server_hosts = lab.lay_out(list(range(HOSTS)), workers, servers, per_host)
         env = dict(lab.clean_environment(), **lab.job_environment(workers, servers, worker_hosts[0], ipv6),
                    TRIB_PEER_TIMEOUT=str(PEER_TIMEOUT), TRIB_LOG='error')
         env.update({key: str(value) for key, value in settings.items() if value is not None})
@@ -84,8 +84,8 @@ def last_object(output):
     return json.loads([line for line in output.splitlines() if line.startswith('{')][-1])
 
 
-def learn(hosts, workers, servers, ipv6=False, **settings):
-    with Job(hosts, workers, servers, [DIGITS, '--epochs', '4', '--json'], ipv6, **settings) as job:
+def learn(hosts, workers, servers, ipv6=False, per_host=1, **settings):
+    with Job(hosts, workers, servers, [DIGITS, '--epochs', '4', '--json'], ipv6, per_host, **settings) as job:
         results = job.finish(bound=60)
         for name, (status, output) in results.items():
             assert status == 0, '%s ended with status %d: %s' % (name, status, output[-400:])
@@ -106,6 +106,33 @@ def over_ipv6(hosts):
     assert learn(hosts, 3, 1, ipv6=True)['bit_identical']
 
 
+def sums_first(hosts):
+    """Two workers a host end with the bits that they end with if each pushes its own, or if they speak TCP to each other."""
+    expected = learn(hosts, 4, 0, per_host=2, TRIB_LOCAL_SUM='off')['weights_hash']
+    for servers, settings in ((0, {}), (2, {}), (0, {'TRIB_TRANSPORT': 'tcp'}), (0, {'TRIB_REACTORS': '2'})):
+        result = learn(hosts, 4, servers, per_host=2, **settings)
+        assert result['bit_identical'], result
+        assert result['weights_hash'] == expected, 'with %d servers and %s: %s, not %s' % (servers, settings, result['weights_hash'], expected)
+
+
+def one_leaves_a_host(hosts):
+    """What the links carry, by their own counters: of 4 workers on 2 hosts each host's link carries one contribution of what
+    the other sums, and one sum."""
+    carried = {}
+    for mode in ('off', 'auto'):
+        before = [hosts.bytes(host)['tx'] for host in (0, 1)]
+        with Job(hosts, 4, 0, [TOOL, 'bench', '--sizes', '8M', '--iters', '5', '--json'], per_host=2, TRIB_LOCAL_SUM=mode) as job:
+            results = job.finish(bound=90)
+        for name, (status, output) in results.items():
+            assert status == 0, '%s ended with status %d: %s' % (name, status, output[-400:])
+        output = results['rank 0'][1]
+        rows = json.loads(output[output.index('{'):])
+        assert rows['local_sum'] == (0 if mode == 'off' else 2), rows
+        carried[mode] = [hosts.bytes(host)['tx'] - b for host, b in zip((0, 1), before)]
+    for off, auto in zip(carried['off'], carried['auto']):
+        assert auto < 0.55 * off, 'bytes that left the hosts: %s' % carried
+
+
 def large_sums(hosts):
     """tributary bench checks each of its sums; over links slow enough that everything queues."""
     with Job(hosts, 4, 2, [TOOL, 'bench', '--sizes', '4K,1M,12M', '--iters', '3', '--json']) as job:
@@ -122,8 +149,8 @@ def expect_named(job, victim, results):
         assert named, '%s does not name %s: %s' % (name, victim, output[-400:])
 
 
-def killed(hosts, victim):
-    with Job(hosts, 4, 2, [DIGITS, '--epochs', '300']) as job:
+def killed(hosts, victim, per_host=1):
+    with Job(hosts, 4, 2, [DIGITS, '--epochs', '300'], per_host=per_host) as job:
         job.wait_progress()
         job.process(victim).send_signal(signal.SIGKILL)
         expect_named(job, victim, job.finish(without=[victim]))
@@ -170,8 +197,9 @@ def never_came(hosts):
 
 
 CASES = [('same_bits_whatever_the_servers', same_bits), ('over_ipv6', over_ipv6), ('large_sums', large_sums),
-         ('slow_host', slow_host), ('without_token', without_token), ('who_never_came_is_named', never_came)]
+         ('workers_of_a_host_sum_first', sums_first), ('one_contribution_leaves_a_host', one_leaves_a_host), ('slow_host', slow_host), ('without_token', without_token), ('who_never_came_is_named', never_came)]
 CASES += [('%s_killed' % v.replace(' ', '_'), lambda h, v=v: killed(h, v)) for v in ('rank 3', 'server 1', 'rank 0')]
+CASES += [('%s_of_two_on_a_host_killed' % v.replace(' ', '_'), lambda h, v=v: killed(h, v, 2)) for v in ('rank 1', 'rank 2', 'server 1')]
 CASES += [('%s_cut_off' % v.replace(' ', '_'), lambda h, v=v: cut_off(h, v)) for v in ('rank 3', 'server 1', 'rank 0')]
 
 

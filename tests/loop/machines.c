@@ -20,6 +20,7 @@ static void tweak(trib_config *config, int member)
     config->colocate = next.colocate;
     config->chunk_bytes = 4096;
     config->partition_bytes = 16384;
+    config->close_timeout_ns = INT64_C(1000000000);
 }
 
 void machines_open(job *jobs, int workers, int servers, machines_shape shape)

@@ -29,6 +29,7 @@ CHANGE(unknown_mode, config->mode = (trib_mode)3)
 CHANGE(unknown_role, config->roles = 8)
 CHANGE(unknown_colocate, config->colocate = (trib_colocate)3)
 CHANGE(unknown_order, config->sum_order = (trib_sum_order)2)
+CHANGE(unknown_local_sum, config->local_sum = (trib_local_sum)3)
 CHANGE(unknown_level, config->log_level = (trib_log_level)6)
 CHANGE(negative_level, config->log_level = (trib_log_level)-1)
 CHANGE(negative_rank, config->rank = -1)
@@ -87,6 +88,7 @@ static void wrong_fields(void **state)
         {unknown_role, TRIB_INVALID, "roles", "0x8"},
         {unknown_colocate, TRIB_INVALID, "colocate 3", "0..2"},
         {unknown_order, TRIB_INVALID, "sum_order 2", "0..1"},
+        {unknown_local_sum, TRIB_INVALID, "local_sum 3", "0..2"},
         {unknown_level, TRIB_INVALID, "log_level 6", "0..5"},
         {negative_level, TRIB_INVALID, "log_level -1", "0..5"},
         {negative_rank, TRIB_INVALID, "rank -1", "0..0"},

@@ -118,6 +118,36 @@ static void test_bytes_after_the_roster_are_refused(void **state)
     free(roster);
 }
 
+/* Workers that sum first on their machines: as many on each, and with reactors that find each other. */
+static void test_machines_in_rosters(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t workers, local_ranks, chunk_bytes, odd_reactors;
+        trib_status expected;
+    } cases[] = {{4, 2, 1u << 18, 0, TRIB_OK},       {4, 0, 1u << 20, 1, TRIB_OK},
+                 {4, 4, 1u << 18, 0, TRIB_PROTOCOL}, {4, 3, 1u << 18, 0, TRIB_PROTOCOL},
+                 {4, 1, 1u << 18, 0, TRIB_PROTOCOL}, {4, 2, 1u << 19, 0, TRIB_PROTOCOL},
+                 {4, 2, 1u << 18, 1, TRIB_PROTOCOL}, {3, 2, 1u << 18, 0, TRIB_PROTOCOL}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        trib_roster *roster = sample_roster(), *got = NULL;
+        roster->worker_count = cases[i].workers;
+        roster->server_count = 4 - cases[i].workers;
+        roster->local_ranks = cases[i].local_ranks;
+        roster->chunk_bytes = cases[i].chunk_bytes;
+        for (uint32_t member = 0; member < 4; member++) {
+            roster->members[member].reactors = cases[i].odd_reactors > 0 && member == 3 ? 2 : 1;
+        }
+        unsigned char bytes[ENCODED_MAX];
+        trib_reader reader = {.data = bytes, .left = encode_roster(roster, bytes)};
+        trib_error error = {.text = ""};
+        assert_int_equal(trib_roster_get(&reader, &got, &error), cases[i].expected);
+        assert_true(got == NULL || got->local_ranks == cases[i].local_ranks);
+        free(got);
+        free(roster);
+    }
+}
+
 /* One link a thousand million times slower than another, and more: the factor stays a number that can travel. */
 static void test_the_factor_saturates(void **state)
 {
@@ -227,6 +257,7 @@ int main(void)
         cmocka_unit_test(test_every_truncated_roster_is_refused),
         cmocka_unit_test(test_bytes_after_the_roster_are_refused),
         cmocka_unit_test(test_the_factor_saturates),
+        cmocka_unit_test(test_machines_in_rosters),
         cmocka_unit_test(test_names_of_nobody),
         cmocka_unit_test(test_insane_rosters_are_refused),
         cmocka_unit_test(test_member_infos),
