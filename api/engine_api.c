@@ -38,8 +38,10 @@ static trib_status complete_config(trib_config *config, trib_address *coordinato
         }
         config->listen = listen->text;
     }
+    const bool several =
+        status == TRIB_OK && strchr(config->listen, ',') != NULL; /* only the first would be looked at */
     if (status == TRIB_OK && config->token == NULL &&
-        !(trib_address_is_loopback(coordinator->text) && trib_address_is_loopback(config->listen))) {
+        (several || !(trib_address_is_loopback(coordinator->text) && trib_address_is_loopback(config->listen)))) {
         status = trib_error_set(error, TRIB_INVALID,
                                 "coordinator %s, listen %s: without a token only loopback addresses are allowed; set "
                                 "TRIB_TOKEN (or trib_config.token) to the same secret on every member",

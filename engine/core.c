@@ -301,6 +301,38 @@ void trib_core_ended(trib_reactor *reactor, trib_post *post)
 
 /* ---- Life ---- */
 
+static trib_status listen_on(trib_core *core, const char *host, size_t size, trib_error *error)
+{
+    trib_address at;
+    const bool bare = memchr(host, ':', size) != NULL && host[0] != '[';
+    snprintf(at.text, sizeof at.text, bare ? "[%.*s]:0" : "%.*s:0", (int)size, host);
+    return core->transport->ops->listen(core->transport, &at, core, &core->listener, &core->address, error);
+}
+
+/* Reactors take the listen addresses in turns, and so do the partitions that live on them; one that cannot have its own
+ * takes the next. */
+static trib_status listen_somewhere(trib_core *core, trib_error *error)
+{
+    const char *hosts = core->engine->listen_host;
+    size_t count = 1;
+    for (const char *at = hosts; *at != '\0'; at++) {
+        count += *at == ',';
+    }
+    trib_status status = TRIB_INVALID;
+    for (size_t i = 0; i < count && status != TRIB_OK; i++) {
+        const char *host = hosts;
+        for (size_t skip = (core->reactor->index + i) % count; skip > 0; skip--) {
+            host += strcspn(host, ",") + 1;
+        }
+        status = listen_on(core, host, strcspn(host, ","), error);
+        if (status != TRIB_OK && i + 1 < count) {
+            trib_log(core->reactor->logger, TRIB_LOG_WARN, "reactor %u takes the next listen address: %s",
+                     core->reactor->index, error->text);
+        }
+    }
+    return status;
+}
+
 trib_status trib_core_open(trib_core *core, trib_engine *engine, trib_reactor *reactor, trib_error *error)
 {
     core->engine = engine;
@@ -323,10 +355,7 @@ trib_status trib_core_open(trib_core *core, trib_engine *engine, trib_reactor *r
         return trib_error_set(error, status, "transport %s: %s", engine->env.transport->name, trib_status_text(status));
     }
     if (engine->config.roles & (TRIB_ROLE_WORKER | TRIB_ROLE_SERVER)) {
-        trib_address at;
-        const char *host = engine->listen_host;
-        snprintf(at.text, sizeof at.text, strchr(host, ':') != NULL && host[0] != '[' ? "[%s]:0" : "%s:0", host);
-        status = core->transport->ops->listen(core->transport, &at, core, &core->listener, &core->address, error);
+        status = listen_somewhere(core, error);
         if (status != TRIB_OK) {
             return status;
         }

@@ -259,6 +259,30 @@ static void cancel_and_deadline(void **state)
     job_close(&jobs);
 }
 
+static void listen_on_two(trib_config *config, int member)
+{
+    (void)member;
+    config->listen = "127.0.0.1,127.0.0.2";
+    config->token = "a secret of theirs";
+    config->reactors = 2;
+}
+
+/* The first address alone does not make it a loopback's affair. */
+static void several_addresses_want_a_token(void **state)
+{
+    (void)state;
+    job jobs;
+    job_open(&jobs, 2, 1, listen_on_two); /* they reach each other by both */
+    trib_error error;
+    job_close(&jobs);
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    config.listen = "127.0.0.1,10.0.0.7";
+    trib_engine *engine = NULL;
+    assert_int_equal(trib_engine_create(&config, &engine, &error), TRIB_INVALID);
+    assert_non_null(strstr(error.text, "TRIB_TOKEN"));
+}
+
 static void wrong_arguments(void **state)
 {
     (void)state;
@@ -454,6 +478,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(alone),
         cmocka_unit_test(two_colocated),
+        cmocka_unit_test(several_addresses_want_a_token),
         cmocka_unit_test(four_workers_two_servers),
         cmocka_unit_test(five_mixed),
         cmocka_unit_test(uneven_reactors),

@@ -60,7 +60,7 @@ lose() {
 # chosen COMMAND: a job whose server belongs to somebody else, so that shared memory does not lead there; COMMAND comes before it.
 chosen() {
     port=$((port + 1))
-    export TRIB_WORKERS=2 TRIB_SERVERS=1 TRIB_TOKEN=secret TRIB_LOG=info TRIB_LISTEN=$RDMA_IP TRIB_COORDINATOR=$RDMA_IP:$port
+    export TRIB_WORKERS=2 TRIB_SERVERS=1 TRIB_TOKEN=secret TRIB_LOG=info TRIB_LISTEN=${rails:-$RDMA_IP} TRIB_COORDINATOR=$RDMA_IP:$port
     su -s /bin/sh nobody -c "$1 ./tributary server" 2>&1 & server=$!
     for rank in 0 1; do TRIB_RANK=$rank ./digits --epochs 4 --data digits.csv > rank$rank 2>&1 & eval rank$rank=$!; done
     wait $rank0; status=$?; wait $rank1 || status=$?; wait $server || status=$?
@@ -71,6 +71,11 @@ chosen() {
 
 began auto_chooses_rdma; TRIB_TRANSPORT=auto chosen; ended
 began auto_does_without_rdma; TRIB_TRANSPORT=auto chosen 'ulimit -l 64;'; ended
+ip link add dummy1 type dummy; ip link set dummy1 mtu 4200 up; ip addr add 10.78.0.1/24 dev dummy1
+rdma link add rxe1 type rxe netdev dummy1
+began two_rails; TRIB_REACTORS=2 TRIB_TRANSPORT=auto rails=$RDMA_IP,10.78.0.1 chosen; ended
+rdma link delete rxe1; ip link delete dummy1
+began a_rail_is_gone; TRIB_REACTORS=2 TRIB_TRANSPORT=auto rails=$RDMA_IP,10.78.0.1 chosen; ended
 export TRIB_TRANSPORT=rdma
 began digits_over_rdma; digits -s 2 --host $RDMA_IP; ended
 began digits_over_tcp; TRIB_TRANSPORT=tcp digits -s 2; ended
@@ -84,6 +89,32 @@ rdma link delete $RDMA_DEV
 began no_device; digits; ended
 rdma link add $RDMA_DEV type rxe netdev $RDMA_LINK
 began network_lost; lose nobody 'ip link set $RDMA_LINK down'; ended
+'''
+
+
+# Runs on both of two hosts with a network between them; the coordinator is on the first, the server on the second.
+HOSTS = r'''
+began() { echo "== $1_$RDMA_HOST"; }
+ended() { echo "== status $?"; }
+i=0; until ping -c 1 -W 1 $RDMA_PEER > /dev/null; do i=$((i+1)); [ $i -lt 100 ] || break; done
+export TRIB_WORKERS=2 TRIB_SERVERS=1 TRIB_TOKEN=secret TRIB_PEER_TIMEOUT=4 TRIB_LISTEN=$RDMA_IP TRIB_RANK=$RDMA_HOST TRIB_LOG=info
+export TRIB_COORDINATOR=10.77.0.1:12001
+began learns
+[ $RDMA_HOST = 0 ] || ./tributary server > server 2>&1 &
+./digits --epochs 4 --data digits.csv 2>&1; status=$?; wait; (exit $status); ended
+export TRIB_COORDINATOR=10.77.0.1:12002
+began machine_lost
+./digits --epochs 300 --data digits.csv > rank 2>&1 & rank=$!
+if [ $RDMA_HOST = 0 ]; then
+    ./tributary server > server 2>&1
+    at=$(cut -d. -f1 /proc/uptime); wait $rank; status=$?
+    echo "after $(($(cut -d. -f1 /proc/uptime) - at)) s: $(grep -v '^epoch' server | tail -n 1)"; grep -v ^epoch rank; (exit $status)
+else
+    i=0; until grep -q 'over RDMA' rank; do sleep 0.1; i=$((i+1)); [ $i -lt 600 ] || break; done
+    sleep 1; echo 0 > /dev/ttyS1; echo o > /proc/sysrq-trigger; sleep 60 # nothing of it says a word from here on
+fi
+ended
+[ $RDMA_HOST = 1 ] || exit 0
 '''
 
 
@@ -114,10 +145,8 @@ def built_with_rdma():
         raise Skip('built without libibverbs and librdmacm')
 
 
-@functools.lru_cache(maxsize=1)
-def all_jobs():
-    """By name: exit status and output. Runs once; what ended it early is in every case's output."""
-    _, output = guest(JOBS, '--file', DATA + '=t/digits.csv', programs=TOOLS)
+def parts(output):
+    """What the jobs said, by name: exit status and output."""
     found, name = {}, None
     for line in output.splitlines():
         begins, ends = re.match(r'== (\w+)$', line), re.match(r'== status (\d+)$', line)
@@ -128,7 +157,14 @@ def all_jobs():
             found[name] = [None, []]
         elif name:
             found[name][1].append(line)
-    return {name: (status, '\n'.join(lines)) for name, (status, lines) in found.items()}, output
+    return {name: (status, '\n'.join(lines)) for name, (status, lines) in found.items()}
+
+
+@functools.lru_cache(maxsize=1)
+def all_jobs():
+    """Runs once; what ended it early is in every case's output."""
+    _, output = guest(JOBS, '--file', DATA + '=t/digits.csv', programs=TOOLS)
+    return parts(output), output
 
 
 def job(name):
@@ -182,6 +218,20 @@ def auto_does_without_rdma():
     assert len(re.findall(r'rank \d: to 10\.77\.0\.1:\d+ over TCP: ', output)) >= 2, output
 
 
+def two_rails():
+    """Reactors listen on one device each, and connections to them go by it."""
+    status, output = job('two_rails')
+    assert status == 0, 'status %d\n%s' % (status, output)
+    for rail in 77, 78:
+        assert len(re.findall(r'rank \d: to 10\.%d\.0\.1:\d+ over RDMA' % rail, output)) == 2, output
+
+
+def a_rail_is_gone():
+    status, output = job('a_rail_is_gone')
+    assert status == 0 and 'reactor 1 takes the next listen address: ' in output, 'status %d\n%s' % (status, output)
+    assert len(re.findall(r'rank \d: to 10\.77\.0\.1:\d+ over RDMA', output)) == 4, output
+
+
 def lost(name, victim):
     """The members that are left, by name: status and last words."""
     status, output = job(name)
@@ -212,6 +262,22 @@ def network_lost():
     lost('network_lost', None)
 
 
+def two_hosts():
+    """Over a network: the second host has a worker and the server. Then it is gone, without a word."""
+    built_with_rdma()
+    _, output = guest(HOSTS, '--hosts', '2', '--cpus', '1', '--file', DATA + '=t/digits.csv', programs=TOOLS, timeout=200)
+    jobs = parts(output)
+    status, words = jobs.get('learns_0', (None, ''))
+    assert status == 0 and len(re.findall(r'rank 0: to 10\.77\.0\.2:\d+ over RDMA', words)) == 2, output[-6000:]
+    assert jobs['learns_1'][0] == 0, output[-6000:]
+    there = re.findall(r'bit-identical: ok \(hash (\w+)\)', words)
+    here = re.findall(r'bit-identical: ok \(hash (\w+)\)', job('digits_over_tcp')[1])
+    assert there and there == here, 'weights %s, on one host over TCP %s' % (there, here)
+    status, words = jobs.get('machine_lost_0', (0, ''))
+    seconds = re.search(r'after (\d+) s: .*(lost|no sign of life)', words)
+    assert status and seconds and int(seconds.group(1)) < 40 and 'TRIB_PEER_LOST' in words, output[-6000:]
+
+
 def too_little_memory_may_be_locked():
     status, output = job('too_little_memory_may_be_locked')
     assert status != 0, output
@@ -229,8 +295,8 @@ def no_device():
 
 
 TESTS = [guest_has_a_verbs_device, guest_ends_at_its_deadline, contract, digits_as_over_tcp, auto_chooses_rdma,
-         auto_does_without_rdma, server_killed, worker_killed, server_stopped, network_lost,
-         too_little_memory_may_be_locked, no_device, no_address_of_a_device]
+         auto_does_without_rdma, two_rails, a_rail_is_gone, server_killed, worker_killed, server_stopped, network_lost,
+         two_hosts, too_little_memory_may_be_locked, no_device, no_address_of_a_device]
 
 
 def main():
