@@ -40,7 +40,7 @@ __attribute__((format(printf, 2, 3))) static uint32_t no(char *why, const char *
 static bool is_regular(const trib_roster *roster, uint32_t local_ranks)
 {
     const uint32_t n = roster->worker_count;
-    const trib_member_info **firsts = n % local_ranks == 0 ? calloc(n / local_ranks, sizeof *firsts) : NULL;
+    const trib_member_info **firsts = n > 0 && n % local_ranks == 0 ? calloc(n / local_ranks, sizeof *firsts) : NULL;
     bool regular = firsts != NULL;
     for (uint32_t i = 0; i < n && regular; i++) {
         const trib_member_info *first = &roster->members[i / local_ranks * local_ranks];

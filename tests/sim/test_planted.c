@@ -31,6 +31,8 @@ typedef enum bug {
     BUG_LOSS_IGNORED,
     BUG_WRONG_PRIORITY_HEAP,
     BUG_OTHER_EPOCH,
+    BUG_PART_LOST,
+    BUG_REPORT_LOST,
     BUG_COUNT
 } bug;
 
@@ -48,6 +50,8 @@ static const char *const names[BUG_COUNT] = {
     [BUG_LOSS_IGNORED] = "the loss of a peer does not end the job",
     [BUG_WRONG_PRIORITY_HEAP] = "a waiter is put into an outbox twice, 1 in 500",
     [BUG_OTHER_EPOCH] = "a frame bears the number of another epoch, 1 in 300",
+    [BUG_PART_LOST] = "what a machine has summed does not leave it, 1 in 200",
+    [BUG_REPORT_LOST] = "a refusal on one machine is not told to the others",
 };
 
 static bug planted;
@@ -66,6 +70,27 @@ void __wrap_trib_summation_sent(trib_summation *summation, trib_sum_buffer *sum)
 {
     if (!strikes(BUG_SUM_KEPT, 300)) {
         __real_trib_summation_sent(summation, sum);
+    }
+}
+
+void __real_trib_relay_part_ready(void *user, const trib_contribution *what, trib_sum_buffer *sum);
+void __wrap_trib_relay_part_ready(void *user, const trib_contribution *what, trib_sum_buffer *sum);
+void __wrap_trib_relay_part_ready(void *user, const trib_contribution *what, trib_sum_buffer *sum)
+{
+    const trib_core *core = user;
+    if (strikes(BUG_PART_LOST, 200)) {
+        trib_summation_sent(core->summation, sum);
+    } else {
+        __real_trib_relay_part_ready(user, what, sum);
+    }
+}
+
+void __real_trib_relay_round_refused(void *user, const trib_contribution *what, trib_status status, const char *text);
+void __wrap_trib_relay_round_refused(void *user, const trib_contribution *what, trib_status status, const char *text);
+void __wrap_trib_relay_round_refused(void *user, const trib_contribution *what, trib_status status, const char *text)
+{
+    if (!strikes(BUG_REPORT_LOST, 1)) {
+        __real_trib_relay_round_refused(user, what, status, text);
     }
 }
 
