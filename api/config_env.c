@@ -480,5 +480,6 @@ trib_status trib_config_from_env(trib_config *config, trib_error *error)
     mine.trace = get("TRIB_TRACE") != NULL ? get("TRIB_TRACE") : mine.trace;
     trib_config_take_device(&mine, get("TRIB_DEVICE"));
     *config = mine;
+    trib_config_check_names(config);
     return TRIB_OK;
 }

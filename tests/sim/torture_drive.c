@@ -463,6 +463,19 @@ void torture_drive_last(run *self)
     }
 }
 
+uint32_t torture_drive_handles(const driver *self)
+{
+    const torture_plan *plan = self->run->plan;
+    uint32_t handles = 0;
+    for (uint32_t i = 0; i < plan->tensor_count * SLOTS; i++) {
+        handles += self->attempts[i / SLOTS][i % SLOTS].op != NULL;
+    }
+    for (uint32_t i = 0; i < plan->crowd; i++) {
+        handles += self->crowd[i].op != NULL;
+    }
+    return handles;
+}
+
 void torture_drive_close(run *self)
 {
     const torture_plan *plan = self->plan;

@@ -73,6 +73,8 @@ bool torture_may_end_so(const run *self, trib_status status);
 bool torture_is_calm(const torture_plan *plan);
 /* torture_watch.c: books that must balance whenever no reactor is in a turn. */
 void torture_watch(run *self);
+/* In a job that lives and has nothing to do: no operation is kept that workers have no handle of. */
+void torture_watch_rest(run *self);
 /* After all engines have been closed: nothing is kept from the pools. */
 void torture_watch_closed(run *self);
 
@@ -80,6 +82,8 @@ void torture_watch_closed(run *self);
 void torture_drive_open(run *self);
 /* Everybody sums every tensor once more. */
 void torture_drive_last(run *self);
+/* Of operations that the worker still has handles of. */
+uint32_t torture_drive_handles(const driver *self);
 /* Nothing may have been written to what was given back. */
 void torture_drive_check_outputs(run *self);
 void torture_drive_close(run *self);

@@ -154,6 +154,9 @@ static void draw_odd(trib_sim_stream *stream, torture_plan *plan)
     if (trib_sim_draw_one_in(stream, 4) && plan->job.workers > 1 && !what->on_device) {
         plan->odd_rank = rank;
         plan->odd_round = whole ? -1 : (int32_t)round;
+        if (whole && plan->late_ns[rank] == 0) { /* the others are in the midst of it when they hear of it */
+            plan->late_ns[rank] = spread(stream, MS, plan->leaves ? SECOND : 5 * SECOND);
+        }
     }
 }
 
@@ -178,18 +181,28 @@ static void draw_members(trib_sim_stream *stream, torture_plan *plan)
     plan->deserter_rounds = between(stream, 1, 3);
 }
 
+/* Nothing but broadcasts of one root: the others have theirs and leave, while one has yet to ask. */
+static void draw_broadcasts(trib_sim_stream *stream, torture_plan *plan)
+{
+    const uint32_t workers = plan->job.workers, root = between(stream, 0, workers - 1);
+    for (uint32_t i = 0; i < plan->tensor_count; i++) {
+        torture_tensor *what = &plan->tensors[i];
+        what->root = (int32_t)root;
+        what->on_device = false;
+        what->rounds = what->rounds < 2 ? what->rounds : 2;
+    }
+    plan->late_ns[(root + 1) % workers] = spread(stream, 20 * MS, SECOND);
+}
+
 /* What came later to this test, from a stream of its own. */
 static void draw_more(torture_plan *plan)
 {
     trib_sim_stream stream = {.state = plan->seed * UINT64_C(0x9e3779b97f4a7c15) + 5};
-    draw_members(&stream, plan);
     const bool broadcasts = trib_sim_draw_one_in(&stream, 10);
-    for (uint32_t i = 0; i < plan->tensor_count; i++) {
-        const int32_t root = (int32_t)between(&stream, 0, plan->job.workers - 1);
-        if (broadcasts &&
-            !plan->tensors[i].on_device) { /* workers may be far apart, and servers have to wait for the last */
-            plan->tensors[i].root = root;
-        }
+    plan->leaves = plan->leaves || broadcasts;
+    draw_members(&stream, plan);
+    if (broadcasts) {
+        draw_broadcasts(&stream, plan);
     }
     draw_arithmetic(&stream, plan);
     draw_odd(&stream, plan);
@@ -204,6 +217,10 @@ static void draw_more(torture_plan *plan)
     plan->idles = trib_sim_draw_one_in(&stream, 3);
     if (plan->cancels == 0 && trib_sim_draw_one_in(&stream, 3)) {
         plan->cancels = between(&stream, 2, 8);
+    }
+    if (plan->crowd > 0 && trib_sim_draw_one_in(&stream, 2)) { /* many wait, and some are taken out from among them */
+        plan->cancels = between(&stream, 2, 4);
+        plan->job.engine.push_credit_bytes = 4096;
     }
     if (plan->hurried == 0 && trib_sim_draw_one_in(&stream, 3)) {
         plan->hurried = between(&stream, 2, 8);

@@ -238,6 +238,7 @@ static void check_rest(run *self)
             check_core(self, i, &engine->cores[core]);
         }
     }
+    torture_watch_rest(self);
     for (uint32_t rank = 0; rank < self->plan->job.workers; rank++) {
         for (uint32_t i = 0; i < self->plan->tensor_count; i++) {
             if (self->verdict.held && self->drivers[rank].next_round[i] < self->plan->tensors[i].rounds) {

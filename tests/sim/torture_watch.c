@@ -199,15 +199,33 @@ void torture_watch(run *self)
     }
 }
 
+/* Operations that somebody holds on to. */
+static uint32_t kept_ops(const trib_engine *engine, bool with_cancelled)
+{
+    uint32_t kept = 0;
+    for (trib_op *op = engine->all_ops; op != NULL; op = op->made_next) {
+        kept += atomic_load(&op->references) > 0 && (with_cancelled || !atomic_load(&op->cancelled));
+    }
+    return kept;
+}
+
+void torture_watch_rest(run *self)
+{
+    for (uint32_t i = 0; i < self->plan->job.workers; i++) {
+        const uint32_t kept = kept_ops(self->job->members[i].engine, true),
+                       held = torture_drive_handles(&self->drivers[i]);
+        if (kept > held) {
+            torture_broken(self, "at rest, %u operations of rank %u are kept by somebody", kept - held, i);
+        }
+    }
+}
+
 void torture_watch_closed(run *self)
 {
     for (uint32_t i = 0; i < self->job->member_count; i++) {
         const trib_engine *engine = self->job->members[i].engine;
-        uint32_t kept = 0;
-        for (trib_op *op = engine->all_ops; op != NULL; op = op->made_next) {
-            /* Cancelled after the end, it waits for posts that nobody runs any more. */
-            kept += atomic_load(&op->references) > 0 && !atomic_load(&op->cancelled);
-        }
+        /* One that was cancelled after the end waits for posts that nobody runs any more. */
+        const uint32_t kept = kept_ops(engine, false);
         if (kept > 0) {
             torture_broken(self, "member %u is closed, and %u of its operations are kept by somebody", i, kept);
         }
