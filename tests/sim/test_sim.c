@@ -299,6 +299,33 @@ static void the_first_wait_for_the_last(void **state)
     sim_job_free(job);
 }
 
+/* Signs of life come through while the links are full for many times the limit of silence. */
+static void heavy_traffic_is_no_silence(void **state)
+{
+    (void)state;
+    enum { HEAVY = 4 << 20 };
+    for (uint32_t servers = 0; servers < 2; servers++) {
+        sim_job_config config = sim_job_config_default(2, servers);
+        config.engine.peer_timeout_ns = SECOND;
+        config.link.egress_bits = config.link.ingress_bits = UINT64_C(20000000);
+        sim_job *job = open_job(&config);
+        exchange heavy[2] = {{0}};
+        for (uint32_t rank = 0; rank < 2; rank++) {
+            heavy[rank].buffer = calloc(HEAVY, sizeof(int32_t));
+            submit(job, rank, "heavy", HEAVY, &heavy[rank]);
+        }
+        const int64_t from_ns = trib_sim_now(job->sim);
+        assert_true(sim_job_run(job, 120 * SECOND, all_done, heavy));
+        assert_true(trib_sim_now(job->sim) - from_ns > 5 * SECOND);
+        for (uint32_t rank = 0; rank < 2; rank++) {
+            assert_int_equal(heavy[rank].status, TRIB_OK);
+            free(heavy[rank].buffer);
+        }
+        assert_true(sim_job_close(job, 20 * SECOND));
+        sim_job_free(job);
+    }
+}
+
 /* What is urgent overtakes what was handed in before it, on the way in and on the way out; the narrow place is one or the
  * other. */
 static void the_urgent_overtakes(void **state)
@@ -346,6 +373,7 @@ int main(void)
         cmocka_unit_test(a_seed_is_a_run),
         cmocka_unit_test(links_are_full),
         cmocka_unit_test(the_first_wait_for_the_last),
+        cmocka_unit_test(heavy_traffic_is_no_silence),
         cmocka_unit_test(the_urgent_overtakes),
     };
     return cmocka_run_group_tests_name("simulated jobs", tests, NULL, NULL);
