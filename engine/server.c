@@ -228,6 +228,7 @@ void trib_server_hand_out(trib_core *core, trib_summation *summation, uint32_t r
     core->entries_waiting++;
     if (trib_link_enqueue(link, &entry->waiter, entry->sum->size) != TRIB_OK) {
         entry_recycle(entry);
+        trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a sum"); /* no-op if it is closing anyway */
     }
 }
 

@@ -81,18 +81,24 @@ static void cut(sim_pair *pair)
     }
 }
 
+/* Of ends that cannot reach each other neither would learn of it. */
+static bool may_be_reset(const sim_pair *pair)
+{
+    return is_open(&pair->ends[0]) && is_open(&pair->ends[1]) && sim_reachable(pair);
+}
+
 bool trib_sim_net_reset(trib_sim_net *net, uint64_t index)
 {
     uint64_t open = 0;
     for (const sim_pair *pair = net->pairs; pair != NULL; pair = pair->next) {
-        open += is_open(&pair->ends[0]) && is_open(&pair->ends[1]);
+        open += may_be_reset(pair);
     }
     if (open == 0) {
         return false;
     }
     index %= open;
     for (sim_pair *pair = net->pairs; pair != NULL; pair = pair->next) {
-        if (is_open(&pair->ends[0]) && is_open(&pair->ends[1]) && index-- == 0) {
+        if (may_be_reset(pair) && index-- == 0) {
             cut(pair);
             return true;
         }

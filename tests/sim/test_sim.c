@@ -299,6 +299,35 @@ static void the_first_wait_for_the_last(void **state)
     sim_job_free(job);
 }
 
+static bool has_no_outbox(void *argument, size_t size)
+{
+    const sim_member *member = argument;
+    return member->index != 2 || size != 64 * sizeof(void *); /* the first heap of an outbox */
+}
+
+/* A server that has no memory to queue a sum says so: nobody waits for it until a deadline. */
+static void a_sum_that_cannot_wait_is_told(void **state)
+{
+    (void)state;
+    enum { COUNT = 1000 };
+    sim_job_config config = sim_job_config_default(2, 1);
+    config.engine.colocate = TRIB_COLOCATE_OFF;
+    config.may_alloc = has_no_outbox;
+    sim_job *job = open_job(&config);
+    exchange exchanges[2] = {{0}};
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        exchanges[rank].buffer = calloc(COUNT, sizeof(int32_t));
+        submit(job, rank, "sum", COUNT, &exchanges[rank]);
+    }
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 5 * SECOND, all_done, exchanges));
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        assert_int_equal(exchanges[rank].status, TRIB_PEER_LOST);
+        free(exchanges[rank].buffer);
+    }
+    assert_true(sim_job_close(job, 20 * SECOND));
+    sim_job_free(job);
+}
+
 /* Signs of life come through while the links are full for many times the limit of silence. */
 static void heavy_traffic_is_no_silence(void **state)
 {
@@ -373,6 +402,7 @@ int main(void)
         cmocka_unit_test(a_seed_is_a_run),
         cmocka_unit_test(links_are_full),
         cmocka_unit_test(the_first_wait_for_the_last),
+        cmocka_unit_test(a_sum_that_cannot_wait_is_told),
         cmocka_unit_test(heavy_traffic_is_no_silence),
         cmocka_unit_test(the_urgent_overtakes),
     };

@@ -147,11 +147,14 @@ static void draw_odd(trib_sim_stream *stream, torture_plan *plan)
 {
     plan->odd_rank = TORTURE_NOBODY;
     plan->odd_tensor = between(stream, 0, plan->tensor_count - 1);
+    for (uint32_t i = 0; i < plan->tensor_count && plan->tensors[plan->odd_tensor].on_device; i++) {
+        plan->odd_tensor = (plan->odd_tensor + 1) % plan->tensor_count;
+    }
     const torture_tensor *what = &plan->tensors[plan->odd_tensor];
     const uint32_t rank = between(stream, 0, plan->job.workers - 1);
     const uint32_t round = between(stream, 0, what->rounds - 1);
     const bool whole = trib_sim_draw_one_in(stream, 2);
-    if (trib_sim_draw_one_in(stream, 4) && plan->job.workers > 1 && !what->on_device) {
+    if (trib_sim_draw_one_in(stream, 3) && plan->job.workers > 1 && !what->on_device) {
         plan->odd_rank = rank;
         plan->odd_round = whole ? -1 : (int32_t)round;
         if (whole && plan->late_ns[rank] == 0) { /* the others are in the midst of it when they hear of it */
@@ -169,7 +172,7 @@ static void draw_members(trib_sim_stream *stream, torture_plan *plan)
         plan->reactors[i] = mixed ? reactors : plan->job.engine.reactors;
         plan->bandwidths[i] = uneven && !trib_sim_draw_one_in(stream, 4) ? bandwidth : 0;
     }
-    const bool waits = trib_sim_draw_one_in(stream, 3);
+    const bool waits = trib_sim_draw_one_in(stream, 2);
     for (uint32_t i = 0; i < plan->job.workers; i++) {
         /* Who leaves waits for the others for less than 3 s. */
         const int64_t late_ns = spread(stream, MS / 10, plan->leaves ? SECOND : 5 * SECOND);
@@ -224,6 +227,14 @@ static void draw_more(torture_plan *plan)
     }
     if (plan->hurried == 0 && trib_sim_draw_one_in(&stream, 3)) {
         plan->hurried = between(&stream, 2, 8);
+    }
+    for (uint32_t i = 0; i < plan->job.workers; i++) {
+        if (plan->late_ns[i] > 2 * SECOND) { /* who waits for it has a deadline long before */
+            plan->hurried = plan->hurried > 0 ? plan->hurried : 3;
+        }
+    }
+    if (plan->may_end && trib_sim_draw_one_in(&stream, 3)) { /* while much is on its way */
+        plan->faults[0] = (torture_fault){.kind = TORTURE_RESET, .at_ns = spread(&stream, MS, 300 * MS)};
     }
     /* While the job comes together, and while it is young, a fault meets other states than later. */
     for (uint32_t i = 0; i < plan->fault_count; i++) {
