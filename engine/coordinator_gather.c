@@ -151,7 +151,7 @@ static void send_roster(trib_link *link, uint32_t member, roster_payload *payloa
     payload->references++;
     trib_status status = trib_link_send(link, &frame, payload->bytes, roster_sent, payload);
     if (status != TRIB_OK) {
-        roster_unref(payload);
+        payload->references--; /* the caller holds another */
         trib_link_close(link, false, status, "could not send the roster");
     }
 }
