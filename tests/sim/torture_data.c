@@ -50,7 +50,7 @@ static double average(const torture_tensor *what, double sum, uint32_t workers)
     case TRIB_FLOAT64:
         return sum / workers;
     default:
-        return (double)((int)sum / (int)workers);
+        return workers > 0 ? (double)((int)sum / (int)workers) : 0;
     }
 }
 
