@@ -86,6 +86,9 @@ tcp_conn *trib_tcp_conn_create(tcp_transport *transport, int fd, const trib_addr
     conn->linger_timer.fired = linger_over;
     conn->linger_timer.user = conn;
     configure(transport, fd);
+    if (state == TCP_OPEN) {
+        trib_tcp_backlog_begin(conn);
+    }
     transport->open_count++;
     return conn;
 }
@@ -145,6 +148,7 @@ static void connect_ready(tcp_conn *conn)
         return;
     }
     conn->state = TCP_OPEN;
+    trib_tcp_backlog_begin(conn);
     conn->base.transport->upcalls->connected(&conn->base, TRIB_OK);
     if (conn->state == TCP_OPEN && conn->send_head != NULL) {
         trib_reactor_defer(conn->base.transport->reactor, &conn->flush_post);

@@ -1,6 +1,7 @@
 /*
  * tcp_internal.h - what the files of the TCP transport share: tcp.c (instance and listeners), tcp_conn.c (life of a
- * connection), tcp_stream.c (bytes to messages and back), tcp_address.c (text to sockets' addresses).
+ * connection), tcp_stream.c (bytes to messages and back), tcp_backlog.c (what may lie in the kernel), tcp_address.c (text to
+ * sockets' addresses).
  */
 #ifndef TRIB_TRANSPORTS_TCP_INTERNAL_H
 #define TRIB_TRANSPORTS_TCP_INTERNAL_H
@@ -17,10 +18,17 @@
 typedef struct tcp_conn tcp_conn;
 typedef struct tcp_listener tcp_listener;
 
+/* What send buffers are large and small, and how long what is in them takes. */
+typedef struct tcp_backlog {
+    double delay_us;       /* from the system call to the acknowledgement; a running mean over all connections */
+    uint32_t small, large; /* as the kernel counts */
+} tcp_backlog;
+
 typedef struct tcp_transport {
     trib_transport base; /* first */
     trib_transport_config config;
     trib_transport_counters stats;
+    tcp_backlog backlog;
     uint32_t open_count; /* listeners and connections that the caller knows of */
     tcp_conn *lingering; /* connections that it no longer knows of */
 } tcp_transport;
@@ -47,8 +55,10 @@ struct tcp_conn {
     /* sending: head_sent bytes of the first one are with the kernel */
     trib_send *send_head, *send_tail;
     size_t head_sent;
-    bool want_write; /* the kernel had no room */
-    int write_errno; /* writing has failed; what the peer sent before that is still read */
+    bool want_write;       /* the kernel had no room */
+    uint32_t backlog_left; /* bytes that the kernel takes until its backlog is looked at */
+    uint32_t backlog_size; /* of the send buffer; 0: the kernel tunes it */
+    int write_errno;       /* writing has failed; what the peer sent before that is still read */
 
     /* receiving */
     tcp_phase phase;
@@ -89,6 +99,15 @@ void trib_tcp_conn_end(tcp_conn *conn, trib_status status, const char *format, .
     __attribute__((format(printf, 3, 4)));
 /* Ends it because the system said so. */
 void trib_tcp_conn_end_errno(tcp_conn *conn, const char *what, int error);
+
+/* tcp_backlog.c */
+void trib_tcp_backlog_open(tcp_backlog *backlog);
+/* The connection is open. */
+void trib_tcp_backlog_begin(tcp_conn *conn);
+/* About to write. */
+void trib_tcp_backlog_fit(tcp_conn *conn);
+/* The kernel has taken so much more. */
+void trib_tcp_backlog_add(tcp_conn *conn, size_t written);
 
 /* tcp_stream.c. They may end the connection, and make upcalls: from the loop only. */
 void trib_tcp_stream_write(tcp_conn *conn);

@@ -60,6 +60,7 @@ static size_t gather(tcp_conn *conn, struct iovec *iovecs, size_t *count_out)
 static void advance(tcp_conn *conn, size_t written)
 {
     trib_counter_add(&conn->transport->stats.bytes_sent, written);
+    trib_tcp_backlog_add(conn, written);
     conn->head_sent += written;
     while (conn->send_head != NULL) {
         trib_send *send = conn->send_head;
@@ -102,6 +103,7 @@ void trib_tcp_stream_write(tcp_conn *conn)
 {
     struct iovec iovecs[IOVECS_MAX];
     unsigned writes = 0;
+    trib_tcp_backlog_fit(conn);
     while ((conn->state == TCP_OPEN || conn->state == TCP_FLUSHING) && conn->send_head != NULL &&
            conn->write_errno == 0) {
         if (writes++ == WRITES_PER_TURN) {

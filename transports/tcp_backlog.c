@@ -1,0 +1,104 @@
+/*
+ * tcp_backlog.c - how much of a connection's data may lie in the kernel and in the network's queues.
+ *
+ * A kernel lets send buffers grow to megabytes. What lies there is beyond the reach of priorities and shares: urgent chunks
+ * wait behind it, the chunks of one sum arrive far apart, at the end of a step it is all that is left to do; and between
+ * processes of one machine it leaves the cache before it is read. So a connection whose caller has more to send than its
+ * credit allows gets a small send buffer, and so do all as long as what they have under way takes long to be acknowledged.
+ * Who sends a little and then waits for the answer gets a larger one, which takes it in one system call.
+ *
+ * The connections of a transport share the way out as their buffers are large. With buffers of one size, what is sent in
+ * shares arrives in shares, and the contributions to a sum come together.
+ *
+ * Connections to a far peer are left to the kernel: what is under way there is more than a socket may be given.
+ */
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "transports/tcp_internal.h"
+
+#define FAR_US 2000u              /* round trips that take longer */
+#define LONG_US 1000.0            /* from the system call to the acknowledgement */
+#define SAMPLE_BYTES (256u << 10) /* a connection is asked once in so much */
+#define IN_FLIGHT_MIN 32768.0     /* less says nothing */
+#define BUFFER_SMALL (128u << 10) /* two of the largest packets of the kernel's own, with what it keeps about them */
+#define BUFFER_LARGE (512u << 10)
+#define WMEM_MAX_USUAL 212992u
+
+/* The kernel counts what a packet takes in memory against the size, and takes twice the size that it is told. */
+static uint32_t most_allowed(void)
+{
+    unsigned long bytes = WMEM_MAX_USUAL;
+    FILE *file = fopen("/proc/sys/net/core/wmem_max", "re");
+    if (file != NULL) {
+        char line[32];
+        const char *text = fgets(line, sizeof line, file);
+        const unsigned long found = text != NULL ? strtoul(line, NULL, 10) : 0;
+        bytes = found > 0 ? found : bytes;
+        fclose(file);
+    }
+    return bytes > BUFFER_LARGE / 2 ? BUFFER_LARGE : (uint32_t)bytes * 2;
+}
+
+void trib_tcp_backlog_open(tcp_backlog *backlog)
+{
+    backlog->delay_us = 0;
+    backlog->large = most_allowed();
+    backlog->small = backlog->large < BUFFER_SMALL ? backlog->large : BUFFER_SMALL;
+}
+
+static bool ask(const tcp_conn *conn, struct tcp_info *info)
+{
+    socklen_t size = sizeof *info;
+    *info = (struct tcp_info){.tcpi_rtt = 0};
+    trib_counter_add(&conn->transport->stats.system_calls, 1);
+    return getsockopt(conn->io.fd, IPPROTO_TCP, TCP_INFO, info, &size) == 0;
+}
+
+static void resize(tcp_conn *conn, uint32_t size)
+{
+    if (size != conn->backlog_size) {
+        const int half = (int)(size / 2);
+        trib_counter_add(&conn->transport->stats.system_calls, 1);
+        (void)setsockopt(conn->io.fd, SOL_SOCKET, SO_SNDBUF, &half, sizeof half);
+        conn->backlog_size = size;
+    }
+}
+
+void trib_tcp_backlog_begin(tcp_conn *conn)
+{
+    struct tcp_info info;
+    if (ask(conn, &info) && info.tcpi_rtt < FAR_US) {
+        conn->backlog_left = SAMPLE_BYTES;
+        resize(conn, conn->transport->backlog.large);
+    }
+}
+
+void trib_tcp_backlog_fit(tcp_conn *conn)
+{
+    const tcp_backlog *backlog = &conn->transport->backlog;
+    if (conn->backlog_size != 0) {
+        const bool more = conn->base.awaits_sent != NULL && *conn->base.awaits_sent;
+        resize(conn, more || backlog->delay_us > LONG_US ? backlog->small : backlog->large);
+    }
+}
+
+void trib_tcp_backlog_add(tcp_conn *conn, size_t written)
+{
+    if (conn->backlog_size == 0 || written < conn->backlog_left) {
+        conn->backlog_left -= conn->backlog_size == 0 ? 0 : (uint32_t)written;
+        return;
+    }
+    conn->backlog_left = SAMPLE_BYTES;
+    struct tcp_info info;
+    if (ask(conn, &info)) {
+        /* By Little's law the path carries in a round trip what is in flight. */
+        const double in_flight = (double)info.tcpi_unacked * info.tcpi_snd_mss;
+        if (in_flight >= IN_FLIGHT_MIN) {
+            double *mean = &conn->transport->backlog.delay_us;
+            *mean += (info.tcpi_rtt * (in_flight + info.tcpi_notsent_bytes) / in_flight - *mean) / 32;
+        }
+    }
+}
