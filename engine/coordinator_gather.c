@@ -47,7 +47,7 @@ void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *ti
 
 /* With servers of their own on the same machine nothing is gained by summing in workers too; across machines, as long
  * as there are fewer servers than workers, it is (OSDI'20). */
-static bool workers_should_sum(const trib_coordinator *self, uint32_t local_ranks)
+static bool workers_should_sum(const trib_coordinator *self, const trib_roster *roster)
 {
     trib_colocate colocate = self->core->engine->config.colocate;
     if (self->server_count == 0) {
@@ -56,13 +56,8 @@ static bool workers_should_sum(const trib_coordinator *self, uint32_t local_rank
     if (colocate != TRIB_COLOCATE_AUTO) {
         return colocate == TRIB_COLOCATE_ON;
     }
-    bool local = true;
-    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
-        const char *address = self->slots[i].info.addresses[0].text;
-        local = local && (strncmp(address, "127.", 4) == 0 || strncmp(address, "[::1]", 5) == 0);
-    }
-    const uint32_t machines = local_ranks > 0 ? self->worker_count / local_ranks : self->worker_count;
-    return !local && self->server_count < machines;
+    const uint32_t machines = self->worker_count / (roster->local_ranks > 0 ? roster->local_ranks : 1);
+    return self->server_count < machines && !trib_roster_is_one_host(roster);
 }
 
 static uint32_t local_ranks_of(const trib_coordinator *self, const trib_roster *roster)
@@ -102,9 +97,9 @@ static trib_status make_roster(trib_coordinator *self)
         roster->members[i] = self->slots[i].info;
     }
     roster->local_ranks = local_ranks_of(self, roster);
-    bool colocated = workers_should_sum(self, roster->local_ranks);
+    const bool colocated = workers_should_sum(self, roster);
     for (uint32_t i = 0; i < count; i++) {
-        bool worker = i < self->worker_count;
+        const bool worker = i < self->worker_count;
         members[i] = (trib_place_member){
             .is_worker = worker,
             .can_sum = worker ? colocated : true,

@@ -2,6 +2,7 @@
 #include "engine/roster.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 trib_roster *trib_roster_create(uint32_t member_count)
 {
@@ -126,6 +127,33 @@ trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_
     }
     *roster_out = roster;
     return TRIB_OK;
+}
+
+/* The part of an address that names the host; 0: it is not an IP address. */
+static size_t host_length(const char *text)
+{
+    const char *port = strrchr(text, ':');
+    const size_t length = port == NULL ? 0 : (size_t)(port - text);
+    return memchr(text, '.', length) != NULL || memchr(text, ']', length) != NULL ? length : 0;
+}
+
+static bool is_loopback(const char *text)
+{
+    return strncmp(text, "127.", 4) == 0 || strncmp(text, "[::1]", 5) == 0;
+}
+
+bool trib_roster_is_one_host(const trib_roster *roster)
+{
+    const char *first = roster->members[0].addresses[0].text;
+    const size_t length = host_length(first);
+    for (uint32_t i = 0; i < roster->member_count; i++) {
+        const char *text = roster->members[i].addresses[0].text;
+        if (is_loopback(first) ? !is_loopback(text)
+                               : length == 0 || host_length(text) != length || memcmp(first, text, length) != 0) {
+            return false;
+        }
+    }
+    return true;
 }
 
 uint32_t trib_roster_summing(const trib_roster *roster)

@@ -50,6 +50,9 @@ TRIB_CHECKED trib_status trib_roster_get(trib_reader *reader, trib_roster **rost
 /* Do counts and sizes allow that so many workers of each machine sum first? 0: always. */
 bool trib_roster_can_sum_first(const trib_roster *roster, uint32_t local_ranks);
 
+/* Are all members reached at one IP address, or over loopback? */
+bool trib_roster_is_one_host(const trib_roster *roster);
+
 /* How many members sum. */
 uint32_t trib_roster_summing(const trib_roster *roster);
 

@@ -14,19 +14,20 @@
 
 #define PARTITIONS_MAX 65536u
 #define PARTITIONS_EACH 16u /* for each who sums, of a tensor that has the bytes */
-#define PARTITION_MIN (64u << 10)
+#define PARTITION_MIN (16u << 10)
 #define MESSAGES_MAX 256u /* with which all workers together push a tensor that is cut finer */
 
 /*
  * Smaller partitions than were asked for if those would not go round: a tensor of one partition has all workers push to
- * one server, over one link, while the others stand idle. But every worker sends and gets each of them, so the more
- * workers there are, the fewer more there may be. Powers of two, so that those that are larger than a chunk consist of
- * whole chunks.
+ * one server, over one link, while the others stand idle; and where a link takes long for one, its sum is late on its way
+ * back. But every worker sends and gets each of them, so the more workers there are, the fewer more there may be. Within one
+ * host there are no links to share, and what a message costs counts for more: nothing is cut finer than a chunk there.
+ * Powers of two, so that those that are larger than a chunk consist of whole chunks.
  */
 static uint32_t fair_partition(uint64_t bytes, const trib_roster *roster, uint32_t summing)
 {
     const uint64_t wanted = (uint64_t)PARTITIONS_EACH * summing, pushed = bytes * roster->worker_count;
-    uint64_t fair = PARTITION_MIN;
+    uint64_t fair = trib_roster_is_one_host(roster) ? roster->chunk_bytes : PARTITION_MIN;
     while (fair < roster->partition_bytes && (fair * wanted < bytes || fair * MESSAGES_MAX < pushed)) {
         fair *= 2;
     }
@@ -41,9 +42,11 @@ uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, 
     const uint32_t wanted =
         lanes == 0 ? fair_partition(bytes, roster, summing)
                    : trib_device_partition_bytes(bytes, asked, roster->chunk_bytes, lanes, is_alone ? 0 : summing);
-    /* Larger ones if there would be too many for one DECLARED frame. */
-    const uint64_t least = ((bytes + PARTITIONS_MAX - 1) / PARTITIONS_MAX + chunk - 1) / chunk * chunk;
-    return least > wanted ? (uint32_t)least : wanted;
+    if (bytes <= (uint64_t)PARTITIONS_MAX * wanted) {
+        return wanted;
+    }
+    /* Larger ones, whole chunks, because those would be too many for one DECLARED frame. */
+    return (uint32_t)(((bytes + PARTITIONS_MAX - 1) / PARTITIONS_MAX + chunk - 1) / chunk * chunk);
 }
 
 uint32_t trib_tensor_partition_count(uint64_t bytes, uint32_t partition_bytes)

@@ -16,6 +16,7 @@
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "transports/tcp_internal.h"
 
@@ -67,10 +68,33 @@ static void resize(tcp_conn *conn, uint32_t size)
     }
 }
 
+/*
+ * BBR is made for long paths. Between near hosts its idea of the shortest round trip is a few microseconds, from a moment when
+ * no queue was there, and its idea of the rate is from a moment when little was to be sent; then it lets a chunk wait for
+ * tens of milliseconds. What the kernel does not let us choose stays as it is.
+ */
+static void choose_congestion_control(tcp_conn *conn)
+{
+    static const char *const choices[] = {"cubic", "reno"};
+    char name[16] = "";
+    socklen_t size = sizeof name - 1;
+    trib_counter_add(&conn->transport->stats.system_calls, 1);
+    if (getsockopt(conn->io.fd, IPPROTO_TCP, TCP_CONGESTION, name, &size) != 0 || strcmp(name, "bbr") != 0) {
+        return;
+    }
+    for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++) {
+        trib_counter_add(&conn->transport->stats.system_calls, 1);
+        if (setsockopt(conn->io.fd, IPPROTO_TCP, TCP_CONGESTION, choices[i], (socklen_t)strlen(choices[i])) == 0) {
+            return;
+        }
+    }
+}
+
 void trib_tcp_backlog_begin(tcp_conn *conn)
 {
     struct tcp_info info;
     if (ask(conn, &info) && info.tcpi_rtt < FAR_US) {
+        choose_congestion_control(conn);
         conn->backlog_left = SAMPLE_BYTES;
         resize(conn, conn->transport->backlog.large);
     }

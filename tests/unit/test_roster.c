@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "engine/op.h"
 #include "engine/roster.h"
 #include "tests/unit/wire_bytes.h"
 
@@ -250,6 +251,60 @@ static void test_member_infos(void **state)
     guarded_destroy(&memory);
 }
 
+/* Members of that many addresses, up to NULL. */
+static bool is_one_host(const char *const *addresses)
+{
+    uint32_t count = 0;
+    while (addresses[count] != NULL) {
+        count++;
+    }
+    trib_roster *roster = trib_roster_create(count);
+    assert_non_null(roster);
+    for (uint32_t i = 0; i < count; i++) {
+        snprintf(roster->members[i].addresses[0].text, TRIB_ADDRESS_MAX, "%s", addresses[i]);
+    }
+    const bool one = trib_roster_is_one_host(roster);
+    free(roster);
+    return one;
+}
+
+static void test_one_host(void **state)
+{
+    (void)state;
+    assert_true(is_one_host((const char *[]){"127.0.0.1:1", "127.0.0.2:1", "[::1]:7", NULL}));
+    assert_true(is_one_host((const char *[]){"10.0.0.1:1", "10.0.0.1:2", NULL}));
+    assert_true(is_one_host((const char *[]){"[fe80::1]:1", "[fe80::1]:2", NULL}));
+    assert_false(is_one_host((const char *[]){"10.0.0.1:1", "10.0.0.2:1", NULL}));
+    assert_false(is_one_host((const char *[]){"10.0.0.1:1", "10.0.0.10:1", NULL}));
+    assert_false(is_one_host((const char *[]){"127.0.0.1:1", "10.0.0.1:1", NULL}));
+    assert_false(is_one_host((const char *[]){"10.0.0.1:1", "127.0.0.1:1", NULL}));
+    assert_false(is_one_host((const char *[]){"sim:1", "sim:2", NULL})); /* no IP address: every one is a host */
+}
+
+/* 1 MiB, 4 workers, 4 who sum: 64 pieces of 16 KiB between hosts, whole chunks within one. */
+static void test_partitions(void **state)
+{
+    (void)state;
+    trib_roster *roster = trib_roster_create(4);
+    assert_non_null(roster);
+    roster->worker_count = 4;
+    roster->chunk_bytes = 256u << 10;
+    roster->partition_bytes = 1u << 20;
+    for (uint32_t i = 0; i < 4; i++) {
+        roster->members[i].sums = true;
+        snprintf(roster->members[i].addresses[0].text, TRIB_ADDRESS_MAX, "10.0.0.%u:1", i + 1);
+    }
+    assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 20, 0), 16u << 10);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 1u << 20);
+    /* More than 65,536 pieces of the largest size: larger ones, whole chunks. */
+    assert_int_equal(trib_tensor_partition_bytes(roster, (UINT64_C(1) << 36) + 4, 0), (1u << 20) + (256u << 10));
+    for (uint32_t i = 0; i < 4; i++) {
+        snprintf(roster->members[i].addresses[0].text, TRIB_ADDRESS_MAX, "127.0.0.1:%u", i + 1);
+    }
+    assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 20, 0), 256u << 10);
+    free(roster);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -261,6 +316,8 @@ int main(void)
         cmocka_unit_test(test_names_of_nobody),
         cmocka_unit_test(test_insane_rosters_are_refused),
         cmocka_unit_test(test_member_infos),
+        cmocka_unit_test(test_one_host),
+        cmocka_unit_test(test_partitions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
