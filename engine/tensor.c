@@ -14,7 +14,7 @@
 
 #define PARTITIONS_MAX 65536u
 #define PARTITIONS_EACH 16u /* for each who sums, of a tensor that has the bytes */
-#define PARTITION_MIN (16u << 10)
+#define PARTITION_MIN (32u << 10)
 #define MESSAGES_MAX 256u /* with which all workers together push a tensor that is cut finer */
 
 /*

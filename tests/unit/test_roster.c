@@ -281,7 +281,7 @@ static void test_one_host(void **state)
     assert_false(is_one_host((const char *[]){"sim:1", "sim:2", NULL})); /* no IP address: every one is a host */
 }
 
-/* 1 MiB, 4 workers, 4 who sum: 64 pieces of 16 KiB between hosts, whole chunks within one. */
+/* 1 MiB, 4 workers, 4 who sum: 32 pieces of 32 KiB between hosts, whole chunks within one. */
 static void test_partitions(void **state)
 {
     (void)state;
@@ -294,7 +294,7 @@ static void test_partitions(void **state)
         roster->members[i].sums = true;
         snprintf(roster->members[i].addresses[0].text, TRIB_ADDRESS_MAX, "10.0.0.%u:1", i + 1);
     }
-    assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 20, 0), 16u << 10);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 20, 0), 32u << 10);
     assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 1u << 20);
     /* More than 65,536 pieces of the largest size: larger ones, whole chunks. */
     assert_int_equal(trib_tensor_partition_bytes(roster, (UINT64_C(1) << 36) + 4, 0), (1u << 20) + (256u << 10));
