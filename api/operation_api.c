@@ -105,19 +105,25 @@ static bool is_float(trib_dtype dtype)
     return dtype == TRIB_FLOAT32 || dtype == TRIB_FLOAT64 || dtype == TRIB_FLOAT16 || dtype == TRIB_BFLOAT16;
 }
 
-static trib_status check_device(const trib_engine *engine, const trib_op_params *params, trib_error *error)
+static trib_status check_stream(const trib_op_params *params, trib_error *error)
 {
     const trib_tensor *tensor = params->tensor;
     if (!tensor->on_device && params->stream != NULL) {
         return trib_error_set(error, TRIB_INVALID,
                               "tensor \"%s\": a stream, but it was not declared TRIB_TENSOR_DEVICE", tensor->name);
     }
+    return TRIB_OK;
+}
+
+static trib_status check_device(const trib_engine *engine, const trib_op_params *params, trib_error *error)
+{
+    const trib_tensor *tensor = params->tensor;
     if (tensor->on_device && params->reduce == TRIB_AVG && !is_float(tensor->dtype) && engine->config.local_size > 1) {
         return trib_error_set(error, TRIB_UNSUPPORTED,
                               "tensor \"%s\": AVG of %s between the GPUs of a machine would overflow: sum, then divide",
                               tensor->name, trib_dtype_name(tensor->dtype));
     }
-    return TRIB_OK;
+    return check_stream(params, error);
 }
 
 trib_status trib_push_pull(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
@@ -150,17 +156,15 @@ trib_status trib_broadcast(trib_engine *engine, const trib_op_params *params, tr
         status = trib_error_set(error, TRIB_INVALID, "tensor \"%s\": root %d is not a rank below %d",
                                 params->tensor->name, params->root, engine->config.worker_count);
     }
-    if (status == TRIB_OK && params->tensor->on_device) {
-        status = trib_error_set(error, TRIB_UNSUPPORTED,
-                                "tensor \"%s\" is on a device: broadcast it as a sum to which all but rank %d "
-                                "contribute zeros",
-                                params->tensor->name, params->root);
+    if (status == TRIB_OK) {
+        status = check_stream(params, error);
     }
     bool is_root = status == TRIB_OK && params->root == engine->config.rank;
     if (status == TRIB_OK) {
         status = check_buffers(params, is_root, !is_root, error);
     }
-    if (is_root && params->output != NULL && params->output != params->input && status == TRIB_OK) {
+    if (is_root && params->output != NULL && params->output != params->input && status == TRIB_OK &&
+        !params->tensor->on_device) {
         memcpy(params->output, params->input, params->tensor->bytes);
     }
     return status != TRIB_OK ? status

@@ -21,7 +21,7 @@
 #include "engine/kernel_ops.h"
 #include "engine/reactor.h"
 
-#define TRIB_DEVICE_ABI 1u
+#define TRIB_DEVICE_ABI 2u
 #define TRIB_DEVICE_ID_SIZE 128u
 #define TRIB_DEVICE_TEXT_SIZE 160u
 #define TRIB_LOCAL_SIZE_MAX 64
@@ -35,6 +35,7 @@ typedef enum trib_device_kind {
     TRIB_DEVICE_REDUCE_SCATTER, /* target is this member's share of the sum of the members' sources */
     TRIB_DEVICE_ALL_GATHER,     /* target gets every member's share; this member's is in its place already */
     TRIB_DEVICE_ALL_REDUCE,     /* target is the whole sum; in a group of one a copy */
+    TRIB_DEVICE_BROADCAST,      /* target is the root's source; in a group of one a copy */
     TRIB_DEVICE_MAKE_ID,        /* target (TRIB_DEVICE_ID_SIZE bytes of host memory) is a new group's name */
     TRIB_DEVICE_JOIN,           /* become a member of the group named at source */
     TRIB_DEVICE_KIND_COUNT
@@ -57,6 +58,7 @@ typedef struct trib_device_job {
     void *target;
     size_t bytes;   /* collectives: of the whole piece */
     size_t share;   /* collectives: member r has bytes [r * share, (r + 1) * share) as far as there are so many */
+    uint32_t root;  /* BROADCAST: a member */
     uint64_t label; /* collectives: all members must name the same; only checked where that can be done */
     const struct trib_device_job *after;
     void *mark; /* WAIT: from mark(), not NULL; the job takes it over */

@@ -93,7 +93,7 @@ static void give_back(trib_device *device, trib_device_job *job, trib_status sta
 static bool same(const trib_device_job *a, const trib_device_job *b)
 {
     return a->kind == b->kind && a->label == b->label && a->bytes == b->bytes && a->share == b->share &&
-           a->dtype == b->dtype && a->reduce == b->reduce;
+           a->dtype == b->dtype && a->reduce == b->reduce && a->root == b->root;
 }
 
 /* Called with the world's mutex held: runs what all members of the machine have come to, and answers it. */
@@ -133,7 +133,7 @@ static void submit_collective(trib_device *device, trib_device_job *job)
     const trib_device_params *params = &device->params;
     trib_host_world *world = params->world;
     if (params->size == 1) {
-        if (job->kind == TRIB_DEVICE_ALL_REDUCE && job->target != job->source) {
+        if (job->target != job->source && job->kind >= TRIB_DEVICE_ALL_REDUCE) {
             memcpy(job->target, job->source, job->bytes);
         }
         give_back(device, job, TRIB_OK, "");
@@ -234,7 +234,7 @@ static void run_job(trib_device *device, trib_device_job *job)
     } else if (job->kind == TRIB_DEVICE_WAIT && job->mark != NULL) {
         submit_wait(device, job);
     } else if (job->kind == TRIB_DEVICE_REDUCE_SCATTER || job->kind == TRIB_DEVICE_ALL_GATHER ||
-               job->kind == TRIB_DEVICE_ALL_REDUCE) {
+               job->kind == TRIB_DEVICE_ALL_REDUCE || job->kind == TRIB_DEVICE_BROADCAST) {
         submit_collective(device, job);
     } else {
         if ((job->kind == TRIB_DEVICE_TO_HOST || job->kind == TRIB_DEVICE_TO_DEVICE) && job->bytes > 0) {

@@ -38,9 +38,15 @@ static bool reduce_into(const trib_kernels *kernels, trib_device_job *const *job
 bool trib_host_collective(const trib_kernels *kernels, trib_device_job *const *jobs, size_t count)
 {
     bool ok = true;
+    const trib_device_job *root = jobs[0]->kind == TRIB_DEVICE_BROADCAST ? jobs[jobs[0]->root] : NULL;
+    for (size_t i = 0; i < count && root != NULL; i++) {
+        if (jobs[i]->target != root->source && root->bytes > 0) {
+            memcpy(jobs[i]->target, root->source, root->bytes);
+        }
+    }
     for (size_t i = 0; i < count && ok; i++) {
         const size_t begin = i * jobs[i]->share, size = share_size(jobs[i], i);
-        if (size == 0 && jobs[i]->kind != TRIB_DEVICE_ALL_REDUCE) {
+        if (size == 0) {
             continue;
         }
         if (jobs[i]->kind == TRIB_DEVICE_REDUCE_SCATTER) {

@@ -12,6 +12,10 @@
 #include "engine/pipeline.h"
 #include "engine/worker.h"
 
+/* While one share is summed the next is on its way, and sums go out while contributions come in; less than that is not worth
+ * a copy. */
+#define PARTITIONS_EACH 2u
+#define PARTITION_MIN (64u << 10)
 #define ALONE_SLICE_BYTES_MAX (UINT64_C(256) << 20)
 
 /* ---- Holds ---- */
@@ -58,11 +62,17 @@ bool trib_device_job_back(trib_core *core, trib_device_task *device, const trib_
     return ok;
 }
 
+/* Nothing follows that collective. */
+static bool is_last(const trib_device_task *device, const trib_device_job *job)
+{
+    return job == &device->gather || device->task->node->op->exchange == TRIB_EXCHANGE_DEVICE_ALONE;
+}
+
 void trib_device_collective_done(trib_reactor *reactor, trib_post *post)
 {
     trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
     trib_device_task *device = job->owner;
-    device->last_job = device->last_job || job->kind != TRIB_DEVICE_REDUCE_SCATTER;
+    device->last_job = device->last_job || is_last(device, job);
     (void)trib_device_job_back(reactor->owner, device, job);
 }
 
@@ -76,7 +86,7 @@ static void order_arrived(trib_reactor *reactor, trib_post *post)
     trib_device_job *job = device->announced_job;
     if (status == TRIB_OK) {
         /* The hold is the job's now. */
-        if (job->kind == TRIB_DEVICE_REDUCE_SCATTER && !task->failed) {
+        if (!is_last(device, job) && !task->failed) {
             trib_pipeline_resume(core, task);
         }
         return;
@@ -135,6 +145,17 @@ trib_status trib_device_op_prepare(trib_op *op, trib_error *error)
     atomic_store(&op->device->gate_count, 0);
     atomic_store(&op->device->told, false);
     return TRIB_OK;
+}
+
+void trib_device_op_fill(trib_op *op)
+{
+    const uint32_t lanes = trib_device_lanes(op->engine);
+    const bool is_broadcast = op->exchange == TRIB_EXCHANGE_BROADCAST;
+    op->device->root = is_broadcast ? op->root : TRIB_NO_MEMBER;
+    op->root = trib_device_root(lanes, is_broadcast ? op->root / lanes : 0);
+    op->exchange = trib_device_alone(op->engine) ? TRIB_EXCHANGE_DEVICE_ALONE
+                   : is_broadcast                ? TRIB_EXCHANGE_DEVICE_BROADCAST
+                                                 : TRIB_EXCHANGE_DEVICE;
 }
 
 /* Core 0: the stream has come to the mark, or never will. */
@@ -218,10 +239,15 @@ uint32_t trib_device_partition_bytes(uint64_t bytes, uint32_t partition_bytes, u
     uint64_t most = summers == 0 ? ALONE_SLICE_BYTES_MAX / lanes : partition_bytes;
     most = most < limit ? most : limit;
     most = most / chunk_bytes * chunk_bytes;
-    const uint64_t parts = (uint64_t)lanes * (summers == 0 ? 1 : summers);
-    const uint64_t part = ((bytes + parts - 1) / parts + chunk_bytes - 1) / chunk_bytes * chunk_bytes;
+    const uint64_t parts = (uint64_t)lanes * (summers == 0 ? 1 : summers * PARTITIONS_EACH);
+    const uint64_t least = (bytes + parts - 1) / parts;
+    uint64_t fine = chunk_bytes < PARTITION_MIN || summers == 0 ? chunk_bytes : PARTITION_MIN;
+    while (fine < chunk_bytes && fine < least) {
+        fine *= 2; /* less than a chunk: a power of two, as chunks are */
+    }
+    const uint64_t part = (least + fine - 1) / fine * fine;
     const uint64_t wanted = part < most ? part : most;
-    return wanted < chunk_bytes ? chunk_bytes : (uint32_t)wanted;
+    return wanted < fine ? (uint32_t)fine : (uint32_t)wanted;
 }
 
 static void make_task(trib_tensor *tensor, uint32_t slice, trib_task *task, trib_device_task *device)

@@ -47,6 +47,7 @@ typedef enum trib_device_input { TRIB_INPUT_AWAITED, TRIB_INPUT_READY, TRIB_INPU
 /* What an operation on one keeps beside itself; made when the operation's memory is used for one the first time. */
 typedef struct trib_device_op {
     trib_op *op;
+    uint32_t root; /* broadcast: the rank; TRIB_NO_MEMBER: it is a sum */
     trib_device_job wait;
     atomic_int input;       /* trib_device_input */
     atomic_uint posts_left; /* cores that are being told of the input and have not heard */
@@ -92,15 +93,23 @@ void trib_copy_queue_remove(trib_copy_queue *queue, trib_device_task *device);
 /* ---- An operation on a device tensor ---- */
 /* Caller's thread, before the operation is taken: makes what it keeps beside itself. */
 TRIB_CHECKED trib_status trib_device_op_prepare(trib_op *op, trib_error *error);
+/* An operation that has been filled in as if for host memory: what it is on devices. */
+void trib_device_op_fill(trib_op *op);
 /* Caller's thread, before its nodes are posted: waits for the stream's mark, if there is one. */
 void trib_device_op_begin(trib_op *op, void *mark);
+/* Where the tensor's bytes lie on this device in the end: the output, which a broadcast's root need not have. */
+static inline unsigned char *trib_device_data(const trib_op *op)
+{
+    return op->output != NULL ? op->output : (unsigned char *)(uintptr_t)op->input;
+}
 /* The core's share of the round may begin: its input is there, or never will be. Node's input_post. */
 void trib_device_input_arrived(trib_reactor *reactor, trib_post *post);
 /* It is complete: opens its gate, whatever became of it. */
 void trib_device_op_end(trib_op *op);
 
 /* ---- A tensor ---- */
-/* The size of a share: partition_bytes, or less, so that a small tensor too is summed by all of that many members. */
+/* The size of a share: partition_bytes, or less, so that a small tensor too is summed by all of that many members, in two
+ * pieces each. */
 uint32_t trib_device_partition_bytes(uint64_t bytes, uint32_t partition_bytes, uint32_t chunk_bytes, uint32_t lanes,
                                      uint32_t summers);
 /* Core 0: makes the tasks of this local rank. False: out of memory. */

@@ -202,6 +202,12 @@ trib_status trib_group_leader_takes_ready(trib_group *group, uint32_t lane, cons
     return status;
 }
 
+static uint32_t variant_of(const trib_op *op)
+{
+    const uint32_t root = op->device->root;
+    return root == TRIB_NO_MEMBER ? (uint32_t)op->reduce : TRIB_REDUCE_COUNT + root;
+}
+
 static trib_announcement announcement_of(const trib_device_task *device)
 {
     const trib_op *op = device->task->node->op;
@@ -210,7 +216,8 @@ static trib_announcement announcement_of(const trib_device_task *device)
                                .round = op->round,
                                .kind = kind_of(device->announced_job),
                                .priority = op->priority,
-                               .bytes = device->slice_bytes};
+                               .bytes = device->slice_bytes,
+                               .variant = variant_of(op)};
 }
 
 static void tell_ready(trib_group *group, const trib_announcement *what)
@@ -221,6 +228,7 @@ static void tell_ready(trib_group *group, const trib_announcement *what)
                         .round = what->round,
                         .chunk = (uint32_t)what->kind,
                         .size = what->bytes,
+                        .aux = what->variant,
                         .priority = what->priority};
     send_to(group, 0, frame, NULL);
 }

@@ -45,6 +45,7 @@ typedef struct trib_announcement {
     trib_collective kind;
     int32_t priority;
     uint32_t bytes;
+    uint32_t variant; /* what is done; all must say the same */
 } trib_announcement;
 
 typedef struct trib_leader_upcalls {
@@ -56,7 +57,8 @@ typedef struct trib_leader_upcalls {
 
 trib_leader *trib_leader_create(uint32_t local_size, uint64_t credit_bytes, const trib_leader_upcalls *upcalls);
 void trib_leader_free(trib_leader *leader);
-/* TRIB_PROTOCOL: the rank has said so before. TRIB_NO_MEMORY. */
+/* Who says another variant than the first fails the operation on all. TRIB_PROTOCOL: the rank has said so before.
+ * TRIB_NO_MEMORY. */
 TRIB_CHECKED trib_status trib_leader_ready(trib_leader *leader, uint32_t rank, const trib_announcement *what);
 TRIB_CHECKED trib_status trib_leader_fail(trib_leader *leader, uint32_t rank, uint32_t tensor, uint32_t round,
                                           trib_status status, const char *text);

@@ -264,6 +264,11 @@ trib_status trib_leader_ready(trib_leader *leader, uint32_t rank, const trib_ann
         return TRIB_PROTOCOL;
     }
     at->seen |= UINT64_C(1) << rank;
+    if (at->what.variant != what->variant) {
+        return trib_leader_fail(leader, rank, what->tensor, what->round, TRIB_MISMATCH,
+                                "the machine's local ranks disagree about the operation: not the same reduction, or a "
+                                "broadcast from another root");
+    }
     if (rank == 0) {
         at->what.bytes = what->bytes; /* the leader's device gives the credit back: what others say does not count */
     }

@@ -51,7 +51,8 @@ static trib_status group_received(trib_link *link, const trib_frame *frame, cons
                               .round = frame->round,
                               .kind = (trib_collective)frame->chunk,
                               .priority = frame->priority,
-                              .bytes = frame->size};
+                              .bytes = frame->size,
+                              .variant = frame->aux};
     char text[TRIB_ERROR_TEXT_SIZE];
     if (group->ended) {
         return TRIB_OK;

@@ -50,8 +50,7 @@ static void fill_op(trib_op *op, trib_engine *engine, const trib_op_params *para
     op->reduce = exchange == TRIB_EXCHANGE_PUSH_PULL ? params->reduce : TRIB_SUM;
     op->root = exchange == TRIB_EXCHANGE_BROADCAST ? (uint32_t)params->root : 0;
     if (tensor->on_device) {
-        op->exchange = trib_device_alone(engine) ? TRIB_EXCHANGE_DEVICE_ALONE : TRIB_EXCHANGE_DEVICE;
-        op->root = trib_device_lanes(engine); /* how many local ranks share the tensor */
+        trib_device_op_fill(op);
     }
     op->priority = params->has_priority ? params->priority : tensor->priority;
     op->input = params->input;
@@ -132,6 +131,18 @@ trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, tr
     }
     pthread_mutex_unlock(&engine->mutex);
     return TRIB_OK;
+}
+
+bool trib_op_gives(const trib_op *op)
+{
+    switch (op->exchange) {
+    case TRIB_EXCHANGE_BROADCAST:
+        return op->root == op->engine->member_id;
+    case TRIB_EXCHANGE_DEVICE_BROADCAST:
+        return trib_device_root_machine(op->root) == op->engine->member_id / trib_device_lanes(op->engine);
+    default:
+        return false;
+    }
 }
 
 const unsigned char *trib_task_input(const trib_task *task)

@@ -123,6 +123,9 @@ struct trib_op {
     trib_op_node nodes[];      /* one per core */
 };
 
+/* A broadcast whose bytes this member has, or its machine: they travel from here. */
+bool trib_op_gives(const trib_op *op);
+
 /* ---- tensor.c: declaring and placing ---- */
 TRIB_CHECKED trib_status trib_tensor_find_or_add(trib_engine *engine, const char *name, trib_dtype dtype,
                                                  uint64_t count, int32_t priority, bool on_device,

@@ -427,6 +427,9 @@ bool trib_server_is_idle(const trib_core *core)
     if (core->machines != NULL && trib_summation_owes(core->machines, me / core->engine->roster->local_ranks)) {
         return false;
     }
+    if (trib_server_lanes_owe(core)) {
+        return false;
+    }
     return core->summation == NULL || !trib_summation_owes(core->summation, me - core->first_rank);
 }
 

@@ -78,11 +78,11 @@ trib_status trib_server_find_summation(trib_link *link, const trib_frame *frame,
         return trib_machines_check(link, frame, error);
     }
     *out = core->summation;
-    if (frame->exchange != TRIB_EXCHANGE_DEVICE) {
+    if (!trib_exchange_is_shared(frame->exchange)) {
         return core->engine->roster->local_ranks > 0 ? trib_relay_check(link, frame, error) : TRIB_OK;
     }
     const trib_roster *roster = core->engine->roster;
-    const uint32_t lanes = frame->root;
+    const uint32_t lanes = trib_device_root_lanes(frame->root);
     if (lanes == 0 || lanes > TRIB_LOCAL_SIZE_MAX || roster->worker_count % lanes != 0 ||
         (core->lanes != NULL && core->lane_count != lanes)) {
         return trib_error_set(error, TRIB_PROTOCOL,
@@ -103,6 +103,17 @@ trib_status trib_server_find_summation(trib_link *link, const trib_frame *frame,
     trib_status status = lane->summation != NULL ? TRIB_OK : open_lane(lane);
     *out = lane->summation;
     return status == TRIB_OK ? TRIB_OK : trib_error_set(error, status, "out of memory for the server");
+}
+
+bool trib_server_lanes_owe(const trib_core *core)
+{
+    for (uint32_t i = 0; i < core->lane_count; i++) {
+        const trib_summation *summation = core->lanes[i].summation;
+        if (summation != NULL && trib_summation_owes(summation, core->engine->member_id / core->lane_count)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 void trib_server_lanes_tick(trib_core *core)

@@ -18,6 +18,8 @@ typedef struct trib_server_lane {
 /* Which summation a frame is for; a device tensor's is made when its first frame comes. */
 TRIB_CHECKED trib_status trib_server_find_summation(trib_link *link, const trib_frame *frame, trib_summation **out,
                                                     trib_error *error);
+/* As trib_summation_owes, of this member's machine. */
+bool trib_server_lanes_owe(const trib_core *core);
 void trib_server_lanes_tick(trib_core *core);
 void trib_server_lanes_close(trib_core *core);
 

@@ -30,8 +30,32 @@ typedef enum trib_exchange {
     TRIB_EXCHANGE_PUSH_PULL = 0,
     TRIB_EXCHANGE_BROADCAST = 1,
     TRIB_EXCHANGE_DEVICE = 2,       /* push_pull of a device tensor: one contributor a machine; not inside summation */
-    TRIB_EXCHANGE_DEVICE_ALONE = 3, /* within one machine: never on the wire */
+    TRIB_EXCHANGE_DEVICE_ALONE = 3, /* either, within one machine: never on the wire */
+    TRIB_EXCHANGE_DEVICE_BROADCAST = 4, /* broadcast of a device tensor; not inside summation */
 } trib_exchange;
+
+/* What frames about device tensors carry as their root: how many local ranks share the tensor, and the broadcast's root's
+ * machine. */
+static inline uint32_t trib_device_root(uint32_t lanes, uint32_t machine)
+{
+    return lanes | machine << 8;
+}
+
+static inline uint32_t trib_device_root_lanes(uint32_t root)
+{
+    return root & 0xff;
+}
+
+static inline uint32_t trib_device_root_machine(uint32_t root)
+{
+    return root >> 8;
+}
+
+/* A share of a device tensor: each local rank exchanges its own, for its machine. */
+static inline bool trib_exchange_is_shared(uint32_t exchange)
+{
+    return exchange == TRIB_EXCHANGE_DEVICE || exchange == TRIB_EXCHANGE_DEVICE_BROADCAST;
+}
 
 typedef struct trib_contribution {
     uint32_t tensor;

@@ -147,10 +147,10 @@ static trib_status came_twice(const trib_task *task, const trib_frame *frame, tr
                           frame->chunk);
 }
 
-static trib_status check_sum(trib_core *core, const trib_task *task, const trib_frame *frame, trib_error *error)
+static trib_status check_sum(const trib_task *task, const trib_frame *frame, trib_error *error)
 {
     const trib_op *op = task->node->op;
-    bool is_root = op->exchange == TRIB_EXCHANGE_BROADCAST && op->root == core->engine->member_id;
+    const bool is_root = trib_op_gives(op);
     uint32_t chunk_bytes = task->tensor->chunk_bytes;
     uint32_t expected = 0;
     if (frame->chunk < task->chunk_count && !is_root) {
@@ -182,7 +182,7 @@ trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_la
     if (status != TRIB_OK || task == NULL) {
         return status;
     }
-    status = check_sum(core, task, frame, error);
+    status = check_sum(task, frame, error);
     if (status == TRIB_OK && frame->payload_size > 0) {
         landing->buffer = trib_task_output(task) + (uint64_t)frame->chunk * task->tensor->chunk_bytes;
         link->landed = task;
@@ -226,7 +226,7 @@ static trib_status receive_sum(trib_link *link, const trib_frame *frame, const v
     if (lent || task == NULL) {
         trib_status status = find_task(core, frame, &task, error);
         if (status == TRIB_OK && task != NULL) {
-            status = check_sum(core, task, frame, error);
+            status = check_sum(task, frame, error);
         }
         if (status != TRIB_OK || task == NULL) {
             return status;

@@ -1,5 +1,6 @@
 /*
- * copy_d2h.c - COPYD2H: the share's bytes go to host memory, by priority, while a credit of bytes is under way.
+ * copy_d2h.c - COPYD2H: the share's bytes go to host memory, by priority, while a credit of bytes is under way. In a
+ * broadcast only those of the root's machine do.
  *
  * The credit comes back when the copy is over, which depends on this machine alone; so it cannot hold up what another
  * machine waits for.
@@ -16,7 +17,7 @@ static void fill(trib_core *core, trib_device_task *device)
     const bool reduced = trib_device_lanes(core->engine) > 1;
     device->to_host = (trib_device_job){
         .kind = TRIB_DEVICE_TO_HOST,
-        .source = (reduced ? (const unsigned char *)op->output : op->input) + task->offset,
+        .source = (reduced ? trib_device_data(op) : op->input) + task->offset,
         .target = device->staging,
         .bytes = task->size,
         .after = reduced ? &device->reduce : NULL,
@@ -50,7 +51,8 @@ static void copy_back(trib_reactor *reactor, trib_post *post)
 static trib_verdict copy_start(trib_core *core, trib_task *task, trib_error *error)
 {
     (void)error;
-    if (task->size == 0) {
+    const trib_op *op = task->node->op;
+    if (task->size == 0 || (op->exchange == TRIB_EXCHANGE_DEVICE_BROADCAST && !trib_op_gives(op))) {
         return TRIB_VERDICT_DONE;
     }
     trib_copy_queue_add(&core->copies, task->device);

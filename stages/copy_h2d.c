@@ -2,7 +2,8 @@
  * copy_h2d.c - COPYH2D: the sum of the share goes back to the device, into its place in the output.
  *
  * Where the machine's GPUs gather the slice afterwards the stage is done when the copy has been given to the device: the
- * gather waits for it there. Else the copy is the last thing, and the stage waits for its end.
+ * gather waits for it there. Else the copy is the last thing, and the stage waits for its end. The machine of a broadcast's
+ * root has all bytes where they belong: there the stage waits for what the device still does.
  */
 #include "engine/device_task.h"
 #include "stages/plans.h"
@@ -20,6 +21,10 @@ static trib_verdict copy_start(trib_core *core, trib_task *task, trib_error *err
     trib_device_task *device = task->device;
     const trib_op *op = task->node->op;
     const bool gathers = trib_device_lanes(core->engine) > 1;
+    if (trib_op_gives(op)) {
+        device->last_job = !gathers;
+        return gathers || task->device_holds == 0 ? TRIB_VERDICT_DONE : TRIB_VERDICT_PENDING;
+    }
     if (task->size == 0 && gathers) {
         return TRIB_VERDICT_DONE;
     }

@@ -2,7 +2,8 @@
  * nccl_broadcast.c - NCCL_BROADCAST: the GPUs of a machine give each other their shares of a slice: an all-gather in place.
  *
  * Announced when this rank's share is on its way to the device; ordered when all ranks have announced it. The task is
- * through when the gather is, and every job before it has been given back.
+ * through when the gather is, and every job before it has been given back. The machine of a broadcast's root gathers
+ * nothing: its ranks only wait for each other, so that none leaves while others still send.
  */
 #include "engine/group.h"
 #include "stages/plans.h"
@@ -13,18 +14,19 @@ static trib_verdict gather_start(trib_core *core, trib_task *task, trib_error *e
     trib_device_task *device = task->device;
     const trib_op *op = task->node->op;
     const trib_tensor *tensor = task->tensor;
+    const bool has_all = trib_op_gives(op);
     if (trib_device_lanes(core->engine) == 1) {
         return TRIB_VERDICT_DONE;
     }
     device->gather = (trib_device_job){
         .kind = TRIB_DEVICE_ALL_GATHER,
         .dtype = tensor->dtype,
-        .source = op->output + task->offset,
-        .target = op->output + device->slice_offset,
-        .bytes = device->slice_bytes,
+        .source = trib_device_data(op) + task->offset,
+        .target = trib_device_data(op) + device->slice_offset,
+        .bytes = has_all ? 0 : device->slice_bytes,
         .share = tensor->partition_bytes,
         .label = (uint64_t)tensor->id << 32 ^ (uint64_t)op->round << 16 ^ device->slice,
-        .after = task->size > 0 ? &device->to_device : NULL,
+        .after = task->size > 0 && !has_all ? &device->to_device : NULL,
         .gate = &op->device->gate,
         .gate_count = &op->device->gate_count,
         .gate_goal = tensor->device->slice_count,

@@ -1,5 +1,6 @@
 /*
- * nccl_reduce.c - NCCL_REDUCE: the GPUs of a machine sum a slice, and each gets its share of the sum.
+ * nccl_reduce.c - NCCL_REDUCE: the GPUs of a machine sum a slice, and each gets its share of the sum. In a broadcast the
+ * GPUs of the root's machine get the slice from the root; those of other machines do nothing.
  *
  * A reduce-scatter into the output: a rank's share of the slice lands where it belongs, so that the copy to the host and
  * the gather behind it need no memory of their own. The stage is done when the collective has been ordered and given to
@@ -14,6 +15,39 @@ static void alone_back(trib_reactor *reactor, trib_post *post)
     trib_device_task *device = job->owner;
     device->last_job = true;
     (void)trib_device_job_back(reactor->owner, device, job);
+}
+
+/* The only GPU of the root's machine has its own bytes in the output. */
+static void copy_back(trib_reactor *reactor, trib_post *post)
+{
+    trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
+    (void)trib_device_job_back(reactor->owner, job->owner, job);
+}
+
+static void open_gate_behind(trib_device_task *device)
+{
+    const trib_op *op = device->task->node->op;
+    device->reduce.gate = &op->device->gate;
+    device->reduce.gate_count = &op->device->gate_count;
+    device->reduce.gate_goal = device->task->tensor->device->slice_count;
+}
+
+static void fill_broadcast(trib_device_task *device, uint32_t lanes)
+{
+    const trib_op *op = device->task->node->op;
+    const trib_tensor *tensor = device->task->tensor;
+    const bool is_root = op->device->root == op->engine->member_id;
+    unsigned char *target = trib_device_data(op) + device->slice_offset;
+    device->reduce = (trib_device_job){
+        .kind = TRIB_DEVICE_BROADCAST,
+        .dtype = tensor->dtype,
+        .source = is_root ? op->input + device->slice_offset : target,
+        .target = target,
+        .bytes = device->slice_bytes,
+        .share = tensor->partition_bytes,
+        .root = op->device->root % lanes,
+        .label = (uint64_t)tensor->id << 32 ^ (uint64_t)op->round << 16 ^ device->slice,
+    };
 }
 
 static void fill(trib_device_task *device, bool alone)
@@ -31,29 +65,32 @@ static void fill(trib_device_task *device, bool alone)
         .share = tensor->partition_bytes,
         .label = (uint64_t)tensor->id << 32 ^ (uint64_t)op->round << 16 ^ device->slice,
     };
-    if (alone) {
-        device->reduce.gate = &op->device->gate;
-        device->reduce.gate_count = &op->device->gate_count;
-        device->reduce.gate_goal = tensor->device->slice_count;
-    }
 }
 
 static trib_verdict reduce_start(trib_core *core, trib_task *task, trib_error *error)
 {
     (void)error;
     trib_device_task *device = task->device;
-    const bool alone = task->node->op->exchange == TRIB_EXCHANGE_DEVICE_ALONE;
-    const bool others = trib_device_lanes(core->engine) > 1;
-    if (!others && !alone) {
+    const trib_op *op = task->node->op;
+    const bool alone = op->exchange == TRIB_EXCHANGE_DEVICE_ALONE, is_broadcast = op->device->root != TRIB_NO_MEMBER;
+    const uint32_t lanes = trib_device_lanes(core->engine);
+    if ((is_broadcast && !alone && !trib_op_gives(op)) || (!is_broadcast && !alone && lanes == 1)) {
         return TRIB_VERDICT_DONE;
     }
-    fill(device, alone);
-    if (others) {
-        trib_group_announce(core, device, &device->reduce);
+    if (is_broadcast) {
+        fill_broadcast(device, lanes);
     } else {
-        trib_device_submit(core, device, &device->reduce, alone_back);
+        fill(device, alone);
     }
-    return TRIB_VERDICT_PENDING;
+    if (alone) {
+        open_gate_behind(device);
+    }
+    if (lanes > 1) {
+        trib_group_announce(core, device, &device->reduce);
+        return TRIB_VERDICT_PENDING;
+    }
+    trib_device_submit(core, device, &device->reduce, alone ? alone_back : copy_back);
+    return alone ? TRIB_VERDICT_PENDING : TRIB_VERDICT_DONE;
 }
 
 /* What was announced stays so until it is ordered or called off; the task holds on for that long. */

@@ -12,6 +12,10 @@ const trib_plan trib_plans[] = {
     [TRIB_EXCHANGE_DEVICE] = {"push_pull on devices",
                               {&trib_stage_input, &trib_stage_nccl_reduce, &trib_stage_copy_d2h, &trib_stage_push,
                                &trib_stage_pull, &trib_stage_copy_h2d, &trib_stage_nccl_broadcast, NULL}},
-    [TRIB_EXCHANGE_DEVICE_ALONE] = {"push_pull on the devices of one machine",
+    [TRIB_EXCHANGE_DEVICE_ALONE] = {"push_pull or broadcast on the devices of one machine",
                                     {&trib_stage_input, &trib_stage_nccl_reduce, NULL}},
+    [TRIB_EXCHANGE_DEVICE_BROADCAST] = {"broadcast on devices",
+                                        {&trib_stage_input, &trib_stage_nccl_reduce, &trib_stage_copy_d2h,
+                                         &trib_stage_push, &trib_stage_pull, &trib_stage_copy_h2d,
+                                         &trib_stage_nccl_broadcast, NULL}},
 };

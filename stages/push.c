@@ -35,7 +35,8 @@ static bool push_emit(trib_link *link, trib_waiter *waiter)
     uint32_t chunk = task->chunks_emitted;
     uint64_t begin = (uint64_t)chunk * tensor->chunk_bytes;
     uint32_t size = task->size - begin < tensor->chunk_bytes ? (uint32_t)(task->size - begin) : tensor->chunk_bytes;
-    bool carries = op->exchange != TRIB_EXCHANGE_BROADCAST || op->root == link->core->engine->member_id;
+    const bool is_broadcast = op->exchange == TRIB_EXCHANGE_BROADCAST || op->exchange == TRIB_EXCHANGE_DEVICE_BROADCAST;
+    const bool carries = !is_broadcast || trib_op_gives(op);
     trib_frame frame = {
         .type = TRIB_FRAME_PUSH,
         .payload_size = carries ? size : 0,

@@ -161,6 +161,10 @@ static ncclResult_t launch(trib_device *device, const trib_device_job *job)
         return nccl->all_reduce(job->source, job->target, job->bytes / element, type_of(job->dtype), op_of(job->reduce),
                                 device->comm->nccl, stream);
     }
+    if (job->kind == TRIB_DEVICE_BROADCAST) {
+        return nccl->broadcast(job->source, job->target, job->bytes, ncclUint8, (int)job->root, device->comm->nccl,
+                               stream);
+    }
     if (job->bytes != job->share * (size_t)device->params.size) {
         return launch_uneven(device, job);
     }
@@ -185,7 +189,7 @@ static void copy_alone(trib_device *device, cuda_slot *slot)
 {
     const trib_device_job *job = slot->job;
     cudaError_t code = cudaSuccess;
-    if (job->kind == TRIB_DEVICE_ALL_REDUCE && job->source != job->target && job->bytes > 0) {
+    if (job->kind >= TRIB_DEVICE_ALL_REDUCE && job->source != job->target && job->bytes > 0) {
         code = cudaMemcpyAsync(job->target, job->source, job->bytes, cudaMemcpyDeviceToDevice,
                                device->streams[CUDA_COLLECTIVE]);
     }

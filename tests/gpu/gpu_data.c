@@ -4,7 +4,7 @@
 #include "tests/gpu/gpu_worker.h"
 #include "tests/support/values.h"
 
-static int value_of(trib_dtype dtype, uint64_t i, unsigned seed, int rank_index)
+int data_value(trib_dtype dtype, uint64_t i, unsigned seed, int rank_index)
 {
     const uint32_t mixed = (uint32_t)i * 2654435761u ^ seed * 40503u ^ (uint32_t)rank_index * 69621u;
     const int value = (int)((mixed >> 7) % 11u);
@@ -14,7 +14,7 @@ static int value_of(trib_dtype dtype, uint64_t i, unsigned seed, int rank_index)
 void data_fill(trib_dtype dtype, void *buffer, uint64_t count, unsigned seed, int rank_index)
 {
     for (uint64_t i = 0; i < count; i++) {
-        values_store(dtype, buffer, i, value_of(dtype, i, seed, rank_index));
+        values_store(dtype, buffer, i, data_value(dtype, i, seed, rank_index));
     }
 }
 
@@ -22,9 +22,9 @@ int64_t data_check(trib_dtype dtype, trib_reduce reduce, const void *buffer, uin
 {
     const size_t size = trib_dtype_size(dtype);
     for (uint64_t i = 0; i < count; i++) {
-        double result = value_of(dtype, i, seed, 0);
+        double result = data_value(dtype, i, seed, 0);
         for (int r = 1; r < ranks; r++) {
-            const double value = value_of(dtype, i, seed, r);
+            const double value = data_value(dtype, i, seed, r);
             if (reduce == TRIB_MIN) {
                 result = value < result ? value : result;
             } else if (reduce == TRIB_MAX) {

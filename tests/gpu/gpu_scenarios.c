@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "tests/gpu/gpu_worker.h"
+#include "tests/support/values.h"
 
 #define SECOND INT64_C(1000000000)
 
@@ -87,6 +88,15 @@ static void end_sum(rank *self, sum *what, unsigned seed, int index)
     }
 }
 
+static void free_sums(const sum *sums, int n)
+{
+    for (int i = 0; i < n; i++) {
+        check_cuda(cudaFree(sums[i].input), "cudaFree");
+        check_cuda(sums[i].in_place ? cudaSuccess : cudaFree(sums[i].output), "cudaFree");
+        check_cuda(cudaFreeHost(sums[i].host), "cudaFreeHost");
+    }
+}
+
 void scenario_sums(rank *self)
 {
     static __thread sum sums[SUMS_MAX];
@@ -112,12 +122,65 @@ void scenario_sums(rank *self)
             end_sum(self, &sums[i], round + (unsigned)i, i);
         }
     }
-    for (int i = 0; i < n; i++) {
-        check_cuda(cudaFree(sums[i].input), "cudaFree");
-        check_cuda(sums[i].in_place ? cudaSuccess : cudaFree(sums[i].output), "cudaFree");
-        check_cuda(cudaFreeHost(sums[i].host), "cudaFreeHost");
-    }
+    free_sums(sums, n);
     printf("rank %d: %d sums, 3 rounds\n", self->index, n);
+}
+
+/* ---- Broadcasts: from every root, whose output is its input, elsewhere, or nowhere ---- */
+
+static void begin_broadcast(rank *self, sum *what, int index, int root)
+{
+    const size_t bytes = what->count * trib_dtype_size(what->dtype);
+    const bool is_root = self->index == root;
+    data_fill(what->dtype, what->host, what->count, (unsigned)index, self->index);
+    check_cuda(cudaMemcpyAsync(what->input, what->host, bytes, cudaMemcpyHostToDevice, self->stream), "copy");
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.tensor = what->tensor;
+    params.root = root;
+    params.stream = self->stream;
+    params.input = is_root ? what->input : NULL;
+    params.output = is_root && index % 3 == 0 ? NULL : what->output;
+    trib_error error = {.status = TRIB_OK};
+    check_status(trib_broadcast(self->engine, &params, &what->op, &error), &error, "broadcast");
+    check_status(trib_op_stream_wait(what->op, self->stream, &error), &error, "stream_wait");
+}
+
+static void end_broadcast(rank *self, sum *what, int index, int root)
+{
+    const size_t bytes = what->count * trib_dtype_size(what->dtype);
+    const void *result = self->index == root && index % 3 == 0 ? what->input : what->output;
+    check_cuda(cudaMemcpyAsync(what->host, result, bytes, cudaMemcpyDeviceToHost, self->stream), "copy");
+    check_cuda(cudaStreamSynchronize(self->stream), "cudaStreamSynchronize");
+    for (uint64_t i = 0; i < what->count; i++) {
+        unsigned char wanted[8] = {0};
+        const size_t size = trib_dtype_size(what->dtype);
+        values_store(what->dtype, wanted, 0, data_value(what->dtype, i, (unsigned)index, root));
+        if (memcmp(wanted, what->host + i * size, size) != 0) {
+            fail("broadcast %d of %llu %s from rank %d: element %llu is wrong", index, (unsigned long long)what->count,
+                 trib_dtype_name(what->dtype), root, (unsigned long long)i);
+        }
+    }
+    wait_for(what->op);
+}
+
+void scenario_broadcast(rank *self)
+{
+    static __thread sum sums[SUMS_MAX];
+    const int n = plan_sums(sums);
+    for (int i = 0; i < n; i++) {
+        prepare(self, &sums[i], i);
+    }
+    for (int root = 0; root < self->count; root++) {
+        for (int i = 0; i < n; i++) {
+            begin_broadcast(self, &sums[i], i + root, root);
+        }
+        for (int i = 0; i < n; i++) {
+            end_broadcast(self, &sums[i], i + root, root);
+        }
+    }
+    free_sums(sums, n);
+    printf("rank %d: %d broadcasts from each rank\n", self->index, n);
 }
 
 /* ---- Streams: nothing waits on the host, and nothing is read early ---- */
@@ -139,8 +202,7 @@ void scenario_stream(rank *self)
     check_cuda(cudaMallocHost(&host, bytes), "cudaMallocHost");
     check_cuda(cudaMallocHost(&back, bytes), "cudaMallocHost");
     trib_tensor *tensor = declare(self, "streamed", TRIB_FLOAT32, STREAM_COUNT, 0);
-    wait_for(push_pull(self, tensor, device, device, TRIB_SUM)); /* places the tensor */
-    double longest = 0, all = 0;
+    double longest = 0, all = 0, waits = 0;
     for (unsigned round = 0; round < STREAM_ROUNDS; round++) {
         data_fill(TRIB_FLOAT32, host, STREAM_COUNT, round, self->index);
         memset(back, 0, bytes);
@@ -149,11 +211,12 @@ void scenario_stream(rank *self)
         const double began = now_s();
         trib_op *op = push_pull(self, tensor, device, device, TRIB_SUM);
         trib_error error = {.status = TRIB_OK};
-        check_status(trib_op_stream_wait(op, self->stream, &error), &error, "stream_wait");
         const double took = now_s() - began;
+        check_status(trib_op_stream_wait(op, self->stream, &error), &error, "stream_wait");
+        waits += round > 0 ? now_s() - began - took : 0;
         check_cuda(cudaMemcpyAsync(back, device, bytes, cudaMemcpyDeviceToHost, self->stream), "copy");
-        longest = took > longest ? took : longest;
-        all += took;
+        longest = round > 0 && took > longest ? took : longest; /* the first places the tensor */
+        all += round > 0 ? took : 0;
         if (trib_op_status(op) != TRIB_PENDING) {
             fail("complete before its input was there");
         }
@@ -165,8 +228,8 @@ void scenario_stream(rank *self)
         }
         wait_for(op);
     }
-    printf("rank %d: push_pull and stream_wait took %.1f us of the caller's time, at most %.1f us\n", self->index,
-           all / STREAM_ROUNDS * 1e6, longest * 1e6);
+    printf("rank %d: push_pull took %.1f us of the caller's time, at most %.1f us; stream_wait %.1f us\n", self->index,
+           all / (STREAM_ROUNDS - 1) * 1e6, longest * 1e6, waits / (STREAM_ROUNDS - 1) * 1e6);
     check_cuda(cudaFree(device), "cudaFree");
 }
 

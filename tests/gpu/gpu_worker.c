@@ -93,9 +93,10 @@ static const struct {
     const char *name;
     void (*run)(rank *self);
 } scenarios[] = {
-    {"sums", scenario_sums}, {"stream", scenario_stream}, {"graph", scenario_graph},     {"declare", scenario_declare},
-    {"late", scenario_late}, {"killed", scenario_killed}, {"stopped", scenario_stopped}, {"leave", scenario_leave},
-    {"idle", scenario_idle}, {"speed", scenario_speed},
+    {"sums", scenario_sums},       {"stream", scenario_stream},       {"graph", scenario_graph},
+    {"declare", scenario_declare}, {"late", scenario_late},           {"killed", scenario_killed},
+    {"stopped", scenario_stopped}, {"leave", scenario_leave},         {"idle", scenario_idle},
+    {"speed", scenario_speed},     {"broadcast", scenario_broadcast},
 };
 
 typedef struct plan {

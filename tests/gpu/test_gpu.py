@@ -23,6 +23,8 @@ import cluster as lab
 # scenario, machines, local ranks, servers, argument, what becomes of the ranks
 CASES = [
     ('sums', 1, 1, 0, ''), ('sums', 2, 1, 0, ''), ('sums', 2, 1, 1, ''), ('sums', 4, 1, 2, ''),
+    ('broadcast', 1, 1, 0, ''), ('broadcast', 2, 1, 1, ''), ('broadcast', 1, 2, 0, ''), ('broadcast', 2, 2, 1, ''), ('broadcast', 1, 4, 0, ''),
+    ('broadcast', 2, 4, 0, ''),
     ('stream', 1, 1, 0, ''), ('stream', 2, 1, 1, ''), ('graph', 1, 1, 0, ''), ('declare', 2, 1, 1, ''),
     ('late', 2, 1, 1, ''), ('killed', 2, 1, 1, '1'), ('stopped', 2, 1, 0, '1'), ('leave', 2, 1, 1, ''), ('idle', 2, 1, 0, ''),
     ('sums', 1, 2, 0, ''), ('sums', 2, 2, 0, ''), ('sums', 2, 2, 1, ''), ('stream', 1, 2, 0, ''), ('stream', 2, 2, 1, ''),

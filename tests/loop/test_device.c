@@ -150,6 +150,100 @@ static void one_machine_alone(void **state)
     run_race(4, 0, 4);
 }
 
+/* Everybody gets the root's bytes; the root keeps its own, with an output or without. */
+static void broadcast_from(job *jobs, int root, int round)
+{
+    static int32_t data[WORKERS_MAX][TENSORS][262147], copy[TENSORS][262147];
+    trib_op *ops[WORKERS_MAX][TENSORS];
+    memset(copy, 0, sizeof copy);
+    for (int rank = 0; rank < jobs->worker_count; rank++) {
+        for (int k = 0; k < TENSORS; k++) {
+            const int t = (k * (rank % 2 == 0 ? 5 : 7) + rank) % TENSORS;
+            for (uint64_t i = 0; i < counts[t]; i++) {
+                data[rank][t][i] = value(round, t, rank, i);
+            }
+            trib_op_params params;
+            trib_op_params_init(&params, sizeof params);
+            params.tensor = declare(jobs->engines[rank], t, counts[t]);
+            params.root = root;
+            params.input = rank == root ? data[rank][t] : NULL;
+            params.output = rank != root ? data[rank][t] : t % 3 == 0 ? NULL : t % 3 == 1 ? copy[t] : data[rank][t];
+            trib_error error = {.status = TRIB_OK};
+            assert_int_equal(trib_broadcast(jobs->engines[rank], &params, &ops[rank][t], &error), TRIB_OK);
+        }
+    }
+    for (int rank = 0; rank < jobs->worker_count; rank++) {
+        for (int t = 0; t < TENSORS; t++) {
+            trib_error error = {.status = TRIB_OK};
+            assert_int_equal(job_wait(ops[rank][t], &error), TRIB_OK);
+            for (uint64_t i = 0; i < counts[t]; i++) {
+                assert_int_equal(data[rank][t][i], value(round, t, root, i));
+            }
+        }
+    }
+    for (int t = 1; t < TENSORS; t += 3) {
+        for (uint64_t i = 0; i < counts[t]; i++) {
+            assert_int_equal(copy[t][i], value(round, t, root, i));
+        }
+    }
+}
+
+static void run_broadcasts(int workers, int servers, int on_one)
+{
+    world = trib_host_world_create();
+    lanes = on_one;
+    job jobs;
+    job_open(&jobs, workers, servers, on_devices);
+    for (int round = 0; round < workers + 1; round++) {
+        broadcast_from(&jobs, round % workers, round);
+    }
+    race(&jobs, 1);
+    assert_int_equal(trib_host_world_disorders(world), 0);
+    job_close(&jobs);
+    trib_host_world_free(world);
+}
+
+static void broadcasts(void **state)
+{
+    (void)state;
+    run_broadcasts(1, 0, 1);
+    run_broadcasts(2, 0, 1);
+    run_broadcasts(2, 0, 2);
+    run_broadcasts(3, 2, 1);
+    run_broadcasts(4, 1, 2);
+}
+
+/* Local ranks that want different things of one operation are told so. */
+static void local_ranks_disagree(void **state)
+{
+    (void)state;
+    world = trib_host_world_create();
+    lanes = 3;
+    job jobs;
+    job_open(&jobs, 3, 0, on_devices);
+    static int32_t data[3][1000];
+    for (int round = 0; round < 2; round++) {
+        trib_op *ops[3];
+        trib_error error = {.status = TRIB_OK};
+        for (int rank = 0; rank < 3; rank++) {
+            trib_op_params params;
+            trib_op_params_init(&params, sizeof params);
+            params.tensor = declare(jobs.engines[rank], TENSORS, 1000);
+            params.input = params.output = data[rank];
+            params.root = round == 0 ? 1 : rank == 2 ? 2 : 0;
+            const bool sums = round == 0 && rank == 0;
+            assert_int_equal((sums ? trib_push_pull : trib_broadcast)(jobs.engines[rank], &params, &ops[rank], &error),
+                             TRIB_OK);
+        }
+        for (int rank = 0; rank < 3; rank++) {
+            assert_int_equal(job_wait(ops[rank], &error), TRIB_MISMATCH);
+        }
+    }
+    race(&jobs, 1);
+    job_close(&jobs);
+    trib_host_world_free(world);
+}
+
 /* Nothing is read from the input before the caller's stream has come to the call. */
 static void waits_for_the_stream(void **state)
 {
@@ -262,12 +356,13 @@ static void refuses_what_cannot_be(void **state)
     params.tensor = declare(jobs.engines[0], 0, 10);
     params.reduce = TRIB_AVG;
     refuse(jobs.engines[0], &params, TRIB_UNSUPPORTED, "AVG");
-    trib_error error = {.status = TRIB_OK};
     params.reduce = TRIB_SUM;
-    assert_int_equal(trib_broadcast(jobs.engines[0], &params, NULL, &error), TRIB_UNSUPPORTED);
     params.tensor = job_declare(jobs.engines[0], "in host memory", TRIB_INT32, 10);
     params.stream = data;
     refuse(jobs.engines[0], &params, TRIB_INVALID, "TRIB_TENSOR_DEVICE");
+    trib_error error = {.status = TRIB_OK};
+    assert_int_equal(trib_broadcast(jobs.engines[0], &params, NULL, &error), TRIB_INVALID);
+    assert_non_null(strstr(error.text, "TRIB_TENSOR_DEVICE"));
     job_close(&jobs);
     trib_host_world_free(world);
 }
@@ -293,10 +388,16 @@ static void no_device_no_tensor(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_device_a_machine),   cmocka_unit_test(several_devices_a_machine),
-        cmocka_unit_test(one_machine_alone),      cmocka_unit_test(waits_for_the_stream),
-        cmocka_unit_test(a_device_fails),         cmocka_unit_test(a_local_rank_leaves),
-        cmocka_unit_test(refuses_what_cannot_be), cmocka_unit_test(no_device_no_tensor),
+        cmocka_unit_test(one_device_a_machine),
+        cmocka_unit_test(several_devices_a_machine),
+        cmocka_unit_test(one_machine_alone),
+        cmocka_unit_test(waits_for_the_stream),
+        cmocka_unit_test(a_device_fails),
+        cmocka_unit_test(a_local_rank_leaves),
+        cmocka_unit_test(refuses_what_cannot_be),
+        cmocka_unit_test(no_device_no_tensor),
+        cmocka_unit_test(broadcasts),
+        cmocka_unit_test(local_ranks_disagree),
     };
     return cmocka_run_group_tests_name("tensors on devices", tests, NULL, NULL);
 }

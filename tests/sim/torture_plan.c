@@ -113,7 +113,7 @@ static void draw_devices(trib_sim_stream *stream, torture_plan *plan, int64_t ho
     }
     plan->lanes = lanes;
     for (uint32_t i = 0; i < plan->tensor_count; i++) {
-        plan->tensors[i].on_device = plan->tensors[i].root < 0 && !trib_sim_draw_one_in(stream, 3);
+        plan->tensors[i].on_device = !trib_sim_draw_one_in(stream, 3);
     }
     if (plan->may_end && plan->fault_count < TORTURE_FAULTS_MAX && trib_sim_draw_one_in(stream, 3)) {
         plan->faults[plan->fault_count++] = (torture_fault){
@@ -363,11 +363,8 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
         job->engine.partition_bytes, job->engine.sum_order == TRIB_ORDER_RANK ? "rank" : "arrival", plan->window);
     for (uint32_t i = 0; i < plan->tensor_count; i++) {
         const torture_tensor *what = &plan->tensors[i];
-        say(&out, " %s %s[%u]x%u%s%s", trib_reduce_name(what->reduce), trib_dtype_name(what->dtype), what->count,
-            what->rounds,
-            what->root >= 0   ? " broadcast"
-            : what->on_device ? " on devices"
-                              : "",
+        say(&out, " %s %s[%u]x%u%s%s%s", trib_reduce_name(what->reduce), trib_dtype_name(what->dtype), what->count,
+            what->rounds, what->root >= 0 ? " broadcast" : "", what->on_device ? " on devices" : "",
             what->inexact ? " rounded" : "");
     }
     describe_more(plan, &out);
