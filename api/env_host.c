@@ -101,7 +101,17 @@ static void memory_unshare(void *memory)
     }
 }
 
-static trib_status make_plan(const trib_config *config, trib_place_plan *plan, trib_error *error)
+/* Reactors and memory are near the device, which is at the topology's GPU of that index; -1: not known. */
+static int32_t find_gpu(const trib_topo *topo, const trib_config *config, const trib_device_ops *device)
+{
+    char pci[32] = "";
+    return device != NULL && device->locate != NULL && device->locate(config->device_index, pci, sizeof pci)
+               ? trib_topo_gpu_find(topo, pci)
+               : -1;
+}
+
+static trib_status make_plan(const trib_config *config, const trib_device_ops *device, trib_place_plan *plan,
+                             trib_error *error)
 {
     trib_topo *topo = NULL;
     trib_status status = trib_topo_load(NULL, &topo, error);
@@ -112,6 +122,7 @@ static trib_status make_plan(const trib_config *config, trib_place_plan *plan, t
     trib_place_request_init(&request);
     trib_config_local(&request.local_index, &request.local_count);
     request.reactors = config->reactors;
+    request.gpu = find_gpu(topo, config, device);
     request.pin = config->pin;
     request.busy_poll = config->busy_poll;
     status = trib_place_make(topo, &request, plan, error);
@@ -183,7 +194,7 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
     env->memory = self;
-    trib_status status = make_plan(config, &self->plan, error);
+    trib_status status = make_plan(config, env->device, &self->plan, error);
     if (status == TRIB_OK && trib_arena_create(self->plan.arena_node, &self->arena) != TRIB_OK) {
         status = trib_error_set(error, TRIB_NO_MEMORY, "no memory for the arena");
     }
@@ -222,7 +233,7 @@ void trib_env_host_describe(FILE *out)
     }
     fprintf(out, "{\"machine\": ");
     trib_topo_print(topo, out);
-    if (make_plan(&config, &plan, NULL) == TRIB_OK) {
+    if (make_plan(&config, NULL, &plan, NULL) == TRIB_OK) {
         fprintf(out, ", \"placement\": ");
         trib_place_print(&plan, topo, out);
     }

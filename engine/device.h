@@ -85,6 +85,8 @@ typedef struct trib_device_params {
 typedef struct trib_device_ops {
     uint32_t abi;     /* TRIB_DEVICE_ABI */
     const char *name; /* "cuda", "host memory" */
+    /* NULL, or the device's PCI address ("0000:3b:00.0"); false: not known. Any thread, before open. */
+    bool (*locate)(int32_t index, char *pci, size_t size);
     trib_status (*open)(const trib_device_params *params, trib_device **out, trib_error *error);
     /* Any thread: takes the job. */
     void (*submit)(trib_device *device, trib_device_job *job);

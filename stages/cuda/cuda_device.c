@@ -325,6 +325,19 @@ static cudaError_t set_up(trib_device *device)
     return code;
 }
 
+static bool device_locate(int32_t index, char *pci, size_t size)
+{
+    int found = index;
+    cudaError_t code = index < 0 ? cudaGetDevice(&found) : cudaSuccess;
+    if (code == cudaSuccess) {
+        code = cudaDeviceGetPCIBusId(pci, (int)size, found);
+    }
+    if (code != cudaSuccess) {
+        (void)cudaGetLastError(); /* opening will say what is wrong */
+    }
+    return code == cudaSuccess;
+}
+
 static trib_status device_open(const trib_device_params *params, trib_device **out, trib_error *error)
 {
     int count = 0, before = 0;
@@ -371,6 +384,7 @@ const trib_device_ops *trib_device_cuda(void)
     static const trib_device_ops ops = {
         .abi = TRIB_DEVICE_ABI,
         .name = "cuda",
+        .locate = device_locate,
         .open = device_open,
         .submit = device_submit,
         .mark = device_mark,
