@@ -133,18 +133,6 @@ trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, tr
     return TRIB_OK;
 }
 
-bool trib_op_gives(const trib_op *op)
-{
-    switch (op->exchange) {
-    case TRIB_EXCHANGE_BROADCAST:
-        return op->root == op->engine->member_id;
-    case TRIB_EXCHANGE_DEVICE_BROADCAST:
-        return trib_device_root_machine(op->root) == op->engine->member_id / trib_device_lanes(op->engine);
-    default:
-        return false;
-    }
-}
-
 const unsigned char *trib_task_input(const trib_task *task)
 {
     return task->device != NULL ? task->device->staging : task->node->op->input + task->offset;

@@ -124,7 +124,14 @@ struct trib_op {
 };
 
 /* A broadcast whose bytes this member has, or its machine: they travel from here. */
-bool trib_op_gives(const trib_op *op);
+static inline bool trib_op_gives(const trib_op *op)
+{
+    if (op->exchange == TRIB_EXCHANGE_BROADCAST) {
+        return op->root == op->engine->member_id;
+    }
+    return op->exchange == TRIB_EXCHANGE_DEVICE_BROADCAST &&
+           trib_device_root_machine(op->root) == op->engine->member_id / (uint32_t)op->engine->config.local_size;
+}
 
 /* ---- tensor.c: declaring and placing ---- */
 TRIB_CHECKED trib_status trib_tensor_find_or_add(trib_engine *engine, const char *name, trib_dtype dtype,

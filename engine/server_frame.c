@@ -33,7 +33,7 @@ trib_contribution trib_server_contribution(const trib_link *link, const trib_fra
 static bool is_root_known(const trib_roster *roster, const trib_frame *frame)
 {
     const uint32_t lanes = trib_device_root_lanes(frame->root), machine = trib_device_root_machine(frame->root);
-    return !trib_exchange_is_shared(frame->exchange)
+    return frame->exchange < TRIB_EXCHANGE_DEVICE || trib_frame_is_part(frame)
                ? frame->root < roster->worker_count
                : lanes > 0 && machine < (roster->worker_count + lanes - 1) / lanes &&
                      (machine == 0 || frame->exchange == TRIB_EXCHANGE_DEVICE_BROADCAST);
