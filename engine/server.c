@@ -226,9 +226,13 @@ void trib_server_hand_out(trib_core *core, trib_summation *summation, uint32_t r
                                   .emit = sum_emit,
                                   .dropped = sum_dropped};
     core->entries_waiting++;
-    if (trib_link_enqueue(link, &entry->waiter, entry->sum->size) != TRIB_OK) {
+    const trib_status status = trib_link_enqueue(link, &entry->waiter, entry->sum->size);
+    if (status != TRIB_OK) {
         entry_recycle(entry);
         trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a sum"); /* no-op if it is closing anyway */
+    }
+    if (status == TRIB_NO_MEMORY) { /* its receiver would wait for ever */
+        trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a sum");
     }
 }
 
