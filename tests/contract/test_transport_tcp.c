@@ -1,6 +1,7 @@
 /* test_transport_tcp.c - the contract suite on TCP, and a peer that is no transport: it ends where it likes. */
 #include <arpa/inet.h>
 #include <ev.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,7 @@
 #include "engine/reactor_ev.h"
 #include "tests/contract/transport_contract.h"
 #include "transports/registry.h"
+#include "transports/tcp_internal.h"
 
 static trib_status open_tcp(void *shared, unsigned side, trib_reactor *reactor, const trib_transport_upcalls *upcalls,
                             trib_transport **transport_out)
@@ -28,7 +30,7 @@ static trib_status open_tcp(void *shared, unsigned side, trib_reactor *reactor, 
 
 typedef struct ending {
     unsigned char landing[1000];
-    unsigned received;
+    unsigned received, sent;
     bool closed;
     trib_status status;
     char reason[256];
@@ -64,9 +66,8 @@ static void on_received(trib_conn *conn, const unsigned char header[TRIB_HEADER_
 
 static void on_sent(trib_conn *conn, trib_send *send, trib_status status)
 {
-    (void)conn;
     (void)send;
-    (void)status;
+    ((ending *)conn->user)->sent += status == TRIB_OK;
 }
 
 static void on_closed(trib_conn *conn, trib_status status, const char *reason)
@@ -138,6 +139,70 @@ static void says_where_the_peer_ended(void **state)
     assert_string_equal(seen.reason, "connection lost: Connection reset by peer");
 }
 
+static int send_buffer_of(const trib_conn *conn)
+{
+    int bytes = 0;
+    socklen_t size = sizeof bytes;
+    assert_int_equal(getsockopt(((const tcp_conn *)conn)->io.fd, SOL_SOCKET, SO_SNDBUF, &bytes, &size), 0);
+    return bytes;
+}
+
+static void send_and_wait(trib_reactor *reactor, trib_conn *conn, ending *mine)
+{
+    static const unsigned char payload[sizeof mine->landing];
+    trib_send message = {.payload = payload, .payload_size = sizeof payload};
+    const unsigned before = mine->sent;
+    conn->transport->ops->send(conn, &message);
+    while (mine->sent == before) {
+        ev_run(trib_reactor_ev_loop(reactor), EVRUN_ONCE);
+    }
+}
+
+/* Whose caller has more to send has a small send buffer, who has not a large one; and near hosts do without BBR. */
+static void little_lies_in_the_kernel(void **state)
+{
+    (void)state;
+    trib_logger logger = {.level = TRIB_LOG_WARN};
+    ending mine = {.closed = false}, theirs = {.closed = false};
+    bool more = false;
+    trib_reactor *reactor = NULL;
+    trib_transport *transport = NULL;
+    trib_listener *listener = NULL;
+    trib_conn *conn = NULL;
+    trib_address bound;
+    char control[16] = "";
+    socklen_t size = sizeof control - 1;
+    assert_int_equal(trib_reactor_ev_create(0, &logger, NULL, &reactor), TRIB_OK);
+    const trib_transport_ops *ops = trib_transport_by_name("tcp");
+    assert_int_equal(ops->open(reactor, &(trib_transport_config){0}, &ending_upcalls, &transport), TRIB_OK);
+    assert_int_equal(ops->listen(transport, &(trib_address){.text = "127.0.0.1:0"}, &theirs, &listener, &bound, NULL),
+                     TRIB_OK);
+    assert_int_equal(ops->connect(transport, &bound, &mine, &conn), TRIB_OK);
+    const tcp_backlog *backlog = &((const tcp_transport *)transport)->backlog;
+    assert_true(backlog->small < backlog->large);
+    alarm(60);
+    conn->awaits_sent = &more;
+    send_and_wait(reactor, conn, &mine);
+    assert_int_equal(send_buffer_of(conn), backlog->large);
+    more = true;
+    send_and_wait(reactor, conn, &mine);
+    assert_int_equal(send_buffer_of(conn), backlog->small);
+    more = false;
+    send_and_wait(reactor, conn, &mine);
+    assert_int_equal(send_buffer_of(conn), backlog->large);
+    assert_int_equal(getsockopt(((const tcp_conn *)conn)->io.fd, IPPROTO_TCP, TCP_CONGESTION, control, &size), 0);
+    assert_string_not_equal(control, "bbr");
+    ops->conn_close(conn, true);
+    while (!mine.closed || !theirs.closed) {
+        ev_run(trib_reactor_ev_loop(reactor), EVRUN_ONCE);
+    }
+    alarm(0);
+    assert_int_equal(theirs.received, 3);
+    ops->listener_close(listener);
+    ops->close(transport);
+    trib_reactor_ev_destroy(reactor);
+}
+
 int main(void)
 {
     trib_contract_maker maker = {.name = "tcp over IPv4", .listen_at = "127.0.0.1:0", .open = open_tcp};
@@ -148,6 +213,7 @@ int main(void)
     maker.name = "tcp between threads";
     maker.threaded = true;
     failed += trib_contract_run(&maker);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(says_where_the_peer_ended)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(says_where_the_peer_ended),
+                                       cmocka_unit_test(little_lies_in_the_kernel)};
     return failed + cmocka_run_group_tests_name("tcp", tests, NULL, NULL);
 }
