@@ -143,7 +143,8 @@ static void deliver_self(trib_reactor *reactor, trib_post *post)
         if (link->state == TRIB_LINK_READY) {
             status = link->upcalls->received(link, &frame, out->send.payload, true, &error);
             if (status != TRIB_OK) {
-                trib_log(link->core->reactor->logger, TRIB_LOG_ERROR, "own server: %s", error.text);
+                /* As from anybody else: what was not taken would be waited for. */
+                trib_link_close(link, false, status, error.text);
             }
         }
         out_finish(out, link->state == TRIB_LINK_READY ? TRIB_OK : link->end_status);

@@ -229,9 +229,7 @@ void trib_server_hand_out(trib_core *core, trib_summation *summation, uint32_t r
     const trib_status status = trib_link_enqueue(link, &entry->waiter, entry->sum->size);
     if (status != TRIB_OK) {
         entry_recycle(entry);
-        trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a sum"); /* no-op if it is closing anyway */
-    }
-    if (status == TRIB_NO_MEMORY) { /* its receiver would wait for ever */
+        /* Its receiver would wait for ever. No-op if it is closing anyway. */
         trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a sum");
     }
 }

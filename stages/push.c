@@ -99,6 +99,10 @@ static trib_verdict push_start(trib_core *core, trib_task *task, trib_error *err
     task->waiter.emit = push_emit;
     task->waiter.heap_index = UINT32_MAX;
     trib_status status = task->link == NULL ? TRIB_PEER_LEFT : trib_link_enqueue(task->link, &task->waiter, task->size);
+    if (status == TRIB_NO_MEMORY) {
+        /* Its server would wait for this round, and take the next for a mistake. */
+        trib_link_close(task->link, false, TRIB_NO_MEMORY, "out of memory for what waits to be pushed");
+    }
     if (status != TRIB_OK) {
         tell_missing(core, task, status, error);
         return TRIB_VERDICT_FAILED;

@@ -6,6 +6,7 @@
  *   test_torture SEED                 one seed, saying what happens
  */
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -50,6 +51,10 @@ int main(int argc, char **argv)
 {
     const uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
     const uint64_t last = argc > 2 ? strtoull(argv[2], NULL, 10) : argc > 1 ? first : LAST_DEFAULT;
+    if (last < first) {
+        fprintf(stderr, "test_torture: seeds %s to %s are none\n", argv[1], argv[2]);
+        return 2;
+    }
     signal(SIGABRT, on_fatal);
     signal(SIGSEGV, on_fatal);
     torture_verdict sum = {.held = true};

@@ -56,9 +56,10 @@ bool torture_may_end_so(const run *self, trib_status status)
         return true;
     case TRIB_NO_MEMORY:
         return has_fault(self->plan, TORTURE_FAMINE);
+    case TRIB_CANCELLED: /* how the others hear of either */
+        return has_fault(self->plan, TORTURE_DEVICE) || has_fault(self->plan, TORTURE_FAMINE);
     case TRIB_SYSTEM:
     case TRIB_TIMEOUT:
-    case TRIB_CANCELLED: /* how the others hear of it */
         return has_fault(self->plan, TORTURE_DEVICE);
     default:
         return false;
