@@ -12,7 +12,9 @@
 #include <unistd.h>
 
 #include "engine/op.h"
+#include "engine/relay.h"
 #include "engine/sum_tree.h"
+#include "engine/worker.h"
 #include "tests/sim/torture.h"
 
 #define SEEDS 400u
@@ -62,10 +64,9 @@ static bool strikes(bug which, uint32_t one_in)
     return planted == which && ++calls % one_in == 0;
 }
 
-/* ---- The bugs ---- */
+/* ---- The bugs. The types are those of what is replaced: the compiler sees when one changes. ---- */
 
-void __real_trib_summation_sent(trib_summation *summation, trib_sum_buffer *sum);
-void __wrap_trib_summation_sent(trib_summation *summation, trib_sum_buffer *sum);
+__typeof__(trib_summation_sent) __real_trib_summation_sent, __wrap_trib_summation_sent;
 void __wrap_trib_summation_sent(trib_summation *summation, trib_sum_buffer *sum)
 {
     if (!strikes(BUG_SUM_KEPT, 300)) {
@@ -73,8 +74,7 @@ void __wrap_trib_summation_sent(trib_summation *summation, trib_sum_buffer *sum)
     }
 }
 
-void __real_trib_relay_part_ready(void *user, const trib_contribution *what, trib_sum_buffer *sum);
-void __wrap_trib_relay_part_ready(void *user, const trib_contribution *what, trib_sum_buffer *sum);
+__typeof__(trib_relay_part_ready) __real_trib_relay_part_ready, __wrap_trib_relay_part_ready;
 void __wrap_trib_relay_part_ready(void *user, const trib_contribution *what, trib_sum_buffer *sum)
 {
     const trib_core *core = user;
@@ -85,8 +85,7 @@ void __wrap_trib_relay_part_ready(void *user, const trib_contribution *what, tri
     }
 }
 
-void __real_trib_relay_round_refused(void *user, const trib_contribution *what, trib_status status, const char *text);
-void __wrap_trib_relay_round_refused(void *user, const trib_contribution *what, trib_status status, const char *text);
+__typeof__(trib_relay_round_refused) __real_trib_relay_round_refused, __wrap_trib_relay_round_refused;
 void __wrap_trib_relay_round_refused(void *user, const trib_contribution *what, trib_status status, const char *text)
 {
     if (!strikes(BUG_REPORT_LOST, 1)) {
@@ -94,8 +93,7 @@ void __wrap_trib_relay_round_refused(void *user, const trib_contribution *what, 
     }
 }
 
-void __real_trib_op_core_done(trib_op *op, trib_core *core);
-void __wrap_trib_op_core_done(trib_op *op, trib_core *core);
+__typeof__(trib_op_core_done) __real_trib_op_core_done, __wrap_trib_op_core_done;
 void __wrap_trib_op_core_done(trib_op *op, trib_core *core)
 {
     if (strikes(BUG_CALLBACK_LOST, 60)) {
@@ -109,10 +107,7 @@ void __wrap_trib_op_core_done(trib_op *op, trib_core *core)
     __real_trib_op_core_done(op, core);
 }
 
-void __real_trib_sum_chunk_add(trib_summation *self, sum_round *round, const trib_contribution *what, sum_node payload,
-                               sum_block *spare);
-void __wrap_trib_sum_chunk_add(trib_summation *self, sum_round *round, const trib_contribution *what, sum_node payload,
-                               sum_block *spare);
+__typeof__(trib_sum_chunk_add) __real_trib_sum_chunk_add, __wrap_trib_sum_chunk_add;
 void __wrap_trib_sum_chunk_add(trib_summation *self, sum_round *round, const trib_contribution *what, sum_node payload,
                                sum_block *spare)
 {
@@ -122,28 +117,21 @@ void __wrap_trib_sum_chunk_add(trib_summation *self, sum_round *round, const tri
     __real_trib_sum_chunk_add(self, round, what, payload, spare);
 }
 
-trib_status __real_trib_summation_arrived(trib_summation *summation, const trib_contribution *what, void *buffer,
-                                          trib_error *error);
-trib_status __wrap_trib_summation_arrived(trib_summation *summation, const trib_contribution *what, void *buffer,
-                                          trib_error *error);
+__typeof__(trib_summation_arrived) __real_trib_summation_arrived, __wrap_trib_summation_arrived;
 trib_status __wrap_trib_summation_arrived(trib_summation *summation, const trib_contribution *what, void *buffer,
                                           trib_error *error)
 {
     return strikes(BUG_CHUNK_LOST, 1000) ? TRIB_OK : __real_trib_summation_arrived(summation, what, buffer, error);
 }
 
-trib_status __real_trib_summation_withdraw(trib_summation *summation, const trib_contribution *what, trib_status status,
-                                           const char *text);
-trib_status __wrap_trib_summation_withdraw(trib_summation *summation, const trib_contribution *what, trib_status status,
-                                           const char *text);
+__typeof__(trib_summation_withdraw) __real_trib_summation_withdraw, __wrap_trib_summation_withdraw;
 trib_status __wrap_trib_summation_withdraw(trib_summation *summation, const trib_contribution *what, trib_status status,
                                            const char *text)
 {
     return strikes(BUG_WITHDRAWAL_LOST, 1) ? TRIB_OK : __real_trib_summation_withdraw(summation, what, status, text);
 }
 
-void __real_trib_sum_round_tell(trib_summation *self, sum_round *round, uint32_t contributor);
-void __wrap_trib_sum_round_tell(trib_summation *self, sum_round *round, uint32_t contributor);
+__typeof__(trib_sum_round_tell) __real_trib_sum_round_tell, __wrap_trib_sum_round_tell;
 void __wrap_trib_sum_round_tell(trib_summation *self, sum_round *round, uint32_t contributor)
 {
     if (!strikes(BUG_REFUSAL_LOST, 2)) {
@@ -151,8 +139,7 @@ void __wrap_trib_sum_round_tell(trib_summation *self, sum_round *round, uint32_t
     }
 }
 
-void __real_trib_link_resume(trib_link *link);
-void __wrap_trib_link_resume(trib_link *link);
+__typeof__(trib_link_resume) __real_trib_link_resume, __wrap_trib_link_resume;
 void __wrap_trib_link_resume(trib_link *link)
 {
     if (!strikes(BUG_NOT_RESUMED, 1)) {
@@ -160,8 +147,7 @@ void __wrap_trib_link_resume(trib_link *link)
     }
 }
 
-void __real_trib_worker_release(trib_core *core, trib_op_node *node);
-void __wrap_trib_worker_release(trib_core *core, trib_op_node *node);
+__typeof__(trib_worker_release) __real_trib_worker_release, __wrap_trib_worker_release;
 void __wrap_trib_worker_release(trib_core *core, trib_op_node *node)
 {
     if (!strikes(BUG_OUTLIVES_DEADLINE, 1)) {
@@ -169,8 +155,7 @@ void __wrap_trib_worker_release(trib_core *core, trib_op_node *node)
     }
 }
 
-void __real_trib_engine_end(trib_engine *engine, trib_status status, const char *text);
-void __wrap_trib_engine_end(trib_engine *engine, trib_status status, const char *text);
+__typeof__(trib_engine_end) __real_trib_engine_end, __wrap_trib_engine_end;
 void __wrap_trib_engine_end(trib_engine *engine, trib_status status, const char *text)
 {
     if (status != TRIB_PEER_LOST || !strikes(BUG_LOSS_IGNORED, 1)) {
@@ -178,8 +163,7 @@ void __wrap_trib_engine_end(trib_engine *engine, trib_status status, const char 
     }
 }
 
-void __real_trib_frame_encode(const trib_frame *frame, unsigned char header[TRIB_HEADER_SIZE]);
-void __wrap_trib_frame_encode(const trib_frame *frame, unsigned char header[TRIB_HEADER_SIZE]);
+__typeof__(trib_frame_encode) __real_trib_frame_encode, __wrap_trib_frame_encode;
 void __wrap_trib_frame_encode(const trib_frame *frame, unsigned char header[TRIB_HEADER_SIZE])
 {
     trib_frame other = *frame;
@@ -187,14 +171,13 @@ void __wrap_trib_frame_encode(const trib_frame *frame, unsigned char header[TRIB
     __real_trib_frame_encode(&other, header);
 }
 
-trib_status __real_trib_link_enqueue(trib_link *link, trib_waiter *waiter);
-trib_status __wrap_trib_link_enqueue(trib_link *link, trib_waiter *waiter);
-trib_status __wrap_trib_link_enqueue(trib_link *link, trib_waiter *waiter)
+__typeof__(trib_link_enqueue) __real_trib_link_enqueue, __wrap_trib_link_enqueue;
+trib_status __wrap_trib_link_enqueue(trib_link *link, trib_waiter *waiter, uint64_t bytes)
 {
-    trib_status status = __real_trib_link_enqueue(link, waiter);
+    trib_status status = __real_trib_link_enqueue(link, waiter, bytes);
     if (status == TRIB_OK && strikes(BUG_WRONG_PRIORITY_HEAP, 500)) {
         waiter->heap_index = UINT32_MAX;
-        status = __real_trib_link_enqueue(link, waiter);
+        status = __real_trib_link_enqueue(link, waiter, bytes);
     }
     return status;
 }
