@@ -79,12 +79,12 @@ void trib_auto_rdma_share(struct trib_arena *arena, void **shared_out)
     *shared_out = shared;
 }
 
-void trib_auto_rdma_unshare(void *memory)
+void trib_auto_rdma_unshare(void *shared)
 {
-    auto_shared *shared = memory;
-    if (shared != NULL) {
-        trib_rdma_domain_close(shared->domain);
-        free(shared);
+    auto_shared *self = shared;
+    if (self != NULL) {
+        trib_rdma_domain_close(self->domain);
+        free(self);
     }
 }
 
@@ -363,8 +363,9 @@ trib_listener *trib_auto_rdma_listen(auto_rdma *self, trib_address *bound_io, vo
         trib_log(self->base.reactor->logger, TRIB_LOG_INFO, "does not offer RDMA: %s", why.text);
         return NULL;
     }
-    trib_assert(strlen(bound_io->text) + sizeof TRIB_AUTO_OFFER <= sizeof bound_io->text);
-    strcat(bound_io->text, TRIB_AUTO_OFFER);
+    const size_t length = strlen(bound_io->text);
+    trib_assert(length + sizeof TRIB_AUTO_OFFER <= sizeof bound_io->text);
+    snprintf(bound_io->text + length, sizeof bound_io->text - length, "%s", TRIB_AUTO_OFFER);
     return listener;
 }
 

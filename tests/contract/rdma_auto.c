@@ -117,7 +117,8 @@ static void falls_back_to_tcp(void **state)
 {
     bed *self = *state;
     assert_null(strchr(self->address.text, '+'));
-    strcat(self->address.text, "+rdma");
+    const size_t length = strlen(self->address.text);
+    snprintf(self->address.text + length, sizeof self->address.text - length, "+rdma");
     exchange(self);
     assert_null(strstr(self->sides[0].peers[0]->reason, "RDMA"));
 }
