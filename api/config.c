@@ -224,6 +224,9 @@ trib_status trib_config_check(const trib_config *given, trib_config *checked_out
     }
     if (status == TRIB_OK) {
         *checked_out = config;
+        if (!(config.roles & TRIB_ROLE_WORKER)) {
+            checked_out->rank = -1; /* whatever a launcher that counts servers too has set */
+        }
     }
     return status;
 }

@@ -134,7 +134,8 @@ static void try_settings(void)
         require_refusal(status, &error);
         return;
     }
-    require(checked.worker_count >= 1 && checked.rank < checked.worker_count);
+    const bool worker = (checked.roles & TRIB_ROLE_WORKER) != 0;
+    require(checked.worker_count >= 1 && checked.rank < checked.worker_count && (checked.rank >= 0) == worker);
     require(checked.chunk_bytes > 0 && checked.partition_bytes >= checked.chunk_bytes);
 }
 

@@ -182,11 +182,23 @@ static void zero_is_the_default(void **state)
     assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
 }
 
+/* Launchers that count servers too set a rank for each: it names no worker. */
+static void rank_of_a_server(void **state)
+{
+    (void)state;
+    trib_config config = {.struct_size = sizeof config, .rank = 1, .worker_count = 1, .server_count = 2}, checked;
+    config.roles = TRIB_ROLE_SERVER;
+    config.coordinator = "127.0.0.1:1";
+    assert_int_equal(trib_config_check(&config, &checked, NULL), TRIB_OK);
+    assert_int_equal(checked.rank, -1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_fields),
         cmocka_unit_test(zero_is_the_default),
+        cmocka_unit_test(rank_of_a_server),
     };
     /* The cases empty the environment, in which cmocka would look up how to report them. */
     const char *output = getenv("CMOCKA_MESSAGE_OUTPUT");
