@@ -352,18 +352,14 @@ static void server_closed(trib_link *link, trib_status status, const char *reaso
     trib_engine_end(core->engine, TRIB_PEER_LOST, text);
 }
 
-void *trib_server_buffer_alloc(trib_core *core, size_t size)
+void *trib_server_buffer_alloc(void *user, size_t size)
 {
+    trib_core *core = user;
     trib_counter_add(&core->stats.allocations, 1);
     return core->engine->env.memory_alloc(core->engine->env.memory, size);
 }
 
-static void *buffer_alloc(void *user, size_t size)
-{
-    return trib_server_buffer_alloc(user, size);
-}
-
-static void buffer_free(void *user, void *buffer, size_t size)
+void trib_server_buffer_free(void *user, void *buffer, size_t size)
 {
     (void)size;
     trib_core *core = user;
@@ -379,8 +375,8 @@ trib_status trib_server_open(trib_core *core, trib_error *error)
         .order = roster->sum_order,
         .contributor_count = roster->worker_count,
         .chunk_bytes = roster->chunk_bytes,
-        .buffer_alloc = buffer_alloc,
-        .buffer_free = buffer_free,
+        .buffer_alloc = trib_server_buffer_alloc,
+        .buffer_free = trib_server_buffer_free,
         .sum_ready = sum_ready,
         .refused = refused,
         .user = core,

@@ -45,9 +45,8 @@ static void *lane_buffer_alloc(void *user, size_t size)
 
 static void lane_buffer_free(void *user, void *buffer, size_t size)
 {
-    (void)size;
     const trib_server_lane *lane = user;
-    lane->core->engine->env.memory_free(lane->core->engine->env.memory, buffer);
+    trib_server_buffer_free(lane->core, buffer, size);
 }
 
 static trib_status open_lane(trib_server_lane *lane)

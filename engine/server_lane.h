@@ -32,7 +32,9 @@ TRIB_CHECKED trib_status trib_server_check_push(const trib_link *link, const tri
 #define TRIB_STALL_NOTICE_NS (500 * INT64_C(1000000))
 #define TRIB_STALL_NOTICES_MAX 256u
 
-void *trib_server_buffer_alloc(trib_core *core, size_t size);
+/* Buffers for a summation whose user is the core. */
+void *trib_server_buffer_alloc(void *user, size_t size);
+void trib_server_buffer_free(void *user, void *buffer, size_t size);
 void trib_server_hand_out(trib_core *core, trib_summation *summation, uint32_t receiver, const trib_contribution *what,
                           trib_sum_buffer *sum);
 /* extra: the frame's type, aux, root and exchange. */

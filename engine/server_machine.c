@@ -77,18 +77,6 @@ trib_status trib_machines_check(const trib_link *link, const trib_frame *frame, 
     return TRIB_OK;
 }
 
-static void *buffer_alloc(void *user, size_t size)
-{
-    return trib_server_buffer_alloc(user, size);
-}
-
-static void buffer_free(void *user, void *buffer, size_t size)
-{
-    (void)size;
-    trib_core *core = user;
-    core->engine->env.memory_free(core->engine->env.memory, buffer);
-}
-
 trib_status trib_machines_open(trib_core *core)
 {
     const trib_roster *roster = core->engine->roster;
@@ -99,8 +87,8 @@ trib_status trib_machines_open(trib_core *core)
         .contributor_count = roster->worker_count / roster->local_ranks,
         .weight = roster->local_ranks,
         .chunk_bytes = roster->chunk_bytes,
-        .buffer_alloc = buffer_alloc,
-        .buffer_free = buffer_free,
+        .buffer_alloc = trib_server_buffer_alloc,
+        .buffer_free = trib_server_buffer_free,
         .sum_ready = sum_ready,
         .refused = refused,
         .user = core,

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "engine/assert.h"
+#include "transports/send_queue.h"
 
 typedef struct fault_transport {
     trib_transport base;    /* first */
@@ -44,7 +45,7 @@ typedef struct fault_conn {
     fault_transport *transport;
     trib_conn *inner;
     fault_send *waiting_head, *waiting_tail;
-    trib_send *refused_head, *refused_tail; /* sends that came after the connection was broken */
+    trib_send_queue refused; /* sends that came after the connection was broken */
     trib_timer due_timer, again_timer;
     uint32_t agains_left;
     bool asked;         /* this header has had its storm */
@@ -85,13 +86,7 @@ static bool is_valid(const trib_fault_config *config)
 
 static void refuse(fault_conn *conn, trib_send *send)
 {
-    send->next = NULL;
-    if (conn->refused_tail != NULL) {
-        conn->refused_tail->next = send;
-    } else {
-        conn->refused_head = send;
-    }
-    conn->refused_tail = send;
+    trib_send_queue_add(&conn->refused, send);
 }
 
 static void break_conn(fault_conn *conn, const char *what, bool flush)
@@ -326,20 +321,13 @@ static void inner_closed(trib_conn *inner, trib_status status, const char *reaso
         status = TRIB_PEER_LOST;
         reason = conn->broken;
     }
-    trib_status unsent = status == TRIB_OK ? TRIB_CLOSED : status;
+    const trib_status unsent = trib_send_unsent_status(status);
     while (conn->waiting_head != NULL) {
         fault_send *send = conn->waiting_head;
         conn->waiting_head = send->next;
         send_over(conn, send, unsent);
     }
-    while (conn->refused_head != NULL) {
-        trib_send *send = conn->refused_head;
-        conn->refused_head = send->next;
-        if (conn->refused_head == NULL) {
-            conn->refused_tail = NULL;
-        }
-        conn->base.transport->upcalls->sent(&conn->base, send, unsent);
-    }
+    trib_send_queue_return(&conn->refused, &conn->base, status);
     conn->base.transport->upcalls->closed(&conn->base, status, reason);
     free(conn);
 }

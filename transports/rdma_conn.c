@@ -116,7 +116,7 @@ static void drop_queues(verbs_conn *conn)
 
 void trib_rdma_conn_free(verbs_conn *conn)
 {
-    trib_assert(conn->send_head == NULL && conn->out_head == conn->out_tail);
+    trib_assert(conn->sends.head == NULL && conn->out_head == conn->out_tail);
     trib_timer_stop(conn->base.transport->reactor, &conn->timer);
     drop_queues(conn);
     if (conn->cq != NULL) { /* there never was a queue pair */
@@ -410,18 +410,11 @@ void trib_rdma_conn_close(trib_conn *base, bool flush)
 static void report_unsent(verbs_conn *conn)
 {
     const trib_transport_upcalls *upcalls = conn->base.transport->upcalls;
-    trib_status unsent = conn->end_status == TRIB_OK ? TRIB_CLOSED : conn->end_status;
+    const trib_status unsent = trib_send_unsent_status(conn->end_status);
     while (conn->out_head != conn->out_tail) {
         upcalls->sent(&conn->base, conn->outs[conn->out_head++ % TRIB_RDMA_OUTS].send, unsent);
     }
-    while (conn->send_head != NULL) {
-        trib_send *send = conn->send_head;
-        conn->send_head = send->next;
-        if (conn->send_head == NULL) {
-            conn->send_tail = NULL;
-        }
-        upcalls->sent(&conn->base, send, unsent);
-    }
+    trib_send_queue_return(&conn->sends, &conn->base, conn->end_status);
 }
 
 static void finish(trib_reactor *reactor, trib_post *post)
@@ -439,7 +432,7 @@ static void finish(trib_reactor *reactor, trib_post *post)
     }
     report_unsent(conn);
     upcalls->closed(&conn->base, conn->end_status, conn->reason);
-    trib_assert(conn->send_head == NULL);
+    trib_assert(conn->sends.head == NULL);
     conn->transport->open_count--;
     if (lingers) {
         conn->state = VERBS_LINGERING;

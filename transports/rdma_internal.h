@@ -21,6 +21,7 @@
 
 #include "transports/rdma.h"
 #include "transports/rdma_domain.h"
+#include "transports/send_queue.h"
 
 #define TRIB_RDMA_MAGIC 0x52494254u /* "TBIR" as bytes */
 #define TRIB_RDMA_VERSION 1u
@@ -193,7 +194,7 @@ struct verbs_conn {
     /* out */
     uint32_t inline_max;
     uint32_t peer_credits, peer_requests, credits_max, requests_max;
-    trib_send *send_head, *send_tail;  /* not begun */
+    trib_send_queue sends;             /* not begun */
     uint32_t out_head, out_tail;       /* begun; the number is the message's sequence */
     uint32_t grant_next, write_next;   /* the next one to be granted, to be written */
     uint32_t sends_posted, sends_done; /* buffers: free are those between done + TRIB_RDMA_SENDS and posted */

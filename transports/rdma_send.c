@@ -209,16 +209,11 @@ static bool begin_one(verbs_conn *conn, trib_send *send)
 void trib_rdma_send_more(verbs_conn *conn)
 {
     write_granted(conn);
-    while (conn->send_head != NULL && conn->state != VERBS_ENDING) {
-        trib_send *send = conn->send_head;
-        trib_send *next = send->next;
-        if (!begin_one(conn, send)) {
+    while (conn->sends.head != NULL && conn->state != VERBS_ENDING) {
+        if (!begin_one(conn, conn->sends.head)) {
             break;
         }
-        conn->send_head = next;
-        if (next == NULL) {
-            conn->send_tail = NULL;
-        }
+        (void)trib_send_queue_take(&conn->sends);
     }
     /* The peer is told of free buffers with whatever goes there; if nothing does, when half of them are. */
     if (conn->credits_due >= TRIB_RDMA_CREDITS / 2 && conn->state != VERBS_ENDING &&
@@ -229,7 +224,7 @@ void trib_rdma_send_more(verbs_conn *conn)
 
 void trib_rdma_send_fin(verbs_conn *conn)
 {
-    bool all_sent = conn->send_head == NULL && conn->out_head == conn->out_tail;
+    bool all_sent = conn->sends.head == NULL && conn->out_head == conn->out_tail;
     if (conn->state != VERBS_FLUSHING || !all_sent || conn->granted > 0 || conn->fin_sent) {
         return;
     }
@@ -276,13 +271,7 @@ void trib_rdma_send(trib_conn *base, trib_send *send)
     verbs_conn *conn = (verbs_conn *)base;
     trib_assert(send->payload_size <= TRIB_PAYLOAD_MAX);
     trib_assert(send->payload != NULL || send->payload_size == 0);
-    send->next = NULL;
-    if (conn->send_tail != NULL) {
-        conn->send_tail->next = send;
-    } else {
-        conn->send_head = send;
-    }
-    conn->send_tail = send;
+    trib_send_queue_add(&conn->sends, send);
     if (conn->state == VERBS_OPEN || conn->state == VERBS_FLUSHING) {
         trib_reactor_defer(base->transport->reactor, &conn->turn_post);
     }

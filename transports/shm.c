@@ -4,11 +4,7 @@
  * Invariants
  * - Connections are freed by their finish post or, if the caller does not know them, at the end of a poll: whoever goes
  *   through the list may make upcalls.
- * - A listener that is closed inside an `accepted` upcall of its own loop is freed by that loop.
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* accept4 */
-#endif
 #include "transports/shm.h"
 
 #include <errno.h>
@@ -20,8 +16,6 @@
 #include "engine/assert.h"
 #include "transports/shm_internal.h"
 
-#define ACCEPTS_PER_TURN 16u
-#define ACCEPT_BACKOFF_NS (100 * INT64_C(1000000))
 #define LOOK_NS (2 * INT64_C(1000000))
 #define PORT_TRIES 64u
 #define PORT_FIRST 32768u
@@ -148,8 +142,14 @@ static void shm_stats(const trib_transport *transport, trib_transport_stats *sta
 
 /* ---- Listeners ---- */
 
-static void listener_free(shm_listener *listener)
+static shm_listener *listener_of(trib_acceptor *acceptor)
 {
+    return (shm_listener *)((char *)acceptor - offsetof(shm_listener, acceptor));
+}
+
+static void listener_over(trib_acceptor *acceptor)
+{
+    shm_listener *listener = listener_of(acceptor);
     shm_transport *transport = (shm_transport *)listener->base.transport;
     transport->open_count--;
     free(listener);
@@ -159,54 +159,22 @@ static void shm_listener_close(trib_listener *base)
 {
     shm_listener *listener = (shm_listener *)base;
     shm_transport *self = (shm_transport *)base->transport;
-    trib_reactor *reactor = base->transport->reactor;
-    trib_assert(!listener->closed);
-    listener->closed = true;
-    trib_io_watch(reactor, &listener->io, 0);
-    trib_timer_stop(reactor, &listener->backoff);
-    close(listener->io.fd);
     for (shm_conn *conn = self->conns; conn != NULL; conn = conn->next) {
         if (conn->listener == listener) {
             conn->listener = NULL;
             trib_shm_conn_end(conn, TRIB_CLOSED, "the listener was closed");
         }
     }
-    if (!listener->accepting) {
-        listener_free(listener);
-    }
+    trib_acceptor_close(&listener->acceptor);
 }
 
-static void backoff_over(trib_reactor *reactor, trib_timer *timer)
+/* No upcalls: those follow the greeting. */
+static bool take(trib_acceptor *acceptor, int fd, const struct sockaddr_storage *from)
 {
-    shm_listener *listener = timer->user;
-    trib_io_watch(reactor, &listener->io, TRIB_IO_READ);
-}
-
-static void back_off(shm_listener *listener, int error)
-{
-    trib_reactor *reactor = listener->base.transport->reactor;
-    if (!listener->starved) {
-        char why[TRIB_REASON_MAX];
-        listener->starved = true;
-        trib_log(reactor->logger, TRIB_LOG_ERROR, "cannot accept connections for now: %s", trib_log_reason(error, why));
-    }
-    trib_io_watch(reactor, &listener->io, 0);
-    trib_timer_arm(reactor, &listener->backoff, trib_now(reactor) + ACCEPT_BACKOFF_NS);
-}
-
-/* True if there may be more to accept. No upcalls: those follow the greeting. */
-static bool accept_one(shm_listener *listener)
-{
+    (void)from;
+    shm_listener *listener = listener_of(acceptor);
     shm_transport *self = (shm_transport *)listener->base.transport;
-    trib_counter_add(&self->stats.system_calls, 2);
-    int fd = accept4(listener->io.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (fd < 0) {
-        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            back_off(listener, errno);
-            return false;
-        }
-        return errno != EAGAIN;
-    }
+    trib_counter_add(&self->stats.system_calls, 1);
     pid_t pid = 0;
     if (!trib_shm_peer_allowed(fd, &pid)) {
         trib_log(self->base.reactor->logger, TRIB_LOG_WARN,
@@ -218,26 +186,11 @@ static bool accept_one(shm_listener *listener)
     snprintf(remote.text, sizeof remote.text, "process %d of this machine", (int)pid);
     shm_conn *conn = trib_shm_conn_create(self, fd, &remote, false);
     if (conn == NULL) {
-        back_off(listener, ENOMEM);
         return false;
     }
     conn->peer_pid = pid;
     conn->listener = listener;
-    listener->starved = false;
     return true;
-}
-
-static void listener_ready(trib_reactor *reactor, trib_io *io, unsigned events)
-{
-    (void)reactor;
-    (void)events;
-    shm_listener *listener = io->user;
-    listener->accepting = true;
-    for (unsigned i = 0; i < ACCEPTS_PER_TURN && !listener->closed && accept_one(listener); i++) {}
-    listener->accepting = false;
-    if (listener->closed) {
-        listener_free(listener);
-    }
 }
 
 /* Replaces port 0 by a number that may be free: ports of names are nobody's but ours. */
@@ -271,7 +224,9 @@ static int listen_socket(shm_transport *self, const trib_address *at, trib_addre
     }
     trib_counter_add(&self->stats.system_calls, 3);
     if (!bound || listen(fd, SOMAXCONN) != 0) {
-        trib_error_set(error, TRIB_SYSTEM, "cannot listen on %s over shared memory: %s", at->text, strerror(errno));
+        char why[TRIB_REASON_MAX];
+        trib_error_set(error, TRIB_SYSTEM, "cannot listen on %s over shared memory: %s", at->text,
+                       trib_log_reason(errno, why));
         if (fd >= 0) {
             close(fd);
         }
@@ -296,11 +251,12 @@ static trib_status shm_listen(trib_transport *transport, const trib_address *at,
     }
     listener->base.transport = transport;
     listener->base.user = user;
-    listener->io = (trib_io){.ready = listener_ready, .user = listener, .fd = fd};
-    listener->backoff.fired = backoff_over;
-    listener->backoff.user = listener;
+    listener->acceptor.reactor = transport->reactor;
+    listener->acceptor.system_calls = &self->stats.system_calls;
+    listener->acceptor.take = take;
+    listener->acceptor.over = listener_over;
     self->open_count++;
-    trib_io_watch(transport->reactor, &listener->io, TRIB_IO_READ);
+    trib_acceptor_open(&listener->acceptor, fd);
     *bound_out = listener->address;
     *listener_out = &listener->base;
     return TRIB_OK;

@@ -322,7 +322,7 @@ void trib_shm_conn_opened(shm_conn *conn)
         conn->transport->open_count++;
         upcalls->accepted(listener, &conn->base);
     }
-    if (conn->state == SHM_OPEN && conn->send_head != NULL) {
+    if (conn->state == SHM_OPEN && conn->sends.head != NULL) {
         trib_shm_stream_write(conn);
         trib_reactor_defer(conn->transport->base.reactor, &conn->report_post);
     }
@@ -333,20 +333,14 @@ void trib_shm_conn_opened(shm_conn *conn)
 void trib_shm_send(trib_conn *base, trib_send *send)
 {
     shm_conn *conn = (shm_conn *)base;
-    send->next = NULL;
-    if (conn->send_tail != NULL) {
-        conn->send_tail->next = send;
-    } else {
-        conn->send_head = send;
-    }
-    conn->send_tail = send;
+    trib_send_queue_add(&conn->sends, send);
     if (conn->send_next == NULL) {
         conn->send_next = send;
     }
     if (conn->state == SHM_OPEN) {
         trib_shm_stream_write(conn);
     }
-    if (conn->state == SHM_OPEN && conn->send_head != conn->send_next) {
+    if (conn->state == SHM_OPEN && conn->sends.head != conn->send_next) {
         trib_reactor_defer(base->transport->reactor, &conn->report_post);
     }
 }
@@ -409,17 +403,9 @@ static void finish(trib_reactor *reactor, trib_post *post)
     if (conn->connect_failed) {
         upcalls->connected(&conn->base, conn->end_status);
     }
-    trib_status unsent = conn->end_status == TRIB_OK ? TRIB_CLOSED : conn->end_status;
-    while (conn->send_head != NULL) {
-        trib_send *send = conn->send_head;
-        conn->send_head = send->next;
-        if (conn->send_head == NULL) {
-            conn->send_tail = NULL;
-        }
-        upcalls->sent(&conn->base, send, unsent);
-    }
+    trib_send_queue_return(&conn->sends, &conn->base, conn->end_status);
     upcalls->closed(&conn->base, conn->end_status, conn->reason);
-    trib_assert(conn->send_head == NULL);
+    trib_assert(conn->sends.head == NULL);
     conn->transport->open_count--;
     conn->known = false;
     trib_shm_conn_forget(conn);

@@ -10,6 +10,8 @@
 #include <sys/types.h>
 #include <sys/un.h>
 
+#include "transports/acceptor.h"
+#include "transports/send_queue.h"
 #include "transports/shm.h"
 #include "transports/shm_ring.h"
 
@@ -57,9 +59,9 @@ struct shm_conn {
     shm_out out;
     shm_in in;
 
-    /* sending: from send_head, those before send_next are in the ring */
-    trib_send *send_head, *send_tail, *send_next;
-    uint32_t streamed; /* bytes of send_next's payload that are in the ring; its header is if stream_begun */
+    trib_send_queue sends;
+    trib_send *send_next; /* those before it are in the ring */
+    uint32_t streamed;    /* bytes of send_next's payload that are in the ring; its header is if stream_begun */
     bool stream_begun;
     uint64_t remote_written, remote_reported, done_seen;
 
@@ -81,10 +83,8 @@ struct shm_conn {
 
 struct shm_listener {
     trib_listener base; /* first */
-    trib_io io;
-    trib_timer backoff;
+    trib_acceptor acceptor;
     trib_address address;
-    bool accepting, closed, starved;
 };
 
 /* ---- shm.c ---- */

@@ -140,23 +140,20 @@ bool trib_shm_stream_report(shm_conn *conn)
         found = conn->out.head != head;
     }
     /* `sent` may queue more or close the connection. */
-    while (conn->send_head != conn->send_next && (conn->state == SHM_OPEN || conn->state == SHM_FLUSHING)) {
-        trib_send *send = conn->send_head;
+    while (conn->sends.head != conn->send_next && (conn->state == SHM_OPEN || conn->state == SHM_FLUSHING)) {
+        trib_send *send = conn->sends.head;
         bool remote = is_remote(conn, send);
         if (remote && conn->remote_reported == conn->done_seen) {
             break;
         }
         conn->remote_reported += remote;
-        conn->send_head = send->next;
-        if (conn->send_head == NULL) {
-            conn->send_tail = NULL;
-        }
+        (void)trib_send_queue_take(&conn->sends);
         trib_counter_add(&conn->transport->stats.messages_sent, 1);
         trib_counter_add(&conn->transport->stats.bytes_sent, TRIB_HEADER_SIZE + (uint64_t)send->payload_size);
         conn->base.transport->upcalls->sent(&conn->base, send, TRIB_OK);
         found = true;
     }
-    if (conn->state == SHM_FLUSHING && conn->send_head == NULL) {
+    if (conn->state == SHM_FLUSHING && conn->sends.head == NULL) {
         atomic_store_explicit(&conn->out.mine->ended, 1, memory_order_release);
         trib_shm_conn_end(conn, TRIB_OK, "closed by this side");
     }

@@ -150,7 +150,7 @@ static void run_connected(trib_reactor *reactor, trib_sim_work *work)
     }
     end->state = SIM_OPEN;
     end->transport->base.upcalls->connected(&end->base, TRIB_OK);
-    if (end->state == SIM_OPEN && end->head != NULL) {
+    if (end->state == SIM_OPEN && end->sends.head != NULL) {
         write_later(end);
     }
     if (end->state == SIM_OPEN && (sim_flow_to(end)->arrived > 0 || sim_flow_to(end)->over)) {
@@ -188,9 +188,7 @@ void sim_send(trib_conn *conn, trib_send *send)
     sim_end *end = (sim_end *)conn;
     trib_assert(send->payload_size <= TRIB_PAYLOAD_MAX);
     trib_assert(send->payload != NULL || send->payload_size == 0);
-    send->next = NULL;
-    *(end->tail != NULL ? &end->tail->next : &end->head) = send;
-    end->tail = send;
+    trib_send_queue_add(&end->sends, send);
     if ((end->state == SIM_OPEN || end->state == SIM_FLUSHING) && !end->want_write) {
         write_later(end);
     }
@@ -308,15 +306,9 @@ static void run_end(trib_reactor *reactor, trib_sim_work *work)
     sim_end *end = (sim_end *)((char *)work - offsetof(sim_end, end_work));
     const trib_transport_upcalls *upcalls = end->transport->base.upcalls;
     trib_assert(end->state == SIM_ENDING);
-    const trib_status unsent = end->end_status == TRIB_OK ? TRIB_CLOSED : end->end_status;
-    while (end->head != NULL) {
-        trib_send *send = end->head;
-        end->head = send->next;
-        end->tail = end->head != NULL ? end->tail : NULL;
-        upcalls->sent(&end->base, send, unsent);
-    }
+    trib_send_queue_return(&end->sends, &end->base, end->end_status);
     upcalls->closed(&end->base, end->end_status, end->reason);
-    trib_assert(end->head == NULL);
+    trib_assert(end->sends.head == NULL);
     end->transport->open_count--;
     trib_sim_reactor_take_back(reactor, &end->read_work);
     trib_sim_reactor_take_back(reactor, &end->write_work);

@@ -5,6 +5,7 @@
 #ifndef TRIB_TRANSPORTS_SIM_INTERNAL_H
 #define TRIB_TRANSPORTS_SIM_INTERNAL_H
 
+#include "transports/send_queue.h"
 #include "transports/sim.h"
 
 typedef struct sim_pair sim_pair;
@@ -112,7 +113,7 @@ struct sim_end {
     trib_sim_work connect_work, read_work, write_work, end_work;
     trib_post write_post;
     sim_state state;
-    trib_send *head, *tail;
+    trib_send_queue sends;
     size_t head_sent;
     uint32_t header_got, landed;
     trib_landing landing;

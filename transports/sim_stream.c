@@ -52,8 +52,8 @@ static size_t hand_over(sim_end *end)
     sim_flow *flow = sim_flow_from(end);
     const uint64_t limit = end->pair->net->config.unsent_bytes;
     size_t taken = 0;
-    while (end->head != NULL && flow->unsent < limit && !flow->broken) {
-        trib_send *send = end->head;
+    while (end->sends.head != NULL && flow->unsent < limit && !flow->broken) {
+        trib_send *send = end->sends.head;
         if (end->head_sent == 0) {
             message_begin(flow, send);
         }
@@ -67,8 +67,7 @@ static size_t hand_over(sim_end *end)
         }
         message_complete(flow, send);
         end->head_sent = 0;
-        end->head = send->next;
-        end->tail = end->head != NULL ? end->tail : NULL;
+        (void)trib_send_queue_take(&end->sends);
         trib_counter_add(&end->transport->stats.messages_sent, 1);
         end->transport->base.upcalls->sent(&end->base, send, TRIB_OK);
         if (end->state != SIM_OPEN && end->state != SIM_FLUSHING) {
@@ -94,8 +93,8 @@ void sim_stream_write(sim_end *end)
         trib_charge(transport->base.reactor, TRIB_COST_MESSAGE, taken);
         sim_flow_ready(sim_flow_from(end));
     }
-    end->want_write = end->head != NULL;
-    if (end->state == SIM_FLUSHING && end->head == NULL) {
+    end->want_write = end->sends.head != NULL;
+    if (end->state == SIM_FLUSHING && end->sends.head == NULL) {
         end->lingers = true;
         sim_end_begin(end, TRIB_OK, "closed by this side");
     }

@@ -1,14 +1,4 @@
-/*
- * tcp.c - the instance of the TCP transport and its listeners.
- *
- * Invariants
- * - A listener that is closed inside an `accepted` upcall is freed by the accept loop, which looks after each upcall.
- * - When the process has no descriptor left, a listener sleeps on a timer: the pending connection would otherwise
- *   make the loop spin.
- */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* accept4 */
-#endif
+/* tcp.c - the instance of the TCP transport and its listeners. */
 #include "transports/tcp.h"
 
 #include <errno.h>
@@ -17,21 +7,16 @@
 #include <unistd.h>
 
 #include "engine/assert.h"
+#include "transports/acceptor.h"
 #include "transports/tcp_internal.h"
 
-#define ACCEPTS_PER_TURN 16u
-#define ACCEPT_BACKOFF_NS (100 * INT64_C(1000000))
 #define SEND_BUFFER_DEFAULT (256u * 1024u)
 #define SEND_BUFFER_MIN (16u * 1024u)
 #define SEND_BUFFER_MAX (64u * 1024u * 1024u)
 
 struct tcp_listener {
     trib_listener base; /* first */
-    trib_io io;
-    trib_timer backoff;
-    bool starved;   /* has logged that it cannot accept */
-    bool accepting; /* inside the accept loop */
-    bool closed;
+    trib_acceptor acceptor;
 };
 
 static trib_status tcp_open(trib_reactor *reactor, const trib_transport_config *config,
@@ -74,8 +59,14 @@ static void tcp_stats(const trib_transport *transport, trib_transport_stats *sta
 
 /* ---- Listeners ---- */
 
-static void listener_free(tcp_listener *listener)
+static tcp_listener *listener_of(trib_acceptor *acceptor)
 {
+    return (tcp_listener *)((char *)acceptor - offsetof(tcp_listener, acceptor));
+}
+
+static void listener_over(trib_acceptor *acceptor)
+{
+    tcp_listener *listener = listener_of(acceptor);
     tcp_transport *transport = (tcp_transport *)listener->base.transport;
     transport->open_count--;
     free(listener);
@@ -83,77 +74,22 @@ static void listener_free(tcp_listener *listener)
 
 static void tcp_listener_close(trib_listener *base)
 {
-    tcp_listener *listener = (tcp_listener *)base;
-    trib_reactor *reactor = base->transport->reactor;
-    trib_assert(!listener->closed);
-    listener->closed = true;
-    trib_io_watch(reactor, &listener->io, 0);
-    trib_timer_stop(reactor, &listener->backoff);
-    close(listener->io.fd);
-    if (!listener->accepting) {
-        listener_free(listener);
-    }
+    trib_acceptor_close(&((tcp_listener *)base)->acceptor);
 }
 
-static void backoff_over(trib_reactor *reactor, trib_timer *timer)
+static bool take(trib_acceptor *acceptor, int fd, const struct sockaddr_storage *from)
 {
-    tcp_listener *listener = timer->user;
-    trib_io_watch(reactor, &listener->io, TRIB_IO_READ);
-}
-
-static void back_off(tcp_listener *listener, int error)
-{
-    trib_reactor *reactor = listener->base.transport->reactor;
-    if (!listener->starved) {
-        char why[TRIB_REASON_MAX];
-        listener->starved = true;
-        trib_log(reactor->logger, TRIB_LOG_ERROR, "cannot accept connections for now: %s", trib_log_reason(error, why));
-    }
-    trib_io_watch(reactor, &listener->io, 0);
-    trib_timer_arm(reactor, &listener->backoff, trib_now(reactor) + ACCEPT_BACKOFF_NS);
-}
-
-/* True if there may be more to accept. */
-static bool accept_one(tcp_listener *listener)
-{
+    tcp_listener *listener = listener_of(acceptor);
     tcp_transport *transport = (tcp_transport *)listener->base.transport;
-    struct sockaddr_storage from;
-    socklen_t size = sizeof from;
-    trib_counter_add(&transport->stats.system_calls, 1);
-    int fd = accept4(listener->io.fd, (struct sockaddr *)&from, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (fd < 0) {
-        /* Errors of one connection that ended before it was accepted are passed over; what is left is lack of
-         * something. */
-        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            back_off(listener, errno);
-            return false;
-        }
-        return errno != EAGAIN;
-    }
     trib_address remote;
-    trib_tcp_address_format(&from, &remote);
+    trib_tcp_address_format(from, &remote);
     tcp_conn *conn = trib_tcp_conn_create(transport, fd, &remote, TCP_OPEN);
     if (conn == NULL) {
-        back_off(listener, ENOMEM);
         return false;
     }
-    listener->starved = false;
     transport->base.upcalls->accepted(&listener->base, &conn->base);
     trib_tcp_conn_watch(conn);
     return true;
-}
-
-static void listener_ready(trib_reactor *reactor, trib_io *io, unsigned events)
-{
-    (void)reactor;
-    (void)events;
-    tcp_listener *listener = io->user;
-    listener->accepting = true;
-    for (unsigned i = 0; i < ACCEPTS_PER_TURN && !listener->closed && accept_one(listener); i++) {}
-    listener->accepting = false;
-    if (listener->closed) {
-        listener_free(listener);
-    }
 }
 
 static int listen_socket(tcp_transport *self, const trib_address *at, trib_address *bound_out, trib_error *error)
@@ -198,11 +134,12 @@ static trib_status tcp_listen(trib_transport *transport, const trib_address *at,
     }
     listener->base.transport = transport;
     listener->base.user = user;
-    listener->io = (trib_io){.ready = listener_ready, .user = listener, .fd = fd};
-    listener->backoff.fired = backoff_over;
-    listener->backoff.user = listener;
+    listener->acceptor.reactor = transport->reactor;
+    listener->acceptor.system_calls = &self->stats.system_calls;
+    listener->acceptor.take = take;
+    listener->acceptor.over = listener_over;
     self->open_count++;
-    trib_io_watch(transport->reactor, &listener->io, TRIB_IO_READ);
+    trib_acceptor_open(&listener->acceptor, fd);
     *listener_out = &listener->base;
     return TRIB_OK;
 }

@@ -150,7 +150,7 @@ static void connect_ready(tcp_conn *conn)
     conn->state = TCP_OPEN;
     trib_tcp_backlog_begin(conn);
     conn->base.transport->upcalls->connected(&conn->base, TRIB_OK);
-    if (conn->state == TCP_OPEN && conn->send_head != NULL) {
+    if (conn->state == TCP_OPEN && conn->sends.head != NULL) {
         trib_reactor_defer(conn->base.transport->reactor, &conn->flush_post);
     }
     trib_tcp_conn_watch(conn);
@@ -232,13 +232,7 @@ void trib_tcp_send(trib_conn *base, trib_send *send)
     tcp_conn *conn = (tcp_conn *)base;
     trib_assert(send->payload_size <= TRIB_PAYLOAD_MAX);
     trib_assert(send->payload != NULL || send->payload_size == 0);
-    send->next = NULL;
-    if (conn->send_tail != NULL) {
-        conn->send_tail->next = send;
-    } else {
-        conn->send_head = send;
-    }
-    conn->send_tail = send;
+    trib_send_queue_add(&conn->sends, send);
     if ((conn->state == TCP_OPEN || conn->state == TCP_FLUSHING) && !conn->want_write) {
         trib_reactor_defer(base->transport->reactor, &conn->flush_post);
     }
@@ -330,17 +324,9 @@ static void finish(trib_reactor *reactor, trib_post *post)
     if (conn->connect_failed) {
         upcalls->connected(&conn->base, conn->end_status);
     }
-    trib_status unsent = conn->end_status == TRIB_OK ? TRIB_CLOSED : conn->end_status;
-    while (conn->send_head != NULL) {
-        trib_send *send = conn->send_head;
-        conn->send_head = send->next;
-        if (conn->send_head == NULL) {
-            conn->send_tail = NULL;
-        }
-        upcalls->sent(&conn->base, send, unsent);
-    }
+    trib_send_queue_return(&conn->sends, &conn->base, conn->end_status);
     upcalls->closed(&conn->base, conn->end_status, conn->reason);
-    trib_assert(conn->send_head == NULL);
+    trib_assert(conn->sends.head == NULL);
     conn->transport->open_count--;
     trib_counter_add(&conn->transport->stats.system_calls, 1);
     if (conn->flushed && !conn->peer_ended) {

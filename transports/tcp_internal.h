@@ -9,6 +9,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include "transports/send_queue.h"
 #include "transports/tcp.h"
 
 /* Small messages are read many at a time into this buffer and copied out once. */
@@ -53,7 +54,7 @@ struct tcp_conn {
     tcp_conn *linger_next, **linger_at;
 
     /* sending: head_sent bytes of the first one are with the kernel */
-    trib_send *send_head, *send_tail;
+    trib_send_queue sends;
     size_t head_sent;
     bool want_write;       /* the kernel had no room */
     uint32_t backlog_left; /* bytes that the kernel takes until its backlog is looked at */

@@ -35,7 +35,7 @@ static size_t gather(tcp_conn *conn, struct iovec *iovecs, size_t *count_out)
     size_t total = 0;
     size_t count = 0;
     size_t skip = conn->head_sent;
-    for (trib_send *send = conn->send_head; send != NULL && count + 2 <= IOVECS_MAX; send = send->next) {
+    for (trib_send *send = conn->sends.head; send != NULL && count + 2 <= IOVECS_MAX; send = send->next) {
         if (skip < TRIB_HEADER_SIZE) {
             iovecs[count].iov_base = send->header + skip;
             iovecs[count].iov_len = TRIB_HEADER_SIZE - skip;
@@ -62,17 +62,14 @@ static void advance(tcp_conn *conn, size_t written)
     trib_counter_add(&conn->transport->stats.bytes_sent, written);
     trib_tcp_backlog_add(conn, written);
     conn->head_sent += written;
-    while (conn->send_head != NULL) {
-        trib_send *send = conn->send_head;
+    while (conn->sends.head != NULL) {
+        trib_send *send = conn->sends.head;
         size_t size = TRIB_HEADER_SIZE + (size_t)send->payload_size;
         if (conn->head_sent < size) {
             break;
         }
         conn->head_sent -= size;
-        conn->send_head = send->next;
-        if (conn->send_head == NULL) {
-            conn->send_tail = NULL;
-        }
+        (void)trib_send_queue_take(&conn->sends);
         trib_counter_add(&conn->transport->stats.messages_sent, 1);
         conn->base.transport->upcalls->sent(&conn->base, send, TRIB_OK);
     }
@@ -104,7 +101,7 @@ void trib_tcp_stream_write(tcp_conn *conn)
     struct iovec iovecs[IOVECS_MAX];
     unsigned writes = 0;
     trib_tcp_backlog_fit(conn);
-    while ((conn->state == TCP_OPEN || conn->state == TCP_FLUSHING) && conn->send_head != NULL &&
+    while ((conn->state == TCP_OPEN || conn->state == TCP_FLUSHING) && conn->sends.head != NULL &&
            conn->write_errno == 0) {
         if (writes++ == WRITES_PER_TURN) {
             trib_reactor_defer(conn->base.transport->reactor, &conn->flush_post);
@@ -133,7 +130,7 @@ void trib_tcp_stream_write(tcp_conn *conn)
             return;
         }
     }
-    if (conn->state == TCP_FLUSHING && conn->send_head == NULL) {
+    if (conn->state == TCP_FLUSHING && conn->sends.head == NULL) {
         flush_done(conn);
     }
 }

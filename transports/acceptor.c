@@ -1,0 +1,89 @@
+/* acceptor.c - see acceptor.h. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* accept4 */
+#endif
+#include "transports/acceptor.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+#include "engine/assert.h"
+#include "engine/log.h"
+
+#define ACCEPTS_PER_TURN 16u
+#define BACKOFF_NS (100 * INT64_C(1000000))
+
+static void backoff_over(trib_reactor *reactor, trib_timer *timer)
+{
+    trib_acceptor *self = timer->user;
+    trib_io_watch(reactor, &self->io, TRIB_IO_READ);
+}
+
+static void back_off(trib_acceptor *self, int error)
+{
+    if (!self->starved) {
+        char why[TRIB_REASON_MAX];
+        self->starved = true;
+        trib_log(self->reactor->logger, TRIB_LOG_ERROR, "cannot accept connections for now: %s",
+                 trib_log_reason(error, why));
+    }
+    trib_io_watch(self->reactor, &self->io, 0);
+    trib_timer_arm(self->reactor, &self->backoff, trib_now(self->reactor) + BACKOFF_NS);
+}
+
+/* True if there may be more to accept. */
+static bool accept_one(trib_acceptor *self)
+{
+    struct sockaddr_storage from;
+    socklen_t size = sizeof from;
+    trib_counter_add(self->system_calls, 1);
+    const int fd = accept4(self->io.fd, (struct sockaddr *)&from, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0) {
+        /* Errors of one connection that ended before it was accepted are passed over; what is left is lack of
+         * something. */
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            back_off(self, errno);
+            return false;
+        }
+        return errno != EAGAIN;
+    }
+    if (!self->take(self, fd, &from)) {
+        back_off(self, ENOMEM);
+        return false;
+    }
+    self->starved = false;
+    return true;
+}
+
+static void ready(trib_reactor *reactor, trib_io *io, unsigned events)
+{
+    (void)reactor;
+    (void)events;
+    trib_acceptor *self = io->user;
+    self->accepting = true;
+    for (unsigned i = 0; i < ACCEPTS_PER_TURN && !self->closed && accept_one(self); i++) {}
+    self->accepting = false;
+    if (self->closed) {
+        self->over(self);
+    }
+}
+
+void trib_acceptor_open(trib_acceptor *acceptor, int fd)
+{
+    acceptor->io = (trib_io){.ready = ready, .user = acceptor, .fd = fd};
+    acceptor->backoff.fired = backoff_over;
+    acceptor->backoff.user = acceptor;
+    trib_io_watch(acceptor->reactor, &acceptor->io, TRIB_IO_READ);
+}
+
+void trib_acceptor_close(trib_acceptor *acceptor)
+{
+    trib_assert(!acceptor->closed);
+    acceptor->closed = true;
+    trib_io_watch(acceptor->reactor, &acceptor->io, 0);
+    trib_timer_stop(acceptor->reactor, &acceptor->backoff);
+    close(acceptor->io.fd);
+    if (!acceptor->accepting) {
+        acceptor->over(acceptor);
+    }
+}

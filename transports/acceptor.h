@@ -1,0 +1,36 @@
+/*
+ * acceptor.h - a socket that listens: each connection that it accepts goes to its owner, a few in a turn.
+ *
+ * Invariants
+ * - One that is closed inside `take` is over when that has returned, and not before.
+ * - When the process lacks descriptors or memory it sleeps on a timer: the pending connection would otherwise make the
+ *   loop spin. The log says so once, until something is accepted again.
+ */
+#ifndef TRIB_TRANSPORTS_ACCEPTOR_H
+#define TRIB_TRANSPORTS_ACCEPTOR_H
+
+#include <sys/socket.h>
+
+#include "engine/counter.h"
+#include "engine/reactor.h"
+
+typedef struct trib_acceptor trib_acceptor;
+
+/* The owner zeroes it and fills in the first four. */
+struct trib_acceptor {
+    trib_reactor *reactor;
+    trib_counter *system_calls;
+    /* Takes the descriptor over. False: there was no memory, and it has been closed. */
+    bool (*take)(trib_acceptor *acceptor, int fd, const struct sockaddr_storage *from);
+    void (*over)(trib_acceptor *acceptor); /* it was closed, and may be freed */
+    trib_io io;
+    trib_timer backoff;
+    bool starved, accepting, closed;
+};
+
+/* Takes over a descriptor that listens. */
+void trib_acceptor_open(trib_acceptor *acceptor, int fd);
+/* Once; `over` follows, from inside this call unless that is inside `take`. */
+void trib_acceptor_close(trib_acceptor *acceptor);
+
+#endif

@@ -1,0 +1,47 @@
+/* send_queue.h - sends that a connection has taken and not yet reported, oldest first. */
+#ifndef TRIB_TRANSPORTS_SEND_QUEUE_H
+#define TRIB_TRANSPORTS_SEND_QUEUE_H
+
+#include "transports/transport.h"
+
+typedef struct trib_send_queue {
+    trib_send *head, *tail;
+} trib_send_queue;
+
+static inline void trib_send_queue_add(trib_send_queue *queue, trib_send *send)
+{
+    send->next = NULL;
+    if (queue->tail != NULL) {
+        queue->tail->next = send;
+    } else {
+        queue->head = send;
+    }
+    queue->tail = send;
+}
+
+/* NULL: there is none. */
+static inline trib_send *trib_send_queue_take(trib_send_queue *queue)
+{
+    trib_send *send = queue->head;
+    if (send != NULL) {
+        queue->head = send->next;
+        queue->tail = queue->head == NULL ? NULL : queue->tail;
+    }
+    return send;
+}
+
+/* What a connection that has ended with that status says of what was not sent. */
+static inline trib_status trib_send_unsent_status(trib_status end_status)
+{
+    return end_status == TRIB_OK ? TRIB_CLOSED : end_status;
+}
+
+/* The connection has ended with that status: gives all back. */
+static inline void trib_send_queue_return(trib_send_queue *queue, trib_conn *conn, trib_status end_status)
+{
+    for (trib_send *send; (send = trib_send_queue_take(queue)) != NULL;) {
+        conn->transport->upcalls->sent(conn, send, trib_send_unsent_status(end_status));
+    }
+}
+
+#endif
