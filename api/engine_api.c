@@ -160,8 +160,7 @@ trib_status trib_engine_destroy(trib_engine *engine)
     if (engine == NULL) {
         return TRIB_OK;
     }
-    bool attached = engine->config.mode == TRIB_MODE_ATTACHED;
-    if (!attached && trib_engine_on_thread(engine)) {
+    if (trib_engine_on_thread(engine)) {
         return TRIB_WRONG_THREAD;
     }
     trib_engine_begin_close(engine, NULL, NULL);
@@ -187,6 +186,9 @@ size_t trib_engine_dispatch(trib_engine *engine, size_t max)
     engine->dispatcher = pthread_self();
     size_t count = trib_op_dispatch(engine, max);
     atomic_store(&engine->dispatching, false);
+    if (atomic_load(&engine->waiters) > 0 && trib_op_is_queued(engine)) {
+        trib_engine_notify(engine); /* it came meanwhile, and is for one of them to dispatch */
+    }
     return count;
 }
 

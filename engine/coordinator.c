@@ -243,6 +243,12 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
     snprintf(at.text, sizeof at.text, "%s", engine->coordinator_address);
     trib_status status = core->transport->ops->listen(core->transport, &at, core, &self->listener, bound_out, error);
     if (status != TRIB_OK) {
+        if (error != NULL && !(engine->config.roles & TRIB_ROLE_COORDINATOR)) {
+            const size_t used = strnlen(error->text, sizeof error->text - 1);
+            snprintf(error->text + used, sizeof error->text - used,
+                     " (rank 0 keeps the membership there; where a tributary coordinator does, set "
+                     "TRIB_EXTERNAL_COORDINATOR=yes)");
+        }
         return status;
     }
     /* People pass it on, and control needs no more than the plain address: what else is offered there is left out. */

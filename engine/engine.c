@@ -212,7 +212,9 @@ static void tell_ready(trib_reactor *reactor, trib_post *post)
     trib_error fate = engine->fate;
     pthread_mutex_unlock(&engine->mutex);
     if (engine->config.ready_cb != NULL) {
+        trib_engine_callback_begin(engine);
         engine->config.ready_cb(engine, &fate, engine->config.ready_user);
+        trib_engine_callback_end(engine);
     }
 }
 
@@ -225,7 +227,9 @@ static void tell_ended(trib_reactor *reactor, trib_post *post)
     trib_error fate = engine->fate;
     pthread_mutex_unlock(&engine->mutex);
     if (engine->config.ended_cb != NULL) {
+        trib_engine_callback_begin(engine);
         engine->config.ended_cb(engine, &fate, engine->config.ended_user);
+        trib_engine_callback_end(engine);
     }
 }
 
@@ -288,7 +292,9 @@ static void tell_closed(trib_reactor *reactor, trib_post *post)
     trib_engine *engine = core->engine;
     trib_closed_cb closed_cb = engine->closed_cb;
     if (closed_cb != NULL) {
+        trib_engine_callback_begin(engine);
         closed_cb(engine, engine->closed_user);
+        trib_engine_callback_end(engine);
     }
     pthread_mutex_lock(&engine->mutex);
     engine->closed = true;
@@ -344,6 +350,9 @@ trib_status trib_engine_check_open(trib_engine *engine, trib_error *error)
 
 bool trib_engine_on_thread(const trib_engine *engine)
 {
+    if (engine->config.mode == TRIB_MODE_ATTACHED) {
+        return engine->callbacks_running > 0;
+    }
     for (uint32_t i = 0; i < engine->core_count; i++) {
         if (engine->env.on_thread(engine->cores[i].reactor)) {
             return true;

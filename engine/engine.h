@@ -103,6 +103,7 @@ struct trib_engine {
     int done_fd;
     atomic_bool dispatching;
     pthread_t dispatcher;
+    uint32_t callbacks_running; /* TRIB_MODE_ATTACHED, on the loop's thread; more than one if they run the loop */
     _Atomic uint64_t ops_completed, ops_failed;
     atomic_uint ops_in_flight;
 };
@@ -124,8 +125,19 @@ void trib_engine_core_closed(trib_engine *engine);
 void trib_engine_begin_close(trib_engine *engine, trib_closed_cb closed_cb, void *user);
 /* TRIB_OK, or why operations cannot be taken. */
 TRIB_CHECKED trib_status trib_engine_check_open(trib_engine *engine, trib_error *error);
-/* True on one of the engine's own threads, or inside dispatch. */
+/* True on one of the engine's own threads (ATTACHED: in a callback), or inside dispatch. */
 bool trib_engine_on_thread(const trib_engine *engine);
+/* Around each callback of the user's: what may not be called from one can tell. */
+static inline void trib_engine_callback_begin(trib_engine *engine)
+{
+    engine->callbacks_running += engine->config.mode == TRIB_MODE_ATTACHED;
+}
+
+static inline void trib_engine_callback_end(trib_engine *engine)
+{
+    engine->callbacks_running -= engine->config.mode == TRIB_MODE_ATTACHED;
+}
+
 /* Wakes those who wait on `changed`. */
 void trib_engine_notify(trib_engine *engine);
 

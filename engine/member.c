@@ -108,8 +108,9 @@ static void join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
     }
     char text[TRIB_ERROR_TEXT_SIZE];
     if (member->link == NULL || member->link->state != TRIB_LINK_READY) {
-        snprintf(text, sizeof text, "could not reach the coordinator at %s within %.1f s: %.200s",
-                 engine->coordinator_address, (double)engine->config.join_timeout_ns / 1e9, member->last_problem);
+        snprintf(text, sizeof text, "could not reach the coordinator at %s (transport %s) within %.1f s: %.200s",
+                 engine->coordinator_address, engine->config.transport, (double)engine->config.join_timeout_ns / 1e9,
+                 member->last_problem);
     } else {
         snprintf(text, sizeof text, "reached the coordinator at %s, but the job did not come together within %.1f s",
                  engine->coordinator_address, (double)engine->config.join_timeout_ns / 1e9);

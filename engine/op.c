@@ -26,7 +26,10 @@ static trib_status take_op(trib_engine *engine, trib_op **op_out, trib_error *er
         return TRIB_OK;
     }
     if (engine->ops_made >= engine->config.ops_max) {
-        return trib_error_set(error, TRIB_BUSY, "%u operations are in flight (trib_config.ops_max)", engine->ops_made);
+        return trib_error_set(error, TRIB_BUSY,
+                              "%u operations are in flight, or over and not given back by trib_op_release "
+                              "(trib_config.ops_max)",
+                              engine->ops_made);
     }
     op = calloc(1, sizeof *op + engine->core_count * sizeof op->nodes[0]);
     if (op == NULL) {
@@ -189,7 +192,9 @@ static void complete(trib_op *op)
         trib_device_op_end(op);
     }
     if (op->done_cb != NULL) {
+        trib_engine_callback_begin(engine);
         op->done_cb(&result, op->user);
+        trib_engine_callback_end(engine);
     }
     atomic_store(&op->status, claim);
     if (atomic_load(&engine->waiters) > 0) {
@@ -273,6 +278,14 @@ size_t trib_op_dispatch(trib_engine *engine, size_t max)
         op = next;
     }
     return count;
+}
+
+bool trib_op_is_queued(trib_engine *engine)
+{
+    pthread_mutex_lock(&engine->mutex);
+    const bool queued = engine->done_head != NULL;
+    pthread_mutex_unlock(&engine->mutex);
+    return queued;
 }
 
 void trib_ops_free(trib_engine *engine)

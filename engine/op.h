@@ -169,6 +169,8 @@ void trib_op_nodes_done(trib_op *op, uint32_t count);
 void trib_op_unref(trib_op *op);
 /* Runs callbacks of completed operations (TRIB_MODE_QUEUE). */
 size_t trib_op_dispatch(trib_engine *engine, size_t max);
+/* TRIB_MODE_QUEUE: are there completed operations that have not been dispatched? */
+bool trib_op_is_queued(trib_engine *engine);
 void trib_ops_free(trib_engine *engine);
 
 /* Where the task's bytes come from, and where its sums go, in host memory. */
