@@ -13,9 +13,16 @@
 #define SECOND_NS INT64_C(1000000000)
 #define BUSY_POLL_MAX_NS SECOND_NS
 
+/* A caller that was built against another header has a struct of another size: what is in both is written. */
+static void init(void *out, size_t size, const void *defaults, size_t default_size)
+{
+    memset(out, 0, size);
+    memcpy(out, defaults, size < default_size ? size : default_size);
+}
+
 void trib_config_init(trib_config *config, size_t struct_size)
 {
-    *config = (trib_config){
+    const trib_config defaults = {
         .struct_size = (uint32_t)struct_size,
         .mode = TRIB_MODE_THREADS,
         .roles = TRIB_ROLE_WORKER,
@@ -37,6 +44,7 @@ void trib_config_init(trib_config *config, size_t struct_size)
         .close_timeout_ns = 5 * SECOND_NS,
         .log_level = TRIB_LOG_WARN,
     };
+    init(config, struct_size, &defaults, sizeof defaults);
 }
 
 static void set_default_u32(uint32_t *value, uint32_t fallback)
@@ -233,12 +241,14 @@ trib_status trib_config_check(const trib_config *given, trib_config *checked_out
 
 void trib_tensor_desc_init(trib_tensor_desc *desc, size_t struct_size)
 {
-    *desc = (trib_tensor_desc){.struct_size = (uint32_t)struct_size};
+    const trib_tensor_desc defaults = {.struct_size = (uint32_t)struct_size};
+    init(desc, struct_size, &defaults, sizeof defaults);
 }
 
 void trib_op_params_init(trib_op_params *params, size_t struct_size)
 {
-    *params = (trib_op_params){.struct_size = (uint32_t)struct_size};
+    const trib_op_params defaults = {.struct_size = (uint32_t)struct_size};
+    init(params, struct_size, &defaults, sizeof defaults);
 }
 
 /* ---- Names ---- */

@@ -49,6 +49,22 @@ static size_t distance(const char *a, const char *b)
     return row[length];
 }
 
+/* The only one that begins with it: TRIB_CHUNK for TRIB_CHUNK_BYTES. */
+static const char *completed(const char *name)
+{
+    const char *best = NULL;
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        const size_t length = strlen(name);
+        if (strncmp(known[i], name, length) == 0 && known[i][length] == '_') {
+            if (best != NULL) {
+                return NULL;
+            }
+            best = known[i];
+        }
+    }
+    return best;
+}
+
 /* NULL if none is near enough to be meant: a third of the letters after TRIB_ may be wrong. */
 static const char *nearest(const char *name)
 {
@@ -88,7 +104,8 @@ void trib_config_check_names(const trib_config *config)
         if (is_known(name)) {
             continue;
         }
-        const char *meant = nearest(name);
+        const char *begun = completed(name);
+        const char *meant = begun != NULL ? begun : nearest(name);
         trib_log(&logger, TRIB_LOG_WARN, "%s is set, is no setting, and is ignored%s%s%s", name,
                  meant != NULL ? "; is " : "", meant != NULL ? meant : "", meant != NULL ? " meant?" : "");
     }

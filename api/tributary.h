@@ -7,11 +7,12 @@
  * THREADS    A function marked TRIB_ANY_THREAD may be called from any thread at any time between create and destroy.
  *            The others say from where. No function blocks unless its comment says so, with the bound on how long.
  * LIFETIME   trib_engine_create, trib_tensor_declare and the operations hand out opaque handles. Tensors live until the
- *            engine is destroyed. An operation's handle, if you asked for one, lives until trib_op_release.
+ *            engine is destroyed; an operation's handle, if you asked for one, until trib_op_release, which must come
+ *            before that.
  * CALLBACKS  An operation that was taken (the call returned TRIB_OK) completes exactly once; one that was not taken was
- *            not touched, and its callback never runs. No callback runs inside the call that caused it. Where they run
- *            is chosen by trib_config.mode. A callback may call every TRIB_ANY_THREAD function, but none that blocks:
- *            those return TRIB_WRONG_THREAD there.
+ *            not touched, and its callback never runs. No callback runs inside the call that caused it, but on another
+ *            thread it may run before that call has returned; trib_config.mode chooses where. A callback may call every
+ *            TRIB_ANY_THREAD function, but none that blocks: those return TRIB_WRONG_THREAD there.
  * STRUCTS    Parameter structs start with struct_size; fill them with their *_init function, which zeroes the rest.
  *            Unknown flags and non-zero reserved fields are refused, so that a program built against a newer header
  *            fails clearly with an older library.
@@ -185,7 +186,7 @@ typedef struct trib_config {
     trib_mode mode;
     uint32_t roles;            /* bits of trib_role; default TRIB_ROLE_WORKER */
     int32_t rank;              /* this worker's rank, 0..worker_count-1; servers: -1 = assigned by the coordinator */
-    int32_t worker_count;      /* workers in the job; default 1 */
+    int32_t worker_count;      /* workers in the job; trib_config_init sets 1; 0 is refused */
     int32_t server_count;      /* servers with processes of their own; default 0 */
     trib_colocate colocate;    /* [job] */
     bool external_coordinator; /* a process of its own (tributary coordinator) keeps the membership, not rank 0 */
@@ -202,7 +203,7 @@ typedef struct trib_config {
     uint32_t chunk_bytes;     /* [job] unit that is summed and sent; 4 KiB..1 MiB, power of two; default 256 KiB */
     uint32_t push_credit_bytes; /* bytes of pushes that a reactor may have with the kernel, not yet taken; 1 MiB */
     uint32_t pull_credit_bytes; /* of sums on their way out of a server, for each connection; default 1 MiB */
-    uint32_t ops_max;           /* operations in flight; default 65536 */
+    uint32_t ops_max;           /* operations in flight, and handles not given back; default 65536 */
     uint64_t bandwidth_bits;    /* this machine's link, bits per second each way; 0 = like everyone's */
     trib_sum_order sum_order;   /* [job] */
     bool busy_poll;             /* reactors spin instead of sleeping; default false: an idle engine uses no CPU */
@@ -253,7 +254,7 @@ TRIB_API TRIB_CHECKED trib_status trib_config_from_env(trib_config *config, trib
  * Creates an engine and starts joining the job; returns at once (it reads settings and the machine's topology, opens
  * listening sockets and starts threads). Operations may be submitted right away: they start when the job has come
  * together. config is copied. On failure *engine_out is untouched and *error (may be NULL) says why: TRIB_INVALID (a
- * setting), TRIB_NO_MEMORY, TRIB_SYSTEM. TRIB_MODE_ATTACHED: call it on the loop's thread.
+ * setting), TRIB_UNSUPPORTED (a transport or device), TRIB_NO_MEMORY, TRIB_SYSTEM. ATTACHED: call it on the loop's thread.
  */
 TRIB_API TRIB_CHECKED trib_status trib_engine_create(const trib_config *config, trib_engine **engine_out,
                                                      trib_error *error);
@@ -340,7 +341,8 @@ TRIB_API void trib_tensor_desc_init(trib_tensor_desc *desc, size_t struct_size);
  * Declaring a name again with the same type and count gives the same handle; with others TRIB_MISMATCH. Returns at
  * once; the agreement with the other workers happens behind, and a disagreement makes every operation on the tensor,
  * on every worker, complete with TRIB_MISMATCH and a text that says who declared what. Only workers: others get
- * TRIB_STATE. TRIB_INVALID, TRIB_NO_MEMORY, TRIB_CLOSED. TRIB_ANY_THREAD.
+ * TRIB_STATE. TRIB_INVALID, TRIB_UNSUPPORTED (a device tensor in an engine without a device), TRIB_NO_MEMORY, TRIB_CLOSED,
+ * or what ended the job if it is over: TRIB_PEER_LOST, TRIB_JOIN_FAILED, TRIB_UNAUTHORIZED ... TRIB_ANY_THREAD.
  */
 TRIB_API TRIB_CHECKED trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *desc,
                                                       trib_tensor **tensor_out, trib_error *error);
@@ -386,7 +388,7 @@ TRIB_API void trib_op_params_init(trib_op_params *params, size_t struct_size);
  * tensor run one after the other, those on different tensors at once, by priority.
  *
  * The buffers stay the caller's and must stay valid until completion. op_out may be NULL; if it is not, the handle
- * must be given to trib_op_release. Returns TRIB_OK (taken), TRIB_INVALID, TRIB_BUSY (ops_max in flight),
+ * must be given to trib_op_release. Returns TRIB_OK (taken), TRIB_INVALID, TRIB_BUSY (ops_max in flight or not given back),
  * TRIB_NO_MEMORY, TRIB_CLOSED, or TRIB_PEER_LOST / TRIB_PEER_LEFT / TRIB_JOIN_FAILED if the job has already failed;
  * error (may be NULL) says more. TRIB_ANY_THREAD, a few microseconds, never waits for the network.
  */
@@ -422,7 +424,7 @@ TRIB_API trib_status trib_op_status(const trib_op *op);
  */
 TRIB_API trib_status trib_op_wait(trib_op *op, int64_t timeout_ns, trib_error *error);
 
-/* Gives the handle back; the operation goes on. NULL is fine. TRIB_ANY_THREAD. */
+/* Gives the handle back, before trib_engine_destroy; the operation goes on. NULL is fine. TRIB_ANY_THREAD. */
 TRIB_API void trib_op_release(trib_op *op);
 
 /* ---- Seeing ------------------------------------------------------------------------------------------------- */

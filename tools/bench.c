@@ -46,12 +46,15 @@ static double cpu_seconds(void)
 
 static void usage(FILE *out)
 {
-    fprintf(out, "usage: tributary bench [-n WORKERS [-s SERVERS]] [options]\n"
-                 "  --op push_pull|broadcast   (push_pull)      --sizes 4K,64K,1M,16M,64M   bytes\n"
-                 "  --iters N                  (30)             --dtype float32|float64|float16|bfloat16|int32|...\n"
-                 "  --rate 1gbit               links' rate: prints the bound t_opt and how near to it the time is\n"
-                 "  --json                     one JSON object\n"
-                 "Without -n it must run inside a job (tributary run, mpirun, torchrun, ...).\n");
+    fprintf(
+        out,
+        "usage: tributary bench [-n WORKERS [-s SERVERS]] [options]\n"
+        "  --op push_pull|broadcast   (push_pull)      --sizes 4K,64K,1M,16M,64M   bytes\n"
+        "  --iters N                  (30)             --dtype float32|float64|float16|bfloat16|int32|...\n"
+        "  --rate 1gbit               links' rate: prints the bound t_opt and how near to it the time is\n"
+        "  --json                     one JSON object\n"
+        "Without -n it takes part in the job that its launcher started (tributary run, mpirun, torchrun, ...); where\n"
+        "there is none, in one of its own with one worker.\n");
 }
 
 static bool parse_size(const char *text, char **end, uint64_t *value)
@@ -64,7 +67,7 @@ static bool parse_size(const char *text, char **end, uint64_t *value)
     }
     *end += unit != NULL;
     *value = (uint64_t)number;
-    return number >= 0 && number <= 1e12;
+    return number >= 1 && number <= 1e12;
 }
 
 static bool parse_sizes(bench *self, const char *text)
@@ -140,7 +143,17 @@ static int parse(bench *self, int argc, char **argv)
             fine = false;
         }
         if (!fine) {
+            if (option != '?') {
+                fprintf(stderr, "tributary bench: \"%s\" is no good value for that option\n\n", optarg);
+            }
             usage(stderr);
+            return 2;
+        }
+    }
+    for (int i = 0; i < self->size_count; i++) {
+        if (self->sizes[i] < trib_dtype_size(self->dtype)) {
+            fprintf(stderr, "tributary bench: --sizes: %llu bytes are less than one element of %s\n",
+                    (unsigned long long)self->sizes[i], trib_dtype_name(self->dtype));
             return 2;
         }
     }

@@ -40,6 +40,9 @@ int info_command(int argc, char **argv)
     bool json = argc > 1 && strcmp(argv[1], "--json") == 0;
     if (argc > 1 && !json) {
         bool help = strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0;
+        if (!help) {
+            fprintf(stderr, "tributary info: unexpected \"%s\"\n", argv[1]);
+        }
         fprintf(help ? stdout : stderr, "usage: tributary info [--json]\n");
         return help ? 0 : 2;
     }

@@ -121,7 +121,8 @@ static int parse(launch *self, int argc, char **argv)
             return 2;
         }
         if (!fine) {
-            fprintf(stderr, "tributary run: -%c %s: must be a number, at most %d\n", option, optarg, PROCESSES_MAX / 2);
+            fprintf(stderr, "tributary run: -%c %s: must be a number from %d to %d\n", option, optarg,
+                    option == 'n' ? 1 : 0, PROCESSES_MAX / 2);
             return 2;
         }
     }

@@ -15,6 +15,7 @@ typedef struct waiter {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     bool over;
+    int signal; /* that ended the wait; 0: none */
     trib_error error;
 } waiter;
 
@@ -40,6 +41,7 @@ static void *take_signals(void *user)
     int number = 0;
     sigwait(&set, &number);
     pthread_mutex_lock(&self->mutex);
+    self->signal = self->over ? 0 : number;
     self->over = true;
     pthread_cond_signal(&self->changed);
     pthread_mutex_unlock(&self->mutex);
@@ -82,6 +84,10 @@ static int serve(trib_config *config, const char *what)
         fprintf(stderr, "tributary %s: %s\n", what, error.text);
         return 1;
     }
+    if (self.signal != 0) {
+        fprintf(stderr, "tributary %s: left by signal %d before the job was over\n", what, self.signal);
+        return 1;
+    }
     return 0;
 }
 
@@ -103,7 +109,9 @@ static void usage(const char *what, FILE *out)
         "usage: tributary %s [--coordinator HOST:PORT] [--listen ADDRESS] [--workers N] [--servers K] [--job NAME]\n"
         "                 [--token-file FILE] [--reactors R]\n"
         "What is not given comes from the environment (TRIB_*, or BytePS's DMLC_*; docs/operating.md).\n"
-        "Ends by itself when the job does: status 0 if that was in good order, 1 if not.\n",
+        "Ends by itself when the job does: status 0 if that was in good order, 1 if not, or if SIGTERM or SIGINT ended "
+        "it\n"
+        "before.\n",
         what);
 }
 

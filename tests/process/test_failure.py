@@ -102,6 +102,19 @@ def lose(victim, number):
         job.clean()
 
 
+def server_told_to_leave():
+    """SIGTERM in the middle of a job is no good end: the server says so by its status, and the workers by theirs."""
+    job = Job()
+    try:
+        job.wait_progress()
+        os.kill(job.members['server 0'].pid, signal.SIGTERM)
+        result = job.finish()
+        assert 'signal 15' in result['server 0'][1], result['server 0']
+        assert all(result[name][0] == 1 for name in result if name != 'server 1'), result
+    finally:
+        job.clean()
+
+
 def attack(port, rng):
     """One hostile connection: noise, a scan, a wrong version, a corrupt or oversized header, a cut-off frame."""
     with socket.create_connection(('127.0.0.1', port), timeout=5) as peer:
@@ -207,7 +220,7 @@ def too_few_files():
 
 CASES = [('%s_%s' % (victim.replace(' ', '_'), name), lambda v=victim, n=number: lose(v, n))
          for name, number in (('killed', signal.SIGKILL), ('stopped', signal.SIGSTOP))
-         for victim in ('rank 2', 'server 1', 'rank 0')] + [('garbage_on_ports', garbage), ('wrong_token', wrong_token), ('crash_leaves_nothing', crash_leaves_nothing),
+         for victim in ('rank 2', 'server 1', 'rank 0')] + [('server_told_to_leave', server_told_to_leave), ('garbage_on_ports', garbage), ('wrong_token', wrong_token), ('crash_leaves_nothing', crash_leaves_nothing),
                                                 ('other_transport', other_transport), ('too_few_files', too_few_files)]
 
 

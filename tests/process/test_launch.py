@@ -5,6 +5,7 @@ Prints `ok NAME` / `not ok NAME: why` / `skip NAME: why`.
 """
 import os
 import shutil
+import socket
 import subprocess
 import sys
 
@@ -91,6 +92,17 @@ def bad_input():
     refuses([TOOL, 'run', '-n', '2'], clean_env(), 'which program')
     refuses([TOOL, 'run', '-n', '1', '--', '/nonexistent'], clean_env(), '/nonexistent')
     refuses([TOOL, 'nonsense'], clean_env(), 'nonsense')
+    refuses([TOOL, 'info', '--nonsense'], clean_env(), '--nonsense')
+    refuses([TOOL, 'bench', '--sizes', '4K,many'], clean_env(), '4K,many')
+    refuses([TOOL, 'bench', '--sizes', '3'], clean_env(), 'less than one element')
+    refuses([TOOL, 'sim', '--model', 'nobodys'], clean_env(), 'TRIB_MODELS')
+
+
+def external_coordinator_forgotten():
+    """Rank 0 finds its coordinator's port taken, and says by whom it may be."""
+    with socket.create_server(('127.0.0.1', 0)) as taken:
+        refuses([HELLO], clean_env(TRIB_RANK=0, TRIB_WORKERS=2, TRIB_COORDINATOR='127.0.0.1:%d' % taken.getsockname()[1]),
+                'TRIB_EXTERNAL_COORDINATOR')
 
 
 def run_passes_status():
@@ -102,7 +114,8 @@ def run_passes_status():
 LAUNCHERS = [('open_mpi', ['mpirun.openmpi', '--allow-run-as-root', '--oversubscribe', '-n', str(N)]),
              ('mpich', ['mpiexec.hydra', '-n', str(N)])]
 CASES = [('like_torchrun', torchrun), ('like_slurm', slurm), ('like_byteps', byteps),
-         ('server_by_itself', server_by_itself), ('bad_input', bad_input), ('run_passes_status', run_passes_status)]
+         ('server_by_itself', server_by_itself), ('bad_input', bad_input),
+         ('external_coordinator_forgotten', external_coordinator_forgotten), ('run_passes_status', run_passes_status)]
 
 
 def main():

@@ -48,6 +48,7 @@ static void test_unknown_names_are_told(void **state)
     assert_int_equal(warnings("TRIB_CHUNK_SIZE", "64K", "is TRIB_CHUNK_BYTES meant?"), 1);
     assert_int_equal(warnings("TRIB_PEER_TIMOUT", "5", "is TRIB_PEER_TIMEOUT meant?"), 1);
     assert_int_equal(warnings("TRIB_RNAK", "0", "is TRIB_RANK meant?"), 1);
+    assert_int_equal(warnings("TRIB_CHUNK", "64K", "is TRIB_CHUNK_BYTES meant?"), 1);
     assert_int_equal(warnings("TRIB_", "0", "is no setting"), 1);
     assert_int_equal(warnings("TRIB_THE_WEATHER_OF_TOMORROW_AND_OF_ALL_DAYS", "0", "and is ignored"), 1);
     assert_int_equal(warnings("TRIB_WORKER", "", ""), 0); /* as if it were not there */

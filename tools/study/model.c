@@ -48,7 +48,8 @@ static FILE *open_model(const char *name, char *path, size_t size, trib_error *e
     if (file == NULL && error != NULL) {
         error->status = TRIB_INVALID;
         snprintf(error->text, sizeof error->text,
-                 "there is no model \"%.200s\"%s%s; resnet50, vgg16, bert-large and gpt2-large come with the tools",
+                 "there is no model \"%.160s\"%s%s; resnet50, vgg16, bert-large and gpt2-large come with the tools, in "
+                 "share/tributary/models beside their bin; another folder: TRIB_MODELS",
                  name, found ? ": " : "", found ? strerror(errno) : "");
     }
     return file;
