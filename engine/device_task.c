@@ -282,8 +282,7 @@ static bool take_memory(trib_tensor *tensor, uint32_t slices)
     trib_engine *engine = tensor->engine;
     tensor->device = calloc(1, sizeof *tensor->device);
     tensor->task_index = malloc((size_t)tensor->partition_count * sizeof *tensor->task_index);
-    const uint32_t words = (tensor->partition_bytes / tensor->chunk_bytes + 63) / 64;
-    tensor->received_bits = calloc((size_t)slices * words, sizeof(uint64_t));
+    tensor->received_bits = trib_tensor_make_bits(tensor, slices);
     if (tensor->device == NULL || tensor->task_index == NULL || tensor->received_bits == NULL) {
         return false;
     }

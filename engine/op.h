@@ -152,6 +152,8 @@ static inline bool trib_tensor_is_used(const trib_tensor *tensor, uint32_t core)
 
 /* Of a tensor in that job; lanes: local ranks that share it on their devices, 0: in host memory. */
 uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, uint32_t lanes);
+/* Bits for the chunks of so many partitions; NULL: out of memory. */
+uint64_t *trib_tensor_make_bits(const trib_tensor *tensor, uint32_t tasks);
 /* Fills in a task for that partition; its words of *bits are taken. */
 void trib_tensor_make_task(trib_tensor *tensor, uint32_t partition, trib_task *task, uint64_t **bits);
 uint32_t trib_tensor_partition_count(uint64_t bytes, uint32_t partition_bytes);

@@ -136,6 +136,12 @@ static uint32_t core_of(const trib_tensor *tensor, uint32_t partition)
     return tensor->owners[partition].reactor % tensor->engine->core_count;
 }
 
+uint64_t *trib_tensor_make_bits(const trib_tensor *tensor, uint32_t tasks)
+{
+    const uint32_t chunks_max = (tensor->partition_bytes + tensor->chunk_bytes - 1) / tensor->chunk_bytes;
+    return calloc((size_t)tasks * ((chunks_max + 63) / 64), sizeof(uint64_t));
+}
+
 void trib_tensor_make_task(trib_tensor *tensor, uint32_t partition, trib_task *task, uint64_t **bits)
 {
     uint64_t offset = (uint64_t)partition * tensor->partition_bytes;
@@ -159,10 +165,8 @@ void trib_tensor_make_task(trib_tensor *tensor, uint32_t partition, trib_task *t
 
 static bool make_tasks(trib_tensor *tensor)
 {
-    uint32_t chunks_max = (tensor->partition_bytes + tensor->chunk_bytes - 1) / tensor->chunk_bytes;
-    uint32_t words = (chunks_max + 63) / 64;
     tensor->task_index = calloc(tensor->partition_count, sizeof *tensor->task_index);
-    tensor->received_bits = calloc((size_t)tensor->partition_count * words, sizeof(uint64_t));
+    tensor->received_bits = trib_tensor_make_bits(tensor, tensor->partition_count);
     if (tensor->task_index == NULL || tensor->received_bits == NULL) {
         return false;
     }

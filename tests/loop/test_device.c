@@ -41,6 +41,14 @@ static void on_devices(trib_config *config, int member)
     config->chunk_bytes = 16 << 10;
 }
 
+/* Of small tensors a share is a fraction of a chunk. */
+static void with_default_sizes(trib_config *config, int member)
+{
+    on_devices(config, member);
+    config->partition_bytes = 0;
+    config->chunk_bytes = 0;
+}
+
 static trib_tensor *declare(trib_engine *engine, int index, uint64_t count)
 {
     char name[32];
@@ -134,6 +142,18 @@ static void one_device_a_machine(void **state)
     (void)state;
     run_race(2, 1, 1);
     run_race(3, 0, 1);
+}
+
+static void default_sizes(void **state)
+{
+    (void)state;
+    world = trib_host_world_create();
+    lanes = 2;
+    job jobs;
+    job_open(&jobs, 4, 1, with_default_sizes);
+    race(&jobs, 1);
+    job_close(&jobs);
+    trib_host_world_free(world);
 }
 
 static void several_devices_a_machine(void **state)
@@ -388,15 +408,11 @@ static void no_device_no_tensor(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_device_a_machine),
-        cmocka_unit_test(several_devices_a_machine),
-        cmocka_unit_test(one_machine_alone),
-        cmocka_unit_test(waits_for_the_stream),
-        cmocka_unit_test(a_device_fails),
-        cmocka_unit_test(a_local_rank_leaves),
-        cmocka_unit_test(refuses_what_cannot_be),
-        cmocka_unit_test(no_device_no_tensor),
-        cmocka_unit_test(broadcasts),
+        cmocka_unit_test(one_device_a_machine), cmocka_unit_test(several_devices_a_machine),
+        cmocka_unit_test(one_machine_alone),    cmocka_unit_test(default_sizes),
+        cmocka_unit_test(waits_for_the_stream), cmocka_unit_test(a_device_fails),
+        cmocka_unit_test(a_local_rank_leaves),  cmocka_unit_test(refuses_what_cannot_be),
+        cmocka_unit_test(no_device_no_tensor),  cmocka_unit_test(broadcasts),
         cmocka_unit_test(local_ranks_disagree),
     };
     return cmocka_run_group_tests_name("tensors on devices", tests, NULL, NULL);
