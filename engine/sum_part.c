@@ -168,6 +168,12 @@ void trib_summation_complete(trib_summation *self, const trib_contribution *what
     trib_sum_round_try_end(self, round);
 }
 
+/* Else nothing that happens above can matter to it: all its sums are here, and at most wait to be sent. */
+static bool needs_above(const sum_round *round)
+{
+    return round->refused == TRIB_OK && (round->chunks_done < round->what.chunk_count || round->parts_out > 0);
+}
+
 static void refuse_from_above(trib_summation *self, sum_round *round, trib_status status, const char *text)
 {
     round->is_reported = round->is_reported || round->refused == TRIB_OK; /* they know */
@@ -180,7 +186,7 @@ static void refuse_from_above(trib_summation *self, sum_round *round, trib_statu
 void trib_summation_refuse(trib_summation *self, const trib_contribution *what, trib_status status, const char *text)
 {
     sum_round *round = find_live(self, what);
-    if (round != NULL && round->refused == TRIB_OK) {
+    if (round != NULL && needs_above(round)) {
         refuse_from_above(self, round, status, text);
     }
 }
@@ -188,7 +194,7 @@ void trib_summation_refuse(trib_summation *self, const trib_contribution *what, 
 void trib_summation_refuse_owner(trib_summation *self, uint32_t owner, trib_status status, const char *text)
 {
     for (sum_round *round = self->oldest; round != NULL;) {
-        if (round->what.owner == owner && round->refused == TRIB_OK) {
+        if (round->what.owner == owner && needs_above(round)) {
             refuse_from_above(self, round, status, text);
             round = self->oldest; /* others may have gone with it */
         } else {

@@ -164,9 +164,10 @@ trib_sum_buffer *trib_summation_awaited(const trib_summation *self, const trib_c
 void trib_summation_hold(trib_sum_buffer *sum, trib_contribution *what_out);
 /* The sum has been written to what trib_summation_awaited named: hands it out. */
 void trib_summation_complete(trib_summation *self, const trib_contribution *what);
-/* The round is refused from above, to all who are in it or come later; no-op if nobody has begun it, or it is over. */
+/* The round is refused from above, to all who are in it or come later; no-op if nobody has begun it, or all its sums
+ * are here. */
 void trib_summation_refuse(trib_summation *self, const trib_contribution *what, trib_status status, const char *text);
-/* All rounds whose parts go to that owner. */
+/* As trib_summation_refuse, all rounds whose parts go to that owner. */
 void trib_summation_refuse_owner(trib_summation *self, uint32_t owner, trib_status status, const char *text);
 /* Has an older round of the key parts out? */
 bool trib_summation_is_behind(const trib_summation *self, const trib_contribution *what);

@@ -114,25 +114,35 @@ static void refused(void *user, uint32_t receiver, const trib_contribution *what
     snprintf(the.text, sizeof the.text, "%s", text);
 }
 
-static void open_bed(uint32_t n, trib_sum_order order)
+static trib_summation_config bed_config(uint32_t n, trib_sum_order order)
+{
+    return (trib_summation_config){.reactor = &the.reactor,
+                                   .kernels = trib_kernels_best(),
+                                   .order = order,
+                                   .contributor_count = n,
+                                   .chunk_bytes = CHUNK_BYTES,
+                                   .buffer_alloc = buffer_alloc,
+                                   .buffer_free = buffer_free,
+                                   .sum_ready = sum_ready,
+                                   .refused = refused,
+                                   .user = &the};
+}
+
+static void open_configured(const trib_summation_config *config)
 {
     memset(&the, 0, sizeof the);
-    the.n = n;
-    the.random = 7 + n;
+    the.n = config->contributor_count;
+    the.random = 7 + the.n;
     the.allocs_left = -1;
     the.reactor = (trib_reactor){.ops = &fake_ops, .owner = &the};
-    const trib_summation_config config = {.reactor = &the.reactor,
-                                          .kernels = trib_kernels_best(),
-                                          .order = order,
-                                          .contributor_count = n,
-                                          .chunk_bytes = CHUNK_BYTES,
-                                          .buffer_alloc = buffer_alloc,
-                                          .buffer_free = buffer_free,
-                                          .sum_ready = sum_ready,
-                                          .refused = refused,
-                                          .user = &the};
-    assert_int_equal(trib_summation_create(&config, &the.summation), TRIB_OK);
+    assert_int_equal(trib_summation_create(config, &the.summation), TRIB_OK);
     the.summation->memory_alloc = inner_alloc;
+}
+
+static void open_bed(uint32_t n, trib_sum_order order)
+{
+    const trib_summation_config config = bed_config(n, order);
+    open_configured(&config);
 }
 
 static void check_idle(void)

@@ -1,7 +1,7 @@
 /*
  * test_summation.c - sums against an oracle in wide arithmetic for every type, operation and order of arrival; and what
- * goes wrong: duplicates, disagreement, withdrawal, no memory, rounds out of turn. Every test but the one
- * that ends in the midst of a round ends idle, with all blocks back.
+ * goes wrong: duplicates, disagreement, withdrawal, no memory, rounds out of turn. Every test ends
+ * idle, with all blocks back. How rounds end otherwise is in test_summation_ends.c.
  */
 #include "tests/unit/summation_bed.h"
 
@@ -335,7 +335,7 @@ static void test_empty_and_many_chunks(void **state)
     close_bed();
 }
 
-/* ---- Memory and waiting ---- */
+/* ---- Memory ---- */
 
 static void test_steady_state_allocates_nothing(void **state)
 {
@@ -383,38 +383,6 @@ static void test_no_memory_loses_nothing(void **state)
     }
 }
 
-static void stalled(void *user, uint32_t receiver, const trib_contribution *what, uint32_t rank, uint32_t count)
-{
-    (void)user;
-    assert_int_equal(what->contributor, receiver);
-    the.stall_calls++;
-    the.stall_rank = rank;
-    the.stall_missing = count;
-}
-
-static void test_stalls(void **state)
-{
-    (void)state;
-    unsigned char bytes[CHUNK_BYTES] = {0};
-    open_bed(4, TRIB_ORDER_RANK);
-    trib_contribution what = make(1, 0, TRIB_FLOAT32, TRIB_SUM);
-    must_give(&what, bytes);
-    what.contributor = 3;
-    must_give(&what, bytes);
-    the.now_ns = 99;
-    trib_summation_stalls(the.summation, 100, 10, stalled);
-    assert_int_equal(the.stall_calls, 0);
-    the.now_ns = 100;
-    trib_summation_stalls(the.summation, 100, 10, stalled);
-    assert_int_equal(the.stall_calls, 2);
-    assert_int_equal(the.stall_rank, 1);
-    assert_int_equal(the.stall_missing, 2);
-    trib_summation_stalls(the.summation, 100, 1, stalled);
-    assert_int_equal(the.stall_calls, 3);
-    trib_summation_destroy(the.summation); /* in the midst of a round */
-    assert_int_equal(the.buffers, 0);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -429,7 +397,6 @@ int main(void)
         cmocka_unit_test(test_empty_and_many_chunks),
         cmocka_unit_test(test_steady_state_allocates_nothing),
         cmocka_unit_test(test_no_memory_loses_nothing),
-        cmocka_unit_test(test_stalls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

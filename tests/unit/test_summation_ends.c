@@ -1,0 +1,142 @@
+/*
+ * test_summation_ends.c - how rounds end otherwise than by their sums: refused from above, because an owner has gone; and
+ * who is told that a round waits.
+ */
+#include "tests/unit/summation_bed.h"
+
+enum { PARTS_MAX = 16 };
+
+/* What the summation has given out to be summed with others. */
+static struct parts {
+    uint32_t count, reported;
+    trib_contribution what[PARTS_MAX];
+    trib_sum_buffer *sums[PARTS_MAX];
+} parts;
+
+static void part_ready(void *user, const trib_contribution *what, trib_sum_buffer *sum)
+{
+    (void)user;
+    assert_true(parts.count < PARTS_MAX);
+    parts.what[parts.count] = *what;
+    parts.sums[parts.count++] = sum;
+}
+
+static void round_refused(void *user, const trib_contribution *what, trib_status status, const char *text)
+{
+    (void)user;
+    (void)what;
+    (void)status;
+    (void)text;
+    parts.reported++;
+}
+
+static void open_parts(uint32_t n)
+{
+    memset(&parts, 0, sizeof parts);
+    trib_summation_config config = bed_config(n, TRIB_ORDER_RANK);
+    config.part_ready = part_ready;
+    config.round_refused = round_refused;
+    open_configured(&config);
+}
+
+/* All of a partition's contributions, which go to that owner; in two chunks. */
+static void contribute(uint32_t partition, uint32_t owner)
+{
+    unsigned char bytes[CHUNK_BYTES];
+    uint32_t sequence[RANKS_MAX] = {0};
+    for (uint32_t chunk = 0; chunk < 2; chunk++) {
+        shuffle(sequence, the.n);
+        for (uint32_t i = 0; i < the.n; i++) {
+            trib_contribution what = make(1, sequence[i], TRIB_FLOAT32, TRIB_SUM);
+            what.partition = partition;
+            what.chunk = chunk;
+            what.chunk_count = 2;
+            what.owner = owner;
+            fill(bytes, TRIB_FLOAT32, sequence[i]);
+            must_give(&what, bytes);
+        }
+    }
+}
+
+/* The part has been sent, and what comes back is itself: nobody else contributes. */
+static void complete_part(uint32_t index)
+{
+    trib_summation_sent(the.summation, parts.sums[index]);
+    trib_summation_complete(the.summation, &parts.what[index]);
+}
+
+/* Sums that have come and wait to be sent are not lost when who made them leaves. */
+static void test_owner_leaves_after_its_sums(void **state)
+{
+    (void)state;
+    open_parts(3);
+    the.holds_sums = true;
+    contribute(0, 7);
+    contribute(1, 7);
+    contribute(2, 8);
+    assert_int_equal(parts.count, 6);
+    complete_part(0);
+    complete_part(1); /* partition 0: all that the owner had to do */
+    complete_part(2); /* partition 1: half of it */
+    assert_int_equal(the.event_count, 9);
+    trib_summation_refuse_owner(the.summation, 7, TRIB_PEER_LEFT, "gone");
+    trib_summation_refuse(the.summation, &parts.what[0], TRIB_PEER_LEFT, "gone");
+    assert_int_equal(the.event_count, 12); /* partition 1 is refused to three */
+    for (uint32_t i = 0; i < the.event_count; i++) {
+        assert_int_equal(the.events[i].status, i < 9 ? TRIB_OK : TRIB_PEER_LEFT);
+        assert_true(i < 9 || the.events[i].what.partition == 1);
+        if (i < 9) {
+            check_sum(&the.events[i], TRIB_FLOAT32, TRIB_SUM, the.n);
+        }
+    }
+    assert_int_equal(parts.reported, 0);
+    trib_summation_sent(the.summation, parts.sums[3]);
+    complete_part(4);
+    complete_part(5); /* partition 2 is another owner's */
+    assert_int_equal(the.event_count, 18);
+    release_all();
+    close_bed();
+}
+
+/* ---- Waiting ---- */
+
+static void stalled(void *user, uint32_t receiver, const trib_contribution *what, uint32_t rank, uint32_t count)
+{
+    (void)user;
+    assert_int_equal(what->contributor, receiver);
+    the.stall_calls++;
+    the.stall_rank = rank;
+    the.stall_missing = count;
+}
+
+static void test_stalls(void **state)
+{
+    (void)state;
+    unsigned char bytes[CHUNK_BYTES] = {0};
+    open_bed(4, TRIB_ORDER_RANK);
+    trib_contribution what = make(1, 0, TRIB_FLOAT32, TRIB_SUM);
+    must_give(&what, bytes);
+    what.contributor = 3;
+    must_give(&what, bytes);
+    the.now_ns = 99;
+    trib_summation_stalls(the.summation, 100, 10, stalled);
+    assert_int_equal(the.stall_calls, 0);
+    the.now_ns = 100;
+    trib_summation_stalls(the.summation, 100, 10, stalled);
+    assert_int_equal(the.stall_calls, 2);
+    assert_int_equal(the.stall_rank, 1);
+    assert_int_equal(the.stall_missing, 2);
+    trib_summation_stalls(the.summation, 100, 1, stalled);
+    assert_int_equal(the.stall_calls, 3);
+    trib_summation_destroy(the.summation); /* in the midst of a round */
+    assert_int_equal(the.buffers, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_owner_leaves_after_its_sums),
+        cmocka_unit_test(test_stalls),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
