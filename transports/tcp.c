@@ -115,6 +115,7 @@ static int listen_socket(tcp_transport *self, const trib_address *at, trib_addre
         return -1;
     }
     trib_tcp_address_format(&address, bound_out);
+    trib_tcp_backlog_prepare(self, fd);
     return fd;
 }
 

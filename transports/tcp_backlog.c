@@ -22,11 +22,12 @@
 
 #define FAR_US 2000u              /* round trips that take longer */
 #define LONG_US 1000.0            /* from the system call to the acknowledgement */
-#define SAMPLE_BYTES (256u << 10) /* a connection is asked once in so much */
+#define SAMPLE_BYTES (1u << 20)   /* a connection is asked once in so much */
 #define IN_FLIGHT_MIN 32768.0     /* less says nothing */
 #define BUFFER_SMALL (128u << 10) /* two of the largest packets of the kernel's own, with what it keeps about them */
 #define BUFFER_LARGE (512u << 10)
 #define WMEM_MAX_USUAL 212992u
+#define BBR "bbr"
 
 /* The kernel counts what a packet takes in memory against the size, and takes twice the size that it is told. */
 static uint32_t most_allowed(void)
@@ -46,6 +47,7 @@ static uint32_t most_allowed(void)
 void trib_tcp_backlog_open(tcp_backlog *backlog)
 {
     backlog->delay_us = 0;
+    backlog->replaced_bbr = false;
     backlog->large = most_allowed();
     backlog->small = backlog->large < BUFFER_SMALL ? backlog->large : BUFFER_SMALL;
 }
@@ -71,33 +73,72 @@ static void resize(tcp_conn *conn, uint32_t size)
 /*
  * BBR is made for long paths. Between near hosts its idea of the shortest round trip is a few microseconds, from a moment when
  * no queue was there, and its idea of the rate is from a moment when little was to be sent; then it lets a chunk wait for
- * tens of milliseconds. What the kernel does not let us choose stays as it is.
+ * tens of milliseconds. A socket that has begun with BBR keeps its pacing timers whatever it is told later, so it begins
+ * without, and far ones get it. What the kernel does not let us choose stays as it is.
  */
-static void choose_congestion_control(tcp_conn *conn)
+void trib_tcp_backlog_prepare(tcp_transport *transport, int fd)
 {
     static const char *const choices[] = {"cubic", "reno"};
     char name[16] = "";
     socklen_t size = sizeof name - 1;
-    trib_counter_add(&conn->transport->stats.system_calls, 1);
-    if (getsockopt(conn->io.fd, IPPROTO_TCP, TCP_CONGESTION, name, &size) != 0 || strcmp(name, "bbr") != 0) {
+    trib_counter_add(&transport->stats.system_calls, 1);
+    if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &size) != 0 || strcmp(name, BBR) != 0) {
         return;
     }
-    for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++) {
-        trib_counter_add(&conn->transport->stats.system_calls, 1);
-        if (setsockopt(conn->io.fd, IPPROTO_TCP, TCP_CONGESTION, choices[i], (socklen_t)strlen(choices[i])) == 0) {
-            return;
-        }
+    bool replaced = false;
+    for (size_t i = 0; i < sizeof choices / sizeof choices[0] && !replaced; i++) {
+        trib_counter_add(&transport->stats.system_calls, 1);
+        replaced = setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, choices[i], (socklen_t)strlen(choices[i])) == 0;
     }
+    transport->backlog.replaced_bbr = transport->backlog.replaced_bbr || replaced;
+}
+
+/* Both ends have one address: what is sent stays in this host's memory. */
+static bool is_same_host(const tcp_conn *conn)
+{
+    struct sockaddr_storage here = {.ss_family = AF_UNSPEC}, there = {.ss_family = AF_UNSPEC};
+    socklen_t here_size = sizeof here, there_size = sizeof there;
+    trib_counter_add(&conn->transport->stats.system_calls, 2);
+    if (getsockname(conn->io.fd, (struct sockaddr *)&here, &here_size) != 0 ||
+        getpeername(conn->io.fd, (struct sockaddr *)&there, &there_size) != 0 || here.ss_family != there.ss_family) {
+        return false;
+    }
+    if (here.ss_family == AF_INET6) {
+        const struct sockaddr_in6 *a = (const struct sockaddr_in6 *)&here, *b = (const struct sockaddr_in6 *)&there;
+        return memcmp(&a->sin6_addr, &b->sin6_addr, sizeof a->sin6_addr) == 0;
+    }
+    const struct sockaddr_in *a = (const struct sockaddr_in *)&here, *b = (const struct sockaddr_in *)&there;
+    return a->sin_addr.s_addr == b->sin_addr.s_addr;
+}
+
+/* Between hosts packets leave evenly, as the congestion window lets them, rather than in heaps that others queue behind: a
+ * highest rate asks for that, and this one is out of reach. Within a host there is nobody to be kind to, and the timers
+ * take more time than the copies. */
+static void ask_for_pacing(const tcp_conn *conn)
+{
+    const unsigned long bytes_per_s = 1ul << (8 * sizeof(unsigned long) - 2);
+    trib_counter_add(&conn->transport->stats.system_calls, 1);
+    (void)setsockopt(conn->io.fd, SOL_SOCKET, SO_MAX_PACING_RATE, &bytes_per_s, sizeof bytes_per_s);
 }
 
 void trib_tcp_backlog_begin(tcp_conn *conn)
 {
     struct tcp_info info;
-    if (ask(conn, &info) && info.tcpi_rtt < FAR_US) {
-        choose_congestion_control(conn);
-        conn->backlog_left = SAMPLE_BYTES;
-        resize(conn, conn->transport->backlog.large);
+    if (!ask(conn, &info)) {
+        return;
     }
+    if (info.tcpi_rtt >= FAR_US) {
+        if (conn->transport->backlog.replaced_bbr) {
+            trib_counter_add(&conn->transport->stats.system_calls, 1);
+            (void)setsockopt(conn->io.fd, IPPROTO_TCP, TCP_CONGESTION, BBR, sizeof BBR - 1);
+        }
+        return;
+    }
+    if (!is_same_host(conn)) {
+        ask_for_pacing(conn);
+    }
+    conn->backlog_left = SAMPLE_BYTES;
+    resize(conn, conn->transport->backlog.large);
 }
 
 void trib_tcp_backlog_fit(tcp_conn *conn)
@@ -122,7 +163,7 @@ void trib_tcp_backlog_add(tcp_conn *conn, size_t written)
         const double in_flight = (double)info.tcpi_unacked * info.tcpi_snd_mss;
         if (in_flight >= IN_FLIGHT_MIN) {
             double *mean = &conn->transport->backlog.delay_us;
-            *mean += (info.tcpi_rtt * (in_flight + info.tcpi_notsent_bytes) / in_flight - *mean) / 32;
+            *mean += (info.tcpi_rtt * (in_flight + info.tcpi_notsent_bytes) / in_flight - *mean) / 8;
         }
     }
 }

@@ -173,6 +173,7 @@ trib_status trib_tcp_connect(trib_transport *transport, const trib_address *to, 
                  trib_log_reason(errno, why));
         return TRIB_SYSTEM;
     }
+    trib_tcp_backlog_prepare(self, fd);
     trib_address remote;
     trib_tcp_address_format(&address, &remote);
     tcp_conn *conn = trib_tcp_conn_create(self, fd, &remote, TCP_CONNECTING);

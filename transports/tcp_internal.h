@@ -23,6 +23,7 @@ typedef struct tcp_listener tcp_listener;
 typedef struct tcp_backlog {
     double delay_us;       /* from the system call to the acknowledgement; a running mean over all connections */
     uint32_t small, large; /* as the kernel counts */
+    bool replaced_bbr;     /* which is the system's choice */
 } tcp_backlog;
 
 typedef struct tcp_transport {
@@ -103,6 +104,8 @@ void trib_tcp_conn_end_errno(tcp_conn *conn, const char *what, int error);
 
 /* tcp_backlog.c */
 void trib_tcp_backlog_open(tcp_backlog *backlog);
+/* A socket that will connect or listen. */
+void trib_tcp_backlog_prepare(tcp_transport *transport, int fd);
 /* The connection is open. */
 void trib_tcp_backlog_begin(tcp_conn *conn);
 /* About to write. */

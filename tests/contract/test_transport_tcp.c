@@ -192,6 +192,11 @@ static void little_lies_in_the_kernel(void **state)
     assert_int_equal(send_buffer_of(conn), backlog->large);
     assert_int_equal(getsockopt(((const tcp_conn *)conn)->io.fd, IPPROTO_TCP, TCP_CONGESTION, control, &size), 0);
     assert_string_not_equal(control, "bbr");
+    /* Within a host packets are not spaced out, which needs timers. */
+    unsigned long rate = 0;
+    size = sizeof rate;
+    assert_int_equal(getsockopt(((const tcp_conn *)conn)->io.fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, &size), 0);
+    assert_true(rate == ~0ul);
     ops->conn_close(conn, true);
     while (!mine.closed || !theirs.closed) {
         ev_run(trib_reactor_ev_loop(reactor), EVRUN_ONCE);
