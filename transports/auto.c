@@ -85,6 +85,20 @@ static void auto_stats(const trib_transport *transport, trib_transport_stats *st
 
 /* ---- Listening ---- */
 
+static bool has_port(const trib_address *at)
+{
+    const char *colon = memchr(at->text, '\0', sizeof at->text) != NULL ? strrchr(at->text, ':') : NULL;
+    return colon != NULL && strcmp(colon, ":0") != 0;
+}
+
+/* NULL: the machine's processes have to use TCP, and why. */
+static trib_listener *listen_here(auto_transport *self, const trib_address *at, void *user, trib_error *why)
+{
+    trib_listener *listener = NULL;
+    trib_address same;
+    return trib_shm_ops.listen(self->shm, at, user, &listener, &same, why) == TRIB_OK ? listener : NULL;
+}
+
 static trib_status auto_listen(trib_transport *transport, const trib_address *at, void *user,
                                trib_listener **listener_out, trib_address *bound_out, trib_error *error)
 {
@@ -94,15 +108,22 @@ static trib_status auto_listen(trib_transport *transport, const trib_address *at
         return trib_error_set(error, TRIB_NO_MEMORY, "no memory for a listener");
     }
     listener->base = (trib_listener){.transport = transport, .user = user};
+    /* Where the port is known, a peer may try at any moment: whom TCP lets in must not have missed this one. */
+    const bool known = has_port(at);
+    trib_error why = {.status = TRIB_OK};
+    listener->shm = known ? listen_here(self, at, user, &why) : NULL;
     trib_status status = trib_tcp_ops.listen(self->tcp, at, user, &listener->tcp, bound_out, error);
     if (status != TRIB_OK) {
+        if (listener->shm != NULL) {
+            trib_shm_ops.listener_close(listener->shm);
+        }
         free(listener);
         return status;
     }
-    trib_error why = {.status = TRIB_OK};
-    trib_address same;
-    if (trib_shm_ops.listen(self->shm, bound_out, user, &listener->shm, &same, &why) != TRIB_OK) {
-        listener->shm = NULL;
+    if (!known) {
+        listener->shm = listen_here(self, bound_out, user, &why);
+    }
+    if (listener->shm == NULL) {
         trib_log(transport->reactor->logger, TRIB_LOG_WARN, "processes of this machine reach this one over TCP: %s",
                  why.text);
     }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +19,7 @@
 #include "tests/sim/torture.h"
 
 #define SEEDS 400u
+#define CPU_SECONDS 240u
 
 typedef enum bug {
     BUG_NONE,
@@ -213,7 +215,9 @@ static void hunt_apart(bug which, finding *shared)
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
-        alarm(120); /* a planted bug may well be a loop without end */
+        /* A planted bug may well be a loop without end; how busy the machine is does not matter. */
+        const struct rlimit limit = {.rlim_cur = CPU_SECONDS, .rlim_max = CPU_SECONDS};
+        setrlimit(RLIMIT_CPU, &limit);
         if (freopen("/dev/null", "w", stderr) == NULL) {
             _exit(2);
         }
