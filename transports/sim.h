@@ -32,6 +32,8 @@ typedef struct trib_sim_net_config {
     int64_t local_latency_ns; /* and the time it takes */
     const void *void_base;    /* payloads that lie in this piece of memory have no contents: only their times are */
     size_t void_bytes;        /* right, nothing is copied; for studies of jobs larger than this machine's memory */
+    uint32_t ahead; /* while a payload lands its receiver is asked about up to so many messages that follow, */
+                    /* at most TRIB_AHEAD_MAX - 1: their headers come before their time, as over RDMA; 0: none */
 } trib_sim_net_config;
 
 trib_sim_net_config trib_sim_net_config_default(void);

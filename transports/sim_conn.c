@@ -233,7 +233,7 @@ void sim_recv_resume(trib_conn *conn)
 
 void sim_end_readable(sim_end *end)
 {
-    if ((end->state == SIM_OPEN && !end->paused) || end->state == SIM_FLUSHING) {
+    if (sim_end_reads(end) || end->state == SIM_FLUSHING) {
         trib_sim_reactor_give(sim_reactor_of(end), &end->read_work);
     }
 }
@@ -246,13 +246,13 @@ static void run_read(trib_reactor *reactor, trib_sim_work *work)
         sim_flow_read(flow, (uint32_t)flow->arrived); /* thrown away */
         return;
     }
-    if (end->state != SIM_OPEN || end->paused) {
+    if (!sim_end_reads(end)) {
         return;
     }
     if (flow->arrived > 0 || end->header_got == TRIB_HEADER_SIZE) {
         sim_stream_read(end);
     }
-    if (end->state != SIM_OPEN || end->paused) {
+    if (!sim_end_reads(end)) {
         return;
     }
     if (flow->arrived > 0) {

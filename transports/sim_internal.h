@@ -67,6 +67,9 @@ typedef struct sim_message {
     unsigned char header[TRIB_HEADER_SIZE];
     void *payload; /* a copy, once all of it is with the kernel; NULL: it has no contents */
     uint32_t payload_size;
+    trib_landing landing; /* the receiver's answer */
+    trib_status refusal;  /* ... which ends the connection when the message's turn comes; TRIB_OK: it does not */
+    bool asked;           /* the answer is there */
 } sim_message;
 
 /* One direction of a connection. */
@@ -116,12 +119,10 @@ struct sim_end {
     trib_send_queue sends;
     size_t head_sent;
     uint32_t header_got, landed;
-    trib_landing landing;
     trib_status answer; /* of the attempt to connect */
     trib_status end_status;
     uint8_t index;
     bool want_write;                   /* the kernel had no room */
-    bool asked;                        /* the header was answered: the payload is landing */
     bool paused, asking, resume_asked; /* as the contract's recv_resume needs */
     bool lingers;                      /* gone in order: what still arrives is read and thrown away */
     char reason[96];
@@ -216,6 +217,13 @@ static inline sim_flow *sim_flow_to(sim_end *end)
 static inline bool sim_flow_is_waiting(const sim_flow *flow)
 {
     return flow->unsent > 0 || flow->window_used > 0;
+}
+
+/* May the end read what has arrived? One that is paused may take in what it has been asked about. */
+static inline bool sim_end_reads(sim_end *end)
+{
+    const sim_message *first = sim_flow_to(end)->head;
+    return end->state == SIM_OPEN && (!end->paused || (first != NULL && first->asked));
 }
 
 /* ---- sim_fault.c ---- */

@@ -34,7 +34,7 @@ trib_sim_net_config trib_sim_net_config_default(void)
 trib_sim_net *trib_sim_net_create(trib_sim *sim, const trib_sim_net_config *config)
 {
     trib_assert(config->quantum_bytes > 0 && config->window_bytes > 0 && config->unsent_bytes > 0);
-    trib_assert(config->goodput > 0 && config->local_bits > 0);
+    trib_assert(config->goodput > 0 && config->local_bits > 0 && config->ahead < TRIB_AHEAD_MAX);
     trib_sim_net *net = calloc(1, sizeof *net);
     if (net != NULL) {
         net->sim = sim;

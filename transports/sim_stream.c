@@ -103,12 +103,12 @@ void sim_stream_write(sim_end *end)
 /* ---- Receiving ---- */
 
 /* False if reading cannot go on: paused, or the connection is ending. */
-static bool ask(sim_end *end, const sim_message *message)
+static bool ask(sim_end *end, sim_message *message)
 {
     end->asking = true;
     end->resume_asked = false;
-    end->landing = (trib_landing){.buffer = NULL};
-    trib_status status = end->transport->base.upcalls->header(&end->base, message->header, &end->landing);
+    message->landing = (trib_landing){.buffer = NULL};
+    trib_status status = end->transport->base.upcalls->header(&end->base, message->header, &message->landing);
     end->asking = false;
     if (end->state != SIM_OPEN) {
         return false;
@@ -120,12 +120,24 @@ static bool ask(sim_end *end, const sim_message *message)
         }
         return false;
     }
-    if (status != TRIB_OK || end->landing.payload_size != message->payload_size) {
-        sim_end_begin(end, status != TRIB_OK ? status : TRIB_PROTOCOL, "message refused");
-        return false;
+    if (status == TRIB_OK && message->landing.payload_size != message->payload_size) {
+        status = TRIB_PROTOCOL;
     }
-    end->asked = true;
+    message->refusal = status;
+    message->asked = true;
     return true;
+}
+
+/* The first message's payload is on its way. */
+static void ask_ahead(sim_end *end, const sim_message *first)
+{
+    sim_message *message = first->next;
+    for (uint32_t i = 0; i < end->pair->net->config.ahead && message != NULL && !end->paused; i++) {
+        if ((!message->asked && !ask(end, message)) || message->refusal != TRIB_OK) {
+            return;
+        }
+        message = message->next;
+    }
 }
 
 static void deliver(sim_end *end, sim_message *message)
@@ -133,13 +145,13 @@ static void deliver(sim_end *end, sim_message *message)
     sim_flow *flow = sim_flow_to(end);
     flow->head = message->next;
     flow->tail = flow->head != NULL ? flow->tail : NULL;
-    if (message->payload != NULL && !is_void(end->pair->net, end->landing.buffer)) {
-        memcpy(end->landing.buffer, message->payload, message->payload_size);
+    void *buffer = message->landing.buffer;
+    if (message->payload != NULL && !is_void(end->pair->net, buffer)) {
+        memcpy(buffer, message->payload, message->payload_size);
     }
     end->header_got = end->landed = 0;
-    end->asked = false;
     trib_counter_add(&end->transport->stats.messages_received, 1);
-    end->transport->base.upcalls->received(&end->base, message->header, end->landing.buffer, message->payload_size);
+    end->transport->base.upcalls->received(&end->base, message->header, buffer, message->payload_size);
     free(message->payload);
     free(message);
 }
@@ -155,10 +167,20 @@ static bool read_message(sim_end *end, uint32_t *budget)
     uint32_t now = left < *budget ? left : *budget;
     end->header_got += now;
     *budget -= now;
-    if (end->header_got < TRIB_HEADER_SIZE || (!end->asked && !ask(end, message))) {
+    if (end->header_got < TRIB_HEADER_SIZE || (!message->asked && (end->paused || !ask(end, message)))) {
+        return false;
+    }
+    if (message->refusal != TRIB_OK) {
+        sim_end_begin(end, message->refusal, "message refused");
         return false;
     }
     left = message->payload_size - end->landed;
+    if (left > 0) {
+        ask_ahead(end, message);
+    }
+    if (end->state != SIM_OPEN) {
+        return false;
+    }
     now = left < *budget ? left : *budget;
     end->landed += now;
     *budget -= now;
