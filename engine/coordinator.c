@@ -103,12 +103,11 @@ static void member_left(trib_coordinator *self, uint32_t member)
 static trib_status coordinator_header(trib_link *link, const trib_frame *frame, trib_landing *landing,
                                       trib_error *error)
 {
-    if (frame->payload_size == 0) {
-        return TRIB_OK;
-    }
-    landing->buffer = trib_core_zalloc(link->core, frame->payload_size);
-    link->landed = landing->buffer;
-    return landing->buffer != NULL ? TRIB_OK : trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a message");
+    (void)link;
+    (void)frame;
+    (void)landing; /* in the link's memory */
+    (void)error;
+    return TRIB_OK;
 }
 
 static trib_status take_lost(trib_coordinator *self, uint32_t member, const trib_frame *frame, const void *payload,
@@ -164,17 +163,8 @@ static trib_status coordinator_received(trib_link *link, const trib_frame *frame
                                         trib_error *error)
 {
     (void)lent;
-    void *buffer = link->landed;
-    link->landed = NULL;
     trib_coordinator *self = link->core->engine->coordinator;
-    trib_status status = self == NULL ? TRIB_CLOSED : take_frame(self, link, frame, payload, error);
-    free(buffer);
-    return status;
-}
-
-static void coordinator_abandoned(trib_link *link)
-{
-    free(link->landed);
+    return self == NULL ? TRIB_CLOSED : take_frame(self, link, frame, payload, error);
 }
 
 static void coordinator_link_closed(trib_link *link, trib_status status, const char *reason)
@@ -213,7 +203,6 @@ static const trib_link_upcalls coordinator_upcalls = {
     .header = coordinator_header,
     .received = coordinator_received,
     .closed = coordinator_link_closed,
-    .abandoned = coordinator_abandoned,
 };
 
 void trib_coordinator_adopt(trib_link *link)

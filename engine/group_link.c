@@ -27,7 +27,7 @@ static trib_status group_header(trib_link *link, const trib_frame *frame, trib_l
         return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from a local rank",
                               trib_frame_name(frame->type));
     }
-    landing->buffer = link->core->discard;
+    (void)landing; /* in the link's memory */
     return TRIB_OK;
 }
 
@@ -68,6 +68,9 @@ static trib_status group_received(trib_link *link, const trib_frame *frame, cons
     case TRIB_FRAME_GROUP_ORDER:
         return trib_group_take_order(group, &what, error);
     case TRIB_FRAME_GROUP_ID:
+        if (group->id_known) {
+            return trib_error_set(error, TRIB_PROTOCOL, "a second GROUP_ID");
+        }
         memcpy(group->id, payload, TRIB_DEVICE_ID_SIZE);
         take_id(group);
         return TRIB_OK;
@@ -77,7 +80,7 @@ static trib_status group_received(trib_link *link, const trib_frame *frame, cons
         if (checked != TRIB_OK) {
             return checked;
         }
-        snprintf(text, sizeof text, "%.*s", (int)frame->payload_size, payload == NULL ? "" : (const char *)payload);
+        trib_frame_take_text(frame, payload, text, sizeof text);
         if (group->leader == NULL) {
             trib_group_call_off(group, frame->tensor, frame->round, status, text);
             return TRIB_OK;

@@ -303,6 +303,41 @@ static trib_status refuse(trib_link *link, trib_status status, const trib_error 
     return status;
 }
 
+/* What it says is final if its turn has come; link->landed is filled in if it says TRIB_OK. */
+static trib_status ask_upper(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
+{
+    if (link->state != TRIB_LINK_READY) {
+        return trib_link_handshake_header(link, frame, landing, error);
+    }
+    if (frame->type <= TRIB_FRAME_WELCOME) {
+        return trib_error_set(error, TRIB_PROTOCOL, "%s frame after the handshake", trib_frame_name(frame->type));
+    }
+    if (frame->type == TRIB_FRAME_BYE) {
+        landing->buffer = link->farewell_text;
+        return TRIB_OK;
+    }
+    return link->upcalls->header(link, frame, landing, error);
+}
+
+static trib_status take_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
+{
+    trib_arrival *arrival = &link->arrivals[(link->arrival_first + link->arrival_count) % TRIB_AHEAD_MAX];
+    link->landed = (trib_landed){.what = NULL};
+    landing->buffer = NULL;
+    trib_status status = ask_upper(link, frame, landing, error);
+    *arrival = (trib_arrival){.frame = *frame, .landed = link->landed};
+    link->landed = (trib_landed){.what = NULL};
+    if (status == TRIB_OK && frame->payload_size > 0 && landing->buffer == NULL) {
+        trib_assert(arrival->landed.what == NULL);
+        arrival->memory = landing->buffer = trib_core_zalloc(link->core, frame->payload_size);
+        if (landing->buffer == NULL) {
+            status = trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a message");
+        }
+    }
+    link->arrival_count += status == TRIB_OK;
+    return status;
+}
+
 static trib_status transport_header(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE],
                                     trib_landing *landing)
 {
@@ -313,59 +348,60 @@ static trib_status transport_header(trib_conn *conn, const unsigned char header[
     if (link == NULL || link->state == TRIB_LINK_CLOSING) {
         return TRIB_CLOSED;
     }
+    trib_assert(link->arrival_count < TRIB_AHEAD_MAX);
     trib_frame frame;
     trib_status status = trib_frame_decode(header, &frame, &error);
-    if (status != TRIB_OK) {
-        return refuse(link, status, &error);
-    }
-    landing->payload_size = frame.payload_size;
-    status = trib_frame_check_epoch(&frame, link->core->epoch, &error);
-    if (status != TRIB_OK) {
-        return refuse(link, status, &error);
-    }
-    if (link->state != TRIB_LINK_READY) {
-        status = trib_link_handshake_header(link, &frame, landing, &error);
-    } else if (frame.type <= TRIB_FRAME_WELCOME) {
-        status = trib_error_set(&error, TRIB_PROTOCOL, "%s frame after the handshake", trib_frame_name(frame.type));
-    } else if (frame.type == TRIB_FRAME_BYE) {
-        landing->buffer = link->farewell_text;
-    } else {
-        status = link->upcalls->header(link, &frame, landing, &error);
+    if (status == TRIB_OK) {
+        landing->payload_size = frame.payload_size;
+        status = trib_frame_check_epoch(&frame, link->core->epoch, &error);
     }
     if (status == TRIB_OK) {
-        trib_assert(link->arrival_count < TRIB_AHEAD_MAX);
-        const uint32_t at = (link->arrival_first + link->arrival_count++) % TRIB_AHEAD_MAX;
-        link->arrivals[at] = (trib_arrival){.frame = frame, .landed = link->landed, .user = link->user};
-        link->landed = NULL;
-        return TRIB_OK;
+        status = take_header(link, &frame, landing, &error);
     }
-    return status == TRIB_AGAIN ? status : refuse(link, status, &error);
+    if (status != TRIB_OK && link->arrival_count > 0) {
+        link->asks_again = true;
+        return TRIB_AGAIN;
+    }
+    return status == TRIB_OK || status == TRIB_AGAIN ? status : refuse(link, status, &error);
 }
 
-/* The oldest: what the upper layer said of it is there again. */
-static const trib_frame *take_arrival(trib_link *link)
+/* The oldest. It stays where it is until the next header comes. */
+static const trib_arrival *take_arrival(trib_link *link)
 {
     trib_assert(link->arrival_count > 0);
     const trib_arrival *oldest = &link->arrivals[link->arrival_first];
     link->arrival_first = (link->arrival_first + 1) % TRIB_AHEAD_MAX;
     link->arrival_count--;
-    if (oldest->landed != NULL) {
-        link->landed = oldest->landed;
-        link->user = oldest->user;
-    }
-    return &oldest->frame;
+    return oldest;
 }
 
 static void abandon_arrivals(trib_link *link)
 {
     while (link->arrival_count > 0) {
-        take_arrival(link);
-        if (link->landed != NULL) {
-            trib_assert(link->upcalls->abandoned != NULL);
-            link->upcalls->abandoned(link);
-            link->landed = NULL;
+        const trib_arrival *arrival = take_arrival(link);
+        if (arrival->landed.what != NULL) {
+            arrival->landed.abandon(link, &arrival->landed);
         }
+        free(arrival->memory);
     }
+}
+
+static trib_status give_to_upper(trib_link *link, const trib_arrival *arrival, const void *payload, trib_error *error)
+{
+    const trib_frame *frame = &arrival->frame;
+    if (link->state != TRIB_LINK_READY) {
+        return trib_link_handshake_received(link, frame, payload, error);
+    }
+    if (frame->type == TRIB_FRAME_BYE) {
+        link->bye = frame->aux == 0;
+        link->farewell = frame->aux;
+        trib_frame_take_text(frame, payload, link->farewell_text, sizeof link->farewell_text);
+        return TRIB_OK;
+    }
+    link->landed = arrival->landed;
+    trib_status status = link->upcalls->received(link, frame, payload, false, error);
+    link->landed = (trib_landed){.what = NULL};
+    return status;
 }
 
 static void transport_received(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], const void *payload,
@@ -376,24 +412,18 @@ static void transport_received(trib_conn *conn, const unsigned char header[TRIB_
     if (link == NULL || link->state == TRIB_LINK_CLOSING) {
         return;
     }
-    const trib_frame *frame = take_arrival(link);
-    trib_assert(payload_size == frame->payload_size);
+    const trib_arrival *arrival = take_arrival(link);
+    trib_assert(payload_size == arrival->frame.payload_size);
     link->last_heard_ns = trib_now(link->core->reactor);
     trib_counter_add(&link->core->stats.messages_received, 1);
     trib_error error = {.status = TRIB_OK};
-    trib_status status = TRIB_OK;
-    if (link->state != TRIB_LINK_READY) {
-        status = trib_link_handshake_received(link, frame, payload, &error);
-    } else if (frame->type == TRIB_FRAME_BYE) {
-        link->bye = frame->aux == 0;
-        link->farewell = frame->aux;
-        link->farewell_text[payload_size] = '\0';
-    } else {
-        status = link->upcalls->received(link, frame, payload, false, &error);
-        link->landed = NULL;
-    }
+    trib_status status = give_to_upper(link, arrival, payload, &error);
+    free(arrival->memory);
     if (status != TRIB_OK) {
         trib_link_close(link, false, status, error.text);
+    } else if (link->asks_again && link->state != TRIB_LINK_CLOSING) {
+        link->asks_again = false;
+        conn->transport->ops->recv_resume(conn);
     }
 }
 

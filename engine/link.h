@@ -40,20 +40,37 @@ typedef struct trib_waiter {
     void (*dropped)(struct trib_waiter *waiter);               /* the link ended first; may be NULL */
 } trib_waiter;
 
+/*
+ * header may come for several frames before the first of them is received (transport.h). It answers where the payload shall
+ * land; if it names no buffer the link has memory for it, until `received` returns. An error, or TRIB_AGAIN, that it answers
+ * while earlier frames are still to be received may be due to that: it is asked again when one of them has been, and only
+ * what it answers to the frame whose turn it is counts.
+ */
 typedef struct trib_link_upcalls {
     void (*ready)(trib_link *link);
     trib_status (*header)(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error);
     trib_status (*received)(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
                             trib_error *error);
     void (*closed)(trib_link *link, trib_status status, const char *reason);
-    /* What link->landed is about will not be received: comes before `closed`. NULL: nothing is ever landed. */
-    void (*abandoned)(trib_link *link);
 } trib_link_upcalls;
+
+/*
+ * Whom a payload lands for. A `header` that names a buffer of its own fills this in (link->landed) if somebody must hear
+ * of the payload's fate, and exactly one of two things follows: `received` finds it there again, or `abandon` is called,
+ * before `closed`. Each frame has its own, so it does not matter which others are asked about in between.
+ */
+typedef struct trib_landed {
+    void (*abandon)(trib_link *link, const struct trib_landed *landed);
+    void *what; /* NULL: nobody must hear of it */
+    void *owner;
+} trib_landed;
 
 /* A frame whose header has been taken, until it is received. */
 typedef struct trib_arrival {
     trib_frame frame;
-    void *landed, *user;
+    trib_landed landed;
+    void
+        *memory; /* the link's, that the payload lands in if `header` named no buffer; NULL: it did, or there is none */
 } trib_arrival;
 
 struct trib_link {
@@ -75,9 +92,9 @@ struct trib_link {
     unsigned char scratch[64];
     trib_arrival arrivals[TRIB_AHEAD_MAX]; /* a ring */
     uint32_t arrival_first, arrival_count;
-    void *landed; /* where a payload lands, if the upper layer must be told when it never arrives; set in `header`, and
-                   * there again in `received` or `abandoned` along with `user` */
-    void *user;   /* the upper layer's */
+    bool asks_again;    /* a header was turned down while arrivals were awaited */
+    trib_landed landed; /* of the frame that `header` or `received` is about */
+    void *user;         /* the upper layer's */
     trib_timer deadline;
     int64_t last_heard_ns;
     uint32_t credit, in_flight;

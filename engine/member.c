@@ -260,12 +260,9 @@ static trib_status member_header(trib_link *link, const trib_frame *frame, trib_
 {
     trib_member *member = link->user;
     member->has_begun = member->has_begun || frame->type == TRIB_FRAME_ROSTER;
-    if (frame->payload_size == 0) {
-        return TRIB_OK;
-    }
-    landing->buffer = trib_core_zalloc(link->core, frame->payload_size);
-    link->landed = landing->buffer;
-    return landing->buffer != NULL ? TRIB_OK : trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a message");
+    (void)landing; /* in the link's memory */
+    (void)error;
+    return TRIB_OK;
 }
 
 static trib_status take_tensor_bad(trib_member *member, const trib_frame *frame, const void *payload, trib_error *error)
@@ -296,8 +293,10 @@ static trib_status take_ended(trib_member *member, const trib_frame *frame, cons
     return status;
 }
 
-static trib_status take_frame(trib_link *link, const trib_frame *frame, const void *payload, trib_error *error)
+static trib_status member_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
+                                   trib_error *error)
 {
+    (void)lent;
     trib_member *member = link->user;
     bool joined = member->joined;
     switch (frame->type) {
@@ -327,22 +326,6 @@ static trib_status take_frame(trib_link *link, const trib_frame *frame, const vo
     }
 }
 
-static trib_status member_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
-                                   trib_error *error)
-{
-    (void)lent;
-    void *buffer = link->landed;
-    link->landed = NULL;
-    trib_status status = take_frame(link, frame, payload, error);
-    free(buffer);
-    return status;
-}
-
-static void member_abandoned(trib_link *link)
-{
-    free(link->landed);
-}
-
 static void member_closed(trib_link *link, trib_status status, const char *reason)
 {
     trib_member *member = link->user;
@@ -369,7 +352,6 @@ static const trib_link_upcalls member_upcalls = {
     .header = member_header,
     .received = member_received,
     .closed = member_closed,
-    .abandoned = member_abandoned,
 };
 
 /* ---- Life ---- */

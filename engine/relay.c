@@ -341,23 +341,30 @@ static trib_status find_sum(trib_link *link, const trib_frame *frame, trib_sum_b
     return TRIB_OK;
 }
 
+static void part_abandoned(trib_link *link, const trib_landed *landed)
+{
+    if (link->core->summation != NULL) {
+        trib_summation_sent(link->core->summation, landed->what);
+    }
+}
+
 trib_status trib_relay_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
 {
     trib_core *core = link->core;
-    landing->buffer = core->discard;
     if (core->relay == NULL || core->summation == NULL) {
         return trib_error_set(error, TRIB_PROTOCOL, "%s frame for a machine, to one that does not relay",
                               trib_frame_name(frame->type));
     }
     if (frame->type != TRIB_FRAME_SUM) {
-        return TRIB_OK;
+        return TRIB_OK; /* the text of a refusal lands in the link's memory */
     }
+    landing->buffer = core->discard;
     trib_sum_buffer *sum = NULL;
     trib_status status = find_sum(link, frame, &sum, error);
     if (status == TRIB_OK && sum != NULL && frame->payload_size > 0) {
         trib_contribution what;
         trib_summation_hold(sum, &what);
-        link->user = sum;
+        link->landed = (trib_landed){.abandon = part_abandoned, .what = sum, .owner = core->summation};
         landing->buffer = sum->data;
     }
     return status;
@@ -366,10 +373,7 @@ trib_status trib_relay_header(trib_link *link, const trib_frame *frame, trib_lan
 static trib_status take_sum(trib_link *link, const trib_frame *frame, const void *payload, bool lent, trib_error *error)
 {
     trib_core *core = link->core;
-    trib_sum_buffer *held = lent ? NULL : link->user, *sum = NULL;
-    if (!lent) {
-        link->user = NULL;
-    }
+    trib_sum_buffer *held = link->landed.what, *sum = NULL;
     trib_status status = find_sum(link, frame, &sum, error);
     if (status == TRIB_OK && sum != NULL && (lent || frame->payload_size == 0 || sum == held)) {
         if (frame->payload_size > 0 && payload != sum->data) {
@@ -433,7 +437,7 @@ trib_status trib_relay_received(trib_link *link, const trib_frame *frame, const 
     trib_status status = trib_frame_take_error(frame, &reason, error);
     if (status == TRIB_OK) {
         char text[TRIB_ERROR_TEXT_SIZE];
-        snprintf(text, sizeof text, "%.*s", (int)frame->payload_size, payload == NULL ? "" : (const char *)payload);
+        trib_frame_take_text(frame, payload, text, sizeof text);
         const trib_contribution key = key_of(frame);
         drop_pushes(core, &key);
         trib_summation_refuse(core->summation, &key, reason, text);
@@ -446,10 +450,6 @@ void trib_relay_detach(trib_link *link, const char *text)
     trib_core *core = link->core;
     if (core->relay == NULL || core->summation == NULL) {
         return;
-    }
-    if (link->user != NULL) {
-        trib_summation_sent(core->summation, link->user);
-        link->user = NULL;
     }
     if (link->bye) { /* else the job ends, which all are told */
         trib_summation_refuse_owner(core->summation, trib_relay_owner(link->peer, link->peer_reactor), TRIB_PEER_LEFT,

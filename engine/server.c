@@ -30,6 +30,13 @@ static bool is_traced(const trib_core *core, const trib_summation *summation)
     return core->relay == NULL || summation != core->summation;
 }
 
+static void push_abandoned(trib_link *link, const trib_landed *landed)
+{
+    if (link->core->summation != NULL) {
+        trib_summation_abandon(landed->owner, landed->what);
+    }
+}
+
 static trib_status server_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
 {
     trib_core *core = link->core;
@@ -39,9 +46,8 @@ static trib_status server_header(trib_link *link, const trib_frame *frame, trib_
     if (core->relay != NULL && !core->joined) {
         return TRIB_AGAIN; /* it cannot reach all owners yet: trib_server_resume */
     }
-    landing->buffer = core->discard;
     if (frame->type == TRIB_FRAME_WITHDRAW || (frame->type == TRIB_FRAME_STALL && trib_frame_is_part(frame))) {
-        return TRIB_OK;
+        return TRIB_OK; /* the text of a withdrawal lands in the link's memory */
     }
     if (frame->type != TRIB_FRAME_PUSH) {
         return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from a worker", trib_frame_name(frame->type));
@@ -58,8 +64,7 @@ static trib_status server_header(trib_link *link, const trib_frame *frame, trib_
     trib_contribution what = trib_server_contribution(link, frame);
     status = trib_summation_landing(summation, &what, &landing->buffer, error);
     if (status == TRIB_OK) {
-        link->landed = landing->buffer;
-        link->user = summation;
+        link->landed = (trib_landed){.abandon = push_abandoned, .what = landing->buffer, .owner = summation};
     }
     return status;
 }
@@ -72,7 +77,7 @@ static trib_status take_withdraw(trib_link *link, const trib_frame *frame, const
         return found;
     }
     char text[TRIB_ERROR_TEXT_SIZE];
-    snprintf(text, sizeof text, "%.*s", (int)frame->payload_size, payload == NULL ? "" : (const char *)payload);
+    trib_frame_take_text(frame, payload, text, sizeof text);
     trib_contribution what = trib_server_contribution(link, frame);
     return trib_summation_withdraw(summation, &what, trib_frame_withdraw_reason((trib_status)(int32_t)frame->aux),
                                    text);
@@ -95,8 +100,8 @@ static trib_status take_push(trib_link *link, trib_summation *summation, const t
         return payload_size > 0 ? trib_summation_lent(summation, what, payload, error)
                                 : trib_summation_arrived(summation, what, NULL, error);
     }
-    void *buffer = payload_size > 0 ? link->landed : NULL;
-    link->landed = NULL;
+    void *buffer = link->landed.what;
+    trib_assert((buffer != NULL) == (payload_size > 0));
     if (buffer != NULL && buffer != payload) {
         link->core->engine->env.kernels->copy(buffer, payload, payload_size); /* it was presented in place */
     }
@@ -328,13 +333,6 @@ void trib_server_adopt(trib_link *link)
     core->worker_links[link->peer] = link;
 }
 
-static void server_abandoned(trib_link *link)
-{
-    if (link->core->summation != NULL) {
-        trib_summation_abandon(link->user, link->landed);
-    }
-}
-
 static void server_closed(trib_link *link, trib_status status, const char *reason)
 {
     trib_core *core = link->core;
@@ -452,5 +450,4 @@ const trib_link_upcalls trib_server_upcalls = {
     .header = server_header,
     .received = trib_server_received,
     .closed = server_closed,
-    .abandoned = server_abandoned,
 };

@@ -173,6 +173,20 @@ trib_status trib_frame_withdraw_reason(trib_status status)
     }
 }
 
+static void copy_clean(char *text, const unsigned char *from, size_t length)
+{
+    for (size_t i = 0; i < length; i++) {
+        text[i] = (char)(from[i] < 0x20 || from[i] == 0x7f ? '?' : from[i]);
+    }
+    text[length] = '\0';
+}
+
+void trib_frame_take_text(const trib_frame *frame, const void *payload, char *text, size_t capacity)
+{
+    trib_assert(capacity > 0);
+    copy_clean(text, payload, frame->payload_size < capacity ? frame->payload_size : capacity - 1);
+}
+
 static void put_bytes(trib_writer *writer, const void *bytes, size_t size)
 {
     if (writer->overflow || writer->capacity - writer->size < size) {
@@ -260,10 +274,7 @@ void trib_get_text(trib_reader *reader, char *text, size_t capacity)
         text[0] = '\0';
         return;
     }
-    for (size_t i = 0; i < length; i++) {
-        text[i] = (char)(at[i] < 0x20 || at[i] == 0x7f ? '?' : at[i]);
-    }
-    text[length] = '\0';
+    copy_clean(text, at, length);
 }
 
 trib_status trib_get_end(const trib_reader *reader, const char *what, trib_error *error)

@@ -98,6 +98,8 @@ TRIB_CHECKED trib_status trib_frame_check_epoch(const trib_frame *frame, uint32_
 
 /* aux of a frame that says why something failed. TRIB_PROTOCOL if it is not the number of an error. */
 TRIB_CHECKED trib_status trib_frame_take_error(const trib_frame *frame, trib_status *status_out, trib_error *error);
+/* The payload of a frame that is text, terminated and cut to the capacity; control bytes become '?'. It may be `text` itself. */
+void trib_frame_take_text(const trib_frame *frame, const void *payload, char *text, size_t capacity);
 /* What the others are told when an operation has failed at one worker with that status, aux of WITHDRAW: what concerns them
  * as it is, all else (its own memory, its own device) as TRIB_CANCELLED. */
 TRIB_CHECKED trib_status trib_frame_withdraw_reason(trib_status status);

@@ -78,13 +78,6 @@ static void detach_tasks(trib_core *core, trib_link *link, const char *text)
     }
 }
 
-/* Tasks settle when the job's end reaches this core; their landings are void from here. */
-static void worker_abandoned(trib_link *link)
-{
-    trib_task *task = link->landed;
-    task->landings--;
-}
-
 static void worker_link_closed(trib_link *link, trib_status status, const char *reason)
 {
     trib_core *core = link->core;
@@ -164,19 +157,27 @@ static trib_status check_sum(const trib_task *task, const trib_frame *frame, tri
     return is_received(task, frame->chunk) ? came_twice(task, frame, error) : TRIB_OK;
 }
 
+/* Tasks settle when the job's end reaches this core; their landings are void from here. */
+static void sum_abandoned(trib_link *link, const trib_landed *landed)
+{
+    (void)link;
+    trib_task *task = landed->what;
+    task->landings--;
+}
+
 trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
 {
     trib_core *core = link->core;
-    landing->buffer = core->discard;
     if (trib_frame_is_part(frame)) {
         return trib_relay_header(link, frame, landing, error);
     }
     if (frame->type == TRIB_FRAME_REFUSED || frame->type == TRIB_FRAME_STALL) {
-        return TRIB_OK;
+        return TRIB_OK; /* the text of a refusal lands in the link's memory */
     }
     if (frame->type != TRIB_FRAME_SUM) {
         return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from a server", trib_frame_name(frame->type));
     }
+    landing->buffer = core->discard;
     trib_task *task;
     trib_status status = find_task(core, frame, &task, error);
     if (status != TRIB_OK || task == NULL) {
@@ -185,7 +186,7 @@ trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_la
     status = check_sum(task, frame, error);
     if (status == TRIB_OK && frame->payload_size > 0) {
         landing->buffer = trib_task_output(task) + (uint64_t)frame->chunk * task->tensor->chunk_bytes;
-        link->landed = task;
+        link->landed = (trib_landed){.abandon = sum_abandoned, .what = task};
         task->landings++;
     }
     return status;
@@ -222,8 +223,11 @@ static trib_status receive_sum(trib_link *link, const trib_frame *frame, const v
                                trib_error *error)
 {
     trib_core *core = link->core;
-    trib_task *task = link->landed;
-    if (lent || task == NULL) {
+    trib_task *task = link->landed.what;
+    if (!lent && task == NULL && frame->payload_size > 0) {
+        return TRIB_OK; /* when it came nobody waited for it any more */
+    }
+    if (task == NULL) {
         trib_status status = find_task(core, frame, &task, error);
         if (status == TRIB_OK && task != NULL) {
             status = check_sum(task, frame, error);
@@ -239,7 +243,6 @@ static trib_status receive_sum(trib_link *link, const trib_frame *frame, const v
         }
     } else {
         task->landings--;
-        link->landed = NULL;
         if (!task->failed && is_received(task, frame->chunk)) { /* two may have landed at once */
             return came_twice(task, frame, error);
         }
@@ -279,8 +282,9 @@ trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const
     if (status != TRIB_OK) {
         return status;
     }
-    trib_op_fail(task->node->op, reason, "tensor \"%s\": %.*s", task->tensor->name, (int)frame->payload_size,
-                 payload == NULL ? "" : (const char *)payload);
+    char text[TRIB_ERROR_TEXT_SIZE];
+    trib_frame_take_text(frame, payload, text, sizeof text);
+    trib_op_fail(task->node->op, reason, "tensor \"%s\": %s", task->tensor->name, text);
     trib_pipeline_fail(core, task);
     return TRIB_OK;
 }
@@ -290,5 +294,4 @@ const trib_link_upcalls trib_worker_upcalls = {
     .header = trib_worker_header,
     .received = trib_worker_received,
     .closed = worker_link_closed,
-    .abandoned = worker_abandoned,
 };

@@ -201,6 +201,7 @@ static void draw_broadcasts(trib_sim_stream *stream, torture_plan *plan)
 static void draw_more(torture_plan *plan)
 {
     trib_sim_stream stream = {.state = plan->seed * UINT64_C(0x9e3779b97f4a7c15) + 5};
+    trib_sim_stream ahead = {.state = plan->seed * UINT64_C(0x94d049bb133111eb) + 7};
     const bool broadcasts = trib_sim_draw_one_in(&stream, 10);
     plan->leaves = plan->leaves || broadcasts;
     draw_members(&stream, plan);
@@ -228,6 +229,7 @@ static void draw_more(torture_plan *plan)
     if (plan->hurried == 0 && trib_sim_draw_one_in(&stream, 3)) {
         plan->hurried = between(&stream, 2, 8);
     }
+    plan->job.net.ahead = trib_sim_draw_one_in(&ahead, 3) ? between(&ahead, 1, TRIB_AHEAD_MAX - 1) : 0;
     for (uint32_t i = 0; i < plan->job.workers; i++) {
         if (plan->late_ns[i] > 2 * SECOND) { /* who waits for it has a deadline long before */
             plan->hurried = plan->hurried > 0 ? plan->hurried : 3;
@@ -370,6 +372,9 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
     describe_more(plan, &out);
     if (job->per_machine > 0) {
         say(&out, "; %u workers a machine, which sum first", job->per_machine);
+    }
+    if (job->net.ahead > 0) {
+        say(&out, "; receivers are asked about %u messages ahead", job->net.ahead);
     }
     if (plan->lanes > 0) {
         say(&out, "; devices, %u a machine", plan->lanes);
