@@ -365,6 +365,17 @@ static trib_status transport_header(trib_conn *conn, const unsigned char header[
     return status == TRIB_OK || status == TRIB_AGAIN ? status : refuse(link, status, &error);
 }
 
+bool trib_link_is_landing(const trib_link *link, const void *what, uint32_t chunk)
+{
+    for (uint32_t i = 0; i < link->arrival_count; i++) {
+        const trib_arrival *arrival = trib_link_arrival(link, i);
+        if (arrival->landed.what == what && arrival->frame.chunk == chunk) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* The oldest. It stays where it is until the next header comes. */
 static const trib_arrival *take_arrival(trib_link *link)
 {

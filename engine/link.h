@@ -108,6 +108,15 @@ struct trib_link {
     char end_reason[TRIB_ERROR_TEXT_SIZE];
 };
 
+/* The i-th of the frames whose headers have been taken, oldest first. */
+static inline const trib_arrival *trib_link_arrival(const trib_link *link, uint32_t i)
+{
+    return &link->arrivals[(link->arrival_first + i) % TRIB_AHEAD_MAX];
+}
+
+/* Is a payload of that chunk on its way to `what`? */
+bool trib_link_is_landing(const trib_link *link, const void *what, uint32_t chunk);
+
 /* A frame that is being sent. */
 struct trib_out {
     trib_send send; /* first: upcalls get its address */

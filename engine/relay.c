@@ -319,6 +319,24 @@ static trib_contribution key_of(const trib_frame *frame)
         .tensor = frame->tensor, .partition = frame->partition, .round = frame->round, .chunk = frame->chunk};
 }
 
+/* Does this core relay, and does the round's owner say it? Of a round that is over nothing is known any more. */
+static trib_status check_owner(const trib_link *link, const trib_frame *frame, trib_error *error)
+{
+    const trib_core *core = link->core;
+    const trib_contribution key = key_of(frame);
+    uint32_t owner = 0;
+    if (core->relay == NULL || core->summation == NULL) {
+        return trib_error_set(error, TRIB_PROTOCOL, "%s frame for a machine, to one that does not relay",
+                              trib_frame_name(frame->type));
+    }
+    if (trib_summation_find_owner(core->summation, &key, &owner) &&
+        owner != trib_relay_owner(link->peer, link->peer_reactor)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "%s for partition %u of tensor %u, which is not pushed to it",
+                              trib_frame_name(frame->type), frame->partition, frame->tensor);
+    }
+    return TRIB_OK;
+}
+
 /* *sum_out: whose sum it is; NULL: nobody waits for it any more. */
 static trib_status find_sum(trib_link *link, const trib_frame *frame, trib_sum_buffer **sum_out, trib_error *error)
 {
@@ -333,10 +351,10 @@ static trib_status find_sum(trib_link *link, const trib_frame *frame, trib_sum_b
     trib_summation_sent(core->summation, *sum_out);
     const bool has_it = what.exchange == TRIB_EXCHANGE_BROADCAST && brings_payload(core, &what);
     const uint32_t expected = has_it ? 0 : what.size;
-    if (what.owner != trib_relay_owner(link->peer, link->peer_reactor) || frame->payload_size != expected) {
+    if (frame->payload_size != expected || trib_link_is_landing(link, *sum_out, frame->chunk)) {
         return trib_error_set(error, TRIB_PROTOCOL,
-                              "sum of tensor %u, partition %u, chunk %u has %u bytes, expected %u", frame->tensor,
-                              frame->partition, frame->chunk, frame->payload_size, expected);
+                              "sum of tensor %u, partition %u, chunk %u came twice, or has %u bytes, expected %u",
+                              frame->tensor, frame->partition, frame->chunk, frame->payload_size, expected);
     }
     return TRIB_OK;
 }
@@ -351,16 +369,13 @@ static void part_abandoned(trib_link *link, const trib_landed *landed)
 trib_status trib_relay_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
 {
     trib_core *core = link->core;
-    if (core->relay == NULL || core->summation == NULL) {
-        return trib_error_set(error, TRIB_PROTOCOL, "%s frame for a machine, to one that does not relay",
-                              trib_frame_name(frame->type));
-    }
-    if (frame->type != TRIB_FRAME_SUM) {
-        return TRIB_OK; /* the text of a refusal lands in the link's memory */
+    trib_status status = check_owner(link, frame, error);
+    if (status != TRIB_OK || frame->type != TRIB_FRAME_SUM) {
+        return status; /* the text of a refusal lands in the link's memory */
     }
     landing->buffer = core->discard;
     trib_sum_buffer *sum = NULL;
-    trib_status status = find_sum(link, frame, &sum, error);
+    status = find_sum(link, frame, &sum, error);
     if (status == TRIB_OK && sum != NULL && frame->payload_size > 0) {
         trib_contribution what;
         trib_summation_hold(sum, &what);
@@ -422,19 +437,15 @@ trib_status trib_relay_received(trib_link *link, const trib_frame *frame, const 
                                 trib_error *error)
 {
     trib_core *core = link->core;
-    if (core->relay == NULL || core->summation == NULL) {
-        return trib_error_set(error, TRIB_PROTOCOL, "%s frame for a machine, to one that does not relay",
-                              trib_frame_name(frame->type));
-    }
-    if (frame->type == TRIB_FRAME_SUM) {
+    trib_status reason = TRIB_OK, status = check_owner(link, frame, error);
+    if (status == TRIB_OK && frame->type == TRIB_FRAME_SUM) {
         return take_sum(link, frame, payload, lent, error);
     }
-    if (frame->type == TRIB_FRAME_STALL) {
+    if (status == TRIB_OK && frame->type == TRIB_FRAME_STALL) {
         take_stall(core, frame);
         return TRIB_OK;
     }
-    trib_status reason = TRIB_OK;
-    trib_status status = trib_frame_take_error(frame, &reason, error);
+    status = status == TRIB_OK ? trib_frame_take_error(frame, &reason, error) : status;
     if (status == TRIB_OK) {
         char text[TRIB_ERROR_TEXT_SIZE];
         trib_frame_take_text(frame, payload, text, sizeof text);

@@ -203,6 +203,13 @@ void trib_summation_refuse_owner(trib_summation *self, uint32_t owner, trib_stat
     }
 }
 
+bool trib_summation_find_owner(const trib_summation *self, const trib_contribution *what, uint32_t *owner_out)
+{
+    const sum_round *round = find_live(self, what);
+    *owner_out = round == NULL ? 0 : round->what.owner;
+    return round != NULL;
+}
+
 bool trib_summation_is_behind(const trib_summation *self, const trib_contribution *what)
 {
     const sum_round *round = find_live(self, what);

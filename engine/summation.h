@@ -169,6 +169,8 @@ void trib_summation_complete(trib_summation *self, const trib_contribution *what
 void trib_summation_refuse(trib_summation *self, const trib_contribution *what, trib_status status, const char *text);
 /* As trib_summation_refuse, all rounds whose parts go to that owner. */
 void trib_summation_refuse_owner(trib_summation *self, uint32_t owner, trib_status status, const char *text);
+/* Whom the parts of that round go to; false: it is not there (any more). */
+bool trib_summation_find_owner(const trib_summation *self, const trib_contribution *what, uint32_t *owner_out);
 /* Has an older round of the key parts out? */
 bool trib_summation_is_behind(const trib_summation *self, const trib_contribution *what);
 /* Calls told for each who is in the round and has not been refused. */

@@ -97,9 +97,11 @@ static void worker_link_closed(trib_link *link, trib_status status, const char *
     detach_tasks(core, link, text);
 }
 
-/* The task a SUM or REFUSED frame is about; NULL without error: nobody waits for it any more. */
-static trib_status find_task(trib_core *core, const trib_frame *frame, trib_task **task_out, trib_error *error)
+/* The task a SUM, REFUSED or STALL frame is about; NULL without error: nobody waits for it any more. Only who the task is
+ * pushed to has a say in it. */
+static trib_status find_task(const trib_link *link, const trib_frame *frame, trib_task **task_out, trib_error *error)
 {
+    trib_core *core = link->core;
     *task_out = NULL;
     trib_tensor *tensor = frame->tensor < core->tensors_capacity ? core->tensors[frame->tensor] : NULL;
     if (tensor == NULL || frame->partition >= tensor->partition_count) {
@@ -116,13 +118,17 @@ static trib_status find_task(trib_core *core, const trib_frame *frame, trib_task
         return trib_error_set(error, TRIB_PROTOCOL, "%s for the share of another local rank",
                               trib_frame_name(frame->type));
     }
+    trib_task *task = &mine->tasks[tensor->task_index[frame->partition]];
+    if (trib_worker_owner_link(core, task) != link) {
+        return trib_error_set(error, TRIB_PROTOCOL, "%s for partition %u of tensor \"%s\", which is not pushed to it",
+                              trib_frame_name(frame->type), frame->partition, tensor->name);
+    }
     if (mine->active == NULL || mine->active->op->round != frame->round) {
         return frame->round < mine->round_next
                    ? TRIB_OK
                    : trib_error_set(error, TRIB_PROTOCOL, "%s for round %u of tensor \"%s\" which has not begun",
                                     trib_frame_name(frame->type), frame->round, tensor->name);
     }
-    trib_task *task = &mine->tasks[tensor->task_index[frame->partition]];
     if (!task->settled && !task->failed) {
         *task_out = task;
     }
@@ -134,13 +140,7 @@ static bool is_received(const trib_task *task, uint32_t chunk)
     return (task->received[chunk / 64] >> (chunk % 64) & 1) != 0;
 }
 
-static trib_status came_twice(const trib_task *task, const trib_frame *frame, trib_error *error)
-{
-    return trib_error_set(error, TRIB_PROTOCOL, "sum of tensor \"%s\" chunk %u came twice", task->tensor->name,
-                          frame->chunk);
-}
-
-static trib_status check_sum(const trib_task *task, const trib_frame *frame, trib_error *error)
+static trib_status check_sum(const trib_link *link, const trib_task *task, const trib_frame *frame, trib_error *error)
 {
     const trib_op *op = task->node->op;
     const bool is_root = trib_op_gives(op);
@@ -154,7 +154,16 @@ static trib_status check_sum(const trib_task *task, const trib_frame *frame, tri
         return trib_error_set(error, TRIB_PROTOCOL, "sum of tensor \"%s\" chunk %u has %u bytes, expected %u",
                               task->tensor->name, frame->chunk, frame->payload_size, expected);
     }
-    return is_received(task, frame->chunk) ? came_twice(task, frame, error) : TRIB_OK;
+    if (frame->chunk >= task->chunks_emitted) {
+        return trib_error_set(error, TRIB_PROTOCOL, "sum of tensor \"%s\" chunk %u, which was not asked for",
+                              task->tensor->name, frame->chunk);
+    }
+    const bool is_landing = trib_link_is_landing(link, task, frame->chunk); /* every sum of a task comes on one link */
+    if (is_landing || is_received(task, frame->chunk)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "sum of tensor \"%s\" chunk %u came twice", task->tensor->name,
+                              frame->chunk);
+    }
+    return TRIB_OK;
 }
 
 /* Tasks settle when the job's end reaches this core; their landings are void from here. */
@@ -179,11 +188,11 @@ trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_la
     }
     landing->buffer = core->discard;
     trib_task *task;
-    trib_status status = find_task(core, frame, &task, error);
+    trib_status status = find_task(link, frame, &task, error);
     if (status != TRIB_OK || task == NULL) {
         return status;
     }
-    status = check_sum(task, frame, error);
+    status = check_sum(link, task, frame, error);
     if (status == TRIB_OK && frame->payload_size > 0) {
         landing->buffer = trib_task_output(task) + (uint64_t)frame->chunk * task->tensor->chunk_bytes;
         link->landed = (trib_landed){.abandon = sum_abandoned, .what = task};
@@ -228,9 +237,9 @@ static trib_status receive_sum(trib_link *link, const trib_frame *frame, const v
         return TRIB_OK; /* when it came nobody waited for it any more */
     }
     if (task == NULL) {
-        trib_status status = find_task(core, frame, &task, error);
+        trib_status status = find_task(link, frame, &task, error);
         if (status == TRIB_OK && task != NULL) {
-            status = check_sum(task, frame, error);
+            status = check_sum(link, task, frame, error);
         }
         if (status != TRIB_OK || task == NULL) {
             return status;
@@ -243,9 +252,6 @@ static trib_status receive_sum(trib_link *link, const trib_frame *frame, const v
         }
     } else {
         task->landings--;
-        if (!task->failed && is_received(task, frame->chunk)) { /* two may have landed at once */
-            return came_twice(task, frame, error);
-        }
     }
     take_sum(core, task, frame);
     return TRIB_OK;
@@ -262,7 +268,7 @@ trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const
     if (frame->type == TRIB_FRAME_SUM) {
         return receive_sum(link, frame, payload, lent, error);
     }
-    trib_status status = find_task(core, frame, &task, error);
+    trib_status status = find_task(link, frame, &task, error);
     if (status != TRIB_OK || task == NULL) {
         return status;
     }

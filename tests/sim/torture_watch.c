@@ -151,7 +151,7 @@ static const char *core_fault(const trib_engine *engine, const trib_core *core)
     for (const trib_link *link = core->links; link != NULL && fault == NULL; link = link->next) {
         fault = outbox_fault(core, link);
         for (uint32_t i = 0; i < link->arrival_count; i++) {
-            const trib_landed *landed = &link->arrivals[(link->arrival_first + i) % TRIB_AHEAD_MAX].landed;
+            const trib_landed *landed = &trib_link_arrival(link, i)->landed;
             /* The sum of a part has an owner, which counts its references; a task's has none. */
             to_worker += landed->what != NULL && landed->owner == NULL;
             to_server += landed->what != NULL && link->upcalls == &trib_server_upcalls;
