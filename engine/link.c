@@ -461,13 +461,12 @@ static void transport_closed(trib_conn *conn, trib_status status, const char *re
         const char *why = link->bye ? "left" : link->farewell != 0 ? link->farewell_text : reason;
         snprintf(link->end_reason, sizeof link->end_reason, "%s", why);
     }
-    bool was_handshake = link->state < TRIB_LINK_READY;
     trib_trace_link(link->core, TRIB_TRACE_LINK_CLOSED, link, (uint32_t)link->end_status);
-    link->state = TRIB_LINK_CLOSING;
-    drop_waiters(link);
-    if (was_handshake && !link->outgoing) {
+    if (!link->proved && !link->outgoing && !link->core->ended) {
         trib_link_handshake_refused(link, conn);
     }
+    link->state = TRIB_LINK_CLOSING;
+    drop_waiters(link);
     trib_egress *egress = link->share.egress;
     abandon_arrivals(link);
     link->upcalls->closed(link, link->end_status, link->end_reason);

@@ -82,6 +82,7 @@ static void become_ready(trib_link *link)
 {
     trib_timer_stop(link->core->reactor, &link->deadline);
     link->state = TRIB_LINK_READY;
+    link->proved = true;
     trib_trace_link(link->core, TRIB_TRACE_LINK_READY, link, link->purpose);
     link->upcalls->ready(link);
 }
@@ -158,5 +159,8 @@ trib_status trib_link_handshake_received(trib_link *link, const trib_frame *fram
 void trib_link_handshake_refused(trib_link *link, trib_conn *conn)
 {
     trib_counter_add(&link->core->stats.peers_refused, 1);
-    trib_log(link->core->reactor->logger, TRIB_LOG_WARN, "turned away %s: %s", conn->remote.text, link->end_reason);
+    /* One that finds our own proof wrong goes without a word. */
+    const bool went = link->state == TRIB_LINK_AWAIT_PROOF && link->end_status == TRIB_PEER_LOST;
+    trib_log(link->core->reactor->logger, TRIB_LOG_WARN, "turned away %s: %s%s", conn->remote.text, link->end_reason,
+             went ? ", without proving the token (another TRIB_TOKEN or TRIB_JOB?)" : "");
 }

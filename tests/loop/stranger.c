@@ -71,18 +71,24 @@ static void receive_type(const stranger *self, trib_frame_type type, unsigned ch
     }
 }
 
+static void say_hello(const stranger *self, trib_handshake *handshake)
+{
+    unsigned char bytes[TRIB_NONCE_SIZE + 12];
+    memset(handshake->connector_nonce, 0x5a, TRIB_NONCE_SIZE); /* need not be secret, here not even fresh */
+    trib_writer writer = {.data = bytes, .capacity = sizeof bytes};
+    trib_put_u32(&writer, handshake->purpose);
+    trib_put_u32(&writer, handshake->member);
+    trib_put_u32(&writer, handshake->reactor);
+    memcpy(bytes + writer.size, handshake->connector_nonce, TRIB_NONCE_SIZE);
+    stranger_send(self, (trib_frame){.type = TRIB_FRAME_HELLO}, bytes, sizeof bytes);
+}
+
 static void shake_hands(const stranger *self, const char *token, trib_purpose purpose, uint32_t member)
 {
-    unsigned char key[TRIB_KEY_SIZE], bytes[TRIB_NONCE_SIZE + 12], answer[TRIB_NONCE_SIZE + TRIB_PROOF_SIZE];
+    unsigned char key[TRIB_KEY_SIZE], answer[TRIB_NONCE_SIZE + TRIB_PROOF_SIZE];
     trib_handshake handshake = {.purpose = purpose, .member = member};
     trib_auth_key(token, "default", key);
-    memset(handshake.connector_nonce, 0x5a, TRIB_NONCE_SIZE); /* need not be secret, here not even fresh */
-    trib_writer writer = {.data = bytes, .capacity = sizeof bytes};
-    trib_put_u32(&writer, handshake.purpose);
-    trib_put_u32(&writer, handshake.member);
-    trib_put_u32(&writer, handshake.reactor);
-    memcpy(bytes + writer.size, handshake.connector_nonce, TRIB_NONCE_SIZE);
-    stranger_send(self, (trib_frame){.type = TRIB_FRAME_HELLO}, bytes, sizeof bytes);
+    say_hello(self, &handshake);
     receive_type(self, TRIB_FRAME_CHALLENGE, answer);
     memcpy(handshake.acceptor_nonce, answer, TRIB_NONCE_SIZE);
     assert_true(trib_auth_verify(key, &handshake, false, answer + TRIB_NONCE_SIZE));
@@ -91,7 +97,7 @@ static void shake_hands(const stranger *self, const char *token, trib_purpose pu
     receive_type(self, TRIB_FRAME_WELCOME, answer);
 }
 
-void stranger_connect(stranger *self, const char *address, const char *token, trib_purpose purpose, uint32_t member)
+static void dial(stranger *self, const char *address)
 {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     const char *port = strrchr(address, ':');
@@ -103,7 +109,27 @@ void stranger_connect(stranger *self, const char *address, const char *token, tr
     struct timeval limit = {.tv_sec = WAIT_S};
     assert_int_equal(setsockopt(self->fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
     assert_int_equal(connect(self->fd, (struct sockaddr *)&to, sizeof to), 0);
+}
+
+void stranger_connect(stranger *self, const char *address, const char *token, trib_purpose purpose, uint32_t member)
+{
+    dial(self, address);
     shake_hands(self, token, purpose, member);
+}
+
+void stranger_fail(const char *address, bool proves)
+{
+    stranger self;
+    unsigned char answer[TRIB_NONCE_SIZE + TRIB_PROOF_SIZE];
+    trib_handshake handshake = {.purpose = TRIB_PURPOSE_CONTROL, .member = 1};
+    dial(&self, address);
+    say_hello(&self, &handshake);
+    receive_type(&self, TRIB_FRAME_CHALLENGE, answer);
+    if (proves) {
+        stranger_send(&self, (trib_frame){.type = TRIB_FRAME_PROOF}, answer, TRIB_PROOF_SIZE);
+        stranger_expect_end(&self);
+    }
+    stranger_close(&self);
 }
 
 void stranger_expect_end(const stranger *self)

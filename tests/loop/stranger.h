@@ -15,6 +15,8 @@ typedef struct stranger {
 
 /* Connects to "127.0.0.1:PORT" and goes through the handshake. token may be NULL. */
 void stranger_connect(stranger *self, const char *address, const char *token, trib_purpose purpose, uint32_t member);
+/* Connects, and when it has the engine's proof goes without a word, or after a proof of its own that is none. */
+void stranger_fail(const char *address, bool proves);
 void stranger_send(const stranger *self, trib_frame frame, const void *payload, size_t size);
 /* The next frame, false at the connection's end. payload has room for TRIB_PAYLOAD_MAX bytes. */
 bool stranger_receive(const stranger *self, trib_frame *frame_out, unsigned char *payload);

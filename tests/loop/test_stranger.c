@@ -99,6 +99,23 @@ static void bytes_behind_a_join(void **state)
     assert_says(self.log, "turned away a member that wanted to join: JOIN with 3 bytes too many");
 }
 
+/* Who has another token learns it first, from our proof, and goes: the log says what it may have been. One whose own proof is
+ * wrong is logged and counted as well. */
+static void another_token(void **state)
+{
+    (void)state;
+    bed self;
+    trib_stats stats = {.struct_size = sizeof stats};
+    bed_open(&self, 2);
+    stranger_fail(self.address, false);
+    stranger_fail(self.address, true);
+    assert_int_equal(trib_engine_get_stats(self.engine, &stats), TRIB_OK);
+    bed_close(&self);
+    assert_int_equal(stats.peers_refused, 2);
+    assert_says(self.log, "closed by the peer, without proving the token (another TRIB_TOKEN or TRIB_JOB?)");
+    assert_says(self.log, "the peer could not prove the token of job \"default\"");
+}
+
 /* One that leaves before the job has begun gives its place back. */
 static void leaving_early(void **state)
 {
@@ -254,10 +271,15 @@ static void a_contribution_to_another_epoch(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(members_too_many),    cmocka_unit_test(declarations_that_cannot_be),
-        cmocka_unit_test(bytes_behind_a_join), cmocka_unit_test(leaving_early),
-        cmocka_unit_test(another_epoch),       cmocka_unit_test(bytes_behind_a_declaration),
-        cmocka_unit_test(a_loss_that_is_none), cmocka_unit_test(a_contribution_to_another_epoch),
+        cmocka_unit_test(members_too_many),
+        cmocka_unit_test(declarations_that_cannot_be),
+        cmocka_unit_test(bytes_behind_a_join),
+        cmocka_unit_test(leaving_early),
+        cmocka_unit_test(another_epoch),
+        cmocka_unit_test(bytes_behind_a_declaration),
+        cmocka_unit_test(a_loss_that_is_none),
+        cmocka_unit_test(another_token),
+        cmocka_unit_test(a_contribution_to_another_epoch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
