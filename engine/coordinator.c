@@ -90,8 +90,9 @@ static void member_left(trib_coordinator *self, uint32_t member)
     if (member < self->worker_count) {
         self->workers_left++;
     }
+    /* Those that have left themselves too: their servers may still be at work for others. */
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
-        if (self->slots[i].link != NULL && !self->slots[i].left) {
+        if (self->slots[i].link != NULL) {
             trib_link_send_copy(self->slots[i].link, (trib_frame){.type = TRIB_FRAME_LEFT, .aux = member}, NULL, 0);
         }
     }

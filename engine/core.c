@@ -218,7 +218,7 @@ static void close_links(trib_core *core, bool flush)
 }
 
 /* Sums that others wait for go out before the links do, and rank 0 waits for the others to leave; both until the
- * deadline, after which trib_engine_begin_close's timer comes here again through closing = false. */
+ * deadline: the core's tick asks again and again. */
 static bool may_close_links(const trib_core *core)
 {
     const trib_engine *engine = core->engine;
@@ -255,10 +255,9 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
         trib_timer_arm(reactor, timer, now_ns + TICK_NS);
         return;
     }
-    if (!core->closing && (core->lane_count > 0 || core->relay != NULL) && is_orderly(core->ended_status) &&
-        now_ns >= core->lanes_tick_ns) {
-        core->lanes_tick_ns = now_ns + TICK_NS;
-        trib_server_stalls(core); /* rounds of others may lack somebody who has left */
+    if (!core->closing && is_orderly(core->ended_status) && now_ns >= core->look_ns) {
+        core->look_ns = now_ns + TICK_NS;
+        trib_server_look(core); /* rounds of others may lack somebody who has left */
     }
     bool overdue = now_ns >= core->close_deadline_ns;
     if (!core->closing && (overdue || may_close_links(core))) {

@@ -74,11 +74,11 @@ typedef struct trib_core {
     trib_summation *summation;
     struct trib_server_lane *lanes; /* sums of device tensors, by local rank; made when the first comes */
     uint32_t lane_count;
-    int64_t lanes_tick_ns;    /* when they are looked at next while the core ends */
     trib_summation *machines; /* of parts, by machine (server_machine.h); NULL: there are none */
     struct trib_relay *relay; /* `summation` is that of the machine's workers (relay.h); NULL: of all */
     uint32_t first_rank;      /* contributor 0 of `summation` */
     trib_link **worker_links; /* by rank */
+    int64_t look_ns;          /* when rounds that wait are looked at next while the core ends */
     trib_sum_entry *free_entries;
     uint32_t entries_waiting; /* sums not sent yet */
 

@@ -29,6 +29,7 @@ struct trib_member {
     char last_problem[TRIB_ERROR_TEXT_SIZE]; /* why the last attempt to reach the coordinator failed */
     atomic_uchar *left;                      /* by member id */
     uint32_t left_count;
+    atomic_bool some_left;
     uint32_t declared; /* tags below this have been sent */
 };
 
@@ -38,6 +39,11 @@ bool trib_member_has_left(const trib_engine *engine, uint32_t member)
 {
     const trib_member *self = engine->member;
     return self->left != NULL && member < self->left_count && atomic_load(&self->left[member]) != 0;
+}
+
+bool trib_member_some_left(const trib_engine *engine)
+{
+    return atomic_load(&engine->member->some_left);
 }
 
 /* ---- Joining ---- */
@@ -318,6 +324,7 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
     case TRIB_FRAME_LEFT:
         if (joined && frame->aux < member->left_count) {
             atomic_store(&member->left[frame->aux], 1);
+            atomic_store(&member->some_left, true);
         }
         return TRIB_OK;
     default:

@@ -188,5 +188,6 @@ void trib_worker_tensor_bad(trib_reactor *reactor, trib_post *post);
 /* ---- member.c ---- */
 /* Any core: has that member said that it leaves? */
 bool trib_member_has_left(const trib_engine *engine, uint32_t member);
+bool trib_member_some_left(const trib_engine *engine);
 
 #endif

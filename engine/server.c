@@ -9,6 +9,7 @@
 
 #include "engine/assert.h"
 #include "engine/core.h"
+#include "engine/op.h"
 #include "engine/relay.h"
 #include "engine/server_lane.h"
 #include "engine/server_machine.h"
@@ -284,10 +285,37 @@ static void stalled(void *user, uint32_t receiver, const trib_contribution *what
     }
 }
 
-void trib_server_stalls(trib_core *core)
+bool trib_server_is_gone(const trib_core *core, uint32_t rank, uint32_t round, char *text, size_t size)
+{
+    if (!trib_member_has_left(core->engine, rank)) {
+        return false;
+    }
+    snprintf(text, size, "%s left the job without contributing to round %u",
+             trib_roster_name(core->engine->roster, rank), round);
+    return true;
+}
+
+static bool is_gone(void *user, const trib_contribution *what, char *text, size_t size)
+{
+    const trib_core *core = user;
+    return trib_server_is_gone(core, core->first_rank + what->contributor, what->round, text, size);
+}
+
+void trib_server_look_at(const trib_core *core, trib_summation *summation,
+                         bool (*gone)(void *user, const trib_contribution *what, char *text, size_t size),
+                         void (*tell)(void *user, uint32_t receiver, const trib_contribution *what,
+                                      uint32_t missing_rank, uint32_t missing_count))
+{
+    if (trib_member_some_left(core->engine)) {
+        trib_summation_refuse_gone(summation, TRIB_STALL_NOTICE_NS, gone);
+    }
+    trib_summation_stalls(summation, TRIB_STALL_NOTICE_NS, TRIB_STALL_NOTICES_MAX, tell);
+}
+
+void trib_server_look(trib_core *core)
 {
     if (core->summation != NULL) {
-        trib_summation_stalls(core->summation, TRIB_STALL_NOTICE_NS, TRIB_STALL_NOTICES_MAX, stalled);
+        trib_server_look_at(core, core->summation, is_gone, stalled);
         trib_server_lanes_tick(core);
         trib_machines_tick(core);
     }
@@ -296,7 +324,7 @@ void trib_server_stalls(trib_core *core)
 void trib_server_tick(trib_core *core)
 {
     if (core->summation != NULL && !core->ended) {
-        trib_server_stalls(core);
+        trib_server_look(core);
         trib_server_resume(core); /* one that was out of memory asks again */
     }
 }
@@ -342,7 +370,7 @@ static void server_closed(trib_link *link, trib_status status, const char *reaso
         core->worker_links[link->peer] = NULL;
     }
     if (core->ended || status == TRIB_PEER_LEFT) {
-        return; /* who lacks its contribution is told by stall notices */
+        return; /* trib_server_look refuses the rounds that lack its contribution */
     }
     char text[TRIB_ERROR_TEXT_SIZE];
     snprintf(text, sizeof text, "lost the connection from %s: %.200s",

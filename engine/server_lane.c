@@ -37,6 +37,12 @@ static void lane_stalled(void *user, uint32_t machine, const trib_contribution *
     trib_server_notice(lane->core, &extra, rank_of(lane, machine), what, NULL);
 }
 
+static bool lane_is_gone(void *user, const trib_contribution *what, char *text, size_t size)
+{
+    const trib_server_lane *lane = user;
+    return trib_server_is_gone(lane->core, rank_of(lane, what->contributor), what->round, text, size);
+}
+
 static void *lane_buffer_alloc(void *user, size_t size)
 {
     const trib_server_lane *lane = user;
@@ -119,7 +125,7 @@ void trib_server_lanes_tick(trib_core *core)
 {
     for (uint32_t i = 0; i < core->lane_count; i++) {
         if (core->lanes[i].summation != NULL) {
-            trib_summation_stalls(core->lanes[i].summation, TRIB_STALL_NOTICE_NS, TRIB_STALL_NOTICES_MAX, lane_stalled);
+            trib_server_look_at(core, core->lanes[i].summation, lane_is_gone, lane_stalled);
         }
     }
 }

@@ -40,7 +40,14 @@ void trib_server_hand_out(trib_core *core, trib_summation *summation, uint32_t r
 /* extra: the frame's type, aux, root and exchange. */
 void trib_server_notice(trib_core *core, const trib_frame *extra, uint32_t receiver, const trib_contribution *what,
                         const char *text);
-/* Tells those who wait for somebody whom they wait for. */
-void trib_server_stalls(trib_core *core);
+/* Looks at what waits: rounds that lack somebody who has left are refused; of the others those who wait are told for whom. */
+void trib_server_look(trib_core *core);
+/* The same for one summation, with what it asks and tells. */
+void trib_server_look_at(const trib_core *core, trib_summation *summation,
+                         bool (*gone)(void *user, const trib_contribution *what, char *text, size_t size),
+                         void (*tell)(void *user, uint32_t receiver, const trib_contribution *what,
+                                      uint32_t missing_rank, uint32_t missing_count));
+/* Has that rank left? And what those are told who wait for its contribution. */
+bool trib_server_is_gone(const trib_core *core, uint32_t rank, uint32_t round, char *text, size_t size);
 
 #endif

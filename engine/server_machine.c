@@ -37,6 +37,13 @@ static void stalled(void *user, uint32_t machine, const trib_contribution *what,
     trib_server_notice(core, &extra, relay_of(core, machine, what), what, NULL);
 }
 
+/* Without its relay a machine has no say. */
+static bool is_gone(void *user, const trib_contribution *what, char *text, size_t size)
+{
+    const trib_core *core = user;
+    return trib_server_is_gone(core, relay_of(core, what->contributor, what), what->round, text, size);
+}
+
 typedef struct stall_note {
     trib_core *core;
     uint32_t missing_rank;
@@ -61,7 +68,7 @@ void trib_machines_take_stall(trib_core *core, const trib_contribution *what, ui
 void trib_machines_tick(trib_core *core)
 {
     if (core->machines != NULL) {
-        trib_summation_stalls(core->machines, TRIB_STALL_NOTICE_NS, TRIB_STALL_NOTICES_MAX, stalled);
+        trib_server_look_at(core, core->machines, is_gone, stalled);
     }
 }
 

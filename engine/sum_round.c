@@ -157,21 +157,60 @@ static uint32_t count_missing(const trib_summation *self, const sum_round *round
     return missing;
 }
 
+/* Where the calls begin: at the round and the contributor that the limit kept the last ones from. */
+static sum_round *first_to_tell(trib_summation *self, uint32_t *receiver)
+{
+    sum_round *round = self->oldest;
+    while (round != NULL && round->serial < self->stall_serial) {
+        round = round->younger;
+    }
+    *receiver = round != NULL && round->serial == self->stall_serial ? self->stall_receiver : 0;
+    self->stall_serial = 0;
+    self->stall_receiver = 0;
+    return round;
+}
+
 void trib_summation_stalls(trib_summation *self, int64_t older_than_ns, uint32_t limit,
                            void (*stalled)(void *user, uint32_t receiver, const trib_contribution *what,
                                            uint32_t missing_rank, uint32_t missing_count))
 {
     const int64_t now_ns = trib_now(self->config.reactor);
-    sum_round *round = self->oldest;
-    while (round != NULL && limit > 0 && now_ns - round->began_ns >= older_than_ns) {
+    uint32_t first, i;
+    for (sum_round *round = first_to_tell(self, &first); round != NULL && now_ns - round->began_ns >= older_than_ns;) {
         uint32_t lowest = 0, missing = round->refused == TRIB_OK ? count_missing(self, round, &lowest) : 0;
         round->holds++;
-        for (uint32_t i = 0; missing > 0 && i < self->config.contributor_count && limit > 0; i++) {
+        for (i = first; missing > 0 && i < self->config.contributor_count && limit > 0; i++) {
             if (round->counts[i] > 0) {
                 trib_contribution what = round->what;
                 what.contributor = i;
                 stalled(self->config.user, i, &what, lowest, missing);
                 limit--;
+            }
+        }
+        round->holds--;
+        if (limit == 0) {
+            self->stall_serial = round->serial;
+            self->stall_receiver = i;
+        }
+        sum_round *younger = limit > 0 ? round->younger : NULL;
+        trib_sum_round_try_end(self, round);
+        round = younger;
+        first = 0;
+    }
+}
+
+void trib_summation_refuse_gone(trib_summation *self, int64_t older_than_ns,
+                                bool (*is_gone)(void *user, const trib_contribution *what, char *text, size_t size))
+{
+    const int64_t now_ns = trib_now(self->config.reactor);
+    for (sum_round *round = self->oldest; round != NULL && now_ns - round->began_ns >= older_than_ns;) {
+        char text[TRIB_ERROR_TEXT_SIZE];
+        trib_contribution what = round->what;
+        round->holds++;
+        for (uint32_t i = 0; i < self->config.contributor_count && round->refused == TRIB_OK; i++) {
+            what.contributor = i;
+            if (round->counts[i] < round->what.chunk_count && is_gone(self->config.user, &what, text, sizeof text)) {
+                trib_sum_round_refuse(self, round, TRIB_PEER_LEFT, text);
             }
         }
         round->holds--;

@@ -92,6 +92,7 @@ struct sum_round {
     sum_round *report_next;
     bool is_reported; /* sum_part.c: whoever sums the parts knows of the refusal, or will */
     int64_t began_ns;
+    uint64_t serial; /* younger rounds have higher ones */
     sum_chunk *chunks;
     uint32_t *counts;    /* [rank]: chunks contributed */
     uint64_t *arrived;   /* bit chunk * n + rank */
@@ -114,6 +115,9 @@ struct trib_summation {
     uint64_t allocations;               /* calls of memory_alloc and buffer_alloc */
     sum_table keys, blocks;
     sum_round *oldest, *youngest;
+    uint64_t rounds_begun;
+    uint64_t stall_serial; /* trib_summation_stalls goes on at that round, with that contributor */
+    uint32_t stall_receiver;
     sum_round *free_rounds[TRIB_SUM_ROUND_CLASSES];
     sum_block *free_blocks[TRIB_SUM_CLASSES], *all_blocks;
     sum_tree *free_trees;

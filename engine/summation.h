@@ -149,10 +149,16 @@ TRIB_CHECKED trib_status trib_summation_withdraw(trib_summation *self, const tri
                                                  trib_status status, const char *text);
 
 /* Calls stalled for each incomplete round older than older_than_ns with the lowest rank that has not contributed and
- * how many lack; at most limit calls; `receiver` runs over those who wait. */
+ * how many lack; at most limit calls; `receiver` runs over those who wait. The next call goes on where the limit ended
+ * this one, else with the oldest round. */
 void trib_summation_stalls(trib_summation *self, int64_t older_than_ns, uint32_t limit,
                            void (*stalled)(void *user, uint32_t receiver, const trib_contribution *what,
                                            uint32_t missing_rank, uint32_t missing_count));
+
+/* Refuses with TRIB_PEER_LEFT each incomplete round older than older_than_ns that lacks a contributor of whom is_gone says
+ * that it will not come, and why it cannot in *text. */
+void trib_summation_refuse_gone(trib_summation *self, int64_t older_than_ns,
+                                bool (*is_gone)(void *user, const trib_contribution *what, char *text, size_t size));
 
 /* ---- Parts (part_ready) ---- */
 

@@ -1,6 +1,6 @@
 /*
- * test_summation_ends.c - how rounds end otherwise than by their sums: refused from above, because an owner has gone; and
- * who is told that a round waits.
+ * test_summation_ends.c - how rounds end otherwise than by their sums: refused from above, because an owner has gone, or
+ * because a contributor has; and who is told that a round waits.
  */
 #include "tests/unit/summation_bed.h"
 
@@ -132,11 +132,137 @@ static void test_stalls(void **state)
     assert_int_equal(the.buffers, 0);
 }
 
+/* Contributions of ranks 0 to 2 to so many partitions, all in their first round. */
+static void wait_for_the_last(uint32_t partitions)
+{
+    unsigned char bytes[CHUNK_BYTES] = {0};
+    for (uint32_t partition = 0; partition < partitions; partition++) {
+        for (uint32_t rank = 0; rank < 3; rank++) {
+            trib_contribution what = make(1, rank, TRIB_FLOAT32, TRIB_SUM);
+            what.partition = partition;
+            must_give(&what, bytes);
+        }
+    }
+}
+
+static uint32_t told[64], told_count;
+
+static void note_stall(void *user, uint32_t receiver, const trib_contribution *what, uint32_t rank, uint32_t count)
+{
+    (void)user;
+    assert_int_equal(rank, 3);
+    assert_int_equal(count, 1);
+    assert_true(told_count < 64);
+    told[told_count++] = what->partition * 10 + receiver;
+}
+
+static void expect_told(uint32_t limit, const uint32_t *wanted, uint32_t count)
+{
+    told_count = 0;
+    trib_summation_stalls(the.summation, 100, limit, note_stall);
+    assert_int_equal(told_count, count);
+    for (uint32_t i = 0; i < count; i++) {
+        assert_int_equal(told[i], wanted[i]);
+    }
+}
+
+/* However many wait: all are told in turn. */
+static void test_stalls_go_on(void **state)
+{
+    (void)state;
+    open_bed(4, TRIB_ORDER_RANK);
+    wait_for_the_last(3);
+    the.now_ns = 100;
+    expect_told(4, (uint32_t[]){0, 1, 2, 10}, 4);
+    expect_told(4, (uint32_t[]){11, 12, 20, 21}, 4);
+    expect_told(4, (uint32_t[]){22}, 1);
+    expect_told(5, (uint32_t[]){0, 1, 2, 10, 11}, 5);
+    unsigned char bytes[CHUNK_BYTES] = {0};
+    trib_contribution what = make(1, 3, TRIB_FLOAT32, TRIB_SUM);
+    must_give(&what, bytes); /* partition 1, at which the limit was reached */
+    expect_told(9, (uint32_t[]){20, 21, 22}, 3);
+    expect_told(9, (uint32_t[]){0, 1, 2, 20, 21, 22}, 6);
+    for (what.partition = 0; what.partition < 3; what.partition += 2) {
+        must_give(&what, bytes);
+    }
+    close_bed();
+}
+
+/* ---- Leaving ---- */
+
+static bool rank_2_is_gone(void *user, const trib_contribution *what, char *text, size_t size)
+{
+    (void)user;
+    snprintf(text, size, "rank %u has gone", what->contributor);
+    return what->contributor == 2;
+}
+
+static trib_contribution of_rank(uint32_t partition, uint32_t round, uint32_t rank)
+{
+    trib_contribution what = make(round, rank, TRIB_FLOAT32, TRIB_SUM);
+    what.partition = partition;
+    return what;
+}
+
+/* Who has gone is not hidden by one that is merely late; rounds that do not need it, or no more, go on. */
+static void test_who_has_gone_ends_rounds(void **state)
+{
+    (void)state;
+    unsigned char bytes[CHUNK_BYTES] = {0};
+    open_bed(4, TRIB_ORDER_RANK);
+    the.holds_sums = true;
+    static const uint32_t lacking[3] = {1u << 1 | 1u << 2, 1u << 1, 0}; /* ranks, by partition */
+    for (uint32_t partition = 0; partition < 3; partition++) {
+        for (uint32_t rank = 0; rank < 4; rank++) {
+            const trib_contribution what = of_rank(partition, 1, rank);
+            if ((lacking[partition] >> rank & 1) == 0) {
+                must_give(&what, bytes);
+            }
+        }
+    }
+    assert_int_equal(the.event_count, 4); /* partition 2 is summed, and waits to be sent */
+    trib_summation_refuse_gone(the.summation, 100, rank_2_is_gone);
+    assert_int_equal(the.event_count, 4);
+    the.now_ns = 100;
+    trib_summation_refuse_gone(the.summation, 100, rank_2_is_gone);
+    assert_int_equal(the.event_count, 6);
+    assert_string_equal(the.text, "rank 2 has gone");
+    for (uint32_t i = 4; i < 6; i++) {
+        assert_int_equal(the.events[i].status, TRIB_PEER_LEFT);
+        assert_int_equal(the.events[i].what.partition, 0);
+        assert_int_equal(the.events[i].receiver, i == 4 ? 0 : 3);
+    }
+    /* Further rounds find the same end, however many there are. */
+    for (uint32_t round = 2; round < 7; round++) {
+        trib_contribution what = of_rank(0, round, 0);
+        must_give(&what, bytes);
+        assert_int_equal(the.event_count, 4 + round);
+        the.now_ns += 100;
+        trib_summation_refuse_gone(the.summation, 100, rank_2_is_gone);
+        assert_int_equal(the.event_count, 5 + round);
+        assert_int_equal(the.events[4 + round].status, TRIB_PEER_LEFT);
+    }
+    /* Who was late hears of the rounds that are over, and completes the one that needs nobody else. */
+    for (uint32_t round = 1; round < 7; round++) {
+        const trib_contribution what = of_rank(0, round, 1);
+        must_give(&what, bytes);
+        assert_int_equal(the.events[the.event_count - 1].receiver, 1);
+        assert_int_equal(the.events[the.event_count - 1].status, TRIB_PEER_LEFT);
+    }
+    const trib_contribution last = of_rank(1, 1, 1);
+    must_give(&last, bytes);
+    assert_int_equal(the.event_count, 11 + 6 + 4);
+    trib_summation_destroy(the.summation); /* what was refused waits for rank 2 */
+    assert_int_equal(the.buffers, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_owner_leaves_after_its_sums),
         cmocka_unit_test(test_stalls),
+        cmocka_unit_test(test_stalls_go_on),
+        cmocka_unit_test(test_who_has_gone_ends_rounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

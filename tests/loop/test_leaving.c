@@ -1,0 +1,132 @@
+/*
+ * test_leaving.c - a worker leaves in good order, and the others need it: all their operations fail, however many wait and
+ * whoever else is late, with a text that names it.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "tests/loop/job.h"
+
+enum { WAITING = 300, COUNT = 4 };
+
+static void tweak(trib_config *config, int member)
+{
+    (void)member;
+    config->reactors = 1;
+    config->op_timeout_ns = INT64_C(20000000000);
+}
+
+/* Long enough for small messages to arrive; if they do not, less is tested. */
+static void let_messages_arrive(void)
+{
+    const struct timespec time = {.tv_nsec = 300000000};
+    nanosleep(&time, NULL);
+}
+
+static void must_name(trib_op *op, const char *who)
+{
+    trib_error error = {.status = TRIB_OK};
+    const trib_status status = job_wait(op, &error);
+    if (status != TRIB_PEER_LEFT || strstr(error.text, who) == NULL) {
+        fail_msg("%s: %s", trib_status_name(status), error.text);
+    }
+}
+
+/* More wait than are told at a time that somebody is late. */
+static void however_many_wait(void **state)
+{
+    (void)state;
+    job jobs;
+    job_open(&jobs, 3, 1, tweak);
+    static float data[2][WAITING][COUNT];
+    static trib_op *ops[2][WAITING];
+    for (int i = 0; i < WAITING; i++) {
+        for (int rank = 0; rank < 2; rank++) {
+            char name[32];
+            snprintf(name, sizeof name, "tensor %d", i);
+            trib_tensor *tensor = job_declare(jobs.engines[rank], name, TRIB_FLOAT32, COUNT);
+            ops[rank][i] = job_push_pull(jobs.engines[rank], tensor, data[rank][i], data[rank][i], TRIB_SUM);
+        }
+    }
+    trib_engine_close(jobs.engines[2], NULL, NULL);
+    for (int i = 0; i < WAITING; i++) {
+        must_name(ops[0][i], "rank 2 ");
+        must_name(ops[1][i], "rank 2 ");
+    }
+    job_close(&jobs);
+}
+
+/* One with a lower rank is late meanwhile; and later rounds end for the same reason as the first. */
+static void whoever_else_is_late(void **state)
+{
+    (void)state;
+    job jobs;
+    job_open(&jobs, 3, 1, tweak);
+    float data[2][COUNT] = {{0}};
+    trib_tensor *tensors[2];
+    for (int rank = 0; rank < 2; rank++) {
+        tensors[rank] = job_declare(jobs.engines[rank], "t", TRIB_FLOAT32, COUNT);
+    }
+    trib_engine_close(jobs.engines[2], NULL, NULL);
+    for (int rank = 0; rank < 2; rank++) {
+        for (int round = 0; round < 4; round++) {
+            must_name(job_push_pull(jobs.engines[rank], tensors[rank], data[rank], data[rank], TRIB_SUM), "rank 2 ");
+        }
+    }
+    job_close(&jobs);
+}
+
+/* stays waits for leaves, at the server of one that has contributed and closes as well. */
+static void run_closing_server(int closes, int stays, int leaves)
+{
+    job jobs;
+    job_open(&jobs, 3, 0, tweak);
+    enum { TENSORS = 12 };
+    float data[3][TENSORS][COUNT] = {{{0}}};
+    trib_op *ops[3][TENSORS];
+    char who[16];
+    snprintf(who, sizeof who, "rank %d ", leaves);
+    for (int i = 0; i < TENSORS; i++) {
+        for (int rank = 0; rank < 3; rank++) {
+            char name[32];
+            snprintf(name, sizeof name, "tensor %d", i);
+            if (rank != leaves) {
+                trib_tensor *tensor = job_declare(jobs.engines[rank], name, TRIB_FLOAT32, COUNT);
+                ops[rank][i] = job_push_pull(jobs.engines[rank], tensor, data[rank][i], data[rank][i], TRIB_SUM);
+            }
+        }
+    }
+    let_messages_arrive();
+    trib_engine_close(jobs.engines[closes], NULL, NULL);
+    let_messages_arrive();
+    trib_engine_close(jobs.engines[leaves], NULL, NULL);
+    for (int i = 0; i < TENSORS; i++) {
+        must_name(ops[stays][i], who);
+        assert_int_equal(job_wait(ops[closes][i], NULL), TRIB_CLOSED);
+    }
+    job_close(&jobs);
+}
+
+static void at_a_server_that_closes(void **state)
+{
+    (void)state;
+    run_closing_server(1, 0, 2);
+    run_closing_server(0, 1, 2);
+    run_closing_server(2, 0, 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(however_many_wait),
+        cmocka_unit_test(whoever_else_is_late),
+        cmocka_unit_test(at_a_server_that_closes),
+    };
+    return cmocka_run_group_tests_name("leaving", tests, NULL, NULL);
+}
