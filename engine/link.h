@@ -98,7 +98,8 @@ struct trib_link {
     void *user;         /* the upper layer's */
     trib_timer deadline;
     int64_t last_heard_ns;
-    uint32_t credit, in_flight;
+    uint64_t in_flight; /* bytes with the transport */
+    uint32_t credit;
     bool waits;              /* something in the outbox waits for credit */
     trib_egress_share share; /* of a link that this core pushes over */
     trib_waiter **heap;

@@ -96,7 +96,8 @@ void trib_link_note_wait(trib_link *link, bool waits)
 {
     if (waits != link->waits) {
         link->waits = waits;
-        trib_trace_link(link->core, waits ? TRIB_TRACE_LINK_WAIT : TRIB_TRACE_LINK_FREE, link, link->in_flight);
+        const uint32_t in_flight = link->in_flight < UINT32_MAX ? (uint32_t)link->in_flight : UINT32_MAX;
+        trib_trace_link(link->core, waits ? TRIB_TRACE_LINK_WAIT : TRIB_TRACE_LINK_FREE, link, in_flight);
     }
 }
 
