@@ -168,6 +168,13 @@ static trib_status check_sizes(const trib_config *config, trib_error *error)
         return trib_error_set(error, TRIB_INVALID, "partition_bytes %u: must be a multiple of chunk_bytes (%u)",
                               config->partition_bytes, chunk);
     }
+    if (config->partition_bytes / chunk > TRIB_SUM_CHUNKS_MAX) {
+        return trib_error_set(
+            error, TRIB_INVALID,
+            "partition_bytes %u: a partition has at most %u chunks (chunk_bytes %u): make chunks larger "
+            "or partitions smaller",
+            config->partition_bytes, TRIB_SUM_CHUNKS_MAX, chunk);
+    }
     if (config->reactors > TRIB_REACTORS_MAX) {
         return trib_error_set(error, TRIB_INVALID, "reactors %u: at most %u", config->reactors, TRIB_REACTORS_MAX);
     }

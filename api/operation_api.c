@@ -31,9 +31,9 @@ trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *des
         }
     }
     size_t element = trib_dtype_size(desc->dtype);
-    if (element == 0 || desc->count > TRIB_TENSOR_COUNT_MAX || (desc->flags & ~TRIB_TENSOR_DEVICE) != 0) {
+    if (element == 0 || desc->count > TRIB_TENSOR_BYTES_MAX / element || (desc->flags & ~TRIB_TENSOR_DEVICE) != 0) {
         return trib_error_set(error, TRIB_INVALID,
-                              "tensor \"%s\": unknown type %d, more than 2^44 elements, or unknown flags", desc->name,
+                              "tensor \"%s\": unknown type %d, more than 2^44 bytes, or unknown flags", desc->name,
                               (int)desc->dtype);
     }
     for (size_t i = 0; i < sizeof desc->reserved / sizeof desc->reserved[0]; i++) {

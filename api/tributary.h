@@ -199,7 +199,7 @@ typedef struct trib_config {
     const char *transport; /* "auto" (default: shared memory in a machine, else RDMA, else TCP), "tcp", "shm", "rdma" */
 
     uint32_t reactors;        /* event loops, one thread and core each; default from cores and processes per machine */
-    uint32_t partition_bytes; /* [job] unit that is scheduled, at most; multiple of chunk_bytes; default 1 MiB */
+    uint32_t partition_bytes; /* [job] unit that is scheduled, at most; up to 65536 times chunk_bytes; 1 MiB */
     uint32_t chunk_bytes;     /* [job] unit that is summed and sent; 4 KiB..1 MiB, power of two; default 256 KiB */
     uint32_t push_credit_bytes; /* bytes of pushes that a reactor may have with the kernel, not yet taken; 1 MiB */
     uint32_t pull_credit_bytes; /* of sums on their way out of a server, for each connection; default 1 MiB */
@@ -329,7 +329,7 @@ typedef struct trib_tensor_desc {
     const char *name;     /* 1..TRIB_TENSOR_NAME_MAX bytes, the same on all workers; copied; not starting with "__" */
     trib_dtype dtype;
     int32_t priority; /* default of its operations: higher goes first; framework bindings use minus the layer's index */
-    uint64_t count;   /* elements; 0 is allowed */
+    uint64_t count;   /* elements; 0 is allowed, and at most 2^44 bytes */
     uint64_t reserved[8];
 } trib_tensor_desc;
 

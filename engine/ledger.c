@@ -39,6 +39,13 @@ static void send_bad(trib_coordinator *self, const trib_ledger_entry *entry, uin
     }
 }
 
+static void mark_bad(const trib_coordinator *self, trib_ledger_entry *entry, const char *text)
+{
+    entry->bad = true;
+    snprintf(entry->bad_text, sizeof entry->bad_text, "%s", text);
+    trib_log(self->core->reactor->logger, TRIB_LOG_ERROR, "tensor \"%s\": %s", entry->name, text);
+}
+
 static trib_ledger_entry *new_entry(trib_coordinator *self, const char *name, trib_dtype dtype, uint64_t count,
                                     uint32_t lanes, uint32_t rank)
 {
@@ -112,13 +119,12 @@ static void describe(char *text, size_t size, trib_dtype dtype, uint64_t count, 
 static void disagree(trib_coordinator *self, trib_ledger_entry *entry, trib_dtype dtype, uint64_t count, uint32_t lanes,
                      uint32_t rank)
 {
-    char one[96], other[96];
+    char one[96], other[96], text[TRIB_ERROR_TEXT_SIZE];
     describe(one, sizeof one, entry->dtype, entry->count, entry->lanes);
     describe(other, sizeof other, dtype, count, lanes);
-    entry->bad = true;
-    snprintf(entry->bad_text, sizeof entry->bad_text, "%s declared it as %s, %s as %s",
-             trib_roster_name(self->roster, entry->first_rank), one, trib_roster_name(self->roster, rank), other);
-    trib_log(self->core->reactor->logger, TRIB_LOG_ERROR, "tensor \"%s\": %s", entry->name, entry->bad_text);
+    snprintf(text, sizeof text, "%s declared it as %s, %s as %s", trib_roster_name(self->roster, entry->first_rank),
+             one, trib_roster_name(self->roster, rank), other);
+    mark_bad(self, entry, text);
     for (uint32_t i = 0; i < self->worker_count; i++) {
         if (i != rank) {
             send_bad(self, entry, i);
@@ -139,7 +145,8 @@ trib_status trib_ledger_take_declare(trib_coordinator *self, uint32_t rank, cons
     if (status != TRIB_OK) {
         return status;
     }
-    if (trib_dtype_size(dtype) == 0 || rank >= self->worker_count || count > TRIB_TENSOR_COUNT_MAX ||
+    const size_t element = trib_dtype_size(dtype);
+    if (element == 0 || rank >= self->worker_count || count > TRIB_TENSOR_BYTES_MAX / element ||
         lanes > self->worker_count || (lanes > 0 && self->worker_count % lanes != 0)) {
         return trib_error_set(error, TRIB_PROTOCOL,
                               "DECLARE of what cannot be: type %d, %llu elements, member %u, %u local ranks",
@@ -149,6 +156,9 @@ trib_status trib_ledger_take_declare(trib_coordinator *self, uint32_t rank, cons
     HASH_FIND_STR(self->ledger, name, entry);
     if (entry == NULL) {
         entry = new_entry(self, name, dtype, count, lanes, rank);
+        if (entry != NULL && entry->id >= TRIB_TENSORS_MAX) {
+            mark_bad(self, entry, "the job has as many tensors as it can have");
+        }
     }
     if (entry == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for tensor \"%s\"", name);

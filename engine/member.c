@@ -14,6 +14,7 @@
 #include "engine/device_task.h"
 #include "engine/coordinator.h"
 #include "engine/trace.h"
+#include "engine/worker.h"
 
 #define RETRY_NS (100 * INT64_C(1000000))
 #define VERDICT_NS (2 * INT64_C(1000000000))
@@ -243,6 +244,12 @@ static trib_status take_declared(trib_member *member, const trib_frame *frame, c
         count != trib_tensor_partition_count(tensor->bytes, partition_bytes) || reader.left != (size_t)count * 4) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed placement of a tensor");
     }
+    trib_core *core = member->core;
+    const uint32_t id = frame->aux;
+    if (id >= TRIB_TENSORS_MAX || (id < core->tensors_capacity && core->tensors[id] != NULL)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "tensor \"%s\" has the number %u, which is another's or too high",
+                              tensor->name, id);
+    }
     trib_place_owner *owners = calloc(count, sizeof *owners);
     if (owners == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for tensor \"%s\"", tensor->name);
@@ -256,7 +263,10 @@ static trib_status take_declared(trib_member *member, const trib_frame *frame, c
             return trib_error_set(error, TRIB_PROTOCOL, "tensor \"%s\" is placed where nobody is", tensor->name);
         }
     }
-    trib_tensor_placed(tensor, frame->aux, owners, count, partition_bytes);
+    trib_tensor_placed(tensor, id, owners, count, partition_bytes);
+    if (atomic_load(&tensor->placed) && !trib_worker_know_tensor(core, tensor)) { /* from here on the number is taken */
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for tensor \"%s\"", tensor->name);
+    }
     return TRIB_OK;
 }
 

@@ -141,9 +141,11 @@ TRIB_CHECKED trib_status trib_tensor_find_or_add(trib_engine *engine, const char
 void trib_tensor_placed(trib_tensor *tensor, uint32_t id, trib_place_owner *owners_owned, uint32_t partition_count,
                         uint32_t partition_bytes);
 void trib_tensor_bad(trib_tensor *tensor, const char *text);
-/* The most elements of a tensor, also of one that another member declares: with more, sizes of partitions would not fit
- * their 32 bits. */
-#define TRIB_TENSOR_COUNT_MAX (UINT64_C(1) << 44)
+/* The largest tensor, also of those that another member declares: as many partitions as a DECLARED frame names, of as many
+ * chunks as can be summed, of the least size. */
+#define TRIB_TENSOR_BYTES_MAX (UINT64_C(1) << 44)
+/* A job's tensors are numbered from 0 and end below this; each core of each worker has a table of them. */
+#define TRIB_TENSORS_MAX (1u << 20)
 /* A placed tensor: does that core take part in operations on it? */
 static inline bool trib_tensor_is_used(const trib_tensor *tensor, uint32_t core)
 {

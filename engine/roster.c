@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/summation.h"
+
 trib_roster *trib_roster_create(uint32_t member_count)
 {
     trib_roster *roster = calloc(1, sizeof *roster + member_count * sizeof roster->members[0]);
@@ -87,9 +89,10 @@ static bool header_is_sane(const trib_roster *head)
            head->worker_count <= head->member_count && head->server_count == head->member_count - head->worker_count &&
            head->chunk_bytes >= 4096 && head->chunk_bytes <= TRIB_PAYLOAD_MAX &&
            (head->chunk_bytes & (head->chunk_bytes - 1)) == 0 && head->partition_bytes >= head->chunk_bytes &&
-           head->partition_bytes % head->chunk_bytes == 0 && (unsigned)head->sum_order <= TRIB_ORDER_ARRIVAL &&
-           trib_roster_can_sum_first(head, head->local_ranks) && head->peer_timeout_ns > 0 &&
-           head->t_opt_factor <= TRIB_T_OPT_FACTOR_MAX;
+           head->partition_bytes % head->chunk_bytes == 0 &&
+           head->partition_bytes / head->chunk_bytes <= TRIB_SUM_CHUNKS_MAX &&
+           (unsigned)head->sum_order <= TRIB_ORDER_ARRIVAL && trib_roster_can_sum_first(head, head->local_ranks) &&
+           head->peer_timeout_ns > 0 && head->t_opt_factor <= TRIB_T_OPT_FACTOR_MAX;
 }
 
 trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_error *error)

@@ -25,7 +25,8 @@
 #define TRIB_SUM_SMALL_BYTES 4096u /* chunks up to this have blocks of their own, 1, 2 and 4 times as large */
 #define TRIB_SUM_CLASSES (2 * TRIB_SUM_WIDTHS)
 #define TRIB_SUM_ROUND_CLASSES 17u /* rounds with room for 2^0 .. 2^16 chunks */
-#define TRIB_SUM_CHUNKS_MAX (1u << (TRIB_SUM_ROUND_CLASSES - 1))
+_Static_assert(TRIB_SUM_CHUNKS_MAX == 1u << (TRIB_SUM_ROUND_CLASSES - 1),
+               "rounds for all partitions, and no larger ones");
 
 typedef struct sum_round sum_round;
 

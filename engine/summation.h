@@ -24,6 +24,7 @@
 #include "engine/reactor.h"
 
 #define TRIB_CONTRIBUTORS_MAX 4096u
+#define TRIB_SUM_CHUNKS_MAX 65536u /* of a partition */
 
 /* What is asked of the round. All contributors must agree on every member, or the round is refused to all. */
 typedef enum trib_exchange {

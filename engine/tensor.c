@@ -13,6 +13,7 @@
 #include "engine/op.h"
 
 #define PARTITIONS_MAX 65536u
+_Static_assert(TRIB_TENSOR_BYTES_MAX <= UINT64_C(4096) * PARTITIONS_MAX * TRIB_SUM_CHUNKS_MAX, "or it cannot be cut");
 #define PARTITIONS_EACH 16u /* for each who sums, of a tensor that has the bytes */
 #define PARTITION_MIN (32u << 10)
 #define MESSAGES_MAX 256u /* with which all workers together push a tensor that is cut finer */

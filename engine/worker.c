@@ -176,8 +176,9 @@ void trib_worker_arrived(trib_core *core, trib_op_node *node)
     }
 }
 
-static bool know_tensor(trib_core *core, trib_tensor *tensor)
+bool trib_worker_know_tensor(trib_core *core, trib_tensor *tensor)
 {
+    trib_assert(tensor->id < TRIB_TENSORS_MAX);
     if (tensor->id >= core->tensors_capacity) {
         uint32_t capacity = core->tensors_capacity == 0 ? 256 : core->tensors_capacity;
         while (capacity <= tensor->id) {
@@ -258,7 +259,7 @@ static void start_next(trib_core *core, trib_tensor *tensor)
         }
         if (atomic_load(&node->op->claim) != 0) {
             skip_round(core, node);
-        } else if (!know_tensor(core, tensor)) {
+        } else if (!trib_worker_know_tensor(core, tensor)) {
             trib_op_fail(node->op, TRIB_NO_MEMORY, "tensor \"%s\": out of memory", tensor->name);
             skip_round(core, node);
         } else {

@@ -14,6 +14,8 @@ static inline trib_tensor_core *trib_worker_share(const trib_core *core, const t
 }
 
 /* ---- worker.c ---- */
+/* Frames that name the placed tensor find it from here on. False: out of memory. */
+bool trib_worker_know_tensor(trib_core *core, trib_tensor *tensor);
 /* A node that has failed before its turn: the operation may complete, the node stays in the books to spend its round. */
 void trib_worker_release(trib_core *core, trib_op_node *node);
 

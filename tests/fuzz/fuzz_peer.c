@@ -151,7 +151,8 @@ static void act_declare(world *self, script *from)
         trib_put_u64(&writer, shape & 32 ? (uint64_t)next_u32(from) << (shape & 64 ? 32 : 0) : ELEMENTS);
     } else {
         const uint32_t count = shape & 1 ? next_u8(from) : 1;
-        frame = (trib_frame){.type = TRIB_FRAME_DECLARED, .epoch = 1, .tensor = self->tag, .aux = 1};
+        frame = (trib_frame){
+            .type = TRIB_FRAME_DECLARED, .epoch = 1, .tensor = self->tag, .aux = shape & 16 ? next_u32(from) : 1};
         trib_put_u32(&writer, shape & 2 ? next_u32(from) : 2 * CHUNK_BYTES);
         trib_put_u32(&writer, count);
         for (uint32_t i = 0; i < count; i++) {

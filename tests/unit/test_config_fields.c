@@ -47,6 +47,7 @@ CHANGE(large_chunk, config->chunk_bytes = 2 << 20)
 CHANGE(odd_chunk, config->chunk_bytes = 12288)
 CHANGE(small_partition, config->partition_bytes = 4096)
 CHANGE(odd_partition, config->partition_bytes = (1 << 20) + 4096)
+CHANGE(many_chunks, config->chunk_bytes = 4096; config->partition_bytes = (1 << 28) + 4096)
 CHANGE(many_reactors, config->reactors = 17)
 CHANGE(odd_machines, config->local_size = 3; config->worker_count = 4; config->coordinator = "127.0.0.1:4242")
 CHANGE(huge_machine, config->local_size = 65; config->worker_count = 65; config->coordinator = "127.0.0.1:4242")
@@ -106,6 +107,7 @@ static void wrong_fields(void **state)
         {odd_chunk, TRIB_INVALID, "chunk_bytes 12288", "power of two"},
         {small_partition, TRIB_INVALID, "partition_bytes 4096", "multiple of chunk_bytes"},
         {odd_partition, TRIB_INVALID, "partition_bytes 1052672", "multiple of chunk_bytes"},
+        {many_chunks, TRIB_INVALID, "partition_bytes 268439552", "65536 chunks"},
         {many_reactors, TRIB_INVALID, "reactors 17", "at most 16"},
         {odd_machines, TRIB_INVALID, "local_size 3", "divide worker_count (4)"},
         {huge_machine, TRIB_INVALID, "local_size 65", "1..64"},

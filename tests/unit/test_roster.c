@@ -149,6 +149,23 @@ static void test_machines_in_rosters(void **state)
     }
 }
 
+/* Partitions of more chunks than a server sums. */
+static void test_too_many_chunks(void **state)
+{
+    (void)state;
+    for (uint32_t chunks = 65536; chunks <= 65537; chunks++) {
+        trib_roster *roster = sample_roster(), *got = NULL;
+        roster->chunk_bytes = 4096;
+        roster->partition_bytes = chunks * 4096;
+        unsigned char bytes[ENCODED_MAX];
+        trib_reader reader = {.data = bytes, .left = encode_roster(roster, bytes)};
+        trib_error error = {.text = ""};
+        assert_int_equal(trib_roster_get(&reader, &got, &error), chunks == 65536 ? TRIB_OK : TRIB_PROTOCOL);
+        free(got);
+        free(roster);
+    }
+}
+
 /* One link a thousand million times slower than another, and more: the factor stays a number that can travel. */
 static void test_the_factor_saturates(void **state)
 {
@@ -311,6 +328,7 @@ int main(void)
         cmocka_unit_test(test_roster_round_trips),
         cmocka_unit_test(test_every_truncated_roster_is_refused),
         cmocka_unit_test(test_bytes_after_the_roster_are_refused),
+        cmocka_unit_test(test_too_many_chunks),
         cmocka_unit_test(test_the_factor_saturates),
         cmocka_unit_test(test_machines_in_rosters),
         cmocka_unit_test(test_names_of_nobody),
