@@ -263,7 +263,7 @@ void trib_coordinator_end(trib_coordinator *self, trib_status status, const char
         self->core->transport->ops->listener_close(self->listener);
         self->listener = NULL;
     }
-    bool orderly = status == TRIB_OK || status == TRIB_CLOSED;
+    const bool orderly = trib_status_is_orderly(status);
     if (orderly && self->running && trib_coordinator_is_alone(self)) {
         trib_coordinator_end_job(self, TRIB_OK, "all workers have left");
     } else {

@@ -203,11 +203,6 @@ void trib_core_roster(trib_reactor *reactor, trib_post *post)
 
 /* ---- The job is over ---- */
 
-static bool is_orderly(trib_status status)
-{
-    return status == TRIB_OK || status == TRIB_CLOSED;
-}
-
 static void close_links(trib_core *core, bool flush)
 {
     trib_link *next;
@@ -222,7 +217,7 @@ static void close_links(trib_core *core, bool flush)
 static bool may_close_links(const trib_core *core)
 {
     const trib_engine *engine = core->engine;
-    if (!is_orderly(core->ended_status)) {
+    if (!trib_status_is_orderly(core->ended_status)) {
         return true;
     }
     bool coordinates = core->reactor->index == 0 && engine->coordinator != NULL;
@@ -255,7 +250,7 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
         trib_timer_arm(reactor, timer, now_ns + TICK_NS);
         return;
     }
-    if (!core->closing && is_orderly(core->ended_status) && now_ns >= core->look_ns) {
+    if (!core->closing && trib_status_is_orderly(core->ended_status) && now_ns >= core->look_ns) {
         core->look_ns = now_ns + TICK_NS;
         trib_server_look(core); /* rounds of others may lack somebody who has left */
     }
@@ -284,14 +279,15 @@ void trib_core_ended(trib_reactor *reactor, trib_post *post)
     snprintf(core->ended_text, sizeof core->ended_text, "%s", engine->fate.text);
     pthread_mutex_unlock(&engine->mutex);
     core->close_deadline_ns =
-        trib_now(reactor) + (is_orderly(core->ended_status) ? engine->config.close_timeout_ns : INT64_C(1000000000));
+        trib_now(reactor) +
+        (trib_status_is_orderly(core->ended_status) ? engine->config.close_timeout_ns : INT64_C(1000000000));
     trib_worker_fail_all(core, core->ended_status == TRIB_OK ? TRIB_CLOSED : core->ended_status, core->ended_text);
     core->ended = true;
     trib_trace_link(core, TRIB_TRACE_ENDED, NULL, (uint32_t)core->ended_status);
     if (reactor->index == 0) {
         trib_group_end(core, core->ended_status == TRIB_OK ? TRIB_CLOSED : core->ended_status, core->ended_text);
         if (engine->device != NULL) {
-            engine->env.device->stop(engine->device, is_orderly(core->ended_status));
+            engine->env.device->stop(engine->device, trib_status_is_orderly(core->ended_status));
         }
         trib_member_leave(engine->member, core->ended_status, core->ended_text);
     }

@@ -268,7 +268,7 @@ void trib_engine_end(trib_engine *engine, trib_status status, const char *text)
     engine->fate.status = status;
     snprintf(engine->fate.text, sizeof engine->fate.text, "%s", text);
     atomic_store(&engine->phase, TRIB_PHASE_ENDED);
-    bool orderly = status == TRIB_OK || status == TRIB_CLOSED;
+    const bool orderly = trib_status_is_orderly(status);
     trib_log(&engine->logger, orderly ? TRIB_LOG_INFO : TRIB_LOG_ERROR, "the job is over: %s", text);
     for (uint32_t i = 0; i < engine->core_count; i++) {
         trib_reactor_post(engine->cores[i].reactor, &engine->cores[i].ended_post);

@@ -115,6 +115,11 @@ void trib_engine_free(trib_engine *engine);
 
 /* Any core: the job is over for this engine, for that reason. Only the first call counts. */
 void trib_engine_end(trib_engine *engine, trib_status status, const char *text);
+/* Is that the status of an end that nobody needs to be alarmed about? */
+static inline bool trib_status_is_orderly(trib_status status)
+{
+    return status == TRIB_OK || status == TRIB_CLOSED;
+}
 /* Core 0: the roster is here; tell the cores. Takes it over. */
 void trib_engine_publish(trib_engine *engine, const trib_roster *roster);
 /* A core has all its links. */

@@ -249,7 +249,7 @@ void trib_link_close(trib_link *link, bool flush, trib_status status, const char
         return;
     }
     if (flush && link->state == TRIB_LINK_READY && link->conn != NULL) {
-        bool orderly = status == TRIB_OK || status == TRIB_CLOSED;
+        const bool orderly = trib_status_is_orderly(status);
         size_t length = orderly ? 0 : strnlen(reason, TRIB_ERROR_TEXT_SIZE);
         trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_BYE, .aux = orderly ? 0 : (uint32_t)status}, reason,
                             length);

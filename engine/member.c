@@ -406,7 +406,7 @@ void trib_member_leave(trib_member *member, trib_status status, const char *text
     if (link == NULL || link->state != TRIB_LINK_READY) {
         return;
     }
-    if (status == TRIB_CLOSED || status == TRIB_OK) {
+    if (trib_status_is_orderly(status)) {
         trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_LEAVE}, NULL, 0);
         return;
     }

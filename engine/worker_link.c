@@ -91,7 +91,7 @@ static void worker_link_closed(trib_link *link, trib_status status, const char *
              reason);
     /* The job ends before any operation does: who submits another from its callback is told of the loss at once. */
     if (!link->bye && !core->ended) {
-        trib_engine_end(core->engine, status == TRIB_CLOSED || status == TRIB_OK ? TRIB_PEER_LOST : status, text);
+        trib_engine_end(core->engine, trib_status_is_orderly(status) ? TRIB_PEER_LOST : status, text);
     }
     trib_relay_detach(link, text);
     detach_tasks(core, link, text);
