@@ -209,6 +209,10 @@ static void connection_event(verbs_conn *conn, const struct rdma_cm_event *event
     case RDMA_CM_EVENT_DISCONNECTED:
         break;
     case RDMA_CM_EVENT_DEVICE_REMOVAL:
+        if (conn->state == VERBS_PARTING) {
+            trib_rdma_conn_free(conn);
+            return;
+        }
         trib_rdma_conn_end(conn, TRIB_PEER_LOST, "the RDMA device was removed");
         if (connecting) {
             conn->base.transport->upcalls->connected(&conn->base, conn->end_status);

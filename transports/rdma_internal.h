@@ -28,9 +28,9 @@
 #define TRIB_RDMA_BUFFER 2048u /* bytes of a buffer: prefix, header, payload */
 #define TRIB_RDMA_CREDITS 32u
 #define TRIB_RDMA_REQUESTS 8u /* most that wait for their grant */
-/* Credits; grants for our requests; writes that we granted; two CREDITs (each gives back half of all, and none is sent
- * before such a half was used), one FIN, one to spare. */
-#define TRIB_RDMA_RECVS (TRIB_RDMA_CREDITS + 2 * TRIB_RDMA_REQUESTS + 4)
+/* Credits; grants for our requests; writes that we granted, which are no more than the engine is asked about; two CREDITs
+ * (each gives back half of all, and none is sent before such a half was used), one FIN, one to spare. */
+#define TRIB_RDMA_RECVS (TRIB_RDMA_CREDITS + TRIB_RDMA_REQUESTS + TRIB_AHEAD_MAX + 4)
 #define TRIB_RDMA_SENDS 64u        /* buffers that we send from */
 #define TRIB_RDMA_SIGNAL_EVERY 16u /* sends of which the device reports one, and with it those before */
 #define TRIB_RDMA_OUTS 128u        /* messages begun and not yet reported as sent; a power of two */
@@ -57,7 +57,6 @@ typedef struct verbs_prefix {
     uint64_t reserved;
 } verbs_prefix;
 
-_Static_assert(TRIB_RDMA_REQUESTS <= TRIB_AHEAD_MAX, "no more is asked ahead than there are requests");
 _Static_assert(sizeof(verbs_prefix) == 32, "laid out as it travels");
 
 #define TRIB_RDMA_HEADER_AT sizeof(verbs_prefix)
@@ -203,6 +202,7 @@ struct verbs_conn {
     /* in */
     bool paused, asking, resume_asked;
     uint32_t in_head, in_tail;
+    uint32_t requested;    /* ins of KIND_REQUEST that were not answered with a GRANT */
     uint32_t granted;      /* ins that are IN_GRANTED */
     uint32_t credits_due;  /* posted again and not told */
     uint32_t free_count;   /* receive buffers to be posted again ... */

@@ -77,19 +77,23 @@ bool trib_rdma_recv_start(verbs_conn *conn)
 
 /* ---- What the device reports ---- */
 
+/* A REQUEST is for what fits into no message. What comes before a peer has proved itself is small, and refused in any
+ * other size: so nobody is granted a place, and told the key of memory, without the proof. */
 static void take_message(verbs_conn *conn, verbs_kind kind, const verbs_prefix *prefix, uint32_t index, uint32_t size)
 {
     uint32_t payload = le32toh(prefix->size);
-    bool fits = kind == KIND_FIN       ? size == sizeof *prefix
-                : kind == KIND_MESSAGE ? payload <= TRIB_RDMA_SMALL && size == TRIB_RDMA_PAYLOAD_AT + payload
-                                       : size == TRIB_RDMA_PAYLOAD_AT && payload > 0 && payload <= TRIB_PAYLOAD_MAX;
+    bool fits = kind == KIND_FIN ? size == sizeof *prefix
+                : kind == KIND_MESSAGE
+                    ? payload <= TRIB_RDMA_SMALL && size == TRIB_RDMA_PAYLOAD_AT + payload
+                    : size == TRIB_RDMA_PAYLOAD_AT && payload > TRIB_RDMA_SMALL && payload <= TRIB_PAYLOAD_MAX;
     uint32_t room = TRIB_RDMA_CREDITS + (kind == KIND_FIN);
     if (!fits || conn->fin_came || conn->in_tail - conn->in_head >= room ||
-        le32toh(prefix->sequence) != conn->in_tail) {
+        (kind == KIND_REQUEST && conn->requested == TRIB_RDMA_REQUESTS) || le32toh(prefix->sequence) != conn->in_tail) {
         trib_rdma_conn_end(conn, TRIB_PROTOCOL, "message %u from the peer is malformed", conn->in_tail);
         return;
     }
     conn->fin_came = kind == KIND_FIN;
+    conn->requested += kind == KIND_REQUEST;
     *in_at(conn, conn->in_tail++) = (verbs_in){.phase = IN_NEW, .kind = kind, .size = payload, .buffer = index};
     trib_counter_add(&conn->transport->stats.bytes_received,
                      kind == KIND_FIN ? 0 : TRIB_HEADER_SIZE + (kind == KIND_MESSAGE ? payload : 0));
@@ -149,6 +153,8 @@ static bool post_grant(verbs_conn *conn, uint32_t sequence, uint64_t address, ui
     prefix->address = htole64(address);
     prefix->key = htole32(key);
     trib_rdma_buffer_post(conn, sizeof *prefix);
+    trib_assert(conn->requested > 0);
+    conn->requested--;
     return true;
 }
 
@@ -247,12 +253,14 @@ static bool ask(verbs_conn *conn, verbs_in *in)
     return true;
 }
 
-/* Grants places to payloads, in order: to the first that waits, and to those that follow it while there are any left. A
- * message without a payload of its own way is not asked about before its turn: its receiver may have to know what came
+/* Grants places to payloads, in order: to the first that waits, and to those that follow it while there are any left and
+ * no more than TRIB_AHEAD_MAX have been asked about: a peer may have requested more, for it sends what it was granted
+ * when it can. A message without a payload of its own way is not asked about before its turn: its receiver may have to know what came
  * before. */
 static void grant_ahead(verbs_conn *conn)
 {
-    for (uint32_t number = conn->in_head; number != conn->in_tail && conn->state == VERBS_OPEN; number++) {
+    for (uint32_t number = conn->in_head;
+         number != conn->in_tail && number - conn->in_head < TRIB_AHEAD_MAX && conn->state == VERBS_OPEN; number++) {
         verbs_in *in = in_at(conn, number);
         if (in->phase == IN_GRANTED || in->phase == IN_ARRIVED) {
             continue;

@@ -94,6 +94,16 @@ typedef struct nonsense {
     size_t size;
 } nonsense;
 
+/* As the bed's peers fill theirs: what is wrong is never the header. */
+static void bed_header(stranger *self, uint32_t sequence, uint32_t size)
+{
+    unsigned char *header = self->buffer + TRIB_RDMA_HEADER_AT;
+    memset(header, 0, TRIB_HEADER_SIZE);
+    memcpy(header, &sequence, 4);
+    memcpy(header + 4, &size, 4);
+    header[63] = (unsigned char)sequence;
+}
+
 static void ends_on_nonsense(void **state)
 {
     bed *self = *state;
@@ -111,6 +121,8 @@ static void ends_on_nonsense(void **state)
         {{.kind = KIND_MESSAGE, .size = UINT32_MAX}, TRIB_RDMA_PAYLOAD_AT - 1},
         {{.kind = KIND_MESSAGE, .sequence = 1}, TRIB_RDMA_PAYLOAD_AT},
         {{.kind = KIND_REQUEST, .size = 0}, TRIB_RDMA_PAYLOAD_AT},
+        {{.kind = KIND_REQUEST, .size = 44}, TRIB_RDMA_PAYLOAD_AT}, /* of a size that is sent at once */
+        {{.kind = KIND_REQUEST, .size = TRIB_RDMA_SMALL}, TRIB_RDMA_PAYLOAD_AT},
         {{.kind = KIND_REQUEST, .size = TRIB_PAYLOAD_MAX + 1}, TRIB_RDMA_PAYLOAD_AT},
         {{.kind = KIND_REQUEST, .size = 4096}, TRIB_RDMA_PAYLOAD_AT + 1},
         {{.kind = KIND_FIN}, sizeof(verbs_prefix) + 1},
@@ -124,6 +136,7 @@ static void ends_on_nonsense(void **state)
         prefix.sequence = htole32(prefix.sequence);
         prefix.size = htole32(prefix.size);
         memcpy(other->buffer, &prefix, sizeof prefix);
+        bed_header(other, 0, all[i].prefix.size);
         assert_int_equal(rdma_post_send(other->id, NULL, other->buffer, all[i].size, other->mr, 0), 0);
         count++;
         trib_bed_until(self, 1, trib_bed_all_closed, &count);
@@ -132,6 +145,43 @@ static void ends_on_nonsense(void **state)
         stranger_end(other);
         free(other);
     }
+}
+
+static bool stays_paused(side *where, void *argument)
+{
+    (void)argument;
+    where->accepted_habits = (habits){.again_every = 1, .stays_paused = true};
+    return true;
+}
+
+/* The receiver has no room, so that nothing is granted: of the requests that may wait, there is one too many. */
+static void ends_on_too_many_requests(void **state)
+{
+    bed *self = *state;
+    verbs_greeting greeting;
+    trib_rdma_greeting_fill(&greeting);
+    trib_bed_on_side(self, 1, stays_paused, NULL);
+    stranger *other = calloc(1, sizeof *other);
+    assert_int_equal(stranger_connect(other, &self->address, &greeting, sizeof greeting), 0);
+    for (uint32_t i = 0; i <= TRIB_RDMA_REQUESTS; i++) {
+        const uint32_t size = 4096;
+        const verbs_prefix prefix = {.kind = KIND_REQUEST, .sequence = htole32(i), .size = htole32(size)};
+        memcpy(other->buffer, &prefix, sizeof prefix);
+        bed_header(other, i, size);
+        assert_int_equal(rdma_post_send(other->id, NULL, other->buffer, TRIB_RDMA_PAYLOAD_AT, other->mr, 0), 0);
+        struct ibv_wc wc;
+        assert_int_equal(rdma_get_send_comp(other->id, &wc), 1);
+        assert_int_equal(wc.status, IBV_WC_SUCCESS);
+        if (i + 1 == TRIB_RDMA_REQUESTS) {
+            trib_bed_until(self, 1, trib_bed_has_peers, &(uint32_t){1});
+            assert_false(trib_bed_on_side(self, 1, trib_bed_all_closed, &(uint32_t){1}));
+        }
+    }
+    trib_bed_until(self, 1, trib_bed_all_closed, &(uint32_t){1});
+    assert_int_equal(trib_bed_theirs(self, 0)->closed_status, TRIB_PROTOCOL);
+    assert_int_equal(trib_bed_theirs(self, 0)->asked, 0);
+    stranger_end(other);
+    free(other);
 }
 
 /* With a key that it was never given the device stops it; with one that happens to be good the transport does. */
@@ -190,12 +240,55 @@ static void notices_that_nobody_answers(void **state)
     free(other);
 }
 
+static bool one_closed(side *where, void *argument)
+{
+    (void)argument;
+    return where->closed_count == 1;
+}
+
+/* One of two connections has ended already, though its peer does not say that it knows: `closed` is not told again. */
+static void is_told_once_when_the_device_goes(void **state)
+{
+    bed *self = *state;
+    verbs_greeting greeting;
+    trib_rdma_greeting_fill(&greeting);
+    stranger *other = calloc(1, sizeof *other);
+    assert_int_equal(stranger_connect(other, &self->address, &greeting, sizeof greeting), 0);
+    trib_bed_until(self, 1, trib_bed_has_peers, &(uint32_t){1});
+    peer *mine = trib_bed_start(self, &(habits){0}, &(habits){0});
+    trib_bed_until(self, 1, trib_bed_has_peers, &(uint32_t){2});
+    while (!mine->connected) {
+        trib_bed_turn(self, false);
+    }
+    memcpy(other->buffer, &(verbs_prefix){.kind = 77}, sizeof(verbs_prefix));
+    assert_int_equal(rdma_post_send(other->id, NULL, other->buffer, sizeof(verbs_prefix), other->mr, 0), 0);
+    trib_bed_until(self, 1, one_closed, NULL);
+    assert_int_equal(trib_bed_theirs(self, 0)->closed_status, TRIB_PROTOCOL);
+    /* It waits until this process has let go of the device. */
+    char command[80];
+    snprintf(command, sizeof command, "rdma link delete %s &", getenv("RDMA_DEV"));
+    assert_int_equal(system(command), 0);
+    trib_bed_wait_closed(self, 1);
+    assert_int_equal(mine->closed_status, TRIB_PEER_LOST);
+    stranger_end(other);
+    free(other);
+}
+
+int trib_rdma_stranger_sees_the_device_go(const trib_contract_maker *maker)
+{
+    const struct CMUnitTest tests[] = {{.name = "is_told_once_when_the_device_goes",
+                                        .test_func = is_told_once_when_the_device_goes,
+                                        .setup_func = trib_bed_setup,
+                                        .teardown_func = trib_bed_teardown,
+                                        .initial_state = (void *)(uintptr_t)maker}};
+    return cmocka_run_group_tests_name(maker->name, tests, NULL, NULL);
+}
+
 int trib_rdma_stranger_run(const trib_contract_maker *maker)
 {
     struct CMUnitTest tests[] = {
-        cmocka_unit_test(turns_away_other_greetings),
-        cmocka_unit_test(ends_on_nonsense),
-        cmocka_unit_test(ends_on_writes_without_a_grant),
+        cmocka_unit_test(turns_away_other_greetings),  cmocka_unit_test(ends_on_nonsense),
+        cmocka_unit_test(ends_on_too_many_requests),   cmocka_unit_test(ends_on_writes_without_a_grant),
         cmocka_unit_test(notices_that_nobody_answers),
     };
     for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {

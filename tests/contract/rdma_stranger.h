@@ -23,5 +23,7 @@ typedef struct world_of_rdma {
 
 /* The number of tests that failed; the maker's sides have threads of their own, and share a world_of_rdma. */
 int trib_rdma_stranger_run(const trib_contract_maker *maker);
+/* The same with a device that is removed: nothing can be run there after it. */
+int trib_rdma_stranger_sees_the_device_go(const trib_contract_maker *maker);
 
 #endif

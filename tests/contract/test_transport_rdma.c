@@ -3,7 +3,8 @@
  * memory that is not.
  *
  * Where this machine has no RDMA device there is nothing to test: tests/rdma runs this program in a guest that has one,
- * with its addresses and its network interface in the environment (RDMA_IP, RDMA_IP6, RDMA_LINK).
+ * with its addresses and its network interface in the environment (RDMA_IP, RDMA_IP6, RDMA_LINK). An argument: only the
+ * tests of which it is the name, * and ? being wild; or "device_removed", which leaves no device.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* RTLD_NEXT */
@@ -110,6 +111,26 @@ static void counts_what_it_copies(void **state)
     }
 }
 
+/* Only what the receiver has is registered: the sender copies through a few pieces, and requests as much as it may while
+ * payloads that were granted wait for one. */
+static void waits_for_memory_to_copy_through(void **state)
+{
+    bed *self = *state;
+    const uint32_t count = 40;
+    unsigned char *registered = self->block;
+    self->block = malloc(TRIB_PAYLOAD_MAX + OFFSETS);
+    assert_non_null(self->block);
+    memcpy(self->block, registered, TRIB_PAYLOAD_MAX + OFFSETS);
+    peer *mine = trib_bed_start(self, &(habits){.to_send = count, .size_fixed = 256 * 1024}, &(habits){0});
+    trib_bed_until(self, 1, trib_bed_has_received, &(uint32_t){count});
+    trib_bed_close_peer(mine, true);
+    trib_bed_wait_closed(self, 1);
+    assert_int_equal(mine->sent_ok, count);
+    assert_int_equal(trib_bed_theirs(self, 0)->ahead_max, TRIB_AHEAD_MAX);
+    free(self->block);
+    self->block = registered;
+}
+
 static trib_status open_impatient(void *shared, unsigned index, trib_reactor *reactor,
                                   const trib_transport_upcalls *upcalls, trib_transport **transport_out)
 {
@@ -200,7 +221,7 @@ static int run_one(const trib_contract_maker *maker, const char *name, void (*fu
     return run_with(maker, name, function, trib_bed_teardown);
 }
 
-int main(void)
+int main(int count, char **arguments)
 {
     const char *ip = getenv("RDMA_IP");
     const char *ip6 = getenv("RDMA_IP6");
@@ -209,19 +230,28 @@ int main(void)
         return 77;
     }
     char listen_at[80];
+    snprintf(listen_at, sizeof listen_at, "%s:0", ip);
+    const trib_contract_maker registered = {.name = "rdma between threads, registered memory",
+                                            .listen_at = listen_at,
+                                            .threaded = true,
+                                            .setup = make_world,
+                                            .teardown = free_world,
+                                            .alloc = world_alloc,
+                                            .release = world_release,
+                                            .open = open_rdma};
+    if (count > 1 && strcmp(arguments[1], "device_removed") == 0) { /* nothing else can be run after it */
+        return trib_rdma_stranger_sees_the_device_go(&registered);
+    }
+    if (count > 1) {
+        cmocka_set_test_filter(arguments[1]);
+    }
     snprintf(listen_at, sizeof listen_at, "[%s]:0", ip6);
     trib_contract_maker maker = {.name = "rdma over IPv6", .listen_at = listen_at, .open = open_rdma};
     int failed = trib_contract_run(&maker) + run_one(&maker, "counts_what_it_copies", counts_what_it_copies);
     snprintf(listen_at, sizeof listen_at, "%s:0", ip);
-    maker = (trib_contract_maker){.name = "rdma between threads, registered memory",
-                                  .listen_at = listen_at,
-                                  .threaded = true,
-                                  .setup = make_world,
-                                  .teardown = free_world,
-                                  .alloc = world_alloc,
-                                  .release = world_release,
-                                  .open = open_rdma};
-    failed += trib_contract_run(&maker) + run_one(&maker, "counts_what_it_copies", counts_what_it_copies);
+    maker = registered;
+    failed += trib_contract_run(&maker) + run_one(&maker, "counts_what_it_copies", counts_what_it_copies) +
+              run_one(&maker, "waits_for_memory_to_copy_through", waits_for_memory_to_copy_through);
     maker.name = "rdma and strangers";
     maker.open = open_impatient;
     failed += trib_rdma_stranger_run(&maker);

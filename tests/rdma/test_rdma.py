@@ -193,6 +193,14 @@ def contract():
         status, passed, output)
 
 
+def device_removed():
+    """While a connection is open, and another has ended whose peer does not say so: each is told of once."""
+    built_with_rdma()
+    command = 'CMOCKA_MESSAGE_OUTPUT=TAP timeout 30 ./test_transport_rdma device_removed'
+    status, output = guest(command, programs=[CONTRACT])
+    assert status == 0 and 'ok 1 - is_told_once_when_the_device_goes' in output, 'status %d\n%s' % (status, output)
+
+
 def digits_as_over_tcp():
     """The same job over both: it learns, and the weights are the same, bit by bit."""
     hashes = []
@@ -294,7 +302,7 @@ def no_device():
     assert status != 0 and 'transport rdma: there is no RDMA device here' in output, 'status %d\n%s' % (status, output)
 
 
-TESTS = [guest_has_a_verbs_device, guest_ends_at_its_deadline, contract, digits_as_over_tcp, auto_chooses_rdma,
+TESTS = [guest_has_a_verbs_device, guest_ends_at_its_deadline, contract, device_removed, digits_as_over_tcp, auto_chooses_rdma,
          auto_does_without_rdma, two_rails, a_rail_is_gone, server_killed, worker_killed, server_stopped, network_lost,
          two_hosts, too_little_memory_may_be_locked, no_device, no_address_of_a_device]
 
