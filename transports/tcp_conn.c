@@ -42,6 +42,9 @@ static void run_read(trib_reactor *reactor, trib_post *post)
     (void)reactor;
     tcp_conn *conn = (tcp_conn *)((char *)post - offsetof(tcp_conn, read_post));
     trib_tcp_stream_consume(conn);
+    if (conn->write_errno != 0) {
+        trib_tcp_stream_last_words(conn);
+    }
     trib_tcp_conn_watch(conn);
 }
 

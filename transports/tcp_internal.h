@@ -117,6 +117,9 @@ void trib_tcp_backlog_add(tcp_conn *conn, size_t written);
 void trib_tcp_stream_write(tcp_conn *conn);
 void trib_tcp_stream_read(tcp_conn *conn);
 void trib_tcp_stream_consume(tcp_conn *conn);
+/* Writing has failed. The peer's last words may lie in the socket, and they say more than a broken pipe does: it is read
+ * until it is empty or has ended, and the connection ends. */
+void trib_tcp_stream_last_words(tcp_conn *conn);
 /* Reads and throws away; true when the peer has ended its direction or an error came. */
 bool trib_tcp_stream_discard(tcp_conn *conn);
 

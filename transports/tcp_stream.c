@@ -75,16 +75,16 @@ static void advance(tcp_conn *conn, size_t written)
     }
 }
 
-static void write_failed(tcp_conn *conn, int error)
+void trib_tcp_stream_last_words(tcp_conn *conn)
 {
-    conn->write_errno = error;
-    /* The peer's last words may lie in the socket, and they say more than a broken pipe does. Reading ends with the
-     * same error or the end of the stream. */
     if (conn->state == TCP_OPEN && !conn->paused) {
         trib_tcp_stream_read(conn);
     }
-    if (conn->state != TCP_OPEN || conn->paused) {
-        trib_tcp_conn_end_errno(conn, "connection lost while sending", error);
+    if (conn->state == TCP_OPEN && !conn->paused) {
+        /* As much as a turn may read has been read. An empty socket tells nothing by itself: it is asked. */
+        trib_reactor_defer(conn->base.transport->reactor, &conn->read_post);
+    } else {
+        trib_tcp_conn_end_errno(conn, "connection lost while sending", conn->write_errno);
     }
 }
 
@@ -117,7 +117,8 @@ void trib_tcp_stream_write(tcp_conn *conn)
             continue;
         }
         if (written < 0 && errno != EAGAIN) {
-            write_failed(conn, errno);
+            conn->write_errno = errno;
+            trib_tcp_stream_last_words(conn);
             return;
         }
         bool full = written < (ssize_t)total;

@@ -1,11 +1,19 @@
 /* test_transport_tcp.c - the contract suite on TCP, and a peer that is no transport: it ends where it likes. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* RTLD_NEXT */
+#endif
 #include <arpa/inet.h>
+#include <dlfcn.h>
+#include <errno.h>
 #include <ev.h>
 #include <netinet/tcp.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <setjmp.h>
@@ -28,17 +36,21 @@ static trib_status open_tcp(void *shared, unsigned side, trib_reactor *reactor, 
                      transport_out);
 }
 
+#define READS_PER_TURN 16u /* tcp_stream.c's */
+
 typedef struct ending {
     unsigned char landing[1000];
-    unsigned received, sent;
+    unsigned received, sent, failed;
     bool closed;
     trib_status status;
+    trib_conn *conn;
     char reason[256];
 } ending;
 
 static void on_accepted(trib_listener *listener, trib_conn *conn)
 {
     conn->user = listener->user;
+    ((ending *)conn->user)->conn = conn;
 }
 
 static void on_connected(trib_conn *conn, trib_status status)
@@ -67,7 +79,9 @@ static void on_received(trib_conn *conn, const unsigned char header[TRIB_HEADER_
 static void on_sent(trib_conn *conn, trib_send *send, trib_status status)
 {
     (void)send;
-    ((ending *)conn->user)->sent += status == TRIB_OK;
+    ending *self = conn->user;
+    self->sent += status == TRIB_OK;
+    self->failed += status != TRIB_OK;
 }
 
 static void on_closed(trib_conn *conn, trib_status status, const char *reason)
@@ -137,6 +151,87 @@ static void says_where_the_peer_ended(void **state)
     ending seen = end_after(100, true);
     assert_int_equal(seen.status, TRIB_PEER_LOST);
     assert_string_equal(seen.reason, "connection lost: Connection reset by peer");
+}
+
+/* The program's own calls come before the C library's: here the kernel can be made to run out of memory for what is sent,
+ * and to give little at a time of what has come. */
+static atomic_bool kernel_is_short;
+static atomic_size_t kernel_gives; /* 0: all that there is */
+
+ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
+{
+    ssize_t (*real)(int, const struct msghdr *, int) = NULL;
+    *(void **)(void *)&real = dlsym(RTLD_NEXT, "sendmsg");
+    if (atomic_load(&kernel_is_short)) {
+        errno = ENOBUFS;
+        return -1;
+    }
+    return real(fd, message, flags);
+}
+
+ssize_t readv(int fd, const struct iovec *iovec, int count)
+{
+    ssize_t (*real)(int, const struct iovec *, int) = NULL;
+    *(void **)(void *)&real = dlsym(RTLD_NEXT, "readv");
+    const size_t most = atomic_load(&kernel_gives);
+    if (most == 0) {
+        return real(fd, iovec, count);
+    }
+    struct iovec first = iovec[0];
+    first.iov_len = first.iov_len < most ? first.iov_len : most;
+    return real(fd, &first, 1);
+}
+
+/* What the peer has said is read, as much as a turn reads, and that was all: nothing comes any more that would wake us up. */
+static void ends_when_nothing_can_be_sent(void **state)
+{
+    (void)state;
+    const size_t whole = TRIB_HEADER_SIZE + sizeof((ending *)0)->landing;
+    static const char bytes[2 * (TRIB_HEADER_SIZE + sizeof((ending *)0)->landing)];
+    trib_logger logger = {.level = TRIB_LOG_WARN};
+    ending self = {.closed = false};
+    trib_reactor *reactor = NULL;
+    trib_transport *transport = NULL;
+    trib_listener *listener = NULL;
+    trib_address bound;
+    assert_int_equal(trib_reactor_ev_create(0, &logger, NULL, &reactor), TRIB_OK);
+    const trib_transport_ops *ops = trib_transport_by_name("tcp");
+    assert_int_equal(ops->open(reactor, &(trib_transport_config){0}, &ending_upcalls, &transport), TRIB_OK);
+    assert_int_equal(ops->listen(transport, &(trib_address){.text = "127.0.0.1:0"}, &self, &listener, &bound, NULL),
+                     TRIB_OK);
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    to.sin_port = htons((uint16_t)atoi(strrchr(bound.text, ':') + 1));
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(fd, (const struct sockaddr *)&to, sizeof to), 0);
+    alarm(60);
+    while (self.conn == NULL) {
+        ev_run(trib_reactor_ev_loop(reactor), EVRUN_ONCE);
+    }
+    assert_int_equal(sizeof bytes, 2 * whole);
+    assert_int_equal(send(fd, bytes, sizeof bytes, MSG_NOSIGNAL), sizeof bytes);
+    for (int there = 0; there < (int)sizeof bytes;) {
+        assert_int_equal(ioctl(((tcp_conn *)self.conn)->io.fd, FIONREAD, &there), 0);
+    }
+    atomic_store(&kernel_is_short, true);
+    atomic_store(&kernel_gives, sizeof bytes / READS_PER_TURN);
+    trib_send message = {.payload = NULL};
+    ops->send(self.conn, &message);
+    trib_tcp_stream_write((tcp_conn *)self.conn); /* before the loop says that there is something to be read */
+    assert_false(self.closed);
+    assert_int_equal(self.received, 2);
+    while (!self.closed) {
+        ev_run(trib_reactor_ev_loop(reactor), EVRUN_ONCE);
+    }
+    alarm(0);
+    atomic_store(&kernel_is_short, false);
+    atomic_store(&kernel_gives, 0);
+    assert_int_equal(self.failed, 1);
+    assert_int_equal(self.status, TRIB_PEER_LOST);
+    assert_string_equal(self.reason, "connection lost while sending: No buffer space available");
+    close(fd);
+    ops->listener_close(listener);
+    ops->close(transport);
+    trib_reactor_ev_destroy(reactor);
 }
 
 static int send_buffer_of(const trib_conn *conn)
@@ -219,6 +314,7 @@ int main(void)
     maker.threaded = true;
     failed += trib_contract_run(&maker);
     const struct CMUnitTest tests[] = {cmocka_unit_test(says_where_the_peer_ended),
+                                       cmocka_unit_test(ends_when_nothing_can_be_sent),
                                        cmocka_unit_test(little_lies_in_the_kernel)};
     return failed + cmocka_run_group_tests_name("tcp", tests, NULL, NULL);
 }
