@@ -88,7 +88,7 @@ static void memory_share(void *memory, const trib_device_ops *ops, trib_device *
     const trib_arena_registrar registrar = {
         .register_extent = register_extent, .unregister_extent = unregister_extent, .user = self};
     if (trib_arena_add_registrar(self->arena, &registrar, &self->registrar) != TRIB_OK) {
-        self->device_ops = NULL; /* copies work all the same, only slower */
+        self->device_ops = NULL; /* copies work all the same, while the device's thread waits for each */
     }
 }
 

@@ -8,7 +8,9 @@
  * the device; who lets go last frees it.
  *
  * Nobody frees the communicator while the device's thread is inside NCCL, unless it has been there for RESCUE_NS after
- * stop: then a rank that is gone is waited for, and giving up is what lets the thread out.
+ * stop: then a rank that is gone is waited for, and giving up is what lets the thread out. The same goes for a copy that
+ * the driver does not come back from before a collective has ended. The thread that rescues is there from the beginning,
+ * because it may be needed where there is no memory for another.
  */
 #include "stages/cuda/cuda_internal.h"
 
@@ -26,6 +28,7 @@
 static void let_go(cuda_comm *comm)
 {
     if (atomic_fetch_sub(&comm->holders, 1) == 1) {
+        sem_destroy(&comm->stop);
         free(comm);
     }
 }
@@ -52,6 +55,29 @@ static void rest(void)
 {
     const struct timespec pause = {.tv_nsec = REST_NS};
     nanosleep(&pause, NULL);
+}
+
+/* ---- Rescue ---- */
+
+/* Waits for the stop, or for the device to let go. */
+static void *rescue_main(void *argument)
+{
+    cuda_comm *comm = argument;
+    while (sem_wait(&comm->stop) != 0) {} /* a signal */
+    const int64_t until_ns = cuda_now_ns() + RESCUE_NS;
+    bool is_late = false;
+    while (atomic_load(&comm->inside) && !is_late) {
+        rest();
+        is_late = cuda_now_ns() >= until_ns;
+    }
+    if (is_late && atomic_load(&comm->inside) && !atomic_exchange(&comm->given_up, true)) {
+        if (cudaSetDevice(comm->index) == cudaSuccess) {
+            (void)comm->api.comm_abort(comm->nccl);
+        }
+        atomic_store(&comm->over, true);
+    }
+    let_go(comm);
+    return NULL;
 }
 
 /* ---- Joining ---- */
@@ -157,8 +183,11 @@ bool cuda_comm_join(trib_device *device, const void *id)
     memcpy(&comm->id, id, sizeof comm->id);
     atomic_init(&comm->holders, 1);
     atomic_init(&comm->phase, CUDA_COMM_JOINING);
-    if (!start(comm, join_main)) {
-        free(comm);
+    (void)sem_init(&comm->stop, 0, 0);
+    const bool rescued = start(comm, rescue_main);
+    if (!rescued || !start(comm, join_main)) {
+        (void)sem_post(&comm->stop);
+        let_go(comm);
         return false;
     }
     pthread_mutex_lock(&device->mutex);
@@ -224,28 +253,10 @@ void cuda_comm_abort(trib_device *device)
     }
 }
 
-static void *rescue_main(void *argument)
-{
-    cuda_comm *comm = argument;
-    const int64_t until_ns = cuda_now_ns() + RESCUE_NS;
-    while (atomic_load(&comm->inside) && cuda_now_ns() < until_ns) {
-        rest();
-    }
-    if (atomic_load(&comm->inside) && !atomic_exchange(&comm->given_up, true)) {
-        if (cudaSetDevice(comm->index) == cudaSuccess) {
-            (void)comm->api.comm_abort(comm->nccl);
-        }
-        atomic_store(&comm->over, true);
-    }
-    let_go(comm);
-    return NULL;
-}
-
 void cuda_comm_stop(trib_device *device)
 {
-    cuda_comm *comm = device->comm;
-    if (comm != NULL && atomic_load(&comm->inside)) {
-        (void)start(comm, rescue_main);
+    if (device->comm != NULL) {
+        (void)sem_post(&device->comm->stop);
     }
 }
 
@@ -282,5 +293,6 @@ void cuda_comm_end(trib_device *device)
     pthread_mutex_lock(&device->mutex);
     device->comm = NULL;
     pthread_mutex_unlock(&device->mutex);
+    (void)sem_post(&comm->stop); /* nobody is inside: the rescuer leaves */
     let_go(comm);
 }

@@ -80,12 +80,8 @@ static cuda_mark *mark_take(trib_device *device)
 
 static void device_mark_drop(trib_device *device, void *given)
 {
-    cuda_mark *mark = given;
-    if (mark != NULL) {
-        pthread_mutex_lock(&device->mutex);
-        mark->next = device->marks;
-        device->marks = mark;
-        pthread_mutex_unlock(&device->mutex);
+    if (given != NULL) {
+        cuda_mark_give(device, given);
     }
 }
 

@@ -12,6 +12,7 @@
 #define TRIB_STAGES_CUDA_INTERNAL_H
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdarg.h>
 
 #include <cuda.h>
@@ -72,6 +73,7 @@ typedef struct cuda_comm {
     ncclResult_t result; /* of joining; both are the device's when phase is READY */
     atomic_int phase;    /* JOINING, then READY or ABANDONED */
     atomic_bool inside;  /* the device's thread is in a call */
+    sem_t stop;          /* what the rescuer waits for: stop has been asked for, or the device lets go */
     atomic_bool given_up;
     atomic_bool over; /* what ends it has returned */
     atomic_int holders;
@@ -142,6 +144,7 @@ void cuda_give_back(trib_device *device, trib_device_job *job, trib_status statu
 void *cuda_thread_main(void *argument); /* the device */
 cuda_slot *cuda_slot_take(trib_device *device, trib_device_job *job);
 void cuda_slot_end(trib_device *device, cuda_slot *slot, trib_status status, const char *text);
+void cuda_mark_give(trib_device *device, cuda_mark *mark); /* any thread */
 void cuda_queue_push(cuda_queue *queue, cuda_slot *slot);
 cuda_slot *cuda_queue_pop(cuda_queue *queue);
 /* The slot's work is on that stream: its end will be noticed, and its gate opens behind it. */
@@ -158,14 +161,16 @@ void cuda_nccl_progress(trib_device *device);
 bool cuda_nccl_is_busy(const trib_device *device);
 
 /* ---- cuda_comm.c ---- */
-/* Begins to join the group of that name. False: no memory, or no thread. */
+/* Begins to join the group of that name. False: no memory, or no threads. */
 bool cuda_comm_join(trib_device *device, const void *id);
 /* True when it is over, with its result. */
 bool cuda_comm_joined(const trib_device *device, ncclResult_t *result);
-/* Around calls that launch collectives. False: do not, it is being given up. */
+/* Around calls of NCCL's on a communicator that is READY, and what may wait for its kernels. False: do not, it is being
+ * given up. */
 bool cuda_comm_enter(trib_device *device);
 void cuda_comm_exit(trib_device *device);
-/* Any thread, with the mutex held: stop has been asked for. If the thread is inside a call it is let out. */
+/* Any thread, with the mutex held: stop has been asked for. If the thread is inside a call, and stays there, it is let
+ * out. */
 void cuda_comm_stop(trib_device *device);
 /* Gives it up: its kernels end. Does not wait. */
 void cuda_comm_abort(trib_device *device);

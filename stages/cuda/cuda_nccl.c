@@ -231,8 +231,12 @@ static void check_errors(trib_device *device)
     if (device->issued[CUDA_COLLECTIVE].head == NULL || cuda_now_ns() - device->checked_ns < ERRORS_EVERY_NS) {
         return;
     }
+    if (!cuda_comm_enter(device)) {
+        return; /* it may be freed at any time */
+    }
     ncclResult_t state = ncclSuccess;
     ncclResult_t result = device->nccl.comm_error(device->comm->nccl, &state);
+    cuda_comm_exit(device);
     device->checked_ns = cuda_now_ns();
     result = result != ncclSuccess ? result : state;
     if (result != ncclSuccess && result != ncclInProgress) {

@@ -122,6 +122,13 @@ bool cuda_order_after(trib_device *device, const trib_device_job *job, cuda_lane
     return before->issued;
 }
 
+/* What needs the communicator after it has been given up. */
+static void end_given_up(trib_device *device, cuda_slot *slot)
+{
+    const bool stopped = atomic_load(&device->stop_asked);
+    cuda_slot_end(device, slot, stopped ? TRIB_CLOSED : TRIB_SYSTEM, stopped ? stopped_text : device->comm_text);
+}
+
 /* A copy; false: the job that it comes after has not been issued. */
 static bool issue_copy(trib_device *device, cuda_slot *slot)
 {
@@ -131,10 +138,20 @@ static bool issue_copy(trib_device *device, cuda_slot *slot)
     if (!cuda_order_after(device, job, lane)) {
         return false;
     }
+    /* To memory that is not registered the driver copies while we wait, also for the collective that comes before: its end
+     * may need the rescue. */
+    const bool enters = device->comm_state == CUDA_COMM_READY;
+    if (device->comm_state == CUDA_COMM_FAILED || (enters && !cuda_comm_enter(device))) {
+        end_given_up(device, slot);
+        return true;
+    }
     cudaError_t code = cudaSuccess;
     if (job->bytes > 0) {
         code = cudaMemcpyAsync(job->target, job->source, job->bytes,
                                to_host ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, device->streams[lane]);
+    }
+    if (enters) {
+        cuda_comm_exit(device);
     }
     if (code != cudaSuccess) {
         cuda_slot_end(device, slot, TRIB_SYSTEM, cudaGetErrorString(code));
@@ -199,12 +216,19 @@ static void poll_lane(trib_device *device, cuda_lane lane)
         }
         (void)cuda_queue_pop(&device->issued[lane]);
         device->collectives -= lane == CUDA_COLLECTIVE;
-        cuda_slot_end(device, slot, code == cudaSuccess ? TRIB_OK : TRIB_SYSTEM,
-                      code == cudaSuccess ? "" : cudaGetErrorString(code));
+        /* Kernels that are aborted leave early, and CUDA sees no failure in that. Giving up was said before it was done, so
+         * whatever ended in such a way is found here; and with it what was copied behind it. */
+        const bool needs_comm = lane == CUDA_COLLECTIVE || slot->job->after != NULL;
+        if (code == cudaSuccess && needs_comm && device->comm != NULL && atomic_load(&device->comm->given_up)) {
+            end_given_up(device, slot);
+        } else {
+            cuda_slot_end(device, slot, code == cudaSuccess ? TRIB_OK : TRIB_SYSTEM,
+                          code == cudaSuccess ? "" : cudaGetErrorString(code));
+        }
     }
 }
 
-static void mark_give(trib_device *device, cuda_mark *mark)
+void cuda_mark_give(trib_device *device, cuda_mark *mark)
 {
     pthread_mutex_lock(&device->mutex);
     mark->next = device->marks;
@@ -223,7 +247,7 @@ static void poll_waits(trib_device *device)
             continue;
         }
         *at = job->next;
-        mark_give(device, mark);
+        cuda_mark_give(device, mark);
         if (code == cudaErrorNotReady) {
             cuda_give_back(device, job, TRIB_CLOSED, "%s", stopped_text);
         } else {
