@@ -68,18 +68,24 @@ static void auto_close(trib_transport *transport)
     free(self);
 }
 
+void trib_auto_stats_add(const trib_transport *one, trib_transport_stats *stats_io)
+{
+    trib_transport_stats more;
+    one->ops->stats(one, &more);
+    stats_io->system_calls += more.system_calls;
+    stats_io->messages_sent += more.messages_sent;
+    stats_io->messages_received += more.messages_received;
+    stats_io->bytes_sent += more.bytes_sent;
+    stats_io->bytes_received += more.bytes_received;
+    stats_io->bytes_copied += more.bytes_copied;
+}
+
 static void auto_stats(const trib_transport *transport, trib_transport_stats *stats_out)
 {
     const auto_transport *self = (const auto_transport *)transport;
-    trib_transport_stats shm;
-    trib_tcp_ops.stats(self->tcp, stats_out);
-    trib_shm_ops.stats(self->shm, &shm);
-    stats_out->system_calls += shm.system_calls;
-    stats_out->messages_sent += shm.messages_sent;
-    stats_out->messages_received += shm.messages_received;
-    stats_out->bytes_sent += shm.bytes_sent;
-    stats_out->bytes_received += shm.bytes_received;
-    stats_out->bytes_copied += shm.bytes_copied;
+    *stats_out = (trib_transport_stats){0};
+    trib_auto_stats_add(self->tcp, stats_out);
+    trib_auto_stats_add(self->shm, stats_out);
     trib_auto_rdma_stats(self->rdma, stats_out);
 }
 
@@ -153,13 +159,14 @@ static void say(auto_transport *self, const trib_address *to, bool shm, int erro
     self->said_shm = shm;
     self->said_of = *to;
     trib_logger *logger = self->base.reactor->logger;
+    char why[TRIB_REASON_MAX];
     if (shm) {
         trib_log(logger, TRIB_LOG_INFO, "to %s over shared memory: it is a process of this machine", to->text);
     } else {
         trib_log(logger, TRIB_LOG_INFO, "to %s over TCP: %s", to->text,
                  error == ECONNREFUSED ? "no process of this machine and network namespace offers shared memory there"
                  : error == EPERM      ? "shared memory there belongs to another user"
-                                       : strerror(error));
+                                       : trib_log_reason(error, why));
     }
 }
 

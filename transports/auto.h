@@ -12,4 +12,6 @@
 
 extern const trib_transport_ops trib_auto_ops;
 
+void trib_auto_stats_add(const trib_transport *one, trib_transport_stats *stats_io);
+
 #endif

@@ -6,6 +6,7 @@
  *   caller's upcalls are made with the object in front, which is freed after the last of them.
  * - TCP's connections that are made here need an instance with these upcalls; it is opened for the first of them.
  */
+#include "transports/auto.h"
 #include "transports/auto_rdma.h"
 
 #include <stdio.h>
@@ -327,27 +328,15 @@ void trib_auto_rdma_close(auto_rdma *self)
     free(self);
 }
 
-static void add(trib_transport_stats *sum, const trib_transport *one)
-{
-    trib_transport_stats more;
-    one->ops->stats(one, &more);
-    sum->system_calls += more.system_calls;
-    sum->messages_sent += more.messages_sent;
-    sum->messages_received += more.messages_received;
-    sum->bytes_sent += more.bytes_sent;
-    sum->bytes_received += more.bytes_received;
-    sum->bytes_copied += more.bytes_copied;
-}
-
 void trib_auto_rdma_stats(const auto_rdma *self, trib_transport_stats *stats_io)
 {
     if (self == NULL) {
         return;
     }
     const trib_transport *tcp = atomic_load(&self->tcp);
-    add(stats_io, self->rdma);
+    trib_auto_stats_add(self->rdma, stats_io);
     if (tcp != NULL) {
-        add(stats_io, tcp);
+        trib_auto_stats_add(tcp, stats_io);
     }
 }
 

@@ -4,8 +4,9 @@
  * Invariants
  * - A connection that the caller knows ends through trib_shm_conn_end and finish, the last of its posts: nothing is
  *   deferred once it is ending. One that the caller does not know yet is only marked, and reaped by the instance.
- * - The socket ends with the process, however that ends, so a dead peer is seen at once. What a peer that flushed has
- *   left in the ring is still read after its end.
+ * - The socket ends with the process, however that ends, so a dead peer is seen at once; unless a child that it forked,
+ *   and that did not exec, has it too: then by the heartbeats. What a peer that flushed has left in the ring is still read
+ *   after its end.
  * - Whoever is about to sleep says so, and looks again; whoever has written looks whether the other sleeps. Both put a
  *   full fence between, so one of them sees the other.
  */
@@ -16,7 +17,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -300,9 +300,10 @@ trib_status trib_shm_connect(trib_transport *transport, const trib_address *to, 
     conn->known = true;
     conn->connect_failed = true;
     self->open_count++;
+    char why[TRIB_REASON_MAX];
     trib_shm_conn_end(conn, TRIB_PEER_LOST, "cannot connect over shared memory to %s: %s", to->text,
                       error == ECONNREFUSED ? "no process of this user listens there on this machine"
-                                            : strerror(error));
+                                            : trib_log_reason(error, why));
     *conn_out = &conn->base;
     return TRIB_OK;
 }

@@ -119,8 +119,9 @@ static int receive(shm_conn *conn, shm_greeting *message, int *fd_out)
         return 0;
     }
     if (got <= 0) {
+        char why[TRIB_REASON_MAX];
         trib_shm_conn_end(conn, TRIB_PEER_LOST, "cannot connect: %s",
-                          got == 0 ? "closed by the peer" : strerror(errno));
+                          got == 0 ? "closed by the peer" : trib_log_reason(errno, why));
         return -1;
     }
     *fd_out = take_descriptor(&header);
@@ -185,7 +186,8 @@ static void take_hello(shm_conn *conn, const shm_greeting *message, int fd)
     }
     conn->reads_peer = can_read(conn, message);
     if (!greet(conn, SHM_WELCOME)) {
-        trib_shm_conn_end(conn, TRIB_PEER_LOST, "cannot answer the peer: %s", strerror(errno));
+        char why[TRIB_REASON_MAX];
+        trib_shm_conn_end(conn, TRIB_PEER_LOST, "cannot answer the peer: %s", trib_log_reason(errno, why));
     }
 }
 
@@ -196,7 +198,8 @@ static void take_welcome(shm_conn *conn, const shm_greeting *message)
     close(conn->memory_fd);
     conn->memory_fd = -1;
     if (!greet(conn, SHM_READY)) {
-        trib_shm_conn_end(conn, TRIB_PEER_LOST, "cannot connect: %s", strerror(errno));
+        char why[TRIB_REASON_MAX];
+        trib_shm_conn_end(conn, TRIB_PEER_LOST, "cannot connect: %s", trib_log_reason(errno, why));
         return;
     }
     trib_shm_conn_opened(conn);

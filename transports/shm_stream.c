@@ -203,8 +203,9 @@ static bool read_remote(shm_conn *conn)
         if (got <= 0) {
             int error = errno;
             bool gone = got < 0 && error == ESRCH;
+            char why[TRIB_REASON_MAX];
             trib_shm_conn_end(conn, TRIB_PEER_LOST, gone ? "the peer is gone" : "cannot read a payload of the peer: %s",
-                              got < 0 ? strerror(error) : "it ends too early");
+                              got < 0 ? trib_log_reason(error, why) : "it ends too early");
             return false;
         }
         landed += (uint32_t)got;
