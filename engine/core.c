@@ -62,6 +62,8 @@ static void incoming_ready(trib_link *link)
     } else if (link->purpose == TRIB_PURPOSE_GROUP && core->engine->device != NULL && core->reactor->index == 0 &&
                core->engine->config.local_size > 1) {
         trib_group_adopt(link);
+    } else if (link->purpose == TRIB_PURPOSE_EXPRESS) {
+        trib_link_express_adopt(link);
     } else if (link->purpose == TRIB_PURPOSE_DATA && core->engine->config.roles != TRIB_ROLE_COORDINATOR) {
         trib_server_adopt(link);
     } else {

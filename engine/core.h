@@ -9,6 +9,7 @@
 #include "engine/counter.h"
 #include "engine/engine.h"
 #include "engine/link.h"
+#include "engine/link_express.h"
 #include "engine/roster.h"
 #include "engine/summation.h"
 #include "engine/trace_ring.h"
@@ -49,6 +50,7 @@ typedef struct trib_core {
     trib_out *free_outs;
     uint32_t push_credit, pull_credit;
     trib_egress egress;
+    trib_bulk bulk;
     uint32_t epoch;         /* of the roster that this core knows of, 0: none yet; in every frame that it sends */
     uint64_t sequence;      /* ages of what waits in outboxes */
     uint32_t links_missing; /* data links that are not READY yet */

@@ -7,6 +7,8 @@
 
 #include "engine/assert.h"
 #include "engine/core.h"
+#include "engine/link_arrival.h"
+#include "engine/link_express.h"
 #include "engine/link_handshake.h"
 #include "engine/trace.h"
 
@@ -30,7 +32,7 @@ static trib_link *link_create(struct trib_core *core, const trib_link_upcalls *u
 
 static void link_free(trib_link *link)
 {
-    trib_assert(link->heap_size == 0);
+    trib_assert(link->heap_size == 0 && link->express == NULL);
     trib_timer_stop(link->core->reactor, &link->deadline);
     for (trib_link **at = &link->core->pump_head; link->pump_queued && *at != NULL; at = &(*at)->pump_next) {
         if (*at == link) {
@@ -237,10 +239,13 @@ void trib_link_resume(trib_link *link)
     if (link->conn != NULL && link->state == TRIB_LINK_READY) {
         link->conn->transport->ops->recv_resume(link->conn);
     }
+    if (link->express != NULL) {
+        trib_link_resume(link->express);
+    }
 }
 
 /* NOLINTNEXTLINE(misc-no-recursion): see trib_link_send_copy */
-void trib_link_close(trib_link *link, bool flush, trib_status status, const char *reason)
+static void close_one(trib_link *link, bool flush, trib_status status, const char *reason)
 {
     if (link->state == TRIB_LINK_CLOSING) {
         if (!flush && link->conn != NULL) {
@@ -262,6 +267,19 @@ void trib_link_close(trib_link *link, bool flush, trib_status status, const char
         link->conn->transport->ops->conn_close(link->conn, flush);
     } else {
         trib_reactor_defer(link->core->reactor, &link->self_post);
+    }
+}
+
+/* NOLINTNEXTLINE(misc-no-recursion): see trib_link_send_copy */
+void trib_link_close(trib_link *link, bool flush, trib_status status, const char *reason)
+{
+    /* An express one that never became ready may go alone. */
+    if (link->main != NULL && link->state == TRIB_LINK_READY && link->main->state != TRIB_LINK_CLOSING) {
+        link = link->main;
+    }
+    close_one(link, flush, status, reason);
+    if (link->express != NULL) {
+        close_one(link->express, flush, status, reason);
     }
 }
 
@@ -303,41 +321,6 @@ static trib_status refuse(trib_link *link, trib_status status, const trib_error 
     return status;
 }
 
-/* What it says is final if its turn has come; link->landed is filled in if it says TRIB_OK. */
-static trib_status ask_upper(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
-{
-    if (link->state != TRIB_LINK_READY) {
-        return trib_link_handshake_header(link, frame, landing, error);
-    }
-    if (frame->type <= TRIB_FRAME_WELCOME) {
-        return trib_error_set(error, TRIB_PROTOCOL, "%s frame after the handshake", trib_frame_name(frame->type));
-    }
-    if (frame->type == TRIB_FRAME_BYE) {
-        landing->buffer = link->farewell_text;
-        return TRIB_OK;
-    }
-    return link->upcalls->header(link, frame, landing, error);
-}
-
-static trib_status take_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
-{
-    trib_arrival *arrival = &link->arrivals[(link->arrival_first + link->arrival_count) % TRIB_AHEAD_MAX];
-    link->landed = (trib_landed){.what = NULL};
-    landing->buffer = NULL;
-    trib_status status = ask_upper(link, frame, landing, error);
-    *arrival = (trib_arrival){.frame = *frame, .landed = link->landed};
-    link->landed = (trib_landed){.what = NULL};
-    if (status == TRIB_OK && frame->payload_size > 0 && landing->buffer == NULL) {
-        trib_assert(arrival->landed.what == NULL);
-        arrival->memory = landing->buffer = trib_core_zalloc(link->core, frame->payload_size);
-        if (landing->buffer == NULL) {
-            status = trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a message");
-        }
-    }
-    link->arrival_count += status == TRIB_OK;
-    return status;
-}
-
 static trib_status transport_header(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE],
                                     trib_landing *landing)
 {
@@ -356,63 +339,13 @@ static trib_status transport_header(trib_conn *conn, const unsigned char header[
         status = trib_frame_check_epoch(&frame, link->core->epoch, &error);
     }
     if (status == TRIB_OK) {
-        status = take_header(link, &frame, landing, &error);
+        status = trib_link_arrival_begin(link, &frame, landing, &error);
     }
     if (status != TRIB_OK && link->arrival_count > 0) {
         link->asks_again = true;
         return TRIB_AGAIN;
     }
     return status == TRIB_OK || status == TRIB_AGAIN ? status : refuse(link, status, &error);
-}
-
-bool trib_link_is_landing(const trib_link *link, const void *what, uint32_t chunk)
-{
-    for (uint32_t i = 0; i < link->arrival_count; i++) {
-        const trib_arrival *arrival = trib_link_arrival(link, i);
-        if (arrival->landed.what == what && arrival->frame.chunk == chunk) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* The oldest. It stays where it is until the next header comes. */
-static const trib_arrival *take_arrival(trib_link *link)
-{
-    trib_assert(link->arrival_count > 0);
-    const trib_arrival *oldest = &link->arrivals[link->arrival_first];
-    link->arrival_first = (link->arrival_first + 1) % TRIB_AHEAD_MAX;
-    link->arrival_count--;
-    return oldest;
-}
-
-static void abandon_arrivals(trib_link *link)
-{
-    while (link->arrival_count > 0) {
-        const trib_arrival *arrival = take_arrival(link);
-        if (arrival->landed.what != NULL) {
-            arrival->landed.abandon(link, &arrival->landed);
-        }
-        free(arrival->memory);
-    }
-}
-
-static trib_status give_to_upper(trib_link *link, const trib_arrival *arrival, const void *payload, trib_error *error)
-{
-    const trib_frame *frame = &arrival->frame;
-    if (link->state != TRIB_LINK_READY) {
-        return trib_link_handshake_received(link, frame, payload, error);
-    }
-    if (frame->type == TRIB_FRAME_BYE) {
-        link->bye = frame->aux == 0;
-        link->farewell = frame->aux;
-        trib_frame_take_text(frame, payload, link->farewell_text, sizeof link->farewell_text);
-        return TRIB_OK;
-    }
-    link->landed = arrival->landed;
-    trib_status status = link->upcalls->received(link, frame, payload, false, error);
-    link->landed = (trib_landed){.what = NULL};
-    return status;
 }
 
 static void transport_received(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], const void *payload,
@@ -423,12 +356,12 @@ static void transport_received(trib_conn *conn, const unsigned char header[TRIB_
     if (link == NULL || link->state == TRIB_LINK_CLOSING) {
         return;
     }
-    const trib_arrival *arrival = take_arrival(link);
+    const trib_arrival *arrival = trib_link_arrival_take(link);
     trib_assert(payload_size == arrival->frame.payload_size);
     link->last_heard_ns = trib_now(link->core->reactor);
     trib_counter_add(&link->core->stats.messages_received, 1);
     trib_error error = {.status = TRIB_OK};
-    trib_status status = give_to_upper(link, arrival, payload, &error);
+    trib_status status = trib_link_arrival_give(link, arrival, payload, &error);
     free(arrival->memory);
     if (status != TRIB_OK) {
         trib_link_close(link, false, status, error.text);
@@ -443,10 +376,47 @@ static void transport_sent(trib_conn *conn, trib_send *send, trib_status status)
     (void)conn;
     trib_out *out = (trib_out *)send;
     trib_link *link = out->link;
+    trib_link_express_note_sent(link, send->payload_size);
     out_finish(out, status);
     if (status == TRIB_OK) {
-        trib_link_pump(link); /* after a failure `closed` is near: what is sent now would only fail too */
+        trib_link_pump(link->main != NULL
+                           ? link->main
+                           : link); /* after a failure `closed` is near: what is sent now would only fail too */
     }
+}
+
+static void finish_closed(trib_link *link)
+{
+    trib_egress *egress = link->share.egress;
+    link->upcalls->closed(link, link->end_status, link->end_reason);
+    link_free(link);
+    if (egress != NULL) {
+        trib_egress_pump(egress); /* the others have the credit that it held */
+    }
+}
+
+/* Of the two connections of a link one has gone. */
+static void half_closed(trib_link *link, bool was_handshake)
+{
+    trib_link *main = link->main;
+    if (main == NULL) {
+        link->conn = NULL;
+        link->conn_closed = true;
+        /* What an orderly peer has sent over the other is still to come, and then its end. */
+        if (link->express->state != TRIB_LINK_CLOSING && (!link->bye || link->express->state != TRIB_LINK_READY)) {
+            close_one(link->express, false, link->end_status, link->end_reason);
+        }
+        return;
+    }
+    main->express_failed = main->express_failed || was_handshake;
+    const bool over = trib_link_express_detach(link);
+    if (over) {
+        finish_closed(main);
+    } else if (!was_handshake && !link->bye && (link->outgoing || link->heard)) {
+        /* One that the peer dropped before it knew it to be ready was not used, and its main one tells why it was. */
+        trib_link_close(main, false, link->end_status, link->end_reason);
+    }
+    link_free(link);
 }
 
 static void transport_closed(trib_conn *conn, trib_status status, const char *reason)
@@ -465,14 +435,14 @@ static void transport_closed(trib_conn *conn, trib_status status, const char *re
     if (!link->proved && !link->outgoing && !link->core->ended) {
         trib_link_handshake_refused(link, conn);
     }
+    const bool was_handshake = !link->proved;
     link->state = TRIB_LINK_CLOSING;
     drop_waiters(link);
-    trib_egress *egress = link->share.egress;
-    abandon_arrivals(link);
-    link->upcalls->closed(link, link->end_status, link->end_reason);
-    link_free(link);
-    if (egress != NULL) {
-        trib_egress_pump(egress); /* the others have the credit that it held */
+    trib_link_arrivals_abandon(link);
+    if (link->main != NULL || link->express != NULL) {
+        half_closed(link, was_handshake);
+    } else {
+        finish_closed(link);
     }
 }
 

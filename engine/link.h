@@ -29,15 +29,29 @@ typedef enum trib_link_state {
     TRIB_LINK_CLOSING,         /* waits for the transport's closed */
 } trib_link_state;
 
-typedef enum trib_purpose { TRIB_PURPOSE_CONTROL = 1, TRIB_PURPOSE_DATA = 2, TRIB_PURPOSE_GROUP = 3 } trib_purpose;
+typedef enum trib_purpose {
+    TRIB_PURPOSE_CONTROL = 1,
+    TRIB_PURPOSE_DATA = 2,
+    TRIB_PURPOSE_GROUP = 3,
+    TRIB_PURPOSE_EXPRESS = 4,
+} trib_purpose;
+
+/* Which of a link's connections something may take; see link_express.h. */
+typedef enum trib_lane {
+    TRIB_LANE_MAIN,    /* the first, as what was sent before it */
+    TRIB_LANE_ANY,     /* either: it is one small message, and nothing that was sent before must come before it */
+    TRIB_LANE_EXPRESS, /* the second, if there is one */
+} trib_lane;
 
 /* Something that waits for a link's credit; embedded in what it is about. */
 typedef struct trib_waiter {
     int32_t priority;
-    uint64_t sequence;                                         /* age: lower goes first among equals */
-    uint32_t heap_index;                                       /* UINT32_MAX: not waiting */
-    bool (*emit)(trib_link *link, struct trib_waiter *waiter); /* sends one chunk; false: that was the last */
-    void (*dropped)(struct trib_waiter *waiter);               /* the link ended first; may be NULL */
+    trib_lane lane;
+    uint64_t sequence;   /* age: lower goes first among equals */
+    uint32_t heap_index; /* UINT32_MAX: not waiting */
+    /* Sends one chunk over that link, or its express one if the lane allows that; false: that was the last. */
+    bool (*emit)(trib_link *link, struct trib_waiter *waiter);
+    void (*dropped)(struct trib_waiter *waiter); /* the link ended first; may be NULL */
 } trib_waiter;
 
 /*
@@ -101,6 +115,11 @@ struct trib_link {
     uint64_t in_flight; /* bytes with the transport */
     uint32_t credit;
     bool waits;              /* something in the outbox waits for credit */
+    trib_link *express;      /* its second connection; NULL: none */
+    trib_link *main;         /* of an express one: what it belongs to; NULL of all others, and while it is not known */
+    bool express_failed;     /* it could not be made */
+    bool heard;              /* of an express one: something has come over it */
+    bool conn_closed;        /* the connection is gone, and `closed` waits for the express one's end */
     trib_egress_share share; /* of a link that this core pushes over */
     trib_waiter **heap;
     uint32_t heap_size, heap_capacity;

@@ -127,7 +127,7 @@ static trib_status take_proof(trib_link *link, const unsigned char *payload, tri
         return trib_error_set(error, TRIB_UNAUTHORIZED, "the peer could not prove the token of job \"%s\"",
                               link->core->engine->job);
     }
-    if (handshake->purpose < TRIB_PURPOSE_CONTROL || handshake->purpose > TRIB_PURPOSE_GROUP) {
+    if (handshake->purpose < TRIB_PURPOSE_CONTROL || handshake->purpose > TRIB_PURPOSE_EXPRESS) {
         return trib_error_set(error, TRIB_PROTOCOL, "unknown purpose %u", handshake->purpose);
     }
     link->purpose = (trib_purpose)handshake->purpose;

@@ -4,6 +4,7 @@
 
 #include "engine/assert.h"
 #include "engine/core.h"
+#include "engine/link_express.h"
 #include "engine/trace.h"
 
 #define HEAP_CAPACITY_FIRST 64u
@@ -94,7 +95,7 @@ trib_status trib_link_enqueue(trib_link *link, trib_waiter *waiter, uint64_t byt
 
 void trib_link_note_wait(trib_link *link, bool waits)
 {
-    if (waits != link->waits) {
+    if (waits != link->waits && link->purpose != TRIB_PURPOSE_EXPRESS) {
         link->waits = waits;
         const uint32_t in_flight = link->in_flight < UINT32_MAX ? (uint32_t)link->in_flight : UINT32_MAX;
         trib_trace_link(link->core, waits ? TRIB_TRACE_LINK_WAIT : TRIB_TRACE_LINK_FREE, link, in_flight);
@@ -104,13 +105,17 @@ void trib_link_note_wait(trib_link *link, bool waits)
 void trib_link_emit(trib_link *link)
 {
     trib_waiter *top = link->heap[0];
-    if (!top->emit(link, top)) {
+    const uint64_t before = link->in_flight;
+    const int32_t priority = top->priority;
+    if (!top->emit(trib_link_express_lane(link, top), top)) {
         trib_link_dequeue(link, top);
     }
+    trib_link_express_note(link, priority, (uint32_t)(link->in_flight - before));
 }
 
 void trib_link_pump(trib_link *link)
 {
+    trib_link_express_pump(link);
     if (link->share.egress != NULL) {
         trib_egress_pump(link->share.egress);
         return;

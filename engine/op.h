@@ -37,6 +37,9 @@ typedef struct trib_task {
     bool resumed;
     bool failed;
     bool settled;
+    bool express;   /* its contributions took the link's second connection (link_express.h) */
+    bool withdrawn; /* since the last round that began its server has been told that one is given up */
+    bool in_order;  /* what the server was told of the last round may still be on its way: this one goes behind it */
     uint32_t missing_rank; /* last heard reason of waiting; TRIB_NO_MEMBER: none */
     int64_t since_ns;      /* in this stage */
     uint64_t *received;    /* one bit per chunk */

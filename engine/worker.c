@@ -226,6 +226,8 @@ static void begin_round(trib_core *core, trib_tensor *tensor, trib_op_node *node
         trib_task *task = &mine->tasks[i];
         task->node = node;
         task->link = trib_worker_owner_link(core, task);
+        task->in_order = task->failed || task->withdrawn;
+        task->withdrawn = false;
         task->settled = false;
         task->failed = false;
         task->chunks_emitted = task->chunks_received = 0;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/assert.h"
+#include "engine/link_express.h"
 #include "engine/pipeline.h"
 #include "engine/worker.h"
 
@@ -37,7 +38,8 @@ void trib_worker_withdraw(trib_core *core, trib_op_node *node, trib_task *task)
         .size = trib_worker_owner_code(core, task),
         .aux = (uint32_t)trib_frame_withdraw_reason(status),
     };
-    trib_link_send_copy(link, frame, text, strlen(text));
+    task->withdrawn = true;
+    trib_link_send_copy(trib_link_express_follow(link, task->express), frame, text, strlen(text));
 }
 
 static void grace_passed(trib_reactor *reactor, trib_timer *timer)

@@ -119,7 +119,7 @@ static trib_status find_task(const trib_link *link, const trib_frame *frame, tri
                               trib_frame_name(frame->type));
     }
     trib_task *task = &mine->tasks[tensor->task_index[frame->partition]];
-    if (trib_worker_owner_link(core, task) != link) {
+    if (trib_worker_owner_link(core, task) != trib_link_main(link)) {
         return trib_error_set(error, TRIB_PROTOCOL, "%s for partition %u of tensor \"%s\", which is not pushed to it",
                               trib_frame_name(frame->type), frame->partition, tensor->name);
     }
@@ -158,7 +158,10 @@ static trib_status check_sum(const trib_link *link, const trib_task *task, const
         return trib_error_set(error, TRIB_PROTOCOL, "sum of tensor \"%s\" chunk %u, which was not asked for",
                               task->tensor->name, frame->chunk);
     }
-    const bool is_landing = trib_link_is_landing(link, task, frame->chunk); /* every sum of a task comes on one link */
+    /* Every sum of a task comes on one link, over either of its connections. */
+    const trib_link *main = trib_link_main(link);
+    const bool is_landing = trib_link_is_landing(main, task, frame->chunk) ||
+                            (main->express != NULL && trib_link_is_landing(main->express, task, frame->chunk));
     if (is_landing || is_received(task, frame->chunk)) {
         return trib_error_set(error, TRIB_PROTOCOL, "sum of tensor \"%s\" chunk %u came twice", task->tensor->name,
                               frame->chunk);

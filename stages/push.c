@@ -5,6 +5,7 @@
  * broadcast the receivers send chunks without payload, which ask and nothing more.
  */
 #include "engine/assert.h"
+#include "engine/link_express.h"
 #include "engine/trace.h"
 #include "engine/worker.h"
 #include "stages/plans.h"
@@ -66,6 +67,7 @@ static bool push_emit(trib_link *link, trib_waiter *waiter)
         trib_trace_task(link->core, TRIB_TRACE_EMITTED, task, task->size);
     }
     trib_counter_add(&link->core->stats.bytes_pushed, frame.payload_size);
+    task->express = link != task->link;
     task->chunks_emitted++;
     task->sends_in_flight++;
     return task->chunks_emitted < task->chunk_count;
@@ -98,6 +100,12 @@ static trib_verdict push_start(trib_core *core, trib_task *task, trib_error *err
     task->waiter.sequence = core->sequence++;
     task->waiter.emit = push_emit;
     task->waiter.heap_index = UINT32_MAX;
+    if (task->in_order) {
+        task->waiter.lane = task->express ? TRIB_LANE_EXPRESS : TRIB_LANE_MAIN;
+    } else {
+        const bool small = task->chunk_count == 1 && task->size <= TRIB_EXPRESS_BYTES_MAX;
+        task->waiter.lane = small ? TRIB_LANE_ANY : TRIB_LANE_MAIN;
+    }
     trib_status status = task->link == NULL ? TRIB_PEER_LEFT : trib_link_enqueue(task->link, &task->waiter, task->size);
     if (status == TRIB_NO_MEMORY) {
         /* Its server would wait for this round, and take the next for a mistake. */

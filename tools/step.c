@@ -34,7 +34,7 @@ typedef struct live_step {
     study_model *model;
     uint32_t iterations;
     double compute;
-    bool priorities, cross_barrier, json;
+    bool priorities, cross_barrier, together, json;
     trib_engine *engine;
     trib_engine_info info;
     live_gradient *gradients;
@@ -127,6 +127,18 @@ static int64_t forward(live_step *self, int64_t at_ns, bool first)
     return at_ns;
 }
 
+/* Workers that end a step at different times hand in their gradients at different times, and then each waits for the last. */
+static int64_t gather(live_step *self, int64_t at_ns)
+{
+    sleep_until(at_ns);
+    trib_op *op = NULL;
+    trib_error error = {.status = TRIB_OK};
+    check(trib_barrier(self->engine, NULL, &op, &error), &error, "barrier");
+    check(trib_op_wait(op, -1, &error), &error, "barrier");
+    trib_op_release(op);
+    return part_now_ns();
+}
+
 static int64_t backward(live_step *self, int64_t began_ns)
 {
     const study_model *model = self->model;
@@ -148,7 +160,8 @@ static void run(live_step *self)
         if (i == self->iterations + 1) {
             break;
         }
-        at_ns = backward(self, forward(self, at_ns, i == 0));
+        at_ns = forward(self, at_ns, i == 0);
+        at_ns = backward(self, self->together ? gather(self, at_ns) : at_ns);
         if (!self->cross_barrier) {
             const int64_t back_ns = wait_back(self, NULL);
             at_ns = (at_ns > back_ns ? at_ns : back_ns) + self->model->optimizer_ns;
@@ -230,16 +243,22 @@ static void usage(FILE *out)
             "usage: tributary run -n 4 -s 2 -- tributary step [options]     training steps of a model in a real job\n"
             "  --model NAME|FILE   resnet50, vgg16, bert-large, gpt2-large or a CSV file   (resnet50)\n"
             "  --iters N (5)       measured, after one that is not\n"
-            "  --compute 1.0       factor on the model's times     --no-priorities   --cross-barrier   --json\n");
+            "  --compute 1.0       factor on the model's times     --no-priorities   --cross-barrier   --json\n"
+            "  --together          workers begin to hand in gradients at the same time, in every step\n");
 }
 
 static int parse(live_step *self, int argc, char **argv)
 {
     static const struct option options[] = {
-        {"model", required_argument, NULL, 'm'},   {"iters", required_argument, NULL, 'i'},
-        {"compute", required_argument, NULL, 'f'}, {"no-priorities", no_argument, NULL, 'P'},
-        {"cross-barrier", no_argument, NULL, 'x'}, {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0},
+        {"model", required_argument, NULL, 'm'},
+        {"iters", required_argument, NULL, 'i'},
+        {"compute", required_argument, NULL, 'f'},
+        {"no-priorities", no_argument, NULL, 'P'},
+        {"cross-barrier", no_argument, NULL, 'x'},
+        {"json", no_argument, NULL, 'j'},
+        {"together", no_argument, NULL, 't'},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
     };
     for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
         bool fine = true;
@@ -258,6 +277,9 @@ static int parse(live_step *self, int argc, char **argv)
             break;
         case 'x':
             self->cross_barrier = true;
+            break;
+        case 't':
+            self->together = true;
             break;
         case 'j':
             self->json = true;

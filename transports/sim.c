@@ -10,6 +10,8 @@
 
 #define PORT_MAX 65535u
 
+static const trib_transport_ops queueing_ops;
+
 static trib_status sim_open(trib_reactor *reactor, const trib_transport_config *config,
                             const trib_transport_upcalls *upcalls, trib_transport **transport_out)
 {
@@ -19,7 +21,7 @@ static trib_status sim_open(trib_reactor *reactor, const trib_transport_config *
     if (self == NULL) {
         return TRIB_NO_MEMORY;
     }
-    self->base.ops = &trib_sim_transport_ops;
+    self->base.ops = node->net->config.second_connections ? &queueing_ops : &trib_sim_transport_ops;
     self->base.reactor = reactor;
     self->base.upcalls = upcalls;
     self->node = node;
@@ -183,15 +185,13 @@ static trib_status sim_listen(trib_transport *transport, const trib_address *at,
     return TRIB_OK;
 }
 
-const trib_transport_ops trib_sim_transport_ops = {
-    .name = "sim",
-    .open = sim_open,
-    .close = sim_close,
-    .listen = sim_listen,
-    .listener_close = sim_listener_close,
-    .connect = sim_connect,
-    .send = sim_send,
-    .recv_resume = sim_recv_resume,
-    .conn_close = sim_conn_close,
-    .stats = sim_stats,
-};
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): an initializer */
+#define SIM_OPS(flags_)                                                                                                \
+    {                                                                                                                  \
+        .name = "sim", .flags = (flags_), .open = sim_open, .close = sim_close, .listen = sim_listen,                  \
+        .listener_close = sim_listener_close, .connect = sim_connect, .send = sim_send,                                \
+        .recv_resume = sim_recv_resume, .conn_close = sim_conn_close, .stats = sim_stats,                              \
+    }
+
+const trib_transport_ops trib_sim_transport_ops = SIM_OPS(0);
+static const trib_transport_ops queueing_ops = SIM_OPS(TRIB_TRANSPORT_QUEUES);

@@ -147,7 +147,7 @@ static trib_status tcp_listen(trib_transport *transport, const trib_address *at,
 
 const trib_transport_ops trib_tcp_ops = {
     .name = "tcp",
-    .flags = 0,
+    .flags = TRIB_TRANSPORT_QUEUES,
     .open = tcp_open,
     .close = tcp_close,
     .listen = tcp_listen,

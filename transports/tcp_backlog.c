@@ -22,10 +22,14 @@
 
 #define FAR_US 2000u              /* round trips that take longer */
 #define LONG_US 1000.0            /* from the system call to the acknowledgement */
+#define TOO_LONG_US 8000.0        /* ... with what is small as it is */
+#define URGENT_LONG_US 3000.0     /* ... where something urgent may be waiting for it */
 #define SAMPLE_BYTES (1u << 20)   /* a connection is asked once in so much */
-#define IN_FLIGHT_MIN 32768.0     /* less says nothing */
+#define IN_FLIGHT_MIN 16384.0     /* less says nothing */
 #define BUFFER_SMALL (128u << 10) /* two of the largest packets of the kernel's own, with what it keeps about them */
 #define BUFFER_LARGE (512u << 10)
+#define BUFFER_LEAST (32u << 10)
+#define BUFFER_URGENT BUFFER_LEAST
 #define WMEM_MAX_USUAL 212992u
 #define BBR "bbr"
 
@@ -47,7 +51,7 @@ static uint32_t most_allowed(void)
 void trib_tcp_backlog_open(tcp_backlog *backlog)
 {
     backlog->delay_us = 0;
-    backlog->replaced_bbr = false;
+    backlog->replaced_bbr = backlog->has_urgent = false;
     backlog->large = most_allowed();
     backlog->small = backlog->large < BUFFER_SMALL ? backlog->large : BUFFER_SMALL;
 }
@@ -96,8 +100,10 @@ void trib_tcp_backlog_prepare(tcp_transport *transport, int fd)
 /* Both ends have one address: what is sent stays in this host's memory. */
 static bool is_same_host(const tcp_conn *conn)
 {
-    struct sockaddr_storage here = {.ss_family = AF_UNSPEC}, there = {.ss_family = AF_UNSPEC};
+    struct sockaddr_storage here, there;
     socklen_t here_size = sizeof here, there_size = sizeof there;
+    memset(&here, 0, sizeof here);
+    memset(&there, 0, sizeof there);
     trib_counter_add(&conn->transport->stats.system_calls, 2);
     if (getsockname(conn->io.fd, (struct sockaddr *)&here, &here_size) != 0 ||
         getpeername(conn->io.fd, (struct sockaddr *)&there, &there_size) != 0 || here.ss_family != there.ss_family) {
@@ -144,9 +150,30 @@ void trib_tcp_backlog_begin(tcp_conn *conn)
 void trib_tcp_backlog_fit(tcp_conn *conn)
 {
     const tcp_backlog *backlog = &conn->transport->backlog;
+    if (conn->base.urgent && !conn->is_urgent) {
+        /* Queues of this host that know of priorities let it pass. 6 is the highest that needs no privilege. */
+        const int priority = 6;
+        conn->is_urgent = conn->transport->backlog.has_urgent = true;
+        trib_counter_add(&conn->transport->stats.system_calls, 1);
+        (void)setsockopt(conn->io.fd, SOL_SOCKET, SO_PRIORITY, &priority, sizeof priority);
+    }
     if (conn->backlog_size != 0) {
         const bool more = conn->base.awaits_sent != NULL && *conn->base.awaits_sent;
-        resize(conn, more || backlog->delay_us > LONG_US ? backlog->small : backlog->large);
+        resize(conn, conn->base.urgent                     ? BUFFER_URGENT
+                     : more || backlog->delay_us > LONG_US ? backlog->small
+                                                           : backlog->large);
+    }
+}
+
+/* Where links are slow, or many connections share one, what is small elsewhere takes long. */
+static void adapt(tcp_backlog *backlog)
+{
+    const double too_long_us = backlog->has_urgent ? URGENT_LONG_US : TOO_LONG_US;
+    if (backlog->delay_us > too_long_us && backlog->small > BUFFER_LEAST) {
+        backlog->small /= 2;
+        backlog->delay_us /= 2;
+    } else if (backlog->delay_us < LONG_US && backlog->small < BUFFER_SMALL && backlog->small < backlog->large) {
+        backlog->small *= 2;
     }
 }
 
@@ -156,7 +183,7 @@ void trib_tcp_backlog_add(tcp_conn *conn, size_t written)
         conn->backlog_left -= conn->backlog_size == 0 ? 0 : (uint32_t)written;
         return;
     }
-    conn->backlog_left = SAMPLE_BYTES;
+    conn->backlog_left = conn->transport->backlog.delay_us > LONG_US ? SAMPLE_BYTES / 4 : SAMPLE_BYTES;
     struct tcp_info info;
     if (ask(conn, &info)) {
         /* By Little's law the path carries in a round trip what is in flight. */
@@ -164,6 +191,7 @@ void trib_tcp_backlog_add(tcp_conn *conn, size_t written)
         if (in_flight >= IN_FLIGHT_MIN) {
             double *mean = &conn->transport->backlog.delay_us;
             *mean += (info.tcpi_rtt * (in_flight + info.tcpi_notsent_bytes) / in_flight - *mean) / 8;
+            adapt(&conn->transport->backlog);
         }
     }
 }

@@ -24,6 +24,7 @@ typedef struct tcp_backlog {
     double delay_us;       /* from the system call to the acknowledgement; a running mean over all connections */
     uint32_t small, large; /* as the kernel counts */
     bool replaced_bbr;     /* which is the system's choice */
+    bool has_urgent;       /* one of the connections is urgent */
 } tcp_backlog;
 
 typedef struct tcp_transport {
@@ -58,6 +59,7 @@ struct tcp_conn {
     trib_send_queue sends;
     size_t head_sent;
     bool want_write;       /* the kernel had no room */
+    bool is_urgent;        /* the kernel has been told that it is urgent */
     uint32_t backlog_left; /* bytes that the kernel takes until its backlog is looked at */
     uint32_t backlog_size; /* of the send buffer; 0: the kernel tunes it */
     int write_errno;       /* writing has failed; what the peer sent before that is still read */

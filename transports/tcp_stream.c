@@ -27,15 +27,20 @@
 #define READ_BYTES_PER_TURN (1u << 20)
 #define LARGE_PAYLOAD (32u * 1024u)
 #define TAIL_OF_LARGE 1024u
+#define BUFFER_OF_ONE_PACKET (64u * 1024u)
 
 /* ---- Writing ---- */
 
+/* No more than a small send buffer holds: the kernel looks at its size only once a packet. */
 static size_t gather(tcp_conn *conn, struct iovec *iovecs, size_t *count_out)
 {
+    const size_t most =
+        conn->backlog_size > 0 && conn->backlog_size <= BUFFER_OF_ONE_PACKET ? conn->backlog_size : SIZE_MAX;
     size_t total = 0;
     size_t count = 0;
     size_t skip = conn->head_sent;
-    for (trib_send *send = conn->sends.head; send != NULL && count + 2 <= IOVECS_MAX; send = send->next) {
+    for (trib_send *send = conn->sends.head; send != NULL && count + 2 <= IOVECS_MAX && total < most;
+         send = send->next) {
         if (skip < TRIB_HEADER_SIZE) {
             iovecs[count].iov_base = send->header + skip;
             iovecs[count].iov_len = TRIB_HEADER_SIZE - skip;
@@ -47,7 +52,8 @@ static size_t gather(tcp_conn *conn, struct iovec *iovecs, size_t *count_out)
         if (send->payload_size > skip) {
             /* struct iovec serves reading too and has no const. */
             iovecs[count].iov_base = (void *)((uintptr_t)send->payload + skip);
-            iovecs[count].iov_len = send->payload_size - skip;
+            const size_t room = total < most ? most - total : 1; /* a header may have taken what was left */
+            iovecs[count].iov_len = send->payload_size - skip < room ? send->payload_size - skip : room;
             total += iovecs[count++].iov_len;
         }
         skip = 0;

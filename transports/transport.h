@@ -76,7 +76,8 @@ typedef struct trib_transport_upcalls {
     void (*closed)(trib_conn *conn, trib_status status, const char *reason);
 } trib_transport_upcalls;
 
-#define TRIB_TRANSPORT_LENDS 1u /* received may present payloads in place */
+#define TRIB_TRANSPORT_LENDS 1u  /* received may present payloads in place */
+#define TRIB_TRANSPORT_QUEUES 2u /* much of what a connection has sent may wait out of reach: what is urgent wants another */
 
 typedef struct trib_transport_stats {
     uint64_t system_calls;
@@ -161,6 +162,7 @@ struct trib_conn {
     /* Set by the caller: points to whether it has more to do when `sent` comes. If not, a transport may spare itself a
      * wake-up and tell it some milliseconds late. NULL: it has. */
     const bool *awaits_sent;
+    bool urgent; /* set by the caller, before it sends: little goes over it, and that shall not wait */
 };
 
 #endif

@@ -302,6 +302,8 @@ void torture_draw(uint64_t seed, torture_plan *plan)
     draw_machines(plan);
     draw_more(plan);
     even_machines(plan);
+    /* Not where workers disagree: then the end of a round may be told differently, as what is told takes two ways. */
+    plan->job.net.second_connections = plan->odd_rank == TORTURE_NOBODY && seed % 2 == 1;
 }
 
 /* ---- Saying it ---- */
@@ -382,6 +384,9 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
     if (plan->weather.shred_one_in > 0) {
         say(&out, "; weather: 1 in %u shredded, 1 in %u late by up to %.3f ms", (unsigned)plan->weather.shred_one_in,
             (unsigned)plan->weather.delay_one_in, (double)plan->weather.delay_ns / 1e6);
+    }
+    if (job->net.second_connections) {
+        say(&out, "; second connections");
     }
     if (plan->cancels > 0) {
         say(&out, "; 1 operation in %u cancelled", plan->cancels);

@@ -150,11 +150,12 @@ static const char *core_fault(const trib_engine *engine, const trib_core *core)
     uint32_t to_worker = 0, to_server = 0, landing = 0;
     for (const trib_link *link = core->links; link != NULL && fault == NULL; link = link->next) {
         fault = outbox_fault(core, link);
+        const trib_link_upcalls *upcalls = link->main != NULL ? link->main->upcalls : link->upcalls;
         for (uint32_t i = 0; i < link->arrival_count; i++) {
             const trib_landed *landed = &trib_link_arrival(link, i)->landed;
             /* The sum of a part has an owner, which counts its references; a task's has none. */
             to_worker += landed->what != NULL && landed->owner == NULL;
-            to_server += landed->what != NULL && link->upcalls == &trib_server_upcalls;
+            to_server += landed->what != NULL && upcalls == &trib_server_upcalls;
         }
     }
     if (fault == NULL && core->summation != NULL) {

@@ -1,0 +1,159 @@
+/* link_express.c - see link_express.h. */
+#include "engine/link_express.h"
+
+#include "engine/assert.h"
+#include "engine/core.h"
+#include "engine/server_lane.h"
+
+#define EXPRESS_CREDIT TRIB_EXPRESS_BYTES_MAX /* beyond which it is no faster than the other */
+#define BULK_BYTES (16u << 10)                /* less is no reason to wait */
+#define BULK_NS (5 * INT64_C(1000000))        /* so long what was sent may lie in the kernel */
+
+/* ---- What arrives ---- */
+
+static void express_ready(trib_link *link)
+{
+    trib_assert(link->main == NULL || link->main->express == link);
+}
+
+static trib_status express_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
+{
+    trib_assert(link->main != NULL);
+    link->heard = true;
+    return link->main->upcalls->header(link, frame, landing, error);
+}
+
+static trib_status express_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
+                                    trib_error *error)
+{
+    trib_assert(link->main != NULL);
+    return link->main->upcalls->received(link, frame, payload, lent, error);
+}
+
+static void express_closed(trib_link *link, trib_status status, const char *reason)
+{
+    (void)link;
+    (void)status;
+    (void)reason; /* the main link tells */
+}
+
+static const trib_link_upcalls express_upcalls = {
+    .ready = express_ready,
+    .header = express_header,
+    .received = express_received,
+    .closed = express_closed,
+};
+
+/* ---- Making it ---- */
+
+static void make(trib_link *link)
+{
+    struct trib_core *core = link->core;
+    const trib_roster *roster = core->engine->roster;
+    trib_assert(link->express == NULL && link->peer < roster->member_count);
+    trib_link *express = NULL;
+    const trib_address *to = &roster->members[link->peer].addresses[link->peer_reactor];
+    if (trib_link_connect(core, to, TRIB_PURPOSE_EXPRESS, link->peer, link->peer_reactor, &express_upcalls, NULL,
+                          &express) != TRIB_OK) {
+        link->express_failed = true;
+        return;
+    }
+    express->main = link;
+    express->conn->urgent = true;
+    link->express = express;
+}
+
+void trib_link_express_adopt(trib_link *link)
+{
+    trib_link *main = link->core->links;
+    while (main != NULL && (main->upcalls != &trib_server_upcalls || main->peer != link->peer ||
+                            main->peer_reactor != link->peer_reactor || main->state != TRIB_LINK_READY)) {
+        main = main->next;
+    }
+    if (main == NULL || main->express != NULL) {
+        trib_link_close(link, false, TRIB_PROTOCOL, "a second connection of a link that is not there, or a third");
+        return;
+    }
+    link->upcalls = &express_upcalls;
+    link->main = main;
+    link->conn->urgent = true;
+    main->express = link;
+}
+
+bool trib_link_express_detach(trib_link *link)
+{
+    trib_link *main = link->main;
+    if (main == NULL) {
+        return false;
+    }
+    trib_assert(main->express == link);
+    main->express = NULL;
+    link->main = NULL;
+    return main->conn_closed;
+}
+
+/* ---- Who takes it ---- */
+
+void trib_link_express_note(trib_link *link, int32_t priority, uint32_t bytes)
+{
+    if (bytes >= BULK_BYTES && link->purpose == TRIB_PURPOSE_DATA && link->conn != NULL) {
+        link->core->bulk.priority = priority;
+    }
+}
+
+void trib_link_express_note_sent(trib_link *link, uint32_t bytes)
+{
+    if (bytes >= BULK_BYTES && link->purpose == TRIB_PURPOSE_DATA) {
+        link->core->bulk.sent_ns = trib_now(link->core->reactor);
+    }
+}
+
+static bool is_ready(const trib_link *express)
+{
+    return express != NULL && express->state == TRIB_LINK_READY;
+}
+
+/* Much that is less urgent is ahead of it. */
+static bool is_behind(const trib_link *link, int32_t priority)
+{
+    struct trib_core *core = link->core;
+    if (priority <= core->bulk.priority) {
+        return false;
+    }
+    const uint64_t in_flight = link->share.egress != NULL ? link->share.egress->in_flight : link->in_flight;
+    return in_flight >= BULK_BYTES || trib_now(core->reactor) - core->bulk.sent_ns < BULK_NS;
+}
+
+void trib_link_express_pump(trib_link *link)
+{
+    if (link->conn == NULL || (link->conn->transport->ops->flags & TRIB_TRANSPORT_QUEUES) == 0) {
+        return;
+    }
+    while (link->heap_size > 0 && link->heap[0]->lane == TRIB_LANE_ANY && is_behind(link, link->heap[0]->priority)) {
+        if (link->express == NULL && link->outgoing && !link->express_failed) {
+            make(link);
+        }
+        if (!is_ready(link->express) || link->express->in_flight > 0) {
+            return;
+        }
+        trib_waiter *first = link->heap[0];
+        const bool more = first->emit(link->express, first);
+        trib_assert(!more);
+        trib_link_dequeue(link, first);
+    }
+}
+
+trib_link *trib_link_express_lane(trib_link *link, const trib_waiter *waiter)
+{
+    if (waiter->lane == TRIB_LANE_MAIN || !is_ready(link->express)) {
+        return link;
+    }
+    const bool urgent = waiter->lane == TRIB_LANE_EXPRESS ||
+                        (link->express->in_flight < EXPRESS_CREDIT && is_behind(link, waiter->priority));
+    return urgent ? link->express : link;
+}
+
+trib_link *trib_link_express_follow(trib_link *link, bool express)
+{
+    return express && is_ready(link->express) ? link->express : link;
+}
