@@ -27,6 +27,15 @@ static int compare_for_sort(const void *one, const void *other)
     return compare_hosts(*(const trib_member_info *const *)one, *(const trib_member_info *const *)other);
 }
 
+uint32_t trib_machines_first(const trib_roster *roster, uint32_t member)
+{
+    uint32_t first = 0;
+    while (first < member && compare_hosts(&roster->members[first], &roster->members[member]) != 0) {
+        first++;
+    }
+    return first;
+}
+
 __attribute__((format(printf, 2, 3))) static uint32_t no(char *why, const char *format, ...)
 {
     va_list arguments;

@@ -16,6 +16,9 @@
  * if they are not to sum first. */
 uint32_t trib_machines_local_ranks(const trib_roster *roster, trib_local_sum wanted, char why[TRIB_MACHINES_WHY_SIZE]);
 
+/* The first member that shares that one's machine: servers too. */
+uint32_t trib_machines_first(const trib_roster *roster, uint32_t member);
+
 /* As trib_place_shares, for machines of so many workers each, the members' first: a machine's workers share its link, what
  * it carries and what it sums. TRIB_NO_MEMORY. */
 TRIB_CHECKED trib_status trib_machines_shares(trib_place_member *members, uint32_t member_count, uint32_t worker_count,

@@ -8,6 +8,7 @@
 #include "engine/assert.h"
 #include "engine/op.h"
 #include "engine/server_lane.h"
+#include "engine/trace.h"
 
 /* A part on its way to its owner, or a refusal that must not overtake the parts of older rounds. */
 typedef struct relay_push {
@@ -158,6 +159,9 @@ static bool push_emit(trib_link *link, trib_waiter *waiter)
         trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for the part of a sum");
         return false;
     }
+    if (link->share.egress != NULL ? link->share.egress->waits : link->waits) {
+        trib_trace_sum(core, TRIB_TRACE_PART_START, &push->what, link->peer, frame.payload_size);
+    }
     if (link->conn != NULL) {
         trib_counter_add(&core->stats.bytes_relayed, frame.payload_size);
     }
@@ -232,6 +236,8 @@ void trib_relay_part_ready(void *user, const trib_contribution *what, trib_sum_b
         return;
     }
     *push = (relay_push){.core = core, .what = *what, .sum = sum};
+    trib_trace_sum(core, TRIB_TRACE_NEAR_COMPLETE, what, what->owner / TRIB_REACTORS_MAX,
+                   brings_payload(core, what) ? trib_sum_part_bytes(what) : 0);
     push_enqueue(link, push, core->relay->refusals_waiting > 0 || trib_summation_is_behind(core->summation, what));
 }
 
@@ -396,6 +402,7 @@ static trib_status take_sum(trib_link *link, const trib_frame *frame, const void
             trib_charge(core->reactor, TRIB_COST_COPY, frame->payload_size);
         }
         const trib_contribution key = key_of(frame);
+        trib_trace_sum(core, TRIB_TRACE_PART_SUM, &key, link->peer, frame->payload_size);
         trib_summation_complete(core->summation, &key);
     }
     if (held != NULL) {

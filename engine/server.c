@@ -25,10 +25,16 @@ struct trib_sum_entry {
     trib_sum_entry *next;
 };
 
-/* The trace shows the sums of owners; what a machine sums first is a part of the way there. */
-static bool is_traced(const trib_core *core, const trib_summation *summation)
+/* Does it sum for the workers of this machine first? */
+static bool is_near(const trib_core *core, const trib_summation *summation)
 {
-    return core->relay == NULL || summation != core->summation;
+    return core->relay != NULL && summation == core->summation;
+}
+
+static void trace_chunk(trib_core *core, const trib_summation *summation, trib_trace_kind kind,
+                        const trib_contribution *what, uint32_t peer, uint32_t value)
+{
+    trib_trace_sum(core, is_near(core, summation) ? (trib_trace_kind)(kind + TRIB_TRACE_NEAR) : kind, what, peer, value);
 }
 
 static void push_abandoned(trib_link *link, const trib_landed *landed)
@@ -130,12 +136,9 @@ trib_status trib_server_received(trib_link *link, const trib_frame *frame, const
     }
     trib_contribution what = trib_server_contribution(link, frame);
     core->traced_sum = NULL;
-    if (is_traced(core, summation)) {
-        trib_trace_sum(core, TRIB_TRACE_SUM_ARRIVE, &what, link->peer, frame->payload_size);
-    }
+    trace_chunk(core, summation, TRIB_TRACE_SUM_ARRIVE, &what, link->peer, frame->payload_size);
     status = take_push(link, summation, &what, frame->payload_size, payload, lent, error);
-    if (status == TRIB_OK && core->relay != NULL && summation == core->summation &&
-        core->owner_links[what.owner] == NULL) {
+    if (status == TRIB_OK && is_near(core, summation) && core->owner_links[what.owner] == NULL) {
         trib_summation_refuse(summation, &what, TRIB_PEER_LEFT, "the member that sums it has left the job");
     }
     return status;
@@ -157,8 +160,9 @@ static void entry_recycle(trib_sum_entry *entry)
 static void sum_sent(trib_out *out, trib_status status)
 {
     trib_sum_entry *entry = out->context;
-    if (status == TRIB_OK && is_traced(entry->core, entry->summation)) {
-        trib_trace_sum(entry->core, TRIB_TRACE_SUM_SENT, &entry->what, out->link->peer, out->send.payload_size);
+    if (status == TRIB_OK) {
+        trace_chunk(entry->core, entry->summation, TRIB_TRACE_SUM_SENT, &entry->what, out->link->peer,
+                    out->send.payload_size);
     }
     entry_recycle(entry);
 }
@@ -187,8 +191,8 @@ static bool sum_emit(trib_link *link, trib_waiter *waiter)
         trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a sum");
         return false;
     }
-    if (link->waits && is_traced(link->core, entry->summation)) {
-        trib_trace_sum(link->core, TRIB_TRACE_SUM_START, &entry->what, link->peer, frame.payload_size);
+    if (link->waits) {
+        trace_chunk(link->core, entry->summation, TRIB_TRACE_SUM_START, &entry->what, link->peer, frame.payload_size);
     }
     trib_counter_add(&link->core->stats.bytes_sum_sent, frame.payload_size);
     return false;
@@ -204,8 +208,7 @@ void trib_server_hand_out(trib_core *core, trib_summation *summation, uint32_t r
 {
     trib_link *link = core->worker_links[receiver];
     trib_sum_entry *entry = core->free_entries;
-    if (sum != core->traced_sum &&
-        is_traced(core, summation)) { /* told once of all receivers, which come one after the other */
+    if (sum != core->traced_sum && !is_near(core, summation)) { /* once of all receivers, which come in a row */
         core->traced_sum = sum;
         trib_trace_sum(core, TRIB_TRACE_SUM_COMPLETE, what, TRIB_NO_MEMBER, sum->data == NULL ? 0 : sum->size);
     }
@@ -269,9 +272,7 @@ static void refused(void *user, uint32_t receiver, const trib_contribution *what
 {
     trib_core *core = user;
     const trib_frame extra = {.type = TRIB_FRAME_REFUSED, .aux = (uint32_t)status};
-    if (is_traced(core, core->summation)) {
-        trib_trace_sum(core, TRIB_TRACE_SUM_REFUSED, what, receiver, (uint32_t)status);
-    }
+    trace_chunk(core, core->summation, TRIB_TRACE_SUM_REFUSED, what, core->first_rank + receiver, (uint32_t)status);
     trib_server_notice(core, &extra, core->first_rank + receiver, what, text);
 }
 

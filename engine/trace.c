@@ -91,7 +91,7 @@ void trib_trace_sum_put(trib_core *core, trib_trace_kind kind, const trib_contri
                         uint32_t value)
 {
     const int64_t now_ns = trib_now(core->reactor);
-    if (kind == TRIB_TRACE_SUM_ARRIVE) {
+    if (kind == TRIB_TRACE_SUM_ARRIVE || kind == TRIB_TRACE_NEAR_ARRIVE) {
         note_begin(core, now_ns);
     }
     trib_trace_record record = {

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "engine/assert.h"
+#include "engine/machines.h"
 #include "engine/trace.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "records are written as they are in memory");
@@ -159,7 +160,7 @@ static void put_members(trace_writer *self)
 {
     const trib_roster *roster = self->engine->roster;
     const uint32_t count = roster != NULL ? roster->member_count : 0;
-    trib_writer section = build((size_t)count * 24);
+    trib_writer section = build((size_t)count * TRIB_TRACE_MEMBER_BYTES);
     for (uint32_t i = 0; section.data != NULL && i < count; i++) {
         const trib_member_info *info = &roster->members[i];
         trib_put_u32(&section, info->roles);
@@ -167,8 +168,10 @@ static void put_members(trace_writer *self)
         trib_put_u32(&section, info->reactors);
         trib_put_u32(&section, put_string(self, info->name));
         trib_put_u64(&section, info->bandwidth);
+        trib_put_u32(&section, trib_machines_first(roster, i));
+        trib_put_u32(&section, 0);
     }
-    put_section(self, TRIB_TRACE_SECTION_MEMBERS, 24, &section);
+    put_section(self, TRIB_TRACE_SECTION_MEMBERS, TRIB_TRACE_MEMBER_BYTES, &section);
 }
 
 static void put_stages(trace_writer *self)
@@ -260,6 +263,7 @@ static void put_job(trace_writer *self)
         trib_put_u32(&section, put_string(self, TRIB_VERSION_STRING));
         trib_put_u32(&section, (uint32_t)fate);
         trib_put_u32(&section, engine->env.cpu_count);
+        trib_put_u32(&section, roster != NULL ? roster->local_ranks : 0);
         section.size = section.capacity; /* the rest is 0 */
     }
     put_section(self, TRIB_TRACE_SECTION_JOB, 128, &section);

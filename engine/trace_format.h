@@ -14,7 +14,7 @@
 
 #define TRIB_TRACE_MAGIC "TRIBTRAC"
 #define TRIB_TRACE_MAJOR 1u
-#define TRIB_TRACE_MINOR 0u
+#define TRIB_TRACE_MINOR 1u
 #define TRIB_TRACE_HEADER_BYTES 64u
 #define TRIB_TRACE_HEADER_SUMMED 56u /* the checksum at its end covers what is before, and the section table */
 #define TRIB_TRACE_SECTION_BYTES 40u
@@ -42,6 +42,15 @@
     X(SUM_START, 18)    /* it goes to the transport for peer, if it had to wait for credit */                          \
     X(SUM_SENT, 19)     /* the transport has sent it to peer */                                                        \
     X(SUM_REFUSED, 20)  /* the round is refused to peer; value is the status */                                        \
+    /* chunks on a relay (relay.h): of workers of its own machine as on a server, with numbers that are TRIB_TRACE_NEAR \
+     * higher; then the machine's part of the sum */                                                                   \
+    X(NEAR_ARRIVE, 24)   /* peer's contribution is there, whole */                                                     \
+    X(NEAR_COMPLETE, 25) /* the machine's part is complete and waits in the outbox to peer, who sums machines */       \
+    X(NEAR_START, 26)    /* the sum goes to the transport for peer, if it had to wait for credit */                    \
+    X(NEAR_SENT, 27)     /* the transport has handed it to peer */                                                     \
+    X(NEAR_REFUSED, 28)  /* the round is refused to peer; value is the status */                                       \
+    X(PART_START, 29)    /* the part goes to the transport, if it had to wait */                                       \
+    X(PART_SUM, 30)      /* the sum of all machines is back from peer */                                               \
     /* links: extra is the peer's reactor */                                                                           \
     X(LINK_READY, 32)  /* value: 1 control, 2 data */                                                                  \
     X(LINK_CLOSED, 33) /* value: the status */                                                                         \
@@ -58,6 +67,7 @@ typedef enum trib_trace_kind {
 #undef TRIB_TRACE_ENUM
 } trib_trace_kind;
 
+#define TRIB_TRACE_NEAR 8u
 #define TRIB_TRACE_NO_STAGE UINT8_MAX
 #define TRIB_TRACE_NO_PEER UINT16_MAX
 
@@ -77,7 +87,7 @@ _Static_assert(sizeof(trib_trace_record) == TRIB_TRACE_RECORD_BYTES, "records ar
 #define TRIB_TRACE_SECTION_LIST(X)                                                                                     \
     X(STRINGS, 1, 1) /* texts, each ended by a 0 byte; others name them by offset; offset 0 is "" */                   \
     X(JOB, 2, 128)                                                                                                     \
-    X(MEMBERS, 3, 24) /* by id */                                                                                      \
+    X(MEMBERS, 3, 24) /* by id; from minor version 1 on 32 bytes */                                                    \
     X(STAGES, 4, 4)   /* by the number that records use: the name */                                                   \
     X(TENSORS, 5, 48) /* by tag */                                                                                     \
     X(OWNERS, 6, 4)   /* of the tensors' partitions: member, reactor */                                                \
@@ -92,6 +102,7 @@ typedef enum trib_trace_section {
 #undef TRIB_TRACE_SECTION_ENUM
 } trib_trace_section;
 
+#define TRIB_TRACE_MEMBER_BYTES 32u
 #define TRIB_TRACE_JOB_REFERENCE 1u /* flags: the clock that others are compared with is this process's */
 #define TRIB_TRACE_TENSOR_PLACED 1u
 

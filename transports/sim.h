@@ -2,7 +2,8 @@
  * sim.h - a simulated network as a transport: nodes whose links have a rate and a latency, streams that share them,
  * and faults on request. Time is that of engine/reactor_sim.h.
  *
- * A node is a host's place in the network: one full-duplex link to a switch that never is the bottleneck. Streams that
+ * A node is a process's place in the network: one full-duplex link to a switch that never is the bottleneck, which nodes
+ * of one machine share; what goes between those does not touch it, and leaves each at a rate of its own. Streams that
  * have something to send take turns on their node's link, a quantum each; at the receiving link quanta queue in the
  * order of their arrival. A stream has at most a window of bytes under way and unread, as TCP does; the kernel takes
  * bytes from a sender while fewer than a limit wait to be sent, and that is when `sent` is reported.
@@ -29,8 +30,9 @@ typedef struct trib_sim_net_config {
     uint32_t unsent_bytes;    /* the kernel takes more of a stream while less than this waits for the link */
     bool second_connections;  /* says of itself TRIB_TRANSPORT_QUEUES: what is urgent may have a connection of its own */
     double goodput;           /* share of a link's rate that carries our bytes; 0.956: TCP over Ethernet, MTU 1500 */
-    uint64_t local_bits;      /* rate between processes of one node, bits per second */
+    uint64_t local_bits;      /* at which a node sends to others of its machine, bits per second */
     int64_t local_latency_ns; /* and the time it takes */
+    bool local_memory;        /* that way is shared memory: a message costs a copy at each end, and no system's work */
     const void *void_base;    /* payloads that lie in this piece of memory have no contents: only their times are */
     size_t void_bytes;        /* right, nothing is copied; for studies of jobs larger than this machine's memory */
     uint32_t ahead; /* while a payload lands its receiver is asked about up to so many messages that follow, */
@@ -51,11 +53,13 @@ typedef struct trib_sim_link {
 
 /* The network owns it. NULL when out of memory. */
 trib_sim_node *trib_sim_node_create(trib_sim_net *net, const char *name, const trib_sim_link *link);
+/* It is on the other one's machine from now on, and shares its link; before anything is connected. */
+void trib_sim_node_join(trib_sim_node *node, trib_sim_node *other);
 /* Puts the process there: trib_sim_process_attach. */
 void trib_sim_node_host(trib_sim_node *node, trib_sim_process *process);
-/* From the next quantum on. */
+/* The link that it has or shares, from the next quantum on. */
 void trib_sim_node_relink(trib_sim_node *node, const trib_sim_link *link);
-uint64_t trib_sim_node_bytes_out(const trib_sim_node *node); /* over its link, without what stayed on the node */
+uint64_t trib_sim_node_bytes_out(const trib_sim_node *node); /* over its machine's link, without what stayed there */
 uint64_t trib_sim_node_bytes_in(const trib_sim_node *node);
 
 /* ---- Faults ---- */

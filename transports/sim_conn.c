@@ -39,8 +39,8 @@ static void end_init(sim_pair *pair, uint8_t index, trib_sim_node *node)
     end->write_work.run = run_write;
     end->end_work.run = run_end;
     end->write_post.run = post_write;
-    bool local = pair->ends[0].node == pair->ends[1].node;
-    pair->flows[index] = (sim_flow){.pair = pair, .from = index, .port = local ? &node->local : &node->wire};
+    sim_port *port = sim_is_local(pair) ? &node->local : &node->machine->wire;
+    pair->flows[index] = (sim_flow){.pair = pair, .from = index, .port = port};
 }
 
 static void attach(sim_end *end, sim_transport *transport)

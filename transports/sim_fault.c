@@ -4,8 +4,8 @@
 
 void trib_sim_node_relink(trib_sim_node *node, const trib_sim_link *link)
 {
-    node->link = *link;
-    sim_node_rates(node);
+    node->machine->link = *link;
+    sim_node_rates(node->machine);
 }
 
 void trib_sim_net_weather(trib_sim_net *net, const trib_sim_weather *weather)

@@ -25,6 +25,7 @@ typedef struct sim_port {
 struct trib_sim_node {
     trib_sim_net *net;
     trib_sim_node *next;
+    trib_sim_node *machine; /* whose wire it uses: mostly its own */
     char name[TRIB_SIM_NAME_MAX];
     trib_sim_link link;
     sim_port wire, local;
@@ -211,6 +212,12 @@ static inline sim_flow *sim_flow_from(sim_end *end)
 static inline sim_flow *sim_flow_to(sim_end *end)
 {
     return &end->pair->flows[1 - end->index];
+}
+
+/* Are both ends on one machine? */
+static inline bool sim_is_local(const sim_pair *pair)
+{
+    return pair->ends[0].node->machine == pair->ends[1].node->machine;
 }
 
 /* Has the flow bytes that the receiver has not read yet? */

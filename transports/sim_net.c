@@ -28,6 +28,7 @@ trib_sim_net_config trib_sim_net_config_default(void)
         .goodput = 0.956,
         .local_bits = UINT64_C(80000000000),
         .local_latency_ns = 5000,
+        .local_memory = true,
     };
 }
 
@@ -93,6 +94,7 @@ trib_sim_node *trib_sim_node_create(trib_sim_net *net, const char *name, const t
         return NULL;
     }
     node->net = net;
+    node->machine = node;
     snprintf(node->name, sizeof node->name, "%s", name);
     node->link = *link;
     node->wire.net = node->local.net = net;
@@ -103,6 +105,12 @@ trib_sim_node *trib_sim_node_create(trib_sim_net *net, const char *name, const t
     return node;
 }
 
+void trib_sim_node_join(trib_sim_node *node, trib_sim_node *other)
+{
+    node->machine = other->machine;
+    node->link = other->machine->link;
+}
+
 void trib_sim_node_host(trib_sim_node *node, trib_sim_process *process)
 {
     trib_sim_process_attach(process, node);
@@ -110,17 +118,12 @@ void trib_sim_node_host(trib_sim_node *node, trib_sim_process *process)
 
 uint64_t trib_sim_node_bytes_out(const trib_sim_node *node)
 {
-    return node->bytes_out;
+    return node->machine->bytes_out;
 }
 
 uint64_t trib_sim_node_bytes_in(const trib_sim_node *node)
 {
-    return node->bytes_in;
-}
-
-static bool is_local(const sim_pair *pair)
-{
-    return pair->ends[0].node == pair->ends[1].node;
+    return node->machine->bytes_in;
 }
 
 bool sim_reachable(const sim_pair *pair)
@@ -130,7 +133,7 @@ bool sim_reachable(const sim_pair *pair)
 
 int64_t sim_latency(const sim_pair *pair)
 {
-    return is_local(pair) ? pair->net->config.local_latency_ns
+    return sim_is_local(pair) ? pair->net->config.local_latency_ns
                           : pair->ends[0].node->link.latency_ns + pair->ends[1].node->link.latency_ns;
 }
 
@@ -239,8 +242,8 @@ static int64_t arrival_of(sim_flow *flow, double bytes, int64_t sent_ns)
     trib_sim_net *net = flow->pair->net;
     int64_t latency_ns = sim_latency(flow->pair);
     int64_t at_ns = sent_ns + latency_ns;
-    trib_sim_node *to = flow->pair->ends[1 - flow->from].node;
-    if (!is_local(flow->pair)) {
+    trib_sim_node *to = flow->pair->ends[1 - flow->from].node->machine;
+    if (!sim_is_local(flow->pair)) {
         int64_t begins_ns = trib_sim_now(net->sim) + latency_ns;
         begins_ns = begins_ns > to->ingress_free_ns ? begins_ns : to->ingress_free_ns;
         int64_t through_ns = begins_ns + (int64_t)(bytes * to->ingress_byte_ns);
@@ -264,8 +267,8 @@ static void send_data(sim_port *port, sim_flow *flow)
     flow->window_used += bytes;
     flow->progress_ns = trib_sim_now(sim);
     port->free_ns = sent_ns;
-    if (!is_local(flow->pair)) {
-        flow->pair->ends[flow->from].node->bytes_out += bytes;
+    if (!sim_is_local(flow->pair)) {
+        flow->pair->ends[flow->from].node->machine->bytes_out += bytes;
     }
     trib_sim_set(sim, &quantum_take(flow, SIM_DATA, bytes)->event, arrival_of(flow, bytes, sent_ns));
     sim_end_writable(&flow->pair->ends[flow->from]);
@@ -315,8 +318,8 @@ static void acknowledged(sim_flow *flow, uint32_t bytes)
 static void take_data(sim_flow *flow, uint32_t bytes)
 {
     sim_end *end = &flow->pair->ends[1 - flow->from];
-    if (!is_local(flow->pair)) {
-        end->node->bytes_in += bytes;
+    if (!sim_is_local(flow->pair)) {
+        end->node->machine->bytes_in += bytes;
     }
     if (flow->broken) {
         return;
@@ -368,7 +371,7 @@ void sim_flow_read(sim_flow *flow, uint32_t bytes)
     trib_assert(flow->arrived >= bytes);
     flow->arrived -= bytes;
     /* The way back takes a latency; that matters only where the window is nearly full. */
-    if (flow->window_used < pair->net->config.window_bytes / 2 || is_local(pair)) {
+    if (flow->window_used < pair->net->config.window_bytes / 2 || sim_is_local(pair)) {
         acknowledged(flow, bytes);
     } else {
         sim_quantum *quantum = quantum_take(&flow->pair->flows[1 - flow->from], SIM_ACKNOWLEDGED, bytes);

@@ -77,6 +77,13 @@ static size_t hand_over(sim_end *end)
     return taken;
 }
 
+/* What it costs the processor that so many bytes go to the kernel, or come from it. */
+static void charge(sim_end *end, size_t bytes)
+{
+    const bool copied = sim_is_local(end->pair) && end->pair->net->config.local_memory;
+    trib_charge(sim_reactor_of(end), copied ? TRIB_COST_COPY : TRIB_COST_MESSAGE, bytes);
+}
+
 void sim_stream_write(sim_end *end)
 {
     if (end->state != SIM_OPEN && end->state != SIM_FLUSHING) {
@@ -90,7 +97,7 @@ void sim_stream_write(sim_end *end)
     if (taken > 0) {
         trib_counter_add(&transport->stats.system_calls, 1);
         trib_counter_add(&transport->stats.bytes_sent, taken);
-        trib_charge(transport->base.reactor, TRIB_COST_MESSAGE, taken);
+        charge(end, taken);
         sim_flow_ready(sim_flow_from(end));
     }
     end->want_write = end->sends.head != NULL;
@@ -198,7 +205,7 @@ void sim_stream_read(sim_end *end)
     sim_flow *flow = sim_flow_to(end);
     uint32_t bytes = flow->arrived < READ_PER_TURN ? (uint32_t)flow->arrived : READ_PER_TURN;
     uint32_t budget = bytes;
-    trib_charge(sim_reactor_of(end), TRIB_COST_MESSAGE, bytes);
+    charge(end, bytes);
     trib_counter_add(&end->transport->stats.system_calls, 1);
     while (read_message(end, &budget)) {}
     uint32_t used = bytes - budget;

@@ -263,6 +263,7 @@ static void draw_machines(torture_plan *plan)
     }
     plan->job.workers = workers;
     plan->job.per_machine = shapes[which].each;
+    plan->job.links_apart = true;
     plan->job.engine.local_sum = TRIB_LOCAL_SUM_AUTO;
 }
 

@@ -295,6 +295,8 @@ static void test_one_host(void **state)
     assert_false(is_one_host((const char *[]){"10.0.0.1:1", "10.0.0.10:1", NULL}));
     assert_false(is_one_host((const char *[]){"127.0.0.1:1", "10.0.0.1:1", NULL}));
     assert_false(is_one_host((const char *[]){"10.0.0.1:1", "127.0.0.1:1", NULL}));
+    assert_true(is_one_host((const char *[]){"m1/a:1", "m1/b:1", NULL}));
+    assert_false(is_one_host((const char *[]){"m1/a:1", "m10/a:1", NULL}));
     assert_false(is_one_host((const char *[]){"sim:1", "sim:2", NULL})); /* no IP address: every one is a host */
 }
 

@@ -50,14 +50,49 @@ static void on_closed(trib_engine *engine, void *user)
     member->closed = true;
 }
 
+/* The first member on the machine of that one. */
+static uint32_t machine_of(const sim_job_config *given, uint32_t index)
+{
+    if (given->machine_of != NULL) {
+        uint32_t first = 0;
+        while (given->machine_of[first] != given->machine_of[index]) {
+            first++;
+        }
+        return first;
+    }
+    return given->per_machine > 0 && index < given->workers ? index - index % given->per_machine : index;
+}
+
 /* Addresses whose names begin alike, up to a slash, are of one machine (engine/machines.h). */
 static void node_name(const sim_job_config *given, uint32_t index, char *name, size_t size)
 {
-    if (given->per_machine > 0 && index < given->workers) {
-        snprintf(name, size, "m%u/n%u", index / given->per_machine, index);
+    if (given->machine_of != NULL || (given->per_machine > 0 && index < given->workers)) {
+        snprintf(name, size, "m%u/n%u", machine_of(given, index), index);
     } else {
         snprintf(name, size, "n%u", index);
     }
+}
+
+/* The machine's first member has its cores and its link. */
+static trib_status place_member(sim_job *job, sim_member *member, const char *name, const trib_sim_link *link)
+{
+    const sim_job_config *given = &job->config;
+    const uint32_t first = machine_of(given, member->index);
+    const sim_member *host = first < member->index && !given->links_apart ? &job->members[first] : NULL;
+    if (!given->one_machine && host == NULL) {
+        member->machine = trib_sim_machine_create(job->sim, given->cores);
+    }
+    trib_sim_machine *machine = given->one_machine ? job->machine : host != NULL ? host->machine : member->machine;
+    member->process = machine != NULL ? trib_sim_process_create(machine, &given->costs, member->index) : NULL;
+    member->node = trib_sim_node_create(job->net, name, link);
+    if (member->process == NULL || member->node == NULL) {
+        return TRIB_NO_MEMORY;
+    }
+    if (host != NULL) {
+        trib_sim_node_join(member->node, host->node);
+    }
+    trib_sim_node_host(member->node, member->process);
+    return TRIB_OK;
 }
 
 static trib_status member_create(sim_job *job, uint32_t index, trib_error *error)
@@ -73,7 +108,7 @@ static trib_status member_create(sim_job *job, uint32_t index, trib_error *error
     node_name(given, index, name, sizeof name);
     node_name(given, 0, coordinator, sizeof coordinator);
     snprintf(coordinator + strlen(coordinator), 8, ":%d", COORDINATOR_PORT);
-    snprintf(place, sizeof place, "n%u:%u", index, 1000 + index);
+    snprintf(place, sizeof place, "n%u:%u", given->one_machine ? 0 : machine_of(given, index), 1000 + index);
     config.roles = is_worker ? TRIB_ROLE_WORKER : TRIB_ROLE_SERVER;
     config.rank = is_worker ? (int32_t)index : -1;
     config.worker_count = (int32_t)given->workers;
@@ -87,16 +122,9 @@ static trib_status member_create(sim_job *job, uint32_t index, trib_error *error
     if (given->tweak != NULL) {
         given->tweak(job, index, &config, &link);
     }
-    if (!given->one_machine) {
-        member->machine = trib_sim_machine_create(job->sim, given->cores);
-    }
-    trib_sim_machine *machine = given->one_machine ? job->machine : member->machine;
-    member->process = machine != NULL ? trib_sim_process_create(machine, &given->costs, index) : NULL;
-    member->node = trib_sim_node_create(job->net, name, &link);
-    if (member->process == NULL || member->node == NULL) {
+    if (place_member(job, member, name, &link) != TRIB_OK) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for member %u", index);
     }
-    trib_sim_node_host(member->node, member->process);
     trib_sim_host host = {
         .process = member->process,
         .place = place,
@@ -113,7 +141,9 @@ static void free_world(sim_job *job)
     for (uint32_t i = 0; job->members != NULL && i < job->member_count; i++) {
         sim_member *member = &job->members[i];
         trib_sim_process_free(member->process);
-        trib_sim_machine_free(member->machine);
+    }
+    for (uint32_t i = 0; job->members != NULL && i < job->member_count; i++) {
+        trib_sim_machine_free(job->members[i].machine);
     }
     trib_sim_net_free(job->net);
     trib_sim_machine_free(job->machine);

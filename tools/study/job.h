@@ -17,8 +17,9 @@ typedef struct sim_job_config {
     uint32_t workers, servers;
     uint32_t cores;   /* of each machine */
     bool one_machine; /* all members share one machine's cores: network namespaces of one host */
-    uint32_t
-        per_machine; /* so many workers after one another say that they share a machine; their links stay their own */
+    uint32_t per_machine;       /* so many workers after one another share a machine; 0: each has its own */
+    const uint32_t *machine_of; /* by member: any member of its machine, also of servers; NULL: as per_machine says */
+    bool links_apart; /* who shares a machine has a link of its own nevertheless: faults then come to one alone */
     trib_sim_costs costs;
     trib_sim_net_config net;
     trib_sim_link link;  /* of every node; tweak may change one's */
@@ -37,7 +38,7 @@ sim_job_config sim_job_config_default(uint32_t workers, uint32_t servers);
 typedef struct sim_member {
     sim_job *job;
     uint32_t index;
-    trib_sim_machine *machine; /* NULL: the job's shared one */
+    trib_sim_machine *machine; /* NULL: another one's, or the job's shared one */
     trib_sim_process *process;
     trib_sim_node *node;
     trib_engine *engine;
