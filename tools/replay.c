@@ -60,6 +60,10 @@ static void print_parts(const char *name, const outcome *of, FILE *out)
     }
     fprintf(out, "  %-22s", name);
     for (unsigned i = 0; i < TRACE_PHASE_COUNT; i++) {
+        if (of->parts.phases[i].total_ns == 0 &&
+            (i == TRACE_PHASE_NEAR || i == TRACE_PHASE_PART || i == TRACE_PHASE_HAND)) {
+            continue; /* no relays */
+        }
         fprintf(out, " %s %.2f", trace_phase_name((trace_phase)i),
                 ms(of->parts.phases[i].total_ns / (double)of->parts.whole.count));
     }
@@ -69,8 +73,11 @@ static void print_parts(const char *name, const outcome *of, FILE *out)
 static void print_line(const char *name, const study_step_result *result, double step, double recorded_ns, FILE *out)
 {
     const double compute = (double)result->compute_ns;
-    fprintf(out, "  %-22s %10.2f ms  computing %9.2f  waiting %9.2f  t_opt %9.2f  (%+.1f %%)\n", name, ms(step),
-            ms(compute), ms(step - compute), ms(result->t_opt_ns), 100 * (step / recorded_ns - 1));
+    fprintf(out, "  %-22s %10.2f ms  computing %9.2f  waiting %9.2f", name, ms(step), ms(compute), ms(step - compute));
+    if (result->t_opt_ns > 0) {
+        fprintf(out, "  t_opt %9.2f", ms(result->t_opt_ns));
+    }
+    fprintf(out, "  (%+.1f %%)\n", 100 * (step / recorded_ns - 1));
 }
 
 static void print_text(const replay_options *self, const study_replay *replay, const outcome *again,
@@ -80,6 +87,10 @@ static void print_text(const replay_options *self, const study_replay *replay, c
     printf("recorded: %u workers + %u servers, %u steps of %u tensors, %.1f MB%s\n", job->workers, job->servers,
            replay->steps, replay->tensors, (double)replay->bytes / 1e6,
            replay->step.cross_barrier ? "; steps overlap" : "");
+    if (!replay->one_host && replay->per_machine > 1) {
+        printf("%u workers a machine; %s\n", replay->per_machine,
+               replay->local_ranks > 0 ? "they sum first" : "every one pushes its own");
+    }
     replay_print_rate(self, replay, stdout);
     const double recorded = (double)replay->step_ns, compute = (double)replay->compute_ns;
     printf("  %-22s %10.2f ms  computing %9.2f  waiting %9.2f\n", "recorded", ms(recorded), ms(compute),
@@ -114,10 +125,11 @@ static json_t *outcome_json(const outcome *of, double off)
     }
     const study_step_result *result = &of->result;
     const double step = corrected(result, off);
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:s, s:o}", "step_ms", ms(step), "simulated_ms",
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:s, s:o}", "step_ms", ms(step), "simulated_ms",
                      ms((double)result->step_ns), "compute_ms", ms((double)result->compute_ns), "waiting_ms",
                      ms(step - (double)result->compute_ns), "t_opt_ms", ms(result->t_opt_ns), "wire_bytes",
-                     result->wire_bytes, "limit", of->parts.limit_name, "partition_ms", parts);
+                     result->wire_bytes, "local_sum", (int)result->local_ranks, "limit", of->parts.limit_name,
+                     "partition_ms", parts);
 }
 
 static void print_json(const replay_options *self, const study_replay *replay, const outcome *again,
@@ -131,6 +143,9 @@ static void print_json(const replay_options *self, const study_replay *replay, c
         "rate_bits", (double)(self->recorded_rate_bits > 0 ? self->recorded_rate_bits : job->link.egress_bits),
         "rate_estimated", self->recorded_rate_bits == 0 && !replay->rate_told, "overlapped",
         replay->step.cross_barrier);
+    json_object_set_new(recorded, "per_machine", json_integer(replay->per_machine));
+    json_object_set_new(recorded, "local_sum", json_integer(replay->local_ranks));
+    json_object_set_new(recorded, "one_host", json_boolean(replay->one_host));
     json_t *out = json_pack("{s:o, s:o, s:s}", "recorded", recorded, "replayed", outcome_json(again, 1), "changes",
                             self->changes);
     if (predicted != NULL) {
@@ -229,8 +244,8 @@ static bool run_live(const replay_options *self, const study_replay *replay)
     if (!replay_options_apply(self, replay, &step)) {
         return false;
     }
-    if (self->rate_bits > 0 || self->codec > 0) {
-        fprintf(stderr, "tributary replay: --live runs on this machine's links as they are, without a codec\n");
+    if (self->rate_bits > 0 || self->codec > 0 || self->per_machine > 0) {
+        fprintf(stderr, "tributary replay: --live runs on this one machine, its links as they are, without a codec\n");
         return false;
     }
     char own[4096] = "", workers[16], servers[16], iterations[16], path[64];

@@ -14,6 +14,8 @@ static void usage(const replay_options *self, FILE *out)
             "usage: tributary %s [options] FILE...     %s\n"
             "settings, as recorded unless they are given:\n"
             "  -n WORKERS -s SERVERS  --colocate auto|on|off\n"
+            "  --per-machine N        workers on each machine, which share its link\n"
+            "  --local-sum auto|on|off   whether those sum first, so that one contribution leaves a machine\n"
             "  --partition 1M --chunk 256K --credit 1M\n"
             "  --no-priorities        all gradients alike, in the order in which they are ready\n"
             "  --priorities           what forward needs first goes first, whatever was recorded\n"
@@ -26,6 +28,7 @@ static void usage(const replay_options *self, FILE *out)
             "  --cores N              of each machine    --one-machine    --many-machines   where members were\n"
             "  --recorded-forward 9ms its forward pass went on by layers, without a barrier, and takes that long\n"
             "  --reactors N           of each member     --window 1M      bytes of a connection under way\n"
+            "  --local-rate 200gbit   at which a process sends to others of its machine\n"
             "  --iters N (3)  --json  --quiet\n",
             self->name,
             tune ? "searches the settings under which a recorded step is fastest"
@@ -44,12 +47,12 @@ static void note(replay_options *self, const char *name, const char *text)
              text != NULL ? " " : "", text != NULL ? text : "");
 }
 
-static bool parse_colocate(replay_options *self, const char *text)
+static bool parse_when(const char *text, int *when)
 {
     static const char *const words[] = {"auto", "off", "on"};
     for (int i = 0; i < 3; i++) {
         if (strcmp(text, words[i]) == 0) {
-            self->colocate = i;
+            *when = i;
             return true;
         }
     }
@@ -77,6 +80,8 @@ static bool parse_world(replay_options *self, int option, const char *text)
         return study_parse_count(text, 1, 16, &self->reactors);
     case 'w':
         return study_parse_size(text, 1024, 1u << 30, &self->window);
+    case 'b':
+        return study_parse_rate(text, &self->local_rate_bits);
     case 'i':
         return study_parse_count(text, 1, 200, &self->iterations);
     case 'j':
@@ -109,7 +114,11 @@ static bool parse_setting(replay_options *self, int option, const char *text)
         self->servers = servers;
         return true;
     case 'o':
-        return parse_colocate(self, text);
+        return parse_when(text, &self->colocate);
+    case 'M':
+        return study_parse_count(text, 1, 64, &self->per_machine);
+    case 'S':
+        return parse_when(text, &self->local_sum);
     case 'p':
         return study_parse_size(text, 4096, 1u << 30, &self->partition);
     case 'k':
@@ -140,6 +149,9 @@ int replay_options_parse(replay_options *self, int argc, char **argv)
 {
     static const struct option options[] = {
         {"colocate", required_argument, NULL, 'o'},
+        {"per-machine", required_argument, NULL, 'M'},
+        {"local-sum", required_argument, NULL, 'S'},
+        {"local-rate", required_argument, NULL, 'b'},
         {"partition", required_argument, NULL, 'p'},
         {"chunk", required_argument, NULL, 'k'},
         {"credit", required_argument, NULL, 'C'},
@@ -167,7 +179,7 @@ int replay_options_parse(replay_options *self, int argc, char **argv)
     };
     const bool tune = strcmp(self->name, "tune") == 0;
     self->servers = self->latency_ns = self->forward_ns = -1;
-    self->colocate = self->one_machine = -1;
+    self->colocate = self->one_machine = self->local_sum = -1;
     for (int option, index = -1; (option = getopt_long(argc, argv, "n:s:h", options, &index)) != -1; index = -1) {
         if (option == 'h') {
             usage(self, stdout);
@@ -179,7 +191,7 @@ int replay_options_parse(replay_options *self, int argc, char **argv)
         } else {
             snprintf(name, sizeof name, "-%c", option);
         }
-        const bool setting = strchr("nsopkCPOxdfr", option) != NULL;
+        const bool setting = strchr("nsoMSpkCPOxdfr", option) != NULL;
         if (option == '?' || (tune && (option == 'L' || option == 'e')) ||
             !(setting ? parse_setting : parse_world)(self, option, optarg)) {
             if (option != '?') {
@@ -252,6 +264,7 @@ void replay_options_world(const replay_options *self, study_step_config *step)
     job->cores = self->cores > 0 ? self->cores : job->cores;
     job->one_machine = self->one_machine >= 0 ? self->one_machine == 1 : job->one_machine;
     job->net.window_bytes = self->window > 0 ? self->window : job->net.window_bytes;
+    job->net.local_bits = self->local_rate_bits > 0 ? self->local_rate_bits : job->net.local_bits;
     step->iterations = self->iterations > 0 ? self->iterations : step->iterations;
 }
 
@@ -266,6 +279,17 @@ bool replay_options_apply(const replay_options *self, const study_replay *replay
         engine->colocate = (trib_colocate)self->colocate;
     } else if (job->workers != workers || job->servers != servers) {
         engine->colocate = TRIB_COLOCATE_AUTO;
+    }
+    const uint32_t shared = self->per_machine > 0 ? self->per_machine : 1;
+    if (job->workers % shared != 0) {
+        fprintf(stderr, "tributary %s: %u workers cannot be %u on each machine\n", self->name, job->workers, shared);
+        return false;
+    }
+    job->per_machine = self->per_machine;
+    if (self->local_sum >= 0) {
+        engine->local_sum = (trib_local_sum)self->local_sum;
+    } else if (job->workers != workers || self->per_machine > 0) {
+        engine->local_sum = TRIB_LOCAL_SUM_AUTO;
     }
     engine->chunk_bytes = self->chunk > 0 ? self->chunk : engine->chunk_bytes;
     engine->partition_bytes = self->partition > 0 ? self->partition : engine->partition_bytes;
@@ -303,7 +327,9 @@ bool replay_options_apply(const replay_options *self, const study_replay *replay
 
 void replay_print_rate(const replay_options *self, const study_replay *replay, FILE *out)
 {
-    if (self->recorded_rate_bits > 0) {
+    if (replay->one_host) {
+        fprintf(out, "all members were on one machine: nothing goes over a link unless --per-machine says so\n");
+    } else if (self->recorded_rate_bits > 0) {
         fprintf(out, "links of the recording: %.4g Gbit/s, as told\n", (double)self->recorded_rate_bits / 1e9);
     } else if (replay->rate_told) {
         fprintf(out, "links of the recording: %.4g Gbit/s, as its job was configured (the busiest held %.4g Gbit/s)\n",

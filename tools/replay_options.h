@@ -14,7 +14,10 @@ typedef struct replay_options {
     int64_t latency_ns;
     int64_t forward_ns; /* of the recording; below 0: there was a barrier, or steps overlap visibly */
     double codec, compute;
-    int one_machine; /* -1: as recorded */
+    int one_machine;      /* -1: as recorded */
+    int local_sum;        /* a trib_local_sum; -1: as recorded, or what the engine chooses on other machines */
+    uint32_t per_machine; /* workers of each; 0: as recorded */
+    uint64_t local_rate_bits;
     bool no_priorities, by_order, cross_barrier, json, quiet, live;
     const char *export;
     char changes[400]; /* what was asked for, in words; "": nothing */

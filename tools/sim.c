@@ -39,6 +39,9 @@ static void usage(FILE *out)
         "  --reactors N --cores N of each member (1, 4)             --window 1M      bytes of a connection under way\n"
         "  --costs tcp|rdma       what a message costs the processor (tcp)\n"
         "  --one-machine          the members share the cores, as hosts in network namespaces of one machine do\n"
+        "  --per-machine N        workers after one another on one machine, whose link they share (1)\n"
+        "  --local-sum auto|on|off   whether those sum first      --local-rate 200gbit  between processes of a "
+        "machine\n"
         "  --partition 1M --chunk 256K --credit 1M                  as in trib_config\n"
         "  --no-priorities        gradients go in the order in which they are ready\n"
         "  --cross-barrier        a layer's forward pass waits for that layer's gradients only\n"
@@ -55,6 +58,14 @@ static bool parse_costs(const char *text, trib_sim_costs *costs_out)
     const bool rdma = strcmp(text, "rdma") == 0;
     *costs_out = rdma ? trib_sim_costs_rdma() : trib_sim_costs_default();
     return rdma || strcmp(text, "tcp") == 0;
+}
+
+static bool parse_local_sum(const char *text, trib_local_sum *out)
+{
+    *out = strcmp(text, "on") == 0    ? TRIB_LOCAL_SUM_ON
+           : strcmp(text, "off") == 0 ? TRIB_LOCAL_SUM_OFF
+                                      : TRIB_LOCAL_SUM_AUTO;
+    return *out != TRIB_LOCAL_SUM_AUTO || strcmp(text, "auto") == 0;
 }
 
 static bool parse_option(sim_options *self, int option, const char *text)
@@ -84,6 +95,12 @@ static bool parse_option(sim_options *self, int option, const char *text)
     case 'o' + 256:
         job->one_machine = true;
         return true;
+    case 'm' + 256:
+        return study_parse_count(text, 1, 64, &job->per_machine);
+    case 's' + 256:
+        return parse_local_sum(text, &engine->local_sum);
+    case 'r' + 256:
+        return study_parse_rate(text, &job->net.local_bits);
     case 'w':
         return study_parse_size(text, 1024, 1u << 30, &job->net.window_bytes);
     case 'p':
@@ -142,6 +159,9 @@ static int parse(sim_options *self, int argc, char **argv)
         {"costs", required_argument, NULL, 'c' + 256},
         {"one-machine", no_argument, NULL, 'o' + 256},
         {"window", required_argument, NULL, 'w'},
+        {"per-machine", required_argument, NULL, 'm' + 256},
+        {"local-sum", required_argument, NULL, 's' + 256},
+        {"local-rate", required_argument, NULL, 'r' + 256},
         {"partition", required_argument, NULL, 'p'},
         {"chunk", required_argument, NULL, 'k'},
         {"credit", required_argument, NULL, 'C'},
@@ -197,14 +217,15 @@ static void print_json(const sim_options *self, const study_model *model, const 
 {
     const sim_job_config *job = &self->step.job;
     json_t *out = json_pack(
-        "{s:s, s:i, s:i, s:I, s:I, s:b, s:b, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:f}", "model", model->name,
-        "workers", (int)job->workers, "servers", (int)job->servers, "bytes", (json_int_t)model->bytes, "rate_bits",
-        (json_int_t)job->link.egress_bits, "priorities", self->step.priorities, "cross_barrier",
-        self->step.cross_barrier, "seed", (json_int_t)job->seed, "codec", self->step.codec_ratio, "step_ms",
-        (double)result->step_ns / 1e6, "compute_ms", (double)result->compute_ns / 1e6, "t_opt_ms",
-        result->t_opt_ns / 1e6, "efficiency", (double)result->compute_ns / (double)result->step_ns, "ring_step_ms",
-        (double)ring_ns / 1e6, "ring_efficiency", (double)result->compute_ns / (double)ring_ns, "events",
-        (json_int_t)result->events, "wall_seconds", result->wall_seconds);
+        "{s:s, s:i, s:i, s:i, s:I, s:I, s:b, s:b, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:f}", "model",
+        model->name, "workers", (int)job->workers, "servers", (int)job->servers, "local_sum", (int)result->local_ranks,
+        "bytes", (json_int_t)model->bytes, "rate_bits", (json_int_t)job->link.egress_bits, "priorities",
+        self->step.priorities, "cross_barrier", self->step.cross_barrier, "seed", (json_int_t)job->seed, "codec",
+        self->step.codec_ratio, "step_ms", (double)result->step_ns / 1e6, "compute_ms",
+        (double)result->compute_ns / 1e6, "t_opt_ms", result->t_opt_ns / 1e6, "efficiency",
+        (double)result->compute_ns / (double)result->step_ns, "ring_step_ms", (double)ring_ns / 1e6, "ring_efficiency",
+        (double)result->compute_ns / (double)ring_ns, "events", (json_int_t)result->events, "wall_seconds",
+        result->wall_seconds);
     json_dumpf(out, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
     printf("\n");
     json_decref(out);
@@ -220,9 +241,15 @@ static void print_text(const sim_options *self, const study_model *model, const 
            (double)model->bytes / 1e6, job->workers, job->servers, (double)job->link.egress_bits / 1e9,
            self->step.priorities ? "priorities" : "no priorities",
            self->step.cross_barrier ? "each layer waits for its own" : "a barrier after each step");
+    if (job->per_machine > 1) {
+        printf("  %u workers a machine; %s\n", job->per_machine,
+               result->local_ranks > 0 ? "they sum first" : "each pushes its own");
+    }
     printf("  compute              %10.2f ms\n", compute);
-    printf("  least exchange time  %10.2f ms  (t_opt; %.2f of compute)\n", result->t_opt_ns / 1e6,
-           result->t_opt_ns / 1e6 / compute);
+    if (result->t_opt_ns > 0) {
+        printf("  least exchange time  %10.2f ms  (t_opt; %.2f of compute)\n", result->t_opt_ns / 1e6,
+               result->t_opt_ns / 1e6 / compute);
+    }
     printf("  step                 %10.2f ms  efficiency %5.1f %%\n", step, 100 * compute / step);
     printf("  step with a ring     %10.2f ms  efficiency %5.1f %%  (buckets of 25 MB)\n", ring, 100 * compute / ring);
     printf("  simulated in %.2f s, %llu events, seed %llu\n", result->wall_seconds, (unsigned long long)result->events,

@@ -3,22 +3,24 @@
  *
  * A process of the file is a process of the job. What cannot overlap much is slices on lanes (threads of the file): what
  * is being sent, sums, links out of credit. What overlaps by the hundred is pairs of asynchronous events: operations,
- * waiting for a turn, waiting for sums. Arrows go from a partition's sending to the sum of its first chunk.
+ * waiting for a turn, waiting for sums. Arrows go from a partition's sending to the sum of its first chunk, and from a
+ * machine's sum to that of all machines.
  */
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/trace_chunks.h"
 #include "tools/trace_out.h"
 
 #define LANES_MAX 200u
 #define GROUP_TIDS 1000u /* lanes of one group have numbers from group * GROUP_TIDS on */
 
-enum { GROUP_EVENTS, GROUP_SEND, GROUP_SUM, GROUP_CREDIT, GROUP_STAGE }; /* GROUP_STAGE + stage */
+enum { GROUP_EVENTS, GROUP_SEND, GROUP_NEAR, GROUP_SUM, GROUP_CREDIT, GROUP_STAGE }; /* GROUP_STAGE + stage */
 
 typedef struct slice {
     int64_t begin_ns, end_ns;
     uint32_t process, group;
-    uint64_t index; /* SEND, STAGE: a span; SUM, CREDIT: an event */
+    uint64_t index; /* SEND, STAGE: a span; NEAR, SUM: among the chunks; CREDIT: an event */
     uint32_t lane;
 } slice;
 
@@ -29,9 +31,9 @@ typedef struct writer {
     uint64_t id;
     slice *slices;
     uint64_t slice_count;
-    uint32_t *send_lanes;       /* by span */
-    const trace_event **chunks; /* of servers, by (process, tensor, partition, round, chunk, time) */
-    uint64_t chunk_count;
+    uint32_t *send_lanes; /* by span */
+    trace_chunks chunks;
+    uint32_t *sum_lanes; /* by the sum's first event among the chunks */
     const trace_span **by_key;
 } writer;
 
@@ -187,56 +189,41 @@ static int compare_u64(uint64_t a, uint64_t b)
     return (a > b) - (a < b);
 }
 
-static int by_chunk(const void *a, const void *b)
+/* That sum is on its way to record->peer since it was complete. */
+static void put_sum_sent(writer *self, const trace_event *sent, const trace_event *since, const char *category)
 {
-    const trace_event *left = *(const trace_event *const *)a, *right = *(const trace_event *const *)b;
-    const trib_trace_record *x = &left->record, *y = &right->record;
-    int order = compare_u64(left->process, right->process);
-    order = order != 0 ? order : compare_u64(x->tensor, y->tensor);
-    order = order != 0 ? order : compare_u64(x->partition, y->partition);
-    order = order != 0 ? order : compare_u64(x->round, y->round);
-    order = order != 0 ? order : compare_u64(x->extra, y->extra);
-    order = order != 0 ? order : (left->at_ns > right->at_ns) - (left->at_ns < right->at_ns);
-    return order != 0 ? order : compare_u64(left->order, right->order);
+    char args[100], peer[48];
+    trace_member_label(self->run, sent->record.peer, peer, sizeof peer);
+    snprintf(args, sizeof args, ",\"args\":{\"peer\":\"%s\",\"chunk\":%u,\"bytes\":%u}", peer, sent->record.extra,
+             sent->record.value);
+    put_async(self, category, sent->process, sent->record.tensor, args, since->at_ns, sent->at_ns);
 }
 
-static bool is_same_chunk(const trace_event *a, const trace_event *b)
-{
-    return a->process == b->process && a->record.tensor == b->record.tensor &&
-           a->record.partition == b->record.partition && a->record.round == b->record.round &&
-           a->record.extra == b->record.extra;
-}
-
-/* Sums, from the first contribution until they are complete; and what is sent of them. */
+/* Sums, from the first contribution until they are complete; and what is sent of them. Of a relay's sum the part goes on,
+ * and what it hands on comes back first. */
 static void add_sums(writer *self)
 {
-    const trace_run *run = self->run;
-    for (uint64_t i = 0; i < run->event_count; i++) {
-        const uint8_t kind = run->events[i].record.kind;
-        if (kind == TRIB_TRACE_SUM_ARRIVE || kind == TRIB_TRACE_SUM_COMPLETE || kind == TRIB_TRACE_SUM_SENT) {
-            self->chunks[self->chunk_count++] = &run->events[i];
-        }
-    }
-    qsort(self->chunks, self->chunk_count, sizeof(const trace_event *), by_chunk);
-    for (uint64_t i = 0; i < self->chunk_count;) {
-        const trace_event *first = self->chunks[i];
-        const trace_event *complete = NULL;
-        uint64_t end = i;
-        for (; end < self->chunk_count && is_same_chunk(first, self->chunks[end]); end++) {
-            const trace_event *one = self->chunks[end];
-            complete = one->record.kind == TRIB_TRACE_SUM_COMPLETE ? one : complete;
-            if (one->record.kind == TRIB_TRACE_SUM_SENT && complete != NULL) {
-                char args[100], peer[48];
-                trace_member_label(run, one->record.peer, peer, sizeof peer);
-                snprintf(args, sizeof args, ",\"args\":{\"peer\":\"%s\",\"chunk\":%u,\"bytes\":%u}", peer,
-                         one->record.extra, one->record.value);
-                put_async(self, "SUM on its way", one->process, one->record.tensor, args, complete->at_ns, one->at_ns);
+    const trace_chunks *chunks = &self->chunks;
+    for (uint64_t i = 0, end; i < chunks->count; i = end) {
+        const trace_event *first = chunks->events[i], *complete = NULL, *back = NULL;
+        for (end = i; end < chunks->count && trace_chunk_is_same(first, chunks->events[end]); end++) {
+            const trace_event *one = chunks->events[end];
+            const uint8_t kind = one->record.kind;
+            complete = kind == TRIB_TRACE_SUM_COMPLETE || kind == TRIB_TRACE_NEAR_COMPLETE ? one : complete;
+            back = kind == TRIB_TRACE_PART_SUM ? one : back;
+            if (kind == TRIB_TRACE_NEAR_SENT && back != NULL) {
+                put_sum_sent(self, one, back, "SUM handed on");
+            } else if (kind == TRIB_TRACE_PART_SUM && complete != NULL) {
+                put_sum_sent(self, one, complete, "part summed by all machines");
+            } else if (kind == TRIB_TRACE_SUM_SENT && complete != NULL) {
+                put_sum_sent(self, one, complete, "SUM on its way");
             }
         }
-        if (first->record.kind == TRIB_TRACE_SUM_ARRIVE && complete != NULL) {
-            add_slice(self, first->process, GROUP_SUM, i, first->at_ns, complete->at_ns);
+        const uint8_t kind = first->record.kind;
+        if (complete != NULL && (kind == TRIB_TRACE_SUM_ARRIVE || kind == TRIB_TRACE_NEAR_ARRIVE)) {
+            add_slice(self, first->process, trace_chunk_is_near(first) ? GROUP_NEAR : GROUP_SUM, i, first->at_ns,
+                      complete->at_ns);
         }
-        i = end;
     }
 }
 
@@ -303,6 +290,7 @@ static void name_lane(writer *self, const slice *of)
     char name[80];
     const uint32_t stage = of->group - GROUP_STAGE;
     const char *what = of->group == GROUP_SEND     ? "PUSH sends"
+                       : of->group == GROUP_NEAR   ? "SUM of its machine"
                        : of->group == GROUP_SUM    ? "SUM"
                        : of->group == GROUP_CREDIT ? "a link out of credit"
                                                    : self->run->stages[stage];
@@ -335,31 +323,73 @@ static void assign_lanes(writer *self)
         ends[mine->lane] = mine->end_ns;
         if (mine->group == GROUP_SEND) {
             self->send_lanes[mine->index] = mine->lane;
+        } else if (mine->group == GROUP_NEAR || mine->group == GROUP_SUM) {
+            self->sum_lanes[mine->index] = mine->lane;
         }
     }
 }
 
 /* ---- Arrows ---- */
 
-/* From where the partition's first chunk left to its arrival in the sum. */
+typedef struct arrow_end {
+    uint32_t process, thread;
+    int64_t at_ns;
+} arrow_end;
+
+static void put_arrow(writer *self, const char *name, arrow_end from, arrow_end to)
+{
+    const uint64_t id = ++self->id;
+    begin_event(self, 's', from.process, from.thread, from.at_ns);
+    fprintf(self->out, ",\"name\":\"%s\",\"cat\":\"%s\",\"id\":%llu}", name, name, (unsigned long long)id);
+    begin_event(self, 'f', to.process, to.thread, to.at_ns);
+    fprintf(self->out, ",\"name\":\"%s\",\"cat\":\"%s\",\"id\":%llu,\"bp\":\"e\"}", name, name, (unsigned long long)id);
+}
+
+/* From the sum of the machine whose part arrives. False: it brings no part. */
+static bool part_begin(const writer *self, const trace_event *arrival, arrow_end *from)
+{
+    const trace_process *relay = trace_run_member(self->run, arrival->record.peer);
+    const uint64_t first =
+        relay == NULL || arrival->record.kind != TRIB_TRACE_SUM_ARRIVE
+            ? UINT64_MAX
+            : trace_chunks_find_near(&self->chunks, (uint32_t)(relay - self->run->processes), &arrival->record);
+    if (first == UINT64_MAX || self->sum_lanes[first] == UINT32_MAX) {
+        return false;
+    }
+    const trace_event *begin = self->chunks.events[first];
+    *from = (arrow_end){begin->process, GROUP_NEAR * GROUP_TIDS + self->sum_lanes[first], begin->at_ns};
+    return true;
+}
+
+/* From where the partition's first chunk left. */
+static bool push_begin(const writer *self, const trace_event *arrival, arrow_end *from)
+{
+    const trace_span *span = trace_span_find(self->run, self->by_key, &arrival->record);
+    const uint32_t lane = span != NULL ? self->send_lanes[span - self->run->spans] : UINT32_MAX;
+    if (span == NULL || span->start_ns == TRACE_NEVER || lane == UINT32_MAX) {
+        return false;
+    }
+    *from = (arrow_end){span->process, GROUP_SEND * GROUP_TIDS + lane, span->start_ns};
+    return true;
+}
+
+/* To the arrivals of a partition's first chunk in the sum. */
 static void put_arrows(writer *self, const slice *sum)
 {
-    for (uint64_t i = sum->index; i < self->chunk_count && is_same_chunk(self->chunks[sum->index], self->chunks[i]);
-         i++) {
-        const trace_event *arrival = self->chunks[i];
-        if (arrival->record.kind != TRIB_TRACE_SUM_ARRIVE || arrival->record.extra != 0) {
+    const trace_chunks *chunks = &self->chunks;
+    for (uint64_t i = sum->index;
+         i < chunks->count && trace_chunk_is_same(chunks->events[sum->index], chunks->events[i]); i++) {
+        const trace_event *arrival = chunks->events[i];
+        const uint8_t kind = arrival->record.kind;
+        const arrow_end to = {sum->process, sum->group * GROUP_TIDS + sum->lane, arrival->at_ns};
+        arrow_end from;
+        if ((kind != TRIB_TRACE_SUM_ARRIVE && kind != TRIB_TRACE_NEAR_ARRIVE) || arrival->record.extra != 0) {
             continue;
         }
-        const trace_span *span = trace_span_find(self->run, self->by_key, &arrival->record);
-        const uint32_t lane = span != NULL ? self->send_lanes[span - self->run->spans] : UINT32_MAX;
-        if (span == NULL || span->start_ns == TRACE_NEVER || lane == UINT32_MAX || span->start_ns > arrival->at_ns) {
-            continue;
+        const bool is_part = part_begin(self, arrival, &from);
+        if ((is_part || push_begin(self, arrival, &from)) && from.at_ns <= to.at_ns) {
+            put_arrow(self, is_part ? "part" : "push", from, to);
         }
-        const uint64_t id = ++self->id;
-        begin_event(self, 's', span->process, GROUP_SEND * GROUP_TIDS + lane, span->start_ns);
-        fprintf(self->out, ",\"name\":\"push\",\"cat\":\"push\",\"id\":%llu}", (unsigned long long)id);
-        begin_event(self, 'f', sum->process, GROUP_SUM * GROUP_TIDS + sum->lane, arrival->at_ns);
-        fprintf(self->out, ",\"name\":\"push\",\"cat\":\"push\",\"id\":%llu,\"bp\":\"e\"}", (unsigned long long)id);
     }
 }
 
@@ -375,8 +405,8 @@ static void put_slice(writer *self, const slice *mine)
         trace_member_label(run, span->owner, peer, sizeof peer);
         fprintf(self->out, ",\"cat\":\"stage\",\"args\":{\"partition\":%u,\"round\":%u,\"bytes\":%u,\"peer\":\"%s\"}}",
                 span->partition, span->round, span->bytes, peer);
-    } else if (mine->group == GROUP_SUM) {
-        const trib_trace_record *record = &self->chunks[mine->index]->record;
+    } else if (mine->group == GROUP_SUM || mine->group == GROUP_NEAR) {
+        const trib_trace_record *record = &self->chunks.events[mine->index]->record;
         put_name(self, tensor_name(self, record->tensor, buffer, sizeof buffer));
         trace_member_label(run, record->peer, peer, sizeof peer);
         fprintf(self->out, ",\"cat\":\"sum\",\"args\":{\"partition\":%u,\"round\":%u,\"chunk\":%u,\"first\":\"%s\"}}",
@@ -392,11 +422,11 @@ static void put_slice(writer *self, const slice *mine)
 /* One that found no lane. */
 static void put_loose(writer *self, const slice *mine)
 {
-    const bool sum = mine->group == GROUP_SUM, credit = mine->group == GROUP_CREDIT;
-    const uint32_t tensor = sum      ? self->chunks[mine->index]->record.tensor
+    const bool sum = mine->group == GROUP_SUM || mine->group == GROUP_NEAR, credit = mine->group == GROUP_CREDIT;
+    const uint32_t tensor = sum      ? self->chunks.events[mine->index]->record.tensor
                             : credit ? UINT32_MAX
                                      : self->run->spans[mine->index].tensor;
-    const char *category = sum                          ? "SUM"
+    const char *category = sum                          ? (mine->group == GROUP_NEAR ? "SUM of its machine" : "SUM")
                            : credit                     ? "a link out of credit"
                            : mine->group >= GROUP_STAGE ? self->run->stages[mine->group - GROUP_STAGE]
                                                         : "PUSH sends";
@@ -413,12 +443,14 @@ static bool open_writer(writer *self)
         slices += run->spans[i].stay_count;
     }
     self->slices = calloc(slices + 1, sizeof *self->slices);
-    self->chunks = calloc(run->event_count + 1, sizeof(const trace_event *));
+    const bool fine = trace_chunks_make(run, &self->chunks);
+    self->sum_lanes = malloc((self->chunks.count + 1) * sizeof *self->sum_lanes);
     self->send_lanes = malloc((run->span_count + 1) * sizeof *self->send_lanes);
     self->by_key = trace_spans_by_key(run);
-    if (self->slices == NULL || self->chunks == NULL || self->send_lanes == NULL || self->by_key == NULL) {
+    if (!fine || self->slices == NULL || self->sum_lanes == NULL || self->send_lanes == NULL || self->by_key == NULL) {
         return false;
     }
+    memset(self->sum_lanes, 0xff, (self->chunks.count + 1) * sizeof *self->sum_lanes);
     memset(self->send_lanes, 0xff, (run->span_count + 1) * sizeof *self->send_lanes);
     return true;
 }
@@ -459,7 +491,8 @@ bool trace_write_chrome(const trace_run *run, FILE *out)
         fprintf(out, "\n]}\n");
     }
     free(self.slices);
-    free(self.chunks);
+    trace_chunks_free(&self.chunks);
+    free(self.sum_lanes);
     free(self.send_lanes);
     free(self.by_key);
     return fine;

@@ -93,7 +93,8 @@ static void fill(const picture *self)
         const bool arrive = event->record.kind == TRIB_TRACE_SUM_ARRIVE,
                    sent = event->record.kind == TRIB_TRACE_SUM_SENT;
         const int64_t column = event->at_ns / self->width_ns;
-        if ((arrive || sent) && here != there && column < COLUMNS) {
+        const bool is_near = !run->one_host && trace_run_machine(run, here) == trace_run_machine(run, there);
+        if ((arrive || sent) && here != there && !is_near && column < COLUMNS) {
             const uint32_t from = sent ? here : there, to = sent ? there : here;
             if (from < self->rows) {
                 band_of(self, from, BAND_OUT)[column] += event->record.value;

@@ -20,12 +20,13 @@ static double median_step(const trace_stats *stats, const trace_steps **steps_ou
     return 0;
 }
 
-/* The rate that efficiency is told by, and whether somebody said it: bandwidth_bits, or the busiest link's. */
+/* The rate that efficiency is told by, and whether somebody said it: bandwidth_bits, or the busiest link's. 0: there is no
+ * link. */
 static double link_rate(const trace_run *run, const trace_stats *stats, bool *told)
 {
     const uint64_t bits = run->processes[0].file->bandwidth;
     *told = bits > 0;
-    return bits > 0 ? (double)bits : stats->fastest_bits;
+    return bits > 0 ? (double)bits : run->one_host ? 0 : stats->fastest_bits;
 }
 
 /* Least time for a step's bytes over these links; 0: not known. */
@@ -47,6 +48,39 @@ static int64_t worst_clock(const trace_run *run)
 
 /* ---- Text ---- */
 
+static void print_machines(const trace_run *run, FILE *out)
+{
+    uint32_t machines = 0;
+    for (uint32_t i = 0; i < run->member_count; i++) {
+        machines += run->members[i].machine == i;
+    }
+    if (run->one_host) {
+        fprintf(out, "all members are on one machine: what follows of links is what goes between its processes\n");
+    } else if (machines < run->member_count) {
+        fprintf(out, "%u machines; ", machines);
+        fprintf(out, run->local_ranks > 0 ? "the %u workers of each sum first\n" : "every worker pushes its own\n",
+                run->local_ranks);
+    }
+}
+
+/* "rank 2", and how many others share its machine's link. */
+static void label_link(const trace_run *run, uint32_t member, char *text, size_t size)
+{
+    uint32_t others = 0;
+    for (uint32_t i = member + 1; i < run->member_count && !run->one_host; i++) {
+        others += run->members[i].machine == member;
+    }
+    trace_member_label(run, member, text, size);
+    if (others > 0) {
+        snprintf(text + strlen(text), size - strlen(text), " + %u", others);
+    }
+}
+
+static bool has_link(const trace_run *run, uint32_t member)
+{
+    return run->one_host || trace_run_machine(run, member) == member;
+}
+
 static void print_head(const trace_run *run, const trace_stats *stats, FILE *out)
 {
     const trace_file *first = run->processes[0].file;
@@ -57,6 +91,7 @@ static void print_head(const trace_run *run, const trace_stats *stats, FILE *out
     fprintf(out, "job \"%s\": %u workers + %u servers over %s; partitions of %u KiB, chunks of %u KiB, credit %u KiB\n",
             first->job, run->worker_count, run->server_count, first->transport, first->partition_bytes / 1024,
             first->chunk_bytes / 1024, first->push_credit / 1024);
+    print_machines(run, out);
     fprintf(out, "%u files, %llu records (%llu overwritten), %.3f s; ", run->process_count,
             (unsigned long long)run->event_count, (unsigned long long)lost, (double)run->duration_ns / 1e9);
     const int64_t clock_ns = worst_clock(run);
@@ -112,8 +147,11 @@ static void print_phases(const trace_run *run, const trace_stats *stats, FILE *o
     fprintf(out, "\n%-18s %9s %10s %10s %10s %10s %8s\n", "a partition's time", "count", "mean ms", "p50 ms", "p99 ms",
             "max ms", "share");
     for (unsigned i = 0; i < TRACE_PHASE_COUNT; i++) {
-        print_spread(trace_phase_name((trace_phase)i), &stats->phases[i], stats->whole.total_ns,
-                     trace_phase_text((trace_phase)i), out);
+        const bool of_relays = i == TRACE_PHASE_NEAR || i == TRACE_PHASE_PART || i == TRACE_PHASE_HAND;
+        if (!of_relays || run->local_ranks > 0) {
+            print_spread(trace_phase_name((trace_phase)i), &stats->phases[i], stats->whole.total_ns,
+                         trace_phase_text((trace_phase)i), out);
+        }
     }
     print_spread("all", &stats->whole, stats->whole.total_ns, "", out);
     fprintf(out, "by stage\n");
@@ -129,7 +167,10 @@ static void print_members(const trace_run *run, const trace_stats *stats, FILE *
             "out Gb/s", "in Gb/s", "out %", "in %", ms(stats->window_ns));
     for (uint32_t i = 0; i < run->worker_count + run->server_count; i++) {
         const trace_link_use *use = &stats->links[i];
-        trace_member_label(run, i, label, sizeof label);
+        if (!has_link(run, i)) {
+            continue;
+        }
+        label_link(run, i, label, sizeof label);
         fprintf(out, "  %-12s %11.1f %11.1f %10.3f %10.3f %7.1f %7.1f\n", label, (double)use->out_bytes / 1e6,
                 (double)use->in_bytes / 1e6, use->out_bits / 1e9, use->in_bits / 1e9, 100 * use->out_used,
                 100 * use->in_used);
@@ -188,10 +229,10 @@ static json_t *members_json(const trace_run *run, const trace_stats *stats)
         const trace_link_use *use = &stats->links[i];
         char label[48];
         trace_member_label(run, i, label, sizeof label);
-        json_t *one =
-            json_pack("{s:s, s:I, s:I, s:f, s:f, s:f, s:f}", "member", label, "out_bytes", (json_int_t)use->out_bytes,
-                      "in_bytes", (json_int_t)use->in_bytes, "out_bits", use->out_bits, "in_bits", use->in_bits,
-                      "out_used", use->out_used, "in_used", use->in_used);
+        json_t *one = json_pack("{s:s, s:i, s:I, s:I, s:f, s:f, s:f, s:f}", "member", label, "machine",
+                                (int)trace_run_machine(run, i), "out_bytes", (json_int_t)use->out_bytes, "in_bytes",
+                                (json_int_t)use->in_bytes, "out_bits", use->out_bits, "in_bits", use->in_bits,
+                                "out_used", use->out_used, "in_used", use->in_used);
         if (i < run->worker_count) {
             json_object_set_new(one, "last_of_partitions", json_integer((json_int_t)stats->patience[i].count));
             json_object_set_new(one, "others_waited_ms", json_real(ms(stats->patience[i].waited_ns)));
@@ -230,14 +271,16 @@ json_t *trace_make_json(const trace_run *run, const trace_stats *stats)
         json_array_append_new(notes, json_string(run->warnings[i]));
     }
     const trace_file *first = run->processes[0].file;
-    return json_pack(
-        "{s:s, s:i, s:i, s:s, s:i, s:i, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:s}",
-        "job", first->job, "workers", (int)run->worker_count, "servers", (int)run->server_count, "transport",
-        first->transport, "partition_bytes", (int)first->partition_bytes, "chunk_bytes", (int)first->chunk_bytes,
-        "seconds", (double)run->duration_ns / 1e9, "records", (json_int_t)run->event_count, "operations",
-        (json_int_t)stats->operations, "failed", (json_int_t)stats->failed, "bytes_summed",
-        (json_int_t)stats->bytes_summed, "arrivals", (json_int_t)run->arrivals, "early_arrivals",
-        (json_int_t)run->early_arrivals, "processes", processes_json(run), "steps", steps_json(run, stats), "phases",
-        phases, "stages", stages, "members", members_json(run, stats), "notes", notes, "limit", stats->limit_name,
-        "limit_text", stats->limit);
+    return json_pack("{s:s, s:i, s:b, s:i, s:i, s:s, s:i, s:i, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, "
+                     "s:o, s:o, s:s, "
+                     "s:s}",
+                     "job", first->job, "local_sum", (int)run->local_ranks, "one_host", run->one_host, "workers",
+                     (int)run->worker_count, "servers", (int)run->server_count, "transport", first->transport,
+                     "partition_bytes", (int)first->partition_bytes, "chunk_bytes", (int)first->chunk_bytes, "seconds",
+                     (double)run->duration_ns / 1e9, "records", (json_int_t)run->event_count, "operations",
+                     (json_int_t)stats->operations, "failed", (json_int_t)stats->failed, "bytes_summed",
+                     (json_int_t)stats->bytes_summed, "arrivals", (json_int_t)run->arrivals, "early_arrivals",
+                     (json_int_t)run->early_arrivals, "processes", processes_json(run), "steps", steps_json(run, stats),
+                     "phases", phases, "stages", stages, "members", members_json(run, stats), "notes", notes, "limit",
+                     stats->limit_name, "limit_text", stats->limit);
 }

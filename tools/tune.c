@@ -20,7 +20,7 @@
 #define WORTH 0.002 /* of the step: less is no reason to change a setting */
 #define VALUES_MAX 10u
 
-typedef enum coordinate { CREDIT, PARTITION, CHUNK, PRIORITIES, COLOCATE, COORDINATES } coordinate;
+typedef enum coordinate { CREDIT, PARTITION, CHUNK, PRIORITIES, COLOCATE, LOCAL_SUM, COORDINATES } coordinate;
 
 enum { PRIORITIES_RECORDED, PRIORITIES_NONE, PRIORITIES_BY_ORDER };
 
@@ -33,6 +33,7 @@ static const struct {
     [CHUNK] = {"chunk", {64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, -1}},
     [PRIORITIES] = {"priorities", {PRIORITIES_RECORDED, PRIORITIES_NONE, PRIORITIES_BY_ORDER, -1}},
     [COLOCATE] = {"colocate", {TRIB_COLOCATE_AUTO, TRIB_COLOCATE_OFF, TRIB_COLOCATE_ON, -1}},
+    [LOCAL_SUM] = {"local sum", {TRIB_LOCAL_SUM_AUTO, TRIB_LOCAL_SUM_OFF, TRIB_LOCAL_SUM_ON, -1}},
 };
 
 typedef struct setting {
@@ -54,6 +55,8 @@ typedef struct what_if {
     int64_t step_ns;
 } what_if;
 
+static const char *const whens[] = {"auto", "off", "on"};
+
 static double ms(int64_t ns)
 {
     return (double)ns / 1e6;
@@ -62,9 +65,8 @@ static double ms(int64_t ns)
 static void name_value(coordinate which, int64_t value, char *text, size_t size)
 {
     static const char *const priorities[] = {"as recorded", "none", "what forward needs first"};
-    static const char *const colocates[] = {"auto", "off", "on"};
-    if (which == PRIORITIES || which == COLOCATE) {
-        snprintf(text, size, "%s", (which == PRIORITIES ? priorities : colocates)[value]);
+    if (which == PRIORITIES || which == COLOCATE || which == LOCAL_SUM) {
+        snprintf(text, size, "%s", (which == PRIORITIES ? priorities : whens)[value]);
     } else if (value % (1 << 20) == 0) {
         snprintf(text, size, "%lldM", (long long)(value >> 20));
     } else {
@@ -85,6 +87,7 @@ static setting setting_of(const study_step_config *step)
                                         : step->by_order  ? PRIORITIES_BY_ORDER
                                                           : PRIORITIES_RECORDED,
                          [COLOCATE] = engine->colocate,
+                         [LOCAL_SUM] = engine->local_sum,
                      }};
 }
 
@@ -98,13 +101,18 @@ static study_step_config with(const study_step_config *base, const setting *set)
     step.priorities = set->values[PRIORITIES] != PRIORITIES_NONE;
     step.by_order = set->values[PRIORITIES] == PRIORITIES_BY_ORDER;
     engine->colocate = (trib_colocate)set->values[COLOCATE];
+    engine->local_sum = (trib_local_sum)set->values[LOCAL_SUM];
     return step;
 }
 
-static bool can_be(const study_step_config *base, const setting *set)
+/* Where no machine has several workers local sums are not tried: they change nothing. */
+static bool can_be(const tuning *self, const setting *set)
 {
+    const sim_job_config *job = &self->base.job;
+    const uint32_t each = job->per_machine > 0 ? job->per_machine : self->replay->per_machine;
     return set->values[PARTITION] % set->values[CHUNK] == 0 &&
-           !(set->values[COLOCATE] == TRIB_COLOCATE_OFF && base->job.servers == 0);
+           !(set->values[COLOCATE] == TRIB_COLOCATE_OFF && job->servers == 0) &&
+           (each > 1 || set->values[LOCAL_SUM] == (int64_t)job->engine.local_sum);
 }
 
 static void show(const tuning *self, const char *text)
@@ -133,7 +141,7 @@ static int64_t try_setting(tuning *self, const setting *set)
             return self->tried_ns[i];
         }
     }
-    if (self->failed || self->runs == RUNS_MAX || !can_be(&self->base, set)) {
+    if (self->failed || self->runs == RUNS_MAX || !can_be(self, set)) {
         return INT64_MAX;
     }
     const study_step_config step = with(&self->base, set);
@@ -289,12 +297,9 @@ static void print_text(tuning *self, const setting *before, const setting *best,
                100 * ((double)list[i].step_ns / (double)best_ns - 1));
     }
     printf("\nTRIB_PARTITION_BYTES=%lld TRIB_CHUNK_BYTES=%lld TRIB_PUSH_CREDIT=%lld TRIB_PULL_CREDIT=%lld "
-           "TRIB_COLOCATE=%s\n",
+           "TRIB_COLOCATE=%s TRIB_LOCAL_SUM=%s\n",
            (long long)best->values[PARTITION], (long long)best->values[CHUNK], (long long)best->values[CREDIT],
-           (long long)best->values[CREDIT],
-           best->values[COLOCATE] == TRIB_COLOCATE_ON    ? "on"
-           : best->values[COLOCATE] == TRIB_COLOCATE_OFF ? "off"
-                                                         : "auto");
+           (long long)best->values[CREDIT], whens[best->values[COLOCATE]], whens[best->values[LOCAL_SUM]]);
 }
 
 static void print_json(tuning *self, const setting *before, const setting *best, int64_t before_ns, int64_t best_ns,

@@ -32,7 +32,7 @@ typedef struct trib_sim_net_config {
     double goodput;           /* share of a link's rate that carries our bytes; 0.956: TCP over Ethernet, MTU 1500 */
     uint64_t local_bits;      /* at which a node sends to others of its machine, bits per second */
     int64_t local_latency_ns; /* and the time it takes */
-    bool local_memory;        /* that way is shared memory: a message costs a copy at each end, and no system's work */
+    bool local_memory;        /* that way is shared memory: a message costs its reader a copy, and no system's work */
     const void *void_base;    /* payloads that lie in this piece of memory have no contents: only their times are */
     size_t void_bytes;        /* right, nothing is copied; for studies of jobs larger than this machine's memory */
     uint32_t ahead; /* while a payload lands its receiver is asked about up to so many messages that follow, */

@@ -212,7 +212,7 @@ static void run_write(trib_reactor *reactor, trib_sim_work *work)
 void sim_end_writable(sim_end *end)
 {
     /* Not at the first free byte: half of the limit must be free again, as with TCP_NOTSENT_LOWAT. */
-    if (end->want_write && sim_flow_from(end)->unsent * 2 < end->pair->net->config.unsent_bytes &&
+    if (end->want_write && sim_flow_held(sim_flow_from(end)) * 2 < end->pair->net->config.unsent_bytes &&
         (end->state == SIM_OPEN || end->state == SIM_FLUSHING)) {
         trib_sim_reactor_give(sim_reactor_of(end), &end->write_work);
     }

@@ -220,6 +220,17 @@ static inline bool sim_is_local(const sim_pair *pair)
     return pair->ends[0].node->machine == pair->ends[1].node->machine;
 }
 
+static inline bool sim_is_in_memory(const sim_pair *pair)
+{
+    return sim_is_local(pair) && pair->net->config.local_memory;
+}
+
+/* Bytes for which the sender has no room any more: what waits for the link; in shared memory also what is unread. */
+static inline uint64_t sim_flow_held(const sim_flow *flow)
+{
+    return flow->unsent + (sim_is_in_memory(flow->pair) ? flow->window_used : 0);
+}
+
 /* Has the flow bytes that the receiver has not read yet? */
 static inline bool sim_flow_is_waiting(const sim_flow *flow)
 {

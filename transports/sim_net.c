@@ -26,7 +26,7 @@ trib_sim_net_config trib_sim_net_config_default(void)
         .window_bytes = 1024 * 1024,
         .unsent_bytes = 256 * 1024,
         .goodput = 0.956,
-        .local_bits = UINT64_C(80000000000),
+        .local_bits = UINT64_C(200000000000),
         .local_latency_ns = 5000,
         .local_memory = true,
     };
@@ -313,6 +313,9 @@ static void acknowledged(sim_flow *flow, uint32_t bytes)
     flow->window_used -= bytes;
     flow->progress_ns = trib_sim_now(flow->pair->net->sim);
     sim_flow_ready(flow);
+    if (sim_is_in_memory(flow->pair)) {
+        sim_end_writable(&flow->pair->ends[flow->from]);
+    }
 }
 
 static void take_data(sim_flow *flow, uint32_t bytes)

@@ -52,13 +52,13 @@ static size_t hand_over(sim_end *end)
     sim_flow *flow = sim_flow_from(end);
     const uint64_t limit = end->pair->net->config.unsent_bytes;
     size_t taken = 0;
-    while (end->sends.head != NULL && flow->unsent < limit && !flow->broken) {
+    while (end->sends.head != NULL && sim_flow_held(flow) < limit && !flow->broken) {
         trib_send *send = end->sends.head;
         if (end->head_sent == 0) {
             message_begin(flow, send);
         }
         const size_t left = TRIB_HEADER_SIZE + (size_t)send->payload_size - end->head_sent;
-        const size_t now = left < limit - flow->unsent ? left : (size_t)(limit - flow->unsent);
+        const size_t room = (size_t)(limit - sim_flow_held(flow)), now = left < room ? left : room;
         flow->unsent += now;
         taken += now;
         end->head_sent += now;
@@ -77,11 +77,14 @@ static size_t hand_over(sim_end *end)
     return taken;
 }
 
-/* What it costs the processor that so many bytes go to the kernel, or come from it. */
-static void charge(sim_end *end, size_t bytes)
+/* What it costs the processor that so many bytes go to the kernel, or come from it. Of shared memory the reader copies. */
+static void charge(sim_end *end, size_t bytes, bool is_reader)
 {
-    const bool copied = sim_is_local(end->pair) && end->pair->net->config.local_memory;
-    trib_charge(sim_reactor_of(end), copied ? TRIB_COST_COPY : TRIB_COST_MESSAGE, bytes);
+    if (sim_is_in_memory(end->pair)) {
+        trib_charge(sim_reactor_of(end), TRIB_COST_COPY, is_reader ? bytes : 0);
+    } else {
+        trib_charge(sim_reactor_of(end), TRIB_COST_MESSAGE, bytes);
+    }
 }
 
 void sim_stream_write(sim_end *end)
@@ -97,7 +100,7 @@ void sim_stream_write(sim_end *end)
     if (taken > 0) {
         trib_counter_add(&transport->stats.system_calls, 1);
         trib_counter_add(&transport->stats.bytes_sent, taken);
-        charge(end, taken);
+        charge(end, taken, false);
         sim_flow_ready(sim_flow_from(end));
     }
     end->want_write = end->sends.head != NULL;
@@ -205,7 +208,7 @@ void sim_stream_read(sim_end *end)
     sim_flow *flow = sim_flow_to(end);
     uint32_t bytes = flow->arrived < READ_PER_TURN ? (uint32_t)flow->arrived : READ_PER_TURN;
     uint32_t budget = bytes;
-    charge(end, bytes);
+    charge(end, bytes, true);
     trib_counter_add(&end->transport->stats.system_calls, 1);
     while (read_message(end, &budget)) {}
     uint32_t used = bytes - budget;

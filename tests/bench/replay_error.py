@@ -4,8 +4,10 @@ other rates and with other numbers of workers and servers, and measures those to
 
     python3 tests/bench/replay_error.py
     python3 tests/bench/replay_error.py --model vgg16 --base 3+1@1gbit --cases 3+1@2gbit,4+0@1gbit --iters 4
+    python3 tests/bench/replay_error.py --base 4+0@1gbit/2 --cases 4+0@1gbit/2:off,4+0@2gbit/2,8+0@2gbit/4
 
-A case W+S@RATE has W workers and S servers, each on a host of its own.
+A case W+S@RATE/P has W workers, P on each host (1), and S servers on hosts of their own; :off lets every worker push its own,
+:on and :auto (what is not said) let those of a host sum first.
 """
 import argparse
 import glob
@@ -31,20 +33,20 @@ def run(words, **more):
 
 
 def case_of(text):
-    match = re.fullmatch(r'(\d+)\+(\d+)@(\w+)', text)
+    match = re.fullmatch(r'(\d+)\+(\d+)@(\w+)(?:/(\d+))?(?::(auto|on|off))?', text)
     if match is None:
-        raise ValueError('"%s" is not W+S@RATE' % text)
-    return int(match.group(1)), int(match.group(2)), match.group(3)
+        raise ValueError('"%s" is not W+S@RATE/P:WHEN' % text)
+    return int(match.group(1)), int(match.group(2)), match.group(3), int(match.group(4) or 1), match.group(5) or 'auto'
 
 
 def measure(args, case, **more):
-    workers, servers, rate = case
+    workers, servers, rate, each, local_sum = case
     name = 'replay%d' % (os.getpid() % 10000)
     tool = os.path.join(ROOT, args.build, 'tributary')
-    run([HOSTS, 'up', '--name', name, '--hosts', str(workers + servers), '--rate', rate])
+    run([HOSTS, 'up', '--name', name, '--hosts', str(workers // each + servers), '--rate', rate])
     try:
-        output = run([HOSTS, 'job', '--name', name, '-n', str(workers), '-s', str(servers), '--build', os.path.join(ROOT, args.build), '--',
-                      tool, 'step', '--model', args.model, '--iters', str(args.iters), '--json'], **more)
+        output = run([HOSTS, 'job', '--name', name, '-n', str(workers), '-s', str(servers), '--per-host', str(each), '--build', os.path.join(ROOT, args.build), '--',
+                      tool, 'step', '--model', args.model, '--iters', str(args.iters), '--json'], TRIB_LOCAL_SUM=local_sum, **more)
     finally:
         run([HOSTS, 'down', '--name', name])
     return json.loads(output[output.index('{'):output.rindex('}') + 1])['step_ms']
@@ -63,11 +65,12 @@ def main():
     try:
         step = measure(args, args.base, TRIB_TRACE=folder + '/%r')
         traces = sorted(glob.glob(folder + '/*'))
-        print('recorded %d+%d@%s: %.1f ms' % (*args.base, step))
+        print('recorded %d+%d@%s/%d:%s: %.1f ms' % (*args.base, step))
         print('%-14s %12s %12s %12s %9s' % ('case', 'simulated ms', 'predicted ms', 'measured ms', 'error %'))
         for text in args.cases.split(','):
             case = case_of(text)
-            said = json.loads(run([tool, 'replay', '--quiet', '--json', '-n', str(case[0]), '-s', str(case[1]), '--rate', case[2], *traces]))
+            said = json.loads(run([tool, 'replay', '--quiet', '--json', '-n', str(case[0]), '-s', str(case[1]), '--rate', case[2],
+                                   '--per-machine', str(case[3]), '--local-sum', case[4], *traces]))
             seen = statistics.median(measure(args, case) for _ in range(args.repeat))
             expected = said['predicted']['step_ms']
             errors.append(abs(100 * (expected / seen - 1)))

@@ -84,6 +84,39 @@ def other_worlds():
         assert sum(said['predicted']['partition_ms'].values()) > 0, said
 
 
+def machines():
+    """Workers that share machines, and links: those of a machine sum first, or every one pushes its own."""
+    where = ['-n', '4', '-s', '1', '--rate', '2gbit', '--per-machine', '2']
+    truth = {when: sim(*where, '--local-sum', when) for when in ('on', 'off')}
+    assert truth['on'] < 0.8 * truth['off'], truth
+    for when, other in (('on', 'off'), ('off', 'on')):
+        files, step = recorded('machines ' + when, *where, '--local-sum', when)
+        said = replay(files, '--local-sum', other)
+        assert (said['recorded']['per_machine'], said['recorded']['local_sum']) == (2, 2 if when == 'on' else 0), said
+        near(said['recorded']['rate_bits'] / 1e9, 2, 10, when + ', rate')
+        near(said['replayed']['step_ms'], step, 5, 'machines that sum first: ' + when)
+        near(said['predicted']['step_ms'], truth[other], 5, 'machines that sum first: %s, recorded with %s' % (other, when))
+        parts = said['replayed' if when == 'on' else 'predicted']['partition_ms']
+        assert parts['near'] > 0 and parts['part'] > 0 and parts['hand'] > 0, parts
+        known = ['--recorded-rate', '2gbit', '--local-sum', when]
+        near(replay(files, *known, '-n', '8', '--per-machine', '4', '--rate', '5gbit')['predicted']['step_ms'],
+             sim('-n', '8', '-s', '1', '--rate', '5gbit', '--per-machine', '4', '--local-sum', when), 5, '4 on a machine, ' + when)
+        near(replay(files, *known, '--per-machine', '1')['predicted']['step_ms'], sim(*where[:-2]), 5, 'one on a machine, ' + when)
+    text = run('trace', *files)
+    assert '3 machines; every worker pushes its own' in text and 'rank 0 + 1' in text, text
+    assert 'cannot be 3 on each machine' in run('replay', '--per-machine', '3', *files, status=1)
+
+
+def one_host():
+    """No link is between the members, and tensors are cut as within one machine."""
+    files, step = recorded('one host', '-n', '3', '-s', '0', '--per-machine', '3')
+    said = replay(files, '--per-machine', '1', '--rate', '10gbit')
+    assert said['recorded']['one_host'] and said['replayed']['t_opt_ms'] == 0 and said['replayed']['wire_bytes'] == 0, said
+    near(said['replayed']['step_ms'], step, 2, 'one host')
+    near(said['predicted']['step_ms'], sim('-n', '3', '-s', '0', '--rate', '10gbit'), 5, 'each on a machine of its own')
+    assert 'all members are on one machine' in run('trace', *files)
+
+
 def steps_that_overlap():
     files, step = recorded('overlap', '-n', '3', '-s', '1', '--rate', '2gbit', '--cross-barrier')
     known = ['--recorded-rate', '2gbit', '--recorded-forward', '6ms']  # forward, optimizer, and the first gradient's part of backward
@@ -110,7 +143,7 @@ def tuned():
     said = json.loads(first)
     near(said['now_ms'], step, 5, 'before')
     assert said['best_ms'] < 0.9 * said['now_ms'], said
-    assert list(said['settings']) == ['credit', 'partition', 'chunk', 'priorities', 'colocate'], said['settings']
+    assert list(said['settings']) == ['credit', 'partition', 'chunk', 'priorities', 'colocate', 'local sum'], said['settings']
     changed = {k: v for k, v in said['settings'].items() if v['now'] != v['best']}
     assert changed and all(v['gain_ms'] >= 0 for v in said['settings'].values()), said['settings']
     assert len(said['beyond']) >= 3, said['beyond']
@@ -149,7 +182,7 @@ def what_cannot_be():
 
 
 def main():
-    cases = [as_it_was, other_worlds, steps_that_overlap, exported, tuned, live, what_cannot_be]
+    cases = [as_it_was, other_worlds, machines, one_host, steps_that_overlap, exported, tuned, live, what_cannot_be]
     try:
         write_model()
         return run_cases([(case.__name__, case) for case in cases])

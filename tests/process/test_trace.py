@@ -66,7 +66,8 @@ def summary():
     phases = said['phases']
     whole = sum(p['total_ms'] for p in phases.values())
     stages = sum(s['total_ms'] for s in said['stages'].values())
-    assert list(phases) == ['turn', 'credit', 'push', 'peers', 'pull'] and list(said['stages']) == ['PUSH', 'PULL'], said
+    assert list(phases) == ['turn', 'credit', 'push', 'near', 'part', 'peers', 'pull', 'hand'] and list(said['stages']) == ['PUSH', 'PULL'], said
+    assert sum(phases[p]['total_ms'] for p in ('near', 'part', 'hand')) == 0 and said['one_host'] and steps['t_opt_ms'] == 0, said
     assert abs(whole - stages) <= 1e-3 * whole, (whole, stages)
     assert all(p['total_ms'] >= 0 for p in phases.values()), phases
     sums = {m['member']: m for m in said['members']}
@@ -199,8 +200,37 @@ def virtual_time():
     assert said['steps']['count'] == 2 or said['steps']['count'] == 3, said['steps']
 
 
+def machines_that_sum_first():
+    """A worker's push goes to its machine's relay, whose part goes on, and the sum comes back the same way."""
+    folder, path = FOLDER + '/machines', FOLDER + '/chrome-machines.json'
+    job()
+    run('sim', '--model', FOLDER + '/small.csv', '-n', '4', '-s', '0', '--per-machine', '2', '--iters', '3', '--quiet', '--json', '--trace', folder)
+    said = json.loads(run('trace', '--json', '--chrome', path, *sorted(glob.glob(folder + '/*'))))
+    assert said['local_sum'] == 2 and not said['one_host'] and said['notes'] == [] and said['early_arrivals'] == 0, said
+    phases = said['phases']
+    assert all(phases[p]['total_ms'] > 0 for p in ('push', 'near', 'part', 'peers', 'pull', 'hand')), phases
+    assert abs(sum(p['total_ms'] for p in phases.values()) / sum(s['total_ms'] for s in said['stages'].values()) - 1) < 1e-3, phases
+    links = {m['member']: m for m in said['members']}
+    assert [links['rank %d' % i]['machine'] for i in range(4)] == [0, 0, 2, 2], links
+    # Of what a machine has it sends half as parts, and the sums of the other half: one contribution, however many workers.
+    steps = said['operations'] / 4 / 4
+    for rank in (0, 2):
+        assert abs(links['rank %d' % rank]['out_bytes'] / (said['steps']['bytes'] * steps) - 1) < 0.1, links
+    assert links['rank 1']['out_bytes'] == links['rank 3']['in_bytes'] == 0, links
+    with open(path, encoding='utf-8') as made:
+        events = json.load(made)['traceEvents']
+    threads = {(e['pid'], e['tid']) for e in events if e['ph'] == 'M' and e['name'] == 'thread_name'}
+    for event in events:
+        check_event(event, threads)
+    check_pairs(events)
+    lanes = check_slices([e for e in events if e['ph'] == 'X'])
+    check_arrows(events, lanes, sum(sorted(p['clock_error_us'] for p in said['processes'])[-2:]))
+    assert {e['name'] for e in events if e['ph'] == 's'} == {'push', 'part'}, 'arrows'
+    assert {'SUM handed on', 'part summed by all machines', 'SUM on its way'} <= {e.get('cat') for e in events}, 'categories'
+
+
 def main():
-    cases = [summary, chrome, picture, some_of_the_files, files_that_do_not_fit, virtual_time]
+    cases = [summary, chrome, picture, some_of_the_files, files_that_do_not_fit, virtual_time, machines_that_sum_first]
     try:
         return run_cases([(case.__name__, case) for case in cases])
     finally:

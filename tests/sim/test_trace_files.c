@@ -13,6 +13,7 @@
 
 #define SECOND INT64_C(1000000000)
 #define STORED "tests/fuzz/corpus/trace/worker" /* version 1.0; later readers must take it */
+#define STORED_RELAY "tests/fuzz/corpus/trace/relay"
 
 static trace_file *load(const char *path)
 {
@@ -37,6 +38,34 @@ static void a_stored_file(void **state)
     assert_string_equal(file->tensors[2].name, "middle");
     assert_int_equal(file->tensors[2].bytes, 80000);
     assert_int_equal(file->records[0].kind, TRIB_TRACE_LINK_READY);
+    trace_file_free(file);
+}
+
+/* Version 1.0 says nothing of machines, 1.1 does. */
+static void who_shares_a_machine(void **state)
+{
+    (void)state;
+    trace_file *file = load(STORED);
+    assert_false(file->machines_told);
+    assert_int_equal(file->local_ranks, 0);
+    for (uint32_t i = 0; i < file->member_count; i++) {
+        assert_int_equal(file->members[i].machine, i);
+    }
+    trace_file_free(file);
+    file = load(STORED_RELAY);
+    assert_true(file->machines_told);
+    assert_int_equal(file->local_ranks, 2);
+    assert_int_equal(file->member_count, 4);
+    uint32_t kinds[256] = {0};
+    for (uint32_t i = 0; i < file->member_count; i++) {
+        assert_int_equal(file->members[i].machine, i / 2 * 2);
+    }
+    for (uint64_t i = 0; i < file->record_count; i++) {
+        kinds[file->records[i].kind]++;
+    }
+    assert_true(kinds[TRIB_TRACE_PART_SUM] > 0);
+    assert_int_equal(kinds[TRIB_TRACE_NEAR_COMPLETE], kinds[TRIB_TRACE_PART_SUM]);
+    assert_int_equal(kinds[TRIB_TRACE_NEAR_ARRIVE], 2 * kinds[TRIB_TRACE_PART_SUM]);
     trace_file_free(file);
 }
 
@@ -112,6 +141,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stored_file),
+        cmocka_unit_test(who_shares_a_machine),
         cmocka_unit_test(a_damaged_file),
         cmocka_unit_test(a_clock_that_drifts),
     };

@@ -63,6 +63,13 @@ static uint32_t machine_of(const sim_job_config *given, uint32_t index)
     return given->per_machine > 0 && index < given->workers ? index - index % given->per_machine : index;
 }
 
+bool sim_job_is_one_host(const sim_job_config *config)
+{
+    const uint32_t members = config->workers + config->servers;
+    return members > 1 && machine_of(config, members - 1) == 0 && machine_of(config, config->workers - 1) == 0 &&
+           !config->links_apart;
+}
+
 /* Addresses whose names begin alike, up to a slash, are of one machine (engine/machines.h). */
 static void node_name(const sim_job_config *given, uint32_t index, char *name, size_t size)
 {

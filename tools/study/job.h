@@ -56,6 +56,8 @@ struct sim_job {
     sim_member *members;
 };
 
+/* All members are on one machine: there is no link between them. */
+bool sim_job_is_one_host(const sim_job_config *config);
 /* Builds the world and creates all engines; none has joined yet. NULL with *error. */
 sim_job *sim_job_open(const sim_job_config *config, trib_error *error);
 /* Runs the world until done answers true (asked after each event; NULL: never), or the time has come, or nothing is left

@@ -103,6 +103,7 @@ static bool parse_tensor(study_tensor *tensor, char *line)
     const unsigned long long count = strtoull(elements, &rest, 10);
     snprintf(tensor->name, sizeof tensor->name, "%s", line);
     tensor->bytes = count * 4;
+    tensor->dtype = TRIB_FLOAT32;
     return parse_us(ready, &after, &tensor->ready_ns) && *after == '\0' && isdigit((unsigned char)*elements) &&
            *rest == '\0' && count > 0 && count < (UINT64_C(1) << 40);
 }

@@ -16,6 +16,7 @@ typedef struct study_tensor {
     int64_t ready_ns;   /* after backward began */
     int64_t forward_ns; /* of the layer that needs it */
     int32_t priority;   /* if the model has priorities of its own */
+    trib_dtype dtype;   /* machines that sum first hand on wider parts of narrow types */
 } study_tensor;
 
 typedef struct study_model {

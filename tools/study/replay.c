@@ -26,6 +26,14 @@ static void share_forward(study_model *model)
     }
 }
 
+/* Whole elements, or bytes. */
+static trib_dtype dtype_of(const trace_run *run, uint32_t id)
+{
+    const trace_tensor *tensor = id < run->tensor_count ? run->tensors[id] : NULL;
+    const size_t width = tensor != NULL ? trib_dtype_size(tensor->dtype) : 0;
+    return width > 0 && tensor->bytes % width == 0 ? tensor->dtype : TRIB_UINT8;
+}
+
 static study_model *model_of(const trace_run *run, const trace_steps *steps)
 {
     study_model *model = calloc(1, sizeof *model + steps->op_count * sizeof model->tensors[0]);
@@ -50,6 +58,7 @@ static study_model *model_of(const trace_run *run, const trace_steps *steps)
         model->tensors[i].bytes = op->bytes > 0 ? op->bytes : 1;
         model->tensors[i].ready_ns = op->ready_ns;
         model->tensors[i].priority = op->priority;
+        model->tensors[i].dtype = dtype_of(run, op->tensor);
     }
     share_forward(model);
     return model;
@@ -92,6 +101,40 @@ static void set_reactors(sim_job *job, uint32_t member, trib_config *config, tri
     config->reactors = member < job->config.workers ? replay->worker_reactors : replay->server_reactors;
 }
 
+/* Workers that share a machine with rank 0, if all machines have as many of consecutive ranks. */
+static uint32_t even_machines(const trace_run *run)
+{
+    uint32_t each = 1;
+    while (each < run->worker_count && trace_run_machine(run, each) == 0) {
+        each++;
+    }
+    for (uint32_t i = 0; i < run->worker_count; i++) {
+        if (run->worker_count % each != 0 || trace_run_machine(run, i) != i - i % each) {
+            return 0;
+        }
+    }
+    return each;
+}
+
+static bool note_machines(const trace_run *run, study_replay *replay)
+{
+    const uint32_t members = run->worker_count + run->server_count;
+    replay->machine_of = calloc((size_t)members + 1, sizeof *replay->machine_of);
+    if (replay->machine_of == NULL) {
+        return false;
+    }
+    for (uint32_t i = 0; i < members; i++) {
+        replay->machine_of[i] = trace_run_machine(run, i);
+        replay->servers_are_guests =
+            replay->servers_are_guests || (i >= run->worker_count && replay->machine_of[i] < run->worker_count);
+    }
+    replay->per_machine = even_machines(run);
+    replay->local_ranks = run->local_ranks;
+    replay->one_host = run->one_host;
+    replay->step.job.engine.local_sum = run->local_ranks > 0 ? TRIB_LOCAL_SUM_ON : TRIB_LOCAL_SUM_OFF;
+    return true;
+}
+
 /* What goes over links is seen by who sums. */
 static bool are_all_servers_there(const trace_run *run)
 {
@@ -118,10 +161,13 @@ static void fill_settings(const trace_run *run, const trace_stats *stats, study_
     job->engine.colocate = is_colocated(run) ? TRIB_COLOCATE_ON : TRIB_COLOCATE_OFF;
     job->one_machine = is_one_machine(file);
     job->cores = file->cpu_count > 0 ? file->cpu_count : job->cores;
+    job->net.local_memory = strcmp(file->transport, "tcp") != 0;
     replay->rate_told = file->bandwidth > 0;
     const double bits = replay->rate_told ? (double)file->bandwidth : stats->fastest_bits / STUDY_GOODPUT;
     replay->rate_known = bits >= 1e4 && bits <= 1e14 && (replay->rate_told || are_all_servers_there(run));
-    if (replay->rate_known) {
+    if (run->one_host) {
+        replay->rate_known = true; /* there is no link */
+    } else if (replay->rate_known) {
         job->link.egress_bits = job->link.ingress_bits = (uint64_t)bits;
     }
     replay->worker_reactors = replay->server_reactors = 1;
@@ -220,6 +266,10 @@ trib_status study_replay_make(const trace_run *run, const trace_stats *stats, st
                               "twice, or the workers' files are not among them");
     }
     fill_settings(run, stats, replay);
+    if (!note_machines(run, replay)) {
+        study_replay_free(replay);
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+    }
     replay->step.model = replay->models[0];
     for (uint32_t i = 0; i < run->worker_count + run->server_count; i++) {
         const trace_link_use *use = &stats->links[i];
@@ -245,6 +295,7 @@ void study_replay_free(study_replay *replay)
         free(replay->models[i]);
     }
     free(replay->models);
+    free(replay->machine_of);
     *replay = (study_replay){.model_count = 0};
 }
 
@@ -285,6 +336,26 @@ static void remove_traces(const char *folder)
     rmdir(folder);
 }
 
+/* Machines in the recorded manner: as many workers on each, servers with them or not. NULL: out of memory. */
+static uint32_t *place(const study_replay *replay, const sim_job_config *job)
+{
+    const uint32_t workers = job->workers, members = workers + job->servers, asked = job->per_machine;
+    const sim_job_config *recorded = &replay->step.job;
+    const bool as_recorded = asked == 0 && workers == recorded->workers && job->servers == recorded->servers;
+    const bool one_host = asked == 0 && replay->one_host, guests = asked == 0 && replay->servers_are_guests;
+    const uint32_t wanted = asked > 0 ? asked : replay->per_machine;
+    const uint32_t each = wanted > 0 && workers % wanted == 0 ? wanted : 1;
+    uint32_t *machine_of = calloc((size_t)members + 1, sizeof *machine_of);
+    for (uint32_t i = 0; machine_of != NULL && i < members; i++) {
+        const uint32_t worker = i < workers ? i : (i - workers) * each % workers;
+        machine_of[i] = as_recorded             ? replay->machine_of[i]
+                        : one_host              ? 0
+                        : i < workers || guests ? worker - worker % each
+                                                : i;
+    }
+    return machine_of;
+}
+
 static void take_turns(const study_replay *replay, const study_model **by_rank, uint32_t workers)
 {
     for (uint32_t rank = 0; rank < workers; rank++) {
@@ -305,9 +376,13 @@ trib_status study_replay_run(const study_replay *replay, const study_step_config
     }
     char folder[] = "/tmp/tributary-replay-XXXXXX", pattern[64];
     const study_model **by_rank = calloc(workers, sizeof(const study_model *));
-    if (by_rank == NULL) {
+    uint32_t *machine_of = place(replay, &mine.job);
+    if (by_rank == NULL || machine_of == NULL) {
+        free(by_rank);
+        free(machine_of);
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
+    mine.job.machine_of = machine_of;
     take_turns(replay, by_rank, workers);
     mine.models = by_rank;
     /* The replay is asked for reactors only: nothing is changed through this pointer. */
@@ -328,6 +403,7 @@ trib_status study_replay_run(const study_replay *replay, const study_step_config
     if (traced) {
         remove_traces(folder);
     }
+    free(machine_of);
     free(by_rank);
     return status;
 }

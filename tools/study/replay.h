@@ -2,7 +2,8 @@
  * replay.h - a recorded job's steps again, in virtual time: what was handed in and when is the trace's, links, machines
  * and settings are whatever one asks for.
  *
- * Each worker keeps the times of its own trace; workers that were not there take those that were, in turn.
+ * Each worker keeps the times of its own trace; workers that were not there take those that were, in turn. Who shared a
+ * machine does so again.
  */
 #ifndef TRIB_TOOLS_STUDY_REPLAY_H
 #define TRIB_TOOLS_STUDY_REPLAY_H
@@ -27,6 +28,11 @@ typedef struct study_replay {
     double busy;           /* share of what the busiest link can carry that it carried while something was exchanged */
     bool equal_priorities; /* all operations had the same one */
     uint32_t worker_reactors, server_reactors;
+    uint32_t *machine_of;    /* by member, as recorded */
+    uint32_t per_machine;    /* workers of each machine; 0: not all machines have as many */
+    uint32_t local_ranks;    /* of them, that summed first */
+    bool one_host;           /* all were on one machine, servers too */
+    bool servers_are_guests; /* on machines of workers */
 } study_replay;
 
 /* TRIB_INVALID, with why, if the traces have no steps, or none that could be replayed in sensible time. */
@@ -36,7 +42,8 @@ void study_replay_free(study_replay *replay);
 /* The recorded steps had no barrier: forward, that long (from the optimizer to the first gradient), went on by layers while
  * sums were still missing. A trace does not show how much of it was hidden. */
 void study_replay_set_forward(study_replay *replay, int64_t forward_ns);
-/* Runs steps under these settings: replay->step, or a changed copy of it. parts, if not NULL, is filled from traces of
+/* Runs steps under these settings: replay->step, or a changed copy of it. With other counts, or per_machine workers on each
+ * machine (0: as recorded), members are placed anew in the recorded manner. parts, if not NULL, is filled from traces of
  * the simulated members (trace_stats_free); they are written to a folder of their own, which is removed again. */
 TRIB_CHECKED trib_status study_replay_run(const study_replay *replay, const study_step_config *step,
                                           study_step_result *result, trace_stats *parts, trib_error *error);

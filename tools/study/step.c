@@ -66,10 +66,15 @@ static const study_model *model_of(const trainer *self)
     return config->models != NULL ? config->models[self->rank] : config->model;
 }
 
-static uint64_t wire_size(const trainer *self, uint32_t index)
+/* What a codec makes are bytes; what computing them costs is charged by bytes whatever they are. */
+static void describe(const trainer *self, uint32_t index, trib_tensor_desc *desc)
 {
-    const double bytes = (double)model_of(self)->tensors[index].bytes * self->study->config->codec_ratio;
-    return bytes < 1 ? 1 : (uint64_t)bytes;
+    const study_tensor *tensor = &model_of(self)->tensors[index];
+    const double ratio = self->study->config->codec_ratio, bytes = (double)tensor->bytes * ratio;
+    const size_t width = trib_dtype_size(tensor->dtype);
+    const bool whole = ratio == 1 && width > 0 && tensor->bytes % width == 0;
+    desc->dtype = whole ? tensor->dtype : TRIB_UINT8;
+    desc->count = whole ? tensor->bytes / width : bytes < 1 ? 1 : (uint64_t)bytes;
 }
 
 /* Through the device in front, after what it was given before. */
@@ -255,15 +260,14 @@ static trib_status declare_all(trainer *self, trib_error *error)
         trib_tensor_desc desc;
         trib_tensor_desc_init(&desc, sizeof desc);
         desc.name = model->tensors[i].name;
-        desc.dtype = TRIB_UINT8; /* bytes; what computing costs is charged by bytes */
-        desc.count = wire_size(self, i);
+        describe(self, i, &desc);
         const bool own = model->own_priorities && !config->by_order;
         desc.priority = !config->priorities ? 0 : own ? model->tensors[i].priority : (int32_t)i;
         mine->trainer = self;
         mine->index = i;
         mine->into.fired = submit;
         mine->from.fired = sum_back;
-        mine->buffer = trib_sim_void_take(&self->study->job->nothing, desc.count);
+        mine->buffer = trib_sim_void_take(&self->study->job->nothing, desc.count * trib_dtype_size(desc.dtype));
         trib_status status =
             trib_tensor_declare(self->study->job->members[self->rank].engine, &desc, &mine->tensor, error);
         if (status != TRIB_OK) {
@@ -317,7 +321,8 @@ static void measure(study *self, study_step_result *result, uint64_t bytes_befor
     trib_engine_info info = {.struct_size = sizeof info};
     trib_status status = trib_engine_get_info(self->job->members[0].engine, &info);
     const double bits = (double)config->model->bytes * config->codec_ratio * 8;
-    if (status == TRIB_OK) {
+    result->local_ranks = status == TRIB_OK ? info.local_sum : 0;
+    if (status == TRIB_OK && !sim_job_is_one_host(&config->job)) {
         result->t_opt_ns =
             info.t_opt_factor * bits / ((double)config->job.link.egress_bits * config->job.net.goodput) * 1e9;
     }

@@ -230,9 +230,11 @@ static trib_status parse_job(parser *self)
     file->version = string_at(self, trib_get_u32(&reader));
     file->status = (trib_status)trib_get_u32(&reader);
     file->cpu_count = trib_get_u32(&reader);
+    file->local_ranks = trib_get_u32(&reader); /* 0 in version 1.0 */
     if (file->worker_count == 0 || file->worker_count > TRIB_MEMBERS_MAX || file->server_count > TRIB_MEMBERS_MAX ||
         file->chunk_bytes == 0 || file->chunk_bytes > TRIB_PAYLOAD_MAX || file->partition_bytes < file->chunk_bytes ||
-        (file->member != TRIB_NO_MEMBER && file->member >= TRIB_MEMBERS_MAX)) {
+        (file->member != TRIB_NO_MEMBER && file->member >= TRIB_MEMBERS_MAX) ||
+        (file->local_ranks > 0 && file->worker_count % file->local_ranks != 0)) {
         return refuse(self, "what it says of its job cannot be");
     }
     return TRIB_OK;
@@ -253,6 +255,7 @@ static trib_status parse_members(parser *self)
         return trib_error_set(self->error, TRIB_NO_MEMORY, "out of memory for %s", file->path);
     }
     file->member_count = (uint32_t)from->count;
+    file->machines_told = from->entry_bytes >= TRIB_TRACE_MEMBER_BYTES;
     for (uint32_t i = 0; i < file->member_count; i++) {
         trib_reader reader = {.data = entry_at(from, i), .left = from->entry_bytes};
         file->members[i].roles = trib_get_u32(&reader);
@@ -260,6 +263,11 @@ static trib_status parse_members(parser *self)
         file->members[i].reactors = trib_get_u32(&reader);
         file->members[i].name = string_at(self, trib_get_u32(&reader));
         file->members[i].bandwidth = trib_get_u64(&reader);
+        file->members[i].machine = file->machines_told ? trib_get_u32(&reader) : i;
+        if (file->members[i].machine > i ||
+            file->members[file->members[i].machine].machine != file->members[i].machine) {
+            return refuse(self, "the machines of its members cannot be");
+        }
     }
     for (uint32_t i = 0; i < file->stage_count; i++) {
         file->stages[i] = string_at(self, u32_at(entry_at(names, i)));

@@ -20,6 +20,7 @@ typedef struct trace_member {
     uint32_t roles, reactors;
     bool sums;
     uint64_t bandwidth;
+    uint32_t machine; /* the first member on its machine; itself, if the file does not tell */
 } trace_member;
 
 typedef struct trace_tensor {
@@ -45,6 +46,8 @@ typedef struct trace_file {
     uint32_t member, roles, worker_count, server_count, core_count, epoch;
     bool reference;
     uint32_t partition_bytes, chunk_bytes, push_credit, pull_credit, cpu_count;
+    uint32_t local_ranks; /* workers of each machine that sum first; 0: none do */
+    bool machines_told;   /* of a version that says who shares a machine */
     trib_sum_order sum_order;
     uint64_t bandwidth;
     double t_opt_factor;

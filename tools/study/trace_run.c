@@ -52,6 +52,11 @@ const trace_process *trace_run_member(const trace_run *run, uint32_t member)
     return NULL;
 }
 
+uint32_t trace_run_machine(const trace_run *run, uint32_t member)
+{
+    return member < run->member_count ? run->members[member].machine : member;
+}
+
 /* ---- One job? ---- */
 
 static int by_member(const void *a, const void *b)
@@ -84,6 +89,18 @@ static trib_status check_job(trace_run *run, trib_error *error)
     const trace_file *first = run->processes[0].file;
     run->worker_count = first->worker_count;
     run->server_count = first->server_count;
+    run->local_ranks = first->local_ranks;
+    for (uint32_t i = 0; i < run->process_count; i++) { /* one that has never joined knows no members */
+        if (run->processes[i].file->member_count > run->member_count) {
+            run->members = run->processes[i].file->members;
+            run->member_count = run->processes[i].file->member_count;
+            run->local_ranks = run->processes[i].file->local_ranks;
+        }
+    }
+    run->one_host = run->member_count > 1;
+    for (uint32_t i = 0; i < run->member_count; i++) {
+        run->one_host = run->one_host && run->members[i].machine == 0;
+    }
     for (uint32_t i = 0; i < run->process_count; i++) {
         trace_process *process = &run->processes[i];
         trib_status status = check_pair(first, process->file, error);
@@ -149,7 +166,7 @@ static uint8_t stage_of(trace_run *run, const char *name)
 
 static bool is_of_server(const trib_trace_record *record)
 {
-    return record->kind >= TRIB_TRACE_SUM_ARRIVE && record->kind <= TRIB_TRACE_SUM_REFUSED;
+    return record->kind >= TRIB_TRACE_SUM_ARRIVE && record->kind <= TRIB_TRACE_PART_SUM;
 }
 
 static void add_events(trace_run *run, uint16_t index)

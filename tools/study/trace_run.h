@@ -3,8 +3,8 @@
  * became of every partition.
  *
  * Events are in the order of time; their records name tensors by the job's ids and stages by run->stages. A span is one
- * partition of one worker in one round: its times on the worker, and on the server that summed it if that one's trace is
- * there. A time that is not known is TRACE_NEVER.
+ * partition of one worker in one round: its times on the worker, on the server that summed it if that one's trace is
+ * there, and, where the workers of a machine sum first, on its relay. A time that is not known is TRACE_NEVER.
  */
 #ifndef TRIB_TOOLS_STUDY_TRACE_RUN_H
 #define TRIB_TOOLS_STUDY_TRACE_RUN_H
@@ -62,10 +62,15 @@ typedef struct trace_span {
     uint32_t process, owner; /* the worker's process; the member that sums */
     uint32_t tensor, partition, round, bytes;
     int64_t enter_ns, start_ns, emitted_ns, pushed_ns, landed_ns, done_ns;
-    int64_t arrive_first_ns, arrive_last_ns;     /* of this worker's chunks, at the server */
+    int64_t arrive_first_ns, arrive_last_ns; /* of this worker's chunks, or its machine's part of them, at the server */
     int64_t complete_first_ns, complete_last_ns; /* of its chunks' sums */
-    uint32_t last_peer;                          /* whose contribution came last to the chunk that was complete last */
-    int64_t queue_turn_ns;                       /* of the time until start: others went first on its link */
+    uint32_t last_peer;      /* the worker whose contribution came last to the chunk that was complete last */
+    uint32_t relay;          /* the process that summed it for its machine; TRACE_NOBODY: none, or it is not known */
+    uint32_t near_last_peer; /* the worker of its machine whose contribution came last there */
+    int64_t near_first_ns, near_last_ns; /* arrivals of this worker's chunks at the relay */
+    int64_t part_ns;                     /* the machine's part of its last chunk was complete */
+    int64_t back_first_ns, back_ns;      /* sums of its chunks were back at the relay: of the first, of the last */
+    int64_t queue_turn_ns;               /* of the time until start: others went first on its link */
     uint32_t stay_count;
     trace_stay stays[TRACE_PLAN_MAX]; /* the stages that it entered */
     bool failed;
@@ -73,6 +78,10 @@ typedef struct trace_span {
 
 typedef struct trace_run {
     uint32_t process_count, worker_count, server_count;
+    uint32_t local_ranks;        /* workers of each machine that sum first; 0: none do */
+    bool one_host;               /* all members share one machine: there is no link */
+    const trace_member *members; /* as the first file has them; there may be none */
+    uint32_t member_count;
     trace_process *processes;     /* by member id, then a coordinator of its own */
     const trace_tensor **tensors; /* by the job's id; NULL: not known */
     uint32_t tensor_count;
@@ -99,6 +108,8 @@ const trace_process *trace_run_member(const trace_run *run, uint32_t member);
 void trace_member_label(const trace_run *run, uint32_t member, char *text, size_t size);
 /* "layer1.weight", "tensor 5" if the name is not known. The text is valid until the next call with the same buffer. */
 const char *trace_tensor_name(const trace_run *run, uint32_t id, char *buffer, size_t size);
+/* The first member on that one's machine; itself where machines are not told. */
+uint32_t trace_run_machine(const trace_run *run, uint32_t member);
 void trace_run_warn(trace_run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* trace_span.c: fills spans; called by trace_run_load. False: out of memory. */

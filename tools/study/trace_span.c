@@ -97,6 +97,13 @@ static trace_span *span_open(walk *self, const trace_event *event)
         .complete_first_ns = TRACE_NEVER,
         .complete_last_ns = TRACE_NEVER,
         .last_peer = TRACE_NOBODY,
+        .relay = TRACE_NOBODY,
+        .near_last_peer = TRACE_NOBODY,
+        .near_first_ns = TRACE_NEVER,
+        .near_last_ns = TRACE_NEVER,
+        .part_ns = TRACE_NEVER,
+        .back_first_ns = TRACE_NEVER,
+        .back_ns = TRACE_NEVER,
     };
     self->spans.slots[slot] = (uint32_t)self->run->span_count;
     return span;
@@ -175,10 +182,10 @@ static void take_task(walk *self, const trace_event *event)
 
 /* ---- On servers ---- */
 
-static sum_state *sum_find(walk *self, const trace_event *event)
+/* near: of what that process sums for its machine. */
+static sum_state *sum_find(walk *self, uint32_t process, bool near, const trib_trace_record *record)
 {
-    const trib_trace_record *record = &event->record;
-    const uint64_t key[3] = {(uint64_t)event->process << 32 | record->extra,
+    const uint64_t key[3] = {(uint64_t)process << 33 | (uint64_t)near << 32 | record->extra,
                              (uint64_t)record->tensor << 32 | record->partition, record->round};
     for (uint64_t slot = mix(key[0], key[1], key[2]);; slot++) {
         slot &= self->sums.capacity - 1;
@@ -195,32 +202,112 @@ static sum_state *sum_find(walk *self, const trace_event *event)
     }
 }
 
+static void first_and_last(int64_t *first_ns, int64_t *last_ns, int64_t at_ns)
+{
+    *first_ns = *first_ns == TRACE_NEVER ? at_ns : *first_ns;
+    *last_ns = at_ns;
+}
+
+/* That worker's span; NULL: it is not there. Without the worker's beginning yet the clocks are not quite right, or it was
+ * overwritten. */
+static trace_span *span_of_member(const walk *self, uint32_t member, const trib_trace_record *record)
+{
+    const trace_process *worker = trace_run_member(self->run, member);
+    return worker != NULL ? span_find(self, (uint32_t)(worker - self->run->processes), record) : NULL;
+}
+
+/* What a relay brings is every span's that it has summed. */
 static void take_arrive(walk *self, const trace_event *event)
 {
-    trace_run *run = self->run;
+    const trace_run *run = self->run;
     const trib_trace_record *record = &event->record;
-    sum_find(self, event)->last_peer = record->peer;
-    const trace_process *worker = trace_run_member(run, record->peer);
-    trace_span *span = worker != NULL ? span_find(self, (uint32_t)(worker - run->processes), record) : NULL;
-    /* Without the worker's beginning yet the clocks are not quite right, or it was overwritten. */
-    if (span == NULL) {
-        return;
+    sum_find(self, event->process, false, record)->last_peer = record->peer;
+    trace_span *span = span_of_member(self, record->peer, record);
+    if (span != NULL) {
+        first_and_last(&span->arrive_first_ns, &span->arrive_last_ns, event->at_ns);
     }
-    span->arrive_first_ns = span->arrive_first_ns == TRACE_NEVER ? event->at_ns : span->arrive_first_ns;
-    span->arrive_last_ns = event->at_ns;
+    const uint32_t local = run->local_ranks, machine = local > 0 ? record->peer / local * local : 0;
+    for (uint32_t i = machine; i < machine + local; i++) {
+        span = i != record->peer ? span_of_member(self, i, record) : NULL;
+        if (span != NULL && span->relay != TRACE_NOBODY && run->processes[span->relay].member == record->peer) {
+            first_and_last(&span->arrive_first_ns, &span->arrive_last_ns, event->at_ns);
+        }
+    }
+}
+
+/* Who came last: a worker, or the last one of a machine whose part came last. */
+static uint32_t last_of(walk *self, const trace_event *event)
+{
+    const trib_trace_record *record = &event->record;
+    const uint32_t last = sum_find(self, event->process, false, record)->last_peer;
+    const trace_process *relay = self->run->local_ranks > 0 ? trace_run_member(self->run, last) : NULL;
+    const uint32_t nearest = relay == NULL
+                                 ? TRACE_NOBODY
+                                 : sum_find(self, (uint32_t)(relay - self->run->processes), true, record)->last_peer;
+    return nearest != TRACE_NOBODY ? nearest : last;
 }
 
 static void take_complete(walk *self, const trace_event *event)
 {
     trace_run *run = self->run;
-    const uint32_t last = sum_find(self, event)->last_peer;
+    const uint32_t last = last_of(self, event);
     for (uint32_t i = 0; i < run->process_count && run->processes[i].is_worker; i++) {
         trace_span *span = span_find(self, i, &event->record);
         if (span != NULL) {
-            span->complete_first_ns = span->complete_first_ns == TRACE_NEVER ? event->at_ns : span->complete_first_ns;
-            span->complete_last_ns = event->at_ns;
+            first_and_last(&span->complete_first_ns, &span->complete_last_ns, event->at_ns);
             span->last_peer = last;
         }
+    }
+}
+
+/* ---- On relays ---- */
+
+static void take_near_arrive(walk *self, const trace_event *event)
+{
+    sum_find(self, event->process, true, &event->record)->last_peer = event->record.peer;
+    trace_span *span = span_of_member(self, event->record.peer, &event->record);
+    if (span != NULL) {
+        span->relay = event->process;
+        first_and_last(&span->near_first_ns, &span->near_last_ns, event->at_ns);
+    }
+}
+
+/* The part is complete, or its sum is back: for every worker of the machine. */
+static void take_part(walk *self, const trace_event *event)
+{
+    const trace_run *run = self->run;
+    const uint32_t local = run->local_ranks, relay = run->processes[event->process].member;
+    const uint32_t machine = local > 0 ? relay / local * local : 0;
+    const bool is_back = event->record.kind == TRIB_TRACE_PART_SUM;
+    for (uint32_t i = machine; i < machine + local; i++) {
+        trace_span *span = span_of_member(self, i, &event->record);
+        if (span != NULL && span->relay == event->process && is_back) {
+            first_and_last(&span->back_first_ns, &span->back_ns, event->at_ns);
+        } else if (span != NULL && span->relay == event->process) {
+            span->part_ns = event->at_ns;
+            span->near_last_peer = sum_find(self, event->process, true, &event->record)->last_peer;
+        }
+    }
+}
+
+static void take_chunk(walk *self, const trace_event *event, bool near)
+{
+    switch (event->record.kind) {
+    case TRIB_TRACE_NEAR_ARRIVE:
+        (near ? take_near_arrive(self, event) : (void)0);
+        break;
+    case TRIB_TRACE_NEAR_COMPLETE:
+    case TRIB_TRACE_PART_SUM:
+        (near ? take_part(self, event) : (void)0);
+        break;
+    case TRIB_TRACE_SUM_ARRIVE:
+        (near ? (void)0 : take_arrive(self, event));
+        break;
+    case TRIB_TRACE_SUM_COMPLETE:
+        (near ? (void)0 : take_complete(self, event));
+        break;
+    default:
+        break;
     }
 }
 
@@ -230,8 +317,9 @@ static bool walk_open(walk *self)
     uint64_t enters = 0, arrivals = 0;
     for (uint64_t i = 0; i < run->event_count; i++) {
         enters += run->events[i].record.kind == TRIB_TRACE_ENTER;
-        arrivals += run->events[i].record.kind == TRIB_TRACE_SUM_ARRIVE ||
-                    run->events[i].record.kind == TRIB_TRACE_SUM_COMPLETE;
+        const uint8_t kind = run->events[i].record.kind;
+        arrivals += kind == TRIB_TRACE_SUM_ARRIVE || kind == TRIB_TRACE_NEAR_ARRIVE || kind == TRIB_TRACE_NEAR_COMPLETE;
+        arrivals += kind == TRIB_TRACE_SUM_COMPLETE ? 2 : 0; /* it looks at the last machine's part too */
     }
     self->pull = TRIB_TRACE_NO_STAGE - 1;
     for (uint32_t i = 0; i < run->stage_count; i++) {
@@ -258,12 +346,15 @@ static void check_causality(trace_run *run)
     for (uint64_t i = 0; i < run->span_count; i++) {
         const trace_span *span = &run->spans[i];
         const trace_process *owner = trace_run_member(run, span->owner);
-        if (span->start_ns == TRACE_NEVER || span->arrive_first_ns == TRACE_NEVER || owner == NULL) {
+        const bool near = span->near_first_ns != TRACE_NEVER;
+        const int64_t arrive_ns = near ? span->near_first_ns : span->arrive_first_ns;
+        const trace_process *there = near ? &run->processes[span->relay] : owner;
+        if (span->start_ns == TRACE_NEVER || arrive_ns == TRACE_NEVER || there == NULL) {
             continue;
         }
         run->arrivals++;
-        const int64_t early_ns = span->start_ns - span->arrive_first_ns;
-        const int64_t mine_ns = run->processes[span->process].clock_error_ns, its_ns = owner->clock_error_ns;
+        const int64_t early_ns = span->start_ns - arrive_ns;
+        const int64_t mine_ns = run->processes[span->process].clock_error_ns, its_ns = there->clock_error_ns;
         if (mine_ns < INT64_MAX / 2 && its_ns < INT64_MAX / 2 && early_ns > mine_ns + its_ns) {
             run->early_arrivals++;
             worst_ns = early_ns > worst_ns ? early_ns : worst_ns;
@@ -287,13 +378,9 @@ bool trace_spans_make(trace_run *run)
             take_task(&self, event);
         }
     }
-    for (uint64_t i = 0; fine && i < run->event_count; i++) {
-        const trace_event *event = &run->events[i];
-        if (event->record.kind == TRIB_TRACE_SUM_ARRIVE) {
-            take_arrive(&self, event);
-        } else if (event->record.kind == TRIB_TRACE_SUM_COMPLETE) {
-            take_complete(&self, event);
-        }
+    for (uint64_t i = 0; fine && i < 2 * run->event_count;
+         i++) { /* what relays do first: it says whose parts are whose */
+        take_chunk(&self, &run->events[i % run->event_count], i < run->event_count);
     }
     if (fine) {
         check_causality(run);

@@ -11,15 +11,20 @@
 
 const char *trace_phase_name(trace_phase phase)
 {
-    static const char *const names[] = {"turn", "credit", "push", "peers", "pull"};
+    static const char *const names[] = {"turn", "credit", "push", "near", "part", "peers", "pull", "hand"};
     return (unsigned)phase < TRACE_PHASE_COUNT ? names[phase] : "?";
 }
 
 const char *trace_phase_text(trace_phase phase)
 {
-    static const char *const texts[] = {"others of the same link go first", "credit: too much is with the transport",
-                                        "on its way to the server", "other workers' contributions are missing",
-                                        "the sum waits at the server or is on its way back"};
+    static const char *const texts[] = {"others of the same link go first",
+                                        "credit: too much is with the transport",
+                                        "on its way to the server, or to its machine's relay",
+                                        "contributions of other workers of its machine are missing",
+                                        "the machine's part waits at the relay or is on its way to the server",
+                                        "other workers' contributions are missing",
+                                        "the sum waits at the server or is on its way back",
+                                        "handed on within the machine"};
     return (unsigned)phase < TRACE_PHASE_COUNT ? texts[phase] : "?";
 }
 
@@ -35,16 +40,26 @@ bool trace_span_phases(const trace_span *span, int64_t phases[TRACE_PHASE_COUNT]
     }
     phases[TRACE_PHASE_TURN] = span->queue_turn_ns;
     phases[TRACE_PHASE_CREDIT] = span->start_ns - span->enter_ns - span->queue_turn_ns;
-    /* The server's times are on another clock: not before what they follow, and nothing after the end. */
-    int64_t arrived_ns = span->arrive_last_ns, complete_ns = span->complete_last_ns;
-    if (arrived_ns == TRACE_NEVER) { /* no trace of the server */
-        arrived_ns = span->pushed_ns != TRACE_NEVER ? span->pushed_ns : span->start_ns;
+    /* When the phases from PUSH on end. The server's and the relay's times are on other clocks: not before what they follow,
+     * and nothing after the end. One that is not known is that of what it follows. */
+    int64_t near_ns = span->relay != TRACE_NOBODY ? span->near_last_ns : span->arrive_last_ns;
+    if (near_ns == TRACE_NEVER) { /* no trace of the server */
+        near_ns = span->pushed_ns;
     }
-    arrived_ns = not_before(arrived_ns < span->done_ns ? arrived_ns : span->done_ns, span->start_ns);
-    complete_ns = not_before(complete_ns < span->done_ns ? complete_ns : span->done_ns, arrived_ns);
-    phases[TRACE_PHASE_PUSH] = arrived_ns - span->start_ns;
-    phases[TRACE_PHASE_PEERS] = complete_ns - arrived_ns;
-    phases[TRACE_PHASE_PULL] = span->done_ns - complete_ns;
+    const int64_t back_ns = span->relay != TRACE_NOBODY ? span->back_ns : span->done_ns;
+    const int64_t ends_ns[] = {near_ns,
+                               span->part_ns,
+                               span->arrive_last_ns,
+                               span->complete_last_ns,
+                               back_ns != TRACE_NEVER ? back_ns : span->done_ns,
+                               span->done_ns};
+    int64_t at_ns = span->start_ns;
+    for (unsigned i = TRACE_PHASE_PUSH; i < TRACE_PHASE_COUNT; i++) {
+        int64_t end_ns = ends_ns[i - TRACE_PHASE_PUSH];
+        end_ns = not_before(end_ns < span->done_ns ? end_ns : span->done_ns, at_ns);
+        phases[i] = end_ns - at_ns;
+        at_ns = end_ns;
+    }
     return true;
 }
 
@@ -108,14 +123,18 @@ static void count_patience(const trace_run *run, trace_stats *stats)
 {
     for (uint64_t i = 0; i < run->span_count; i++) {
         const trace_span *span = &run->spans[i];
+        const uint32_t me = run->processes[span->process].member, near = span->near_last_peer;
         int64_t phases[TRACE_PHASE_COUNT];
         if (span->last_peer >= run->worker_count || !trace_span_phases(span, phases)) {
             continue;
         }
-        if (span->last_peer == run->processes[span->process].member) {
-            stats->patience[span->last_peer].count++;
+        if (span->last_peer == me) {
+            stats->patience[me].count++;
         } else {
             stats->patience[span->last_peer].waited_ns += (double)phases[TRACE_PHASE_PEERS];
+        }
+        if (near < run->worker_count && near != me) {
+            stats->patience[near].waited_ns += (double)phases[TRACE_PHASE_NEAR];
         }
     }
 }
@@ -146,7 +165,8 @@ typedef struct transfer {
     uint32_t bin, bytes, next[2];
 } transfer;
 
-/* Of what went between two members: who sent it, who got it, how much. False: nothing did. */
+/* Of what went between two machines: which sent it, which got it, how much. False: nothing did. Where all members are on
+ * one there is no link, and what goes between them is shown in its place. */
 static bool transfer_of(const trace_run *run, const trace_event *event, uint32_t *from, uint32_t *to)
 {
     const trib_trace_record *record = &event->record;
@@ -161,6 +181,10 @@ static bool transfer_of(const trace_run *run, const trace_event *event, uint32_t
         return false;
     }
     const uint32_t members = run->worker_count + run->server_count;
+    if (!run->one_host) {
+        *from = trace_run_machine(run, *from);
+        *to = trace_run_machine(run, *to);
+    }
     return *from != *to && *from < members && *to < members && record->value > 0;
 }
 

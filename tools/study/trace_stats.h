@@ -7,13 +7,17 @@
 
 #include "tools/study/trace_run.h"
 
-/* The time of a partition on its way, cut where one thing it waits for gives way to the next. */
+/* The time of a partition on its way, cut where one thing it waits for gives way to the next. Where the workers of a
+ * machine sum first it goes to a relay; else near, part and hand take no time. */
 typedef enum trace_phase {
     TRACE_PHASE_TURN,   /* others of its link go first */
     TRACE_PHASE_CREDIT, /* it is the first, and too much is with the transport */
-    TRACE_PHASE_PUSH,   /* from its first chunk's way out until its last one is at the server */
-    TRACE_PHASE_PEERS,  /* other workers' contributions are missing */
-    TRACE_PHASE_PULL,   /* from the sum of its last chunk until it is here */
+    TRACE_PHASE_PUSH,   /* from its first chunk's way out until its last one is at the server, or at the relay */
+    TRACE_PHASE_NEAR,   /* contributions of other workers of its machine are missing */
+    TRACE_PHASE_PART,   /* from the machine's part of its last chunk until that is at the server */
+    TRACE_PHASE_PEERS,  /* other workers' contributions, or other machines' parts, are missing */
+    TRACE_PHASE_PULL,   /* from the sum of its last chunk until it is here, or at the relay */
+    TRACE_PHASE_HAND,   /* from the relay to the worker */
     TRACE_PHASE_COUNT
 } trace_phase;
 
@@ -25,6 +29,7 @@ typedef struct trace_spread {
     double total_ns, p50_ns, p99_ns, max_ns;
 } trace_spread;
 
+/* Of a machine's link: in the entry of its first member; those of the others are empty. */
 typedef struct trace_link_use {
     uint64_t out_bytes, in_bytes; /* to and from other members; payload */
     double out_bits, in_bits;     /* rates that are held over a window, bits per second */
