@@ -271,7 +271,7 @@ void trib_relay_round_refused(void *user, const trib_contribution *what, trib_st
     push_enqueue(link, push, true);
 }
 
-void trib_relay_stalled(trib_core *core, const trib_contribution *what, uint32_t missing_rank)
+void trib_relay_stalled(trib_core *core, const trib_contribution *what, const trib_frame *notice)
 {
     struct trib_relay *relay = core->relay;
     trib_link *link = core->owner_links[what->owner];
@@ -281,7 +281,8 @@ void trib_relay_stalled(trib_core *core, const trib_contribution *what, uint32_t
     if (link != NULL && !is_told) {
         trib_frame frame = frame_of(TRIB_FRAME_STALL, what);
         frame.root = 0;
-        frame.aux = missing_rank;
+        frame.aux = notice->aux;
+        frame.chunk = notice->chunk;
         trib_link_send_copy(link, frame, NULL, 0);
     }
 }
@@ -413,22 +414,23 @@ static trib_status take_sum(trib_link *link, const trib_frame *frame, const void
 
 typedef struct stall_note {
     trib_core *core;
-    uint32_t missing, is_vague;
+    uint32_t missing, is_vague, chunk;
 } stall_note;
 
 static void pass_on_stall(void *user, uint32_t receiver, const trib_contribution *what)
 {
     const stall_note *note = user;
     trib_core *core = note->core;
-    const trib_frame extra = {.type = TRIB_FRAME_STALL, .aux = note->missing, .root = note->is_vague};
+    const trib_frame extra = {
+        .type = TRIB_FRAME_STALL, .aux = note->missing, .root = note->is_vague, .chunk = note->chunk};
     trib_server_notice(core, &extra, core->first_rank + receiver, what, NULL);
 }
 
-/* Which worker of a machine is missing its own relay knows best. But one that has left does not come any more. */
+/* Which worker of a machine is missing its own relay knows best; most likely one that has left. */
 static void take_stall(trib_core *core, const trib_frame *frame)
 {
     const trib_roster *roster = core->engine->roster;
-    stall_note note = {.core = core, .missing = frame->aux, .is_vague = frame->root};
+    stall_note note = {.core = core, .missing = frame->aux, .is_vague = frame->root, .chunk = frame->chunk};
     const uint32_t first = frame->aux / roster->local_ranks * roster->local_ranks;
     for (uint32_t i = first; frame->root != 0 && i < first + roster->local_ranks; i++) {
         if (trib_member_has_left(core->engine, i)) {

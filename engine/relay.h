@@ -54,8 +54,8 @@ uint32_t trib_relay_frame_owner(const trib_frame *frame);
 /* What the machine's summation says; user is the core. */
 void trib_relay_part_ready(void *user, const trib_contribution *what, trib_sum_buffer *sum);
 void trib_relay_round_refused(void *user, const trib_contribution *what, trib_status status, const char *text);
-/* A worker of the machine is waited for: tells the owner, so that the other machines hear whom they wait for. */
-void trib_relay_stalled(trib_core *core, const trib_contribution *what, uint32_t missing_rank);
+/* A worker of the machine is waited for, as the notice says: tells the owner, so that the other machines hear of it. */
+void trib_relay_stalled(trib_core *core, const trib_contribution *what, const trib_frame *notice);
 
 /* Is this what trib_relay_stalled sends? On a link to oneself both ways come together. */
 bool trib_relay_is_report(const trib_core *core, const trib_frame *frame);

@@ -34,7 +34,8 @@ static bool is_near(const trib_core *core, const trib_summation *summation)
 static void trace_chunk(trib_core *core, const trib_summation *summation, trib_trace_kind kind,
                         const trib_contribution *what, uint32_t peer, uint32_t value)
 {
-    trib_trace_sum(core, is_near(core, summation) ? (trib_trace_kind)(kind + TRIB_TRACE_NEAR) : kind, what, peer, value);
+    trib_trace_sum(core, is_near(core, summation) ? (trib_trace_kind)(kind + TRIB_TRACE_NEAR) : kind, what, peer,
+                   value);
 }
 
 static void push_abandoned(trib_link *link, const trib_landed *landed)
@@ -95,7 +96,7 @@ static trib_status take_stall(trib_link *link, const trib_frame *frame, trib_err
     trib_status status = trib_machines_check(link, frame, error);
     if (status == TRIB_OK && trib_frame_is_part(frame) && frame->aux < link->core->engine->roster->worker_count) {
         const trib_contribution what = trib_server_contribution(link, frame);
-        trib_machines_take_stall(link->core, &what, frame->aux);
+        trib_machines_take_stall(link->core, &what, frame);
     }
     return status;
 }
@@ -260,6 +261,7 @@ void trib_server_notice(trib_core *core, const trib_frame *extra, uint32_t recei
                             .tensor = what->tensor,
                             .partition = what->partition,
                             .round = what->round,
+                            .chunk = extra->chunk,
                             .chunk_count = what->chunk_count,
                             .exchange = extra->exchange,
                             .root = extra->root,
@@ -276,15 +278,23 @@ static void refused(void *user, uint32_t receiver, const trib_contribution *what
     trib_server_notice(core, &extra, core->first_rank + receiver, what, text);
 }
 
+uint32_t trib_server_stall_chunk(const trib_core *core, uint32_t missing_rank)
+{
+    const bool is_gone = core->worker_links[missing_rank] == NULL && trib_member_has_left(core->engine, missing_rank);
+    return is_gone ? TRIB_STALL_FOR_GOOD : 0;
+}
+
 static void stalled(void *user, uint32_t receiver, const trib_contribution *what, uint32_t missing_rank,
                     uint32_t missing_count)
 {
     (void)missing_count;
     trib_core *core = user;
-    const trib_frame extra = {.type = TRIB_FRAME_STALL, .aux = core->first_rank + missing_rank};
+    const uint32_t missing = core->first_rank + missing_rank;
+    const trib_frame extra = {
+        .type = TRIB_FRAME_STALL, .aux = missing, .chunk = trib_server_stall_chunk(core, missing)};
     trib_server_notice(core, &extra, core->first_rank + receiver, what, NULL);
     if (core->relay != NULL) {
-        trib_relay_stalled(core, what, extra.aux);
+        trib_relay_stalled(core, what, &extra);
     }
 }
 

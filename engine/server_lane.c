@@ -33,7 +33,9 @@ static void lane_stalled(void *user, uint32_t machine, const trib_contribution *
 {
     (void)missing_count;
     const trib_server_lane *lane = user;
-    const trib_frame extra = {.type = TRIB_FRAME_STALL, .aux = rank_of(lane, missing)};
+    const uint32_t rank = rank_of(lane, missing);
+    const trib_frame extra = {
+        .type = TRIB_FRAME_STALL, .aux = rank, .chunk = trib_server_stall_chunk(lane->core, rank)};
     trib_server_notice(lane->core, &extra, rank_of(lane, machine), what, NULL);
 }
 

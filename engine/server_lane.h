@@ -31,13 +31,18 @@ TRIB_CHECKED trib_status trib_server_check_push(const trib_link *link, const tri
 /* ---- server.c ---- */
 #define TRIB_STALL_NOTICE_NS (500 * INT64_C(1000000))
 #define TRIB_STALL_NOTICES_MAX 256u
+/* A STALL's chunk: that rank has left and its link has ended, so it will not come any more. Else it may have come meanwhile:
+ * a notice can be overtaken by the news that who it names has done its part and gone. */
+#define TRIB_STALL_FOR_GOOD 1u
 
 /* Buffers for a summation whose user is the core. */
 void *trib_server_buffer_alloc(void *user, size_t size);
 void trib_server_buffer_free(void *user, void *buffer, size_t size);
 void trib_server_hand_out(trib_core *core, trib_summation *summation, uint32_t receiver, const trib_contribution *what,
                           trib_sum_buffer *sum);
-/* extra: the frame's type, aux, root and exchange. */
+/* The chunk of a STALL that names that rank. */
+uint32_t trib_server_stall_chunk(const trib_core *core, uint32_t missing_rank);
+/* extra: the frame's type, aux, root, chunk and exchange. */
 void trib_server_notice(trib_core *core, const trib_frame *extra, uint32_t receiver, const trib_contribution *what,
                         const char *text);
 /* Looks at what waits: rounds that lack somebody who has left are refused; of the others those who wait are told for whom. */

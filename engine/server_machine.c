@@ -32,8 +32,12 @@ static void stalled(void *user, uint32_t machine, const trib_contribution *what,
 {
     (void)missing_count;
     trib_core *core = user;
-    const trib_frame extra = {
-        .type = TRIB_FRAME_STALL, .aux = relay_of(core, missing, what), .root = 1, .exchange = TRIB_EXCHANGE_MACHINES};
+    const uint32_t relay = relay_of(core, missing, what);
+    const trib_frame extra = {.type = TRIB_FRAME_STALL,
+                              .aux = relay,
+                              .root = 1,
+                              .chunk = trib_server_stall_chunk(core, relay),
+                              .exchange = TRIB_EXCHANGE_MACHINES};
     trib_server_notice(core, &extra, relay_of(core, machine, what), what, NULL);
 }
 
@@ -46,22 +50,23 @@ static bool is_gone(void *user, const trib_contribution *what, char *text, size_
 
 typedef struct stall_note {
     trib_core *core;
-    uint32_t missing_rank;
+    uint32_t missing_rank, chunk;
 } stall_note;
 
 static void pass_on_stall(void *user, uint32_t machine, const trib_contribution *what)
 {
     const stall_note *note = user;
     const uint32_t rank = relay_of(note->core, machine, what);
-    const trib_frame extra = {.type = TRIB_FRAME_STALL, .aux = note->missing_rank, .exchange = TRIB_EXCHANGE_MACHINES};
+    const trib_frame extra = {
+        .type = TRIB_FRAME_STALL, .aux = note->missing_rank, .chunk = note->chunk, .exchange = TRIB_EXCHANGE_MACHINES};
     if (machine != note->missing_rank / note->core->engine->roster->local_ranks) {
         trib_server_notice(note->core, &extra, rank, what, NULL);
     }
 }
 
-void trib_machines_take_stall(trib_core *core, const trib_contribution *what, uint32_t missing_rank)
+void trib_machines_take_stall(trib_core *core, const trib_contribution *what, const trib_frame *report)
 {
-    stall_note note = {.core = core, .missing_rank = missing_rank};
+    stall_note note = {.core = core, .missing_rank = report->aux, .chunk = report->chunk};
     trib_summation_each_waiting(core->machines, what, pass_on_stall, &note);
 }
 

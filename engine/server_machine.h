@@ -14,6 +14,6 @@ void trib_machines_close(trib_core *core);
 TRIB_CHECKED trib_status trib_machines_check(const trib_link *link, const trib_frame *frame, trib_error *error);
 void trib_machines_tick(trib_core *core);
 /* A relay says whom of its machine everybody waits for. */
-void trib_machines_take_stall(trib_core *core, const trib_contribution *what, uint32_t missing_rank);
+void trib_machines_take_stall(trib_core *core, const trib_contribution *what, const trib_frame *report);
 
 #endif

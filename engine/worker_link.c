@@ -10,6 +10,7 @@
 #include "engine/assert.h"
 #include "engine/pipeline.h"
 #include "engine/relay.h"
+#include "engine/server_lane.h"
 #include "engine/trace.h"
 #include "engine/worker.h"
 
@@ -278,7 +279,7 @@ trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const
     if (frame->type == TRIB_FRAME_STALL) {
         take_missing(core, task, frame);
         trib_trace_task(core, TRIB_TRACE_STALL, task, 0);
-        if (trib_member_has_left(core->engine, frame->aux)) {
+        if (frame->chunk == TRIB_STALL_FOR_GOOD) {
             trib_op_fail(task->node->op, TRIB_PEER_LEFT,
                          "tensor \"%s\": %s left the job without contributing to round %u", task->tensor->name,
                          trib_roster_name(core->engine->roster, frame->aux), frame->round);

@@ -407,6 +407,50 @@ static void the_urgent_overtakes(void **state)
     }
 }
 
+static void narrow_rank_1(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
+{
+    (void)job;
+    (void)config;
+    link->ingress_bits = member == 1 ? UINT64_C(10000000) : link->ingress_bits;
+}
+
+/* A notice that rank 2 is waited for lies behind sums on a narrow way to rank 1 while rank 2 does its part and leaves. */
+static void an_old_notice_harms_nobody(void **state)
+{
+    (void)state;
+    enum { HEAVY = 512 << 10, LIGHT = 1 << 10, WORKERS = 3 };
+    sim_job_config config = sim_job_config_default(WORKERS, 1);
+    config.engine.colocate = TRIB_COLOCATE_OFF;
+    config.engine.pull_credit_bytes = 4 << 20;
+    config.net.window_bytes = config.net.unsent_bytes = 4 << 20;
+    config.tweak = narrow_rank_1;
+    sim_job *job = open_job(&config);
+    exchange heavy[WORKERS] = {{0}}, light[WORKERS] = {{0}};
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        heavy[rank].buffer = calloc(HEAVY, sizeof(int32_t));
+        light[rank].buffer = calloc(LIGHT, sizeof(int32_t));
+        submit_urgent(job, rank, "heavy", HEAVY, &heavy[rank]);
+        if (rank < 2) {
+            submit(job, rank, "light", LIGHT, &light[rank]);
+        }
+    }
+    sim_job_run(job, trib_sim_now(job->sim) + SECOND, NULL, NULL);
+    submit(job, 2, "light", LIGHT, &light[2]);
+    sim_job_run(job, trib_sim_now(job->sim) + SECOND / 10, NULL, NULL);
+    assert_int_equal(heavy[2].done + light[2].done, 2);
+    assert_int_equal(heavy[1].done + light[1].done, 0);
+    sim_job_leave(job, 2);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 60 * SECOND, all_done, light));
+    assert_int_equal(light[1].status, TRIB_OK);
+    assert_int_equal(heavy[1].status, TRIB_OK);
+    assert_true(sim_job_close(job, 20 * SECOND));
+    sim_job_free(job);
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        free(heavy[rank].buffer);
+        free(light[rank].buffer);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -418,6 +462,7 @@ int main(void)
         cmocka_unit_test(a_sum_that_cannot_wait_is_told),
         cmocka_unit_test(heavy_traffic_is_no_silence),
         cmocka_unit_test(the_urgent_overtakes),
+        cmocka_unit_test(an_old_notice_harms_nobody),
     };
     return cmocka_run_group_tests_name("simulated jobs", tests, NULL, NULL);
 }
