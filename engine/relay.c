@@ -162,9 +162,7 @@ static bool push_emit(trib_link *link, trib_waiter *waiter)
     if (link->share.egress != NULL ? link->share.egress->waits : link->waits) {
         trib_trace_sum(core, TRIB_TRACE_PART_START, &push->what, link->peer, frame.payload_size);
     }
-    if (link->conn != NULL) {
-        trib_counter_add(&core->stats.bytes_relayed, frame.payload_size);
-    }
+    trib_counter_add(&core->stats.bytes_relayed, link->conn != NULL ? frame.payload_size : 0);
     return false;
 }
 
@@ -294,11 +292,6 @@ bool trib_relay_is_report(const trib_core *core, const trib_frame *frame)
 }
 
 /* ---- What the machine's workers say ---- */
-
-uint32_t trib_relay_frame_owner(const trib_frame *frame)
-{
-    return frame->type == TRIB_FRAME_PUSH ? frame->aux : frame->size;
-}
 
 trib_status trib_relay_check(const trib_link *link, const trib_frame *frame, trib_error *error)
 {

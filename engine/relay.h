@@ -49,7 +49,10 @@ bool trib_relay_is_idle(const trib_core *core);
 /* A frame of a worker of the machine: may it, and is this its relay? */
 TRIB_CHECKED trib_status trib_relay_check(const trib_link *link, const trib_frame *frame, trib_error *error);
 /* The owner that a PUSH or a WITHDRAW names. */
-uint32_t trib_relay_frame_owner(const trib_frame *frame);
+static inline uint32_t trib_relay_frame_owner(const trib_frame *frame)
+{
+    return frame->type == TRIB_FRAME_PUSH ? frame->aux : frame->size;
+}
 
 /* What the machine's summation says; user is the core. */
 void trib_relay_part_ready(void *user, const trib_contribution *what, trib_sum_buffer *sum);

@@ -134,7 +134,7 @@ bool sim_reachable(const sim_pair *pair)
 int64_t sim_latency(const sim_pair *pair)
 {
     return sim_is_local(pair) ? pair->net->config.local_latency_ns
-                          : pair->ends[0].node->link.latency_ns + pair->ends[1].node->link.latency_ns;
+                              : pair->ends[0].node->link.latency_ns + pair->ends[1].node->link.latency_ns;
 }
 
 /* ---- Pairs ---- */

@@ -15,8 +15,8 @@ typedef struct sim_job sim_job;
 typedef struct sim_job_config {
     uint64_t seed;
     uint32_t workers, servers;
-    uint32_t cores;   /* of each machine */
-    bool one_machine; /* all members share one machine's cores: network namespaces of one host */
+    uint32_t cores;             /* of each machine */
+    bool one_machine;           /* all members share one machine's cores: network namespaces of one host */
     uint32_t per_machine;       /* so many workers after one another share a machine; 0: each has its own */
     const uint32_t *machine_of; /* by member: any member of its machine, also of servers; NULL: as per_machine says */
     bool links_apart; /* who shares a machine has a link of its own nevertheless: faults then come to one alone */
