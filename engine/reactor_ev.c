@@ -26,6 +26,7 @@
 #include <time.h>
 
 #include "engine/assert.h"
+#include "engine/ticks.h"
 
 #define NS_PER_S INT64_C(1000000000)
 #define POLLS_PER_TURN 16u
@@ -45,6 +46,7 @@ typedef struct reactor_ev {
     ev_check check;
     ev_idle idle;
     int64_t linger_ns, linger_until_ns;
+    trib_ticks ticks;
     bool worked; /* in this turn */
     bool asleep; /* pollers have been asked to wake the loop */
 } reactor_ev;
@@ -65,12 +67,22 @@ static reactor_ev *reactor_of(trib_reactor *reactor)
 
 /* ---- The table ---- */
 
-static int64_t now_ns(trib_reactor *reactor)
+static int64_t clock_ns(void)
 {
-    (void)reactor;
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return now.tv_sec * NS_PER_S + now.tv_nsec;
+}
+
+static int64_t now_ns(trib_reactor *reactor)
+{
+    (void)reactor;
+    return clock_ns();
+}
+
+static int64_t often_ns(trib_reactor *reactor)
+{
+    return trib_ticks_now(&reactor_of(reactor)->ticks);
 }
 
 static void wake(trib_reactor *reactor)
@@ -180,6 +192,7 @@ static void random_bytes(trib_reactor *reactor, void *buffer, size_t size)
 static const trib_reactor_ops ev_ops = {
     .name = "ev",
     .now_ns = now_ns,
+    .often_ns = often_ns,
     .wake = wake,
     .timer_arm = timer_arm,
     .timer_stop = timer_stop,
@@ -302,6 +315,7 @@ trib_status trib_reactor_ev_create(uint32_t index, trib_logger *logger, struct e
     trib_reactor_init(&self->base, &ev_ops, index, logger);
     atomic_init(&self->runner, pthread_self());
     atomic_init(&self->stopping, false);
+    trib_ticks_init(&self->ticks, clock_ns);
     start_watchers(self);
     *reactor_out = &self->base;
     return TRIB_OK;

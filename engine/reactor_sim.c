@@ -238,6 +238,7 @@ static void random_bytes(trib_reactor *reactor, void *buffer, size_t size)
 static const trib_reactor_ops sim_ops = {
     .name = "sim",
     .now_ns = now_ns,
+    .often_ns = now_ns,
     .wake = wake,
     .timer_arm = timer_arm,
     .timer_stop = timer_stop,

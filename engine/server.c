@@ -161,7 +161,7 @@ static void entry_recycle(trib_sum_entry *entry)
 static void sum_sent(trib_out *out, trib_status status)
 {
     trib_sum_entry *entry = out->context;
-    if (status == TRIB_OK) {
+    if (status == TRIB_OK && out->link->conn != NULL) {
         trace_chunk(entry->core, entry->summation, TRIB_TRACE_SUM_SENT, &entry->what, out->link->peer,
                     out->send.payload_size);
     }

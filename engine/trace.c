@@ -90,7 +90,7 @@ void trib_trace_op_put(trib_core *core, trib_trace_kind kind, const trib_op *op,
 void trib_trace_sum_put(trib_core *core, trib_trace_kind kind, const trib_contribution *what, uint32_t peer,
                         uint32_t value)
 {
-    const int64_t now_ns = trib_now(core->reactor);
+    const int64_t now_ns = trib_now_often(core->reactor);
     if (kind == TRIB_TRACE_SUM_ARRIVE || kind == TRIB_TRACE_NEAR_ARRIVE) {
         note_begin(core, now_ns);
     }
@@ -111,7 +111,7 @@ void trib_trace_sum_put(trib_core *core, trib_trace_kind kind, const trib_contri
 void trib_trace_link_put(trib_core *core, trib_trace_kind kind, const trib_link *link, uint32_t value)
 {
     trib_trace_record record = {
-        .at_ns = trib_now(core->reactor),
+        .at_ns = trib_now_often(core->reactor),
         .value = value,
         .extra = link != NULL ? link->peer_reactor : 0,
         .peer = link != NULL ? peer_number(link->peer) : TRIB_TRACE_NO_PEER,

@@ -32,7 +32,7 @@
     X(ENTER, 3)   /* a stage was entered; the one before it, if any, is done */                                           \
     X(START, 4)   /* PUSH: its first chunk goes to the transport; until here it waited for its turn and for credit */     \
     X(EMITTED, 5) /* PUSH: its last chunk went to the transport, if it has several */                                     \
-    X(LANDED, 6)  /* the first chunk of the sum is there */                                                               \
+    X(LANDED, 6)  /* the first of its sum's chunks is there, if it has several */                                         \
     X(DONE, 7)    /* the last stage is done */                                                                            \
     X(FAILED, 8)  /* it was given up in this stage */                                                                     \
     X(STALL, 9)   /* the server says that it waits for peer's contribution */                                             \

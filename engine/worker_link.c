@@ -213,7 +213,7 @@ static void take_sum(trib_core *core, trib_task *task, const trib_frame *frame)
     }
     trib_counter_add(&core->stats.bytes_pulled, frame->payload_size);
     task->received[frame->chunk / 64] |= UINT64_C(1) << (frame->chunk % 64);
-    if (task->chunks_received++ == 0) {
+    if (task->chunks_received++ == 0 && task->chunk_count > 1) { /* else it is done */
         trib_trace_task(core, TRIB_TRACE_LANDED, task, frame->payload_size);
     }
     const char *stage = trib_pipeline_stage_name(task);

@@ -11,15 +11,15 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/reactor_ev.h"
 #include "engine/trace.h"
 
 #define ROUNDS 31
 #define RECORDS 200000u
 #define WARM_NS INT64_C(25000000)
 
-static int64_t now_ns(trib_reactor *reactor)
+static int64_t now_ns(void)
 {
-    (void)reactor;
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
@@ -35,22 +35,23 @@ static double round_of(trib_core *core, bool on)
 {
     const trib_contribution what = {.tensor = 3, .partition = 5, .round = 7};
     atomic_store(&core->trace.on, on);
-    const int64_t began_ns = now_ns(NULL);
+    const int64_t began_ns = now_ns();
     for (uint32_t i = 0; i < RECORDS; i++) {
         trib_trace_sum(core, TRIB_TRACE_SUM_SENT, &what, 1, i);
     }
-    return (double)(now_ns(NULL) - began_ns) / RECORDS;
+    return (double)(now_ns() - began_ns) / RECORDS;
 }
 
 static void bench_hook(void)
 {
-    trib_reactor_ops ops = {.now_ns = now_ns};
-    trib_reactor reactor = {.ops = &ops};
+    trib_logger logger = {.level = TRIB_LOG_NONE};
+    trib_reactor *reactor = NULL;
     trib_core *core = calloc(1, sizeof *core);
-    if (core == NULL || !trib_trace_ring_open(&core->trace, TRIB_TRACE_BYTES_DEFAULT)) {
+    if (core == NULL || !trib_trace_ring_open(&core->trace, TRIB_TRACE_BYTES_DEFAULT) ||
+        trib_reactor_ev_create(0, &logger, NULL, &reactor) != TRIB_OK) {
         exit(1);
     }
-    core->reactor = &reactor;
+    core->reactor = reactor;
     double off[ROUNDS], on[ROUNDS];
     for (int i = 0; i < ROUNDS; i++) {
         off[i] = round_of(core, false);
@@ -61,6 +62,7 @@ static void bench_hook(void)
     printf("a hook: %.1f ns while nothing is recorded, %.1f ns while it is (quartiles %.1f, %.1f)\n", off[ROUNDS / 2],
            on[ROUNDS / 2], on[ROUNDS / 4], on[ROUNDS * 3 / 4]);
     trib_trace_ring_close(&core->trace);
+    trib_reactor_ev_destroy(reactor);
     free(core);
 }
 
@@ -153,15 +155,15 @@ static cost block(pair *self, bool on, int iterations)
         }
     }
     /* At the beginning of a recording the clock is asked for a few times: not what it costs to go on. */
-    for (const int64_t warm_ns = now_ns(NULL) + WARM_NS; now_ns(NULL) < warm_ns;) {
+    for (const int64_t warm_ns = now_ns() + WARM_NS; now_ns() < warm_ns;) {
         exchange(self);
     }
-    const int64_t began_ns = now_ns(NULL);
+    const int64_t began_ns = now_ns();
     const double used_ns = cpu_ns();
     for (int i = 0; i < iterations; i++) {
         exchange(self);
     }
-    return (cost){(double)(now_ns(NULL) - began_ns) / iterations, (cpu_ns() - used_ns) / iterations};
+    return (cost){(double)(now_ns() - began_ns) / iterations, (cpu_ns() - used_ns) / iterations};
 }
 
 static void print_ratios(const char *what, const cost *off, const cost *on, int pairs, bool cpu, double *ratios)

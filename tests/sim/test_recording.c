@@ -202,7 +202,7 @@ static void check_partition(const trace_file *file, uint32_t tag, uint32_t parti
         at++;
     }
     assert_int_equal(at, 5);
-    assert_int_equal(landed, 1);
+    assert_int_equal(landed, several);
 }
 
 static const trace_tensor *tensor_of(const trace_file *file, uint32_t *tag_out)

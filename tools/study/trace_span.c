@@ -170,6 +170,7 @@ static void take_task(walk *self, const trace_event *event)
         break;
     case TRIB_TRACE_DONE:
         span->done_ns = event->at_ns;
+        span->landed_ns = span->landed_ns == TRACE_NEVER ? event->at_ns : span->landed_ns; /* of one chunk */
         break;
     case TRIB_TRACE_FAILED:
         span->failed = true;
