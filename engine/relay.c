@@ -429,6 +429,7 @@ static void take_stall(trib_core *core, const trib_frame *frame)
         if (trib_member_has_left(core->engine, i)) {
             note.missing = i;
             note.is_vague = 0;
+            note.chunk = TRIB_STALL_FOR_GOOD; /* its relay may know nothing of the round, and never say so */
         }
     }
     const trib_contribution key = key_of(frame);
