@@ -87,6 +87,12 @@ typedef struct torture_plan {
     uint64_t bandwidths[TORTURE_MEMBERS_MAX]; /* that it says it has; 0: nothing said */
     uint32_t deserter; /* a worker that leaves after so many rounds of each tensor, or TORTURE_NOBODY */
     uint32_t deserter_rounds;
+    uint32_t narrow; /* a worker that little gets through to, or TORTURE_NOBODY: sums pile up before it */
+    uint64_t narrow_bits;
+    uint32_t held_rank; /* a worker that begins with one tensor that much later, or TORTURE_NOBODY */
+    uint32_t held_tensor;
+    int64_t held_ns;
+    int64_t hurry_ns;    /* the longest of short deadlines */
     uint32_t odd_rank;   /* a worker that disagrees with the others, or TORTURE_NOBODY */
     uint32_t odd_tensor; /* about that one */
     int32_t odd_round;   /* in that round; -1: about the tensor itself */

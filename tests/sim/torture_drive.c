@@ -272,7 +272,8 @@ static void begin(driver *self, uint32_t index)
     }
     const bool hurried = plan->hurried > 0 && !whole->is_last && trib_sim_draw_one_in(&self->stream, plan->hurried);
     const bool cancels = plan->cancels > 0 && !whole->is_last && trib_sim_draw_one_in(&self->stream, plan->cancels);
-    what->timeout_ns = hurried ? 1 + (int64_t)trib_sim_draw_below(&self->stream, 20 * MS) : 40 * SECOND;
+    what->timeout_ns =
+        hurried ? 1 + (int64_t)trib_sim_draw_below(&self->stream, (uint64_t)plan->hurry_ns) : 40 * SECOND;
     params.timeout_ns = what->timeout_ns;
     params.input = what->input;
     params.output = what->output;
@@ -311,6 +312,11 @@ static uint32_t rounds_of(const driver *self, uint32_t index)
 static bool may_begin(const driver *self, uint32_t index)
 {
     const uint32_t round = self->next_round[index];
+    const torture_plan *plan = self->run->plan;
+    const bool is_held = plan->held_rank == self->rank && plan->held_tensor == index;
+    if (is_held && trib_sim_now(self->run->job->sim) < plan->held_ns) {
+        return false;
+    }
     return round < rounds_of(self, index) && !self->attempts[index][round % SLOTS].busy;
 }
 
@@ -447,6 +453,7 @@ void torture_drive_open(run *self)
         } else {
             late_fired(self->job->sim, &mine->begin);
         }
+        plan->held_rank == rank ? trib_sim_set(self->job->sim, &mine->begin, plan->held_ns) : (void)0;
     }
 }
 

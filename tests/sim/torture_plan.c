@@ -263,8 +263,82 @@ static void draw_machines(torture_plan *plan)
     }
     plan->job.workers = workers;
     plan->job.per_machine = shapes[which].each;
-    plan->job.links_apart = true;
+    plan->job.links_apart = trib_sim_draw_one_in(&stream, 2);
     plan->job.engine.local_sum = TRIB_LOCAL_SUM_AUTO;
+}
+
+/* All sums that a worker of this job is to have. */
+static uint64_t sum_bytes(const torture_plan *plan)
+{
+    uint64_t bytes = 1;
+    for (uint32_t i = 0; i < plan->tensor_count; i++) {
+        const torture_tensor *what = &plan->tensors[i];
+        bytes += (uint64_t)what->count * what->rounds * trib_dtype_size(what->dtype);
+    }
+    return bytes;
+}
+
+/* Sums pile up before one worker, in the servers' kernels: what it is told comes late, by deadlines some of an operation is
+ * there and some is not, and a connection that is reset nearly always is so in the midst of a payload. Two things meet it: a
+ * worker that begins with its last tensor when the others wait for that already, does it and leaves; or short deadlines, or
+ * a reset. In place of the narrow way one may come late and disagree about a tensor that all cores have to do with. Else
+ * nothing is done to this job, so that nothing is excused. */
+static void draw_narrow(torture_plan *plan)
+{
+    trib_sim_stream stream = {.state = plan->seed * UINT64_C(0x94d049bb133111eb) + 7};
+    plan->narrow = plan->held_rank = TORTURE_NOBODY;
+    plan->hurry_ns = 20 * MS;
+    const uint32_t workers = plan->job.workers, variant = between(&stream, 0, 5);
+    const uint32_t narrow = 1 + between(&stream, 0, 1), size = between(&stream, 60000, 120000);
+    const int64_t backlog_ns = between(&stream, 1200, 1800) * MS, held_ns = between(&stream, 550, 900) * MS;
+    const int64_t reset_ns = between(&stream, 100, 1000) * MS;
+    if (!trib_sim_draw_one_in(&stream, 3) || workers < 3 || plan->job.per_machine > 0) {
+        return;
+    }
+    sim_job_config *job = &plan->job;
+    plan->lanes = plan->fault_count = plan->cancels = plan->hurried = plan->crowd = plan->window = 0;
+    plan->may_end = plan->shuffled = plan->leaves = false;
+    plan->weather = (trib_sim_weather){.shred_one_in = 0};
+    plan->deserter = plan->odd_rank = plan->absent = TORTURE_NOBODY;
+    memset(plan->late_ns, 0, sizeof plan->late_ns);
+    for (uint32_t i = 0; i < plan->tensor_count; i++) {
+        plan->tensors[i].rounds = 1;
+        plan->tensors[i].root = -1;
+        plan->tensors[i].on_device = false;
+    }
+    plan->tensors[0].count = size;
+    job->link.egress_bits = job->link.ingress_bits = UINT64_C(1000000000);
+    job->net.window_bytes = (uint32_t)(sum_bytes(plan) / 100); /* what piles up leaves room for signs of life */
+    job->net.quantum_bytes = job->net.window_bytes / 4;
+    job->net.unsent_bytes = 1 << 20;
+    job->engine.pull_credit_bytes = 4 << 20;
+    plan->narrow = narrow;
+    plan->narrow_bits = sum_bytes(plan) * 8 * SECOND / (uint64_t)backlog_ns + 20000;
+    if (variant == 0 || variant > 3) {
+        plan->leaves = true;
+        plan->held_rank = 3 - narrow;
+        plan->held_tensor = plan->tensor_count - 1;
+        plan->held_ns = held_ns;
+    } else if (variant == 1) {
+        plan->hurried = 2;
+        plan->hurry_ns = backlog_ns;
+    } else if (variant == 3) {
+        plan->narrow = TORTURE_NOBODY;
+        job->net.window_bytes = job->net.unsent_bytes;
+        job->net.quantum_bytes = 65536;
+        plan->odd_rank = narrow;
+        plan->odd_tensor = 0;
+        plan->odd_round = -1;
+        plan->late_ns[narrow] = held_ns;
+        job->engine.reactors = 2;
+        for (uint32_t i = 0; i < workers + job->servers; i++) {
+            plan->reactors[i] = 2;
+        }
+    } else {
+        plan->may_end = true;
+        plan->fault_count = 1;
+        plan->faults[0] = (torture_fault){.kind = TORTURE_RESET, .member = narrow, .at_ns = reset_ns, .for_ns = 1};
+    }
 }
 
 /* They need the same number of reactors. */
@@ -302,6 +376,7 @@ void torture_draw(uint64_t seed, torture_plan *plan)
     draw_devices(&stream, plan, horizon_ns);
     draw_machines(plan);
     draw_more(plan);
+    draw_narrow(plan);
     even_machines(plan);
     /* Not where workers disagree: then the end of a round may be told differently, as what is told takes two ways. */
     plan->job.net.second_connections = plan->odd_rank == TORTURE_NOBODY && seed % 2 == 1;
@@ -349,6 +424,13 @@ static void describe_more(const torture_plan *plan, line *out)
     if (plan->deserter != TORTURE_NOBODY) {
         say(out, "; rank %u leaves after %u rounds", plan->deserter, plan->deserter_rounds);
     }
+    if (plan->narrow != TORTURE_NOBODY) {
+        say(out, "; little gets through to rank %u (%.2f Mbit/s)", plan->narrow, (double)plan->narrow_bits / 1e6);
+    }
+    if (plan->held_rank != TORTURE_NOBODY) {
+        say(out, "; rank %u begins with tensor %u after %.3f ms", plan->held_rank, plan->held_tensor,
+            (double)plan->held_ns / 1e6);
+    }
     if (plan->odd_rank != TORTURE_NOBODY) {
         say(out, "; rank %u disagrees about tensor %u in round %d", plan->odd_rank, plan->odd_tensor, plan->odd_round);
     }
@@ -374,7 +456,8 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
     }
     describe_more(plan, &out);
     if (job->per_machine > 0) {
-        say(&out, "; %u workers a machine, which sum first", job->per_machine);
+        say(&out, "; %u workers a machine, which sum first%s", job->per_machine,
+            job->links_apart ? "" : ", on one link");
     }
     if (job->net.ahead > 0) {
         say(&out, "; receivers are asked about %u messages ahead", job->net.ahead);

@@ -40,7 +40,8 @@ bool torture_is_calm(const torture_plan *plan)
             return false;
         }
     }
-    return plan->job.link.egress_bits >= CALM_BITS && plan->job.link.ingress_bits >= CALM_BITS;
+    return plan->narrow == TORTURE_NOBODY && plan->job.link.egress_bits >= CALM_BITS &&
+           plan->job.link.ingress_bits >= CALM_BITS;
 }
 
 bool torture_may_end_so(const run *self, trib_status status)
@@ -229,7 +230,8 @@ static void check_core(run *self, uint32_t member, const trib_core *core)
 static void check_rest(run *self)
 {
     /* What goes without saying is under way for a moment yet. */
-    sim_job_run(self->job, trib_sim_now(self->job->sim) + SECOND / 2, NULL, NULL);
+    const int64_t moment_ns = self->plan->narrow == TORTURE_NOBODY ? SECOND / 2 : 4 * SECOND;
+    sim_job_run(self->job, trib_sim_now(self->job->sim) + moment_ns, NULL, NULL);
     for (uint32_t i = 0; i < self->job->member_count; i++) {
         const trib_engine *engine = self->job->members[i].engine;
         if (atomic_load(&engine->ops_in_flight) > 0) {
@@ -362,9 +364,9 @@ static void finish(run *self)
 
 static void tweak_member(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
 {
-    (void)link;
     const run *self = job->config.user;
     const uint32_t lanes = self->plan->lanes;
+    link->ingress_bits = member == self->plan->narrow ? self->plan->narrow_bits : link->ingress_bits;
     config->reactors = self->plan->reactors[member];
     config->bandwidth_bits = self->plan->bandwidths[member];
     if (lanes == 0) {

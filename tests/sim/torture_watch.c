@@ -144,6 +144,26 @@ static uint32_t task_landings(const trib_engine *engine, uint32_t core)
     return landings;
 }
 
+/* Of its sums, those that somebody is still to get. */
+static uint64_t sums_owed(const trib_summation *self)
+{
+    uint64_t owed = 0;
+    for (const sum_round *round = self == NULL ? NULL : self->oldest; round != NULL; round = round->younger) {
+        owed += round->references;
+    }
+    return owed;
+}
+
+/* Each is in an outbox, or with a transport. A relay's parts and what is on its way back to it are counted elsewhere. */
+static bool are_sums_kept(const trib_core *core)
+{
+    uint64_t owed = sums_owed(core->summation) + sums_owed(core->machines);
+    for (uint32_t i = 0; i < core->lane_count; i++) {
+        owed += sums_owed(core->lanes[i].summation);
+    }
+    return core->relay == NULL && owed != core->entries_waiting;
+}
+
 static const char *core_fault(const trib_engine *engine, const trib_core *core)
 {
     const char *fault = egress_fault(core);
@@ -160,6 +180,9 @@ static const char *core_fault(const trib_engine *engine, const trib_core *core)
     }
     if (fault == NULL && core->summation != NULL) {
         fault = summation_fault(core->summation, &landing);
+    }
+    if (fault == NULL && are_sums_kept(core)) {
+        fault = "a sum is kept that no link brings to anybody";
     }
     if (fault == NULL && core->machines != NULL) {
         fault = summation_fault(core->machines, &landing);

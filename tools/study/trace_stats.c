@@ -6,8 +6,9 @@
 
 #define BINS_MAX 200000u
 #define BIN_NS INT64_C(1000000)
-#define NEAR 0.7         /* of the highest rate */
-#define NEAR_FASTEST 0.9 /* of the fastest link */
+#define NEAR 0.7 /* of a full window */
+#define FULL_SHARE 0.2
+#define NEAR_FASTEST 0.95 /* of the fastest link */
 
 const char *trace_phase_name(trace_phase phase)
 {
@@ -188,26 +189,41 @@ static bool transfer_of(const trace_run *run, const trace_event *event, uint32_t
     return *from != *to && *from < members && *to < members && record->value > 0;
 }
 
+/* So much, at least, of what a link carried went in windows as full as this one. */
+static double full_window(double *windows, uint64_t count)
+{
+    qsort(windows, count, sizeof *windows, by_value);
+    double all = 0, above = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        all += windows[i];
+    }
+    uint64_t at = count;
+    while (at > 0 && above < FULL_SHARE * all) {
+        above += windows[--at];
+    }
+    return count > 0 ? windows[at] : 0;
+}
+
 /*
- * The rate that is held: the middle of the windows that come near the highest one. The highest alone would count what a
- * kernel's buffers swallow at the beginning of an exchange.
+ * The rate that is held: the middle of the windows that come near a full one. The fullest alone would count what a kernel's
+ * buffers swallow at the beginning of an exchange, or give out at once to a process that had not run for a while.
  */
 static double held_rate(const rate_bins *self)
 {
-    double inside = 0, most = 0;
-    uint64_t near = 0;
+    double inside = 0;
+    uint64_t used = 0, low = 0;
     for (uint32_t i = 0; i < self->count; i++) {
         inside += self->bytes[i] - (i >= self->window ? self->bytes[i - self->window] : 0);
-        self->windows[i] = inside;
-        most = inside > most ? inside : most;
-    }
-    for (uint32_t i = 0; i < self->count; i++) {
-        if (self->windows[i] > 0 && self->windows[i] >= NEAR * most) {
-            self->windows[near++] = self->windows[i];
+        if (inside > 0) {
+            self->windows[used++] = inside;
         }
     }
-    qsort(self->windows, near, sizeof *self->windows, by_value);
-    return near > 0 ? self->windows[near / 2] * 8e9 / ((double)self->width_ns * self->window) : 0;
+    const double full = full_window(self->windows, used);
+    while (low < used && self->windows[low] < NEAR * full) {
+        low++;
+    }
+    const uint64_t middle = low + (used - low) / 2;
+    return used > 0 ? self->windows[middle] * 8e9 / ((double)self->width_ns * self->window) : 0;
 }
 
 static void collect_transfers(const trace_run *run, rate_bins *self)
