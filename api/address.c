@@ -61,7 +61,7 @@ static void format(const struct sockaddr *address, socklen_t length, bool with_p
     }
 }
 
-trib_status trib_address_resolve(const char *text, trib_address *address_out, trib_error *error)
+static trib_status resolve_one(const char *text, trib_address *address_out, trib_error *error)
 {
     struct addrinfo *found = NULL;
     trib_status status = lookup(text, 0, &found, error);
@@ -73,10 +73,10 @@ trib_status trib_address_resolve(const char *text, trib_address *address_out, tr
     return status;
 }
 
-trib_status trib_address_local(const trib_address *remote, trib_address *local_out, trib_error *error)
+static trib_status local_one(const char *remote, trib_address *local_out, trib_error *error)
 {
     struct addrinfo *found = NULL;
-    trib_status status = lookup(remote->text, AI_NUMERICHOST, &found, error);
+    trib_status status = lookup(remote, AI_NUMERICHOST, &found, error);
     if (status != TRIB_OK) {
         return status;
     }
@@ -87,7 +87,7 @@ trib_status trib_address_local(const trib_address *remote, trib_address *local_o
     int fd = socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0 || connect(fd, found->ai_addr, found->ai_addrlen) != 0 ||
         getsockname(fd, (struct sockaddr *)&local, &length) != 0) {
-        status = trib_error_set(error, TRIB_SYSTEM, "no route to the coordinator at %s: %m", remote->text);
+        status = trib_error_set(error, TRIB_SYSTEM, "no route to the coordinator at %s: %m", remote);
     } else {
         format((struct sockaddr *)&local, length, false, local_out);
     }
@@ -96,6 +96,47 @@ trib_status trib_address_local(const trib_address *remote, trib_address *local_o
     }
     freeaddrinfo(found);
     return status;
+}
+
+typedef trib_status (*each_function)(const char *text, trib_address *address_out, trib_error *error);
+
+/* Does it to each of a list and joins the answers. Of several, `any` is enough. */
+static trib_status do_each(const char *list, each_function function, bool any, trib_address *list_out,
+                           trib_error *error)
+{
+    trib_address joined = {.text = ""};
+    trib_status status = TRIB_OK;
+    for (const char *at = list; status == TRIB_OK || any; at += strcspn(at, ",") + 1) {
+        const size_t length = strcspn(at, ","), used = strlen(joined.text);
+        char text[300];
+        trib_address one;
+        snprintf(text, sizeof text, "%.*s", (int)length, at);
+        status = function(text, &one, error);
+        if (status == TRIB_OK && used + strlen(one.text) + 2 > sizeof joined.text) {
+            return trib_error_set(error, TRIB_INVALID, "\"%.200s\" has more addresses than there is room for", list);
+        }
+        if (status == TRIB_OK) {
+            snprintf(joined.text + used, sizeof joined.text - used, "%s%s", used > 0 ? "," : "", one.text);
+        }
+        if (at[length] == '\0') {
+            break;
+        }
+    }
+    if (any ? joined.text[0] == '\0' : status != TRIB_OK) {
+        return status;
+    }
+    *list_out = joined;
+    return TRIB_OK;
+}
+
+trib_status trib_address_resolve(const char *text, trib_address *address_out, trib_error *error)
+{
+    return do_each(text, resolve_one, false, address_out, error);
+}
+
+trib_status trib_address_local(const trib_address *remote, trib_address *local_out, trib_error *error)
+{
+    return do_each(remote->text, local_one, true, local_out, error);
 }
 
 bool trib_address_is_loopback(const char *numeric)

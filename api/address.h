@@ -5,9 +5,10 @@
 
 #include "transports/transport.h"
 
-/* "host:port" or "[v6]:port" -> numeric. TRIB_INVALID with a text. */
+/* "host:port" or "[v6]:port", or several with commas between -> numeric. TRIB_INVALID with a text. */
 TRIB_CHECKED trib_status trib_address_resolve(const char *text, trib_address *address_out, trib_error *error);
-/* The local address from which `remote` (numeric) would be reached, without a port. */
+/* The local address from which `remote` (numeric) would be reached, without a port; of several, a list of those from
+ * which one would be. */
 TRIB_CHECKED trib_status trib_address_local(const trib_address *remote, trib_address *local_out, trib_error *error);
 /* True for 127.0.0.0/8 and ::1 (numeric, with or without a port). */
 bool trib_address_is_loopback(const char *numeric);

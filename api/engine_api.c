@@ -39,7 +39,8 @@ static trib_status complete_config(trib_config *config, trib_address *coordinato
         config->listen = listen->text;
     }
     const bool several =
-        status == TRIB_OK && strchr(config->listen, ',') != NULL; /* only the first would be looked at */
+        status == TRIB_OK && (strchr(config->listen, ',') != NULL ||
+                              strchr(coordinator->text, ',') != NULL); /* only the first is looked at */
     if (status == TRIB_OK && config->token == NULL &&
         (several || !(trib_address_is_loopback(coordinator->text) && trib_address_is_loopback(config->listen)))) {
         status = trib_error_set(error, TRIB_INVALID,

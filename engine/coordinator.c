@@ -242,7 +242,10 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
         return status;
     }
     /* People pass it on, and control needs no more than the plain address: what else is offered there is left out. */
-    bound_out->text[strcspn(bound_out->text, "+")] = '\0';
+    for (char *offer; (offer = strchr(bound_out->text, '+')) != NULL;) {
+        const size_t size = strcspn(offer, ",");
+        memmove(offer, offer + size, strlen(offer + size) + 1);
+    }
     self->join_deadline.fired = trib_coordinator_join_deadline_passed;
     self->join_deadline.user = self;
     trib_timer_arm(core->reactor, &self->join_deadline, trib_now(core->reactor) + engine->config.join_timeout_ns);

@@ -243,6 +243,12 @@ static void finish_ending(trib_core *core)
     close_links(core, true);
 }
 
+static bool transport_is_idle(const trib_core *core)
+{
+    const trib_transport_ops *ops = core->transport->ops;
+    return ops->is_idle == NULL || ops->is_idle(core->transport);
+}
+
 static void tick(trib_reactor *reactor, trib_timer *timer)
 {
     trib_core *core = reactor->owner;
@@ -263,7 +269,7 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
         close_links(core, false);
     }
     bool device_through = core->reactor->index != 0 || atomic_load(&core->engine->device_jobs) == 0;
-    if (core->closing && core->links == NULL && core->nodes == NULL && device_through) {
+    if (core->closing && core->links == NULL && core->nodes == NULL && device_through && transport_is_idle(core)) {
         trib_engine_core_closed(core->engine);
         return;
     }
@@ -298,31 +304,51 @@ void trib_core_ended(trib_reactor *reactor, trib_post *post)
 
 /* ---- Life ---- */
 
-static trib_status listen_on(trib_core *core, const char *host, size_t size, trib_error *error)
+static trib_status listen_at(trib_core *core, const trib_address *at, trib_error *error)
 {
-    trib_address at;
-    const bool bare = memchr(host, ':', size) != NULL && host[0] != '[';
-    snprintf(at.text, sizeof at.text, bare ? "[%.*s]:0" : "%.*s:0", (int)size, host);
-    return core->transport->ops->listen(core->transport, &at, core, &core->listener, &core->address, error);
+    return core->transport->ops->listen(core->transport, at, core, &core->listener, &core->address, error);
 }
 
-/* Reactors take the listen addresses in turns, and so do the partitions that live on them; one that cannot have its own
- * takes the next. */
+/* Appends to the list, as an address with a port that is to be chosen. False: it does not fit. */
+static bool add_host(trib_address *list, const char *host, size_t size, const char *before)
+{
+    const size_t length = strlen(list->text);
+    const bool bare = memchr(host, ':', size) != NULL && host[0] != '[';
+    const int more = snprintf(list->text + length, sizeof list->text - length, bare ? "%s[%.*s]:0" : "%s%.*s:0", before,
+                              (int)size, host);
+    if (more < 0 || (size_t)more >= sizeof list->text - length) {
+        list->text[length] = '\0';
+        return false;
+    }
+    return true;
+}
+
+/* Reactors take the listen addresses in turns, and so do the partitions that live on them. What comes after its own is
+ * where a reactor can be reached when that has failed; a transport that knows no such lists listens on the first that
+ * it can have. */
 static trib_status listen_somewhere(trib_core *core, trib_error *error)
 {
     const char *hosts = core->engine->listen_host;
+    const bool lists = (core->transport->ops->flags & TRIB_TRANSPORT_RAILS) != 0;
     size_t count = 1;
     for (const char *at = hosts; *at != '\0'; at++) {
         count += *at == ',';
     }
+    trib_address list = {.text = ""};
     trib_status status = TRIB_INVALID;
     for (size_t i = 0; i < count && status != TRIB_OK; i++) {
         const char *host = hosts;
         for (size_t skip = (core->reactor->index + i) % count; skip > 0; skip--) {
             host += strcspn(host, ",") + 1;
         }
-        status = listen_on(core, host, strcspn(host, ","), error);
-        if (status != TRIB_OK && i + 1 < count) {
+        if (!lists) {
+            list.text[0] = '\0';
+        }
+        const bool fits = add_host(&list, host, strcspn(host, ","), list.text[0] == '\0' ? "" : ",");
+        if (!lists || i + 1 == count || !fits) {
+            status = listen_at(core, &list, error);
+        }
+        if (!lists && status != TRIB_OK && i + 1 < count) {
             trib_log(core->reactor->logger, TRIB_LOG_WARN, "reactor %u takes the next listen address: %s",
                      core->reactor->index, error->text);
         }
@@ -345,6 +371,7 @@ trib_status trib_core_open(trib_core *core, trib_engine *engine, trib_reactor *r
         .send_buffer_bytes = 0,
         .silence_timeout_ns = engine->config.peer_timeout_ns,
         .shared = engine->env.transport_shared,
+        .payload_size = trib_frame_payload_size,
     };
     trib_status status =
         engine->env.transport->open(reactor, &transport, &trib_link_transport_upcalls, &core->transport);

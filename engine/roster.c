@@ -132,15 +132,15 @@ trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_
     return TRIB_OK;
 }
 
-/* The part of an address that names the host: of an IP address what is before the port, of a simulated one ("m0/n1:2")
- * the machine. 0: it names none. */
+/* The part of an address that names the host, of several that of the first: of an IP address what is before the port, of
+ * a simulated one ("m0/n1:2") the machine. 0: it names none. */
 static size_t host_length(const char *text)
 {
     const char *slash = strchr(text, '/');
     if (slash != NULL) {
         return (size_t)(slash - text);
     }
-    const char *port = strrchr(text, ':');
+    const char *port = memrchr(text, ':', strcspn(text, ","));
     const size_t length = port == NULL ? 0 : (size_t)(port - text);
     return memchr(text, '.', length) != NULL || memchr(text, ']', length) != NULL ? length : 0;
 }

@@ -132,6 +132,13 @@ static bool may_precede_roster(trib_frame_type type)
     return type <= TRIB_FRAME_JOIN || type == TRIB_FRAME_LEAVE || type == TRIB_FRAME_LOST;
 }
 
+uint32_t trib_frame_payload_size(const unsigned char header[TRIB_HEADER_SIZE])
+{
+    trib_frame frame;
+    trib_error error = {.status = TRIB_OK};
+    return trib_frame_decode(header, &frame, &error) == TRIB_OK ? frame.payload_size : UINT32_MAX;
+}
+
 trib_status trib_frame_check_epoch(const trib_frame *frame, uint32_t epoch, trib_error *error)
 {
     if (epoch == 0 || frame->epoch == epoch || (frame->epoch == 0 && may_precede_roster(frame->type))) {

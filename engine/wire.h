@@ -91,6 +91,9 @@ void trib_frame_encode(const trib_frame *frame, unsigned char header[TRIB_HEADER
 TRIB_CHECKED trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib_frame *frame_out,
                                            trib_error *error);
 
+/* See trib_transport_config. */
+uint32_t trib_frame_payload_size(const unsigned char header[TRIB_HEADER_SIZE]);
+
 /* The receiver's part: it has the roster of that epoch, 0 if none yet (then every frame passes: what may come before the
  * roster is its upper layers' business). TRIB_PROTOCOL for a frame that belongs to another epoch; frames that a member
  * may have sent before the roster reached it pass with 0. */

@@ -174,6 +174,13 @@ static void inner_closed(trib_conn *inner, trib_status status, const char *reaso
             free(conn);
             return;
         }
+        if (conn->self->config.has_rails) { /* another rail may take RDMA; who connects knows when to do without */
+            reason = conn->late ? "there was no answer in time" : reason;
+            upcalls->connected(&conn->base, TRIB_PEER_LOST);
+            upcalls->closed(&conn->base, TRIB_PEER_LOST, reason);
+            free(conn);
+            return;
+        }
         trib_log(logger, TRIB_LOG_WARN, "to %s over TCP: over RDMA, which it offers, %s", conn->to.text,
                  conn->late ? "there was no answer in time" : reason);
         status = connect_over_tcp(conn);

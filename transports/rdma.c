@@ -213,10 +213,7 @@ static void connection_event(verbs_conn *conn, const struct rdma_cm_event *event
             trib_rdma_conn_free(conn);
             return;
         }
-        trib_rdma_conn_end(conn, TRIB_PEER_LOST, "the RDMA device was removed");
-        if (connecting) {
-            conn->base.transport->upcalls->connected(&conn->base, conn->end_status);
-        }
+        trib_rdma_conn_lose(conn, "the RDMA device was removed");
         return;
     default:
         return; /* of no concern: the address moved, the time to wait is over */
@@ -423,6 +420,7 @@ static trib_status rdma_transport_open(trib_reactor *reactor, const trib_transpo
         return TRIB_NO_MEMORY;
     }
     self->base = (trib_transport){.ops = &trib_rdma_ops, .reactor = reactor, .upcalls = upcalls};
+    self->has_rails = config->has_rails;
     self->ack_timeout = ack_timeout(config->silence_timeout_ns);
     self->domain = config->shared;
     trib_status status = TRIB_OK;

@@ -53,12 +53,9 @@ static void timer_fired(trib_reactor *reactor, trib_timer *timer)
         trib_rdma_conn_free(conn);
         return;
     }
-    verbs_state before = conn->state;
-    trib_rdma_conn_end(conn, TRIB_PEER_LOST, "cannot connect: no answer within %d s",
-                       (int)(CONNECT_NS / INT64_C(1000000000)));
-    if (before == VERBS_RESOLVING || before == VERBS_CONNECTING) {
-        conn->base.transport->upcalls->connected(&conn->base, conn->end_status);
-    }
+    char reason[64];
+    snprintf(reason, sizeof reason, "cannot connect: no answer within %d s", (int)(CONNECT_NS / INT64_C(1000000000)));
+    trib_rdma_conn_lose(conn, reason);
 }
 
 verbs_conn *trib_rdma_conn_create(verbs_transport *transport, struct rdma_cm_id *id, verbs_state state)
@@ -373,6 +370,15 @@ void trib_rdma_conn_turn(verbs_conn *conn)
 }
 
 /* ---- Ending ---- */
+
+void trib_rdma_conn_lose(verbs_conn *conn, const char *reason)
+{
+    const bool connecting = conn->state == VERBS_RESOLVING || conn->state == VERBS_CONNECTING;
+    trib_rdma_conn_end(conn, TRIB_PEER_LOST, "%s", reason);
+    if (connecting) {
+        conn->base.transport->upcalls->connected(&conn->base, conn->end_status);
+    }
+}
 
 void trib_rdma_conn_end(verbs_conn *conn, trib_status status, const char *format, ...)
 {

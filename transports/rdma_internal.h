@@ -97,6 +97,8 @@ typedef struct verbs_nic {
     verbs_device *device; /* NULL: not used yet */
     struct ibv_comp_channel *channel;
     trib_io io;
+    struct ibv_context *watch; /* opened for its events alone: every context has all that happens to ports */
+    trib_io watch_io;
     verbs_bounce *free[BOUNCE_WAYS][BOUNCE_CLASSES];
     uint32_t made[BOUNCE_WAYS][BOUNCE_CLASSES];
     verbs_conn *waiting;         /* for a bounce */
@@ -115,6 +117,7 @@ typedef struct verbs_transport {
     trib_transport_counters stats;
     verbs_domain *domain;
     bool owns_domain;
+    bool has_rails;      /* who is above goes another way when a port is down */
     uint8_t ack_timeout; /* as verbs count it: 4.096 us * 2^n */
     uint32_t ahead;      /* landings, see TRIB_RDMA_AHEAD */
     uint32_t open_count; /* listeners and connections that the caller knows of */
@@ -237,6 +240,8 @@ void trib_rdma_conn_close(trib_conn *base, bool flush);
 /* Ends it; the reason is formatted like printf. No-op if it is ending already. */
 void trib_rdma_conn_end(verbs_conn *conn, trib_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* As trib_rdma_conn_end, from an upcall of the loop: tells `connected` where that is still to be told. */
+void trib_rdma_conn_lose(verbs_conn *conn, const char *reason);
 /* The queue pair, its buffers and its completion queue. */
 TRIB_CHECKED trib_status trib_rdma_conn_equip(verbs_conn *conn, trib_error *error);
 /* For those of which the caller does not know, or no more. */

@@ -15,6 +15,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,6 +57,74 @@ static bool set_nonblocking(int fd)
     return flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
 }
 
+/* ---- What happens to ports ---- */
+
+static void lose_port(verbs_nic *nic, int port, const char *what)
+{
+    char reason[96];
+    const char *name = ibv_get_device_name(nic->device->verbs->device);
+    verbs_conn *next;
+    for (verbs_conn *conn = nic->transport->conns; conn != NULL; conn = next) {
+        next = conn->next;
+        if (conn->nic != nic || conn->state == VERBS_PARTING || (port != 0 && conn->id->port_num != port)) {
+            continue;
+        }
+        if (port != 0) {
+            snprintf(reason, sizeof reason, "port %d of %s %s", port, name, what);
+        } else {
+            snprintf(reason, sizeof reason, "%s %s", name, what);
+        }
+        trib_rdma_conn_lose(conn, reason);
+    }
+}
+
+/* A port that is down may come back, and connections outlive that if it does not take long: only where there is another
+ * way they need not wait. */
+static void watch_ready(trib_reactor *reactor, trib_io *io, unsigned events)
+{
+    (void)reactor;
+    (void)events;
+    verbs_nic *nic = io->user;
+    for (unsigned i = 0; i < EVENTS_PER_TURN; i++) {
+        struct ibv_async_event event;
+        trib_counter_add(&nic->transport->stats.system_calls, 1);
+        if (ibv_get_async_event(nic->watch, &event) != 0) {
+            return;
+        }
+        const enum ibv_event_type type = event.event_type;
+        const int port = event.element.port_num;
+        ibv_ack_async_event(&event);
+        if (type == IBV_EVENT_DEVICE_FATAL) {
+            lose_port(nic, 0, "has failed");
+        } else if (type == IBV_EVENT_PORT_ERR && nic->transport->has_rails) {
+            lose_port(nic, port, "is down");
+        }
+    }
+}
+
+static void watch_open(verbs_nic *nic)
+{
+    trib_reactor *reactor = nic->transport->base.reactor;
+    const char *name = ibv_get_device_name(nic->device->verbs->device);
+    nic->watch = ibv_open_device(nic->device->verbs->device);
+    if (nic->watch == NULL || !set_nonblocking(nic->watch->async_fd)) {
+        trib_log(reactor->logger, TRIB_LOG_WARN, "%s does not tell when its ports fail: %m", name);
+        return;
+    }
+    nic->watch_io = (trib_io){.ready = watch_ready, .user = nic, .fd = nic->watch->async_fd};
+    trib_io_watch(reactor, &nic->watch_io, TRIB_IO_READ);
+}
+
+static void watch_close(verbs_nic *nic)
+{
+    if (nic->watch_io.ready != NULL) {
+        trib_io_watch(nic->transport->base.reactor, &nic->watch_io, 0);
+    }
+    if (nic->watch != NULL) {
+        ibv_close_device(nic->watch);
+    }
+}
+
 trib_status trib_rdma_nic_of(verbs_transport *transport, struct ibv_context *verbs, verbs_nic **nic_out,
                              trib_error *error)
 {
@@ -80,6 +149,7 @@ trib_status trib_rdma_nic_of(verbs_transport *transport, struct ibv_context *ver
         nic->device = device;
         nic->io = (trib_io){.ready = channel_ready, .user = nic, .fd = nic->channel->fd};
         trib_io_watch(transport->base.reactor, &nic->io, TRIB_IO_READ);
+        watch_open(nic);
     }
     *nic_out = nic;
     return TRIB_OK;
@@ -103,6 +173,7 @@ void trib_rdma_nic_close(verbs_nic *nic)
             trib_assert(nic->made[way][size_class] == 0);
         }
     }
+    watch_close(nic);
     trib_io_watch(nic->transport->base.reactor, &nic->io, 0);
     int error = ibv_destroy_comp_channel(nic->channel);
     trib_assert(error == 0);

@@ -1,20 +1,20 @@
 /* registry.c - an explicit list: what is compiled in can be read here, and nothing registers itself. */
+
 #include "transports/registry.h"
 
 #include <string.h>
 
 #include "engine/assert.h"
-#include "transports/auto.h"
+#include "transports/rails.h"
 #include "transports/rdma.h"
 #include "transports/shm.h"
-#include "transports/tcp.h"
 
 static const trib_transport_ops *const transports[] = {
-    &trib_auto_ops,
-    &trib_tcp_ops,
+    &trib_rails_auto_ops,
+    &trib_rails_tcp_ops,
     &trib_shm_ops,
 #if TRIB_HAVE_RDMA
-    &trib_rdma_ops,
+    &trib_rails_rdma_ops,
 #endif
 };
 static const char *const names[] = {

@@ -39,7 +39,7 @@
 
 #define TRIB_HEADER_SIZE 64u
 #define TRIB_PAYLOAD_MAX (1u << 20)
-#define TRIB_ADDRESS_MAX 80
+#define TRIB_ADDRESS_MAX 160
 #define TRIB_AHEAD_MAX 8u
 
 /* Text: "127.0.0.1:4242", "[::1]:4242", or whatever the transport understands ("sim:3"). Numeric only, nothing is
@@ -78,6 +78,7 @@ typedef struct trib_transport_upcalls {
 
 #define TRIB_TRANSPORT_LENDS 1u  /* received may present payloads in place */
 #define TRIB_TRANSPORT_QUEUES 2u /* much of what a connection has sent may wait out of reach: what is urgent wants another */
+#define TRIB_TRANSPORT_RAILS 4u  /* an address may be several, with commas between (rails.h) */
 
 typedef struct trib_transport_stats {
     uint64_t system_calls;
@@ -113,7 +114,11 @@ typedef struct trib_transport_config {
     uint32_t send_buffer_bytes;
     int64_t silence_timeout_ns; /* unacknowledged data older than this ends the connection; 0 = the system's */
     void *shared;               /* what the transport's `share` made, NULL if nobody called it */
-    bool copies_only;           /* shared memory: does not read the peers' own memory, as if the kernel forbade it */
+    /* How long the payload of a message with that header is, more than TRIB_PAYLOAD_MAX if the header is none. For who must
+     * take a message without its receiver's having been asked; NULL: nobody must. */
+    uint32_t (*payload_size)(const unsigned char header[TRIB_HEADER_SIZE]);
+    bool has_rails;   /* there are other ways: a connection whose port goes down ends at once */
+    bool copies_only; /* shared memory: does not read the peers' own memory, as if the kernel forbade it */
 } trib_transport_config;
 
 typedef struct trib_transport_ops {
@@ -135,6 +140,8 @@ typedef struct trib_transport_ops {
      * calls again with false when it has passed). Before `connected` there is nothing to write out: flush is as
      * false. Idempotent. `closed` follows, never from inside this call. */
     void (*conn_close)(trib_conn *conn, bool flush);
+    /* NULL: always. Whether nothing is under way of which the caller has not heard; to be waited for before `close`. */
+    bool (*is_idle)(const trib_transport *transport);
     void (*stats)(const trib_transport *transport, trib_transport_stats *stats_out); /* from any thread */
     /* NULL where there is nothing of the kind. What all instances of an engine have in common, such as memory that
      * devices know: made before the first of them from the engine's arena, given back after the last. Any thread. */

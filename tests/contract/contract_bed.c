@@ -380,6 +380,13 @@ int trib_bed_setup(void **state)
     return 0;
 }
 
+static bool is_idle(side *where, void *argument)
+{
+    (void)argument;
+    const trib_transport_ops *ops = where->transport->ops;
+    return ops->is_idle == NULL || ops->is_idle(where->transport);
+}
+
 static bool do_close_transport(side *where, void *argument)
 {
     (void)argument;
@@ -393,6 +400,7 @@ int trib_bed_teardown(void **state)
     trib_bed_on_side(self, 1, trib_bed_stop_listening, NULL);
     for (unsigned i = 0; i < 2; i++) {
         side *one = &self->sides[i];
+        trib_bed_until(self, i, is_idle, NULL);
         trib_bed_on_side(self, i, do_close_transport, NULL);
         if (i == 1 && self->maker->threaded) {
             trib_reactor_ev_stop(one->reactor);

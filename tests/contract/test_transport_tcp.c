@@ -24,6 +24,7 @@
 #include "engine/reactor_ev.h"
 #include "tests/contract/transport_contract.h"
 #include "transports/registry.h"
+#include "transports/tcp.h"
 #include "transports/tcp_internal.h"
 
 static trib_status open_tcp(void *shared, unsigned side, trib_reactor *reactor, const trib_transport_upcalls *upcalls,
@@ -268,7 +269,7 @@ static void little_lies_in_the_kernel(void **state)
     char control[16] = "";
     socklen_t size = sizeof control - 1;
     assert_int_equal(trib_reactor_ev_create(0, &logger, NULL, &reactor), TRIB_OK);
-    const trib_transport_ops *ops = trib_transport_by_name("tcp");
+    const trib_transport_ops *ops = &trib_tcp_ops;
     assert_int_equal(ops->open(reactor, &(trib_transport_config){0}, &ending_upcalls, &transport), TRIB_OK);
     assert_int_equal(ops->listen(transport, &(trib_address){.text = "127.0.0.1:0"}, &theirs, &listener, &bound, NULL),
                      TRIB_OK);

@@ -20,7 +20,7 @@ DATA = 'examples/digits/digits.csv'
 JOBS = r'''
 began() { echo "== $1"; }
 ended() { echo "== status $?"; }
-digits() { ./tributary run -n 2 "$@" -- ./digits --epochs 4 --data digits.csv; }
+digits() { ./tributary run -n 2 "$@" -- ./digits --epochs ${epochs:-4} --data digits.csv; }
 
 # Waits for a member's end. A process is kept by a kernel that keeps one of its connections: of that one the last words are all.
 ending() {
@@ -79,6 +79,7 @@ began a_rail_is_gone; TRIB_REACTORS=2 TRIB_TRANSPORT=auto rails=$RDMA_IP,10.78.0
 export TRIB_TRANSPORT=rdma
 began digits_over_rdma; digits -s 2 --host $RDMA_IP; ended
 began digits_over_tcp; TRIB_TRANSPORT=tcp digits -s 2; ended
+began digits_longer_over_tcp; epochs=@EPOCHS@ TRIB_TRANSPORT=tcp digits -s 1; ended
 began no_address_of_a_device; TRIB_JOIN_TIMEOUT=2 digits; ended
 began too_little_memory_may_be_locked
 (ulimit -l 64; su -s /bin/sh nobody -c "./tributary run -n 1 -s 1 --host $RDMA_IP -- ./digits --data digits.csv"); ended
@@ -115,6 +116,37 @@ else
 fi
 ended
 [ $RDMA_HOST = 1 ] || exit 0
+'''
+
+# The same, with two cables: a rail fails on the first host and comes back, then the other one on the second host; in the end both.
+RAIL_EPOCHS = 10
+RAILS = r'''
+began() { echo "== $1_$RDMA_HOST"; }
+ended() { echo "== status $?"; }
+for peer in $RDMA_PEER 10.78.0.${RDMA_PEER##*.}; do i=0; until ping -c 1 -W 1 $peer > /dev/null; do i=$((i+1)); [ $i -lt 100 ] || break; done; done
+export TRIB_WORKERS=2 TRIB_SERVERS=1 TRIB_TOKEN=secret TRIB_RANK=$RDMA_HOST TRIB_LOG=info
+says() { i=0; while [ $(grep -c "$1" rank) -lt $2 ]; do sleep 0.1; i=$((i+1)); [ $i -lt 400 ] && kill -0 $rank || { echo "never said $2 times: $1"; break; }; done; }
+rails() {
+    export TRIB_LISTEN=$RDMA_IP,$RDMA_IP2 TRIB_REACTORS=2 TRIB_COORDINATOR=10.77.0.1:$1,10.78.0.1:$1 TRIB_PEER_TIMEOUT=8
+    : > rank # or the last job's would be looked at
+    [ $RDMA_HOST = 0 ] || ./tributary server > server 2>&1 &
+    ./digits --epochs $2 --data digits.csv > rank 2>&1 & rank=$!
+}
+began rails
+rails 12003 @EPOCHS@
+if [ $RDMA_HOST = 0 ]; then
+    says '^epoch' 1; ip link set $RDMA_LINK down; says 'failed.*goes on by' 1; says '^epoch' 2; ip link set $RDMA_LINK up
+else
+    says 'failed.*goes on by' 1; says 'is back' 1; sleep 1; ip link set $RDMA_LINK2 down
+fi
+wait $rank; status=$?; cat rank; wait; (exit $status); ended
+ip link set $RDMA_LINK2 up
+export TRIB_TRANSPORT=tcp # soft-RoCE of this kernel makes no connections any more once its link was down
+began no_rail_left
+rails 12004 300
+[ $RDMA_HOST = 1 ] || { says '^epoch' 1; ip link set $RDMA_LINK down; ip link set $RDMA_LINK2 down; }
+at=$(cut -d. -f1 /proc/uptime)
+wait $rank; status=$?; echo "after $(($(cut -d. -f1 /proc/uptime) - at)) s"; grep -v ^epoch rank; wait; (exit $status); ended
 '''
 
 
@@ -163,7 +195,7 @@ def parts(output):
 @functools.lru_cache(maxsize=1)
 def all_jobs():
     """Runs once; what ended it early is in every case's output."""
-    _, output = guest(JOBS, '--file', DATA + '=t/digits.csv', programs=TOOLS)
+    _, output = guest(JOBS.replace('@EPOCHS@', str(RAIL_EPOCHS)), '--file', DATA + '=t/digits.csv', programs=TOOLS)
     return parts(output), output
 
 
@@ -270,6 +302,34 @@ def network_lost():
     lost('network_lost', None)
 
 
+@functools.lru_cache(maxsize=1)
+def with_two_cables():
+    _, output = guest(RAILS.replace('@EPOCHS@', str(RAIL_EPOCHS)), '--hosts', '2', '--cables', '2', '--cpus', '1', '--file',
+                      DATA + '=t/digits.csv', programs=TOOLS, timeout=200)
+    return parts(output), output
+
+
+def a_rail_fails():
+    """In the middle of a job, on either side; its work goes on by the other one and comes back. The sums are the same."""
+    built_with_rdma()
+    jobs, output = with_two_cables()
+    status, words = jobs.get('rails_0', (None, ''))
+    assert status == 0 and jobs['rails_1'][0] == 0 and 'never said' not in output, output[-9000:]
+    assert re.search(r'rail to 10\.77\.0\.2:\d+ failed \(port 1 of rxe0 is down\): its work goes on by the one to 10\.78\.', words), words
+    assert re.search(r'the rail to 10\.77\.0\.1:12003 is back', jobs['rails_1'][1]), jobs['rails_1'][1]
+    assert re.search(r'rail to 10\.78\.0\.2:\d+ failed .*: its work goes on by the one to 10\.77\.', words), words
+    there = re.findall(r'bit-identical: ok \(hash (\w+)\)', words)
+    here = re.findall(r'bit-identical: ok \(hash (\w+)\)', job('digits_longer_over_tcp')[1])
+    assert there and there == here, 'weights %s, on one host over TCP %s' % (there, here)
+
+
+def no_rail_left():
+    jobs, output = with_two_cables()
+    status, words = jobs.get('no_rail_left_0', (0, ''))
+    seconds = re.search(r'after (\d+) s', words)
+    assert status and seconds and int(seconds.group(1)) < 40 and 'TRIB_PEER_LOST' in words, output[-6000:]
+
+
 def two_hosts():
     """Over a network: the second host has a worker and the server. Then it is gone, without a word."""
     built_with_rdma()
@@ -304,7 +364,7 @@ def no_device():
 
 TESTS = [guest_has_a_verbs_device, guest_ends_at_its_deadline, contract, device_removed, digits_as_over_tcp, auto_chooses_rdma,
          auto_does_without_rdma, two_rails, a_rail_is_gone, server_killed, worker_killed, server_stopped, network_lost,
-         two_hosts, too_little_memory_may_be_locked, no_device, no_address_of_a_device]
+         two_hosts, a_rail_fails, no_rail_left, too_little_memory_may_be_locked, no_device, no_address_of_a_device]
 
 
 def main():

@@ -1,0 +1,49 @@
+/*
+ * rails.h - connections that outlive the way they take: a layer over a transport whose peers have several addresses.
+ *
+ * An address with commas, "10.0.0.7:4242+rdma,10.1.0.7:4242+rdma", is a list of rails that lead to one reactor; a
+ * listener for such a list listens on each. A connection to it is a session: it goes by one rail, the first in the list
+ * that works, and when that fails (its connection of the inner transport ends, for whatever reason of the network's) by
+ * the next. Nothing is lost or doubled: both sides count messages, a sender has its buffers back when the peer has
+ * counted them, and what was not counted is sent again. What an address offers ("+rdma") is tried on every rail before
+ * a rail is taken without. While a session goes by another rail than its first, or without what is offered, it tries
+ * those from time to time and goes back. It ends with TRIB_PEER_LOST when every rail was tried in vain, and on the
+ * accepting side when nobody came for three quarters of the silence timeout.
+ *
+ * An address without a comma is none of this layer's: its connections are the inner transport's own.
+ *
+ * What it costs: an acknowledgement of a header for each turn in which messages came, and sends that are reported when
+ * that has come back. A receiver that answers AGAIN has what follows thrown away and sent again: acknowledgements come
+ * the same way and must not wait for room.
+ */
+#ifndef TRIB_TRANSPORTS_RAILS_H
+#define TRIB_TRANSPORTS_RAILS_H
+
+#include "transports/transport.h"
+
+#define TRIB_RAILS_MAX 4u
+
+/* The table of what is opened: name and flags are its own, the rest trib_rails_ops's. */
+TRIB_CHECKED trib_status trib_rails_open(const trib_transport_ops *ops, const trib_transport_ops *inner,
+                                         trib_reactor *reactor, const trib_transport_config *config,
+                                         const trib_transport_upcalls *upcalls, trib_transport **transport_out);
+
+/* Over the transports of that name. */
+extern const trib_transport_ops trib_rails_auto_ops;
+extern const trib_transport_ops trib_rails_tcp_ops;
+extern const trib_transport_ops trib_rails_rdma_ops; /* where it is built */
+
+/* The part of a table that does not depend on what is below. */
+void trib_rails_close(trib_transport *transport);
+TRIB_CHECKED trib_status trib_rails_listen(trib_transport *transport, const trib_address *at, void *user,
+                                           trib_listener **listener_out, trib_address *bound_out, trib_error *error);
+void trib_rails_listener_close(trib_listener *base);
+TRIB_CHECKED trib_status trib_rails_connect(trib_transport *transport, const trib_address *to, void *user,
+                                            trib_conn **conn_out);
+void trib_rails_send(trib_conn *base, trib_send *send);
+void trib_rails_recv_resume(trib_conn *base);
+void trib_rails_conn_close(trib_conn *base, bool flush);
+bool trib_rails_is_idle(const trib_transport *transport);
+void trib_rails_stats(const trib_transport *transport, trib_transport_stats *stats_out);
+
+#endif
