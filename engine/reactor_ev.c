@@ -368,7 +368,11 @@ static void *thread_main(void *argument)
     /* A stop may come before the loop runs; its wake-up is then still pending and is seen in the first turn. */
     if (self->busy_poll) {
         while (!atomic_load_explicit(&self->stopping, memory_order_relaxed)) {
+            self->worked = false;
             ev_run(self->loop, EVRUN_NOWAIT);
+            if (!self->worked) {
+                sched_yield(); /* whom it waits for may be waiting for this core */
+            }
         }
     } else {
         ev_run(self->loop, 0);

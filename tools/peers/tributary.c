@@ -91,7 +91,9 @@ static void finish(void *user)
             }
         }
     } else {
-        while (self->spins && atomic_load(&self->left) > 0 && agent_now_ns() < until) {}
+        while (self->spins && atomic_load(&self->left) > 0 && agent_now_ns() < until) {
+            sched_yield(); /* the engine's threads may need this core */
+        }
         while (sem_wait(&self->done) != 0) {}
     }
     atomic_store(&self->left, 1);
