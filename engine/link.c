@@ -234,13 +234,18 @@ void trib_link_send_copy(trib_link *link, trib_frame frame, const void *payload,
     }
 }
 
-void trib_link_resume(trib_link *link)
+static void resume_one(trib_link *link)
 {
     if (link->conn != NULL && link->state == TRIB_LINK_READY) {
         link->conn->transport->ops->recv_resume(link->conn);
     }
+}
+
+void trib_link_resume(trib_link *link)
+{
+    resume_one(link);
     if (link->express != NULL) {
-        trib_link_resume(link->express);
+        resume_one(link->express);
     }
 }
 
