@@ -214,9 +214,7 @@ trib_status trib_engine_get_info(const trib_engine *engine, trib_engine_info *in
         info->chunk_bytes = roster->chunk_bytes;
         info->t_opt_factor = roster->t_opt_factor;
         info->local_sum = roster->local_ranks;
-        for (uint32_t i = 0; i < roster->member_count; i++) {
-            info->summing_count += roster->members[i].sums;
-        }
+        info->summing_count = (int32_t)trib_roster_summing(roster);
     }
     return TRIB_OK;
 }

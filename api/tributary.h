@@ -156,6 +156,8 @@ typedef enum trib_local_sum {
     TRIB_LOCAL_SUM_ON = 2,   /* where that is so; the bits of sums may depend on the number of workers a machine */
 } trib_local_sum;
 
+typedef enum trib_shares { TRIB_SHARES_FIXED = 0, TRIB_SHARES_FOLLOW = 1 } trib_shares;
+
 typedef enum trib_log_level {
     TRIB_LOG_NONE = 0,
     TRIB_LOG_ERROR = 1,
@@ -233,7 +235,9 @@ typedef struct trib_config {
     int32_t local_rank;       /* this process among them: rank modulo local_size */
     trib_local_sum local_sum; /* [job] of tensors in host memory */
     int64_t busy_poll_ns;     /* a reactor looks so long for more before it sleeps; default 0, with a GPU 500 us */
-    uint64_t reserved[10];    /* must be 0 */
+    trib_shares shares;       /* [job] who sums how much: FOLLOW what links are seen to carry */
+    uint32_t reserved_shares; /* must be 0 */
+    uint64_t reserved[9];     /* must be 0 */
 } trib_config;
 
 /* Fills *config with the defaults. struct_size must be sizeof(trib_config). TRIB_ANY_THREAD. */
@@ -386,7 +390,6 @@ TRIB_API void trib_op_params_init(trib_op_params *params, size_t struct_size);
  * output = reduction of every worker's input over all workers. Each worker must issue the same operations on a tensor
  * in the same order (the n-th operation on a tensor is its round n); order between tensors is free. Operations on one
  * tensor run one after the other, those on different tensors at once, by priority.
- *
  * The buffers stay the caller's and must stay valid until completion. op_out may be NULL; if it is not, the handle
  * must be given to trib_op_release. Returns TRIB_OK (taken), TRIB_INVALID, TRIB_BUSY (ops_max in flight or not given back),
  * TRIB_NO_MEMORY, TRIB_CLOSED, or TRIB_PEER_LOST / TRIB_PEER_LEFT / TRIB_JOIN_FAILED if the job has already failed;
@@ -463,15 +466,13 @@ typedef struct trib_stats {
     uint64_t reserved[14];
 } trib_stats;
 
-/* A snapshot; counters of different reactors may be microseconds apart. TRIB_INVALID if struct_size is not known.
- * TRIB_ANY_THREAD. */
+/* A snapshot; reactors' counters may be microseconds apart. TRIB_INVALID: unknown struct_size. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_engine_get_stats(trib_engine *engine, trib_stats *stats);
 
 /*
  * TRACES. An engine can record what happens to every operation, partition and chunk, in a ring of 32-byte records on
  * each reactor; a full ring loses its oldest records, and the file says how many. While nothing is recorded each place
  * costs one branch. `tributary trace` reads the files of all processes of a job together (docs/trace.md).
- *
  * With trib_config.trace (TRIB_TRACE) it records from the beginning and writes the file when the engine's links are
  * closed, also when the job failed. In the name %r is the member (rank2, server0, coordinator), %p the process id, %h
  * the host; to a name without % ".%r.%p.trib" is appended.
@@ -483,8 +484,7 @@ TRIB_API TRIB_CHECKED trib_status trib_trace_start(trib_engine *engine, uint64_t
 /* Stops recording; what was recorded stays. TRIB_ANY_THREAD. */
 TRIB_API void trib_trace_stop(trib_engine *engine);
 /* Writes what is recorded to a file, named as above, which is replaced as a whole or left as it was; recording goes on.
- * Blocks for the file system only. TRIB_STATE if nothing has ever been recorded, TRIB_SYSTEM, TRIB_NO_MEMORY.
- * TRIB_ANY_THREAD. */
+ * Blocks for the file system only. TRIB_STATE if nothing was recorded, TRIB_SYSTEM, TRIB_NO_MEMORY. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_trace_write(trib_engine *engine, const char *path, trib_error *error);
 
 /*

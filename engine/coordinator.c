@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "engine/clock.h"
-#include "engine/coordinator_internal.h"
+#include "engine/shares.h"
 
 void trib_coordinator_tell_end(trib_link *link, trib_status status, const char *text)
 {
@@ -87,6 +87,7 @@ static void member_left(trib_coordinator *self, uint32_t member)
         return; /* before the job has begun its place becomes free when its link ends */
     }
     at->left = true;
+    trib_shares_stop(self);
     if (member < self->worker_count) {
         self->workers_left++;
     }
@@ -104,10 +105,12 @@ static void member_left(trib_coordinator *self, uint32_t member)
 static trib_status coordinator_header(trib_link *link, const trib_frame *frame, trib_landing *landing,
                                       trib_error *error)
 {
-    (void)link;
-    (void)frame;
-    (void)landing; /* in the link's memory */
     (void)error;
+    const trib_coordinator *self = link->core->engine->coordinator;
+    if (frame->type == TRIB_FRAME_LOADS && self != NULL && self->running && link->peer < trib_coordinator_slots(self) &&
+        link->arrival_count == 0) {
+        landing->buffer = self->slots[link->peer].loads; /* these come all the time; all else in the link's memory */
+    }
     return TRIB_OK;
 }
 
@@ -153,6 +156,10 @@ static trib_status take_frame(trib_coordinator *self, trib_link *link, const tri
     case TRIB_FRAME_LEAVE:
         member_left(self, member);
         return TRIB_OK;
+    case TRIB_FRAME_LOADS:
+        return trib_shares_take_loads(self, member, frame, payload, error);
+    case TRIB_FRAME_MOVE_READY:
+        return trib_shares_take_ready(self, member, frame, error);
     case TRIB_FRAME_LOST:
         return take_lost(self, member, frame, payload, error);
     default:
@@ -286,7 +293,11 @@ void trib_coordinator_close(trib_coordinator *self)
         self->core->transport->ops->listener_close(self->listener);
     }
     trib_ledger_clear(self);
+    trib_shares_close(self);
     trib_dealer_destroy(self->dealer);
+    for (uint32_t i = 0; self->slots != NULL && i < trib_coordinator_slots(self); i++) {
+        free(self->slots[i].loads);
+    }
     free(self->roster);
     free(self->slots);
     free(self);

@@ -7,8 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/coordinator_internal.h"
 #include "engine/machines.h"
+#include "engine/shares.h"
+
+#define STAND_BY_MAX 64u
 
 static void list_missing(const trib_coordinator *self, char *text, size_t size)
 {
@@ -45,8 +47,8 @@ void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *ti
     trib_coordinator_end_job(self, TRIB_JOIN_FAILED, text);
 }
 
-/* With servers of their own on the same machine nothing is gained by summing in workers too; across machines, as long
- * as there are fewer servers than workers, it is (OSDI'20). */
+/* With servers of their own on the same machine nothing is gained by summing in workers too; across machines it is, as long
+ * as there are fewer servers than workers (OSDI'20), or their links carry less: whether they do, the shares tell. */
 static bool workers_should_sum(const trib_coordinator *self, const trib_roster *roster)
 {
     trib_colocate colocate = self->core->engine->config.colocate;
@@ -56,8 +58,11 @@ static bool workers_should_sum(const trib_coordinator *self, const trib_roster *
     if (colocate != TRIB_COLOCATE_AUTO) {
         return colocate == TRIB_COLOCATE_ON;
     }
-    const uint32_t machines = self->worker_count / (roster->local_ranks > 0 ? roster->local_ranks : 1);
-    return self->server_count < machines && !trib_roster_is_one_host(roster);
+    if (roster->local_ranks > 0 || self->worker_count == 1) {
+        const uint32_t each = roster->local_ranks > 0 ? roster->local_ranks : 1;
+        return self->server_count < self->worker_count / each && !trib_roster_is_one_host(roster);
+    }
+    return !trib_roster_is_one_host(roster);
 }
 
 static uint32_t local_ranks_of(const trib_coordinator *self, const trib_roster *roster)
@@ -73,6 +78,28 @@ static uint32_t local_ranks_of(const trib_coordinator *self, const trib_roster *
                  "the workers of a machine do not sum first: %s", why);
     }
     return local_ranks;
+}
+
+/* Whether shares follow what links carry; then workers without a share stand by for one, unless that would be too many
+ * connections. */
+static void stand_by(const trib_coordinator *self, trib_roster *roster, trib_place_member *members)
+{
+    if (self->core->engine->config.shares != TRIB_SHARES_FOLLOW) {
+        return;
+    }
+    for (uint32_t i = 0; i < roster->worker_count; i++) {
+        trib_member_info *info = &roster->members[i];
+        info->stands_by = members[i].can_sum && !info->sums && roster->worker_count <= STAND_BY_MAX;
+        info->sums = info->sums || info->stands_by;
+    }
+    roster->follows = trib_shares_may_follow(roster);
+    for (uint32_t i = 0; i < roster->worker_count; i++) {
+        trib_member_info *info = &roster->members[i];
+        if (info->stands_by && !roster->follows) {
+            info->stands_by = info->sums = false;
+        }
+        members[i].can_sum = info->sums;
+    }
 }
 
 static trib_status make_roster(trib_coordinator *self)
@@ -113,11 +140,15 @@ static trib_status make_roster(trib_coordinator *self)
     for (uint32_t i = 0; i < count; i++) {
         roster->members[i].sums = members[i].can_sum && members[i].share > 0;
     }
+    self->roster = roster;
+    stand_by(self, roster, members);
     if (status == TRIB_OK) {
         status = trib_dealer_create(members, count, &self->dealer);
     }
+    if (status == TRIB_OK && roster->follows) {
+        status = trib_shares_open(self, members);
+    }
     free(members);
-    self->roster = roster;
     return status;
 }
 

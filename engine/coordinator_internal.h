@@ -6,13 +6,38 @@
 #define TRIB_ENGINE_COORDINATOR_INTERNAL_H
 
 #include "engine/coordinator.h"
+#include "engine/hash.h"
 
 /* A place in the job: the ranks, then the servers of their own. Its index is its member's id. */
 typedef struct trib_coordinator_slot {
     trib_link *link;
     trib_member_info info;
     bool joined, left;
+    void *loads; /* where its LOADS land, of the largest size; NULL: in the link's memory */
 } trib_coordinator_slot;
+
+/* A tensor as the first worker declared it. */
+typedef struct trib_ledger_entry {
+    char name[TRIB_TENSOR_NAME_MAX + 1];
+    trib_dtype dtype;
+    uint64_t count;
+    uint32_t lanes; /* local ranks that share it on their devices; 0: it is in host memory */
+    uint32_t id, first_rank;
+    bool bad;
+    char bad_text[TRIB_ERROR_TEXT_SIZE];
+    trib_place_owner *owners;
+    uint32_t partition_count, partition_bytes;
+    uint32_t *tags; /* by rank; UINT32_MAX: not declared there */
+    uint32_t declared_count;
+    /* Another placement (shares.c): who sums what then; NULL: none is under way. */
+    trib_place_owner *owners_next;
+    unsigned char *answered; /* by rank; NULL: it has not been proposed yet */
+    uint32_t answer_count, first_round;
+    bool not_now;
+    UT_hash_handle hh;
+} trib_ledger_entry;
+
+struct trib_shares_state;
 
 struct trib_coordinator {
     trib_core *core;
@@ -26,6 +51,7 @@ struct trib_coordinator {
     trib_dealer *dealer;
     struct trib_ledger_entry *ledger;
     uint32_t ledger_count;
+    struct trib_shares_state *shares; /* NULL: they stay as they are */
 };
 
 static inline uint32_t trib_coordinator_slots(const trib_coordinator *self)

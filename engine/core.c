@@ -13,6 +13,7 @@
 #include "engine/assert.h"
 #include "engine/coordinator.h"
 #include "engine/group.h"
+#include "engine/loads.h"
 #include "engine/member.h"
 #include "engine/relay.h"
 #include "engine/server_lane.h"
@@ -185,9 +186,12 @@ void trib_core_roster(trib_reactor *reactor, trib_post *post)
         return;
     }
     core->epoch = roster->epoch;
+    if (roster->follows) {
+        status = trib_loads_open(core);
+    }
     const uint32_t me = engine->member_id;
     const bool relays = roster->local_ranks > 0 && me < roster->worker_count;
-    if (me < roster->member_count && (roster->members[me].sums || relays)) {
+    if (status == TRIB_OK && me < roster->member_count && (roster->members[me].sums || relays)) {
         status = trib_server_open(core, &error);
     }
     if (status == TRIB_OK && (engine->config.roles & TRIB_ROLE_WORKER)) {
@@ -255,6 +259,7 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
     int64_t now_ns = trib_now(reactor);
     if (!core->ended) {
         trib_server_tick(core);
+        trib_loads_report(core);
         trib_timer_arm(reactor, timer, now_ns + TICK_NS);
         return;
     }
@@ -409,4 +414,5 @@ void trib_core_close(trib_core *core)
         free(out);
     }
     trib_egress_close(&core->egress);
+    trib_loads_close(core);
 }

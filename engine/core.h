@@ -17,6 +17,8 @@
 struct trib_op_node;
 struct trib_tensor;
 struct trib_device_task;
+struct trib_load;
+struct trib_loads_told;
 
 /* Copies from the device to the host that wait for credit, by priority, then by age (device_task.c). */
 typedef struct trib_copy_queue {
@@ -62,6 +64,10 @@ typedef struct trib_core {
     char ended_text[TRIB_ERROR_TEXT_SIZE];
     trib_post roster_post, ended_post, report_post;
     trib_timer tick;
+
+    struct trib_load *loads; /* by member (loads.h); NULL: nothing is counted */
+    struct trib_loads_told *loads_told;
+    atomic_bool loads_open;
 
     /* worker */
     trib_link **owner_links;      /* [member * TRIB_REACTORS_MAX + reactor], those that this core speaks to */

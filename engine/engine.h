@@ -92,6 +92,7 @@ struct trib_engine {
 
     struct trib_tensor *tensors_by_name; /* uthash */
     struct trib_tensor *barrier_tensor;
+    atomic_uint moves_unsettled; /* tensors that have been told to move and have not on all cores (tensor_move.c) */
     uint32_t tensor_count;
     struct trib_tensor **tensors; /* by tag */
     uint32_t tensors_capacity;

@@ -10,23 +10,8 @@
 
 #include "engine/assert.h"
 #include "engine/coordinator_internal.h"
-#include "engine/hash.h"
 #include "engine/op.h"
-
-/* A tensor as the first worker declared it. */
-typedef struct trib_ledger_entry {
-    char name[TRIB_TENSOR_NAME_MAX + 1];
-    trib_dtype dtype;
-    uint64_t count;
-    uint32_t lanes; /* local ranks that share it on their devices; 0: it is in host memory */
-    uint32_t id, first_rank;
-    bool bad;
-    char bad_text[TRIB_ERROR_TEXT_SIZE];
-    trib_place_owner *owners;
-    uint32_t partition_count, partition_bytes;
-    uint32_t *tags; /* by rank; UINT32_MAX: not declared there */
-    UT_hash_handle hh;
-} trib_ledger_entry;
+#include "engine/tensor_owners.h"
 
 static void send_bad(trib_coordinator *self, const trib_ledger_entry *entry, uint32_t rank)
 {
@@ -88,18 +73,13 @@ static trib_ledger_entry *new_entry(trib_coordinator *self, const char *name, tr
 
 static trib_status send_declared(trib_coordinator *self, const trib_ledger_entry *entry, uint32_t rank)
 {
-    size_t size = 8 + (size_t)entry->partition_count * 4;
+    size_t size = trib_owners_size(entry->partition_count);
     unsigned char *payload = malloc(size);
     if (payload == NULL) {
         return TRIB_NO_MEMORY;
     }
     trib_writer writer = {.data = payload, .capacity = size};
-    trib_put_u32(&writer, entry->partition_bytes);
-    trib_put_u32(&writer, entry->partition_count);
-    for (uint32_t i = 0; i < entry->partition_count; i++) {
-        trib_put_u16(&writer, entry->owners[i].member);
-        trib_put_u16(&writer, entry->owners[i].reactor);
-    }
+    trib_owners_put(&writer, entry->partition_bytes, entry->partition_count, entry->owners);
     trib_assert(!writer.overflow);
     trib_frame frame = {.type = TRIB_FRAME_DECLARED, .tensor = entry->tags[rank], .aux = entry->id};
     trib_link_send_copy(self->slots[rank].link, frame, payload, size);
@@ -167,6 +147,7 @@ trib_status trib_ledger_take_declare(trib_coordinator *self, uint32_t rank, cons
         return trib_error_set(error, TRIB_PROTOCOL, "tensor \"%s\" declared twice", name);
     }
     entry->tags[rank] = frame->tensor;
+    entry->declared_count++;
     if (!entry->bad && (entry->dtype != dtype || entry->count != count || entry->lanes != lanes)) {
         disagree(self, entry, dtype, count, lanes, rank);
     }
@@ -184,6 +165,8 @@ void trib_ledger_clear(trib_coordinator *self)
     for (; entry != NULL; entry = next) {
         next = entry->hh.next;
         free(entry->owners);
+        free(entry->owners_next);
+        free(entry->answered);
         free(entry->tags);
         free(entry);
     }

@@ -10,6 +10,7 @@
 #include "engine/link_arrival.h"
 #include "engine/link_express.h"
 #include "engine/link_handshake.h"
+#include "engine/loads.h"
 #include "engine/trace.h"
 
 static trib_link *link_create(struct trib_core *core, const trib_link_upcalls *upcalls)
@@ -107,6 +108,7 @@ static void out_finish(trib_out *out, trib_status status)
     struct trib_core *core = link->core;
     uint32_t weight = TRIB_HEADER_SIZE + out->send.payload_size;
     trib_assert(link->in_flight >= weight);
+    trib_load_back(link, weight);
     link->in_flight -= weight;
     if (link->share.egress != NULL) {
         link->share.egress->in_flight -= weight;
@@ -185,6 +187,7 @@ trib_status trib_link_send(trib_link *link, const trib_frame *frame, const void 
     out->send.payload = payload;
     out->send.payload_size = frame->payload_size;
     out->send.user = link;
+    trib_load_handed(link);
     link->in_flight += TRIB_HEADER_SIZE + frame->payload_size;
     if (link->share.egress != NULL) {
         link->share.egress->in_flight += TRIB_HEADER_SIZE + frame->payload_size;

@@ -114,6 +114,8 @@ struct trib_link {
     int64_t last_heard_ns;
     uint64_t in_flight; /* bytes with the transport */
     uint32_t credit;
+    int64_t busy_since_ns; /* until when it has been counted how long some was in flight (loads.h) */
+    bool is_counted;
     bool waits;              /* something in the outbox waits for credit */
     trib_link *express;      /* its second connection; NULL: none */
     trib_link *main;         /* of an express one: what it belongs to; NULL of all others, and while it is not known */

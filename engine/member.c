@@ -189,9 +189,15 @@ static trib_status take_roster(trib_member *member, const trib_frame *frame, con
     return TRIB_OK;
 }
 
+trib_link *trib_member_link(const trib_member *member)
+{
+    const bool is_there = member->joined && !member->leaving && member->link != NULL;
+    return is_there && member->link->state == TRIB_LINK_READY ? member->link : NULL;
+}
+
 bool trib_member_ask_time(const trib_member *member)
 {
-    if (!member->joined || member->leaving || member->link == NULL || member->link->state != TRIB_LINK_READY) {
+    if (trib_member_link(member) == NULL) {
         return false;
     }
     trib_link_send_copy(member->link, trib_clock_question(trib_now(member->core->reactor)), NULL, 0);
@@ -222,52 +228,11 @@ void trib_member_declare(trib_reactor *reactor, trib_post *post)
     trib_link_send_copy(member->link, frame, payload, writer.size);
 }
 
-static trib_tensor *tensor_by_tag(trib_engine *engine, uint32_t tag)
+void trib_member_tell(const trib_member *member, const trib_frame *frame, const void *payload, size_t size)
 {
-    pthread_mutex_lock(&engine->mutex);
-    trib_tensor *tensor = tag < engine->tensor_count ? engine->tensors[tag] : NULL;
-    pthread_mutex_unlock(&engine->mutex);
-    return tensor;
-}
-
-static trib_status take_declared(trib_member *member, const trib_frame *frame, const void *payload, trib_error *error)
-{
-    trib_engine *engine = member->core->engine;
-    const trib_roster *roster = engine->roster;
-    trib_tensor *tensor = tensor_by_tag(engine, frame->tensor);
-    trib_reader reader = {.data = payload, .left = frame->payload_size};
-    uint32_t partition_bytes = trib_get_u32(&reader);
-    uint32_t count = trib_get_u32(&reader);
-    if (tensor == NULL || reader.failed || atomic_load(&tensor->placed) ||
-        partition_bytes !=
-            trib_tensor_partition_bytes(roster, tensor->bytes, tensor->on_device ? trib_device_lanes(engine) : 0) ||
-        count != trib_tensor_partition_count(tensor->bytes, partition_bytes) || reader.left != (size_t)count * 4) {
-        return trib_error_set(error, TRIB_PROTOCOL, "malformed placement of a tensor");
+    if (trib_member_link(member) != NULL) {
+        trib_link_send_copy(member->link, *frame, payload, size);
     }
-    trib_core *core = member->core;
-    const uint32_t id = frame->aux;
-    if (id >= TRIB_TENSORS_MAX || (id < core->tensors_capacity && core->tensors[id] != NULL)) {
-        return trib_error_set(error, TRIB_PROTOCOL, "tensor \"%s\" has the number %u, which is another's or too high",
-                              tensor->name, id);
-    }
-    trib_place_owner *owners = calloc(count, sizeof *owners);
-    if (owners == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for tensor \"%s\"", tensor->name);
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        owners[i].member = trib_get_u16(&reader);
-        owners[i].reactor = trib_get_u16(&reader);
-        if (owners[i].member >= roster->member_count || !roster->members[owners[i].member].sums ||
-            owners[i].reactor >= roster->members[owners[i].member].reactors) {
-            free(owners);
-            return trib_error_set(error, TRIB_PROTOCOL, "tensor \"%s\" is placed where nobody is", tensor->name);
-        }
-    }
-    trib_tensor_placed(tensor, id, owners, count, partition_bytes);
-    if (atomic_load(&tensor->placed) && !trib_worker_know_tensor(core, tensor)) { /* from here on the number is taken */
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for tensor \"%s\"", tensor->name);
-    }
-    return TRIB_OK;
 }
 
 /* ---- Frames from the coordinator ---- */
@@ -279,19 +244,6 @@ static trib_status member_header(trib_link *link, const trib_frame *frame, trib_
     (void)landing; /* in the link's memory */
     (void)error;
     return TRIB_OK;
-}
-
-static trib_status take_tensor_bad(trib_member *member, const trib_frame *frame, const void *payload, trib_error *error)
-{
-    trib_tensor *tensor = tensor_by_tag(member->core->engine, frame->tensor);
-    char text[TRIB_ERROR_TEXT_SIZE];
-    trib_reader reader = {.data = payload, .left = frame->payload_size};
-    trib_get_text(&reader, text, sizeof text);
-    trib_status status = trib_get_end(&reader, "TENSOR_BAD", error);
-    if (status == TRIB_OK && tensor != NULL) {
-        trib_tensor_bad(tensor, text);
-    }
-    return status;
 }
 
 static trib_status take_ended(trib_member *member, const trib_frame *frame, const void *payload, trib_error *error)
@@ -327,10 +279,16 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
     case TRIB_FRAME_ENDED:
         return take_ended(member, frame, payload, error);
     case TRIB_FRAME_DECLARED:
-        return joined ? take_declared(member, frame, payload, error)
+        return joined ? trib_member_take_declared(member->core->engine, frame, payload, error)
                       : trib_error_set(error, TRIB_PROTOCOL, "DECLARED before the roster");
+    case TRIB_FRAME_MOVE:
+        return joined ? trib_member_take_move(member->core->engine, frame, payload, error)
+                      : trib_error_set(error, TRIB_PROTOCOL, "MOVE before the roster");
+    case TRIB_FRAME_MOVE_DECIDED:
+        return joined ? trib_member_take_decided(member->core->engine, frame, error)
+                      : trib_error_set(error, TRIB_PROTOCOL, "MOVE_DECIDED before the roster");
     case TRIB_FRAME_TENSOR_BAD:
-        return take_tensor_bad(member, frame, payload, error);
+        return trib_member_take_tensor_bad(member->core->engine, frame, payload, error);
     case TRIB_FRAME_LEFT:
         if (joined && frame->aux < member->left_count) {
             atomic_store(&member->left[frame->aux], 1);

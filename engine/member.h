@@ -13,7 +13,20 @@ void trib_member_close(trib_member *member);
 void trib_member_leave(trib_member *member, trib_status status, const char *text);
 /* trib_post of a tensor: declares it, now or when the job has come together. */
 void trib_member_declare(trib_reactor *reactor, trib_post *post);
+/* Says something to the coordinator, if it can be reached and has sent the roster. */
+void trib_member_tell(const trib_member *member, const trib_frame *frame, const void *payload, size_t size);
+/* To the coordinator; NULL: it cannot be reached (now), or has not sent the roster. */
+trib_link *trib_member_link(const trib_member *member);
 /* Asks the coordinator for its time; false: it cannot be asked (now). trib_tracer_clock_answer follows. */
 bool trib_member_ask_time(const trib_member *member);
+
+/* ---- member_tensors.c: frames of the coordinator, after the roster ---- */
+TRIB_CHECKED trib_status trib_member_take_declared(trib_engine *engine, const trib_frame *frame, const void *payload,
+                                                   trib_error *error);
+TRIB_CHECKED trib_status trib_member_take_move(trib_engine *engine, const trib_frame *frame, const void *payload,
+                                               trib_error *error);
+TRIB_CHECKED trib_status trib_member_take_decided(trib_engine *engine, const trib_frame *frame, trib_error *error);
+TRIB_CHECKED trib_status trib_member_take_tensor_bad(trib_engine *engine, const trib_frame *frame, const void *payload,
+                                                     trib_error *error);
 
 #endif

@@ -25,6 +25,7 @@ typedef struct trib_task {
     uint64_t offset;    /* in the tensor, bytes */
     uint32_t size;
     uint32_t partition;
+    trib_place_owner owner; /* of the partition, in the round that runs or is next; not of an absent share */
     uint32_t chunk_count;
     uint32_t chunks_emitted;  /* given to the link */
     uint32_t sends_in_flight; /* of those, not reported sent */
@@ -54,6 +55,10 @@ typedef struct trib_tensor_core {
     trib_op_node *pending; /* later rounds, by round */
     trib_post bad_post;    /* tells the core that the workers disagree */
     struct trib_tensor *tensor;
+    /* Another placement (tensor_move.c). */
+    trib_post move_post;
+    uint32_t move_known; /* the last one that the coordinator has spoken about for the second time */
+    uint32_t moved_from; /* the round from which the tensor's owners are those of its tasks; 0: they are */
 } trib_tensor_core;
 
 typedef struct trib_tensor {
@@ -72,14 +77,19 @@ typedef struct trib_tensor {
     char bad_text[TRIB_ERROR_TEXT_SIZE];
     uint32_t id;
     uint32_t partition_bytes, chunk_bytes, partition_count;
-    trib_place_owner *owners;
-    uint32_t *task_index; /* of a partition among its core's tasks */
+    trib_place_owner *owners; /* core 0's; a core's tasks have their own copy */
+    uint32_t *task_index;     /* of a partition among its core's tasks */
     trib_tensor_core *cores;
     uint32_t cores_used; /* that have tasks of it, and core 0: operations go to those */
     uint64_t *received_bits;
     bool on_device;
     struct trib_device_tensor *device; /* made at placement if on_device */
     trib_post declare_post;
+    /* Another placement: what the coordinator proposed, which one that is, and the first round that waits until it has said
+     * from when it holds. See tensor_move.c. */
+    trib_place_owner *owners_next;
+    atomic_uint move_number, move_round, move_cores_left;
+    uint32_t moved_from;
     trib_op_node *waiting_head, *waiting_tail; /* core 0: nodes that came before the placement */
 } trib_tensor;
 
@@ -163,6 +173,18 @@ uint64_t *trib_tensor_make_bits(const trib_tensor *tensor, uint32_t tasks);
 void trib_tensor_make_task(trib_tensor *tensor, uint32_t partition, trib_task *task, uint64_t **bits);
 uint32_t trib_tensor_partition_count(uint64_t bytes, uint32_t partition_bytes);
 void trib_tensors_free(trib_engine *engine);
+
+/* ---- tensor_move.c: the partitions of a tensor get other owners ---- */
+/* Core 0: these are proposed. *round_out: the first round that does not begin here until it is decided; 0: the last proposal is not
+ * carried out yet, so not now. Takes owners over. */
+void trib_tensor_move_propose(trib_tensor *tensor, trib_place_owner *owners_owned, uint32_t *round_out);
+/* Core 0: they hold from that round on; 0: never. */
+void trib_tensor_move_decide(trib_tensor *tensor, uint32_t round);
+/* May that round begin on the core, as far as placement is concerned? */
+bool trib_tensor_move_may_begin(const trib_tensor *tensor, const trib_tensor_core *mine, uint32_t round);
+/* Before a round begins on the core: if it is the first of another placement, the core's tasks learn who their owners are.
+ * True. */
+bool trib_tensor_move_apply(trib_tensor *tensor, trib_tensor_core *mine);
 
 /* ---- op.c: taking, cancelling and completing ---- */
 TRIB_CHECKED trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, trib_exchange exchange,

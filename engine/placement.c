@@ -11,6 +11,7 @@
 #include "engine/assert.h"
 
 #define BISECTIONS 200
+#define CRUMB 1e-6
 
 /* What the shares are worked out from. Times are in units of M / reference. */
 typedef struct place_job {
@@ -131,6 +132,21 @@ static double share_out_few(const place_job *job, trib_place_member *members)
     return t;
 }
 
+/* What rounding has left for a worker where servers can do all is not worth a partition. */
+static void drop_crumbs(trib_place_member *members, uint32_t count)
+{
+    double crumbs = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (members[i].share < CRUMB) {
+            crumbs += members[i].share;
+            members[i].share = 0;
+        }
+    }
+    for (uint32_t i = 0; i < count && crumbs > 0; i++) {
+        members[i].share /= 1 - crumbs;
+    }
+}
+
 trib_status trib_place_shares(trib_place_member *members, uint32_t member_count, double *t_opt_factor_out)
 {
     uint32_t workers = 0, summing = 0;
@@ -147,6 +163,7 @@ trib_status trib_place_shares(trib_place_member *members, uint32_t member_count,
                            .workers = workers,
                            .reference = reference_rate(members, member_count)};
     *t_opt_factor_out = workers > 2 ? share_out_many(&job, members) : share_out_few(&job, members);
+    drop_crumbs(members, member_count);
     return TRIB_OK;
 }
 
@@ -207,34 +224,75 @@ void trib_dealer_destroy(trib_dealer *dealer)
     }
 }
 
-static uint32_t furthest_below(const trib_dealer *dealer)
+/* Of those who have a reactor of at least that index. */
+static uint32_t furthest_below(const trib_dealer *dealer, uint32_t reactor)
 {
     uint32_t best = UINT32_MAX;
     double best_lack = 0;
     for (uint32_t i = 0; i < dealer->count; i++) {
         const dealt_member *member = &dealer->members[i];
         const double lack = member->share * dealer->total - member->dealt;
-        if (member->share > 0 && (best == UINT32_MAX || lack > best_lack)) {
+        if (member->share > 0 && member->reactor_count > reactor && (best == UINT32_MAX || lack > best_lack)) {
             best = i;
             best_lack = lack;
         }
     }
-    trib_assert(best != UINT32_MAX);
     return best;
+}
+
+static double size_of(uint64_t bytes)
+{
+    return bytes == 0 ? 64.0 : (double)bytes;
+}
+
+static void deal(trib_dealer *dealer, double size, trib_place_owner owner)
+{
+    dealt_member *member = &dealer->members[owner.member];
+    member->dealt += size;
+    dealer->reactor_dealt[member->reactor_first + owner.reactor] += size;
+}
+
+/* The reactor of the member that has the least, of first, first + step, ... */
+static uint16_t least_loaded(const trib_dealer *dealer, uint32_t index, uint32_t first, uint32_t step)
+{
+    const dealt_member *member = &dealer->members[index];
+    const double *reactors = &dealer->reactor_dealt[member->reactor_first];
+    uint32_t reactor = first;
+    for (uint32_t i = first + step; i < member->reactor_count; i += step) {
+        reactor = reactors[i] < reactors[reactor] ? i : reactor;
+    }
+    return (uint16_t)reactor;
 }
 
 trib_place_owner trib_dealer_next(trib_dealer *dealer, uint64_t bytes)
 {
-    const double size = bytes == 0 ? 64.0 : (double)bytes;
+    const double size = size_of(bytes);
     dealer->total += size;
-    const uint32_t best = furthest_below(dealer);
-    dealt_member *member = &dealer->members[best];
-    double *reactors = &dealer->reactor_dealt[member->reactor_first];
-    uint32_t reactor = 0;
-    for (uint32_t i = 1; i < member->reactor_count; i++) {
-        reactor = reactors[i] < reactors[reactor] ? i : reactor;
+    const uint32_t best = furthest_below(dealer, 0);
+    trib_assert(best != UINT32_MAX);
+    const trib_place_owner owner = {.member = (uint16_t)best, .reactor = least_loaded(dealer, best, 0, 1)};
+    deal(dealer, size, owner);
+    return owner;
+}
+
+trib_place_owner trib_dealer_next_like(trib_dealer *dealer, uint64_t bytes, trib_place_owner now, uint32_t modulus)
+{
+    const double size = size_of(bytes);
+    trib_assert(modulus > 0);
+    const uint32_t rest = now.reactor % modulus;
+    dealer->total += size;
+    const uint32_t best = furthest_below(dealer, rest);
+    trib_place_owner owner = now;
+    if (best != UINT32_MAX) {
+        owner = (trib_place_owner){.member = (uint16_t)best, .reactor = least_loaded(dealer, best, rest, modulus)};
     }
-    member->dealt += size;
-    reactors[reactor] += size;
-    return (trib_place_owner){.member = (uint16_t)best, .reactor = (uint16_t)reactor};
+    deal(dealer, size, owner);
+    return owner;
+}
+
+void trib_dealer_keep(trib_dealer *dealer, uint64_t bytes, trib_place_owner owner)
+{
+    trib_assert(owner.member < dealer->count && owner.reactor < dealer->members[owner.member].reactor_count);
+    dealer->total += size_of(bytes);
+    deal(dealer, size_of(bytes), owner);
 }

@@ -38,4 +38,10 @@ void trib_dealer_destroy(trib_dealer *dealer);
  * share of the bytes dealt so far. Deterministic. Zero bytes count as 64. */
 trib_place_owner trib_dealer_next(trib_dealer *dealer, uint64_t bytes);
 
+/* As next, among the reactors whose index leaves the same rest as that of `now` when divided by modulus: all workers of so
+ * many reactors have the partition on the core on which they had it. `now`, if nobody who sums has one. */
+trib_place_owner trib_dealer_next_like(trib_dealer *dealer, uint64_t bytes, trib_place_owner now, uint32_t modulus);
+/* The partition stays with its owner. */
+void trib_dealer_keep(trib_dealer *dealer, uint64_t bytes, trib_place_owner owner);
+
 #endif

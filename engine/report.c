@@ -38,8 +38,7 @@ static void report_task(trib_core *core, const trib_task *task, trib_waiting *en
 {
     const trib_roster *roster = core->engine->roster;
     const trib_tensor *tensor = task->tensor;
-    uint32_t server =
-        task->partition < tensor->partition_count ? tensor->owners[task->partition].member : TRIB_NO_MEMBER;
+    uint32_t server = task->partition < tensor->partition_count ? task->owner.member : TRIB_NO_MEMBER;
     snprintf(entry->stage, sizeof entry->stage, "%s", trib_pipeline_stage_name(task));
     entry->partition = task->partition;
     entry->since_ns = trib_now(core->reactor) - task->since_ns;

@@ -18,7 +18,7 @@ trib_roster *trib_roster_create(uint32_t member_count)
 void trib_member_info_put(trib_writer *writer, const trib_member_info *info)
 {
     trib_put_u32(writer, info->roles);
-    trib_put_u8(writer, info->sums);
+    trib_put_u8(writer, (uint8_t)(info->sums + info->stands_by));
     trib_put_u32(writer, info->reactors);
     trib_put_u64(writer, info->bandwidth);
     trib_put_text(writer, info->name);
@@ -30,11 +30,13 @@ void trib_member_info_put(trib_writer *writer, const trib_member_info *info)
 trib_status trib_member_info_get(trib_reader *reader, trib_member_info *info_out, trib_error *error)
 {
     trib_member_info info = {.roles = trib_get_u32(reader)};
-    info.sums = trib_get_u8(reader) != 0;
+    const uint8_t sums = trib_get_u8(reader);
+    info.sums = sums != 0;
+    info.stands_by = sums == 2;
     info.reactors = trib_get_u32(reader);
     info.bandwidth = trib_get_u64(reader);
     trib_get_text(reader, info.name, sizeof info.name);
-    if (reader->failed || info.reactors == 0 || info.reactors > TRIB_REACTORS_MAX) {
+    if (reader->failed || sums > 2 || info.reactors == 0 || info.reactors > TRIB_REACTORS_MAX) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed description of a member");
     }
     for (uint32_t i = 0; i < info.reactors; i++) {
@@ -60,6 +62,7 @@ void trib_roster_put(trib_writer *writer, const trib_roster *roster)
     double factor = roster->t_opt_factor < TRIB_T_OPT_FACTOR_MAX ? roster->t_opt_factor : TRIB_T_OPT_FACTOR_MAX;
     trib_put_u64(writer, (uint64_t)(factor * 1e9));
     trib_put_u32(writer, roster->local_ranks);
+    trib_put_u32(writer, roster->follows);
     for (uint32_t i = 0; i < roster->member_count; i++) {
         trib_member_info_put(writer, &roster->members[i]);
     }
@@ -107,7 +110,9 @@ trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_
     head.peer_timeout_ns = (int64_t)trib_get_u64(reader);
     head.t_opt_factor = (double)trib_get_u64(reader) / 1e9;
     head.local_ranks = trib_get_u32(reader);
-    if (reader->failed || !header_is_sane(&head)) {
+    const uint32_t follows = trib_get_u32(reader);
+    head.follows = follows != 0;
+    if (reader->failed || follows > 1 || !header_is_sane(&head)) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed roster");
     }
     trib_roster *roster = trib_roster_create(head.member_count);
@@ -168,7 +173,7 @@ uint32_t trib_roster_summing(const trib_roster *roster)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < roster->member_count; i++) {
-        count += roster->members[i].sums;
+        count += roster->members[i].sums && !roster->members[i].stands_by;
     }
     return count;
 }

@@ -16,7 +16,8 @@
 /* Ids: workers have their rank, 0..n-1; servers of their own follow. */
 typedef struct trib_member_info {
     uint32_t roles;
-    bool sums; /* a server, or a worker with a share */
+    bool sums;      /* a server, or a worker with a share, or: */
+    bool stands_by; /* a worker that gets a share if links turn out to be uneven */
     uint32_t reactors;
     uint64_t bandwidth;
     char name[TRIB_MEMBER_NAME_MAX]; /* "rank 3 (host:pid)", "server 1 (host:pid)" */
@@ -31,6 +32,7 @@ typedef struct trib_roster {
     trib_sum_order sum_order;
     int64_t peer_timeout_ns;
     double t_opt_factor;
+    bool follows; /* shares follow what links are seen to carry (shares.h) */
     trib_member_info members[];
 } trib_roster;
 
@@ -53,7 +55,7 @@ bool trib_roster_can_sum_first(const trib_roster *roster, uint32_t local_ranks);
 /* Are all members reached at one IP address, or over loopback? */
 bool trib_roster_is_one_host(const trib_roster *roster);
 
-/* How many members sum. */
+/* How many members have a share at the beginning. */
 uint32_t trib_roster_summing(const trib_roster *roster);
 
 /* "rank 3 (host:pid)"; "an unknown member" if there is none such, or no roster yet. */

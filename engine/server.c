@@ -70,6 +70,7 @@ static trib_status server_header(trib_link *link, const trib_frame *frame, trib_
         return status;
     }
     trib_contribution what = trib_server_contribution(link, frame);
+    what.is_ahead = link->arrival_count > 0;
     status = trib_summation_landing(summation, &what, &landing->buffer, error);
     if (status == TRIB_OK) {
         link->landed = (trib_landed){.abandon = push_abandoned, .what = landing->buffer, .owner = summation};
@@ -414,6 +415,7 @@ trib_status trib_server_open(trib_core *core, trib_error *error)
         .order = roster->sum_order,
         .contributor_count = roster->worker_count,
         .chunk_bytes = roster->chunk_bytes,
+        .may_jump = roster->follows,
         .buffer_alloc = trib_server_buffer_alloc,
         .buffer_free = trib_server_buffer_free,
         .sum_ready = sum_ready,

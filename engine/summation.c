@@ -53,19 +53,23 @@ static trib_status check_bounds(const trib_summation *self, const trib_contribut
     return TRIB_OK;
 }
 
-/* Whoever begins a round has done its part in the one before: contributed all of it, withdrawn, or been told of a
- * refusal. */
+/* Whoever begins a round has done its part in the one before that was here: contributed all of it, withdrawn, or been told
+ * of a refusal. */
 static bool is_through(const sum_key *key, uint32_t round, uint32_t contributor)
 {
-    const sum_round *before = trib_sum_round_find(key, round - 1);
+    const sum_round *before = key->live;
+    while (before != NULL && before->what.round >= round) {
+        before = before->next;
+    }
     return before == NULL || before->told[contributor] || before->counts[contributor] == before->what.chunk_count;
 }
 
-static trib_status check_turn(const sum_key *key, const sum_round *round, const trib_contribution *what,
-                              trib_error *error)
+static trib_status check_turn(const trib_summation *self, const sum_key *key, const sum_round *round,
+                              const trib_contribution *what, trib_error *error)
 {
     const uint32_t newest = key == NULL ? 0 : trib_sum_round_newest(key);
-    if (round == NULL && (what->round <= newest || what->round - newest != 1)) {
+    if (round == NULL &&
+        (what->round <= newest || (what->round - newest != 1 && (!self->config.may_jump || what->is_ahead)))) {
         return trib_error_set(error, TRIB_PROTOCOL, "rank %u contributes to round %u of a key whose newest round is %u",
                               what->contributor, what->round, newest);
     }
@@ -134,7 +138,7 @@ static trib_status find_round(trib_summation *self, const trib_contribution *wha
         return TRIB_OK;
     }
     if (round == NULL || (round->counts[what->contributor] == 0 && !round->told[what->contributor])) {
-        trib_status status = check_turn(key, round, what, error);
+        trib_status status = check_turn(self, key, round, what, error);
         if (status != TRIB_OK) {
             return status;
         }
@@ -391,7 +395,7 @@ trib_status trib_summation_withdraw(trib_summation *self, const trib_contributio
         if (key != NULL && what->round <= key->finished) {
             return TRIB_OK;
         }
-        trib_status status = check_turn(key, NULL, what, &error);
+        trib_status status = check_turn(self, key, NULL, what, &error);
         if (status != TRIB_OK) {
             return status;
         }

@@ -8,7 +8,8 @@
  * A key is (tensor, partition); it has rounds 1, 2, ...; a round of a key has chunk_count chunks, each summed for
  * itself. Usually at most two rounds of a key are alive: one whose sums are being sent, and the next one being
  * summed. A contributor goes on to round r + 1 only when it is through with round r: has contributed all of it, has
- * withdrawn, or has been refused. Anything else is a protocol violation of the contributor. One that gives up waiting
+ * withdrawn, or has been refused. Anything else is a protocol violation of the contributor. Where keys move between
+ * servers (may_jump) the rounds that are here have gaps. One that gives up waiting
  * (a deadline) may thus run ahead of a late one; two rounds wait for the late one, further ones are refused with
  * TRIB_BUSY, so that memory stays bounded.
  *
@@ -71,6 +72,7 @@ typedef struct trib_contribution {
     trib_dtype dtype;
     trib_reduce reduce;
     uint32_t root;  /* broadcast: a rank */
+    bool is_ahead;  /* asked about before its turn: what came before it is not in yet, so it does not jump (may_jump) */
     uint32_t owner; /* of a part (below): who sums the parts, as relay.h writes it; not looked at */
 } trib_contribution;
 
@@ -104,6 +106,7 @@ typedef struct trib_summation_config {
     /* Where the contributors are not all the job's workers, each for itself: contributor i is rank rank_first, or begins
      * there and stands for rank_step ranks (0: 1); roots are below rank_limit (0: the number of contributors). */
     uint32_t rank_first, rank_step, rank_limit;
+    bool may_jump;    /* keys come and go: a round may be any number above those that were here before */
     bool takes_parts; /* contributions to sums are parts, in accumulator form: trib_sum_part_bytes is what travels */
     /*
      * Not NULL: what is summed here is a part of a sum. When a chunk's contributions are all in this is called instead of

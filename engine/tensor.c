@@ -153,6 +153,7 @@ void trib_tensor_make_task(trib_tensor *tensor, uint32_t partition, trib_task *t
         .offset = offset,
         .size = left < tensor->partition_bytes ? (uint32_t)left : tensor->partition_bytes,
         .partition = partition,
+        .owner = partition < tensor->partition_count ? tensor->owners[partition] : (trib_place_owner){0},
         .settled = true,
         .missing_rank = TRIB_NO_MEMBER,
         .received = *bits,
@@ -257,6 +258,7 @@ void trib_tensors_free(trib_engine *engine)
         free(tensor->task_index);
         free(tensor->received_bits);
         free(tensor->owners);
+        free(tensor->owners_next);
         free(tensor);
     }
     free(engine->tensors);

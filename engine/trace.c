@@ -45,7 +45,7 @@ void trib_trace_task_put(trib_core *core, trib_trace_kind kind, const trib_task 
         .partition = task->partition,
         .round = task->node->op->round,
         .value = value,
-        .peer = peer_number(stall ? task->missing_rank : task->tensor->owners[task->partition].member),
+        .peer = peer_number(stall ? task->missing_rank : task->owner.member),
         .kind = (uint8_t)kind,
         .stage = stage_number(tracer, trib_pipeline_stage(task)),
     };

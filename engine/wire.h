@@ -46,7 +46,12 @@
     X(GROUP_ID, 128)                                                                                                   \
     X(GROUP_READY, 0)                                                                                                  \
     X(GROUP_ORDER, 0)                                                                                                  \
-    X(GROUP_FAIL, 1024)
+    X(GROUP_FAIL, 1024)                                                                                                \
+    /* shares that follow what links carry, between a member and the coordinator */                                    \
+    X(LOADS, 8192)                                                                                                     \
+    X(MOVE, TRIB_PAYLOAD_MAX)                                                                                          \
+    X(MOVE_READY, 0)                                                                                                   \
+    X(MOVE_DECIDED, 0)
 
 typedef enum trib_frame_type {
     TRIB_FRAME_NONE = 0,
@@ -66,7 +71,8 @@ typedef struct trib_frame {
     uint32_t payload_size;
     uint32_t sender; /* member id */
     uint32_t epoch;  /* of the roster that the sender has; 0: it has none yet */
-    uint32_t tensor; /* id; DECLARE, DECLARED, TENSOR_BAD: the declaring member's own number for it */
+    uint32_t
+        tensor; /* id; DECLARE, DECLARED, TENSOR_BAD, MOVE, MOVE_DECIDED: the declaring member's own number for it */
     uint32_t partition;
     uint32_t round;
     uint32_t chunk;

@@ -13,8 +13,6 @@
 #include "engine/trace.h"
 #include "engine/worker.h"
 
-static void start_next(trib_core *core, trib_tensor *tensor);
-
 /* ---- Nodes ---- */
 
 static void node_link_in(trib_core *core, trib_op_node *node)
@@ -161,7 +159,7 @@ void trib_worker_arrived(trib_core *core, trib_op_node *node)
     } else if (atomic_load(&tensor->placed)) {
         spread(core, op);
         enqueue_by_round(trib_worker_share(core, tensor), node);
-        start_next(core, tensor);
+        trib_worker_start_next(core, tensor);
     } else if (atomic_load(&tensor->bad)) {
         trib_op_fail(op, TRIB_MISMATCH, "%s", tensor->bad_text);
         node_drop(core, node);
@@ -206,7 +204,7 @@ static void continue_tensor(trib_reactor *reactor, trib_post *post)
     trib_tensor *tensor = node->op->tensor;
     trib_worker_share(core, tensor)->active = NULL;
     node_done(core, node);
-    start_next(core, tensor);
+    trib_worker_start_next(core, tensor);
 }
 
 /* The next round starts from the loop, not from inside the last one's completion. */
@@ -245,11 +243,11 @@ static void begin_round(trib_core *core, trib_tensor *tensor, trib_op_node *node
 }
 
 /* Starts the next round of a tensor if the one before has settled; ends rounds that were given up while they waited. */
-static void start_next(trib_core *core, trib_tensor *tensor)
+void trib_worker_start_next(trib_core *core, trib_tensor *tensor)
 {
     trib_tensor_core *mine = trib_worker_share(core, tensor);
-    while (core->joined && mine->active == NULL && mine->pending != NULL &&
-           mine->pending->op->round == mine->round_next) {
+    while (core->joined && trib_tensor_move_apply(tensor, mine) && mine->active == NULL && mine->pending != NULL &&
+           mine->pending->op->round == mine->round_next && trib_tensor_move_may_begin(tensor, mine, mine->round_next)) {
         trib_op_node *node = mine->pending;
         mine->pending = node->queue_next;
         node->queue_next = NULL;
@@ -297,7 +295,7 @@ void trib_worker_joined(trib_core *core)
             break;
         }
         if (atomic_load(&tensor->placed)) {
-            start_next(core, tensor);
+            trib_worker_start_next(core, tensor);
         }
     }
 }

@@ -18,6 +18,8 @@ static inline trib_tensor_core *trib_worker_share(const trib_core *core, const t
 bool trib_worker_know_tensor(trib_core *core, trib_tensor *tensor);
 /* A node that has failed before its turn: the operation may complete, the node stays in the books to spend its round. */
 void trib_worker_release(trib_core *core, trib_op_node *node);
+/* Starts the next round of a placed tensor if it may begin. */
+void trib_worker_start_next(trib_core *core, trib_tensor *tensor);
 
 /* ---- worker_abort.c ---- */
 /* Tells the task's server that this worker's contribution to what has not settled will not come. */

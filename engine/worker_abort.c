@@ -119,8 +119,7 @@ const char *trib_worker_waiting_text(trib_core *core, trib_op_node *node, char *
         if (task->settled) {
             continue;
         }
-        uint32_t server =
-            task->partition < tensor->partition_count ? tensor->owners[task->partition].member : TRIB_NO_MEMBER;
+        uint32_t server = task->partition < tensor->partition_count ? task->owner.member : TRIB_NO_MEMBER;
         if (task->missing_rank != TRIB_NO_MEMBER) {
             snprintf(text, size, "partition %u in %s at %s still lacked the contribution of %s", task->partition,
                      trib_pipeline_stage_name(task), trib_roster_name(roster, server),

@@ -20,7 +20,7 @@ trib_link *trib_worker_owner_link(const trib_core *core, const trib_task *task)
         return NULL; /* an absent share: nobody sums it */
     }
     const trib_roster *roster = core->engine->roster;
-    trib_place_owner owner = task->tensor->owners[task->partition];
+    const trib_place_owner owner = task->owner;
     if (roster->local_ranks > 0 && task->device == NULL) {
         const uint32_t relay = trib_relay_rank(roster, core->engine->member_id, owner.member, task->partition);
         return core->owner_links[trib_relay_owner(relay, core->reactor->index)];
@@ -33,8 +33,7 @@ uint32_t trib_worker_owner_code(const trib_core *core, const trib_task *task)
     if (core->engine->roster->local_ranks == 0 || task->device != NULL) {
         return 0;
     }
-    trib_place_owner owner = task->tensor->owners[task->partition];
-    return trib_relay_owner(owner.member, owner.reactor);
+    return trib_relay_owner(task->owner.member, task->owner.reactor);
 }
 
 static void worker_ready(trib_link *link)
@@ -109,26 +108,27 @@ static trib_status find_task(const trib_link *link, const trib_frame *frame, tri
         return trib_error_set(error, TRIB_PROTOCOL, "%s for unknown tensor %u, partition %u",
                               trib_frame_name(frame->type), frame->tensor, frame->partition);
     }
-    trib_place_owner owner = tensor->owners[frame->partition];
-    if (owner.reactor % core->engine->core_count != core->reactor->index) {
+    trib_tensor_core *mine = trib_worker_share(core, tensor);
+    const uint32_t index = tensor->task_index[frame->partition];
+    if (index != UINT32_MAX && (index >= mine->task_count || mine->tasks[index].partition != frame->partition)) {
         return trib_error_set(error, TRIB_PROTOCOL, "%s for a partition of another reactor",
                               trib_frame_name(frame->type));
     }
-    trib_tensor_core *mine = trib_worker_share(core, tensor);
-    if (tensor->task_index[frame->partition] == UINT32_MAX) {
+    if (index == UINT32_MAX) {
         return trib_error_set(error, TRIB_PROTOCOL, "%s for the share of another local rank",
                               trib_frame_name(frame->type));
-    }
-    trib_task *task = &mine->tasks[tensor->task_index[frame->partition]];
-    if (trib_worker_owner_link(core, task) != trib_link_main(link)) {
-        return trib_error_set(error, TRIB_PROTOCOL, "%s for partition %u of tensor \"%s\", which is not pushed to it",
-                              trib_frame_name(frame->type), frame->partition, tensor->name);
     }
     if (mine->active == NULL || mine->active->op->round != frame->round) {
         return frame->round < mine->round_next
                    ? TRIB_OK
                    : trib_error_set(error, TRIB_PROTOCOL, "%s for round %u of tensor \"%s\" which has not begun",
                                     trib_frame_name(frame->type), frame->round, tensor->name);
+    }
+    trib_task *task = &mine->tasks[index];
+    /* Of a round that is over another may have been the owner. */
+    if (trib_worker_owner_link(core, task) != trib_link_main(link)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "%s for partition %u of tensor \"%s\", which is not pushed to it",
+                              trib_frame_name(frame->type), frame->partition, tensor->name);
     }
     if (!task->settled && !task->failed) {
         *task_out = task;

@@ -13,6 +13,7 @@
  *   and nothing waits for a credit that is there;
  * - when it is over nothing is left: no operation, message, credit or sum under way; every engine closes in time;
  * - a job that lives can stand idle for long, and then sums every tensor once more;
+ * - partitions may get other owners at any time, and nobody's sums are the worse for it;
  * - a worker that leaves when it is done harms nobody; where one leaves before, the others soon learn of it;
  * - when a member of a job that had come together was lost, every other member is told.
  */
@@ -96,6 +97,7 @@ typedef struct torture_plan {
     uint32_t odd_rank;   /* a worker that disagrees with the others, or TORTURE_NOBODY */
     uint32_t odd_tensor; /* about that one */
     int32_t odd_round;   /* in that round; -1: about the tensor itself */
+    int64_t restless_ns; /* so often, about, all partitions are dealt to other members; 0: never */
 } torture_plan;
 
 typedef struct torture_verdict {

@@ -54,6 +54,11 @@ typedef struct run {
     driver drivers[TORTURE_WORKERS_MAX];
     running_fault faults[TORTURE_FAULTS_MAX];
     trib_sim_event absence;
+    trib_sim_event restless;
+    trib_post restless_post; /* on the coordinator's reactor */
+    bool restless_posted;
+    trib_sim_stream shares;
+    uint64_t deals; /* that were begun */
     int64_t
         excused_ns[TORTURE_MEMBERS_MAX]; /* time by which a member's callbacks may be late: it stood still, or jumped */
     uint32_t frozen[TORTURE_MEMBERS_MAX]; /* nested */

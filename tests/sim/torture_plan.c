@@ -341,6 +341,14 @@ static void draw_narrow(torture_plan *plan)
     }
 }
 
+/* Partitions are dealt to other members again and again; what is measured would do so too seldom. */
+static void draw_restless(torture_plan *plan)
+{
+    trib_sim_stream stream = {.state = plan->seed * UINT64_C(0x94d049bb133111eb) + 7};
+    plan->restless_ns = trib_sim_draw_one_in(&stream, 2) ? spread(&stream, MS / 10, 100 * MS) : 0;
+    plan->job.engine.shares = plan->restless_ns > 0 ? TRIB_SHARES_FOLLOW : TRIB_SHARES_FIXED;
+}
+
 /* They need the same number of reactors. */
 static void even_machines(torture_plan *plan)
 {
@@ -380,6 +388,7 @@ void torture_draw(uint64_t seed, torture_plan *plan)
     even_machines(plan);
     /* Not where workers disagree: then the end of a round may be told differently, as what is told takes two ways. */
     plan->job.net.second_connections = plan->odd_rank == TORTURE_NOBODY && seed % 2 == 1;
+    draw_restless(plan);
 }
 
 /* ---- Saying it ---- */
@@ -472,6 +481,7 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
     if (job->net.second_connections) {
         say(&out, "; second connections");
     }
+    say(&out, plan->restless_ns > 0 ? "; dealt anew every %.3f ms" : "", (double)plan->restless_ns / 1e6);
     if (plan->cancels > 0) {
         say(&out, "; 1 operation in %u cancelled", plan->cancels);
     }

@@ -6,6 +6,7 @@
 #include "engine/op.h"
 #include "engine/relay.h"
 #include "engine/server_lane.h"
+#include "engine/shares.h"
 #include "tests/sim/torture_internal.h"
 
 #define WATCH_EVERY 16u /* events */
@@ -147,6 +148,37 @@ static void fault_ends(trib_sim *sim, trib_sim_event *event)
     }
 }
 
+/* Any shares, of those who can sum; often nobody's, or one's alone. */
+static void deal_anew(trib_reactor *reactor, trib_post *post)
+{
+    run *self = (run *)((char *)post - offsetof(run, restless_post));
+    trib_core *core = reactor->owner;
+    double shares[TORTURE_MEMBERS_MAX];
+    self->restless_posted = false;
+    if (core->engine->coordinator == NULL || core->ended) {
+        return;
+    }
+    for (uint32_t i = 0; i < TORTURE_MEMBERS_MAX; i++) {
+        shares[i] =
+            trib_sim_draw_one_in(&self->shares, 3) ? 0 : (double)trib_sim_draw_below(&self->shares, 1000) / 1000;
+    }
+    self->deals += trib_shares_deal(core->engine->coordinator, shares);
+}
+
+static void restless(trib_sim *sim, trib_sim_event *event)
+{
+    run *self = (run *)((char *)event - offsetof(run, restless));
+    sim_member *first = &self->job->members[0];
+    if (!first->killed && !first->closing && !self->restless_posted) {
+        self->restless_posted = true;
+        self->restless_post.run = deal_anew;
+        trib_reactor_post(first->engine->cores[0].reactor, &self->restless_post);
+    }
+    trib_sim_set(sim, event,
+                 trib_sim_now(sim) + 1 +
+                     (int64_t)trib_sim_draw_below(&self->shares, (uint64_t)self->plan->restless_ns * 2));
+}
+
 static void absence_ends(trib_sim *sim, trib_sim_event *event)
 {
     (void)sim;
@@ -164,6 +196,11 @@ static void set_faults(run *self)
         trib_sim_set(self->job->sim, &fault->begin, fault->what->at_ns);
     }
     trib_sim_net_weather(self->job->net, &self->plan->weather);
+    if (self->plan->restless_ns > 0) {
+        self->shares = trib_sim_stream_make(self->job->sim, UINT64_C(0x54a));
+        self->restless.fired = restless;
+        trib_sim_set(self->job->sim, &self->restless, self->plan->restless_ns);
+    }
     if (self->plan->absent != TORTURE_NOBODY) {
         self->absence.fired = absence_ends;
         trib_sim_node_regroup(self->job->members[self->plan->absent].node, 1 + TORTURE_MEMBERS_MAX);
@@ -348,6 +385,7 @@ static void finish(run *self)
         check_rest(self);
         sum_once_more(self);
     }
+    trib_sim_clear(job->sim, &self->restless);
     if (!sim_job_close(job, 60 * SECOND)) {
         torture_broken(self, "not every engine could be closed");
         return; /* its memory is lost: there is no way to free what still runs */

@@ -31,6 +31,7 @@ static void open_worker(bed *self)
     self->task = (trib_task){.waiter.heap_index = UINT32_MAX,
                              .tensor = tensor,
                              .node = &self->node,
+                             .owner = self->owner,
                              .link = self->links[1],
                              .size = CHUNKS * CHUNK_BYTES,
                              .chunk_count = CHUNKS,

@@ -1,0 +1,29 @@
+/*
+ * loads.h - what a member's links carry, told to the coordinator (balance.h says what for). Where shares stay as they are
+ * nothing is counted.
+ *
+ * A core counts, of each peer, the bytes that its links have handed to the transport and got back, and for how long some
+ * were there. Core 0 adds up what the cores have counted and reports what is new.
+ */
+#ifndef TRIB_ENGINE_LOADS_H
+#define TRIB_ENGINE_LOADS_H
+
+#include "engine/core.h"
+
+/* Written on the core's thread, read on core 0. */
+typedef struct trib_load {
+    trib_counter bytes, busy_ns;
+    _Atomic uint32_t links; /* that it is about; they only grow in number */
+} trib_load;
+
+/* The roster says that shares follow. TRIB_NO_MEMORY. */
+TRIB_CHECKED trib_status trib_loads_open(trib_core *core);
+void trib_loads_close(trib_core *core);
+/* Core 0, now and then: reports what is new, if anything is. */
+void trib_loads_report(trib_core *core);
+
+/* Around every change of link->in_flight: bytes are about to be handed over, or have come back. */
+void trib_load_handed(trib_link *link);
+void trib_load_back(trib_link *link, uint32_t bytes);
+
+#endif

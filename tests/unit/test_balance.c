@@ -1,0 +1,177 @@
+/* test_balance.c - shares that follow what links carry: what is learned of which reports, and that what is even stays so. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "engine/balance.h"
+
+#define MEMBERS 8u
+#define WORKERS 4u
+#define WINDOW_NS INT64_C(250000000)
+
+/* Four workers and four servers, with the shares that equal links give. */
+static void fill(trib_place_member *members)
+{
+    for (uint32_t i = 0; i < MEMBERS; i++) {
+        members[i] = (trib_place_member){.is_worker = i < WORKERS, .can_sum = true, .reactors = 1};
+        members[i].share = i < WORKERS ? 0 : 0.25;
+    }
+}
+
+static double load_of(const trib_place_member *member)
+{
+    return member->is_worker ? 1 + 2 * member->share : 4 * member->share;
+}
+
+/* Everybody tells, twice: links of these rates, those that are through last busy all the time to all their peers, the others
+ * only where the peer's is such a one. */
+static void tell(trib_balance *balance, const trib_place_member *members, const double *rates)
+{
+    double longest = 0;
+    for (uint32_t i = 0; i < MEMBERS; i++) {
+        longest = load_of(&members[i]) / rates[i] > longest ? load_of(&members[i]) / rates[i] : longest;
+    }
+    for (uint32_t report = 0; report < 2; report++) {
+        for (uint32_t i = 0; i < MEMBERS; i++) {
+            if (!trib_balance_begin(balance, i, WINDOW_NS)) {
+                continue;
+            }
+            for (uint32_t k = 0; k < MEMBERS; k++) {
+                const bool full = load_of(&members[i]) / rates[i] > 0.97 * longest ||
+                                  load_of(&members[k]) / rates[k] > 0.97 * longest;
+                const bool talks = (i < WORKERS) != (k < WORKERS) || (i < WORKERS && i != k);
+                const double share = i < WORKERS ? members[k].share : members[i].share;
+                if (talks && share > 0) {
+                    trib_balance_add(balance, i, k, (uint64_t)(share * 1e7), full ? WINDOW_NS : WINDOW_NS / 5);
+                }
+            }
+        }
+    }
+}
+
+/* Judgements until nothing changes in five of them; how often shares were changed. */
+static uint32_t settle(trib_balance *balance, trib_place_member *members, const double *rates)
+{
+    uint32_t changes = 0;
+    for (uint32_t quiet = 0; quiet < 5 && changes < 50;) {
+        do {
+            tell(balance, members, rates);
+        } while (!trib_balance_is_full(balance));
+        if (trib_balance_judge(balance, members)) {
+            changes++;
+            quiet = 0;
+            trib_balance_restart(balance);
+        } else {
+            quiet++;
+        }
+    }
+    return changes;
+}
+
+static double time_of(const trib_place_member *members, const double *rates)
+{
+    double longest = 0;
+    for (uint32_t i = 0; i < MEMBERS; i++) {
+        longest = load_of(&members[i]) / rates[i] > longest ? load_of(&members[i]) / rates[i] : longest;
+    }
+    return longest;
+}
+
+static void even_links_stay_even(void **state)
+{
+    (void)state;
+    const double rates[MEMBERS] = {1, 1, 1, 1, 1, 1, 1, 1};
+    trib_place_member members[MEMBERS];
+    trib_balance *balance = NULL;
+    fill(members);
+    assert_int_equal(trib_balance_create(members, MEMBERS, &balance), TRIB_OK);
+    assert_int_equal(settle(balance, members, rates), 0);
+    trib_balance_destroy(balance);
+}
+
+static void slow_links_are_found(void **state)
+{
+    (void)state;
+    const struct {
+        double rates[MEMBERS], least;
+    } cases[] = {
+        {{1, 1, 1, 1, 0.5, 1, 1, 1}, 1.0435},   {{1, 1, 1, 1, 1, 1, 0.25, 1}, 1.0667},
+        {{1, 1, 1, 1, 0.5, 0.5, 1, 1}, 1.0909}, {{1, 0.5, 1, 1, 1, 1, 1, 1}, 2.0},
+        {{1, 1, 1, 1, 0.7, 1, 1, 1}, 1.0256},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        trib_place_member members[MEMBERS];
+        trib_balance *balance = NULL;
+        fill(members);
+        assert_int_equal(trib_balance_create(members, MEMBERS, &balance), TRIB_OK);
+        const uint32_t changes = settle(balance, members, cases[i].rates);
+        print_message("# case %zu: %u changes, then %.3f of the least time\n", i, changes,
+                      time_of(members, cases[i].rates) / cases[i].least);
+        assert_true(changes <= 12);
+        assert_true(time_of(members, cases[i].rates) < 1.10 * cases[i].least);
+        /* All are alike again. */
+        const double even[MEMBERS] = {1, 1, 1, 1, 1, 1, 1, 1};
+        assert_true(settle(balance, members, even) <= 12);
+        assert_true(time_of(members, even) < 1.10);
+        trib_balance_destroy(balance);
+    }
+}
+
+/* What was said of links is where it begins. */
+static void what_was_said_stays(void **state)
+{
+    (void)state;
+    const double rates[MEMBERS] = {1, 1, 1, 1, 0.5, 1, 1, 1};
+    trib_place_member members[MEMBERS];
+    trib_balance *balance = NULL;
+    double factor = 0;
+    fill(members);
+    for (uint32_t i = 0; i < MEMBERS; i++) {
+        members[i].bandwidth = (uint64_t)(rates[i] * 1e9);
+    }
+    assert_int_equal(trib_place_shares(members, MEMBERS, &factor), TRIB_OK);
+    assert_int_equal(trib_balance_create(members, MEMBERS, &balance), TRIB_OK);
+    assert_int_equal(settle(balance, members, rates), 0);
+    trib_balance_destroy(balance);
+}
+
+/* A network that is seldom busy, or carries next to nothing, is no reason. And who lacks is waited for. */
+static void little_says_nothing(void **state)
+{
+    (void)state;
+    trib_place_member members[MEMBERS];
+    trib_balance *balance = NULL;
+    fill(members);
+    assert_int_equal(trib_balance_create(members, MEMBERS, &balance), TRIB_OK);
+    for (uint32_t turn = 0; turn < 20; turn++) {
+        const bool is_small = turn < 10;
+        for (uint32_t report = 0; report < 2; report++) {
+            for (uint32_t i = 0; i < WORKERS; i++) {
+                assert_false(trib_balance_is_full(balance));
+                assert_true(trib_balance_begin(balance, i, WINDOW_NS));
+                trib_balance_add(balance, i, 4, is_small ? 1000 : 10000000, is_small ? WINDOW_NS : WINDOW_NS / 10);
+                trib_balance_add(balance, i, 5, is_small ? 1000 : 10000000, 0);
+            }
+        }
+        assert_true(trib_balance_is_full(balance));
+        assert_false(trib_balance_judge(balance, members));
+    }
+    trib_balance_restart(balance);
+    assert_false(trib_balance_begin(balance, 0, WINDOW_NS)); /* about before and after */
+    assert_true(trib_balance_begin(balance, 0, WINDOW_NS));
+    trib_balance_destroy(balance);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(even_links_stay_even),
+        cmocka_unit_test(slow_links_are_found),
+        cmocka_unit_test(what_was_said_stays),
+        cmocka_unit_test(little_says_nothing),
+    };
+    return cmocka_run_group_tests_name("balance", tests, NULL, NULL);
+}
