@@ -72,7 +72,11 @@ void trib_coordinator_run(trib_coordinator *self)
     self->heartbeat.user = self;
     const int64_t now_ns = trib_now(self->core->reactor);
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
-        self->slots[i].link->last_heard_ns = now_ns; /* it had nothing to say while others were awaited */
+        trib_link *link = self->slots[i].link;
+        link->last_heard_ns = now_ns; /* it had nothing to say while others were awaited */
+        if (link->conn != NULL) {
+            link->conn->keeps = true;
+        }
     }
     self->heartbeat.due_ns = now_ns;
     heartbeat(self->core->reactor, &self->heartbeat);

@@ -83,6 +83,8 @@ static void become_ready(trib_link *link)
     trib_timer_stop(link->core->reactor, &link->deadline);
     link->state = TRIB_LINK_READY;
     link->proved = true;
+    /* Who joins is known when the job runs: till then its rank is free again as soon as it is gone. */
+    link->conn->keeps = link->purpose != TRIB_PURPOSE_CONTROL;
     trib_trace_link(link->core, TRIB_TRACE_LINK_READY, link, link->purpose);
     link->upcalls->ready(link);
 }

@@ -121,6 +121,7 @@ static void inner_connected(trib_conn *inner, trib_status status)
 {
     auto_conn *conn = front_of(inner);
     auto_rdma *self = conn->self;
+    conn->base.refused = inner->refused;
     if (conn->trying && status != TRIB_OK) {
         return; /* its `closed` says why, and TCP takes over */
     }

@@ -262,6 +262,7 @@ static void inner_accepted(trib_listener *inner_listener, trib_conn *inner)
 static void inner_connected(trib_conn *inner, trib_status status)
 {
     fault_conn *conn = inner->user;
+    conn->base.refused = inner->refused;
     conn->base.transport->upcalls->connected(&conn->base, status);
 }
 

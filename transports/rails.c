@@ -79,6 +79,15 @@ void trib_rails_path_bye(rails_path *path)
     }
 }
 
+void trib_rails_path_turn_away(rails_path *path, const char *why)
+{
+    trib_reactor *reactor = path->transport->base.reactor;
+    if (trib_rails_say(path, RAILS_GONE, 0)) {
+        trib_rails_path_close(path, true, why);
+        trib_timer_arm(reactor, &path->timer, trib_now(reactor) + FAREWELL_NS);
+    }
+}
+
 static trib_status open_inner(rails_transport *self, trib_transport **inner_out);
 
 rails_path *trib_rails_path_connect(rails_session *session, uint32_t rail, bool is_makeshift, trib_status *status_out)

@@ -7,8 +7,9 @@
  * the next. Nothing is lost or doubled: both sides count messages, a sender has its buffers back when the peer has
  * counted them, and what was not counted is sent again. What an address offers ("+rdma") is tried on every rail before
  * a rail is taken without. While a session goes by another rail than its first, or without what is offered, it tries
- * those from time to time and goes back. It ends with TRIB_PEER_LOST when every rail was tried in vain, and on the
- * accepting side when nobody came for three quarters of the silence timeout.
+ * those from time to time and goes back, once the peer has answered there. It ends with TRIB_PEER_LOST when all rails
+ * were tried in vain for three quarters of the silence timeout, or each says that nobody is there; on the accepting side
+ * when nobody came for as long. There a session whose caller does not keep it (trib_conn) ends with the rail it came by.
  *
  * An address without a comma is none of this layer's: its connections are the inner transport's own.
  *

@@ -52,8 +52,9 @@ bool trib_rails_say(rails_path *path, rails_kind kind, uint64_t count)
                          .kind = (uint8_t)kind,
                          .version = TRIB_RAILS_VERSION,
                          .count = htole64(count)};
-    if (kind == RAILS_HELLO || kind == RAILS_RESUME) {
+    if (kind == RAILS_HELLO || kind == RAILS_RESUME || kind == RAILS_PROBE) {
         memcpy(frame.id, path->session->id, sizeof frame.id);
+        frame.attempt = htole64(path->session->attempt);
     }
     memcpy(entry->send.header, &frame, sizeof frame);
     entry->is_ack = kind == RAILS_ACK;
@@ -177,10 +178,15 @@ void trib_rails_flow_sent(rails_path *path, trib_send *send)
 
 /* ---- A path comes and goes ---- */
 
+bool trib_rails_flow_can_be(const rails_session *session, uint64_t count)
+{
+    return count >= session->acked && count <= session->next_number;
+}
+
 bool trib_rails_flow_begin(rails_session *session, uint64_t count)
 {
     trib_assert(session->outs == 0);
-    if (count < session->acked || count > session->next_number) {
+    if (!trib_rails_flow_can_be(session, count)) {
         return false;
     }
     session->acked = count;
@@ -269,16 +275,18 @@ static bool take_frame_header(const rails_path *path, const rails_frame *frame)
 {
     const bool is_greeting = frame->kind == RAILS_HELLO || frame->kind == RAILS_RESUME;
     rails_session *session = path->session;
-    if (frame->version != TRIB_RAILS_VERSION || frame->kind < RAILS_HELLO || frame->kind > RAILS_BYE) {
+    if (frame->version != TRIB_RAILS_VERSION || frame->kind < RAILS_HELLO || frame->kind > RAILS_GONE) {
         return false;
     }
     if (session == NULL) {
-        return is_greeting;
+        return is_greeting || (frame->kind == RAILS_PROBE && !path->probed);
     }
-    if (frame->kind == RAILS_WELCOME) {
-        return session->outgoing && path == session->successor && path->greeted;
+    if (session->outgoing && path == session->successor) {
+        return frame->kind == RAILS_WELCOME ? path->greeted
+               : frame->kind == RAILS_READY ? path->probed && !path->answered
+                                            : frame->kind == RAILS_GONE && (path->probed || path->greeted);
     }
-    if (is_greeting || path != session->path) {
+    if (is_greeting || frame->kind == RAILS_WELCOME || frame->kind > RAILS_BYE || path != session->path) {
         return false;
     }
     if (frame->kind == RAILS_REPEAT) { /* counts from the very next message on */
@@ -339,7 +347,8 @@ static void take_frame(rails_path *path, const rails_frame *frame)
 {
     rails_session *session = path->session;
     const uint64_t count = le64toh(frame->count);
-    trib_assert(session != NULL || frame->kind == RAILS_HELLO || frame->kind == RAILS_RESUME);
+    trib_assert(session != NULL || frame->kind == RAILS_HELLO || frame->kind == RAILS_RESUME ||
+                frame->kind == RAILS_PROBE);
     switch ((rails_kind)frame->kind) {
     case RAILS_HELLO:
     case RAILS_RESUME:
@@ -359,6 +368,16 @@ static void take_frame(rails_path *path, const rails_frame *frame)
         return;
     case RAILS_REPEAT:
         return; /* done when it was seen first */
+    case RAILS_PROBE:
+        trib_rails_session_probe(path, frame);
+        return;
+    case RAILS_READY:
+        trib_rails_session_ready(path);
+        return;
+    case RAILS_GONE:
+        path->gone = true;
+        trib_rails_path_close(path, false, "this connection is not known there");
+        return;
     case RAILS_BYE:
         session->acked = count > session->acked && count <= session->unsent_number ? count : session->acked;
         trib_rails_session_end(session, session->closing ? TRIB_OK : TRIB_PEER_LOST, "connection closed by the peer");

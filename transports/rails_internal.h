@@ -1,6 +1,6 @@
 /*
  * rails_internal.h - what the files of the layer share: rails.c (instance, listeners, paths), rails_session.c (the life
- * of a session), rails_flow.c (messages and what is said about them).
+ * of a session), rails_ways.c (how it looks for a way), rails_flow.c (messages and what is said about them).
  *
  * A path is a connection of the inner transport. A session has at most one that carries it, `path`, and one that shall
  * take over, `next`. Never do both carry: before the later one does, the earlier has had its `closed`, so that nobody
@@ -8,8 +8,11 @@
  *
  * On a path travel the caller's messages, unchanged, and frames of this layer: headers without payload that begin with
  * TRIB_RAILS_MAGIC, which no message of the caller's does.
- *   HELLO    connecting side, first: the session's id, and how many messages it has received
+ *   HELLO    connecting side, first: the session's id, the number of this try, how many messages it has received
  *   RESUME   the same for a session that was established
+ *   PROBE    connecting side, before RESUME where another path carries the session and works: is it known there?
+ *   READY    the answer to PROBE: it is
+ *   GONE     the answer to HELLO, RESUME and PROBE where there is no such session
  *   WELCOME  the answer: how many the accepting side has received. Messages follow from there, either way
  *   ACK      so many have been received; in between it shows that the way still leads there
  *   PAUSE    from message number n on they are thrown away: no room
@@ -20,6 +23,7 @@
 #ifndef TRIB_TRANSPORTS_RAILS_INTERNAL_H
 #define TRIB_TRANSPORTS_RAILS_INTERNAL_H
 
+#include "engine/hash.h"
 #include "transports/rails.h"
 #include "transports/send_queue.h"
 
@@ -36,7 +40,10 @@ typedef enum rails_kind {
     RAILS_PAUSE,
     RAILS_GO,
     RAILS_REPEAT,
-    RAILS_BYE
+    RAILS_BYE,
+    RAILS_PROBE,
+    RAILS_READY,
+    RAILS_GONE
 } rails_kind;
 
 /* A header of this layer; little-endian on the wire. */
@@ -46,7 +53,8 @@ typedef struct rails_frame {
     uint16_t reserved;
     uint64_t count;
     unsigned char id[TRIB_RAILS_ID];
-    unsigned char rest[32];
+    uint64_t attempt;
+    unsigned char rest[24];
 } rails_frame;
 
 _Static_assert(sizeof(rails_frame) == TRIB_HEADER_SIZE, "it is a header");
@@ -91,6 +99,9 @@ struct rails_path {
     trib_status refusal;
     bool ready;    /* connecting side: connected; accepting side: HELLO has come */
     bool greeted;  /* connecting side: has said HELLO */
+    bool probed;   /* PROBE was said, or has come */
+    bool answered; /* READY has come */
+    bool gone;     /* GONE has come */
     bool retired;  /* another takes over */
     bool ack_busy; /* one ACK at a time */
     uint8_t fates[TRIB_AHEAD_MAX];
@@ -108,7 +119,9 @@ struct rails_session {
     trib_conn base; /* first */
     rails_transport *transport;
     rails_session *next, **at; /* the transport's list */
+    UT_hash_handle hh;         /* accepting side: by id */
     unsigned char id[TRIB_RAILS_ID];
+    uint64_t attempt; /* of the last try; accepting side: the newest that came. What is older comes late */
     bool outgoing;
     bool established; /* a path has carried it */
     bool closing;     /* the caller has called conn_close */
@@ -125,8 +138,11 @@ struct rails_session {
     uint32_t rail_count;
     bool has_offers;              /* some of the addresses say that there is something better than TCP */
     uint32_t first_try, try_next; /* of this round: the rail that it began with, and how many were tried */
+    uint32_t absent;              /* bits of rails that have said in this round that there is nothing */
+    bool again;                   /* it is not the first round */
+    int64_t deadline_ns;          /* no round begins after it */
     uint32_t return_next;         /* the rail that is tried next when there might be a better one again */
-    int64_t return_at_ns;
+    int64_t return_at_ns, return_wait_ns;
     trib_address came_by; /* where the path that failed led */
 
     /* out */
@@ -153,6 +169,7 @@ struct rails_session {
     trib_status end_status;
     char reason[TRIB_RAILS_REASON_MAX];
     char loss[TRIB_RAILS_REASON_MAX]; /* of the path that failed last */
+    char last[TRIB_RAILS_REASON_MAX]; /* of the try that failed last */
 };
 
 struct rails_transport {
@@ -164,6 +181,7 @@ struct rails_transport {
     trib_transport_counters stats;   /* of sessions */
     int64_t silence_ns;
     rails_session *sessions;
+    rails_session *accepted; /* those that came, by id */
     rails_path *paths;
     rails_entry *spare;
     unsigned char *scratch; /* where what is thrown away lands; NULL: not needed yet */
@@ -174,19 +192,38 @@ struct rails_transport {
 rails_path *trib_rails_path_connect(rails_session *session, uint32_t rail, bool is_makeshift, trib_status *status_out);
 void trib_rails_path_close(rails_path *path, bool flush, const char *why);
 void trib_rails_path_bye(rails_path *path); /* after BYE: flushed, but not for long */
+void trib_rails_path_turn_away(rails_path *path, const char *why);
 
 /* rails_session.c */
 rails_session *trib_rails_session_create(rails_transport *transport, bool outgoing);
 void trib_rails_session_greet(rails_path *path, const rails_frame *hello); /* HELLO or RESUME has come */
+void trib_rails_session_probe(rails_path *path, const rails_frame *probe);
+void trib_rails_session_ready(rails_path *path);
 void trib_rails_session_welcome(rails_path *path, uint64_t count);
 void trib_rails_session_connected(rails_path *path);
 void trib_rails_session_path_closed(rails_path *path, trib_status status, const char *reason);
 /* Ends it; no-op if it is over. */
 void trib_rails_session_end(rails_session *session, trib_status status, const char *reason);
 
+/* rails_ways.c */
+void trib_rails_ways_init(rails_session *session);
+/* Until then from now a way must be found: three quarters of the silence timeout, the same on both sides. First: the
+ * rail that is tried first. */
+void trib_rails_ways_begin(rails_session *session, uint32_t first);
+TRIB_CHECKED trib_status trib_rails_ways_try(rails_session *session, uint32_t rail, bool is_makeshift);
+/* The next try of this round. Last: why the one before did not do. */
+void trib_rails_ways_dial(rails_session *session, const char *last);
+void trib_rails_ways_failed(rails_session *session, const rails_path *path, const char *reason); /* a try */
+/* The path that carried it is gone, and none has come to replace it. */
+void trib_rails_ways_lost(rails_session *session, const rails_path *path, const char *reason);
+void trib_rails_ways_found(rails_session *session); /* a path carries it */
+/* A path shall take over from one that works, or that one is closed for it now: in so long. */
+void trib_rails_ways_bound(rails_session *session);
+
 /* rails_flow.c */
 /* False if there is no memory: the path has been closed. */
 bool trib_rails_say(rails_path *path, rails_kind kind, uint64_t count);
+bool trib_rails_flow_can_be(const rails_session *session, uint64_t count); /* can the peer have received so many? */
 /* A path begins to carry the session, and the peer has received so many. False: it cannot have. */
 bool trib_rails_flow_begin(rails_session *session, uint64_t count);
 void trib_rails_flow_path_lost(rails_session *session);

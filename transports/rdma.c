@@ -102,6 +102,7 @@ static void connect_rejected(verbs_conn *conn, const struct rdma_cm_event *event
 {
     trib_error error = {.status = TRIB_PEER_LOST};
     if (event->status == NOBODY_LISTENS) {
+        conn->base.refused = true;
         connect_failed(conn, "nobody listens there");
     } else if (event->status == REFUSED_BY_PEER && !trib_rdma_conn_greet(conn, greeting, sizeof *greeting, &error)) {
         connect_failed_error(conn, &error);

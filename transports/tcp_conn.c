@@ -146,6 +146,7 @@ static void connect_ready(tcp_conn *conn)
         error = ECONNREFUSED;
     }
     if (error != 0) {
+        conn->base.refused = error == ECONNREFUSED;
         trib_tcp_conn_end_errno(conn, "cannot connect", error);
         conn->base.transport->upcalls->connected(&conn->base, conn->end_status);
         return;

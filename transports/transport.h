@@ -76,9 +76,10 @@ typedef struct trib_transport_upcalls {
     void (*closed)(trib_conn *conn, trib_status status, const char *reason);
 } trib_transport_upcalls;
 
-#define TRIB_TRANSPORT_LENDS 1u  /* received may present payloads in place */
-#define TRIB_TRANSPORT_QUEUES 2u /* much of what a connection has sent may wait out of reach: what is urgent wants another */
-#define TRIB_TRANSPORT_RAILS 4u  /* an address may be several, with commas between (rails.h) */
+#define TRIB_TRANSPORT_LENDS 1u /* received may present payloads in place */
+#define TRIB_TRANSPORT_QUEUES                                                                                          \
+    2u /* much of what a connection has sent may wait out of reach: what is urgent wants another */
+#define TRIB_TRANSPORT_RAILS 4u /* an address may be several, with commas between (rails.h) */
 
 typedef struct trib_transport_stats {
     uint64_t system_calls;
@@ -170,6 +171,9 @@ struct trib_conn {
      * wake-up and tell it some milliseconds late. NULL: it has. */
     const bool *awaits_sent;
     bool urgent; /* set by the caller, before it sends: little goes over it, and that shall not wait */
+    bool keeps;  /* set by the caller: who came has shown who it is; if the connection can outlive its way, it shall */
+    bool
+        refused; /* set by the transport before `connected` says that there is none: the address answers, nobody listens */
 };
 
 #endif

@@ -127,6 +127,7 @@ static void on_accepted(trib_listener *listener, trib_conn *conn)
     self->conn = conn;
     self->connected = true;
     conn->user = self;
+    conn->keeps = true;
     close_if(self, IN_ACCEPTED);
     send_more(self);
 }
