@@ -315,13 +315,13 @@ static void what_was_given_up_and_comes_late_displaces_nothing(void **state)
     fd = come(self, 0);
     say(fd, RAILS_RESUME, 0, 3);
     assert_int_equal(hear(self, fd), RAILS_WELCOME);
+    say(late, RAILS_RESUME, 0, 2);
+    assert_int_equal(hear(self, late), 0);
     trib_send sends[2] = {{.user = NULL}};
     trib_rails_send(self->accepted, &sends[0]);
     assert_int_equal(hear(self, fd), 255);
     say(fd, RAILS_ACK, 1, 0);
     UNTIL(self, self->sent == 1);
-    say(late, RAILS_RESUME, 0, 2);
-    assert_int_equal(hear(self, late), 0);
     const int wrong = come(self, 1);
     say(wrong, RAILS_RESUME, 0, 4); /* it has said that it had one */
     assert_int_equal(hear(self, wrong), 0);
