@@ -139,8 +139,11 @@ static void report_sent(trib_out *out, trib_status status)
 void trib_loads_report(trib_core *core)
 {
     struct trib_loads_told *told = core->loads_told;
+    if (told == NULL || told->is_on_its_way || core->ended) { /* who only keeps the membership has none */
+        return;
+    }
     trib_link *link = trib_member_link(core->engine->member);
-    if (told == NULL || told->is_on_its_way || link == NULL || core->ended) {
+    if (link == NULL) {
         return;
     }
     const int64_t now_ns = trib_now(core->reactor), elapsed_us = (now_ns - told->at_ns) / 1000;

@@ -105,6 +105,18 @@ def external_coordinator_forgotten():
                 'TRIB_EXTERNAL_COORDINATOR')
 
 
+def coordinator_waits():
+    """On its own for some of its ticks, then told to end: status 1, as its help says."""
+    child = subprocess.Popen([TOOL, 'coordinator', '--workers', '2', '--coordinator', '127.0.0.1:%d' % free_port()],
+                             env=clean_env(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        child.wait(timeout=1)
+    except subprocess.TimeoutExpired:
+        child.terminate()
+    output = child.communicate(timeout=30)[0]
+    assert child.returncode == 1, 'status %d: %s' % (child.returncode, output[-600:])
+
+
 def run_passes_status():
     done = subprocess.run([TOOL, 'run', '-n', '2', '--', 'sh', '-c', 'exit $((TRIB_RANK * 7))'], env=clean_env(),
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30)
@@ -115,7 +127,8 @@ LAUNCHERS = [('open_mpi', ['mpirun.openmpi', '--allow-run-as-root', '--oversubsc
              ('mpich', ['mpiexec.hydra', '-n', str(N)])]
 CASES = [('like_torchrun', torchrun), ('like_slurm', slurm), ('like_byteps', byteps),
          ('server_by_itself', server_by_itself), ('bad_input', bad_input),
-         ('external_coordinator_forgotten', external_coordinator_forgotten), ('run_passes_status', run_passes_status)]
+         ('external_coordinator_forgotten', external_coordinator_forgotten), ('coordinator_waits', coordinator_waits),
+         ('run_passes_status', run_passes_status)]
 
 
 def main():
