@@ -33,6 +33,16 @@ void trib_auth_prove(const unsigned char key[TRIB_KEY_SIZE], const trib_handshak
     crypto_generichash_final(&state, proof_out, TRIB_PROOF_SIZE);
 }
 
+void trib_auth_seal(const void *key, const void *data, size_t size, unsigned char *digest_out, size_t digest_size)
+{
+    const unsigned char use = 's'; /* a handshake's begins with its side */
+    crypto_generichash_state state;
+    crypto_generichash_init(&state, key, TRIB_KEY_SIZE, digest_size);
+    crypto_generichash_update(&state, &use, 1);
+    crypto_generichash_update(&state, data, size);
+    crypto_generichash_final(&state, digest_out, digest_size);
+}
+
 bool trib_auth_verify(const unsigned char key[TRIB_KEY_SIZE], const trib_handshake *handshake, bool as_connector,
                       const unsigned char proof[TRIB_PROOF_SIZE])
 {

@@ -377,6 +377,8 @@ trib_status trib_core_open(trib_core *core, trib_engine *engine, trib_reactor *r
         .silence_timeout_ns = engine->config.peer_timeout_ns,
         .shared = engine->env.transport_shared,
         .payload_size = trib_frame_payload_size,
+        .seal = trib_auth_seal,
+        .seal_key = engine->key,
     };
     trib_status status =
         engine->env.transport->open(reactor, &transport, &trib_link_transport_upcalls, &core->transport);

@@ -41,6 +41,44 @@ static void entry_give(rails_transport *self, rails_entry *entry)
     self->spare = entry;
 }
 
+/* Over the path's nonce and all of the frame before the proof: kind, count, id, number of the try. */
+static void prove(const rails_path *path, const rails_frame *frame, unsigned char proof_out[TRIB_RAILS_PROOF])
+{
+    const trib_transport_config *config = &path->transport->config;
+    unsigned char data[TRIB_RAILS_ID + offsetof(rails_frame, proof)];
+    memcpy(data, path->nonce, TRIB_RAILS_ID);
+    memcpy(data + TRIB_RAILS_ID, frame, sizeof data - TRIB_RAILS_ID);
+    memset(proof_out, 0, TRIB_RAILS_PROOF);
+    if (config->seal != NULL) {
+        config->seal(config->seal_key, data, sizeof data, proof_out, TRIB_RAILS_PROOF);
+    }
+}
+
+bool trib_rails_is_proved(const rails_path *path, const rails_frame *frame)
+{
+    unsigned char expected[TRIB_RAILS_PROOF], difference = 0;
+    prove(path, frame, expected);
+    for (size_t i = 0; i < sizeof expected; i++) { /* in time that does not depend on what is guessed right */
+        difference |= expected[i] ^ frame->proof[i];
+    }
+    return difference == 0;
+}
+
+static void fill_greeting(const rails_path *path, rails_frame *frame)
+{
+    if (frame->kind == RAILS_READY) {
+        memcpy(frame->id, path->nonce, sizeof frame->id);
+    } else if (frame->kind == RAILS_HELLO || frame->kind == RAILS_RESUME || frame->kind == RAILS_PROBE ||
+               frame->kind == RAILS_WELCOME) {
+        memcpy(frame->id, path->session->id, sizeof frame->id);
+        frame->attempt = htole64(path->session->attempt);
+    }
+    /* Nothing for strangers: the answer to HELLO is none that another member's RESUME could get. */
+    if (frame->kind == RAILS_RESUME || (frame->kind == RAILS_WELCOME && path->probed)) {
+        prove(path, frame, frame->proof);
+    }
+}
+
 bool trib_rails_say(rails_path *path, rails_kind kind, uint64_t count)
 {
     rails_entry *entry = entry_take(path->transport);
@@ -52,10 +90,7 @@ bool trib_rails_say(rails_path *path, rails_kind kind, uint64_t count)
                          .kind = (uint8_t)kind,
                          .version = TRIB_RAILS_VERSION,
                          .count = htole64(count)};
-    if (kind == RAILS_HELLO || kind == RAILS_RESUME || kind == RAILS_PROBE) {
-        memcpy(frame.id, path->session->id, sizeof frame.id);
-        frame.attempt = htole64(path->session->attempt);
-    }
+    fill_greeting(path, &frame);
     memcpy(entry->send.header, &frame, sizeof frame);
     entry->is_ack = kind == RAILS_ACK;
     path->ack_busy = path->ack_busy || entry->is_ack;
@@ -355,7 +390,7 @@ static void take_frame(rails_path *path, const rails_frame *frame)
         trib_rails_session_greet(path, frame);
         return;
     case RAILS_WELCOME:
-        trib_rails_session_welcome(path, count);
+        trib_rails_session_welcome(path, frame);
         return;
     case RAILS_ACK:
         take_ack(session, count);
@@ -372,7 +407,7 @@ static void take_frame(rails_path *path, const rails_frame *frame)
         trib_rails_session_probe(path, frame);
         return;
     case RAILS_READY:
-        trib_rails_session_ready(path);
+        trib_rails_session_ready(path, frame);
         return;
     case RAILS_GONE:
         path->gone = true;

@@ -9,11 +9,11 @@
  * On a path travel the caller's messages, unchanged, and frames of this layer: headers without payload that begin with
  * TRIB_RAILS_MAGIC, which no message of the caller's does.
  *   HELLO    connecting side, first: the session's id, the number of this try, how many messages it has received
- *   RESUME   the same for a session that was established
- *   PROBE    connecting side, before RESUME where another path carries the session and works: is it known there?
- *   READY    the answer to PROBE: it is
+ *   PROBE    connecting side, first for a session that was established: is it known there?
+ *   READY    the answer to PROBE: it is. Brings a nonce
+ *   RESUME   connecting side, after READY: as HELLO, with a proof of the key over that nonce
  *   GONE     the answer to HELLO, RESUME and PROBE where there is no such session
- *   WELCOME  the answer: how many the accepting side has received. Messages follow from there, either way
+ *   WELCOME  the answer: how many the accepting side has received, and to RESUME the proof. Messages follow from there
  *   ACK      so many have been received; in between it shows that the way still leads there
  *   PAUSE    from message number n on they are thrown away: no room
  *   GO       there is room: n and what follows shall come again
@@ -30,6 +30,7 @@
 #define TRIB_RAILS_MAGIC 0x4c494152u /* "RAIL" as bytes */
 #define TRIB_RAILS_VERSION 1u
 #define TRIB_RAILS_ID 16u
+#define TRIB_RAILS_PROOF 24u
 #define TRIB_RAILS_REASON_MAX 256
 
 typedef enum rails_kind {
@@ -54,7 +55,7 @@ typedef struct rails_frame {
     uint64_t count;
     unsigned char id[TRIB_RAILS_ID];
     uint64_t attempt;
-    unsigned char rest[24];
+    unsigned char proof[TRIB_RAILS_PROOF];
 } rails_frame;
 
 _Static_assert(sizeof(rails_frame) == TRIB_HEADER_SIZE, "it is a header");
@@ -97,13 +98,14 @@ struct rails_path {
     uint64_t count;    /* accepting side: what the peer has received, as it said */
     trib_timer timer;  /* somebody without HELLO; the farewell */
     trib_status refusal;
-    bool ready;    /* connecting side: connected; accepting side: HELLO has come */
-    bool greeted;  /* connecting side: has said HELLO */
-    bool probed;   /* PROBE was said, or has come */
-    bool answered; /* READY has come */
-    bool gone;     /* GONE has come */
-    bool retired;  /* another takes over */
-    bool ack_busy; /* one ACK at a time */
+    bool ready;                         /* connecting side: connected; accepting side: HELLO has come */
+    bool greeted;                       /* connecting side: has said HELLO */
+    bool probed;                        /* PROBE was said, or has come */
+    bool answered;                      /* READY has come */
+    bool gone;                          /* GONE has come */
+    unsigned char nonce[TRIB_RAILS_ID]; /* READY's */
+    bool retired;                       /* another takes over */
+    bool ack_busy;                      /* one ACK at a time */
     uint8_t fates[TRIB_AHEAD_MAX];
     uint32_t fate_first, fate_count;
     char why[64]; /* we closed it; empty: the inner transport says why */
@@ -198,8 +200,8 @@ void trib_rails_path_turn_away(rails_path *path, const char *why);
 rails_session *trib_rails_session_create(rails_transport *transport, bool outgoing);
 void trib_rails_session_greet(rails_path *path, const rails_frame *hello); /* HELLO or RESUME has come */
 void trib_rails_session_probe(rails_path *path, const rails_frame *probe);
-void trib_rails_session_ready(rails_path *path);
-void trib_rails_session_welcome(rails_path *path, uint64_t count);
+void trib_rails_session_ready(rails_path *path, const rails_frame *ready);
+void trib_rails_session_welcome(rails_path *path, const rails_frame *welcome);
 void trib_rails_session_connected(rails_path *path);
 void trib_rails_session_path_closed(rails_path *path, trib_status status, const char *reason);
 /* Ends it; no-op if it is over. */
@@ -223,6 +225,8 @@ void trib_rails_ways_bound(rails_session *session);
 /* rails_flow.c */
 /* False if there is no memory: the path has been closed. */
 bool trib_rails_say(rails_path *path, rails_kind kind, uint64_t count);
+/* Does that RESUME, or the WELCOME to one, prove the key? */
+bool trib_rails_is_proved(const rails_path *path, const rails_frame *frame);
 bool trib_rails_flow_can_be(const rails_session *session, uint64_t count); /* can the peer have received so many? */
 /* A path begins to carry the session, and the peer has received so many. False: it cannot have. */
 bool trib_rails_flow_begin(rails_session *session, uint64_t count);

@@ -178,7 +178,7 @@ static void succeed(rails_session *session)
     if (carrier != NULL && carrier->retired) {
         return; /* its `closed` comes */
     }
-    if (carrier != NULL && session->outgoing && !path->answered) { /* it works: nothing is given for what may not */
+    if (session->outgoing && session->established && !path->answered) { /* nothing is given up for what may not work */
         path->probed = path->probed || trib_rails_say(path, RAILS_PROBE, 0);
     } else if (carrier != NULL) {
         carrier->retired = true;
@@ -198,19 +198,26 @@ void trib_rails_session_connected(rails_path *path)
     }
 }
 
-void trib_rails_session_ready(rails_path *path)
+void trib_rails_session_ready(rails_path *path, const rails_frame *ready)
 {
     path->answered = true;
+    memcpy(path->nonce, ready->id, sizeof path->nonce);
     if (path == path->session->successor) {
         succeed(path->session);
     }
 }
 
-void trib_rails_session_welcome(rails_path *path, uint64_t count)
+void trib_rails_session_welcome(rails_path *path, const rails_frame *welcome)
 {
     rails_session *session = path->session;
     const bool first = !session->established;
-    if (!adopt(session, path, count) || !first) {
+    const bool is_ours =
+        le64toh(welcome->attempt) == session->attempt && memcmp(welcome->id, session->id, sizeof session->id) == 0;
+    if (!first && (!is_ours || !trib_rails_is_proved(path, welcome))) {
+        trib_rails_path_close(path, false, "who answers there does not prove the job's token");
+        return;
+    }
+    if (!adopt(session, path, le64toh(welcome->count)) || !first) {
         return;
     }
     session->established = true;
@@ -262,12 +269,21 @@ static void greet_first(rails_path *path, const rails_frame *hello)
     path->transport->base.upcalls->accepted(&path->listener->base, &session->base);
 }
 
+/* HELLO: its caller has not heard WELCOME, and said nothing. Else it has to prove that it is of this job. */
+static bool may_take_over(const rails_session *session, const rails_path *path, const rails_frame *hello)
+{
+    if (hello->kind == RAILS_HELLO) {
+        return session->received == 0 && session->acked == 0;
+    }
+    return path->probed && trib_rails_is_proved(path, hello);
+}
+
 void trib_rails_session_greet(rails_path *path, const rails_frame *hello)
 {
     rails_session *session = session_of(path->transport, hello->id);
     const uint64_t attempt = le64toh(hello->attempt);
     trib_timer_stop(path->transport->base.reactor, &path->timer);
-    if (path->ready) {
+    if (path->ready || (path->probed && hello->kind == RAILS_HELLO)) {
         trib_rails_path_close(path, false, "a second greeting");
         return;
     }
@@ -281,8 +297,9 @@ void trib_rails_session_greet(rails_path *path, const rails_frame *hello)
         trib_rails_path_turn_away(path, "the session is over");
         return;
     }
-    if (attempt <= session->attempt || !trib_rails_flow_can_be(session, path->count)) {
-        trib_rails_path_close(path, false, "a greeting that was given up");
+    if (attempt <= session->attempt || !trib_rails_flow_can_be(session, path->count) ||
+        !may_take_over(session, path, hello)) {
+        trib_rails_path_close(path, false, "a greeting that was given up, or proves nothing");
         return;
     }
     session->attempt = attempt;
@@ -304,6 +321,8 @@ void trib_rails_session_probe(rails_path *path, const rails_frame *probe)
         path->ready = true; /* has had its answer */
         trib_rails_path_turn_away(path, "no such session");
     } else {
+        trib_reactor *reactor = path->transport->base.reactor;
+        reactor->ops->random(reactor, path->nonce, sizeof path->nonce);
         path->probed = trib_rails_say(path, RAILS_READY, 0);
     }
 }

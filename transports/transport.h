@@ -118,6 +118,10 @@ typedef struct trib_transport_config {
     /* How long the payload of a message with that header is, more than TRIB_PAYLOAD_MAX if the header is none. For who must
      * take a message without its receiver's having been asked; NULL: nobody must. */
     uint32_t (*payload_size)(const unsigned char header[TRIB_HEADER_SIZE]);
+    /* What shows that who takes a connection over has the job's secret (rails.h): a digest of the data under the key, of
+     * 16 to 64 bytes. NULL: who knows the connection's id may. */
+    void (*seal)(const void *key, const void *data, size_t size, unsigned char *digest_out, size_t digest_size);
+    const void *seal_key;
     bool has_rails;   /* there are other ways: a connection whose port goes down ends at once */
     bool copies_only; /* shared memory: does not read the peers' own memory, as if the kernel forbade it */
 } trib_transport_config;

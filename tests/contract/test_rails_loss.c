@@ -18,6 +18,7 @@
 
 #include <cmocka.h>
 
+#include "engine/auth.h"
 #include "engine/log.h"
 #include "engine/reactor_ev.h"
 #include "transports/rails_internal.h"
@@ -138,13 +139,18 @@ static void some_turns(world *self, double seconds)
     }
 }
 
-static world *world_create(int64_t silence_ns, const char *at)
+/* Sealed: or else the test's own sockets can take over without a proof. */
+static world *world_create(int64_t silence_ns, const char *at, bool is_sealed)
 {
+    static const unsigned char key[TRIB_KEY_SIZE] = {7};
     world *self = calloc(1, sizeof *self);
     assert_non_null(self);
     self->keeps = true;
     self->logger.level = TRIB_LOG_ERROR;
-    const trib_transport_config config = {.silence_timeout_ns = silence_ns, .payload_size = payload_size};
+    const trib_transport_config config = {.silence_timeout_ns = silence_ns,
+                                          .payload_size = payload_size,
+                                          .seal = is_sealed ? trib_auth_seal : NULL,
+                                          .seal_key = key};
     for (uint32_t i = 0; i < 2; i++) {
         assert_int_equal(trib_reactor_ev_create(i, &self->logger, NULL, &self->reactors[i]), TRIB_OK);
         assert_int_equal(trib_rails_open(&trib_rails_tcp_ops, &trib_tcp_ops, self->reactors[i], &config, &upcalls,
@@ -217,15 +223,21 @@ static int come(const world *self, unsigned rail)
     return fd;
 }
 
-static void say(int fd, rails_kind kind, uint64_t count, uint64_t attempt)
+static void say_of(int fd, const unsigned char *id, rails_kind kind, uint64_t count, uint64_t attempt)
 {
     rails_frame frame = {.magic = htole32(TRIB_RAILS_MAGIC),
                          .kind = (uint8_t)kind,
                          .version = TRIB_RAILS_VERSION,
                          .count = htole64(count),
                          .attempt = htole64(attempt)};
-    memset(frame.id, 7, sizeof frame.id);
-    assert_int_equal(write(fd, &frame, sizeof frame), sizeof frame);
+    memcpy(frame.id, id, sizeof frame.id);
+    assert_int_equal(send(fd, &frame, sizeof frame, MSG_NOSIGNAL), sizeof frame);
+}
+
+static void say(int fd, rails_kind kind, uint64_t count, uint64_t attempt)
+{
+    static const unsigned char id[TRIB_RAILS_ID] = {7};
+    say_of(fd, id, kind, count, attempt);
 }
 
 static bool is_readable(int fd)
@@ -254,12 +266,18 @@ static unsigned hear(world *self, int fd)
     return frame.magic == htole32(TRIB_RAILS_MAGIC) ? frame.kind : 255;
 }
 
+static void probe(world *self, int fd)
+{
+    say(fd, RAILS_PROBE, 0, 0);
+    assert_int_equal(hear(self, fd), RAILS_READY);
+}
+
 /* ---- Tests ---- */
 
 static void a_rail_that_connects_and_says_nothing_is_not_returned_to(void **state)
 {
     (void)state;
-    world *self = world_create(2 * SECOND_NS, "127.0.0.2:0,");
+    world *self = world_create(2 * SECOND_NS, "127.0.0.2:0,", true);
     char first[TRIB_ADDRESS_MAX] = "", to[2 * TRIB_ADDRESS_MAX];
     const int silent = socket_at("127.0.0.1", first, sizeof first); /* refuses until it listens */
     snprintf(to, sizeof to, "%s,%s", first, self->bound.text);
@@ -283,7 +301,7 @@ static void a_rail_that_connects_and_says_nothing_is_not_returned_to(void **stat
 static void a_rail_that_answers_and_then_fails_leaves_the_one_that_works(void **state)
 {
     (void)state;
-    world *self = world_create(2 * SECOND_NS, "127.0.0.2:0,");
+    world *self = world_create(2 * SECOND_NS, "127.0.0.2:0,", true);
     char first[TRIB_ADDRESS_MAX] = "", to[2 * TRIB_ADDRESS_MAX];
     const int rail = socket_at("127.0.0.1", first, sizeof first);
     snprintf(to, sizeof to, "%s,%s", first, self->bound.text);
@@ -293,7 +311,9 @@ static void a_rail_that_answers_and_then_fails_leaves_the_one_that_works(void **
     const int fd = accept_one(self, rail);
     assert_int_equal(hear(self, fd), RAILS_PROBE);
     say(fd, RAILS_READY, 0, 0);
-    assert_int_equal(hear(self, fd), RAILS_RESUME); /* the other is closed: no answer now */
+    assert_int_equal(hear(self, fd), RAILS_RESUME);
+    const rails_session *session = (const rails_session *)self->connected;
+    say_of(fd, session->id, RAILS_WELCOME, 0, session->attempt); /* without the proof */
     assert_int_equal(hear(self, fd), 0);
     trib_send one = {.user = NULL};
     trib_rails_send(self->connected, &one);
@@ -306,15 +326,17 @@ static void a_rail_that_answers_and_then_fails_leaves_the_one_that_works(void **
 static void what_was_given_up_and_comes_late_displaces_nothing(void **state)
 {
     (void)state;
-    world *self = world_create(20 * SECOND_NS, "127.0.0.1:0,127.0.0.2:0");
+    world *self = world_create(20 * SECOND_NS, "127.0.0.1:0,127.0.0.2:0", false);
     int fd = come(self, 0);
     say(fd, RAILS_HELLO, 0, 1);
     assert_int_equal(hear(self, fd), RAILS_WELCOME);
     close(fd);
     const int late = come(self, 1);
     fd = come(self, 0);
+    probe(self, fd);
     say(fd, RAILS_RESUME, 0, 3);
     assert_int_equal(hear(self, fd), RAILS_WELCOME);
+    probe(self, late);
     say(late, RAILS_RESUME, 0, 2);
     assert_int_equal(hear(self, late), 0);
     trib_send sends[2] = {{.user = NULL}};
@@ -323,6 +345,7 @@ static void what_was_given_up_and_comes_late_displaces_nothing(void **state)
     say(fd, RAILS_ACK, 1, 0);
     UNTIL(self, self->sent == 1);
     const int wrong = come(self, 1);
+    probe(self, wrong);
     say(wrong, RAILS_RESUME, 0, 4); /* it has said that it had one */
     assert_int_equal(hear(self, wrong), 0);
     trib_rails_send(self->accepted, &sends[1]);
@@ -339,7 +362,7 @@ static void what_was_given_up_and_comes_late_displaces_nothing(void **state)
 static void a_peer_that_stands_still_is_waited_for(void **state)
 {
     (void)state;
-    world *self = world_create(4 * SECOND_NS, "127.0.0.1:0,127.0.0.2:0");
+    world *self = world_create(4 * SECOND_NS, "127.0.0.1:0,127.0.0.2:0", true);
     world_connect(self, self->bound.text);
     UNTIL(self, self->is_connected);
     static const char payload[BIG];
@@ -363,7 +386,7 @@ static void a_peer_that_stands_still_is_waited_for(void **state)
 static void a_process_that_is_gone_is_not_waited_for(void **state)
 {
     (void)state;
-    world *self = world_create(60 * SECOND_NS, "127.0.0.3:0,");
+    world *self = world_create(60 * SECOND_NS, "127.0.0.3:0,", true);
     char to[TRIB_ADDRESS_MAX] = "";
     const int rails[] = {socket_at("127.0.0.1", to, sizeof to), socket_at("127.0.0.2", to, sizeof to)};
     assert_int_equal(listen(rails[0], 16) | listen(rails[1], 16), 0);
@@ -383,7 +406,7 @@ static void a_process_that_is_gone_is_not_waited_for(void **state)
 static void who_resumes_what_is_not_there_is_told(void **state)
 {
     (void)state;
-    world *self = world_create(20 * SECOND_NS, "127.0.0.1:0,127.0.0.2:0");
+    world *self = world_create(20 * SECOND_NS, "127.0.0.1:0,127.0.0.2:0", true);
     const rails_kind kinds[] = {RAILS_RESUME, RAILS_PROBE};
     for (unsigned i = 0; i < 2; i++) {
         const int fd = come(self, i);
@@ -399,12 +422,11 @@ static void who_resumes_what_is_not_there_is_told(void **state)
 static void who_greets_twice_is_turned_away(void **state)
 {
     (void)state;
-    world *self = world_create(20 * SECOND_NS, "127.0.0.1:0,127.0.0.2:0");
+    world *self = world_create(20 * SECOND_NS, "127.0.0.1:0,127.0.0.2:0", true);
     const int fd = come(self, 0), prober = come(self, 1);
     say(fd, RAILS_HELLO, 0, 1);
     assert_int_equal(hear(self, fd), RAILS_WELCOME);
-    say(prober, RAILS_PROBE, 0, 0);
-    assert_int_equal(hear(self, prober), RAILS_READY);
+    probe(self, prober);
     say(prober, RAILS_PROBE, 0, 0);
     assert_int_equal(hear(self, prober), 0);
     assert_int_equal(self->closed, 0);
@@ -416,10 +438,36 @@ static void who_greets_twice_is_turned_away(void **state)
     world_destroy(self);
 }
 
+static void who_cannot_prove_the_key_takes_nothing_over(void **state)
+{
+    (void)state;
+    world *self = world_create(20 * SECOND_NS, "127.0.0.1:0,127.0.0.2:0", true);
+    world_connect(self, self->bound.text);
+    UNTIL(self, self->is_connected);
+    trib_send sends[2] = {{.user = NULL}};
+    trib_rails_send(self->connected, &sends[0]);
+    UNTIL(self, self->sent == 1 && self->received == 1);
+    const unsigned char *id = ((const rails_session *)self->connected)->id; /* it goes over the network in clear */
+    for (unsigned i = 0; i < 3; i++) {
+        const int fd = come(self, i % 2);
+        if (i == 0) {
+            say_of(fd, id, RAILS_PROBE, 0, 0);
+            assert_int_equal(hear(self, fd), RAILS_READY);
+        }
+        say_of(fd, id, i == 2 ? RAILS_HELLO : RAILS_RESUME, 1, 99);
+        assert_int_equal(hear(self, fd), 0);
+        close(fd);
+    }
+    trib_rails_send(self->connected, &sends[1]);
+    UNTIL(self, self->sent == 2 && self->received == 2);
+    assert_int_equal(self->closed, 0);
+    world_destroy(self);
+}
+
 static void a_stranger_goes_with_its_path(void **state)
 {
     (void)state;
-    world *self = world_create(60 * SECOND_NS, "127.0.0.1:0,127.0.0.2:0");
+    world *self = world_create(60 * SECOND_NS, "127.0.0.1:0,127.0.0.2:0", true);
     self->keeps = false;
     for (unsigned i = 1; i <= 3; i++) {
         const int fd = come(self, 0);
@@ -442,6 +490,7 @@ int main(void)
         cmocka_unit_test(a_process_that_is_gone_is_not_waited_for),
         cmocka_unit_test(who_resumes_what_is_not_there_is_told),
         cmocka_unit_test(who_greets_twice_is_turned_away),
+        cmocka_unit_test(who_cannot_prove_the_key_takes_nothing_over),
         cmocka_unit_test(a_stranger_goes_with_its_path),
     };
     return cmocka_run_group_tests_name("rails that are lost", tests, NULL, NULL);

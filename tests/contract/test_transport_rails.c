@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "engine/auth.h"
 #include "tests/contract/contract_bed.h"
 #include "transports/fault.h"
 #include "transports/loopback.h"
@@ -28,7 +29,9 @@ static uint32_t payload_size(const unsigned char header[TRIB_HEADER_SIZE])
     return size;
 }
 
-static const trib_transport_config config = {.silence_timeout_ns = SILENCE_NS, .payload_size = payload_size};
+static const unsigned char key[TRIB_KEY_SIZE] = {7};
+static const trib_transport_config config = {
+    .silence_timeout_ns = SILENCE_NS, .payload_size = payload_size, .seal = trib_auth_seal, .seal_key = key};
 
 static trib_status open_over_tcp(void *shared, unsigned index, trib_reactor *reactor,
                                  const trib_transport_upcalls *upcalls, trib_transport **transport_out)
