@@ -227,7 +227,9 @@ static bool may_close_links(const trib_core *core)
         return true;
     }
     bool coordinates = core->reactor->index == 0 && engine->coordinator != NULL;
-    return trib_server_is_idle(core) && (!coordinates || trib_coordinator_is_alone(engine->coordinator));
+    /* The others hear of who leaves through this core. */
+    const bool informs = core->reactor->index == 0 && atomic_load(&engine->cores_open) > 1;
+    return trib_server_is_idle(core) && !informs && (!coordinates || trib_coordinator_is_alone(engine->coordinator));
 }
 
 static void finish_ending(trib_core *core)
@@ -266,6 +268,7 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
     if (!core->closing && trib_status_is_orderly(core->ended_status) && now_ns >= core->look_ns) {
         core->look_ns = now_ns + TICK_NS;
         trib_server_look(core); /* rounds of others may lack somebody who has left */
+        trib_server_resume(core);
     }
     bool overdue = now_ns >= core->close_deadline_ns;
     if (!core->closing && (overdue || may_close_links(core))) {

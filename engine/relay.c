@@ -419,19 +419,10 @@ static void pass_on_stall(void *user, uint32_t receiver, const trib_contribution
     trib_server_notice(core, &extra, core->first_rank + receiver, what, NULL);
 }
 
-/* Which worker of a machine is missing its own relay knows best; most likely one that has left. */
+/* Which worker of a machine is missing its own relay knows best: one that has left may have contributed before. */
 static void take_stall(trib_core *core, const trib_frame *frame)
 {
-    const trib_roster *roster = core->engine->roster;
     stall_note note = {.core = core, .missing = frame->aux, .is_vague = frame->root, .chunk = frame->chunk};
-    const uint32_t first = frame->aux / roster->local_ranks * roster->local_ranks;
-    for (uint32_t i = first; frame->root != 0 && i < first + roster->local_ranks; i++) {
-        if (trib_member_has_left(core->engine, i)) {
-            note.missing = i;
-            note.is_vague = 0;
-            note.chunk = TRIB_STALL_FOR_GOOD; /* its relay may know nothing of the round, and never say so */
-        }
-    }
     const trib_contribution key = key_of(frame);
     trib_summation_each_waiting(core->summation, &key, pass_on_stall, &note);
 }

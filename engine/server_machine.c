@@ -45,7 +45,8 @@ static void stalled(void *user, uint32_t machine, const trib_contribution *what,
 static bool is_gone(void *user, const trib_contribution *what, char *text, size_t size)
 {
     const trib_core *core = user;
-    return trib_server_is_gone(core, relay_of(core, what->contributor, what), what->round, text, size);
+    const uint32_t relay = relay_of(core, what->contributor, what);
+    return core->worker_links[relay] == NULL && trib_server_is_gone(core, relay, what->round, text, size);
 }
 
 typedef struct stall_note {

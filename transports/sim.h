@@ -25,12 +25,12 @@ typedef struct trib_sim_node trib_sim_node;
 #define TRIB_SIM_NAME_MAX 24
 
 typedef struct trib_sim_net_config {
-    uint32_t quantum_bytes;   /* at most so much of one stream before another has its turn */
-    uint32_t window_bytes;    /* of one stream, under way and unread */
-    uint32_t unsent_bytes;    /* the kernel takes more of a stream while less than this waits for the link */
-    bool second_connections;  /* says of itself TRIB_TRANSPORT_QUEUES: what is urgent may have a connection of its own */
-    double goodput;           /* share of a link's rate that carries our bytes; 0.956: TCP over Ethernet, MTU 1500 */
-    uint64_t local_bits;      /* at which a node sends to others of its machine, bits per second */
+    uint32_t quantum_bytes;  /* at most so much of one stream before another has its turn */
+    uint32_t window_bytes;   /* of one stream, under way and unread */
+    uint32_t unsent_bytes;   /* the kernel takes more of a stream while less than this waits for the link */
+    bool second_connections; /* says of itself TRIB_TRANSPORT_QUEUES: what is urgent may have a connection of its own */
+    double goodput;          /* share of a link's rate that carries our bytes; 0.956: TCP over Ethernet, MTU 1500 */
+    uint64_t local_bits;     /* at which a node sends to others of its machine, bits per second */
     int64_t local_latency_ns; /* and the time it takes */
     bool local_memory;        /* that way is shared memory: a message costs its reader a copy, and no system's work */
     const void *void_base;    /* payloads that lie in this piece of memory have no contents: only their times are */
