@@ -76,7 +76,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--build', default='build/release')
     parser.add_argument('--no-scripts', action='store_true', help='test programs only')
-    parser.add_argument('--timeout', type=int, default=180, help='seconds for one program')
+    parser.add_argument('--timeout', type=int, default=480, help='seconds for one program: against hangs, with room for a busy machine')
     parser.add_argument('--json', metavar='FILE')
     parser.add_argument('--without', metavar='NAME', action='append', default=[], help='not those whose path contains this')
     parser.add_argument('names', nargs='*', help='only those whose path contains one of these')
