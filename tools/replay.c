@@ -100,13 +100,16 @@ static void print_text(const replay_options *self, const study_replay *replay, c
         const double off = correction(replay, again), simulated = (double)predicted->result.step_ns;
         const double step = corrected(&predicted->result, off);
         print_line("predicted", &predicted->result, step, recorded, stdout);
-        printf("  with %s: %.2f times as fast; ", self->changes, recorded / step);
+        /* Without a correction one simulated time is compared with the other. */
+        const double before = off != 1 ? recorded : (double)again->result.step_ns;
+        printf("  with %s: %.2f times as fast; ", self->changes, before / step);
         if (off != 1) {
             printf("simulated %.2f ms, its waiting times %.3f, as in the recording\n", ms(simulated), off);
         } else {
             printf("as simulated\n");
         }
     }
+    replay_print_distance(recorded, (double)again->result.step_ns, stdout);
     if (again->parts.whole.count > 0) {
         printf("a partition's time, mean, ms\n");
         print_parts("replayed as recorded", again, stdout);

@@ -7,6 +7,8 @@
 #include "api/config.h"
 #include "tools/study/parse.h"
 
+#define DISTANCE_WORTH_A_WORD 0.1
+
 static void usage(const replay_options *self, FILE *out)
 {
     const bool tune = strcmp(self->name, "tune") == 0;
@@ -338,5 +340,18 @@ void replay_print_rate(const replay_options *self, const study_replay *replay, F
         fprintf(out, "links of the recording: %.4g Gbit/s, estimated: the busiest held %.4g Gbit/s of payload%s\n",
                 (double)replay->step.job.link.egress_bits / 1e9, replay->payload_bits / 1e9,
                 replay->busy < 0.5 ? "; none was busy for long, so they may be faster: tell --recorded-rate" : "");
+    }
+}
+
+void replay_print_distance(double recorded_ns, double replayed_ns, FILE *out)
+{
+    const double off = recorded_ns > 0 ? replayed_ns / recorded_ns - 1 : 0;
+    if (off > DISTANCE_WORTH_A_WORD || off < -DISTANCE_WORTH_A_WORD) {
+        fprintf(out,
+                "note: the replay takes %+.0f %% against the recording: something limited it that is not simulated so "
+                "(the\n"
+                "      links' rate, the CPUs, what else ran). Compare predictions with the replay, and measure what "
+                "matters\n",
+                100 * off);
     }
 }

@@ -33,5 +33,7 @@ void replay_options_world(const replay_options *self, study_step_config *step);
 bool replay_options_apply(const replay_options *self, const study_replay *replay, study_step_config *step);
 /* The line that says at which rate links are taken to run, and why. */
 void replay_print_rate(const replay_options *self, const study_replay *replay, FILE *out);
+/* A line, if the recorded step and its replay are too far apart to trust what is predicted from them. */
+void replay_print_distance(double recorded_ns, double replayed_ns, FILE *out);
 
 #endif

@@ -223,10 +223,12 @@ static uint32_t what_ifs(tuning *self, const setting *best, what_if *list)
     const study_step_config now = with(&self->base, best);
     const uint32_t workers = now.job.workers, servers = now.job.servers;
     const uint32_t more[] = {servers + 1, (workers + 1) / 2, workers};
+    uint32_t least = servers + 1;
     for (unsigned i = 0; i < 3 && !self->failed; i++) {
-        if (more[i] <= servers || (i > 0 && more[i] <= more[i - 1])) {
+        if (more[i] < least) {
             continue;
         }
+        least = more[i] + 1;
         study_step_config step = now;
         step.job.servers = more[i];
         step.job.engine.colocate = TRIB_COLOCATE_AUTO;
@@ -234,7 +236,8 @@ static uint32_t what_ifs(tuning *self, const setting *best, what_if *list)
         show(self, list[count].name);
         list[count++].step_ns = run_step(self, &step);
     }
-    for (unsigned i = 0; i < 3 && !self->failed; i++) {
+    const unsigned first = self->replay->one_host && now.job.per_machine == 0 ? 1 : 0; /* there is no link */
+    for (unsigned i = first; i < 3 && !self->failed; i++) {
         study_step_config step = now;
         if (i == 0) {
             step.job.link.egress_bits = step.job.link.ingress_bits = now.job.link.egress_bits * 2;
@@ -275,6 +278,7 @@ static void print_text(tuning *self, const setting *before, const setting *best,
     printf("recorded: %u workers + %u servers, step %.2f ms of which %.2f computing\n", self->base.job.workers,
            self->base.job.servers, ms(replay->step_ns), ms(replay->compute_ns));
     replay_print_rate(self->options, replay, stdout);
+    replay_print_distance((double)replay->step_ns, (double)before_ns, stdout);
     printf("as it is now       %10.2f ms  (replayed)\nwith what is best   %9.2f ms  (%+.1f %%), %u settings tried\n\n",
            ms(before_ns), ms(best_ns), 100 * ((double)best_ns / (double)before_ns - 1), self->runs);
     printf("  %-12s %-26s %-26s %s\n", "setting", "now", "best", "gain of it alone, with the others at their best");
