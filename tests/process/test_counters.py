@@ -8,7 +8,8 @@ One that is lower passes: store it with
     tests/process/test_counters.py --update
 
 which also is how a deliberate change is accepted; the difference is then in the commit. Virtual scenes count the same in every run.
-Real ones have a kernel in them, hence the wider tolerance; each is the least of several repetitions.
+Real ones have a kernel in them, hence the wider tolerance; each is the least of several repetitions, and wake-ups, which depend on
+who else wants the processors, may be as many again.
 """
 import ctypes
 import json
@@ -25,7 +26,7 @@ BUILD = os.environ.get('TRIB_BUILD', 'build/release')
 PROGRAM = BUILD + '/tests/count_exchange'
 STORED = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'counters.json')
 # More than stored by this factor, and by this much, is too much.
-VIRTUAL, REAL = (1.01, 0.001), (1.35, 0.05)
+VIRTUAL, REAL, REAL_WAKEUPS = (1.01, 0.001), (1.35, 0.05), (2.0, 0.5)
 INSTRUCTIONS, OTHER_COMPILER = 1.10, 1.30
 MEANT = '; if that is meant, tests/process/test_counters.py --update stores it'
 INSTRUCTION_SCENES = {'virtual small': (3, 8), 'virtual servers': (1, 3)}
@@ -69,10 +70,12 @@ def reads_other_processes():
 
 
 def compare(scene, stored, seen):
-    factor, slack = VIRTUAL if scene.startswith('virtual') else REAL
+    def bound(name):
+        factor, slack = VIRTUAL if scene.startswith('virtual') else REAL_WAKEUPS if 'wakeups' in name else REAL
+        return stored[name] * factor + slack
     assert set(stored) == set(seen), 'other figures are stored; run with --update'
     too_much = ['%s is %.4g, stored is %.4g' % (name, seen[name], stored[name]) for name in stored
-                if seen[name] > stored[name] * factor + slack]
+                if seen[name] > bound(name)]
     assert not too_much, '; '.join(too_much) + MEANT
 
 
