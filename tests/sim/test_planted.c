@@ -19,7 +19,7 @@
 #include "tests/sim/torture.h"
 
 #define SEEDS 400u
-#define CPU_SECONDS 240u
+#define CPU_SECONDS 40u
 
 typedef enum bug {
     BUG_NONE,
