@@ -25,6 +25,12 @@
  * itself, and would be in the way of what is more urgent. */
 #define TRIB_EXPRESS_BYTES_MAX (12u << 10)
 
+/* A barrier is not worth it: its bytes are few, but a second connection costs the first ones, whose buffers become small. */
+static inline bool trib_express_fits(uint64_t bytes)
+{
+    return bytes > 0 && bytes <= TRIB_EXPRESS_BYTES_MAX;
+}
+
 /* What a core's links have sent last that takes long. */
 typedef struct trib_bulk {
     int32_t priority;

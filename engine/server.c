@@ -234,7 +234,7 @@ void trib_server_hand_out(trib_core *core, trib_summation *summation, uint32_t r
     entry->waiter = (trib_waiter){
         .priority = what->priority,
         .sequence = core->sequence++,
-        .lane = summation != core->machines && sum->size <= TRIB_EXPRESS_BYTES_MAX ? TRIB_LANE_ANY : TRIB_LANE_MAIN,
+        .lane = summation != core->machines && trib_express_fits(sum->size) ? TRIB_LANE_ANY : TRIB_LANE_MAIN,
         .heap_index = UINT32_MAX,
         .emit = sum_emit,
         .dropped = sum_dropped};

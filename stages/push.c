@@ -103,7 +103,7 @@ static trib_verdict push_start(trib_core *core, trib_task *task, trib_error *err
     if (task->in_order) {
         task->waiter.lane = task->express ? TRIB_LANE_EXPRESS : TRIB_LANE_MAIN;
     } else {
-        const bool small = task->chunk_count == 1 && task->size <= TRIB_EXPRESS_BYTES_MAX;
+        const bool small = task->chunk_count == 1 && trib_express_fits(task->size);
         task->waiter.lane = small ? TRIB_LANE_ANY : TRIB_LANE_MAIN;
     }
     trib_status status = task->link == NULL ? TRIB_PEER_LEFT : trib_link_enqueue(task->link, &task->waiter, task->size);

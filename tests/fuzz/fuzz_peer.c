@@ -3,8 +3,9 @@
  * engine does not fall, every operation of its caller completes exactly once, and it closes.
  *
  * The first byte's lowest bit chooses: 0, the engine is rank 0 and coordinates, and the peer would join it; 1, the peer
- * coordinates and the engine would join. The next bit makes the peer mute: it gives no sign of life by itself. The rest
- * is a list of acts, a byte each and what they take (act_of).
+ * coordinates and the engine would join. The next bit makes the peer mute: it gives no sign of life by itself. With
+ * the third the engine is asked about messages ahead of their turn, and frames that follow one another are sent at once.
+ * The rest is a list of acts, a byte each and what they take (act_of).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -225,7 +226,8 @@ static void act_of(world *self, script *from)
     } else if (act == 7 && self->knows_engine) {
         world_dial(self, self->engine_info.addresses[0].text, TRIB_PURPOSE_DATA);
     }
-    world_run(self, act == 8 ? (next_u8(from) + 1) * 10 * MS : MS);
+    const bool more_follows = self->ahead > 0 && act < 3;
+    world_run(self, act == 8 ? (next_u8(from) + 1) * 10 * MS : more_follows ? 0 : MS);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -236,6 +238,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const uint8_t shape = next_u8(&from);
     self->coordinates = (shape & 1) != 0;
     self->mute = (shape & 2) != 0;
+    self->ahead = (shape & 4) != 0 ? TRIB_AHEAD_MAX - 1 : 0;
     world_open(self);
     for (unsigned i = 0; i < ACTS_MAX && from.left > 0; i++) {
         act_of(self, &from);

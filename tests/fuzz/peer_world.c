@@ -256,9 +256,10 @@ static void open_peer(world *self)
 void world_open(world *self)
 {
     static const char *const names[] = {"n0", "n1"};
-    const trib_sim_net_config net = trib_sim_net_config_default();
+    trib_sim_net_config net = trib_sim_net_config_default();
     const trib_sim_costs costs = trib_sim_costs_default();
     const trib_sim_link link = {.egress_bits = 10000000000, .ingress_bits = 10000000000, .latency_ns = 15000};
+    net.ahead = self->ahead;
     self->sim = trib_sim_create(1);
     self->net = self->sim != NULL ? trib_sim_net_create(self->sim, &net) : NULL;
     require(self->net != NULL);

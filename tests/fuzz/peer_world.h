@@ -44,6 +44,7 @@ typedef struct attempt {
 struct world {
     bool coordinates; /* the peer does */
     bool mute;        /* it gives no sign of life by itself */
+    uint32_t ahead;   /* messages that receivers are asked about before their turn */
     trib_sim *sim;
     trib_sim_net *net;
     trib_sim_machine *machines[2]; /* the engine's, the peer's */

@@ -41,12 +41,17 @@ static bool read_all(int fd, void *bytes, size_t size)
     return true;
 }
 
-void stranger_send(const stranger *self, trib_frame frame, const void *payload, size_t size)
+void stranger_send_header(const stranger *self, trib_frame frame, size_t size)
 {
     unsigned char header[TRIB_HEADER_SIZE];
     frame.payload_size = (uint32_t)size;
     trib_frame_encode(&frame, header);
     write_all(self->fd, header, sizeof header);
+}
+
+void stranger_send(const stranger *self, trib_frame frame, const void *payload, size_t size)
+{
+    stranger_send_header(self, frame, size);
     write_all(self->fd, payload, size);
 }
 
@@ -97,6 +102,12 @@ static void shake_hands(const stranger *self, const char *token, trib_purpose pu
     receive_type(self, TRIB_FRAME_WELCOME, answer);
 }
 
+static void limit_waits(int fd)
+{
+    const struct timeval limit = {.tv_sec = WAIT_S};
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+}
+
 static void dial(stranger *self, const char *address)
 {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -106,8 +117,8 @@ static void dial(stranger *self, const char *address)
     self->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(listen(self->listener, 8), 0); /* unbound: the kernel chooses the port */
     self->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct timeval limit = {.tv_sec = WAIT_S};
-    assert_int_equal(setsockopt(self->fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+    limit_waits(self->fd);
+    limit_waits(self->listener);
     assert_int_equal(connect(self->fd, (struct sockaddr *)&to, sizeof to), 0);
 }
 
@@ -115,6 +126,27 @@ void stranger_connect(stranger *self, const char *address, const char *token, tr
 {
     dial(self, address);
     shake_hands(self, token, purpose, member);
+}
+
+void stranger_accept(const stranger *self, stranger *taken, const char *token)
+{
+    unsigned char key[TRIB_KEY_SIZE], bytes[TRIB_NONCE_SIZE + 12], challenge[TRIB_NONCE_SIZE + TRIB_PROOF_SIZE];
+    *taken = (stranger){.fd = accept(self->listener, NULL, NULL), .listener = -1};
+    assert_true(taken->fd >= 0);
+    limit_waits(taken->fd);
+    trib_auth_key(token, "default", key);
+    receive_type(taken, TRIB_FRAME_HELLO, bytes);
+    trib_reader reader = {.data = bytes, .left = sizeof bytes};
+    trib_handshake handshake = {.purpose = trib_get_u32(&reader)};
+    handshake.member = trib_get_u32(&reader);
+    handshake.reactor = trib_get_u32(&reader);
+    memcpy(handshake.connector_nonce, reader.data, TRIB_NONCE_SIZE);
+    memset(challenge, 0xa5, TRIB_NONCE_SIZE);
+    memcpy(handshake.acceptor_nonce, challenge, TRIB_NONCE_SIZE);
+    trib_auth_prove(key, &handshake, false, challenge + TRIB_NONCE_SIZE);
+    stranger_send(taken, (trib_frame){.type = TRIB_FRAME_CHALLENGE}, challenge, sizeof challenge);
+    receive_type(taken, TRIB_FRAME_PROOF, bytes);
+    stranger_send(taken, (trib_frame){.type = TRIB_FRAME_WELCOME}, NULL, 0);
 }
 
 void stranger_fail(const char *address, bool proves)
@@ -151,7 +183,9 @@ void stranger_close(stranger *self)
     (void)shutdown(self->fd, SHUT_WR);
     stranger_expect_end(self);
     close(self->fd);
-    close(self->listener);
+    if (self->listener >= 0) {
+        close(self->listener);
+    }
 }
 
 void stranger_join(const stranger *self, uint32_t rank, uint32_t workers, size_t extra)

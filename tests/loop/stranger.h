@@ -10,14 +10,18 @@
 
 typedef struct stranger {
     int fd;
-    int listener; /* where those who believe its JOIN connect; nobody answers them */
+    int listener; /* where those who believe its JOIN connect; nobody answers them before stranger_accept; -1: none */
 } stranger;
 
 /* Connects to "127.0.0.1:PORT" and goes through the handshake. token may be NULL. */
 void stranger_connect(stranger *self, const char *address, const char *token, trib_purpose purpose, uint32_t member);
+/* The other way round: takes a connection that a member makes to the address of its JOIN. */
+void stranger_accept(const stranger *self, stranger *taken, const char *token);
 /* Connects, and when it has the engine's proof goes without a word, or after a proof of its own that is none. */
 void stranger_fail(const char *address, bool proves);
 void stranger_send(const stranger *self, trib_frame frame, const void *payload, size_t size);
+/* The frame's header alone, as if so many bytes of payload were to follow. */
+void stranger_send_header(const stranger *self, trib_frame frame, size_t size);
 /* The next frame, false at the connection's end. payload has room for TRIB_PAYLOAD_MAX bytes. */
 bool stranger_receive(const stranger *self, trib_frame *frame_out, unsigned char *payload);
 /* Reads until the other side has ended the connection. */

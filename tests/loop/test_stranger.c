@@ -268,18 +268,59 @@ static void a_contribution_to_another_epoch(void **state)
     bed_close(&self);
 }
 
+/* Rank 1 begins the sum of a partition that is rank 2's and keeps its payload back: that ends the job with its name, before
+ * rank 2's own sum comes. */
+static void a_sum_of_another_member(void **state)
+{
+    (void)state;
+    enum { TENSORS = 3, COUNT = 4 };
+    bed self;
+    stranger peers[2], data[2];
+    trib_op *ops[TENSORS];
+    float values[TENSORS][COUNT] = {{0}};
+    trib_error error = {.text = ""};
+    bed_open(&self, 3);
+    for (uint32_t i = 0; i < 2; i++) {
+        join(&self, &peers[i], i + 1, 3, 0);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        stranger_accept(&peers[i], &data[i], TOKEN);
+    }
+    assert_int_equal(trib_engine_wait_ready(self.engine, -1, &error), TRIB_OK);
+    for (uint32_t i = 0; i < TENSORS; i++) { /* one for each member: shares are equal */
+        const char name[] = {(char)('a' + (char)i), '\0'};
+        trib_tensor *tensor = job_declare(self.engine, name, TRIB_FLOAT32, COUNT);
+        ops[i] = job_push_pull(self.engine, tensor, values[i], values[i], TRIB_SUM);
+    }
+    trib_frame push = {.type = TRIB_FRAME_NONE}, other = push;
+    assert_true(stranger_receive(&data[1], &push, self.payload)); /* to rank 2 */
+    assert_true(stranger_receive(&data[0], &other, self.payload));
+    assert_true(push.type == TRIB_FRAME_PUSH && other.type == TRIB_FRAME_PUSH && push.tensor != other.tensor);
+    push.type = TRIB_FRAME_SUM;
+    stranger_send_header(&data[0], push, push.size);
+    stranger_expect_end(&data[0]);
+    stranger_send(&data[1], push, self.payload, push.size);
+    for (uint32_t i = 0; i < TENSORS; i++) {
+        const trib_status status = job_wait(ops[i], &error);
+        assert_true(status == TRIB_PEER_LOST || status == TRIB_PROTOCOL);
+        assert_says(error.text, "lost the connection to rank 1 (by hand): SUM for partition 0 of tensor");
+        assert_says(error.text, "which is not pushed to it");
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        stranger_close(&data[i]);
+        stranger_close(&peers[i]);
+    }
+    bed_close(&self);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(members_too_many),
-        cmocka_unit_test(declarations_that_cannot_be),
-        cmocka_unit_test(bytes_behind_a_join),
-        cmocka_unit_test(leaving_early),
-        cmocka_unit_test(another_epoch),
-        cmocka_unit_test(bytes_behind_a_declaration),
-        cmocka_unit_test(a_loss_that_is_none),
-        cmocka_unit_test(another_token),
-        cmocka_unit_test(a_contribution_to_another_epoch),
+        cmocka_unit_test(members_too_many),        cmocka_unit_test(declarations_that_cannot_be),
+        cmocka_unit_test(bytes_behind_a_join),     cmocka_unit_test(leaving_early),
+        cmocka_unit_test(another_epoch),           cmocka_unit_test(bytes_behind_a_declaration),
+        cmocka_unit_test(a_loss_that_is_none),     cmocka_unit_test(another_token),
+        cmocka_unit_test(a_sum_of_another_member), cmocka_unit_test(a_contribution_to_another_epoch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
