@@ -22,7 +22,6 @@
 
 #define FAR_US 2000u              /* round trips that take longer */
 #define LONG_US 1000.0            /* from the system call to the acknowledgement */
-#define TOO_LONG_US 8000.0        /* ... with what is small as it is */
 #define URGENT_LONG_US 3000.0     /* ... where something urgent may be waiting for it */
 #define SAMPLE_BYTES (1u << 20)   /* a connection is asked once in so much */
 #define IN_FLIGHT_MIN 16384.0     /* less says nothing */
@@ -168,8 +167,7 @@ void trib_tcp_backlog_fit(tcp_conn *conn)
 /* Where links are slow, or many connections share one, what is small elsewhere takes long. */
 static void adapt(tcp_backlog *backlog)
 {
-    const double too_long_us = backlog->has_urgent ? URGENT_LONG_US : TOO_LONG_US;
-    if (backlog->delay_us > too_long_us && backlog->small > BUFFER_LEAST) {
+    if (backlog->has_urgent && backlog->delay_us > URGENT_LONG_US && backlog->small > BUFFER_LEAST) {
         backlog->small /= 2;
         backlog->delay_us /= 2;
     } else if (backlog->delay_us < LONG_US && backlog->small < BUFFER_SMALL && backlog->small < backlog->large) {
