@@ -59,6 +59,7 @@ typedef struct run {
     bool restless_posted;
     trib_sim_stream shares;
     uint64_t deals; /* that were begun */
+    bool rests;     /* nothing is dealt any more */
     int64_t
         excused_ns[TORTURE_MEMBERS_MAX]; /* time by which a member's callbacks may be late: it stood still, or jumped */
     uint32_t frozen[TORTURE_MEMBERS_MAX]; /* nested */

@@ -169,6 +169,9 @@ static void restless(trib_sim *sim, trib_sim_event *event)
 {
     run *self = (run *)((char *)event - offsetof(run, restless));
     sim_member *first = &self->job->members[0];
+    if (self->rests) {
+        return;
+    }
     if (!first->killed && !first->closing && !self->restless_posted) {
         self->restless_posted = true;
         self->restless_post.run = deal_anew;
@@ -269,6 +272,7 @@ static void check_rest(run *self)
 {
     /* What goes without saying is under way for a moment yet. */
     const int64_t moment_ns = self->plan->narrow == TORTURE_NOBODY ? SECOND / 2 : 4 * SECOND;
+    self->rests = true;
     sim_job_run(self->job, trib_sim_now(self->job->sim) + moment_ns, NULL, NULL);
     for (uint32_t i = 0; i < self->job->member_count; i++) {
         const trib_engine *engine = self->job->members[i].engine;
