@@ -231,13 +231,13 @@ void trib_server_hand_out(trib_core *core, trib_summation *summation, uint32_t r
         return;
     }
     *entry = (trib_sum_entry){.core = core, .what = *what, .summation = summation, .sum = sum};
-    entry->waiter = (trib_waiter){
-        .priority = what->priority,
-        .sequence = core->sequence++,
-        .lane = summation != core->machines && trib_express_fits(sum->size) ? TRIB_LANE_ANY : TRIB_LANE_MAIN,
-        .heap_index = UINT32_MAX,
-        .emit = sum_emit,
-        .dropped = sum_dropped};
+    entry->waiter = (trib_waiter){.priority = what->priority,
+                                  .sequence = core->sequence++,
+                                  .lane = summation != core->machines && trib_express_fits(sum->size) ? TRIB_LANE_ANY
+                                                                                                      : TRIB_LANE_MAIN,
+                                  .heap_index = UINT32_MAX,
+                                  .emit = sum_emit,
+                                  .dropped = sum_dropped};
     core->entries_waiting++;
     const trib_status status = trib_link_enqueue(link, &entry->waiter, entry->sum->size);
     if (status != TRIB_OK) {
