@@ -281,8 +281,7 @@ static uint64_t sum_bytes(const torture_plan *plan)
 /* Sums pile up before one worker, in the servers' kernels: what it is told comes late, by deadlines some of an operation is
  * there and some is not, and a connection that is reset nearly always is so in the midst of a payload. Two things meet it: a
  * worker that begins with its last tensor when the others wait for that already, does it and leaves; or short deadlines, or
- * a reset. In place of the narrow way one may come late and disagree about a tensor that all cores have to do with. Else
- * nothing is done to this job, so that nothing is excused. */
+ * a reset. Or one comes late and disagrees about a tensor that all cores have to do with. Nothing else is to be excused. */
 static void draw_narrow(torture_plan *plan)
 {
     trib_sim_stream stream = {.state = plan->seed * UINT64_C(0x94d049bb133111eb) + 7};
@@ -481,7 +480,9 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
     if (job->net.second_connections) {
         say(&out, "; second connections");
     }
-    say(&out, plan->restless_ns > 0 ? "; dealt anew every %.3f ms" : "", (double)plan->restless_ns / 1e6);
+    if (plan->restless_ns > 0) {
+        say(&out, "; dealt anew every %.3f ms", (double)plan->restless_ns / 1e6);
+    }
     if (plan->cancels > 0) {
         say(&out, "; 1 operation in %u cancelled", plan->cancels);
     }
