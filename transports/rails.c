@@ -357,6 +357,13 @@ void trib_rails_stats(const trib_transport *transport, trib_transport_stats *sta
 
 /* ---- Tables ---- */
 
+/* What does not depend on what is below. */
+#define RAILS_TABLE                                                                                                    \
+    .flags = TRIB_TRANSPORT_RAILS, .close = trib_rails_close, .listen = trib_rails_listen,                             \
+    .listener_close = trib_rails_listener_close, .connect = trib_rails_connect, .send = trib_rails_send,               \
+    .recv_resume = trib_rails_recv_resume, .conn_close = trib_rails_conn_close, .is_idle = trib_rails_is_idle,         \
+    .stats = trib_rails_stats
+
 static trib_status open_over_auto(trib_reactor *reactor, const trib_transport_config *config,
                                   const trib_transport_upcalls *upcalls, trib_transport **transport_out)
 {
@@ -375,17 +382,8 @@ static void unshare_auto(void *shared)
 
 const trib_transport_ops trib_rails_auto_ops = {
     .name = "auto",
-    .flags = TRIB_TRANSPORT_RAILS,
     .open = open_over_auto,
-    .close = trib_rails_close,
-    .listen = trib_rails_listen,
-    .listener_close = trib_rails_listener_close,
-    .connect = trib_rails_connect,
-    .send = trib_rails_send,
-    .recv_resume = trib_rails_recv_resume,
-    .conn_close = trib_rails_conn_close,
-    .is_idle = trib_rails_is_idle,
-    .stats = trib_rails_stats,
+    RAILS_TABLE,
     .share = share_auto,
     .unshare = unshare_auto,
 };
@@ -398,17 +396,8 @@ static trib_status open_over_tcp(trib_reactor *reactor, const trib_transport_con
 
 const trib_transport_ops trib_rails_tcp_ops = {
     .name = "tcp",
-    .flags = TRIB_TRANSPORT_RAILS,
     .open = open_over_tcp,
-    .close = trib_rails_close,
-    .listen = trib_rails_listen,
-    .listener_close = trib_rails_listener_close,
-    .connect = trib_rails_connect,
-    .send = trib_rails_send,
-    .recv_resume = trib_rails_recv_resume,
-    .conn_close = trib_rails_conn_close,
-    .is_idle = trib_rails_is_idle,
-    .stats = trib_rails_stats,
+    RAILS_TABLE,
 };
 
 #if TRIB_HAVE_RDMA
@@ -431,17 +420,8 @@ static void unshare_rdma(void *shared)
 
 const trib_transport_ops trib_rails_rdma_ops = {
     .name = "rdma",
-    .flags = TRIB_TRANSPORT_RAILS,
     .open = open_over_rdma,
-    .close = trib_rails_close,
-    .listen = trib_rails_listen,
-    .listener_close = trib_rails_listener_close,
-    .connect = trib_rails_connect,
-    .send = trib_rails_send,
-    .recv_resume = trib_rails_recv_resume,
-    .conn_close = trib_rails_conn_close,
-    .is_idle = trib_rails_is_idle,
-    .stats = trib_rails_stats,
+    RAILS_TABLE,
     .share = share_rdma,
     .unshare = unshare_rdma,
 };

@@ -96,30 +96,50 @@ static void on_closed(trib_conn *conn, trib_status status, const char *reason)
 static const trib_transport_upcalls ending_upcalls = {on_accepted, on_connected, on_header,
                                                       on_received, on_sent,      on_closed};
 
+/* Where a plain socket's connection arrives. */
+typedef struct receiver {
+    trib_logger logger;
+    const trib_transport_ops *ops;
+    trib_reactor *reactor;
+    trib_transport *transport;
+    trib_listener *listener;
+} receiver;
+
+/* Answers the socket, connected. */
+static int receiver_open(receiver *at, ending *self)
+{
+    trib_address bound;
+    *at = (receiver){.logger = {.level = TRIB_LOG_WARN}, .ops = trib_transport_by_name("tcp")};
+    assert_int_equal(trib_reactor_ev_create(0, &at->logger, NULL, &at->reactor), TRIB_OK);
+    assert_int_equal(at->ops->open(at->reactor, &(trib_transport_config){0}, &ending_upcalls, &at->transport), TRIB_OK);
+    const trib_address any = {.text = "127.0.0.1:0"};
+    assert_int_equal(at->ops->listen(at->transport, &any, self, &at->listener, &bound, NULL), TRIB_OK);
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    to.sin_port = htons((uint16_t)atoi(strrchr(bound.text, ':') + 1));
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(fd, (const struct sockaddr *)&to, sizeof to), 0);
+    return fd;
+}
+
+static void receiver_close(const receiver *at)
+{
+    at->ops->listener_close(at->listener);
+    at->ops->close(at->transport);
+    trib_reactor_ev_destroy(at->reactor);
+}
+
 /* A plain socket sends so many bytes, in pieces of a prime length, and ends; returns how the receiver saw it. */
 static ending end_after(size_t size, bool reset)
 {
-    trib_logger logger = {.level = TRIB_LOG_WARN};
     ending self = {.closed = false};
-    trib_reactor *reactor = NULL;
-    trib_transport *transport = NULL;
-    trib_listener *listener = NULL;
-    trib_address bound;
-    assert_int_equal(trib_reactor_ev_create(0, &logger, NULL, &reactor), TRIB_OK);
-    const trib_transport_ops *ops = trib_transport_by_name("tcp");
-    assert_int_equal(ops->open(reactor, &(trib_transport_config){0}, &ending_upcalls, &transport), TRIB_OK);
-    assert_int_equal(ops->listen(transport, &(trib_address){.text = "127.0.0.1:0"}, &self, &listener, &bound, NULL),
-                     TRIB_OK);
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    to.sin_port = htons((uint16_t)atoi(strrchr(bound.text, ':') + 1));
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(connect(fd, (const struct sockaddr *)&to, sizeof to), 0);
+    receiver at;
+    const int fd = receiver_open(&at, &self);
     const char bytes[37] = {0};
     for (size_t sent = 0; sent < size;) {
         size_t piece = size - sent < sizeof bytes ? size - sent : sizeof bytes;
         assert_int_equal(send(fd, bytes, piece, MSG_NOSIGNAL), piece);
         sent += piece;
-        ev_run(trib_reactor_ev_loop(reactor), EVRUN_NOWAIT);
+        ev_run(trib_reactor_ev_loop(at.reactor), EVRUN_NOWAIT);
     }
     const struct linger hard = {.l_onoff = 1, .l_linger = 0};
     if (reset) {
@@ -128,12 +148,10 @@ static ending end_after(size_t size, bool reset)
     close(fd);
     alarm(60);
     while (!self.closed) {
-        ev_run(trib_reactor_ev_loop(reactor), EVRUN_ONCE);
+        ev_run(trib_reactor_ev_loop(at.reactor), EVRUN_ONCE);
     }
     alarm(0);
-    ops->listener_close(listener);
-    ops->close(transport);
-    trib_reactor_ev_destroy(reactor);
+    receiver_close(&at);
     return self;
 }
 
@@ -189,24 +207,12 @@ static void ends_when_nothing_can_be_sent(void **state)
     (void)state;
     const size_t whole = TRIB_HEADER_SIZE + sizeof((ending *)0)->landing;
     static const char bytes[2 * (TRIB_HEADER_SIZE + sizeof((ending *)0)->landing)];
-    trib_logger logger = {.level = TRIB_LOG_WARN};
     ending self = {.closed = false};
-    trib_reactor *reactor = NULL;
-    trib_transport *transport = NULL;
-    trib_listener *listener = NULL;
-    trib_address bound;
-    assert_int_equal(trib_reactor_ev_create(0, &logger, NULL, &reactor), TRIB_OK);
-    const trib_transport_ops *ops = trib_transport_by_name("tcp");
-    assert_int_equal(ops->open(reactor, &(trib_transport_config){0}, &ending_upcalls, &transport), TRIB_OK);
-    assert_int_equal(ops->listen(transport, &(trib_address){.text = "127.0.0.1:0"}, &self, &listener, &bound, NULL),
-                     TRIB_OK);
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    to.sin_port = htons((uint16_t)atoi(strrchr(bound.text, ':') + 1));
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(connect(fd, (const struct sockaddr *)&to, sizeof to), 0);
+    receiver at;
+    const int fd = receiver_open(&at, &self);
     alarm(60);
     while (self.conn == NULL) {
-        ev_run(trib_reactor_ev_loop(reactor), EVRUN_ONCE);
+        ev_run(trib_reactor_ev_loop(at.reactor), EVRUN_ONCE);
     }
     assert_int_equal(sizeof bytes, 2 * whole);
     assert_int_equal(send(fd, bytes, sizeof bytes, MSG_NOSIGNAL), sizeof bytes);
@@ -216,12 +222,12 @@ static void ends_when_nothing_can_be_sent(void **state)
     atomic_store(&kernel_is_short, true);
     atomic_store(&kernel_gives, sizeof bytes / READS_PER_TURN);
     trib_send message = {.payload = NULL};
-    ops->send(self.conn, &message);
+    at.ops->send(self.conn, &message);
     trib_tcp_stream_write((tcp_conn *)self.conn); /* before the loop says that there is something to be read */
     assert_false(self.closed);
     assert_int_equal(self.received, 2);
     while (!self.closed) {
-        ev_run(trib_reactor_ev_loop(reactor), EVRUN_ONCE);
+        ev_run(trib_reactor_ev_loop(at.reactor), EVRUN_ONCE);
     }
     alarm(0);
     atomic_store(&kernel_is_short, false);
@@ -230,9 +236,7 @@ static void ends_when_nothing_can_be_sent(void **state)
     assert_int_equal(self.status, TRIB_PEER_LOST);
     assert_string_equal(self.reason, "connection lost while sending: No buffer space available");
     close(fd);
-    ops->listener_close(listener);
-    ops->close(transport);
-    trib_reactor_ev_destroy(reactor);
+    receiver_close(&at);
 }
 
 static int send_buffer_of(const trib_conn *conn)

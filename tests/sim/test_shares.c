@@ -1,79 +1,8 @@
 /* test_shares.c - shares that follow what links carry, in virtual time; balance.h has what is learned of what. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
-#include "tools/study/step.h"
-
-#define SECOND INT64_C(1000000000)
-
-typedef struct exchange {
-    int32_t *buffer;
-    uint32_t done;
-    trib_status status;
-    int64_t at_ns;
-} exchange;
-
-static void on_done(const trib_result *result, void *user)
-{
-    exchange *self = user;
-    self->done++;
-    self->status = result->status;
-}
-
-static sim_job *open_job(const sim_job_config *config)
-{
-    trib_error error = {.status = TRIB_OK};
-    sim_job *job = sim_job_open(config, &error);
-    if (job == NULL) {
-        fail_msg("%s", error.text);
-        return NULL; /* not reached; for readers that do not know fail_msg */
-    }
-    if (!sim_job_run(job, 30 * SECOND, sim_job_all_ready, NULL)) {
-        fail_msg("did not join: %s", job->members[0].ready.text);
-    }
-    for (uint32_t i = 0; i < job->member_count; i++) {
-        if (job->members[i].ready.status != TRIB_OK) {
-            fail_msg("member %u: %s", i, job->members[i].ready.text);
-        }
-    }
-    return job;
-}
-
-static void submit(sim_job *job, uint32_t rank, const char *name, uint32_t count, exchange *what)
-{
-    trib_tensor_desc desc;
-    trib_tensor_desc_init(&desc, sizeof desc);
-    desc.name = name;
-    desc.dtype = TRIB_INT32;
-    desc.count = count;
-    trib_tensor *tensor = NULL;
-    trib_error error = {.status = TRIB_OK};
-    assert_int_equal(trib_tensor_declare(job->members[rank].engine, &desc, &tensor, &error), TRIB_OK);
-    trib_op_params params;
-    trib_op_params_init(&params, sizeof params);
-    params.tensor = tensor;
-    params.input = params.output = what->buffer;
-    params.done_cb = on_done;
-    params.user = what;
-    assert_int_equal(trib_push_pull(job->members[rank].engine, &params, NULL, &error), TRIB_OK);
-}
-
-static bool all_done(sim_job *job, void *argument)
-{
-    const exchange *exchanges = argument;
-    for (uint32_t i = 0; i < job->config.workers; i++) {
-        if (exchanges[i].done == 0) {
-            return false;
-        }
-    }
-    return true;
-}
+#include "tests/sim/sim_bed.h"
 
 /* One server's link carries half of what the others' do, and nobody said so. */
 static void slow_one(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
@@ -94,9 +23,9 @@ static int64_t one_round(sim_job *job, exchange *exchanges, uint32_t workers, ui
             exchanges[rank].buffer[i] = (int32_t)(i + rank);
         }
         exchanges[rank].done = 0;
-        submit(job, rank, "tensor", count, &exchanges[rank]);
+        sim_bed_submit(job, rank, "tensor", count, &exchanges[rank], 0);
     }
-    assert_true(sim_job_run(job, from_ns + 60 * SECOND, all_done, exchanges));
+    assert_true(sim_job_run(job, from_ns + 60 * SECOND, sim_bed_all_done, exchanges));
     const uint32_t base = workers * (workers - 1) / 2;
     for (uint32_t rank = 0; rank < workers; rank++) {
         assert_int_equal(exchanges[rank].status, TRIB_OK);
@@ -125,7 +54,7 @@ static void shares_follow_a_slow_link(void **state)
         config.engine.shares = TRIB_SHARES_FOLLOW;
         uint32_t slow = cases[which].slow;
         config.user = &slow;
-        sim_job *job = open_job(&config);
+        sim_job *job = sim_bed_open(&config);
         exchange exchanges[WORKERS] = {{0}};
         for (uint32_t rank = 0; rank < WORKERS; rank++) {
             exchanges[rank].buffer = calloc(COUNT, sizeof(int32_t));

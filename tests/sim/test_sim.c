@@ -1,97 +1,24 @@
 /* test_sim.c - whole jobs in virtual time: they join, sum exactly, close and leave nothing; the same seed is the same run. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-#include "tools/study/step.h"
-
-#define SECOND INT64_C(1000000000)
-
-typedef struct exchange {
-    int32_t *buffer;
-    uint32_t done;
-    trib_status status;
-    int64_t at_ns;
-} exchange;
-
-static void on_done(const trib_result *result, void *user)
-{
-    exchange *self = user;
-    self->done++;
-    self->status = result->status;
-}
-
-static sim_job *open_job(const sim_job_config *config)
-{
-    trib_error error = {.status = TRIB_OK};
-    sim_job *job = sim_job_open(config, &error);
-    if (job == NULL) {
-        fail_msg("%s", error.text);
-        return NULL; /* not reached; for readers that do not know fail_msg */
-    }
-    if (!sim_job_run(job, 30 * SECOND, sim_job_all_ready, NULL)) {
-        fail_msg("did not join: %s", job->members[0].ready.text);
-    }
-    for (uint32_t i = 0; i < job->member_count; i++) {
-        if (job->members[i].ready.status != TRIB_OK) {
-            fail_msg("member %u: %s", i, job->members[i].ready.text);
-        }
-    }
-    return job;
-}
-
-static void submit_as(sim_job *job, uint32_t rank, const char *name, uint32_t count, exchange *what, int32_t priority)
-{
-    trib_tensor_desc desc;
-    trib_tensor_desc_init(&desc, sizeof desc);
-    desc.name = name;
-    desc.dtype = TRIB_INT32;
-    desc.count = count;
-    trib_tensor *tensor = NULL;
-    trib_error error = {.status = TRIB_OK};
-    assert_int_equal(trib_tensor_declare(job->members[rank].engine, &desc, &tensor, &error), TRIB_OK);
-    trib_op_params params;
-    trib_op_params_init(&params, sizeof params);
-    params.tensor = tensor;
-    params.input = params.output = what->buffer;
-    params.done_cb = on_done;
-    params.user = what;
-    params.priority = priority;
-    params.has_priority = true;
-    assert_int_equal(trib_push_pull(job->members[rank].engine, &params, NULL, &error), TRIB_OK);
-}
+#include "tests/sim/sim_bed.h"
 
 static void submit(sim_job *job, uint32_t rank, const char *name, uint32_t count, exchange *what)
 {
-    submit_as(job, rank, name, count, what, 0);
+    sim_bed_submit(job, rank, name, count, what, 0);
 }
 
 static void submit_urgent(sim_job *job, uint32_t rank, const char *name, uint32_t count, exchange *what)
 {
-    submit_as(job, rank, name, count, what, 1000);
-}
-
-static bool all_done(sim_job *job, void *argument)
-{
-    const exchange *exchanges = argument;
-    for (uint32_t i = 0; i < job->config.workers; i++) {
-        if (exchanges[i].done == 0) {
-            return false;
-        }
-    }
-    return true;
+    sim_bed_submit(job, rank, name, count, what, 1000);
 }
 
 /* Answers the world's time at the end, and how many events it took. */
 static int64_t run_sums(const sim_job_config *config, uint32_t count, uint64_t *steps)
 {
-    sim_job *job = open_job(config);
+    sim_job *job = sim_bed_open(config);
     exchange exchanges[8] = {{0}};
     for (uint32_t rank = 0; rank < config->workers; rank++) {
         exchanges[rank].buffer = malloc(count * sizeof(int32_t));
@@ -100,7 +27,7 @@ static int64_t run_sums(const sim_job_config *config, uint32_t count, uint64_t *
         }
         submit(job, rank, "sum", count, &exchanges[rank]);
     }
-    assert_true(sim_job_run(job, 60 * SECOND, all_done, exchanges));
+    assert_true(sim_job_run(job, 60 * SECOND, sim_bed_all_done, exchanges));
     int64_t at_ns = trib_sim_now(job->sim);
     const uint32_t n = config->workers;
     for (uint32_t rank = 0; rank < n; rank++) {
@@ -251,7 +178,7 @@ static void a_killed_server_is_lost(void **state)
         sim_job_config config = sim_job_config_default(1, 2);
         config.seed = seed;
         config.engine.reactors = (int32_t)(1 + seed % 3);
-        sim_job *job = open_job(&config);
+        sim_job *job = sim_bed_open(&config);
         flood *self = calloc(1, sizeof *self);
         self->engine = job->members[0].engine;
         flood_open(self);
@@ -313,13 +240,13 @@ static void a_sum_that_cannot_wait_is_told(void **state)
     sim_job_config config = sim_job_config_default(2, 1);
     config.engine.colocate = TRIB_COLOCATE_OFF;
     config.may_alloc = has_no_outbox;
-    sim_job *job = open_job(&config);
+    sim_job *job = sim_bed_open(&config);
     exchange exchanges[2] = {{0}};
     for (uint32_t rank = 0; rank < 2; rank++) {
         exchanges[rank].buffer = calloc(COUNT, sizeof(int32_t));
         submit(job, rank, "sum", COUNT, &exchanges[rank]);
     }
-    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 5 * SECOND, all_done, exchanges));
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 5 * SECOND, sim_bed_all_done, exchanges));
     for (uint32_t rank = 0; rank < 2; rank++) {
         assert_int_equal(exchanges[rank].status, TRIB_PEER_LOST);
         free(exchanges[rank].buffer);
@@ -337,14 +264,14 @@ static void heavy_traffic_is_no_silence(void **state)
         sim_job_config config = sim_job_config_default(2, servers);
         config.engine.peer_timeout_ns = SECOND;
         config.link.egress_bits = config.link.ingress_bits = UINT64_C(20000000);
-        sim_job *job = open_job(&config);
+        sim_job *job = sim_bed_open(&config);
         exchange heavy[2] = {{0}};
         for (uint32_t rank = 0; rank < 2; rank++) {
             heavy[rank].buffer = calloc(HEAVY, sizeof(int32_t));
             submit(job, rank, "heavy", HEAVY, &heavy[rank]);
         }
         const int64_t from_ns = trib_sim_now(job->sim);
-        assert_true(sim_job_run(job, 120 * SECOND, all_done, heavy));
+        assert_true(sim_job_run(job, 120 * SECOND, sim_bed_all_done, heavy));
         assert_true(trib_sim_now(job->sim) - from_ns > 5 * SECOND);
         for (uint32_t rank = 0; rank < 2; rank++) {
             assert_int_equal(heavy[rank].status, TRIB_OK);
@@ -363,7 +290,7 @@ static int64_t time_urgent(sim_job *job, exchange light[2], uint32_t count)
         light[rank].done = 0;
         submit_urgent(job, rank, "light", count, &light[rank]);
     }
-    assert_true(sim_job_run(job, 60 * SECOND, all_done, light));
+    assert_true(sim_job_run(job, 60 * SECOND, sim_bed_all_done, light));
     assert_int_equal(light[0].status + light[1].status, 0);
     return trib_sim_now(job->sim) - from_ns;
 }
@@ -382,7 +309,7 @@ static void the_urgent_overtakes(void **state)
         config.net.window_bytes = config.net.unsent_bytes = 128 << 10;
         config.net.second_connections = variant >= 2;
         *(narrow == 0 ? &config.link.egress_bits : &config.link.ingress_bits) = UINT64_C(1000000000);
-        sim_job *job = open_job(&config);
+        sim_job *job = sim_bed_open(&config);
         exchange heavy[2] = {{0}}, light[2] = {{0}};
         for (uint32_t rank = 0; rank < 2; rank++) {
             heavy[rank].buffer = calloc(HEAVY, sizeof(int32_t));
@@ -397,7 +324,7 @@ static void the_urgent_overtakes(void **state)
         assert_true(first_ns < SECOND / 40);
         assert_true(second_ns < (variant >= 2 ? SECOND / 200 : SECOND / 40));
         assert_int_equal(heavy[0].done + heavy[1].done, 0);
-        assert_true(sim_job_run(job, 60 * SECOND, all_done, heavy));
+        assert_true(sim_job_run(job, 60 * SECOND, sim_bed_all_done, heavy));
         assert_true(sim_job_close(job, 20 * SECOND));
         sim_job_free(job);
         for (uint32_t rank = 0; rank < 2; rank++) {
@@ -424,7 +351,7 @@ static void an_old_notice_harms_nobody(void **state)
     config.engine.pull_credit_bytes = 4 << 20;
     config.net.window_bytes = config.net.unsent_bytes = 4 << 20;
     config.tweak = narrow_rank_1;
-    sim_job *job = open_job(&config);
+    sim_job *job = sim_bed_open(&config);
     exchange heavy[WORKERS] = {{0}}, light[WORKERS] = {{0}};
     for (uint32_t rank = 0; rank < WORKERS; rank++) {
         heavy[rank].buffer = calloc(HEAVY, sizeof(int32_t));
@@ -440,7 +367,7 @@ static void an_old_notice_harms_nobody(void **state)
     assert_int_equal(heavy[2].done + light[2].done, 2);
     assert_int_equal(heavy[1].done + light[1].done, 0);
     sim_job_leave(job, 2);
-    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 60 * SECOND, all_done, light));
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 60 * SECOND, sim_bed_all_done, light));
     assert_int_equal(light[1].status, TRIB_OK);
     assert_int_equal(heavy[1].status, TRIB_OK);
     assert_true(sim_job_close(job, 20 * SECOND));

@@ -1,0 +1,82 @@
+/* sim_bed.h - what tests of whole jobs in virtual time have in common: a job that has come together, and int32 sums in it. */
+#ifndef TRIB_TESTS_SIM_BED_H
+#define TRIB_TESTS_SIM_BED_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tools/study/step.h"
+
+#define SECOND INT64_C(1000000000)
+
+typedef struct exchange {
+    int32_t *buffer;
+    uint32_t done;
+    trib_status status;
+    int64_t at_ns;
+} exchange;
+
+static inline void sim_bed_on_done(const trib_result *result, void *user)
+{
+    exchange *self = user;
+    self->done++;
+    self->status = result->status;
+}
+
+static inline sim_job *sim_bed_open(const sim_job_config *config)
+{
+    trib_error error = {.status = TRIB_OK};
+    sim_job *job = sim_job_open(config, &error);
+    if (job == NULL) {
+        fail_msg("%s", error.text);
+        return NULL; /* not reached; for readers that do not know fail_msg */
+    }
+    if (!sim_job_run(job, 30 * SECOND, sim_job_all_ready, NULL)) {
+        fail_msg("did not join: %s", job->members[0].ready.text);
+    }
+    for (uint32_t i = 0; i < job->member_count; i++) {
+        if (job->members[i].ready.status != TRIB_OK) {
+            fail_msg("member %u: %s", i, job->members[i].ready.text);
+        }
+    }
+    return job;
+}
+
+static inline void sim_bed_submit(sim_job *job, uint32_t rank, const char *name, uint32_t count, exchange *what,
+                                  int32_t priority)
+{
+    trib_tensor_desc desc;
+    trib_tensor_desc_init(&desc, sizeof desc);
+    desc.name = name;
+    desc.dtype = TRIB_INT32;
+    desc.count = count;
+    trib_tensor *tensor = NULL;
+    trib_error error = {.status = TRIB_OK};
+    assert_int_equal(trib_tensor_declare(job->members[rank].engine, &desc, &tensor, &error), TRIB_OK);
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.tensor = tensor;
+    params.input = params.output = what->buffer;
+    params.done_cb = sim_bed_on_done;
+    params.user = what;
+    params.priority = priority;
+    params.has_priority = true;
+    assert_int_equal(trib_push_pull(job->members[rank].engine, &params, NULL, &error), TRIB_OK);
+}
+
+static inline bool sim_bed_all_done(sim_job *job, void *argument)
+{
+    const exchange *exchanges = argument;
+    for (uint32_t i = 0; i < job->config.workers; i++) {
+        if (exchanges[i].done == 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+#endif
