@@ -18,6 +18,7 @@
 #define JUDGEMENTS 2u       /* that must agree */
 #define JUDGEMENTS_FIRST 2u /* are passed over: a job that begins is busy with other things */
 #define REPORTS 2u          /* of every worker, for a judgement */
+#define RATE_MAX 1e18       /* what members say of their links may be anything */
 #define NS_PER_SECOND 1e9
 
 /* From one member to another, since the last judgement. */
@@ -254,13 +255,15 @@ static double unit_of(const trib_balance *self, const seen_link *seen, bool of_f
     double units[TRIB_BALANCE_MEMBERS_MAX];
     uint32_t count = 0;
     for (uint32_t i = 0; i < self->count; i++) {
-        if (seen[i].is_full == of_full) {
+        if (seen[i].is_full == of_full && seen[i].load > 0) {
             const double carries =
                 seen[i].load * (of_full ? 1 : slack_of(&seen[i], self->is_uneven ? GROWTH_AGAIN : GROWTH));
             units[count++] = carries / self->members[i].weight;
         }
     }
-    trib_assert(count > 0);
+    if (count == 0) {
+        return 0; /* those who sum nothing say nothing */
+    }
     qsort(units, count, sizeof *units, by_number);
     return units[(count - 1) / 2];
 }
@@ -280,6 +283,9 @@ static void learn(trib_balance *self, const seen_link *seen)
     }
     const bool most_full = full * 2 > self->count;
     const double unit = unit_of(self, seen, most_full);
+    if (!(unit > 0)) {
+        return;
+    }
     for (uint32_t i = 0; i < self->count; i++) {
         double *weight = &self->members[i].weight;
         if (!most_full && seen[i].is_full) {
@@ -327,7 +333,7 @@ static bool find_rates(trib_balance *self, trib_place_member *members, double to
     const double rate = rate_of_unit(self, seen);
     for (uint32_t i = 0; i < self->count; i++) {
         const double bits = self->members[i].weight * rate;
-        members[i].bandwidth = bits >= 1 ? (uint64_t)bits : 1;
+        members[i].bandwidth = !(bits >= 1) ? 1 : bits > RATE_MAX ? (uint64_t)RATE_MAX : (uint64_t)bits;
     }
     return rate > 0;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/balance.h"
 #include "engine/summation.h"
 
 trib_roster *trib_roster_create(uint32_t member_count)
@@ -112,7 +113,8 @@ trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_
     head.local_ranks = trib_get_u32(reader);
     const uint32_t follows = trib_get_u32(reader);
     head.follows = follows != 0;
-    if (reader->failed || follows > 1 || !header_is_sane(&head)) {
+    const bool may_follow = head.member_count <= TRIB_BALANCE_MEMBERS_MAX && head.local_ranks == 0;
+    if (reader->failed || follows > (may_follow ? 1 : 0) || !header_is_sane(&head)) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed roster");
     }
     trib_roster *roster = trib_roster_create(head.member_count);

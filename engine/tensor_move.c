@@ -76,7 +76,9 @@ void trib_tensor_move_decide(trib_tensor *tensor, uint32_t round)
 {
     trib_assert(tensor->owners_next != NULL && atomic_load(&tensor->move_cores_left) == 0);
     if (round > 0) {
+        pthread_mutex_lock(&tensor->engine->mutex); /* who writes a trace reads them */
         memcpy(tensor->owners, tensor->owners_next, tensor->partition_count * sizeof *tensor->owners);
+        pthread_mutex_unlock(&tensor->engine->mutex);
     }
     free(tensor->owners_next);
     tensor->owners_next = NULL;

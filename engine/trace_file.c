@@ -205,10 +205,12 @@ static void put_tensor(trace_writer *self, const trib_tensor *tensor, trib_write
         self->out_of_memory = true;
         return;
     }
+    pthread_mutex_lock(&self->engine->mutex); /* the tensor may be moving */
     for (uint32_t i = 0; i < partitions; i++) {
         trib_put_u16(owners, tensor->owners[i].member);
         trib_put_u16(owners, tensor->owners[i].reactor);
     }
+    pthread_mutex_unlock(&self->engine->mutex);
 }
 
 static void put_tensors(trace_writer *self)

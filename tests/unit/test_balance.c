@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -165,12 +166,39 @@ static void little_says_nothing(void **state)
     trib_balance_destroy(balance);
 }
 
+/* Two workers and the only server with a share are full, three servers have none: nothing is learned, and nothing spoilt.
+ * Nor by a member that says what cannot be. */
+static void who_sums_nothing_says_nothing(void **state)
+{
+    (void)state;
+    trib_place_member members[6] = {{.share = 0}};
+    for (uint32_t i = 0; i < 6; i++) {
+        members[i] = (trib_place_member){.is_worker = i < 2, .can_sum = i >= 2, .reactors = 1, .share = i == 2};
+    }
+    trib_balance *balance = NULL;
+    assert_int_equal(trib_balance_create(members, 6, &balance), TRIB_OK);
+    for (uint32_t turn = 0; turn < 8; turn++) {
+        for (uint32_t i = 0; i < 3; i++) {
+            if (trib_balance_begin(balance, i, WINDOW_NS)) {
+                const uint64_t bytes = turn < 4 ? UINT64_C(10000000) : UINT64_MAX;
+                trib_balance_add(balance, i, i < 2 ? 2 : 0, bytes, WINDOW_NS * 9 / 10);
+            }
+        }
+        trib_place_member found[6];
+        memcpy(found, members, sizeof found);
+        (void)trib_balance_judge(balance, found);
+        for (uint32_t i = 0; i < 6; i++) {
+            assert_true(found[i].share >= 0 && found[i].share <= 1);
+        }
+    }
+    trib_balance_destroy(balance);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(even_links_stay_even),
-        cmocka_unit_test(slow_links_are_found),
-        cmocka_unit_test(what_was_said_stays),
+        cmocka_unit_test(who_sums_nothing_says_nothing), cmocka_unit_test(even_links_stay_even),
+        cmocka_unit_test(slow_links_are_found),          cmocka_unit_test(what_was_said_stays),
         cmocka_unit_test(little_says_nothing),
     };
     return cmocka_run_group_tests_name("balance", tests, NULL, NULL);
