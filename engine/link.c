@@ -413,6 +413,8 @@ static void half_closed(trib_link *link, bool was_handshake)
         /* What an orderly peer has sent over the other is still to come, and then its end. */
         if (link->express->state != TRIB_LINK_CLOSING && (!link->bye || link->express->state != TRIB_LINK_READY)) {
             close_one(link->express, false, link->end_status, link->end_reason);
+        } else if (link->express->state == TRIB_LINK_READY) {
+            trib_link_handshake_arm(link->express); /* nor is that waited for without end */
         }
         return;
     }
@@ -420,8 +422,9 @@ static void half_closed(trib_link *link, bool was_handshake)
     const bool over = trib_link_express_detach(link);
     if (over) {
         finish_closed(main);
-    } else if (!was_handshake && !link->bye && (link->outgoing || link->heard)) {
-        /* One that the peer dropped before it knew it to be ready was not used, and its main one tells why it was. */
+    } else if (main->state != TRIB_LINK_CLOSING && !was_handshake && !link->bye && (link->outgoing || link->heard)) {
+        /* One that the peer dropped before it knew it to be ready was not used. A main one that is closing has its own
+         * last words to write. */
         trib_link_close(main, false, link->end_status, link->end_reason);
     }
     link_free(link);

@@ -108,9 +108,10 @@ void trib_link_express_note_sent(trib_link *link, uint32_t bytes)
     }
 }
 
+/* The side that accepted it begins when the other has: until then that may not know it to be ready, and give it up. */
 static bool is_ready(const trib_link *express)
 {
-    return express != NULL && express->state == TRIB_LINK_READY;
+    return express != NULL && express->state == TRIB_LINK_READY && (express->outgoing || express->heard);
 }
 
 /* Much that is less urgent is ahead of it. */

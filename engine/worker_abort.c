@@ -39,7 +39,9 @@ void trib_worker_withdraw(trib_core *core, trib_op_node *node, trib_task *task)
         .aux = (uint32_t)trib_frame_withdraw_reason(status),
     };
     task->withdrawn = true;
-    trib_link_send_copy(trib_link_express_follow(link, task->express), frame, text, strlen(text));
+    trib_link *lane = trib_link_express_follow(link, task->express);
+    task->express = lane != link; /* the next round comes behind it; the owner may be another one than it was */
+    trib_link_send_copy(lane, frame, text, strlen(text));
 }
 
 static void grace_passed(trib_reactor *reactor, trib_timer *timer)
