@@ -241,6 +241,54 @@ void trib_free(trib_engine *engine, void *memory)
     }
 }
 
+/* On the caller's own loop the caller may wait where it likes. */
+static trib_status check_memory(const trib_engine *engine, const void *memory, trib_error *error)
+{
+    if (engine == NULL || memory == NULL) {
+        return trib_error_set(error, TRIB_INVALID, "engine and memory must not be NULL");
+    }
+    if (engine->config.mode != TRIB_MODE_ATTACHED && trib_engine_on_thread(engine)) {
+        return trib_error_set(error, TRIB_WRONG_THREAD, "memory is not registered from a callback: it takes too long");
+    }
+    return TRIB_OK;
+}
+
+trib_status trib_memory_register(trib_engine *engine, void *memory, size_t size, trib_error *error)
+{
+    trib_error why = {.text = ""};
+    trib_status status = check_memory(engine, memory, error);
+    if (status == TRIB_OK && size == 0) {
+        status = trib_error_set(error, TRIB_INVALID, "memory at %p: its size is 0", memory);
+    }
+    if (status != TRIB_OK || engine->env.memory_adopt == NULL) {
+        return status;
+    }
+    status = engine->env.memory_adopt(engine->env.memory, memory, size, &why);
+    if (engine->env.transport_shared != NULL) { /* there are devices that want to know */
+        trib_log(&engine->logger, status == TRIB_OK ? TRIB_LOG_INFO : TRIB_LOG_WARN, "%zu bytes at %p are %s%s", size,
+                 memory,
+                 status == TRIB_OK ? "registered" : "not registered, so payloads in them are copied: ", why.text);
+    }
+    return status == TRIB_OK ? TRIB_OK : trib_error_set(error, status, "%s", why.text);
+}
+
+trib_status trib_memory_unregister(trib_engine *engine, void *memory, trib_error *error)
+{
+    trib_status status = check_memory(engine, memory, error);
+    if (status != TRIB_OK || engine->env.memory_disown == NULL) {
+        return status;
+    }
+    size_t size = engine->env.memory_adopted(engine->env.memory, memory);
+    const trib_tensor *user = size > 0 ? trib_op_find_user(engine, memory, size) : NULL;
+    if (user != NULL) {
+        return trib_error_set(error, TRIB_STATE, "tensor \"%s\": an operation in flight uses the memory at %p",
+                              user->name, memory);
+    }
+    return engine->env.memory_disown(engine->env.memory, memory) == TRIB_OK
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_INVALID, "no memory is registered that begins at %p", memory);
+}
+
 /* ---- Seeing ---- */
 
 trib_status trib_engine_waiting(trib_engine *engine, trib_waiting *entries, size_t capacity, size_t *count_out)

@@ -64,20 +64,38 @@ static void memory_free(void *memory, void *block)
     trib_arena_free(self->arena, block);
 }
 
+static trib_status memory_adopt(void *memory, void *base, size_t size, trib_error *error)
+{
+    return trib_arena_adopt(((host *)memory)->arena, base, size, error);
+}
+
+static size_t memory_adopted(void *memory, const void *base)
+{
+    return trib_arena_adopted_size(((host *)memory)->arena, base);
+}
+
+static trib_status memory_disown(void *memory, void *base)
+{
+    return trib_arena_disown(((host *)memory)->arena, base);
+}
+
 /* ---- Memory that a device copies from and to ---- */
 
-static trib_status register_extent(void *user, void *base, size_t size, void **cookie_out)
+/* The device copies from and to the arena's memory alone, not what was adopted: whether that is pinned is its owner's business. */
+static trib_status register_extent(void *user, void *base, size_t size, void **cookie_out, trib_error *error)
 {
     host *self = user;
-    *cookie_out = NULL;
-    return self->device_ops->pin(self->device, base, size);
+    const bool adopted = error != NULL;
+    *cookie_out = adopted ? NULL : self;
+    return adopted ? TRIB_OK : self->device_ops->pin(self->device, base, size);
 }
 
 static void unregister_extent(void *user, void *base, size_t size, void *cookie)
 {
     host *self = user;
-    (void)cookie;
-    self->device_ops->unpin(self->device, base, size);
+    if (cookie != NULL) {
+        self->device_ops->unpin(self->device, base, size);
+    }
 }
 
 static void memory_share(void *memory, const trib_device_ops *ops, trib_device *device)
@@ -173,6 +191,9 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
         .on_thread = trib_reactor_ev_on_thread,
         .memory_alloc = memory_alloc,
         .memory_free = memory_free,
+        .memory_adopt = memory_adopt,
+        .memory_adopted = memory_adopted,
+        .memory_disown = memory_disown,
         .memory_share = memory_share,
         .memory_unshare = memory_unshare,
         .fini = fini,

@@ -243,32 +243,26 @@ typedef struct trib_config {
 /* Fills *config with the defaults. struct_size must be sizeof(trib_config). TRIB_ANY_THREAD. */
 TRIB_API void trib_config_init(trib_config *config, size_t struct_size);
 
-/*
- * Fills ranks, counts, coordinator address and settings from the environment: TRIB_* variables (docs/operating.md),
+/* Fills ranks, counts, coordinator address and settings from the environment: TRIB_* variables (docs/operating.md),
  * else those of torchrun, Open MPI, MPICH/Hydra, Slurm or BytePS (DMLC_*). Fields it finds nothing for stay as they
  * are. Strings point into the environment or into static storage of the calling thread; trib_engine_create copies
  * them and should follow before the environment changes. TRIB_INVALID with *error (may be NULL) saying which variable
- * is wrong. Not thread-safe against setenv.
- */
+ * is wrong. Not thread-safe against setenv. */
 TRIB_API TRIB_CHECKED trib_status trib_config_from_env(trib_config *config, trib_error *error);
 
 /* ---- The engine --------------------------------------------------------------------------------------------- */
 
-/*
- * Creates an engine and starts joining the job; returns at once (it reads settings and the machine's topology, opens
+/* Creates an engine and starts joining the job; returns at once (it reads settings and the machine's topology, opens
  * listening sockets and starts threads). Operations may be submitted right away: they start when the job has come
  * together. config is copied. On failure *engine_out is untouched and *error (may be NULL) says why: TRIB_INVALID (a
- * setting), TRIB_UNSUPPORTED (a transport or device), TRIB_NO_MEMORY, TRIB_SYSTEM. ATTACHED: call it on the loop's thread.
- */
+ * setting), TRIB_UNSUPPORTED (a transport or device), TRIB_NO_MEMORY, TRIB_SYSTEM. ATTACHED: call it on the loop's thread. */
 TRIB_API TRIB_CHECKED trib_status trib_engine_create(const trib_config *config, trib_engine **engine_out,
                                                      trib_error *error);
 
-/*
- * Blocks until the job has come together, at most timeout_ns (below 0: the join timeout decides). TRIB_OK,
+/* Blocks until the job has come together, at most timeout_ns (below 0: the join timeout decides). TRIB_OK,
  * TRIB_TIMEOUT, TRIB_JOIN_FAILED, TRIB_UNAUTHORIZED ... with *error (may be NULL) naming who is missing. TRIB_STATE
  * in TRIB_MODE_ATTACHED (run the loop and use ready_cb), TRIB_WRONG_THREAD from a callback. TRIB_ANY_THREAD
- * otherwise.
- */
+ * otherwise. */
 TRIB_API TRIB_CHECKED trib_status trib_engine_wait_ready(trib_engine *engine, int64_t timeout_ns, trib_error *error);
 
 /* Begins to close: new operations are refused, those in flight complete with TRIB_CLOSED, sums that others still wait
@@ -312,14 +306,26 @@ TRIB_API TRIB_CHECKED trib_status trib_engine_get_info(const trib_engine *engine
 
 /* ---- Memory ------------------------------------------------------------------------------------------------- */
 
-/*
- * Page-aligned memory from the engine's arena: bound to the NUMA node of its reactors, on huge pages where there are
+/* Page-aligned memory from the engine's arena: bound to the NUMA node of its reactors, on huge pages where there are
  * any, registered with the transports that want it. Any memory may be used in operations; this kind is never copied
  * or registered again. TRIB_INVALID (size 0), TRIB_NO_MEMORY. Freed by trib_free, before trib_engine_destroy.
- * TRIB_ANY_THREAD.
- */
+ * TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_alloc(trib_engine *engine, size_t size, void **memory_out);
 TRIB_API void trib_free(trib_engine *engine, void *memory);
+
+/* Memory of the caller's own that operations will use, such as buffers that stay or the blocks of an allocator that keeps
+ * them: devices that move memory by themselves (RDMA) are told of it now, and what lies in one registration as a whole is then
+ * not copied. With other transports nothing needs to be done, and nothing is. It must be host memory, readable and writable, and
+ * keep its pages until trib_memory_unregister or trib_engine_destroy: a device would go on with pages that were unmapped or given
+ * back to the system (munmap, MADV_DONTNEED), and sums would be wrong. Blocks while the pages are locked, for large memory part
+ * of a second. TRIB_INVALID (size 0; a part is registered already, or trib_alloc's), TRIB_SYSTEM, TRIB_NO_MEMORY: *error (may be
+ * NULL) says why, such as the limit on locked memory; the memory may be used all the same, and is copied. From a callback
+ * TRIB_WRONG_THREAD, unless ATTACHED: there the loop waits. TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_memory_register(trib_engine *engine, void *memory, size_t size,
+                                                       trib_error *error);
+/* Before such memory is unmapped; memory is where it begins. TRIB_STATE: an operation in flight uses it, so it stays
+ * registered; TRIB_INVALID: it is not registered; TRIB_WRONG_THREAD as above. No operation may begin to use it meanwhile. */
+TRIB_API TRIB_CHECKED trib_status trib_memory_unregister(trib_engine *engine, void *memory, trib_error *error);
 
 /* ---- Tensors ------------------------------------------------------------------------------------------------ */
 
@@ -340,14 +346,12 @@ typedef struct trib_tensor_desc {
 /* Fills *desc with the defaults. struct_size must be sizeof(trib_tensor_desc). TRIB_ANY_THREAD. */
 TRIB_API void trib_tensor_desc_init(trib_tensor_desc *desc, size_t struct_size);
 
-/*
- * Declares a tensor once; workers may do so at any time and in any order: names decide which belong together.
+/* Declares a tensor once; workers may do so at any time and in any order: names decide which belong together.
  * Declaring a name again with the same type and count gives the same handle; with others TRIB_MISMATCH. Returns at
  * once; the agreement with the other workers happens behind, and a disagreement makes every operation on the tensor,
  * on every worker, complete with TRIB_MISMATCH and a text that says who declared what. Only workers: others get
  * TRIB_STATE. TRIB_INVALID, TRIB_UNSUPPORTED (a device tensor in an engine without a device), TRIB_NO_MEMORY, TRIB_CLOSED,
- * or what ended the job if it is over: TRIB_PEER_LOST, TRIB_JOIN_FAILED, TRIB_UNAUTHORIZED ... TRIB_ANY_THREAD.
- */
+ * or what ended the job if it is over: TRIB_PEER_LOST, TRIB_JOIN_FAILED, TRIB_UNAUTHORIZED ... TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *desc,
                                                       trib_tensor **tensor_out, trib_error *error);
 
@@ -386,15 +390,13 @@ typedef struct trib_op_params {
 /* Fills *params with the defaults. struct_size must be sizeof(trib_op_params). TRIB_ANY_THREAD. */
 TRIB_API void trib_op_params_init(trib_op_params *params, size_t struct_size);
 
-/*
- * output = reduction of every worker's input over all workers. Each worker must issue the same operations on a tensor
+/* output = reduction of every worker's input over all workers. Each worker must issue the same operations on a tensor
  * in the same order (the n-th operation on a tensor is its round n); order between tensors is free. Operations on one
  * tensor run one after the other, those on different tensors at once, by priority.
  * The buffers stay the caller's and must stay valid until completion. op_out may be NULL; if it is not, the handle
  * must be given to trib_op_release. Returns TRIB_OK (taken), TRIB_INVALID, TRIB_BUSY (ops_max in flight or not given back),
  * TRIB_NO_MEMORY, TRIB_CLOSED, or TRIB_PEER_LOST / TRIB_PEER_LEFT / TRIB_JOIN_FAILED if the job has already failed;
- * error (may be NULL) says more. TRIB_ANY_THREAD, a few microseconds, never waits for the network.
- */
+ * error (may be NULL) says more. TRIB_ANY_THREAD, a few microseconds, never waits for the network. */
 TRIB_API TRIB_CHECKED trib_status trib_push_pull(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
                                                  trib_error *error);
 
@@ -419,12 +421,10 @@ TRIB_API TRIB_CHECKED trib_status trib_op_stream_wait(trib_op *op, void *stream,
 /* The operation's status: TRIB_PENDING until it is complete. TRIB_ANY_THREAD. */
 TRIB_API trib_status trib_op_status(const trib_op *op);
 
-/*
- * Blocks until op is complete (its callback, if any, has run), at most timeout_ns (below 0: as long as the
+/* Blocks until op is complete (its callback, if any, has run), at most timeout_ns (below 0: as long as the
  * operation's own deadline lets it). Returns its status, or TRIB_TIMEOUT with the operation still going, told apart
  * by trib_op_status. *error (may be NULL) gets the text. TRIB_MODE_QUEUE: dispatches completions meanwhile.
- * TRIB_MODE_ATTACHED: TRIB_STATE. From a callback: TRIB_WRONG_THREAD.
- */
+ * TRIB_MODE_ATTACHED: TRIB_STATE. From a callback: TRIB_WRONG_THREAD. */
 TRIB_API trib_status trib_op_wait(trib_op *op, int64_t timeout_ns, trib_error *error);
 
 /* Gives the handle back, before trib_engine_destroy; the operation goes on. NULL is fine. TRIB_ANY_THREAD. */
@@ -442,11 +442,9 @@ typedef struct trib_waiting {
     int64_t since_ns; /* how long it has been in that stage */
 } trib_waiting;
 
-/*
- * Lists what the engine is waiting for now: at most capacity entries, oldest first within a reactor; *count_out is
+/* Lists what the engine is waiting for now: at most capacity entries, oldest first within a reactor; *count_out is
  * how many there are in all. Blocks up to 1 s for the reactors to answer: TRIB_TIMEOUT if one did not (entries of the
- * others are there). TRIB_WRONG_THREAD from a callback, except in TRIB_MODE_ATTACHED, where it never blocks.
- */
+ * others are there). TRIB_WRONG_THREAD from a callback, except in TRIB_MODE_ATTACHED, where it never blocks. */
 TRIB_API TRIB_CHECKED trib_status trib_engine_waiting(trib_engine *engine, trib_waiting *entries, size_t capacity,
                                                       size_t *count_out);
 
@@ -461,7 +459,7 @@ typedef struct trib_stats {
     uint64_t system_calls;  /* by the transports, for data */
     uint64_t allocations;   /* by the engine since it was created; constant in the steady state */
     uint64_t peers_refused; /* connections turned away: wrong token, version, job, garbage */
-    uint64_t bytes_copied;  /* payload that transports copied in this process; RDMA: none of trib_alloc's memory */
+    uint64_t bytes_copied;  /* payload that transports copied in this process; RDMA: none of registered memory */
     uint64_t bytes_relayed; /* payload that this process pushed in the name of its machine (trib_config.local_sum) */
     uint64_t reserved[14];
 } trib_stats;
@@ -487,11 +485,9 @@ TRIB_API void trib_trace_stop(trib_engine *engine);
  * Blocks for the file system only. TRIB_STATE if nothing was recorded, TRIB_SYSTEM, TRIB_NO_MEMORY. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_trace_write(trib_engine *engine, const char *path, trib_error *error);
 
-/*
- * A description of this machine as the engine sees it: cores, caches, NUMA nodes, NICs, GPUs, where reactors would be
+/* A description of this machine as the engine sees it: cores, caches, NUMA nodes, NICs, GPUs, where reactors would be
  * placed, transports and modules that are compiled in and usable, kernels in use, limits that hurt (memlock, open
- * files). JSON, malloc'ed; free it with free(). NULL when out of memory. Needs no engine. TRIB_ANY_THREAD.
- */
+ * files). JSON, malloc'ed; free it with free(). NULL when out of memory. Needs no engine. TRIB_ANY_THREAD. */
 TRIB_API char *trib_describe_machine(void);
 
 #ifdef __cplusplus

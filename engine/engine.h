@@ -44,6 +44,11 @@ typedef struct trib_env {
     bool (*on_thread)(const trib_reactor *reactor);   /* is the caller on its thread? */
     void *(*memory_alloc)(void *memory, size_t size); /* page-aligned */
     void (*memory_free)(void *memory, void *block);
+    /* Memory of the caller's own that is registered where the arena's is; how much is at base (0: none); no more. As
+     * trib_arena_adopt and those with it; NULL: nobody wants to know memory. */
+    trib_status (*memory_adopt)(void *memory, void *base, size_t size, trib_error *error);
+    size_t (*memory_adopted)(void *memory, const void *base);
+    trib_status (*memory_disown)(void *memory, void *base);
     void *memory;           /* the arena */
     void *transport_shared; /* what the transport's `share` made, or NULL */
     /* May a core take so much small memory? NULL: always. For tests of what happens when there is none. */

@@ -158,6 +158,28 @@ void trib_op_unref(trib_op *op)
     pthread_mutex_unlock(&engine->mutex);
 }
 
+static bool overlaps(const void *buffer, uint64_t bytes, const void *memory, size_t size)
+{
+    const uintptr_t at = (uintptr_t)buffer;
+    const uintptr_t from = (uintptr_t)memory;
+    return buffer != NULL && at < from + size && from < at + bytes;
+}
+
+const trib_tensor *trib_op_find_user(trib_engine *engine, const void *memory, size_t size)
+{
+    const trib_tensor *found = NULL;
+    pthread_mutex_lock(&engine->mutex);
+    for (const trib_op *op = engine->all_ops; op != NULL && found == NULL; op = op->made_next) {
+        if (atomic_load(&op->cores_left) > 0 && !op->tensor->on_device &&
+            (overlaps(op->input, op->tensor->bytes, memory, size) ||
+             overlaps(op->output, op->tensor->bytes, memory, size))) {
+            found = op->tensor;
+        }
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    return found;
+}
+
 void trib_op_fail(trib_op *op, trib_status status, const char *format, ...)
 {
     int none = 0;

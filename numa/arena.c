@@ -175,6 +175,24 @@ void trib_arena_remove_registrar(trib_arena *arena, uint32_t id)
     trib_extents_remove_registrar(&arena->extents, id);
 }
 
+trib_status trib_arena_adopt(trib_arena *arena, void *base, size_t size, trib_error *error)
+{
+    trib_error unseen;
+    return trib_extents_adopt(&arena->extents, base, size, error != NULL ? error : &unseen);
+}
+
+trib_status trib_arena_disown(trib_arena *arena, void *base)
+{
+    return trib_extents_disown(&arena->extents, base);
+}
+
+size_t trib_arena_adopted_size(trib_arena *arena, const void *base)
+{
+    trib_extent extent;
+    bool found = trib_extents_find(&arena->extents, base, &extent) && extent.adopted && extent.base == base;
+    return found ? extent.size : 0;
+}
+
 bool trib_arena_find(trib_arena *arena, const void *address, uint32_t id, trib_arena_location *location_out)
 {
     trib_extent extent;

@@ -6,8 +6,11 @@
  * register memory when an extent is made and never again. Blocks are cut from them by jemalloc if its module is in the
  * process, else by the built-in pool (docs/decisions/0001-jemalloc.md).
  *
+ * Memory of somebody else's can be adopted: it is registered as extents are, and found as they are; nothing else is done
+ * with it.
+ *
  * THREADS    Every function may be called from any thread, create and destroy apart. A registrar runs inside the call
- * that made the extent, added or removed it, with the arena's lock held: it must not call the arena.
+ * that made the extent, adopted, added or removed it, with locks of the arena held: it must not call the arena.
  */
 #ifndef TRIB_NUMA_ARENA_H
 #define TRIB_NUMA_ARENA_H
@@ -24,8 +27,8 @@ typedef struct trib_arena trib_arena;
 /* Somebody who must know memory before it can move it: verbs, CUDA. */
 typedef struct trib_arena_registrar {
     /* A failure is not fatal: the extent stays usable, and trib_arena_find tells that this registrar does not know it.
-     */
-    trib_status (*register_extent)(void *user, void *base, size_t size, void **cookie_out);
+     * error: for adopted memory, to be filled with why it cannot be registered; NULL for an extent. */
+    trib_status (*register_extent)(void *user, void *base, size_t size, void **cookie_out, trib_error *error);
     /* Called only for extents that were registered. */
     void (*unregister_extent)(void *user, void *base, size_t size, void *cookie);
     void *user;
@@ -72,6 +75,18 @@ TRIB_CHECKED trib_status trib_arena_add_registrar(trib_arena *arena, const trib_
 /* Unregisters every extent that it knows. */
 void trib_arena_remove_registrar(trib_arena *arena, uint32_t id);
 
+/*
+ * Registers memory that is not the arena's with all registrars, and those to come, until it is disowned or the arena
+ * destroyed; meanwhile it must stay where it is. Takes as long as the registrars do, and holds up no other function but
+ * this, trib_arena_disown and those about registrars. TRIB_INVALID: part of it is an extent, or adopted already; or what
+ * the first registrar said that refused: then none knows it. TRIB_NO_MEMORY.
+ */
+TRIB_CHECKED trib_status trib_arena_adopt(trib_arena *arena, void *base, size_t size, trib_error *error);
+/* base as it was adopted, else TRIB_INVALID. */
+TRIB_CHECKED trib_status trib_arena_disown(trib_arena *arena, void *base);
+/* How much was adopted at base; 0: nothing. */
+size_t trib_arena_adopted_size(trib_arena *arena, const void *base);
+
 typedef struct trib_arena_location {
     void *base; /* of the extent */
     size_t size;
@@ -87,6 +102,7 @@ typedef struct trib_arena_stats {
     int32_t node;
     uint64_t extents;
     uint64_t bytes_mapped;
+    uint64_t adopted;      /* pieces of memory, not among the extents */
     uint64_t bytes_in_use; /* of blocks, rounded up as the heap does */
     uint64_t blocks_in_use;
     /* None of these stops the arena from working. */

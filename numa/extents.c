@@ -11,6 +11,7 @@
 #include "numa/extents.h"
 
 #include "engine/assert.h"
+#include "engine/log.h"
 #include "numa/poison.h"
 
 #include <errno.h>
@@ -64,22 +65,27 @@ trib_status trib_extents_init(trib_extents *extents, const trib_arena_params *pa
         extents->params.map = map_anonymous;
         extents->params.unmap = unmap_anonymous;
     }
-    return pthread_rwlock_init(&extents->lock, NULL) == 0 ? TRIB_OK : TRIB_NO_MEMORY;
+    if (pthread_mutex_init(&extents->registering, NULL) != 0) {
+        return TRIB_NO_MEMORY;
+    }
+    if (pthread_rwlock_init(&extents->lock, NULL) != 0) {
+        pthread_mutex_destroy(&extents->registering);
+        return TRIB_NO_MEMORY;
+    }
+    return TRIB_OK;
 }
 
-static void extent_register(trib_extents *extents, trib_extent *extent, uint32_t id)
+static trib_status extent_register(const trib_extents *extents, trib_extent *extent, uint32_t id, trib_error *error)
 {
     const trib_arena_registrar *registrar = &extents->registrars[id];
     trib_extent_registration *registration = &extent->registrations[id];
     void *cookie = NULL;
-    registration->status = registrar->register_extent(registrar->user, extent->base, extent->size, &cookie);
+    registration->status = registrar->register_extent(registrar->user, extent->base, extent->size, &cookie, error);
     registration->cookie = registration->status == TRIB_OK ? cookie : NULL;
-    if (registration->status != TRIB_OK) {
-        extents->registration_failures++;
-    }
+    return registration->status;
 }
 
-static void extent_unregister(trib_extents *extents, trib_extent *extent, uint32_t id)
+static void extent_unregister(const trib_extents *extents, trib_extent *extent, uint32_t id)
 {
     const trib_arena_registrar *registrar = &extents->registrars[id];
     trib_extent_registration *registration = &extent->registrations[id];
@@ -96,11 +102,14 @@ void trib_extents_fini(trib_extents *extents)
     }
     for (size_t i = 0; i < extents->count; i++) {
         const trib_extent *extent = &extents->list[i];
-        trib_unpoison(extent->base, extent->size);
-        extents->params.unmap(extents->params.map_user, extent->base, extent->size);
+        if (!extent->adopted) {
+            trib_unpoison(extent->base, extent->size);
+            extents->params.unmap(extents->params.map_user, extent->base, extent->size);
+        }
     }
     free(extents->list);
     pthread_rwlock_destroy(&extents->lock);
+    pthread_mutex_destroy(&extents->registering);
 }
 
 /* Prefers the node, so that the kernel falls back to another when it is full, rather than kill the process. */
@@ -157,6 +166,17 @@ static bool list_reserve(trib_extents *extents)
     return true;
 }
 
+static trib_extent *list_insert(trib_extents *extents, const trib_extent *extent)
+{
+    trib_assert(extents->count < extents->capacity);
+    size_t index = upper_index(extents, extent->base);
+    trib_extent *place = &extents->list[index];
+    memmove(place + 1, place, (extents->count - index) * sizeof(*place));
+    *place = *extent;
+    extents->count++;
+    return place;
+}
+
 /* Makes an extent of that size and registers it. */
 static trib_extent *extent_make(trib_extents *extents, size_t size)
 {
@@ -174,16 +194,12 @@ static trib_extent *extent_make(trib_extents *extents, size_t size)
     if (madvise(base, size, MADV_HUGEPAGE) != 0) {
         extents->huge_page_failures++;
     }
-    size_t index = upper_index(extents, base);
-    trib_extent *extent = &extents->list[index];
-    memmove(extent + 1, extent, (extents->count - index) * sizeof(*extent));
-    *extent = (trib_extent){.base = base, .size = size};
-    extents->count++;
+    trib_extent *extent = list_insert(extents, &(trib_extent){.base = base, .size = size});
     extents->mapped_bytes += size;
     for (uint32_t id = 0; id < TRIB_ARENA_REGISTRARS_MAX; id++) {
         extent->registrations[id].status = TRIB_PENDING;
-        if (extents->used[id]) {
-            extent_register(extents, extent, id);
+        if (extents->used[id] && extent_register(extents, extent, id, NULL) != TRIB_OK) {
+            extents->registration_failures++;
         }
     }
     trib_poison(base, size);
@@ -264,25 +280,31 @@ bool trib_extents_find(trib_extents *extents, const void *address, trib_extent *
 
 trib_status trib_extents_add_registrar(trib_extents *extents, const trib_arena_registrar *registrar, uint32_t *id_out)
 {
+    pthread_mutex_lock(&extents->registering);
     pthread_rwlock_wrlock(&extents->lock);
     uint32_t id = 0;
     while (id < TRIB_ARENA_REGISTRARS_MAX && extents->used[id]) {
         id++;
     }
     if (id < TRIB_ARENA_REGISTRARS_MAX) {
+        trib_error unseen;
         extents->used[id] = true;
         extents->registrars[id] = *registrar;
         for (size_t i = 0; i < extents->count; i++) {
-            extent_register(extents, &extents->list[i], id);
+            trib_extent *extent = &extents->list[i];
+            trib_error *error = extent->adopted ? &unseen : NULL;
+            extents->registration_failures += extent_register(extents, extent, id, error) != TRIB_OK;
         }
         *id_out = id;
     }
     pthread_rwlock_unlock(&extents->lock);
+    pthread_mutex_unlock(&extents->registering);
     return id < TRIB_ARENA_REGISTRARS_MAX ? TRIB_OK : TRIB_BUSY;
 }
 
 void trib_extents_remove_registrar(trib_extents *extents, uint32_t id)
 {
+    pthread_mutex_lock(&extents->registering);
     pthread_rwlock_wrlock(&extents->lock);
     if (id < TRIB_ARENA_REGISTRARS_MAX && extents->used[id]) {
         for (size_t i = 0; i < extents->count; i++) {
@@ -291,13 +313,114 @@ void trib_extents_remove_registrar(trib_extents *extents, uint32_t id)
         extents->used[id] = false;
     }
     pthread_rwlock_unlock(&extents->lock);
+    pthread_mutex_unlock(&extents->registering);
+}
+
+/* ---- Memory of somebody else's ---- */
+
+/* An extent of which part lies there; NULL. Called with the lock held. */
+static const trib_extent *overlapping(const trib_extents *extents, const void *base, size_t size)
+{
+    size_t index = upper_index(extents, (const uint8_t *)base + (size - 1));
+    const trib_extent *last = index > 0 ? &extents->list[index - 1] : NULL;
+    bool overlaps = last != NULL && (uintptr_t)last->base + last->size > (uintptr_t)base;
+    return overlaps ? last : NULL;
+}
+
+static trib_status check_free(trib_extents *extents, const void *base, size_t size, trib_error *error)
+{
+    pthread_rwlock_rdlock(&extents->lock);
+    const trib_extent *other = overlapping(extents, base, size);
+    trib_status status = TRIB_OK;
+    if (other != NULL && other->adopted) {
+        status = trib_error_set(error, TRIB_INVALID, "%zu bytes at %p: part of them is registered, as %zu bytes at %p",
+                                size, base, other->size, (void *)other->base);
+    } else if (other != NULL) {
+        status = trib_error_set(error, TRIB_INVALID,
+                                "%zu bytes at %p: part of them is the engine's own memory, which is "
+                                "registered",
+                                size, base);
+    }
+    pthread_rwlock_unlock(&extents->lock);
+    return status;
+}
+
+static void unregister_with_all(const trib_extents *extents, trib_extent *extent)
+{
+    for (uint32_t id = 0; id < TRIB_ARENA_REGISTRARS_MAX; id++) {
+        extent_unregister(extents, extent, id);
+    }
+}
+
+/* With all registrars or none. */
+static trib_status register_with_all(const trib_extents *extents, trib_extent *extent, trib_error *error)
+{
+    trib_status status = TRIB_OK;
+    for (uint32_t id = 0; id < TRIB_ARENA_REGISTRARS_MAX; id++) {
+        extent->registrations[id].status = TRIB_PENDING;
+        if (extents->used[id] && status == TRIB_OK) {
+            status = extent_register(extents, extent, id, error);
+        }
+    }
+    if (status != TRIB_OK) {
+        unregister_with_all(extents, extent);
+    }
+    return status;
+}
+
+trib_status trib_extents_adopt(trib_extents *extents, void *base, size_t size, trib_error *error)
+{
+    trib_extent extent = {.base = base, .size = size, .adopted = true};
+    if (base == NULL || size == 0 || (uintptr_t)base > UINTPTR_MAX - size) {
+        return trib_error_set(error, TRIB_INVALID, "%zu bytes at %p are no memory", size, base);
+    }
+    pthread_mutex_lock(&extents->registering);
+    trib_status status = check_free(extents, base, size, error);
+    status = status == TRIB_OK ? register_with_all(extents, &extent, error) : status;
+    if (status == TRIB_OK) {
+        pthread_rwlock_wrlock(&extents->lock);
+        if (list_reserve(extents)) {
+            list_insert(extents, &extent);
+            extents->adopted_count++;
+        } else {
+            status = trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+        }
+        pthread_rwlock_unlock(&extents->lock);
+        if (status != TRIB_OK) {
+            unregister_with_all(extents, &extent);
+        }
+    }
+    pthread_mutex_unlock(&extents->registering);
+    return status;
+}
+
+trib_status trib_extents_disown(trib_extents *extents, void *base)
+{
+    trib_extent extent = {.base = NULL};
+    pthread_mutex_lock(&extents->registering);
+    pthread_rwlock_wrlock(&extents->lock);
+    size_t above = upper_index(extents, base);
+    trib_extent *place = above > 0 ? &extents->list[above - 1] : NULL;
+    if (place != NULL && place->adopted && place->base == base) {
+        extent = *place;
+        memmove(place, place + 1, (extents->count - above) * sizeof(*place));
+        extents->count--;
+        extents->adopted_count--;
+    }
+    pthread_rwlock_unlock(&extents->lock);
+    if (extent.base != NULL) {
+        unregister_with_all(extents, &extent);
+    }
+    pthread_mutex_unlock(&extents->registering);
+    return extent.base != NULL ? TRIB_OK : TRIB_INVALID;
 }
 
 void trib_extents_stats(trib_extents *extents, trib_arena_stats *stats)
 {
     pthread_rwlock_rdlock(&extents->lock);
     stats->node = extents->params.node;
-    stats->extents = extents->count;
+    stats->extents = extents->count - extents->adopted_count;
+    stats->adopted = extents->adopted_count;
     stats->bytes_mapped = extents->mapped_bytes;
     stats->bind_failures = extents->bind_failures;
     stats->huge_page_failures = extents->huge_page_failures;

@@ -4,6 +4,9 @@
  * An extent is a multiple of TRIB_EXTENT_BYTES, aligned to it, and lives until trib_extents_fini. Each registrar is
  * called once per extent, when the extent is made or when the registrar is added, whichever is later; and once more
  * before the extent is unmapped or when the registrar is removed, whichever is earlier. All functions are thread-safe.
+ *
+ * Adopted memory is an extent of any place and size, which is never mapped, unmapped, bound or handed out. To register it may
+ * take long, as it may be large; so that is done beside `lock`, under which reactors look for extents.
  */
 #ifndef TRIB_NUMA_EXTENTS_H
 #define TRIB_NUMA_EXTENTS_H
@@ -20,14 +23,17 @@ typedef struct trib_extent_registration {
 typedef struct trib_extent {
     uint8_t *base;
     size_t size;
+    bool adopted;
     trib_extent_registration registrations[TRIB_ARENA_REGISTRARS_MAX];
 } trib_extent;
 
 typedef struct trib_extents {
     trib_arena_params params;
+    pthread_mutex_t registering; /* who adds, removes, adopts or disowns has it, and takes it before lock */
     pthread_rwlock_t lock; /* protects all below; written only when an extent is made or a registrar comes or goes */
     trib_extent *list;     /* by address */
     size_t count, capacity;
+    size_t adopted_count; /* of these */
     bool used[TRIB_ARENA_REGISTRARS_MAX];
     trib_arena_registrar registrars[TRIB_ARENA_REGISTRARS_MAX];
     uint8_t *tail; /* what is left of the last extent */
@@ -50,6 +56,10 @@ bool trib_extents_find(trib_extents *extents, const void *address, trib_extent *
 TRIB_CHECKED trib_status trib_extents_add_registrar(trib_extents *extents, const trib_arena_registrar *registrar,
                                                     uint32_t *id_out);
 void trib_extents_remove_registrar(trib_extents *extents, uint32_t id);
+
+/* See arena.h. */
+TRIB_CHECKED trib_status trib_extents_adopt(trib_extents *extents, void *base, size_t size, trib_error *error);
+TRIB_CHECKED trib_status trib_extents_disown(trib_extents *extents, void *base);
 
 /* Fills what it knows of *stats. */
 void trib_extents_stats(trib_extents *extents, trib_arena_stats *stats);

@@ -2,7 +2,8 @@
  * rdma_domain.c - see rdma_domain.h.
  *
  * The arena hands over every extent when it makes it, so that nothing is registered later on. A registration that fails
- * does not stop the arena: what lies in such an extent is copied.
+ * does not stop the arena: what lies in such an extent is copied. Memory of the caller's own comes the same way, when it says
+ * so (trib_memory_register).
  */
 #include "build_config.h"
 #include "transports/rdma.h"
@@ -42,10 +43,13 @@ trib_status trib_rdma_register_error(trib_error *error, const verbs_device *devi
 
 /* ---- The arena's registrar ---- */
 
-static trib_status register_extent(void *user, void *base, size_t size, void **cookie_out)
+static trib_status register_extent(void *user, void *base, size_t size, void **cookie_out, trib_error *error)
 {
     verbs_device *device = user;
     struct ibv_mr *mr = ibv_reg_mr(device->pd, base, size, ACCESS);
+    if (mr == NULL && error != NULL) {
+        return trib_rdma_register_error(error, device, size, errno != 0 ? errno : ENOMEM);
+    }
     if (mr == NULL) {
         atomic_store(&device->failure, errno != 0 ? errno : ENOMEM);
         return TRIB_SYSTEM;

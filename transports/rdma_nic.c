@@ -194,7 +194,8 @@ static void say_copy(verbs_nic *nic, const void *memory, size_t size)
     } else if (number == 0 && size >= WORTH_SAYING && !nic->said_copy) {
         nic->said_copy = true;
         trib_log(logger, TRIB_LOG_INFO,
-                 "payloads at %p are copied: memory that was not taken with trib_alloc is not registered with %s",
+                 "payloads at %p are copied: %s knows memory of trib_alloc and of trib_memory_register, and this is "
+                 "neither",
                  memory, name);
     }
 }

@@ -225,12 +225,83 @@ static void memory_of_the_engine(void **state)
     job_close(&jobs);
 }
 
+static void register_as(trib_engine *engine, void *memory, size_t size, trib_status status, const char *words)
+{
+    trib_error error = {.text = ""};
+    assert_int_equal(trib_memory_register(engine, memory, size, &error), status);
+    assert_says(error.text, words);
+}
+
+static void unregister_as(trib_engine *engine, void *memory, trib_status status, const char *words)
+{
+    trib_error error = {.text = ""};
+    assert_int_equal(trib_memory_unregister(engine, memory, &error), status);
+    assert_says(error.text, words);
+}
+
+typedef struct asked {
+    trib_engine *engine;
+    trib_status registered, unregistered;
+} asked;
+
+static void ask_from_callback(const trib_result *result, void *user)
+{
+    (void)result;
+    asked *self = user;
+    self->registered = trib_memory_register(self->engine, self, sizeof *self, NULL);
+    self->unregistered = trib_memory_unregister(self->engine, self, NULL);
+}
+
+/* The same with every transport, so that a wrong call is found on any. */
+static void memory_of_the_caller(void **state)
+{
+    (void)state;
+    job jobs;
+    void *taken = NULL;
+    static float data[2][2 * COUNT];
+    job_open(&jobs, 2, 0, NULL);
+    trib_engine *mine = jobs.engines[0];
+    register_as(mine, data[0], sizeof data[0], TRIB_OK, "");
+    register_as(mine, data[0] + COUNT, sizeof data[0], TRIB_INVALID, "part of them is registered");
+    register_as(mine, NULL, 1, TRIB_INVALID, "must not be NULL");
+    register_as(NULL, data[0], 1, TRIB_INVALID, "must not be NULL");
+    register_as(mine, data[1], 0, TRIB_INVALID, "size is 0");
+    assert_int_equal(trib_alloc(mine, sizeof data[0], &taken), TRIB_OK);
+    register_as(mine, taken, sizeof data[0], TRIB_INVALID, "the engine's own memory");
+    trib_free(mine, taken);
+
+    trib_tensor *tensor = job_declare(mine, "weights", TRIB_FLOAT32, COUNT);
+    trib_tensor *yours = job_declare(jobs.engines[1], "weights", TRIB_FLOAT32, COUNT);
+    trib_op *op = job_push_pull(mine, tensor, data[1], data[0] + COUNT, TRIB_SUM); /* only its second half is in use */
+    unregister_as(mine, data[0], TRIB_STATE, "tensor \"weights\": an operation in flight");
+    register_as(jobs.engines[1], data[0], sizeof data[0], TRIB_OK, ""); /* each engine has its own */
+    unregister_as(jobs.engines[1], data[0], TRIB_OK, "");
+    assert_int_equal(job_wait(job_push_pull(jobs.engines[1], yours, data[1], data[1], TRIB_SUM), NULL), TRIB_OK);
+    assert_int_equal(job_wait(op, NULL), TRIB_OK);
+    unregister_as(mine, data[0] + 1, TRIB_INVALID, "no memory is registered that begins at");
+    unregister_as(mine, data[0], TRIB_OK, "");
+    unregister_as(mine, data[0], TRIB_INVALID, "no memory is registered that begins at");
+    register_as(mine, data, sizeof data, TRIB_OK, ""); /* stays so until the end */
+
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    asked answers = {.engine = mine};
+    params.done_cb = ask_from_callback;
+    params.user = &answers;
+    assert_int_equal(trib_barrier(mine, &params, &op, NULL), TRIB_OK);
+    assert_int_equal(trib_barrier(jobs.engines[1], NULL, NULL, NULL), TRIB_OK);
+    assert_int_equal(job_wait(op, NULL), TRIB_OK);
+    assert_int_equal(answers.registered, TRIB_WRONG_THREAD);
+    assert_int_equal(answers.unregistered, TRIB_WRONG_THREAD);
+    job_close(&jobs);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_waited_for),     cmocka_unit_test(a_job_that_is_not_there_yet),
         cmocka_unit_test(tensors_that_cannot_be), cmocka_unit_test(operations_that_cannot_be),
-        cmocka_unit_test(memory_of_the_engine),
+        cmocka_unit_test(memory_of_the_engine),   cmocka_unit_test(memory_of_the_caller),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

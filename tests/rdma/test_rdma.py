@@ -14,6 +14,7 @@ GUEST_CANNOT_RUN = 77
 KEPT = 'cm_destroy_id_wait_timeout'  # how a kernel says that it keeps a connection, and whoever would let go of it
 TOOLS = [BUILD + '/tributary', BUILD + '/examples/digits', BUILD + '/libtributary.so.0']
 CONTRACT = BUILD + '/tests/test_transport_rdma'
+REGISTERED = BUILD + '/tests/test_registered'
 DATA = 'examples/digits/digits.csv'
 
 # Every job's output follows its name; its status comes last. What breaks the guest is at the end.
@@ -225,6 +226,14 @@ def contract():
         status, passed, output)
 
 
+def memory_of_the_caller():
+    """Through the public interface: what is registered is not copied, what is not or cannot be is; bytes_copied counts."""
+    built_with_rdma()
+    status, output = guest('CMOCKA_MESSAGE_OUTPUT=TAP timeout 100 ./test_registered', programs=[REGISTERED])
+    passed = len(re.findall(r'^ok \d+ - ', output, re.M))
+    assert status == 0 and passed == 4 and 'not ok' not in output, 'status %d, %d passed\n%s' % (status, passed, output)
+
+
 def device_removed():
     """While a connection is open, and another has ended whose peer does not say so: each is told of once."""
     built_with_rdma()
@@ -362,7 +371,7 @@ def no_device():
     assert status != 0 and 'transport rdma: there is no RDMA device here' in output, 'status %d\n%s' % (status, output)
 
 
-TESTS = [guest_has_a_verbs_device, guest_ends_at_its_deadline, contract, device_removed, digits_as_over_tcp, auto_chooses_rdma,
+TESTS = [guest_has_a_verbs_device, guest_ends_at_its_deadline, contract, memory_of_the_caller, device_removed, digits_as_over_tcp, auto_chooses_rdma,
          auto_does_without_rdma, two_rails, a_rail_is_gone, server_killed, worker_killed, server_stopped, network_lost,
          two_hosts, a_rail_fails, no_rail_left, too_little_memory_may_be_locked, no_device, no_address_of_a_device]
 

@@ -1,6 +1,8 @@
 /*
- * test_arena.c - arenas over both heaps: alignment, contents, reuse, and the registration of every extent.
+ * test_arena.c - arenas over both heaps: alignment, contents, reuse, and the registration of every extent and of memory that
+ * was adopted.
  */
+#include "engine/log.h"
 #include "tests/unit/arena_cases.h"
 
 static void test_alignment(void **state)
@@ -101,13 +103,14 @@ typedef struct ledger {
     uint32_t count, calls, refuse_from;
 } ledger;
 
-static trib_status ledger_register(void *user, void *base, size_t size, void **cookie_out)
+static trib_status ledger_register(void *user, void *base, size_t size, void **cookie_out, trib_error *error)
 {
     ledger *book = user;
-    assert_int_equal((uintptr_t)base % TRIB_EXTENT_BYTES, 0);
-    assert_int_equal(size % TRIB_EXTENT_BYTES, 0);
+    const bool adopted = error != NULL;
+    assert_true(adopted || (uintptr_t)base % TRIB_EXTENT_BYTES == 0);
+    assert_true(adopted || size % TRIB_EXTENT_BYTES == 0);
     if (++book->calls > book->refuse_from) {
-        return TRIB_NO_MEMORY;
+        return trib_error_set(error, TRIB_NO_MEMORY, "the ledger is full");
     }
     for (uint32_t i = 0; i < book->count; i++) {
         assert_ptr_not_equal(book->bases[i], base);
@@ -223,6 +226,135 @@ static void test_registrars_max(void **state)
     trib_arena_destroy(arena);
 }
 
+static void assert_adopts(trib_arena *arena, void *base, size_t size, trib_status status, const char *words)
+{
+    trib_error error = {.text = ""};
+    assert_int_equal(trib_arena_adopt(arena, base, size, &error), status);
+    if (strstr(error.text, words) == NULL) {
+        fail_msg("\"%s\" is not in: %s", words, error.text);
+    }
+}
+
+/* Memory of the test's own: known to every registrar, early or late, from its first byte to its last, until it is disowned. */
+static void test_adopted(void **state)
+{
+    trib_arena *arena = create(state);
+    uint8_t *own = malloc(3 * MIB);
+    ledger early = {.refuse_from = UINT32_MAX};
+    ledger late = {.refuse_from = UINT32_MAX};
+    trib_arena_registrar registrar = ledger_registrar(&early);
+    uint32_t early_id = 99;
+    uint32_t late_id = 99;
+    trib_arena_location location;
+    assert_non_null(own);
+    assert_int_equal(trib_arena_add_registrar(arena, &registrar, &early_id), TRIB_OK);
+    const uint32_t extents = early.count;
+    assert_adopts(arena, own + 100, MIB, TRIB_OK, "");
+    registrar = ledger_registrar(&late);
+    assert_int_equal(trib_arena_add_registrar(arena, &registrar, &late_id), TRIB_OK);
+    assert_int_equal(early.count, extents + 1);
+    assert_int_equal(late.count, early.count);
+    assert_int_equal(stats_of(arena).adopted, 1);
+    assert_int_equal(stats_of(arena).extents, extents);
+    assert_int_equal(trib_arena_adopted_size(arena, own + 100), MIB);
+    assert_int_equal(trib_arena_adopted_size(arena, own + 101), 0);
+    for (size_t at = 100; at <= 100 + MIB - 1; at += MIB - 1) {
+        assert_true(trib_arena_find(arena, own + at, late_id, &location));
+        assert_int_equal(location.status, TRIB_OK);
+        assert_ptr_equal(location.base, own + 100);
+        assert_int_equal(location.size, MIB);
+    }
+    assert_false(trib_arena_find(arena, own + 99, early_id, &location));
+    assert_false(trib_arena_find(arena, own + 100 + MIB, early_id, &location));
+    /* Beside it, but no part of it. */
+    assert_adopts(arena, own + 99, 2, TRIB_INVALID, "part of them is registered");
+    assert_adopts(arena, own + 99 + MIB, MIB, TRIB_INVALID, "part of them is registered");
+    assert_adopts(arena, own, 2 * MIB, TRIB_INVALID, "part of them is registered");
+    assert_adopts(arena, own + 200, 1, TRIB_INVALID, "part of them is registered");
+    assert_adopts(arena, own, 100, TRIB_OK, "");
+    assert_adopts(arena, own + 100 + MIB, MIB, TRIB_OK, "");
+    assert_int_equal(trib_arena_disown(arena, own + 101), TRIB_INVALID);
+    assert_int_equal(trib_arena_disown(arena, own + 100), TRIB_OK);
+    assert_int_equal(trib_arena_disown(arena, own + 100), TRIB_INVALID);
+    assert_int_equal(early.count, extents + 2);
+    assert_int_equal(late.count, early.count);
+    assert_false(trib_arena_find(arena, own + 100, early_id, &location));
+    trib_arena_remove_registrar(arena, early_id);
+    assert_int_equal(early.count, 0);
+    churn(arena, 5, 2000); /* the heap takes nothing of it */
+    trib_arena_destroy(arena);
+    assert_int_equal(late.count, 0);
+    memset(own, 1, 3 * MIB); /* still there */
+    free(own);
+}
+
+/* What cannot be adopted is not known to anybody afterwards. */
+static void test_adopted_not(void **state)
+{
+    trib_arena *arena = create(state);
+    uint8_t *own = malloc(MIB);
+    ledger willing = {.refuse_from = UINT32_MAX};
+    ledger full = {.refuse_from = 0};
+    uint32_t id = 99;
+    trib_arena_location location;
+    assert_non_null(own);
+    trib_arena_registrar registrar = ledger_registrar(&willing);
+    assert_int_equal(trib_arena_add_registrar(arena, &registrar, &id), TRIB_OK);
+    registrar = ledger_registrar(&full);
+    assert_int_equal(trib_arena_add_registrar(arena, &registrar, &id), TRIB_OK);
+    uint8_t *block = trib_arena_alloc(arena, MIB, 0);
+    assert_non_null(block);
+    const uint32_t known = willing.count;
+    assert_adopts(arena, own, MIB, TRIB_NO_MEMORY, "the ledger is full");
+    assert_int_equal(trib_arena_adopt(arena, own, MIB, NULL), TRIB_NO_MEMORY);
+    assert_int_equal(willing.count, known);
+    assert_false(trib_arena_find(arena, own, 0, &location));
+    assert_int_equal(trib_arena_disown(arena, own), TRIB_INVALID);
+    assert_adopts(arena, block, MIB, TRIB_INVALID, "the engine's own memory");
+    assert_int_equal(trib_arena_disown(arena, block), TRIB_INVALID);
+    assert_adopts(arena, NULL, 1, TRIB_INVALID, "are no memory");
+    assert_adopts(arena, own, 0, TRIB_INVALID, "are no memory");
+    assert_adopts(arena, own, SIZE_MAX, TRIB_INVALID, "are no memory");
+    full.refuse_from = UINT32_MAX;
+    assert_adopts(arena, own, MIB, TRIB_OK, "");
+    trib_arena_destroy(arena);
+    assert_int_equal(willing.count, 0);
+    free(own);
+}
+
+/* Threads adopt and disown beside each other, and beside blocks that come and go. */
+static void *adopter_run(void *user)
+{
+    churner *self = user;
+    uint8_t *own = malloc(64 * TRIB_PAGE_BYTES);
+    assert_non_null(own);
+    for (uint32_t step = 0; step < 300; step++) {
+        uint8_t *piece = own + (random_next(&self->seed) % 32) * TRIB_PAGE_BYTES;
+        trib_arena_location location;
+        assert_int_equal(trib_arena_adopt(self->arena, piece, 32 * TRIB_PAGE_BYTES, NULL), TRIB_OK);
+        assert_true(trib_arena_find(self->arena, piece + 5 * TRIB_PAGE_BYTES, 0, &location));
+        assert_ptr_equal(location.base, piece);
+        assert_int_equal(trib_arena_disown(self->arena, piece), TRIB_OK);
+    }
+    free(own);
+    return NULL;
+}
+
+static void test_adopted_by_threads(void **state)
+{
+    trib_arena *arena = create(state);
+    churner churners[4];
+    for (uint32_t i = 0; i < 4; i++) {
+        churners[i] = (churner){.arena = arena, .seed = i + 1};
+        assert_int_equal(pthread_create(&churners[i].thread, NULL, i < 2 ? adopter_run : churner_run, &churners[i]), 0);
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_int_equal(pthread_join(churners[i].thread, NULL), 0);
+    }
+    assert_int_equal(stats_of(arena).adopted, 0);
+    trib_arena_destroy(arena);
+}
+
 /* The host's malloc is its own: jemalloc's names lead nowhere, and each side frees what it took. */
 static void test_default(void **state)
 {
@@ -251,6 +383,7 @@ int main(void)
         BOTH(test_alignment),       BOTH(test_refused),        BOTH(test_churn),
         BOTH(test_threads),         BOTH(test_steady),         BOTH(test_registrars),
         BOTH(test_registrar_fails), BOTH(test_registrars_max), cmocka_unit_test(test_default),
+        BOTH(test_adopted),         BOTH(test_adopted_not),    BOTH(test_adopted_by_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
