@@ -463,13 +463,10 @@ bool trib_server_is_idle(const trib_core *core)
     if (core->entries_waiting > 0 || !trib_relay_is_idle(core)) {
         return false;
     }
-    if (core->machines != NULL && trib_summation_owes(core->machines, me / core->engine->roster->local_ranks)) {
+    if (trib_machines_owe(core) || trib_server_lanes_owe(core)) {
         return false;
     }
-    if (trib_server_lanes_owe(core)) {
-        return false;
-    }
-    return core->summation == NULL || !trib_summation_owes(core->summation, me - core->first_rank);
+    return core->summation == NULL || !trib_summation_owes(core->summation, me - core->first_rank, is_gone);
 }
 
 void trib_server_close(trib_core *core)

@@ -78,6 +78,12 @@ void trib_machines_tick(trib_core *core)
     }
 }
 
+bool trib_machines_owe(const trib_core *core)
+{
+    return core->machines != NULL &&
+           trib_summation_owes(core->machines, core->engine->member_id / core->engine->roster->local_ranks, is_gone);
+}
+
 trib_status trib_machines_check(const trib_link *link, const trib_frame *frame, trib_error *error)
 {
     const trib_core *core = link->core;

@@ -13,6 +13,7 @@ void trib_machines_close(trib_core *core);
 /* A frame that carries TRIB_EXCHANGE_MACHINES: may its sender speak for its machine, to this member? */
 TRIB_CHECKED trib_status trib_machines_check(const trib_link *link, const trib_frame *frame, trib_error *error);
 void trib_machines_tick(trib_core *core);
+bool trib_machines_owe(const trib_core *core); /* see trib_summation_owes */
 /* A relay says whom of its machine everybody waits for. */
 void trib_machines_take_stall(trib_core *core, const trib_contribution *what, const trib_frame *report);
 

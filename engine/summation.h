@@ -191,8 +191,10 @@ void trib_summation_each_waiting(trib_summation *self, const trib_contribution *
 /* Nothing is being summed or sent. */
 bool trib_summation_is_idle(const trib_summation *self);
 /* Is there a round that this contributor is through with and others are not? One who leaves stays until there is none:
- * in a broadcast others may still have to ask for what it has long got. */
-bool trib_summation_owes(const trib_summation *self, uint32_t contributor);
+ * in a broadcast others may still have to ask for what it has long got. And that the workers disagree all are told, but
+ * those of whom is_gone says that they have left: who comes last would else be told that this one has. */
+bool trib_summation_owes(const trib_summation *self, uint32_t contributor,
+                         bool (*is_gone)(void *user, const trib_contribution *what, char *text, size_t size));
 /* Bytes of contributions taken in, and of sums handed out. */
 uint64_t trib_summation_bytes_in(const trib_summation *self);
 uint64_t trib_summation_bytes_out(const trib_summation *self);

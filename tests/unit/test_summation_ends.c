@@ -256,6 +256,27 @@ static void test_who_has_gone_ends_rounds(void **state)
     assert_int_equal(the.buffers, 0);
 }
 
+/* A server that leaves has told all that the workers disagree, but those who left before it. */
+static void test_disagreements_are_owed(void **state)
+{
+    (void)state;
+    unsigned char bytes[CHUNK_BYTES] = {0};
+    open_bed(4, TRIB_ORDER_RANK);
+    trib_contribution odd = of_rank(0, 1, 1);
+    odd.reduce = TRIB_MAX;
+    const trib_contribution first = of_rank(0, 1, 0), last = of_rank(0, 1, 3);
+    must_give(&first, bytes);
+    assert_false(trib_summation_owes(the.summation, 1, rank_2_is_gone));
+    must_give(&odd, bytes);
+    assert_int_equal(the.events[the.event_count - 1].status, TRIB_MISMATCH);
+    assert_true(trib_summation_owes(the.summation, 1, rank_2_is_gone));
+    must_give(&last, bytes);
+    assert_int_equal(the.event_count, 3);
+    assert_false(trib_summation_owes(the.summation, 1, rank_2_is_gone));
+    trib_summation_destroy(the.summation); /* it waits for rank 2 */
+    assert_int_equal(the.buffers, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -263,6 +284,7 @@ int main(void)
         cmocka_unit_test(test_stalls),
         cmocka_unit_test(test_stalls_go_on),
         cmocka_unit_test(test_who_has_gone_ends_rounds),
+        cmocka_unit_test(test_disagreements_are_owed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
