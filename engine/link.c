@@ -329,6 +329,14 @@ static trib_status refuse(trib_link *link, trib_status status, const trib_error 
     return status;
 }
 
+/* Who greets in another version learns it from a frame in ours: ended without a word it would only try again. */
+static trib_status send_away(trib_link *link, const trib_error *error)
+{
+    trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_BYE, .aux = (uint32_t)TRIB_PROTOCOL}, NULL, 0);
+    close_one(link, true, TRIB_PROTOCOL, error->text);
+    return TRIB_CLOSED;
+}
+
 static trib_status transport_header(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE],
                                     trib_landing *landing)
 {
@@ -342,6 +350,9 @@ static trib_status transport_header(trib_conn *conn, const unsigned char header[
     trib_assert(link->arrival_count < TRIB_AHEAD_MAX);
     trib_frame frame;
     trib_status status = trib_frame_decode(header, &frame, &error);
+    if (status != TRIB_OK && link->state == TRIB_LINK_AWAIT_HELLO && trib_frame_is_foreign(header)) {
+        return send_away(link, &error);
+    }
     if (status == TRIB_OK) {
         landing->payload_size = frame.payload_size;
         status = trib_frame_check_epoch(&frame, link->core->epoch, &error);

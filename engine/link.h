@@ -97,7 +97,7 @@ struct trib_link {
     trib_link_state state;
     trib_purpose purpose;
     bool outgoing;
-    bool proved;       /* it has been READY */
+    bool proved;       /* it has been READY, or could have been */
     bool bye;          /* the peer said it closes in good order */
     uint32_t farewell; /* ... or not: its status, and why */
     char farewell_text[TRIB_ERROR_TEXT_SIZE + 1];

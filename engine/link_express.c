@@ -63,17 +63,20 @@ static void make(trib_link *link)
     link->express = express;
 }
 
-void trib_link_express_adopt(trib_link *link)
+trib_link *trib_link_express_find_main(const trib_link *link)
 {
     trib_link *main = link->core->links;
     while (main != NULL && (main->upcalls != &trib_server_upcalls || main->peer != link->peer ||
                             main->peer_reactor != link->peer_reactor || main->state != TRIB_LINK_READY)) {
         main = main->next;
     }
-    if (main == NULL || main->express != NULL) {
-        trib_link_close(link, false, TRIB_PROTOCOL, "a second connection of a link that is not there, or a third");
-        return;
-    }
+    return main != NULL && main->express == NULL ? main : NULL;
+}
+
+void trib_link_express_adopt(trib_link *link)
+{
+    trib_link *main = trib_link_express_find_main(link);
+    trib_assert(main != NULL);
     link->upcalls = &express_upcalls;
     link->main = main;
     link->conn->urgent = true;

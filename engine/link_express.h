@@ -53,7 +53,10 @@ trib_link *trib_link_express_follow(trib_link *link, bool express);
 void trib_link_express_note(trib_link *link, int32_t priority, uint32_t bytes);
 void trib_link_express_note_sent(trib_link *link, uint32_t bytes);
 
-/* An accepted one has proved itself: it is given to its main link, or closed. */
+/* The main link of an accepted one that has proved itself; NULL: there is none, or it has its second connection. To be asked
+ * before the other side is told that this one is ready: what it has begun to use cannot go alone any more. */
+trib_link *trib_link_express_find_main(const trib_link *link);
+/* It is given to its main link, which is there. */
 void trib_link_express_adopt(trib_link *link);
 /* Its connection has gone, and what waited for it has been given back; it is freed next. True: so has its main link's, whose
  * end comes after it. */

@@ -10,6 +10,7 @@
 
 #include "engine/assert.h"
 #include "engine/core.h"
+#include "engine/link_express.h"
 #include "engine/trace.h"
 
 #define HANDSHAKE_TIMEOUT_NS (10 * INT64_C(1000000000))
@@ -135,6 +136,10 @@ static trib_status take_proof(trib_link *link, const unsigned char *payload, tri
     link->purpose = (trib_purpose)handshake->purpose;
     link->peer = handshake->member;
     link->peer_reactor = handshake->reactor;
+    if (link->purpose == TRIB_PURPOSE_EXPRESS && trib_link_express_find_main(link) == NULL) {
+        link->proved = true; /* it is turned away, but as no stranger: the other may be about to leave */
+        return trib_error_set(error, TRIB_PROTOCOL, "a second connection of a link that is not there, or a third");
+    }
     send_handshake(link, TRIB_FRAME_WELCOME, NULL, 0);
     become_ready(link);
     return TRIB_OK;

@@ -78,13 +78,18 @@ void trib_frame_encode(const trib_frame *frame, unsigned char header[TRIB_HEADER
     store_u32(header + 60, checksum(header));
 }
 
+bool trib_frame_is_foreign(const unsigned char header[TRIB_HEADER_SIZE])
+{
+    return load_u32(header) == TRIB_WIRE_MAGIC && header[4] != TRIB_WIRE_VERSION;
+}
+
 trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib_frame *frame_out, trib_error *error)
 {
     if (load_u32(header) != TRIB_WIRE_MAGIC) {
         return trib_error_set(error, TRIB_PROTOCOL, "not a frame of this protocol (first bytes %02x %02x %02x %02x)",
                               header[0], header[1], header[2], header[3]);
     }
-    if (header[4] != TRIB_WIRE_VERSION) {
+    if (trib_frame_is_foreign(header)) {
         return trib_error_set(error, TRIB_PROTOCOL,
                               "protocol version %u, this side speaks %u: install the same release", header[4],
                               TRIB_WIRE_VERSION);

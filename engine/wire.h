@@ -12,7 +12,7 @@
 #include "transports/transport.h"
 
 #define TRIB_WIRE_MAGIC 0x42495254u /* "TRIB" */
-#define TRIB_WIRE_VERSION 1u
+#define TRIB_WIRE_VERSION 2u /* of all that members say to each other, and their transports (docs/protocol.md) */
 #define TRIB_NO_MEMBER UINT32_MAX
 
 /* X(name, payload_max): the most payload a frame of the type may carry. */
@@ -96,6 +96,9 @@ void trib_frame_encode(const trib_frame *frame, unsigned char header[TRIB_HEADER
 /* TRIB_PROTOCOL with *error naming what is wrong; *frame_out is written only on success. */
 TRIB_CHECKED trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib_frame *frame_out,
                                            trib_error *error);
+
+/* Is it of this protocol, in another version? Where its version stands, all have it. */
+bool trib_frame_is_foreign(const unsigned char header[TRIB_HEADER_SIZE]);
 
 /* See trib_transport_config. */
 uint32_t trib_frame_payload_size(const unsigned char header[TRIB_HEADER_SIZE]);

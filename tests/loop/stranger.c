@@ -88,7 +88,7 @@ static void say_hello(const stranger *self, trib_handshake *handshake)
     stranger_send(self, (trib_frame){.type = TRIB_FRAME_HELLO}, bytes, sizeof bytes);
 }
 
-static void shake_hands(const stranger *self, const char *token, trib_purpose purpose, uint32_t member)
+static bool shake_hands(const stranger *self, const char *token, trib_purpose purpose, uint32_t member)
 {
     unsigned char key[TRIB_KEY_SIZE], answer[TRIB_NONCE_SIZE + TRIB_PROOF_SIZE];
     trib_handshake handshake = {.purpose = purpose, .member = member};
@@ -99,7 +99,8 @@ static void shake_hands(const stranger *self, const char *token, trib_purpose pu
     assert_true(trib_auth_verify(key, &handshake, false, answer + TRIB_NONCE_SIZE));
     trib_auth_prove(key, &handshake, true, answer);
     stranger_send(self, (trib_frame){.type = TRIB_FRAME_PROOF}, answer, TRIB_PROOF_SIZE);
-    receive_type(self, TRIB_FRAME_WELCOME, answer);
+    trib_frame frame = {.type = TRIB_FRAME_NONE};
+    return stranger_receive(self, &frame, answer) && frame.type == TRIB_FRAME_WELCOME;
 }
 
 static void limit_waits(int fd)
@@ -124,8 +125,40 @@ static void dial(stranger *self, const char *address)
 
 void stranger_connect(stranger *self, const char *address, const char *token, trib_purpose purpose, uint32_t member)
 {
+    if (!stranger_ask(self, address, token, purpose, member)) {
+        fail_msg("no WELCOME from %s", address);
+    }
+}
+
+bool stranger_ask(stranger *self, const char *address, const char *token, trib_purpose purpose, uint32_t member)
+{
     dial(self, address);
-    shake_hands(self, token, purpose, member);
+    return shake_hands(self, token, purpose, member);
+}
+
+bool stranger_greet_foreign(const char *address, uint8_t version, unsigned char answer[TRIB_HEADER_SIZE])
+{
+    stranger self;
+    unsigned char hello[TRIB_HEADER_SIZE + TRIB_NONCE_SIZE + 12] = {0};
+    trib_frame_encode(&(trib_frame){.type = TRIB_FRAME_HELLO, .payload_size = TRIB_NONCE_SIZE + 12}, hello);
+    hello[4] = version;
+    dial(&self, address);
+    write_all(self.fd, hello, sizeof hello);
+    const bool answered = read_all(self.fd, answer, TRIB_HEADER_SIZE);
+    stranger_close(&self);
+    return answered;
+}
+
+void stranger_answer_foreign(int listener, uint8_t version)
+{
+    unsigned char header[TRIB_HEADER_SIZE];
+    trib_frame_encode(&(trib_frame){.type = TRIB_FRAME_BYE, .aux = (uint32_t)TRIB_PROTOCOL}, header);
+    header[4] = version;
+    stranger taken = {.fd = accept(listener, NULL, NULL), .listener = -1};
+    assert_true(taken.fd >= 0);
+    limit_waits(taken.fd);
+    write_all(taken.fd, header, sizeof header);
+    stranger_close(&taken);
 }
 
 void stranger_accept(const stranger *self, stranger *taken, const char *token)

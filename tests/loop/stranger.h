@@ -15,6 +15,12 @@ typedef struct stranger {
 
 /* Connects to "127.0.0.1:PORT" and goes through the handshake. token may be NULL. */
 void stranger_connect(stranger *self, const char *address, const char *token, trib_purpose purpose, uint32_t member);
+/* As that, but false if there is no WELCOME. */
+bool stranger_ask(stranger *self, const char *address, const char *token, trib_purpose purpose, uint32_t member);
+/* Greets in another version; false if there is no answer. */
+bool stranger_greet_foreign(const char *address, uint8_t version, unsigned char answer[TRIB_HEADER_SIZE]);
+/* Answers whoever connects in another version, and ends. */
+void stranger_answer_foreign(int listener, uint8_t version);
 /* The other way round: takes a connection that a member makes to the address of its JOIN. */
 void stranger_accept(const stranger *self, stranger *taken, const char *token);
 /* Connects, and when it has the engine's proof goes without a word, or after a proof of its own that is none. */

@@ -2,12 +2,16 @@
  * test_stranger.c - an engine and members written by hand, which have the token and break the protocol behind it: each
  * is told apart by a reason that names what it did, and nobody else is held up.
  */
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -81,6 +85,17 @@ static void expect_roster(bed *self, const stranger *peer)
     assert_true(stranger_receive(peer, &frame, self->payload));
     assert_int_equal(frame.type, TRIB_FRAME_ROSTER);
     assert_int_equal(frame.epoch, 1);
+}
+
+/* Rank 0, of the roster that was received last. */
+static void take_first_member(const bed *self, trib_member_info *info)
+{
+    trib_reader reader = {.data = self->payload, .left = TRIB_PAYLOAD_MAX};
+    trib_error error = {.text = ""};
+    for (int i = 0; i < 13; i++) {
+        (void)trib_get_u32(&reader); /* the roster's head is thirteen words */
+    }
+    assert_int_equal(trib_member_info_get(&reader, info, &error), TRIB_OK);
 }
 
 static void bytes_behind_a_join(void **state)
@@ -241,6 +256,74 @@ static void a_loss_that_is_none(void **state)
                  "malformed LOST");
 }
 
+/* Both sides learn which versions there are, whoever is the newer one. */
+static void another_version(void **state)
+{
+    (void)state;
+    bed self;
+    unsigned char answer[TRIB_HEADER_SIZE];
+    trib_frame frame;
+    trib_error error = {.text = ""};
+    bed_open(&self, 2);
+    assert_true(stranger_greet_foreign(self.address, TRIB_WIRE_VERSION - 1, answer));
+    assert_int_equal(trib_frame_decode(answer, &frame, &error), TRIB_OK);
+    assert_int_equal(frame.type, TRIB_FRAME_BYE);
+    bed_close(&self);
+    assert_says(self.log, "protocol version 1, this side speaks 2: install the same release");
+}
+
+static void a_coordinator_of_another_version(void **state)
+{
+    (void)state;
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof at;
+    char address[32];
+    trib_engine *engine = NULL;
+    trib_error error = {.text = ""};
+    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(listener, (struct sockaddr *)&at, length), 0);
+    assert_int_equal(listen(listener, 1), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &length), 0);
+    snprintf(address, sizeof address, "127.0.0.1:%d", ntohs(at.sin_port));
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    config.worker_count = 2;
+    config.rank = 1;
+    config.reactors = 1;
+    config.coordinator = address;
+    config.join_timeout_ns = INT64_C(60000000000);
+    assert_int_equal(trib_engine_create(&config, &engine, &error), TRIB_OK);
+    stranger_answer_foreign(listener, TRIB_WIRE_VERSION + 1);
+    assert_int_equal(trib_engine_wait_ready(engine, -1, &error), TRIB_PROTOCOL);
+    assert_says(error.text, "could not join at 127.0.0.1:");
+    assert_says(error.text, "protocol version 3, this side speaks 2: install the same release");
+    assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
+    close(listener);
+}
+
+/* Rank 1's, which is not a worker's that has a first one; its second, and a third. Who is turned away has had no WELCOME. */
+static void second_connections(void **state)
+{
+    (void)state;
+    bed self;
+    stranger peer, none, first, second, third;
+    bed_open(&self, 2);
+    join(&self, &peer, 1, 2, 0);
+    expect_roster(&self, &peer);
+    trib_member_info info;
+    take_first_member(&self, &info);
+    const char *at = info.addresses[0].text;
+    assert_false(stranger_ask(&none, at, TOKEN, TRIB_PURPOSE_EXPRESS, 1));
+    stranger_connect(&first, at, TOKEN, TRIB_PURPOSE_DATA, 1);
+    stranger_connect(&second, at, TOKEN, TRIB_PURPOSE_EXPRESS, 1);
+    assert_false(stranger_ask(&third, at, TOKEN, TRIB_PURPOSE_EXPRESS, 1));
+    stranger *const all[] = {&none, &third, &second, &first, &peer};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        stranger_close(all[i]);
+    }
+    bed_close(&self);
+}
+
 /* The links of data check too: a server refuses a contribution to another epoch. */
 static void a_contribution_to_another_epoch(void **state)
 {
@@ -250,13 +333,9 @@ static void a_contribution_to_another_epoch(void **state)
     bed_open(&self, 2);
     join(&self, &peer, 1, 2, 0);
     expect_roster(&self, &peer);
-    trib_reader reader = {.data = self.payload, .left = TRIB_PAYLOAD_MAX};
     trib_member_info info;
-    for (int i = 0; i < 13; i++) {
-        (void)trib_get_u32(&reader); /* the roster's head is thirteen words */
-    }
     trib_error error = {.text = ""};
-    assert_int_equal(trib_member_info_get(&reader, &info, &error), TRIB_OK);
+    take_first_member(&self, &info);
     stranger_connect(&data, info.addresses[0].text, TOKEN, TRIB_PURPOSE_DATA, 1);
     stranger_send(&data, (trib_frame){.type = TRIB_FRAME_PUSH, .epoch = 7, .round = 1, .chunk_count = 1}, NULL, 0);
     stranger_expect_end(&data);
@@ -321,6 +400,8 @@ int main(void)
         cmocka_unit_test(another_epoch),           cmocka_unit_test(bytes_behind_a_declaration),
         cmocka_unit_test(a_loss_that_is_none),     cmocka_unit_test(another_token),
         cmocka_unit_test(a_sum_of_another_member), cmocka_unit_test(a_contribution_to_another_epoch),
+        cmocka_unit_test(another_version),         cmocka_unit_test(a_coordinator_of_another_version),
+        cmocka_unit_test(second_connections),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
