@@ -128,9 +128,14 @@ static bool is_behind(const trib_link *link, int32_t priority)
     return in_flight >= BULK_BYTES || trib_now(core->reactor) - core->bulk.sent_ns < BULK_NS;
 }
 
+bool trib_link_express_is_possible(const trib_link *link)
+{
+    return link->conn != NULL && (link->conn->transport->ops->flags & TRIB_TRANSPORT_QUEUES) != 0;
+}
+
 void trib_link_express_pump(trib_link *link)
 {
-    if (link->conn == NULL || (link->conn->transport->ops->flags & TRIB_TRANSPORT_QUEUES) == 0) {
+    if (!trib_link_express_is_possible(link)) {
         return;
     }
     while (link->heap_size > 0 && link->heap[0]->lane == TRIB_LANE_ANY && is_behind(link, link->heap[0]->priority)) {

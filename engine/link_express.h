@@ -13,7 +13,8 @@
  * is still on its way over the one when the other ends is received.
  *
  * Between the two there is no order. So only who can do without it asks for TRIB_LANE_ANY: a sum may come before others,
- * and a round's contributions before others' if those of the round before have been acknowledged by its sum. What parts of
+ * and a round's contributions before others' if those of the round before have been acknowledged by its sum (where they went to
+ * the same owner: see tensor_move.c). What parts of
  * sums and of refusals (relay.h) need to be in order stays on the main one.
  */
 #ifndef TRIB_ENGINE_LINK_EXPRESS_H
@@ -43,6 +44,8 @@ static inline const trib_link *trib_link_main(const trib_link *link)
     return link->main != NULL ? link->main : link;
 }
 
+/* Can what is sent over it be overtaken over another connection? */
+bool trib_link_express_is_possible(const trib_link *link);
 /* Lets out what is first in the outbox, small and urgent, while the express link has nothing on its way. */
 void trib_link_express_pump(trib_link *link);
 /* Over which of the two the waiter goes whose turn on the link has come. */

@@ -90,6 +90,7 @@ typedef struct trib_tensor {
     trib_place_owner *owners_next;
     atomic_uint move_number, move_round, move_cores_left;
     uint32_t moved_from;
+    atomic_bool left_unheard; /* an owner may have yet to hear of a round that was given up before the tensor left it */
     trib_op_node *waiting_head, *waiting_tail; /* core 0: nodes that came before the placement */
 } trib_tensor;
 

@@ -9,17 +9,23 @@
  * Core 0 talks to the coordinator. What it decides comes to each core by a post, and a core's tasks take their new owners
  * before the round begins there; until all have, the next proposal is answered with "not now". A partition stays on its
  * core, so tasks stay where they are, and a partition has no state at its owner between rounds: nothing else has to move.
+ *
+ * Except where the last round before was given up: what the old owner was told of it may still be on its way, and a round
+ * that came back to that owner over its second connection would overtake it. Nothing tells when that is over, so
+ * such a tensor stays where it went.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/assert.h"
+#include "engine/link_express.h"
 #include "engine/worker.h"
 
 void trib_tensor_move_propose(trib_tensor *tensor, trib_place_owner *owners_owned, uint32_t *round_out)
 {
     trib_engine *engine = tensor->engine;
-    if (tensor->owners_next != NULL || atomic_load(&tensor->move_cores_left) > 0) {
+    if (tensor->owners_next != NULL || atomic_load(&tensor->move_cores_left) > 0 ||
+        atomic_load(&tensor->left_unheard)) {
         free(owners_owned);
         *round_out = 0;
         return;
@@ -51,8 +57,17 @@ bool trib_tensor_move_apply(trib_tensor *tensor, trib_tensor_core *mine)
         return true;
     }
     mine->moved_from = 0;
+    const trib_core *core = &tensor->engine->cores[mine - tensor->cores];
     for (uint32_t i = 0; i < mine->task_count; i++) {
-        mine->tasks[i].owner = tensor->owners[mine->tasks[i].partition];
+        trib_task *task = &mine->tasks[i];
+        const trib_place_owner owner = tensor->owners[task->partition];
+        if ((task->failed || task->withdrawn) && memcmp(&owner, &task->owner, sizeof owner) != 0) {
+            const trib_link *link = trib_worker_owner_link(core, task);
+            if (link != NULL && trib_link_express_is_possible(link)) {
+                atomic_store(&tensor->left_unheard, true);
+            }
+        }
+        task->owner = owner;
     }
     core_done(tensor);
     return true;

@@ -46,8 +46,9 @@ static inline sim_job *sim_bed_open(const sim_job_config *config)
     return job;
 }
 
-static inline void sim_bed_submit(sim_job *job, uint32_t rank, const char *name, uint32_t count, exchange *what,
-                                  int32_t priority)
+/* op_out may be NULL. */
+static inline void sim_bed_begin(sim_job *job, uint32_t rank, const char *name, uint32_t count, exchange *what,
+                                 int32_t priority, trib_op **op_out)
 {
     trib_tensor_desc desc;
     trib_tensor_desc_init(&desc, sizeof desc);
@@ -65,7 +66,13 @@ static inline void sim_bed_submit(sim_job *job, uint32_t rank, const char *name,
     params.user = what;
     params.priority = priority;
     params.has_priority = true;
-    assert_int_equal(trib_push_pull(job->members[rank].engine, &params, NULL, &error), TRIB_OK);
+    assert_int_equal(trib_push_pull(job->members[rank].engine, &params, op_out, &error), TRIB_OK);
+}
+
+static inline void sim_bed_submit(sim_job *job, uint32_t rank, const char *name, uint32_t count, exchange *what,
+                                  int32_t priority)
+{
+    sim_bed_begin(job, rank, name, count, what, priority, NULL);
 }
 
 static inline bool sim_bed_all_done(sim_job *job, void *argument)

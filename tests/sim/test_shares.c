@@ -2,7 +2,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "engine/shares.h"
 #include "tests/sim/sim_bed.h"
+
+enum { LIGHT = 1 << 10, WARM = 256 << 10, HEAVY = 1536 << 10 };
 
 /* One server's link carries half of what the others' do, and nobody said so. */
 static void slow_one(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
@@ -76,10 +79,102 @@ static void shares_follow_a_slow_link(void **state)
     }
 }
 
+/* ---- A share that comes back ---- */
+
+typedef struct dealing {
+    trib_post post;
+    double shares[4];
+    bool dealt;
+} dealing;
+
+static void deal(trib_reactor *reactor, trib_post *post)
+{
+    dealing *self = (dealing *)((char *)post - offsetof(dealing, post));
+    const trib_core *core = reactor->owner;
+    self->dealt = trib_shares_deal(core->engine->coordinator, self->shares);
+}
+
+/* All partitions of all tensors go to one of the two servers; it takes some messages to and fro. */
+static void deal_to(sim_job *job, uint32_t server)
+{
+    dealing one = {.post.run = deal, .shares = {[2] = server == 0, [3] = server == 1}};
+    trib_reactor_post(job->members[0].engine->cores[0].reactor, &one.post);
+    sim_job_run(job, trib_sim_now(job->sim) + SECOND / 20, NULL, NULL);
+    assert_true(one.dealt);
+}
+
+static void light_round(sim_job *job, exchange light[2])
+{
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        light[rank].done = 0;
+        sim_bed_submit(job, rank, "light", LIGHT, &light[rank], 1);
+    }
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 60 * SECOND, sim_bed_all_done, light));
+    assert_int_equal(light[0].status, TRIB_OK);
+    assert_int_equal(light[1].status, TRIB_OK);
+}
+
+/* A round is given up, and its owner's connections are full, so that it hears of that late. The next round is another
+ * owner's; the one after that must not come to the first by its second connection before it has heard. */
+static void a_share_comes_back(void **state)
+{
+    (void)state;
+    sim_job_config config = sim_job_config_default(2, 2);
+    config.engine.shares = TRIB_SHARES_FOLLOW;
+    config.engine.colocate = TRIB_COLOCATE_OFF;
+    config.link.egress_bits = config.link.ingress_bits = UINT64_C(100000000);
+    config.net.window_bytes = 64 << 10;
+    config.net.unsent_bytes = 2 << 20;
+    config.net.second_connections = true;
+    sim_job *job = sim_bed_open(&config);
+    exchange light[2] = {{0}}, heavy[2] = {{0}};
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        light[rank].buffer = calloc(LIGHT, sizeof(int32_t));
+        heavy[rank].buffer = calloc(HEAVY, sizeof(int32_t));
+    }
+    deal_to(job, 0);
+    light_round(job, light);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        sim_bed_submit(job, rank, "warm", WARM, &heavy[rank], 0);
+    }
+    light_round(job, light); /* wants second connections */
+    sim_job_run(job, trib_sim_now(job->sim) + 10 * SECOND, sim_bed_all_done, heavy);
+    assert_int_equal(heavy[0].done + heavy[1].done, 2);
+    /* On the first connection, and with nobody else's to complete it. */
+    trib_op *ops[2];
+    sim_bed_begin(job, 0, "light", LIGHT, &light[0], 1, &ops[0]);
+    sim_job_run(job, trib_sim_now(job->sim) + SECOND / 100, NULL, NULL);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        heavy[rank].done = 0;
+        sim_bed_submit(job, rank, "heavy", HEAVY, &heavy[rank], 0);
+    }
+    sim_job_run(job, trib_sim_now(job->sim) + SECOND / 20, NULL, NULL);
+    sim_bed_begin(job, 1, "light", LIGHT, &light[1], 1, &ops[1]);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        trib_op_cancel(ops[rank]);
+        trib_op_release(ops[rank]);
+    }
+    deal_to(job, 1);
+    assert_int_equal(light[0].status, TRIB_CANCELLED);
+    assert_int_equal(light[1].status, TRIB_CANCELLED);
+    light_round(job, light);
+    deal_to(job, 0);
+    light_round(job, light);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 60 * SECOND, sim_bed_all_done, heavy));
+    assert_int_equal(heavy[0].status + heavy[1].status, 0);
+    assert_true(sim_job_close(job, 20 * SECOND));
+    sim_job_free(job);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        free(light[rank].buffer);
+        free(heavy[rank].buffer);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shares_follow_a_slow_link),
+        cmocka_unit_test(a_share_comes_back),
     };
     return cmocka_run_group_tests_name("shares", tests, NULL, NULL);
 }
