@@ -219,3 +219,32 @@ void trib_summation_refuse_gone(trib_summation *self, int64_t older_than_ns,
         round = younger;
     }
 }
+
+/* Is there somebody who has yet to hear that the workers disagree, and will? */
+static bool owes_refusal(const trib_summation *self, const sum_round *round,
+                         bool (*is_gone)(void *user, const trib_contribution *what, char *text, size_t size))
+{
+    char text[TRIB_ERROR_TEXT_SIZE];
+    trib_contribution what = round->what;
+    for (uint32_t i = 0; i < self->config.contributor_count; i++) {
+        what.contributor = i;
+        if (round->told[i] == 0 && !is_gone(self->config.user, &what, text, sizeof text)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool trib_summation_owes(const trib_summation *self, uint32_t contributor,
+                         bool (*is_gone)(void *user, const trib_contribution *what, char *text, size_t size))
+{
+    for (const sum_round *round = self->oldest; round != NULL; round = round->younger) {
+        const bool is_through =
+            contributor < self->config.contributor_count && round->counts[contributor] == round->what.chunk_count;
+        if (round->refused == TRIB_OK ? is_through
+                                      : round->refused == TRIB_MISMATCH && owes_refusal(self, round, is_gone)) {
+            return true;
+        }
+    }
+    return false;
+}
