@@ -97,7 +97,9 @@ class Job:
     def spawn(self, words, env, host=None):
         how = dict(env=env, stdout=self.log, stderr=self.log)
         if host is None:
-            child = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True, **how)
+            # A process group of its own, so that Ctrl-C is the suite's alone; but not a session: to a kernel that groups
+            # tasks by session (sched_autogroup_enabled) each rank would be as much as all of mpirun's together.
+            child = subprocess.Popen(words, stdin=subprocess.DEVNULL, preexec_fn=os.setpgrp, **how)
         else:
             child = self.scene.hosts.popen(host, words, **how)
         self.children.append(child)
@@ -115,13 +117,18 @@ class Job:
         shared.update({'TRIB_PEER_TIMEOUT': '600s'}, **self.system.env)
         shared.update(self.extra_env)
 
-        def own(host, **more):
+        def start(words, host, **more):
             rate = scene.rates.get(host)
-            return dict(shared, **more, **({} if rate is None else {'TRIB_BANDWIDTH': str(rate)}))
+            if rate is not None:
+                more['TRIB_BANDWIDTH'] = str(rate)
+            if host is None:  # as mpirun and `tributary run` tell theirs, so that ranks take different cores
+                more.update(TRIB_LOCAL_RANK=str(len(self.children)), TRIB_LOCAL_COUNT=str(scene.workers + scene.servers))
+            self.spawn(words, dict(shared, **more), host)
+
         for host in server_hosts:
-            self.spawn([os.path.join(self.build, 'tributary'), 'server'], own(host), host)
+            start([os.path.join(self.build, 'tributary'), 'server'], host)
         for rank, host in enumerate(worker_hosts):
-            self.spawn([self.program, self.prefix, *self.system.mode], own(host, TRIB_RANK=str(rank)), host)
+            start([self.program, self.prefix, *self.system.mode], host, TRIB_RANK=str(rank))
 
     def start_openmpi(self):
         scene, env = self.scene, dict(cluster.clean_environment(), OMPI_ALLOW_RUN_AS_ROOT='1', OMPI_ALLOW_RUN_AS_ROOT_CONFIRM='1')
