@@ -133,7 +133,7 @@ void trib_config_take_device(trib_config *config, const char *device)
 {
     if (device != NULL) {
         uint32_t index = 0, count = 1;
-        trib_config_local(&index, &count);
+        (void)trib_config_local(&index, &count);
         config->device = device;
         config->local_rank = (int32_t)index;
         config->local_size = (int32_t)count;

@@ -8,8 +8,9 @@
  * TRIB_INVALID with a text that names the field, its value and what is allowed. */
 TRIB_CHECKED trib_status trib_config_check(const trib_config *given, trib_config *checked_out, trib_error *error);
 
-/* Which of how many processes of the job on this machine this one is, as its launcher says; 0 of 1 if none does. */
-void trib_config_local(uint32_t *index_out, uint32_t *count_out);
+/* Which of how many processes of the job on this machine this one is, as its launcher says; false, and 0 of 1, if none
+ * does. */
+bool trib_config_local(uint32_t *index_out, uint32_t *count_out);
 /* TRIB_DEVICE, with what trib_config_local says; NULL: nothing. */
 void trib_config_take_device(trib_config *config, const char *device);
 

@@ -13,7 +13,7 @@ static bool read_number(const char *name, long low, long high, long *value)
     return text != NULL && end != text && *end == '\0' && errno == 0 && *value >= low && *value <= high;
 }
 
-void trib_config_local(uint32_t *index_out, uint32_t *count_out)
+bool trib_config_local(uint32_t *index_out, uint32_t *count_out)
 {
     static const char *const names[][2] = {
         {"TRIB_LOCAL_RANK", "TRIB_LOCAL_COUNT"},
@@ -33,7 +33,8 @@ void trib_config_local(uint32_t *index_out, uint32_t *count_out)
         if ((!has_count || read_number(names[i][1], 1, 4096, &count)) && index < (has_count ? count : 1)) {
             *index_out = (uint32_t)index;
             *count_out = (uint32_t)(has_count ? count : 1);
-            return;
+            return has_count;
         }
     }
+    return false;
 }

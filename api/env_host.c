@@ -21,6 +21,8 @@
 /* What trib_env.memory points to. */
 typedef struct host {
     trib_place_plan plan;
+    trib_topo *topo; /* to place reactors by once the roster says who else is on this machine; NULL: the launcher did */
+    trib_place_request request;
     trib_arena *arena;
     const trib_device_ops *device_ops; /* that the arena's extents are registered with; NULL: none */
     trib_device *device;
@@ -42,6 +44,23 @@ static trib_status reactor_start(trib_engine *engine, trib_reactor *reactor)
     int cpu = reactor->index < self->plan.reactor_count ? self->plan.reactors[reactor->index].cpu : -1;
     trib_reactor_ev_linger(reactor, engine->config.busy_poll_ns);
     return trib_reactor_ev_start(reactor, cpu, engine->config.busy_poll);
+}
+
+/* All processes of a machine that no launcher counts have been placed alike. Another part of them is this one's. */
+static void reactor_settle(trib_engine *engine, trib_reactor *reactor, uint32_t local_index, uint32_t local_count)
+{
+    const host *self = engine->env.memory;
+    if (self->topo == NULL || local_count == 1 || engine->config.mode == TRIB_MODE_ATTACHED) {
+        return;
+    }
+    trib_place_request request = self->request;
+    request.local_index = local_index;
+    request.local_count = local_count;
+    request.reactors = engine->core_count;
+    trib_place_plan plan;
+    if (trib_place_make(self->topo, &request, &plan, NULL) == TRIB_OK) {
+        trib_reactor_ev_pin(reactor, plan.reactors[reactor->index].cpu);
+    }
 }
 
 static void reactor_stop(trib_engine *engine, trib_reactor *reactor)
@@ -128,23 +147,26 @@ static int32_t find_gpu(const trib_topo *topo, const trib_config *config, const 
                : -1;
 }
 
-static trib_status make_plan(const trib_config *config, const trib_device_ops *device, trib_place_plan *plan,
-                             trib_error *error)
+static trib_status make_plan(host *self, const trib_config *config, const trib_device_ops *device, trib_error *error)
 {
     trib_topo *topo = NULL;
     trib_status status = trib_topo_load(NULL, &topo, error);
     if (status != TRIB_OK) {
         return status;
     }
-    trib_place_request request;
-    trib_place_request_init(&request);
-    trib_config_local(&request.local_index, &request.local_count);
-    request.reactors = config->reactors;
-    request.gpu = find_gpu(topo, config, device);
-    request.pin = config->pin;
-    request.busy_poll = config->busy_poll;
-    status = trib_place_make(topo, &request, plan, error);
-    trib_topo_free(topo);
+    trib_place_request *request = &self->request;
+    trib_place_request_init(request);
+    const bool told = trib_config_local(&request->local_index, &request->local_count);
+    request->reactors = config->reactors;
+    request->gpu = find_gpu(topo, config, device);
+    request->pin = config->pin;
+    request->busy_poll = config->busy_poll;
+    status = trib_place_make(topo, request, &self->plan, error);
+    if (status == TRIB_OK && !told) {
+        self->topo = topo;
+    } else {
+        trib_topo_free(topo);
+    }
     return status;
 }
 
@@ -155,6 +177,7 @@ static void fini(trib_env *env)
         env->transport->unshare(env->transport_shared);
     }
     trib_arena_destroy(self->arena);
+    trib_topo_free(self->topo);
     free(self);
 }
 
@@ -186,6 +209,7 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
         .plans = trib_plans,
         .reactor_open = reactor_open,
         .reactor_start = reactor_start,
+        .reactor_settle = reactor_settle,
         .reactor_stop = reactor_stop,
         .reactor_free = trib_reactor_ev_destroy,
         .on_thread = trib_reactor_ev_on_thread,
@@ -215,7 +239,7 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
     env->memory = self;
-    trib_status status = make_plan(config, env->device, &self->plan, error);
+    trib_status status = make_plan(self, config, env->device, error);
     if (status == TRIB_OK && trib_arena_create(self->plan.arena_node, &self->arena) != TRIB_OK) {
         status = trib_error_set(error, TRIB_NO_MEMORY, "no memory for the arena");
     }
@@ -228,6 +252,7 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
     }
     if (status != TRIB_OK) {
         trib_arena_destroy(self->arena);
+        trib_topo_free(self->topo);
         free(self);
         return status;
     }
@@ -245,7 +270,7 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
 void trib_env_host_describe(FILE *out)
 {
     trib_topo *topo = NULL;
-    trib_place_plan plan;
+    host self = {.topo = NULL};
     trib_config config;
     trib_config_init(&config, sizeof config);
     if (trib_topo_load(NULL, &topo, NULL) != TRIB_OK) {
@@ -254,10 +279,11 @@ void trib_env_host_describe(FILE *out)
     }
     fprintf(out, "{\"machine\": ");
     trib_topo_print(topo, out);
-    if (make_plan(&config, NULL, &plan, NULL) == TRIB_OK) {
+    if (make_plan(&self, &config, NULL, NULL) == TRIB_OK) {
         fprintf(out, ", \"placement\": ");
-        trib_place_print(&plan, topo, out);
+        trib_place_print(&self.plan, topo, out);
     }
     fprintf(out, "}");
+    trib_topo_free(self.topo);
     trib_topo_free(topo);
 }

@@ -14,6 +14,7 @@
 #include "engine/coordinator.h"
 #include "engine/group.h"
 #include "engine/loads.h"
+#include "engine/machines.h"
 #include "engine/member.h"
 #include "engine/relay.h"
 #include "engine/server_lane.h"
@@ -190,6 +191,11 @@ void trib_core_roster(trib_reactor *reactor, trib_post *post)
         status = trib_loads_open(core);
     }
     const uint32_t me = engine->member_id;
+    if (me < roster->member_count && engine->env.reactor_settle != NULL) {
+        uint32_t index = 0, count = 0;
+        trib_machines_local(roster, me, &index, &count);
+        engine->env.reactor_settle(engine, reactor, index, count);
+    }
     const bool relays = roster->local_ranks > 0 && me < roster->worker_count;
     if (status == TRIB_OK && me < roster->member_count && (roster->members[me].sums || relays)) {
         status = trib_server_open(core, &error);

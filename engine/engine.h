@@ -39,6 +39,8 @@ typedef struct trib_env {
     /* Opens reactor i; starts it later, stops and frees it at the end. */
     trib_status (*reactor_open)(trib_engine *engine, uint32_t index, trib_reactor **out);
     trib_status (*reactor_start)(trib_engine *engine, trib_reactor *reactor);
+    /* On the reactor's thread: which of the job's processes on this machine this is, counted from 0. May be NULL. */
+    void (*reactor_settle)(trib_engine *engine, trib_reactor *reactor, uint32_t local_index, uint32_t local_count);
     void (*reactor_stop)(trib_engine *engine, trib_reactor *reactor); /* returns when its thread is gone */
     void (*reactor_free)(trib_reactor *reactor);
     bool (*on_thread)(const trib_reactor *reactor);   /* is the caller on its thread? */

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/assert.h"
+
 /* What stands before the port, and of a simulated host before the process. */
 static size_t host_length(const trib_address *address)
 {
@@ -34,6 +36,19 @@ uint32_t trib_machines_first(const trib_roster *roster, uint32_t member)
         first++;
     }
     return first;
+}
+
+void trib_machines_local(const trib_roster *roster, uint32_t member, uint32_t *index_out, uint32_t *count_out)
+{
+    uint32_t before = 0, all = 0;
+    for (uint32_t i = 0; i < roster->member_count; i++) {
+        const bool here = compare_hosts(&roster->members[i], &roster->members[member]) == 0;
+        all += here;
+        before += here && i < member;
+    }
+    trib_assert(before < all);
+    *index_out = before;
+    *count_out = all;
 }
 
 __attribute__((format(printf, 2, 3))) static uint32_t no(char *why, const char *format, ...)

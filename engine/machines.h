@@ -19,6 +19,9 @@ uint32_t trib_machines_local_ranks(const trib_roster *roster, trib_local_sum wan
 /* The first member that shares that one's machine: servers too. */
 uint32_t trib_machines_first(const trib_roster *roster, uint32_t member);
 
+/* Which of the members on its machine that one is, counted from 0, and how many those are: servers too. */
+void trib_machines_local(const trib_roster *roster, uint32_t member, uint32_t *index_out, uint32_t *count_out);
+
 /* As trib_place_shares, for machines of so many workers each, the members' first: a machine's workers share its link, what
  * it carries and what it sums. TRIB_NO_MEMORY. */
 TRIB_CHECKED trib_status trib_machines_shares(trib_place_member *members, uint32_t member_count, uint32_t worker_count,

@@ -37,7 +37,9 @@ typedef struct reactor_ev {
     bool attached;
     bool started; /* has a thread to join */
     bool busy_poll;
-    int core;
+    int first_core;     /* to be pinned to when it starts */
+    int core;           /* that it is pinned to; -1: none */
+    cpu_set_t anywhere; /* where its thread might run when it began */
     pthread_t thread;
     _Atomic pthread_t runner; /* who ran the loop last */
     atomic_bool stopping;
@@ -307,6 +309,7 @@ trib_status trib_reactor_ev_create(uint32_t index, trib_logger *logger, struct e
     }
     self->attached = host_loop != NULL;
     errno = 0; /* libev leaves there what it lacked */
+    self->core = -1;
     self->loop = self->attached ? host_loop : ev_loop_new(EVFLAG_AUTO | EVFLAG_NOENV);
     if (self->loop == NULL) {
         free(self);
@@ -338,22 +341,32 @@ void trib_reactor_ev_destroy(trib_reactor *reactor)
     free(self);
 }
 
-static void pin(reactor_ev *self)
+static void pin(reactor_ev *self, int core)
 {
-    if (self->core < 0) {
-        return;
-    }
     cpu_set_t cores;
     CPU_ZERO(&cores);
     int error = EINVAL;
-    if (self->core < CPU_SETSIZE) {
-        CPU_SET(self->core, &cores);
+    if (core >= 0 && core < CPU_SETSIZE) {
+        CPU_SET(core, &cores);
         error = pthread_setaffinity_np(pthread_self(), sizeof cores, &cores);
     }
     if (error != 0) {
         char why[64];
         trib_log(self->base.logger, TRIB_LOG_WARN, "reactor %u could not be pinned to core %d: %s", self->base.index,
-                 self->core, strerror_r(error, why, sizeof why));
+                 core, strerror_r(error, why, sizeof why));
+    } else {
+        self->core = core;
+    }
+}
+
+void trib_reactor_ev_pin(trib_reactor *reactor, int core)
+{
+    reactor_ev *self = reactor_of(reactor);
+    trib_assert(self->started && trib_reactor_ev_on_thread(reactor));
+    if (core >= 0) {
+        pin(self, core);
+    } else if (self->core >= 0 && pthread_setaffinity_np(pthread_self(), sizeof self->anywhere, &self->anywhere) == 0) {
+        self->core = -1;
     }
 }
 
@@ -363,7 +376,9 @@ static void *thread_main(void *argument)
     char name[16];
     snprintf(name, sizeof name, "trib-%u", self->base.index);
     pthread_setname_np(pthread_self(), name);
-    pin(self);
+    if (pthread_getaffinity_np(pthread_self(), sizeof self->anywhere, &self->anywhere) == 0 && self->first_core >= 0) {
+        pin(self, self->first_core);
+    }
     atomic_store(&self->runner, pthread_self());
     /* A stop may come before the loop runs; its wake-up is then still pending and is seen in the first turn. */
     if (self->busy_poll) {
@@ -386,7 +401,7 @@ trib_status trib_reactor_ev_start(trib_reactor *reactor, int core, bool busy_pol
     if (self->attached || self->started) {
         return TRIB_STATE;
     }
-    self->core = core;
+    self->first_core = core;
     self->busy_poll = busy_poll;
     /* The thread inherits the mask, so there is no moment at which a signal of the host's could land on it. */
     sigset_t all, before;

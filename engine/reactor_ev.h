@@ -26,6 +26,9 @@ void trib_reactor_ev_destroy(trib_reactor *reactor);
  * attached loop or when it has been started, TRIB_SYSTEM if no thread could be made. */
 TRIB_CHECKED trib_status trib_reactor_ev_start(trib_reactor *reactor, int core, bool busy_poll);
 
+/* On its thread: pins it to another core, -1 to none, which is as it was started. */
+void trib_reactor_ev_pin(trib_reactor *reactor, int core);
+
 /* Before it starts: for so long after it has had something to do, it looks for more before it sleeps, and lets other
  * threads of its core run in between. 0: it sleeps at once. */
 void trib_reactor_ev_linger(trib_reactor *reactor, int64_t linger_ns);

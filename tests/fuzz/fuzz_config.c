@@ -165,7 +165,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     make_environment(text, lines);
     environ = lines;
     uint32_t index = 0, count = 0;
-    trib_config_local(&index, &count);
+    (void)trib_config_local(&index, &count);
     require(index < count);
     try_settings();
     environ = kept;

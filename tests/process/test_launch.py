@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from ports import free_port  # noqa: E402
@@ -123,12 +124,54 @@ def run_passes_status():
     assert done.returncode == 7, 'status %d: %s' % (done.returncode, done.stdout)
 
 
+def cores_of(pid):
+    """Where the process's reactors may run, by their names."""
+    found = {}
+    for task in os.listdir('/proc/%d/task' % pid):
+        with open('/proc/%d/task/%s/comm' % (pid, task)) as comm:
+            name = comm.read().strip()
+        if name.startswith('trib-'):
+            found[name] = os.sched_getaffinity(int(task))
+    return found
+
+
+def takes_cores(reactors, wanted):
+    """Two ranks that nobody tells that they share a machine; wanted(cores of each) comes true."""
+    port = free_port()
+    children = [subprocess.Popen([TOOL, 'bench', '--sizes', '1M', '--iters', '10000'], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                 env=clean_env(TRIB_RANK=r, TRIB_WORKERS=2, TRIB_COORDINATOR='127.0.0.1:%d' % port, TRIB_REACTORS=reactors))
+                for r in range(2)]
+    seen, deadline = [], time.monotonic() + 30
+    try:
+        while time.monotonic() < deadline and not (len(seen) == 2 and wanted(seen)):
+            time.sleep(0.02)
+            seen = [cores_of(c.pid) for c in children]
+    except OSError:
+        assert False, 'a rank ended; before that reactors might run on %s' % seen
+    finally:
+        for child in children:
+            child.kill()
+            child.communicate()
+    assert wanted(seen), 'reactors may run on %s' % seen
+
+
+def cores_of_their_own():
+    everywhere = os.sched_getaffinity(0)
+    if len(everywhere) < max(2, os.cpu_count()):
+        return 'needs two cores, and no launcher that binds'
+    takes_cores(1, lambda seen: all(len(s.get('trib-0', everywhere)) == 1 for s in seen) and seen[0] != seen[1])
+    # More reactors than cores: nobody pins.
+    many = min(len(everywhere), 64)
+    takes_cores(many, lambda seen: all(len(s) == many and all(cores == everywhere for cores in s.values()) for s in seen))
+    return None
+
+
 LAUNCHERS = [('open_mpi', ['mpirun.openmpi', '--allow-run-as-root', '--oversubscribe', '-n', str(N)]),
              ('mpich', ['mpiexec.hydra', '-n', str(N)])]
 CASES = [('like_torchrun', torchrun), ('like_slurm', slurm), ('like_byteps', byteps),
          ('server_by_itself', server_by_itself), ('bad_input', bad_input),
          ('external_coordinator_forgotten', external_coordinator_forgotten), ('coordinator_waits', coordinator_waits),
-         ('run_passes_status', run_passes_status)]
+         ('run_passes_status', run_passes_status), ('cores_of_their_own', cores_of_their_own)]
 
 
 def main():
@@ -139,8 +182,8 @@ def main():
             print('skip %s: the launcher is not installed' % name)
             continue
         try:
-            case()
-            print('ok ' + name, flush=True)
+            why_not = case()
+            print('skip %s: %s' % (name, why_not) if why_not else 'ok ' + name, flush=True)
         except (AssertionError, subprocess.TimeoutExpired) as problem:
             failed += 1
             print('not ok %s: %s' % (name, ' | '.join(str(problem).splitlines())), flush=True)

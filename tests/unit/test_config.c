@@ -422,17 +422,19 @@ static void local_ranks(void **state)
     uint32_t index = 9, count = 9;
     for (size_t i = 0; i < 4; i++) {
         set_all((const char *const[]){names[i][0], "2", names[i][1], "4", NULL});
-        trib_config_local(&index, &count);
+        assert_true(trib_config_local(&index, &count));
         assert_int_equal(index, 2);
         assert_int_equal(count, 4);
         /* Advice, not a setting: what makes no sense is as if it were not there. */
         set_all((const char *const[]){names[i][0], "4", names[i][1], "4", NULL});
-        trib_config_local(&index, &count);
+        assert_false(trib_config_local(&index, &count));
         assert_int_equal(index, 0);
         assert_int_equal(count, 1);
         set_all((const char *const[]){names[i][0], "1", names[i][1], "x", NULL});
-        trib_config_local(&index, &count);
+        assert_false(trib_config_local(&index, &count));
         assert_int_equal(count, 1);
+        set_all((const char *const[]){names[i][0], "0", NULL}); /* the first, of nobody knows how many */
+        assert_false(trib_config_local(&index, &count));
     }
 }
 

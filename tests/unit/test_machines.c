@@ -41,6 +41,20 @@ static uint32_t local_ranks(trib_roster *roster, trib_local_sum wanted, const ch
     return found;
 }
 
+static void who_is_on_a_machine_is_counted(void **state)
+{
+    (void)state;
+    trib_roster *roster = roster_of((const char *const[]){"a:1", "b:1", "10.0.9.9:7", "b:2"}, 4, 2);
+    static const uint32_t expected[6][2] = {{0, 1}, {0, 2}, {0, 3}, {1, 2}, {1, 3}, {2, 3}};
+    for (uint32_t i = 0; i < 6; i++) {
+        uint32_t index = 9, count = 9;
+        trib_machines_local(roster, i, &index, &count);
+        assert_int_equal(index, expected[i][0]);
+        assert_int_equal(count, expected[i][1]);
+    }
+    free(roster);
+}
+
 static void machines_are_told_by_address(void **state)
 {
     (void)state;
@@ -145,6 +159,7 @@ static void relays(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(who_is_on_a_machine_is_counted),
         cmocka_unit_test(machines_are_told_by_address),
         cmocka_unit_test(what_else_it_depends_on),
         cmocka_unit_test(shares_are_those_of_machines),
