@@ -234,7 +234,7 @@ static void prepare_called(struct ev_loop *loop, ev_prepare *watcher, int events
     /* Mail that comes after this look wakes the loop. */
     if (has_posts(self) || lingers(self)) {
         ev_idle_start(loop, &self->idle);
-    } else if (self->base.pollers != NULL) {
+    } else if (self->base.pollers != NULL && !self->busy_poll) {
         self->asleep = true;
         if (!trib_reactor_rest(&self->base)) {
             ev_idle_start(loop, &self->idle);

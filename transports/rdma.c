@@ -389,6 +389,7 @@ static trib_status open_events(verbs_transport *self)
 
 static void rdma_transport_free(verbs_transport *self)
 {
+    trib_rdma_poller_stop(self);
     for (uint32_t i = 0; i < TRIB_RDMA_DEVICES_MAX; i++) {
         trib_rdma_nic_close(&self->nics[i]);
     }
@@ -433,7 +434,9 @@ static trib_status rdma_transport_open(trib_reactor *reactor, const trib_transpo
             trib_log(reactor->logger, TRIB_LOG_ERROR, "%s", error.text);
         }
     }
+    trib_rdma_chain_init(&self->chain);
     if (status == TRIB_OK) {
+        trib_rdma_poller_start(self);
         status = open_events(self);
     }
     if (status != TRIB_OK) {

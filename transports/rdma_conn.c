@@ -97,9 +97,7 @@ static void drop_queues(verbs_conn *conn)
         trib_counter_add(&conn->transport->stats.system_calls, 2);
         (void)rdma_disconnect(conn->id); /* the peer learns at once; it fails if it was the peer that ended */
         rdma_destroy_qp(conn->id);
-        int error = ibv_destroy_cq(conn->cq);
-        trib_assert(error == 0);
-        conn->cq = NULL;
+        trib_rdma_queue_destroy(conn);
     }
     for (; conn->in_head != conn->in_tail; conn->in_head++) {
         trib_rdma_drop_in(conn, &conn->ins[conn->in_head % TRIB_RDMA_INS]);
@@ -116,10 +114,7 @@ void trib_rdma_conn_free(verbs_conn *conn)
     trib_assert(conn->sends.head == NULL && conn->out_head == conn->out_tail);
     trib_timer_stop(conn->base.transport->reactor, &conn->timer);
     drop_queues(conn);
-    if (conn->cq != NULL) { /* there never was a queue pair */
-        int error = ibv_destroy_cq(conn->cq);
-        trib_assert(error == 0);
-    }
+    trib_rdma_queue_destroy(conn); /* there never was a queue pair */
     if (conn->nic != NULL) {
         trib_rdma_block_give(conn->nic->device, &conn->block);
     }
@@ -176,15 +171,13 @@ trib_status trib_rdma_conn_equip(verbs_conn *conn, trib_error *error)
     (void)rdma_set_option(conn->id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &conn->transport->ack_timeout,
                           sizeof conn->transport->ack_timeout);
     trib_counter_add(&conn->transport->stats.system_calls, 5);
-    conn->cq =
-        ibv_create_cq(device->verbs, TRIB_RDMA_SENDS + TRIB_RDMA_OUTS + TRIB_RDMA_RECVS, conn, conn->nic->channel, 0);
-    if (conn->cq == NULL) {
+    if (!trib_rdma_queue_create(conn, TRIB_RDMA_SENDS + TRIB_RDMA_OUTS + TRIB_RDMA_RECVS)) {
         return trib_error_set(error, TRIB_SYSTEM, "%s gives no completion queue: %m", name);
     }
     if (!create_queues(conn, TRIB_RDMA_INLINE) && !create_queues(conn, 0)) {
         return trib_error_set(error, TRIB_SYSTEM, "%s gives no queue pair: %m", name);
     }
-    if (ibv_req_notify_cq(conn->cq, 0) != 0 || !trib_rdma_recv_start(conn)) {
+    if (!trib_rdma_recv_start(conn)) {
         return trib_error_set(error, TRIB_SYSTEM, "%s takes no buffers: %m", name);
     }
     return TRIB_OK;
@@ -295,16 +288,19 @@ static void take_completion(verbs_conn *conn, const struct ibv_wc *wc)
     }
 }
 
-/* True if there may be more. */
-static bool take_completions(verbs_conn *conn)
+/* True if there were any. */
+static bool take_completions(verbs_conn *conn, bool *more_out)
 {
     struct ibv_wc completions[POLL_COUNT];
+    bool found = false;
+    *more_out = false;
     for (unsigned polls = 0; polls < POLLS_PER_TURN; polls++) {
         int count = ibv_poll_cq(conn->cq, POLL_COUNT, completions);
         if (count < 0) {
             trib_rdma_conn_end(conn, TRIB_PEER_LOST, "the device does not report completions");
-            return false;
+            return found;
         }
+        found = found || count > 0;
         for (int i = 0; i < count && conn->state != VERBS_ENDING; i++) {
             if (conn->state == VERBS_ACCEPTING && completions[i].status == IBV_WC_SUCCESS) {
                 trib_rdma_conn_opened(conn); /* the peer's first message may overtake its last word on connecting */
@@ -312,10 +308,11 @@ static bool take_completions(verbs_conn *conn)
             take_completion(conn, &completions[i]);
         }
         if (count < POLL_COUNT) {
-            return false;
+            return found;
         }
     }
-    return true;
+    *more_out = true;
+    return found;
 }
 
 static void end_if_lost(verbs_conn *conn)
@@ -338,16 +335,9 @@ static void end_if_lost(verbs_conn *conn)
     }
 }
 
-void trib_rdma_conn_turn(verbs_conn *conn)
+/* What completions make possible, and what waits. */
+static void act(verbs_conn *conn, bool more)
 {
-    if (conn->id == NULL) {
-        free(conn); /* see trib_rdma_conn_free */
-        return;
-    }
-    if (conn->state < VERBS_ACCEPTING || conn->state == VERBS_ENDING || conn->state == VERBS_PARTING) {
-        return;
-    }
-    bool more = take_completions(conn);
     trib_rdma_deliver(conn);
     if (conn->state != VERBS_ENDING && !conn->broken && !conn->disconnected) {
         trib_rdma_repost(conn);
@@ -367,6 +357,30 @@ void trib_rdma_conn_turn(verbs_conn *conn)
                (conn->state == VERBS_ACCEPTING && (conn->broken || conn->disconnected))) {
         trib_rdma_conn_free(conn);
     }
+}
+
+void trib_rdma_conn_turn(verbs_conn *conn)
+{
+    if (conn->id == NULL) {
+        free(conn); /* see trib_rdma_conn_free */
+        return;
+    }
+    if (conn->state < VERBS_ACCEPTING || conn->state == VERBS_ENDING || conn->state == VERBS_PARTING) {
+        return;
+    }
+    bool more = false;
+    (void)take_completions(conn, &more);
+    act(conn, more);
+}
+
+bool trib_rdma_conn_look(verbs_conn *conn)
+{
+    bool more = false;
+    const bool found = take_completions(conn, &more);
+    if (found) {
+        act(conn, more);
+    }
+    return found;
 }
 
 /* ---- Ending ---- */

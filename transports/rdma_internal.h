@@ -1,7 +1,7 @@
 /*
  * rdma_internal.h - what the files of the RDMA transport share: rdma.c (instance, listeners, events), rdma_conn.c (life
- * of a connection), rdma_send.c and rdma_recv.c (messages out and in), rdma_nic.c (queues and bounce memory of an
- * instance on a device), rdma_domain.c (devices and registered memory).
+ * of a connection), rdma_send.c and rdma_recv.c (messages out and in), rdma_poll.c (completions, and when to sleep),
+ * rdma_nic.c (channel and bounce memory of an instance on a device), rdma_domain.c (devices and registered memory).
  *
  * On the wire of a connection, all in order:
  *   MESSAGE   header and payload, small
@@ -29,8 +29,10 @@
 #define TRIB_RDMA_CREDITS 32u
 #define TRIB_RDMA_REQUESTS 8u /* most that wait for their grant */
 /* Credits; grants for our requests; writes that we granted, which are no more than the engine is asked about; two CREDITs
- * (each gives back half of all, and none is sent before such a half was used), one FIN, one to spare. */
-#define TRIB_RDMA_RECVS (TRIB_RDMA_CREDITS + TRIB_RDMA_REQUESTS + TRIB_AHEAD_MAX + 4)
+ * (each gives back half of all, and none is sent before such a half was used), one FIN, one to spare; and those that wait
+ * until there are enough of them to be posted again. */
+#define TRIB_RDMA_RECVS (TRIB_RDMA_CREDITS + TRIB_RDMA_REQUESTS + TRIB_AHEAD_MAX + 4 + TRIB_RDMA_REPOST_AT - 1)
+#define TRIB_RDMA_REPOST_AT 8u     /* receive buffers that are posted again in one call, at least */
 #define TRIB_RDMA_SENDS 64u        /* buffers that we send from */
 #define TRIB_RDMA_SIGNAL_EVERY 16u /* sends of which the device reports one, and with it those before */
 #define TRIB_RDMA_OUTS 128u        /* messages begun and not yet reported as sent; a power of two */
@@ -97,6 +99,7 @@ typedef struct verbs_nic {
     verbs_device *device; /* NULL: not used yet */
     struct ibv_comp_channel *channel;
     trib_io io;
+    uint32_t armed_count;      /* queues that will announce what comes */
     struct ibv_context *watch; /* opened for its events alone: every context has all that happens to ports */
     trib_io watch_io;
     verbs_bounce *free[BOUNCE_WAYS][BOUNCE_CLASSES];
@@ -105,10 +108,11 @@ typedef struct verbs_nic {
     bool said_copy, said_failed; /* logged once */
 } verbs_nic;
 
-/* Work requests that will go to the device in one call, all of one connection. */
+/* Work requests that will go to the device in one call, all of one connection. What is the same in every chain stays. */
 typedef struct verbs_chain {
     struct ibv_send_wr requests[TRIB_RDMA_CHAIN];
     struct ibv_sge pieces[TRIB_RDMA_CHAIN];
+    struct ibv_send_wr *last_write; /* NULL: there is none */
     unsigned count;
 } verbs_chain;
 
@@ -125,6 +129,8 @@ typedef struct verbs_transport {
     verbs_remains *remains; /* the channel's */
     trib_io io;
     verbs_conn *conns; /* all */
+    trib_poller poller;
+    verbs_conn *warm, *look_next; /* rdma_poll.c */
     verbs_chain chain;
     verbs_nic nics[TRIB_RDMA_DEVICES_MAX];
 } verbs_transport;
@@ -179,7 +185,10 @@ struct verbs_conn {
     verbs_remains *remains; /* the id's */
     verbs_nic *nic;         /* NULL: not known yet */
     struct ibv_cq *cq;
-    verbs_block block; /* receive buffers, then send buffers */
+    verbs_conn *warm_next, **warm_at; /* the transport's list; warm_at NULL: it is cold */
+    bool armed;                       /* the queue will announce what comes */
+    uint32_t events;                  /* announcements, which are acknowledged in the end */
+    verbs_block block;                /* receive buffers, then send buffers */
     verbs_state state;
     trib_post turn_post, finish_post;
     trib_timer timer; /* connecting, lingering, parting */
@@ -199,6 +208,7 @@ struct verbs_conn {
     trib_send_queue sends;             /* not begun */
     uint32_t out_head, out_tail;       /* begun; the number is the message's sequence */
     uint32_t grant_next, write_next;   /* the next one to be granted, to be written */
+    uint32_t settle_next;              /* the next one that the device may report as written */
     uint32_t sends_posted, sends_done; /* buffers: free are those between done + TRIB_RDMA_SENDS and posted */
     verbs_out outs[TRIB_RDMA_OUTS];
 
@@ -228,6 +238,13 @@ TRIB_CHECKED trib_status trib_rdma_bounce_take(verbs_conn *conn, unsigned way, c
 void trib_rdma_bounce_give(verbs_nic *nic, verbs_bounce *bounce); /* NULL is fine */
 void trib_rdma_bounce_forget(verbs_conn *conn);                   /* it waits no more */
 
+/* rdma_poll.c */
+TRIB_CHECKED bool trib_rdma_queue_create(verbs_conn *conn, int entries);
+void trib_rdma_queue_destroy(verbs_conn *conn); /* no-op if there is none */
+void trib_rdma_channel_ready(trib_reactor *reactor, trib_io *io, unsigned events);
+void trib_rdma_poller_start(verbs_transport *transport);
+void trib_rdma_poller_stop(verbs_transport *transport);
+
 /* rdma.c */
 void trib_rdma_discard(verbs_transport *transport, struct rdma_cm_id *id); /* one that nobody has an object for */
 
@@ -252,6 +269,8 @@ void trib_rdma_greeting_fill(verbs_greeting *greeting);
 void trib_rdma_conn_opened(verbs_conn *conn); /* makes the upcall */
 /* Takes completions, delivers, sends. Makes upcalls: from the loop only. */
 void trib_rdma_conn_turn(verbs_conn *conn);
+/* The same, if there are completions; false: there are none. */
+bool trib_rdma_conn_look(verbs_conn *conn);
 
 /* rdma_send.c */
 void trib_rdma_send(trib_conn *base, trib_send *send);
@@ -259,6 +278,7 @@ void trib_rdma_send(trib_conn *base, trib_send *send);
 verbs_prefix *trib_rdma_buffer_take(verbs_conn *conn, verbs_kind kind);
 /* Puts the buffer just taken into the chain, that many bytes of it. */
 void trib_rdma_buffer_post(verbs_conn *conn, size_t size);
+void trib_rdma_chain_init(verbs_chain *chain);
 void trib_rdma_commit(verbs_conn *conn);
 void trib_rdma_send_more(verbs_conn *conn);
 void trib_rdma_send_fin(verbs_conn *conn); /* if it flushes and nothing is left to wait for */

@@ -28,29 +28,6 @@
 #define BOUNCES_LARGE 4u
 #define WORTH_SAYING ((size_t)64 * 1024) /* bytes of a payload whose copy is logged */
 
-/* An event says that a queue that was armed has something; it is armed again before it is looked at, so that nothing
- * comes unseen in between. */
-static void channel_ready(trib_reactor *reactor, trib_io *io, unsigned events)
-{
-    (void)reactor;
-    (void)events;
-    verbs_nic *nic = io->user;
-    for (unsigned i = 0; i < EVENTS_PER_TURN; i++) {
-        struct ibv_cq *cq = NULL;
-        void *context = NULL;
-        trib_counter_add(&nic->transport->stats.system_calls, 1);
-        if (ibv_get_cq_event(nic->channel, &cq, &context) != 0) {
-            return;
-        }
-        ibv_ack_cq_events(cq, 1);
-        verbs_conn *conn = context;
-        if (ibv_req_notify_cq(cq, 0) != 0) {
-            trib_rdma_conn_end(conn, TRIB_PEER_LOST, "the device does not announce completions: %m");
-        }
-        trib_rdma_conn_turn(conn);
-    }
-}
-
 static bool set_nonblocking(int fd)
 {
     int flags = fcntl(fd, F_GETFL);
@@ -147,7 +124,7 @@ trib_status trib_rdma_nic_of(verbs_transport *transport, struct ibv_context *ver
         }
         nic->transport = transport;
         nic->device = device;
-        nic->io = (trib_io){.ready = channel_ready, .user = nic, .fd = nic->channel->fd};
+        nic->io = (trib_io){.ready = trib_rdma_channel_ready, .user = nic, .fd = nic->channel->fd};
         trib_io_watch(transport->base.reactor, &nic->io, TRIB_IO_READ);
         watch_open(nic);
     }

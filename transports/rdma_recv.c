@@ -46,7 +46,7 @@ void trib_rdma_repost(verbs_conn *conn)
     struct ibv_recv_wr requests[TRIB_RDMA_RECVS];
     struct ibv_sge pieces[TRIB_RDMA_RECVS];
     uint32_t count = conn->free_count;
-    if (count == 0) {
+    if (count < TRIB_RDMA_REPOST_AT) {
         return;
     }
     for (uint32_t i = 0; i < count; i++) {

@@ -5,7 +5,7 @@
  * - Messages begin in order, and their numbers count them. A small one is out of our hands when the device has it; a
  *   large one when its payload was written. `sent` is told in order, so a small one may wait for a large one before it.
  * - A send buffer is free again when the device has reported a later one, or a write after it: the queue completes in
- *   order. One in TRIB_RDMA_SIGNAL_EVERY sends is reported, and every write.
+ *   order. One in TRIB_RDMA_SIGNAL_EVERY sends is reported, and the last write of each chain, with those before it.
  * - The device is spoken to in chains: what a turn has to say goes to it in one call, at the turn's end.
  */
 #include "build_config.h"
@@ -30,17 +30,24 @@ _Static_assert(TRIB_RDMA_SIGNAL_EVERY * 2 <= TRIB_RDMA_SENDS, "a full ring has a
 
 /* ---- Chains ---- */
 
+void trib_rdma_chain_init(verbs_chain *chain)
+{
+    for (unsigned i = 0; i < TRIB_RDMA_CHAIN; i++) {
+        chain->requests[i] = (struct ibv_send_wr){.sg_list = &chain->pieces[i], .num_sge = 1};
+    }
+    chain->count = 0;
+    chain->last_write = NULL;
+}
+
 void trib_rdma_commit(verbs_conn *conn)
 {
     verbs_chain *chain = &conn->transport->chain;
     if (chain->count == 0) {
         return;
     }
-    for (unsigned i = 0; i + 1 < chain->count; i++) {
-        chain->requests[i].next = &chain->requests[i + 1];
-    }
     chain->requests[chain->count - 1].next = NULL;
     chain->count = 0;
+    chain->last_write = NULL;
     if (conn->state == VERBS_ENDING) {
         return;
     }
@@ -59,7 +66,9 @@ static struct ibv_send_wr *chain_add(verbs_conn *conn, void *data, size_t size, 
     }
     unsigned index = chain->count++;
     chain->pieces[index] = (struct ibv_sge){.addr = (uintptr_t)data, .length = (uint32_t)size, .lkey = key};
-    chain->requests[index] = (struct ibv_send_wr){.sg_list = &chain->pieces[index], .num_sge = 1};
+    if (index > 0) {
+        chain->requests[index - 1].next = &chain->requests[index];
+    }
     return &chain->requests[index];
 }
 
@@ -89,11 +98,9 @@ void trib_rdma_buffer_post(verbs_conn *conn, size_t size)
     conn->sends_posted++;
     request->opcode = IBV_WR_SEND;
     request->wr_id = conn->sends_posted | (is_fin ? ID_FIN : 0);
+    request->send_flags = size <= conn->inline_max ? IBV_SEND_INLINE : 0;
     if (is_fin || conn->sends_posted % TRIB_RDMA_SIGNAL_EVERY == 0) {
         request->send_flags |= IBV_SEND_SIGNALED;
-    }
-    if (size <= conn->inline_max) {
-        request->send_flags |= IBV_SEND_INLINE;
     }
 }
 
@@ -136,6 +143,11 @@ static bool write_one(verbs_conn *conn, uint32_t number)
     struct ibv_send_wr *request = chain_add(conn, data, send->payload_size, local_key);
     request->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
     request->send_flags = IBV_SEND_SIGNALED;
+    verbs_chain *chain = &conn->transport->chain;
+    if (chain->last_write != NULL) {
+        chain->last_write->send_flags = 0; /* this one is reported for it */
+    }
+    chain->last_write = request;
     request->imm_data = htonl(number);
     request->wr.rdma.remote_addr = out->address;
     request->wr.rdma.rkey = out->key;
@@ -239,11 +251,23 @@ void trib_rdma_send_fin(verbs_conn *conn)
 
 /* ---- Reports ---- */
 
+/* That message has been written, and so have been those before it that were to be. */
+static void settle_to(verbs_conn *conn, uint32_t number)
+{
+    const uint32_t end = conn->settle_next + 1 + ((number - conn->settle_next) & (TRIB_RDMA_OUTS - 1));
+    for (; conn->settle_next != end; conn->settle_next++) {
+        verbs_out *out = out_at(conn, conn->settle_next);
+        if (out->phase == OUT_WRITING) {
+            settle(conn, out);
+        }
+    }
+}
+
 void trib_rdma_take_sent(verbs_conn *conn, uint64_t request_id)
 {
     conn->sends_done = (uint32_t)request_id;
     if ((request_id & ID_WRITE) != 0) {
-        settle(conn, &conn->outs[(request_id & ~ID_WRITE) >> 32]);
+        settle_to(conn, (uint32_t)((request_id & ~ID_WRITE) >> 32));
     } else if ((request_id & ID_FIN) != 0) {
         conn->flushed = true;
     }
@@ -263,6 +287,9 @@ void trib_rdma_report_sent(verbs_conn *conn)
     }
     if ((int32_t)(conn->write_next - conn->out_head) < 0) {
         conn->write_next = conn->out_head;
+    }
+    if ((int32_t)(conn->settle_next - conn->out_head) < 0) {
+        conn->settle_next = conn->out_head;
     }
 }
 
