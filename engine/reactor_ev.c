@@ -362,7 +362,8 @@ static void pin(reactor_ev *self, int core)
 void trib_reactor_ev_pin(trib_reactor *reactor, int core)
 {
     reactor_ev *self = reactor_of(reactor);
-    trib_assert(self->started && trib_reactor_ev_on_thread(reactor));
+    /* `started` is for who starts and joins: the thread may be here before it is set. */
+    trib_assert(!self->attached && trib_reactor_ev_on_thread(reactor));
     if (core >= 0) {
         pin(self, core);
     } else if (self->core >= 0 && pthread_setaffinity_np(pthread_self(), sizeof self->anywhere, &self->anywhere) == 0) {
