@@ -15,7 +15,8 @@
  * - a job that lives can stand idle for long, and then sums every tensor once more;
  * - partitions may get other owners at any time, and nobody's sums are the worse for it;
  * - a worker that leaves when it is done harms nobody; where one leaves before, the others soon learn of it;
- * - when a member of a job that had come together was lost, every other member is told.
+ * - when a member of a job that had come together was lost, every other member is told;
+ * - where only one can be meant, who is named in an error's text has done it (torture_blame.c).
  */
 #ifndef TRIB_TESTS_SIM_TORTURE_H
 #define TRIB_TESTS_SIM_TORTURE_H
@@ -43,7 +44,8 @@ typedef enum torture_kind {
     TORTURE_FAMINE,    /* its allocations fail now and then, for a while */
     TORTURE_KINDS,
     TORTURE_DEVICE =
-        TORTURE_KINDS /* what its device does fails, or hangs, from then on; only where there are devices */
+        TORTURE_KINDS, /* what its device does fails, or hangs, from then on; only where there are devices */
+    TORTURE_MISS       /* one allocation of its fails: the n-th from then on */
 } torture_kind;
 
 typedef struct torture_fault {
@@ -97,6 +99,7 @@ typedef struct torture_plan {
     uint32_t odd_rank;   /* a worker that disagrees with the others, or TORTURE_NOBODY */
     uint32_t odd_tensor; /* about that one */
     int32_t odd_round;   /* in that round; -1: about the tensor itself */
+    bool odd_exchange;   /* it broadcasts what the others sum, or sums what they broadcast, and agrees otherwise */
     int64_t restless_ns; /* so often, about, all partitions are dealt to other members; 0: never */
 } torture_plan;
 

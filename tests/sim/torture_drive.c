@@ -4,93 +4,20 @@
 
 #include "tests/sim/torture_internal.h"
 
-#define SLACK_NS (5 * SECOND)      /* from a deadline to the callback: the grace that landings have, and queues */
-#define SLACK_CALM_NS (1 * SECOND) /* where nothing holds up what is on its way */
 #define SPOILT 0xc3
 #define SPARE 16
 
 static void submit_more(driver *self);
 
-static torture_tensor tensor_of(const torture_plan *plan, uint32_t index)
-{
-    const uint32_t nth = index - plan->tensor_count;
-    return index < plan->tensor_count
-               ? plan->tensors[index]
-               : (torture_tensor){
-                     .dtype = (trib_dtype)(nth % TRIB_DTYPE_COUNT), .count = 1 + nth % 9, .rounds = 1, .root = -1};
-}
-
-static attempt *attempt_of(driver *self, uint32_t index, uint32_t round)
+attempt *torture_attempt(driver *self, uint32_t index, uint32_t round)
 {
     const uint32_t count = self->run->plan->tensor_count;
     return index < count ? &self->attempts[index][round % SLOTS] : &self->crowd[index - count];
 }
 
-/* Is that an operation about which the workers disagree? */
-static bool is_disputed(const torture_plan *plan, uint32_t index, uint32_t round)
-{
-    return plan->odd_rank != TORTURE_NOBODY && index == plan->odd_tensor &&
-           (plan->odd_round < 0 || (uint32_t)plan->odd_round == round);
-}
-
-static bool is_excused(const run *self, trib_status status)
-{
-    const torture_plan *plan = self->plan;
-    if (self->is_last) {
-        return false;
-    }
-    const bool deserted = plan->deserter != TORTURE_NOBODY;
-    const bool breaks = torture_may_end_so(self, TRIB_SYSTEM);
-    /* It may then run ahead of the others too far. */
-    const bool gives_up = plan->cancels > 0 || plan->hurried > 0 || deserted || breaks;
-    if (deserted && (status == TRIB_PEER_LEFT || status == TRIB_CLOSED)) {
-        return true;
-    }
-    if (plan->deserter == 0 && status == TRIB_PEER_LOST) {
-        return true; /* it takes the membership along, and the news comes by several ways */
-    }
-    return torture_may_end_so(self, status) || (plan->cancels > 0 && status == TRIB_CANCELLED) ||
-           (plan->hurried > 0 && status == TRIB_TIMEOUT) || (gives_up && status == TRIB_BUSY) ||
-           (gives_up && plan->leaves && status == TRIB_PEER_LEFT); /* one gave up its last round, and has gone */
-}
-
-static void check_result(attempt *what, const trib_result *result)
-{
-    run *self = what->run;
-    const torture_tensor tensor = tensor_of(self->plan, what->tensor);
-    const uint32_t workers = self->plan->job.workers;
-    const bool disputed = is_disputed(self->plan, what->tensor, what->round);
-    if (result->status != TRIB_OK) {
-        self->verdict.failed++;
-        if (!is_excused(self, result->status) && !(disputed && result->status == TRIB_MISMATCH)) {
-            torture_broken(self, "rank %u, tensor %u, round %u: %s, though nothing happened that explains it: %s",
-                           what->driver->rank, what->tensor, what->round, trib_status_text(result->status),
-                           result->text);
-        }
-        return;
-    }
-    self->verdict.succeeded++;
-    /* The root's payload goes out before all have asked, and with it what agrees with the root. */
-    const bool may_win = tensor.root >= 0 && what->driver->rank != self->plan->odd_rank;
-    if (disputed && !may_win) {
-        torture_broken(self, "rank %u, tensor %u, round %u: succeeded, though the workers disagreed",
-                       what->driver->rank, what->tensor, what->round);
-        return;
-    }
-    if (result->contributors != workers && tensor.root < 0) {
-        torture_broken(self, "rank %u, tensor %u, round %u: %u contributors of %u", what->driver->rank, what->tensor,
-                       what->round, result->contributors, workers);
-    }
-    const uint32_t wrong = torture_check(&tensor, what->tensor, what->round, workers, what->output);
-    if (wrong != UINT32_MAX) {
-        torture_broken(self, "rank %u, tensor %u, round %u: element %u is not what the oracle says", what->driver->rank,
-                       what->tensor, what->round, wrong);
-    }
-}
-
 static size_t size_of(const attempt *what)
 {
-    const torture_tensor tensor = tensor_of(what->run->plan, what->tensor);
+    const torture_tensor tensor = torture_tensor_of(what->run->plan, what->tensor);
     return tensor.count * trib_dtype_size(tensor.dtype);
 }
 
@@ -120,7 +47,7 @@ void torture_drive_check_outputs(run *self)
     for (uint32_t rank = 0; rank < plan->job.workers; rank++) {
         for (uint32_t i = 0; i < plan->tensor_count + plan->crowd; i++) {
             for (uint32_t slot = 0; slot < SLOTS; slot++) {
-                check_output(attempt_of(&self->drivers[rank], i, slot));
+                check_output(torture_attempt(&self->drivers[rank], i, slot));
             }
         }
     }
@@ -136,23 +63,10 @@ static void on_done(const trib_result *result, void *user)
                        what->round, what->callbacks);
         return;
     }
-    const int64_t took_ns = trib_sim_process_clock(self->job->members[mine->rank].process) - what->submit_clock_ns;
-    const int64_t slack_ns = torture_is_calm(self->plan) ? SLACK_CALM_NS : SLACK_NS;
-    if (took_ns > what->timeout_ns + slack_ns + self->excused_ns[mine->rank] &&
-        !self->job->members[mine->rank].killed) {
-        torture_broken(self, "rank %u, tensor %u, round %u: called back after %.3f s, its deadline was %.3f s",
-                       mine->rank, what->tensor, what->round, (double)took_ns / 1e9, (double)what->timeout_ns / 1e9);
-    }
-    const bool is_late_news =
-        result->status != TRIB_OK && result->status != TRIB_TIMEOUT && took_ns >= what->timeout_ns;
-    if (is_late_news && what->timeout_ns > SECOND && torture_is_calm(self->plan) && !self->plan->may_end) {
-        torture_broken(self,
-                       "rank %u, tensor %u, round %u: it failed long ago, and was called back at its deadline: %s",
-                       mine->rank, what->tensor, what->round, result->text);
-    }
-    check_result(what, result);
+    torture_judge(what, result);
     spoil(what);
     what->busy = false;
+    what->done_ns = trib_sim_now(self->job->sim);
     *(what->tensor < self->plan->tensor_count ? &mine->in_flight : &mine->crowd_in_flight) -= 1;
     submit_more(mine);
 }
@@ -171,7 +85,7 @@ static void cancel_fired(trib_sim *sim, trib_sim_event *event)
 static void stream_fills(attempt *what)
 {
     run *self = what->run;
-    const torture_tensor tensor = tensor_of(self->plan, what->tensor);
+    const torture_tensor tensor = torture_tensor_of(self->plan, what->tensor);
     if (what->busy) {
         torture_fill(&tensor, what->tensor, what->round, what->driver->rank, what->input);
     }
@@ -199,7 +113,7 @@ static bool stream_begin(driver *self, attempt *what)
 {
     const torture_plan *plan = self->run->plan;
     stream_end(what);
-    if (!tensor_of(plan, what->tensor).on_device || trib_sim_draw_one_in(&self->stream, 2)) {
+    if (!torture_tensor_of(plan, what->tensor).on_device || trib_sim_draw_one_in(&self->stream, 2)) {
         return false;
     }
     trib_sim *sim = self->run->job->sim;
@@ -214,7 +128,7 @@ static bool stream_begin(driver *self, attempt *what)
 static bool declare(driver *self, uint32_t index, trib_tensor **tensor_out)
 {
     const torture_plan *plan = self->run->plan;
-    const torture_tensor what = tensor_of(plan, index);
+    const torture_tensor what = torture_tensor_of(plan, index);
     const bool is_odd = plan->odd_rank == self->rank && plan->odd_tensor == index && plan->odd_round < 0;
     char name[32];
     snprintf(name, sizeof name, "tensor %u", index);
@@ -231,16 +145,17 @@ static bool declare(driver *self, uint32_t index, trib_tensor **tensor_out)
 static trib_status submit(driver *self, attempt *what, trib_op_params *params, bool cancels, trib_error *error)
 {
     const torture_plan *plan = self->run->plan;
-    const torture_tensor tensor = tensor_of(plan, what->tensor);
-    const bool is_odd = plan->odd_rank == self->rank && is_disputed(plan, what->tensor, what->round);
+    const torture_tensor tensor = torture_tensor_of(plan, what->tensor);
+    const bool is_odd = plan->odd_rank == self->rank && torture_is_disputed(plan, what->tensor, what->round);
     trib_engine *engine = self->run->job->members[self->rank].engine;
     trib_op **op_out = cancels ? &what->op : NULL;
-    if (tensor.root >= 0 && !(is_odd && tensor.count % 2 == 0)) {
+    const bool swaps = is_odd && plan->odd_exchange; /* by exchange alone, where that can be */
+    if ((tensor.root >= 0) != swaps) {
         const int32_t other = (tensor.root + 1) % (int32_t)plan->job.workers;
-        params->root = is_odd ? other : tensor.root;
+        params->root = swaps ? 0 : is_odd ? other : tensor.root;
         return trib_broadcast(engine, params, op_out, error);
     }
-    params->reduce = is_odd ? (trib_reduce)((tensor.reduce + 1) % TRIB_REDUCE_COUNT) : tensor.reduce;
+    params->reduce = swaps ? TRIB_SUM : is_odd ? (trib_reduce)((tensor.reduce + 1) % TRIB_REDUCE_COUNT) : tensor.reduce;
     return trib_push_pull(engine, params, op_out, error);
 }
 
@@ -248,7 +163,7 @@ static void begin(driver *self, uint32_t index)
 {
     run *whole = self->run;
     const torture_plan *plan = whole->plan;
-    attempt *what = attempt_of(self, index, self->next_round[index]);
+    attempt *what = torture_attempt(self, index, self->next_round[index]);
     if (what->op != NULL) { /* done before its time to be cancelled came */
         trib_sim_clear(whole->job->sim, &what->cancel);
         trib_op_release(what->op);
@@ -262,7 +177,7 @@ static void begin(driver *self, uint32_t index)
     check_output(what);
     what->spoilt = false;
     if (!stream_begin(self, what)) {
-        const torture_tensor tensor = tensor_of(plan, index);
+        const torture_tensor tensor = torture_tensor_of(plan, index);
         torture_fill(&tensor, index, what->round, self->rank, what->input);
     }
     if (!declare(self, index, &params.tensor)) {
@@ -282,6 +197,7 @@ static void begin(driver *self, uint32_t index)
     params.priority = (int32_t)trib_sim_draw_below(&self->stream, 7) - 3;
     params.done_cb = on_done;
     params.user = what;
+    what->submit_ns = trib_sim_now(whole->job->sim);
     what->submit_clock_ns = trib_sim_process_clock(whole->job->members[self->rank].process);
     trib_error error = {.status = TRIB_OK};
     if (submit(self, what, &params, cancels, &error) != TRIB_OK) {

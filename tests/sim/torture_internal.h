@@ -1,4 +1,5 @@
-/* torture_internal.h - a run of torture.h: torture_run.c (faults, checks at the end) and torture_drive.c (what workers do). */
+/* torture_internal.h - a run of torture.h: torture_run.c (faults, checks at the end), torture_drive.c (what workers do), and
+ * torture_judge.c, torture_blame.c, torture_watch.c (what is checked meanwhile). */
 #ifndef TRIB_TESTS_SIM_TORTURE_INTERNAL_H
 #define TRIB_TESTS_SIM_TORTURE_INTERNAL_H
 
@@ -21,7 +22,8 @@ typedef struct attempt {
     bool spoilt; /* the output holds what no result is, and shall keep it */
     uint32_t callbacks;
     int64_t submit_clock_ns, timeout_ns;
-    trib_op *op; /* while it is to be cancelled */
+    int64_t submit_ns, done_ns; /* the world's time */
+    trib_op *op;                /* while it is to be cancelled */
     trib_sim_event cancel;
     trib_host_stream *stream; /* that fills the input of a tensor on a device */
     trib_sim_event ready;     /* when it has */
@@ -64,6 +66,7 @@ typedef struct run {
         excused_ns[TORTURE_MEMBERS_MAX]; /* time by which a member's callbacks may be late: it stood still, or jumped */
     uint32_t frozen[TORTURE_MEMBERS_MAX]; /* nested */
     uint64_t famine_one_in[TORTURE_MEMBERS_MAX];
+    uint64_t until_miss[TORTURE_MEMBERS_MAX]; /* allocations until the one that fails; 0: none will */
     trib_sim_stream famine;
     bool lost_one; /* a member was killed after the job had come together */
     bool is_last;  /* every tensor is summed once more, by all, and nothing may fail */
@@ -84,8 +87,18 @@ void torture_watch_rest(run *self);
 /* After all engines have been closed: nothing is kept from the pools. */
 void torture_watch_closed(run *self);
 
+/* torture_judge.c: an operation may end so, then, and with that result. */
+void torture_judge(attempt *what, const trib_result *result);
+torture_tensor torture_tensor_of(const torture_plan *plan, uint32_t index);
+/* Is that an operation about which the workers disagree? */
+bool torture_is_disputed(const torture_plan *plan, uint32_t index, uint32_t round);
+/* torture_blame.c: who is named has done it. */
+void torture_blame(attempt *what, const trib_result *result);
+void torture_blame_lost(run *self, uint32_t member, const char *text);
+
 /* torture_drive.c: workers begin; they go on from their callbacks. */
 void torture_drive_open(run *self);
+attempt *torture_attempt(driver *self, uint32_t index, uint32_t round);
 /* Everybody sums every tensor once more. */
 void torture_drive_last(run *self);
 /* Of operations that the worker still has handles of. */

@@ -1,5 +1,4 @@
-/* torture_plan.c - draws a job and its faults from a seed, and says what was drawn. */
-#include <stdarg.h>
+/* torture_plan.c - draws a job and its faults from a seed. */
 #include <string.h>
 
 #include "tests/sim/torture.h"
@@ -134,9 +133,10 @@ static void draw_arithmetic(trib_sim_stream *stream, torture_plan *plan)
         const bool is_half = what->dtype == TRIB_FLOAT16 || what->dtype == TRIB_BFLOAT16;
         const bool is_wide = what->dtype == TRIB_FLOAT32 || what->dtype == TRIB_FLOAT64;
         const bool averages = trib_sim_draw_one_in(stream, 4), rounds = !trib_sim_draw_one_in(stream, 3);
-        if (is_sum && !is_half && what->dtype != TRIB_INT64 && averages && (is_wide || !what->on_device)) {
+        if (is_sum && what->dtype != TRIB_INT64 && averages && (is_wide || !what->on_device)) {
             what->reduce = TRIB_AVG;
-        } else if (is_sum && is_wide && rounds && !what->on_device && plan->job.engine.sum_order == TRIB_ORDER_RANK) {
+        } else if (is_sum && (is_wide || is_half) && rounds && !what->on_device &&
+                   plan->job.engine.sum_order == TRIB_ORDER_RANK) {
             what->inexact = true;
         }
     }
@@ -157,6 +157,7 @@ static void draw_odd(trib_sim_stream *stream, torture_plan *plan)
     if (trib_sim_draw_one_in(stream, 3) && plan->job.workers > 1 && !what->on_device) {
         plan->odd_rank = rank;
         plan->odd_round = whole ? -1 : (int32_t)round;
+        plan->odd_exchange = plan->seed % 2 == 0;
         if (whole && plan->late_ns[rank] == 0) { /* the others are in the midst of it when they hear of it */
             plan->late_ns[rank] = spread(stream, MS, plan->leaves ? SECOND : 5 * SECOND);
         }
@@ -230,9 +231,13 @@ static void draw_more(torture_plan *plan)
         plan->hurried = between(&stream, 2, 8);
     }
     plan->job.net.ahead = trib_sim_draw_one_in(&ahead, 3) ? between(&ahead, 1, TRIB_AHEAD_MAX - 1) : 0;
+    plan->hurry_ns = 20 * MS;
     for (uint32_t i = 0; i < plan->job.workers; i++) {
         if (plan->late_ns[i] > 2 * SECOND) { /* who waits for it has a deadline long before */
             plan->hurried = plan->hurried > 0 ? plan->hurried : 3;
+        }
+        if (plan->late_ns[i] >= SECOND && plan->seed % 4 > 0) { /* or has been told by then whom it waits for */
+            plan->hurry_ns = 2 * SECOND;
         }
     }
     if (plan->may_end && trib_sim_draw_one_in(&stream, 3)) { /* while much is on its way */
@@ -245,6 +250,23 @@ static void draw_more(torture_plan *plan)
         if (plan->faults[i].kind == TORTURE_FAMINE && trib_sim_draw_one_in(&stream, 2)) {
             plan->faults[i].amount = between(&stream, 1, 3);
         }
+    }
+}
+
+/* One thing happens and no other, so that nothing else ends the job, or is to blame: an allocation fails, or a process dies. */
+static void draw_single(torture_plan *plan)
+{
+    trib_sim_stream stream = {.state = plan->seed * UINT64_C(0xc2b2ae3d27d4eb4f) + 9};
+    const uint32_t member = between(&stream, 0, plan->job.workers + plan->job.servers - 1);
+    const int64_t at_ns = spread(&stream, MS / 100, 300 * MS), nth = spread(&stream, 1, 400);
+    const bool dies = trib_sim_draw_one_in(&stream, 2);
+    if (plan->may_end && trib_sim_draw_one_in(&stream, 2)) {
+        plan->fault_count = 1;
+        plan->faults[0] = (torture_fault){.kind = dies ? TORTURE_KILL : TORTURE_MISS,
+                                          .member = member,
+                                          .at_ns = at_ns,
+                                          .for_ns = 1,
+                                          .amount = (double)nth};
     }
 }
 
@@ -286,7 +308,6 @@ static void draw_narrow(torture_plan *plan)
 {
     trib_sim_stream stream = {.state = plan->seed * UINT64_C(0x94d049bb133111eb) + 7};
     plan->narrow = plan->held_rank = TORTURE_NOBODY;
-    plan->hurry_ns = 20 * MS;
     const uint32_t workers = plan->job.workers, variant = between(&stream, 0, 5);
     const uint32_t narrow = 1 + between(&stream, 0, 1), size = between(&stream, 60000, 120000);
     const int64_t backlog_ns = between(&stream, 1200, 1800) * MS, held_ns = between(&stream, 550, 900) * MS;
@@ -295,6 +316,7 @@ static void draw_narrow(torture_plan *plan)
         return;
     }
     sim_job_config *job = &plan->job;
+    plan->hurry_ns = 20 * MS;
     plan->lanes = plan->fault_count = plan->cancels = plan->hurried = plan->crowd = plan->window = 0;
     plan->may_end = plan->shuffled = plan->leaves = false;
     plan->weather = (trib_sim_weather){.shred_one_in = 0};
@@ -310,7 +332,7 @@ static void draw_narrow(torture_plan *plan)
     job->net.window_bytes = (uint32_t)(sum_bytes(plan) / 100); /* what piles up leaves room for signs of life */
     job->net.quantum_bytes = job->net.window_bytes / 4;
     job->net.unsent_bytes = 1 << 20;
-    job->engine.pull_credit_bytes = 4 << 20;
+    job->engine.pull_credit_bytes = plan->seed % 2 == 0 ? 4 << 20 : 1 << 16; /* in the kernel, or in the engine */
     plan->narrow = narrow;
     plan->narrow_bits = sum_bytes(plan) * 8 * SECOND / (uint64_t)backlog_ns + 20000;
     if (variant == 0 || variant > 3) {
@@ -383,117 +405,9 @@ void torture_draw(uint64_t seed, torture_plan *plan)
     draw_devices(&stream, plan, horizon_ns);
     draw_machines(plan);
     draw_more(plan);
+    draw_single(plan);
     draw_narrow(plan);
     even_machines(plan);
     plan->job.net.second_connections = seed % 4 != 1;
     draw_restless(plan);
-}
-
-/* ---- Saying it ---- */
-
-typedef struct line {
-    char *text;
-    size_t size, used;
-} line;
-
-__attribute__((format(printf, 2, 3))) static void say(line *self, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    int more = vsnprintf(self->text + self->used, self->size - self->used, format, arguments);
-    va_end(arguments);
-    self->used += more > 0 ? (size_t)more : 0;
-    self->used = self->used < self->size ? self->used : self->size - 1;
-}
-
-static void describe_more(const torture_plan *plan, line *out)
-{
-    const uint32_t members = plan->job.workers + plan->job.servers;
-    say(out, "%s%s%s; reactors", plan->shuffled ? ", priorities of their own" : "", plan->in_place ? ", in place" : "",
-        plan->idles ? ", then idle" : "");
-    for (uint32_t i = 0; i < members; i++) {
-        say(out, " %u", plan->reactors[i]);
-        if (plan->bandwidths[i] > 0) {
-            say(out, " (%.1f Gbit/s)", (double)plan->bandwidths[i] / 1e9);
-        }
-    }
-    for (uint32_t i = 0; i < plan->job.workers; i++) {
-        if (plan->late_ns[i] > 0) {
-            say(out, "; rank %u is late by %.3f ms", i, (double)plan->late_ns[i] / 1e6);
-        }
-    }
-    if (plan->absent != TORTURE_NOBODY) {
-        say(out, "; member %u cannot be reached for %.3f ms", plan->absent, (double)plan->absent_ns / 1e6);
-    }
-    if (plan->crowd > 0) {
-        say(out, "; a crowd of %u tensors", plan->crowd);
-    }
-    if (plan->deserter != TORTURE_NOBODY) {
-        say(out, "; rank %u leaves after %u rounds", plan->deserter, plan->deserter_rounds);
-    }
-    if (plan->narrow != TORTURE_NOBODY) {
-        say(out, "; little gets through to rank %u (%.2f Mbit/s)", plan->narrow, (double)plan->narrow_bits / 1e6);
-    }
-    if (plan->held_rank != TORTURE_NOBODY) {
-        say(out, "; rank %u begins with tensor %u after %.3f ms", plan->held_rank, plan->held_tensor,
-            (double)plan->held_ns / 1e6);
-    }
-    if (plan->odd_rank != TORTURE_NOBODY) {
-        say(out, "; rank %u disagrees about tensor %u in round %d", plan->odd_rank, plan->odd_tensor, plan->odd_round);
-    }
-}
-
-void torture_describe(const torture_plan *plan, char *text, size_t size)
-{
-    static const char *const kinds[TORTURE_KINDS + 1] = {
-        "freeze", "slow", "partition", "relink", "jump", "reset", "kill", "famine", "break the device of"};
-    line out = {.text = text, .size = size};
-    const sim_job_config *job = &plan->job;
-    say(&out, "seed %llu: %u workers, %u servers%s, %u cores%s, %.1f/%.1f Gbit/s, latency %.3f ms",
-        (unsigned long long)plan->seed, job->workers, job->servers,
-        job->engine.colocate == TRIB_COLOCATE_OFF ? " alone" : "", job->cores, job->one_machine ? " shared" : "",
-        (double)job->link.egress_bits / 1e9, (double)job->link.ingress_bits / 1e9, (double)job->link.latency_ns / 1e6);
-    say(&out, "; chunk %u, partition %u, %s order; window %u; tensors", job->engine.chunk_bytes,
-        job->engine.partition_bytes, job->engine.sum_order == TRIB_ORDER_RANK ? "rank" : "arrival", plan->window);
-    for (uint32_t i = 0; i < plan->tensor_count; i++) {
-        const torture_tensor *what = &plan->tensors[i];
-        say(&out, " %s %s[%u]x%u%s%s%s", trib_reduce_name(what->reduce), trib_dtype_name(what->dtype), what->count,
-            what->rounds, what->root >= 0 ? " broadcast" : "", what->on_device ? " on devices" : "",
-            what->inexact ? " rounded" : "");
-    }
-    describe_more(plan, &out);
-    if (job->per_machine > 0) {
-        say(&out, "; %u workers a machine, which sum first%s", job->per_machine,
-            job->links_apart ? "" : ", on one link");
-    }
-    if (job->net.ahead > 0) {
-        say(&out, "; receivers are asked about %u messages ahead", job->net.ahead);
-    }
-    if (plan->lanes > 0) {
-        say(&out, "; devices, %u a machine", plan->lanes);
-    }
-    if (plan->weather.shred_one_in > 0) {
-        say(&out, "; weather: 1 in %u shredded, 1 in %u late by up to %.3f ms", (unsigned)plan->weather.shred_one_in,
-            (unsigned)plan->weather.delay_one_in, (double)plan->weather.delay_ns / 1e6);
-    }
-    if (job->net.second_connections) {
-        say(&out, "; second connections");
-    }
-    if (plan->restless_ns > 0) {
-        say(&out, "; dealt anew every %.3f ms", (double)plan->restless_ns / 1e6);
-    }
-    if (plan->cancels > 0) {
-        say(&out, "; 1 operation in %u cancelled", plan->cancels);
-    }
-    if (plan->leaves) {
-        say(&out, "; workers leave when they are done");
-    }
-    if (plan->hurried > 0) {
-        say(&out, "; 1 operation in %u hurried", plan->hurried);
-    }
-    for (uint32_t i = 0; i < plan->fault_count; i++) {
-        const torture_fault *fault = &plan->faults[i];
-        say(&out, "; %s member %u at %.3f ms for %.3f ms (%.0f)", kinds[fault->kind], fault->member,
-            (double)fault->at_ns / 1e6, (double)fault->for_ns / 1e6, fault->amount);
-    }
 }

@@ -58,9 +58,10 @@ bool torture_may_end_so(const run *self, trib_status status)
     case TRIB_CLOSED:
         return true;
     case TRIB_NO_MEMORY:
-        return has_fault(self->plan, TORTURE_FAMINE);
+        return has_fault(self->plan, TORTURE_FAMINE) || has_fault(self->plan, TORTURE_MISS);
     case TRIB_CANCELLED: /* how the others hear of either */
-        return has_fault(self->plan, TORTURE_DEVICE) || has_fault(self->plan, TORTURE_FAMINE);
+        return has_fault(self->plan, TORTURE_DEVICE) || has_fault(self->plan, TORTURE_FAMINE) ||
+               has_fault(self->plan, TORTURE_MISS);
     case TRIB_SYSTEM:
     case TRIB_TIMEOUT:
         return has_fault(self->plan, TORTURE_DEVICE);
@@ -77,6 +78,10 @@ static bool may_alloc(void *user, size_t size)
     sim_member *member = user;
     run *self = member->job->config.user;
     const uint64_t one_in = self->famine_one_in[member->index];
+    uint64_t *until_miss = &self->until_miss[member->index];
+    if (*until_miss > 0 && --*until_miss == 0) {
+        return false;
+    }
     return one_in == 0 || !trib_sim_draw_one_in(&self->famine, one_in);
 }
 
@@ -117,6 +122,9 @@ static void fault_begins(trib_sim *sim, trib_sim_event *event)
     case TORTURE_KILL:
         self->lost_one = self->lost_one || sim_job_all_ready(self->job, NULL);
         sim_job_kill(self->job, what->member);
+        break;
+    case TORTURE_MISS:
+        self->until_miss[what->member] = (uint64_t)what->amount;
         break;
     default:
         self->famine_one_in[what->member] = (uint64_t)what->amount;
@@ -343,6 +351,9 @@ static void check_ends(run *self)
         const bool orderly = (status == TRIB_OK && (self->plan->leaves || deserted)) ||
                              (status == TRIB_PEER_LEFT && deserted) ||
                              (status == TRIB_PEER_LOST && self->plan->deserter == 0);
+        if (member->ended_told && !member->killed && status == TRIB_PEER_LOST) {
+            torture_blame_lost(self, i, member->ended.text);
+        }
         if (member->ended_told && !member->killed && !orderly && !torture_may_end_so(self, member->ended.status)) {
             torture_broken(self,
                            "for member %u the job ended with \"%s\", though nothing happened that explains it: %s", i,

@@ -3,13 +3,17 @@
 
 #include <string.h>
 
-/* Small whole numbers have one pattern of bits in each type; half precision by way of float. */
+/* What a type can hold has one pattern of bits in it; half precision by way of float. */
 static uint16_t to_half(float value)
 {
     uint32_t bits = 0;
     memcpy(&bits, &value, sizeof bits);
     if ((bits & 0x7fffffffu) == 0) {
         return (uint16_t)(bits >> 16);
+    }
+    const float size = value < 0 ? -value : value;
+    if (size < 0x1p-14f) { /* in steps of 2^-24 */
+        return (uint16_t)((bits >> 16 & 0x8000u) | (uint32_t)(size * 0x1p24f));
     }
     const uint32_t exponent = ((bits >> 23) & 0xffu) - 127u + 15u;
     return (uint16_t)((bits >> 16 & 0x8000u) | exponent << 10 | (bits >> 13 & 0x3ffu));

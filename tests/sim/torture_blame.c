@@ -1,0 +1,100 @@
+/*
+ * torture_blame.c - who is named must have done it; see torture.h. Checked where only one member can be meant: who was killed,
+ * who left, who disagrees, whose contribution is late.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/sim/torture_internal.h"
+
+/* What was handed in so long ago is where it is summed, in a job that nothing holds up. */
+#define LONG_AGO_NS (300 * MS)
+
+/* By its place, which tools/study/job.c makes: which server is which is the order in which they came. */
+static bool is_named(uint32_t member, const char *text)
+{
+    char place[16];
+    snprintf(place, sizeof place, ":%u)", 1000 + member);
+    return strstr(text, place) != NULL || (member == 0 && strstr(text, "the coordinator at ") != NULL);
+}
+
+/* Nothing but deaths, and what ends no job, is done to this one, and it had come together: who gives up a connection before
+ * that says nothing over it. */
+static bool is_lost_by_death(const run *self)
+{
+    const torture_plan *plan = self->plan;
+    uint32_t deaths = 0;
+    for (uint32_t i = 0; i < plan->fault_count; i++) {
+        const torture_kind kind = plan->faults[i].kind;
+        if (kind != TORTURE_KILL && kind != TORTURE_JUMP) {
+            return false;
+        }
+        deaths += kind == TORTURE_KILL;
+    }
+    return deaths > 0 && self->lost_one && plan->deserter == TORTURE_NOBODY && torture_is_calm(plan);
+}
+
+void torture_blame_lost(run *self, uint32_t member, const char *text)
+{
+    for (uint32_t i = 0; i < self->job->member_count; i++) {
+        if (!is_lost_by_death(self) || (self->job->members[i].killed && is_named(i, text))) {
+            return;
+        }
+    }
+    torture_broken(self, "member %u was told of a loss that does not name who died: %s", member, text);
+}
+
+/* The rank that a text names behind those words; TORTURE_NOBODY: they are not in it. */
+static uint32_t rank_behind(const char *text, const char *words)
+{
+    const char *at = strstr(text, words);
+    return at == NULL ? TORTURE_NOBODY : (uint32_t)strtoul(at + strlen(words), NULL, 10);
+}
+
+/* Its contribution to that round was on its way long ago, and nothing holds it up. */
+static bool has_contributed(run *self, uint32_t rank, const attempt *what)
+{
+    const uint32_t index = what->tensor, round = what->round;
+    const attempt *mine = torture_attempt(&self->drivers[rank], index, round);
+    const attempt *before = round > 0 ? torture_attempt(&self->drivers[rank], index, round - 1) : NULL;
+    const int64_t long_ago_ns = trib_sim_now(self->job->sim) - LONG_AGO_NS;
+    return mine->busy && mine->round == round && mine->submit_ns < long_ago_ns &&
+           (before == NULL || before == mine || (!before->busy && before->done_ns < long_ago_ns));
+}
+
+static void blame_late(attempt *what, const char *text)
+{
+    run *self = what->run;
+    const uint32_t late = rank_behind(text, "still lacked the contribution of rank ");
+    const uint32_t left = self->plan->deserter == 0 ? TORTURE_NOBODY : rank_behind(text, ": rank ");
+    if (late < self->plan->job.workers && has_contributed(self, late, what)) {
+        torture_broken(self, "rank %u, tensor %u, round %u: rank %u is named, which handed it in long ago: %s",
+                       what->driver->rank, what->tensor, what->round, late, text);
+    }
+    if (left < self->plan->job.workers && strstr(text, "left the job without contributing") != NULL &&
+        !self->job->members[left].closing) {
+        torture_broken(self, "rank %u, tensor %u, round %u: rank %u is said to have left, and is there: %s",
+                       what->driver->rank, what->tensor, what->round, left, text);
+    }
+}
+
+void torture_blame(attempt *what, const trib_result *result)
+{
+    run *self = what->run;
+    const torture_plan *plan = self->plan;
+    char name[16];
+    if (plan->job.per_machine > 0 || plan->lanes > 0) {
+        return; /* any worker of a machine may be meant */
+    }
+    if (result->status == TRIB_PEER_LOST && !self->job->members[what->driver->rank].killed) {
+        torture_blame_lost(self, what->driver->rank, result->text);
+    }
+    snprintf(name, sizeof name, "rank %u ", plan->odd_rank);
+    if (result->status == TRIB_MISMATCH && strstr(result->text, name) == NULL) {
+        torture_broken(self, "rank %u, tensor %u, round %u: rank %u disagreed, and is not named: %s",
+                       what->driver->rank, what->tensor, what->round, plan->odd_rank, result->text);
+    }
+    if (torture_is_calm(plan) || (plan->fault_count == 0 && plan->narrow == TORTURE_NOBODY)) {
+        blame_late(what, result->text);
+    }
+}

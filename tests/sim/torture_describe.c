@@ -1,0 +1,120 @@
+/* torture_describe.c - says in one line what a seed has drawn. */
+#include <stdarg.h>
+#include <string.h>
+
+#include "tests/sim/torture.h"
+
+typedef struct line {
+    char *text;
+    size_t size, used;
+} line;
+
+__attribute__((format(printf, 2, 3))) static void say(line *self, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    int more = vsnprintf(self->text + self->used, self->size - self->used, format, arguments);
+    va_end(arguments);
+    self->used += more > 0 ? (size_t)more : 0;
+    self->used = self->used < self->size ? self->used : self->size - 1;
+}
+
+static void describe_more(const torture_plan *plan, line *out)
+{
+    const uint32_t members = plan->job.workers + plan->job.servers;
+    say(out, "%s%s%s; reactors", plan->shuffled ? ", priorities of their own" : "", plan->in_place ? ", in place" : "",
+        plan->idles ? ", then idle" : "");
+    for (uint32_t i = 0; i < members; i++) {
+        say(out, " %u", plan->reactors[i]);
+        if (plan->bandwidths[i] > 0) {
+            say(out, " (%.1f Gbit/s)", (double)plan->bandwidths[i] / 1e9);
+        }
+    }
+    for (uint32_t i = 0; i < plan->job.workers; i++) {
+        if (plan->late_ns[i] > 0) {
+            say(out, "; rank %u is late by %.3f ms", i, (double)plan->late_ns[i] / 1e6);
+        }
+    }
+    if (plan->absent != TORTURE_NOBODY) {
+        say(out, "; member %u cannot be reached for %.3f ms", plan->absent, (double)plan->absent_ns / 1e6);
+    }
+    if (plan->crowd > 0) {
+        say(out, "; a crowd of %u tensors", plan->crowd);
+    }
+    if (plan->deserter != TORTURE_NOBODY) {
+        say(out, "; rank %u leaves after %u rounds", plan->deserter, plan->deserter_rounds);
+    }
+    if (plan->narrow != TORTURE_NOBODY) {
+        say(out, "; little gets through to rank %u (%.2f Mbit/s)", plan->narrow, (double)plan->narrow_bits / 1e6);
+    }
+    if (plan->held_rank != TORTURE_NOBODY) {
+        say(out, "; rank %u begins with tensor %u after %.3f ms", plan->held_rank, plan->held_tensor,
+            (double)plan->held_ns / 1e6);
+    }
+    if (plan->odd_rank != TORTURE_NOBODY) {
+        say(out, "; rank %u disagrees about tensor %u in round %d", plan->odd_rank, plan->odd_tensor, plan->odd_round);
+    }
+}
+
+void torture_describe(const torture_plan *plan, char *text, size_t size)
+{
+    static const char *const kinds[TORTURE_MISS + 1] = {"freeze",
+                                                        "slow",
+                                                        "partition",
+                                                        "relink",
+                                                        "jump",
+                                                        "reset",
+                                                        "kill",
+                                                        "famine",
+                                                        "break the device of",
+                                                        "one allocation fails at"};
+    line out = {.text = text, .size = size};
+    const sim_job_config *job = &plan->job;
+    say(&out, "seed %llu: %u workers, %u servers%s, %u cores%s, %.1f/%.1f Gbit/s, latency %.3f ms",
+        (unsigned long long)plan->seed, job->workers, job->servers,
+        job->engine.colocate == TRIB_COLOCATE_OFF ? " alone" : "", job->cores, job->one_machine ? " shared" : "",
+        (double)job->link.egress_bits / 1e9, (double)job->link.ingress_bits / 1e9, (double)job->link.latency_ns / 1e6);
+    say(&out, "; chunk %u, partition %u, %s order; window %u; tensors", job->engine.chunk_bytes,
+        job->engine.partition_bytes, job->engine.sum_order == TRIB_ORDER_RANK ? "rank" : "arrival", plan->window);
+    for (uint32_t i = 0; i < plan->tensor_count; i++) {
+        const torture_tensor *what = &plan->tensors[i];
+        say(&out, " %s %s[%u]x%u%s%s%s", trib_reduce_name(what->reduce), trib_dtype_name(what->dtype), what->count,
+            what->rounds, what->root >= 0 ? " broadcast" : "", what->on_device ? " on devices" : "",
+            what->inexact ? " rounded" : "");
+    }
+    describe_more(plan, &out);
+    if (job->per_machine > 0) {
+        say(&out, "; %u workers a machine, which sum first%s", job->per_machine,
+            job->links_apart ? "" : ", on one link");
+    }
+    if (job->net.ahead > 0) {
+        say(&out, "; receivers are asked about %u messages ahead", job->net.ahead);
+    }
+    if (plan->lanes > 0) {
+        say(&out, "; devices, %u a machine", plan->lanes);
+    }
+    if (plan->weather.shred_one_in > 0) {
+        say(&out, "; weather: 1 in %u shredded, 1 in %u late by up to %.3f ms", (unsigned)plan->weather.shred_one_in,
+            (unsigned)plan->weather.delay_one_in, (double)plan->weather.delay_ns / 1e6);
+    }
+    if (job->net.second_connections) {
+        say(&out, "; second connections");
+    }
+    if (plan->restless_ns > 0) {
+        say(&out, "; dealt anew every %.3f ms", (double)plan->restless_ns / 1e6);
+    }
+    if (plan->cancels > 0) {
+        say(&out, "; 1 operation in %u cancelled", plan->cancels);
+    }
+    if (plan->leaves) {
+        say(&out, "; workers leave when they are done");
+    }
+    if (plan->hurried > 0) {
+        say(&out, "; 1 operation in %u hurried", plan->hurried);
+    }
+    for (uint32_t i = 0; i < plan->fault_count; i++) {
+        const torture_fault *fault = &plan->faults[i];
+        say(&out, "; %s member %u at %.3f ms for %.3f ms (%.0f)", kinds[fault->kind], fault->member,
+            (double)fault->at_ns / 1e6, (double)fault->for_ns / 1e6, fault->amount);
+    }
+}

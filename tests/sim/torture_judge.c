@@ -1,0 +1,105 @@
+/* torture_judge.c - may an operation of a tortured job end like that? See torture.h. */
+#include <string.h>
+
+#include "tests/sim/torture_internal.h"
+
+#define SLACK_NS (5 * SECOND)      /* from a deadline to the callback: the grace that landings have, and queues */
+#define SLACK_CALM_NS (1 * SECOND) /* where nothing holds up what is on its way */
+
+torture_tensor torture_tensor_of(const torture_plan *plan, uint32_t index)
+{
+    const uint32_t nth = index - plan->tensor_count;
+    return index < plan->tensor_count
+               ? plan->tensors[index]
+               : (torture_tensor){
+                     .dtype = (trib_dtype)(nth % TRIB_DTYPE_COUNT), .count = 1 + nth % 9, .rounds = 1, .root = -1};
+}
+
+/* Is that an operation about which the workers disagree? */
+bool torture_is_disputed(const torture_plan *plan, uint32_t index, uint32_t round)
+{
+    return plan->odd_rank != TORTURE_NOBODY && index == plan->odd_tensor &&
+           (plan->odd_round < 0 || (uint32_t)plan->odd_round == round);
+}
+
+static bool is_excused(const run *self, trib_status status)
+{
+    const torture_plan *plan = self->plan;
+    if (self->is_last) {
+        return false;
+    }
+    const bool deserted = plan->deserter != TORTURE_NOBODY;
+    const bool breaks = torture_may_end_so(self, TRIB_SYSTEM);
+    /* It may then run ahead of the others too far. */
+    const bool gives_up = plan->cancels > 0 || plan->hurried > 0 || deserted || breaks;
+    if (deserted && (status == TRIB_PEER_LEFT || status == TRIB_CLOSED)) {
+        return true;
+    }
+    if (plan->deserter == 0 && status == TRIB_PEER_LOST) {
+        return true; /* it takes the membership along, and the news comes by several ways */
+    }
+    return torture_may_end_so(self, status) || (plan->cancels > 0 && status == TRIB_CANCELLED) ||
+           (plan->hurried > 0 && status == TRIB_TIMEOUT) || (gives_up && status == TRIB_BUSY) ||
+           (gives_up && plan->leaves && status == TRIB_PEER_LEFT); /* one gave up its last round, and has gone */
+}
+
+static void check_result(attempt *what, const trib_result *result)
+{
+    run *self = what->run;
+    const torture_tensor tensor = torture_tensor_of(self->plan, what->tensor);
+    const uint32_t workers = self->plan->job.workers;
+    const bool disputed = torture_is_disputed(self->plan, what->tensor, what->round);
+    if (result->status != TRIB_OK) {
+        self->verdict.failed++;
+        torture_blame(what, result);
+        if (!is_excused(self, result->status) && !(disputed && result->status == TRIB_MISMATCH)) {
+            torture_broken(self, "rank %u, tensor %u, round %u: %s, though nothing happened that explains it: %s",
+                           what->driver->rank, what->tensor, what->round, trib_status_text(result->status),
+                           result->text);
+        }
+        return;
+    }
+    self->verdict.succeeded++;
+    /* The root's payload goes out before all have asked, and with it what agrees with the root. */
+    const bool may_win = tensor.root >= 0 && what->driver->rank != self->plan->odd_rank;
+    if (disputed && !may_win) {
+        torture_broken(self, "rank %u, tensor %u, round %u: succeeded, though the workers disagreed",
+                       what->driver->rank, what->tensor, what->round);
+        return;
+    }
+    if (result->contributors != workers && tensor.root < 0) {
+        torture_broken(self, "rank %u, tensor %u, round %u: %u contributors of %u", what->driver->rank, what->tensor,
+                       what->round, result->contributors, workers);
+    }
+    const uint32_t wrong = torture_check(&tensor, what->tensor, what->round, workers, what->output);
+    if (wrong != UINT32_MAX) {
+        torture_broken(self, "rank %u, tensor %u, round %u: element %u is not what the oracle says", what->driver->rank,
+                       what->tensor, what->round, wrong);
+    }
+}
+
+static void check_time(attempt *what, const trib_result *result)
+{
+    run *self = what->run;
+    const driver *mine = what->driver;
+    const int64_t took_ns = trib_sim_process_clock(self->job->members[mine->rank].process) - what->submit_clock_ns;
+    const int64_t slack_ns = torture_is_calm(self->plan) ? SLACK_CALM_NS : SLACK_NS;
+    if (took_ns > what->timeout_ns + slack_ns + self->excused_ns[mine->rank] &&
+        !self->job->members[mine->rank].killed) {
+        torture_broken(self, "rank %u, tensor %u, round %u: called back after %.3f s, its deadline was %.3f s",
+                       mine->rank, what->tensor, what->round, (double)took_ns / 1e9, (double)what->timeout_ns / 1e9);
+    }
+    const bool is_late_news =
+        result->status != TRIB_OK && result->status != TRIB_TIMEOUT && took_ns >= what->timeout_ns;
+    if (is_late_news && what->timeout_ns > SECOND && torture_is_calm(self->plan) && !self->plan->may_end) {
+        torture_broken(self,
+                       "rank %u, tensor %u, round %u: it failed long ago, and was called back at its deadline: %s",
+                       mine->rank, what->tensor, what->round, result->text);
+    }
+}
+
+void torture_judge(attempt *what, const trib_result *result)
+{
+    check_time(what, result);
+    check_result(what, result);
+}
