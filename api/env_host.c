@@ -147,6 +147,15 @@ static int32_t find_gpu(const trib_topo *topo, const trib_config *config, const 
                : -1;
 }
 
+static uint32_t count_addresses(const char *list)
+{
+    uint32_t count = 1;
+    for (const char *at = list; at != NULL && *at != '\0'; at++) {
+        count += *at == ',' && at[1] != '\0';
+    }
+    return count < TRIB_REACTORS_MAX ? count : TRIB_REACTORS_MAX;
+}
+
 static trib_status make_plan(host *self, const trib_config *config, const trib_device_ops *device, trib_error *error)
 {
     trib_topo *topo = NULL;
@@ -158,6 +167,7 @@ static trib_status make_plan(host *self, const trib_config *config, const trib_d
     trib_place_request_init(request);
     const bool told = trib_config_local(&request->local_index, &request->local_count);
     request->reactors = config->reactors;
+    request->addresses = count_addresses(config->listen);
     request->gpu = find_gpu(topo, config, device);
     request->pin = config->pin;
     request->busy_poll = config->busy_poll;

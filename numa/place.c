@@ -12,7 +12,7 @@
 
 void trib_place_request_init(trib_place_request *request)
 {
-    *request = (trib_place_request){.local_count = 1, .gpu = -1, .pin = true};
+    *request = (trib_place_request){.addresses = 1, .local_count = 1, .gpu = -1, .pin = true};
 }
 
 __attribute__((format(printf, 2, 3))) static trib_status refuse(trib_error *error, const char *format, ...)
@@ -52,14 +52,13 @@ static uint32_t sharers(const trib_topo *topo, uint32_t local_count)
 }
 
 /* Half of the cores are left to the callers. */
-static uint32_t default_reactors(const trib_topo *topo, uint32_t sharer_count)
+/* As many for each address, so that as much goes by each. */
+static uint32_t default_reactors(const trib_topo *topo, uint32_t sharer_count, uint32_t addresses)
 {
-    trib_assert(sharer_count > 0);
-    uint64_t share = topo->core_count / (2 * (uint64_t)sharer_count);
-    if (share < 1) {
-        return 1;
-    }
-    return share < TRIB_PLACE_REACTORS_DEFAULT_MAX ? (uint32_t)share : TRIB_PLACE_REACTORS_DEFAULT_MAX;
+    trib_assert(sharer_count > 0 && addresses > 0);
+    const uint64_t share = topo->core_count / (2 * (uint64_t)sharer_count);
+    const uint32_t most = share < TRIB_PLACE_REACTORS_DEFAULT_MAX ? (uint32_t)share : TRIB_PLACE_REACTORS_DEFAULT_MAX;
+    return most > addresses ? most / addresses * addresses : addresses;
 }
 
 /* The node to be near to: the GPU's, else the NIC's, else, so that processes spread, this process's part of the nodes.
@@ -186,7 +185,8 @@ trib_status trib_place_make(const trib_topo *topo, const trib_place_request *req
         plan.nic = topo->gpus[request->gpu].nic;
     }
     uint32_t sharer_count = sharers(topo, request->local_count);
-    plan.reactor_count = request->reactors > 0 ? request->reactors : default_reactors(topo, sharer_count);
+    plan.reactor_count =
+        request->reactors > 0 ? request->reactors : default_reactors(topo, sharer_count, request->addresses);
     uint64_t reactors_in_all = (uint64_t)plan.reactor_count * sharer_count;
     plan.bound = topo->core_count < topo->machine_core_count;
     plan.crowded = reactors_in_all > topo->core_count;

@@ -22,6 +22,7 @@
 
 typedef struct trib_place_request {
     uint32_t reactors;    /* 0: the default; at most TRIB_PLACE_REACTORS_MAX */
+    uint32_t addresses;   /* that reactors take in turns: the default number is a multiple. At least 1 */
     uint32_t local_index; /* of this process among those of the machine */
     uint32_t local_count; /* processes of the job on this machine; at least 1 */
     int32_t gpu;          /* index into the topology's GPUs; -1: none */

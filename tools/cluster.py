@@ -2,7 +2,8 @@
 
 A cluster has a name, and everything it makes bears that name or lives inside its own namespaces: clusters with different
 names never meet, whatever their addresses are. Host i of NAME is the namespace NAME-i with the addresses 10.77.0.(10+i)
-and fd77::(10+i) on eth0; the switch is the namespace NAME-switch with a bridge and the port of every host. A token
+and fd77::(10+i) on eth0; where hosts have several links, eth1 is in the networks 10.78.0.0 and fd78::, and so on. Each of
+these networks is a bridge, with a port of every host, in the namespace NAME-switch. A token
 bucket (tbf) on each end of each link carries the link's rate in that direction, so links are full duplex.
 
 Used by tools/hosts, tools/bench-hosts and tests/cluster. Needs root, iproute2 and a kernel with network namespaces,
@@ -20,6 +21,7 @@ import threading
 import time
 
 HOSTS_MAX = 200
+LINKS_MAX = 4
 QUEUE_MS = 20  # what a port holds before it drops, as a switch with deep buffers does
 NAMES_FOLDER = '/run/netns'
 
@@ -100,18 +102,31 @@ class Cluster:
             there = '%d hosts, 0 to %d' % (len(hosts), len(hosts) - 1) if hosts else 'no hosts: bring it up first'
             raise ClusterError('cluster "%s" has no host %d; it has %s' % (self.name, host, there))
 
-    @staticmethod
-    def address(host):
-        return '10.77.0.%d' % (10 + host)
+    def links(self, host):
+        """How many links the host has."""
+        self.need(host)
+        devices = json.loads(command('ip', '-n', self.namespace(host), '-j', 'link', 'show'))
+        return sum(device['ifname'].startswith('eth') for device in devices)
 
     @staticmethod
-    def address6(host):
-        return 'fd77::%x' % (10 + host)
+    def address(host, link=0):
+        return '10.%d.0.%d' % (77 + link, 10 + host)
+
+    @staticmethod
+    def address6(host, link=0):
+        return 'fd%d::%x' % (77 + link, 10 + host)
+
+    @staticmethod
+    def port(host, link=0):
+        """The switch's end of the link."""
+        return 'host%d' % host if link == 0 else 'host%d.%d' % (host, link)
 
     # ---- Up and down ----
 
-    def up(self, count, rate='none', mtu=1500):
+    def up(self, count, rate='none', mtu=1500, links=1):
         """Makes the cluster as told; what was there under its name is removed. On an error nothing is left."""
+        if not 1 <= links <= LINKS_MAX:
+            raise ClusterError('%d links: must be 1 to %d' % (links, LINKS_MAX))
         if not 1 <= count <= HOSTS_MAX:
             raise ClusterError('%d hosts: must be 1 to %d' % (count, HOSTS_MAX))
         if not 1280 <= mtu <= 65535:
@@ -120,7 +135,7 @@ class Cluster:
         with self.lock():
             self.remove()
             try:
-                self.build(count, rate, mtu)
+                self.build(count, rate, mtu, links)
             except BaseException:
                 self.remove()
                 raise
@@ -136,20 +151,26 @@ class Cluster:
         fcntl.flock(file, fcntl.LOCK_EX)
         return file
 
-    def build(self, count, rate, mtu):
+    def build(self, count, rate, mtu, links):
         command('ip', 'netns', 'add', self.switch)
-        lines = ['link add br0 type bridge', 'link set br0 mtu %d up' % mtu]
+        lines = [line % (link, mtu) for link in range(links) for line in ('link add br%d mtu %d type bridge', 'link set br%d mtu %d up')]
         command('ip', '-n', self.switch, '-batch', '-', text='\n'.join(lines) + '\n')
         for host in range(count):
             name = self.namespace(host)
             command('ip', 'netns', 'add', name)
-            command('ip', 'link', 'add', 'eth0', 'netns', name, 'mtu', str(mtu), 'type', 'veth', 'peer', 'name',
-                    'host%d' % host, 'netns', self.switch, 'mtu', str(mtu))
-            command('ip', '-n', self.switch, 'link', 'set', 'host%d' % host, 'master', 'br0', 'up')
-            lines = ['link set lo up', 'addr add %s/24 dev eth0' % self.address(host),
-                     'addr add %s/64 dev eth0 nodad' % self.address6(host), 'link set eth0 up']
-            command('ip', '-n', name, '-batch', '-', text='\n'.join(lines) + '\n')
-            self.shape(host, rate)
+            command('ip', '-n', name, 'link', 'set', 'lo', 'up')
+            for link in range(links):
+                self.connect(host, link, mtu)
+                self.shape(host, rate, link)
+
+    def connect(self, host, link, mtu):
+        name, device = self.namespace(host), 'eth%d' % link
+        command('ip', 'link', 'add', device, 'netns', name, 'mtu', str(mtu), 'type', 'veth', 'peer', 'name',
+                self.port(host, link), 'netns', self.switch, 'mtu', str(mtu))
+        command('ip', '-n', self.switch, 'link', 'set', self.port(host, link), 'master', 'br%d' % link, 'up')
+        lines = ['addr add %s/24 dev %s' % (self.address(host, link), device),
+                 'addr add %s/64 dev %s nodad' % (self.address6(host, link), device), 'link set %s up' % device]
+        command('ip', '-n', name, '-batch', '-', text='\n'.join(lines) + '\n')
 
     def remove(self):
         names = [n for n in [self.namespace(h) for h in self.hosts()] + [self.switch]
@@ -175,9 +196,15 @@ class Cluster:
 
     # ---- Links ----
 
-    def shape(self, host, rate):
+    def ends(self, host, link):
+        self.need(host)
+        if not 0 <= link < self.links(host):
+            raise ClusterError('host %d of cluster "%s" has no link %d; it has %d' % (host, self.name, link, self.links(host)))
+        return (self.namespace(host), 'eth%d' % link), (self.switch, self.port(host, link))
+
+    def shape(self, host, rate, link=0):
         bits = parse_rate(rate)
-        for namespace, device in ((self.namespace(host), 'eth0'), (self.switch, 'host%d' % host)):
+        for namespace, device in self.ends(host, link):
             at = ('dev', device, 'root')
             if bits is None:
                 if 'tbf' in command('tc', '-n', namespace, 'qdisc', 'show', *at):
@@ -188,26 +215,24 @@ class Cluster:
                 command('tc', '-n', namespace, 'qdisc', 'replace', *at, 'handle', '1:', 'tbf', 'rate', '%dbit' % bits,
                         'burst', str(burst), 'latency', '%dms' % QUEUE_MS)
 
-    def rate(self, host, rate):
-        self.need(host)
-        self.shape(host, rate)
+    def rate(self, host, rate, link=0):
+        self.shape(host, rate, link)
 
-    def cut(self, host):
+    def cut(self, host, link=0):
         """The host's port goes down: silence, no connection is reset."""
-        self.need(host)
-        command('ip', '-n', self.switch, 'link', 'set', 'host%d' % host, 'down')
+        _, (switch, port) = self.ends(host, link)
+        command('ip', '-n', switch, 'link', 'set', port, 'down')
 
-    def mend(self, host):
-        self.need(host)
-        command('ip', '-n', self.switch, 'link', 'set', 'host%d' % host, 'up')
+    def mend(self, host, link=0):
+        _, (switch, port) = self.ends(host, link)
+        command('ip', '-n', switch, 'link', 'set', port, 'up')
 
-    def bytes(self, host):
-        """What the host's link has carried since it was made, and what was lost or sent again."""
-        self.need(host)
-        name = self.namespace(host)
-        stats = json.loads(command('ip', '-n', name, '-j', '-s', 'link', 'show', 'eth0'))[0]['stats64']
-        drops = [json.loads(command('tc', '-n', n, '-j', '-s', 'qdisc', 'show', 'dev', d, 'root'))[0].get('drops', 0)
-                 for n, d in ((name, 'eth0'), (self.switch, 'host%d' % host))]
+    def bytes(self, host, link=0):
+        """What the host's link has carried since it was made, and what was lost; and what the host sent again, by whatever link."""
+        ends = self.ends(host, link)
+        name, device = ends[0]
+        stats = json.loads(command('ip', '-n', name, '-j', '-s', 'link', 'show', device))[0]['stats64']
+        drops = [json.loads(command('tc', '-n', n, '-j', '-s', 'qdisc', 'show', 'dev', d, 'root'))[0].get('drops', 0) for n, d in ends]
         tcp = [line.split() for line in command('ip', 'netns', 'exec', name, 'cat', '/proc/net/snmp').splitlines()
                if line.startswith('Tcp:')]
         return {'rx': stats['rx']['bytes'], 'tx': stats['tx']['bytes'], 'dropped_out': drops[0], 'dropped_in': drops[1],
@@ -288,6 +313,15 @@ def job_environment(workers, servers, coordinator_host=0, ipv6=False, port=7077)
     at = '[%s]' % Cluster.address6(coordinator_host) if ipv6 else Cluster.address(coordinator_host)
     return {'TRIB_WORKERS': str(workers), 'TRIB_SERVERS': str(servers), 'TRIB_COORDINATOR': '%s:%d' % (at, port),
             'TRIB_TOKEN': secrets.token_hex(24)}
+
+
+def listen_environment(hosts, host, ipv6=False, order=None):
+    """What a member on a host with several links listens on, for its reactors to take in turns: all links, or those of the order."""
+    links = list(range(hosts.links(host))) if order is None else order
+    address = hosts.address6 if ipv6 else hosts.address
+    for link in links:
+        hosts.ends(host, link)
+    return {} if links == [0] else {'TRIB_LISTEN': ','.join(address(host, link) for link in links)}
 
 
 def lay_out(hosts, workers, servers, per_host=1):

@@ -19,7 +19,7 @@ import cluster as lab  # noqa: E402
 BUILD = os.path.abspath(os.environ.get('TRIB_BUILD', 'build/release'))
 TOOL = BUILD + '/tributary'
 DIGITS = BUILD + '/examples/digits'
-PREFIX = 'tribtest'
+PREFIX, PREFIX_LINKS = 'tribtest', 'triblinks'
 PEER_TIMEOUT = 1.0
 BOUND = 15.0  # seconds for everybody who is left to end; far above the peer timeout, because this machine may be busy
 HOSTS = 6
@@ -37,9 +37,9 @@ class Job:
             env.pop(key, None)
         self.hosts, self.members = hosts, {}
         for i, host in enumerate(server_hosts):
-            self.start('server %d' % i, host, [TOOL, 'server'], env)
+            self.start('server %d' % i, host, [TOOL, 'server'], dict(env, **lab.listen_environment(hosts, host, ipv6)))
         for rank, host in enumerate(worker_hosts):
-            self.start('rank %d' % rank, host, command, dict(env, TRIB_RANK=str(rank)))
+            self.start('rank %d' % rank, host, command, dict(env, TRIB_RANK=str(rank), **lab.listen_environment(hosts, host, ipv6)))
 
     def start(self, name, host, command, env):
         self.members[name] = (host, self.hosts.popen(host, command, env=env, stdout=subprocess.PIPE,
@@ -196,8 +196,48 @@ def never_came(hosts):
         assert 'rank 2' in results['rank 0'][1], results['rank 0'][1][-400:]
 
 
+def with_two_links(case):
+    """On hosts with two links each, in networks of their own."""
+    def run(_):
+        lab.remove_stale(PREFIX_LINKS)
+        with lab.Cluster(PREFIX_LINKS + str(os.getpid())) as hosts:
+            hosts.up(4, '500mbit', links=2)
+            case(hosts)
+    return run
+
+
+def each_carries_half(hosts):
+    """Whatever leaves a host or comes to it: half by either link, with the number of reactors that the engine chooses."""
+    before = [[hosts.bytes(host, link) for link in (0, 1)] for host in range(4)]
+    with Job(hosts, 2, 2, [TOOL, 'bench', '--sizes', '16M', '--iters', '3', '--json']) as job:
+        for name, (status, output) in job.finish(bound=90).items():
+            assert status == 0, '%s ended with status %d: %s' % (name, status, output[-400:])
+    for host in range(4):
+        for way in ('rx', 'tx'):
+            carried = [hosts.bytes(host, link)[way] - before[host][link][way] for link in (0, 1)]
+            assert sum(carried) > 3 * 16 << 20, 'host %d, %s: %s' % (host, way, carried)
+            assert 0.45 < carried[0] / sum(carried) < 0.55, 'host %d, %s: %s' % (host, way, carried)
+
+
+def one_takes_over(hosts):
+    """What a link carried goes by the other one when it fails, and no bit of the result is another."""
+    found = []
+    for fails in (False, True):
+        with Job(hosts, 2, 2, [DIGITS, '--epochs', '60'], TRIB_PEER_TIMEOUT=8, TRIB_LOG='warn') as job:
+            job.wait_progress()
+            if fails:
+                hosts.cut(3, 1)
+            results = job.finish(bound=60)
+        for name, (status, output) in results.items():
+            assert status == 0, '%s ended with status %d: %s' % (name, status, output[-400:])
+        assert fails == ('its work goes on by the one to ' + hosts.address(3) in results['rank 1'][1]), results['rank 1'][1][-400:]
+        found.append(re.search('hash ([0-9a-f]+)', results['rank 0'][1]).group(1))
+    assert found[0] == found[1], found
+
+
 CASES = [('same_bits_whatever_the_servers', same_bits), ('over_ipv6', over_ipv6), ('large_sums', large_sums),
          ('workers_of_a_host_sum_first', sums_first), ('one_contribution_leaves_a_host', one_leaves_a_host), ('slow_host', slow_host), ('without_token', without_token), ('who_never_came_is_named', never_came)]
+CASES += [('each_of_two_links_carries_half', with_two_links(each_carries_half)), ('one_of_two_links_takes_over', with_two_links(one_takes_over))]
 CASES += [('%s_killed' % v.replace(' ', '_'), lambda h, v=v: killed(h, v)) for v in ('rank 3', 'server 1', 'rank 0')]
 CASES += [('%s_of_two_on_a_host_killed' % v.replace(' ', '_'), lambda h, v=v: killed(h, v, 2)) for v in ('rank 1', 'rank 2', 'server 1')]
 CASES += [('%s_cut_off' % v.replace(' ', '_'), lambda h, v=v: cut_off(h, v)) for v in ('rank 3', 'server 1', 'rank 0')]

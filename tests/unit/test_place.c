@@ -70,6 +70,10 @@ static void test_default_count(void **state)
         trib_place_request request = defaults();
         request.local_count = cases[i].processes;
         assert_int_equal(make(*state, &request).reactor_count, cases[i].reactors);
+        request.addresses = 2;
+        assert_int_equal(make(*state, &request).reactor_count, cases[i].reactors < 2 ? 2 : cases[i].reactors / 2 * 2);
+        request.addresses = 3;
+        assert_int_equal(make(*state, &request).reactor_count, 3);
     }
 }
 
