@@ -17,6 +17,9 @@
 
 #define PAGE 4096u
 #define GPU_BUSY_POLL_NS INT64_C(500000) /* a step's pieces follow each other sooner than a thread wakes up */
+/* At most, where pauses are of that kind. A machine alone keeps one reactor busy at such times, others keep all. */
+#define GPU_BUSY_POLL_ALONE_NS INT64_C(10000000)
+#define GPU_BUSY_POLL_MOST_NS INT64_C(2000000)
 
 /* What trib_env.memory points to. */
 typedef struct host {
@@ -42,7 +45,7 @@ static trib_status reactor_start(trib_engine *engine, trib_reactor *reactor)
         return TRIB_OK;
     }
     int cpu = reactor->index < self->plan.reactor_count ? self->plan.reactors[reactor->index].cpu : -1;
-    trib_reactor_ev_linger(reactor, engine->config.busy_poll_ns);
+    trib_reactor_ev_linger(reactor, engine->config.busy_poll_ns, engine->env.linger_most_ns);
     return trib_reactor_ev_start(reactor, cpu, engine->config.busy_poll);
 }
 
@@ -273,6 +276,8 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
     const bool has_gpu = env->device != NULL && env->device != &trib_device_host_ops;
     if (config->busy_poll_ns == 0 && has_gpu && !self->plan.crowded) {
         config->busy_poll_ns = GPU_BUSY_POLL_NS;
+        env->linger_most_ns =
+            config->worker_count == config->local_size ? GPU_BUSY_POLL_ALONE_NS : GPU_BUSY_POLL_MOST_NS;
     }
     return TRIB_OK;
 }

@@ -21,7 +21,7 @@
 #include "engine/kernel_ops.h"
 #include "engine/reactor.h"
 
-#define TRIB_DEVICE_ABI 2u
+#define TRIB_DEVICE_ABI 3u
 #define TRIB_DEVICE_ID_SIZE 128u
 #define TRIB_DEVICE_TEXT_SIZE 160u
 #define TRIB_LOCAL_SIZE_MAX 64
@@ -78,6 +78,7 @@ typedef struct trib_device_params {
     int32_t machine;
     const trib_kernels *kernels;
     trib_logger *logger;
+    int64_t linger_most_ns; /* how long a thread of the device's looks for more at most (linger.h) */
     void (*complete)(trib_device_job *job); /* any thread: hands a job back */
     void *world;                            /* what the members of an implementation inside one process share */
 } trib_device_params;

@@ -128,6 +128,7 @@ static trib_status open_device(trib_engine *engine, trib_error *error)
                                        .machine = config->rank / config->local_size,
                                        .kernels = engine->env.kernels,
                                        .logger = &engine->logger,
+                                       .linger_most_ns = engine->env.linger_most_ns,
                                        .complete = device_job_complete,
                                        .world = engine->env.device_world};
     trib_status status = engine->env.device->open(&params, &engine->device, error);

@@ -26,6 +26,7 @@
 #include <time.h>
 
 #include "engine/assert.h"
+#include "engine/linger.h"
 #include "engine/ticks.h"
 
 #define NS_PER_S INT64_C(1000000000)
@@ -47,9 +48,10 @@ typedef struct reactor_ev {
     ev_prepare prepare;
     ev_check check;
     ev_idle idle;
-    int64_t linger_ns, linger_until_ns;
+    trib_linger linger;
     trib_ticks ticks;
     bool worked; /* in this turn */
+    bool posted; /* some of it came by post */
     bool asleep; /* pollers have been asked to wake the loop */
 } reactor_ev;
 
@@ -213,17 +215,20 @@ static bool has_posts(const reactor_ev *self)
 /* True while it is worth looking for more before it sleeps. */
 static bool lingers(reactor_ev *self)
 {
-    if (self->linger_ns == 0) {
+    if (self->linger.most_ns == 0) {
         return false;
     }
-    int64_t now = now_ns(&self->base);
-    if (self->worked) {
-        self->worked = false;
-        self->linger_until_ns = now + self->linger_ns;
-    } else if (now < self->linger_until_ns) {
+    const int64_t now = now_ns(&self->base);
+    const bool worked = self->worked;
+    if (worked) {
+        trib_linger_worked(&self->linger, now, self->posted);
+        self->worked = self->posted = false;
+    }
+    const bool goes_on = trib_linger_goes_on(&self->linger, now);
+    if (goes_on && !worked) {
         sched_yield();
     }
-    return now < self->linger_until_ns;
+    return goes_on;
 }
 
 static void prepare_called(struct ev_loop *loop, ev_prepare *watcher, int events)
@@ -253,7 +258,8 @@ static void check_called(struct ev_loop *loop, ev_check *watcher, int events)
     }
     /* More than once, because a turn of the loop costs a system call; prepare sees what is left. */
     for (unsigned i = 0; i < POLLS_PER_TURN; i++) {
-        self->worked = self->worked || has_posts(self);
+        self->posted = self->posted || has_posts(self);
+        self->worked = self->worked || self->posted;
         bool found = trib_reactor_poll(&self->base);
         self->worked = self->worked || found;
         (void)trib_reactor_run_posts(&self->base);
@@ -422,9 +428,9 @@ trib_status trib_reactor_ev_start(trib_reactor *reactor, int core, bool busy_pol
     return TRIB_OK;
 }
 
-void trib_reactor_ev_linger(trib_reactor *reactor, int64_t linger_ns)
+void trib_reactor_ev_linger(trib_reactor *reactor, int64_t least_ns, int64_t most_ns)
 {
-    reactor_of(reactor)->linger_ns = linger_ns;
+    reactor_of(reactor)->linger = trib_linger_between(least_ns, most_ns);
 }
 
 void trib_reactor_ev_stop(trib_reactor *reactor)

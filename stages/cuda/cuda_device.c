@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#define LOOK_NS (500 * INT64_C(1000)) /* after something has moved the next thing mostly comes soon */
 #define EXPORT __attribute__((visibility("default")))
 
 EXPORT const trib_device_ops *trib_device_cuda(void);
@@ -354,6 +355,7 @@ static trib_status device_open(const trib_device_params *params, trib_device **o
         return TRIB_NO_MEMORY;
     }
     device->params = *params;
+    device->linger = trib_linger_between(LOOK_NS, params->linger_most_ns);
     device->index = params->index < 0 ? before : params->index;
     pthread_mutex_init(&device->mutex, NULL);
     pthread_condattr_t attributes;

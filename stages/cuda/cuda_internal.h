@@ -20,6 +20,7 @@
 #include <nccl.h>
 
 #include "engine/device.h"
+#include "engine/linger.h"
 
 #define TRIB_CUDA_STOP_NS (5 * INT64_C(1000000000))
 
@@ -120,7 +121,7 @@ struct trib_device {
     bool stopped; /* stopping has been noticed */
     bool hung;    /* something did not come back: what it may still use is not freed */
     int64_t stop_deadline_ns;
-    int64_t moved_ns; /* when a job came or ended */
+    trib_linger linger; /* work is a job that came or ended */
 
     uint32_t collectives; /* issued, not ended */
 

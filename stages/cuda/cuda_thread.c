@@ -11,7 +11,6 @@
 #define POLL_NS (20 * INT64_C(1000))
 #define POLL_MAX_NS (200 * INT64_C(1000))
 #define POLL_SLACK_NS 1000ul
-#define LOOK_NS (500 * INT64_C(1000)) /* after something has moved the next thing mostly comes soon */
 
 static const char stopped_text[] = "the device was stopped";
 
@@ -24,7 +23,7 @@ int64_t cuda_now_ns(void)
 
 void cuda_give_back(trib_device *device, trib_device_job *job, trib_status status, const char *format, ...)
 {
-    device->moved_ns = cuda_now_ns();
+    trib_linger_worked(&device->linger, cuda_now_ns(), false);
     job->status = status;
     va_list arguments;
     va_start(arguments, format);
@@ -308,7 +307,6 @@ static void give_up_what_hangs(trib_device *device)
 
 static void turn(trib_device *device, trib_device_job *jobs)
 {
-    device->moved_ns = jobs != NULL ? cuda_now_ns() : device->moved_ns;
     while (jobs != NULL) {
         trib_device_job *next = jobs->next;
         begin(device, jobs);
@@ -327,8 +325,8 @@ static void turn(trib_device *device, trib_device_job *jobs)
 
 static void sleep_a_little(trib_device *device, bool busy)
 {
-    const int64_t still_ns = cuda_now_ns() - device->moved_ns;
-    if (still_ns < LOOK_NS) {
+    const int64_t now_ns = cuda_now_ns(), still_ns = now_ns - device->linger.worked_ns;
+    if (busy ? still_ns < device->linger.least_ns : trib_linger_goes_on(&device->linger, now_ns)) {
         pthread_mutex_unlock(&device->mutex);
         sched_yield();
         pthread_mutex_lock(&device->mutex);
@@ -364,7 +362,9 @@ void *cuda_thread_main(void *argument)
         trib_device_job *jobs = device->new_head;
         device->new_head = device->new_tail = NULL;
         const bool stops = device->stopping && !device->stopped, orderly = device->orderly;
-        device->moved_ns = device->kicked ? cuda_now_ns() : device->moved_ns;
+        if (device->kicked || jobs != NULL) {
+            trib_linger_worked(&device->linger, cuda_now_ns(), true);
+        }
         device->kicked = false;
         pthread_mutex_unlock(&device->mutex);
         if (stops) {

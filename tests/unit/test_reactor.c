@@ -117,7 +117,7 @@ static void posts_arrive_while_polling(void **state)
 /* ... and it sleeps when it has had nothing to do for that long. */
 static void posts_arrive_while_lingering(void **state)
 {
-    trib_reactor_ev_linger(*state, 20000);
+    trib_reactor_ev_linger(*state, 20000, 200000);
     check_posts(*state, false);
 }
 
@@ -131,7 +131,7 @@ static void lingers_and_sleeps(void **state)
 {
     trib_reactor *reactor = *state;
     struct ev_loop *loop = trib_reactor_ev_loop(reactor);
-    trib_reactor_ev_linger(reactor, 1000000);
+    trib_reactor_ev_linger(reactor, 1000000, 10000000);
     bool fired = false;
     trib_timer timer = {.fired = note_fired, .user = &fired};
     trib_timer_arm(reactor, &timer, trib_now(reactor) + 300 * INT64_C(1000000));
