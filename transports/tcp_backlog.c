@@ -10,6 +10,9 @@
  * The connections of a transport share the way out as their buffers are large. With buffers of one size, what is sent in
  * shares arrives in shares, and the contributions to a sum come together.
  *
+ * Where the way out is slow, what leaves in heaps makes others wait for milliseconds: packets are spaced out there. Where it
+ * is fast the kernel's timers, and a pace that it has learned while much was under way, hold up what could go at once.
+ *
  * Connections to a far peer are left to the kernel: what is under way there is more than a socket may be given.
  */
 #include <linux/tcp.h>
@@ -29,6 +32,9 @@
 #define BUFFER_LARGE (512u << 10)
 #define BUFFER_LEAST (32u << 10)
 #define BUFFER_URGENT BUFFER_LEAST
+/* Of one core's part of a link: at 10 Gbit/s 1 MiB takes twice the time with pacing, at 1 Gbit/s a tenth less. */
+#define SLOW_BYTES_PER_US 250.0
+#define WEIGHT 8.0 /* of what was known against what is learned */
 #define WMEM_MAX_USUAL 212992u
 #define BBR "bbr"
 
@@ -49,8 +55,7 @@ static uint32_t most_allowed(void)
 
 void trib_tcp_backlog_open(tcp_backlog *backlog)
 {
-    backlog->delay_us = 0;
-    backlog->replaced_bbr = backlog->has_urgent = false;
+    *backlog = (tcp_backlog){.delay_us = 0};
     backlog->large = most_allowed();
     backlog->small = backlog->large < BUFFER_SMALL ? backlog->large : BUFFER_SMALL;
 }
@@ -96,7 +101,7 @@ void trib_tcp_backlog_prepare(tcp_transport *transport, int fd)
     transport->backlog.replaced_bbr = transport->backlog.replaced_bbr || replaced;
 }
 
-/* Both ends have one address: what is sent stays in this host's memory. */
+/* Both ends have one address. */
 static bool is_same_host(const tcp_conn *conn)
 {
     struct sockaddr_storage here, there;
@@ -116,11 +121,15 @@ static bool is_same_host(const tcp_conn *conn)
     return a->sin_addr.s_addr == b->sin_addr.s_addr;
 }
 
-/* Between hosts packets leave evenly, as the congestion window lets them, rather than in heaps that others queue behind: a
- * highest rate asks for that, and this one is out of reach. Within a host there is nobody to be kind to, and the timers
- * take more time than the copies. */
-static void ask_for_pacing(const tcp_conn *conn)
+/* Packets leave evenly, as the congestion window lets them, rather than in heaps that others queue behind: a highest rate asks
+ * for that, and this one is out of reach. A kernel that has begun with it goes on. Within a host there is nobody to be kind to,
+ * and what is urgent is small. */
+static void ask_for_pacing(tcp_conn *conn)
 {
+    if (conn->is_paced || conn->is_same_host || conn->is_urgent) {
+        return;
+    }
+    conn->is_paced = true;
     const unsigned long bytes_per_s = 1ul << (8 * sizeof(unsigned long) - 2);
     trib_counter_add(&conn->transport->stats.system_calls, 1);
     (void)setsockopt(conn->io.fd, SOL_SOCKET, SO_MAX_PACING_RATE, &bytes_per_s, sizeof bytes_per_s);
@@ -139,10 +148,8 @@ void trib_tcp_backlog_begin(tcp_conn *conn)
         }
         return;
     }
-    if (!is_same_host(conn)) {
-        ask_for_pacing(conn);
-    }
-    conn->backlog_left = SAMPLE_BYTES;
+    conn->is_same_host = is_same_host(conn);
+    conn->backlog_left = SAMPLE_BYTES / 8; /* something is to be known soon */
     resize(conn, conn->transport->backlog.large);
 }
 
@@ -157,6 +164,9 @@ void trib_tcp_backlog_fit(tcp_conn *conn)
         (void)setsockopt(conn->io.fd, SOL_SOCKET, SO_PRIORITY, &priority, sizeof priority);
     }
     if (conn->backlog_size != 0) {
+        if (backlog->paces) {
+            ask_for_pacing(conn);
+        }
         const bool more = conn->base.awaits_sent != NULL && *conn->base.awaits_sent;
         resize(conn, conn->base.urgent                     ? BUFFER_URGENT
                      : more || backlog->delay_us > LONG_US ? backlog->small
@@ -175,6 +185,24 @@ static void adapt(tcp_backlog *backlog)
     }
 }
 
+void trib_tcp_backlog_learn(tcp_backlog *backlog, double delay_us, double bytes_per_us)
+{
+    backlog->delay_us += (delay_us - backlog->delay_us) / WEIGHT;
+    if (delay_us > LONG_US) {
+        /* As if all of them carried as much: more than they do where some have little to send. */
+        const double all = bytes_per_us * backlog->asked_count, known = backlog->bytes_per_us;
+        backlog->bytes_per_us = known > 0 ? known + (all - known) / WEIGHT : all;
+    }
+    backlog->paces = backlog->paces || (backlog->delay_us > LONG_US && backlog->bytes_per_us < SLOW_BYTES_PER_US);
+    adapt(backlog);
+}
+
+void trib_tcp_backlog_end(tcp_conn *conn)
+{
+    conn->transport->backlog.asked_count -= conn->was_asked;
+    conn->was_asked = false;
+}
+
 void trib_tcp_backlog_add(tcp_conn *conn, size_t written)
 {
     if (conn->backlog_size == 0 || written < conn->backlog_left) {
@@ -186,10 +214,12 @@ void trib_tcp_backlog_add(tcp_conn *conn, size_t written)
     if (ask(conn, &info)) {
         /* By Little's law the path carries in a round trip what is in flight. */
         const double in_flight = (double)info.tcpi_unacked * info.tcpi_snd_mss;
-        if (in_flight >= IN_FLIGHT_MIN) {
-            double *mean = &conn->transport->backlog.delay_us;
-            *mean += (info.tcpi_rtt * (in_flight + info.tcpi_notsent_bytes) / in_flight - *mean) / 8;
-            adapt(&conn->transport->backlog);
+        if (in_flight >= IN_FLIGHT_MIN && info.tcpi_rtt > 0) {
+            tcp_backlog *backlog = &conn->transport->backlog;
+            const double rate = in_flight / info.tcpi_rtt;
+            backlog->asked_count += !conn->was_asked;
+            conn->was_asked = true;
+            trib_tcp_backlog_learn(backlog, (in_flight + info.tcpi_notsent_bytes) / rate, rate);
         }
     }
 }

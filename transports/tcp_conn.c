@@ -333,6 +333,7 @@ static void finish(trib_reactor *reactor, trib_post *post)
     upcalls->closed(&conn->base, conn->end_status, conn->reason);
     trib_assert(conn->sends.head == NULL);
     conn->transport->open_count--;
+    trib_tcp_backlog_end(conn);
     trib_counter_add(&conn->transport->stats.system_calls, 1);
     if (conn->flushed && !conn->peer_ended) {
         linger_begin(conn);

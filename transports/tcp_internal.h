@@ -22,7 +22,10 @@ typedef struct tcp_listener tcp_listener;
 /* What send buffers are large and small, and how long what is in them takes. */
 typedef struct tcp_backlog {
     double delay_us;       /* from the system call to the acknowledgement; a running mean over all connections */
+    double bytes_per_us;   /* what the connections together carry while that is long; 0: not known */
+    uint32_t asked_count;  /* connections that have carried enough to be asked */
     uint32_t small, large; /* as the kernel counts */
+    bool paces;            /* packets are to leave evenly */
     bool replaced_bbr;     /* which is the system's choice */
     bool has_urgent;       /* one of the connections is urgent */
 } tcp_backlog;
@@ -60,6 +63,9 @@ struct tcp_conn {
     size_t head_sent;
     bool want_write;       /* the kernel had no room */
     bool is_urgent;        /* the kernel has been told that it is urgent */
+    bool is_same_host;     /* what is sent stays in this host's memory */
+    bool is_paced;         /* the kernel has been asked to space packets out */
+    bool was_asked;        /* counts in asked_count */
     uint32_t backlog_left; /* bytes that the kernel takes until its backlog is looked at */
     uint32_t backlog_size; /* of the send buffer; 0: the kernel tunes it */
     int write_errno;       /* writing has failed; what the peer sent before that is still read */
@@ -114,6 +120,10 @@ void trib_tcp_backlog_begin(tcp_conn *conn);
 void trib_tcp_backlog_fit(tcp_conn *conn);
 /* The kernel has taken so much more. */
 void trib_tcp_backlog_add(tcp_conn *conn, size_t written);
+/* The kernel has been asked: what was learned of one connection. */
+void trib_tcp_backlog_learn(tcp_backlog *backlog, double delay_us, double bytes_per_us);
+/* The connection is over. */
+void trib_tcp_backlog_end(tcp_conn *conn);
 
 /* tcp_stream.c. They may end the connection, and make upcalls: from the loop only. */
 void trib_tcp_stream_write(tcp_conn *conn);

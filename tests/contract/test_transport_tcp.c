@@ -258,54 +258,115 @@ static void send_and_wait(trib_reactor *reactor, trib_conn *conn, ending *mine)
     }
 }
 
+/* A transport that is connected to itself. */
+typedef struct pair {
+    trib_logger logger;
+    trib_reactor *reactor;
+    trib_transport *transport;
+    trib_listener *listener;
+    trib_conn *conn;
+    ending mine, theirs;
+} pair;
+
+static pair *pair_open(const char *listens_on)
+{
+    pair *self = calloc(1, sizeof *self);
+    assert_non_null(self);
+    self->logger.level = TRIB_LOG_WARN;
+    trib_address address, bound;
+    snprintf(address.text, sizeof address.text, "%s", listens_on);
+    const trib_transport_ops *ops = &trib_tcp_ops;
+    assert_int_equal(trib_reactor_ev_create(0, &self->logger, NULL, &self->reactor), TRIB_OK);
+    assert_int_equal(ops->open(self->reactor, &(trib_transport_config){0}, &ending_upcalls, &self->transport), TRIB_OK);
+    assert_int_equal(ops->listen(self->transport, &address, &self->theirs, &self->listener, &bound, NULL), TRIB_OK);
+    assert_int_equal(ops->connect(self->transport, &bound, &self->mine, &self->conn), TRIB_OK);
+    alarm(60);
+    return self;
+}
+
+static void pair_close(pair *self, unsigned messages)
+{
+    const trib_transport_ops *ops = &trib_tcp_ops;
+    ops->conn_close(self->conn, true);
+    while (!self->mine.closed || !self->theirs.closed) {
+        ev_run(trib_reactor_ev_loop(self->reactor), EVRUN_ONCE);
+    }
+    alarm(0);
+    assert_int_equal(self->theirs.received, messages);
+    ops->listener_close(self->listener);
+    ops->close(self->transport);
+    trib_reactor_ev_destroy(self->reactor);
+    free(self);
+}
+
 /* Whose caller has more to send has a small send buffer, who has not a large one; and near hosts do without BBR. */
 static void little_lies_in_the_kernel(void **state)
 {
     (void)state;
-    trib_logger logger = {.level = TRIB_LOG_WARN};
-    ending mine = {.closed = false}, theirs = {.closed = false};
     bool more = false;
-    trib_reactor *reactor = NULL;
-    trib_transport *transport = NULL;
-    trib_listener *listener = NULL;
-    trib_conn *conn = NULL;
-    trib_address bound;
+    pair *self = pair_open("127.0.0.1:0");
+    const tcp_backlog *backlog = &((const tcp_transport *)self->transport)->backlog;
+    assert_true(backlog->small < backlog->large);
+    self->conn->awaits_sent = &more;
+    send_and_wait(self->reactor, self->conn, &self->mine);
+    assert_int_equal(send_buffer_of(self->conn), backlog->large);
+    more = true;
+    send_and_wait(self->reactor, self->conn, &self->mine);
+    assert_int_equal(send_buffer_of(self->conn), backlog->small);
+    more = false;
+    send_and_wait(self->reactor, self->conn, &self->mine);
+    assert_int_equal(send_buffer_of(self->conn), backlog->large);
     char control[16] = "";
     socklen_t size = sizeof control - 1;
-    assert_int_equal(trib_reactor_ev_create(0, &logger, NULL, &reactor), TRIB_OK);
-    const trib_transport_ops *ops = &trib_tcp_ops;
-    assert_int_equal(ops->open(reactor, &(trib_transport_config){0}, &ending_upcalls, &transport), TRIB_OK);
-    assert_int_equal(ops->listen(transport, &(trib_address){.text = "127.0.0.1:0"}, &theirs, &listener, &bound, NULL),
-                     TRIB_OK);
-    assert_int_equal(ops->connect(transport, &bound, &mine, &conn), TRIB_OK);
-    const tcp_backlog *backlog = &((const tcp_transport *)transport)->backlog;
-    assert_true(backlog->small < backlog->large);
-    alarm(60);
-    conn->awaits_sent = &more;
-    send_and_wait(reactor, conn, &mine);
-    assert_int_equal(send_buffer_of(conn), backlog->large);
-    more = true;
-    send_and_wait(reactor, conn, &mine);
-    assert_int_equal(send_buffer_of(conn), backlog->small);
-    more = false;
-    send_and_wait(reactor, conn, &mine);
-    assert_int_equal(send_buffer_of(conn), backlog->large);
-    assert_int_equal(getsockopt(((const tcp_conn *)conn)->io.fd, IPPROTO_TCP, TCP_CONGESTION, control, &size), 0);
+    assert_int_equal(getsockopt(((const tcp_conn *)self->conn)->io.fd, IPPROTO_TCP, TCP_CONGESTION, control, &size), 0);
     assert_string_not_equal(control, "bbr");
-    /* Within a host packets are not spaced out, which needs timers. */
+    pair_close(self, 3);
+}
+
+static bool is_paced(const trib_conn *conn)
+{
     unsigned long rate = 0;
-    size = sizeof rate;
+    socklen_t size = sizeof rate;
     assert_int_equal(getsockopt(((const tcp_conn *)conn)->io.fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, &size), 0);
-    assert_true(rate == ~0ul);
-    ops->conn_close(conn, true);
-    while (!mine.closed || !theirs.closed) {
-        ev_run(trib_reactor_ev_loop(reactor), EVRUN_ONCE);
+    return rate != ~0ul;
+}
+
+/* Once the way out is known to be slow, and only between hosts: two addresses stand for them here. */
+static void packets_are_spaced_out_where_links_are_slow(void **state)
+{
+    (void)state;
+    pair *near = pair_open("127.0.0.1:0"), *far = pair_open("127.0.0.2:0");
+    send_and_wait(near->reactor, near->conn, &near->mine);
+    send_and_wait(far->reactor, far->conn, &far->mine);
+    assert_false(is_paced(far->conn));
+    ((tcp_transport *)near->transport)->backlog.paces = ((tcp_transport *)far->transport)->backlog.paces = true;
+    send_and_wait(near->reactor, near->conn, &near->mine);
+    send_and_wait(far->reactor, far->conn, &far->mine);
+    assert_false(is_paced(near->conn));
+    assert_true(is_paced(far->conn));
+    pair_close(near, 2);
+    pair_close(far, 2);
+}
+
+/* Four connections that are asked in turns; what is under way takes so long, and each carries so much. */
+static tcp_backlog learned_of(double delay_us, double bytes_per_us, int times)
+{
+    tcp_backlog backlog;
+    trib_tcp_backlog_open(&backlog);
+    backlog.asked_count = 4;
+    for (int i = 0; i < times; i++) {
+        trib_tcp_backlog_learn(&backlog, delay_us, bytes_per_us);
     }
-    alarm(0);
-    assert_int_equal(theirs.received, 3);
-    ops->listener_close(listener);
-    ops->close(transport);
-    trib_reactor_ev_destroy(reactor);
+    return backlog;
+}
+
+static void slow_links_are_told_from_fast_ones(void **state)
+{
+    (void)state;
+    assert_true(learned_of(4000, 31, 20).paces);    /* 1 Gbit/s */
+    assert_false(learned_of(4000, 31, 1).paces);    /* once is no proof */
+    assert_false(learned_of(1600, 78, 1000).paces); /* a quarter of 10 Gbit/s, for one core of four */
+    assert_false(learned_of(500, 31, 1000).paces);  /* not much to send: nothing is known of the link */
 }
 
 int main(void)
@@ -318,8 +379,9 @@ int main(void)
     maker.name = "tcp between threads";
     maker.threaded = true;
     failed += trib_contract_run(&maker);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(says_where_the_peer_ended),
-                                       cmocka_unit_test(ends_when_nothing_can_be_sent),
-                                       cmocka_unit_test(little_lies_in_the_kernel)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(says_where_the_peer_ended), cmocka_unit_test(ends_when_nothing_can_be_sent),
+        cmocka_unit_test(little_lies_in_the_kernel), cmocka_unit_test(packets_are_spaced_out_where_links_are_slow),
+        cmocka_unit_test(slow_links_are_told_from_fast_ones)};
     return failed + cmocka_run_group_tests_name("tcp", tests, NULL, NULL);
 }
