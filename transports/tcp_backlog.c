@@ -32,7 +32,9 @@
 #define BUFFER_LARGE (512u << 10)
 #define BUFFER_LEAST (32u << 10)
 #define BUFFER_URGENT BUFFER_LEAST
-/* Of one core's part of a link: at 10 Gbit/s 1 MiB takes twice the time with pacing, at 1 Gbit/s a tenth less. */
+/* What one core's part of a slow link takes so long for, and carries: at 10 Gbit/s 1 MiB would take twice the time with pacing,
+ * at 1 Gbit/s it takes less. */
+#define SLOW_US 2000.0
 #define SLOW_BYTES_PER_US 250.0
 #define WEIGHT 8.0 /* of what was known against what is learned */
 #define WMEM_MAX_USUAL 212992u
@@ -188,12 +190,12 @@ static void adapt(tcp_backlog *backlog)
 void trib_tcp_backlog_learn(tcp_backlog *backlog, double delay_us, double bytes_per_us)
 {
     backlog->delay_us += (delay_us - backlog->delay_us) / WEIGHT;
-    if (delay_us > LONG_US) {
+    if (delay_us > SLOW_US) {
         /* As if all of them carried as much: more than they do where some have little to send. */
         const double all = bytes_per_us * backlog->asked_count, known = backlog->bytes_per_us;
         backlog->bytes_per_us = known > 0 ? known + (all - known) / WEIGHT : all;
     }
-    backlog->paces = backlog->paces || (backlog->delay_us > LONG_US && backlog->bytes_per_us < SLOW_BYTES_PER_US);
+    backlog->paces = backlog->paces || (backlog->delay_us > SLOW_US && backlog->bytes_per_us < SLOW_BYTES_PER_US);
     adapt(backlog);
 }
 
