@@ -12,9 +12,10 @@
 #include "engine/pipeline.h"
 #include "engine/worker.h"
 
-/* While one share is summed the next is on its way, and sums go out while contributions come in; less than that is not worth
- * a copy. */
-#define PARTITIONS_EACH 2u
+/* While one share is summed the next is on its way, and sums go out while contributions come in: the smaller they are the
+ * sooner. But a slice of several GPUs costs each of them two collectives, and every share two copies. */
+#define PARTITIONS_EACH 16u
+#define PARTITIONS_EACH_OF_GROUP 2u
 #define PARTITION_MIN (64u << 10)
 #define ALONE_SLICE_BYTES_MAX (UINT64_C(256) << 20)
 
@@ -239,7 +240,8 @@ uint32_t trib_device_partition_bytes(uint64_t bytes, uint32_t partition_bytes, u
     uint64_t most = summers == 0 ? ALONE_SLICE_BYTES_MAX / lanes : partition_bytes;
     most = most < limit ? most : limit;
     most = most / chunk_bytes * chunk_bytes;
-    const uint64_t parts = (uint64_t)lanes * (summers == 0 ? 1 : summers * PARTITIONS_EACH);
+    const uint32_t each = lanes == 1 ? PARTITIONS_EACH : PARTITIONS_EACH_OF_GROUP;
+    const uint64_t parts = (uint64_t)lanes * (summers == 0 ? 1 : summers * each);
     const uint64_t least = (bytes + parts - 1) / parts;
     uint64_t fine = chunk_bytes < PARTITION_MIN || summers == 0 ? chunk_bytes : PARTITION_MIN;
     while (fine < chunk_bytes && fine < least) {

@@ -108,8 +108,8 @@ void trib_device_input_arrived(trib_reactor *reactor, trib_post *post);
 void trib_device_op_end(trib_op *op);
 
 /* ---- A tensor ---- */
-/* The size of a share: partition_bytes, or less, so that a small tensor too is summed by all of that many members, in two
- * pieces each. */
+/* The size of a share: partition_bytes, or less, so that a small tensor too is summed by all of that many members, in
+ * several pieces each. */
 uint32_t trib_device_partition_bytes(uint64_t bytes, uint32_t partition_bytes, uint32_t chunk_bytes, uint32_t lanes,
                                      uint32_t summers);
 /* Core 0: makes the tasks of this local rank. False: out of memory. */
