@@ -258,7 +258,7 @@ static void memory_of_the_caller(void **state)
     (void)state;
     job jobs;
     void *taken = NULL;
-    static float data[2][2 * COUNT];
+    static float data[3][2 * COUNT];
     job_open(&jobs, 2, 0, NULL);
     trib_engine *mine = jobs.engines[0];
     register_as(mine, data[0], sizeof data[0], TRIB_OK, "");
@@ -276,7 +276,7 @@ static void memory_of_the_caller(void **state)
     unregister_as(mine, data[0], TRIB_STATE, "tensor \"weights\": an operation in flight");
     register_as(jobs.engines[1], data[0], sizeof data[0], TRIB_OK, ""); /* each engine has its own */
     unregister_as(jobs.engines[1], data[0], TRIB_OK, "");
-    assert_int_equal(job_wait(job_push_pull(jobs.engines[1], yours, data[1], data[1], TRIB_SUM), NULL), TRIB_OK);
+    assert_int_equal(job_wait(job_push_pull(jobs.engines[1], yours, data[2], data[2], TRIB_SUM), NULL), TRIB_OK);
     assert_int_equal(job_wait(op, NULL), TRIB_OK);
     unregister_as(mine, data[0] + 1, TRIB_INVALID, "no memory is registered that begins at");
     unregister_as(mine, data[0], TRIB_OK, "");
