@@ -7,6 +7,7 @@
 
 #include "api/config.h"
 #include "api/device_load.h"
+#include "api/interface.h"
 #include "engine/pipeline.h"
 #include "engine/reactor_ev.h"
 #include "numa/arena.h"
@@ -26,11 +27,16 @@ typedef struct host {
     trib_place_plan plan;
     trib_topo *topo; /* to place reactors by once the roster says who else is on this machine; NULL: the launcher did */
     trib_place_request request;
+    char interfaces[TRIB_PLACE_NICS_MAX][IF_NAMESIZE]; /* of the listen addresses: the request points to them */
+    char nics[TRIB_REACTORS_MAX][TRIB_TOPO_NAME_SIZE]; /* by reactor, of its own listen address; "": not known */
+    uint8_t listen_choice[TRIB_REACTORS_MAX];
     trib_arena *arena;
     const trib_device_ops *device_ops; /* that the arena's extents are registered with; NULL: none */
     trib_device *device;
     uint32_t registrar;
 } host;
+
+_Static_assert(TRIB_REACTORS_MAX <= TRIB_PLACE_NICS_MAX, "each reactor's NIC can be asked for");
 
 static trib_status reactor_open(trib_engine *engine, uint32_t index, trib_reactor **out)
 {
@@ -45,11 +51,16 @@ static trib_status reactor_start(trib_engine *engine, trib_reactor *reactor)
         return TRIB_OK;
     }
     int cpu = reactor->index < self->plan.reactor_count ? self->plan.reactors[reactor->index].cpu : -1;
+    if (self->nics[reactor->index][0] != '\0') {
+        trib_log(&engine->logger, TRIB_LOG_INFO, "reactor %u listens by %s", reactor->index,
+                 self->nics[reactor->index]);
+    }
     trib_reactor_ev_linger(reactor, engine->config.busy_poll_ns, engine->env.linger_most_ns);
     return trib_reactor_ev_start(reactor, cpu, engine->config.busy_poll);
 }
 
-/* All processes of a machine that no launcher counts have been placed alike. Another part of them is this one's. */
+/* All processes of a machine that no launcher counts have been placed alike. Another part of them is this one's. The NICs that
+ * its reactors listen by stay, and decide as before where those are to run. */
 static void reactor_settle(trib_engine *engine, trib_reactor *reactor, uint32_t local_index, uint32_t local_count)
 {
     const host *self = engine->env.memory;
@@ -60,6 +71,10 @@ static void reactor_settle(trib_engine *engine, trib_reactor *reactor, uint32_t 
     request.local_index = local_index;
     request.local_count = local_count;
     request.reactors = engine->core_count;
+    request.addresses = engine->core_count;
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        request.nics[i] = self->nics[i][0] != '\0' ? self->nics[i] : NULL;
+    }
     trib_place_plan plan;
     if (trib_place_make(self->topo, &request, &plan, NULL) == TRIB_OK) {
         trib_reactor_ev_pin(reactor, plan.reactors[reactor->index].cpu);
@@ -150,13 +165,32 @@ static int32_t find_gpu(const trib_topo *topo, const trib_config *config, const 
                : -1;
 }
 
-static uint32_t count_addresses(const char *list)
+/* The NICs that the listen addresses lead to; of more than there can be reactors, those that reactors would take. */
+static void find_nics(host *self, const char *listen)
 {
-    uint32_t count = 1;
-    for (const char *at = list; at != NULL && *at != '\0'; at++) {
-        count += *at == ',' && at[1] != '\0';
+    uint32_t count = 0;
+    for (const char *at = listen; at != NULL && *at != '\0' && count < TRIB_REACTORS_MAX; count++) {
+        char *name = self->interfaces[count];
+        const size_t length = strcspn(at, ",");
+        const bool found = trib_interface_find(at, length, name);
+        if (found) {
+            trib_interface_descend("/sys/class/net", name);
+        }
+        self->request.nics[count] = found ? name : NULL;
+        at += length + (at[length] == ',');
     }
-    return count < TRIB_REACTORS_MAX ? count : TRIB_REACTORS_MAX;
+    self->request.addresses = count > 0 ? count : 1;
+}
+
+static void keep_choice(host *self, const trib_topo *topo)
+{
+    for (uint32_t i = 0; i < self->plan.reactor_count && i < TRIB_REACTORS_MAX; i++) {
+        const trib_place_reactor *reactor = &self->plan.reactors[i];
+        self->listen_choice[i] = (uint8_t)reactor->address;
+        if (reactor->nic >= 0) {
+            memcpy(self->nics[i], topo->nics[reactor->nic].name, sizeof self->nics[i]);
+        }
+    }
 }
 
 static trib_status make_plan(host *self, const trib_config *config, const trib_device_ops *device, trib_error *error)
@@ -170,11 +204,14 @@ static trib_status make_plan(host *self, const trib_config *config, const trib_d
     trib_place_request_init(request);
     const bool told = trib_config_local(&request->local_index, &request->local_count);
     request->reactors = config->reactors;
-    request->addresses = count_addresses(config->listen);
     request->gpu = find_gpu(topo, config, device);
     request->pin = config->pin;
     request->busy_poll = config->busy_poll;
+    find_nics(self, config->listen);
     status = trib_place_make(topo, request, &self->plan, error);
+    if (status == TRIB_OK) {
+        keep_choice(self, topo);
+    }
     if (status == TRIB_OK && !told) {
         self->topo = topo;
     } else {
@@ -252,6 +289,7 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
     env->memory = self;
+    env->listen_choice = self->listen_choice;
     trib_status status = make_plan(self, config, env->device, error);
     if (status == TRIB_OK && trib_arena_create(self->plan.arena_node, &self->arena) != TRIB_OK) {
         status = trib_error_set(error, TRIB_NO_MEMORY, "no memory for the arena");
@@ -294,6 +332,9 @@ void trib_env_host_describe(FILE *out)
     }
     fprintf(out, "{\"machine\": ");
     trib_topo_print(topo, out);
+    if (trib_config_from_env(&config, NULL) != TRIB_OK) { /* what is wrong, an engine will say */
+        config.listen = NULL;
+    }
     if (make_plan(&self, &config, NULL, NULL) == TRIB_OK) {
         fprintf(out, ", \"placement\": ");
         trib_place_print(&self.plan, topo, out);

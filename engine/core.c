@@ -337,12 +337,14 @@ static bool add_host(trib_address *list, const char *host, size_t size, const ch
     return true;
 }
 
-/* Reactors take the listen addresses in turns, and so do the partitions that live on them. What comes after its own is
+/* Each listen address is the own one of as many reactors, and so of the partitions that live on them. What comes after its own is
  * where a reactor can be reached when that has failed; a transport that knows no such lists listens on the first that
  * it can have. */
 static trib_status listen_somewhere(trib_core *core, trib_error *error)
 {
     const char *hosts = core->engine->listen_host;
+    const uint8_t *choice = core->engine->env.listen_choice;
+    const size_t own = choice != NULL ? choice[core->reactor->index] : core->reactor->index;
     const bool lists = (core->transport->ops->flags & TRIB_TRANSPORT_RAILS) != 0;
     size_t count = 1;
     for (const char *at = hosts; *at != '\0'; at++) {
@@ -352,7 +354,7 @@ static trib_status listen_somewhere(trib_core *core, trib_error *error)
     trib_status status = TRIB_INVALID;
     for (size_t i = 0; i < count && status != TRIB_OK; i++) {
         const char *host = hosts;
-        for (size_t skip = (core->reactor->index + i) % count; skip > 0; skip--) {
+        for (size_t skip = (own + i) % count; skip > 0; skip--) {
             host += strcspn(host, ",") + 1;
         }
         if (!lists) {

@@ -56,7 +56,9 @@ typedef struct trib_env {
     /* May a core take so much small memory? NULL: always. For tests of what happens when there is none. */
     bool (*may_alloc)(void *memory, size_t size);
     void (*fini)(struct trib_env *env); /* gives back what it was made of, after the engine has gone */
-    uint32_t cpu_count;                 /* of this machine, for traces; 0: not known */
+    /* By reactor, which of the addresses to listen on is its own, modulo their number; NULL: the i-th. */
+    const uint8_t *listen_choice;
+    uint32_t cpu_count; /* of this machine, for traces; 0: not known */
     /* Tensors on a device; NULL: there is none. */
     const struct trib_device_ops *device;
     int64_t linger_most_ns; /* how long threads for the device look for more at most (linger.h) */

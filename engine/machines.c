@@ -9,19 +9,20 @@
 #include "engine/assert.h"
 
 /* What stands before the port, and of a simulated host before the process. */
-static size_t host_length(const trib_address *address)
+static size_t host_length(const char *text)
 {
-    const char *text = address->text;
     return text[0] == '[' ? strcspn(text, "]") : strcspn(text, "/:");
 }
 
 static int compare_hosts(const trib_member_info *one, const trib_member_info *other)
 {
-    const size_t length = host_length(&one->addresses[0]), other_length = host_length(&other->addresses[0]);
+    const char *text = trib_roster_least_host(&one->addresses[0]);
+    const char *other_text = trib_roster_least_host(&other->addresses[0]);
+    const size_t length = host_length(text), other_length = host_length(other_text);
     if (length != other_length) {
         return length < other_length ? -1 : 1;
     }
-    return memcmp(one->addresses[0].text, other->addresses[0].text, length);
+    return memcmp(text, other_text, length);
 }
 
 static int compare_for_sort(const void *one, const void *other)

@@ -1,5 +1,6 @@
 /*
- * place.c - see place.h. Cores are chosen one by one: the nearest of the process's own that is not taken yet.
+ * place.c - see place.h. Cores are chosen one by one: the nearest of the process's own that is not taken yet. Then the
+ * addresses.
  *
  * If all processes together want more reactors than there are cores, nobody pins: two pinned loops on one core are
  * worse than what the scheduler does, and a pinned one cannot step aside for a floating one.
@@ -35,6 +36,9 @@ static trib_status request_check(const trib_topo *topo, const trib_place_request
     if (request->local_count == 0 || request->local_index >= request->local_count) {
         return refuse(error, "local index %u of %u processes on this machine", request->local_index,
                       request->local_count);
+    }
+    if (request->addresses == 0 || request->addresses > TRIB_PLACE_NICS_MAX) {
+        return refuse(error, "%u addresses to listen on: 1 to %d", request->addresses, TRIB_PLACE_NICS_MAX);
     }
     if (request->gpu < -1 || request->gpu >= (int32_t)topo->gpu_count) {
         return refuse(error, "GPU %d: this machine has %u", request->gpu, topo->gpu_count);
@@ -138,18 +142,70 @@ static int32_t common_node(const trib_topo *topo)
     return topo->cores[0].node;
 }
 
-static void reactors_place(const trib_topo *topo, const trib_place_request *request, int32_t anchor,
+/* The address whose turn it is: reactors are counted over all processes of the machine. */
+static uint32_t turn_of(const trib_place_request *request, const trib_place_plan *plan, uint32_t reactor)
+{
+    return (uint32_t)(((uint64_t)request->local_index * plan->reactor_count + reactor) % request->addresses);
+}
+
+static void reactors_place(const trib_topo *topo, const trib_place_request *request, const int32_t *nics,
                            trib_place_plan *plan)
 {
-    const trib_topo_core *first = NULL;
+    const trib_topo_core *first[TRIB_PLACE_NICS_MAX] = {NULL}; /* by address that decided */
     for (uint32_t i = 0; i < plan->reactor_count; i++) {
         const trib_topo_core *core = NULL;
+        uint32_t turn = turn_of(request, plan, i);
         if (request->pin && !plan->crowded && !plan->bound) {
-            core = core_choose(topo, request, plan, i, anchor, first);
+            int32_t anchor = anchor_node(topo, request, nics[turn]);
+            core = core_choose(topo, request, plan, i, anchor, first[turn]);
         }
         plan->reactors[i].cpu = core != NULL ? core->cpu : -1;
         plan->reactors[i].node = core != NULL ? core->node : common_node(topo);
-        first = first == NULL ? core : first;
+        first[turn] = first[turn] == NULL ? core : first[turn];
+    }
+}
+
+/* Smaller is nearer; equal for all but the GPU's where it is not known where the reactor runs. */
+static uint32_t nic_distance(const trib_topo *topo, const trib_place_request *request, int32_t node, int32_t nic)
+{
+    if (request->gpu >= 0 && nic >= 0 && topo->gpus[request->gpu].nic == nic) {
+        return 0;
+    }
+    if (node < 0 || nic < 0 || topo->nics[nic].node < 0) {
+        return 3;
+    }
+    int32_t other = topo->nics[nic].node;
+    if (other == node) {
+        return 1;
+    }
+    return topo->nodes[other].package == topo->nodes[node].package ? 2 : 4;
+}
+
+/* Each address gets as many reactors as the others, or one more. */
+static void addresses_deal(const trib_topo *topo, const trib_place_request *request, const int32_t *nics,
+                           trib_place_plan *plan)
+{
+    uint32_t taken[TRIB_PLACE_NICS_MAX] = {0};
+    uint32_t each = plan->reactor_count / request->addresses;
+    uint32_t more = plan->reactor_count % request->addresses;
+    for (uint32_t i = 0; i < plan->reactor_count; i++) {
+        uint32_t best = request->addresses;
+        uint32_t best_distance = 0;
+        for (uint32_t k = 0; k < request->addresses; k++) {
+            uint32_t a = turn_of(request, plan, k);
+            bool free_place = taken[a] < each || (taken[a] == each && more > 0);
+            uint32_t distance = nic_distance(topo, request, plan->reactors[i].node, nics[a]);
+            bool better = best == request->addresses || distance < best_distance ||
+                          (distance == best_distance && taken[a] < taken[best]);
+            if (free_place && better) {
+                best = a;
+                best_distance = distance;
+            }
+        }
+        trib_assert(best < request->addresses);
+        more -= taken[best]++ == each;
+        plan->reactors[i].address = best;
+        plan->reactors[i].nic = nics[best];
     }
 }
 
@@ -178,11 +234,10 @@ trib_status trib_place_make(const trib_topo *topo, const trib_place_request *req
     if (status != TRIB_OK) {
         return status;
     }
-    trib_place_plan plan = {.gpu = request->gpu, .nic = -1};
-    if (request->nic != NULL) {
-        plan.nic = trib_topo_nic_find(topo, request->nic);
-    } else if (request->gpu >= 0) {
-        plan.nic = topo->gpus[request->gpu].nic;
+    trib_place_plan plan = {.gpu = request->gpu};
+    int32_t nics[TRIB_PLACE_NICS_MAX];
+    for (uint32_t i = 0; i < request->addresses; i++) {
+        nics[i] = request->nics[i] != NULL ? trib_topo_nic_find(topo, request->nics[i]) : -1;
     }
     uint32_t sharer_count = sharers(topo, request->local_count);
     plan.reactor_count =
@@ -191,8 +246,8 @@ trib_status trib_place_make(const trib_topo *topo, const trib_place_request *req
     plan.bound = topo->core_count < topo->machine_core_count;
     plan.crowded = reactors_in_all > topo->core_count;
     plan.busy_poll = request->busy_poll && reactors_in_all < topo->core_count;
-    int32_t anchor = anchor_node(topo, request, plan.nic);
-    reactors_place(topo, request, anchor, &plan);
+    reactors_place(topo, request, nics, &plan);
+    addresses_deal(topo, request, nics, &plan);
     plan.arena_node = arena_node(topo, &plan);
     *plan_out = plan;
     return TRIB_OK;

@@ -6,6 +6,13 @@
  * all are given the same local_count and see the same cores. Among its own, a process takes those nearest to its GPU,
  * else its NIC.
  *
+ * With several addresses to listen on, each has a NIC, and each is the own one of as many reactors, or one more. Without a GPU
+ * reactors go near the NICs in the order of the addresses, in turns. Then each reactor in turn takes, of the addresses that are
+ * still free for it, the one whose NIC is nearest to where it came to be: the GPU's own NIC, then one of its node, of its
+ * socket, one that is near no node, any. Of equally near ones it takes the one with fewest reactors, then the first: so where
+ * all are equally near, reactor i has the i-th address. The processes of a machine go on where the one before them ends: the
+ * second of those with one reactor begins with the second address.
+ *
  * A process that its launcher has bound to part of the machine pins nothing: whether the others share that part cannot
  * be seen from inside, and the launcher has placed it already.
  */
@@ -19,22 +26,26 @@
 #define TRIB_PLACE_REACTORS_MAX 64
 /* More loops than this are not needed to fill a link, and each costs connections. */
 #define TRIB_PLACE_REACTORS_DEFAULT_MAX 4
+#define TRIB_PLACE_NICS_MAX 16
 
 typedef struct trib_place_request {
     uint32_t reactors;    /* 0: the default; at most TRIB_PLACE_REACTORS_MAX */
-    uint32_t addresses;   /* that reactors take in turns: the default number is a multiple. At least 1 */
+    uint32_t addresses;   /* to listen on: the default number of reactors is a multiple. 1..TRIB_PLACE_NICS_MAX */
     uint32_t local_index; /* of this process among those of the machine */
     uint32_t local_count; /* processes of the job on this machine; at least 1 */
     int32_t gpu;          /* index into the topology's GPUs; -1: none */
-    const char
-        *nic; /* its name or RDMA device; NULL: the GPU's, else any. One that hwloc does not know is near no node */
+    /* Of the addresses to listen on, in their order: a name or RDMA device. NULL, or one that hwloc does not know: near no
+     * node. */
+    const char *nics[TRIB_PLACE_NICS_MAX];
     bool pin;
     bool busy_poll;
 } trib_place_request;
 
 typedef struct trib_place_reactor {
-    int32_t cpu;  /* to pin to, the operating system's number; -1: do not pin */
-    int32_t node; /* index into the topology's nodes; -1: any */
+    int32_t cpu;      /* to pin to, the operating system's number; -1: do not pin */
+    int32_t node;     /* index into the topology's nodes; -1: any */
+    uint32_t address; /* its own of those to listen on: index into the request's NICs */
+    int32_t nic;      /* that address's: index into the topology's NICs; -1: not known */
 } trib_place_reactor;
 
 typedef struct trib_place_plan {
@@ -42,7 +53,6 @@ typedef struct trib_place_plan {
     trib_place_reactor reactors[TRIB_PLACE_REACTORS_MAX];
     int32_t arena_node; /* the operating system's number, for trib_arena_create; -1: do not bind (one node, or the
                            reactors may run on several) */
-    int32_t nic;        /* index into the topology's NICs; -1: any */
     int32_t gpu;        /* as requested */
     bool busy_poll;     /* false where spinning would leave the callers' threads no core */
     bool crowded;       /* more reactors than cores on this machine: none is pinned */

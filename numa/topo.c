@@ -404,7 +404,7 @@ trib_status trib_topo_load(const char *xml_path, trib_topo **topo_out, trib_erro
 
 int32_t trib_topo_nic_find(const trib_topo *topo, const char *name)
 {
-    for (uint32_t i = 0; i < topo->nic_count; i++) {
+    for (uint32_t i = 0; i < topo->nic_count && name[0] != '\0'; i++) {
         if (strcmp(topo->nics[i].name, name) == 0 || strcmp(topo->nics[i].rdma_device, name) == 0) {
             return (int32_t)i;
         }

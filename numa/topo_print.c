@@ -79,12 +79,13 @@ void trib_place_print(const trib_place_plan *plan, const trib_topo *topo, FILE *
 {
     (void)fprintf(out, "{\n  \"reactors\": [");
     for (uint32_t i = 0; i < plan->reactor_count; i++) {
-        (void)fprintf(out, "%s    {\"cpu\": %" PRId32 ", \"node\": %" PRId32 "}", separator(i), plan->reactors[i].cpu,
-                      node_number(topo, plan->reactors[i].node));
+        const trib_place_reactor *reactor = &plan->reactors[i];
+        (void)fprintf(out, "%s    {\"cpu\": %" PRId32 ", \"node\": %" PRId32 ", \"address\": %" PRIu32 ", \"nic\": ",
+                      separator(i), reactor->cpu, node_number(topo, reactor->node), reactor->address);
+        print_text(reactor->nic >= 0 ? topo->nics[reactor->nic].name : "", out);
+        (void)fputc('}', out);
     }
-    (void)fprintf(out, "],\n  \"arena_node\": %" PRId32 ",\n  \"nic\": ", plan->arena_node);
-    print_text(plan->nic >= 0 ? topo->nics[plan->nic].name : "", out);
-    (void)fprintf(out, ",\n  \"gpu\": ");
+    (void)fprintf(out, "],\n  \"arena_node\": %" PRId32 ",\n  \"gpu\": ", plan->arena_node);
     print_text(plan->gpu >= 0 ? topo->gpus[plan->gpu].pci : "", out);
     (void)fprintf(out, ",\n  \"busy_poll\": %s,\n  \"crowded\": %s,\n  \"bound\": %s\n}",
                   plan->busy_poll ? "true" : "false", plan->crowded ? "true" : "false", plan->bound ? "true" : "false");

@@ -325,6 +325,7 @@ def a_rail_fails():
     status, words = jobs.get('rails_0', (None, ''))
     assert status == 0 and jobs['rails_1'][0] == 0 and 'never said' not in output, output[-9000:]
     assert re.search(r'rail to 10\.77\.0\.2:\d+ failed \(port 1 of rxe0 is down\): its work goes on by the one to 10\.78\.', words), words
+    assert len(set(re.findall(r'reactor [01] listens by (\w+)', words))) == 2, words
     assert re.search(r'the rail to 10\.77\.0\.1:12003 is back', jobs['rails_1'][1]), jobs['rails_1'][1]
     assert re.search(r'rail to 10\.78\.0\.2:\d+ failed .*: its work goes on by the one to 10\.77\.', words), words
     there = re.findall(r'bit-identical: ok \(hash (\w+)\)', words)

@@ -88,11 +88,17 @@ static void test_process_per_gpu(void **state)
         request.local_count = 8;
         request.local_index = i;
         request.gpu = (int32_t)i;
+        request.reactors = 1;
+        request.addresses = 4;
+        for (uint32_t n = 0; n < 4; n++) {
+            request.nics[n] = topo->nics[n].name;
+        }
         trib_place_plan plan = make(topo, &request);
         assert_int_equal(plan.reactor_count, 1);
+        assert_int_equal(plan.reactors[0].address, i / 2);
         assert_int_equal(plan.reactors[0].node, i / 4);
         assert_int_equal(plan.arena_node, i / 4);
-        assert_int_equal(plan.nic, i / 2);
+        assert_int_equal(plan.reactors[0].nic, i / 2);
         assert_int_equal(plan.gpu, i);
         assert_in_range(plan.reactors[0].cpu, 0, 15);
         assert_false(used[plan.reactors[0].cpu]);
@@ -131,21 +137,116 @@ static void test_nic_decides(void **state)
 {
     trib_place_request request = defaults();
     request.reactors = 2;
-    request.nic = "mlx5_3";
+    request.nics[0] = "mlx5_3";
     trib_place_plan plan = make(*state, &request);
-    assert_int_equal(plan.nic, 3);
+    assert_int_equal(plan.reactors[0].nic, 3);
+    assert_int_equal(plan.reactors[1].nic, 3);
     assert_int_equal(plan.reactors[0].cpu, 8);
     assert_int_equal(plan.reactors[1].cpu, 9);
     assert_int_equal(plan.arena_node, 1);
-    request.nic = "veth0"; /* hwloc does not know it: fine */
+    request.nics[0] = "veth0"; /* hwloc does not know it: fine */
     plan = make(*state, &request);
-    assert_int_equal(plan.nic, -1);
+    assert_int_equal(plan.reactors[0].nic, -1);
     assert_int_equal(plan.reactors[0].node, 0);
-    request.nic = "mlx5_0"; /* named, so taken, but the GPU's node wins */
+    request.nics[0] = "mlx5_0"; /* named, so taken, but the GPU's node wins */
     request.gpu = 7;
     plan = make(*state, &request);
-    assert_int_equal(plan.nic, 0);
+    assert_int_equal(plan.reactors[0].nic, 0);
     assert_int_equal(plan.reactors[0].node, 1);
+}
+
+typedef struct rails_case {
+    const char *nics[4]; /* of the addresses */
+    uint32_t reactors;
+    int32_t gpu; /* 0: none, else its index + 1 */
+    uint32_t process;
+    uint32_t addresses[6]; /* by reactor, as they should be dealt */
+    int32_t nodes[6];      /* where the reactors should run */
+} rails_case;
+
+static void assert_dealt(const trib_topo *topo, trib_place_request request, const rails_case *wanted)
+{
+    request.addresses = 0;
+    while (request.addresses < 4 && wanted->nics[request.addresses] != NULL) {
+        request.nics[request.addresses] = wanted->nics[request.addresses];
+        request.addresses++;
+    }
+    request.reactors = wanted->reactors;
+    request.gpu = wanted->gpu - 1;
+    request.local_index = wanted->process;
+    request.local_count = wanted->process > 0 ? 2 : 1;
+    trib_place_plan plan = make(topo, &request);
+    for (uint32_t i = 0; i < wanted->reactors; i++) {
+        assert_int_equal(plan.reactors[i].address, wanted->addresses[i]);
+        assert_int_equal(plan.reactors[i].node, wanted->nodes[i]);
+        assert_int_equal(plan.reactors[i].nic, trib_topo_nic_find(topo, request.nics[plan.reactors[i].address]));
+    }
+}
+
+/* Two NICs on each socket. Reactors go where their addresses' NICs are; where a GPU decides where they go, they choose. */
+static void test_rails(void **state)
+{
+    static const rails_case cases[] = {
+        {{"ib0", "ib2"}, 4, 0, 0, {0, 1, 0, 1}, {0, 1, 0, 1}},
+        {{"ib2", "ib0"}, 4, 0, 0, {0, 1, 0, 1}, {1, 0, 1, 0}},
+        {{"ib0", "mlx5_1"}, 3, 0, 0, {0, 1, 0}, {0, 0, 0}},
+        {{"ib0", "ib1", "ib2", "ib3"}, 6, 0, 0, {0, 1, 2, 3, 0, 1}, {0, 0, 1, 1, 0, 0}},
+        {{"ib0", "ib1", "ib2", "ib3"}, 1, 0, 0, {0}, {0}},
+        /* The second process goes on with the turns. */
+        {{"ib0", "ib2"}, 1, 0, 1, {1}, {1}},
+        {{"ib0", "ib2", "ib3"}, 2, 0, 1, {2, 0}, {1, 0}},
+        /* The GPU's own, then those of its node; and each as often as the others. */
+        {{"ib0", "ib1", "ib2", "ib3"}, 1, 8, 0, {3}, {1}},
+        {{"ib0", "ib1", "ib2", "ib3"}, 1, 3, 1, {1}, {0}},
+        {{"ib0", "ib1", "ib2", "ib3"}, 4, 8, 0, {3, 2, 0, 1}, {1, 1, 1, 1}},
+        {{"ib0", "ib3"}, 4, 8, 0, {1, 1, 0, 0}, {1, 1, 1, 1}},
+        {{"ib0", "ib3"}, 5, 8, 0, {1, 1, 1, 0, 0}, {1, 1, 1, 1, 1}},
+        {{"ib0", "veth0", "ib2"}, 3, 8, 0, {2, 1, 0}, {1, 1, 1}},
+        /* What hwloc does not know is as near to all. */
+        {{"veth0", "veth1"}, 4, 0, 0, {0, 1, 0, 1}, {0, 0, 0, 0}},
+        {{"veth0", "ib2"}, 4, 0, 0, {0, 1, 0, 1}, {0, 1, 0, 1}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        print_message("case %zu\n", i);
+        assert_dealt(*state, defaults(), &cases[i]);
+    }
+}
+
+/* Pinned nowhere, so as near to all; or by its launcher to one socket, where it chooses what is near. */
+static void test_rails_without_pins(void **state)
+{
+    trib_place_request request = defaults();
+    request.pin = false;
+    assert_dealt(*state, request, &(rails_case){{"ib2", "ib0"}, 4, 0, 0, {0, 1, 0, 1}, {-1, -1, -1, -1}});
+    assert_dealt(*state, request, &(rails_case){{"ib0", "ib2"}, 1, 8, 0, {0}, {-1}});
+    assert_dealt(*state, request, &(rails_case){{"ib0", "ib3"}, 1, 8, 0, {1}, {-1}}); /* the GPU's */
+    trib_topo topo = *(const trib_topo *)*state;
+    topo.cores += 8;
+    topo.core_count = 4;
+    assert_dealt(&topo, defaults(), &(rails_case){{"ib0", "ib2"}, 2, 0, 0, {1, 0}, {1, 1}});
+    assert_dealt(&topo, defaults(), &(rails_case){{"ib0", "ib1", "ib2", "ib3"}, 1, 0, 0, {2}, {1}});
+}
+
+/* Nothing is known: all is in turns. */
+static void test_rails_in_turns(void **state)
+{
+    trib_place_request request = defaults();
+    request.gpu = 2;
+    request.addresses = 3;
+    trib_place_plan plan = make(*state, &request);
+    assert_int_equal(plan.reactor_count, 3);
+    for (uint32_t i = 0; i < plan.reactor_count; i++) {
+        assert_int_equal(plan.reactors[i].address, i);
+        assert_int_equal(plan.reactors[i].nic, -1);
+    }
+    trib_error error = {.text = ""};
+    request.addresses = TRIB_PLACE_NICS_MAX;
+    assert_int_equal(trib_place_make(*state, &request, &plan, &error), TRIB_OK);
+    request.addresses = TRIB_PLACE_NICS_MAX + 1;
+    assert_int_equal(trib_place_make(*state, &request, &plan, &error), TRIB_INVALID);
+    assert_non_null(strstr(error.text, "17 addresses"));
+    request.addresses = 0;
+    assert_int_equal(trib_place_make(*state, &request, &plan, &error), TRIB_INVALID);
 }
 
 /* More loops than the node has cores: they spill over; memory stays where most of them are. */
@@ -273,12 +374,16 @@ static void test_print(void **state)
     trib_topo_print(topo, out);
     trib_place_request request = defaults();
     request.gpu = topo->gpu_count > 0 ? 0 : -1;
+    request.nics[0] = "ib2";
+    request.nics[1] = "ib1";
+    request.addresses = 2;
     trib_place_plan plan = make(topo, &request);
     trib_place_print(&plan, topo, out);
     assert_int_equal(fclose(out), 0);
     assert_non_null(strstr(text, "\"a?b?c??\""));
     assert_non_null(strstr(text, "{\"pci\": \"0000:13:00.0\", \"model\": \"GH100 [H100 SXM5 80GB]\", \"node\": 0, "));
     assert_non_null(strstr(text, "\"arena_node\": 0"));
+    assert_non_null(strstr(text, "{\"cpu\": 0, \"node\": 0, \"address\": 1, \"nic\": \"ib1\"}"));
     int depth = 0;
     size_t quotes = 0;
     for (const char *at = text; *at != '\0'; at++) {
@@ -301,6 +406,9 @@ int main(void)
         cmocka_unit_test(test_process_per_gpu),
         cmocka_unit_test(test_always_distinct),
         cmocka_unit_test(test_nic_decides),
+        cmocka_unit_test(test_rails),
+        cmocka_unit_test(test_rails_without_pins),
+        cmocka_unit_test(test_rails_in_turns),
         cmocka_unit_test(test_spill),
         cmocka_unit_test(test_spread_without_device),
         cmocka_unit_test(test_crowded),

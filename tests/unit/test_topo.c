@@ -76,6 +76,7 @@ static void test_devices(void **state)
         assert_int_equal(trib_topo_nic_find(topo, name), i);
         assert_int_equal(topo->nics[i].node, i / 2);
     }
+    assert_int_equal(trib_topo_nic_find(topo, ""), -1);
     assert_int_equal(topo->gpu_count, 8);
     for (int32_t i = 0; i < 8; i++) {
         assert_int_equal(topo->gpus[i].node, i / 4);
