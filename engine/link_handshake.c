@@ -81,6 +81,9 @@ trib_status trib_link_handshake_header(trib_link *link, const trib_frame *frame,
 
 static void become_ready(trib_link *link)
 {
+    if (link->state == TRIB_LINK_CLOSING) {
+        return; /* there was no memory for the last message */
+    }
     trib_timer_stop(link->core->reactor, &link->deadline);
     link->state = TRIB_LINK_READY;
     link->proved = true;

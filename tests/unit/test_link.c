@@ -365,6 +365,41 @@ static void strangers_do_not_refuse_parts(void **state)
     bed_close(&self);
 }
 
+/* ---- The handshake ---- */
+
+static bool no_memory(void *memory, size_t size)
+{
+    (void)memory;
+    (void)size;
+    return false;
+}
+
+/* One that cannot be welcomed is nobody's: its first connection lives on without it. */
+static void no_memory_for_a_welcome(void **state)
+{
+    (void)state;
+    bed self;
+    trib_landing landing;
+    bed_open(&self, 0);
+    trib_link *main = bed_link(&self, 1, &trib_server_upcalls);
+    trib_link *second = bed_link(&self, 2, &trib_core_incoming_upcalls);
+    trib_auth_key(NULL, "default", self.engine->key);
+    second->state = TRIB_LINK_AWAIT_PROOF;
+    second->handshake = (trib_handshake){.purpose = TRIB_PURPOSE_EXPRESS, .member = 1};
+    self.engine->env.may_alloc = no_memory;
+    assert_int_equal(ask(&self, 2, (trib_frame){.type = TRIB_FRAME_PROOF, .payload_size = TRIB_PROOF_SIZE}, &landing),
+                     TRIB_OK);
+    trib_auth_prove(self.engine->key, &second->handshake, true, landing.buffer);
+    land_text(&self, 2, &landing);
+    assert_int_equal(second->state, TRIB_LINK_CLOSING);
+    assert_null(main->express);
+    self.core.ended = true; /* nothing is logged */
+    trib_link_transport_upcalls.closed(&self.conns[2], TRIB_OK, "over");
+    self.links[2] = NULL;
+    assert_int_equal(main->state, TRIB_LINK_READY);
+    bed_close(&self);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -379,6 +414,7 @@ int main(void)
         cmocka_unit_test(parts_are_given_back),
         cmocka_unit_test(a_part_comes_once),
         cmocka_unit_test(strangers_do_not_refuse_parts),
+        cmocka_unit_test(no_memory_for_a_welcome),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
