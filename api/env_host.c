@@ -17,6 +17,7 @@
 #include "transports/registry.h"
 
 #define PAGE 4096u
+#define SOON_NS INT64_C(50000)           /* a few times what falling asleep and waking up cost */
 #define GPU_BUSY_POLL_NS INT64_C(500000) /* a step's pieces follow each other sooner than a thread wakes up */
 /* At most, where pauses are of that kind. A machine alone keeps one reactor busy at such times, others keep all. */
 #define GPU_BUSY_POLL_ALONE_NS INT64_C(10000000)
@@ -44,9 +45,17 @@ static trib_status reactor_open(trib_engine *engine, uint32_t index, trib_reacto
     return trib_reactor_ev_create(index, &engine->logger, loop, out);
 }
 
+/* Where reactors outnumber the cores, one that looks keeps those from working that it waits for. */
+static void set_linger(trib_engine *engine, trib_reactor *reactor, const trib_place_plan *plan)
+{
+    const int64_t least_ns = engine->config.busy_poll_ns, most_ns = engine->env.linger_most_ns;
+    trib_reactor_ev_linger(reactor, least_ns, least_ns == 0 && !plan->crowded ? SOON_NS : most_ns);
+}
+
 static trib_status reactor_start(trib_engine *engine, trib_reactor *reactor)
 {
     const host *self = engine->env.memory;
+    set_linger(engine, reactor, &self->plan);
     if (engine->config.mode == TRIB_MODE_ATTACHED) {
         return TRIB_OK;
     }
@@ -55,7 +64,6 @@ static trib_status reactor_start(trib_engine *engine, trib_reactor *reactor)
         trib_log(&engine->logger, TRIB_LOG_INFO, "reactor %u listens by %s", reactor->index,
                  self->nics[reactor->index]);
     }
-    trib_reactor_ev_linger(reactor, engine->config.busy_poll_ns, engine->env.linger_most_ns);
     return trib_reactor_ev_start(reactor, cpu, engine->config.busy_poll);
 }
 
@@ -64,7 +72,7 @@ static trib_status reactor_start(trib_engine *engine, trib_reactor *reactor)
 static void reactor_settle(trib_engine *engine, trib_reactor *reactor, uint32_t local_index, uint32_t local_count)
 {
     const host *self = engine->env.memory;
-    if (self->topo == NULL || local_count == 1 || engine->config.mode == TRIB_MODE_ATTACHED) {
+    if (self->topo == NULL || local_count == 1) {
         return;
     }
     trib_place_request request = self->request;
@@ -77,7 +85,10 @@ static void reactor_settle(trib_engine *engine, trib_reactor *reactor, uint32_t 
     }
     trib_place_plan plan;
     if (trib_place_make(self->topo, &request, &plan, NULL) == TRIB_OK) {
-        trib_reactor_ev_pin(reactor, plan.reactors[reactor->index].cpu);
+        set_linger(engine, reactor, &plan);
+        if (engine->config.mode != TRIB_MODE_ATTACHED) { /* else the thread is the caller's */
+            trib_reactor_ev_pin(reactor, plan.reactors[reactor->index].cpu);
+        }
     }
 }
 

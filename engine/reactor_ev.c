@@ -212,23 +212,32 @@ static bool has_posts(const reactor_ev *self)
     return self->base.deferred_head != NULL || atomic_load_explicit(&self->base.mail, memory_order_relaxed) != NULL;
 }
 
+/* libev's own clock, which it has read when this turn began. */
+static int64_t loop_ns(ev_tstamp at)
+{
+    return (int64_t)(at * (double)NS_PER_S);
+}
+
 /* True while it is worth looking for more before it sleeps. */
 static bool lingers(reactor_ev *self)
 {
     if (self->linger.most_ns == 0) {
         return false;
     }
-    const int64_t now = now_ns(&self->base);
-    const bool worked = self->worked;
-    if (worked) {
-        trib_linger_worked(&self->linger, now, self->posted);
+    const int64_t now = loop_ns(ev_time());
+    if (self->worked) {
+        /* Heartbeats come milliseconds after one another. */
+        const bool teaches = self->posted || self->linger.most_ns < NS_PER_S / 1000;
+        trib_linger_worked_since(&self->linger, loop_ns(ev_now(self->loop)), now, teaches);
         self->worked = self->posted = false;
+        return trib_linger_goes_on(&self->linger, now);
     }
-    const bool goes_on = trib_linger_goes_on(&self->linger, now);
-    if (goes_on && !worked) {
-        sched_yield();
+    if (!trib_linger_goes_on(&self->linger, now)) {
+        return false;
     }
-    return goes_on;
+    sched_yield();
+    trib_linger_yielded(&self->linger, now, loop_ns(ev_time()));
+    return true;
 }
 
 static void prepare_called(struct ev_loop *loop, ev_prepare *watcher, int events)

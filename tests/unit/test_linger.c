@@ -85,12 +85,61 @@ static void sleeps_at_once_where_it_is_told_so(void **state)
     }
 }
 
+/* As a reactor does that is told nothing: work that comes soon is waited for awake. */
+static void who_is_told_nothing_looks_while_it_pays(void **state)
+{
+    (void)state;
+    trib_linger linger = trib_linger_between(0, 50 * US);
+    int64_t now = 5000 * US;
+    trib_linger_worked_since(&linger, now, now, true);
+    assert_false(trib_linger_goes_on(&linger, now));
+    for (int i = 0; i < 10; i++) {
+        trib_linger_worked_since(&linger, now + 30 * US, now + 80 * US, true); /* 50 us of work: no pause */
+        now += 80 * US;
+    }
+    assert_true(trib_linger_goes_on(&linger, now + 40 * US));
+    assert_false(trib_linger_goes_on(&linger, now + 50 * US));
+    for (int i = 0; i < 20; i++) {
+        now += 1000 * US;
+        trib_linger_worked_since(&linger, now, now, true);
+    }
+    assert_false(trib_linger_goes_on(&linger, now));
+}
+
+static void who_gets_its_core_back_late_lets_it_be(void **state)
+{
+    (void)state;
+    trib_linger linger = trib_linger_between(0, 50 * US), told = trib_linger_between(50 * US, 0);
+    int64_t now = 5000 * US;
+    for (int i = 0; i < 4; i++, now += 20 * US) {
+        trib_linger_worked(&linger, now, true);
+        trib_linger_worked(&told, now, true);
+    }
+    trib_linger_yielded(&linger, now, now + 10 * US); /* who is soon done is no reason to sleep */
+    assert_true(trib_linger_goes_on(&linger, now));
+    const int64_t back = now + 3000 * US;
+    trib_linger_yielded(&linger, now, back);
+    trib_linger_yielded(&told, now, back);
+    for (now = back; now < back + 96000 * US; now += 20 * US) {
+        trib_linger_worked(&linger, now, true);
+        trib_linger_worked(&told, now, true);
+        assert_false(trib_linger_goes_on(&linger, now));
+        assert_true(trib_linger_goes_on(&told, now));
+    }
+    trib_linger_worked(&linger, now, true);
+    assert_true(trib_linger_goes_on(&linger, now));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(looks_for_the_least_time),           cmocka_unit_test(looks_as_long_as_pauses_are),
-        cmocka_unit_test(forgets_when_work_is_rare),          cmocka_unit_test(what_does_not_teach_changes_nothing),
+        cmocka_unit_test(looks_for_the_least_time),
+        cmocka_unit_test(looks_as_long_as_pauses_are),
+        cmocka_unit_test(forgets_when_work_is_rare),
+        cmocka_unit_test(what_does_not_teach_changes_nothing),
         cmocka_unit_test(sleeps_at_once_where_it_is_told_so),
+        cmocka_unit_test(who_is_told_nothing_looks_while_it_pays),
+        cmocka_unit_test(who_gets_its_core_back_late_lets_it_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
