@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "api/tributary.h"
 #include "tools/peers/agent.h"
@@ -34,6 +35,7 @@ struct job {
     trib_engine *engine;
     struct ev_loop *loop; /* attached: this thread's; else NULL */
     bool spins;           /* looks again and again instead of sleeping */
+    bool crowded;         /* more ranks than cores: who looks gives its core away in between, as Open MPI's ranks do */
     atomic_size_t left;   /* operations that are not done, and one more until all were handed in */
     sem_t done;           /* posted when left comes to 0; not when attached */
     sum *sums;
@@ -86,8 +88,8 @@ static void finish(void *user)
     if (self->loop != NULL) {
         while (atomic_load(&self->left) > 0) {
             ev_run(self->loop, self->spins ? EVRUN_NOWAIT : EVRUN_ONCE);
-            if (self->spins) {
-                sched_yield(); /* there may be more ranks than cores */
+            if (self->spins && self->crowded) {
+                sched_yield();
             }
         }
     } else {
@@ -212,6 +214,7 @@ static int32_t join(job *self, const char *mode, trib_config *config)
         config->mode = TRIB_MODE_ATTACHED;
         config->loop = self->loop;
     }
+    self->crowded = config->worker_count + config->server_count > sysconf(_SC_NPROCESSORS_ONLN);
     sem_init(&self->done, 0, 0);
     atomic_store(&self->left, 2);
     require(trib_engine_create(config, &self->engine, &error), &error, "engine");
