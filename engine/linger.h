@@ -51,11 +51,11 @@ static inline void trib_linger_worked_since(trib_linger *linger, int64_t begun_n
 }
 
 /* Other threads of the core had their chance. */
-static inline void trib_linger_yielded(trib_linger *linger, int64_t before_ns, int64_t now_ns)
+static inline void trib_linger_yielded(trib_linger *linger, int64_t left_ns, int64_t again_ns)
 {
-    const int64_t late_ns = now_ns - before_ns;
+    const int64_t late_ns = again_ns - left_ns;
     if (late_ns > TRIB_LINGER_LATE_NS && linger->least_ns == 0) {
-        linger->lets_be_ns = now_ns + TRIB_LINGER_LETS_BE * late_ns;
+        linger->lets_be_ns = again_ns + TRIB_LINGER_LETS_BE * late_ns;
     }
 }
 
