@@ -52,6 +52,14 @@ class Scene:
     def places(self):
         return cluster.lay_out(self.hosts.hosts(), self.workers, self.servers)
 
+    def cores(self, rank):
+        """What a rank is bound to: its part of this machine's cores, or one that it shares if there are more ranks; None on hosts."""
+        if self.hosts is not None:
+            return None
+        cores = sorted(os.sched_getaffinity(0))
+        each = len(cores) // self.workers
+        return cores[rank * each:(rank + 1) * each] or [cores[rank % len(cores)]]
+
     def bound_s(self, size):
         """The least possible time (docs/architecture.md, placement) at the goodput of equal links; None without links."""
         if len(set(self.rates.values())) != 1:
@@ -94,12 +102,17 @@ class Job:
             self.ins.append(os.open('%s.%d.in' % (self.prefix, rank), os.O_RDWR))
             self.buffers.append(b'')
 
-    def spawn(self, words, env, host=None):
+    def spawn(self, words, env, host=None, cores=None):
         how = dict(env=env, stdout=self.log, stderr=self.log)
+
+        def begin():
+            os.setpgrp()
+            if cores:
+                os.sched_setaffinity(0, cores)
         if host is None:
             # A process group of its own, so that Ctrl-C is the suite's alone; but not a session: to a kernel that groups
             # tasks by session (sched_autogroup_enabled) each rank would be as much as all of mpirun's together.
-            child = subprocess.Popen(words, stdin=subprocess.DEVNULL, preexec_fn=os.setpgrp, **how)
+            child = subprocess.Popen(words, stdin=subprocess.DEVNULL, preexec_fn=begin, **how)
         else:
             child = self.scene.hosts.popen(host, words, **how)
         self.children.append(child)
@@ -117,24 +130,25 @@ class Job:
         shared.update({'TRIB_PEER_TIMEOUT': '600s'}, **self.system.env)
         shared.update(self.extra_env)
 
-        def start(words, host, **more):
+        def start(words, host, cores=None, **more):
             rate = scene.rates.get(host)
             if rate is not None:
                 more['TRIB_BANDWIDTH'] = str(rate)
             if host is None:  # as mpirun and `tributary run` tell theirs, so that ranks take different cores
                 more.update(TRIB_LOCAL_RANK=str(len(self.children)), TRIB_LOCAL_COUNT=str(scene.workers + scene.servers))
-            self.spawn(words, dict(shared, **more), host)
+            self.spawn(words, dict(shared, **more), host, cores)
 
         for host in server_hosts:
             start([os.path.join(self.build, 'tributary'), 'server'], host)
         for rank, host in enumerate(worker_hosts):
-            start([self.program, self.prefix, *self.system.mode], host, TRIB_RANK=str(rank))
+            start([self.program, self.prefix, *self.system.mode], host, scene.cores(rank), TRIB_RANK=str(rank))
 
     def start_openmpi(self):
         scene, env = self.scene, dict(cluster.clean_environment(), OMPI_ALLOW_RUN_AS_ROOT='1', OMPI_ALLOW_RUN_AS_ROOT_CONFIRM='1')
-        # As many ranks as there are cores keep theirs and spin; more give way to each other.
+        # As many ranks as there are cores spin; more give way to each other.
         words = ['mpirun', '-np', str(scene.workers), '--oversubscribe', '--mca', 'btl_base_warn_component_unused', '0']
         if scene.hosts is None:
+            words += ['--map-by', 'slot:PE=%d' % len(scene.cores(0)), '--bind-to', 'core:overload-allowed']
             words += ['--mca', 'btl', 'tcp,self', '--mca', 'btl_tcp_if_include', 'lo'] if scene.tcp else []
             self.spawn(words + [self.program, self.prefix, *self.system.mode], env)
             return
@@ -169,7 +183,7 @@ class Job:
         for rank, host in enumerate(hosts):
             address = '127.0.0.1' if host is None else scene.hosts.address(host)
             self.spawn([self.program, self.prefix, str(rank), str(scene.workers), store, address, *self.system.mode],
-                       cluster.clean_environment(), host)
+                       cluster.clean_environment(), host, scene.cores(rank))
 
     # ---- Commands ----
 
