@@ -215,6 +215,7 @@ struct verbs_conn {
     /* in */
     bool paused, asking, resume_asked;
     uint32_t in_head, in_tail;
+    uint32_t place_next;   /* the first from the head on that was not granted a place */
     uint32_t requested;    /* ins of KIND_REQUEST that were not answered with a GRANT */
     uint32_t granted;      /* ins that are IN_GRANTED */
     uint32_t credits_due;  /* posted again and not told */

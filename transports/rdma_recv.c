@@ -200,6 +200,7 @@ void trib_rdma_drop_in(verbs_conn *conn, verbs_in *in)
 static void consume(verbs_conn *conn, verbs_in *in)
 {
     trib_rdma_drop_in(conn, in);
+    conn->place_next += conn->place_next == conn->in_head;
     conn->in_head++;
     buffer_free(conn, in->buffer, in->kind != KIND_FIN);
 }
@@ -259,12 +260,11 @@ static bool ask(verbs_conn *conn, verbs_in *in)
  * before. */
 static void grant_ahead(verbs_conn *conn)
 {
-    for (uint32_t number = conn->in_head;
-         number != conn->in_tail && number - conn->in_head < TRIB_AHEAD_MAX && conn->state == VERBS_OPEN; number++) {
+    for (; conn->place_next != conn->in_tail && conn->place_next - conn->in_head < TRIB_AHEAD_MAX &&
+           conn->state == VERBS_OPEN;
+         conn->place_next++) {
+        const uint32_t number = conn->place_next;
         verbs_in *in = in_at(conn, number);
-        if (in->phase == IN_GRANTED || in->phase == IN_ARRIVED) {
-            continue;
-        }
         const bool is_ahead = number != conn->in_head && !in->is_ahead;
         if (in->kind != KIND_REQUEST || in->phase == IN_REFUSED ||
             (is_ahead && conn->transport->ahead == TRIB_RDMA_AHEAD)) {

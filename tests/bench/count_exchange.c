@@ -3,17 +3,20 @@
  *
  *     build/release/tests/count_exchange               every scene, a line of JSON each
  *     build/release/tests/count_exchange SCENE STEPS   one, so many steps and nothing printed: for callgrind
+ *     build/release/tests/count_exchange SCENE STEPS HOST   a pair on the address HOST, which may be an RDMA device's; with 0
+ *                                                      steps it is reported, processor time included
  *
  * Virtual scenes run over the simulated network with buffers without contents: nothing but the engine's own work is done,
  * and every figure is the same in every run. Real ones run over TCP and shared memory, with all engines on one loop of one
  * thread; there the kernel has a say, and the least of some repetitions counts. tests/process/test_counters.py compares
- * them with tests/counters.json.
+ * them with tests/process/counters.json, and tests/rdma/test_counters.py those of pairs, in a guest.
  */
 #include <ev.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include "engine/core.h"
 #include "tools/study/job.h"
@@ -26,17 +29,20 @@
 typedef struct scene {
     const char *name, *transport; /* NULL: virtual */
     uint32_t workers, servers, tensors, bytes, steps;
+    bool is_pair; /* two hosts could be its ends: it needs an address, and its memory is the engines' own */
 } scene;
 
 static const scene scenes[] = {
-    {"virtual small", NULL, 2, 1, 100, 4 << 10, 20}, {"virtual large", NULL, 4, 0, 1, 64 << 20, 3},
-    {"virtual servers", NULL, 4, 2, 20, 1 << 20, 5}, {"tcp small", "tcp", 2, 1, 100, 4 << 10, 10},
-    {"tcp large", "tcp", 2, 1, 2, 16 << 20, 3},      {"shm small", "shm", 2, 1, 100, 4 << 10, 10},
-    {"shm large", "shm", 2, 1, 2, 16 << 20, 3},
+    {"virtual small", NULL, 2, 1, 100, 4 << 10, 20, false}, {"virtual large", NULL, 4, 0, 1, 64 << 20, 3, false},
+    {"virtual servers", NULL, 4, 2, 20, 1 << 20, 5, false}, {"tcp small", "tcp", 2, 1, 100, 4 << 10, 10, false},
+    {"tcp large", "tcp", 2, 1, 2, 16 << 20, 3, false},      {"shm small", "shm", 2, 1, 100, 4 << 10, 10, false},
+    {"shm large", "shm", 2, 1, 2, 16 << 20, 3, false},      {"tcp pair", "tcp", 1, 1, 1, 16 << 20, 3, true},
+    {"rdma pair", "rdma", 1, 1, 1, 16 << 20, 3, true},
 };
 
 typedef struct bed {
     const scene *what;
+    const char *host;
     trib_engine *engines[MEMBERS_MAX];
     uint32_t members;
     trib_tensor *tensors[MEMBERS_MAX][TENSORS_MAX];
@@ -50,6 +56,7 @@ typedef struct bed {
 /* Sums over all members. */
 typedef struct counts {
     uint64_t system_calls, copied, wire, messages, allocations, turns;
+    double processor; /* seconds of this process */
 } counts;
 
 static void die(const char *what, const char *why)
@@ -114,12 +121,23 @@ static void open_virtual(bed *self)
     }
 }
 
+static void *memory_of(trib_engine *engine, const scene *what, size_t size)
+{
+    void *memory = NULL;
+    if (what->is_pair) {
+        return trib_alloc(engine, size, &memory) == TRIB_OK ? memory : NULL;
+    }
+    memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    return memory != MAP_FAILED ? memory : NULL;
+}
+
 static void open_real(bed *self)
 {
     const scene *what = self->what;
     self->loop = ev_loop_new(EVFLAG_AUTO);
     self->members = what->workers + what->servers;
-    char address[64] = "127.0.0.1:0";
+    char address[128];
+    snprintf(address, sizeof address, "%s:0", self->host);
     for (uint32_t i = 0; i < self->members; i++) {
         trib_config config = settings_of(what);
         config.mode = TRIB_MODE_ATTACHED;
@@ -128,6 +146,10 @@ static void open_real(bed *self)
         config.rank = is_worker(self, i) ? (int32_t)i : -1;
         config.coordinator = address;
         config.transport = what->transport;
+        if (what->is_pair) {
+            config.listen = self->host;
+            config.token = "counted"; /* asked for where an address is no loopback */
+        }
         config.ready_cb = on_ready;
         config.ready_user = self;
         trib_error error = {.status = TRIB_OK};
@@ -135,9 +157,8 @@ static void open_real(bed *self)
             die(what->name, error.text);
         }
         snprintf(address, sizeof address, "%s", self->engines[0]->coordinator_address); /* the port that rank 0 got */
-        const size_t size = (size_t)what->tensors * what->bytes;
-        self->buffers[i] = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-        if (self->buffers[i] == MAP_FAILED) {
+        self->buffers[i] = memory_of(self->engines[i], what, (size_t)what->tensors * what->bytes);
+        if (self->buffers[i] == NULL) {
             die(what->name, "out of memory");
         }
     }
@@ -162,8 +183,12 @@ static void close_bed(bed *self)
         ev_run(self->loop, EVRUN_ONCE);
     }
     for (uint32_t i = 0; i < self->members; i++) {
+        if (self->what->is_pair) {
+            trib_free(self->engines[i], self->buffers[i]);
+        } else {
+            munmap(self->buffers[i], (size_t)self->what->tensors * self->what->bytes);
+        }
         (void)!trib_engine_destroy(self->engines[i]);
-        munmap(self->buffers[i], (size_t)self->what->tensors * self->what->bytes);
     }
     ev_loop_destroy(self->loop);
 }
@@ -248,6 +273,10 @@ static counts count(const bed *self)
         sum.messages += stats.messages_sent;
         sum.allocations += all.allocations;
     }
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    sum.processor = (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+                    (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
     return sum;
 }
 
@@ -262,8 +291,9 @@ static void report(bed *self)
     const scene *what = self->what;
     const double step_mb = 2.0 * what->workers * what->tensors * what->bytes / 1e6, mb = step_mb * what->steps;
     double calls = 1e300, copied = 1e300, wire = 1e300, messages = 1e300, allocations = 1e300, turns = 1e300;
+    double processor = 1e300;
     run_steps(self, WARM_STEPS);
-    for (uint32_t i = 0; i < (self->job != NULL ? 1 : REPETITIONS); i++) {
+    for (uint32_t i = 0; i < (self->job != NULL ? 1 : what->is_pair ? 3 : REPETITIONS); i++) {
         const counts before = count(self);
         run_steps(self, what->steps);
         const counts after = count(self);
@@ -273,14 +303,19 @@ static void report(bed *self)
         messages = least(messages, (double)(after.messages - before.messages) / what->steps);
         allocations = least(allocations, (double)(after.allocations - before.allocations) / what->steps);
         turns = least(turns, (double)(after.turns - before.turns) / mb);
+        processor = least(processor, (after.processor - before.processor) / mb);
     }
     printf("{\"scene\": \"%s\", \"system_calls_per_mb\": %.4f, \"copied_per_byte\": %.4f, \"wire_per_byte\": %.4f, "
-           "\"messages_per_step\": %.1f, \"allocations_per_step\": %.2f, \"%s_per_mb\": %.4f}\n",
+           "\"messages_per_step\": %.1f, \"allocations_per_step\": %.2f, \"%s_per_mb\": %.4f",
            what->name, calls, copied, wire, messages, allocations, self->job != NULL ? "events" : "wakeups", turns);
+    if (what->is_pair) {
+        printf(", \"processor_us_per_mb\": %.1f", processor * 1e6);
+    }
+    printf("}\n");
     fflush(stdout);
 }
 
-static void run_scene(const scene *what, uint32_t steps)
+static void run_scene(const scene *what, uint32_t steps, const char *host)
 {
     bed *self = calloc(1, sizeof *self);
     if (self == NULL) {
@@ -288,6 +323,7 @@ static void run_scene(const scene *what, uint32_t steps)
         return;
     }
     self->what = what;
+    self->host = host;
     if (what->transport == NULL) {
         open_virtual(self);
     } else {
@@ -305,8 +341,9 @@ static void run_scene(const scene *what, uint32_t steps)
 int main(int argc, char **argv)
 {
     for (size_t i = 0; i < sizeof scenes / sizeof scenes[0]; i++) {
-        if (argc < 2 || strcmp(argv[1], scenes[i].name) == 0) {
-            run_scene(&scenes[i], argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 0);
+        if (argc < 2 ? !scenes[i].is_pair : strcmp(argv[1], scenes[i].name) == 0) {
+            run_scene(&scenes[i], argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 0,
+                      argc > 3 ? argv[3] : "127.0.0.1");
         }
     }
     return 0;

@@ -86,11 +86,18 @@ def compare_instructions(scene, stored):
         seen, stored[scene], stored['compiler'], compiler(), MEANT)
 
 
-def update():
-    stored = {'counters': measure(), 'instructions': dict({s: instructions_of(s) for s in INSTRUCTION_SCENES}, compiler=compiler())}
+def store(figures):
     with open(STORED, 'w') as file:
-        json.dump(stored, file, indent=1, sort_keys=True)
+        json.dump(figures, file, indent=1, sort_keys=True)
         file.write('\n')
+
+
+def update():
+    with open(STORED) as file:
+        figures = json.load(file)
+    figures['counters'] = measure()
+    figures['instructions'] = dict({s: instructions_of(s) for s in INSTRUCTION_SCENES}, compiler=compiler())
+    store(figures)
 
 
 def main():
