@@ -164,9 +164,9 @@ static int parse(bench *self, int argc, char **argv)
 static int run_as_job(const bench *self, int argc, char **argv)
 {
     char **arguments = calloc((size_t)argc + 10, sizeof *arguments);
-    char *fixed[] = {(char[]){"tributary"}, (char[]){"run"},       (char[]){"-n"}, strdup(self->workers),
-                     (char[]){"-s"},        strdup(self->servers), (char[]){"--"}, (char[]){"/proc/self/exe"},
-                     (char[]){"bench"}};
+    char *fixed[] = {
+        (char[]){"tributary"}, (char[]){"run"},    (char[]){"-n"}, strdup(self->workers),      (char[]){"-s"},
+        strdup(self->servers), (char[]){"--bind"}, (char[]){"--"}, (char[]){"/proc/self/exe"}, (char[]){"bench"}};
     char own[4096];
     ssize_t length = readlink("/proc/self/exe", own, sizeof own - 1);
     if (arguments == NULL || fixed[3] == NULL || fixed[5] == NULL || length < 0) {
@@ -177,7 +177,7 @@ static int run_as_job(const bench *self, int argc, char **argv)
         return 1;
     }
     own[length] = '\0';
-    fixed[7] = own;
+    fixed[8] = own;
     int count = 0;
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++) {
         arguments[count++] = fixed[i];

@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +40,7 @@ typedef struct process {
 
 typedef struct launch {
     int workers, servers, alive_workers, alive;
-    bool tag_all;
+    bool tag_all, bind;
     process *processes; /* servers first, then workers by rank */
     const char *host;   /* an IPv4 address */
     int status;         /* of the first failure */
@@ -56,15 +57,17 @@ static int64_t now_ms(void)
 
 static void usage(FILE *out)
 {
-    fprintf(out, "usage: tributary run -n WORKERS [-s SERVERS] [options] -- PROGRAM [ARGUMENTS]\n"
-                 "  -n N              workers, each a process with TRIB_RANK 0..N-1 (default 1)\n"
-                 "  -s K              servers with processes of their own (default 0: the workers sum)\n"
-                 "  --colocate WHEN   auto, on, off: do workers sum a share too\n"
-                 "  --reactors R      event loops in each process\n"
-                 "  --host ADDRESS    where they listen and meet (default 127.0.0.1; RDMA needs an RDMA device's)\n"
-                 "  --log LEVEL       none, error, warn, info, debug, trace\n"
-                 "  --tag-output      prefix rank 0's output too\n"
-                 "The exit status is that of the first worker that failed, 0 if none did.\n");
+    fprintf(out,
+            "usage: tributary run -n WORKERS [-s SERVERS] [options] -- PROGRAM [ARGUMENTS]\n"
+            "  -n N              workers, each a process with TRIB_RANK 0..N-1 (default 1)\n"
+            "  -s K              servers with processes of their own (default 0: the workers sum)\n"
+            "  --colocate WHEN   auto, on, off: do workers sum a share too\n"
+            "  --reactors R      event loops in each process\n"
+            "  --host ADDRESS    where they listen and meet (default 127.0.0.1; RDMA needs an RDMA device's)\n"
+            "  --bind            each process keeps to its part of the cores, or to one of them if there are too few\n"
+            "  --log LEVEL       none, error, warn, info, debug, trace\n"
+            "  --tag-output      prefix rank 0's output too\n"
+            "The exit status is that of the first worker that failed, 0 if none did.\n");
 }
 
 static bool parse_count(const char *text, long low, int *value)
@@ -79,13 +82,10 @@ static bool parse_count(const char *text, long low, int *value)
 static int parse(launch *self, int argc, char **argv)
 {
     static const struct option options[] = {
-        {"colocate", required_argument, NULL, 'c'},
-        {"reactors", required_argument, NULL, 'r'},
-        {"log", required_argument, NULL, 'l'},
-        {"tag-output", no_argument, NULL, 't'},
-        {"help", no_argument, NULL, 'h'},
-        {"host", required_argument, NULL, 'a'},
-        {NULL, 0, NULL, 0},
+        {"colocate", required_argument, NULL, 'c'}, {"reactors", required_argument, NULL, 'r'},
+        {"log", required_argument, NULL, 'l'},      {"tag-output", no_argument, NULL, 't'},
+        {"bind", no_argument, NULL, 'b'},           {"help", no_argument, NULL, 'h'},
+        {"host", required_argument, NULL, 'a'},     {NULL, 0, NULL, 0},
     };
     self->workers = 1;
     self->host = "127.0.0.1";
@@ -112,6 +112,9 @@ static int parse(launch *self, int argc, char **argv)
             break;
         case 't':
             self->tag_all = true;
+            break;
+        case 'b':
+            self->bind = true;
             break;
         case 'h':
             usage(stdout);
@@ -191,6 +194,26 @@ static bool prepare_environment(const launch *self)
     return true;
 }
 
+/* Of the cores that this process may use. A process whose threads are on different cores pays more for each wake-up between
+ * them. */
+static bool bind_to_part(const launch *self, int index)
+{
+    cpu_set_t all, mine;
+    if (sched_getaffinity(0, sizeof all, &all) != 0) {
+        return false;
+    }
+    const int parts = self->workers + self->servers, cores = CPU_COUNT(&all), each = cores / parts;
+    const int part = index < self->servers ? self->workers + index : index - self->servers;
+    const int first = each > 0 ? part * each : part % cores, end = first + (each > 0 ? each : 1);
+    CPU_ZERO(&mine);
+    for (int cpu = 0, seen = 0; cpu < CPU_SETSIZE && seen < end; cpu++) {
+        if (CPU_ISSET(cpu, &all) && seen++ >= first) {
+            CPU_SET(cpu, &mine);
+        }
+    }
+    return sched_setaffinity(0, sizeof mine, &mine) == 0;
+}
+
 static void become(int index, const launch *self, char **program, int out, pid_t parent)
 {
     sigset_t none;
@@ -203,6 +226,10 @@ static void become(int index, const launch *self, char **program, int out, pid_t
     if (out >= 0) {
         dup2(out, STDOUT_FILENO);
         dup2(out, STDERR_FILENO);
+    }
+    if (self->bind && !bind_to_part(self, index)) {
+        fprintf(stderr, "tributary run: --bind: %s\n", strerror(errno));
+        _exit(127);
     }
     if (index < self->servers) {
         char *arguments[] = {(char[]){"tributary"}, (char[]){"server"}, NULL};

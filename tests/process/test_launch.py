@@ -4,6 +4,7 @@
 Prints `ok NAME` / `not ok NAME: why` / `skip NAME: why`.
 """
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -166,12 +167,34 @@ def cores_of_their_own():
     return None
 
 
+def run_binds():
+    """Ranks share the cores out, and share cores where there are more ranks."""
+    cores = sorted(os.sched_getaffinity(0))
+
+    def parts(ranks):
+        done = subprocess.run([TOOL, 'run', '-n', str(ranks), '--bind', '--', sys.executable, '-c',
+                               'import os; print("rank", os.environ["TRIB_RANK"], *sorted(os.sched_getaffinity(0)))'],
+                              env=clean_env(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+        found = {int(rank): [int(core) for core in its.split()] for rank, its in re.findall(r'rank (\d+)((?: \d+)+)$', done.stdout, re.MULTILINE)}
+        assert done.returncode == 0 and len(found) == ranks, 'status %d: %s' % (done.returncode, done.stdout[-600:])
+        return [found[rank] for rank in range(ranks)]
+    assert parts(1) == [cores], 'one rank may have all cores'
+    few, many = min(2, len(cores)), len(cores) + 1
+    each = len(cores) // few
+    seen = parts(few)
+    assert seen == [cores[i * each:(i + 1) * each] for i in range(few)], 'ranks are bound to %s' % seen
+    if many <= 64:
+        seen = parts(many)
+        assert seen == [[cores[i % len(cores)]] for i in range(many)], 'ranks are bound to %s' % seen
+
+
 LAUNCHERS = [('open_mpi', ['mpirun.openmpi', '--allow-run-as-root', '--oversubscribe', '-n', str(N)]),
              ('mpich', ['mpiexec.hydra', '-n', str(N)])]
 CASES = [('like_torchrun', torchrun), ('like_slurm', slurm), ('like_byteps', byteps),
          ('server_by_itself', server_by_itself), ('bad_input', bad_input),
          ('external_coordinator_forgotten', external_coordinator_forgotten), ('coordinator_waits', coordinator_waits),
-         ('run_passes_status', run_passes_status), ('cores_of_their_own', cores_of_their_own)]
+         ('run_passes_status', run_passes_status), ('cores_of_their_own', cores_of_their_own),
+         ('run_binds', run_binds)]
 
 
 def main():

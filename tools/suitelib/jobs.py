@@ -180,10 +180,12 @@ class Job:
         scene, store = self.scene, os.path.join(self.folder, 'store')
         os.makedirs(store)
         hosts = [None] * scene.workers if scene.hosts is None else scene.places()[0]
+        # A thread of Gloo's polls beside the caller's: on one core each waits for the other's slice to end, 4 ms instead of 0.3.
+        crowded = scene.workers > len(os.sched_getaffinity(0))
         for rank, host in enumerate(hosts):
             address = '127.0.0.1' if host is None else scene.hosts.address(host)
             self.spawn([self.program, self.prefix, str(rank), str(scene.workers), store, address, *self.system.mode],
-                       cluster.clean_environment(), host, scene.cores(rank))
+                       cluster.clean_environment(), host, scene.cores(rank) if crowded else None)
 
     # ---- Commands ----
 
