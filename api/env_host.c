@@ -45,17 +45,19 @@ static trib_status reactor_open(trib_engine *engine, uint32_t index, trib_reacto
     return trib_reactor_ev_create(index, &engine->logger, loop, out);
 }
 
-/* Where reactors outnumber the cores, one that looks keeps those from working that it waits for. */
-static void set_linger(trib_engine *engine, trib_reactor *reactor, const trib_place_plan *plan)
+/* Answers of the machine's own processes come sooner than a thread wakes up; those of other machines do not. Where reactors
+ * outnumber the cores, one that looks keeps those from working that it waits for. */
+static void set_linger(trib_engine *engine, trib_reactor *reactor, const trib_place_plan *plan, uint32_t local_count)
 {
     const int64_t least_ns = engine->config.busy_poll_ns, most_ns = engine->env.linger_most_ns;
-    trib_reactor_ev_linger(reactor, least_ns, least_ns == 0 && !plan->crowded ? SOON_NS : most_ns);
+    const bool pays = least_ns == 0 && local_count > 1 && !plan->crowded;
+    trib_reactor_ev_linger(reactor, least_ns, pays ? SOON_NS : most_ns);
 }
 
 static trib_status reactor_start(trib_engine *engine, trib_reactor *reactor)
 {
     const host *self = engine->env.memory;
-    set_linger(engine, reactor, &self->plan);
+    set_linger(engine, reactor, &self->plan, self->request.local_count);
     if (engine->config.mode == TRIB_MODE_ATTACHED) {
         return TRIB_OK;
     }
@@ -85,7 +87,7 @@ static void reactor_settle(trib_engine *engine, trib_reactor *reactor, uint32_t 
     }
     trib_place_plan plan;
     if (trib_place_make(self->topo, &request, &plan, NULL) == TRIB_OK) {
-        set_linger(engine, reactor, &plan);
+        set_linger(engine, reactor, &plan, local_count);
         if (engine->config.mode != TRIB_MODE_ATTACHED) { /* else the thread is the caller's */
             trib_reactor_ev_pin(reactor, plan.reactors[reactor->index].cpu);
         }
