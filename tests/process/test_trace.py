@@ -38,9 +38,9 @@ def run(*words, status=0, **more):
     return done.stdout if status == 0 else done.stderr
 
 
-def record(name, *words):
+def record(name, *words, program=(TOOL,)):
     """The files of a job of that program."""
-    run('run', '-n', str(WORKERS), '-s', str(SERVERS), '--', TOOL, *words, TRIB_TRACE='%s/%s-%%r' % (FOLDER, name))
+    run('run', '-n', str(WORKERS), '-s', str(SERVERS), '--', *program, *words, TRIB_TRACE='%s/%s-%%r' % (FOLDER, name))
     files = sorted(glob.glob('%s/%s-*' % (FOLDER, name)))
     assert len(files) == WORKERS + SERVERS, files
     return files
@@ -229,8 +229,27 @@ def machines_that_sum_first():
     assert {'SUM handed on', 'part summed by all machines', 'SUM on its way'} <= {e.get('cat') for e in events}, 'categories'
 
 
+def clocks_apart():
+    """Each process in a namespace of time of its own: their clocks are hundreds of hours apart, as those of hosts are."""
+    apart = ['unshare', '--time', '--fork', '--monotonic']
+    if subprocess.run([*apart, '5', 'true'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode != 0:
+        print('skip clocks_apart_in_truth: there are no namespaces of time here, or not for this user')
+        return
+    job()
+    path, script = FOLDER + '/chrome-apart.json', 'exec %s $((TRIB_RANK * 1234567 + 77)) "$@"' % ' '.join(apart)
+    files = record('apart', 'sh', '-c', script, 'sh', TOOL, 'step', '--model', FOLDER + '/small.csv', '--iters', '6', program=[])
+    said = json.loads(run('trace', '--json', '--chrome', path, *files))
+    assert said['early_arrivals'] == 0 and said['arrivals'] > 0 and said['failed'] == 0 and said['notes'] == [], said
+    assert all(p['clock_error_us'] < 1e6 for p in said['processes']), said['processes']
+    with open(path, encoding='utf-8') as made:
+        events = json.load(made)['traceEvents']
+    lanes = check_slices([e for e in events if e['ph'] == 'X'])
+    check_arrows(events, lanes, sum(sorted(p['clock_error_us'] for p in said['processes'])[-2:]))
+    assert max(e['ts'] for e in events if e['ph'] != 'M') < 600e6, 'the clocks were not put together'
+
+
 def main():
-    cases = [summary, chrome, picture, some_of_the_files, files_that_do_not_fit, virtual_time, machines_that_sum_first]
+    cases = [summary, chrome, picture, some_of_the_files, files_that_do_not_fit, virtual_time, machines_that_sum_first, clocks_apart]
     try:
         return run_cases([(case.__name__, case) for case in cases])
     finally:

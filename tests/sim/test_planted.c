@@ -14,6 +14,7 @@
 
 #include "engine/op.h"
 #include "engine/relay.h"
+#include "engine/roster.h"
 #include "engine/sum_tree.h"
 #include "engine/worker.h"
 #include "tests/sim/torture.h"
@@ -38,6 +39,9 @@ typedef enum bug {
     BUG_OTHER_EPOCH,
     BUG_PART_LOST,
     BUG_REPORT_LOST,
+    BUG_LEAVES_EARLY,
+    BUG_BLAMES_ANOTHER,
+    BUG_DROPS_UNTOLD,
     BUG_COUNT
 } bug;
 
@@ -57,6 +61,9 @@ static const char *const names[BUG_COUNT] = {
     [BUG_OTHER_EPOCH] = "a frame bears the number of another epoch, 1 in 300",
     [BUG_PART_LOST] = "what a machine has summed does not leave it, 1 in 200",
     [BUG_REPORT_LOST] = "a refusal on one machine is not told to the others",
+    [BUG_LEAVES_EARLY] = "who leaves does not wait until the others have its sums",
+    [BUG_BLAMES_ANOTHER] = "an error names the member above the one that it means",
+    [BUG_DROPS_UNTOLD] = "what finds no memory in an outbox is dropped, and nobody told",
 };
 
 static bug planted;
@@ -178,11 +185,27 @@ __typeof__(trib_link_enqueue) __real_trib_link_enqueue, __wrap_trib_link_enqueue
 trib_status __wrap_trib_link_enqueue(trib_link *link, trib_waiter *waiter, uint64_t bytes)
 {
     trib_status status = __real_trib_link_enqueue(link, waiter, bytes);
+    if (status == TRIB_NO_MEMORY && strikes(BUG_DROPS_UNTOLD, 1)) {
+        return TRIB_OK;
+    }
     if (status == TRIB_OK && strikes(BUG_WRONG_PRIORITY_HEAP, 500)) {
         waiter->heap_index = UINT32_MAX;
         status = __real_trib_link_enqueue(link, waiter, bytes);
     }
     return status;
+}
+
+__typeof__(trib_server_is_idle) __real_trib_server_is_idle, __wrap_trib_server_is_idle;
+bool __wrap_trib_server_is_idle(const trib_core *core)
+{
+    return strikes(BUG_LEAVES_EARLY, 1) || __real_trib_server_is_idle(core);
+}
+
+__typeof__(trib_roster_name) __real_trib_roster_name, __wrap_trib_roster_name;
+const char *__wrap_trib_roster_name(const trib_roster *roster, uint32_t member)
+{
+    const bool is_other = roster != NULL && member < roster->member_count && strikes(BUG_BLAMES_ANOTHER, 1);
+    return __real_trib_roster_name(roster, is_other ? (member + 1) % roster->member_count : member);
 }
 
 /* ---- Looking for them ---- */

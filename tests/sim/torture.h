@@ -32,6 +32,7 @@
 #define TORTURE_CROWD_MAX 300u
 #define TORTURE_NOBODY UINT32_MAX
 #define TORTURE_FAULTS_MAX 5u
+#define TORTURE_SITES 64u
 
 typedef enum torture_kind {
     TORTURE_FREEZE,    /* a process stands still for a while */
@@ -45,7 +46,7 @@ typedef enum torture_kind {
     TORTURE_KINDS,
     TORTURE_DEVICE =
         TORTURE_KINDS, /* what its device does fails, or hangs, from then on; only where there are devices */
-    TORTURE_MISS       /* one allocation of its fails: the n-th from then on */
+    TORTURE_MISS       /* one allocation of its fails: the n-th from then on of those of sizes that are rare */
 } torture_kind;
 
 typedef struct torture_fault {

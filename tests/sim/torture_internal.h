@@ -49,6 +49,13 @@ typedef struct running_fault {
     trib_sim_event begin, end;
 } running_fault;
 
+/* Allocations of the member of which one fails, by size. */
+typedef struct torture_miss {
+    uint64_t left; /* of rare sizes, with the one that fails; 0: none will */
+    uint32_t size_count, counts[TORTURE_SITES];
+    size_t sizes[TORTURE_SITES];
+} torture_miss;
+
 typedef struct run {
     const torture_plan *plan;
     sim_job *job;
@@ -66,7 +73,7 @@ typedef struct run {
         excused_ns[TORTURE_MEMBERS_MAX]; /* time by which a member's callbacks may be late: it stood still, or jumped */
     uint32_t frozen[TORTURE_MEMBERS_MAX]; /* nested */
     uint64_t famine_one_in[TORTURE_MEMBERS_MAX];
-    uint64_t until_miss[TORTURE_MEMBERS_MAX]; /* allocations until the one that fails; 0: none will */
+    torture_miss miss;
     trib_sim_stream famine;
     bool lost_one; /* a member was killed after the job had come together */
     bool is_last;  /* every tensor is summed once more, by all, and nothing may fail */

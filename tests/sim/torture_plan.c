@@ -89,8 +89,8 @@ static torture_fault draw_fault(trib_sim_stream *stream, const torture_plan *pla
     case TORTURE_RELINK:
         fault.amount = (double)spread(stream, 20, 20000) * 1e6;
         break;
-    case TORTURE_JUMP:
-        fault.for_ns = spread(stream, 1000, longest_ns);
+    case TORTURE_JUMP: /* nobody is lost by it, however far */
+        fault.for_ns = spread(stream, 1000, 3 * limit_ns);
         break;
     case TORTURE_FAMINE:
         fault.for_ns = spread(stream, MS, SECOND);
@@ -253,18 +253,21 @@ static void draw_more(torture_plan *plan)
     }
 }
 
-/* One thing happens and no other, so that nothing else ends the job, or is to blame: an allocation fails, or a process dies. */
+/* One thing happens and no other, so that nothing else ends the job, or is to blame: an allocation fails, a process dies, or
+ * a connection is reset, perhaps while the job comes together. */
 static void draw_single(torture_plan *plan)
 {
+    static const torture_kind kinds[] = {TORTURE_MISS, TORTURE_MISS, TORTURE_MISS, TORTURE_KILL, TORTURE_RESET};
     trib_sim_stream stream = {.state = plan->seed * UINT64_C(0xc2b2ae3d27d4eb4f) + 9};
     const uint32_t member = between(&stream, 0, plan->job.workers + plan->job.servers - 1);
-    const int64_t at_ns = spread(&stream, MS / 100, 300 * MS), nth = spread(&stream, 1, 400);
-    const bool dies = trib_sim_draw_one_in(&stream, 2);
+    const torture_kind kind = kinds[between(&stream, 0, 4)];
+    const int64_t at_ns = spread(&stream, MS / 100, 300 * MS), early_ns = spread(&stream, MS / 100, 30 * MS);
+    const int64_t nth = spread(&stream, 1, 40);
     if (plan->may_end && trib_sim_draw_one_in(&stream, 2)) {
         plan->fault_count = 1;
-        plan->faults[0] = (torture_fault){.kind = dies ? TORTURE_KILL : TORTURE_MISS,
+        plan->faults[0] = (torture_fault){.kind = kind,
                                           .member = member,
-                                          .at_ns = at_ns,
+                                          .at_ns = kind == TORTURE_KILL ? at_ns : early_ns,
                                           .for_ns = 1,
                                           .amount = (double)nth};
     }
@@ -331,11 +334,17 @@ static void draw_narrow(torture_plan *plan)
     job->link.egress_bits = job->link.ingress_bits = UINT64_C(1000000000);
     job->net.window_bytes = (uint32_t)(sum_bytes(plan) / 100); /* what piles up leaves room for signs of life */
     job->net.quantum_bytes = job->net.window_bytes / 4;
-    job->net.unsent_bytes = 1 << 20;
-    job->engine.pull_credit_bytes = plan->seed % 2 == 0 ? 4 << 20 : 1 << 16; /* in the kernel, or in the engine */
+    const bool is_left = variant == 0 || variant > 3,
+               in_engine = is_left && plan->seed % 2 == 1; /* else in the kernel */
+    job->net.unsent_bytes = in_engine ? 1 << 15 : 1 << 20;
+    job->engine.pull_credit_bytes = in_engine ? 1 << 14 : 4 << 20;
+    if (in_engine) { /* who leaves has some, and the time to bring them */
+        job->engine.colocate = TRIB_COLOCATE_ON;
+        job->engine.close_timeout_ns = 10 * SECOND;
+    }
     plan->narrow = narrow;
     plan->narrow_bits = sum_bytes(plan) * 8 * SECOND / (uint64_t)backlog_ns + 20000;
-    if (variant == 0 || variant > 3) {
+    if (is_left) {
         plan->leaves = true;
         plan->held_rank = 3 - narrow;
         plan->held_tensor = plan->tensor_count - 1;
