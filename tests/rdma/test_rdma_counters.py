@@ -25,6 +25,7 @@ import test_counters as counters  # noqa: E402
 
 VALGRIND = '/usr/libexec/valgrind'
 CANNOT_RUN = 77
+counters.MEANT = '; if that is meant, tests/rdma/test_rdma_counters.py --update stores it'
 MIB, SHORT, LONG = 16, 1, 3
 MOVED = 2 * (1 << 20) / 1e6  # MB that a MiB exchanged is: there and back
 TENTH = 0.1
