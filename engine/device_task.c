@@ -15,7 +15,8 @@
 /* While one share is summed the next is on its way, and sums go out while contributions come in: the smaller they are the
  * sooner. But a slice of several GPUs costs each of them two collectives, and every share two copies. */
 #define PARTITIONS_EACH 16u
-#define PARTITIONS_EACH_OF_GROUP 2u
+#define PARTITIONS_EACH_MIN 2u
+#define MESSAGES_MAX 256u /* with which all machines together push a tensor that is cut into more than that */
 #define PARTITION_MIN (64u << 10)
 #define ALONE_SLICE_BYTES_MAX (UINT64_C(256) << 20)
 
@@ -232,15 +233,22 @@ void trib_device_op_end(trib_op *op)
 
 /* ---- Tensors ---- */
 
+static uint32_t partitions_each(uint32_t lanes, uint32_t machines, uint32_t summers)
+{
+    const uint64_t most = MESSAGES_MAX / ((uint64_t)machines * (summers == 0 ? 1 : summers));
+    const uint32_t wanted = lanes > 1 || most < PARTITIONS_EACH_MIN ? PARTITIONS_EACH_MIN : (uint32_t)most;
+    return wanted < PARTITIONS_EACH ? wanted : PARTITIONS_EACH;
+}
+
 uint32_t trib_device_partition_bytes(uint64_t bytes, uint32_t partition_bytes, uint32_t chunk_bytes, uint32_t lanes,
-                                     uint32_t summers)
+                                     uint32_t machines, uint32_t summers)
 {
     /* A slice's bytes are counted in 32 bits. */
     const uint64_t limit = (UINT64_C(1) << 31) / lanes;
     uint64_t most = summers == 0 ? ALONE_SLICE_BYTES_MAX / lanes : partition_bytes;
     most = most < limit ? most : limit;
     most = most / chunk_bytes * chunk_bytes;
-    const uint32_t each = lanes == 1 ? PARTITIONS_EACH : PARTITIONS_EACH_OF_GROUP;
+    const uint32_t each = partitions_each(lanes, machines, summers);
     const uint64_t parts = (uint64_t)lanes * (summers == 0 ? 1 : summers * each);
     const uint64_t least = (bytes + parts - 1) / parts;
     uint64_t fine = chunk_bytes < PARTITION_MIN || summers == 0 ? chunk_bytes : PARTITION_MIN;

@@ -111,7 +111,7 @@ void trib_device_op_end(trib_op *op);
 /* The size of a share: partition_bytes, or less, so that a small tensor too is summed by all of that many members, in
  * several pieces each. */
 uint32_t trib_device_partition_bytes(uint64_t bytes, uint32_t partition_bytes, uint32_t chunk_bytes, uint32_t lanes,
-                                     uint32_t summers);
+                                     uint32_t machines, uint32_t summers);
 /* Core 0: makes the tasks of this local rank. False: out of memory. */
 bool trib_device_tensor_place(trib_tensor *tensor);
 void trib_device_tensor_free(trib_tensor *tensor);

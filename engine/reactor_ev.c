@@ -49,6 +49,7 @@ typedef struct reactor_ev {
     ev_check check;
     ev_idle idle;
     trib_linger linger;
+    int64_t turn_ns; /* when it was over that the loop waited */
     trib_ticks ticks;
     bool worked; /* in this turn */
     bool posted; /* some of it came by post */
@@ -212,23 +213,17 @@ static bool has_posts(const reactor_ev *self)
     return self->base.deferred_head != NULL || atomic_load_explicit(&self->base.mail, memory_order_relaxed) != NULL;
 }
 
-/* libev's own clock, which it has read when this turn began. */
-static int64_t loop_ns(ev_tstamp at)
-{
-    return (int64_t)(at * (double)NS_PER_S);
-}
-
 /* True while it is worth looking for more before it sleeps. */
 static bool lingers(reactor_ev *self)
 {
     if (self->linger.most_ns == 0) {
         return false;
     }
-    const int64_t now = loop_ns(ev_time());
+    const int64_t now = often_ns(&self->base);
     if (self->worked) {
         /* Heartbeats come milliseconds after one another. */
         const bool teaches = self->posted || self->linger.most_ns < NS_PER_S / 1000;
-        trib_linger_worked_since(&self->linger, loop_ns(ev_now(self->loop)), now, teaches);
+        trib_linger_worked_since(&self->linger, self->turn_ns, now, teaches);
         self->worked = self->posted = false;
         return trib_linger_goes_on(&self->linger, now);
     }
@@ -236,7 +231,7 @@ static bool lingers(reactor_ev *self)
         return false;
     }
     sched_yield();
-    trib_linger_yielded(&self->linger, now, loop_ns(ev_time()));
+    trib_linger_yielded(&self->linger, now, often_ns(&self->base));
     return true;
 }
 
@@ -261,6 +256,7 @@ static void check_called(struct ev_loop *loop, ev_check *watcher, int events)
     (void)events;
     reactor_ev *self = watcher->data;
     ev_idle_stop(loop, &self->idle);
+    self->turn_ns = self->linger.most_ns > 0 ? often_ns(&self->base) : 0;
     if (self->asleep) {
         self->asleep = false;
         trib_reactor_woken(&self->base);
@@ -392,7 +388,10 @@ static void *thread_main(void *argument)
     char name[16];
     snprintf(name, sizeof name, "trib-%u", self->base.index);
     pthread_setname_np(pthread_self(), name);
-    if (pthread_getaffinity_np(pthread_self(), sizeof self->anywhere, &self->anywhere) == 0 && self->first_core >= 0) {
+    if (pthread_getaffinity_np(pthread_self(), sizeof self->anywhere, &self->anywhere) != 0) {
+        CPU_ZERO(&self->anywhere); /* more cores than a set has: once pinned it stays so */
+    }
+    if (self->first_core >= 0) {
         pin(self, self->first_core);
     }
     atomic_store(&self->runner, pthread_self());

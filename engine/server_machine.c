@@ -49,6 +49,19 @@ static bool is_gone(void *user, const trib_contribution *what, char *text, size_
     return core->worker_links[relay] == NULL && trib_server_is_gone(core, relay, what->round, text, size);
 }
 
+/* Nobody of that machine will hear anything any more. Its relay's link stays for as long as somebody is owed something: one
+ * that this core has to itself goes when links are closed, and others wait for it in turn. */
+static bool has_left(void *user, const trib_contribution *what, char *text, size_t size)
+{
+    const trib_core *core = user;
+    const uint32_t size_of_machine = core->engine->roster->local_ranks, first = what->contributor * size_of_machine;
+    bool all_left = true;
+    for (uint32_t i = 0; i < size_of_machine && all_left; i++) {
+        all_left = trib_server_is_gone(core, first + i, what->round, text, size);
+    }
+    return all_left || is_gone(user, what, text, size);
+}
+
 typedef struct stall_note {
     trib_core *core;
     uint32_t missing_rank, chunk;
@@ -81,7 +94,7 @@ void trib_machines_tick(trib_core *core)
 bool trib_machines_owe(const trib_core *core)
 {
     return core->machines != NULL &&
-           trib_summation_owes(core->machines, core->engine->member_id / core->engine->roster->local_ranks, is_gone);
+           trib_summation_owes(core->machines, core->engine->member_id / core->engine->roster->local_ranks, has_left);
 }
 
 trib_status trib_machines_check(const trib_link *link, const trib_frame *frame, trib_error *error)

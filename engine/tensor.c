@@ -40,9 +40,10 @@ uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, 
     const uint64_t chunk = roster->chunk_bytes;
     const uint32_t asked = roster->partition_bytes, summing = trib_roster_summing(roster);
     const bool is_alone = lanes >= roster->worker_count; /* one machine: nobody sums */
-    const uint32_t wanted =
-        lanes == 0 ? fair_partition(bytes, roster, summing)
-                   : trib_device_partition_bytes(bytes, asked, roster->chunk_bytes, lanes, is_alone ? 0 : summing);
+    const uint32_t wanted = lanes == 0
+                                ? fair_partition(bytes, roster, summing)
+                                : trib_device_partition_bytes(bytes, asked, roster->chunk_bytes, lanes,
+                                                              roster->worker_count / lanes, is_alone ? 0 : summing);
     if (bytes <= (uint64_t)PARTITIONS_MAX * wanted) {
         return wanted;
     }

@@ -15,6 +15,7 @@
 
 typedef struct exchange {
     int32_t *buffer;
+    trib_reduce reduce;
     uint32_t done;
     trib_status status;
     int64_t at_ns;
@@ -46,9 +47,7 @@ static inline sim_job *sim_bed_open(const sim_job_config *config)
     return job;
 }
 
-/* op_out may be NULL. */
-static inline void sim_bed_begin(sim_job *job, uint32_t rank, const char *name, uint32_t count, exchange *what,
-                                 int32_t priority, trib_op **op_out)
+static inline trib_tensor *sim_bed_declare(sim_job *job, uint32_t rank, const char *name, uint32_t count)
 {
     trib_tensor_desc desc;
     trib_tensor_desc_init(&desc, sizeof desc);
@@ -58,9 +57,18 @@ static inline void sim_bed_begin(sim_job *job, uint32_t rank, const char *name, 
     trib_tensor *tensor = NULL;
     trib_error error = {.status = TRIB_OK};
     assert_int_equal(trib_tensor_declare(job->members[rank].engine, &desc, &tensor, &error), TRIB_OK);
+    return tensor;
+}
+
+/* op_out may be NULL. */
+static inline void sim_bed_begin(sim_job *job, uint32_t rank, const char *name, uint32_t count, exchange *what,
+                                 int32_t priority, trib_op **op_out)
+{
+    trib_error error = {.status = TRIB_OK};
     trib_op_params params;
     trib_op_params_init(&params, sizeof params);
-    params.tensor = tensor;
+    params.tensor = sim_bed_declare(job, rank, name, count);
+    params.reduce = what->reduce;
     params.input = params.output = what->buffer;
     params.done_cb = sim_bed_on_done;
     params.user = what;

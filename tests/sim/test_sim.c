@@ -378,6 +378,44 @@ static void an_old_notice_harms_nobody(void **state)
     }
 }
 
+static bool four_are_done(sim_job *job, void *argument)
+{
+    (void)job;
+    const exchange *exchanges = argument;
+    return exchanges[0].done + exchanges[1].done + exchanges[2].done + exchanges[3].done == 4;
+}
+
+/* Machines that sum first disagree, and one never comes to it: nobody stays to tell that one when all close. */
+static void closing_waits_for_nobody_who_has_left(void **state)
+{
+    (void)state;
+    enum { COUNT = 1 << 20, WORKERS = 6 };
+    sim_job_config config = sim_job_config_default(WORKERS, 0);
+    config.per_machine = 2;
+    config.engine.local_sum = TRIB_LOCAL_SUM_ON;
+    config.engine.reactors = 1;
+    sim_job *job = sim_bed_open(&config);
+    exchange exchanges[WORKERS] = {{0}};
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        exchanges[rank].buffer = calloc(COUNT, sizeof(int32_t));
+        exchanges[rank].reduce = rank < 2 ? TRIB_SUM : TRIB_MAX;
+        if (rank < 4) {
+            submit(job, rank, "disputed", COUNT, &exchanges[rank]);
+        } else {
+            (void)sim_bed_declare(job, rank, "disputed", COUNT);
+        }
+    }
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 20 * SECOND, four_are_done, exchanges));
+    assert_int_equal(exchanges[0].status, TRIB_MISMATCH);
+    const int64_t began_ns = trib_sim_now(job->sim);
+    assert_true(sim_job_close(job, 20 * SECOND));
+    assert_true(trib_sim_now(job->sim) - began_ns < SECOND);
+    sim_job_free(job);
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        free(exchanges[rank].buffer);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -390,6 +428,7 @@ int main(void)
         cmocka_unit_test(heavy_traffic_is_no_silence),
         cmocka_unit_test(the_urgent_overtakes),
         cmocka_unit_test(an_old_notice_harms_nobody),
+        cmocka_unit_test(closing_waits_for_nobody_who_has_left),
     };
     return cmocka_run_group_tests_name("simulated jobs", tests, NULL, NULL);
 }
