@@ -13,6 +13,7 @@
 #include "engine/assert.h"
 #include "engine/coordinator.h"
 #include "engine/group.h"
+#include "engine/hosts.h"
 #include "engine/loads.h"
 #include "engine/machines.h"
 #include "engine/member.h"
@@ -344,27 +345,23 @@ static trib_status listen_somewhere(trib_core *core, trib_error *error)
 {
     const char *hosts = core->engine->listen_host;
     const uint8_t *choice = core->engine->env.listen_choice;
-    const size_t own = choice != NULL ? choice[core->reactor->index] : core->reactor->index;
+    const char *own = trib_hosts_at(hosts, choice != NULL ? choice[core->reactor->index] : core->reactor->index);
     const bool lists = (core->transport->ops->flags & TRIB_TRANSPORT_RAILS) != 0;
-    size_t count = 1;
-    for (const char *at = hosts; *at != '\0'; at++) {
-        count += *at == ',';
-    }
     trib_address list = {.text = ""};
     trib_status status = TRIB_INVALID;
-    for (size_t i = 0; i < count && status != TRIB_OK; i++) {
-        const char *host = hosts;
-        for (size_t skip = (own + i) % count; skip > 0; skip--) {
-            host += strcspn(host, ",") + 1;
-        }
+    for (const char *next = NULL, *host = own; host != NULL && status != TRIB_OK; host = next) {
+        next = trib_hosts_next(hosts, own, host);
         if (!lists) {
             list.text[0] = '\0';
         }
         const bool fits = add_host(&list, host, strcspn(host, ","), list.text[0] == '\0' ? "" : ",");
-        if (!lists || i + 1 == count || !fits) {
+        if (lists && !fits) {
+            next = NULL; /* the least have been taken */
+        }
+        if (!lists || next == NULL) {
             status = listen_at(core, &list, error);
         }
-        if (!lists && status != TRIB_OK && i + 1 < count) {
+        if (!lists && status != TRIB_OK && next != NULL) {
             trib_log(core->reactor->logger, TRIB_LOG_WARN, "reactor %u takes the next listen address: %s",
                      core->reactor->index, error->text);
         }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/assert.h"
+#include "engine/hosts.h"
 
 /* What stands before the port, and of a simulated host before the process. */
 static size_t host_length(const char *text)
@@ -16,8 +17,8 @@ static size_t host_length(const char *text)
 
 static int compare_hosts(const trib_member_info *one, const trib_member_info *other)
 {
-    const char *text = trib_roster_least_host(&one->addresses[0]);
-    const char *other_text = trib_roster_least_host(&other->addresses[0]);
+    const char *text = trib_hosts_least(one->addresses[0].text);
+    const char *other_text = trib_hosts_least(other->addresses[0].text);
     const size_t length = host_length(text), other_length = host_length(other_text);
     if (length != other_length) {
         return length < other_length ? -1 : 1;

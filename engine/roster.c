@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/balance.h"
+#include "engine/hosts.h"
 #include "engine/summation.h"
 
 trib_roster *trib_roster_create(uint32_t member_count)
@@ -139,22 +140,6 @@ trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_
     return TRIB_OK;
 }
 
-static int compare_hosts(const char *one, const char *other)
-{
-    const size_t length = one[0] == '[' ? strcspn(one, "]") : strcspn(one, ":,");
-    const size_t other_length = other[0] == '[' ? strcspn(other, "]") : strcspn(other, ":,");
-    return length != other_length ? (length < other_length ? -1 : 1) : memcmp(one, other, length);
-}
-
-const char *trib_roster_least_host(const trib_address *address)
-{
-    const char *least = address->text;
-    for (const char *comma = strchr(least, ','); comma != NULL; comma = strchr(comma + 1, ',')) {
-        least = compare_hosts(comma + 1, least) < 0 ? comma + 1 : least;
-    }
-    return least;
-}
-
 /* The part of an address that names the host, of several that of the first: of an IP address what is before the port, of
  * a simulated one ("m0/n1:2") the machine. 0: it names none. */
 static size_t host_length(const char *text)
@@ -175,10 +160,10 @@ static bool is_loopback(const char *text)
 
 bool trib_roster_is_one_host(const trib_roster *roster)
 {
-    const char *first = trib_roster_least_host(&roster->members[0].addresses[0]);
+    const char *first = trib_hosts_least(roster->members[0].addresses[0].text);
     const size_t length = host_length(first);
     for (uint32_t i = 0; i < roster->member_count; i++) {
-        const char *text = trib_roster_least_host(&roster->members[i].addresses[0]);
+        const char *text = trib_hosts_least(roster->members[i].addresses[0].text);
         if (is_loopback(first) ? !is_loopback(text)
                                : length == 0 || host_length(text) != length || memcmp(first, text, length) != 0) {
             return false;

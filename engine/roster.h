@@ -52,10 +52,6 @@ TRIB_CHECKED trib_status trib_roster_get(trib_reader *reader, trib_roster **rost
 /* Do counts and sizes allow that so many workers of each machine sum first? 0: always. */
 bool trib_roster_can_sum_first(const trib_roster *roster, uint32_t local_ranks);
 
-/* Of an address that is several, with commas between, the one with the least host: processes of a machine are reached at the same
- * hosts, but not in the same order. */
-const char *trib_roster_least_host(const trib_address *address);
-
 /* Are all members reached at one IP address, or over loopback? */
 bool trib_roster_is_one_host(const trib_roster *roster);
 

@@ -8,12 +8,18 @@
 #include <cmocka.h>
 
 static machines_shape next;
-static char hosts[JOB_MEMBERS_MAX][32];
+static char hosts[JOB_MEMBERS_MAX][128];
 
 static void tweak(trib_config *config, int member)
 {
     const int machine = config->rank >= 0 ? config->rank / next.local : 20 + member;
-    snprintf(hosts[member], sizeof hosts[member], "127.0.0.%d", 1 + machine);
+    const int count = next.hosts > 0 ? next.hosts : 1;
+    size_t size = 0;
+    for (int i = 0; i < count; i++) {
+        size += (size_t)snprintf(hosts[member] + size, sizeof hosts[member] - size, "%s127.0.%d.%d", i > 0 ? "," : "",
+                                 (member + i) % count, 1 + machine);
+        assert_true(size < sizeof hosts[member]);
+    }
     config->listen = hosts[member];
     config->local_sum = next.mode;
     config->reactors = next.reactors;

@@ -193,6 +193,22 @@ static void who_does_not(void **state)
     job_close(&jobs);
 }
 
+/* Members of a machine begin with different addresses of it, and of six a list has four. */
+static void machines_with_several_addresses(void **state)
+{
+    (void)state;
+    static const int hosts[] = {2, 4, 6};
+    for (size_t i = 0; i < sizeof hosts / sizeof hosts[0]; i++) {
+        job jobs;
+        shape = (machines_shape){.reactors = 1, .hosts = hosts[i]};
+        open_job(&jobs, 8, 0, 4, TRIB_LOCAL_SUM_AUTO);
+        assert_int_equal(machines_info(jobs.engines[0]).local_sum, 4);
+        size_t size = 0;
+        free(results_of(&jobs, &size));
+        job_close(&jobs);
+    }
+}
+
 /* ---- Other operations ---- */
 
 static void broadcast_from(job *jobs, trib_tensor *const *tensors, int root)
@@ -293,6 +309,7 @@ int main(void)
         cmocka_unit_test(bits_are_those_of_the_flat_sum),    cmocka_unit_test(bits_with_servers),
         cmocka_unit_test(one_contribution_leaves_a_machine), cmocka_unit_test(who_does_not),
         cmocka_unit_test(broadcasts_and_barriers),           cmocka_unit_test(orders_differ),
+        cmocka_unit_test(machines_with_several_addresses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -293,6 +293,8 @@ static void test_one_host(void **state)
     assert_true(is_one_host((const char *[]){"[fe80::1]:1", "[fe80::1]:2", NULL}));
     assert_true(is_one_host((const char *[]){"10.0.0.2:1,10.1.0.2:2", "10.1.0.2:3+rdma,10.0.0.2:4", NULL}));
     assert_false(is_one_host((const char *[]){"10.0.0.2:1,10.1.0.2:2", "10.1.0.2:3,10.0.0.1:4", NULL}));
+    assert_true(is_one_host((const char *[]){"10.0.0.2:1,10.1.0.2:2,", "10.1.0.2:3+rdma,10.0.0.2:4,", NULL}));
+    assert_false(is_one_host((const char *[]){"10.0.0.2:1,10.1.0.2:2,", "10.1.0.1:3,10.0.0.1:4,", NULL}));
     assert_false(is_one_host((const char *[]){"10.0.0.1:1", "10.0.0.2:1", NULL}));
     assert_false(is_one_host((const char *[]){"10.0.0.1:1", "10.0.0.10:1", NULL}));
     assert_false(is_one_host((const char *[]){"127.0.0.1:1", "10.0.0.1:1", NULL}));

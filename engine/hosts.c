@@ -1,0 +1,70 @@
+/* hosts.c - see hosts.h. */
+#include "engine/hosts.h"
+
+#include <string.h>
+
+/* The host without brackets. Where there are none, but several colons, no port follows: it is an IPv6 address. */
+static size_t host_of(const char *text, const char **begin_out)
+{
+    *begin_out = text;
+    if (text[0] == '[') {
+        *begin_out = text + 1;
+        return strcspn(text + 1, "],");
+    }
+    const size_t length = strcspn(text, ",");
+    const char *colon = memchr(text, ':', length);
+    const bool has_port = colon != NULL && memrchr(text, ':', length) == colon;
+    return has_port ? (size_t)(colon - text) : length;
+}
+
+int trib_hosts_compare(const char *one, const char *other)
+{
+    const size_t length = host_of(one, &one), other_length = host_of(other, &other);
+    return length != other_length ? (length < other_length ? -1 : 1) : memcmp(one, other, length);
+}
+
+/* NULL after the last. What is empty is none. */
+static const char *after(const char *at)
+{
+    at += strcspn(at, ",");
+    at += strspn(at, ",");
+    return *at != '\0' ? at : NULL;
+}
+
+const char *trib_hosts_least(const char *list)
+{
+    const char *least = list;
+    for (const char *at = after(list); at != NULL; at = after(at)) {
+        least = trib_hosts_compare(at, least) < 0 ? at : least;
+    }
+    return least;
+}
+
+const char *trib_hosts_at(const char *list, size_t index)
+{
+    size_t count = 0;
+    for (const char *at = list; at != NULL; at = after(at)) {
+        count++;
+    }
+    const char *found = list;
+    for (size_t skip = index % count; skip > 0; skip--) {
+        found = after(found);
+    }
+    return found;
+}
+
+const char *trib_hosts_next(const char *list, const char *own, const char *previous)
+{
+    if (previous == NULL) {
+        return own;
+    }
+    const char *next = NULL;
+    for (const char *at = list; at != NULL; at = after(at)) {
+        const bool is_left =
+            trib_hosts_compare(at, own) != 0 && (previous == own || trib_hosts_compare(at, previous) > 0);
+        if (is_left && (next == NULL || trib_hosts_compare(at, next) < 0)) {
+            next = at;
+        }
+    }
+    return next;
+}

@@ -1,0 +1,75 @@
+/* test_host_lists.c - lists of hosts: which is the least, and in which order they are tried. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/hosts.h"
+
+static void assert_begins(const char *text, const char *with)
+{
+    if (text == NULL || strncmp(text, with, strlen(with)) != 0) {
+        fail_msg("\"%s\" should begin with \"%s\"", text != NULL ? text : "(null)", with);
+    }
+}
+
+static void the_least_is_found(void **state)
+{
+    (void)state;
+    assert_begins(trib_hosts_least("10.0.0.1:9"), "10.0.0.1:9");
+    assert_begins(trib_hosts_least("10.0.0.1:9,"), "10.0.0.1:9"); /* nothing follows the comma */
+    assert_begins(trib_hosts_least("10.1.0.1:1,10.0.0.1:2+rdma,"), "10.0.0.1:2");
+    assert_begins(trib_hosts_least("10.1.0.1:1,,10.0.0.1:2,,"), "10.0.0.1:2");
+    assert_begins(trib_hosts_least("[fd00::10]:1,[fd00::2]:7,[fd01::2]:7,"), "[fd00::2]:7");
+    assert_string_equal(trib_hosts_least(""), "");
+}
+
+static void a_port_is_no_part_of_a_host(void **state)
+{
+    (void)state;
+    assert_int_equal(trib_hosts_compare("10.0.0.1:99,10.0.0.2:1", "10.0.0.1"), 0);
+    assert_int_equal(trib_hosts_compare("[fd00::7]:99", "fd00::7,10.0.0.1"), 0);
+    assert_int_equal(trib_hosts_compare("[fd00::7]", "fd00::7"), 0);
+    assert_true(trib_hosts_compare("fd00::7", "fd00::8") < 0);
+    assert_true(trib_hosts_compare("10.0.0.10:1", "10.0.0.2:1") > 0);
+    assert_true(trib_hosts_compare("m0/n1:1", "m0/n0:2") > 0);
+}
+
+/* "own" is that of the index; then the others, from the least on, each once. */
+static void assert_order(const char *list, size_t index, const char *const *expected)
+{
+    const char *const own = trib_hosts_at(list, index), *host = NULL;
+    for (size_t i = 0; expected[i] != NULL; i++) {
+        host = trib_hosts_next(list, own, host);
+        assert_begins(host, expected[i]);
+    }
+    assert_null(trib_hosts_next(list, own, host));
+}
+
+static void all_are_tried_from_the_least_on(void **state)
+{
+    (void)state;
+    assert_order("a", 7, (const char *const[]){"a", NULL});
+    assert_order("a,", 1, (const char *const[]){"a", NULL});
+    assert_order("b,a", 0, (const char *const[]){"b", "a", NULL});
+    assert_order("b,a", 3, (const char *const[]){"a", "b", NULL});
+    assert_order("c,b,a,d", 1, (const char *const[]){"b", "a", "c", "d", NULL});
+    assert_order("a,a,b", 1, (const char *const[]){"a", "b", NULL}); /* more of the reactors have it */
+    assert_order("a,b,b,c", 3, (const char *const[]){"c", "a", "b", NULL});
+    assert_order("10.0.0.10,fd00::2,10.0.0.9,fd00::1", 0,
+                 (const char *const[]){"10.0.0.10", "fd00::1", "fd00::2", "10.0.0.9", NULL});
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_least_is_found),
+        cmocka_unit_test(a_port_is_no_part_of_a_host),
+        cmocka_unit_test(all_are_tried_from_the_least_on),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
