@@ -42,8 +42,8 @@ const char *trib_hosts_least(const char *list)
 
 const char *trib_hosts_at(const char *list, size_t index)
 {
-    size_t count = 0;
-    for (const char *at = list; at != NULL; at = after(at)) {
+    size_t count = 1;
+    for (const char *at = after(list); at != NULL; at = after(at)) {
         count++;
     }
     const char *found = list;
