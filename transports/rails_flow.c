@@ -346,6 +346,9 @@ trib_status trib_rails_flow_header(rails_path *path, const unsigned char header[
         status = TRIB_PROTOCOL;
     } else {
         status = take_message(path, header, landing, &fate);
+        if (status != TRIB_OK) {
+            trib_rails_session_deaf(path->session);
+        }
     }
     if (status != TRIB_OK) {
         path->refusal = status;

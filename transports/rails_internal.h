@@ -202,6 +202,9 @@ void trib_rails_session_greet(rails_path *path, const rails_frame *hello); /* HE
 void trib_rails_session_probe(rails_path *path, const rails_frame *probe);
 void trib_rails_session_ready(rails_path *path, const rails_frame *ready);
 void trib_rails_session_welcome(rails_path *path, const rails_frame *welcome);
+/* What its path brings is refused, so that no acknowledgement can come behind it. If the caller wants what it has said to
+ * go out, the path ends with that. */
+void trib_rails_session_deaf(rails_session *session);
 void trib_rails_session_connected(rails_path *path);
 void trib_rails_session_path_closed(rails_path *path, trib_status status, const char *reason);
 /* Ends it; no-op if it is over. */

@@ -68,6 +68,21 @@ static void finish(rails_session *session)
     forget(session);
 }
 
+static void say_bye(rails_session *session, rails_path *path)
+{
+    session->bye_sent = true;
+    if (trib_rails_say(path, RAILS_BYE, session->received)) {
+        trib_rails_path_close(path, true, "closed by this side");
+    }
+}
+
+void trib_rails_session_deaf(rails_session *session)
+{
+    if (session->flushing && !session->over && !session->bye_sent) {
+        say_bye(session, session->path);
+    }
+}
+
 /* Everything that is due in a turn. It may make upcalls, and these may do anything. */
 static void run_post(trib_reactor *reactor, trib_post *post)
 {
@@ -89,10 +104,7 @@ static void run_post(trib_reactor *reactor, trib_post *post)
         session->ack_due = !trib_rails_say(path, RAILS_ACK, session->received);
     }
     if (session->flushing && session->head == NULL && !session->bye_sent) {
-        session->bye_sent = true;
-        if (trib_rails_say(path, RAILS_BYE, session->received)) {
-            trib_rails_path_close(path, true, "closed by this side");
-        }
+        say_bye(session, path);
     }
 }
 

@@ -2,6 +2,7 @@
 #include "tests/loop/stranger.h"
 
 #include <arpa/inet.h>
+#include <endian.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,6 +14,7 @@
 #include <cmocka.h>
 
 #include "engine/roster.h"
+#include "transports/rails_internal.h"
 
 #define WAIT_S 30
 
@@ -136,15 +138,39 @@ bool stranger_ask(stranger *self, const char *address, const char *token, trib_p
     return shake_hands(self, token, purpose, member);
 }
 
-bool stranger_greet_foreign(const char *address, uint8_t version, unsigned char answer[TRIB_HEADER_SIZE])
+static void say_foreign_hello(const stranger *self, uint8_t version)
 {
-    stranger self;
     unsigned char hello[TRIB_HEADER_SIZE + TRIB_NONCE_SIZE + 12] = {0};
     trib_frame_encode(&(trib_frame){.type = TRIB_FRAME_HELLO, .payload_size = TRIB_NONCE_SIZE + 12}, hello);
     hello[4] = version;
+    write_all(self->fd, hello, sizeof hello);
+}
+
+bool stranger_greet_foreign(const char *address, uint8_t version, unsigned char answer[TRIB_HEADER_SIZE])
+{
+    stranger self;
     dial(&self, address);
-    write_all(self.fd, hello, sizeof hello);
+    say_foreign_hello(&self, version);
     const bool answered = read_all(self.fd, answer, TRIB_HEADER_SIZE);
+    stranger_close(&self);
+    return answered;
+}
+
+bool stranger_greet_foreign_session(const char *address, uint8_t version, unsigned char answer[TRIB_HEADER_SIZE])
+{
+    stranger self;
+    rails_frame frame = {
+        .magic = htole32(TRIB_RAILS_MAGIC), .kind = RAILS_HELLO, .version = TRIB_RAILS_VERSION, .id = {9}};
+    frame.attempt = htole64(1);
+    dial(&self, address);
+    write_all(self.fd, &frame, sizeof frame);
+    assert_true(read_all(self.fd, &frame, sizeof frame));
+    assert_int_equal(frame.kind, RAILS_WELCOME);
+    say_foreign_hello(&self, version);
+    bool answered;
+    do {
+        answered = read_all(self.fd, answer, TRIB_HEADER_SIZE);
+    } while (answered && memcmp(answer, &frame.magic, sizeof frame.magic) == 0);
     stranger_close(&self);
     return answered;
 }

@@ -19,6 +19,8 @@ void stranger_connect(stranger *self, const char *address, const char *token, tr
 bool stranger_ask(stranger *self, const char *address, const char *token, trib_purpose purpose, uint32_t member);
 /* Greets in another version; false if there is no answer. */
 bool stranger_greet_foreign(const char *address, uint8_t version, unsigned char answer[TRIB_HEADER_SIZE]);
+/* As that, inside a session: the address is the first of a list. */
+bool stranger_greet_foreign_session(const char *address, uint8_t version, unsigned char answer[TRIB_HEADER_SIZE]);
 /* Answers whoever connects in another version, and ends. */
 void stranger_answer_foreign(int listener, uint8_t version);
 /* The other way round: takes a connection that a member makes to the address of its JOIN. */

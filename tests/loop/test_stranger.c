@@ -40,16 +40,20 @@ static void take_line(trib_log_level level, const char *line, void *user)
     pthread_mutex_unlock(&self->mutex);
 }
 
-static void bed_open(bed *self, int workers)
+/* more: of the coordinator's addresses, "", or the host of a second one. */
+static void bed_open_at(bed *self, int workers, const char *more)
 {
     *self = (bed){.mutex = PTHREAD_MUTEX_INITIALIZER, .payload = malloc(TRIB_PAYLOAD_MAX)};
     assert_non_null(self->payload);
     job_free_address(self->address, sizeof self->address);
+    char coordinator[64];
+    snprintf(coordinator, sizeof coordinator, "%s%s%s%s", self->address, more[0] != '\0' ? "," : "", more,
+             more[0] != '\0' ? strchr(self->address, ':') : "");
     trib_config config;
     trib_config_init(&config, sizeof config);
     config.worker_count = workers;
     config.reactors = 1;
-    config.coordinator = self->address;
+    config.coordinator = coordinator;
     config.token = TOKEN;
     config.join_timeout_ns = INT64_C(60000000000);
     config.log_cb = take_line;
@@ -58,6 +62,11 @@ static void bed_open(bed *self, int workers)
     if (trib_engine_create(&config, &self->engine, &error) != TRIB_OK) {
         fail_msg("%s", error.text);
     }
+}
+
+static void bed_open(bed *self, int workers)
+{
+    bed_open_at(self, workers, "");
 }
 
 static void bed_close(bed *self)
@@ -272,6 +281,23 @@ static void another_version(void **state)
     assert_says(self.log, "protocol version 1, this side speaks 2: install the same release");
 }
 
+/* The same where the coordinator has two addresses. */
+static void another_version_in_a_session(void **state)
+{
+    (void)state;
+    bed self;
+    unsigned char answer[TRIB_HEADER_SIZE];
+    trib_frame frame;
+    trib_error error = {.text = ""};
+    bed_open_at(&self, 2, "127.0.0.2");
+    assert_true(stranger_greet_foreign_session(self.address, TRIB_WIRE_VERSION - 1, answer));
+    assert_int_equal(trib_frame_decode(answer, &frame, &error), TRIB_OK);
+    assert_int_equal(frame.type, TRIB_FRAME_BYE);
+    assert_int_equal((int32_t)frame.aux, TRIB_PROTOCOL);
+    bed_close(&self);
+    assert_says(self.log, "protocol version 1, this side speaks 2: install the same release");
+}
+
 static void a_coordinator_of_another_version(void **state)
 {
     (void)state;
@@ -395,12 +421,19 @@ static void a_sum_of_another_member(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(members_too_many),        cmocka_unit_test(declarations_that_cannot_be),
-        cmocka_unit_test(bytes_behind_a_join),     cmocka_unit_test(leaving_early),
-        cmocka_unit_test(another_epoch),           cmocka_unit_test(bytes_behind_a_declaration),
-        cmocka_unit_test(a_loss_that_is_none),     cmocka_unit_test(another_token),
-        cmocka_unit_test(a_sum_of_another_member), cmocka_unit_test(a_contribution_to_another_epoch),
-        cmocka_unit_test(another_version),         cmocka_unit_test(a_coordinator_of_another_version),
+        cmocka_unit_test(members_too_many),
+        cmocka_unit_test(declarations_that_cannot_be),
+        cmocka_unit_test(bytes_behind_a_join),
+        cmocka_unit_test(leaving_early),
+        cmocka_unit_test(another_epoch),
+        cmocka_unit_test(bytes_behind_a_declaration),
+        cmocka_unit_test(a_loss_that_is_none),
+        cmocka_unit_test(another_token),
+        cmocka_unit_test(a_sum_of_another_member),
+        cmocka_unit_test(a_contribution_to_another_epoch),
+        cmocka_unit_test(another_version),
+        cmocka_unit_test(another_version_in_a_session),
+        cmocka_unit_test(a_coordinator_of_another_version),
         cmocka_unit_test(second_connections),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

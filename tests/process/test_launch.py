@@ -173,7 +173,7 @@ def run_binds():
 
     def parts(ranks):
         done = subprocess.run([TOOL, 'run', '-n', str(ranks), '--bind', '--', sys.executable, '-c',
-                               'import os; print("rank", os.environ["TRIB_RANK"], *sorted(os.sched_getaffinity(0)))'],
+                               'import os; os.write(1, ("rank %s %s\\n" % (os.environ["TRIB_RANK"], " ".join(map(str, sorted(os.sched_getaffinity(0)))))).encode())'],
                               env=clean_env(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
         found = {int(rank): [int(core) for core in its.split()] for rank, its in re.findall(r'rank (\d+)((?: \d+)+)$', done.stdout, re.MULTILINE)}
         assert done.returncode == 0 and len(found) == ranks, 'status %d: %s' % (done.returncode, done.stdout[-600:])
