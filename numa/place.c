@@ -55,14 +55,34 @@ static uint32_t sharers(const trib_topo *topo, uint32_t local_count)
     return exclusive ? 1 : local_count;
 }
 
-/* Half of the cores are left to the callers. */
-/* As many for each address, so that as much goes by each. */
-static uint32_t default_reactors(const trib_topo *topo, uint32_t sharer_count, uint32_t addresses)
+static uint32_t greatest_divisor(uint32_t a, uint32_t b)
 {
-    trib_assert(sharer_count > 0 && addresses > 0);
+    while (b != 0) {
+        const uint32_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* Half of the cores are left to the callers. Reactors of all processes together are so many that each address has as many, as
+ * far as that half allows. Where it is too small to give each address one, it is exceeded; but rather than crowd the
+ * cores some addresses have one more. */
+static uint32_t default_reactors(const trib_topo *topo, uint32_t sharer_count, const trib_place_request *request)
+{
+    trib_assert(sharer_count > 0 && request->local_count > 0 && request->addresses > 0);
     const uint64_t share = topo->core_count / (2 * (uint64_t)sharer_count);
     const uint32_t most = share < TRIB_PLACE_REACTORS_DEFAULT_MAX ? (uint32_t)share : TRIB_PLACE_REACTORS_DEFAULT_MAX;
-    return most > addresses ? most / addresses * addresses : addresses;
+    const uint32_t least = (request->addresses - 1) / request->local_count + 1;
+    const uint32_t unit = request->addresses / greatest_divisor(request->addresses, request->local_count);
+    const uint32_t even = most > unit ? most / unit * unit : unit;
+    if (even <= share) {
+        return even;
+    }
+    if (least <= share) {
+        return most > least ? most : least;
+    }
+    return (uint64_t)even * sharer_count <= topo->core_count ? even : least;
 }
 
 /* The node to be near to: the GPU's, else the NIC's, else, so that processes spread, this process's part of the nodes.
@@ -240,8 +260,7 @@ trib_status trib_place_make(const trib_topo *topo, const trib_place_request *req
         nics[i] = request->nics[i] != NULL ? trib_topo_nic_find(topo, request->nics[i]) : -1;
     }
     uint32_t sharer_count = sharers(topo, request->local_count);
-    plan.reactor_count =
-        request->reactors > 0 ? request->reactors : default_reactors(topo, sharer_count, request->addresses);
+    plan.reactor_count = request->reactors > 0 ? request->reactors : default_reactors(topo, sharer_count, request);
     uint64_t reactors_in_all = (uint64_t)plan.reactor_count * sharer_count;
     plan.bound = topo->core_count < topo->machine_core_count;
     plan.crowded = reactors_in_all > topo->core_count;

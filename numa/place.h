@@ -29,8 +29,8 @@
 #define TRIB_PLACE_NICS_MAX 16
 
 typedef struct trib_place_request {
-    uint32_t reactors;    /* 0: the default; at most TRIB_PLACE_REACTORS_MAX */
-    uint32_t addresses;   /* to listen on: the default number of reactors is a multiple. 1..TRIB_PLACE_NICS_MAX */
+    uint32_t reactors;  /* 0: the default; at most TRIB_PLACE_REACTORS_MAX */
+    uint32_t addresses; /* to listen on: 1..TRIB_PLACE_NICS_MAX. The default for all processes together is a multiple */
     uint32_t local_index; /* of this process among those of the machine */
     uint32_t local_count; /* processes of the job on this machine; at least 1 */
     int32_t gpu;          /* index into the topology's GPUs; -1: none */

@@ -70,11 +70,47 @@ static void test_default_count(void **state)
         trib_place_request request = defaults();
         request.local_count = cases[i].processes;
         assert_int_equal(make(*state, &request).reactor_count, cases[i].reactors);
-        request.addresses = 2;
-        assert_int_equal(make(*state, &request).reactor_count, cases[i].reactors < 2 ? 2 : cases[i].reactors / 2 * 2);
-        request.addresses = 3;
-        assert_int_equal(make(*state, &request).reactor_count, 3);
     }
+}
+
+/* Half of the sixteen cores, divided among the processes, and among them all the addresses. */
+static void test_default_count_by_addresses(void **state)
+{
+    static const struct {
+        uint32_t processes, addresses, reactors;
+    } cases[] = {
+        {1, 2, 4},  {1, 3, 3},  {1, 8, 8},  {1, 16, 16},                /* one has them all */
+        {2, 2, 4},  {2, 3, 3},  {2, 8, 4},  {2, 16, 8},                 /* a half of them each, or all three */
+        {3, 2, 2},  {3, 3, 2},  {4, 8, 2},  {8, 8, 1},     {16, 16, 1}, /* as few as they are, it comes out even */
+        {5, 2, 1},  {5, 3, 1},  {8, 3, 1},  {3, 4, 2},                  /* not even within half of the cores */
+        {3, 8, 3},  {5, 8, 2},                                          /* even would be more than there are cores */
+        {16, 2, 1}, {17, 2, 1}, {17, 3, 1}, {1000, 16, 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        print_message("case %zu\n", i);
+        trib_place_request request = defaults();
+        request.local_count = cases[i].processes;
+        request.addresses = cases[i].addresses;
+        const trib_place_plan plan = make(*state, &request);
+        assert_int_equal(plan.reactor_count, cases[i].reactors);
+        assert_int_equal(plan.crowded, cases[i].processes > 16);
+    }
+}
+
+/* Four of the machine's cores are its own, but the addresses are those of all four processes. */
+static void test_default_count_of_the_bound(void **state)
+{
+    trib_topo topo = *(const trib_topo *)*state;
+    topo.cores += 8;
+    topo.core_count = 4;
+    trib_place_request request = defaults();
+    request.local_count = 4;
+    request.local_index = 3;
+    request.addresses = 8;
+    const trib_place_plan plan = make(&topo, &request);
+    assert_int_equal(plan.reactor_count, 2);
+    assert_int_equal(plan.reactors[0].address, 6);
+    assert_int_equal(plan.reactors[1].address, 7);
 }
 
 /* Each of eight processes has its GPU: its reactors are on that node, no core is used twice, the NIC is the near one.
@@ -403,6 +439,8 @@ int main(void)
 {
     const struct CMUnitTest big[] = {
         cmocka_unit_test(test_default_count),
+        cmocka_unit_test(test_default_count_by_addresses),
+        cmocka_unit_test(test_default_count_of_the_bound),
         cmocka_unit_test(test_process_per_gpu),
         cmocka_unit_test(test_always_distinct),
         cmocka_unit_test(test_nic_decides),
