@@ -13,11 +13,20 @@
 trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *desc, trib_tensor **tensor_out,
                                 trib_error *error)
 {
-    if (engine == NULL || desc == NULL || tensor_out == NULL || desc->struct_size != sizeof *desc ||
-        desc->name == NULL) {
+    if (engine == NULL || desc == NULL || tensor_out == NULL) {
+        return trib_error_set(error, TRIB_INVALID, "%s is NULL",
+                              engine == NULL ? "engine"
+                              : desc == NULL ? "desc"
+                                             : "tensor_out");
+    }
+    if (desc->struct_size != sizeof *desc) {
         return trib_error_set(error, TRIB_INVALID,
-                              "engine, desc, desc->name and tensor_out must be there, and desc "
-                              "initialised by trib_tensor_desc_init");
+                              "trib_tensor_desc has struct_size %u, this library's has %zu: call trib_tensor_desc_init",
+                              desc->struct_size, sizeof *desc);
+    }
+    if (desc->name == NULL) {
+        return trib_error_set(error, TRIB_INVALID,
+                              "desc->name is NULL: a tensor needs a name, the same on all workers");
     }
     size_t length = strnlen(desc->name, TRIB_TENSOR_NAME_MAX + 1);
     if (length == 0 || length > TRIB_TENSOR_NAME_MAX || strncmp(desc->name, "__", 2) == 0) {
@@ -31,10 +40,15 @@ trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *des
         }
     }
     size_t element = trib_dtype_size(desc->dtype);
-    if (element == 0 || desc->count > TRIB_TENSOR_BYTES_MAX / element || (desc->flags & ~TRIB_TENSOR_DEVICE) != 0) {
-        return trib_error_set(error, TRIB_INVALID,
-                              "tensor \"%s\": unknown type %d, more than 2^44 bytes, or unknown flags", desc->name,
-                              (int)desc->dtype);
+    if (element == 0) {
+        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown dtype %d", desc->name, (int)desc->dtype);
+    }
+    if (desc->count > TRIB_TENSOR_BYTES_MAX / element) {
+        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": %llu elements of %zu bytes: at most 2^44 bytes",
+                              desc->name, (unsigned long long)desc->count, element);
+    }
+    if ((desc->flags & ~TRIB_TENSOR_DEVICE) != 0) {
+        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown flags 0x%x", desc->name, desc->flags);
     }
     for (size_t i = 0; i < sizeof desc->reserved / sizeof desc->reserved[0]; i++) {
         if (desc->reserved[i] != 0) {

@@ -175,8 +175,9 @@ typedef void (*trib_log_cb)(trib_log_level level, const char *line, void *user);
 typedef void (*trib_ready_cb)(trib_engine *engine, const trib_error *error, void *user);
 
 /* The job is over for this engine without its having been closed: all workers have left (error->status TRIB_OK: how a
- * server of its own learns that its work is done), or it failed (error says why). Runs at most once, where callbacks
- * run; close or destroy the engine afterwards. error is valid until the callback returns. */
+ * server of its own learns that its work is done), or it failed (error says why; if it could not be joined this follows
+ * ready_cb). Runs at most once, where callbacks run; close or destroy the engine afterwards. error is valid until the
+ * callback returns. */
 typedef void (*trib_ended_cb)(trib_engine *engine, const trib_error *error, void *user);
 
 /* Settings of one engine. Strings are copied by trib_engine_create. Zero means "the default" wherever the comment
@@ -222,7 +223,7 @@ typedef struct trib_config {
     void *ready_user;
     trib_ended_cb ended_cb; /* may be NULL */
     void *ended_user;
-    trib_log_level log_level; /* default TRIB_LOG_WARN; TRIB_LOG environment variable overrides */
+    trib_log_level log_level; /* default TRIB_LOG_WARN; trib_config_from_env takes it from TRIB_LOG */
     trib_log_cb log_cb;       /* NULL = standard error */
     void *log_user;
 
@@ -451,7 +452,7 @@ TRIB_API TRIB_CHECKED trib_status trib_engine_waiting(trib_engine *engine, trib_
 typedef struct trib_stats {
     uint32_t struct_size; /* set it to sizeof(trib_stats) before the call */
     uint32_t connections; /* open now */
-    uint64_t ops_completed, ops_failed, ops_in_flight;
+    uint64_t ops_completed, ops_failed, ops_in_flight; /* completed: with TRIB_OK */
     uint64_t bytes_pushed, bytes_pulled; /* payload this worker sent and received */
     uint64_t bytes_summed;               /* payload this process's server received */
     uint64_t bytes_sum_sent;             /* payload of sums this process's server sent */

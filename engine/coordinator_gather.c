@@ -251,7 +251,9 @@ trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, 
         snprintf(text, sizeof text, "no place for %s: the job has %u workers and %u servers", info.name,
                  self->worker_count, self->server_count);
     } else if (at->joined) {
-        snprintf(text, sizeof text, "%s is a second one: %s has joined already", info.name, at->info.name);
+        snprintf(text, sizeof text,
+                 "%s is a second one: %s has joined already; give each process a rank of its own (TRIB_RANK)",
+                 info.name, at->info.name);
     } else {
         at->link = link;
         at->joined = true;

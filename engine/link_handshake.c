@@ -115,9 +115,11 @@ static trib_status take_challenge(trib_link *link, const unsigned char *payload,
     trib_handshake *handshake = &link->handshake;
     memcpy(handshake->acceptor_nonce, payload, TRIB_NONCE_SIZE);
     if (!trib_auth_verify(link->core->engine->key, handshake, false, payload + TRIB_NONCE_SIZE)) {
-        return trib_error_set(error, TRIB_UNAUTHORIZED,
-                              "%s has another token or job name: give every member the same TRIB_TOKEN and TRIB_JOB",
-                              link->conn->remote.text);
+        return trib_error_set(
+            error, TRIB_UNAUTHORIZED,
+            "%s has another token or job name: give every member the same TRIB_TOKEN (or TRIB_TOKEN_FILE) "
+            "and TRIB_JOB",
+            link->conn->remote.text);
     }
     unsigned char proof[TRIB_PROOF_SIZE];
     trib_auth_prove(link->core->engine->key, handshake, true, proof);

@@ -140,7 +140,7 @@ static void tensors_that_cannot_be(void **state)
     }
     bad = good;
     bad.dtype = (trib_dtype)99;
-    refuse_tensor(worker, bad, TRIB_INVALID, "unknown type 99");
+    refuse_tensor(worker, bad, TRIB_INVALID, "unknown dtype 99");
     bad = good;
     bad.count = (UINT64_C(1) << 44) / trib_dtype_size(bad.dtype) + 1;
     refuse_tensor(worker, bad, TRIB_INVALID, "2^44 bytes");
