@@ -14,10 +14,10 @@
 
 /* While one share is summed the next is on its way, and sums go out while contributions come in: the smaller they are the
  * sooner. But a slice of several GPUs costs each of them two collectives, and every share two copies. */
-#define PARTITIONS_EACH 16u
+#define PARTITIONS_EACH 8u
 #define PARTITIONS_EACH_MIN 2u
 #define MESSAGES_MAX 256u /* with which all machines together push a tensor that is cut into more than that */
-#define PARTITION_MIN (64u << 10)
+#define PARTITION_MIN (128u << 10)
 #define ALONE_SLICE_BYTES_MAX (UINT64_C(256) << 20)
 
 /* ---- Holds ---- */
