@@ -17,6 +17,7 @@
 #include "api/tributary.h"
 #include "tools/commands.h"
 #include "tools/part.h"
+#include "tools/plural.h"
 #include "tools/study/parse.h"
 
 #define SIZES_MAX 32
@@ -329,9 +330,10 @@ static void measure(bench *self, uint64_t bytes, json_t *rows)
 
 static void print_head(const bench *self)
 {
-    printf("%s of %s: %d workers, %d servers, %d summing, %d iterations, slowest worker's time\n",
+    printf("%s of %s: %d worker%s, %d server%s, %d summing, %d iteration%s, slowest worker's time\n",
            self->broadcast ? "broadcast" : "push_pull", trib_dtype_name(self->dtype), self->info.worker_count,
-           self->info.server_count, self->info.summing_count, self->iterations);
+           plural(self->info.worker_count), self->info.server_count, plural(self->info.server_count),
+           self->info.summing_count, self->iterations, plural(self->iterations));
     if (self->info.local_sum > 0) {
         printf("(the %u workers of each machine sum first: t_opt is that of %d machines)\n", self->info.local_sum,
                self->info.worker_count / (int)self->info.local_sum);

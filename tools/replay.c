@@ -12,6 +12,7 @@
 #include <jansson.h>
 
 #include "tools/commands.h"
+#include "tools/plural.h"
 #include "tools/replay_options.h"
 
 #define CORRECTION_MAX 0.1
@@ -84,8 +85,9 @@ static void print_text(const replay_options *self, const study_replay *replay, c
                        const outcome *predicted)
 {
     const sim_job_config *job = &replay->step.job;
-    printf("recorded: %u workers + %u servers, %u steps of %u tensors, %.1f MB%s\n", job->workers, job->servers,
-           replay->steps, replay->tensors, (double)replay->bytes / 1e6,
+    printf("recorded: %u worker%s + %u server%s, %u step%s of %u tensor%s, %.1f MB%s\n", job->workers,
+           plural(job->workers), job->servers, plural(job->servers), replay->steps, plural(replay->steps),
+           replay->tensors, plural(replay->tensors), (double)replay->bytes / 1e6,
            replay->step.cross_barrier ? "; steps overlap" : "");
     if (!replay->one_host && replay->per_machine > 1) {
         printf("%u workers a machine; %s\n", replay->per_machine,

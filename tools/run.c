@@ -3,9 +3,8 @@
  *
  * Gives every process the same fresh token, job and coordinator address, forwards signals, prefixes the output of all
  * ranks but 0, and when one fails says which and how, lets the engine's own errors end the others, and then ends them
- * itself.
+ * itself. Servers end with their job: where the last worker is gone they get a moment for it, and no more.
  */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -16,23 +15,26 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "api/tributary.h"
 #include "tools/commands.h"
+#include "tools/plural.h"
+#include "tools/run_environment.h"
 
 #define PROCESSES_MAX 512
-#define GRACE_MS 10000
-#define KILL_MS 3000
+#define GRACE_MS 10000  /* the others' time after a failure, to say what they know */
+#define SERVERS_MS 1000 /* the servers' after the last worker */
+#define KILL_MS 3000    /* between SIGTERM and SIGKILL */
+#define EARLY_MS 5000   /* a worker that ended with 0 so long before others is told of */
 
 typedef struct process {
-    pid_t pid; /* 0: gone */
-    int out;   /* its output, -1: passed through or closed */
+    pid_t pid;        /* 0: gone */
+    int64_t ended_ms; /* with status 0, and not told of yet; 0: none of that */
+    int out;          /* its output, -1: passed through or closed */
     char name[24];
     char line[4096];
     size_t used;
@@ -43,8 +45,11 @@ typedef struct launch {
     bool tag_all, bind;
     process *processes; /* servers first, then workers by rank */
     const char *host;   /* an IPv4 address */
-    int status;         /* of the first failure */
-    int64_t ending_ms;  /* when ending began, 0: not */
+    int status;         /* of the first worker that failed, or run's own */
+    int server_status;  /* of the first server that failed by itself */
+    int64_t server_ms;  /* when it did */
+    bool left_open;     /* a server saw no good end of the job */
+    int64_t ending_ms;  /* when the stage began */
     int stage;          /* 0 running, 1 waiting, 2 SIGTERM sent, 3 SIGKILL sent */
 } launch;
 
@@ -57,17 +62,23 @@ static int64_t now_ms(void)
 
 static void usage(FILE *out)
 {
-    fprintf(out,
-            "usage: tributary run -n WORKERS [-s SERVERS] [options] -- PROGRAM [ARGUMENTS]\n"
-            "  -n N              workers, each a process with TRIB_RANK 0..N-1 (default 1)\n"
-            "  -s K              servers with processes of their own (default 0: the workers sum)\n"
-            "  --colocate WHEN   auto, on, off: do workers sum a share too\n"
-            "  --reactors R      event loops in each process\n"
-            "  --host ADDRESS    where they listen and meet (default 127.0.0.1; RDMA needs an RDMA device's)\n"
-            "  --bind            each process keeps to its part of the cores, or to one of them if there are too few\n"
-            "  --log LEVEL       none, error, warn, info, debug, trace\n"
-            "  --tag-output      prefix rank 0's output too\n"
-            "The exit status is that of the first worker that failed, 0 if none did.\n");
+    fprintf(
+        out,
+        "usage: tributary run -n WORKERS [-s SERVERS] [options] -- PROGRAM [ARGUMENTS]\n"
+        "  -n N              workers, each a process with TRIB_RANK 0..N-1 (default 1)\n"
+        "  -s K              servers with processes of their own (default 0: the workers sum)\n"
+        "  --colocate WHEN   auto, on, off: do workers sum a share too\n"
+        "  --reactors R      event loops in each process\n"
+        "  --host ADDRESS    where they listen and meet (default 127.0.0.1; RDMA needs an RDMA device's)\n"
+        "  --bind            each process keeps to its part of the cores, or to one of them if there are too few\n"
+        "  --log LEVEL       none, error, warn, info, debug, trace\n"
+        "  --tag-output      prefix rank 0's output too\n"
+        "After a failure the others have %d s to end by themselves, and servers %d s after the last worker; then\n"
+        "they get SIGTERM, and %d s later SIGKILL (servers of workers that all ended with 0: %d s later).\n"
+        "The exit status is that of the first worker that failed; if none did, that of a server that crashed, or\n"
+        "failed while all workers were at work; else 0. Servers that only saw all workers go without closing their\n"
+        "engines are a warning.\n",
+        GRACE_MS / 1000, SERVERS_MS / 1000, KILL_MS / 1000, GRACE_MS / 1000);
 }
 
 static bool parse_count(const char *text, long low, int *value)
@@ -134,64 +145,6 @@ static int parse(launch *self, int argc, char **argv)
         return 2;
     }
     return -1;
-}
-
-/* Of the ports that the kernel does not hand out to whoever does not care: one of those might belong to a connection by
- * the time that rank 0 listens. Where it begins to look is drawn, because others look at the same time. */
-static uint16_t find_port(const char *host, uint32_t drawn)
-{
-    enum { FIRST = 10000, COUNT = 22000 };
-    struct sockaddr_in address = {.sin_family = AF_INET};
-    if (inet_pton(AF_INET, host, &address.sin_addr) != 1) {
-        errno = EINVAL;
-        return 0;
-    }
-    for (uint32_t i = 0; i < COUNT; i++) {
-        const uint16_t port = (uint16_t)(FIRST + (drawn % COUNT + i) % COUNT);
-        address.sin_port = htons(port);
-        const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (fd < 0) {
-            return 0;
-        }
-        const bool is_free = bind(fd, (const struct sockaddr *)&address, sizeof address) == 0;
-        close(fd);
-        if (is_free) {
-            return port;
-        }
-    }
-    return 0;
-}
-
-static bool prepare_environment(const launch *self)
-{
-    unsigned char secret[24];
-    char token[2 * sizeof secret + 1], text[64];
-    uint32_t drawn = 0;
-    if (getrandom(secret, sizeof secret, 0) != sizeof secret || getrandom(&drawn, sizeof drawn, 0) != sizeof drawn) {
-        fprintf(stderr, "tributary run: no random bytes for a token: %s\n", strerror(errno));
-        return false;
-    }
-    const uint16_t port = find_port(self->host, drawn);
-    if (port == 0) {
-        fprintf(stderr, "tributary run: no free port on %s: %s\n", self->host, strerror(errno));
-        return false;
-    }
-    for (size_t i = 0; i < sizeof secret; i++) {
-        snprintf(token + 2 * i, 3, "%02x", secret[i]);
-    }
-    snprintf(text, sizeof text, "%s:%d", self->host, port);
-    setenv("TRIB_COORDINATOR", text, 1);
-    setenv("TRIB_LISTEN", self->host, 1);
-    setenv("TRIB_TOKEN", token, 1);
-    snprintf(text, sizeof text, "run-%d", (int)getpid());
-    setenv("TRIB_JOB", text, 1);
-    snprintf(text, sizeof text, "%d", self->workers);
-    setenv("TRIB_WORKERS", text, 1);
-    setenv("TRIB_LOCAL_COUNT", text, 1);
-    snprintf(text, sizeof text, "%d", self->servers);
-    setenv("TRIB_SERVERS", text, 1);
-    unsetenv("TRIB_ROLE");
-    return true;
 }
 
 /* Of the cores that this process may use. A process whose threads are on different cores pays more for each wake-up between
@@ -313,35 +266,70 @@ static void signal_all(const launch *self, int number)
     }
 }
 
-static void begin_ending(launch *self)
+static void set_stage(launch *self, int stage)
 {
-    if (self->stage == 0) {
-        self->stage = 1;
-        self->ending_ms = now_ms();
+    self->stage = stage;
+    self->ending_ms = now_ms();
+}
+
+static void print_exit(const process *one, int status)
+{
+    if (WIFSIGNALED(status)) {
+        fprintf(stderr, "tributary run: %s was ended by signal %d (%s)\n", one->name, WTERMSIG(status),
+                strsignal(WTERMSIG(status)));
+    } else {
+        fprintf(stderr, "tributary run: %s ended with status %d\n", one->name, WEXITSTATUS(status));
+    }
+}
+
+/* A server whose workers go without a word ends with 1, and may be seen to do so before they are seen to be gone: the
+ * kernel closes a process's connections first. */
+static void note_worker(launch *self, process *one, int code)
+{
+    self->alive_workers--;
+    if (code == 0) {
+        one->ended_ms = now_ms();
+        if (self->server_status == 1 && one->ended_ms - self->server_ms < SERVERS_MS) {
+            self->server_status = 0;
+            self->left_open = true;
+        }
+    } else if (self->status == 0 && (self->stage < 2 || self->server_status == 0)) {
+        self->status = code;
+    }
+}
+
+static void note_server(launch *self, const process *one, int status, int code)
+{
+    const bool ended_here = self->stage >= 2 && (code == 128 + SIGTERM || code == 128 + SIGKILL);
+    if (ended_here || (code == 1 && self->alive_workers < self->workers)) {
+        self->left_open = true;
+    } else if (code != 0 && self->server_status == 0) {
+        self->server_status = code;
+        self->server_ms = now_ms();
+        if (self->stage >= 2) {
+            print_exit(one, status); /* it crashed on its way out */
+        }
     }
 }
 
 static void note_exit(launch *self, int index, int status)
 {
     process *one = &self->processes[index];
-    bool server = index < self->servers;
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    const bool server = index < self->servers;
     one->pid = 0;
     self->alive--;
-    self->alive_workers -= !server;
-    int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     if (code != 0 && self->stage < 2) {
-        if (WIFSIGNALED(status)) {
-            fprintf(stderr, "tributary run: %s was ended by signal %d (%s)\n", one->name, WTERMSIG(status),
-                    strsignal(WTERMSIG(status)));
-        } else {
-            fprintf(stderr, "tributary run: %s ended with status %d\n", one->name, code);
-        }
+        print_exit(one, status);
     }
-    if (code != 0 && self->status == 0) {
-        self->status = code;
+    if (server) {
+        note_server(self, one, status, code);
+    } else {
+        note_worker(self, one, code);
     }
-    if (code != 0 || self->alive_workers == 0) {
-        begin_ending(self);
+    const bool last = !server && self->alive_workers == 0;
+    if (self->stage < 2 && (last || (self->stage == 0 && code != 0))) {
+        set_stage(self, 1); /* anew with the last worker: the servers' time begins */
     }
 }
 
@@ -360,16 +348,47 @@ static void reap(launch *self)
 
 static void press(launch *self)
 {
-    int64_t waited = now_ms() - self->ending_ms;
-    if (self->stage == 1 && waited > GRACE_MS) {
-        fprintf(stderr, "tributary run: %d processes are still there after %d s: ending them\n", self->alive,
-                GRACE_MS / 1000);
-        self->stage = 2;
-        self->ending_ms = now_ms();
+    const int64_t waited = now_ms() - self->ending_ms;
+    const int grace = self->alive_workers > 0 ? GRACE_MS : SERVERS_MS;
+    /* A server that SIGTERM does not end at once is closing already, with a trace to write perhaps. */
+    const int patience = self->alive_workers == 0 && self->status == 0 ? GRACE_MS : KILL_MS;
+    if (self->stage == 1 && waited > grace) {
+        fprintf(stderr, "tributary run: %d %s still there %d s after the %s: ending %s\n", self->alive,
+                self->alive == 1 ? "process is" : "processes are", grace / 1000,
+                self->alive_workers > 0 ? "failure" : "last worker", self->alive == 1 ? "it" : "them");
+        set_stage(self, 2);
         signal_all(self, SIGTERM);
-    } else if (self->stage == 2 && waited > KILL_MS) {
-        self->stage = 3;
+    } else if (self->stage == 2 && waited > patience) {
+        set_stage(self, 3);
         signal_all(self, SIGKILL);
+    }
+}
+
+/* All that have ended by now go into one line: others of them would be told of a moment later. */
+static void tell_early(launch *self)
+{
+    process *first = NULL;
+    int others = 0;
+    bool due = false;
+    for (int i = self->servers; i < self->servers + self->workers; i++) {
+        const process *one = &self->processes[i];
+        due = due || (one->ended_ms > 0 && now_ms() - one->ended_ms > EARLY_MS);
+    }
+    for (int i = self->servers; due && i < self->servers + self->workers; i++) {
+        process *one = &self->processes[i];
+        if (one->ended_ms > 0) {
+            one->ended_ms = 0;
+            others += first != NULL;
+            first = first != NULL ? first : one;
+        }
+    }
+    if (first != NULL) {
+        char more[32] = "";
+        if (others > 0) {
+            snprintf(more, sizeof more, " and %d more", others);
+        }
+        fprintf(stderr, "tributary run: %s%s ended with status 0 while %d worker%s still run%s\n", first->name, more,
+                self->alive_workers, plural(self->alive_workers), self->alive_workers == 1 ? "s" : "");
     }
 }
 
@@ -380,8 +399,7 @@ static void take_signal(launch *self, int signals)
         if (info.ssi_signo != SIGCHLD) {
             signal_all(self, (int)info.ssi_signo);
             self->status = self->status == 0 ? 128 + (int)info.ssi_signo : self->status;
-            self->stage = self->stage < 2 ? 2 : self->stage;
-            self->ending_ms = now_ms();
+            set_stage(self, self->stage < 2 ? 2 : self->stage);
         }
     }
 }
@@ -410,6 +428,8 @@ static void supervise(launch *self, int signals)
         reap(self);
         if (self->stage > 0 && self->alive > 0) {
             press(self);
+        } else if (self->alive > 0) {
+            tell_early(self);
         }
     }
     free(fds);
@@ -424,7 +444,7 @@ int run_command(int argc, char **argv)
     }
     int count = self.workers + self.servers;
     self.processes = calloc((size_t)count, sizeof *self.processes);
-    if (self.processes == NULL || !prepare_environment(&self)) {
+    if (self.processes == NULL || !run_prepare_environment(self.host, self.workers, self.servers)) {
         free(self.processes);
         return 1;
     }
@@ -442,13 +462,17 @@ int run_command(int argc, char **argv)
     for (int i = 0; i < count; i++) {
         if (signals < 0 || !start(&self, i, argv + optind)) {
             self.status = 1;
-            self.stage = 2;
-            self.ending_ms = now_ms();
+            set_stage(&self, 2);
             signal_all(&self, SIGTERM);
             break;
         }
     }
     supervise(&self, signals);
     free(self.processes);
-    return self.status;
+    if (self.left_open && self.status == 0 && self.server_status == 0) {
+        fprintf(stderr,
+                "tributary run: warning: every worker ended with status 0, but not the job: a server saw no end "
+                "of it. Does the program join, and close its engine (trib_engine_destroy)?\n");
+    }
+    return self.status != 0 ? self.status : self.server_status;
 }

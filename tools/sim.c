@@ -13,6 +13,7 @@
 #include <jansson.h>
 
 #include "tools/commands.h"
+#include "tools/plural.h"
 #include "tools/study/parse.h"
 #include "tools/study/step.h"
 
@@ -237,9 +238,9 @@ static void print_text(const sim_options *self, const study_model *model, const 
     const sim_job_config *job = &self->step.job;
     const double step = (double)result->step_ns / 1e6, compute = (double)result->compute_ns / 1e6;
     const double ring = (double)ring_ns / 1e6;
-    printf("%s: %u gradients, %.1f MB; %u workers + %u servers, %.3g Gbit/s; %s, %s\n", model->name, model->count,
-           (double)model->bytes / 1e6, job->workers, job->servers, (double)job->link.egress_bits / 1e9,
-           self->step.priorities ? "priorities" : "no priorities",
+    printf("%s: %u gradients, %.1f MB; %u worker%s + %u server%s, %.3g Gbit/s; %s, %s\n", model->name, model->count,
+           (double)model->bytes / 1e6, job->workers, plural(job->workers), job->servers, plural(job->servers),
+           (double)job->link.egress_bits / 1e9, self->step.priorities ? "priorities" : "no priorities",
            self->step.cross_barrier ? "each layer waits for its own" : "a barrier after each step");
     if (job->per_machine > 1) {
         printf("  %u workers a machine; %s\n", job->per_machine,

@@ -17,6 +17,7 @@
 #include "api/tributary.h"
 #include "tools/commands.h"
 #include "tools/part.h"
+#include "tools/plural.h"
 #include "tools/study/model.h"
 #include "tools/study/parse.h"
 
@@ -227,9 +228,9 @@ static void report(live_step *self)
         json_decref(out);
         return;
     }
-    printf("%s: %u gradients, %.1f MB; %d workers + %d servers; %s, %s\n", model->name, model->count,
-           (double)model->bytes / 1e6, self->info.worker_count, self->info.server_count,
-           self->priorities ? "priorities" : "no priorities",
+    printf("%s: %u gradients, %.1f MB; %d worker%s + %d server%s; %s, %s\n", model->name, model->count,
+           (double)model->bytes / 1e6, self->info.worker_count, plural(self->info.worker_count),
+           self->info.server_count, plural(self->info.server_count), self->priorities ? "priorities" : "no priorities",
            self->cross_barrier ? "each layer waits for its own" : "a barrier after each step");
     printf("  compute  %10.2f ms\n  step     %10.2f ms  (quartiles %.2f, %.2f; %u steps)  efficiency %.1f %%\n",
            compute, step, low, high, self->iterations, 100 * compute / step);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/plural.h"
 #include "tools/trace_out.h"
 
 #define COLUMNS 1200
@@ -206,7 +207,8 @@ static void draw(const picture *self, const trace_stats *stats)
             "font-size=\"13\">",
             LEFT + COLUMNS + 20, bottom + 10);
     put_text(self->out, self->run->processes[0].file->job);
-    fprintf(self->out, ": %u workers, %u servers. Limit: ", self->run->worker_count, self->run->server_count);
+    fprintf(self->out, ": %u worker%s, %u server%s. Limit: ", self->run->worker_count, plural(self->run->worker_count),
+            self->run->server_count, plural(self->run->server_count));
     put_text(self->out, stats->limit);
     fprintf(self->out, "</text>\n");
     for (unsigned i = 0; i < BAND_COUNT; i++) {

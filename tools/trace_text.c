@@ -1,6 +1,7 @@
 /* trace_text.c - a job's traces summed up, for people and as JSON: see trace_out.h. */
 #include <math.h>
 
+#include "tools/plural.h"
 #include "tools/trace_out.h"
 
 static double ms(double ns)
@@ -88,11 +89,12 @@ static void print_head(const trace_run *run, const trace_stats *stats, FILE *out
     for (uint32_t i = 0; i < run->process_count; i++) {
         lost += run->processes[i].lost;
     }
-    fprintf(out, "job \"%s\": %u workers + %u servers over %s; partitions of %u KiB, chunks of %u KiB, credit %u KiB\n",
-            first->job, run->worker_count, run->server_count, first->transport, first->partition_bytes / 1024,
-            first->chunk_bytes / 1024, first->push_credit / 1024);
+    fprintf(out,
+            "job \"%s\": %u worker%s + %u server%s over %s; partitions of %u KiB, chunks of %u KiB, credit %u KiB\n",
+            first->job, run->worker_count, plural(run->worker_count), run->server_count, plural(run->server_count),
+            first->transport, first->partition_bytes / 1024, first->chunk_bytes / 1024, first->push_credit / 1024);
     print_machines(run, out);
-    fprintf(out, "%u files, %llu records (%llu overwritten), %.3f s; ", run->process_count,
+    fprintf(out, "%u file%s, %llu records (%llu overwritten), %.3f s; ", run->process_count, plural(run->process_count),
             (unsigned long long)run->event_count, (unsigned long long)lost, (double)run->duration_ns / 1e9);
     const int64_t clock_ns = worst_clock(run);
     if (clock_ns == INT64_MAX) {

@@ -13,6 +13,7 @@
 #include <jansson.h>
 
 #include "tools/commands.h"
+#include "tools/plural.h"
 #include "tools/replay_options.h"
 
 #define ROUNDS_MAX 4u
@@ -232,7 +233,8 @@ static uint32_t what_ifs(tuning *self, const setting *best, what_if *list)
         study_step_config step = now;
         step.job.servers = more[i];
         step.job.engine.colocate = TRIB_COLOCATE_AUTO;
-        snprintf(list[count].name, sizeof list[count].name, "%u servers in place of %u", more[i], servers);
+        snprintf(list[count].name, sizeof list[count].name, "%u server%s in place of %u", more[i], plural(more[i]),
+                 servers);
         show(self, list[count].name);
         list[count++].step_ns = run_step(self, &step);
     }
@@ -275,8 +277,9 @@ static void print_text(tuning *self, const setting *before, const setting *best,
         fprintf(stderr, "\r");
     }
     const study_replay *replay = self->replay;
-    printf("recorded: %u workers + %u servers, step %.2f ms of which %.2f computing\n", self->base.job.workers,
-           self->base.job.servers, ms(replay->step_ns), ms(replay->compute_ns));
+    printf("recorded: %u worker%s + %u server%s, step %.2f ms of which %.2f computing\n", self->base.job.workers,
+           plural(self->base.job.workers), self->base.job.servers, plural(self->base.job.servers), ms(replay->step_ns),
+           ms(replay->compute_ns));
     replay_print_rate(self->options, replay, stdout);
     replay_print_distance((double)replay->step_ns, (double)before_ns, stdout);
     printf("as it is now       %10.2f ms  (replayed)\nwith what is best   %9.2f ms  (%+.1f %%), %u settings tried\n\n",

@@ -6,9 +6,11 @@ Prints `ok NAME` / `not ok NAME: why` / `skip NAME: why`.
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -125,6 +127,61 @@ def run_passes_status():
     assert done.returncode == 7, 'status %d: %s' % (done.returncode, done.stdout)
 
 
+def run(options, *program, **more):
+    """Exit status and output of `tributary run`."""
+    done = subprocess.run([TOOL, 'run'] + options.split() + ['--'] + list(program), env=clean_env(**more),
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+    return done.returncode, done.stdout
+
+
+def run_ends_servers():
+    """Nobody is left to serve, or the servers end with their job: then nobody has to end them."""
+    status, output = run('-n 2 -s 1', '/nonexistent')
+    assert status == 127 and '1 process is still there 1 s after the last worker: ending it' in output, (status, output)
+    status, output = run('-n 2 -s 2', '/bin/false')
+    assert status == 1 and '2 processes are still there 1 s after the last worker: ending them' in output, (status, output)
+    status, output = run('-n 2 -s 2', HELLO)
+    assert status == 0 and 'tributary run:' not in output, (status, output)
+
+
+def run_forgives_servers():
+    """What servers say of workers that went with status 0 is a warning; not what they say before."""
+    warning = 'warning: every worker ended with status 0, but not the job'
+    for program in ('exit 0', '"$0" bench --sizes 1M --iters 10000 & sleep 1; kill -9 $!; exit 0'):
+        status, output = run('-n 2 -s 1', 'sh', '-c', program, TOOL)
+        assert status == 0 and warning in output, (program, status, output)
+    status, output = run('-n 2 -s 1', 'sh', '-c', 'sleep 4', TRIB_JOIN_TIMEOUT='1s')
+    assert status == 1 and 'server 0 ended with status 1' in output and warning not in output, (status, output)
+    # Whose status counts where a server failed first: the worker's.
+    status, output = run('-n 2 -s 1', 'sh', '-c', 'sleep 4; exit 7', TRIB_JOIN_TIMEOUT='1s')
+    assert status == 7 and 'server 0 ended with status 1' in output, (status, output)
+
+
+def run_counts_crashed_servers():
+    """By a signal that run did not send, right before its workers end with 0."""
+    program = 'for c in $(cat /proc/$PPID/task/$PPID/children); do grep -q server /proc/$c/comm /proc/$c/cmdline && kill -SEGV $c; done; exit 0'
+    if not os.path.exists('/proc/self/task/%d/children' % os.getpid()):
+        return 'the kernel does not list children'
+    status, output = run('-n 1 -s 1', 'sh', '-c', 'sleep 1; ' + program)
+    assert status == 128 + signal.SIGSEGV and 'server 0 was ended by signal 11' in output, (status, output)
+    return None
+
+
+def run_tells_early():
+    """Ranks 1 and 2 are gone with status 0 before anybody joined; rank 0 goes on until run has said so."""
+    child = subprocess.Popen([TOOL, 'run', '-n', '3', '--', 'sh', '-c', '[ $TRIB_RANK = 0 ] || exit 0; read line'],
+                             env=clean_env(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    watchdog = threading.Timer(60, child.kill)
+    watchdog.start()
+    try:
+        line = child.stdout.readline()
+        output = line + child.communicate('go on\n')[0]
+    finally:
+        watchdog.cancel()
+    assert child.returncode == 0, (child.returncode, output)
+    assert line == 'tributary run: rank 1 and 1 more ended with status 0 while 1 worker still runs\n', output
+
+
 def cores_of(pid):
     """Where the process's reactors may run, by their names."""
     found = {}
@@ -194,7 +251,9 @@ CASES = [('like_torchrun', torchrun), ('like_slurm', slurm), ('like_byteps', byt
          ('server_by_itself', server_by_itself), ('bad_input', bad_input),
          ('external_coordinator_forgotten', external_coordinator_forgotten), ('coordinator_waits', coordinator_waits),
          ('run_passes_status', run_passes_status), ('cores_of_their_own', cores_of_their_own),
-         ('run_binds', run_binds)]
+         ('run_binds', run_binds), ('run_ends_servers', run_ends_servers),
+         ('run_forgives_servers', run_forgives_servers), ('run_counts_crashed_servers', run_counts_crashed_servers),
+         ('run_tells_early', run_tells_early)]
 
 
 def main():

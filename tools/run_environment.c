@@ -1,0 +1,70 @@
+/* run_environment.c - what all processes of a job that `tributary run` starts find in their environment: a fresh token and
+ * job, the coordinator's address and the counts. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "tools/run_environment.h"
+
+/* Of the ports that the kernel does not hand out to whoever does not care: one of those might belong to a connection by
+ * the time that rank 0 listens. Where it begins to look is drawn, because others look at the same time. */
+static uint16_t find_port(const char *host, uint32_t drawn)
+{
+    enum { FIRST = 10000, COUNT = 22000 };
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    if (inet_pton(AF_INET, host, &address.sin_addr) != 1) {
+        errno = EINVAL;
+        return 0;
+    }
+    for (uint32_t i = 0; i < COUNT; i++) {
+        const uint16_t port = (uint16_t)(FIRST + (drawn % COUNT + i) % COUNT);
+        address.sin_port = htons(port);
+        const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fd < 0) {
+            return 0;
+        }
+        const bool is_free = bind(fd, (const struct sockaddr *)&address, sizeof address) == 0;
+        close(fd);
+        if (is_free) {
+            return port;
+        }
+    }
+    return 0;
+}
+
+bool run_prepare_environment(const char *host, int workers, int servers)
+{
+    unsigned char secret[24];
+    char token[2 * sizeof secret + 1], text[64];
+    uint32_t drawn = 0;
+    if (getrandom(secret, sizeof secret, 0) != sizeof secret || getrandom(&drawn, sizeof drawn, 0) != sizeof drawn) {
+        fprintf(stderr, "tributary run: no random bytes for a token: %s\n", strerror(errno));
+        return false;
+    }
+    const uint16_t port = find_port(host, drawn);
+    if (port == 0) {
+        fprintf(stderr, "tributary run: no free port on %s: %s\n", host, strerror(errno));
+        return false;
+    }
+    for (size_t i = 0; i < sizeof secret; i++) {
+        snprintf(token + 2 * i, 3, "%02x", secret[i]);
+    }
+    snprintf(text, sizeof text, "%s:%d", host, port);
+    setenv("TRIB_COORDINATOR", text, 1);
+    setenv("TRIB_LISTEN", host, 1);
+    setenv("TRIB_TOKEN", token, 1);
+    snprintf(text, sizeof text, "run-%d", (int)getpid());
+    setenv("TRIB_JOB", text, 1);
+    snprintf(text, sizeof text, "%d", workers);
+    setenv("TRIB_WORKERS", text, 1);
+    setenv("TRIB_LOCAL_COUNT", text, 1);
+    snprintf(text, sizeof text, "%d", servers);
+    setenv("TRIB_SERVERS", text, 1);
+    unsetenv("TRIB_ROLE");
+    return true;
+}
