@@ -114,8 +114,8 @@ static trib_status check_job(const trib_config *config, trib_error *error)
     }
     bool worker = (config->roles & TRIB_ROLE_WORKER) != 0;
     if (worker && (config->rank < 0 || config->rank >= config->worker_count)) {
-        return trib_error_set(error, TRIB_INVALID, "rank %d: must be 0..%d (worker_count is %d; TRIB_WORKERS sets it)", config->rank,
-                              config->worker_count - 1, config->worker_count);
+        return trib_error_set(error, TRIB_INVALID, "rank %d: must be 0..%d (worker_count is %d; TRIB_WORKERS sets it)",
+                              config->rank, config->worker_count - 1, config->worker_count);
     }
     bool alone = worker && config->worker_count == 1 && config->server_count == 0 && !config->external_coordinator;
     if (config->coordinator == NULL && !alone) {

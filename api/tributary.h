@@ -235,7 +235,7 @@ typedef struct trib_config {
     int32_t local_size;       /* processes that share a machine, the same on all machines; default 1 */
     int32_t local_rank;       /* this process among them: rank modulo local_size */
     trib_local_sum local_sum; /* [job] of tensors in host memory */
-    int64_t busy_poll_ns;     /* a reactor looks so long for more before it sleeps; 0: as it pays; with a GPU 0.5 to 10 ms */
+    int64_t busy_poll_ns;     /* a reactor looks so long for more; 0: as it pays; with a GPU 0.5 to 10 ms */
     trib_shares shares;       /* [job] who sums how much: FOLLOW what links are seen to carry */
     uint32_t reserved_shares; /* must be 0 */
     uint64_t reserved[9];     /* must be 0 */
@@ -450,12 +450,12 @@ TRIB_API TRIB_CHECKED trib_status trib_engine_waiting(trib_engine *engine, trib_
                                                       size_t *count_out);
 
 typedef struct trib_stats {
-    uint32_t struct_size; /* set it to sizeof(trib_stats) before the call */
-    uint32_t connections; /* open now */
+    uint32_t struct_size;                              /* set it to sizeof(trib_stats) before the call */
+    uint32_t connections;                              /* open now */
     uint64_t ops_completed, ops_failed, ops_in_flight; /* completed: with TRIB_OK */
-    uint64_t bytes_pushed, bytes_pulled; /* payload this worker sent and received */
-    uint64_t bytes_summed;               /* payload this process's server received */
-    uint64_t bytes_sum_sent;             /* payload of sums this process's server sent */
+    uint64_t bytes_pushed, bytes_pulled;               /* payload this worker sent and received */
+    uint64_t bytes_summed;                             /* payload this process's server received */
+    uint64_t bytes_sum_sent;                           /* payload of sums this process's server sent */
     uint64_t messages_sent, messages_received;
     uint64_t system_calls;  /* by the transports, for data */
     uint64_t allocations;   /* by the engine since it was created; constant in the steady state */

@@ -78,7 +78,7 @@ typedef struct trib_device_params {
     int32_t machine;
     const trib_kernels *kernels;
     trib_logger *logger;
-    int64_t linger_most_ns; /* how long a thread of the device's looks for more at most (linger.h) */
+    int64_t linger_most_ns;                 /* how long a thread of the device's looks for more at most (linger.h) */
     void (*complete)(trib_device_job *job); /* any thread: hands a job back */
     void *world;                            /* what the members of an implementation inside one process share */
 } trib_device_params;

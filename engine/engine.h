@@ -61,7 +61,7 @@ typedef struct trib_env {
     uint32_t cpu_count; /* of this machine, for traces; 0: not known */
     /* Tensors on a device; NULL: there is none. */
     const struct trib_device_ops *device;
-    int64_t linger_most_ns; /* how long threads for the device look for more at most (linger.h) */
+    int64_t linger_most_ns;               /* how long threads for the device look for more at most (linger.h) */
     struct trib_host_world *device_world; /* of devices in plain memory, shared by a machine's engines in one process */
     /* Tells the arena of a device that copies from and to its memory, and before that goes. May be NULL. */
     void (*memory_share)(void *memory, const struct trib_device_ops *ops, struct trib_device *device);

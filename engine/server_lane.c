@@ -116,7 +116,8 @@ bool trib_server_lanes_owe(const trib_core *core)
 {
     for (uint32_t i = 0; i < core->lane_count; i++) {
         const trib_summation *summation = core->lanes[i].summation;
-        if (summation != NULL && trib_summation_owes(summation, core->engine->member_id / core->lane_count, lane_is_gone)) {
+        if (summation != NULL &&
+            trib_summation_owes(summation, core->engine->member_id / core->lane_count, lane_is_gone)) {
             return true;
         }
     }
