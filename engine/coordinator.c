@@ -50,6 +50,9 @@ static void heartbeat(trib_reactor *reactor, trib_timer *timer)
         if (at->link == NULL || at->left) {
             continue;
         }
+        if (overslept) {
+            trib_link_excuse(at->link, now_ns - timer->due_ns, now_ns);
+        }
         if (now_ns - at->link->last_heard_ns > timeout_ns && !overslept) {
             char text[TRIB_ERROR_TEXT_SIZE];
             snprintf(text, sizeof text, "lost %s: no sign of life for %.1f s", trib_roster_name(self->roster, i),

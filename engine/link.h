@@ -183,4 +183,11 @@ void trib_link_resume(trib_link *link);
 /* Ends it with that status and reason; flush: says BYE and writes out what is queued first. */
 void trib_link_close(trib_link *link, bool flush, trib_status status, const char *reason);
 
+/* This process stood still for slept_ns: so long the peer cannot be said to have been silent. */
+static inline void trib_link_excuse(trib_link *link, int64_t slept_ns, int64_t now_ns)
+{
+    const int64_t heard_ns = link->last_heard_ns + slept_ns;
+    link->last_heard_ns = heard_ns < now_ns ? heard_ns : now_ns;
+}
+
 #endif

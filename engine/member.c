@@ -133,8 +133,12 @@ static void watch_coordinator(trib_reactor *reactor, trib_timer *timer)
     if (member->link == NULL || member->leaving) {
         return;
     }
+    const bool overslept = trib_timer_overslept(reactor, timer, roster->peer_timeout_ns / 8);
+    if (overslept) {
+        trib_link_excuse(member->link, now_ns - timer->due_ns, now_ns);
+    }
     int64_t silence_ns = now_ns - member->link->last_heard_ns;
-    if (silence_ns > roster->peer_timeout_ns && !trib_timer_overslept(reactor, timer, roster->peer_timeout_ns / 8)) {
+    if (silence_ns > roster->peer_timeout_ns && !overslept) {
         char text[TRIB_ERROR_TEXT_SIZE];
         snprintf(text, sizeof text, "no sign of life from the coordinator at %s for %.1f s",
                  member->core->engine->coordinator_address, (double)silence_ns / 1e9);
