@@ -104,6 +104,7 @@ struct trib_op_node {
     uint32_t tasks_left;
     bool abort;       /* fail what is not settled */
     int64_t abort_ns; /* since when */
+    bool is_excused;  /* its grace was prolonged, as this process stood still */
     bool released;    /* this core does not and will not touch the operation's buffers: it may complete */
     trib_timer grace;
 };

@@ -50,6 +50,11 @@ static void grace_passed(trib_reactor *reactor, trib_timer *timer)
     trib_op_node *node = timer->user;
     trib_tensor_core *tensor = trib_worker_share(core, node->op->tensor);
     bool held = false;
+    if (!node->is_excused && trib_timer_overslept(reactor, timer, GRACE_NS / 8)) {
+        node->is_excused = true; /* this process stood still, or its clock jumped: they get their time once more */
+        trib_timer_arm(reactor, &node->grace, trib_now(reactor) + GRACE_NS);
+        return;
+    }
     for (uint32_t i = 0; i < tensor->task_count; i++) {
         trib_task *task = &tensor->tasks[i];
         if (!task->settled && task->link != NULL && task->sends_in_flight + task->landings > 0) {
@@ -79,6 +84,7 @@ void trib_worker_abort_active(trib_core *core, trib_op_node *node)
         return;
     }
     node->abort = true;
+    node->is_excused = false;
     node->abort_ns = trib_now(core->reactor);
     node->grace.fired = grace_passed;
     node->grace.user = node;

@@ -261,6 +261,15 @@ static trib_status receive_sum(trib_link *link, const trib_frame *frame, const v
     return TRIB_OK;
 }
 
+/* The operation has failed: what other partitions wait for may come at its deadline only, or never. */
+static void give_up_everywhere(trib_core *core, trib_op_node *node)
+{
+    if (core->engine->core_count > 1) {
+        trib_op_cancel(node->op);
+    }
+    trib_worker_abort_active(core, node);
+}
+
 trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
                                  trib_error *error)
 {
@@ -283,7 +292,7 @@ trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const
             trib_op_fail(task->node->op, TRIB_PEER_LEFT,
                          "tensor \"%s\": %s left the job without contributing to round %u", task->tensor->name,
                          trib_roster_name(core->engine->roster, frame->aux), frame->round);
-            trib_worker_abort_active(core, task->node);
+            give_up_everywhere(core, task->node);
         }
         return TRIB_OK;
     }
@@ -295,7 +304,11 @@ trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const
     char text[TRIB_ERROR_TEXT_SIZE];
     trib_frame_take_text(frame, payload, text, sizeof text);
     trib_op_fail(task->node->op, reason, "tensor \"%s\": %s", task->tensor->name, text);
-    trib_pipeline_fail(core, task);
+    if (reason == TRIB_MISMATCH) {
+        trib_pipeline_fail(core, task); /* each partition's owner says so itself, and better than this worker could */
+    } else {
+        give_up_everywhere(core, task->node);
+    }
     return TRIB_OK;
 }
 
