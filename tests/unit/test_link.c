@@ -147,7 +147,7 @@ static void texts_do_not_mix(void **state)
     bed self;
     open_worker(&self);
     trib_landing mine, more, theirs;
-    trib_frame refusal = {.type = TRIB_FRAME_REFUSED, .round = 1, .aux = (uint32_t)TRIB_TIMEOUT};
+    trib_frame refusal = {.type = TRIB_FRAME_REFUSED, .round = 1, .aux = (uint32_t)TRIB_MISMATCH};
     refusal.payload_size = 12;
     assert_int_equal(ask(&self, 1, refusal, &mine), TRIB_OK);
     assert_int_equal(ask(&self, 1, refusal, &more), TRIB_OK);
