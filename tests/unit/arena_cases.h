@@ -44,7 +44,11 @@ static inline trib_arena *create_with(trib_arena_params *params, void **state)
     trib_arena *arena = NULL;
     trib_status status = trib_arena_create_with(params, &arena);
     if (status == TRIB_UNSUPPORTED) {
-        print_message("the jemalloc module is not linked to this test\n");
+#ifdef UNDER_TSAN
+        print_message("# jemalloc is not linked under ThreadSanitizer (docs/decisions/0001-jemalloc.md)\n");
+#else
+        print_message("# the jemalloc module is not linked to this test\n");
+#endif
         skip();
     }
     assert_int_equal(status, TRIB_OK);

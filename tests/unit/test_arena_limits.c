@@ -203,7 +203,8 @@ static void test_address_space_limit(void **state)
 static void test_address_space_limit(void **state)
 {
     (void)state;
-    skip(); /* a sanitizer's own shadow memory needs more than the limit */
+    print_message("# a sanitizer's own shadow memory needs more than the limit\n");
+    skip();
 }
 #endif
 
@@ -212,7 +213,8 @@ static void test_fork(void **state)
 {
 #ifdef UNDER_TSAN
     (void)state;
-    skip(); /* ThreadSanitizer takes the parent's other thread for a leak of the child's */
+    print_message("# ThreadSanitizer takes the parent's other thread for a leak of the child's\n");
+    skip();
 #else
     trib_arena *arena = create(state);
     churner busy = {.arena = arena, .seed = 77};

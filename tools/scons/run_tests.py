@@ -2,7 +2,7 @@
 """Runs the test programs and scripts of one build, each under a deadline, and adds up their cases.
 
 Programs are cmocka's and speak TAP; scripts under tests/process, tests/cluster and tests/rdma print `ok NAME`, `not ok NAME: why`,
-`skip NAME: why`. The last line is `N passed, N failed, N skipped`.
+`skip NAME: why`. At the end stands `FAILED: PROGRAM: CASE (why)` for each that failed, and last `N passed, N failed, N skipped`.
 """
 import argparse
 import glob
@@ -40,8 +40,10 @@ def cases_of_program(output):
         match = TAP.match(line)
         if match and match.group(2).upper().startswith('# SKIP'):
             cases.append((match.group(2)[len('# SKIP'):].strip(), 'skip', comment or 'no reason given'))
+            comment = ''
         elif match:
             cases.append((match.group(2), 'pass' if match.group(1) == 'ok' else 'fail', ''))
+            comment = ''
         elif line.startswith('# '):
             comment = line[2:]
     return cases
@@ -50,6 +52,10 @@ def cases_of_program(output):
 def cases_of_script(output):
     words = {'ok': 'pass', 'not ok': 'fail', 'skip': 'skip'}
     return [(m.group(2), words[m.group(1)], m.group(3) or '') for m in map(SCRIPT.match, output.splitlines()) if m]
+
+
+def with_note(name, note):
+    return '%s (%s)' % (name, note) if note else name
 
 
 def run_one(path, build, deadline):
@@ -100,13 +106,16 @@ def main():
                 print('  skipped %s: %s' % (name, note))
             everything.append({'program': path, 'case': name, 'verdict': verdict, 'note': note})
         if count['fail']:
-            print('  failed: ' + ', '.join(c[0] + (' (%s)' % c[2] if c[2] else '') for c in cases if c[1] == 'fail'))
+            print('  failed: ' + ', '.join(with_note(c[0], c[2]) for c in cases if c[1] == 'fail'))
             print('\n'.join('  | ' + line for line in output.splitlines()[-60:]))
         for key in totals:
             totals[key] += count[key]
     if args.json:
         with open(args.json, 'w') as out:
             json.dump({'totals': totals, 'cases': everything}, out, indent=1)
+    for one in everything:
+        if one['verdict'] == 'fail':
+            print('FAILED: %s: %s' % (os.path.basename(one['program']), with_note(one['case'], one['note'])))
     print('%d passed, %d failed, %d skipped' % (totals['pass'], totals['fail'], totals['skip']))
     return 1 if totals['fail'] or not totals['pass'] else 0
 

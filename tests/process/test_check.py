@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""Runs tools/check --quick in a tree of its own, whose test programs are written here: what does its end say?
+
+Prints `ok NAME` / `not ok NAME: why`.
+"""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def write(path, text):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, 'w') as out:
+        out.write(text)
+    os.chmod(path, 0o755)
+
+
+def check(folder, programs, scons='exit 0'):
+    """Status and lines of a check where building is the shell's `scons`, and `programs` are what it builds."""
+    for path in ('tools/check', 'tools/scons/run_tests.py'):
+        os.makedirs(os.path.join(folder, os.path.dirname(path)), exist_ok=True)
+        shutil.copy(os.path.join(ROOT, path), os.path.join(folder, path))
+    write(os.path.join(folder, 'tools/install-deps'), '#!/bin/sh\n')
+    write(os.path.join(folder, 'bin/scons'), '#!/bin/sh\n' + scons)
+    for name, text in programs.items():
+        write(os.path.join(folder, name), text)
+    env = dict(os.environ, PATH=os.path.join(folder, 'bin') + ':' + os.environ['PATH'])
+    done = subprocess.run([os.path.join(folder, 'tools/check'), '--quick'], env=env, stdout=subprocess.PIPE, text=True, timeout=60)
+    return done.returncode, done.stdout.splitlines()
+
+
+def program(lines, status):
+    return '#!/bin/sh\ncat <<END\n' + lines + 'END\nexit %d\n' % status
+
+
+def what_failed_stands_at_the_end(folder):
+    status, lines = check(folder, {
+        'build/release/tests/test_bad': program('1..2\nok 1 - whole\nnot ok 2 - broken\n', 1),
+        'build/release/tests/test_dies': program('1..2\nok 1 - whole\n', 9),
+        'build/release/tests/test_good': program('1..1\nok 1 - FAILED: no\n', 0),
+        'tests/process/test_script.py': 'print("ok one")\nprint("not ok two: it is cold")\n',
+    }, 'echo cannot build; exit 2')
+    assert status == 1, status
+    assert lines[-5:] == ['FAILED: build: release, gcc',
+                          'FAILED: test_bad: broken (in tests: release)',
+                          'FAILED: test_dies: test_dies (exit status 9) (in tests: release)',
+                          'FAILED: test_script.py: two (it is cold) (in tests: release)',
+                          '4 passed, 4 failed, 0 skipped'], lines[-6:]
+    assert not lines[-6].startswith('FAILED'), lines[-6:]
+
+
+def all_is_well(folder):
+    status, lines = check(folder, {'build/release/tests/test_good': program('1..1\nok 1 - whole\n', 0)})
+    assert status == 0 and lines[-1] == '2 passed, 0 failed, 0 skipped', lines
+    assert not [line for line in lines if 'FAILED' in line], lines
+
+
+def what_is_skipped_says_why(folder):
+    status, lines = check(folder, {'build/release/tests/test_some': program(
+        '1..3\n# too cold\nnot ok 1 # SKIP one\nok 2 - two\nnot ok 3 # SKIP three\n', 0)})
+    assert status == 0 and lines[-1] == '2 passed, 0 failed, 2 skipped', lines
+    assert '  skipped one: too cold' in lines and '  skipped three: no reason given' in lines, lines
+
+
+def main():
+    failed = 0
+    for case in (what_failed_stands_at_the_end, all_is_well, what_is_skipped_says_why):
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                case(folder)
+                print('ok ' + case.__name__)
+            except (AssertionError, OSError, subprocess.SubprocessError) as why:
+                print('not ok %s: %s' % (case.__name__, str(why).replace('\n', ' ')))
+                failed += 1
+    return 1 if failed else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
