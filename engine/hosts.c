@@ -17,10 +17,15 @@ static size_t host_of(const char *text, const char **begin_out)
     return has_port ? (size_t)(colon - text) : length;
 }
 
+static int compare(const char *one, size_t length, const char *other, size_t other_length)
+{
+    return length != other_length ? (length < other_length ? -1 : 1) : memcmp(one, other, length);
+}
+
 int trib_hosts_compare(const char *one, const char *other)
 {
     const size_t length = host_of(one, &one), other_length = host_of(other, &other);
-    return length != other_length ? (length < other_length ? -1 : 1) : memcmp(one, other, length);
+    return compare(one, length, other, other_length);
 }
 
 /* NULL after the last. What is empty is none. */
@@ -38,6 +43,20 @@ const char *trib_hosts_least(const char *list)
         least = trib_hosts_compare(at, least) < 0 ? at : least;
     }
     return least;
+}
+
+/* A simulated host has its machine before a slash: "m0/n1". */
+static size_t machine_of(const char *list, const char **begin_out)
+{
+    const size_t length = host_of(trib_hosts_least(list), begin_out);
+    const char *slash = memchr(*begin_out, '/', length);
+    return slash != NULL ? (size_t)(slash - *begin_out) : length;
+}
+
+int trib_hosts_compare_machines(const char *one, const char *other)
+{
+    const size_t length = machine_of(one, &one), other_length = machine_of(other, &other);
+    return compare(one, length, other, other_length);
 }
 
 const char *trib_hosts_at(const char *list, size_t index)

@@ -18,6 +18,9 @@ int trib_hosts_compare(const char *one, const char *other);
 /* Where in the list the least host is. */
 const char *trib_hosts_least(const char *list);
 
+/* Negative, 0, positive: how the machines compare that the two lists are reached at. A machine is told by its least host. */
+int trib_hosts_compare_machines(const char *one, const char *other);
+
 /* The host at that place, counted round. */
 const char *trib_hosts_at(const char *list, size_t index);
 

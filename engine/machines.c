@@ -4,37 +4,24 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/assert.h"
 #include "engine/hosts.h"
 
-/* What stands before the port, and of a simulated host before the process. */
-static size_t host_length(const char *text)
+static int compare_members(const trib_member_info *one, const trib_member_info *other)
 {
-    return text[0] == '[' ? strcspn(text, "]") : strcspn(text, "/:");
-}
-
-static int compare_hosts(const trib_member_info *one, const trib_member_info *other)
-{
-    const char *text = trib_hosts_least(one->addresses[0].text);
-    const char *other_text = trib_hosts_least(other->addresses[0].text);
-    const size_t length = host_length(text), other_length = host_length(other_text);
-    if (length != other_length) {
-        return length < other_length ? -1 : 1;
-    }
-    return memcmp(text, other_text, length);
+    return trib_hosts_compare_machines(one->addresses[0].text, other->addresses[0].text);
 }
 
 static int compare_for_sort(const void *one, const void *other)
 {
-    return compare_hosts(*(const trib_member_info *const *)one, *(const trib_member_info *const *)other);
+    return compare_members(*(const trib_member_info *const *)one, *(const trib_member_info *const *)other);
 }
 
 uint32_t trib_machines_first(const trib_roster *roster, uint32_t member)
 {
     uint32_t first = 0;
-    while (first < member && compare_hosts(&roster->members[first], &roster->members[member]) != 0) {
+    while (first < member && compare_members(&roster->members[first], &roster->members[member]) != 0) {
         first++;
     }
     return first;
@@ -44,7 +31,7 @@ void trib_machines_local(const trib_roster *roster, uint32_t member, uint32_t *i
 {
     uint32_t before = 0, all = 0;
     for (uint32_t i = 0; i < roster->member_count; i++) {
-        const bool here = compare_hosts(&roster->members[i], &roster->members[member]) == 0;
+        const bool here = compare_members(&roster->members[i], &roster->members[member]) == 0;
         all += here;
         before += here && i < member;
     }
@@ -71,13 +58,13 @@ static bool is_regular(const trib_roster *roster, uint32_t local_ranks)
     for (uint32_t i = 0; i < n && regular; i++) {
         const trib_member_info *first = &roster->members[i / local_ranks * local_ranks];
         firsts[i / local_ranks] = first;
-        regular = compare_hosts(first, &roster->members[i]) == 0;
+        regular = compare_members(first, &roster->members[i]) == 0;
     }
     if (regular) {
         qsort(firsts, n / local_ranks, sizeof *firsts, compare_for_sort);
     }
     for (uint32_t i = 1; i < n / local_ranks && regular; i++) {
-        regular = compare_hosts(firsts[i - 1], firsts[i]) != 0;
+        regular = compare_members(firsts[i - 1], firsts[i]) != 0;
     }
     free(firsts);
     return regular;
@@ -91,7 +78,7 @@ uint32_t trib_machines_local_ranks(const trib_roster *roster, trib_local_sum wan
     if (wanted == TRIB_LOCAL_SUM_OFF) {
         return no(why, "it is switched off");
     }
-    while (local < n && compare_hosts(&roster->members[0], &roster->members[local]) == 0) {
+    while (local < n && compare_members(&roster->members[0], &roster->members[local]) == 0) {
         local++;
     }
     if (local == n) {

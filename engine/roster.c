@@ -140,32 +140,18 @@ trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_
     return TRIB_OK;
 }
 
-/* The part of an address that names the host, of several that of the first: of an IP address what is before the port, of
- * a simulated one ("m0/n1:2") the machine. 0: it names none. */
-static size_t host_length(const char *text)
+static bool is_loopback(const char *addresses)
 {
-    const char *slash = strchr(text, '/');
-    if (slash != NULL) {
-        return (size_t)(slash - text);
-    }
-    const char *port = memrchr(text, ':', strcspn(text, ","));
-    const size_t length = port == NULL ? 0 : (size_t)(port - text);
-    return memchr(text, '.', length) != NULL || memchr(text, ']', length) != NULL ? length : 0;
-}
-
-static bool is_loopback(const char *text)
-{
-    return strncmp(text, "127.", 4) == 0 || strncmp(text, "[::1]", 5) == 0;
+    const char *least = trib_hosts_least(addresses);
+    return strncmp(least, "127.", 4) == 0 || strncmp(least, "[::1]", 5) == 0;
 }
 
 bool trib_roster_is_one_host(const trib_roster *roster)
 {
-    const char *first = trib_hosts_least(roster->members[0].addresses[0].text);
-    const size_t length = host_length(first);
-    for (uint32_t i = 0; i < roster->member_count; i++) {
-        const char *text = trib_hosts_least(roster->members[i].addresses[0].text);
-        if (is_loopback(first) ? !is_loopback(text)
-                               : length == 0 || host_length(text) != length || memcmp(first, text, length) != 0) {
+    const char *first = roster->members[0].addresses[0].text;
+    for (uint32_t i = 1; i < roster->member_count; i++) {
+        const char *other = roster->members[i].addresses[0].text;
+        if (trib_hosts_compare_machines(first, other) != 0 && !(is_loopback(first) && is_loopback(other))) {
             return false;
         }
     }

@@ -52,7 +52,7 @@ TRIB_CHECKED trib_status trib_roster_get(trib_reader *reader, trib_roster **rost
 /* Do counts and sizes allow that so many workers of each machine sum first? 0: always. */
 bool trib_roster_can_sum_first(const trib_roster *roster, uint32_t local_ranks);
 
-/* Are all members reached at one IP address, or over loopback? */
+/* Are all members on one machine (hosts.h), or reached over loopback, at whichever of its addresses? */
 bool trib_roster_is_one_host(const trib_roster *roster);
 
 /* How many members have a share at the beginning. */

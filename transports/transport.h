@@ -42,7 +42,7 @@
 #define TRIB_ADDRESS_MAX 160
 #define TRIB_AHEAD_MAX 8u
 
-/* Text: "127.0.0.1:4242", "[::1]:4242", or whatever the transport understands ("sim:3"). Numeric only, nothing is
+/* Text: "127.0.0.1:4242", "[::1]:4242", or whatever the transport understands ("n0:3"). Numeric only, nothing is
  * resolved. */
 typedef struct trib_address {
     char text[TRIB_ADDRESS_MAX];

@@ -39,6 +39,18 @@ static void a_port_is_no_part_of_a_host(void **state)
     assert_true(trib_hosts_compare("m0/n1:1", "m0/n0:2") > 0);
 }
 
+static void machines_are_told_by_their_least_hosts(void **state)
+{
+    (void)state;
+    assert_int_equal(trib_hosts_compare_machines("m0/n1:1", "m0/n0:2"), 0);
+    assert_true(trib_hosts_compare_machines("m0/n1:1", "m1/n0:2") < 0);
+    assert_true(trib_hosts_compare_machines("m10/n1:1", "m1/n1:1") > 0);
+    assert_true(trib_hosts_compare_machines("n0:1", "n1:1") < 0);
+    assert_int_equal(trib_hosts_compare_machines("10.0.0.2:1,10.1.0.2:2", "10.1.0.2:3+rdma,10.0.0.2:4,"), 0);
+    assert_int_equal(trib_hosts_compare_machines("[fd00::7]:1,[fd01::7]:1", "[fd01::7]:2,[fd00::7]:2"), 0);
+    assert_true(trib_hosts_compare_machines("127.0.0.1:1", "127.0.0.2:1") < 0);
+}
+
 /* "own" is that of the index; then the others, from the least on, each once. */
 static void assert_order(const char *list, size_t index, const char *const *expected)
 {
@@ -69,6 +81,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_least_is_found),
         cmocka_unit_test(a_port_is_no_part_of_a_host),
+        cmocka_unit_test(machines_are_told_by_their_least_hosts),
         cmocka_unit_test(all_are_tried_from_the_least_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -301,7 +301,8 @@ static void test_one_host(void **state)
     assert_false(is_one_host((const char *[]){"10.0.0.1:1", "127.0.0.1:1", NULL}));
     assert_true(is_one_host((const char *[]){"m1/a:1", "m1/b:1", NULL}));
     assert_false(is_one_host((const char *[]){"m1/a:1", "m10/a:1", NULL}));
-    assert_false(is_one_host((const char *[]){"sim:1", "sim:2", NULL})); /* no IP address: every one is a host */
+    assert_false(is_one_host((const char *[]){"n1:1", "n2:1", NULL}));
+    assert_true(is_one_host((const char *[]){"n1:1", "n1:2", NULL}));
 }
 
 /* 1 MiB, 4 workers, 4 who sum: 32 pieces of 32 KiB between hosts, whole chunks within one. */
