@@ -221,10 +221,12 @@ def each_carries_half(hosts):
 
 
 def one_takes_over(hosts):
-    """What a link carried goes by the other one when it fails, and no bit of the result is another."""
+    """What a link carried goes by the other one when it fails, and no bit of the result is another. Partitions are small, so that
+    every reactor of every server has some: a link that nobody needs would not be missed."""
     found = []
     for fails in (False, True):
-        with Job(hosts, 2, 2, [DIGITS, '--epochs', '60'], TRIB_PEER_TIMEOUT=8, TRIB_LOG='warn') as job:
+        with Job(hosts, 2, 2, [DIGITS, '--epochs', '60'], TRIB_PEER_TIMEOUT=8, TRIB_LOG='warn',
+                 TRIB_CHUNK_BYTES='4K', TRIB_PARTITION_BYTES='4K') as job:
             job.wait_progress()
             if fails:
                 hosts.cut(3, 1)
