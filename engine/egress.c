@@ -83,6 +83,20 @@ void trib_egress_offer(trib_link *link, uint64_t bytes)
     }
 }
 
+void trib_egress_move(trib_link *from, trib_link *to, uint64_t bytes)
+{
+    if (from != NULL && from->share.egress != NULL) {
+        const uint64_t most = from->share.offered;
+        bytes = bytes < most ? bytes : most;
+        from->share.offered -= bytes;
+        from->share.egress->offered -= bytes;
+    }
+    if (to != NULL && to->share.egress != NULL) {
+        to->share.offered += bytes;
+        to->share.egress->offered += bytes;
+    }
+}
+
 void trib_egress_rest(trib_link *link)
 {
     trib_egress *egress = link->share.egress;

@@ -40,6 +40,9 @@ TRIB_CHECKED trib_status trib_egress_join(trib_egress *egress, struct trib_link 
 void trib_egress_leave(struct trib_link *link);
 /* So many bytes more wait in the link's outbox. */
 void trib_egress_offer(struct trib_link *link, uint64_t bytes);
+/* What was offered to one link, or went nowhere, is another's from now on, so many bytes of it: shares are as if they had always
+ * been dealt like that. Either may be NULL, or a link that never joined. */
+void trib_egress_move(struct trib_link *from, struct trib_link *to, uint64_t bytes);
 /* The link's outbox is empty, or the link has ended. No-op if it does not wait. */
 void trib_egress_rest(struct trib_link *link);
 /* Lets out what the credit allows, of all links. */

@@ -61,13 +61,13 @@ bool trib_tensor_move_apply(trib_tensor *tensor, trib_tensor_core *mine)
     for (uint32_t i = 0; i < mine->task_count; i++) {
         trib_task *task = &mine->tasks[i];
         const trib_place_owner owner = tensor->owners[task->partition];
-        if ((task->failed || task->withdrawn) && memcmp(&owner, &task->owner, sizeof owner) != 0) {
-            const trib_link *link = trib_worker_owner_link(core, task);
-            if (link != NULL && trib_link_express_is_possible(link)) {
-                atomic_store(&tensor->left_unheard, true);
-            }
+        trib_link *link = trib_worker_owner_link(core, task);
+        if ((task->failed || task->withdrawn) && memcmp(&owner, &task->owner, sizeof owner) != 0 && link != NULL &&
+            trib_link_express_is_possible(link)) {
+            atomic_store(&tensor->left_unheard, true);
         }
         task->owner = owner;
+        trib_egress_move(link, trib_worker_owner_link(core, task), (uint64_t)task->size * (mine->round_next - 1));
     }
     core_done(tensor);
     return true;

@@ -170,11 +170,45 @@ static void a_share_comes_back(void **state)
     }
 }
 
+/* What the links of a worker's way out have to carry is what the shares are now, however long they were others. */
+static void the_way_out_follows(void **state)
+{
+    (void)state;
+    enum { ROUNDS = 5 };
+    sim_job_config config = sim_job_config_default(2, 2);
+    config.engine.shares = TRIB_SHARES_FOLLOW;
+    config.engine.colocate = TRIB_COLOCATE_OFF;
+    sim_job *job = sim_bed_open(&config);
+    exchange exchanges[2] = {{0}};
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        exchanges[rank].buffer = calloc(HEAVY, sizeof(int32_t));
+    }
+    for (uint32_t round = 1; round <= 2 * ROUNDS; round++) {
+        if (round == ROUNDS + 1) {
+            deal_to(job, 0);
+        }
+        one_round(job, exchanges, 2, HEAVY);
+        for (uint32_t rank = 0; rank < 2; rank++) {
+            const trib_core *core = &job->members[rank].engine->cores[0];
+            const uint64_t first = core->owner_links[2 * TRIB_REACTORS_MAX]->share.offered;
+            const uint64_t second = core->owner_links[3 * TRIB_REACTORS_MAX]->share.offered;
+            assert_int_equal(first + second, (uint64_t)round * HEAVY * sizeof(int32_t));
+            assert_int_equal(first + second, core->egress.offered);
+            assert_true(round <= ROUNDS ? first == second : second == 0);
+        }
+    }
+    assert_true(sim_job_close(job, 20 * SECOND));
+    sim_job_free(job);
+    free(exchanges[0].buffer);
+    free(exchanges[1].buffer);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shares_follow_a_slow_link),
         cmocka_unit_test(a_share_comes_back),
+        cmocka_unit_test(the_way_out_follows),
     };
     return cmocka_run_group_tests_name("shares", tests, NULL, NULL);
 }
