@@ -8,6 +8,7 @@
 #include "api/config.h"
 #include "api/device_load.h"
 #include "api/interface.h"
+#include "engine/machines.h"
 #include "engine/pipeline.h"
 #include "engine/reactor_ev.h"
 #include "numa/arena.h"
@@ -26,7 +27,7 @@
 /* What trib_env.memory points to. */
 typedef struct host {
     trib_place_plan plan;
-    trib_topo *topo; /* to place reactors by once the roster says who else is on this machine; NULL: the launcher did */
+    trib_topo *topo; /* to place reactors by once the roster says who else is on this machine */
     trib_place_request request;
     char interfaces[TRIB_PLACE_NICS_MAX][IF_NAMESIZE]; /* of the listen addresses: the request points to them */
     char nics[TRIB_REACTORS_MAX][TRIB_TOPO_NAME_SIZE]; /* by reactor, of its own listen address; "": not known */
@@ -56,6 +57,15 @@ static void set_linger(trib_engine *engine, trib_reactor *reactor, const trib_pl
     trib_reactor_ev_linger(reactor, least_ns, pays ? SOON_NS : most_ns);
 }
 
+static void log_busy_poll_off(trib_engine *engine, const trib_reactor *reactor, const trib_place_plan *plan)
+{
+    if (reactor->index == 0) {
+        trib_log(&engine->logger, TRIB_LOG_WARN,
+                 "busy_poll is off: if the %llu reactors of this machine's processes spun, callers would have no core",
+                 (unsigned long long)plan->sharing);
+    }
+}
+
 static trib_status reactor_start(trib_engine *engine, trib_reactor *reactor)
 {
     const host *self = engine->env.memory;
@@ -64,6 +74,9 @@ static trib_status reactor_start(trib_engine *engine, trib_reactor *reactor)
         return TRIB_OK;
     }
     int cpu = reactor->index < self->plan.reactor_count ? self->plan.reactors[reactor->index].cpu : -1;
+    if (self->request.busy_poll && !self->plan.busy_poll) {
+        log_busy_poll_off(engine, reactor, &self->plan);
+    }
     if (self->nics[reactor->index][0] != '\0') {
         trib_log(&engine->logger, TRIB_LOG_INFO, "reactor %u listens by %s", reactor->index,
                  self->nics[reactor->index]);
@@ -71,28 +84,47 @@ static trib_status reactor_start(trib_engine *engine, trib_reactor *reactor)
     return trib_reactor_ev_start(reactor, cpu, engine->config.busy_poll);
 }
 
-/* All processes of a machine that no launcher counts have been placed alike. Another part of them is this one's. The NICs that
- * its reactors listen by stay, and decide as before where those are to run. */
-static void reactor_settle(trib_engine *engine, trib_reactor *reactor, uint32_t local_index, uint32_t local_count)
+/* Where the reactor may run, now that the roster tells the machine's processes. Those that no launcher counts have been placed
+ * alike, and get each another part of the cores. A launcher's know theirs and keep them, but do not count others: so of such
+ * others none takes a core of its own, and all step aside where there are too many. The NICs that reactors listen by stay, and
+ * decide as before where those are to run. */
+static int32_t settled_cpu(const trib_engine *engine, const host *self, uint32_t index, const trib_place_plan *plan)
+{
+    return engine->env.placed && !plan->crowded ? self->plan.reactors[index].cpu : plan->reactors[index].cpu;
+}
+
+static void reactor_settle(trib_engine *engine, trib_reactor *reactor, const trib_machine_place *place)
 {
     const host *self = engine->env.memory;
-    if (self->topo == NULL || local_count == 1) {
+    if (place->count == 1) {
         return;
     }
     trib_place_request request = self->request;
-    request.local_index = local_index;
-    request.local_count = local_count;
+    if (!engine->env.placed) {
+        request.local_index = place->index;
+        request.local_count = place->count;
+        request.pin = request.pin && !place->others_placed;
+    } else if (request.local_count < place->count) {
+        request.local_count = place->count;
+    }
+    request.reactors_in_all = place->reactors;
     request.reactors = engine->core_count;
     request.addresses = engine->core_count;
     for (uint32_t i = 0; i < engine->core_count; i++) {
         request.nics[i] = self->nics[i][0] != '\0' ? self->nics[i] : NULL;
     }
     trib_place_plan plan;
-    if (trib_place_make(self->topo, &request, &plan, NULL) == TRIB_OK) {
-        set_linger(engine, reactor, &plan, local_count);
-        if (engine->config.mode != TRIB_MODE_ATTACHED) { /* else the thread is the caller's */
-            trib_reactor_ev_pin(reactor, plan.reactors[reactor->index].cpu);
-        }
+    if (trib_place_make(self->topo, &request, &plan, NULL) != TRIB_OK) {
+        return;
+    }
+    set_linger(engine, reactor, &plan, place->count);
+    if (engine->config.mode == TRIB_MODE_ATTACHED) { /* the thread is the caller's */
+        return;
+    }
+    trib_reactor_ev_pin(reactor, settled_cpu(engine, self, reactor->index, &plan));
+    if (engine->config.busy_poll && !plan.busy_poll) {
+        log_busy_poll_off(engine, reactor, &plan);
+        trib_reactor_ev_stop_spinning(reactor);
     }
 }
 
@@ -197,40 +229,36 @@ static void find_nics(host *self, const char *listen)
     self->request.addresses = count > 0 ? count : 1;
 }
 
-static void keep_choice(host *self, const trib_topo *topo)
+static void keep_choice(host *self)
 {
     for (uint32_t i = 0; i < self->plan.reactor_count && i < TRIB_REACTORS_MAX; i++) {
         const trib_place_reactor *reactor = &self->plan.reactors[i];
         self->listen_choice[i] = (uint8_t)reactor->address;
         if (reactor->nic >= 0) {
-            memcpy(self->nics[i], topo->nics[reactor->nic].name, sizeof self->nics[i]);
+            memcpy(self->nics[i], self->topo->nics[reactor->nic].name, sizeof self->nics[i]);
         }
     }
 }
 
-static trib_status make_plan(host *self, const trib_config *config, const trib_device_ops *device, trib_error *error)
+/* The topology is the caller's to free, also when this fails. *placed_out: has the launcher said which process this is? */
+static trib_status make_plan(host *self, const trib_config *config, const trib_device_ops *device, bool *placed_out,
+                             trib_error *error)
 {
-    trib_topo *topo = NULL;
-    trib_status status = trib_topo_load(NULL, &topo, error);
+    trib_status status = trib_topo_load(NULL, &self->topo, error);
     if (status != TRIB_OK) {
         return status;
     }
     trib_place_request *request = &self->request;
     trib_place_request_init(request);
-    const bool told = trib_config_local(&request->local_index, &request->local_count);
+    *placed_out = trib_config_local(&request->local_index, &request->local_count);
     request->reactors = config->reactors;
-    request->gpu = find_gpu(topo, config, device);
+    request->gpu = find_gpu(self->topo, config, device);
     request->pin = config->pin;
     request->busy_poll = config->busy_poll;
     find_nics(self, config->listen);
-    status = trib_place_make(topo, request, &self->plan, error);
+    status = trib_place_make(self->topo, request, &self->plan, error);
     if (status == TRIB_OK) {
-        keep_choice(self, topo);
-    }
-    if (status == TRIB_OK && !told) {
-        self->topo = topo;
-    } else {
-        trib_topo_free(topo);
+        keep_choice(self);
     }
     return status;
 }
@@ -305,7 +333,7 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
     }
     env->memory = self;
     env->listen_choice = self->listen_choice;
-    trib_status status = make_plan(self, config, env->device, error);
+    trib_status status = make_plan(self, config, env->device, &env->placed, error);
     if (status == TRIB_OK && trib_arena_create(self->plan.arena_node, &self->arena) != TRIB_OK) {
         status = trib_error_set(error, TRIB_NO_MEMORY, "no memory for the arena");
     }
@@ -337,24 +365,24 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
 
 void trib_env_host_describe(FILE *out)
 {
-    trib_topo *topo = NULL;
     host self = {.topo = NULL};
+    bool is_placed = false;
     trib_config config;
     trib_config_init(&config, sizeof config);
-    if (trib_topo_load(NULL, &topo, NULL) != TRIB_OK) {
+    if (trib_config_from_env(&config, NULL) != TRIB_OK) { /* what is wrong, an engine will say */
+        config.listen = NULL;
+    }
+    const trib_status status = make_plan(&self, &config, NULL, &is_placed, NULL);
+    if (self.topo == NULL) {
         fprintf(out, "{}");
         return;
     }
     fprintf(out, "{\"machine\": ");
-    trib_topo_print(topo, out);
-    if (trib_config_from_env(&config, NULL) != TRIB_OK) { /* what is wrong, an engine will say */
-        config.listen = NULL;
-    }
-    if (make_plan(&self, &config, NULL, NULL) == TRIB_OK) {
+    trib_topo_print(self.topo, out);
+    if (status == TRIB_OK) {
         fprintf(out, ", \"placement\": ");
-        trib_place_print(&self.plan, topo, out);
+        trib_place_print(&self.plan, self.topo, out);
     }
     fprintf(out, "}");
     trib_topo_free(self.topo);
-    trib_topo_free(topo);
 }

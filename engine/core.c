@@ -193,9 +193,8 @@ void trib_core_roster(trib_reactor *reactor, trib_post *post)
     }
     const uint32_t me = engine->member_id;
     if (me < roster->member_count && engine->env.reactor_settle != NULL) {
-        uint32_t index = 0, count = 0;
-        trib_machines_local(roster, me, &index, &count);
-        engine->env.reactor_settle(engine, reactor, index, count);
+        const trib_machine_place place = trib_machines_place(roster, me);
+        engine->env.reactor_settle(engine, reactor, &place);
     }
     const bool relays = roster->local_ranks > 0 && me < roster->worker_count;
     if (status == TRIB_OK && me < roster->member_count && (roster->members[me].sums || relays)) {

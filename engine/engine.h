@@ -28,6 +28,7 @@ struct trib_group;
 struct trib_device;
 struct trib_device_ops;
 struct trib_host_world;
+struct trib_machine_place;
 
 #define TRIB_PLACE_NAME_MAX 44 /* with "rank 4095 ()" around it still a member's name */
 
@@ -39,8 +40,8 @@ typedef struct trib_env {
     /* Opens reactor i; starts it later, stops and frees it at the end. */
     trib_status (*reactor_open)(trib_engine *engine, uint32_t index, trib_reactor **out);
     trib_status (*reactor_start)(trib_engine *engine, trib_reactor *reactor);
-    /* On the reactor's thread: which of the job's processes on this machine this is, counted from 0. May be NULL. */
-    void (*reactor_settle)(trib_engine *engine, trib_reactor *reactor, uint32_t local_index, uint32_t local_count);
+    /* On the reactor's thread, when the job has come together: who else is on this machine. May be NULL. */
+    void (*reactor_settle)(trib_engine *engine, trib_reactor *reactor, const struct trib_machine_place *place);
     void (*reactor_stop)(trib_engine *engine, trib_reactor *reactor); /* returns when its thread is gone */
     void (*reactor_free)(trib_reactor *reactor);
     bool (*on_thread)(const trib_reactor *reactor);   /* is the caller on its thread? */
@@ -59,6 +60,7 @@ typedef struct trib_env {
     /* By reactor, which of the addresses to listen on is its own, modulo their number; NULL: the i-th. */
     const uint8_t *listen_choice;
     uint32_t cpu_count; /* of this machine, for traces; 0: not known */
+    bool placed;        /* the launcher said which of the machine's processes this is */
     /* Tensors on a device; NULL: there is none. */
     const struct trib_device_ops *device;
     int64_t linger_most_ns;               /* how long threads for the device look for more at most (linger.h) */

@@ -27,17 +27,20 @@ uint32_t trib_machines_first(const trib_roster *roster, uint32_t member)
     return first;
 }
 
-void trib_machines_local(const trib_roster *roster, uint32_t member, uint32_t *index_out, uint32_t *count_out)
+trib_machine_place trib_machines_place(const trib_roster *roster, uint32_t member)
 {
-    uint32_t before = 0, all = 0;
+    trib_machine_place place = {.index = 0};
     for (uint32_t i = 0; i < roster->member_count; i++) {
-        const bool here = compare_members(&roster->members[i], &roster->members[member]) == 0;
-        all += here;
-        before += here && i < member;
+        const trib_member_info *other = &roster->members[i];
+        if (compare_members(other, &roster->members[member]) == 0) {
+            place.index += i < member;
+            place.count++;
+            place.reactors += other->reactors;
+            place.others_placed = place.others_placed || (i != member && other->placed);
+        }
     }
-    trib_assert(before < all);
-    *index_out = before;
-    *count_out = all;
+    trib_assert(place.index < place.count);
+    return place;
 }
 
 __attribute__((format(printf, 2, 3))) static uint32_t no(char *why, const char *format, ...)

@@ -19,8 +19,14 @@ uint32_t trib_machines_local_ranks(const trib_roster *roster, trib_local_sum wan
 /* The first member that shares that one's machine: servers too. */
 uint32_t trib_machines_first(const trib_roster *roster, uint32_t member);
 
-/* Which of the members on its machine that one is, counted from 0, and how many those are: servers too. */
-void trib_machines_local(const trib_roster *roster, uint32_t member, uint32_t *index_out, uint32_t *count_out);
+/* How a member shares its machine with others of the job, servers too. */
+typedef struct trib_machine_place {
+    uint32_t index, count; /* which of the machine's members it is, counted from 0 */
+    uint32_t reactors;     /* of all of them */
+    bool others_placed;    /* a launcher has placed some of the others, as if there were nobody else */
+} trib_machine_place;
+
+trib_machine_place trib_machines_place(const trib_roster *roster, uint32_t member);
 
 /* As trib_place_shares, for machines of so many workers each, the members' first: a machine's workers share its link, what
  * it carries and what it sums. TRIB_NO_MEMORY. */

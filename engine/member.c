@@ -56,6 +56,7 @@ static void fill_info(const trib_engine *engine, trib_member_info *info)
     *info = (trib_member_info){
         .roles = config->roles,
         .sums = (config->roles & TRIB_ROLE_SERVER) != 0,
+        .placed = engine->env.placed,
         .reactors = engine->core_count,
         .bandwidth = config->bandwidth_bits,
     };

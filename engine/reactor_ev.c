@@ -396,15 +396,16 @@ static void *thread_main(void *argument)
     }
     atomic_store(&self->runner, pthread_self());
     /* A stop may come before the loop runs; its wake-up is then still pending and is seen in the first turn. */
-    if (self->busy_poll) {
-        while (!atomic_load_explicit(&self->stopping, memory_order_relaxed)) {
-            self->worked = false;
-            ev_run(self->loop, EVRUN_NOWAIT);
-            if (!self->worked) {
-                sched_yield(); /* whom it waits for may be waiting for this core */
-            }
+    const bool spun = self->busy_poll;
+    while (self->busy_poll && !atomic_load_explicit(&self->stopping, memory_order_relaxed)) {
+        self->worked = false;
+        ev_run(self->loop, EVRUN_NOWAIT);
+        if (!self->worked) {
+            sched_yield(); /* whom it waits for may be waiting for this core */
         }
-    } else {
+    }
+    /* Spinning may have ended because of a stop, whose wake-up it has then seen. */
+    if (!spun || !atomic_load(&self->stopping)) {
         ev_run(self->loop, 0);
     }
     return NULL;
@@ -434,6 +435,12 @@ trib_status trib_reactor_ev_start(trib_reactor *reactor, int core, bool busy_pol
     atomic_store(&self->runner, self->thread);
     self->started = true;
     return TRIB_OK;
+}
+
+void trib_reactor_ev_stop_spinning(trib_reactor *reactor)
+{
+    trib_assert(trib_reactor_ev_on_thread(reactor));
+    reactor_of(reactor)->busy_poll = false;
 }
 
 void trib_reactor_ev_linger(trib_reactor *reactor, int64_t least_ns, int64_t most_ns)

@@ -29,6 +29,9 @@ TRIB_CHECKED trib_status trib_reactor_ev_start(trib_reactor *reactor, int core, 
 /* On its thread: pins it to another core, -1 to none, which is as it was started. */
 void trib_reactor_ev_pin(trib_reactor *reactor, int core);
 
+/* On its thread: it has spun long enough (busy_poll), from now on it sleeps when there is nothing to do. */
+void trib_reactor_ev_stop_spinning(trib_reactor *reactor);
+
 /* Before it starts, or on its thread: for so long after it has had something to do, it looks for more before it sleeps (linger.h), and lets
  * other threads of its core run in between. Posts teach it, and where most_ns is below 1 ms all work. Both 0: it sleeps at once. */
 void trib_reactor_ev_linger(trib_reactor *reactor, int64_t least_ns, int64_t most_ns);

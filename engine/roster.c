@@ -8,6 +8,11 @@
 #include "engine/hosts.h"
 #include "engine/summation.h"
 
+/* In the byte of a description that says what else a member is. */
+#define SUMS 1u
+#define STANDS_BY 2u
+#define PLACED 4u
+
 trib_roster *trib_roster_create(uint32_t member_count)
 {
     trib_roster *roster = calloc(1, sizeof *roster + member_count * sizeof roster->members[0]);
@@ -20,7 +25,8 @@ trib_roster *trib_roster_create(uint32_t member_count)
 void trib_member_info_put(trib_writer *writer, const trib_member_info *info)
 {
     trib_put_u32(writer, info->roles);
-    trib_put_u8(writer, (uint8_t)(info->sums + info->stands_by));
+    const uint8_t share = info->stands_by ? STANDS_BY : (uint8_t)info->sums;
+    trib_put_u8(writer, share | (info->placed ? PLACED : 0));
     trib_put_u32(writer, info->reactors);
     trib_put_u64(writer, info->bandwidth);
     trib_put_text(writer, info->name);
@@ -32,13 +38,15 @@ void trib_member_info_put(trib_writer *writer, const trib_member_info *info)
 trib_status trib_member_info_get(trib_reader *reader, trib_member_info *info_out, trib_error *error)
 {
     trib_member_info info = {.roles = trib_get_u32(reader)};
-    const uint8_t sums = trib_get_u8(reader);
-    info.sums = sums != 0;
-    info.stands_by = sums == 2;
+    const uint8_t flags = trib_get_u8(reader), share = flags & (SUMS | STANDS_BY);
+    info.sums = share != 0;
+    info.stands_by = share == STANDS_BY;
+    info.placed = (flags & PLACED) != 0;
     info.reactors = trib_get_u32(reader);
     info.bandwidth = trib_get_u64(reader);
     trib_get_text(reader, info.name, sizeof info.name);
-    if (reader->failed || sums > 2 || info.reactors == 0 || info.reactors > TRIB_REACTORS_MAX) {
+    if (reader->failed || share > STANDS_BY || flags > (SUMS | STANDS_BY | PLACED) || info.reactors == 0 ||
+        info.reactors > TRIB_REACTORS_MAX) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed description of a member");
     }
     for (uint32_t i = 0; i < info.reactors; i++) {

@@ -18,6 +18,7 @@ typedef struct trib_member_info {
     uint32_t roles;
     bool sums;      /* a server, or a worker with a share, or: */
     bool stands_by; /* a worker that gets a share if links turn out to be uneven */
+    bool placed;    /* its launcher told it which of the machine's processes it is */
     uint32_t reactors;
     uint64_t bandwidth;
     char name[TRIB_MEMBER_NAME_MAX]; /* "rank 3 (host:pid)", "server 1 (host:pid)" */

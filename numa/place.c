@@ -261,10 +261,11 @@ trib_status trib_place_make(const trib_topo *topo, const trib_place_request *req
     }
     uint32_t sharer_count = sharers(topo, request->local_count);
     plan.reactor_count = request->reactors > 0 ? request->reactors : default_reactors(topo, sharer_count, request);
-    uint64_t reactors_in_all = (uint64_t)plan.reactor_count * sharer_count;
+    const bool is_known = request->reactors_in_all > 0 && sharer_count == request->local_count;
+    plan.sharing = is_known ? request->reactors_in_all : (uint64_t)plan.reactor_count * sharer_count;
     plan.bound = topo->core_count < topo->machine_core_count;
-    plan.crowded = reactors_in_all > topo->core_count;
-    plan.busy_poll = request->busy_poll && reactors_in_all < topo->core_count;
+    plan.crowded = plan.sharing > topo->core_count;
+    plan.busy_poll = request->busy_poll && plan.sharing < topo->core_count;
     reactors_place(topo, request, nics, &plan);
     addresses_deal(topo, request, nics, &plan);
     plan.arena_node = arena_node(topo, &plan);

@@ -31,9 +31,10 @@
 typedef struct trib_place_request {
     uint32_t reactors;  /* 0: the default; at most TRIB_PLACE_REACTORS_MAX */
     uint32_t addresses; /* to listen on: 1..TRIB_PLACE_NICS_MAX. The default for all processes together is a multiple */
-    uint32_t local_index; /* of this process among those of the machine */
-    uint32_t local_count; /* processes of the job on this machine; at least 1 */
-    int32_t gpu;          /* index into the topology's GPUs; -1: none */
+    uint32_t local_index;     /* of this process among those of the machine */
+    uint32_t local_count;     /* processes of the job on this machine; at least 1 */
+    uint32_t reactors_in_all; /* of those processes; 0: not known, each has as many as this one */
+    int32_t gpu;              /* index into the topology's GPUs; -1: none */
     /* Of the addresses to listen on, in their order: a name or RDMA device. NULL, or one that hwloc does not know: near no
      * node. */
     const char *nics[TRIB_PLACE_NICS_MAX];
@@ -54,6 +55,7 @@ typedef struct trib_place_plan {
     int32_t arena_node; /* the operating system's number, for trib_arena_create; -1: do not bind (one node, or the
                            reactors may run on several) */
     int32_t gpu;        /* as requested */
+    uint64_t sharing;   /* reactors, of all processes, that share the cores which this one may use */
     bool busy_poll;     /* false where spinning would leave the callers' threads no core */
     bool crowded;       /* more reactors than cores on this machine: none is pinned */
     bool bound;         /* the launcher has placed this process: none is pinned */

@@ -194,17 +194,18 @@ def cores_of(pid):
     return found
 
 
-def takes_cores(reactors, wanted):
-    """Two ranks that nobody tells that they share a machine; wanted(cores of each) comes true."""
-    port = free_port()
+def takes_cores(wanted, *settings):
+    """As many ranks as there are settings, each with its own beside the job's; wanted(cores of each) comes true."""
+    port, ranks = free_port(), len(settings)
     children = [subprocess.Popen([TOOL, 'bench', '--sizes', '1M', '--iters', '10000'], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                 env=clean_env(TRIB_RANK=r, TRIB_WORKERS=2, TRIB_COORDINATOR='127.0.0.1:%d' % port, TRIB_REACTORS=reactors))
-                for r in range(2)]
+                                 env=clean_env(TRIB_RANK=r, TRIB_WORKERS=ranks, TRIB_COORDINATOR='127.0.0.1:%d' % port, **more))
+                for r, more in enumerate(settings)]
     seen, deadline = [], time.monotonic() + 30
     try:
-        while time.monotonic() < deadline and not (len(seen) == 2 and wanted(seen)):
+        while time.monotonic() < deadline and not (len(seen) == ranks and wanted(seen)):
             time.sleep(0.02)
-            seen = [cores_of(c.pid) for c in children]
+            now = [cores_of(c.pid) for c in children]
+            seen = now if any(now) else seen  # what was seen last of those that have ended
     except OSError:
         assert False, 'a rank ended; before that reactors might run on %s' % seen
     finally:
@@ -218,10 +219,47 @@ def cores_of_their_own():
     everywhere = os.sched_getaffinity(0)
     if len(everywhere) < max(2, os.cpu_count()):
         return 'needs two cores, and no launcher that binds'
-    takes_cores(1, lambda seen: all(len(s.get('trib-0', everywhere)) == 1 for s in seen) and seen[0] != seen[1])
+    one = {'TRIB_REACTORS': 1}
+    takes_cores(lambda seen: all(len(s.get('trib-0', everywhere)) == 1 for s in seen) and seen[0] != seen[1], one, one)
     # More reactors than cores: nobody pins.
-    many = min(len(everywhere), 64)
-    takes_cores(many, lambda seen: all(len(s) == many and all(cores == everywhere for cores in s.values()) for s in seen))
+    many = min(len(everywhere), 16)
+    each = {'TRIB_REACTORS': many}
+
+    def nobody_pins(seen):
+        return all(len(s) == many and all(cores == everywhere for cores in s.values()) for s in seen)
+    takes_cores(nobody_pins, *[each] * (len(everywhere) // many + 1))
+    return None
+
+
+def beside_a_launcher():
+    """Rank 1 is none of the processes that rank 0's launcher counts: that keeps its core, and this one has none of its own."""
+    everywhere = os.sched_getaffinity(0)
+    if len(everywhere) < max(2, os.cpu_count()):
+        return 'needs two cores, and no launcher that binds'
+    counted = {'TRIB_REACTORS': 1, 'TRIB_LOCAL_RANK': 0, 'TRIB_LOCAL_COUNT': 1}
+    takes_cores(lambda seen: [len(s.get('trib-0', [])) for s in seen] == [1, len(everywhere)], counted, {'TRIB_REACTORS': 1})
+    # Nobody has one where the launcher's would be too many with those that it does not count.
+    many = min(len(everywhere), 16)
+    takes_cores(lambda seen: all(s and all(cores == everywhere for cores in s.values()) for s in seen),
+                *[dict(counted, TRIB_REACTORS=many)] * (len(everywhere) // many), {'TRIB_REACTORS': 1})
+    return None
+
+
+def spins_while_there_are_cores():
+    """Who is to spin learns from the roster that others want the cores."""
+    cores = len(os.sched_getaffinity(0))
+    if cores < max(2, os.cpu_count()):
+        return 'needs two cores, and no launcher that binds'
+    reactors = min(cores - 1, 16)
+    for ranks in (1, -(-cores // reactors)):
+        port = free_port()
+        children = [subprocess.Popen([HELLO], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                     env=clean_env(TRIB_RANK=r, TRIB_WORKERS=ranks, TRIB_COORDINATOR='127.0.0.1:%d' % port,
+                                                   TRIB_REACTORS=reactors, TRIB_BUSY_POLL='yes')) for r in range(ranks)]
+        outputs = [c.communicate(timeout=60)[0] for c in children]
+        for child, output in zip(children, outputs):
+            assert child.returncode == 0, output[-600:]
+            assert output.count('busy_poll is off') == (ranks > 1), output[-600:]
     return None
 
 
@@ -252,6 +290,7 @@ CASES = [('like_torchrun', torchrun), ('like_slurm', slurm), ('like_byteps', byt
          ('server_by_itself', server_by_itself), ('bad_input', bad_input),
          ('external_coordinator_forgotten', external_coordinator_forgotten), ('coordinator_waits', coordinator_waits),
          ('run_passes_status', run_passes_status), ('cores_of_their_own', cores_of_their_own),
+         ('beside_a_launcher', beside_a_launcher), ('spins_while_there_are_cores', spins_while_there_are_cores),
          ('run_binds', run_binds), ('run_ends_servers', run_ends_servers),
          ('run_forgives_servers', run_forgives_servers), ('run_counts_crashed_servers', run_counts_crashed_servers),
          ('run_tells_early', run_tells_early)]

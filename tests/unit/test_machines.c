@@ -45,12 +45,15 @@ static void who_is_on_a_machine_is_counted(void **state)
 {
     (void)state;
     trib_roster *roster = roster_of((const char *const[]){"a:1", "b:1", "10.0.9.9:7", "b:2"}, 4, 2);
-    static const uint32_t expected[6][2] = {{0, 1}, {0, 2}, {0, 3}, {1, 2}, {1, 3}, {2, 3}};
+    static const uint32_t expected[6][3] = {{0, 1, 2}, {0, 2, 4}, {0, 3, 9}, {1, 2, 4}, {1, 3, 9}, {2, 3, 9}};
+    roster->members[5].reactors = 5;
+    roster->members[1].placed = roster->members[2].placed = roster->members[5].placed = true;
     for (uint32_t i = 0; i < 6; i++) {
-        uint32_t index = 9, count = 9;
-        trib_machines_local(roster, i, &index, &count);
-        assert_int_equal(index, expected[i][0]);
-        assert_int_equal(count, expected[i][1]);
+        const trib_machine_place place = trib_machines_place(roster, i);
+        assert_int_equal(place.index, expected[i][0]);
+        assert_int_equal(place.count, expected[i][1]);
+        assert_int_equal(place.reactors, expected[i][2]);
+        assert_int_equal(place.others_placed, i >= 2); /* not its own bit: 0 is alone, 1 is beside one that has none */
     }
     free(roster);
 }

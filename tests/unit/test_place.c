@@ -335,6 +335,26 @@ static void test_crowded(void **state)
     assert_true(make(*state, &request).busy_poll);
 }
 
+/* Once the others are known, theirs count as many as they are: 16 cores. */
+static void test_others_are_known(void **state)
+{
+    trib_place_request request = defaults();
+    request.local_count = 2;
+    request.reactors = 4;
+    request.busy_poll = true;
+    assert_true(make(*state, &request).busy_poll);
+    request.reactors_in_all = 16;
+    trib_place_plan plan = make(*state, &request);
+    assert_false(plan.busy_poll);
+    assert_false(plan.crowded);
+    assert_true(plan.reactors[3].cpu >= 0);
+    request.reactors_in_all = 17;
+    plan = make(*state, &request);
+    assert_true(plan.crowded);
+    assert_int_equal(plan.sharing, 17);
+    assert_int_equal(plan.reactors[3].cpu, -1);
+}
+
 static void test_no_pin(void **state)
 {
     trib_place_request request = defaults();
@@ -363,6 +383,9 @@ static void test_bound_by_launcher(void **state)
     assert_int_equal(plan.reactors[0].cpu, -1);
     assert_int_equal(plan.reactors[0].node, 1);
     assert_int_equal(plan.arena_node, 1);
+    request.reactors_in_all = 16; /* elsewhere */
+    assert_false(make(&topo, &request).crowded);
+    request.reactors_in_all = 0;
     request.local_count = 5; /* they do not: they are shared */
     plan = make(&topo, &request);
     assert_int_equal(plan.reactor_count, 1);
@@ -450,6 +473,7 @@ int main(void)
         cmocka_unit_test(test_spill),
         cmocka_unit_test(test_spread_without_device),
         cmocka_unit_test(test_crowded),
+        cmocka_unit_test(test_others_are_known),
         cmocka_unit_test(test_no_pin),
         cmocka_unit_test(test_bound_by_launcher),
         cmocka_unit_test(test_refused),

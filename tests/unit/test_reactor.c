@@ -141,6 +141,42 @@ static void lingers_and_sleeps(void **state)
     assert_true(ev_iteration(loop) < 100); /* nothing to do: it slept from the beginning */
 }
 
+typedef struct calming {
+    trib_post post;
+    trib_timer timer;
+    unsigned turns; /* between the two */
+    atomic_bool done;
+} calming;
+
+static void note_turns(trib_reactor *reactor, trib_timer *timer)
+{
+    calming *self = timer->user;
+    self->turns = ev_iteration(trib_reactor_ev_loop(reactor)) - self->turns;
+    atomic_store(&self->done, true);
+}
+
+static void stop_spinning(trib_reactor *reactor, trib_post *post)
+{
+    calming *self = (calming *)post;
+    trib_reactor_ev_stop_spinning(reactor);
+    self->turns = ev_iteration(trib_reactor_ev_loop(reactor));
+    trib_timer_arm(reactor, &self->timer, trib_now(reactor) + 300 * INT64_C(1000000));
+}
+
+static void sleeps_when_it_is_to_spin_no_more(void **state)
+{
+    trib_reactor *reactor = *state;
+    calming self = {.post.run = stop_spinning, .timer = {.fired = note_turns, .user = &self}};
+    assert_int_equal(trib_reactor_ev_start(reactor, -1, true), TRIB_OK);
+    trib_reactor_post(reactor, &self.post);
+    while (!atomic_load(&self.done)) {
+        sched_yield();
+    }
+    trib_reactor_ev_stop(reactor);
+    trib_reactor_ev_join(reactor);
+    assert_true(self.turns < 100);
+}
+
 static void stops_before_it_runs(void **state)
 {
     trib_reactor_ev_stop(*state);
@@ -330,6 +366,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(posts_arrive_while_polling, setup, teardown),
         cmocka_unit_test_setup_teardown(posts_arrive_while_lingering, setup, teardown),
         cmocka_unit_test_setup_teardown(lingers_and_sleeps, setup, teardown),
+        cmocka_unit_test_setup_teardown(sleeps_when_it_is_to_spin_no_more, setup, teardown),
         cmocka_unit_test_setup_teardown(stops_before_it_runs, setup, teardown),
         cmocka_unit_test_setup_teardown(one_run_is_bounded, setup, teardown),
         cmocka_unit_test_setup_teardown(defers_until_the_callback_returns, setup, teardown),

@@ -29,6 +29,8 @@ static trib_roster *sample_roster(void)
         trib_member_info *info = &roster->members[i];
         info->roles = i < 3 ? TRIB_ROLE_WORKER : TRIB_ROLE_SERVER;
         info->sums = i != 1;
+        info->stands_by = i == 2;
+        info->placed = i < 2;
         info->reactors = i == 3 ? TRIB_REACTORS_MAX : i + 1;
         info->bandwidth = UINT64_C(25000000000) * i;
         (void)snprintf(info->name, sizeof info->name, "rank %u (host:%u)", i, 1000 + i);
@@ -51,6 +53,8 @@ static void assert_same_member(const trib_member_info *got, const trib_member_in
 {
     assert_int_equal(got->roles, want->roles);
     assert_int_equal(got->sums, want->sums);
+    assert_int_equal(got->stands_by, want->stands_by);
+    assert_int_equal(got->placed, want->placed);
     assert_int_equal(got->reactors, want->reactors);
     assert_true(got->bandwidth == want->bandwidth);
     assert_string_equal(got->name, want->name);
@@ -263,6 +267,14 @@ static void test_member_infos(void **state)
         trib_reader reader = guarded_reader(&memory, bytes, writer.size);
         trib_member_info got;
         assert_int_equal(trib_member_info_get(&reader, &got, &error), TRIB_PROTOCOL);
+    }
+    store_u32(bytes + 5, 1);
+    for (unsigned flags = 3; flags < 256; flags++) { /* what it sums is one of three, then a bit */
+        bytes[4] = (unsigned char)flags;
+        trib_reader reader = guarded_reader(&memory, bytes, writer.size);
+        trib_member_info got;
+        const bool is_known = flags >= 4 && flags <= 6;
+        assert_int_equal(trib_member_info_get(&reader, &got, &error), is_known ? TRIB_OK : TRIB_PROTOCOL);
     }
     free(roster);
     guarded_destroy(&memory);
