@@ -89,6 +89,9 @@ typedef struct trib_core {
     int64_t look_ns;          /* when rounds that wait are looked at next while the core ends */
     trib_sum_entry *free_entries;
     uint32_t entries_waiting; /* sums not sent yet */
+    int64_t starved_at_ns;    /* contributions find no memory (server_memory.c): when it was looked at last; 0: they do */
+    int64_t starved_ns;       /* for how long, as far as this process was awake */
+    bool starved_said;
 
     trib_core_stats stats;
     trib_trace_ring trace;
@@ -131,6 +134,9 @@ void trib_server_adopt(trib_link *link); /* an accepted data link has proved its
 void trib_server_tick(trib_core *core);
 void trib_server_resume(trib_core *core); /* links that were told to wait ask again */
 bool trib_server_is_idle(const trib_core *core);
+/* server_memory.c: a contribution of that size has asked for memory, with that result; and every tick. */
+void trib_server_note_memory(trib_core *core, trib_status status, uint32_t size);
+void trib_server_look_at_memory(trib_core *core);
 TRIB_CHECKED trib_status trib_server_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
                                               trib_error *error);
 

@@ -72,6 +72,7 @@ static trib_status server_header(trib_link *link, const trib_frame *frame, trib_
     trib_contribution what = trib_server_contribution(link, frame);
     what.is_ahead = link->arrival_count > 0;
     status = trib_summation_landing(summation, &what, &landing->buffer, error);
+    trib_server_note_memory(core, status, what.size);
     if (status == TRIB_OK) {
         link->landed = (trib_landed){.abandon = push_abandoned, .what = landing->buffer, .owner = summation};
     }
@@ -340,6 +341,7 @@ void trib_server_tick(trib_core *core)
     if (core->summation != NULL && !core->ended) {
         trib_server_look(core);
         trib_server_resume(core); /* one that was out of memory asks again */
+        trib_server_look_at_memory(core);
     }
 }
 

@@ -218,10 +218,35 @@ def too_few_files():
     assert server.returncode != 0 and all(statuses), 'the job came together: %s' % statuses
 
 
+def too_little_memory():
+    """A server that may not have the memory for what it sums says so, and all end with those words, long before an operation's deadline."""
+    env = dict(os.environ, TRIB_WORKERS='2', TRIB_SERVERS='1', TRIB_REACTORS='1', TRIB_COLOCATE='off', TRIB_PEER_TIMEOUT='2',
+               TRIB_TRANSPORT='tcp', TRIB_COORDINATOR='127.0.0.1:%d' % free_port())
+    settings = dict(env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    members = [subprocess.Popen([TRIBUTARY, 'server'], **settings)]
+    try:
+        while len(os.listdir('/proc/%d/task' % members[0].pid)) < 2:
+            time.sleep(0.02)  # its reactor takes memory of its own when it begins
+        time.sleep(0.5)
+        pages = int(open('/proc/%d/statm' % members[0].pid).read().split()[0])
+        limit = pages * resource.getpagesize() + (3 << 20)
+        resource.prlimit(members[0].pid, resource.RLIMIT_AS, (limit, limit))
+        for rank in range(2):
+            members.append(subprocess.Popen([TRIBUTARY, 'bench', '--sizes', '256M', '--iters', '2'], **dict(settings, env=dict(env, TRIB_RANK=str(rank)))))
+        outputs = [member.communicate(timeout=60)[0] for member in members]
+    finally:
+        for member in members:
+            member.kill()
+            member.wait()
+    assert 'out of memory for a contribution of' in outputs[0], outputs[0]
+    for member, output in zip(members, outputs):
+        assert member.returncode == 1 and 'found no memory for contributions' in output, '%d: %s' % (member.returncode, output)
+
+
 CASES = [('%s_%s' % (victim.replace(' ', '_'), name), lambda v=victim, n=number: lose(v, n))
          for name, number in (('killed', signal.SIGKILL), ('stopped', signal.SIGSTOP))
          for victim in ('rank 2', 'server 1', 'rank 0')] + [('server_told_to_leave', server_told_to_leave), ('garbage_on_ports', garbage), ('wrong_token', wrong_token), ('crash_leaves_nothing', crash_leaves_nothing),
-                                                ('other_transport', other_transport), ('too_few_files', too_few_files)]
+                                                ('other_transport', other_transport), ('too_few_files', too_few_files), ('too_little_memory', too_little_memory)]
 
 
 if __name__ == '__main__':

@@ -1,0 +1,54 @@
+/*
+ * server_memory.c - a server that has no memory for contributions says so, and ends the job if that does not pass.
+ *
+ * A contribution that finds no memory waits on its link until sums have gone out and their blocks come back. Where no sum
+ * is on its way out either, nothing in this process will give any back: what is here waits for contributions that find
+ * no room, and workers would wait for their deadlines, with words about each other.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "engine/core.h"
+
+#define NS_PER_S 1e9
+
+void trib_server_note_memory(trib_core *core, trib_status status, uint32_t size)
+{
+    if (status != TRIB_AGAIN) {
+        core->starved_at_ns = 0;
+        return;
+    }
+    if (core->starved_at_ns != 0) {
+        return;
+    }
+    core->starved_at_ns = trib_now(core->reactor);
+    core->starved_ns = 0;
+    if (!core->starved_said) {
+        core->starved_said = true;
+        trib_log(core->reactor->logger, TRIB_LOG_WARN,
+                 "out of memory for a contribution of %" PRIu32 " bytes: contributions wait until sums have gone out",
+                 size);
+    }
+}
+
+void trib_server_look_at_memory(trib_core *core)
+{
+    if (core->starved_at_ns == 0) {
+        return;
+    }
+    const int64_t now_ns = trib_now(core->reactor), limit_ns = core->engine->roster->peer_timeout_ns;
+    const int64_t step_ns = now_ns - core->starved_at_ns;
+    core->starved_at_ns = now_ns;
+    core->starved_ns += step_ns < limit_ns / 4 ? step_ns : limit_ns / 4; /* this process may have stood still */
+    if (core->entries_waiting > 0) {
+        core->starved_ns = 0; /* memory comes back as they go */
+    } else if (core->starved_ns >= limit_ns) {
+        char text[TRIB_ERROR_TEXT_SIZE];
+        snprintf(text, sizeof text,
+                 "%s found no memory for contributions for %.1f s: raise its limit (ulimit -v, a container's), or start "
+                 "more servers",
+                 trib_roster_name(core->engine->roster, core->engine->member_id), (double)core->starved_ns / NS_PER_S);
+        core->starved_at_ns = 0;
+        trib_engine_end(core->engine, TRIB_NO_MEMORY, text);
+    }
+}
