@@ -89,8 +89,8 @@ typedef struct trib_core {
     int64_t look_ns;          /* when rounds that wait are looked at next while the core ends */
     trib_sum_entry *free_entries;
     uint32_t entries_waiting; /* sums not sent yet */
-    int64_t starved_at_ns;    /* contributions find no memory (server_memory.c): when it was looked at last; 0: they do */
-    int64_t starved_ns;       /* for how long, as far as this process was awake */
+    int64_t starved_at_ns; /* contributions find no memory (server_memory.c): when it was looked at last; 0: they do */
+    int64_t starved_ns;    /* for how long, as far as this process was awake */
     bool starved_said;
 
     trib_core_stats stats;

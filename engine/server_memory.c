@@ -44,10 +44,11 @@ void trib_server_look_at_memory(trib_core *core)
         core->starved_ns = 0; /* memory comes back as they go */
     } else if (core->starved_ns >= limit_ns) {
         char text[TRIB_ERROR_TEXT_SIZE];
-        snprintf(text, sizeof text,
-                 "%s found no memory for contributions for %.1f s: raise its limit (ulimit -v, a container's), or start "
-                 "more servers",
-                 trib_roster_name(core->engine->roster, core->engine->member_id), (double)core->starved_ns / NS_PER_S);
+        snprintf(
+            text, sizeof text,
+            "%s found no memory for contributions for %.1f s: raise its limit (ulimit -v, a container's), or start "
+            "more servers",
+            trib_roster_name(core->engine->roster, core->engine->member_id), (double)core->starved_ns / NS_PER_S);
         core->starved_at_ns = 0;
         trib_engine_end(core->engine, TRIB_NO_MEMORY, text);
     }
