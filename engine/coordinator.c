@@ -55,8 +55,9 @@ static void heartbeat(trib_reactor *reactor, trib_timer *timer)
         }
         if (now_ns - at->link->last_heard_ns > timeout_ns && !overslept) {
             char text[TRIB_ERROR_TEXT_SIZE];
-            snprintf(text, sizeof text, "lost %s: no sign of life for %.1f s", trib_roster_name(self->roster, i),
-                     (double)(now_ns - at->link->last_heard_ns) / 1e9);
+            snprintf(text, sizeof text,
+                     "lost %s: no sign of life for %.1f s (stopped, cut off, or its loop was kept busy)",
+                     trib_roster_name(self->roster, i), (double)(now_ns - at->link->last_heard_ns) / 1e9);
             trib_coordinator_end_job(self, TRIB_PEER_LOST, text);
             return;
         }

@@ -251,9 +251,17 @@ static trib_status member_header(trib_link *link, const trib_frame *frame, trib_
     return TRIB_OK;
 }
 
+/* Who is named in what the coordinator tells everybody is to see that it is meant. */
+static void say_whom(const trib_engine *engine, const char *text, char *said, size_t size)
+{
+    const char *at = engine->roster != NULL ? strstr(text, trib_roster_name(engine->roster, engine->member_id)) : NULL;
+    const size_t before = at != NULL ? (size_t)(at - text) : 0;
+    snprintf(said, size, "%.*s%s%s", (int)before, text, at != NULL ? "this process, " : "", text + before);
+}
+
 static trib_status take_ended(trib_member *member, const trib_frame *frame, const void *payload, trib_error *error)
 {
-    char text[TRIB_ERROR_TEXT_SIZE];
+    char text[TRIB_ERROR_TEXT_SIZE], said[TRIB_ERROR_TEXT_SIZE];
     trib_reader reader = {.data = payload, .left = frame->payload_size};
     trib_get_text(&reader, text, sizeof text);
     trib_status fate = TRIB_OK, status = trib_get_end(&reader, "ENDED", error);
@@ -261,7 +269,8 @@ static trib_status take_ended(trib_member *member, const trib_frame *frame, cons
         status = trib_frame_take_error(frame, &fate, error);
     }
     if (status == TRIB_OK) {
-        trib_engine_end(member->core->engine, fate, text);
+        say_whom(member->core->engine, text, said, sizeof said);
+        trib_engine_end(member->core->engine, fate, said);
     }
     return status;
 }

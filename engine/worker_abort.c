@@ -10,6 +10,7 @@
 #include "engine/assert.h"
 #include "engine/link_express.h"
 #include "engine/pipeline.h"
+#include "engine/server_lane.h"
 #include "engine/worker.h"
 
 #define GRACE_NS (2 * INT64_C(1000000000))
@@ -109,6 +110,13 @@ static void abort_node(trib_core *core, trib_op_node *node)
     }
 }
 
+/* Has the owner all that this worker gives, and not had the time yet to say whose contribution it lacks? */
+static bool may_wait_for_others(const trib_core *core, const trib_task *task)
+{
+    return task->chunk_count > 0 && task->chunks_emitted == task->chunk_count && task->sends_in_flight == 0 &&
+           trib_now(core->reactor) - task->since_ns < 2 * TRIB_STALL_NOTICE_NS;
+}
+
 const char *trib_worker_waiting_text(trib_core *core, trib_op_node *node, char *text, size_t size)
 {
     trib_tensor *tensor = node->op->tensor;
@@ -133,8 +141,11 @@ const char *trib_worker_waiting_text(trib_core *core, trib_op_node *node, char *
                      trib_pipeline_stage_name(task), trib_roster_name(roster, server),
                      trib_roster_name(roster, task->missing_rank));
         } else {
-            snprintf(text, size, "partition %u was in %s, waiting for %s", task->partition,
-                     trib_pipeline_stage_name(task), trib_roster_name(roster, server));
+            snprintf(text, size, "partition %u was in %s, waiting for %s%s", task->partition,
+                     trib_pipeline_stage_name(task), trib_roster_name(roster, server),
+                     may_wait_for_others(core, task)
+                         ? ", or for a worker whose contribution it lacked: it says whose after half a second"
+                         : "");
         }
         return text;
     }

@@ -1,0 +1,117 @@
+/* test_texts.c - what the texts of failures say to whom: whoever they are about, and whoever else may be. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <ev.h>
+
+#include "tests/loop/job.h"
+
+static void must_say(const char *text, const char *what)
+{
+    if (strstr(text, what) == NULL) {
+        fail_msg("\"%s\" is not in: %s", what, text);
+    }
+}
+
+/* Before the server says whose contribution it lacks: it alone can be named, but it need not be to blame. */
+static void a_deadline_too_short_for_blame(void **state)
+{
+    (void)state;
+    job jobs;
+    job_open(&jobs, 2, 1, NULL);
+    float data[16] = {0};
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.tensor = job_declare(jobs.engines[0], "t", TRIB_FLOAT32, 16);
+    (void)job_declare(jobs.engines[1], "t", TRIB_FLOAT32, 16);
+    params.input = params.output = data;
+    params.timeout_ns = 250 * INT64_C(1000000);
+    trib_op *op = NULL;
+    trib_error error = {.status = TRIB_OK};
+    assert_int_equal(trib_push_pull(jobs.engines[0], &params, &op, NULL), TRIB_OK);
+    assert_int_equal(job_wait(op, &error), TRIB_TIMEOUT);
+    must_say(error.text, "waiting for ");
+    must_say(error.text, ", or for a worker whose contribution it lacked");
+    job_close(&jobs);
+}
+
+typedef struct fate {
+    int ready;
+    trib_error ended;
+} fate;
+
+static void note_ready(trib_engine *engine, const trib_error *error, void *user)
+{
+    (void)engine;
+    assert_int_equal(error->status, TRIB_OK);
+    ((fate *)user)->ready++;
+}
+
+static void note_ended(trib_engine *engine, const trib_error *error, void *user)
+{
+    (void)engine;
+    ((fate *)user)->ended = *error;
+}
+
+static trib_engine *join(const char *coordinator, int rank, struct ev_loop *loop, fate *mine)
+{
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    config.rank = rank;
+    config.worker_count = 2;
+    config.coordinator = coordinator;
+    config.reactors = 1;
+    config.peer_timeout_ns = 500 * INT64_C(1000000);
+    config.log_level = TRIB_LOG_NONE;
+    config.mode = loop != NULL ? TRIB_MODE_ATTACHED : TRIB_MODE_THREADS;
+    config.loop = loop;
+    config.ready_cb = loop != NULL ? note_ready : NULL;
+    config.ready_user = mine;
+    config.ended_cb = loop != NULL ? note_ended : NULL;
+    config.ended_user = mine;
+    trib_engine *engine = NULL;
+    assert_int_equal(trib_engine_create(&config, &engine, NULL), TRIB_OK);
+    return engine;
+}
+
+/* Whose loop does other things for too long is lost. The others read its name, it reads that it is meant. */
+static void a_loop_that_was_kept_busy(void **state)
+{
+    (void)state;
+    char address[32];
+    job_free_address(address, sizeof address);
+    struct ev_loop *loop = ev_loop_new(EVFLAG_AUTO);
+    fate mine = {.ready = 0};
+    trib_engine *other = join(address, 0, NULL, NULL), *busy = join(address, 1, loop, &mine);
+    while (mine.ready == 0) {
+        ev_run(loop, EVRUN_ONCE);
+    }
+    float data[16] = {0};
+    trib_op *op = job_push_pull(other, job_declare(other, "t", TRIB_FLOAT32, 16), data, data, TRIB_SUM);
+    trib_error error = {.status = TRIB_OK};
+    assert_int_equal(job_wait(op, &error), TRIB_PEER_LOST); /* meanwhile this thread does not run its loop */
+    must_say(error.text, "lost rank 1 (");
+    must_say(error.text, "no sign of life");
+    while (mine.ended.status == TRIB_OK) {
+        ev_run(loop, EVRUN_ONCE);
+    }
+    assert_int_equal(mine.ended.status, TRIB_PEER_LOST);
+    must_say(mine.ended.text, "lost this process, rank 1 (");
+    assert_int_equal(trib_engine_destroy(busy), TRIB_OK);
+    assert_int_equal(trib_engine_destroy(other), TRIB_OK);
+    ev_loop_destroy(loop);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_deadline_too_short_for_blame),
+        cmocka_unit_test(a_loop_that_was_kept_busy),
+    };
+    return cmocka_run_group_tests_name("texts", tests, NULL, NULL);
+}
