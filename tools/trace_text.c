@@ -56,7 +56,7 @@ static void print_machines(const trace_run *run, FILE *out)
         machines += run->members[i].machine == i;
     }
     if (run->one_host) {
-        fprintf(out, "all members are on one machine: what follows of links is what goes between its processes\n");
+        fprintf(out, "all members are on one machine\n");
     } else if (machines < run->member_count) {
         fprintf(out, "%u machines; ", machines);
         fprintf(out, run->local_ranks > 0 ? "the %u workers of each sum first\n" : "every worker pushes its own\n",
@@ -82,6 +82,21 @@ static bool has_link(const trace_run *run, uint32_t member)
     return run->one_host || trace_run_machine(run, member) == member;
 }
 
+static void print_clocks(const trace_run *run, FILE *out)
+{
+    const int64_t clock_ns = worst_clock(run);
+    if (clock_ns == INT64_MAX) {
+        fprintf(out, "; how far the processes' clocks are apart is not known\n");
+        return;
+    }
+    fprintf(out, "; the processes' clocks are put together to %.1f us", (double)clock_ns / 1e3);
+    if (run->early_arrivals > 0) {
+        fprintf(out, ", though %llu of %llu partitions seem to arrive before they were sent",
+                (unsigned long long)run->early_arrivals, (unsigned long long)run->arrivals);
+    }
+    fprintf(out, "\n");
+}
+
 static void print_head(const trace_run *run, const trace_stats *stats, FILE *out)
 {
     const trace_file *first = run->processes[0].file;
@@ -94,15 +109,12 @@ static void print_head(const trace_run *run, const trace_stats *stats, FILE *out
             first->job, run->worker_count, plural(run->worker_count), run->server_count, plural(run->server_count),
             first->transport, first->partition_bytes / 1024, first->chunk_bytes / 1024, first->push_credit / 1024);
     print_machines(run, out);
-    fprintf(out, "%u file%s, %llu records (%llu overwritten), %.3f s; ", run->process_count, plural(run->process_count),
-            (unsigned long long)run->event_count, (unsigned long long)lost, (double)run->duration_ns / 1e9);
-    const int64_t clock_ns = worst_clock(run);
-    if (clock_ns == INT64_MAX) {
-        fprintf(out, "the clocks' distances are not known\n");
-    } else {
-        fprintf(out, "clocks agree to %.1f us; %llu of %llu partitions arrived before they were sent\n",
-                (double)clock_ns / 1e3, (unsigned long long)run->early_arrivals, (unsigned long long)run->arrivals);
+    fprintf(out, "%u file%s, %.3f s, %llu records", run->process_count, plural(run->process_count),
+            (double)run->duration_ns / 1e9, (unsigned long long)run->event_count);
+    if (lost > 0) {
+        fprintf(out, " (%llu before them were overwritten)", (unsigned long long)lost);
     }
+    print_clocks(run, out);
     for (uint32_t i = 0; i < run->warning_count; i++) {
         fprintf(out, "note: %s\n", run->warnings[i]);
     }
@@ -120,15 +132,15 @@ static void print_steps(const trace_run *run, const trace_stats *stats, FILE *ou
     }
     bool told = false;
     const double rate = link_rate(run, stats, &told), least_ns = t_opt(run, stats, steps);
-    fprintf(out, "\n%u steps of %s: %u operations, %.1f MB; medians\n", steps->count,
-            run->processes[steps->process].label, steps->op_count, (double)steps->bytes / 1e6);
+    fprintf(out, "\n%u step%s of %s, each of %u operation%s and %.1f MB; medians\n", steps->count, plural(steps->count),
+            run->processes[steps->process].label, steps->op_count, plural(steps->op_count), (double)steps->bytes / 1e6);
     fprintf(out, "  step              %10.3f ms\n", ms(step_ns));
     fprintf(out, "  computing         %10.3f ms  %s\n", ms((double)(steps->step_ns - steps->alone_ns)),
-            steps->overlapped ? "(steps overlap: a layer waits for its own sums)"
-                              : "before, and while the first ones are handed in");
-    fprintf(out, "  exchange          %10.3f ms  from the first one handed in until the last one is back\n",
+            steps->overlapped ? "(steps overlap: a layer waits for its own sums)" : "until the last one is handed in");
+    fprintf(out, "  exchange          %10.3f ms  from the first operation handed in until the last one is back\n",
             ms((double)steps->exchange_ns));
-    fprintf(out, "  ... of it alone   %10.3f ms  after the last one was handed in\n", ms((double)steps->alone_ns));
+    fprintf(out, "  ... of it alone   %10.3f ms  after the last one was handed in: no computing hides it\n",
+            ms((double)steps->alone_ns));
     if (least_ns > 0) {
         fprintf(out, "  t_opt             %10.3f ms  at %.3g Gbit/s (%s); efficiency %.1f %%\n", ms(least_ns),
                 rate / 1e9, told ? "as configured" : "the busiest link's payload",
@@ -139,9 +151,9 @@ static void print_steps(const trace_run *run, const trace_stats *stats, FILE *ou
 static void print_spread(const char *name, const trace_spread *spread, double whole_ns, const char *text, FILE *out)
 {
     const double mean_ns = spread->count > 0 ? spread->total_ns / (double)spread->count : 0;
-    fprintf(out, "  %-16s %9llu %10.3f %10.3f %10.3f %10.3f %6.1f %%  %s\n", name, (unsigned long long)spread->count,
+    fprintf(out, "  %-16s %9llu %10.3f %10.3f %10.3f %10.3f %6.1f %%%s%s\n", name, (unsigned long long)spread->count,
             ms(mean_ns), ms(spread->p50_ns), ms(spread->p99_ns), ms(spread->max_ns),
-            whole_ns > 0 ? 100 * spread->total_ns / whole_ns : 0.0, text);
+            whole_ns > 0 ? 100 * spread->total_ns / whole_ns : 0.0, text[0] != '\0' ? "  " : "", text);
 }
 
 static void print_phases(const trace_run *run, const trace_stats *stats, FILE *out)
@@ -149,10 +161,9 @@ static void print_phases(const trace_run *run, const trace_stats *stats, FILE *o
     fprintf(out, "\n%-18s %9s %10s %10s %10s %10s %8s\n", "a partition's time", "count", "mean ms", "p50 ms", "p99 ms",
             "max ms", "share");
     for (unsigned i = 0; i < TRACE_PHASE_COUNT; i++) {
-        const bool of_relays = i == TRACE_PHASE_NEAR || i == TRACE_PHASE_PART || i == TRACE_PHASE_HAND;
-        if (!of_relays || run->local_ranks > 0) {
-            print_spread(trace_phase_name((trace_phase)i), &stats->phases[i], stats->whole.total_ns,
-                         trace_phase_text((trace_phase)i), out);
+        const char *text = trace_phase_text((trace_phase)i, run->local_ranks > 0);
+        if (text[0] != '\0') {
+            print_spread(trace_phase_name((trace_phase)i), &stats->phases[i], stats->whole.total_ns, text, out);
         }
     }
     print_spread("all", &stats->whole, stats->whole.total_ns, "", out);
@@ -165,8 +176,9 @@ static void print_phases(const trace_run *run, const trace_stats *stats, FILE *o
 static void print_members(const trace_run *run, const trace_stats *stats, FILE *out)
 {
     char label[48];
-    fprintf(out, "\n%-14s %11s %11s %10s %10s %7s %7s   (rates: held over %.0f ms)\n", "links", "out MB", "in MB",
-            "out Gb/s", "in Gb/s", "out %", "in %", ms(stats->window_ns));
+    fprintf(out, "\n%-14s %11s %11s %10s %10s %7s %7s   (rate: held over %.0f ms; %%: of what the busiest can carry)\n",
+            run->one_host ? "processes" : "links", "out MB", "in MB", "out Gb/s", "in Gb/s", "out %", "in %",
+            ms(stats->window_ns));
     for (uint32_t i = 0; i < run->worker_count + run->server_count; i++) {
         const trace_link_use *use = &stats->links[i];
         if (!has_link(run, i)) {
@@ -181,10 +193,12 @@ static void print_members(const trace_run *run, const trace_stats *stats, FILE *
     for (uint32_t i = 0; i < run->worker_count; i++) {
         most_ns = stats->patience[i].waited_ns > most_ns ? stats->patience[i].waited_ns : most_ns;
     }
-    fprintf(out, "\nwaited for     last of so many partitions   others' partitions waited, together\n");
+    if (most_ns > 0) {
+        fprintf(out, "\nwaited for     it was the last to contribute to   for which the others waited, in all\n");
+    }
     for (uint32_t i = 0; i < run->worker_count && most_ns > 0; i++) {
         trace_member_label(run, i, label, sizeof label);
-        fprintf(out, "  %-12s %28llu %34.3f ms\n", label, (unsigned long long)stats->patience[i].count,
+        fprintf(out, "  %-12s %21llu partitions %33.3f ms\n", label, (unsigned long long)stats->patience[i].count,
                 ms(stats->patience[i].waited_ns));
     }
 }

@@ -73,7 +73,7 @@ def summary():
     sums = {m['member']: m for m in said['members']}
     assert sums['server 0']['in_bytes'] == sums['server 0']['out_bytes'] == said['bytes_summed'], sums
     text = run('trace', *job())
-    for words in ('3 workers + 1 server over', 'others of the same link go first', 'server 0', 'limit: '):
+    for words in ('3 workers + 1 server over', 'others go first on its link', 'on its way to the server\n', 'server 0', 'limit: '):
         assert words in text, text
 
 

@@ -18,17 +18,21 @@ const char *trace_phase_name(trace_phase phase)
     return (unsigned)phase < TRACE_PHASE_COUNT ? names[phase] : "?";
 }
 
-const char *trace_phase_text(trace_phase phase)
+const char *trace_phase_text(trace_phase phase, bool sums_first)
 {
-    static const char *const texts[] = {"others of the same link go first",
-                                        "credit: too much is with the transport",
-                                        "on its way to the server, or to its machine's relay",
-                                        "contributions of other workers of its machine are missing",
-                                        "the machine's part waits at the relay or is on its way to the server",
-                                        "other workers' contributions are missing",
-                                        "the sum waits at the server or is on its way back",
-                                        "handed on within the machine"};
-    return (unsigned)phase < TRACE_PHASE_COUNT ? texts[phase] : "?";
+    static const char *const texts[][2] = {
+        {"others go first on its link", "others go first on its link"},
+        {"it is first, and too much is with the transport already",
+         "it is first, and too much is with the transport already"},
+        {"on its way to the server", "on its way to its machine's relay"},
+        {"", "contributions of other workers of its machine are missing"},
+        {"", "the machine's part waits at the relay or is on its way to the server"},
+        {"other workers' contributions are missing", "other machines' parts are missing"},
+        {"the sum waits at the server or is on its way back",
+         "the sum waits at the server or is on its way to the relay"},
+        {"", "handed on within the machine"},
+    };
+    return (unsigned)phase < TRACE_PHASE_COUNT ? texts[phase][sums_first] : "?";
 }
 
 static int64_t not_before(int64_t at_ns, int64_t than_ns)
@@ -428,8 +432,9 @@ static void name_limit(const trace_run *run, trace_stats *stats)
     } else {
         stats->limit_name = trace_phase_name((trace_phase)longest);
         snprintf(stats->limit, sizeof stats->limit,
-                 "%s (%.0f %% of the time that is not waiting for a turn); no link is more than %.0f %% busy",
-                 trace_phase_text((trace_phase)longest), share, 100 * used);
+                 "%s (%.0f %% of the partitions' time, turns not counted); no %s is more than %.0f %% busy",
+                 trace_phase_text((trace_phase)longest, run->local_ranks > 0), share,
+                 run->one_host ? "way between processes" : "link", 100 * used);
     }
 }
 

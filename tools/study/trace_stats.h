@@ -22,7 +22,8 @@ typedef enum trace_phase {
 } trace_phase;
 
 const char *trace_phase_name(trace_phase phase); /* "turn" */
-const char *trace_phase_text(trace_phase phase); /* "its turn on the link" */
+/* "others go first on its link"; "" for a phase that there is none of unless machines sum first. */
+const char *trace_phase_text(trace_phase phase, bool sums_first);
 
 typedef struct trace_spread {
     uint64_t count;
