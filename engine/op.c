@@ -65,6 +65,7 @@ static void fill_op(trib_op *op, trib_engine *engine, const trib_op_params *para
     op->deadline_ns = timeout_ns < 0 ? 0 : op->submit_ns + timeout_ns;
     op->spread = atomic_load(&tensor->placed);
     op->text[0] = '\0';
+    atomic_store(&op->has_text, false);
     const uint32_t cores = op->spread ? tensor->cores_used : engine->core_count;
     atomic_store(&op->cores_left, cores);
     atomic_store(&op->nodes_left, cores);
@@ -190,6 +191,7 @@ void trib_op_fail(trib_op *op, trib_status status, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(op->text, sizeof op->text, format, arguments);
     va_end(arguments);
+    atomic_store(&op->has_text, true);
     if (op->tensor->on_device) {
         trib_group_op_failed(op);
     }

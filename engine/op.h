@@ -128,6 +128,7 @@ struct trib_op {
     bool spread;      /* posted to every core; false: to core 0 only, which does so when the tensor has been placed */
     atomic_int claim; /* 0: no failure yet; else the failure's status, text is being or has been written */
     char text[TRIB_ERROR_TEXT_SIZE];
+    atomic_bool has_text;          /* it has been written, and stays */
     atomic_int status;             /* TRIB_PENDING until complete, seen by callers */
     atomic_bool cancelled;         /* asked for */
     atomic_uint references;        /* the completion's, the nodes', and the caller's */

@@ -15,6 +15,12 @@
 
 #define GRACE_NS (2 * INT64_C(1000000000))
 
+/* What the others are told. Who disagrees, and about what, may reach them by this alone. */
+static const char *reason_of(const trib_op *op, trib_status status)
+{
+    return status == TRIB_MISMATCH && atomic_load(&op->has_text) ? op->text : trib_status_text(status);
+}
+
 void trib_worker_withdraw(trib_core *core, trib_op_node *node, trib_task *task)
 {
     const trib_op *op = node->op;
@@ -23,9 +29,9 @@ void trib_worker_withdraw(trib_core *core, trib_op_node *node, trib_task *task)
     if (link == NULL || core->ended || op->exchange == TRIB_EXCHANGE_DEVICE_ALONE) {
         return;
     }
-    char text[TRIB_ERROR_TEXT_SIZE];
+    char text[TRIB_ERROR_TEXT_SIZE + 64];
     snprintf(text, sizeof text, "%s withdrew from round %u (%s)",
-             trib_roster_name(core->engine->roster, core->engine->member_id), op->round, trib_status_text(status));
+             trib_roster_name(core->engine->roster, core->engine->member_id), op->round, reason_of(op, status));
     trib_frame frame = {
         .type = TRIB_FRAME_WITHDRAW,
         .tensor = op->tensor->id,
