@@ -291,12 +291,20 @@ static void check_core(run *self, uint32_t member, const trib_core *core)
     }
 }
 
+/* What goes without saying is under way for a moment yet: on a narrow link the partitions of operations that were given up. */
+static int64_t moment_ns(const torture_plan *plan)
+{
+    if (plan->narrow == TORTURE_NOBODY) {
+        return SECOND / 2;
+    }
+    const uint64_t bytes = (uint64_t)plan->job.engine.partition_bytes * (plan->job.workers + plan->job.servers);
+    return 4 * SECOND + (int64_t)(bytes * 8 * SECOND / plan->narrow_bits);
+}
+
 static void check_rest(run *self)
 {
-    /* What goes without saying is under way for a moment yet. */
-    const int64_t moment_ns = self->plan->narrow == TORTURE_NOBODY ? SECOND / 2 : 4 * SECOND;
     self->rests = true;
-    sim_job_run(self->job, trib_sim_now(self->job->sim) + moment_ns, NULL, NULL);
+    sim_job_run(self->job, trib_sim_now(self->job->sim) + moment_ns(self->plan), NULL, NULL);
     for (uint32_t i = 0; i < self->job->member_count; i++) {
         const trib_engine *engine = self->job->members[i].engine;
         if (atomic_load(&engine->ops_in_flight) > 0) {
