@@ -89,9 +89,6 @@ static trib_status check_shape(const trib_config *given, trib_error *error)
     if (given->flags != 0) {
         return trib_error_set(error, TRIB_INVALID, "trib_config.flags: unknown bits 0x%x", given->flags);
     }
-    if (given->reserved_shares != 0) {
-        return trib_error_set(error, TRIB_INVALID, "trib_config.reserved_shares is not 0");
-    }
     for (size_t i = 0; i < sizeof given->reserved / sizeof given->reserved[0]; i++) {
         if (given->reserved[i] != 0) {
             return trib_error_set(error, TRIB_INVALID, "trib_config.reserved[%zu] is not 0", i);
@@ -205,6 +202,7 @@ static trib_status check_mode(const trib_config *config, trib_error *error)
                    {"sum_order", (int)config->sum_order, TRIB_ORDER_ARRIVAL},
                    {"local_sum", (int)config->local_sum, TRIB_LOCAL_SUM_ON},
                    {"shares", (int)config->shares, TRIB_SHARES_FOLLOW},
+                   {"gpu_direct", (int)config->gpu_direct, TRIB_GPU_DIRECT_OFF},
                    {"log_level", (int)config->log_level, TRIB_LOG_TRACE}};
     for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++) {
         if (choices[i].value < 0 || choices[i].value > choices[i].last) {

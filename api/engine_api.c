@@ -322,6 +322,7 @@ static void add_core(trib_stats *stats, trib_core *core)
     stats->system_calls += transport.system_calls;
     stats->bytes_copied += transport.bytes_copied;
     stats->bytes_relayed += trib_counter_get(&mine->bytes_relayed);
+    stats->bytes_direct += trib_counter_get(&mine->bytes_direct);
 }
 
 trib_status trib_engine_get_stats(trib_engine *engine, trib_stats *stats)

@@ -33,9 +33,12 @@ typedef struct host {
     char nics[TRIB_REACTORS_MAX][TRIB_TOPO_NAME_SIZE]; /* by reactor, of its own listen address; "": not known */
     uint8_t listen_choice[TRIB_REACTORS_MAX];
     trib_arena *arena;
-    const trib_device_ops *device_ops; /* that the arena's extents are registered with; NULL: none */
+    const trib_device_ops *device_ops; /* NULL: none */
     trib_device *device;
+    bool is_registrar; /* the device is told of the arena's extents */
     uint32_t registrar;
+    bool tells_devices; /* there are network devices that want to know memory */
+    bool gpu_direct;    /* that of the device too */
 } host;
 
 _Static_assert(TRIB_REACTORS_MAX <= TRIB_PLACE_NICS_MAX, "each reactor's NIC can be asked for");
@@ -148,9 +151,27 @@ static void memory_free(void *memory, void *block)
     trib_arena_free(self->arena, block);
 }
 
+/* What lies on the device is registered as such or not at all. */
 static trib_status memory_adopt(void *memory, void *base, size_t size, trib_error *error)
 {
-    return trib_arena_adopt(((host *)memory)->arena, base, size, error);
+    const host *self = memory;
+    trib_device_memory place = {.fd = -1};
+    trib_status status = TRIB_OK;
+    if (self->device_ops != NULL && self->tells_devices) {
+        status = self->device_ops->expose(self->device, base, size, &place, error);
+    }
+    const bool on_device = status == TRIB_OK && place.fd >= 0;
+    if (on_device && !self->gpu_direct) {
+        status =
+            trib_error_set(error, TRIB_UNSUPPORTED, "they lie on the device, and GPUDirect is off (TRIB_GPU_DIRECT)");
+    } else if (status == TRIB_OK) {
+        const trib_arena_dmabuf dmabuf = {.fd = place.fd, .offset = place.offset};
+        status = trib_arena_adopt(self->arena, base, size, on_device ? &dmabuf : NULL, error);
+    }
+    if (on_device) {
+        close(place.fd);
+    }
+    return status;
 }
 
 static size_t memory_adopted(void *memory, const void *base)
@@ -166,10 +187,12 @@ static trib_status memory_disown(void *memory, void *base)
 /* ---- Memory that a device copies from and to ---- */
 
 /* The device copies from and to the arena's memory alone, not what was adopted: whether that is pinned is its owner's business. */
-static trib_status register_extent(void *user, void *base, size_t size, void **cookie_out, trib_error *error)
+static trib_status register_extent(void *user, void *base, size_t size, const trib_arena_dmabuf *dmabuf,
+                                   void **cookie_out, trib_error *error)
 {
     host *self = user;
     const bool adopted = error != NULL;
+    (void)dmabuf;
     *cookie_out = adopted ? NULL : self;
     return adopted ? TRIB_OK : self->device_ops->pin(self->device, base, size);
 }
@@ -189,18 +212,18 @@ static void memory_share(void *memory, const trib_device_ops *ops, trib_device *
     self->device = device;
     const trib_arena_registrar registrar = {
         .register_extent = register_extent, .unregister_extent = unregister_extent, .user = self};
-    if (trib_arena_add_registrar(self->arena, &registrar, &self->registrar) != TRIB_OK) {
-        self->device_ops = NULL; /* copies work all the same, while the device's thread waits for each */
-    }
+    /* If not, copies work all the same, while the device's thread waits for each. */
+    self->is_registrar = trib_arena_add_registrar(self->arena, &registrar, &self->registrar) == TRIB_OK;
 }
 
 static void memory_unshare(void *memory)
 {
     host *self = memory;
-    if (self->device_ops != NULL) {
+    if (self->is_registrar) {
         trib_arena_remove_registrar(self->arena, self->registrar);
-        self->device_ops = NULL;
     }
+    self->is_registrar = false;
+    self->device_ops = NULL;
 }
 
 /* Reactors and memory are near the device, which is at the topology's GPU of that index; -1: not known. */
@@ -344,6 +367,8 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
             trib_error_set(error, status, "transport %s: %s", env->transport->name, why.text);
         }
     }
+    self->tells_devices = env->transport_shared != NULL;
+    self->gpu_direct = config->gpu_direct == TRIB_GPU_DIRECT_AUTO;
     if (status != TRIB_OK) {
         trib_arena_destroy(self->arena);
         trib_topo_free(self->topo);

@@ -157,6 +157,7 @@ typedef enum trib_local_sum {
 } trib_local_sum;
 
 typedef enum trib_shares { TRIB_SHARES_FIXED = 0, TRIB_SHARES_FOLLOW = 1 } trib_shares;
+typedef enum trib_gpu_direct { TRIB_GPU_DIRECT_AUTO = 0, TRIB_GPU_DIRECT_OFF = 1 } trib_gpu_direct;
 
 typedef enum trib_log_level {
     TRIB_LOG_NONE = 0,
@@ -231,14 +232,14 @@ typedef struct trib_config {
     uint64_t trace_bytes; /* memory for its records, of all reactors together; default 64 MiB */
     /* Tensors on GPUs (docs/gpu.md): one process for each GPU; the ranks of a machine are consecutive. */
     const char *device; /* "none" (default); "cuda": needs the CUDA module; "host": plain memory stands in for a GPU */
-    int32_t device_index;     /* which; default -1: the one that is current on the thread that creates the engine */
-    int32_t local_size;       /* processes that share a machine, the same on all machines; default 1 */
-    int32_t local_rank;       /* this process among them: rank modulo local_size */
-    trib_local_sum local_sum; /* [job] of tensors in host memory */
-    int64_t busy_poll_ns;     /* a reactor looks so long for more; 0: as it pays; with a GPU 0.5 to 10 ms */
-    trib_shares shares;       /* [job] who sums how much: FOLLOW what links are seen to carry */
-    uint32_t reserved_shares; /* must be 0 */
-    uint64_t reserved[9];     /* must be 0 */
+    int32_t device_index;       /* which; default -1: the one that is current on the thread that creates the engine */
+    int32_t local_size;         /* processes that share a machine, the same on all machines; default 1 */
+    int32_t local_rank;         /* this process among them: rank modulo local_size */
+    trib_local_sum local_sum;   /* [job] of tensors in host memory */
+    int64_t busy_poll_ns;       /* a reactor looks so long for more; 0: as it pays; with a GPU 0.5 to 10 ms */
+    trib_shares shares;         /* [job] who sums how much: FOLLOW what links are seen to carry */
+    trib_gpu_direct gpu_direct; /* AUTO: RDMA reads and writes device memory that was registered, where it can */
+    uint64_t reserved[9];       /* must be 0 */
 } trib_config;
 
 /* Fills *config with the defaults. struct_size must be sizeof(trib_config). TRIB_ANY_THREAD. */
@@ -316,11 +317,12 @@ TRIB_API void trib_free(trib_engine *engine, void *memory);
 
 /* Memory of the caller's own that operations will use, such as buffers that stay or the blocks of an allocator that keeps
  * them: devices that move memory by themselves (RDMA) are told of it now, and what lies in one registration as a whole is then
- * not copied. With other transports nothing needs to be done, and nothing is. It must be host memory, readable and writable, and
- * keep its pages until trib_memory_unregister or trib_engine_destroy: a device would go on with pages that were unmapped or given
- * back to the system (munmap, MADV_DONTNEED), and sums would be wrong. Blocks while the pages are locked, for large memory part
- * of a second. TRIB_INVALID (size 0; a part is registered already, or trib_alloc's), TRIB_SYSTEM, TRIB_NO_MEMORY: *error (may be
- * NULL) says why, such as the limit on locked memory; the memory may be used all the same, and is copied. From a callback
+ * not copied. With other transports nothing needs to be done, and nothing is. It must be host memory, readable and writable, or
+ * memory of trib_config.device (TRIB_UNSUPPORTED where that cannot be: docs/rdma.md), and keep its pages until
+ * trib_memory_unregister or trib_engine_destroy: a device would go on with pages that were unmapped or given back (munmap,
+ * MADV_DONTNEED, cudaFree), and sums would be wrong. Blocks while the pages are locked, for large memory part of a second.
+ * TRIB_INVALID (size 0; a part is registered already, or trib_alloc's), TRIB_SYSTEM, TRIB_NO_MEMORY: *error (may be NULL) says
+ * why, such as the limit on locked memory; the memory may be used all the same, and is copied. From a callback
  * TRIB_WRONG_THREAD, unless ATTACHED: there the loop waits. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_memory_register(trib_engine *engine, void *memory, size_t size,
                                                        trib_error *error);
@@ -462,7 +464,8 @@ typedef struct trib_stats {
     uint64_t peers_refused; /* connections turned away: wrong token, version, job, garbage */
     uint64_t bytes_copied;  /* payload that transports copied in this process; RDMA: none of registered memory */
     uint64_t bytes_relayed; /* payload that this process pushed in the name of its machine (trib_config.local_sum) */
-    uint64_t reserved[14];
+    uint64_t bytes_direct;  /* of device tensors, that went past host memory (docs/rdma.md), each way */
+    uint64_t reserved[13];
 } trib_stats;
 
 /* A snapshot; reactors' counters may be microseconds apart. TRIB_INVALID: unknown struct_size. TRIB_ANY_THREAD. */

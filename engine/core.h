@@ -30,6 +30,7 @@ typedef struct trib_core_stats {
     trib_counter bytes_pushed, bytes_pulled;
     trib_counter bytes_summed, bytes_sum_sent;
     trib_counter bytes_relayed;
+    trib_counter bytes_direct;
     trib_counter messages_sent, messages_received;
     trib_counter allocations;
     trib_counter peers_refused;

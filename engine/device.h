@@ -21,7 +21,7 @@
 #include "engine/kernel_ops.h"
 #include "engine/reactor.h"
 
-#define TRIB_DEVICE_ABI 3u
+#define TRIB_DEVICE_ABI 4u
 #define TRIB_DEVICE_ID_SIZE 128u
 #define TRIB_DEVICE_TEXT_SIZE 160u
 #define TRIB_LOCAL_SIZE_MAX 64
@@ -32,6 +32,7 @@ typedef enum trib_device_kind {
     TRIB_DEVICE_WAIT,           /* the caller's stream has come to the mark */
     TRIB_DEVICE_TO_HOST,        /* bytes from source (device) to target (host) */
     TRIB_DEVICE_TO_DEVICE,      /* bytes from source (host) to target (device) */
+    TRIB_DEVICE_SEE,            /* what was written to target from outside, and is there, is seen by the device */
     TRIB_DEVICE_REDUCE_SCATTER, /* target is this member's share of the sum of the members' sources */
     TRIB_DEVICE_ALL_GATHER,     /* target gets every member's share; this member's is in its place already */
     TRIB_DEVICE_ALL_REDUCE,     /* target is the whole sum; in a group of one a copy */
@@ -72,6 +73,12 @@ typedef struct trib_device_job {
     void *slot;                   /* the device's */
 } trib_device_job;
 
+/* What memory is to a network's device. */
+typedef struct trib_device_memory {
+    int fd;          /* the device's: a dma-buf, which who asked closes; -1: the processor's as well, as any other */
+    uint64_t offset; /* in the dma-buf */
+} trib_device_memory;
+
 typedef struct trib_device_params {
     int32_t index;      /* which device; -1: the calling thread's present one */
     int32_t rank, size; /* in the local group */
@@ -105,6 +112,10 @@ typedef struct trib_device_ops {
     /* Extents of host memory that will take part in copies. */
     trib_status (*pin)(trib_device *device, void *base, size_t size);
     void (*unpin)(trib_device *device, void *base, size_t size);
+    /* Any thread: how network devices can be told of that memory. TRIB_UNSUPPORTED: it is the device's, and they cannot use it
+     * (or what they write there could not be made seen): *error says why. */
+    trib_status (*expose)(trib_device *device, void *base, size_t size, trib_device_memory *memory_out,
+                          trib_error *error);
     /* Any thread: gives up all that is under way. orderly: the other members are believed to do the same. */
     void (*stop)(trib_device *device, bool orderly);
     /* After the last job is back, from the thread that closes the engine. Bounded. */

@@ -372,6 +372,18 @@ static void host_unpin(trib_device *device, void *base, size_t size)
     (void)host_pin(device, base, size);
 }
 
+/* What it has instead of a GPU's memory is the processor's. */
+static trib_status host_expose(trib_device *device, void *base, size_t size, trib_device_memory *memory_out,
+                               trib_error *error)
+{
+    (void)device;
+    (void)base;
+    (void)size;
+    (void)error;
+    *memory_out = (trib_device_memory){.fd = -1};
+    return TRIB_OK;
+}
+
 const trib_device_ops trib_device_host_ops = {
     .abi = TRIB_DEVICE_ABI,
     .name = "host memory",
@@ -384,6 +396,7 @@ const trib_device_ops trib_device_host_ops = {
     .stream_wait = host_stream_wait,
     .pin = host_pin,
     .unpin = host_unpin,
+    .expose = host_expose,
     .stop = host_stop,
     .close = host_close,
 };

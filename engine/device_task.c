@@ -38,7 +38,8 @@ void trib_device_release(trib_core *core, trib_task *task)
     task->device_holds--;
     if (task->failed) {
         trib_pipeline_try_settle(core, task);
-    } else if (task->device_holds == 0 && task->device->last_job) {
+    } else if (task->device_holds == 0 && (task->device->last_job || task->device->awaits_reduce)) {
+        task->device->awaits_reduce = false;
         trib_pipeline_resume(core, task);
     }
 }
@@ -97,6 +98,42 @@ static void order_arrived(trib_reactor *reactor, trib_post *post)
                  trib_status_text(status));
     give_up(core, task);
     trib_device_release(core, task);
+}
+
+/* ---- Past the host (GPUDirect) ---- */
+
+/* Only where no processor will ever have to touch the bytes. A connection that could come to need one has said so, and those
+ * over which something may overtake (link_express.h) are none of these. */
+static bool may_go_direct(const trib_core *core, const trib_task *task, const unsigned char *memory)
+{
+    const trib_conn *conn = task->link != NULL ? task->link->conn : NULL;
+    if (memory == NULL || conn == NULL || task->size == 0 || core->engine->config.gpu_direct == TRIB_GPU_DIRECT_OFF ||
+        conn->transport->ops->moves_alone == NULL) {
+        return false;
+    }
+    const uint32_t chunk = task->tensor->chunk_bytes, rest = task->size % chunk;
+    return conn->transport->ops->moves_alone(conn, memory, task->size, rest > 0 ? rest : chunk);
+}
+
+void trib_device_route(trib_core *core, trib_task *task, const unsigned char *source, unsigned char *target)
+{
+    trib_engine *engine = core->engine;
+    trib_device_task *device = task->device;
+    const bool pushes = may_go_direct(core, task, source), pulls = may_go_direct(core, task, target);
+    device->pushed = pushes ? source : device->staging;
+    device->landing = pulls ? target : device->staging;
+    if (!pushes && !pulls) {
+        return;
+    }
+    trib_counter_add(&core->stats.bytes_direct, (uint64_t)task->size * ((uint64_t)pushes + (uint64_t)pulls));
+    if (!atomic_exchange(&engine->said_direct, true)) {
+        trib_log(&engine->logger, TRIB_LOG_INFO,
+                 "tensor \"%s\": RDMA moves its bytes %s the device's memory, past the host's (GPUDirect)",
+                 task->tensor->name,
+                 !pulls    ? "from"
+                 : !pushes ? "to"
+                           : "from and to");
+    }
 }
 
 /* ---- The queue for copies ---- */
@@ -273,6 +310,7 @@ static void make_task(trib_tensor *tensor, uint32_t slice, trib_task *task, trib
     if (tensor->device->staging != NULL) {
         device->staging = tensor->device->staging + (uint64_t)slice * tensor->partition_bytes;
     }
+    device->pushed = device->landing = device->staging;
     task->device = device;
 }
 

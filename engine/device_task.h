@@ -20,7 +20,11 @@ struct trib_device_task {
     trib_task *task;
     trib_device_job reduce, to_host, to_device, gather;
     unsigned char *staging; /* host memory for the share */
-    uint64_t slice_offset;  /* in the tensor, bytes */
+    /* Where this round's bytes are pushed from, and where its sums land: staging, or the place on the device (GPUDirect). */
+    const unsigned char *pushed;
+    unsigned char *landing;
+    bool awaits_reduce;    /* its memory may be read when what the device has now is over */
+    uint64_t slice_offset; /* in the tensor, bytes */
     uint32_t slice_bytes, slice;
     bool last_job; /* nothing follows what the device has now */
 
@@ -79,6 +83,9 @@ void trib_device_submit(trib_core *core, trib_device_task *device, trib_device_j
                         void (*done)(trib_reactor *reactor, trib_post *post));
 /* A collective is over: on the task's core. */
 void trib_device_collective_done(trib_reactor *reactor, trib_post *post);
+/* Which way the round's bytes go: whether the network's device reads them at `source`, and writes sums to `target`, by itself.
+ * NULL: that way nothing goes. */
+void trib_device_route(trib_core *core, trib_task *task, const unsigned char *source, unsigned char *target);
 /* One hold is over: settles the task if it has failed, moves it on if this was the last one of its last stage. */
 void trib_device_release(trib_core *core, trib_task *task);
 /* A job is back: takes note of its failure and releases its hold. False: it failed, or the task had before. */

@@ -87,6 +87,7 @@ struct trib_engine {
     struct trib_member *member;
     struct trib_tracer *tracer;
     struct trib_device *device;         /* NULL: none */
+    atomic_bool said_direct;            /* that bytes go past host memory; logged once */
     _Atomic(struct trib_group *) group; /* the machine's local ranks; NULL: alone, or not yet */
     atomic_uint device_jobs;            /* with the device, beside those of tasks */
 

@@ -139,12 +139,12 @@ trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, tr
 
 const unsigned char *trib_task_input(const trib_task *task)
 {
-    return task->device != NULL ? task->device->staging : task->node->op->input + task->offset;
+    return task->device != NULL ? task->device->pushed : task->node->op->input + task->offset;
 }
 
 unsigned char *trib_task_output(const trib_task *task)
 {
-    return task->device != NULL ? task->device->staging : task->node->op->output + task->offset;
+    return task->device != NULL ? task->device->landing : task->node->op->output + task->offset;
 }
 
 void trib_op_unref(trib_op *op)
@@ -171,9 +171,8 @@ const trib_tensor *trib_op_find_user(trib_engine *engine, const void *memory, si
     const trib_tensor *found = NULL;
     pthread_mutex_lock(&engine->mutex);
     for (const trib_op *op = engine->all_ops; op != NULL && found == NULL; op = op->made_next) {
-        if (atomic_load(&op->cores_left) > 0 && !op->tensor->on_device &&
-            (overlaps(op->input, op->tensor->bytes, memory, size) ||
-             overlaps(op->output, op->tensor->bytes, memory, size))) {
+        if (atomic_load(&op->cores_left) > 0 && (overlaps(op->input, op->tensor->bytes, memory, size) ||
+                                                 overlaps(op->output, op->tensor->bytes, memory, size))) {
             found = op->tensor;
         }
     }

@@ -199,7 +199,7 @@ void trib_op_core_done(trib_op *op, trib_core *core);
 /* So many of its nodes are out of the books. */
 void trib_op_nodes_done(trib_op *op, uint32_t count);
 void trib_op_unref(trib_op *op);
-/* The tensor of an operation in flight that has a buffer of host memory there, in part at least; NULL. */
+/* The tensor of an operation in flight that has a buffer there, in part at least; NULL. */
 const trib_tensor *trib_op_find_user(trib_engine *engine, const void *memory, size_t size);
 /* Runs callbacks of completed operations (TRIB_MODE_QUEUE). */
 size_t trib_op_dispatch(trib_engine *engine, size_t max);
@@ -207,7 +207,7 @@ size_t trib_op_dispatch(trib_engine *engine, size_t max);
 bool trib_op_is_queued(trib_engine *engine);
 void trib_ops_free(trib_engine *engine);
 
-/* Where the task's bytes come from, and where its sums go, in host memory. */
+/* Where the task's bytes come from, and where its sums go. */
 const unsigned char *trib_task_input(const trib_task *task);
 unsigned char *trib_task_output(const trib_task *task);
 

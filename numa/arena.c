@@ -175,10 +175,11 @@ void trib_arena_remove_registrar(trib_arena *arena, uint32_t id)
     trib_extents_remove_registrar(&arena->extents, id);
 }
 
-trib_status trib_arena_adopt(trib_arena *arena, void *base, size_t size, trib_error *error)
+trib_status trib_arena_adopt(trib_arena *arena, void *base, size_t size, const trib_arena_dmabuf *dmabuf,
+                             trib_error *error)
 {
     trib_error unseen;
-    return trib_extents_adopt(&arena->extents, base, size, error != NULL ? error : &unseen);
+    return trib_extents_adopt(&arena->extents, base, size, dmabuf, error != NULL ? error : &unseen);
 }
 
 trib_status trib_arena_disown(trib_arena *arena, void *base)

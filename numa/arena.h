@@ -24,11 +24,19 @@
 
 typedef struct trib_arena trib_arena;
 
+/* What stands for memory of a device, which no processor needs to reach: a dma-buf. */
+typedef struct trib_arena_dmabuf {
+    int fd; /* open while it is being registered; who needs it for longer duplicates it */
+    uint64_t offset;
+} trib_arena_dmabuf;
+
 /* Somebody who must know memory before it can move it: verbs, CUDA. */
 typedef struct trib_arena_registrar {
     /* A failure is not fatal: the extent stays usable, and trib_arena_find tells that this registrar does not know it.
-     * error: for adopted memory, to be filled with why it cannot be registered; NULL for an extent. */
-    trib_status (*register_extent)(void *user, void *base, size_t size, void **cookie_out, trib_error *error);
+     * dmabuf: NULL for host memory. error: for adopted memory, to be filled with why it cannot be registered; NULL for
+     * an extent. */
+    trib_status (*register_extent)(void *user, void *base, size_t size, const trib_arena_dmabuf *dmabuf,
+                                   void **cookie_out, trib_error *error);
     /* Called only for extents that were registered. */
     void (*unregister_extent)(void *user, void *base, size_t size, void *cookie);
     void *user;
@@ -80,8 +88,10 @@ void trib_arena_remove_registrar(trib_arena *arena, uint32_t id);
  * destroyed; meanwhile it must stay where it is. Takes as long as the registrars do, and holds up no other function but
  * this, trib_arena_disown and those about registrars. TRIB_INVALID: part of it is an extent, or adopted already; or what
  * the first registrar said that refused: then none knows it. TRIB_NO_MEMORY.
+ * dmabuf: NULL for host memory. Memory of a device is unknown to registrars that come later.
  */
-TRIB_CHECKED trib_status trib_arena_adopt(trib_arena *arena, void *base, size_t size, trib_error *error);
+TRIB_CHECKED trib_status trib_arena_adopt(trib_arena *arena, void *base, size_t size, const trib_arena_dmabuf *dmabuf,
+                                          trib_error *error);
 /* base as it was adopted, else TRIB_INVALID. */
 TRIB_CHECKED trib_status trib_arena_disown(trib_arena *arena, void *base);
 /* How much was adopted at base; 0: nothing. */

@@ -75,12 +75,16 @@ trib_status trib_extents_init(trib_extents *extents, const trib_arena_params *pa
     return TRIB_OK;
 }
 
-static trib_status extent_register(const trib_extents *extents, trib_extent *extent, uint32_t id, trib_error *error)
+static trib_status extent_register(const trib_extents *extents, trib_extent *extent, uint32_t id,
+                                   const trib_arena_dmabuf *dmabuf, trib_error *error)
 {
     const trib_arena_registrar *registrar = &extents->registrars[id];
     trib_extent_registration *registration = &extent->registrations[id];
     void *cookie = NULL;
-    registration->status = registrar->register_extent(registrar->user, extent->base, extent->size, &cookie, error);
+    registration->status =
+        extent->on_device && dmabuf == NULL
+            ? TRIB_UNSUPPORTED
+            : registrar->register_extent(registrar->user, extent->base, extent->size, dmabuf, &cookie, error);
     registration->cookie = registration->status == TRIB_OK ? cookie : NULL;
     return registration->status;
 }
@@ -198,7 +202,7 @@ static trib_extent *extent_make(trib_extents *extents, size_t size)
     extents->mapped_bytes += size;
     for (uint32_t id = 0; id < TRIB_ARENA_REGISTRARS_MAX; id++) {
         extent->registrations[id].status = TRIB_PENDING;
-        if (extents->used[id] && extent_register(extents, extent, id, NULL) != TRIB_OK) {
+        if (extents->used[id] && extent_register(extents, extent, id, NULL, NULL) != TRIB_OK) {
             extents->registration_failures++;
         }
     }
@@ -293,7 +297,7 @@ trib_status trib_extents_add_registrar(trib_extents *extents, const trib_arena_r
         for (size_t i = 0; i < extents->count; i++) {
             trib_extent *extent = &extents->list[i];
             trib_error *error = extent->adopted ? &unseen : NULL;
-            extents->registration_failures += extent_register(extents, extent, id, error) != TRIB_OK;
+            extents->registration_failures += extent_register(extents, extent, id, NULL, error) != TRIB_OK;
         }
         *id_out = id;
     }
@@ -353,13 +357,14 @@ static void unregister_with_all(const trib_extents *extents, trib_extent *extent
 }
 
 /* With all registrars or none. */
-static trib_status register_with_all(const trib_extents *extents, trib_extent *extent, trib_error *error)
+static trib_status register_with_all(const trib_extents *extents, trib_extent *extent, const trib_arena_dmabuf *dmabuf,
+                                     trib_error *error)
 {
     trib_status status = TRIB_OK;
     for (uint32_t id = 0; id < TRIB_ARENA_REGISTRARS_MAX; id++) {
         extent->registrations[id].status = TRIB_PENDING;
         if (extents->used[id] && status == TRIB_OK) {
-            status = extent_register(extents, extent, id, error);
+            status = extent_register(extents, extent, id, dmabuf, error);
         }
     }
     if (status != TRIB_OK) {
@@ -368,15 +373,16 @@ static trib_status register_with_all(const trib_extents *extents, trib_extent *e
     return status;
 }
 
-trib_status trib_extents_adopt(trib_extents *extents, void *base, size_t size, trib_error *error)
+trib_status trib_extents_adopt(trib_extents *extents, void *base, size_t size, const trib_arena_dmabuf *dmabuf,
+                               trib_error *error)
 {
-    trib_extent extent = {.base = base, .size = size, .adopted = true};
+    trib_extent extent = {.base = base, .size = size, .adopted = true, .on_device = dmabuf != NULL};
     if (base == NULL || size == 0 || (uintptr_t)base > UINTPTR_MAX - size) {
         return trib_error_set(error, TRIB_INVALID, "%zu bytes at %p are no memory", size, base);
     }
     pthread_mutex_lock(&extents->registering);
     trib_status status = check_free(extents, base, size, error);
-    status = status == TRIB_OK ? register_with_all(extents, &extent, error) : status;
+    status = status == TRIB_OK ? register_with_all(extents, &extent, dmabuf, error) : status;
     if (status == TRIB_OK) {
         pthread_rwlock_wrlock(&extents->lock);
         if (list_reserve(extents)) {

@@ -24,6 +24,7 @@ typedef struct trib_extent {
     uint8_t *base;
     size_t size;
     bool adopted;
+    bool on_device; /* adopted by a dma-buf */
     trib_extent_registration registrations[TRIB_ARENA_REGISTRARS_MAX];
 } trib_extent;
 
@@ -58,7 +59,8 @@ TRIB_CHECKED trib_status trib_extents_add_registrar(trib_extents *extents, const
 void trib_extents_remove_registrar(trib_extents *extents, uint32_t id);
 
 /* See arena.h. */
-TRIB_CHECKED trib_status trib_extents_adopt(trib_extents *extents, void *base, size_t size, trib_error *error);
+TRIB_CHECKED trib_status trib_extents_adopt(trib_extents *extents, void *base, size_t size,
+                                            const trib_arena_dmabuf *dmabuf, trib_error *error);
 TRIB_CHECKED trib_status trib_extents_disown(trib_extents *extents, void *base);
 
 /* Fills what it knows of *stats. */

@@ -4,20 +4,29 @@
  *
  * The credit comes back when the copy is over, which depends on this machine alone; so it cannot hold up what another
  * machine waits for.
+ *
+ * Which way the bytes go is decided here for the whole round. Where the network's device reads them on the GPU nothing is
+ * copied; but it waits for no stream, so the stage waits until the reduction has been seen to end.
  */
 #include "engine/device_task.h"
 #include "stages/plans.h"
 
 static void copy_back(trib_reactor *reactor, trib_post *post);
 
+/* Where the share's bytes lie on the device. */
+static const unsigned char *source_of(const trib_core *core, const trib_task *task)
+{
+    const trib_op *op = task->node->op;
+    return (trib_device_lanes(core->engine) > 1 ? trib_device_data(op) : op->input) + task->offset;
+}
+
 static void fill(trib_core *core, trib_device_task *device)
 {
     const trib_task *task = device->task;
-    const trib_op *op = task->node->op;
     const bool reduced = trib_device_lanes(core->engine) > 1;
     device->to_host = (trib_device_job){
         .kind = TRIB_DEVICE_TO_HOST,
-        .source = (reduced ? trib_device_data(op) : op->input) + task->offset,
+        .source = source_of(core, task),
         .target = device->staging,
         .bytes = task->size,
         .after = reduced ? &device->reduce : NULL,
@@ -51,9 +60,20 @@ static void copy_back(trib_reactor *reactor, trib_post *post)
 static trib_verdict copy_start(trib_core *core, trib_task *task, trib_error *error)
 {
     (void)error;
+    trib_device_task *device = task->device;
     const trib_op *op = task->node->op;
-    if (task->size == 0 || (op->exchange == TRIB_EXCHANGE_DEVICE_BROADCAST && !trib_op_gives(op))) {
+    const bool is_broadcast = op->exchange == TRIB_EXCHANGE_DEVICE_BROADCAST, gives = trib_op_gives(op);
+    const bool pushes = !is_broadcast || gives;
+    if (task->size == 0) {
         return TRIB_VERDICT_DONE;
+    }
+    trib_device_route(core, task, pushes ? source_of(core, task) : NULL, gives ? NULL : op->output + task->offset);
+    if (!pushes) {
+        return TRIB_VERDICT_DONE;
+    }
+    if (device->pushed != device->staging) {
+        device->awaits_reduce = trib_device_lanes(core->engine) > 1 && task->device_holds > 0;
+        return device->awaits_reduce ? TRIB_VERDICT_PENDING : TRIB_VERDICT_DONE;
     }
     trib_copy_queue_add(&core->copies, task->device);
     start_copies(core);

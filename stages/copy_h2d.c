@@ -4,6 +4,9 @@
  * Where the machine's GPUs gather the slice afterwards the stage is done when the copy has been given to the device: the
  * gather waits for it there. Else the copy is the last thing, and the stage waits for its end. The machine of a broadcast's
  * root has all bytes where they belong: there the stage waits for what the device still does.
+ *
+ * Sums that the network's device has written to their place need no copy, but a word to the GPU that they are there: that
+ * job takes the copy's place, with all that waits for it.
  */
 #include "engine/device_task.h"
 #include "stages/plans.h"
@@ -29,7 +32,7 @@ static trib_verdict copy_start(trib_core *core, trib_task *task, trib_error *err
         return TRIB_VERDICT_DONE;
     }
     device->to_device = (trib_device_job){
-        .kind = TRIB_DEVICE_TO_DEVICE,
+        .kind = device->landing == device->staging ? TRIB_DEVICE_TO_DEVICE : TRIB_DEVICE_SEE,
         .source = device->staging,
         .target = op->output + task->offset,
         .bytes = task->size,

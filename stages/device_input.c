@@ -9,7 +9,7 @@
 static trib_verdict input_start(trib_core *core, trib_task *task, trib_error *error)
 {
     (void)core;
-    task->device->last_job = false;
+    task->device->last_job = task->device->awaits_reduce = false;
     switch ((trib_device_input)atomic_load(&task->node->op->device->input)) {
     case TRIB_INPUT_AWAITED:
         return TRIB_VERDICT_PENDING;

@@ -284,12 +284,22 @@ static void front_conn_close(trib_conn *base, bool flush)
     }
 }
 
+/* Once it is connected it stays what it is. */
+static bool front_moves_alone(const trib_conn *base, const void *memory, size_t size, uint32_t least)
+{
+    const auto_conn *conn = (const auto_conn *)base;
+    const trib_conn *inner = conn->inner;
+    return inner != NULL && !conn->trying && inner->transport->ops->moves_alone != NULL &&
+           inner->transport->ops->moves_alone(inner, memory, size, least);
+}
+
 /* What is asked of a connection; the instance itself is auto's. */
 static const trib_transport_ops front_ops = {
     .name = "auto",
     .send = front_send,
     .recv_resume = front_recv_resume,
     .conn_close = front_conn_close,
+    .moves_alone = front_moves_alone,
 };
 
 /* ---- The instance ---- */

@@ -418,9 +418,18 @@ static void unshare_rdma(void *shared)
     trib_rdma_ops.unshare(shared);
 }
 
+/* All rails are RDMA's, and what one of its devices knows all do. */
+static bool moves_alone(const trib_conn *base, const void *memory, size_t size, uint32_t least)
+{
+    const rails_session *session = (const rails_session *)base;
+    const trib_conn *inner = session->path != NULL ? session->path->inner : NULL;
+    return inner != NULL && trib_rdma_ops.moves_alone(inner, memory, size, least);
+}
+
 const trib_transport_ops trib_rails_rdma_ops = {
     .name = "rdma",
     .open = open_over_rdma,
+    .moves_alone = moves_alone,
     RAILS_TABLE,
     .share = share_rdma,
     .unshare = unshare_rdma,

@@ -462,6 +462,18 @@ static void rdma_transport_stats(const trib_transport *transport, trib_transport
     trib_transport_counters_read(&((const verbs_transport *)transport)->stats, stats_out);
 }
 
+/* With several devices every one of them must know it: another may take over (rails.h). */
+static bool rdma_transport_moves_alone(const trib_conn *conn, const void *memory, size_t size, uint32_t least)
+{
+    verbs_domain *domain = ((const verbs_transport *)conn->transport)->domain;
+    bool known = least > TRIB_RDMA_SMALL;
+    for (uint32_t i = 0; known && i < domain->device_count; i++) {
+        uint32_t local_key = 0, remote_key = 0;
+        known = trib_rdma_device_find(&domain->devices[i], memory, size, &local_key, &remote_key);
+    }
+    return known;
+}
+
 const trib_transport_ops trib_rdma_ops = {
     .name = "rdma",
     .flags = 0,
@@ -474,6 +486,7 @@ const trib_transport_ops trib_rdma_ops = {
     .recv_resume = trib_rdma_recv_resume,
     .conn_close = trib_rdma_conn_close,
     .stats = rdma_transport_stats,
+    .moves_alone = rdma_transport_moves_alone,
     .share = rdma_transport_share,
     .unshare = rdma_transport_unshare,
 };

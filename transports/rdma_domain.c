@@ -3,13 +3,17 @@
  *
  * The arena hands over every extent when it makes it, so that nothing is registered later on. A registration that fails
  * does not stop the arena: what lies in such an extent is copied. Memory of the caller's own comes the same way, when it says
- * so (trib_memory_register).
+ * so (trib_memory_register); that of a device by its dma-buf.
  */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include "build_config.h"
 #include "transports/rdma.h"
 
 #if TRIB_HAVE_RDMA
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <rdma/rdma_cma.h>
 #include <stdlib.h>
@@ -43,10 +47,36 @@ trib_status trib_rdma_register_error(trib_error *error, const verbs_device *devi
 
 /* ---- The arena's registrar ---- */
 
-static trib_status register_extent(void *user, void *base, size_t size, void **cookie_out, trib_error *error)
+/* libibverbs has it since rdma-core 34; a library that named it would not load beside an older one. */
+static struct ibv_mr *register_dmabuf(const verbs_device *device, void *base, size_t size,
+                                      const trib_arena_dmabuf *dmabuf)
+{
+    struct ibv_mr *(*call)(struct ibv_pd *, uint64_t, size_t, uint64_t, int, int) = NULL;
+    void *symbol = dlsym(RTLD_DEFAULT, "ibv_reg_dmabuf_mr");
+    memcpy(&call, &symbol, sizeof call);
+    errno = EOPNOTSUPP;
+    return call == NULL ? NULL : call(device->pd, dmabuf->offset, size, (uintptr_t)base, dmabuf->fd, ACCESS);
+}
+
+static trib_status dmabuf_error(trib_error *error, const verbs_device *device, size_t size, int number)
+{
+    const char *name = ibv_get_device_name(device->verbs->device);
+    errno = number;
+    return trib_error_set(error, number == EOPNOTSUPP ? TRIB_UNSUPPORTED : TRIB_SYSTEM,
+                          "cannot register %zu KiB of a device's memory with %s: %m%s", size / 1024, name,
+                          number == EOPNOTSUPP ? "; that takes an adapter, a kernel and rdma-core that know dma-buf"
+                                               : "");
+}
+
+static trib_status register_extent(void *user, void *base, size_t size, const trib_arena_dmabuf *dmabuf,
+                                   void **cookie_out, trib_error *error)
 {
     verbs_device *device = user;
-    struct ibv_mr *mr = ibv_reg_mr(device->pd, base, size, ACCESS);
+    struct ibv_mr *mr =
+        dmabuf != NULL ? register_dmabuf(device, base, size, dmabuf) : ibv_reg_mr(device->pd, base, size, ACCESS);
+    if (mr == NULL && dmabuf != NULL) {
+        return dmabuf_error(error, device, size, errno);
+    }
     if (mr == NULL && error != NULL) {
         return trib_rdma_register_error(error, device, size, errno != 0 ? errno : ENOMEM);
     }

@@ -185,12 +185,22 @@ static trib_status sim_listen(trib_transport *transport, const trib_address *at,
     return TRIB_OK;
 }
 
+static bool sim_moves_alone(const trib_conn *conn, const void *memory, size_t size, uint32_t least)
+{
+    (void)memory;
+    (void)size;
+    (void)least;
+    trib_sim_net *net = ((const sim_transport *)conn->transport)->node->net;
+    return net->config.moves_alone && ++net->asked % 3 != 0;
+}
+
 /* NOLINTNEXTLINE(bugprone-macro-parentheses): an initializer */
 #define SIM_OPS(flags_)                                                                                                \
     {                                                                                                                  \
         .name = "sim", .flags = (flags_), .open = sim_open, .close = sim_close, .listen = sim_listen,                  \
         .listener_close = sim_listener_close, .connect = sim_connect, .send = sim_send,                                \
         .recv_resume = sim_recv_resume, .conn_close = sim_conn_close, .stats = sim_stats,                              \
+        .moves_alone = sim_moves_alone,                                                                                \
     }
 
 const trib_transport_ops trib_sim_transport_ops = SIM_OPS(0);

@@ -29,6 +29,7 @@ typedef struct trib_sim_net_config {
     uint32_t window_bytes;   /* of one stream, under way and unread */
     uint32_t unsent_bytes;   /* the kernel takes more of a stream while less than this waits for the link */
     bool second_connections; /* says of itself TRIB_TRANSPORT_QUEUES: what is urgent may have a connection of its own */
+    bool moves_alone;        /* says so two times in three, of any memory, as RDMA does of what its devices know */
     double goodput;          /* share of a link's rate that carries our bytes; 0.956: TCP over Ethernet, MTU 1500 */
     uint64_t local_bits;     /* at which a node sends to others of its machine, bits per second */
     int64_t local_latency_ns; /* and the time it takes */

@@ -60,6 +60,7 @@ struct trib_sim_net {
     uint64_t pair_count;
     sim_quantum *free_quanta, *all_quanta;
     uint32_t transports;
+    uint32_t asked; /* how often, whether devices alone would move something */
 };
 
 /* A message of which the sender's kernel has at least the beginning and the receiver has not all. */

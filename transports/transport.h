@@ -147,6 +147,9 @@ typedef struct trib_transport_ops {
     void (*conn_close)(trib_conn *conn, bool flush);
     /* NULL: always. Whether nothing is under way of which the caller has not heard; to be waited for before `close`. */
     bool (*is_idle)(const trib_transport *transport);
+    /* NULL: never. Whether devices alone would move payloads of `least` bytes or more that lie, or shall land, in that
+     * memory, whatever becomes of the connection: no processor need be able to reach it. Holds while it is registered. */
+    bool (*moves_alone)(const trib_conn *conn, const void *memory, size_t size, uint32_t least);
     void (*stats)(const trib_transport *transport, trib_transport_stats *stats_out); /* from any thread */
     /* NULL where there is nothing of the kind. What all instances of an engine have in common, such as memory that
      * devices know: made before the first of them from the engine's arena, given back after the last. Any thread. */

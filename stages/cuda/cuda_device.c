@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 #define LOOK_NS (500 * INT64_C(1000)) /* after something has moved the next thing mostly comes soon */
 #define EXPORT __attribute__((visibility("default")))
@@ -224,6 +225,43 @@ static void device_unpin(trib_device *device, void *base, size_t size)
     leave(device, before);
 }
 
+/* Host memory is as any other, and managed memory moves about. The driver gives whole pages. */
+static trib_status device_expose(trib_device *device, void *base, size_t size, trib_device_memory *memory_out,
+                                 trib_error *error)
+{
+    struct cudaPointerAttributes about = {.type = cudaMemoryTypeUnregistered};
+    const int before = enter(device);
+    *memory_out = (trib_device_memory){.fd = -1};
+    if (cudaPointerGetAttributes(&about, base) != cudaSuccess) {
+        (void)cudaGetLastError();
+        about.type = cudaMemoryTypeUnregistered;
+    }
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t from = (uintptr_t)base & ~(page - 1), to = ((uintptr_t)base + size + page - 1) & ~(page - 1);
+    CUresult code = CUDA_SUCCESS;
+    const char *refusal = NULL;
+    if (about.type == cudaMemoryTypeManaged) {
+        refusal = "memory that is managed has no place of its own";
+    } else if (about.type == cudaMemoryTypeDevice && about.device != device->index) {
+        refusal = "it is another GPU's";
+    } else if (about.type == cudaMemoryTypeDevice && device->get_handle == NULL) {
+        refusal = "its driver gives no dma-buf of it, or could not make the GPU see what is written";
+    } else if (about.type == cudaMemoryTypeDevice) {
+        code = device->get_handle(&memory_out->fd, from, to - from, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+        memory_out->offset = (uintptr_t)base - from;
+    }
+    leave(device, before);
+    if (code != CUDA_SUCCESS) {
+        memory_out->fd = -1;
+        cuda_set_error(error, TRIB_UNSUPPORTED,
+                       "memory of GPU %d cannot be registered: no dma-buf of it (CUDA error %d)", device->index,
+                       (int)code);
+    } else if (refusal != NULL) {
+        cuda_set_error(error, TRIB_UNSUPPORTED, "memory of GPU %d cannot be registered: %s", about.device, refusal);
+    }
+    return code != CUDA_SUCCESS || refusal != NULL ? TRIB_UNSUPPORTED : TRIB_OK;
+}
+
 /* ---- Jobs ---- */
 
 static void device_submit(trib_device *device, trib_device_job *job)
@@ -300,6 +338,32 @@ static cudaError_t find_driver(const char *name, void *where)
     return code == cudaSuccess && found != cudaDriverEntryPointSuccess ? cudaErrorNotSupported : code;
 }
 
+/* Only where all of it is sure to work: the driver gives dma-bufs, and what is written by others is seen in good order by
+ * those who use it, or can be made so. With other GPUs in the group these may read it here. */
+static void set_up_direct(trib_device *device)
+{
+    CUresult (*get_device)(CUdevice *, int) = NULL;
+    CUresult (*get_attribute)(int *, CUdevice_attribute, CUdevice) = NULL;
+    CUdevice driver_device = 0;
+    int has_dmabuf = 0, ordering = 0, options = 0;
+    const bool known =
+        find_driver("cuDeviceGet", &get_device) == cudaSuccess &&
+        get_device(&driver_device, device->index) == CUDA_SUCCESS &&
+        find_driver("cuDeviceGetAttribute", &get_attribute) == cudaSuccess &&
+        get_attribute(&has_dmabuf, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, driver_device) == CUDA_SUCCESS &&
+        cudaDeviceGetAttribute(&ordering, cudaDevAttrGPUDirectRDMAWritesOrdering, device->index) == cudaSuccess &&
+        cudaDeviceGetAttribute(&options, cudaDevAttrGPUDirectRDMAFlushWritesOptions, device->index) == cudaSuccess;
+    device->seen_by =
+        device->params.size > 1 ? cudaFlushGPUDirectRDMAWritesToAllDevices : cudaFlushGPUDirectRDMAWritesToOwner;
+    device->flushes = ordering < (int)device->seen_by;
+    const bool can_see = !device->flushes || (options & cudaFlushGPUDirectRDMAWritesOptionHost) != 0;
+    if (!known || !has_dmabuf || !can_see ||
+        find_driver("cuMemGetHandleForAddressRange", &device->get_handle) != cudaSuccess) {
+        device->get_handle = NULL;
+    }
+    (void)cudaGetLastError();
+}
+
 static cudaError_t set_up(trib_device *device)
 {
     int least = 0, greatest = 0;
@@ -318,6 +382,9 @@ static cudaError_t set_up(trib_device *device)
     }
     if (code == cudaSuccess) {
         code = find_driver("cuStreamWaitValue32", &device->wait_value);
+    }
+    if (code == cudaSuccess) {
+        set_up_direct(device);
     }
     return code;
 }
@@ -392,6 +459,7 @@ const trib_device_ops *trib_device_cuda(void)
         .stream_wait = device_stream_wait,
         .pin = device_pin,
         .unpin = device_unpin,
+        .expose = device_expose,
         .stop = device_stop,
         .close = device_close,
     };

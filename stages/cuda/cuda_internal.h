@@ -98,6 +98,10 @@ struct trib_device {
     int index;
     CUresult (*write_value)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
     CUresult (*wait_value)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
+    /* GPUDirect; NULL: network devices cannot be told of its memory. */
+    CUresult (*get_handle)(void *, CUdeviceptr, size_t, CUmemRangeHandleType, unsigned long long);
+    enum cudaFlushGPUDirectRDMAWritesScope seen_by; /* who must see what they write */
+    bool flushes;                                   /* that takes a call */
     pthread_t thread;
 
     pthread_mutex_t mutex; /* guards what follows, up to the next comment */

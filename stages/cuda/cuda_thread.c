@@ -128,7 +128,15 @@ static void end_given_up(trib_device *device, cuda_slot *slot)
     cuda_slot_end(device, slot, stopped ? TRIB_CLOSED : TRIB_SYSTEM, stopped ? stopped_text : device->comm_text);
 }
 
-/* A copy; false: the job that it comes after has not been issued. */
+/* The call lasts until the GPU sees what the network's device has written. What the stream does next comes after it. */
+static cudaError_t see(const trib_device *device)
+{
+    return device->flushes
+               ? cudaDeviceFlushGPUDirectRDMAWrites(cudaFlushGPUDirectRDMAWritesTargetCurrentDevice, device->seen_by)
+               : cudaSuccess;
+}
+
+/* A copy, or what comes in its place; false: the job that it comes after has not been issued. */
 static bool issue_copy(trib_device *device, cuda_slot *slot)
 {
     const trib_device_job *job = slot->job;
@@ -144,8 +152,8 @@ static bool issue_copy(trib_device *device, cuda_slot *slot)
         end_given_up(device, slot);
         return true;
     }
-    cudaError_t code = cudaSuccess;
-    if (job->bytes > 0) {
+    cudaError_t code = job->kind == TRIB_DEVICE_SEE ? see(device) : cudaSuccess;
+    if (job->kind != TRIB_DEVICE_SEE && job->bytes > 0) {
         code = cudaMemcpyAsync(job->target, job->source, job->bytes,
                                to_host ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, device->streams[lane]);
     }
@@ -185,7 +193,9 @@ static void begin(trib_device *device, trib_device_job *job)
             return;
         }
     }
-    if (job->kind != TRIB_DEVICE_TO_HOST && job->kind != TRIB_DEVICE_TO_DEVICE) {
+    const bool is_copy =
+        job->kind == TRIB_DEVICE_TO_HOST || job->kind == TRIB_DEVICE_TO_DEVICE || job->kind == TRIB_DEVICE_SEE;
+    if (!is_copy) {
         cuda_queue_push(&device->ready, slot);
     } else if (device->deferred.head != NULL || !issue_copy(device, slot)) {
         cuda_queue_push(&device->deferred, slot);

@@ -83,7 +83,7 @@ static const row layout[] = {
     FIELD(trib_config, local_sum, 252),
     FIELD(trib_config, busy_poll_ns, 256),
     FIELD(trib_config, shares, 264),
-    FIELD(trib_config, reserved_shares, 268),
+    FIELD(trib_config, gpu_direct, 268),
     FIELD(trib_config, reserved, 272),
     SIZE(trib_engine_info, 112),
     FIELD(trib_engine_info, struct_size, 0),
@@ -152,7 +152,8 @@ static const row layout[] = {
     FIELD(trib_stats, peers_refused, 96),
     FIELD(trib_stats, bytes_copied, 104),
     FIELD(trib_stats, bytes_relayed, 112),
-    FIELD(trib_stats, reserved, 120),
+    FIELD(trib_stats, bytes_direct, 120),
+    FIELD(trib_stats, reserved, 128),
 };
 
 static const row numbers[] = {

@@ -15,6 +15,7 @@ KEPT = 'cm_destroy_id_wait_timeout'  # how a kernel says that it keeps a connect
 TOOLS = [BUILD + '/tributary', BUILD + '/examples/digits', BUILD + '/libtributary.so.0']
 CONTRACT = BUILD + '/tests/test_transport_rdma'
 REGISTERED = BUILD + '/tests/test_registered'
+DIRECT = [BUILD + '/tests/test_direct', BUILD + '/tests/test_direct_ends']
 DATA = 'examples/digits/digits.csv'
 
 # Every job's output follows its name; its status comes last. What breaks the guest is at the end.
@@ -234,6 +235,17 @@ def memory_of_the_caller():
     assert status == 0 and passed == 4 and 'not ok' not in output, 'status %d, %d passed\n%s' % (status, passed, output)
 
 
+def gpu_direct():
+    """Device tensors whose bytes go past host memory: which do, in which order, and how it ends."""
+    built_with_rdma()
+    command = ('ip link add dummy1 type dummy; ip link set dummy1 mtu 4200 up; ip addr add 10.78.0.1/24 dev dummy1; '
+               'rdma link add rxe1 type rxe netdev dummy1; export RDMA_SECOND=10.78.0.1 CMOCKA_MESSAGE_OUTPUT=TAP; '
+               'timeout 250 ./test_direct && timeout 250 ./test_direct_ends')
+    status, output = guest(command, programs=DIRECT, timeout=500)
+    passed = len(re.findall(r'^ok \d+ - ', output, re.M))
+    assert status == 0 and passed == 10 and 'not ok' not in output, 'status %d, %d passed\n%s' % (status, passed, output)
+
+
 def device_removed():
     """While a connection is open, and another has ended whose peer does not say so: each is told of once."""
     built_with_rdma()
@@ -372,7 +384,7 @@ def no_device():
     assert status != 0 and 'transport rdma: there is no RDMA device here' in output, 'status %d\n%s' % (status, output)
 
 
-TESTS = [guest_has_a_verbs_device, guest_ends_at_its_deadline, contract, memory_of_the_caller, device_removed, digits_as_over_tcp, auto_chooses_rdma,
+TESTS = [guest_has_a_verbs_device, guest_ends_at_its_deadline, contract, memory_of_the_caller, gpu_direct, device_removed, digits_as_over_tcp, auto_chooses_rdma,
          auto_does_without_rdma, two_rails, a_rail_is_gone, server_killed, worker_killed, server_stopped, network_lost,
          two_hosts, a_rail_fails, no_rail_left, too_little_memory_may_be_locked, no_device, no_address_of_a_device]
 

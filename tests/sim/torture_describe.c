@@ -100,6 +100,9 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
     if (job->net.second_connections) {
         say(&out, "; second connections");
     }
+    if (job->net.moves_alone) {
+        say(&out, "; past the host");
+    }
     if (plan->restless_ns > 0) {
         say(&out, "; dealt anew every %.3f ms", (double)plan->restless_ns / 1e6);
     }

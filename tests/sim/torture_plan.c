@@ -418,5 +418,6 @@ void torture_draw(uint64_t seed, torture_plan *plan)
     draw_narrow(plan);
     even_machines(plan);
     plan->job.net.second_connections = seed % 4 != 1;
+    plan->job.net.moves_alone = seed % 4 == 1 && plan->lanes > 0;
     draw_restless(plan);
 }

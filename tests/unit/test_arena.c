@@ -101,12 +101,15 @@ typedef struct ledger {
     void *bases[64];
     size_t sizes[64];
     uint32_t count, calls, refuse_from;
+    trib_arena_dmabuf dmabuf; /* of the last call; fd -1: it had none */
 } ledger;
 
-static trib_status ledger_register(void *user, void *base, size_t size, void **cookie_out, trib_error *error)
+static trib_status ledger_register(void *user, void *base, size_t size, const trib_arena_dmabuf *dmabuf,
+                                   void **cookie_out, trib_error *error)
 {
     ledger *book = user;
     const bool adopted = error != NULL;
+    book->dmabuf = dmabuf != NULL ? *dmabuf : (trib_arena_dmabuf){.fd = -1};
     assert_true(adopted || (uintptr_t)base % TRIB_EXTENT_BYTES == 0);
     assert_true(adopted || size % TRIB_EXTENT_BYTES == 0);
     if (++book->calls > book->refuse_from) {
@@ -229,7 +232,7 @@ static void test_registrars_max(void **state)
 static void assert_adopts(trib_arena *arena, void *base, size_t size, trib_status status, const char *words)
 {
     trib_error error = {.text = ""};
-    assert_int_equal(trib_arena_adopt(arena, base, size, &error), status);
+    assert_int_equal(trib_arena_adopt(arena, base, size, NULL, &error), status);
     if (strstr(error.text, words) == NULL) {
         fail_msg("\"%s\" is not in: %s", words, error.text);
     }
@@ -288,6 +291,35 @@ static void test_adopted(void **state)
     free(own);
 }
 
+/* Memory of a device is registered by its dma-buf with those that are there, and by nothing with those that come later. */
+static void test_adopted_on_device(void **state)
+{
+    trib_arena *arena = create(state);
+    ledger early = {.refuse_from = UINT32_MAX}, late = {.refuse_from = UINT32_MAX};
+    trib_arena_registrar registrar = ledger_registrar(&early);
+    uint32_t early_id = 99, late_id = 99;
+    trib_arena_location where;
+    uint8_t *there = (uint8_t *)(UINTPTR_MAX / 2); /* no processor reaches it */
+    const trib_arena_dmabuf dmabuf = {.fd = 123, .offset = 456};
+    assert_int_equal(trib_arena_add_registrar(arena, &registrar, &early_id), TRIB_OK);
+    assert_int_equal(trib_arena_adopt(arena, there, MIB, &dmabuf, NULL), TRIB_OK);
+    assert_int_equal(early.dmabuf.fd, 123);
+    assert_int_equal(early.dmabuf.offset, 456);
+    assert_true(trib_arena_find(arena, there + MIB - 1, early_id, &where));
+    assert_int_equal(where.status, TRIB_OK);
+    registrar = ledger_registrar(&late);
+    assert_int_equal(trib_arena_add_registrar(arena, &registrar, &late_id), TRIB_OK);
+    assert_int_equal(late.calls, early.calls - 1); /* extents there may be, for the heap's own use */
+    assert_true(trib_arena_find(arena, there, late_id, &where));
+    assert_int_equal(where.status, TRIB_UNSUPPORTED);
+    assert_int_equal(trib_arena_disown(arena, there), TRIB_OK);
+    assert_int_equal(early.count, late.count);
+    assert_int_equal(trib_arena_adopt(arena, there, MIB, NULL, NULL), TRIB_OK);
+    assert_int_equal(late.dmabuf.fd, -1);
+    trib_arena_destroy(arena);
+    assert_int_equal(early.count + late.count, 0);
+}
+
 /* What cannot be adopted is not known to anybody afterwards. */
 static void test_adopted_not(void **state)
 {
@@ -306,7 +338,7 @@ static void test_adopted_not(void **state)
     assert_non_null(block);
     const uint32_t known = willing.count;
     assert_adopts(arena, own, MIB, TRIB_NO_MEMORY, "the ledger is full");
-    assert_int_equal(trib_arena_adopt(arena, own, MIB, NULL), TRIB_NO_MEMORY);
+    assert_int_equal(trib_arena_adopt(arena, own, MIB, NULL, NULL), TRIB_NO_MEMORY);
     assert_int_equal(willing.count, known);
     assert_false(trib_arena_find(arena, own, 0, &location));
     assert_int_equal(trib_arena_disown(arena, own), TRIB_INVALID);
@@ -331,7 +363,7 @@ static void *adopter_run(void *user)
     for (uint32_t step = 0; step < 300; step++) {
         uint8_t *piece = own + (random_next(&self->seed) % 32) * TRIB_PAGE_BYTES;
         trib_arena_location location;
-        assert_int_equal(trib_arena_adopt(self->arena, piece, 32 * TRIB_PAGE_BYTES, NULL), TRIB_OK);
+        assert_int_equal(trib_arena_adopt(self->arena, piece, 32 * TRIB_PAGE_BYTES, NULL, NULL), TRIB_OK);
         assert_true(trib_arena_find(self->arena, piece + 5 * TRIB_PAGE_BYTES, 0, &location));
         assert_ptr_equal(location.base, piece);
         assert_int_equal(trib_arena_disown(self->arena, piece), TRIB_OK);
@@ -380,10 +412,11 @@ int main(void)
     trib_arena_heap pool = TRIB_ARENA_HEAP_POOL;
     trib_arena_heap jemalloc = TRIB_ARENA_HEAP_JEMALLOC;
     const struct CMUnitTest tests[] = {
-        BOTH(test_alignment),       BOTH(test_refused),        BOTH(test_churn),
-        BOTH(test_threads),         BOTH(test_steady),         BOTH(test_registrars),
-        BOTH(test_registrar_fails), BOTH(test_registrars_max), cmocka_unit_test(test_default),
-        BOTH(test_adopted),         BOTH(test_adopted_not),    BOTH(test_adopted_by_threads),
+        BOTH(test_alignment),         BOTH(test_refused),        BOTH(test_churn),
+        BOTH(test_threads),           BOTH(test_steady),         BOTH(test_registrars),
+        BOTH(test_registrar_fails),   BOTH(test_registrars_max), cmocka_unit_test(test_default),
+        BOTH(test_adopted),           BOTH(test_adopted_not),    BOTH(test_adopted_by_threads),
+        BOTH(test_adopted_on_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

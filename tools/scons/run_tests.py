@@ -16,7 +16,7 @@ import time
 
 TAP = re.compile(r'^(not ok|ok) \d+ (?:- )?(.*)$')
 # Seconds, for those that need more than others: machines are booted there.
-DEADLINES = {'test_rdma.py': 900, 'test_rdma_counters.py': 300, 'test_gpu.py': 3600}
+DEADLINES = {'test_rdma.py': 1200, 'test_rdma_counters.py': 300, 'test_gpu.py': 3600}
 SCRIPT = re.compile(r'^(not ok|ok|skip) ([^:]+)(?:: (.*))?$')
 
 
