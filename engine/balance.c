@@ -13,9 +13,16 @@
 #define GROWTH 2.0          /* that is, so much; a link that is slower than others is often one of half the rate */
 #define GROWTH_AGAIN 1.3    /* ... when other shares have been dealt */
 #define FLOOR 0.05          /* of the fastest: who has no share could not show that it deserves one */
-#define GAIN_FIRST 1.10     /* by which other shares must be faster as long as all links seemed alike */
-#define GAIN_AGAIN 1.05     /* ... and when they have been found not to be */
-#define JUDGEMENTS 2u       /* that must agree */
+/* By how much other shares must be faster, and how many judgements in a row must say so: as long as all links seemed alike,
+ * and when they have been found not to be. */
+#define GAIN_FIRST 1.10
+#define GAIN_AGAIN 1.05
+#define AGREED_FIRST 4u
+#define AGREED_AGAIN 2u
+/* As long as all seemed alike a link must stand out: it is full all the time, only so many of the members are, and all the
+ * others are busy for less than this of the busiest way's time. */
+#define APART 0.5
+#define FULL_PART 4u /* one in so many, or one */
 #define JUDGEMENTS_FIRST 2u /* are passed over: a job that begins is busy with other things */
 #define REPORTS 2u          /* of every worker, for a judgement */
 #define RATE_MAX 1e18       /* what members say of their links may be anything */
@@ -32,6 +39,7 @@ typedef struct balance_member {
     uint32_t reports;
     bool has_reported; /* ever */
     bool skips;        /* its next report */
+    bool was_full;     /* at the last judgement */
     double weight;     /* what its link carries, in units of the fastest one's */
 } balance_member;
 
@@ -321,6 +329,25 @@ static double rate_of_unit(const trib_balance *self, const seen_link *seen)
     return loads > 0 ? unit * sent / loads : 0;
 }
 
+/*
+ * Do the full links stand out, and are they those of the last look? A link of half the rate leaves the others idle for most of
+ * the time. A process that gets no time, or one to which all send at once, is busy to most of its peers as well, but then
+ * others are busy for half of the time or more, or it is another one at each look.
+ */
+static bool stand_out(trib_balance *self, const seen_link *seen)
+{
+    uint32_t full = 0;
+    bool are_same = true, are_apart = true;
+    for (uint32_t i = 0; i < self->count; i++) {
+        full += seen[i].is_full;
+        are_apart = are_apart && (seen[i].is_full || seen[i].need < APART);
+        are_same = are_same && seen[i].is_full == self->members[i].was_full;
+        self->members[i].was_full = seen[i].is_full;
+    }
+    self->agreed = are_same ? self->agreed : 0;
+    return are_apart && (full == 1 || full * FULL_PART <= self->count);
+}
+
 static bool find_rates(trib_balance *self, trib_place_member *members, double top)
 {
     seen_link seen[TRIB_BALANCE_MEMBERS_MAX];
@@ -328,6 +355,9 @@ static bool find_rates(trib_balance *self, trib_place_member *members, double to
         const double out = busy_with_most(self, i, true), in = busy_with_most(self, i, false);
         const double need = (out > in ? out : in) / top;
         seen[i] = (seen_link){.load = load_of(self, &members[i]), .need = need, .is_full = need >= FULL};
+    }
+    if (!self->is_uneven && !stand_out(self, seen)) {
+        return false; /* nothing is learned of links that are alike */
     }
     learn(self, seen);
     const double rate = rate_of_unit(self, seen);
@@ -363,7 +393,7 @@ bool trib_balance_judge(trib_balance *self, trib_place_member *members)
     self->judged++;
     self->agreed = gain < (self->is_uneven ? GAIN_AGAIN : GAIN_FIRST) ? 0 : self->agreed + 1;
     reset(self);
-    if (self->agreed < JUDGEMENTS) {
+    if (self->agreed < (self->is_uneven ? AGREED_AGAIN : AGREED_FIRST)) {
         return false;
     }
     self->agreed = 0;

@@ -44,7 +44,7 @@ static int64_t one_round(sim_job *job, exchange *exchanges, uint32_t workers, ui
 static void shares_follow_a_slow_link(void **state)
 {
     (void)state;
-    enum { WORKERS = 4, COUNT = 4 << 20, ROUNDS = 40 };
+    enum { WORKERS = 4, COUNT = 16 << 20, ROUNDS = 16 };
     const struct {
         uint32_t servers, slow;
         double least;
@@ -52,7 +52,8 @@ static void shares_follow_a_slow_link(void **state)
     for (size_t which = 0; which < 2; which++) {
         sim_job_config config = sim_job_config_default(WORKERS, cases[which].servers);
         config.link.egress_bits = config.link.ingress_bits = UINT64_C(1000000000);
-        config.net.window_bytes = config.net.unsent_bytes = 128 << 10;
+        config.net.window_bytes = 128 << 10;
+        config.net.unsent_bytes = 512 << 10;
         config.tweak = slow_one;
         config.engine.shares = TRIB_SHARES_FOLLOW;
         uint32_t slow = cases[which].slow;
