@@ -9,20 +9,15 @@
 #define BYTES_MIN 4e6       /* less says nothing */
 #define BUSY_MIN 0.2        /* of the time: a network that is seldom busy is not what the job waits for */
 #define FULL 0.75           /* of the busiest way: such a link carries what it can */
-#define SLACK 0.25          /* of it: such a link can carry much more */
+#define SLACK 0.4           /* of it: such a link can carry much more */
 #define GROWTH 2.0          /* that is, so much; a link that is slower than others is often one of half the rate */
 #define GROWTH_AGAIN 1.3    /* ... when other shares have been dealt */
 #define FLOOR 0.05          /* of the fastest: who has no share could not show that it deserves one */
-/* By how much other shares must be faster, and how many judgements in a row must say so: as long as all links seemed alike,
- * and when they have been found not to be. */
-#define GAIN_FIRST 1.10
-#define GAIN_AGAIN 1.05
-#define AGREED_FIRST 4u
-#define AGREED_AGAIN 2u
-/* As long as all seemed alike a link must stand out: it is full all the time, only so many of the members are, and all the
- * others are busy for less than this of the busiest way's time. */
-#define APART 0.5
-#define FULL_PART 4u /* one in so many, or one */
+#define GAIN_FIRST 1.10     /* by which other shares must be faster as long as all links seemed alike */
+#define GAIN_AGAIN 1.05     /* ... and when they have been found not to be */
+#define JUDGEMENTS 4u       /* that must agree */
+#define APART 0.5           /* of the busiest way: full links stand out if all others are below this */
+#define FEW 4u              /* and if they are one in so many, or one */
 #define JUDGEMENTS_FIRST 2u /* are passed over: a job that begins is busy with other things */
 #define REPORTS 2u          /* of every worker, for a judgement */
 #define RATE_MAX 1e18       /* what members say of their links may be anything */
@@ -249,7 +244,7 @@ static int by_number(const void *a, const void *b)
 }
 
 /* By how much more it is taken to be able to carry. Queues are long only where a link is nearly full: one that is busy for a
- * quarter of the time may be half full or nearly so, and says no more than that. */
+ * third of the time may be half full or nearly so, and says no more than that. */
 static double slack_of(const seen_link *seen, double most)
 {
     const double above = seen->need > SLACK ? (seen->need - SLACK) / (FULL - SLACK) : 0;
@@ -329,10 +324,16 @@ static double rate_of_unit(const trib_balance *self, const seen_link *seen)
     return loads > 0 ? unit * sent / loads : 0;
 }
 
+static bool is_few(const trib_balance *self, uint32_t count)
+{
+    return count == 1 || count * FEW <= self->count;
+}
+
 /*
- * Do the full links stand out, and are they those of the last look? A link of half the rate leaves the others idle for most of
- * the time. A process that gets no time, or one to which all send at once, is busy to most of its peers as well, but then
- * others are busy for half of the time or more, or it is another one at each look.
+ * Are few links full and all others idle for most of the time, and are they those of the last look? That is how it is beside a
+ * link of half the rate. A process that gets no time, or one to which all send at once, is busy to most of its peers as well,
+ * but then others are busy for half of the time or more, or it is another one at each look. When shares have been dealt it may
+ * be the other way round: few are idle that could carry more.
  */
 static bool stand_out(trib_balance *self, const seen_link *seen)
 {
@@ -345,7 +346,7 @@ static bool stand_out(trib_balance *self, const seen_link *seen)
         self->members[i].was_full = seen[i].is_full;
     }
     self->agreed = are_same ? self->agreed : 0;
-    return are_apart && (full == 1 || full * FULL_PART <= self->count);
+    return are_apart && (is_few(self, full) || (self->is_uneven && is_few(self, self->count - full)));
 }
 
 static bool find_rates(trib_balance *self, trib_place_member *members, double top)
@@ -356,7 +357,7 @@ static bool find_rates(trib_balance *self, trib_place_member *members, double to
         const double need = (out > in ? out : in) / top;
         seen[i] = (seen_link){.load = load_of(self, &members[i]), .need = need, .is_full = need >= FULL};
     }
-    if (!self->is_uneven && !stand_out(self, seen)) {
+    if (!stand_out(self, seen)) {
         return false; /* nothing is learned of links that are alike */
     }
     learn(self, seen);
@@ -393,7 +394,7 @@ bool trib_balance_judge(trib_balance *self, trib_place_member *members)
     self->judged++;
     self->agreed = gain < (self->is_uneven ? GAIN_AGAIN : GAIN_FIRST) ? 0 : self->agreed + 1;
     reset(self);
-    if (self->agreed < (self->is_uneven ? AGREED_AGAIN : AGREED_FIRST)) {
+    if (self->agreed < JUDGEMENTS) {
         return false;
     }
     self->agreed = 0;
