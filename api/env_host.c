@@ -187,14 +187,12 @@ static trib_status memory_disown(void *memory, void *base)
 /* ---- Memory that a device copies from and to ---- */
 
 /* The device copies from and to the arena's memory alone, not what was adopted: whether that is pinned is its owner's business. */
-static trib_status register_extent(void *user, void *base, size_t size, const trib_arena_dmabuf *dmabuf,
-                                   void **cookie_out, trib_error *error)
+static trib_status register_extent(void *user, const trib_arena_memory *memory, void **cookie_out, trib_error *error)
 {
+    (void)error;
     host *self = user;
-    const bool adopted = error != NULL;
-    (void)dmabuf;
-    *cookie_out = adopted ? NULL : self;
-    return adopted ? TRIB_OK : self->device_ops->pin(self->device, base, size);
+    *cookie_out = memory->is_adopted ? NULL : self;
+    return memory->is_adopted ? TRIB_OK : self->device_ops->pin(self->device, memory->base, memory->size);
 }
 
 static void unregister_extent(void *user, void *base, size_t size, void *cookie)

@@ -197,7 +197,7 @@ typedef struct trib_config {
 
     const char *coordinator; /* "host:port", or several with commas between; may be NULL if the job has one process */
     const char *listen;    /* address, or several with commas, dealt evenly to reactors by nearness, else in turns, the
-                              * others as spare; several need a token; default 127.0.0.1, or with a token what leads to the coordinator */
+                              rest spare; needs a token; default 127.0.0.1, with one what leads to the coordinator */
     const char *job;       /* the job's name: members of other jobs are refused; default "default" */
     const char *token;     /* shared secret; NULL = none: then only loopback addresses are allowed */
     const char *transport; /* "auto" (default: shared memory in a machine, else RDMA, else TCP), "tcp", "shm", "rdma" */

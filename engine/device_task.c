@@ -16,7 +16,6 @@
  * sooner. But a slice of several GPUs costs each of them two collectives, and every share two copies. */
 #define PARTITIONS_EACH 8u
 #define PARTITIONS_EACH_MIN 2u
-#define MESSAGES_MAX 256u /* with which all machines together push a tensor that is cut into more than that */
 #define PARTITION_MIN (128u << 10)
 #define ALONE_SLICE_BYTES_MAX (UINT64_C(256) << 20)
 
@@ -272,7 +271,7 @@ void trib_device_op_end(trib_op *op)
 
 static uint32_t partitions_each(uint32_t lanes, uint32_t machines, uint32_t summers)
 {
-    const uint64_t most = MESSAGES_MAX / ((uint64_t)machines * (summers == 0 ? 1 : summers));
+    const uint64_t most = TRIB_TENSOR_MESSAGES_MAX / ((uint64_t)machines * (summers == 0 ? 1 : summers));
     const uint32_t wanted = lanes > 1 || most < PARTITIONS_EACH_MIN ? PARTITIONS_EACH_MIN : (uint32_t)most;
     return wanted < PARTITIONS_EACH ? wanted : PARTITIONS_EACH;
 }

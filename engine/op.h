@@ -162,6 +162,9 @@ void trib_tensor_bad(trib_tensor *tensor, const char *text);
 #define TRIB_TENSOR_BYTES_MAX (UINT64_C(1) << 44)
 /* A job's tensors are numbered from 0 and end below this; each core of each worker has a table of them. */
 #define TRIB_TENSORS_MAX (1u << 20)
+/* With which all workers, or all machines of devices, together push a tensor that is cut finer than a few parts for each
+ * who sums: as many as go unnoticed beside its bytes. */
+#define TRIB_TENSOR_MESSAGES_MAX 256u
 /* A placed tensor: does that core take part in operations on it? */
 static inline bool trib_tensor_is_used(const trib_tensor *tensor, uint32_t core)
 {

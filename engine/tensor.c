@@ -16,7 +16,6 @@
 _Static_assert(TRIB_TENSOR_BYTES_MAX <= UINT64_C(4096) * PARTITIONS_MAX * TRIB_SUM_CHUNKS_MAX, "or it cannot be cut");
 #define PARTITIONS_EACH 16u /* for each who sums, of a tensor that has the bytes */
 #define PARTITION_MIN (32u << 10)
-#define MESSAGES_MAX 256u /* with which all workers together push a tensor that is cut finer */
 
 /*
  * Smaller partitions than were asked for if those would not go round: a tensor of one partition has all workers push to
@@ -29,7 +28,7 @@ static uint32_t fair_partition(uint64_t bytes, const trib_roster *roster, uint32
 {
     const uint64_t wanted = (uint64_t)PARTITIONS_EACH * summing, pushed = bytes * roster->worker_count;
     uint64_t fair = trib_roster_is_one_host(roster) ? roster->chunk_bytes : PARTITION_MIN;
-    while (fair < roster->partition_bytes && (fair * wanted < bytes || fair * MESSAGES_MAX < pushed)) {
+    while (fair < roster->partition_bytes && (fair * wanted < bytes || fair * TRIB_TENSOR_MESSAGES_MAX < pushed)) {
         fair *= 2;
     }
     return fair < roster->partition_bytes ? (uint32_t)fair : roster->partition_bytes;

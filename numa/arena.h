@@ -30,13 +30,18 @@ typedef struct trib_arena_dmabuf {
     uint64_t offset;
 } trib_arena_dmabuf;
 
+typedef struct trib_arena_memory {
+    void *base;
+    size_t size;
+    bool is_adopted;                 /* somebody else's, and no extent that the arena has made */
+    const trib_arena_dmabuf *dmabuf; /* NULL: host memory */
+} trib_arena_memory;
+
 /* Somebody who must know memory before it can move it: verbs, CUDA. */
 typedef struct trib_arena_registrar {
     /* A failure is not fatal: the extent stays usable, and trib_arena_find tells that this registrar does not know it.
-     * dmabuf: NULL for host memory. error: for adopted memory, to be filled with why it cannot be registered; NULL for
-     * an extent. */
-    trib_status (*register_extent)(void *user, void *base, size_t size, const trib_arena_dmabuf *dmabuf,
-                                   void **cookie_out, trib_error *error);
+     * Of adopted memory its owner reads in the error why. */
+    trib_status (*register_extent)(void *user, const trib_arena_memory *memory, void **cookie_out, trib_error *error);
     /* Called only for extents that were registered. */
     void (*unregister_extent)(void *user, void *base, size_t size, void *cookie);
     void *user;

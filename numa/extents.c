@@ -81,10 +81,11 @@ static trib_status extent_register(const trib_extents *extents, trib_extent *ext
     const trib_arena_registrar *registrar = &extents->registrars[id];
     trib_extent_registration *registration = &extent->registrations[id];
     void *cookie = NULL;
-    registration->status =
-        extent->on_device && dmabuf == NULL
-            ? TRIB_UNSUPPORTED
-            : registrar->register_extent(registrar->user, extent->base, extent->size, dmabuf, &cookie, error);
+    const trib_arena_memory memory = {
+        .base = extent->base, .size = extent->size, .is_adopted = extent->adopted, .dmabuf = dmabuf};
+    registration->status = extent->on_device && dmabuf == NULL
+                               ? TRIB_UNSUPPORTED
+                               : registrar->register_extent(registrar->user, &memory, &cookie, error);
     registration->cookie = registration->status == TRIB_OK ? cookie : NULL;
     return registration->status;
 }
@@ -200,9 +201,10 @@ static trib_extent *extent_make(trib_extents *extents, size_t size)
     }
     trib_extent *extent = list_insert(extents, &(trib_extent){.base = base, .size = size});
     extents->mapped_bytes += size;
+    trib_error unseen;
     for (uint32_t id = 0; id < TRIB_ARENA_REGISTRARS_MAX; id++) {
         extent->registrations[id].status = TRIB_PENDING;
-        if (extents->used[id] && extent_register(extents, extent, id, NULL, NULL) != TRIB_OK) {
+        if (extents->used[id] && extent_register(extents, extent, id, NULL, &unseen) != TRIB_OK) {
             extents->registration_failures++;
         }
     }
@@ -296,8 +298,7 @@ trib_status trib_extents_add_registrar(trib_extents *extents, const trib_arena_r
         extents->registrars[id] = *registrar;
         for (size_t i = 0; i < extents->count; i++) {
             trib_extent *extent = &extents->list[i];
-            trib_error *error = extent->adopted ? &unseen : NULL;
-            extents->registration_failures += extent_register(extents, extent, id, NULL, error) != TRIB_OK;
+            extents->registration_failures += extent_register(extents, extent, id, NULL, &unseen) != TRIB_OK;
         }
         *id_out = id;
     }

@@ -48,14 +48,15 @@ trib_status trib_rdma_register_error(trib_error *error, const verbs_device *devi
 /* ---- The arena's registrar ---- */
 
 /* libibverbs has it since rdma-core 34; a library that named it would not load beside an older one. */
-static struct ibv_mr *register_dmabuf(const verbs_device *device, void *base, size_t size,
-                                      const trib_arena_dmabuf *dmabuf)
+static struct ibv_mr *register_dmabuf(const verbs_device *device, const trib_arena_memory *memory)
 {
+    const trib_arena_dmabuf *dmabuf = memory->dmabuf;
     struct ibv_mr *(*call)(struct ibv_pd *, uint64_t, size_t, uint64_t, int, int) = NULL;
     void *symbol = dlsym(RTLD_DEFAULT, "ibv_reg_dmabuf_mr");
     memcpy(&call, &symbol, sizeof call);
     errno = EOPNOTSUPP;
-    return call == NULL ? NULL : call(device->pd, dmabuf->offset, size, (uintptr_t)base, dmabuf->fd, ACCESS);
+    return call == NULL ? NULL
+                        : call(device->pd, dmabuf->offset, memory->size, (uintptr_t)memory->base, dmabuf->fd, ACCESS);
 }
 
 static trib_status dmabuf_error(trib_error *error, const verbs_device *device, size_t size, int number)
@@ -68,17 +69,16 @@ static trib_status dmabuf_error(trib_error *error, const verbs_device *device, s
                                                : "");
 }
 
-static trib_status register_extent(void *user, void *base, size_t size, const trib_arena_dmabuf *dmabuf,
-                                   void **cookie_out, trib_error *error)
+static trib_status register_extent(void *user, const trib_arena_memory *memory, void **cookie_out, trib_error *error)
 {
     verbs_device *device = user;
-    struct ibv_mr *mr =
-        dmabuf != NULL ? register_dmabuf(device, base, size, dmabuf) : ibv_reg_mr(device->pd, base, size, ACCESS);
-    if (mr == NULL && dmabuf != NULL) {
-        return dmabuf_error(error, device, size, errno);
+    struct ibv_mr *mr = memory->dmabuf != NULL ? register_dmabuf(device, memory)
+                                               : ibv_reg_mr(device->pd, memory->base, memory->size, ACCESS);
+    if (mr == NULL && memory->dmabuf != NULL) {
+        return dmabuf_error(error, device, memory->size, errno);
     }
-    if (mr == NULL && error != NULL) {
-        return trib_rdma_register_error(error, device, size, errno != 0 ? errno : ENOMEM);
+    if (mr == NULL && memory->is_adopted) {
+        return trib_rdma_register_error(error, device, memory->size, errno != 0 ? errno : ENOMEM);
     }
     if (mr == NULL) {
         atomic_store(&device->failure, errno != 0 ? errno : ENOMEM);

@@ -119,9 +119,25 @@ void trib_rdma_channel_ready(trib_reactor *reactor, trib_io *io, unsigned events
 
 /* ---- The poller ---- */
 
-static bool look(verbs_conn *conn)
+static bool may_look(const verbs_conn *conn)
 {
-    return conn->state >= VERBS_ACCEPTING && conn->state != VERBS_ENDING && trib_rdma_conn_look(conn);
+    return conn->state >= VERBS_ACCEPTING && conn->state != VERBS_ENDING;
+}
+
+/* The warm ones, one after the other; those that leave meanwhile, also the one before, do not disturb. */
+static verbs_conn *next_warm(verbs_transport *self)
+{
+    verbs_conn *conn = self->look_next;
+    if (conn != NULL) {
+        self->look_next = conn->warm_next;
+    }
+    return conn;
+}
+
+static verbs_conn *first_warm(verbs_transport *self)
+{
+    self->look_next = self->warm;
+    return next_warm(self);
 }
 
 static verbs_transport *transport_of(trib_poller *poller)
@@ -134,11 +150,8 @@ static bool poll_warm(trib_reactor *reactor, trib_poller *poller)
     (void)reactor;
     verbs_transport *self = transport_of(poller);
     bool found = false;
-    self->look_next = self->warm;
-    while (self->look_next != NULL) {
-        verbs_conn *conn = self->look_next;
-        self->look_next = conn->warm_next;
-        found = look(conn) || found;
+    for (verbs_conn *conn = first_warm(self); conn != NULL; conn = next_warm(self)) {
+        found = (may_look(conn) && trib_rdma_conn_look(conn)) || found;
     }
     return found;
 }
@@ -148,17 +161,14 @@ static bool rest_warm(trib_reactor *reactor, trib_poller *poller)
     (void)reactor;
     verbs_transport *self = transport_of(poller);
     bool may_sleep = true;
-    self->look_next = self->warm;
-    while (self->look_next != NULL) {
-        verbs_conn *conn = self->look_next;
-        self->look_next = conn->warm_next;
-        if (conn->state < VERBS_ACCEPTING || conn->state == VERBS_ENDING) {
+    for (verbs_conn *conn = first_warm(self); conn != NULL; conn = next_warm(self)) {
+        if (!may_look(conn)) {
             continue;
         }
         if (!conn->armed && !arm(conn)) {
             trib_rdma_conn_end(conn, TRIB_PEER_LOST, "the device does not announce completions: %m");
             may_sleep = false;
-        } else if (look(conn)) {
+        } else if (trib_rdma_conn_look(conn)) {
             may_sleep = false;
         } else {
             cool(conn);

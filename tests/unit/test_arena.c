@@ -100,18 +100,18 @@ static void test_steady(void **state)
 typedef struct ledger {
     void *bases[64];
     size_t sizes[64];
-    uint32_t count, calls, refuse_from;
+    uint32_t count, calls, refuse_from, adopted;
     trib_arena_dmabuf dmabuf; /* of the last call; fd -1: it had none */
 } ledger;
 
-static trib_status ledger_register(void *user, void *base, size_t size, const trib_arena_dmabuf *dmabuf,
-                                   void **cookie_out, trib_error *error)
+static trib_status ledger_register(void *user, const trib_arena_memory *memory, void **cookie_out, trib_error *error)
 {
     ledger *book = user;
-    const bool adopted = error != NULL;
-    book->dmabuf = dmabuf != NULL ? *dmabuf : (trib_arena_dmabuf){.fd = -1};
-    assert_true(adopted || (uintptr_t)base % TRIB_EXTENT_BYTES == 0);
-    assert_true(adopted || size % TRIB_EXTENT_BYTES == 0);
+    void *const base = memory->base;
+    book->dmabuf = memory->dmabuf != NULL ? *memory->dmabuf : (trib_arena_dmabuf){.fd = -1};
+    assert_true(memory->is_adopted || (uintptr_t)base % TRIB_EXTENT_BYTES == 0);
+    assert_true(memory->is_adopted || memory->size % TRIB_EXTENT_BYTES == 0);
+    book->adopted += memory->is_adopted;
     if (++book->calls > book->refuse_from) {
         return trib_error_set(error, TRIB_NO_MEMORY, "the ledger is full");
     }
@@ -120,7 +120,7 @@ static trib_status ledger_register(void *user, void *base, size_t size, const tr
     }
     assert_true(book->count < 64);
     book->bases[book->count] = base;
-    book->sizes[book->count++] = size;
+    book->sizes[book->count++] = memory->size;
     *cookie_out = (uint8_t *)base + 1;
     return TRIB_OK;
 }
@@ -257,6 +257,8 @@ static void test_adopted(void **state)
     assert_int_equal(trib_arena_add_registrar(arena, &registrar, &late_id), TRIB_OK);
     assert_int_equal(early.count, extents + 1);
     assert_int_equal(late.count, early.count);
+    assert_int_equal(early.adopted, 1);
+    assert_int_equal(late.adopted, 1); /* it is told by whom each extent is, also of those before it came */
     assert_int_equal(stats_of(arena).adopted, 1);
     assert_int_equal(stats_of(arena).extents, extents);
     assert_int_equal(trib_arena_adopted_size(arena, own + 100), MIB);
