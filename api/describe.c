@@ -71,16 +71,17 @@ static void add_limit(text *out, const char *name, int resource, rlim_t wanted, 
     }
 }
 
-static void add_rdma(text *out)
+/* A value that somebody prints. */
+static void add_printed(text *out, const char *name, void (*print)(FILE *stream))
 {
-    char *devices = NULL;
+    char *value = NULL;
     size_t size = 0;
-    FILE *stream = open_memstream(&devices, &size);
+    FILE *stream = open_memstream(&value, &size);
     if (stream != NULL) {
-        trib_rdma_describe(stream);
+        print(stream);
         fclose(stream);
-        add(out, "\"rdma_devices\": %s, ", devices);
-        free(devices);
+        add(out, "\"%s\": %s, ", name, value);
+        free(value);
     }
 }
 
@@ -102,16 +103,8 @@ static void add_machine(text *out)
     struct utsname names;
     uname(&names);
     add(out, "\"kernel\": \"%s\", \"cores_online\": %ld, ", names.release, sysconf(_SC_NPROCESSORS_ONLN));
-    char *place = NULL;
-    size_t size = 0;
-    FILE *stream = open_memstream(&place, &size);
-    if (stream != NULL) {
-        trib_env_host_describe(stream);
-        fclose(stream);
-        add(out, "\"topology\": %s, ", place);
-        free(place);
-    }
-    add_rdma(out);
+    add_printed(out, "topology", trib_env_host_describe);
+    add_printed(out, "rdma_devices", trib_rdma_describe);
     add(out, "\"memory_bytes\": %lld, ", (long long)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE));
     add(out, "\"limits\": {");
     add_limit(out, "memlock_bytes", RLIMIT_MEMLOCK, 1u << 30,

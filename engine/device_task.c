@@ -356,15 +356,11 @@ bool trib_device_tensor_place(trib_tensor *tensor)
     for (uint32_t i = 0; i < slices; i++) {
         tensor->cores[core_of_slice(tensor, i)].task_count++;
     }
+    if (!trib_tensor_take_tasks(tensor)) {
+        return false;
+    }
     for (uint32_t i = 0; i < engine->core_count; i++) {
-        trib_tensor_core *mine = &tensor->cores[i];
-        mine->round_next = 1;
-        mine->tensor = tensor;
-        mine->tasks = calloc(mine->task_count > 0 ? mine->task_count : 1, sizeof *mine->tasks);
-        if (mine->tasks == NULL) {
-            return false;
-        }
-        mine->task_count = 0;
+        tensor->cores[i].task_count = 0; /* counted again as they are made */
     }
     uint64_t *bits = tensor->received_bits;
     for (uint32_t i = 0; i < slices; i++) {

@@ -175,6 +175,8 @@ static inline bool trib_tensor_is_used(const trib_tensor *tensor, uint32_t core)
 uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, uint32_t lanes);
 /* Bits for the chunks of so many partitions; NULL: out of memory. */
 uint64_t *trib_tensor_make_bits(const trib_tensor *tensor, uint32_t tasks);
+/* Memory for as many tasks as have been counted for each core; false: out of memory. */
+TRIB_CHECKED bool trib_tensor_take_tasks(trib_tensor *tensor);
 /* Fills in a task for that partition; its words of *bits are taken. */
 void trib_tensor_make_task(trib_tensor *tensor, uint32_t partition, trib_task *task, uint64_t **bits);
 uint32_t trib_tensor_partition_count(uint64_t bytes, uint32_t partition_bytes);

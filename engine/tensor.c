@@ -165,6 +165,20 @@ void trib_tensor_make_task(trib_tensor *tensor, uint32_t partition, trib_task *t
     *bits += (task->chunk_count + 63) / 64;
 }
 
+bool trib_tensor_take_tasks(trib_tensor *tensor)
+{
+    for (uint32_t i = 0; i < tensor->engine->core_count; i++) {
+        trib_tensor_core *mine = &tensor->cores[i];
+        mine->round_next = 1;
+        mine->tensor = tensor;
+        mine->tasks = calloc(mine->task_count > 0 ? mine->task_count : 1, sizeof *mine->tasks);
+        if (mine->tasks == NULL) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static bool make_tasks(trib_tensor *tensor)
 {
     tensor->task_index = calloc(tensor->partition_count, sizeof *tensor->task_index);
@@ -176,14 +190,8 @@ static bool make_tasks(trib_tensor *tensor)
         trib_tensor_core *mine = &tensor->cores[core_of(tensor, i)];
         tensor->task_index[i] = mine->task_count++;
     }
-    for (uint32_t i = 0; i < tensor->engine->core_count; i++) {
-        trib_tensor_core *mine = &tensor->cores[i];
-        mine->round_next = 1;
-        mine->tensor = tensor;
-        mine->tasks = calloc(mine->task_count > 0 ? mine->task_count : 1, sizeof *mine->tasks);
-        if (mine->tasks == NULL) {
-            return false;
-        }
+    if (!trib_tensor_take_tasks(tensor)) {
+        return false;
     }
     uint64_t *bits = tensor->received_bits;
     for (uint32_t i = 0; i < tensor->partition_count; i++) {

@@ -49,18 +49,6 @@ static void note(replay_options *self, const char *name, const char *text)
              text != NULL ? " " : "", text != NULL ? text : "");
 }
 
-static bool parse_when(const char *text, int *when)
-{
-    static const char *const words[] = {"auto", "off", "on"};
-    for (int i = 0; i < 3; i++) {
-        if (strcmp(text, words[i]) == 0) {
-            *when = i;
-            return true;
-        }
-    }
-    return false;
-}
-
 static bool parse_world(replay_options *self, int option, const char *text)
 {
     switch (option) {
@@ -116,11 +104,11 @@ static bool parse_setting(replay_options *self, int option, const char *text)
         self->servers = servers;
         return true;
     case 'o':
-        return parse_when(text, &self->colocate);
+        return study_parse_when(text, &self->colocate);
     case 'M':
         return study_parse_count(text, 1, 64, &self->per_machine);
     case 'S':
-        return parse_when(text, &self->local_sum);
+        return study_parse_when(text, &self->local_sum);
     case 'p':
         return study_parse_size(text, 4096, 1u << 30, &self->partition);
     case 'k':

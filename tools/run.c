@@ -24,6 +24,7 @@
 #include "tools/commands.h"
 #include "tools/plural.h"
 #include "tools/run_environment.h"
+#include "tools/study/parse.h"
 
 #define PROCESSES_MAX 512
 #define GRACE_MS 10000  /* the others' time after a failure, to say what they know */
@@ -81,12 +82,12 @@ static void usage(FILE *out)
         GRACE_MS / 1000, SERVERS_MS / 1000, KILL_MS / 1000, GRACE_MS / 1000);
 }
 
-static bool parse_count(const char *text, long low, int *value)
+static bool parse_count(const char *text, uint32_t low, int *value)
 {
-    char *end = NULL;
-    long number = strtol(text, &end, 10);
+    uint32_t number = 0;
+    const bool fine = study_parse_count(text, low, PROCESSES_MAX / 2, &number);
     *value = (int)number;
-    return *text != '\0' && *end == '\0' && number >= low && number <= PROCESSES_MAX / 2;
+    return fine;
 }
 
 /* -1: go on, with optind at the program. */

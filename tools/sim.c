@@ -63,10 +63,10 @@ static bool parse_costs(const char *text, trib_sim_costs *costs_out)
 
 static bool parse_local_sum(const char *text, trib_local_sum *out)
 {
-    *out = strcmp(text, "on") == 0    ? TRIB_LOCAL_SUM_ON
-           : strcmp(text, "off") == 0 ? TRIB_LOCAL_SUM_OFF
-                                      : TRIB_LOCAL_SUM_AUTO;
-    return *out != TRIB_LOCAL_SUM_AUTO || strcmp(text, "auto") == 0;
+    int when = TRIB_LOCAL_SUM_AUTO;
+    const bool fine = study_parse_when(text, &when);
+    *out = (trib_local_sum)when;
+    return fine;
 }
 
 static bool parse_option(sim_options *self, int option, const char *text)

@@ -2,6 +2,7 @@
 #include "tools/study/parse.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <strings.h>
 
 typedef struct unit {
@@ -19,6 +20,18 @@ static bool parse(const char *text, const unit *units, double *value)
     for (; units->name != NULL; units++) {
         if (strcasecmp(rest, units->name) == 0) {
             *value *= units->factor;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool study_parse_when(const char *text, int *when)
+{
+    static const char *const words[] = {"auto", "off", "on"};
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(text, words[i]) == 0) {
+            *when = i;
             return true;
         }
     }

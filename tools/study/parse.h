@@ -1,10 +1,11 @@
-/* parse.h - numbers with units, as people write them on a command line. Each answers false if that is not one. */
+/* parse.h - words, and numbers with units, as people write them on a command line. Each answers false if that is not one. */
 #ifndef TRIB_TOOLS_STUDY_PARSE_H
 #define TRIB_TOOLS_STUDY_PARSE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
+bool study_parse_when(const char *text, int *when); /* "auto", "off", "on": a trib_colocate or trib_local_sum */
 bool study_parse_count(const char *text, uint32_t low, uint32_t high, uint32_t *value);
 bool study_parse_number(const char *text, double low, double high, double *value);
 bool study_parse_size(const char *text, uint32_t low, uint32_t high, uint32_t *bytes); /* "64K", "1M": times 1024 */
