@@ -1,6 +1,7 @@
 /*
  * ticks.h - the monotonic clock for who asks for it very often: the processor's counter, set by the system's clock every
- * fraction of a millisecond. Off from it by less than some 100 ns, for half of the price.
+ * fraction of a millisecond. Off from it by less than some 100 ns, for half of the price; also where the one who sets it is
+ * interrupted just then, which a counter that is read once would be off by until it is set again.
  *
  * Used only where the kernel itself takes that counter for its clock (then it is steady, and the same on all cores); else
  * the system is asked each time. One owner, one thread.
@@ -17,7 +18,7 @@ typedef struct trib_ticks {
     uint64_t origin;       /* rates are taken from here */
     int64_t set_ns, origin_ns, last_ns;
     double tick_ns;
-    bool usable;
+    bool usable, has_origin;
 } trib_ticks;
 
 void trib_ticks_init(trib_ticks *ticks, int64_t (*clock_ns)(void));
