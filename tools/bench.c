@@ -198,9 +198,9 @@ static int run_as_job(const bench *self, int argc, char **argv)
     return 1;
 }
 
-static void check(trib_status status, const trib_error *error, const char *what)
+static void check(const bench *self, trib_status status, const trib_error *error, const char *what)
 {
-    part_check("bench", status, error, what);
+    part_check("bench", self->engine, status, error, what);
 }
 
 static trib_tensor *declare(bench *self, const char *name, trib_dtype dtype, uint64_t count)
@@ -212,7 +212,7 @@ static trib_tensor *declare(bench *self, const char *name, trib_dtype dtype, uin
     desc.count = count;
     trib_tensor *tensor = NULL;
     trib_error error = {.status = TRIB_OK};
-    check(trib_tensor_declare(self->engine, &desc, &tensor, &error), &error, name);
+    check(self, trib_tensor_declare(self->engine, &desc, &tensor, &error), &error, name);
     return tensor;
 }
 
@@ -225,8 +225,8 @@ static void exchange(bench *self, trib_tensor *tensor, void *data, trib_reduce r
     params.reduce = reduce;
     trib_op *op = NULL;
     trib_error error = {.status = TRIB_OK};
-    check((broadcast ? trib_broadcast : trib_push_pull)(self->engine, &params, &op, &error), &error, "exchange");
-    check(trib_op_wait(op, -1, &error), &error, "exchange");
+    check(self, (broadcast ? trib_broadcast : trib_push_pull)(self->engine, &params, &op, &error), &error, "exchange");
+    check(self, trib_op_wait(op, -1, &error), &error, "exchange");
     trib_op_release(op);
 }
 
@@ -234,8 +234,8 @@ static void barrier(bench *self)
 {
     trib_op *op = NULL;
     trib_error error = {.status = TRIB_OK};
-    check(trib_barrier(self->engine, NULL, &op, &error), &error, "barrier");
-    check(trib_op_wait(op, -1, &error), &error, "barrier");
+    check(self, trib_barrier(self->engine, NULL, &op, &error), &error, "barrier");
+    check(self, trib_op_wait(op, -1, &error), &error, "barrier");
     trib_op_release(op);
 }
 

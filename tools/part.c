@@ -12,10 +12,13 @@ int64_t part_now_ns(void)
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
-void part_check(const char *tool, trib_status status, const trib_error *error, const char *what)
+void part_check(const char *tool, trib_engine *engine, trib_status status, const trib_error *error, const char *what)
 {
     if (status != TRIB_OK) {
         fprintf(stderr, "tributary %s: %s: %s\n", tool, what, error->text);
+        if (trib_engine_destroy(engine) != TRIB_OK) {
+            fprintf(stderr, "tributary %s: the engine did not close in time\n", tool);
+        }
         exit(1);
     }
 }
@@ -26,10 +29,10 @@ trib_engine *part_join(const char *tool, trib_engine_info *info_out)
     trib_config_init(&config, sizeof config);
     trib_error error = {.status = TRIB_OK};
     trib_engine *engine = NULL;
-    part_check(tool, trib_config_from_env(&config, &error), &error, "settings");
-    part_check(tool, trib_engine_create(&config, &engine, &error), &error, "engine");
-    part_check(tool, trib_engine_wait_ready(engine, -1, &error), &error, "join");
+    part_check(tool, NULL, trib_config_from_env(&config, &error), &error, "settings");
+    part_check(tool, NULL, trib_engine_create(&config, &engine, &error), &error, "engine");
+    part_check(tool, engine, trib_engine_wait_ready(engine, -1, &error), &error, "join");
     *info_out = (trib_engine_info){.struct_size = sizeof *info_out};
-    part_check(tool, trib_engine_get_info(engine, info_out), &error, "info");
+    part_check(tool, engine, trib_engine_get_info(engine, info_out), &error, "info");
     return engine;
 }

@@ -55,9 +55,9 @@ static void sleep_until(int64_t at_ns)
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) != 0) {}
 }
 
-static void check(trib_status status, const trib_error *error, const char *what)
+static void check(const live_step *self, trib_status status, const trib_error *error, const char *what)
 {
-    part_check("step", status, error, what);
+    part_check("step", self->engine, status, error, what);
 }
 
 /* ---- Exchanges ---- */
@@ -95,7 +95,7 @@ static void submit(live_step *self, uint32_t index)
     params.done_cb = on_done;
     params.user = gradient;
     trib_error error = {.status = TRIB_OK};
-    check(trib_push_pull(self->engine, &params, NULL, &error), &error, "push_pull");
+    check(self, trib_push_pull(self->engine, &params, NULL, &error), &error, "push_pull");
 }
 
 /* When that gradient was back, or, for NULL, when the last one was; waits for it. Every operation has a deadline. */
@@ -108,7 +108,7 @@ static int64_t wait_back(live_step *self, const live_gradient *gradient)
     const int64_t at_ns = gradient != NULL ? gradient->back_ns : self->last_back_ns;
     const trib_error failure = self->failure;
     pthread_mutex_unlock(&self->mutex);
-    check(failure.status, &failure, "exchange");
+    check(self, failure.status, &failure, "exchange");
     return at_ns;
 }
 
@@ -134,8 +134,8 @@ static int64_t gather(live_step *self, int64_t at_ns)
     sleep_until(at_ns);
     trib_op *op = NULL;
     trib_error error = {.status = TRIB_OK};
-    check(trib_barrier(self->engine, NULL, &op, &error), &error, "barrier");
-    check(trib_op_wait(op, -1, &error), &error, "barrier");
+    check(self, trib_barrier(self->engine, NULL, &op, &error), &error, "barrier");
+    check(self, trib_op_wait(op, -1, &error), &error, "barrier");
     trib_op_release(op);
     return part_now_ns();
 }
@@ -189,8 +189,8 @@ static void declare_all(live_step *self)
         desc.count = model->tensors[i].bytes / 4;
         desc.priority = self->priorities ? (int32_t)i : 0;
         self->gradients[i].step = self;
-        check(trib_tensor_declare(self->engine, &desc, &self->gradients[i].tensor, &error), &error, desc.name);
-        check(trib_alloc(self->engine, model->tensors[i].bytes, &self->gradients[i].buffer), &error, desc.name);
+        check(self, trib_tensor_declare(self->engine, &desc, &self->gradients[i].tensor, &error), &error, desc.name);
+        check(self, trib_alloc(self->engine, model->tensors[i].bytes, &self->gradients[i].buffer), &error, desc.name);
         memset(self->gradients[i].buffer, 0, model->tensors[i].bytes);
     }
 }
@@ -308,7 +308,7 @@ int step_command(int argc, char **argv)
     }
     trib_error error = {.status = TRIB_OK};
     self.model = study_model_load(self.name, &error);
-    check(self.model != NULL ? TRIB_OK : TRIB_INVALID, &error, "model");
+    check(&self, self.model != NULL ? TRIB_OK : TRIB_INVALID, &error, "model");
     study_model_scale(self.model, self.compute);
     pthread_mutex_init(&self.mutex, NULL);
     pthread_cond_init(&self.changed, NULL);

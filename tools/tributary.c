@@ -1,4 +1,5 @@
 /* tributary.c - the `tributary` command: finds the subcommand and gives way to it. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -22,6 +23,16 @@ static const struct {
     {"info", info_command, "show this machine as the engine sees it"},
 };
 
+/* What it prints is what a command is for: that it could not be written must not pass for success. */
+static int ended(int status)
+{
+    if (fflush(stdout) != 0 || ferror(stdout) != 0) {
+        fprintf(stderr, "tributary: cannot write standard output: %s\n", strerror(errno));
+        return status == 0 ? 1 : status;
+    }
+    return status;
+}
+
 static void usage(FILE *out)
 {
     fprintf(out, "usage: tributary COMMAND [options]     (tributary COMMAND --help)\n\n");
@@ -39,15 +50,15 @@ int main(int argc, char **argv)
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
         usage(stdout);
-        return 0;
+        return ended(0);
     }
     if (strcmp(argv[1], "--version") == 0) {
         printf("tributary %s\n", trib_version());
-        return 0;
+        return ended(0);
     }
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         if (strcmp(argv[1], commands[i].name) == 0) {
-            return commands[i].run(argc - 1, argv + 1);
+            return ended(commands[i].run(argc - 1, argv + 1));
         }
     }
     fprintf(stderr, "tributary: there is no command \"%s\"\n\n", argv[1]);

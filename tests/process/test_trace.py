@@ -186,8 +186,38 @@ def files_that_do_not_fit():
     assert 'checksum is wrong' in run('trace', cut, status=1)
     assert 'not a trace' in run('trace', __file__, status=1)
     assert 'No such file' in run('trace', '/nowhere', status=1)
+    pipe, long = FOLDER + '/pipe', FOLDER + '/long'
+    os.mkfifo(pipe)
+    assert 'not a file' in run('trace', pipe, status=1)
+    for name, first in ((long, b''), (long, data)):  # 2 TiB, of which nothing is stored, and nothing must be read
+        with open(name, 'wb') as out:
+            out.write(first)
+            out.truncate(1 << 41)
+        assert ('something was added' if first else 'not a trace') in run('trace', name, status=1)
+    os.unlink(long)
     assert 'which files' in run('trace', status=2)
     assert 'cannot write /nowhere/at/all' in run('trace', '--quiet', '--chrome', '/nowhere/at/all', *job(), status=1)
+
+
+def a_job_that_failed():
+    """A worker leaves early, and the others' steps fail: what they recorded is there all the same."""
+    job()
+    script = 'iters=40; [ "$TRIB_RANK" = 1 ] && iters=3; exec %s step --model %s/small.csv --iters $iters' % (TOOL, FOLDER)
+    run('run', '-n', str(WORKERS), '-s', str(SERVERS), '--', 'sh', '-c', script, status=1, TRIB_TRACE=FOLDER + '/failed-%r')
+    files = sorted(glob.glob(FOLDER + '/failed-*'))
+    assert len(files) == WORKERS + SERVERS, files
+    said = json.loads(run('trace', '--json', *files))
+    assert said['notes'] == [] and said['failed'] > 0 and said['operations'] > said['failed'], said
+
+
+def nowhere_to_print():
+    """What was asked for and could not be written is no success."""
+    job()
+    for words in (['trace', *job()], ['trace', '--json', *job()], ['replay', '--json', '--quiet', *job()], ['tune', '--quiet', *job()],
+                  ['sim', '--model', FOLDER + '/small.csv', '-n', '2', '--json', '--quiet'], ['info'], ['--version'], ['--help']):
+        with open('/dev/full', 'w') as full:
+            done = subprocess.run([TOOL, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+        assert done.returncode == 1 and 'No space left' in done.stderr, '%s: %d: %s' % (words[:2], done.returncode, done.stderr)
 
 
 def virtual_time():
@@ -249,7 +279,7 @@ def clocks_apart():
 
 
 def main():
-    cases = [summary, chrome, picture, some_of_the_files, files_that_do_not_fit, virtual_time, machines_that_sum_first, clocks_apart]
+    cases = [summary, chrome, picture, some_of_the_files, files_that_do_not_fit, a_job_that_failed, nowhere_to_print, virtual_time, machines_that_sum_first, clocks_apart]
     try:
         return run_cases([(case.__name__, case) for case in cases])
     finally:

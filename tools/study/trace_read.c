@@ -447,22 +447,14 @@ trib_status trace_file_parse(const void *data, size_t size, const char *name, tr
 
 trib_status trace_file_load(const char *path, trace_file **file_out, trib_error *error)
 {
-    FILE *from = fopen(path, "rb");
-    long size = -1;
-    if (from != NULL && fseek(from, 0, SEEK_END) == 0) {
-        size = ftell(from);
-        rewind(from);
-    }
-    if (size < 0 || size == INT64_MAX) {
-        trib_status status =
-            trib_error_set(error, TRIB_SYSTEM, "%s: %s", path, size == INT64_MAX ? "not a file" : strerror(errno));
-        if (from != NULL) {
-            fclose(from);
-        }
+    size_t size = 0;
+    FILE *from = NULL;
+    trib_status status = trace_file_open(path, &from, &size, error);
+    if (status != TRIB_OK) {
         return status;
     }
-    trace_file *file = file_create(path, (size_t)size);
-    trib_status status = file != NULL ? TRIB_OK : trib_error_set(error, TRIB_NO_MEMORY, "out of memory for %s", path);
+    trace_file *file = file_create(path, size);
+    status = file != NULL ? TRIB_OK : trib_error_set(error, TRIB_NO_MEMORY, "out of memory for %s", path);
     if (status == TRIB_OK && fread(file->data, 1, file->size, from) != file->size) {
         status = trib_error_set(error, TRIB_SYSTEM, "%s: %s", path, ferror(from) ? strerror(errno) : "it has shrunk");
     }

@@ -7,6 +7,8 @@
 #ifndef TRIB_TOOLS_STUDY_TRACE_READ_H
 #define TRIB_TOOLS_STUDY_TRACE_READ_H
 
+#include <stdio.h>
+
 #include "engine/clock.h"
 #include "engine/placement.h"
 #include "engine/trace_format.h"
@@ -65,12 +67,15 @@ typedef struct trace_file {
     uint64_t record_count;
 } trace_file;
 
-/* TRIB_SYSTEM, TRIB_NO_MEMORY, or TRIB_INVALID with what is wrong with the file. */
+/* TRIB_SYSTEM, TRIB_NO_MEMORY, or TRIB_INVALID with what is wrong with the file. Reads no more than the header of what
+ * cannot be a trace, and waits for nobody. */
 TRIB_CHECKED trib_status trace_file_load(const char *path, trace_file **file_out, trib_error *error);
 /* The same of bytes in memory, which are copied; name is for messages. */
 TRIB_CHECKED trib_status trace_file_parse(const void *data, size_t size, const char *name, trace_file **file_out,
                                           trib_error *error);
 void trace_file_free(trace_file *file); /* NULL is fine */
+/* For trace_file_load: a file that begins like a whole trace, at its beginning. */
+TRIB_CHECKED trib_status trace_file_open(const char *path, FILE **from_out, size_t *size_out, trib_error *error);
 
 /* "SUBMIT"; NULL for a kind that is not known. */
 const char *trace_kind_name(uint8_t kind);

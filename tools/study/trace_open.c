@@ -1,0 +1,56 @@
+/*
+ * trace_open.c - opens what may be a trace: see trace_read.h.
+ *
+ * A reader takes a file into memory as a whole. What is no trace may be endless, or huge, or have nobody at its other end; so
+ * that is found out first, from its kind and its header.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tools/study/trace_read.h"
+
+static trib_status check_beginning(FILE *from, uint64_t size, const char *path, trib_error *error)
+{
+    unsigned char header[TRIB_TRACE_HEADER_BYTES];
+    const bool whole = fread(header, 1, sizeof header, from) == sizeof header;
+    if (!whole && ferror(from) != 0) {
+        return trib_error_set(error, TRIB_SYSTEM, "%s: %s", path, strerror(errno));
+    }
+    if (!whole || memcmp(header, TRIB_TRACE_MAGIC, 8) != 0) {
+        return trib_error_set(error, TRIB_INVALID, "%s: it is not a trace of Tributary", path);
+    }
+    const uint64_t told = trib_trace_load_u64(header + 24);
+    if (told != size) {
+        return trib_error_set(error, TRIB_INVALID,
+                              "%s: it has %llu bytes of %llu: it was cut off, or something was added", path,
+                              (unsigned long long)size, (unsigned long long)told);
+    }
+    rewind(from);
+    return TRIB_OK;
+}
+
+trib_status trace_file_open(const char *path, FILE **from_out, size_t *size_out, trib_error *error)
+{
+    const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe that nobody writes to would block */
+    struct stat about = {.st_size = 0};
+    FILE *from = descriptor >= 0 && fstat(descriptor, &about) == 0 ? fdopen(descriptor, "rb") : NULL;
+    if (from == NULL) {
+        trib_status status = trib_error_set(error, TRIB_SYSTEM, "%s: %s", path, strerror(errno));
+        if (descriptor >= 0) {
+            close(descriptor);
+        }
+        return status;
+    }
+    trib_status status = S_ISREG(about.st_mode) ? check_beginning(from, (uint64_t)about.st_size, path, error)
+                                                : trib_error_set(error, TRIB_SYSTEM, "%s: not a file", path);
+    if (status != TRIB_OK) {
+        fclose(from);
+        return status;
+    }
+    *from_out = from;
+    *size_out = (size_t)about.st_size;
+    return TRIB_OK;
+}
