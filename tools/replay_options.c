@@ -276,6 +276,9 @@ bool replay_options_apply(const replay_options *self, const study_replay *replay
         return false;
     }
     job->per_machine = self->per_machine;
+    if (replay->one_host && self->per_machine > 0 && self->one_machine < 0) {
+        job->one_machine = false; /* asked for are machines that were not there, not namespaces of this one */
+    }
     if (self->local_sum >= 0) {
         engine->local_sum = (trib_local_sum)self->local_sum;
     } else if (job->workers != workers || self->per_machine > 0) {

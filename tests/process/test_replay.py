@@ -107,6 +107,19 @@ def machines():
     assert 'cannot be 3 on each machine' in run('replay', '--per-machine', '3', *files, status=1)
 
 
+def hosts_of_one_machine():
+    """Links between network namespaces of one machine are work of its processors: 1 ns a byte with what sending and receiving cost."""
+    sent_ms = 2 * sum(4 * elements for elements, _ in TENSORS) / 1e6  # two workers: each pushes half and hands out the other half's sum
+    words = ['-n', '2', '-s', '0', '--cores', '1']
+    apart = sim('--rate', '40gbit', *words)
+    files, step = recorded('namespaces', '--one-machine', '--rate', '40gbit', *words)
+    assert step > 11 + 0.9 * sent_ms, 'a step takes %.2f ms, its bytes alone %.2f ms of the one core' % (step, sent_ms)
+    assert apart < 0.8 * step, (apart, step)
+    near(replay(files, '--cores', '1', '--recorded-rate', '40gbit', '--rate', '20gbit')['predicted']['step_ms'], sim('--one-machine', '--rate', '20gbit', *words), 3, 'on one core')
+    faster = replay(files, '--cores', '1', '--recorded-rate', '40gbit', '--many-machines', '--rate', '40gbit')['predicted']['simulated_ms']
+    near(faster, apart, 3, 'on machines of their own')
+
+
 def one_host():
     """No link is between the members, and tensors are cut as within one machine."""
     files, step = recorded('one host', '-n', '3', '-s', '0', '--per-machine', '3')
@@ -182,7 +195,7 @@ def what_cannot_be():
 
 
 def main():
-    cases = [as_it_was, other_worlds, machines, one_host, steps_that_overlap, exported, tuned, live, what_cannot_be]
+    cases = [as_it_was, other_worlds, machines, hosts_of_one_machine, one_host, steps_that_overlap, exported, tuned, live, what_cannot_be]
     try:
         write_model()
         return run_cases([(case.__name__, case) for case in cases])
