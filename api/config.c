@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/device.h"
+#include "engine/reactor.h"
 #include "engine/roster.h"
 #include "engine/trace.h"
 
@@ -52,9 +53,9 @@ static void set_default_u32(uint32_t *value, uint32_t fallback)
     *value = *value == 0 ? fallback : *value;
 }
 
-static void set_default_i64(int64_t *value, int64_t fallback)
+static void set_timeout(int64_t *value, int64_t fallback)
 {
-    *value = *value == 0 ? fallback : *value;
+    *value = *value == 0 ? fallback : trib_timeout_clamp(*value);
 }
 
 static void apply_defaults(trib_config *config)
@@ -67,10 +68,10 @@ static void apply_defaults(trib_config *config)
     set_default_u32(&config->push_credit_bytes, defaults.push_credit_bytes);
     set_default_u32(&config->pull_credit_bytes, defaults.pull_credit_bytes);
     set_default_u32(&config->ops_max, defaults.ops_max);
-    set_default_i64(&config->join_timeout_ns, defaults.join_timeout_ns);
-    set_default_i64(&config->op_timeout_ns, defaults.op_timeout_ns);
-    set_default_i64(&config->peer_timeout_ns, defaults.peer_timeout_ns);
-    set_default_i64(&config->close_timeout_ns, defaults.close_timeout_ns);
+    set_timeout(&config->join_timeout_ns, defaults.join_timeout_ns);
+    set_timeout(&config->op_timeout_ns, defaults.op_timeout_ns);
+    set_timeout(&config->peer_timeout_ns, defaults.peer_timeout_ns);
+    set_timeout(&config->close_timeout_ns, defaults.close_timeout_ns);
     config->job = config->job == NULL ? defaults.job : config->job;
     config->transport = config->transport == NULL ? defaults.transport : config->transport;
     config->device = config->device == NULL ? defaults.device : config->device;

@@ -181,12 +181,13 @@ int trib_engine_get_fd(const trib_engine *engine)
 
 size_t trib_engine_dispatch(trib_engine *engine, size_t max)
 {
-    if (engine->config.mode != TRIB_MODE_QUEUE || atomic_exchange(&engine->dispatching, true)) {
+    pthread_t nobody = TRIB_NO_THREAD;
+    if (engine->config.mode != TRIB_MODE_QUEUE ||
+        !atomic_compare_exchange_strong(&engine->dispatcher, &nobody, pthread_self())) {
         return 0;
     }
-    engine->dispatcher = pthread_self();
     size_t count = trib_op_dispatch(engine, max);
-    atomic_store(&engine->dispatching, false);
+    atomic_store(&engine->dispatcher, TRIB_NO_THREAD);
     if (atomic_load(&engine->waiters) > 0 && trib_op_is_queued(engine)) {
         trib_engine_notify(engine); /* it came meanwhile, and is for one of them to dispatch */
     }

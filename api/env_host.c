@@ -84,7 +84,14 @@ static trib_status reactor_start(trib_engine *engine, trib_reactor *reactor)
         trib_log(&engine->logger, TRIB_LOG_INFO, "reactor %u listens by %s", reactor->index,
                  self->nics[reactor->index]);
     }
-    return trib_reactor_ev_start(reactor, cpu, engine->config.busy_poll);
+    return trib_reactor_ev_start_held(reactor, cpu, engine->config.busy_poll);
+}
+
+static void reactor_go(trib_engine *engine, trib_reactor *reactor)
+{
+    if (engine->config.mode != TRIB_MODE_ATTACHED) {
+        trib_reactor_ev_release(reactor);
+    }
 }
 
 /* Where the reactor may run, now that the roster tells the machine's processes. Those that no launcher counts have been placed
@@ -323,6 +330,7 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
         .plans = trib_plans,
         .reactor_open = reactor_open,
         .reactor_start = reactor_start,
+        .reactor_go = reactor_go,
         .reactor_settle = reactor_settle,
         .reactor_stop = reactor_stop,
         .reactor_free = trib_reactor_ev_destroy,

@@ -246,7 +246,7 @@ trib_status trib_op_wait(trib_op *op, int64_t timeout_ns, trib_error *error)
         }
         pthread_mutex_lock(&engine->mutex);
         if (atomic_load(&op->status) == TRIB_PENDING &&
-            (engine->done_head == NULL || atomic_load(&engine->dispatching))) {
+            (engine->done_head == NULL || atomic_load(&engine->dispatcher) != TRIB_NO_THREAD)) {
             code = timeout_ns < 0 ? pthread_cond_wait(&engine->changed, &engine->mutex)
                                   : pthread_cond_timedwait(&engine->changed, &engine->mutex, &deadline);
         }

@@ -45,6 +45,8 @@ static void heartbeat(trib_reactor *reactor, trib_timer *timer)
     trib_coordinator *self = timer->user;
     int64_t now_ns = trib_now(reactor), timeout_ns = self->roster->peer_timeout_ns;
     const bool overslept = trib_timer_overslept(reactor, timer, timeout_ns / 8);
+    const bool judges = !overslept || self->overslept;
+    self->overslept = overslept;
     for (uint32_t i = 0; i < trib_coordinator_slots(self) && !self->over; i++) {
         trib_coordinator_slot *at = &self->slots[i];
         if (at->link == NULL || at->left) {
@@ -53,7 +55,7 @@ static void heartbeat(trib_reactor *reactor, trib_timer *timer)
         if (overslept) {
             trib_link_excuse(at->link, now_ns - timer->due_ns, now_ns);
         }
-        if (now_ns - at->link->last_heard_ns > timeout_ns && !overslept) {
+        if (now_ns - at->link->last_heard_ns > timeout_ns && judges) {
             char text[TRIB_ERROR_TEXT_SIZE];
             snprintf(text, sizeof text,
                      "lost %s: no sign of life for %.1f s (stopped, cut off, or its loop was kept busy)",

@@ -46,6 +46,7 @@ struct trib_coordinator {
     uint32_t joined, workers_left;
     trib_coordinator_slot *slots;
     bool running, over;
+    bool overslept; /* at the last heartbeat */
     trib_timer join_deadline, heartbeat;
     trib_roster *roster; /* a copy of its own */
     trib_dealer *dealer;

@@ -187,6 +187,10 @@ trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const tri
             trib_error_set(error, status, "could not start reactor %u: %s", i, trib_status_text(status));
         }
     }
+    /* Until all threads are there none has done anything, such as to connect, that could not be taken back. */
+    for (uint32_t i = 0; status == TRIB_OK && i < engine->core_count && engine->env.reactor_go != NULL; i++) {
+        engine->env.reactor_go(engine, engine->cores[i].reactor);
+    }
     return status;
 }
 
@@ -269,8 +273,7 @@ void trib_engine_end(trib_engine *engine, trib_status status, const char *text)
     engine->fate.status = status;
     snprintf(engine->fate.text, sizeof engine->fate.text, "%s", text);
     atomic_store(&engine->phase, TRIB_PHASE_ENDED);
-    const bool orderly = trib_status_is_orderly(status);
-    trib_log(&engine->logger, orderly ? TRIB_LOG_INFO : TRIB_LOG_ERROR, "the job is over: %s", text);
+    trib_logger logger = engine->logger;
     for (uint32_t i = 0; i < engine->core_count; i++) {
         trib_reactor_post(engine->cores[i].reactor, &engine->cores[i].ended_post);
     }
@@ -284,6 +287,9 @@ void trib_engine_end(trib_engine *engine, trib_status status, const char *text)
     }
     pthread_cond_broadcast(&engine->changed);
     pthread_mutex_unlock(&engine->mutex);
+    /* Not with the mutex held: log_cb may wait for a lock of the host's that a thread holds while it submits. And with a
+     * copy: from here on another thread may find the engine closed and destroy it. */
+    trib_log(&logger, trib_status_is_orderly(status) ? TRIB_LOG_INFO : TRIB_LOG_ERROR, "the job is over: %s", text);
 }
 
 static void tell_closed(trib_reactor *reactor, trib_post *post)
@@ -359,7 +365,7 @@ bool trib_engine_on_thread(const trib_engine *engine)
             return true;
         }
     }
-    return atomic_load(&engine->dispatching) && pthread_equal(engine->dispatcher, pthread_self());
+    return pthread_equal(atomic_load(&engine->dispatcher), pthread_self()) != 0;
 }
 
 /* ---- Freeing ---- */

@@ -30,6 +30,7 @@ struct trib_device_ops;
 struct trib_host_world;
 struct trib_machine_place;
 
+#define TRIB_NO_THREAD ((pthread_t)0)
 #define TRIB_PLACE_NAME_MAX 44 /* with "rank 4095 ()" around it still a member's name */
 
 /* What an engine is built on: the seam at which tests and the simulator put their own world. */
@@ -37,9 +38,11 @@ typedef struct trib_env {
     const trib_transport_ops *transport;
     const trib_kernels *kernels;
     const struct trib_plan *plans; /* by trib_exchange */
-    /* Opens reactor i; starts it later, stops and frees it at the end. */
+    /* Opens reactor i; starts it later, stops and frees it at the end. Once started it runs when it is told to go, or is
+     * stopped without having run. go may be NULL. */
     trib_status (*reactor_open)(trib_engine *engine, uint32_t index, trib_reactor **out);
     trib_status (*reactor_start)(trib_engine *engine, trib_reactor *reactor);
+    void (*reactor_go)(trib_engine *engine, trib_reactor *reactor);
     /* On the reactor's thread, when the job has come together: who else is on this machine. May be NULL. */
     void (*reactor_settle)(trib_engine *engine, trib_reactor *reactor, const struct trib_machine_place *place);
     void (*reactor_stop)(trib_engine *engine, trib_reactor *reactor); /* returns when its thread is gone */
@@ -115,9 +118,8 @@ struct trib_engine {
     atomic_uint waiters;
     struct trib_op *done_head, *done_tail; /* TRIB_MODE_QUEUE */
     int done_fd;
-    atomic_bool dispatching;
-    pthread_t dispatcher;
-    uint32_t callbacks_running; /* TRIB_MODE_ATTACHED, on the loop's thread; more than one if they run the loop */
+    _Atomic pthread_t dispatcher; /* who is inside trib_engine_dispatch; TRIB_NO_THREAD: nobody */
+    uint32_t callbacks_running;   /* TRIB_MODE_ATTACHED, on the loop's thread; more than one if they run the loop */
     _Atomic uint64_t ops_completed, ops_failed;
     atomic_uint ops_in_flight;
 };
@@ -149,12 +151,16 @@ bool trib_engine_on_thread(const trib_engine *engine);
 /* Around each callback of the user's: what may not be called from one can tell. */
 static inline void trib_engine_callback_begin(trib_engine *engine)
 {
-    engine->callbacks_running += engine->config.mode == TRIB_MODE_ATTACHED;
+    if (engine->config.mode == TRIB_MODE_ATTACHED) {
+        engine->callbacks_running++;
+    }
 }
 
 static inline void trib_engine_callback_end(trib_engine *engine)
 {
-    engine->callbacks_running -= engine->config.mode == TRIB_MODE_ATTACHED;
+    if (engine->config.mode == TRIB_MODE_ATTACHED) {
+        engine->callbacks_running--;
+    }
 }
 
 /* Wakes those who wait on `changed`. */

@@ -26,7 +26,8 @@ struct trib_member {
     bool joined;
     bool has_begun; /* the roster was sent to it: who does not get it now has lost the job */
     bool leaving;
-    bool patient; /* the join deadline has passed and the coordinator was given a little longer */
+    bool overslept; /* when the coordinator was last looked after */
+    bool patient;   /* the join deadline has passed and the coordinator was given a little longer */
     char last_problem[TRIB_ERROR_TEXT_SIZE]; /* why the last attempt to reach the coordinator failed */
     atomic_uchar *left;                      /* by member id */
     uint32_t left_count;
@@ -135,11 +136,13 @@ static void watch_coordinator(trib_reactor *reactor, trib_timer *timer)
         return;
     }
     const bool overslept = trib_timer_overslept(reactor, timer, roster->peer_timeout_ns / 8);
+    const bool judges = !overslept || member->overslept;
+    member->overslept = overslept;
     if (overslept) {
         trib_link_excuse(member->link, now_ns - timer->due_ns, now_ns);
     }
     int64_t silence_ns = now_ns - member->link->last_heard_ns;
-    if (silence_ns > roster->peer_timeout_ns && !overslept) {
+    if (silence_ns > roster->peer_timeout_ns && judges) {
         char text[TRIB_ERROR_TEXT_SIZE];
         snprintf(text, sizeof text, "no sign of life from the coordinator at %s for %.1f s",
                  member->core->engine->coordinator_address, (double)silence_ns / 1e9);

@@ -112,6 +112,14 @@ bool trib_reactor_poll(trib_reactor *reactor);
 bool trib_reactor_rest(trib_reactor *reactor);
 void trib_reactor_woken(trib_reactor *reactor);
 
+/* The longest timeout that is told apart from none, 100 years: added to a time, or to another, it does not overflow. */
+#define TRIB_TIMEOUT_MAX_NS (INT64_C(100) * 365 * 86400 * 1000000000)
+
+static inline int64_t trib_timeout_clamp(int64_t timeout_ns)
+{
+    return timeout_ns < TRIB_TIMEOUT_MAX_NS ? timeout_ns : TRIB_TIMEOUT_MAX_NS;
+}
+
 static inline int64_t trib_now(trib_reactor *reactor)
 {
     return reactor->ops->now_ns(reactor);
@@ -129,7 +137,8 @@ static inline void trib_timer_arm(trib_reactor *reactor, trib_timer *timer, int6
 }
 
 /* For who judges others by their silence, when timer has fired: was this reactor away itself for longer than that? Then
- * what they have said may lie unread, and judging has to wait for the next time. */
+ * what they have said may lie unread, and judging has to wait for the next time. That time it is done, late or not: a
+ * loop that is late each time would never judge. */
 static inline bool trib_timer_overslept(trib_reactor *reactor, const trib_timer *timer, int64_t tolerance_ns)
 {
     return trib_now(reactor) - timer->due_ns > tolerance_ns;

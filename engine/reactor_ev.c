@@ -18,6 +18,7 @@
 #include <ev.h>
 #include <pthread.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <sodium.h>
 #include <stdio.h>
@@ -43,7 +44,8 @@ typedef struct reactor_ev {
     cpu_set_t anywhere; /* where its thread might run when it began */
     pthread_t thread;
     _Atomic pthread_t runner; /* who ran the loop last */
-    atomic_bool stopping;
+    atomic_bool stopping, released;
+    sem_t leave; /* the thread waits for it before it runs the loop: released, or stopped */
     ev_async wake;
     ev_prepare prepare;
     ev_check check;
@@ -329,6 +331,8 @@ trib_status trib_reactor_ev_create(uint32_t index, trib_logger *logger, struct e
     trib_reactor_init(&self->base, &ev_ops, index, logger);
     atomic_init(&self->runner, pthread_self());
     atomic_init(&self->stopping, false);
+    atomic_init(&self->released, false);
+    (void)sem_init(&self->leave, 0, 0);
     trib_ticks_init(&self->ticks, clock_ns);
     start_watchers(self);
     *reactor_out = &self->base;
@@ -349,6 +353,7 @@ void trib_reactor_ev_destroy(trib_reactor *reactor)
     if (!self->attached) {
         ev_loop_destroy(self->loop);
     }
+    sem_destroy(&self->leave);
     free(self);
 }
 
@@ -395,6 +400,10 @@ static void *thread_main(void *argument)
         pin(self, self->first_core);
     }
     atomic_store(&self->runner, pthread_self());
+    while (sem_wait(&self->leave) < 0 && errno == EINTR) {}
+    if (!atomic_load(&self->released)) {
+        return NULL;
+    }
     /* A stop may come before the loop runs; its wake-up is then still pending and is seen in the first turn. */
     const bool spun = self->busy_poll;
     while (self->busy_poll && !atomic_load_explicit(&self->stopping, memory_order_relaxed)) {
@@ -411,7 +420,7 @@ static void *thread_main(void *argument)
     return NULL;
 }
 
-trib_status trib_reactor_ev_start(trib_reactor *reactor, int core, bool busy_poll)
+trib_status trib_reactor_ev_start_held(trib_reactor *reactor, int core, bool busy_poll)
 {
     reactor_ev *self = reactor_of(reactor);
     if (self->attached || self->started) {
@@ -437,6 +446,13 @@ trib_status trib_reactor_ev_start(trib_reactor *reactor, int core, bool busy_pol
     return TRIB_OK;
 }
 
+void trib_reactor_ev_release(trib_reactor *reactor)
+{
+    reactor_ev *self = reactor_of(reactor);
+    atomic_store(&self->released, true);
+    (void)sem_post(&self->leave);
+}
+
 void trib_reactor_ev_stop_spinning(trib_reactor *reactor)
 {
     trib_assert(trib_reactor_ev_on_thread(reactor));
@@ -455,6 +471,7 @@ void trib_reactor_ev_stop(trib_reactor *reactor)
         return; /* breaking the caller's loop is the caller's business */
     }
     atomic_store(&self->stopping, true);
+    (void)sem_post(&self->leave);
     ev_async_send(self->loop, &self->wake);
 }
 

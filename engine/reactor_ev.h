@@ -21,10 +21,21 @@ TRIB_CHECKED trib_status trib_reactor_ev_create(uint32_t index, trib_logger *log
  * not run are forgotten. NULL is fine. On an attached loop: from the thread that runs it. */
 void trib_reactor_ev_destroy(trib_reactor *reactor);
 
-/* Runs the loop on a thread of its own, named "trib-<index>", with all signals blocked, pinned to core unless that is
- * -1 (if pinning fails it is logged and the thread runs anywhere). busy_poll: it never sleeps. TRIB_STATE on an
- * attached loop or when it has been started, TRIB_SYSTEM if no thread could be made. */
-TRIB_CHECKED trib_status trib_reactor_ev_start(trib_reactor *reactor, int core, bool busy_poll);
+/* Makes a thread of its own for the loop, named "trib-<index>", with all signals blocked, pinned to core unless that is
+ * -1 (if pinning fails it is logged and the thread runs anywhere). It runs the loop once it is released; stopped before
+ * that, it runs nothing. busy_poll: it never sleeps. TRIB_STATE on an attached loop or when it has been started,
+ * TRIB_SYSTEM if no thread could be made. */
+TRIB_CHECKED trib_status trib_reactor_ev_start_held(trib_reactor *reactor, int core, bool busy_poll);
+void trib_reactor_ev_release(trib_reactor *reactor);
+
+TRIB_CHECKED static inline trib_status trib_reactor_ev_start(trib_reactor *reactor, int core, bool busy_poll)
+{
+    trib_status status = trib_reactor_ev_start_held(reactor, core, busy_poll);
+    if (status == TRIB_OK) {
+        trib_reactor_ev_release(reactor);
+    }
+    return status;
+}
 
 /* On its thread: pins it to another core, -1 to none, which is as it was started. */
 void trib_reactor_ev_pin(trib_reactor *reactor, int core);

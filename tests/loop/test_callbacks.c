@@ -1,7 +1,9 @@
-/* test_callbacks.c - what callbacks may not do is refused in every mode, and who waits while one runs sleeps. */
+/* test_callbacks.c - what callbacks may not do is refused in every mode, what they may do works, and who waits while one
+ * runs sleeps. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -9,6 +11,7 @@
 #include <ev.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <time.h>
 
 #include "tests/loop/job.h"
@@ -169,12 +172,176 @@ static void waiting_is_no_spinning(void **state)
     job_close(&jobs);
 }
 
+/* ---- Several threads wait ---- */
+
+enum { WAITERS = 4, WAITS = 300 };
+
+static void *wait_often(void *user)
+{
+    trib_engine *engine = user;
+    for (int i = 0; i < WAITS; i++) {
+        trib_op *op = NULL;
+        assert_int_equal(trib_barrier(engine, NULL, &op, NULL), TRIB_OK);
+        /* TRIB_WRONG_THREAD: that another thread is in a callback was taken for its own being in one. */
+        assert_int_equal(trib_op_wait(op, -1, NULL), TRIB_OK);
+        trib_op_release(op);
+    }
+    return NULL;
+}
+
+static void waiters_are_in_no_callback(void **state)
+{
+    (void)state;
+    job jobs;
+    job_open(&jobs, 1, 0, queue_mode);
+    pthread_t threads[WAITERS];
+    for (int i = 0; i < WAITERS; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, wait_often, jobs.engines[0]), 0);
+    }
+    for (int i = 0; i < WAITERS; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+    }
+    job_close(&jobs);
+}
+
+/* ---- Callbacks on several reactors at once ---- */
+
+static void three_reactors(trib_config *config, int member)
+{
+    (void)member;
+    config->reactors = 3;
+    config->pin = false;
+}
+
+static void count_one(const trib_result *result, void *user)
+{
+    assert_int_equal(result->status, TRIB_OK);
+    atomic_fetch_add((atomic_int *)user, 1);
+}
+
+/* Nothing of the engine's is written by all of them: what watches over races sees it. */
+static void callbacks_side_by_side(void **state)
+{
+    (void)state;
+    enum { TENSORS = 12, ROUNDS = 20 };
+    job jobs;
+    job_open(&jobs, 1, 0, three_reactors);
+    atomic_int done = 0;
+    double data[TENSORS] = {0};
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.done_cb = count_one;
+    params.user = &done;
+    for (int i = 0; i < TENSORS * ROUNDS; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "t%d", i % TENSORS);
+        params.tensor = job_declare(jobs.engines[0], name, TRIB_FLOAT64, 1);
+        params.input = params.output = &data[i % TENSORS];
+        assert_int_equal(trib_push_pull(jobs.engines[0], &params, NULL, NULL), TRIB_OK);
+    }
+    while (atomic_load(&done) < TENSORS * ROUNDS) {
+        (void)poll(NULL, 0, 1);
+    }
+    job_close(&jobs);
+}
+
+/* ---- The log's callback ---- */
+
+typedef struct logging {
+    pthread_mutex_t lock; /* that the program holds while it submits, and its log takes too, as an interpreter's */
+    atomic_bool is_in;
+    atomic_int got, missed;
+} logging;
+
+static void log_with_lock(trib_log_level level, const char *line, void *user)
+{
+    (void)level;
+    logging *self = user;
+    if (strstr(line, "job is over") == NULL) {
+        return;
+    }
+    atomic_store(&self->is_in, true);
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 5;
+    const bool got = pthread_mutex_timedlock(&self->lock, &until) == 0;
+    atomic_fetch_add(got ? &self->got : &self->missed, 1);
+    if (got) {
+        pthread_mutex_unlock(&self->lock);
+    }
+}
+
+static void the_log_waits_for_who_submits(void **state)
+{
+    (void)state;
+    logging self = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    char address[32];
+    job_free_address(address, sizeof address);
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    config.worker_count = 2; /* the other one never comes */
+    config.coordinator = address;
+    config.join_timeout_ns = CALLBACK_NS;
+    config.log_cb = log_with_lock;
+    config.log_user = &self;
+    config.log_level = TRIB_LOG_ERROR;
+    trib_engine *engine = NULL;
+    assert_int_equal(trib_engine_create(&config, &engine, NULL), TRIB_OK);
+    pthread_mutex_lock(&self.lock);
+    while (!atomic_load(&self.is_in)) {
+        (void)poll(NULL, 0, 1);
+    }
+    trib_tensor_desc desc;
+    trib_tensor_desc_init(&desc, sizeof desc);
+    desc.name = "t";
+    desc.count = 1;
+    trib_tensor *tensor = NULL;
+    assert_int_not_equal(trib_barrier(engine, NULL, NULL, NULL), TRIB_OK); /* as the job is over */
+    assert_int_not_equal(trib_tensor_declare(engine, &desc, &tensor, NULL), TRIB_OK);
+    assert_int_equal(atomic_load(&self.missed), 0);
+    pthread_mutex_unlock(&self.lock);
+    assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
+    assert_int_equal(atomic_load(&self.got), 1);
+    pthread_mutex_destroy(&self.lock);
+}
+
+/* ---- For ever ---- */
+
+static void endless(trib_config *config, int member)
+{
+    (void)member;
+    config->join_timeout_ns = config->op_timeout_ns = config->close_timeout_ns = config->peer_timeout_ns = INT64_MAX;
+}
+
+static void timeouts_may_be_endless(void **state)
+{
+    (void)state;
+    job jobs;
+    job_open(&jobs, 2, 0, endless);
+    trib_op *ops[2];
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.timeout_ns = INT64_MAX;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(trib_barrier(jobs.engines[i], &params, &ops[i], NULL), TRIB_OK);
+        assert_int_equal(trib_op_wait(ops[0], i == 0 ? CALLBACK_NS : INT64_MAX, NULL), i == 0 ? TRIB_TIMEOUT : TRIB_OK);
+    }
+    assert_int_equal(trib_op_wait(ops[1], INT64_MAX, NULL), TRIB_OK);
+    trib_op_release(ops[0]);
+    trib_op_release(ops[1]);
+    job_close(&jobs);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attached),
         cmocka_unit_test(handles_not_given_back),
         cmocka_unit_test(waiting_is_no_spinning),
+        cmocka_unit_test(waiters_are_in_no_callback),
+        cmocka_unit_test(callbacks_side_by_side),
+        cmocka_unit_test(the_log_waits_for_who_submits),
+        cmocka_unit_test(timeouts_may_be_endless),
     };
     return cmocka_run_group_tests_name("callbacks", tests, NULL, NULL);
 }

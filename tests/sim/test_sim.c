@@ -416,6 +416,58 @@ static void closing_waits_for_nobody_who_has_left(void **state)
     }
 }
 
+static void nothing(trib_sim *sim, trib_sim_event *event)
+{
+    (void)sim;
+    (void)event;
+}
+
+/* Also where nobody has anything to do until then. */
+static void pass(sim_job *job, int64_t time_ns)
+{
+    trib_sim_event end = {.fired = nothing};
+    const int64_t until_ns = trib_sim_now(job->sim) + time_ns;
+    trib_sim_set(job->sim, &end, until_ns);
+    (void)sim_job_run(job, until_ns, NULL, NULL);
+    assert_int_equal(trib_sim_now(job->sim), until_ns);
+}
+
+/* Its loop runs once in half a second, as one that computes in between; each of its timers comes late. */
+static void run_now_and_then(sim_job *job, uint32_t member, uint32_t times)
+{
+    trib_sim_process *process = job->members[member].process;
+    for (uint32_t i = 0; i < times && !job->members[member].ended_told; i++) {
+        trib_sim_process_freeze(process, true);
+        pass(job, SECOND / 2);
+        trib_sim_process_freeze(process, false);
+        pass(job, SECOND / 100);
+    }
+}
+
+/* Either notices that the other stands still: rank 0, which keeps the membership, and rank 1. But who lives stays. */
+static void who_is_always_late_judges_too(void **state)
+{
+    (void)state;
+    enum { ENOUGH = 40 };
+    for (uint32_t late = 0; late < 2; late++) {
+        sim_job_config config = sim_job_config_default(2, 0);
+        config.engine.peer_timeout_ns = SECOND;
+        sim_job *job = sim_bed_open(&config);
+        sim_member *judge = &job->members[late], *other = &job->members[1 - late];
+        run_now_and_then(job, late, ENOUGH);
+        assert_false(judge->ended_told);
+        assert_false(other->ended_told);
+        trib_sim_process_freeze(other->process, true);
+        run_now_and_then(job, late, ENOUGH);
+        assert_true(judge->ended_told);
+        assert_int_equal(judge->ended.status, TRIB_PEER_LOST);
+        assert_non_null(strstr(judge->ended.text, "no sign of life"));
+        trib_sim_process_freeze(other->process, false);
+        assert_true(sim_job_close(job, 20 * SECOND));
+        sim_job_free(job);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -429,6 +481,7 @@ int main(void)
         cmocka_unit_test(the_urgent_overtakes),
         cmocka_unit_test(an_old_notice_harms_nobody),
         cmocka_unit_test(closing_waits_for_nobody_who_has_left),
+        cmocka_unit_test(who_is_always_late_judges_too),
     };
     return cmocka_run_group_tests_name("simulated jobs", tests, NULL, NULL);
 }

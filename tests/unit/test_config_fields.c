@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "api/config.h"
+#include "engine/reactor.h"
 #include "api/tributary.h"
 
 /* ---- What trib_engine_create refuses ---- */
@@ -188,6 +189,22 @@ static void zero_is_the_default(void **state)
     assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
 }
 
+/* For ever: what is added to it stays a time. */
+static void endless_timeouts(void **state)
+{
+    (void)state;
+    clearenv();
+    trib_config config, checked;
+    trib_config_init(&config, sizeof config);
+    config.join_timeout_ns = config.op_timeout_ns = config.peer_timeout_ns = config.close_timeout_ns = INT64_MAX;
+    assert_int_equal(trib_config_check(&config, &checked, NULL), TRIB_OK);
+    assert_int_equal(checked.join_timeout_ns, TRIB_TIMEOUT_MAX_NS);
+    assert_int_equal(checked.op_timeout_ns, TRIB_TIMEOUT_MAX_NS);
+    assert_int_equal(checked.peer_timeout_ns, TRIB_TIMEOUT_MAX_NS);
+    assert_int_equal(checked.close_timeout_ns, TRIB_TIMEOUT_MAX_NS);
+    assert_true(INT64_MAX - TRIB_TIMEOUT_MAX_NS > TRIB_TIMEOUT_MAX_NS);
+}
+
 /* Launchers that count servers too set a rank for each: it names no worker. */
 static void rank_of_a_server(void **state)
 {
@@ -205,6 +222,7 @@ int main(void)
         cmocka_unit_test(wrong_fields),
         cmocka_unit_test(zero_is_the_default),
         cmocka_unit_test(rank_of_a_server),
+        cmocka_unit_test(endless_timeouts),
     };
     /* The cases empty the environment, in which cmocka would look up how to report them. */
     const char *output = getenv("CMOCKA_MESSAGE_OUTPUT");

@@ -1,0 +1,65 @@
+/* test_create.c - an engine whose threads are not to be had is refused with an error, and leaves nothing behind. */
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "tests/loop/job.h"
+
+enum { REACTORS = 3 };
+
+static int threads_left = REACTORS; /* how many the system still gives */
+
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *user);
+/* To be seen from outside: the sanitizers' libraries refer to it. */
+__attribute__((visibility("default"))) int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                                                                 void *(*run)(void *), void *user);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *user)
+{
+    if (threads_left-- > 0) {
+        return __real_pthread_create(thread, attributes, run, user);
+    }
+    const struct timespec time = {.tv_nsec = 50000000}; /* in which those that are there might begin to work */
+    nanosleep(&time, NULL);
+    return EAGAIN;
+}
+
+static void without_threads(void **state)
+{
+    (void)state;
+    char address[32];
+    job_free_address(address, sizeof address);
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    config.worker_count = 2;
+    config.coordinator = address;
+    config.reactors = REACTORS;
+    config.pin = false;
+    config.log_level = TRIB_LOG_NONE;
+    for (int there = 0; there <= REACTORS; there++) {
+        threads_left = there;
+        trib_engine *engine = NULL;
+        trib_error error = {.status = TRIB_OK};
+        if (there == REACTORS) { /* so many it needs; the address is free again */
+            assert_int_equal(trib_engine_create(&config, &engine, &error), TRIB_OK);
+            assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
+        } else {
+            const char text[] = {'r', 'e', 'a', 'c', 't', 'o', 'r', ' ', (char)('0' + there), '\0'};
+            assert_int_equal(trib_engine_create(&config, &engine, &error), TRIB_SYSTEM);
+            assert_non_null(strstr(error.text, text));
+            assert_null(engine);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(without_threads)};
+    return cmocka_run_group_tests_name("create", tests, NULL, NULL);
+}
