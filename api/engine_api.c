@@ -15,6 +15,7 @@
 #include "api/config.h"
 #include "api/create.h"
 #include "api/env_host.h"
+#include "engine/completions.h"
 #include "engine/op.h"
 #include "engine/report.h"
 
@@ -186,9 +187,9 @@ size_t trib_engine_dispatch(trib_engine *engine, size_t max)
         !atomic_compare_exchange_strong(&engine->dispatcher, &nobody, pthread_self())) {
         return 0;
     }
-    size_t count = trib_op_dispatch(engine, max);
+    size_t count = trib_completions_run(engine, max);
     atomic_store(&engine->dispatcher, TRIB_NO_THREAD);
-    if (atomic_load(&engine->waiters) > 0 && trib_op_is_queued(engine)) {
+    if (atomic_load(&engine->waiters) > 0 && trib_completions_wait(engine)) {
         trib_engine_notify(engine); /* it came meanwhile, and is for one of them to dispatch */
     }
     return count;

@@ -269,23 +269,23 @@ TRIB_API TRIB_CHECKED trib_status trib_engine_wait_ready(trib_engine *engine, in
 
 /* Begins to close: new operations are refused, those in flight complete with TRIB_CLOSED, sums that others still wait
  * for are flushed, peers are told. closed_cb (may be NULL) runs once, where callbacks run, at the latest after
- * close_timeout_ns. Calling it again changes nothing: the first callback stands. TRIB_ANY_THREAD (ATTACHED: the
- * loop's thread). */
+ * close_timeout_ns (TRIB_MODE_QUEUE: by then it waits to be dispatched). Calling it again changes nothing: the first
+ * callback stands. TRIB_ANY_THREAD (ATTACHED: the loop's thread). */
 typedef void (*trib_closed_cb)(trib_engine *engine, void *user);
 TRIB_API void trib_engine_close(trib_engine *engine, trib_closed_cb closed_cb, void *user);
 
 /* Frees the engine, its tensors and its memory; NULL is fine. Closes first if need be, and then blocks up to
- * close_timeout_ns; in TRIB_MODE_ATTACHED it runs the caller's loop for that time. In TRIB_MODE_QUEUE, completions not
- * dispatched yet are dispatched here. Not from a callback (returns TRIB_WRONG_THREAD and does nothing). */
+ * close_timeout_ns; in TRIB_MODE_ATTACHED it runs the caller's loop for that time. In TRIB_MODE_QUEUE, what was not
+ * dispatched yet is dispatched here. Not from a callback (returns TRIB_WRONG_THREAD and does nothing). */
 TRIB_API trib_status trib_engine_destroy(trib_engine *engine);
 
-/* TRIB_MODE_QUEUE: a file descriptor that is readable while completions wait; watch it in any event loop and call
+/* TRIB_MODE_QUEUE: a file descriptor that is readable while callbacks wait; watch it in any event loop and call
  * trib_engine_dispatch when it is. Owned by the engine. -1 in the other modes. TRIB_ANY_THREAD. */
 TRIB_API int trib_engine_get_fd(const trib_engine *engine);
 
 /* TRIB_MODE_QUEUE: runs the callbacks of at most max completions (0: of all that are there now) on the calling thread
- * and returns how many ran. Never blocks. One thread at a time; a callback must not call it (returns 0). 0 in other
- * modes. */
+ * and returns how many ran. ready_cb, ended_cb and closed_cb, where they are given, come so too and count as one each.
+ * Never blocks. One thread at a time; a callback must not call it (returns 0). 0 in other modes. */
 TRIB_API size_t trib_engine_dispatch(trib_engine *engine, size_t max);
 
 typedef struct trib_engine_info {

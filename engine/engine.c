@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "engine/assert.h"
+#include "engine/completions.h"
 #include "engine/coordinator.h"
 #include "engine/device_task.h"
 #include "engine/group.h"
@@ -204,17 +205,27 @@ void trib_engine_notify(trib_engine *engine)
     pthread_cond_broadcast(&engine->changed);
 }
 
+/* Called with the mutex held: soon the post runs where callbacks run, if there is something to call. */
+static void tell(trib_engine *engine, trib_post *post, bool is_wanted)
+{
+    if (engine->config.mode != TRIB_MODE_QUEUE) {
+        trib_reactor_post(engine->cores[0].reactor, post);
+    } else if (is_wanted) {
+        trib_completions_add(engine, post);
+        trib_completions_signal(engine);
+    }
+}
+
 static void tell_ready(trib_reactor *reactor, trib_post *post)
 {
     (void)post;
     trib_core *core = reactor->owner;
     trib_engine *engine = core->engine;
-    if (engine->ready_told) {
-        return;
-    }
-    engine->ready_told = true;
+    trib_error fate = {.status = TRIB_OK};
     pthread_mutex_lock(&engine->mutex);
-    trib_error fate = engine->fate;
+    if (!engine->joined) { /* else whatever has come since is not what it is called for */
+        fate = engine->fate;
+    }
     pthread_mutex_unlock(&engine->mutex);
     if (engine->config.ready_cb != NULL) {
         trib_engine_callback_begin(engine);
@@ -255,8 +266,9 @@ void trib_engine_core_joined(trib_engine *engine)
     pthread_mutex_lock(&engine->mutex);
     if (atomic_load(&engine->phase) == TRIB_PHASE_JOINING) {
         atomic_store(&engine->phase, TRIB_PHASE_READY);
+        engine->joined = true;
         engine->ready_post.run = tell_ready;
-        trib_reactor_post(engine->cores[0].reactor, &engine->ready_post);
+        tell(engine, &engine->ready_post, engine->config.ready_cb != NULL);
     }
     pthread_cond_broadcast(&engine->changed);
     pthread_mutex_unlock(&engine->mutex);
@@ -279,17 +291,24 @@ void trib_engine_end(trib_engine *engine, trib_status status, const char *text)
     }
     if (phase == TRIB_PHASE_JOINING) {
         engine->ready_post.run = tell_ready;
-        trib_reactor_post(engine->cores[0].reactor, &engine->ready_post);
+        tell(engine, &engine->ready_post, engine->config.ready_cb != NULL);
     }
     if (!engine->close_asked) {
         engine->ended_post.run = tell_ended;
-        trib_reactor_post(engine->cores[0].reactor, &engine->ended_post);
+        tell(engine, &engine->ended_post, engine->config.ended_cb != NULL);
     }
     pthread_cond_broadcast(&engine->changed);
     pthread_mutex_unlock(&engine->mutex);
     /* Not with the mutex held: log_cb may wait for a lock of the host's that a thread holds while it submits. And with a
      * copy: from here on another thread may find the engine closed and destroy it. */
     trib_log(&logger, trib_status_is_orderly(status) ? TRIB_LOG_INFO : TRIB_LOG_ERROR, "the job is over: %s", text);
+}
+
+/* Called with the mutex held. */
+static void set_closed(trib_engine *engine)
+{
+    engine->closed = true;
+    pthread_cond_broadcast(&engine->changed);
 }
 
 static void tell_closed(trib_reactor *reactor, trib_post *post)
@@ -304,8 +323,7 @@ static void tell_closed(trib_reactor *reactor, trib_post *post)
         trib_engine_callback_end(engine);
     }
     pthread_mutex_lock(&engine->mutex);
-    engine->closed = true;
-    pthread_cond_broadcast(&engine->changed);
+    set_closed(engine);
     pthread_mutex_unlock(&engine->mutex);
 }
 
@@ -313,7 +331,10 @@ static void tell_closed(trib_reactor *reactor, trib_post *post)
 static void post_closed(trib_engine *engine)
 {
     engine->closed_post.run = tell_closed;
-    trib_reactor_post(engine->cores[0].reactor, &engine->closed_post);
+    tell(engine, &engine->closed_post, engine->closed_cb != NULL);
+    if (engine->config.mode == TRIB_MODE_QUEUE) {
+        set_closed(engine); /* also if nobody dispatches before trib_engine_destroy, which then does */
+    }
 }
 
 void trib_engine_core_closed(trib_engine *engine)

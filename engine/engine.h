@@ -100,10 +100,10 @@ struct trib_engine {
     _Atomic trib_phase phase;
     trib_error fate; /* why it ended; guarded by mutex, final once phase is ENDED */
     atomic_uint cores_joining, cores_open;
-    bool ready_told, close_asked, closed, ended_told;
+    bool joined, close_asked, closed;
     trib_closed_cb closed_cb;
     void *closed_user;
-    trib_post ready_post, ended_post, closed_post; /* user callbacks, on core 0 */
+    trib_post ready_post, ended_post, closed_post; /* user callbacks, on core 0 or in trib_engine_dispatch */
     trib_timer close_timer;
 
     struct trib_tensor *tensors_by_name; /* uthash */
@@ -116,7 +116,7 @@ struct trib_engine {
     struct trib_op *free_ops, *all_ops;
     uint32_t ops_made;
     atomic_uint waiters;
-    struct trib_op *done_head, *done_tail; /* TRIB_MODE_QUEUE */
+    trib_post *done_head, *done_tail; /* completions.h; TRIB_MODE_QUEUE */
     int done_fd;
     _Atomic pthread_t dispatcher; /* who is inside trib_engine_dispatch; TRIB_NO_THREAD: nobody */
     uint32_t callbacks_running;   /* TRIB_MODE_ATTACHED, on the loop's thread; more than one if they run the loop */

@@ -4,13 +4,12 @@
  * The mailbox needs no bound of its own: an operation is posted at most once to each core, and ops_max bounds the
  * operations.
  */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "engine/assert.h"
+#include "engine/completions.h"
 #include "engine/device_task.h"
 #include "engine/group.h"
 #include "engine/op.h"
@@ -235,20 +234,13 @@ static void complete_posted(trib_reactor *reactor, trib_post *post)
 
 static void queue_completion(trib_engine *engine, trib_op *op)
 {
-    op->next = NULL;
     pthread_mutex_lock(&engine->mutex);
-    if (engine->done_tail != NULL) {
-        engine->done_tail->next = op;
-    } else {
-        engine->done_head = op;
-    }
-    engine->done_tail = op;
+    trib_completions_add(engine, &op->done_post);
     pthread_mutex_unlock(&engine->mutex);
     if (atomic_load(&engine->waiters) > 0) {
         pthread_cond_broadcast(&engine->changed);
     }
-    uint64_t one = 1;
-    while (write(engine->done_fd, &one, sizeof one) < 0 && errno == EINTR) {}
+    trib_completions_signal(engine);
 }
 
 void trib_op_core_done(trib_op *op, trib_core *core)
@@ -259,10 +251,10 @@ void trib_op_core_done(trib_op *op, trib_core *core)
     trib_engine *engine = op->engine;
     op->duration_ns = trib_now(core->reactor) - op->submit_ns;
     trib_trace_op(core, TRIB_TRACE_COMPLETE, op, op->submit_ns + op->duration_ns);
+    op->done_post.run = complete_posted;
     if (engine->config.mode == TRIB_MODE_QUEUE) {
         queue_completion(engine, op);
     } else {
-        op->done_post.run = complete_posted;
         trib_reactor_defer(core->reactor, &op->done_post);
     }
 }
@@ -272,44 +264,6 @@ void trib_op_nodes_done(trib_op *op, uint32_t count)
     if (atomic_fetch_sub(&op->nodes_left, count) == count) {
         trib_op_unref(op);
     }
-}
-
-size_t trib_op_dispatch(trib_engine *engine, size_t max)
-{
-    uint64_t drained;
-    while (read(engine->done_fd, &drained, sizeof drained) < 0 && errno == EINTR) {}
-    pthread_mutex_lock(&engine->mutex);
-    trib_op *op = engine->done_head;
-    size_t count = 0;
-    trib_op *last = NULL;
-    for (trib_op *at = op; at != NULL && (max == 0 || count < max); at = at->next) {
-        last = at;
-        count++;
-    }
-    engine->done_head = last != NULL ? last->next : engine->done_head;
-    bool left = engine->done_head != NULL;
-    if (!left) {
-        engine->done_tail = NULL;
-    }
-    pthread_mutex_unlock(&engine->mutex);
-    if (left) {
-        uint64_t one = 1;
-        while (write(engine->done_fd, &one, sizeof one) < 0 && errno == EINTR) {}
-    }
-    for (size_t i = 0; i < count; i++) {
-        trib_op *next = op->next;
-        complete(op);
-        op = next;
-    }
-    return count;
-}
-
-bool trib_op_is_queued(trib_engine *engine)
-{
-    pthread_mutex_lock(&engine->mutex);
-    const bool queued = engine->done_head != NULL;
-    pthread_mutex_unlock(&engine->mutex);
-    return queued;
 }
 
 void trib_ops_free(trib_engine *engine)

@@ -134,7 +134,7 @@ struct trib_op {
     atomic_uint references;        /* the completion's, the nodes', and the caller's */
     struct trib_device_op *device; /* NULL: never yet used for a device tensor */
     trib_post done_post;
-    struct trib_op *next;      /* free list, completion queue */
+    struct trib_op *next;      /* free list */
     struct trib_op *made_next; /* all there are */
     trib_op_node nodes[];      /* one per core */
 };
@@ -206,10 +206,6 @@ void trib_op_nodes_done(trib_op *op, uint32_t count);
 void trib_op_unref(trib_op *op);
 /* The tensor of an operation in flight that has a buffer there, in part at least; NULL. */
 const trib_tensor *trib_op_find_user(trib_engine *engine, const void *memory, size_t size);
-/* Runs callbacks of completed operations (TRIB_MODE_QUEUE). */
-size_t trib_op_dispatch(trib_engine *engine, size_t max);
-/* TRIB_MODE_QUEUE: are there completed operations that have not been dispatched? */
-bool trib_op_is_queued(trib_engine *engine);
 void trib_ops_free(trib_engine *engine);
 
 /* Where the task's bytes come from, and where its sums go. */

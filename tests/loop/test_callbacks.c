@@ -172,6 +172,119 @@ static void waiting_is_no_spinning(void **state)
     job_close(&jobs);
 }
 
+/* ---- The engine's own callbacks in a queue ---- */
+
+typedef struct told {
+    pthread_t thread; /* that all of it has to come on */
+    char order[8];    /* r: ready, e: ended, c: closed */
+    trib_status ready_status, ended_status;
+} told;
+
+static void told_of(trib_engine *engine, told *self, char what)
+{
+    assert_true(pthread_equal(self->thread, pthread_self()));
+    assert_int_equal(trib_engine_dispatch(engine, 0), 0);
+    assert_int_equal(trib_engine_destroy(engine), TRIB_WRONG_THREAD);
+    self->order[strlen(self->order)] = what;
+}
+
+static void told_ready(trib_engine *engine, const trib_error *error, void *user)
+{
+    told *self = user;
+    self->ready_status = error->status;
+    told_of(engine, self, 'r');
+}
+
+static void told_ended(trib_engine *engine, const trib_error *error, void *user)
+{
+    told *self = user;
+    self->ended_status = error->status;
+    told_of(engine, self, 'e');
+}
+
+static void told_closed(trib_engine *engine, void *user)
+{
+    told_of(engine, user, 'c');
+}
+
+static trib_engine *tell_in_queue(told *self, int workers, int64_t join_timeout_ns)
+{
+    *self = (told){.thread = pthread_self(), .ready_status = TRIB_PENDING, .ended_status = TRIB_PENDING};
+    char address[32];
+    job_free_address(address, sizeof address);
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    config.mode = TRIB_MODE_QUEUE;
+    config.worker_count = workers;
+    config.coordinator = address;
+    config.join_timeout_ns = join_timeout_ns;
+    config.ready_cb = told_ready;
+    config.ended_cb = told_ended;
+    config.ready_user = config.ended_user = self;
+    config.log_level = TRIB_LOG_NONE;
+    trib_engine *engine = NULL;
+    assert_int_equal(trib_engine_create(&config, &engine, NULL), TRIB_OK);
+    return engine;
+}
+
+static void await_fd(trib_engine *engine)
+{
+    struct pollfd fd = {.fd = trib_engine_get_fd(engine), .events = POLLIN};
+    assert_true(poll(&fd, 1, -1) == 1);
+}
+
+/* Each waits until it is dispatched, and comes on the thread that does. */
+static void queued_ready_and_closed(void **state)
+{
+    (void)state;
+    told self;
+    trib_engine *engine = tell_in_queue(&self, 1, 0);
+    await_fd(engine);
+    assert_string_equal(self.order, "");
+    assert_int_equal(trib_engine_dispatch(engine, 1), 1);
+    assert_string_equal(self.order, "r");
+    assert_int_equal(self.ready_status, TRIB_OK);
+    assert_int_equal(trib_engine_dispatch(engine, 0), 0);
+    trib_engine_close(engine, told_closed, &self);
+    await_fd(engine);
+    assert_string_equal(self.order, "r");
+    assert_int_equal(trib_engine_dispatch(engine, 0), 1);
+    assert_string_equal(self.order, "rc");
+    assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
+    assert_string_equal(self.order, "rc");
+}
+
+/* Nobody dispatches: destroying does, in order. And what is told of the joining is how that went, not what came later. */
+static void queued_and_destroyed(void **state)
+{
+    (void)state;
+    told self;
+    trib_engine *engine = tell_in_queue(&self, 1, 0);
+    assert_int_equal(trib_engine_wait_ready(engine, -1, NULL), TRIB_OK);
+    trib_engine_close(engine, told_closed, &self);
+    assert_string_equal(self.order, "");
+    assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
+    assert_string_equal(self.order, "rc");
+    assert_int_equal(self.ready_status, TRIB_OK);
+}
+
+static void queued_and_not_joined(void **state)
+{
+    (void)state;
+    told self;
+    trib_engine *engine = tell_in_queue(&self, 2, CALLBACK_NS);
+    assert_int_equal(trib_engine_wait_ready(engine, -1, NULL), TRIB_JOIN_FAILED);
+    while (strlen(self.order) < 2) {
+        await_fd(engine);
+        assert_int_equal(trib_engine_dispatch(engine, 1), 1);
+    }
+    assert_string_equal(self.order, "re");
+    assert_int_equal(self.ready_status, TRIB_JOIN_FAILED);
+    assert_int_equal(self.ended_status, TRIB_JOIN_FAILED);
+    assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
+    assert_string_equal(self.order, "re");
+}
+
 /* ---- Several threads wait ---- */
 
 enum { WAITERS = 4, WAITS = 300 };
@@ -338,6 +451,9 @@ int main(void)
         cmocka_unit_test(attached),
         cmocka_unit_test(handles_not_given_back),
         cmocka_unit_test(waiting_is_no_spinning),
+        cmocka_unit_test(queued_ready_and_closed),
+        cmocka_unit_test(queued_and_destroyed),
+        cmocka_unit_test(queued_and_not_joined),
         cmocka_unit_test(waiters_are_in_no_callback),
         cmocka_unit_test(callbacks_side_by_side),
         cmocka_unit_test(the_log_waits_for_who_submits),
