@@ -57,9 +57,7 @@ void direct_let_go(void)
     while (watched.held != NULL) {
         trib_device_job *given = watched.held;
         watched.held = given->next;
-        pthread_mutex_unlock(&watched.mutex);
-        trib_device_host_ops.submit(watched.device, given);
-        pthread_mutex_lock(&watched.mutex);
+        trib_device_host_ops.submit(watched.device, given); /* what comes meanwhile must come behind */
     }
     pthread_mutex_unlock(&watched.mutex);
 }
@@ -86,10 +84,12 @@ static trib_status expose(trib_device *device, void *base, size_t size, trib_dev
 
 void direct_watch(trib_env *env)
 {
-    if (env->device != NULL) {
+    if (counting.abi == 0) { /* before there are threads that read it */
         counting = trib_device_host_ops;
         counting.submit = counted_submit;
         counting.expose = expose;
+    }
+    if (env->device != NULL) {
         env->device = &counting;
         env->device_world = world;
     }
@@ -151,6 +151,7 @@ static void shape_config(trib_config *config, int member)
     config->local_size = shape.lanes;
     config->local_rank = config->rank < 0 ? 0 : member % shape.lanes;
     config->reactors = 2;
+    config->peer_timeout_ns = INT64_C(30000000000); /* the guest may be slow */
     config->chunk_bytes = 64 << 10;
     config->partition_bytes = 256 << 10;
     config->gpu_direct = shape.off && member == 0 ? TRIB_GPU_DIRECT_OFF : TRIB_GPU_DIRECT_AUTO;
