@@ -30,6 +30,7 @@ void trib_config_init(trib_config *config, size_t struct_size)
         .worker_count = 1,
         .transport = "auto",
         .device = "none",
+        .shares = TRIB_SHARES_FOLLOW,
         .device_index = -1,
         .local_size = 1,
         .job = "default",

@@ -10,7 +10,7 @@
 #include "engine/machines.h"
 #include "engine/shares.h"
 
-#define STAND_BY_MAX 64u
+#define STAND_BY_MAX 16u
 
 static void list_missing(const trib_coordinator *self, char *text, size_t size)
 {

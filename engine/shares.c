@@ -9,7 +9,8 @@
 #include "engine/balance.h"
 #include "engine/tensor_owners.h"
 
-#define MOVING_MAX 32u /* tensors for which workers are asked at the same time */
+#define MOVING_MAX 32u  /* tensors for which workers are asked at the same time */
+#define NEW_SHARE 0.005 /* of the bytes, is worth a line */
 
 struct trib_shares_state {
     trib_balance *balance;
@@ -264,6 +265,17 @@ static void log_shares(const trib_coordinator *self, const trib_place_member *me
     }
 }
 
+/* Or are they what was dealt last? Of tensors that cannot move nothing comes of that. */
+static bool are_new(const trib_coordinator *self, const trib_place_member *members)
+{
+    bool differ = false;
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        const double more = members[i].share - self->shares->members[i].share;
+        differ = differ || more > NEW_SHARE || more < -NEW_SHARE;
+    }
+    return differ;
+}
+
 static void judge(trib_coordinator *self)
 {
     trib_shares_state *shares = self->shares;
@@ -277,7 +289,9 @@ static void judge(trib_coordinator *self)
     if (!trib_balance_judge(shares->balance, members)) {
         return;
     }
-    log_shares(self, members);
+    if (are_new(self, members)) {
+        log_shares(self, members);
+    }
     for (uint32_t i = 0; i < count; i++) {
         found[i] = members[i].share;
     }

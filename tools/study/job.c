@@ -21,6 +21,8 @@ sim_job_config sim_job_config_default(uint32_t workers, uint32_t servers)
     };
     trib_config_init(&config.engine, sizeof config.engine);
     config.engine.reactors = 1;
+    config.engine.shares =
+        TRIB_SHARES_FIXED; /* links are what the study says of them, and its placement is to be compared */
     config.engine.log_level = TRIB_LOG_NONE;
     return config;
 }
