@@ -6,7 +6,7 @@
  * - Gathers are ordered at once; reductions by (priority, age) while fewer than `credit` bytes of them are under way. The
  *   credit comes back when the leader's own device is through, which waits for no other machine: no deadlock across
  *   machines, however different their orders.
- * - A failed round is remembered until every rank is known to be through with it.
+ * - A failed round is remembered until every rank is known to be through with it, and why it failed for some rounds more.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +30,10 @@ typedef struct entry {
     trib_announcement what;
     struct entry *next, *previous; /* among those that wait for credit */
 } entry;
+
+/* A process goes from round to round on each of its cores by itself: one may still announce slices of a round that has failed
+ * when another is in later ones, and is to hear why it failed. Of rounds longer ago than so many it hears only that. */
+#define FAILED_KEPT 8u
 
 typedef struct failed_round {
     uint32_t round;
@@ -123,13 +127,13 @@ static failed_round *find_failed(const failed_tensor *tensor, uint32_t round)
     return at;
 }
 
-/* The rank has shown up in that round: it is through with all before it. */
+/* The rank has shown up in that round: it is through with those long before it. */
 static void note_progress(trib_leader *leader, failed_tensor *tensor, uint32_t rank, uint32_t round)
 {
     for (failed_round **at = &tensor->rounds; *at != NULL;) {
         failed_round *failed = *at;
         failed->seen |= failed->round <= round ? UINT64_C(1) << rank : 0;
-        if (failed->seen == everyone(leader) && failed->round < round) {
+        if (failed->seen == everyone(leader) && failed->round + FAILED_KEPT <= round) {
             tensor->through = failed->round > tensor->through ? failed->round : tensor->through;
             *at = failed->next;
             free(failed);

@@ -183,8 +183,17 @@ static void answers_a_late_slice(void **state)
     assert_int_equal(told.off_count, 2);
     assert_int_equal(told.off_rank[1], 0);
     assert_int_equal(told.off_round[1], 4);
+    assert_string_equal(told.off_text[1], "too late");
     ready(leader, 0, &later);
     assert_int_equal(told.ordered_count, 1);
+    const trib_announcement much_later = reduce_of(1, 100, 0, 10);
+    ready(leader, 0, &much_later);
+    ready(leader, 1, &much_later);
+    assert_int_equal(told.ordered_count, 2);
+    slice.slice = 2;
+    ready(leader, 0, &slice); /* why is no longer known, but an answer it gets */
+    assert_int_equal(told.off_count, 3);
+    assert_string_equal(told.off_text[2], "the operation has failed on another local rank");
     trib_leader_free(leader);
 }
 
