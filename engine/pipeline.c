@@ -29,6 +29,16 @@ static void settle(trib_core *core, trib_task *task)
     trib_worker_task_settled(core, task);
 }
 
+/* The operation has failed by this worker alone: what its other partitions wait for, on this core and on others, may come at
+ * its deadline only, or never. By a post, as those of this core may not have begun yet. Once the job is over every core gives up
+ * all by itself. */
+static void give_up_soon(trib_core *core, trib_op *op)
+{
+    if (!core->ended) {
+        trib_op_cancel(op);
+    }
+}
+
 /* Runs stages until one waits, fails, or the plan ends; bounded by the length of the plan. */
 static void pipeline_run(trib_core *core, trib_task *task)
 {
@@ -45,6 +55,7 @@ static void pipeline_run(trib_core *core, trib_task *task)
             trib_op_fail(task->node->op, error.status, "tensor \"%s\": %s", task->tensor->name, error.text);
             task->failed = true;
             trib_trace_task(core, TRIB_TRACE_FAILED, task, (uint32_t)atomic_load(&task->node->op->claim));
+            give_up_soon(core, task->node->op);
             trib_pipeline_try_settle(core, task);
             return;
         }

@@ -47,6 +47,15 @@ static void worker_ready(trib_link *link)
     }
 }
 
+/* The operation has failed: what other partitions wait for may come at its deadline only, or never. */
+static void give_up_everywhere(trib_core *core, trib_op_node *node)
+{
+    if (core->engine->core_count > 1) {
+        trib_op_cancel(node->op);
+    }
+    trib_worker_abort_active(core, node);
+}
+
 /* A server that left in good order ends the operations that still need it, no others; see also trib_stage_push. */
 static void detach_tasks(trib_core *core, trib_link *link, const char *text)
 {
@@ -55,6 +64,7 @@ static void detach_tasks(trib_core *core, trib_link *link, const char *text)
         next = node->next;
         trib_tensor *tensor = node->op->tensor;
         trib_tensor_core *mine = atomic_load(&tensor->placed) ? trib_worker_share(core, tensor) : NULL;
+        bool gives_up = false;
         for (uint32_t i = 0; mine != NULL && mine->active == node && i < mine->task_count; i++) {
             trib_task *task = &mine->tasks[i];
             if (task->link != link || task->settled) {
@@ -69,11 +79,15 @@ static void detach_tasks(trib_core *core, trib_link *link, const char *text)
             }
             trib_op_fail(node->op, link->bye ? TRIB_PEER_LEFT : TRIB_PEER_LOST, "tensor \"%s\": %s", tensor->name,
                          text);
+            gives_up = link->bye && !core->ended; /* else the job is over, which every core hears of */
             if (task->failed) {
                 trib_pipeline_try_settle(core, task);
             } else {
                 trib_pipeline_fail(core, task);
             }
+        }
+        if (gives_up && mine->active == node) {
+            give_up_everywhere(core, node);
         }
     }
 }
@@ -259,15 +273,6 @@ static trib_status receive_sum(trib_link *link, const trib_frame *frame, const v
     }
     take_sum(core, task, frame);
     return TRIB_OK;
-}
-
-/* The operation has failed: what other partitions wait for may come at its deadline only, or never. */
-static void give_up_everywhere(trib_core *core, trib_op_node *node)
-{
-    if (core->engine->core_count > 1) {
-        trib_op_cancel(node->op);
-    }
-    trib_worker_abort_active(core, node);
 }
 
 trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
