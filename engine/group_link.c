@@ -109,7 +109,6 @@ static void left_passed(trib_reactor *reactor, trib_timer *timer)
 
 static void group_closed(trib_link *link, trib_status status, const char *reason)
 {
-    (void)status;
     trib_group *group = link->core->engine->group;
     if (group == NULL) {
         return;
@@ -123,7 +122,7 @@ static void group_closed(trib_link *link, trib_status status, const char *reason
     if (!link->bye) {
         snprintf(text, sizeof text, "lost the connection to local rank %s: %.200s", trib_group_name_of(group, lane),
                  reason);
-        trib_group_end_job(group, TRIB_PEER_LOST, text);
+        trib_group_end_job(group, status == TRIB_PEER_LEFT ? TRIB_PEER_LEFT : TRIB_PEER_LOST, text);
         return;
     }
     group->links_left++;

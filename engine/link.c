@@ -441,6 +441,16 @@ static void half_closed(trib_link *link, bool was_handshake)
     link_free(link);
 }
 
+/* A peer that goes because the process that keeps the membership has left says so, and may be heard before that process is:
+ * the job ends for all with the same status. Whatever else a peer goes for, to this one it is lost. */
+static trib_status status_of_end(const trib_link *link, trib_status status)
+{
+    if (link->bye || link->farewell == (uint32_t)TRIB_PEER_LEFT) {
+        return TRIB_PEER_LEFT;
+    }
+    return status == TRIB_OK ? TRIB_PEER_LOST : status;
+}
+
 static void transport_closed(trib_conn *conn, trib_status status, const char *reason)
 {
     trib_link *link = conn->user;
@@ -449,7 +459,7 @@ static void transport_closed(trib_conn *conn, trib_status status, const char *re
     }
     conn->user = NULL;
     if (link->end_status == TRIB_OK && link->end_reason[0] == '\0') {
-        link->end_status = link->bye ? TRIB_PEER_LEFT : status == TRIB_OK ? TRIB_PEER_LOST : status;
+        link->end_status = status_of_end(link, status);
         const char *why = link->bye ? "left" : link->farewell != 0 ? link->farewell_text : reason;
         snprintf(link->end_reason, sizeof link->end_reason, "%s", why);
     }

@@ -385,13 +385,13 @@ static void server_closed(trib_link *link, trib_status status, const char *reaso
         core->worker_links[link->peer] == link) {
         core->worker_links[link->peer] = NULL;
     }
-    if (core->ended || status == TRIB_PEER_LEFT) {
+    if (core->ended || (link->bye && status == TRIB_PEER_LEFT)) {
         return; /* trib_server_look refuses the rounds that lack its contribution */
     }
     char text[TRIB_ERROR_TEXT_SIZE];
     snprintf(text, sizeof text, "lost the connection from %s: %.200s",
              trib_roster_name(core->engine->roster, link->peer), reason);
-    trib_engine_end(core->engine, TRIB_PEER_LOST, text);
+    trib_engine_end(core->engine, status == TRIB_PEER_LEFT ? TRIB_PEER_LEFT : TRIB_PEER_LOST, text);
 }
 
 void *trib_server_buffer_alloc(void *user, size_t size)

@@ -57,7 +57,7 @@ static void give_up_everywhere(trib_core *core, trib_op_node *node)
 }
 
 /* A server that left in good order ends the operations that still need it, no others; see also trib_stage_push. */
-static void detach_tasks(trib_core *core, trib_link *link, const char *text)
+static void detach_tasks(trib_core *core, trib_link *link, trib_status status, const char *text)
 {
     trib_op_node *next;
     for (trib_op_node *node = core->nodes; node != NULL; node = next) {
@@ -77,8 +77,8 @@ static void detach_tasks(trib_core *core, trib_link *link, const char *text)
             if (link->bye && task->device != NULL && task->chunks_received == task->chunk_count) {
                 continue; /* it has its sum, and is on the way back to its device */
             }
-            trib_op_fail(node->op, link->bye ? TRIB_PEER_LEFT : TRIB_PEER_LOST, "tensor \"%s\": %s", tensor->name,
-                         text);
+            trib_op_fail(node->op, link->bye || status == TRIB_PEER_LEFT ? TRIB_PEER_LEFT : TRIB_PEER_LOST,
+                         "tensor \"%s\": %s", tensor->name, text);
             gives_up = link->bye && !core->ended; /* else the job is over, which every core hears of */
             if (task->failed) {
                 trib_pipeline_try_settle(core, task);
@@ -108,7 +108,7 @@ static void worker_link_closed(trib_link *link, trib_status status, const char *
         trib_engine_end(core->engine, trib_status_is_orderly(status) ? TRIB_PEER_LOST : status, text);
     }
     trib_relay_detach(link, text);
-    detach_tasks(core, link, text);
+    detach_tasks(core, link, status, text);
 }
 
 /* The task a SUM, REFUSED or STALL frame is about; NULL without error: nobody waits for it any more. Only who the task is

@@ -85,6 +85,7 @@ void torture_broken(run *self, const char *format, ...) __attribute__((format(pr
 
 /* Does what is done to the job explain that an operation, or the job itself, ends like that? */
 bool torture_may_end_so(const run *self, trib_status status);
+bool torture_may_leave_early(const torture_plan *plan);
 /* Nothing is done to the job that holds up what is on its way. */
 bool torture_is_calm(const torture_plan *plan);
 /* torture_watch.c: books that must balance whenever no reactor is in a turn. */

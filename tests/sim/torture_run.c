@@ -372,7 +372,7 @@ static void check_ends(run *self)
         const trib_status status = member->ended.status;
         /* Where rank 0 deserts, who hears of it first from others takes them for lost. */
         const bool orderly = (status == TRIB_OK && (self->plan->leaves || deserted)) ||
-                             (status == TRIB_PEER_LEFT && deserted) ||
+                             (status == TRIB_PEER_LEFT && (deserted || torture_may_leave_early(self->plan))) ||
                              (status == TRIB_PEER_LOST && self->plan->deserter == 0);
         if (member->ended_told && !member->killed && status == TRIB_PEER_LOST) {
             torture_blame_lost(self, i, member->ended.text);

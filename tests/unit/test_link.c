@@ -160,6 +160,30 @@ static void texts_do_not_mix(void **state)
     close_worker(&self);
 }
 
+/* A peer that goes because the process that keeps the membership has left says so, and its word is what the operation ends
+ * with; whatever else it goes for, it is lost to this worker. */
+static void a_farewell_has_a_status(void **state)
+{
+    (void)state;
+    const trib_status said[] = {TRIB_PEER_LEFT, TRIB_SYSTEM}, heard[] = {TRIB_PEER_LEFT, TRIB_PEER_LOST};
+    for (size_t i = 0; i < sizeof said / sizeof said[0]; i++) {
+        bed self;
+        open_worker(&self);
+        trib_landing landing;
+        const trib_frame bye = {.type = TRIB_FRAME_BYE, .payload_size = 4, .aux = (uint32_t)said[i]};
+        assert_int_equal(ask(&self, 1, bye, &landing), TRIB_OK);
+        memcpy(landing.buffer, "gone", 4);
+        land_text(&self, 1, &landing);
+        self.core.ended = true; /* the engine need not be told */
+        self.links[1] = NULL;
+        trib_link_transport_upcalls.closed(&self.conns[1], TRIB_OK, "closed by the peer");
+        assert_int_equal(atomic_load(&self.op->claim), heard[i]);
+        assert_non_null(strstr(self.op->text, ": gone"));
+        assert_true(self.task.failed);
+        close_worker(&self);
+    }
+}
+
 /* ---- A server ---- */
 
 static void *page_alloc(void *user, size_t size)
@@ -409,6 +433,7 @@ int main(void)
         cmocka_unit_test(a_sum_is_asked_for),
         cmocka_unit_test(what_never_lands_is_given_back),
         cmocka_unit_test(texts_do_not_mix),
+        cmocka_unit_test(a_farewell_has_a_status),
         cmocka_unit_test(the_next_round_waits_for_the_last),
         cmocka_unit_test(parts_asked_about_ahead),
         cmocka_unit_test(parts_are_given_back),
