@@ -296,6 +296,7 @@ void trib_link_close(trib_link *link, bool flush, trib_status status, const char
 static void transport_accepted(trib_listener *listener, trib_conn *conn)
 {
     struct trib_core *core = listener->user;
+    trib_link_handshake_make_room(core);
     trib_link *link = link_create(core, &trib_core_incoming_upcalls);
     conn->user = link;
     if (link == NULL || core->ended) {

@@ -11,6 +11,7 @@
 #include "engine/assert.h"
 #include "engine/core.h"
 #include "engine/link_express.h"
+#include "engine/strangers.h"
 #include "engine/trace.h"
 
 #define HANDSHAKE_TIMEOUT_NS (10 * INT64_C(1000000000))
@@ -165,6 +166,30 @@ trib_status trib_link_handshake_received(trib_link *link, const trib_frame *fram
         return TRIB_OK;
     default:
         trib_unreachable();
+    }
+}
+
+/* All members may come at once, each with two connections from every reactor that it has; no more strangers beside them
+ * than the host can spare. */
+static uint32_t most_unproved(const struct trib_core *core)
+{
+    const trib_engine *engine = core->engine;
+    const uint32_t members = (uint32_t)(engine->config.worker_count + engine->config.server_count);
+    return trib_strangers_max() / engine->core_count + 2 * members * engine->core_count;
+}
+
+void trib_link_handshake_make_room(struct trib_core *core)
+{
+    trib_link *oldest = NULL;
+    uint32_t count = 0;
+    for (trib_link *link = core->links; link != NULL; link = link->next) { /* newest first */
+        if (!link->outgoing && (link->state == TRIB_LINK_AWAIT_HELLO || link->state == TRIB_LINK_AWAIT_PROOF)) {
+            oldest = link;
+            count++;
+        }
+    }
+    if (count >= most_unproved(core)) {
+        trib_link_close(oldest, false, TRIB_TIMEOUT, "too many others have come and not proved the token");
     }
 }
 

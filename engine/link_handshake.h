@@ -10,6 +10,8 @@ trib_status trib_link_handshake_header(trib_link *link, const trib_frame *frame,
                                        trib_error *error);
 trib_status trib_link_handshake_received(trib_link *link, const trib_frame *frame, const void *payload,
                                          trib_error *error);
+/* Another connection has been accepted: where too many have not proved the token, the oldest of them ends. */
+void trib_link_handshake_make_room(struct trib_core *core);
 /* An accepted connection ended before it proved the token, in the state that it still has: one log line, and a count. */
 void trib_link_handshake_refused(trib_link *link, trib_conn *conn);
 

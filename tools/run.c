@@ -393,12 +393,28 @@ static void tell_early(launch *self)
     }
 }
 
+/* Ctrl-C at a terminal goes to its foreground group, which is ours, by itself: a second one would tell who cleans up
+ * to leave that. */
+static void pass_on(const launch *self, const struct signalfd_siginfo *info)
+{
+    if (info->ssi_signo != SIGINT || info->ssi_code != SI_KERNEL) {
+        signal_all(self, (int)info->ssi_signo);
+        return;
+    }
+    for (int i = 0; i < self->workers + self->servers; i++) {
+        const pid_t pid = self->processes[i].pid;
+        if (pid > 0 && getpgid(pid) != getpgrp()) {
+            kill(pid, SIGINT);
+        }
+    }
+}
+
 static void take_signal(launch *self, int signals)
 {
     struct signalfd_siginfo info;
     while (read(signals, &info, sizeof info) == sizeof info) {
         if (info.ssi_signo != SIGCHLD) {
-            signal_all(self, (int)info.ssi_signo);
+            pass_on(self, &info);
             self->status = self->status == 0 ? 128 + (int)info.ssi_signo : self->status;
             set_stage(self, self->stage < 2 ? 2 : self->stage);
         }

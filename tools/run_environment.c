@@ -66,5 +66,6 @@ bool run_prepare_environment(const char *host, int workers, int servers)
     snprintf(text, sizeof text, "%d", servers);
     setenv("TRIB_SERVERS", text, 1);
     unsetenv("TRIB_ROLE");
+    unsetenv("TRIB_EXTERNAL_COORDINATOR"); /* rank 0 keeps the membership here */
     return true;
 }

@@ -14,6 +14,7 @@
 
 #include "engine/assert.h"
 #include "engine/log.h"
+#include "engine/strangers.h"
 #include "transports/auto.h"
 #include "transports/rails_internal.h"
 #include "transports/rdma.h"
@@ -117,10 +118,27 @@ rails_path *trib_rails_path_connect(rails_session *session, uint32_t rail, bool 
 
 /* ---- Upcalls of the transport below ---- */
 
+/* Of those that have come and not said HELLO or RESUME, where they are too many. */
+static void end_oldest_stranger(const rails_transport *self)
+{
+    rails_path *oldest = NULL;
+    uint32_t count = 0;
+    for (rails_path *path = self->paths; path != NULL; path = path->next) { /* newest first */
+        if (path->listener != NULL && path->session == NULL && path->why[0] == '\0') {
+            oldest = path;
+            count++;
+        }
+    }
+    if (count >= trib_strangers_max()) {
+        trib_rails_path_close(oldest, false, "too many others have come and say nothing");
+    }
+}
+
 static void path_accepted(trib_listener *inner_listener, trib_conn *inner)
 {
     rails_listener *listener = inner_listener->user;
     rails_transport *self = (rails_transport *)listener->base.transport;
+    end_oldest_stranger(self);
     rails_path *path = path_create(self);
     inner->user = path;
     if (path == NULL) {

@@ -150,6 +150,7 @@ static void connect_requested(verbs_listener *listener, struct rdma_cm_id *id, c
 {
     verbs_transport *self = (verbs_transport *)listener->base.transport;
     trib_counter_add(&self->stats.system_calls, 2);
+    trib_rdma_conn_make_room(self);
     verbs_conn *conn = trib_rdma_conn_create(self, id, VERBS_ACCEPTING);
     if (conn == NULL) {
         return;

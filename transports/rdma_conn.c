@@ -26,6 +26,7 @@
 #include <string.h>
 
 #include "engine/assert.h"
+#include "engine/strangers.h"
 #include "transports/rdma_internal.h"
 #include "transports/tcp_internal.h"
 
@@ -260,6 +261,21 @@ void trib_rdma_conn_opened(verbs_conn *conn)
         conn->base.transport->upcalls->accepted((trib_listener *)(void *)conn->listener, &conn->base);
     } else {
         conn->base.transport->upcalls->connected(&conn->base, TRIB_OK);
+    }
+}
+
+void trib_rdma_conn_make_room(verbs_transport *transport)
+{
+    verbs_conn *oldest = NULL;
+    uint32_t count = 0;
+    for (verbs_conn *conn = transport->conns; conn != NULL; conn = conn->next) { /* newest first */
+        if (conn->state == VERBS_ACCEPTING && !conn->broken) {
+            oldest = conn;
+            count++;
+        }
+    }
+    if (count >= trib_strangers_max()) {
+        trib_rdma_conn_end(oldest, TRIB_TIMEOUT, "too many others have come"); /* its turn frees it */
     }
 }
 

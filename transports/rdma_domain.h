@@ -7,6 +7,7 @@
 #ifndef TRIB_TRANSPORTS_RDMA_DOMAIN_H
 #define TRIB_TRANSPORTS_RDMA_DOMAIN_H
 
+#include <errno.h>
 #include <infiniband/verbs.h>
 #include <stdatomic.h>
 
@@ -59,6 +60,13 @@ bool trib_rdma_device_find(verbs_device *device, const void *data, size_t size, 
 TRIB_CHECKED trib_status trib_rdma_block_take(verbs_device *device, size_t size, verbs_block *block_out,
                                               trib_error *error);
 void trib_rdma_block_give(verbs_device *device, verbs_block *block);
+
+/* What verbs answer to the wish to be rid of something. A device that has been removed or reset says EIO: the kernel holds
+ * nothing of it any more. False: it is still held, and stays so, which is better than the end of the process. */
+static inline bool trib_rdma_is_gone(int error)
+{
+    return error == 0 || error == EIO;
+}
 
 /* Why memory could not be registered, and what to do. */
 trib_status trib_rdma_register_error(trib_error *error, const verbs_device *device, size_t size, int number);

@@ -267,6 +267,8 @@ void trib_rdma_conn_free(verbs_conn *conn);
 /* False: the peer is another transport, or another version of this one. */
 bool trib_rdma_conn_greet(verbs_conn *conn, const void *data, size_t size, trib_error *error);
 void trib_rdma_greeting_fill(verbs_greeting *greeting);
+/* Another comes: where too many have been answered and not come back the oldest ends, for each pins memory. */
+void trib_rdma_conn_make_room(verbs_transport *transport);
 void trib_rdma_conn_opened(verbs_conn *conn); /* makes the upcall */
 /* Takes completions, delivers, sends. Makes upcalls: from the loop only. */
 void trib_rdma_conn_turn(verbs_conn *conn);

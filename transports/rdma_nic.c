@@ -152,8 +152,7 @@ void trib_rdma_nic_close(verbs_nic *nic)
     }
     watch_close(nic);
     trib_io_watch(nic->transport->base.reactor, &nic->io, 0);
-    int error = ibv_destroy_comp_channel(nic->channel);
-    trib_assert(error == 0);
+    (void)ibv_destroy_comp_channel(nic->channel); /* it stays if a queue of a removed device seems to use it */
 }
 
 /* ---- Bounce memory ---- */

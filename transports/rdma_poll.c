@@ -17,6 +17,7 @@
 #if TRIB_HAVE_RDMA
 
 #include "engine/assert.h"
+#include "engine/log.h"
 #include "transports/rdma_internal.h"
 
 #define EVENTS_PER_TURN 64u
@@ -87,8 +88,17 @@ void trib_rdma_queue_destroy(verbs_conn *conn)
     if (conn->events > 0) {
         ibv_ack_cq_events(conn->cq, conn->events); /* takes a lock: once for all */
     }
-    int error = ibv_destroy_cq(conn->cq);
-    trib_assert(error == 0);
+    struct ibv_cq *cq = conn->cq;
+    const int error = ibv_destroy_cq(cq);
+    if (error != 0) {
+        cq->cq_context = NULL; /* it stays in this process, and the connection does not */
+    }
+    if (!trib_rdma_is_gone(error)) {
+        char why[TRIB_REASON_MAX];
+        trib_log(conn->base.transport->reactor->logger, TRIB_LOG_WARN,
+                 "the completion queue of a connection to %s stays: %s", conn->base.remote.text,
+                 trib_log_reason(error, why));
+    }
     conn->cq = NULL;
 }
 
@@ -106,6 +116,10 @@ void trib_rdma_channel_ready(trib_reactor *reactor, trib_io *io, unsigned events
             return;
         }
         verbs_conn *conn = context;
+        if (conn == NULL) {
+            ibv_ack_cq_events(cq, 1);
+            continue;
+        }
         conn->events++;
         if (conn->armed) {
             disarmed(conn);

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "engine/assert.h"
+#include "engine/strangers.h"
 #include "transports/shm_internal.h"
 
 #define LOOK_NS (2 * INT64_C(1000000))
@@ -75,11 +76,14 @@ static void woken_all(trib_reactor *reactor, trib_poller *poller)
 static void watch_all(trib_reactor *reactor, trib_timer *timer)
 {
     shm_transport *self = timer->user;
-    int64_t now_ns = trib_now(reactor);
+    const int64_t now_ns = trib_now(reactor), limit_ns = self->config.silence_timeout_ns;
+    /* While this process stood still it has not seen what its peers took, and they may have stood still with it. */
+    const bool overslept = trib_timer_overslept(reactor, timer, limit_ns / 8);
+    const int64_t slept_ns = overslept ? now_ns - timer->due_ns : 0;
     for (shm_conn *conn = self->conns; conn != NULL; conn = conn->next) {
-        trib_shm_conn_watch(conn, now_ns);
+        trib_shm_conn_watch(conn, now_ns, slept_ns);
     }
-    trib_timer_arm(reactor, timer, now_ns + self->config.silence_timeout_ns / 4);
+    trib_timer_arm(reactor, timer, now_ns + limit_ns / 4);
 }
 
 /* The poller looks in every turn: that there is one is enough. */
@@ -168,6 +172,23 @@ static void shm_listener_close(trib_listener *base)
     trib_acceptor_close(&listener->acceptor);
 }
 
+/* Among those that are greeting, where they are too many. */
+static void end_oldest_stranger(shm_transport *self)
+{
+    shm_conn *oldest = NULL;
+    uint32_t count = 0;
+    for (shm_conn *conn = self->conns; conn != NULL; conn = conn->next) { /* newest first */
+        if (conn->listener != NULL && conn->state == SHM_GREETING) {
+            oldest = conn;
+            count++;
+        }
+    }
+    if (count >= trib_strangers_max()) {
+        trib_shm_conn_end(oldest, TRIB_TIMEOUT, "too many others greet, and say nothing");
+        trib_shm_conn_forget(oldest);
+    }
+}
+
 /* No upcalls: those follow the greeting. */
 static bool take(trib_acceptor *acceptor, int fd, const struct sockaddr_storage *from)
 {
@@ -182,6 +203,7 @@ static bool take(trib_acceptor *acceptor, int fd, const struct sockaddr_storage 
         close(fd);
         return true;
     }
+    end_oldest_stranger(self);
     trib_address remote;
     snprintf(remote.text, sizeof remote.text, "process %d of this machine", (int)pid);
     shm_conn *conn = trib_shm_conn_create(self, fd, &remote, false);

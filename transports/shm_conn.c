@@ -103,7 +103,7 @@ bool trib_shm_conn_poll(shm_conn *conn)
     return (is_live(conn) && reads(conn) && trib_shm_stream_read(conn)) || found;
 }
 
-void trib_shm_conn_watch(shm_conn *conn, int64_t now_ns)
+void trib_shm_conn_watch(shm_conn *conn, int64_t now_ns, int64_t slept_ns)
 {
     int64_t limit_ns = conn->transport->config.silence_timeout_ns;
     if (!is_live(conn)) {
@@ -116,6 +116,10 @@ void trib_shm_conn_watch(shm_conn *conn, int64_t now_ns)
     bool moved = tail != conn->watched_tail || done != conn->watched_done;
     conn->watched_tail = tail;
     conn->watched_done = done;
+    if (conn->stuck_since_ns != 0) {
+        const int64_t since_ns = conn->stuck_since_ns + slept_ns;
+        conn->stuck_since_ns = since_ns < now_ns ? since_ns : now_ns;
+    }
     if (!waits || moved || atomic_load_explicit(&peer->paused, memory_order_relaxed) != 0) {
         conn->stuck_since_ns = 0;
     } else if (conn->stuck_since_ns == 0) {

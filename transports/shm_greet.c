@@ -122,9 +122,13 @@ static int receive(shm_conn *conn, shm_greeting *message, int *fd_out)
         char why[TRIB_REASON_MAX];
         trib_shm_conn_end(conn, TRIB_PEER_LOST, "cannot connect: %s",
                           got == 0 ? "closed by the peer" : trib_log_reason(errno, why));
+    }
+    if (got >= 0) {
+        *fd_out = take_descriptor(&header); /* an empty message brings them as well */
+    }
+    if (got <= 0) {
         return -1;
     }
-    *fd_out = take_descriptor(&header);
     if (got != (ssize_t)sizeof *message || message->magic != SHM_GREETING_MAGIC ||
         message->version != SHM_GREETING_VERSION || message->segment_bytes != SHM_SEGMENT_BYTES) {
         trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer at the socket speaks another language or version");

@@ -138,8 +138,9 @@ bool trib_shm_conn_poll(shm_conn *conn);
 /* Asks the peer to wake this side; true if there is something to do at once. */
 bool trib_shm_conn_rest(shm_conn *conn);
 void trib_shm_conn_woken(shm_conn *conn);
-/* Ends it if the peer has taken nothing of what waits for it for too long. */
-void trib_shm_conn_watch(shm_conn *conn, int64_t now_ns);
+/* Ends it if the peer has taken nothing of what waits for it for too long, not counting that this process stood still for
+ * slept_ns since the last look. */
+void trib_shm_conn_watch(shm_conn *conn, int64_t now_ns, int64_t slept_ns);
 /* Closes and frees it without an upcall: one that the caller does not know, or knows no longer. */
 void trib_shm_conn_forget(shm_conn *conn);
 /* Wakes the peer if it sleeps and wants to be woken for that. */

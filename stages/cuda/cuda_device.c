@@ -432,7 +432,7 @@ static trib_status device_open(const trib_device_params *params, trib_device **o
     pthread_condattr_destroy(&attributes);
     code = set_up(device);
     (void)cudaSetDevice(before);
-    if (code == cudaSuccess && pthread_create(&device->thread, NULL, cuda_thread_main, device) != 0) {
+    if (code == cudaSuccess && cuda_thread_start(&device->thread, NULL, cuda_thread_main, device) != 0) {
         code = cudaErrorMemoryAllocation;
     }
     if (code != cudaSuccess) {

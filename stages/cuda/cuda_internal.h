@@ -139,6 +139,8 @@ struct trib_device {
 };
 
 int64_t cuda_now_ns(void);
+/* As pthread_create. No signal of the host's lands on the thread, nor on those that it starts. */
+int cuda_thread_start(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument);
 void cuda_set_error(trib_error *error, trib_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* Gives a job back. The text is cut to what fits. */

@@ -3,6 +3,7 @@
  * way, or greets with nonsense. Whatever it does, this side gets its sends back, is told of the end once, and reads and
  * writes nothing that is not its own.
  */
+#include <dirent.h>
 #include <ev.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -18,12 +19,14 @@
 #include <cmocka.h>
 
 #include "engine/reactor_ev.h"
+#include "engine/strangers.h"
 #include "transports/shm_internal.h"
 
 #define SENDS 24u
 #define ROUNDS 300u
 #define TURNS_MAX 400u
 #define WORDS_MAX 8u
+#define SILENCE_NS (400 * INT64_C(1000000))
 
 typedef struct end {
     trib_conn *conn;
@@ -117,13 +120,13 @@ static const trib_transport_upcalls upcalls = {on_accepted, on_connected, on_hea
 
 /* ---- The scene ---- */
 
-static scene *scene_open(bool copies_only)
+static scene *scene_open_for(bool copies_only, int64_t silence_ns)
 {
     scene *self = calloc(1, sizeof *self);
     assert_non_null(self);
     self->logger.level = TRIB_LOG_NONE;
     self->random = 0x9e3779b97f4a7c15u;
-    const trib_transport_config config = {.copies_only = copies_only};
+    const trib_transport_config config = {.copies_only = copies_only, .silence_timeout_ns = silence_ns};
     assert_int_equal(trib_reactor_ev_create(0, &self->logger, NULL, &self->reactor), TRIB_OK);
     assert_int_equal(trib_shm_ops.open(self->reactor, &config, &upcalls, &self->transport), TRIB_OK);
     assert_int_equal(trib_shm_ops.listen(self->transport, &(trib_address){.text = "127.0.0.1:0"}, self, &self->listener,
@@ -131,6 +134,11 @@ static scene *scene_open(bool copies_only)
                      TRIB_OK);
     alarm(100);
     return self;
+}
+
+static scene *scene_open(bool copies_only)
+{
+    return scene_open_for(copies_only, 0);
 }
 
 static void turn(scene *self)
@@ -311,6 +319,60 @@ static void turns_nonsense_away(void **state)
     scene_close(self);
 }
 
+static unsigned count_descriptors(void)
+{
+    unsigned count = 0;
+    DIR *list = opendir("/proc/self/fd");
+    assert_non_null(list);
+    while (readdir(list) != NULL) {
+        count++;
+    }
+    closedir(list);
+    return count;
+}
+
+/* What is turned away takes along the descriptors that came with it, also those of a message without a byte. */
+static void keeps_no_descriptors(void **state)
+{
+    (void)state;
+    scene *self = scene_open(false);
+    const unsigned before = count_descriptors();
+    is_turned_away(self, "", 0, open("/dev/null", O_RDWR | O_CLOEXEC));
+    is_turned_away(self, "GET / HTTP/1.0", 14, open("/dev/null", O_RDWR | O_CLOEXEC));
+    assert_int_equal(count_descriptors(), before);
+    scene_close(self);
+}
+
+/* Many that greet and say nothing: the oldest make room. */
+static void ends_the_oldest(void **state)
+{
+    (void)state;
+    scene *self = scene_open(false);
+    const unsigned most = trib_strangers_max(), all = most + 5;
+    int *crowd = calloc(all, sizeof *crowd);
+    assert_non_null(crowd);
+    struct sockaddr_un name;
+    socklen_t name_size = 0;
+    assert_int_equal(trib_shm_name(&self->address, &name, &name_size), TRIB_OK);
+    const unsigned before = count_descriptors();
+    for (unsigned i = 0; i < all; i++) {
+        crowd[i] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        assert_int_equal(connect(crowd[i], (const struct sockaddr *)&name, name_size), 0);
+        turn(self);
+    }
+    char byte;
+    for (unsigned i = 0; i < TURNS_MAX && recv(crowd[all - most - 1], &byte, 1, MSG_DONTWAIT) != 0; i++) {
+        turn(self);
+    }
+    assert_int_equal(recv(crowd[all - most - 1], &byte, 1, MSG_DONTWAIT), 0);
+    assert_int_equal(count_descriptors(), before + all + most);
+    for (unsigned i = 0; i < all; i++) {
+        close(crowd[i]);
+    }
+    free(crowd);
+    scene_close(self);
+}
+
 /* One that greets well and then lends a payload that is none. */
 static void turns_false_addresses_away(void **state)
 {
@@ -339,6 +401,40 @@ static void turns_false_addresses_away(void **state)
     scene_close(self);
 }
 
+/* ---- Silence ---- */
+
+/* The peer takes nothing, but this side could not have seen it. Only what it has seen itself counts. */
+static void does_not_count_its_own_standstill(void **state)
+{
+    (void)state;
+    scene *self = scene_open_for(false, SILENCE_NS), *other = scene_open(false);
+    end *mine = &self->ends[1], *its = &other->ends[0];
+    assert_int_equal(trib_shm_ops.connect(other->transport, &self->address, its, &its->conn), TRIB_OK);
+    while (mine->conn == NULL || ((shm_conn *)its->conn)->state != SHM_OPEN) {
+        turn(self);
+        turn(other);
+    }
+    shm_conn *conn = (shm_conn *)mine->conn;
+    mine->sends[0] = (trib_send){.payload_size = 0};
+    trib_shm_ops.send(mine->conn, &mine->sends[0]);
+    while (conn->stuck_since_ns == 0) {
+        turn(self);
+    }
+    usleep(3 * SILENCE_NS / 1000);
+    turn(self);
+    assert_int_equal(conn->state, SHM_OPEN);
+    while (!mine->closed) {
+        turn(self);
+    }
+    assert_non_null(strstr(mine->reason, "the peer has taken nothing for"));
+    while (!its->closed) {
+        turn(other);
+    }
+    free(its->landing);
+    scene_close(other);
+    scene_close(self);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -346,6 +442,9 @@ int main(void)
         cmocka_unit_test(survives_scribbling_with_copies),
         cmocka_unit_test(turns_nonsense_away),
         cmocka_unit_test(turns_false_addresses_away),
+        cmocka_unit_test(keeps_no_descriptors),
+        cmocka_unit_test(ends_the_oldest),
+        cmocka_unit_test(does_not_count_its_own_standstill),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,164 @@
+/*
+ * test_crowd.c - more connections of strangers than the process has descriptors for: they say nothing, and the oldest make
+ * room. The process keeps descriptors of its own, and who belongs to the job comes in.
+ *
+ * The process is both sides, so its limit is chosen such that it holds their sockets and as many of its own as it may keep,
+ * but not one for each of theirs.
+ */
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tests/loop/job.h"
+#include "tests/loop/stranger.h"
+
+#define TOKEN "a secret of the tests"
+#define CROWD 120
+#define WAIT_S 60
+
+/* Rank 0, which coordinates, and what it has said. */
+typedef struct scene {
+    trib_engine *engine;
+    struct rlimit before;
+    char address[32];
+    int crowd[CROWD];
+    pthread_mutex_t mutex;
+    char log[65536];
+} scene;
+
+static void take_line(trib_log_level level, const char *line, void *user)
+{
+    (void)level;
+    scene *self = user;
+    pthread_mutex_lock(&self->mutex);
+    const size_t used = strlen(self->log);
+    snprintf(self->log + used, sizeof self->log - used, "%s\n", line);
+    pthread_mutex_unlock(&self->mutex);
+}
+
+static bool has_said(scene *self, const char *words)
+{
+    pthread_mutex_lock(&self->mutex);
+    const bool said = strstr(self->log, words) != NULL;
+    pthread_mutex_unlock(&self->mutex);
+    return said;
+}
+
+static rlim_t count_descriptors(void)
+{
+    rlim_t count = 0;
+    DIR *list = opendir("/proc/self/fd");
+    assert_non_null(list);
+    while (readdir(list) != NULL) {
+        count++;
+    }
+    closedir(list);
+    return count;
+}
+
+/* more: the host of a second address, or "": then the strangers meet no sessions. */
+static scene *scene_open(const char *more)
+{
+    scene *self = calloc(1, sizeof *self);
+    assert_non_null(self);
+    pthread_mutex_init(&self->mutex, NULL);
+    job_free_address(self->address, sizeof self->address);
+    char coordinator[64];
+    snprintf(coordinator, sizeof coordinator, "%s%s%s%s", self->address, more[0] != '\0' ? "," : "", more,
+             more[0] != '\0' ? strchr(self->address, ':') : "");
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    config.worker_count = 2;
+    config.reactors = 1;
+    config.coordinator = coordinator;
+    config.token = TOKEN;
+    config.join_timeout_ns = INT64_C(60000000000);
+    config.log_cb = take_line;
+    config.log_user = self;
+    trib_error error = {.text = ""};
+    if (trib_engine_create(&config, &self->engine, &error) != TRIB_OK) {
+        fail_msg("%s", error.text);
+    }
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &self->before), 0);
+    const rlim_t most = count_descriptors() + CROWD + CROWD / 2;
+    const struct rlimit limit = {.rlim_cur = most, .rlim_max = self->before.rlim_max};
+    assert_true(most <= self->before.rlim_cur && setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    return self;
+}
+
+static void scene_close(scene *self)
+{
+    for (int i = 0; i < CROWD; i++) {
+        close(self->crowd[i]);
+    }
+    assert_int_equal(trib_engine_destroy(self->engine), TRIB_OK);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &self->before), 0);
+    assert_false(has_said(self, "cannot accept connections for now"));
+    pthread_mutex_destroy(&self->mutex);
+    free(self);
+}
+
+/* All of them come, and the oldest have been ended. */
+static void come(scene *self)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    to.sin_port = htons((uint16_t)strtoul(strrchr(self->address, ':') + 1, NULL, 10));
+    for (int i = 0; i < CROWD; i++) {
+        const struct timeval limit = {.tv_sec = WAIT_S};
+        self->crowd[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert_true(self->crowd[i] >= 0);
+        assert_int_equal(setsockopt(self->crowd[i], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+        assert_int_equal(connect(self->crowd[i], (struct sockaddr *)&to, sizeof to), 0);
+    }
+    for (int i = 0; i < CROWD / 2; i++) {
+        char byte = 0;
+        assert_int_equal(recv(self->crowd[i], &byte, 1, 0), 0);
+    }
+    const int own = dup(0); /* the host opens a file */
+    assert_true(own >= 0);
+    close(own);
+}
+
+static void links_make_room(void **state)
+{
+    (void)state;
+    scene *self = scene_open("");
+    come(self);
+    stranger peer;
+    stranger_connect(&peer, self->address, TOKEN, TRIB_PURPOSE_CONTROL, 1);
+    stranger_close(&peer);
+    assert_true(has_said(self, "too many others have come and not proved the token"));
+    scene_close(self);
+}
+
+/* Those have not even said that they want one. */
+static void sessions_make_room(void **state)
+{
+    (void)state;
+    scene *self = scene_open("127.0.0.2");
+    come(self);
+    unsigned char answer[TRIB_HEADER_SIZE];
+    assert_true(stranger_greet_foreign_session(self->address, TRIB_WIRE_VERSION - 1, answer));
+    assert_false(has_said(self, "too many others have come and not proved the token"));
+    scene_close(self);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(links_make_room),
+        cmocka_unit_test(sessions_make_room),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
