@@ -40,6 +40,18 @@ void trib_coordinator_end_job(trib_coordinator *self, trib_status status, const 
     }
 }
 
+/* In good order only if the servers stayed as long. */
+static void end_with_workers(trib_coordinator *self)
+{
+    if (self->deserter == TRIB_NO_MEMBER) {
+        trib_coordinator_end_job(self, TRIB_OK, "all workers have left");
+        return;
+    }
+    char text[TRIB_ERROR_TEXT_SIZE];
+    snprintf(text, sizeof text, "%s left the job before its workers", trib_roster_name(self->roster, self->deserter));
+    trib_coordinator_end_job(self, TRIB_PEER_LEFT, text);
+}
+
 static void heartbeat(trib_reactor *reactor, trib_timer *timer)
 {
     trib_coordinator *self = timer->user;
@@ -100,6 +112,11 @@ static void member_left(trib_coordinator *self, uint32_t member)
     trib_shares_stop(self);
     if (member < self->worker_count) {
         self->workers_left++;
+    } else if (self->workers_left < self->worker_count && self->deserter == TRIB_NO_MEMBER) {
+        self->deserter = member;
+        trib_log(self->core->reactor->logger, TRIB_LOG_WARN,
+                 "%s has left while workers are at work: operations that it had a part in fail",
+                 trib_roster_name(self->roster, member));
     }
     /* Those that have left themselves too: their servers may still be at work for others. */
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
@@ -108,7 +125,7 @@ static void member_left(trib_coordinator *self, uint32_t member)
         }
     }
     if (self->workers_left == self->worker_count) {
-        trib_coordinator_end_job(self, TRIB_OK, "all workers have left");
+        end_with_workers(self);
     }
 }
 
@@ -241,6 +258,7 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
     engine->coordinator = self;
     self->core = core;
     self->worker_count = (uint32_t)engine->config.worker_count;
+    self->deserter = TRIB_NO_MEMBER;
     self->server_count = (uint32_t)engine->config.server_count;
     self->slots = trib_core_zalloc(core, trib_coordinator_slots(self) * sizeof *self->slots);
     if (self->slots == NULL) {
@@ -265,7 +283,8 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
     }
     self->join_deadline.fired = trib_coordinator_join_deadline_passed;
     self->join_deadline.user = self;
-    trib_timer_arm(core->reactor, &self->join_deadline, trib_now(core->reactor) + engine->config.join_timeout_ns);
+    trib_timer_arm(core->reactor, &self->join_deadline,
+                   trib_now(core->reactor) + trib_join_first_ns(engine->config.join_timeout_ns));
     return TRIB_OK;
 }
 
@@ -285,7 +304,7 @@ void trib_coordinator_end(trib_coordinator *self, trib_status status, const char
     }
     const bool orderly = trib_status_is_orderly(status);
     if (orderly && self->running && trib_coordinator_is_alone(self)) {
-        trib_coordinator_end_job(self, TRIB_OK, "all workers have left");
+        end_with_workers(self);
     } else {
         trib_coordinator_end_job(self, orderly ? TRIB_PEER_LEFT : status,
                                  orderly ? "the process that keeps the membership left the job" : text);

@@ -38,12 +38,26 @@ static void list_missing(const trib_coordinator *self, char *text, size_t size)
 
 void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
 {
-    (void)reactor;
     trib_coordinator *self = timer->user;
+    const int64_t patience_ns = self->core->engine->config.join_timeout_ns;
     char missing[200], text[TRIB_ERROR_TEXT_SIZE];
     list_missing(self, missing, sizeof missing);
-    snprintf(text, sizeof text, "the job did not come together within %.1f s: missing %s",
-             (double)self->core->engine->config.join_timeout_ns / 1e9, missing);
+    if (trib_join_notice_is_due(patience_ns, &self->noticed)) {
+        trib_log(reactor->logger, TRIB_LOG_WARN, "still missing %s; the job waits until %.0f s have passed", missing,
+                 (double)patience_ns / 1e9);
+        trib_timer_arm(reactor, timer, trib_now(reactor) + patience_ns - TRIB_JOIN_NOTICE_NS);
+        return;
+    }
+    const char *refused = self->core->refused_last, *here = self->core->engine->coordinator_address;
+    const bool trap = strncmp(here, "127.", 4) == 0 && strncmp(here, "127.0.0.1:", 10) != 0;
+    const int used = snprintf(text, sizeof text, "the job did not come together within %.1f s: missing %s%s%s",
+                              (double)patience_ns / 1e9, missing, refused[0] == '\0' ? "" : "; refused was ", refused);
+    if (trap && used > 0 && (size_t)used < sizeof text) {
+        /* Debian's installer writes the machine's own name there. */
+        snprintf(text + used, sizeof text - (size_t)used,
+                 "; the coordinator listens on %s, where no other machine reaches it: see its name in /etc/hosts",
+                 here);
+    }
     trib_coordinator_end_job(self, TRIB_JOIN_FAILED, text);
 }
 
@@ -221,7 +235,7 @@ static trib_coordinator_slot *find_slot(trib_coordinator *self, const trib_membe
 
 static void refuse_join(trib_link *link, const char *text)
 {
-    trib_log(link->core->reactor->logger, TRIB_LOG_WARN, "refused a member: %s", text);
+    trib_core_note_refused(link->core, "refused a member:", text);
     trib_coordinator_tell_end(link, TRIB_JOIN_FAILED, text);
     trib_link_close(link, true, TRIB_JOIN_FAILED, text);
 }
@@ -241,14 +255,15 @@ trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, 
     }
     char text[TRIB_ERROR_TEXT_SIZE];
     trib_coordinator_slot *at = find_slot(self, &info, frame->root);
+    const char *kind = (info.roles & TRIB_ROLE_WORKER) != 0 ? "" : "server "; /* which has no number yet */
     if (self->running || self->over) {
-        snprintf(text, sizeof text, "%s came when the job had already begun", info.name);
+        snprintf(text, sizeof text, "%s%s came when the job had already begun", kind, info.name);
     } else if ((info.roles & TRIB_ROLE_WORKER) && (workers != self->worker_count || servers != self->server_count)) {
         snprintf(text, sizeof text,
                  "%s expects %u workers and %u servers, the coordinator %u and %u: start all with the same counts",
                  info.name, workers, servers, self->worker_count, self->server_count);
     } else if (at == NULL) {
-        snprintf(text, sizeof text, "no place for %s: the job has %u workers and %u servers", info.name,
+        snprintf(text, sizeof text, "no place for %s%s: the job has %u workers and %u servers", kind, info.name,
                  self->worker_count, self->server_count);
     } else if (at->joined) {
         snprintf(text, sizeof text,

@@ -44,6 +44,7 @@ struct trib_coordinator {
     trib_listener *listener;
     uint32_t worker_count, server_count;
     uint32_t joined, workers_left;
+    uint32_t deserter; /* the first server that left while workers were at work; TRIB_NO_MEMBER: none did */
     trib_coordinator_slot *slots;
     bool running, over;
     bool overslept; /* at the last heartbeat */
@@ -52,6 +53,7 @@ struct trib_coordinator {
     trib_dealer *dealer;
     struct trib_ledger_entry *ledger;
     uint32_t ledger_count;
+    bool noticed;                     /* who is missing was said while there was time left */
     struct trib_shares_state *shares; /* NULL: they stay as they are */
 };
 

@@ -242,6 +242,7 @@ static void finish_ending(trib_core *core)
 {
     trib_engine *engine = core->engine;
     core->closing = true;
+    trib_core_tell_refused(core, true);
     if (core->reactor->index == 0) {
         if (engine->coordinator != NULL) {
             trib_coordinator_end(engine->coordinator, core->ended_status, core->ended_text);
@@ -268,6 +269,7 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
     if (!core->ended) {
         trib_server_tick(core);
         trib_loads_report(core);
+        trib_core_tell_refused(core, false);
         trib_timer_arm(reactor, timer, now_ns + TICK_NS);
         return;
     }

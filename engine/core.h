@@ -94,10 +94,31 @@ typedef struct trib_core {
     int64_t starved_ns;    /* for how long, as far as this process was awake */
     bool starved_said;
 
+    /* who was turned away (link_handshake.c) */
+    int64_t refused_since_ns; /* when the minute began in which lines are counted; 0: nobody was */
+    uint32_t refused_said, refused_unsaid;
+    char refused_last[TRIB_REASON_MAX]; /* "": nobody */
+
     trib_core_stats stats;
     trib_trace_ring trace;
     const void *traced_sum; /* the sum that was recorded last as complete; see server.c */
 } trib_core;
+
+/* Who waits for the others says so once, after this long, if the join timeout is longer: the join timers go off then, and
+ * again when the time is over. */
+#define TRIB_JOIN_NOTICE_NS (10 * INT64_C(1000000000))
+
+static inline int64_t trib_join_first_ns(int64_t timeout_ns)
+{
+    return timeout_ns > TRIB_JOIN_NOTICE_NS ? TRIB_JOIN_NOTICE_NS : timeout_ns;
+}
+
+static inline bool trib_join_notice_is_due(int64_t timeout_ns, bool *noticed)
+{
+    const bool due = timeout_ns > TRIB_JOIN_NOTICE_NS && !*noticed;
+    *noticed = true;
+    return due;
+}
 
 TRIB_CHECKED trib_status trib_core_open(trib_core *core, trib_engine *engine, trib_reactor *reactor, trib_error *error);
 /* After its reactor has stopped: frees what is left. */
@@ -115,6 +136,10 @@ void trib_core_ended(trib_reactor *reactor, trib_post *post);
 
 /* Upcalls of accepted links, until the handshake tells what they are for. */
 extern const trib_link_upcalls trib_core_incoming_upcalls;
+
+/* link_handshake.c: a line about somebody who was turned away; so many in a minute, and then how many more there were. */
+void trib_core_note_refused(trib_core *core, const char *what, const char *text);
+void trib_core_tell_refused(trib_core *core, bool now);
 
 /* worker.c: links to the servers, and what arrives on them. */
 extern const trib_link_upcalls trib_worker_upcalls;

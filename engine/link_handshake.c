@@ -6,6 +6,7 @@
  */
 #include "engine/link_handshake.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/assert.h"
@@ -15,6 +16,8 @@
 #include "engine/trace.h"
 
 #define HANDSHAKE_TIMEOUT_NS (10 * INT64_C(1000000000))
+#define REFUSED_LINES_MAX 20u /* of each core, in that time: a port scan does not fill a disk */
+#define REFUSED_LINES_NS (60 * INT64_C(1000000000))
 #define HELLO_SIZE (TRIB_NONCE_SIZE + 12u)
 
 /* What each state waits for. */
@@ -198,6 +201,34 @@ void trib_link_handshake_refused(trib_link *link, trib_conn *conn)
     trib_counter_add(&link->core->stats.peers_refused, 1);
     /* One that finds our own proof wrong goes without a word. */
     const bool went = link->state == TRIB_LINK_AWAIT_PROOF && link->end_status == TRIB_PEER_LOST;
-    trib_log(link->core->reactor->logger, TRIB_LOG_WARN, "turned away %s: %s%s", conn->remote.text, link->end_reason,
+    char text[TRIB_REASON_MAX];
+    snprintf(text, sizeof text, "%s: %s%s", conn->remote.text, link->end_reason,
              went ? ", without proving the token (another TRIB_TOKEN or TRIB_JOB?)" : "");
+    trib_core_note_refused(link->core, "turned away", text);
+}
+
+void trib_core_tell_refused(trib_core *core, bool now)
+{
+    if (core->refused_unsaid > 0 && (now || trib_now(core->reactor) - core->refused_since_ns >= REFUSED_LINES_NS)) {
+        trib_log(core->reactor->logger, TRIB_LOG_WARN, "turned away %u more, the last one: %s", core->refused_unsaid,
+                 core->refused_last);
+        core->refused_unsaid = 0;
+    }
+}
+
+void trib_core_note_refused(trib_core *core, const char *what, const char *text)
+{
+    const int64_t now_ns = trib_now(core->reactor);
+    if (core->refused_since_ns == 0 || now_ns - core->refused_since_ns >= REFUSED_LINES_NS) {
+        trib_core_tell_refused(core, true);
+        core->refused_since_ns = now_ns;
+        core->refused_said = 0;
+    }
+    snprintf(core->refused_last, sizeof core->refused_last, "%s", text);
+    if (core->refused_said < REFUSED_LINES_MAX) {
+        core->refused_said++;
+        trib_log(core->reactor->logger, TRIB_LOG_WARN, "%s %s", what, text);
+    } else {
+        core->refused_unsaid++;
+    }
 }

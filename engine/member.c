@@ -33,6 +33,7 @@ struct trib_member {
     uint32_t left_count;
     atomic_bool some_left;
     uint32_t declared; /* tags below this have been sent */
+    bool noticed;      /* that the coordinator is not reached was said while there was time left */
 };
 
 static const trib_link_upcalls member_upcalls;
@@ -109,14 +110,26 @@ static void join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
 {
     trib_member *member = timer->user;
     trib_engine *engine = member->core->engine;
-    if (member->link != NULL && member->link->state == TRIB_LINK_READY && !member->patient) {
+    const int64_t patience_ns = engine->config.join_timeout_ns;
+    const bool reached = member->link != NULL && member->link->state == TRIB_LINK_READY;
+    if (trib_join_notice_is_due(patience_ns, &member->noticed)) {
+        if (!reached) {
+            trib_log(reactor->logger, TRIB_LOG_WARN,
+                     "the coordinator at %s is not reached yet (%.200s); it is tried until %.0f s "
+                     "have passed",
+                     engine->coordinator_address, member->last_problem, (double)patience_ns / 1e9);
+        }
+        trib_timer_arm(reactor, timer, trib_now(reactor) + patience_ns - TRIB_JOIN_NOTICE_NS);
+        return;
+    }
+    if (reached && !member->patient) {
         /* The coordinator's own deadline is about to pass; its verdict says who is missing. */
         member->patient = true;
         trib_timer_arm(reactor, timer, trib_now(reactor) + VERDICT_NS);
         return;
     }
     char text[TRIB_ERROR_TEXT_SIZE];
-    if (member->link == NULL || member->link->state != TRIB_LINK_READY) {
+    if (!reached) {
         snprintf(text, sizeof text, "could not reach the coordinator at %s (transport %s) within %.1f s: %.200s",
                  engine->coordinator_address, engine->config.transport, (double)engine->config.join_timeout_ns / 1e9,
                  member->last_problem);
@@ -363,7 +376,8 @@ trib_status trib_member_open(trib_core *core, trib_error *error)
     member->join_deadline.user = member;
     int64_t now_ns = trib_now(core->reactor);
     trib_timer_arm(core->reactor, &member->retry, now_ns);
-    trib_timer_arm(core->reactor, &member->join_deadline, now_ns + core->engine->config.join_timeout_ns);
+    trib_timer_arm(core->reactor, &member->join_deadline,
+                   now_ns + trib_join_first_ns(core->engine->config.join_timeout_ns));
     return TRIB_OK;
 }
 

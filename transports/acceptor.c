@@ -12,6 +12,7 @@
 
 #define ACCEPTS_PER_TURN 16u
 #define BACKOFF_NS (100 * INT64_C(1000000))
+#define SAY_NS (60 * INT64_C(1000000000))
 
 static void backoff_over(trib_reactor *reactor, trib_timer *timer)
 {
@@ -21,14 +22,15 @@ static void backoff_over(trib_reactor *reactor, trib_timer *timer)
 
 static void back_off(trib_acceptor *self, int error)
 {
-    if (!self->starved) {
+    const int64_t now_ns = trib_now(self->reactor);
+    if (now_ns >= self->quiet_until_ns) {
         char why[TRIB_REASON_MAX];
-        self->starved = true;
+        self->quiet_until_ns = now_ns + SAY_NS;
         trib_log(self->reactor->logger, TRIB_LOG_ERROR, "cannot accept connections for now: %s",
                  trib_log_reason(error, why));
     }
     trib_io_watch(self->reactor, &self->io, 0);
-    trib_timer_arm(self->reactor, &self->backoff, trib_now(self->reactor) + BACKOFF_NS);
+    trib_timer_arm(self->reactor, &self->backoff, now_ns + BACKOFF_NS);
 }
 
 /* True if there may be more to accept. */
@@ -51,7 +53,6 @@ static bool accept_one(trib_acceptor *self)
         back_off(self, ENOMEM);
         return false;
     }
-    self->starved = false;
     return true;
 }
 

@@ -4,7 +4,7 @@
  * Invariants
  * - One that is closed inside `take` is over when that has returned, and not before.
  * - When the process lacks descriptors or memory it sleeps on a timer: the pending connection would otherwise make the
- *   loop spin. The log says so once, until something is accepted again.
+ *   loop spin. The log says so once a minute.
  */
 #ifndef TRIB_TRANSPORTS_ACCEPTOR_H
 #define TRIB_TRANSPORTS_ACCEPTOR_H
@@ -25,7 +25,8 @@ struct trib_acceptor {
     void (*over)(trib_acceptor *acceptor); /* it was closed, and may be freed */
     trib_io io;
     trib_timer backoff;
-    bool starved, accepting, closed;
+    int64_t quiet_until_ns; /* lack was told of, and is not again before */
+    bool accepting, closed;
 };
 
 /* Takes over a descriptor that listens. */
