@@ -1,7 +1,11 @@
 /* run_environment.c - what all processes of a job that `tributary run` starts find in their environment: a fresh token and
- * job, the coordinator's address and the counts. */
+ * job, the coordinator's address and the counts; and their cores. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include <arpa/inet.h>
 #include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +50,11 @@ bool run_prepare_environment(const char *host, int workers, int servers)
         fprintf(stderr, "tributary run: no random bytes for a token: %s\n", strerror(errno));
         return false;
     }
+    struct in_addr numeric;
+    if (inet_pton(AF_INET, host, &numeric) != 1) {
+        fprintf(stderr, "tributary run: --host %s: must be an IPv4 address of this machine, such as 127.0.0.1\n", host);
+        return false;
+    }
     const uint16_t port = find_port(host, drawn);
     if (port == 0) {
         fprintf(stderr, "tributary run: no free port on %s: %s\n", host, strerror(errno));
@@ -68,4 +77,22 @@ bool run_prepare_environment(const char *host, int workers, int servers)
     unsetenv("TRIB_ROLE");
     unsetenv("TRIB_EXTERNAL_COORDINATOR"); /* rank 0 keeps the membership here */
     return true;
+}
+
+/* A process whose threads are on different cores pays more for each wake-up between them. */
+bool run_bind(int parts, int part)
+{
+    cpu_set_t all, mine;
+    if (sched_getaffinity(0, sizeof all, &all) != 0) {
+        return false;
+    }
+    const int cores = CPU_COUNT(&all), each = cores / parts;
+    const int first = each > 0 ? part * each : part % cores, end = first + (each > 0 ? each : 1);
+    CPU_ZERO(&mine);
+    for (int cpu = 0, seen = 0; cpu < CPU_SETSIZE && seen < end; cpu++) {
+        if (CPU_ISSET(cpu, &all) && seen++ >= first) {
+            CPU_SET(cpu, &mine);
+        }
+    }
+    return sched_setaffinity(0, sizeof mine, &mine) == 0;
 }

@@ -1,0 +1,158 @@
+/*
+ * run_kin.c - the processes below this one, as /proc lists them.
+ *
+ * A process that starts while the list is read may be missed; who asks does so again until there are none.
+ */
+#include "tools/run_kin.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#define NAMED_MAX 4
+
+typedef struct kin {
+    pid_t pid, parent;
+    bool below; /* this process */
+    bool ended; /* and not reaped yet */
+    char name[32];
+} kin;
+
+typedef struct family {
+    kin *all;
+    size_t count, capacity;
+} family;
+
+void run_kin_adopt(void)
+{
+    (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+/* "4711 (name) S 1 ..."; the name may have brackets and spaces in it. */
+static bool read_kin(const char *pid, kin *out)
+{
+    char path[64], text[512];
+    snprintf(path, sizeof path, "/proc/%.20s/stat", pid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL) {
+        return false;
+    }
+    const size_t got = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[got] = '\0';
+    const char *open = strchr(text, '(');
+    char *close_at = strrchr(text, ')');
+    if (open == NULL || close_at == NULL || close_at < open || strlen(close_at) < 5) {
+        return false;
+    }
+    *close_at = '\0';
+    *out = (kin){.pid = (pid_t)strtol(pid, NULL, 10),
+                 .parent = (pid_t)strtol(close_at + 4, NULL, 10),
+                 .ended = close_at[2] == 'Z' || close_at[2] == 'X'};
+    snprintf(out->name, sizeof out->name, "%s", open + 1);
+    return true;
+}
+
+static bool add(family *self, const kin *one)
+{
+    if (self->count == self->capacity) {
+        const size_t capacity = self->capacity == 0 ? 256 : 2 * self->capacity;
+        kin *all = realloc(self->all, capacity * sizeof *all);
+        if (all == NULL) {
+            return false;
+        }
+        self->all = all;
+        self->capacity = capacity;
+    }
+    self->all[self->count++] = *one;
+    return true;
+}
+
+static int by_pid(const void *left, const void *right)
+{
+    const pid_t a = ((const kin *)left)->pid, b = ((const kin *)right)->pid;
+    return a < b ? -1 : a > b;
+}
+
+static bool is_below(const family *self, const kin *one, pid_t top)
+{
+    const kin key = {.pid = one->parent};
+    const kin *parent = bsearch(&key, self->all, self->count, sizeof *self->all, by_pid);
+    return one->parent == top || (parent != NULL && parent->below);
+}
+
+/* A parent may have a higher number than its child: again until nobody is added. */
+static void mark(family *self)
+{
+    const pid_t top = getpid();
+    if (self->count > 0) {
+        qsort(self->all, self->count, sizeof *self->all, by_pid);
+    }
+    for (bool more = true; more;) {
+        more = false;
+        for (size_t i = 0; i < self->count; i++) {
+            if (!self->all[i].below && is_below(self, &self->all[i], top)) {
+                self->all[i].below = true;
+                more = true;
+            }
+        }
+    }
+}
+
+static family find(void)
+{
+    family self = {.all = NULL};
+    DIR *folder = opendir("/proc");
+    if (folder == NULL) {
+        return self;
+    }
+    for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        kin one;
+        if (isdigit((unsigned char)entry->d_name[0]) && read_kin(entry->d_name, &one) && !add(&self, &one)) {
+            break;
+        }
+    }
+    closedir(folder);
+    mark(&self);
+    return self;
+}
+
+size_t run_kin_signal(int number)
+{
+    family self = find();
+    size_t sent = 0;
+    for (size_t i = 0; i < self.count; i++) {
+        if (self.all[i].below && !self.all[i].ended) {
+            sent += kill(self.all[i].pid, number) == 0;
+        }
+    }
+    free(self.all);
+    return sent;
+}
+
+size_t run_kin_name(char *text, size_t size)
+{
+    family self = find();
+    size_t found = 0, used = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < self.count; i++) {
+        const kin *one = &self.all[i];
+        if (!one->below || one->ended) {
+            continue;
+        }
+        if (found < NAMED_MAX && used < size) {
+            used += (size_t)snprintf(text + used, size - used, "%s%s (%d)", found == 0 ? "" : ", ", one->name,
+                                     (int)one->pid);
+        } else if (found == NAMED_MAX && used < size) {
+            snprintf(text + used, size - used, ", ...");
+        }
+        found++;
+    }
+    free(self.all);
+    return found;
+}

@@ -1,0 +1,43 @@
+/* run_output.c - whole lines go out with a name in front, so that lines of several processes do not mix. */
+#include "tools/run_output.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+static void print_line(const run_output *self, size_t length, const char *name, FILE *to)
+{
+    fprintf(to, "[%s] %.*s\n", name, (int)length, self->line);
+    fflush(to);
+}
+
+void run_output_close(run_output *self)
+{
+    if (self->fd >= 0) {
+        close(self->fd);
+        self->fd = -1;
+    }
+}
+
+void run_output_relay(run_output *self, const char *name, FILE *to)
+{
+    ssize_t got = read(self->fd, self->line + self->used, sizeof self->line - self->used);
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) {
+        return;
+    }
+    self->used += got > 0 ? (size_t)got : 0;
+    char *newline;
+    while ((newline = memchr(self->line, '\n', self->used)) != NULL) {
+        size_t length = (size_t)(newline - self->line);
+        print_line(self, length, name, to);
+        self->used -= length + 1;
+        memmove(self->line, newline + 1, self->used);
+    }
+    if (self->used == sizeof self->line || (got <= 0 && self->used > 0)) {
+        print_line(self, self->used, name, to);
+        self->used = 0;
+    }
+    if (got <= 0) {
+        run_output_close(self);
+    }
+}
