@@ -1,6 +1,7 @@
 /* address.c - resolves the coordinator's address and finds the local one that leads to it. */
 #include "api/address.h"
 
+#include <arpa/inet.h>
 #include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,13 +40,17 @@ static trib_status lookup(const char *text, int flags, struct addrinfo **found, 
         return trib_error_set(error, TRIB_INVALID, "\"%s\" is not host:port or [address]:port", text);
     }
     /* getaddrinfo would keep the low 16 bits and say nothing. */
-    if (strspn(port, "0123456789") == strlen(port) && strtoul(port, NULL, 10) > 65535) {
+    if (strspn(port, "0123456789") != strlen(port)) {
+        return trib_error_set(error, TRIB_INVALID, "address \"%s\": its port is no number", text);
+    }
+    if (strtoul(port, NULL, 10) > 65535) {
         return trib_error_set(error, TRIB_INVALID, "address \"%s\": a port is at most 65535", text);
     }
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = flags | AI_NUMERICSERV};
     int code = getaddrinfo(host, port, &hints, found);
     if (code != 0) {
-        return trib_error_set(error, TRIB_INVALID, "address \"%s\": %s", text, gai_strerror(code));
+        return trib_error_set(error, TRIB_INVALID, "address \"%s\": %s (this machine's /etc/hosts or DNS must know it)",
+                              text, gai_strerror(code));
     }
     return TRIB_OK;
 }
@@ -137,6 +142,25 @@ trib_status trib_address_resolve(const char *text, trib_address *address_out, tr
 trib_status trib_address_local(const trib_address *remote, trib_address *local_out, trib_error *error)
 {
     return do_each(remote->text, local_one, true, local_out, error);
+}
+
+static trib_status is_host(const char *text, trib_address *address_out, trib_error *error)
+{
+    unsigned char binary[sizeof(struct in6_addr)];
+    if (inet_pton(AF_INET, text, binary) != 1 && inet_pton(AF_INET6, text, binary) != 1) {
+        return trib_error_set(error, TRIB_INVALID,
+                              "listen \"%s\": must be a numeric address without a port, such as 10.0.0.7 or fd00::7 "
+                              "(TRIB_LISTEN, or trib_config.listen)",
+                              text);
+    }
+    snprintf(address_out->text, sizeof address_out->text, "%s", text);
+    return TRIB_OK;
+}
+
+trib_status trib_address_check_listen(const char *list, trib_error *error)
+{
+    trib_address same;
+    return do_each(list, is_host, false, &same, error);
 }
 
 bool trib_address_is_loopback(const char *numeric)

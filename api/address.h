@@ -10,6 +10,8 @@ TRIB_CHECKED trib_status trib_address_resolve(const char *text, trib_address *ad
 /* The local address from which `remote` (numeric) would be reached, without a port; of several, a list of those from
  * which one would be. */
 TRIB_CHECKED trib_status trib_address_local(const trib_address *remote, trib_address *local_out, trib_error *error);
+/* Numeric hosts without ports, one or several. */
+TRIB_CHECKED trib_status trib_address_check_listen(const char *list, trib_error *error);
 /* True for 127.0.0.0/8 and ::1 (numeric, with or without a port). */
 bool trib_address_is_loopback(const char *numeric);
 

@@ -38,6 +38,8 @@ static trib_status complete_config(trib_config *config, trib_address *coordinato
             status = trib_address_local(coordinator, listen, error);
         }
         config->listen = listen->text;
+    } else {
+        status = trib_address_check_listen(config->listen, error);
     }
     const bool several =
         status == TRIB_OK && (strchr(config->listen, ',') != NULL ||
