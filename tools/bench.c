@@ -16,12 +16,14 @@
 
 #include "api/tributary.h"
 #include "tools/commands.h"
+#include "tools/option.h"
 #include "tools/part.h"
 #include "tools/plural.h"
 #include "tools/study/parse.h"
 
 #define SIZES_MAX 32
 #define ITERATIONS_MAX 10000
+#define ITERATIONS_WANTED "must be a number from 1 to 10000"
 #define GOODPUT 0.956 /* of the line rate, TCP over Ethernet with an MTU of 1500 */
 
 typedef struct bench {
@@ -104,12 +106,14 @@ static int parse(bench *self, int argc, char **argv)
         {"rate", required_argument, NULL, 'r'},  {"json", no_argument, NULL, 'j'},
         {"help", no_argument, NULL, 'h'},        {NULL, 0, NULL, 0},
     };
+    uint32_t iterations = 0;
     self->iterations = 30;
     self->warmup = 3;
     self->servers = "0";
     parse_sizes(self, "4K,64K,1M,16M,64M");
     for (int option; (option = getopt_long(argc, argv, "n:s:h", options, NULL)) != -1;) {
         bool fine = true;
+        const char *wants = NULL;
         switch (option) {
         case 'n':
             self->workers = optarg;
@@ -120,19 +124,24 @@ static int parse(bench *self, int argc, char **argv)
         case 'o':
             self->broadcast = strcmp(optarg, "broadcast") == 0;
             fine = self->broadcast || strcmp(optarg, "push_pull") == 0;
+            wants = "must be push_pull or broadcast";
             break;
         case 'z':
             fine = parse_sizes(self, optarg);
+            wants = "must be up to 32 sizes with commas between, such as 64K,1M,1.5G";
             break;
         case 'i':
-            self->iterations = atoi(optarg);
-            fine = self->iterations >= 1 && self->iterations <= ITERATIONS_MAX;
+            fine = study_parse_count(optarg, 1, ITERATIONS_MAX, &iterations);
+            self->iterations = (int)iterations;
+            wants = ITERATIONS_WANTED;
             break;
         case 'd':
             fine = parse_dtype(self, optarg);
+            wants = "must be a type, such as float32 or bfloat16";
             break;
         case 'r':
             fine = study_parse_rate(optarg, &self->rate_bits);
+            wants = "must be a rate, such as 10gbit or 500mbit";
             break;
         case 'j':
             self->json = true;
@@ -141,15 +150,15 @@ static int parse(bench *self, int argc, char **argv)
             usage(stdout);
             return 0;
         default:
-            fine = false;
-        }
-        if (!fine) {
-            if (option != '?') {
-                fprintf(stderr, "tributary bench: \"%s\" is no good value for that option\n\n", optarg);
-            }
             usage(stderr);
             return 2;
         }
+        if (!fine) {
+            return option_refused("bench", options, option, optarg, wants);
+        }
+    }
+    if (optind < argc) {
+        return option_unexpected("bench", argv[optind]);
     }
     for (int i = 0; i < self->size_count; i++) {
         if (self->sizes[i] < trib_dtype_size(self->dtype)) {

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "api/config.h"
+#include "tools/option.h"
 #include "tools/study/parse.h"
 
 #define DISTANCE_WORTH_A_WORD 0.1
@@ -185,8 +186,7 @@ int replay_options_parse(replay_options *self, int argc, char **argv)
         if (option == '?' || (tune && (option == 'L' || option == 'e')) ||
             !(setting ? parse_setting : parse_world)(self, option, optarg)) {
             if (option != '?') {
-                fprintf(stderr, "tributary %s: %s %s: no good value\n\n", self->name, name,
-                        optarg != NULL ? optarg : "");
+                return option_refused(self->name, options, option, optarg, NULL);
             }
             usage(self, stderr);
             return 2;

@@ -165,6 +165,12 @@ static int main_of(int argc, char **argv, const char *what, uint32_t role)
         fprintf(stderr, "tributary %s: %s\n", what, error.text);
         return 2;
     }
+    const size_t length = config.coordinator == NULL ? 0 : strlen(config.coordinator);
+    if (length > 2 && strcmp(config.coordinator + length - 2, ":0") == 0) {
+        fprintf(stderr, "tributary %s: coordinator %s: choose a port, or the others do not find it\n", what,
+                config.coordinator);
+        return 2;
+    }
     config.roles = role;
     config.mode = TRIB_MODE_THREADS;
     return serve(&config, what);

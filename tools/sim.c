@@ -3,6 +3,7 @@
  *
  * Looks inside the library: the engines are those of production, on simulated reactors and links (tools/study/).
  */
+#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 #include <jansson.h>
 
 #include "tools/commands.h"
+#include "tools/option.h"
 #include "tools/plural.h"
 #include "tools/study/parse.h"
 #include "tools/study/step.h"
@@ -132,10 +134,11 @@ static bool parse_option(sim_options *self, int option, const char *text)
         return true;
     case 't':
         if (snprintf(self->trace, sizeof self->trace, "%s/%%r.trib", text) >= (int)sizeof self->trace) {
+            errno = ENAMETOOLONG;
             return false;
         }
         engine->trace = self->trace;
-        return mkdir(text, 0777) == 0 || access(text, W_OK) == 0;
+        return mkdir(text, 0777) == 0 || (errno == EEXIST && access(text, W_OK) == 0);
     case 'j':
         self->json = true;
         return true;
@@ -185,12 +188,12 @@ static int parse(sim_options *self, int argc, char **argv)
             usage(stdout);
             return 0;
         }
-        if (option == '?' || !parse_option(self, option, optarg)) {
-            if (option != '?') {
-                fprintf(stderr, "tributary sim: \"%s\" is no good value for that option\n\n", optarg);
-            }
+        if (option == '?') {
             usage(stderr);
             return 2;
+        }
+        if (!parse_option(self, option, optarg)) {
+            return option_refused("sim", options, option, optarg, option == 't' ? strerror(errno) : NULL);
         }
     }
     const trib_config *engine = &self->step.job.engine;

@@ -16,6 +16,7 @@
 
 #include "api/tributary.h"
 #include "tools/commands.h"
+#include "tools/option.h"
 #include "tools/part.h"
 #include "tools/plural.h"
 #include "tools/study/model.h"
@@ -263,15 +264,18 @@ static int parse(live_step *self, int argc, char **argv)
     };
     for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
         bool fine = true;
+        const char *wants = NULL;
         switch (option) {
         case 'm':
             self->name = optarg;
             break;
         case 'i':
             fine = study_parse_count(optarg, 1, ITERATIONS_MAX, &self->iterations);
+            wants = "must be a number from 1 to 1000";
             break;
         case 'f':
             fine = study_parse_number(optarg, 0.0001, 10000, &self->compute);
+            wants = "must be a number from 0.0001 to 10000";
             break;
         case 'P':
             self->priorities = false;
@@ -289,14 +293,14 @@ static int parse(live_step *self, int argc, char **argv)
             usage(stdout);
             return 0;
         default:
-            fine = false;
-        }
-        if (!fine) {
             usage(stderr);
             return 2;
         }
+        if (!fine) {
+            return option_refused("step", options, option, optarg, wants);
+        }
     }
-    return -1;
+    return optind < argc ? option_unexpected("step", argv[optind]) : -1;
 }
 
 int step_command(int argc, char **argv)

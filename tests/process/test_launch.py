@@ -102,6 +102,13 @@ def bad_input():
     refuses([TOOL, 'bench', '--sizes', '4K,many'], clean_env(), '4K,many')
     refuses([TOOL, 'bench', '--sizes', '3'], clean_env(), 'less than one element')
     refuses([TOOL, 'sim', '--model', 'nobodys'], clean_env(), 'TRIB_MODELS')
+    two = dict(TRIB_RANK=0, TRIB_WORKERS=2)
+    for listen in ('127.0.0.1:80', 'localhost', '127.0.0.1,', '[::1]'):
+        refuses([HELLO], clean_env(TRIB_COORDINATOR='127.0.0.1:9', TRIB_LISTEN=listen, **two), 'numeric address without a port, such as')
+    refuses([HELLO], clean_env(TRIB_COORDINATOR='127.0.0.1:22x', **two), 'its port is no number')
+    refuses([HELLO], clean_env(TRIB_COORDINATOR='nobody.invalid:22', **two), 'or DNS must know it')
+    refuses([TOOL, 'run', '--host', 'nobody.invalid', '--', 'true'], clean_env(), '--host nobody.invalid: must be an IPv4 address')
+    refuses([TOOL, 'coordinator', '--coordinator', '127.0.0.1:0'], clean_env(), 'choose a port')
 
 
 def external_coordinator_forgotten():

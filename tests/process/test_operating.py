@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""What somebody who runs jobs relies on: nothing is left behind, outputs stay apart, a result that was not written is no
+success, and the log says what is wrong once, and in time. Prints `ok NAME` / `not ok NAME: why`.
+"""
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cases import run_cases  # noqa: E402
+from ports import free_port  # noqa: E402
+
+BUILD = os.environ.get('TRIB_BUILD', 'build/release')
+TOOL, HELLO = BUILD + '/tributary', BUILD + '/examples/hello'
+PIPES = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors='replace')
+
+
+def environment(**more):
+    return dict({k: v for k, v in os.environ.items() if not k.startswith('TRIB_')}, **more)
+
+
+def tool(*words, **settings):
+    return subprocess.run([TOOL] + list(words), env=environment(), timeout=60, check=False, **dict(PIPES, **settings))
+
+
+def alive(mark):
+    """Processes that have the mark in their environment, but for those that have ended."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir('/proc')):
+        try:
+            if mark.encode() in open('/proc/%s/environ' % pid, 'rb').read():
+                found.append(pid)
+        except OSError:
+            pass
+    return found
+
+
+def gone(mark):
+    deadline = time.monotonic() + 20
+    while alive(mark) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not alive(mark)
+
+
+def streams_apart():
+    done = tool('run', '-n', '3', '--tag-output', '--', 'sh', '-c', 'echo out; echo err >&2')
+    assert sorted(done.stdout.split('\n')) == [''] + ['[rank %d] out' % i for i in range(3)], done.stdout
+    assert sorted(done.stderr.split('\n')) == [''] + ['[rank %d] err' % i for i in range(3)], done.stderr
+
+
+def left_behind_is_ended():
+    """A process that a worker leaves behind, and that holds its output open, neither outlives the job nor holds run up."""
+    mark = 'MARK_OF_A_TEST=left%d' % os.getpid()
+    done = tool('run', '-n', '2', '--', 'env', mark, 'sh', '-c', 'sleep 3000 & exit 0')
+    assert done.returncode == 0 and re.search(r'2 processes that the workers have started are still there: .*sleep \(\d+\)', done.stderr), done
+    assert gone(mark), 'still there: %s' % alive(mark)
+
+
+def signals_reach_all():
+    """A shell that SIGTERM ends does not take along what it has started; run does."""
+    mark = 'MARK_OF_A_TEST=signal%d' % os.getpid()
+    for program in ('sleep 3000; true', 'trap "" TERM; sleep 3000; true'):
+        child = subprocess.Popen([TOOL, 'run', '-n', '2', '-s', '1', '--', 'env', mark, 'sh', '-c', program], env=environment(), **PIPES)
+        deadline = time.monotonic() + 20
+        while len(alive(mark)) < 4 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        child.send_signal(signal.SIGTERM)
+        try:
+            output = child.communicate(timeout=60)
+            assert child.returncode == 128 + signal.SIGTERM, (child.returncode, output)
+            assert gone(mark), '%s: still there: %s' % (program, alive(mark))
+            assert ('SIGTERM did not end rank 0, rank 1 within' in output[1]) == ('trap' in program), output
+        finally:
+            child.kill()
+            child.wait()
+
+
+def full_disk():
+    with open('/dev/full', 'w') as full:
+        for words in (['info'], ['info', '--json'], ['bench', '--sizes', '4K', '--iters', '2', '--json']):
+            done = tool(*words, stdout=full)
+            assert done.returncode == 1 and 'No space left' in done.stderr, (words, done)
+
+
+def options_are_named():
+    for words, wants in ((['bench', '--iters', '0'], '--iters 0: must be a number from 1 to'),
+                         (['bench', '--sizes', '4K,,8K'], '--sizes 4K,,8K: must be'),
+                         (['bench', 'stray'], 'unexpected "stray"'),
+                         (['step', '--iters', '0'], '--iters 0: must be'),
+                         (['sim', '--rate', '0'], '--rate 0: is no good'),
+                         (['sim', '--trace', '/nonexistent/folder'], '--trace /nonexistent/folder: No such file'),
+                         (['replay', '--iters', 'x', 'file'], '--iters x: is no good')):
+        done = tool(*words)
+        assert done.returncode == 2 and wants in done.stderr, (words, done)
+
+
+def refused_is_remembered():
+    """The last word says who came and was refused: it may be the only one that a program shows."""
+    env = environment(TRIB_COORDINATOR='127.0.0.1:%d' % free_port(), TRIB_JOIN_TIMEOUT='3', TRIB_LOG='error')
+    children = [subprocess.Popen([HELLO], env=dict(env, TRIB_RANK=str(rank), TRIB_WORKERS=str(2 + rank)), **PIPES) for rank in (0, 1)]
+    outputs = [child.communicate(timeout=60)[1] for child in children]
+    assert all(child.returncode == 1 for child in children), outputs
+    wanted = r'missing rank 1; refused was rank 1 \(\S+\) expects 3 workers and 0 servers, the coordinator 2 and 0'
+    assert re.search(wanted, outputs[0]), outputs[0]
+
+
+def loopback_by_name():
+    """The address that Debian gives a machine's own name: the last word says why nobody came."""
+    done = subprocess.run([HELLO], env=environment(TRIB_COORDINATOR='127.0.1.1:%d' % free_port(), TRIB_TOKEN='a', TRIB_JOIN_TIMEOUT='1',
+                                                   TRIB_WORKERS='2', TRIB_RANK='0'), timeout=60, check=False, **PIPES)
+    assert done.returncode == 1 and 'listens on 127.0.1.1:' in done.stderr and 'where no other machine reaches it' in done.stderr, done
+
+
+def waiting_is_told():
+    """Long before the join timeout: who is missing, and that nobody answers at the coordinator's address."""
+    env = environment(TRIB_JOIN_TIMEOUT='11', TRIB_WORKERS='2')
+    pairs = [(rank, dict(env, TRIB_RANK=rank, TRIB_COORDINATOR='127.0.0.1:%d' % free_port())) for rank in ('0', '1')]
+    children = [subprocess.Popen([HELLO], env=its, **PIPES) for _, its in pairs]
+    outputs = [child.communicate(timeout=60)[1] for child in children]
+    assert 'still missing rank 1; the job waits until 11 s have passed' in outputs[0], outputs[0]
+    assert 'is not reached yet (cannot connect: Connection refused); it is tried until 11 s' in outputs[1], outputs[1]
+
+
+def strangers_do_not_fill_the_log():
+    port = free_port()
+    env = environment(TRIB_COORDINATOR='127.0.0.1:%d' % port, TRIB_JOIN_TIMEOUT='4', TRIB_WORKERS='2', TRIB_RANK='0', TRIB_REACTORS='1')
+    child = subprocess.Popen([HELLO], env=env, **PIPES)
+    came = 0
+    deadline = time.monotonic() + 30
+    while came < 60 and time.monotonic() < deadline and child.poll() is None:
+        try:
+            with socket.create_connection(('127.0.0.1', port), timeout=5) as stranger:
+                stranger.sendall(b'GET / HTTP/1.1\r\nHost: a\r\n\r\n' + bytes(64))
+                stranger.settimeout(5)
+                while stranger.recv(4096):
+                    pass
+            came += 1
+        except ConnectionResetError:
+            came += 1
+        except OSError:
+            time.sleep(0.05)
+    output = child.communicate(timeout=60)[1]
+    lines = re.findall('turned away 127', output)
+    more = re.search(r'turned away (\d+) more', output)
+    assert came == 60 and len(lines) == 20 and more and int(more.group(1)) == came - 20, (came, len(lines), output[-800:])
+
+
+CASES = [('streams_apart', streams_apart), ('left_behind_is_ended', left_behind_is_ended), ('signals_reach_all', signals_reach_all),
+         ('full_disk', full_disk), ('options_are_named', options_are_named), ('refused_is_remembered', refused_is_remembered),
+         ('loopback_by_name', loopback_by_name), ('waiting_is_told', waiting_is_told),
+         ('strangers_do_not_fill_the_log', strangers_do_not_fill_the_log)]
+
+
+if __name__ == '__main__':
+    sys.exit(run_cases(CASES))
