@@ -94,21 +94,9 @@ static void reactor_go(trib_engine *engine, trib_reactor *reactor)
     }
 }
 
-/* Where the reactor may run, now that the roster tells the machine's processes. Those that no launcher counts have been placed
- * alike, and get each another part of the cores. A launcher's know theirs and keep them, but do not count others: so of such
- * others none takes a core of its own, and all step aside where there are too many. The NICs that reactors listen by stay, and
- * decide as before where those are to run. */
-static int32_t settled_cpu(const trib_engine *engine, const host *self, uint32_t index, const trib_place_plan *plan)
+/* Where the process is among those of its machine, as the roster tells it. */
+static trib_place_request request_beside(const trib_engine *engine, const host *self, const trib_machine_place *place)
 {
-    return engine->env.placed && !plan->crowded ? self->plan.reactors[index].cpu : plan->reactors[index].cpu;
-}
-
-static void reactor_settle(trib_engine *engine, trib_reactor *reactor, const trib_machine_place *place)
-{
-    const host *self = engine->env.memory;
-    if (place->count == 1) {
-        return;
-    }
     trib_place_request request = self->request;
     if (!engine->env.placed) {
         request.local_index = place->index;
@@ -123,16 +111,28 @@ static void reactor_settle(trib_engine *engine, trib_reactor *reactor, const tri
     for (uint32_t i = 0; i < engine->core_count; i++) {
         request.nics[i] = self->nics[i][0] != '\0' ? self->nics[i] : NULL;
     }
+    return request;
+}
+
+/* Processes that no launcher counts have all been placed alike, and now get each another part of the cores. A launcher's
+ * know theirs and stay there, but do not count others: so of such others none takes a core of its own. The NICs that
+ * reactors listen by stay, and decide as before where those are to run. */
+static void reactor_settle(trib_engine *engine, trib_reactor *reactor, const trib_machine_place *place)
+{
+    const host *self = engine->env.memory;
+    const trib_place_request request = request_beside(engine, self, place);
     trib_place_plan plan;
-    if (trib_place_make(self->topo, &request, &plan, NULL) != TRIB_OK) {
+    if (place->count == 1 || trib_place_make(self->topo, &request, &plan, NULL) != TRIB_OK) {
         return;
     }
-    set_linger(engine, reactor, &plan, place->count);
-    if (engine->config.mode == TRIB_MODE_ATTACHED) { /* the thread is the caller's */
-        return;
+    const bool is_mine = engine->config.mode != TRIB_MODE_ATTACHED; /* else the thread is the caller's */
+    if (!engine->env.placed) {
+        set_linger(engine, reactor, &plan, place->count);
     }
-    trib_reactor_ev_pin(reactor, settled_cpu(engine, self, reactor->index, &plan));
-    if (engine->config.busy_poll && !plan.busy_poll) {
+    if (!engine->env.placed && is_mine) {
+        trib_reactor_ev_pin(reactor, plan.reactors[reactor->index].cpu);
+    }
+    if (is_mine && engine->config.busy_poll && !plan.busy_poll) {
         log_busy_poll_off(engine, reactor, &plan);
         trib_reactor_ev_stop_spinning(reactor);
     }

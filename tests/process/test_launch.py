@@ -247,10 +247,12 @@ def beside_a_launcher():
         return 'needs two cores, and no launcher that binds'
     counted = {'TRIB_REACTORS': 1, 'TRIB_LOCAL_RANK': 0, 'TRIB_LOCAL_COUNT': 1}
     takes_cores(lambda seen: [len(s.get('trib-0', [])) for s in seen] == [1, len(everywhere)], counted, {'TRIB_REACTORS': 1})
-    # Nobody has one where the launcher's would be too many with those that it does not count.
-    many = min(len(everywhere), 16)
-    takes_cores(lambda seen: all(s and all(cores == everywhere for cores in s.values()) for s in seen),
-                *[dict(counted, TRIB_REACTORS=many)] * (len(everywhere) // many), {'TRIB_REACTORS': 1})
+    # It is the same where all together are too many: the launcher's have their cores.
+    many = {'TRIB_REACTORS': min(len(everywhere), 16)}
+
+    def as_before(seen):
+        return all(s and all(len(cores) == wanted for cores in s.values()) for s, wanted in zip(seen, (1, len(everywhere))))
+    takes_cores(as_before, dict(counted, **many), many)
     return None
 
 
