@@ -170,14 +170,21 @@ static int parse(bench *self, int argc, char **argv)
     return -1;
 }
 
+/* -n or -s, which `tributary run` gets: a bench that found them once more would start a job of its own. */
+static bool is_of_run(const char *word)
+{
+    return word[0] == '-' && (word[1] == 'n' || word[1] == 's');
+}
+
 /* Starts itself again as the program of a job. */
 static int run_as_job(const bench *self, int argc, char **argv)
 {
     char **arguments = calloc((size_t)argc + 10, sizeof *arguments);
-    char *fixed[] = {
-        (char[]){"tributary"}, (char[]){"run"},    (char[]){"-n"}, strdup(self->workers),      (char[]){"-s"},
-        strdup(self->servers), (char[]){"--bind"}, (char[]){"--"}, (char[]){"/proc/self/exe"}, (char[]){"bench"}};
     char own[4096];
+    char *fixed[] = {(char[]){"tributary"}, (char[]){"run"}, (char[]){"-n"},
+                     strdup(self->workers), (char[]){"-s"},  strdup(self->servers),
+                     (char[]){"--bind"},    (char[]){"--"},  own,
+                     (char[]){"bench"}};
     ssize_t length = readlink("/proc/self/exe", own, sizeof own - 1);
     if (arguments == NULL || fixed[3] == NULL || fixed[5] == NULL || length < 0) {
         perror("tributary bench");
@@ -187,14 +194,13 @@ static int run_as_job(const bench *self, int argc, char **argv)
         return 1;
     }
     own[length] = '\0';
-    fixed[8] = own;
     int count = 0;
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++) {
         arguments[count++] = fixed[i];
     }
     for (int i = 1; i < argc; i++) {
-        if ((strcmp(argv[i], "-n") == 0 || strcmp(argv[i], "-s") == 0) && i + 1 < argc) {
-            i++;
+        if (is_of_run(argv[i])) {
+            i += argv[i][2] == '\0'; /* else the number is in the same word */
         } else {
             arguments[count++] = argv[i];
         }

@@ -109,9 +109,7 @@ static void usage(const char *what, FILE *out)
         "usage: tributary %s [--coordinator HOST:PORT] [--listen ADDRESS] [--workers N] [--servers K] [--job NAME]\n"
         "                 [--token-file FILE] [--reactors R]\n"
         "What is not given comes from the environment (TRIB_*, or BytePS's DMLC_*; docs/operating.md).\n"
-        "Ends by itself when the job does: status 0 if that was in good order, 1 if not, or if SIGTERM or SIGINT ended "
-        "it\n"
-        "before.\n",
+        "Ends by itself when the job does: status 0 if that was in good order, 1 if not, or after SIGTERM or SIGINT.\n",
         what);
 }
 

@@ -224,6 +224,19 @@ def takes_cores(wanted, *settings):
     assert wanted(seen), 'reactors may run on %s' % seen
 
 
+def bench_starts_one_job():
+    """However its -n and -s are written, they are not the ranks' too: each would start a job, whose ranks would..."""
+    for words in (['-n', '2', '-s', '1'], ['-n2', '-s1']):
+        child = subprocess.Popen([TOOL, 'bench', *words, '--sizes', '4K', '--iters', '2'], env=clean_env(), start_new_session=True,
+                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            output = child.communicate(timeout=30)[0]
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+        assert child.returncode == 0 and '2 workers, 1 server,' in output, output[-600:]
+
+
 def cores_of_their_own():
     everywhere = os.sched_getaffinity(0)
     if len(everywhere) < max(2, os.cpu_count()):
@@ -344,7 +357,7 @@ LAUNCHERS = [('open_mpi', ['mpirun.openmpi', '--allow-run-as-root', '--oversubsc
 CASES = [('like_torchrun', torchrun), ('like_slurm', slurm), ('like_byteps', byteps),
          ('server_by_itself', server_by_itself), ('bad_input', bad_input),
          ('external_coordinator_forgotten', external_coordinator_forgotten), ('coordinator_waits', coordinator_waits),
-         ('run_passes_status', run_passes_status), ('cores_of_their_own', cores_of_their_own),
+         ('run_passes_status', run_passes_status), ('bench_starts_one_job', bench_starts_one_job), ('cores_of_their_own', cores_of_their_own),
          ('beside_a_launcher', beside_a_launcher), ('spins_while_there_are_cores', spins_while_there_are_cores),
          ('run_binds', run_binds), ('run_ends_servers', run_ends_servers),
          ('run_forgives_servers', run_forgives_servers), ('run_counts_crashed_servers', run_counts_crashed_servers),
