@@ -145,6 +145,7 @@ struct rails_session {
     int64_t deadline_ns;          /* no round begins after it */
     uint32_t return_next;         /* the rail that is tried next when there might be a better one again */
     int64_t return_at_ns, return_wait_ns;
+    bool is_excused;      /* the timer was late, and has been put off */
     trib_address came_by; /* where the path that failed led */
 
     /* out */

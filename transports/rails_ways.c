@@ -28,6 +28,7 @@ static trib_reactor *reactor_of(const rails_session *session)
 static void arm(rails_session *session, trib_timer *timer, int64_t in_ns)
 {
     trib_timer_arm(reactor_of(session), timer, trib_now(reactor_of(session)) + in_ns);
+    session->is_excused = session->is_excused && timer != &session->timer;
 }
 
 /* How many tries a round has. */
@@ -180,8 +181,10 @@ static void timer_fired(trib_reactor *reactor, trib_timer *timer)
 {
     rails_session *session = timer->user;
     const int64_t tolerance_ns = session->transport->silence_ns / 8;
-    if (trib_timer_overslept(reactor, timer, tolerance_ns)) {
-        arm(session, timer, tolerance_ns); /* who has come, or answered, may be unread */
+    if (!session->is_excused && trib_timer_overslept(reactor, timer, tolerance_ns)) {
+        /* Who has come, or answered, may be unread. Once: a loop may always be late. */
+        arm(session, timer, tolerance_ns);
+        session->is_excused = true;
     } else if (!session->outgoing) {
         if (session->successor == NULL) {
             give_up(session, "nobody came by another");
