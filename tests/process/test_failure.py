@@ -18,7 +18,7 @@ from cases import run_cases  # noqa: E402
 from ports import free_port  # noqa: E402
 
 BUILD = os.environ.get('TRIB_BUILD', 'build/release')
-DIGITS = [BUILD + '/examples/digits', '--epochs', '300']
+DIGITS = BUILD + '/examples/digits'
 HELLO, TRIBUTARY = BUILD + '/examples/hello', BUILD + '/tributary'
 WORKERS, SERVERS = 3, 2
 PEER_TIMEOUT = 1.0
@@ -26,7 +26,7 @@ BOUND = 12.0  # seconds for everybody to be gone; far above the peer timeout, be
 
 
 class Job:
-    def __init__(self, log='error', servers=None, **settings):
+    def __init__(self, log='error', servers=None, epochs=300, **settings):
         port = free_port()
         self.port = port
         env = dict(os.environ, TRIB_WORKERS=str(WORKERS), TRIB_SERVERS=str(SERVERS), TRIB_TOKEN='token of a test',
@@ -36,7 +36,7 @@ class Job:
         for i in range(SERVERS):
             self.start('server %d' % i, [BUILD + '/tributary', 'server'], dict(env, **(servers or {})))
         for i in range(WORKERS):
-            self.start('rank %d' % i, DIGITS, dict(env, TRIB_RANK=str(i)))
+            self.start('rank %d' % i, [DIGITS, '--epochs', str(epochs)], dict(env, TRIB_RANK=str(i)))
 
     def start(self, name, command, env):
         self.members[name] = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -194,7 +194,7 @@ def crash_leaves_nothing():
 
 def other_transport():
     """Who offers TCP only is reached over TCP, and a line says so."""
-    job = Job(log='info', servers={'TRIB_TRANSPORT': 'tcp'})
+    job = Job(log='info', servers={'TRIB_TRANSPORT': 'tcp'}, epochs=30)
     try:
         job.wait_progress()
         output = ''.join(text for _, text in job.finish(bound=100).values())
