@@ -14,6 +14,7 @@
 #include "engine/coordinator.h"
 #include "engine/group.h"
 #include "engine/hosts.h"
+#include "engine/link_handshake.h"
 #include "engine/loads.h"
 #include "engine/machines.h"
 #include "engine/member.h"
@@ -388,6 +389,7 @@ trib_status trib_core_open(trib_core *core, trib_engine *engine, trib_reactor *r
         .payload_size = trib_frame_payload_size,
         .seal = trib_auth_seal,
         .seal_key = engine->key,
+        .peers = trib_link_handshake_at_once(engine),
     };
     trib_status status =
         engine->env.transport->open(reactor, &transport, &trib_link_transport_upcalls, &core->transport);

@@ -172,13 +172,16 @@ trib_status trib_link_handshake_received(trib_link *link, const trib_frame *fram
     }
 }
 
-/* All members may come at once, each with two connections from every reactor that it has; no more strangers beside them
- * than the host can spare. */
+uint32_t trib_link_handshake_at_once(const struct trib_engine *engine)
+{
+    const uint32_t members = (uint32_t)(engine->config.worker_count + engine->config.server_count);
+    return 2 * members * engine->core_count;
+}
+
+/* No more strangers beside members than the host can spare. */
 static uint32_t most_unproved(const struct trib_core *core)
 {
-    const trib_engine *engine = core->engine;
-    const uint32_t members = (uint32_t)(engine->config.worker_count + engine->config.server_count);
-    return trib_strangers_max() / engine->core_count + 2 * members * engine->core_count;
+    return trib_strangers_max() / core->engine->core_count + trib_link_handshake_at_once(core->engine);
 }
 
 void trib_link_handshake_make_room(struct trib_core *core)

@@ -1,4 +1,4 @@
-/* link_handshake.h - the part of a link's life before it is READY; used by link.c alone. */
+/* link_handshake.h - the part of a link's life before it is READY. */
 #ifndef TRIB_ENGINE_LINK_HANDSHAKE_H
 #define TRIB_ENGINE_LINK_HANDSHAKE_H
 
@@ -10,6 +10,8 @@ trib_status trib_link_handshake_header(trib_link *link, const trib_frame *frame,
                                        trib_error *error);
 trib_status trib_link_handshake_received(trib_link *link, const trib_frame *frame, const void *payload,
                                          trib_error *error);
+/* How many connections may come to a core at once: all members, each with two from every reactor that it has. */
+uint32_t trib_link_handshake_at_once(const struct trib_engine *engine);
 /* Another connection has been accepted: where too many have not proved the token, the oldest of them ends. */
 void trib_link_handshake_make_room(struct trib_core *core);
 /* An accepted connection ended before it proved the token, in the state that it still has: one log line, and a count. */

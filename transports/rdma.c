@@ -424,6 +424,7 @@ static trib_status rdma_transport_open(trib_reactor *reactor, const trib_transpo
     }
     self->base = (trib_transport){.ops = &trib_rdma_ops, .reactor = reactor, .upcalls = upcalls};
     self->has_rails = config->has_rails;
+    self->peers = config->peers;
     self->ack_timeout = ack_timeout(config->silence_timeout_ns);
     self->domain = config->shared;
     trib_status status = TRIB_OK;

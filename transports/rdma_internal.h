@@ -122,6 +122,7 @@ typedef struct verbs_transport {
     verbs_domain *domain;
     bool owns_domain;
     bool has_rails;      /* who is above goes another way when a port is down */
+    uint32_t peers;      /* that may connect at once */
     uint8_t ack_timeout; /* as verbs count it: 4.096 us * 2^n */
     uint32_t ahead;      /* landings, see TRIB_RDMA_AHEAD */
     uint32_t open_count; /* listeners and connections that the caller knows of */
