@@ -121,7 +121,7 @@ static void established(verbs_conn *conn, const verbs_greeting *greeting)
         } else {
             trib_rdma_conn_opened(conn);
         }
-    } else if (conn->state == VERBS_ACCEPTING) {
+    } else if (conn->state == VERBS_ACCEPTING && !conn->broken) {
         trib_rdma_conn_opened(conn);
     }
 }

@@ -318,6 +318,9 @@ static bool take_completions(verbs_conn *conn, bool *more_out)
         }
         found = found || count > 0;
         for (int i = 0; i < count && conn->state != VERBS_ENDING; i++) {
+            if (conn->state == VERBS_ACCEPTING && conn->broken) {
+                return found; /* it has been ended, and its turn frees it: nobody hears of it any more */
+            }
             if (conn->state == VERBS_ACCEPTING && completions[i].status == IBV_WC_SUCCESS) {
                 trib_rdma_conn_opened(conn); /* the peer's first message may overtake its last word on connecting */
             }

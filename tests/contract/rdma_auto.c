@@ -59,6 +59,7 @@ static trib_status open_auto(void *shared, unsigned index, trib_reactor *reactor
 {
     (void)index;
     const trib_transport_config config = {.silence_timeout_ns = 20 * INT64_C(1000000000),
+                                          .peers = CONTRACT_PEERS,
                                           .shared = ((world_of_auto *)shared)->shared};
     return trib_auto_ops.open(reactor, &config, upcalls, transport_out);
 }

@@ -30,8 +30,11 @@ static uint32_t payload_size(const unsigned char header[TRIB_HEADER_SIZE])
 }
 
 static const unsigned char key[TRIB_KEY_SIZE] = {7};
-static const trib_transport_config config = {
-    .silence_timeout_ns = SILENCE_NS, .payload_size = payload_size, .seal = trib_auth_seal, .seal_key = key};
+static const trib_transport_config config = {.silence_timeout_ns = SILENCE_NS,
+                                             .peers = CONTRACT_PEERS,
+                                             .payload_size = payload_size,
+                                             .seal = trib_auth_seal,
+                                             .seal_key = key};
 
 static trib_status open_over_tcp(void *shared, unsigned index, trib_reactor *reactor,
                                  const trib_transport_upcalls *upcalls, trib_transport **transport_out)

@@ -88,6 +88,7 @@ static trib_status open_rdma(void *shared, unsigned index, trib_reactor *reactor
     (void)index;
     const world_of_rdma *self = shared;
     const trib_transport_config config = {.silence_timeout_ns = 20 * INT64_C(1000000000),
+                                          .peers = CONTRACT_PEERS,
                                           .shared = self != NULL ? self->domain : NULL};
     return trib_rdma_ops.open(reactor, &config, upcalls, transport_out);
 }

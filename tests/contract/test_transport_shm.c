@@ -14,8 +14,9 @@ static trib_status open_reading(void *shared, unsigned side, trib_reactor *react
 {
     (void)shared;
     (void)side;
-    return trib_shm_ops.open(reactor, &(trib_transport_config){.silence_timeout_ns = SILENCE_NS}, upcalls,
-                             transport_out);
+    return trib_shm_ops.open(reactor,
+                             &(trib_transport_config){.silence_timeout_ns = SILENCE_NS, .peers = CONTRACT_PEERS},
+                             upcalls, transport_out);
 }
 
 static trib_status open_copying(void *shared, unsigned side, trib_reactor *reactor,
@@ -23,8 +24,10 @@ static trib_status open_copying(void *shared, unsigned side, trib_reactor *react
 {
     (void)shared;
     (void)side;
-    return trib_shm_ops.open(reactor, &(trib_transport_config){.silence_timeout_ns = SILENCE_NS, .copies_only = true},
-                             upcalls, transport_out);
+    return trib_shm_ops.open(
+        reactor,
+        &(trib_transport_config){.silence_timeout_ns = SILENCE_NS, .peers = CONTRACT_PEERS, .copies_only = true},
+        upcalls, transport_out);
 }
 
 static trib_status open_auto(void *shared, unsigned side, trib_reactor *reactor, const trib_transport_upcalls *upcalls,
@@ -32,8 +35,9 @@ static trib_status open_auto(void *shared, unsigned side, trib_reactor *reactor,
 {
     (void)shared;
     (void)side;
-    return trib_auto_ops.open(reactor, &(trib_transport_config){.silence_timeout_ns = SILENCE_NS}, upcalls,
-                              transport_out);
+    return trib_auto_ops.open(reactor,
+                              &(trib_transport_config){.silence_timeout_ns = SILENCE_NS, .peers = CONTRACT_PEERS},
+                              upcalls, transport_out);
 }
 
 /* One of the two knows TCP only. */
@@ -42,7 +46,8 @@ static trib_status open_tcp_or_auto(void *shared, unsigned side, trib_reactor *r
 {
     (void)shared;
     return (side == 0 ? trib_tcp_ops : trib_auto_ops)
-        .open(reactor, &(trib_transport_config){.silence_timeout_ns = SILENCE_NS}, upcalls, transport_out);
+        .open(reactor, &(trib_transport_config){.silence_timeout_ns = SILENCE_NS, .peers = CONTRACT_PEERS}, upcalls,
+              transport_out);
 }
 
 static trib_status open_auto_or_tcp(void *shared, unsigned side, trib_reactor *reactor,

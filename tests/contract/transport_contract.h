@@ -8,6 +8,8 @@
 
 #include "transports/transport.h"
 
+#define CONTRACT_PEERS 400u /* connections that come at once; for trib_transport_config */
+
 typedef struct trib_contract_maker {
     const char *name;
     const char *listen_at;
