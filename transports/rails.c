@@ -129,7 +129,7 @@ static void end_oldest_stranger(const rails_transport *self)
             count++;
         }
     }
-    if (count >= trib_strangers_max() + self->config.peers) {
+    if (oldest != NULL && count >= trib_strangers_max() + self->config.peers) {
         trib_rails_path_close(oldest, false, "too many others have come and say nothing");
     }
 }

@@ -274,7 +274,7 @@ void trib_rdma_conn_make_room(verbs_transport *transport)
             count++;
         }
     }
-    if (count >= trib_strangers_max() + transport->peers) {
+    if (oldest != NULL && count >= trib_strangers_max() + transport->peers) {
         trib_rdma_conn_end(oldest, TRIB_TIMEOUT, "too many others have come"); /* its turn frees it */
     }
 }

@@ -183,7 +183,7 @@ static void end_oldest_stranger(shm_transport *self)
             count++;
         }
     }
-    if (count >= trib_strangers_max() + self->config.peers) {
+    if (oldest != NULL && count >= trib_strangers_max() + self->config.peers) {
         trib_shm_conn_end(oldest, TRIB_TIMEOUT, "too many others greet, and say nothing");
         trib_shm_conn_forget(oldest);
     }
