@@ -76,6 +76,7 @@ static void a_damaged_file(void **state)
     const size_t size = whole->size;
     unsigned char *bytes = malloc(size), *copy = malloc(size);
     FILE *from = fopen(STORED, "rb");
+    assert_non_null(from);
     assert_int_equal(fread(bytes, 1, size, from), size);
     fclose(from);
     trace_file *file = NULL;
