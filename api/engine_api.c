@@ -191,7 +191,7 @@ size_t trib_engine_dispatch(trib_engine *engine, size_t max)
     }
     size_t count = trib_completions_run(engine, max);
     atomic_store(&engine->dispatcher, TRIB_NO_THREAD);
-    if (atomic_load(&engine->waiters) > 0 && trib_completions_wait(engine)) {
+    if (atomic_load(&engine->waiters) > 0 && trib_completions_any(engine)) {
         trib_engine_notify(engine); /* it came meanwhile, and is for one of them to dispatch */
     }
     return count;

@@ -197,7 +197,7 @@ typedef struct trib_config {
 
     const char *coordinator; /* "host:port", or several with commas between; may be NULL if the job has one process */
     const char *listen;    /* address, or several with commas, dealt evenly to reactors by nearness, else in turns, the
-                              rest spare; needs a token; default 127.0.0.1, with one what leads to the coordinator */
+                              rest spare; not loopback: needs a token; default 127.0.0.1, with one what leads to rank 0 */
     const char *job;       /* the job's name: members of other jobs are refused; default "default" */
     const char *token;     /* shared secret; NULL = none: then only loopback addresses are allowed */
     const char *transport; /* "auto" (default: shared memory in a machine, else RDMA, else TCP), "tcp", "shm", "rdma" */
@@ -237,7 +237,7 @@ typedef struct trib_config {
     int32_t local_rank;         /* this process among them: rank modulo local_size */
     trib_local_sum local_sum;   /* [job] of tensors in host memory */
     int64_t busy_poll_ns;       /* a reactor looks so long for more; 0: as it pays; with a GPU 0.5 to 10 ms */
-    trib_shares shares;         /* [job] who sums how much: FOLLOW what links are seen to carry */
+    trib_shares shares;         /* [job] who sums how much: FOLLOW (default) what links are seen to carry */
     trib_gpu_direct gpu_direct; /* AUTO: RDMA reads and writes device memory that was registered, where it can */
     uint64_t reserved[9];       /* must be 0 */
 } trib_config;

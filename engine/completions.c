@@ -56,7 +56,7 @@ size_t trib_completions_run(trib_engine *engine, size_t max)
     return count;
 }
 
-bool trib_completions_wait(trib_engine *engine)
+bool trib_completions_any(trib_engine *engine)
 {
     pthread_mutex_lock(&engine->mutex);
     const bool waits = engine->done_head != NULL;

@@ -16,6 +16,6 @@ void trib_completions_signal(trib_engine *engine);
 /* Runs at most max entries, 0: all that are there; answers how many. */
 size_t trib_completions_run(trib_engine *engine, size_t max);
 /* Is there one? */
-bool trib_completions_wait(trib_engine *engine);
+bool trib_completions_any(trib_engine *engine);
 
 #endif

@@ -92,6 +92,7 @@ typedef struct trib_core {
     uint32_t entries_waiting; /* sums not sent yet */
     int64_t starved_at_ns; /* contributions find no memory (server_memory.c): when it was looked at last; 0: they do */
     int64_t starved_ns;    /* for how long, as far as this process was awake */
+    bool starved_asks;     /* somebody asked in vain since the last look */
     bool starved_said;
 
     /* who was turned away (link_handshake.c) */

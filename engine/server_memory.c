@@ -18,6 +18,7 @@ void trib_server_note_memory(trib_core *core, trib_status status, uint32_t size)
         core->starved_at_ns = 0;
         return;
     }
+    core->starved_asks = true;
     if (core->starved_at_ns != 0) {
         return;
     }
@@ -33,7 +34,11 @@ void trib_server_note_memory(trib_core *core, trib_status status, uint32_t size)
 
 void trib_server_look_at_memory(trib_core *core)
 {
-    if (core->starved_at_ns == 0) {
+    /* Links ask again every tick. Where none does, the one that waited has ended. */
+    const bool asks = core->starved_asks;
+    core->starved_asks = false;
+    if (core->starved_at_ns == 0 || !asks) {
+        core->starved_at_ns = 0;
         return;
     }
     const int64_t now_ns = trib_now(core->reactor), limit_ns = core->engine->roster->peer_timeout_ns;

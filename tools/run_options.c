@@ -5,9 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "tools/option.h"
 #include "tools/study/parse.h"
 
-#define PROCESSES_MAX 512
+#define COUNT_MAX 256 /* of workers, and of servers */
 
 static void usage(FILE *out)
 {
@@ -33,7 +34,7 @@ static void usage(FILE *out)
 static bool parse_count(const char *text, uint32_t low, int *value)
 {
     uint32_t number = 0;
-    const bool fine = study_parse_count(text, low, PROCESSES_MAX / 2, &number);
+    const bool fine = study_parse_count(text, low, COUNT_MAX, &number);
     *value = (int)number;
     return fine;
 }
@@ -82,9 +83,8 @@ int run_options_parse(run_options *self, int argc, char **argv)
             return 2;
         }
         if (!fine) {
-            fprintf(stderr, "tributary run: -%c %s: must be a number from %d to %d\n", option, optarg,
-                    option == 'n' ? 1 : 0, PROCESSES_MAX / 2);
-            return 2;
+            return option_refused("run", options, option, optarg,
+                                  option == 'n' ? "must be a number from 1 to 256" : "must be a number from 0 to 256");
         }
     }
     if (optind >= argc) {

@@ -3,7 +3,6 @@
  * way, or greets with nonsense. Whatever it does, this side gets its sends back, is told of the end once, and reads and
  * writes nothing that is not its own.
  */
-#include <dirent.h>
 #include <ev.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -20,6 +19,7 @@
 
 #include "engine/reactor_ev.h"
 #include "engine/strangers.h"
+#include "tests/support/descriptors.h"
 #include "transports/shm_internal.h"
 
 #define SENDS 24u
@@ -319,27 +319,15 @@ static void turns_nonsense_away(void **state)
     scene_close(self);
 }
 
-static unsigned count_descriptors(void)
-{
-    unsigned count = 0;
-    DIR *list = opendir("/proc/self/fd");
-    assert_non_null(list);
-    while (readdir(list) != NULL) {
-        count++;
-    }
-    closedir(list);
-    return count;
-}
-
 /* What is turned away takes along the descriptors that came with it, also those of a message without a byte. */
 static void keeps_no_descriptors(void **state)
 {
     (void)state;
     scene *self = scene_open(false);
-    const unsigned before = count_descriptors();
+    const unsigned before = descriptors_open();
     is_turned_away(self, "", 0, open("/dev/null", O_RDWR | O_CLOEXEC));
     is_turned_away(self, "GET / HTTP/1.0", 14, open("/dev/null", O_RDWR | O_CLOEXEC));
-    assert_int_equal(count_descriptors(), before);
+    assert_int_equal(descriptors_open(), before);
     scene_close(self);
 }
 
@@ -354,7 +342,7 @@ static void ends_the_oldest(void **state)
     struct sockaddr_un name;
     socklen_t name_size = 0;
     assert_int_equal(trib_shm_name(&self->address, &name, &name_size), TRIB_OK);
-    const unsigned before = count_descriptors();
+    const unsigned before = descriptors_open();
     for (unsigned i = 0; i < all; i++) {
         crowd[i] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
         assert_int_equal(connect(crowd[i], (const struct sockaddr *)&name, name_size), 0);
@@ -365,7 +353,7 @@ static void ends_the_oldest(void **state)
         turn(self);
     }
     assert_int_equal(recv(crowd[all - most - 1], &byte, 1, MSG_DONTWAIT), 0);
-    assert_int_equal(count_descriptors(), before + all + most);
+    assert_int_equal(descriptors_open(), before + all + most);
     for (unsigned i = 0; i < all; i++) {
         close(crowd[i]);
     }

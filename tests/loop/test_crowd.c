@@ -6,7 +6,6 @@
  * but not one for each of theirs.
  */
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -22,6 +21,7 @@
 
 #include "tests/loop/job.h"
 #include "tests/loop/stranger.h"
+#include "tests/support/descriptors.h"
 
 #define TOKEN "a secret of the tests"
 #define CROWD 120
@@ -55,18 +55,6 @@ static bool has_said(scene *self, const char *words)
     return said;
 }
 
-static rlim_t count_descriptors(void)
-{
-    rlim_t count = 0;
-    DIR *list = opendir("/proc/self/fd");
-    assert_non_null(list);
-    while (readdir(list) != NULL) {
-        count++;
-    }
-    closedir(list);
-    return count;
-}
-
 /* more: the host of a second address, or "": then the strangers meet no sessions. */
 static scene *scene_open(const char *more)
 {
@@ -91,7 +79,7 @@ static scene *scene_open(const char *more)
         fail_msg("%s", error.text);
     }
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &self->before), 0);
-    const rlim_t most = count_descriptors() + CROWD + CROWD / 2;
+    const rlim_t most = descriptors_open() + CROWD + CROWD / 2;
     const struct rlimit limit = {.rlim_cur = most, .rlim_max = self->before.rlim_max};
     assert_true(most <= self->before.rlim_cur && setrlimit(RLIMIT_NOFILE, &limit) == 0);
     return self;
