@@ -11,6 +11,8 @@
 
 #include "engine/assert.h"
 
+#define DIGITS "0123456789"
+
 static trib_status split(const char *text, char *host, size_t host_size, char *port, size_t port_size)
 {
     const char *colon = strrchr(text, ':');
@@ -33,6 +35,28 @@ static trib_status split(const char *text, char *host, size_t host_size, char *p
     return TRIB_OK;
 }
 
+/* No resolver will ever know what is no host's name, such as an address with a slip in it: here labels are of letters,
+ * digits, hyphens and underscores, and the last is not a number. */
+static bool may_be_a_name(const char *host)
+{
+    for (const char *label = host;;) {
+        const size_t length = strspn(label, DIGITS "-_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ");
+        if (length == 0 || length > 63 || (label[length] != '.' && label[length] != '\0')) {
+            return false;
+        }
+        if (label[length] == '\0' || label[length + 1] == '\0') { /* a last dot is the root's */
+            return strspn(label, DIGITS) < length;
+        }
+        label += length + 1;
+    }
+}
+
+/* A name that nobody knows may be known soon, and a server of names that does not answer may. */
+static bool may_come(int code, const char *host)
+{
+    return (code == EAI_AGAIN || code == EAI_NONAME || code == EAI_NODATA || code == EAI_FAIL) && may_be_a_name(host);
+}
+
 static trib_status lookup(const char *text, int flags, struct addrinfo **found, trib_error *error)
 {
     char host[256], port[8];
@@ -40,7 +64,7 @@ static trib_status lookup(const char *text, int flags, struct addrinfo **found, 
         return trib_error_set(error, TRIB_INVALID, "\"%s\" is not host:port or [address]:port", text);
     }
     /* getaddrinfo would keep the low 16 bits and say nothing. */
-    if (strspn(port, "0123456789") != strlen(port)) {
+    if (strspn(port, DIGITS) != strlen(port)) {
         return trib_error_set(error, TRIB_INVALID, "address \"%s\": its port is no number", text);
     }
     if (strtoul(port, NULL, 10) > 65535) {
@@ -49,8 +73,9 @@ static trib_status lookup(const char *text, int flags, struct addrinfo **found, 
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = flags | AI_NUMERICSERV};
     int code = getaddrinfo(host, port, &hints, found);
     if (code != 0) {
-        return trib_error_set(error, TRIB_INVALID, "address \"%s\": %s (this machine's /etc/hosts or DNS must know it)",
-                              text, gai_strerror(code));
+        const trib_status status = may_come(code, host) ? TRIB_JOIN_FAILED : TRIB_INVALID;
+        return trib_error_set(error, status, "address \"%s\": %s%s", text, gai_strerror(code),
+                              status == TRIB_INVALID ? "" : " (this machine's /etc/hosts or DNS must know it)");
     }
     return TRIB_OK;
 }

@@ -11,6 +11,13 @@ struct timespec trib_api_deadline_in(int64_t timeout_ns)
     return at;
 }
 
+int64_t trib_api_left_ns(const struct timespec *deadline)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (deadline->tv_sec - now.tv_sec) * INT64_C(1000000000) + deadline->tv_nsec - now.tv_nsec;
+}
+
 trib_status trib_api_check_may_block(const trib_engine *engine, trib_error *error)
 {
     if (engine->config.mode == TRIB_MODE_ATTACHED) {

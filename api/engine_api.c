@@ -21,12 +21,47 @@
 
 /* ---- Creating ---- */
 
+#define RESOLVE_AGAIN_NS INT64_C(250000000)
+
+/* Members may start before their names are known: what no resolver knows is looked up again and again, as a coordinator
+ * that does not answer yet is connected to again and again. The time that it takes counts as time to join. */
+static trib_status resolve_coordinator(trib_config *config, const char *wanted, trib_address *address,
+                                       trib_error *error)
+{
+    const double timeout_s = (double)config->join_timeout_ns / 1e9;
+    const struct timespec deadline = trib_api_deadline_in(config->join_timeout_ns);
+    trib_error why = {.text = ""};
+    trib_logger logger;
+    trib_logger_init(&logger, config);
+    for (bool said = false;; said = true) {
+        trib_status status = trib_address_resolve(wanted, address, &why);
+        const int64_t left_ns = trib_api_left_ns(&deadline);
+        if (status != TRIB_OK && status != TRIB_JOIN_FAILED) {
+            return trib_error_set(error, status, "%s", why.text);
+        }
+        if (status == TRIB_OK) {
+            config->join_timeout_ns = !said ? config->join_timeout_ns : left_ns > 0 ? left_ns : 1;
+            return TRIB_OK;
+        }
+        if (left_ns <= 0) {
+            return trib_error_set(error, status, "could not look up the coordinator within %.1f s: %.300s", timeout_s,
+                                  why.text);
+        }
+        if (!said) {
+            trib_log(&logger, TRIB_LOG_WARN, "coordinator: %.300s; it is looked up until %.0f s have passed", why.text,
+                     timeout_s);
+        }
+        const struct timespec pause = {.tv_nsec = left_ns < RESOLVE_AGAIN_NS ? left_ns : RESOLVE_AGAIN_NS};
+        nanosleep(&pause, NULL);
+    }
+}
+
 /* Fills in what depends on the machine: the coordinator's numeric address, where to listen, how many reactors. */
 static trib_status complete_config(trib_config *config, trib_address *coordinator, trib_address *listen,
                                    trib_error *error)
 {
     const char *wanted = config->coordinator != NULL ? config->coordinator : "127.0.0.1:0";
-    trib_status status = trib_address_resolve(wanted, coordinator, error);
+    trib_status status = resolve_coordinator(config, wanted, coordinator, error);
     if (status != TRIB_OK) {
         return status;
     }

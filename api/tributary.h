@@ -254,17 +254,17 @@ TRIB_API TRIB_CHECKED trib_status trib_config_from_env(trib_config *config, trib
 
 /* ---- The engine --------------------------------------------------------------------------------------------- */
 
-/* Creates an engine and starts joining the job; returns at once (it reads settings and the machine's topology, opens
- * listening sockets and starts threads). Operations may be submitted right away: they start when the job has come
- * together. config is copied. On failure *engine_out is untouched and *error (may be NULL) says why: TRIB_INVALID (a
- * setting), TRIB_UNSUPPORTED (a transport or device), TRIB_NO_MEMORY, TRIB_SYSTEM. ATTACHED: call it on the loop's thread. */
+/* Creates an engine and starts joining the job; returns at once, unless the coordinator is given by a name that no
+ * resolver knows yet: that is looked up for at most join_timeout_ns. Operations may be submitted right away: they start
+ * when the job has come together. config is copied. On failure *engine_out is untouched and *error (may be NULL) says
+ * why: TRIB_INVALID (a setting), TRIB_JOIN_FAILED (that name), TRIB_UNSUPPORTED (a transport or device), TRIB_NO_MEMORY,
+ * TRIB_SYSTEM. ATTACHED: call it on the loop's thread. */
 TRIB_API TRIB_CHECKED trib_status trib_engine_create(const trib_config *config, trib_engine **engine_out,
                                                      trib_error *error);
 
 /* Blocks until the job has come together, at most timeout_ns (below 0: the join timeout decides). TRIB_OK,
- * TRIB_TIMEOUT, TRIB_JOIN_FAILED, TRIB_UNAUTHORIZED ... with *error (may be NULL) naming who is missing. TRIB_STATE
- * in TRIB_MODE_ATTACHED (run the loop and use ready_cb), TRIB_WRONG_THREAD from a callback. TRIB_ANY_THREAD
- * otherwise. */
+ * TRIB_TIMEOUT, TRIB_JOIN_FAILED, TRIB_UNAUTHORIZED ... with *error (may be NULL) naming who is missing. TRIB_STATE in
+ * TRIB_MODE_ATTACHED (run the loop and use ready_cb), TRIB_WRONG_THREAD from a callback. Else TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_engine_wait_ready(trib_engine *engine, int64_t timeout_ns, trib_error *error);
 
 /* Begins to close: new operations are refused, those in flight complete with TRIB_CLOSED, sums that others still wait

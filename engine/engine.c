@@ -28,21 +28,6 @@ static char *copy_text(const char *text)
     return text == NULL ? NULL : strdup(text);
 }
 
-static void name_logger(trib_engine *engine)
-{
-    const trib_config *config = &engine->config;
-    trib_logger *logger = &engine->logger;
-    logger->level = config->log_level;
-    logger->cb = config->log_cb;
-    logger->user = config->log_user;
-    if (config->roles & TRIB_ROLE_WORKER) {
-        snprintf(logger->prefix, sizeof logger->prefix, "tributary rank %d", config->rank);
-    } else {
-        snprintf(logger->prefix, sizeof logger->prefix, "tributary %s",
-                 config->roles & TRIB_ROLE_SERVER ? "server" : "coordinator");
-    }
-}
-
 static trib_status copy_config(trib_engine *engine, const trib_config *config, trib_error *error)
 {
     engine->config = *config;
@@ -61,7 +46,7 @@ static trib_status copy_config(trib_engine *engine, const trib_config *config, t
     engine->config.listen = engine->listen_host;
     trib_auth_key(engine->token, engine->job, engine->key);
     engine->member_id = config->roles & TRIB_ROLE_WORKER ? (uint32_t)config->rank : TRIB_NO_MEMBER;
-    name_logger(engine);
+    trib_logger_init(&engine->logger, config);
     return TRIB_OK;
 }
 

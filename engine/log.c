@@ -11,6 +11,19 @@
 
 static const char *const level_names[] = {"", "error", "warn", "info", "debug", "trace"};
 
+void trib_logger_init(trib_logger *logger, const trib_config *config)
+{
+    logger->level = config->log_level;
+    logger->cb = config->log_cb;
+    logger->user = config->log_user;
+    if (config->roles & TRIB_ROLE_WORKER) {
+        snprintf(logger->prefix, sizeof logger->prefix, "tributary rank %d", config->rank);
+    } else {
+        snprintf(logger->prefix, sizeof logger->prefix, "tributary %s",
+                 config->roles & TRIB_ROLE_SERVER ? "server" : "coordinator");
+    }
+}
+
 static void write_stderr(trib_log_level level, const char *line)
 {
     struct timespec now;

@@ -16,9 +16,11 @@ typedef struct trib_logger {
     trib_log_level level;
     trib_log_cb cb; /* NULL: standard error */
     void *user;
-    char prefix[48]; /* "job/worker 3" */
+    char prefix[48]; /* "tributary rank 3" */
 } trib_logger;
 
+/* As the settings say, which name the member too. */
+void trib_logger_init(trib_logger *logger, const trib_config *config);
 void trib_log(trib_logger *logger, trib_log_level level, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 #define TRIB_REASON_MAX 256

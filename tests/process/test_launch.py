@@ -106,7 +106,8 @@ def bad_input():
     for listen in ('127.0.0.1:80', 'localhost', '127.0.0.1,', '[::1]'):
         refuses([HELLO], clean_env(TRIB_COORDINATOR='127.0.0.1:9', TRIB_LISTEN=listen, **two), 'numeric address without a port, such as')
     refuses([HELLO], clean_env(TRIB_COORDINATOR='127.0.0.1:22x', **two), 'its port is no number')
-    refuses([HELLO], clean_env(TRIB_COORDINATOR='nobody.invalid:22', **two), 'or DNS must know it')
+    refuses([HELLO], clean_env(TRIB_COORDINATOR='nobody.invalid:22', TRIB_JOIN_TIMEOUT='1', **two), 'or DNS must know it')
+    refuses([HELLO], clean_env(TRIB_COORDINATOR='10.0.0.300:22', TRIB_JOIN_TIMEOUT='3600', **two), 'address "10.0.0.300:22"')
     refuses([TOOL, 'run', '--host', 'nobody.invalid', '--', 'true'], clean_env(), '--host nobody.invalid: must be an IPv4 address')
     refuses([TOOL, 'coordinator', '--coordinator', '127.0.0.1:0'], clean_env(), 'choose a port')
 
