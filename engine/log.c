@@ -24,14 +24,16 @@ void trib_logger_init(trib_logger *logger, const trib_config *config)
     }
 }
 
+/* With the date, and in UTC: logs of long-running servers on several machines are laid side by side. */
 static void write_stderr(trib_log_level level, const char *line)
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     struct tm parts;
-    localtime_r(&now.tv_sec, &parts);
-    fprintf(stderr, "%02d:%02d:%02d.%03ld %-5s %s\n", parts.tm_hour, parts.tm_min, parts.tm_sec, now.tv_nsec / 1000000,
-            level_names[level], line);
+    char date[32];
+    gmtime_r(&now.tv_sec, &parts);
+    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%S", &parts);
+    fprintf(stderr, "%s.%03ldZ %-5s %s\n", date, now.tv_nsec / 1000000, level_names[level], line);
 }
 
 void trib_log(trib_logger *logger, trib_log_level level, const char *format, ...)

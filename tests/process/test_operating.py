@@ -16,6 +16,7 @@ from ports import free_port  # noqa: E402
 
 BUILD = os.environ.get('TRIB_BUILD', 'build/release')
 TOOL, HELLO = BUILD + '/tributary', BUILD + '/examples/hello'
+UTC = r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z'
 PIPES = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors='replace')
 
 
@@ -121,7 +122,8 @@ def waiting_is_told():
     pairs = [(rank, dict(env, TRIB_RANK=rank, TRIB_COORDINATOR='127.0.0.1:%d' % free_port())) for rank in ('0', '1')]
     children = [subprocess.Popen([HELLO], env=its, **PIPES) for _, its in pairs]
     outputs = [child.communicate(timeout=60)[1] for child in children]
-    assert 'still missing rank 1; the job waits until 11 s have passed' in outputs[0], outputs[0]
+    line = r'^%s warn  tributary rank 0: still missing rank 1; the job waits until 11 s have passed' % UTC
+    assert re.search(line, outputs[0], re.MULTILINE), outputs[0]
     assert 'is not reached yet (cannot connect: Connection refused); it is tried until 11 s' in outputs[1], outputs[1]
 
 
