@@ -89,6 +89,7 @@ struct trib_reactor {
     _Atomic(trib_post *) mail; /* newest first; other threads push */
     trib_post *deferred_head, *deferred_tail;
     trib_poller *pollers;
+    uint32_t awaited; /* of what its owner has begun, how much waits for others: their answers may come at any moment */
 };
 
 void trib_reactor_init(trib_reactor *reactor, const trib_reactor_ops *ops, uint32_t index, trib_logger *logger);
@@ -101,6 +102,10 @@ void trib_reactor_defer(trib_reactor *reactor, trib_post *post);
 
 /* For implementations: runs what is in the mailbox and deferred, at most a bounded number; true if some is left. */
 bool trib_reactor_run_posts(trib_reactor *reactor);
+static inline bool trib_reactor_has_posts(const trib_reactor *reactor)
+{
+    return reactor->deferred_head != NULL || atomic_load_explicit(&reactor->mail, memory_order_relaxed) != NULL;
+}
 
 /* Loop thread, not from inside a poller's own functions. */
 void trib_reactor_poller_add(trib_reactor *reactor, trib_poller *poller);
@@ -111,6 +116,14 @@ void trib_reactor_poller_remove(trib_reactor *reactor, trib_poller *poller);
 bool trib_reactor_poll(trib_reactor *reactor);
 bool trib_reactor_rest(trib_reactor *reactor);
 void trib_reactor_woken(trib_reactor *reactor);
+
+/* For implementations: what they do with a turn, apart from timers and descriptors. Polls and runs posts, bounded; with `looks`
+ * also where a poller had nothing, for about a microsecond, as long as something is awaited. */
+typedef struct trib_turn {
+    bool worked; /* there was something to do */
+    bool posted; /* some of it came by post */
+} trib_turn;
+trib_turn trib_reactor_turn(trib_reactor *reactor, bool looks);
 
 /* The longest timeout that is told apart from none, 100 years: added to a time, or to another, it does not overflow. */
 #define TRIB_TIMEOUT_MAX_NS (INT64_C(100) * 365 * 86400 * 1000000000)

@@ -31,7 +31,6 @@
 #include "engine/ticks.h"
 
 #define NS_PER_S INT64_C(1000000000)
-#define POLLS_PER_TURN 16u
 
 typedef struct reactor_ev {
     trib_reactor base; /* first */
@@ -210,11 +209,6 @@ static const trib_reactor_ops ev_ops = {
 
 /* ---- The loop's own watchers ---- */
 
-static bool has_posts(const reactor_ev *self)
-{
-    return self->base.deferred_head != NULL || atomic_load_explicit(&self->base.mail, memory_order_relaxed) != NULL;
-}
-
 /* True while it is worth looking for more before it sleeps. */
 static bool lingers(reactor_ev *self)
 {
@@ -243,7 +237,7 @@ static void prepare_called(struct ev_loop *loop, ev_prepare *watcher, int events
     reactor_ev *self = watcher->data;
     atomic_store_explicit(&self->runner, pthread_self(), memory_order_relaxed);
     /* Mail that comes after this look wakes the loop. */
-    if (has_posts(self) || lingers(self)) {
+    if (trib_reactor_has_posts(&self->base) || lingers(self)) {
         ev_idle_start(loop, &self->idle);
     } else if (self->base.pollers != NULL && !self->busy_poll) {
         self->asleep = true;
@@ -263,17 +257,10 @@ static void check_called(struct ev_loop *loop, ev_check *watcher, int events)
         self->asleep = false;
         trib_reactor_woken(&self->base);
     }
-    /* More than once, because a turn of the loop costs a system call; prepare sees what is left. */
-    for (unsigned i = 0; i < POLLS_PER_TURN; i++) {
-        self->posted = self->posted || has_posts(self);
-        self->worked = self->worked || self->posted;
-        bool found = trib_reactor_poll(&self->base);
-        self->worked = self->worked || found;
-        (void)trib_reactor_run_posts(&self->base);
-        if (!found) {
-            break;
-        }
-    }
+    const bool looks = self->busy_poll || self->linger.most_ns > 0; /* it has a core to look on */
+    const trib_turn turn = trib_reactor_turn(&self->base, looks);   /* prepare sees what is left */
+    self->worked = self->worked || turn.worked;
+    self->posted = self->posted || turn.posted;
 }
 
 static void wake_called(struct ev_loop *loop, ev_async *watcher, int events)

@@ -24,6 +24,7 @@ static void node_link_in(trib_core *core, trib_op_node *node)
         core->nodes->previous = node;
     }
     core->nodes = node;
+    core->reactor->awaited++;
 }
 
 static void node_done(trib_core *core, trib_op_node *node)
@@ -39,6 +40,8 @@ static void node_done(trib_core *core, trib_op_node *node)
         node->next->previous = node->previous;
     }
     node->core = NULL;
+    trib_assert(core->reactor->awaited > 0);
+    core->reactor->awaited--;
     trib_op *op = node->op;
     if (!node->released) {
         node->released = true;

@@ -141,6 +141,61 @@ static void lingers_and_sleeps(void **state)
     assert_true(ev_iteration(loop) < 100); /* nothing to do: it slept from the beginning */
 }
 
+typedef struct looking {
+    trib_poller poller; /* first */
+    unsigned looks, finds_at;
+} looking;
+
+static bool look(trib_reactor *reactor, trib_poller *poller)
+{
+    looking *self = (looking *)poller;
+    const bool found = ++self->looks == self->finds_at;
+    reactor->awaited -= found;
+    return found;
+}
+
+static bool rest_never(trib_reactor *reactor, trib_poller *poller)
+{
+    (void)reactor;
+    (void)poller;
+    return false;
+}
+
+static void woken(trib_reactor *reactor, trib_poller *poller)
+{
+    (void)reactor;
+    (void)poller;
+}
+
+/* What is awaited is looked for several times a turn, by who has a core to look on. */
+static void looks_for_what_is_awaited(void **state)
+{
+    trib_reactor *reactor = *state;
+    struct ev_loop *loop = trib_reactor_ev_loop(reactor);
+    looking self = {.poller = {.poll = look, .rest = rest_never, .woken = woken}};
+    trib_reactor_poller_add(reactor, &self.poller);
+    reactor->awaited = 1;
+    ev_run(loop, EVRUN_NOWAIT);
+    assert_int_equal(self.looks, 1); /* it may not linger */
+
+    trib_reactor_ev_linger(reactor, 1000000, 1000000);
+    self.looks = 0;
+    self.finds_at = 20;
+    ev_run(loop, EVRUN_NOWAIT);
+    assert_int_equal(self.looks, 21); /* and once more, as more may have come */
+    assert_int_equal(reactor->awaited, 0);
+
+    self.looks = self.finds_at = 0;
+    ev_run(loop, EVRUN_NOWAIT);
+    assert_int_equal(self.looks, 1);
+    reactor->awaited = 1;
+    self.looks = 0;
+    ev_run(loop, EVRUN_NOWAIT);
+    assert_in_range(self.looks, 2, 1000); /* others are not kept waiting */
+    reactor->awaited = 0;
+    trib_reactor_poller_remove(reactor, &self.poller);
+}
+
 typedef struct calming {
     trib_post post;
     trib_timer timer;
@@ -366,6 +421,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(posts_arrive_while_polling, setup, teardown),
         cmocka_unit_test_setup_teardown(posts_arrive_while_lingering, setup, teardown),
         cmocka_unit_test_setup_teardown(lingers_and_sleeps, setup, teardown),
+        cmocka_unit_test_setup_teardown(looks_for_what_is_awaited, setup, teardown),
         cmocka_unit_test_setup_teardown(sleeps_when_it_is_to_spin_no_more, setup, teardown),
         cmocka_unit_test_setup_teardown(stops_before_it_runs, setup, teardown),
         cmocka_unit_test_setup_teardown(one_run_is_bounded, setup, teardown),
