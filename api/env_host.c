@@ -302,11 +302,26 @@ static void fini(trib_env *env)
     free(self);
 }
 
+/* The id that a kernel draws when it boots: 32 hexadecimal digits, with dashes between. */
+static uint64_t which_kernel(void)
+{
+    char text[40] = "";
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (file == NULL) {
+        return 0;
+    }
+    const bool is_read = fgets(text, sizeof text, file) != NULL;
+    (void)fclose(file);
+    unsigned a = 0, b = 0, c = 0;
+    return is_read && sscanf(text, "%8x-%4x-%4x", &a, &b, &c) == 3 ? (uint64_t)a << 32 | b << 16 | c : 0;
+}
+
 static void name_place(trib_env *env)
 {
     char name[32] = "?";
     gethostname(name, sizeof name - 1);
     snprintf(env->place, sizeof env->place, "%s:%d", name, (int)getpid());
+    env->kernel = which_kernel();
 }
 
 static trib_status refuse_transport(const char *name, trib_error *error)

@@ -63,6 +63,7 @@ typedef struct trib_env {
     /* By reactor, which of the addresses to listen on is its own, modulo their number; NULL: the i-th. */
     const uint8_t *listen_choice;
     uint32_t cpu_count; /* of this machine, for traces; 0: not known */
+    uint64_t kernel;    /* which one runs this process, of all machines' kernels; 0: not known */
     bool placed;        /* the launcher said which of the machine's processes this is */
     /* Tensors on a device; NULL: there is none. */
     const struct trib_device_ops *device;

@@ -27,12 +27,17 @@ uint32_t trib_machines_first(const trib_roster *roster, uint32_t member)
     return first;
 }
 
+static bool share_cores(const trib_member_info *one, const trib_member_info *other)
+{
+    return compare_members(one, other) == 0 || (one->kernel != 0 && one->kernel == other->kernel);
+}
+
 trib_machine_place trib_machines_place(const trib_roster *roster, uint32_t member)
 {
     trib_machine_place place = {.index = 0};
     for (uint32_t i = 0; i < roster->member_count; i++) {
         const trib_member_info *other = &roster->members[i];
-        if (compare_members(other, &roster->members[member]) == 0) {
+        if (share_cores(other, &roster->members[member])) {
             place.index += i < member;
             place.count++;
             place.reactors += other->reactors;

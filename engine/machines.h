@@ -19,9 +19,10 @@ uint32_t trib_machines_local_ranks(const trib_roster *roster, trib_local_sum wan
 /* The first member that shares that one's machine: servers too. */
 uint32_t trib_machines_first(const trib_roster *roster, uint32_t member);
 
-/* How a member shares its machine with others of the job, servers too. */
+/* How a member shares its machine's cores with others of the job, servers too. Containers and network namespaces have
+ * addresses, and perhaps links, of their own, but no cores: one kernel deals them out. */
 typedef struct trib_machine_place {
-    uint32_t index, count; /* which of the machine's members it is, counted from 0 */
+    uint32_t index, count; /* which of those members it is, counted from 0 */
     uint32_t reactors;     /* of all of them */
     bool others_placed;    /* a launcher has placed some of the others, as if there were nobody else */
 } trib_machine_place;

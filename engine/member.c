@@ -61,6 +61,7 @@ static void fill_info(const trib_engine *engine, trib_member_info *info)
         .placed = engine->env.placed,
         .reactors = engine->core_count,
         .bandwidth = config->bandwidth_bits,
+        .kernel = engine->env.kernel,
     };
     if (config->roles & TRIB_ROLE_WORKER) {
         snprintf(info->name, sizeof info->name, "rank %d (%s)", config->rank, place);

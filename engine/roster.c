@@ -29,6 +29,7 @@ void trib_member_info_put(trib_writer *writer, const trib_member_info *info)
     trib_put_u8(writer, share | (info->placed ? PLACED : 0));
     trib_put_u32(writer, info->reactors);
     trib_put_u64(writer, info->bandwidth);
+    trib_put_u64(writer, info->kernel);
     trib_put_text(writer, info->name);
     for (uint32_t i = 0; i < info->reactors; i++) {
         trib_put_text(writer, info->addresses[i].text);
@@ -44,6 +45,7 @@ trib_status trib_member_info_get(trib_reader *reader, trib_member_info *info_out
     info.placed = (flags & PLACED) != 0;
     info.reactors = trib_get_u32(reader);
     info.bandwidth = trib_get_u64(reader);
+    info.kernel = trib_get_u64(reader);
     trib_get_text(reader, info.name, sizeof info.name);
     if (reader->failed || share > STANDS_BY || flags > (SUMS | STANDS_BY | PLACED) || info.reactors == 0 ||
         info.reactors > TRIB_REACTORS_MAX) {

@@ -21,6 +21,7 @@ typedef struct trib_member_info {
     bool placed;    /* its launcher told it which of the machine's processes it is */
     uint32_t reactors;
     uint64_t bandwidth;
+    uint64_t kernel;                 /* equal in those whom one kernel runs, in containers too; 0: not known */
     char name[TRIB_MEMBER_NAME_MAX]; /* "rank 3 (host:pid)", "server 1 (host:pid)" */
     trib_address addresses[TRIB_REACTORS_MAX];
 } trib_member_info;

@@ -58,6 +58,25 @@ static void who_is_on_a_machine_is_counted(void **state)
     free(roster);
 }
 
+/* Addresses of their own, as containers have, and the same cores. */
+static void who_shares_cores_is_told_by_the_kernel(void **state)
+{
+    (void)state;
+    trib_roster *roster = roster_of((const char *const[]){"a:1", "b:1", "c:1", "d:1", "d:2"}, 5, 0);
+    static const uint64_t kernels[5] = {7, 8, 7, 0, 0};
+    static const uint32_t expected[5][2] = {{0, 2}, {0, 1}, {1, 2}, {0, 2}, {1, 2}};
+    for (uint32_t i = 0; i < 5; i++) {
+        roster->members[i].kernel = kernels[i];
+    }
+    for (uint32_t i = 0; i < 5; i++) {
+        const trib_machine_place place = trib_machines_place(roster, i);
+        assert_int_equal(place.index, expected[i][0]);
+        assert_int_equal(place.count, expected[i][1]);
+        assert_int_equal(trib_machines_first(roster, i), i == 4 ? 3 : i); /* links are another matter */
+    }
+    free(roster);
+}
+
 static void machines_are_told_by_address(void **state)
 {
     (void)state;
@@ -175,11 +194,9 @@ static void relays(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_is_on_a_machine_is_counted),
-        cmocka_unit_test(machines_are_told_by_address),
-        cmocka_unit_test(what_else_it_depends_on),
-        cmocka_unit_test(shares_are_those_of_machines),
-        cmocka_unit_test(relays),
+        cmocka_unit_test(who_is_on_a_machine_is_counted), cmocka_unit_test(who_shares_cores_is_told_by_the_kernel),
+        cmocka_unit_test(machines_are_told_by_address),   cmocka_unit_test(what_else_it_depends_on),
+        cmocka_unit_test(shares_are_those_of_machines),   cmocka_unit_test(relays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
