@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/assert.h"
+#include "engine/blame.h"
 
 #define REDUCE_CREDIT_BYTES (UINT64_C(64) << 20)
 #define ALONE_CREDIT_BYTES (UINT64_C(512) << 20) /* without other machines slices are larger: two of them at least */
@@ -120,8 +121,7 @@ static void group_closed(trib_link *link, trib_status status, const char *reason
     }
     char text[TRIB_ERROR_TEXT_SIZE];
     if (!link->bye) {
-        snprintf(text, sizeof text, "lost the connection to local rank %s: %.200s", trib_group_name_of(group, lane),
-                 reason);
+        trib_blame_end(link, "to local rank", trib_group_name_of(group, lane), reason, text);
         trib_group_end_job(group, status == TRIB_PEER_LEFT ? TRIB_PEER_LEFT : TRIB_PEER_LOST, text);
         return;
     }

@@ -437,6 +437,7 @@ static void half_closed(trib_link *link, bool was_handshake)
     } else if (main->state != TRIB_LINK_CLOSING && !was_handshake && !link->bye && (link->outgoing || link->heard)) {
         /* One that the peer dropped before it knew it to be ready was not used. A main one that is closing has its own
          * last words to write. */
+        main->end_is_told = link->end_is_told;
         trib_link_close(main, false, link->end_status, link->end_reason);
     }
     link_free(link);
@@ -461,7 +462,8 @@ static void transport_closed(trib_conn *conn, trib_status status, const char *re
     conn->user = NULL;
     if (link->end_status == TRIB_OK && link->end_reason[0] == '\0') {
         link->end_status = status_of_end(link, status);
-        const char *why = link->bye ? "left" : link->farewell != 0 ? link->farewell_text : reason;
+        link->end_is_told = !link->bye && link->farewell != 0;
+        const char *why = link->bye ? "left" : link->end_is_told ? link->farewell_text : reason;
         snprintf(link->end_reason, sizeof link->end_reason, "%s", why);
     }
     trib_trace_link(link->core, TRIB_TRACE_LINK_CLOSED, link, (uint32_t)link->end_status);

@@ -129,6 +129,7 @@ struct trib_link {
     trib_post self_post;
     trib_status end_status;
     char end_reason[TRIB_ERROR_TEXT_SIZE];
+    bool end_is_told; /* end_reason is what the peer said why it goes */
 };
 
 /* The i-th of the frames whose headers have been taken, oldest first. */

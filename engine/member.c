@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "engine/assert.h"
+#include "engine/blame.h"
 #include "engine/device_task.h"
 #include "engine/coordinator.h"
 #include "engine/trace.h"
@@ -268,14 +269,6 @@ static trib_status member_header(trib_link *link, const trib_frame *frame, trib_
     return TRIB_OK;
 }
 
-/* Who is named in what the coordinator tells everybody is to see that it is meant. */
-static void say_whom(const trib_engine *engine, const char *text, char *said, size_t size)
-{
-    const char *at = engine->roster != NULL ? strstr(text, trib_roster_name(engine->roster, engine->member_id)) : NULL;
-    const size_t before = at != NULL ? (size_t)(at - text) : 0;
-    snprintf(said, size, "%.*s%s%s", (int)before, text, at != NULL ? "this process, " : "", text + before);
-}
-
 static trib_status take_ended(trib_member *member, const trib_frame *frame, const void *payload, trib_error *error)
 {
     char text[TRIB_ERROR_TEXT_SIZE], said[TRIB_ERROR_TEXT_SIZE];
@@ -286,7 +279,7 @@ static trib_status take_ended(trib_member *member, const trib_frame *frame, cons
         status = trib_frame_take_error(frame, &fate, error);
     }
     if (status == TRIB_OK) {
-        say_whom(member->core->engine, text, said, sizeof said);
+        trib_blame_self(member->core->engine, text, said);
         trib_engine_end(member->core->engine, fate, said);
     }
     return status;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/assert.h"
+#include "engine/blame.h"
 #include "engine/core.h"
 #include "engine/op.h"
 #include "engine/relay.h"
@@ -389,8 +390,7 @@ static void server_closed(trib_link *link, trib_status status, const char *reaso
         return; /* trib_server_look refuses the rounds that lack its contribution */
     }
     char text[TRIB_ERROR_TEXT_SIZE];
-    snprintf(text, sizeof text, "lost the connection from %s: %.200s",
-             trib_roster_name(core->engine->roster, link->peer), reason);
+    trib_blame_end(link, "from", trib_roster_name(core->engine->roster, link->peer), reason, text);
     trib_engine_end(core->engine, status == TRIB_PEER_LEFT ? TRIB_PEER_LEFT : TRIB_PEER_LOST, text);
 }
 

@@ -15,10 +15,17 @@
 
 #define GRACE_NS (2 * INT64_C(1000000000))
 
-/* What the others are told. Who disagrees, and about what, may reach them by this alone. */
-static const char *reason_of(const trib_op *op, trib_status status)
+/* What the others are told. Who disagrees, and about what, may reach them by this alone; and who was lost comes first. */
+static void say_why(const trib_op *op, trib_status status, const char *name, char *text, size_t size)
 {
-    return status == TRIB_MISMATCH && atomic_load(&op->has_text) ? op->text : trib_status_text(status);
+    const bool has_text = atomic_load(&op->has_text);
+    if ((status == TRIB_PEER_LOST || status == TRIB_PEER_LEFT) && has_text) {
+        const char *why = strstr(op->text, "\": "); /* behind the tensor's name, which they have themselves */
+        snprintf(text, size, "%s; %s withdrew from round %u", why != NULL ? why + 3 : op->text, name, op->round);
+    } else {
+        snprintf(text, size, "%s withdrew from round %u (%s)", name, op->round,
+                 status == TRIB_MISMATCH && has_text ? op->text : trib_status_text(status));
+    }
 }
 
 void trib_worker_withdraw(trib_core *core, trib_op_node *node, trib_task *task)
@@ -30,8 +37,7 @@ void trib_worker_withdraw(trib_core *core, trib_op_node *node, trib_task *task)
         return;
     }
     char text[TRIB_ERROR_TEXT_SIZE + 64];
-    snprintf(text, sizeof text, "%s withdrew from round %u (%s)",
-             trib_roster_name(core->engine->roster, core->engine->member_id), op->round, reason_of(op, status));
+    say_why(op, status, trib_roster_name(core->engine->roster, core->engine->member_id), text, sizeof text);
     trib_frame frame = {
         .type = TRIB_FRAME_WITHDRAW,
         .tensor = op->tensor->id,

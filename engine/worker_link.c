@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/assert.h"
+#include "engine/blame.h"
 #include "engine/pipeline.h"
 #include "engine/relay.h"
 #include "engine/server_lane.h"
@@ -101,8 +102,7 @@ static void worker_link_closed(trib_link *link, trib_status status, const char *
         trib_counter_sub(&core->stats.connections, 1);
     }
     char text[TRIB_ERROR_TEXT_SIZE];
-    snprintf(text, sizeof text, "lost the connection to %s: %.200s", trib_roster_name(core->engine->roster, link->peer),
-             reason);
+    trib_blame_end(link, "to", trib_roster_name(core->engine->roster, link->peer), reason, text);
     /* The job ends before any operation does: who submits another from its callback is told of the loss at once. */
     if (!link->bye && !core->ended) {
         trib_engine_end(core->engine, trib_status_is_orderly(status) ? TRIB_PEER_LOST : status, text);

@@ -10,12 +10,28 @@
 /* What was handed in so long ago is where it is summed, in a job that nothing holds up. */
 #define LONG_AGO_NS (300 * MS)
 
-/* By its place, which tools/study/job.c makes: which server is which is the order in which they came. */
-static bool is_named(uint32_t member, const char *text)
+/* Where, by its place, which tools/study/job.c makes: which server is which is the order in which they came. NULL: nowhere. */
+static const char *find_name(uint32_t member, const char *text)
 {
     char place[16];
     snprintf(place, sizeof place, ":%u)", 1000 + member);
-    return strstr(text, place) != NULL || (member == 0 && strstr(text, "the coordinator at ") != NULL);
+    const char *at = strstr(text, place), *address = member == 0 ? strstr(text, "the coordinator at ") : NULL;
+    return at == NULL || (address != NULL && address < at) ? address : at;
+}
+
+/* The member that is named first; TORTURE_NOBODY: none is. */
+static uint32_t named_first(const run *self, const char *text)
+{
+    const char *first = NULL;
+    uint32_t member = TORTURE_NOBODY;
+    for (uint32_t i = 0; i < self->job->member_count; i++) {
+        const char *at = find_name(i, text);
+        if (at != NULL && (first == NULL || at < first)) {
+            first = at;
+            member = i;
+        }
+    }
+    return member;
 }
 
 /* Nothing but deaths, and what ends no job, is done to this one, and it had come together: who gives up a connection before
@@ -36,12 +52,10 @@ static bool is_lost_by_death(const run *self)
 
 void torture_blame_lost(run *self, uint32_t member, const char *text)
 {
-    for (uint32_t i = 0; i < self->job->member_count; i++) {
-        if (!is_lost_by_death(self) || (self->job->members[i].killed && is_named(i, text))) {
-            return;
-        }
+    const uint32_t named = named_first(self, text);
+    if (is_lost_by_death(self) && (named == TORTURE_NOBODY || !self->job->members[named].killed)) {
+        torture_broken(self, "member %u was told of a loss that does not name who died first: %s", member, text);
     }
-    torture_broken(self, "member %u was told of a loss that does not name who died: %s", member, text);
 }
 
 /* The rank that a text names behind those words; TORTURE_NOBODY: they are not in it. */

@@ -178,7 +178,7 @@ static void a_farewell_has_a_status(void **state)
         self.links[1] = NULL;
         trib_link_transport_upcalls.closed(&self.conns[1], TRIB_OK, "closed by the peer");
         assert_int_equal(atomic_load(&self.op->claim), heard[i]);
-        assert_non_null(strstr(self.op->text, ": gone"));
+        assert_non_null(strstr(self.op->text, ": gone, as "));
         assert_true(self.task.failed);
         close_worker(&self);
     }
