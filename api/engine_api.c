@@ -217,8 +217,18 @@ int trib_engine_get_fd(const trib_engine *engine)
     return engine->done_fd;
 }
 
+static bool poll_attached(trib_engine *engine)
+{
+    trib_reactor *reactor = engine->cores[0].reactor;
+    return engine->env.poll != NULL && engine->callbacks_running == 0 && engine->env.on_thread(reactor) &&
+           engine->env.poll(reactor);
+}
+
 size_t trib_engine_dispatch(trib_engine *engine, size_t max)
 {
+    if (engine->config.mode == TRIB_MODE_ATTACHED) {
+        return poll_attached(engine);
+    }
     pthread_t nobody = TRIB_NO_THREAD;
     if (engine->config.mode != TRIB_MODE_QUEUE ||
         !atomic_compare_exchange_strong(&engine->dispatcher, &nobody, pthread_self())) {

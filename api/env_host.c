@@ -350,6 +350,7 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
         .reactor_stop = reactor_stop,
         .reactor_free = trib_reactor_ev_destroy,
         .on_thread = trib_reactor_ev_on_thread,
+        .poll = trib_reactor_ev_poll,
         .memory_alloc = memory_alloc,
         .memory_free = memory_free,
         .memory_adopt = memory_adopt,
@@ -365,11 +366,8 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
     /* A server sums in host memory, and may be set up by the same environment as the workers. */
     trib_status loaded =
         config->roles & TRIB_ROLE_WORKER ? trib_device_load(config->device, &env->device, error) : TRIB_OK;
-    if (loaded != TRIB_OK) {
-        return loaded;
-    }
-    if (env->transport == NULL) {
-        return refuse_transport(config->transport, error);
+    if (loaded != TRIB_OK || env->transport == NULL) {
+        return loaded != TRIB_OK ? loaded : refuse_transport(config->transport, error);
     }
     host *self = calloc(1, sizeof *self);
     if (self == NULL) {

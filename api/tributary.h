@@ -285,7 +285,10 @@ TRIB_API int trib_engine_get_fd(const trib_engine *engine);
 
 /* TRIB_MODE_QUEUE: runs the callbacks of at most max completions (0: of all that are there now) on the calling thread
  * and returns how many ran. ready_cb, ended_cb and closed_cb, where they are given, come so too and count as one each.
- * Never blocks. One thread at a time; a callback must not call it (returns 0). 0 in other modes. */
+ * Never blocks. One thread at a time; a callback must not call it (returns 0).
+ * TRIB_MODE_ATTACHED, on the loop's thread: for who polls. Does what a turn of the loop does, callbacks included, but for
+ * timers and descriptors, and so without its system calls: starts what was submitted, takes what other processes of this
+ * machine have sent through shared memory, 1: there was something. Run the loop too, now and then. 0 in other modes. */
 TRIB_API size_t trib_engine_dispatch(trib_engine *engine, size_t max);
 
 typedef struct trib_engine_info {
@@ -308,10 +311,9 @@ TRIB_API TRIB_CHECKED trib_status trib_engine_get_info(const trib_engine *engine
 
 /* ---- Memory ------------------------------------------------------------------------------------------------- */
 
-/* Page-aligned memory from the engine's arena: bound to the NUMA node of its reactors, on huge pages where there are
- * any, registered with the transports that want it. Any memory may be used in operations; this kind is never copied
- * or registered again. TRIB_INVALID (size 0), TRIB_NO_MEMORY. Freed by trib_free, before trib_engine_destroy.
- * TRIB_ANY_THREAD. */
+/* Page-aligned memory from the engine's arena: bound to the NUMA node of its reactors, on huge pages where there are any,
+ * registered with the transports that want it. Any memory may be used in operations; this kind is never copied or registered
+ * again. TRIB_INVALID (size 0), TRIB_NO_MEMORY. trib_free it before trib_engine_destroy. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_alloc(trib_engine *engine, size_t size, void **memory_out);
 TRIB_API void trib_free(trib_engine *engine, void *memory);
 
@@ -471,14 +473,12 @@ typedef struct trib_stats {
 /* A snapshot; reactors' counters may be microseconds apart. TRIB_INVALID: unknown struct_size. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_engine_get_stats(trib_engine *engine, trib_stats *stats);
 
-/*
- * TRACES. An engine can record what happens to every operation, partition and chunk, in a ring of 32-byte records on
+/* TRACES. An engine can record what happens to every operation, partition and chunk, in a ring of 32-byte records on
  * each reactor; a full ring loses its oldest records, and the file says how many. While nothing is recorded each place
  * costs one branch. `tributary trace` reads the files of all processes of a job together (docs/trace.md).
  * With trib_config.trace (TRIB_TRACE) it records from the beginning and writes the file when the engine's links are
  * closed, also when the job failed. In the name %r is the member (rank2, server0, coordinator), %p the process id, %h
- * the host; to a name without % ".%r.%p.trib" is appended.
- */
+ * the host; to a name without % ".%r.%p.trib" is appended. */
 
 /* Records from now on; what was recorded before is forgotten. bytes: memory for records, of all reactors together, used
  * as it is filled; 0: as before, or 64 MiB. TRIB_STATE: there has been a recording of another size. TRIB_ANY_THREAD. */

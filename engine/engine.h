@@ -48,6 +48,7 @@ typedef struct trib_env {
     void (*reactor_stop)(trib_engine *engine, trib_reactor *reactor); /* returns when its thread is gone */
     void (*reactor_free)(trib_reactor *reactor);
     bool (*on_thread)(const trib_reactor *reactor);   /* is the caller on its thread? */
+    bool (*poll)(trib_reactor *reactor);              /* on its thread: trib_engine_dispatch, ATTACHED; may be NULL */
     void *(*memory_alloc)(void *memory, size_t size); /* page-aligned */
     void (*memory_free)(void *memory, void *block);
     /* Memory of the caller's own that is registered where the arena's is; how much is at base (0: none); no more. As

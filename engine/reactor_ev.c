@@ -103,8 +103,11 @@ static void timer_begin(reactor_ev *self, timer_ev *state)
     if (delay_ns < 0) {
         delay_ns = 0;
     }
-    /* libev counts from the time at which its turn began; long work in this turn would make the timer early. */
-    ev_now_update(self->loop);
+    /* libev counts from the time at which its turn began; long work in this turn would make the timer early. One that is early
+     * goes back, which costs a turn; a far one may, as it hardly ever gets there. */
+    if (delay_ns < NS_PER_S) {
+        ev_now_update(self->loop);
+    }
     ev_timer_set(&state->watcher, (double)delay_ns / (double)NS_PER_S, 0.0);
     ev_timer_start(self->loop, &state->watcher);
 }
@@ -247,6 +250,20 @@ static void prepare_called(struct ev_loop *loop, ev_prepare *watcher, int events
     }
 }
 
+static bool look(reactor_ev *self)
+{
+    const bool looks = self->busy_poll || self->linger.most_ns > 0; /* it has a core to look on */
+    const trib_turn turn = trib_reactor_turn(&self->base, looks);   /* prepare sees what is left */
+    self->worked = self->worked || turn.worked;
+    self->posted = self->posted || turn.posted;
+    return turn.worked;
+}
+
+bool trib_reactor_ev_poll(trib_reactor *reactor)
+{
+    return look(reactor_of(reactor));
+}
+
 static void check_called(struct ev_loop *loop, ev_check *watcher, int events)
 {
     (void)events;
@@ -257,10 +274,7 @@ static void check_called(struct ev_loop *loop, ev_check *watcher, int events)
         self->asleep = false;
         trib_reactor_woken(&self->base);
     }
-    const bool looks = self->busy_poll || self->linger.most_ns > 0; /* it has a core to look on */
-    const trib_turn turn = trib_reactor_turn(&self->base, looks);   /* prepare sees what is left */
-    self->worked = self->worked || turn.worked;
-    self->posted = self->posted || turn.posted;
+    (void)look(self);
 }
 
 static void wake_called(struct ev_loop *loop, ev_async *watcher, int events)

@@ -47,6 +47,9 @@ void trib_reactor_ev_stop_spinning(trib_reactor *reactor);
  * other threads of its core run in between. Posts teach it, and where most_ns is below 1 ms all work. Both 0: it sleeps at once. */
 void trib_reactor_ev_linger(trib_reactor *reactor, int64_t least_ns, int64_t most_ns);
 
+/* On its thread, not from a callback: what a turn of the loop does, but for timers and descriptors. True: there was something. */
+bool trib_reactor_ev_poll(trib_reactor *reactor);
+
 /* Any thread, the reactor's own too: the loop ends soon, for good. No-op on an attached loop. */
 void trib_reactor_ev_stop(trib_reactor *reactor);
 

@@ -6,7 +6,7 @@
  * Usage: tributary PREFIX threads|spinning|attached|polling
  * threads is the default way to embed the engine: its threads call back, the caller sleeps until the last sum is there;
  * spinning watches a counter for up to 1 ms before it sleeps (beside TRIB_BUSY_POLL=yes); attached runs the engine on
- * this thread's own loop; polling does too, and looks at that loop again and again while a sum is under way.
+ * this thread's own loop; polling does too, and looks again and again while a sum is under way.
  */
 #include <ev.h>
 #include <sched.h>
@@ -21,6 +21,7 @@
 #include "tools/peers/agent.h"
 
 #define SPIN_NS 1000000
+#define TURN_EVERY 64u
 
 typedef struct job job;
 
@@ -38,6 +39,7 @@ struct job {
     bool crowded;         /* more ranks than cores: who looks gives its core away in between, as Open MPI's ranks do */
     atomic_size_t left;   /* operations that are not done, and one more until all were handed in */
     sem_t done;           /* posted when left comes to 0; not when attached */
+    unsigned looks;
     sum *sums;
     unsigned lists; /* loaded so far: tensors of different lists may have the same name */
 };
@@ -79,6 +81,14 @@ static void barrier_done(const trib_result *result, void *user)
     one_less(user);
 }
 
+/* At what other processes of this machine have sent, and where that is nothing, but also else now and then, at all else. */
+static void look(job *self)
+{
+    if (trib_engine_dispatch(self->engine, 0) == 0 || ++self->looks % TURN_EVERY == 0) {
+        ev_run(self->loop, EVRUN_NOWAIT);
+    }
+}
+
 /* Until everything that was handed in is done. */
 static void finish(void *user)
 {
@@ -87,8 +97,12 @@ static void finish(void *user)
     int64_t until = self->spins ? agent_now_ns() + SPIN_NS : 0;
     if (self->loop != NULL) {
         while (atomic_load(&self->left) > 0) {
-            ev_run(self->loop, self->spins ? EVRUN_NOWAIT : EVRUN_ONCE);
-            if (self->spins && self->crowded) {
+            if (!self->spins) {
+                ev_run(self->loop, EVRUN_ONCE);
+                continue;
+            }
+            look(self);
+            if (self->crowded) {
                 sched_yield();
             }
         }
