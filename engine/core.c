@@ -50,8 +50,12 @@ void trib_core_pump_later(trib_core *core, trib_link *link)
 {
     if (!link->pump_queued) {
         link->pump_queued = true;
-        link->pump_next = core->pump_head;
-        core->pump_head = link;
+        trib_link **at = &core->pump_head;
+        while (link->conn == NULL && *at != NULL) {
+            at = &(*at)->pump_next; /* others first: what is for this process is here already */
+        }
+        link->pump_next = *at;
+        *at = link;
     }
     trib_reactor_defer(core->reactor, &core->pump_post);
 }

@@ -8,6 +8,7 @@
 #include "engine/trace.h"
 
 #define HEAP_CAPACITY_FIRST 64u
+#define AT_ONCE_BYTES (16u << 10)
 
 static bool goes_before(const trib_waiter *a, const trib_waiter *b)
 {
@@ -61,6 +62,16 @@ void trib_link_dequeue(trib_link *link, trib_waiter *waiter)
     }
 }
 
+/* Nothing is with the transport and nothing else waits, so what is small can go at once: whatever is handed in next, however
+ * urgent, comes behind no more than that. Where sends of one turn share a system call they shall. */
+static bool may_go_at_once(const trib_link *link, uint64_t bytes)
+{
+    const trib_egress *egress = link->share.egress;
+    return bytes <= AT_ONCE_BYTES && link->conn != NULL && link->state == TRIB_LINK_READY && link->heap_size == 1 &&
+           link->in_flight == 0 && (egress == NULL || (egress->in_flight == 0 && egress->waiting_count == 1)) &&
+           !trib_link_express_is_possible(link);
+}
+
 trib_status trib_link_enqueue(trib_link *link, trib_waiter *waiter, uint64_t bytes)
 {
     trib_assert(waiter->heap_index == UINT32_MAX);
@@ -88,8 +99,12 @@ trib_status trib_link_enqueue(trib_link *link, trib_waiter *waiter, uint64_t byt
     if (link->share.egress != NULL) {
         trib_egress_offer(link, bytes);
     }
-    /* Emitting waits for the end of the turn's event, so that all of a step's tensors are compared by priority. */
-    trib_core_pump_later(link->core, link);
+    if (may_go_at_once(link, bytes)) {
+        trib_link_pump(link);
+    } else {
+        /* Emitting waits for the end of the turn's event, so that all of a step's tensors are compared by priority. */
+        trib_core_pump_later(link->core, link);
+    }
     return TRIB_OK;
 }
 

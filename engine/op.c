@@ -63,15 +63,15 @@ static void fill_op(trib_op *op, trib_engine *engine, const trib_op_params *para
     int64_t timeout_ns =
         trib_timeout_clamp(params->timeout_ns == 0 ? engine->config.op_timeout_ns : params->timeout_ns);
     op->deadline_ns = timeout_ns < 0 ? 0 : op->submit_ns + timeout_ns;
-    op->spread = atomic_load(&tensor->placed);
+    op->spread = atomic_load_explicit(&tensor->placed, memory_order_acquire);
     op->text[0] = '\0';
-    atomic_store(&op->has_text, false);
+    atomic_init(&op->has_text, false); /* nobody knows of it yet: its posts tell the cores of all this */
     const uint32_t cores = op->spread ? tensor->cores_used : engine->core_count;
-    atomic_store(&op->cores_left, cores);
-    atomic_store(&op->nodes_left, cores);
-    atomic_store(&op->claim, 0);
-    atomic_store(&op->status, TRIB_PENDING);
-    atomic_store(&op->cancelled, false);
+    atomic_init(&op->cores_left, cores);
+    atomic_init(&op->nodes_left, cores);
+    atomic_init(&op->claim, 0);
+    atomic_init(&op->status, TRIB_PENDING);
+    atomic_init(&op->cancelled, false);
     for (uint32_t i = 0; i < engine->core_count; i++) {
         op->nodes[i].op = op;
         trib_worker_prepare_node(&op->nodes[i]);
@@ -117,7 +117,7 @@ trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, tr
     trib_assert(op != NULL);
     fill_op(op, engine, params, exchange, tensor);
     op->round = ++tensor->rounds;
-    atomic_store(&op->references, op_out != NULL ? 3 : 2);
+    atomic_init(&op->references, op_out != NULL ? 3 : 2);
     atomic_fetch_add(&engine->ops_in_flight, 1);
     if (op_out != NULL) {
         *op_out = op;

@@ -45,7 +45,7 @@ static void pipeline_run(trib_core *core, trib_task *task)
     const trib_plan *plan = plan_of(task);
     while (plan->stages[task->stage] != NULL) {
         trib_error error = {.status = TRIB_OK};
-        task->since_ns = trib_now(core->reactor);
+        task->since_ns = trib_now_often(core->reactor);
         trib_trace_enter(core, task);
         task->running = true;
         task->resumed = false;

@@ -26,7 +26,8 @@
 void trib_reactor_init(trib_reactor *reactor, const trib_reactor_ops *ops, uint32_t index, trib_logger *logger)
 {
     trib_assert(ops->name != NULL);
-    trib_assert(ops->now_ns != NULL && ops->wake != NULL);
+    trib_assert(ops->now_ns != NULL && ops->often_ns != NULL);
+    trib_assert(ops->wake != NULL);
     trib_assert(ops->timer_arm != NULL && ops->timer_stop != NULL);
     trib_assert(ops->io_watch != NULL);
     trib_assert(ops->charge != NULL && ops->random != NULL);
@@ -176,11 +177,13 @@ trib_turn trib_reactor_turn(trib_reactor *reactor, bool looks)
     trib_turn turn = {.worked = false};
     unsigned polls = POLLS_PER_TURN, more = looks && reactor->pollers != NULL ? LOOKS_PER_TURN : 0;
     while (polls > 0) {
+        const bool awaits = reactor->awaited > 0;
         turn.posted = turn.posted || trib_reactor_has_posts(reactor);
         const bool found = trib_reactor_poll(reactor);
         turn.worked = turn.worked || found || turn.posted;
         (void)trib_reactor_run_posts(reactor);
-        if (!found && (more == 0 || reactor->awaited == 0)) {
+        const bool goes_on = found ? !awaits || reactor->awaited > 0 : more > 0 && reactor->awaited > 0;
+        if (!goes_on) { /* who has all that it waited for is not kept */
             break;
         }
         *(found ? &polls : &more) -= 1;

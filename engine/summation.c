@@ -117,7 +117,7 @@ static sum_round *begin_round(trib_summation *self, const trib_contribution *wha
     }
     round->key = key;
     round->what = *what;
-    round->began_ns = trib_now(self->config.reactor);
+    round->began_ns = trib_now_often(self->config.reactor);
     round->serial = self->rounds_begun++;
     round->next = key->live;
     key->live = round;

@@ -78,7 +78,7 @@ static void no_close(trib_conn *conn, bool flush)
 }
 
 static const trib_reactor_ops fake_reactor = {
-    .name = "fake", .now_ns = fake_now, .timer_stop = no_timer, .charge = fake_charge};
+    .name = "fake", .now_ns = fake_now, .often_ns = fake_now, .timer_stop = no_timer, .charge = fake_charge};
 static const trib_transport_ops fake_transport = {.name = "fake", .recv_resume = count_resume, .conn_close = no_close};
 
 static void bed_open(bed *self, uint32_t local_ranks)

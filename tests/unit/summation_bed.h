@@ -56,7 +56,8 @@ static void fake_charge(trib_reactor *reactor, trib_cost cost, size_t bytes)
     ((bed *)reactor->owner)->charged_sum += cost == TRIB_COST_SUM ? bytes : 0;
 }
 
-static const trib_reactor_ops fake_ops = {.name = "fake", .now_ns = fake_now, .charge = fake_charge};
+static const trib_reactor_ops fake_ops = {
+    .name = "fake", .now_ns = fake_now, .often_ns = fake_now, .charge = fake_charge};
 
 static bool may_allocate(void)
 {
