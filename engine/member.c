@@ -271,16 +271,16 @@ static trib_status member_header(trib_link *link, const trib_frame *frame, trib_
 
 static trib_status take_ended(trib_member *member, const trib_frame *frame, const void *payload, trib_error *error)
 {
-    char text[TRIB_ERROR_TEXT_SIZE], said[TRIB_ERROR_TEXT_SIZE];
+    char told[TRIB_ERROR_TEXT_SIZE], text[TRIB_ERROR_TEXT_SIZE];
     trib_reader reader = {.data = payload, .left = frame->payload_size};
-    trib_get_text(&reader, text, sizeof text);
+    trib_get_text(&reader, told, sizeof told);
     trib_status fate = TRIB_OK, status = trib_get_end(&reader, "ENDED", error);
     if (status == TRIB_OK && frame->aux != TRIB_OK) {
         status = trib_frame_take_error(frame, &fate, error);
     }
     if (status == TRIB_OK) {
-        trib_blame_self(member->core->engine, text, said);
-        trib_engine_end(member->core->engine, fate, said);
+        trib_blame_self(member->core->engine, told, text);
+        trib_engine_end(member->core->engine, fate, text);
     }
     return status;
 }
