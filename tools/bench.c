@@ -23,7 +23,6 @@
 
 #define SIZES_MAX 32
 #define ITERATIONS_MAX 10000
-#define ITERATIONS_WANTED "must be a number from 1 to 10000"
 #define GOODPUT 0.956 /* of the line rate, TCP over Ethernet with an MTU of 1500 */
 
 typedef struct bench {
@@ -113,7 +112,8 @@ static int parse(bench *self, int argc, char **argv)
     parse_sizes(self, "4K,64K,1M,16M,64M");
     for (int option; (option = getopt_long(argc, argv, "n:s:h", options, NULL)) != -1;) {
         bool fine = true;
-        const char *wants = NULL;
+        char range[STUDY_WANTS_MAX] = "";
+        const char *wants = range;
         switch (option) {
         case 'n':
             self->workers = optarg;
@@ -131,17 +131,15 @@ static int parse(bench *self, int argc, char **argv)
             wants = "must be up to 32 sizes with commas between, such as 64K,1M,1.5G";
             break;
         case 'i':
-            fine = study_parse_count(optarg, 1, ITERATIONS_MAX, &iterations);
+            fine = study_parse_count(optarg, 1, ITERATIONS_MAX, &iterations, range);
             self->iterations = (int)iterations;
-            wants = ITERATIONS_WANTED;
             break;
         case 'd':
             fine = parse_dtype(self, optarg);
             wants = "must be a type, such as float32 or bfloat16";
             break;
         case 'r':
-            fine = study_parse_rate(optarg, &self->rate_bits);
-            wants = "must be a rate, such as 10gbit or 500mbit";
+            fine = study_parse_rate(optarg, &self->rate_bits, range);
             break;
         case 'j':
             self->json = true;

@@ -5,7 +5,7 @@
 #include <getopt.h>
 #include <stdio.h>
 
-/* wants: "must be ...", or NULL. The exit status for it. */
+/* wants: "must be ...". The exit status for it. */
 static inline int option_refused(const char *command, const struct option *options, int option, const char *value,
                                  const char *wants)
 {
@@ -18,8 +18,10 @@ static inline int option_refused(const char *command, const struct option *optio
     } else {
         fprintf(stderr, "-%c", option);
     }
-    fprintf(stderr, " %s: %s (tributary %s --help)\n", value == NULL ? "" : value,
-            wants == NULL ? "is no good value" : wants, command);
+    if (value != NULL) {
+        fprintf(stderr, " %s", value);
+    }
+    fprintf(stderr, ": %s (tributary %s --help)\n", wants, command);
     return 2;
 }
 

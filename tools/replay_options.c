@@ -13,29 +13,31 @@
 static void usage(const replay_options *self, FILE *out)
 {
     const bool tune = strcmp(self->name, "tune") == 0;
-    fprintf(out,
-            "usage: tributary %s [options] FILE...     %s\n"
-            "settings, as recorded unless they are given:\n"
-            "  -n WORKERS -s SERVERS  --colocate auto|on|off\n"
-            "  --per-machine N        workers on each machine, which share its link\n"
-            "  --local-sum auto|on|off   whether those sum first, so that one contribution leaves a machine\n"
-            "  --partition 1M --chunk 256K --credit 1M\n"
-            "  --no-priorities        all gradients alike, in the order in which they are ready\n"
-            "  --priorities           what forward needs first goes first, whatever was recorded\n"
-            "  --cross-barrier        a layer's forward pass waits for that layer's gradients only\n"
-            "  --codec 0.5            bytes on the wire per byte of gradient\n"
-            "  --compute 0.5          factor on the recorded times between operations: another device\n"
-            "  --rate 10gbit          links in the prediction\n"
-            "the world of the recording, estimated from it unless given:\n"
-            "  --recorded-rate 1gbit  its links          --latency 15us   from a machine to the switch\n"
-            "  --cores N              of each machine    --one-machine    --many-machines   where members were\n"
-            "  --recorded-forward 9ms its forward pass went on by layers, without a barrier, and takes that long\n"
-            "  --reactors N           of each member     --window 1M      bytes of a connection under way\n"
-            "  --local-rate 200gbit   at which a process sends to others of its machine\n"
-            "  --iters N (3)  --json  --quiet\n",
-            self->name,
-            tune ? "searches the settings under which a recorded step is fastest"
-                 : "a recorded step again, under other settings");
+    fprintf(
+        out,
+        "usage: tributary %s [options] FILE...     %s\n"
+        "settings, as recorded unless they are given:\n"
+        "  -n WORKERS -s SERVERS  1..2048, 0..2048  --colocate auto|on|off\n"
+        "  --per-machine N        workers on each machine, which share its link, 1..64\n"
+        "  --local-sum auto|on|off   whether those sum first, so that one contribution leaves a machine\n"
+        "  --partition 1M --chunk 256K --credit 1M    4K..1G, a power of two 4K..1M, 4K..1G\n"
+        "  --no-priorities        all gradients alike, in the order in which they are ready\n"
+        "  --priorities           what forward needs first goes first, whatever was recorded\n"
+        "  --cross-barrier        a layer's forward pass waits for that layer's gradients only\n"
+        "  --codec 0.5            bytes on the wire per byte of gradient, 0.0001..1\n"
+        "  --compute 0.5          factor on the recorded times between operations, 0.0001..10000: another device\n"
+        "  --rate 10gbit          links in the prediction, 1kbit..100000gbit\n"
+        "the world of the recording, estimated from it unless given:\n"
+        "  --recorded-rate 1gbit  its links, 1kbit..100000gbit\n"
+        "  --latency 15us         from a machine to the switch, up to 1000000s\n"
+        "  --cores N              of each machine, 1..1024   --one-machine  --many-machines   where members were\n"
+        "  --recorded-forward 9ms its forward pass went on by layers, without a barrier, and takes that long\n"
+        "  --reactors N           of each member, 1..16      --window 1M   bytes of a connection under way, 1K..1G\n"
+        "  --local-rate 200gbit   at which a process sends to others of its machine, 1kbit..100000gbit\n"
+        "  --iters N              1..200 (3)     --json     --quiet\n",
+        self->name,
+        tune ? "searches the settings under which a recorded step is fastest"
+             : "a recorded step again, under other settings");
     if (!tune) {
         fprintf(out,
                 "  --live                 on real transports, on this machine: tributary run ... -- tributary step\n"
@@ -50,17 +52,17 @@ static void note(replay_options *self, const char *name, const char *text)
              text != NULL ? " " : "", text != NULL ? text : "");
 }
 
-static bool parse_world(replay_options *self, int option, const char *text)
+static bool parse_world(replay_options *self, int option, const char *text, char *wants)
 {
     switch (option) {
     case 'B':
-        return study_parse_rate(text, &self->recorded_rate_bits);
+        return study_parse_rate(text, &self->recorded_rate_bits, wants);
     case 'F':
-        return study_parse_time(text, &self->forward_ns);
+        return study_parse_time(text, &self->forward_ns, wants);
     case 'l':
-        return study_parse_time(text, &self->latency_ns);
+        return study_parse_time(text, &self->latency_ns, wants);
     case 'c':
-        return study_parse_count(text, 1, 1024, &self->cores);
+        return study_parse_count(text, 1, 1024, &self->cores, wants);
     case '1':
         self->one_machine = 1;
         return true;
@@ -68,13 +70,13 @@ static bool parse_world(replay_options *self, int option, const char *text)
         self->one_machine = 0;
         return true;
     case 'R':
-        return study_parse_count(text, 1, 16, &self->reactors);
+        return study_parse_count(text, 1, 16, &self->reactors, wants);
     case 'w':
-        return study_parse_size(text, 1024, 1u << 30, &self->window);
+        return study_parse_size(text, 1024, 1u << 30, &self->window, wants);
     case 'b':
-        return study_parse_rate(text, &self->local_rate_bits);
+        return study_parse_rate(text, &self->local_rate_bits, wants);
     case 'i':
-        return study_parse_count(text, 1, 200, &self->iterations);
+        return study_parse_count(text, 1, 200, &self->iterations, wants);
     case 'j':
         self->json = true;
         return true;
@@ -92,30 +94,30 @@ static bool parse_world(replay_options *self, int option, const char *text)
     }
 }
 
-static bool parse_setting(replay_options *self, int option, const char *text)
+static bool parse_setting(replay_options *self, int option, const char *text, char *wants)
 {
     uint32_t servers = 0;
     switch (option) {
     case 'n':
-        return study_parse_count(text, 1, 2048, &self->workers);
+        return study_parse_count(text, 1, 2048, &self->workers, wants);
     case 's':
-        if (!study_parse_count(text, 0, 2048, &servers)) {
+        if (!study_parse_count(text, 0, 2048, &servers, wants)) {
             return false;
         }
         self->servers = servers;
         return true;
     case 'o':
-        return study_parse_when(text, &self->colocate);
+        return study_parse_when(text, &self->colocate, wants);
     case 'M':
-        return study_parse_count(text, 1, 64, &self->per_machine);
+        return study_parse_count(text, 1, 64, &self->per_machine, wants);
     case 'S':
-        return study_parse_when(text, &self->local_sum);
+        return study_parse_when(text, &self->local_sum, wants);
     case 'p':
-        return study_parse_size(text, 4096, 1u << 30, &self->partition);
+        return study_parse_size(text, 4096, 1u << 30, &self->partition, wants);
     case 'k':
-        return study_parse_size(text, 4096, 1u << 20, &self->chunk);
+        return study_parse_size(text, 4096, 1u << 20, &self->chunk, wants);
     case 'C':
-        return study_parse_size(text, 4096, 1u << 30, &self->credit);
+        return study_parse_size(text, 4096, 1u << 30, &self->credit, wants);
     case 'P':
         self->no_priorities = true;
         return true;
@@ -126,11 +128,11 @@ static bool parse_setting(replay_options *self, int option, const char *text)
         self->cross_barrier = true;
         return true;
     case 'd':
-        return study_parse_number(text, 0.0001, 1, &self->codec);
+        return study_parse_number(text, 0.0001, 1, &self->codec, wants);
     case 'f':
-        return study_parse_number(text, 0.0001, 10000, &self->compute);
+        return study_parse_number(text, 0.0001, 10000, &self->compute, wants);
     case 'r':
-        return study_parse_rate(text, &self->rate_bits);
+        return study_parse_rate(text, &self->rate_bits, wants);
     default:
         return false;
     }
@@ -183,13 +185,14 @@ int replay_options_parse(replay_options *self, int argc, char **argv)
             snprintf(name, sizeof name, "-%c", option);
         }
         const bool setting = strchr("nsoMSpkCPOxdfr", option) != NULL;
-        if (option == '?' || (tune && (option == 'L' || option == 'e')) ||
-            !(setting ? parse_setting : parse_world)(self, option, optarg)) {
-            if (option != '?') {
-                return option_refused(self->name, options, option, optarg, NULL);
-            }
+        if (option == '?') {
             usage(self, stderr);
             return 2;
+        }
+        char wants[STUDY_WANTS_MAX] = "is an option of tributary replay";
+        if ((tune && (option == 'L' || option == 'e')) ||
+            !(setting ? parse_setting : parse_world)(self, option, optarg, wants)) {
+            return option_refused(self->name, options, option, optarg, wants);
         }
         if (setting) {
             note(self, name, optarg);

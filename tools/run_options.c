@@ -31,10 +31,10 @@ static void usage(FILE *out)
         RUN_GRACE_S, RUN_SERVERS_S, RUN_KILL_S, RUN_GRACE_S);
 }
 
-static bool parse_count(const char *text, uint32_t low, int *value)
+static bool parse_count(const char *text, uint32_t low, int *value, char *wants)
 {
     uint32_t number = 0;
-    const bool fine = study_parse_count(text, low, COUNT_MAX, &number);
+    const bool fine = study_parse_count(text, low, COUNT_MAX, &number, wants);
     *value = (int)number;
     return fine;
 }
@@ -50,12 +50,13 @@ int run_options_parse(run_options *self, int argc, char **argv)
     *self = (run_options){.workers = 1, .host = "127.0.0.1"};
     for (int option; (option = getopt_long(argc, argv, "+n:s:h", options, NULL)) != -1;) {
         bool fine = true;
+        char wants[STUDY_WANTS_MAX] = "";
         switch (option) {
         case 'n':
-            fine = parse_count(optarg, 1, &self->workers);
+            fine = parse_count(optarg, 1, &self->workers, wants);
             break;
         case 's':
-            fine = parse_count(optarg, 0, &self->servers);
+            fine = parse_count(optarg, 0, &self->servers, wants);
             break;
         case 'c':
             setenv("TRIB_COLOCATE", optarg, 1);
@@ -83,8 +84,7 @@ int run_options_parse(run_options *self, int argc, char **argv)
             return 2;
         }
         if (!fine) {
-            return option_refused("run", options, option, optarg,
-                                  option == 'n' ? "must be a number from 1 to 256" : "must be a number from 0 to 256");
+            return option_refused("run", options, option, optarg, wants);
         }
     }
     if (optind >= argc) {

@@ -32,46 +32,62 @@ typedef struct sim_options {
 
 static void usage(FILE *out)
 {
-    fprintf(
-        out,
-        "usage: tributary sim [options]       training steps in virtual time, and a ring all-reduce beside them\n"
-        "  --model NAME|FILE      resnet50, vgg16, bert-large, gpt2-large or a CSV file    (resnet50)\n"
-        "  -n WORKERS -s SERVERS  machines that train, machines that only sum              (8, 0)\n"
-        "  --rate 10gbit          each machine's link, each way     --latency 15us   from it to the switch\n"
-        "  --goodput 0.956        share of the rate that carries data\n"
-        "  --reactors N --cores N of each member (1, 4)             --window 1M      bytes of a connection under way\n"
-        "  --costs tcp|rdma       what a message costs the processor (tcp)\n"
-        "  --one-machine          the members share the cores, as hosts in network namespaces of one machine do\n"
-        "  --per-machine N        workers after one another on one machine, whose link they share (1)\n"
-        "  --local-sum auto|on|off   whether those sum first      --local-rate 200gbit  between processes of a "
-        "machine\n"
-        "  --partition 1M --chunk 256K --credit 1M                  as in trib_config\n"
-        "  --no-priorities        gradients go in the order in which they are ready\n"
-        "  --cross-barrier        a layer's forward pass waits for that layer's gradients only\n"
-        "  --codec 0.5            bytes on the wire per byte of gradient\n"
-        "  --compute 1.0          factor on the model's times: another device\n"
-        "  --device-rate 10       GB/s at which a machine's GPUs sum among themselves and copy, each way (0: as fast)\n"
-        "  --hop 15us             cost of each of the ring's moves, beside its bytes\n"
-        "  --trace DIR            each member writes a trace there, for `tributary trace`\n"
-        "  --iters N (3)  --seed N (1)  --json  --quiet\n");
+    fprintf(out,
+            "usage: tributary sim [options]       training steps in virtual time, and a ring all-reduce beside them\n"
+            "  --model NAME|FILE      resnet50, vgg16, bert-large, gpt2-large or a CSV file    (resnet50)\n"
+            "  -n WORKERS -s SERVERS  machines that train, 1..2048 (8), and that only sum, 0..2048 (0)\n"
+            "  --rate 10gbit          each machine's link, each way, 1kbit..100000gbit\n"
+            "  --latency 15us         from it to the switch, up to 1000000s\n"
+            "  --goodput 0.956        share of the rate that carries data, 0.01..1\n"
+            "  --reactors N --cores N of each member, 1..16 (1), 1..1024 (4)\n"
+            "  --window 1M            bytes of a connection under way, 1K..1G\n"
+            "  --costs tcp|rdma       what a message costs the processor (tcp)\n"
+            "  --one-machine          the members share the cores, as hosts in network namespaces of one machine do\n"
+            "  --per-machine N        workers after one another on one machine, whose link they share, 1..64 (1)\n"
+            "  --local-sum auto|on|off   whether those sum first\n"
+            "  --local-rate 200gbit   between processes of a machine, 1kbit..100000gbit\n"
+            "  --partition 1M --chunk 256K --credit 1M    as in trib_config: 4K..1G, a power of two 4K..1M, 4K..1G\n"
+            "  --no-priorities        gradients go in the order in which they are ready\n"
+            "  --cross-barrier        a layer's forward pass waits for that layer's gradients only\n"
+            "  --codec 0.5            bytes on the wire per byte of gradient, 0.0001..1 (1)\n"
+            "  --compute 1.0          factor on the model's times, 0.0001..10000: another device\n"
+            "  --device-rate 10       GB/s at which a machine's GPUs sum among themselves and copy, each way, up to "
+            "100000\n"
+            "                         (0: as fast as can be)\n"
+            "  --hop 15us             cost of each of the ring's moves, beside its bytes, up to 1000000s\n"
+            "  --trace DIR            each member writes a trace there, for `tributary trace`\n"
+            "  --iters N              1..200 (3)     --seed N (1)     --json     --quiet\n");
 }
 
-static bool parse_costs(const char *text, trib_sim_costs *costs_out)
+static bool parse_costs(const char *text, trib_sim_costs *costs_out, char *wants)
 {
     const bool rdma = strcmp(text, "rdma") == 0;
     *costs_out = rdma ? trib_sim_costs_rdma() : trib_sim_costs_default();
+    snprintf(wants, STUDY_WANTS_MAX, "must be tcp or rdma");
     return rdma || strcmp(text, "tcp") == 0;
 }
 
-static bool parse_local_sum(const char *text, trib_local_sum *out)
+static bool parse_local_sum(const char *text, trib_local_sum *out, char *wants)
 {
     int when = TRIB_LOCAL_SUM_AUTO;
-    const bool fine = study_parse_when(text, &when);
+    const bool fine = study_parse_when(text, &when, wants);
     *out = (trib_local_sum)when;
     return fine;
 }
 
-static bool parse_option(sim_options *self, int option, const char *text)
+/* A folder that the members can write to. */
+static bool parse_folder(sim_options *self, const char *text, char *wants)
+{
+    if (snprintf(self->trace, sizeof self->trace, "%s/%%r.trib", text) >= (int)sizeof self->trace) {
+        errno = ENAMETOOLONG;
+    } else if (mkdir(text, 0777) == 0 || (errno == EEXIST && access(text, W_OK) == 0)) {
+        return true;
+    }
+    snprintf(wants, STUDY_WANTS_MAX, "%s", strerror(errno));
+    return false;
+}
+
+static bool parse_option(sim_options *self, int option, const char *text, char *wants)
 {
     sim_job_config *job = &self->step.job;
     trib_config *engine = &job->engine;
@@ -80,38 +96,39 @@ static bool parse_option(sim_options *self, int option, const char *text)
         self->model = text;
         return true;
     case 'n':
-        return study_parse_count(text, 1, 2048, &job->workers);
+        return study_parse_count(text, 1, 2048, &job->workers, wants);
     case 's':
-        return study_parse_count(text, 0, 2048, &job->servers);
+        return study_parse_count(text, 0, 2048, &job->servers, wants);
     case 'r':
-        return study_parse_rate(text, &job->link.egress_bits) && (job->link.ingress_bits = job->link.egress_bits);
+        return study_parse_rate(text, &job->link.egress_bits, wants) &&
+               (job->link.ingress_bits = job->link.egress_bits);
     case 'l':
-        return study_parse_time(text, &job->link.latency_ns);
+        return study_parse_time(text, &job->link.latency_ns, wants);
     case 'g':
-        return study_parse_number(text, 0.01, 1, &job->net.goodput);
+        return study_parse_number(text, 0.01, 1, &job->net.goodput, wants);
     case 'R':
-        return study_parse_count(text, 1, 16, &engine->reactors);
+        return study_parse_count(text, 1, 16, &engine->reactors, wants);
     case 'c':
-        return study_parse_count(text, 1, 1024, &job->cores);
+        return study_parse_count(text, 1, 1024, &job->cores, wants);
     case 'c' + 256:
-        return parse_costs(text, &job->costs);
+        return parse_costs(text, &job->costs, wants);
     case 'o' + 256:
         job->one_machine = true;
         return true;
     case 'm' + 256:
-        return study_parse_count(text, 1, 64, &job->per_machine);
+        return study_parse_count(text, 1, 64, &job->per_machine, wants);
     case 's' + 256:
-        return parse_local_sum(text, &engine->local_sum);
+        return parse_local_sum(text, &engine->local_sum, wants);
     case 'r' + 256:
-        return study_parse_rate(text, &job->net.local_bits);
+        return study_parse_rate(text, &job->net.local_bits, wants);
     case 'w':
-        return study_parse_size(text, 1024, 1u << 30, &job->net.window_bytes);
+        return study_parse_size(text, 1024, 1u << 30, &job->net.window_bytes, wants);
     case 'p':
-        return study_parse_size(text, 4096, 1u << 30, &engine->partition_bytes);
+        return study_parse_size(text, 4096, 1u << 30, &engine->partition_bytes, wants);
     case 'k':
-        return study_parse_size(text, 4096, 1u << 20, &engine->chunk_bytes);
+        return study_parse_size(text, 4096, 1u << 20, &engine->chunk_bytes, wants);
     case 'C':
-        return study_parse_size(text, 4096, 1u << 30, &engine->push_credit_bytes) &&
+        return study_parse_size(text, 4096, 1u << 30, &engine->push_credit_bytes, wants) &&
                (engine->pull_credit_bytes = engine->push_credit_bytes);
     case 'P':
         self->step.priorities = false;
@@ -120,25 +137,20 @@ static bool parse_option(sim_options *self, int option, const char *text)
         self->step.cross_barrier = true;
         return true;
     case 'o':
-        return study_parse_number(text, 0.0001, 1, &self->step.codec_ratio);
+        return study_parse_number(text, 0.0001, 1, &self->step.codec_ratio, wants);
     case 'f':
-        return study_parse_number(text, 0.0001, 10000, &self->compute);
+        return study_parse_number(text, 0.0001, 10000, &self->compute, wants);
     case 'D':
-        return study_parse_number(text, 0, 100000, &self->device_gb);
+        return study_parse_number(text, 0, 100000, &self->device_gb, wants);
     case 'H':
-        return study_parse_time(text, &self->hop_ns);
+        return study_parse_time(text, &self->hop_ns, wants);
     case 'i':
-        return study_parse_count(text, 1, 200, &self->step.iterations);
+        return study_parse_count(text, 1, 200, &self->step.iterations, wants);
     case 'S':
-        job->seed = strtoull(text, NULL, 10);
-        return true;
+        return study_parse_seed(text, &job->seed, wants);
     case 't':
-        if (snprintf(self->trace, sizeof self->trace, "%s/%%r.trib", text) >= (int)sizeof self->trace) {
-            errno = ENAMETOOLONG;
-            return false;
-        }
         engine->trace = self->trace;
-        return mkdir(text, 0777) == 0 || (errno == EEXIST && access(text, W_OK) == 0);
+        return parse_folder(self, text, wants);
     case 'j':
         self->json = true;
         return true;
@@ -183,6 +195,7 @@ static int parse(sim_options *self, int argc, char **argv)
         {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
     };
+    char wants[STUDY_WANTS_MAX] = "";
     for (int option; (option = getopt_long(argc, argv, "n:s:h", options, NULL)) != -1;) {
         if (option == 'h') {
             usage(stdout);
@@ -192,8 +205,8 @@ static int parse(sim_options *self, int argc, char **argv)
             usage(stderr);
             return 2;
         }
-        if (!parse_option(self, option, optarg)) {
-            return option_refused("sim", options, option, optarg, option == 't' ? strerror(errno) : NULL);
+        if (!parse_option(self, option, optarg, wants)) {
+            return option_refused("sim", options, option, optarg, wants);
         }
     }
     const trib_config *engine = &self->step.job.engine;

@@ -244,8 +244,9 @@ static void usage(FILE *out)
     fprintf(out,
             "usage: tributary run -n 4 -s 2 -- tributary step [options]     training steps of a model in a real job\n"
             "  --model NAME|FILE   resnet50, vgg16, bert-large, gpt2-large or a CSV file   (resnet50)\n"
-            "  --iters N (5)       measured, after one that is not\n"
-            "  --compute 1.0       factor on the model's times     --no-priorities   --cross-barrier   --json\n"
+            "  --iters N           measured, after one that is not, 1..1000 (5)\n"
+            "  --compute 1.0       factor on the model's times, 0.0001..10000     --no-priorities   --cross-barrier   "
+            "--json\n"
             "  --together          workers begin to hand in gradients at the same time, in every step\n");
 }
 
@@ -264,18 +265,16 @@ static int parse(live_step *self, int argc, char **argv)
     };
     for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
         bool fine = true;
-        const char *wants = NULL;
+        char wants[STUDY_WANTS_MAX] = "";
         switch (option) {
         case 'm':
             self->name = optarg;
             break;
         case 'i':
-            fine = study_parse_count(optarg, 1, ITERATIONS_MAX, &self->iterations);
-            wants = "must be a number from 1 to 1000";
+            fine = study_parse_count(optarg, 1, ITERATIONS_MAX, &self->iterations, wants);
             break;
         case 'f':
-            fine = study_parse_number(optarg, 0.0001, 10000, &self->compute);
-            wants = "must be a number from 0.0001 to 10000";
+            fine = study_parse_number(optarg, 0.0001, 10000, &self->compute, wants);
             break;
         case 'P':
             self->priorities = false;

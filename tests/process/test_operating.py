@@ -92,9 +92,18 @@ def options_are_named():
                          (['bench', '--sizes', '4K,,8K'], '--sizes 4K,,8K: must be'),
                          (['bench', 'stray'], 'unexpected "stray"'),
                          (['step', '--iters', '0'], '--iters 0: must be'),
-                         (['sim', '--rate', '0'], '--rate 0: is no good'),
+                         (['sim', '--rate', '0'], '--rate 0: must be a rate from 1kbit to 100000gbit'),
+                         (['sim', '-n', '1.5'], '-n 1.5: must be a whole number from 1 to 2048'),
+                         (['sim', '--chunk', '2M'], '--chunk 2M: must be a size in bytes from 4K to 1M'),
+                         (['sim', '--latency', '5'], '--latency 5: must be a time from 0s to 1000000s'),
+                         (['sim', '--local-sum', 'no'], '--local-sum no: must be auto, off or on'),
+                         (['sim', '--costs', 'udp'], '--costs udp: must be tcp or rdma'),
+                         (['sim', '--seed', 'x'], '--seed x: must be a whole number from 0 to'),
+                         (['sim', '--nonsense'], "tributary sim: unrecognized option '--nonsense'"),
+                         (['bench', '--iters'], "tributary bench: option '--iters' requires an argument"),
+                         (['tune', '--live', 'file'], '--live: is an option of tributary replay'),
                          (['sim', '--trace', '/nonexistent/folder'], '--trace /nonexistent/folder: No such file'),
-                         (['replay', '--iters', 'x', 'file'], '--iters x: is no good')):
+                         (['replay', '--iters', 'x', 'file'], '--iters x: must be a number from 1 to 200')):
         done = tool(*words)
         assert done.returncode == 2 and wants in done.stderr, (words, done)
 

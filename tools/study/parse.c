@@ -1,6 +1,9 @@
 /* parse.c - see parse.h. Every range is asked for as "is in it", so that what is no number at all (nan) is refused. */
 #include "tools/study/parse.h"
 
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -26,7 +29,20 @@ static bool parse(const char *text, const unit *units, double *value)
     return false;
 }
 
-bool study_parse_when(const char *text, int *when)
+/* Answers false, for the caller to answer it. */
+static bool refuse(char *wants, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static bool refuse(char *wants, const char *format, ...)
+{
+    if (wants != NULL) {
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(wants, STUDY_WANTS_MAX, format, arguments);
+        va_end(arguments);
+    }
+    return false;
+}
+
+bool study_parse_when(const char *text, int *when, char *wants)
 {
     static const char *const words[] = {"auto", "off", "on"};
     for (int i = 0; i < 3; i++) {
@@ -35,54 +51,80 @@ bool study_parse_when(const char *text, int *when)
             return true;
         }
     }
-    return false;
+    return refuse(wants, "must be auto, off or on");
 }
 
-bool study_parse_number(const char *text, double low, double high, double *value)
+bool study_parse_number(const char *text, double low, double high, double *value, char *wants)
 {
     static const unit none[] = {{"", 1}, {NULL, 0}};
-    return parse(text, none, value) && *value >= low && *value <= high;
+    return (parse(text, none, value) && *value >= low && *value <= high) ||
+           refuse(wants, "must be a number from %.10g to %.10g", low, high);
 }
 
-bool study_parse_count(const char *text, uint32_t low, uint32_t high, uint32_t *value)
+bool study_parse_count(const char *text, uint32_t low, uint32_t high, uint32_t *value, char *wants)
 {
     double number = 0;
-    if (!study_parse_number(text, low, high, &number)) {
+    if (!study_parse_number(text, low, high, &number, wants)) {
         return false;
     }
     *value = (uint32_t)number;
-    return *value == number;
+    return *value == number || refuse(wants, "must be a whole number from %u to %u", low, high);
 }
 
-bool study_parse_size(const char *text, uint32_t low, uint32_t high, uint32_t *bytes)
+static const unit sizes[] = {{"", 1}, {"k", 1024}, {"m", 1 << 20}, {"g", 1 << 30}, {NULL, 0}};
+
+/* The largest unit of which it is a multiple. */
+static void print_size(uint32_t bytes, char *text, size_t size)
 {
-    static const unit units[] = {{"", 1}, {"k", 1024}, {"m", 1 << 20}, {"g", 1 << 30}, {NULL, 0}};
+    int last = 3;
+    while (bytes % (uint32_t)sizes[last].factor != 0) {
+        last--;
+    }
+    snprintf(text, size, "%u%c", bytes / (uint32_t)sizes[last].factor, " KMG"[last]);
+}
+
+bool study_parse_size(const char *text, uint32_t low, uint32_t high, uint32_t *bytes, char *wants)
+{
     double number = 0;
-    if (!parse(text, units, &number) || !(number >= low && number <= high)) {
-        return false;
+    if (!parse(text, sizes, &number) || !(number >= low && number <= high)) {
+        char least[16], most[16];
+        print_size(low, least, sizeof least);
+        print_size(high, most, sizeof most);
+        return refuse(wants, "must be a size in bytes from %s to %s", least, most);
     }
     *bytes = (uint32_t)number;
     return true;
 }
 
-bool study_parse_rate(const char *text, uint64_t *bits)
+bool study_parse_rate(const char *text, uint64_t *bits, char *wants)
 {
     static const unit units[] = {{"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}, {"", 1}, {NULL, 0}};
     double number = 0;
     if (!parse(text, units, &number) || !(number >= 1000 && number <= 1e14)) {
-        return false;
+        return refuse(wants, "must be a rate from 1kbit to 100000gbit, such as 10gbit");
     }
     *bits = (uint64_t)number;
     return true;
 }
 
-bool study_parse_time(const char *text, int64_t *ns)
+bool study_parse_time(const char *text, int64_t *ns, char *wants)
 {
     static const unit units[] = {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {NULL, 0}};
     double number = 0;
     if (!parse(text, units, &number) || !(number >= 0 && number <= 1e15)) {
-        return false;
+        return refuse(wants, "must be a time from 0s to 1000000s, with its unit: 100ns, 15us, 1.5ms, 2s");
     }
     *ns = (int64_t)number;
+    return true;
+}
+
+bool study_parse_seed(const char *text, uint64_t *seed, char *wants)
+{
+    errno = 0;
+    const uint64_t number = strtoull(text, NULL, 10);
+    if (text[0] == '\0' || text[strspn(text, "0123456789")] != '\0' || errno != 0) {
+        return refuse(wants, "must be a whole number from 0 to %llu", (unsigned long long)UINT64_MAX);
+    }
+    *seed = number;
     return true;
 }
