@@ -184,6 +184,9 @@ static trib_status check_sizes(const trib_config *config, trib_error *error)
         return trib_error_set(error, TRIB_INVALID, "trace_bytes %llu: at most %llu",
                               (unsigned long long)config->trace_bytes, (unsigned long long)TRIB_TRACE_BYTES_MAX);
     }
+    if (config->trace != NULL && trib_trace_check_name(config->trace, error) != TRIB_OK) {
+        return TRIB_INVALID;
+    }
     if (config->busy_poll_ns < 0 || config->busy_poll_ns > BUSY_POLL_MAX_NS) {
         return trib_error_set(error, TRIB_INVALID, "busy_poll_ns %lld: at most %lld", (long long)config->busy_poll_ns,
                               (long long)BUSY_POLL_MAX_NS);

@@ -32,6 +32,7 @@ trib_status trib_trace_write(trib_engine *engine, const char *path, trib_error *
     if (status == TRIB_OK && (path == NULL || path[0] == '\0')) {
         status = trib_error_set(error, TRIB_INVALID, "path is %s", path == NULL ? "NULL" : "empty");
     }
+    status = status == TRIB_OK ? trib_trace_check_name(path, error) : status;
     if (status != TRIB_OK) {
         return status;
     }

@@ -297,6 +297,19 @@ static void append(char *path, size_t size, const char *text)
     snprintf(path + used, size - used, "%s", text);
 }
 
+trib_status trib_trace_check_name(const char *pattern, trib_error *error)
+{
+    for (const char *at = strchr(pattern, '%'); at != NULL; at = strchr(at + 2, '%')) {
+        if (at[1] == '\0' || strchr("rph%", at[1]) == NULL) {
+            return trib_error_set(error, TRIB_INVALID,
+                                  "trace \"%.200s\": %.2s is none of %%r (the member), %%p (its process id), %%h (its "
+                                  "host) and %%%% (a percent sign)",
+                                  pattern, at);
+        }
+    }
+    return TRIB_OK;
+}
+
 void trib_tracer_path(const trib_engine *engine, const char *pattern, char *path, size_t size)
 {
     char label[32], host[TRIB_PLACE_NAME_MAX], whole[TRIB_TRACE_PATH_MAX];

@@ -60,6 +60,8 @@ bool trib_tracer_is_reference(const trib_engine *engine);
 /* trace_file.c: as write, without its checks. */
 TRIB_CHECKED trib_status trib_trace_file_write(trib_engine *engine, const char *path, trib_error *error);
 
+/* TRIB_INVALID: a % in it that trib_tracer_path would not fill in. */
+TRIB_CHECKED trib_status trib_trace_check_name(const char *pattern, trib_error *error);
 /* Fills %r (rank2, server0, coordinator), %p (process id) and %h (host) in; without any % it appends ".%r.%p.trib". */
 void trib_tracer_path(const trib_engine *engine, const char *pattern, char *path, size_t size);
 

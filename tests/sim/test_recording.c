@@ -394,6 +394,8 @@ static void at_run_time(void **state)
     assert_int_equal(trib_trace_write(engine, "/nowhere/at/all", &error), TRIB_SYSTEM);
     assert_non_null(strstr(error.text, "/nowhere/at/all.rank1.1001.trib"));
     assert_int_equal(trib_trace_write(engine, "", &error), TRIB_INVALID);
+    assert_int_equal(trib_trace_write(engine, "/tmp/%z", &error), TRIB_INVALID);
+    assert_non_null(strstr(error.text, "%z is none of"));
     assert_int_equal(trib_trace_start(engine, UINT64_MAX, &error), TRIB_INVALID);
     assert_int_equal(files_in_folder(false), 2);
     close_job(job);

@@ -72,6 +72,8 @@ CHANGE(no_host, config->coordinator = ":4242")
 CHANGE(open_bracket, config->coordinator = "[::1:4242")
 CHANGE(not_local, config->coordinator = "192.0.2.1:4242")
 CHANGE(bad_listen, config->token = "t"; config->listen = "nonsense")
+CHANGE(unknown_letter, config->trace = "/tmp/%r.%d.trib")
+CHANGE(lone_percent, config->trace = "/tmp/%%%r.100%")
 CHANGE(unknown_transport, config->transport = "pigeon")
 
 static void wrong_fields(void **state)
@@ -117,6 +119,8 @@ static void wrong_fields(void **state)
         {odd_machines, TRIB_INVALID, "local_size 3", "divide worker_count (4)"},
         {huge_machine, TRIB_INVALID, "local_size 65", "1..64"},
         {other_local_rank, TRIB_INVALID, "local_rank 1", "consecutive"},
+        {unknown_letter, TRIB_INVALID, "trace \"/tmp/%r.%d.trib\": %d", "%r (the member)"},
+        {lone_percent, TRIB_INVALID, "100%\": % is none of", "%% (a percent sign)"},
         {low_device, TRIB_INVALID, "device_index -2", "-1 or above"},
         {unknown_device, TRIB_INVALID, "abacus", "cuda"},
         {negative_join, TRIB_INVALID, "join", "above 0"},
