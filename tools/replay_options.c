@@ -232,6 +232,9 @@ bool replay_options_load(const replay_options *self, char *const *paths, uint32_
         fprintf(stderr, "tributary %s: note: %u workers' steps are not those of the first one: they take its times\n",
                 self->name, replay->left_out);
     }
+    if (status == TRIB_OK && replay->uneven[0] != '\0') {
+        fprintf(stderr, "tributary %s: note: %s\n", self->name, replay->uneven);
+    }
     if (status == TRIB_OK && !replay->rate_known && self->recorded_rate_bits == 0 &&
         replay->step.job.workers + replay->step.job.servers > 1) {
         fprintf(stderr,

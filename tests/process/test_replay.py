@@ -128,6 +128,9 @@ def one_host():
     near(said['replayed']['step_ms'], step, 2, 'one host')
     near(said['predicted']['step_ms'], sim('-n', '3', '-s', '0', '--rate', '10gbit'), 5, 'each on a machine of its own')
     assert 'all members are on one machine' in run('trace', *files)
+    files, _ = recorded('slow memory', '-n', '3', '-s', '0', '--per-machine', '3', '--local-rate', '1gbit')
+    limits = [json.loads(run('trace', '--json', *files))['limit'], replay(files)['replayed']['limit']]
+    assert limits == ['shared memory'] * 2, limits
 
 
 def steps_that_overlap():
@@ -182,7 +185,7 @@ def live():
 
 def what_cannot_be():
     files, _ = recorded('errors', '-n', '2', '-s', '1')
-    assert 'no good value' in run('replay', '--rate', 'fast', *files, status=2)
+    assert 'must be a rate from 1kbit' in run('replay', '--rate', 'fast', *files, status=2)
     assert 'too long to replay' in run('replay', '--rate', '1kbit', *files, status=1)
     assert 'multiple of chunk_bytes' in run('replay', '--partition', '96K', '--chunk', '64K', *files, status=1)
     assert 'colocate is off' in run('replay', '-s', '0', '--colocate', 'off', *files, status=1)

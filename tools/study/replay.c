@@ -271,6 +271,7 @@ trib_status study_replay_make(const trace_run *run, const trace_stats *stats, st
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
     replay->step.model = replay->models[0];
+    study_replay_note_links(run, stats, replay->uneven, sizeof replay->uneven);
     for (uint32_t i = 0; i < run->worker_count + run->server_count; i++) {
         const trace_link_use *use = &stats->links[i];
         const double most = use->out_used > use->in_used ? use->out_used : use->in_used;
@@ -399,6 +400,9 @@ trib_status study_replay_run(const study_replay *replay, const study_step_config
     trib_status status = study_step_run(&mine, result, error);
     if (status == TRIB_OK && traced) {
         status = read_parts(folder, workers, servers, parts, error);
+        if (mine.job.one_machine && !mine.job.net.local_memory && strcmp(parts->limit_name, TRACE_LIMIT_MEMORY) == 0) {
+            parts->limit_name = TRACE_LIMIT_LOOPBACK; /* the simulated transport has one name for both */
+        }
     }
     if (traced) {
         remove_traces(folder);

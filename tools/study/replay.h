@@ -33,12 +33,15 @@ typedef struct study_replay {
     uint32_t local_ranks;    /* of them, that summed first */
     bool one_host;           /* all were on one machine, servers too */
     bool servers_are_guests; /* on machines of workers */
+    char uneven[240];        /* that links were not alike, in words; "": they were, as far as is known */
 } study_replay;
 
 /* TRIB_INVALID, with why, if the traces have no steps, or none that could be replayed in sensible time. */
 TRIB_CHECKED trib_status study_replay_make(const trace_run *run, const trace_stats *stats, study_replay *replay,
                                            trib_error *error);
 void study_replay_free(study_replay *replay);
+/* replay_links.c: fills replay->uneven. */
+void study_replay_note_links(const trace_run *run, const trace_stats *stats, char *text, size_t size);
 /* The recorded steps had no barrier: forward, that long (from the optimizer to the first gradient), went on by layers while
  * sums were still missing. A trace does not show how much of it was hidden. */
 void study_replay_set_forward(study_replay *replay, int64_t forward_ns);

@@ -399,6 +399,14 @@ static bool use_links(const trace_run *run, trace_stats *stats)
 
 /* ---- What limits ---- */
 
+/* What carries what members send each other: where they share a machine, its memory, or over loopback its processors. */
+static const char *name_way(const trace_run *run, const char **name_out)
+{
+    const bool loopback = strcmp(run->processes[0].file->transport, "tcp") == 0;
+    *name_out = !run->one_host ? "network" : loopback ? TRACE_LIMIT_LOOPBACK : TRACE_LIMIT_MEMORY;
+    return !run->one_host ? "the network" : loopback ? "the processors, which move all over loopback" : "shared memory";
+}
+
 static void name_limit(const trace_run *run, trace_stats *stats)
 {
     /* Not the turn: whoever waits for it waits for what those in front of it wait for. */
@@ -425,9 +433,9 @@ static void name_limit(const trace_run *run, trace_stats *stats)
         stats->limit_name = "none";
         snprintf(stats->limit, sizeof stats->limit, "no partition can be followed from its beginning to its end");
     } else if (used > 0.7) {
-        stats->limit_name = "network";
+        const char *words = name_way(run, &stats->limit_name);
         snprintf(stats->limit, sizeof stats->limit,
-                 "the network: the way %s %s carried %.0f %% of what it can while there was something to exchange",
+                 "%s: the way %s %s carried %.0f %% of what it can while there was something to exchange", words,
                  out ? "out of" : "into", label, 100 * used);
     } else {
         stats->limit_name = trace_phase_name((trace_phase)longest);

@@ -65,6 +65,9 @@ typedef struct trace_steps {
     bool overlapped;              /* the next step begins before the last sum is back */
 } trace_steps;
 
+#define TRACE_LIMIT_MEMORY "shared memory"
+#define TRACE_LIMIT_LOOPBACK "processor"
+
 typedef struct trace_stats {
     trace_spread phases[TRACE_PHASE_COUNT], whole;
     trace_spread stages[TRACE_STAGES_MAX];
@@ -74,11 +77,12 @@ typedef struct trace_stats {
     trace_patience *patience; /* by rank */
     trace_steps *steps;       /* of each worker whose trace is there */
     uint32_t steps_count;
-    double fastest_bits;    /* of the busiest links, payload */
-    double window_ns;       /* over which rates are taken */
-    double exchange_ns;     /* during which some worker exchanged something */
-    char limit[200];        /* what the time of an exchange is made of, in words */
-    const char *limit_name; /* "network", "peers", "credit", "turn", "server", "none" */
+    double fastest_bits; /* of the busiest links, payload */
+    double window_ns;    /* over which rates are taken */
+    double exchange_ns;  /* during which some worker exchanged something */
+    char limit[200];     /* what the time of an exchange is made of, in words */
+    /* A phase's name; "network"; on one machine, where there is none, one of the two above; "none". */
+    const char *limit_name;
 } trace_stats;
 
 /* False: out of memory. */
