@@ -7,7 +7,6 @@
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,65 +18,24 @@
 
 #include <cmocka.h>
 
-#include "tests/loop/job.h"
+#include "tests/loop/host.h"
 #include "tests/loop/stranger.h"
 #include "tests/support/descriptors.h"
 
-#define TOKEN "a secret of the tests"
 #define CROWD 120
 #define WAIT_S 60
 
-/* Rank 0, which coordinates, and what it has said. */
 typedef struct scene {
-    trib_engine *engine;
+    host host;
     struct rlimit before;
-    char address[32];
     int crowd[CROWD];
-    pthread_mutex_t mutex;
-    char log[65536];
 } scene;
 
-static void take_line(trib_log_level level, const char *line, void *user)
-{
-    (void)level;
-    scene *self = user;
-    pthread_mutex_lock(&self->mutex);
-    const size_t used = strlen(self->log);
-    snprintf(self->log + used, sizeof self->log - used, "%s\n", line);
-    pthread_mutex_unlock(&self->mutex);
-}
-
-static bool has_said(scene *self, const char *words)
-{
-    pthread_mutex_lock(&self->mutex);
-    const bool said = strstr(self->log, words) != NULL;
-    pthread_mutex_unlock(&self->mutex);
-    return said;
-}
-
-/* more: the host of a second address, or "": then the strangers meet no sessions. */
 static scene *scene_open(const char *more)
 {
     scene *self = calloc(1, sizeof *self);
     assert_non_null(self);
-    pthread_mutex_init(&self->mutex, NULL);
-    job_free_address(self->address, sizeof self->address);
-    char coordinator[64];
-    snprintf(coordinator, sizeof coordinator, "%s%s%s%s", self->address, more[0] != '\0' ? "," : "", more,
-             more[0] != '\0' ? strchr(self->address, ':') : "");
-    trib_config config;
-    trib_config_init(&config, sizeof config);
-    config.worker_count = 2;
-    config.reactors = 1;
-    config.coordinator = coordinator;
-    config.token = TOKEN;
-    config.join_timeout_ns = INT64_C(60000000000);
-    config.log_cb = take_line;
-    config.log_user = self;
-    trib_error error = {.text = ""};
-    if (trib_engine_create(&config, &self->engine, &error) != TRIB_OK) {
-        fail_msg("%s", error.text);
-    }
+    host_open(&self->host, 2, more);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &self->before), 0);
     const rlim_t most = descriptors_open() + CROWD + CROWD / 2;
     const struct rlimit limit = {.rlim_cur = most, .rlim_max = self->before.rlim_max};
@@ -90,10 +48,9 @@ static void scene_close(scene *self)
     for (int i = 0; i < CROWD; i++) {
         close(self->crowd[i]);
     }
-    assert_int_equal(trib_engine_destroy(self->engine), TRIB_OK);
+    host_close(&self->host);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &self->before), 0);
-    assert_false(has_said(self, "cannot accept connections for now"));
-    pthread_mutex_destroy(&self->mutex);
+    assert_false(host_has_said(&self->host, "cannot accept connections for now"));
     free(self);
 }
 
@@ -101,7 +58,7 @@ static void scene_close(scene *self)
 static void come(scene *self)
 {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    to.sin_port = htons((uint16_t)strtoul(strrchr(self->address, ':') + 1, NULL, 10));
+    to.sin_port = htons((uint16_t)strtoul(strrchr(self->host.address, ':') + 1, NULL, 10));
     for (int i = 0; i < CROWD; i++) {
         const struct timeval limit = {.tv_sec = WAIT_S};
         self->crowd[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -124,9 +81,9 @@ static void links_make_room(void **state)
     scene *self = scene_open("");
     come(self);
     stranger peer;
-    stranger_connect(&peer, self->address, TOKEN, TRIB_PURPOSE_CONTROL, 1);
+    stranger_connect(&peer, self->host.address, HOST_TOKEN, TRIB_PURPOSE_CONTROL, 1);
     stranger_close(&peer);
-    assert_true(has_said(self, "too many others have come and not proved the token"));
+    assert_true(host_has_said(&self->host, "too many others have come and not proved the token"));
     scene_close(self);
 }
 
@@ -137,8 +94,8 @@ static void sessions_make_room(void **state)
     scene *self = scene_open("127.0.0.2");
     come(self);
     unsigned char answer[TRIB_HEADER_SIZE];
-    assert_true(stranger_greet_foreign_session(self->address, TRIB_WIRE_VERSION - 1, answer));
-    assert_false(has_said(self, "too many others have come and not proved the token"));
+    assert_true(stranger_greet_foreign_session(self->host.address, TRIB_WIRE_VERSION - 1, answer));
+    assert_false(host_has_said(&self->host, "too many others have come and not proved the token"));
     scene_close(self);
 }
 

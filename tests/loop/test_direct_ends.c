@@ -19,21 +19,7 @@
 
 #include <cmocka.h>
 
-#include "api/config.h"
-#include "api/env_host.h"
-#include "tests/loop/direct_bed.h"
-
-trib_status __real_trib_env_host_init(trib_env *env, trib_config *config, trib_error *error);
-trib_status __wrap_trib_env_host_init(trib_env *env, trib_config *config, trib_error *error);
-
-trib_status __wrap_trib_env_host_init(trib_env *env, trib_config *config, trib_error *error)
-{
-    trib_status status = __real_trib_env_host_init(env, config, error);
-    if (status == TRIB_OK) {
-        direct_watch(env);
-    }
-    return status;
-}
+#include "tests/loop/direct_wrap.h"
 
 /* What was given back is not written to any more. */
 static void assert_left_alone(float *memory)

@@ -4,7 +4,6 @@
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,52 +15,21 @@
 #include <cmocka.h>
 
 #include "engine/roster.h"
+#include "tests/loop/host.h"
 #include "tests/loop/job.h"
 #include "tests/loop/stranger.h"
 
-#define TOKEN "a secret of the tests"
-
-/* Rank 0, which coordinates, and what it has said. */
 typedef struct bed {
-    trib_engine *engine;
-    char address[32];
+    host host;
     unsigned char *payload;
-    pthread_mutex_t mutex;
-    char log[8192];
 } bed;
-
-static void take_line(trib_log_level level, const char *line, void *user)
-{
-    (void)level;
-    bed *self = user;
-    pthread_mutex_lock(&self->mutex);
-    size_t used = strlen(self->log);
-    snprintf(self->log + used, sizeof self->log - used, "%s\n", line);
-    pthread_mutex_unlock(&self->mutex);
-}
 
 /* more: of the coordinator's addresses, "", or the host of a second one. */
 static void bed_open_at(bed *self, int workers, const char *more)
 {
-    *self = (bed){.mutex = PTHREAD_MUTEX_INITIALIZER, .payload = malloc(TRIB_PAYLOAD_MAX)};
+    self->payload = malloc(TRIB_PAYLOAD_MAX);
     assert_non_null(self->payload);
-    job_free_address(self->address, sizeof self->address);
-    char coordinator[64];
-    snprintf(coordinator, sizeof coordinator, "%s%s%s%s", self->address, more[0] != '\0' ? "," : "", more,
-             more[0] != '\0' ? strchr(self->address, ':') : "");
-    trib_config config;
-    trib_config_init(&config, sizeof config);
-    config.worker_count = workers;
-    config.reactors = 1;
-    config.coordinator = coordinator;
-    config.token = TOKEN;
-    config.join_timeout_ns = INT64_C(60000000000);
-    config.log_cb = take_line;
-    config.log_user = self;
-    trib_error error = {.text = ""};
-    if (trib_engine_create(&config, &self->engine, &error) != TRIB_OK) {
-        fail_msg("%s", error.text);
-    }
+    host_open(&self->host, workers, more);
 }
 
 static void bed_open(bed *self, int workers)
@@ -71,7 +39,7 @@ static void bed_open(bed *self, int workers)
 
 static void bed_close(bed *self)
 {
-    assert_int_equal(trib_engine_destroy(self->engine), TRIB_OK);
+    host_close(&self->host);
     free(self->payload);
 }
 
@@ -85,21 +53,15 @@ static void assert_says(const char *text, const char *words)
 /* The engine says it on its own thread, when the connection is over. */
 static void await_line(bed *self, const char *words)
 {
-    bool said = false;
-    for (int i = 0; i < 2000 && !said; i++) {
-        pthread_mutex_lock(&self->mutex);
-        said = strstr(self->log, words) != NULL;
-        pthread_mutex_unlock(&self->mutex);
-        if (!said) {
-            usleep(10000);
-        }
+    for (int i = 0; i < 2000 && !host_has_said(&self->host, words); i++) {
+        usleep(10000);
     }
-    assert_says(self->log, words);
+    assert_says(self->host.log, words);
 }
 
 static void join(bed *self, stranger *peer, uint32_t rank, uint32_t workers, size_t extra)
 {
-    stranger_connect(peer, self->address, TOKEN, TRIB_PURPOSE_CONTROL, rank);
+    stranger_connect(peer, self->host.address, HOST_TOKEN, TRIB_PURPOSE_CONTROL, rank);
     stranger_join(peer, rank, workers, extra);
 }
 
@@ -135,7 +97,7 @@ static void bytes_behind_a_join(void **state)
     stranger_close(&wrong);
     stranger_close(&right);
     bed_close(&self);
-    assert_says(self.log, "turned away a member that wanted to join: JOIN with 3 bytes too many");
+    assert_says(self.host.log, "turned away a member that wanted to join: JOIN with 3 bytes too many");
 }
 
 /* Who has another token learns it first, from our proof, and goes: the log says what it may have been. One whose own proof is
@@ -146,13 +108,13 @@ static void another_token(void **state)
     bed self;
     trib_stats stats = {.struct_size = sizeof stats};
     bed_open(&self, 2);
-    stranger_fail(self.address, false);
-    stranger_fail(self.address, true);
-    assert_int_equal(trib_engine_get_stats(self.engine, &stats), TRIB_OK);
+    stranger_fail(self.host.address, false);
+    stranger_fail(self.host.address, true);
+    assert_int_equal(trib_engine_get_stats(self.host.engine, &stats), TRIB_OK);
     bed_close(&self);
     assert_int_equal(stats.peers_refused, 2);
-    assert_says(self.log, "closed by the peer, without proving the token (another TRIB_TOKEN or TRIB_JOB?)");
-    assert_says(self.log, "the peer could not prove the token of job \"default\"");
+    assert_says(self.host.log, "closed by the peer, without proving the token (another TRIB_TOKEN or TRIB_JOB?)");
+    assert_says(self.host.log, "the peer could not prove the token of job \"default\"");
 }
 
 /* One that leaves before the job has begun gives its place back. */
@@ -223,7 +185,7 @@ static void ends_the_job(trib_frame frame, const void *payload, size_t size, con
     stranger_send(&peer, frame, payload, size);
     stranger_expect_end(&peer);
     trib_error error = {.text = ""};
-    assert_int_equal(trib_engine_wait_ready(self.engine, -1, &error), TRIB_PEER_LOST);
+    assert_int_equal(trib_engine_wait_ready(self.host.engine, -1, &error), TRIB_PEER_LOST);
     assert_says(error.text, "lost rank 1 (by hand): ");
     assert_says(error.text, words);
     stranger_close(&peer);
@@ -289,7 +251,7 @@ static void another_version(void **state)
     trib_frame frame;
     trib_error error = {.text = ""};
     bed_open(&self, 2);
-    assert_true(stranger_greet_foreign(self.address, TRIB_WIRE_VERSION - 1, answer));
+    assert_true(stranger_greet_foreign(self.host.address, TRIB_WIRE_VERSION - 1, answer));
     assert_int_equal(trib_frame_decode(answer, &frame, &error), TRIB_OK);
     assert_int_equal(frame.type, TRIB_FRAME_BYE);
     await_line(&self, "protocol version 3, this side speaks 4: install the same release");
@@ -305,7 +267,7 @@ static void another_version_in_a_session(void **state)
     trib_frame frame;
     trib_error error = {.text = ""};
     bed_open_at(&self, 2, "127.0.0.2");
-    assert_true(stranger_greet_foreign_session(self.address, TRIB_WIRE_VERSION - 1, answer));
+    assert_true(stranger_greet_foreign_session(self.host.address, TRIB_WIRE_VERSION - 1, answer));
     assert_int_equal(trib_frame_decode(answer, &frame, &error), TRIB_OK);
     assert_int_equal(frame.type, TRIB_FRAME_BYE);
     assert_int_equal((int32_t)frame.aux, TRIB_PROTOCOL);
@@ -354,10 +316,10 @@ static void second_connections(void **state)
     trib_member_info info;
     take_first_member(&self, &info);
     const char *at = info.addresses[0].text;
-    assert_false(stranger_ask(&none, at, TOKEN, TRIB_PURPOSE_EXPRESS, 1));
-    stranger_connect(&first, at, TOKEN, TRIB_PURPOSE_DATA, 1);
-    stranger_connect(&second, at, TOKEN, TRIB_PURPOSE_EXPRESS, 1);
-    assert_false(stranger_ask(&third, at, TOKEN, TRIB_PURPOSE_EXPRESS, 1));
+    assert_false(stranger_ask(&none, at, HOST_TOKEN, TRIB_PURPOSE_EXPRESS, 1));
+    stranger_connect(&first, at, HOST_TOKEN, TRIB_PURPOSE_DATA, 1);
+    stranger_connect(&second, at, HOST_TOKEN, TRIB_PURPOSE_EXPRESS, 1);
+    assert_false(stranger_ask(&third, at, HOST_TOKEN, TRIB_PURPOSE_EXPRESS, 1));
     stranger *const all[] = {&none, &third, &second, &first, &peer};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         stranger_close(all[i]);
@@ -377,10 +339,10 @@ static void a_contribution_to_another_epoch(void **state)
     trib_member_info info;
     trib_error error = {.text = ""};
     take_first_member(&self, &info);
-    stranger_connect(&data, info.addresses[0].text, TOKEN, TRIB_PURPOSE_DATA, 1);
+    stranger_connect(&data, info.addresses[0].text, HOST_TOKEN, TRIB_PURPOSE_DATA, 1);
     stranger_send(&data, (trib_frame){.type = TRIB_FRAME_PUSH, .epoch = 7, .round = 1, .chunk_count = 1}, NULL, 0);
     stranger_expect_end(&data);
-    assert_int_equal(trib_engine_wait_ready(self.engine, -1, &error), TRIB_PEER_LOST);
+    assert_int_equal(trib_engine_wait_ready(self.host.engine, -1, &error), TRIB_PEER_LOST);
     assert_says(error.text,
                 "lost the connection from rank 1 (by hand): PUSH frame of epoch 7, this side is in epoch 1");
     stranger_close(&data);
@@ -404,13 +366,13 @@ static void a_sum_of_another_member(void **state)
         join(&self, &peers[i], i + 1, 3, 0);
     }
     for (uint32_t i = 0; i < 2; i++) {
-        stranger_accept(&peers[i], &data[i], TOKEN);
+        stranger_accept(&peers[i], &data[i], HOST_TOKEN);
     }
-    assert_int_equal(trib_engine_wait_ready(self.engine, -1, &error), TRIB_OK);
+    assert_int_equal(trib_engine_wait_ready(self.host.engine, -1, &error), TRIB_OK);
     for (uint32_t i = 0; i < TENSORS; i++) { /* one for each member: shares are equal */
         const char name[] = {(char)('a' + (char)i), '\0'};
-        trib_tensor *tensor = job_declare(self.engine, name, TRIB_FLOAT32, COUNT);
-        ops[i] = job_push_pull(self.engine, tensor, values[i], values[i], TRIB_SUM);
+        trib_tensor *tensor = job_declare(self.host.engine, name, TRIB_FLOAT32, COUNT);
+        ops[i] = job_push_pull(self.host.engine, tensor, values[i], values[i], TRIB_SUM);
     }
     trib_frame push = {.type = TRIB_FRAME_NONE}, other = push;
     assert_true(stranger_receive(&data[1], &push, self.payload)); /* to rank 2 */
