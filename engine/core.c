@@ -393,6 +393,7 @@ trib_status trib_core_open(trib_core *core, trib_engine *engine, trib_reactor *r
         .payload_size = trib_frame_payload_size,
         .seal = trib_auth_seal,
         .seal_key = engine->key,
+        .reactors = engine->core_count,
         .peers = trib_link_handshake_at_once(engine),
     };
     trib_status status =

@@ -177,6 +177,16 @@ uint32_t trib_roster_summing(const trib_roster *roster)
     return count;
 }
 
+uint32_t trib_roster_summing_cores(const trib_roster *roster)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < roster->member_count; i++) {
+        const trib_member_info *info = &roster->members[i];
+        count += info->sums && !info->stands_by ? info->reactors : 0;
+    }
+    return count;
+}
+
 const char *trib_roster_name(const trib_roster *roster, uint32_t member)
 {
     return roster != NULL && member < roster->member_count ? roster->members[member].name : "an unknown member";

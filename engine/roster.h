@@ -59,6 +59,8 @@ bool trib_roster_is_one_host(const trib_roster *roster);
 
 /* How many members have a share at the beginning. */
 uint32_t trib_roster_summing(const trib_roster *roster);
+/* ... and their cores. */
+uint32_t trib_roster_summing_cores(const trib_roster *roster);
 
 /* "rank 3 (host:pid)"; "an unknown member" if there is none such, or no roster yet. */
 const char *trib_roster_name(const trib_roster *roster, uint32_t member);

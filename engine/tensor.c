@@ -16,6 +16,9 @@
 _Static_assert(TRIB_TENSOR_BYTES_MAX <= UINT64_C(4096) * PARTITIONS_MAX * TRIB_SUM_CHUNKS_MAX, "or it cannot be cut");
 #define PARTITIONS_EACH 16u /* for each who sums, of a tensor that has the bytes */
 #define PARTITION_MIN (32u << 10)
+#define CHUNKS_EACH 64u /* for each core that sums */
+#define CHUNK_MIN (64u << 10)
+_Static_assert(UINT32_MAX / CHUNK_MIN < TRIB_SUM_CHUNKS_MAX, "or a partition of such could not be summed");
 
 /*
  * Smaller partitions than were asked for if those would not go round: a tensor of one partition has all workers push to
@@ -48,6 +51,23 @@ uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, 
     }
     /* Larger ones, whole chunks, because those would be too many for one DECLARED frame. */
     return (uint32_t)(((bytes + PARTITIONS_MAX - 1) / PARTITIONS_MAX + chunk - 1) / chunk * chunk);
+}
+
+/*
+ * All cores that sum are sent to at the same time. So the first sums are complete, and may go back, when each has got a chunk, and
+ * a tensor takes longer than its bytes by as much as that takes: by one part in CHUNKS_EACH, if it has the bytes.
+ */
+uint32_t trib_tensor_chunk_bytes(const trib_roster *roster, uint64_t bytes)
+{
+    const uint64_t wanted = (uint64_t)CHUNKS_EACH * trib_roster_summing_cores(roster);
+    uint32_t chunk = roster->chunk_bytes;
+    if (trib_roster_is_one_host(roster)) {
+        return chunk;
+    }
+    while (chunk > CHUNK_MIN && chunk * wanted > bytes) {
+        chunk /= 2;
+    }
+    return chunk;
 }
 
 uint32_t trib_tensor_partition_count(uint64_t bytes, uint32_t partition_bytes)
@@ -218,7 +238,7 @@ void trib_tensor_placed(trib_tensor *tensor, uint32_t id, trib_place_owner *owne
     trib_assert(!atomic_load(&tensor->placed));
     const trib_roster *roster = tensor->engine->roster;
     tensor->id = id;
-    tensor->chunk_bytes = roster->chunk_bytes;
+    tensor->chunk_bytes = trib_tensor_chunk_bytes(roster, tensor->bytes);
     tensor->partition_bytes = partition_bytes;
     tensor->partition_count = partition_count;
     tensor->owners = owners_owned;

@@ -25,6 +25,7 @@ typedef struct tcp_backlog {
     double bytes_per_us;   /* what the connections together carry while that is long; 0: not known */
     uint32_t asked_count;  /* connections that have carried enough to be asked */
     uint32_t small, large; /* as the kernel counts */
+    bool has_others;       /* other reactors of the process send over the same links */
     bool paces;            /* packets are to leave evenly */
     bool replaced_bbr;     /* which is the system's choice */
     bool has_urgent;       /* one of the connections is urgent */
@@ -111,7 +112,8 @@ void trib_tcp_conn_end(tcp_conn *conn, trib_status status, const char *format, .
 void trib_tcp_conn_end_errno(tcp_conn *conn, const char *what, int error);
 
 /* tcp_backlog.c */
-void trib_tcp_backlog_open(tcp_backlog *backlog);
+/* has_others: other reactors send over the same links. */
+void trib_tcp_backlog_open(tcp_backlog *backlog, bool has_others);
 /* A socket that will connect or listen. */
 void trib_tcp_backlog_prepare(tcp_transport *transport, int fd);
 /* The connection is open. */

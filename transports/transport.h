@@ -122,9 +122,10 @@ typedef struct trib_transport_config {
      * 16 to 64 bytes. NULL: who knows the connection's id may. */
     void (*seal)(const void *key, const void *data, size_t size, unsigned char *digest_out, size_t digest_size);
     const void *seal_key;
-    uint32_t peers;   /* connections of peers that may come at once; of strangers a process keeps few (strangers.h) */
-    bool has_rails;   /* there are other ways: a connection whose port goes down ends at once */
-    bool copies_only; /* shared memory: does not read the peers' own memory, as if the kernel forbade it */
+    uint32_t reactors; /* of the process, whose transports share its links; 0: this is the only one */
+    uint32_t peers;    /* connections of peers that may come at once; of strangers a process keeps few (strangers.h) */
+    bool has_rails;    /* there are other ways: a connection whose port goes down ends at once */
+    bool copies_only;  /* shared memory: does not read the peers' own memory, as if the kernel forbade it */
 } trib_transport_config;
 
 typedef struct trib_transport_ops {

@@ -352,7 +352,7 @@ static void packets_are_spaced_out_where_links_are_slow(void **state)
 static tcp_backlog learned_of(double delay_us, double bytes_per_us, int times)
 {
     tcp_backlog backlog;
-    trib_tcp_backlog_open(&backlog);
+    trib_tcp_backlog_open(&backlog, false);
     backlog.asked_count = 4;
     for (int i = 0; i < times; i++) {
         trib_tcp_backlog_learn(&backlog, delay_us, bytes_per_us);
@@ -369,6 +369,27 @@ static void slow_links_are_told_from_fast_ones(void **state)
     assert_false(learned_of(500, 31, 1000).paces);  /* not much to send: nothing is known of the link */
 }
 
+/* What lies in the kernel is the sum of all reactors' buffers: theirs are smaller where it takes long. */
+static void reactors_that_share_a_link_leave_less_there(void **state)
+{
+    (void)state;
+    tcp_backlog alone, beside;
+    trib_tcp_backlog_open(&alone, false);
+    trib_tcp_backlog_open(&beside, true);
+    const uint32_t small = alone.small;
+    assert_int_equal(beside.small, small);
+    for (int i = 0; i < 100; i++) {
+        trib_tcp_backlog_learn(&alone, 900, 70);
+        trib_tcp_backlog_learn(&beside, beside.small == small ? 900 : 450, 70);
+    }
+    assert_int_equal(alone.small, small);
+    assert_int_equal(beside.small, small / 2);
+    for (int i = 0; i < 100; i++) {
+        trib_tcp_backlog_learn(&beside, 170, 190);
+    }
+    assert_int_equal(beside.small, small);
+}
+
 int main(void)
 {
     trib_contract_maker maker = {.name = "tcp over IPv4", .listen_at = "127.0.0.1:0", .open = open_tcp};
@@ -379,9 +400,11 @@ int main(void)
     maker.name = "tcp between threads";
     maker.threaded = true;
     failed += trib_contract_run(&maker);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(says_where_the_peer_ended), cmocka_unit_test(ends_when_nothing_can_be_sent),
-        cmocka_unit_test(little_lies_in_the_kernel), cmocka_unit_test(packets_are_spaced_out_where_links_are_slow),
-        cmocka_unit_test(slow_links_are_told_from_fast_ones)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(says_where_the_peer_ended),
+                                       cmocka_unit_test(ends_when_nothing_can_be_sent),
+                                       cmocka_unit_test(little_lies_in_the_kernel),
+                                       cmocka_unit_test(packets_are_spaced_out_where_links_are_slow),
+                                       cmocka_unit_test(slow_links_are_told_from_fast_ones),
+                                       cmocka_unit_test(reactors_that_share_a_link_leave_less_there)};
     return failed + cmocka_run_group_tests_name("tcp", tests, NULL, NULL);
 }
