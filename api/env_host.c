@@ -50,14 +50,14 @@ static trib_status reactor_open(trib_engine *engine, uint32_t index, trib_reacto
 }
 
 /* Answers of the machine's own processes come sooner than a thread wakes up; those of other machines do not. Where reactors
- * outnumber the cores, one that looks keeps those from working that it waits for. */
+ * outnumber the cores, one that looks keeps those from working that it waits for, unless it lets them run after each look. */
 static void set_linger(trib_engine *engine, trib_reactor *reactor, const trib_place_plan *plan, uint32_t local_count)
 {
     const bool asked = engine->env.linger_most_ns == 0; /* else it is for the GPU, as far as cores are free */
     const bool looks = asked || (!plan->crowded && engine->config.mode != TRIB_MODE_ATTACHED);
     const int64_t least_ns = looks ? engine->config.busy_poll_ns : 0, most_ns = looks ? engine->env.linger_most_ns : 0;
-    const bool pays = least_ns == 0 && local_count > 1 && !plan->crowded;
-    trib_reactor_ev_linger(reactor, least_ns, pays ? SOON_NS : most_ns);
+    const bool pays = least_ns == 0 && local_count > 1;
+    trib_reactor_ev_linger(reactor, least_ns, pays ? SOON_NS : most_ns, plan->crowded);
 }
 
 static void log_busy_poll_off(trib_engine *engine, const trib_reactor *reactor, const trib_place_plan *plan)

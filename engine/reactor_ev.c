@@ -52,9 +52,9 @@ typedef struct reactor_ev {
     trib_linger linger;
     int64_t turn_ns; /* when it was over that the loop waited */
     trib_ticks ticks;
-    bool worked; /* in this turn */
-    bool posted; /* some of it came by post */
-    bool asleep; /* pollers have been asked to wake the loop */
+    bool worked;        /* in this turn */
+    bool posted;        /* some of it came by post */
+    bool looks, asleep; /* has a core to look on; has asked pollers to wake the loop */
 } reactor_ev;
 
 typedef struct timer_ev {
@@ -252,8 +252,8 @@ static void prepare_called(struct ev_loop *loop, ev_prepare *watcher, int events
 
 static bool look(reactor_ev *self)
 {
-    const bool looks = self->busy_poll || self->linger.most_ns > 0; /* it has a core to look on */
-    const trib_turn turn = trib_reactor_turn(&self->base, looks);   /* prepare sees what is left */
+    const bool looks = self->busy_poll || self->looks;
+    const trib_turn turn = trib_reactor_turn(&self->base, looks); /* prepare sees what is left */
     self->worked = self->worked || turn.worked;
     self->posted = self->posted || turn.posted;
     return turn.worked;
@@ -460,9 +460,10 @@ void trib_reactor_ev_stop_spinning(trib_reactor *reactor)
     reactor_of(reactor)->busy_poll = false;
 }
 
-void trib_reactor_ev_linger(trib_reactor *reactor, int64_t least_ns, int64_t most_ns)
+void trib_reactor_ev_linger(trib_reactor *reactor, int64_t least_ns, int64_t most_ns, bool crowded)
 {
     reactor_of(reactor)->linger = trib_linger_between(least_ns, most_ns);
+    reactor_of(reactor)->looks = most_ns > 0 && !crowded;
 }
 
 void trib_reactor_ev_stop(trib_reactor *reactor)

@@ -117,7 +117,7 @@ static void posts_arrive_while_polling(void **state)
 /* ... and it sleeps when it has had nothing to do for that long. */
 static void posts_arrive_while_lingering(void **state)
 {
-    trib_reactor_ev_linger(*state, 20000, 200000);
+    trib_reactor_ev_linger(*state, 20000, 200000, false);
     check_posts(*state, false);
 }
 
@@ -131,7 +131,7 @@ static void lingers_and_sleeps(void **state)
 {
     trib_reactor *reactor = *state;
     struct ev_loop *loop = trib_reactor_ev_loop(reactor);
-    trib_reactor_ev_linger(reactor, 1000000, 10000000);
+    trib_reactor_ev_linger(reactor, 1000000, 10000000, false);
     bool fired = false;
     trib_timer timer = {.fired = note_fired, .user = &fired};
     trib_timer_arm(reactor, &timer, trib_now(reactor) + 300 * INT64_C(1000000));
@@ -178,7 +178,12 @@ static void looks_for_what_is_awaited(void **state)
     ev_run(loop, EVRUN_NOWAIT);
     assert_int_equal(self.looks, 1); /* it may not linger */
 
-    trib_reactor_ev_linger(reactor, 1000000, 1000000);
+    trib_reactor_ev_linger(reactor, 1000000, 1000000, true);
+    self.looks = 0;
+    ev_run(loop, EVRUN_NOWAIT);
+    assert_int_equal(self.looks, 1); /* others need its core */
+
+    trib_reactor_ev_linger(reactor, 1000000, 1000000, false);
     self.looks = 0;
     self.finds_at = 20;
     ev_run(loop, EVRUN_NOWAIT);
