@@ -263,6 +263,6 @@ trib_status trib_op_wait(trib_op *op, int64_t timeout_ns, trib_error *error)
 void trib_op_release(trib_op *op)
 {
     if (op != NULL) {
-        trib_op_unref(op);
+        trib_op_give_back(op);
     }
 }

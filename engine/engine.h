@@ -117,6 +117,7 @@ struct trib_engine {
 
     struct trib_op *free_ops, *all_ops;
     uint32_t ops_made;
+    atomic_uint ops_counted; /* in flight, or with handles not given back; grows under the mutex alone */
     atomic_uint waiters;
     trib_post *done_head, *done_tail; /* completions.h; TRIB_MODE_QUEUE */
     int done_fd;

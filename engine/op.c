@@ -1,8 +1,11 @@
 /*
  * op.c - operations between the caller and the cores: the pool, taking, failing, completing.
  *
- * The mailbox needs no bound of its own: an operation is posted at most once to each core, and ops_max bounds the
- * operations.
+ * What ops_max limits is what the caller knows of: an operation counts until its completion is announced, and as long as
+ * the caller has its handle. Its slot is in use for longer: while its callback runs, and while a core has yet to spend a
+ * round that was given up. So there are more slots than that, made when they are needed, and used again.
+ *
+ * The mailbox needs no bound of its own: an operation is posted at most once to each core, and slots_max bounds them.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,20 +18,34 @@
 #include "engine/op.h"
 #include "engine/trace.h"
 
+/* As many may have been given up behind rounds that still run as may be in flight, and some are in their last moments on
+ * each core. */
+static uint64_t slots_max(const trib_engine *engine)
+{
+    return 2 * (uint64_t)engine->config.ops_max + 1024;
+}
+
 /* Called with the mutex held. */
 static trib_status take_op(trib_engine *engine, trib_op **op_out, trib_error *error)
 {
+    const uint32_t counted = atomic_load(&engine->ops_counted);
+    if (counted >= engine->config.ops_max) {
+        return trib_error_set(error, TRIB_BUSY,
+                              "%u operations are in flight, or over and not given back by trib_op_release "
+                              "(trib_config.ops_max)",
+                              counted);
+    }
     trib_op *op = engine->free_ops;
     if (op != NULL) {
         engine->free_ops = op->next;
         *op_out = op;
         return TRIB_OK;
     }
-    if (engine->ops_made >= engine->config.ops_max) {
+    if (engine->ops_made >= slots_max(engine)) {
         return trib_error_set(error, TRIB_BUSY,
-                              "%u operations are in flight, or over and not given back by trib_op_release "
-                              "(trib_config.ops_max)",
-                              engine->ops_made);
+                              "%u operations that were given up wait behind earlier ones on their tensors, to spend "
+                              "their rounds (trib_config.ops_max)",
+                              engine->ops_made - counted);
     }
     op = calloc(1, sizeof *op + engine->core_count * sizeof op->nodes[0]);
     if (op == NULL) {
@@ -118,6 +135,8 @@ trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, tr
     fill_op(op, engine, params, exchange, tensor);
     op->round = ++tensor->rounds;
     atomic_init(&op->references, op_out != NULL ? 3 : 2);
+    atomic_init(&op->counts, op_out != NULL ? 2 : 1);
+    atomic_fetch_add(&engine->ops_counted, 1);
     atomic_fetch_add(&engine->ops_in_flight, 1);
     if (op_out != NULL) {
         *op_out = op;
@@ -159,6 +178,16 @@ void trib_op_unref(trib_op *op)
     pthread_mutex_unlock(&engine->mutex);
 }
 
+void trib_op_give_back(trib_op *op)
+{
+    trib_engine *engine = op->engine;
+    const bool counts_no_more = atomic_fetch_sub(&op->counts, 1) == 1;
+    trib_op_unref(op); /* first: then there is a slot for the one that may be submitted instead */
+    if (counts_no_more) {
+        atomic_fetch_sub(&engine->ops_counted, 1);
+    }
+}
+
 static bool overlaps(const void *buffer, uint64_t bytes, const void *memory, size_t size)
 {
     const uintptr_t at = (uintptr_t)buffer;
@@ -196,7 +225,8 @@ void trib_op_fail(trib_op *op, trib_status status, const char *format, ...)
     }
 }
 
-/* The caller's thread or a core's: the callback runs here, once, and then the completion's reference goes. */
+/* The caller's thread or a core's: the callback runs here, once, and then the completion's reference goes. From before the
+ * callback on it does not count: who hears of the completion may submit another operation instead. */
 static void complete(trib_op *op)
 {
     trib_engine *engine = op->engine;
@@ -211,6 +241,9 @@ static void complete(trib_op *op)
     };
     atomic_fetch_add(claim == 0 ? &engine->ops_completed : &engine->ops_failed, 1);
     atomic_fetch_sub(&engine->ops_in_flight, 1);
+    if (atomic_fetch_sub(&op->counts, 1) == 1) {
+        atomic_fetch_sub(&engine->ops_counted, 1);
+    }
     if (op->tensor->on_device) {
         trib_device_op_end(op);
     }

@@ -131,7 +131,8 @@ struct trib_op {
     atomic_bool has_text;          /* it has been written, and stays */
     atomic_int status;             /* TRIB_PENDING until complete, seen by callers */
     atomic_bool cancelled;         /* asked for */
-    atomic_uint references;        /* the completion's, the nodes', and the caller's */
+    atomic_uint references;        /* the completion's, the nodes', and the caller's: the slot is in use */
+    atomic_uint counts;            /* of these the completion's and the caller's: it counts for ops_max */
     struct trib_device_op *device; /* NULL: never yet used for a device tensor */
     trib_post done_post;
     struct trib_op *next;      /* free list */
@@ -206,6 +207,8 @@ void trib_op_core_done(trib_op *op, trib_core *core);
 /* So many of its nodes are out of the books. */
 void trib_op_nodes_done(trib_op *op, uint32_t count);
 void trib_op_unref(trib_op *op);
+/* The caller gives its handle back. */
+void trib_op_give_back(trib_op *op);
 /* The tensor of an operation in flight that has a buffer there, in part at least; NULL. */
 const trib_tensor *trib_op_find_user(trib_engine *engine, const void *memory, size_t size);
 void trib_ops_free(trib_engine *engine);
