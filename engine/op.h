@@ -16,6 +16,13 @@
 
 typedef struct trib_op_node trib_op_node;
 
+/* A round of a partition that was given up here when all of it had gone, as long as its owner has not answered. */
+typedef struct trib_kept_round {
+    const trib_link *link; /* to the owner; only compared */
+    uint32_t round;
+    uint32_t chunks; /* whose sums have not come; 0: none is kept */
+} trib_kept_round;
+
 /* One partition of a tensor and where it stands. */
 typedef struct trib_task {
     trib_waiter waiter; /* first: in its link's outbox while it is being pushed */
@@ -41,6 +48,8 @@ typedef struct trib_task {
     bool express;   /* its contributions took the link's second connection (link_express.h) */
     bool withdrawn; /* since the last round that began its server has been told that one is given up */
     bool in_order;  /* what the server was told of the last round may still be on its way: this one goes behind it */
+    bool held;      /* in PUSH, until its owner has answered a round that was given up (worker_held.c) */
+    trib_kept_round kept[TRIB_SUM_KEPT_ROUNDS_MAX];
     uint32_t missing_rank; /* last heard reason of waiting; TRIB_NO_MEMBER: none */
     int64_t since_ns;      /* in this stage */
     uint64_t *received;    /* one bit per chunk */

@@ -3,6 +3,7 @@
 
 #include "engine/assert.h"
 #include "engine/trace.h"
+#include "engine/worker.h"
 
 static const trib_plan *plan_of(const trib_task *task)
 {
@@ -98,6 +99,7 @@ void trib_pipeline_fail(trib_core *core, trib_task *task)
     }
     plan_of(task)->stages[task->stage]->cancel(core, task);
     task->failed = true;
+    trib_worker_keep_round(task);
     trib_trace_task(core, TRIB_TRACE_FAILED, task, (uint32_t)atomic_load(&task->node->op->claim));
     trib_pipeline_try_settle(core, task);
 }

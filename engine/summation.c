@@ -4,7 +4,7 @@
  *
  * A round ends when everybody has been handed every chunk's sum, or has been told of the refusal, and nothing of it
  * is on its way any more. Refused rounds may pile up behind one contributor that is late, because the others go on to
- * their next rounds; they hold no payloads. Of the rounds that do, two may be open at once.
+ * their next rounds; they hold no payloads. Of the rounds that do, a few may be open at once.
  */
 #include "engine/summation.h"
 
@@ -14,7 +14,9 @@
 
 #include "engine/sum_tree.h"
 
-#define OPEN_ROUNDS_MAX 2u
+/* Rounds that lack contributions. A broadcast does even when those who asked have been served: the two that its root has
+ * given up may be open, and two that one of those has given up since. */
+#define OPEN_ROUNDS_MAX (2 * TRIB_SUM_KEPT_ROUNDS_MAX)
 #define LIVE_ROUNDS_MAX (1u << 17) /* above all the operations that a worker can have queued up and cancelled */
 
 /* ---- Checking ---- */

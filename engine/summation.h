@@ -10,8 +10,8 @@
  * summed. A contributor goes on to round r + 1 only when it is through with round r: has contributed all of it, has
  * withdrawn, or has been refused. Anything else is a protocol violation of the contributor. Where keys move between
  * servers (may_jump) the rounds that are here have gaps. One that gives up waiting
- * (a deadline) may thus run ahead of a late one; two rounds wait for the late one, further ones are refused with
- * TRIB_BUSY, so that memory stays bounded.
+ * (a deadline) may thus run ahead of a late one; two rounds wait for the late one, and workers hold further ones back
+ * (worker_held.c). So memory stays bounded; who begins one too many all the same is refused with TRIB_BUSY.
  *
  * Upcalls: from inside sum_ready, refused and stalled the summation may be called again, except for destroy.
  *
@@ -26,6 +26,8 @@
 
 #define TRIB_CONTRIBUTORS_MAX 4096u
 #define TRIB_SUM_CHUNKS_MAX 65536u /* of a partition */
+/* Rounds of a key that one contributor may have given up, all of it being here, before it begins a further one. */
+#define TRIB_SUM_KEPT_ROUNDS_MAX 2u
 
 /* What is asked of the round. All contributors must agree on every member, or the round is refused to all. */
 typedef enum trib_exchange {

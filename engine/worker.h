@@ -39,4 +39,14 @@ trib_link *trib_worker_owner_link(const trib_core *core, const trib_task *task);
 /* What the frames to a relay say about who sums it; 0: they go to whom it is. */
 uint32_t trib_worker_owner_code(const trib_core *core, const trib_task *task);
 
+/* ---- worker_held.c ---- */
+/* The task's round is given up: if all of it has gone to its owner, that keeps it and will answer. */
+void trib_worker_keep_round(trib_task *task);
+/* Must the task wait, because its owner keeps too many rounds? Then it is held, and pushed when one is answered. */
+bool trib_worker_hold_back(trib_task *task);
+/* Something came about a round that may be kept. The frame names a tensor and a partition that are here. */
+void trib_worker_hear_of_kept(trib_link *link, const trib_frame *frame);
+/* What a task that is held waits for. */
+void trib_worker_held_text(const trib_core *core, const trib_task *task, char *text, size_t size);
+
 #endif

@@ -147,6 +147,10 @@ const char *trib_worker_waiting_text(trib_core *core, trib_op_node *node, char *
         if (task->settled) {
             continue;
         }
+        if (task->held) {
+            trib_worker_held_text(core, task, text, size);
+            return text;
+        }
         uint32_t server = task->partition < tensor->partition_count ? task->owner.member : TRIB_NO_MEMBER;
         if (task->missing_rank != TRIB_NO_MEMBER) {
             snprintf(text, size, "partition %u in %s at %s still lacked the contribution of %s", task->partition,

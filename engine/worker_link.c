@@ -219,9 +219,11 @@ trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_la
     return status;
 }
 
-static void take_sum(trib_core *core, trib_task *task, const trib_frame *frame)
+static void take_sum(trib_link *link, trib_task *task, const trib_frame *frame)
 {
+    trib_core *core = link->core;
     if (task->failed) {
+        trib_worker_hear_of_kept(link, frame);
         trib_pipeline_try_settle(core, task);
         return;
     }
@@ -252,12 +254,16 @@ static trib_status receive_sum(trib_link *link, const trib_frame *frame, const v
     trib_core *core = link->core;
     trib_task *task = link->landed.what;
     if (!lent && task == NULL && frame->payload_size > 0) {
+        trib_worker_hear_of_kept(link, frame);
         return TRIB_OK; /* when it came nobody waited for it any more */
     }
     if (task == NULL) {
         trib_status status = find_task(link, frame, &task, error);
         if (status == TRIB_OK && task != NULL) {
             status = check_sum(link, task, frame, error);
+        }
+        if (status == TRIB_OK && task == NULL) {
+            trib_worker_hear_of_kept(link, frame);
         }
         if (status != TRIB_OK || task == NULL) {
             return status;
@@ -271,38 +277,27 @@ static trib_status receive_sum(trib_link *link, const trib_frame *frame, const v
     } else {
         task->landings--;
     }
-    take_sum(core, task, frame);
+    take_sum(link, task, frame);
     return TRIB_OK;
 }
 
-trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
-                                 trib_error *error)
+static void take_stall(trib_core *core, trib_task *task, const trib_frame *frame)
+{
+    take_missing(core, task, frame);
+    trib_trace_task(core, TRIB_TRACE_STALL, task, 0);
+    if (frame->chunk == TRIB_STALL_FOR_GOOD) {
+        trib_op_fail(task->node->op, TRIB_PEER_LEFT, "tensor \"%s\": %s left the job without contributing to round %u",
+                     task->tensor->name, trib_roster_name(core->engine->roster, frame->aux), frame->round);
+        give_up_everywhere(core, task->node);
+    }
+}
+
+static trib_status take_refusal(trib_link *link, trib_task *task, const trib_frame *frame, const void *payload,
+                                trib_error *error)
 {
     trib_core *core = link->core;
-    trib_task *task = NULL;
-    if (trib_frame_is_part(frame)) {
-        return trib_relay_received(link, frame, payload, lent, error);
-    }
-    if (frame->type == TRIB_FRAME_SUM) {
-        return receive_sum(link, frame, payload, lent, error);
-    }
-    trib_status status = find_task(link, frame, &task, error);
-    if (status != TRIB_OK || task == NULL) {
-        return status;
-    }
-    if (frame->type == TRIB_FRAME_STALL) {
-        take_missing(core, task, frame);
-        trib_trace_task(core, TRIB_TRACE_STALL, task, 0);
-        if (frame->chunk == TRIB_STALL_FOR_GOOD) {
-            trib_op_fail(task->node->op, TRIB_PEER_LEFT,
-                         "tensor \"%s\": %s left the job without contributing to round %u", task->tensor->name,
-                         trib_roster_name(core->engine->roster, frame->aux), frame->round);
-            give_up_everywhere(core, task->node);
-        }
-        return TRIB_OK;
-    }
     trib_status reason = TRIB_OK;
-    status = trib_frame_take_error(frame, &reason, error);
+    trib_status status = trib_frame_take_error(frame, &reason, error);
     if (status != TRIB_OK) {
         return status;
     }
@@ -313,6 +308,31 @@ trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const
         trib_pipeline_fail(core, task); /* each partition's owner says so itself, and better than this worker could */
     } else {
         give_up_everywhere(core, task->node);
+    }
+    trib_worker_hear_of_kept(link, frame); /* the owner keeps all of the round's partitions but this one */
+    return TRIB_OK;
+}
+
+trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
+                                 trib_error *error)
+{
+    trib_task *task = NULL;
+    if (trib_frame_is_part(frame)) {
+        return trib_relay_received(link, frame, payload, lent, error);
+    }
+    if (frame->type == TRIB_FRAME_SUM) {
+        return receive_sum(link, frame, payload, lent, error);
+    }
+    trib_status status = find_task(link, frame, &task, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    if (task == NULL) {
+        trib_worker_hear_of_kept(link, frame);
+    } else if (frame->type == TRIB_FRAME_STALL) {
+        take_stall(link->core, task, frame);
+    } else {
+        return take_refusal(link, task, frame, payload, error);
     }
     return TRIB_OK;
 }

@@ -106,6 +106,9 @@ static trib_verdict push_start(trib_core *core, trib_task *task, trib_error *err
         const bool small = task->chunk_count == 1 && trib_express_fits(task->size);
         task->waiter.lane = small ? TRIB_LANE_ANY : TRIB_LANE_MAIN;
     }
+    if (task->link != NULL && task->link->state != TRIB_LINK_CLOSING && trib_worker_hold_back(task)) {
+        return TRIB_VERDICT_PENDING;
+    }
     trib_status status = task->link == NULL ? TRIB_PEER_LEFT : trib_link_enqueue(task->link, &task->waiter, task->size);
     if (status == TRIB_NO_MEMORY) {
         /* Its server would wait for this round, and take the next for a mistake. */
@@ -121,6 +124,7 @@ static trib_verdict push_start(trib_core *core, trib_task *task, trib_error *err
 static void push_cancel(trib_core *core, trib_task *task)
 {
     (void)core;
+    task->held = false;
     if (task->link != NULL) {
         trib_link_dequeue(task->link, &task->waiter);
     }

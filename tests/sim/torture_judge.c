@@ -44,7 +44,6 @@ static bool is_excused(const run *self, trib_status status)
     }
     const bool deserted = plan->deserter != TORTURE_NOBODY;
     const bool breaks = torture_may_end_so(self, TRIB_SYSTEM);
-    /* It may then run ahead of the others too far. */
     const bool gives_up = plan->cancels > 0 || plan->hurried > 0 || deserted || breaks;
     if (deserted && (status == TRIB_PEER_LEFT || status == TRIB_CLOSED)) {
         return true;
@@ -56,7 +55,7 @@ static bool is_excused(const run *self, trib_status status)
         return true; /* it takes the membership along, and the news comes by several ways */
     }
     return torture_may_end_so(self, status) || (plan->cancels > 0 && status == TRIB_CANCELLED) ||
-           (plan->hurried > 0 && status == TRIB_TIMEOUT) || (gives_up && status == TRIB_BUSY) ||
+           (plan->hurried > 0 && status == TRIB_TIMEOUT) ||
            (gives_up && plan->leaves && status == TRIB_PEER_LEFT); /* one gave up its last round, and has gone */
 }
 
