@@ -349,16 +349,18 @@ static void end_if_lost(verbs_conn *conn)
         trib_rdma_conn_end(conn, TRIB_PEER_LOST, "%s", conn->loss_reason);
     } else {
         trib_rdma_conn_end(conn, TRIB_PEER_LOST, "%s",
-                           conn->in_head != conn->in_tail ? "connection ended inside a message"
-                                                          : "connection closed by the peer");
+                           conn->in_head != conn->in_tail && !conn->peer_ended ? "connection ended inside a message"
+                                                                               : "connection closed by the peer");
     }
 }
 
 /* What completions make possible, and what waits. */
 static void act(verbs_conn *conn, bool more)
 {
+    trib_rdma_report_sent(conn); /* before the peer's end, which may be among what came with it */
     trib_rdma_deliver(conn);
-    if (conn->state != VERBS_ENDING && !conn->broken && !conn->disconnected) {
+    const bool peer_is_deaf = conn->state == VERBS_OPEN && conn->peer_ended;
+    if (conn->state != VERBS_ENDING && !conn->broken && !conn->disconnected && !peer_is_deaf) {
         trib_rdma_repost(conn);
         trib_rdma_send_more(conn);
     }

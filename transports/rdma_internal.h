@@ -288,6 +288,7 @@ void trib_rdma_send_more(verbs_conn *conn);
 void trib_rdma_send_fin(verbs_conn *conn); /* if it flushes and nothing is left to wait for */
 void trib_rdma_take_grant(verbs_conn *conn, const verbs_prefix *prefix);
 void trib_rdma_take_sent(verbs_conn *conn, uint64_t request_id);
+bool trib_rdma_is_writing(const verbs_conn *conn); /* is the device still to say what became of a payload? */
 void trib_rdma_report_sent(verbs_conn *conn);
 
 /* rdma_recv.c */

@@ -289,6 +289,9 @@ static bool step(verbs_conn *conn, verbs_in *in)
 {
     if (in->phase == IN_NEW && in->kind == KIND_FIN) {
         conn->peer_ended = true;
+        if (trib_rdma_is_writing(conn)) {
+            return false; /* the peer may have it all; it stays for so long that the device says */
+        }
         trib_rdma_conn_end(conn, TRIB_PEER_LOST, "connection closed by the peer");
         return false;
     }

@@ -273,6 +273,16 @@ void trib_rdma_take_sent(verbs_conn *conn, uint64_t request_id)
     }
 }
 
+bool trib_rdma_is_writing(const verbs_conn *conn)
+{
+    for (uint32_t i = conn->out_head; i != conn->out_tail; i++) {
+        if (conn->outs[i % TRIB_RDMA_OUTS].phase == OUT_WRITING) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void trib_rdma_report_sent(verbs_conn *conn)
 {
     while (conn->out_head != conn->out_tail && out_at(conn, conn->out_head)->phase == OUT_DONE &&
