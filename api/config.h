@@ -14,7 +14,8 @@ bool trib_config_local(uint32_t *index_out, uint32_t *count_out);
 /* TRIB_DEVICE, with what trib_config_local says; NULL: nothing. */
 void trib_config_take_device(trib_config *config, const char *device);
 
-/* A line of warning, where the configuration's go, for each TRIB_ variable that is no setting, with the one that is meant. */
+/* A line of warning, where the configuration's go, for each TRIB_ variable that is no setting, with the one that is
+ * meant. */
 void trib_config_check_names(const trib_config *config);
 
 #endif

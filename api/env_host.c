@@ -49,8 +49,9 @@ static trib_status reactor_open(trib_engine *engine, uint32_t index, trib_reacto
     return trib_reactor_ev_create(index, &engine->logger, loop, out);
 }
 
-/* Answers of the machine's own processes come sooner than a thread wakes up; those of other machines do not. Where reactors
- * outnumber the cores, one that looks keeps those from working that it waits for, unless it lets them run after each look. */
+/* Answers of the machine's own processes come sooner than a thread wakes up; those of other machines do not. Where
+ * reactors outnumber the cores, one that looks keeps those from working that it waits for, unless it lets them run
+ * after each look. */
 static void set_linger(trib_engine *engine, trib_reactor *reactor, const trib_place_plan *plan, uint32_t local_count)
 {
     const bool asked = engine->env.linger_most_ns == 0; /* else it is for the GPU, as far as cores are free */
@@ -114,9 +115,9 @@ static trib_place_request request_beside(const trib_engine *engine, const host *
     return request;
 }
 
-/* Processes that no launcher counts have all been placed alike, and now get each another part of the cores. A launcher's
- * know theirs and stay there, but do not count others: so of such others none takes a core of its own. The NICs that
- * reactors listen by stay, and decide as before where those are to run. */
+/* Processes that no launcher counts have all been placed alike, and now get each another part of the cores. A
+ * launcher's know theirs and stay there, but do not count others: so of such others none takes a core of its own. The
+ * NICs that reactors listen by stay, and decide as before where those are to run. */
 static void reactor_settle(trib_engine *engine, trib_reactor *reactor, const trib_machine_place *place)
 {
     const host *self = engine->env.memory;
@@ -193,7 +194,8 @@ static trib_status memory_disown(void *memory, void *base)
 
 /* ---- Memory that a device copies from and to ---- */
 
-/* The device copies from and to the arena's memory alone, not what was adopted: whether that is pinned is its owner's business. */
+/* The device copies from and to the arena's memory alone, not what was adopted: whether that is pinned is its owner's
+ * business. */
 static trib_status register_extent(void *user, const trib_arena_memory *memory, void **cookie_out, trib_error *error)
 {
     (void)error;
@@ -268,7 +270,8 @@ static void keep_choice(host *self)
     }
 }
 
-/* The topology is the caller's to free, also when this fails. *placed_out: has the launcher said which process this is? */
+/* The topology is the caller's to free, also when this fails. *placed_out: has the launcher said which process this
+ * is? */
 static trib_status make_plan(host *self, const trib_config *config, const trib_device_ops *device, bool *placed_out,
                              trib_error *error)
 {

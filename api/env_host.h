@@ -8,7 +8,8 @@
 #include "engine/engine.h"
 
 /* Fills *env for that configuration (checked already), and in it what the machine decides: the number of reactors, if
- * it is 0, and whether spinning is wise. env->fini undoes it. TRIB_UNSUPPORTED for an unknown transport, TRIB_NO_MEMORY. */
+ * it is 0, and whether spinning is wise. env->fini undoes it. TRIB_UNSUPPORTED for an unknown transport,
+ * TRIB_NO_MEMORY. */
 TRIB_CHECKED trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *error);
 
 /* The topology and where an engine would be placed, as one JSON object. */

@@ -197,7 +197,7 @@ typedef struct trib_config {
 
     const char *coordinator; /* "host:port", or several with commas between; may be NULL if the job has one process */
     const char *listen;    /* address, or several with commas, dealt evenly to reactors by nearness, else in turns, the
-                              rest spare; not loopback: needs a token; default 127.0.0.1, with one what leads to rank 0 */
+                              rest spare; not loopback: a token too; default 127.0.0.1, with one what leads to rank 0 */
     const char *job;       /* the job's name: members of other jobs are refused; default "default" */
     const char *token;     /* shared secret; NULL = none: then only loopback addresses are allowed */
     const char *transport; /* "auto" (default: shared memory in a machine, else RDMA, else TCP), "tcp", "shm", "rdma" */
@@ -257,8 +257,8 @@ TRIB_API TRIB_CHECKED trib_status trib_config_from_env(trib_config *config, trib
 /* Creates an engine and starts joining the job; returns at once, unless the coordinator is given by a name that no
  * resolver knows yet: that is looked up for at most join_timeout_ns. Operations may be submitted right away: they start
  * when the job has come together. config is copied. On failure *engine_out is untouched and *error (may be NULL) says
- * why: TRIB_INVALID (a setting), TRIB_JOIN_FAILED (that name), TRIB_UNSUPPORTED (a transport or device), TRIB_NO_MEMORY,
- * TRIB_SYSTEM. ATTACHED: call it on the loop's thread. */
+ * why: TRIB_INVALID (a setting), TRIB_JOIN_FAILED (that name), TRIB_UNSUPPORTED (a transport or device),
+ * TRIB_NO_MEMORY, TRIB_SYSTEM. ATTACHED: call it on the loop's thread. */
 TRIB_API TRIB_CHECKED trib_status trib_engine_create(const trib_config *config, trib_engine **engine_out,
                                                      trib_error *error);
 
@@ -286,9 +286,9 @@ TRIB_API int trib_engine_get_fd(const trib_engine *engine);
 /* TRIB_MODE_QUEUE: runs the callbacks of at most max completions (0: of all that are there now) on the calling thread
  * and returns how many ran. ready_cb, ended_cb and closed_cb, where they are given, come so too and count as one each.
  * Never blocks. One thread at a time; a callback must not call it (returns 0).
- * TRIB_MODE_ATTACHED, on the loop's thread: for who polls. Does what a turn of the loop does, callbacks included, but for
- * timers and descriptors, and so without its system calls: starts what was submitted, takes what other processes of this
- * machine have sent through shared memory, 1: there was something. Run the loop too, now and then. 0 in other modes. */
+ * TRIB_MODE_ATTACHED, on the loop's thread: for who polls. Does what a turn of the loop does, callbacks included, but
+ * for timers and descriptors, and so without its system calls: starts what was submitted, takes what other processes of
+ * this machine have sent through shared memory, 1: there was something. Run the loop too, now and then. Else 0. */
 TRIB_API size_t trib_engine_dispatch(trib_engine *engine, size_t max);
 
 typedef struct trib_engine_info {
@@ -311,25 +311,25 @@ TRIB_API TRIB_CHECKED trib_status trib_engine_get_info(const trib_engine *engine
 
 /* ---- Memory ------------------------------------------------------------------------------------------------- */
 
-/* Page-aligned memory from the engine's arena: bound to the NUMA node of its reactors, on huge pages where there are any,
- * registered with the transports that want it. Any memory may be used in operations; this kind is never copied or registered
- * again. TRIB_INVALID (size 0), TRIB_NO_MEMORY. trib_free it before trib_engine_destroy. TRIB_ANY_THREAD. */
+/* Page-aligned memory from the engine's arena: bound to the NUMA node of its reactors, on huge pages where there are
+ * any, registered with the transports that want it. Any memory may be used in operations; this kind is never copied or
+ * registered again. TRIB_INVALID (size 0), TRIB_NO_MEMORY. trib_free it before trib_engine_destroy. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_alloc(trib_engine *engine, size_t size, void **memory_out);
 TRIB_API void trib_free(trib_engine *engine, void *memory);
 
-/* Memory of the caller's own that operations will use, such as buffers that stay or the blocks of an allocator that keeps
- * them: devices that move memory by themselves (RDMA) are told of it now, and what lies in one registration as a whole is then
- * not copied. With other transports nothing needs to be done, and nothing is. It must be host memory, readable and writable, or
- * memory of trib_config.device (TRIB_UNSUPPORTED where that cannot be: docs/rdma.md), and keep its pages until
- * trib_memory_unregister or trib_engine_destroy: a device would go on with pages that were unmapped or given back (munmap,
- * MADV_DONTNEED, cudaFree), and sums would be wrong. Blocks while the pages are locked, for large memory part of a second.
- * TRIB_INVALID (size 0; a part is registered already, or trib_alloc's), TRIB_SYSTEM, TRIB_NO_MEMORY: *error (may be NULL) says
- * why, such as the limit on locked memory; the memory may be used all the same, and is copied. From a callback
- * TRIB_WRONG_THREAD, unless ATTACHED: there the loop waits. TRIB_ANY_THREAD. */
+/* Memory of the caller's own that operations will use, such as buffers that stay or the blocks of an allocator that
+ * keeps them: devices that move memory by themselves (RDMA) are told of it now, and what lies in one registration as a
+ * whole is then not copied. With other transports nothing needs to be done, and nothing is. It must be host memory,
+ * readable and writable, or memory of trib_config.device (TRIB_UNSUPPORTED where that cannot be: docs/rdma.md), and
+ * keep its pages until trib_memory_unregister or trib_engine_destroy: a device would go on with pages that were
+ * unmapped or given back (munmap, MADV_DONTNEED, cudaFree), and sums would be wrong. Blocks while the pages are locked,
+ * for large memory part of a second. TRIB_INVALID (size 0; a part is registered already, or trib_alloc's), TRIB_SYSTEM,
+ * TRIB_NO_MEMORY: *error (may be NULL) says why, such as the limit on locked memory; the memory may be used all the
+ * same, and is copied. From a callback TRIB_WRONG_THREAD, unless ATTACHED: there the loop waits. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_memory_register(trib_engine *engine, void *memory, size_t size,
                                                        trib_error *error);
 /* Before such memory is unmapped; memory is where it begins. TRIB_STATE: an operation in flight uses it, so it stays
- * registered; TRIB_INVALID: it is not registered; TRIB_WRONG_THREAD as above. No operation may begin to use it meanwhile. */
+ * registered; TRIB_INVALID: it is not registered; TRIB_WRONG_THREAD as above. Nothing may begin to use it meanwhile. */
 TRIB_API TRIB_CHECKED trib_status trib_memory_unregister(trib_engine *engine, void *memory, trib_error *error);
 
 /* ---- Tensors ------------------------------------------------------------------------------------------------ */
@@ -351,12 +351,12 @@ typedef struct trib_tensor_desc {
 /* Fills *desc with the defaults. struct_size must be sizeof(trib_tensor_desc). TRIB_ANY_THREAD. */
 TRIB_API void trib_tensor_desc_init(trib_tensor_desc *desc, size_t struct_size);
 
-/* Declares a tensor once; workers may do so at any time and in any order: names decide which belong together.
- * Declaring a name again with the same type and count gives the same handle; with others TRIB_MISMATCH. Returns at
- * once; the agreement with the other workers happens behind, and a disagreement makes every operation on the tensor,
- * on every worker, complete with TRIB_MISMATCH and a text that says who declared what. Only workers: others get
- * TRIB_STATE. TRIB_INVALID, TRIB_UNSUPPORTED (a device tensor in an engine without a device), TRIB_NO_MEMORY, TRIB_CLOSED,
- * or what ended the job if it is over: TRIB_PEER_LOST, TRIB_JOIN_FAILED, TRIB_UNAUTHORIZED ... TRIB_ANY_THREAD. */
+/* Declares a tensor once; workers may do so at any time and in any order: names decide which belong together. Declaring
+ * a name again with the same type and count gives the same handle; with others TRIB_MISMATCH. Returns at once; the
+ * agreement with the other workers happens behind, and a disagreement makes every operation on the tensor, on every
+ * worker, complete with TRIB_MISMATCH and a text that says who declared what. Only workers: others get TRIB_STATE.
+ * TRIB_INVALID, TRIB_UNSUPPORTED (a device tensor in an engine without a device), TRIB_NO_MEMORY, TRIB_CLOSED, or what
+ * ended the job if it is over: TRIB_PEER_LOST, TRIB_JOIN_FAILED, TRIB_UNAUTHORIZED ... TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *desc,
                                                       trib_tensor **tensor_out, trib_error *error);
 
@@ -397,11 +397,11 @@ TRIB_API void trib_op_params_init(trib_op_params *params, size_t struct_size);
 
 /* output = reduction of every worker's input over all workers. Each worker must issue the same operations on a tensor
  * in the same order (the n-th operation on a tensor is its round n); order between tensors is free. Operations on one
- * tensor run one after the other, those on different tensors at once, by priority.
- * The buffers stay the caller's and must stay valid until completion. op_out may be NULL; if it is not, the handle
- * must be given to trib_op_release. Returns TRIB_OK (taken), TRIB_INVALID, TRIB_BUSY (ops_max in flight or not given back),
- * TRIB_NO_MEMORY, TRIB_CLOSED, or TRIB_PEER_LOST / TRIB_PEER_LEFT / TRIB_JOIN_FAILED if the job has already failed;
- * error (may be NULL) says more. TRIB_ANY_THREAD, a few microseconds, never waits for the network. */
+ * tensor run one after the other, those on different tensors at once, by priority. The buffers stay the caller's and
+ * must stay valid until completion. op_out may be NULL; if it is not, the handle must be given to trib_op_release.
+ * Returns TRIB_OK (taken), TRIB_INVALID, TRIB_BUSY (ops_max in flight or not given back), TRIB_NO_MEMORY, TRIB_CLOSED,
+ * or TRIB_PEER_LOST / TRIB_PEER_LEFT / TRIB_JOIN_FAILED if the job has already failed; error (may be NULL) says more.
+ * TRIB_ANY_THREAD, a few microseconds, never waits for the network. */
 TRIB_API TRIB_CHECKED trib_status trib_push_pull(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
                                                  trib_error *error);
 
@@ -418,9 +418,9 @@ TRIB_API TRIB_CHECKED trib_status trib_barrier(trib_engine *engine, const trib_o
  * worker's contribution was complete. TRIB_ANY_THREAD. */
 TRIB_API void trib_op_cancel(trib_op *op);
 
-/* Makes a stream (a cudaStream_t) wait for an operation on a device tensor, successful or not: what is put on it from now on
- * starts then; no thread waits, except for the job to come together. TRIB_INVALID (no device tensor), TRIB_UNSUPPORTED (the
- * stream is being captured into a graph), TRIB_SYSTEM, TRIB_STATE (not together yet, on your loop). TRIB_ANY_THREAD. */
+/* Makes a stream (cudaStream_t) wait for an operation on a device tensor, successful or not: what is put on it from now
+ * on starts then; no thread waits, but for the job to come together. TRIB_INVALID (no device tensor), TRIB_UNSUPPORTED
+ * (the stream is being captured into a graph), TRIB_SYSTEM, TRIB_STATE (not yet, on your loop). TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_op_stream_wait(trib_op *op, void *stream, trib_error *error);
 
 /* The operation's status: TRIB_PENDING until it is complete. TRIB_ANY_THREAD. */

@@ -1,6 +1,6 @@
 /*
- * replay.c - `tributary replay`: the steps of a recorded job again, under other settings: in virtual time, with the engine
- * of production, or live on this machine's transports.
+ * replay.c - `tributary replay`: the steps of a recorded job again, under other settings: in virtual time, with the
+ * engine of production, or live on this machine's transports.
  *
  * Looks inside the library: tools/study/.
  */
@@ -36,8 +36,8 @@ static void show_progress(void *user, uint32_t iteration, uint32_t iterations)
 }
 
 /*
- * By how much waiting took longer in the recording than in its replay: a prediction is corrected by it. A replay that is
- * further off than that was limited by something else than what is simulated, so it says nothing about another case.
+ * By how much waiting took longer in the recording than in its replay: a prediction is corrected by it. A replay that
+ * is further off than that was limited by something else than what is simulated, so it says nothing about another case.
  */
 static double correction(const study_replay *replay, const outcome *again)
 {

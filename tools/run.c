@@ -262,8 +262,8 @@ static void press(launch *self)
     }
 }
 
-/* When the processes are gone: ends what they have left behind, which may hold their outputs open for ever. False: nothing
- * is left to wait for. */
+/* When the processes are gone: ends what they have left behind, which may hold their outputs open for ever. False:
+ * nothing is left to wait for. */
 static bool follow_up(launch *self)
 {
     char names[160];

@@ -1,5 +1,5 @@
-/* run_environment.c - what all processes of a job that `tributary run` starts find in their environment: a fresh token and
- * job, the coordinator's address and the counts; and their cores. */
+/* run_environment.c - what all processes of a job that `tributary run` starts find in their environment: a fresh token
+ * and job, the coordinator's address and the counts; and their cores. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

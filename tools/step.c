@@ -129,7 +129,8 @@ static int64_t forward(live_step *self, int64_t at_ns, bool first)
     return at_ns;
 }
 
-/* Workers that end a step at different times hand in their gradients at different times, and then each waits for the last. */
+/* Workers that end a step at different times hand in their gradients at different times, and then each waits for the
+ * last. */
 static int64_t gather(live_step *self, int64_t at_ns)
 {
     sleep_until(at_ns);

@@ -1,10 +1,10 @@
 /*
  * trace_chrome.c - a job's traces in Chrome's Trace Event format: see trace_out.h.
  *
- * A process of the file is a process of the job. What cannot overlap much is slices on lanes (threads of the file): what
- * is being sent, sums, links out of credit. What overlaps by the hundred is pairs of asynchronous events: operations,
- * waiting for a turn, waiting for sums. Arrows go from a partition's sending to the sum of its first chunk, and from a
- * machine's sum to that of all machines.
+ * A process of the file is a process of the job. What cannot overlap much is slices on lanes (threads of the file):
+ * what is being sent, sums, links out of credit. What overlaps by the hundred is pairs of asynchronous events:
+ * operations, waiting for a turn, waiting for sums. Arrows go from a partition's sending to the sum of its first chunk,
+ * and from a machine's sum to that of all machines.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -199,8 +199,8 @@ static void put_sum_sent(writer *self, const trace_event *sent, const trace_even
     put_async(self, category, sent->process, sent->record.tensor, args, since->at_ns, sent->at_ns);
 }
 
-/* Sums, from the first contribution until they are complete; and what is sent of them. Of a relay's sum the part goes on,
- * and what it hands on comes back first. */
+/* Sums, from the first contribution until they are complete; and what is sent of them. Of a relay's sum the part goes
+ * on, and what it hands on comes back first. */
 static void add_sums(writer *self)
 {
     const trace_chunks *chunks = &self->chunks;
@@ -298,7 +298,8 @@ static void name_lane(writer *self, const slice *of)
     put_meta(self, "thread_name", of->process, of->group * GROUP_TIDS + of->lane, name);
 }
 
-/* Each slice gets the first lane that is free at its beginning; what finds none becomes a pair of asynchronous events. */
+/* Each slice gets the first lane that is free at its beginning; what finds none becomes a pair of asynchronous
+ * events. */
 static void assign_lanes(writer *self)
 {
     int64_t ends[LANES_MAX];

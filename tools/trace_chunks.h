@@ -1,6 +1,6 @@
 /*
- * trace_chunks.h - what those who sum have recorded, by the chunk that it is about: its contributions, its sum, and where
- * that went, in the order of time. What a relay sums for its machine is another chunk than what it sums for all.
+ * trace_chunks.h - what those who sum have recorded, by the chunk that it is about: its contributions, its sum, and
+ * where that went, in the order of time. What a relay sums for its machine is another chunk than what it sums for all.
  */
 #ifndef TRIB_TOOLS_TRACE_CHUNKS_H
 #define TRIB_TOOLS_TRACE_CHUNKS_H

@@ -11,7 +11,8 @@
 void trace_print_text(const trace_run *run, const trace_stats *stats, FILE *out);
 /* A new reference; NULL: out of memory. */
 json_t *trace_make_json(const trace_run *run, const trace_stats *stats);
-/* Chrome's Trace Event format, which Perfetto opens too. False: out of memory; whether it could be written is ferror's. */
+/* Chrome's Trace Event format, which Perfetto opens too. False: out of memory; whether it could be written is
+ * ferror's. */
 bool trace_write_chrome(const trace_run *run, FILE *out);
 bool trace_write_svg(const trace_run *run, const trace_stats *stats, FILE *out);
 

@@ -1,9 +1,9 @@
 /*
  * trace_svg.c - a picture of a job's time line: see trace_out.h.
  *
- * A row a member. On a worker's three bands: how many partitions wait for turn and credit, are being pushed, and wait for
- * their sums; on a server's: how many sums are open, and what it sends. Heights are means over a column; hovering tells
- * them. Lines mark where steps begin. Below, how busy each link is.
+ * A row a member. On a worker's three bands: how many partitions wait for turn and credit, are being pushed, and wait
+ * for their sums; on a server's: how many sums are open, and what it sends. Heights are means over a column; hovering
+ * tells them. Lines mark where steps begin. Below, how busy each link is.
  */
 #include <stdlib.h>
 #include <string.h>

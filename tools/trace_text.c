@@ -21,8 +21,8 @@ static double median_step(const trace_stats *stats, const trace_steps **steps_ou
     return 0;
 }
 
-/* The rate that efficiency is told by, and whether somebody said it: bandwidth_bits, or the busiest link's. 0: there is no
- * link. */
+/* The rate that efficiency is told by, and whether somebody said it: bandwidth_bits, or the busiest link's. 0: there is
+ * no link. */
 static double link_rate(const trace_run *run, const trace_stats *stats, bool *told)
 {
     const uint64_t bits = run->processes[0].file->bandwidth;

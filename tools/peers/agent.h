@@ -1,5 +1,6 @@
 /*
- * agent.h - one rank of a job that is measured: takes commands, runs exchanges through a peer's calls, answers with times.
+ * agent.h - one rank of a job that is measured: takes commands, runs exchanges through a peer's calls, answers with
+ * times.
  *
  * The same code times every peer, Tributary among them, so that the same thing is measured everywhere: in-place fp32
  * sums of buffers that are used again and again and were touched before, from handing in to completion, a barrier in

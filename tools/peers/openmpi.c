@@ -1,6 +1,6 @@
 /*
- * openmpi.c - an MPI job's rank under agent.h: MPI_Allreduce in place, tensor after tensor as they are handed in, or all
- * at once with MPI_Iallreduce.
+ * openmpi.c - an MPI job's rank under agent.h: MPI_Allreduce in place, tensor after tensor as they are handed in, or
+ * all at once with MPI_Iallreduce.
  *
  * Built with mpicc by tools/suite. Usage: openmpi PREFIX [nonblocking]
  */

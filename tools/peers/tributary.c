@@ -1,6 +1,6 @@
 /*
- * tributary.c - a Tributary job's rank under agent.h: push_pull in place, every tensor under way as soon as it is handed
- * in, later ones first (the forward pass needs them first).
+ * tributary.c - a Tributary job's rank under agent.h: push_pull in place, every tensor under way as soon as it is
+ * handed in, later ones first (the forward pass needs them first).
  *
  * Built by tools/suite over the public header. Settings come from TRIB_*, as in any program.
  * Usage: tributary PREFIX threads|spinning|attached|polling
@@ -81,7 +81,8 @@ static void barrier_done(const trib_result *result, void *user)
     one_less(user);
 }
 
-/* At what other processes of this machine have sent, and where that is nothing, but also else now and then, at all else. */
+/* At what other processes of this machine have sent, and where that is nothing, but also else now and then, at all
+ * else. */
 static void look(job *self)
 {
     if (trib_engine_dispatch(self->engine, 0) == 0 || ++self->looks % TURN_EVERY == 0) {

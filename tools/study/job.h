@@ -60,8 +60,8 @@ struct sim_job {
 bool sim_job_is_one_host(const sim_job_config *config);
 /* Builds the world and creates all engines; none has joined yet. NULL with *error. */
 sim_job *sim_job_open(const sim_job_config *config, trib_error *error);
-/* Runs the world until done answers true (asked after each event; NULL: never), or the time has come, or nothing is left
- * to happen. True if done. */
+/* Runs the world until done answers true (asked after each event; NULL: never), or the time has come, or nothing is
+ * left to happen. True if done. */
 bool sim_job_run(sim_job *job, int64_t until_ns, bool (*done)(sim_job *job, void *argument), void *argument);
 /* For sim_job_run: every member's ready_cb has been called. */
 bool sim_job_all_ready(sim_job *job, void *unused);
@@ -69,8 +69,8 @@ bool sim_job_all_ready(sim_job *job, void *unused);
 void sim_job_kill(sim_job *job, uint32_t index);
 /* Closes that member's engine, without waiting. */
 void sim_job_leave(sim_job *job, uint32_t index);
-/* Closes every engine that is not closing yet; those that were killed come back for it, cut off from everybody. Runs the
- * world until all are closed. False if they are not within limit_ns: then sim_job_free must not be called. */
+/* Closes every engine that is not closing yet; those that were killed come back for it, cut off from everybody. Runs
+ * the world until all are closed. False if they are not within limit_ns: then sim_job_free must not be called. */
 bool sim_job_close(sim_job *job, int64_t limit_ns);
 /* After sim_job_close. */
 void sim_job_free(sim_job *job);

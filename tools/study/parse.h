@@ -1,5 +1,5 @@
-/* parse.h - words, and numbers with units, as people write them on a command line. Each answers false if that is not one that
- * is taken, and says in wants (may be NULL) which are: "must be ...". */
+/* parse.h - words, and numbers with units, as people write them on a command line. Each answers false if that is not
+ * one that is taken, and says in wants (may be NULL) which are: "must be ...". */
 #ifndef TRIB_TOOLS_STUDY_PARSE_H
 #define TRIB_TOOLS_STUDY_PARSE_H
 

@@ -42,12 +42,13 @@ TRIB_CHECKED trib_status study_replay_make(const trace_run *run, const trace_sta
 void study_replay_free(study_replay *replay);
 /* replay_links.c: fills replay->uneven. */
 void study_replay_note_links(const trace_run *run, const trace_stats *stats, char *text, size_t size);
-/* The recorded steps had no barrier: forward, that long (from the optimizer to the first gradient), went on by layers while
- * sums were still missing. A trace does not show how much of it was hidden. */
+/* The recorded steps had no barrier: forward, that long (from the optimizer to the first gradient), went on by layers
+ * while sums were still missing. A trace does not show how much of it was hidden. */
 void study_replay_set_forward(study_replay *replay, int64_t forward_ns);
-/* Runs steps under these settings: replay->step, or a changed copy of it. With other counts, or per_machine workers on each
- * machine (0: as recorded), members are placed anew in the recorded manner. parts, if not NULL, is filled from traces of
- * the simulated members (trace_stats_free); they are written to a folder of their own, which is removed again. */
+/* Runs steps under these settings: replay->step, or a changed copy of it. With other counts, or per_machine workers on
+ * each machine (0: as recorded), members are placed anew in the recorded manner. parts, if not NULL, is filled from
+ * traces of the simulated members (trace_stats_free); they are written to a folder of their own, which is removed
+ * again. */
 TRIB_CHECKED trib_status study_replay_run(const study_replay *replay, const study_step_config *step,
                                           study_step_result *result, trace_stats *parts, trib_error *error);
 /* The recorded steps of one worker as a model that `tributary sim` and `tributary step` read. */

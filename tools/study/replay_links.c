@@ -4,8 +4,8 @@
 #include "tools/study/replay.h"
 
 #define ALIKE_TOLD 0.95
-/* Among members of one kind equal links carry equal bytes, so one that carried less and more slowly than another has been
- * given less to sum. Tensors that are not cut finely enough for that make less of a difference. */
+/* Among members of one kind equal links carry equal bytes, so one that carried less and more slowly than another has
+ * been given less to sum. Tensors that are not cut finely enough for that make less of a difference. */
 #define ALIKE_SEEN 0.8
 
 typedef struct link_rate {

@@ -381,8 +381,8 @@ static double seconds_now(void)
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* Hosts that are network namespaces of one machine: what cards and a switch do elsewhere (shaping, bridging, splitting) is work of
- * the processors that they share, for each byte that leaves one and again where it comes in. */
+/* Hosts that are network namespaces of one machine: what cards and a switch do elsewhere (shaping, bridging, splitting)
+ * is work of the processors that they share, for each byte that leaves one and again where it comes in. */
 static void charge_links(sim_job_config *job)
 {
     if (job->one_machine && !sim_job_is_one_host(job) && job->costs.work[TRIB_COST_MESSAGE].byte_ns > 0) {

@@ -2,8 +2,9 @@
  * trace_clock.c - what samples of a clock's distance allow together: see trace_run.h.
  *
  * A sample bounds the offset at its time to rtt/2 on both sides. Two samples bound the drift between them. The drift
- * hardly changes, so what all pairs allow together is taken out; what is left of it bounds how fast the rest may change.
- * So a bound at one time is one, widened, at every other. What all bounds leave is an interval; its middle is taken.
+ * hardly changes, so what all pairs allow together is taken out; what is left of it bounds how fast the rest may
+ * change. So a bound at one time is one, widened, at every other. What all bounds leave is an interval; its middle is
+ * taken.
  */
 #include <stdlib.h>
 
@@ -26,8 +27,8 @@ static void narrow(bounds *mine, const bounds *neighbour, double gap_ns, double 
     mine->high = mine->high < high ? mine->high : high;
 }
 
-/* What a drift that stays the same can be, at all samples; answers its middle, and in *left_out how far it can be from that.
- * Without such a drift: 0, and the most that there may be. */
+/* What a drift that stays the same can be, at all samples; answers its middle, and in *left_out how far it can be from
+ * that. Without such a drift: 0, and the most that there may be. */
 static double steady_drift(const trib_clock_sample *samples, const bounds *of, uint32_t count, double *left_out)
 {
     double low = -TRACE_DRIFT, high = TRACE_DRIFT;

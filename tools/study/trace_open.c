@@ -1,8 +1,8 @@
 /*
  * trace_open.c - opens what may be a trace: see trace_read.h.
  *
- * A reader takes a file into memory as a whole. What is no trace may be endless, or huge, or have nobody at its other end; so
- * that is found out first, from its kind and its header.
+ * A reader takes a file into memory as a whole. What is no trace may be endless, or huge, or have nobody at its other
+ * end; so that is found out first, from its kind and its header.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -209,8 +209,8 @@ static void first_and_last(int64_t *first_ns, int64_t *last_ns, int64_t at_ns)
     *last_ns = at_ns;
 }
 
-/* That worker's span; NULL: it is not there. Without the worker's beginning yet the clocks are not quite right, or it was
- * overwritten. */
+/* That worker's span; NULL: it is not there. Without the worker's beginning yet the clocks are not quite right, or it
+ * was overwritten. */
 static trace_span *span_of_member(const walk *self, uint32_t member, const trib_trace_record *record)
 {
     const trace_process *worker = trace_run_member(self->run, member);

@@ -47,8 +47,8 @@ bool trace_span_phases(const trace_span *span, int64_t phases[TRACE_PHASE_COUNT]
     }
     phases[TRACE_PHASE_TURN] = span->queue_turn_ns;
     phases[TRACE_PHASE_CREDIT] = span->start_ns - span->enter_ns - span->queue_turn_ns;
-    /* When the phases from PUSH on end. The server's and the relay's times are on other clocks: not before what they follow,
-     * and nothing after the end. One that is not known is that of what it follows. */
+    /* When the phases from PUSH on end. The server's and the relay's times are on other clocks: not before what they
+     * follow, and nothing after the end. One that is not known is that of what it follows. */
     int64_t near_ns = span->relay != TRACE_NOBODY ? span->near_last_ns : span->arrive_last_ns;
     if (near_ns == TRACE_NEVER) { /* no trace of the server */
         near_ns = span->pushed_ns;
@@ -173,8 +173,8 @@ typedef struct transfer {
     uint32_t bin, bytes, next[2];
 } transfer;
 
-/* Of what went between two machines: which sent it, which got it, how much. False: nothing did. Where all members are on
- * one there is no link, and what goes between them is shown in its place. */
+/* Of what went between two machines: which sent it, which got it, how much. False: nothing did. Where all members are
+ * on one there is no link, and what goes between them is shown in its place. */
 static bool transfer_of(const trace_run *run, const trace_event *event, uint32_t *from, uint32_t *to)
 {
     const trib_trace_record *record = &event->record;
@@ -212,8 +212,9 @@ static double full_window(double *windows, uint64_t count)
 }
 
 /*
- * The rate that is held: the middle of the windows that come near a full one. The fullest alone would count what a kernel's
- * buffers swallow at the beginning of an exchange, or give out at once to a process that had not run for a while.
+ * The rate that is held: the middle of the windows that come near a full one. The fullest alone would count what a
+ * kernel's buffers swallow at the beginning of an exchange, or give out at once to a process that had not run for a
+ * while.
  */
 static double held_rate(const rate_bins *self)
 {
@@ -245,8 +246,8 @@ static double fullest(const rate_bins *self, uint32_t windows)
     return most;
 }
 
-/* What kernels' buffers swallow or give out at once is in the long stretch and in the short one: without it the rate is a little
- * too low, because the long one has more of a sender's hesitations, and with it too high. */
+/* What kernels' buffers swallow or give out at once is in the long stretch and in the short one: without it the rate is
+ * a little too low, because the long one has more of a sender's hesitations, and with it too high. */
 static double fullest_rate(const rate_bins *self)
 {
     const double window_ns = (double)self->width_ns * self->window, whole = fullest(self, LONG);
@@ -287,8 +288,8 @@ static void use_link(trace_stats *stats, uint32_t member, unsigned way, const ra
 }
 
 /*
- * What links carry when they are full all the time: the middle of the busiest ones' fullest stretches. A rate that is held
- * counts every hesitation of a sender as the link's, and is a few percent too low.
+ * What links carry when they are full all the time: the middle of the busiest ones' fullest stretches. A rate that is
+ * held counts every hesitation of a sender as the link's, and is a few percent too low.
  */
 static double full_links(const trace_stats *stats, uint32_t members, const double *fullest, double *values)
 {
@@ -399,7 +400,8 @@ static bool use_links(const trace_run *run, trace_stats *stats)
 
 /* ---- What limits ---- */
 
-/* What carries what members send each other: where they share a machine, its memory, or over loopback its processors. */
+/* What carries what members send each other: where they share a machine, its memory, or over loopback its
+ * processors. */
 static const char *name_way(const trace_run *run, const char **name_out)
 {
     const bool loopback = strcmp(run->processes[0].file->transport, "tcp") == 0;
