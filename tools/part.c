@@ -15,10 +15,10 @@ int64_t part_now_ns(void)
 void part_check(const char *tool, trib_engine *engine, trib_status status, const trib_error *error, const char *what)
 {
     if (status != TRIB_OK) {
-        fprintf(stderr, "tributary %s: %s: %s\n", tool, what, error->text);
-        if (trib_engine_destroy(engine) != TRIB_OK) {
-            fprintf(stderr, "tributary %s: the engine did not close in time\n", tool);
-        }
+        /* Not every call fills an error in. */
+        const char *why = error->text[0] != '\0' ? error->text : trib_status_text(status);
+        fprintf(stderr, "tributary %s: %s: %s\n", tool, what, why);
+        trib_engine_destroy(engine);
         exit(1);
     }
 }

@@ -262,9 +262,10 @@ trib_status trace_run_load(char *const *paths, uint32_t count, trace_run **run_o
         free(run);
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
-    trib_status status = count > 0 && count <= TRIB_MEMBERS_MAX + 1
-                             ? TRIB_OK
-                             : trib_error_set(error, TRIB_INVALID, "1 to %u files", TRIB_MEMBERS_MAX + 1);
+    trib_status status =
+        count > 0 && count <= TRIB_MEMBERS_MAX + 1
+            ? TRIB_OK
+            : trib_error_set(error, TRIB_INVALID, "a job has 1 to %u files, not %u", TRIB_MEMBERS_MAX + 1, count);
     for (uint32_t i = 0; status == TRIB_OK && i < count; i++) {
         trace_process *process = &run->processes[i];
         status = trace_file_load(paths[i], &process->file, error);
