@@ -1,6 +1,8 @@
 /* blocking.c - see blocking.h. */
 #include "api/blocking.h"
 
+#include "api/check.h"
+
 struct timespec trib_api_deadline_in(int64_t timeout_ns)
 {
     struct timespec at;
@@ -20,6 +22,10 @@ int64_t trib_api_left_ns(const struct timespec *deadline)
 
 trib_status trib_api_check_may_block(const trib_engine *engine, trib_error *error)
 {
+    trib_status status = trib_api_check_engine(engine, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
     if (engine->config.mode == TRIB_MODE_ATTACHED) {
         return trib_error_set(error, TRIB_STATE, "blocking calls cannot work when the engine runs on your own loop");
     }

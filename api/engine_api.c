@@ -12,10 +12,12 @@
 
 #include "api/address.h"
 #include "api/blocking.h"
+#include "api/check.h"
 #include "api/config.h"
 #include "api/create.h"
 #include "api/env_host.h"
 #include "engine/completions.h"
+#include "engine/fork.h"
 #include "engine/op.h"
 #include "engine/report.h"
 
@@ -124,6 +126,9 @@ trib_status trib_engine_create(const trib_config *given, trib_engine **engine_ou
     if (status != TRIB_OK) {
         return status;
     }
+    if (!trib_fork_watch()) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+    }
     trib_env env;
     status = trib_env_host_init(&env, &config, error);
     return status == TRIB_OK ? trib_engine_create_in(&env, &config, engine_out, error) : status;
@@ -162,7 +167,7 @@ trib_status trib_engine_wait_ready(trib_engine *engine, int64_t timeout_ns, trib
 
 void trib_engine_close(trib_engine *engine, trib_closed_cb closed_cb, void *user)
 {
-    if (engine != NULL) {
+    if (trib_api_is_usable(engine)) {
         trib_engine_begin_close(engine, closed_cb, user);
     }
 }
@@ -194,12 +199,19 @@ static void wait_closed(trib_engine *engine)
     }
 }
 
+/* Does another thread run the caller's loop just now? When nobody does, whoever destroys may. */
+static bool is_run_elsewhere(const trib_engine *engine)
+{
+    return engine->config.mode == TRIB_MODE_ATTACHED && ev_depth(engine->config.loop) > 0 &&
+           !engine->env.on_thread(engine->cores[0].reactor);
+}
+
 trib_status trib_engine_destroy(trib_engine *engine)
 {
-    if (engine == NULL) {
-        return TRIB_OK;
+    if (!trib_api_is_usable(engine)) {
+        return TRIB_OK; /* in a child of a fork it stays as it is: what threads were at is nowhere whole */
     }
-    if (trib_engine_on_thread(engine)) {
+    if (trib_engine_on_thread(engine) || is_run_elsewhere(engine)) {
         return TRIB_WRONG_THREAD;
     }
     trib_engine_begin_close(engine, NULL, NULL);
@@ -214,7 +226,7 @@ trib_status trib_engine_destroy(trib_engine *engine)
 
 int trib_engine_get_fd(const trib_engine *engine)
 {
-    return engine->done_fd;
+    return trib_api_is_usable(engine) ? engine->done_fd : -1;
 }
 
 static bool poll_attached(trib_engine *engine)
@@ -226,6 +238,9 @@ static bool poll_attached(trib_engine *engine)
 
 size_t trib_engine_dispatch(trib_engine *engine, size_t max)
 {
+    if (!trib_api_is_usable(engine)) {
+        return 0;
+    }
     if (engine->config.mode == TRIB_MODE_ATTACHED) {
         return poll_attached(engine);
     }
@@ -244,8 +259,9 @@ size_t trib_engine_dispatch(trib_engine *engine, size_t max)
 
 trib_status trib_engine_get_info(const trib_engine *engine, trib_engine_info *info)
 {
-    if (info == NULL || info->struct_size != sizeof *info) {
-        return TRIB_INVALID;
+    trib_status status = trib_api_check_engine(engine, NULL);
+    if (status != TRIB_OK || info == NULL || info->struct_size != sizeof *info) {
+        return status != TRIB_OK ? status : TRIB_INVALID;
     }
     const trib_roster *roster = engine->roster;
     *info = (trib_engine_info){
@@ -272,8 +288,9 @@ trib_status trib_engine_get_info(const trib_engine *engine, trib_engine_info *in
 
 trib_status trib_alloc(trib_engine *engine, size_t size, void **memory_out)
 {
-    if (size == 0 || memory_out == NULL) {
-        return TRIB_INVALID;
+    trib_status status = trib_api_check_engine(engine, NULL);
+    if (status != TRIB_OK || size == 0 || memory_out == NULL) {
+        return status != TRIB_OK ? status : TRIB_INVALID;
     }
     void *block = engine->env.memory_alloc(engine->env.memory, size);
     if (block == NULL) {
@@ -285,7 +302,7 @@ trib_status trib_alloc(trib_engine *engine, size_t size, void **memory_out)
 
 void trib_free(trib_engine *engine, void *memory)
 {
-    if (memory != NULL) {
+    if (memory != NULL && trib_api_is_usable(engine)) {
         engine->env.memory_free(engine->env.memory, memory);
     }
 }
@@ -293,8 +310,12 @@ void trib_free(trib_engine *engine, void *memory)
 /* On the caller's own loop the caller may wait where it likes. */
 static trib_status check_memory(const trib_engine *engine, const void *memory, trib_error *error)
 {
-    if (engine == NULL || memory == NULL) {
-        return trib_error_set(error, TRIB_INVALID, "engine and memory must not be NULL");
+    trib_status status = trib_api_check_engine(engine, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    if (memory == NULL) {
+        return trib_error_set(error, TRIB_INVALID, "memory is NULL");
     }
     if (engine->config.mode != TRIB_MODE_ATTACHED && trib_engine_on_thread(engine)) {
         return trib_error_set(error, TRIB_WRONG_THREAD, "memory is not registered from a callback: it takes too long");
@@ -342,15 +363,16 @@ trib_status trib_memory_unregister(trib_engine *engine, void *memory, trib_error
 
 trib_status trib_engine_waiting(trib_engine *engine, trib_waiting *entries, size_t capacity, size_t *count_out)
 {
-    if (engine == NULL || count_out == NULL || (capacity > 0 && entries == NULL)) {
-        return TRIB_INVALID;
+    trib_status status = trib_api_check_engine(engine, NULL);
+    if (status != TRIB_OK || count_out == NULL || (capacity > 0 && entries == NULL)) {
+        return status != TRIB_OK ? status : TRIB_INVALID;
     }
     if (engine->config.mode == TRIB_MODE_ATTACHED) {
         *count_out = 0;
         trib_report_core(&engine->cores[0], entries, capacity, count_out);
         return TRIB_OK;
     }
-    trib_status status = trib_api_check_may_block(engine, NULL);
+    status = trib_api_check_may_block(engine, NULL);
     return status != TRIB_OK ? status : trib_report_engine(engine, INT64_C(1000000000), entries, capacity, count_out);
 }
 
@@ -376,8 +398,9 @@ static void add_core(trib_stats *stats, trib_core *core)
 
 trib_status trib_engine_get_stats(trib_engine *engine, trib_stats *stats)
 {
-    if (engine == NULL || stats == NULL || stats->struct_size != sizeof *stats) {
-        return TRIB_INVALID;
+    trib_status status = trib_api_check_engine(engine, NULL);
+    if (status != TRIB_OK || stats == NULL || stats->struct_size != sizeof *stats) {
+        return status != TRIB_OK ? status : TRIB_INVALID;
     }
     *stats = (trib_stats){.struct_size = sizeof *stats};
     for (uint32_t i = 0; i < engine->core_count; i++) {

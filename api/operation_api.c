@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "api/blocking.h"
+#include "api/check.h"
 #include "engine/device_task.h"
 
 /* ---- Tensors ---- */
@@ -13,11 +14,12 @@
 trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *desc, trib_tensor **tensor_out,
                                 trib_error *error)
 {
-    if (engine == NULL || desc == NULL || tensor_out == NULL) {
-        return trib_error_set(error, TRIB_INVALID, "%s is NULL",
-                              engine == NULL ? "engine"
-                              : desc == NULL ? "desc"
-                                             : "tensor_out");
+    trib_status status = trib_api_check_engine(engine, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    if (desc == NULL || tensor_out == NULL) {
+        return trib_error_set(error, TRIB_INVALID, "%s is NULL", desc == NULL ? "desc" : "tensor_out");
     }
     if (desc->struct_size != sizeof *desc) {
         return trib_error_set(error, TRIB_INVALID,
@@ -64,7 +66,7 @@ trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *des
                               "tensor \"%s\" is on a device, but trib_config.device is \"none\": set it to \"cuda\"",
                               desc->name);
     }
-    trib_status status = trib_engine_check_open(engine, error);
+    status = trib_engine_check_open(engine, error);
     return status != TRIB_OK ? status
                              : trib_tensor_find_or_add(engine, desc->name, desc->dtype, desc->count, desc->priority,
                                                        on_device, tensor_out, error);
@@ -74,8 +76,20 @@ trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *des
 
 static trib_status check_params(trib_engine *engine, const trib_op_params *params, trib_error *error)
 {
-    if (engine == NULL || params == NULL || params->struct_size != sizeof *params || params->flags != 0) {
-        return trib_error_set(error, TRIB_INVALID, "params must be initialised by trib_op_params_init");
+    trib_status status = trib_api_check_engine(engine, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    if (params == NULL) {
+        return trib_error_set(error, TRIB_INVALID, "params is NULL");
+    }
+    if (params->struct_size != sizeof *params) {
+        return trib_error_set(error, TRIB_INVALID,
+                              "trib_op_params has struct_size %u, this library's has %zu: call trib_op_params_init",
+                              params->struct_size, sizeof *params);
+    }
+    if (params->flags != 0) {
+        return trib_error_set(error, TRIB_INVALID, "unknown flags 0x%x in params", params->flags);
     }
     for (size_t i = 0; i < sizeof params->reserved / sizeof params->reserved[0]; i++) {
         if (params->reserved[i] != 0) {
@@ -203,7 +217,7 @@ trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib
 
 void trib_op_cancel(trib_op *op)
 {
-    if (op == NULL || atomic_exchange(&op->cancelled, true)) {
+    if (op == NULL || !trib_api_is_usable(op->engine) || atomic_exchange(&op->cancelled, true)) {
         return;
     }
     trib_engine *engine = op->engine;
@@ -215,7 +229,11 @@ void trib_op_cancel(trib_op *op)
 
 trib_status trib_op_stream_wait(trib_op *op, void *stream, trib_error *error)
 {
-    if (op == NULL || !op->tensor->on_device) {
+    trib_status status = trib_api_check_op(op, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    if (!op->tensor->on_device) {
         return trib_error_set(error, TRIB_INVALID, "op must be an operation on a TRIB_TENSOR_DEVICE tensor");
     }
     trib_engine *engine = op->engine;
@@ -227,16 +245,20 @@ trib_status trib_op_stream_wait(trib_op *op, void *stream, trib_error *error)
 
 trib_status trib_op_status(const trib_op *op)
 {
-    return (trib_status)atomic_load(&op->status);
+    trib_status status = trib_api_check_op(op, NULL);
+    return status != TRIB_OK ? status : (trib_status)atomic_load(&op->status);
 }
 
 trib_status trib_op_wait(trib_op *op, int64_t timeout_ns, trib_error *error)
 {
-    trib_engine *engine = op->engine;
-    trib_status status = trib_api_check_may_block(engine, error);
+    trib_status status = trib_api_check_op(op, error);
+    if (status == TRIB_OK) {
+        status = trib_api_check_may_block(op->engine, error);
+    }
     if (status != TRIB_OK) {
         return status;
     }
+    trib_engine *engine = op->engine;
     struct timespec deadline = trib_api_deadline_in(timeout_ns < 0 ? 0 : timeout_ns);
     int code = 0;
     atomic_fetch_add(&engine->waiters, 1);
@@ -262,7 +284,7 @@ trib_status trib_op_wait(trib_op *op, int64_t timeout_ns, trib_error *error)
 
 void trib_op_release(trib_op *op)
 {
-    if (op != NULL) {
+    if (op != NULL && trib_api_is_usable(op->engine)) {
         trib_op_give_back(op);
     }
 }

@@ -1,10 +1,12 @@
 /* trace_api.c - the library's entry points for traces: they check arguments and go on to engine/trace.c. */
+#include "api/check.h"
 #include "engine/trace.h"
 
 static trib_status check(const trib_engine *engine, uint64_t bytes, trib_error *error)
 {
-    if (engine == NULL) {
-        return trib_error_set(error, TRIB_INVALID, "engine is NULL");
+    trib_status status = trib_api_check_engine(engine, error);
+    if (status != TRIB_OK) {
+        return status;
     }
     if (bytes > TRIB_TRACE_BYTES_MAX) {
         return trib_error_set(error, TRIB_INVALID, "bytes %llu: at most %llu for a trace", (unsigned long long)bytes,
@@ -21,7 +23,7 @@ trib_status trib_trace_start(trib_engine *engine, uint64_t bytes, trib_error *er
 
 void trib_trace_stop(trib_engine *engine)
 {
-    if (engine != NULL) {
+    if (trib_api_is_usable(engine)) {
         trib_tracer_stop(engine);
     }
 }

@@ -8,14 +8,14 @@
  *            The others say from where. No function blocks unless its comment says so, with the bound on how long.
  * LIFETIME   trib_engine_create, trib_tensor_declare and the operations hand out opaque handles. Tensors live until the
  *            engine is destroyed; an operation's handle, if you asked for one, until trib_op_release, which must come
- *            before that.
+ *            before that. Calls refuse NULL (TRIB_INVALID), and in a forked child its parent's handles (TRIB_STATE,
+ *            docs/embedding.md); those that return no status do nothing then.
  * CALLBACKS  An operation that was taken (the call returned TRIB_OK) completes exactly once; one that was not taken was
  *            not touched, and its callback never runs. No callback runs inside the call that caused it, but on another
  *            thread it may run before that call has returned; trib_config.mode chooses where. A callback may call every
  *            TRIB_ANY_THREAD function, but none that blocks: those return TRIB_WRONG_THREAD there.
  * STRUCTS    Parameter structs start with struct_size; fill them with their *_init function, which zeroes the rest.
- *            Unknown flags and non-zero reserved fields are refused, so that a program built against a newer header
- *            fails clearly with an older library.
+ *            Unknown flags and non-zero reserved fields are refused: a program built for a newer header fails clearly.
  */
 #ifndef TRIBUTARY_H
 #define TRIBUTARY_H
@@ -242,7 +242,7 @@ typedef struct trib_config {
     uint64_t reserved[9];       /* must be 0 */
 } trib_config;
 
-/* Fills *config with the defaults. struct_size must be sizeof(trib_config). TRIB_ANY_THREAD. */
+/* Fills *config with the defaults; NULL is fine. struct_size must be sizeof(trib_config). TRIB_ANY_THREAD. */
 TRIB_API void trib_config_init(trib_config *config, size_t struct_size);
 
 /* Fills ranks, counts, coordinator address and settings from the environment: TRIB_* variables (docs/operating.md),
@@ -275,8 +275,8 @@ typedef void (*trib_closed_cb)(trib_engine *engine, void *user);
 TRIB_API void trib_engine_close(trib_engine *engine, trib_closed_cb closed_cb, void *user);
 
 /* Frees the engine, its tensors and its memory; NULL is fine. Closes first if need be, and then blocks up to
- * close_timeout_ns; in TRIB_MODE_ATTACHED it runs the caller's loop for that time. In TRIB_MODE_QUEUE, what was not
- * dispatched yet is dispatched here. Not from a callback (returns TRIB_WRONG_THREAD and does nothing). */
+ * close_timeout_ns; ATTACHED: it runs the caller's loop for that time. QUEUE: it dispatches what is left. Nothing is done
+ * from a callback or, ATTACHED, while another thread runs the loop: TRIB_WRONG_THREAD; in a forked child: TRIB_OK. */
 TRIB_API trib_status trib_engine_destroy(trib_engine *engine);
 
 /* TRIB_MODE_QUEUE: a file descriptor that is readable while callbacks wait; watch it in any event loop and call
@@ -348,7 +348,7 @@ typedef struct trib_tensor_desc {
     uint64_t reserved[8];
 } trib_tensor_desc;
 
-/* Fills *desc with the defaults. struct_size must be sizeof(trib_tensor_desc). TRIB_ANY_THREAD. */
+/* Fills *desc with the defaults; NULL is fine. struct_size must be sizeof(trib_tensor_desc). TRIB_ANY_THREAD. */
 TRIB_API void trib_tensor_desc_init(trib_tensor_desc *desc, size_t struct_size);
 
 /* Declares a tensor once; workers may do so at any time and in any order: names decide which belong together. Declaring
@@ -392,7 +392,7 @@ typedef struct trib_op_params {
     uint64_t reserved[7];
 } trib_op_params;
 
-/* Fills *params with the defaults. struct_size must be sizeof(trib_op_params). TRIB_ANY_THREAD. */
+/* Fills *params with the defaults; NULL is fine. struct_size must be sizeof(trib_op_params). TRIB_ANY_THREAD. */
 TRIB_API void trib_op_params_init(trib_op_params *params, size_t struct_size);
 
 /* output = reduction of every worker's input over all workers. Each worker must issue the same operations on a tensor

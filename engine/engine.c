@@ -10,12 +10,12 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "engine/assert.h"
 #include "engine/completions.h"
 #include "engine/coordinator.h"
 #include "engine/device_task.h"
+#include "engine/fork.h"
 #include "engine/group.h"
 #include "engine/member.h"
 #include "engine/op.h"
@@ -137,6 +137,7 @@ static void close_device(trib_engine *engine)
 trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const trib_config *config, trib_error *error)
 {
     engine->env = *env;
+    engine->process = trib_fork_process();
     engine->done_fd = -1;
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
@@ -148,7 +149,11 @@ trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const tri
     if (status == TRIB_OK && config->mode == TRIB_MODE_QUEUE) {
         engine->done_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
         if (engine->done_fd < 0) {
-            status = trib_error_set(error, TRIB_SYSTEM, "eventfd: %m");
+            char why[TRIB_REASON_MAX];
+            status = trib_error_set(error, TRIB_SYSTEM, "could not make the descriptor of the completion queue: %s",
+                                    trib_log_reason(errno, why));
+        } else {
+            trib_fork_own(engine->done_fd);
         }
     }
     if (status == TRIB_OK && env->device != NULL) {
@@ -402,7 +407,7 @@ void trib_engine_free(trib_engine *engine)
     trib_ops_free(engine);
     close_device(engine);
     if (engine->done_fd >= 0) {
-        close(engine->done_fd);
+        trib_fork_close(engine->done_fd);
     }
     const trib_roster *roster = engine->roster;
     free((void *)(uintptr_t)roster);

@@ -79,6 +79,7 @@ typedef struct trib_env {
 typedef enum trib_phase { TRIB_PHASE_JOINING, TRIB_PHASE_READY, TRIB_PHASE_ENDED } trib_phase;
 
 struct trib_engine {
+    uint32_t process; /* that made it: in a child of that one it is not to be used (fork.h) */
     trib_env env;
     trib_config config; /* its strings are owned */
     char *job, *token, *coordinator_address, *listen_host;

@@ -8,54 +8,28 @@
  *   callbacks did.
  * - The watchers of timers and descriptors live in the storage of trib_timer and trib_io; nothing is allocated for
  *   them.
+ * - Other threads wake it through an eventfd of its own, and not through ev_async: libev ends the process if there is no
+ *   descriptor for that. They write to it only while the loop may be about to block: `dozes` is set before the last look
+ *   at the mailbox, and who takes it away writes. All three change it by exchanges, each of which has seen what was
+ *   posted before the one before it.
+ * - In a child of a fork (fork.h) every watcher that is called stops itself and does nothing else.
  */
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* pthread_setaffinity_np, pthread_setname_np */
+#define _GNU_SOURCE /* cpu_set_t */
 #endif
-#include "engine/reactor_ev.h"
+#include "engine/reactor_ev_internal.h"
 
 #include <errno.h>
-#include <ev.h>
-#include <pthread.h>
-#include <sched.h>
-#include <semaphore.h>
-#include <signal.h>
 #include <sodium.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
+#include <sys/eventfd.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "engine/assert.h"
-#include "engine/linger.h"
-#include "engine/ticks.h"
+#include "engine/fork.h"
 
 #define NS_PER_S INT64_C(1000000000)
-
-typedef struct reactor_ev {
-    trib_reactor base; /* first */
-    struct ev_loop *loop;
-    bool attached;
-    bool started; /* has a thread to join */
-    bool busy_poll;
-    int first_core;     /* to be pinned to when it starts */
-    int core;           /* that it is pinned to; -1: none */
-    cpu_set_t anywhere; /* where its thread might run when it began */
-    pthread_t thread;
-    _Atomic pthread_t runner; /* who ran the loop last */
-    atomic_bool stopping, released;
-    sem_t leave; /* the thread waits for it before it runs the loop: released, or stopped */
-    ev_async wake;
-    ev_prepare prepare;
-    ev_check check;
-    ev_idle idle;
-    trib_linger linger;
-    int64_t turn_ns; /* when it was over that the loop waited */
-    trib_ticks ticks;
-    bool worked;        /* in this turn */
-    bool posted;        /* some of it came by post */
-    bool looks, asleep; /* has a core to look on; has asked pollers to wake the loop */
-} reactor_ev;
 
 typedef struct timer_ev {
     ev_timer watcher; /* first; its data is the reactor */
@@ -65,11 +39,6 @@ typedef struct timer_ev {
 _Static_assert(sizeof(timer_ev) <= TRIB_TIMER_STORAGE, "a libev timer fits the storage of a trib_timer");
 _Static_assert(sizeof(ev_io) <= TRIB_IO_STORAGE, "a libev io watcher fits the storage of a trib_io");
 _Static_assert(_Alignof(timer_ev) <= 16 && _Alignof(ev_io) <= 16, "the storage is aligned for them");
-
-static reactor_ev *reactor_of(trib_reactor *reactor)
-{
-    return (reactor_ev *)reactor;
-}
 
 /* ---- The table ---- */
 
@@ -94,7 +63,17 @@ static int64_t often_ns(trib_reactor *reactor)
 static void wake(trib_reactor *reactor)
 {
     reactor_ev *self = reactor_of(reactor);
-    ev_async_send(self->loop, &self->wake);
+    if (atomic_exchange(&self->dozes, false)) {
+        const uint64_t one = 1;
+        /* Fails only if nobody has read it 2^64 - 1 times, and then it is readable. */
+        (void)!write(self->wake_fd, &one, sizeof one);
+    }
+}
+
+/* In a child of a fork, which has the loop's memory, but none of the descriptors, or others by their numbers? */
+static bool is_foreign(const reactor_ev *self)
+{
+    return self->process != trib_fork_process();
 }
 
 static void timer_begin(reactor_ev *self, timer_ev *state)
@@ -119,6 +98,9 @@ static void timer_expired(struct ev_loop *loop, ev_timer *watcher, int events)
     reactor_ev *self = watcher->data;
     timer_ev *state = (timer_ev *)(void *)watcher;
     trib_timer *timer = (trib_timer *)(void *)((unsigned char *)watcher - offsetof(trib_timer, storage));
+    if (is_foreign(self)) {
+        return;
+    }
     /* libev computes in double and rounds to its backend's resolution: what is early goes back. */
     if (now_ns(&self->base) < state->at_ns) {
         timer_begin(self, state);
@@ -152,9 +134,13 @@ static void timer_arm(trib_reactor *reactor, trib_timer *timer, int64_t at_ns)
 
 static void io_ready(struct ev_loop *loop, ev_io *watcher, int events)
 {
-    (void)loop;
     trib_io *io = (trib_io *)(void *)((unsigned char *)watcher - offsetof(trib_io, storage));
-    ((reactor_ev *)watcher->data)->worked = true;
+    reactor_ev *self = watcher->data;
+    if (is_foreign(self)) {
+        ev_io_stop(loop, watcher);
+        return;
+    }
+    self->worked = true;
     unsigned ready = ((events & EV_READ) != 0 ? TRIB_IO_READ : 0u) | ((events & EV_WRITE) != 0 ? TRIB_IO_WRITE : 0u);
     if ((events & EV_ERROR) != 0) {
         /* libev could not watch it and has stopped; the owner's system call will say what is wrong. */
@@ -181,6 +167,9 @@ static void io_watch(trib_reactor *reactor, trib_io *io, unsigned events)
         int mask = ((events & TRIB_IO_READ) != 0 ? EV_READ : 0) | ((events & TRIB_IO_WRITE) != 0 ? EV_WRITE : 0);
         ev_io_init(watcher, io_ready, io->fd, mask);
         watcher->data = reactor;
+        if (self->attached) {
+            trib_fork_stand_in(io->fd);
+        }
         ev_io_start(self->loop, watcher);
     }
 }
@@ -234,13 +223,35 @@ static bool lingers(reactor_ev *self)
     return true;
 }
 
+static void stop_watchers(reactor_ev *self)
+{
+    ev_io_stop(self->loop, &self->wake);
+    ev_prepare_stop(self->loop, &self->prepare);
+    ev_check_stop(self->loop, &self->check);
+    ev_idle_stop(self->loop, &self->idle);
+}
+
+/* True: it has not been told anything, and what it is told from now on wakes it. */
+static bool may_doze(reactor_ev *self)
+{
+    (void)atomic_exchange(&self->dozes, true);
+    return !trib_reactor_has_posts(&self->base) && !atomic_load(&self->stopping);
+}
+
 static void prepare_called(struct ev_loop *loop, ev_prepare *watcher, int events)
 {
     (void)events;
     reactor_ev *self = watcher->data;
+    if (is_foreign(self)) {
+        stop_watchers(self);
+        if (!self->attached) { /* a callback forked: the thread ends when its child returns from that */
+            ev_break(loop, EVBREAK_ALL);
+        }
+        return;
+    }
     atomic_store_explicit(&self->runner, pthread_self(), memory_order_relaxed);
-    /* Mail that comes after this look wakes the loop. */
-    if (trib_reactor_has_posts(&self->base) || lingers(self)) {
+    /* One that spins does not block, and needs nobody to wake it. */
+    if (trib_reactor_has_posts(&self->base) || lingers(self) || (!self->busy_poll && !may_doze(self))) {
         ev_idle_start(loop, &self->idle);
     } else if (self->base.pollers != NULL && !self->busy_poll) {
         self->asleep = true;
@@ -268,7 +279,17 @@ static void check_called(struct ev_loop *loop, ev_check *watcher, int events)
 {
     (void)events;
     reactor_ev *self = watcher->data;
+    if (is_foreign(self)) {
+        stop_watchers(self);
+        return;
+    }
     ev_idle_stop(loop, &self->idle);
+    if (atomic_load_explicit(&self->dozes, memory_order_relaxed)) {
+        (void)atomic_exchange(&self->dozes, false);
+    }
+    if (atomic_load(&self->stopping)) {
+        ev_break(loop, EVBREAK_ALL);
+    }
     self->turn_ns = self->linger.most_ns > 0 ? often_ns(&self->base) : 0;
     if (self->asleep) {
         self->asleep = false;
@@ -277,13 +298,12 @@ static void check_called(struct ev_loop *loop, ev_check *watcher, int events)
     (void)look(self);
 }
 
-static void wake_called(struct ev_loop *loop, ev_async *watcher, int events)
+static void wake_called(struct ev_loop *loop, ev_io *watcher, int events)
 {
+    (void)loop;
     (void)events;
-    reactor_ev *self = watcher->data;
-    if (atomic_load(&self->stopping)) {
-        ev_break(loop, EVBREAK_ALL);
-    }
+    uint64_t times = 0;
+    (void)!read(watcher->fd, &times, sizeof times); /* what it was woken for, check_called looks at */
 }
 
 static void idle_called(struct ev_loop *loop, ev_idle *watcher, int events)
@@ -295,9 +315,9 @@ static void idle_called(struct ev_loop *loop, ev_idle *watcher, int events)
 
 static void start_watchers(reactor_ev *self)
 {
-    ev_async_init(&self->wake, wake_called);
+    ev_io_init(&self->wake, wake_called, self->wake_fd, EV_READ);
     self->wake.data = self;
-    ev_async_start(self->loop, &self->wake);
+    ev_io_start(self->loop, &self->wake);
     ev_prepare_init(&self->prepare, prepare_called);
     self->prepare.data = self;
     ev_prepare_start(self->loop, &self->prepare);
@@ -324,14 +344,28 @@ trib_status trib_reactor_ev_create(uint32_t index, trib_logger *logger, struct e
     self->attached = host_loop != NULL;
     errno = 0; /* libev leaves there what it lacked */
     self->core = -1;
-    self->loop = self->attached ? host_loop : ev_loop_new(EVFLAG_AUTO | EVFLAG_NOENV);
-    if (self->loop == NULL) {
+    self->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (self->wake_fd < 0) {
         free(self);
         return TRIB_SYSTEM;
     }
+    self->loop = self->attached ? host_loop : ev_loop_new(EVFLAG_AUTO | EVFLAG_NOENV);
+    if (self->loop == NULL) {
+        const int error = errno;
+        close(self->wake_fd);
+        free(self);
+        errno = error;
+        return TRIB_SYSTEM;
+    }
+    trib_fork_own(self->wake_fd);
+    if (self->attached) {
+        trib_fork_stand_in(self->wake_fd);
+    }
+    self->process = trib_fork_process();
     trib_reactor_init(&self->base, &ev_ops, index, logger);
     atomic_init(&self->runner, pthread_self());
     atomic_init(&self->stopping, false);
+    atomic_init(&self->dozes, false);
     atomic_init(&self->released, false);
     (void)sem_init(&self->leave, 0, 0);
     trib_ticks_init(&self->ticks, clock_ns);
@@ -347,10 +381,8 @@ void trib_reactor_ev_destroy(trib_reactor *reactor)
     }
     reactor_ev *self = reactor_of(reactor);
     trib_assert(!self->started);
-    ev_async_stop(self->loop, &self->wake);
-    ev_prepare_stop(self->loop, &self->prepare);
-    ev_check_stop(self->loop, &self->check);
-    ev_idle_stop(self->loop, &self->idle);
+    stop_watchers(self);
+    trib_fork_close(self->wake_fd);
     if (!self->attached) {
         ev_loop_destroy(self->loop);
     }
@@ -358,134 +390,10 @@ void trib_reactor_ev_destroy(trib_reactor *reactor)
     free(self);
 }
 
-static void pin(reactor_ev *self, int core)
-{
-    cpu_set_t cores;
-    CPU_ZERO(&cores);
-    int error = EINVAL;
-    if (core >= 0 && core < CPU_SETSIZE) {
-        CPU_SET(core, &cores);
-        error = pthread_setaffinity_np(pthread_self(), sizeof cores, &cores);
-    }
-    if (error != 0) {
-        char why[64];
-        trib_log(self->base.logger, TRIB_LOG_WARN, "reactor %u could not be pinned to core %d: %s", self->base.index,
-                 core, strerror_r(error, why, sizeof why));
-    } else {
-        self->core = core;
-    }
-}
-
-void trib_reactor_ev_pin(trib_reactor *reactor, int core)
-{
-    reactor_ev *self = reactor_of(reactor);
-    /* `started` is for who starts and joins: the thread may be here before it is set. */
-    trib_assert(!self->attached && trib_reactor_ev_on_thread(reactor));
-    if (core >= 0) {
-        pin(self, core);
-    } else if (self->core >= 0 && pthread_setaffinity_np(pthread_self(), sizeof self->anywhere, &self->anywhere) == 0) {
-        self->core = -1;
-    }
-}
-
-static void *thread_main(void *argument)
-{
-    reactor_ev *self = argument;
-    char name[16];
-    snprintf(name, sizeof name, "trib-%u", self->base.index);
-    pthread_setname_np(pthread_self(), name);
-    if (pthread_getaffinity_np(pthread_self(), sizeof self->anywhere, &self->anywhere) != 0) {
-        CPU_ZERO(&self->anywhere); /* more cores than a set has: once pinned it stays so */
-    }
-    if (self->first_core >= 0) {
-        pin(self, self->first_core);
-    }
-    atomic_store(&self->runner, pthread_self());
-    while (sem_wait(&self->leave) < 0 && errno == EINTR) {}
-    if (!atomic_load(&self->released)) {
-        return NULL;
-    }
-    /* A stop may come before the loop runs; its wake-up is then still pending and is seen in the first turn. */
-    const bool spun = self->busy_poll;
-    while (self->busy_poll && !atomic_load_explicit(&self->stopping, memory_order_relaxed)) {
-        self->worked = false;
-        ev_run(self->loop, EVRUN_NOWAIT);
-        if (!self->worked) {
-            sched_yield(); /* whom it waits for may be waiting for this core */
-        }
-    }
-    /* Spinning may have ended because of a stop, whose wake-up it has then seen. */
-    if (!spun || !atomic_load(&self->stopping)) {
-        ev_run(self->loop, 0);
-    }
-    return NULL;
-}
-
-trib_status trib_reactor_ev_start_held(trib_reactor *reactor, int core, bool busy_poll)
-{
-    reactor_ev *self = reactor_of(reactor);
-    if (self->attached || self->started) {
-        return TRIB_STATE;
-    }
-    self->first_core = core;
-    self->busy_poll = busy_poll;
-    /* The thread inherits the mask, so there is no moment at which a signal of the host's could land on it. */
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&self->thread, NULL, thread_main, self);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error != 0) {
-        char why[64];
-        trib_log(self->base.logger, TRIB_LOG_ERROR, "no thread for reactor %u: %s", self->base.index,
-                 strerror_r(error, why, sizeof why));
-        return TRIB_SYSTEM;
-    }
-    /* From here the caller is not the reactor's thread any more, even if that has not run yet. */
-    atomic_store(&self->runner, self->thread);
-    self->started = true;
-    return TRIB_OK;
-}
-
-void trib_reactor_ev_release(trib_reactor *reactor)
-{
-    reactor_ev *self = reactor_of(reactor);
-    atomic_store(&self->released, true);
-    (void)sem_post(&self->leave);
-}
-
-void trib_reactor_ev_stop_spinning(trib_reactor *reactor)
-{
-    trib_assert(trib_reactor_ev_on_thread(reactor));
-    reactor_of(reactor)->busy_poll = false;
-}
-
 void trib_reactor_ev_linger(trib_reactor *reactor, int64_t least_ns, int64_t most_ns, bool crowded)
 {
     reactor_of(reactor)->linger = trib_linger_between(least_ns, most_ns);
     reactor_of(reactor)->looks = most_ns > 0 && !crowded;
-}
-
-void trib_reactor_ev_stop(trib_reactor *reactor)
-{
-    reactor_ev *self = reactor_of(reactor);
-    if (self->attached) {
-        return; /* breaking the caller's loop is the caller's business */
-    }
-    atomic_store(&self->stopping, true);
-    (void)sem_post(&self->leave);
-    ev_async_send(self->loop, &self->wake);
-}
-
-void trib_reactor_ev_join(trib_reactor *reactor)
-{
-    reactor_ev *self = reactor_of(reactor);
-    if (self->started) {
-        pthread_join(self->thread, NULL);
-        self->started = false;
-        /* Who joins tears down: what needs the reactor's thread is now that one's to do. */
-        atomic_store(&self->runner, pthread_self());
-    }
 }
 
 struct ev_loop *trib_reactor_ev_loop(trib_reactor *reactor)

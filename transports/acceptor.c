@@ -5,9 +5,9 @@
 #include "transports/acceptor.h"
 
 #include <errno.h>
-#include <unistd.h>
 
 #include "engine/assert.h"
+#include "engine/fork.h"
 #include "engine/log.h"
 
 #define ACCEPTS_PER_TURN 16u
@@ -71,6 +71,7 @@ static void ready(trib_reactor *reactor, trib_io *io, unsigned events)
 
 void trib_acceptor_open(trib_acceptor *acceptor, int fd)
 {
+    trib_fork_own(fd);
     acceptor->io = (trib_io){.ready = ready, .user = acceptor, .fd = fd};
     acceptor->backoff.fired = backoff_over;
     acceptor->backoff.user = acceptor;
@@ -83,7 +84,7 @@ void trib_acceptor_close(trib_acceptor *acceptor)
     acceptor->closed = true;
     trib_io_watch(acceptor->reactor, &acceptor->io, 0);
     trib_timer_stop(acceptor->reactor, &acceptor->backoff);
-    close(acceptor->io.fd);
+    trib_fork_close_socket(acceptor->io.fd);
     if (!acceptor->accepting) {
         acceptor->over(acceptor);
     }

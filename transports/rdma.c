@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "engine/assert.h"
+#include "engine/fork.h"
 #include "transports/rdma_internal.h"
 #include "transports/tcp_internal.h"
 
@@ -383,6 +384,7 @@ static trib_status open_events(verbs_transport *self)
         errno = self->domain->fork_failure;
         trib_log(logger, TRIB_LOG_WARN, "a fork() of this process would break RDMA in it: %m");
     }
+    trib_fork_own(self->events->fd);
     self->io = (trib_io){.ready = events_ready, .user = self, .fd = self->events->fd};
     trib_io_watch(self->base.reactor, &self->io, TRIB_IO_READ);
     return TRIB_OK;
@@ -405,6 +407,7 @@ static void rdma_transport_free(verbs_transport *self)
             trib_rdma_release(self->domain->releaser, self->remains);
             self->remains = NULL;
         } else {
+            trib_fork_disown(self->events->fd);
             rdma_destroy_event_channel(self->events);
         }
     }

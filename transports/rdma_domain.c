@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "engine/assert.h"
+#include "engine/fork.h"
 #include "engine/log.h"
 #include "transports/rdma_domain.h"
 
@@ -165,6 +166,9 @@ void trib_rdma_block_give(verbs_device *device, verbs_block *block)
 static trib_status device_open(verbs_device *device, struct ibv_context *verbs, trib_arena *arena, trib_error *error)
 {
     device->verbs = verbs;
+    /* While a child had it, the kernel would keep the queue pairs of a process that has died. It is never disowned: the
+     * connection manager's library closes it with itself. */
+    trib_fork_own(verbs->cmd_fd);
     device->pd = ibv_alloc_pd(verbs);
     if (device->pd == NULL) {
         return trib_error_set(error, TRIB_SYSTEM, "%s gives no protection domain: %m",

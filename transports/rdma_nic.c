@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "engine/assert.h"
+#include "engine/fork.h"
 #include "transports/rdma_internal.h"
 
 #define EVENTS_PER_TURN 64u
@@ -88,6 +89,7 @@ static void watch_open(verbs_nic *nic)
         trib_log(reactor->logger, TRIB_LOG_WARN, "%s does not tell when its ports fail: %m", name);
         return;
     }
+    trib_fork_own(nic->watch->async_fd);
     nic->watch_io = (trib_io){.ready = watch_ready, .user = nic, .fd = nic->watch->async_fd};
     trib_io_watch(reactor, &nic->watch_io, TRIB_IO_READ);
 }
@@ -95,6 +97,7 @@ static void watch_open(verbs_nic *nic)
 static void watch_close(verbs_nic *nic)
 {
     if (nic->watch_io.ready != NULL) {
+        trib_fork_disown(nic->watch->async_fd);
         trib_io_watch(nic->transport->base.reactor, &nic->watch_io, 0);
     }
     if (nic->watch != NULL) {
@@ -124,6 +127,7 @@ trib_status trib_rdma_nic_of(verbs_transport *transport, struct ibv_context *ver
         }
         nic->transport = transport;
         nic->device = device;
+        trib_fork_own(nic->channel->fd);
         nic->io = (trib_io){.ready = trib_rdma_channel_ready, .user = nic, .fd = nic->channel->fd};
         trib_io_watch(transport->base.reactor, &nic->io, TRIB_IO_READ);
         watch_open(nic);
@@ -152,6 +156,7 @@ void trib_rdma_nic_close(verbs_nic *nic)
     }
     watch_close(nic);
     trib_io_watch(nic->transport->base.reactor, &nic->io, 0);
+    trib_fork_disown(nic->channel->fd);
     (void)ibv_destroy_comp_channel(nic->channel); /* it stays if a queue of a removed device seems to use it */
 }
 

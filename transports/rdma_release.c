@@ -18,6 +18,7 @@
 #include <time.h>
 
 #include "engine/assert.h"
+#include "engine/fork.h"
 #include "transports/rdma_release.h"
 
 #define PATIENCE_S 2
@@ -44,6 +45,7 @@ static void destroy(verbs_remains *remains)
     if (remains->id != NULL) {
         rdma_destroy_id(remains->id);
     } else {
+        trib_fork_disown(remains->channel->fd);
         rdma_destroy_event_channel(remains->channel);
     }
     free(remains);

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "engine/assert.h"
+#include "engine/fork.h"
 #include "transports/shm_internal.h"
 
 #define GREETING_NS (5 * INT64_C(1000000000))
@@ -212,6 +213,7 @@ shm_conn *trib_shm_conn_create(shm_transport *transport, int fd, const trib_addr
     transport->conns = conn;
     trib_reactor *reactor = transport->base.reactor;
     if (fd >= 0) {
+        trib_fork_own(fd);
         trib_io_watch(reactor, &conn->io, TRIB_IO_READ);
         trib_timer_arm(reactor, &conn->deadline, trib_now(reactor) + GREETING_NS);
     }
@@ -232,10 +234,10 @@ void trib_shm_conn_forget(shm_conn *conn)
         munmap(conn->segment, SHM_SEGMENT_BYTES);
     }
     if (conn->memory_fd >= 0) {
-        close(conn->memory_fd);
+        trib_fork_close(conn->memory_fd);
     }
     if (conn->io.fd >= 0) {
-        close(conn->io.fd);
+        trib_fork_close_socket(conn->io.fd);
     }
     trib_counter_add(&conn->transport->stats.system_calls, 1);
     free(conn);

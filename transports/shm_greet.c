@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "engine/assert.h"
+#include "engine/fork.h"
 #include "transports/shm_internal.h"
 #include "transports/tcp_internal.h"
 
@@ -154,6 +155,9 @@ bool trib_shm_greet_begin(shm_conn *conn)
 {
     conn->memory_fd = memfd_create("tributary", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     trib_counter_add(&conn->transport->stats.system_calls, 4);
+    if (conn->memory_fd >= 0) {
+        trib_fork_own(conn->memory_fd);
+    }
     return conn->memory_fd >= 0 && ftruncate(conn->memory_fd, SHM_SEGMENT_BYTES) == 0 &&
            fcntl(conn->memory_fd, F_ADD_SEALS, SEALS) == 0 && map_segment(conn, conn->memory_fd, 0) &&
            greet(conn, SHM_HELLO);
@@ -199,7 +203,7 @@ static void take_welcome(shm_conn *conn, const shm_greeting *message)
 {
     conn->reads_peer = can_read(conn, message);
     conn->peer_reads = message->reads != 0;
-    close(conn->memory_fd);
+    trib_fork_close(conn->memory_fd);
     conn->memory_fd = -1;
     if (!greet(conn, SHM_READY)) {
         char why[TRIB_REASON_MAX];

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "engine/assert.h"
+#include "engine/fork.h"
 #include "transports/tcp_internal.h"
 
 #define LINGER_NS INT64_C(1000000000)
@@ -85,6 +86,7 @@ tcp_conn *trib_tcp_conn_create(tcp_transport *transport, int fd, const trib_addr
         close(fd);
         return NULL;
     }
+    trib_fork_own(fd);
     memset(conn, 0, offsetof(tcp_conn, buffer)); /* the buffer is written before it is read */
     conn->base.transport = &transport->base;
     conn->base.remote = *remote;
@@ -324,7 +326,7 @@ void trib_tcp_linger_end(tcp_conn *conn)
     }
     trib_timer_stop(reactor, &conn->linger_timer);
     trib_io_watch(reactor, &conn->io, 0);
-    close(conn->io.fd);
+    trib_fork_close_socket(conn->io.fd);
     free(conn);
 }
 
@@ -347,6 +349,6 @@ static void finish(trib_reactor *reactor, trib_post *post)
         linger_begin(conn);
         return;
     }
-    close(conn->io.fd);
+    trib_fork_close_socket(conn->io.fd);
     free(conn);
 }

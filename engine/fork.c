@@ -1,0 +1,111 @@
+/* fork.c - see fork.h. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* dup3 */
+#endif
+#include "engine/fork.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "engine/assert.h"
+
+/* Descriptors from here on are not known of, and a child keeps them. Linux gives the lowest numbers first. */
+#define DESCRIPTORS_MAX (1u << 20)
+#define BITS 64u
+
+/* The process's own state, and all there is of it. Pages that nobody has written to take no memory. */
+static _Atomic uint64_t owned[DESCRIPTORS_MAX / BITS];
+static _Atomic uint64_t watched[DESCRIPTORS_MAX / BITS]; /* of those: by loops of the caller's */
+static atomic_uint process;
+static atomic_bool watching;
+
+static void give_up(int fd, int *stand_in, bool is_watched)
+{
+    if (is_watched && *stand_in < 0) {
+        *stand_in = eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC);
+    }
+    if (!is_watched || dup3(*stand_in, fd, O_CLOEXEC) < 0) {
+        close(fd);
+    }
+}
+
+/* In the child, before fork returns there. */
+static void forked(void)
+{
+    const int error = errno;
+    int stand_in = -1;
+    atomic_fetch_add(&process, 1);
+    for (uint32_t i = 0; i < DESCRIPTORS_MAX / BITS; i++) {
+        if (atomic_load_explicit(&owned[i], memory_order_relaxed) == 0) {
+            continue;
+        }
+        const uint64_t here = atomic_exchange(&watched[i], 0);
+        for (uint64_t left = atomic_exchange(&owned[i], 0); left != 0; left &= left - 1) {
+            give_up((int)(i * BITS) + __builtin_ctzll(left), &stand_in, (here & left & -left) != 0);
+        }
+    }
+    if (stand_in >= 0) {
+        close(stand_in);
+    }
+    errno = error;
+}
+
+bool trib_fork_watch(void)
+{
+    /* Two threads may both get here first; that the handler then runs twice changes nothing. The C library forgets it
+     * when the library that this is in is unloaded. */
+    if (!atomic_load(&watching)) {
+        if (pthread_atfork(NULL, NULL, forked) != 0) {
+            return false;
+        }
+        atomic_store(&watching, true);
+    }
+    return true;
+}
+
+uint32_t trib_fork_process(void)
+{
+    return atomic_load_explicit(&process, memory_order_relaxed);
+}
+
+void trib_fork_own(int fd)
+{
+    trib_assert(fd >= 0);
+    if ((uint32_t)fd < DESCRIPTORS_MAX) {
+        atomic_fetch_or(&owned[(uint32_t)fd / BITS], UINT64_C(1) << (uint32_t)fd % BITS);
+    }
+}
+
+void trib_fork_stand_in(int fd)
+{
+    trib_assert(fd >= 0);
+    if ((uint32_t)fd < DESCRIPTORS_MAX) {
+        atomic_fetch_or(&watched[(uint32_t)fd / BITS], UINT64_C(1) << (uint32_t)fd % BITS);
+    }
+}
+
+void trib_fork_disown(int fd)
+{
+    trib_assert(fd >= 0);
+    if ((uint32_t)fd < DESCRIPTORS_MAX) {
+        atomic_fetch_and(&watched[(uint32_t)fd / BITS], ~(UINT64_C(1) << (uint32_t)fd % BITS));
+        atomic_fetch_and(&owned[(uint32_t)fd / BITS], ~(UINT64_C(1) << (uint32_t)fd % BITS));
+    }
+}
+
+void trib_fork_close(int fd)
+{
+    trib_fork_disown(fd);
+    close(fd);
+}
+
+void trib_fork_close_socket(int fd)
+{
+    (void)shutdown(fd, SHUT_RDWR); /* fails if it is not connected: then there is nothing to end */
+    trib_fork_close(fd);
+}
