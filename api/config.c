@@ -14,11 +14,14 @@
 #define SECOND_NS INT64_C(1000000000)
 #define BUSY_POLL_MAX_NS SECOND_NS
 
-/* A caller that was built against another header has a struct of another size: what is in both is written. */
+/* A caller that was built against another header has a struct of another size: what is in both is written. NULL, for one
+ * whose memory was not to be had, is left to the call that the struct is for. */
 static void init(void *out, size_t size, const void *defaults, size_t default_size)
 {
-    memset(out, 0, size);
-    memcpy(out, defaults, size < default_size ? size : default_size);
+    if (out != NULL) {
+        memset(out, 0, size);
+        memcpy(out, defaults, size < default_size ? size : default_size);
+    }
 }
 
 void trib_config_init(trib_config *config, size_t struct_size)

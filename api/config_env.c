@@ -463,7 +463,10 @@ static trib_status read_choices(trib_config *config, trib_error *error)
 
 trib_status trib_config_from_env(trib_config *config, trib_error *error)
 {
-    if (config == NULL || config->struct_size != sizeof *config) {
+    if (config == NULL) {
+        return trib_error_set(error, TRIB_INVALID, "config is NULL");
+    }
+    if (config->struct_size != sizeof *config) {
         return trib_error_set(error, TRIB_INVALID, "config must be initialised by trib_config_init");
     }
     trib_config mine = *config;

@@ -193,7 +193,11 @@ static void operations_that_cannot_be(void **state)
     refuse_push_pull(jobs.engines[0], bad, TRIB_INVALID, "params->tensor is NULL");
     bad = good;
     bad.flags = 1;
+    refuse_push_pull(jobs.engines[0], bad, TRIB_INVALID, "unknown flags 0x1 in params");
+    bad = good;
+    bad.struct_size--;
     refuse_push_pull(jobs.engines[0], bad, TRIB_INVALID, "trib_op_params_init");
+    refuse_push_pull(NULL, good, TRIB_INVALID, "engine is NULL");
     bad = good;
     bad.reserved[0] = 1;
     refuse_push_pull(jobs.engines[0], bad, TRIB_INVALID, "reserved field of params");
@@ -263,8 +267,8 @@ static void memory_of_the_caller(void **state)
     trib_engine *mine = jobs.engines[0];
     register_as(mine, data[0], sizeof data[0], TRIB_OK, "");
     register_as(mine, data[0] + COUNT, sizeof data[0], TRIB_INVALID, "part of them is registered");
-    register_as(mine, NULL, 1, TRIB_INVALID, "must not be NULL");
-    register_as(NULL, data[0], 1, TRIB_INVALID, "must not be NULL");
+    register_as(mine, NULL, 1, TRIB_INVALID, "memory is NULL");
+    register_as(NULL, data[0], 1, TRIB_INVALID, "engine is NULL");
     register_as(mine, data[1], 0, TRIB_INVALID, "size is 0");
     assert_int_equal(trib_alloc(mine, sizeof data[0], &taken), TRIB_OK);
     register_as(mine, taken, sizeof data[0], TRIB_INVALID, "the engine's own memory");

@@ -407,7 +407,7 @@ static void not_initialised(void **state)
     trib_config config;
     trib_error error = {.status = TRIB_OK};
     assert_int_equal(trib_config_from_env(NULL, &error), TRIB_INVALID);
-    assert_non_null(strstr(error.text, "trib_config_init"));
+    assert_non_null(strstr(error.text, "config is NULL"));
     trib_config_init(&config, sizeof config - 8);
     assert_int_equal(trib_config_from_env(&config, &error), TRIB_INVALID);
     assert_non_null(strstr(error.text, "trib_config_init"));
