@@ -62,9 +62,8 @@ static trib_status open_cores(trib_engine *engine, trib_error *error)
         trib_status status = engine->env.reactor_open(engine, i, &reactor);
         if (status != TRIB_OK) {
             char why[TRIB_REASON_MAX];
-            const bool by_system = status == TRIB_SYSTEM && errno != 0;
             return trib_error_set(error, status, "could not make event loop %u: %s", i,
-                                  by_system ? trib_log_reason(errno, why) : trib_status_text(status));
+                                  trib_log_status_reason(status, errno, why));
         }
         status = trib_core_open(&engine->cores[i], engine, reactor, error);
         if (status != TRIB_OK) {
@@ -173,9 +172,12 @@ trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const tri
                                          error);
     }
     for (uint32_t i = 0; status == TRIB_OK && i < engine->core_count; i++) {
+        errno = 0;
         status = engine->env.reactor_start(engine, engine->cores[i].reactor);
         if (status != TRIB_OK) {
-            trib_error_set(error, status, "could not start reactor %u: %s", i, trib_status_text(status));
+            char why[TRIB_REASON_MAX];
+            trib_error_set(error, status, "could not start reactor %u: %s", i,
+                           trib_log_status_reason(status, errno, why));
         }
     }
     /* Until all threads are there none has done anything, such as to connect, that could not be taken back. */

@@ -1,6 +1,7 @@
 /* link.c - frames over a connection. The outbox is in link_outbox.c, the handshake in link_handshake.c. */
 #include "engine/link.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,7 +76,9 @@ trib_status trib_link_connect(struct trib_core *core, const trib_address *to, tr
     }
     status = core->transport->ops->connect(core->transport, to, link, &link->conn);
     if (status != TRIB_OK) {
+        const int number = errno; /* says why, if it is TRIB_SYSTEM */
         link_free(link);
+        errno = number;
         return status;
     }
     trib_link_handshake_arm(link);

@@ -73,6 +73,11 @@ const char *trib_log_reason(int number, char text[TRIB_REASON_MAX])
     return text;
 }
 
+const char *trib_log_status_reason(trib_status status, int number, char text[TRIB_REASON_MAX])
+{
+    return status == TRIB_SYSTEM && number != 0 ? trib_log_reason(number, text) : trib_status_text(status);
+}
+
 trib_status trib_error_set(trib_error *error, trib_status status, const char *format, ...)
 {
     if (error != NULL) {

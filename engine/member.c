@@ -6,6 +6,7 @@
  */
 #include "engine/member.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -100,10 +101,12 @@ static void try_to_connect(trib_reactor *reactor, trib_timer *timer)
     }
     trib_address address;
     snprintf(address.text, sizeof address.text, "%s", engine->coordinator_address);
+    errno = 0;
     trib_status status = trib_link_connect(member->core, &address, TRIB_PURPOSE_CONTROL, TRIB_NO_MEMBER, 0,
                                            &member_upcalls, member, &member->link);
     if (status != TRIB_OK) {
-        snprintf(member->last_problem, sizeof member->last_problem, "%s", trib_status_text(status));
+        char why[TRIB_REASON_MAX];
+        snprintf(member->last_problem, sizeof member->last_problem, "%s", trib_log_status_reason(status, errno, why));
         trib_timer_arm(member->core->reactor, &member->retry, trib_now(member->core->reactor) + RETRY_NS);
     }
 }

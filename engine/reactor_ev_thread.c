@@ -91,6 +91,7 @@ trib_status trib_reactor_ev_start_held(trib_reactor *reactor, int core, bool bus
         char why[64];
         trib_log(self->base.logger, TRIB_LOG_ERROR, "no thread for reactor %u: %s", self->base.index,
                  strerror_r(error, why, sizeof why));
+        errno = error;
         return TRIB_SYSTEM;
     }
     /* From here the caller is not the reactor's thread any more, even if that has not run yet. */

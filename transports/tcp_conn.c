@@ -183,8 +183,10 @@ trib_status trib_tcp_connect(trib_transport *transport, const trib_address *to, 
     int fd = socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) {
         char why[TRIB_REASON_MAX];
+        const int error = errno;
         trib_log(transport->reactor->logger, TRIB_LOG_ERROR, "cannot connect to %s: %s", to->text,
-                 trib_log_reason(errno, why));
+                 trib_log_reason(error, why));
+        errno = error;
         return TRIB_SYSTEM;
     }
     trib_tcp_backlog_prepare(self, fd);

@@ -140,6 +140,7 @@ typedef struct trib_transport_ops {
     trib_status (*listen)(trib_transport *transport, const trib_address *at, void *user, trib_listener **listener_out,
                           trib_address *bound_out, trib_error *error);
     void (*listener_close)(trib_listener *listener); /* at once, no upcall follows */
+    /* TRIB_SYSTEM, errno says why: there is no socket to be had, say. What the peer or the way to it lacks is told by upcalls. */
     trib_status (*connect)(trib_transport *transport, const trib_address *to, void *user, trib_conn **conn_out);
     void (*send)(trib_conn *conn, trib_send *send);
     void (*recv_resume)(trib_conn *conn);

@@ -53,6 +53,7 @@ static void without_threads(void **state)
             const char text[] = {'r', 'e', 'a', 'c', 't', 'o', 'r', ' ', (char)('0' + there), '\0'};
             assert_int_equal(trib_engine_create(&config, &engine, &error), TRIB_SYSTEM);
             assert_non_null(strstr(error.text, text));
+            assert_non_null(strstr(error.text, strerror(EAGAIN)));
             assert_null(engine);
         }
     }

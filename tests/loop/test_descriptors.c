@@ -1,0 +1,122 @@
+/* test_descriptors.c - a process that has few file descriptors left: an engine is refused with a text that says so, or
+ * works, in every mode, and leaves none behind. Each case is a process of its own. */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <ev.h>
+
+#include "api/tributary.h"
+
+enum { LIMIT = 100, LEFT_MAX = 32, REACTORS = 2, GUARD_S = 60 /* ends a case that hangs */ };
+
+/* How a case ends. What is refused must have lacked descriptors, and say so. An engine that could not join does if its own
+ * end of the connection lacked one; of the far end, which is in this process too, it only knows that it hung up. */
+typedef enum outcome { WORKED, REFUSED, JOINED_NOT, JOINED_NOT_BUT_SAID, WRONG, LEAKED, WRONG_START } outcome;
+
+static bool says_so(const trib_error *error)
+{
+    return strstr(error->text, strerror(EMFILE)) != NULL;
+}
+
+/* Opens all that there are; how many that was. */
+static int take_all(int *fds)
+{
+    int count = 0;
+    while (count < LIMIT && (fds[count] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0) {
+        count++;
+    }
+    return count;
+}
+
+static outcome use(trib_engine *engine, trib_mode mode, struct ev_loop *loop)
+{
+    trib_error error = {.status = TRIB_OK};
+    if (mode == TRIB_MODE_ATTACHED) { /* whether it joins is for the other modes to tell */
+        for (int i = 0; i < 20; i++) {
+            ev_run(loop, EVRUN_NOWAIT);
+        }
+    } else if (trib_engine_wait_ready(engine, -1, &error) != TRIB_OK) {
+        const outcome how = error.status != TRIB_JOIN_FAILED ? WRONG
+                            : says_so(&error)                ? JOINED_NOT_BUT_SAID
+                                                             : JOINED_NOT;
+        return trib_engine_destroy(engine) == TRIB_OK ? how : WRONG;
+    }
+    return trib_engine_destroy(engine) == TRIB_OK ? WORKED : WRONG;
+}
+
+static outcome try_with(trib_mode mode, int left)
+{
+    int fds[LIMIT];
+    const struct rlimit limit = {.rlim_cur = LIMIT, .rlim_max = LIMIT};
+    struct ev_loop *loop = mode == TRIB_MODE_ATTACHED ? ev_loop_new(EVFLAG_AUTO) : NULL;
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    config.mode = mode;
+    config.loop = loop;
+    config.reactors = mode == TRIB_MODE_ATTACHED ? 1 : REACTORS;
+    config.pin = false;
+    config.join_timeout_ns = INT64_C(300000000);
+    config.log_level = TRIB_LOG_NONE;
+    const int had = setrlimit(RLIMIT_NOFILE, &limit) == 0 ? take_all(fds) : 0;
+    if (had < left) {
+        return WRONG_START;
+    }
+    for (int i = 0; i < left; i++) {
+        close(fds[had - 1 - i]);
+    }
+    trib_engine *engine = NULL;
+    trib_error error = {.status = TRIB_OK};
+    trib_status status = trib_engine_create(&config, &engine, &error);
+    outcome how = status == TRIB_OK                          ? use(engine, mode, loop)
+                  : status == TRIB_SYSTEM && says_so(&error) ? REFUSED
+                                                             : WRONG;
+    return take_all(fds) == left ? how : LEAKED;
+}
+
+static void few_are_left(void **state)
+{
+    const trib_mode mode = (trib_mode)(uintptr_t)*state;
+    outcome how = REFUSED;
+    int said = 0;
+    for (int left = 0; left <= LEFT_MAX; left++) {
+        const pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            alarm(GUARD_S);
+            _exit((int)try_with(mode, left));
+        }
+        int ended = 0;
+        assert_int_equal(waitpid(child, &ended, 0), child);
+        if (!WIFEXITED(ended) || WEXITSTATUS(ended) > JOINED_NOT_BUT_SAID) {
+            fail_msg("mode %d, %d descriptors left: signal %d, outcome %d", (int)mode, left,
+                     WIFSIGNALED(ended) ? WTERMSIG(ended) : 0, WIFEXITED(ended) ? WEXITSTATUS(ended) : -1);
+        }
+        how = (outcome)WEXITSTATUS(ended);
+        said += how == JOINED_NOT_BUT_SAID;
+        if (left == 0) {
+            assert_int_equal(how, REFUSED);
+        }
+    }
+    assert_int_equal(how, WORKED); /* so many are enough */
+    assert_true(said > 0 || mode == TRIB_MODE_ATTACHED);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(few_are_left, (void *)TRIB_MODE_THREADS),
+        cmocka_unit_test_prestate(few_are_left, (void *)TRIB_MODE_QUEUE),
+        cmocka_unit_test_prestate(few_are_left, (void *)TRIB_MODE_ATTACHED),
+    };
+    return cmocka_run_group_tests_name("descriptors", tests, NULL, NULL);
+}
