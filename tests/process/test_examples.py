@@ -172,7 +172,26 @@ def check_readme():
     expect(block.group(1) == body, f"{len(printed)} lines in the block, {len(compiled)} in hello.c")
 
 
+def check_names():
+    """A program that links the archive gets no global names but ours; instrumented builds add some with two underscores."""
+    listing = subprocess.run(["nm", "-g", "--defined-only", os.path.join(BUILD, "libtributary.a")],
+                             capture_output=True, text=True, check=True).stdout
+    names = {line.split()[2] for line in listing.splitlines() if len(line.split()) == 3}
+    expect("trib_push_pull" in names, "the archive has no trib_push_pull")
+    foreign = sorted(name for name in names if not name.startswith(("trib_", "__")))
+    expect(not foreign, f"{len(foreign)} global names without trib_: {' '.join(foreign[:5])}")
+
+
+def check_search_path():
+    """LD_LIBRARY_PATH comes before what the library says itself of where others are."""
+    dynamic = subprocess.run(["readelf", "-d", os.path.join(BUILD, "libtributary.so")], capture_output=True, text=True,
+                             check=True).stdout
+    expect("(RUNPATH)" in dynamic and "(RPATH)" not in dynamic, "the library has an RPATH")
+
+
 def tests():
+    yield "archive_names", check_names
+    yield "library_search_path", check_search_path
     yield "readme_example_is_hello", check_readme
     for workers, servers in [(None, 0)] + JOBS:
         label = "alone" if workers is None else f"{workers}w{servers}s"

@@ -49,7 +49,7 @@ def put(source, target, strip):
 def fill(build, root, version):
     lib = os.path.join(root, 'lib')
     put(build + '/tributary', root + '/bin/tributary', True)
-    put(build + '/libtributary.so.' + version, lib + '/libtributary.so.' + version, True)
+    put(build + '/dist/libtributary.so.' + version, lib + '/libtributary.so.' + version, True)
     for name in ('libtributary.so.0', 'libtributary.so'):
         os.symlink('libtributary.so.' + version, os.path.join(lib, name))
     for module in glob.glob(build + '/libtributary-*.so.0'):
