@@ -89,7 +89,7 @@ static int64_t *pick_core(trib_sim_machine *machine)
 
 static void spend(trib_sim_process *process, double ns)
 {
-    sim_world_spend(process->sim, (int64_t)(ns * process->factor));
+    trib_sim_world_spend(process->sim, (int64_t)(ns * process->factor));
 }
 
 static void run_work(sim_reactor *self)
@@ -118,11 +118,11 @@ static void turn_fired(trib_sim *sim, trib_sim_event *event)
         return;
     }
     self->runs = true;
-    sim_world_enter(sim);
+    trib_sim_world_enter(sim);
     spend(self->process, (double)self->process->costs.turn_ns);
     run_work(self);
     bool more = trib_reactor_run_posts(&self->base);
-    self->busy_until_ns = *core_free_ns = sim_world_leave(sim);
+    self->busy_until_ns = *core_free_ns = trib_sim_world_leave(sim);
     self->runs = false;
     if ((more || has_work(self)) && !self->process->frozen) {
         trib_sim_set(sim, &self->turn, self->busy_until_ns);
@@ -399,7 +399,7 @@ void trib_sim_process_jump(trib_sim_process *process, int64_t jump_ns)
 {
     trib_assert(jump_ns >= 0);
     process->ahead_ns += jump_ns;
-    sim_world_move(process->sim, moved_to, &(jump){.process = process, .by_ns = jump_ns});
+    trib_sim_world_move(process->sim, moved_to, &(jump){.process = process, .by_ns = jump_ns});
 }
 
 void trib_sim_process_slow(trib_sim_process *process, double factor)

@@ -162,7 +162,8 @@ bool trib_sim_step(trib_sim *sim)
     return true;
 }
 
-void sim_world_move(trib_sim *sim, int64_t (*moved_to)(const trib_sim_event *event, void *argument), void *argument)
+void trib_sim_world_move(trib_sim *sim, int64_t (*moved_to)(const trib_sim_event *event, void *argument),
+                         void *argument)
 {
     for (uint32_t i = 0; i < sim->count; i++) {
         place *at = &sim->heap[i];
@@ -176,20 +177,20 @@ void sim_world_move(trib_sim *sim, int64_t (*moved_to)(const trib_sim_event *eve
 
 /* ---- Turns ---- */
 
-void sim_world_enter(trib_sim *sim)
+void trib_sim_world_enter(trib_sim *sim)
 {
     trib_assert(!sim->in_turn);
     sim->in_turn = true;
     sim->spent_ns = 0;
 }
 
-void sim_world_spend(trib_sim *sim, int64_t ns)
+void trib_sim_world_spend(trib_sim *sim, int64_t ns)
 {
     trib_assert(sim->in_turn && ns >= 0);
     sim->spent_ns += ns;
 }
 
-int64_t sim_world_leave(trib_sim *sim)
+int64_t trib_sim_world_leave(trib_sim *sim)
 {
     int64_t at_ns = trib_sim_now(sim);
     sim->in_turn = false;

@@ -46,7 +46,8 @@ static void sim_stats(const trib_transport *transport, trib_transport_stats *sta
 
 /* ---- Addresses ---- */
 
-bool sim_address_parse(trib_sim_net *net, const trib_address *address, trib_sim_node **node_out, uint32_t *port_out)
+bool trib_sim_address_parse(trib_sim_net *net, const trib_address *address, trib_sim_node **node_out,
+                            uint32_t *port_out)
 {
     if (memchr(address->text, '\0', sizeof address->text) == NULL) {
         return false;
@@ -82,7 +83,7 @@ static sim_listener *find(trib_sim_node *node, uint32_t port)
     return listener;
 }
 
-bool sim_listener_offer(trib_sim_node *node, sim_pair *pair)
+bool trib_sim_listener_offer(trib_sim_node *node, sim_pair *pair)
 {
     sim_listener *listener = node->dead ? NULL : find(node, pair->port);
     if (listener == NULL) {
@@ -113,7 +114,7 @@ static void run_accept(trib_reactor *reactor, trib_sim_work *work)
     listener->accepting = true;
     for (sim_pair *pair = take_waiting(listener); pair != NULL;
          pair = listener->closed ? NULL : take_waiting(listener)) {
-        sim_end_accept(&pair->ends[1], transport);
+        trib_sim_end_accept(&pair->ends[1], transport);
         transport->base.upcalls->accepted(&listener->base, &pair->ends[1].base);
     }
     listener->accepting = false;
@@ -137,8 +138,8 @@ static void sim_listener_close(trib_listener *base)
     for (sim_pair *pair = take_waiting(listener); pair != NULL; pair = take_waiting(listener)) {
         /* As a kernel does with what nobody has accepted. */
         pair->ends[1].state = SIM_GONE;
-        sim_flow_reset(&pair->flows[1]);
-        sim_pair_unref(pair);
+        trib_sim_flow_reset(&pair->flows[1]);
+        trib_sim_pair_unref(pair);
     }
     transport->open_count--;
     if (!listener->accepting) {
@@ -161,7 +162,7 @@ static trib_status sim_listen(trib_transport *transport, const trib_address *at,
     sim_transport *self = (sim_transport *)transport;
     trib_sim_node *node = NULL;
     uint32_t port = 0;
-    if (!sim_address_parse(self->node->net, at, &node, &port) || node != self->node) {
+    if (!trib_sim_address_parse(self->node->net, at, &node, &port) || node != self->node) {
         return trib_error_set(error, TRIB_INVALID, "\"%.*s\" is no address of node %s", TRIB_ADDRESS_MAX, at->text,
                               self->node->name);
     }
@@ -198,8 +199,8 @@ static bool sim_moves_alone(const trib_conn *conn, const void *memory, size_t si
 #define SIM_OPS(flags_)                                                                                                \
     {                                                                                                                  \
         .name = "sim", .flags = (flags_), .open = sim_open, .close = sim_close, .listen = sim_listen,                  \
-        .listener_close = sim_listener_close, .connect = sim_connect, .send = sim_send,                                \
-        .recv_resume = sim_recv_resume, .conn_close = sim_conn_close, .stats = sim_stats,                              \
+        .listener_close = sim_listener_close, .connect = trib_sim_connect, .send = trib_sim_send,                      \
+        .recv_resume = trib_sim_recv_resume, .conn_close = trib_sim_conn_close, .stats = sim_stats,                    \
         .moves_alone = sim_moves_alone,                                                                                \
     }
 

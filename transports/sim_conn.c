@@ -64,7 +64,7 @@ static sim_pair *pair_create(trib_sim_net *net, trib_sim_node *from, trib_sim_no
     end_init(pair, 0, from);
     end_init(pair, 1, to);
     pair->knock.fired = knock;
-    pair->silence.fired = sim_pair_silent;
+    pair->silence.fired = trib_sim_pair_silent;
     pair->retry_ns = RETRY_FIRST_NS;
     pair->references = 2;
     pair->next = net->pairs;
@@ -76,13 +76,13 @@ static sim_pair *pair_create(trib_sim_net *net, trib_sim_node *from, trib_sim_no
     return pair;
 }
 
-trib_status sim_connect(trib_transport *transport, const trib_address *to, void *user, trib_conn **conn_out)
+trib_status trib_sim_connect(trib_transport *transport, const trib_address *to, void *user, trib_conn **conn_out)
 {
     sim_transport *self = (sim_transport *)transport;
     trib_sim_net *net = self->node->net;
     trib_sim_node *node = NULL;
     uint32_t port = 0;
-    if (!sim_address_parse(net, to, &node, &port) || port == 0) {
+    if (!trib_sim_address_parse(net, to, &node, &port) || port == 0) {
         return TRIB_INVALID;
     }
     sim_pair *pair = pair_create(net, self->node, node);
@@ -95,7 +95,7 @@ trib_status sim_connect(trib_transport *transport, const trib_address *to, void 
     end->base.remote = *to;
     end->base.user = user;
     attach(end, self);
-    trib_sim_set(net->sim, &pair->knock, trib_sim_now(net->sim) + sim_latency(pair));
+    trib_sim_set(net->sim, &pair->knock, trib_sim_now(net->sim) + trib_sim_latency(pair));
     *conn_out = &end->base;
     return TRIB_OK;
 }
@@ -117,21 +117,21 @@ static void knock(trib_sim *sim, trib_sim_event *event)
     sim_end *end = &pair->ends[0];
     if (end->state != SIM_CONNECTING) {
         pair->ends[1].state = SIM_GONE; /* given up meanwhile */
-        sim_pair_unref(pair);
+        trib_sim_pair_unref(pair);
         return;
     }
-    if (!sim_reachable(pair)) {
+    if (!trib_sim_reachable(pair)) {
         trib_sim_set(sim, event, trib_sim_now(sim) + pair->retry_ns);
         pair->retry_ns *= 2;
         return;
     }
-    bool welcome = !pair->ends[0].node->dead && sim_listener_offer(pair->ends[1].node, pair);
+    bool welcome = !pair->ends[0].node->dead && trib_sim_listener_offer(pair->ends[1].node, pair);
     end->answer = welcome ? TRIB_OK : TRIB_PEER_LOST;
     event->fired = answered;
-    trib_sim_set(sim, event, trib_sim_now(sim) + sim_latency(pair));
+    trib_sim_set(sim, event, trib_sim_now(sim) + trib_sim_latency(pair));
     if (!welcome) {
         pair->ends[1].state = SIM_GONE;
-        sim_pair_unref(pair);
+        trib_sim_pair_unref(pair);
     }
 }
 
@@ -144,7 +144,7 @@ static void run_connected(trib_reactor *reactor, trib_sim_work *work)
     }
     trib_counter_add(&end->transport->stats.system_calls, 2);
     if (end->answer != TRIB_OK) {
-        sim_end_begin(end, end->answer, "cannot connect: connection refused");
+        trib_sim_end_begin(end, end->answer, "cannot connect: connection refused");
         end->transport->base.upcalls->connected(&end->base, end->answer);
         return;
     }
@@ -154,11 +154,11 @@ static void run_connected(trib_reactor *reactor, trib_sim_work *work)
         write_later(end);
     }
     if (end->state == SIM_OPEN && (sim_flow_to(end)->arrived > 0 || sim_flow_to(end)->over)) {
-        sim_end_readable(end);
+        trib_sim_end_readable(end);
     }
 }
 
-void sim_end_accept(sim_end *end, sim_transport *transport)
+void trib_sim_end_accept(sim_end *end, sim_transport *transport)
 {
     trib_assert(end->state == SIM_UNACCEPTED);
     attach(end, transport);
@@ -166,7 +166,7 @@ void sim_end_accept(sim_end *end, sim_transport *transport)
     snprintf(end->base.remote.text, sizeof end->base.remote.text, "%s:%u", sim_other(end)->node->name, end->pair->port);
     end->state = SIM_OPEN;
     if (sim_flow_to(end)->arrived > 0 || sim_flow_to(end)->over) {
-        sim_end_readable(end);
+        trib_sim_end_readable(end);
     }
 }
 
@@ -176,14 +176,14 @@ void sim_end_accept(sim_end *end, sim_transport *transport)
 static void write_later(sim_end *end)
 {
     if (!end->write_post.queued) {
-        sim_pair_ref(end->pair);
+        trib_sim_pair_ref(end->pair);
         trib_reactor *reactor = sim_reactor_of(end);
         trib_reactor_defer(reactor, &end->write_post);
         reactor->ops->wake(reactor); /* for a caller outside of its turns */
     }
 }
 
-void sim_send(trib_conn *conn, trib_send *send)
+void trib_sim_send(trib_conn *conn, trib_send *send)
 {
     sim_end *end = (sim_end *)conn;
     trib_assert(send->payload_size <= TRIB_PAYLOAD_MAX);
@@ -198,18 +198,18 @@ static void post_write(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
     sim_end *end = (sim_end *)((char *)post - offsetof(sim_end, write_post));
-    sim_stream_write(end);
-    sim_pair_unref(end->pair);
+    trib_sim_stream_write(end);
+    trib_sim_pair_unref(end->pair);
 }
 
 static void run_write(trib_reactor *reactor, trib_sim_work *work)
 {
     (void)reactor;
     sim_end *end = (sim_end *)((char *)work - offsetof(sim_end, write_work));
-    sim_stream_write(end);
+    trib_sim_stream_write(end);
 }
 
-void sim_end_writable(sim_end *end)
+void trib_sim_end_writable(sim_end *end)
 {
     /* Not at the first free byte: half of the limit must be free again, as with TCP_NOTSENT_LOWAT. */
     if (end->want_write && sim_flow_held(sim_flow_from(end)) * 2 < end->pair->net->config.unsent_bytes &&
@@ -220,7 +220,7 @@ void sim_end_writable(sim_end *end)
 
 /* ---- Receiving ---- */
 
-void sim_recv_resume(trib_conn *conn)
+void trib_sim_recv_resume(trib_conn *conn)
 {
     sim_end *end = (sim_end *)conn;
     if (end->asking) {
@@ -231,7 +231,7 @@ void sim_recv_resume(trib_conn *conn)
     }
 }
 
-void sim_end_readable(sim_end *end)
+void trib_sim_end_readable(sim_end *end)
 {
     if (sim_end_reads(end) || end->state == SIM_FLUSHING) {
         trib_sim_reactor_give(sim_reactor_of(end), &end->read_work);
@@ -243,14 +243,14 @@ static void run_read(trib_reactor *reactor, trib_sim_work *work)
     sim_end *end = (sim_end *)((char *)work - offsetof(sim_end, read_work));
     sim_flow *flow = sim_flow_to(end);
     if (end->state == SIM_FLUSHING) {
-        sim_flow_read(flow, (uint32_t)flow->arrived); /* thrown away */
+        trib_sim_flow_read(flow, (uint32_t)flow->arrived); /* thrown away */
         return;
     }
     if (!sim_end_reads(end)) {
         return;
     }
     if (flow->arrived > 0 || end->header_got == TRIB_HEADER_SIZE) {
-        sim_stream_read(end);
+        trib_sim_stream_read(end);
     }
     if (!sim_end_reads(end)) {
         return;
@@ -259,14 +259,14 @@ static void run_read(trib_reactor *reactor, trib_sim_work *work)
         trib_sim_reactor_give(reactor, &end->read_work);
     } else if (flow->over) {
         bool inside = end->header_got > 0;
-        sim_end_begin(end, TRIB_PEER_LOST,
-                      inside ? "connection ended inside a message" : "connection closed by the peer");
+        trib_sim_end_begin(end, TRIB_PEER_LOST,
+                           inside ? "connection ended inside a message" : "connection closed by the peer");
     }
 }
 
 /* ---- Ending ---- */
 
-void sim_end_begin(sim_end *end, trib_status status, const char *format, ...)
+void trib_sim_end_begin(sim_end *end, trib_status status, const char *format, ...)
 {
     if (end->state == SIM_ENDING || end->state == SIM_GONE) {
         return;
@@ -280,24 +280,24 @@ void sim_end_begin(sim_end *end, trib_status status, const char *format, ...)
     trib_sim_reactor_give(sim_reactor_of(end), &end->end_work);
 }
 
-void sim_conn_close(trib_conn *conn, bool flush)
+void trib_sim_conn_close(trib_conn *conn, bool flush)
 {
     sim_end *end = (sim_end *)conn;
     if (end->state == SIM_OPEN && flush) {
         end->state = SIM_FLUSHING;
         write_later(end);
     } else if (end->state != SIM_FLUSHING || !flush) {
-        sim_end_begin(end, TRIB_OK, "closed by this side");
+        trib_sim_end_begin(end, TRIB_OK, "closed by this side");
     }
 }
 
-void sim_end_reset(sim_end *end, const char *reason)
+void trib_sim_end_reset(sim_end *end, const char *reason)
 {
     if (end->state == SIM_UNACCEPTED) {
         sim_flow_to(end)->over = true; /* found when it is accepted */
     } else if (end->state != SIM_GONE) {
-        sim_flow_drop(sim_flow_from(end));
-        sim_end_begin(end, TRIB_PEER_LOST, "%s", reason);
+        trib_sim_flow_drop(sim_flow_from(end));
+        trib_sim_end_begin(end, TRIB_PEER_LOST, "%s", reason);
     }
 }
 
@@ -316,6 +316,6 @@ static void run_end(trib_reactor *reactor, trib_sim_work *work)
     end->state = SIM_GONE;
     /* The kernel sends what it has, then the end of the stream. */
     sim_flow_from(end)->finished = true;
-    sim_flow_ready(sim_flow_from(end));
-    sim_pair_unref(end->pair);
+    trib_sim_flow_ready(sim_flow_from(end));
+    trib_sim_pair_unref(end->pair);
 }

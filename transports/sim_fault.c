@@ -5,7 +5,7 @@
 void trib_sim_node_relink(trib_sim_node *node, const trib_sim_link *link)
 {
     node->machine->link = *link;
-    sim_node_rates(node->machine);
+    trib_sim_node_rates(node->machine);
 }
 
 void trib_sim_net_weather(trib_sim_net *net, const trib_sim_weather *weather)
@@ -32,7 +32,7 @@ static int64_t silence_of(const sim_pair *pair)
     return least_ns;
 }
 
-void sim_pair_silent(trib_sim *sim, trib_sim_event *event)
+void trib_sim_pair_silent(trib_sim *sim, trib_sim_event *event)
 {
     sim_pair *pair = (sim_pair *)((char *)event - offsetof(sim_pair, silence));
     const int64_t now_ns = trib_sim_now(sim);
@@ -41,8 +41,8 @@ void sim_pair_silent(trib_sim *sim, trib_sim_event *event)
         const int64_t silent_ns = now_ns - pair->flows[i].progress_ns;
         if (is_open(end) && end->transport->silence_ns > 0 && sim_flow_is_waiting(&pair->flows[i]) &&
             silent_ns >= end->transport->silence_ns) {
-            sim_flow_drop(&pair->flows[i]);
-            sim_end_begin(end, TRIB_PEER_LOST, "no answer for %.1f s", (double)silent_ns / 1e9);
+            trib_sim_flow_drop(&pair->flows[i]);
+            trib_sim_end_begin(end, TRIB_PEER_LOST, "no answer for %.1f s", (double)silent_ns / 1e9);
         }
     }
     const int64_t again_ns = silence_of(pair) / 4;
@@ -59,9 +59,9 @@ void trib_sim_node_regroup(trib_sim_node *node, uint32_t group)
             continue;
         }
         trib_sim_clear(node->net->sim, &pair->silence);
-        if (sim_reachable(pair)) {
-            sim_flow_ready(&pair->flows[0]);
-            sim_flow_ready(&pair->flows[1]);
+        if (trib_sim_reachable(pair)) {
+            trib_sim_flow_ready(&pair->flows[0]);
+            trib_sim_flow_ready(&pair->flows[1]);
         } else if (silence_of(pair) > 0) {
             trib_sim_set(node->net->sim, &pair->silence, trib_sim_now(node->net->sim) + silence_of(pair));
         }
@@ -74,9 +74,9 @@ void trib_sim_node_regroup(trib_sim_node *node, uint32_t group)
 static void cut(sim_pair *pair)
 {
     for (unsigned i = 0; i < 2; i++) {
-        sim_flow_drop(&pair->flows[i]);
-        if (pair->ends[1 - i].state != SIM_GONE && sim_reachable(pair)) {
-            sim_flow_reset(&pair->flows[i]);
+        trib_sim_flow_drop(&pair->flows[i]);
+        if (pair->ends[1 - i].state != SIM_GONE && trib_sim_reachable(pair)) {
+            trib_sim_flow_reset(&pair->flows[i]);
         }
     }
 }
@@ -84,7 +84,7 @@ static void cut(sim_pair *pair)
 /* Of ends that cannot reach each other neither would learn of it. */
 static bool may_be_reset(const sim_pair *pair)
 {
-    return is_open(&pair->ends[0]) && is_open(&pair->ends[1]) && sim_reachable(pair);
+    return is_open(&pair->ends[0]) && is_open(&pair->ends[1]) && trib_sim_reachable(pair);
 }
 
 bool trib_sim_net_reset(trib_sim_net *net, uint64_t index)
@@ -115,13 +115,13 @@ void trib_sim_node_kill(trib_sim_node *node)
             if (end->node != node || end->state == SIM_GONE) {
                 continue;
             }
-            sim_flow_drop(&pair->flows[i]);
+            trib_sim_flow_drop(&pair->flows[i]);
             pair->flows[1 - i].over = true;
-            if (pair->ends[1 - i].state != SIM_GONE && sim_reachable(pair)) {
-                sim_flow_reset(&pair->flows[i]);
+            if (pair->ends[1 - i].state != SIM_GONE && trib_sim_reachable(pair)) {
+                trib_sim_flow_reset(&pair->flows[i]);
             }
             if (end->transport != NULL) {
-                sim_end_begin(end, TRIB_PEER_LOST, "this process was killed");
+                trib_sim_end_begin(end, TRIB_PEER_LOST, "this process was killed");
             }
         }
     }

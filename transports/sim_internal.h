@@ -165,45 +165,46 @@ static inline trib_reactor *sim_reactor_of(sim_end *end)
 
 /* ---- sim.c ---- */
 /* An attempt to connect has arrived: it waits to be accepted, or false if nobody listens there. */
-bool sim_listener_offer(trib_sim_node *node, sim_pair *pair);
-TRIB_CHECKED bool sim_address_parse(trib_sim_net *net, const trib_address *address, trib_sim_node **node_out,
-                                    uint32_t *port_out);
+bool trib_sim_listener_offer(trib_sim_node *node, sim_pair *pair);
+TRIB_CHECKED bool trib_sim_address_parse(trib_sim_net *net, const trib_address *address, trib_sim_node **node_out,
+                                         uint32_t *port_out);
 
 /* ---- sim_conn.c ---- */
-TRIB_CHECKED trib_status sim_connect(trib_transport *transport, const trib_address *to, void *user,
-                                     trib_conn **conn_out);
-void sim_send(trib_conn *conn, trib_send *send);
-void sim_recv_resume(trib_conn *conn);
-void sim_conn_close(trib_conn *conn, bool flush);
+TRIB_CHECKED trib_status trib_sim_connect(trib_transport *transport, const trib_address *to, void *user,
+                                          trib_conn **conn_out);
+void trib_sim_send(trib_conn *conn, trib_send *send);
+void trib_sim_recv_resume(trib_conn *conn);
+void trib_sim_conn_close(trib_conn *conn, bool flush);
 /* On the listener's turn. */
-void sim_end_accept(sim_end *end, sim_transport *transport);
+void trib_sim_end_accept(sim_end *end, sim_transport *transport);
 /* Ends it for that reason; no-op if it is ending already. */
-void sim_end_begin(sim_end *end, trib_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void trib_sim_end_begin(sim_end *end, trib_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 /* From the network: bytes or the end of the stream have arrived; the kernel has room again; the peer is no more. */
-void sim_end_readable(sim_end *end);
-void sim_end_writable(sim_end *end);
-void sim_end_reset(sim_end *end, const char *reason);
+void trib_sim_end_readable(sim_end *end);
+void trib_sim_end_writable(sim_end *end);
+void trib_sim_end_reset(sim_end *end, const char *reason);
 
 /* ---- sim_stream.c ---- */
 /* Hands what is queued to the kernel, as far as it takes it. */
-void sim_stream_write(sim_end *end);
+void trib_sim_stream_write(sim_end *end);
 /* Reads a part of what has arrived and tells of the messages in it. */
-void sim_stream_read(sim_end *end);
+void trib_sim_stream_read(sim_end *end);
 
 /* ---- sim_net.c ---- */
-void sim_node_rates(trib_sim_node *node);
+void trib_sim_node_rates(trib_sim_node *node);
 /* The flow has something to send, or has finished. */
-void sim_flow_ready(sim_flow *flow);
+void trib_sim_flow_ready(sim_flow *flow);
 /* The receiver has read so much. */
-void sim_flow_read(sim_flow *flow, uint32_t bytes);
+void trib_sim_flow_read(sim_flow *flow, uint32_t bytes);
 /* Forgets what the receiver has not read and what the link has not taken. */
-void sim_flow_drop(sim_flow *flow);
+void trib_sim_flow_drop(sim_flow *flow);
 /* Tells the receiving end of the flow that the other is no more, one latency from now. */
-void sim_flow_reset(sim_flow *flow);
-bool sim_reachable(const sim_pair *pair);
-int64_t sim_latency(const sim_pair *pair);
-void sim_pair_ref(sim_pair *pair);
-void sim_pair_unref(sim_pair *pair);
+void trib_sim_flow_reset(sim_flow *flow);
+bool trib_sim_reachable(const sim_pair *pair);
+int64_t trib_sim_latency(const sim_pair *pair);
+void trib_sim_pair_ref(sim_pair *pair);
+void trib_sim_pair_unref(sim_pair *pair);
 
 static inline sim_flow *sim_flow_from(sim_end *end)
 {
@@ -247,6 +248,6 @@ static inline bool sim_end_reads(sim_end *end)
 
 /* ---- sim_fault.c ---- */
 /* The pair's limit of silence has passed. */
-void sim_pair_silent(trib_sim *sim, trib_sim_event *event);
+void trib_sim_pair_silent(trib_sim *sim, trib_sim_event *event);
 
 #endif

@@ -57,7 +57,7 @@ void trib_sim_net_free(trib_sim_net *net)
         trib_assert(pair->ends[0].state == SIM_GONE);
         trib_assert(pair->ends[1].state == SIM_GONE || pair->ends[1].state == SIM_UNACCEPTED);
         pair->references = 1;
-        sim_pair_unref(pair);
+        trib_sim_pair_unref(pair);
     }
     while (net->nodes != NULL) {
         trib_sim_node *node = net->nodes;
@@ -77,7 +77,7 @@ void trib_sim_net_free(trib_sim_net *net)
 
 /* ---- Nodes ---- */
 
-void sim_node_rates(trib_sim_node *node)
+void trib_sim_node_rates(trib_sim_node *node)
 {
     const trib_sim_net_config *config = &node->net->config;
     trib_assert(node->link.egress_bits > 0 && node->link.ingress_bits > 0);
@@ -99,7 +99,7 @@ trib_sim_node *trib_sim_node_create(trib_sim_net *net, const char *name, const t
     node->link = *link;
     node->wire.net = node->local.net = net;
     node->wire.turn.fired = node->local.turn.fired = port_turn;
-    sim_node_rates(node);
+    trib_sim_node_rates(node);
     node->next = net->nodes;
     net->nodes = node;
     return node;
@@ -126,12 +126,12 @@ uint64_t trib_sim_node_bytes_in(const trib_sim_node *node)
     return node->machine->bytes_in;
 }
 
-bool sim_reachable(const sim_pair *pair)
+bool trib_sim_reachable(const sim_pair *pair)
 {
     return pair->ends[0].node->group == pair->ends[1].node->group;
 }
 
-int64_t sim_latency(const sim_pair *pair)
+int64_t trib_sim_latency(const sim_pair *pair)
 {
     return sim_is_local(pair) ? pair->net->config.local_latency_ns
                               : pair->ends[0].node->link.latency_ns + pair->ends[1].node->link.latency_ns;
@@ -139,12 +139,12 @@ int64_t sim_latency(const sim_pair *pair)
 
 /* ---- Pairs ---- */
 
-void sim_pair_ref(sim_pair *pair)
+void trib_sim_pair_ref(sim_pair *pair)
 {
     pair->references++;
 }
 
-void sim_pair_unref(sim_pair *pair)
+void trib_sim_pair_unref(sim_pair *pair)
 {
     trib_assert(pair->references > 0);
     if (--pair->references > 0) {
@@ -152,7 +152,7 @@ void sim_pair_unref(sim_pair *pair)
     }
     trib_sim_net *net = pair->net;
     for (unsigned i = 0; i < 2; i++) {
-        sim_flow_drop(&pair->flows[i]);
+        trib_sim_flow_drop(&pair->flows[i]);
     }
     trib_sim_clear(net->sim, &pair->knock);
     trib_sim_clear(net->sim, &pair->silence);
@@ -182,7 +182,7 @@ static sim_quantum *quantum_take(sim_flow *flow, sim_kind kind, uint32_t bytes)
     quantum->flow = flow;
     quantum->kind = kind;
     quantum->bytes = bytes;
-    sim_pair_ref(flow->pair);
+    trib_sim_pair_ref(flow->pair);
     return quantum;
 }
 
@@ -191,10 +191,10 @@ static bool may_send(const sim_flow *flow)
     bool open = flow->window_used < flow->pair->net->config.window_bytes;
     bool has_data = flow->unsent > 0 && open;
     bool has_end = flow->unsent == 0 && flow->finished && !flow->ended;
-    return !flow->broken && (has_data || has_end) && sim_reachable(flow->pair);
+    return !flow->broken && (has_data || has_end) && trib_sim_reachable(flow->pair);
 }
 
-void sim_flow_ready(sim_flow *flow)
+void trib_sim_flow_ready(sim_flow *flow)
 {
     sim_port *port = flow->port;
     if (flow->queued || !may_send(flow)) {
@@ -240,7 +240,7 @@ static uint32_t draw_size(sim_flow *flow)
 static int64_t arrival_of(sim_flow *flow, double bytes, int64_t sent_ns)
 {
     trib_sim_net *net = flow->pair->net;
-    int64_t latency_ns = sim_latency(flow->pair);
+    int64_t latency_ns = trib_sim_latency(flow->pair);
     int64_t at_ns = sent_ns + latency_ns;
     trib_sim_node *to = flow->pair->ends[1 - flow->from].node->machine;
     if (!sim_is_local(flow->pair)) {
@@ -271,7 +271,7 @@ static void send_data(sim_port *port, sim_flow *flow)
         flow->pair->ends[flow->from].node->machine->bytes_out += bytes;
     }
     trib_sim_set(sim, &quantum_take(flow, SIM_DATA, bytes)->event, arrival_of(flow, bytes, sent_ns));
-    sim_end_writable(&flow->pair->ends[flow->from]);
+    trib_sim_end_writable(&flow->pair->ends[flow->from]);
 }
 
 static void port_turn(trib_sim *sim, trib_sim_event *event)
@@ -292,15 +292,15 @@ static void port_turn(trib_sim *sim, trib_sim_event *event)
         flow->ended = true;
         trib_sim_set(sim, &quantum_take(flow, SIM_END_OF_STREAM, 0)->event, arrival_of(flow, 0, trib_sim_now(sim)));
     }
-    sim_flow_ready(flow);
+    trib_sim_flow_ready(flow);
     if (port->head != NULL && port->turn.place == 0) {
         trib_sim_set(sim, &port->turn, port->free_ns);
     }
 }
 
-void sim_flow_reset(sim_flow *flow)
+void trib_sim_flow_reset(sim_flow *flow)
 {
-    int64_t at_ns = trib_sim_now(flow->pair->net->sim) + sim_latency(flow->pair);
+    int64_t at_ns = trib_sim_now(flow->pair->net->sim) + trib_sim_latency(flow->pair);
     trib_sim_set(flow->pair->net->sim, &quantum_take(flow, SIM_RESET, 0)->event, at_ns);
 }
 
@@ -312,9 +312,9 @@ static void acknowledged(sim_flow *flow, uint32_t bytes)
     trib_assert(flow->window_used >= bytes);
     flow->window_used -= bytes;
     flow->progress_ns = trib_sim_now(flow->pair->net->sim);
-    sim_flow_ready(flow);
+    trib_sim_flow_ready(flow);
     if (sim_is_in_memory(flow->pair)) {
-        sim_end_writable(&flow->pair->ends[flow->from]);
+        trib_sim_end_writable(&flow->pair->ends[flow->from]);
     }
 }
 
@@ -328,14 +328,14 @@ static void take_data(sim_flow *flow, uint32_t bytes)
         return;
     }
     if ((end->state == SIM_GONE || end->state == SIM_ENDING) && !end->lingers) {
-        sim_flow_reset(&flow->pair->flows[end->index]);
+        trib_sim_flow_reset(&flow->pair->flows[end->index]);
         return;
     }
     flow->arrived += bytes;
     if (end->lingers) {
-        sim_flow_read(flow, bytes);
+        trib_sim_flow_read(flow, bytes);
     } else {
-        sim_end_readable(end);
+        trib_sim_end_readable(end);
     }
 }
 
@@ -353,22 +353,22 @@ static void quantum_arrived(trib_sim *sim, trib_sim_event *event)
     case SIM_END_OF_STREAM:
         flow->over = true;
         if (end->state != SIM_GONE) {
-            sim_end_readable(end);
+            trib_sim_end_readable(end);
         }
         break;
     case SIM_ACKNOWLEDGED:
         acknowledged(&pair->flows[end->index], quantum->bytes);
         break;
     case SIM_RESET:
-        sim_end_reset(end, "connection reset by the peer");
+        trib_sim_end_reset(end, "connection reset by the peer");
         break;
     }
     quantum->next = pair->net->free_quanta;
     pair->net->free_quanta = quantum;
-    sim_pair_unref(pair);
+    trib_sim_pair_unref(pair);
 }
 
-void sim_flow_read(sim_flow *flow, uint32_t bytes)
+void trib_sim_flow_read(sim_flow *flow, uint32_t bytes)
 {
     const sim_pair *pair = flow->pair;
     trib_assert(flow->arrived >= bytes);
@@ -378,11 +378,11 @@ void sim_flow_read(sim_flow *flow, uint32_t bytes)
         acknowledged(flow, bytes);
     } else {
         sim_quantum *quantum = quantum_take(&flow->pair->flows[1 - flow->from], SIM_ACKNOWLEDGED, bytes);
-        trib_sim_set(pair->net->sim, &quantum->event, trib_sim_now(pair->net->sim) + sim_latency(pair));
+        trib_sim_set(pair->net->sim, &quantum->event, trib_sim_now(pair->net->sim) + trib_sim_latency(pair));
     }
 }
 
-void sim_flow_drop(sim_flow *flow)
+void trib_sim_flow_drop(sim_flow *flow)
 {
     unqueue(flow);
     flow->broken = true;

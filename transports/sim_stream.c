@@ -87,7 +87,7 @@ static void charge(sim_end *end, size_t bytes, bool is_reader)
     }
 }
 
-void sim_stream_write(sim_end *end)
+void trib_sim_stream_write(sim_end *end)
 {
     if (end->state != SIM_OPEN && end->state != SIM_FLUSHING) {
         return;
@@ -101,12 +101,12 @@ void sim_stream_write(sim_end *end)
         trib_counter_add(&transport->stats.system_calls, 1);
         trib_counter_add(&transport->stats.bytes_sent, taken);
         charge(end, taken, false);
-        sim_flow_ready(sim_flow_from(end));
+        trib_sim_flow_ready(sim_flow_from(end));
     }
     end->want_write = end->sends.head != NULL;
     if (end->state == SIM_FLUSHING && end->sends.head == NULL) {
         end->lingers = true;
-        sim_end_begin(end, TRIB_OK, "closed by this side");
+        trib_sim_end_begin(end, TRIB_OK, "closed by this side");
     }
 }
 
@@ -181,7 +181,7 @@ static bool read_message(sim_end *end, uint32_t *budget)
         return false;
     }
     if (message->refusal != TRIB_OK) {
-        sim_end_begin(end, message->refusal, "message refused");
+        trib_sim_end_begin(end, message->refusal, "message refused");
         return false;
     }
     left = message->payload_size - end->landed;
@@ -203,7 +203,7 @@ static bool read_message(sim_end *end, uint32_t *budget)
 
 /* What came before the sender's kernel had taken all of a message is read as it comes, so a flow's bytes are counted
  * and not looked for. */
-void sim_stream_read(sim_end *end)
+void trib_sim_stream_read(sim_end *end)
 {
     sim_flow *flow = sim_flow_to(end);
     uint32_t bytes = flow->arrived < READ_PER_TURN ? (uint32_t)flow->arrived : READ_PER_TURN;
@@ -214,6 +214,6 @@ void sim_stream_read(sim_end *end)
     uint32_t used = bytes - budget;
     trib_counter_add(&end->transport->stats.bytes_received, used);
     if (used > 0) {
-        sim_flow_read(flow, used);
+        trib_sim_flow_read(flow, used);
     }
 }
