@@ -313,7 +313,9 @@ static trib_status from_launcher(trib_config *config, trib_error *error)
     if (get("SLURM_PROCID") != NULL && get("SLURM_NTASKS") != NULL) {
         return from_slurm(config, error);
     }
-    return TRIB_OK;
+    const char *role = get("TRIB_ROLE");
+    const bool is_worker = config->rank >= 0 && (role == NULL || strstr(role, "worker") != NULL);
+    return is_worker && get("TRIB_WORKERS") == NULL ? trib_config_check_alone(error) : TRIB_OK;
 }
 
 /* ---- TRIB_* ---- */

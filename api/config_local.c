@@ -13,6 +13,29 @@ static bool read_number(const char *name, long low, long high, long *value)
     return text != NULL && end != text && *end == '\0' && errno == 0 && *value >= low && *value <= high;
 }
 
+/* Such a process would train alone, and nobody would notice before the results are looked at. */
+trib_status trib_config_check_alone(trib_error *error)
+{
+    static const char *const names[][2] = {
+        {"WORLD_SIZE", "RANK"},
+        {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+        {"PMI_SIZE", "PMI_RANK"},
+        {"SLURM_NTASKS", "SLURM_PROCID"},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *rank = getenv(names[i][1]);
+        long count = 0;
+        if ((rank == NULL || rank[0] == '\0') && read_number(names[i][0], 2, 1 << 20, &count)) {
+            return trib_error_set(
+                error, TRIB_INVALID,
+                "%s=\"%ld\" is set, but %s is not: start all processes by the launcher that sets both, or "
+                "set TRIB_RANK and TRIB_WORKERS; TRIB_WORKERS=1 alone is for a job of one process",
+                names[i][0], count, names[i][1]);
+        }
+    }
+    return TRIB_OK;
+}
+
 bool trib_config_local(uint32_t *index_out, uint32_t *count_out)
 {
     static const char *const names[][2] = {

@@ -152,12 +152,14 @@ trib_status trib_engine_wait_ready(trib_engine *engine, int64_t timeout_ns, trib
     }
     trib_phase phase = atomic_load(&engine->phase);
     trib_error fate = engine->fate;
+    char awaited[TRIB_AWAITED_SIZE];
+    memcpy(awaited, engine->awaited, sizeof awaited);
     pthread_mutex_unlock(&engine->mutex);
     switch (phase) {
     case TRIB_PHASE_READY:
         return TRIB_OK;
     case TRIB_PHASE_JOINING:
-        return trib_error_set(error, TRIB_TIMEOUT, "the job has not come together yet");
+        return trib_error_set(error, TRIB_TIMEOUT, "the job has not come together yet: %s", awaited);
     default:
         return trib_error_set(error, fate.status == TRIB_OK ? TRIB_CLOSED : fate.status, "%s", fate.text);
     }

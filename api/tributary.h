@@ -262,9 +262,9 @@ TRIB_API TRIB_CHECKED trib_status trib_config_from_env(trib_config *config, trib
 TRIB_API TRIB_CHECKED trib_status trib_engine_create(const trib_config *config, trib_engine **engine_out,
                                                      trib_error *error);
 
-/* Blocks until the job has come together, at most timeout_ns (below 0: the join timeout decides). TRIB_OK,
- * TRIB_TIMEOUT, TRIB_JOIN_FAILED, TRIB_UNAUTHORIZED ... with *error (may be NULL) naming who is missing. TRIB_STATE in
- * TRIB_MODE_ATTACHED (run the loop and use ready_cb), TRIB_WRONG_THREAD from a callback. Else TRIB_ANY_THREAD. */
+/* Blocks until the job has come together, at most timeout_ns (below 0: the join timeout decides). TRIB_OK, TRIB_TIMEOUT,
+ * TRIB_JOIN_FAILED, TRIB_UNAUTHORIZED ... *error (may be NULL) says who is missing, or why the coordinator is not reached.
+ * TRIB_STATE in TRIB_MODE_ATTACHED (use ready_cb), TRIB_WRONG_THREAD from a callback. Else TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_engine_wait_ready(trib_engine *engine, int64_t timeout_ns, trib_error *error);
 
 /* Begins to close: new operations are refused, those in flight complete with TRIB_CLOSED, sums that others still wait
@@ -341,7 +341,7 @@ TRIB_API TRIB_CHECKED trib_status trib_memory_unregister(trib_engine *engine, vo
 typedef struct trib_tensor_desc {
     uint32_t struct_size; /* set by trib_tensor_desc_init */
     uint32_t flags;       /* bits of TRIB_TENSOR_*, or 0 */
-    const char *name;     /* 1..TRIB_TENSOR_NAME_MAX bytes, the same on all workers; copied; not starting with "__" */
+    const char *name;     /* 1..TRIB_TENSOR_NAME_MAX bytes, the same on all workers; no control byte, no "__" first */
     trib_dtype dtype;
     int32_t priority; /* default of its operations: higher goes first; framework bindings use minus the layer's index */
     uint64_t count;   /* elements; 0 is allowed, and at most 2^44 bytes */
@@ -367,7 +367,7 @@ typedef struct trib_result {
     uint32_t contributors; /* workers whose contribution is in the result; 0 on error */
     uint64_t bytes;        /* of the tensor */
     int64_t duration_ns;   /* from submission to completion */
-    const char *tensor;    /* its name ("" for a barrier) */
+    const char *tensor;    /* its name; "" for a barrier, which texts and trib_waiting call "__barrier" */
     const char *text;      /* on error: what happened, naming peer and tensor; "" otherwise */
 } trib_result;
 
@@ -427,8 +427,8 @@ TRIB_API TRIB_CHECKED trib_status trib_op_stream_wait(trib_op *op, void *stream,
 TRIB_API trib_status trib_op_status(const trib_op *op);
 
 /* Blocks until op is complete (its callback, if any, has run), at most timeout_ns (below 0: as long as the
- * operation's own deadline lets it). Returns its status, or TRIB_TIMEOUT with the operation still going, told apart
- * by trib_op_status. *error (may be NULL) gets the text. TRIB_MODE_QUEUE: dispatches completions meanwhile.
+ * operation's own deadline lets it). Returns its status, or TRIB_TIMEOUT when timeout_ns is over: trib_op_status, called
+ * then, is TRIB_PENDING, or how it ended. *error (may be NULL) gets the text. TRIB_MODE_QUEUE: dispatches meanwhile.
  * TRIB_MODE_ATTACHED: TRIB_STATE. From a callback: TRIB_WRONG_THREAD. */
 TRIB_API trib_status trib_op_wait(trib_op *op, int64_t timeout_ns, trib_error *error);
 
@@ -443,7 +443,7 @@ typedef struct trib_waiting {
     uint32_t partition;
     uint32_t round;
     char stage[16];   /* "JOIN", "DECLARE", "PUSH", "PULL", ... */
-    char peer[64];    /* "server 1 (10.0.0.7:4242)", with the rank that has not contributed where it is known */
+    char peer[64];    /* "server 1 (10.0.0.7:4242)", or, if known, the rank that has not contributed or joined */
     int64_t since_ns; /* how long it has been in that stage */
 } trib_waiting;
 

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "engine/clock.h"
+#include "engine/member.h"
 #include "engine/shares.h"
 
 void trib_coordinator_tell_end(trib_link *link, trib_status status, const char *text)
@@ -221,6 +222,7 @@ static void coordinator_link_closed(trib_link *link, trib_status status, const c
         /* It may come back until the deadline. */
         at->joined = false;
         self->joined--;
+        trib_member_note_awaited(self->core->engine);
         return;
     }
     char text[TRIB_ERROR_TEXT_SIZE];
@@ -285,6 +287,7 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
     self->join_deadline.user = self;
     trib_timer_arm(core->reactor, &self->join_deadline,
                    trib_now(core->reactor) + trib_join_first_ns(engine->config.join_timeout_ns));
+    trib_member_note_awaited(engine);
     return TRIB_OK;
 }
 

@@ -14,6 +14,8 @@ typedef struct trib_coordinator trib_coordinator;
 /* Listens at engine->coordinator_address; *bound_out is where. */
 TRIB_CHECKED trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib_error *error);
 void trib_coordinator_close(trib_coordinator *self);
+/* Who has not joined, in words; size: 200 or more. */
+void trib_coordinator_list_missing(const trib_coordinator *self, char *text, size_t size);
 /* An accepted control link has proved itself. */
 void trib_coordinator_adopt(trib_link *link);
 /* No other worker is still in the job. */

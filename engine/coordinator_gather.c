@@ -8,11 +8,12 @@
 #include <string.h>
 
 #include "engine/machines.h"
+#include "engine/member.h"
 #include "engine/shares.h"
 
 #define STAND_BY_MAX 16u
 
-static void list_missing(const trib_coordinator *self, char *text, size_t size)
+void trib_coordinator_list_missing(const trib_coordinator *self, char *text, size_t size)
 {
     size_t used = 0;
     uint32_t servers = 0, shown = 0, missing = 0;
@@ -41,7 +42,7 @@ void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *ti
     trib_coordinator *self = timer->user;
     const int64_t patience_ns = self->core->engine->config.join_timeout_ns;
     char missing[200], text[TRIB_ERROR_TEXT_SIZE];
-    list_missing(self, missing, sizeof missing);
+    trib_coordinator_list_missing(self, missing, sizeof missing);
     if (trib_join_notice_is_due(patience_ns, &self->noticed)) {
         trib_log(reactor->logger, TRIB_LOG_WARN, "still missing %s; the job waits until %.0f s have passed", missing,
                  (double)patience_ns / 1e9);
@@ -284,6 +285,7 @@ trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, 
         if (++self->joined == trib_coordinator_slots(self)) {
             start_running(self);
         }
+        trib_member_note_awaited(self->core->engine);
         return TRIB_OK;
     }
     refuse_join(link, text);

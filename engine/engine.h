@@ -30,6 +30,7 @@ struct trib_device_ops;
 struct trib_host_world;
 struct trib_machine_place;
 
+#define TRIB_AWAITED_SIZE 256
 #define TRIB_NO_THREAD ((pthread_t)0)
 #define TRIB_PLACE_NAME_MAX 44 /* with "rank 4095 ()" around it still a member's name */
 
@@ -101,7 +102,8 @@ struct trib_engine {
     pthread_cond_t changed; /* phase, an operation somebody waits for, a report, closed */
     _Atomic(const trib_roster *) roster;
     _Atomic trib_phase phase;
-    trib_error fate; /* why it ended; guarded by mutex, final once phase is ENDED */
+    trib_error fate;                 /* why it ended; guarded by mutex, final once phase is ENDED */
+    char awaited[TRIB_AWAITED_SIZE]; /* what joining waits for, guarded by mutex (member.h) */
     atomic_uint cores_joining, cores_open;
     bool joined, close_asked, closed;
     trib_closed_cb closed_cb;

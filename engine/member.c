@@ -53,6 +53,35 @@ bool trib_member_some_left(const trib_engine *engine)
 
 /* ---- Joining ---- */
 
+const char *trib_member_awaited(const trib_engine *engine, char *text, size_t size)
+{
+    const trib_member *self = engine->member;
+    char missing[200] = "";
+    if (engine->coordinator != NULL) {
+        trib_coordinator_list_missing(engine->coordinator, missing, sizeof missing);
+    }
+    if (engine->roster != NULL || (engine->coordinator != NULL && missing[0] == '\0')) {
+        snprintf(text, size, "everybody is there, and connections are being made");
+    } else if (engine->coordinator != NULL) {
+        snprintf(text, size, "missing %s", missing);
+    } else if (self->link != NULL && self->link->state == TRIB_LINK_READY) {
+        snprintf(text, size, "the coordinator at %s is reached, and waits for others", engine->coordinator_address);
+    } else {
+        snprintf(text, size, "the coordinator at %s is not reached: %.150s", engine->coordinator_address,
+                 self->last_problem);
+    }
+    return text;
+}
+
+void trib_member_note_awaited(trib_engine *engine)
+{
+    char text[TRIB_AWAITED_SIZE];
+    (void)trib_member_awaited(engine, text, sizeof text);
+    pthread_mutex_lock(&engine->mutex);
+    memcpy(engine->awaited, text, sizeof text);
+    pthread_mutex_unlock(&engine->mutex);
+}
+
 static void fill_info(const trib_engine *engine, trib_member_info *info)
 {
     const trib_config *config = &engine->config;
@@ -89,6 +118,7 @@ static void member_ready(trib_link *link)
     trib_assert(!writer.overflow);
     trib_frame frame = {.type = TRIB_FRAME_JOIN, .root = engine->member_id};
     trib_link_send_copy(link, frame, payload, writer.size);
+    trib_member_note_awaited(engine);
 }
 
 static void try_to_connect(trib_reactor *reactor, trib_timer *timer)
@@ -108,6 +138,7 @@ static void try_to_connect(trib_reactor *reactor, trib_timer *timer)
         char why[TRIB_REASON_MAX];
         snprintf(member->last_problem, sizeof member->last_problem, "%s", trib_log_status_reason(status, errno, why));
         trib_timer_arm(member->core->reactor, &member->retry, trib_now(member->core->reactor) + RETRY_NS);
+        trib_member_note_awaited(engine);
     }
 }
 
@@ -198,6 +229,7 @@ static trib_status take_roster(trib_member *member, const trib_frame *frame, con
     member->core->epoch = roster->epoch; /* what is declared below bears it; the other cores learn it by their posts */
     trib_timer_stop(member->core->reactor, &member->join_deadline);
     trib_engine_publish(engine, roster);
+    trib_member_note_awaited(engine);
     trib_tracer_joined(engine);
     member->watch.fired = watch_coordinator;
     member->watch.user = member;
@@ -345,6 +377,7 @@ static void member_closed(trib_link *link, trib_status status, const char *reaso
         trib_engine_end(core->engine, status, text);
     } else {
         snprintf(member->last_problem, sizeof member->last_problem, "%.380s", reason);
+        trib_member_note_awaited(core->engine);
         trib_timer_arm(core->reactor, &member->retry, trib_now(core->reactor) + RETRY_NS);
     }
 }
@@ -375,6 +408,7 @@ trib_status trib_member_open(trib_core *core, trib_error *error)
     trib_timer_arm(core->reactor, &member->retry, now_ns);
     trib_timer_arm(core->reactor, &member->join_deadline,
                    now_ns + trib_join_first_ns(core->engine->config.join_timeout_ns));
+    trib_member_note_awaited(core->engine);
     return TRIB_OK;
 }
 

@@ -9,6 +9,10 @@ typedef struct trib_member trib_member;
 /* Starts to join. */
 TRIB_CHECKED trib_status trib_member_open(trib_core *core, trib_error *error);
 void trib_member_close(trib_member *member);
+/* Core 0: what joining waits for, as far as this process knows: who is missing, or why the coordinator is not reached. */
+const char *trib_member_awaited(const trib_engine *engine, char *text, size_t size);
+/* Core 0: that may have changed; engine->awaited says it to other threads. */
+void trib_member_note_awaited(trib_engine *engine);
 /* Core 0, at the job's end: tells the coordinator, in good order or why not. */
 void trib_member_leave(trib_member *member, trib_status status, const char *text);
 /* trib_post of a tensor: declares it, now or when the job has come together. */

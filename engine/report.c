@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "engine/coordinator.h"
 #include "engine/pipeline.h"
 
 #define ENTRIES_MAX 4096u
@@ -60,7 +61,13 @@ void trib_report_core(trib_core *core, trib_waiting *entries, size_t capacity, s
         if (mine == NULL || mine->active != node) {
             bool joining = atomic_load(&core->engine->phase) == TRIB_PHASE_JOINING;
             snprintf(entry.stage, sizeof entry.stage, "%s", joining ? "JOIN" : mine == NULL ? "DECLARE" : "TURN");
-            snprintf(entry.peer, sizeof entry.peer, "%s", mine == NULL ? "coordinator" : "an earlier operation");
+            if (mine == NULL && core->engine->roster == NULL && core->engine->coordinator != NULL) {
+                char missing[200];
+                trib_coordinator_list_missing(core->engine->coordinator, missing, sizeof missing);
+                snprintf(entry.peer, sizeof entry.peer, "%.63s", missing[0] != '\0' ? missing : "coordinator");
+            } else {
+                snprintf(entry.peer, sizeof entry.peer, "%s", mine == NULL ? "coordinator" : "an earlier operation");
+            }
             add(entries, capacity, count, &entry);
             continue;
         }

@@ -350,7 +350,12 @@ trib_status trib_tracer_open(trib_engine *engine, trib_error *error)
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
     engine->config.trace = tracer->path;
-    return trib_tracer_start(engine, engine->config.trace_bytes, error);
+    char path[TRIB_TRACE_PATH_MAX];
+    trib_tracer_path(engine, tracer->path, path, sizeof path);
+    const char *label = strstr(tracer->path, "%r"); /* a server learns its number later */
+    const bool is_known = label == NULL || strchr(label, '/') == NULL;
+    trib_status status = is_known ? trib_trace_file_check(path, error) : TRIB_OK;
+    return status == TRIB_OK ? trib_tracer_start(engine, engine->config.trace_bytes, error) : status;
 }
 
 void trib_tracer_close(trib_engine *engine)

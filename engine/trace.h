@@ -57,7 +57,9 @@ void trib_tracer_stop(trib_engine *engine);
 TRIB_CHECKED trib_status trib_tracer_write(trib_engine *engine, const char *path, trib_error *error);
 /* This process keeps the membership, so its clock is the one that others are compared with. */
 bool trib_tracer_is_reference(const trib_engine *engine);
-/* trace_file.c: as write, without its checks. */
+/* trace_file.c: can a file be made in its folder? Asked before the hours are spent that it shall tell of. TRIB_SYSTEM. */
+TRIB_CHECKED trib_status trib_trace_file_check(const char *path, trib_error *error);
+/* As write, without its checks. */
 TRIB_CHECKED trib_status trib_trace_file_write(trib_engine *engine, const char *path, trib_error *error);
 
 /* TRIB_INVALID: a % in it that trib_tracer_path would not fill in. */

@@ -335,6 +335,21 @@ static trib_status open_file(trace_writer *self, const char *path, trib_error *e
     return TRIB_OK;
 }
 
+trib_status trib_trace_file_check(const char *path, trib_error *error)
+{
+    char folder[TRIB_TRACE_PATH_MAX] = ".";
+    const char *slash = strrchr(path, '/');
+    if (slash != NULL) {
+        snprintf(folder, sizeof folder, "%.*s", slash == path ? 1 : (int)(slash - path), path);
+    }
+    if (access(folder, W_OK | X_OK) == 0) {
+        return TRIB_OK;
+    }
+    return trib_error_set(error, TRIB_SYSTEM,
+                          "trace (TRIB_TRACE) %.150s: nothing can be written in the folder %.100s: %s", path, folder,
+                          strerror(errno));
+}
+
 trib_status trib_trace_file_write(trib_engine *engine, const char *path, trib_error *error)
 {
     trace_writer *self = calloc(1, sizeof *self);

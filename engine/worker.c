@@ -327,8 +327,12 @@ void trib_worker_fail_all(trib_core *core, trib_status status, const char *text)
         trib_op *op = node->op;
         trib_tensor *tensor = op->tensor;
         char waiting[256];
-        trib_op_fail(op, status, "tensor \"%s\": %s (%s)", tensor->name, text,
-                     trib_worker_waiting_text(core, node, waiting, sizeof waiting));
+        if (core->engine->roster == NULL) {
+            trib_op_fail(op, status, "tensor \"%s\": %s", tensor->name, text); /* which says what there is to say */
+        } else {
+            trib_op_fail(op, status, "tensor \"%s\": %s (%s)", tensor->name, text,
+                         trib_worker_waiting_text(core, node, waiting, sizeof waiting));
+        }
         trib_tensor_core *mine = atomic_load(&tensor->placed) ? trib_worker_share(core, tensor) : NULL;
         if (mine != NULL && mine->active == node) {
             trib_worker_abort_active(core, node);

@@ -9,6 +9,7 @@
 
 #include "engine/assert.h"
 #include "engine/link_express.h"
+#include "engine/member.h"
 #include "engine/pipeline.h"
 #include "engine/server_lane.h"
 #include "engine/worker.h"
@@ -133,8 +134,14 @@ const char *trib_worker_waiting_text(trib_core *core, trib_op_node *node, char *
 {
     trib_tensor *tensor = node->op->tensor;
     const trib_roster *roster = core->engine->roster;
-    if (!atomic_load(&tensor->placed)) {
-        snprintf(text, size, "it was still waiting for the coordinator");
+    if (!atomic_load(&tensor->placed)) { /* so this is core 0 */
+        char awaited[TRIB_AWAITED_SIZE];
+        if (roster == NULL) {
+            snprintf(text, size, "the job has not come together yet: %s",
+                     trib_member_awaited(core->engine, awaited, sizeof awaited));
+        } else {
+            snprintf(text, size, "it was still waiting for the coordinator");
+        }
         return text;
     }
     trib_tensor_core *mine = trib_worker_share(core, tensor);

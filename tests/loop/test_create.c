@@ -59,8 +59,26 @@ static void without_threads(void **state)
     }
 }
 
+/* Found out now, and not when the job is over. */
+static void without_the_trace_s_folder(void **state)
+{
+    (void)state;
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    config.trace = "/nonexistent/folder/job";
+    trib_engine *engine = NULL;
+    trib_error error = {.status = TRIB_OK};
+    threads_left = REACTORS * 2;
+    assert_int_equal(trib_engine_create(&config, &engine, &error), TRIB_SYSTEM);
+    assert_non_null(strstr(error.text, "folder /nonexistent/folder:"));
+    assert_null(engine);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(without_threads)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(without_threads),
+        cmocka_unit_test(without_the_trace_s_folder),
+    };
     return cmocka_run_group_tests_name("create", tests, NULL, NULL);
 }

@@ -95,7 +95,7 @@ static void a_job_that_is_not_there_yet(void **state)
     assert_says(error.text, "not come together yet");
     trib_tensor *tensor = job_declare(engine, "weights", TRIB_FLOAT32, COUNT);
     trib_op *op = job_push_pull(engine, tensor, data, data, TRIB_SUM);
-    expect_waiting(engine, op, "JOIN", "coordinator");
+    expect_waiting(engine, op, "JOIN", "rank 1");
     assert_int_equal(trib_op_wait(op, 0, &error), TRIB_TIMEOUT);
     assert_says(error.text, "\"weights\": not complete yet");
     trib_engine_close(engine, NULL, NULL);

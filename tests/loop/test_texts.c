@@ -107,11 +107,89 @@ static void a_loop_that_was_kept_busy(void **state)
     ev_loop_destroy(loop);
 }
 
+/* ---- Before the job has come together ---- */
+
+static trib_engine *join_alone(const char *coordinator, int rank, int64_t join_timeout_ns)
+{
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    config.rank = rank;
+    config.worker_count = 3;
+    config.server_count = 2;
+    config.coordinator = coordinator;
+    config.reactors = 1;
+    config.join_timeout_ns = join_timeout_ns;
+    config.log_level = TRIB_LOG_NONE;
+    trib_engine *engine = NULL;
+    assert_int_equal(trib_engine_create(&config, &engine, NULL), TRIB_OK);
+    return engine;
+}
+
+/* Whoever waits until it is ready hears at last what it waits for. */
+static void await_text(trib_engine *engine, const char *what)
+{
+    trib_error error = {.text = ""};
+    while (strstr(error.text, what) == NULL) {
+        assert_int_equal(trib_engine_wait_ready(engine, 10 * INT64_C(1000000), &error), TRIB_TIMEOUT);
+        must_say(error.text, "not come together yet");
+    }
+}
+
+static void rank_0_knows_who_is_missing(void **state)
+{
+    (void)state;
+    char address[32];
+    job_free_address(address, sizeof address);
+    trib_engine *engine = join_alone(address, 0, 0);
+    await_text(engine, "missing rank 1, rank 2 and 2 of 2 servers");
+    float data[16] = {0};
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.tensor = job_declare(engine, "t", TRIB_FLOAT32, 16);
+    params.input = params.output = data;
+    params.timeout_ns = 20 * INT64_C(1000000);
+    trib_op *op = NULL;
+    trib_error error = {.text = ""};
+    assert_int_equal(trib_push_pull(engine, &params, &op, NULL), TRIB_OK);
+    assert_int_equal(job_wait(op, &error), TRIB_TIMEOUT);
+    must_say(error.text, "missing rank 1, rank 2 and 2 of 2 servers");
+    assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
+}
+
+static void who_was_missing_is_said_once(void **state)
+{
+    (void)state;
+    char address[32];
+    job_free_address(address, sizeof address);
+    trib_engine *engine = join_alone(address, 0, 300 * INT64_C(1000000));
+    float data[16] = {0};
+    trib_op *op = job_push_pull(engine, job_declare(engine, "t", TRIB_FLOAT32, 16), data, data, TRIB_SUM);
+    trib_error error = {.text = ""};
+    assert_int_equal(job_wait(op, &error), TRIB_JOIN_FAILED);
+    must_say(error.text, "missing rank 1, rank 2 and 2 of 2 servers");
+    assert_null(strstr(error.text, "("));
+    assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
+}
+
+static void others_know_why_it_is_not_reached(void **state)
+{
+    (void)state;
+    char address[32];
+    job_free_address(address, sizeof address);
+    trib_engine *engine = join_alone(address, 1, 0);
+    await_text(engine, "Connection refused");
+    trib_engine *first = join_alone(address, 0, 0);
+    await_text(engine, "is reached, and waits for others");
+    assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
+    assert_int_equal(trib_engine_destroy(first), TRIB_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_deadline_too_short_for_blame),
-        cmocka_unit_test(a_loop_that_was_kept_busy),
+        cmocka_unit_test(a_deadline_too_short_for_blame),    cmocka_unit_test(a_loop_that_was_kept_busy),
+        cmocka_unit_test(rank_0_knows_who_is_missing),       cmocka_unit_test(who_was_missing_is_said_once),
+        cmocka_unit_test(others_know_why_it_is_not_reached),
     };
     return cmocka_run_group_tests_name("texts", tests, NULL, NULL);
 }

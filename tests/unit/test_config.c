@@ -231,6 +231,12 @@ static void slurm(void **state)
     /* Inside a job, but not started by srun: one process of its own. */
     assert_int_equal(READ("SLURM_JOB_ID", "77", "SLURM_PROCID", "4").worker_count, 1);
     REFUSED("SLURM_NTASKS", "1 to", "SLURM_PROCID", "1", "SLURM_NTASKS", "many");
+    REFUSED("SLURM_NTASKS", "SLURM_PROCID is not", "SLURM_NTASKS", "8");
+    REFUSED("WORLD_SIZE", "RANK is not", "WORLD_SIZE", "4", "MASTER_ADDR", "a");
+    assert_int_equal(READ("WORLD_SIZE", "1").worker_count, 1);
+    assert_int_equal(READ("WORLD_SIZE", "4", "TRIB_WORKERS", "1").worker_count, 1);
+    assert_int_equal(READ("WORLD_SIZE", "4", "TRIB_RANK", "0").worker_count, 1);
+    assert_int_equal(READ("SLURM_NTASKS", "8", "TRIB_ROLE", "server").roles, TRIB_ROLE_SERVER);
 }
 
 static void byteps(void **state)
