@@ -46,26 +46,23 @@ static void sim_stats(const trib_transport *transport, trib_transport_stats *sta
 
 /* ---- Addresses ---- */
 
-bool trib_sim_address_parse(trib_sim_net *net, const trib_address *address, trib_sim_node **node_out,
-                            uint32_t *port_out)
+bool trib_sim_address_parse(trib_sim_net *net, const char *text, sim_place *place_out)
 {
-    if (memchr(address->text, '\0', sizeof address->text) == NULL) {
-        return false;
-    }
-    const char *colon = strchr(address->text, ':');
-    if (colon == NULL) {
-        return false;
-    }
+    const size_t length = strcspn(text, "~:,");
+    const char *at = text + length;
     char *rest = NULL;
-    unsigned long port = strtoul(colon + 1, &rest, 10);
-    if (colon[1] == '\0' || *rest != '\0' || port > PORT_MAX) {
+    const unsigned long network = *at == '~' ? strtoul(at + 1, &rest, 10) : 0;
+    at = rest != NULL ? rest : at;
+    if (*at != ':' || network >= TRIB_SIM_NETWORKS_MAX) {
         return false;
     }
-    size_t length = (size_t)(colon - address->text);
+    const unsigned long port = strtoul(at + 1, &rest, 10);
+    if (rest == at + 1 || (*rest != '\0' && *rest != ',') || port > PORT_MAX) {
+        return false;
+    }
     for (trib_sim_node *node = net->nodes; node != NULL; node = node->next) {
-        if (strlen(node->name) == length && memcmp(node->name, address->text, length) == 0) {
-            *node_out = node;
-            *port_out = (uint32_t)port;
+        if (strlen(node->name) == length && memcmp(node->name, text, length) == 0) {
+            *place_out = (sim_place){.node = node, .network = (uint32_t)network, .port = (uint32_t)port};
             return true;
         }
     }
@@ -156,15 +153,42 @@ static bool pick_port(trib_sim_node *node, uint32_t *port)
     return *port != 0 && find(node, *port) == NULL;
 }
 
+/* Each of the list is of that node. */
+static bool is_of_node(const trib_sim_node *node, const trib_address *at, uint32_t *port_out)
+{
+    sim_place place;
+    const char *one = memchr(at->text, '\0', sizeof at->text) != NULL ? at->text : NULL;
+    bool is_own = one != NULL;
+    while (is_own && one != NULL) {
+        is_own = trib_sim_address_parse(node->net, one, &place) && place.node == node;
+        *port_out = is_own && one == at->text ? place.port : *port_out;
+        one = strchr(one, ',');
+        one = one != NULL && one[1] != '\0' ? one + 1 : NULL;
+    }
+    return is_own;
+}
+
+/* The same list, with the port that was picked. */
+static void put_bound(const trib_address *at, uint32_t port, trib_address *bound_out)
+{
+    size_t size = 0;
+    for (const char *one = at->text; one != NULL && size < sizeof bound_out->text; one = strchr(one, ',')) {
+        one += *one == ',';
+        const int more = snprintf(bound_out->text + size, sizeof bound_out->text - size, "%s%.*s:%u",
+                                  size > 0 ? "," : "", (int)strcspn(one, ":"), one, port);
+        size += more > 0 ? (size_t)more : 0;
+    }
+}
+
 static trib_status sim_listen(trib_transport *transport, const trib_address *at, void *user,
                               trib_listener **listener_out, trib_address *bound_out, trib_error *error)
 {
     sim_transport *self = (sim_transport *)transport;
-    trib_sim_node *node = NULL;
+    trib_sim_node *node = self->node;
     uint32_t port = 0;
-    if (!trib_sim_address_parse(self->node->net, at, &node, &port) || node != self->node) {
+    if (!is_of_node(node, at, &port)) {
         return trib_error_set(error, TRIB_INVALID, "\"%.*s\" is no address of node %s", TRIB_ADDRESS_MAX, at->text,
-                              self->node->name);
+                              node->name);
     }
     if (!pick_port(node, &port)) {
         return trib_error_set(error, TRIB_SYSTEM, "cannot listen on %s: the port is in use", at->text);
@@ -181,7 +205,7 @@ static trib_status sim_listen(trib_transport *transport, const trib_address *at,
     listener->next = node->listeners;
     node->listeners = listener;
     self->open_count++;
-    snprintf(bound_out->text, sizeof bound_out->text, "%s:%u", node->name, port);
+    put_bound(at, port, bound_out);
     *listener_out = &listener->base;
     return TRIB_OK;
 }
@@ -204,5 +228,6 @@ static bool sim_moves_alone(const trib_conn *conn, const void *memory, size_t si
         .moves_alone = sim_moves_alone,                                                                                \
     }
 
-const trib_transport_ops trib_sim_transport_ops = SIM_OPS(0);
-static const trib_transport_ops queueing_ops = SIM_OPS(TRIB_TRANSPORT_QUEUES);
+const trib_transport_ops trib_sim_transport_ops = SIM_OPS(TRIB_TRANSPORT_RAILS | TRIB_TRANSPORT_STRANDS);
+static const trib_transport_ops queueing_ops =
+    SIM_OPS(TRIB_TRANSPORT_RAILS | TRIB_TRANSPORT_STRANDS | TRIB_TRANSPORT_QUEUES);

@@ -8,8 +8,9 @@
  * order of their arrival. A stream has at most a window of bytes under way and unread, as TCP does; the kernel takes
  * bytes from a sender while fewer than a limit wait to be sent, and that is when `sent` is reported.
  *
- * Addresses are "NAME:PORT"; NAME is a node's, port 0 picks one. A process must be attached to a node before its
- * reactors open the transport.
+ * Addresses are "NAME:PORT"; NAME is a node's, port 0 picks one. A node may have further links, each in a network of its own;
+ * by the first of these it is "NAME~1". A listener takes a list of its node's addresses, with commas between, and a connection
+ * to one goes by the first. A process must be attached to a node before its reactors open the transport.
  */
 #ifndef TRIB_TRANSPORTS_SIM_H
 #define TRIB_TRANSPORTS_SIM_H
@@ -23,6 +24,7 @@ typedef struct trib_sim_net trib_sim_net;
 typedef struct trib_sim_node trib_sim_node;
 
 #define TRIB_SIM_NAME_MAX 24
+#define TRIB_SIM_NETWORKS_MAX 4u
 
 typedef struct trib_sim_net_config {
     uint32_t quantum_bytes;  /* at most so much of one stream before another has its turn */
@@ -56,6 +58,9 @@ typedef struct trib_sim_link {
 trib_sim_node *trib_sim_node_create(trib_sim_net *net, const char *name, const trib_sim_link *link);
 /* It is on the other one's machine from now on, and shares its link; before anything is connected. */
 void trib_sim_node_join(trib_sim_node *node, trib_sim_node *other);
+/* Another link, for whatever shares the node's machine, too; before it hosts a process. NULL when out of memory. It belongs to
+ * the node, and can be relinked as one. */
+trib_sim_node *trib_sim_node_add_link(trib_sim_node *node, const trib_sim_link *link);
 /* Puts the process there: trib_sim_process_attach. */
 void trib_sim_node_host(trib_sim_node *node, trib_sim_process *process);
 /* The link that it has or shares, from the next quantum on. */

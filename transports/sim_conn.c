@@ -28,18 +28,17 @@ static void post_write(trib_reactor *reactor, trib_post *post);
 static void knock(trib_sim *sim, trib_sim_event *event);
 static void write_later(sim_end *end);
 
-static void end_init(sim_pair *pair, uint8_t index, trib_sim_node *node)
+static void end_init(sim_pair *pair, uint8_t index)
 {
     sim_end *end = &pair->ends[index];
     end->pair = pair;
     end->index = index;
-    end->node = node;
     end->connect_work.run = run_connected;
     end->read_work.run = run_read;
     end->write_work.run = run_write;
     end->end_work.run = run_end;
     end->write_post.run = post_write;
-    sim_port *port = sim_is_local(pair) ? &node->local : &node->machine->wire;
+    sim_port *port = sim_is_local(pair) ? &end->node->local : &end->machine->wire;
     pair->flows[index] = (sim_flow){.pair = pair, .from = index, .port = port};
 }
 
@@ -52,7 +51,14 @@ static void attach(sim_end *end, sim_transport *transport)
 
 /* ---- Connecting ---- */
 
-static sim_pair *pair_create(trib_sim_net *net, trib_sim_node *from, trib_sim_node *to)
+/* Its wire in that network, or if it has none the first one. */
+static trib_sim_node *wire_of(trib_sim_node *node, uint32_t network)
+{
+    trib_sim_node *further = network > 0 ? node->machine->further[network - 1] : NULL;
+    return further != NULL ? further : node->machine;
+}
+
+static sim_pair *pair_create(trib_sim_net *net, trib_sim_node *from, const sim_place *to)
 {
     sim_pair *pair = calloc(1, sizeof *pair);
     if (pair == NULL) {
@@ -60,9 +66,12 @@ static sim_pair *pair_create(trib_sim_net *net, trib_sim_node *from, trib_sim_no
     }
     pair->net = net;
     pair->ends[0].node = from;
-    pair->ends[1].node = to;
-    end_init(pair, 0, from);
-    end_init(pair, 1, to);
+    pair->ends[1].node = to->node;
+    pair->ends[0].machine = wire_of(from, to->network);
+    pair->ends[1].machine = wire_of(to->node, to->network);
+    pair->port = to->port;
+    end_init(pair, 0);
+    end_init(pair, 1);
     pair->knock.fired = knock;
     pair->silence.fired = trib_sim_pair_silent;
     pair->retry_ns = RETRY_FIRST_NS;
@@ -80,16 +89,15 @@ trib_status trib_sim_connect(trib_transport *transport, const trib_address *to, 
 {
     sim_transport *self = (sim_transport *)transport;
     trib_sim_net *net = self->node->net;
-    trib_sim_node *node = NULL;
-    uint32_t port = 0;
-    if (!trib_sim_address_parse(net, to, &node, &port) || port == 0) {
+    sim_place place;
+    if (memchr(to->text, '\0', sizeof to->text) == NULL || !trib_sim_address_parse(net, to->text, &place) ||
+        place.port == 0) {
         return TRIB_INVALID;
     }
-    sim_pair *pair = pair_create(net, self->node, node);
+    sim_pair *pair = pair_create(net, self->node, &place);
     if (pair == NULL) {
         return TRIB_NO_MEMORY;
     }
-    pair->port = port;
     sim_end *end = &pair->ends[0];
     end->state = SIM_CONNECTING;
     end->base.remote = *to;

@@ -25,7 +25,8 @@ typedef struct sim_port {
 struct trib_sim_node {
     trib_sim_net *net;
     trib_sim_node *next;
-    trib_sim_node *machine; /* whose wire it uses: mostly its own */
+    trib_sim_node *machine;                            /* whose wire it uses: mostly its own */
+    trib_sim_node *further[TRIB_SIM_NETWORKS_MAX - 1]; /* its wires in other networks; no nodes of the network's */
     char name[TRIB_SIM_NAME_MAX];
     trib_sim_link link;
     sim_port wire, local;
@@ -113,8 +114,8 @@ typedef struct sim_transport {
 struct sim_end {
     trib_conn base; /* first */
     sim_pair *pair;
-    sim_transport *transport; /* NULL: not accepted */
-    trib_sim_node *node;
+    sim_transport *transport;      /* NULL: not accepted */
+    trib_sim_node *node, *machine; /* whose wire of the connection's network is used */
     trib_sim_work connect_work, read_work, write_work, end_work;
     trib_post write_post;
     sim_state state;
@@ -166,8 +167,13 @@ static inline trib_reactor *sim_reactor_of(sim_end *end)
 /* ---- sim.c ---- */
 /* An attempt to connect has arrived: it waits to be accepted, or false if nobody listens there. */
 bool trib_sim_listener_offer(trib_sim_node *node, sim_pair *pair);
-TRIB_CHECKED bool trib_sim_address_parse(trib_sim_net *net, const trib_address *address, trib_sim_node **node_out,
-                                         uint32_t *port_out);
+/* Where an address, or the first of a list, leads. */
+typedef struct sim_place {
+    trib_sim_node *node;
+    uint32_t network, port;
+} sim_place;
+
+TRIB_CHECKED bool trib_sim_address_parse(trib_sim_net *net, const char *text, sim_place *place_out);
 
 /* ---- sim_conn.c ---- */
 TRIB_CHECKED trib_status trib_sim_connect(trib_transport *transport, const trib_address *to, void *user,
@@ -219,7 +225,7 @@ static inline sim_flow *sim_flow_to(sim_end *end)
 /* Are both ends on one machine? */
 static inline bool sim_is_local(const sim_pair *pair)
 {
-    return pair->ends[0].node->machine == pair->ends[1].node->machine;
+    return pair->ends[0].machine == pair->ends[1].machine;
 }
 
 static inline bool sim_is_in_memory(const sim_pair *pair)

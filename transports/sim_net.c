@@ -45,6 +45,19 @@ trib_sim_net *trib_sim_net_create(trib_sim *sim, const trib_sim_net_config *conf
     return net;
 }
 
+static void free_node(trib_sim_node *node)
+{
+    for (uint32_t i = 0; i < TRIB_SIM_NETWORKS_MAX - 1; i++) {
+        if (node->further[i] != NULL) {
+            trib_sim_clear(node->net->sim, &node->further[i]->wire.turn);
+            free(node->further[i]);
+        }
+    }
+    trib_sim_clear(node->net->sim, &node->wire.turn);
+    trib_sim_clear(node->net->sim, &node->local.turn);
+    free(node);
+}
+
 void trib_sim_net_free(trib_sim_net *net)
 {
     if (net == NULL) {
@@ -62,9 +75,7 @@ void trib_sim_net_free(trib_sim_net *net)
     while (net->nodes != NULL) {
         trib_sim_node *node = net->nodes;
         net->nodes = node->next;
-        trib_sim_clear(net->sim, &node->wire.turn);
-        trib_sim_clear(net->sim, &node->local.turn);
-        free(node);
+        free_node(node);
     }
     while (net->all_quanta != NULL) {
         sim_quantum *quantum = net->all_quanta;
@@ -86,9 +97,8 @@ void trib_sim_node_rates(trib_sim_node *node)
     node->local.byte_ns = 8 * NS_PER_S / (double)config->local_bits;
 }
 
-trib_sim_node *trib_sim_node_create(trib_sim_net *net, const char *name, const trib_sim_link *link)
+static trib_sim_node *make_node(trib_sim_net *net, const char *name, const trib_sim_link *link)
 {
-    trib_assert(strlen(name) < TRIB_SIM_NAME_MAX && strchr(name, ':') == NULL);
     trib_sim_node *node = calloc(1, sizeof *node);
     if (node == NULL) {
         return NULL;
@@ -100,9 +110,29 @@ trib_sim_node *trib_sim_node_create(trib_sim_net *net, const char *name, const t
     node->wire.net = node->local.net = net;
     node->wire.turn.fired = node->local.turn.fired = port_turn;
     trib_sim_node_rates(node);
-    node->next = net->nodes;
-    net->nodes = node;
     return node;
+}
+
+trib_sim_node *trib_sim_node_create(trib_sim_net *net, const char *name, const trib_sim_link *link)
+{
+    trib_assert(strlen(name) < TRIB_SIM_NAME_MAX && strpbrk(name, ":,~") == NULL);
+    trib_sim_node *node = make_node(net, name, link);
+    if (node != NULL) {
+        node->next = net->nodes;
+        net->nodes = node;
+    }
+    return node;
+}
+
+trib_sim_node *trib_sim_node_add_link(trib_sim_node *node, const trib_sim_link *link)
+{
+    uint32_t network = 0;
+    while (node->machine->further[network] != NULL) {
+        network++;
+        trib_assert(network < TRIB_SIM_NETWORKS_MAX - 1);
+    }
+    node->machine->further[network] = make_node(node->net, node->name, link);
+    return node->machine->further[network];
 }
 
 void trib_sim_node_join(trib_sim_node *node, trib_sim_node *other)
@@ -242,7 +272,7 @@ static int64_t arrival_of(sim_flow *flow, double bytes, int64_t sent_ns)
     trib_sim_net *net = flow->pair->net;
     int64_t latency_ns = trib_sim_latency(flow->pair);
     int64_t at_ns = sent_ns + latency_ns;
-    trib_sim_node *to = flow->pair->ends[1 - flow->from].node->machine;
+    trib_sim_node *to = flow->pair->ends[1 - flow->from].machine;
     if (!sim_is_local(flow->pair)) {
         int64_t begins_ns = trib_sim_now(net->sim) + latency_ns;
         begins_ns = begins_ns > to->ingress_free_ns ? begins_ns : to->ingress_free_ns;
@@ -268,7 +298,7 @@ static void send_data(sim_port *port, sim_flow *flow)
     flow->progress_ns = trib_sim_now(sim);
     port->free_ns = sent_ns;
     if (!sim_is_local(flow->pair)) {
-        flow->pair->ends[flow->from].node->machine->bytes_out += bytes;
+        flow->pair->ends[flow->from].machine->bytes_out += bytes;
     }
     trib_sim_set(sim, &quantum_take(flow, SIM_DATA, bytes)->event, arrival_of(flow, bytes, sent_ns));
     trib_sim_end_writable(&flow->pair->ends[flow->from]);
@@ -322,7 +352,7 @@ static void take_data(sim_flow *flow, uint32_t bytes)
 {
     sim_end *end = &flow->pair->ends[1 - flow->from];
     if (!sim_is_local(flow->pair)) {
-        end->node->machine->bytes_in += bytes;
+        end->machine->bytes_in += bytes;
     }
     if (flow->broken) {
         return;

@@ -79,7 +79,8 @@ typedef struct trib_transport_upcalls {
 #define TRIB_TRANSPORT_LENDS 1u /* received may present payloads in place */
 #define TRIB_TRANSPORT_QUEUES                                                                                          \
     2u /* much of what a connection has sent may wait out of reach: what is urgent wants another */
-#define TRIB_TRANSPORT_RAILS 4u /* an address may be several, with commas between (rails.h) */
+#define TRIB_TRANSPORT_RAILS 4u   /* an address may be several, with commas between (rails.h) */
+#define TRIB_TRANSPORT_STRANDS 8u /* ... and connections by different ones of them are worth having side by side */
 
 typedef struct trib_transport_stats {
     uint64_t system_calls;

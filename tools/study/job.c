@@ -82,6 +82,24 @@ static void node_name(const sim_job_config *given, uint32_t index, char *name, s
     }
 }
 
+static uint32_t further_count(const sim_job_config *given)
+{
+    uint32_t count = 0;
+    while (count < TRIB_SIM_NETWORKS_MAX - 1 && given->further[count].egress_bits > 0) {
+        count++;
+    }
+    return count;
+}
+
+/* The node's name in each of its networks. */
+static void list_networks(const sim_job_config *given, const char *name, char *list, size_t size)
+{
+    int length = snprintf(list, size, "%s", name);
+    for (uint32_t i = 1; i <= further_count(given); i++) {
+        length += snprintf(list + length, size - (size_t)length, ",%s~%u", name, i);
+    }
+}
+
 /* The machine's first member has its cores and its link. */
 static trib_status place_member(sim_job *job, sim_member *member, const char *name, const trib_sim_link *link)
 {
@@ -100,6 +118,11 @@ static trib_status place_member(sim_job *job, sim_member *member, const char *na
     if (host != NULL) {
         trib_sim_node_join(member->node, host->node);
     }
+    for (uint32_t i = 0; host == NULL && i < further_count(given); i++) {
+        if (trib_sim_node_add_link(member->node, &given->further[i]) == NULL) {
+            return TRIB_NO_MEMORY;
+        }
+    }
     trib_sim_node_host(member->node, member->process);
     return TRIB_OK;
 }
@@ -112,7 +135,8 @@ static trib_status member_create(sim_job *job, uint32_t index, trib_error *error
     member->index = index;
     trib_config config = given->engine;
     trib_sim_link link = given->link;
-    char name[TRIB_SIM_NAME_MAX], coordinator[TRIB_SIM_NAME_MAX + 8], place[TRIB_SIM_NAME_MAX + 8];
+    char name[TRIB_SIM_NAME_MAX], listen[TRIB_SIM_NETWORKS_MAX * (TRIB_SIM_NAME_MAX + 4)],
+        coordinator[TRIB_SIM_NAME_MAX + 8], place[TRIB_SIM_NAME_MAX + 8];
     const bool is_worker = index < given->workers;
     node_name(given, index, name, sizeof name);
     node_name(given, 0, coordinator, sizeof coordinator);
@@ -123,7 +147,8 @@ static trib_status member_create(sim_job *job, uint32_t index, trib_error *error
     config.worker_count = (int32_t)given->workers;
     config.server_count = (int32_t)given->servers;
     config.coordinator = coordinator;
-    config.listen = name;
+    list_networks(given, name, listen, sizeof listen);
+    config.listen = listen;
     config.token = "virtual";
     config.ready_cb = on_ready;
     config.ended_cb = on_ended;

@@ -22,7 +22,9 @@ typedef struct sim_job_config {
     bool links_apart; /* who shares a machine has a link of its own nevertheless: faults then come to one alone */
     trib_sim_costs costs;
     trib_sim_net_config net;
-    trib_sim_link link;  /* of every node; tweak may change one's */
+    trib_sim_link link; /* of every node; tweak may change one's */
+    /* Others of every node, each in a network of its own, up to the first without a rate. */
+    trib_sim_link further[TRIB_SIM_NETWORKS_MAX - 1];
     uint64_t void_bytes; /* not 0: buffers come from so much memory without contents */
     trib_config engine;  /* what all engines have in common; trib_config_init first */
     /* May change what is special to one member. NULL: nothing is. */
