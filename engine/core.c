@@ -70,7 +70,7 @@ static void incoming_ready(trib_link *link)
     } else if (link->purpose == TRIB_PURPOSE_GROUP && core->engine->device != NULL && core->reactor->index == 0 &&
                core->engine->config.local_size > 1) {
         trib_group_adopt(link);
-    } else if (link->purpose == TRIB_PURPOSE_EXPRESS) {
+    } else if (link->purpose == TRIB_PURPOSE_EXPRESS || link->purpose == TRIB_PURPOSE_STRAND) {
         trib_link_express_adopt(link);
     } else if (link->purpose == TRIB_PURPOSE_DATA && core->engine->config.roles != TRIB_ROLE_COORDINATOR) {
         trib_server_adopt(link);
@@ -381,7 +381,7 @@ trib_status trib_core_open(trib_core *core, trib_engine *engine, trib_reactor *r
     core->reactor = reactor;
     reactor->owner = core;
     core->push_credit = engine->config.push_credit_bytes;
-    core->egress.limit = core->push_credit;
+    trib_egress_divide(core, 1);
     core->pull_credit = engine->config.pull_credit_bytes;
     core->pump_post.run = pump_links;
     core->roster_post.run = trib_core_roster;
@@ -431,6 +431,6 @@ void trib_core_close(trib_core *core)
         core->free_outs = out->next;
         free(out);
     }
-    trib_egress_close(&core->egress);
+    trib_egress_close(core);
     trib_loads_close(core);
 }

@@ -52,7 +52,8 @@ typedef struct trib_core {
     trib_post pump_post;
     trib_out *free_outs;
     uint32_t push_credit, pull_credit;
-    trib_egress egress;
+    trib_egress egress[TRIB_STRANDS_MAX + 1]; /* by network */
+    uint32_t egress_count;
     trib_bulk bulk;
     uint32_t epoch;         /* of the roster that this core knows of, 0: none yet; in every frame that it sends */
     uint64_t sequence;      /* ages of what waits in outboxes */

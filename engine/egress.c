@@ -8,6 +8,7 @@
 #include "engine/trace.h"
 
 #define CAPACITY_FIRST 16u
+#define PART_MIN (512u << 10) /* of the credit, for each of several networks: two chunks */
 
 /* ---- The heap: who is furthest behind comes first ---- */
 
@@ -69,12 +70,53 @@ void trib_egress_leave(trib_link *link)
     }
 }
 
+void trib_egress_join_in(trib_link *strand)
+{
+    strand->share.offered = strand->main->share.offered;
+    strand->share.egress->offered += strand->share.offered;
+}
+
+void trib_egress_divide(trib_core *core, uint32_t networks)
+{
+    if (networks <= core->egress_count) {
+        return;
+    }
+    const uint64_t part = core->push_credit / networks;
+    const uint64_t least = core->push_credit < PART_MIN ? core->push_credit : PART_MIN;
+    core->egress_count = networks;
+    for (uint32_t i = 0; i < networks; i++) {
+        core->egress[i].limit = part > least ? part : least;
+    }
+}
+
+static inline void account_one(trib_egress_share *share, uint64_t more, uint64_t less)
+{
+    trib_assert(share->offered >= less);
+    share->offered += more - less;
+    share->egress->offered += more - less;
+}
+
+/* So many bytes more for all of the link's connections, or fewer. One that is not ready yet is told when it is. */
+static inline void account(trib_link *link, uint64_t more, uint64_t less)
+{
+    account_one(&link->share, more, less);
+    for (uint32_t i = 0; link->has_strands && i < TRIB_STRANDS_MAX; i++) {
+        trib_link *strand = link->strands[i];
+        if (strand != NULL && strand->state == TRIB_LINK_READY && strand->share.egress != NULL) {
+            account_one(&strand->share, more, less);
+        }
+    }
+}
+
 void trib_egress_offer(trib_link *link, uint64_t bytes)
+{
+    account(link, bytes, 0);
+}
+
+void trib_egress_wait(trib_link *link)
 {
     trib_egress_share *share = &link->share;
     trib_egress *egress = share->egress;
-    share->offered += bytes;
-    egress->offered += bytes;
     if (share->heap_index == UINT32_MAX) {
         share->at = share->at > egress->clock ? share->at : egress->clock; /* nobody saves up while it is idle */
         trib_assert(egress->waiting_count < egress->link_count);
@@ -88,12 +130,10 @@ void trib_egress_move(trib_link *from, trib_link *to, uint64_t bytes)
     if (from != NULL && from->share.egress != NULL) {
         const uint64_t most = from->share.offered;
         bytes = bytes < most ? bytes : most;
-        from->share.offered -= bytes;
-        from->share.egress->offered -= bytes;
+        account(from, 0, bytes);
     }
     if (to != NULL && to->share.egress != NULL) {
-        to->share.offered += bytes;
-        to->share.egress->offered += bytes;
+        account(to, bytes, 0);
     }
 }
 
@@ -114,32 +154,66 @@ void trib_egress_rest(trib_link *link)
     }
 }
 
-void trib_egress_pump(trib_egress *egress)
+static inline bool has_room(const trib_egress *egress)
 {
-    while (egress->waiting_count > 0 && egress->in_flight < egress->limit) {
-        trib_link *link = egress->waiting[0];
-        trib_egress_share *share = &link->share;
-        const uint64_t before = egress->in_flight;
-        egress->clock = share->at;
-        trib_link_emit(link);
-        /* Tensors of no bytes weigh nothing, and are few. */
-        const double weight = share->offered > 0 ? (double)share->offered / (double)egress->offered : 1.0;
-        share->at += (double)(egress->in_flight - before) / weight;
-        if (share->heap_index != UINT32_MAX) {
-            sift(egress, share->heap_index);
+    return egress->waiting_count > 0 && egress->in_flight < egress->limit;
+}
+
+/* The one that has room, and of those the one that is idle most; of several that are as much, the core's own. */
+static trib_egress *roomiest(trib_core *core)
+{
+    trib_egress *best = NULL;
+    for (uint32_t i = 0; i < core->egress_count; i++) {
+        trib_egress *egress = &core->egress[(core->reactor->index + i) % core->egress_count];
+        if (has_room(egress) && (best == NULL || egress->in_flight < best->in_flight)) {
+            best = egress;
         }
     }
-    egress->waits = egress->waiting_count > 0;
-    if (egress->waits && trib_trace_on(egress->waiting[0]->core)) {
-        for (uint32_t i = 0; i < egress->waiting_count; i++) {
-            trib_link_note_wait(egress->waiting[i], true);
+    return best;
+}
+
+static inline void emit_one(trib_egress *egress)
+{
+    trib_link *link = egress->waiting[0];
+    trib_egress_share *share = &link->share;
+    const uint64_t before = egress->in_flight;
+    egress->clock = share->at;
+    trib_link_emit(link);
+    /* Tensors of no bytes weigh nothing, and are few. */
+    const double weight = share->offered > 0 ? (double)share->offered / (double)egress->offered : 1.0;
+    share->at += (double)(egress->in_flight - before) / weight;
+    if (share->heap_index != UINT32_MAX) {
+        sift(egress, share->heap_index);
+    }
+}
+
+void trib_egress_pump(trib_core *core)
+{
+    if (core->egress_count == 1) {
+        while (has_room(&core->egress[0])) {
+            emit_one(&core->egress[0]);
+        }
+    } else {
+        for (trib_egress *egress = roomiest(core); egress != NULL; egress = roomiest(core)) {
+            emit_one(egress);
+        }
+    }
+    for (uint32_t k = 0; k < core->egress_count; k++) {
+        trib_egress *egress = &core->egress[k];
+        egress->waits = egress->waiting_count > 0;
+        if (egress->waits && trib_trace_on(core)) {
+            for (uint32_t i = 0; i < egress->waiting_count; i++) {
+                trib_link_note_wait(egress->waiting[i], true);
+            }
         }
     }
 }
 
-void trib_egress_close(trib_egress *egress)
+void trib_egress_close(trib_core *core)
 {
-    trib_assert(egress->link_count == 0);
-    free(egress->waiting);
-    egress->waiting = NULL;
+    for (uint32_t i = 0; i < TRIB_STRANDS_MAX + 1; i++) {
+        trib_assert(core->egress[i].link_count == 0);
+        free(core->egress[i].waiting);
+        core->egress[i].waiting = NULL;
+    }
 }

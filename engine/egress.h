@@ -6,6 +6,9 @@
  * is one credit for all of them, and the next chunk is of the link that is furthest behind its share: weighted fair
  * queueing (Demers, Keshav, Shenker, SIGCOMM'89), self-clocked (Golestani, INFOCOM'94), the weight being the bytes that
  * were handed to the link so far. Within a link priorities decide, as everywhere.
+ *
+ * Where links have connections by several networks (link_strands.h) there is a credit for each network, and what has been
+ * handed to a link is for all of its connections: of the networks that have room the one with the least under way is next.
  */
 #ifndef TRIB_ENGINE_EGRESS_H
 #define TRIB_ENGINE_EGRESS_H
@@ -15,8 +18,9 @@
 #include "api/tributary.h"
 
 struct trib_link;
+struct trib_core;
 
-/* One a core. */
+/* One for each network of a core; where links have no strands there is one. */
 typedef struct trib_egress {
     uint64_t limit, in_flight;  /* bytes with the transport, of all its links */
     uint64_t offered;           /* bytes ever handed to its links */
@@ -34,20 +38,26 @@ typedef struct trib_egress_share {
     uint32_t heap_index; /* UINT32_MAX: it has nothing to emit */
 } trib_egress_share;
 
-/* The link pushes; its share has been zeroed. TRIB_NO_MEMORY: it stays out. */
+/* The core's links go by so many networks: each has its part of the credit. No-op for fewer than there were. */
+void trib_egress_divide(struct trib_core *core, uint32_t networks);
+/* The link pushes, by that network; its share has been zeroed. TRIB_NO_MEMORY: it stays out. */
 TRIB_CHECKED trib_status trib_egress_join(trib_egress *egress, struct trib_link *link);
+/* A strand: what was offered to its main link was offered to it, too. */
+void trib_egress_join_in(struct trib_link *strand);
 /* The link is about to be freed. No-op for one that never joined. */
 void trib_egress_leave(struct trib_link *link);
-/* So many bytes more wait in the link's outbox. */
+/* So many bytes more wait in the link's outbox, for any of its connections. */
 void trib_egress_offer(struct trib_link *link, uint64_t bytes);
+/* That connection has something to emit. No-op if it waits. */
+void trib_egress_wait(struct trib_link *link);
 /* What was offered to one link, or went nowhere, is another's from now on, so many bytes of it: shares are as if they had always
  * been dealt like that. Either may be NULL, or a link that never joined. */
 void trib_egress_move(struct trib_link *from, struct trib_link *to, uint64_t bytes);
-/* The link's outbox is empty, or the link has ended. No-op if it does not wait. */
+/* That connection has nothing to emit, or has ended. No-op if it does not wait. */
 void trib_egress_rest(struct trib_link *link);
-/* Lets out what the credit allows, of all links. */
-void trib_egress_pump(trib_egress *egress);
+/* Lets out what the credit allows, of all links of the core. */
+void trib_egress_pump(struct trib_core *core);
 /* Every link has left. */
-void trib_egress_close(trib_egress *egress);
+void trib_egress_close(struct trib_core *core);
 
 #endif

@@ -11,6 +11,7 @@
 #include "engine/link_arrival.h"
 #include "engine/link_express.h"
 #include "engine/link_handshake.h"
+#include "engine/link_strands.h"
 #include "engine/loads.h"
 #include "engine/trace.h"
 
@@ -34,7 +35,7 @@ static trib_link *link_create(struct trib_core *core, const trib_link_upcalls *u
 
 static void link_free(trib_link *link)
 {
-    trib_assert(link->heap_size == 0 && link->express == NULL);
+    trib_assert(link->heap_size == 0 && link->begun == NULL && !trib_link_has_others(link));
     trib_timer_stop(link->core->reactor, &link->deadline);
     for (trib_link **at = &link->core->pump_head; link->pump_queued && *at != NULL; at = &(*at)->pump_next) {
         if (*at == link) {
@@ -69,7 +70,8 @@ trib_status trib_link_connect(struct trib_core *core, const trib_address *to, tr
     link->user = user;
     link->credit = core->push_credit;
     link->state = TRIB_LINK_CONNECTING;
-    trib_status status = purpose == TRIB_PURPOSE_DATA ? trib_egress_join(&core->egress, link) : TRIB_OK;
+    trib_link_strands_choose(link, to);
+    trib_status status = trib_link_carries_data(link) ? trib_egress_join(&core->egress[link->rail], link) : TRIB_OK;
     if (status != TRIB_OK) {
         link_free(link);
         return status;
@@ -124,17 +126,6 @@ static void out_finish(trib_out *out, trib_status status)
     core->free_outs = out;
 }
 
-static void drop_waiters(trib_link *link)
-{
-    while (link->heap_size > 0) {
-        trib_waiter *last = link->heap[link->heap_size - 1];
-        trib_link_dequeue(link, last);
-        if (last->dropped != NULL) {
-            last->dropped(last);
-        }
-    }
-}
-
 static void deliver_self(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
@@ -160,7 +151,7 @@ static void deliver_self(trib_reactor *reactor, trib_post *post)
     if (link->state != TRIB_LINK_CLOSING) {
         trib_link_pump(link);
     } else if (!link->self_post.queued) { /* one that was closed by what it delivered comes here again */
-        drop_waiters(link);
+        trib_link_drop_waiters(link);
         link->upcalls->closed(link, link->end_status, link->end_reason);
         link_free(link);
     }
@@ -244,21 +235,6 @@ void trib_link_send_copy(trib_link *link, trib_frame frame, const void *payload,
     }
 }
 
-static void resume_one(trib_link *link)
-{
-    if (link->conn != NULL && link->state == TRIB_LINK_READY) {
-        link->conn->transport->ops->recv_resume(link->conn);
-    }
-}
-
-void trib_link_resume(trib_link *link)
-{
-    resume_one(link);
-    if (link->express != NULL) {
-        resume_one(link->express);
-    }
-}
-
 /* NOLINTNEXTLINE(misc-no-recursion): see trib_link_send_copy */
 static void close_one(trib_link *link, bool flush, trib_status status, const char *reason)
 {
@@ -288,13 +264,14 @@ static void close_one(trib_link *link, bool flush, trib_status status, const cha
 /* NOLINTNEXTLINE(misc-no-recursion): see trib_link_send_copy */
 void trib_link_close(trib_link *link, bool flush, trib_status status, const char *reason)
 {
-    /* An express one that never became ready may go alone. */
+    /* A second connection that never became ready may go alone. */
     if (link->main != NULL && link->state == TRIB_LINK_READY && link->main->state != TRIB_LINK_CLOSING) {
         link = link->main;
     }
-    close_one(link, flush, status, reason);
-    if (link->express != NULL) {
-        close_one(link->express, flush, status, reason);
+    for (uint32_t i = 0; i < trib_link_connections(link); i++) {
+        if (trib_link_connection(link, i) != NULL) {
+            close_one(trib_link_connection(link, i), flush, status, reason);
+        }
     }
 }
 
@@ -414,30 +391,38 @@ static void transport_sent(trib_conn *conn, trib_send *send, trib_status status)
 
 static void finish_closed(trib_link *link)
 {
-    trib_egress *egress = link->share.egress;
+    struct trib_core *core = link->core;
+    const bool pushed = link->share.egress != NULL;
     link->upcalls->closed(link, link->end_status, link->end_reason);
     link_free(link);
-    if (egress != NULL) {
-        trib_egress_pump(egress); /* the others have the credit that it held */
+    if (pushed) {
+        trib_egress_pump(core); /* the others have the credit that it held */
     }
 }
 
-/* Of the two connections of a link one has gone. */
-static void half_closed(trib_link *link, bool was_handshake)
+/* The first of a link's connections has gone, and there are others. */
+static void main_closed(trib_link *link)
+{
+    link->conn = NULL;
+    link->conn_closed = true;
+    for (uint32_t i = 1; i < trib_link_connections(link); i++) {
+        trib_link *other = trib_link_connection(link, i);
+        if (other == NULL) {
+            continue;
+        }
+        /* What an orderly peer has sent over it is still to come, and then its end. */
+        if (other->state != TRIB_LINK_CLOSING && (!link->bye || other->state != TRIB_LINK_READY)) {
+            close_one(other, false, link->end_status, link->end_reason);
+        } else if (other->state == TRIB_LINK_READY) {
+            trib_link_handshake_arm(other); /* nor is that waited for without end */
+        }
+    }
+}
+
+static void second_closed(trib_link *link, bool was_handshake)
 {
     trib_link *main = link->main;
-    if (main == NULL) {
-        link->conn = NULL;
-        link->conn_closed = true;
-        /* What an orderly peer has sent over the other is still to come, and then its end. */
-        if (link->express->state != TRIB_LINK_CLOSING && (!link->bye || link->express->state != TRIB_LINK_READY)) {
-            close_one(link->express, false, link->end_status, link->end_reason);
-        } else if (link->express->state == TRIB_LINK_READY) {
-            trib_link_handshake_arm(link->express); /* nor is that waited for without end */
-        }
-        return;
-    }
-    main->express_failed = main->express_failed || was_handshake;
+    main->express_failed = main->express_failed || (was_handshake && link == main->express);
     const bool over = trib_link_express_detach(link);
     if (over) {
         finish_closed(main);
@@ -479,10 +464,12 @@ static void transport_closed(trib_conn *conn, trib_status status, const char *re
     }
     const bool was_handshake = !link->proved;
     link->state = TRIB_LINK_CLOSING;
-    drop_waiters(link);
+    trib_link_drop_waiters(link);
     trib_link_arrivals_abandon(link);
-    if (link->main != NULL || link->express != NULL) {
-        half_closed(link, was_handshake);
+    if (link->main != NULL) {
+        second_closed(link, was_handshake);
+    } else if (trib_link_has_others(link)) {
+        main_closed(link);
     } else {
         finish_closed(link);
     }

@@ -34,22 +34,33 @@ typedef enum trib_purpose {
     TRIB_PURPOSE_DATA = 2,
     TRIB_PURPOSE_GROUP = 3,
     TRIB_PURPOSE_EXPRESS = 4,
+    TRIB_PURPOSE_STRAND = 5,
 } trib_purpose;
 
-/* Which of a link's connections something may take; see link_express.h. */
+/* Which of a link's connections something may take; see link_express.h. Where the link has strands (link_strands.h) what
+ * begins may take any of those, unless it is to follow what went before. */
 typedef enum trib_lane {
-    TRIB_LANE_MAIN,    /* the first, as what was sent before it */
-    TRIB_LANE_ANY,     /* either: it is one small message, and nothing that was sent before must come before it */
-    TRIB_LANE_EXPRESS, /* the second, if there is one */
+    TRIB_LANE_MAIN, /* the first, as what was sent before it */
+    TRIB_LANE_ANY,  /* either: it is one small message, and nothing that was sent before must come before it */
+    TRIB_LANE_SAME, /* the waiter's `connection`, if it is there */
 } trib_lane;
+
+#define TRIB_STRANDS_MAX 3u /* of a link: with the first connection as many as an address can have rails (rails.h) */
+#define TRIB_CONNECTIONS_MAX (TRIB_STRANDS_MAX + 2u)
+
+#define TRIB_WAITER_IDLE UINT32_MAX
+#define TRIB_WAITER_BEGUN (UINT32_MAX - 1)
 
 /* Something that waits for a link's credit; embedded in what it is about. */
 typedef struct trib_waiter {
     int32_t priority;
     trib_lane lane;
-    uint64_t sequence;   /* age: lower goes first among equals */
-    uint32_t heap_index; /* UINT32_MAX: not waiting */
-    /* Sends one chunk over that link, or its express one if the lane allows that; false: that was the last. */
+    uint64_t sequence; /* age: lower goes first among equals */
+    uint32_t
+        heap_index; /* TRIB_WAITER_IDLE: not waiting; TRIB_WAITER_BEGUN: in `begun` of one of the link's connections */
+    uint8_t connection; /* of TRIB_LANE_SAME: as trib_link_connection counts */
+    struct trib_waiter *begun_next;
+    /* Sends one chunk over that link, or another of its connections if the lane allows that; false: that was the last. */
     bool (*emit)(trib_link *link, struct trib_waiter *waiter);
     void (*dropped)(struct trib_waiter *waiter); /* the link ended first; may be NULL */
 } trib_waiter;
@@ -116,12 +127,18 @@ struct trib_link {
     uint32_t credit;
     int64_t busy_since_ns; /* until when it has been counted how long some was in flight (loads.h) */
     bool is_counted;
-    bool waits;              /* something in the outbox waits for credit */
-    trib_link *express;      /* its second connection; NULL: none */
-    trib_link *main;         /* of an express one: what it belongs to; NULL of all others, and while it is not known */
+    bool waits;                           /* something in the outbox waits for credit */
+    trib_link *express;                   /* its second connection; NULL: none */
+    trib_link *strands[TRIB_STRANDS_MAX]; /* its connections by other networks; NULL: none */
+    bool has_strands;                     /* or has had */
+    trib_link *
+        main; /* of an express one, and of a strand: what it belongs to; NULL of all others, and while it is not known */
+    bool forks;              /* what is begun over one of its connections goes on there: it may have strands */
+    uint8_t rail;            /* which of the peer's networks it goes by, of those that it may have strands for */
+    trib_waiter *begun;      /* what has been begun over it, or must go over it: by priority, then by age */
     bool express_failed;     /* it could not be made */
-    bool heard;              /* of an express one: something has come over it */
-    bool conn_closed;        /* the connection is gone, and `closed` waits for the express one's end */
+    bool heard;              /* of one with a main one: something has come over it */
+    bool conn_closed;        /* the connection is gone, and `closed` waits for the end of the other ones */
     trib_egress_share share; /* of a link that this core pushes over */
     trib_waiter **heap;
     uint32_t heap_size, heap_capacity;
@@ -136,6 +153,42 @@ struct trib_link {
 static inline const trib_arrival *trib_link_arrival(const trib_link *link, uint32_t i)
 {
     return &link->arrivals[(link->arrival_first + i) % TRIB_AHEAD_MAX];
+}
+
+/* Its connections: 0 itself, 1 the express one, then the strands; NULL where there is none. So many need be looked at: */
+static inline uint32_t trib_link_connections(const trib_link *link)
+{
+    return link->has_strands ? TRIB_CONNECTIONS_MAX : link->express != NULL ? 2 : 1;
+}
+
+static inline trib_link *trib_link_connection(trib_link *link, uint32_t i)
+{
+    return i == 0 ? link : i == 1 ? link->express : link->strands[i - 2];
+}
+
+static inline bool trib_link_carries_data(const trib_link *link)
+{
+    return link->purpose == TRIB_PURPOSE_DATA || link->purpose == TRIB_PURPOSE_STRAND;
+}
+
+static inline bool trib_link_has_others(trib_link *link)
+{
+    bool has = false;
+    for (uint32_t i = 1; i < trib_link_connections(link); i++) {
+        has = has || trib_link_connection(link, i) != NULL;
+    }
+    return has;
+}
+
+/* Which of its main link's it is. */
+static inline uint8_t trib_link_connection_index(trib_link *link)
+{
+    for (uint8_t i = 1; link->main != NULL && i < TRIB_CONNECTIONS_MAX; i++) {
+        if (trib_link_connection(link->main, i) == link) {
+            return i;
+        }
+    }
+    return 0;
 }
 
 /* Is a payload of that chunk on its way to `what`? */
@@ -170,6 +223,9 @@ void trib_link_send_copy(trib_link *link, trib_frame frame, const void *payload,
 /* bytes: what the waiter will emit. */
 TRIB_CHECKED trib_status trib_link_enqueue(trib_link *link, trib_waiter *waiter, uint64_t bytes);
 void trib_link_dequeue(trib_link *link, trib_waiter *waiter); /* no-op if it does not wait */
+
+/* The link has ended: what waits for it is told. */
+void trib_link_drop_waiters(trib_link *link);
 
 /* Lets out one chunk of the waiter that is first; there must be one. For egress.c. */
 void trib_link_emit(trib_link *link);

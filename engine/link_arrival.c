@@ -90,3 +90,19 @@ trib_status trib_link_arrival_give(trib_link *link, const trib_arrival *arrival,
     link->landed = (trib_landed){.what = NULL};
     return status;
 }
+
+static void resume_one(trib_link *link)
+{
+    if (link->conn != NULL && link->state == TRIB_LINK_READY) {
+        link->conn->transport->ops->recv_resume(link->conn);
+    }
+}
+
+void trib_link_resume(trib_link *link)
+{
+    for (uint32_t i = 0; i < trib_link_connections(link); i++) {
+        if (trib_link_connection(link, i) != NULL) {
+            resume_one(trib_link_connection(link, i));
+        }
+    }
+}

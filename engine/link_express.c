@@ -3,6 +3,7 @@
 
 #include "engine/assert.h"
 #include "engine/core.h"
+#include "engine/link_strands.h"
 #include "engine/server_lane.h"
 
 #define EXPRESS_CREDIT TRIB_EXPRESS_BYTES_MAX /* beyond which it is no faster than the other */
@@ -11,37 +12,39 @@
 
 /* ---- What arrives ---- */
 
-static void express_ready(trib_link *link)
+static void second_ready(trib_link *link)
 {
-    trib_assert(link->main == NULL || link->main->express == link);
+    if (link->purpose == TRIB_PURPOSE_STRAND && link->outgoing) {
+        trib_link_strands_ready(link);
+    }
 }
 
-static trib_status express_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
+static trib_status second_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
 {
     trib_assert(link->main != NULL);
     link->heard = true;
     return link->main->upcalls->header(link, frame, landing, error);
 }
 
-static trib_status express_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
-                                    trib_error *error)
+static trib_status second_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
+                                   trib_error *error)
 {
     trib_assert(link->main != NULL);
     return link->main->upcalls->received(link, frame, payload, lent, error);
 }
 
-static void express_closed(trib_link *link, trib_status status, const char *reason)
+static void second_closed(trib_link *link, trib_status status, const char *reason)
 {
     (void)link;
     (void)status;
     (void)reason; /* the main link tells */
 }
 
-static const trib_link_upcalls express_upcalls = {
-    .ready = express_ready,
-    .header = express_header,
-    .received = express_received,
-    .closed = express_closed,
+const trib_link_upcalls trib_link_second_upcalls = {
+    .ready = second_ready,
+    .header = second_header,
+    .received = second_received,
+    .closed = second_closed,
 };
 
 /* ---- Making it ---- */
@@ -53,14 +56,28 @@ static void make(trib_link *link)
     trib_assert(link->express == NULL && link->peer < roster->member_count);
     trib_link *express = NULL;
     const trib_address *to = &roster->members[link->peer].addresses[link->peer_reactor];
-    if (trib_link_connect(core, to, TRIB_PURPOSE_EXPRESS, link->peer, link->peer_reactor, &express_upcalls, NULL,
-                          &express) != TRIB_OK) {
+    if (trib_link_connect(core, to, TRIB_PURPOSE_EXPRESS, link->peer, link->peer_reactor, &trib_link_second_upcalls,
+                          NULL, &express) != TRIB_OK) {
         link->express_failed = true;
         return;
     }
     express->main = link;
     express->conn->urgent = true;
     link->express = express;
+}
+
+/* Where the main link has room for such a one; NULL: nowhere. */
+static trib_link **place_in(trib_link *main, trib_purpose purpose)
+{
+    if (purpose == TRIB_PURPOSE_EXPRESS) {
+        return main->express == NULL ? &main->express : NULL;
+    }
+    for (uint32_t i = 0; i < TRIB_STRANDS_MAX; i++) {
+        if (main->strands[i] == NULL) {
+            return &main->strands[i];
+        }
+    }
+    return NULL;
 }
 
 trib_link *trib_link_express_find_main(const trib_link *link)
@@ -70,17 +87,18 @@ trib_link *trib_link_express_find_main(const trib_link *link)
                             main->peer_reactor != link->peer_reactor || main->state != TRIB_LINK_READY)) {
         main = main->next;
     }
-    return main != NULL && main->express == NULL ? main : NULL;
+    return main != NULL && place_in(main, link->purpose) != NULL ? main : NULL;
 }
 
 void trib_link_express_adopt(trib_link *link)
 {
     trib_link *main = trib_link_express_find_main(link);
     trib_assert(main != NULL);
-    link->upcalls = &express_upcalls;
+    link->upcalls = &trib_link_second_upcalls;
     link->main = main;
-    link->conn->urgent = true;
-    main->express = link;
+    link->conn->urgent = link->purpose == TRIB_PURPOSE_EXPRESS;
+    main->has_strands = main->has_strands || link->purpose == TRIB_PURPOSE_STRAND;
+    *place_in(main, link->purpose) = link;
 }
 
 bool trib_link_express_detach(trib_link *link)
@@ -89,10 +107,14 @@ bool trib_link_express_detach(trib_link *link)
     if (main == NULL) {
         return false;
     }
-    trib_assert(main->express == link);
-    main->express = NULL;
+    if (main->express == link) {
+        main->express = NULL;
+    }
+    for (uint32_t i = 0; i < TRIB_STRANDS_MAX; i++) {
+        main->strands[i] = main->strands[i] == link ? NULL : main->strands[i];
+    }
     link->main = NULL;
-    return main->conn_closed;
+    return main->conn_closed && !trib_link_has_others(main);
 }
 
 /* ---- Who takes it ---- */
@@ -112,9 +134,9 @@ void trib_link_express_note_sent(trib_link *link, uint32_t bytes)
 }
 
 /* The side that accepted it begins when the other has: until then that may not know it to be ready, and give it up. */
-static bool is_ready(const trib_link *express)
+static bool is_ready(const trib_link *second)
 {
-    return express != NULL && express->state == TRIB_LINK_READY && (express->outgoing || express->heard);
+    return second != NULL && second->state == TRIB_LINK_READY && (second->outgoing || second->heard);
 }
 
 /* Much that is less urgent is ahead of it. */
@@ -128,16 +150,8 @@ static bool is_behind(const trib_link *link, int32_t priority)
     return in_flight >= BULK_BYTES || trib_now(core->reactor) - core->bulk.sent_ns < BULK_NS;
 }
 
-bool trib_link_express_is_possible(const trib_link *link)
+void trib_link_express_let_out(trib_link *link)
 {
-    return link->conn != NULL && (link->conn->transport->ops->flags & TRIB_TRANSPORT_QUEUES) != 0;
-}
-
-void trib_link_express_pump(trib_link *link)
-{
-    if (!trib_link_express_is_possible(link)) {
-        return;
-    }
     while (link->heap_size > 0 && link->heap[0]->lane == TRIB_LANE_ANY && is_behind(link, link->heap[0]->priority)) {
         if (link->express == NULL && link->outgoing && !link->express_failed) {
             make(link);
@@ -154,15 +168,16 @@ void trib_link_express_pump(trib_link *link)
 
 trib_link *trib_link_express_lane(trib_link *link, const trib_waiter *waiter)
 {
-    if (waiter->lane == TRIB_LANE_MAIN || !is_ready(link->express)) {
-        return link;
+    if (waiter->lane == TRIB_LANE_SAME) {
+        return trib_link_express_follow(link, waiter->connection);
     }
-    const bool urgent = waiter->lane == TRIB_LANE_EXPRESS ||
-                        (link->express->in_flight < EXPRESS_CREDIT && is_behind(link, waiter->priority));
-    return urgent ? link->express : link;
+    const bool overtakes = waiter->lane == TRIB_LANE_ANY && is_ready(link->express) &&
+                           link->express->in_flight < EXPRESS_CREDIT && is_behind(link, waiter->priority);
+    return overtakes ? link->express : link;
 }
 
-trib_link *trib_link_express_follow(trib_link *link, bool express)
+trib_link *trib_link_express_follow(trib_link *link, uint8_t connection)
 {
-    return express && is_ready(link->express) ? link->express : link;
+    trib_link *second = connection > 0 ? trib_link_connection(link, connection) : NULL;
+    return is_ready(second) ? second : link;
 }

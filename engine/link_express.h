@@ -32,6 +32,9 @@ static inline bool trib_express_fits(uint64_t bytes)
     return bytes > 0 && bytes <= TRIB_EXPRESS_BYTES_MAX;
 }
 
+/* The upcalls of a connection that has a main one; of a strand too (link_strands.h). */
+extern const trib_link_upcalls trib_link_second_upcalls;
+
 /* What a core's links have sent last that takes long. */
 typedef struct trib_bulk {
     int32_t priority;
@@ -45,13 +48,17 @@ static inline const trib_link *trib_link_main(const trib_link *link)
 }
 
 /* Can what is sent over it be overtaken over another connection? */
-bool trib_link_express_is_possible(const trib_link *link);
-/* Lets out what is first in the outbox, small and urgent, while the express link has nothing on its way. */
-void trib_link_express_pump(trib_link *link);
+static inline bool trib_link_express_is_possible(const trib_link *link)
+{
+    return link->conn != NULL && !link->forks && (link->conn->transport->ops->flags & TRIB_TRANSPORT_QUEUES) != 0;
+}
+
+/* If it is, lets out what is first in the outbox, small and urgent, while the express link has nothing on its way. */
+void trib_link_express_let_out(trib_link *link);
 /* Over which of the two the waiter goes whose turn on the link has come. */
 trib_link *trib_link_express_lane(trib_link *link, const trib_waiter *waiter);
-/* Where a frame goes that must keep its place behind those of a waiter that took that lane. */
-trib_link *trib_link_express_follow(trib_link *link, bool express);
+/* Where a frame goes that must keep its place behind those of a waiter that took that connection. */
+trib_link *trib_link_express_follow(trib_link *link, uint8_t connection);
 /* So many bytes of that priority have been given to the transport, or were taken by it. */
 void trib_link_express_note(trib_link *link, int32_t priority, uint32_t bytes);
 void trib_link_express_note_sent(trib_link *link, uint32_t bytes);

@@ -139,13 +139,14 @@ static trib_status take_proof(trib_link *link, const unsigned char *payload, tri
         return trib_error_set(error, TRIB_UNAUTHORIZED, "the peer could not prove the token of job \"%s\"",
                               link->core->engine->job);
     }
-    if (handshake->purpose < TRIB_PURPOSE_CONTROL || handshake->purpose > TRIB_PURPOSE_EXPRESS) {
+    if (handshake->purpose < TRIB_PURPOSE_CONTROL || handshake->purpose > TRIB_PURPOSE_STRAND) {
         return trib_error_set(error, TRIB_PROTOCOL, "unknown purpose %u", handshake->purpose);
     }
     link->purpose = (trib_purpose)handshake->purpose;
     link->peer = handshake->member;
     link->peer_reactor = handshake->reactor;
-    if (link->purpose == TRIB_PURPOSE_EXPRESS && trib_link_express_find_main(link) == NULL) {
+    const bool is_second = link->purpose == TRIB_PURPOSE_EXPRESS || link->purpose == TRIB_PURPOSE_STRAND;
+    if (is_second && trib_link_express_find_main(link) == NULL) {
         link->proved = true; /* it is turned away, but as no stranger: the other may be about to leave */
         return trib_error_set(error, TRIB_PROTOCOL, "a second connection of a link that is not there, or a third");
     }
@@ -175,7 +176,11 @@ trib_status trib_link_handshake_received(trib_link *link, const trib_frame *fram
 uint32_t trib_link_handshake_at_once(const struct trib_engine *engine)
 {
     const uint32_t members = (uint32_t)(engine->config.worker_count + engine->config.server_count);
-    return 2 * members * engine->core_count;
+    uint32_t networks = 1;
+    for (const char *at = engine->listen_host; at != NULL && (at = strchr(at, ',')) != NULL; at++) {
+        networks += networks <= TRIB_STRANDS_MAX;
+    }
+    return (networks > 1 ? networks : 2) * members * engine->core_count;
 }
 
 /* No more strangers beside members than the host can spare. */

@@ -10,7 +10,8 @@ trib_status trib_link_handshake_header(trib_link *link, const trib_frame *frame,
                                        trib_error *error);
 trib_status trib_link_handshake_received(trib_link *link, const trib_frame *frame, const void *payload,
                                          trib_error *error);
-/* How many connections may come to a core at once: all members, each with two from every reactor that it has. */
+/* How many connections may come to a core at once: all members, each with two from every reactor that it has,
+ * or one by each network. */
 uint32_t trib_link_handshake_at_once(const struct trib_engine *engine);
 /* Another connection has been accepted: where too many have not proved the token, the oldest of them ends. */
 void trib_link_handshake_make_room(struct trib_core *core);

@@ -5,6 +5,7 @@
 #include "engine/assert.h"
 #include "engine/core.h"
 #include "engine/link_express.h"
+#include "engine/link_strands.h"
 #include "engine/trace.h"
 
 #define HEAP_CAPACITY_FIRST 64u
@@ -47,18 +48,29 @@ static void heap_sift(trib_link *link, uint32_t index)
 
 void trib_link_dequeue(trib_link *link, trib_waiter *waiter)
 {
-    uint32_t index = waiter->heap_index;
-    if (index == UINT32_MAX) {
+    const uint32_t index = waiter->heap_index;
+    if (index == TRIB_WAITER_IDLE) {
+        return;
+    }
+    waiter->heap_index = TRIB_WAITER_IDLE;
+    if (index == TRIB_WAITER_BEGUN) {
+        trib_link_strands_unbind(link, waiter);
         return;
     }
     trib_assert(index < link->heap_size && link->heap[index] == waiter);
-    waiter->heap_index = UINT32_MAX;
     link->heap_size--;
     if (index < link->heap_size) {
         heap_place(link, index, link->heap[link->heap_size]);
         heap_sift(link, index);
-    } else if (link->heap_size == 0) {
-        trib_egress_rest(link);
+    } else if (link->heap_size == 0 && link->share.egress != NULL) {
+        trib_link_strands_settle(link);
+    }
+}
+
+static void await_sent(const trib_link *connection, const bool *waits)
+{
+    if (connection->conn != NULL) {
+        connection->conn->awaits_sent = connection->share.egress != NULL ? &connection->share.egress->waits : waits;
     }
 }
 
@@ -74,7 +86,7 @@ static bool may_go_at_once(const trib_link *link, uint64_t bytes)
 
 trib_status trib_link_enqueue(trib_link *link, trib_waiter *waiter, uint64_t bytes)
 {
-    trib_assert(waiter->heap_index == UINT32_MAX);
+    trib_assert(waiter->heap_index == TRIB_WAITER_IDLE);
     if (link->state == TRIB_LINK_CLOSING) {
         return TRIB_CLOSED;
     }
@@ -93,11 +105,15 @@ trib_status trib_link_enqueue(trib_link *link, trib_waiter *waiter, uint64_t byt
     }
     heap_place(link, link->heap_size++, waiter);
     heap_sift(link, waiter->heap_index);
-    if (link->conn != NULL) {
-        link->conn->awaits_sent = link->share.egress != NULL ? &link->share.egress->waits : &link->waits;
+    await_sent(link, &link->waits);
+    for (uint32_t i = 0; link->has_strands && i < TRIB_STRANDS_MAX; i++) {
+        if (link->strands[i] != NULL) {
+            await_sent(link->strands[i], &link->waits);
+        }
     }
     if (link->share.egress != NULL) {
         trib_egress_offer(link, bytes);
+        trib_link_strands_settle(link);
     }
     if (may_go_at_once(link, bytes)) {
         trib_link_pump(link);
@@ -110,33 +126,70 @@ trib_status trib_link_enqueue(trib_link *link, trib_waiter *waiter, uint64_t byt
 
 void trib_link_note_wait(trib_link *link, bool waits)
 {
-    if (waits != link->waits && link->purpose != TRIB_PURPOSE_EXPRESS) {
+    if (waits != link->waits && link->main == NULL) {
         link->waits = waits;
         const uint32_t in_flight = link->in_flight < UINT32_MAX ? (uint32_t)link->in_flight : UINT32_MAX;
         trib_trace_link(link->core, waits ? TRIB_TRACE_LINK_WAIT : TRIB_TRACE_LINK_FREE, link, in_flight);
     }
 }
 
-void trib_link_emit(trib_link *link)
+/* Lets out one chunk of what is first in the outbox, over that connection or, if it may overtake, the express one. */
+static void emit_over(trib_link *link, trib_link *connection)
 {
     trib_waiter *top = link->heap[0];
     const uint64_t before = link->in_flight;
     const int32_t priority = top->priority;
-    if (!top->emit(trib_link_express_lane(link, top), top)) {
+    if (!top->emit(connection != link ? connection : trib_link_express_lane(link, top), top)) {
         trib_link_dequeue(link, top);
     }
     trib_link_express_note(link, priority, (uint32_t)(link->in_flight - before));
 }
 
+void trib_link_emit(trib_link *link)
+{
+    if (trib_link_main(link)->forks) {
+        trib_link_strands_emit(link);
+    } else {
+        emit_over(link, link);
+    }
+}
+
+/* Which of its connections takes what is next; NULL: none has credit. */
+static inline trib_link *with_credit(trib_link *link)
+{
+    const bool has = link->in_flight < link->credit && link->state == TRIB_LINK_READY;
+    return link->has_strands ? trib_link_strands_roomiest(link) : has ? link : NULL;
+}
+
 void trib_link_pump(trib_link *link)
 {
-    trib_link_express_pump(link);
+    if (link->heap_size > 0 && trib_link_express_is_possible(link)) {
+        trib_link_express_let_out(link);
+    }
     if (link->share.egress != NULL) {
-        trib_egress_pump(link->share.egress);
+        trib_egress_pump(link->core);
         return;
     }
-    while (link->heap_size > 0 && link->in_flight < link->credit && link->state == TRIB_LINK_READY) {
-        trib_link_emit(link);
+    for (trib_link *next; link->heap_size > 0 && (next = with_credit(link)) != NULL;) {
+        emit_over(link, next);
     }
     trib_link_note_wait(link, link->heap_size > 0);
+}
+
+static void drop(trib_link *main, trib_waiter *waiter)
+{
+    trib_link_dequeue(main, waiter);
+    if (waiter->dropped != NULL) {
+        waiter->dropped(waiter);
+    }
+}
+
+void trib_link_drop_waiters(trib_link *link)
+{
+    while (link->heap_size > 0) {
+        drop(link, link->heap[link->heap_size - 1]);
+    }
+    while (link->begun != NULL) {
+        drop(link->main != NULL ? link->main : link, link->begun);
+    }
 }

@@ -25,7 +25,7 @@ struct trib_loads_told {
 static trib_load *load_of(const trib_link *link)
 {
     trib_load *loads = link->core->loads;
-    const bool counts = loads != NULL && link->conn != NULL && link->purpose == TRIB_PURPOSE_DATA &&
+    const bool counts = loads != NULL && link->conn != NULL && trib_link_carries_data(link) &&
                         link->peer < link->core->engine->roster->member_count;
     return counts ? &loads[link->peer] : NULL;
 }

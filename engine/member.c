@@ -90,6 +90,7 @@ static void fill_info(const trib_engine *engine, trib_member_info *info)
         .roles = config->roles,
         .sums = (config->roles & TRIB_ROLE_SERVER) != 0,
         .placed = engine->env.placed,
+        .strands = (engine->cores[0].transport->ops->flags & TRIB_TRANSPORT_STRANDS) != 0,
         .reactors = engine->core_count,
         .bandwidth = config->bandwidth_bits,
         .kernel = engine->env.kernel,

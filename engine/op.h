@@ -32,6 +32,7 @@ typedef struct trib_task {
     uint64_t offset;    /* in the tensor, bytes */
     uint32_t size;
     uint32_t partition;
+    uint8_t connection;     /* of the link, that its contributions took (link_express.h, link_strands.h) */
     trib_place_owner owner; /* of the partition, in the round that runs or is next; not of an absent share */
     uint32_t chunk_count;
     uint32_t chunks_emitted;  /* given to the link */
@@ -45,7 +46,6 @@ typedef struct trib_task {
     bool resumed;
     bool failed;
     bool settled;
-    bool express;   /* its contributions took the link's second connection (link_express.h) */
     bool withdrawn; /* since the last round that began its server has been told that one is given up */
     bool in_order;  /* what the server was told of the last round may still be on its way: this one goes behind it */
     bool held;      /* in PUSH, until its owner has answered a round that was given up (worker_held.c) */

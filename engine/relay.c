@@ -179,7 +179,7 @@ static void push_enqueue(trib_link *link, relay_push *push, bool look_for_older)
     trib_core *core = push->core;
     push->waiter = (trib_waiter){.priority = push->what.priority,
                                  .sequence = core->sequence++,
-                                 .heap_index = UINT32_MAX,
+                                 .heap_index = TRIB_WAITER_IDLE,
                                  .emit = push_emit,
                                  .dropped = push_dropped};
     for (const relay_push *at = look_for_older ? core->relay->waiting : NULL; at != NULL; at = at->next) {

@@ -12,6 +12,7 @@
 #define SUMS 1u
 #define STANDS_BY 2u
 #define PLACED 4u
+#define STRANDS 8u
 
 trib_roster *trib_roster_create(uint32_t member_count)
 {
@@ -26,7 +27,7 @@ void trib_member_info_put(trib_writer *writer, const trib_member_info *info)
 {
     trib_put_u32(writer, info->roles);
     const uint8_t share = info->stands_by ? STANDS_BY : (uint8_t)info->sums;
-    trib_put_u8(writer, share | (info->placed ? PLACED : 0));
+    trib_put_u8(writer, share | (info->placed ? PLACED : 0) | (info->strands ? STRANDS : 0));
     trib_put_u32(writer, info->reactors);
     trib_put_u64(writer, info->bandwidth);
     trib_put_u64(writer, info->kernel);
@@ -43,11 +44,12 @@ trib_status trib_member_info_get(trib_reader *reader, trib_member_info *info_out
     info.sums = share != 0;
     info.stands_by = share == STANDS_BY;
     info.placed = (flags & PLACED) != 0;
+    info.strands = (flags & STRANDS) != 0;
     info.reactors = trib_get_u32(reader);
     info.bandwidth = trib_get_u64(reader);
     info.kernel = trib_get_u64(reader);
     trib_get_text(reader, info.name, sizeof info.name);
-    if (reader->failed || share > STANDS_BY || flags > (SUMS | STANDS_BY | PLACED) || info.reactors == 0 ||
+    if (reader->failed || share > STANDS_BY || flags > (SUMS | STANDS_BY | PLACED | STRANDS) || info.reactors == 0 ||
         info.reactors > TRIB_REACTORS_MAX) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed description of a member");
     }
@@ -166,6 +168,26 @@ bool trib_roster_is_one_host(const trib_roster *roster)
         }
     }
     return true;
+}
+
+uint32_t trib_roster_networks(const trib_roster *roster, uint32_t member, uint32_t reactor)
+{
+    const trib_member_info *info = &roster->members[member];
+    const char *list = reactor < info->reactors ? info->addresses[reactor].text : "";
+    uint32_t count = 1;
+    for (const char *at = strchr(list, ','); at != NULL; at = strchr(at + 1, ',')) {
+        count += at[1] != '\0';
+    }
+    return info->strands && roster->local_ranks == 0 && strchr(list, '+') == NULL ? count : 1;
+}
+
+bool trib_roster_has_networks(const trib_roster *roster)
+{
+    bool has = false;
+    for (uint32_t i = 0; i < roster->member_count; i++) {
+        has = has || trib_roster_networks(roster, i, 0) > 1;
+    }
+    return has;
 }
 
 uint32_t trib_roster_summing(const trib_roster *roster)

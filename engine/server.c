@@ -237,7 +237,7 @@ void trib_server_hand_out(trib_core *core, trib_summation *summation, uint32_t r
                                   .sequence = core->sequence++,
                                   .lane = summation != core->machines && trib_express_fits(sum->size) ? TRIB_LANE_ANY
                                                                                                       : TRIB_LANE_MAIN,
-                                  .heap_index = UINT32_MAX,
+                                  .heap_index = TRIB_WAITER_IDLE,
                                   .emit = sum_emit,
                                   .dropped = sum_dropped};
     core->entries_waiting++;

@@ -19,22 +19,27 @@ _Static_assert(TRIB_TENSOR_BYTES_MAX <= UINT64_C(4096) * PARTITIONS_MAX * TRIB_S
 #define CHUNKS_EACH 64u /* for each core that sums */
 #define CHUNK_MIN (64u << 10)
 _Static_assert(UINT32_MAX / CHUNK_MIN < TRIB_SUM_CHUNKS_MAX, "or a partition of such could not be summed");
+#define PARTITION_ONE_WAY (128u << 10) /* at most, where there are several networks to choose from */
 
 /*
  * Smaller partitions than were asked for if those would not go round: a tensor of one partition has all workers push to
  * one server, over one link, while the others stand idle; and where a link takes long for one, its sum is late on its way
  * back. But every worker sends and gets each of them, so the more workers there are, the fewer more there may be. Within one
- * host there are no links to share, and what a message costs counts for more: nothing is cut finer than a chunk there.
+ * host there are no links to share, and what a message costs counts for more: nothing is cut finer than a chunk there. Where
+ * members have several networks they are smaller than one: all of a partition goes by the network that had room for it, and
+ * what goes by a slow one last is what the others wait for.
  * Powers of two, so that those that are larger than a chunk consist of whole chunks.
  */
 static uint32_t fair_partition(uint64_t bytes, const trib_roster *roster, uint32_t summing)
 {
     const uint64_t wanted = (uint64_t)PARTITIONS_EACH * summing, pushed = bytes * roster->worker_count;
+    const uint32_t one_way = roster->chunk_bytes < PARTITION_ONE_WAY ? roster->chunk_bytes : PARTITION_ONE_WAY;
+    const uint32_t most = trib_roster_has_networks(roster) ? one_way : roster->partition_bytes;
     uint64_t fair = trib_roster_is_one_host(roster) ? roster->chunk_bytes : PARTITION_MIN;
-    while (fair < roster->partition_bytes && (fair * wanted < bytes || fair * TRIB_TENSOR_MESSAGES_MAX < pushed)) {
+    while (fair < most && (fair * wanted < bytes || fair * TRIB_TENSOR_MESSAGES_MAX < pushed)) {
         fair *= 2;
     }
-    return fair < roster->partition_bytes ? (uint32_t)fair : roster->partition_bytes;
+    return fair < most ? (uint32_t)fair : most;
 }
 
 uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, uint32_t lanes)
@@ -168,7 +173,7 @@ void trib_tensor_make_task(trib_tensor *tensor, uint32_t partition, trib_task *t
     uint64_t offset = (uint64_t)partition * tensor->partition_bytes;
     uint64_t left = offset < tensor->bytes ? tensor->bytes - offset : 0;
     *task = (trib_task){
-        .waiter.heap_index = UINT32_MAX,
+        .waiter.heap_index = TRIB_WAITER_IDLE,
         .tensor = tensor,
         .offset = offset,
         .size = left < tensor->partition_bytes ? (uint32_t)left : tensor->partition_bytes,

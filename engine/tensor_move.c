@@ -63,7 +63,7 @@ bool trib_tensor_move_apply(trib_tensor *tensor, trib_tensor_core *mine)
         const trib_place_owner owner = tensor->owners[task->partition];
         trib_link *link = trib_worker_owner_link(core, task);
         if ((task->failed || task->withdrawn) && memcmp(&owner, &task->owner, sizeof owner) != 0 && link != NULL &&
-            trib_link_express_is_possible(link)) {
+            (trib_link_express_is_possible(link) || link->forks)) {
             atomic_store(&tensor->left_unheard, true);
         }
         task->owner = owner;

@@ -9,6 +9,7 @@
 
 #include "engine/assert.h"
 #include "engine/blame.h"
+#include "engine/link_strands.h"
 #include "engine/pipeline.h"
 #include "engine/relay.h"
 #include "engine/server_lane.h"
@@ -41,6 +42,7 @@ static void worker_ready(trib_link *link)
 {
     trib_core *core = link->core;
     core->owner_links[link->peer * TRIB_REACTORS_MAX + link->peer_reactor] = link;
+    trib_link_strands_make(link);
     trib_counter_add(&core->stats.connections, 1);
     trib_assert(core->links_missing > 0);
     if (--core->links_missing == 0) {
@@ -155,7 +157,7 @@ static bool is_received(const trib_task *task, uint32_t chunk)
     return (task->received[chunk / 64] >> (chunk % 64) & 1) != 0;
 }
 
-static trib_status check_sum(const trib_link *link, const trib_task *task, const trib_frame *frame, trib_error *error)
+static trib_status check_sum(trib_link *link, const trib_task *task, const trib_frame *frame, trib_error *error)
 {
     const trib_op *op = task->node->op;
     const bool is_root = trib_op_gives(op);
@@ -173,10 +175,13 @@ static trib_status check_sum(const trib_link *link, const trib_task *task, const
         return trib_error_set(error, TRIB_PROTOCOL, "sum of tensor \"%s\" chunk %u, which was not asked for",
                               task->tensor->name, frame->chunk);
     }
-    /* Every sum of a task comes on one link, over either of its connections. */
-    const trib_link *main = trib_link_main(link);
-    const bool is_landing = trib_link_is_landing(main, task, frame->chunk) ||
-                            (main->express != NULL && trib_link_is_landing(main->express, task, frame->chunk));
+    /* Every sum of a task comes on one link, over any of its connections. */
+    trib_link *main = link->main != NULL ? link->main : link;
+    bool is_landing = false;
+    for (uint32_t i = 0; i < trib_link_connections(main); i++) {
+        const trib_link *connection = trib_link_connection(main, i);
+        is_landing = is_landing || (connection != NULL && trib_link_is_landing(connection, task, frame->chunk));
+    }
     if (is_landing || is_received(task, frame->chunk)) {
         return trib_error_set(error, TRIB_PROTOCOL, "sum of tensor \"%s\" chunk %u came twice", task->tensor->name,
                               frame->chunk);

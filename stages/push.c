@@ -67,7 +67,7 @@ static bool push_emit(trib_link *link, trib_waiter *waiter)
         trib_trace_task(link->core, TRIB_TRACE_EMITTED, task, task->size);
     }
     trib_counter_add(&link->core->stats.bytes_pushed, frame.payload_size);
-    task->express = link != task->link;
+    task->connection = trib_link_connection_index(link);
     task->chunks_emitted++;
     task->sends_in_flight++;
     return task->chunks_emitted < task->chunk_count;
@@ -99,9 +99,10 @@ static trib_verdict push_start(trib_core *core, trib_task *task, trib_error *err
     task->waiter.priority = task->node->op->priority;
     task->waiter.sequence = core->sequence++;
     task->waiter.emit = push_emit;
-    task->waiter.heap_index = UINT32_MAX;
+    task->waiter.heap_index = TRIB_WAITER_IDLE;
     if (task->in_order) {
-        task->waiter.lane = task->express ? TRIB_LANE_EXPRESS : TRIB_LANE_MAIN;
+        task->waiter.lane = TRIB_LANE_SAME;
+        task->waiter.connection = task->connection;
     } else {
         const bool small = task->chunk_count == 1 && trib_express_fits(task->size);
         task->waiter.lane = small ? TRIB_LANE_ANY : TRIB_LANE_MAIN;

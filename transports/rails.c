@@ -377,10 +377,9 @@ void trib_rails_stats(const trib_transport *transport, trib_transport_stats *sta
 
 /* What does not depend on what is below. */
 #define RAILS_TABLE                                                                                                    \
-    .flags = TRIB_TRANSPORT_RAILS, .close = trib_rails_close, .listen = trib_rails_listen,                             \
-    .listener_close = trib_rails_listener_close, .connect = trib_rails_connect, .send = trib_rails_send,               \
-    .recv_resume = trib_rails_recv_resume, .conn_close = trib_rails_conn_close, .is_idle = trib_rails_is_idle,         \
-    .stats = trib_rails_stats
+    .close = trib_rails_close, .listen = trib_rails_listen, .listener_close = trib_rails_listener_close,               \
+    .connect = trib_rails_connect, .send = trib_rails_send, .recv_resume = trib_rails_recv_resume,                     \
+    .conn_close = trib_rails_conn_close, .is_idle = trib_rails_is_idle, .stats = trib_rails_stats
 
 static trib_status open_over_auto(trib_reactor *reactor, const trib_transport_config *config,
                                   const trib_transport_upcalls *upcalls, trib_transport **transport_out)
@@ -400,6 +399,7 @@ static void unshare_auto(void *shared)
 
 const trib_transport_ops trib_rails_auto_ops = {
     .name = "auto",
+    .flags = TRIB_TRANSPORT_RAILS | TRIB_TRANSPORT_STRANDS,
     .open = open_over_auto,
     RAILS_TABLE,
     .share = share_auto,
@@ -414,6 +414,7 @@ static trib_status open_over_tcp(trib_reactor *reactor, const trib_transport_con
 
 const trib_transport_ops trib_rails_tcp_ops = {
     .name = "tcp",
+    .flags = TRIB_TRANSPORT_RAILS | TRIB_TRANSPORT_STRANDS,
     .open = open_over_tcp,
     RAILS_TABLE,
 };
@@ -446,6 +447,7 @@ static bool moves_alone(const trib_conn *base, const void *memory, size_t size, 
 
 const trib_transport_ops trib_rails_rdma_ops = {
     .name = "rdma",
+    .flags = TRIB_TRANSPORT_RAILS,
     .open = open_over_rdma,
     .moves_alone = moves_alone,
     RAILS_TABLE,

@@ -19,7 +19,7 @@
 #include "engine/worker.h"
 #include "tests/sim/torture.h"
 
-#define SEEDS 400u
+#define SEEDS 500u
 #define CPU_SECONDS 90u
 #define CPU_SECONDS_OF_ALL 400u /* all seeds, under a sanitizer */
 
@@ -189,7 +189,7 @@ trib_status __wrap_trib_link_enqueue(trib_link *link, trib_waiter *waiter, uint6
         return TRIB_OK;
     }
     if (status == TRIB_OK && strikes(BUG_WRONG_PRIORITY_HEAP, 500)) {
-        waiter->heap_index = UINT32_MAX;
+        waiter->heap_index = TRIB_WAITER_IDLE;
         status = __real_trib_link_enqueue(link, waiter, bytes);
     }
     return status;

@@ -100,6 +100,10 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
     if (job->net.second_connections) {
         say(&out, "; second connections");
     }
+    for (uint32_t i = 0; i < TRIB_SIM_NETWORKS_MAX - 1 && job->further[i].egress_bits > 0; i++) {
+        say(&out, "; a further link, %.3f Gbit/s, latency %.3f ms", (double)job->further[i].egress_bits / 1e9,
+            (double)job->further[i].latency_ns / 1e6);
+    }
     if (job->net.moves_alone) {
         say(&out, "; past the host");
     }

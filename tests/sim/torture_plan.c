@@ -392,6 +392,18 @@ static void even_machines(torture_plan *plan)
     }
 }
 
+/* Further links for everybody, each in a network of its own, that may be faster or slower. */
+static void draw_networks(torture_plan *plan)
+{
+    trib_sim_stream stream = {.state = plan->seed * UINT64_C(0xd1342543de82ef95) + 23};
+    const uint32_t count = plan->seed % 5 == 2 ? between(&stream, 1, TRIB_SIM_NETWORKS_MAX - 1) : 0;
+    for (uint32_t i = 0; i < count; i++) {
+        trib_sim_link *link = &plan->job.further[i];
+        link->egress_bits = link->ingress_bits = (uint64_t)spread(&stream, 20000000, INT64_C(25000000000));
+        link->latency_ns = spread(&stream, 1000, 5 * MS);
+    }
+}
+
 void torture_draw(uint64_t seed, torture_plan *plan)
 {
     memset(plan, 0, sizeof *plan);
@@ -420,4 +432,5 @@ void torture_draw(uint64_t seed, torture_plan *plan)
     plan->job.net.second_connections = seed % 4 != 1;
     plan->job.net.moves_alone = seed % 4 == 1 && plan->lanes > 0;
     draw_restless(plan);
+    draw_networks(plan);
 }

@@ -6,6 +6,7 @@
  * credit is. A fault in these shows at once, where the operation that it will hold up, or never, is far off.
  */
 #include "engine/group_internal.h"
+#include "engine/link_strands.h"
 #include "engine/server_lane.h"
 #include "engine/sum_tree.h"
 #include "tests/sim/torture_internal.h"
@@ -17,7 +18,7 @@ static bool goes_before(const trib_waiter *a, const trib_waiter *b)
     return a->priority > b->priority || (a->priority == b->priority && a->sequence < b->sequence);
 }
 
-static const char *outbox_fault(const trib_core *core, const trib_link *link)
+static const char *outbox_fault(const trib_core *core, trib_link *link)
 {
     for (uint32_t i = 0; i < link->heap_size; i++) {
         if (link->heap[i]->heap_index != i) {
@@ -27,16 +28,15 @@ static const char *outbox_fault(const trib_core *core, const trib_link *link)
             return "an outbox is not in the order of priority and age";
         }
     }
-    const bool has_credit = link->share.egress == NULL && link->in_flight < link->credit;
+    const bool has_credit = link->share.egress == NULL && trib_link_strands_roomiest(link) != NULL;
     if (link->heap_size > 0 && has_credit && link->state == TRIB_LINK_READY && !link->pump_queued) {
         return "something waits in an outbox though there is credit";
     }
     return link->pump_queued && !core->pump_post.queued ? "an outbox waits for a turn that nobody has asked for" : NULL;
 }
 
-static const char *egress_fault(const trib_core *core)
+static const char *egress_fault(const trib_core *core, const trib_egress *egress)
 {
-    const trib_egress *egress = &core->egress;
     uint64_t in_flight = 0;
     for (const trib_link *link = core->links; link != NULL; link = link->next) {
         in_flight += link->share.egress == egress ? link->in_flight : 0;
@@ -46,7 +46,7 @@ static const char *egress_fault(const trib_core *core)
     }
     for (uint32_t i = 0; i < egress->waiting_count; i++) {
         const trib_egress_share *share = &egress->waiting[i]->share;
-        if (share->heap_index != i || egress->waiting[i]->heap_size == 0) {
+        if (share->heap_index != i || !trib_link_has_work(egress->waiting[i])) {
             return "a link waits for its turn, and is not where it says, or has nothing to send";
         }
         if (share->at < egress->clock || share->at < egress->waiting[i > 0 ? (i - 1) / 2 : 0]->share.at) {
@@ -166,9 +166,12 @@ static bool are_sums_kept(const trib_core *core)
 
 static const char *core_fault(const trib_engine *engine, const trib_core *core)
 {
-    const char *fault = egress_fault(core);
+    const char *fault = NULL;
+    for (uint32_t i = 0; i < core->egress_count && fault == NULL; i++) {
+        fault = egress_fault(core, &core->egress[i]);
+    }
     uint32_t to_worker = 0, to_server = 0, landing = 0;
-    for (const trib_link *link = core->links; link != NULL && fault == NULL; link = link->next) {
+    for (trib_link *link = core->links; link != NULL && fault == NULL; link = link->next) {
         fault = outbox_fault(core, link);
         const trib_link_upcalls *upcalls = link->main != NULL ? link->main->upcalls : link->upcalls;
         for (uint32_t i = 0; i < link->arrival_count; i++) {

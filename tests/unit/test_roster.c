@@ -31,6 +31,7 @@ static trib_roster *sample_roster(void)
         info->sums = i != 1;
         info->stands_by = i == 2;
         info->placed = i < 2;
+        info->strands = i > 1;
         info->reactors = i == 3 ? TRIB_REACTORS_MAX : i + 1;
         info->bandwidth = UINT64_C(25000000000) * i;
         info->kernel = UINT64_MAX / 3 * i;
@@ -56,6 +57,7 @@ static void assert_same_member(const trib_member_info *got, const trib_member_in
     assert_int_equal(got->sums, want->sums);
     assert_int_equal(got->stands_by, want->stands_by);
     assert_int_equal(got->placed, want->placed);
+    assert_int_equal(got->strands, want->strands);
     assert_int_equal(got->reactors, want->reactors);
     assert_true(got->bandwidth == want->bandwidth);
     assert_true(got->kernel == want->kernel);
@@ -271,11 +273,11 @@ static void test_member_infos(void **state)
         assert_int_equal(trib_member_info_get(&reader, &got, &error), TRIB_PROTOCOL);
     }
     store_u32(bytes + 5, 1);
-    for (unsigned flags = 3; flags < 256; flags++) { /* what it sums is one of three, then a bit */
+    for (unsigned flags = 3; flags < 256; flags++) { /* what it sums is one of three, then two bits */
         bytes[4] = (unsigned char)flags;
         trib_reader reader = guarded_reader(&memory, bytes, writer.size);
         trib_member_info got;
-        const bool is_known = flags >= 4 && flags <= 6;
+        const bool is_known = flags < 16 && flags % 4 != 3;
         assert_int_equal(trib_member_info_get(&reader, &got, &error), is_known ? TRIB_OK : TRIB_PROTOCOL);
     }
     free(roster);
@@ -345,6 +347,24 @@ static void test_partitions(void **state)
     }
     /* More than 65,536 pieces of the largest size: larger ones, whole chunks. */
     assert_int_equal(trib_tensor_partition_bytes(roster, (UINT64_C(1) << 36) + 4, 0), (1u << 20) + (256u << 10));
+    /* Where there are networks to choose from each partition takes one. Not to where there is something better than TCP, nor
+     * where machines sum first. */
+    trib_member_info *one = &roster->members[2];
+    one->reactors = 1;
+    snprintf(one->addresses[0].text, TRIB_ADDRESS_MAX, "10.0.0.3:1,10.1.0.3:1,10.2.0.3:1,");
+    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 1u << 20);
+    one->strands = true;
+    assert_int_equal(trib_roster_networks(roster, 2, 0), 3);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 128u << 10);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 20, 0), 32u << 10);
+    roster->chunk_bytes = 64u << 10;
+    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 64u << 10);
+    roster->chunk_bytes = 256u << 10;
+    roster->local_ranks = 2;
+    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 1u << 20);
+    roster->local_ranks = 0;
+    snprintf(one->addresses[0].text, TRIB_ADDRESS_MAX, "10.0.0.3:1+rdma,10.1.0.3:1+rdma");
+    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 1u << 20);
     for (uint32_t i = 0; i < 4; i++) {
         snprintf(roster->members[i].addresses[0].text, TRIB_ADDRESS_MAX, "127.0.0.1:%u", i + 1);
     }
