@@ -22,12 +22,29 @@ _Static_assert(UINT32_MAX / CHUNK_MIN < TRIB_SUM_CHUNKS_MAX, "or a partition of 
 #define PARTITION_ONE_WAY (128u << 10) /* at most, where there are several networks to choose from */
 
 /*
+ * All cores that sum are sent to at the same time. So the first sums are complete, and may go back, when each has got a chunk, and
+ * a tensor takes longer than its bytes by as much as that takes: by one part in CHUNKS_EACH, if it has the bytes.
+ */
+uint32_t trib_tensor_chunk_bytes(const trib_roster *roster, uint64_t bytes)
+{
+    const uint64_t wanted = (uint64_t)CHUNKS_EACH * trib_roster_summing_cores(roster);
+    uint32_t chunk = roster->chunk_bytes;
+    if (trib_roster_is_one_host(roster)) {
+        return chunk;
+    }
+    while (chunk > CHUNK_MIN && chunk * wanted > bytes) {
+        chunk /= 2;
+    }
+    return chunk;
+}
+
+/*
  * Smaller partitions than were asked for if those would not go round: a tensor of one partition has all workers push to
  * one server, over one link, while the others stand idle; and where a link takes long for one, its sum is late on its way
- * back. But every worker sends and gets each of them, so the more workers there are, the fewer more there may be. Within one
- * host there are no links to share, and what a message costs counts for more: nothing is cut finer than a chunk there. Where
- * members have several networks they are smaller than one: all of a partition goes by the network that had room for it, and
- * what goes by a slow one last is what the others wait for.
+ * back. But every worker sends and gets each of them: where they are no larger than a chunk, the more workers there are, the
+ * fewer more there may be. Within one host there are no links to share, and what a message costs counts for more: nothing is
+ * cut finer than a chunk there. Where members have several networks they are smaller than one: all of a partition goes by the
+ * network that had room for it, and what goes by a slow one last is what the others wait for.
  * Powers of two, so that those that are larger than a chunk consist of whole chunks.
  */
 static uint32_t fair_partition(uint64_t bytes, const trib_roster *roster, uint32_t summing)
@@ -35,8 +52,11 @@ static uint32_t fair_partition(uint64_t bytes, const trib_roster *roster, uint32
     const uint64_t wanted = (uint64_t)PARTITIONS_EACH * summing, pushed = bytes * roster->worker_count;
     const uint32_t one_way = roster->chunk_bytes < PARTITION_ONE_WAY ? roster->chunk_bytes : PARTITION_ONE_WAY;
     const uint32_t most = trib_roster_has_networks(roster) ? one_way : roster->partition_bytes;
-    uint64_t fair = trib_roster_is_one_host(roster) ? roster->chunk_bytes : PARTITION_MIN;
-    while (fair < most && (fair * wanted < bytes || fair * TRIB_TENSOR_MESSAGES_MAX < pushed)) {
+    const bool is_one_host = trib_roster_is_one_host(roster);
+    const uint32_t chunk = trib_tensor_chunk_bytes(roster, bytes);
+    uint64_t fair = is_one_host ? chunk : PARTITION_MIN;
+    while (fair < most &&
+           (fair * wanted < bytes || ((is_one_host || fair < chunk) && fair * TRIB_TENSOR_MESSAGES_MAX < pushed))) {
         fair *= 2;
     }
     return fair < most ? (uint32_t)fair : most;
@@ -56,23 +76,6 @@ uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, 
     }
     /* Larger ones, whole chunks, because those would be too many for one DECLARED frame. */
     return (uint32_t)(((bytes + PARTITIONS_MAX - 1) / PARTITIONS_MAX + chunk - 1) / chunk * chunk);
-}
-
-/*
- * All cores that sum are sent to at the same time. So the first sums are complete, and may go back, when each has got a chunk, and
- * a tensor takes longer than its bytes by as much as that takes: by one part in CHUNKS_EACH, if it has the bytes.
- */
-uint32_t trib_tensor_chunk_bytes(const trib_roster *roster, uint64_t bytes)
-{
-    const uint64_t wanted = (uint64_t)CHUNKS_EACH * trib_roster_summing_cores(roster);
-    uint32_t chunk = roster->chunk_bytes;
-    if (trib_roster_is_one_host(roster)) {
-        return chunk;
-    }
-    while (chunk > CHUNK_MIN && chunk * wanted > bytes) {
-        chunk /= 2;
-    }
-    return chunk;
 }
 
 uint32_t trib_tensor_partition_count(uint64_t bytes, uint32_t partition_bytes)

@@ -345,6 +345,11 @@ static void test_partitions(void **state)
         assert_int_equal(trib_tensor_chunk_bytes(roster, 4u << 20), 64u << 10);
         assert_int_equal(trib_tensor_chunk_bytes(roster, UINT64_C(1) << 30), 256u << 10);
     }
+    /* 16 for each member, also of many workers: those send as many chunks. */
+    roster->worker_count = 64;
+    assert_int_equal(trib_tensor_partition_bytes(roster, 16u << 20, 0), 256u << 10);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 20, 0), 64u << 10);
+    roster->worker_count = 4;
     /* More than 65,536 pieces of the largest size: larger ones, whole chunks. */
     assert_int_equal(trib_tensor_partition_bytes(roster, (UINT64_C(1) << 36) + 4, 0), (1u << 20) + (256u << 10));
     /* Where there are networks to choose from each partition takes one. Not to where there is something better than TCP, nor
