@@ -204,7 +204,7 @@ typedef struct trib_config {
 
     uint32_t reactors;        /* event loops, one thread and core each; default from cores and processes per machine */
     uint32_t partition_bytes; /* [job] unit that is scheduled, at most; up to 65536 times chunk_bytes; 1 MiB */
-    uint32_t chunk_bytes;     /* [job] unit that is summed and sent; 4 KiB..1 MiB, power of two; default 256 KiB */
+    uint32_t chunk_bytes;     /* [job] unit that is summed and sent, at most; 4 KiB..1 MiB, power of two; 256 KiB */
     uint32_t push_credit_bytes; /* bytes of pushes that a reactor may have with the kernel, not yet taken; 1 MiB */
     uint32_t pull_credit_bytes; /* of sums on their way out of a server, for each connection; default 1 MiB */
     uint32_t ops_max;           /* operations in flight, and handles not given back; default 65536 */
