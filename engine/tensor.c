@@ -14,7 +14,8 @@
 
 #define PARTITIONS_MAX 65536u
 _Static_assert(TRIB_TENSOR_BYTES_MAX <= UINT64_C(4096) * PARTITIONS_MAX * TRIB_SUM_CHUNKS_MAX, "or it cannot be cut");
-#define PARTITIONS_EACH 16u /* for each who sums, of a tensor that has the bytes */
+#define PARTITIONS_EACH 64u /* for each who sums, of a tensor that has the bytes: nobody has much more than its part */
+#define PARTITIONS_EACH_NEAR 16u /* ... within one host */
 #define PARTITION_MIN (32u << 10)
 #define CHUNKS_EACH 64u /* for each core that sums */
 #define CHUNK_MIN (64u << 10)
@@ -49,10 +50,11 @@ uint32_t trib_tensor_chunk_bytes(const trib_roster *roster, uint64_t bytes)
  */
 static uint32_t fair_partition(uint64_t bytes, const trib_roster *roster, uint32_t summing)
 {
-    const uint64_t wanted = (uint64_t)PARTITIONS_EACH * summing, pushed = bytes * roster->worker_count;
+    const bool is_one_host = trib_roster_is_one_host(roster);
+    const uint64_t wanted = (uint64_t)(is_one_host ? PARTITIONS_EACH_NEAR : PARTITIONS_EACH) * summing;
+    const uint64_t pushed = bytes * roster->worker_count;
     const uint32_t one_way = roster->chunk_bytes < PARTITION_ONE_WAY ? roster->chunk_bytes : PARTITION_ONE_WAY;
     const uint32_t most = trib_roster_has_networks(roster) ? one_way : roster->partition_bytes;
-    const bool is_one_host = trib_roster_is_one_host(roster);
     const uint32_t chunk = trib_tensor_chunk_bytes(roster, bytes);
     uint64_t fair = is_one_host ? chunk : PARTITION_MIN;
     while (fair < most &&

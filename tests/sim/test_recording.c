@@ -23,7 +23,7 @@
 #define SERVERS 1u
 #define MEMBERS (WORKERS + SERVERS)
 #define ROUNDS 3u
-#define TENSOR_BYTES 1200000u /* more than 16 whole partitions: it is not cut finer */
+#define TENSOR_BYTES 4300000u /* more than 64 whole partitions: it is not cut finer */
 #define CHUNK_BYTES 16384u
 #define PARTITION_BYTES 65536u
 

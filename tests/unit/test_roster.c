@@ -335,7 +335,8 @@ static void test_partitions(void **state)
         snprintf(roster->members[i].addresses[0].text, TRIB_ADDRESS_MAX, "10.0.0.%u:1", i + 1);
     }
     assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 20, 0), 32u << 10);
-    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 1u << 20);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 256u << 10);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 30, 0), 1u << 20);
     /* 64 for each core, of 64 KiB at least. */
     for (uint32_t reactors = 1; reactors <= 4; reactors *= 2) {
         for (uint32_t i = 0; i < 4; i++) {
@@ -345,9 +346,9 @@ static void test_partitions(void **state)
         assert_int_equal(trib_tensor_chunk_bytes(roster, 4u << 20), 64u << 10);
         assert_int_equal(trib_tensor_chunk_bytes(roster, UINT64_C(1) << 30), 256u << 10);
     }
-    /* 16 for each member, also of many workers: those send as many chunks. */
+    /* 64 for each member, also of many workers: those send as many chunks. */
     roster->worker_count = 64;
-    assert_int_equal(trib_tensor_partition_bytes(roster, 16u << 20, 0), 256u << 10);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 16u << 20, 0), 64u << 10);
     assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 20, 0), 64u << 10);
     roster->worker_count = 4;
     /* More than 65,536 pieces of the largest size: larger ones, whole chunks. */
@@ -374,6 +375,7 @@ static void test_partitions(void **state)
         snprintf(roster->members[i].addresses[0].text, TRIB_ADDRESS_MAX, "127.0.0.1:%u", i + 1);
     }
     assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 20, 0), 256u << 10);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 1u << 20);
     assert_int_equal(trib_tensor_chunk_bytes(roster, 1u << 20), 256u << 10);
     free(roster);
 }
