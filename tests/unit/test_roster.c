@@ -358,7 +358,7 @@ static void test_partitions(void **state)
     trib_member_info *one = &roster->members[2];
     one->reactors = 1;
     snprintf(one->addresses[0].text, TRIB_ADDRESS_MAX, "10.0.0.3:1,10.1.0.3:1,10.2.0.3:1,");
-    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 1u << 20);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 256u << 10);
     one->strands = true;
     assert_int_equal(trib_roster_networks(roster, 2, 0), 3);
     assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 128u << 10);
@@ -367,10 +367,10 @@ static void test_partitions(void **state)
     assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 64u << 10);
     roster->chunk_bytes = 256u << 10;
     roster->local_ranks = 2;
-    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 1u << 20);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 256u << 10);
     roster->local_ranks = 0;
     snprintf(one->addresses[0].text, TRIB_ADDRESS_MAX, "10.0.0.3:1+rdma,10.1.0.3:1+rdma");
-    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 1u << 20);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 256u << 10);
     for (uint32_t i = 0; i < 4; i++) {
         snprintf(roster->members[i].addresses[0].text, TRIB_ADDRESS_MAX, "127.0.0.1:%u", i + 1);
     }
