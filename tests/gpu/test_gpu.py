@@ -10,15 +10,15 @@ import argparse
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path += [HERE, os.path.join(HERE, '..', '..', 'tools')]  # cluster.py: beside this file where it was packed
+sys.path += [HERE, os.path.join(HERE, '..'), os.path.join(HERE, '..', '..', 'tools')]  # where it was packed all is beside this file
 import cluster as lab
+from ports import free_port
 
 # scenario, machines, local ranks, servers, argument, what becomes of the ranks
 CASES = [
@@ -35,12 +35,6 @@ CASES = [
     ('sums', 1, 8, 0, ''), ('sums', 2, 8, 2, ''), ('killed', 1, 8, 0, '5'),
 ]
 LIMIT_S = 150
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(('127.0.0.1', 0))
-        return probe.getsockname()[1]
 
 
 class Job:

@@ -58,6 +58,7 @@ def fill(build, root, version):
         put(build + '/tests/gpu_worker', root + '/tests/gpu_worker', True)
         put('tests/gpu/test_gpu.py', root + '/tests/test_gpu.py', False)
         put('tools/cluster.py', root + '/tests/cluster.py', False)
+        put('tests/ports.py', root + '/tests/ports.py', False)
     for source, target in (('api/tributary.h', 'include/tributary.h'), ('LICENSE', 'LICENSE'), ('README.md', 'README.md'),
                            ('docs/gpu.md', 'docs/gpu.md'), ('docs/operating.md', 'docs/operating.md'), ('docs/api.md', 'docs/api.md')):
         put(source, os.path.join(root, target), False)
