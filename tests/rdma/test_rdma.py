@@ -269,7 +269,8 @@ def auto_chooses_rdma():
     status, output = job('auto_chooses_rdma')
     assert status == 0, 'status %d\n%s' % (status, output)
     assert len(re.findall(r'rank \d: to 10\.77\.0\.1:\d+ over RDMA', output)) == 2, output
-    assert len(re.findall(r'rank \d: to 10\.77\.0\.1:\d+ over shared memory', output)) >= 2, output
+    # One at least: who came to the coordinator's address before anybody listened there has been told that there is none.
+    assert re.search(r'rank \d: to 10\.77\.0\.1:\d+ over shared memory', output), output
 
 
 def auto_does_without_rdma():
