@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -54,18 +55,19 @@ static void set_link(sim_job *job, uint32_t member, trib_config *config, trib_si
 
 static const char *said_of(weather *self, study_replay *replay)
 {
-    struct {
-        study_model model;
-        study_tensor tensors[TENSORS];
-    } steps = {.model = {.name = "four", .forward_ns = 1000000, .backward_ns = 1000000, .count = TENSORS}};
+    study_model *model = calloc(1, sizeof *model + TENSORS * sizeof model->tensors[0]);
+    assert_non_null(model);
+    snprintf(model->name, sizeof model->name, "four");
+    model->forward_ns = model->backward_ns = 1000000;
+    model->count = TENSORS;
     for (uint32_t i = 0; i < TENSORS; i++) {
-        study_tensor *tensor = &steps.tensors[i];
+        study_tensor *tensor = &model->tensors[i];
         *tensor = (study_tensor){.bytes = 8 << 20, .ready_ns = 250000 * (int64_t)(i + 1)};
         snprintf(tensor->name, sizeof tensor->name, "tensor%u", i);
-        steps.model.bytes += tensor->bytes;
+        model->bytes += tensor->bytes;
     }
     study_step_config config = {.job = sim_job_config_default(WORKERS, 0),
-                                .model = &steps.model,
+                                .model = model,
                                 .iterations = 12,
                                 .priorities = true,
                                 .codec_ratio = 1};
@@ -89,6 +91,7 @@ static const char *said_of(weather *self, study_replay *replay)
     }
     trace_stats_free(&stats);
     trace_run_free(run);
+    free(model);
     return replay->uneven;
 }
 
