@@ -396,9 +396,9 @@ typedef struct trib_op_params {
 TRIB_API void trib_op_params_init(trib_op_params *params, size_t struct_size);
 
 /* output = reduction of every worker's input over all workers. Each worker must issue the same operations on a tensor
- * in the same order (the n-th operation on a tensor is its round n); order between tensors is free. Operations on one
- * tensor run one after the other, those on different tensors at once, by priority. The buffers stay the caller's and
- * must stay valid until completion. op_out may be NULL; if it is not, the handle must be given to trib_op_release.
+ * in the same order (the n-th on a tensor is its round n); between tensors order is free, while ops_max holds all. Those
+ * on one tensor run one after the other, those on different tensors at once, by priority. The buffers stay the caller's
+ * and must stay valid until completion. op_out may be NULL; if it is not, the handle must be given to trib_op_release.
  * Returns TRIB_OK (taken), TRIB_INVALID, TRIB_BUSY (ops_max in flight or not given back), TRIB_NO_MEMORY, TRIB_CLOSED,
  * or TRIB_PEER_LOST / TRIB_PEER_LEFT / TRIB_JOIN_FAILED if the job has already failed; error (may be NULL) says more.
  * TRIB_ANY_THREAD, a few microseconds, never waits for the network. */
@@ -423,7 +423,7 @@ TRIB_API void trib_op_cancel(trib_op *op);
  * (the stream is being captured into a graph), TRIB_SYSTEM, TRIB_STATE (not yet, on your loop). TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_op_stream_wait(trib_op *op, void *stream, trib_error *error);
 
-/* The operation's status: TRIB_PENDING until it is complete. TRIB_ANY_THREAD. */
+/* The operation's status: TRIB_PENDING until it is complete (TRIB_MODE_QUEUE: and dispatched). TRIB_ANY_THREAD. */
 TRIB_API trib_status trib_op_status(const trib_op *op);
 
 /* Blocks until op is complete (its callback, if any, has run), at most timeout_ns (below 0: as long as the

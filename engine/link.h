@@ -55,10 +55,9 @@ typedef enum trib_lane {
 typedef struct trib_waiter {
     int32_t priority;
     trib_lane lane;
-    uint64_t sequence; /* age: lower goes first among equals */
-    uint32_t
-        heap_index; /* TRIB_WAITER_IDLE: not waiting; TRIB_WAITER_BEGUN: in `begun` of one of the link's connections */
-    uint8_t connection; /* of TRIB_LANE_SAME: as trib_link_connection counts */
+    uint64_t sequence;   /* age: lower goes first among equals */
+    uint32_t heap_index; /* or TRIB_WAITER_IDLE: not waiting; TRIB_WAITER_BEGUN: one of the link's connections has it */
+    uint8_t connection;  /* of TRIB_LANE_SAME: as trib_link_connection counts */
     struct trib_waiter *begun_next;
     /* Sends one chunk over that link, or another of its connections if the lane allows that; false: that was the last. */
     bool (*emit)(trib_link *link, struct trib_waiter *waiter);
@@ -94,8 +93,7 @@ typedef struct trib_landed {
 typedef struct trib_arrival {
     trib_frame frame;
     trib_landed landed;
-    void
-        *memory; /* the link's, that the payload lands in if `header` named no buffer; NULL: it did, or there is none */
+    void *memory; /* the link's, where the payload lands; NULL: `header` named a place, or there is none */
 } trib_arrival;
 
 struct trib_link {
@@ -131,8 +129,7 @@ struct trib_link {
     trib_link *express;                   /* its second connection; NULL: none */
     trib_link *strands[TRIB_STRANDS_MAX]; /* its connections by other networks; NULL: none */
     bool has_strands;                     /* or has had */
-    trib_link *
-        main; /* of an express one, and of a strand: what it belongs to; NULL of all others, and while it is not known */
+    trib_link *main;         /* what an express one or a strand belongs to, once that is known; NULL of all others */
     bool forks;              /* what is begun over one of its connections goes on there: it may have strands */
     uint8_t rail;            /* which of the peer's networks it goes by, of those that it may have strands for */
     trib_waiter *begun;      /* what has been begun over it, or must go over it: by priority, then by age */

@@ -26,17 +26,19 @@ _Static_assert(UINT32_MAX / CHUNK_MIN < TRIB_SUM_CHUNKS_MAX, "or a partition of 
  * All cores that sum are sent to at the same time. So the first sums are complete, and may go back, when each has got a chunk, and
  * a tensor takes longer than its bytes by as much as that takes: by one part in CHUNKS_EACH, if it has the bytes.
  */
-uint32_t trib_tensor_chunk_bytes(const trib_roster *roster, uint64_t bytes)
+static uint32_t fair_chunk(uint64_t bytes, const trib_roster *roster)
 {
     const uint64_t wanted = (uint64_t)CHUNKS_EACH * trib_roster_summing_cores(roster);
     uint32_t chunk = roster->chunk_bytes;
-    if (trib_roster_is_one_host(roster)) {
-        return chunk;
-    }
     while (chunk > CHUNK_MIN && chunk * wanted > bytes) {
         chunk /= 2;
     }
     return chunk;
+}
+
+uint32_t trib_tensor_chunk_bytes(const trib_roster *roster, uint64_t bytes)
+{
+    return trib_roster_is_one_host(roster) ? roster->chunk_bytes : fair_chunk(bytes, roster);
 }
 
 /*
@@ -55,7 +57,7 @@ static uint32_t fair_partition(uint64_t bytes, const trib_roster *roster, uint32
     const uint64_t pushed = bytes * roster->worker_count;
     const uint32_t one_way = roster->chunk_bytes < PARTITION_ONE_WAY ? roster->chunk_bytes : PARTITION_ONE_WAY;
     const uint32_t most = trib_roster_has_networks(roster) ? one_way : roster->partition_bytes;
-    const uint32_t chunk = trib_tensor_chunk_bytes(roster, bytes);
+    const uint32_t chunk = is_one_host ? roster->chunk_bytes : fair_chunk(bytes, roster);
     uint64_t fair = is_one_host ? chunk : PARTITION_MIN;
     while (fair < most &&
            (fair * wanted < bytes || ((is_one_host || fair < chunk) && fair * TRIB_TENSOR_MESSAGES_MAX < pushed))) {

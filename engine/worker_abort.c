@@ -54,8 +54,8 @@ void trib_worker_withdraw(trib_core *core, trib_op_node *node, trib_task *task)
     };
     task->withdrawn = true;
     trib_link *lane = trib_link_express_follow(link, task->connection);
-    task->connection =
-        trib_link_connection_index(lane); /* the next round comes behind it; the owner may be another one than it was */
+    /* The next round comes behind it; the owner may be another one than it was. */
+    task->connection = trib_link_connection_index(lane);
     trib_link_send_copy(lane, frame, text, strlen(text));
 }
 
