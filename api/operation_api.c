@@ -187,13 +187,9 @@ trib_status trib_broadcast(trib_engine *engine, const trib_op_params *params, tr
     if (status == TRIB_OK) {
         status = check_stream(params, error);
     }
-    bool is_root = status == TRIB_OK && params->root == engine->config.rank;
     if (status == TRIB_OK) {
+        const bool is_root = params->root == engine->config.rank;
         status = check_buffers(params, is_root, !is_root, error);
-    }
-    if (is_root && params->output != NULL && params->output != params->input && status == TRIB_OK &&
-        !params->tensor->on_device) {
-        memcpy(params->output, params->input, params->tensor->bytes);
     }
     return status != TRIB_OK ? status
                              : trib_op_submit(engine, params, TRIB_EXCHANGE_BROADCAST, params->tensor, op_out, error);

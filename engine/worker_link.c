@@ -224,6 +224,23 @@ trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_la
     return status;
 }
 
+/* The root's own output, if it wants one. Here, and not when it submits: earlier operations may still use that memory. */
+static void copy_given(const trib_core *core, const trib_task *task, uint32_t chunk)
+{
+    const trib_op *op = task->node->op;
+    if (op->exchange != TRIB_EXCHANGE_BROADCAST || !trib_op_gives(op) || op->output == NULL ||
+        op->output == op->input) {
+        return;
+    }
+    const uint32_t chunk_bytes = task->tensor->chunk_bytes;
+    const uint64_t begin = (uint64_t)chunk * chunk_bytes, left = task->size - begin;
+    const size_t size = left < chunk_bytes ? (size_t)left : chunk_bytes;
+    if (size > 0) {
+        core->engine->env.kernels->copy(trib_task_output(task) + begin, trib_task_input(task) + begin, size);
+        trib_charge(core->reactor, TRIB_COST_COPY, size);
+    }
+}
+
 static void take_sum(trib_link *link, trib_task *task, const trib_frame *frame)
 {
     trib_core *core = link->core;
@@ -232,6 +249,7 @@ static void take_sum(trib_link *link, trib_task *task, const trib_frame *frame)
         trib_pipeline_try_settle(core, task);
         return;
     }
+    copy_given(core, task, frame->chunk);
     trib_counter_add(&core->stats.bytes_pulled, frame->payload_size);
     task->received[frame->chunk / 64] |= UINT64_C(1) << (frame->chunk % 64);
     if (task->chunks_received++ == 0 && task->chunk_count > 1) { /* else it is done */
