@@ -31,7 +31,7 @@ struct trib_member {
     bool overslept; /* when the coordinator was last looked after */
     bool patient;   /* the join deadline has passed and the coordinator was given a little longer */
     char last_problem[TRIB_ERROR_TEXT_SIZE]; /* why the last attempt to reach the coordinator failed */
-    atomic_uchar *left;                      /* by member id */
+    _Atomic int64_t *left_ns;                /* by member id: when it was told that this one leaves; 0: not yet */
     uint32_t left_count;
     atomic_bool some_left;
     uint32_t declared; /* tags below this have been sent */
@@ -40,10 +40,11 @@ struct trib_member {
 
 static const trib_link_upcalls member_upcalls;
 
-bool trib_member_has_left(const trib_engine *engine, uint32_t member)
+bool trib_member_has_left(const trib_engine *engine, uint32_t member, int64_t *since_ns_out)
 {
     const trib_member *self = engine->member;
-    return self->left != NULL && member < self->left_count && atomic_load(&self->left[member]) != 0;
+    *since_ns_out = self->left_ns != NULL && member < self->left_count ? atomic_load(&self->left_ns[member]) : 0;
+    return *since_ns_out != 0;
 }
 
 bool trib_member_some_left(const trib_engine *engine)
@@ -219,8 +220,8 @@ static trib_status take_roster(trib_member *member, const trib_frame *frame, con
         free(roster);
         return trib_error_set(error, TRIB_PROTOCOL, "the roster does not contain this member");
     }
-    member->left = calloc(roster->member_count, sizeof *member->left);
-    if (member->left == NULL) {
+    member->left_ns = calloc(roster->member_count, sizeof *member->left_ns);
+    if (member->left_ns == NULL) {
         free(roster);
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the roster");
     }
@@ -351,7 +352,7 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
         return trib_member_take_tensor_bad(member->core->engine, frame, payload, error);
     case TRIB_FRAME_LEFT:
         if (joined && frame->aux < member->left_count) {
-            atomic_store(&member->left[frame->aux], 1);
+            atomic_store(&member->left_ns[frame->aux], trib_now(member->core->reactor));
             atomic_store(&member->some_left, true);
         }
         return TRIB_OK;
@@ -444,7 +445,7 @@ void trib_member_close(trib_member *member)
         trib_timer_stop(member->core->reactor, &member->retry);
         trib_timer_stop(member->core->reactor, &member->join_deadline);
         trib_timer_stop(member->core->reactor, &member->watch);
-        free(member->left);
+        free(member->left_ns);
         free(member);
     }
 }

@@ -281,12 +281,6 @@ static void refused(void *user, uint32_t receiver, const trib_contribution *what
     trib_server_notice(core, &extra, core->first_rank + receiver, what, text);
 }
 
-uint32_t trib_server_stall_chunk(const trib_core *core, uint32_t missing_rank)
-{
-    const bool is_gone = core->worker_links[missing_rank] == NULL && trib_member_has_left(core->engine, missing_rank);
-    return is_gone ? TRIB_STALL_FOR_GOOD : 0;
-}
-
 static void stalled(void *user, uint32_t receiver, const trib_contribution *what, uint32_t missing_rank,
                     uint32_t missing_count)
 {
@@ -299,16 +293,6 @@ static void stalled(void *user, uint32_t receiver, const trib_contribution *what
     if (core->relay != NULL) {
         trib_relay_stalled(core, what, &extra);
     }
-}
-
-bool trib_server_is_gone(const trib_core *core, uint32_t rank, uint32_t round, char *text, size_t size)
-{
-    if (!trib_member_has_left(core->engine, rank)) {
-        return false;
-    }
-    snprintf(text, size, "%s left the job without contributing to round %u",
-             trib_roster_name(core->engine->roster, rank), round);
-    return true;
 }
 
 static bool is_gone(void *user, const trib_contribution *what, char *text, size_t size)

@@ -28,6 +28,12 @@ void trib_server_lanes_close(trib_core *core);
 trib_contribution trib_server_contribution(const trib_link *link, const trib_frame *frame);
 TRIB_CHECKED trib_status trib_server_check_push(const trib_link *link, const trib_frame *frame, trib_error *error);
 
+/* ---- server_leaver.c ---- */
+/* The chunk of a STALL that names that rank. */
+uint32_t trib_server_stall_chunk(const trib_core *core, uint32_t missing_rank);
+/* Has that rank left, and all that it has sent before come? And what those are told who wait for its contribution. */
+bool trib_server_is_gone(const trib_core *core, uint32_t rank, uint32_t round, char *text, size_t size);
+
 /* ---- server.c ---- */
 #define TRIB_STALL_NOTICE_NS (500 * INT64_C(1000000))
 #define TRIB_STALL_NOTICES_MAX 256u
@@ -40,8 +46,6 @@ void *trib_server_buffer_alloc(void *user, size_t size);
 void trib_server_buffer_free(void *user, void *buffer, size_t size);
 void trib_server_hand_out(trib_core *core, trib_summation *summation, uint32_t receiver, const trib_contribution *what,
                           trib_sum_buffer *sum);
-/* The chunk of a STALL that names that rank. */
-uint32_t trib_server_stall_chunk(const trib_core *core, uint32_t missing_rank);
 /* extra: the frame's type, aux, root, chunk and exchange. */
 void trib_server_notice(trib_core *core, const trib_frame *extra, uint32_t receiver, const trib_contribution *what,
                         const char *text);
@@ -52,7 +56,5 @@ void trib_server_look_at(const trib_core *core, trib_summation *summation,
                          bool (*gone)(void *user, const trib_contribution *what, char *text, size_t size),
                          void (*tell)(void *user, uint32_t receiver, const trib_contribution *what,
                                       uint32_t missing_rank, uint32_t missing_count));
-/* Has that rank left? And what those are told who wait for its contribution. */
-bool trib_server_is_gone(const trib_core *core, uint32_t rank, uint32_t round, char *text, size_t size);
 
 #endif
