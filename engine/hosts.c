@@ -17,9 +17,32 @@ static size_t host_of(const char *text, const char **begin_out)
     return has_port ? (size_t)(colon - text) : length;
 }
 
+static size_t digits_of(const char *text, size_t length)
+{
+    size_t count = 0;
+    while (count < length && text[count] >= '0' && text[count] <= '9') {
+        count++;
+    }
+    return count;
+}
+
+/* Numbers by their values: of two networks the hosts of one come before all of the other's (link_strands.h). */
 static int compare(const char *one, size_t length, const char *other, size_t other_length)
 {
-    return length != other_length ? (length < other_length ? -1 : 1) : memcmp(one, other, length);
+    size_t same = 0, number = 0; /* what both begin with, and where in it the last number begins */
+    while (same < length && same < other_length && one[same] == other[same]) {
+        same++;
+        number = digits_of(one + same - 1, 1) == 1 ? number : same;
+    }
+    const size_t digits = digits_of(one + number, length - number);
+    const size_t other_digits = digits_of(other + number, other_length - number);
+    if (digits != other_digits && digits > 0 && other_digits > 0) {
+        return digits < other_digits ? -1 : 1;
+    }
+    if (same == length || same == other_length) {
+        return (length > other_length) - (length < other_length);
+    }
+    return (unsigned char)one[same] - (unsigned char)other[same];
 }
 
 int trib_hosts_compare(const char *one, const char *other)
