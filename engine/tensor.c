@@ -56,7 +56,7 @@ static uint32_t fair_partition(uint64_t bytes, const trib_roster *roster, uint32
     const uint64_t wanted = (uint64_t)(is_one_host ? PARTITIONS_EACH_NEAR : PARTITIONS_EACH) * summing;
     const uint64_t pushed = bytes * roster->worker_count;
     const uint32_t one_way = roster->chunk_bytes < PARTITION_ONE_WAY ? roster->chunk_bytes : PARTITION_ONE_WAY;
-    const uint32_t most = trib_roster_has_networks(roster) ? one_way : roster->partition_bytes;
+    const uint32_t most = !is_one_host && trib_roster_has_networks(roster) ? one_way : roster->partition_bytes;
     const uint32_t chunk = is_one_host ? roster->chunk_bytes : fair_chunk(bytes, roster);
     uint64_t fair = is_one_host ? chunk : PARTITION_MIN;
     while (fair < most &&

@@ -377,6 +377,13 @@ static void test_partitions(void **state)
     assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 20, 0), 256u << 10);
     assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 1u << 20);
     assert_int_equal(trib_tensor_chunk_bytes(roster, 1u << 20), 256u << 10);
+    /* Nor within one host, whose members reach each other past its networks. */
+    for (uint32_t i = 0; i < 4; i++) {
+        snprintf(roster->members[i].addresses[0].text, TRIB_ADDRESS_MAX, "10.0.0.1:%u,10.1.0.1:%u", i + 1, i + 1);
+        roster->members[i].strands = true;
+    }
+    assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 20, 0), 256u << 10);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 1u << 20);
     free(roster);
 }
 
