@@ -1,10 +1,13 @@
 /*
  * run.c - `tributary run`: workers and servers of one job as processes of this machine.
  *
- * Gives every process the same fresh token, job and coordinator address, forwards signals, prefixes the output of all
- * ranks but 0, and when one fails says which and how, lets the engine's own errors end the others, and then ends them
- * itself. Servers end with their job: where the last worker is gone they get a moment for it, and no more. So does what
- * the processes have started themselves and left behind (run_kin.h).
+ * Gives every process the same fresh token, job and coordinator address, prefixes the output of all ranks but 0, and when
+ * one fails says which and how, lets the engine's own errors end the others, and then ends them itself. Servers end with
+ * their job: where the last worker is gone they get a moment for it, and no more. So does what the processes have started
+ * themselves and left behind (run_kin.h).
+ *
+ * A signal is for the workers first: who finishes a step needs the servers for that. So these are a process group of
+ * their own, which no terminal's Ctrl-C reaches. A second signal is for all.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -32,6 +35,8 @@
 #define KILL_MS (RUN_KILL_S * 1000)
 #define NAMED_MAX 4   /* processes in a line */
 #define EARLY_MS 5000 /* a worker that ended with 0 so long before others is told of */
+#define SAME_MS 500   /* a supervisor may send a signal to the process and to its group */
+#define SAY_MS 1000   /* that somebody is waited for: most end at once */
 
 typedef struct process {
     pid_t pid;        /* 0: gone */
@@ -49,8 +54,13 @@ typedef struct launch {
     int64_t server_ms;  /* when it did */
     bool left_open;     /* a server saw no good end of the job */
     int64_t ending_ms;  /* when the stage began */
+    const char *since;  /* what stage 1 began with */
     int stage;          /* 0 running, 1 waiting, 2 SIGTERM sent, 3 SIGKILL sent */
     bool after;         /* the stage is that of what the processes have left behind */
+    pid_t server_group; /* 0: there are none */
+    int signal;         /* the first that came; 0: none has */
+    int64_t signal_ms;  /* when the last one came */
+    bool signal_said;   /* who is waited for since */
 } launch;
 
 static int64_t now_ms(void)
@@ -68,6 +78,9 @@ static void become(int index, const launch *self, char **program, const int *to,
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) {
         _exit(127);
+    }
+    if (index < self->servers) {
+        setpgid(0, self->server_group);
     }
     if (to[0] >= 0) {
         dup2(to[0], STDOUT_FILENO);
@@ -119,18 +132,22 @@ static bool start(launch *self, int index, char **program)
         return false;
     }
     one->pid = pid;
+    if (server) {
+        self->server_group = self->server_group != 0 ? self->server_group : pid;
+        setpgid(pid, self->server_group); /* as it does itself: whoever comes first */
+    }
     self->alive++;
     self->alive_workers += !server;
     return true;
 }
 
-/* And to what they have started: a shell that ends does not take it along. */
-static void signal_all(const launch *self, int number)
+/* To the workers, or to all; and to what they have started: a shell that ends does not take it along. */
+static void send_signal(const launch *self, int number, bool to_servers)
 {
-    if (run_kin_signal(number) > 0) {
+    if (run_kin_signal(number, to_servers ? 0 : self->server_group) > 0) {
         return;
     }
-    for (int i = 0; i < self->workers + self->servers; i++) {
+    for (int i = to_servers ? 0 : self->servers; i < self->workers + self->servers; i++) {
         if (self->processes[i].pid > 0) {
             kill(self->processes[i].pid, number);
         }
@@ -200,7 +217,9 @@ static void note_exit(launch *self, int index, int status)
     const bool server = index < self->servers;
     one->pid = 0;
     self->alive--;
-    if (code != 0 && self->stage < 2) {
+    /* Workers that the signal ended, and servers that lost them, are what was asked for. */
+    const bool is_asked = self->signal != 0 && code == (server ? 1 : 128 + self->signal);
+    if (code != 0 && self->stage < 2 && !is_asked) {
         print_exit(one, status);
     }
     if (server) {
@@ -210,6 +229,7 @@ static void note_exit(launch *self, int index, int status)
     }
     const bool last = !server && self->alive_workers == 0;
     if (self->stage < 2 && (last || (self->stage == 0 && code != 0))) {
+        self->since = last ? "last worker" : "failure";
         set_stage(self, 1); /* anew with the last worker: the servers' time begins */
     }
 }
@@ -228,12 +248,12 @@ static void reap(launch *self)
 }
 
 /* "rank 1, server 0" */
-static void name_alive(const launch *self, char *text, size_t size)
+static void name_alive(const launch *self, bool with_servers, char *text, size_t size)
 {
     size_t used = 0;
     int named = 0;
     text[0] = '\0';
-    for (int i = 0; i < self->workers + self->servers && used < size; i++) {
+    for (int i = with_servers ? 0 : self->servers; i < self->workers + self->servers && used < size; i++) {
         if (self->processes[i].pid > 0 && named++ <= NAMED_MAX) {
             const char *name = named > NAMED_MAX ? "..." : self->processes[i].name;
             used += (size_t)snprintf(text + used, size - used, "%s%s", used == 0 ? "" : ", ", name);
@@ -248,17 +268,23 @@ static void press(launch *self)
     /* A server that SIGTERM does not end at once is closing already, with a trace to write perhaps. */
     const int patience = self->alive_workers == 0 && self->status == 0 ? GRACE_MS : KILL_MS;
     char names[128];
-    name_alive(self, names, sizeof names);
+    name_alive(self, true, names, sizeof names);
     if (self->stage == 1 && waited > grace) {
         fprintf(stderr, "tributary run: %d %s still there %d s after the %s: ending %s (%s)\n", self->alive,
-                self->alive == 1 ? "process is" : "processes are", grace / 1000,
-                self->alive_workers > 0 ? "failure" : "last worker", self->alive == 1 ? "it" : "them", names);
+                self->alive == 1 ? "process is" : "processes are", grace / 1000, self->since,
+                self->alive == 1 ? "it" : "them", names);
         set_stage(self, 2);
-        signal_all(self, SIGTERM);
+        send_signal(self, SIGTERM, true);
     } else if (self->stage == 2 && waited > patience) {
         fprintf(stderr, "tributary run: SIGTERM did not end %s within %d s: SIGKILL\n", names, patience / 1000);
         set_stage(self, 3);
-        signal_all(self, SIGKILL);
+        send_signal(self, SIGKILL, true);
+    } else if (self->stage == 1 && self->signal != 0 && !self->signal_said && self->alive_workers > 0 &&
+               now_ms() - self->signal_ms > SAY_MS) {
+        self->signal_said = true;
+        name_alive(self, false, names, sizeof names);
+        fprintf(stderr, "tributary run: waiting for %s, %d s at most; a second signal ends all\n", names,
+                (int)((grace - waited + 999) / 1000));
     }
 }
 
@@ -280,9 +306,9 @@ static bool follow_up(launch *self)
         fprintf(stderr, "tributary run: %zu process%s that the workers have started %s still there: ending %s (%s)\n",
                 left, left == 1 ? "" : "es", left == 1 ? "is" : "are", left == 1 ? "it" : "them", names);
         set_stage(self, 2);
-        run_kin_signal(SIGTERM);
+        run_kin_signal(SIGTERM, 0);
     } else if (self->stage >= 2 && waited > KILL_MS) {
-        run_kin_signal(SIGKILL);
+        run_kin_signal(SIGKILL, 0);
         set_stage(self, self->stage + 1);
     }
     return self->stage <= 3;
@@ -316,15 +342,15 @@ static void tell_early(launch *self)
     }
 }
 
-/* Ctrl-C at a terminal goes to its foreground group, which is ours, by itself: a second one would tell who cleans up
- * to leave that. */
+/* The first is for the workers. Ctrl-C at a terminal goes to its foreground group, which is ours, by itself: a second one
+ * would tell who cleans up to leave that. */
 static void pass_on(const launch *self, const struct signalfd_siginfo *info)
 {
     if (info->ssi_signo != SIGINT || info->ssi_code != SI_KERNEL) {
-        signal_all(self, (int)info->ssi_signo);
+        send_signal(self, (int)info->ssi_signo, self->alive_workers == 0);
         return;
     }
-    for (int i = 0; i < self->workers + self->servers; i++) {
+    for (int i = self->servers; i < self->workers + self->servers; i++) {
         const pid_t pid = self->processes[i].pid;
         if (pid > 0 && getpgid(pid) != getpgrp()) {
             kill(pid, SIGINT);
@@ -332,14 +358,52 @@ static void pass_on(const launch *self, const struct signalfd_siginfo *info)
     }
 }
 
+static void take_end_signal(launch *self, const struct signalfd_siginfo *info)
+{
+    const bool is_same = self->signal != 0 && now_ms() - self->signal_ms < SAME_MS;
+    self->signal_ms = now_ms();
+    if (self->signal == 0) {
+        self->signal = (int)info->ssi_signo;
+        self->status = self->status == 0 ? 128 + self->signal : self->status;
+        if (self->stage == 0) {
+            self->since = "signal";
+            set_stage(self, 1);
+        }
+        pass_on(self, info);
+    } else if (!is_same && self->stage < 2) {
+        set_stage(self, 2);
+        send_signal(self, SIGTERM, true);
+    }
+}
+
+/* Ctrl-Z stops a terminal's foreground group. The servers stop with it: they would take the workers for lost. */
+static void pause_all(const launch *self, const struct signalfd_siginfo *info)
+{
+    sigset_t stop;
+    sigemptyset(&stop);
+    sigaddset(&stop, SIGTSTP);
+    if (info->ssi_code != SI_KERNEL) {
+        send_signal(self, SIGTSTP, false);
+    }
+    for (int i = 0; i < self->servers; i++) {
+        if (self->processes[i].pid > 0) {
+            kill(self->processes[i].pid, SIGSTOP);
+        }
+    }
+    raise(SIGTSTP);
+    sigprocmask(SIG_UNBLOCK, &stop, NULL); /* here this process stops, until SIGCONT */
+    sigprocmask(SIG_BLOCK, &stop, NULL);
+    send_signal(self, SIGCONT, true);
+}
+
 static void take_signal(launch *self, int signals)
 {
     struct signalfd_siginfo info;
     while (read(signals, &info, sizeof info) == sizeof info) {
-        if (info.ssi_signo != SIGCHLD) {
-            pass_on(self, &info);
-            self->status = self->status == 0 ? 128 + (int)info.ssi_signo : self->status;
-            set_stage(self, self->stage < 2 ? 2 : self->stage);
+        if (info.ssi_signo == SIGTSTP) {
+            pause_all(self, &info);
+        } else if (info.ssi_signo != SIGCHLD) {
+            take_end_signal(self, &info);
         }
     }
 }
@@ -401,6 +465,7 @@ int run_command(int argc, char **argv)
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGHUP);
+    sigaddset(&set, SIGTSTP);
     sigaddset(&set, SIGCHLD);
     sigprocmask(SIG_BLOCK, &set, NULL);
     int signals = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
@@ -412,7 +477,7 @@ int run_command(int argc, char **argv)
         if (signals < 0 || !start(&self, i, argv + options.program)) {
             self.status = 1;
             set_stage(&self, 2);
-            signal_all(&self, SIGTERM);
+            send_signal(&self, SIGTERM, true);
             break;
         }
     }

@@ -17,7 +17,7 @@
 #define NAMED_MAX 4
 
 typedef struct kin {
-    pid_t pid, parent;
+    pid_t pid, parent, group;
     bool below; /* this process */
     bool ended; /* and not reaped yet */
     char name[32];
@@ -33,7 +33,7 @@ void run_kin_adopt(void)
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
 
-/* "4711 (name) S 1 ..."; the name may have brackets and spaces in it. */
+/* "4711 (name) S 1 4700 ..."; the name may have brackets and spaces in it. */
 static bool read_kin(const char *pid, kin *out)
 {
     char path[64], text[512];
@@ -51,8 +51,11 @@ static bool read_kin(const char *pid, kin *out)
         return false;
     }
     *close_at = '\0';
+    char *rest = NULL;
+    const pid_t parent = (pid_t)strtol(close_at + 4, &rest, 10);
     *out = (kin){.pid = (pid_t)strtol(pid, NULL, 10),
-                 .parent = (pid_t)strtol(close_at + 4, NULL, 10),
+                 .parent = parent,
+                 .group = (pid_t)strtol(rest, NULL, 10),
                  .ended = close_at[2] == 'Z' || close_at[2] == 'X'};
     snprintf(out->name, sizeof out->name, "%s", open + 1);
     return true;
@@ -122,13 +125,14 @@ static family find(void)
     return self;
 }
 
-size_t run_kin_signal(int number)
+size_t run_kin_signal(int number, pid_t spared_group)
 {
     family self = find();
     size_t sent = 0;
     for (size_t i = 0; i < self.count; i++) {
-        if (self.all[i].below && !self.all[i].ended) {
-            sent += kill(self.all[i].pid, number) == 0;
+        const kin *one = &self.all[i];
+        if (one->below && !one->ended && (spared_group == 0 || one->group != spared_group)) {
+            sent += kill(one->pid, number) == 0;
         }
     }
     free(self.all);

@@ -4,9 +4,7 @@
 Prints `ok NAME` / `not ok NAME: why` / `skip NAME: why`.
 """
 import os
-import pty
 import re
-import select
 import shutil
 import signal
 import socket
@@ -315,44 +313,6 @@ def run_keeps_the_membership():
     assert status == 0, (status, output[-600:])
 
 
-COUNTS_SIGINTS = """
-import os, signal, sys, time
-count = [0]
-def note(number, frame):
-    count[0] += 1
-signal.signal(signal.SIGINT, note)
-if sys.argv[1] == 'apart':
-    os.setsid()
-print('up', flush=True)
-while count[0] == 0:
-    time.sleep(0.05)
-time.sleep(0.5)
-print('%d of them' % count[0], flush=True)
-"""
-
-
-def run_counts_one_ctrl_c_once():
-    """The terminal sends one to each of its processes; who has left its group hears of it from run."""
-    for where in ('inside', 'apart'):
-        pid, terminal = pty.fork()
-        if pid == 0:
-            os.execve(TOOL, [TOOL, 'run', '-n', '1', '--', sys.executable, '-c', COUNTS_SIGINTS, where], clean_env())
-        output, sent, deadline = b'', False, time.monotonic() + 60
-        while b'of them' not in output and time.monotonic() < deadline:
-            if not select.select([terminal], [], [], 0.2)[0]:
-                continue
-            try:
-                output += os.read(terminal, 4096)
-            except OSError:
-                break
-            if b'up' in output and not sent:
-                os.write(terminal, b'\x03')
-                sent = True
-        os.close(terminal)
-        os.waitpid(pid, 0)
-        assert b'1 of them' in output, (where, output)
-
-
 LAUNCHERS = [('open_mpi', ['mpirun.openmpi', '--allow-run-as-root', '--oversubscribe', '-n', str(N)]),
              ('mpich', ['mpiexec.hydra', '-n', str(N)])]
 CASES = [('like_torchrun', torchrun), ('like_slurm', slurm), ('like_byteps', byteps),
@@ -362,8 +322,7 @@ CASES = [('like_torchrun', torchrun), ('like_slurm', slurm), ('like_byteps', byt
          ('beside_a_launcher', beside_a_launcher), ('spins_while_there_are_cores', spins_while_there_are_cores),
          ('run_binds', run_binds), ('run_ends_servers', run_ends_servers),
          ('run_forgives_servers', run_forgives_servers), ('run_counts_crashed_servers', run_counts_crashed_servers),
-         ('run_tells_early', run_tells_early), ('run_keeps_the_membership', run_keeps_the_membership),
-         ('run_counts_one_ctrl_c_once', run_counts_one_ctrl_c_once)]
+         ('run_tells_early', run_tells_early), ('run_keeps_the_membership', run_keeps_the_membership)]
 
 
 def main():

@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""Signals to `tributary run`: the workers may finish, the servers wait for them, and whatever happens nobody is left behind.
+Prints `ok NAME` / `not ok NAME: why`.
+"""
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cases import alive, comes_true, run_cases  # noqa: E402
+
+BUILD = os.environ.get('TRIB_BUILD', 'build/release')
+TOOL, HELLO = BUILD + '/tributary', BUILD + '/examples/hello'
+CTRL_C = b'\x03'
+PIPES = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace')
+
+
+def environment(mark=None):
+    env = {k: v for k, v in os.environ.items() if not k.startswith('TRIB_')}
+    return dict(env, **({'MARK_OF_A_TEST': mark} if mark else {}))
+
+
+def at_terminal(options, program, answers, mark=None):
+    """`tributary run` in the foreground of a terminal. Each answer is (text, how often it is awaited, what is typed then). The
+    exit status and the output."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(TOOL, [TOOL, 'run'] + options.split() + ['--'] + program, environment(mark))
+    output, answers, deadline = b'', list(answers), time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if answers and output.count(answers[0][0].encode()) >= answers[0][1]:
+            os.write(terminal, answers.pop(0)[2])
+        if select.select([terminal], [], [], 0.2)[0]:
+            try:
+                output += os.read(terminal, 4096)
+            except OSError:
+                break
+    os.close(terminal)
+    if time.monotonic() >= deadline:
+        os.kill(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), output.decode(errors='replace')
+
+
+# Joins the job once it has been told to end, so the servers must still be there then.
+FINISHES = 'trap told=1 INT TERM; echo up; until [ "$told" ]; do sleep 0.05; done; exec "$0"'
+
+
+def servers_wait_for_workers():
+    """What the first signal finds under way is finished."""
+    def check(status, output, number):
+        assert status == 128 + number, (status, output)
+        assert all('worker %d of 2: 2 4 6' % rank in output for rank in (0, 1)), output
+        assert 'server' not in output and 'ended with' not in output, output
+    check(*at_terminal('-n 2 -s 2', ['sh', '-c', FINISHES, HELLO], [('up', 2, CTRL_C)]), signal.SIGINT)
+    child = subprocess.Popen([TOOL, 'run', '-n', '2', '-s', '2', '--', 'sh', '-c', FINISHES, HELLO], env=environment(), **PIPES)
+    try:
+        output = child.stdout.readline() + child.stdout.readline()
+        child.send_signal(signal.SIGTERM)
+        output += child.communicate(timeout=60)[0]
+        check(child.returncode, output, signal.SIGTERM)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def second_ctrl_c_ends_all():
+    """Who does not end is named, and the second time nobody is asked."""
+    mark = 'second%d' % os.getpid()
+    stays = 'trap "" INT TERM; echo up; sleep 3000; sleep 3000'
+    status, output = at_terminal('-n 2 -s 1', ['sh', '-c', stays], [('up', 2, CTRL_C), ('waiting for rank 0, rank 1,', 1, CTRL_C)], mark)
+    assert status == 128 + signal.SIGINT, (status, output)
+    assert 'a second signal ends all' in output and 'SIGTERM did not end rank 0, rank 1 within' in output, output
+    assert comes_true(lambda: not alive(mark)), 'still there: %s' % alive(mark)
+
+
+def signals_reach_all():
+    """A shell that SIGTERM ends does not take along what it has started; run does."""
+    for program in ('sleep 3000; true', 'trap "" TERM; sleep 3000; true'):
+        mark = 'signal%d' % os.getpid()
+        child = subprocess.Popen([TOOL, 'run', '-n', '2', '-s', '1', '--', 'env', 'OWN_' + mark + '=1', 'sh', '-c', program], env=environment(mark), **PIPES)
+        comes_true(lambda: len(alive('OWN_' + mark)) == 4)
+        child.send_signal(signal.SIGTERM)
+        try:
+            output = child.communicate(timeout=60)[0]
+            assert child.returncode == 128 + signal.SIGTERM, (child.returncode, output)
+            assert comes_true(lambda: not alive(mark)), '%s: still there: %s' % (program, alive(mark))
+            assert ('SIGTERM did not end rank 0, rank 1 within' in output) == ('trap' in program), output
+        finally:
+            child.kill()
+            child.wait()
+
+
+def killed_run_leaves_nobody():
+    mark = 'killed%d' % os.getpid()
+    child = subprocess.Popen([TOOL, 'run', '-n', '2', '-s', '2', '--', 'sleep', '3000'], env=environment(mark), **PIPES)
+    try:
+        assert comes_true(lambda: len(alive(mark)) == 5), alive(mark)
+    finally:
+        child.kill()
+        child.communicate()
+    assert comes_true(lambda: not alive(mark)), 'still there: %s' % alive(mark)
+
+
+def state_of(pid):
+    with open('/proc/%s/stat' % pid) as stat:
+        return stat.read().rsplit(')', 1)[1].split()[0]
+
+
+def stops_and_goes_on_together():
+    """As Ctrl-Z and `fg` have it: servers that go on alone take the workers for lost."""
+    mark = 'stopped%d' % os.getpid()
+    child = subprocess.Popen([TOOL, 'run', '-n', '2', '-s', '2', '--', 'sleep', '3000'], env=environment(mark), preexec_fn=os.setpgrp, **PIPES)
+    try:
+        assert comes_true(lambda: len(alive(mark)) == 5), alive(mark)
+        for number, stopped in ((signal.SIGTSTP, 5), (signal.SIGCONT, 0)):
+            os.killpg(child.pid, number)
+            seen = lambda: [state_of(pid) for pid in alive(mark)]
+            assert comes_true(lambda: seen().count('T') == stopped), (number, seen())
+    finally:
+        child.kill()
+        child.communicate()
+
+
+COUNTS_SIGINTS = """
+import os, signal, sys, time
+count = [0]
+def note(number, frame):
+    count[0] += 1
+signal.signal(signal.SIGINT, note)
+if sys.argv[1] == 'apart':
+    os.setsid()
+print('up', flush=True)
+while count[0] == 0:
+    time.sleep(0.05)
+time.sleep(0.5)
+print('%d of them' % count[0], flush=True)
+"""
+
+
+def one_ctrl_c_counts_once():
+    """The terminal sends one to each of its processes; who has left its group hears of it from run."""
+    for where in ('inside', 'apart'):
+        _, output = at_terminal('-n 1', [sys.executable, '-c', COUNTS_SIGINTS, where], [('up', 1, CTRL_C)])
+        assert '1 of them' in output, (where, output)
+
+
+CASES = [('servers_wait_for_workers', servers_wait_for_workers), ('second_ctrl_c_ends_all', second_ctrl_c_ends_all),
+         ('signals_reach_all', signals_reach_all), ('killed_run_leaves_nobody', killed_run_leaves_nobody),
+         ('stops_and_goes_on_together', stops_and_goes_on_together), ('one_ctrl_c_counts_once', one_ctrl_c_counts_once)]
+
+
+if __name__ == '__main__':
+    sys.exit(run_cases(CASES))
