@@ -1,11 +1,13 @@
 /* env_host.c - puts an engine on this machine: see env_host.h. */
 #include "api/env_host.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "api/config.h"
+#include "api/core_claims.h"
 #include "api/device_load.h"
 #include "api/interface.h"
 #include "engine/machines.h"
@@ -29,6 +31,12 @@ typedef struct host {
     trib_place_plan plan;
     trib_topo *topo; /* to place reactors by once the roster says who else is on this machine */
     trib_place_request request;
+    uint32_t job;          /* its number among the claims of cores */
+    int claim;             /* -1: none */
+    trib_place_cpus taken; /* by other jobs */
+    pthread_mutex_t mutex; /* guards what follows: reactors settle on their threads, and all by the same plan */
+    bool is_settled;
+    trib_place_plan settled;
     char interfaces[TRIB_PLACE_NICS_MAX][IF_NAMESIZE]; /* of the listen addresses: the request points to them */
     char nics[TRIB_REACTORS_MAX][TRIB_TOPO_NAME_SIZE]; /* by reactor, of its own listen address; "": not known */
     uint8_t listen_choice[TRIB_REACTORS_MAX];
@@ -72,10 +80,13 @@ static void log_busy_poll_off(trib_engine *engine, const trib_reactor *reactor, 
 
 static trib_status reactor_start(trib_engine *engine, trib_reactor *reactor)
 {
-    const host *self = engine->env.memory;
+    host *self = engine->env.memory;
     set_linger(engine, reactor, &self->plan, self->request.local_count);
     if (engine->config.mode == TRIB_MODE_ATTACHED) {
         return TRIB_OK;
+    }
+    if (reactor->index == 0) {
+        self->claim = trib_core_claims_make(self->job, &self->plan);
     }
     int cpu = reactor->index < self->plan.reactor_count ? self->plan.reactors[reactor->index].cpu : -1;
     if (self->request.busy_poll && !self->plan.busy_poll) {
@@ -115,26 +126,49 @@ static trib_place_request request_beside(const trib_engine *engine, const host *
     return request;
 }
 
+/* The plan by which all reactors settle; NULL: as they are. Claims move with the reactors. */
+static const trib_place_plan *settle_by(const trib_engine *engine, host *self, const trib_machine_place *place)
+{
+    if (!self->is_settled) {
+        const bool moves = !engine->env.placed && engine->config.mode != TRIB_MODE_ATTACHED;
+        if (self->request.pin) {
+            trib_core_claims_read(self->job, &self->plan, &self->taken);
+        }
+        const trib_place_request request = request_beside(engine, self, place);
+        self->is_settled = trib_place_make(self->topo, &request, &self->settled, NULL) == TRIB_OK;
+        if (self->is_settled && moves) {
+            const int old = self->claim;
+            self->claim = trib_core_claims_make(self->job, &self->settled);
+            trib_core_claims_drop(old);
+        }
+    }
+    return self->is_settled ? &self->settled : NULL;
+}
+
 /* Processes that no launcher counts have all been placed alike, and now get each another part of the cores. A
  * launcher's know theirs and stay there, but do not count others: so of such others none takes a core of its own. The
  * NICs that reactors listen by stay, and decide as before where those are to run. */
 static void reactor_settle(trib_engine *engine, trib_reactor *reactor, const trib_machine_place *place)
 {
-    const host *self = engine->env.memory;
-    const trib_place_request request = request_beside(engine, self, place);
-    trib_place_plan plan;
-    if (place->count == 1 || trib_place_make(self->topo, &request, &plan, NULL) != TRIB_OK) {
+    host *self = engine->env.memory;
+    if (place->count == 1) {
+        return;
+    }
+    pthread_mutex_lock(&self->mutex);
+    const trib_place_plan *plan = settle_by(engine, self, place);
+    pthread_mutex_unlock(&self->mutex);
+    if (plan == NULL) {
         return;
     }
     const bool is_mine = engine->config.mode != TRIB_MODE_ATTACHED; /* else the thread is the caller's */
     if (!engine->env.placed) {
-        set_linger(engine, reactor, &plan, place->count);
+        set_linger(engine, reactor, plan, place->count);
     }
     if (!engine->env.placed && is_mine) {
-        trib_reactor_ev_pin(reactor, plan.reactors[reactor->index].cpu);
+        trib_reactor_ev_pin(reactor, plan->reactors[reactor->index].cpu);
     }
-    if (is_mine && engine->config.busy_poll && !plan.busy_poll) {
-        log_busy_poll_off(engine, reactor, &plan);
+    if (is_mine && engine->config.busy_poll && !plan->busy_poll) {
+        log_busy_poll_off(engine, reactor, plan);
         trib_reactor_ev_stop_spinning(reactor);
     }
 }
@@ -285,6 +319,11 @@ static trib_status make_plan(host *self, const trib_config *config, const trib_d
     request->reactors = config->reactors;
     request->gpu = find_gpu(self->topo, config, device);
     request->pin = config->pin;
+    request->taken = &self->taken;
+    self->job = trib_core_claims_job(config);
+    if (config->pin) {
+        trib_core_claims_read(self->job, NULL, &self->taken);
+    }
     request->busy_poll = config->busy_poll;
     find_nics(self, config->listen);
     status = trib_place_make(self->topo, request, &self->plan, error);
@@ -294,15 +333,31 @@ static trib_status make_plan(host *self, const trib_config *config, const trib_d
     return status;
 }
 
-static void fini(trib_env *env)
+static host *host_create(void)
 {
-    host *self = env->memory;
-    if (env->transport->unshare != NULL) {
-        env->transport->unshare(env->transport_shared);
+    host *self = calloc(1, sizeof *self);
+    if (self != NULL) {
+        self->claim = -1;
+        pthread_mutex_init(&self->mutex, NULL);
     }
+    return self;
+}
+
+static void host_destroy(host *self)
+{
+    trib_core_claims_drop(self->claim);
+    pthread_mutex_destroy(&self->mutex);
     trib_arena_destroy(self->arena);
     trib_topo_free(self->topo);
     free(self);
+}
+
+static void fini(trib_env *env)
+{
+    if (env->transport->unshare != NULL) {
+        env->transport->unshare(env->transport_shared);
+    }
+    host_destroy(env->memory);
 }
 
 /* The id that a kernel draws when it boots: 32 hexadecimal digits, with dashes between. */
@@ -372,7 +427,7 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
     if (loaded != TRIB_OK || env->transport == NULL) {
         return loaded != TRIB_OK ? loaded : refuse_transport(config->transport, error);
     }
-    host *self = calloc(1, sizeof *self);
+    host *self = host_create();
     if (self == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
@@ -392,9 +447,7 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
     self->tells_devices = env->transport_shared != NULL;
     self->gpu_direct = config->gpu_direct == TRIB_GPU_DIRECT_AUTO;
     if (status != TRIB_OK) {
-        trib_arena_destroy(self->arena);
-        trib_topo_free(self->topo);
-        free(self);
+        host_destroy(self);
         return status;
     }
     if (config->reactors == 0) {
@@ -429,6 +482,13 @@ void trib_env_host_describe(FILE *out)
     if (status == TRIB_OK) {
         fprintf(out, ", \"placement\": ");
         trib_place_print(&self.plan, self.topo, out);
+        fprintf(out, ", \"cpus_of_other_jobs\": [");
+        for (int32_t cpu = 0, count = 0; cpu < TRIB_PLACE_CPUS_MAX; cpu++) {
+            if (trib_place_cpus_have(&self.taken, cpu)) {
+                fprintf(out, "%s%d", count++ > 0 ? ", " : "", (int)cpu);
+            }
+        }
+        fprintf(out, "]");
     }
     fprintf(out, "}");
     trib_topo_free(self.topo);

@@ -123,6 +123,14 @@ static uint32_t core_distance(const trib_topo *topo, const trib_topo_core *core,
     return distance + !shares_cache;
 }
 
+/* A free one that is far goes before one that is taken. */
+static uint32_t core_cost(const trib_topo *topo, const trib_place_request *request, const trib_topo_core *core,
+                          int32_t anchor, const trib_topo_core *first)
+{
+    const bool is_taken = request->taken != NULL && trib_place_cpus_have(request->taken, core->cpu);
+    return core_distance(topo, core, anchor, first) + (is_taken ? 8 : 0);
+}
+
 static bool plan_has_cpu(const trib_place_plan *plan, uint32_t count, int32_t cpu)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -133,7 +141,7 @@ static bool plan_has_cpu(const trib_place_plan *plan, uint32_t count, int32_t cp
     return false;
 }
 
-/* The nearest core of this process's own that is free; NULL if all are taken. */
+/* The nearest core of this process's own that it has no reactor on; NULL if it has on all. */
 static const trib_topo_core *core_choose(const trib_topo *topo, const trib_place_request *request,
                                          const trib_place_plan *plan, uint32_t taken, int32_t anchor,
                                          const trib_topo_core *first)
@@ -144,7 +152,8 @@ static const trib_topo_core *core_choose(const trib_topo *topo, const trib_place
         if (plan_has_cpu(plan, taken, core->cpu)) {
             continue;
         }
-        if (best == NULL || core_distance(topo, core, anchor, first) < core_distance(topo, best, anchor, first)) {
+        if (best == NULL ||
+            core_cost(topo, request, core, anchor, first) < core_cost(topo, request, best, anchor, first)) {
             best = core;
         }
     }

@@ -13,6 +13,9 @@
  * all are equally near, reactor i has the i-th address. The processes of a machine go on where the one before them ends: the
  * second of those with one reactor begins with the second address.
  *
+ * What other jobs' reactors are pinned to is left to them as long as there are others among a process's own: a core that one
+ * shares is worse than one that is far. Else it is as if they were not there.
+ *
  * A process that its launcher has bound to part of the machine pins nothing: whether the others share that part cannot
  * be seen from inside, and the launcher has placed it already.
  */
@@ -28,6 +31,23 @@
 #define TRIB_PLACE_REACTORS_DEFAULT_MAX 4
 #define TRIB_PLACE_NICS_MAX 16
 
+#define TRIB_PLACE_CPUS_MAX 8192
+
+/* By the operating system's numbers. */
+typedef struct trib_place_cpus {
+    uint64_t bits[TRIB_PLACE_CPUS_MAX / 64];
+} trib_place_cpus;
+
+static inline void trib_place_cpus_add(trib_place_cpus *cpus, int32_t cpu)
+{
+    cpus->bits[cpu / 64] |= UINT64_C(1) << cpu % 64;
+}
+
+static inline bool trib_place_cpus_have(const trib_place_cpus *cpus, int32_t cpu)
+{
+    return cpu < TRIB_PLACE_CPUS_MAX && (cpus->bits[cpu / 64] >> cpu % 64 & 1) != 0;
+}
+
 typedef struct trib_place_request {
     uint32_t reactors;  /* 0: the default; at most TRIB_PLACE_REACTORS_MAX */
     uint32_t addresses; /* to listen on: 1..TRIB_PLACE_NICS_MAX. The default for all processes together is a multiple */
@@ -38,6 +58,7 @@ typedef struct trib_place_request {
     /* Of the addresses to listen on, in their order: a name or RDMA device. NULL, or one that hwloc does not know: near no
      * node. */
     const char *nics[TRIB_PLACE_NICS_MAX];
+    const trib_place_cpus *taken; /* by reactors of other jobs; NULL: none */
     bool pin;
     bool busy_poll;
 } trib_place_request;

@@ -3,6 +3,7 @@
 
 Prints `ok NAME` / `not ok NAME: why` / `skip NAME: why`.
 """
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cases import comes_true  # noqa: E402
 from ports import free_port  # noqa: E402
 
 BUILD = os.environ.get('TRIB_BUILD', 'build/release')
@@ -252,6 +254,34 @@ def cores_of_their_own():
     return None
 
 
+def jobs_leave_each_other_cores():
+    """Two jobs of a rank each have a core each; `tributary info` says which are whose, until they have ended."""
+    everywhere = os.sched_getaffinity(0)
+    if len(everywhere) < max(2, os.cpu_count()):
+        return 'needs two cores, and no launcher that binds'
+
+    def others():
+        done = subprocess.run([TOOL, 'info', '--json'], env=clean_env(), stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+        return set(json.loads(done.stdout)['topology']['cpus_of_other_jobs'])
+    others_before = others()
+    if len(others_before) > len(everywhere) - 2:
+        return 'reactors of other jobs are pinned to all cores but %d' % (len(everywhere) - len(others_before))
+    children, cores = [], []
+    try:
+        for _ in range(2):
+            children.append(subprocess.Popen([TOOL, 'bench', '--sizes', '64M', '--iters', '10000'], env=clean_env(TRIB_REACTORS=1, TRIB_RANK=0, TRIB_WORKERS=1),
+                                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+            assert comes_true(lambda: len(cores_of(children[-1].pid).get('trib-0', everywhere)) == 1), 'not pinned'
+            cores.append(cores_of(children[-1].pid)['trib-0'])
+        assert cores[0] != cores[1] and cores[0] | cores[1] <= others(), (cores, others())
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+    assert not others() & (cores[0] | cores[1]) - others_before, (cores, others())
+    return None
+
+
 def beside_a_launcher():
     """Rank 1 is none of the processes that rank 0's launcher counts: that keeps its core, and this one has none of its own."""
     everywhere = os.sched_getaffinity(0)
@@ -319,7 +349,7 @@ CASES = [('like_torchrun', torchrun), ('like_slurm', slurm), ('like_byteps', byt
          ('server_by_itself', server_by_itself), ('bad_input', bad_input),
          ('external_coordinator_forgotten', external_coordinator_forgotten), ('coordinator_waits', coordinator_waits),
          ('run_passes_status', run_passes_status), ('bench_starts_one_job', bench_starts_one_job), ('cores_of_their_own', cores_of_their_own),
-         ('beside_a_launcher', beside_a_launcher), ('spins_while_there_are_cores', spins_while_there_are_cores),
+         ('jobs_leave_each_other_cores', jobs_leave_each_other_cores), ('beside_a_launcher', beside_a_launcher), ('spins_while_there_are_cores', spins_while_there_are_cores),
          ('run_binds', run_binds), ('run_ends_servers', run_ends_servers),
          ('run_forgives_servers', run_forgives_servers), ('run_counts_crashed_servers', run_counts_crashed_servers),
          ('run_tells_early', run_tells_early), ('run_keeps_the_membership', run_keeps_the_membership)]

@@ -1,0 +1,26 @@
+/*
+ * core_claims.h - which cores the engines of this machine have pinned reactors to, so that jobs, which do not know of each
+ * other, keep out of each other's way.
+ *
+ * An engine that pins has a socket in the kernel's abstract namespace whose name lists its cores and a number of its job's, and
+ * /proc/net/unix lists such names. They end with their process, take no folder and no right, and are seen by all who share a
+ * network namespace. Who can make none, or read none, does as if it was alone.
+ */
+#ifndef TRIB_API_CORE_CLAIMS_H
+#define TRIB_API_CORE_CLAIMS_H
+
+#include "api/tributary.h"
+#include "numa/place.h"
+
+/* The same for all members of a job, as they are told the same name and coordinator; a job of one process has its own. */
+uint32_t trib_core_claims_job(const trib_config *config);
+
+/* The cores that other jobs' engines say they have pinned reactors to. Of those that are this engine's too (mine: what it says;
+ * NULL: nothing yet) only the ones of jobs with a lower number: of two that have taken the same core one stays. */
+void trib_core_claims_read(uint32_t job, const trib_place_plan *mine, trib_place_cpus *taken_out);
+
+/* Says so of a plan's; -1: it has none, or could not. */
+int trib_core_claims_make(uint32_t job, const trib_place_plan *plan);
+void trib_core_claims_drop(int fd); /* -1 is fine */
+
+#endif
