@@ -14,10 +14,21 @@
 
 #include "engine/sum_tree.h"
 
-/* Rounds that lack contributions. A broadcast does even when those who asked have been served: the two that its root has
- * given up may be open, and two that one of those has given up since. */
-#define OPEN_ROUNDS_MAX (2 * TRIB_SUM_KEPT_ROUNDS_MAX)
 #define LIVE_ROUNDS_MAX (1u << 17) /* above all the operations that a worker can have queued up and cancelled */
+
+/* Ranks that a root may be. */
+static uint32_t rank_count(const trib_summation *self)
+{
+    return self->config.rank_limit == 0 ? self->config.contributor_count : self->config.rank_limit;
+}
+
+/* How many rounds of a key may lack contributions. Each has a worker that has done its part and waits: of a broadcast that
+ * is the root, for those who have asked are served, and go on. A worker has given up a few such rounds at most, and is at
+ * one more. */
+static uint32_t open_rounds_max(const trib_summation *self)
+{
+    return (TRIB_SUM_KEPT_ROUNDS_MAX + 1) * rank_count(self);
+}
 
 /* ---- Checking ---- */
 
@@ -31,8 +42,7 @@ static trib_status check_bounds(const trib_summation *self, const trib_contribut
                                 trib_error *error)
 {
     const uint32_t n = self->config.contributor_count;
-    const uint32_t roots = self->config.rank_limit == 0 ? n : self->config.rank_limit;
-    if (what->contributor >= n || what->root >= roots || what->round == 0 || what->chunk_count == 0 ||
+    if (what->contributor >= n || what->root >= rank_count(self) || what->round == 0 || what->chunk_count == 0 ||
         what->chunk_count > TRIB_SUM_CHUNKS_MAX || what->chunk >= what->chunk_count ||
         what->size > self->config.chunk_bytes) {
         return trib_error_set(error, TRIB_PROTOCOL,
@@ -146,7 +156,7 @@ static trib_status find_round(trib_summation *self, const trib_contribution *wha
         }
     }
     if (round == NULL) {
-        const bool too_far = key != NULL && key->open_count >= OPEN_ROUNDS_MAX;
+        const bool too_far = key != NULL && key->open_count >= open_rounds_max(self);
         round = begin_round(self, what, too_far ? 1 : what->chunk_count);
         if (round == NULL) {
             return TRIB_AGAIN;
@@ -154,7 +164,7 @@ static trib_status find_round(trib_summation *self, const trib_contribution *wha
         if (too_far) {
             char text[128];
             snprintf(text, sizeof text, "rank %u begins round %u while %u earlier rounds lack contributions",
-                     what->contributor, what->round, OPEN_ROUNDS_MAX);
+                     what->contributor, what->round, open_rounds_max(self));
             trib_sum_round_refuse(self, round, TRIB_BUSY, text);
         }
         *round_out = round;

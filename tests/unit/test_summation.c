@@ -129,7 +129,7 @@ static void test_two_rounds_alive(void **state)
     close_bed();
 }
 
-enum { OPEN_MAX = 2 * TRIB_SUM_KEPT_ROUNDS_MAX };
+enum { OPEN_MAX = 2 * (TRIB_SUM_KEPT_ROUNDS_MAX + 1) };
 
 static void test_running_ahead_is_bounded(void **state)
 {
@@ -309,6 +309,37 @@ static void test_broadcast(void **state)
     close_bed();
 }
 
+/* Each root gives up two rounds, which the others have got, and the next one is another's: all wait for the last rank. */
+static void test_roots_that_give_up_in_turns(void **state)
+{
+    (void)state;
+    enum { ROOTS = 3, ROUNDS = ROOTS * TRIB_SUM_KEPT_ROUNDS_MAX };
+    unsigned char bytes[CHUNK_BYTES] = {0};
+    trib_error error;
+    open_bed(ROOTS + 1, TRIB_ORDER_RANK);
+    /* First up to where each rank is held back (worker_held.c), then the rest. */
+    for (uint32_t last = 0; last < 2; last++) {
+        for (uint32_t rank = 0; rank <= ROOTS; rank++) {
+            const uint32_t reach = rank < ROOTS ? (rank + 1) * TRIB_SUM_KEPT_ROUNDS_MAX : 0;
+            for (uint32_t round = last ? reach + 1 : 1; round <= (last ? (uint32_t)ROUNDS : reach); round++) {
+                trib_contribution what = make(round, rank, TRIB_FLOAT32, TRIB_SUM);
+                what.exchange = TRIB_EXCHANGE_BROADCAST;
+                what.root = (round - 1) / TRIB_SUM_KEPT_ROUNDS_MAX;
+                if (what.root == rank) {
+                    must_give(&what, bytes);
+                } else {
+                    assert_int_equal(trib_summation_arrived(the.summation, &what, NULL, &error), TRIB_OK);
+                }
+            }
+        }
+    }
+    assert_int_equal(the.event_count, ROUNDS * (ROOTS + 1));
+    for (uint32_t i = 0; i < the.event_count; i++) {
+        assert_int_equal(the.events[i].status, TRIB_OK);
+    }
+    close_bed();
+}
+
 static void test_empty_and_many_chunks(void **state)
 {
     (void)state;
@@ -396,6 +427,7 @@ int main(void)
         cmocka_unit_test(test_mismatch),
         cmocka_unit_test(test_withdraw),
         cmocka_unit_test(test_broadcast),
+        cmocka_unit_test(test_roots_that_give_up_in_turns),
         cmocka_unit_test(test_empty_and_many_chunks),
         cmocka_unit_test(test_steady_state_allocates_nothing),
         cmocka_unit_test(test_no_memory_loses_nothing),
