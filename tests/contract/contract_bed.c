@@ -395,10 +395,15 @@ static bool do_close_transport(side *where, void *argument)
     return true;
 }
 
+/* What a test leaves open has failed, and is to be told: a transport that is closed beside it would end the process first. */
 int trib_bed_teardown(void **state)
 {
     bed *self = *state;
     trib_bed_on_side(self, 1, trib_bed_stop_listening, NULL);
+    for (unsigned i = 0; i < 2; i++) {
+        trib_bed_on_side(self, i, trib_bed_close_all, NULL);
+    }
+    trib_bed_wait_closed(self, 0);
     for (unsigned i = 0; i < 2; i++) {
         side *one = &self->sides[i];
         trib_bed_until(self, i, is_idle, NULL);
