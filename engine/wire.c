@@ -38,44 +38,63 @@ static uint32_t load_u32(const unsigned char *at)
     return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
 }
 
-/* Each step is a bijection of the 64-bit sum, so that words which differ leave it different; the 32 bits of it that
- * travel miss an accident once in 2^32. It is no defence against intent: that is what the handshake is for. */
-static uint32_t checksum(const unsigned char *header)
+static void store_u64(unsigned char *at, uint64_t value)
 {
-    uint64_t sum = 0x9e3779b97f4a7c15u;
-    for (size_t i = 0; i < TRIB_HEADER_SIZE - 4; i += 4) {
-        sum = (sum ^ load_u32(header + i)) * 0xff51afd7ed558ccdu;
-        sum ^= sum >> 32;
+    store_u32(at, (uint32_t)value);
+    store_u32(at + 4, (uint32_t)(value >> 32));
+}
+
+static uint64_t load_u64(const unsigned char *at)
+{
+    return (uint64_t)load_u32(at) | (uint64_t)load_u32(at + 4) << 32;
+}
+
+static uint64_t pair(uint32_t first, uint32_t second)
+{
+    return (uint64_t)first | (uint64_t)second << 32;
+}
+
+#define HEADER_WORDS (TRIB_HEADER_SIZE / 8)
+
+static uint64_t mix(uint64_t sum, uint64_t word)
+{
+    sum = (sum ^ word) * 0xff51afd7ed558ccdu;
+    return sum ^ sum >> 32;
+}
+
+/* Each step is a bijection of the 64-bit sum, so that words which differ leave it different; the 32 bits of it that
+ * travel miss an accident once in 2^32. Two sums, as a processor multiplies them side by side: every message waits for this
+ * twice. It is no defence against intent: that is what the handshake is for. */
+static uint32_t checksum(const uint64_t words[HEADER_WORDS])
+{
+    uint64_t even = 0x9e3779b97f4a7c15u, odd = 0xc2b2ae3d27d4eb4fu;
+    for (size_t i = 0; i < HEADER_WORDS; i += 2) {
+        even = mix(even, words[i]);
+        odd = mix(odd, i + 1 < HEADER_WORDS - 1 ? words[i + 1] : (uint32_t)words[i + 1]); /* the last half is its own */
     }
-    return (uint32_t)(sum ^ sum >> 32);
+    return (uint32_t)mix(even, odd << 32 | odd >> 32);
 }
 
 void trib_frame_encode(const trib_frame *frame, unsigned char header[TRIB_HEADER_SIZE])
 {
     trib_assert(frame->type > TRIB_FRAME_NONE && frame->type < TRIB_FRAME_COUNT);
     trib_assert(frame->payload_size <= frame_types[frame->type].payload_max);
-    store_u32(header, TRIB_WIRE_MAGIC);
-    header[4] = TRIB_WIRE_VERSION;
-    header[5] = (unsigned char)frame->type;
-    header[6] = 0;
-    header[7] = 0;
-    store_u32(header + 8, frame->payload_size);
-    store_u32(header + 12, frame->sender);
-    store_u32(header + 16, frame->epoch);
-    store_u32(header + 20, frame->tensor);
-    store_u32(header + 24, frame->partition);
-    store_u32(header + 28, frame->round);
-    store_u32(header + 32, frame->chunk);
-    store_u32(header + 36, frame->chunk_count);
-    store_u32(header + 40, frame->size);
-    store_u32(header + 44, (uint32_t)frame->priority);
-    header[48] = frame->exchange;
-    header[49] = frame->dtype;
-    header[50] = frame->reduce;
-    header[51] = 0;
-    store_u32(header + 52, frame->root);
-    store_u32(header + 56, frame->aux);
-    store_u32(header + 60, checksum(header));
+    const uint32_t kinds = (uint32_t)frame->exchange | (uint32_t)frame->dtype << 8 | (uint32_t)frame->reduce << 16;
+    uint64_t words[HEADER_WORDS] = {
+        pair(TRIB_WIRE_MAGIC,
+             TRIB_WIRE_VERSION | (uint32_t)frame->type << 8), /* spare bytes are 0, here and in kinds */
+        pair(frame->payload_size, frame->sender),
+        pair(frame->epoch, frame->tensor),
+        pair(frame->partition, frame->round),
+        pair(frame->chunk, frame->chunk_count),
+        pair(frame->size, (uint32_t)frame->priority),
+        pair(kinds, frame->root),
+        frame->aux,
+    };
+    words[HEADER_WORDS - 1] = pair(frame->aux, checksum(words));
+    for (size_t i = 0; i < HEADER_WORDS; i++) {
+        store_u64(header + 8 * i, words[i]);
+    }
 }
 
 bool trib_frame_is_foreign(const unsigned char header[TRIB_HEADER_SIZE])
@@ -94,7 +113,11 @@ trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib
                               "protocol version %u, this side speaks %u: install the same release", header[4],
                               TRIB_WIRE_VERSION);
     }
-    if (load_u32(header + 60) != checksum(header)) {
+    uint64_t words[HEADER_WORDS];
+    for (size_t i = 0; i < HEADER_WORDS; i++) {
+        words[i] = load_u64(header + 8 * i);
+    }
+    if (load_u32(header + 60) != checksum(words)) {
         return trib_error_set(error, TRIB_PROTOCOL, "corrupt frame header (checksum does not match)");
     }
     unsigned type = header[5];
@@ -140,8 +163,7 @@ static bool may_precede_roster(trib_frame_type type)
 uint32_t trib_frame_payload_size(const unsigned char header[TRIB_HEADER_SIZE])
 {
     trib_frame frame;
-    trib_error error = {.status = TRIB_OK};
-    return trib_frame_decode(header, &frame, &error) == TRIB_OK ? frame.payload_size : UINT32_MAX;
+    return trib_frame_decode(header, &frame, NULL) == TRIB_OK ? frame.payload_size : UINT32_MAX;
 }
 
 trib_status trib_frame_check_epoch(const trib_frame *frame, uint32_t epoch, trib_error *error)

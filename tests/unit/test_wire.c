@@ -16,14 +16,18 @@
  * field. */
 static void seal(unsigned char header[TRIB_HEADER_SIZE])
 {
-    uint64_t sum = 0x9e3779b97f4a7c15u;
-    for (size_t i = 0; i < 60; i += 4) {
-        sum ^= load_u32(header + i);
-        sum *= 0xff51afd7ed558ccdu;
-        sum ^= sum >> 32;
+    uint64_t sums[2] = {0x9e3779b97f4a7c15u, 0xc2b2ae3d27d4eb4fu};
+    for (size_t i = 0; i < 60; i += 8) {
+        const uint64_t high = i < 56 ? load_u32(header + i + 4) : 0;
+        uint64_t *sum = &sums[i / 8 % 2];
+        *sum ^= high << 32 | load_u32(header + i);
+        *sum *= 0xff51afd7ed558ccdu;
+        *sum ^= *sum >> 32;
     }
-    sum ^= sum >> 32;
-    store_u32(header + 60, (uint32_t)sum);
+    uint64_t both = sums[0] ^ (sums[1] << 32 | sums[1] >> 32);
+    both *= 0xff51afd7ed558ccdu;
+    both ^= both >> 32;
+    store_u32(header + 60, (uint32_t)both);
 }
 
 static trib_frame sample(trib_frame_type type)
@@ -107,7 +111,7 @@ static void test_fixed_offsets(void **state)
 {
     (void)state;
     static const unsigned char want[60] = {
-        0x54, 0x52, 0x49, 0x42, 4,    TRIB_FRAME_PUSH,
+        0x54, 0x52, 0x49, 0x42, 5,    TRIB_FRAME_PUSH,
         0,    0,    0x00, 0x00, 0x10, 0x00,
         0x04, 0x03, 0x02, 0x01, 0x14, 0x13,
         0x12, 0x11, 0x24, 0x23, 0x22, 0x21,
@@ -154,7 +158,7 @@ static void test_wrong_fields_are_named(void **state)
     memcpy(bad, good, sizeof bad);
     bad[4] = TRIB_WIRE_VERSION + 1;
     seal(bad);
-    assert_refused(bad, "protocol version 5, this side speaks 4");
+    assert_refused(bad, "protocol version 6, this side speaks 5");
 
     const unsigned types[] = {TRIB_FRAME_NONE, TRIB_FRAME_COUNT, 255};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
