@@ -159,6 +159,10 @@ static void hang_up(shm_conn *conn)
 {
     conn->hung_up = true;
     trib_io_watch(conn->base.transport->reactor, &conn->io, 0);
+    if (!trib_shm_in_end(&conn->in)) {
+        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer's ring makes no sense");
+        return;
+    }
     bool orderly = atomic_load_explicit(&conn->in.peer->ended, memory_order_acquire) != 0;
     if (conn->state == SHM_OPEN && conn->paused && !orderly) {
         trib_shm_conn_end(conn, TRIB_PEER_LOST, "connection closed by the peer");

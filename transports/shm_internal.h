@@ -95,7 +95,7 @@ void trib_shm_look_later(shm_transport *self);
 /* ---- shm_greet.c ---- */
 
 #define SHM_GREETING_MAGIC 0x6d687374u /* "tshm" */
-#define SHM_GREETING_VERSION 1u
+#define SHM_GREETING_VERSION 2u
 
 typedef enum shm_greeting_step { SHM_HELLO = 1, SHM_WELCOME = 2, SHM_READY = 3 } shm_greeting_step;
 

@@ -6,8 +6,12 @@
  * copies, a record is read once, and its length is checked before anything behind it is looked at. A peer that breaks
  * the rules is told from one that is slow.
  *
- * A record begins at a multiple of SHM_ALIGN, never wraps, and is followed by what its kind says. Pure memory: no
- * system calls, so that a fuzzer can be the peer.
+ * A record begins at a multiple of SHM_ALIGN, never wraps, and is followed by what its kind says. Its kind is what tells that it is
+ * there: it is written last, and where the next record will begin there is SHM_NONE before that. So who looks for more looks at
+ * the very line that the record will come in, and no other one has to travel first. Words that others look at often and those that
+ * change with every record are on different lines for the same reason.
+ *
+ * Pure memory: no system calls, so that a fuzzer can be the peer.
  */
 #ifndef TRIB_TRANSPORTS_SHM_RING_H
 #define TRIB_TRANSPORTS_SHM_RING_H
@@ -18,6 +22,7 @@
 #include <stdint.h>
 
 #define SHM_ALIGN 16u
+#define SHM_APART 128u /* processors fetch lines of 64 bytes by twos */
 #define SHM_RING_BYTES (128u * 1024u)
 #define SHM_INLINE_MAX (16u * 1024u)   /* larger payloads do not go through the ring, if that can be avoided */
 #define SHM_FRAGMENT_MAX (32u * 1024u) /* ... and if it cannot, in pieces of this size */
@@ -28,16 +33,17 @@
 #define SHM_WAKE_ON_PROGRESS 2u
 
 typedef struct shm_side {
-    _Alignas(256) _Atomic uint64_t head; /* bytes written to the ring that this side fills */
-    _Atomic uint64_t tail;               /* bytes taken from the ring that the other fills */
-    _Atomic uint64_t done;               /* payloads read out of the other's own memory */
-    _Atomic uint32_t sleeps;             /* SHM_WAKE_*: what to wake it for; the one who does takes them away */
-    _Atomic uint32_t paused;             /* takes nothing because its user has no room, not because it is dead */
-    _Atomic uint32_t revoked;            /* payloads in its own memory are no longer valid */
-    _Atomic uint32_t ended;              /* everything that it had to say is in the ring */
+    _Alignas(SHM_APART) _Atomic uint64_t head;   /* bytes written to the ring that this side fills */
+    _Atomic uint64_t tail;                       /* bytes taken from the ring that the other fills */
+    _Alignas(SHM_APART) _Atomic uint64_t done;   /* payloads read out of the other's own memory */
+    _Alignas(SHM_APART) _Atomic uint32_t sleeps; /* SHM_WAKE_*: what to wake it for; the one who does takes them away */
+    _Atomic uint32_t paused;  /* takes nothing because its user has no room, not because it is dead */
+    _Atomic uint32_t revoked; /* payloads in its own memory are no longer valid */
+    _Atomic uint32_t ended;   /* everything that it had to say is in the ring */
 } shm_side;
 
 typedef enum shm_kind {
+    SHM_NONE = 0,     /* the next record is not there yet */
     SHM_SKIP = 1,     /* the rest of the ring before it wraps */
     SHM_INLINE = 2,   /* a header and its payload */
     SHM_REMOTE = 3,   /* a header; size bytes of payload lie at address in the sender */
@@ -59,8 +65,9 @@ typedef struct shm_out {
     shm_side *mine;
     shm_side *peer;
     unsigned char *ring;
-    uint64_t head, tail; /* own copies; tail: last seen */
-    uint64_t next;       /* head after commit */
+    uint64_t head, tail;  /* own copies; tail: last seen */
+    uint64_t begin, next; /* where the record begins that commit writes, and head after that */
+    shm_record record;
 } shm_out;
 
 /* The ring that this side empties. */
@@ -68,8 +75,10 @@ typedef struct shm_in {
     shm_side *mine;
     shm_side *peer;
     const unsigned char *ring;
-    uint64_t head, tail; /* own copies; head: last seen */
-    uint64_t next;       /* tail after take */
+    uint64_t tail;     /* own copy */
+    uint64_t next;     /* tail after take */
+    bool peer_is_over; /* it writes no more: nothing comes after `end` */
+    uint64_t end;
 } shm_in;
 
 typedef enum shm_found { SHM_NOTHING, SHM_RECORD, SHM_BROKEN } shm_found;
@@ -89,8 +98,10 @@ void trib_shm_out_commit(shm_out *out);
  * trib_shm_in_take. */
 shm_found trib_shm_in_next(shm_in *in, shm_record *record_out, const unsigned char **behind_out);
 void trib_shm_in_take(shm_in *in);
-/* True if the peer has written since the last look. */
+/* True if there is one. */
 bool trib_shm_in_has_more(const shm_in *in);
+/* The peer has gone: what is in the ring now is all that will ever be. False: that makes no sense. */
+bool trib_shm_in_end(shm_in *in);
 
 /* Orders a write to the segment before a read of it, which acquire and release do not. Not atomic_thread_fence: gcc's
  * thread sanitizer refuses that one, and has no use for it here. */

@@ -56,8 +56,8 @@ static bool write_inline(shm_conn *conn, const trib_send *send)
     if (place == NULL) {
         return false;
     }
-    memcpy(place, send->header, TRIB_HEADER_SIZE);
     copy(conn, place + TRIB_HEADER_SIZE, send->payload, send->payload_size);
+    memcpy(place, send->header, TRIB_HEADER_SIZE); /* last: the peer looks at the line that it is in all the time */
     trib_shm_out_commit(&conn->out);
     return true;
 }

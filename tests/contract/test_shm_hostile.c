@@ -176,12 +176,26 @@ static void send_all(scene *self, end *from)
     }
 }
 
-/* Words near what is true do more harm than others. */
-static void scribble(scene *self, unsigned char *segment)
+/* Where something means much: a side's words, or what is looked at next in one of the rings. */
+static size_t place_that_matters(scene *self, const shm_conn *conn)
 {
+    static const size_t words[] = {offsetof(shm_side, head), offsetof(shm_side, tail), offsetof(shm_side, done),
+                                   offsetof(shm_side, sleeps), offsetof(shm_side, revoked)};
+    const uint64_t side = draw(self) % 2, which = draw(self) % (sizeof words / sizeof words[0] + 1);
+    if (which < sizeof words / sizeof words[0]) {
+        return side * sizeof(shm_side) + words[which];
+    }
+    const uint64_t next = side == 0 ? conn->out.head : conn->in.tail;
+    return SHM_RINGS_OFFSET + side * SHM_RING_BYTES + next % SHM_RING_BYTES;
+}
+
+/* Words near what is true do more harm than others. */
+static void scribble(scene *self, const shm_conn *conn)
+{
+    unsigned char *segment = conn->segment;
     for (unsigned i = 0; i < 1 + draw(self) % WORDS_MAX; i++) {
         bool word = draw(self) % 3 == 0;
-        size_t at = word ? draw(self) % 2 * sizeof(shm_side) + draw(self) % 6 * 8
+        size_t at = word ? place_that_matters(self, conn)
                          : SHM_RINGS_OFFSET + draw(self) % (SHM_SEGMENT_BYTES - SHM_RINGS_OFFSET - 8) / 16 * 16;
         uint64_t old = 0;
         memcpy(&old, segment + at, sizeof old);
@@ -208,7 +222,7 @@ static void is_scribbled_on(bool copies_only)
         unsigned calm = (unsigned)(draw(self) % 8);
         for (unsigned i = 0; i < TURNS_MAX && !all_back(&self->ends[0]) && !all_back(&self->ends[1]); i++) {
             if (i >= calm && self->ends[0].conn != NULL) {
-                scribble(self, ((shm_conn *)self->ends[0].conn)->segment);
+                scribble(self, (const shm_conn *)self->ends[0].conn);
             }
             turn(self);
         }

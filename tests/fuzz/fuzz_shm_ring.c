@@ -3,7 +3,7 @@
  * the rings must stay inside them, and come to an end.
  *
  * The input is taken in steps of 12 bytes: where the peer writes in the segment (4), and what (8). After each step this
- * side takes a record and writes one.
+ * side takes some records and writes one. At the end the peer has gone.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -14,6 +14,7 @@
 #include "transports/transport.h"
 
 #define STEP 12u
+#define RECORDS_PER_STEP 64u
 #define RECORDS_MAX (SHM_RING_BYTES / SHM_ALIGN)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -25,11 +26,17 @@ static void require(bool holds)
     }
 }
 
-/* Every other step is one at a word that means something. */
-static size_t aim(uint32_t at, size_t step)
+/* Every other step is one at a word that means something: of the two sides, or of the record that is looked at next. */
+static size_t aim(uint32_t at, size_t step, const shm_in *in)
 {
-    size_t word = (at >> 8) % 8 * 8 + (at & 1) * sizeof(shm_side);
-    return step % 2 == 0 ? word : at % (SHM_SEGMENT_BYTES - 8);
+    static const size_t words[] = {offsetof(shm_side, head), offsetof(shm_side, tail), offsetof(shm_side, done),
+                                   offsetof(shm_side, sleeps), offsetof(shm_side, revoked)};
+    const size_t count = sizeof words / sizeof words[0], which = (at >> 8) % 8;
+    if (step % 2 != 0) {
+        return at % (SHM_SEGMENT_BYTES - 8);
+    }
+    return which < count ? words[which] + (at & 1) * sizeof(shm_side)
+                         : SHM_RINGS_OFFSET + in->tail % SHM_RING_BYTES + (at & 1) * 8;
 }
 
 static bool take_one(shm_in *in)
@@ -73,14 +80,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (size_t step = 0; alive && (step + 1) * STEP <= size; step++) {
         uint32_t at = 0;
         memcpy(&at, data + step * STEP, sizeof at);
-        memcpy(segment + aim(at, step), data + step * STEP + 4, 8);
-        uint32_t taken = 0;
-        while (taken < RECORDS_MAX && take_one(&in)) {
+        memcpy(segment + aim(at, step, &in), data + step * STEP + 4, 8);
+        for (uint32_t taken = 0; taken < RECORDS_PER_STEP && take_one(&in);) {
             taken++;
         }
-        require(taken < RECORDS_MAX); /* the peer moved head once: there is no more than a ring in it */
         alive = write_one(&out, at % (SHM_INLINE_MAX + 1));
     }
+    uint32_t left = 0;
+    const bool makes_sense = trib_shm_in_end(&in);
+    while (makes_sense && left <= RECORDS_MAX && take_one(&in)) {
+        left++;
+    }
+    require(left <= RECORDS_MAX); /* no more than fits the ring */
     free(segment);
     return 0;
 }
