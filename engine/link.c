@@ -136,7 +136,8 @@ static void deliver_self(trib_reactor *reactor, trib_post *post)
     while (out != NULL) {
         trib_out *next = out->next;
         trib_frame frame;
-        trib_error error = {.status = TRIB_OK};
+        trib_error error;
+        trib_error_clear(&error);
         memcpy(&frame, out->send.header, sizeof frame);
         if (link->state == TRIB_LINK_READY) {
             trib_status status = link->upcalls->received(link, &frame, out->send.payload, true, &error);
@@ -173,7 +174,11 @@ trib_status trib_link_send(trib_link *link, const trib_frame *frame, const void 
             return TRIB_NO_MEMORY;
         }
     }
-    *out = (trib_out){.link = link, .done = done, .context = context};
+    out->send.next = NULL;
+    out->link = link;
+    out->done = done;
+    out->context = context;
+    out->next = NULL;
     trib_frame stamped = *frame;
     stamped.sender = core->engine->member_id;
     stamped.epoch = core->epoch;
@@ -326,7 +331,8 @@ static trib_status transport_header(trib_conn *conn, const unsigned char header[
                                     trib_landing *landing)
 {
     trib_link *link = conn->user;
-    trib_error error = {.status = TRIB_OK};
+    trib_error error;
+    trib_error_clear(&error);
     landing->buffer = NULL;
     landing->payload_size = 0;
     if (link == NULL || link->state == TRIB_LINK_CLOSING) {
@@ -364,7 +370,8 @@ static void transport_received(trib_conn *conn, const unsigned char header[TRIB_
     trib_assert(payload_size == arrival->frame.payload_size);
     link->last_heard_ns = trib_now_often(link->core->reactor);
     trib_counter_add(&link->core->stats.messages_received, 1);
-    trib_error error = {.status = TRIB_OK};
+    trib_error error;
+    trib_error_clear(&error);
     trib_status status = trib_link_arrival_give(link, arrival, payload, &error);
     free(arrival->memory);
     if (status != TRIB_OK) {

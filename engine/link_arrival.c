@@ -29,7 +29,9 @@ trib_status trib_link_arrival_begin(trib_link *link, const trib_frame *frame, tr
     link->landed = (trib_landed){.what = NULL};
     landing->buffer = NULL;
     trib_status status = ask_upper(link, frame, landing, error);
-    *arrival = (trib_arrival){.frame = *frame, .landed = link->landed};
+    arrival->frame = *frame;
+    arrival->landed = link->landed;
+    arrival->memory = NULL;
     link->landed = (trib_landed){.what = NULL};
     if (status == TRIB_OK && frame->payload_size > 0 && landing->buffer == NULL) {
         trib_assert(arrival->landed.what == NULL);

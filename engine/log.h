@@ -33,6 +33,12 @@ const char *trib_log_status_reason(trib_status status, int number, char text[TRI
 /* Fills *error (may be NULL) and returns status, so that "return trib_error_set(...)" reads as one step. */
 trib_status trib_error_set(trib_error *error, trib_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* One that says nothing yet. Not by an initializer, which writes all of its text: a message would pay for that several times. */
+static inline void trib_error_clear(trib_error *error)
+{
+    error->status = TRIB_OK;
+    error->text[0] = '\0';
+}
 /* clang's analyzer does not look into other files: this tells it that the status given is the one that comes back. */
 #ifdef __clang_analyzer__
 #define trib_error_set(error, status, ...) ((void)trib_error_set(error, status, __VA_ARGS__), (status))

@@ -45,7 +45,8 @@ static void pipeline_run(trib_core *core, trib_task *task)
 {
     const trib_plan *plan = plan_of(task);
     while (plan->stages[task->stage] != NULL) {
-        trib_error error = {.status = TRIB_OK};
+        trib_error error;
+        trib_error_clear(&error);
         task->since_ns = trib_now_often(core->reactor);
         trib_trace_enter(core, task);
         task->running = true;

@@ -232,7 +232,11 @@ void trib_server_hand_out(trib_core *core, trib_summation *summation, uint32_t r
         }
         return;
     }
-    *entry = (trib_sum_entry){.core = core, .what = *what, .summation = summation, .sum = sum};
+    entry->core = core;
+    entry->what = *what;
+    entry->summation = summation;
+    entry->sum = sum;
+    entry->next = NULL;
     entry->waiter = (trib_waiter){.priority = what->priority,
                                   .sequence = core->sequence++,
                                   .lane = summation != core->machines && trib_express_fits(sum->size) ? TRIB_LANE_ANY

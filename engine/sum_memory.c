@@ -252,13 +252,14 @@ sum_round *trib_sum_round_take(trib_summation *self, uint32_t chunk_count)
             return NULL;
         }
     }
-    const sum_round kept = *round;
-    *round = (sum_round){.class_index = class_index,
-                         .chunk_count = chunk_count,
-                         .chunks = kept.chunks,
-                         .counts = kept.counts,
-                         .arrived = kept.arrived,
-                         .told = kept.told};
+    /* What begins at nothing; all else is filled in by who takes it. The text is long, and ends where it begins. */
+    round->chunk_count = chunk_count;
+    round->next = round->report_next = NULL;
+    round->refused = TRIB_OK;
+    round->chunks_done = round->told_count = round->parts_out = 0;
+    round->landings = round->references = round->holds = 0;
+    round->is_reported = false;
+    round->text[0] = '\0';
     memset(round->chunks, 0, chunk_count * sizeof *round->chunks);
     memset(round->arrived, 0, arrived_words(self, chunk_count) * sizeof *round->arrived);
     memset(round->counts, 0, self->config.contributor_count * sizeof *round->counts);
