@@ -410,6 +410,6 @@ trib_status trib_engine_get_stats(trib_engine *engine, trib_stats *stats)
     }
     stats->ops_completed = atomic_load(&engine->ops_completed);
     stats->ops_failed = atomic_load(&engine->ops_failed);
-    stats->ops_in_flight = atomic_load(&engine->ops_in_flight);
+    stats->ops_in_flight = trib_engine_ops_in_flight(engine);
     return TRIB_OK;
 }

@@ -14,6 +14,7 @@
 
 #include "api/tributary.h"
 #include "engine/auth.h"
+#include "engine/counter.h"
 #include "engine/kernel_ops.h"
 #include "engine/reactor.h"
 #include "engine/roster.h"
@@ -120,14 +121,14 @@ struct trib_engine {
 
     struct trib_op *free_ops, *all_ops;
     uint32_t ops_made;
-    atomic_uint ops_counted; /* in flight, or with handles not given back; grows under the mutex alone */
+    trib_counter ops_submitted;     /* written under the mutex alone */
+    _Atomic uint64_t ops_uncounted; /* of those, neither in flight nor with handles not given back */
     atomic_uint waiters;
     trib_post *done_head, *done_tail; /* completions.h; TRIB_MODE_QUEUE */
     int done_fd;
     _Atomic pthread_t dispatcher; /* who is inside trib_engine_dispatch; TRIB_NO_THREAD: nobody */
     uint32_t callbacks_running;   /* TRIB_MODE_ATTACHED, on the loop's thread; more than one if they run the loop */
     _Atomic uint64_t ops_completed, ops_failed;
-    atomic_uint ops_in_flight;
 };
 
 TRIB_CHECKED trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const trib_config *config,
@@ -154,6 +155,13 @@ void trib_engine_begin_close(trib_engine *engine, trib_closed_cb closed_cb, void
 TRIB_CHECKED trib_status trib_engine_check_open(trib_engine *engine, trib_error *error);
 /* True on one of the engine's own threads (ATTACHED: in a callback), or inside dispatch. */
 bool trib_engine_on_thread(const trib_engine *engine);
+/* Any thread. */
+static inline uint64_t trib_engine_ops_in_flight(const trib_engine *engine)
+{
+    /* In this order: what is over was submitted before. */
+    const uint64_t over = atomic_load(&engine->ops_completed) + atomic_load(&engine->ops_failed);
+    return trib_counter_get(&engine->ops_submitted) - over;
+}
 /* Around each callback of the user's: what may not be called from one can tell. */
 static inline void trib_engine_callback_begin(trib_engine *engine)
 {

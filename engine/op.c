@@ -28,7 +28,7 @@ static uint64_t slots_max(const trib_engine *engine)
 /* Called with the mutex held. */
 static trib_status take_op(trib_engine *engine, trib_op **op_out, trib_error *error)
 {
-    const uint32_t counted = atomic_load(&engine->ops_counted);
+    const uint32_t counted = (uint32_t)(trib_counter_get(&engine->ops_submitted) - atomic_load(&engine->ops_uncounted));
     if (counted >= engine->config.ops_max) {
         return trib_error_set(error, TRIB_BUSY,
                               "%u operations are in flight, or over and not given back by trib_op_release "
@@ -136,8 +136,7 @@ trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, tr
     op->round = ++tensor->rounds;
     atomic_init(&op->references, op_out != NULL ? 3 : 2);
     atomic_init(&op->counts, op_out != NULL ? 2 : 1);
-    atomic_fetch_add(&engine->ops_counted, 1);
-    atomic_fetch_add(&engine->ops_in_flight, 1);
+    trib_counter_add(&engine->ops_submitted, 1);
     if (op_out != NULL) {
         *op_out = op;
     }
@@ -166,9 +165,21 @@ unsigned char *trib_task_output(const trib_task *task)
     return task->device != NULL ? task->device->landing : task->node->op->output + task->offset;
 }
 
+/* Takes what the caller has of a count off; true for who takes the last. Whoever has all that is left of it is alone with it,
+ * as only they who have a part of a count add to it or take from it: what an operation on one core has of its counts it need not
+ * take off in competition with others. */
+static bool take_last(atomic_uint *count, uint32_t mine)
+{
+    if (atomic_load_explicit(count, memory_order_acquire) == mine) {
+        atomic_store_explicit(count, 0, memory_order_release);
+        return true;
+    }
+    return atomic_fetch_sub(count, mine) == mine;
+}
+
 void trib_op_unref(trib_op *op)
 {
-    if (atomic_fetch_sub(&op->references, 1) != 1) {
+    if (!take_last(&op->references, 1)) {
         return;
     }
     trib_engine *engine = op->engine;
@@ -181,10 +192,10 @@ void trib_op_unref(trib_op *op)
 void trib_op_give_back(trib_op *op)
 {
     trib_engine *engine = op->engine;
-    const bool counts_no_more = atomic_fetch_sub(&op->counts, 1) == 1;
+    const bool counts_no_more = take_last(&op->counts, 1);
     trib_op_unref(op); /* first: then there is a slot for the one that may be submitted instead */
     if (counts_no_more) {
-        atomic_fetch_sub(&engine->ops_counted, 1);
+        atomic_fetch_add(&engine->ops_uncounted, 1);
     }
 }
 
@@ -240,9 +251,8 @@ static void complete(trib_op *op)
         .text = op->text,
     };
     atomic_fetch_add(claim == 0 ? &engine->ops_completed : &engine->ops_failed, 1);
-    atomic_fetch_sub(&engine->ops_in_flight, 1);
-    if (atomic_fetch_sub(&op->counts, 1) == 1) {
-        atomic_fetch_sub(&engine->ops_counted, 1);
+    if (take_last(&op->counts, 1)) {
+        atomic_fetch_add(&engine->ops_uncounted, 1);
     }
     if (op->tensor->on_device) {
         trib_device_op_end(op);
@@ -278,7 +288,7 @@ static void queue_completion(trib_engine *engine, trib_op *op)
 
 void trib_op_core_done(trib_op *op, trib_core *core)
 {
-    if (atomic_fetch_sub(&op->cores_left, 1) != 1) {
+    if (!take_last(&op->cores_left, 1)) {
         return;
     }
     trib_engine *engine = op->engine;
@@ -294,7 +304,7 @@ void trib_op_core_done(trib_op *op, trib_core *core)
 
 void trib_op_nodes_done(trib_op *op, uint32_t count)
 {
-    if (atomic_fetch_sub(&op->nodes_left, count) == count) {
+    if (take_last(&op->nodes_left, count)) {
         trib_op_unref(op);
     }
 }

@@ -307,7 +307,7 @@ static void check_rest(run *self)
     sim_job_run(self->job, trib_sim_now(self->job->sim) + moment_ns(self->plan), NULL, NULL);
     for (uint32_t i = 0; i < self->job->member_count; i++) {
         const trib_engine *engine = self->job->members[i].engine;
-        if (atomic_load(&engine->ops_in_flight) > 0) {
+        if (trib_engine_ops_in_flight(engine) > 0) {
             torture_broken(self, "at rest, member %u counts operations in flight", i);
         }
         for (uint32_t core = 0; core < engine->core_count; core++) {
