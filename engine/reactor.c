@@ -48,7 +48,8 @@ void trib_reactor_post(trib_reactor *reactor, trib_post *post)
     trib_post *newest = atomic_load_explicit(&reactor->mail, memory_order_relaxed);
     do {
         atomic_store_explicit(&post->next, newest, memory_order_relaxed);
-    } while (!atomic_compare_exchange_weak_explicit(&reactor->mail, &newest, post, memory_order_release,
+        /* Sequentially consistent: `wake` looks next whether the loop has gone to sleep. */
+    } while (!atomic_compare_exchange_weak_explicit(&reactor->mail, &newest, post, memory_order_seq_cst,
                                                     memory_order_relaxed));
     /* From here on the post may have run and be gone; only the reactor may be touched. */
     if (newest == NULL) {

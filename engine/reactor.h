@@ -102,9 +102,10 @@ void trib_reactor_defer(trib_reactor *reactor, trib_post *post);
 
 /* For implementations: runs what is in the mailbox and deferred, at most a bounded number; true if some is left. */
 bool trib_reactor_run_posts(trib_reactor *reactor);
+/* Sequentially consistent, for who has just said that it goes to sleep. */
 static inline bool trib_reactor_has_posts(const trib_reactor *reactor)
 {
-    return reactor->deferred_head != NULL || atomic_load_explicit(&reactor->mail, memory_order_relaxed) != NULL;
+    return reactor->deferred_head != NULL || atomic_load(&reactor->mail) != NULL;
 }
 
 /* Loop thread, not from inside a poller's own functions. */

@@ -6,12 +6,12 @@
  *   its turn. The prepare watcher keeps the loop from blocking, through an idle watcher, while there are posts to
  *   run. So one turn (EVRUN_ONCE) never runs a post and then blocks: a host that tests a flag between turns sees what
  *   callbacks did.
- * - The watchers of timers and descriptors live in the storage of trib_timer and trib_io; nothing is allocated for
- *   them.
+ * - The watchers of timers (reactor_ev_timer.c) and descriptors live in the storage of trib_timer and trib_io; nothing is
+ *   allocated for them.
  * - Other threads wake it through an eventfd of its own, and not through ev_async: libev ends the process if there is no
  *   descriptor for that. They write to it only while the loop may be about to block: `dozes` is set before the last look
- *   at the mailbox, and who takes it away writes. All three change it by exchanges, each of which has seen what was
- *   posted before the one before it.
+ *   at the mailbox, and who takes it away writes. Who posts looks at `dozes` after that, and who dozes at the mailbox after that; all four
+ *   are sequentially consistent, so one of the two sees the other. A loop that does not doze costs its callers no exchange.
  * - In a child of a fork (fork.h) every watcher that is called stops itself and does nothing else.
  */
 #ifndef _GNU_SOURCE
@@ -31,14 +31,8 @@
 
 #define NS_PER_S INT64_C(1000000000)
 
-typedef struct timer_ev {
-    ev_timer watcher; /* first; its data is the reactor */
-    int64_t at_ns;
-} timer_ev;
-
-_Static_assert(sizeof(timer_ev) <= TRIB_TIMER_STORAGE, "a libev timer fits the storage of a trib_timer");
 _Static_assert(sizeof(ev_io) <= TRIB_IO_STORAGE, "a libev io watcher fits the storage of a trib_io");
-_Static_assert(_Alignof(timer_ev) <= 16 && _Alignof(ev_io) <= 16, "the storage is aligned for them");
+_Static_assert(_Alignof(ev_io) <= 16, "the storage is aligned for it");
 
 /* ---- The table ---- */
 
@@ -63,80 +57,18 @@ static int64_t often_ns(trib_reactor *reactor)
 static void wake(trib_reactor *reactor)
 {
     reactor_ev *self = reactor_of(reactor);
-    if (atomic_exchange(&self->dozes, false)) {
+    if (atomic_load(&self->dozes) && atomic_exchange(&self->dozes, false)) {
         const uint64_t one = 1;
         /* Fails only if nobody has read it 2^64 - 1 times, and then it is readable. */
         (void)!write(self->wake_fd, &one, sizeof one);
     }
 }
 
-/* In a child of a fork, which has the loop's memory, but none of the descriptors, or others by their numbers? */
-static bool is_foreign(const reactor_ev *self)
-{
-    return self->process != trib_fork_process();
-}
-
-static void timer_begin(reactor_ev *self, timer_ev *state)
-{
-    int64_t delay_ns = state->at_ns - now_ns(&self->base);
-    if (delay_ns < 0) {
-        delay_ns = 0;
-    }
-    /* libev counts from the time at which its turn began; long work in this turn would make the timer early. One that is early
-     * goes back, which costs a turn; a far one may, as it hardly ever gets there. */
-    if (delay_ns < NS_PER_S) {
-        ev_now_update(self->loop);
-    }
-    ev_timer_set(&state->watcher, (double)delay_ns / (double)NS_PER_S, 0.0);
-    ev_timer_start(self->loop, &state->watcher);
-}
-
-static void timer_expired(struct ev_loop *loop, ev_timer *watcher, int events)
-{
-    (void)loop;
-    (void)events;
-    reactor_ev *self = watcher->data;
-    timer_ev *state = (timer_ev *)(void *)watcher;
-    trib_timer *timer = (trib_timer *)(void *)((unsigned char *)watcher - offsetof(trib_timer, storage));
-    if (is_foreign(self)) {
-        return;
-    }
-    /* libev computes in double and rounds to its backend's resolution: what is early goes back. */
-    if (now_ns(&self->base) < state->at_ns) {
-        timer_begin(self, state);
-        return;
-    }
-    timer->armed = false;
-    timer->fired(&self->base, timer);
-}
-
-static void timer_stop(trib_reactor *reactor, trib_timer *timer)
-{
-    if (timer->armed) {
-        timer_ev *state = (timer_ev *)(void *)timer->storage;
-        ev_timer_stop(reactor_of(reactor)->loop, &state->watcher);
-        timer->armed = false;
-    }
-}
-
-static void timer_arm(trib_reactor *reactor, trib_timer *timer, int64_t at_ns)
-{
-    trib_assert(timer->fired != NULL);
-    reactor_ev *self = reactor_of(reactor);
-    timer_stop(reactor, timer);
-    timer_ev *state = (timer_ev *)(void *)timer->storage;
-    ev_timer_init(&state->watcher, timer_expired, 0.0, 0.0);
-    state->watcher.data = self;
-    state->at_ns = at_ns < 0 ? 0 : at_ns;
-    timer->armed = true;
-    timer_begin(self, state);
-}
-
 static void io_ready(struct ev_loop *loop, ev_io *watcher, int events)
 {
     trib_io *io = (trib_io *)(void *)((unsigned char *)watcher - offsetof(trib_io, storage));
     reactor_ev *self = watcher->data;
-    if (is_foreign(self)) {
+    if (trib_reactor_ev_is_foreign(self)) {
         ev_io_stop(loop, watcher);
         return;
     }
@@ -192,8 +124,8 @@ static const trib_reactor_ops ev_ops = {
     .now_ns = now_ns,
     .often_ns = often_ns,
     .wake = wake,
-    .timer_arm = timer_arm,
-    .timer_stop = timer_stop,
+    .timer_arm = trib_reactor_ev_timer_arm,
+    .timer_stop = trib_reactor_ev_timer_stop,
     .io_watch = io_watch,
     .charge = charge,
     .random = random_bytes,
@@ -229,6 +161,7 @@ static void stop_watchers(reactor_ev *self)
     ev_prepare_stop(self->loop, &self->prepare);
     ev_check_stop(self->loop, &self->check);
     ev_idle_stop(self->loop, &self->idle);
+    ev_timer_stop(self->loop, &self->horizon);
 }
 
 /* True: it has not been told anything, and what it is told from now on wakes it. */
@@ -242,7 +175,7 @@ static void prepare_called(struct ev_loop *loop, ev_prepare *watcher, int events
 {
     (void)events;
     reactor_ev *self = watcher->data;
-    if (is_foreign(self)) {
+    if (trib_reactor_ev_is_foreign(self)) {
         stop_watchers(self);
         if (!self->attached) { /* a callback forked: the thread ends when its child returns from that */
             ev_break(loop, EVBREAK_ALL);
@@ -279,7 +212,7 @@ static void check_called(struct ev_loop *loop, ev_check *watcher, int events)
 {
     (void)events;
     reactor_ev *self = watcher->data;
-    if (is_foreign(self)) {
+    if (trib_reactor_ev_is_foreign(self)) {
         stop_watchers(self);
         return;
     }
@@ -327,6 +260,7 @@ static void start_watchers(reactor_ev *self)
     ev_check_start(self->loop, &self->check);
     ev_idle_init(&self->idle, idle_called);
     self->idle.data = self;
+    trib_reactor_ev_timers_open(self);
 }
 
 /* ---- Life ---- */

@@ -1,4 +1,7 @@
-/* reactor_ev_internal.h - what reactor_ev.c, the loop, and reactor_ev_thread.c, the thread that runs it, share. */
+/*
+ * reactor_ev_internal.h - what reactor_ev.c, the loop, reactor_ev_timer.c, its timers, and reactor_ev_thread.c, the thread that
+ * runs it, share.
+ */
 #ifndef TRIB_ENGINE_REACTOR_EV_INTERNAL_H
 #define TRIB_ENGINE_REACTOR_EV_INTERNAL_H
 
@@ -8,6 +11,7 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 
+#include "engine/fork.h"
 #include "engine/linger.h"
 #include "engine/reactor_ev.h"
 #include "engine/ticks.h"
@@ -32,6 +36,9 @@ typedef struct reactor_ev {
     ev_prepare prepare;
     ev_check check;
     ev_idle idle;
+    ev_timer horizon; /* for the far timers */
+    int64_t horizon_ns;
+    trib_timer *far_first, *far_last; /* by time */
     trib_linger linger;
     int64_t turn_ns; /* when it was over that the loop waited */
     trib_ticks ticks;
@@ -44,5 +51,17 @@ static inline reactor_ev *reactor_of(trib_reactor *reactor)
 {
     return (reactor_ev *)reactor;
 }
+
+/* In a child of a fork, which has the loop's memory, but none of the descriptors, or others by their numbers? */
+static inline bool trib_reactor_ev_is_foreign(const reactor_ev *self)
+{
+    return self->process != trib_fork_process();
+}
+
+/* ---- reactor_ev_timer.c ---- */
+
+void trib_reactor_ev_timers_open(reactor_ev *self);
+void trib_reactor_ev_timer_arm(trib_reactor *reactor, trib_timer *timer, int64_t at_ns);
+void trib_reactor_ev_timer_stop(trib_reactor *reactor, trib_timer *timer);
 
 #endif
