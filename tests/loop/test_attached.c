@@ -1,4 +1,4 @@
-/* test_attached.c - an engine on a loop of the caller's, while another thread runs that loop. */
+/* test_attached.c - an engine on a loop of the caller's, which another thread runs, or a callback. */
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -10,7 +10,9 @@
 #include <cmocka.h>
 #include <ev.h>
 
-#include "api/tributary.h"
+#include "tests/loop/job.h"
+
+enum { TENSORS = 8 };
 
 typedef struct run_loop {
     struct ev_loop *loop;
@@ -70,8 +72,92 @@ static void destroyed_from_another_thread(void **state)
     ev_loop_destroy(self.loop);
 }
 
+/* Two engines on one loop. */
+typedef struct pair {
+    struct ev_loop *loop;
+    trib_engine *engines[2];
+    int ready, done;
+} pair;
+
+static void one_is_ready(trib_engine *engine, const trib_error *error, void *user)
+{
+    (void)engine;
+    assert_int_equal(error->status, TRIB_OK);
+    ((pair *)user)->ready++;
+}
+
+static void run_the_loop(const trib_result *result, void *user)
+{
+    pair *self = user;
+    assert_int_equal(result->status, TRIB_OK);
+    self->done++;
+    ev_run(self->loop, EVRUN_NOWAIT);
+}
+
+/* Which runs the loop until that one is closed; by then the other operations are complete. */
+static void destroy_the_other(const trib_result *result, void *user)
+{
+    pair *self = user;
+    assert_int_equal(result->status, TRIB_OK);
+    self->done++;
+    trib_engine *other = self->engines[1];
+    self->engines[1] = NULL;
+    assert_int_equal(trib_engine_destroy(other), TRIB_OK);
+}
+
+static void open_pair(pair *self)
+{
+    self->loop = ev_loop_new(EVFLAG_AUTO);
+    assert_non_null(self->loop);
+    for (int i = 0; i < 2; i++) {
+        trib_config config;
+        trib_config_init(&config, sizeof config);
+        config.mode = TRIB_MODE_ATTACHED;
+        config.loop = self->loop;
+        config.ready_cb = one_is_ready;
+        config.ready_user = self;
+        assert_int_equal(trib_engine_create(&config, &self->engines[i], NULL), TRIB_OK);
+    }
+    while (self->ready < 2) {
+        ev_run(self->loop, EVRUN_ONCE);
+    }
+}
+
+/* Operations complete while the loop is run inside the callback of one. */
+static void run_from_a_callback(void **state)
+{
+    const trib_done_cb callback = *(const trib_done_cb *)*state;
+    pair self = {.ready = 0};
+    float data[TENSORS] = {0};
+    open_pair(&self);
+    for (int round = 0; round < 3; round++) {
+        self.done = 0;
+        for (int i = 0; i < TENSORS; i++) {
+            trib_op_params params;
+            trib_op_params_init(&params, sizeof params);
+            params.tensor = job_declare(self.engines[0], (const char[]){(char)('a' + i), '\0'}, TRIB_FLOAT32, 1);
+            params.input = params.output = &data[i];
+            params.done_cb = callback;
+            params.user = &self;
+            assert_int_equal(trib_push_pull(self.engines[0], &params, NULL, NULL), TRIB_OK);
+        }
+        while (self.done < TENSORS) {
+            ev_run(self.loop, EVRUN_ONCE);
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(trib_engine_destroy(self.engines[i]), TRIB_OK);
+    }
+    ev_loop_destroy(self.loop);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(destroyed_from_another_thread)};
+    static trib_done_cb runs = run_the_loop, destroys = destroy_the_other;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(destroyed_from_another_thread),
+        cmocka_unit_test_prestate(run_from_a_callback, &runs),
+        cmocka_unit_test_prestate(run_from_a_callback, &destroys),
+    };
     return cmocka_run_group_tests_name("attached", tests, NULL, NULL);
 }
