@@ -248,7 +248,9 @@ void trib_server_hand_out(trib_core *core, trib_summation *summation, uint32_t r
     const trib_status status = trib_link_enqueue(link, &entry->waiter, entry->sum->size);
     if (status != TRIB_OK) {
         entry_recycle(entry);
-        /* Its receiver would wait for ever. No-op if it is closing anyway. */
+    }
+    if (status == TRIB_NO_MEMORY) {
+        /* Its receiver would wait for ever. One whose link is closing waits for nothing, but may have sent what others wait for. */
         trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a sum");
     }
 }
