@@ -20,6 +20,10 @@ static bool ends_with(const char *text, const char *end)
 void trib_blame_end(const trib_link *link, const char *direction, const char *name, const char *reason,
                     char text[TRIB_ERROR_TEXT_SIZE])
 {
+    if (link->end_status == TRIB_NO_MEMORY && !link->end_is_told) {
+        snprintf(text, TRIB_ERROR_TEXT_SIZE, "%s", reason); /* this process has none: nobody was lost */
+        return;
+    }
     if (!link->end_is_told) {
         snprintf(text, TRIB_ERROR_TEXT_SIZE, "lost the connection %s %s: %.200s", direction, name, reason);
         return;
@@ -30,6 +34,58 @@ void trib_blame_end(const trib_link *link, const char *direction, const char *na
         snprintf(text, TRIB_ERROR_TEXT_SIZE, "%s", told);
     } else {
         snprintf(text, TRIB_ERROR_TEXT_SIZE, "%.280s, as %s says", told, name);
+    }
+}
+
+const char *trib_blame_silence(int64_t silence_ns, char reason[TRIB_REASON_MAX])
+{
+    snprintf(reason, TRIB_REASON_MAX, "no sign of life for %.1f s (stopped, cut off, or its loop was kept busy)",
+             (double)silence_ns / 1e9);
+    return reason;
+}
+
+const char *trib_blame_control(const trib_link *link, const char *why, char reason[TRIB_REASON_MAX])
+{
+    const int64_t heard_ns = link->last_heard_ns, now_ns = trib_now(link->core->reactor);
+    snprintf(reason, TRIB_REASON_MAX, "%.180s (last heard of %.1f s ago)", why, (double)(now_ns - heard_ns) / 1e9);
+    return reason;
+}
+
+/* The member that it is in; NULL: none, or the roster has not come. */
+static const char *coordinator_name(const trib_roster *roster)
+{
+    for (uint32_t i = 0; roster != NULL && i < roster->member_count; i++) {
+        if (roster->members[i].roles & TRIB_ROLE_COORDINATOR) {
+            return trib_roster_name(roster, i);
+        }
+    }
+    return NULL;
+}
+
+void trib_blame_coordinator(const trib_engine *engine, const char *reason, char text[TRIB_ERROR_TEXT_SIZE])
+{
+    const char *name = coordinator_name(engine->roster), *at = engine->coordinator_address;
+    if (name != NULL) {
+        snprintf(text, TRIB_ERROR_TEXT_SIZE, "lost %s, which keeps the membership at %.100s: %.150s", name, at, reason);
+    } else {
+        snprintf(text, TRIB_ERROR_TEXT_SIZE, "lost the coordinator, a process of its own at %.100s: %.200s", at,
+                 reason);
+    }
+}
+
+bool trib_blame_advises(const trib_engine *engine, const char *text)
+{
+    const char *name = coordinator_name(engine->roster);
+    return engine->coordinator != NULL || strstr(text, name != NULL ? name : "lost the coordinator") != NULL;
+}
+
+void trib_blame_member(const char *name, trib_status status, const char *told, char text[TRIB_ERROR_TEXT_SIZE])
+{
+    const bool is_its_own = status == TRIB_NO_MEMORY || status == TRIB_SYSTEM;
+    if (is_its_own && strstr(told, name) == NULL) {
+        snprintf(text, TRIB_ERROR_TEXT_SIZE, "%s: %.300s", name, told);
+    } else {
+        snprintf(text, TRIB_ERROR_TEXT_SIZE, "%s", told);
     }
 }
 

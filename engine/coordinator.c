@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/blame.h"
 #include "engine/clock.h"
 #include "engine/member.h"
 #include "engine/shares.h"
@@ -69,10 +70,9 @@ static void heartbeat(trib_reactor *reactor, trib_timer *timer)
             trib_link_excuse(at->link, now_ns - timer->due_ns, now_ns);
         }
         if (now_ns - at->link->last_heard_ns > timeout_ns && judges) {
-            char text[TRIB_ERROR_TEXT_SIZE];
-            snprintf(text, sizeof text,
-                     "lost %s: no sign of life for %.1f s (stopped, cut off, or its loop was kept busy)",
-                     trib_roster_name(self->roster, i), (double)(now_ns - at->link->last_heard_ns) / 1e9);
+            char reason[TRIB_REASON_MAX], text[TRIB_ERROR_TEXT_SIZE];
+            snprintf(text, sizeof text, "lost %s: %s", trib_roster_name(self->roster, i),
+                     trib_blame_silence(now_ns - at->link->last_heard_ns, reason));
             trib_coordinator_end_job(self, TRIB_PEER_LOST, text);
             return;
         }
@@ -145,9 +145,9 @@ static trib_status coordinator_header(trib_link *link, const trib_frame *frame, 
 static trib_status take_lost(trib_coordinator *self, uint32_t member, const trib_frame *frame, const void *payload,
                              trib_error *error)
 {
-    char text[TRIB_ERROR_TEXT_SIZE];
+    char told[TRIB_ERROR_TEXT_SIZE], text[TRIB_ERROR_TEXT_SIZE];
     trib_reader reader = {.data = payload, .left = frame->payload_size};
-    trib_get_text(&reader, text, sizeof text);
+    trib_get_text(&reader, told, sizeof told);
     trib_status reason = TRIB_OK, status = trib_get_end(&reader, "LOST", error);
     if (status == TRIB_OK) {
         status = trib_frame_take_error(frame, &reason, error);
@@ -156,6 +156,7 @@ static trib_status take_lost(trib_coordinator *self, uint32_t member, const trib
         return status;
     }
     self->slots[member].left = true;
+    trib_blame_member(self->slots[member].info.name, reason, told, text);
     trib_coordinator_end_job(self, reason, text);
     return TRIB_OK;
 }
@@ -225,8 +226,9 @@ static void coordinator_link_closed(trib_link *link, trib_status status, const c
         trib_member_note_awaited(self->core->engine);
         return;
     }
-    char text[TRIB_ERROR_TEXT_SIZE];
-    snprintf(text, sizeof text, "lost %s: %.250s", trib_roster_name(self->roster, link->peer), reason);
+    char why[TRIB_REASON_MAX], text[TRIB_ERROR_TEXT_SIZE];
+    snprintf(text, sizeof text, "lost %s: %s", trib_roster_name(self->roster, link->peer),
+             trib_blame_control(link, reason, why));
     trib_coordinator_end_job(self, TRIB_PEER_LOST, text);
 }
 
@@ -308,9 +310,15 @@ void trib_coordinator_end(trib_coordinator *self, trib_status status, const char
     const bool orderly = trib_status_is_orderly(status);
     if (orderly && self->running && trib_coordinator_is_alone(self)) {
         end_with_workers(self);
+    } else if (orderly) {
+        const trib_engine *engine = self->core->engine;
+        const bool is_rank = (engine->config.roles & TRIB_ROLE_WORKER) != 0;
+        char left[TRIB_ERROR_TEXT_SIZE];
+        snprintf(left, sizeof left, "%s (%s), which keeps the membership, left the job before its workers",
+                 is_rank ? "rank 0" : "the coordinator", engine->env.place);
+        trib_coordinator_end_job(self, TRIB_PEER_LEFT, left);
     } else {
-        trib_coordinator_end_job(self, orderly ? TRIB_PEER_LEFT : status,
-                                 orderly ? "the process that keeps the membership left the job" : text);
+        trib_coordinator_end_job(self, status, text);
     }
 }
 

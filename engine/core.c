@@ -6,6 +6,7 @@
  */
 #include "engine/core.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -140,7 +141,7 @@ static const trib_link_upcalls self_upcalls = {
 
 /* ---- The job has come together ---- */
 
-static trib_status connect_to(trib_core *core, uint32_t member, uint32_t reactor)
+static trib_status connect_to(trib_core *core, uint32_t member, uint32_t reactor, trib_error *error)
 {
     trib_engine *engine = core->engine;
     const trib_roster *roster = engine->roster;
@@ -154,11 +155,19 @@ static trib_status connect_to(trib_core *core, uint32_t member, uint32_t reactor
         return status;
     }
     core->links_missing++;
-    return trib_link_connect(core, &roster->members[member].addresses[reactor], TRIB_PURPOSE_DATA, member, reactor,
-                             &trib_worker_upcalls, NULL, &link);
+    const trib_address *at = &roster->members[member].addresses[reactor];
+    errno = 0;
+    trib_status status =
+        trib_link_connect(core, at, TRIB_PURPOSE_DATA, member, reactor, &trib_worker_upcalls, NULL, &link);
+    if (status != TRIB_OK) {
+        char why[TRIB_REASON_MAX];
+        trib_error_set(error, status, "could not connect to %s at %.100s: %s", trib_roster_name(roster, member),
+                       at->text, trib_log_status_reason(status, errno, why));
+    }
+    return status;
 }
 
-static trib_status connect_all(trib_core *core)
+static trib_status connect_all(trib_core *core, trib_error *error)
 {
     trib_engine *engine = core->engine;
     const trib_roster *roster = engine->roster;
@@ -172,7 +181,7 @@ static trib_status connect_all(trib_core *core)
             if (!trib_relay_needs_link(core, member, reactor)) {
                 continue;
             }
-            trib_status status = connect_to(core, member, reactor);
+            trib_status status = connect_to(core, member, reactor, error);
             if (status != TRIB_OK) {
                 return status;
             }
@@ -206,13 +215,14 @@ void trib_core_roster(trib_reactor *reactor, trib_post *post)
         status = trib_server_open(core, &error);
     }
     if (status == TRIB_OK && (engine->config.roles & TRIB_ROLE_WORKER)) {
-        status = connect_all(core);
+        status = connect_all(core, &error);
     }
     if (status == TRIB_OK && core->reactor->index == 0 && (engine->config.roles & TRIB_ROLE_WORKER)) {
         status = trib_group_open(core, &error);
     }
     if (status != TRIB_OK) {
-        trib_engine_end(engine, status, "could not set up the connections of the job");
+        trib_engine_end(engine, status,
+                        error.status != TRIB_OK ? error.text : "out of memory for the connections of the job");
     } else if (core->links_missing == 0) {
         trib_worker_joined(core);
     }

@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "engine/assert.h"
+#include "engine/blame.h"
 #include "engine/completions.h"
 #include "engine/coordinator.h"
 #include "engine/device_task.h"
@@ -289,11 +290,17 @@ void trib_engine_end(trib_engine *engine, trib_status status, const char *text)
         engine->ended_post.run = tell_ended;
         tell(engine, &engine->ended_post, engine->config.ended_cb != NULL);
     }
+    const bool advises = status == TRIB_PEER_LOST && trib_blame_advises(engine, text);
     pthread_cond_broadcast(&engine->changed);
     pthread_mutex_unlock(&engine->mutex);
     /* Not with the mutex held: log_cb may wait for a lock of the host's that a thread holds while it submits. And with a
      * copy: from here on another thread may find the engine closed and destroy it. */
     trib_log(&logger, trib_status_is_orderly(status) ? TRIB_LOG_INFO : TRIB_LOG_ERROR, "the job is over: %s", text);
+    if (advises) {
+        trib_log(&logger, TRIB_LOG_WARN,
+                 "what to look at: the last lines that the lost process has written, then its machine's kernel log "
+                 "(journalctl -k: out of memory?) and network; the job has to be started again");
+    }
 }
 
 /* Called with the mutex held. */

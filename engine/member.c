@@ -88,7 +88,7 @@ static void fill_info(const trib_engine *engine, trib_member_info *info)
     const trib_config *config = &engine->config;
     const char *place = engine->env.place;
     *info = (trib_member_info){
-        .roles = config->roles,
+        .roles = config->roles | (engine->coordinator != NULL ? TRIB_ROLE_COORDINATOR : 0),
         .sums = (config->roles & TRIB_ROLE_SERVER) != 0,
         .placed = engine->env.placed,
         .strands = (engine->cores[0].transport->ops->flags & TRIB_TRANSPORT_STRANDS) != 0,
@@ -194,9 +194,8 @@ static void watch_coordinator(trib_reactor *reactor, trib_timer *timer)
     }
     int64_t silence_ns = now_ns - member->link->last_heard_ns;
     if (silence_ns > roster->peer_timeout_ns && judges) {
-        char text[TRIB_ERROR_TEXT_SIZE];
-        snprintf(text, sizeof text, "no sign of life from the coordinator at %s for %.1f s",
-                 member->core->engine->coordinator_address, (double)silence_ns / 1e9);
+        char reason[TRIB_REASON_MAX], text[TRIB_ERROR_TEXT_SIZE];
+        trib_blame_coordinator(member->core->engine, trib_blame_silence(silence_ns, reason), text);
         trib_engine_end(member->core->engine, TRIB_PEER_LOST, text);
         return;
     }
@@ -372,7 +371,8 @@ static void member_closed(trib_link *link, trib_status status, const char *reaso
     }
     char text[TRIB_ERROR_TEXT_SIZE];
     if (member->joined) {
-        snprintf(text, sizeof text, "lost the coordinator at %s: %.200s", core->engine->coordinator_address, reason);
+        char why[TRIB_REASON_MAX];
+        trib_blame_coordinator(core->engine, trib_blame_control(link, reason, why), text);
         trib_engine_end(core->engine, TRIB_PEER_LOST, text);
     } else if (status == TRIB_UNAUTHORIZED || status == TRIB_PROTOCOL || member->has_begun) {
         snprintf(text, sizeof text, "could not join at %s: %.250s", core->engine->coordinator_address, reason);

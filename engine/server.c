@@ -381,7 +381,8 @@ static void server_closed(trib_link *link, trib_status status, const char *reaso
     }
     char text[TRIB_ERROR_TEXT_SIZE];
     trib_blame_end(link, "from", trib_roster_name(core->engine->roster, link->peer), reason, text);
-    trib_engine_end(core->engine, status == TRIB_PEER_LEFT ? TRIB_PEER_LEFT : TRIB_PEER_LOST, text);
+    const bool keeps_status = status == TRIB_PEER_LEFT || status == TRIB_NO_MEMORY;
+    trib_engine_end(core->engine, keeps_status ? status : TRIB_PEER_LOST, text);
 }
 
 void *trib_server_buffer_alloc(void *user, size_t size)

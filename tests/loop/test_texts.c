@@ -107,6 +107,30 @@ static void a_loop_that_was_kept_busy(void **state)
     ev_loop_destroy(loop);
 }
 
+/* The process that keeps the membership stands still: that it is rank 0's, and which process that is, is said. */
+static void a_coordinator_that_stands_still(void **state)
+{
+    (void)state;
+    char address[32];
+    job_free_address(address, sizeof address);
+    struct ev_loop *loop = ev_loop_new(EVFLAG_AUTO);
+    fate mine = {.ready = 0};
+    trib_engine *busy = join(address, 0, loop, &mine), *other = join(address, 1, NULL, NULL);
+    while (mine.ready == 0) {
+        ev_run(loop, EVRUN_ONCE);
+    }
+    float data[16] = {0};
+    trib_op *op = job_push_pull(other, job_declare(other, "t", TRIB_FLOAT32, 16), data, data, TRIB_SUM);
+    trib_error error = {.status = TRIB_OK};
+    assert_int_equal(job_wait(op, &error), TRIB_PEER_LOST); /* meanwhile this thread does not run its loop */
+    must_say(error.text, "lost rank 0 (");
+    must_say(error.text, ", which keeps the membership at 127.0.0.1:");
+    must_say(error.text, ": no sign of life for ");
+    assert_int_equal(trib_engine_destroy(other), TRIB_OK);
+    assert_int_equal(trib_engine_destroy(busy), TRIB_OK);
+    ev_loop_destroy(loop);
+}
+
 /* ---- Before the job has come together ---- */
 
 static trib_engine *join_alone(const char *coordinator, int rank, int64_t join_timeout_ns)
@@ -187,9 +211,9 @@ static void others_know_why_it_is_not_reached(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_deadline_too_short_for_blame),    cmocka_unit_test(a_loop_that_was_kept_busy),
-        cmocka_unit_test(rank_0_knows_who_is_missing),       cmocka_unit_test(who_was_missing_is_said_once),
-        cmocka_unit_test(others_know_why_it_is_not_reached),
+        cmocka_unit_test(a_deadline_too_short_for_blame), cmocka_unit_test(a_coordinator_that_stands_still),
+        cmocka_unit_test(a_loop_that_was_kept_busy),      cmocka_unit_test(rank_0_knows_who_is_missing),
+        cmocka_unit_test(who_was_missing_is_said_once),   cmocka_unit_test(others_know_why_it_is_not_reached),
     };
     return cmocka_run_group_tests_name("texts", tests, NULL, NULL);
 }

@@ -97,8 +97,8 @@ def lose(victim, number):
         for name, (status, output) in job.finish(without=[victim]).items():
             assert status != 0, '%s ended with status 0' % name
             losses = [line for line in output.splitlines() if re.search('TRIB_PEER_LOST: |the job is over: ', line)]
-            first = [re.search(r'the coordinator at|:(\d+)\)', line) for line in losses]
-            named = [at and (at.group(1) == str(job.members[victim].pid) or (victim == 'rank 0' and not at.group(1))) for at in first]
+            first = [re.search(r':(\d+)\)', line) for line in losses]
+            named = [at and at.group(1) == str(job.members[victim].pid) for at in first]
             assert named and all(named), '%s does not name %s (pid %d) first: %s' % (name, victim, job.members[victim].pid, output[-400:])
     finally:
         job.clean()
