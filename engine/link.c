@@ -339,6 +339,7 @@ static trib_status transport_header(trib_conn *conn, const unsigned char header[
         return TRIB_CLOSED;
     }
     trib_assert(link->arrival_count < TRIB_AHEAD_MAX);
+    link->heard = link->heard || link->main != NULL; /* whatever it says */
     trib_frame frame;
     trib_status status = trib_frame_decode(header, &frame, &error);
     if (status != TRIB_OK && link->state == TRIB_LINK_AWAIT_HELLO && trib_frame_is_foreign(header)) {

@@ -22,7 +22,6 @@ static void second_ready(trib_link *link)
 static trib_status second_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
 {
     trib_assert(link->main != NULL);
-    link->heard = true;
     return link->main->upcalls->header(link, frame, landing, error);
 }
 

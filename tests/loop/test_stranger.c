@@ -327,6 +327,40 @@ static void second_connections(void **state)
     bed_close(&self);
 }
 
+/* Up to three beside the first, each by another network; and what is wrong on one of them is wrong with the member, also if it
+ * is the first that comes there. */
+static void connections_by_other_networks(void **state)
+{
+    (void)state;
+    enum { MOST = 3 };
+    bed self;
+    stranger peer, none, first, strands[MOST], one_more;
+    bed_open(&self, 2);
+    join(&self, &peer, 1, 2, 0);
+    expect_roster(&self, &peer);
+    trib_member_info info;
+    trib_error error = {.text = ""};
+    take_first_member(&self, &info);
+    const char *at = info.addresses[0].text;
+    assert_false(stranger_ask(&none, at, HOST_TOKEN, TRIB_PURPOSE_STRAND, 1));
+    stranger_connect(&first, at, HOST_TOKEN, TRIB_PURPOSE_DATA, 1);
+    for (int i = 0; i < MOST; i++) {
+        stranger_connect(&strands[i], at, HOST_TOKEN, TRIB_PURPOSE_STRAND, 1);
+    }
+    assert_false(stranger_ask(&one_more, at, HOST_TOKEN, TRIB_PURPOSE_STRAND, 1));
+    stranger_send(&strands[1], (trib_frame){.type = TRIB_FRAME_PUSH, .epoch = 7, .round = 1, .chunk_count = 1}, NULL,
+                  0);
+    stranger_expect_end(&strands[1]);
+    assert_int_equal(trib_engine_wait_ready(self.host.engine, -1, &error), TRIB_PEER_LOST);
+    assert_says(error.text,
+                "lost the connection from rank 1 (by hand): PUSH frame of epoch 7, this side is in epoch 1");
+    stranger *const all[] = {&none, &one_more, &strands[0], &strands[1], &strands[2], &first, &peer};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        stranger_close(all[i]);
+    }
+    bed_close(&self);
+}
+
 /* The links of data check too: a server refuses a contribution to another epoch. */
 static void a_contribution_to_another_epoch(void **state)
 {
@@ -412,6 +446,7 @@ int main(void)
         cmocka_unit_test(another_version_in_a_session),
         cmocka_unit_test(a_coordinator_of_another_version),
         cmocka_unit_test(second_connections),
+        cmocka_unit_test(connections_by_other_networks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
