@@ -288,13 +288,15 @@ trib_status trib_engine_get_info(const trib_engine *engine, trib_engine_info *in
 
 /* ---- Memory ---- */
 
+#define PAGE ((size_t)4096)
+
 trib_status trib_alloc(trib_engine *engine, size_t size, void **memory_out)
 {
     trib_status status = trib_api_check_engine(engine, NULL);
     if (status != TRIB_OK || size == 0 || memory_out == NULL) {
         return status != TRIB_OK ? status : TRIB_INVALID;
     }
-    void *block = engine->env.memory_alloc(engine->env.memory, size);
+    void *block = engine->env.memory_alloc(engine->env.memory, size < PAGE ? PAGE : size); /* which is aligned to one */
     if (block == NULL) {
         return TRIB_NO_MEMORY;
     }

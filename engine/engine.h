@@ -51,7 +51,7 @@ typedef struct trib_env {
     void (*reactor_free)(trib_reactor *reactor);
     bool (*on_thread)(const trib_reactor *reactor);   /* is the caller on its thread? */
     bool (*poll)(trib_reactor *reactor);              /* on its thread: trib_engine_dispatch, ATTACHED; may be NULL */
-    void *(*memory_alloc)(void *memory, size_t size); /* page-aligned */
+    void *(*memory_alloc)(void *memory, size_t size); /* aligned to pages, if it is smaller than one to 64 bytes */
     void (*memory_free)(void *memory, void *block);
     /* Memory of the caller's own that is registered where the arena's is; how much is at base (0: none); no more. As
      * trib_arena_adopt and those with it; NULL: nobody wants to know memory. */

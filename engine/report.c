@@ -50,9 +50,19 @@ static void report_task(trib_core *core, const trib_task *task, trib_waiting *en
     }
 }
 
+/* The core's list begins with what came last. */
+static trib_op_node *oldest_node(const trib_core *core)
+{
+    trib_op_node *node = core->nodes;
+    while (node != NULL && node->next != NULL) {
+        node = node->next;
+    }
+    return node;
+}
+
 void trib_report_core(trib_core *core, trib_waiting *entries, size_t capacity, size_t *count)
 {
-    for (trib_op_node *node = core->nodes; node != NULL; node = node->next) {
+    for (trib_op_node *node = oldest_node(core); node != NULL; node = node->previous) {
         const trib_op *op = node->op;
         trib_tensor *tensor = op->tensor;
         trib_waiting entry = {.round = op->round, .since_ns = trib_now(core->reactor) - op->submit_ns};

@@ -45,6 +45,12 @@ static void expect_waiting(trib_engine *engine, trib_op *op, const char *stage, 
              entries[0].peer);
 }
 
+static void one_reactor(trib_config *config, int member)
+{
+    (void)member;
+    config->reactors = 1;
+}
+
 static void what_is_waited_for(void **state)
 {
     (void)state;
@@ -73,6 +79,32 @@ static void what_is_waited_for(void **state)
     assert_int_equal(count, 0);
     assert_int_equal(trib_engine_waiting(jobs.engines[0], NULL, 1, &count), TRIB_INVALID);
     assert_int_equal(trib_engine_waiting(NULL, NULL, 0, &count), TRIB_INVALID);
+    job_close(&jobs);
+}
+
+/* Where there is not room for all, what has waited for longest is what is told. */
+static void the_oldest_come_first(void **state)
+{
+    (void)state;
+    enum { TENSORS = 5, ROOM = 2 };
+    job jobs;
+    float data[TENSORS][COUNT] = {{0}};
+    job_open(&jobs, 2, 0, one_reactor);
+    trib_op *ops[TENSORS];
+    for (int i = 0; i < TENSORS; i++) {
+        trib_tensor *tensor = job_declare(jobs.engines[0], (const char[]){(char)('a' + i), '\0'}, TRIB_FLOAT32, COUNT);
+        ops[i] = job_push_pull(jobs.engines[0], tensor, data[i], data[i], TRIB_SUM);
+    }
+    trib_waiting entries[ROOM];
+    size_t count = 0;
+    assert_int_equal(trib_engine_waiting(jobs.engines[0], entries, ROOM, &count), TRIB_OK);
+    assert_int_equal(count, TENSORS);
+    assert_string_equal(entries[0].tensor, "a");
+    assert_string_equal(entries[1].tensor, "b");
+    trib_engine_close(jobs.engines[0], NULL, NULL);
+    for (int i = 0; i < TENSORS; i++) {
+        assert_int_equal(job_wait(ops[i], NULL), TRIB_CLOSED);
+    }
     job_close(&jobs);
 }
 
@@ -224,6 +256,14 @@ static void memory_of_the_engine(void **state)
     trib_tensor *tensor = job_declare(jobs.engines[0], "weights", TRIB_FLOAT32, COUNT);
     assert_int_equal(job_wait(job_push_pull(jobs.engines[0], tensor, values, values, TRIB_SUM), NULL), TRIB_OK);
     assert_true(values[COUNT - 1] == (float)(COUNT - 1));
+    void *small[4];
+    for (size_t i = 0; i < sizeof small / sizeof small[0]; i++) {
+        assert_int_equal(trib_alloc(jobs.engines[0], 1 + 40 * i, &small[i]), TRIB_OK);
+        assert_int_equal((uintptr_t)small[i] % 4096, 0);
+    }
+    for (size_t i = 0; i < sizeof small / sizeof small[0]; i++) {
+        trib_free(jobs.engines[0], small[i]);
+    }
     trib_free(jobs.engines[0], memory);
     trib_free(jobs.engines[0], NULL);
     job_close(&jobs);
@@ -303,9 +343,10 @@ static void memory_of_the_caller(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_waited_for),     cmocka_unit_test(a_job_that_is_not_there_yet),
-        cmocka_unit_test(tensors_that_cannot_be), cmocka_unit_test(operations_that_cannot_be),
-        cmocka_unit_test(memory_of_the_engine),   cmocka_unit_test(memory_of_the_caller),
+        cmocka_unit_test(what_is_waited_for),          cmocka_unit_test(the_oldest_come_first),
+        cmocka_unit_test(a_job_that_is_not_there_yet), cmocka_unit_test(tensors_that_cannot_be),
+        cmocka_unit_test(operations_that_cannot_be),   cmocka_unit_test(memory_of_the_engine),
+        cmocka_unit_test(memory_of_the_caller),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
