@@ -443,7 +443,7 @@ typedef struct trib_waiting {
     uint32_t partition;
     uint32_t round;
     char stage[16];   /* "JOIN", "DECLARE", "PUSH", "PULL", ... */
-    char peer[64];    /* "server 1 (10.0.0.7:4242)", or, if known, the rank that has not contributed or joined */
+    char peer[64];    /* "server 1 (host:pid)", or, if known, the rank that has not contributed or joined */
     int64_t since_ns; /* how long it has been in that stage */
 } trib_waiting;
 
@@ -455,7 +455,7 @@ TRIB_API TRIB_CHECKED trib_status trib_engine_waiting(trib_engine *engine, trib_
 
 typedef struct trib_stats {
     uint32_t struct_size;                              /* set it to sizeof(trib_stats) before the call */
-    uint32_t connections;                              /* open now */
+    uint32_t connections;                              /* open now, between a worker's and a server's reactor */
     uint64_t ops_completed, ops_failed, ops_in_flight; /* completed: with TRIB_OK */
     uint64_t bytes_pushed, bytes_pulled;               /* payload this worker sent and received */
     uint64_t bytes_summed;                             /* payload this process's server received */
