@@ -194,7 +194,8 @@ void trib_sum_chunk_hand_out(trib_summation *self, sum_chunk *chunk)
     const trib_contribution *what = &chunk->round->what;
     const bool is_broadcast = what->exchange == TRIB_EXCHANGE_BROADCAST;
     const uint32_t n = self->config.contributor_count, root = is_broadcast ? trib_sum_root(self, what) : n;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t turn = 0; turn < n; turn++) {
+        const uint32_t past = self->config.receiver_first + turn, i = past < n ? past : past - n;
         if (i != root) {
             hand_to(self, chunk, &chunk->sum, i);
         }
