@@ -46,7 +46,7 @@ static bool poll_all(trib_reactor *reactor, trib_poller *poller)
     shm_transport *self = transport_of(poller);
     bool found = false, ended = false;
     for (shm_conn *conn = self->conns; conn != NULL; conn = conn->next) {
-        found = trib_shm_conn_poll(conn) || found;
+        found = (!trib_shm_conn_is_quiet(conn) && trib_shm_conn_poll(conn)) || found;
         ended = ended || (conn->state == SHM_ENDING && !conn->known);
     }
     if (ended) {

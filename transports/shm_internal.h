@@ -157,6 +157,16 @@ bool trib_shm_stream_read(shm_conn *conn);
 /* The receiver that had no room is asked again. Upcalls. */
 void trib_shm_stream_resume(shm_conn *conn);
 /* Something that is sent waits for the peer. */
-bool trib_shm_stream_waits(const shm_conn *conn);
+static inline bool trib_shm_stream_waits(const shm_conn *conn)
+{
+    return conn->send_next != NULL || conn->remote_reported < conn->remote_written;
+}
+
+/* A poll of it would find nothing: for who looks again and again. */
+static inline bool trib_shm_conn_is_quiet(const shm_conn *conn)
+{
+    return conn->state == SHM_OPEN && !conn->progress_owed && !conn->hung_up && !trib_shm_stream_waits(conn) &&
+           !trib_shm_in_has_more(&conn->in);
+}
 
 #endif

@@ -113,17 +113,6 @@ void trib_shm_out_commit(shm_out *out)
 
 /* ---- Emptying ---- */
 
-static uint32_t kind_there(const shm_in *in)
-{
-    const unsigned char *at = in->ring + in->tail % SHM_RING_BYTES;
-    return atomic_load_explicit((const _Atomic uint32_t *)(const void *)at, memory_order_acquire);
-}
-
-bool trib_shm_in_has_more(const shm_in *in)
-{
-    return kind_there(in) != SHM_NONE && !(in->peer_is_over && in->tail == in->end);
-}
-
 bool trib_shm_in_end(shm_in *in)
 {
     in->end = atomic_load_explicit(&in->peer->head, memory_order_acquire);

@@ -99,7 +99,12 @@ void trib_shm_out_commit(shm_out *out);
 shm_found trib_shm_in_next(shm_in *in, shm_record *record_out, const unsigned char **behind_out);
 void trib_shm_in_take(shm_in *in);
 /* True if there is one. */
-bool trib_shm_in_has_more(const shm_in *in);
+static inline bool trib_shm_in_has_more(const shm_in *in)
+{
+    const unsigned char *at = in->ring + in->tail % SHM_RING_BYTES;
+    const uint32_t kind = atomic_load_explicit((const _Atomic uint32_t *)(const void *)at, memory_order_acquire);
+    return kind != SHM_NONE && !(in->peer_is_over && in->tail == in->end);
+}
 /* The peer has gone: what is in the ring now is all that will ever be. False: that makes no sense. */
 bool trib_shm_in_end(shm_in *in);
 

@@ -120,11 +120,6 @@ void trib_shm_stream_write(shm_conn *conn)
     }
 }
 
-bool trib_shm_stream_waits(const shm_conn *conn)
-{
-    return conn->send_next != NULL || conn->remote_reported < conn->remote_written;
-}
-
 bool trib_shm_stream_report(shm_conn *conn)
 {
     bool found = false;
