@@ -7,7 +7,8 @@
  *
  * Invariants
  * - Jobs submitted by one thread begin in that order. Collectives begin in the order of submission and are matched by it
- *   alone: whoever submits them sees to it that all members of the group use the same order (group.h).
+ *   alone: whoever submits them sees to it that all members of the group use the same order (group.h). Where the program
+ *   promises one order (in_order) they come by issue instead, and begin in the order of those calls.
  * - A job begins after the job that it names in `after` has ended on the device; nobody waits for that on the host.
  * - After stop every job comes back within STOP_NS, collectives whose other members are dead too.
  * - Until a job is back its memory, and that of the job in `after`, are the device's.
@@ -21,7 +22,7 @@
 #include "engine/kernel_ops.h"
 #include "engine/reactor.h"
 
-#define TRIB_DEVICE_ABI 4u
+#define TRIB_DEVICE_ABI 5u
 #define TRIB_DEVICE_ID_SIZE 128u
 #define TRIB_DEVICE_TEXT_SIZE 160u
 #define TRIB_LOCAL_SIZE_MAX 64
@@ -42,10 +43,13 @@ typedef enum trib_device_kind {
     TRIB_DEVICE_KIND_COUNT
 } trib_device_kind;
 
-/* Opens for streams when an operation is complete: a word that a stream waits for until it has reached value. */
+/* Opens for streams when an operation is complete: a word that a stream waits for until it has reached value, or the end of
+ * what was issued, where that is known to the device already. */
 typedef struct trib_device_gate {
     uint32_t *word; /* host memory that the device sees; NULL: not made yet */
     uint32_t value; /* what opens it for the present operation */
+    void *end;      /* the device's: of a job that is issued */
+    bool by_end;    /* streams wait for that */
 } trib_device_gate;
 
 typedef struct trib_device_job {
@@ -62,7 +66,8 @@ typedef struct trib_device_job {
     uint32_t root;  /* BROADCAST: a member */
     uint64_t label; /* collectives: all members must name the same; only checked where that can be done */
     const struct trib_device_job *after;
-    void *mark; /* WAIT: from mark(), not NULL; the job takes it over */
+    void *mark;     /* from mark(); the job takes it over. WAIT: not NULL; what is issued begins behind it, or NULL */
+    uint32_t place; /* of what is issued: so many were before it, modulo 2^32 */
     /* The job that brings *gate_count to gate_goal opens the gate when it ends on the device; NULL: none. */
     trib_device_gate *gate;
     atomic_uint *gate_count;
@@ -83,6 +88,7 @@ typedef struct trib_device_params {
     int32_t index;      /* which device; -1: the calling thread's present one */
     int32_t rank, size; /* in the local group */
     int32_t machine;
+    bool in_order; /* all members hand in their collectives in one order: they are issued */
     const trib_kernels *kernels;
     trib_logger *logger;
     int64_t linger_most_ns;                 /* how long a thread of the device's looks for more at most (linger.h) */
@@ -98,6 +104,10 @@ typedef struct trib_device_ops {
     trib_status (*open)(const trib_device_params *params, trib_device **out, trib_error *error);
     /* Any thread: takes the job. */
     void (*submit)(trib_device *device, trib_device_job *job);
+    /* Any thread: takes a collective that begins behind its mark, and behind what was issued before. `here`: this thread may
+     * make the calls that launch it, which take some microseconds, or when another member is lost until stop. If it may
+     * not, or that cannot be done yet, the device does it later. */
+    void (*issue)(trib_device *device, trib_device_job *job, bool here);
     /* Caller's thread: remembers where the stream is now; NULL: it has come here already. TRIB_UNSUPPORTED while it is
      * being captured into a graph. */
     trib_status (*mark)(trib_device *device, void *stream, void **mark_out, trib_error *error);

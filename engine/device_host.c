@@ -3,7 +3,8 @@
  *
  * Copies are made at once, by the submitting thread; collectives by the thread that brings the last member's job. The
  * members of a group meet in a trib_host_world, by the order of their jobs as NCCL's do; where two members' jobs differ
- * NCCL would hang, and this fails them and counts it. Nothing is faster or slower than it is: no time model.
+ * NCCL would hang, and this fails them and counts it. What was issued hangs, as whoever issues notices by other means. Nothing
+ * is faster or slower than it is: no time model.
  *
  * A job's slot is its device as long as the device has it. Jobs are given back without a lock held, because others may
  * have waited for them.
@@ -17,39 +18,10 @@
 #include "engine/assert.h"
 #include "engine/device_host.h"
 
-#define MACHINES_MAX 64
-
-/* Jobs of one member that wait for the others', oldest first. */
-typedef struct member_queue {
-    trib_device_job *head, *tail;
-    trib_host_fault fault;
-} member_queue;
-
-struct trib_host_world {
-    pthread_mutex_t mutex;
-    uint32_t disorders;
-    member_queue members[MACHINES_MAX][TRIB_LOCAL_SIZE_MAX];
-};
-
-struct trib_device {
-    trib_device_params params;
-    pthread_mutex_t mutex;
-    trib_device_job *waiting; /* for a stream, for another job, or hung */
-    atomic_bool stopped;
-    struct gate_word {
-        struct gate_word *next;
-        uint32_t word;
-    } * gates;
-};
-
-struct trib_host_stream {
-    atomic_bool open;
-    _Atomic(trib_device *) device; /* where jobs wait for it; set before they look at open */
-};
-
 static const char stopped_text[] = "the device was stopped";
 
 static void run_job(trib_device *device, trib_device_job *job);
+static void begin_issued(trib_device *device);
 
 /* Takes from what waits those that wait for that job (or, if it is NULL, all). */
 static trib_device_job *take_waiting(trib_device *device, trib_device_job *after)
@@ -99,9 +71,9 @@ static bool same(const trib_device_job *a, const trib_device_job *b)
 /* Called with the world's mutex held: runs what all members of the machine have come to, and answers it. */
 static trib_device_job *meet(trib_host_world *world, int32_t machine, int32_t size)
 {
-    member_queue *queues = world->members[machine];
+    trib_host_queue *queues = world->members[machine];
     trib_device_job *met = NULL;
-    for (;;) {
+    while (!world->stuck[machine]) {
         trib_device_job *jobs[TRIB_LOCAL_SIZE_MAX] = {NULL};
         bool agree = true;
         trib_assert(size > 0);
@@ -111,6 +83,11 @@ static trib_device_job *meet(trib_host_world *world, int32_t machine, int32_t si
                 return met;
             }
             agree = agree && same(jobs[0], jobs[i]);
+        }
+        if (!agree && ((trib_device *)jobs[0]->slot)->params.in_order) {
+            world->stuck[machine] = true;
+            world->disorders++;
+            return met;
         }
         for (int32_t i = 0; i < size; i++) {
             queues[i].head = jobs[i]->next;
@@ -125,6 +102,7 @@ static trib_device_job *meet(trib_host_world *world, int32_t machine, int32_t si
             met = jobs[i];
         }
     }
+    return met;
 }
 
 /* NOLINTNEXTLINE(misc-no-recursion): see give_back */
@@ -145,7 +123,7 @@ static void submit_collective(trib_device *device, trib_device_job *job)
         give_back(device, job, TRIB_CLOSED, stopped_text);
         return;
     }
-    member_queue *mine = &world->members[params->machine][params->rank];
+    trib_host_queue *mine = &world->members[params->machine][params->rank];
     job->next = NULL;
     if (mine->tail != NULL) {
         mine->tail->next = job;
@@ -242,7 +220,55 @@ static void run_job(trib_device *device, trib_device_job *job)
         } else if (job->kind == TRIB_DEVICE_MAKE_ID) {
             memset(job->target, 0, TRIB_DEVICE_ID_SIZE);
         }
+        const bool joins = job->kind == TRIB_DEVICE_JOIN;
         give_back(device, job, TRIB_OK, "");
+        if (joins) {
+            pthread_mutex_lock(&device->mutex);
+            device->joined = true;
+            pthread_mutex_unlock(&device->mutex);
+            begin_issued(device);
+        }
+    }
+}
+
+/* What was issued begins in its order, when its own input is there. NOLINTNEXTLINE(misc-no-recursion): see give_back */
+static void begin_issued(trib_device *device)
+{
+    pthread_mutex_lock(&device->mutex);
+    while (!device->beginning && device->joined && device->issued != NULL &&
+           (device->issued->mark == NULL || !is_closed(device->issued))) {
+        trib_device_job *job = device->issued;
+        device->issued = job->next;
+        device->issued_end = device->issued == NULL ? &device->issued : device->issued_end;
+        device->beginning = true;
+        pthread_mutex_unlock(&device->mutex);
+        run_job(device, job);
+        pthread_mutex_lock(&device->mutex);
+        device->beginning = false;
+    }
+    pthread_mutex_unlock(&device->mutex);
+}
+
+static void host_issue(trib_device *device, trib_device_job *job, bool here)
+{
+    (void)here; /* nothing waits */
+    job->slot = device;
+    job->next = NULL;
+    if (job->mark != NULL) {
+        atomic_store(&((trib_host_stream *)job->mark)->device, device);
+    }
+    pthread_mutex_lock(&device->mutex);
+    job->place = device->places++;
+    const bool stopped = atomic_load(&device->stopped);
+    if (!stopped) {
+        *device->issued_end = job;
+        device->issued_end = &job->next;
+    }
+    pthread_mutex_unlock(&device->mutex);
+    if (stopped) {
+        give_back(device, job, TRIB_CLOSED, stopped_text);
+    } else {
+        begin_issued(device);
     }
 }
 
@@ -268,19 +294,52 @@ static void host_stop(trib_device *device, bool orderly)
     (void)orderly;
     pthread_mutex_lock(&device->mutex);
     device->stopped = true;
-    trib_device_job *job = take_waiting(device, NULL);
+    trib_device_job *job = take_waiting(device, NULL), *issued = device->issued;
+    device->issued = NULL;
+    device->issued_end = &device->issued;
     pthread_mutex_unlock(&device->mutex);
     trib_host_world *world = device->params.world;
     trib_device_job *met = NULL;
     if (world != NULL) {
         pthread_mutex_lock(&world->mutex);
-        member_queue *mine = &world->members[device->params.machine][device->params.rank];
+        trib_host_queue *mine = &world->members[device->params.machine][device->params.rank];
         met = mine->head;
         mine->head = mine->tail = NULL;
         pthread_mutex_unlock(&world->mutex);
     }
     give_back_all(device, job);
+    give_back_all(device, issued);
     give_back_all(device, met);
+}
+
+/* ---- Streams ---- */
+
+void trib_host_stream_open(trib_host_stream *stream)
+{
+    atomic_store(&stream->open, true);
+    trib_device *device = atomic_load(&stream->device);
+    if (device == NULL) {
+        return;
+    }
+    trib_device_job *reached = NULL;
+    pthread_mutex_lock(&device->mutex);
+    for (trib_device_job **at = &device->waiting; *at != NULL;) {
+        trib_device_job *job = *at;
+        if (job->kind == TRIB_DEVICE_WAIT && job->mark == stream) {
+            *at = job->next;
+            job->next = reached;
+            reached = job;
+        } else {
+            at = &job->next;
+        }
+    }
+    pthread_mutex_unlock(&device->mutex);
+    while (reached != NULL) {
+        trib_device_job *next = reached->next;
+        give_back(device, reached, TRIB_OK, "");
+        reached = next;
+    }
+    begin_issued(device);
 }
 
 /* ---- Life ---- */
@@ -291,15 +350,17 @@ static trib_status host_open(const trib_device_params *params, trib_device **out
         return trib_error_set(error, TRIB_UNSUPPORTED,
                               "device \"host\" has no collectives between processes: local_size must be 1");
     }
-    if (params->machine >= MACHINES_MAX || params->size > TRIB_LOCAL_SIZE_MAX) {
-        return trib_error_set(error, TRIB_UNSUPPORTED, "device \"host\": at most %d machines of %d", MACHINES_MAX,
-                              TRIB_LOCAL_SIZE_MAX);
+    if (params->machine >= TRIB_HOST_MACHINES_MAX || params->size > TRIB_LOCAL_SIZE_MAX) {
+        return trib_error_set(error, TRIB_UNSUPPORTED, "device \"host\": at most %d machines of %d",
+                              TRIB_HOST_MACHINES_MAX, TRIB_LOCAL_SIZE_MAX);
     }
     trib_device *device = calloc(1, sizeof *device);
     if (device == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
     device->params = *params;
+    device->issued_end = &device->issued;
+    device->joined = params->size == 1;
     pthread_mutex_init(&device->mutex, NULL);
     *out = device;
     return TRIB_OK;
@@ -389,6 +450,7 @@ const trib_device_ops trib_device_host_ops = {
     .name = "host memory",
     .open = host_open,
     .submit = host_submit,
+    .issue = host_issue,
     .mark = host_mark,
     .mark_drop = host_mark_drop,
     .gate_make = host_gate_make,
@@ -400,78 +462,3 @@ const trib_device_ops trib_device_host_ops = {
     .stop = host_stop,
     .close = host_close,
 };
-
-/* ---- For tests ---- */
-
-trib_host_world *trib_host_world_create(void)
-{
-    trib_host_world *world = calloc(1, sizeof *world);
-    if (world != NULL) {
-        pthread_mutex_init(&world->mutex, NULL);
-    }
-    return world;
-}
-
-void trib_host_world_free(trib_host_world *world)
-{
-    if (world != NULL) {
-        pthread_mutex_destroy(&world->mutex);
-        free(world);
-    }
-}
-
-uint32_t trib_host_world_disorders(trib_host_world *world)
-{
-    pthread_mutex_lock(&world->mutex);
-    const uint32_t disorders = world->disorders;
-    pthread_mutex_unlock(&world->mutex);
-    return disorders;
-}
-
-void trib_host_world_fault(trib_host_world *world, int32_t machine, int32_t rank, trib_host_fault fault)
-{
-    pthread_mutex_lock(&world->mutex);
-    world->members[machine][rank].fault = fault;
-    pthread_mutex_unlock(&world->mutex);
-}
-
-trib_host_stream *trib_host_stream_create(bool open)
-{
-    trib_host_stream *stream = calloc(1, sizeof *stream);
-    if (stream != NULL) {
-        atomic_store(&stream->open, open);
-    }
-    return stream;
-}
-
-void trib_host_stream_open(trib_host_stream *stream)
-{
-    atomic_store(&stream->open, true);
-    trib_device *device = atomic_load(&stream->device);
-    if (device == NULL) {
-        return;
-    }
-    trib_device_job *reached = NULL;
-    pthread_mutex_lock(&device->mutex);
-    for (trib_device_job **at = &device->waiting; *at != NULL;) {
-        trib_device_job *job = *at;
-        if (job->kind == TRIB_DEVICE_WAIT && job->mark == stream) {
-            *at = job->next;
-            job->next = reached;
-            reached = job;
-        } else {
-            at = &job->next;
-        }
-    }
-    pthread_mutex_unlock(&device->mutex);
-    while (reached != NULL) {
-        trib_device_job *next = reached->next;
-        give_back(device, reached, TRIB_OK, "");
-        reached = next;
-    }
-}
-
-void trib_host_stream_free(trib_host_stream *stream)
-{
-    free(stream);
-}

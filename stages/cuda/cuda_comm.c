@@ -7,10 +7,10 @@
  * for streams of the caller's that wait for us), and the end have threads of their own. Those share the communicator with
  * the device; who lets go last frees it.
  *
- * Nobody frees the communicator while the device's thread is inside NCCL, unless it has been there for RESCUE_NS after
- * stop: then a rank that is gone is waited for, and giving up is what lets the thread out. The same goes for a copy that
- * the driver does not come back from before a collective has ended. The thread that rescues is there from the beginning,
- * because it may be needed where there is no memory for another.
+ * Nobody frees the communicator while a thread is inside NCCL, the device's or a caller's that launches, unless it has been
+ * there for RESCUE_NS after stop, or after a failure: then a rank that is gone is waited for, and giving up is what lets the
+ * thread out. The same goes for a copy that the driver does not come back from before a collective has ended. The thread that
+ * rescues is there from the beginning, because it may be needed where there is no memory for another.
  */
 #include "stages/cuda/cuda_internal.h"
 
@@ -66,11 +66,14 @@ static void *rescue_main(void *argument)
     while (sem_wait(&comm->stop) != 0) {} /* a signal */
     const int64_t until_ns = cuda_now_ns() + RESCUE_NS;
     bool is_late = false;
-    while (atomic_load(&comm->inside) && !is_late) {
+    while (atomic_load(&comm->inside) > 0 && !is_late) {
         rest();
         is_late = cuda_now_ns() >= until_ns;
     }
-    if (is_late && atomic_load(&comm->inside) && !atomic_exchange(&comm->given_up, true)) {
+    if (is_late) {
+        atomic_store(&comm->shut, true);
+    }
+    if (is_late && atomic_load(&comm->inside) > 0 && !atomic_exchange(&comm->given_up, true)) {
         if (cudaSetDevice(comm->index) == cudaSuccess) {
             (void)comm->api.comm_abort(comm->nccl);
         }
@@ -210,9 +213,9 @@ bool cuda_comm_joined(const trib_device *device, ncclResult_t *result)
 bool cuda_comm_enter(trib_device *device)
 {
     cuda_comm *comm = device->comm;
-    atomic_store(&comm->inside, true);
-    if (atomic_load(&device->stop_asked) || atomic_load(&comm->given_up)) {
-        atomic_store(&comm->inside, false);
+    atomic_fetch_add(&comm->inside, 1);
+    if (atomic_load(&device->stop_asked) || atomic_load(&comm->shut)) {
+        atomic_fetch_sub(&comm->inside, 1);
         return false;
     }
     return true;
@@ -220,7 +223,7 @@ bool cuda_comm_enter(trib_device *device)
 
 void cuda_comm_exit(trib_device *device)
 {
-    atomic_store(&device->comm->inside, false);
+    atomic_fetch_sub(&device->comm->inside, 1);
 }
 
 /* ---- Giving up ---- */
@@ -239,7 +242,18 @@ static void *abort_main(void *argument)
 void cuda_comm_abort(trib_device *device)
 {
     cuda_comm *comm = device->comm;
-    if (comm == NULL || atomic_exchange(&comm->given_up, true)) {
+    device->abort_due = false;
+    if (comm == NULL || atomic_load(&comm->given_up)) {
+        return;
+    }
+    if (!atomic_exchange(&comm->shut, true)) {
+        (void)sem_post(&comm->stop); /* who is inside has its time now, also where nothing has been stopped yet */
+    }
+    if (atomic_load(&comm->inside) > 0) {
+        device->abort_due = true; /* the thread comes here again */
+        return;
+    }
+    if (atomic_exchange(&comm->given_up, true)) {
         return;
     }
     int phase = CUDA_COMM_JOINING;

@@ -7,6 +7,9 @@
  * moved, 20 to 200 us apart while something has been under way for longer, and sleeps without limit while nothing is.
  * So no reactor ever waits for the driver or for NCCL, and nothing in here but the queue of new jobs, the pool of marks and
  * the gates' words is seen by two threads.
+ *
+ * Where all ranks hand in their collectives in one order (in_order) a caller's thread launches its own (cuda_issue.c), if nothing
+ * that was issued before is left to be launched; else the device's thread does. One thread at a time: it holds the claim.
  */
 #ifndef TRIB_STAGES_CUDA_INTERNAL_H
 #define TRIB_STAGES_CUDA_INTERNAL_H
@@ -23,6 +26,7 @@
 #include "engine/linger.h"
 
 #define TRIB_CUDA_STOP_NS (5 * INT64_C(1000000000))
+#define CUDA_LAUNCHED_MAX 256u /* CUDA's queue takes 1024, and there is an event and a gate beside each */
 
 /* NCCL, found at run time. */
 typedef struct cuda_nccl {
@@ -50,6 +54,10 @@ typedef struct cuda_slot {
     trib_device_job *job;
     cudaEvent_t event; /* made once, used again */
     bool issued;       /* the event has been recorded */
+    bool is_gates;     /* not from the pool: it is a gate's, for what callers' threads launch */
+    /* How that went. */
+    cudaError_t code;
+    ncclResult_t result;
     struct cuda_slot *next;
 } cuda_slot;
 
@@ -73,7 +81,8 @@ typedef struct cuda_comm {
     ncclComm_t nccl;     /* NULL: not made */
     ncclResult_t result; /* of joining; both are the device's when phase is READY */
     atomic_int phase;    /* JOINING, then READY or ABANDONED */
-    atomic_bool inside;  /* the device's thread is in a call */
+    atomic_uint inside;  /* threads in a call: the device's, and a caller's that launches */
+    atomic_bool shut;    /* it is about to be given up: nobody enters any more */
     sem_t stop;          /* what the rescuer waits for: stop has been asked for, or the device lets go */
     atomic_bool given_up;
     atomic_bool over; /* what ends it has returned */
@@ -84,6 +93,12 @@ typedef struct cuda_mark {
     cudaEvent_t event;
     struct cuda_mark *next;
 } cuda_mark;
+
+/* What a gate has for what is issued. */
+typedef struct cuda_gate_end {
+    cuda_slot slot;
+    struct cuda_gate_end *next;
+} cuda_gate_end;
 
 #define CUDA_GATES_A_PAGE 1024u
 
@@ -111,9 +126,16 @@ struct trib_device {
     bool asleep, kicked; /* the thread waits for a signal; it is to look about for a while */
     cuda_mark *marks;    /* free ones */
     cuda_gate_page *gates;
-    cuda_comm *comm; /* written with the mutex held, by the thread; NULL: none */
+    cuda_comm *comm;     /* written with the mutex held, by the thread; NULL: none */
+    cuda_queue launched; /* by callers' threads, oldest first, until the thread takes note of them */
+    cuda_gate_end *ends; /* all there are */
+    bool claimed;        /* a thread makes calls of NCCL's: no other may */
+    bool can_launch;     /* the group has been joined, and nothing has failed */
+    uint32_t places;     /* issued so far */
+    uint32_t unlaunched; /* of those */
 
     atomic_bool stop_asked;
+    atomic_uint collectives; /* launched, and not seen to have ended */
 
     /* the thread's own */
     cudaStream_t streams[CUDA_LANES];
@@ -122,12 +144,11 @@ struct trib_device {
     cuda_queue deferred;           /* jobs whose `after` has not been issued */
     trib_device_job *waits;        /* for streams of callers */
     cuda_slot *free_slots;
-    bool stopped; /* stopping has been noticed */
-    bool hung;    /* something did not come back: what it may still use is not freed */
+    bool stopped;   /* stopping has been noticed */
+    bool abort_due; /* giving up the communicator waits for a caller's thread to come out of it */
+    bool hung;      /* something did not come back: what it may still use is not freed */
     int64_t stop_deadline_ns;
     trib_linger linger; /* work is a job that came or ended */
-
-    uint32_t collectives; /* issued, not ended */
 
     /* cuda_nccl.c */
     cuda_nccl nccl;
@@ -154,6 +175,8 @@ void cuda_slot_end(trib_device *device, cuda_slot *slot, trib_status status, con
 void cuda_mark_give(trib_device *device, cuda_mark *mark); /* any thread */
 void cuda_queue_push(cuda_queue *queue, cuda_slot *slot);
 cuda_slot *cuda_queue_pop(cuda_queue *queue);
+/* Puts the caller's stream's work before what is put on that stream next, and lets the job's mark go. */
+cudaError_t cuda_order_mark(trib_device *device, trib_device_job *job, cuda_lane lane);
 /* The slot's work is on that stream: its end will be noticed, and its gate opens behind it. */
 void cuda_issued(trib_device *device, cuda_slot *slot, cuda_lane lane);
 /* Makes the stream wait for the job that this one names; false: that has not been issued itself. */
@@ -166,6 +189,27 @@ void cuda_nccl_join(trib_device *device, trib_device_job *job);
 void cuda_nccl_progress(trib_device *device);
 /* True if something there needs to be looked at again soon. */
 bool cuda_nccl_is_busy(const trib_device *device);
+
+/* Puts the slot's job on its stream, by whoever has entered and holds the claim. False: code and result say why not. */
+bool cuda_nccl_launch(trib_device *device, cuda_slot *slot);
+/* The thread: ends such a one. */
+void cuda_nccl_end_failed(trib_device *device, cuda_slot *slot);
+
+/* ---- cuda_issue.c ---- */
+void cuda_issue(trib_device *device, trib_device_job *job, bool here);
+/* The thread: takes note of what callers' threads have launched. */
+void cuda_issue_notice(trib_device *device);
+/* True: until unclaimed no other thread makes calls of NCCL's. Never waits. */
+bool cuda_claim(trib_device *device);
+void cuda_unclaim(trib_device *device);
+/* With the mutex held: the thread looks about. */
+void cuda_signal_if_asleep(trib_device *device);
+
+/* ---- cuda_gate.c: any thread; NULL, false: no memory ---- */
+bool cuda_gates_open(trib_device *device);
+uint32_t *cuda_gate_word(trib_device *device);
+cuda_gate_end *cuda_gate_end_make(trib_device *device);
+void cuda_gates_free(trib_device *device);
 
 /* ---- cuda_comm.c ---- */
 /* Begins to join the group of that name. False: no memory, or no threads. */

@@ -13,7 +13,6 @@
 
 #define NCCL_LIBRARY "libnccl.so.2"
 #define ERRORS_EVERY_NS (50 * INT64_C(1000000))
-#define ISSUED_MAX 256u /* CUDA's queue takes 1024, and there is an event and a gate beside each */
 
 /* ---- The library ---- */
 
@@ -179,50 +178,84 @@ static ncclResult_t launch(trib_device *device, const trib_device_job *job)
 static void comm_failed(trib_device *device, ncclResult_t result)
 {
     device->comm_state = CUDA_COMM_FAILED;
+    pthread_mutex_lock(&device->mutex);
+    device->can_launch = false;
+    pthread_mutex_unlock(&device->mutex);
     describe(device, result, device->comm_text, sizeof device->comm_text);
     /* Ends the kernels that run, and with them what waits for them. */
     cuda_comm_abort(device);
 }
 
 /* In a group of one there is nobody to ask. */
-static void copy_alone(trib_device *device, cuda_slot *slot)
+static cudaError_t copy_alone(const trib_device *device, const trib_device_job *job)
 {
-    const trib_device_job *job = slot->job;
-    cudaError_t code = cudaSuccess;
-    if (job->kind >= TRIB_DEVICE_ALL_REDUCE && job->source != job->target && job->bytes > 0) {
-        code = cudaMemcpyAsync(job->target, job->source, job->bytes, cudaMemcpyDeviceToDevice,
-                               device->streams[CUDA_COLLECTIVE]);
+    if (job->kind < TRIB_DEVICE_ALL_REDUCE || job->source == job->target || job->bytes == 0) {
+        return cudaSuccess;
     }
-    if (code != cudaSuccess) {
-        cuda_slot_end(device, slot, TRIB_SYSTEM, cudaGetErrorString(code));
-    } else {
+    return cudaMemcpyAsync(job->target, job->source, job->bytes, cudaMemcpyDeviceToDevice,
+                           device->streams[CUDA_COLLECTIVE]);
+}
+
+bool cuda_nccl_launch(trib_device *device, cuda_slot *slot)
+{
+    trib_device_job *job = slot->job;
+    slot->result = ncclSuccess;
+    slot->code = cuda_order_mark(device, job, CUDA_COLLECTIVE);
+    if (slot->code == cudaSuccess && device->params.size == 1) {
+        slot->code = copy_alone(device, job);
+    } else if (slot->code == cudaSuccess && job->bytes > 0) {
+        slot->result = launch(device, job);
+    }
+    return slot->code == cudaSuccess && slot->result == ncclSuccess;
+}
+
+void cuda_nccl_end_failed(trib_device *device, cuda_slot *slot)
+{
+    const bool stopped = atomic_load(&device->stop_asked);
+    if (slot->result != ncclSuccess) {
+        comm_failed(device, slot->result);
+    }
+    cuda_slot_end(device, slot, stopped ? TRIB_CLOSED : TRIB_SYSTEM,
+                  stopped                       ? "the device was stopped"
+                  : slot->result != ncclSuccess ? device->comm_text
+                                                : cudaGetErrorString(slot->code));
+}
+
+/* With the claim. False: it cannot be launched any more. */
+static bool launch_first(trib_device *device)
+{
+    const bool enters = device->params.size > 1;
+    if (enters && (device->comm_state != CUDA_COMM_READY || !cuda_comm_enter(device))) {
+        return false; /* stop has been asked for, or it has failed: that is about to be noticed */
+    }
+    cuda_slot *slot = cuda_queue_pop(&device->ready);
+    const bool launched = cuda_nccl_launch(device, slot);
+    if (enters) {
+        cuda_comm_exit(device);
+    }
+    if (launched) {
         cuda_issued(device, slot, CUDA_COLLECTIVE);
+    } else {
+        cuda_nccl_end_failed(device, slot);
     }
+    return true;
 }
 
 /* False: nothing can be launched now. */
 static bool launch_next(trib_device *device)
 {
-    cuda_slot *slot = device->ready.head;
-    if (slot == NULL || device->collectives >= ISSUED_MAX || !cuda_order_after(device, slot->job, CUDA_COLLECTIVE)) {
+    const cuda_slot *slot = device->ready.head;
+    if (slot == NULL || atomic_load(&device->collectives) >= CUDA_LAUNCHED_MAX ||
+        !cuda_order_after(device, slot->job, CUDA_COLLECTIVE) || !cuda_claim(device)) {
         return false;
     }
-    ncclResult_t result = ncclSuccess;
-    if (slot->job->bytes > 0) {
-        if (!cuda_comm_enter(device)) {
-            return false; /* stop has been asked for, and is about to be noticed */
-        }
-        result = launch(device, slot->job);
-        cuda_comm_exit(device);
-    }
-    (void)cuda_queue_pop(&device->ready);
-    if (result == ncclSuccess) {
-        cuda_issued(device, slot, CUDA_COLLECTIVE);
-        return true;
-    }
-    comm_failed(device, result);
-    cuda_slot_end(device, slot, TRIB_SYSTEM, device->comm_text);
-    return false;
+    cuda_issue_notice(device); /* what callers have launched is before this one, and ends before it */
+    const bool launched = launch_first(device);
+    pthread_mutex_lock(&device->mutex);
+    device->claimed = false;
+    device->unlaunched -= launched && device->params.in_order ? 1 : 0;
+    pthread_mutex_unlock(&device->mutex);
+    return launched;
 }
 
 /* Notices what went wrong with a collective that runs. */
@@ -231,12 +264,17 @@ static void check_errors(trib_device *device)
     if (device->issued[CUDA_COLLECTIVE].head == NULL || cuda_now_ns() - device->checked_ns < ERRORS_EVERY_NS) {
         return;
     }
+    if (!cuda_claim(device)) {
+        return; /* a caller is in a call */
+    }
     if (!cuda_comm_enter(device)) {
+        cuda_unclaim(device);
         return; /* it may be freed at any time */
     }
     ncclResult_t state = ncclSuccess;
     ncclResult_t result = device->nccl.comm_error(device->comm->nccl, &state);
     cuda_comm_exit(device);
+    cuda_unclaim(device);
     device->checked_ns = cuda_now_ns();
     result = result != ncclSuccess ? result : state;
     if (result != ncclSuccess && result != ncclInProgress) {
@@ -254,6 +292,9 @@ static void progress_join(trib_device *device)
     device->join = NULL;
     if (result == ncclSuccess) {
         device->comm_state = CUDA_COMM_READY;
+        pthread_mutex_lock(&device->mutex);
+        device->can_launch = true;
+        pthread_mutex_unlock(&device->mutex);
         cuda_give_back(device, job, TRIB_OK, "%s", "");
     } else {
         comm_failed(device, result);
@@ -264,9 +305,7 @@ static void progress_join(trib_device *device)
 void cuda_nccl_progress(trib_device *device)
 {
     if (device->params.size == 1) {
-        while (device->ready.head != NULL && cuda_order_after(device, device->ready.head->job, CUDA_COLLECTIVE)) {
-            copy_alone(device, cuda_queue_pop(&device->ready));
-        }
+        while (launch_next(device)) {}
         return;
     }
     if (device->comm_state == CUDA_COMM_JOINING) {

@@ -82,13 +82,25 @@ cuda_slot *cuda_slot_take(trib_device *device, trib_device_job *job)
     return slot;
 }
 
+/* A job that has not begun. */
+static void drop_mark(trib_device *device, trib_device_job *job)
+{
+    if (job->mark != NULL) {
+        cuda_mark_give(device, job->mark);
+        job->mark = NULL;
+    }
+}
+
 void cuda_slot_end(trib_device *device, cuda_slot *slot, trib_status status, const char *text)
 {
     trib_device_job *job = slot->job;
     job->slot = NULL;
     slot->job = NULL;
-    slot->next = device->free_slots;
-    device->free_slots = slot;
+    if (!slot->is_gates) {
+        slot->next = device->free_slots;
+        device->free_slots = slot;
+    }
+    drop_mark(device, job);
     cuda_give_back(device, job, status, "%s", text);
 }
 
@@ -116,7 +128,9 @@ void cuda_issued(trib_device *device, cuda_slot *slot, cuda_lane lane)
         return;
     }
     slot->issued = true;
-    device->collectives += lane == CUDA_COLLECTIVE;
+    if (lane == CUDA_COLLECTIVE) {
+        atomic_fetch_add(&device->collectives, 1);
+    }
     cuda_queue_push(&device->issued[lane], slot);
 }
 
@@ -131,6 +145,14 @@ bool cuda_order_after(trib_device *device, const trib_device_job *job, cuda_lane
         (void)cudaStreamWaitEvent(device->streams[lane], before->event, 0);
     }
     return before->issued;
+}
+
+cudaError_t cuda_order_mark(trib_device *device, trib_device_job *job, cuda_lane lane)
+{
+    cuda_mark *mark = job->mark;
+    cudaError_t code = mark == NULL ? cudaSuccess : cudaStreamWaitEvent(device->streams[lane], mark->event, 0);
+    drop_mark(device, job);
+    return code;
 }
 
 /* What needs the communicator after it has been given up. */
@@ -184,6 +206,7 @@ static void begin(trib_device *device, trib_device_job *job)
 {
     job->slot = NULL;
     if (device->stopped && job->kind != TRIB_DEVICE_WAIT) {
+        drop_mark(device, job);
         cuda_give_back(device, job, TRIB_CLOSED, "%s", stopped_text);
         return;
     }
@@ -236,7 +259,9 @@ static void poll_lane(trib_device *device, cuda_lane lane)
             return;
         }
         (void)cuda_queue_pop(&device->issued[lane]);
-        device->collectives -= lane == CUDA_COLLECTIVE;
+        if (lane == CUDA_COLLECTIVE) {
+            atomic_fetch_sub(&device->collectives, 1);
+        }
         /* Kernels that are aborted leave early, and CUDA sees no failure in that. Giving up was said before it was done, so
          * whatever ended in such a way is found here; and with it what was copied behind it. */
         const bool needs_comm = lane == CUDA_COLLECTIVE || slot->job->after != NULL;
@@ -301,7 +326,9 @@ static void notice_stop(trib_device *device, bool orderly)
 {
     device->stopped = true;
     device->stop_deadline_ns = cuda_now_ns() + TRIB_CUDA_STOP_NS;
-    const bool busy = device->collectives > 0 || device->comm_state == CUDA_COMM_JOINING;
+    /* In this order: who comes out of a launch has counted it. */
+    const bool inside = device->comm != NULL && atomic_load(&device->comm->inside) > 0;
+    const bool busy = inside || atomic_load(&device->collectives) > 0 || device->comm_state == CUDA_COMM_JOINING;
     give_all(device, &device->deferred, TRIB_CLOSED, stopped_text);
     give_all(device, &device->ready, TRIB_CLOSED, stopped_text);
     if (busy || !orderly) {
@@ -329,6 +356,10 @@ static void give_up_what_hangs(trib_device *device)
 
 static void turn(trib_device *device, trib_device_job *jobs)
 {
+    cuda_issue_notice(device); /* before the new ones: they come behind */
+    if (device->abort_due) {
+        cuda_comm_abort(device);
+    }
     while (jobs != NULL) {
         trib_device_job *next = jobs->next;
         begin(device, jobs);
@@ -384,7 +415,7 @@ void *cuda_thread_main(void *argument)
         trib_device_job *jobs = device->new_head;
         device->new_head = device->new_tail = NULL;
         const bool stops = device->stopping && !device->stopped, orderly = device->orderly;
-        if (device->kicked || jobs != NULL) {
+        if (device->kicked || jobs != NULL || device->launched.head != NULL) {
             trib_linger_worked(&device->linger, cuda_now_ns(), true);
         }
         device->kicked = false;
@@ -394,9 +425,10 @@ void *cuda_thread_main(void *argument)
         }
         turn(device, jobs);
         const bool busy = has_issued(device) || device->waits != NULL || device->deferred.head != NULL ||
-                          (!device->stopped && cuda_nccl_is_busy(device));
+                          device->abort_due || (!device->stopped && cuda_nccl_is_busy(device));
         pthread_mutex_lock(&device->mutex);
-        if (device->new_head == NULL && !device->quits && (device->stopped || !device->stopping)) {
+        if (device->new_head == NULL && device->launched.head == NULL && !device->quits &&
+            (device->stopped || !device->stopping)) {
             sleep_a_little(device, busy);
         }
     }

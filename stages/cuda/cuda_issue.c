@@ -1,0 +1,112 @@
+/*
+ * cuda_issue.c - collectives that are launched by the threads that hand them in, where all ranks do so in one order.
+ *
+ * A caller's thread launches its own if nobody else is launching and nothing that was issued before is left to be launched; so
+ * the order of the calls is the order on the stream, and nobody waits for another thread. What it cannot launch goes the way of
+ * all jobs, and the device's thread launches it in its turn. That thread also notices the ends, as of everything.
+ *
+ * A launch takes microseconds. Where another rank is gone it may last until stop; then the rescuer lets the caller out
+ * (cuda_comm.c), and its job comes back as all others.
+ */
+#include "stages/cuda/cuda_internal.h"
+
+bool cuda_claim(trib_device *device)
+{
+    pthread_mutex_lock(&device->mutex);
+    const bool free_one = !device->claimed;
+    device->claimed = true;
+    pthread_mutex_unlock(&device->mutex);
+    return free_one;
+}
+
+void cuda_unclaim(trib_device *device)
+{
+    pthread_mutex_lock(&device->mutex);
+    device->claimed = false;
+    pthread_mutex_unlock(&device->mutex);
+}
+
+/* With the mutex held. */
+static void leave_to_thread(trib_device *device, trib_device_job *job)
+{
+    job->gate->by_end = false; /* who waits does so for the word, which is written behind the launch */
+    device->unlaunched++;
+    *(device->new_tail == NULL ? &device->new_head : &device->new_tail->next) = job;
+    device->new_tail = job;
+    cuda_signal_if_asleep(device);
+}
+
+/* With the claim. */
+static void launch_here(trib_device *device, trib_device_job *job)
+{
+    const bool enters = device->params.size > 1;
+    if (enters && !cuda_comm_enter(device)) {
+        pthread_mutex_lock(&device->mutex);
+        device->claimed = false;
+        leave_to_thread(device, job); /* which gives it back: all is being given up */
+        pthread_mutex_unlock(&device->mutex);
+        return;
+    }
+    int before = device->index;
+    if (cudaGetDevice(&before) != cudaSuccess || before != device->index) {
+        (void)cudaSetDevice(device->index);
+    }
+    cuda_slot *slot = &((cuda_gate_end *)job->gate->end)->slot;
+    slot->job = job;
+    slot->issued = true;
+    job->slot = slot;
+    if (cuda_nccl_launch(device, slot)) {
+        slot->code = cudaEventRecord(slot->event, device->streams[CUDA_COLLECTIVE]);
+    }
+    if (slot->code != cudaSuccess) {
+        (void)cudaGetLastError(); /* it is told where the job comes back, and is not the caller's */
+    }
+    atomic_fetch_add(&device->collectives, 1);
+    if (enters) {
+        cuda_comm_exit(device);
+    }
+    if (before != device->index) {
+        (void)cudaSetDevice(before);
+    }
+    pthread_mutex_lock(&device->mutex);
+    device->claimed = false;
+    cuda_queue_push(&device->launched, slot);
+    cuda_signal_if_asleep(device);
+    pthread_mutex_unlock(&device->mutex);
+}
+
+void cuda_issue(trib_device *device, trib_device_job *job, bool here)
+{
+    job->next = NULL;
+    job->slot = NULL;
+    pthread_mutex_lock(&device->mutex);
+    job->place = device->places++;
+    const bool now = here && device->can_launch && !device->claimed && device->unlaunched == 0 &&
+                     atomic_load(&device->collectives) < CUDA_LAUNCHED_MAX && !atomic_load(&device->stop_asked);
+    if (now) {
+        job->gate->by_end = true;
+        device->claimed = true;
+    } else {
+        leave_to_thread(device, job);
+    }
+    pthread_mutex_unlock(&device->mutex);
+    if (now) {
+        launch_here(device, job);
+    }
+}
+
+void cuda_issue_notice(trib_device *device)
+{
+    pthread_mutex_lock(&device->mutex);
+    cuda_queue launched = device->launched;
+    device->launched = (cuda_queue){.head = NULL};
+    pthread_mutex_unlock(&device->mutex);
+    for (cuda_slot *slot = cuda_queue_pop(&launched); slot != NULL; slot = cuda_queue_pop(&launched)) {
+        if (slot->result == ncclSuccess && slot->code == cudaSuccess) {
+            cuda_queue_push(&device->issued[CUDA_COLLECTIVE], slot);
+            continue;
+        }
+        atomic_fetch_sub(&device->collectives, 1);
+        cuda_nccl_end_failed(device, slot);
+    }
+}
