@@ -158,6 +158,7 @@ typedef enum trib_local_sum {
 
 typedef enum trib_shares { TRIB_SHARES_FIXED = 0, TRIB_SHARES_FOLLOW = 1 } trib_shares;
 typedef enum trib_gpu_direct { TRIB_GPU_DIRECT_AUTO = 0, TRIB_GPU_DIRECT_OFF = 1 } trib_gpu_direct;
+typedef enum trib_device_order { TRIB_DEVICE_ORDER_AGREED = 0, TRIB_DEVICE_ORDER_PROGRAM = 1 } trib_device_order;
 
 typedef enum trib_log_level {
     TRIB_LOG_NONE = 0,
@@ -217,17 +218,14 @@ typedef struct trib_config {
     int64_t op_timeout_ns;    /* default deadline of an operation; default 300 s */
     int64_t peer_timeout_ns;  /* [job] silence after which a peer counts as lost; default 10 s */
     int64_t close_timeout_ns; /* most time close may take to flush what is under way; default 5 s */
-
-    struct ev_loop *loop; /* TRIB_MODE_ATTACHED: the caller's loop; must outlive the engine */
-
-    trib_ready_cb ready_cb; /* may be NULL */
+    struct ev_loop *loop;     /* TRIB_MODE_ATTACHED: the caller's loop; must outlive the engine */
+    trib_ready_cb ready_cb;   /* may be NULL */
     void *ready_user;
     trib_ended_cb ended_cb; /* may be NULL */
     void *ended_user;
     trib_log_level log_level; /* default TRIB_LOG_WARN; trib_config_from_env takes it from TRIB_LOG */
     trib_log_cb log_cb;       /* NULL = standard error */
     void *log_user;
-
     const char *trace;    /* file that a trace is written to at the end; NULL: none; see TRACES below */
     uint64_t trace_bytes; /* memory for its records, of all reactors together; default 64 MiB */
     /* Tensors on GPUs (docs/gpu.md): one process for each GPU; the ranks of a machine are consecutive. */
@@ -239,7 +237,9 @@ typedef struct trib_config {
     int64_t busy_poll_ns;       /* a reactor looks so long for more; 0: as it pays; with a GPU 0.5 to 10 ms */
     trib_shares shares;         /* [job] who sums how much: FOLLOW (default) what links are seen to carry */
     trib_gpu_direct gpu_direct; /* AUTO: RDMA reads and writes device memory that was registered, where it can */
-    uint64_t reserved[9];       /* must be 0 */
+    trib_device_order device_order; /* PROGRAM: all ranks promise one order of operations on devices (docs/gpu.md) */
+    uint32_t reserved_32;           /* must be 0, and so must these */
+    uint64_t reserved[8];
 } trib_config;
 
 /* Fills *config with the defaults; NULL is fine. struct_size must be sizeof(trib_config). TRIB_ANY_THREAD. */

@@ -89,6 +89,13 @@ void trib_blame_member(const char *name, trib_status status, const char *told, c
     }
 }
 
+trib_status trib_blame_status(trib_status end_status)
+{
+    const bool is_everyones =
+        end_status == TRIB_PEER_LEFT || end_status == TRIB_MISMATCH || end_status == TRIB_NO_MEMORY;
+    return is_everyones ? end_status : TRIB_PEER_LOST;
+}
+
 void trib_blame_self(const trib_engine *engine, const char *told, char text[TRIB_ERROR_TEXT_SIZE])
 {
     const trib_roster *roster = engine->roster;

@@ -54,7 +54,7 @@ static void give_up(trib_core *core, trib_task *task)
 /* A device that was stopped, and a group that has ended, say no more than that. If the job was lost, that is why, and what the
  * operation ends with, also where another core hears of it before it hears of the job's end: to the others it would say
  * that this process closed. */
-static void fail_if_job_lost(trib_op *op, trib_status status)
+void trib_device_fail_if_job_lost(trib_op *op, trib_status status)
 {
     trib_error fate = {.status = TRIB_OK};
     if (status == TRIB_CLOSED && trib_engine_check_open(op->engine, &fate) != TRIB_OK && fate.status != TRIB_CLOSED) {
@@ -67,7 +67,7 @@ bool trib_device_job_back(trib_core *core, trib_device_task *device, const trib_
     trib_task *task = device->task;
     const bool ok = job->status == TRIB_OK && !task->failed;
     if (job->status != TRIB_OK) {
-        fail_if_job_lost(task->node->op, job->status);
+        trib_device_fail_if_job_lost(task->node->op, job->status);
         trib_op_fail(task->node->op, job->status, "tensor \"%s\", partition %u in %s: %s", task->tensor->name,
                      task->partition, trib_pipeline_stage_name(task), job->text);
         give_up(core, task);
@@ -105,7 +105,7 @@ static void order_arrived(trib_reactor *reactor, trib_post *post)
         }
         return;
     }
-    fail_if_job_lost(task->node->op, status);
+    trib_device_fail_if_job_lost(task->node->op, status);
     trib_op_fail(task->node->op, status, "tensor \"%s\": a collective was called off (%s)", task->tensor->name,
                  trib_status_text(status));
     give_up(core, task);
@@ -193,6 +193,7 @@ trib_status trib_device_op_prepare(trib_op *op, trib_error *error)
         }
     }
     op->device->gate.value++;
+    op->device->gate.by_end = false;
     atomic_store(&op->device->gate_count, 0);
     atomic_store(&op->device->told, false);
     return TRIB_OK;
@@ -207,6 +208,7 @@ void trib_device_op_fill(trib_op *op)
     op->exchange = trib_device_alone(op->engine) ? TRIB_EXCHANGE_DEVICE_ALONE
                    : is_broadcast                ? TRIB_EXCHANGE_DEVICE_BROADCAST
                                                  : TRIB_EXCHANGE_DEVICE;
+    op->device->in_order = trib_device_in_order(op->engine);
 }
 
 /* Core 0: the stream has come to the mark, or never will. */
@@ -217,7 +219,7 @@ static void input_back(trib_reactor *reactor, trib_post *post)
     trib_op *op = job->owner;
     trib_engine *engine = op->engine;
     if (job->status != TRIB_OK) {
-        fail_if_job_lost(op, job->status);
+        trib_device_fail_if_job_lost(op, job->status);
         trib_op_fail(op, job->status, "tensor \"%s\": its input did not become ready: %s", op->tensor->name, job->text);
     }
     atomic_store(&op->device->input, job->status == TRIB_OK ? TRIB_INPUT_READY : TRIB_INPUT_FAILED);

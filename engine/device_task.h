@@ -59,7 +59,13 @@ typedef struct trib_device_op {
     atomic_uint gate_count;
     trib_post failed_post; /* to core 0: tells the group */
     atomic_bool told;
-    struct trib_device_op *next; /* failed, to be told when the leader can be reached */
+    struct trib_device_op *next; /* failed, or issued: to be told when the leader can be reached */
+    /* device_order.c */
+    bool in_order;         /* its collective was issued where it was handed in */
+    trib_device_job whole; /* that: of the whole tensor */
+    bool is_over;          /* core 0: it is back */
+    bool is_excused;       /* core 0: grace was prolonged, as this process stood still */
+    trib_timer grace;      /* core 0: for it to come back, when the operation has failed */
 } trib_device_op;
 
 static inline uint32_t trib_device_lanes(const trib_engine *engine)
@@ -71,6 +77,12 @@ static inline uint32_t trib_device_lanes(const trib_engine *engine)
 static inline bool trib_device_alone(const trib_engine *engine)
 {
     return engine->config.local_size == engine->config.worker_count;
+}
+
+/* Is each operation issued where it is handed in? */
+static inline bool trib_device_in_order(const trib_engine *engine)
+{
+    return engine->config.device_order == TRIB_DEVICE_ORDER_PROGRAM && trib_device_alone(engine);
 }
 
 static inline trib_core *trib_device_task_core(const trib_device_task *device)
@@ -90,6 +102,9 @@ void trib_device_route(trib_core *core, trib_task *task, const unsigned char *so
 void trib_device_release(trib_core *core, trib_task *task);
 /* A job is back: takes note of its failure and releases its hold. False: it failed, or the task had before. */
 bool trib_device_job_back(trib_core *core, trib_device_task *device, const trib_device_job *job);
+
+/* A job came back because all was stopped: if the job was lost, that is why the operation fails. */
+void trib_device_fail_if_job_lost(trib_op *op, trib_status status);
 
 /* ---- The queue for copies to the host, by priority and credit ---- */
 #define TRIB_COPY_CREDIT_BYTES (16u << 20)
@@ -113,6 +128,12 @@ static inline unsigned char *trib_device_data(const trib_op *op)
 void trib_device_input_arrived(trib_reactor *reactor, trib_post *post);
 /* It is complete: opens its gate, whatever became of it. */
 void trib_device_op_end(trib_op *op);
+
+/* ---- device_order.c: an operation that is issued where it is handed in ---- */
+/* Caller's thread, before its nodes are posted. Takes the mark over, which may be NULL. */
+void trib_device_order_begin(trib_op *op, void *mark);
+/* Any core: it has failed here; its collective goes on, and is waited for. */
+void trib_device_order_failed(trib_op *op);
 
 /* ---- A tensor ---- */
 /* The size of a share: partition_bytes, or less, so that a small tensor too is summed by all of that many members, in

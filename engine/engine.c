@@ -112,6 +112,7 @@ static trib_status open_device(trib_engine *engine, trib_error *error)
                                        .rank = config->local_rank,
                                        .size = config->local_size,
                                        .machine = config->rank / config->local_size,
+                                       .in_order = trib_device_in_order(engine),
                                        .kernels = engine->env.kernels,
                                        .logger = &engine->logger,
                                        .linger_most_ns = engine->env.linger_most_ns,

@@ -98,6 +98,8 @@ struct trib_engine {
     atomic_bool said_direct;            /* that bytes go past host memory; logged once */
     _Atomic(struct trib_group *) group; /* the machine's local ranks; NULL: alone, or not yet */
     atomic_uint device_jobs;            /* with the device, beside those of tasks */
+    /* Core 0's: operations that were issued where they were handed in, of which the group is yet to be told, oldest first. */
+    struct trib_device_op *issued_head, *issued_tail;
 
     pthread_mutex_t mutex;
     pthread_cond_t changed; /* phase, an operation somebody waits for, a report, closed */

@@ -80,6 +80,14 @@ void trib_group_call_off(trib_group *group, uint32_t tensor, uint32_t round, tri
 
 /* ---- Orders ---- */
 
+void trib_group_end_for_failure(trib_group *group, const trib_tensor *tensor, const trib_device_job *job)
+{
+    char text[TRIB_ERROR_TEXT_SIZE];
+    snprintf(text, sizeof text, "tensor \"%.80s\": a collective of the machine's GPUs failed on %s: %s", tensor->name,
+             trib_group_name_of(group, group->lane), job->text);
+    trib_group_end_job(group, job->status, text);
+}
+
 static void collective_back(trib_reactor *reactor, trib_post *post)
 {
     trib_core *core = reactor->owner;
@@ -93,10 +101,7 @@ static void collective_back(trib_reactor *reactor, trib_post *post)
         trib_reactor_defer(reactor, &group->pump_post);
     }
     if (job->status != TRIB_OK && job->status != TRIB_CLOSED) {
-        char text[TRIB_ERROR_TEXT_SIZE];
-        snprintf(text, sizeof text, "tensor \"%.80s\": a collective of the machine's GPUs failed on %s: %s",
-                 device->task->tensor->name, trib_group_name_of(group, group->lane), job->text);
-        trib_group_end_job(group, job->status, text);
+        trib_group_end_for_failure(group, device->task->tensor, job);
     }
     job->post.run = trib_device_collective_done;
     trib_reactor_post(trib_device_task_core(device)->reactor, &job->post);
@@ -202,7 +207,7 @@ trib_status trib_group_leader_takes_ready(trib_group *group, uint32_t lane, cons
     return status;
 }
 
-static uint32_t variant_of(const trib_op *op)
+uint32_t trib_group_variant_of(const trib_op *op)
 {
     const uint32_t root = op->device->root;
     return root == TRIB_NO_MEMBER ? (uint32_t)op->reduce : TRIB_REDUCE_COUNT + root;
@@ -217,7 +222,7 @@ static trib_announcement announcement_of(const trib_device_task *device)
                                .kind = kind_of(device->announced_job),
                                .priority = op->priority,
                                .bytes = device->slice_bytes,
-                               .variant = variant_of(op)};
+                               .variant = trib_group_variant_of(op)};
 }
 
 static void tell_ready(trib_group *group, const trib_announcement *what)
@@ -314,6 +319,7 @@ void trib_group_reached_leader(trib_group *group)
         group->untold = device->next;
         tell_failed(group, device->op);
     }
+    trib_group_tell_issued(group);
 }
 
 void trib_group_drop_untold(trib_group *group)
@@ -328,6 +334,10 @@ void trib_group_drop_untold(trib_group *group)
 void trib_group_op_failed(trib_op *op)
 {
     trib_engine *engine = op->engine;
+    if (op->device->in_order) {
+        trib_device_order_failed(op);
+        return;
+    }
     if (engine->group == NULL || !atomic_load(&op->tensor->placed) || atomic_exchange(&op->device->told, true)) {
         return;
     }

@@ -10,6 +10,8 @@
  * have announced them or will. What has been ordered is done by all, failed or not: nobody waits for one that does not
  * come. A rank that is lost ends the job (membership), which stops the device.
  *
+ * Where the program promises one order nothing is put in order: what was issued is only compared (group_order.c).
+ *
  * The group lives on core 0. Ranks of a machine are consecutive: machine m has ranks m * local_size and following.
  */
 #ifndef TRIB_ENGINE_GROUP_H
@@ -32,13 +34,21 @@ void trib_group_close(trib_group *group);
 void trib_group_announce(trib_core *core, trib_device_task *device, trib_device_job *job);
 /* Any core: the operation has failed here. */
 void trib_group_op_failed(trib_op *op);
+/* Core 0: an operation has arrived that was issued where it was handed in. Each is told. */
+void trib_group_issued(trib_core *core, trib_op *op);
+/* Core 0: its collective is over. */
+void trib_group_issued_back(trib_core *core, const trib_op *op);
 
 extern const trib_link_upcalls trib_group_member_upcalls;
 
 /* ---- group_leader.c: what the leader knows. Pure state; what it decides comes back through the upcalls. ---- */
 typedef struct trib_leader trib_leader;
 
-typedef enum trib_collective { TRIB_COLLECTIVE_REDUCE = 0, TRIB_COLLECTIVE_GATHER = 1 } trib_collective;
+typedef enum trib_collective {
+    TRIB_COLLECTIVE_REDUCE = 0,
+    TRIB_COLLECTIVE_GATHER = 1,
+    TRIB_COLLECTIVE_ISSUED = 2 /* of a whole tensor: it is under way */
+} trib_collective;
 
 typedef struct trib_announcement {
     uint32_t tensor, slice, round;
@@ -72,5 +82,22 @@ void trib_leader_pump(trib_leader *leader);
 uint32_t trib_leader_waiting(const trib_leader *leader);
 /* Bytes of reductions that were ordered and have not ended; 0 at rest. */
 uint64_t trib_leader_in_flight(const trib_leader *leader);
+
+/* ---- group_order.c: what the leader knows where collectives are issued. Pure state ---- */
+typedef struct trib_sequence trib_sequence;
+
+typedef struct trib_issued {
+    uint64_t tensor; /* its key */
+    uint32_t round, variant;
+} trib_issued;
+
+trib_sequence *trib_sequence_create(uint32_t ranks);
+void trib_sequence_free(trib_sequence *self);
+/* A rank has issued that at that place. TRIB_MISMATCH: another has issued something else there, *other_out. TRIB_PROTOCOL: the
+ * rank has told of the place before, or it is far off. TRIB_NO_MEMORY. */
+TRIB_CHECKED trib_status trib_sequence_add(trib_sequence *self, uint32_t rank, uint32_t place, const trib_issued *what,
+                                           trib_issued *other_out, uint32_t *other_rank_out);
+/* Has another rank issued something that this one has not? */
+bool trib_sequence_lacks(const trib_sequence *self, uint32_t rank);
 
 #endif

@@ -42,6 +42,16 @@ static void take_id(trib_group *group)
     engine->env.device->submit(engine->device, &group->join_job);
 }
 
+static trib_status take_issued(const trib_link *link, const trib_frame *frame, trib_error *error)
+{
+    trib_group *group = link->core->engine->group;
+    const trib_issued what = {
+        .tensor = (uint64_t)frame->tensor << 32 | frame->partition, .round = frame->round, .variant = frame->aux};
+    return trib_group_leader_takes_issued(group, link->peer % group->lanes, frame->size, &what) == TRIB_OK
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_PROTOCOL, "told of an operation twice or much too early, or out of memory");
+}
+
 static trib_status group_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
                                   trib_error *error)
 {
@@ -58,11 +68,18 @@ static trib_status group_received(trib_link *link, const trib_frame *frame, cons
     if (group->ended) {
         return TRIB_OK;
     }
+    if (frame->type == TRIB_FRAME_GROUP_READY && frame->chunk == TRIB_COLLECTIVE_ISSUED) {
+        return take_issued(link, frame, error);
+    }
     if (frame->chunk > TRIB_COLLECTIVE_GATHER || frame->tensor == UINT32_MAX) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed %s frame", trib_frame_name(frame->type));
     }
     switch (frame->type) {
     case TRIB_FRAME_GROUP_READY:
+        if (group->sequence != NULL) {
+            trib_group_end_for_modes(group, link->peer % group->lanes);
+            return TRIB_OK;
+        }
         return trib_group_leader_takes_ready(group, link->peer % group->lanes, &what) == TRIB_OK
                    ? TRIB_OK
                    : trib_error_set(error, TRIB_PROTOCOL, "announced a collective twice, or out of memory");
@@ -91,12 +108,18 @@ static trib_status group_received(trib_link *link, const trib_frame *frame, cons
     }
 }
 
+static uint32_t under_way(const trib_group *group)
+{
+    trib_engine *engine = group->core->engine;
+    return trib_device_in_order(engine) ? atomic_load(&engine->device_jobs) : group->under_way;
+}
+
 /* A collective that one member has left never ends. One that only ends later is left alone. */
 static void left_passed(trib_reactor *reactor, trib_timer *timer)
 {
     trib_core *core = reactor->owner;
     trib_group *group = core->engine->group;
-    if (group->ended || group->under_way == 0) {
+    if (group->ended || under_way(group) == 0) {
         return;
     }
     if (group->backs == group->backs_noted) {
@@ -106,6 +129,16 @@ static void left_passed(trib_reactor *reactor, trib_timer *timer)
     }
     group->backs_noted = group->backs;
     trib_timer_arm(reactor, timer, trib_now(reactor) + LEFT_NS);
+}
+
+void trib_group_watch_left(trib_group *group)
+{
+    trib_reactor *reactor = group->core->reactor;
+    if (!group->left_timer.armed) {
+        group->backs_noted = group->backs;
+        group->left_timer.fired = left_passed;
+        trib_timer_arm(reactor, &group->left_timer, trib_now(reactor) + LEFT_NS);
+    }
 }
 
 static void group_closed(trib_link *link, trib_status status, const char *reason)
@@ -122,10 +155,11 @@ static void group_closed(trib_link *link, trib_status status, const char *reason
     char text[TRIB_ERROR_TEXT_SIZE];
     if (!link->bye) {
         trib_blame_end(link, "to local rank", trib_group_name_of(group, lane), reason, text);
-        trib_group_end_job(group, status == TRIB_PEER_LEFT ? TRIB_PEER_LEFT : TRIB_PEER_LOST, text);
+        trib_group_end_job(group, trib_blame_status(status), text);
         return;
     }
     group->links_left++;
+    group->left |= UINT64_C(1) << lane;
     snprintf(text, sizeof text, "%s has left the job", trib_group_name_of(group, lane));
     if (group->leader != NULL && trib_leader_fail_all(group->leader, lane, TRIB_PEER_LEFT, text) != TRIB_OK) {
         trib_group_end_job(group, TRIB_NO_MEMORY, "out of memory for the operations of a local rank that has left");
@@ -134,9 +168,9 @@ static void group_closed(trib_link *link, trib_status status, const char *reason
         const trib_op *op = group->announced->task->node->op;
         trib_group_call_off(group, op->tensor->id, op->round, TRIB_PEER_LEFT, text);
     }
-    group->backs_noted = group->backs;
-    group->left_timer.fired = left_passed;
-    trib_timer_arm(link->core->reactor, &group->left_timer, trib_now(link->core->reactor) + LEFT_NS);
+    trib_timer_stop(link->core->reactor, &group->left_timer);
+    trib_group_watch_left(group);
+    trib_group_check_left(group);
 }
 
 static void missing_less(trib_core *core)
@@ -221,7 +255,10 @@ static trib_status open_leader(trib_group *group, trib_error *error)
     const trib_leader_upcalls upcalls = {.order = trib_group_order, .called_off = trib_group_called_off, .user = group};
     group->leader = trib_leader_create(
         group->lanes, trib_device_alone(core->engine) ? ALONE_CREDIT_BYTES : REDUCE_CREDIT_BYTES, &upcalls);
-    if (group->leader == NULL) {
+    if (trib_device_in_order(core->engine)) {
+        group->sequence = trib_sequence_create(group->lanes);
+    }
+    if (group->leader == NULL || (trib_device_in_order(core->engine) && group->sequence == NULL)) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
     atomic_fetch_add(&core->engine->device_jobs, 1);
@@ -236,6 +273,7 @@ static trib_status open_leader(trib_group *group, trib_error *error)
             trib_link_resume(link);
         }
     }
+    trib_group_tell_issued(group);
     return TRIB_OK;
 }
 
@@ -274,6 +312,7 @@ trib_status trib_group_open(trib_core *core, trib_error *error)
 void trib_group_end(trib_core *core, trib_status status, const char *text)
 {
     trib_group *group = core->engine->group;
+    trib_group_drop_issued(core->engine);
     if (group == NULL) {
         return;
     }
@@ -298,6 +337,7 @@ void trib_group_close(trib_group *group)
 {
     if (group != NULL) {
         trib_leader_free(group->leader);
+        trib_sequence_free(group->sequence);
         free(group->tensors);
         free(group);
     }

@@ -443,12 +443,15 @@ static void second_closed(trib_link *link, bool was_handshake)
     link_free(link);
 }
 
-/* A peer that goes because the process that keeps the membership has left says so, and may be heard before that process is:
- * the job ends for all with the same status. Whatever else a peer goes for, to this one it is lost. */
+/* A peer that goes because the process that keeps the membership has left, or because workers disagree, says so, and may be heard
+ * before that process is: the job ends for all with the same status. Whatever else a peer goes for, to this one it is lost. */
 static trib_status status_of_end(const trib_link *link, trib_status status)
 {
     if (link->bye || link->farewell == (uint32_t)TRIB_PEER_LEFT) {
         return TRIB_PEER_LEFT;
+    }
+    if (link->farewell == (uint32_t)TRIB_MISMATCH) {
+        return TRIB_MISMATCH;
     }
     return status == TRIB_OK ? TRIB_PEER_LOST : status;
 }

@@ -84,7 +84,8 @@ static void fill_op(trib_op *op, trib_engine *engine, const trib_op_params *para
     op->text[0] = '\0';
     atomic_init(&op->has_text, false); /* nobody knows of it yet: its posts tell the cores of all this */
     const uint32_t cores = op->spread ? tensor->cores_used : engine->core_count;
-    atomic_init(&op->cores_left, cores);
+    const bool is_issued = tensor->on_device && op->device->in_order; /* then its collective may touch buffers, too */
+    atomic_init(&op->cores_left, is_issued ? cores + 1 : cores);
     atomic_init(&op->nodes_left, cores);
     atomic_init(&op->claim, 0);
     atomic_init(&op->status, TRIB_PENDING);
@@ -95,21 +96,41 @@ static void fill_op(trib_op *op, trib_engine *engine, const trib_op_params *para
     }
 }
 
-/* Called with the mutex held: one with all that an operation on the tensor needs. */
+/* Called with the mutex held: one with all that an operation on the tensor needs. What the device makes for it, the first times,
+ * may take as long as the driver likes: the mutex is not held then. */
 static trib_status take_op_for(trib_engine *engine, const trib_tensor *tensor, trib_op **op_out, trib_error *error)
 {
     trib_status status = take_op(engine, op_out, error);
+    if (status == TRIB_OK) {
+        trib_counter_add(&engine->ops_submitted, 1); /* from now on it counts */
+    }
     if (status == TRIB_OK && tensor->on_device) {
         trib_op *op = *op_out;
         trib_assert(op != NULL);
         op->engine = engine;
+        pthread_mutex_unlock(&engine->mutex);
         status = trib_device_op_prepare(op, error);
+        pthread_mutex_lock(&engine->mutex);
         if (status != TRIB_OK) {
             op->next = engine->free_ops;
             engine->free_ops = op;
+            trib_counter_sub(&engine->ops_submitted, 1);
         }
     }
     return status;
+}
+
+/* From the last post on the operation may be over at any time. */
+static void post_nodes(trib_op *op)
+{
+    trib_engine *engine = op->engine;
+    const trib_tensor *tensor = op->tensor;
+    const uint32_t cores = op->spread ? engine->core_count : 1;
+    for (uint32_t i = 0; i < cores; i++) {
+        if (i == 0 || trib_tensor_is_used(tensor, i)) {
+            trib_reactor_post(engine->cores[i].reactor, &op->nodes[i].submit_post);
+        }
+    }
 }
 
 trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, trib_exchange exchange,
@@ -136,21 +157,20 @@ trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, tr
     op->round = ++tensor->rounds;
     atomic_init(&op->references, op_out != NULL ? 3 : 2);
     atomic_init(&op->counts, op_out != NULL ? 2 : 1);
-    trib_counter_add(&engine->ops_submitted, 1);
     if (op_out != NULL) {
         *op_out = op;
+    }
+    if (tensor->on_device && op->device->in_order) {
+        pthread_mutex_unlock(&engine->mutex); /* launching takes a while, and a lost rank may hold it up */
+        trib_device_order_begin(op, mark);
+        post_nodes(op);
+        return TRIB_OK;
     }
     if (tensor->on_device) {
         trib_device_op_begin(op, mark);
     }
-    /* Posting under the mutex keeps the rounds of a tensor in order on core 0, where they may wait for the placement.
-     * From the last post on the operation may be over at any time. */
-    const uint32_t cores = op->spread ? engine->core_count : 1;
-    for (uint32_t i = 0; i < cores; i++) {
-        if (i == 0 || trib_tensor_is_used(tensor, i)) {
-            trib_reactor_post(engine->cores[i].reactor, &op->nodes[i].submit_post);
-        }
-    }
+    /* Posting under the mutex keeps the rounds of a tensor in order on core 0, where they may wait for the placement. */
+    post_nodes(op);
     pthread_mutex_unlock(&engine->mutex);
     return TRIB_OK;
 }

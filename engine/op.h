@@ -76,6 +76,7 @@ typedef struct trib_tensor {
     trib_dtype dtype;
     int32_t priority;
     uint64_t count, bytes;
+    uint64_t key; /* its name, in few bytes */
     uint32_t tag; /* this member's own number for it */
     UT_hash_handle hh;
     uint32_t rounds; /* submitted; guarded by the engine's mutex */
@@ -131,7 +132,8 @@ struct trib_op {
     void *user;
     uint32_t round;
     int64_t submit_ns, deadline_ns, duration_ns; /* deadline 0: none */
-    atomic_uint cores_left;                      /* that may still touch its buffers; at 0 it is complete */
+    atomic_uint
+        cores_left; /* that may still touch its buffers, and a collective that was issued; at 0 it is complete */
     atomic_uint
         nodes_left;   /* that are still in some core's books: a round given up before its turn is spent at its turn */
     bool spread;      /* posted to every core; false: to core 0 only, which does so when the tensor has been placed */

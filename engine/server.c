@@ -381,8 +381,7 @@ static void server_closed(trib_link *link, trib_status status, const char *reaso
     }
     char text[TRIB_ERROR_TEXT_SIZE];
     trib_blame_end(link, "from", trib_roster_name(core->engine->roster, link->peer), reason, text);
-    const bool keeps_status = status == TRIB_PEER_LEFT || status == TRIB_NO_MEMORY;
-    trib_engine_end(core->engine, keeps_status ? status : TRIB_PEER_LOST, text);
+    trib_engine_end(core->engine, trib_blame_status(status), text);
 }
 
 void *trib_server_buffer_alloc(void *user, size_t size)

@@ -87,6 +87,16 @@ uint32_t trib_tensor_partition_count(uint64_t bytes, uint32_t partition_bytes)
     return bytes == 0 ? 1 : (uint32_t)((bytes + partition_bytes - 1) / partition_bytes);
 }
 
+/* FNV-1a. */
+static uint64_t key_of(const char *name)
+{
+    uint64_t key = UINT64_C(14695981039346656037);
+    for (; *name != '\0'; name++) {
+        key = (key ^ (unsigned char)*name) * UINT64_C(1099511628211);
+    }
+    return key;
+}
+
 static trib_tensor *tensor_create(trib_engine *engine, const char *name, trib_dtype dtype, uint64_t count)
 {
     trib_tensor *tensor = calloc(1, sizeof *tensor);
@@ -100,6 +110,7 @@ static trib_tensor *tensor_create(trib_engine *engine, const char *name, trib_dt
     }
     tensor->engine = engine;
     snprintf(tensor->name, sizeof tensor->name, "%s", name);
+    tensor->key = key_of(name);
     tensor->dtype = dtype;
     tensor->count = count;
     tensor->bytes = count * trib_dtype_size(dtype);

@@ -150,6 +150,9 @@ void trib_worker_arrived(trib_core *core, trib_op_node *node)
         if (core->reactor->index == 0) {
             trib_trace_op(core, TRIB_TRACE_SUBMIT, op, op->submit_ns);
         }
+        if (tensor->on_device && op->device->in_order) {
+            trib_group_issued(core, op);
+        }
         if (op->deadline_ns > 0) {
             node->deadline.fired = trib_worker_deadline_passed;
             node->deadline.user = node;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/assert.h"
+#include "engine/device_task.h"
 #include "engine/link_express.h"
 #include "engine/member.h"
 #include "engine/pipeline.h"
@@ -157,6 +158,12 @@ const char *trib_worker_waiting_text(trib_core *core, trib_op_node *node, char *
         }
         if (task->held) {
             trib_worker_held_text(core, task, text, size);
+            return text;
+        }
+        if (node->op->exchange == TRIB_EXCHANGE_DEVICE_ALONE) {
+            snprintf(text, size, "it was in %s, waiting for %s", trib_pipeline_stage_name(task),
+                     atomic_load(&node->op->device->input) == TRIB_INPUT_AWAITED ? "the caller's stream"
+                                                                                 : "the machine's other local ranks");
             return text;
         }
         uint32_t server = task->partition < tensor->partition_count ? task->owner.member : TRIB_NO_MEMBER;

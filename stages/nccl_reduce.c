@@ -4,7 +4,8 @@
  *
  * A reduce-scatter into the output: a rank's share of the slice lands where it belongs, so that the copy to the host and
  * the gather behind it need no memory of their own. The stage is done when the collective has been ordered and given to
- * the device; the copy waits for it there. Where there is no other machine it is an all-reduce, and waits for its end.
+ * the device; the copy waits for it there. Where there is no other machine it is an all-reduce, and waits for its end: also for
+ * that of one that was issued before (engine/device_order.c).
  */
 #include "engine/group.h"
 #include "stages/plans.h"
@@ -74,6 +75,9 @@ static trib_verdict reduce_start(trib_core *core, trib_task *task, trib_error *e
     const trib_op *op = task->node->op;
     const bool alone = op->exchange == TRIB_EXCHANGE_DEVICE_ALONE, is_broadcast = op->device->root != TRIB_NO_MEMBER;
     const uint32_t lanes = trib_device_lanes(core->engine);
+    if (op->device->in_order) {
+        return op->device->is_over ? TRIB_VERDICT_DONE : TRIB_VERDICT_PENDING;
+    }
     if ((is_broadcast && !alone && !trib_op_gives(op)) || (!is_broadcast && !alone && lanes == 1)) {
         return TRIB_VERDICT_DONE;
     }

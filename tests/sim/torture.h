@@ -72,6 +72,7 @@ typedef struct torture_plan {
     trib_sim_weather weather;
     uint32_t tensor_count;
     uint32_t lanes;  /* local ranks of a machine that have devices; 0: nobody has */
+    bool in_order;   /* they are all of one machine, and promise one order of operations (trib_config.device_order) */
     uint32_t window; /* operations that a worker has in flight at most; 0: all it can, in an order of its own */
     torture_tensor tensors[TORTURE_TENSORS_MAX];
     uint32_t fault_count;

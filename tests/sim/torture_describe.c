@@ -91,7 +91,7 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
         say(&out, "; receivers are asked about %u messages ahead", job->net.ahead);
     }
     if (plan->lanes > 0) {
-        say(&out, "; devices, %u a machine", plan->lanes);
+        say(&out, "; devices, %u a machine%s", plan->lanes, plan->in_order ? ", in program order" : "");
     }
     if (plan->weather.shred_one_in > 0) {
         say(&out, "; weather: 1 in %u shredded, 1 in %u late by up to %.3f ms", (unsigned)plan->weather.shred_one_in,

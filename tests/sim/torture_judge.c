@@ -94,13 +94,23 @@ static void check_result(attempt *what, const trib_result *result)
     }
 }
 
+/* What has been issued cannot be taken back: where it fails before the job has come together it is waited for until it has,
+ * or never will, and then for as long as a local rank may be silent. */
+static int64_t slack_of(const attempt *what)
+{
+    const torture_plan *plan = what->run->plan;
+    if (plan->in_order && torture_tensor_of(plan, what->tensor).on_device) {
+        return SLACK_NS + plan->job.engine.join_timeout_ns;
+    }
+    return torture_is_calm(plan) ? SLACK_CALM_NS : SLACK_NS;
+}
+
 static void check_time(attempt *what, const trib_result *result)
 {
     run *self = what->run;
     const driver *mine = what->driver;
     const int64_t took_ns = trib_sim_process_clock(self->job->members[mine->rank].process) - what->submit_clock_ns;
-    const int64_t slack_ns = torture_is_calm(self->plan) ? SLACK_CALM_NS : SLACK_NS;
-    if (took_ns > what->timeout_ns + slack_ns + self->excused_ns[mine->rank] &&
+    if (took_ns > what->timeout_ns + slack_of(what) + self->excused_ns[mine->rank] &&
         !self->job->members[mine->rank].killed) {
         torture_broken(self, "rank %u, tensor %u, round %u: called back after %.3f s, its deadline was %.3f s",
                        mine->rank, what->tensor, what->round, (double)took_ns / 1e9, (double)what->timeout_ns / 1e9);

@@ -404,6 +404,23 @@ static void draw_networks(torture_plan *plan)
     }
 }
 
+/* All workers begin their operations in one order. Who waits for one that is late has launched what it waits for, and cannot take
+ * it back: nobody is later than an operation that has failed is waited for. */
+static void draw_order(torture_plan *plan)
+{
+    trib_sim_stream stream = {.state = plan->seed * UINT64_C(0x9e3779b97f4a7c15) + 31};
+    const uint32_t window = between(&stream, 1, 16);
+    if (plan->lanes == 0 || plan->lanes != plan->job.workers || trib_sim_draw_one_in(&stream, 3)) {
+        return;
+    }
+    plan->in_order = true;
+    plan->job.engine.device_order = TRIB_DEVICE_ORDER_PROGRAM;
+    plan->window = plan->window > 0 ? plan->window : window;
+    for (uint32_t i = 0; i < plan->job.workers; i++) {
+        plan->late_ns[i] = plan->late_ns[i] < SECOND ? plan->late_ns[i] : SECOND;
+    }
+}
+
 void torture_draw(uint64_t seed, torture_plan *plan)
 {
     memset(plan, 0, sizeof *plan);
@@ -433,4 +450,5 @@ void torture_draw(uint64_t seed, torture_plan *plan)
     plan->job.net.moves_alone = seed % 4 == 1 && plan->lanes > 0;
     draw_restless(plan);
     draw_networks(plan);
+    draw_order(plan);
 }
