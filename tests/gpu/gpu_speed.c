@@ -1,7 +1,7 @@
 /*
  * gpu_speed.c - the speed of sums over all ranks, with NCCL's own all-reduce over the same ranks beside it, in turns. With
  * GPU_NCCL=no, or where there is no NCCL, alone. From 1 MiB, or GPU_SPEED_FROM (MiB), to 256 MiB, or
- * GPU_SPEED_MIB.
+ * GPU_SPEED_MIB; GPU_ROUNDS turns of each, 15 or 5 of large ones.
  *
  * Both end when the caller's stream has come past them, which is what a training step waits for. With GPU_WAIT=host ours
  * end when trib_op_wait has returned: one wake-up of a thread later.
@@ -15,7 +15,7 @@
 
 #include "tests/gpu/gpu_worker.h"
 
-enum { TENSORS = 8, ROUNDS_MAX = 20, SIZES = 5 };
+enum { TENSORS = 8, ROUNDS_MAX = 120, SIZES = 5, KINDS = 5 };
 
 typedef struct rival {
     ncclComm_t comm;
@@ -82,13 +82,15 @@ static void pause_links(void)
     for (const double until = now_s() + 1e-3; now_s() < until;) {}
 }
 
-static double ours(rank *self, trib_tensor **tensors, void **memory, int count)
+/* call_s: of the caller's time, that the first call takes. */
+static double ours(rank *self, trib_tensor **tensors, void **memory, int count, double *call_s)
 {
     trib_op *ops[TENSORS];
     pause_links();
     const double began = now_s();
     for (int i = 0; i < count; i++) {
         ops[i] = push_pull(self, tensors[i], memory[i], memory[i], TRIB_SUM);
+        *call_s = i == 0 ? now_s() - began : *call_s;
     }
     if (!waits_on_host()) {
         trib_error error = {.status = TRIB_OK};
@@ -130,9 +132,9 @@ static double median(double *times, int count)
     return times[count / 2];
 }
 
-/* times: [ours alone, ours together, theirs alone, theirs together][round] */
+/* times: [ours alone, ours together, theirs alone, theirs together, our call][round] */
 static void measure(rank *self, const rival *other, bool has_rival, size_t bytes, int rounds,
-                    double times[4][ROUNDS_MAX])
+                    double times[KINDS][ROUNDS_MAX])
 {
     void *memory[TENSORS];
     trib_tensor *tensors[TENSORS];
@@ -145,9 +147,10 @@ static void measure(rank *self, const rival *other, bool has_rival, size_t bytes
     }
     for (int round = -2; round < rounds; round++) {
         const int at = round < 0 ? 0 : round;
-        times[0][at] = ours(self, tensors, memory, 1);
+        double call_s = 0;
+        times[0][at] = ours(self, tensors, memory, 1, &times[4][at]);
         times[2][at] = has_rival ? theirs(self, other, memory, bytes, 1) : 0;
-        times[1][at] = ours(self, tensors, memory, TENSORS);
+        times[1][at] = ours(self, tensors, memory, TENSORS, &call_s);
         times[3][at] = has_rival ? theirs(self, other, memory, bytes, TENSORS) : 0;
     }
     for (int i = 0; i < TENSORS; i++) {
@@ -164,18 +167,22 @@ void scenario_speed(rank *self)
         if (smallest != NULL && 1 << 2 * i < atoi(smallest)) {
             continue;
         }
-        static __thread double times[4][ROUNDS_MAX];
+        static __thread double times[KINDS][ROUNDS_MAX];
         const size_t bytes = (size_t)1 << (20 + 2 * i);
-        const int rounds = i >= 3 ? 5 : 15;
+        const char *asked = getenv("GPU_ROUNDS");
+        const int rounds = asked != NULL && atoi(asked) > 0 && atoi(asked) <= ROUNDS_MAX ? atoi(asked)
+                           : i >= 3                                                      ? 5
+                                                                                         : 15;
         measure(self, &other, has_rival, bytes, rounds, times);
-        double middle[4];
-        for (int k = 0; k < 4; k++) {
+        double middle[KINDS];
+        for (int k = 0; k < KINDS; k++) {
             middle[k] = median(times[k], rounds);
         }
         if (self->index == 0) {
             const double gigabytes = (double)bytes / 1e9;
-            printf("speed: %4zu MiB: alone %8.3f ms %7.2f GB/s, %d in flight %7.2f GB/s", bytes >> 20, middle[0] * 1e3,
-                   gigabytes / middle[0], TENSORS, gigabytes * TENSORS / middle[1]);
+            printf("speed: %4zu MiB: alone %8.3f ms (the call %.1f us) %7.2f GB/s, %d in flight %7.2f GB/s",
+                   bytes >> 20, middle[0] * 1e3, middle[4] * 1e6, gigabytes / middle[0], TENSORS,
+                   gigabytes * TENSORS / middle[1]);
             if (has_rival) {
                 printf("; NCCL %8.3f ms %7.2f GB/s, %7.2f GB/s; %.2f and %.2f of NCCL", middle[2] * 1e3,
                        gigabytes / middle[2], gigabytes * TENSORS / middle[3], middle[2] / middle[0],

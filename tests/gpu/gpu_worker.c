@@ -96,7 +96,7 @@ static const struct {
     {"sums", scenario_sums},       {"stream", scenario_stream},       {"graph", scenario_graph},
     {"declare", scenario_declare}, {"late", scenario_late},           {"killed", scenario_killed},
     {"stopped", scenario_stopped}, {"leave", scenario_leave},         {"idle", scenario_idle},
-    {"speed", scenario_speed},     {"broadcast", scenario_broadcast},
+    {"speed", scenario_speed},     {"broadcast", scenario_broadcast}, {"swapped", scenario_swapped},
 };
 
 typedef struct plan {
@@ -120,6 +120,7 @@ static void open_rank(rank *self, int offset)
     self->index = config.rank;
     self->count = config.worker_count;
     self->seed = (unsigned)number("GPU_SEED", 1);
+    self->in_order = config.device_order == TRIB_DEVICE_ORDER_PROGRAM;
     check_cuda(cudaSetDevice(config.device_index), "cudaSetDevice");
     check_cuda(cudaStreamCreateWithFlags(&self->stream, cudaStreamNonBlocking), "cudaStreamCreate");
     check_status(trib_engine_create(&config, &self->engine, &error), &error, "create");

@@ -10,6 +10,7 @@ typedef struct rank {
     trib_engine *engine;
     int index, count; /* this rank, of so many */
     int lane, lanes;  /* of its machine */
+    bool in_order;    /* all ranks promise one order of operations */
     cudaStream_t stream;
     const char *argument; /* of the scenario */
     unsigned seed;
@@ -41,6 +42,7 @@ void scenario_late(rank *self);
 void scenario_killed(rank *self);
 void scenario_stopped(rank *self);
 void scenario_leave(rank *self);
+void scenario_swapped(rank *self);
 void scenario_idle(rank *self);
 void scenario_speed(rank *self);
 

@@ -20,7 +20,7 @@ sys.path += [HERE, os.path.join(HERE, '..'), os.path.join(HERE, '..', '..', 'too
 import cluster as lab
 from ports import free_port
 
-# scenario, machines, local ranks, servers, argument, what becomes of the ranks
+# scenario, machines, local ranks, servers, argument
 CASES = [
     ('sums', 1, 1, 0, ''), ('sums', 2, 1, 0, ''), ('sums', 2, 1, 1, ''), ('sums', 4, 1, 2, ''),
     ('broadcast', 1, 1, 0, ''), ('broadcast', 2, 1, 1, ''), ('broadcast', 1, 2, 0, ''), ('broadcast', 2, 2, 1, ''), ('broadcast', 1, 4, 0, ''),
@@ -34,11 +34,19 @@ CASES = [
     ('sums', 1, 4, 0, ''), ('sums', 2, 4, 1, ''), ('stream', 1, 4, 0, ''), ('killed', 1, 4, 0, '2'), ('threads', 1, 4, 0, ''),
     ('sums', 1, 8, 0, ''), ('sums', 2, 8, 2, ''), ('killed', 1, 8, 0, '5'),
 ]
+# These with TRIB_DEVICE_ORDER=program.
+PROGRAM_CASES = [
+    ('sums', 1, 1, 0, ''), ('stream', 1, 1, 0, ''), ('sums', 2, 1, 1, ''),
+    ('sums', 1, 2, 0, ''), ('broadcast', 1, 2, 0, ''), ('stream', 1, 2, 0, ''), ('graph', 1, 2, 0, ''), ('declare', 1, 2, 0, ''), ('late', 1, 2, 0, ''),
+    ('swapped', 1, 2, 0, 'alike'), ('swapped', 1, 2, 0, 'unlike'), ('killed', 1, 2, 0, '1'), ('killed', 1, 2, 0, '0'), ('stopped', 1, 2, 0, '1'),
+    ('leave', 1, 2, 0, ''), ('idle', 1, 2, 0, ''), ('threads', 1, 2, 0, ''), ('sums', 2, 2, 0, ''),
+    ('sums', 1, 4, 0, ''), ('stream', 1, 4, 0, ''), ('swapped', 1, 4, 0, 'alike'), ('killed', 1, 4, 0, '2'), ('sums', 1, 8, 0, ''), ('killed', 1, 8, 0, '5'),
+]
 LIMIT_S = 150
 
 
 class Job:
-    def __init__(self, build, case, gpus, hosts=None, seed=1):
+    def __init__(self, build, case, gpus, hosts=None, seed=1, order='agreed'):
         scenario, machines, lanes, servers, argument = case
         self.processes, self.hosts, self.here = [], hosts, 0
         self.folder = tempfile.TemporaryDirectory()
@@ -46,7 +54,7 @@ class Job:
         base = dict(os.environ, TRIB_WORKERS=str(machines * lanes), TRIB_SERVERS=str(servers), TRIB_TOKEN='gpu tests',
                     TRIB_COORDINATOR='%s:%d' % ((hosts.address(0), 7077) if hosts else ('127.0.0.1', free_port())),
                     TRIB_LOCAL_COUNT=str(servers + machines * lanes // threads), NCCL_SOCKET_IFNAME='eth0' if hosts else 'lo',
-                    GPU_LANES=str(lanes), GPU_SEED=str(seed))
+                    GPU_LANES=str(lanes), GPU_SEED=str(seed), TRIB_DEVICE_ORDER=order)
         tool = build + '/tributary' if os.path.exists(build + '/tributary') else build + '/bin/tributary'
         for i in range(servers):
             self.start('server %d' % i, machines + i, [tool, 'server'], base)
@@ -93,16 +101,20 @@ def cluster_of(case, rate):
     return hosts
 
 
-def run_case(build, case, gpus, rate, seed, verbose):
+def name_of(case, order):
     scenario, machines, lanes, servers, argument = case
-    name = '%s%s_%dx%d+%d' % (scenario, argument and '_' + argument, machines, lanes, servers)
+    return '%s%s%s_%dx%d+%d' % ('program_' if order == 'program' else '', scenario, argument and '_' + argument, machines, lanes, servers)
+
+
+def run_case(build, case, order, gpus, rate, seed, verbose):
+    scenario, lanes, argument, name = case[0], case[2], case[4], name_of(case, order)
     if lanes > gpus:
         print('skip %s: %d GPUs are needed, there %s %d' % (name, lanes, 'is' if gpus == 1 else 'are', gpus))
         return True
     began = time.monotonic()
     with cluster_of(case, rate) as hosts:
         lost = 'rank ' + argument if scenario in ('killed', 'stopped') else ''
-        statuses, output = Job(build, case, gpus, hosts, seed).finish(lost)
+        statuses, output = Job(build, case, gpus, hosts, seed, order).finish(lost)
     wrong = []
     for who, status in statuses.items():
         if status != (-signal.SIGKILL if who == lost else 0) and not (lost and who.startswith('server')):
@@ -136,6 +148,7 @@ def main():
     parser.add_argument('--seed', type=int, default=1, help='orders of tensors, and when a rank is lost')
     parser.add_argument('--verbose', action='store_true')
     parser.add_argument('--speed', action='store_true', help='measures instead, with NCCL beside it (GPU_NCCL=no: without)')
+    parser.add_argument('--order', default='agreed', choices=['agreed', 'program'], help='TRIB_DEVICE_ORDER of what is measured')
     parser.add_argument('--shape', default='1x1+0', help='MxL+S: machines, local ranks, servers')
     parser.add_argument('names', nargs='*', help='only cases that contain one of these')
     args = parser.parse_args()
@@ -152,14 +165,14 @@ def main():
         lanes, _, servers = rest.partition('+')
         case = ('speed', int(machines), int(lanes), int(servers or 0), '')
         with cluster_of(case, args.rate) as hosts:
-            statuses, output = Job(args.build, case, gpus, hosts).finish()
+            statuses, output = Job(args.build, case, gpus, hosts, order=args.order).finish()
         print('\n'.join(output))
         return 0 if set(statuses.values()) == {0} else 1
     passed = True
-    for case in CASES:
-        text = '%s_%dx%d+%d' % (case[0], case[1], case[2], case[3])
+    for case, order in [(c, 'agreed') for c in CASES] + [(c, 'program') for c in PROGRAM_CASES]:
+        text = name_of((*case[:4], ''), order)
         if not args.names or any(n in text for n in args.names):
-            passed = run_case(args.build, case, gpus, args.rate, args.seed, args.verbose) and passed
+            passed = run_case(args.build, case, order, gpus, args.rate, args.seed, args.verbose) and passed
     return 0 if passed else 1
 
 
