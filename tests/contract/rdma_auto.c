@@ -146,6 +146,7 @@ int trib_rdma_auto_run(const char *ip)
     trib_contract_maker maker = {.name = "auto, over RDMA",
                                  .listen_at = "0.0.0.0:0",
                                  .reach_at = ip,
+                                 .connecting_max = RDMA_CONNECTING_MAX,
                                  .setup = make_world,
                                  .teardown = free_world,
                                  .alloc = world_alloc,

@@ -312,6 +312,7 @@ int main(int count, char **arguments)
     const trib_contract_maker registered = {.name = "rdma between threads, registered memory",
                                             .listen_at = listen_at,
                                             .threaded = true,
+                                            .connecting_max = RDMA_CONNECTING_MAX,
                                             .setup = make_world,
                                             .teardown = free_world,
                                             .alloc = world_alloc,
@@ -324,7 +325,8 @@ int main(int count, char **arguments)
         cmocka_set_test_filter(arguments[1]);
     }
     snprintf(listen_at, sizeof listen_at, "[%s]:0", ip6);
-    trib_contract_maker maker = {.name = "rdma over IPv6", .listen_at = listen_at, .open = open_rdma};
+    trib_contract_maker maker = {
+        .name = "rdma over IPv6", .listen_at = listen_at, .connecting_max = RDMA_CONNECTING_MAX, .open = open_rdma};
     int failed = trib_contract_run(&maker) + run_one(&maker, "counts_what_it_copies", counts_what_it_copies);
     snprintf(listen_at, sizeof listen_at, "%s:0", ip);
     maker = registered;

@@ -216,8 +216,14 @@ static void carries_many_connections(void **state)
 {
     bed *self = *state;
     habits how = {.to_send = 5, .size_fixed = 5000};
+    const uint32_t most = self->maker->connecting_max > 0 ? self->maker->connecting_max : 200;
     for (uint32_t i = 0; i < 200; i++) {
         trib_bed_start(self, &how, &how);
+        for (uint32_t k = 0; (i + 1) % most == 0 && k <= i; k++) {
+            while (!self->sides[0].peers[k]->connected) {
+                trib_bed_turn(self, !self->maker->threaded);
+            }
+        }
     }
     for (uint32_t i = 0; i < 200; i++) {
         peer *mine = self->sides[0].peers[i];

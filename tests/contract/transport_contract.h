@@ -15,6 +15,8 @@ typedef struct trib_contract_maker {
     const char *listen_at;
     const char *reach_at; /* the host by which the other side reaches it; NULL: as it is told */
     bool threaded;        /* the listening side runs on a thread of its own; else both are attached to one loop */
+    /* How many connections a test may be making at once: what gives up after some seconds is not to be tested for speed. 0: all. */
+    uint32_t connecting_max;
     /* Makes what the two instances share; NULL if there is nothing. */
     void *(*setup)(void);
     void (*teardown)(void *shared);
