@@ -301,12 +301,16 @@ bool trib_coordinator_is_alone(const trib_coordinator *self)
     return self->over || !self->running || self->workers_left + (stays ? 1 : 0) >= self->worker_count;
 }
 
-void trib_coordinator_end(trib_coordinator *self, trib_status status, const char *text)
+void trib_coordinator_stop_listening(trib_coordinator *self)
 {
     if (self->listener != NULL) {
         self->core->transport->ops->listener_close(self->listener);
         self->listener = NULL;
     }
+}
+
+void trib_coordinator_end(trib_coordinator *self, trib_status status, const char *text)
+{
     const bool orderly = trib_status_is_orderly(status);
     if (orderly && self->running && trib_coordinator_is_alone(self)) {
         end_with_workers(self);
@@ -329,9 +333,7 @@ void trib_coordinator_close(trib_coordinator *self)
     }
     trib_timer_stop(self->core->reactor, &self->join_deadline);
     trib_timer_stop(self->core->reactor, &self->heartbeat);
-    if (self->listener != NULL) {
-        self->core->transport->ops->listener_close(self->listener);
-    }
+    trib_coordinator_stop_listening(self);
     trib_ledger_clear(self);
     trib_shares_close(self);
     trib_dealer_destroy(self->dealer);

@@ -20,6 +20,8 @@ void trib_coordinator_list_missing(const trib_coordinator *self, char *text, siz
 void trib_coordinator_adopt(trib_link *link);
 /* No other worker is still in the job. */
 bool trib_coordinator_is_alone(const trib_coordinator *self);
+/* Nobody is to come any more. */
+void trib_coordinator_stop_listening(trib_coordinator *self);
 /* This process ends: tells everybody, as an orderly end if no worker is left. */
 void trib_coordinator_end(trib_coordinator *self, trib_status status, const char *text);
 

@@ -263,12 +263,20 @@ static void finish_ending(trib_core *core)
             trib_coordinator_end(engine->coordinator, core->ended_status, core->ended_text);
         }
     }
+    /* An orderly end and a report of a loss both want their last words written out. */
+    close_links(core, true);
+}
+
+/* Not before the last link has gone: last words whose way has failed come by another, and that is a new connection. */
+static void stop_listening(trib_core *core)
+{
     if (core->listener != NULL) {
         core->transport->ops->listener_close(core->listener);
         core->listener = NULL;
     }
-    /* An orderly end and a report of a loss both want their last words written out. */
-    close_links(core, true);
+    if (core->reactor->index == 0 && core->engine->coordinator != NULL) {
+        trib_coordinator_stop_listening(core->engine->coordinator);
+    }
 }
 
 static bool transport_is_idle(const trib_core *core)
@@ -298,6 +306,9 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
         finish_ending(core);
     } else if (core->closing && overdue && core->links != NULL) {
         close_links(core, false);
+    }
+    if (core->closing && core->links == NULL) {
+        stop_listening(core);
     }
     bool device_through = core->reactor->index != 0 || atomic_load(&core->engine->device_jobs) == 0;
     if (core->closing && core->links == NULL && core->nodes == NULL && device_through && transport_is_idle(core)) {

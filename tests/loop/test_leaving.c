@@ -1,16 +1,22 @@
 /*
  * test_leaving.c - a worker leaves in good order, and the others need it: all their operations fail, however many wait and
- * whoever else is late, with a text that names it.
+ * whoever else is late, with a text that names it. And its last words arrive.
  */
+#include <arpa/inet.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
+#include <ev.h>
 
+#include "engine/core.h"
 #include "tests/loop/job.h"
 
 enum { WAITING = 300, COUNT = 4 };
@@ -121,12 +127,93 @@ static void at_a_server_that_closes(void **state)
     run_closing_server(2, 0, 1);
 }
 
+/* ---- Last words ---- */
+
+static void note_ready(trib_engine *engine, const trib_error *error, void *user)
+{
+    (void)engine;
+    assert_int_equal(error->status, TRIB_OK);
+    *(bool *)user = true;
+}
+
+static void note_closed(trib_engine *engine, void *user)
+{
+    (void)engine;
+    atomic_store((atomic_bool *)user, true);
+}
+
+/* Two that reach each other by two addresses each; rank 0 on the caller's loop. */
+static trib_engine *open_one(int rank, const char *coordinator, struct ev_loop *loop, bool *is_ready)
+{
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    config.rank = rank;
+    config.worker_count = 2;
+    config.coordinator = coordinator;
+    config.listen = "127.0.0.1,127.0.0.2";
+    config.token = "a";
+    config.transport = "tcp";
+    config.reactors = 1;
+    config.log_level = TRIB_LOG_NONE;
+    config.mode = loop != NULL ? TRIB_MODE_ATTACHED : TRIB_MODE_THREADS;
+    config.loop = loop;
+    config.ready_cb = loop != NULL ? note_ready : NULL;
+    config.ready_user = is_ready;
+    trib_engine *engine = NULL;
+    trib_error error = {.status = TRIB_OK};
+    if (trib_engine_create(&config, &engine, &error) != TRIB_OK) {
+        fail_msg("%s", error.text);
+    }
+    return engine;
+}
+
+static bool answers(const char *address)
+{
+    const char *colon = strchr(address, ':');
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                             .sin_port = htons((uint16_t)strtoul(colon + 1, NULL, 10))};
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool is_there = connect(fd, (const struct sockaddr *)&at, sizeof at) == 0;
+    close(fd);
+    return is_there;
+}
+
+/* Rank 1 closes while rank 0, whose loop does not run, acknowledges nothing: should the way fail by which its last words go,
+ * they come by the other one, and there rank 0 has to find it. */
+static void who_closes_is_found_until_its_links_have_gone(void **state)
+{
+    (void)state;
+    char coordinator[32];
+    job_free_address(coordinator, sizeof coordinator);
+    struct ev_loop *loop = ev_loop_new(EVFLAG_AUTO);
+    bool is_ready = false;
+    atomic_bool is_closed = false;
+    trib_engine *stays = open_one(0, coordinator, loop, &is_ready), *leaves = open_one(1, coordinator, NULL, NULL);
+    while (!is_ready || trib_engine_wait_ready(leaves, 0, NULL) != TRIB_OK) {
+        ev_run(loop, EVRUN_NOWAIT);
+    }
+    const char *address = leaves->cores[0].address.text;
+    assert_non_null(strchr(address, ','));
+    trib_engine_close(leaves, note_closed, &is_closed);
+    let_messages_arrive();
+    assert_true(!atomic_load(&is_closed) && answers(address));
+    while (!atomic_load(&is_closed)) {
+        ev_run(loop, EVRUN_NOWAIT);
+    }
+    assert_false(answers(address));
+    assert_int_equal(trib_engine_destroy(leaves), TRIB_OK);
+    assert_int_equal(trib_engine_destroy(stays), TRIB_OK);
+    ev_loop_destroy(loop);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(however_many_wait),
         cmocka_unit_test(whoever_else_is_late),
         cmocka_unit_test(at_a_server_that_closes),
+        cmocka_unit_test(who_closes_is_found_until_its_links_have_gone),
     };
     return cmocka_run_group_tests_name("leaving", tests, NULL, NULL);
 }
