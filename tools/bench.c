@@ -31,6 +31,7 @@ typedef struct bench {
     trib_dtype dtype;
     uint64_t sizes[SIZES_MAX];
     int size_count, iterations, warmup;
+    int64_t pause_ns;
     uint64_t rate_bits;
     trib_engine *engine;
     trib_engine_info info;
@@ -54,6 +55,7 @@ static void usage(FILE *out)
         "  --op push_pull|broadcast   (push_pull)      --sizes 4K,64K,1M,16M,64M   bytes\n"
         "  --iters N                  (30)             --dtype float32|float64|float16|bfloat16|int32|...\n"
         "  --rate 1gbit               links' rate: prints the bound t_opt and how near to it the time is\n"
+        "  --pause 50ms               before every exchange, as a training program has between its steps\n"
         "  --json                     one JSON object\n"
         "Without -n it takes part in the job that its launcher started (tributary run, mpirun, torchrun, ...); where\n"
         "there is none, in one of its own with one worker.\n");
@@ -100,10 +102,15 @@ static bool parse_dtype(bench *self, const char *text)
 static int parse(bench *self, int argc, char **argv)
 {
     static const struct option options[] = {
-        {"op", required_argument, NULL, 'o'},    {"sizes", required_argument, NULL, 'z'},
-        {"iters", required_argument, NULL, 'i'}, {"dtype", required_argument, NULL, 'd'},
-        {"rate", required_argument, NULL, 'r'},  {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},        {NULL, 0, NULL, 0},
+        {"op", required_argument, NULL, 'o'},
+        {"sizes", required_argument, NULL, 'z'},
+        {"iters", required_argument, NULL, 'i'},
+        {"dtype", required_argument, NULL, 'd'},
+        {"rate", required_argument, NULL, 'r'},
+        {"pause", required_argument, NULL, 'p'},
+        {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
     };
     uint32_t iterations = 0;
     self->iterations = 30;
@@ -140,6 +147,9 @@ static int parse(bench *self, int argc, char **argv)
             break;
         case 'r':
             fine = study_parse_rate(optarg, &self->rate_bits, range);
+            break;
+        case 'p':
+            fine = study_parse_time(optarg, &self->pause_ns, range);
             break;
         case 'j':
             self->json = true;
@@ -252,6 +262,14 @@ static void barrier(bench *self)
     trib_op_release(op);
 }
 
+/* All have met, and have let so much time pass: how late each wakes up is small beside it. */
+static void begin_together(bench *self)
+{
+    barrier(self);
+    struct timespec left = {.tv_sec = self->pause_ns / 1000000000, .tv_nsec = self->pause_ns % 1000000000};
+    while (self->pause_ns > 0 && nanosleep(&left, &left) != 0) {} /* a signal */
+}
+
 /* Small whole numbers: exact in every type but int8, where they wrap alike on every worker. Checked for float32. */
 static void check_once(bench *self, trib_tensor *tensor, void *data, uint64_t bytes)
 {
@@ -324,7 +342,7 @@ static void measure(bench *self, uint64_t bytes, json_t *rows)
     memset(data, 0, bytes);
     double cpu = 0;
     for (int i = -self->warmup; i < self->iterations; i++) {
-        barrier(self);
+        begin_together(self);
         double cpu_before = cpu_seconds();
         int64_t begin = part_now_ns();
         exchange(self, tensor, data, TRIB_SUM, self->broadcast);

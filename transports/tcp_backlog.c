@@ -195,6 +195,25 @@ static void adapt(tcp_backlog *backlog)
     }
 }
 
+/*
+ * A receiver that has nothing to say acknowledges the last packet before a pause up to 40 ms late, and the kernel takes that for
+ * a round trip. It is one of many in the mean, and goes out of it within some more, but the deviation tells.
+ */
+bool trib_tcp_backlog_believes(uint32_t rtt_us, uint32_t deviation_us)
+{
+    return rtt_us > 0 && deviation_us < rtt_us;
+}
+
+/* The kernel paces by the mean, so what was late in a pause makes it slow after it. Asked for, the acknowledgement goes out now. */
+void trib_tcp_backlog_read_all(const tcp_conn *conn)
+{
+    if (conn->transport->backlog.paces && !conn->is_same_host) {
+        const int on = 1;
+        trib_counter_add(&conn->transport->stats.system_calls, 1);
+        (void)setsockopt(conn->io.fd, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof on);
+    }
+}
+
 void trib_tcp_backlog_learn(tcp_backlog *backlog, double delay_us, double bytes_per_us)
 {
     backlog->delay_us += (delay_us - backlog->delay_us) / WEIGHT;
@@ -224,7 +243,7 @@ void trib_tcp_backlog_add(tcp_conn *conn, size_t written)
     if (ask(conn, &info)) {
         /* By Little's law the path carries in a round trip what is in flight. */
         const double in_flight = (double)info.tcpi_unacked * info.tcpi_snd_mss;
-        if (in_flight >= IN_FLIGHT_MIN && info.tcpi_rtt > 0) {
+        if (in_flight >= IN_FLIGHT_MIN && trib_tcp_backlog_believes(info.tcpi_rtt, info.tcpi_rttvar)) {
             tcp_backlog *backlog = &conn->transport->backlog;
             const double rate = in_flight / info.tcpi_rtt;
             backlog->asked_count += !conn->was_asked;

@@ -124,6 +124,10 @@ void trib_tcp_backlog_fit(tcp_conn *conn);
 void trib_tcp_backlog_add(tcp_conn *conn, size_t written);
 /* The kernel has been asked: what was learned of one connection. */
 void trib_tcp_backlog_learn(tcp_backlog *backlog, double delay_us, double bytes_per_us);
+/* Whether a mean round trip is what the path takes; it may have one in it that was not. */
+bool trib_tcp_backlog_believes(uint32_t rtt_us, uint32_t deviation_us);
+/* All that has come was read, up to the end of a message. */
+void trib_tcp_backlog_read_all(const tcp_conn *conn);
 /* The connection is over. */
 void trib_tcp_backlog_end(tcp_conn *conn);
 

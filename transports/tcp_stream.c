@@ -296,8 +296,11 @@ void trib_tcp_stream_read(tcp_conn *conn)
         if (conn->paused && conn->write_errno != 0) {
             trib_tcp_conn_end_errno(conn, "connection lost while sending", conn->write_errno);
         }
-        /* A short read has emptied the socket; the loop tells when there is more. */
-        if (conn->state != TCP_OPEN || conn->paused || ((size_t)got < wanted && conn->write_errno == 0)) {
+        const bool is_short = (size_t)got < wanted; /* the socket is empty; the loop tells when there is more */
+        if (is_short && conn->phase == TCP_PHASE_HEADER && conn->begin == conn->end) {
+            trib_tcp_backlog_read_all(conn);
+        }
+        if (conn->state != TCP_OPEN || conn->paused || (is_short && conn->write_errno == 0)) {
             return;
         }
     }

@@ -348,6 +348,52 @@ static void packets_are_spaced_out_where_links_are_slow(void **state)
     pair_close(far, 2);
 }
 
+static bool answers_acknowledge(const trib_conn *conn)
+{
+    int quick = 0;
+    socklen_t size = sizeof quick;
+    assert_int_equal(getsockopt(((const tcp_conn *)conn)->io.fd, IPPROTO_TCP, TCP_QUICKACK, &quick, &size), 0);
+    return quick == 0;
+}
+
+static void ask_and_answer(pair *self)
+{
+    const unsigned before = self->theirs.received;
+    send_and_wait(self->reactor, self->conn, &self->mine);
+    while (self->theirs.received == before) {
+        ev_run(trib_reactor_ev_loop(self->reactor), EVRUN_ONCE);
+    }
+}
+
+/* Whose answers have carried acknowledgements leaves the last one to an answer that does not come before a pause: 40 ms later the
+ * peer takes it for a slow path, and spaces its packets out accordingly. */
+static void nothing_read_waits_to_be_acknowledged_where_packets_are_spaced(void **state)
+{
+    (void)state;
+    pair *self = pair_open("127.0.0.2:0");
+    for (int i = 0; i < 4; i++) {
+        ask_and_answer(self);
+        send_and_wait(self->reactor, self->theirs.conn, &self->theirs);
+    }
+    ask_and_answer(self);
+    assert_true(answers_acknowledge(self->theirs.conn));
+    ((tcp_transport *)self->transport)->backlog.paces = true;
+    ask_and_answer(self);
+    assert_false(answers_acknowledge(self->theirs.conn));
+    pair_close(self, 6);
+}
+
+/* As a kernel said them: a path that is busy, one that has been idle, and one of which an acknowledgement came late. */
+static void late_acknowledgements_are_no_slow_path(void **state)
+{
+    (void)state;
+    assert_true(trib_tcp_backlog_believes(804, 161));
+    assert_true(trib_tcp_backlog_believes(667, 464));
+    assert_false(trib_tcp_backlog_believes(5486, 10940));
+    assert_false(trib_tcp_backlog_believes(7790, 14062));
+    assert_false(trib_tcp_backlog_believes(0, 0)); /* nothing is known */
+}
+
 /* Four connections that are asked in turns; what is under way takes so long, and each carries so much. */
 static tcp_backlog learned_of(double delay_us, double bytes_per_us, int times)
 {
@@ -404,6 +450,8 @@ int main(void)
                                        cmocka_unit_test(ends_when_nothing_can_be_sent),
                                        cmocka_unit_test(little_lies_in_the_kernel),
                                        cmocka_unit_test(packets_are_spaced_out_where_links_are_slow),
+                                       cmocka_unit_test(nothing_read_waits_to_be_acknowledged_where_packets_are_spaced),
+                                       cmocka_unit_test(late_acknowledgements_are_no_slow_path),
                                        cmocka_unit_test(slow_links_are_told_from_fast_ones),
                                        cmocka_unit_test(reactors_that_share_a_link_leave_less_there)};
     return failed + cmocka_run_group_tests_name("tcp", tests, NULL, NULL);
