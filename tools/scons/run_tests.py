@@ -5,6 +5,7 @@ Programs are cmocka's and speak TAP; scripts under tests/process, tests/cluster 
 `skip NAME: why`. At the end stands `FAILED: PROGRAM: CASE (why)` for each that failed, and last `N passed, N failed, N skipped`.
 """
 import argparse
+import concurrent.futures
 import glob
 import json
 import os
@@ -81,11 +82,28 @@ def run_one(path, build, deadline):
     return cases, output, status
 
 
+def run_all(paths, args):
+    """Each path with its cases, output and time, as they are done: programs so many at a time, then scripts one by one (they start
+    jobs of their own, machines and networks)."""
+    def timed(path):
+        began = time.monotonic()
+        deadline = max(args.timeout, DEADLINES.get(os.path.basename(path), 0))
+        cases, output, _ = run_one(path, args.build, deadline)
+        return path, cases, output, time.monotonic() - began
+    scripts = [p for p in paths if p.endswith('.py')]
+    with concurrent.futures.ThreadPoolExecutor(max(args.jobs, 1)) as pool:
+        for done in concurrent.futures.as_completed([pool.submit(timed, p) for p in paths if p not in scripts]):
+            yield done.result()
+    for path in scripts:
+        yield timed(path)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--build', default='build/release')
     parser.add_argument('--no-scripts', action='store_true', help='test programs only')
     parser.add_argument('--timeout', type=int, default=480, help='seconds for one program: against hangs, with room for a busy machine')
+    parser.add_argument('--jobs', type=int, default=1, help='programs at a time')
     parser.add_argument('--json', metavar='FILE')
     parser.add_argument('--without', metavar='NAME', action='append', default=[], help='not those whose path contains this')
     parser.add_argument('names', nargs='*', help='only those whose path contains one of these')
@@ -98,12 +116,10 @@ def main():
     paths = [p for p in paths if not args.names or any(n in p for n in args.names)]
     paths = [p for p in paths if not any(n in p for n in args.without)]
     totals, everything = {'pass': 0, 'fail': 0, 'skip': 0}, []
-    for path in paths:
-        began = time.monotonic()
-        cases, output, _ = run_one(path, args.build, max(args.timeout, DEADLINES.get(os.path.basename(path), 0)))
+    for path, cases, output, seconds in run_all(paths, args):
         count = {k: sum(1 for c in cases if c[1] == k) for k in totals}
         print('%-44s %3d passed %3d failed %3d skipped  %5.1f s' % (
-            os.path.basename(path), count['pass'], count['fail'], count['skip'], time.monotonic() - began), flush=True)
+            os.path.basename(path), count['pass'], count['fail'], count['skip'], seconds), flush=True)
         for name, verdict, note in cases:
             if verdict == 'skip':
                 print('  skipped %s: %s' % (name, note))
