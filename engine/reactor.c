@@ -174,16 +174,29 @@ void trib_reactor_woken(trib_reactor *reactor)
     }
 }
 
+/* True if there were posts. */
+static bool run_if_any(trib_reactor *reactor)
+{
+    const bool any = trib_reactor_has_posts(reactor);
+    if (any) {
+        (void)trib_reactor_run_posts(reactor);
+    }
+    return any;
+}
+
 trib_turn trib_reactor_turn(trib_reactor *reactor, bool looks)
 {
     trib_turn turn = {.worked = false};
     unsigned polls = POLLS_PER_TURN, more = looks && reactor->pollers != NULL ? LOOKS_PER_TURN : 0;
     while (polls > 0) {
         const bool awaits = reactor->awaited > 0;
-        turn.posted = turn.posted || trib_reactor_has_posts(reactor);
+        /* Before others are looked at: who has just handed something in waits for it to go out. */
+        turn.posted = run_if_any(reactor) || turn.posted;
         const bool found = trib_reactor_poll(reactor);
         turn.worked = turn.worked || found || turn.posted;
-        (void)trib_reactor_run_posts(reactor);
+        if (found) {
+            (void)run_if_any(reactor);
+        }
         const bool goes_on = found ? !awaits || reactor->awaited > 0 : more > 0 && reactor->awaited > 0;
         if (!goes_on) { /* who has all that it waited for is not kept */
             break;

@@ -116,7 +116,9 @@ void trib_shm_stream_write(shm_conn *conn)
         wrote = true;
     }
     if (wrote) {
-        trib_shm_conn_wake(conn, SHM_WAKE_ON_INPUT);
+        /* An answer tells of what it answers that it was taken, too: one look at who sleeps, and one fence before it. */
+        trib_shm_conn_wake(conn, SHM_WAKE_ON_INPUT | (conn->progress_owed ? SHM_WAKE_ON_PROGRESS : 0));
+        conn->progress_owed = false;
     }
 }
 
