@@ -298,6 +298,9 @@ trib_status trib_alloc(trib_engine *engine, size_t size, void **memory_out)
     }
     void *block = engine->env.memory_alloc(engine->env.memory, size < PAGE ? PAGE : size); /* which is aligned to one */
     if (block == NULL) {
+        char why[TRIB_REASON_MAX];
+        trib_log(&engine->logger, TRIB_LOG_ERROR, "trib_alloc: no memory for %zu bytes: %s", size,
+                 trib_log_reason(ENOMEM, why));
         return TRIB_NO_MEMORY;
     }
     *memory_out = block;

@@ -313,7 +313,7 @@ TRIB_API TRIB_CHECKED trib_status trib_engine_get_info(const trib_engine *engine
 
 /* Page-aligned memory from the engine's arena: bound to the NUMA node of its reactors, on huge pages where there are
  * any, registered with the transports that want it. Any memory may be used in operations; this kind is never copied or
- * registered again. TRIB_INVALID (size 0), TRIB_NO_MEMORY. trib_free it before trib_engine_destroy. TRIB_ANY_THREAD. */
+ * registered again. TRIB_INVALID (size 0), TRIB_NO_MEMORY (the log says more). trib_free it before destroy. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_alloc(trib_engine *engine, size_t size, void **memory_out);
 TRIB_API void trib_free(trib_engine *engine, void *memory);
 

@@ -65,6 +65,17 @@ const char *trib_log_reason(int number, char text[TRIB_REASON_MAX])
             "%s: this process may have %llu (ulimit -n); raise it: ulimit -n 65536, LimitNOFILE= in a systemd unit, "
             "nofile in /etc/security/limits.conf",
             why, (unsigned long long)limit.rlim_cur);
+    } else if (number == ENOMEM && getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+        snprintf(text, TRIB_REASON_MAX, "%s: this process may have %llu MiB of addresses (ulimit -v); raise it", why,
+                 (unsigned long long)limit.rlim_cur >> 20);
+    } else if (number == ENOMEM && getrlimit(RLIMIT_DATA, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+        snprintf(text, TRIB_REASON_MAX, "%s: this process may have %llu MiB of data (ulimit -d); raise it", why,
+                 (unsigned long long)limit.rlim_cur >> 20);
+    } else if (number == ENOMEM) {
+        snprintf(text, TRIB_REASON_MAX,
+                 "%s: no limit of this process's says so (ulimit -v, -d), but the machine: see sysctl "
+                 "vm.overcommit_memory and vm.max_map_count",
+                 why);
     } else if (number == ENFILE) {
         snprintf(text, TRIB_REASON_MAX, "%s: raise it for the machine: sysctl fs.file-max", why);
     } else {

@@ -5,6 +5,7 @@
  * is on its way out either, nothing in this process will give any back: what is here waits for contributions that find
  * no room, and workers would wait for their deadlines, with words about each other.
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -26,9 +27,11 @@ void trib_server_note_memory(trib_core *core, trib_status status, uint32_t size)
     core->starved_ns = 0;
     if (!core->starved_said) {
         core->starved_said = true;
+        char why[TRIB_REASON_MAX];
         trib_log(core->reactor->logger, TRIB_LOG_WARN,
-                 "out of memory for a contribution of %" PRIu32 " bytes: contributions wait until sums have gone out",
-                 size);
+                 "out of memory for a contribution of %" PRIu32
+                 " bytes: contributions wait until sums have gone out (%s)",
+                 size, trib_log_reason(ENOMEM, why));
     }
 }
 

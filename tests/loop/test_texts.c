@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 #include <ev.h>
@@ -131,6 +132,40 @@ static void a_coordinator_that_stands_still(void **state)
     ev_loop_destroy(loop);
 }
 
+static void note_line(trib_log_level level, const char *line, void *user)
+{
+    (void)level;
+    snprintf((char *)user, 512, "%s", line);
+}
+
+/* The status alone does not say what there is too little of. The limit of the test's is none that it meets. */
+static void memory_that_is_not_there(void **state)
+{
+    (void)state;
+    char line[512] = "";
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    config.reactors = 1;
+    config.log_cb = note_line;
+    config.log_user = line;
+    trib_engine *engine = NULL;
+    assert_int_equal(trib_engine_create(&config, &engine, NULL), TRIB_OK);
+    void *memory = NULL;
+    struct rlimit limit = {0};
+    assert_int_equal(getrlimit(RLIMIT_DATA, &limit), 0);
+    for (int limited = 0; limited < 2; limited++) {
+        const rlim_t before = limit.rlim_cur;
+        limit.rlim_cur = limited ? (rlim_t)1 << 60 : before;
+        assert_int_equal(setrlimit(RLIMIT_DATA, &limit), 0);
+        assert_int_equal(trib_alloc(engine, (size_t)1 << 60, &memory), TRIB_NO_MEMORY);
+        limit.rlim_cur = before;
+        assert_int_equal(setrlimit(RLIMIT_DATA, &limit), 0);
+        must_say(line, "trib_alloc: no memory for 1152921504606846976 bytes: ");
+        must_say(line, limited ? "1099511627776 MiB of data (ulimit -d)" : "ulimit -v");
+    }
+    assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
+}
+
 /* ---- Before the job has come together ---- */
 
 static trib_engine *join_alone(const char *coordinator, int rank, int64_t join_timeout_ns)
@@ -211,9 +246,10 @@ static void others_know_why_it_is_not_reached(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_deadline_too_short_for_blame), cmocka_unit_test(a_coordinator_that_stands_still),
-        cmocka_unit_test(a_loop_that_was_kept_busy),      cmocka_unit_test(rank_0_knows_who_is_missing),
-        cmocka_unit_test(who_was_missing_is_said_once),   cmocka_unit_test(others_know_why_it_is_not_reached),
+        cmocka_unit_test(a_deadline_too_short_for_blame),    cmocka_unit_test(a_coordinator_that_stands_still),
+        cmocka_unit_test(memory_that_is_not_there),          cmocka_unit_test(a_loop_that_was_kept_busy),
+        cmocka_unit_test(rank_0_knows_who_is_missing),       cmocka_unit_test(who_was_missing_is_said_once),
+        cmocka_unit_test(others_know_why_it_is_not_reached),
     };
     return cmocka_run_group_tests_name("texts", tests, NULL, NULL);
 }

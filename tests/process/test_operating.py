@@ -4,10 +4,12 @@ success, and the log says what is wrong once, and in time. Prints `ok NAME` / `n
 """
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -70,6 +72,23 @@ def options_are_named():
         assert done.returncode == 2 and wants in done.stderr, (words, done)
 
 
+def manual_pages():
+    """One for each command, with all that its help says, and nothing that troff complains about."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, 'tools/manpages.py', TOOL, folder], check=True, timeout=60)
+        commands = re.findall(r'^  (\w+) ', tool('--help').stdout, re.MULTILINE)
+        assert 'run' in commands and sorted(os.listdir(folder)) == sorted(['tributary.1'] + ['tributary-%s.1' % c for c in commands])
+        for command in commands:
+            path = os.path.join(folder, 'tributary-%s.1' % command)
+            with open(path) as page:
+                text = page.read().replace('\\-', '-')
+            missing = [line for line in tool(command, '--help').stdout.splitlines()[1:] if line.strip() not in text]
+            assert not missing, (command, missing)
+            if shutil.which('groff'):
+                done = subprocess.run(['groff', '-man', '-Tutf8', '-ww', '-z', path], timeout=60, check=False, **PIPES)
+                assert done.returncode == 0 and not done.stderr, (command, done)
+
+
 def refused_is_remembered():
     """The last word says who came and was refused: it may be the only one that a program shows."""
     env = environment(TRIB_COORDINATOR='127.0.0.1:%d' % free_port(), TRIB_JOIN_TIMEOUT='3', TRIB_LOG='error')
@@ -123,7 +142,7 @@ def strangers_do_not_fill_the_log():
 
 
 CASES = [('streams_apart', streams_apart), ('left_behind_is_ended', left_behind_is_ended),
-         ('full_disk', full_disk), ('options_are_named', options_are_named), ('refused_is_remembered', refused_is_remembered),
+         ('full_disk', full_disk), ('manual_pages', manual_pages), ('options_are_named', options_are_named), ('refused_is_remembered', refused_is_remembered),
          ('loopback_by_name', loopback_by_name), ('waiting_is_told', waiting_is_told),
          ('strangers_do_not_fill_the_log', strangers_do_not_fill_the_log)]
 
