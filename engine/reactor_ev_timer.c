@@ -168,6 +168,6 @@ void trib_reactor_ev_timer_arm(trib_reactor *reactor, trib_timer *timer, int64_t
         state->watcher.data = self;
         begin_at(self, &state->watcher, state->at_ns);
     } else if (!ev_is_active(&self->horizon) || state->at_ns < self->horizon_ns) {
-        horizon_begin(self, state->at_ns);
+        horizon_begin(self, state_of(self->far_first)->at_ns); /* of another, where one that goes off arms this one */
     }
 }
