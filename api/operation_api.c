@@ -259,7 +259,8 @@ trib_status trib_op_wait(trib_op *op, int64_t timeout_ns, trib_error *error)
     int code = 0;
     atomic_fetch_add(&engine->waiters, 1);
     while (atomic_load(&op->status) == TRIB_PENDING && code != ETIMEDOUT) {
-        if (trib_engine_dispatch(engine, 0) > 0) {
+        if (trib_engine_dispatch(engine, 0) > 0) { /* there may always be more */
+            code = timeout_ns >= 0 && trib_api_left_ns(&deadline) <= 0 ? ETIMEDOUT : 0;
             continue;
         }
         pthread_mutex_lock(&engine->mutex);

@@ -1,0 +1,71 @@
+/* test_waits.c - who waits in TRIB_MODE_QUEUE runs callbacks meanwhile, and not for longer than it wanted to wait. */
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/loop/job.h"
+
+enum { TIMES = 100, PATIENCE_MS = 20000 };
+
+/* A callback that never leaves the queue empty. */
+typedef struct chain {
+    trib_engine *engine;
+    trib_op_params params;
+    float value;
+    int done;
+    bool ends;
+} chain;
+
+static void queue_on_rank_0(trib_config *config, int member)
+{
+    config->mode = member == 0 ? TRIB_MODE_QUEUE : TRIB_MODE_THREADS;
+}
+
+static void submit_next(const trib_result *result, void *user)
+{
+    chain *self = user;
+    if (result->status == TRIB_OK && ++self->done < TIMES && !self->ends) {
+        struct pollfd fd = {.fd = trib_engine_get_fd(self->engine), .events = POLLIN};
+        assert_int_equal(trib_push_pull(self->engine, &self->params, NULL, NULL), TRIB_OK);
+        assert_int_equal(poll(&fd, 1, PATIENCE_MS), 1);
+    }
+}
+
+static void there_is_always_more(void **state)
+{
+    (void)state;
+    job jobs;
+    job_open(&jobs, 2, 0, queue_on_rank_0);
+    float values[2] = {0}, lonely = 0;
+    trib_tensor *other = job_declare(jobs.engines[1], "busy", TRIB_FLOAT32, 1);
+    for (int i = 0; i < TIMES; i++) {
+        trib_op_release(job_push_pull(jobs.engines[1], other, &values[1], &values[1], TRIB_SUM));
+    }
+    chain self = {.engine = jobs.engines[0]};
+    trib_op_params_init(&self.params, sizeof self.params);
+    self.params.tensor = job_declare(jobs.engines[0], "busy", TRIB_FLOAT32, 1);
+    self.params.input = self.params.output = &self.value;
+    self.params.done_cb = submit_next;
+    self.params.user = &self;
+    trib_tensor *tensor = job_declare(jobs.engines[0], "lonely", TRIB_FLOAT32, 1);
+    trib_op *op = job_push_pull(jobs.engines[0], tensor, &lonely, &lonely, TRIB_SUM);
+    struct pollfd fd = {.fd = trib_engine_get_fd(jobs.engines[0]), .events = POLLIN};
+    assert_int_equal(trib_push_pull(jobs.engines[0], &self.params, NULL, NULL), TRIB_OK);
+    assert_int_equal(poll(&fd, 1, PATIENCE_MS), 1);
+    assert_int_equal(trib_op_wait(op, 1, NULL), TRIB_TIMEOUT);
+    assert_true(self.done > 0 && self.done < TIMES);
+    self.ends = true;
+    trib_op_cancel(op);
+    assert_int_equal(job_wait(op, NULL), TRIB_CANCELLED);
+    job_close(&jobs);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(there_is_always_more)};
+    return cmocka_run_group_tests_name("waits", tests, NULL, NULL);
+}
