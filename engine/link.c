@@ -339,7 +339,10 @@ static trib_status transport_header(trib_conn *conn, const unsigned char header[
         return TRIB_CLOSED;
     }
     trib_assert(link->arrival_count < TRIB_AHEAD_MAX);
-    link->heard = link->heard || link->main != NULL; /* whatever it says */
+    if (link->main != NULL && !link->heard) { /* whatever it says: what waits may take it, too, from here on */
+        link->heard = true;
+        trib_core_pump_later(link->core, link->main);
+    }
     trib_frame frame;
     trib_status status = trib_frame_decode(header, &frame, &error);
     if (status != TRIB_OK && link->state == TRIB_LINK_AWAIT_HELLO && trib_frame_is_foreign(header)) {
@@ -399,13 +402,8 @@ static void transport_sent(trib_conn *conn, trib_send *send, trib_status status)
 
 static void finish_closed(trib_link *link)
 {
-    struct trib_core *core = link->core;
-    const bool pushed = link->share.egress != NULL;
     link->upcalls->closed(link, link->end_status, link->end_reason);
     link_free(link);
-    if (pushed) {
-        trib_egress_pump(core); /* the others have the credit that it held */
-    }
 }
 
 /* The first of a link's connections has gone, and there are others. */
@@ -473,7 +471,8 @@ static void transport_closed(trib_conn *conn, trib_status status, const char *re
     if (!link->proved && !link->outgoing && !link->core->ended) {
         trib_link_handshake_refused(link, conn);
     }
-    const bool was_handshake = !link->proved;
+    struct trib_core *core = link->core;
+    const bool was_handshake = !link->proved, pushed = link->share.egress != NULL;
     link->state = TRIB_LINK_CLOSING;
     trib_link_drop_waiters(link);
     trib_link_arrivals_abandon(link);
@@ -483,6 +482,9 @@ static void transport_closed(trib_conn *conn, trib_status status, const char *re
         main_closed(link);
     } else {
         finish_closed(link);
+    }
+    if (pushed) {
+        trib_egress_pump(core); /* the others have the credit that it held */
     }
 }
 

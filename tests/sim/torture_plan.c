@@ -421,6 +421,23 @@ static void draw_order(torture_plan *plan)
     }
 }
 
+/* Chunks of the sizes that real jobs have, which hosts cut finer for most tensors; most of these jobs have several networks. */
+static void draw_large(torture_plan *plan)
+{
+    trib_sim_stream stream = {.state = plan->seed * UINT64_C(0xda942042e4dd58b5) + 47};
+    if ((plan->seed % 10 != 2 && plan->seed % 50 != 4) || plan->narrow != TORTURE_NOBODY) {
+        return;
+    }
+    trib_config *engine = &plan->job.engine;
+    engine->chunk_bytes = 65536u << between(&stream, 0, 4);
+    engine->partition_bytes = engine->chunk_bytes * between(&stream, 1, 5);
+    for (uint32_t i = 0; i < plan->tensor_count; i++) {
+        torture_tensor *what = &plan->tensors[i];
+        what->rounds = what->rounds < 4 ? what->rounds : 4;
+        what->count = trib_sim_draw_one_in(&stream, 2) ? (uint32_t)spread(&stream, 1000, 400000) : what->count;
+    }
+}
+
 void torture_draw(uint64_t seed, torture_plan *plan)
 {
     memset(plan, 0, sizeof *plan);
@@ -451,4 +468,5 @@ void torture_draw(uint64_t seed, torture_plan *plan)
     draw_restless(plan);
     draw_networks(plan);
     draw_order(plan);
+    draw_large(plan);
 }
