@@ -120,7 +120,9 @@ static trib_status device_mark(trib_device *device, void *stream, void **mark_ou
 {
     const int before = enter(device);
     *mark_out = NULL;
-    kick(device);
+    if (!device->params.in_order) { /* else what is handed in is launched first */
+        kick(device);
+    }
     trib_status status = check_capture(stream, error);
     const bool reached = status == TRIB_OK && is_idle(stream);
     if (reached) {
@@ -388,6 +390,17 @@ static bool device_locate(int32_t index, char *pci, size_t size)
     return code == cudaSuccess;
 }
 
+/* It is held for moments only, and by the thread often while that looks about: who finds it taken does better to look again
+ * than to sleep. */
+static void make_mutex(pthread_mutex_t *mutex)
+{
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ADAPTIVE_NP);
+    pthread_mutex_init(mutex, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+}
+
 static trib_status device_open(const trib_device_params *params, trib_device **out, trib_error *error)
 {
     int count = 0, before = 0;
@@ -411,7 +424,7 @@ static trib_status device_open(const trib_device_params *params, trib_device **o
     device->linger = trib_linger_between(LOOK_NS, params->linger_most_ns);
     device->index = params->index < 0 ? before : params->index;
     device->can_launch = params->size == 1;
-    pthread_mutex_init(&device->mutex, NULL);
+    make_mutex(&device->mutex);
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);

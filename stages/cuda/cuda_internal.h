@@ -148,6 +148,7 @@ struct trib_device {
     bool abort_due; /* giving up the communicator waits for a caller's thread to come out of it */
     bool hung;      /* something did not come back: what it may still use is not freed */
     int64_t stop_deadline_ns;
+    int64_t polled_ns;  /* when it was asked last whether a collective has ended */
     trib_linger linger; /* work is a job that came or ended */
 
     /* cuda_nccl.c */
@@ -197,8 +198,8 @@ void cuda_nccl_end_failed(trib_device *device, cuda_slot *slot);
 
 /* ---- cuda_issue.c ---- */
 void cuda_issue(trib_device *device, trib_device_job *job, bool here);
-/* The thread: takes note of what callers' threads have launched. */
-void cuda_issue_notice(trib_device *device);
+/* The thread: takes note of what callers' threads have launched, which it took from the device's list. */
+void cuda_issue_notice(trib_device *device, cuda_queue launched);
 /* True: until unclaimed no other thread makes calls of NCCL's. Never waits. */
 bool cuda_claim(trib_device *device);
 void cuda_unclaim(trib_device *device);

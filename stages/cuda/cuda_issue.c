@@ -95,12 +95,8 @@ void cuda_issue(trib_device *device, trib_device_job *job, bool here)
     }
 }
 
-void cuda_issue_notice(trib_device *device)
+void cuda_issue_notice(trib_device *device, cuda_queue launched)
 {
-    pthread_mutex_lock(&device->mutex);
-    cuda_queue launched = device->launched;
-    device->launched = (cuda_queue){.head = NULL};
-    pthread_mutex_unlock(&device->mutex);
     for (cuda_slot *slot = cuda_queue_pop(&launched); slot != NULL; slot = cuda_queue_pop(&launched)) {
         if (slot->result == ncclSuccess && slot->code == cudaSuccess) {
             cuda_queue_push(&device->issued[CUDA_COLLECTIVE], slot);

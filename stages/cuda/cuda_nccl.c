@@ -249,7 +249,11 @@ static bool launch_next(trib_device *device)
         !cuda_order_after(device, slot->job, CUDA_COLLECTIVE) || !cuda_claim(device)) {
         return false;
     }
-    cuda_issue_notice(device); /* what callers have launched is before this one, and ends before it */
+    pthread_mutex_lock(&device->mutex);
+    const cuda_queue before = device->launched;
+    device->launched = (cuda_queue){.head = NULL};
+    pthread_mutex_unlock(&device->mutex);
+    cuda_issue_notice(device, before); /* what callers have launched ends before this one */
     const bool launched = launch_first(device);
     pthread_mutex_lock(&device->mutex);
     device->claimed = false;

@@ -12,6 +12,7 @@
 #define POLL_NS (20 * INT64_C(1000))
 #define POLL_MAX_NS (200 * INT64_C(1000))
 #define POLL_SLACK_NS 1000ul
+#define ASK_EVERY_NS (4 * INT64_C(1000))
 
 static const char stopped_text[] = "the device was stopped";
 
@@ -250,8 +251,23 @@ static void issue_deferred(trib_device *device)
 
 /* ---- Noticing ---- */
 
+/* A caller that has launched a collective may be in calls to CUDA now, such as that which waits for its stream; questions
+ * without a pause would hold those up. */
+static bool leaves_room(trib_device *device)
+{
+    const int64_t now_ns = device->params.in_order ? cuda_now_ns() : 0;
+    if (device->params.in_order && now_ns - device->polled_ns < ASK_EVERY_NS) {
+        return true;
+    }
+    device->polled_ns = now_ns;
+    return false;
+}
+
 static void poll_lane(trib_device *device, cuda_lane lane)
 {
+    if (lane == CUDA_COLLECTIVE && device->issued[lane].head != NULL && leaves_room(device)) {
+        return;
+    }
     for (;;) {
         cuda_slot *slot = device->issued[lane].head;
         cudaError_t code = slot == NULL ? cudaErrorNotReady : cudaEventQuery(slot->event);
@@ -354,9 +370,9 @@ static void give_up_what_hangs(trib_device *device)
 
 /* ---- The loop ---- */
 
-static void turn(trib_device *device, trib_device_job *jobs)
+static void turn(trib_device *device, cuda_queue launched, trib_device_job *jobs)
 {
-    cuda_issue_notice(device); /* before the new ones: they come behind */
+    cuda_issue_notice(device, launched); /* before the new ones: they come behind */
     if (device->abort_due) {
         cuda_comm_abort(device);
     }
@@ -413,9 +429,11 @@ void *cuda_thread_main(void *argument)
     pthread_mutex_lock(&device->mutex);
     while (!device->quits) {
         trib_device_job *jobs = device->new_head;
+        const cuda_queue launched = device->launched;
         device->new_head = device->new_tail = NULL;
+        device->launched = (cuda_queue){.head = NULL};
         const bool stops = device->stopping && !device->stopped, orderly = device->orderly;
-        if (device->kicked || jobs != NULL || device->launched.head != NULL) {
+        if (device->kicked || jobs != NULL || launched.head != NULL) {
             trib_linger_worked(&device->linger, cuda_now_ns(), true);
         }
         device->kicked = false;
@@ -423,7 +441,7 @@ void *cuda_thread_main(void *argument)
         if (stops) {
             notice_stop(device, orderly);
         }
-        turn(device, jobs);
+        turn(device, launched, jobs);
         const bool busy = has_issued(device) || device->waits != NULL || device->deferred.head != NULL ||
                           device->abort_due || (!device->stopped && cuda_nccl_is_busy(device));
         pthread_mutex_lock(&device->mutex);
