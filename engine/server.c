@@ -426,7 +426,7 @@ trib_status trib_server_open(trib_core *core, trib_error *error)
         status = trib_relay_open(core);
     }
     if (me < roster->worker_count) { /* this process's own worker comes last: what it is handed need not travel */
-        config.receiver_first = (me - core->first_rank + 1) % config.contributor_count;
+        config.receiver_last = me - core->first_rank + 1;
     }
     if (status == TRIB_OK && roster->local_ranks > 0 && roster->members[me].sums) {
         status = trib_machines_open(core);

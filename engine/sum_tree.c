@@ -189,13 +189,23 @@ static void add_to_sum(trib_summation *self, sum_chunk *chunk, uint32_t rank, su
     }
 }
 
+/* By rank, but for who comes last. */
+static uint32_t receiver_of(const trib_summation *self, uint32_t turn)
+{
+    const uint32_t last = self->config.receiver_last;
+    if (last == 0 || turn + 1 < last) {
+        return turn;
+    }
+    return turn + 1 < self->config.contributor_count ? turn + 1 : last - 1;
+}
+
 void trib_sum_chunk_hand_out(trib_summation *self, sum_chunk *chunk)
 {
     const trib_contribution *what = &chunk->round->what;
     const bool is_broadcast = what->exchange == TRIB_EXCHANGE_BROADCAST;
     const uint32_t n = self->config.contributor_count, root = is_broadcast ? trib_sum_root(self, what) : n;
     for (uint32_t turn = 0; turn < n; turn++) {
-        const uint32_t past = self->config.receiver_first + turn, i = past < n ? past : past - n;
+        const uint32_t i = receiver_of(self, turn);
         if (i != root) {
             hand_to(self, chunk, &chunk->sum, i);
         }

@@ -108,8 +108,8 @@ typedef struct trib_summation_config {
     /* Where the contributors are not all the job's workers, each for itself: contributor i is rank rank_first, or begins
      * there and stands for rank_step ranks (0: 1); roots are below rank_limit (0: the number of contributors). */
     uint32_t rank_first, rank_step, rank_limit;
-    uint32_t receiver_first; /* who is handed a sum first; the others follow by rank, in a circle */
-    bool may_jump;           /* keys come and go: a round may be any number above those that were here before */
+    uint32_t receiver_last; /* one more than the contributor that is handed a sum after all others; 0: none */
+    bool may_jump;          /* keys come and go: a round may be any number above those that were here before */
     bool takes_parts; /* contributions to sums are parts, in accumulator form: trib_sum_part_bytes is what travels */
     /*
      * Not NULL: what is summed here is a part of a sum. When a chunk's contributions are all in this is called instead of

@@ -125,7 +125,7 @@ static trib_summation_config bed_config(uint32_t n, trib_sum_order order)
                                    .buffer_alloc = buffer_alloc,
                                    .buffer_free = buffer_free,
                                    .sum_ready = sum_ready,
-                                   .receiver_first = n / 2,
+                                   .receiver_last = n / 2,
                                    .refused = refused,
                                    .user = &the};
 }
