@@ -365,15 +365,24 @@ void trib_engine_begin_close(trib_engine *engine, trib_closed_cb closed_cb, void
     }
 }
 
+trib_status trib_engine_check_open_locked(const trib_engine *engine, trib_error *error)
+{
+    if (atomic_load(&engine->phase) != TRIB_PHASE_ENDED) {
+        return TRIB_OK;
+    }
+    const trib_error *fate = &engine->fate;
+    return trib_error_set(error, fate->status == TRIB_OK ? TRIB_CLOSED : fate->status, "%s", fate->text);
+}
+
 trib_status trib_engine_check_open(trib_engine *engine, trib_error *error)
 {
     if (atomic_load(&engine->phase) != TRIB_PHASE_ENDED) {
         return TRIB_OK;
     }
     pthread_mutex_lock(&engine->mutex);
-    trib_error fate = engine->fate;
+    const trib_status status = trib_engine_check_open_locked(engine, error);
     pthread_mutex_unlock(&engine->mutex);
-    return trib_error_set(error, fate.status == TRIB_OK ? TRIB_CLOSED : fate.status, "%s", fate.text);
+    return status;
 }
 
 bool trib_engine_on_thread(const trib_engine *engine)

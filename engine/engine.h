@@ -97,7 +97,7 @@ struct trib_engine {
     struct trib_device *device;         /* NULL: none */
     atomic_bool said_direct;            /* that bytes go past host memory; logged once */
     _Atomic(struct trib_group *) group; /* the machine's local ranks; NULL: alone, or not yet */
-    atomic_uint device_jobs;            /* with the device, beside those of tasks */
+    atomic_uint device_jobs;            /* with the device, beside those of tasks; and calls that hand one in */
     /* Core 0's: operations that were issued where they were handed in, of which the group is yet to be told, oldest first. */
     struct trib_device_op *issued_head, *issued_tail;
 
@@ -155,6 +155,8 @@ void trib_engine_core_closed(trib_engine *engine);
 void trib_engine_begin_close(trib_engine *engine, trib_closed_cb closed_cb, void *user);
 /* TRIB_OK, or why operations cannot be taken. */
 TRIB_CHECKED trib_status trib_engine_check_open(trib_engine *engine, trib_error *error);
+/* The same with the mutex held: posts that are made before it is let go reach the cores before the end does. */
+TRIB_CHECKED trib_status trib_engine_check_open_locked(const trib_engine *engine, trib_error *error);
 /* True on one of the engine's own threads (ATTACHED: in a callback), or inside dispatch. */
 bool trib_engine_on_thread(const trib_engine *engine);
 /* Any thread. */

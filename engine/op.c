@@ -101,21 +101,25 @@ static void fill_op(trib_op *op, trib_engine *engine, const trib_op_params *para
 static trib_status take_op_for(trib_engine *engine, const trib_tensor *tensor, trib_op **op_out, trib_error *error)
 {
     trib_status status = take_op(engine, op_out, error);
-    if (status == TRIB_OK) {
-        trib_counter_add(&engine->ops_submitted, 1); /* from now on it counts */
+    if (status != TRIB_OK) {
+        return status;
     }
-    if (status == TRIB_OK && tensor->on_device) {
-        trib_op *op = *op_out;
-        trib_assert(op != NULL);
+    trib_op *op = *op_out;
+    trib_assert(op != NULL);
+    trib_counter_add(&engine->ops_submitted, 1); /* from now on it counts */
+    if (tensor->on_device) {
         op->engine = engine;
         pthread_mutex_unlock(&engine->mutex);
         status = trib_device_op_prepare(op, error);
         pthread_mutex_lock(&engine->mutex);
-        if (status != TRIB_OK) {
-            op->next = engine->free_ops;
-            engine->free_ops = op;
-            trib_counter_sub(&engine->ops_submitted, 1);
-        }
+    }
+    if (status == TRIB_OK) {
+        status = trib_engine_check_open_locked(engine, error); /* nobody hears of it in one that has closed since */
+    }
+    if (status != TRIB_OK) {
+        op->next = engine->free_ops;
+        engine->free_ops = op;
+        trib_counter_sub(&engine->ops_submitted, 1);
     }
     return status;
 }
@@ -161,7 +165,8 @@ trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, tr
         *op_out = op;
     }
     if (tensor->on_device && op->device->in_order) {
-        pthread_mutex_unlock(&engine->mutex); /* launching takes a while, and a lost rank may hold it up */
+        atomic_fetch_add(&engine->device_jobs, 1); /* until core 0 has heard of it, or it might close before */
+        pthread_mutex_unlock(&engine->mutex);      /* launching takes a while, and a lost rank may hold it up */
         trib_device_order_begin(op, mark);
         post_nodes(op);
         return TRIB_OK;

@@ -152,6 +152,7 @@ void trib_worker_arrived(trib_core *core, trib_op_node *node)
         }
         if (tensor->on_device && op->device->in_order) {
             trib_group_issued(core, op);
+            atomic_fetch_sub(&core->engine->device_jobs, 1); /* the call's: it has come here */
         }
         if (op->deadline_ns > 0) {
             node->deadline.fired = trib_worker_deadline_passed;
