@@ -124,7 +124,8 @@ static void grace_passed(trib_reactor *reactor, trib_timer *timer)
     snprintf(
         text, sizeof text,
         "tensor \"%.80s\": the operation has failed and its collective is not over: a local rank has not handed in its "
-        "own, or the device does not work (trib_config.device_order is \"program\")",
+        "own, the stream of one has not come to it, or the device does not work (trib_config.device_order is "
+        "\"program\")",
         op->tensor->name);
     trib_engine_end(engine, TRIB_TIMEOUT, text);
 }

@@ -132,6 +132,19 @@ static bool may_wait_for_others(const trib_core *core, const trib_task *task)
            trib_now(core->reactor) - task->since_ns < 2 * TRIB_STALL_NOTICE_NS;
 }
 
+/* What was issued waits for its stream on the device, so nobody here knows whether that has come there. */
+static const char *awaited_on_device(const trib_op *op)
+{
+    const bool is_alone = trib_device_lanes(op->engine) == 1;
+    if (op->device->in_order && !is_alone) {
+        return "the caller's stream or the machine's other local ranks";
+    }
+    if (op->device->in_order || atomic_load(&op->device->input) == TRIB_INPUT_AWAITED) {
+        return "the caller's stream";
+    }
+    return is_alone ? "the device" : "the machine's other local ranks";
+}
+
 const char *trib_worker_waiting_text(trib_core *core, trib_op_node *node, char *text, size_t size)
 {
     trib_tensor *tensor = node->op->tensor;
@@ -162,8 +175,7 @@ const char *trib_worker_waiting_text(trib_core *core, trib_op_node *node, char *
         }
         if (node->op->exchange == TRIB_EXCHANGE_DEVICE_ALONE) {
             snprintf(text, size, "it was in %s, waiting for %s", trib_pipeline_stage_name(task),
-                     atomic_load(&node->op->device->input) == TRIB_INPUT_AWAITED ? "the caller's stream"
-                                                                                 : "the machine's other local ranks");
+                     awaited_on_device(node->op));
             return text;
         }
         uint32_t server = task->partition < tensor->partition_count ? task->owner.member : TRIB_NO_MEMBER;

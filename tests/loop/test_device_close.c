@@ -1,10 +1,11 @@
 /*
  * test_device_close.c - engines that are closed while a call hands in an operation on a device (trib_config.device_order): in the
- * middle of what the call does without the engine's mutex.
+ * middle of what the call does without the engine's mutex; and while what was handed in waits.
  */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <string.h>
 
 #include <pthread.h>
 #include <semaphore.h>
@@ -156,11 +157,42 @@ static void a_call_notices_the_close(void **state)
     sem_destroy(&closing.closed);
 }
 
+/* Only what the operation may be waiting for is said of it: this one has no other ranks. */
+static void what_waits_says_for_what(void **state)
+{
+    (void)state;
+    job jobs;
+    job_open(&jobs, 1, 0, in_order);
+    static int32_t data[COUNT];
+    trib_host_stream *stream = trib_host_stream_create(true);
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.tensor = declare(jobs.engines[0]);
+    params.input = params.output = data;
+    params.stream = stream;
+    trib_op *op = NULL;
+    trib_error error = {.status = TRIB_OK};
+    assert_int_equal(trib_push_pull(jobs.engines[0], &params, &op, &error), TRIB_OK);
+    assert_int_equal(job_wait(op, &error), TRIB_OK); /* it has been placed */
+    trib_host_stream *late = trib_host_stream_create(false);
+    params.stream = late;
+    assert_int_equal(trib_push_pull(jobs.engines[0], &params, &op, &error), TRIB_OK);
+    trib_engine_close(jobs.engines[0], NULL, NULL);
+    assert_int_equal(job_wait(op, &error), TRIB_CLOSED);
+    if (strstr(error.text, "waiting for the caller's stream)") == NULL) {
+        fail_msg("%s", error.text);
+    }
+    job_close(&jobs);
+    trib_host_stream_free(stream);
+    trib_host_stream_free(late);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_close_waits_for_the_call),
         cmocka_unit_test(a_call_notices_the_close),
+        cmocka_unit_test(what_waits_says_for_what),
     };
     return cmocka_run_group_tests_name("devices and close", tests, NULL, NULL);
 }
