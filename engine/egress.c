@@ -9,6 +9,7 @@
 
 #define CAPACITY_FIRST 16u
 #define PART_MIN (512u << 10) /* of the credit, for each of several networks: two chunks */
+#define SLOW_MIN (128u << 10) /* ... for each of several cores, by slow links */
 
 /* ---- The heap: who is furthest behind comes first ---- */
 
@@ -76,16 +77,23 @@ void trib_egress_join_in(trib_link *strand)
     strand->share.egress->offered += strand->share.offered;
 }
 
+static void set_limit(const trib_core *core, trib_egress *egress)
+{
+    const uint64_t part = core->push_credit / core->egress_count;
+    const uint64_t wanted = egress->is_slow ? part / core->engine->core_count : part;
+    const uint64_t enough = egress->is_slow ? SLOW_MIN : PART_MIN;
+    const uint64_t least = core->push_credit < enough ? core->push_credit : enough;
+    egress->limit = wanted > least ? wanted : least;
+}
+
 void trib_egress_divide(trib_core *core, uint32_t networks)
 {
     if (networks <= core->egress_count) {
         return;
     }
-    const uint64_t part = core->push_credit / networks;
-    const uint64_t least = core->push_credit < PART_MIN ? core->push_credit : PART_MIN;
     core->egress_count = networks;
     for (uint32_t i = 0; i < networks; i++) {
-        core->egress[i].limit = part > least ? part : least;
+        set_limit(core, &core->egress[i]);
     }
 }
 
@@ -172,12 +180,16 @@ static trib_egress *roomiest(trib_core *core)
     return best;
 }
 
-static inline void emit_one(trib_egress *egress)
+static inline void emit_one(const trib_core *core, trib_egress *egress)
 {
     trib_link *link = egress->waiting[0];
     trib_egress_share *share = &link->share;
     const uint64_t before = egress->in_flight;
     egress->clock = share->at;
+    if (!egress->is_slow && link->conn != NULL && link->conn->transport->is_slow) {
+        egress->is_slow = true;
+        set_limit(core, egress);
+    }
     trib_link_emit(link);
     /* Tensors of no bytes weigh nothing, and are few. */
     const double weight = share->offered > 0 ? (double)share->offered / (double)egress->offered : 1.0;
@@ -191,11 +203,11 @@ void trib_egress_pump(trib_core *core)
 {
     if (core->egress_count == 1) {
         while (has_room(&core->egress[0])) {
-            emit_one(&core->egress[0]);
+            emit_one(core, &core->egress[0]);
         }
     } else {
         for (trib_egress *egress = roomiest(core); egress != NULL; egress = roomiest(core)) {
-            emit_one(egress);
+            emit_one(core, egress);
         }
     }
     for (uint32_t k = 0; k < core->egress_count; k++) {

@@ -7,6 +7,9 @@
  * queueing (Demers, Keshav, Shenker, SIGCOMM'89), self-clocked (Golestani, INFOCOM'94), the weight being the bytes that
  * were handed to the link so far. Within a link priorities decide, as everywhere.
  *
+ * Where links are slow, and several cores share them, the cores also share one credit. What each has handed over takes its part of the
+ * way out at the same time as what the others have, and a tensor that is all handed over arrives all at once, at the end.
+ *
  * Where links have connections by several networks (link_strands.h) there is a credit for each network, and what has been
  * handed to a link is for all of its connections: of the networks that have room the one with the least under way is next.
  */
@@ -27,7 +30,8 @@ typedef struct trib_egress {
     double clock;               /* where the link that emitted last had come to */
     struct trib_link **waiting; /* a binary heap of the links that have something to emit, by share.at */
     uint32_t waiting_count, capacity, link_count;
-    bool waits; /* something is left until what is with the transport is sent */
+    bool waits;   /* something is left until what is with the transport is sent */
+    bool is_slow; /* its links have been found to be: the credit is a core's part of one */
 } trib_egress;
 
 /* In each link. */

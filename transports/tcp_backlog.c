@@ -186,7 +186,8 @@ static void adapt(tcp_backlog *backlog)
 {
     const bool urgent_waits = backlog->has_urgent && backlog->delay_us > URGENT_LONG_US;
     const bool is_crowded = backlog->has_others && backlog->delay_us > CROWDED_LONG_US;
-    if (backlog->small > (urgent_waits ? BUFFER_LEAST : is_crowded ? BUFFER_CROWDED : BUFFER_SMALL)) {
+    const bool is_slow = backlog->has_others && backlog->paces;
+    if (backlog->small > (urgent_waits || is_slow ? BUFFER_LEAST : is_crowded ? BUFFER_CROWDED : BUFFER_SMALL)) {
         backlog->small /= 2;
         backlog->delay_us /= 2;
     } else if (backlog->delay_us < (backlog->has_others ? CROWDED_SHORT_US : LONG_US) &&
@@ -249,6 +250,7 @@ void trib_tcp_backlog_add(tcp_conn *conn, size_t written)
             backlog->asked_count += !conn->was_asked;
             conn->was_asked = true;
             trib_tcp_backlog_learn(backlog, (in_flight + info.tcpi_notsent_bytes) / rate, rate);
+            conn->transport->base.is_slow = backlog->paces;
         }
     }
 }

@@ -166,7 +166,8 @@ struct trib_transport {
     const trib_transport_ops *ops;
     trib_reactor *reactor;
     const trib_transport_upcalls *upcalls;
-    void *user; /* the engine's */
+    void *user;   /* the engine's */
+    bool is_slow; /* the network behind it has been found to be: what it is given waits there for long, out of order */
 };
 
 struct trib_listener {
