@@ -83,6 +83,13 @@ static void horizon_begin(reactor_ev *self, int64_t at_ns)
     begin_at(self, &self->horizon, at_ns);
 }
 
+static void horizon_follow(reactor_ev *self)
+{
+    if (self->far_first != NULL && !ev_is_active(&self->horizon)) {
+        horizon_begin(self, state_of(self->far_first)->at_ns);
+    }
+}
+
 /* False: its place is too far from the end. */
 static bool far_add(reactor_ev *self, trib_timer *timer)
 {
@@ -124,11 +131,10 @@ static void horizon_called(struct ev_loop *loop, ev_timer *watcher, int events)
     while (self->far_first != NULL && state_of(self->far_first)->at_ns <= now_ns) {
         trib_timer *timer = self->far_first;
         far_remove(self, timer);
+        horizon_follow(self); /* it may run the loop until another one goes off */
         expire(self, timer);
     }
-    if (self->far_first != NULL && !ev_is_active(watcher)) {
-        horizon_begin(self, state_of(self->far_first)->at_ns);
-    }
+    horizon_follow(self);
 }
 
 /* ---- The table's ---- */

@@ -390,54 +390,6 @@ static void timers_fire_in_order(void **state)
     assert_int_equal(seen[2] + seen[4], 2);
 }
 
-#define FAR_TIMERS 20u
-
-typedef struct far_ringing {
-    trib_timer timers[FAR_TIMERS];
-    unsigned rang[FAR_TIMERS], count;
-    bool early;
-} far_ringing;
-
-static void ring_from_far(trib_reactor *reactor, trib_timer *timer)
-{
-    far_ringing *self = timer->user;
-    self->early = self->early || trib_now(reactor) < timer->due_ns;
-    self->rang[timer - self->timers]++;
-    if (self->count++ == 0) { /* while the others are about to ring */
-        trib_timer_arm(reactor, &self->timers[0], timer->due_ns + (INT64_C(1) << 49));
-    }
-}
-
-/* Armed by falling times each is the first of all so far, and by rising ones the last; in between there are more of them than are
- * looked at for a place. */
-static void far_timers_fire(void **state)
-{
-    trib_reactor *reactor = *state;
-    far_ringing self = {.count = 0};
-    const int64_t first_ns = trib_now(reactor) + INT64_C(1010000000);
-    for (unsigned i = FAR_TIMERS; i-- > 0;) {
-        const unsigned which = i % 2 == 0 ? i : FAR_TIMERS - i;
-        self.timers[which].fired = ring_from_far;
-        self.timers[which].user = &self;
-        trib_timer_arm(reactor, &self.timers[which], first_ns + 1000000 * (int64_t)which);
-    }
-    trib_timer_stop(reactor, &self.timers[0]); /* the horizon is left where it was */
-    trib_timer_stop(reactor, &self.timers[7]);
-    trib_timer_stop(reactor, &self.timers[FAR_TIMERS - 1]);
-    trib_timer_arm(reactor, &self.timers[7], first_ns + (INT64_C(1) << 50));
-    while (self.count < FAR_TIMERS - 3) {
-        ev_run(trib_reactor_ev_loop(reactor), EVRUN_ONCE);
-    }
-    assert_false(self.early);
-    for (unsigned i = 0; i < FAR_TIMERS; i++) {
-        const bool stopped = i == 0 || i == 7 || i == FAR_TIMERS - 1;
-        assert_int_equal(self.rang[i], stopped ? 0 : 1);
-        assert_true(self.timers[i].armed == (i == 0 || i == 7));
-    }
-    trib_timer_stop(reactor, &self.timers[0]);
-    trib_timer_stop(reactor, &self.timers[7]);
-}
-
 static void random_bytes_differ(void **state)
 {
     trib_reactor *reactor = *state;
@@ -481,7 +433,6 @@ int main(void)
         cmocka_unit_test_setup_teardown(defers_until_the_callback_returns, setup, teardown),
         cmocka_unit_test_setup_teardown(input_comes_through_endless_deferral, setup, teardown),
         cmocka_unit_test_setup_teardown(timers_fire_in_order, setup, teardown),
-        cmocka_unit_test_setup_teardown(far_timers_fire, setup, teardown),
         cmocka_unit_test_setup_teardown(random_bytes_differ, setup, teardown),
         cmocka_unit_test(lives_on_a_host_loop),
     };
