@@ -376,21 +376,22 @@ static void take_end_signal(launch *self, const struct signalfd_siginfo *info)
     }
 }
 
-/* Ctrl-Z stops a terminal's foreground group. The servers stop with it: they would take the workers for lost. */
+/* Ctrl-Z stops a terminal's foreground group, and who reads from the terminal in the background has its own group stopped. The
+ * servers stop with it: they would take the workers for lost. */
 static void pause_all(const launch *self, const struct signalfd_siginfo *info)
 {
     sigset_t stop;
     sigemptyset(&stop);
-    sigaddset(&stop, SIGTSTP);
+    sigaddset(&stop, (int)info->ssi_signo);
     if (info->ssi_code != SI_KERNEL) {
-        send_signal(self, SIGTSTP, false);
+        send_signal(self, (int)info->ssi_signo, false);
     }
     for (int i = 0; i < self->servers; i++) {
         if (self->processes[i].pid > 0) {
             kill(self->processes[i].pid, SIGSTOP);
         }
     }
-    raise(SIGTSTP);
+    raise((int)info->ssi_signo);
     sigprocmask(SIG_UNBLOCK, &stop, NULL); /* here this process stops, until SIGCONT */
     sigprocmask(SIG_BLOCK, &stop, NULL);
     send_signal(self, SIGCONT, true);
@@ -400,7 +401,7 @@ static void take_signal(launch *self, int signals)
 {
     struct signalfd_siginfo info;
     while (read(signals, &info, sizeof info) == sizeof info) {
-        if (info.ssi_signo == SIGTSTP) {
+        if (info.ssi_signo == SIGTSTP || info.ssi_signo == SIGTTIN || info.ssi_signo == SIGTTOU) {
             pause_all(self, &info);
         } else if (info.ssi_signo != SIGCHLD) {
             take_end_signal(self, &info);
@@ -445,6 +446,21 @@ static void supervise(launch *self, int signals)
     free(fds);
 }
 
+/* A SIGHUP that is ignored, as under nohup, stays so: a blocked one would come all the same. */
+static int open_signals(void)
+{
+    static const int taken[] = {SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGCHLD};
+    struct sigaction hang_up = {.sa_handler = SIG_DFL};
+    (void)sigaction(SIGHUP, NULL, &hang_up);
+    sigset_t set;
+    sigemptyset(&set);
+    for (size_t i = hang_up.sa_handler == SIG_IGN ? 1 : 0; i < sizeof taken / sizeof taken[0]; i++) {
+        sigaddset(&set, taken[i]);
+    }
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+}
+
 int run_command(int argc, char **argv)
 {
     run_options options;
@@ -460,15 +476,7 @@ int run_command(int argc, char **argv)
         free(self.processes);
         return 1;
     }
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGHUP);
-    sigaddset(&set, SIGTSTP);
-    sigaddset(&set, SIGCHLD);
-    sigprocmask(SIG_BLOCK, &set, NULL);
-    int signals = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+    int signals = open_signals();
     for (int i = 0; i < count; i++) {
         self.processes[i].out.fd = self.processes[i].err.fd = -1;
     }

@@ -111,18 +111,35 @@ def state_of(pid):
 
 
 def stops_and_goes_on_together():
-    """As Ctrl-Z and `fg` have it: servers that go on alone take the workers for lost."""
+    """As Ctrl-Z and `fg` have it, or who reads from the terminal in the background: servers that go on alone take the workers for lost."""
     mark = 'stopped%d' % os.getpid()
     child = subprocess.Popen([TOOL, 'run', '-n', '2', '-s', '2', '--', 'sleep', '3000'], env=environment(mark), preexec_fn=os.setpgrp, **PIPES)
     try:
         assert comes_true(lambda: len(alive(mark)) == 5), alive(mark)
-        for number, stopped in ((signal.SIGTSTP, 5), (signal.SIGCONT, 0)):
-            os.killpg(child.pid, number)
-            seen = lambda: [state_of(pid) for pid in alive(mark)]
-            assert comes_true(lambda: seen().count('T') == stopped), (number, seen())
+        for number in (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
+            for sent, stopped in ((number, 5), (signal.SIGCONT, 0)):
+                os.killpg(child.pid, sent)
+                seen = lambda: [state_of(pid) for pid in alive(mark)]
+                assert comes_true(lambda: seen().count('T') == stopped), (number, sent, seen())
     finally:
         child.kill()
         child.communicate()
+
+
+def survives_a_hangup_under_nohup():
+    """The terminal's end is nothing to it: SIGHUP is not what ends it, so one that can be is, later."""
+    for ignores, status in ((True, signal.SIGTERM), (False, signal.SIGHUP)):
+        child = subprocess.Popen([TOOL, 'run', '-n', '1', '--', 'sh', '-c', 'echo up; exec sleep 3000'], env=environment(),
+                                 preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN if ignores else signal.SIG_DFL), **PIPES)
+        try:
+            assert child.stdout.readline() == 'up\n'
+            child.send_signal(signal.SIGHUP)
+            child.send_signal(signal.SIGTERM)
+            output = child.communicate(timeout=60)[0]
+            assert child.returncode == 128 + status, (ignores, child.returncode, output)
+        finally:
+            child.kill()
+            child.wait()
 
 
 COUNTS_SIGINTS = """
@@ -150,7 +167,8 @@ def one_ctrl_c_counts_once():
 
 CASES = [('servers_wait_for_workers', servers_wait_for_workers), ('second_ctrl_c_ends_all', second_ctrl_c_ends_all),
          ('signals_reach_all', signals_reach_all), ('killed_run_leaves_nobody', killed_run_leaves_nobody),
-         ('stops_and_goes_on_together', stops_and_goes_on_together), ('one_ctrl_c_counts_once', one_ctrl_c_counts_once)]
+         ('stops_and_goes_on_together', stops_and_goes_on_together), ('one_ctrl_c_counts_once', one_ctrl_c_counts_once),
+         ('survives_a_hangup_under_nohup', survives_a_hangup_under_nohup)]
 
 
 if __name__ == '__main__':
