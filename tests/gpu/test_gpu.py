@@ -140,6 +140,11 @@ def count_gpus(build):
     return int(number or 0), why or answer.stderr.strip() or 'no GPU'
 
 
+def mps_runs():
+    """Then the kernels of processes that share a GPU run beside each other."""
+    return os.path.exists(os.environ.get('CUDA_MPS_PIPE_DIRECTORY', '/tmp/nvidia-mps') + '/control')
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     packed = os.path.dirname(HERE) if os.path.exists(os.path.join(HERE, 'gpu_worker')) else ''
@@ -164,6 +169,9 @@ def main():
         machines, _, rest = args.shape.partition('x')
         lanes, _, servers = rest.partition('+')
         case = ('speed', int(machines), int(lanes), int(servers or 0), '')
+        if case[1] * case[2] > gpus and not mps_runs():
+            print('# %d ranks share %d GPUs, and there is no CUDA MPS (nvidia-cuda-mps-control -d): they take turns on them, of milliseconds'
+                  % (case[1] * case[2], gpus))
         with cluster_of(case, args.rate) as hosts:
             statuses, output = Job(args.build, case, gpus, hosts, order=args.order).finish()
         print('\n'.join(output))
