@@ -74,7 +74,7 @@ static void *rescue_main(void *argument)
         atomic_store(&comm->shut, true);
     }
     if (is_late && atomic_load(&comm->inside) > 0 && !atomic_exchange(&comm->given_up, true)) {
-        if (cudaSetDevice(comm->index) == cudaSuccess) {
+        if (cuda_thread_use(comm->index)) {
             (void)comm->api.comm_abort(comm->nccl);
         }
         atomic_store(&comm->over, true);
@@ -154,7 +154,7 @@ static void *join_main(void *argument)
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 1;
     ncclComm_t made = NULL;
-    ncclResult_t result = cudaSetDevice(comm->index) == cudaSuccess
+    ncclResult_t result = cuda_thread_use(comm->index)
                               ? comm->api.comm_init(&made, comm->size, comm->id, comm->rank, &config)
                               : ncclUnhandledCudaError;
     if (result == ncclSuccess) {
@@ -231,7 +231,7 @@ void cuda_comm_exit(trib_device *device)
 static void *abort_main(void *argument)
 {
     cuda_comm *comm = argument;
-    if (cudaSetDevice(comm->index) == cudaSuccess) {
+    if (cuda_thread_use(comm->index)) {
         (void)comm->api.comm_abort(comm->nccl);
     }
     atomic_store(&comm->over, true);
@@ -279,7 +279,7 @@ void cuda_comm_stop(trib_device *device)
 static void *leave_main(void *argument)
 {
     cuda_comm *comm = argument;
-    if (cudaSetDevice(comm->index) == cudaSuccess && comm->api.comm_finalize(comm->nccl) == ncclSuccess) {
+    if (cuda_thread_use(comm->index) && comm->api.comm_finalize(comm->nccl) == ncclSuccess) {
         (void)comm->api.comm_destroy(comm->nccl);
     }
     atomic_store(&comm->over, true);

@@ -22,22 +22,30 @@ void cuda_set_error(trib_error *error, trib_status status, const char *format, .
     }
 }
 
-/* ---- The thread's present device is the caller's: it is given back ---- */
+/* ---- Threads ---- */
 
-static int enter(const trib_device *device)
+cuda_visit cuda_visit_begin(const trib_device *device)
 {
-    int before = device->index;
-    if (cudaGetDevice(&before) != cudaSuccess || before != device->index) {
-        (void)cudaSetDevice(device->index);
+    cuda_visit visit = {.index = device->index, .before = device->index, .mode = cudaStreamCaptureModeRelaxed};
+    if (cudaGetDevice(&visit.before) != cudaSuccess || visit.before != visit.index) {
+        (void)cudaSetDevice(visit.index);
     }
-    return before;
+    (void)cudaThreadExchangeStreamCaptureMode(&visit.mode);
+    return visit;
 }
 
-static void leave(const trib_device *device, int before)
+void cuda_visit_end(cuda_visit visit)
 {
-    if (before != device->index) {
-        (void)cudaSetDevice(before);
+    (void)cudaThreadExchangeStreamCaptureMode(&visit.mode);
+    if (visit.before != visit.index) {
+        (void)cudaSetDevice(visit.before);
     }
+}
+
+bool cuda_thread_use(int index)
+{
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    return cudaSetDevice(index) == cudaSuccess && cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess;
 }
 
 /* ---- Streams of callers ---- */
@@ -118,7 +126,7 @@ static bool is_idle(cudaStream_t stream)
 
 static trib_status device_mark(trib_device *device, void *stream, void **mark_out, trib_error *error)
 {
-    const int before = enter(device);
+    const cuda_visit visit = cuda_visit_begin(device);
     *mark_out = NULL;
     if (!device->params.in_order) { /* else what is handed in is launched first */
         kick(device);
@@ -126,7 +134,7 @@ static trib_status device_mark(trib_device *device, void *stream, void **mark_ou
     trib_status status = check_capture(stream, error);
     const bool reached = status == TRIB_OK && is_idle(stream);
     if (reached) {
-        leave(device, before);
+        cuda_visit_end(visit);
         return TRIB_OK;
     }
     cuda_mark *mark = status == TRIB_OK ? mark_take(device) : NULL;
@@ -144,14 +152,14 @@ static trib_status device_mark(trib_device *device, void *stream, void **mark_ou
     } else if (status == TRIB_OK) {
         *mark_out = mark;
     }
-    leave(device, before);
+    cuda_visit_end(visit);
     return status;
 }
 
 static trib_status device_stream_wait(trib_device *device, void *stream, const trib_device_gate *gate,
                                       trib_error *error)
 {
-    const int before = enter(device);
+    const cuda_visit visit = cuda_visit_begin(device);
     trib_status status = check_capture(stream, error);
     int code = 0;
     if (status == TRIB_OK && gate->by_end) {
@@ -166,7 +174,7 @@ static trib_status device_stream_wait(trib_device *device, void *stream, const t
         status = TRIB_SYSTEM;
         cuda_set_error(error, status, "the stream could not be made to wait (CUDA error %d)", code);
     }
-    leave(device, before);
+    cuda_visit_end(visit);
     return status;
 }
 
@@ -174,10 +182,10 @@ static trib_status device_stream_wait(trib_device *device, void *stream, const t
 
 static trib_status device_gate_make(trib_device *device, trib_device_gate *gate, trib_error *error)
 {
-    const int before = enter(device);
+    const cuda_visit visit = cuda_visit_begin(device);
     cuda_gate_end *end = device->params.in_order ? cuda_gate_end_make(device) : NULL;
     uint32_t *word = cuda_gate_word(device);
-    leave(device, before);
+    cuda_visit_end(visit);
     if (word == NULL || (device->params.in_order && end == NULL)) {
         cuda_set_error(error, TRIB_NO_MEMORY, "no memory that the GPU sees, or no memory for a CUDA event");
         return TRIB_NO_MEMORY; /* what was made is freed with the device */
@@ -196,12 +204,12 @@ static void device_gate_open(trib_device *device, const trib_device_gate *gate)
 
 static trib_status device_pin(trib_device *device, void *base, size_t size)
 {
-    const int before = enter(device);
+    const cuda_visit visit = cuda_visit_begin(device);
     cudaError_t code = cudaHostRegister(base, size, cudaHostRegisterPortable);
     if (code != cudaSuccess) {
         (void)cudaGetLastError();
     }
-    leave(device, before);
+    cuda_visit_end(visit);
     return code == cudaSuccess ? TRIB_OK : TRIB_SYSTEM;
 }
 
@@ -211,9 +219,9 @@ static void device_unpin(trib_device *device, void *base, size_t size)
     if (device->hung) {
         return; /* the driver would wait for what does not end */
     }
-    const int before = enter(device);
+    const cuda_visit visit = cuda_visit_begin(device);
     (void)cudaHostUnregister(base);
-    leave(device, before);
+    cuda_visit_end(visit);
 }
 
 /* Host memory is as any other, and managed memory moves about. The driver gives whole pages. */
@@ -221,7 +229,7 @@ static trib_status device_expose(trib_device *device, void *base, size_t size, t
                                  trib_error *error)
 {
     struct cudaPointerAttributes about = {.type = cudaMemoryTypeUnregistered};
-    const int before = enter(device);
+    const cuda_visit visit = cuda_visit_begin(device);
     *memory_out = (trib_device_memory){.fd = -1};
     if (cudaPointerGetAttributes(&about, base) != cudaSuccess) {
         (void)cudaGetLastError();
@@ -241,7 +249,7 @@ static trib_status device_expose(trib_device *device, void *base, size_t size, t
         code = device->get_handle(&memory_out->fd, from, to - from, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
         memory_out->offset = (uintptr_t)base - from;
     }
-    leave(device, before);
+    cuda_visit_end(visit);
     if (code != CUDA_SUCCESS) {
         memory_out->fd = -1;
         cuda_set_error(error, TRIB_UNSUPPORTED,
@@ -309,12 +317,9 @@ static void device_close(trib_device *device)
     pthread_mutex_unlock(&device->mutex);
     pthread_join(device->thread, NULL);
     if (!device->hung) {
-        const int before = enter(device);
-        const int index = device->index;
+        const cuda_visit visit = cuda_visit_begin(device);
         free_all(device);
-        if (before != index) {
-            (void)cudaSetDevice(before);
-        }
+        cuda_visit_end(visit);
     }
 }
 

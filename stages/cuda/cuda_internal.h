@@ -163,6 +163,18 @@ struct trib_device {
 int64_t cuda_now_ns(void);
 /* As pthread_create. No signal of the host's lands on the thread, nor on those that it starts. */
 int cuda_thread_start(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument);
+/* A thread of somebody else's makes calls for the device: its present device is given back. While any thread of the process
+ * captures a stream, CUDA refuses to others what might be unsafe in a graph, asking an event or taking memory, and spoils the
+ * capture. None of our calls is part of a capture, so all of them are made in the mode in which none is refused. */
+typedef struct cuda_visit {
+    int index, before;
+    enum cudaStreamCaptureMode mode; /* before */
+} cuda_visit;
+
+cuda_visit cuda_visit_begin(const trib_device *device);
+void cuda_visit_end(cuda_visit visit);
+/* A thread of our own, for as long as it lives. False: the device cannot be used. */
+bool cuda_thread_use(int index);
 void cuda_set_error(trib_error *error, trib_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* Gives a job back. The text is cut to what fits. */

@@ -47,10 +47,7 @@ static void launch_here(trib_device *device, trib_device_job *job)
         pthread_mutex_unlock(&device->mutex);
         return;
     }
-    int before = device->index;
-    if (cudaGetDevice(&before) != cudaSuccess || before != device->index) {
-        (void)cudaSetDevice(device->index);
-    }
+    const cuda_visit visit = cuda_visit_begin(device);
     cuda_slot *slot = &((cuda_gate_end *)job->gate->end)->slot;
     slot->job = job;
     slot->issued = true;
@@ -65,9 +62,7 @@ static void launch_here(trib_device *device, trib_device_job *job)
     if (enters) {
         cuda_comm_exit(device);
     }
-    if (before != device->index) {
-        (void)cudaSetDevice(before);
-    }
+    cuda_visit_end(visit);
     pthread_mutex_lock(&device->mutex);
     device->claimed = false;
     cuda_queue_push(&device->launched, slot);

@@ -425,7 +425,7 @@ void *cuda_thread_main(void *argument)
     trib_device *device = argument;
     prctl(PR_SET_NAME, "trib-cuda");
     prctl(PR_SET_TIMERSLACK, POLL_SLACK_NS);
-    (void)cudaSetDevice(device->index); /* opening has tried it */
+    (void)cuda_thread_use(device->index); /* opening has tried it */
     pthread_mutex_lock(&device->mutex);
     while (!device->quits) {
         trib_device_job *jobs = device->new_head;

@@ -242,14 +242,15 @@ void scenario_stream(rank *self)
 
 /* ---- Graphs: refused, and the capture is not spoilt ---- */
 
-void scenario_graph(rank *self)
+/* Others are at work meanwhile: a rank is late, and the device's thread asks whether the rest have come. */
+static void capture_beside(rank *self, enum cudaStreamCaptureMode mode, trib_tensor *tensor, void *device)
 {
-    void *device = NULL;
-    check_cuda(cudaMalloc(&device, 4096), "cudaMalloc");
-    trib_tensor *tensor = declare(self, "captured", TRIB_FLOAT32, 1024, 0);
+    if (self->index == self->count - 1) {
+        usleep(100000);
+    }
     trib_op *before = push_pull(self, tensor, device, device, TRIB_SUM);
     cudaGraph_t graph = NULL;
-    check_cuda(cudaStreamBeginCapture(self->stream, cudaStreamCaptureModeThreadLocal), "begin capture");
+    check_cuda(cudaStreamBeginCapture(self->stream, mode), "begin capture");
     trib_op_params params;
     trib_op_params_init(&params, sizeof params);
     params.tensor = tensor;
@@ -264,11 +265,21 @@ void scenario_graph(rank *self)
         fail("stream_wait during capture: %s", error.text);
     }
     check_cuda(cudaMemsetAsync(device, 0, 4096, self->stream), "memset");
+    usleep(150000);
     check_cuda(cudaStreamEndCapture(self->stream, &graph), "end capture");
     check_cuda(cudaGraphDestroy(graph), "cudaGraphDestroy");
     wait_for(before);
     wait_for(push_pull(self, tensor, device, device, TRIB_SUM));
     printf("rank %d: %s\n", self->index, error.text);
+}
+
+void scenario_graph(rank *self)
+{
+    void *device = NULL;
+    check_cuda(cudaMalloc(&device, 4096), "cudaMalloc");
+    trib_tensor *tensor = declare(self, "captured", TRIB_FLOAT32, 1024, 0);
+    capture_beside(self, cudaStreamCaptureModeThreadLocal, tensor, device);
+    capture_beside(self, cudaStreamCaptureModeGlobal, tensor, device);
 }
 
 /* ---- Tensors that are declared, and memory that is pinned, while a stream waits for an operation ---- */
