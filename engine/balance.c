@@ -17,9 +17,11 @@
 #define GAIN_AGAIN 1.05     /* ... and when they have been found not to be */
 #define JUDGEMENTS 4u       /* that must agree */
 #define APART 0.5           /* of the busiest way: full links stand out if all others are below this */
+#define APART_LONG 0.65     /* ... in a look of twice REPORTS or more: chance has less of a part in it */
 #define FEW 4u              /* and if they are one in so many, or one */
 #define JUDGEMENTS_FIRST 2u /* are passed over: a job that begins is busy with other things */
 #define REPORTS 2u          /* of every worker, for a judgement */
+#define REPORTS_MAX 32u     /* ... while these are about less than a round: not all that was declared may be in use */
 #define RATE_MAX 1e18       /* what members say of their links may be anything */
 #define NS_PER_SECOND 1e9
 
@@ -42,6 +44,7 @@ struct trib_balance {
     uint32_t count, worker_count;
     uint32_t agreed; /* judgements in a row */
     uint32_t judged; /* all that there were */
+    uint32_t wanted; /* reports of every worker, for the next one */
     bool is_uneven;  /* other shares have been dealt once */
     way *ways;       /* [sender * count + peer] */
     struct seen_way *sorted;
@@ -83,6 +86,7 @@ trib_status trib_balance_create(const trib_place_member *members, uint32_t membe
     }
     self->count = member_count;
     self->worker_count = worker_count;
+    self->wanted = REPORTS;
     self->ways = ways;
     self->sorted = sorted;
     take_said(self, members);
@@ -101,6 +105,7 @@ void trib_balance_destroy(trib_balance *self)
 
 static void reset(trib_balance *self)
 {
+    self->wanted = REPORTS;
     memset(self->ways, 0, (size_t)self->count * self->count * sizeof *self->ways);
     for (uint32_t i = 0; i < self->count; i++) {
         self->members[i].elapsed_ns = 0;
@@ -147,9 +152,9 @@ bool trib_balance_is_full(const trib_balance *self)
         if (i < self->worker_count) {
             fewest = member->reports < fewest ? member->reports : fewest;
         }
-        all = all && (!member->has_reported || member->reports >= REPORTS);
+        all = all && (!member->has_reported || member->reports >= self->wanted);
     }
-    return fewest > REPORTS || (fewest == REPORTS && all);
+    return fewest > self->wanted || (fewest == self->wanted && all);
 }
 
 /* ---- Looking ---- */
@@ -337,11 +342,12 @@ static bool is_few(const trib_balance *self, uint32_t count)
  */
 static bool stand_out(trib_balance *self, const seen_link *seen)
 {
+    const double apart = self->wanted >= 2 * REPORTS ? APART_LONG : APART;
     uint32_t full = 0;
     bool are_same = true, are_apart = true;
     for (uint32_t i = 0; i < self->count; i++) {
         full += seen[i].is_full;
-        are_apart = are_apart && (seen[i].is_full || seen[i].need < APART);
+        are_apart = are_apart && (seen[i].is_full || seen[i].need < apart);
         are_same = are_same && seen[i].is_full == self->members[i].was_full;
         self->members[i].was_full = seen[i].is_full;
     }
@@ -380,12 +386,36 @@ static double find_better(trib_balance *self, trib_place_member *members, double
     return trib_place_shares(members, self->count, &factor) == TRIB_OK ? now / time_of(self, members) : 0;
 }
 
-bool trib_balance_judge(trib_balance *self, trib_place_member *members)
+static double bytes_seen(const trib_balance *self)
 {
-    const double top = busiest_way(self);
     double bytes = 0;
     for (size_t i = 0; i < (size_t)self->count * self->count; i++) {
         bytes += self->ways[i].bytes;
+    }
+    return bytes;
+}
+
+/*
+ * Is what was seen as much as a round carries? In a long round a slow link shows itself in parts: while the others have
+ * something to carry they are all busy, and then it is alone. A look at either says something else than the last one did, so
+ * none agrees with the next. As many bytes as a round has are one of each part, wherever they begin. The first looks count for
+ * nothing, and need not wait for that.
+ */
+static bool is_whole(const trib_balance *self, const trib_place_member *members, double bytes, double round_bytes)
+{
+    double loads = 0;
+    for (uint32_t i = 0; i < self->count; i++) {
+        loads += load_of(self, &members[i]);
+    }
+    return bytes >= loads * round_bytes || self->wanted >= REPORTS_MAX || self->judged < JUDGEMENTS_FIRST;
+}
+
+bool trib_balance_judge(trib_balance *self, trib_place_member *members, uint64_t round_bytes)
+{
+    const double top = busiest_way(self), bytes = bytes_seen(self);
+    if (!is_whole(self, members, bytes, (double)round_bytes)) {
+        self->wanted++;
+        return false;
     }
     trib_place_member found[TRIB_BALANCE_MEMBERS_MAX];
     memcpy(found, members, self->count * sizeof *members);

@@ -33,10 +33,11 @@ bool trib_balance_is_full(const trib_balance *self);
 void trib_balance_restart(trib_balance *self);
 
 /*
- * Judges, and resets. members: is_worker, can_sum and share as they are. True: other shares have been found twice in a row to
- * be clearly better, and they are in members now, with the rates of the links that they are made for. False: nothing has
- * changed.
+ * Judges, and resets; or waits for another report of each, if less was carried than what a round of all tensors carries.
+ * members: is_worker, can_sum and share as they are; round_bytes: of all tensors of a worker. True: other shares have been found
+ * four times in a row to be clearly better, and they are in members now, with the rates of the links that they are made for.
+ * False: nothing has changed.
  */
-bool trib_balance_judge(trib_balance *self, trib_place_member *members);
+bool trib_balance_judge(trib_balance *self, trib_place_member *members, uint64_t round_bytes);
 
 #endif

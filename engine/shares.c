@@ -236,24 +236,24 @@ bool trib_shares_deal(trib_coordinator *self, const double *shares)
 
 /* ---- What members see ---- */
 
-/* Fills in what share of all bytes everybody has. False: nothing has been declared. */
-static bool count_shares(const trib_coordinator *self, trib_place_member *members)
+/* Fills in what share of all bytes everybody has. How many there are; 0: nothing has been declared. */
+static uint64_t count_shares(const trib_coordinator *self, trib_place_member *members)
 {
-    double total = 0;
+    uint64_t total = 0;
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
         members[i].share = 0;
     }
     for (const trib_ledger_entry *entry = self->ledger; entry != NULL; entry = entry->hh.next) {
         for (uint32_t i = 0; i < entry->partition_count; i++) {
-            const double size = (double)partition_size(entry, i);
-            members[entry->owners[i].member].share += size;
+            const uint64_t size = partition_size(entry, i);
+            members[entry->owners[i].member].share += (double)size;
             total += size;
         }
     }
     for (uint32_t i = 0; i < trib_coordinator_slots(self) && total > 0; i++) {
-        members[i].share /= total;
+        members[i].share /= (double)total;
     }
-    return total > 0;
+    return total;
 }
 
 static void log_shares(const trib_coordinator *self, const trib_place_member *members)
@@ -283,10 +283,8 @@ static void judge(trib_coordinator *self)
     double found[TRIB_BALANCE_MEMBERS_MAX];
     const uint32_t count = trib_coordinator_slots(self);
     memcpy(members, shares->members, count * sizeof *members);
-    if (!count_shares(self, members)) {
-        return;
-    }
-    if (!trib_balance_judge(shares->balance, members)) {
+    const uint64_t bytes = count_shares(self, members);
+    if (bytes == 0 || !trib_balance_judge(shares->balance, members, bytes)) {
         return;
     }
     if (are_new(self, members)) {
