@@ -78,6 +78,16 @@ void trib_core_claims_read(uint32_t job, const trib_place_plan *mine, trib_place
     (void)fclose(file);
 }
 
+bool trib_core_claims_meet(const trib_place_plan *plan, const trib_place_cpus *taken)
+{
+    for (uint32_t i = 0; i < plan->reactor_count; i++) {
+        if (plan->reactors[i].cpu >= 0 && trib_place_cpus_have(taken, plan->reactors[i].cpu)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 int trib_core_claims_make(uint32_t job, const trib_place_plan *plan)
 {
     struct sockaddr_un name = {.sun_family = AF_UNIX}; /* the path begins with a zero: it is no file's */

@@ -19,6 +19,9 @@ uint32_t trib_core_claims_job(const trib_config *config);
  * NULL: nothing yet) only the ones of jobs with a lower number: of two that have taken the same core one stays. */
 void trib_core_claims_read(uint32_t job, const trib_place_plan *mine, trib_place_cpus *taken_out);
 
+/* Is one of a plan's cores among those? */
+bool trib_core_claims_meet(const trib_place_plan *plan, const trib_place_cpus *taken);
+
 /* Says so of a plan's; -1: it has none, or could not. */
 int trib_core_claims_make(uint32_t job, const trib_place_plan *plan);
 void trib_core_claims_drop(int fd); /* -1 is fine */

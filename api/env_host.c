@@ -35,7 +35,7 @@ typedef struct host {
     int claim;             /* -1: none */
     trib_place_cpus taken; /* by other jobs */
     pthread_mutex_t mutex; /* guards what follows: reactors settle on their threads, and all by the same plan */
-    bool is_settled;
+    bool is_decided, is_settled;
     trib_place_plan settled;
     char interfaces[TRIB_PLACE_NICS_MAX][IF_NAMESIZE]; /* of the listen addresses: the request points to them */
     char nics[TRIB_REACTORS_MAX][TRIB_TOPO_NAME_SIZE]; /* by reactor, of its own listen address; "": not known */
@@ -129,13 +129,15 @@ static trib_place_request request_beside(const trib_engine *engine, const host *
 /* The plan by which all reactors settle; NULL: as they are. Claims move with the reactors. */
 static const trib_place_plan *settle_by(const trib_engine *engine, host *self, const trib_machine_place *place)
 {
-    if (!self->is_settled) {
+    if (!self->is_decided) {
         const bool moves = !engine->env.placed && engine->config.mode != TRIB_MODE_ATTACHED;
-        if (self->request.pin) {
+        if (self->request.pin && moves) {
             trib_core_claims_read(self->job, &self->plan, &self->taken);
         }
         const trib_place_request request = request_beside(engine, self, place);
-        self->is_settled = trib_place_make(self->topo, &request, &self->settled, NULL) == TRIB_OK;
+        const bool needs_to = place->count > 1 || (moves && trib_core_claims_meet(&self->plan, &self->taken));
+        self->is_settled = needs_to && trib_place_make(self->topo, &request, &self->settled, NULL) == TRIB_OK;
+        self->is_decided = true;
         if (self->is_settled && moves) {
             const int old = self->claim;
             self->claim = trib_core_claims_make(self->job, &self->settled);
@@ -146,14 +148,12 @@ static const trib_place_plan *settle_by(const trib_engine *engine, host *self, c
 }
 
 /* Processes that no launcher counts have all been placed alike, and now get each another part of the cores. A
- * launcher's know theirs and stay there, but do not count others: so of such others none takes a core of its own. The
+ * launcher's know theirs and stay there, but do not count others: so of such others none takes a core of its own. Who is alone
+ * settles elsewhere only if another job has come to the same cores at the same moment, and goes first. The
  * NICs that reactors listen by stay, and decide as before where those are to run. */
 static void reactor_settle(trib_engine *engine, trib_reactor *reactor, const trib_machine_place *place)
 {
     host *self = engine->env.memory;
-    if (place->count == 1) {
-        return;
-    }
     pthread_mutex_lock(&self->mutex);
     const trib_place_plan *plan = settle_by(engine, self, place);
     pthread_mutex_unlock(&self->mutex);
