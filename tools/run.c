@@ -59,7 +59,7 @@ typedef struct launch {
     bool after;         /* the stage is that of what the processes have left behind */
     pid_t server_group; /* 0: there are none */
     int signal;         /* the first that came; 0: none has */
-    int64_t signal_ms;  /* when the last one came */
+    int64_t signal_ms;  /* when it did */
     bool signal_said;   /* who is waited for since */
 } launch;
 
@@ -360,17 +360,16 @@ static void pass_on(const launch *self, const struct signalfd_siginfo *info)
 
 static void take_end_signal(launch *self, const struct signalfd_siginfo *info)
 {
-    const bool is_same = self->signal != 0 && now_ms() - self->signal_ms < SAME_MS;
-    self->signal_ms = now_ms();
     if (self->signal == 0) {
         self->signal = (int)info->ssi_signo;
+        self->signal_ms = now_ms();
         self->status = self->status == 0 ? 128 + self->signal : self->status;
         if (self->stage == 0) {
             self->since = "signal";
             set_stage(self, 1);
         }
         pass_on(self, info);
-    } else if (!is_same && self->stage < 2) {
+    } else if (now_ms() - self->signal_ms >= SAME_MS && self->stage < 2) {
         set_stage(self, 2);
         send_signal(self, SIGTERM, true);
     }

@@ -77,6 +77,21 @@ def second_ctrl_c_ends_all():
     assert comes_true(lambda: not alive(mark)), 'still there: %s' % alive(mark)
 
 
+def many_signals_are_more_than_one():
+    """However short after one another they come: only the first half second's are taken for one."""
+    child = subprocess.Popen([TOOL, 'run', '-n', '1', '--', 'sh', '-c', 'trap "" TERM; echo up; sleep 3000; sleep 3000'], env=environment(), **PIPES)
+    try:
+        assert child.stdout.readline() == 'up\n'
+        while child.poll() is None:
+            child.send_signal(signal.SIGTERM)
+            time.sleep(0.1)
+        output = child.communicate(timeout=60)[0]
+        assert 'SIGTERM did not end rank 0 within' in output and 'after the signal' not in output, output
+    finally:
+        child.kill()
+        child.wait()
+
+
 def signals_reach_all():
     """A shell that SIGTERM ends does not take along what it has started; run does."""
     for program in ('sleep 3000; true', 'trap "" TERM; sleep 3000; true'):
@@ -166,7 +181,7 @@ def one_ctrl_c_counts_once():
 
 
 CASES = [('servers_wait_for_workers', servers_wait_for_workers), ('second_ctrl_c_ends_all', second_ctrl_c_ends_all),
-         ('signals_reach_all', signals_reach_all), ('killed_run_leaves_nobody', killed_run_leaves_nobody),
+         ('many_signals_are_more_than_one', many_signals_are_more_than_one), ('signals_reach_all', signals_reach_all), ('killed_run_leaves_nobody', killed_run_leaves_nobody),
          ('stops_and_goes_on_together', stops_and_goes_on_together), ('one_ctrl_c_counts_once', one_ctrl_c_counts_once),
          ('survives_a_hangup_under_nohup', survives_a_hangup_under_nohup)]
 

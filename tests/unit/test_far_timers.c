@@ -93,7 +93,7 @@ static void wait_for_second(trib_reactor *reactor, trib_timer *timer)
     self->is_over = true;
 }
 
-/* On a loop of the caller's the end of an operation may call back, and the callback run the loop. */
+/* Who is called when one goes off may run the loop, and wait for another. */
 static void a_far_timer_may_wait_for_another(void **state)
 {
     trib_reactor *reactor = *state;
