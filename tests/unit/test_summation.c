@@ -20,6 +20,18 @@ static void run_round(uint32_t round, trib_dtype dtype, trib_reduce reduce)
     assert_int_equal(the.event_count, the.n);
 }
 
+/* All have their sum, the bed's own worker last and the others in the order of ranks. */
+static void check_round(uint32_t n, trib_dtype dtype, trib_reduce reduce)
+{
+    const uint32_t last = n / 2; /* the bed's */
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t want = last == 0 || i + 1 < last ? i : i + 1 < n ? i + 1 : last - 1;
+        assert_int_equal(the.events[i].receiver, want);
+        check_sum(&the.events[i], dtype, reduce, n);
+    }
+    the.event_count = 0;
+}
+
 static void test_sums(void **state)
 {
     (void)state;
@@ -31,13 +43,7 @@ static void test_sums(void **state)
                 for (int reduce = 0; reduce < TRIB_REDUCE_COUNT; reduce++) {
                     for (uint32_t times = 0; times < 4; times++) {
                         run_round(++round, (trib_dtype)dtype, (trib_reduce)reduce);
-                        for (uint32_t i = 0; i < n; i++) {
-                            const uint32_t last = n / 2; /* the bed's */
-                            const uint32_t want = last == 0 || i + 1 < last ? i : i + 1 < n ? i + 1 : last - 1;
-                            assert_int_equal(the.events[i].receiver, want);
-                            check_sum(&the.events[i], (trib_dtype)dtype, (trib_reduce)reduce, n);
-                        }
-                        the.event_count = 0;
+                        check_round(n, (trib_dtype)dtype, (trib_reduce)reduce);
                     }
                 }
             }
