@@ -83,10 +83,11 @@ static trib_status complete_config(trib_config *config, trib_address *coordinato
                               strchr(coordinator->text, ',') != NULL); /* only the first is looked at */
     if (status == TRIB_OK && config->token == NULL &&
         (several || !(trib_address_is_loopback(coordinator->text) && trib_address_is_loopback(config->listen)))) {
-        status = trib_error_set(error, TRIB_INVALID,
-                                "coordinator %s, listen %s: without a token only loopback addresses are allowed; set "
-                                "TRIB_TOKEN (or trib_config.token) to the same secret on every member",
-                                coordinator->text, config->listen);
+        status =
+            trib_error_set(error, TRIB_INVALID,
+                           "coordinator %s, listen %s: without a token each may be one loopback address, no more; set "
+                           "TRIB_TOKEN (or trib_config.token) to the same secret on every member",
+                           coordinator->text, config->listen);
     }
     if (config->mode == TRIB_MODE_ATTACHED) {
         config->reactors = 1;
