@@ -7,8 +7,9 @@
  * queueing (Demers, Keshav, Shenker, SIGCOMM'89), self-clocked (Golestani, INFOCOM'94), the weight being the bytes that
  * were handed to the link so far. Within a link priorities decide, as everywhere.
  *
- * Where links are slow, and several cores share them, the cores also share one credit. What each has handed over takes its part of the
- * way out at the same time as what the others have, and a tensor that is all handed over arrives all at once, at the end.
+ * Where links are slow, and several cores share them, the cores also share one credit. What each has handed over takes
+ * its part of the way out at the same time as what the others have, and a tensor that is all handed over arrives all at
+ * once, at the end.
  *
  * Where links have connections by several networks (link_strands.h) there is a credit for each network, and what has been
  * handed to a link is for all of its connections: of the networks that have room the one with the least under way is next.
