@@ -435,14 +435,19 @@ static trib_status device_open(const trib_device_params *params, trib_device **o
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&device->changed, &attributes);
     pthread_condattr_destroy(&attributes);
+    const int index = device->index;
+    const cuda_visit visit = cuda_visit_begin(device);
     code = set_up(device);
-    (void)cudaSetDevice(before);
     if (code == cudaSuccess && cuda_thread_start(&device->thread, NULL, cuda_thread_main, device) != 0) {
         code = cudaErrorMemoryAllocation;
     }
     if (code != cudaSuccess) {
-        cuda_set_error(error, TRIB_SYSTEM, "CUDA device %d: %s", device->index, cudaGetErrorString(code));
+        (void)cudaGetLastError(); /* it is told here, and is not the caller's */
         free_all(device);
+    }
+    cuda_visit_end(visit);
+    if (code != cudaSuccess) {
+        cuda_set_error(error, TRIB_SYSTEM, "CUDA device %d: %s", index, cudaGetErrorString(code));
         return TRIB_SYSTEM;
     }
     *out = device;
