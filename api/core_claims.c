@@ -1,6 +1,7 @@
 /* core_claims.c - see core_claims.h. A name is "tributary-cores/JOB/PROCESS.FD/CPU,CPU,...": job and process in hexadecimal. */
 #include "api/core_claims.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,21 +62,64 @@ static void read_claim(const char *text, uint32_t job, const trib_place_plan *mi
     }
 }
 
-void trib_core_claims_read(uint32_t job, const trib_place_plan *mine, trib_place_cpus *taken_out)
+void trib_core_claims_begin(trib_core_claims_reading *reading, uint32_t job, const trib_place_plan *mine,
+                            trib_place_cpus *taken_out)
 {
     *taken_out = (trib_place_cpus){.bits = {0}};
-    FILE *file = fopen("/proc/net/unix", "re");
-    if (file == NULL) {
-        return;
+    reading->job = job;
+    reading->mine = mine;
+    reading->taken = taken_out;
+    reading->used = 0;
+    reading->fd = open("/proc/net/unix", O_RDONLY | O_CLOEXEC);
+    if (reading->fd >= 0) {
+        trib_fork_own(reading->fd);
     }
-    char line[256];
-    while (fgets(line, sizeof line, file) != NULL) {
-        const char *name = strstr(line, "@" PREFIX);
-        if (name != NULL) {
-            read_claim(name + strlen("@" PREFIX), job, mine, taken_out);
-        }
+}
+
+static void read_line(const trib_core_claims_reading *reading, const char *line)
+{
+    const char *name = strstr(line, "@" PREFIX);
+    if (name != NULL) {
+        read_claim(name + strlen("@" PREFIX), reading->job, reading->mine, reading->taken);
     }
-    (void)fclose(file);
+}
+
+bool trib_core_claims_more(trib_core_claims_reading *reading)
+{
+    const size_t room = sizeof reading->text - 1 - reading->used;
+    const ssize_t got = reading->fd < 0 ? 0 : read(reading->fd, reading->text + reading->used, room);
+    if (got <= 0) {
+        trib_core_claims_end(reading);
+        return false;
+    }
+    reading->used += (size_t)got;
+    reading->text[reading->used] = '\0';
+    char *line = reading->text;
+    for (char *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
+        *end = '\0';
+        read_line(reading, line);
+    }
+    reading->used -= (size_t)(line - reading->text);
+    memmove(reading->text, line, reading->used);
+    if (reading->used == sizeof reading->text - 1) {
+        reading->used = 0; /* no name is as long as that */
+    }
+    return true;
+}
+
+void trib_core_claims_end(trib_core_claims_reading *reading)
+{
+    if (reading->fd >= 0) {
+        trib_fork_close(reading->fd);
+    }
+    reading->fd = -1;
+}
+
+void trib_core_claims_read(uint32_t job, const trib_place_plan *mine, trib_place_cpus *taken_out)
+{
+    trib_core_claims_reading reading;
+    trib_core_claims_begin(&reading, job, mine, taken_out);
+    while (trib_core_claims_more(&reading)) {}
 }
 
 bool trib_core_claims_meet(const trib_place_plan *plan, const trib_place_cpus *taken)

@@ -19,6 +19,23 @@ uint32_t trib_core_claims_job(const trib_config *config);
  * NULL: nothing yet) only the ones of jobs with a lower number: of two that have taken the same core one stays. */
 void trib_core_claims_read(uint32_t job, const trib_place_plan *mine, trib_place_cpus *taken_out);
 
+/* The same in pieces, for a thread that must not be kept: a machine may have ten thousand such sockets. */
+typedef struct trib_core_claims_reading {
+    uint32_t job;
+    const trib_place_plan *mine;
+    trib_place_cpus *taken;
+    int fd; /* -1: over */
+    size_t used;
+    char text[4096]; /* lines, of which the last has just begun */
+} trib_core_claims_reading;
+
+void trib_core_claims_begin(trib_core_claims_reading *reading, uint32_t job, const trib_place_plan *mine,
+                            trib_place_cpus *taken_out);
+/* Reads some 50 names; false: that was all. */
+bool trib_core_claims_more(trib_core_claims_reading *reading);
+/* Where it is over already, fine. */
+void trib_core_claims_end(trib_core_claims_reading *reading);
+
 /* Is one of a plan's cores among those? */
 bool trib_core_claims_meet(const trib_place_plan *plan, const trib_place_cpus *taken);
 

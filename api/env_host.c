@@ -1,26 +1,21 @@
 /* env_host.c - puts an engine on this machine: see env_host.h. */
 #include "api/env_host.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "api/config.h"
-#include "api/core_claims.h"
 #include "api/device_load.h"
-#include "api/interface.h"
-#include "engine/machines.h"
+#include "api/env_place.h"
 #include "engine/pipeline.h"
 #include "engine/reactor_ev.h"
 #include "numa/arena.h"
-#include "numa/place.h"
 #include "stages/kernels.h"
 #include "stages/plans.h"
 #include "transports/registry.h"
 
 #define PAGE 4096u
-#define SOON_NS INT64_C(50000)           /* a few times what falling asleep and waking up cost */
 #define GPU_BUSY_POLL_NS INT64_C(500000) /* a step's pieces follow each other sooner than a thread wakes up */
 /* At most, where pauses are of that kind. A machine alone keeps one reactor busy at such times, others keep all. */
 #define GPU_BUSY_POLL_ALONE_NS INT64_C(10000000)
@@ -28,18 +23,7 @@
 
 /* What trib_env.memory points to. */
 typedef struct host {
-    trib_place_plan plan;
-    trib_topo *topo; /* to place reactors by once the roster says who else is on this machine */
-    trib_place_request request;
-    uint32_t job;          /* its number among the claims of cores */
-    int claim;             /* -1: none */
-    trib_place_cpus taken; /* by other jobs */
-    pthread_mutex_t mutex; /* guards what follows: reactors settle on their threads, and all by the same plan */
-    bool is_decided, is_settled;
-    trib_place_plan settled;
-    char interfaces[TRIB_PLACE_NICS_MAX][IF_NAMESIZE]; /* of the listen addresses: the request points to them */
-    char nics[TRIB_REACTORS_MAX][TRIB_TOPO_NAME_SIZE]; /* by reactor, of its own listen address; "": not known */
-    uint8_t listen_choice[TRIB_REACTORS_MAX];
+    trib_env_place place;
     trib_arena *arena;
     const trib_device_ops *device_ops; /* NULL: none */
     trib_device *device;
@@ -49,127 +33,28 @@ typedef struct host {
     bool gpu_direct;    /* that of the device too */
 } host;
 
-_Static_assert(TRIB_REACTORS_MAX <= TRIB_PLACE_NICS_MAX, "each reactor's NIC can be asked for");
-
 static trib_status reactor_open(trib_engine *engine, uint32_t index, trib_reactor **out)
 {
     struct ev_loop *loop = engine->config.mode == TRIB_MODE_ATTACHED ? engine->config.loop : NULL;
     return trib_reactor_ev_create(index, &engine->logger, loop, out);
 }
 
-/* Answers of the machine's own processes come sooner than a thread wakes up; those of other machines do not. Where
- * reactors outnumber the cores, one that looks keeps those from working that it waits for, unless it lets them run
- * after each look. */
-static void set_linger(trib_engine *engine, trib_reactor *reactor, const trib_place_plan *plan, uint32_t local_count)
-{
-    const bool asked = engine->env.linger_most_ns == 0; /* else it is for the GPU, as far as cores are free */
-    const bool looks = asked || (!plan->crowded && engine->config.mode != TRIB_MODE_ATTACHED);
-    const int64_t least_ns = looks ? engine->config.busy_poll_ns : 0, most_ns = looks ? engine->env.linger_most_ns : 0;
-    const bool pays = least_ns == 0 && local_count > 1;
-    trib_reactor_ev_linger(reactor, least_ns, pays ? SOON_NS : most_ns, plan->crowded);
-}
-
-static void log_busy_poll_off(trib_engine *engine, const trib_reactor *reactor, const trib_place_plan *plan)
-{
-    if (reactor->index == 0) {
-        trib_log(&engine->logger, TRIB_LOG_WARN,
-                 "busy_poll is off: if the %llu reactors of this machine's processes spun, callers would have no core",
-                 (unsigned long long)plan->sharing);
-    }
-}
-
 static trib_status reactor_start(trib_engine *engine, trib_reactor *reactor)
 {
     host *self = engine->env.memory;
-    set_linger(engine, reactor, &self->plan, self->request.local_count);
-    if (engine->config.mode == TRIB_MODE_ATTACHED) {
-        return TRIB_OK;
-    }
-    if (reactor->index == 0) {
-        self->claim = trib_core_claims_make(self->job, &self->plan);
-    }
-    int cpu = reactor->index < self->plan.reactor_count ? self->plan.reactors[reactor->index].cpu : -1;
-    if (self->request.busy_poll && !self->plan.busy_poll) {
-        log_busy_poll_off(engine, reactor, &self->plan);
-    }
-    if (self->nics[reactor->index][0] != '\0') {
-        trib_log(&engine->logger, TRIB_LOG_INFO, "reactor %u listens by %s", reactor->index,
-                 self->nics[reactor->index]);
-    }
-    return trib_reactor_ev_start_held(reactor, cpu, engine->config.busy_poll);
+    return trib_env_place_start(&self->place, engine, reactor);
+}
+
+static void reactor_settle(trib_engine *engine, trib_reactor *reactor, const trib_machine_place *where)
+{
+    host *self = engine->env.memory;
+    trib_env_place_settle(&self->place, engine, reactor, where);
 }
 
 static void reactor_go(trib_engine *engine, trib_reactor *reactor)
 {
     if (engine->config.mode != TRIB_MODE_ATTACHED) {
         trib_reactor_ev_release(reactor);
-    }
-}
-
-/* Where the process is among those of its machine, as the roster tells it. */
-static trib_place_request request_beside(const trib_engine *engine, const host *self, const trib_machine_place *place)
-{
-    trib_place_request request = self->request;
-    if (!engine->env.placed) {
-        request.local_index = place->index;
-        request.local_count = place->count;
-        request.pin = request.pin && !place->others_placed;
-    } else if (request.local_count < place->count) {
-        request.local_count = place->count;
-    }
-    request.reactors_in_all = place->reactors;
-    request.reactors = engine->core_count;
-    request.addresses = engine->core_count;
-    for (uint32_t i = 0; i < engine->core_count; i++) {
-        request.nics[i] = self->nics[i][0] != '\0' ? self->nics[i] : NULL;
-    }
-    return request;
-}
-
-/* The plan by which all reactors settle; NULL: as they are. Claims move with the reactors. */
-static const trib_place_plan *settle_by(const trib_engine *engine, host *self, const trib_machine_place *place)
-{
-    if (!self->is_decided) {
-        const bool moves = !engine->env.placed && engine->config.mode != TRIB_MODE_ATTACHED;
-        if (self->request.pin && moves) {
-            trib_core_claims_read(self->job, &self->plan, &self->taken);
-        }
-        const trib_place_request request = request_beside(engine, self, place);
-        const bool needs_to = place->count > 1 || (moves && trib_core_claims_meet(&self->plan, &self->taken));
-        self->is_settled = needs_to && trib_place_make(self->topo, &request, &self->settled, NULL) == TRIB_OK;
-        self->is_decided = true;
-        if (self->is_settled && moves) {
-            const int old = self->claim;
-            self->claim = trib_core_claims_make(self->job, &self->settled);
-            trib_core_claims_drop(old);
-        }
-    }
-    return self->is_settled ? &self->settled : NULL;
-}
-
-/* Processes that no launcher counts have all been placed alike, and now get each another part of the cores. A
- * launcher's know theirs and stay there, but do not count others: so of such others none takes a core of its own. Who is alone
- * settles elsewhere only if another job has come to the same cores at the same moment, and goes first. The
- * NICs that reactors listen by stay, and decide as before where those are to run. */
-static void reactor_settle(trib_engine *engine, trib_reactor *reactor, const trib_machine_place *place)
-{
-    host *self = engine->env.memory;
-    pthread_mutex_lock(&self->mutex);
-    const trib_place_plan *plan = settle_by(engine, self, place);
-    pthread_mutex_unlock(&self->mutex);
-    if (plan == NULL) {
-        return;
-    }
-    const bool is_mine = engine->config.mode != TRIB_MODE_ATTACHED; /* else the thread is the caller's */
-    if (!engine->env.placed) {
-        set_linger(engine, reactor, plan, place->count);
-    }
-    if (!engine->env.placed && is_mine) {
-        trib_reactor_ev_pin(reactor, plan->reactors[reactor->index].cpu);
-    }
-    if (is_mine && engine->config.busy_poll && !plan->busy_poll) {
-        log_busy_poll_off(engine, reactor, plan);
-        trib_reactor_ev_stop_spinning(reactor);
     }
 }
 
@@ -267,88 +152,19 @@ static void memory_unshare(void *memory)
     self->device_ops = NULL;
 }
 
-/* Reactors and memory are near the device, which is at the topology's GPU of that index; -1: not known. */
-static int32_t find_gpu(const trib_topo *topo, const trib_config *config, const trib_device_ops *device)
-{
-    char pci[32] = "";
-    return device != NULL && device->locate != NULL && device->locate(config->device_index, pci, sizeof pci)
-               ? trib_topo_gpu_find(topo, pci)
-               : -1;
-}
-
-/* The NICs that the listen addresses lead to; of more than there can be reactors, those that reactors would take. */
-static void find_nics(host *self, const char *listen)
-{
-    uint32_t count = 0;
-    for (const char *at = listen; at != NULL && *at != '\0' && count < TRIB_REACTORS_MAX; count++) {
-        char *name = self->interfaces[count];
-        const size_t length = strcspn(at, ",");
-        const bool found = trib_interface_find(at, length, name);
-        if (found) {
-            trib_interface_descend("/sys/class/net", name);
-        }
-        self->request.nics[count] = found ? name : NULL;
-        at += length + (at[length] == ',');
-    }
-    self->request.addresses = count > 0 ? count : 1;
-}
-
-static void keep_choice(host *self)
-{
-    for (uint32_t i = 0; i < self->plan.reactor_count && i < TRIB_REACTORS_MAX; i++) {
-        const trib_place_reactor *reactor = &self->plan.reactors[i];
-        self->listen_choice[i] = (uint8_t)reactor->address;
-        if (reactor->nic >= 0) {
-            memcpy(self->nics[i], self->topo->nics[reactor->nic].name, sizeof self->nics[i]);
-        }
-    }
-}
-
-/* The topology is the caller's to free, also when this fails. *placed_out: has the launcher said which process this
- * is? */
-static trib_status make_plan(host *self, const trib_config *config, const trib_device_ops *device, bool *placed_out,
-                             trib_error *error)
-{
-    trib_status status = trib_topo_load(NULL, &self->topo, error);
-    if (status != TRIB_OK) {
-        return status;
-    }
-    trib_place_request *request = &self->request;
-    trib_place_request_init(request);
-    *placed_out = trib_config_local(&request->local_index, &request->local_count);
-    request->reactors = config->reactors;
-    request->gpu = find_gpu(self->topo, config, device);
-    request->pin = config->pin;
-    request->taken = &self->taken;
-    self->job = trib_core_claims_job(config);
-    if (config->pin) {
-        trib_core_claims_read(self->job, NULL, &self->taken);
-    }
-    request->busy_poll = config->busy_poll;
-    find_nics(self, config->listen);
-    status = trib_place_make(self->topo, request, &self->plan, error);
-    if (status == TRIB_OK) {
-        keep_choice(self);
-    }
-    return status;
-}
-
 static host *host_create(void)
 {
     host *self = calloc(1, sizeof *self);
     if (self != NULL) {
-        self->claim = -1;
-        pthread_mutex_init(&self->mutex, NULL);
+        trib_env_place_init(&self->place);
     }
     return self;
 }
 
 static void host_destroy(host *self)
 {
-    trib_core_claims_drop(self->claim);
-    pthread_mutex_destroy(&self->mutex);
     trib_arena_destroy(self->arena);
-    trib_topo_free(self->topo);
+    trib_env_place_fini(&self->place);
     free(self);
 }
 
@@ -432,9 +248,9 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
     env->memory = self;
-    env->listen_choice = self->listen_choice;
-    trib_status status = make_plan(self, config, env->device, &env->placed, error);
-    if (status == TRIB_OK && trib_arena_create(self->plan.arena_node, &self->arena) != TRIB_OK) {
+    env->listen_choice = self->place.listen_choice;
+    trib_status status = trib_env_place_make(&self->place, config, env->device, &env->placed, error);
+    if (status == TRIB_OK && trib_arena_create(self->place.plan.arena_node, &self->arena) != TRIB_OK) {
         status = trib_error_set(error, TRIB_NO_MEMORY, "no memory for the arena");
     }
     if (status == TRIB_OK && env->transport->share != NULL) {
@@ -451,11 +267,12 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
         return status;
     }
     if (config->reactors == 0) {
-        config->reactors = self->plan.reactor_count < TRIB_REACTORS_MAX ? self->plan.reactor_count : TRIB_REACTORS_MAX;
+        config->reactors =
+            self->place.plan.reactor_count < TRIB_REACTORS_MAX ? self->place.plan.reactor_count : TRIB_REACTORS_MAX;
     }
-    config->busy_poll = self->plan.busy_poll;
+    config->busy_poll = self->place.plan.busy_poll;
     const bool has_gpu = env->device != NULL && env->device != &trib_device_host_ops;
-    if (config->busy_poll_ns == 0 && has_gpu && !self->plan.crowded) {
+    if (config->busy_poll_ns == 0 && has_gpu && !self->place.plan.crowded) {
         config->busy_poll_ns = GPU_BUSY_POLL_NS;
         env->linger_most_ns =
             config->worker_count == config->local_size ? GPU_BUSY_POLL_ALONE_NS : GPU_BUSY_POLL_MOST_NS;
@@ -465,14 +282,15 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
 
 void trib_env_host_describe(FILE *out)
 {
-    host self = {.topo = NULL};
+    trib_env_place self = {.topo = NULL};
+    trib_env_place_init(&self);
     bool is_placed = false;
     trib_config config;
     trib_config_init(&config, sizeof config);
     if (trib_config_from_env(&config, NULL) != TRIB_OK) { /* what is wrong, an engine will say */
         config.listen = NULL;
     }
-    const trib_status status = make_plan(&self, &config, NULL, &is_placed, NULL);
+    const trib_status status = trib_env_place_make(&self, &config, NULL, &is_placed, NULL);
     if (self.topo == NULL) {
         fprintf(out, "{}");
         return;
@@ -491,5 +309,5 @@ void trib_env_host_describe(FILE *out)
         fprintf(out, "]");
     }
     fprintf(out, "}");
-    trib_topo_free(self.topo);
+    trib_env_place_fini(&self);
 }

@@ -144,6 +144,19 @@ static void others_read_what_one_says(void **state)
     assert_false(is_taken(8, NULL, 8001));
 }
 
+__attribute__((format(printf, 1, 2))) static int socket_named(const char *format, ...)
+{
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    va_list arguments;
+    va_start(arguments, format);
+    const int length = vsnprintf(name.sun_path + 1, sizeof name.sun_path - 1, format, arguments);
+    va_end(arguments);
+    const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    const socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+    assert_int_equal(bind(fd, (const struct sockaddr *)&name, size), 0);
+    return fd;
+}
+
 static void nonsense_is_passed_over(void **state)
 {
     (void)state;
@@ -160,16 +173,42 @@ static void nonsense_is_passed_over(void **state)
                                         "1/2/8102,x,8103"};
     int fds[sizeof names / sizeof names[0]];
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        struct sockaddr_un name = {.sun_family = AF_UNIX};
-        const int length = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "tributary-cores/%s", names[i]);
-        fds[i] = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-        assert_int_equal(bind(fds[i], (const struct sockaddr *)&name,
-                              (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length)),
-                         0);
+        fds[i] = socket_named("tributary-cores/%s", names[i]);
     }
     assert_true(is_taken(8, NULL, 8101) && is_taken(8, NULL, 8102));
     assert_false(is_taken(8, NULL, 8100) || is_taken(8, NULL, 8103));
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        close(fds[i]);
+    }
+}
+
+/* A reactor looks at its input between two pieces of a long list. Claims are between the other names, wherever pieces end. */
+static void a_long_list_is_read_in_pieces(void **state)
+{
+    (void)state;
+    enum { OTHERS = 600, EVERY = 20, NAME = 80, LAST = 8190 };
+    static int fds[OTHERS];
+    for (int i = 0; i < OTHERS; i++) {
+        fds[i] = i % EVERY == 0 ? socket_named("tributary-cores/1/2/%d", LAST - i / EVERY)
+                                : socket_named("tributary-test/%d/%0*d", (int)getpid(), NAME, i);
+    }
+    trib_place_cpus taken;
+    trib_core_claims_reading reading;
+    size_t pieces = 0;
+    trib_core_claims_begin(&reading, 8, NULL, &taken);
+    while (trib_core_claims_more(&reading)) {
+        pieces++;
+    }
+    assert_true(pieces >= OTHERS * NAME / sizeof reading.text);
+    for (int i = 0; i < OTHERS; i += EVERY) {
+        assert_true(trib_place_cpus_have(&taken, LAST - i / EVERY));
+    }
+    assert_false(trib_core_claims_more(&reading));
+    trib_core_claims_begin(&reading, 8, NULL, &taken);
+    assert_true(trib_core_claims_more(&reading));
+    trib_core_claims_end(&reading);
+    assert_false(trib_core_claims_more(&reading));
+    for (int i = 0; i < OTHERS; i++) {
         close(fds[i]);
     }
 }
@@ -194,9 +233,13 @@ static void jobs_have_numbers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_taken_is_left),         cmocka_unit_test(where_all_are_taken_it_is_as_if_none_were),
-        cmocka_unit_test(processes_of_a_job_stay_apart), cmocka_unit_test(others_read_what_one_says),
-        cmocka_unit_test(nonsense_is_passed_over),       cmocka_unit_test(jobs_have_numbers),
+        cmocka_unit_test(what_is_taken_is_left),
+        cmocka_unit_test(where_all_are_taken_it_is_as_if_none_were),
+        cmocka_unit_test(processes_of_a_job_stay_apart),
+        cmocka_unit_test(others_read_what_one_says),
+        cmocka_unit_test(nonsense_is_passed_over),
+        cmocka_unit_test(a_long_list_is_read_in_pieces),
+        cmocka_unit_test(jobs_have_numbers),
     };
     return cmocka_run_group_tests_name("core claims", tests, load, unload);
 }
