@@ -35,7 +35,7 @@ static trib_status tcp_open(trib_reactor *reactor, const trib_transport_config *
         *bytes = SEND_BUFFER_DEFAULT;
     }
     *bytes = *bytes < SEND_BUFFER_MIN ? SEND_BUFFER_MIN : *bytes > SEND_BUFFER_MAX ? SEND_BUFFER_MAX : *bytes;
-    trib_tcp_backlog_open(&self->backlog, config->reactors > 1);
+    trib_tcp_backlog_open(&self->backlog, config->reactors);
     *transport_out = &self->base;
     return TRIB_OK;
 }

@@ -37,10 +37,13 @@
 #define CROWDED_LONG_US 600.0
 #define CROWDED_SHORT_US 250.0
 #define BUFFER_CROWDED (BUFFER_SMALL / 2)
-/* What one core's part of a slow link takes so long for, and carries: at 10 Gbit/s 1 MiB would take twice the time with pacing,
- * at 1 Gbit/s it takes less. */
+/* What a slow link takes so long for, and carries for all reactors: at 10 Gbit/s 1 MiB would take twice the time with pacing, at 1
+ * Gbit/s it takes less. There is no way back, and a machine that is late for once makes any link look slow: it has to look so
+ * so many times in a row, and for so long. */
 #define SLOW_US 2000.0
 #define SLOW_BYTES_PER_US 250.0
+#define SLOW_TIMES 6u
+#define SLOW_FOR_NS (100 * INT64_C(1000000))
 #define WEIGHT 8.0 /* of what was known against what is learned */
 #define WMEM_MAX_USUAL 212992u
 #define BBR "bbr"
@@ -60,9 +63,9 @@ static uint32_t most_allowed(void)
     return bytes > BUFFER_LARGE / 2 ? BUFFER_LARGE : (uint32_t)bytes * 2;
 }
 
-void trib_tcp_backlog_open(tcp_backlog *backlog, bool has_others)
+void trib_tcp_backlog_open(tcp_backlog *backlog, uint32_t reactors)
 {
-    *backlog = (tcp_backlog){.has_others = has_others};
+    *backlog = (tcp_backlog){.reactors = reactors > 0 ? reactors : 1};
     backlog->large = most_allowed();
     backlog->small = backlog->large < BUFFER_SMALL ? backlog->large : BUFFER_SMALL;
 }
@@ -185,13 +188,14 @@ void trib_tcp_backlog_fit(tcp_conn *conn)
 static void adapt(tcp_backlog *backlog)
 {
     const bool urgent_waits = backlog->has_urgent && backlog->delay_us > URGENT_LONG_US;
-    const bool is_crowded = backlog->has_others && backlog->delay_us > CROWDED_LONG_US;
-    const bool is_slow = backlog->has_others && backlog->paces;
+    const bool has_others = backlog->reactors > 1;
+    const bool is_crowded = has_others && backlog->delay_us > CROWDED_LONG_US;
+    const bool is_slow = has_others && backlog->paces;
     if (backlog->small > (urgent_waits || is_slow ? BUFFER_LEAST : is_crowded ? BUFFER_CROWDED : BUFFER_SMALL)) {
         backlog->small /= 2;
         backlog->delay_us /= 2;
-    } else if (backlog->delay_us < (backlog->has_others ? CROWDED_SHORT_US : LONG_US) &&
-               backlog->small < BUFFER_SMALL && backlog->small < backlog->large) {
+    } else if (backlog->delay_us < (has_others ? CROWDED_SHORT_US : LONG_US) && backlog->small < BUFFER_SMALL &&
+               backlog->small < backlog->large) {
         backlog->small *= 2;
     }
 }
@@ -215,7 +219,7 @@ void trib_tcp_backlog_read_all(const tcp_conn *conn)
     }
 }
 
-void trib_tcp_backlog_learn(tcp_backlog *backlog, double delay_us, double bytes_per_us)
+void trib_tcp_backlog_learn(tcp_backlog *backlog, int64_t now_ns, double delay_us, double bytes_per_us)
 {
     backlog->delay_us += (delay_us - backlog->delay_us) / WEIGHT;
     if (delay_us > SLOW_US) {
@@ -223,7 +227,12 @@ void trib_tcp_backlog_learn(tcp_backlog *backlog, double delay_us, double bytes_
         const double all = bytes_per_us * backlog->asked_count, known = backlog->bytes_per_us;
         backlog->bytes_per_us = known > 0 ? known + (all - known) / WEIGHT : all;
     }
-    backlog->paces = backlog->paces || (backlog->delay_us > SLOW_US && backlog->bytes_per_us < SLOW_BYTES_PER_US);
+    const bool looks_slow =
+        backlog->delay_us > SLOW_US && backlog->bytes_per_us * backlog->reactors < SLOW_BYTES_PER_US;
+    backlog->slow_since_ns = backlog->slow_times == 0 ? now_ns : backlog->slow_since_ns;
+    backlog->slow_times = looks_slow ? backlog->slow_times + 1 : 0;
+    backlog->paces =
+        backlog->paces || (backlog->slow_times >= SLOW_TIMES && now_ns - backlog->slow_since_ns >= SLOW_FOR_NS);
     adapt(backlog);
 }
 
@@ -249,7 +258,8 @@ void trib_tcp_backlog_add(tcp_conn *conn, size_t written)
             const double rate = in_flight / info.tcpi_rtt;
             backlog->asked_count += !conn->was_asked;
             conn->was_asked = true;
-            trib_tcp_backlog_learn(backlog, (in_flight + info.tcpi_notsent_bytes) / rate, rate);
+            trib_tcp_backlog_learn(backlog, trib_now(conn->transport->base.reactor),
+                                   (in_flight + info.tcpi_notsent_bytes) / rate, rate);
             conn->transport->base.is_slow = backlog->paces;
         }
     }

@@ -25,10 +25,12 @@ typedef struct tcp_backlog {
     double bytes_per_us;   /* what the connections together carry while that is long; 0: not known */
     uint32_t asked_count;  /* connections that have carried enough to be asked */
     uint32_t small, large; /* as the kernel counts */
-    bool has_others;       /* other reactors of the process send over the same links */
-    bool paces;            /* packets are to leave evenly */
-    bool replaced_bbr;     /* which is the system's choice */
-    bool has_urgent;       /* one of the connections is urgent */
+    uint32_t reactors;     /* of the process, that send over the same links */
+    uint32_t slow_times;   /* in a row, that these looked slow */
+    int64_t slow_since_ns;
+    bool paces;        /* packets are to leave evenly */
+    bool replaced_bbr; /* which is the system's choice */
+    bool has_urgent;   /* one of the connections is urgent */
 } tcp_backlog;
 
 typedef struct tcp_transport {
@@ -112,8 +114,8 @@ void trib_tcp_conn_end(tcp_conn *conn, trib_status status, const char *format, .
 void trib_tcp_conn_end_errno(tcp_conn *conn, const char *what, int error);
 
 /* tcp_backlog.c */
-/* has_others: other reactors send over the same links. */
-void trib_tcp_backlog_open(tcp_backlog *backlog, bool has_others);
+/* reactors: that send over the same links. */
+void trib_tcp_backlog_open(tcp_backlog *backlog, uint32_t reactors);
 /* A socket that will connect or listen. */
 void trib_tcp_backlog_prepare(tcp_transport *transport, int fd);
 /* The connection is open. */
@@ -123,7 +125,7 @@ void trib_tcp_backlog_fit(tcp_conn *conn);
 /* The kernel has taken so much more. */
 void trib_tcp_backlog_add(tcp_conn *conn, size_t written);
 /* The kernel has been asked: what was learned of one connection. */
-void trib_tcp_backlog_learn(tcp_backlog *backlog, double delay_us, double bytes_per_us);
+void trib_tcp_backlog_learn(tcp_backlog *backlog, int64_t now_ns, double delay_us, double bytes_per_us);
 /* Whether a mean round trip is what the path takes; it may have one in it that was not. */
 bool trib_tcp_backlog_believes(uint32_t rtt_us, uint32_t deviation_us);
 /* All that has come was read, up to the end of a message. */

@@ -394,14 +394,16 @@ static void late_acknowledgements_are_no_slow_path(void **state)
     assert_false(trib_tcp_backlog_believes(0, 0)); /* nothing is known */
 }
 
-/* Four connections that are asked in turns; what is under way takes so long, and each carries so much. */
-static tcp_backlog learned_of(double delay_us, double bytes_per_us, int times)
+#define ASKED_EVERY_NS (8 * INT64_C(1000000))
+
+/* Four connections of each reactor that are asked in turns; what is under way takes so long, and each carries so much. */
+static tcp_backlog learned_of(uint32_t reactors, double delay_us, double bytes_per_us, int times)
 {
     tcp_backlog backlog;
-    trib_tcp_backlog_open(&backlog, false);
+    trib_tcp_backlog_open(&backlog, reactors);
     backlog.asked_count = 4;
     for (int i = 0; i < times; i++) {
-        trib_tcp_backlog_learn(&backlog, delay_us, bytes_per_us);
+        trib_tcp_backlog_learn(&backlog, i * ASKED_EVERY_NS, delay_us, bytes_per_us);
     }
     return backlog;
 }
@@ -409,10 +411,26 @@ static tcp_backlog learned_of(double delay_us, double bytes_per_us, int times)
 static void slow_links_are_told_from_fast_ones(void **state)
 {
     (void)state;
-    assert_true(learned_of(4000, 31, 20).paces);    /* 1 Gbit/s */
-    assert_false(learned_of(4000, 31, 1).paces);    /* once is no proof */
-    assert_false(learned_of(1600, 78, 1000).paces); /* a quarter of 10 Gbit/s, for one core of four */
-    assert_false(learned_of(500, 31, 1000).paces);  /* not much to send: nothing is known of the link */
+    assert_true(learned_of(1, 4000, 31, 50).paces); /* 1 Gbit/s */
+    assert_true(learned_of(4, 4000, 31. / 4, 50).paces);
+    assert_false(learned_of(1, 4000, 31, 8).paces);    /* that may be by chance */
+    assert_false(learned_of(1, 500, 31, 1000).paces);  /* not much to send: nothing is known of the link */
+    assert_false(learned_of(4, 2500, 78, 1000).paces); /* 10 Gbit/s */
+    assert_false(learned_of(4, 2500, 39, 1000).paces); /* ... of which two servers that four workers share take half */
+}
+
+/* A machine that does other things now and then is late with acknowledgements, and nothing was known at first. */
+static void late_machines_are_no_slow_links(void **state)
+{
+    (void)state;
+    tcp_backlog backlog;
+    trib_tcp_backlog_open(&backlog, 4);
+    for (uint32_t i = 0; i < 1000; i++) {
+        backlog.asked_count = i < 4 ? i + 1 : 4;
+        const bool is_late = i % 50 < 8;
+        trib_tcp_backlog_learn(&backlog, i * ASKED_EVERY_NS / 16, is_late ? 8000 : 900, is_late ? 9 : 78);
+    }
+    assert_false(backlog.paces);
 }
 
 /* What lies in the kernel is the sum of all reactors' buffers: theirs are smaller where it takes long. */
@@ -420,18 +438,18 @@ static void reactors_that_share_a_link_leave_less_there(void **state)
 {
     (void)state;
     tcp_backlog alone, beside;
-    trib_tcp_backlog_open(&alone, false);
-    trib_tcp_backlog_open(&beside, true);
+    trib_tcp_backlog_open(&alone, 1);
+    trib_tcp_backlog_open(&beside, 4);
     const uint32_t small = alone.small;
     assert_int_equal(beside.small, small);
     for (int i = 0; i < 100; i++) {
-        trib_tcp_backlog_learn(&alone, 900, 70);
-        trib_tcp_backlog_learn(&beside, beside.small == small ? 900 : 450, 70);
+        trib_tcp_backlog_learn(&alone, i, 900, 70);
+        trib_tcp_backlog_learn(&beside, i, beside.small == small ? 900 : 450, 70);
     }
     assert_int_equal(alone.small, small);
     assert_int_equal(beside.small, small / 2);
     for (int i = 0; i < 100; i++) {
-        trib_tcp_backlog_learn(&beside, 170, 190);
+        trib_tcp_backlog_learn(&beside, i, 170, 190);
     }
     assert_int_equal(beside.small, small);
 }
@@ -453,6 +471,7 @@ int main(void)
                                        cmocka_unit_test(nothing_read_waits_to_be_acknowledged_where_packets_are_spaced),
                                        cmocka_unit_test(late_acknowledgements_are_no_slow_path),
                                        cmocka_unit_test(slow_links_are_told_from_fast_ones),
+                                       cmocka_unit_test(late_machines_are_no_slow_links),
                                        cmocka_unit_test(reactors_that_share_a_link_leave_less_there)};
     return failed + cmocka_run_group_tests_name("tcp", tests, NULL, NULL);
 }
