@@ -123,8 +123,9 @@ struct trib_link {
     int64_t last_heard_ns;
     uint64_t in_flight; /* bytes with the transport */
     uint32_t credit;
-    int64_t busy_since_ns; /* until when it has been counted how long some was in flight (loads.h) */
-    bool is_counted;
+    int64_t busy_since_ns;                /* until when it has been counted how long some was in flight (loads.h) */
+    bool is_counted;                      /* among those that a load is about */
+    bool is_busy;                         /* ... some is in flight, and will be counted when it is back */
     bool waits;                           /* something in the outbox waits for credit */
     trib_link *express;                   /* its second connection; NULL: none */
     trib_link *strands[TRIB_STRANDS_MAX]; /* its connections by other networks; NULL: none */
