@@ -2,70 +2,22 @@
  * test_device.c - tensors on devices, with threads: engines of one process stand for the processes of a few machines, and
  * plain memory stands in for their GPUs. What seeds do to the same code in virtual time is in tests/sim.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "tests/loop/device_wrap.h"
 
-#include <cmocka.h>
+enum { ROUNDS = 3, WORKERS_MAX = 8 };
 
-#include "api/config.h"
-#include "api/env_host.h"
-#include "engine/device.h"
-#include "tests/loop/job.h"
-
-enum { TENSORS = 12, ROUNDS = 3, WORKERS_MAX = 8 };
-
-/* The machines' devices of the test that runs now, and how many are on one. */
-static trib_host_world *world;
-static int lanes;
-
-trib_status __real_trib_env_host_init(trib_env *env, trib_config *config, trib_error *error);
-trib_status __wrap_trib_env_host_init(trib_env *env, trib_config *config, trib_error *error);
-
-trib_status __wrap_trib_env_host_init(trib_env *env, trib_config *config, trib_error *error)
-{
-    trib_status status = __real_trib_env_host_init(env, config, error);
-    env->device_world = world;
-    return status;
-}
-
-static void on_devices(trib_config *config, int member)
-{
-    config->device = "host";
-    config->local_size = lanes;
-    config->local_rank = config->rank < 0 ? 0 : member % lanes;
-    config->reactors = 2;
-    config->partition_bytes = 64 << 10;
-    config->chunk_bytes = 16 << 10;
-}
-
-/* Of small tensors a share is a fraction of a chunk. */
-static void with_default_sizes(trib_config *config, int member)
+static void in_pieces(trib_config *config, int member)
 {
     on_devices(config, member);
-    config->partition_bytes = 0;
-    config->chunk_bytes = 0;
+    config->partition_bytes = 64 << 10;
+    config->chunk_bytes = 16 << 10;
 }
 
 static trib_tensor *declare(trib_engine *engine, int index, uint64_t count)
 {
     char name[32];
     snprintf(name, sizeof name, "tensor %d", index);
-    trib_tensor_desc desc;
-    trib_tensor_desc_init(&desc, sizeof desc);
-    desc.name = name;
-    desc.dtype = TRIB_INT32;
-    desc.count = count;
-    desc.priority = -index;
-    desc.flags = TRIB_TENSOR_DEVICE;
-    trib_tensor *tensor = NULL;
-    trib_error error = {.status = TRIB_OK};
-    if (trib_tensor_declare(engine, &desc, &tensor, &error) != TRIB_OK) {
-        fail_msg("%s", error.text);
-    }
-    return tensor;
+    return declare_on_device(engine, name, count, -index, TRIB_OK);
 }
 
 static trib_op *submit(trib_engine *engine, trib_tensor *tensor, const void *input, void *output, void *stream)
@@ -76,20 +28,7 @@ static trib_op *submit(trib_engine *engine, trib_tensor *tensor, const void *inp
     params.input = input;
     params.output = output;
     params.stream = stream;
-    trib_op *op = NULL;
-    trib_error error = {.status = TRIB_OK};
-    if (trib_push_pull(engine, &params, &op, &error) != TRIB_OK) {
-        fail_msg("%s", error.text);
-    }
-    return op;
-}
-
-/* Sizes that leave slices uneven, shares empty, tensors empty. */
-static const uint64_t counts[TENSORS] = {1, 2, 3, 5, 0, 4096, 4097, 16385, 50000, 99991, 131072, 262147};
-
-static int32_t value(int round, int tensor, int rank, uint64_t i)
-{
-    return (int32_t)(i * 3) + rank * 1000 + tensor * 17 + round;
+    return push_pull_or(engine, &params, TRIB_OK);
 }
 
 /* Every rank takes the tensors in an order of its own. */
@@ -127,14 +66,11 @@ static void race(job *jobs, uint32_t seed)
 
 static void run_race(int workers, int servers, int on_one)
 {
-    world = trib_host_world_create();
-    lanes = on_one;
     job jobs;
-    job_open(&jobs, workers, servers, on_devices);
+    open_job(&jobs, workers, servers, on_one, in_pieces);
     race(&jobs, (uint32_t)(workers * 3 + servers));
     assert_int_equal(trib_host_world_disorders(world), 0);
-    job_close(&jobs);
-    trib_host_world_free(world);
+    close_job(&jobs);
 }
 
 static void one_device_a_machine(void **state)
@@ -144,16 +80,14 @@ static void one_device_a_machine(void **state)
     run_race(3, 0, 1);
 }
 
+/* Of small tensors a share is a fraction of a chunk. */
 static void default_sizes(void **state)
 {
     (void)state;
-    world = trib_host_world_create();
-    lanes = 2;
     job jobs;
-    job_open(&jobs, 4, 1, with_default_sizes);
+    open_job(&jobs, 4, 1, 2, on_devices);
     race(&jobs, 1);
-    job_close(&jobs);
-    trib_host_world_free(world);
+    close_job(&jobs);
 }
 
 static void several_devices_a_machine(void **state)
@@ -210,17 +144,14 @@ static void broadcast_from(job *jobs, int root, int round)
 
 static void run_broadcasts(int workers, int servers, int on_one)
 {
-    world = trib_host_world_create();
-    lanes = on_one;
     job jobs;
-    job_open(&jobs, workers, servers, on_devices);
+    open_job(&jobs, workers, servers, on_one, in_pieces);
     for (int round = 0; round < workers + 1; round++) {
         broadcast_from(&jobs, round % workers, round);
     }
     race(&jobs, 1);
     assert_int_equal(trib_host_world_disorders(world), 0);
-    job_close(&jobs);
-    trib_host_world_free(world);
+    close_job(&jobs);
 }
 
 static void broadcasts(void **state)
@@ -237,10 +168,8 @@ static void broadcasts(void **state)
 static void local_ranks_disagree(void **state)
 {
     (void)state;
-    world = trib_host_world_create();
-    lanes = 3;
     job jobs;
-    job_open(&jobs, 3, 0, on_devices);
+    open_job(&jobs, 3, 0, 3, in_pieces);
     static int32_t data[3][1000];
     for (int round = 0; round < 2; round++) {
         trib_op *ops[3];
@@ -260,18 +189,15 @@ static void local_ranks_disagree(void **state)
         }
     }
     race(&jobs, 1);
-    job_close(&jobs);
-    trib_host_world_free(world);
+    close_job(&jobs);
 }
 
 /* Nothing is read from the input before the caller's stream has come to the call. */
 static void waits_for_the_stream(void **state)
 {
     (void)state;
-    world = trib_host_world_create();
-    lanes = 1;
     job jobs;
-    job_open(&jobs, 2, 1, on_devices);
+    open_job(&jobs, 2, 1, 1, in_pieces);
     enum { COUNT = 1000 };
     static int32_t data[2][COUNT];
     memset(data, 0, sizeof data);
@@ -293,19 +219,16 @@ static void waits_for_the_stream(void **state)
             assert_int_equal(data[rank][i], i);
         }
     }
-    job_close(&jobs);
+    close_job(&jobs);
     trib_host_stream_free(stream);
-    trib_host_world_free(world);
 }
 
 /* A device that does not work fails the operation everywhere, with a text that says where. */
 static void a_device_fails(void **state)
 {
     (void)state;
-    world = trib_host_world_create();
-    lanes = 2;
     job jobs;
-    job_open(&jobs, 4, 1, on_devices);
+    open_job(&jobs, 4, 1, 2, in_pieces);
     static int32_t data[4][1000];
     trib_op *ops[4];
     trib_host_world_fault(world, 1, 0, TRIB_HOST_FAULT_FAIL);
@@ -317,17 +240,14 @@ static void a_device_fails(void **state)
         assert_int_not_equal(job_wait(ops[rank], &error), TRIB_OK);
         assert_non_null(strstr(error.text, "tensor 0"));
     }
-    job_close(&jobs);
-    trib_host_world_free(world);
+    close_job(&jobs);
 }
 
 /* Who waits for a local rank that has left in good order is told so. */
 static void one_leaves(int who)
 {
-    world = trib_host_world_create();
-    lanes = 3;
     job jobs;
-    job_open(&jobs, 3, 1, on_devices);
+    open_job(&jobs, 3, 1, 3, in_pieces);
     static int32_t data[3][1000];
     trib_op *ops[3] = {NULL};
     for (int rank = 0; rank < 3; rank++) {
@@ -343,8 +263,7 @@ static void one_leaves(int who)
             assert_non_null(strstr(error.text, "has left the job"));
         }
     }
-    job_close(&jobs);
-    trib_host_world_free(world);
+    close_job(&jobs);
 }
 
 static void a_local_rank_leaves(void **state)
@@ -365,10 +284,8 @@ static void refuse(trib_engine *engine, trib_op_params *params, trib_status want
 static void refuses_what_cannot_be(void **state)
 {
     (void)state;
-    world = trib_host_world_create();
-    lanes = 2;
     job jobs;
-    job_open(&jobs, 2, 0, on_devices);
+    open_job(&jobs, 2, 0, 2, in_pieces);
     static int32_t data[10];
     trib_op_params params;
     trib_op_params_init(&params, sizeof params);
@@ -383,8 +300,7 @@ static void refuses_what_cannot_be(void **state)
     trib_error error = {.status = TRIB_OK};
     assert_int_equal(trib_broadcast(jobs.engines[0], &params, NULL, &error), TRIB_INVALID);
     assert_non_null(strstr(error.text, "TRIB_TENSOR_DEVICE"));
-    job_close(&jobs);
-    trib_host_world_free(world);
+    close_job(&jobs);
 }
 
 static void no_device_no_tensor(void **state)

@@ -2,43 +2,17 @@
  * test_device_order.c - operations on devices that are issued where they are handed in (trib_config.device_order), with threads:
  * engines of one process stand for the local ranks of a machine, plain memory stands in for their GPUs.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include <pthread.h>
 
-#include <cmocka.h>
+#include "tests/loop/device_wrap.h"
 
-#include "api/config.h"
-#include "api/env_host.h"
-#include "engine/device.h"
-#include "tests/loop/job.h"
+enum { ROUNDS = 3, RANKS_MAX = 4, COUNT = 1000 };
 
-enum { TENSORS = 12, ROUNDS = 3, RANKS_MAX = 4, COUNT = 1000 };
-
-static trib_host_world *world;
-static int lanes;
 static int agreeing = -1; /* a rank that does not promise */
-
-trib_status __real_trib_env_host_init(trib_env *env, trib_config *config, trib_error *error);
-trib_status __wrap_trib_env_host_init(trib_env *env, trib_config *config, trib_error *error);
-
-trib_status __wrap_trib_env_host_init(trib_env *env, trib_config *config, trib_error *error)
-{
-    trib_status status = __real_trib_env_host_init(env, config, error);
-    env->device_world = world;
-    return status;
-}
 
 static void in_order(trib_config *config, int member)
 {
-    config->device = "host";
-    config->local_size = lanes;
-    config->local_rank = member % lanes;
-    config->reactors = 2;
+    on_devices(config, member);
     config->device_order = member == agreeing ? TRIB_DEVICE_ORDER_AGREED : TRIB_DEVICE_ORDER_PROGRAM;
 }
 
@@ -48,65 +22,13 @@ static void impatient(trib_config *config, int member)
     config->peer_timeout_ns = INT64_C(300000000);
 }
 
-static void open_job(job *jobs, int ranks, job_tweak tweak)
-{
-    world = trib_host_world_create();
-    lanes = ranks;
-    job_open(jobs, ranks, 0, tweak);
-}
-
-static void close_job(job *jobs)
-{
-    job_close(jobs);
-    trib_host_world_free(world);
-}
-
-/* Where `refusal` is an error a job that has ended so already may refuse; NULL then. */
-static trib_tensor *declare_or(trib_engine *engine, const char *name, uint64_t count, trib_status refusal)
-{
-    trib_tensor_desc desc;
-    trib_tensor_desc_init(&desc, sizeof desc);
-    desc.name = name;
-    desc.dtype = TRIB_INT32;
-    desc.count = count;
-    desc.flags = TRIB_TENSOR_DEVICE;
-    trib_tensor *tensor = NULL;
-    trib_error error = {.status = TRIB_OK};
-    const trib_status status = trib_tensor_declare(engine, &desc, &tensor, &error);
-    if (status != TRIB_OK && status != refusal) {
-        fail_msg("%s", error.text);
-    }
-    return tensor;
-}
-
-static trib_tensor *declare(trib_engine *engine, const char *name, uint64_t count)
-{
-    return declare_or(engine, name, count, TRIB_OK);
-}
-
-static trib_op *submit_or(trib_engine *engine, trib_op_params *params, trib_status refusal)
-{
-    trib_op *op = NULL;
-    trib_error error = {.status = TRIB_OK};
-    const trib_status status = params->tensor != NULL ? trib_push_pull(engine, params, &op, &error) : refusal;
-    if (status != TRIB_OK && status != refusal) {
-        fail_msg("%s", error.text);
-    }
-    return op;
-}
-
-static trib_op *submit(trib_engine *engine, trib_op_params *params)
-{
-    return submit_or(engine, params, TRIB_OK);
-}
-
 static trib_op *sum(trib_engine *engine, const char *name, void *data, uint64_t count)
 {
     trib_op_params params;
     trib_op_params_init(&params, sizeof params);
-    params.tensor = declare(engine, name, count);
+    params.tensor = declare_on_device(engine, name, count, 0, TRIB_OK);
     params.input = params.output = data;
-    return submit(engine, &params);
+    return push_pull_or(engine, &params, TRIB_OK);
 }
 
 /* In a job that may have ended by now, as workers disagree. */
@@ -114,20 +36,13 @@ static trib_op *sum_or_mismatch(trib_engine *engine, const char *name, void *dat
 {
     trib_op_params params;
     trib_op_params_init(&params, sizeof params);
-    params.tensor = declare_or(engine, name, count, TRIB_MISMATCH);
+    params.tensor = declare_on_device(engine, name, count, 0, TRIB_MISMATCH);
     params.input = params.output = data;
     params.reduce = reduce;
-    return submit_or(engine, &params, TRIB_MISMATCH);
+    return push_pull_or(engine, &params, TRIB_MISMATCH);
 }
 
 /* ---- What is promised is kept ---- */
-
-static const uint64_t counts[TENSORS] = {1, 2, 3, 5, 0, 4096, 4097, 16385, 50000, 99991, 131072, 262147};
-
-static int32_t value(int round, int tensor, int rank, uint64_t i)
-{
-    return (int32_t)(i * 3) + rank * 1000 + tensor * 17 + round;
-}
 
 typedef struct handed {
     int32_t *data;
@@ -146,12 +61,12 @@ static void hand_in(job *jobs, int round, int rank, int t, handed *what)
     }
     trib_op_params params;
     trib_op_params_init(&params, sizeof params);
-    params.tensor = declare(jobs->engines[rank], name, counts[t]);
+    params.tensor = declare_on_device(jobs->engines[rank], name, counts[t], 0, TRIB_OK);
     params.input = params.output = what->data;
     params.stream = what->stream;
     params.priority = rank;
     params.has_priority = true; /* changes nothing */
-    what->op = submit(jobs->engines[rank], &params);
+    what->op = push_pull_or(jobs->engines[rank], &params, TRIB_OK);
 }
 
 static void check(job *jobs, int round, int t, handed *what)
@@ -202,7 +117,7 @@ static void one_order(void **state)
     (void)state;
     for (int ranks = 1; ranks <= RANKS_MAX; ranks += ranks) {
         job jobs;
-        open_job(&jobs, ranks, in_order);
+        open_job(&jobs, ranks, 0, ranks, in_order);
         race(&jobs, ROUNDS);
         assert_int_equal(trib_host_world_disorders(world), 0);
         close_job(&jobs);
@@ -213,7 +128,7 @@ static void broadcasts(void **state)
 {
     (void)state;
     job jobs;
-    open_job(&jobs, 3, in_order);
+    open_job(&jobs, 3, 0, 3, in_order);
     static int32_t data[3][COUNT];
     for (int root = 0; root < 3; root++) {
         trib_op *ops[3];
@@ -221,7 +136,7 @@ static void broadcasts(void **state)
             data[rank][7] = rank;
             trib_op_params params;
             trib_op_params_init(&params, sizeof params);
-            params.tensor = declare(jobs.engines[rank], "shared", COUNT);
+            params.tensor = declare_on_device(jobs.engines[rank], "shared", COUNT, 0, TRIB_OK);
             params.root = root;
             params.input = rank == root ? data[rank] : NULL;
             params.output = rank == root && root == 1 ? NULL : data[rank];
@@ -259,7 +174,7 @@ static void several_threads(void **state)
     (void)state;
     enum { THREADS = 4 };
     job jobs;
-    open_job(&jobs, 1, in_order);
+    open_job(&jobs, 1, 0, 1, in_order);
     pthread_t threads[THREADS];
     for (int i = 0; i < THREADS; i++) {
         assert_int_equal(pthread_create(&threads[i], NULL, hand_in_many, jobs.engines[0]), 0);
@@ -278,7 +193,7 @@ static void a_cancel_waits_for_the_others(void **state)
 {
     (void)state;
     job jobs;
-    open_job(&jobs, 2, in_order);
+    open_job(&jobs, 2, 0, 2, in_order);
     static int32_t data[2][COUNT];
     memset(data, 0, sizeof data);
     trib_error error = {.status = TRIB_OK};
@@ -311,14 +226,15 @@ static void one_never_comes(void **state)
 {
     (void)state;
     job jobs;
-    open_job(&jobs, 2, impatient);
+    open_job(&jobs, 2, 0, 2, impatient);
     static int32_t data[COUNT];
     trib_op_params params;
     trib_op_params_init(&params, sizeof params);
-    params.tensor = declare(jobs.engines[0], "lonely", COUNT);
+    params.tensor = declare_on_device(jobs.engines[0], "lonely", COUNT, 0, TRIB_OK);
     params.input = params.output = data;
     params.timeout_ns = 1000000;
-    trib_op *first = submit(jobs.engines[0], &params), *second = submit(jobs.engines[0], &params);
+    trib_op *first = push_pull_or(jobs.engines[0], &params, TRIB_OK),
+            *second = push_pull_or(jobs.engines[0], &params, TRIB_OK);
     trib_error error = {.status = TRIB_OK};
     assert_int_equal(job_wait(first, &error), TRIB_TIMEOUT);
     assert_int_equal(job_wait(second, &error), TRIB_TIMEOUT);
@@ -330,7 +246,7 @@ static void one_never_comes(void **state)
 static void one_leaves(int who)
 {
     job jobs;
-    open_job(&jobs, 3, in_order);
+    open_job(&jobs, 3, 0, 3, in_order);
     static int32_t data[3][COUNT];
     trib_op *ops[3] = {NULL};
     for (int rank = 0; rank < 3; rank++) {
@@ -355,17 +271,17 @@ static void a_device_fails(void **state)
     (void)state;
     for (int fault = TRIB_HOST_FAULT_FAIL; fault <= TRIB_HOST_FAULT_HANG; fault++) {
         job jobs;
-        open_job(&jobs, 2, impatient);
+        open_job(&jobs, 2, 0, 2, impatient);
         static int32_t data[2][COUNT];
         trib_op *ops[2];
         trib_host_world_fault(world, 0, 1, (trib_host_fault)fault);
         for (int rank = 0; rank < 2; rank++) {
             trib_op_params params;
             trib_op_params_init(&params, sizeof params);
-            params.tensor = declare(jobs.engines[rank], "broken", COUNT);
+            params.tensor = declare_on_device(jobs.engines[rank], "broken", COUNT, 0, TRIB_OK);
             params.input = params.output = data[rank];
             params.timeout_ns = fault == TRIB_HOST_FAULT_HANG ? 1000000 : 0;
-            ops[rank] = submit(jobs.engines[rank], &params);
+            ops[rank] = push_pull_or(jobs.engines[rank], &params, TRIB_OK);
         }
         for (int rank = 0; rank < 2; rank++) { /* who hears of it from the other has lost that one */
             trib_error error = {.status = TRIB_OK};
@@ -384,7 +300,7 @@ static void different_orders(void **state)
 {
     (void)state;
     job jobs;
-    open_job(&jobs, 3, in_order);
+    open_job(&jobs, 3, 0, 3, in_order);
     static int32_t data[3][2][COUNT];
     trib_op *ops[2][3];
     for (int rank = 0; rank < 3; rank++) {
@@ -404,7 +320,7 @@ static void different_reductions(void **state)
 {
     (void)state;
     job jobs;
-    open_job(&jobs, 2, in_order);
+    open_job(&jobs, 2, 0, 2, in_order);
     static int32_t data[2][COUNT];
     trib_op *ops[2];
     for (int rank = 0; rank < 2; rank++) {
@@ -418,7 +334,7 @@ static void different_sizes(void **state)
 {
     (void)state;
     job jobs;
-    open_job(&jobs, 2, in_order);
+    open_job(&jobs, 2, 0, 2, in_order);
     static int32_t data[2][COUNT];
     trib_op *ops[2];
     for (int rank = 0; rank < 2; rank++) {
@@ -434,7 +350,7 @@ static void different_promises(void **state)
     (void)state;
     for (agreeing = 0; agreeing < 2; agreeing++) {
         job jobs;
-        open_job(&jobs, 2, in_order);
+        open_job(&jobs, 2, 0, 2, in_order);
         static int32_t data[2][COUNT];
         trib_op *ops[2];
         for (int rank = 0; rank < 2; rank++) {

@@ -1,29 +1,6 @@
 /* test_far_timers.c - a reactor's timers that go off in a second or later: each at its time, whatever the others do. */
-#include <ev.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <unistd.h>
+#include "tests/unit/reactor_bed.h"
 
-#include <cmocka.h>
-
-#include "engine/reactor_ev.h"
-
-static trib_logger logger = {.level = TRIB_LOG_WARN};
-
-static int setup(void **state)
-{
-    alarm(60);
-    return trib_reactor_ev_create(0, &logger, NULL, (trib_reactor **)state) == TRIB_OK ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    trib_reactor_ev_destroy(*state);
-    alarm(0);
-    return 0;
-}
 #define FAR_TIMERS 20u
 
 typedef struct far_ringing {

@@ -1,36 +1,14 @@
 /* test_reactor.c - the reactor's promises, on libev: posts, deferral, timers, descriptors, threads. */
-#include <ev.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
-#include <setjmp.h>
-#include <stdarg.h>
-
-#include <cmocka.h>
-
-#include "engine/reactor_ev.h"
+#include "tests/unit/reactor_bed.h"
 
 #define THREADS 4u
 #define POSTS 5000u
-
-static trib_logger logger = {.level = TRIB_LOG_WARN};
-
-static int setup(void **state)
-{
-    alarm(60);
-    return trib_reactor_ev_create(0, &logger, NULL, (trib_reactor **)state) == TRIB_OK ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    trib_reactor_ev_destroy(*state);
-    alarm(0);
-    return 0;
-}
 
 /* ---- Posts ---- */
 
