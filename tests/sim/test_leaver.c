@@ -1,6 +1,7 @@
 /* test_leaver.c - a worker leaves in good order while what it has contributed is still on its way: it counts. */
 #include <stdlib.h>
 
+#include "engine/device.h"
 #include "tests/sim/sim_bed.h"
 
 enum { WORKERS = 2, COUNT = 256 << 10 };
@@ -101,12 +102,79 @@ static void who_has_sent_nothing_is_missed(void **state)
     free(exchanges[0].buffer);
 }
 
+/* ---- Ranks of one machine, whose operations on devices are under way from the call on ---- */
+
+static void in_program_order(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
+{
+    (void)link;
+    config->device = "host";
+    config->device_order = TRIB_DEVICE_ORDER_PROGRAM;
+    config->local_size = (int32_t)job->config.workers;
+    config->local_rank = (int32_t)member;
+}
+
+static void sum_on_device(sim_job *job, uint32_t rank, exchange *what)
+{
+    trib_error error = {.status = TRIB_OK};
+    trib_tensor_desc desc;
+    trib_tensor_desc_init(&desc, sizeof desc);
+    desc.name = "on the device";
+    desc.dtype = TRIB_INT32;
+    desc.count = COUNT;
+    desc.flags = TRIB_TENSOR_DEVICE;
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    assert_int_equal(trib_tensor_declare(job->members[rank].engine, &desc, &params.tensor, &error), TRIB_OK);
+    params.input = params.output = what->buffer;
+    params.done_cb = sim_bed_on_done;
+    params.user = what;
+    params.timeout_ns = -1;
+    assert_int_equal(trib_push_pull(job->members[rank].engine, &params, NULL, &error), TRIB_OK);
+}
+
+/* It hands in its part of a sum and leaves, which takes it back; the others come to that sum when it is long gone. */
+static void who_takes_it_along_is_missed(void **state)
+{
+    (void)state;
+    enum { RANKS = 3 };
+    trib_host_world *world = trib_host_world_create();
+    sim_job_config config = sim_job_config_default(RANKS, 0);
+    config.per_machine = RANKS;
+    config.device_world = world;
+    config.tweak = in_program_order;
+    for (uint32_t leaver = 1; leaver < RANKS; leaver++) {
+        sim_job *job = sim_bed_open(&config);
+        exchange exchanges[RANKS] = {{0}};
+        for (uint32_t rank = 0; rank < RANKS; rank++) {
+            exchanges[rank].buffer = calloc(COUNT, sizeof(int32_t));
+        }
+        sum_on_device(job, leaver, &exchanges[leaver]);
+        (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND, NULL, NULL);
+        sim_job_leave(job, leaver);
+        for (uint32_t rank = RANKS; rank-- > 0;) {
+            (void)sim_job_run(job, trib_sim_now(job->sim) + 5 * SECOND, NULL, NULL);
+            if (rank != leaver) {
+                sum_on_device(job, rank, &exchanges[rank]);
+            }
+        }
+        assert_true(sim_job_run(job, trib_sim_now(job->sim) + 20 * SECOND, sim_bed_all_done, exchanges));
+        for (uint32_t rank = 0; rank < RANKS; rank++) {
+            assert_int_equal(exchanges[rank].status, rank == leaver ? TRIB_CLOSED : TRIB_PEER_LEFT);
+            free(exchanges[rank].buffer);
+        }
+        assert_true(sim_job_close(job, 20 * SECOND));
+        sim_job_free(job);
+    }
+    trib_host_world_free(world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_it_has_sent_counts),
         cmocka_unit_test(by_whichever_network),
         cmocka_unit_test(who_has_sent_nothing_is_missed),
+        cmocka_unit_test(who_takes_it_along_is_missed),
     };
     return cmocka_run_group_tests_name("a worker that leaves", tests, NULL, NULL);
 }
