@@ -348,14 +348,15 @@ static trib_status read_token(trib_config *config, trib_error *error)
         config->token = get("TRIB_TOKEN");
     } else if (path != NULL) {
         FILE *file = fopen(path, "re");
-        bool got = file != NULL && fgets(token_text, sizeof token_text, file) != NULL;
-        if (file != NULL) {
-            fclose(file);
+        if (file == NULL) {
+            return trib_error_set(error, TRIB_INVALID, "TRIB_TOKEN_FILE=\"%.80s\": %m", path);
         }
+        const bool got = fgets(token_text, sizeof token_text, file) != NULL;
+        (void)fclose(file);
         size_t length = got ? strcspn(token_text, "\r\n") : 0;
         if (length == 0 || length > TOKEN_MAX) {
             char wanted[80];
-            snprintf(wanted, sizeof wanted, "a readable file whose first line is the token, 1 to %u bytes", TOKEN_MAX);
+            snprintf(wanted, sizeof wanted, "a file whose first line is the token, 1 to %u bytes", TOKEN_MAX);
             return bad("TRIB_TOKEN_FILE", path, wanted, error);
         }
         token_text[length] = '\0';

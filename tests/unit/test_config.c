@@ -143,7 +143,7 @@ static void token_from_file(void **state)
     REFUSED("TRIB_TOKEN_FILE", "first line is the token", "TRIB_TOKEN_FILE", path);
     close(fd);
     unlink(path);
-    REFUSED("TRIB_TOKEN_FILE", "first line is the token", "TRIB_TOKEN_FILE", path);
+    REFUSED("TRIB_TOKEN_FILE", "No such file", "TRIB_TOKEN_FILE", path);
     REFUSED("TRIB_TOKEN_FILE", "/tmp", "TRIB_TOKEN_FILE", "/tmp");
 }
 
