@@ -13,6 +13,10 @@
  *
  * An address without a comma is none of this layer's: its connections are the inner transport's own.
  *
+ * What the caller says of its next sends (awaits_sent, urgent) stays here. A path has to hear of `sent` in time, whatever the caller
+ * awaits: nothing is reported, or sent again, that the inner transport still has. And what may wait in a kernel is bounded by the
+ * caller's credit, which comes back when the peer has counted a message, and not already when the kernel has taken it.
+ *
  * What it costs: an acknowledgement of a header for each turn in which messages came, and sends that are reported when
  * that has come back. A receiver that answers AGAIN has what follows thrown away and sent again: acknowledgements come
  * the same way and must not wait for room.
