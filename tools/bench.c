@@ -16,6 +16,7 @@
 
 #include "api/tributary.h"
 #include "tools/commands.h"
+#include "tools/json_out.h"
 #include "tools/option.h"
 #include "tools/part.h"
 #include "tools/plural.h"
@@ -70,8 +71,9 @@ static bool parse_size(const char *text, char **end, uint64_t *value)
         number *= 1024;
     }
     *end += unit != NULL;
-    *value = (uint64_t)number;
-    return number >= 1 && number <= 1e12;
+    const bool fine = number >= 1 && number <= 1e12;
+    *value = fine ? (uint64_t)number : 0;
+    return fine;
 }
 
 static bool parse_sizes(bench *self, const char *text)
@@ -288,9 +290,10 @@ static void check_once(bench *self, trib_tensor *tensor, void *data, uint64_t by
         float base = (float)(i % 1009);
         float expected = self->broadcast ? base : base * (float)n + (float)(n * (n - 1) / 2);
         if (values[i] != expected) {
-            fprintf(stderr, "tributary bench: WRONG RESULT: element %llu is %g, expected %g\n", (unsigned long long)i,
-                    (double)values[i], (double)expected);
-            exit(1);
+            trib_error error = {.status = TRIB_SYSTEM};
+            snprintf(error.text, sizeof error.text, "element %llu is %g, expected %g", (unsigned long long)i,
+                     (double)values[i], (double)expected);
+            check(self, error.status, &error, "WRONG RESULT");
         }
     }
     memset(data, 0, bytes);
@@ -333,11 +336,7 @@ static void measure(bench *self, uint64_t bytes, json_t *rows)
     char name[64];
     snprintf(name, sizeof name, "bench %llu", (unsigned long long)bytes);
     trib_tensor *tensor = declare(self, name, self->dtype, count);
-    void *data = NULL;
-    if (trib_alloc(self->engine, bytes > 0 ? bytes : 1, &data) != TRIB_OK) {
-        fprintf(stderr, "tributary bench: out of memory for %llu bytes\n", (unsigned long long)bytes);
-        exit(1);
-    }
+    void *data = part_alloc("bench", self->engine, bytes > 0 ? bytes : 1);
     check_once(self, tensor, data, bytes);
     memset(data, 0, bytes);
     double cpu = 0;
@@ -373,15 +372,13 @@ static void print_head(const bench *self)
     printf("(CPU: the workers' processes, colocated servers with them; servers of their own not counted)\n");
 }
 
-static int measure_all(bench *self)
+static bool measure_all(bench *self)
 {
-    self->times = calloc((size_t)self->iterations, sizeof *self->times);
-    if (self->times == NULL) {
-        return 1;
-    }
+    self->times = part_zalloc("bench", self->engine, (size_t)self->iterations, sizeof *self->times);
     self->times_tensor = declare(self, "bench times", TRIB_INT64, (uint64_t)self->iterations);
     self->cpu_tensor = declare(self, "bench cpu", TRIB_FLOAT64, 1);
     json_t *rows = json_array();
+    bool fine = true;
     if (self->info.rank == 0 && !self->json) {
         print_head(self);
     }
@@ -394,13 +391,11 @@ static int measure_all(bench *self)
                       "dtype", trib_dtype_name(self->dtype), "workers", self->info.worker_count, "servers",
                       self->info.server_count, "summing", self->info.summing_count, "iterations", self->iterations,
                       "local_sum", (int)self->info.local_sum, "t_opt_factor", self->info.t_opt_factor, "rows", rows);
-        json_dumpf(whole, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-        printf("\n");
-        json_decref(whole);
+        fine = json_out("bench", whole, 6);
     }
     json_decref(rows);
     free(self->times);
-    return 0;
+    return fine;
 }
 
 int bench_command(int argc, char **argv)
@@ -414,6 +409,7 @@ int bench_command(int argc, char **argv)
         return run_as_job(&self, argc, argv);
     }
     self.engine = part_join("bench", &self.info);
-    status = measure_all(&self);
-    return trib_engine_destroy(self.engine) == TRIB_OK ? status : 1;
+    const bool fine = measure_all(&self);
+    (void)trib_engine_destroy(self.engine);
+    return fine ? 0 : 1;
 }

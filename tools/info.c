@@ -7,6 +7,7 @@
 
 #include "api/tributary.h"
 #include "tools/commands.h"
+#include "tools/json_out.h"
 
 static void print_value(const char *name, const json_t *value, int depth)
 {
@@ -54,18 +55,16 @@ int info_command(int argc, char **argv)
         free(text);
         return 1;
     }
+    free(text);
     if (json) {
-        json_dumpf(root, stdout, JSON_INDENT(2));
-        printf("\n");
-    } else {
-        const char *key;
-        json_t *value;
-        json_object_foreach(root, key, value)
-        {
-            print_value(key, value, 0);
-        }
+        return json_out("info", root, 0) ? 0 : 1;
+    }
+    const char *key;
+    json_t *value;
+    json_object_foreach(root, key, value)
+    {
+        print_value(key, value, 0);
     }
     json_decref(root);
-    free(text);
     return 0;
 }

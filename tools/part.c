@@ -23,6 +23,28 @@ void part_check(const char *tool, trib_engine *engine, trib_status status, const
     }
 }
 
+static void check_memory(const char *tool, trib_engine *engine, trib_status status, size_t bytes)
+{
+    const trib_error error = {.text = ""};
+    char what[48];
+    snprintf(what, sizeof what, "memory for %zu bytes", bytes);
+    part_check(tool, engine, status, &error, what);
+}
+
+void *part_alloc(const char *tool, trib_engine *engine, size_t bytes)
+{
+    void *memory = NULL;
+    check_memory(tool, engine, trib_alloc(engine, bytes, &memory), bytes);
+    return memory;
+}
+
+void *part_zalloc(const char *tool, trib_engine *engine, size_t count, size_t size)
+{
+    void *memory = calloc(count, size);
+    check_memory(tool, engine, memory != NULL ? TRIB_OK : TRIB_NO_MEMORY, count * size);
+    return memory;
+}
+
 trib_engine *part_join(const char *tool, trib_engine_info *info_out)
 {
     trib_config config;

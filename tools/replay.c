@@ -12,6 +12,7 @@
 #include <jansson.h>
 
 #include "tools/commands.h"
+#include "tools/json_out.h"
 #include "tools/plural.h"
 #include "tools/replay_options.h"
 
@@ -137,7 +138,7 @@ static json_t *outcome_json(const outcome *of, double off)
                      "partition_ms", parts);
 }
 
-static void print_json(const replay_options *self, const study_replay *replay, const outcome *again,
+static bool print_json(const replay_options *self, const study_replay *replay, const outcome *again,
                        const outcome *predicted, const study_step_config *step)
 {
     const sim_job_config *job = &replay->step.job;
@@ -163,9 +164,7 @@ static void print_json(const replay_options *self, const study_replay *replay, c
         json_object_set_new(mine, "credit_bytes", json_integer(step->job.engine.push_credit_bytes));
         json_object_set_new(out, "predicted", mine);
     }
-    json_dumpf(out, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
-    printf("\n");
-    json_decref(out);
+    return json_out("replay", out, 0);
 }
 
 /* ---- In virtual time ---- */
@@ -197,8 +196,12 @@ static bool predict(const replay_options *self, const study_replay *replay)
                 (!asked || (replay_options_apply(self, replay, &changed) &&
                             run_virtual(self, replay, &changed, "predicted", &predicted)));
     if (fine) {
-        (self->json ? (void)print_json(self, replay, &again, asked ? &predicted : NULL, &changed)
-                    : (void)print_text(self, replay, &again, asked ? &predicted : NULL));
+        const outcome *second = asked ? &predicted : NULL;
+        if (self->json) {
+            fine = print_json(self, replay, &again, second, &changed);
+        } else {
+            print_text(self, replay, &again, second);
+        }
     }
     trace_stats_free(&again.parts);
     trace_stats_free(&predicted.parts);
@@ -207,17 +210,28 @@ static bool predict(const replay_options *self, const study_replay *replay)
 
 /* ---- Live ---- */
 
-static bool export_model(const study_replay *replay, const char *path)
+/* out: NULL if it could not be opened. */
+static bool export_model(const study_replay *replay, const char *path, FILE *out)
 {
-    FILE *out = fopen(path, "w");
-    if (out != NULL) {
+    bool fine = out != NULL;
+    if (fine) {
         study_replay_export(replay, "recorded", out);
+        fine = fflush(out) == 0;
     }
-    if (out == NULL || ferror(out) != 0 || fclose(out) != 0) {
+    if (!fine) {
         fprintf(stderr, "tributary replay: cannot write %s: %s\n", path, strerror(errno));
-        return false;
     }
-    return true;
+    if (out != NULL) {
+        (void)fclose(out); /* nothing is left to be written */
+    }
+    return fine;
+}
+
+/* A file of a name that nobody else knows before. */
+static FILE *open_temporary(char *path)
+{
+    const int fd = mkstemp(path);
+    return fd >= 0 ? fdopen(fd, "w") : NULL;
 }
 
 static void set_bytes(const char *name, uint32_t bytes)
@@ -231,7 +245,9 @@ static bool run_words(const char *const *words)
 {
     int status = 0;
     const pid_t child = fork();
-    if (child == 0) {
+    if (child < 0) {
+        fprintf(stderr, "tributary replay: fork: %s\n", strerror(errno));
+    } else if (child == 0) {
         execv(words[0], (char *const *)(uintptr_t)words);
         fprintf(stderr, "tributary replay: %s: %s\n", words[0], strerror(errno));
         _exit(127);
@@ -240,10 +256,45 @@ static bool run_words(const char *const *words)
     return child > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-/* `tributary run`, whose workers are `tributary step` with the recorded step as their model. */
-static bool run_live(const replay_options *self, const study_replay *replay)
+/* `tributary run`, whose workers are `tributary step` with the recorded step, in that file, as their model. */
+static bool run_step(const replay_options *self, const study_replay *replay, const study_step_config *step,
+                     const char *model)
 {
     static const char *const colocates[] = {"auto", "off", "on"};
+    char own[4096] = "", workers[16], servers[16], iterations[16];
+    if (readlink("/proc/self/exe", own, sizeof own - 1) < 0) {
+        fprintf(stderr, "tributary replay: /proc/self/exe: %s\n", strerror(errno));
+        return false;
+    }
+    snprintf(workers, sizeof workers, "%u", step->job.workers);
+    snprintf(servers, sizeof servers, "%u", step->job.servers);
+    snprintf(iterations, sizeof iterations, "%u", step->iterations);
+    set_bytes("TRIB_PARTITION_BYTES", step->job.engine.partition_bytes);
+    set_bytes("TRIB_CHUNK_BYTES", step->job.engine.chunk_bytes);
+    set_bytes("TRIB_PUSH_CREDIT", step->job.engine.push_credit_bytes);
+    set_bytes("TRIB_PULL_CREDIT", step->job.engine.pull_credit_bytes);
+    setenv("TRIB_COLOCATE", step->job.servers == 0 ? "auto" : colocates[step->job.engine.colocate], 1);
+    const char *words[20] = {own, "run",  "-n",      workers,    "-s",      servers, "--",
+                             own, "step", "--iters", iterations, "--model", model};
+    unsigned count = 13;
+    if (!step->priorities || (replay->equal_priorities && !step->by_order)) {
+        words[count++] = "--no-priorities";
+    }
+    if (step->cross_barrier) {
+        words[count++] = "--cross-barrier";
+    }
+    if (self->json) {
+        words[count++] = "--json";
+    } else {
+        printf("recorded: step %.2f ms, computing %.2f ms; now, on this machine:\n", ms((double)replay->step_ns),
+               ms((double)replay->compute_ns));
+        fflush(stdout);
+    }
+    return run_words(words);
+}
+
+static bool run_live(const replay_options *self, const study_replay *replay)
+{
     study_step_config step = replay->step;
     replay_options_world(self, &step);
     if (!replay_options_apply(self, replay, &step)) {
@@ -253,52 +304,13 @@ static bool run_live(const replay_options *self, const study_replay *replay)
         fprintf(stderr, "tributary replay: --live runs on this one machine, its links as they are, without a codec\n");
         return false;
     }
-    char own[4096] = "", workers[16], servers[16], iterations[16], path[64];
-    const ssize_t length = readlink("/proc/self/exe", own, sizeof own - 1);
-    snprintf(path, sizeof path, "/tmp/tributary-replay-%d.csv", (int)getpid());
-    if (length <= 0 || !export_model(replay, self->export != NULL ? self->export : path)) {
-        return false;
+    if (self->export != NULL) {
+        return export_model(replay, self->export, fopen(self->export, "w")) &&
+               run_step(self, replay, &step, self->export);
     }
-    snprintf(workers, sizeof workers, "%u", step.job.workers);
-    snprintf(servers, sizeof servers, "%u", step.job.servers);
-    snprintf(iterations, sizeof iterations, "%u", step.iterations);
-    set_bytes("TRIB_PARTITION_BYTES", step.job.engine.partition_bytes);
-    set_bytes("TRIB_CHUNK_BYTES", step.job.engine.chunk_bytes);
-    set_bytes("TRIB_PUSH_CREDIT", step.job.engine.push_credit_bytes);
-    set_bytes("TRIB_PULL_CREDIT", step.job.engine.pull_credit_bytes);
-    setenv("TRIB_COLOCATE", step.job.servers == 0 ? "auto" : colocates[step.job.engine.colocate], 1);
-    const char *words[20] = {own,
-                             "run",
-                             "-n",
-                             workers,
-                             "-s",
-                             servers,
-                             "--",
-                             own,
-                             "step",
-                             "--iters",
-                             iterations,
-                             "--model",
-                             self->export != NULL ? self->export : path};
-    unsigned count = 13;
-    if (!step.priorities || (replay->equal_priorities && !step.by_order)) {
-        words[count++] = "--no-priorities";
-    }
-    if (step.cross_barrier) {
-        words[count++] = "--cross-barrier";
-    }
-    if (self->json) {
-        words[count++] = "--json";
-    }
-    if (!self->json) {
-        printf("recorded: step %.2f ms, computing %.2f ms; now, on this machine:\n", ms((double)replay->step_ns),
-               ms((double)replay->compute_ns));
-        fflush(stdout);
-    }
-    const bool fine = run_words(words);
-    if (self->export == NULL) {
-        unlink(path);
-    }
+    char path[] = "/tmp/tributary-replay-XXXXXX";
+    const bool fine = export_model(replay, path, open_temporary(path)) && run_step(self, replay, &step, path);
+    unlink(path);
     return fine;
 }
 
@@ -313,7 +325,7 @@ int replay_command(int argc, char **argv)
     if (!replay_options_load(&self, argv + optind, (uint32_t)(argc - optind), &replay)) {
         return 1;
     }
-    bool fine = self.export == NULL || self.live || export_model(&replay, self.export);
+    bool fine = self.export == NULL || self.live || export_model(&replay, self.export, fopen(self.export, "w"));
     fine = fine && (self.live ? run_live(&self, &replay) : predict(&self, &replay));
     study_replay_free(&replay);
     return fine ? 0 : 1;

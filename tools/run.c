@@ -118,8 +118,7 @@ static bool start(launch *self, int index, char **program)
     }
     one->out.fd = out[0];
     one->err.fd = err[0];
-    pid_t parent = getpid();
-    pid_t pid = fork();
+    const pid_t parent = getpid(), pid = fork();
     if (pid == 0) {
         become(index, self, program, (const int[]){out[1], err[1]}, parent);
     }
@@ -421,8 +420,8 @@ static struct pollfd *watch(const launch *self, struct pollfd *fds, int signals)
 
 static void supervise(launch *self, int signals)
 {
-    struct pollfd *fds = calloc(1 + 2 * (size_t)(self->workers + self->servers), sizeof *fds);
-    while (fds != NULL && (self->alive > 0 || follow_up(self))) {
+    struct pollfd fds[1 + 4 * RUN_COUNT_MAX];
+    while (self->alive > 0 || follow_up(self)) {
         poll(fds, (nfds_t)(watch(self, fds, signals) - fds), 200);
         take_signal(self, signals);
         const struct pollfd *fd = fds + 1;
@@ -442,7 +441,6 @@ static void supervise(launch *self, int signals)
             tell_early(self);
         }
     }
-    free(fds);
 }
 
 /* A SIGHUP that is ignored, as under nohup, stays so: a blocked one would come all the same. */
@@ -471,17 +469,20 @@ int run_command(int argc, char **argv)
         .workers = options.workers, .servers = options.servers, .tag_all = options.tag_all, .bind = options.bind};
     int count = self.workers + self.servers;
     self.processes = calloc((size_t)count, sizeof *self.processes);
-    if (self.processes == NULL || !run_prepare_environment(options.host, self.workers, self.servers)) {
+    const int signals = self.processes != NULL ? open_signals() : -1;
+    if (signals < 0) {
+        perror("tributary run");
+    }
+    if (signals < 0 || !run_prepare_environment(options.host, self.workers, self.servers)) {
         free(self.processes);
         return 1;
     }
-    int signals = open_signals();
     for (int i = 0; i < count; i++) {
         self.processes[i].out.fd = self.processes[i].err.fd = -1;
     }
     run_kin_adopt();
     for (int i = 0; i < count; i++) {
-        if (signals < 0 || !start(&self, i, argv + options.program)) {
+        if (!start(&self, i, argv + options.program)) {
             self.status = 1;
             set_stage(&self, 2);
             send_signal(&self, SIGTERM, true);

@@ -8,8 +8,6 @@
 #include "tools/option.h"
 #include "tools/study/parse.h"
 
-#define COUNT_MAX 256 /* of workers, and of servers */
-
 static void usage(FILE *out)
 {
     fprintf(
@@ -35,7 +33,7 @@ static void usage(FILE *out)
 static bool parse_count(const char *text, uint32_t low, int *value, char *wants)
 {
     uint32_t number = 0;
-    const bool fine = study_parse_count(text, low, COUNT_MAX, &number, wants);
+    const bool fine = study_parse_count(text, low, RUN_COUNT_MAX, &number, wants);
     *value = (int)number;
     return fine;
 }

@@ -4,9 +4,10 @@
 
 #include <stdbool.h>
 
-#define RUN_GRACE_S 10  /* the others' time after a failure, to say what they know */
-#define RUN_SERVERS_S 1 /* the servers' after the last worker */
-#define RUN_KILL_S 3    /* between SIGTERM and SIGKILL */
+#define RUN_COUNT_MAX 256 /* of workers, and of servers */
+#define RUN_GRACE_S 10    /* the others' time after a failure, to say what they know */
+#define RUN_SERVERS_S 1   /* the servers' after the last worker */
+#define RUN_KILL_S 3      /* between SIGTERM and SIGKILL */
 
 typedef struct run_options {
     int workers, servers;

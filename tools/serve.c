@@ -10,6 +10,7 @@
 
 #include "api/tributary.h"
 #include "tools/commands.h"
+#include "tools/option.h"
 
 typedef struct waiter {
     pthread_mutex_t mutex;
@@ -80,7 +81,8 @@ static int serve(trib_config *config, const char *what)
     pthread_mutex_unlock(&self.mutex);
     pthread_cancel(thread);
     pthread_join(thread, NULL);
-    if (trib_engine_destroy(engine) != TRIB_OK || error.status != TRIB_OK) {
+    (void)trib_engine_destroy(engine);
+    if (error.status != TRIB_OK) {
         fprintf(stderr, "tributary %s: %s\n", what, error.text);
         return 1;
     }
@@ -141,11 +143,7 @@ static int parse(int argc, char **argv, const char *what)
         }
         setenv(variables[option], optarg, 1); /* one way in: the environment, checked in one place */
     }
-    if (optind < argc) {
-        fprintf(stderr, "tributary %s: unexpected \"%s\"\n", what, argv[optind]);
-        return 2;
-    }
-    return -1;
+    return optind < argc ? option_unexpected(what, argv[optind]) : -1;
 }
 
 static int main_of(int argc, char **argv, const char *what, uint32_t role)

@@ -14,6 +14,7 @@
 #include <jansson.h>
 
 #include "tools/commands.h"
+#include "tools/json_out.h"
 #include "tools/option.h"
 #include "tools/plural.h"
 #include "tools/study/parse.h"
@@ -209,13 +210,12 @@ static int parse(sim_options *self, int argc, char **argv)
             return option_refused("sim", options, option, optarg, wants);
         }
     }
+    if (optind < argc) {
+        return option_unexpected("sim", argv[optind]);
+    }
     const trib_config *engine = &self->step.job.engine;
-    if (optind < argc || engine->partition_bytes % engine->chunk_bytes != 0 ||
-        (engine->chunk_bytes & (engine->chunk_bytes - 1)) != 0) {
-        fprintf(stderr,
-                optind < argc ? "tributary sim: what is \"%s\"?\n"
-                              : "tributary sim: a chunk is a power of two, a partition a multiple of it%s\n",
-                optind < argc ? argv[optind] : "");
+    if (engine->partition_bytes % engine->chunk_bytes != 0 || (engine->chunk_bytes & (engine->chunk_bytes - 1)) != 0) {
+        fprintf(stderr, "tributary sim: a chunk is a power of two, a partition a multiple of it\n");
         return 2;
     }
     return -1;
@@ -229,7 +229,7 @@ static void show_progress(void *user, uint32_t iteration, uint32_t iterations)
     }
 }
 
-static void print_json(const sim_options *self, const study_model *model, const study_step_result *result,
+static bool print_json(const sim_options *self, const study_model *model, const study_step_result *result,
                        int64_t ring_ns)
 {
     const sim_job_config *job = &self->step.job;
@@ -243,12 +243,10 @@ static void print_json(const sim_options *self, const study_model *model, const 
         (double)result->compute_ns / (double)result->step_ns, "ring_step_ms", (double)ring_ns / 1e6, "ring_efficiency",
         (double)result->compute_ns / (double)ring_ns, "events", (json_int_t)result->events, "wall_seconds",
         result->wall_seconds);
-    json_dumpf(out, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
-    printf("\n");
-    json_decref(out);
+    return json_out("sim", out, 0);
 }
 
-static void print_text(const sim_options *self, const study_model *model, const study_step_result *result,
+static bool print_text(const sim_options *self, const study_model *model, const study_step_result *result,
                        int64_t ring_ns)
 {
     const sim_job_config *job = &self->step.job;
@@ -271,6 +269,7 @@ static void print_text(const sim_options *self, const study_model *model, const 
     printf("  step with a ring     %10.2f ms  efficiency %5.1f %%  (buckets of 25 MB)\n", ring, 100 * compute / ring);
     printf("  simulated in %.2f s, %llu events, seed %llu\n", result->wall_seconds, (unsigned long long)result->events,
            (unsigned long long)job->seed);
+    return true;
 }
 
 int sim_command(int argc, char **argv)
@@ -304,7 +303,7 @@ int sim_command(int argc, char **argv)
         return 1;
     }
     const int64_t ring_ns = study_ring_step(&self.step, RING_BUCKET, self.hop_ns);
-    (self.json ? print_json : print_text)(&self, model, &result, ring_ns);
+    const bool fine = (self.json ? print_json : print_text)(&self, model, &result, ring_ns);
     free(model);
-    return 0;
+    return fine ? 0 : 1;
 }

@@ -16,6 +16,7 @@
 
 #include "api/tributary.h"
 #include "tools/commands.h"
+#include "tools/json_out.h"
 #include "tools/option.h"
 #include "tools/part.h"
 #include "tools/plural.h"
@@ -178,12 +179,8 @@ static void run(live_step *self)
 static void declare_all(live_step *self)
 {
     const study_model *model = self->model;
-    self->gradients = calloc(model->count, sizeof *self->gradients);
-    if (self->gradients == NULL) {
-        fprintf(stderr, "tributary step: %s: out of memory\n", model->name);
-        exit(1);
-    }
     trib_error error = {.status = TRIB_OK};
+    self->gradients = part_zalloc("step", self->engine, model->count, sizeof *self->gradients);
     for (uint32_t i = 0; i < model->count; i++) {
         trib_tensor_desc desc;
         trib_tensor_desc_init(&desc, sizeof desc);
@@ -192,7 +189,7 @@ static void declare_all(live_step *self)
         desc.priority = self->priorities ? (int32_t)i : 0;
         self->gradients[i].step = self;
         check(self, trib_tensor_declare(self->engine, &desc, &self->gradients[i].tensor, &error), &error, desc.name);
-        check(self, trib_alloc(self->engine, model->tensors[i].bytes, &self->gradients[i].buffer), &error, desc.name);
+        self->gradients[i].buffer = part_alloc("step", self->engine, model->tensors[i].bytes);
         memset(self->gradients[i].buffer, 0, model->tensors[i].bytes);
     }
 }
@@ -203,7 +200,7 @@ static int compare(const void *a, const void *b)
     return (*left > *right) - (*left < *right);
 }
 
-static void report(live_step *self)
+static bool report(live_step *self)
 {
     int64_t steps[ITERATIONS_MAX];
     for (uint32_t i = 0; i < self->iterations; i++) {
@@ -225,10 +222,7 @@ static void report(live_step *self)
                       (json_int_t)model->bytes, "priorities", self->priorities, "cross_barrier", self->cross_barrier,
                       "iterations", (int)self->iterations, "step_ms", step, "quartile_1_ms", low, "quartile_3_ms", high,
                       "compute_ms", compute, "efficiency", compute / step, "first_needed_ms", first_needed);
-        json_dumpf(out, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
-        printf("\n");
-        json_decref(out);
-        return;
+        return json_out("step", out, 0);
     }
     printf("%s: %u gradients, %.1f MB; %d worker%s + %d server%s; %s, %s\n", model->name, model->count,
            (double)model->bytes / 1e6, self->info.worker_count, plural(self->info.worker_count),
@@ -238,6 +232,7 @@ static void report(live_step *self)
            compute, step, low, high, self->iterations, 100 * compute / step);
     printf("  the gradient that the next step needs first (%.1f KB) was back %.2f ms after it was handed in\n",
            (double)model->tensors[model->count - 1].bytes / 1e3, first_needed);
+    return true;
 }
 
 static void usage(FILE *out)
@@ -319,14 +314,12 @@ int step_command(int argc, char **argv)
     self.engine = part_join("step", &self.info);
     declare_all(&self);
     run(&self);
-    if (self.info.rank == 0) {
-        report(&self);
-    }
+    const bool fine = self.info.rank != 0 || report(&self);
     for (uint32_t i = 0; i < self.model->count; i++) {
         trib_free(self.engine, self.gradients[i].buffer);
     }
-    status = trib_engine_destroy(self.engine) == TRIB_OK ? 0 : 1;
+    (void)trib_engine_destroy(self.engine);
     free(self.gradients);
     free(self.model);
-    return status;
+    return fine ? 0 : 1;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "tools/commands.h"
+#include "tools/json_out.h"
 #include "tools/trace_out.h"
 
 typedef struct trace_options {
@@ -105,10 +106,7 @@ int trace_command(int argc, char **argv)
     bool fine = self.chrome == NULL || write_file(self.chrome, run, &stats, false);
     fine = (self.svg == NULL || write_file(self.svg, run, &stats, true)) && fine;
     if (self.json) {
-        json_t *object = trace_make_json(run, &stats);
-        fine = object != NULL && json_dumpf(object, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER) == 0 && fine;
-        printf("\n");
-        json_decref(object);
+        fine = json_out("trace", trace_make_json(run, &stats), 0) && fine;
     } else if (!self.quiet) {
         trace_print_text(run, &stats, stdout);
     }

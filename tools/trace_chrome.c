@@ -78,18 +78,13 @@ static void put_meta(writer *self, const char *what, uint32_t process, uint32_t 
     fprintf(self->out, "\"}}");
 }
 
-static const char *tensor_name(const writer *self, uint32_t id, char *buffer, size_t size)
-{
-    return trace_tensor_name(self->run, id, buffer, size);
-}
-
 /* A pair; category tells apart what goes on at the same time. */
 static void put_async(writer *self, const char *category, uint32_t process, uint32_t tensor, const char *args,
                       int64_t begin_ns, int64_t end_ns)
 {
     char buffer[48];
     const uint64_t id = ++self->id;
-    const char *name = tensor_name(self, tensor, buffer, sizeof buffer);
+    const char *name = trace_tensor_name(self->run, tensor, buffer, sizeof buffer);
     for (unsigned last = 0; last < 2; last++) {
         begin_event(self, last ? 'e' : 'b', process, 0, last && end_ns > begin_ns ? end_ns : begin_ns);
         put_name(self, name);
@@ -100,13 +95,14 @@ static void put_async(writer *self, const char *category, uint32_t process, uint
 /* ---- Asynchronous events ---- */
 
 /* Operations that are not complete are chained by their tensor: rounds may be in flight together. */
-static void put_operations(writer *self)
+static bool put_operations(writer *self)
 {
     const trace_run *run = self->run;
     const size_t tensors = run->tensor_count;
     uint64_t *open = calloc(tensors * run->process_count + 1, sizeof *open); /* index + 1 */
     uint64_t *next = calloc(run->event_count + 1, sizeof *next);
-    for (uint64_t i = 0; open != NULL && next != NULL && i < run->event_count; i++) {
+    const bool fine = open != NULL && next != NULL;
+    for (uint64_t i = 0; fine && i < run->event_count; i++) {
         const trace_event *event = &run->events[i];
         const trib_trace_record *record = &event->record;
         if (record->tensor >= tensors) {
@@ -132,6 +128,7 @@ static void put_operations(writer *self)
     }
     free(open);
     free(next);
+    return fine;
 }
 
 static void put_waits(writer *self)
@@ -402,13 +399,13 @@ static void put_slice(writer *self, const slice *mine)
     begin_event(self, 'X', mine->process, mine->group * GROUP_TIDS + mine->lane, mine->begin_ns);
     fprintf(self->out, ",\"dur\":%.3f", us(mine->end_ns - mine->begin_ns));
     if (span != NULL) {
-        put_name(self, tensor_name(self, span->tensor, buffer, sizeof buffer));
+        put_name(self, trace_tensor_name(self->run, span->tensor, buffer, sizeof buffer));
         trace_member_label(run, span->owner, peer, sizeof peer);
         fprintf(self->out, ",\"cat\":\"stage\",\"args\":{\"partition\":%u,\"round\":%u,\"bytes\":%u,\"peer\":\"%s\"}}",
                 span->partition, span->round, span->bytes, peer);
     } else if (mine->group == GROUP_SUM || mine->group == GROUP_NEAR) {
         const trib_trace_record *record = &self->chunks.events[mine->index]->record;
-        put_name(self, tensor_name(self, record->tensor, buffer, sizeof buffer));
+        put_name(self, trace_tensor_name(self->run, record->tensor, buffer, sizeof buffer));
         trace_member_label(run, record->peer, peer, sizeof peer);
         fprintf(self->out, ",\"cat\":\"sum\",\"args\":{\"partition\":%u,\"round\":%u,\"chunk\":%u,\"first\":\"%s\"}}",
                 record->partition, record->round, record->extra, peer);
@@ -472,14 +469,14 @@ static void put_processes(writer *self)
 bool trace_write_chrome(const trace_run *run, FILE *out)
 {
     writer self = {.run = run, .out = out};
-    const bool fine = open_writer(&self);
+    bool fine = open_writer(&self);
     if (fine) {
         fprintf(out, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"producer\":\"tributary trace %s\",\"job\":\"",
                 trib_version());
         put_text(&self, run->processes[0].file->job);
         fprintf(out, "\"},\"traceEvents\":[");
         put_processes(&self);
-        put_operations(&self);
+        fine = put_operations(&self);
         put_waits(&self);
         put_instants(&self);
         add_sums(&self);

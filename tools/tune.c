@@ -13,6 +13,7 @@
 #include <jansson.h>
 
 #include "tools/commands.h"
+#include "tools/json_out.h"
 #include "tools/plural.h"
 #include "tools/replay_options.h"
 
@@ -269,7 +270,7 @@ static int64_t without(tuning *self, const setting *before, const setting *best,
     return try_setting(self, &back);
 }
 
-static void print_text(tuning *self, const setting *before, const setting *best, int64_t before_ns, int64_t best_ns,
+static bool print_text(tuning *self, const setting *before, const setting *best, int64_t before_ns, int64_t best_ns,
                        const what_if *list, uint32_t count)
 {
     show(self, "");
@@ -307,9 +308,10 @@ static void print_text(tuning *self, const setting *before, const setting *best,
            "TRIB_COLOCATE=%s TRIB_LOCAL_SUM=%s\n",
            (long long)best->values[PARTITION], (long long)best->values[CHUNK], (long long)best->values[CREDIT],
            (long long)best->values[CREDIT], whens[best->values[COLOCATE]], whens[best->values[LOCAL_SUM]]);
+    return true;
 }
 
-static void print_json(tuning *self, const setting *before, const setting *best, int64_t before_ns, int64_t best_ns,
+static bool print_json(tuning *self, const setting *before, const setting *best, int64_t before_ns, int64_t best_ns,
                        const what_if *list, uint32_t count)
 {
     json_t *settings = json_object(), *beyond = json_array();
@@ -329,9 +331,7 @@ static void print_json(tuning *self, const setting *before, const setting *best,
     json_t *out =
         json_pack("{s:f, s:f, s:f, s:i, s:o, s:o}", "recorded_ms", ms(self->replay->step_ns), "now_ms", ms(before_ns),
                   "best_ms", ms(best_ns), "runs", (int)self->runs, "settings", settings, "beyond", beyond);
-    json_dumpf(out, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
-    printf("\n");
-    json_decref(out);
+    return json_out("tune", out, 0);
 }
 
 static bool tune(tuning *self)
@@ -343,10 +343,9 @@ static bool tune(tuning *self)
     what_if list[8];
     search(self, &before, &best, &best_ns);
     const uint32_t count = self->failed ? 0 : what_ifs(self, &best, list);
-    if (!self->failed) {
-        (self->options->json ? print_json : print_text)(self, &before, &best, before_ns, best_ns, list, count);
-    }
-    return !self->failed;
+    return !self->failed &&
+           (self->options->json ? print_json : print_text)(self, &before, &best, before_ns, best_ns, list, count) &&
+           !self->failed; /* it asks for some more runs */
 }
 
 int tune_command(int argc, char **argv)

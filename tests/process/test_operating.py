@@ -55,6 +55,8 @@ def options_are_named():
     for words, wants in ((['bench', '--iters', '0'], '--iters 0: must be a number from 1 to'),
                          (['bench', '--sizes', '4K,,8K'], '--sizes 4K,,8K: must be'),
                          (['bench', 'stray'], 'unexpected "stray"'),
+                         (['sim', 'stray'], 'unexpected "stray"'),
+                         (['sim', '--partition', '1.5M', '--chunk', '1M'], 'a partition a multiple of it'),
                          (['step', '--iters', '0'], '--iters 0: must be'),
                          (['sim', '--rate', '0'], '--rate 0: must be a rate from 1kbit to 100000gbit'),
                          (['sim', '-n', '1.5'], '-n 1.5: must be a whole number from 1 to 2048'),
@@ -70,6 +72,20 @@ def options_are_named():
                          (['replay', '--iters', 'x', 'file'], '--iters x: must be a number from 1 to 200')):
         done = tool(*words)
         assert done.returncode == 2 and wants in done.stderr, (words, done)
+
+
+def models_that_cannot_be():
+    """What a command cannot read, or say, it says, and that is no success."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.mkdir(folder + '/folder.csv')
+        with open(folder + '/latin.csv', 'w', encoding='latin-1') as out:
+            out.write('# m\xe9: made up; forward 1 us, backward 1 us, optimizer 1 us\ntensor,elements,ready_us\na,1000,1\n')
+        for words, status, said in ((['sim', '--model', folder + '/folder.csv'], 1, 'Is a directory'),
+                                    (['sim', '--model', folder + '/none.csv'], 1, 'No such file'),
+                                    (['sim', '--model', folder + '/latin.csv', '-n', '2', '--iters', '1', '--quiet'], 0, ''),
+                                    (['sim', '--model', folder + '/latin.csv', '-n', '2', '--iters', '1', '--json', '--quiet'], 1, 'not UTF-8')):
+            done = tool(*words)
+            assert done.returncode == status and said in done.stderr, (words, done)
 
 
 def manual_pages():
@@ -142,7 +158,8 @@ def strangers_do_not_fill_the_log():
 
 
 CASES = [('streams_apart', streams_apart), ('left_behind_is_ended', left_behind_is_ended),
-         ('full_disk', full_disk), ('manual_pages', manual_pages), ('options_are_named', options_are_named), ('refused_is_remembered', refused_is_remembered),
+         ('full_disk', full_disk), ('manual_pages', manual_pages), ('options_are_named', options_are_named),
+         ('models_that_cannot_be', models_that_cannot_be), ('refused_is_remembered', refused_is_remembered),
          ('loopback_by_name', loopback_by_name), ('waiting_is_told', waiting_is_told),
          ('strangers_do_not_fill_the_log', strangers_do_not_fill_the_log)]
 

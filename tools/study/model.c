@@ -159,7 +159,10 @@ static study_model *read_model(FILE *file, const char *path, trib_error *error)
         }
     }
     if (model == NULL || model->count == 0 || ferror(file)) {
-        complain(error, path, number, "no gradients in it");
+        complain(error, path, number,
+                 model == NULL  ? "out of memory"
+                 : ferror(file) ? strerror(errno)
+                                : "no gradients in it");
         free(model);
         return NULL;
     }
