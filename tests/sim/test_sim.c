@@ -69,41 +69,6 @@ static void a_seed_is_a_run(void **state)
     assert_int_equal(steps[0], steps[1]);
 }
 
-/* Tensors that are all ready at once, and more bytes than latencies matter for: what the links allow is reached, whoever sums.
- * In virtual time this is arithmetic, not a race. */
-static void links_are_full(void **state)
-{
-    (void)state;
-    enum { TENSORS = 16, MIB = 1 << 20 };
-    study_model *model = calloc(1, sizeof *model + TENSORS * sizeof model->tensors[0]);
-    assert_non_null(model);
-    model->count = TENSORS;
-    model->bytes = (uint64_t)TENSORS * 16 * MIB;
-    for (uint32_t i = 0; i < TENSORS; i++) {
-        snprintf(model->tensors[i].name, sizeof model->tensors[i].name, "t%u", i);
-        model->tensors[i].bytes = 16 * MIB;
-    }
-    static const uint32_t members[][2] = {{4, 0}, {4, 2}, {4, 4}, {3, 1}, {2, 1}, {6, 5}};
-    for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
-        study_step_config config = {.job = sim_job_config_default(members[i][0], members[i][1]),
-                                    .model = model,
-                                    .iterations = 1,
-                                    .priorities = true,
-                                    .codec_ratio = 1};
-        config.job.cores = 32;
-        config.job.costs = trib_sim_costs_rdma();
-        study_step_result result;
-        trib_error error = {.status = TRIB_OK};
-        if (study_step_run(&config, &result, &error) != TRIB_OK) {
-            fail_msg("%s", error.text);
-        }
-        const double ratio = (double)result.step_ns / result.t_opt_ns;
-        print_message("# %u workers + %u servers: %.3f t_opt\n", members[i][0], members[i][1], ratio);
-        assert_true(ratio < 1.05);
-    }
-    free(model);
-}
-
 enum { FLOOD_TENSORS = 8, FLOOD_COUNT = 4096 };
 
 /* A caller's thread: keeps two operations going on every tensor, between any two events. */
@@ -474,7 +439,6 @@ int main(void)
         cmocka_unit_test(a_killed_server_is_lost),
         cmocka_unit_test(sums_are_exact),
         cmocka_unit_test(a_seed_is_a_run),
-        cmocka_unit_test(links_are_full),
         cmocka_unit_test(the_first_wait_for_the_last),
         cmocka_unit_test(a_sum_that_cannot_wait_is_told),
         cmocka_unit_test(heavy_traffic_is_no_silence),

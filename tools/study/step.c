@@ -252,9 +252,7 @@ static trib_status declare_all(trainer *self, trib_error *error)
     const study_model *model = model_of(self);
     self->gradients = calloc(model->count, sizeof *self->gradients);
     if (self->gradients == NULL) {
-        error->status = TRIB_NO_MEMORY;
-        snprintf(error->text, sizeof error->text, "out of memory for the gradients of rank %u", self->rank);
-        return TRIB_NO_MEMORY;
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the gradients of rank %u", self->rank);
     }
     for (uint32_t i = 0; i < model->count; i++) {
         gradient *mine = &self->gradients[i];
@@ -281,7 +279,10 @@ static trib_status declare_all(trainer *self, trib_error *error)
 static trib_status open_trainers(study *self, trib_error *error)
 {
     self->trainers = calloc(self->config->job.workers, sizeof *self->trainers);
-    for (uint32_t rank = 0; self->trainers != NULL && rank < self->config->job.workers; rank++) {
+    if (self->trainers == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for %u workers", self->config->job.workers);
+    }
+    for (uint32_t rank = 0; rank < self->config->job.workers; rank++) {
         trainer *one = &self->trainers[rank];
         one->study = self;
         one->rank = rank;
@@ -291,10 +292,10 @@ static trib_status open_trainers(study *self, trib_error *error)
             return status;
         }
     }
-    for (uint32_t rank = 0; self->trainers != NULL && rank < self->config->job.workers; rank++) {
+    for (uint32_t rank = 0; rank < self->config->job.workers; rank++) {
         begin_iteration(&self->trainers[rank]);
     }
-    return self->trainers != NULL ? TRIB_OK : TRIB_NO_MEMORY;
+    return TRIB_OK;
 }
 
 static bool is_over(sim_job *job, void *argument)
@@ -338,16 +339,18 @@ static void measure(study *self, study_step_result *result, uint64_t bytes_befor
 
 static trib_status join(study *self, study_step_result *result, trib_error *error)
 {
-    bool all = sim_job_run(self->job, JOIN_LIMIT_NS, sim_job_all_ready, NULL);
+    const bool all = sim_job_run(self->job, JOIN_LIMIT_NS, sim_job_all_ready, NULL);
     result->join_ns = trib_sim_now(self->job->sim);
     for (uint32_t i = 0; i < self->job->member_count; i++) {
         const sim_member *member = &self->job->members[i];
-        if (!all || member->ready.status != TRIB_OK) {
+        if (member->ready.status != TRIB_OK) {
             *error = member->ready;
-            return member->ready.status != TRIB_OK ? member->ready.status : TRIB_JOIN_FAILED;
+            return error->status;
         }
     }
-    return TRIB_OK;
+    return all ? TRIB_OK
+               : trib_error_set(error, TRIB_JOIN_FAILED, "not all members have come within %lld s of virtual time",
+                                (long long)(JOIN_LIMIT_NS / SECOND));
 }
 
 static void close_study(study *self)
@@ -394,9 +397,8 @@ trib_status study_step_run(const study_step_config *config, study_step_result *r
 {
     *result = (study_step_result){.step_ns = 0};
     if (config->iterations == 0 || config->iterations > ITERATIONS_MAX || config->model->count == 0) {
-        error->status = TRIB_INVALID;
-        snprintf(error->text, sizeof error->text, "1 to %u iterations", ITERATIONS_MAX);
-        return TRIB_INVALID;
+        return trib_error_set(error, TRIB_INVALID, "%u iterations of %u gradients: must be 1 to %u, and some",
+                              config->iterations, config->model->count, ITERATIONS_MAX);
     }
     const double began = seconds_now();
     study self = {.config = config, .failure = {.status = TRIB_OK}};
@@ -409,10 +411,12 @@ trib_status study_step_run(const study_step_config *config, study_step_result *r
     if (self.job != NULL && status == TRIB_OK) {
         const uint64_t before = trib_sim_node_bytes_out(self.job->members[0].node);
         status = open_trainers(&self, error);
-        if (status == TRIB_OK &&
-            (!sim_job_run(self.job, INT64_MAX, is_over, &self) || self.failure.status != TRIB_OK)) {
+        const bool comes_to_an_end = status == TRIB_OK && sim_job_run(self.job, INT64_MAX, is_over, &self);
+        if (self.failure.status != TRIB_OK) {
             *error = self.failure;
-            status = self.failure.status != TRIB_OK ? self.failure.status : TRIB_TIMEOUT;
+            status = self.failure.status;
+        } else if (status == TRIB_OK && !comes_to_an_end) {
+            status = trib_error_set(error, TRIB_TIMEOUT, "nothing is left to happen, and the steps are not over");
         }
         if (status == TRIB_OK) {
             measure(&self, result, before);

@@ -1,0 +1,92 @@
+/* test_steps.c - training steps in virtual time: how long they take, and what is said of those that do not end. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/sim/sim_bed.h"
+
+/* Tensors that are all ready at once, and more bytes than latencies matter for: what the links allow is reached, whoever sums.
+ * In virtual time this is arithmetic, not a race. */
+static void links_are_full(void **state)
+{
+    (void)state;
+    enum { TENSORS = 16, MIB = 1 << 20 };
+    study_model *model = calloc(1, sizeof *model + TENSORS * sizeof model->tensors[0]);
+    assert_non_null(model);
+    model->count = TENSORS;
+    model->bytes = (uint64_t)TENSORS * 16 * MIB;
+    for (uint32_t i = 0; i < TENSORS; i++) {
+        snprintf(model->tensors[i].name, sizeof model->tensors[i].name, "t%u", i);
+        model->tensors[i].bytes = 16 * MIB;
+    }
+    static const uint32_t members[][2] = {{4, 0}, {4, 2}, {4, 4}, {3, 1}, {2, 1}, {6, 5}};
+    for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
+        study_step_config config = {.job = sim_job_config_default(members[i][0], members[i][1]),
+                                    .model = model,
+                                    .iterations = 1,
+                                    .priorities = true,
+                                    .codec_ratio = 1};
+        config.job.cores = 32;
+        config.job.costs = trib_sim_costs_rdma();
+        study_step_result result;
+        trib_error error = {.status = TRIB_OK};
+        if (study_step_run(&config, &result, &error) != TRIB_OK) {
+            fail_msg("%s", error.text);
+        }
+        const double ratio = (double)result.step_ns / result.t_opt_ns;
+        print_message("# %u workers + %u servers: %.3f t_opt\n", members[i][0], members[i][1], ratio);
+        assert_true(ratio < 1.05);
+    }
+    free(model);
+}
+
+static void remember_job(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
+{
+    (void)member;
+    (void)config;
+    (void)link;
+    *(sim_job **)job->config.user = job;
+}
+
+static void kill_all(void *user, uint32_t iteration, uint32_t iterations)
+{
+    (void)iterations;
+    sim_job *job = *(sim_job **)user;
+    for (uint32_t i = 0; i < job->member_count && iteration == 1; i++) {
+        sim_job_kill(job, i);
+    }
+}
+
+/* No deadline passes, as nobody is left to whom one could. */
+static void steps_that_stand_still_are_told(void **state)
+{
+    (void)state;
+    study_model *model = calloc(1, sizeof *model + sizeof model->tensors[0]);
+    assert_non_null(model);
+    model->count = 1;
+    model->bytes = model->tensors[0].bytes = 4096;
+    snprintf(model->tensors[0].name, sizeof model->tensors[0].name, "t");
+    sim_job *job = NULL;
+    study_step_config config = {.job = sim_job_config_default(2, 0),
+                                .model = model,
+                                .iterations = 3,
+                                .codec_ratio = 1,
+                                .progress = kill_all,
+                                .user = &job};
+    config.job.tweak = remember_job;
+    config.job.user = &job;
+    study_step_result result;
+    trib_error error = {.text = ""};
+    assert_int_equal(study_step_run(&config, &result, &error), TRIB_TIMEOUT);
+    assert_non_null(strstr(error.text, "nothing is left to happen"));
+    free(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(links_are_full),
+        cmocka_unit_test(steps_that_stand_still_are_told),
+    };
+    return cmocka_run_group_tests_name("steps", tests, NULL, NULL);
+}
