@@ -124,6 +124,7 @@ struct trib_link {
     uint64_t in_flight; /* bytes with the transport */
     uint32_t credit;
     int64_t busy_since_ns;                /* until when it has been counted how long some was in flight (loads.h) */
+    uint64_t busy_seen_ns;                /* what the transport itself had counted then; 0: nothing */
     bool is_counted;                      /* among those that a load is about */
     bool is_busy;                         /* ... some is in flight, and will be counted when it is back */
     bool waits;                           /* something in the outbox waits for credit */

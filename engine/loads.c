@@ -84,16 +84,27 @@ void trib_load_handed(trib_link *link)
     }
 }
 
+/* For how long the link was busy since the last time. What the transport had counted before it first told is older. */
+static uint64_t busy_since(trib_link *link)
+{
+    const int64_t now_ns = trib_now(link->core->reactor), from_ns = link->busy_since_ns;
+    const uint64_t counted_ns = link->conn != NULL ? link->conn->busy_ns : 0, seen_ns = link->busy_seen_ns;
+    link->busy_since_ns = now_ns;
+    link->busy_seen_ns = counted_ns;
+    if (counted_ns == 0) {
+        return (uint64_t)(now_ns - from_ns);
+    }
+    return seen_ns == 0 ? 0 : counted_ns - seen_ns;
+}
+
 void trib_load_back(trib_link *link, uint32_t bytes)
 {
     if (!link->is_busy || link->core->loads == NULL) {
         return;
     }
     trib_load *load = &link->core->loads[link->peer];
-    const int64_t now_ns = trib_now(link->core->reactor);
     trib_counter_add(&load->bytes, bytes);
-    trib_counter_add(&load->busy_ns, (uint64_t)(now_ns - link->busy_since_ns));
-    link->busy_since_ns = now_ns;
+    trib_counter_add(&load->busy_ns, busy_since(link));
     if (link->in_flight == bytes) {
         link->is_busy = false;
         atomic_fetch_sub(&load->busy_links, 1);

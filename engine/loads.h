@@ -2,8 +2,10 @@
  * loads.h - what a member's links carry, told to the coordinator (balance.h says what for). Where shares stay as they are
  * nothing is counted.
  *
- * A core counts, of each peer, the bytes that its links have handed to the transport and got back, and for how long some
- * were there. Core 0 adds up what the cores have counted and reports what is new.
+ * A core counts, of each peer, the bytes that its links have handed to the transport and got back, and for how long
+ * some were there. Where the transport counts for how long some were under way (its network is slow), that counts
+ * instead: of little credit a peer that gets little has seldom any, also where all links are full. Core 0 adds up what
+ * the cores have counted and reports what is new.
  */
 #ifndef TRIB_ENGINE_LOADS_H
 #define TRIB_ENGINE_LOADS_H

@@ -85,13 +85,14 @@ struct sim_flow {
     uint64_t window_used; /* under way, or arrived and unread */
     uint64_t arrived;     /* unread */
     int64_t last_arrival_ns;
-    int64_t progress_ns; /* something was sent or read */
-    uint8_t from;        /* index of the sending end */
-    bool queued;         /* at its port */
-    bool finished;       /* the sender sends no more; what it has sent is followed by an end of stream */
-    bool ended;          /* that has been sent */
-    bool over;           /* and has arrived */
-    bool broken;         /* reset: what is under way counts for nothing */
+    int64_t progress_ns;            /* something was sent or read */
+    int64_t busy_since_ns, busy_ns; /* it had something unsent or unread, and for how long before that */
+    uint8_t from;                   /* index of the sending end */
+    bool queued;                    /* at its port */
+    bool finished;                  /* the sender sends no more; what it has sent is followed by an end of stream */
+    bool ended;                     /* that has been sent */
+    bool over;                      /* and has arrived */
+    bool broken;                    /* reset: what is under way counts for nothing */
 };
 
 typedef enum sim_state {

@@ -342,6 +342,10 @@ static void acknowledged(sim_flow *flow, uint32_t bytes)
     trib_assert(flow->window_used >= bytes);
     flow->window_used -= bytes;
     flow->progress_ns = trib_sim_now(flow->pair->net->sim);
+    if (!sim_flow_is_waiting(flow)) {
+        flow->busy_ns += flow->progress_ns - flow->busy_since_ns;
+        flow->busy_since_ns = flow->progress_ns;
+    }
     trib_sim_flow_ready(flow);
     if (sim_is_in_memory(flow->pair)) {
         trib_sim_end_writable(&flow->pair->ends[flow->from]);

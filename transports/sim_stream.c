@@ -93,8 +93,13 @@ void trib_sim_stream_write(sim_end *end)
         return;
     }
     sim_transport *transport = end->transport;
-    if (!sim_flow_is_waiting(sim_flow_from(end))) {
-        sim_flow_from(end)->progress_ns = trib_sim_now(end->pair->net->sim);
+    sim_flow *flow = sim_flow_from(end);
+    const int64_t now_ns = trib_sim_now(end->pair->net->sim);
+    if (!sim_flow_is_waiting(flow)) {
+        flow->progress_ns = flow->busy_since_ns = now_ns;
+    }
+    if (transport->base.is_slow) {
+        end->base.busy_ns = (uint64_t)(flow->busy_ns + now_ns - flow->busy_since_ns);
     }
     size_t taken = hand_over(end);
     if (taken > 0) {

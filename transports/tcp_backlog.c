@@ -27,6 +27,7 @@
 #define LONG_US 1000.0            /* from the system call to the acknowledgement */
 #define URGENT_LONG_US 3000.0     /* ... where something urgent may be waiting for it */
 #define SAMPLE_BYTES (1u << 20)   /* a connection is asked once in so much */
+#define SAMPLE_SLOW (32u << 10)   /* ... where it is to be known for how long it was busy */
 #define IN_FLIGHT_MIN 16384.0     /* less says nothing */
 #define BUFFER_SMALL (128u << 10) /* two of the largest packets of the kernel's own, with what it keeps about them */
 #define BUFFER_LARGE (512u << 10)
@@ -248,9 +249,13 @@ void trib_tcp_backlog_add(tcp_conn *conn, size_t written)
         conn->backlog_left -= conn->backlog_size == 0 ? 0 : (uint32_t)written;
         return;
     }
-    conn->backlog_left = conn->transport->backlog.delay_us > LONG_US ? SAMPLE_BYTES / 4 : SAMPLE_BYTES;
+    const tcp_backlog *known = &conn->transport->backlog;
+    conn->backlog_left = known->paces ? SAMPLE_SLOW : known->delay_us > LONG_US ? SAMPLE_BYTES / 4 : SAMPLE_BYTES;
     struct tcp_info info;
     if (ask(conn, &info)) {
+        if (known->paces) {
+            conn->base.busy_ns = info.tcpi_busy_time * 1000;
+        }
         /* By Little's law the path carries in a round trip what is in flight. */
         const double in_flight = (double)info.tcpi_unacked * info.tcpi_snd_mss;
         if (in_flight >= IN_FLIGHT_MIN && trib_tcp_backlog_believes(info.tcpi_rtt, info.tcpi_rttvar)) {

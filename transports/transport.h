@@ -182,6 +182,9 @@ struct trib_conn {
     /* Set by the caller: points to whether it has more to do when `sent` comes. If not, a transport may spare itself a
      * wake-up and tell it some milliseconds late. NULL: it has. */
     const bool *awaits_sent;
+    /* Set by the transport, now and then while its network is slow: for how long, in all, it had taken what the peer's
+     * machine had not acknowledged. 0: it does not count that. */
+    uint64_t busy_ns;
     bool urgent; /* set by the caller, before it sends: little goes over it, and that shall not wait */
     bool keeps;  /* set by the caller: who came has shown who it is; if the connection can outlive its way, it shall */
     bool

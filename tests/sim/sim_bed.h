@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "engine/core.h"
 #include "tools/study/step.h"
 
 #define SECOND INT64_C(1000000000)
@@ -81,6 +82,17 @@ static inline void sim_bed_submit(sim_job *job, uint32_t rank, const char *name,
                                   int32_t priority)
 {
     sim_bed_begin(job, rank, name, count, what, priority, NULL);
+}
+
+/* Every reactor has found its network to be slow, as TCP does where it is. */
+static inline void sim_bed_find_slow(const sim_job *job)
+{
+    for (uint32_t i = 0; i < job->member_count; i++) {
+        const trib_engine *engine = job->members[i].engine;
+        for (uint32_t k = 0; k < engine->core_count; k++) {
+            engine->cores[k].transport->is_slow = true;
+        }
+    }
 }
 
 static inline bool sim_bed_all_done(sim_job *job, void *argument)
