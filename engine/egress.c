@@ -10,6 +10,10 @@
 #define CAPACITY_FIRST 16u
 #define PART_MIN (512u << 10) /* of the credit, for each of several networks: two chunks */
 #define SLOW_MIN (128u << 10) /* ... for each of several cores, by slow links */
+/* By those so much is enough, if it is so many messages: a few large ones to a peer that takes its time would hold up
+ * those to the others. */
+#define SLOW_BYTES (256u << 10)
+#define SLOW_MESSAGES 8u
 
 /* ---- The heap: who is furthest behind comes first ---- */
 
@@ -164,7 +168,8 @@ void trib_egress_rest(trib_link *link)
 
 static inline bool has_room(const trib_egress *egress)
 {
-    return egress->waiting_count > 0 && egress->in_flight < egress->limit;
+    const bool is_enough = egress->is_slow && egress->in_flight >= SLOW_BYTES && egress->messages >= SLOW_MESSAGES;
+    return egress->waiting_count > 0 && egress->in_flight < egress->limit && !is_enough;
 }
 
 /* The one that has room, and of those the one that is idle most; of several that are as much, the core's own. */
@@ -197,6 +202,15 @@ static inline void emit_one(const trib_core *core, trib_egress *egress)
     if (share->heap_index != UINT32_MAX) {
         sift(egress, share->heap_index);
     }
+}
+
+bool trib_egress_is_slow(const trib_core *core)
+{
+    bool all = true;
+    for (uint32_t i = 0; i < core->egress_count; i++) {
+        all = all && core->egress[i].is_slow;
+    }
+    return all;
 }
 
 void trib_egress_pump(trib_core *core)

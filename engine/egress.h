@@ -9,7 +9,8 @@
  *
  * Where links are slow, and several cores share them, the cores also share one credit. What each has handed over takes
  * its part of the way out at the same time as what the others have, and a tensor that is all handed over arrives all at
- * once, at the end.
+ * once, at the end. For the same reason a part of the credit is enough there: the fewer chunks are on their way together,
+ * the sooner each is there, and its sum may go back.
  *
  * Where links have connections by several networks (link_strands.h) there is a credit for each network, and what has been
  * handed to a link is for all of its connections: of the networks that have room the one with the least under way is next.
@@ -27,6 +28,7 @@ struct trib_core;
 /* One for each network of a core; where links have no strands there is one. */
 typedef struct trib_egress {
     uint64_t limit, in_flight;  /* bytes with the transport, of all its links */
+    uint32_t messages;          /* that those are */
     uint64_t offered;           /* bytes ever handed to its links */
     double clock;               /* where the link that emitted last had come to */
     struct trib_link **waiting; /* a binary heap of the links that have something to emit, by share.at */
@@ -60,6 +62,8 @@ void trib_egress_wait(struct trib_link *link);
 void trib_egress_move(struct trib_link *from, struct trib_link *to, uint64_t bytes);
 /* That connection has nothing to emit, or has ended. No-op if it does not wait. */
 void trib_egress_rest(struct trib_link *link);
+/* Have all networks that the core pushes by been found to be slow? */
+bool trib_egress_is_slow(const struct trib_core *core);
 /* Lets out what the credit allows, of all links of the core. */
 void trib_egress_pump(struct trib_core *core);
 /* Every link has left. */

@@ -118,6 +118,7 @@ static void out_finish(trib_out *out, trib_status status)
     link->in_flight -= weight;
     if (link->share.egress != NULL) {
         link->share.egress->in_flight -= weight;
+        link->share.egress->messages--;
     }
     if (out->done != NULL) {
         out->done(out, status);
@@ -194,6 +195,7 @@ trib_status trib_link_send(trib_link *link, const trib_frame *frame, const void 
     link->in_flight += TRIB_HEADER_SIZE + frame->payload_size;
     if (link->share.egress != NULL) {
         link->share.egress->in_flight += TRIB_HEADER_SIZE + frame->payload_size;
+        link->share.egress->messages++;
     }
     trib_counter_add(&core->stats.messages_sent, 1);
     if (link->conn != NULL) {

@@ -13,17 +13,27 @@ static trib_tensor *tensor_by_tag(trib_engine *engine, uint32_t tag)
     return tensor;
 }
 
+/* May the coordinator have cut it so? Once it is cut, it stays so. */
+static bool is_cut(const trib_engine *engine, const trib_tensor *tensor, uint32_t partition_bytes)
+{
+    if (atomic_load(&tensor->placed)) {
+        return partition_bytes == tensor->partition_bytes;
+    }
+    const uint32_t lanes = tensor->on_device ? trib_device_lanes(engine) : 0;
+    return partition_bytes == trib_tensor_partition_bytes(engine->roster, tensor->bytes, lanes) ||
+           (lanes == 0 && partition_bytes == trib_tensor_partition_bytes_slow(engine->roster, tensor->bytes));
+}
+
 /* Who sums the partitions of the tensor, as DECLARED and MOVE say it. */
 static trib_status read_owners(const trib_engine *engine, const trib_tensor *tensor, const trib_frame *frame,
-                               const void *payload, trib_place_owner **owners_out, trib_error *error)
+                               const void *payload, trib_place_owner **owners_out, uint32_t *partition_bytes_out,
+                               trib_error *error)
 {
     const trib_roster *roster = engine->roster;
     trib_reader reader = {.data = payload, .left = frame->payload_size};
     uint32_t partition_bytes = trib_get_u32(&reader);
     uint32_t count = trib_get_u32(&reader);
-    if (reader.failed ||
-        partition_bytes !=
-            trib_tensor_partition_bytes(roster, tensor->bytes, tensor->on_device ? trib_device_lanes(engine) : 0) ||
+    if (reader.failed || !is_cut(engine, tensor, partition_bytes) ||
         count != trib_tensor_partition_count(tensor->bytes, partition_bytes) || reader.left != (size_t)count * 4) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed placement of a tensor");
     }
@@ -41,6 +51,7 @@ static trib_status read_owners(const trib_engine *engine, const trib_tensor *ten
         }
     }
     *owners_out = owners;
+    *partition_bytes_out = partition_bytes;
     return TRIB_OK;
 }
 
@@ -53,7 +64,8 @@ trib_status trib_member_take_declared(trib_engine *engine, const trib_frame *fra
     }
     trib_core *core = &engine->cores[0];
     trib_place_owner *owners = NULL;
-    const trib_status status = read_owners(engine, tensor, frame, payload, &owners, error);
+    uint32_t partition_bytes = 0;
+    const trib_status status = read_owners(engine, tensor, frame, payload, &owners, &partition_bytes, error);
     if (status != TRIB_OK) {
         return status;
     }
@@ -63,8 +75,6 @@ trib_status trib_member_take_declared(trib_engine *engine, const trib_frame *fra
         return trib_error_set(error, TRIB_PROTOCOL, "tensor \"%s\" has the number %u, which is another's or too high",
                               tensor->name, id);
     }
-    const uint32_t partition_bytes =
-        trib_tensor_partition_bytes(engine->roster, tensor->bytes, tensor->on_device ? trib_device_lanes(engine) : 0);
     trib_tensor_placed(tensor, id, owners, trib_tensor_partition_count(tensor->bytes, partition_bytes),
                        partition_bytes);
     if (atomic_load(&tensor->placed) && !trib_worker_know_tensor(core, tensor)) { /* from here on the number is taken */
@@ -87,7 +97,8 @@ trib_status trib_member_take_move(trib_engine *engine, const trib_frame *frame, 
         return trib_error_set(error, TRIB_PROTOCOL, "MOVE of what cannot move");
     }
     trib_place_owner *owners = NULL;
-    const trib_status status = read_owners(engine, tensor, frame, payload, &owners, error);
+    uint32_t partition_bytes = 0;
+    const trib_status status = read_owners(engine, tensor, frame, payload, &owners, &partition_bytes, error);
     if (status != TRIB_OK) {
         return status;
     }

@@ -185,6 +185,8 @@ static inline bool trib_tensor_is_used(const trib_tensor *tensor, uint32_t core)
 
 /* Of a tensor in that job; lanes: local ranks that share it on their devices, 0: in host memory. */
 uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, uint32_t lanes);
+/* ... in host memory, where links have been found to be slow. */
+uint32_t trib_tensor_partition_bytes_slow(const trib_roster *roster, uint64_t bytes);
 /* The chunks that those travel in; all members come to the same. */
 uint32_t trib_tensor_chunk_bytes(const trib_roster *roster, uint64_t bytes);
 /* Bits for the chunks of so many partitions; NULL: out of memory. */

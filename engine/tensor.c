@@ -17,7 +17,8 @@ _Static_assert(TRIB_TENSOR_BYTES_MAX <= UINT64_C(4096) * PARTITIONS_MAX * TRIB_S
 #define PARTITIONS_EACH 64u /* for each who sums, of a tensor that has the bytes: nobody has much more than its part */
 #define PARTITIONS_EACH_NEAR 16u /* ... within one host */
 #define PARTITION_MIN (32u << 10)
-#define CHUNKS_EACH 64u /* for each core that sums */
+#define PARTITION_MIN_SLOW (8u << 10) /* ... by slow links, of a tensor that has fewer than two of those for each */
+#define CHUNKS_EACH 64u               /* for each core that sums */
 #define CHUNK_MIN (64u << 10)
 _Static_assert(UINT32_MAX / CHUNK_MIN < TRIB_SUM_CHUNKS_MAX, "or a partition of such could not be summed");
 #define PARTITION_ONE_WAY (128u << 10) /* at most, where there are several networks to choose from */
@@ -80,6 +81,26 @@ uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, 
     }
     /* Larger ones, whole chunks, because those would be too many for one DECLARED frame. */
     return (uint32_t)(((bytes + PARTITIONS_MAX - 1) / PARTITIONS_MAX + chunk - 1) / chunk * chunk);
+}
+
+/*
+ * On a slow link a message takes so long that what it costs the processors does not count. So there may be as many as
+ * are of use, and of a small tensor there is something for everybody who sums.
+ */
+uint32_t trib_tensor_partition_bytes_slow(const trib_roster *roster, uint64_t bytes)
+{
+    const uint32_t usual = trib_tensor_partition_bytes(roster, bytes, 0), summing = trib_roster_summing(roster);
+    if (trib_roster_is_one_host(roster)) {
+        return usual;
+    }
+    uint64_t fair = PARTITION_MIN;
+    while (fair > PARTITION_MIN_SLOW && fair * summing > bytes / 2) {
+        fair /= 2;
+    }
+    while (fair < usual && fair * PARTITIONS_EACH * summing < bytes) {
+        fair *= 2;
+    }
+    return fair < usual ? (uint32_t)fair : usual;
 }
 
 uint32_t trib_tensor_partition_count(uint64_t bytes, uint32_t partition_bytes)

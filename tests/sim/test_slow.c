@@ -1,32 +1,39 @@
-/* test_slow.c - cores that share slow links share one credit, in virtual time (egress.h). */
+/* test_slow.c - what is done where links have been found to be slow (egress.h, loads.h, tensor.c), in virtual time. */
 #include <stdlib.h>
+#include <string.h>
 
-#include "engine/core.h"
+#include "engine/op.h"
 #include "tests/sim/sim_bed.h"
 
 #define LINK_BITS UINT64_C(200000000)
 
-enum { WORKERS = 4, REACTORS = 4, COUNT = 1 << 20, CREDIT = 1 << 20, CHUNK = 64 << 10 };
+enum { WORKERS_MAX = 6, CREDIT = 1 << 20, CHUNK = 64 << 10 };
 
-static void find_slow(const sim_job *job)
+static sim_job *open_job(uint32_t workers, uint32_t servers, uint32_t reactors, bool is_slow)
 {
-    for (uint32_t i = 0; i < job->member_count; i++) {
-        const trib_engine *engine = job->members[i].engine;
-        for (uint32_t k = 0; k < engine->core_count; k++) {
-            engine->cores[k].transport->is_slow = true;
-        }
+    sim_job_config config = sim_job_config_default(workers, servers);
+    config.link.egress_bits = config.link.ingress_bits = LINK_BITS;
+    config.engine.reactors = reactors;
+    config.engine.shares = TRIB_SHARES_FOLLOW;
+    config.net.quantum_bytes = 16 << 10;
+    config.net.window_bytes = 64 << 10;
+    config.net.unsent_bytes = 64 << 10;
+    sim_job *job = sim_bed_open(&config);
+    if (is_slow) {
+        sim_bed_find_slow(job);
     }
+    return job;
 }
 
-typedef struct watch {
-    exchange exchanges[WORKERS];
-    uint64_t most; /* that a worker's core had with the transport at once */
-} watch;
+typedef struct round_of {
+    exchange exchanges[WORKERS_MAX]; /* first: sim_bed_all_done looks at them */
+    uint64_t most;                   /* that a worker's core had with the transport at once */
+} round_of;
 
 static bool watch_all(sim_job *job, void *argument)
 {
-    watch *self = argument;
-    for (uint32_t i = 0; i < WORKERS; i++) {
+    round_of *self = argument;
+    for (uint32_t i = 0; i < job->config.workers; i++) {
         const trib_engine *engine = job->members[i].engine;
         for (uint32_t k = 0; k < engine->core_count; k++) {
             const uint64_t now = engine->cores[k].egress[0].in_flight;
@@ -36,49 +43,136 @@ static bool watch_all(sim_job *job, void *argument)
     return sim_bed_all_done(job, self->exchanges);
 }
 
-/* The most that is handed over at a time. */
-static uint64_t most_at_once(bool slow)
+/* Sums the tensor once; answers how long that took, and what was with the transport at most. */
+static int64_t sum(sim_job *job, const char *name, uint32_t count, uint64_t *most_out)
 {
-    sim_job_config config = sim_job_config_default(WORKERS, 1);
-    config.link.egress_bits = config.link.ingress_bits = LINK_BITS;
-    config.engine.reactors = REACTORS;
-    config.net.window_bytes = 64 << 10;
-    config.net.unsent_bytes = 16 << 10;
-    sim_job *job = sim_bed_open(&config);
-    if (slow) {
-        find_slow(job);
-    }
-    watch self = {.most = 0};
-    for (uint32_t rank = 0; rank < WORKERS; rank++) {
-        self.exchanges[rank].buffer = calloc(COUNT, sizeof(int32_t));
-        for (uint32_t i = 0; i < COUNT; i++) {
+    const uint32_t workers = job->config.workers;
+    const int64_t from_ns = trib_sim_now(job->sim);
+    round_of self = {.most = 0};
+    for (uint32_t rank = 0; rank < workers; rank++) {
+        self.exchanges[rank].buffer = calloc(count, sizeof(int32_t));
+        for (uint32_t i = 0; i < count; i++) {
             self.exchanges[rank].buffer[i] = (int32_t)(i + rank);
         }
-        sim_bed_submit(job, rank, "tensor", COUNT, &self.exchanges[rank], 0);
+        sim_bed_submit(job, rank, name, count, &self.exchanges[rank], 0);
     }
-    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 60 * SECOND, watch_all, &self));
-    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+    assert_true(sim_job_run(job, from_ns + 60 * SECOND, watch_all, &self));
+    const int64_t took_ns = trib_sim_now(job->sim) - from_ns;
+    for (uint32_t rank = 0; rank < workers; rank++) {
         assert_int_equal(self.exchanges[rank].status, TRIB_OK);
-        for (uint32_t i = 0; i < COUNT; i++) {
-            assert_int_equal(self.exchanges[rank].buffer[i], WORKERS * (WORKERS - 1) / 2 + WORKERS * i);
+        for (uint32_t i = 0; i < count; i++) {
+            assert_int_equal(self.exchanges[rank].buffer[i], workers * (workers - 1) / 2 + workers * i);
         }
         free(self.exchanges[rank].buffer);
     }
+    if (most_out != NULL) {
+        *most_out = self.most;
+    }
+    return took_ns;
+}
+
+static void end(sim_job *job)
+{
     assert_true(sim_job_close(job, 20 * SECOND));
     sim_job_free(job);
-    return self.most;
+}
+
+/* The most that is handed over at a time, of a tensor of 4 MiB. */
+static uint64_t most_at_once(uint32_t reactors, bool is_slow)
+{
+    sim_job *job = open_job(4, 1, reactors, is_slow);
+    uint64_t most = 0;
+    sum(job, "tensor", 1 << 20, &most);
+    end(job);
+    return most;
 }
 
 /* Each core has a quarter of the tensor, as much as its own credit would be. The last chunk may exceed what it has. */
 static void cores_share_one_credit(void **state)
 {
     (void)state;
-    assert_true(most_at_once(false) > CREDIT / REACTORS + CHUNK);
-    assert_in_range(most_at_once(true), 1, CREDIT / REACTORS + CHUNK);
+    assert_true(most_at_once(4, false) > CREDIT / 4 + CHUNK);
+    assert_in_range(most_at_once(4, true), 1, CREDIT / 4 + CHUNK);
+}
+
+/* Eight chunks are enough. */
+static void little_is_on_its_way(void **state)
+{
+    (void)state;
+    assert_true(most_at_once(1, false) >= CREDIT);
+    assert_in_range(most_at_once(1, true), 1, 8 * (CHUNK + TRIB_HEADER_SIZE));
+}
+
+static const trib_tensor *tensor_of(const sim_job *job, const char *name)
+{
+    const trib_engine *engine = job->members[1].engine;
+    uint32_t i = 0;
+    while (strcmp(engine->tensors[i]->name, name) != 0) {
+        i++;
+    }
+    return engine->tensors[i];
+}
+
+/* Times in units of the least one. */
+static double over_least(const sim_job *job, int64_t took_ns, uint32_t count)
+{
+    const double rate = (double)LINK_BITS * job->config.net.goodput / 8 / 1e9;
+    return (double)took_ns * rate / (count * sizeof(int32_t) * job->members[0].engine->roster->t_opt_factor);
+}
+
+/* 5 + 3: what is declared when links are known to be slow is cut as fine as is of use, and what was declared before is
+ * there sooner, too. */
+static void the_end_is_short(void **state)
+{
+    (void)state;
+    enum { EARLY = (10 << 20) / 4, LATE = (2 << 20) / 4, LITTLE = 102400 / 4 };
+    double early[2], late[2];
+    for (int is_slow = 0; is_slow < 2; is_slow++) {
+        sim_job *job = open_job(5, 3, 1, is_slow != 0);
+        early[is_slow] = over_least(job, sum(job, "early", EARLY, NULL), EARLY);
+        late[is_slow] = over_least(job, sum(job, "late", LATE, NULL), LATE);
+        sum(job, "little", LITTLE, NULL);
+        assert_int_equal(tensor_of(job, "early")->partition_bytes, 64 << 10);
+        assert_int_equal(tensor_of(job, "late")->partition_bytes, is_slow ? 32 << 10 : 64 << 10);
+        assert_int_equal(tensor_of(job, "little")->partition_bytes, is_slow ? 8 << 10 : 32 << 10);
+        end(job);
+    }
+    print_message("# 10 MiB: %.3f, slow: %.3f; 2 MiB: %.3f, slow: %.3f of the least time\n", early[0], early[1],
+                  late[0], late[1]);
+    assert_true(early[1] < early[0] && early[1] < 1.11);
+    assert_true(late[1] < late[0] && late[1] < 1.36);
+}
+
+/* 6 + 2: two full links of eight would stand out if the others seemed idle, as a worker's way to a peer with a small
+ * share does where credit is little, if only what has credit counts. */
+static void equal_links_stay_as_they_are(void **state)
+{
+    (void)state;
+    enum { COUNT = (10 << 20) / 4, ROUNDS = 40 };
+    sim_job *job = open_job(6, 2, 1, true);
+    sum(job, "early", COUNT, NULL);
+    sum(job, "tensor", COUNT, NULL);
+    const trib_tensor *tensor = tensor_of(job, "tensor");
+    assert_int_equal(tensor->partition_bytes, 32 << 10);
+    const size_t size = tensor->partition_count * sizeof *tensor->owners;
+    trib_place_owner *before = malloc(size);
+    assert_non_null(before);
+    memcpy(before, tensor->owners, size);
+    for (uint32_t round = 1; round < ROUNDS; round++) {
+        sum(job, "tensor", COUNT, NULL);
+    }
+    assert_memory_equal(tensor->owners, before, size);
+    free(before);
+    end(job);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(cores_share_one_credit)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cores_share_one_credit),
+        cmocka_unit_test(little_is_on_its_way),
+        cmocka_unit_test(the_end_is_short),
+        cmocka_unit_test(equal_links_stay_as_they_are),
+    };
     return cmocka_run_group_tests_name("slow", tests, NULL, NULL);
 }

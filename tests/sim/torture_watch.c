@@ -41,7 +41,7 @@ static const char *egress_fault(const trib_core *core, const trib_egress *egress
     for (const trib_link *link = core->links; link != NULL; link = link->next) {
         in_flight += link->share.egress == egress ? link->in_flight : 0;
     }
-    if (in_flight != egress->in_flight) {
+    if (in_flight != egress->in_flight || (in_flight == 0) != (egress->messages == 0)) {
         return "the credit of pushes is not what the links have under way";
     }
     for (uint32_t i = 0; i < egress->waiting_count; i++) {
