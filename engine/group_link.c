@@ -114,7 +114,7 @@ static uint32_t under_way(const trib_group *group)
     return trib_device_in_order(engine) ? atomic_load(&engine->device_jobs) : group->under_way;
 }
 
-/* A collective that one member has left never ends. One that only ends later is left alone. */
+/* A collective that one member has left never ends. As long as others end it may be one of those. */
 static void left_passed(trib_reactor *reactor, trib_timer *timer)
 {
     trib_core *core = reactor->owner;
@@ -168,9 +168,12 @@ static void group_closed(trib_link *link, trib_status status, const char *reason
         const trib_op *op = group->announced->task->node->op;
         trib_group_call_off(group, op->tensor->id, op->round, TRIB_PEER_LEFT, text);
     }
-    trib_timer_stop(link->core->reactor, &group->left_timer);
-    trib_group_watch_left(group);
-    trib_group_check_left(group);
+    if (group->sequence != NULL) { /* what it had handed in is over, or it would have said so (takes_back) */
+        trib_group_check_left(group);
+    } else {
+        trib_timer_stop(link->core->reactor, &group->left_timer);
+        trib_group_watch_left(group);
+    }
 }
 
 static void missing_less(trib_core *core)
@@ -309,6 +312,13 @@ trib_status trib_group_open(trib_core *core, trib_error *error)
                              &trib_group_member_upcalls, NULL, &group->links[0]);
 }
 
+/* In program order it is known what others have launched with this rank, and will wait for in vain. */
+static bool takes_back(const trib_group *group, trib_status status)
+{
+    const trib_engine *engine = group->core->engine;
+    return trib_status_is_orderly(status) && trib_device_in_order(engine) && under_way(group) > 0;
+}
+
 void trib_group_end(trib_core *core, trib_status status, const char *text)
 {
     trib_group *group = core->engine->group;
@@ -325,10 +335,14 @@ void trib_group_end(trib_core *core, trib_status status, const char *text)
         trib_op_fail(device->task->node->op, status, "tensor \"%s\": %s", device->task->tensor->name, text);
         trib_group_answer(device, status == TRIB_OK ? TRIB_CLOSED : status);
     }
+    char why[TRIB_ERROR_TEXT_SIZE];
+    const bool leaves = takes_back(group, status);
+    snprintf(why, sizeof why, leaves ? "%s has left the job while its operations on devices were under way" : "%s",
+             leaves ? trib_group_name_of(group, group->lane) : core->ended_text);
     /* At once, though other links may stay for a while: who announces something must not wait for an answer. */
     for (uint32_t i = 0; i < group->lanes; i++) {
         if (group->links[i] != NULL) {
-            trib_link_close(group->links[i], true, core->ended_status, core->ended_text);
+            trib_link_close(group->links[i], true, leaves ? TRIB_PEER_LEFT : core->ended_status, why);
         }
     }
 }

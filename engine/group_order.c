@@ -190,7 +190,6 @@ trib_status trib_group_leader_takes_issued(trib_group *group, uint32_t lane, uin
     }
     if (status == TRIB_OK && group->left != 0) {
         trib_group_check_left(group);
-        trib_group_watch_left(group); /* who has handed it in and left may have taken it back */
     }
     return status;
 }
