@@ -185,8 +185,8 @@ static bool moves(const trib_engine *engine)
 }
 
 /* Processes that no launcher counts have all been placed alike, and now get each another part of the cores. A
- * launcher's know theirs and stay there, but do not count others: so of such others none takes a core of its own. Who is alone
- * settles elsewhere only if another job has come to the same cores at the same moment, and goes first. The
+ * launcher's know theirs and stay there, but do not count others: so of such others none takes a core of its own. Who
+ * is alone settles elsewhere only if another job has come to the same cores at the same moment, and goes first. The
  * NICs that reactors listen by stay, and decide as before where those are to run. */
 static void settle(trib_env_place *self, trib_reactor *reactor)
 {

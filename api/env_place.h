@@ -1,9 +1,9 @@
 /*
- * env_place.h - where an engine's reactors run on this machine: as it looks alone when they start, and again when the job's
- * roster has said who else of the job is here.
+ * env_place.h - where an engine's reactors run on this machine: as it looks alone when they start, and again when the
+ * job's roster has said who else of the job is here.
  *
- * Made on the thread that creates the engine. Core 0 settles, and tells the other reactors; what they are told by does not
- * change afterwards.
+ * Made on the thread that creates the engine. Core 0 settles, and tells the other reactors; what they are told by does
+ * not change afterwards.
  */
 #ifndef TRIB_API_ENV_PLACE_H
 #define TRIB_API_ENV_PLACE_H

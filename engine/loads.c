@@ -9,8 +9,8 @@
 
 #define HEAD_BYTES 12u
 #define ENTRY_BYTES 14u
-/* Less is reported with what comes next: small rounds add up, and on a slow link a chunk takes longer than from one look to the
- * next. */
+/* Less is reported with what comes next: small rounds add up, and on a slow link a chunk takes longer than from one
+ * look to the next. */
 #define REPORT_BYTES_MIN (256u << 10)
 
 /* Core 0's: what has been reported, and what it has seen since. */

@@ -6,8 +6,8 @@
 
 #include <jansson.h>
 
-/* Prints the object on standard output, numbers with so many digits (0: with all), and lets it go. False: there is none (NULL),
- * which is said. Whether it could be written is seen where the command ends. */
+/* Prints the object on standard output, numbers with so many digits (0: with all), and lets it go. False: there is none
+ * (NULL), which is said. Whether it could be written is seen where the command ends. */
 bool json_out(const char *command, json_t *object, unsigned digits);
 
 #endif

@@ -8,14 +8,16 @@
  * counted them, and what was not counted is sent again. What an address offers ("+rdma") is tried on every rail before
  * a rail is taken without. While a session goes by another rail than its first, or without what is offered, it tries
  * those from time to time and goes back, once the peer has answered there. It ends with TRIB_PEER_LOST when all rails
- * were tried in vain for three quarters of the silence timeout, or each says that nobody is there; on the accepting side
- * when nobody came for as long. There a session whose caller does not keep it (trib_conn) ends with the rail it came by.
+ * were tried in vain for three quarters of the silence timeout, or each says that nobody is there; on the accepting
+ * side when nobody came for as long. There a session whose caller does not keep it (trib_conn) ends with the rail it
+ * came by.
  *
  * An address without a comma is none of this layer's: its connections are the inner transport's own.
  *
- * What the caller says of its next sends (awaits_sent, urgent) stays here. A path has to hear of `sent` in time, whatever the caller
- * awaits: nothing is reported, or sent again, that the inner transport still has. And what may wait in a kernel is bounded by the
- * caller's credit, which comes back when the peer has counted a message, and not already when the kernel has taken it.
+ * What the caller says of its next sends (awaits_sent, urgent) stays here. A path has to hear of `sent` in time,
+ * whatever the caller awaits: nothing is reported, or sent again, that the inner transport still has. And what may wait
+ * in a kernel is bounded by the caller's credit, which comes back when the peer has counted a message, and not already
+ * when the kernel has taken it.
  *
  * What it costs: an acknowledgement of a header for each turn in which messages came, and sends that are reported when
  * that has come back. A receiver that answers AGAIN has what follows thrown away and sent again: acknowledgements come

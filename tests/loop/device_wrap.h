@@ -1,6 +1,6 @@
 /*
- * device_wrap.h - jobs on devices in plain memory: engines of one process stand for the local ranks of a few machines. For one
- * source of a program.
+ * device_wrap.h - jobs on devices in plain memory: engines of one process stand for the local ranks of a few machines.
+ * For one source of a program.
  */
 #ifndef TRIB_TESTS_LOOP_DEVICE_WRAP_H
 #define TRIB_TESTS_LOOP_DEVICE_WRAP_H

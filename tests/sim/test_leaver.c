@@ -163,7 +163,8 @@ static void close_ranks(sim_job *job, exchange exchanges[RANKS])
     }
 }
 
-/* It hands in its part of a sum and leaves, which takes it back: nobody waits for it, who has come to that sum or does later. */
+/* It hands in its part of a sum and leaves, which takes it back: nobody waits for it, who has come to that sum or does
+ * later. */
 static void who_takes_it_along_is_missed(void **state)
 {
     (void)state;

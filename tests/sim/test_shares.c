@@ -39,10 +39,10 @@ static int64_t one_round(sim_job *job, exchange *exchanges, uint32_t workers, ui
     return trib_sim_now(job->sim) - from_ns;
 }
 
-/* Shares follow what links carry: of four servers one is slow, or of four workers that sum one is. With four reactors the
- * servers that are not slow are through with their part of a round early: a round has to be looked at whole. The least times
- * are 1.0435 and 2 times what a link of the others takes for the tensor; equal shares take 2 and 3. On links as slow as the last
- * a member's chunks take longer than from one look at them to the next. */
+/* Shares follow what links carry: of four servers one is slow, or of four workers that sum one is. With four reactors
+ * the servers that are not slow are through with their part of a round early: a round has to be looked at whole. The
+ * least times are 1.0435 and 2 times what a link of the others takes for the tensor; equal shares take 2 and 3. On
+ * links as slow as the last a member's chunks take longer than from one look at them to the next. */
 static void shares_follow_a_slow_link(void **state)
 {
     (void)state;

@@ -5,8 +5,8 @@
 
 #include "tests/sim/sim_bed.h"
 
-/* Tensors that are all ready at once, and more bytes than latencies matter for: what the links allow is reached, whoever sums.
- * In virtual time this is arithmetic, not a race. */
+/* Tensors that are all ready at once, and more bytes than latencies matter for: what the links allow is reached,
+ * whoever sums. In virtual time this is arithmetic, not a race. */
 static void links_are_full(void **state)
 {
     (void)state;

@@ -182,7 +182,8 @@ static void nonsense_is_passed_over(void **state)
     }
 }
 
-/* A reactor looks at its input between two pieces of a long list. Claims are between the other names, wherever pieces end. */
+/* A reactor looks at its input between two pieces of a long list. Claims are between the other names, wherever pieces
+ * end. */
 static void a_long_list_is_read_in_pieces(void **state)
 {
     (void)state;
