@@ -17,8 +17,7 @@ _Static_assert(TRIB_TENSOR_BYTES_MAX <= UINT64_C(4096) * PARTITIONS_MAX * TRIB_S
 #define PARTITIONS_EACH 64u /* for each who sums, of a tensor that has the bytes: nobody has much more than its part */
 #define PARTITIONS_EACH_NEAR 16u /* ... within one host */
 #define PARTITION_MIN (32u << 10)
-#define PARTITION_MIN_SLOW (8u << 10) /* ... by slow links, of a tensor that has fewer than two of those for each */
-#define CHUNKS_EACH 64u               /* for each core that sums */
+#define CHUNKS_EACH 64u /* for each core that sums */
 #define CHUNK_MIN (64u << 10)
 _Static_assert(UINT32_MAX / CHUNK_MIN < TRIB_SUM_CHUNKS_MAX, "or a partition of such could not be summed");
 #define PARTITION_ONE_WAY (128u << 10) /* at most, where there are several networks to choose from */
@@ -93,14 +92,16 @@ uint32_t trib_tensor_partition_bytes_slow(const trib_roster *roster, uint64_t by
     if (trib_roster_is_one_host(roster)) {
         return usual;
     }
-    uint64_t fair = PARTITION_MIN;
-    while (fair > PARTITION_MIN_SLOW && fair * summing > bytes / 2) {
-        fair /= 2;
+    static const struct {
+        uint32_t bytes, each;
+    } steps[] = {{PARTITION_MIN, PARTITIONS_EACH}, {PARTITION_MIN / 2, 16}, {PARTITION_MIN / 4, 2}};
+    uint32_t fair = usual;
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        while (fair > steps[i].bytes && (uint64_t)(fair / 2) * steps[i].each * summing >= bytes) {
+            fair /= 2;
+        }
     }
-    while (fair < usual && fair * PARTITIONS_EACH * summing < bytes) {
-        fair *= 2;
-    }
-    return fair < usual ? (uint32_t)fair : usual;
+    return fair;
 }
 
 uint32_t trib_tensor_partition_count(uint64_t bytes, uint32_t partition_bytes)

@@ -351,13 +351,14 @@ static void test_partitions(void **state)
     assert_int_equal(trib_tensor_partition_bytes(roster, 16u << 20, 0), 64u << 10);
     assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 20, 0), 64u << 10);
     roster->worker_count = 4;
-    /* By slow links so many messages are not too many, and of a small tensor everybody gets two parts. */
+    /* By slow links so many messages are not too many, and of a small tensor everybody gets 16 parts, or two. */
     assert_int_equal(trib_tensor_partition_bytes(roster, 4u << 20, 0), 64u << 10);
     assert_int_equal(trib_tensor_partition_bytes_slow(roster, 4u << 20), 32u << 10);
     assert_int_equal(trib_tensor_partition_bytes_slow(roster, 64u << 20), 256u << 10);
-    assert_int_equal(trib_tensor_partition_bytes_slow(roster, 256u << 10), 32u << 10);
-    assert_int_equal(trib_tensor_partition_bytes_slow(roster, (256u << 10) - 4), 16u << 10);
-    assert_int_equal(trib_tensor_partition_bytes_slow(roster, 100u << 10), 8u << 10);
+    assert_int_equal(trib_tensor_partition_bytes_slow(roster, (1u << 20) + 4), 32u << 10);
+    assert_int_equal(trib_tensor_partition_bytes_slow(roster, 1u << 20), 16u << 10);
+    assert_int_equal(trib_tensor_partition_bytes_slow(roster, (64u << 10) + 4), 16u << 10);
+    assert_int_equal(trib_tensor_partition_bytes_slow(roster, 64u << 10), 8u << 10);
     assert_int_equal(trib_tensor_partition_bytes_slow(roster, 64), 8u << 10);
     /* More than 65,536 pieces of the largest size: larger ones, whole chunks. */
     assert_int_equal(trib_tensor_partition_bytes(roster, (UINT64_C(1) << 36) + 4, 0), (1u << 20) + (256u << 10));
