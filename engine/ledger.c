@@ -49,6 +49,7 @@ static trib_ledger_entry *new_entry(trib_coordinator *self, const char *name, tr
         free(owners);
         return NULL;
     }
+    trib_dealer_begin(self->dealer, bytes, partition_bytes);
     for (uint32_t i = 0; i < partitions; i++) {
         uint64_t left = bytes - (uint64_t)i * partition_bytes;
         owners[i] = trib_dealer_next(self->dealer, left < partition_bytes ? left : partition_bytes);

@@ -6,6 +6,7 @@
  */
 #include "engine/placement.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "engine/assert.h"
@@ -171,6 +172,7 @@ trib_status trib_place_shares(trib_place_member *members, uint32_t member_count,
 
 typedef struct dealt_member {
     double share, dealt;
+    double here, most;                     /* of the tensor that is being dealt: what it has got, and may get */
     uint32_t reactor_count, reactor_first; /* in reactor_dealt */
 } dealt_member;
 
@@ -208,6 +210,7 @@ trib_status trib_dealer_create(const trib_place_member *members, uint32_t member
     for (uint32_t i = 0; i < member_count; i++) {
         dealt_member *member = &dealer->members[i];
         member->share = members[i].can_sum ? members[i].share : 0;
+        member->most = INFINITY;
         member->reactor_count = members[i].reactors > 0 ? members[i].reactors : 1;
         member->reactor_first = first;
         first += member->reactor_count;
@@ -224,20 +227,40 @@ void trib_dealer_destroy(trib_dealer *dealer)
     }
 }
 
-/* Of those who have a reactor of at least that index. */
-static uint32_t furthest_below(const trib_dealer *dealer, uint32_t reactor)
+void trib_dealer_begin(trib_dealer *dealer, uint64_t bytes, uint32_t partition_bytes)
+{
+    const double partitions = bytes == 0 ? 1 : (double)((bytes + partition_bytes - 1) / partition_bytes);
+    for (uint32_t i = 0; i < dealer->count; i++) {
+        dealt_member *member = &dealer->members[i];
+        const double part = member->share * partitions;
+        const double whole = (double)(uint64_t)part;
+        member->here = 0;
+        member->most = (part - whole > CRUMB ? whole + 1 : whole) * partition_bytes;
+    }
+}
+
+/* Of those who have a reactor of at least that index, and may get so much more. UINT32_MAX: there is none. */
+static uint32_t furthest_below(const trib_dealer *dealer, uint32_t reactor, double more)
 {
     uint32_t best = UINT32_MAX;
     double best_lack = 0;
     for (uint32_t i = 0; i < dealer->count; i++) {
         const dealt_member *member = &dealer->members[i];
         const double lack = member->share * dealer->total - member->dealt;
-        if (member->share > 0 && member->reactor_count > reactor && (best == UINT32_MAX || lack > best_lack)) {
+        if (member->share > 0 && member->reactor_count > reactor && member->here + more <= member->most &&
+            (best == UINT32_MAX || lack > best_lack)) {
             best = i;
             best_lack = lack;
         }
     }
     return best;
+}
+
+/* Those who may get more can be elsewhere, or nobody, where the shares of all are less than the whole. */
+static uint32_t next_member(const trib_dealer *dealer, uint32_t reactor, double size)
+{
+    const uint32_t best = furthest_below(dealer, reactor, size);
+    return best != UINT32_MAX ? best : furthest_below(dealer, reactor, -INFINITY);
 }
 
 static double size_of(uint64_t bytes)
@@ -249,6 +272,7 @@ static void deal(trib_dealer *dealer, double size, trib_place_owner owner)
 {
     dealt_member *member = &dealer->members[owner.member];
     member->dealt += size;
+    member->here += size;
     dealer->reactor_dealt[member->reactor_first + owner.reactor] += size;
 }
 
@@ -268,7 +292,7 @@ trib_place_owner trib_dealer_next(trib_dealer *dealer, uint64_t bytes)
 {
     const double size = size_of(bytes);
     dealer->total += size;
-    const uint32_t best = furthest_below(dealer, 0);
+    const uint32_t best = next_member(dealer, 0, size);
     trib_assert(best != UINT32_MAX);
     const trib_place_owner owner = {.member = (uint16_t)best, .reactor = least_loaded(dealer, best, 0, 1)};
     deal(dealer, size, owner);
@@ -281,7 +305,7 @@ trib_place_owner trib_dealer_next_like(trib_dealer *dealer, uint64_t bytes, trib
     trib_assert(modulus > 0);
     const uint32_t rest = now.reactor % modulus;
     dealer->total += size;
-    const uint32_t best = furthest_below(dealer, rest);
+    const uint32_t best = next_member(dealer, rest, size);
     trib_place_owner owner = now;
     if (best != UINT32_MAX) {
         owner = (trib_place_owner){.member = (uint16_t)best, .reactor = least_loaded(dealer, best, rest, modulus)};

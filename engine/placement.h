@@ -34,6 +34,10 @@ typedef struct trib_dealer trib_dealer;
 TRIB_CHECKED trib_status trib_dealer_create(const trib_place_member *members, uint32_t member_count, trib_dealer **out);
 void trib_dealer_destroy(trib_dealer *dealer);
 
+/* What is dealt next is a tensor of so many bytes, in such partitions. Nobody gets more of it than its share, rounded up
+ * to whole partitions: what it lacks of others it gets with several, or all would wait for it with this one. */
+void trib_dealer_begin(trib_dealer *dealer, uint64_t bytes, uint32_t partition_bytes);
+
 /* The owner of the next partition of that many bytes: the member, and in it the reactor, that is furthest below its
  * share of the bytes dealt so far. Deterministic. Zero bytes count as 64. */
 trib_place_owner trib_dealer_next(trib_dealer *dealer, uint64_t bytes);

@@ -195,6 +195,7 @@ static void deal_entry(trib_coordinator *self, trib_dealer *dealer, trib_ledger_
 {
     trib_place_owner *owners = may_move(self, entry) ? calloc(entry->partition_count, sizeof *owners) : NULL;
     bool differs = false;
+    trib_dealer_begin(dealer, entry->count * trib_dtype_size(entry->dtype), entry->partition_bytes);
     for (uint32_t i = 0; i < entry->partition_count; i++) {
         const uint64_t size = partition_size(entry, i);
         if (owners == NULL) {

@@ -255,6 +255,40 @@ static void test_equal_parts_are_dealt_evenly(void **state)
     trib_dealer_destroy(dealer);
 }
 
+/* Of every tensor nobody gets more than its share, rounded up to whole partitions, though it lacks some of others; and of
+ * all together everybody gets its share. */
+static void test_a_tensor_is_dealt_evenly(void **state)
+{
+    (void)state;
+    enum { N = 5, K = 3, PART = 32 << 10, TENSORS = 3000 };
+    trib_place_member members[N + K];
+    double t = 0, total = 0, dealt[N + K] = {0};
+    fill(members, N, K, 0);
+    assert_int_equal(trib_place_shares(members, N + K, &t), TRIB_OK);
+    trib_dealer *dealer = NULL;
+    assert_int_equal(trib_dealer_create(members, N + K, &dealer), TRIB_OK);
+    uint64_t seed = 7;
+    for (int tensor = 0; tensor < TENSORS; tensor++) {
+        const uint32_t parts = 1 + (uint32_t)draw(&seed, 40), last = tensor % 2 == 0 ? PART : PART / 8;
+        double here[N + K] = {0};
+        trib_dealer_begin(dealer, (uint64_t)(parts - 1) * PART + last, PART);
+        for (uint32_t i = 0; i < parts; i++) {
+            const uint32_t bytes = i + 1 < parts ? PART : last;
+            const trib_place_owner owner = trib_dealer_next(dealer, bytes);
+            here[owner.member] += bytes;
+            dealt[owner.member] += bytes;
+            total += bytes;
+        }
+        for (int m = 0; m < N + K; m++) {
+            assert_true(here[m] < (members[m].share * parts + 1) * PART);
+        }
+    }
+    for (int m = 0; m < N + K; m++) {
+        assert_near(dealt[m] / total, members[m].share, 1e-3);
+    }
+    trib_dealer_destroy(dealer);
+}
+
 /* After every partition, however the sizes fall: nobody is above its share by more than one partition, nobody below
  * by more than one for each other member, and the reactors of a member are within one partition of each other. */
 static void test_mixed_parts_are_dealt_by_share(void **state)
@@ -336,6 +370,7 @@ int main(void)
         cmocka_unit_test(test_unequal_links_by_hand),
         cmocka_unit_test(test_unequal_links_are_feasible_and_least),
         cmocka_unit_test(test_equal_parts_are_dealt_evenly),
+        cmocka_unit_test(test_a_tensor_is_dealt_evenly),
         cmocka_unit_test(test_mixed_parts_are_dealt_by_share),
         cmocka_unit_test(test_empty_parts_spread),
     };
