@@ -42,7 +42,7 @@
  * Gbit/s it takes less. There is no way back, and a machine that is late for once makes any link look slow: it has to look so
  * so many times in a row, and for so long. */
 #define SLOW_US 2000.0
-#define SLOW_BYTES_PER_US 250.0
+#define SLOW_BYTES_PER_US 450.0
 #define SLOW_TIMES 6u
 #define SLOW_FOR_NS (100 * INT64_C(1000000))
 #define WEIGHT 8.0 /* of what was known against what is learned */
