@@ -17,9 +17,11 @@ _Static_assert(TRIB_TENSOR_BYTES_MAX <= UINT64_C(4096) * PARTITIONS_MAX * TRIB_S
 #define PARTITIONS_EACH 64u /* for each who sums, of a tensor that has the bytes: nobody has much more than its part */
 #define PARTITIONS_EACH_NEAR 16u /* ... within one host */
 #define PARTITION_MIN (32u << 10)
-#define CHUNKS_EACH 64u /* for each core that sums */
-#define CHUNK_MIN (64u << 10)
-_Static_assert(UINT32_MAX / CHUNK_MIN < TRIB_SUM_CHUNKS_MAX, "or a partition of such could not be summed");
+#define PARTITION_FEW (64u << 10) /* smaller ones are for few workers */
+#define CHUNKS_EACH 64u           /* for each core that sums */
+#define CHUNKS_EACH_SMALL 32u     /* ... of less than CHUNK_SMALL: what a message costs counts for more */
+#define CHUNK_SMALL (64u << 10)
+#define CHUNK_MIN (16u << 10)
 #define PARTITION_ONE_WAY (128u << 10) /* at most, where there are several networks to choose from */
 
 /*
@@ -28,9 +30,10 @@ _Static_assert(UINT32_MAX / CHUNK_MIN < TRIB_SUM_CHUNKS_MAX, "or a partition of 
  */
 static uint32_t fair_chunk(uint64_t bytes, const trib_roster *roster)
 {
-    const uint64_t wanted = (uint64_t)CHUNKS_EACH * trib_roster_summing_cores(roster);
+    const uint64_t cores = trib_roster_summing_cores(roster);
     uint32_t chunk = roster->chunk_bytes;
-    while (chunk > CHUNK_MIN && chunk * wanted > bytes) {
+    while (chunk > CHUNK_MIN && roster->partition_bytes / (chunk / 2) <= TRIB_SUM_CHUNKS_MAX &&
+           chunk * cores * (chunk > CHUNK_SMALL ? CHUNKS_EACH : CHUNKS_EACH_SMALL) > bytes) {
         chunk /= 2;
     }
     return chunk;
@@ -44,8 +47,8 @@ uint32_t trib_tensor_chunk_bytes(const trib_roster *roster, uint64_t bytes)
 /*
  * Smaller partitions than were asked for if those would not go round: a tensor of one partition has all workers push to
  * one server, over one link, while the others stand idle; and where a link takes long for one, its sum is late on its way
- * back. But every worker sends and gets each of them: where they are no larger than a chunk, the more workers there are, the
- * fewer more there may be. Within one host there are no links to share, and what a message costs counts for more: nothing is
+ * back. But every worker sends and gets each of them: where they are small, the more workers there are, the fewer more there
+ * may be. Within one host there are no links to share, and what a message costs counts for more: nothing is
  * cut finer than a chunk there. Where members have several networks they are smaller than one: all of a partition goes by the
  * network that had room for it, and what goes by a slow one last is what the others wait for.
  * Powers of two, so that those that are larger than a chunk consist of whole chunks.
@@ -57,10 +60,10 @@ static uint32_t fair_partition(uint64_t bytes, const trib_roster *roster, uint32
     const uint64_t pushed = bytes * roster->worker_count;
     const uint32_t one_way = roster->chunk_bytes < PARTITION_ONE_WAY ? roster->chunk_bytes : PARTITION_ONE_WAY;
     const uint32_t most = !is_one_host && trib_roster_has_networks(roster) ? one_way : roster->partition_bytes;
-    const uint32_t chunk = is_one_host ? roster->chunk_bytes : fair_chunk(bytes, roster);
-    uint64_t fair = is_one_host ? chunk : PARTITION_MIN;
+    const uint32_t few = fair_chunk(bytes, roster) > PARTITION_FEW ? fair_chunk(bytes, roster) : PARTITION_FEW;
+    uint64_t fair = is_one_host ? roster->chunk_bytes : PARTITION_MIN;
     while (fair < most &&
-           (fair * wanted < bytes || ((is_one_host || fair < chunk) && fair * TRIB_TENSOR_MESSAGES_MAX < pushed))) {
+           (fair * wanted < bytes || ((is_one_host || fair < few) && fair * TRIB_TENSOR_MESSAGES_MAX < pushed))) {
         fair *= 2;
     }
     return fair < most ? (uint32_t)fair : most;
