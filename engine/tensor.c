@@ -18,7 +18,7 @@ _Static_assert(TRIB_TENSOR_BYTES_MAX <= UINT64_C(4096) * PARTITIONS_MAX * TRIB_S
 #define PARTITIONS_EACH_NEAR 16u /* ... within one host */
 #define PARTITION_MIN (32u << 10)
 #define PARTITION_FEW (64u << 10) /* smaller ones are for few workers */
-#define CHUNKS_EACH 64u           /* for each core that sums */
+#define CHUNKS_EACH 128u          /* for each core that sums */
 #define CHUNKS_EACH_SMALL 32u     /* ... of less than CHUNK_SMALL: what a message costs counts for more */
 #define CHUNK_SMALL (64u << 10)
 #define CHUNK_MIN (16u << 10)

@@ -337,12 +337,12 @@ static void test_partitions(void **state)
     assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 20, 0), 32u << 10);
     assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 256u << 10);
     assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 30, 0), 1u << 20);
-    /* 64 for each core, of 64 KiB at least, or 32, of 16 KiB. */
+    /* 128 for each core, of 64 KiB at least, or 32, of 16 KiB. */
     for (uint32_t reactors = 1; reactors <= 4; reactors *= 2) {
         for (uint32_t i = 0; i < 4; i++) {
             roster->members[i].reactors = reactors;
         }
-        assert_int_equal(trib_tensor_chunk_bytes(roster, 64u << 20), (256u << 10) / reactors);
+        assert_int_equal(trib_tensor_chunk_bytes(roster, 128u << 20), (256u << 10) / reactors);
         assert_int_equal(trib_tensor_chunk_bytes(roster, 4u << 20), reactors == 1 ? 32u << 10 : 16u << 10);
         assert_int_equal(trib_tensor_chunk_bytes(roster, UINT64_C(1) << 30), 256u << 10);
     }
