@@ -187,4 +187,5 @@ CASES = [('servers_wait_for_workers', servers_wait_for_workers), ('second_ctrl_c
 
 
 if __name__ == '__main__':
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # who is started in a script's background ignores it, and so would a shell's trap
     sys.exit(run_cases(CASES))
