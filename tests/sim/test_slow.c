@@ -117,7 +117,7 @@ static const trib_tensor *tensor_of(const sim_job *job, const char *name)
 static double over_least(const sim_job *job, int64_t took_ns, uint32_t count)
 {
     const double rate = (double)LINK_BITS * job->config.net.goodput / 8 / 1e9;
-    return (double)took_ns * rate / (count * sizeof(int32_t) * job->members[0].engine->roster->t_opt_factor);
+    return (double)took_ns * rate / ((double)count * sizeof(int32_t) * job->members[0].engine->roster->t_opt_factor);
 }
 
 /* 5 + 3: what is declared when links are known to be slow is cut as fine as is of use, and what was declared before is
