@@ -53,6 +53,13 @@ def what_failed_stands_at_the_end(folder):
     assert not lines[-6].startswith('FAILED'), lines[-6:]
 
 
+def arguments_are_looked_at(folder):
+    """Nothing is run for what it does not know, nor for help."""
+    for words, status, text in ((['--quik'], 2, "not '--quik'"), (['--quick', 'x'], 2, "not '--quick x'"), (['--help'], 0, 'tools/check [--quick]')):
+        done = subprocess.run([os.path.join(ROOT, 'tools/check')] + words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, cwd=folder)
+        assert done.returncode == status and text in done.stdout and '==' not in done.stdout, (words, done)
+
+
 def all_is_well(folder):
     status, lines = check(folder, {'build/release/tests/test_good': program('1..1\nok 1 - whole\n', 0)})
     assert status == 0 and lines[-1] == '2 passed, 0 failed, 0 skipped', lines
@@ -68,7 +75,7 @@ def what_is_skipped_says_why(folder):
 
 def main():
     failed = 0
-    for case in (what_failed_stands_at_the_end, all_is_well, what_is_skipped_says_why):
+    for case in (what_failed_stands_at_the_end, arguments_are_looked_at, all_is_well, what_is_skipped_says_why):
         with tempfile.TemporaryDirectory() as folder:
             try:
                 case(folder)
