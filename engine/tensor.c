@@ -100,7 +100,9 @@ uint32_t trib_tensor_partition_bytes_slow(const trib_roster *roster, uint64_t by
     } steps[] = {{PARTITION_MIN, PARTITIONS_EACH}, {PARTITION_MIN / 2, 16}, {PARTITION_MIN / 4, 2}};
     uint32_t fair = usual;
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
-        while (fair > steps[i].bytes && (uint64_t)(fair / 2) * steps[i].each * summing >= bytes) {
+        const uint64_t most =
+            (uint64_t)steps[i].each * summing < PARTITIONS_MAX ? steps[i].each * summing : PARTITIONS_MAX;
+        while (fair > steps[i].bytes && fair / 2 * most >= bytes) {
             fair /= 2;
         }
     }

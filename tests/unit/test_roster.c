@@ -321,6 +321,33 @@ static void test_one_host(void **state)
     assert_true(is_one_host((const char *[]){"n1:1", "n1:2", NULL}));
 }
 
+/* However many sum, a tensor's partitions must fit a DECLARED frame, and a partition's chunks its sum. */
+static void test_limits_of_cutting(void **state)
+{
+    (void)state;
+    enum { MANY = 2000 };
+    trib_roster *roster = trib_roster_create(MANY);
+    assert_non_null(roster);
+    roster->worker_count = MANY;
+    roster->chunk_bytes = 256u << 10;
+    roster->partition_bytes = 1u << 20;
+    for (uint32_t i = 0; i < MANY; i++) {
+        roster->members[i].sums = true;
+        roster->members[i].reactors = 1;
+        snprintf(roster->members[i].addresses[0].text, TRIB_ADDRESS_MAX, "10.0.%u.%u:1", i / 250, i % 250 + 1);
+    }
+    for (uint64_t bytes = 1; bytes <= UINT64_C(1) << 36; bytes = bytes * 3 + 1) {
+        const uint32_t usual = trib_tensor_partition_bytes(roster, bytes, 0);
+        const uint32_t slow = trib_tensor_partition_bytes_slow(roster, bytes);
+        assert_true(slow <= usual);
+        assert_true(trib_tensor_partition_count(bytes, usual) <= 65536);
+        assert_true(trib_tensor_partition_count(bytes, slow) <= 65536);
+    }
+    roster->partition_bytes = 4096u * 65536u * 15u;
+    assert_int_equal(trib_tensor_chunk_bytes(roster, 1u << 20), 64u << 10);
+    free(roster);
+}
+
 /* 1 MiB, 4 workers, 4 who sum: 32 pieces of 32 KiB between hosts, whole chunks within one. */
 static void test_partitions(void **state)
 {
@@ -410,6 +437,7 @@ int main(void)
         cmocka_unit_test(test_insane_rosters_are_refused),
         cmocka_unit_test(test_member_infos),
         cmocka_unit_test(test_one_host),
+        cmocka_unit_test(test_limits_of_cutting),
         cmocka_unit_test(test_partitions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
