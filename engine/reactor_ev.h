@@ -21,9 +21,9 @@ TRIB_CHECKED trib_status trib_reactor_ev_create(uint32_t index, trib_logger *log
  * not run are forgotten. NULL is fine. On an attached loop: from the thread that runs it. */
 void trib_reactor_ev_destroy(trib_reactor *reactor);
 
-/* Makes a thread of its own for the loop, named "trib-<index>", with all signals blocked, pinned to core unless that is
- * -1 (if pinning fails it is logged and the thread runs anywhere). It runs the loop once it is released; stopped before
- * that, it runs nothing. busy_poll: it never sleeps. TRIB_STATE on an attached loop or when it has been started,
+/* Makes a thread of its own for the loop, named "trib-<index>", with the signals of the host blocked (thread.h), pinned to core
+ * unless that is -1 (if pinning fails it is logged and the thread runs anywhere). It runs the loop once it is released;
+ * stopped before that, it runs nothing. busy_poll: it never sleeps. TRIB_STATE on an attached loop or when it has been started,
  * TRIB_SYSTEM if no thread could be made: errno says why. */
 TRIB_CHECKED trib_status trib_reactor_ev_start_held(trib_reactor *reactor, int core, bool busy_poll);
 void trib_reactor_ev_release(trib_reactor *reactor);

@@ -3,12 +3,12 @@
 #define _GNU_SOURCE /* pthread_setaffinity_np, pthread_setname_np */
 #endif
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "engine/assert.h"
 #include "engine/reactor_ev_internal.h"
+#include "engine/thread.h"
 
 static void pin(reactor_ev *self, int core)
 {
@@ -81,12 +81,7 @@ trib_status trib_reactor_ev_start_held(trib_reactor *reactor, int core, bool bus
     }
     self->first_core = core;
     self->busy_poll = busy_poll;
-    /* The thread inherits the mask, so there is no moment at which a signal of the host's could land on it. */
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&self->thread, NULL, thread_main, self);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int error = trib_thread_start(&self->thread, NULL, thread_main, self);
     if (error != 0) {
         char why[64];
         trib_log(self->base.logger, TRIB_LOG_ERROR, "no thread for reactor %u: %s", self->base.index,

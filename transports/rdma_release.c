@@ -13,12 +13,12 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include "engine/assert.h"
 #include "engine/fork.h"
+#include "engine/thread.h"
 #include "transports/rdma_release.h"
 
 #define PATIENCE_S 2
@@ -79,16 +79,6 @@ static void *thread_main(void *argument)
     return NULL;
 }
 
-static bool start_thread(verbs_releaser *self)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* the caller's handlers do not run here */
-    bool started = pthread_create(&self->thread, NULL, thread_main, self) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return started;
-}
-
 verbs_releaser *trib_rdma_releaser_create(void)
 {
     verbs_releaser *self = calloc(1, sizeof *self);
@@ -113,7 +103,7 @@ void trib_rdma_release(verbs_releaser *self, verbs_remains *remains)
     remains->next = NULL;
     pthread_mutex_lock(&self->mutex);
     trib_assert(!self->closed);
-    self->has_thread = self->has_thread || start_thread(self);
+    self->has_thread = self->has_thread || trib_thread_start(&self->thread, NULL, thread_main, self) == 0;
     if (self->has_thread) {
         if (self->head != NULL) {
             self->tail->next = remains;

@@ -43,7 +43,7 @@ static bool start(cuda_comm *comm, void *(*run)(void *comm))
     }
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     atomic_fetch_add(&comm->holders, 1);
-    const bool started = cuda_thread_start(&thread, &attributes, run, comm) == 0;
+    const bool started = trib_thread_start(&thread, &attributes, run, comm) == 0;
     pthread_attr_destroy(&attributes);
     if (!started) {
         atomic_fetch_sub(&comm->holders, 1);

@@ -438,7 +438,7 @@ static trib_status device_open(const trib_device_params *params, trib_device **o
     const int index = device->index;
     const cuda_visit visit = cuda_visit_begin(device);
     code = set_up(device);
-    if (code == cudaSuccess && cuda_thread_start(&device->thread, NULL, cuda_thread_main, device) != 0) {
+    if (code == cudaSuccess && trib_thread_start(&device->thread, NULL, cuda_thread_main, device) != 0) {
         code = cudaErrorMemoryAllocation;
     }
     if (code != cudaSuccess) {

@@ -24,6 +24,7 @@
 
 #include "engine/device.h"
 #include "engine/linger.h"
+#include "engine/thread.h"
 
 #define TRIB_CUDA_STOP_NS (5 * INT64_C(1000000000))
 #define CUDA_LAUNCHED_MAX 256u /* CUDA's queue takes 1024, and there is an event and a gate beside each */
@@ -161,8 +162,6 @@ struct trib_device {
 };
 
 int64_t cuda_now_ns(void);
-/* As pthread_create. No signal of the host's lands on the thread, nor on those that it starts. */
-int cuda_thread_start(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument);
 /* A thread of somebody else's makes calls for the device: its present device is given back. While any thread of the process
  * captures a stream, CUDA refuses to others what might be unsafe in a graph, asking an event or taking memory, and spoils the
  * capture. None of our calls is part of a capture, so all of them are made in the mode in which none is refused. */

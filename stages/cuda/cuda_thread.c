@@ -2,7 +2,6 @@
 #include "stages/cuda/cuda_internal.h"
 
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,17 +20,6 @@ int64_t cuda_now_ns(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-}
-
-int cuda_thread_start(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument)
-{
-    /* It inherits the mask, so there is no moment at which a signal could. */
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int error = pthread_create(thread, attributes, run, argument);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error;
 }
 
 void cuda_give_back(trib_device *device, trib_device_job *job, trib_status status, const char *format, ...)
