@@ -274,9 +274,9 @@ TRIB_API TRIB_CHECKED trib_status trib_engine_wait_ready(trib_engine *engine, in
 typedef void (*trib_closed_cb)(trib_engine *engine, void *user);
 TRIB_API void trib_engine_close(trib_engine *engine, trib_closed_cb closed_cb, void *user);
 
-/* Frees the engine, its tensors and its memory; NULL is fine. Closes first if need be, and then blocks up to
- * close_timeout_ns; ATTACHED: it runs the caller's loop for that time. QUEUE: it dispatches what is left. Nothing is done
- * from a callback or, ATTACHED, while another thread runs the loop: TRIB_WRONG_THREAD; in a forked child: TRIB_OK. */
+/* Frees the engine, its tensors and its memory; NULL is fine. Closes first if need be, and blocks up to close_timeout_ns
+ * (with a GPU 12 s more: docs/gpu.md); ATTACHED: it runs the caller's loop then. QUEUE: it dispatches what is left. Nothing is
+ * done from a callback or, ATTACHED, while another thread runs the loop: TRIB_WRONG_THREAD; in a forked child: TRIB_OK. */
 TRIB_API trib_status trib_engine_destroy(trib_engine *engine);
 
 /* TRIB_MODE_QUEUE: a file descriptor that is readable while callbacks wait; watch it in any event loop and call

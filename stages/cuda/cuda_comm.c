@@ -11,6 +11,9 @@
  * there for RESCUE_NS after stop, or after a failure: then a rank that is gone is waited for, and giving up is what lets the
  * thread out. The same goes for a copy that the driver does not come back from before a collective has ended. The thread that
  * rescues is there from the beginning, because it may be needed where there is no memory for another.
+ *
+ * Who takes leave is not let out in that way: both calls would free the communicator. It gives up by itself if it has become
+ * late before what would wait for other ranks.
  */
 #include "stages/cuda/cuda_internal.h"
 
@@ -18,7 +21,6 @@
 #include <string.h>
 #include <time.h>
 
-#define LEAVE_NS (1000 * INT64_C(1000000))
 #define RESCUE_NS (2000 * INT64_C(1000000))
 #define REST_NS (200 * INT64_C(1000))
 #define WARM_BYTES_MAX ((size_t)64 << 20)
@@ -264,6 +266,7 @@ void cuda_comm_abort(trib_device *device)
         atomic_store(&comm->over, true); /* the join has failed */
     } else if (!start(comm, abort_main)) {
         device->hung = true; /* what it does ends with the process */
+        atomic_store(&comm->over, true);
     }
 }
 
@@ -279,12 +282,26 @@ void cuda_comm_stop(trib_device *device)
 static void *leave_main(void *argument)
 {
     cuda_comm *comm = argument;
-    if (cuda_thread_use(comm->index) && comm->api.comm_finalize(comm->nccl) == ncclSuccess) {
-        (void)comm->api.comm_destroy(comm->nccl);
+    if (cuda_thread_use(comm->index)) {
+        const bool in_order = comm->api.comm_finalize(comm->nccl) == ncclSuccess;
+        if (in_order && !atomic_load(&comm->late)) {
+            (void)comm->api.comm_destroy(comm->nccl);
+        } else {
+            (void)comm->api.comm_abort(comm->nccl); /* waits for no other rank */
+        }
     }
     atomic_store(&comm->over, true);
     let_go(comm);
     return NULL;
+}
+
+static bool await_end(const cuda_comm *comm, int64_t patience_ns)
+{
+    const int64_t until_ns = cuda_now_ns() + patience_ns;
+    while (!atomic_load(&comm->over) && cuda_now_ns() < until_ns) {
+        rest();
+    }
+    return atomic_load(&comm->over);
 }
 
 void cuda_comm_end(trib_device *device)
@@ -293,17 +310,16 @@ void cuda_comm_end(trib_device *device)
     if (comm == NULL) {
         return;
     }
-    int64_t until_ns = cuda_now_ns() + TRIB_CUDA_STOP_NS;
     if (device->comm_state != CUDA_COMM_READY || device->hung) {
         cuda_comm_abort(device);
-    } else if (!atomic_exchange(&comm->given_up, true)) {
-        until_ns = cuda_now_ns() + LEAVE_NS;
-        device->hung = !start(comm, leave_main);
+    } else if (!atomic_exchange(&comm->given_up, true) && !start(comm, leave_main)) {
+        device->hung = true;
+        atomic_store(&comm->over, true);
     }
-    while (!atomic_load(&comm->over) && cuda_now_ns() < until_ns) {
-        rest();
+    if (!await_end(comm, TRIB_CUDA_STOP_NS)) {
+        atomic_store(&comm->late, true);
+        device->hung = !await_end(comm, RESCUE_NS) || device->hung;
     }
-    device->hung = device->hung || !atomic_load(&comm->over);
     pthread_mutex_lock(&device->mutex);
     device->comm = NULL;
     pthread_mutex_unlock(&device->mutex);

@@ -86,7 +86,8 @@ typedef struct cuda_comm {
     atomic_bool shut;    /* it is about to be given up: nobody enters any more */
     sem_t stop;          /* what the rescuer waits for: stop has been asked for, or the device lets go */
     atomic_bool given_up;
-    atomic_bool over; /* what ends it has returned */
+    atomic_bool late; /* who takes leave has had its time */
+    atomic_bool over; /* what ends it has returned, or could not begin */
     atomic_int holders;
 } cuda_comm;
 
@@ -237,8 +238,8 @@ void cuda_comm_exit(trib_device *device);
 void cuda_comm_stop(trib_device *device);
 /* Gives it up: its kernels end. Does not wait. */
 void cuda_comm_abort(trib_device *device);
-/* Takes leave of the other ranks within a second, or waits for the end of what abort began, 5 s at most; before anything
- * that NCCL may use is freed. */
+/* Takes leave of the other ranks, or waits for the end of what abort began; before anything that NCCL may use is freed. What
+ * has not come back 7 s later (5 s, and 2 s for who takes leave to give up instead) is hung. */
 void cuda_comm_end(trib_device *device);
 
 #endif
