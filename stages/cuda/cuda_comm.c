@@ -13,7 +13,7 @@
  * rescues is there from the beginning, because it may be needed where there is no memory for another.
  *
  * Who takes leave is not let out in that way: both calls would free the communicator. It gives up by itself if it has become
- * late before what would wait for other ranks.
+ * late before what would wait for other ranks. Whoever is inside NCCL holds the end of the process up (cuda_exit.c).
  */
 #include "stages/cuda/cuda_internal.h"
 
@@ -22,6 +22,7 @@
 #include <time.h>
 
 #define RESCUE_NS (2000 * INT64_C(1000000))
+#define SET_UP_NS (1000 * INT64_C(1000000)) /* who joins waits for others by then */
 #define REST_NS (200 * INT64_C(1000))
 #define WARM_BYTES_MAX ((size_t)64 << 20)
 #define WARM_BYTES_MIN 512u
@@ -35,7 +36,7 @@ static void let_go(cuda_comm *comm)
     }
 }
 
-/* A thread that nobody waits for, and that holds on to the communicator until it is through. */
+/* A thread that nobody waits for, and that holds on to the communicator until it lets go. */
 static bool start(cuda_comm *comm, void *(*run)(void *comm))
 {
     pthread_t thread;
@@ -51,6 +52,25 @@ static bool start(cuda_comm *comm, void *(*run)(void *comm))
         atomic_fetch_sub(&comm->holders, 1);
     }
     return started;
+}
+
+/* One that is inside NCCL from its beginning to its end, which is to come out. */
+static bool start_inside(cuda_comm *comm, void *(*run)(void *comm))
+{
+    if (!cuda_exit_hold()) {
+        return false;
+    }
+    const bool started = start(comm, run);
+    if (!started) {
+        cuda_exit_release();
+    }
+    return started;
+}
+
+static void come_out(cuda_comm *comm)
+{
+    cuda_exit_release();
+    let_go(comm);
 }
 
 static void rest(void)
@@ -76,8 +96,11 @@ static void *rescue_main(void *argument)
         atomic_store(&comm->shut, true);
     }
     if (is_late && atomic_load(&comm->inside) > 0 && !atomic_exchange(&comm->given_up, true)) {
-        if (cuda_thread_use(comm->index)) {
-            (void)comm->api.comm_abort(comm->nccl);
+        if (cuda_exit_hold()) {
+            if (cuda_thread_use(comm->index)) {
+                (void)comm->api.comm_abort(comm->nccl);
+            }
+            cuda_exit_release();
         }
         atomic_store(&comm->over, true);
     }
@@ -163,6 +186,9 @@ static void *join_main(void *argument)
         comm->nccl = made;
         result = warm_up(comm);
     }
+    if (result == ncclSuccess) {
+        cuda_exit_watch(CUDA_EXIT_JOINED);
+    }
     comm->result = result;
     int phase = CUDA_COMM_JOINING;
     if (!atomic_compare_exchange_strong(&comm->phase, &phase, CUDA_COMM_READY)) {
@@ -171,7 +197,7 @@ static void *join_main(void *argument)
         }
         atomic_store(&comm->over, true);
     }
-    let_go(comm);
+    come_out(comm);
     return NULL;
 }
 
@@ -185,12 +211,13 @@ bool cuda_comm_join(trib_device *device, const void *id)
     comm->index = device->index;
     comm->rank = device->params.rank;
     comm->size = device->params.size;
+    comm->began_ns = cuda_now_ns();
     memcpy(&comm->id, id, sizeof comm->id);
     atomic_init(&comm->holders, 1);
     atomic_init(&comm->phase, CUDA_COMM_JOINING);
     (void)sem_init(&comm->stop, 0, 0);
     const bool rescued = start(comm, rescue_main);
-    if (!rescued || !start(comm, join_main)) {
+    if (!rescued || !start_inside(comm, join_main)) {
         (void)sem_post(&comm->stop);
         let_go(comm);
         return false;
@@ -204,6 +231,9 @@ bool cuda_comm_join(trib_device *device, const void *id)
 bool cuda_comm_joined(const trib_device *device, ncclResult_t *result)
 {
     if (atomic_load(&device->comm->phase) != CUDA_COMM_READY) {
+        if (cuda_now_ns() - device->comm->began_ns > SET_UP_NS) {
+            cuda_exit_watch(CUDA_EXIT_JOINING);
+        }
         return false;
     }
     *result = device->comm->result;
@@ -237,7 +267,7 @@ static void *abort_main(void *argument)
         (void)comm->api.comm_abort(comm->nccl);
     }
     atomic_store(&comm->over, true);
-    let_go(comm);
+    come_out(comm);
     return NULL;
 }
 
@@ -264,7 +294,7 @@ void cuda_comm_abort(trib_device *device)
     }
     if (comm->nccl == NULL) {
         atomic_store(&comm->over, true); /* the join has failed */
-    } else if (!start(comm, abort_main)) {
+    } else if (!start_inside(comm, abort_main)) {
         device->hung = true; /* what it does ends with the process */
         atomic_store(&comm->over, true);
     }
@@ -291,7 +321,7 @@ static void *leave_main(void *argument)
         }
     }
     atomic_store(&comm->over, true);
-    let_go(comm);
+    come_out(comm);
     return NULL;
 }
 
@@ -312,7 +342,7 @@ void cuda_comm_end(trib_device *device)
     }
     if (device->comm_state != CUDA_COMM_READY || device->hung) {
         cuda_comm_abort(device);
-    } else if (!atomic_exchange(&comm->given_up, true) && !start(comm, leave_main)) {
+    } else if (!atomic_exchange(&comm->given_up, true) && !start_inside(comm, leave_main)) {
         device->hung = true;
         atomic_store(&comm->over, true);
     }

@@ -81,6 +81,7 @@ typedef struct cuda_comm {
     ncclUniqueId id;
     ncclComm_t nccl;     /* NULL: not made */
     ncclResult_t result; /* of joining; both are the device's when phase is READY */
+    int64_t began_ns;    /* joining */
     atomic_int phase;    /* JOINING, then READY or ABANDONED */
     atomic_uint inside;  /* threads in a call: the device's, and a caller's that launches */
     atomic_bool shut;    /* it is about to be given up: nobody enters any more */
@@ -212,9 +213,11 @@ void cuda_nccl_end_failed(trib_device *device, cuda_slot *slot);
 void cuda_issue(trib_device *device, trib_device_job *job, bool here);
 /* The thread: takes note of what callers' threads have launched, which it took from the device's list. */
 void cuda_issue_notice(trib_device *device, cuda_queue launched);
-/* True: until unclaimed no other thread makes calls of NCCL's. Never waits. */
+/* True: until unclaimed no other thread makes calls of NCCL's that launch or ask. False: one does, or the process ends. Never
+ * waits. */
 bool cuda_claim(trib_device *device);
 void cuda_unclaim(trib_device *device);
+void cuda_unclaim_locked(trib_device *device); /* with the mutex held */
 /* With the mutex held: the thread looks about. */
 void cuda_signal_if_asleep(trib_device *device);
 
@@ -241,5 +244,18 @@ void cuda_comm_abort(trib_device *device);
 /* Takes leave of the other ranks, or waits for the end of what abort began; before anything that NCCL may use is freed. What
  * has not come back 7 s later (5 s, and 2 s for who takes leave to give up instead) is hung. */
 void cuda_comm_end(trib_device *device);
+
+/* ---- cuda_exit.c: any thread ---- */
+typedef enum cuda_exit_moment {
+    CUDA_EXIT_LOADED,
+    CUDA_EXIT_JOINING, /* for a while */
+    CUDA_EXIT_JOINED,
+    CUDA_EXIT_MOMENTS
+} cuda_exit_moment;
+/* From now on exit() waits for the threads that hold, before it takes down what has been set up by this moment. */
+void cuda_exit_watch(cuda_exit_moment moment);
+/* The thread, or one that it starts, goes into NCCL, and releases when that is out. False: it must not, the process ends. */
+bool cuda_exit_hold(void);
+void cuda_exit_release(void);
 
 #endif

@@ -10,19 +10,34 @@
  */
 #include "stages/cuda/cuda_internal.h"
 
+/* With the mutex held. */
+static bool claim_locked(trib_device *device)
+{
+    if (device->claimed || !cuda_exit_hold()) {
+        return false;
+    }
+    device->claimed = true;
+    return true;
+}
+
+void cuda_unclaim_locked(trib_device *device)
+{
+    device->claimed = false;
+    cuda_exit_release();
+}
+
 bool cuda_claim(trib_device *device)
 {
     pthread_mutex_lock(&device->mutex);
-    const bool free_one = !device->claimed;
-    device->claimed = true;
+    const bool claimed = claim_locked(device);
     pthread_mutex_unlock(&device->mutex);
-    return free_one;
+    return claimed;
 }
 
 void cuda_unclaim(trib_device *device)
 {
     pthread_mutex_lock(&device->mutex);
-    device->claimed = false;
+    cuda_unclaim_locked(device);
     pthread_mutex_unlock(&device->mutex);
 }
 
@@ -42,7 +57,7 @@ static void launch_here(trib_device *device, trib_device_job *job)
     const bool enters = device->params.size > 1;
     if (enters && !cuda_comm_enter(device)) {
         pthread_mutex_lock(&device->mutex);
-        device->claimed = false;
+        cuda_unclaim_locked(device);
         leave_to_thread(device, job); /* which gives it back: all is being given up */
         pthread_mutex_unlock(&device->mutex);
         return;
@@ -64,7 +79,7 @@ static void launch_here(trib_device *device, trib_device_job *job)
     }
     cuda_visit_end(visit);
     pthread_mutex_lock(&device->mutex);
-    device->claimed = false;
+    cuda_unclaim_locked(device);
     cuda_queue_push(&device->launched, slot);
     cuda_signal_if_asleep(device);
     pthread_mutex_unlock(&device->mutex);
@@ -76,11 +91,11 @@ void cuda_issue(trib_device *device, trib_device_job *job, bool here)
     job->slot = NULL;
     pthread_mutex_lock(&device->mutex);
     job->place = device->places++;
-    const bool now = here && device->can_launch && !device->claimed && device->unlaunched == 0 &&
-                     atomic_load(&device->collectives) < CUDA_LAUNCHED_MAX && !atomic_load(&device->stop_asked);
+    const bool now = here && device->can_launch && device->unlaunched == 0 &&
+                     atomic_load(&device->collectives) < CUDA_LAUNCHED_MAX && !atomic_load(&device->stop_asked) &&
+                     claim_locked(device);
     if (now) {
         job->gate->by_end = true;
-        device->claimed = true;
     } else {
         leave_to_thread(device, job);
     }

@@ -56,6 +56,7 @@ static bool load(trib_device *device, char *why, size_t size)
         memcpy(wanted[i].where, &symbol, sizeof symbol);
     }
     device->nccl_loaded = true;
+    cuda_exit_watch(CUDA_EXIT_LOADED);
     return true;
 }
 
@@ -73,8 +74,13 @@ void cuda_nccl_make_id(trib_device *device, trib_device_job *job)
         cuda_give_back(device, job, TRIB_UNSUPPORTED, "%s", why);
         return;
     }
+    if (!cuda_exit_hold()) {
+        cuda_give_back(device, job, TRIB_CLOSED, "the process ends");
+        return;
+    }
     ncclUniqueId id;
     ncclResult_t result = device->nccl.get_unique_id(&id);
+    cuda_exit_release();
     if (result != ncclSuccess) {
         describe(device, result, why, sizeof why);
         cuda_give_back(device, job, TRIB_SYSTEM, "%s", why);
@@ -256,7 +262,7 @@ static bool launch_next(trib_device *device)
     cuda_issue_notice(device, before); /* what callers have launched ends before this one */
     const bool launched = launch_first(device);
     pthread_mutex_lock(&device->mutex);
-    device->claimed = false;
+    cuda_unclaim_locked(device);
     device->unlaunched -= launched && device->params.in_order ? 1 : 0;
     pthread_mutex_unlock(&device->mutex);
     return launched;

@@ -97,6 +97,7 @@ static const struct {
     {"declare", scenario_declare}, {"late", scenario_late},           {"killed", scenario_killed},
     {"stopped", scenario_stopped}, {"leave", scenario_leave},         {"idle", scenario_idle},
     {"speed", scenario_speed},     {"broadcast", scenario_broadcast}, {"swapped", scenario_swapped},
+    {"exit", scenario_exit},
 };
 
 typedef struct plan {

@@ -42,6 +42,7 @@ void scenario_late(rank *self);
 void scenario_killed(rank *self);
 void scenario_stopped(rank *self);
 void scenario_leave(rank *self);
+void scenario_exit(rank *self) __attribute__((noreturn));
 void scenario_swapped(rank *self);
 void scenario_idle(rank *self);
 void scenario_speed(rank *self);

@@ -30,8 +30,8 @@ CASES = [
     ('sums', 1, 2, 0, ''), ('sums', 2, 2, 0, ''), ('sums', 2, 2, 1, ''), ('stream', 1, 2, 0, ''), ('stream', 2, 2, 1, ''),
     ('declare', 1, 2, 0, ''), ('declare', 2, 2, 1, ''), ('late', 1, 2, 0, ''), ('late', 2, 2, 0, ''), ('graph', 1, 2, 0, ''),
     ('killed', 1, 2, 0, '1'), ('killed', 1, 2, 0, '0'), ('killed', 2, 2, 1, '3'), ('stopped', 1, 2, 0, '1'), ('stopped', 2, 2, 0, '2'), ('leave', 1, 2, 0, ''),
-    ('leave', 2, 2, 1, ''), ('idle', 1, 2, 0, ''), ('threads', 1, 2, 0, ''),
-    ('sums', 1, 4, 0, ''), ('sums', 2, 4, 1, ''), ('stream', 1, 4, 0, ''), ('killed', 1, 4, 0, '2'), ('threads', 1, 4, 0, ''),
+    ('leave', 2, 2, 1, ''), ('idle', 1, 2, 0, ''), ('exit', 1, 2, 0, ''), ('threads', 1, 2, 0, ''),
+    ('sums', 1, 4, 0, ''), ('exit', 1, 4, 0, ''), ('sums', 2, 4, 1, ''), ('stream', 1, 4, 0, ''), ('killed', 1, 4, 0, '2'), ('threads', 1, 4, 0, ''),
     ('sums', 1, 8, 0, ''), ('sums', 2, 8, 2, ''), ('killed', 1, 8, 0, '5'),
 ]
 # These with TRIB_DEVICE_ORDER=program.
@@ -39,7 +39,7 @@ PROGRAM_CASES = [
     ('sums', 1, 1, 0, ''), ('stream', 1, 1, 0, ''), ('sums', 2, 1, 1, ''),
     ('sums', 1, 2, 0, ''), ('broadcast', 1, 2, 0, ''), ('stream', 1, 2, 0, ''), ('graph', 1, 2, 0, ''), ('declare', 1, 2, 0, ''), ('late', 1, 2, 0, ''),
     ('swapped', 1, 2, 0, 'alike'), ('swapped', 1, 2, 0, 'unlike'), ('killed', 1, 2, 0, '1'), ('killed', 1, 2, 0, '0'), ('stopped', 1, 2, 0, '1'),
-    ('leave', 1, 2, 0, ''), ('idle', 1, 2, 0, ''), ('threads', 1, 2, 0, ''), ('sums', 2, 2, 0, ''),
+    ('leave', 1, 2, 0, ''), ('idle', 1, 2, 0, ''), ('exit', 1, 2, 0, ''), ('threads', 1, 2, 0, ''), ('sums', 2, 2, 0, ''),
     ('sums', 1, 4, 0, ''), ('stream', 1, 4, 0, ''), ('swapped', 1, 4, 0, 'alike'), ('killed', 1, 4, 0, '2'), ('sums', 1, 8, 0, ''), ('killed', 1, 8, 0, '5'),
 ]
 LIMIT_S = 150
