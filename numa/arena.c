@@ -165,6 +165,11 @@ void trib_arena_free(trib_arena *arena, void *block)
     arena->ops->free(arena->heap, block);
 }
 
+bool trib_arena_reserve(trib_arena *arena, size_t size)
+{
+    return trib_extents_reserve(&arena->extents, size);
+}
+
 trib_status trib_arena_add_registrar(trib_arena *arena, const trib_arena_registrar *registrar, uint32_t *id_out)
 {
     return trib_extents_add_registrar(&arena->extents, registrar, id_out);

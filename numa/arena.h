@@ -81,6 +81,10 @@ void *trib_arena_alloc(trib_arena *arena, size_t size, size_t alignment);
 /* NULL is fine. */
 void trib_arena_free(trib_arena *arena, void *block);
 
+/* Makes an extent of that size ahead: blocks are cut from it as long as there is room, and none of them waits for a registrar.
+ * False: no memory, or more than bytes_max. */
+bool trib_arena_reserve(trib_arena *arena, size_t size);
+
 /* Calls it for the extents that are there and for those to come. TRIB_BUSY: TRIB_ARENA_REGISTRARS_MAX are there
  * already. */
 TRIB_CHECKED trib_status trib_arena_add_registrar(trib_arena *arena, const trib_arena_registrar *registrar,

@@ -264,6 +264,20 @@ void *trib_extents_take(trib_extents *extents, size_t size, size_t alignment)
     return piece;
 }
 
+bool trib_extents_reserve(trib_extents *extents, size_t size)
+{
+    pthread_rwlock_wrlock(&extents->lock);
+    bool is_there = size <= extents->tail_size;
+    if (!is_there && size <= SIZE_MAX / 4) {
+        const trib_extent *extent = extent_make(extents, round_up(size, TRIB_EXTENT_BYTES));
+        is_there = extent != NULL;
+        extents->tail = is_there ? extent->base : extents->tail;
+        extents->tail_size = is_there ? extent->size : extents->tail_size;
+    }
+    pthread_rwlock_unlock(&extents->lock);
+    return is_there;
+}
+
 bool trib_extents_same(trib_extents *extents, const void *a, const void *b)
 {
     pthread_rwlock_rdlock(&extents->lock);

@@ -49,6 +49,9 @@ void trib_extents_fini(trib_extents *extents);
 /* Fresh zeroed memory out of one extent; NULL if there is none. size and alignment: multiples of the page size. */
 void *trib_extents_take(trib_extents *extents, size_t size, size_t alignment);
 
+/* As trib_arena_reserve. */
+bool trib_extents_reserve(trib_extents *extents, size_t size);
+
 bool trib_extents_same(trib_extents *extents, const void *a, const void *b);
 
 /* Copies the extent that address lies in; false if it lies in none. */

@@ -186,6 +186,31 @@ static void test_registrars(void **state)
     assert_int_equal(late.count, 0);
 }
 
+/* What was made ahead is registered when it is made; blocks then come out of it. */
+static void test_reserved(void **state)
+{
+    trib_arena *arena = create(state);
+    ledger book = {.refuse_from = UINT32_MAX};
+    const trib_arena_registrar registrar = ledger_registrar(&book);
+    uint32_t id = 99;
+    assert_int_equal(trib_arena_add_registrar(arena, &registrar, &id), TRIB_OK);
+    assert_true(trib_arena_reserve(arena, 63 * MIB));
+    assert_int_equal(book.calls, 1);
+    assert_int_equal(book.sizes[0], 64 * MIB);
+    assert_true(trib_arena_reserve(arena, 64 * MIB)); /* it is there */
+    for (int i = 0; i < 5; i++) {
+        const uint8_t *block = trib_arena_alloc(arena, 3 * MIB, 0);
+        assert_true((uintptr_t)block >= (uintptr_t)book.bases[0]);
+        assert_true((uintptr_t)block + 3 * MIB <= (uintptr_t)book.bases[0] + 64 * MIB);
+    }
+    assert_int_equal(book.calls, 1);
+    assert_non_null(trib_arena_alloc(arena, 65 * MIB, 0)); /* more than there is room for */
+    assert_int_equal(book.calls, 2);
+    assert_false(trib_arena_reserve(arena, SIZE_MAX / 2));
+    trib_arena_destroy(arena);
+    assert_int_equal(book.count, 0);
+}
+
 /* A registrar that cannot register any more: the memory is there all the same, and find tells. */
 static void test_registrar_fails(void **state)
 {
@@ -418,7 +443,7 @@ int main(void)
         BOTH(test_threads),           BOTH(test_steady),         BOTH(test_registrars),
         BOTH(test_registrar_fails),   BOTH(test_registrars_max), cmocka_unit_test(test_default),
         BOTH(test_adopted),           BOTH(test_adopted_not),    BOTH(test_adopted_by_threads),
-        BOTH(test_adopted_on_device),
+        BOTH(test_adopted_on_device), BOTH(test_reserved),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
