@@ -18,8 +18,12 @@
 #define PAGE 4096u
 #define GPU_BUSY_POLL_NS INT64_C(500000) /* a step's pieces follow each other sooner than a thread wakes up */
 /* At most, where pauses are of that kind. A machine alone keeps one reactor busy at such times, others keep all. */
-#define GPU_BUSY_POLL_ALONE_NS INT64_C(10000000)
+#define GPU_BUSY_POLL_ALONE_NS INT64_C(25000000)
 #define GPU_BUSY_POLL_MOST_NS INT64_C(2000000)
+
+/* Registering memory with a GPU takes 0.3 ms and more for each MiB, and whoever needs the memory then waits: a reactor. So what
+ * first exchanges need is made with the engine. */
+#define GPU_RESERVE_BYTES ((size_t)256 << 20)
 
 /* What trib_env.memory points to. */
 typedef struct host {
@@ -31,6 +35,7 @@ typedef struct host {
     uint32_t registrar;
     bool tells_devices; /* there are network devices that want to know memory */
     bool gpu_direct;    /* that of the device too */
+    bool copies;        /* device tensors pass through the arena's memory */
 } host;
 
 static trib_status reactor_open(trib_engine *engine, uint32_t index, trib_reactor **out)
@@ -49,6 +54,11 @@ static void reactor_settle(trib_engine *engine, trib_reactor *reactor, const tri
 {
     host *self = engine->env.memory;
     trib_env_place_settle(&self->place, engine, reactor, where);
+}
+
+static void device_thread(void *memory)
+{
+    trib_env_place_device_thread(&((host *)memory)->place);
 }
 
 static void reactor_go(trib_engine *engine, trib_reactor *reactor)
@@ -140,6 +150,9 @@ static void memory_share(void *memory, const trib_device_ops *ops, trib_device *
         .register_extent = register_extent, .unregister_extent = unregister_extent, .user = self};
     /* If not, copies work all the same, while the device's thread waits for each. */
     self->is_registrar = trib_arena_add_registrar(self->arena, &registrar, &self->registrar) == TRIB_OK;
+    if (self->is_registrar && self->copies) {
+        (void)trib_arena_reserve(self->arena, GPU_RESERVE_BYTES); /* else it is made when it is needed */
+    }
 }
 
 static void memory_unshare(void *memory)
@@ -232,6 +245,7 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
         .memory_disown = memory_disown,
         .memory_share = memory_share,
         .memory_unshare = memory_unshare,
+        .device_thread = device_thread,
         .fini = fini,
     };
     name_place(env);
@@ -272,6 +286,7 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
     }
     config->busy_poll = self->place.plan.busy_poll;
     const bool has_gpu = env->device != NULL && env->device != &trib_device_host_ops;
+    self->copies = has_gpu && config->worker_count != config->local_size;
     if (config->busy_poll_ns == 0 && has_gpu && !self->place.plan.crowded) {
         config->busy_poll_ns = GPU_BUSY_POLL_NS;
         env->linger_most_ns =

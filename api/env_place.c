@@ -1,12 +1,17 @@
 /* env_place.c - see env_place.h. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include "api/env_place.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include "api/config.h"
 #include "engine/assert.h"
 #include "engine/core.h"
 #include "engine/reactor_ev.h"
+#include "numa/pin.h"
 
 #define SOON_NS INT64_C(50000) /* a few times what falling asleep and waking up cost */
 
@@ -134,6 +139,24 @@ trib_status trib_env_place_start(trib_env_place *self, trib_engine *engine, trib
     return trib_reactor_ev_start_held(reactor, cpu, engine->config.busy_poll);
 }
 
+/* The scheduler likes to put who is woken where who woke it runs, and that is a reactor that looks on: each would wait for the
+ * other's slices. */
+static void keep_off_reactors(const trib_env_place *self, const trib_place_plan *plan)
+{
+    const pid_t thread = (pid_t)atomic_load(&self->device_thread);
+    trib_place_cpus rest;
+    trib_place_rest(self->topo, plan, &rest);
+    if (thread != 0) {
+        (void)trib_pin_among(thread, &rest); /* else it runs where it did */
+    }
+}
+
+void trib_env_place_device_thread(trib_env_place *self)
+{
+    atomic_store(&self->device_thread, (int)gettid());
+    keep_off_reactors(self, &self->plan);
+}
+
 /* ---- Settling ---- */
 
 /* Where the process is among those of its machine, as the roster tells it. */
@@ -200,6 +223,7 @@ static void settle(trib_env_place *self, trib_reactor *reactor)
         const int old = self->claim;
         self->claim = trib_core_claims_make(self->job, &self->settled);
         trib_core_claims_drop(old);
+        keep_off_reactors(self, &self->settled);
     }
     settle_one(self, reactor);
     for (uint32_t i = 1; i < engine->core_count; i++) {

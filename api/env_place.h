@@ -26,6 +26,8 @@ typedef struct trib_env_place {
     char nics[TRIB_REACTORS_MAX][TRIB_TOPO_NAME_SIZE]; /* by reactor, of its own listen address; "": not known */
     uint8_t listen_choice[TRIB_REACTORS_MAX];          /* as in trib_env */
 
+    atomic_int device_thread; /* that is to keep off the reactors' cores; 0: none */
+
     /* Settling. */
     trib_engine *engine;
     trib_machine_place where;
@@ -48,6 +50,8 @@ TRIB_CHECKED trib_status trib_env_place_make(trib_env_place *self, const trib_co
 
 /* As those of trib_env. */
 TRIB_CHECKED trib_status trib_env_place_start(trib_env_place *self, trib_engine *engine, trib_reactor *reactor);
+/* On a thread of the device's, which works with the reactors. */
+void trib_env_place_device_thread(trib_env_place *self);
 void trib_env_place_settle(trib_env_place *self, trib_engine *engine, trib_reactor *reactor,
                            const trib_machine_place *where);
 

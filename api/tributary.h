@@ -234,7 +234,7 @@ typedef struct trib_config {
     int32_t local_size;         /* processes that share a machine, the same on all machines; default 1 */
     int32_t local_rank;         /* this process among them: rank modulo local_size */
     trib_local_sum local_sum;   /* [job] of tensors in host memory */
-    int64_t busy_poll_ns;       /* a reactor looks so long for more; 0: as it pays; with a GPU 0.5 to 10 ms */
+    int64_t busy_poll_ns;       /* a reactor looks so long for more; 0: as it pays; with a GPU 0.5 to 25 ms */
     trib_shares shares;         /* [job] who sums how much: FOLLOW (default) what links are seen to carry */
     trib_gpu_direct gpu_direct; /* AUTO: RDMA reads and writes device memory that was registered, where it can */
     trib_device_order device_order; /* PROGRAM: all ranks promise one order of operations on devices (docs/gpu.md) */

@@ -22,7 +22,7 @@
 #include "engine/kernel_ops.h"
 #include "engine/reactor.h"
 
-#define TRIB_DEVICE_ABI 5u
+#define TRIB_DEVICE_ABI 6u
 #define TRIB_DEVICE_ID_SIZE 128u
 #define TRIB_DEVICE_TEXT_SIZE 160u
 #define TRIB_LOCAL_SIZE_MAX 64
@@ -93,6 +93,8 @@ typedef struct trib_device_params {
     trib_logger *logger;
     int64_t linger_most_ns;                 /* how long a thread of the device's looks for more at most (linger.h) */
     void (*complete)(trib_device_job *job); /* any thread: hands a job back */
+    void (*thread_began)(void *memory);     /* a thread of the device's own calls it first, to be placed; may be NULL */
+    void *memory;                           /* for that */
     void *world;                            /* what the members of an implementation inside one process share */
 } trib_device_params;
 

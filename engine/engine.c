@@ -116,6 +116,8 @@ static trib_status open_device(trib_engine *engine, trib_error *error)
                                        .kernels = engine->env.kernels,
                                        .logger = &engine->logger,
                                        .linger_most_ns = engine->env.linger_most_ns,
+                                       .thread_began = engine->env.device_thread,
+                                       .memory = engine->env.memory,
                                        .complete = device_job_complete,
                                        .world = engine->env.device_world};
     trib_status status = engine->env.device->open(&params, &engine->device, error);

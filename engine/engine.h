@@ -70,6 +70,7 @@ typedef struct trib_env {
     bool placed;        /* the launcher said which of the machine's processes this is */
     /* Tensors on a device; NULL: there is none. */
     const struct trib_device_ops *device;
+    void (*device_thread)(void *memory);  /* a thread of the device's has begun: on it, to be placed. May be NULL */
     int64_t linger_most_ns;               /* how long threads for the device look for more at most (linger.h) */
     struct trib_host_world *device_world; /* of devices in plain memory, shared by a machine's engines in one process */
     /* Tells the arena of a device that copies from and to its memory, and before that goes. May be NULL. */

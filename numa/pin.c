@@ -30,6 +30,23 @@ trib_status trib_pin_thread(int32_t cpu)
     return error == 0 ? TRIB_OK : TRIB_SYSTEM;
 }
 
+trib_status trib_pin_among(pid_t thread, const trib_place_cpus *cpus)
+{
+    cpu_set_t set[TRIB_PLACE_CPUS_MAX / CPU_SETSIZE];
+    bool any = false;
+    CPU_ZERO_S(sizeof set, set);
+    for (int32_t cpu = 0; cpu < TRIB_PLACE_CPUS_MAX; cpu++) {
+        if (trib_place_cpus_have(cpus, cpu)) {
+            CPU_SET_S((size_t)cpu, sizeof set, set);
+            any = true;
+        }
+    }
+    if (!any) {
+        return TRIB_INVALID;
+    }
+    return sched_setaffinity(thread, sizeof set, set) == 0 ? TRIB_OK : TRIB_SYSTEM;
+}
+
 void trib_name_thread(const char *name)
 {
     char cut[THREAD_NAME_SIZE];

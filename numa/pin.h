@@ -1,15 +1,21 @@
 /*
- * pin.h - puts the calling thread where the plan wants it. Never fatal: a reactor that could not be pinned runs
+ * pin.h - puts threads where the plan wants them. Never fatal: a reactor that could not be pinned runs
  * anywhere.
  */
 #ifndef TRIB_NUMA_PIN_H
 #define TRIB_NUMA_PIN_H
 
-#include "api/tributary.h"
+#include <sys/types.h>
+
+#include "numa/place.h"
 
 /* Pins the calling thread to that CPU, by the operating system's number. TRIB_INVALID (below 0), TRIB_NO_MEMORY,
  * TRIB_SYSTEM (no such CPU, or not allowed here): then the thread stays where it was. */
 TRIB_CHECKED trib_status trib_pin_thread(int32_t cpu);
+
+/* Lets a thread of this process, by the operating system's number, run on those alone. TRIB_INVALID: there are none; TRIB_SYSTEM:
+ * no such thread, or not allowed here. Then the thread runs where it did. */
+trib_status trib_pin_among(pid_t thread, const trib_place_cpus *cpus);
 
 /* Names the calling thread for ps, top and gdb; longer names are cut to 15 bytes. */
 void trib_name_thread(const char *name);

@@ -281,3 +281,27 @@ trib_status trib_place_make(const trib_topo *topo, const trib_place_request *req
     *plan_out = plan;
     return TRIB_OK;
 }
+
+/* As far as they are on that node (-1: any). False: there are none. */
+static bool rest_of(const trib_topo *topo, const trib_place_plan *plan, int32_t node, trib_place_cpus *cpus)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < topo->core_count; i++) {
+        const trib_topo_core *core = &topo->cores[i];
+        const bool is_free = !plan_has_cpu(plan, plan->reactor_count, core->cpu);
+        if (is_free && core->cpu < TRIB_PLACE_CPUS_MAX && (node < 0 || core->node == node)) {
+            trib_place_cpus_add(cpus, core->cpu);
+            any = true;
+        }
+    }
+    return any;
+}
+
+void trib_place_rest(const trib_topo *topo, const trib_place_plan *plan, trib_place_cpus *cpus_out)
+{
+    *cpus_out = (trib_place_cpus){.bits = {0}};
+    const int32_t node = plan->gpu >= 0 ? topo->gpus[plan->gpu].node : -1;
+    if (plan->reactor_count > 0 && plan->reactors[0].cpu >= 0 && !rest_of(topo, plan, node, cpus_out) && node >= 0) {
+        (void)rest_of(topo, plan, -1, cpus_out);
+    }
+}

@@ -89,6 +89,10 @@ void trib_place_request_init(trib_place_request *request);
 TRIB_CHECKED trib_status trib_place_make(const trib_topo *topo, const trib_place_request *request,
                                          trib_place_plan *plan_out, trib_error *error);
 
+/* The cores that this process may use and has no reactor on, those of the GPU's node if there are any: where a thread goes that
+ * works beside reactors. None where these are not pinned, or have all. */
+void trib_place_rest(const trib_topo *topo, const trib_place_plan *plan, trib_place_cpus *cpus_out);
+
 /* One JSON object each, over several lines, without a newline at the end. */
 void trib_place_print(const trib_place_plan *plan, const trib_topo *topo, FILE *out);
 void trib_topo_print(const trib_topo *topo, FILE *out);

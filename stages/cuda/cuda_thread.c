@@ -413,6 +413,9 @@ void *cuda_thread_main(void *argument)
     trib_device *device = argument;
     prctl(PR_SET_NAME, "trib-cuda");
     prctl(PR_SET_TIMERSLACK, POLL_SLACK_NS);
+    if (device->params.thread_began != NULL) {
+        device->params.thread_began(device->params.memory);
+    }
     (void)cuda_thread_use(device->index); /* opening has tried it */
     pthread_mutex_lock(&device->mutex);
     while (!device->quits) {

@@ -1,6 +1,10 @@
 /*
  * test_topo.c - the topology of machines described by files, of this machine, and of one that hwloc cannot see.
  */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -165,6 +169,10 @@ static void test_this_machine(void **state)
     int32_t cpu = topo->cores[topo->core_count - 1].cpu;
     uint32_t machine_cores = topo->machine_core_count;
     trib_topo_free(topo);
+    trib_place_cpus alone = {.bits = {0}};
+    trib_place_cpus_add(&alone, cpu);
+    assert_int_equal(trib_pin_among(gettid(), &alone), TRIB_OK);
+    assert_int_equal(sched_getcpu(), cpu);
     assert_int_equal(trib_pin_thread(cpu), TRIB_OK);
     assert_int_equal(trib_topo_load(NULL, &topo, NULL), TRIB_OK);
     check_this_machine(topo);
@@ -193,6 +201,10 @@ static void test_pin(void **state)
     assert_int_equal(trib_pin_thread(-1), TRIB_INVALID);
     assert_int_equal(trib_pin_thread(INT32_MAX), TRIB_INVALID);
     assert_int_equal(trib_pin_thread(65535), TRIB_SYSTEM);
+    trib_place_cpus cpus = {.bits = {0}};
+    assert_int_equal(trib_pin_among(0, &cpus), TRIB_INVALID);
+    trib_place_cpus_add(&cpus, TRIB_PLACE_CPUS_MAX - 1);
+    assert_int_equal(trib_pin_among(0, &cpus), TRIB_SYSTEM);
     trib_name_thread("");
     trib_name_thread("a name that is much too long for the kernel");
     char name[32] = "";
