@@ -32,7 +32,9 @@ CASES = [
     ('killed', 1, 2, 0, '1'), ('killed', 1, 2, 0, '0'), ('killed', 2, 2, 1, '3'), ('stopped', 1, 2, 0, '1'), ('stopped', 2, 2, 0, '2'), ('leave', 1, 2, 0, ''),
     ('leave', 2, 2, 1, ''), ('idle', 1, 2, 0, ''), ('exit', 1, 2, 0, ''), ('threads', 1, 2, 0, ''),
     ('sums', 1, 4, 0, ''), ('exit', 1, 4, 0, ''), ('sums', 2, 4, 1, ''), ('stream', 1, 4, 0, ''), ('killed', 1, 4, 0, '2'), ('threads', 1, 4, 0, ''),
-    ('sums', 1, 8, 0, ''), ('sums', 2, 8, 2, ''), ('killed', 1, 8, 0, '5'),
+    ('sums', 1, 3, 0, ''), ('sums', 2, 3, 1, ''), ('sums', 3, 2, 1, ''), ('broadcast', 2, 3, 1, ''), ('killed', 2, 3, 1, '4'),
+    ('sums', 1, 5, 0, ''), ('sums', 1, 6, 0, ''), ('sums', 1, 7, 0, ''),
+    ('sums', 1, 8, 0, ''), ('sums', 2, 8, 2, ''), ('stream', 1, 8, 0, ''), ('threads', 1, 8, 0, ''), ('killed', 1, 8, 0, '5'),
 ]
 # These with TRIB_DEVICE_ORDER=program.
 PROGRAM_CASES = [
