@@ -42,7 +42,8 @@ PROGRAM_CASES = [
     ('sums', 1, 2, 0, ''), ('broadcast', 1, 2, 0, ''), ('stream', 1, 2, 0, ''), ('graph', 1, 2, 0, ''), ('declare', 1, 2, 0, ''), ('late', 1, 2, 0, ''),
     ('swapped', 1, 2, 0, 'alike'), ('swapped', 1, 2, 0, 'unlike'), ('killed', 1, 2, 0, '1'), ('killed', 1, 2, 0, '0'), ('stopped', 1, 2, 0, '1'),
     ('leave', 1, 2, 0, ''), ('idle', 1, 2, 0, ''), ('exit', 1, 2, 0, ''), ('threads', 1, 2, 0, ''), ('sums', 2, 2, 0, ''),
-    ('sums', 1, 4, 0, ''), ('stream', 1, 4, 0, ''), ('swapped', 1, 4, 0, 'alike'), ('killed', 1, 4, 0, '2'), ('sums', 1, 8, 0, ''), ('killed', 1, 8, 0, '5'),
+    ('sums', 1, 4, 0, ''), ('stream', 1, 4, 0, ''), ('swapped', 1, 4, 0, 'alike'), ('killed', 1, 4, 0, '2'),
+    ('sums', 1, 3, 0, ''), ('sums', 1, 7, 0, ''), ('sums', 1, 8, 0, ''), ('killed', 1, 8, 0, '5'),
 ]
 LIMIT_S = 150
 
