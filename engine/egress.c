@@ -193,6 +193,9 @@ static inline void emit_one(const trib_core *core, trib_egress *egress)
     egress->clock = share->at;
     if (!egress->is_slow && link->conn != NULL && link->conn->transport->is_slow) {
         egress->is_slow = true;
+        trib_log(core->reactor->logger, TRIB_LOG_INFO,
+                 "reactor %u: links are slow, so little is under way at a time, and packets are spaced out",
+                 core->reactor->index);
         set_limit(core, egress);
     }
     trib_link_emit(link);

@@ -29,6 +29,8 @@
 #define SAMPLE_BYTES (1u << 20)   /* a connection is asked once in so much */
 #define SAMPLE_SLOW (32u << 10)   /* ... where it is to be known for how long it was busy */
 #define IN_FLIGHT_MIN 16384.0     /* less says nothing */
+#define DATA_BYTES 4096u          /* written at a time; less may be control frames */
+#define CARRIED_BYTES (32u << 10) /* long before it is asked first */
 #define BUFFER_SMALL (128u << 10) /* two of the largest packets of the kernel's own, with what it keeps about them */
 #define BUFFER_LARGE (512u << 10)
 #define BUFFER_LEAST (32u << 10)
@@ -224,12 +226,13 @@ void trib_tcp_backlog_learn(tcp_backlog *backlog, int64_t now_ns, double delay_u
 {
     backlog->delay_us += (delay_us - backlog->delay_us) / WEIGHT;
     if (delay_us > SLOW_US) {
-        /* As if all of them carried as much: more than they do where some have little to send. */
-        const double all = bytes_per_us * backlog->asked_count, known = backlog->bytes_per_us;
-        backlog->bytes_per_us = known > 0 ? known + (all - known) / WEIGHT : all;
+        const double known = backlog->bytes_per_us;
+        backlog->bytes_per_us = known > 0 ? known + (bytes_per_us - known) / WEIGHT : bytes_per_us;
     }
-    const bool looks_slow =
-        backlog->delay_us > SLOW_US && backlog->bytes_per_us * backlog->reactors < SLOW_BYTES_PER_US;
+    /* As if all connections carried as much: more than they do where some have little to send. Those that have not been asked
+     * yet, too: the first to be asked of many carries but a small part of a fast link. */
+    const double all = backlog->bytes_per_us * backlog->carrying * backlog->reactors;
+    const bool looks_slow = backlog->delay_us > SLOW_US && all < SLOW_BYTES_PER_US;
     backlog->slow_since_ns = backlog->slow_times == 0 ? now_ns : backlog->slow_since_ns;
     backlog->slow_times = looks_slow ? backlog->slow_times + 1 : 0;
     backlog->paces =
@@ -239,12 +242,21 @@ void trib_tcp_backlog_learn(tcp_backlog *backlog, int64_t now_ns, double delay_u
 
 void trib_tcp_backlog_end(tcp_conn *conn)
 {
-    conn->transport->backlog.asked_count -= conn->was_asked;
-    conn->was_asked = false;
+    conn->transport->backlog.carrying -= conn->carried >= CARRIED_BYTES;
+    conn->carried = 0;
+}
+
+static void count_carrying(tcp_conn *conn, size_t written)
+{
+    if (conn->carried < CARRIED_BYTES && written >= DATA_BYTES) {
+        conn->carried += written < CARRIED_BYTES ? (uint32_t)written : CARRIED_BYTES;
+        conn->transport->backlog.carrying += conn->carried >= CARRIED_BYTES;
+    }
 }
 
 void trib_tcp_backlog_add(tcp_conn *conn, size_t written)
 {
+    count_carrying(conn, written);
     if (conn->backlog_size == 0 || written < conn->backlog_left) {
         conn->backlog_left -= conn->backlog_size == 0 ? 0 : (uint32_t)written;
         return;
@@ -261,8 +273,6 @@ void trib_tcp_backlog_add(tcp_conn *conn, size_t written)
         if (in_flight >= IN_FLIGHT_MIN && trib_tcp_backlog_believes(info.tcpi_rtt, info.tcpi_rttvar)) {
             tcp_backlog *backlog = &conn->transport->backlog;
             const double rate = in_flight / info.tcpi_rtt;
-            backlog->asked_count += !conn->was_asked;
-            conn->was_asked = true;
             trib_tcp_backlog_learn(backlog, trib_now(conn->transport->base.reactor),
                                    (in_flight + info.tcpi_notsent_bytes) / rate, rate);
             conn->transport->base.is_slow = backlog->paces;

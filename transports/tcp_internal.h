@@ -22,8 +22,8 @@ typedef struct tcp_listener tcp_listener;
 /* What send buffers are large and small, and how long what is in them takes. */
 typedef struct tcp_backlog {
     double delay_us;       /* from the system call to the acknowledgement; a running mean over all connections */
-    double bytes_per_us;   /* what the connections together carry while that is long; 0: not known */
-    uint32_t asked_count;  /* connections that have carried enough to be asked */
+    double bytes_per_us;   /* what a connection carries while that is long; a running mean; 0: not known */
+    uint32_t carrying;     /* connections that have carried data, asked or not */
     uint32_t small, large; /* as the kernel counts */
     uint32_t reactors;     /* of the process, that send over the same links */
     uint32_t slow_times;   /* in a row, that these looked slow */
@@ -68,7 +68,7 @@ struct tcp_conn {
     bool is_urgent;        /* the kernel has been told that it is urgent */
     bool is_same_host;     /* what is sent stays in this host's memory */
     bool is_paced;         /* the kernel has been asked to space packets out */
-    bool was_asked;        /* counts in asked_count */
+    uint32_t carried;      /* bytes of data, up to what makes it count in carrying */
     uint32_t backlog_left; /* bytes that the kernel takes until its backlog is looked at */
     uint32_t backlog_size; /* of the send buffer; 0: the kernel tunes it */
     int write_errno;       /* writing has failed; what the peer sent before that is still read */

@@ -293,6 +293,7 @@ static void pair_close(pair *self, unsigned messages)
     }
     alarm(0);
     assert_int_equal(self->theirs.received, messages);
+    assert_int_equal(((const tcp_transport *)self->transport)->backlog.carrying, 0);
     ops->listener_close(self->listener);
     ops->close(self->transport);
     trib_reactor_ev_destroy(self->reactor);
@@ -320,6 +321,12 @@ static void little_lies_in_the_kernel(void **state)
     socklen_t size = sizeof control - 1;
     assert_int_equal(getsockopt(((const tcp_conn *)self->conn)->io.fd, IPPROTO_TCP, TCP_CONGESTION, control, &size), 0);
     assert_string_not_equal(control, "bbr");
+    assert_int_equal(backlog->carrying, 0); /* messages so small may be control frames */
+    trib_tcp_backlog_add((tcp_conn *)self->conn, 20000);
+    assert_int_equal(backlog->carrying, 0);
+    trib_tcp_backlog_add((tcp_conn *)self->conn, 20000);
+    trib_tcp_backlog_add((tcp_conn *)self->conn, 20000);
+    assert_int_equal(backlog->carrying, 1);
     pair_close(self, 3);
 }
 
@@ -401,7 +408,7 @@ static tcp_backlog learned_of(uint32_t reactors, double delay_us, double bytes_p
 {
     tcp_backlog backlog;
     trib_tcp_backlog_open(&backlog, reactors);
-    backlog.asked_count = 4;
+    backlog.carrying = 4;
     for (int i = 0; i < times; i++) {
         trib_tcp_backlog_learn(&backlog, i * ASKED_EVERY_NS, delay_us, bytes_per_us);
     }
@@ -419,6 +426,19 @@ static void slow_links_are_told_from_fast_ones(void **state)
     assert_false(learned_of(4, 2500, 39, 1000).paces); /* ... of which two servers that four workers share take half */
 }
 
+/* Sixty-four connections carry 10 Gbit/s, of which few have been asked as yet. */
+static void who_has_many_peers_has_no_slow_link(void **state)
+{
+    (void)state;
+    tcp_backlog backlog;
+    trib_tcp_backlog_open(&backlog, 4);
+    backlog.carrying = 16;
+    for (int i = 0; i < 50; i++) {
+        trib_tcp_backlog_learn(&backlog, i * 4 * ASKED_EVERY_NS, 4000, 19.5);
+    }
+    assert_false(backlog.paces);
+}
+
 /* A machine that does other things now and then is late with acknowledgements, and nothing was known at first. */
 static void late_machines_are_no_slow_links(void **state)
 {
@@ -426,7 +446,7 @@ static void late_machines_are_no_slow_links(void **state)
     tcp_backlog backlog;
     trib_tcp_backlog_open(&backlog, 4);
     for (uint32_t i = 0; i < 1000; i++) {
-        backlog.asked_count = i < 4 ? i + 1 : 4;
+        backlog.carrying = i < 4 ? i + 1 : 4;
         const bool is_late = i % 50 < 8;
         trib_tcp_backlog_learn(&backlog, i * ASKED_EVERY_NS / 16, is_late ? 8000 : 900, is_late ? 9 : 78);
     }
@@ -471,6 +491,7 @@ int main(void)
                                        cmocka_unit_test(nothing_read_waits_to_be_acknowledged_where_packets_are_spaced),
                                        cmocka_unit_test(late_acknowledgements_are_no_slow_path),
                                        cmocka_unit_test(slow_links_are_told_from_fast_ones),
+                                       cmocka_unit_test(who_has_many_peers_has_no_slow_link),
                                        cmocka_unit_test(late_machines_are_no_slow_links),
                                        cmocka_unit_test(reactors_that_share_a_link_leave_less_there)};
     return failed + cmocka_run_group_tests_name("tcp", tests, NULL, NULL);
