@@ -103,7 +103,7 @@ void trib_coordinator_run(trib_coordinator *self)
 
 /* ---- Links ---- */
 
-static void member_left(trib_coordinator *self, uint32_t member)
+static void member_left(trib_coordinator *self, uint32_t member, uint32_t carried_out)
 {
     trib_coordinator_slot *at = &self->slots[member];
     if (at->left || !self->running) {
@@ -122,7 +122,8 @@ static void member_left(trib_coordinator *self, uint32_t member)
     /* Those that have left themselves too: their servers may still be at work for others. */
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
         if (self->slots[i].link != NULL) {
-            trib_link_send_copy(self->slots[i].link, (trib_frame){.type = TRIB_FRAME_LEFT, .aux = member}, NULL, 0);
+            trib_link_send_copy(self->slots[i].link,
+                                (trib_frame){.type = TRIB_FRAME_LEFT, .aux = member, .size = carried_out}, NULL, 0);
         }
     }
     if (self->workers_left == self->worker_count) {
@@ -183,7 +184,7 @@ static trib_status take_frame(trib_coordinator *self, trib_link *link, const tri
     case TRIB_FRAME_PONG:
         return TRIB_OK;
     case TRIB_FRAME_LEAVE:
-        member_left(self, member);
+        member_left(self, member, frame->size);
         return TRIB_OK;
     case TRIB_FRAME_LOADS:
         return trib_shares_take_loads(self, member, frame, payload, error);

@@ -94,8 +94,7 @@ static void collective_back(trib_reactor *reactor, trib_post *post)
     trib_group *group = core->engine->group;
     trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
     trib_device_task *device = job->owner;
-    group->under_way--;
-    group->backs++;
+    group->carried_out++;
     if (group->leader != NULL && kind_of(job) == TRIB_COLLECTIVE_REDUCE) {
         trib_leader_reduced(group->leader, (uint32_t)job->bytes);
         trib_reactor_defer(reactor, &group->pump_post);
@@ -121,10 +120,11 @@ trib_status trib_group_take_order(trib_group *group, const trib_announcement *wh
     job->owner = device;
     job->reactor = group->core->reactor;
     job->post.run = collective_back;
-    group->under_way++;
+    group->begun++;
     /* In this order: what follows on the task's core may name this job as the one to come after. */
     group->core->engine->env.device->submit(group->core->engine->device, job);
     trib_group_answer(device, TRIB_OK);
+    trib_group_look_for_left(group->core);
     return TRIB_OK;
 }
 

@@ -8,7 +8,8 @@
  *
  * A rank whose operation has failed says so; the leader calls the operation's remaining collectives off, for all who
  * have announced them or will. What has been ordered is done by all, failed or not: nobody waits for one that does not
- * come. A rank that is lost ends the job (membership), which stops the device.
+ * come. A rank that is lost ends the job (membership), which stops the device. One that leaves in good order says how many
+ * collectives it has carried out, and all are told (member.h): who has begun more than that ends the job.
  *
  * Where the program promises one order nothing is put in order: what was issued is only compared (group_order.c).
  *
@@ -23,6 +24,10 @@ typedef struct trib_group trib_group;
 
 /* Core 0, when the roster is there: connects to the leader; joined waits for it. */
 TRIB_CHECKED trib_status trib_group_open(trib_core *core, trib_error *error);
+/* Core 0: how many collectives of the machine's devices this rank has carried out, modulo 2^32. */
+uint32_t trib_group_carried_out(const trib_core *core);
+/* Core 0: a member has left in good order, or a collective has begun: does this rank wait for one that will not come? */
+void trib_group_look_for_left(trib_core *core);
 /* Core 0: an accepted link of a local rank has proved itself. */
 void trib_group_adopt(trib_link *link);
 /* Core 0: the job is over; calls off what is announced. */
@@ -97,7 +102,5 @@ void trib_sequence_free(trib_sequence *self);
  * rank has told of the place before, or it is far off. TRIB_NO_MEMORY. */
 TRIB_CHECKED trib_status trib_sequence_add(trib_sequence *self, uint32_t rank, uint32_t place, const trib_issued *what,
                                            trib_issued *other_out, uint32_t *other_rank_out);
-/* Has another rank issued something that this one has not? */
-bool trib_sequence_lacks(const trib_sequence *self, uint32_t rank);
 
 #endif

@@ -11,12 +11,10 @@ struct trib_group {
     trib_leader *leader;                   /* local rank 0 */
     trib_sequence *sequence;               /* leader, where collectives are issued as they are handed in; else NULL */
     trib_link *links[TRIB_LOCAL_SIZE_MAX]; /* leader: by local rank; others: [0], to the leader */
-    uint32_t under_way;                    /* collectives that the device has */
-    uint64_t backs;                        /* ... has given back so far */
-    uint64_t backs_noted;                  /* when left_timer was set */
-    trib_timer left_timer;
+    /* Collectives that this rank has been told to do, or has issued; and those that are over. All count the same ones in the
+     * same order, modulo 2^32. */
+    uint32_t begun, carried_out;
     uint32_t links_left;         /* leader: local ranks that left in good order */
-    uint64_t left;               /* leader: these, a bit for each */
     trib_device_task *announced; /* newest first */
     trib_tensor **tensors;       /* by id */
     uint32_t tensors_capacity;
@@ -45,8 +43,6 @@ void trib_group_drop_untold(trib_group *group);
 void trib_group_end_for_failure(trib_group *group, const trib_tensor *tensor, const trib_device_job *job);
 /* What is done in an operation, the same on all ranks. */
 uint32_t trib_group_variant_of(const trib_op *op);
-/* A rank has left: collectives that wait for it end the job. */
-void trib_group_watch_left(trib_group *group);
 
 /* ---- group_order.c ---- */
 /* Core 0: tells the leader of what was issued, if it can be reached. */
@@ -57,8 +53,6 @@ TRIB_CHECKED trib_status trib_group_leader_takes_issued(trib_group *group, uint3
                                                         const trib_issued *what);
 /* Leader: the rank hands its collectives in in another way than this one. */
 void trib_group_end_for_modes(trib_group *group, uint32_t lane);
-/* Leader: a rank has left. */
-void trib_group_check_left(trib_group *group);
 
 /* What the leader decides. */
 void trib_group_order(void *user, const trib_announcement *what);

@@ -9,10 +9,10 @@
 
 #include "engine/assert.h"
 #include "engine/blame.h"
+#include "engine/member.h"
 
 #define REDUCE_CREDIT_BYTES (UINT64_C(64) << 20)
 #define ALONE_CREDIT_BYTES (UINT64_C(512) << 20) /* without other machines slices are larger: two of them at least */
-#define LEFT_NS (2 * INT64_C(1000000000))
 
 static trib_status group_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
 {
@@ -108,36 +108,31 @@ static trib_status group_received(trib_link *link, const trib_frame *frame, cons
     }
 }
 
-static uint32_t under_way(const trib_group *group)
+uint32_t trib_group_carried_out(const trib_core *core)
 {
-    trib_engine *engine = group->core->engine;
-    return trib_device_in_order(engine) ? atomic_load(&engine->device_jobs) : group->under_way;
+    const trib_group *group = core->engine->group;
+    return group == NULL ? 0 : group->carried_out;
 }
 
-/* A collective that one member has left never ends. As long as others end it may be one of those. */
-static void left_passed(trib_reactor *reactor, trib_timer *timer)
+/* A collective that one member has left never ends. What that one has carried out may take its time here. */
+void trib_group_look_for_left(trib_core *core)
 {
-    trib_core *core = reactor->owner;
-    trib_group *group = core->engine->group;
-    if (group->ended || under_way(group) == 0) {
+    const trib_engine *engine = core->engine;
+    trib_group *group = engine->group;
+    if (group == NULL || !trib_member_some_left(engine) || (int32_t)(group->begun - group->carried_out) <= 0) {
         return;
     }
-    if (group->backs == group->backs_noted) {
-        trib_group_end_job(group, TRIB_PEER_LEFT,
-                           "a local rank has left the job while collectives of the machine's GPUs were under way");
-        return;
-    }
-    group->backs_noted = group->backs;
-    trib_timer_arm(reactor, timer, trib_now(reactor) + LEFT_NS);
-}
-
-void trib_group_watch_left(trib_group *group)
-{
-    trib_reactor *reactor = group->core->reactor;
-    if (!group->left_timer.armed) {
-        group->backs_noted = group->backs;
-        group->left_timer.fired = left_passed;
-        trib_timer_arm(reactor, &group->left_timer, trib_now(reactor) + LEFT_NS);
+    for (uint32_t lane = 0; lane < group->lanes; lane++) {
+        uint32_t carried_out;
+        if (trib_member_left_behind(engine, group->machine * group->lanes + lane, &carried_out) &&
+            (int32_t)(group->begun - carried_out) > 0) {
+            char text[TRIB_ERROR_TEXT_SIZE];
+            snprintf(text, sizeof text,
+                     "%s has left the job without its part of a collective that others on its machine have begun",
+                     trib_group_name_of(group, lane));
+            trib_group_end_job(group, TRIB_PEER_LEFT, text);
+            return;
+        }
     }
 }
 
@@ -159,7 +154,6 @@ static void group_closed(trib_link *link, trib_status status, const char *reason
         return;
     }
     group->links_left++;
-    group->left |= UINT64_C(1) << lane;
     snprintf(text, sizeof text, "%s has left the job", trib_group_name_of(group, lane));
     if (group->leader != NULL && trib_leader_fail_all(group->leader, lane, TRIB_PEER_LEFT, text) != TRIB_OK) {
         trib_group_end_job(group, TRIB_NO_MEMORY, "out of memory for the operations of a local rank that has left");
@@ -167,12 +161,6 @@ static void group_closed(trib_link *link, trib_status status, const char *reason
     while (group->announced != NULL) {
         const trib_op *op = group->announced->task->node->op;
         trib_group_call_off(group, op->tensor->id, op->round, TRIB_PEER_LEFT, text);
-    }
-    if (group->sequence != NULL) { /* what it had handed in is over, or it would have said so (takes_back) */
-        trib_group_check_left(group);
-    } else {
-        trib_timer_stop(link->core->reactor, &group->left_timer);
-        trib_group_watch_left(group);
     }
 }
 
@@ -312,13 +300,6 @@ trib_status trib_group_open(trib_core *core, trib_error *error)
                              &trib_group_member_upcalls, NULL, &group->links[0]);
 }
 
-/* In program order it is known what others have launched with this rank, and will wait for in vain. */
-static bool takes_back(const trib_group *group, trib_status status)
-{
-    const trib_engine *engine = group->core->engine;
-    return trib_status_is_orderly(status) && trib_device_in_order(engine) && under_way(group) > 0;
-}
-
 void trib_group_end(trib_core *core, trib_status status, const char *text)
 {
     trib_group *group = core->engine->group;
@@ -327,7 +308,6 @@ void trib_group_end(trib_core *core, trib_status status, const char *text)
         return;
     }
     group->ended = true;
-    trib_timer_stop(core->reactor, &group->left_timer);
     trib_group_drop_untold(group);
     while (group->announced != NULL) {
         trib_device_task *device = group->announced;
@@ -335,14 +315,10 @@ void trib_group_end(trib_core *core, trib_status status, const char *text)
         trib_op_fail(device->task->node->op, status, "tensor \"%s\": %s", device->task->tensor->name, text);
         trib_group_answer(device, status == TRIB_OK ? TRIB_CLOSED : status);
     }
-    char why[TRIB_ERROR_TEXT_SIZE];
-    const bool leaves = takes_back(group, status);
-    snprintf(why, sizeof why, leaves ? "%s has left the job while its operations on devices were under way" : "%s",
-             leaves ? trib_group_name_of(group, group->lane) : core->ended_text);
     /* At once, though other links may stay for a while: who announces something must not wait for an answer. */
     for (uint32_t i = 0; i < group->lanes; i++) {
         if (group->links[i] != NULL) {
-            trib_link_close(group->links[i], true, leaves ? TRIB_PEER_LEFT : core->ended_status, why);
+            trib_link_close(group->links[i], true, core->ended_status, core->ended_text);
         }
     }
 }

@@ -109,17 +109,6 @@ trib_status trib_sequence_add(trib_sequence *self, uint32_t rank, uint32_t place
     return TRIB_OK;
 }
 
-bool trib_sequence_lacks(const trib_sequence *self, uint32_t rank)
-{
-    for (uint32_t i = 0; i < self->capacity; i++) {
-        const uint64_t seen = self->places[i].seen;
-        if (seen != 0 && (seen >> rank & 1) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* ---- The leader ---- */
 
 /* What the leader calls a tensor of that key. */
@@ -160,21 +149,6 @@ static void end_for_disorder(trib_group *group, uint32_t place, uint32_t lane, c
     trib_group_end_job(group, TRIB_MISMATCH, text);
 }
 
-/* One that has left will hand in nothing any more. */
-void trib_group_check_left(trib_group *group)
-{
-    for (uint32_t lane = 0; group->sequence != NULL && lane < group->lanes; lane++) {
-        if ((group->left >> lane & 1) && trib_sequence_lacks(group->sequence, lane)) {
-            char text[TRIB_ERROR_TEXT_SIZE];
-            snprintf(text, sizeof text,
-                     "%s has left the job, and not handed in the operations that others on its machine have",
-                     trib_group_name_of(group, lane));
-            trib_group_end_job(group, TRIB_PEER_LEFT, text);
-            return;
-        }
-    }
-}
-
 trib_status trib_group_leader_takes_issued(trib_group *group, uint32_t lane, uint32_t place, const trib_issued *what)
 {
     if (group->sequence == NULL) {
@@ -187,9 +161,6 @@ trib_status trib_group_leader_takes_issued(trib_group *group, uint32_t lane, uin
     if (status == TRIB_MISMATCH) {
         end_for_disorder(group, place, lane, what, other_lane, &other);
         return TRIB_OK;
-    }
-    if (status == TRIB_OK && group->left != 0) {
-        trib_group_check_left(group);
     }
     return status;
 }
@@ -243,15 +214,14 @@ void trib_group_tell_issued(trib_group *group)
     if (!is_late && group->leader == NULL && group->links[0]->state != TRIB_LINK_READY) {
         return;
     }
-    if (is_late && engine->issued_head != NULL) {
-        trib_group_watch_left(group);
-    }
     while (engine->issued_head != NULL) {
         trib_op *op = pop_issued(engine);
         if (!is_late) {
             tell(group, op);
         }
         trib_op_unref(op);
+        group->begun++;
+        trib_group_look_for_left(group->core);
     }
 }
 
@@ -284,7 +254,7 @@ void trib_group_issued_back(trib_core *core, const trib_op *op)
     if (group == NULL) {
         return;
     }
-    group->backs++;
+    group->carried_out++;
     if (job->status != TRIB_OK && job->status != TRIB_CLOSED) {
         trib_group_end_for_failure(group, op->tensor, job);
     }

@@ -15,6 +15,7 @@
 #include "engine/blame.h"
 #include "engine/device_task.h"
 #include "engine/coordinator.h"
+#include "engine/group.h"
 #include "engine/trace.h"
 #include "engine/worker.h"
 
@@ -32,6 +33,7 @@ struct trib_member {
     bool patient;   /* the join deadline has passed and the coordinator was given a little longer */
     char last_problem[TRIB_ERROR_TEXT_SIZE]; /* why the last attempt to reach the coordinator failed */
     _Atomic int64_t *left_ns;                /* by member id: when it was told that this one leaves; 0: not yet */
+    uint32_t *carried_out;                   /* ... and how many collectives that one had carried out then */
     uint32_t left_count;
     atomic_bool some_left;
     uint32_t declared; /* tags below this have been sent */
@@ -45,6 +47,16 @@ bool trib_member_has_left(const trib_engine *engine, uint32_t member, int64_t *s
     const trib_member *self = engine->member;
     *since_ns_out = self->left_ns != NULL && member < self->left_count ? atomic_load(&self->left_ns[member]) : 0;
     return *since_ns_out != 0;
+}
+
+bool trib_member_left_behind(const trib_engine *engine, uint32_t member, uint32_t *carried_out_out)
+{
+    int64_t since_ns;
+    if (!trib_member_has_left(engine, member, &since_ns)) {
+        return false;
+    }
+    *carried_out_out = engine->member->carried_out[member];
+    return true;
 }
 
 bool trib_member_some_left(const trib_engine *engine)
@@ -220,7 +232,8 @@ static trib_status take_roster(trib_member *member, const trib_frame *frame, con
         return trib_error_set(error, TRIB_PROTOCOL, "the roster does not contain this member");
     }
     member->left_ns = calloc(roster->member_count, sizeof *member->left_ns);
-    if (member->left_ns == NULL) {
+    member->carried_out = calloc(roster->member_count, sizeof *member->carried_out);
+    if (member->left_ns == NULL || member->carried_out == NULL) {
         free(roster);
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the roster");
     }
@@ -351,8 +364,10 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
         return trib_member_take_tensor_bad(member->core->engine, frame, payload, error);
     case TRIB_FRAME_LEFT:
         if (joined && frame->aux < member->left_count) {
+            member->carried_out[frame->aux] = frame->size;
             atomic_store(&member->left_ns[frame->aux], trib_now(member->core->reactor));
             atomic_store(&member->some_left, true);
+            trib_group_look_for_left(member->core);
         }
         return TRIB_OK;
     default:
@@ -429,7 +444,8 @@ void trib_member_leave(trib_member *member, trib_status status, const char *text
         return;
     }
     if (trib_status_is_orderly(status)) {
-        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_LEAVE}, NULL, 0);
+        const uint32_t carried_out = trib_group_carried_out(member->core);
+        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_LEAVE, .size = carried_out}, NULL, 0);
         return;
     }
     unsigned char payload[TRIB_ERROR_TEXT_SIZE + 2];
@@ -446,6 +462,7 @@ void trib_member_close(trib_member *member)
         trib_timer_stop(member->core->reactor, &member->join_deadline);
         trib_timer_stop(member->core->reactor, &member->watch);
         free(member->left_ns);
+        free(member->carried_out);
         free(member);
     }
 }
