@@ -1,7 +1,9 @@
 /*
  * arena.c - an arena: extents (extents.c) cut into blocks by a heap (heap.h), with counters.
  *
- * The order of locks is the heap's, then the extents'. Registrars run under both and may take their own.
+ * The order of locks is the heap's, then the extents'. Registrars run under both and may take their own. Not so where the
+ * caller has patience: then the heap is made to do with what is left of extents, and if that is not enough one is
+ * made without the heap's lock before it is asked again.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -13,13 +15,22 @@
 #include "numa/poison.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <unistd.h>
+
+/* Of less a heap takes several blocks' worth at a time, and that is worth more than what a registrar costs then. */
+#define PATIENT_BYTES_MIN ((size_t)16 << 20)
+/* Others may take what was reserved before it can be used. */
+#define PATIENT_TRIES 4
 
 struct trib_arena {
     trib_extents extents;
     const trib_heap_ops *ops;
     trib_heap *heap;
+    pthread_mutex_t patience; /* who has it may set `frugal`; taken before all others */
+    atomic_int frugal;        /* the thread for which no extents are made; 0: none */
     atomic_uint_fast64_t bytes_in_use;
     atomic_uint_fast64_t blocks_in_use;
 };
@@ -67,17 +78,20 @@ static const trib_heap_ops *jemalloc_find(void)
 
 static void *source_take(void *user, size_t size, size_t alignment)
 {
-    return trib_extents_take(user, size, alignment);
+    trib_arena *arena = user;
+    const int frugal = atomic_load(&arena->frugal);
+    return frugal != 0 && frugal == (int)gettid() ? trib_extents_take_left(&arena->extents, size, alignment)
+                                                  : trib_extents_take(&arena->extents, size, alignment);
 }
 
 static bool source_same_extent(void *user, const void *a, const void *b)
 {
-    return trib_extents_same(user, a, b);
+    return trib_extents_same(&((trib_arena *)user)->extents, a, b);
 }
 
 static trib_status heap_open(trib_arena *arena, trib_arena_heap wanted)
 {
-    trib_heap_source source = {.take = source_take, .same_extent = source_same_extent, .user = &arena->extents};
+    trib_heap_source source = {.take = source_take, .same_extent = source_same_extent, .user = arena};
     if (wanted != TRIB_ARENA_HEAP_POOL) {
         arena->ops = jemalloc_find();
         if (arena->ops != NULL) {
@@ -104,14 +118,19 @@ trib_status trib_arena_create_with(const trib_arena_params *params, trib_arena *
     if (arena == NULL) {
         return TRIB_NO_MEMORY;
     }
-    trib_status status = trib_extents_init(&arena->extents, params);
-    if (status != TRIB_OK) {
+    if (pthread_mutex_init(&arena->patience, NULL) != 0) {
         free(arena);
-        return status;
+        return TRIB_NO_MEMORY;
     }
-    status = heap_open(arena, params->heap);
+    trib_status status = trib_extents_init(&arena->extents, params);
+    if (status == TRIB_OK) {
+        status = heap_open(arena, params->heap);
+        if (status != TRIB_OK) {
+            trib_extents_fini(&arena->extents);
+        }
+    }
     if (status != TRIB_OK) {
-        trib_extents_fini(&arena->extents);
+        pthread_mutex_destroy(&arena->patience);
         free(arena);
         return status;
     }
@@ -134,12 +153,18 @@ void trib_arena_destroy(trib_arena *arena)
     }
     arena->ops->destroy(arena->heap);
     trib_extents_fini(&arena->extents);
+    pthread_mutex_destroy(&arena->patience);
     free(arena);
+}
+
+static bool is_block(size_t size, size_t alignment)
+{
+    return size > 0 && (alignment & (alignment - 1)) == 0 && alignment <= TRIB_EXTENT_BYTES && size <= SIZE_MAX / 4;
 }
 
 void *trib_arena_alloc(trib_arena *arena, size_t size, size_t alignment)
 {
-    if (size == 0 || (alignment & (alignment - 1)) != 0 || alignment > TRIB_EXTENT_BYTES || size > SIZE_MAX / 4) {
+    if (!is_block(size, alignment)) {
         return NULL;
     }
     size_t natural = size >= TRIB_PAGE_BYTES ? TRIB_PAGE_BYTES : TRIB_CACHE_LINE_BYTES;
@@ -151,6 +176,26 @@ void *trib_arena_alloc(trib_arena *arena, size_t size, size_t alignment)
     atomic_fetch_add_explicit(&arena->bytes_in_use, arena->ops->usable_size(arena->heap, block), memory_order_relaxed);
     atomic_fetch_add_explicit(&arena->blocks_in_use, 1, memory_order_relaxed);
     return block;
+}
+
+void *trib_arena_alloc_patient(trib_arena *arena, size_t size, size_t alignment)
+{
+    void *block = NULL;
+    if (size >= PATIENT_BYTES_MIN && is_block(size, alignment)) {
+        /* Room for an alignment that what is left may not have. */
+        const size_t slack = alignment > TRIB_PAGE_BYTES ? alignment : 0;
+        const size_t need = arena->ops->need(arena->heap, size, alignment > 0 ? alignment : TRIB_PAGE_BYTES) + slack;
+        bool is_room = true;
+        pthread_mutex_lock(&arena->patience);
+        atomic_store(&arena->frugal, (int)gettid());
+        for (int i = 0; block == NULL && is_room && i < PATIENT_TRIES; i++) {
+            block = trib_arena_alloc(arena, size, alignment);
+            is_room = block != NULL || trib_extents_reserve(&arena->extents, need);
+        }
+        atomic_store(&arena->frugal, 0);
+        pthread_mutex_unlock(&arena->patience);
+    }
+    return block != NULL ? block : trib_arena_alloc(arena, size, alignment);
 }
 
 void trib_arena_free(trib_arena *arena, void *block)

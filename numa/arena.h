@@ -9,8 +9,13 @@
  * Memory of somebody else's can be adopted: it is registered as extents are, and found as they are; nothing else is done
  * with it.
  *
+ * To register memory takes its time: with CUDA 0.3 ms and more for each MiB. Extents are made as blocks need them, of up to
+ * 64 MiB or what one block needs, and who asked waits for that, and so does whoever takes a block or looks one up meanwhile.
+ * Threads that may wait keep that from those that may not: trib_arena_reserve, trib_arena_alloc_patient.
+ *
  * THREADS    Every function may be called from any thread, create and destroy apart. A registrar runs inside the call
- * that made the extent, adopted, added or removed it, with locks of the arena held: it must not call the arena.
+ * that made the extent, adopted, added or removed it, with locks of the arena held: it must not call the arena. It may be
+ * called for two pieces of memory at once.
  */
 #ifndef TRIB_NUMA_ARENA_H
 #define TRIB_NUMA_ARENA_H
@@ -57,7 +62,8 @@ typedef struct trib_arena_params {
     int32_t node; /* the operating system's number of the NUMA node to bind to; -1: do not bind */
     trib_arena_heap heap;
     size_t bytes_max; /* most bytes to map; 0: no limit but the machine's */
-    /* How to map and unmap; NULL: anonymous mmap. map returns memory aligned to TRIB_EXTENT_BYTES, or NULL. */
+    /* How to map and unmap; NULL: anonymous mmap. map returns memory aligned to TRIB_EXTENT_BYTES, or NULL; two threads may
+     * be in it. */
     void *(*map)(void *user, size_t size);
     void (*unmap)(void *user, void *base, size_t size);
     void *map_user;
@@ -78,11 +84,15 @@ void trib_arena_destroy(trib_arena *arena);
  * memory, or for size 0 or a wrong alignment.
  */
 void *trib_arena_alloc(trib_arena *arena, size_t size, size_t alignment);
+/* The same for a thread that may wait. A block of 16 MiB or more for which there is no room is registered with none waiting
+ * but those that adopt, disown, reserve, take with patience or are about registrars. */
+void *trib_arena_alloc_patient(trib_arena *arena, size_t size, size_t alignment);
 /* NULL is fine. */
 void trib_arena_free(trib_arena *arena, void *block);
 
-/* Makes an extent of that size ahead: blocks are cut from it as long as there is room, and none of them waits for a registrar.
- * False: no memory, or more than bytes_max. */
+/* Makes an extent of that size ahead, unless what is left of one is as large: blocks are cut from it as long as there is room,
+ * and none of them waits for a registrar. Meanwhile others wait as for trib_arena_alloc_patient. False: no memory, or more
+ * than bytes_max. */
 bool trib_arena_reserve(trib_arena *arena, size_t size);
 
 /* Calls it for the extents that are there and for those to come. TRIB_BUSY: TRIB_ARENA_REGISTRARS_MAX are there
@@ -95,8 +105,8 @@ void trib_arena_remove_registrar(trib_arena *arena, uint32_t id);
 /*
  * Registers memory that is not the arena's with all registrars, and those to come, until it is disowned or the arena
  * destroyed; meanwhile it must stay where it is. Takes as long as the registrars do, and holds up no other function but
- * this, trib_arena_disown and those about registrars. TRIB_INVALID: part of it is an extent, or adopted already; or what
- * the first registrar said that refused: then none knows it. TRIB_NO_MEMORY.
+ * this, trib_arena_disown, those about registrars, and those that make memory ahead. TRIB_INVALID: part of it is an extent,
+ * or adopted already; or what the first registrar said that refused: then none knows it. TRIB_NO_MEMORY.
  * dmabuf: NULL for host memory. Memory of a device is unknown to registrars that come later.
  */
 TRIB_CHECKED trib_status trib_arena_adopt(trib_arena *arena, void *base, size_t size, const trib_arena_dmabuf *dmabuf,

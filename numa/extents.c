@@ -1,9 +1,9 @@
 /*
  * extents.c - see extents.h. The list is sorted by address, so that finding an extent is a binary search.
  *
- * A heap asks for pieces of any number of pages. What is left of an extent after a piece is kept as the tail, and
+ * A heap asks for pieces of any number of pages. What is left of an extent after a piece is kept as its tail, and
  * serves the next pieces that fit; the space in front of an aligned piece is lost, which is rare and less than the
- * alignment.
+ * alignment. A few tails are kept, the largest, so that an extent reserved for one block is not lost for the next.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -12,58 +12,25 @@
 
 #include "engine/assert.h"
 #include "engine/log.h"
+#include "numa/pages.h"
 #include "numa/poison.h"
 
 #include <errno.h>
-#include <linux/mempolicy.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#define NODE_MASK_WORDS 16
-#define WORD_BITS (8 * sizeof(unsigned long))
 
 static size_t round_up(size_t value, size_t unit)
 {
     return (value + unit - 1) & ~(unit - 1);
 }
 
-/* Maps more than is needed and cuts off what sticks out, as mmap aligns to small pages only. */
-static void *map_anonymous(void *user, size_t size)
-{
-    (void)user;
-    size_t whole_size = size + TRIB_EXTENT_BYTES - TRIB_PAGE_BYTES;
-    void *whole = mmap(NULL, whole_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (whole == MAP_FAILED) {
-        return NULL;
-    }
-    uintptr_t start = (uintptr_t)whole;
-    size_t before = round_up(start, TRIB_EXTENT_BYTES) - start;
-    size_t after = whole_size - before - size;
-    uint8_t *base = (uint8_t *)whole + before;
-    if (before > 0) {
-        munmap(whole, before);
-    }
-    if (after > 0) {
-        munmap(base + size, after);
-    }
-    return base;
-}
-
-static void unmap_anonymous(void *user, void *base, size_t size)
-{
-    (void)user;
-    munmap(base, size);
-}
-
 trib_status trib_extents_init(trib_extents *extents, const trib_arena_params *params)
 {
     *extents = (trib_extents){.params = *params};
     if (extents->params.map == NULL) {
-        extents->params.map = map_anonymous;
-        extents->params.unmap = unmap_anonymous;
+        extents->params.map = trib_pages_map;
+        extents->params.unmap = trib_pages_unmap;
     }
     if (pthread_mutex_init(&extents->registering, NULL) != 0) {
         return TRIB_NO_MEMORY;
@@ -117,18 +84,6 @@ void trib_extents_fini(trib_extents *extents)
     pthread_mutex_destroy(&extents->registering);
 }
 
-/* Prefers the node, so that the kernel falls back to another when it is full, rather than kill the process. */
-static bool bind_to_node(void *base, size_t size, int32_t node)
-{
-    unsigned long mask[NODE_MASK_WORDS] = {0};
-    size_t bits = NODE_MASK_WORDS * WORD_BITS;
-    if ((size_t)node >= bits - 1) {
-        return false;
-    }
-    mask[(size_t)node / WORD_BITS] |= 1UL << ((size_t)node % WORD_BITS);
-    return syscall(SYS_mbind, base, size, MPOL_PREFERRED, mask, bits, 0) == 0;
-}
-
 /* The index of the first extent that lies above address. */
 static size_t upper_index(const trib_extents *extents, const void *address)
 {
@@ -158,7 +113,7 @@ static const trib_extent *find_locked(const trib_extents *extents, const void *a
 /* Room for one more in the list, taken before the mapping so that nothing is to be undone. */
 static bool list_reserve(trib_extents *extents)
 {
-    if (extents->count < extents->capacity) {
+    if (extents->count + extents->coming < extents->capacity) {
         return true;
     }
     size_t capacity = extents->capacity == 0 ? 16 : extents->capacity * 2;
@@ -171,7 +126,7 @@ static bool list_reserve(trib_extents *extents)
     return true;
 }
 
-static trib_extent *list_insert(trib_extents *extents, const trib_extent *extent)
+static void list_insert(trib_extents *extents, const trib_extent *extent)
 {
     trib_assert(extents->count < extents->capacity);
     size_t index = upper_index(extents, extent->base);
@@ -179,49 +134,95 @@ static trib_extent *list_insert(trib_extents *extents, const trib_extent *extent
     memmove(place + 1, place, (extents->count - index) * sizeof(*place));
     *place = *extent;
     extents->count++;
-    return place;
 }
 
-/* Makes an extent of that size and registers it. */
-static trib_extent *extent_make(trib_extents *extents, size_t size)
+/* ---- Extents of its own: claimed and settled with the lock held for writing, mapped with it or beside it ---- */
+
+static bool extent_claim(trib_extents *extents, size_t size)
 {
-    size_t bytes_max = extents->params.bytes_max;
-    bool fits = bytes_max == 0 || (size <= bytes_max && extents->mapped_bytes <= bytes_max - size);
-    void *base = fits && list_reserve(extents) ? extents->params.map(extents->params.map_user, size) : NULL;
+    const size_t bytes_max = extents->params.bytes_max;
+    const bool fits = bytes_max == 0 || (size <= bytes_max && extents->mapped_bytes <= bytes_max - size);
+    if (!fits || !list_reserve(extents)) {
+        extents->failures.map++;
+        return false;
+    }
+    extents->mapped_bytes += size;
+    extents->coming++;
+    return true;
+}
+
+/* Maps and registers it. Changes nothing of the extents, whose registrars stay as long as who calls holds `lock` or
+ * `registering`. False: no memory. */
+static bool extent_map(const trib_extents *extents, size_t size, trib_extent *extent, trib_extent_failures *failures)
+{
+    uint8_t *base = extents->params.map(extents->params.map_user, size);
+    *extent = (trib_extent){.base = base, .size = size};
     if (base == NULL) {
-        extents->map_failures++;
-        return NULL;
+        failures->map++;
+        return false;
     }
     trib_assert(((uintptr_t)base & (TRIB_EXTENT_BYTES - 1)) == 0);
-    if (extents->params.node >= 0 && !bind_to_node(base, size, extents->params.node)) {
-        extents->bind_failures++;
+    if (extents->params.node >= 0 && !trib_pages_bind(base, size, extents->params.node)) {
+        failures->bind++;
     }
     if (madvise(base, size, MADV_HUGEPAGE) != 0) {
-        extents->huge_page_failures++;
+        failures->huge_page++;
     }
-    trib_extent *extent = list_insert(extents, &(trib_extent){.base = base, .size = size});
-    extents->mapped_bytes += size;
     trib_error unseen;
     for (uint32_t id = 0; id < TRIB_ARENA_REGISTRARS_MAX; id++) {
         extent->registrations[id].status = TRIB_PENDING;
         if (extents->used[id] && extent_register(extents, extent, id, NULL, &unseen) != TRIB_OK) {
-            extents->registration_failures++;
+            failures->registration++;
         }
     }
     trib_poison(base, size);
-    return extent;
+    return true;
 }
 
+/* What was claimed is there, or could not be had. */
+static void extent_settle(trib_extents *extents, const trib_extent *extent, const trib_extent_failures *failures)
+{
+    trib_assert(extents->coming > 0 && extents->mapped_bytes >= extent->size);
+    extents->coming--;
+    extents->failures.map += failures->map;
+    extents->failures.bind += failures->bind;
+    extents->failures.huge_page += failures->huge_page;
+    extents->failures.registration += failures->registration;
+    if (extent->base != NULL) {
+        list_insert(extents, extent);
+    } else {
+        extents->mapped_bytes -= extent->size;
+    }
+}
+
+/* Too many tails would cost every search; the larger ones are worth keeping. */
+static void tail_keep(trib_extents *extents, uint8_t *start, size_t size)
+{
+    trib_extent_tail *least = &extents->tails[0];
+    for (size_t i = 1; i < TRIB_EXTENT_TAILS_MAX; i++) {
+        least = extents->tails[i].size < least->size ? &extents->tails[i] : least;
+    }
+    if (size > least->size) {
+        *least = (trib_extent_tail){.start = start, .size = size};
+    }
+}
+
+/* From the smallest that has room: large ones were made for large pieces. */
 static void *tail_take(trib_extents *extents, size_t size, size_t alignment)
 {
-    uintptr_t start = (uintptr_t)extents->tail;
-    size_t before = round_up(start, alignment) - start;
-    if (before > extents->tail_size || extents->tail_size - before < size) {
+    trib_extent_tail *best = NULL;
+    for (size_t i = 0; i < TRIB_EXTENT_TAILS_MAX; i++) {
+        trib_extent_tail *tail = &extents->tails[i];
+        const size_t before = round_up((uintptr_t)tail->start, alignment) - (uintptr_t)tail->start;
+        const bool fits = before <= tail->size && tail->size - before >= size;
+        best = fits && (best == NULL || tail->size < best->size) ? tail : best;
+    }
+    if (best == NULL) {
         return NULL;
     }
-    uint8_t *piece = extents->tail + before;
-    extents->tail = piece + size;
-    extents->tail_size -= before + size;
+    const size_t before = round_up((uintptr_t)best->start, alignment) - (uintptr_t)best->start;
+    uint8_t *piece = best->start + before;
+    *best = (trib_extent_tail){.start = piece + size, .size = best->size - before - size};
     return piece;
 }
 
@@ -236,26 +237,33 @@ static void *take_locked(trib_extents *extents, size_t size, size_t alignment)
     if (size > SIZE_MAX / 4 || slack > SIZE_MAX / 4) {
         return NULL;
     }
-    const trib_extent *extent = extent_make(extents, round_up(size + slack, TRIB_EXTENT_BYTES));
-    if (extent == NULL) {
+    const size_t whole = round_up(size + slack, TRIB_EXTENT_BYTES);
+    trib_extent extent;
+    trib_extent_failures failures = {0};
+    if (!extent_claim(extents, whole)) {
         return NULL;
     }
-    uintptr_t start = (uintptr_t)extent->base;
-    size_t before = round_up(start, alignment) - start;
-    size_t left = extent->size - before - size;
-    piece = extent->base + before;
-    /* Two tails would need a list; the bigger one is worth keeping. */
-    if (left > extents->tail_size) {
-        extents->tail = (uint8_t *)piece + size;
-        extents->tail_size = left;
+    const bool is_there = extent_map(extents, whole, &extent, &failures);
+    extent_settle(extents, &extent, &failures);
+    if (!is_there) {
+        return NULL;
     }
+    uintptr_t start = (uintptr_t)extent.base;
+    size_t before = round_up(start, alignment) - start;
+    piece = extent.base + before;
+    tail_keep(extents, extent.base + before + size, extent.size - before - size);
     return piece;
+}
+
+static void check_piece(size_t size, size_t alignment)
+{
+    trib_assert(size > 0 && size % TRIB_PAGE_BYTES == 0);
+    trib_assert(alignment >= TRIB_PAGE_BYTES && (alignment & (alignment - 1)) == 0);
 }
 
 void *trib_extents_take(trib_extents *extents, size_t size, size_t alignment)
 {
-    trib_assert(size > 0 && size % TRIB_PAGE_BYTES == 0);
-    trib_assert(alignment >= TRIB_PAGE_BYTES && (alignment & (alignment - 1)) == 0);
+    check_piece(size, alignment);
     int saved_errno = errno;
     pthread_rwlock_wrlock(&extents->lock);
     void *piece = take_locked(extents, size, alignment);
@@ -264,17 +272,44 @@ void *trib_extents_take(trib_extents *extents, size_t size, size_t alignment)
     return piece;
 }
 
+void *trib_extents_take_left(trib_extents *extents, size_t size, size_t alignment)
+{
+    check_piece(size, alignment);
+    pthread_rwlock_wrlock(&extents->lock);
+    void *piece = tail_take(extents, size, alignment);
+    pthread_rwlock_unlock(&extents->lock);
+    return piece;
+}
+
+static bool has_tail(const trib_extents *extents, size_t size)
+{
+    bool has = false;
+    for (size_t i = 0; i < TRIB_EXTENT_TAILS_MAX; i++) {
+        has = has || extents->tails[i].size >= size;
+    }
+    return has;
+}
+
 bool trib_extents_reserve(trib_extents *extents, size_t size)
 {
+    pthread_mutex_lock(&extents->registering);
     pthread_rwlock_wrlock(&extents->lock);
-    bool is_there = size <= extents->tail_size;
-    if (!is_there && size <= SIZE_MAX / 4) {
-        const trib_extent *extent = extent_make(extents, round_up(size, TRIB_EXTENT_BYTES));
-        is_there = extent != NULL;
-        extents->tail = is_there ? extent->base : extents->tail;
-        extents->tail_size = is_there ? extent->size : extents->tail_size;
-    }
+    bool is_there = has_tail(extents, size);
+    const bool is_coming =
+        !is_there && size <= SIZE_MAX / 4 && extent_claim(extents, round_up(size, TRIB_EXTENT_BYTES));
     pthread_rwlock_unlock(&extents->lock);
+    if (is_coming) {
+        trib_extent extent;
+        trib_extent_failures failures = {0};
+        is_there = extent_map(extents, round_up(size, TRIB_EXTENT_BYTES), &extent, &failures);
+        pthread_rwlock_wrlock(&extents->lock);
+        extent_settle(extents, &extent, &failures);
+        if (is_there) {
+            tail_keep(extents, extent.base, extent.size);
+        }
+        pthread_rwlock_unlock(&extents->lock);
+    }
+    pthread_mutex_unlock(&extents->registering);
     return is_there;
 }
 
@@ -312,7 +347,7 @@ trib_status trib_extents_add_registrar(trib_extents *extents, const trib_arena_r
         extents->registrars[id] = *registrar;
         for (size_t i = 0; i < extents->count; i++) {
             trib_extent *extent = &extents->list[i];
-            extents->registration_failures += extent_register(extents, extent, id, NULL, &unseen) != TRIB_OK;
+            extents->failures.registration += extent_register(extents, extent, id, NULL, &unseen) != TRIB_OK;
         }
         *id_out = id;
     }
@@ -443,9 +478,9 @@ void trib_extents_stats(trib_extents *extents, trib_arena_stats *stats)
     stats->extents = extents->count - extents->adopted_count;
     stats->adopted = extents->adopted_count;
     stats->bytes_mapped = extents->mapped_bytes;
-    stats->bind_failures = extents->bind_failures;
-    stats->huge_page_failures = extents->huge_page_failures;
-    stats->registration_failures = extents->registration_failures;
-    stats->map_failures = extents->map_failures;
+    stats->bind_failures = extents->failures.bind;
+    stats->huge_page_failures = extents->failures.huge_page;
+    stats->registration_failures = extents->failures.registration;
+    stats->map_failures = extents->failures.map;
     pthread_rwlock_unlock(&extents->lock);
 }

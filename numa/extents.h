@@ -5,8 +5,10 @@
  * called once per extent, when the extent is made or when the registrar is added, whichever is later; and once more
  * before the extent is unmapped or when the registrar is removed, whichever is earlier. All functions are thread-safe.
  *
- * Adopted memory is an extent of any place and size, which is never mapped, unmapped, bound or handed out. To register it may
- * take long, as it may be large; so that is done beside `lock`, under which reactors look for extents.
+ * Adopted memory is an extent of any place and size, which is never mapped, unmapped, bound or handed out.
+ *
+ * To register memory takes long if it is large. So what is adopted or reserved is registered beside `lock`, under which reactors
+ * look for extents and take pieces of them; only who takes more than is left of any extent registers with it held.
  */
 #ifndef TRIB_NUMA_EXTENTS_H
 #define TRIB_NUMA_EXTENTS_H
@@ -28,19 +30,31 @@ typedef struct trib_extent {
     trib_extent_registration registrations[TRIB_ARENA_REGISTRARS_MAX];
 } trib_extent;
 
+/* What no piece has been cut from yet, at the end of an extent. */
+typedef struct trib_extent_tail {
+    uint8_t *start;
+    size_t size;
+} trib_extent_tail;
+
+typedef struct trib_extent_failures {
+    uint64_t map, bind, huge_page, registration;
+} trib_extent_failures;
+
+#define TRIB_EXTENT_TAILS_MAX 8
+
 typedef struct trib_extents {
     trib_arena_params params;
-    pthread_mutex_t registering; /* who adds, removes, adopts or disowns has it, and takes it before lock */
+    pthread_mutex_t registering; /* who adds, removes, adopts, disowns or reserves has it, and takes it before lock */
     pthread_rwlock_t lock; /* protects all below; written only when an extent is made or a registrar comes or goes */
     trib_extent *list;     /* by address */
     size_t count, capacity;
     size_t adopted_count; /* of these */
+    size_t coming;        /* extents that are being made beside lock: there is room for them in the list */
     bool used[TRIB_ARENA_REGISTRARS_MAX];
     trib_arena_registrar registrars[TRIB_ARENA_REGISTRARS_MAX];
-    uint8_t *tail; /* what is left of the last extent */
-    size_t tail_size;
-    size_t mapped_bytes;
-    uint64_t bind_failures, huge_page_failures, registration_failures, map_failures;
+    trib_extent_tail tails[TRIB_EXTENT_TAILS_MAX]; /* size 0: none */
+    size_t mapped_bytes;                           /* those that are coming included */
+    trib_extent_failures failures;
 } trib_extents;
 
 TRIB_CHECKED trib_status trib_extents_init(trib_extents *extents, const trib_arena_params *params);
@@ -48,6 +62,8 @@ void trib_extents_fini(trib_extents *extents);
 
 /* Fresh zeroed memory out of one extent; NULL if there is none. size and alignment: multiples of the page size. */
 void *trib_extents_take(trib_extents *extents, size_t size, size_t alignment);
+/* The same out of what is there: no extent is made. */
+void *trib_extents_take_left(trib_extents *extents, size_t size, size_t alignment);
 
 /* As trib_arena_reserve. */
 bool trib_extents_reserve(trib_extents *extents, size_t size);

@@ -13,9 +13,14 @@
 
 #include "api/tributary.h"
 
+/* A heap takes more than a block needs, so that the source's pieces stay few; but not more than this: who needs a little
+ * memory waits until the source has registered all that was taken. */
+#define TRIB_HEAP_GROWTH_BYTES_MAX ((size_t)64 << 20)
+
 /* Where a heap's memory comes from. */
 typedef struct trib_heap_source {
-    /* Fresh zeroed memory, or NULL. size: a multiple of the page size; alignment: a power of two, at least a page. */
+    /* Fresh zeroed memory, or NULL: then the heap asks for what it needs and no more. size: a multiple of the page size;
+     * alignment: a power of two, at least a page. */
     void *(*take)(void *user, size_t size, size_t alignment);
     /* Whether two addresses lie in one extent: a block must never span two, as each is registered by itself. */
     bool (*same_extent)(void *user, const void *a, const void *b);
@@ -35,13 +40,15 @@ typedef struct trib_heap_ops {
     /* Bytes the block really has: at least what was asked for. */
     size_t (*usable_size)(trib_heap *heap, const void *block);
     void (*free)(trib_heap *heap, void *block);
+    /* What it would have to take for such a block, at least, if it has no room itself. size: whole pages. */
+    size_t (*need)(trib_heap *heap, size_t size, size_t alignment);
 } trib_heap_ops;
 
 extern const trib_heap_ops trib_heap_pool;
 
 /* The module's only symbol; its version changes with the layout of the structs above. */
-#define TRIB_HEAP_JEMALLOC_SYMBOL "trib_heap_jemalloc_v1"
+#define TRIB_HEAP_JEMALLOC_SYMBOL "trib_heap_jemalloc_v2"
 #define TRIB_HEAP_JEMALLOC_MODULE "libtributary-jemalloc.so.0"
-TRIB_API const trib_heap_ops *trib_heap_jemalloc_v1(void);
+TRIB_API const trib_heap_ops *trib_heap_jemalloc_v2(void);
 
 #endif

@@ -19,6 +19,7 @@ struct trib_heap {
     extent_hooks_t hooks;
     trib_heap_source source;
     unsigned arena;
+    size_t large_pad;
 };
 
 /* jemalloc reads its options here, in place of its own empty default. Few arenas for its own small needs; freed
@@ -49,13 +50,22 @@ static trib_heap *hooks_heap(extent_hooks_t *hooks)
     return (trib_heap *)(void *)hooks;
 }
 
+/* jemalloc adds a page to each large block, to vary where it begins, which makes the next size it grows by a quarter more
+ * than the block. Refused that, it asks for the block's pages alone, which are no multiple of GROWTH_STEP. */
+#define GROWTH_STEP ((size_t)1 << 20)
+
+static bool is_wasteful(const trib_heap *heap, size_t size)
+{
+    return heap->large_pad > 0 && size > TRIB_HEAP_GROWTH_BYTES_MAX && size % GROWTH_STEP == 0;
+}
+
 static void *hook_alloc(extent_hooks_t *hooks, void *address, size_t size, size_t alignment, bool *zero, bool *commit,
                         unsigned arena)
 {
     (void)arena;
     trib_heap *heap = hooks_heap(hooks);
-    if (address != NULL) {
-        return NULL; /* a wish for one address: jemalloc asks again without it */
+    if (address != NULL || is_wasteful(heap, size)) {
+        return NULL; /* a wish, for one address or for more than is needed: jemalloc asks again without it */
     }
     void *memory = heap->source.take(heap->source.user, size, alignment);
     if (memory == NULL) {
@@ -97,26 +107,25 @@ typedef struct arena_config {
     bool metadata_use_hooks;
 } arena_config;
 
-static trib_status heap_create(const trib_heap_source *source, trib_heap **heap_out)
+static size_t large_pad(void)
 {
-    trib_heap *heap = calloc(1, sizeof(*heap));
-    if (heap == NULL) {
-        return TRIB_NO_MEMORY;
+    bool varies = false;
+    size_t size = sizeof(varies);
+    return mallctl("opt.cache_oblivious", &varies, &size, NULL, 0) == 0 && varies ? 4096 : 0;
+}
+
+/* Without one each piece is larger than the one before. A request for more than the limit gets what it needs, rounded up as
+ * blocks are: by less than a quarter. */
+static bool limit_growth(const trib_heap *heap)
+{
+    size_t mib[3];
+    size_t length = 3;
+    size_t limit = TRIB_HEAP_GROWTH_BYTES_MAX;
+    if (mallctlnametomib("arena.0.retain_grow_limit", mib, &length) != 0) {
+        return false;
     }
-    heap->source = *source;
-    /* The hooks left NULL are refusals: retain, do not decommit, do not purge. */
-    heap->hooks.alloc = hook_alloc;
-    heap->hooks.split = hook_split;
-    heap->hooks.merge = hook_merge;
-    /* jemalloc's records stay out of memory that devices may write to. */
-    arena_config config = {.hooks = &heap->hooks, .metadata_use_hooks = false};
-    size_t size = sizeof(heap->arena);
-    if (mallctl("experimental.arenas_create_ext", &heap->arena, &size, &config, sizeof(config)) != 0) {
-        free(heap);
-        return TRIB_NO_MEMORY;
-    }
-    *heap_out = heap;
-    return TRIB_OK;
+    mib[1] = heap->arena;
+    return mallctlbymib(mib, length, NULL, NULL, &limit, sizeof(limit)) == 0;
 }
 
 static void heap_destroy(trib_heap *heap)
@@ -137,6 +146,33 @@ static void heap_destroy(trib_heap *heap)
     }
 }
 
+static trib_status heap_create(const trib_heap_source *source, trib_heap **heap_out)
+{
+    trib_heap *heap = calloc(1, sizeof(*heap));
+    if (heap == NULL) {
+        return TRIB_NO_MEMORY;
+    }
+    heap->source = *source;
+    heap->large_pad = large_pad();
+    /* The hooks left NULL are refusals: retain, do not decommit, do not purge. */
+    heap->hooks.alloc = hook_alloc;
+    heap->hooks.split = hook_split;
+    heap->hooks.merge = hook_merge;
+    /* jemalloc's records stay out of memory that devices may write to. */
+    arena_config config = {.hooks = &heap->hooks, .metadata_use_hooks = false};
+    size_t size = sizeof(heap->arena);
+    if (mallctl("experimental.arenas_create_ext", &heap->arena, &size, &config, sizeof(config)) != 0) {
+        free(heap);
+        return TRIB_NO_MEMORY;
+    }
+    if (!limit_growth(heap)) {
+        heap_destroy(heap);
+        return TRIB_NO_MEMORY;
+    }
+    *heap_out = heap;
+    return TRIB_OK;
+}
+
 static void *heap_alloc(trib_heap *heap, size_t size, size_t alignment)
 {
     return mallocx(size, (int)MALLOCX_ARENA(heap->arena) | MALLOCX_TCACHE_NONE | MALLOCX_ALIGN(alignment));
@@ -154,7 +190,12 @@ static void heap_free(trib_heap *heap, void *block)
     dallocx(block, MALLOCX_TCACHE_NONE);
 }
 
-const trib_heap_ops *trib_heap_jemalloc_v1(void)
+static size_t heap_need(trib_heap *heap, size_t size, size_t alignment)
+{
+    return nallocx(size, MALLOCX_TCACHE_NONE | MALLOCX_ALIGN(alignment)) + heap->large_pad;
+}
+
+const trib_heap_ops *trib_heap_jemalloc_v2(void)
 {
     static const trib_heap_ops ops = {
         .name = "jemalloc",
@@ -163,6 +204,7 @@ const trib_heap_ops *trib_heap_jemalloc_v1(void)
         .alloc = heap_alloc,
         .usable_size = heap_usable_size,
         .free = heap_free,
+        .need = heap_need,
     };
     return &ops;
 }

@@ -18,7 +18,8 @@
 #define BUCKETS_MIN 64
 /* How many blocks of the bin that may fit are looked at before a bigger bin is tried. */
 #define BIN_SCAN_MAX 32
-/* A heap grows by at least this part of what it has, so that the number of extents stays small. */
+/* A heap grows by at least this part of what it has, as far as that is no more than TRIB_HEAP_GROWTH_BYTES_MAX, so that
+ * the number of extents stays small. */
 #define GROWTH_DIVISOR 8
 
 typedef struct block block;
@@ -209,6 +210,7 @@ static block *free_grow(trib_heap *heap, size_t size, size_t alignment)
     size_t mask = TRIB_EXTENT_BYTES - 1;
     size_t least = (size + mask) & ~mask;
     size_t wished = (heap->taken_bytes / GROWTH_DIVISOR + mask) & ~mask;
+    wished = wished < TRIB_HEAP_GROWTH_BYTES_MAX ? wished : TRIB_HEAP_GROWTH_BYTES_MAX;
     size_t taken = wished > least ? wished : least;
     size_t extent_alignment = alignment > TRIB_PAGE_BYTES ? alignment : TRIB_PAGE_BYTES;
     uint8_t *start = heap->source.take(heap->source.user, taken, extent_alignment);
@@ -340,6 +342,13 @@ static void pool_free(trib_heap *heap, void *start)
     pthread_mutex_unlock(&heap->mutex);
 }
 
+static size_t pool_need(trib_heap *heap, size_t size, size_t alignment)
+{
+    (void)heap;
+    (void)alignment;
+    return (size + TRIB_EXTENT_BYTES - 1) & ~(TRIB_EXTENT_BYTES - 1);
+}
+
 const trib_heap_ops trib_heap_pool = {
     .name = "pool",
     .create = pool_create,
@@ -347,4 +356,5 @@ const trib_heap_ops trib_heap_pool = {
     .alloc = pool_alloc,
     .usable_size = pool_usable_size,
     .free = pool_free,
+    .need = pool_need,
 };

@@ -1,0 +1,15 @@
+/* pages.h - pages from the kernel, as extents (extents.h) are made of. Any thread. */
+#ifndef TRIB_NUMA_PAGES_H
+#define TRIB_NUMA_PAGES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Zeroed memory aligned to TRIB_EXTENT_BYTES, which size is a multiple of; NULL: there is none. As trib_arena_params has them. */
+void *trib_pages_map(void *user, size_t size);
+void trib_pages_unmap(void *user, void *base, size_t size);
+/* False: not possible; the pages then come from where the kernel likes. */
+bool trib_pages_bind(void *base, size_t size, int32_t node);
+
+#endif
