@@ -297,7 +297,8 @@ trib_status trib_alloc(trib_engine *engine, size_t size, void **memory_out)
     if (status != TRIB_OK || size == 0 || memory_out == NULL) {
         return status != TRIB_OK ? status : TRIB_INVALID;
     }
-    void *block = engine->env.memory_alloc(engine->env.memory, size < PAGE ? PAGE : size); /* which is aligned to one */
+    /* A whole page is aligned to one. */
+    void *block = engine->env.memory_alloc_patient(engine->env.memory, size < PAGE ? PAGE : size);
     if (block == NULL) {
         char why[TRIB_REASON_MAX];
         trib_log(&engine->logger, TRIB_LOG_ERROR, "trib_alloc: no memory for %zu bytes: %s", size,

@@ -82,6 +82,12 @@ static void *memory_alloc(void *memory, size_t size)
     return trib_arena_alloc(self->arena, size, size >= PAGE ? PAGE : 64);
 }
 
+static void *memory_alloc_patient(void *memory, size_t size)
+{
+    host *self = memory;
+    return trib_arena_alloc_patient(self->arena, size, size >= PAGE ? PAGE : 64);
+}
+
 static void memory_free(void *memory, void *block)
 {
     host *self = memory;
@@ -239,6 +245,7 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
         .on_thread = trib_reactor_ev_on_thread,
         .poll = trib_reactor_ev_poll,
         .memory_alloc = memory_alloc,
+        .memory_alloc_patient = memory_alloc_patient,
         .memory_free = memory_free,
         .memory_adopt = memory_adopt,
         .memory_adopted = memory_adopted,

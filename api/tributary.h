@@ -311,8 +311,8 @@ TRIB_API TRIB_CHECKED trib_status trib_engine_get_info(const trib_engine *engine
 
 /* ---- Memory ------------------------------------------------------------------------------------------------- */
 
-/* Page-aligned memory from the engine's arena: bound to the NUMA node of its reactors, on huge pages where there are
- * any, registered with the transports that want it. Any memory may be used in operations; this kind is never copied or
+/* Page-aligned memory from the engine's arena: on the NUMA node of its reactors, on huge pages where there are any, registered with
+ * the transports that want it (part of a second for each GiB). Any memory may be used in operations; this kind is never copied or
  * registered again. TRIB_INVALID (size 0), TRIB_NO_MEMORY (the log says more). trib_free it before destroy. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_alloc(trib_engine *engine, size_t size, void **memory_out);
 TRIB_API void trib_free(trib_engine *engine, void *memory);
@@ -351,12 +351,12 @@ typedef struct trib_tensor_desc {
 /* Fills *desc with the defaults; NULL is fine. struct_size must be sizeof(trib_tensor_desc). TRIB_ANY_THREAD. */
 TRIB_API void trib_tensor_desc_init(trib_tensor_desc *desc, size_t struct_size);
 
-/* Declares a tensor once; workers may do so at any time and in any order: names decide which belong together. Declaring
- * a name again with the same type and count gives the same handle; with others TRIB_MISMATCH. Returns at once; the
- * agreement with the other workers happens behind, and a disagreement makes every operation on the tensor, on every
- * worker, complete with TRIB_MISMATCH and a text that says who declared what. Only workers: others get TRIB_STATE.
- * TRIB_INVALID, TRIB_UNSUPPORTED (a device tensor in an engine without a device), TRIB_NO_MEMORY, TRIB_CLOSED, or what
- * ended the job if it is over: TRIB_PEER_LOST, TRIB_JOIN_FAILED, TRIB_UNAUTHORIZED ... TRIB_ANY_THREAD. */
+/* Declares a tensor once; workers may do so at any time and in any order: names decide which belong together. Declaring a name
+ * again with the same type and count gives the same handle; with others TRIB_MISMATCH. Returns at once; but for a tensor on
+ * devices of several machines, of 16 MiB or more for each rank, it takes and registers host memory: part of a second for each GiB.
+ * The agreement with the other workers happens behind, and a disagreement makes every operation on the tensor complete with
+ * TRIB_MISMATCH, on every worker, and a text that says who declared what. TRIB_STATE (no worker), TRIB_INVALID, TRIB_UNSUPPORTED
+ * (a device tensor in an engine without a device), TRIB_NO_MEMORY, TRIB_CLOSED, or what ended the job if it is over. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *desc,
                                                       trib_tensor **tensor_out, trib_error *error);
 

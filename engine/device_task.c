@@ -18,6 +18,8 @@
 #define PARTITIONS_EACH_MIN 2u
 #define PARTITION_MIN (128u << 10)
 #define ALONE_SLICE_BYTES_MAX (UINT64_C(256) << 20)
+#define AHEAD_BYTES (UINT64_C(16) << 20) /* registering takes 0.3 ms for each MiB */
+#define AHEAD_PARTITIONS 512u            /* with as many they are as large as they may be, however many members sum */
 
 /* ---- Holds ---- */
 
@@ -340,10 +342,67 @@ static uint32_t core_of_slice(const trib_tensor *tensor, uint32_t slice)
                                                : slice % tensor->engine->core_count;
 }
 
-static bool take_memory(trib_tensor *tensor, uint32_t slices)
+/* Into how many slices the job will cut it is not known yet: whole partitions, smaller ones if not all who sum had several
+ * otherwise. */
+static uint64_t staging_most(const trib_engine *engine, uint64_t bytes)
+{
+    const uint64_t lanes = trib_device_lanes(engine), part = engine->config.partition_bytes;
+    const uint64_t share = (bytes + lanes - 1) / lanes, parts = (share + part - 1) / part;
+    return (parts < AHEAD_PARTITIONS ? parts + 1 : parts) * part;
+}
+
+trib_status trib_device_tensor_ahead(trib_engine *engine, const char *name, uint64_t bytes,
+                                     trib_device_tensor **device_out, trib_error *error)
+{
+    *device_out = NULL;
+    if (trib_device_alone(engine) || bytes / trib_device_lanes(engine) < AHEAD_BYTES) {
+        return TRIB_OK;
+    }
+    const uint64_t most = staging_most(engine, bytes);
+    trib_device_tensor *device = calloc(1, sizeof *device);
+    unsigned char *staging = device != NULL ? engine->env.memory_alloc_patient(engine->env.memory, most) : NULL;
+    if (staging == NULL) {
+        free(device);
+        return trib_error_set(error, TRIB_NO_MEMORY,
+                              "tensor \"%s\": no memory for the %llu bytes of the host's that it passes through", name,
+                              (unsigned long long)most);
+    }
+    device->staging = staging;
+    device->staging_bytes = most;
+    *device_out = device;
+    return TRIB_OK;
+}
+
+void trib_device_tensor_drop(trib_engine *engine, trib_device_tensor *device)
+{
+    if (device == NULL) {
+        return;
+    }
+    if (device->staging != NULL) {
+        engine->env.memory_free(engine->env.memory, device->staging);
+    }
+    free(device->tasks);
+    free(device);
+}
+
+/* What was taken ahead, if it is enough. */
+static bool take_staging(trib_tensor *tensor, uint64_t bytes)
 {
     trib_engine *engine = tensor->engine;
-    tensor->device = calloc(1, sizeof *tensor->device);
+    trib_device_tensor *device = tensor->device;
+    if (device->staging_bytes < bytes) {
+        if (device->staging != NULL) {
+            engine->env.memory_free(engine->env.memory, device->staging);
+        }
+        device->staging = engine->env.memory_alloc(engine->env.memory, bytes);
+        device->staging_bytes = device->staging != NULL ? bytes : 0;
+    }
+    return device->staging != NULL;
+}
+
+static bool take_memory(trib_tensor *tensor, uint32_t slices)
+{
+    tensor->device = tensor->device != NULL ? tensor->device : calloc(1, sizeof *tensor->device);
     tensor->task_index = malloc((size_t)tensor->partition_count * sizeof *tensor->task_index);
     tensor->received_bits = trib_tensor_make_bits(tensor, slices);
     if (tensor->device == NULL || tensor->task_index == NULL || tensor->received_bits == NULL) {
@@ -352,12 +411,9 @@ static bool take_memory(trib_tensor *tensor, uint32_t slices)
     memset(tensor->task_index, 0xff, (size_t)tensor->partition_count * sizeof *tensor->task_index);
     tensor->device->slice_count = slices;
     tensor->device->tasks = calloc(slices, sizeof *tensor->device->tasks);
-    if (!trib_device_alone(engine) && tensor->bytes > 0) {
-        tensor->device->staging =
-            engine->env.memory_alloc(engine->env.memory, (size_t)slices * tensor->partition_bytes);
-    }
+    const bool is_staged = !trib_device_alone(tensor->engine) && tensor->bytes > 0;
     return tensor->device->tasks != NULL &&
-           (trib_device_alone(engine) || tensor->bytes == 0 || tensor->device->staging != NULL);
+           (!is_staged || take_staging(tensor, (uint64_t)slices * tensor->partition_bytes));
 }
 
 bool trib_device_tensor_place(trib_tensor *tensor)
@@ -394,12 +450,5 @@ bool trib_device_tensor_place(trib_tensor *tensor)
 
 void trib_device_tensor_free(trib_tensor *tensor)
 {
-    if (tensor->device != NULL) {
-        trib_engine *engine = tensor->engine;
-        if (tensor->device->staging != NULL) {
-            engine->env.memory_free(engine->env.memory, tensor->device->staging);
-        }
-        free(tensor->device->tasks);
-        free(tensor->device);
-    }
+    trib_device_tensor_drop(tensor->engine, tensor->device);
 }

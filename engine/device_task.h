@@ -44,6 +44,7 @@ typedef struct trib_device_tensor {
     trib_device_task *tasks; /* by slice */
     uint32_t slice_count;
     unsigned char *staging; /* of all tasks */
+    uint64_t staging_bytes;
 } trib_device_tensor;
 
 typedef enum trib_device_input { TRIB_INPUT_AWAITED, TRIB_INPUT_READY, TRIB_INPUT_FAILED } trib_device_input;
@@ -140,6 +141,12 @@ void trib_device_order_failed(trib_op *op);
  * several pieces each. */
 uint32_t trib_device_partition_bytes(uint64_t bytes, uint32_t partition_bytes, uint32_t chunk_bytes, uint32_t lanes,
                                      uint32_t machines, uint32_t summers);
+/* Caller's thread, without the mutex: takes the host memory of a tensor that is large enough for registering it to hold up a core,
+ * before it is declared; of others NULL. */
+TRIB_CHECKED trib_status trib_device_tensor_ahead(trib_engine *engine, const char *name, uint64_t bytes,
+                                                  trib_device_tensor **device_out, trib_error *error);
+/* NULL is fine. */
+void trib_device_tensor_drop(trib_engine *engine, trib_device_tensor *device);
 /* Core 0: makes the tasks of this local rank. False: out of memory. */
 bool trib_device_tensor_place(trib_tensor *tensor);
 void trib_device_tensor_free(trib_tensor *tensor);

@@ -52,6 +52,8 @@ typedef struct trib_env {
     bool (*on_thread)(const trib_reactor *reactor);   /* is the caller on its thread? */
     bool (*poll)(trib_reactor *reactor);              /* on its thread: trib_engine_dispatch, ATTACHED; may be NULL */
     void *(*memory_alloc)(void *memory, size_t size); /* aligned to pages, if it is smaller than one to 64 bytes */
+    /* The same on a caller's thread, which waits until the memory has been registered, and keeps no core waiting. */
+    void *(*memory_alloc_patient)(void *memory, size_t size);
     void (*memory_free)(void *memory, void *block);
     /* Memory of the caller's own that is registered where the arena's is; how much is at base (0: none); no more. As
      * trib_arena_adopt and those with it; NULL: nobody wants to know memory. */

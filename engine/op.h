@@ -93,7 +93,7 @@ typedef struct trib_tensor {
     uint32_t cores_used; /* that have tasks of it, and core 0: operations go to those */
     uint64_t *received_bits;
     bool on_device;
-    struct trib_device_tensor *device; /* made at placement if on_device */
+    struct trib_device_tensor *device; /* if on_device: made at placement, of a large one before it is declared */
     trib_post declare_post;
     /* Another placement: what the coordinator proposed, which one that is, and the first round that waits until it has said
      * from when it holds. See tensor_move.c. */

@@ -165,37 +165,77 @@ static bool add_to_tables(trib_engine *engine, trib_tensor *tensor)
     return true;
 }
 
+static trib_tensor *find(const trib_engine *engine, const char *name)
+{
+    trib_tensor *tensor = NULL;
+    HASH_FIND_STR(engine->tensors_by_name, name, tensor);
+    return tensor;
+}
+
+static trib_status check_same(const trib_tensor *tensor, trib_dtype dtype, uint64_t count, bool on_device,
+                              trib_error *error)
+{
+    if (tensor->dtype == dtype && tensor->count == count && tensor->on_device == on_device) {
+        return TRIB_OK;
+    }
+    return trib_error_set(error, TRIB_MISMATCH,
+                          "tensor \"%s\" was declared before as %s[%llu] in %s memory, now as %s[%llu] in %s "
+                          "memory: use another name",
+                          tensor->name, trib_dtype_name(tensor->dtype), (unsigned long long)tensor->count,
+                          tensor->on_device ? "device" : "host", trib_dtype_name(dtype), (unsigned long long)count,
+                          on_device ? "device" : "host");
+}
+
+static trib_status add(trib_engine *engine, const char *name, trib_dtype dtype, uint64_t count,
+                       trib_tensor **tensor_out, trib_error *error)
+{
+    trib_tensor *tensor = tensor_create(engine, name, dtype, count);
+    if (tensor == NULL || !add_to_tables(engine, tensor)) {
+        if (tensor != NULL) {
+            free(tensor->cores);
+            free(tensor);
+        }
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for tensor \"%s\"", name);
+    }
+    *tensor_out = tensor;
+    return TRIB_OK;
+}
+
+/* Called with the mutex held, which is given up meanwhile: somebody else may declare the tensor then, or close the engine. */
+static trib_status take_ahead(trib_engine *engine, const char *name, uint64_t bytes, trib_device_tensor **device_out,
+                              trib_error *error)
+{
+    pthread_mutex_unlock(&engine->mutex);
+    const trib_status status = trib_device_tensor_ahead(engine, name, bytes, device_out, error);
+    pthread_mutex_lock(&engine->mutex);
+    const trib_status fate = trib_engine_check_open_locked(engine, error);
+    return fate != TRIB_OK ? fate : find(engine, name) != NULL ? TRIB_OK : status;
+}
+
 trib_status trib_tensor_find_or_add(trib_engine *engine, const char *name, trib_dtype dtype, uint64_t count,
                                     int32_t priority, bool on_device, trib_tensor **tensor_out, trib_error *error)
 {
-    pthread_mutex_lock(&engine->mutex);
-    trib_tensor *tensor = NULL;
+    trib_device_tensor *device = NULL;
     trib_status status = TRIB_OK;
-    HASH_FIND_STR(engine->tensors_by_name, name, tensor);
-    if (tensor != NULL) {
-        if (tensor->dtype != dtype || tensor->count != count || tensor->on_device != on_device) {
-            status = trib_error_set(error, TRIB_MISMATCH,
-                                    "tensor \"%s\" was declared before as %s[%llu] in %s memory, now as %s[%llu] in %s "
-                                    "memory: use another name",
-                                    name, trib_dtype_name(tensor->dtype), (unsigned long long)tensor->count,
-                                    tensor->on_device ? "device" : "host", trib_dtype_name(dtype),
-                                    (unsigned long long)count, on_device ? "device" : "host");
-        }
-    } else {
-        tensor = tensor_create(engine, name, dtype, count);
-        if (tensor == NULL || !add_to_tables(engine, tensor)) {
-            if (tensor != NULL) {
-                free(tensor->cores);
-                free(tensor);
-            }
-            status = trib_error_set(error, TRIB_NO_MEMORY, "out of memory for tensor \"%s\"", name);
-        } else {
+    pthread_mutex_lock(&engine->mutex);
+    if (on_device && find(engine, name) == NULL) {
+        status = take_ahead(engine, name, count * trib_dtype_size(dtype), &device, error);
+    }
+    trib_tensor *tensor = find(engine, name);
+    if (status == TRIB_OK && tensor != NULL) {
+        status = check_same(tensor, dtype, count, on_device, error);
+    } else if (status == TRIB_OK) {
+        status = add(engine, name, dtype, count, &tensor, error);
+        if (status == TRIB_OK) {
             tensor->priority = priority;
             tensor->on_device = on_device;
+            tensor->device = device;
+            device = NULL;
             trib_reactor_post(engine->cores[0].reactor, &tensor->declare_post);
         }
     }
     pthread_mutex_unlock(&engine->mutex);
+    trib_device_tensor_drop(engine, device);
     if (status == TRIB_OK) {
         *tensor_out = tensor;
     }

@@ -97,6 +97,15 @@ void *__wrap_trib_arena_alloc(trib_arena *arena, size_t size, size_t alignment)
     return block;
 }
 
+void *__real_trib_arena_alloc_patient(trib_arena *arena, size_t size, size_t alignment);
+void *__wrap_trib_arena_alloc_patient(trib_arena *arena, size_t size, size_t alignment);
+void *__wrap_trib_arena_alloc_patient(trib_arena *arena, size_t size, size_t alignment)
+{
+    void *block = scarcity_allows() ? __real_trib_arena_alloc_patient(arena, size, alignment) : NULL;
+    scarcity_note(block);
+    return block;
+}
+
 void __real_trib_arena_free(trib_arena *arena, void *block);
 void __wrap_trib_arena_free(trib_arena *arena, void *block);
 void __wrap_trib_arena_free(trib_arena *arena, void *block)
