@@ -28,7 +28,7 @@
 #define WARM_BYTES_MIN 512u
 #define WARM_STEP 16u
 
-static void let_go(cuda_comm *comm)
+void cuda_comm_let_go(cuda_comm *comm)
 {
     if (atomic_fetch_sub(&comm->holders, 1) == 1) {
         sem_destroy(&comm->stop);
@@ -55,9 +55,9 @@ static bool start(cuda_comm *comm, void *(*run)(void *comm))
 }
 
 /* One that is inside NCCL from its beginning to its end, which is to come out. */
-static bool start_inside(cuda_comm *comm, void *(*run)(void *comm))
+static bool start_inside(cuda_comm *comm, void *(*run)(void *comm), bool (*hold)(void))
 {
-    if (!cuda_exit_hold()) {
+    if (!hold()) {
         return false;
     }
     const bool started = start(comm, run);
@@ -70,7 +70,7 @@ static bool start_inside(cuda_comm *comm, void *(*run)(void *comm))
 static void come_out(cuda_comm *comm)
 {
     cuda_exit_release();
-    let_go(comm);
+    cuda_comm_let_go(comm);
 }
 
 static void rest(void)
@@ -95,16 +95,16 @@ static void *rescue_main(void *argument)
     if (is_late) {
         atomic_store(&comm->shut, true);
     }
-    if (is_late && atomic_load(&comm->inside) > 0 && !atomic_exchange(&comm->given_up, true)) {
-        if (cuda_exit_hold()) {
+    if (is_late && atomic_load(&comm->inside) > 0 && cuda_exit_hold_to_end()) {
+        if (!atomic_exchange(&comm->given_up, true)) {
             if (cuda_thread_use(comm->index)) {
                 (void)comm->api.comm_abort(comm->nccl);
             }
-            cuda_exit_release();
+            atomic_store(&comm->over, true);
         }
-        atomic_store(&comm->over, true);
+        cuda_exit_release();
     }
-    let_go(comm);
+    cuda_comm_let_go(comm);
     return NULL;
 }
 
@@ -217,11 +217,12 @@ bool cuda_comm_join(trib_device *device, const void *id)
     atomic_init(&comm->phase, CUDA_COMM_JOINING);
     (void)sem_init(&comm->stop, 0, 0);
     const bool rescued = start(comm, rescue_main);
-    if (!rescued || !start_inside(comm, join_main)) {
+    if (!rescued || !start_inside(comm, join_main, cuda_exit_hold)) {
         (void)sem_post(&comm->stop);
-        let_go(comm);
+        cuda_comm_let_go(comm);
         return false;
     }
+    cuda_exit_enlist(comm);
     pthread_mutex_lock(&device->mutex);
     device->comm = comm;
     pthread_mutex_unlock(&device->mutex);
@@ -271,6 +272,23 @@ static void *abort_main(void *argument)
     return NULL;
 }
 
+/* Unless somebody has. False: it could not. */
+static bool begin_abort(cuda_comm *comm)
+{
+    if (atomic_exchange(&comm->given_up, true)) {
+        return true;
+    }
+    int phase = CUDA_COMM_JOINING;
+    if (atomic_compare_exchange_strong(&comm->phase, &phase, CUDA_COMM_ABANDONED)) {
+        return true; /* who joins sees to it */
+    }
+    if (comm->nccl != NULL && start_inside(comm, abort_main, cuda_exit_hold_to_end)) {
+        return true;
+    }
+    atomic_store(&comm->over, true);
+    return comm->nccl == NULL; /* the join has failed */
+}
+
 void cuda_comm_abort(trib_device *device)
 {
     cuda_comm *comm = device->comm;
@@ -285,19 +303,13 @@ void cuda_comm_abort(trib_device *device)
         device->abort_due = true; /* the thread comes here again */
         return;
     }
-    if (atomic_exchange(&comm->given_up, true)) {
-        return;
-    }
-    int phase = CUDA_COMM_JOINING;
-    if (atomic_compare_exchange_strong(&comm->phase, &phase, CUDA_COMM_ABANDONED)) {
-        return; /* who joins sees to it */
-    }
-    if (comm->nccl == NULL) {
-        atomic_store(&comm->over, true); /* the join has failed */
-    } else if (!start_inside(comm, abort_main)) {
-        device->hung = true; /* what it does ends with the process */
-        atomic_store(&comm->over, true);
-    }
+    device->hung = !begin_abort(comm) || device->hung; /* what it does ends with the process */
+}
+
+void cuda_comm_give_up(cuda_comm *comm)
+{
+    atomic_store(&comm->shut, true);
+    (void)begin_abort(comm);
 }
 
 void cuda_comm_stop(trib_device *device)
@@ -342,7 +354,7 @@ void cuda_comm_end(trib_device *device)
     }
     if (device->comm_state != CUDA_COMM_READY || device->hung) {
         cuda_comm_abort(device);
-    } else if (!atomic_exchange(&comm->given_up, true) && !start_inside(comm, leave_main)) {
+    } else if (!atomic_exchange(&comm->given_up, true) && !start_inside(comm, leave_main, cuda_exit_hold_to_end)) {
         device->hung = true;
         atomic_store(&comm->over, true);
     }
@@ -353,6 +365,7 @@ void cuda_comm_end(trib_device *device)
     pthread_mutex_lock(&device->mutex);
     device->comm = NULL;
     pthread_mutex_unlock(&device->mutex);
+    cuda_exit_delist(comm);
     (void)sem_post(&comm->stop); /* nobody is inside: the rescuer leaves */
-    let_go(comm);
+    cuda_comm_let_go(comm);
 }

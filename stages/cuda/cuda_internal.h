@@ -90,6 +90,7 @@ typedef struct cuda_comm {
     atomic_bool late; /* who takes leave has had its time */
     atomic_bool over; /* what ends it has returned, or could not begin */
     atomic_int holders;
+    struct cuda_comm *next; /* cuda_exit.c's */
 } cuda_comm;
 
 typedef struct cuda_mark {
@@ -241,6 +242,10 @@ void cuda_comm_exit(trib_device *device);
 void cuda_comm_stop(trib_device *device);
 /* Gives it up: its kernels end. Does not wait. */
 void cuda_comm_abort(trib_device *device);
+/* Frees it when nobody holds on to it any more. */
+void cuda_comm_let_go(cuda_comm *comm);
+/* The process ends: gives it up, whoever is inside. Does not wait. */
+void cuda_comm_give_up(cuda_comm *comm);
 /* Takes leave of the other ranks, or waits for the end of what abort began; before anything that NCCL may use is freed. What
  * has not come back 7 s later (5 s, and 2 s for who takes leave to give up instead) is hung. */
 void cuda_comm_end(trib_device *device);
@@ -254,8 +259,13 @@ typedef enum cuda_exit_moment {
 } cuda_exit_moment;
 /* From now on exit() waits for the threads that hold, before it takes down what has been set up by this moment. */
 void cuda_exit_watch(cuda_exit_moment moment);
-/* The thread, or one that it starts, goes into NCCL, and releases when that is out. False: it must not, the process ends. */
+/* The thread, or one that it starts, goes into NCCL, and releases when that is out. False: it must not, the process ends. The
+ * second: it goes there to end a communicator, for which there is time until the process has ended. */
 bool cuda_exit_hold(void);
+bool cuda_exit_hold_to_end(void);
 void cuda_exit_release(void);
+/* A communicator that is given up where a process ends with it. */
+void cuda_exit_enlist(cuda_comm *comm);
+void cuda_exit_delist(cuda_comm *comm);
 
 #endif
