@@ -77,7 +77,17 @@ class Job:
         self.processes.append((name, process, log))
 
     def finish(self, lost=''):
-        """Exit statuses by name, and all output; what does not end in time is ended, and in the end the one that is lost."""
+        """Exit statuses by name, and all output; what does not end in time is ended, and in the end the one that is lost. When
+        this process itself is ended, so are they: they would keep the GPUs."""
+        try:
+            return self.collect(lost)
+        finally:
+            for _, process, _ in self.processes:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+
+    def collect(self, lost):
         deadline = time.monotonic() + LIMIT_S
         statuses, output = {}, []
         for name, process, log in sorted(self.processes, key=lambda member: member[0] == lost):
@@ -168,6 +178,7 @@ def main():
     if reason is not None:
         print('skip gpu: %s' % reason)
         return 77
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of what has to be tidied up
     if args.speed:
         machines, _, rest = args.shape.partition('x')
         lanes, _, servers = rest.partition('+')

@@ -191,9 +191,11 @@ static void another_is_taken_where_it_is_too_small(void **state)
     exchange(&jobs, tensors, count);
     assert_int_equal(look(&large.hurried), 3);
     assert_int_equal(look(&large.count), 4); /* the first ones were given back */
+    pthread_mutex_lock(&large.mutex);
     for (int i = 0; i < large.count; i++) {
         assert_true(large.blocks[i].size >= 24 * MIB);
     }
+    pthread_mutex_unlock(&large.mutex);
     close_job(&jobs);
 }
 

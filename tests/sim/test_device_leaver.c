@@ -92,6 +92,18 @@ static void run_for(sim_job *job, int64_t time_ns)
     (void)sim_job_run(job, trib_sim_now(job->sim) + time_ns, NULL, NULL);
 }
 
+/* Three ranks, of which the leaver and another one hand in their parts of a sum; then the leaver leaves. */
+static sim_job *open_and_leave_early(exchange exchanges[RANKS], trib_host_world *world, const trib_device_order *order,
+                                     uint32_t leaver, uint32_t early)
+{
+    sim_job *job = open_ranks(exchanges, world, order);
+    assert_true(hand_in(job, leaver, -1, &exchanges[leaver]));
+    assert_true(hand_in(job, early, -1, &exchanges[early]));
+    run_for(job, SECOND);
+    sim_job_leave(job, leaver);
+    return job;
+}
+
 /* ---- Devices whose collectives end when the test says so ---- */
 
 /* What the ranks' devices were given and have not given back, one each at most; NULL: they are plain memory. */
@@ -159,12 +171,8 @@ static void who_takes_it_along_is_missed(void **state)
     trib_host_world *world = trib_host_world_create();
     for (uint32_t leaver = 0; leaver < RANKS; leaver++) {
         exchange exchanges[RANKS];
-        sim_job *job = open_ranks(exchanges, world, &order);
         const uint32_t early = (leaver + 1) % RANKS, late = (leaver + 2) % RANKS;
-        assert_true(hand_in(job, leaver, -1, &exchanges[leaver]));
-        assert_true(hand_in(job, early, -1, &exchanges[early]));
-        run_for(job, SECOND);
-        sim_job_leave(job, leaver);
+        sim_job *job = open_and_leave_early(exchanges, world, &order, leaver, early);
         run_for(job, SECOND);
         assert_int_equal(exchanges[leaver].status, TRIB_CLOSED);
         assert_int_equal(exchanges[early].done, 1);
@@ -183,12 +191,8 @@ static void what_has_not_begun_only_fails(void **state)
     trib_host_world *world = trib_host_world_create();
     for (uint32_t leaver = 0; leaver < RANKS; leaver++) {
         exchange exchanges[RANKS];
-        sim_job *job = open_ranks(exchanges, world, &order);
         const uint32_t early = (leaver + 1) % RANKS, late = (leaver + 2) % RANKS;
-        assert_true(hand_in(job, leaver, -1, &exchanges[leaver]));
-        assert_true(hand_in(job, early, -1, &exchanges[early]));
-        run_for(job, SECOND);
-        sim_job_leave(job, leaver);
+        sim_job *job = open_and_leave_early(exchanges, world, &order, leaver, early);
         run_for(job, 10 * SECOND);
         assert_true(hand_in(job, late, -1, &exchanges[late]));
         assert_true(sim_job_run(job, trib_sim_now(job->sim) + 20 * SECOND, sim_bed_all_done, exchanges));
