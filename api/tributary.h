@@ -104,9 +104,9 @@ typedef enum trib_dtype {
     TRIB_DTYPE_COUNT = 8
 } trib_dtype;
 
-/* SUM of integers wraps modulo 2^bits. AVG of floats divides the sum by the number of contributors and rounds once;
- * AVG of integers sums in a wider type (int64 excepted, which wraps) and truncates the quotient towards zero. MIN and
- * MAX of floats give NaN if any input is NaN. */
+/* SUM of integers wraps modulo 2^bits. AVG divides the sum by the number of contributors: floats round once, integers are
+ * summed in a wider type (int64 wraps) and truncated. MIN and MAX of floats give NaN if an input is NaN. GPUs of a machine
+ * add as NCCL does, rounding each time; with no other machine AVG multiplies inputs by 1 / contributors, rounded too. */
 typedef enum trib_reduce { TRIB_SUM = 0, TRIB_AVG = 1, TRIB_MIN = 2, TRIB_MAX = 3, TRIB_REDUCE_COUNT = 4 } trib_reduce;
 
 /* Bytes per element; 0 for an unknown type. TRIB_ANY_THREAD. */

@@ -1,4 +1,6 @@
 /* gpu_data.c - the oracle of the GPU tests: small whole numbers, exact in every type, and what must come of them. */
+#include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "tests/gpu/gpu_worker.h"
@@ -18,26 +20,51 @@ void data_fill(trib_dtype dtype, void *buffer, uint64_t count, unsigned seed, in
     }
 }
 
-int64_t data_check(trib_dtype dtype, trib_reduce reduce, const void *buffer, uint64_t count, unsigned seed, int ranks)
+/* What the ranks' values come to, before it is rounded; *size is the sum of what they are without their signs. */
+static double combined(trib_dtype dtype, trib_reduce reduce, uint64_t i, unsigned seed, int ranks, double *size)
 {
-    const size_t size = trib_dtype_size(dtype);
-    for (uint64_t i = 0; i < count; i++) {
-        double result = data_value(dtype, i, seed, 0);
-        for (int r = 1; r < ranks; r++) {
-            const double value = data_value(dtype, i, seed, r);
-            if (reduce == TRIB_MIN) {
-                result = value < result ? value : result;
-            } else if (reduce == TRIB_MAX) {
-                result = value > result ? value : result;
-            } else {
-                result += value;
-            }
+    double result = data_value(dtype, i, seed, 0);
+    *size = fabs(result);
+    for (int r = 1; r < ranks; r++) {
+        const double value = data_value(dtype, i, seed, r);
+        *size += fabs(value);
+        if (reduce == TRIB_MIN) {
+            result = value < result ? value : result;
+        } else if (reduce == TRIB_MAX) {
+            result = value > result ? value : result;
+        } else {
+            result += value;
         }
+    }
+    return reduce == TRIB_AVG ? result / ranks : result;
+}
+
+/* NCCL's average of one machine, each value times a rounded 1 / ranks and then the sum of that: how far that may be off, in
+ * parts of the sum of all values without their signs. Nothing where 1 / ranks is exact. */
+static double nccl_average_error(trib_dtype dtype, int ranks)
+{
+    static const int fraction_bits[TRIB_DTYPE_COUNT] = {
+        [TRIB_FLOAT32] = 24, [TRIB_FLOAT64] = 53, [TRIB_FLOAT16] = 11, [TRIB_BFLOAT16] = 8};
+    const bool exact = (ranks & (ranks - 1)) == 0;
+    return exact
+               ? 0
+               : ldexp((ranks + 2.0) / ranks, -fraction_bits[dtype]); /* 1 / ranks, the products, ranks - 1 additions */
+}
+
+int64_t data_check(trib_dtype dtype, trib_reduce reduce, const void *buffer, uint64_t count, unsigned seed, int ranks,
+                   bool alone)
+{
+    const size_t bytes = trib_dtype_size(dtype);
+    const double error = alone && reduce == TRIB_AVG ? nccl_average_error(dtype, ranks) : 0;
+    for (uint64_t i = 0; i < count; i++) {
+        double size = 0;
+        const double result = combined(dtype, reduce, i, seed, ranks, &size);
         uint64_t wanted = 0;
-        values_store(dtype, &wanted, 0, reduce == TRIB_AVG ? result / ranks : result);
-        const unsigned char *at = (const unsigned char *)buffer + i * size;
+        values_store(dtype, &wanted, 0, values_round(dtype, result));
+        const unsigned char *at = (const unsigned char *)buffer + i * bytes;
         /* A sum of nothing but negative and positive numbers may be either zero. */
-        if (memcmp(&wanted, at, size) != 0 && !(result == 0 && (at[size - 1] & 0x7f) == 0)) {
+        const bool exact = memcmp(&wanted, at, bytes) == 0 || (result == 0 && (at[bytes - 1] & 0x7f) == 0);
+        if (!exact && (error == 0 || !(fabs(values_load(dtype, buffer, i) - result) <= error * size))) {
             return (int64_t)i;
         }
     }

@@ -29,8 +29,9 @@ void wait_for(trib_op *op);
 /* gpu_data.c: element i of what a rank contributes, and of the result, in the bits of the type. */
 int data_value(trib_dtype dtype, uint64_t i, unsigned seed, int rank_index);
 void data_fill(trib_dtype dtype, void *buffer, uint64_t count, unsigned seed, int rank_index);
-/* The first wrong element, or -1. */
-int64_t data_check(trib_dtype dtype, trib_reduce reduce, const void *buffer, uint64_t count, unsigned seed, int ranks);
+/* The first wrong element, or -1. Results are compared bit for bit, but for what NCCL averages itself: where a machine is alone. */
+int64_t data_check(trib_dtype dtype, trib_reduce reduce, const void *buffer, uint64_t count, unsigned seed, int ranks,
+                   bool alone);
 
 /* Scenarios; they answer by fail() or by returning. */
 void scenario_sums(rank *self);

@@ -1,5 +1,4 @@
 /* torture_data.c - what workers contribute, and what must come of it; computed here without any of the engine's code. */
-#include <math.h>
 #include <string.h>
 
 #include "tests/sim/torture.h"
@@ -12,30 +11,12 @@ int torture_value(uint32_t tensor, uint32_t round, uint32_t rank, uint32_t i)
     return (int)(mixed % 21u) - 10;
 }
 
-/* The nearest that the type can hold; of two the even one. */
-static double rounded(trib_dtype dtype, double value)
-{
-    int exponent = 0;
-    (void)frexp(value, &exponent); /* the value is below 2^exponent */
-    switch (dtype) {
-    case TRIB_FLOAT16:
-        exponent = exponent > -13 ? exponent : -13;
-        return ldexp(nearbyint(ldexp(value, 11 - exponent)), exponent - 11);
-    case TRIB_BFLOAT16:
-        return ldexp(nearbyint(ldexp(value, 8 - exponent)), exponent - 8);
-    case TRIB_FLOAT32:
-        return (float)value;
-    default:
-        return value;
-    }
-}
-
 /* Contributions to unsigned types are not negative. Those of which sums are rounded differ by orders of magnitude. */
 static double value_for(const torture_tensor *what, uint32_t tensor, uint32_t round, uint32_t rank, uint32_t i)
 {
     const int value = torture_value(tensor, round, rank, i);
     if (what->inexact) {
-        return rounded(what->dtype, value / (3.0 + rank * 1000.0));
+        return values_round(what->dtype, value / (3.0 + rank * 1000.0));
     }
     return what->dtype == TRIB_UINT8 ? value + 10 : value;
 }
@@ -103,7 +84,7 @@ uint32_t torture_check(const torture_tensor *what, uint32_t tensor, uint32_t rou
     const size_t size = trib_dtype_size(what->dtype);
     for (uint32_t i = 0; i < what->count; i++) {
         uint64_t wanted = 0;
-        values_store(what->dtype, &wanted, 0, rounded(what->dtype, expected(what, tensor, round, workers, i)));
+        values_store(what->dtype, &wanted, 0, values_round(what->dtype, expected(what, tensor, round, workers, i)));
         if (memcmp(&wanted, (const unsigned char *)buffer + i * size, size) != 0) {
             return i;
         }
