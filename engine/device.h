@@ -22,7 +22,7 @@
 #include "engine/kernel_ops.h"
 #include "engine/reactor.h"
 
-#define TRIB_DEVICE_ABI 6u
+#define TRIB_DEVICE_ABI 7u
 #define TRIB_DEVICE_ID_SIZE 128u
 #define TRIB_DEVICE_TEXT_SIZE 160u
 #define TRIB_LOCAL_SIZE_MAX 64
@@ -65,6 +65,11 @@ typedef struct trib_device_job {
     size_t share;   /* collectives: member r has bytes [r * share, (r + 1) * share) as far as there are so many */
     uint32_t root;  /* BROADCAST: a member */
     uint64_t label; /* collectives: all members must name the same; only checked where that can be done */
+    /* Collectives: `keeps`: all members' jobs here have had these buffers before and will again, so that what a launch takes may
+     * be kept at *keep (NULL at first; the device frees it) and used the next time. Else what is kept there is dropped. All members
+     * must say the same. keep NULL: nothing is ever kept. */
+    void **keep;
+    bool keeps;
     const struct trib_device_job *after;
     void *mark;     /* from mark(); the job takes it over. WAIT: not NULL; what is issued begins behind it, or NULL */
     uint32_t place; /* of what is issued: so many were before it, modulo 2^32 */
@@ -110,6 +115,8 @@ typedef struct trib_device_ops {
      * make the calls that launch it, which take some microseconds, or when another member is lost until stop. If it may
      * not, or that cannot be done yet, the device does it later. */
     void (*issue)(trib_device *device, trib_device_job *job, bool here);
+    /* Caller's thread: may a launch with that buffer be kept, although the program has not promised that the buffer stays? */
+    bool (*may_keep)(trib_device *device, const void *buffer);
     /* Caller's thread: remembers where the stream is now; NULL: it has come here already. TRIB_UNSUPPORTED while it is
      * being captured into a graph. */
     trib_status (*mark)(trib_device *device, void *stream, void **mark_out, trib_error *error);
@@ -141,6 +148,8 @@ trib_host_world *trib_host_world_create(void); /* NULL when out of memory */
 void trib_host_world_free(trib_host_world *world);
 /* How often members of a group came to a collective in different orders, which hangs a real one. */
 uint32_t trib_host_world_disorders(trib_host_world *world);
+/* Members' parts in collectives that found kept what launching them would have taken. */
+uint64_t trib_host_world_kept(trib_host_world *world);
 /* The next jobs of that machine's member fail or hang, until stop; for tests of failures. */
 typedef enum trib_host_fault { TRIB_HOST_FAULT_NONE, TRIB_HOST_FAULT_FAIL, TRIB_HOST_FAULT_HANG } trib_host_fault;
 void trib_host_world_fault(trib_host_world *world, int32_t machine, int32_t rank, trib_host_fault fault);

@@ -65,7 +65,18 @@ static void give_back(trib_device *device, trib_device_job *job, trib_status sta
 static bool same(const trib_device_job *a, const trib_device_job *b)
 {
     return a->kind == b->kind && a->label == b->label && a->bytes == b->bytes && a->share == b->share &&
-           a->dtype == b->dtype && a->reduce == b->reduce && a->root == b->root;
+           a->dtype == b->dtype && a->reduce == b->reduce && a->root == b->root && a->keeps == b->keeps;
+}
+
+/* Called with the world's mutex held. Nothing is made here that could be kept; what it would have been made for is compared. */
+static void check_kept(trib_host_world *world, const trib_device_job *job)
+{
+    void *buffers = (void *)((uintptr_t)job->source * 3 + (uintptr_t)job->target);
+    trib_assert(!job->keeps || *job->keep == NULL || *job->keep == buffers);
+    if (job->keep != NULL) {
+        world->kept += job->keeps && *job->keep != NULL;
+        *job->keep = job->keeps ? buffers : NULL;
+    }
 }
 
 /* Called with the world's mutex held: runs what all members of the machine have come to, and answers it. */
@@ -123,6 +134,7 @@ static void submit_collective(trib_device *device, trib_device_job *job)
         give_back(device, job, TRIB_CLOSED, stopped_text);
         return;
     }
+    check_kept(world, job);
     trib_host_queue *mine = &world->members[params->machine][params->rank];
     job->next = NULL;
     if (mine->tail != NULL) {
@@ -377,6 +389,13 @@ static void host_close(trib_device *device)
     free(device);
 }
 
+static bool host_may_keep(trib_device *device, const void *buffer)
+{
+    (void)device;
+    (void)buffer;
+    return true;
+}
+
 static trib_status host_mark(trib_device *device, void *stream, void **mark_out, trib_error *error)
 {
     (void)device;
@@ -451,6 +470,7 @@ const trib_device_ops trib_device_host_ops = {
     .open = host_open,
     .submit = host_submit,
     .issue = host_issue,
+    .may_keep = host_may_keep,
     .mark = host_mark,
     .mark_drop = host_mark_drop,
     .gate_make = host_gate_make,

@@ -17,6 +17,7 @@ typedef struct trib_host_queue {
 struct trib_host_world {
     pthread_mutex_t mutex;
     uint32_t disorders;
+    uint64_t kept;
     bool stuck[TRIB_HOST_MACHINES_MAX]; /* different jobs that were issued have met */
     trib_host_queue members[TRIB_HOST_MACHINES_MAX][TRIB_LOCAL_SIZE_MAX];
 };

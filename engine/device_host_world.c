@@ -28,6 +28,14 @@ uint32_t trib_host_world_disorders(trib_host_world *world)
     return disorders;
 }
 
+uint64_t trib_host_world_kept(trib_host_world *world)
+{
+    pthread_mutex_lock(&world->mutex);
+    const uint64_t kept = world->kept;
+    pthread_mutex_unlock(&world->mutex);
+    return kept;
+}
+
 void trib_host_world_fault(trib_host_world *world, int32_t machine, int32_t rank, trib_host_fault fault)
 {
     pthread_mutex_lock(&world->mutex);

@@ -32,6 +32,7 @@ void cuda_comm_let_go(cuda_comm *comm)
 {
     if (atomic_fetch_sub(&comm->holders, 1) == 1) {
         sem_destroy(&comm->stop);
+        pthread_mutex_destroy(&comm->kept_mutex);
         free(comm);
     }
 }
@@ -79,6 +80,18 @@ static void rest(void)
     nanosleep(&pause, NULL);
 }
 
+/* Whoever is inside comes out when its kernels have ended, and drops what is kept then (cuda_comm_exit). */
+static void give_up(cuda_comm *comm)
+{
+    if (!cuda_thread_use(comm->index)) {
+        return;
+    }
+    if (atomic_load(&comm->inside) == 0) {
+        cuda_keep_drop_all(comm);
+    }
+    (void)comm->api.comm_abort(comm->nccl);
+}
+
 /* ---- Rescue ---- */
 
 /* Waits for the stop, or for the device to let go. */
@@ -97,9 +110,7 @@ static void *rescue_main(void *argument)
     }
     if (is_late && atomic_load(&comm->inside) > 0 && cuda_exit_hold_to_end()) {
         if (!atomic_exchange(&comm->given_up, true)) {
-            if (cuda_thread_use(comm->index)) {
-                (void)comm->api.comm_abort(comm->nccl);
-            }
+            give_up(comm);
             atomic_store(&comm->over, true);
         }
         cuda_exit_release();
@@ -216,6 +227,7 @@ bool cuda_comm_join(trib_device *device, const void *id)
     atomic_init(&comm->holders, 1);
     atomic_init(&comm->phase, CUDA_COMM_JOINING);
     (void)sem_init(&comm->stop, 0, 0);
+    pthread_mutex_init(&comm->kept_mutex, NULL);
     const bool rescued = start(comm, rescue_main);
     if (!rescued || !start_inside(comm, join_main, cuda_exit_hold)) {
         (void)sem_post(&comm->stop);
@@ -243,12 +255,20 @@ bool cuda_comm_joined(const trib_device *device, ncclResult_t *result)
 
 /* ---- Calls ---- */
 
+/* Who gives it up may wait until what is kept is dropped. */
+static void leave(cuda_comm *comm)
+{
+    if (atomic_fetch_sub(&comm->inside, 1) == 1 && atomic_load(&comm->shut)) {
+        cuda_keep_drop_all(comm);
+    }
+}
+
 bool cuda_comm_enter(trib_device *device)
 {
     cuda_comm *comm = device->comm;
     atomic_fetch_add(&comm->inside, 1);
     if (atomic_load(&device->stop_asked) || atomic_load(&comm->shut)) {
-        atomic_fetch_sub(&comm->inside, 1);
+        leave(comm);
         return false;
     }
     return true;
@@ -256,7 +276,7 @@ bool cuda_comm_enter(trib_device *device)
 
 void cuda_comm_exit(trib_device *device)
 {
-    atomic_fetch_sub(&device->comm->inside, 1);
+    leave(device->comm);
 }
 
 /* ---- Giving up ---- */
@@ -264,9 +284,7 @@ void cuda_comm_exit(trib_device *device)
 static void *abort_main(void *argument)
 {
     cuda_comm *comm = argument;
-    if (cuda_thread_use(comm->index)) {
-        (void)comm->api.comm_abort(comm->nccl);
-    }
+    give_up(comm);
     atomic_store(&comm->over, true);
     come_out(comm);
     return NULL;
@@ -325,6 +343,7 @@ static void *leave_main(void *argument)
 {
     cuda_comm *comm = argument;
     if (cuda_thread_use(comm->index)) {
+        cuda_keep_drop_all(comm);
         const bool in_order = comm->api.comm_finalize(comm->nccl) == ncclSuccess;
         if (in_order && !atomic_load(&comm->late)) {
             (void)comm->api.comm_destroy(comm->nccl);

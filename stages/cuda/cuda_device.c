@@ -303,6 +303,7 @@ static void free_all(trib_device *device)
             (void)cudaStreamDestroy(device->streams[lane]);
         }
     }
+    cuda_keep_close(device);
     cuda_gates_free(device);
     pthread_cond_destroy(&device->changed);
     pthread_mutex_destroy(&device->mutex);
@@ -323,7 +324,7 @@ static void device_close(trib_device *device)
     }
 }
 
-static cudaError_t find_driver(const char *name, void *where)
+cudaError_t cuda_find_driver(const char *name, void *where)
 {
     enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
     cudaError_t code = cudaGetDriverEntryPointByVersion(name, where, CUDART_VERSION, cudaEnableDefault, &found);
@@ -339,9 +340,9 @@ static void set_up_direct(trib_device *device)
     CUdevice driver_device = 0;
     int has_dmabuf = 0, ordering = 0, options = 0;
     const bool known =
-        find_driver("cuDeviceGet", &get_device) == cudaSuccess &&
+        cuda_find_driver("cuDeviceGet", &get_device) == cudaSuccess &&
         get_device(&driver_device, device->index) == CUDA_SUCCESS &&
-        find_driver("cuDeviceGetAttribute", &get_attribute) == cudaSuccess &&
+        cuda_find_driver("cuDeviceGetAttribute", &get_attribute) == cudaSuccess &&
         get_attribute(&has_dmabuf, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, driver_device) == CUDA_SUCCESS &&
         cudaDeviceGetAttribute(&ordering, cudaDevAttrGPUDirectRDMAWritesOrdering, device->index) == cudaSuccess &&
         cudaDeviceGetAttribute(&options, cudaDevAttrGPUDirectRDMAFlushWritesOptions, device->index) == cudaSuccess;
@@ -350,7 +351,7 @@ static void set_up_direct(trib_device *device)
     device->flushes = ordering < (int)device->seen_by;
     const bool can_see = !device->flushes || (options & cudaFlushGPUDirectRDMAWritesOptionHost) != 0;
     if (!known || !has_dmabuf || !can_see ||
-        find_driver("cuMemGetHandleForAddressRange", &device->get_handle) != cudaSuccess) {
+        cuda_find_driver("cuMemGetHandleForAddressRange", &device->get_handle) != cudaSuccess) {
         device->get_handle = NULL;
     }
     (void)cudaGetLastError();
@@ -370,13 +371,16 @@ static cudaError_t set_up(trib_device *device)
         code = cudaStreamCreateWithPriority(&device->streams[lane], cudaStreamNonBlocking, greatest);
     }
     if (code == cudaSuccess) {
-        code = find_driver("cuStreamWriteValue32", &device->write_value);
+        code = cuda_find_driver("cuStreamWriteValue32", &device->write_value);
     }
     if (code == cudaSuccess) {
-        code = find_driver("cuStreamWaitValue32", &device->wait_value);
+        code = cuda_find_driver("cuStreamWaitValue32", &device->wait_value);
     }
     if (code == cudaSuccess) {
         set_up_direct(device);
+        code = cuda_keep_open(device);
+    }
+    if (code == cudaSuccess) {
         code = cuda_gates_open(device) ? cudaSuccess : cudaErrorMemoryAllocation;
     }
     return code;
@@ -463,6 +467,7 @@ const trib_device_ops *trib_device_cuda(void)
         .open = device_open,
         .submit = device_submit,
         .issue = cuda_issue,
+        .may_keep = cuda_keep_may,
         .mark = device_mark,
         .mark_drop = device_mark_drop,
         .gate_make = device_gate_make,

@@ -48,6 +48,17 @@ typedef struct cuda_nccl {
     ncclResult_t (*group_end)(void);
 } cuda_nccl;
 
+/* cuda_keep.c */
+#define CUDA_KEPT_ATTRIBUTES 4
+struct cuda_kept;
+typedef struct cuda_keep {
+    cudaStream_t stream; /* that captures */
+    CUresult (*get_params)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS *);
+    CUresult (*get_attribute)(CUgraphNode, CUkernelNodeAttrID, CUkernelNodeAttrValue *);
+    CUresult (*get_pointer)(void *, CUpointer_attribute, CUdeviceptr);
+    CUresult (*launch)(const CUlaunchConfig *, CUfunction, void **, void **); /* NULL: nothing is kept */
+} cuda_keep;
+
 typedef enum cuda_lane { CUDA_TO_HOST, CUDA_TO_DEVICE, CUDA_COLLECTIVE, CUDA_LANES } cuda_lane;
 
 /* A job that the device has; job->slot points to it. */
@@ -90,7 +101,9 @@ typedef struct cuda_comm {
     atomic_bool late; /* who takes leave has had its time */
     atomic_bool over; /* what ends it has returned, or could not begin */
     atomic_int holders;
-    struct cuda_comm *next; /* cuda_exit.c's */
+    pthread_mutex_t kept_mutex; /* guards the list */
+    struct cuda_kept *kept;     /* all there are: cuda_keep.c */
+    struct cuda_comm *next;     /* cuda_exit.c's */
 } cuda_comm;
 
 typedef struct cuda_mark {
@@ -155,6 +168,8 @@ struct trib_device {
     int64_t polled_ns;  /* when it was asked last whether a collective has ended */
     trib_linger linger; /* work is a job that came or ended */
 
+    cuda_keep keep; /* whoever launches */
+
     /* cuda_nccl.c */
     cuda_nccl nccl;
     bool nccl_loaded;
@@ -165,6 +180,8 @@ struct trib_device {
 };
 
 int64_t cuda_now_ns(void);
+/* A function of the driver's, at `where`. */
+cudaError_t cuda_find_driver(const char *name, void *where);
 /* A thread of somebody else's makes calls for the device: its present device is given back. While any thread of the process
  * captures a stream, CUDA refuses to others what might be unsafe in a graph, asking an event or taking memory, and spoils the
  * capture. None of our calls is part of a capture, so all of them are made in the mode in which none is refused. */
@@ -209,6 +226,18 @@ bool cuda_nccl_is_busy(const trib_device *device);
 bool cuda_nccl_launch(trib_device *device, cuda_slot *slot);
 /* The thread: ends such a one. */
 void cuda_nccl_end_failed(trib_device *device, cuda_slot *slot);
+
+ncclResult_t cuda_nccl_all_reduce(const trib_device *device, const trib_device_job *job, cudaStream_t stream);
+
+/* ---- cuda_keep.c ---- */
+cudaError_t cuda_keep_open(trib_device *device);
+void cuda_keep_close(trib_device *device);
+/* As cuda_nccl_launch. False: it is not kept, NCCL is to launch it. */
+bool cuda_keep_launch(trib_device *device, cuda_slot *slot);
+/* Nobody is inside, and nobody will launch any more. */
+void cuda_keep_drop_all(cuda_comm *comm);
+/* Caller's thread: trib_device_ops.may_keep. */
+bool cuda_keep_may(trib_device *device, const void *buffer);
 
 /* ---- cuda_issue.c ---- */
 void cuda_issue(trib_device *device, trib_device_job *job, bool here);

@@ -157,14 +157,19 @@ static ncclResult_t launch_uneven(trib_device *device, const trib_device_job *jo
     return result != ncclSuccess ? result : ended;
 }
 
+ncclResult_t cuda_nccl_all_reduce(const trib_device *device, const trib_device_job *job, cudaStream_t stream)
+{
+    return device->nccl.all_reduce(job->source, job->target, job->bytes / element_size(job->dtype), type_of(job->dtype),
+                                   op_of(job->reduce), device->comm->nccl, stream);
+}
+
 static ncclResult_t launch(trib_device *device, const trib_device_job *job)
 {
     const cuda_nccl *nccl = &device->nccl;
     cudaStream_t stream = device->streams[CUDA_COLLECTIVE];
     const size_t element = element_size(job->dtype);
     if (job->kind == TRIB_DEVICE_ALL_REDUCE) {
-        return nccl->all_reduce(job->source, job->target, job->bytes / element, type_of(job->dtype), op_of(job->reduce),
-                                device->comm->nccl, stream);
+        return cuda_nccl_all_reduce(device, job, stream);
     }
     if (job->kind == TRIB_DEVICE_BROADCAST) {
         return nccl->broadcast(job->source, job->target, job->bytes, ncclUint8, (int)job->root, device->comm->nccl,
@@ -209,7 +214,7 @@ bool cuda_nccl_launch(trib_device *device, cuda_slot *slot)
     slot->code = cuda_order_mark(device, job, CUDA_COLLECTIVE);
     if (slot->code == cudaSuccess && device->params.size == 1) {
         slot->code = copy_alone(device, job);
-    } else if (slot->code == cudaSuccess && job->bytes > 0) {
+    } else if (slot->code == cudaSuccess && job->bytes > 0 && !cuda_keep_launch(device, slot)) {
         slot->result = launch(device, job);
     }
     return slot->code == cudaSuccess && slot->result == ncclSuccess;
