@@ -49,7 +49,7 @@ trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *des
         return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": %llu elements of %zu bytes: at most 2^44 bytes",
                               desc->name, (unsigned long long)desc->count, element);
     }
-    if ((desc->flags & ~TRIB_TENSOR_DEVICE) != 0) {
+    if ((desc->flags & ~(TRIB_TENSOR_DEVICE | TRIB_TENSOR_FIXED)) != 0) {
         return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown flags 0x%x", desc->name, desc->flags);
     }
     for (size_t i = 0; i < sizeof desc->reserved / sizeof desc->reserved[0]; i++) {
@@ -69,7 +69,7 @@ trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *des
     status = trib_engine_check_open(engine, error);
     return status != TRIB_OK ? status
                              : trib_tensor_find_or_add(engine, desc->name, desc->dtype, desc->count, desc->priority,
-                                                       on_device, tensor_out, error);
+                                                       desc->flags, tensor_out, error);
 }
 
 /* ---- Operations ---- */

@@ -40,14 +40,12 @@ extern "C" {
 #define TRIB_API
 #define TRIB_CHECKED
 #endif
-/* Documentation only: the function may be called from any thread. */
-#define TRIB_ANY_THREAD
+#define TRIB_ANY_THREAD /* documentation only: the function may be called from any thread */
 
 /* ---- Status codes ------------------------------------------------------------------------------------------------ */
 
-/* One list is the truth: X(name, number, text). 0 is success, above 0 "not yet", below 0 an error. Errors are grouped
- * by the largest thing they ruin: one call or operation (-1..), a peer and all that depended on it (-40..), the
- * engine (-60..). */
+/* One list is the truth: X(name, number, text). 0: success, above 0: "not yet", below 0: an error, by the largest thing
+ * that it ruins: a call or operation (-1..), a peer and all that depended on it (-40..), the engine (-60..). */
 #define TRIB_STATUS_LIST(X)                                                                                            \
     X(TRIB_OK, 0, "success")                                                                                           \
     X(TRIB_PENDING, 1, "not finished yet")                                                                             \
@@ -176,10 +174,9 @@ typedef void (*trib_log_cb)(trib_log_level level, const char *line, void *user);
  * callbacks run. error is valid until the callback returns. */
 typedef void (*trib_ready_cb)(trib_engine *engine, const trib_error *error, void *user);
 
-/* The job is over for this engine without its having been closed: all workers have left (error->status TRIB_OK: how a
- * server of its own learns that its work is done), or it failed (error says why; if it could not be joined this follows
- * ready_cb). Runs at most once, where callbacks run; close or destroy the engine afterwards. error is valid until the
- * callback returns. */
+/* The job is over for this engine without its having been closed: all workers have left (error->status TRIB_OK: so a
+ * server of its own learns that its work is done), or it failed (error says why; after ready_cb if it was not joined).
+ * Runs once at most, where callbacks run; close or destroy the engine then. error is valid until it returns. */
 typedef void (*trib_ended_cb)(trib_engine *engine, const trib_error *error, void *user);
 
 /* Settings of one engine. Strings are copied by trib_engine_create. Zero means "the default" wherever the comment
@@ -246,10 +243,9 @@ typedef struct trib_config {
 TRIB_API void trib_config_init(trib_config *config, size_t struct_size);
 
 /* Fills ranks, counts, coordinator address and settings from the environment: TRIB_* variables (docs/operating.md),
- * else those of torchrun, Open MPI, MPICH/Hydra, Slurm or BytePS (DMLC_*). Fields it finds nothing for stay as they
- * are. Strings point into the environment or into static storage of the calling thread; trib_engine_create copies
- * them and should follow before the environment changes. TRIB_INVALID with *error (may be NULL) saying which variable
- * is wrong. Not thread-safe against setenv. */
+ * else those of torchrun, Open MPI, MPICH/Hydra, Slurm or BytePS (DMLC_*). Fields it finds nothing for stay. Strings
+ * point into the environment or static storage of the calling thread; trib_engine_create copies them: call it before
+ * the environment changes. TRIB_INVALID: *error (may be NULL) says why. Not thread-safe against setenv. */
 TRIB_API TRIB_CHECKED trib_status trib_config_from_env(trib_config *config, trib_error *error);
 
 /* ---- The engine --------------------------------------------------------------------------------------------- */
@@ -336,7 +332,13 @@ TRIB_API TRIB_CHECKED trib_status trib_memory_unregister(trib_engine *engine, vo
 
 #define TRIB_TENSOR_NAME_MAX 255
 
-#define TRIB_TENSOR_DEVICE 1u /* trib_tensor_desc.flags: buffers lie in the memory of trib_config.device */
+/* trib_tensor_desc.flags. DEVICE: buffers lie in the memory of trib_config.device. FIXED: a promise that every
+ * trib_push_pull on the tensor has the input and the output of the first, on each rank its own, and that both stay
+ * allocated until the engine is destroyed. Others are refused (TRIB_INVALID); broadcasts are free. The GPUs of one
+ * machine alone then begin sums sooner (docs/gpu.md). With TRIB_DEVICE_ORDER_PROGRAM all ranks must declare it alike,
+ * or sums end with TRIB_MISMATCH. */
+#define TRIB_TENSOR_DEVICE 1u
+#define TRIB_TENSOR_FIXED 2u
 
 typedef struct trib_tensor_desc {
     uint32_t struct_size; /* set by trib_tensor_desc_init */
@@ -352,7 +354,7 @@ typedef struct trib_tensor_desc {
 TRIB_API void trib_tensor_desc_init(trib_tensor_desc *desc, size_t struct_size);
 
 /* Declares a tensor once; workers may do so at any time and in any order: names decide which belong together. Declaring a name
- * again with the same type and count gives the same handle; with others TRIB_MISMATCH. Returns at once; but for a tensor on
+ * again with the same type, count and flags gives the same handle; with others TRIB_MISMATCH. Returns at once; but for a tensor on
  * devices of several machines, of 16 MiB or more for each rank, it takes and registers host memory: part of a second for each GiB.
  * The agreement with the other workers happens behind, and a disagreement makes every operation on the tensor complete with
  * TRIB_MISMATCH, on every worker, and a text that says who declared what. TRIB_STATE (no worker), TRIB_INVALID, TRIB_UNSUPPORTED
@@ -395,13 +397,12 @@ typedef struct trib_op_params {
 /* Fills *params with the defaults; NULL is fine. struct_size must be sizeof(trib_op_params). TRIB_ANY_THREAD. */
 TRIB_API void trib_op_params_init(trib_op_params *params, size_t struct_size);
 
-/* output = reduction of every worker's input over all workers. Each worker must issue the same operations on a tensor
- * in the same order (the n-th on a tensor is its round n); between tensors order is free, while ops_max holds all. Those
- * on one tensor run one after the other, those on different tensors at once, by priority. The buffers stay the caller's
- * and must stay valid until completion. op_out may be NULL; if it is not, the handle must be given to trib_op_release.
- * Returns TRIB_OK (taken), TRIB_INVALID, TRIB_BUSY (ops_max in flight or not given back), TRIB_NO_MEMORY, TRIB_CLOSED,
- * or TRIB_PEER_LOST / TRIB_PEER_LEFT / TRIB_JOIN_FAILED if the job has already failed; error (may be NULL) says more.
- * TRIB_ANY_THREAD, a few microseconds, never waits for the network. */
+/* output = reduction of all workers' inputs. Each worker must issue the same operations on a tensor in the same order
+ * (the n-th is its round n); between tensors order is free, while ops_max holds all. Those on one tensor run one after
+ * the other, others at once, by priority. The buffers must stay valid until completion. op_out may be NULL; else the
+ * handle must be given to trib_op_release. Returns TRIB_OK (taken), TRIB_INVALID, TRIB_BUSY (ops_max in flight or not
+ * given back), TRIB_NO_MEMORY, TRIB_CLOSED, or TRIB_PEER_LOST / TRIB_PEER_LEFT / TRIB_JOIN_FAILED if the job has
+ * failed; error (may be NULL) says more. TRIB_ANY_THREAD, some microseconds, never waits for the network. */
 TRIB_API TRIB_CHECKED trib_status trib_push_pull(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
                                                  trib_error *error);
 
@@ -413,9 +414,8 @@ TRIB_API TRIB_CHECKED trib_status trib_broadcast(trib_engine *engine, const trib
 TRIB_API TRIB_CHECKED trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
                                                trib_error *error);
 
-/* Asks that an operation end soon with TRIB_CANCELLED (it may still succeed if it was about to). The round is spent:
- * the other workers' operation of this round completes with TRIB_CANCELLED too, naming this worker, unless this
- * worker's contribution was complete. TRIB_ANY_THREAD. */
+/* Asks that an operation end soon with TRIB_CANCELLED (it may still succeed). The round is spent: the other workers'
+ * ends with TRIB_CANCELLED too, naming this one, unless its contribution was complete. TRIB_ANY_THREAD. */
 TRIB_API void trib_op_cancel(trib_op *op);
 
 /* Makes a stream (cudaStream_t) wait for an operation on a device tensor, successful or not: what is put on it from now

@@ -98,6 +98,8 @@ void trib_device_order_begin(trib_op *op, void *mark)
         .bytes = tensor->bytes,
         .root = is_broadcast ? device->root : 0, /* ranks of one machine: they are its members */
         .label = tensor->key + op->round,
+        .keep = device->steady ? &op->tensor->kept : NULL,
+        .keeps = device->steady,
         .mark = mark,
         .gate = &device->gate,
         .gate_count = &device->gate_count,

@@ -178,9 +178,10 @@ void trib_copy_queue_remove(trib_copy_queue *queue, trib_device_task *device)
 
 /* ---- An operation's input ---- */
 
-trib_status trib_device_op_prepare(trib_op *op, trib_error *error)
+trib_status trib_device_op_prepare(trib_op *op, const trib_op_params *buffers, trib_error *error)
 {
     trib_engine *engine = op->engine;
+    const trib_device_ops *ops = engine->env.device;
     if (op->device == NULL) {
         op->device = calloc(1, sizeof *op->device);
         if (op->device == NULL) {
@@ -189,7 +190,7 @@ trib_status trib_device_op_prepare(trib_op *op, trib_error *error)
         op->device->op = op;
     }
     if (op->device->gate.word == NULL) {
-        trib_status status = engine->env.device->gate_make(engine->device, &op->device->gate, error);
+        trib_status status = ops->gate_make(engine->device, &op->device->gate, error);
         if (status != TRIB_OK) {
             return status;
         }
@@ -198,6 +199,9 @@ trib_status trib_device_op_prepare(trib_op *op, trib_error *error)
     op->device->gate.by_end = false;
     atomic_store(&op->device->gate_count, 0);
     atomic_store(&op->device->told, false);
+    op->device->was_asked = buffers != NULL;
+    op->device->may_keep = buffers != NULL && ops->may_keep(engine->device, buffers->input) &&
+                           ops->may_keep(engine->device, buffers->output);
     return TRIB_OK;
 }
 
@@ -211,6 +215,20 @@ void trib_device_op_fill(trib_op *op)
                    : is_broadcast                ? TRIB_EXCHANGE_DEVICE_BROADCAST
                                                  : TRIB_EXCHANGE_DEVICE;
     op->device->in_order = trib_device_in_order(op->engine);
+}
+
+void trib_device_op_compare(trib_op *op, bool same)
+{
+    trib_tensor *tensor = op->tensor;
+    trib_device_op *device = op->device;
+    if (!same) {
+        tensor->keepable = TRIB_KEEP_UNKNOWN;
+    } else if (device->was_asked) {
+        tensor->keepable = device->may_keep ? TRIB_KEEP_MAY : TRIB_KEEP_NOT;
+    }
+    /* In program order nobody asks the others before. */
+    const bool may = tensor->is_fixed || (tensor->keepable == TRIB_KEEP_MAY && !device->in_order);
+    device->steady = same && may && op->exchange == TRIB_EXCHANGE_DEVICE_ALONE && trib_device_lanes(op->engine) > 1;
 }
 
 /* Core 0: the stream has come to the mark, or never will. */

@@ -23,6 +23,11 @@ struct trib_device_task {
     /* Where this round's bytes are pushed from, and where its sums land: staging, or the place on the device (GPUDirect). */
     const unsigned char *pushed;
     unsigned char *landing;
+    /* The device's, of its all-reduce where no other machine is, and what that is for; source NULL: nothing. */
+    void *kept;
+    const void *kept_source;
+    void *kept_target;
+    trib_reduce kept_reduce;
     bool awaits_reduce;    /* its memory may be read when what the device has now is over */
     uint64_t slice_offset; /* in the tensor, bytes */
     uint32_t slice_bytes, slice;
@@ -52,7 +57,9 @@ typedef enum trib_device_input { TRIB_INPUT_AWAITED, TRIB_INPUT_READY, TRIB_INPU
 /* What an operation on one keeps beside itself; made when the operation's memory is used for one the first time. */
 typedef struct trib_device_op {
     trib_op *op;
-    uint32_t root; /* broadcast: the rank; TRIB_NO_MEMBER: it is a sum */
+    uint32_t root;            /* broadcast: the rank; TRIB_NO_MEMBER: it is a sum */
+    bool steady;              /* what launching it takes may be kept (trib_device_job.keep) */
+    bool was_asked, may_keep; /* ... as far as the device goes, if it was asked */
     trib_device_job wait;
     atomic_int input;       /* trib_device_input */
     atomic_uint posts_left; /* cores that are being told of the input and have not heard */
@@ -115,9 +122,13 @@ void trib_copy_queue_remove(trib_copy_queue *queue, trib_device_task *device);
 
 /* ---- An operation on a device tensor ---- */
 /* Caller's thread, before the operation is taken: makes what it keeps beside itself. */
-TRIB_CHECKED trib_status trib_device_op_prepare(trib_op *op, trib_error *error);
+/* Caller's thread. buffers: NULL, or with which the device is asked whether what launching the operation takes may be kept. */
+TRIB_CHECKED trib_status trib_device_op_prepare(trib_op *op, const trib_op_params *buffers, trib_error *error);
 /* An operation that has been filled in as if for host memory: what it is on devices. */
 void trib_device_op_fill(trib_op *op);
+/* Caller's thread, with the engine's mutex held, in the order of rounds. `same`: it is like the sum before, in its buffers, or the
+ * first of a tensor whose buffers stay. */
+void trib_device_op_compare(trib_op *op, bool same);
 /* Caller's thread, before its nodes are posted: waits for the stream's mark, if there is one. */
 void trib_device_op_begin(trib_op *op, void *mark);
 /* Where the tensor's bytes lie on this device in the end: the output, which a broadcast's root need not have. */

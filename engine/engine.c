@@ -172,8 +172,8 @@ trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const tri
         status = open_membership(engine, error);
     }
     if (status == TRIB_OK && (config->roles & TRIB_ROLE_WORKER)) {
-        status = trib_tensor_find_or_add(engine, "__barrier", TRIB_UINT8, 0, INT32_MAX, false, &engine->barrier_tensor,
-                                         error);
+        status =
+            trib_tensor_find_or_add(engine, "__barrier", TRIB_UINT8, 0, INT32_MAX, 0, &engine->barrier_tensor, error);
     }
     for (uint32_t i = 0; status == TRIB_OK && i < engine->core_count; i++) {
         errno = 0;

@@ -106,6 +106,26 @@ static void collective_back(trib_reactor *reactor, trib_post *post)
     trib_reactor_post(trib_device_task_core(device)->reactor, &job->post);
 }
 
+/* What is kept is never for another job: operations that failed in between may have had other buffers. */
+static bool is_steady(const trib_device_task *device)
+{
+    const trib_device_job *job = device->announced_job;
+    const bool fits =
+        device->kept_source == NULL || (device->kept_source == job->source && device->kept_target == job->target &&
+                                        device->kept_reduce == job->reduce);
+    return job->keep != NULL && device->task->node->op->device->steady && fits;
+}
+
+static void note_kept(trib_device_task *device, trib_device_job *job, bool steady)
+{
+    job->keeps = steady;
+    if (job->keep != NULL) {
+        device->kept_source = steady ? job->source : NULL;
+        device->kept_target = job->target;
+        device->kept_reduce = job->reduce;
+    }
+}
+
 trib_status trib_group_take_order(trib_group *group, const trib_announcement *what, trib_error *error)
 {
     trib_tensor *tensor = what->tensor < group->tensors_capacity ? group->tensors[what->tensor] : NULL;
@@ -115,11 +135,15 @@ trib_status trib_group_take_order(trib_group *group, const trib_announcement *wh
         kind_of(device->announced_job) != what->kind || !is_about(device, what->tensor, what->round)) {
         return trib_error_set(error, TRIB_PROTOCOL, "was told to do a collective that it had not announced");
     }
+    if (what->steady && !is_steady(device)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "was told that buffers had stayed which had not");
+    }
     trib_device_job *job = device->announced_job;
     trib_group_forget(group, device);
     job->owner = device;
     job->reactor = group->core->reactor;
     job->post.run = collective_back;
+    note_kept(device, job, what->steady);
     group->begun++;
     /* In this order: what follows on the task's core may name this job as the one to come after. */
     group->core->engine->env.device->submit(group->core->engine->device, job);
@@ -142,7 +166,7 @@ void trib_group_order(void *user, const trib_announcement *what)
                         .tensor = what->tensor,
                         .partition = what->slice,
                         .round = what->round,
-                        .chunk = (uint32_t)what->kind};
+                        .chunk = trib_group_chunk_of(what)};
     for (uint32_t i = 1; i < group->lanes; i++) {
         send_to(group, i, frame, NULL);
     }
@@ -210,7 +234,11 @@ trib_status trib_group_leader_takes_ready(trib_group *group, uint32_t lane, cons
 uint32_t trib_group_variant_of(const trib_op *op)
 {
     const uint32_t root = op->device->root;
-    return root == TRIB_NO_MEMBER ? (uint32_t)op->reduce : TRIB_REDUCE_COUNT + root;
+    if (root != TRIB_NO_MEMBER) {
+        return TRIB_REDUCE_COUNT + root;
+    }
+    /* Where each launches by itself it must be the same on all whether a launch is kept; else that is agreed on. */
+    return (uint32_t)op->reduce | (op->device->in_order && op->device->steady ? TRIB_VARIANT_STEADY : 0);
 }
 
 static trib_announcement announcement_of(const trib_device_task *device)
@@ -222,7 +250,8 @@ static trib_announcement announcement_of(const trib_device_task *device)
                                .kind = kind_of(device->announced_job),
                                .priority = op->priority,
                                .bytes = device->slice_bytes,
-                               .variant = trib_group_variant_of(op)};
+                               .variant = trib_group_variant_of(op),
+                               .steady = is_steady(device)};
 }
 
 static void tell_ready(trib_group *group, const trib_announcement *what)
@@ -231,7 +260,7 @@ static void tell_ready(trib_group *group, const trib_announcement *what)
                         .tensor = what->tensor,
                         .partition = what->slice,
                         .round = what->round,
-                        .chunk = (uint32_t)what->kind,
+                        .chunk = trib_group_chunk_of(what),
                         .size = what->bytes,
                         .aux = what->variant,
                         .priority = what->priority};

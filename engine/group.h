@@ -61,6 +61,7 @@ typedef struct trib_announcement {
     int32_t priority;
     uint32_t bytes;
     uint32_t variant; /* what is done; all must say the same */
+    bool steady;      /* the buffers are those of the round before; ordered: on all ranks */
 } trib_announcement;
 
 typedef struct trib_leader_upcalls {

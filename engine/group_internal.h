@@ -41,8 +41,17 @@ void trib_group_reached_leader(trib_group *group);
 void trib_group_drop_untold(trib_group *group);
 /* A collective of this rank has failed: the others wait for it on their devices. */
 void trib_group_end_for_failure(trib_group *group, const trib_tensor *tensor, const trib_device_job *job);
-/* What is done in an operation, the same on all ranks. */
+/* What is done in an operation, the same on all ranks; where each launches by itself with what it keeps, too. */
+#define TRIB_VARIANT_STEADY 0x80000000u
 uint32_t trib_group_variant_of(const trib_op *op);
+/* How frames name a collective's kind, and whether it is steady. */
+#define TRIB_GROUP_STEADY 256u
+static inline uint32_t trib_group_chunk_of(const trib_announcement *what)
+{
+    return (uint32_t)what->kind | (what->steady ? TRIB_GROUP_STEADY : 0);
+}
+/* False: no rank says that. */
+bool trib_group_read(const trib_frame *frame, trib_announcement *what_out);
 
 /* ---- group_order.c ---- */
 /* Core 0: tells the leader of what was issued, if it can be reached. */

@@ -268,6 +268,7 @@ trib_status trib_leader_ready(trib_leader *leader, uint32_t rank, const trib_ann
         return TRIB_PROTOCOL;
     }
     at->seen |= UINT64_C(1) << rank;
+    at->what.steady = at->what.steady && what->steady;
     if (at->what.variant != what->variant) {
         return trib_leader_fail(leader, rank, what->tensor, what->round, TRIB_MISMATCH,
                                 "the machine's local ranks disagree about the operation: not the same reduction, or a "

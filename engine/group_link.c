@@ -52,18 +52,26 @@ static trib_status take_issued(const trib_link *link, const trib_frame *frame, t
                : trib_error_set(error, TRIB_PROTOCOL, "told of an operation twice or much too early, or out of memory");
 }
 
+bool trib_group_read(const trib_frame *frame, trib_announcement *what_out)
+{
+    *what_out = (trib_announcement){.tensor = frame->tensor,
+                                    .slice = frame->partition,
+                                    .round = frame->round,
+                                    .kind = (trib_collective)(frame->chunk & ~TRIB_GROUP_STEADY),
+                                    .priority = frame->priority,
+                                    .bytes = frame->size,
+                                    .variant = frame->aux,
+                                    .steady = (frame->chunk & TRIB_GROUP_STEADY) != 0};
+    const trib_collective last = what_out->steady ? TRIB_COLLECTIVE_REDUCE : TRIB_COLLECTIVE_GATHER;
+    return what_out->kind <= last && frame->tensor != UINT32_MAX;
+}
+
 static trib_status group_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
                                   trib_error *error)
 {
     (void)lent;
     trib_group *group = link->core->engine->group;
-    trib_announcement what = {.tensor = frame->tensor,
-                              .slice = frame->partition,
-                              .round = frame->round,
-                              .kind = (trib_collective)frame->chunk,
-                              .priority = frame->priority,
-                              .bytes = frame->size,
-                              .variant = frame->aux};
+    trib_announcement what;
     char text[TRIB_ERROR_TEXT_SIZE];
     if (group->ended) {
         return TRIB_OK;
@@ -71,7 +79,7 @@ static trib_status group_received(trib_link *link, const trib_frame *frame, cons
     if (frame->type == TRIB_FRAME_GROUP_READY && frame->chunk == TRIB_COLLECTIVE_ISSUED) {
         return take_issued(link, frame, error);
     }
-    if (frame->chunk > TRIB_COLLECTIVE_GATHER || frame->tensor == UINT32_MAX) {
+    if (!trib_group_read(frame, &what)) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed %s frame", trib_frame_name(frame->type));
     }
     switch (frame->type) {

@@ -134,8 +134,8 @@ static void end_for_disorder(trib_group *group, uint32_t place, uint32_t lane, c
     name_of(engine, other->tensor, other_name, sizeof other_name);
     if (what->tensor == other->tensor && what->round == other->round) {
         snprintf(text, sizeof text,
-                 "%s: the machine's local ranks disagree about round %u: not the same reduction, or a broadcast from "
-                 "another root (trib_config.device_order is \"program\")",
+                 "%s: the machine's local ranks disagree about round %u: not the same reduction, a broadcast from "
+                 "another root, or not TRIB_TENSOR_FIXED on all (trib_config.device_order is \"program\")",
                  name, what->round);
     } else {
         snprintf(text, sizeof text,

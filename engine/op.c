@@ -96,9 +96,47 @@ static void fill_op(trib_op *op, trib_engine *engine, const trib_op_params *para
     }
 }
 
+/* With the mutex held. */
+static bool has_buffers_of_last(const trib_tensor *tensor, const trib_op_params *params)
+{
+    return tensor->was_summed && params->input == tensor->last_input && params->output == tensor->last_output;
+}
+
+/* With the mutex held. */
+static trib_status check_fixed(const trib_tensor *tensor, const trib_op_params *params, trib_exchange exchange,
+                               trib_error *error)
+{
+    if (!tensor->is_fixed || exchange != TRIB_EXCHANGE_PUSH_PULL || !tensor->was_summed ||
+        has_buffers_of_last(tensor, params)) {
+        return TRIB_OK;
+    }
+    return trib_error_set(
+        error, TRIB_INVALID,
+        "tensor \"%s\" was declared TRIB_TENSOR_FIXED: its sums must have the buffers of the first one", tensor->name);
+}
+
+/* With the mutex held: may what launching it takes be kept? Its buffers and its reduction are those of the sum before, or of
+ * the first one where that has been promised: what a later sum finds kept is then never for another. */
+static bool compare(trib_tensor *tensor, const trib_op_params *params, trib_exchange exchange)
+{
+    if (exchange != TRIB_EXCHANGE_PUSH_PULL) {
+        return false;
+    }
+    const bool is_first = !tensor->was_summed;
+    const bool same = has_buffers_of_last(tensor, params) && params->reduce == tensor->last_reduce;
+    if (is_first || !tensor->is_fixed) {
+        tensor->was_summed = true;
+        tensor->last_input = params->input;
+        tensor->last_output = params->output;
+        tensor->last_reduce = params->reduce;
+    }
+    return same || (is_first && tensor->is_fixed);
+}
+
 /* Called with the mutex held: one with all that an operation on the tensor needs. What the device makes for it, the first times,
  * may take as long as the driver likes: the mutex is not held then. */
-static trib_status take_op_for(trib_engine *engine, const trib_tensor *tensor, trib_op **op_out, trib_error *error)
+static trib_status take_op_for(trib_engine *engine, const trib_tensor *tensor, const trib_op_params *params,
+                               trib_exchange exchange, trib_op **op_out, trib_error *error)
 {
     trib_status status = take_op(engine, op_out, error);
     if (status != TRIB_OK) {
@@ -109,12 +147,16 @@ static trib_status take_op_for(trib_engine *engine, const trib_tensor *tensor, t
     trib_counter_add(&engine->ops_submitted, 1); /* from now on it counts */
     if (tensor->on_device) {
         op->engine = engine;
+        const bool asks = tensor->keepable == TRIB_KEEP_UNKNOWN && has_buffers_of_last(tensor, params);
         pthread_mutex_unlock(&engine->mutex);
-        status = trib_device_op_prepare(op, error);
+        status = trib_device_op_prepare(op, asks ? params : NULL, error);
         pthread_mutex_lock(&engine->mutex);
     }
     if (status == TRIB_OK) {
         status = trib_engine_check_open_locked(engine, error); /* nobody hears of it in one that has closed since */
+    }
+    if (status == TRIB_OK) {
+        status = check_fixed(tensor, params, exchange, error);
     }
     if (status != TRIB_OK) {
         op->next = engine->free_ops;
@@ -148,7 +190,7 @@ trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, tr
     }
     pthread_mutex_lock(&engine->mutex);
     trib_op *op = NULL;
-    status = take_op_for(engine, tensor, &op, error);
+    status = take_op_for(engine, tensor, params, exchange, &op, error);
     if (status != TRIB_OK) {
         pthread_mutex_unlock(&engine->mutex);
         if (device != NULL) {
@@ -159,6 +201,10 @@ trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, tr
     trib_assert(op != NULL);
     fill_op(op, engine, params, exchange, tensor);
     op->round = ++tensor->rounds;
+    const bool same = compare(tensor, params, exchange);
+    if (tensor->on_device) {
+        trib_device_op_compare(op, same);
+    }
     atomic_init(&op->references, op_out != NULL ? 3 : 2);
     atomic_init(&op->counts, op_out != NULL ? 2 : 1);
     if (op_out != NULL) {

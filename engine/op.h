@@ -92,7 +92,14 @@ typedef struct trib_tensor {
     trib_tensor_core *cores;
     uint32_t cores_used; /* that have tasks of it, and core 0: operations go to those */
     uint64_t *received_bits;
-    bool on_device;
+    bool on_device, is_fixed; /* TRIB_TENSOR_DEVICE, TRIB_TENSOR_FIXED */
+    /* Of the last sum (fixed: of the first), if there was one; guarded by the engine's mutex. */
+    bool was_summed;
+    const unsigned char *last_input;
+    unsigned char *last_output;
+    trib_reduce last_reduce;
+    enum { TRIB_KEEP_UNKNOWN, TRIB_KEEP_MAY, TRIB_KEEP_NOT } keepable; /* a launch with those buffers */
+    void *kept;                                                        /* the device's: of what is issued */
     struct trib_device_tensor *device; /* if on_device: made at placement, of a large one before it is declared */
     trib_post declare_post;
     /* Another placement: what the coordinator proposed, which one that is, and the first round that waits until it has said
@@ -163,7 +170,7 @@ static inline bool trib_op_gives(const trib_op *op)
 
 /* ---- tensor.c: declaring and placing ---- */
 TRIB_CHECKED trib_status trib_tensor_find_or_add(trib_engine *engine, const char *name, trib_dtype dtype,
-                                                 uint64_t count, int32_t priority, bool on_device,
+                                                 uint64_t count, int32_t priority, uint32_t flags,
                                                  trib_tensor **tensor_out, trib_error *error);
 /* Core 0: the coordinator answered. */
 void trib_tensor_placed(trib_tensor *tensor, uint32_t id, trib_place_owner *owners_owned, uint32_t partition_count,

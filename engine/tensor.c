@@ -172,9 +172,14 @@ static trib_tensor *find(const trib_engine *engine, const char *name)
     return tensor;
 }
 
-static trib_status check_same(const trib_tensor *tensor, trib_dtype dtype, uint64_t count, bool on_device,
+static trib_status check_same(const trib_tensor *tensor, trib_dtype dtype, uint64_t count, uint32_t flags,
                               trib_error *error)
 {
+    const bool on_device = (flags & TRIB_TENSOR_DEVICE) != 0, is_fixed = (flags & TRIB_TENSOR_FIXED) != 0;
+    if (tensor->is_fixed != is_fixed) {
+        return trib_error_set(error, TRIB_MISMATCH, "tensor \"%s\" was declared before %s TRIB_TENSOR_FIXED",
+                              tensor->name, is_fixed ? "without" : "with");
+    }
     if (tensor->dtype == dtype && tensor->count == count && tensor->on_device == on_device) {
         return TRIB_OK;
     }
@@ -213,8 +218,9 @@ static trib_status take_ahead(trib_engine *engine, const char *name, uint64_t by
 }
 
 trib_status trib_tensor_find_or_add(trib_engine *engine, const char *name, trib_dtype dtype, uint64_t count,
-                                    int32_t priority, bool on_device, trib_tensor **tensor_out, trib_error *error)
+                                    int32_t priority, uint32_t flags, trib_tensor **tensor_out, trib_error *error)
 {
+    const bool on_device = (flags & TRIB_TENSOR_DEVICE) != 0;
     trib_device_tensor *device = NULL;
     trib_status status = TRIB_OK;
     pthread_mutex_lock(&engine->mutex);
@@ -223,12 +229,13 @@ trib_status trib_tensor_find_or_add(trib_engine *engine, const char *name, trib_
     }
     trib_tensor *tensor = find(engine, name);
     if (status == TRIB_OK && tensor != NULL) {
-        status = check_same(tensor, dtype, count, on_device, error);
+        status = check_same(tensor, dtype, count, flags, error);
     } else if (status == TRIB_OK) {
         status = add(engine, name, dtype, count, &tensor, error);
         if (status == TRIB_OK) {
             tensor->priority = priority;
             tensor->on_device = on_device;
+            tensor->is_fixed = (flags & TRIB_TENSOR_FIXED) != 0;
             tensor->device = device;
             device = NULL;
             trib_reactor_post(engine->cores[0].reactor, &tensor->declare_post);

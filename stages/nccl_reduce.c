@@ -65,6 +65,7 @@ static void fill(trib_device_task *device, bool alone)
         .bytes = device->slice_bytes,
         .share = tensor->partition_bytes,
         .label = (uint64_t)tensor->id << 32 ^ (uint64_t)op->round << 16 ^ device->slice,
+        .keep = alone ? &device->kept : NULL, /* keeps: if the group says so */
     };
 }
 

@@ -62,7 +62,9 @@ typedef struct torture_tensor {
     trib_reduce reduce;
     int32_t root; /* -1: push_pull */
     bool on_device;
-    bool inexact; /* sums are rounded: the bits say along which tree they were made */
+    uint32_t stays; /* on a device: a bit for each worker that has the same buffers in all rounds */
+    bool fixed;     /* they all have, and have promised it */
+    bool inexact;   /* sums are rounded: the bits say along which tree they were made */
 } torture_tensor;
 
 /* All that a seed decides. */

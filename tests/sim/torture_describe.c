@@ -81,6 +81,9 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
         say(&out, " %s %s[%u]x%u%s%s%s", trib_reduce_name(what->reduce), trib_dtype_name(what->dtype), what->count,
             what->rounds, what->root >= 0 ? " broadcast" : "", what->on_device ? " on devices" : "",
             what->inexact ? " rounded" : "");
+        if (what->stays != 0) {
+            say(&out, " (buffers stay on 0x%x%s)", what->stays, what->fixed ? ", promised" : "");
+        }
     }
     describe_more(plan, &out);
     if (job->per_machine > 0) {

@@ -11,8 +11,11 @@ static void submit_more(driver *self);
 
 attempt *torture_attempt(driver *self, uint32_t index, uint32_t round)
 {
-    const uint32_t count = self->run->plan->tensor_count;
-    return index < count ? &self->attempts[index][round % SLOTS] : &self->crowd[index - count];
+    const torture_plan *plan = self->run->plan;
+    if (index >= plan->tensor_count) {
+        return &self->crowd[index - plan->tensor_count];
+    }
+    return &self->attempts[index][plan->tensors[index].stays >> self->rank & 1 ? 0 : round % SLOTS];
 }
 
 static size_t size_of(const attempt *what)
@@ -138,7 +141,7 @@ static bool declare(driver *self, uint32_t index, trib_tensor **tensor_out)
     desc.dtype = what.dtype;
     desc.count = what.count + (is_odd ? 1 : 0);
     desc.priority = -(int32_t)index;
-    desc.flags = what.on_device ? TRIB_TENSOR_DEVICE : 0;
+    desc.flags = (what.on_device ? TRIB_TENSOR_DEVICE : 0) | (what.fixed ? TRIB_TENSOR_FIXED : 0);
     return trib_tensor_declare(self->run->job->members[self->rank].engine, &desc, tensor_out, NULL) == TRIB_OK;
 }
 
@@ -225,7 +228,7 @@ static uint32_t rounds_of(const driver *self, uint32_t index)
     return plan->deserter == self->rank && plan->deserter_rounds < rounds ? plan->deserter_rounds : rounds;
 }
 
-static bool may_begin(const driver *self, uint32_t index)
+static bool may_begin(driver *self, uint32_t index)
 {
     const uint32_t round = self->next_round[index];
     const torture_plan *plan = self->run->plan;
@@ -233,7 +236,7 @@ static bool may_begin(const driver *self, uint32_t index)
     if (is_held && trib_sim_now(self->run->job->sim) < plan->held_ns) {
         return false;
     }
-    return round < rounds_of(self, index) && !self->attempts[index][round % SLOTS].busy;
+    return round < rounds_of(self, index) && !torture_attempt(self, index, round)->busy;
 }
 
 /* The next in an order that is the same on every worker: first rounds of all tensors, second rounds, ... */

@@ -421,6 +421,18 @@ static void draw_order(torture_plan *plan)
     }
 }
 
+/* Tensors whose buffers stay, on all workers or on some: what launching their sums takes is kept where they do on all. */
+static void draw_staying(torture_plan *plan)
+{
+    trib_sim_stream stream = {.state = plan->seed * UINT64_C(0xbf58476d1ce4e5b9) + 53};
+    for (uint32_t i = 0; i < plan->tensor_count; i++) {
+        const bool stays = trib_sim_draw_one_in(&stream, 2), fixed = trib_sim_draw_one_in(&stream, 2);
+        const uint32_t some = between(&stream, 0, UINT8_MAX);
+        plan->tensors[i].stays = !plan->tensors[i].on_device ? 0 : stays ? UINT8_MAX : some;
+        plan->tensors[i].fixed = plan->tensors[i].on_device && stays && fixed;
+    }
+}
+
 /* Chunks of the sizes that real jobs have, which hosts cut finer for most tensors; most of these jobs have several networks. */
 static void draw_large(torture_plan *plan)
 {
@@ -468,5 +480,6 @@ void torture_draw(uint64_t seed, torture_plan *plan)
     draw_restless(plan);
     draw_networks(plan);
     draw_order(plan);
+    draw_staying(plan);
     draw_large(plan);
 }

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "engine/group.h"
+#include "engine/group_internal.h"
 
 #define TOLD_MAX 64u
 
@@ -229,6 +229,45 @@ static void credit_is_the_leaders(void **state)
     trib_leader_free(leader);
 }
 
+/* What launching takes is kept where the buffers have stayed on all ranks, whoever says otherwise, and whenever. */
+static void steady_on_all(void **state)
+{
+    (void)state;
+    decisions told;
+    trib_leader *leader = make(&told, 3, 1000);
+    for (uint32_t moved = 0; moved < 8; moved++) { /* bit: that rank's have moved */
+        for (uint32_t i = 0; i < 3; i++) {
+            trib_announcement what = reduce_of(1, moved + 1, 0, 10);
+            what.steady = (moved >> i & 1) == 0;
+            ready(leader, (moved + i) % 3, &what);
+        }
+        assert_int_equal(told.ordered_count, moved + 1);
+        assert_int_equal(told.ordered[moved].steady, moved == 0);
+    }
+    trib_leader_free(leader);
+}
+
+/* A frame says what was announced; bits that mean nothing are refused. */
+static void frames_of_the_group(void **state)
+{
+    (void)state;
+    trib_announcement read;
+    for (int i = 0; i < 3; i++) {
+        const trib_announcement what = {.kind = i == 0 ? TRIB_COLLECTIVE_GATHER : TRIB_COLLECTIVE_REDUCE,
+                                        .steady = i == 2};
+        trib_frame frame = {.type = TRIB_FRAME_GROUP_ORDER, .tensor = 3, .chunk = trib_group_chunk_of(&what)};
+        assert_true(trib_group_read(&frame, &read));
+        assert_int_equal(read.kind, what.kind);
+        assert_int_equal(read.steady, what.steady);
+        for (uint32_t bit = 1; bit < 32; bit++) {
+            frame.chunk = trib_group_chunk_of(&what) | UINT32_C(1) << bit;
+            assert_true(trib_group_read(&frame, &read) == (frame.chunk == TRIB_GROUP_STEADY));
+        }
+    }
+    const trib_frame nowhere = {.type = TRIB_FRAME_GROUP_ORDER, .tensor = UINT32_MAX};
+    assert_false(trib_group_read(&nowhere, &read));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -240,6 +279,8 @@ int main(void)
         cmocka_unit_test(answers_a_late_slice),
         cmocka_unit_test(says_it_once),
         cmocka_unit_test(credit_is_the_leaders),
+        cmocka_unit_test(steady_on_all),
+        cmocka_unit_test(frames_of_the_group),
     };
     return cmocka_run_group_tests_name("the order of collectives", tests, NULL, NULL);
 }
