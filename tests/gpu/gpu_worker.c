@@ -48,13 +48,18 @@ double now_s(void)
 
 trib_tensor *declare(rank *self, const char *name, trib_dtype dtype, uint64_t count, int priority)
 {
+    return declare_with(self, name, dtype, count, priority, 0);
+}
+
+trib_tensor *declare_with(rank *self, const char *name, trib_dtype dtype, uint64_t count, int priority, uint32_t flags)
+{
     trib_tensor_desc desc;
     trib_tensor_desc_init(&desc, sizeof desc);
     desc.name = name;
     desc.dtype = dtype;
     desc.count = count;
     desc.priority = priority;
-    desc.flags = TRIB_TENSOR_DEVICE;
+    desc.flags = TRIB_TENSOR_DEVICE | flags;
     trib_tensor *tensor = NULL;
     trib_error error = {.status = TRIB_OK};
     check_status(trib_tensor_declare(self->engine, &desc, &tensor, &error), &error, "declare");
@@ -97,7 +102,7 @@ static const struct {
     {"declare", scenario_declare}, {"late", scenario_late},           {"killed", scenario_killed},
     {"stopped", scenario_stopped}, {"leave", scenario_leave},         {"idle", scenario_idle},
     {"speed", scenario_speed},     {"broadcast", scenario_broadcast}, {"swapped", scenario_swapped},
-    {"exit", scenario_exit},
+    {"exit", scenario_exit},       {"kept", scenario_kept},
 };
 
 typedef struct plan {

@@ -23,6 +23,7 @@ void fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn
 double now_s(void);
 
 trib_tensor *declare(rank *self, const char *name, trib_dtype dtype, uint64_t count, int priority);
+trib_tensor *declare_with(rank *self, const char *name, trib_dtype dtype, uint64_t count, int priority, uint32_t flags);
 trib_op *push_pull(rank *self, trib_tensor *tensor, const void *input, void *output, trib_reduce reduce);
 void wait_for(trib_op *op);
 
@@ -46,6 +47,7 @@ void scenario_leave(rank *self);
 void scenario_exit(rank *self) __attribute__((noreturn));
 void scenario_swapped(rank *self);
 void scenario_idle(rank *self);
+void scenario_kept(rank *self);
 void scenario_speed(rank *self);
 
 #endif
