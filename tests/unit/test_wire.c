@@ -8,27 +8,10 @@
 
 #include <cmocka.h>
 
+#include "tests/support/seal.h"
 #include "tests/unit/wire_bytes.h"
 
 /* ---- Headers ---- */
-
-/* A second writing of the checksum: it pins the format, and makes headers that are wrong in nothing but the one
- * field. */
-static void seal(unsigned char header[TRIB_HEADER_SIZE])
-{
-    uint64_t sums[2] = {0x9e3779b97f4a7c15u, 0xc2b2ae3d27d4eb4fu};
-    for (size_t i = 0; i < 60; i += 8) {
-        const uint64_t high = i < 56 ? load_u32(header + i + 4) : 0;
-        uint64_t *sum = &sums[i / 8 % 2];
-        *sum ^= high << 32 | load_u32(header + i);
-        *sum *= 0xff51afd7ed558ccdu;
-        *sum ^= *sum >> 32;
-    }
-    uint64_t both = sums[0] ^ (sums[1] << 32 | sums[1] >> 32);
-    both *= 0xff51afd7ed558ccdu;
-    both ^= both >> 32;
-    store_u32(header + 60, (uint32_t)both);
-}
 
 static trib_frame sample(trib_frame_type type)
 {
@@ -97,7 +80,7 @@ static void test_every_type_round_trips(void **state)
             unsigned char header[TRIB_HEADER_SIZE], sealed[TRIB_HEADER_SIZE];
             trib_frame_encode(&want, header);
             memcpy(sealed, header, sizeof sealed);
-            seal(sealed);
+            header_seal(sealed);
             assert_memory_equal(header, sealed, sizeof header);
             trib_error error = {.text = ""};
             assert_int_equal(trib_frame_decode(header, &got, &error), TRIB_OK);
@@ -157,14 +140,14 @@ static void test_wrong_fields_are_named(void **state)
 
     memcpy(bad, good, sizeof bad);
     bad[4] = TRIB_WIRE_VERSION + 1;
-    seal(bad);
+    header_seal(bad);
     assert_refused(bad, "protocol version 9, this side speaks 8");
 
     const unsigned types[] = {TRIB_FRAME_NONE, TRIB_FRAME_COUNT, 255};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         memcpy(bad, good, sizeof bad);
         bad[5] = (unsigned char)types[i];
-        seal(bad);
+        header_seal(bad);
         char words[32];
         (void)snprintf(words, sizeof words, "frame type %u", types[i]);
         assert_refused(bad, words);
@@ -173,7 +156,7 @@ static void test_wrong_fields_are_named(void **state)
     for (size_t i = 0; i < sizeof spare / sizeof spare[0]; i++) {
         memcpy(bad, good, sizeof bad);
         bad[spare[i]] = 1;
-        seal(bad);
+        header_seal(bad);
         assert_refused(bad, "JOIN frame whose spare header bytes are not 0");
     }
 }
@@ -190,7 +173,7 @@ static void test_oversized_payload_is_refused(void **state)
             unsigned char header[TRIB_HEADER_SIZE];
             trib_frame_encode(&frame, header);
             store_u32(header + 8, sizes[i]);
-            seal(header);
+            header_seal(header);
             char words[96];
             (void)snprintf(words, sizeof words, "%s frame with a payload of %u bytes, at most %u are allowed",
                            trib_frame_name(frame.type), sizes[i], most);
