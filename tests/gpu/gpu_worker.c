@@ -102,7 +102,7 @@ static const struct {
     {"declare", scenario_declare}, {"late", scenario_late},           {"killed", scenario_killed},
     {"stopped", scenario_stopped}, {"leave", scenario_leave},         {"idle", scenario_idle},
     {"speed", scenario_speed},     {"broadcast", scenario_broadcast}, {"swapped", scenario_swapped},
-    {"exit", scenario_exit},       {"kept", scenario_kept},
+    {"exit", scenario_exit},       {"kept", scenario_kept},           {"captured", scenario_captured},
 };
 
 typedef struct plan {
@@ -110,7 +110,7 @@ typedef struct plan {
     int lane_offset;
 } plan;
 
-static void open_rank(rank *self, int offset)
+static void open_rank(rank *self, int offset, bool captures)
 {
     trib_config config;
     trib_error error = {.status = TRIB_OK};
@@ -129,6 +129,9 @@ static void open_rank(rank *self, int offset)
     self->in_order = config.device_order == TRIB_DEVICE_ORDER_PROGRAM;
     check_cuda(cudaSetDevice(config.device_index), "cudaSetDevice");
     check_cuda(cudaStreamCreateWithFlags(&self->stream, cudaStreamNonBlocking), "cudaStreamCreate");
+    if (captures) {
+        capture_hold(config.device_index);
+    }
     check_status(trib_engine_create(&config, &self->engine, &error), &error, "create");
     check_status(trib_engine_wait_ready(self->engine, -1, &error), &error, "join");
 }
@@ -137,7 +140,7 @@ static void *rank_main(void *argument)
 {
     const plan *what = argument;
     rank self = {.argument = what->argument};
-    open_rank(&self, what->lane_offset);
+    open_rank(&self, what->lane_offset, strcmp(what->scenario, "captured") == 0);
     for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++) {
         if (strcmp(scenarios[i].name, what->scenario) == 0) {
             scenarios[i].run(&self);
