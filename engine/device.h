@@ -146,6 +146,14 @@ extern const trib_device_ops trib_device_host_ops;
 typedef struct trib_host_world trib_host_world;
 trib_host_world *trib_host_world_create(void); /* NULL when out of memory */
 void trib_host_world_free(trib_host_world *world);
+/* In virtual time: jobs end on each member's device when that is asked. Others do at once, all members' parts of a collective
+ * together. Before the world runs. */
+typedef struct trib_host_pace {
+    struct trib_sim *sim;                                          /* NULL: none */
+    int64_t (*late_ns)(void *user, int32_t machine, int32_t rank); /* how long the next job takes; 0: no time */
+    void *user;
+} trib_host_pace;
+void trib_host_world_pace(trib_host_world *world, const trib_host_pace *pace);
 /* How often members of a group came to a collective in different orders, which hangs a real one. */
 uint32_t trib_host_world_disorders(trib_host_world *world);
 /* Members' parts in collectives that found kept what launching them would have taken. */

@@ -3,8 +3,8 @@
  *
  * Copies are made at once, by the submitting thread; collectives by the thread that brings the last member's job. The
  * members of a group meet in a trib_host_world, by the order of their jobs as NCCL's do; where two members' jobs differ
- * NCCL would hang, and this fails them and counts it. What was issued hangs, as whoever issues notices by other means. Nothing
- * is faster or slower than it is: no time model.
+ * NCCL would hang, and this fails them and counts it. What was issued hangs, as whoever issues notices by other means. In
+ * virtual time jobs may take theirs (device_host_pace.c).
  *
  * A job's slot is its device as long as the device has it. Jobs are given back without a lock held, because others may
  * have waited for them.
@@ -41,7 +41,7 @@ static trib_device_job *take_waiting(trib_device *device, trib_device_job *after
 }
 
 /* NOLINTNEXTLINE(misc-no-recursion): what waited for a job runs when that ends; a chain is three jobs long at most */
-static void give_back(trib_device *device, trib_device_job *job, trib_status status, const char *text)
+void trib_host_give_back(trib_device *device, trib_device_job *job, trib_status status, const char *text)
 {
     job->status = status;
     snprintf(job->text, sizeof job->text, "%s", text);
@@ -90,7 +90,7 @@ static trib_device_job *meet(trib_host_world *world, int32_t machine, int32_t si
         trib_assert(size > 0);
         for (int32_t i = 0; i < size; i++) {
             jobs[i] = queues[i].head;
-            if (jobs[i] == NULL) {
+            if (jobs[i] == NULL || trib_host_is_busy(world, &queues[i])) {
                 return met;
             }
             agree = agree && same(jobs[0], jobs[i]);
@@ -105,9 +105,11 @@ static trib_device_job *meet(trib_host_world *world, int32_t machine, int32_t si
             queues[i].tail = queues[i].head == NULL ? NULL : queues[i].tail;
         }
         world->disorders += !agree;
-        const bool done =
-            agree && trib_host_collective(((trib_device *)jobs[0]->slot)->params.kernels, jobs, (size_t)size);
+        const bool done = agree && trib_host_carry_out(world, jobs, (size_t)size);
         for (int32_t i = 0; i < size; i++) {
+            if (queues[i].late != NULL) {
+                continue;
+            }
             jobs[i]->status = done ? TRIB_OK : agree ? TRIB_NO_MEMORY : TRIB_PROTOCOL;
             jobs[i]->next = met;
             met = jobs[i];
@@ -116,22 +118,35 @@ static trib_device_job *meet(trib_host_world *world, int32_t machine, int32_t si
     return met;
 }
 
-/* NOLINTNEXTLINE(misc-no-recursion): see give_back */
+/* NOLINTNEXTLINE(misc-no-recursion): see trib_host_give_back */
+void trib_host_come_together(const trib_device *device)
+{
+    trib_host_world *world = device->params.world;
+    pthread_mutex_lock(&world->mutex);
+    trib_device_job *met = meet(world, device->params.machine, device->params.size);
+    pthread_mutex_unlock(&world->mutex);
+    while (met != NULL) {
+        trib_device_job *next = met->next;
+        trib_host_give_back(met->slot, met, met->status,
+                            met->status == TRIB_PROTOCOL ? "the local ranks came to a collective in different orders"
+                                                         : trib_status_text(met->status));
+        met = next;
+    }
+}
+
+/* NOLINTNEXTLINE(misc-no-recursion): see trib_host_give_back */
 static void submit_collective(trib_device *device, trib_device_job *job)
 {
     const trib_device_params *params = &device->params;
     trib_host_world *world = params->world;
     if (params->size == 1) {
-        if (job->target != job->source && job->kind >= TRIB_DEVICE_ALL_REDUCE) {
-            memcpy(job->target, job->source, job->bytes);
-        }
-        give_back(device, job, TRIB_OK, "");
+        trib_host_end(device, job);
         return;
     }
     pthread_mutex_lock(&world->mutex);
     if (atomic_load(&device->stopped)) { /* and its queue is emptied no more */
         pthread_mutex_unlock(&world->mutex);
-        give_back(device, job, TRIB_CLOSED, stopped_text);
+        trib_host_give_back(device, job, TRIB_CLOSED, stopped_text);
         return;
     }
     check_kept(world, job);
@@ -143,30 +158,11 @@ static void submit_collective(trib_device *device, trib_device_job *job)
         mine->head = job;
     }
     mine->tail = job;
-    trib_device_job *met = meet(world, params->machine, params->size);
     pthread_mutex_unlock(&world->mutex);
-    while (met != NULL) {
-        trib_device_job *next = met->next;
-        give_back(met->slot, met, met->status,
-                  met->status == TRIB_PROTOCOL ? "the local ranks came to a collective in different orders"
-                                               : trib_status_text(met->status));
-        met = next;
-    }
+    trib_host_come_together(device);
 }
 
 /* ---- Jobs ---- */
-
-static trib_host_fault fault_of(trib_device *device)
-{
-    trib_host_world *world = device->params.world;
-    if (world == NULL) {
-        return TRIB_HOST_FAULT_NONE;
-    }
-    pthread_mutex_lock(&world->mutex);
-    trib_host_fault fault = world->members[device->params.machine][device->params.rank].fault;
-    pthread_mutex_unlock(&world->mutex);
-    return fault;
-}
 
 /* Keeps the job until it is time for it, or stop, unless that has been already; asked with the mutex held. */
 static bool keep(trib_device *device, trib_device_job *job, bool (*is_early)(const trib_device_job *job))
@@ -198,28 +194,29 @@ static bool for_ever(const trib_device_job *job)
     return true;
 }
 
-/* NOLINTNEXTLINE(misc-no-recursion): see give_back */
+/* NOLINTNEXTLINE(misc-no-recursion): see trib_host_give_back */
 static void submit_wait(trib_device *device, trib_device_job *job)
 {
     trib_host_stream *stream = job->mark;
     atomic_store(&stream->device, device);
     if (!keep(device, job, is_closed)) {
-        give_back(device, job, TRIB_OK, "");
+        trib_host_end(device, job);
     }
 }
 
-/* NOLINTNEXTLINE(misc-no-recursion): see give_back */
+/* NOLINTNEXTLINE(misc-no-recursion): see trib_host_give_back */
 static void run_job(trib_device *device, trib_device_job *job)
 {
-    const trib_host_fault fault =
-        job->kind == TRIB_DEVICE_JOIN || job->kind == TRIB_DEVICE_MAKE_ID ? TRIB_HOST_FAULT_NONE : fault_of(device);
+    const trib_host_fault fault = job->kind == TRIB_DEVICE_JOIN || job->kind == TRIB_DEVICE_MAKE_ID
+                                      ? TRIB_HOST_FAULT_NONE
+                                      : trib_host_fault_of(device);
     if (atomic_load(&device->stopped)) {
-        give_back(device, job, TRIB_CLOSED, stopped_text);
+        trib_host_give_back(device, job, TRIB_CLOSED, stopped_text);
     } else if (fault == TRIB_HOST_FAULT_FAIL) {
-        give_back(device, job, TRIB_SYSTEM, "the device failed, as it was told to");
+        trib_host_give_back(device, job, TRIB_SYSTEM, "the device failed, as it was told to");
     } else if (fault == TRIB_HOST_FAULT_HANG) {
         if (!keep(device, job, for_ever)) {
-            give_back(device, job, TRIB_CLOSED, stopped_text);
+            trib_host_give_back(device, job, TRIB_CLOSED, stopped_text);
         }
     } else if (job->kind == TRIB_DEVICE_WAIT && job->mark != NULL) {
         submit_wait(device, job);
@@ -227,13 +224,11 @@ static void run_job(trib_device *device, trib_device_job *job)
                job->kind == TRIB_DEVICE_ALL_REDUCE || job->kind == TRIB_DEVICE_BROADCAST) {
         submit_collective(device, job);
     } else {
-        if ((job->kind == TRIB_DEVICE_TO_HOST || job->kind == TRIB_DEVICE_TO_DEVICE) && job->bytes > 0) {
-            memcpy(job->target, job->source, job->bytes);
-        } else if (job->kind == TRIB_DEVICE_MAKE_ID) {
+        if (job->kind == TRIB_DEVICE_MAKE_ID) {
             memset(job->target, 0, TRIB_DEVICE_ID_SIZE);
         }
         const bool joins = job->kind == TRIB_DEVICE_JOIN;
-        give_back(device, job, TRIB_OK, "");
+        trib_host_end(device, job);
         if (joins) {
             pthread_mutex_lock(&device->mutex);
             device->joined = true;
@@ -243,7 +238,7 @@ static void run_job(trib_device *device, trib_device_job *job)
     }
 }
 
-/* What was issued begins in its order, when its own input is there. NOLINTNEXTLINE(misc-no-recursion): see give_back */
+/* What was issued begins in its order, when its own input is there. NOLINTNEXTLINE(misc-no-recursion): see trib_host_give_back */
 static void begin_issued(trib_device *device)
 {
     pthread_mutex_lock(&device->mutex);
@@ -278,7 +273,7 @@ static void host_issue(trib_device *device, trib_device_job *job, bool here)
     }
     pthread_mutex_unlock(&device->mutex);
     if (stopped) {
-        give_back(device, job, TRIB_CLOSED, stopped_text);
+        trib_host_give_back(device, job, TRIB_CLOSED, stopped_text);
     } else {
         begin_issued(device);
     }
@@ -287,7 +282,7 @@ static void host_issue(trib_device *device, trib_device_job *job, bool here)
 static void host_submit(trib_device *device, trib_device_job *job)
 {
     job->slot = device;
-    if (!keep(device, job, waits_for_another)) {
+    if (trib_host_in_line(device, job) || !keep(device, job, waits_for_another)) {
         run_job(device, job);
     }
 }
@@ -296,7 +291,7 @@ static void give_back_all(trib_device *device, trib_device_job *job)
 {
     while (job != NULL) {
         trib_device_job *next = job->next;
-        give_back(device, job, TRIB_CLOSED, stopped_text);
+        trib_host_give_back(device, job, TRIB_CLOSED, stopped_text);
         job = next;
     }
 }
@@ -319,6 +314,7 @@ static void host_stop(trib_device *device, bool orderly)
         mine->head = mine->tail = NULL;
         pthread_mutex_unlock(&world->mutex);
     }
+    give_back_all(device, trib_host_take_late(device));
     give_back_all(device, job);
     give_back_all(device, issued);
     give_back_all(device, met);
@@ -348,7 +344,7 @@ void trib_host_stream_open(trib_host_stream *stream)
     pthread_mutex_unlock(&device->mutex);
     while (reached != NULL) {
         trib_device_job *next = reached->next;
-        give_back(device, reached, TRIB_OK, "");
+        trib_host_end(device, reached);
         reached = next;
     }
     begin_issued(device);
@@ -380,6 +376,7 @@ static trib_status host_open(const trib_device_params *params, trib_device **out
 
 static void host_close(trib_device *device)
 {
+    trib_assert(device->late == NULL);
     while (device->gates != NULL) {
         struct gate_word *next = device->gates->next;
         free(device->gates);

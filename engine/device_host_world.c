@@ -43,6 +43,18 @@ void trib_host_world_fault(trib_host_world *world, int32_t machine, int32_t rank
     pthread_mutex_unlock(&world->mutex);
 }
 
+trib_host_fault trib_host_fault_of(const trib_device *device)
+{
+    trib_host_world *world = device->params.world;
+    if (world == NULL) {
+        return TRIB_HOST_FAULT_NONE;
+    }
+    pthread_mutex_lock(&world->mutex);
+    const trib_host_fault fault = world->members[device->params.machine][device->params.rank].fault;
+    pthread_mutex_unlock(&world->mutex);
+    return fault;
+}
+
 trib_host_stream *trib_host_stream_create(bool open)
 {
     trib_host_stream *stream = calloc(1, sizeof *stream);

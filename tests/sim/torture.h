@@ -73,9 +73,11 @@ typedef struct torture_plan {
     sim_job_config job;
     trib_sim_weather weather;
     uint32_t tensor_count;
-    uint32_t lanes;  /* local ranks of a machine that have devices; 0: nobody has */
-    bool in_order;   /* they are all of one machine, and promise one order of operations (trib_config.device_order) */
-    uint32_t window; /* operations that a worker has in flight at most; 0: all it can, in an order of its own */
+    uint32_t lanes;   /* local ranks of a machine that have devices; 0: nobody has */
+    bool in_order;    /* they are all of one machine, and promise one order of operations (trib_config.device_order) */
+    int64_t pace_ns;  /* what a device does takes up to so long, on each its own time; 0: no time */
+    uint32_t dawdler; /* whose device takes several times as long, or TORTURE_NOBODY */
+    uint32_t window;  /* operations that a worker has in flight at most; 0: all it can, in an order of its own */
     torture_tensor tensors[TORTURE_TENSORS_MAX];
     uint32_t fault_count;
     torture_fault faults[TORTURE_FAULTS_MAX];

@@ -56,6 +56,16 @@ static void describe_more(const torture_plan *plan, line *out)
     }
 }
 
+static void say_pace(const torture_plan *plan, line *out)
+{
+    if (plan->pace_ns > 0) {
+        say(out, ", each at its own pace, jobs of up to %.3f ms", (double)plan->pace_ns / 1e6);
+    }
+    if (plan->pace_ns > 0 && plan->dawdler != TORTURE_NOBODY) {
+        say(out, ", of rank %u longer", plan->dawdler);
+    }
+}
+
 void torture_describe(const torture_plan *plan, char *text, size_t size)
 {
     static const char *const kinds[TORTURE_MISS + 1] = {"freeze",
@@ -95,6 +105,7 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
     }
     if (plan->lanes > 0) {
         say(&out, "; devices, %u a machine%s", plan->lanes, plan->in_order ? ", in program order" : "");
+        say_pace(plan, &out);
     }
     if (plan->weather.shred_one_in > 0) {
         say(&out, "; weather: 1 in %u shredded, 1 in %u late by up to %.3f ms", (unsigned)plan->weather.shred_one_in,

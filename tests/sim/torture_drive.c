@@ -332,6 +332,20 @@ static void late_fired(trib_sim *sim, trib_sim_event *event)
 
 /* ---- Life ---- */
 
+/* A device often does what it is given in no time that counts; where its process stands still it may be held up as well. */
+static int64_t device_takes_ns(void *user, int32_t machine, int32_t rank)
+{
+    run *self = user;
+    const torture_plan *plan = self->plan;
+    const uint32_t member = (uint32_t)machine * plan->lanes + (uint32_t)rank;
+    const bool is_quick = trib_sim_draw_one_in(&self->pace, 2), is_held = trib_sim_draw_one_in(&self->pace, 4);
+    const int64_t time_ns = (int64_t)trib_sim_draw_below(&self->pace, (uint64_t)plan->pace_ns);
+    if (self->frozen[member] > 0 && is_held) {
+        return 20 * MS;
+    }
+    return is_quick ? 0 : member == plan->dawdler ? 5 * time_ns : time_ns;
+}
+
 static void open_attempt(driver *mine, attempt *what, uint32_t index)
 {
     *what = (attempt){.run = mine->run, .driver = mine, .tensor = index};
@@ -354,6 +368,10 @@ static void close_attempt(attempt *what)
 void torture_drive_open(run *self)
 {
     const torture_plan *plan = self->plan;
+    self->pace = trib_sim_stream_make(self->job->sim, UINT64_C(0x9ace));
+    if (plan->pace_ns > 0) {
+        trib_host_world_pace(self->world, &(trib_host_pace){self->job->sim, device_takes_ns, self});
+    }
     for (uint32_t rank = 0; rank < plan->job.workers; rank++) {
         driver *mine = &self->drivers[rank];
         mine->run = self;

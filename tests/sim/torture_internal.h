@@ -75,6 +75,7 @@ typedef struct run {
     uint64_t famine_one_in[TORTURE_MEMBERS_MAX];
     torture_miss miss;
     trib_sim_stream famine;
+    trib_sim_stream pace;
     bool lost_one; /* a member was killed after the job had come together */
     bool is_last;  /* every tensor is summed once more, by all, and nothing may fail */
     torture_verdict verdict;

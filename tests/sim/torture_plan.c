@@ -433,6 +433,16 @@ static void draw_staying(torture_plan *plan)
     }
 }
 
+/* Devices are through with the same collective at different times. */
+static void draw_pace(torture_plan *plan)
+{
+    trib_sim_stream stream = {.state = plan->seed * UINT64_C(0x94d049bb133111eb) + 61};
+    const int64_t pace_ns = spread(&stream, MS / 100, 4 * MS);
+    const uint32_t dawdler = between(&stream, 0, plan->job.workers - 1);
+    plan->pace_ns = plan->lanes > 0 && !trib_sim_draw_one_in(&stream, 4) ? pace_ns : 0;
+    plan->dawdler = trib_sim_draw_one_in(&stream, 3) ? dawdler : TORTURE_NOBODY;
+}
+
 /* Chunks of the sizes that real jobs have, which hosts cut finer for most tensors; most of these jobs have several networks. */
 static void draw_large(torture_plan *plan)
 {
@@ -481,5 +491,6 @@ void torture_draw(uint64_t seed, torture_plan *plan)
     draw_networks(plan);
     draw_order(plan);
     draw_staying(plan);
+    draw_pace(plan);
     draw_large(plan);
 }
