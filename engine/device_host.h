@@ -26,6 +26,15 @@ typedef struct trib_host_queue {
     trib_host_fault fault;
 } trib_host_queue;
 
+/* Who is to look at a machine's door. */
+typedef struct trib_host_bell {
+    trib_post post;
+    trib_reactor *reactor; /* NULL: nobody */
+    void (*rung)(trib_reactor *reactor);
+    bool rings; /* the post is under way */
+    trib_host_world *world;
+} trib_host_bell;
+
 struct trib_host_world {
     pthread_mutex_t mutex;
     trib_host_pace pace;
@@ -33,6 +42,8 @@ struct trib_host_world {
     uint64_t kept;
     bool stuck[TRIB_HOST_MACHINES_MAX]; /* different jobs that were issued have met */
     trib_host_queue members[TRIB_HOST_MACHINES_MAX][TRIB_LOCAL_SIZE_MAX];
+    struct trib_door_page *doors[TRIB_HOST_MACHINES_MAX];
+    trib_host_bell bells[TRIB_HOST_MACHINES_MAX][TRIB_LOCAL_SIZE_MAX];
 };
 
 struct trib_device {
@@ -56,6 +67,12 @@ struct trib_host_stream {
     atomic_bool open;
     _Atomic(trib_device *) device; /* where jobs wait for it; set before they look at open */
 };
+
+/* The machine's door (group_door.h), NULL when out of memory: rung runs on the reactor whenever somebody has rung, until it leaves. */
+struct trib_door_page *trib_host_world_door(trib_host_world *world, uint32_t machine, uint32_t rank,
+                                            trib_reactor *reactor, void (*rung)(trib_reactor *reactor));
+void trib_host_world_ring(trib_host_world *world, uint32_t machine);
+void trib_host_world_door_left(trib_host_world *world, uint32_t machine, uint32_t rank);
 
 /* Carries out a collective; jobs by rank, all alike. False: out of memory. */
 bool trib_host_collective(const trib_kernels *kernels, trib_device_job *const *jobs, size_t count);

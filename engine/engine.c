@@ -423,7 +423,7 @@ void trib_engine_free(trib_engine *engine)
         }
     }
     free(engine->cores);
-    trib_group_close(engine->group);
+    trib_group_close(engine->group, &engine->env);
     trib_tensors_free(engine);
     trib_ops_free(engine);
     close_device(engine);

@@ -40,10 +40,12 @@ static void list_add(trib_group *group, trib_device_task *device)
 
 void trib_group_forget(trib_group *group, trib_device_task *device)
 {
+    trib_assert(device != group->door.waiting); /* who waits there is settled before the leader is told of anything */
     *(device->previous == NULL ? &group->announced : &device->previous->next) = device->next;
     if (device->next != NULL) {
         device->next->previous = device->previous;
     }
+    trib_door_come_back(group);
 }
 
 void trib_group_answer(trib_device_task *device, trib_status status)
@@ -132,7 +134,8 @@ trib_status trib_group_take_order(trib_group *group, const trib_announcement *wh
     trib_device_task *device =
         tensor == NULL || what->slice >= tensor->device->slice_count ? NULL : &tensor->device->tasks[what->slice];
     if (device == NULL || device->announced_job == NULL || device->order_status != TRIB_PENDING ||
-        kind_of(device->announced_job) != what->kind || !is_about(device, what->tensor, what->round)) {
+        kind_of(device->announced_job) != what->kind || !is_about(device, what->tensor, what->round) ||
+        device == group->door.waiting) {
         return trib_error_set(error, TRIB_PROTOCOL, "was told to do a collective that it had not announced");
     }
     if (what->steady && !is_steady(device)) {
@@ -241,7 +244,7 @@ uint32_t trib_group_variant_of(const trib_op *op)
     return (uint32_t)op->reduce | (op->device->in_order && op->device->steady ? TRIB_VARIANT_STEADY : 0);
 }
 
-static trib_announcement announcement_of(const trib_device_task *device)
+trib_announcement trib_group_announcement_of(const trib_device_task *device)
 {
     const trib_op *op = device->task->node->op;
     return (trib_announcement){.tensor = op->tensor->id,
@@ -267,19 +270,9 @@ static void tell_ready(trib_group *group, const trib_announcement *what)
     send_to(group, 0, frame, NULL);
 }
 
-static void announce_arrived(trib_reactor *reactor, trib_post *post)
+void trib_group_tell(trib_group *group, trib_device_task *device)
 {
-    trib_core *core = reactor->owner;
-    trib_group *group = core->engine->group;
-    trib_device_task *device = (trib_device_task *)((char *)post - offsetof(trib_device_task, announce_post));
-    const trib_op *op = device->task->node->op;
-    if (group->ended || !know_tensor(group, op->tensor)) {
-        trib_group_answer(device, group->ended ? TRIB_CLOSED : TRIB_NO_MEMORY);
-        return;
-    }
-    device->order_status = TRIB_PENDING;
-    list_add(group, device);
-    const trib_announcement what = announcement_of(device);
+    const trib_announcement what = trib_group_announcement_of(device);
     if (group->leader != NULL) {
         if (trib_group_leader_takes_ready(group, 0, &what) != TRIB_OK) {
             trib_group_end_job(group, TRIB_NO_MEMORY, "out of memory for the order of collectives");
@@ -291,6 +284,20 @@ static void announce_arrived(trib_reactor *reactor, trib_post *post)
     } else {
         tell_ready(group, &what); /* if it can be reached; else trib_group_reached_leader does */
     }
+}
+
+static void announce_arrived(trib_reactor *reactor, trib_post *post)
+{
+    trib_core *core = reactor->owner;
+    trib_group *group = core->engine->group;
+    trib_device_task *device = (trib_device_task *)((char *)post - offsetof(trib_device_task, announce_post));
+    if (group->ended || !know_tensor(group, device->task->tensor)) {
+        trib_group_answer(device, group->ended ? TRIB_CLOSED : TRIB_NO_MEMORY);
+        return;
+    }
+    device->order_status = TRIB_PENDING;
+    list_add(group, device);
+    trib_door_announce(group, device);
 }
 
 void trib_group_announce(trib_core *core, trib_device_task *device, trib_device_job *job)
@@ -323,6 +330,7 @@ static void failure_arrived(trib_reactor *reactor, trib_post *post)
         trib_op_unref(op);
         return;
     }
+    trib_door_settle(group);
     /* What this rank has announced stays so: the leader orders it, or calls it off. */
     if (group->leader != NULL) {
         if (trib_leader_fail(group->leader, 0, op->tensor->id, op->round, status, op->text) != TRIB_OK) {
@@ -340,7 +348,7 @@ static void failure_arrived(trib_reactor *reactor, trib_post *post)
 void trib_group_reached_leader(trib_group *group)
 {
     for (const trib_device_task *at = group->announced; at != NULL; at = at->next) {
-        const trib_announcement what = announcement_of(at);
+        const trib_announcement what = trib_group_announcement_of(at);
         tell_ready(group, &what);
     }
     while (group->untold != NULL) {

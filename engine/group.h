@@ -13,6 +13,8 @@
  *
  * Where the program promises one order nothing is put in order: what was issued is only compared (group_order.c).
  *
+ * What nothing else competes with goes by the door, without the leader (group_door.h).
+ *
  * The group lives on core 0. Ranks of a machine are consecutive: machine m has ranks m * local_size and following.
  */
 #ifndef TRIB_ENGINE_GROUP_H
@@ -32,7 +34,7 @@ void trib_group_look_for_left(trib_core *core);
 void trib_group_adopt(trib_link *link);
 /* Core 0: the job is over; calls off what is announced. */
 void trib_group_end(trib_core *core, trib_status status, const char *text);
-void trib_group_close(trib_group *group);
+void trib_group_close(trib_group *group, const trib_env *env);
 
 /* The task's core: this rank is ready for that collective. order_post runs on the task's core when it has been submitted
  * (order_status TRIB_OK; the job's post follows) or called off. */
@@ -82,6 +84,8 @@ TRIB_CHECKED trib_status trib_leader_fail(trib_leader *leader, uint32_t rank, ui
 TRIB_CHECKED trib_status trib_leader_fail_all(trib_leader *leader, uint32_t rank, trib_status status, const char *text);
 /* An ordered reduction has ended on the leader's own device. */
 void trib_leader_reduced(trib_leader *leader, uint32_t bytes);
+/* One has begun that was not put in order here: all ranks have come to it by the door (group_door.h). */
+void trib_leader_passed(trib_leader *leader, const trib_announcement *what);
 /* Lets out what the credit allows; after a batch of the above. */
 void trib_leader_pump(trib_leader *leader);
 /* Entries that wait for somebody; 0 at rest. */

@@ -3,6 +3,7 @@
 #define TRIB_ENGINE_GROUP_INTERNAL_H
 
 #include "engine/group.h"
+#include "engine/group_door.h"
 #include "engine/worker.h"
 
 struct trib_group {
@@ -24,6 +25,7 @@ struct trib_group {
     trib_device_op *untold; /* operations that failed before there was a connection to the leader */
     bool id_known;
     bool ended;
+    trib_door door;
 };
 
 const char *trib_group_name_of(const trib_group *group, uint32_t lane);
@@ -52,6 +54,23 @@ static inline uint32_t trib_group_chunk_of(const trib_announcement *what)
 }
 /* False: no rank says that. */
 bool trib_group_read(const trib_frame *frame, trib_announcement *what_out);
+
+trib_announcement trib_group_announcement_of(const trib_device_task *device);
+/* It has been announced here: tells the leader. */
+void trib_group_tell(trib_group *group, trib_device_task *device);
+
+/* ---- group_door.c ---- */
+/* At opening; when the group's id is known; when the job is over; when its thread has gone. */
+void trib_door_open(trib_group *group);
+void trib_door_take_id(trib_group *group);
+void trib_door_end(trib_group *group);
+void trib_door_close(trib_group *group, const trib_env *env);
+/* It has been announced here: goes to the door with it, or tells the leader. */
+void trib_door_announce(trib_group *group, trib_device_task *device);
+/* Who waits there passes, or tells the leader: before anything else is said to that. */
+void trib_door_settle(trib_group *group);
+/* Nothing is announced here any more. */
+void trib_door_come_back(trib_group *group);
 
 /* ---- group_order.c ---- */
 /* Core 0: tells the leader of what was issued, if it can be reached. */

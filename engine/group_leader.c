@@ -308,6 +308,15 @@ void trib_leader_reduced(trib_leader *leader, uint32_t bytes)
     leader->in_flight -= bytes;
 }
 
+void trib_leader_passed(trib_leader *leader, const trib_announcement *what)
+{
+    leader->in_flight += what->bytes;
+    failed_tensor *of = leader->failed == NULL ? NULL : failed_of(leader, what->tensor);
+    for (uint32_t i = 0; of != NULL && i < leader->local_size; i++) {
+        note_progress(leader, of, i, what->round);
+    }
+}
+
 uint32_t trib_leader_waiting(const trib_leader *leader)
 {
     return HASH_COUNT(leader->entries);

@@ -11,6 +11,7 @@
 #include "engine/blame.h"
 #include "engine/member.h"
 
+#define GROUP_ID_SIZE (TRIB_DEVICE_ID_SIZE + TRIB_DOOR_NAME_SIZE)
 #define REDUCE_CREDIT_BYTES (UINT64_C(64) << 20)
 #define ALONE_CREDIT_BYTES (UINT64_C(512) << 20) /* without other machines slices are larger: two of them at least */
 
@@ -23,7 +24,7 @@ static trib_status group_header(trib_link *link, const trib_frame *frame, trib_l
     const bool known = group->leader != NULL
                            ? frame->type == TRIB_FRAME_GROUP_READY || frame->type == TRIB_FRAME_GROUP_FAIL
                            : frame->type == TRIB_FRAME_GROUP_ORDER || frame->type == TRIB_FRAME_GROUP_FAIL ||
-                                 (frame->type == TRIB_FRAME_GROUP_ID && frame->payload_size == TRIB_DEVICE_ID_SIZE);
+                                 (frame->type == TRIB_FRAME_GROUP_ID && frame->payload_size == GROUP_ID_SIZE);
     if (!known) {
         return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from a local rank",
                               trib_frame_name(frame->type));
@@ -36,6 +37,7 @@ static void take_id(trib_group *group)
 {
     trib_engine *engine = group->core->engine;
     group->id_known = true;
+    trib_door_take_id(group);
     atomic_fetch_add(&engine->device_jobs, 1);
     group->join_job.kind = TRIB_DEVICE_JOIN;
     group->join_job.source = group->id;
@@ -98,6 +100,8 @@ static trib_status group_received(trib_link *link, const trib_frame *frame, cons
             return trib_error_set(error, TRIB_PROTOCOL, "a second GROUP_ID");
         }
         memcpy(group->id, payload, TRIB_DEVICE_ID_SIZE);
+        memcpy(group->door.name, (const char *)payload + TRIB_DEVICE_ID_SIZE, TRIB_DOOR_NAME_SIZE);
+        group->door.name[TRIB_DOOR_NAME_SIZE - 1] = '\0';
         take_id(group);
         return TRIB_OK;
     default: {
@@ -108,6 +112,7 @@ static trib_status group_received(trib_link *link, const trib_frame *frame, cons
         }
         trib_frame_take_text(frame, payload, text, sizeof text);
         if (group->leader == NULL) {
+            trib_door_settle(group); /* of what waits there the leader does not know: it may be wrong, but not harm */
             trib_group_call_off(group, frame->tensor, frame->round, status, text);
             return TRIB_OK;
         }
@@ -149,6 +154,9 @@ static void group_closed(trib_link *link, trib_status status, const char *reason
     trib_group *group = link->core->engine->group;
     if (group == NULL) {
         return;
+    }
+    if (!group->ended) {
+        trib_door_settle(group); /* who waits there is to be called off with all others */
     }
     const uint32_t lane = group->leader != NULL ? link->peer % group->lanes : 0;
     group->links[lane] = NULL;
@@ -200,7 +208,10 @@ const trib_link_upcalls trib_group_member_upcalls = {
 static void send_id(trib_group *group, trib_link *link)
 {
     if (group->id_known) {
-        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_GROUP_ID}, group->id, sizeof group->id);
+        unsigned char payload[GROUP_ID_SIZE];
+        memcpy(payload, group->id, TRIB_DEVICE_ID_SIZE);
+        memcpy(payload + TRIB_DEVICE_ID_SIZE, group->door.name, TRIB_DOOR_NAME_SIZE);
+        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_GROUP_ID}, payload, sizeof payload);
     }
 }
 
@@ -260,6 +271,7 @@ static trib_status open_leader(trib_group *group, trib_error *error)
     if (group->leader == NULL || (trib_device_in_order(core->engine) && group->sequence == NULL)) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
+    trib_door_open(group);
     atomic_fetch_add(&core->engine->device_jobs, 1);
     group->id_job.kind = TRIB_DEVICE_MAKE_ID;
     group->id_job.target = group->id;
@@ -302,6 +314,7 @@ trib_status trib_group_open(trib_core *core, trib_error *error)
     if (group->lane == 0) {
         return open_leader(group, error);
     }
+    trib_door_open(group);
     const uint32_t leader = group->machine * lanes;
     core->links_missing++;
     return trib_link_connect(core, &engine->roster->members[leader].addresses[0], TRIB_PURPOSE_GROUP, leader, 0,
@@ -316,6 +329,7 @@ void trib_group_end(trib_core *core, trib_status status, const char *text)
         return;
     }
     group->ended = true;
+    trib_door_end(group);
     trib_group_drop_untold(group);
     while (group->announced != NULL) {
         trib_device_task *device = group->announced;
@@ -331,9 +345,10 @@ void trib_group_end(trib_core *core, trib_status status, const char *text)
     }
 }
 
-void trib_group_close(trib_group *group)
+void trib_group_close(trib_group *group, const trib_env *env)
 {
     if (group != NULL) {
+        trib_door_close(group, env);
         trib_leader_free(group->leader);
         trib_sequence_free(group->sequence);
         free(group->tensors);

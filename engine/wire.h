@@ -43,7 +43,7 @@
     X(WITHDRAW, 1024)                                                                                                  \
     X(STALL, 0)                                                                                                        \
     /* the order of collectives, between a machine's local ranks and its local rank 0 */                               \
-    X(GROUP_ID, 128)                                                                                                   \
+    X(GROUP_ID, 192)                                                                                                   \
     X(GROUP_READY, 0)                                                                                                  \
     X(GROUP_ORDER, 0)                                                                                                  \
     X(GROUP_FAIL, 1024)                                                                                                \

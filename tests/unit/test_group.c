@@ -197,6 +197,23 @@ static void answers_a_late_slice(void **state)
     trib_leader_free(leader);
 }
 
+/* Who has come to a round by the door is through with those before it: why they failed is not kept for ever. */
+static void passing_is_progress(void **state)
+{
+    (void)state;
+    decisions told;
+    trib_leader *leader = make(&told, 2, 1000);
+    const trib_announcement failed = reduce_of(1, 4, 0, 10), later = reduce_of(1, 100, 0, 10);
+    assert_int_equal(trib_leader_fail(leader, 1, 1, 4, TRIB_TIMEOUT, "too late"), TRIB_OK);
+    trib_leader_passed(leader, &later);
+    assert_int_equal(trib_leader_in_flight(leader), 10);
+    trib_leader_reduced(leader, 10);
+    ready(leader, 0, &failed);
+    assert_int_equal(told.off_count, 1);
+    assert_string_equal(told.off_text[0], "the operation has failed on another local rank");
+    trib_leader_free(leader);
+}
+
 static void says_it_once(void **state)
 {
     (void)state;
@@ -277,6 +294,7 @@ int main(void)
         cmocka_unit_test(failure_reaches_all),
         cmocka_unit_test(failure_takes_from_the_queue),
         cmocka_unit_test(answers_a_late_slice),
+        cmocka_unit_test(passing_is_progress),
         cmocka_unit_test(says_it_once),
         cmocka_unit_test(credit_is_the_leaders),
         cmocka_unit_test(steady_on_all),

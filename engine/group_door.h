@@ -1,0 +1,53 @@
+/*
+ * group_door.h - the door: the local ranks of a machine agree on one collective through a page of memory that they share.
+ *
+ * Where a rank has nothing else under way it does not tell the leader what it is ready for: it goes to the door. Who comes
+ * last lets all through, and each sees that by itself. That takes a look at memory instead of two messages. Who waits there and
+ * has something else for the group, has an operation fail, loses patience or is about to sleep breaks the door up, as does who has
+ * anything for the leader; then all tell the leader.
+ *
+ * Why the order stays the same everywhere. When a collective X is let through, every rank waits at the door, and has nothing else
+ * announced: it came so, and it leaves the door, which settles X, before it announces anything. Take another collective Y that the
+ * leader orders. For that all ranks have announced it to the leader. Who did so before it came to the door with X has had the
+ * order of Y, and begun it; for one of them that means that all have announced Y by then, and so all before they came with X:
+ * everywhere Y is before X. Else all announce Y when they have passed: everywhere X is before Y. Two that came by the door are in
+ * the order of their generations, as each takes all ranks.
+ *
+ * That what a rank was told has been carried out before it comes is not needed for this: while the device is busy there is no
+ * hurry, and the leader knows priorities. A rank counts as elsewhere until what it has told the leader is ordered or called off,
+ * so one by the leader is enough for all to be back: a rank that lags sends others there once, not for ever.
+ */
+#ifndef TRIB_ENGINE_GROUP_DOOR_H
+#define TRIB_ENGINE_GROUP_DOOR_H
+
+#include "engine/device_task.h"
+
+#define TRIB_DOOR_NAME_SIZE 64
+
+typedef struct trib_door_page {
+    unsigned char id[TRIB_DEVICE_ID_SIZE]; /* the group's: whose page it is */
+    /* From high to low: the generation that gathers (24 bits), how many before it were broken up since one was let through (24,
+     * all ones: that many or more), how many have come (8), and whether the one let through is steady on all (1). */
+    _Alignas(64) _Atomic uint64_t state;
+    _Alignas(64) atomic_uint here;      /* ranks that have the page and have not left: nobody comes unless all do */
+    _Alignas(64) atomic_uint elsewhere; /* ranks that have something announced to the leader: nobody comes meanwhile */
+    struct {
+        _Alignas(64) _Atomic uint64_t tensor_round, variant;
+        atomic_bool steady;
+    } ranks[TRIB_LOCAL_SIZE_MAX]; /* what who comes wants; written before it is counted */
+} trib_door_page;
+
+/* A rank's side of it, on core 0. */
+typedef struct trib_door {
+    trib_door_page *page;      /* NULL: there is none */
+    trib_device_task *waiting; /* at the door; NULL: nobody */
+    uint32_t generation;       /* that it came in */
+    bool is_here, elsewhere;   /* this rank is counted so */
+    bool tired;                /* the loop would sleep */
+    trib_timer patience;
+    trib_poller poller;
+    int fd; /* the maker's; else -1 */
+    char name[TRIB_DOOR_NAME_SIZE];
+} trib_door;
+
+#endif
