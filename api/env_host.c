@@ -7,6 +7,7 @@
 
 #include "api/config.h"
 #include "api/device_load.h"
+#include "api/env_door.h"
 #include "api/env_place.h"
 #include "engine/pipeline.h"
 #include "engine/reactor_ev.h"
@@ -230,6 +231,18 @@ static trib_status refuse_transport(const char *name, trib_error *error)
                           strcmp(name, "rdma") == 0 ? " (rdma needs libibverbs and librdmacm when it is built)" : "");
 }
 
+static void choose_polling(host *self, trib_env *env, trib_config *config)
+{
+    config->busy_poll = self->place.plan.busy_poll;
+    const bool has_gpu = env->device != NULL && env->device != &trib_device_host_ops;
+    self->copies = has_gpu && config->worker_count != config->local_size;
+    if (config->busy_poll_ns == 0 && has_gpu && !self->place.plan.crowded) {
+        config->busy_poll_ns = GPU_BUSY_POLL_NS;
+        env->linger_most_ns =
+            config->worker_count == config->local_size ? GPU_BUSY_POLL_ALONE_NS : GPU_BUSY_POLL_MOST_NS;
+    }
+}
+
 trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *error)
 {
     *env = (trib_env){
@@ -253,6 +266,9 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
         .memory_share = memory_share,
         .memory_unshare = memory_unshare,
         .device_thread = device_thread,
+        .door_make = trib_env_door_make,
+        .door_find = trib_env_door_find,
+        .door_drop = trib_env_door_drop,
         .fini = fini,
     };
     name_place(env);
@@ -291,14 +307,7 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
         config->reactors =
             self->place.plan.reactor_count < TRIB_REACTORS_MAX ? self->place.plan.reactor_count : TRIB_REACTORS_MAX;
     }
-    config->busy_poll = self->place.plan.busy_poll;
-    const bool has_gpu = env->device != NULL && env->device != &trib_device_host_ops;
-    self->copies = has_gpu && config->worker_count != config->local_size;
-    if (config->busy_poll_ns == 0 && has_gpu && !self->place.plan.crowded) {
-        config->busy_poll_ns = GPU_BUSY_POLL_NS;
-        env->linger_most_ns =
-            config->worker_count == config->local_size ? GPU_BUSY_POLL_ALONE_NS : GPU_BUSY_POLL_MOST_NS;
-    }
+    choose_polling(self, env, config);
     return TRIB_OK;
 }
 
