@@ -224,12 +224,35 @@ static void who_promises_an_order_has_none(void **state)
     trib_reactor_ev_destroy(reactor);
 }
 
+/* Another process lets it through without a word: a loop with somebody at the door does not sleep, but looks and gives up. */
+static void who_waits_does_not_sleep(void **state)
+{
+    (void)state;
+    trib_logger logger = {.level = TRIB_LOG_NONE};
+    trib_reactor *reactor = NULL;
+    assert_int_equal(trib_reactor_ev_create(0, &logger, NULL, &reactor), TRIB_OK);
+    side *leader = make_side(reactor, TRIB_DEVICE_ORDER_AGREED, true);
+    reactor->owner = &leader->core;
+    leader->engine.group = &leader->group;
+    trib_door_take_id(&leader->group);
+    assert_true(trib_reactor_rest(reactor));
+    trib_device_task waiting = {.slice = 0};
+    leader->group.door.waiting = &waiting;
+    assert_false(trib_reactor_poll(reactor));
+    assert_false(trib_reactor_rest(reactor));
+    assert_true(leader->group.door.tired);
+    leader->group.door.waiting = NULL;
+    assert_true(trib_reactor_rest(reactor));
+    free_side(leader);
+    trib_reactor_ev_destroy(reactor);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(another_process_finds_it),          cmocka_unit_test(what_is_none_is_refused),
         cmocka_unit_test(without_descriptors_there_is_none), cmocka_unit_test(both_sides_have_it),
-        cmocka_unit_test(who_promises_an_order_has_none),
+        cmocka_unit_test(who_promises_an_order_has_none),    cmocka_unit_test(who_waits_does_not_sleep),
     };
     return cmocka_run_group_tests_name("the page of the door", tests, NULL, NULL);
 }
