@@ -25,6 +25,7 @@
 
 #define TICK_NS (250 * INT64_C(1000000))
 #define CLOSING_TICK_NS (2 * INT64_C(1000000))
+#define LEAVE_MOST_NS (100 * INT64_C(1000000)) /* what a device is in the midst of may never end */
 
 void *trib_core_zalloc(trib_core *core, size_t size)
 {
@@ -247,10 +248,22 @@ static bool may_close_links(const trib_core *core)
     if (!trib_status_is_orderly(core->ended_status)) {
         return true;
     }
+    if (core->reactor->index == 0 && !trib_member_is_leaving(engine->member)) {
+        return false;
+    }
     bool coordinates = core->reactor->index == 0 && engine->coordinator != NULL;
     /* The others hear of who leaves through this core. */
     const bool informs = core->reactor->index == 0 && atomic_load(&engine->cores_open) > 1;
     return trib_server_is_idle(core) && !informs && (!coordinates || trib_coordinator_is_alone(engine->coordinator));
+}
+
+/* Who leaves in good order says how much its device has carried out. What that has ended by now is about to come back, and
+ * others, whose devices are still at it, are not to miss it. */
+static void leave(trib_core *core, bool at_once)
+{
+    if (at_once || trib_group_is_through(core)) {
+        trib_member_leave(core->engine->member, core->ended_status, core->ended_text);
+    }
 }
 
 static void finish_ending(trib_core *core)
@@ -302,6 +315,9 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
         trib_server_resume(core);
     }
     bool overdue = now_ns >= core->close_deadline_ns;
+    if (reactor->index == 0) {
+        leave(core, overdue || now_ns >= core->leave_by_ns);
+    }
     if (!core->closing && (overdue || may_close_links(core))) {
         finish_ending(core);
     } else if (core->closing && overdue && core->links != NULL) {
@@ -339,7 +355,8 @@ void trib_core_ended(trib_reactor *reactor, trib_post *post)
         if (engine->device != NULL) {
             engine->env.device->stop(engine->device, trib_status_is_orderly(core->ended_status));
         }
-        trib_member_leave(engine->member, core->ended_status, core->ended_text);
+        core->leave_by_ns = trib_now(reactor) + LEAVE_MOST_NS;
+        leave(core, !trib_status_is_orderly(core->ended_status));
     }
     trib_timer_arm(reactor, &core->tick, trib_now(reactor));
 }

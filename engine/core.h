@@ -62,6 +62,7 @@ typedef struct trib_core {
     bool ended;             /* the job is over for this core: ended_status and ended_text say why */
     bool closing;           /* links are being closed */
     int64_t close_deadline_ns;
+    int64_t leave_by_ns; /* core 0: when the coordinator is told at the latest */
     trib_status ended_status;
     char ended_text[TRIB_ERROR_TEXT_SIZE];
     trib_post roster_post, ended_post, report_post;

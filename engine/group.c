@@ -96,7 +96,8 @@ static void collective_back(trib_reactor *reactor, trib_post *post)
     trib_group *group = core->engine->group;
     trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
     trib_device_task *device = job->owner;
-    group->carried_out++;
+    group->back++;
+    group->carried_out += job->status == TRIB_OK;
     if (group->leader != NULL && kind_of(job) == TRIB_COLLECTIVE_REDUCE) {
         trib_leader_reduced(group->leader, (uint32_t)job->bytes);
         trib_reactor_defer(reactor, &group->pump_post);

@@ -28,6 +28,8 @@ typedef struct trib_group trib_group;
 TRIB_CHECKED trib_status trib_group_open(trib_core *core, trib_error *error);
 /* Core 0: how many collectives of the machine's devices this rank has carried out, modulo 2^32. */
 uint32_t trib_group_carried_out(const trib_core *core);
+/* Core 0: everything that its device was given is back. */
+bool trib_group_is_through(const trib_core *core);
 /* Core 0: a member has left in good order, or a collective has begun: does this rank wait for one that will not come? */
 void trib_group_look_for_left(trib_core *core);
 /* Core 0: an accepted link of a local rank has proved itself. */

@@ -12,9 +12,9 @@ struct trib_group {
     trib_leader *leader;                   /* local rank 0 */
     trib_sequence *sequence;               /* leader, where collectives are issued as they are handed in; else NULL */
     trib_link *links[TRIB_LOCAL_SIZE_MAX]; /* leader: by local rank; others: [0], to the leader */
-    /* Collectives that this rank has been told to do, or has issued; and those that are over. All count the same ones in the
-     * same order, modulo 2^32. */
-    uint32_t begun, carried_out;
+    /* Collectives that this rank has been told to do, or has issued; those that are back from its device, and of these those that it
+     * has carried out. All count the same ones in the same order, modulo 2^32. */
+    uint32_t begun, back, carried_out;
     uint32_t links_left;         /* leader: local ranks that left in good order */
     trib_device_task *announced; /* newest first */
     trib_tensor **tensors;       /* by id */

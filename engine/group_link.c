@@ -127,12 +127,19 @@ uint32_t trib_group_carried_out(const trib_core *core)
     return group == NULL ? 0 : group->carried_out;
 }
 
+bool trib_group_is_through(const trib_core *core)
+{
+    const trib_group *group = core->engine->group;
+    return group == NULL ||
+           ((int32_t)(group->begun - group->back) <= 0 && atomic_load(&core->engine->device_jobs) == 0);
+}
+
 /* A collective that one member has left never ends. What that one has carried out may take its time here. */
 void trib_group_look_for_left(trib_core *core)
 {
     const trib_engine *engine = core->engine;
     trib_group *group = engine->group;
-    if (group == NULL || !trib_member_some_left(engine) || (int32_t)(group->begun - group->carried_out) <= 0) {
+    if (group == NULL || !trib_member_some_left(engine) || (int32_t)(group->begun - group->back) <= 0) {
         return;
     }
     for (uint32_t lane = 0; lane < group->lanes; lane++) {

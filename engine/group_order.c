@@ -254,7 +254,8 @@ void trib_group_issued_back(trib_core *core, const trib_op *op)
     if (group == NULL) {
         return;
     }
-    group->carried_out++;
+    group->back++;
+    group->carried_out += job->status == TRIB_OK;
     if (job->status != TRIB_OK && job->status != TRIB_CLOSED) {
         trib_group_end_for_failure(group, op->tensor, job);
     }

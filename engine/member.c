@@ -454,6 +454,11 @@ void trib_member_leave(trib_member *member, trib_status status, const char *text
     trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_LOST, .aux = (uint32_t)status}, payload, writer.size);
 }
 
+bool trib_member_is_leaving(const trib_member *member)
+{
+    return member == NULL || member->leaving;
+}
+
 void trib_member_close(trib_member *member)
 {
     if (member != NULL) {

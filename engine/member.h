@@ -15,6 +15,7 @@ const char *trib_member_awaited(const trib_engine *engine, char *text, size_t si
 void trib_member_note_awaited(trib_engine *engine);
 /* Core 0, at the job's end: tells the coordinator, in good order or why not. */
 void trib_member_leave(trib_member *member, trib_status status, const char *text);
+bool trib_member_is_leaving(const trib_member *member); /* it has; or there is no membership (member is NULL) */
 /* trib_post of a tensor: declares it, now or when the job has come together. */
 void trib_member_declare(trib_reactor *reactor, trib_post *post);
 /* Says something to the coordinator, if it can be reached and has sent the roster. */

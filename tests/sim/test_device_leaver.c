@@ -108,6 +108,7 @@ static sim_job *open_and_leave_early(exchange exchanges[RANKS], trib_host_world 
 
 /* What the ranks' devices were given and have not given back, one each at most; NULL: they are plain memory. */
 static trib_device_job **held;
+static bool ends_unseen; /* the device is through when it is stopped, and nobody has looked */
 static trib_device_ops plain;
 
 trib_status __real_trib_device_load(const char *name, const trib_device_ops **ops_out, trib_error *error);
@@ -141,7 +142,7 @@ static void give_back(uint32_t rank, trib_status status)
 static void stop_holding(trib_device *device, bool orderly)
 {
     if (held[device->params.rank] != NULL) {
-        give_back((uint32_t)device->params.rank, TRIB_CLOSED);
+        give_back((uint32_t)device->params.rank, ends_unseen ? TRIB_OK : TRIB_CLOSED);
     }
     plain.stop(device, orderly);
 }
@@ -348,6 +349,40 @@ static void who_has_given_its_part_may_leave(void **state)
     trib_host_world_free(world);
 }
 
+/* Who leaves has not heard yet that its device is through; the others' devices are not. */
+static void what_is_over_is_not_missed(void **state)
+{
+    (void)state;
+    trib_host_world *world = trib_host_world_create();
+    trib_device_job *jobs[RANKS] = {NULL};
+    held = jobs;
+    for (uint32_t i = 0; i < 2 * RANKS; i++) {
+        exchange exchanges[RANKS];
+        const uint32_t leaver = i % RANKS;
+        sim_job *job = open_ranks(exchanges, world, &both[i / RANKS]);
+        hand_in_all(job, -1, exchanges);
+        run_for(job, SECOND);
+        ends_unseen = true;
+        sim_job_leave(job, leaver);
+        run_for(job, 30 * SECOND);
+        ends_unseen = false;
+        for (uint32_t rank = 0; rank < RANKS; rank++) {
+            assert_int_equal(exchanges[rank].done, rank == leaver);
+            if (rank != leaver) {
+                give_back(rank, TRIB_OK);
+            }
+        }
+        assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, sim_bed_all_done, exchanges));
+        for (uint32_t rank = 0; rank < RANKS; rank++) {
+            assert_int_equal(exchanges[rank].status, rank == leaver ? TRIB_CLOSED : TRIB_OK);
+            assert_false(job->members[rank].ended_told);
+        }
+        close_ranks(job, exchanges);
+    }
+    held = NULL;
+    trib_host_world_free(world);
+}
+
 /* It has done its part of all that was there, and another hands in one more, in program order: that has begun. */
 static void what_who_has_left_lacks_is_missed(void **state)
 {
@@ -377,6 +412,7 @@ int main(void)
         cmocka_unit_test(who_takes_it_along_is_missed),      cmocka_unit_test(what_has_not_begun_only_fails),
         cmocka_unit_test(who_waits_in_vain_is_let_out),      cmocka_unit_test(who_has_given_its_part_may_leave),
         cmocka_unit_test(what_who_has_left_lacks_is_missed), cmocka_unit_test(who_begins_later_is_let_out),
+        cmocka_unit_test(what_is_over_is_not_missed),
     };
     return cmocka_run_group_tests_name("a local rank that leaves", tests, NULL, NULL);
 }

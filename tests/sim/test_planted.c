@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "engine/group.h"
 #include "engine/op.h"
 #include "engine/relay.h"
 #include "engine/roster.h"
@@ -42,6 +43,7 @@ typedef enum bug {
     BUG_LEAVES_EARLY,
     BUG_BLAMES_ANOTHER,
     BUG_DROPS_UNTOLD,
+    BUG_LEAVER_FORGETS,
     BUG_COUNT
 } bug;
 
@@ -64,6 +66,7 @@ static const char *const names[BUG_COUNT] = {
     [BUG_LEAVES_EARLY] = "who leaves does not wait until the others have its sums",
     [BUG_BLAMES_ANOTHER] = "an error names the member above the one that it means",
     [BUG_DROPS_UNTOLD] = "what finds no memory in an outbox is dropped, and nobody told",
+    [BUG_LEAVER_FORGETS] = "a local rank that leaves does not count the last collective that it has carried out",
 };
 
 static bug planted;
@@ -206,6 +209,13 @@ const char *__wrap_trib_roster_name(const trib_roster *roster, uint32_t member)
 {
     const bool is_other = roster != NULL && member < roster->member_count && strikes(BUG_BLAMES_ANOTHER, 1);
     return __real_trib_roster_name(roster, is_other ? (member + 1) % roster->member_count : member);
+}
+
+__typeof__(trib_group_carried_out) __real_trib_group_carried_out, __wrap_trib_group_carried_out;
+uint32_t __wrap_trib_group_carried_out(const trib_core *core)
+{
+    const uint32_t carried_out = __real_trib_group_carried_out(core);
+    return carried_out > 0 && strikes(BUG_LEAVER_FORGETS, 1) ? carried_out - 1 : carried_out;
 }
 
 /* ---- Looking for them ---- */

@@ -96,7 +96,8 @@ typedef struct torture_plan {
     uint64_t bandwidths[TORTURE_MEMBERS_MAX]; /* that it says it has; 0: nothing said */
     uint32_t deserter; /* a worker that leaves after so many rounds of each tensor, or TORTURE_NOBODY */
     uint32_t deserter_rounds;
-    uint32_t narrow; /* a worker that little gets through to, or TORTURE_NOBODY: sums pile up before it */
+    int64_t haste_ns; /* it does not wait for its last ones, but for up to so long; 0: it does */
+    uint32_t narrow;  /* a worker that little gets through to, or TORTURE_NOBODY: sums pile up before it */
     uint64_t narrow_bits;
     uint32_t held_rank; /* a worker that begins with one tensor that much later, or TORTURE_NOBODY */
     uint32_t held_tensor;

@@ -43,6 +43,7 @@ static void describe_more(const torture_plan *plan, line *out)
     }
     if (plan->deserter != TORTURE_NOBODY) {
         say(out, "; rank %u leaves after %u rounds", plan->deserter, plan->deserter_rounds);
+        plan->haste_ns > 0 ? say(out, ", %.3f ms after it began them at most", (double)plan->haste_ns / 1e6) : (void)0;
     }
     if (plan->narrow != TORTURE_NOBODY) {
         say(out, "; little gets through to rank %u (%.2f Mbit/s)", plan->narrow, (double)plan->narrow_bits / 1e6);

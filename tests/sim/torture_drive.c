@@ -271,6 +271,22 @@ static bool begin_any(driver *self)
     return false;
 }
 
+/* May it leave, with operations under way? */
+static bool is_in_haste(driver *self)
+{
+    const torture_plan *plan = self->run->plan;
+    trib_sim *sim = self->run->job->sim;
+    if (plan->deserter != self->rank || plan->haste_ns == 0) {
+        return false;
+    }
+    if (self->leaves_at_ns == 0) {
+        self->leaves_at_ns =
+            trib_sim_now(sim) + 1 + (int64_t)trib_sim_draw_below(&self->stream, (uint64_t)plan->haste_ns);
+        trib_sim_set(sim, &self->leave, self->leaves_at_ns);
+    }
+    return trib_sim_now(sim) >= self->leaves_at_ns;
+}
+
 /* Not from the callback of the last operation alone: a worker with nothing to do leaves as well. */
 static void leave_if_done(driver *self)
 {
@@ -282,7 +298,8 @@ static void leave_if_done(driver *self)
     }
     const bool leaves = plan->leaves || plan->deserter == self->rank;
     sim_job *job = self->run->job;
-    if (!leaves || self->in_flight + self->crowd_in_flight > 0 || job->members[self->rank].ended_told) {
+    const bool is_busy = self->in_flight + self->crowd_in_flight > 0;
+    if (!leaves || (is_busy && !is_in_haste(self)) || job->members[self->rank].ended_told) {
         return;
     }
     if (!sim_job_all_ready(job, NULL)) {

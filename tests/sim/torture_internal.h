@@ -39,6 +39,7 @@ typedef struct driver {
     uint32_t in_flight, crowd_in_flight;
     trib_sim_event begin; /* of one that is late */
     trib_sim_event leave; /* looks again whether it can */
+    int64_t leaves_at_ns; /* one that does not wait for its last operations; 0: not known yet */
     bool refused;         /* the engine takes nothing any more */
     trib_sim_stream stream;
 } driver;

@@ -48,6 +48,9 @@ static bool is_excused(const run *self, trib_status status)
     if (deserted && (status == TRIB_PEER_LEFT || status == TRIB_CLOSED)) {
         return true;
     }
+    if (plan->haste_ns > 0 && status == TRIB_CANCELLED) {
+        return true; /* it withdrew from what it had begun */
+    }
     if (torture_may_leave_early(plan) && status == TRIB_PEER_LEFT) {
         return true;
     }
@@ -94,12 +97,18 @@ static void check_result(attempt *what, const trib_result *result)
     }
 }
 
+static bool was_issued(const attempt *what)
+{
+    const torture_plan *plan = what->run->plan;
+    return plan->in_order && torture_tensor_of(plan, what->tensor).on_device;
+}
+
 /* What has been issued cannot be taken back: where it fails before the job has come together it is waited for until it has,
  * or never will, and then for as long as a local rank may be silent. */
 static int64_t slack_of(const attempt *what)
 {
     const torture_plan *plan = what->run->plan;
-    if (plan->in_order && torture_tensor_of(plan, what->tensor).on_device) {
+    if (was_issued(what)) {
         return SLACK_NS + plan->job.engine.join_timeout_ns;
     }
     return torture_is_calm(plan) ? SLACK_CALM_NS : SLACK_NS;
@@ -116,7 +125,7 @@ static void check_time(attempt *what, const trib_result *result)
                        mine->rank, what->tensor, what->round, (double)took_ns / 1e9, (double)what->timeout_ns / 1e9);
     }
     const bool is_late_news =
-        result->status != TRIB_OK && result->status != TRIB_TIMEOUT && took_ns >= what->timeout_ns;
+        result->status != TRIB_OK && result->status != TRIB_TIMEOUT && took_ns >= what->timeout_ns && !was_issued(what);
     if (is_late_news && what->timeout_ns > SECOND && torture_is_calm(self->plan) && !self->plan->may_end) {
         torture_broken(self,
                        "rank %u, tensor %u, round %u: it failed long ago, and was called back at its deadline: %s",

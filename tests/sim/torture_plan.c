@@ -433,14 +433,18 @@ static void draw_staying(torture_plan *plan)
     }
 }
 
-/* Devices are through with the same collective at different times. */
+/* Devices are through with the same collective at different times; a rank may leave in the midst of it. */
 static void draw_pace(torture_plan *plan)
 {
     trib_sim_stream stream = {.state = plan->seed * UINT64_C(0x94d049bb133111eb) + 61};
     const int64_t pace_ns = spread(&stream, MS / 100, 4 * MS);
-    const uint32_t dawdler = between(&stream, 0, plan->job.workers - 1);
     plan->pace_ns = plan->lanes > 0 && !trib_sim_draw_one_in(&stream, 4) ? pace_ns : 0;
-    plan->dawdler = trib_sim_draw_one_in(&stream, 3) ? dawdler : TORTURE_NOBODY;
+    plan->dawdler = trib_sim_draw_one_in(&stream, 3) ? between(&stream, 0, plan->job.workers - 1) : TORTURE_NOBODY;
+    if (plan->pace_ns > 0 && plan->job.workers > 1 && trib_sim_draw_one_in(&stream, 5)) {
+        plan->deserter = between(&stream, 0, plan->job.workers - 1);
+        plan->deserter_rounds = between(&stream, 1, 6);
+        plan->haste_ns = spread(&stream, MS / 100, 20 * MS);
+    }
 }
 
 /* Chunks of the sizes that real jobs have, which hosts cut finer for most tensors; most of these jobs have several networks. */
