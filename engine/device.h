@@ -162,6 +162,9 @@ uint64_t trib_host_world_kept(trib_host_world *world);
 typedef enum trib_host_fault { TRIB_HOST_FAULT_NONE, TRIB_HOST_FAULT_FAIL, TRIB_HOST_FAULT_HANG } trib_host_fault;
 void trib_host_world_fault(trib_host_world *world, int32_t machine, int32_t rank, trib_host_fault fault);
 
+/* That machine's member is no more, nor what its device was busy with: no collective that it has not come through ends. */
+void trib_host_world_kill(trib_host_world *world, int32_t machine, int32_t rank);
+
 /* A stream of the implementation in plain memory: what is marked on it has been reached while it is open. */
 typedef struct trib_host_stream trib_host_stream;
 trib_host_stream *trib_host_stream_create(bool open);

@@ -24,6 +24,7 @@ typedef struct trib_host_queue {
     trib_device_job *head, *tail;
     trib_host_late *late; /* its part of the collective that all have come to before */
     trib_host_fault fault;
+    bool dead; /* comes to nothing any more */
 } trib_host_queue;
 
 /* Who is to look at a machine's door. */

@@ -6,7 +6,7 @@
  * one before has ended, and copies of one direction end in their order. Who is stopped in the midst of a collective has given
  * nothing to those who are not through: their parts end when they are stopped, too.
  *
- * Virtual time has one thread: no locks here.
+ * Virtual time has one thread: what is late needs no locks.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -124,7 +124,7 @@ bool trib_host_in_line(const trib_device *device, const trib_device_job *job)
 bool trib_host_is_busy(const trib_host_world *world, const trib_host_queue *queue)
 {
     const trib_device_job *after = queue->head->after;
-    return world->pace.sim != NULL && (queue->late != NULL || (after != NULL && after->slot != NULL));
+    return queue->dead || (world->pace.sim != NULL && (queue->late != NULL || (after != NULL && after->slot != NULL)));
 }
 
 /* What that member's target gets. */
@@ -192,17 +192,32 @@ bool trib_host_carry_out(trib_host_world *world, trib_device_job *const *jobs, s
 
 /* ---- The end ---- */
 
+/* All who are late with a part are so with the same collective. */
+static void never_ends(trib_host_world *world, int32_t machine)
+{
+    for (int32_t i = 0; i < TRIB_LOCAL_SIZE_MAX; i++) {
+        if (world->members[machine][i].late != NULL) {
+            trib_sim_clear(world->pace.sim, &world->members[machine][i].late->end);
+        }
+    }
+}
+
+void trib_host_world_kill(trib_host_world *world, int32_t machine, int32_t rank)
+{
+    pthread_mutex_lock(&world->mutex);
+    world->members[machine][rank].dead = true;
+    pthread_mutex_unlock(&world->mutex);
+    if (world->members[machine][rank].late != NULL) {
+        never_ends(world, machine);
+    }
+}
+
 trib_device_job *trib_host_take_late(trib_device *device)
 {
     trib_host_world *world = device->params.world;
     trib_device_job *taken = NULL;
     if (device->late != NULL && *part_of(device) != NULL) {
-        for (int32_t i = 0; i < device->params.size; i++) { /* they are late with the same one */
-            trib_host_late *part = world->members[device->params.machine][i].late;
-            if (part != NULL) {
-                trib_sim_clear(world->pace.sim, &part->end);
-            }
-        }
+        never_ends(world, device->params.machine);
         *part_of(device) = NULL;
     }
     while (device->late != NULL) {

@@ -137,6 +137,10 @@ static void fault_begins(trib_sim *sim, trib_sim_event *event)
     case TORTURE_KILL:
         self->lost_one = self->lost_one || sim_job_all_ready(self->job, NULL);
         sim_job_kill(self->job, what->member);
+        if (self->world != NULL && what->member < self->plan->job.workers) {
+            trib_host_world_kill(self->world, (int32_t)(what->member / self->plan->lanes),
+                                 (int32_t)(what->member % self->plan->lanes));
+        }
         break;
     case TORTURE_MISS:
         self->miss.left = (uint64_t)what->amount;
