@@ -77,7 +77,7 @@ typedef struct trib_env {
     struct trib_host_world *device_world; /* of devices in plain memory, shared by a machine's engines in one process */
     /* The page of a machine's local ranks (group_door.h), all of it 0: who makes it gets a name under which others find it. NULL:
      * that cannot be, as where the name is not of this machine, or the page another group's. The functions may be NULL. */
-    struct trib_door_page *(*door_make)(char name[64], int *fd_out);
+    struct trib_door_page *(*door_make)(char *name, int *fd_out); /* name: TRIB_DOOR_NAME_SIZE */
     struct trib_door_page *(*door_find)(const char *name, const unsigned char *id);
     void (*door_drop)(struct trib_door_page *page, int fd); /* fd -1: it was found */
     /* Tells the arena of a device that copies from and to its memory, and before that goes. May be NULL. */

@@ -2,7 +2,6 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* unshare */
 #endif
-#include <dirent.h>
 #include <net/if.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -20,6 +19,7 @@
 #include <cmocka.h>
 
 #include "tests/loop/job.h"
+#include "tests/support/descriptors.h"
 
 /* A network namespace of its own, in which no engine of another program's says anything. */
 static bool be_alone(void)
@@ -117,18 +117,6 @@ static void who_comes_second_goes_elsewhere(void **state)
     close(other);
 }
 
-static int count_descriptors(void)
-{
-    int count = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    assert_non_null(folder);
-    while (readdir(folder) != NULL) {
-        count++;
-    }
-    closedir(folder);
-    return count;
-}
-
 /* With so many sockets about that an engine may well be destroyed before it has read all their names. */
 static void who_leaves_at_once_need_not_settle(void **state)
 {
@@ -140,7 +128,7 @@ static void who_leaves_at_once_need_not_settle(void **state)
         snprintf(text, sizeof text, "tributary-test/%080d", i);
         fds[i] = socket_named(text);
     }
-    const int before = count_descriptors();
+    const uint32_t before = descriptors_open();
     for (int i = 0; i < TIMES; i++) {
         char coordinator[32];
         job_free_address(coordinator, sizeof coordinator);
@@ -150,7 +138,7 @@ static void who_leaves_at_once_need_not_settle(void **state)
         assert_int_equal(trib_engine_destroy(worker), TRIB_OK);
         assert_int_equal(trib_engine_destroy(keeps), TRIB_OK);
     }
-    assert_int_equal(count_descriptors(), before);
+    assert_int_equal(descriptors_open(), before);
     for (int i = 0; i < SOCKETS; i++) {
         close(fds[i]);
     }

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -19,6 +18,7 @@
 #include "api/env_door.h"
 #include "engine/group_internal.h"
 #include "engine/reactor_ev.h"
+#include "tests/support/descriptors.h"
 
 static unsigned char id[TRIB_DEVICE_ID_SIZE];
 
@@ -32,18 +32,6 @@ static trib_door_page *make(char name[TRIB_DOOR_NAME_SIZE], int *fd_out)
     return page;
 }
 
-static int count_descriptors(void)
-{
-    int count = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    assert_non_null(folder);
-    while (readdir(folder) != NULL) {
-        count++;
-    }
-    closedir(folder);
-    return count;
-}
-
 /* ---- The page ---- */
 
 static void another_process_finds_it(void **state)
@@ -51,7 +39,7 @@ static void another_process_finds_it(void **state)
     (void)state;
     char name[TRIB_DOOR_NAME_SIZE];
     int fd = -1, status = -1;
-    const int before = count_descriptors();
+    const uint32_t before = descriptors_open();
     trib_door_page *page = make(name, &fd);
     const pid_t child = fork();
     assert_true(child >= 0);
@@ -69,7 +57,7 @@ static void another_process_finds_it(void **state)
     assert_int_equal(status, 0);
     assert_int_equal(atomic_load(&page->here), 5);
     trib_env_door_drop(page, fd);
-    assert_int_equal(count_descriptors(), before);
+    assert_int_equal(descriptors_open(), before);
     assert_null(trib_env_door_find(name, id)); /* its maker has gone */
 }
 
@@ -93,7 +81,7 @@ static void what_is_none_is_refused(void **state)
         "", "/dev/zero", "/proc/self/fd/0", "/proc/1/fd/999999", "/proc/0/fd/0", "/proc/1", "/proc/1/fd/0/"};
     char name[TRIB_DOOR_NAME_SIZE];
     int fd = -1;
-    const int before = count_descriptors();
+    const uint32_t before = descriptors_open();
     trib_door_page *page = make(name, &fd);
     unsigned char other[TRIB_DEVICE_ID_SIZE] = {7};
     assert_null(trib_env_door_find(name, other));
@@ -114,7 +102,7 @@ static void what_is_none_is_refused(void **state)
         }
         close(fd);
     }
-    assert_int_equal(count_descriptors(), before);
+    assert_int_equal(descriptors_open(), before);
 }
 
 static void without_descriptors_there_is_none(void **state)
@@ -184,7 +172,7 @@ static void both_sides_have_it(void **state)
     memset(id, 9, sizeof id);
     assert_int_equal(trib_reactor_ev_create(0, &logger, NULL, &reactor), TRIB_OK);
     const int lowest = open("/dev/null", O_RDONLY | O_CLOEXEC); /* 0, if that was free */
-    const int before = count_descriptors();
+    const uint32_t before = descriptors_open();
     side *leader = make_side(reactor, TRIB_DEVICE_ORDER_AGREED, true);
     side *member = make_side(reactor, TRIB_DEVICE_ORDER_AGREED, false);
     assert_null(member->group.door.page);
@@ -196,9 +184,9 @@ static void both_sides_have_it(void **state)
     assert_int_equal(atomic_load(&page->here), 2);
     free_side(member);
     assert_int_equal(atomic_load(&page->here), 1);
-    assert_int_equal(count_descriptors(), before + 1); /* the maker's */
+    assert_int_equal(descriptors_open(), before + 1); /* the maker's */
     free_side(leader);
-    assert_int_equal(count_descriptors(), before);
+    assert_int_equal(descriptors_open(), before);
     trib_reactor_ev_destroy(reactor);
     close(lowest);
 }
