@@ -99,9 +99,6 @@ static trib_status check_shape(const trib_config *given, trib_error *error)
             return trib_error_set(error, TRIB_INVALID, "trib_config.reserved[%zu] is not 0", i);
         }
     }
-    if (given->reserved_32 != 0) {
-        return trib_error_set(error, TRIB_INVALID, "trib_config.reserved_32 is not 0");
-    }
     return TRIB_OK;
 }
 
@@ -215,6 +212,7 @@ static trib_status check_mode(const trib_config *config, trib_error *error)
                    {"shares", (int)config->shares, TRIB_SHARES_FOLLOW},
                    {"gpu_direct", (int)config->gpu_direct, TRIB_GPU_DIRECT_OFF},
                    {"device_order", (int)config->device_order, TRIB_DEVICE_ORDER_PROGRAM},
+                   {"kept_launches", (int)config->kept_launches, TRIB_KEPT_LAUNCHES_OFF},
                    {"log_level", (int)config->log_level, TRIB_LOG_TRACE}};
     for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++) {
         if (choices[i].value < 0 || choices[i].value > choices[i].last) {

@@ -434,19 +434,16 @@ static trib_status read_choices(trib_config *config, trib_error *error)
     static const char *const whens[] = {"auto", "off", "on"};
     static const char *const device_orders[] = {"agreed", "program"};
     static const char *const levels[] = {"none", "error", "warn", "info", "debug", "trace"};
-    int order = (int)config->sum_order, level = (int)config->log_level;
+    int order = (int)config->sum_order, level = (int)config->log_level, kept = (int)config->kept_launches;
     int colocate = (int)config->colocate, local_sum = (int)config->local_sum, shares = (int)config->shares;
     int gpu_direct = (int)config->gpu_direct, device_order = (int)config->device_order;
     const struct {
         const char *name, *const *words;
         int count, *value;
-    } choices[] = {{"TRIB_SUM_ORDER", orders, 2, &order},
-                   {"TRIB_COLOCATE", whens, 3, &colocate},
-                   {"TRIB_LOCAL_SUM", whens, 3, &local_sum},
-                   {"TRIB_SHARES", shares_words, 2, &shares},
-                   {"TRIB_GPU_DIRECT", whens, 2, &gpu_direct},
-                   {"TRIB_LOG", levels, 6, &level},
-                   {"TRIB_DEVICE_ORDER", device_orders, 2, &device_order}};
+    } choices[] = {{"TRIB_SUM_ORDER", orders, 2, &order},      {"TRIB_COLOCATE", whens, 3, &colocate},
+                   {"TRIB_LOCAL_SUM", whens, 3, &local_sum},   {"TRIB_SHARES", shares_words, 2, &shares},
+                   {"TRIB_GPU_DIRECT", whens, 2, &gpu_direct}, {"TRIB_LOG", levels, 6, &level},
+                   {"TRIB_KEPT_LAUNCHES", whens, 2, &kept},    {"TRIB_DEVICE_ORDER", device_orders, 2, &device_order}};
     trib_status status = TRIB_OK;
     for (size_t i = 0; status == TRIB_OK && i < sizeof choices / sizeof choices[0]; i++) {
         status = read_word(choices[i].name, choices[i].words, choices[i].count, choices[i].value, error);
@@ -466,17 +463,16 @@ static trib_status read_choices(trib_config *config, trib_error *error)
     config->shares = (trib_shares)shares;
     config->gpu_direct = (trib_gpu_direct)gpu_direct;
     config->device_order = (trib_device_order)device_order;
+    config->kept_launches = (trib_kept_launches)kept;
     config->log_level = (trib_log_level)level;
     return status;
 }
 
 trib_status trib_config_from_env(trib_config *config, trib_error *error)
 {
-    if (config == NULL) {
-        return trib_error_set(error, TRIB_INVALID, "config is NULL");
-    }
-    if (config->struct_size != sizeof *config) {
-        return trib_error_set(error, TRIB_INVALID, "config must be initialised by trib_config_init");
+    if (config == NULL || config->struct_size != sizeof *config) {
+        return trib_error_set(error, TRIB_INVALID, "config %s",
+                              config == NULL ? "is NULL" : "must be initialised by trib_config_init");
     }
     trib_config mine = *config;
     trib_status status = get("TRIB_RANK") != NULL ? TRIB_OK : from_launcher(&mine, error);

@@ -227,7 +227,8 @@ void trib_device_op_compare(trib_op *op, bool same)
         tensor->keepable = device->may_keep ? TRIB_KEEP_MAY : TRIB_KEEP_NOT;
     }
     /* In program order nobody asks the others before. */
-    const bool may = tensor->is_fixed || (tensor->keepable == TRIB_KEEP_MAY && !device->in_order);
+    const bool may = op->engine->config.kept_launches == TRIB_KEPT_LAUNCHES_AUTO &&
+                     (tensor->is_fixed || (tensor->keepable == TRIB_KEEP_MAY && !device->in_order));
     device->steady = same && may && op->exchange == TRIB_EXCHANGE_DEVICE_ALONE && trib_device_lanes(op->engine) > 1;
 }
 

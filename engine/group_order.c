@@ -135,7 +135,8 @@ static void end_for_disorder(trib_group *group, uint32_t place, uint32_t lane, c
     if (what->tensor == other->tensor && what->round == other->round) {
         snprintf(text, sizeof text,
                  "%s: the machine's local ranks disagree about round %u: not the same reduction, a broadcast from "
-                 "another root, or not TRIB_TENSOR_FIXED on all (trib_config.device_order is \"program\")",
+                 "another root, or TRIB_TENSOR_FIXED or kept_launches not alike (trib_config.device_order "
+                 "is \"program\")",
                  name, what->round);
     } else {
         snprintf(text, sizeof text,

@@ -85,7 +85,7 @@ static const row layout[] = {
     FIELD(trib_config, shares, 264),
     FIELD(trib_config, gpu_direct, 268),
     FIELD(trib_config, device_order, 272),
-    FIELD(trib_config, reserved_32, 276),
+    FIELD(trib_config, kept_launches, 276),
     FIELD(trib_config, reserved, 280),
     SIZE(trib_engine_info, 112),
     FIELD(trib_engine_info, struct_size, 0),

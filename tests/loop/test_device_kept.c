@@ -6,12 +6,14 @@
 
 enum { RANKS = 3, COUNT = 1000, ROUNDS = 6 };
 
-static int agreeing; /* all ranks agree on an order; else they promise one */
+static int agreeing;      /* all ranks agree on an order; else they promise one */
+static unsigned declines; /* bit: rank */
 
 static void either_order(trib_config *config, int member)
 {
     on_devices(config, member);
     config->device_order = agreeing ? TRIB_DEVICE_ORDER_AGREED : TRIB_DEVICE_ORDER_PROGRAM;
+    config->kept_launches = declines >> member & 1 ? TRIB_KEPT_LAUNCHES_OFF : TRIB_KEPT_LAUNCHES_AUTO;
 }
 
 static trib_status try_declare(trib_engine *engine, const char *name, uint32_t flags, trib_tensor **tensor_out,
@@ -264,10 +266,27 @@ static void promised_by_some(void **state)
                 trib_error error = {.status = TRIB_OK};
                 const trib_status status = ops[rank] != NULL ? job_wait(ops[rank], &error) : TRIB_MISMATCH;
                 assert_int_equal(status, agreed ? TRIB_OK : TRIB_MISMATCH);
-                assert_true(agreed || ops[rank] == NULL || strstr(error.text, "not TRIB_TENSOR_FIXED on all") != NULL);
+                assert_true(agreed || ops[rank] == NULL ||
+                            strstr(error.text, "TRIB_TENSOR_FIXED or kept_launches not alike") != NULL);
             }
         }
         assert_int_equal(trib_host_world_kept(world), agreed ? (ROUNDS - 2) * RANKS : 0);
+        close_job(&jobs);
+    }
+}
+
+/* In agreed order one rank is enough, in program order all have to. */
+static void turned_off(void **state)
+{
+    (void)state;
+    for (int agreed = 0; agreed < 2; agreed++) {
+        job jobs;
+        declines = agreed ? 1u << 1 : (1u << RANKS) - 1;
+        open_ranks(&jobs, agreed);
+        declines = 0;
+        sum_rounds(&jobs, "stays", TRIB_TENSOR_DEVICE, ROUNDS, 0);
+        sum_rounds(&jobs, "promised", TRIB_TENSOR_DEVICE | TRIB_TENSOR_FIXED, ROUNDS, 0);
+        assert_int_equal(trib_host_world_kept(world), 0);
         close_job(&jobs);
     }
 }
@@ -284,6 +303,7 @@ int main(void)
         cmocka_unit_test(broadcasts_are_free),
         cmocka_unit_test(declared_otherwise),
         cmocka_unit_test(promised_by_some),
+        cmocka_unit_test(turned_off),
     };
     return cmocka_run_group_tests_name("sums whose buffers stay", tests, NULL, NULL);
 }

@@ -26,7 +26,6 @@ CHANGE(larger_struct, config->struct_size += 8)
 CHANGE(unknown_flag, config->flags = 4)
 CHANGE(first_reserved, config->reserved[0] = 1)
 CHANGE(last_reserved, config->reserved[7] = 1)
-CHANGE(reserved_32, config->reserved_32 = 1)
 CHANGE(unknown_mode, config->mode = (trib_mode)3)
 CHANGE(unknown_role, config->roles = 8)
 CHANGE(unknown_colocate, config->colocate = (trib_colocate)3)
@@ -35,6 +34,7 @@ CHANGE(unknown_local_sum, config->local_sum = (trib_local_sum)3)
 CHANGE(unknown_shares, config->shares = (trib_shares)2)
 CHANGE(unknown_gpu_direct, config->gpu_direct = (trib_gpu_direct)2)
 CHANGE(unknown_device_order, config->device_order = (trib_device_order)2)
+CHANGE(unknown_kept_launches, config->kept_launches = (trib_kept_launches)2)
 CHANGE(unknown_level, config->log_level = (trib_log_level)6)
 CHANGE(negative_level, config->log_level = (trib_log_level)-1)
 CHANGE(negative_rank, config->rank = -1)
@@ -92,7 +92,6 @@ static void wrong_fields(void **state)
         {unknown_flag, TRIB_INVALID, "flags", "0x4"},
         {first_reserved, TRIB_INVALID, "reserved[0]", "not 0"},
         {last_reserved, TRIB_INVALID, "reserved[7]", "not 0"},
-        {reserved_32, TRIB_INVALID, "reserved_32", "not 0"},
         {unknown_mode, TRIB_INVALID, "mode 3", "0..2"},
         {unknown_role, TRIB_INVALID, "roles", "0x8"},
         {unknown_colocate, TRIB_INVALID, "colocate 3", "0..2"},
@@ -101,6 +100,7 @@ static void wrong_fields(void **state)
         {unknown_shares, TRIB_INVALID, "shares 2", "0..1"},
         {unknown_gpu_direct, TRIB_INVALID, "gpu_direct 2", "0..1"},
         {unknown_device_order, TRIB_INVALID, "device_order 2", "0..1"},
+        {unknown_kept_launches, TRIB_INVALID, "kept_launches 2", "0..1"},
         {unknown_level, TRIB_INVALID, "log_level 6", "0..5"},
         {negative_level, TRIB_INVALID, "log_level -1", "0..5"},
         {negative_rank, TRIB_INVALID, "rank -1", "0..0"},
