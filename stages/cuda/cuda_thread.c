@@ -325,6 +325,16 @@ static bool has_issued(const trib_device *device)
     return any;
 }
 
+/* What has ended by now is no reason to abort anything, and who leaves counts it. */
+static void look_once_more(trib_device *device, cuda_queue launched)
+{
+    cuda_issue_notice(device, launched);
+    device->polled_ns = 0;
+    for (int lane = 0; lane < CUDA_LANES; lane++) {
+        poll_lane(device, (cuda_lane)lane);
+    }
+}
+
 /* Everything that has not begun comes back now, what has begun when it ends: collectives because they are aborted. */
 static void notice_stop(trib_device *device, bool orderly)
 {
@@ -420,7 +430,7 @@ void *cuda_thread_main(void *argument)
     pthread_mutex_lock(&device->mutex);
     while (!device->quits) {
         trib_device_job *jobs = device->new_head;
-        const cuda_queue launched = device->launched;
+        cuda_queue launched = device->launched;
         device->new_head = device->new_tail = NULL;
         device->launched = (cuda_queue){.head = NULL};
         const bool stops = device->stopping && !device->stopped, orderly = device->orderly;
@@ -430,6 +440,8 @@ void *cuda_thread_main(void *argument)
         device->kicked = false;
         pthread_mutex_unlock(&device->mutex);
         if (stops) {
+            look_once_more(device, launched);
+            launched = (cuda_queue){.head = NULL};
             notice_stop(device, orderly);
         }
         turn(device, launched, jobs);

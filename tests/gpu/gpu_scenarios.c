@@ -435,14 +435,20 @@ void scenario_swapped(rank *self)
     printf("rank %d: after %.3f s: %s\n", self->index, now_s() - began, error.text);
 }
 
-/* One rank closes while the others count on it. */
+/* One rank closes while the others count on it; with the argument "stream" as soon as its GPU has come to the end. */
 void scenario_leave(rank *self)
 {
     void *device = NULL;
     check_cuda(cudaMalloc(&device, 8 << 20), "cudaMalloc");
     trib_tensor *tensor = declare(self, "left", TRIB_FLOAT32, 2 << 20, 0);
-    wait_for(push_pull(self, tensor, device, device, TRIB_SUM));
-    if (self->index == self->count - 1) {
+    const bool leaves = self->index == self->count - 1;
+    trib_op *first = push_pull(self, tensor, device, device, TRIB_SUM);
+    if (leaves && strcmp(self->argument, "stream") == 0) {
+        wait_on_stream(self, first);
+    } else {
+        wait_for(first);
+    }
+    if (leaves) {
         return;
     }
     trib_op *op = push_pull(self, tensor, device, device, TRIB_SUM);

@@ -88,6 +88,14 @@ void wait_for(trib_op *op)
     trib_op_release(op);
 }
 
+void wait_on_stream(const rank *self, trib_op *op)
+{
+    trib_error error = {.status = TRIB_OK};
+    check_status(trib_op_stream_wait(op, self->stream, &error), &error, "stream_wait");
+    check_cuda(cudaStreamSynchronize(self->stream), "cudaStreamSynchronize");
+    trib_op_release(op);
+}
+
 static int number(const char *name, int missing)
 {
     const char *text = getenv(name);

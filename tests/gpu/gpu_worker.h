@@ -26,6 +26,8 @@ trib_tensor *declare(rank *self, const char *name, trib_dtype dtype, uint64_t co
 trib_tensor *declare_with(rank *self, const char *name, trib_dtype dtype, uint64_t count, int priority, uint32_t flags);
 trib_op *push_pull(rank *self, trib_tensor *tensor, const void *input, void *output, trib_reduce reduce);
 void wait_for(trib_op *op);
+/* As that, but returns when the rank's stream has come on, whoever else has noticed. */
+void wait_on_stream(const rank *self, trib_op *op);
 
 /* gpu_data.c: element i of what a rank contributes, and of the result, in the bits of the type. */
 int data_value(trib_dtype dtype, uint64_t i, unsigned seed, int rank_index);
