@@ -5,48 +5,6 @@
 #include "engine/group_internal.h"
 
 #define PATIENCE_NS (5 * INT64_C(1000000)) /* who is that late finds out nothing more by a message */
-#define GENERATION_MASK 0xffffffu
-
-/* ---- The state ---- */
-
-static uint64_t state_of(uint32_t generation, uint32_t broken, uint32_t count, bool steady)
-{
-    return (uint64_t)(generation & GENERATION_MASK) << 40 | (uint64_t)broken << 16 | count << 8 | (steady ? 1 : 0);
-}
-
-static uint32_t generation_of(uint64_t state)
-{
-    return (uint32_t)(state >> 40);
-}
-
-static uint32_t broken_of(uint64_t state)
-{
-    return (uint32_t)(state >> 16) & GENERATION_MASK;
-}
-
-static uint32_t count_of(uint64_t state)
-{
-    return (uint32_t)(state >> 8) & 0xff;
-}
-
-static bool is_steady(uint64_t state)
-{
-    return (state & 1) != 0;
-}
-
-/* The next generation gathers; nobody of this one passes. */
-static uint64_t broken(uint64_t state)
-{
-    const uint32_t broken = broken_of(state);
-    return state_of(generation_of(state) + 1, broken == GENERATION_MASK ? broken : broken + 1, 0, is_steady(state));
-}
-
-/* Was that generation, which is over, let through? If so it is the last one that was: none can be without the rank that asks. */
-static bool has_passed(uint64_t state, uint32_t generation)
-{
-    const uint32_t later = (generation_of(state) - generation) & GENERATION_MASK;
-    return broken_of(state) != GENERATION_MASK && later == broken_of(state) + 1;
-}
 
 /* In plain memory of one process nobody looks all the time: they are told. */
 static void ring(const trib_group *group)
@@ -60,13 +18,8 @@ static void ring(const trib_group *group)
 /* Sends those away who wait, if any do. */
 static void break_up(const trib_group *group)
 {
-    trib_door_page *page = group->door.page;
-    uint64_t state = atomic_load(&page->state);
-    while (count_of(state) > 0) {
-        if (atomic_compare_exchange_weak(&page->state, &state, broken(state))) {
-            ring(group);
-            return;
-        }
+    if (trib_door_page_break_up(group->door.page)) {
+        ring(group);
     }
 }
 
@@ -110,17 +63,12 @@ static void settle(trib_group *group, bool tells)
 {
     trib_door *door = &group->door;
     trib_device_task *device = door->waiting;
-    uint64_t state = atomic_load(&door->page->state);
-    while (generation_of(state) == door->generation) {
-        if (atomic_compare_exchange_weak(&door->page->state, &state, broken(state))) {
-            state = broken(state);
-            ring(group);
-        }
-    }
+    const uint64_t state = trib_door_page_close(door->page, door->generation);
+    ring(group);
     door->waiting = NULL;
     trib_timer_stop(group->core->reactor, &door->patience);
-    if (has_passed(state, door->generation)) {
-        pass(group, device, is_steady(state));
+    if (trib_door_has_passed(state, door->generation)) {
+        pass(group, device, trib_door_is_steady(state));
     } else if (tells) {
         tell_leader(group, device);
     }
@@ -152,11 +100,9 @@ void trib_door_end(trib_group *group)
 
 /* ---- Coming ---- */
 
-/* All are there, and nobody has anything for the leader. */
 static bool is_open(const trib_group *group)
 {
-    const trib_door_page *page = group->door.page;
-    return atomic_load(&page->here) == group->lanes && atomic_load(&page->elsewhere) == 0;
+    return trib_door_page_is_open(group->door.page, group->lanes);
 }
 
 static bool may_come(const trib_group *group, const trib_device_task *device)
@@ -165,40 +111,6 @@ static bool may_come(const trib_group *group, const trib_device_task *device)
     return group->door.page != NULL && group->announced == device && device->next == NULL &&
            group->begun == group->carried_out && group->links_left == 0 && op->exchange == TRIB_EXCHANGE_DEVICE_ALONE &&
            op->tensor->device->slice_count == 1 && is_open(group);
-}
-
-/* Who comes last: do all want the same? */
-static bool agree(const trib_group *group, bool *steady_out)
-{
-    const trib_door_page *page = group->door.page;
-    *steady_out = true;
-    for (uint32_t i = 0; i < group->lanes; i++) {
-        if (atomic_load(&page->ranks[i].tensor_round) != atomic_load(&page->ranks[0].tensor_round) ||
-            atomic_load(&page->ranks[i].variant) != atomic_load(&page->ranks[0].variant)) {
-            return false;
-        }
-        *steady_out = *steady_out && atomic_load(&page->ranks[i].steady);
-    }
-    return true;
-}
-
-/* Comes in; *state_out is what it is then. False: all others are there, and want something else. */
-static bool come_in(const trib_group *group, uint64_t *state_out)
-{
-    trib_door_page *page = group->door.page;
-    uint64_t state = atomic_load(&page->state), next = 0;
-    do {
-        bool steady = is_steady(state);
-        const uint32_t generation = generation_of(state);
-        const bool is_last = count_of(state) + 1 == group->lanes;
-        if (is_last && !agree(group, &steady)) {
-            return false;
-        }
-        next = is_last ? state_of(generation + 1, 0, 0, steady)
-                       : state_of(generation, broken_of(state), count_of(state) + 1, steady);
-    } while (!atomic_compare_exchange_weak(&page->state, &state, next));
-    *state_out = next;
-    return true;
 }
 
 void trib_door_come_back(trib_group *group)
@@ -220,19 +132,17 @@ void trib_door_announce(trib_group *group, trib_device_task *device)
         tell_leader(group, device);
         return;
     }
-    trib_door_page *page = door->page;
-    atomic_store(&page->ranks[group->lane].tensor_round, (uint64_t)what.tensor << 32 | what.round);
-    atomic_store(&page->ranks[group->lane].variant, what.variant);
-    atomic_store(&page->ranks[group->lane].steady, what.steady);
-    if (!come_in(group, &state)) {
+    const trib_door_wish wish = {
+        .tensor = what.tensor, .round = what.round, .variant = what.variant, .steady = what.steady};
+    if (!trib_door_page_come(door->page, group->lanes, group->lane, &wish, &state)) {
         tell_leader(group, device);
-    } else if (count_of(state) == 0) {
+    } else if (trib_door_count(state) == 0) {
         ring(group);
-        pass(group, device, is_steady(state));
+        pass(group, device, trib_door_is_steady(state));
     } else {
         door->waiting = device;
         door->tired = false;
-        door->generation = generation_of(state);
+        door->generation = trib_door_generation(state);
         trib_timer_arm(group->core->reactor, &door->patience, trib_now(group->core->reactor) + PATIENCE_NS);
         if (!is_open(group)) { /* any more; who has closed it may not have seen this rank there */
             settle(group, true);
@@ -251,7 +161,8 @@ static trib_group *group_of(const trib_reactor *reactor)
 static bool look(trib_group *group)
 {
     trib_door *door = &group->door;
-    if (door->waiting == NULL || (!door->tired && generation_of(atomic_load(&door->page->state)) == door->generation)) {
+    if (door->waiting == NULL ||
+        (!door->tired && trib_door_generation(atomic_load(&door->page->state)) == door->generation)) {
         return false;
     }
     door->tired = false;

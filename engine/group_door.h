@@ -21,21 +21,9 @@
 #define TRIB_ENGINE_GROUP_DOOR_H
 
 #include "engine/device_task.h"
+#include "engine/group_door_page.h"
 
 #define TRIB_DOOR_NAME_SIZE 64
-
-typedef struct trib_door_page {
-    unsigned char id[TRIB_DEVICE_ID_SIZE]; /* the group's: whose page it is */
-    /* From high to low: the generation that gathers (24 bits), how many before it were broken up since one was let through (24,
-     * all ones: that many or more), how many have come (8), and whether the one let through is steady on all (1). */
-    _Alignas(64) _Atomic uint64_t state;
-    _Alignas(64) atomic_uint here;      /* ranks that have the page and have not left: nobody comes unless all do */
-    _Alignas(64) atomic_uint elsewhere; /* ranks that have something announced to the leader: nobody comes meanwhile */
-    struct {
-        _Alignas(64) _Atomic uint64_t tensor_round, variant;
-        atomic_bool steady;
-    } ranks[TRIB_LOCAL_SIZE_MAX]; /* what who comes wants; written before it is counted */
-} trib_door_page;
 
 /* A rank's side of it, on core 0. */
 typedef struct trib_door {

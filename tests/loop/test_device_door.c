@@ -85,7 +85,7 @@ static void ranks_meet(void **state)
         assert_int_equal(ranks[rank].wrong, 0);
     }
     assert_int_equal(trib_host_world_disorders(world), 0);
-    const uint32_t generations = (uint32_t)(atomic_load(&world->doors[0]->state) >> 40);
+    const uint32_t generations = trib_door_generation(atomic_load(&world->doors[0]->state));
     print_message("# %u came by the door, which was broken up %u times\n", atomic_load(&passed),
                   generations - atomic_load(&passed));
     assert_true(atomic_load(&passed) > 0);

@@ -307,7 +307,7 @@ static void check_rest(run *self)
         }
     }
     const trib_door_page *page = self->world->doors[0];
-    self->verdict.generations = page == NULL ? 0 : (uint32_t)(atomic_load(&page->state) >> 40);
+    self->verdict.generations = page == NULL ? 0 : trib_door_generation(atomic_load(&page->state));
 }
 
 static bool is_explained(const run *self, const attempt *what)
