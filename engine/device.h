@@ -8,7 +8,8 @@
  * Invariants
  * - Jobs submitted by one thread begin in that order. Collectives begin in the order of submission and are matched by it
  *   alone: whoever submits them sees to it that all members of the group use the same order (group.h). Where the program
- *   promises one order (in_order) they come by issue instead, and begin in the order of those calls.
+ *   promises one order (in_order) they come by issue instead, and begin in the order of those calls; else one may come by
+ *   issue while no other is under way.
  * - A job begins after the job that it names in `after` has ended on the device; nobody waits for that on the host.
  * - After stop every job comes back within STOP_NS, collectives whose other members are dead too.
  * - Until a job is back its memory, and that of the job in `after`, are the device's.
@@ -22,7 +23,7 @@
 #include "engine/kernel_ops.h"
 #include "engine/reactor.h"
 
-#define TRIB_DEVICE_ABI 7u
+#define TRIB_DEVICE_ABI 8u
 #define TRIB_DEVICE_ID_SIZE 128u
 #define TRIB_DEVICE_TEXT_SIZE 160u
 #define TRIB_LOCAL_SIZE_MAX 64
@@ -73,6 +74,7 @@ typedef struct trib_device_job {
     const struct trib_device_job *after;
     void *mark;     /* from mark(); the job takes it over. WAIT: not NULL; what is issued begins behind it, or NULL */
     uint32_t place; /* of what is issued: so many were before it, modulo 2^32 */
+    bool is_issued; /* the device's: it came by issue */
     /* The job that brings *gate_count to gate_goal opens the gate when it ends on the device; NULL: none. */
     trib_device_gate *gate;
     atomic_uint *gate_count;
@@ -93,7 +95,7 @@ typedef struct trib_device_params {
     int32_t index;      /* which device; -1: the calling thread's present one */
     int32_t rank, size; /* in the local group */
     int32_t machine;
-    bool in_order; /* all members hand in their collectives in one order: they are issued */
+    bool in_order; /* all members hand in their collectives in one order: all are issued */
     const trib_kernels *kernels;
     trib_logger *logger;
     int64_t linger_most_ns;                 /* how long a thread of the device's looks for more at most (linger.h) */

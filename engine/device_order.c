@@ -1,13 +1,13 @@
 /*
  * device_order.c - operations on the devices of one machine that are issued where they are handed in, as the program promises
- * one order on all local ranks (trib_config.device_order).
+ * one order on all local ranks (trib_config.device_order), or all have come to the door with that one (group_door_call.c).
  *
  * Such an operation is one collective, of the whole tensor. It is under way before any core has heard of it, and nobody can
  * take it back: the others have theirs. So an operation that fails here meanwhile is complete when its collective is
  * over, which counts in cores_left like a core. Its tasks, when their round has its turn, only wait for that.
  *
  * Invariants
- * - The group is told of whatever was issued, at the place that the device gave it (group_order.c).
+ * - The group is told of whatever was issued; in program order at the place that the device gave it (group_order.c).
  * - What does not come back after its operation has failed ends the job, which stops the device, which gives it back.
  */
 #include <stdio.h>
@@ -63,7 +63,7 @@ static void whole_back(trib_reactor *reactor, trib_post *post)
 
 /* An engine's own thread stays out of calls that another rank may hold up: without it nobody would learn that that one is
  * gone. */
-static bool may_wait_here(const trib_engine *engine)
+bool trib_device_may_wait_here(const trib_engine *engine)
 {
     if (engine->config.mode == TRIB_MODE_ATTACHED) {
         return false;
@@ -76,24 +76,21 @@ static bool may_wait_here(const trib_engine *engine)
     return true;
 }
 
-void trib_device_order_begin(trib_op *op, void *mark)
+void trib_device_order_fill(trib_op *op, void *mark)
 {
-    trib_engine *engine = op->engine;
     trib_device_op *device = op->device;
     const trib_tensor *tensor = op->tensor;
     const bool is_broadcast = device->root != TRIB_NO_MEMBER;
     unsigned char *target = trib_device_data(op);
     trib_assert(op->exchange == TRIB_EXCHANGE_DEVICE_ALONE);
-    atomic_store(&device->input, TRIB_INPUT_READY); /* the collective waits for it on the device */
-    device->is_over = device->is_excused = false;
     device->whole = (trib_device_job){
         .post.run = whole_back,
-        .reactor = engine->cores[0].reactor,
+        .reactor = op->engine->cores[0].reactor,
         .owner = op,
         .kind = is_broadcast ? TRIB_DEVICE_BROADCAST : TRIB_DEVICE_ALL_REDUCE,
         .dtype = tensor->dtype,
         .reduce = op->reduce,
-        .source = is_broadcast && device->root != engine->member_id ? target : op->input,
+        .source = is_broadcast && device->root != op->engine->member_id ? target : op->input,
         .target = target,
         .bytes = tensor->bytes,
         .root = is_broadcast ? device->root : 0, /* ranks of one machine: they are its members */
@@ -105,9 +102,16 @@ void trib_device_order_begin(trib_op *op, void *mark)
         .gate_count = &device->gate_count,
         .gate_goal = 1,
     };
+}
+
+void trib_device_order_issue(trib_op *op, bool here)
+{
+    trib_engine *engine = op->engine;
+    atomic_store(&op->device->input, TRIB_INPUT_READY); /* the collective waits for it on the device */
+    op->device->is_over = op->device->is_booked = op->device->is_excused = false;
     atomic_fetch_add(&op->references, 1);
     atomic_fetch_add(&engine->device_jobs, 1);
-    engine->env.device->issue(engine->device, &device->whole, may_wait_here(engine));
+    engine->env.device->issue(engine->device, &op->device->whole, here);
 }
 
 /* ---- Failures ---- */
@@ -127,8 +131,8 @@ static void grace_passed(trib_reactor *reactor, trib_timer *timer)
         text, sizeof text,
         "tensor \"%.80s\": the operation has failed and its collective is not over: a local rank has not handed in its "
         "own, the stream of one has not come to it, or the device does not work (trib_config.device_order is "
-        "\"program\")",
-        op->tensor->name);
+        "\"%s\")",
+        op->tensor->name, trib_device_in_order(engine) ? "program" : "agreed");
     trib_engine_end(engine, TRIB_TIMEOUT, text);
 }
 

@@ -214,7 +214,7 @@ void trib_device_op_fill(trib_op *op)
     op->exchange = trib_device_alone(op->engine) ? TRIB_EXCHANGE_DEVICE_ALONE
                    : is_broadcast                ? TRIB_EXCHANGE_DEVICE_BROADCAST
                                                  : TRIB_EXCHANGE_DEVICE;
-    op->device->in_order = trib_device_in_order(op->engine);
+    op->device->is_issued = trib_device_in_order(op->engine);
 }
 
 void trib_device_op_compare(trib_op *op, bool same)
@@ -228,7 +228,7 @@ void trib_device_op_compare(trib_op *op, bool same)
     }
     /* In program order nobody asks the others before. */
     const bool may = op->engine->config.kept_launches == TRIB_KEPT_LAUNCHES_AUTO &&
-                     (tensor->is_fixed || (tensor->keepable == TRIB_KEEP_MAY && !device->in_order));
+                     (tensor->is_fixed || (tensor->keepable == TRIB_KEEP_MAY && !device->is_issued));
     device->steady = same && may && op->exchange == TRIB_EXCHANGE_DEVICE_ALONE && trib_device_lanes(op->engine) > 1;
 }
 

@@ -69,9 +69,10 @@ typedef struct trib_device_op {
     atomic_bool told;
     struct trib_device_op *next; /* failed, or issued: to be told when the leader can be reached */
     /* device_order.c */
-    bool in_order;         /* its collective was issued where it was handed in */
+    bool is_issued;        /* its collective was issued where it was handed in */
     trib_device_job whole; /* that: of the whole tensor */
     bool is_over;          /* core 0: it is back */
+    bool is_booked;        /* core 0: the leader counts its bytes */
     bool is_excused;       /* core 0: grace was prolonged, as this process stood still */
     trib_timer grace;      /* core 0: for it to come back, when the operation has failed */
 } trib_device_op;
@@ -136,14 +137,22 @@ static inline unsigned char *trib_device_data(const trib_op *op)
 {
     return op->output != NULL ? op->output : (unsigned char *)(uintptr_t)op->input;
 }
+/* What all local ranks call a collective of its slice. */
+static inline uint64_t trib_device_label(const trib_op *op, uint32_t slice)
+{
+    return (uint64_t)op->tensor->id << 32 ^ (uint64_t)op->round << 16 ^ slice;
+}
 /* The core's share of the round may begin: its input is there, or never will be. Node's input_post. */
 void trib_device_input_arrived(trib_reactor *reactor, trib_post *post);
 /* It is complete: opens its gate, whatever became of it. */
 void trib_device_op_end(trib_op *op);
 
 /* ---- device_order.c: an operation that is issued where it is handed in ---- */
-/* Caller's thread, before its nodes are posted. Takes the mark over, which may be NULL. */
-void trib_device_order_begin(trib_op *op, void *mark);
+/* Caller's thread, before its nodes are posted: its collective. Takes the mark over, which may be NULL. */
+void trib_device_order_fill(trib_op *op, void *mark);
+void trib_device_order_issue(trib_op *op, bool here); /* as trib_device_ops.issue */
+/* May the calling thread make calls that another rank can hold up? */
+bool trib_device_may_wait_here(const trib_engine *engine);
 /* Any core: it has failed here; its collective goes on, and is waited for. */
 void trib_device_order_failed(trib_op *op);
 

@@ -78,6 +78,7 @@ void trib_group_call_off(trib_group *group, uint32_t tensor, uint32_t round, tri
             trib_group_answer(at, status);
         }
     }
+    trib_door_offer(group);
 }
 
 /* ---- Orders ---- */
@@ -105,21 +106,26 @@ static void collective_back(trib_reactor *reactor, trib_post *post)
     if (job->status != TRIB_OK && job->status != TRIB_CLOSED) {
         trib_group_end_for_failure(group, device->task->tensor, job);
     }
+    trib_door_offer(group);
     job->post.run = trib_device_collective_done;
     trib_reactor_post(trib_device_task_core(device)->reactor, &job->post);
 }
 
 /* What is kept is never for another job: operations that failed in between may have had other buffers. */
-static bool is_steady(const trib_device_task *device)
+bool trib_group_may_keep(const trib_device_task *device, const trib_op *op, const trib_device_job *job)
 {
-    const trib_device_job *job = device->announced_job;
     const bool fits =
         device->kept_source == NULL || (device->kept_source == job->source && device->kept_target == job->target &&
                                         device->kept_reduce == job->reduce);
-    return job->keep != NULL && device->task->node->op->device->steady && fits;
+    return job->keep != NULL && op->device->steady && fits;
 }
 
-static void note_kept(trib_device_task *device, trib_device_job *job, bool steady)
+static bool is_steady(const trib_device_task *device)
+{
+    return trib_group_may_keep(device, device->task->node->op, device->announced_job);
+}
+
+void trib_group_note_kept(trib_device_task *device, trib_device_job *job, bool steady)
 {
     job->keeps = steady;
     if (job->keep != NULL) {
@@ -147,7 +153,7 @@ trib_status trib_group_take_order(trib_group *group, const trib_announcement *wh
     job->owner = device;
     job->reactor = group->core->reactor;
     job->post.run = collective_back;
-    note_kept(device, job, what->steady);
+    trib_group_note_kept(device, job, what->steady);
     group->begun++;
     /* In this order: what follows on the task's core may name this job as the one to come after. */
     group->core->engine->env.device->submit(group->core->engine->device, job);
@@ -242,7 +248,7 @@ uint32_t trib_group_variant_of(const trib_op *op)
         return TRIB_REDUCE_COUNT + root;
     }
     /* Where each launches by itself it must be the same on all whether a launch is kept; else that is agreed on. */
-    return (uint32_t)op->reduce | (op->device->in_order && op->device->steady ? TRIB_VARIANT_STEADY : 0);
+    return (uint32_t)op->reduce | (trib_device_in_order(op->engine) && op->device->steady ? TRIB_VARIANT_STEADY : 0);
 }
 
 trib_announcement trib_group_announcement_of(const trib_device_task *device)
@@ -287,6 +293,12 @@ void trib_group_tell(trib_group *group, trib_device_task *device)
     }
 }
 
+void trib_group_take_announced(trib_group *group, trib_device_task *device)
+{
+    list_add(group, device);
+    trib_door_announce(group, device);
+}
+
 static void announce_arrived(trib_reactor *reactor, trib_post *post)
 {
     trib_core *core = reactor->owner;
@@ -297,8 +309,11 @@ static void announce_arrived(trib_reactor *reactor, trib_post *post)
         return;
     }
     device->order_status = TRIB_PENDING;
-    list_add(group, device);
-    trib_door_announce(group, device);
+    if (trib_door_take_back(group)) {
+        trib_group_take_announced(group, device);
+    } else {
+        trib_door_hold(group, device);
+    }
 }
 
 void trib_group_announce(trib_core *core, trib_device_task *device, trib_device_job *job)
@@ -372,7 +387,7 @@ void trib_group_drop_untold(trib_group *group)
 void trib_group_op_failed(trib_op *op)
 {
     trib_engine *engine = op->engine;
-    if (op->device->in_order) {
+    if (op->device->is_issued) {
         trib_device_order_failed(op);
         return;
     }

@@ -41,9 +41,13 @@ void trib_group_close(trib_group *group, const trib_env *env);
 /* The task's core: this rank is ready for that collective. order_post runs on the task's core when it has been submitted
  * (order_status TRIB_OK; the job's post follows) or called off. */
 void trib_group_announce(trib_core *core, trib_device_task *device, trib_device_job *job);
+/* Caller's thread, with the engine's mutex held: may it go to the door in its call? If so it must, without the mutex. */
+bool trib_group_take_turn(const trib_op *op);
+/* True: all local ranks have come, and its collective has been issued. False: it is announced as any other. */
+bool trib_group_pass_in_call(trib_op *op);
 /* Any core: the operation has failed here. */
 void trib_group_op_failed(trib_op *op);
-/* Core 0: an operation has arrived that was issued where it was handed in. Each is told. */
+/* Core 0: an operation has arrived that was issued where it was handed in. In program order each is told. */
 void trib_group_issued(trib_core *core, trib_op *op);
 /* Core 0: its collective is over. */
 void trib_group_issued_back(trib_core *core, const trib_op *op);

@@ -6,8 +6,7 @@
 
 #define PATIENCE_NS (5 * INT64_C(1000000)) /* who is that late finds out nothing more by a message */
 
-/* In plain memory of one process nobody looks all the time: they are told. */
-static void ring(const trib_group *group)
+void trib_door_ring(const trib_group *group)
 {
     trib_host_world *world = group->core->engine->env.device_world;
     if (world != NULL) {
@@ -19,7 +18,7 @@ static void ring(const trib_group *group)
 static void break_up(const trib_group *group)
 {
     if (trib_door_page_break_up(group->door.page)) {
-        ring(group);
+        trib_door_ring(group);
     }
 }
 
@@ -64,7 +63,7 @@ static void settle(trib_group *group, bool tells)
     trib_door *door = &group->door;
     trib_device_task *device = door->waiting;
     const uint64_t state = trib_door_page_close(door->page, door->generation);
-    ring(group);
+    trib_door_ring(group);
     door->waiting = NULL;
     trib_timer_stop(group->core->reactor, &door->patience);
     if (trib_door_has_passed(state, door->generation)) {
@@ -88,6 +87,7 @@ void trib_door_end(trib_group *group)
     if (door->waiting != NULL) {
         settle(group, false);
     }
+    (void)trib_door_take_back(group);
     if (door->is_here) {
         door->is_here = false;
         atomic_fetch_sub(&door->page->here, 1);
@@ -137,7 +137,7 @@ void trib_door_announce(trib_group *group, trib_device_task *device)
     if (!trib_door_page_come(door->page, group->lanes, group->lane, &wish, &state)) {
         tell_leader(group, device);
     } else if (trib_door_count(state) == 0) {
-        ring(group);
+        trib_door_ring(group);
         pass(group, device, trib_door_is_steady(state));
     } else {
         door->waiting = device;
@@ -219,6 +219,7 @@ void trib_door_open(trib_group *group)
     const trib_env *env = &group->core->engine->env;
     door->fd = -1;
     door->patience.fired = lose_patience;
+    trib_door_turn_open(group);
     door->poller = (trib_poller){.poll = poll_door, .rest = rest_door, .woken = woken_door};
     if (!has_door(group)) {
         return;
@@ -243,6 +244,7 @@ void trib_door_take_id(trib_group *group)
         door->is_here = true;
         atomic_fetch_add(&door->page->here, 1);
         trib_reactor_poller_add(group->core->reactor, &door->poller);
+        trib_door_offer(group);
     }
 }
 

@@ -13,6 +13,9 @@
  * everywhere Y is before X. Else all announce Y when they have passed: everywhere X is before Y. Two that came by the door are in
  * the order of their generations, as each takes all ranks.
  *
+ * Where nothing is under way on core 0 the call that hands an operation in goes to the door itself for a moment
+ * (group_door_call.c); who goes away from it before all have come has not been there.
+ *
  * That what a rank was told has been carried out before it comes is not needed for this: while the device is busy there is no
  * hurry, and the leader knows priorities. A rank counts as elsewhere until what it has told the leader is ordered or called off,
  * so one by the leader is enough for all to be back: a rank that lags sends others there once, not for ever.
@@ -25,7 +28,15 @@
 
 #define TRIB_DOOR_NAME_SIZE 64
 
-/* A rank's side of it, on core 0. */
+/* Whose turn it is to go to the door for this rank. */
+typedef enum trib_door_turn {
+    TRIB_DOOR_KEPT,  /* core 0's */
+    TRIB_DOOR_FREE,  /* whoever calls may take it, or core 0 take it back */
+    TRIB_DOOR_TAKEN, /* a call's */
+    TRIB_DOOR_WANTED /* a call's, and core 0 waits for it */
+} trib_door_turn;
+
+/* A rank's side of it; what no comment says otherwise of belongs to core 0. */
 typedef struct trib_door {
     trib_door_page *page;      /* NULL: there is none */
     trib_device_task *waiting; /* at the door; NULL: nobody */
@@ -35,6 +46,10 @@ typedef struct trib_door {
     trib_timer patience;
     trib_poller poller;
     int fd; /* the maker's; else -1 */
+    atomic_int turn;
+    trib_post turn_post;            /* it comes back, and is wanted */
+    trib_device_task *held;         /* until then, newest first */
+    uint32_t calls_vain, calls_let; /* in a row; that are not to go there. Whose turn it is */
     char name[TRIB_DOOR_NAME_SIZE];
 } trib_door;
 

@@ -32,6 +32,11 @@ const char *trib_group_name_of(const trib_group *group, uint32_t lane);
 void trib_group_end_job(trib_group *group, trib_status status, const char *text);
 /* Takes it from the list of what is announced. */
 void trib_group_forget(trib_group *group, trib_device_task *device);
+/* It is announced from now on: goes to the door with it, or tells the leader. */
+void trib_group_take_announced(trib_group *group, trib_device_task *device);
+/* What a launch of that takes may be kept as far as this rank goes; whether it is, on all. */
+bool trib_group_may_keep(const trib_device_task *device, const trib_op *op, const trib_device_job *job);
+void trib_group_note_kept(trib_device_task *device, trib_device_job *job, bool steady);
 /* Tells the task's core: ordered (TRIB_OK), or called off. */
 void trib_group_answer(trib_device_task *device, trib_status status);
 void trib_group_call_off(trib_group *group, uint32_t tensor, uint32_t round, trib_status status, const char *text);
@@ -65,12 +70,28 @@ void trib_door_open(trib_group *group);
 void trib_door_take_id(trib_group *group);
 void trib_door_end(trib_group *group);
 void trib_door_close(trib_group *group, const trib_env *env);
+/* In plain memory of one process nobody looks all the time: they are told. Any thread. */
+void trib_door_ring(const trib_group *group);
 /* It has been announced here: goes to the door with it, or tells the leader. */
 void trib_door_announce(trib_group *group, trib_device_task *device);
 /* Who waits there passes, or tells the leader: before anything else is said to that. */
 void trib_door_settle(trib_group *group);
 /* Nothing is announced here any more. */
 void trib_door_come_back(trib_group *group);
+
+/* ---- group_door_call.c: whose turn at the door it is ---- */
+/* If nothing is under way: from now on whoever calls may take it. */
+void trib_door_offer(trib_group *group);
+/* Core 0's turn. False: a call has it, and what core 0 has to announce is held until it comes back. */
+bool trib_door_take_back(trib_group *group);
+void trib_door_hold(trib_group *group, trib_device_task *device);
+/* The job is over: what is held is announced, for what that is worth. */
+trib_device_task *trib_door_take_held(trib_group *group);
+void trib_door_turn_open(trib_group *group);
+/* Core 0: an operation has arrived that has passed in its call. */
+void trib_door_passed_in_call(trib_group *group, trib_op *op);
+/* ... and is over. */
+void trib_door_issued_back(trib_group *group, const trib_op *op);
 
 /* ---- group_order.c ---- */
 /* Core 0: tells the leader of what was issued, if it can be reached. */

@@ -177,6 +177,7 @@ static void group_closed(trib_link *link, trib_status status, const char *reason
         return;
     }
     group->links_left++;
+    (void)trib_door_take_back(group); /* nobody else will pass any more */
     snprintf(text, sizeof text, "%s has left the job", trib_group_name_of(group, lane));
     if (group->leader != NULL && trib_leader_fail_all(group->leader, lane, TRIB_PEER_LEFT, text) != TRIB_OK) {
         trib_group_end_job(group, TRIB_NO_MEMORY, "out of memory for the operations of a local rank that has left");
@@ -328,6 +329,12 @@ trib_status trib_group_open(trib_core *core, trib_error *error)
                              &trib_group_member_upcalls, NULL, &group->links[0]);
 }
 
+static void refuse(trib_device_task *device, trib_status status, const char *text)
+{
+    trib_op_fail(device->task->node->op, status, "tensor \"%s\": %s", device->task->tensor->name, text);
+    trib_group_answer(device, status == TRIB_OK ? TRIB_CLOSED : status);
+}
+
 void trib_group_end(trib_core *core, trib_status status, const char *text)
 {
     trib_group *group = core->engine->group;
@@ -341,8 +348,11 @@ void trib_group_end(trib_core *core, trib_status status, const char *text)
     while (group->announced != NULL) {
         trib_device_task *device = group->announced;
         trib_group_forget(group, device);
-        trib_op_fail(device->task->node->op, status, "tensor \"%s\": %s", device->task->tensor->name, text);
-        trib_group_answer(device, status == TRIB_OK ? TRIB_CLOSED : status);
+        refuse(device, status, text);
+    }
+    for (trib_device_task *held = trib_door_take_held(group), *next; held != NULL; held = next) {
+        next = held->next;
+        refuse(held, status, text);
     }
     /* At once, though other links may stay for a while: who announces something must not wait for an answer. */
     for (uint32_t i = 0; i < group->lanes; i++) {

@@ -239,6 +239,10 @@ void trib_group_issued(trib_core *core, trib_op *op)
     if (core->ended || trib_device_lanes(engine) == 1) {
         return;
     }
+    if (!trib_device_in_order(engine)) {
+        trib_door_passed_in_call(engine->group, op);
+        return;
+    }
     atomic_fetch_add(&op->references, 1);
     op->device->next = NULL;
     *(engine->issued_tail == NULL ? &engine->issued_head : &engine->issued_tail->next) = op->device;
@@ -257,6 +261,7 @@ void trib_group_issued_back(trib_core *core, const trib_op *op)
     }
     group->back++;
     group->carried_out += job->status == TRIB_OK;
+    trib_door_issued_back(group, op);
     if (job->status != TRIB_OK && job->status != TRIB_CLOSED) {
         trib_group_end_for_failure(group, op->tensor, job);
     }

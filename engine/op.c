@@ -84,7 +84,7 @@ static void fill_op(trib_op *op, trib_engine *engine, const trib_op_params *para
     op->text[0] = '\0';
     atomic_init(&op->has_text, false); /* nobody knows of it yet: its posts tell the cores of all this */
     const uint32_t cores = op->spread ? tensor->cores_used : engine->core_count;
-    const bool is_issued = tensor->on_device && op->device->in_order; /* then its collective may touch buffers, too */
+    const bool is_issued = tensor->on_device && op->device->is_issued; /* then its collective may touch buffers, too */
     atomic_init(&op->cores_left, is_issued ? cores + 1 : cores);
     atomic_init(&op->nodes_left, cores);
     atomic_init(&op->claim, 0);
@@ -179,6 +179,23 @@ static void post_nodes(trib_op *op)
     }
 }
 
+/* In the call, or if the others do not come to the door meanwhile as any other. */
+static void issue(trib_op *op, void *mark)
+{
+    trib_engine *engine = op->engine;
+    if (op->device->is_issued) {
+        trib_device_order_fill(op, mark);
+        trib_device_order_issue(op, trib_device_may_wait_here(engine));
+        post_nodes(op);
+    } else if (trib_group_pass_in_call(op)) {
+        post_nodes(op);
+    } else {
+        trib_device_op_begin(op, NULL);
+        post_nodes(op); /* its rounds find their order, as the tensor has been placed */
+        atomic_fetch_sub(&engine->device_jobs, 1);
+    }
+}
+
 trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, trib_exchange exchange,
                            trib_tensor *tensor, trib_op **op_out, trib_error *error)
 {
@@ -210,11 +227,10 @@ trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, tr
     if (op_out != NULL) {
         *op_out = op;
     }
-    if (tensor->on_device && op->device->in_order) {
+    if (tensor->on_device && (op->device->is_issued || (mark == NULL && trib_group_take_turn(op)))) {
         atomic_fetch_add(&engine->device_jobs, 1); /* until core 0 has heard of it, or it might close before */
         pthread_mutex_unlock(&engine->mutex);      /* launching takes a while, and a lost rank may hold it up */
-        trib_device_order_begin(op, mark);
-        post_nodes(op);
+        issue(op, mark);
         return TRIB_OK;
     }
     if (tensor->on_device) {

@@ -109,6 +109,8 @@ typedef struct trib_tensor {
     uint32_t moved_from;
     atomic_bool left_unheard; /* an owner may have yet to hear of a round that was given up before the tensor left it */
     trib_op_node *waiting_head, *waiting_tail; /* core 0: nodes that came before the placement */
+    atomic_uint
+        round_awaited; /* the one that core 0 would begin at once; if that is not the next there is another before */
 } trib_tensor;
 
 struct trib_op_node {

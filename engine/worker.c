@@ -150,7 +150,7 @@ void trib_worker_arrived(trib_core *core, trib_op_node *node)
         if (core->reactor->index == 0) {
             trib_trace_op(core, TRIB_TRACE_SUBMIT, op, op->submit_ns);
         }
-        if (tensor->on_device && op->device->in_order) {
+        if (tensor->on_device && op->device->is_issued) {
             trib_group_issued(core, op);
             atomic_fetch_sub(&core->engine->device_jobs, 1); /* the call's: it has come here */
         }
@@ -272,6 +272,9 @@ void trib_worker_start_next(trib_core *core, trib_tensor *tensor)
         } else {
             begin_round(core, tensor, node);
         }
+    }
+    if (core->reactor->index == 0 && mine->active == NULL) {
+        atomic_store_explicit(&tensor->round_awaited, mine->round_next, memory_order_release);
     }
 }
 

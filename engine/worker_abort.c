@@ -136,10 +136,10 @@ static bool may_wait_for_others(const trib_core *core, const trib_task *task)
 static const char *awaited_on_device(const trib_op *op)
 {
     const bool is_alone = trib_device_lanes(op->engine) == 1;
-    if (op->device->in_order && !is_alone) {
+    if (op->device->is_issued && !is_alone) {
         return "the caller's stream or the machine's other local ranks";
     }
-    if (op->device->in_order || atomic_load(&op->device->input) == TRIB_INPUT_AWAITED) {
+    if (op->device->is_issued || atomic_load(&op->device->input) == TRIB_INPUT_AWAITED) {
         return "the caller's stream";
     }
     return is_alone ? "the device" : "the machine's other local ranks";

@@ -25,7 +25,7 @@ static trib_verdict gather_start(trib_core *core, trib_task *task, trib_error *e
         .target = trib_device_data(op) + device->slice_offset,
         .bytes = has_all ? 0 : device->slice_bytes,
         .share = tensor->partition_bytes,
-        .label = (uint64_t)tensor->id << 32 ^ (uint64_t)op->round << 16 ^ device->slice,
+        .label = trib_device_label(op, device->slice),
         .after = task->size > 0 && !has_all ? &device->to_device : NULL,
         .gate = &op->device->gate,
         .gate_count = &op->device->gate_count,

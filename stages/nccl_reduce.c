@@ -47,7 +47,7 @@ static void fill_broadcast(trib_device_task *device, uint32_t lanes)
         .bytes = device->slice_bytes,
         .share = tensor->partition_bytes,
         .root = op->device->root % lanes,
-        .label = (uint64_t)tensor->id << 32 ^ (uint64_t)op->round << 16 ^ device->slice,
+        .label = trib_device_label(op, device->slice),
     };
 }
 
@@ -64,7 +64,7 @@ static void fill(trib_device_task *device, bool alone)
         .target = op->output + (alone ? device->slice_offset : task->offset),
         .bytes = device->slice_bytes,
         .share = tensor->partition_bytes,
-        .label = (uint64_t)tensor->id << 32 ^ (uint64_t)op->round << 16 ^ device->slice,
+        .label = trib_device_label(op, device->slice),
         .keep = alone ? &device->kept : NULL, /* keeps: if the group says so */
     };
 }
@@ -76,7 +76,7 @@ static trib_verdict reduce_start(trib_core *core, trib_task *task, trib_error *e
     const trib_op *op = task->node->op;
     const bool alone = op->exchange == TRIB_EXCHANGE_DEVICE_ALONE, is_broadcast = op->device->root != TRIB_NO_MEMBER;
     const uint32_t lanes = trib_device_lanes(core->engine);
-    if (op->device->in_order) {
+    if (op->device->is_issued) {
         return op->device->is_over ? TRIB_VERDICT_DONE : TRIB_VERDICT_PENDING;
     }
     if ((is_broadcast && !alone && !trib_op_gives(op)) || (!is_broadcast && !alone && lanes == 1)) {

@@ -183,10 +183,10 @@ static trib_status device_stream_wait(trib_device *device, void *stream, const t
 static trib_status device_gate_make(trib_device *device, trib_device_gate *gate, trib_error *error)
 {
     const cuda_visit visit = cuda_visit_begin(device);
-    cuda_gate_end *end = device->params.in_order ? cuda_gate_end_make(device) : NULL;
+    cuda_gate_end *end = cuda_gate_end_make(device);
     uint32_t *word = cuda_gate_word(device);
     cuda_visit_end(visit);
-    if (word == NULL || (device->params.in_order && end == NULL)) {
+    if (word == NULL || end == NULL) {
         cuda_set_error(error, TRIB_NO_MEMORY, "no memory that the GPU sees, or no memory for a CUDA event");
         return TRIB_NO_MEMORY; /* what was made is freed with the device */
     }

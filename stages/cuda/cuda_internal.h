@@ -8,8 +8,8 @@
  * So no reactor ever waits for the driver or for NCCL, and nothing in here but the queue of new jobs, the pool of marks and
  * the gates' words is seen by two threads.
  *
- * Where all ranks hand in their collectives in one order (in_order) a caller's thread launches its own (cuda_issue.c), if nothing
- * that was issued before is left to be launched; else the device's thread does. One thread at a time: it holds the claim.
+ * What is issued a caller's thread launches by itself (cuda_issue.c), if nothing that was issued before is left to be launched; else
+ * the device's thread does. One thread at a time: it holds the claim.
  */
 #ifndef TRIB_STAGES_CUDA_INTERNAL_H
 #define TRIB_STAGES_CUDA_INTERNAL_H

@@ -1,5 +1,6 @@
 /*
- * cuda_issue.c - collectives that are launched by the threads that hand them in, where all ranks do so in one order.
+ * cuda_issue.c - collectives that are launched by the threads that hand them in: where all ranks do so in one order, or have agreed
+ * on that one in their calls.
  *
  * A caller's thread launches its own if nobody else is launching and nothing that was issued before is left to be launched; so
  * the order of the calls is the order on the stream, and nobody waits for another thread. What it cannot launch goes the way of
@@ -90,6 +91,7 @@ void cuda_issue(trib_device *device, trib_device_job *job, bool here)
     job->next = NULL;
     job->slot = NULL;
     pthread_mutex_lock(&device->mutex);
+    job->is_issued = true;
     job->place = device->places++;
     const bool now = here && device->can_launch && device->unlaunched == 0 &&
                      atomic_load(&device->collectives) < CUDA_LAUNCHED_MAX && !atomic_load(&device->stop_asked) &&

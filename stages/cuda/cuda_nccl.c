@@ -265,10 +265,10 @@ static bool launch_next(trib_device *device)
     device->launched = (cuda_queue){.head = NULL};
     pthread_mutex_unlock(&device->mutex);
     cuda_issue_notice(device, before); /* what callers have launched ends before this one */
-    const bool launched = launch_first(device);
+    const bool was_issued = slot->job->is_issued, launched = launch_first(device);
     pthread_mutex_lock(&device->mutex);
     cuda_unclaim_locked(device);
-    device->unlaunched -= launched && device->params.in_order ? 1 : 0;
+    device->unlaunched -= launched && was_issued ? 1 : 0;
     pthread_mutex_unlock(&device->mutex);
     return launched;
 }

@@ -241,10 +241,10 @@ static void issue_deferred(trib_device *device)
 
 /* A caller that has launched a collective may be in calls to CUDA now, such as that which waits for its stream; questions
  * without a pause would hold those up. */
-static bool leaves_room(trib_device *device)
+static bool leaves_room(trib_device *device, const cuda_slot *slot)
 {
-    const int64_t now_ns = device->params.in_order ? cuda_now_ns() : 0;
-    if (device->params.in_order && now_ns - device->polled_ns < ASK_EVERY_NS) {
+    const int64_t now_ns = slot->is_gates ? cuda_now_ns() : 0;
+    if (slot->is_gates && now_ns - device->polled_ns < ASK_EVERY_NS) {
         return true;
     }
     device->polled_ns = now_ns;
@@ -253,7 +253,8 @@ static bool leaves_room(trib_device *device)
 
 static void poll_lane(trib_device *device, cuda_lane lane)
 {
-    if (lane == CUDA_COLLECTIVE && device->issued[lane].head != NULL && leaves_room(device)) {
+    const cuda_slot *first = device->issued[lane].head;
+    if (lane == CUDA_COLLECTIVE && first != NULL && leaves_room(device, first)) {
         return;
     }
     for (;;) {

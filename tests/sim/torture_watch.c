@@ -200,7 +200,7 @@ static const char *core_fault(const trib_engine *engine, const trib_core *core)
         fault = "a task waits for a sum that no link brings, or in another order than it was told";
     }
     for (trib_op_node *at = core->nodes; fault == NULL && at != NULL; at = at->next) {
-        const uint32_t issued = at->op->tensor->on_device && at->op->device->in_order ? 1 : 0;
+        const uint32_t issued = at->op->tensor->on_device && at->op->device->is_issued ? 1 : 0;
         fault = atomic_load(&at->op->cores_left) > engine->core_count + issued || atomic_load(&at->op->nodes_left) == 0
                     ? "an operation counts more or less than its cores"
                     : NULL;
