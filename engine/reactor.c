@@ -40,6 +40,7 @@ void trib_reactor_init(trib_reactor *reactor, const trib_reactor_ops *ops, uint3
     reactor->deferred_tail = NULL;
     reactor->pollers = NULL;
     reactor->awaited = 0;
+    reactor->lack = (trib_lack){.error = 0};
 }
 
 void trib_reactor_post(trib_reactor *reactor, trib_post *post)
@@ -204,4 +205,24 @@ trib_turn trib_reactor_turn(trib_reactor *reactor, bool looks)
         *(found ? &polls : &more) -= 1;
     }
     return turn;
+}
+
+void trib_reactor_note_lack(trib_reactor *reactor, int error)
+{
+    trib_lack *lack = &reactor->lack;
+    const int64_t now_ns = trib_now(reactor);
+    trib_assert(error != 0);
+    if (lack->error == 0 || now_ns - lack->last_ns > TRIB_LACK_GAP_NS) {
+        lack->since_ns = now_ns;
+    }
+    lack->error = error;
+    lack->last_ns = now_ns;
+}
+
+int trib_reactor_lacks(trib_reactor *reactor, int64_t *for_ns_out)
+{
+    const trib_lack *lack = &reactor->lack;
+    const bool lacks = lack->error != 0 && trib_now(reactor) - lack->last_ns <= TRIB_LACK_GAP_NS;
+    *for_ns_out = lacks ? lack->last_ns - lack->since_ns : 0;
+    return lacks ? lack->error : 0;
 }

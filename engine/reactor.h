@@ -81,6 +81,12 @@ typedef struct trib_poller {
     void (*woken)(trib_reactor *reactor, struct trib_poller *poller);
 } trib_poller;
 
+/* What listeners of this loop lack to let others in. */
+typedef struct trib_lack {
+    int error; /* errno's number; 0: nothing */
+    int64_t since_ns, last_ns;
+} trib_lack;
+
 struct trib_reactor {
     const trib_reactor_ops *ops;
     uint32_t index; /* in its engine */
@@ -90,6 +96,7 @@ struct trib_reactor {
     trib_post *deferred_head, *deferred_tail;
     trib_poller *pollers;
     uint32_t awaited; /* of what its owner has begun, how much waits for others: their answers may come at any moment */
+    trib_lack lack;
 };
 
 void trib_reactor_init(trib_reactor *reactor, const trib_reactor_ops *ops, uint32_t index, trib_logger *logger);
@@ -167,6 +174,20 @@ static inline void trib_io_watch(trib_reactor *reactor, trib_io *io, unsigned ev
 {
     reactor->ops->io_watch(reactor, io, events);
 }
+
+/* Who lacks something to let a connection in notes it each time that it has tried in vain, several times in this time:
+ * what is older is over, too. */
+#define TRIB_LACK_GAP_NS (1000 * INT64_C(1000000))
+void trib_reactor_note_lack(trib_reactor *reactor, int error);
+
+/* One has been let in. */
+static inline void trib_reactor_lack_over(trib_reactor *reactor)
+{
+    reactor->lack.error = 0;
+}
+
+/* What lacks now, errno's number, and for how long it has; 0: nothing. */
+int trib_reactor_lacks(trib_reactor *reactor, int64_t *for_ns_out);
 
 static inline void trib_charge(trib_reactor *reactor, trib_cost cost, size_t bytes)
 {

@@ -11,7 +11,6 @@
 #include "engine/log.h"
 
 #define ACCEPTS_PER_TURN 16u
-#define BACKOFF_NS (100 * INT64_C(1000000))
 #define SAY_NS (60 * INT64_C(1000000000))
 
 static void backoff_over(trib_reactor *reactor, trib_timer *timer)
@@ -20,17 +19,23 @@ static void backoff_over(trib_reactor *reactor, trib_timer *timer)
     trib_io_watch(reactor, &self->io, TRIB_IO_READ);
 }
 
-static void back_off(trib_acceptor *self, int error)
+void trib_acceptor_note_lack(trib_acceptor *acceptor, int error)
 {
-    const int64_t now_ns = trib_now(self->reactor);
-    if (now_ns >= self->quiet_until_ns) {
+    const int64_t now_ns = trib_now(acceptor->reactor);
+    trib_reactor_note_lack(acceptor->reactor, error);
+    if (now_ns >= acceptor->quiet_until_ns) {
         char why[TRIB_REASON_MAX];
-        self->quiet_until_ns = now_ns + SAY_NS;
-        trib_log(self->reactor->logger, TRIB_LOG_ERROR, "cannot accept connections for now: %s",
+        acceptor->quiet_until_ns = now_ns + SAY_NS;
+        trib_log(acceptor->reactor->logger, TRIB_LOG_ERROR, "cannot accept connections for now: %s",
                  trib_log_reason(error, why));
     }
+}
+
+static void back_off(trib_acceptor *self, int error)
+{
+    trib_acceptor_note_lack(self, error);
     trib_io_watch(self->reactor, &self->io, 0);
-    trib_timer_arm(self->reactor, &self->backoff, now_ns + BACKOFF_NS);
+    trib_timer_arm(self->reactor, &self->backoff, trib_now(self->reactor) + TRIB_ACCEPTOR_BACKOFF_NS);
 }
 
 /* True if there may be more to accept. */
@@ -43,7 +48,7 @@ static bool accept_one(trib_acceptor *self)
     if (fd < 0) {
         /* Errors of one connection that ended before it was accepted are passed over; what is left is lack of
          * something. */
-        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        if (trib_acceptor_is_lack(errno)) {
             back_off(self, errno);
             return false;
         }
@@ -53,6 +58,7 @@ static bool accept_one(trib_acceptor *self)
         back_off(self, ENOMEM);
         return false;
     }
+    trib_reactor_lack_over(self->reactor);
     return true;
 }
 

@@ -4,11 +4,12 @@
  * Invariants
  * - One that is closed inside `take` is over when that has returned, and not before.
  * - When the process lacks descriptors or memory it sleeps on a timer: the pending connection would otherwise make the
- *   loop spin. The log says so once a minute.
+ *   loop spin. The log says so once a minute, and the reactor knows for how long it has been so.
  */
 #ifndef TRIB_TRANSPORTS_ACCEPTOR_H
 #define TRIB_TRANSPORTS_ACCEPTOR_H
 
+#include <errno.h>
 #include <sys/socket.h>
 
 #include "engine/counter.h"
@@ -31,6 +32,17 @@ struct trib_acceptor {
 
 /* Takes over a descriptor that listens. */
 void trib_acceptor_open(trib_acceptor *acceptor, int fd);
+/* After so long it is tried again to let one in. */
+#define TRIB_ACCEPTOR_BACKOFF_NS (100 * INT64_C(1000000))
+/* For who cannot make use of one that was accepted, for lack of what errno's number says. */
+void trib_acceptor_note_lack(trib_acceptor *acceptor, int error);
+
+/* Whether the number says that this process, or its machine, has too little of something. */
+static inline bool trib_acceptor_is_lack(int error)
+{
+    return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
 /* Once; `over` follows, from inside this call unless that is inside `take`. */
 void trib_acceptor_close(trib_acceptor *acceptor);
 

@@ -155,6 +155,20 @@ static void greeting_late(trib_reactor *reactor, trib_timer *timer)
                       (double)GREETING_NS / 1e9);
 }
 
+static void take_again(trib_reactor *reactor, trib_timer *timer)
+{
+    shm_conn *conn = timer->user;
+    trib_io_watch(reactor, &conn->io, TRIB_IO_READ);
+}
+
+void trib_shm_conn_take_later(shm_conn *conn, int error)
+{
+    trib_reactor *reactor = conn->transport->base.reactor;
+    trib_acceptor_note_lack(&conn->listener->acceptor, error);
+    trib_io_watch(reactor, &conn->io, 0);
+    trib_timer_arm(reactor, &conn->again, trib_now(reactor) + TRIB_ACCEPTOR_BACKOFF_NS);
+}
+
 static void hang_up(shm_conn *conn)
 {
     conn->hung_up = true;
@@ -207,6 +221,8 @@ shm_conn *trib_shm_conn_create(shm_transport *transport, int fd, const trib_addr
     conn->finish_post.run = finish;
     conn->deadline.fired = greeting_late;
     conn->deadline.user = conn;
+    conn->again.fired = take_again;
+    conn->again.user = conn;
     conn->outgoing = outgoing;
     conn->memory_fd = -1;
     conn->next = transport->conns;
@@ -230,6 +246,7 @@ void trib_shm_conn_forget(shm_conn *conn)
     trib_reactor *reactor = conn->transport->base.reactor;
     trib_io_watch(reactor, &conn->io, 0);
     trib_timer_stop(reactor, &conn->deadline);
+    trib_timer_stop(reactor, &conn->again);
     *conn->at = conn->next;
     if (conn->next != NULL) {
         conn->next->at = conn->at;
@@ -300,6 +317,10 @@ trib_status trib_shm_connect(trib_transport *transport, const trib_address *to, 
     trib_status status = trib_shm_connect_now(transport, to, user, conn_out, &error);
     if (status != TRIB_PEER_LOST) {
         return status;
+    }
+    if (trib_acceptor_is_lack(error)) {
+        errno = error;
+        return TRIB_SYSTEM;
     }
     shm_transport *self = (shm_transport *)transport;
     shm_conn *conn = trib_shm_conn_create(self, -1, to, true);
@@ -397,6 +418,7 @@ void trib_shm_conn_end(shm_conn *conn, trib_status status, const char *format, .
     conn->end_status = status;
     trib_io_watch(reactor, &conn->io, 0);
     trib_timer_stop(reactor, &conn->deadline);
+    trib_timer_stop(reactor, &conn->again);
     if (conn->segment != NULL) {
         atomic_store_explicit(&conn->out.mine->revoked, 1, memory_order_seq_cst);
     }

@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -164,13 +165,25 @@ bool trib_shm_greet_begin(shm_conn *conn)
 }
 
 /* A segment that can shrink would kill this process when it is touched. */
-static bool accept_segment(shm_conn *conn, int fd)
+static bool is_segment(shm_conn *conn, int fd)
 {
     struct stat about;
     int seals = fcntl(fd, F_GET_SEALS);
     trib_counter_add(&conn->transport->stats.system_calls, 3);
     return seals >= 0 && (seals & F_SEAL_SHRINK) != 0 && fstat(fd, &about) == 0 &&
-           about.st_size == (off_t)SHM_SEGMENT_BYTES && map_segment(conn, fd, 1);
+           about.st_size == (off_t)SHM_SEGMENT_BYTES;
+}
+
+/* What comes along with a message is lost where this process may have no descriptor more: then the message stays where it
+ * is. Another thread may still be faster. */
+static bool has_room_for_descriptor(shm_conn *conn)
+{
+    trib_counter_add(&conn->transport->stats.system_calls, 2);
+    const int fd = eventfd(0, EFD_CLOEXEC);
+    if (fd >= 0) {
+        close(fd);
+    }
+    return fd >= 0;
 }
 
 static bool can_read(shm_conn *conn, const shm_greeting *message)
@@ -188,8 +201,15 @@ static bool can_read(shm_conn *conn, const shm_greeting *message)
 
 static void take_hello(shm_conn *conn, const shm_greeting *message, int fd)
 {
-    if (fd < 0 || !accept_segment(conn, fd)) {
+    if (fd < 0 || !is_segment(conn, fd)) {
         trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer offers no usable memory");
+        return;
+    }
+    if (!map_segment(conn, fd, 1)) {
+        if (trib_acceptor_is_lack(errno)) {
+            trib_acceptor_note_lack(&conn->listener->acceptor, errno);
+        }
+        trib_shm_conn_end(conn, TRIB_PROTOCOL, "what the peer offers cannot be mapped");
         return;
     }
     conn->reads_peer = can_read(conn, message);
@@ -217,6 +237,10 @@ void trib_shm_greet_take(shm_conn *conn)
 {
     shm_greeting message;
     int fd = -1;
+    if (!conn->outgoing && conn->segment == NULL && !has_room_for_descriptor(conn)) {
+        trib_shm_conn_take_later(conn, errno);
+        return;
+    }
     if (receive(conn, &message, &fd) <= 0) {
         if (fd >= 0) {
             close(fd);

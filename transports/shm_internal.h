@@ -46,6 +46,7 @@ struct shm_conn {
     shm_listener *listener; /* of an accepted one that is still greeting */
     trib_io io;             /* the socket: greetings, wake-ups, and the peer's end */
     trib_timer deadline;    /* of the greeting */
+    trib_timer again;       /* a greeting waits until it can be taken */
     trib_post report_post, resume_post, finish_post;
     shm_state state;
     bool outgoing, known; /* known: the caller has it, or knows of the attempt */
@@ -125,6 +126,8 @@ TRIB_CHECKED trib_status trib_shm_connect_now(trib_transport *transport, const t
                                               trib_conn **conn_out, int *error_out);
 TRIB_CHECKED trib_status trib_shm_connect(trib_transport *transport, const trib_address *to, void *user,
                                           trib_conn **conn_out);
+/* A greeting cannot be taken now, for lack of what errno's number says: it is looked at again soon. */
+void trib_shm_conn_take_later(shm_conn *conn, int error);
 /* The greeting is over. */
 void trib_shm_conn_opened(shm_conn *conn);
 void trib_shm_send(trib_conn *base, trib_send *send);

@@ -333,6 +333,27 @@ static void turns_nonsense_away(void **state)
     scene_close(self);
 }
 
+/* That it cannot be used is the stranger's doing: nothing lacks here. */
+static void turns_away_what_is_only_for_reading(void **state)
+{
+    (void)state;
+    scene *self = scene_open(false);
+    const shm_greeting hello = {.magic = SHM_GREETING_MAGIC,
+                                .version = SHM_GREETING_VERSION,
+                                .step = SHM_HELLO,
+                                .segment_bytes = SHM_SEGMENT_BYTES};
+    char path[64];
+    const int writable = memory(SHM_SEGMENT_BYTES, F_SEAL_SHRINK);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", writable);
+    const int readable = open(path, O_RDONLY | O_CLOEXEC);
+    assert_true(readable >= 0);
+    is_turned_away(self, &hello, sizeof hello, readable);
+    close(writable);
+    int64_t lacked_ns = 0;
+    assert_int_equal(trib_reactor_lacks(self->reactor, &lacked_ns), 0);
+    scene_close(self);
+}
+
 /* What is turned away takes along the descriptors that came with it, also those of a message without a byte. */
 static void keeps_no_descriptors(void **state)
 {
@@ -443,6 +464,7 @@ int main(void)
         cmocka_unit_test(survives_scribbling),
         cmocka_unit_test(survives_scribbling_with_copies),
         cmocka_unit_test(turns_nonsense_away),
+        cmocka_unit_test(turns_away_what_is_only_for_reading),
         cmocka_unit_test(turns_false_addresses_away),
         cmocka_unit_test(keeps_no_descriptors),
         cmocka_unit_test(ends_the_oldest),

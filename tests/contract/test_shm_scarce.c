@@ -1,0 +1,240 @@
+/*
+ * test_shm_scarce.c - shared memory where the process may have no more descriptors, or no more memory: who comes waits
+ * until there is one for what he brings, and the log and the reactor know what lacks.
+ */
+#include <errno.h>
+#include <ev.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "engine/reactor_ev.h"
+#include "transports/shm_internal.h"
+
+#define LIMIT 64
+#define TURNS 50 /* far more than a greeting takes */
+#define GUARD_S 60
+
+typedef struct scene {
+    trib_logger logger;
+    trib_reactor *reactor;
+    trib_transport *transport;
+    trib_listener *listener;
+    trib_address address;
+    trib_conn *out, *in;
+    bool connected;
+    unsigned closed;
+    char reason[256], log[4096];
+    struct rlimit before;
+    int taken[LIMIT];
+    int taken_count;
+} scene;
+
+static bool maps_nothing;
+
+void *__real_mmap(void *at, size_t size, int protection, int flags, int fd, off_t offset);
+/* A sanitizer's library refers to it, too. */
+__attribute__((visibility("default"))) void *__wrap_mmap(void *at, size_t size, int protection, int flags, int fd,
+                                                         off_t offset);
+void *__wrap_mmap(void *at, size_t size, int protection, int flags, int fd, off_t offset)
+{
+    if (maps_nothing && fd >= 0) {
+        errno = ENOMEM;
+        return MAP_FAILED;
+    }
+    return __real_mmap(at, size, protection, flags, fd, offset);
+}
+
+static void on_accepted(trib_listener *listener, trib_conn *conn)
+{
+    scene *self = listener->user;
+    conn->user = self;
+    self->in = conn;
+}
+
+static void on_connected(trib_conn *conn, trib_status status)
+{
+    scene *self = conn->user;
+    self->connected = status == TRIB_OK;
+}
+
+static trib_status on_header(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], trib_landing *landing)
+{
+    (void)conn;
+    (void)header;
+    (void)landing;
+    return TRIB_PROTOCOL;
+}
+
+static void on_received(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], const void *payload,
+                        uint32_t payload_size)
+{
+    (void)conn;
+    (void)header;
+    (void)payload;
+    (void)payload_size;
+}
+
+static void on_sent(trib_conn *conn, trib_send *send, trib_status status)
+{
+    (void)conn;
+    (void)send;
+    (void)status;
+}
+
+static void on_closed(trib_conn *conn, trib_status status, const char *reason)
+{
+    (void)status;
+    scene *self = conn->user;
+    self->closed++;
+    snprintf(self->reason, sizeof self->reason, "%s", reason);
+}
+
+static const trib_transport_upcalls upcalls = {on_accepted, on_connected, on_header, on_received, on_sent, on_closed};
+
+static void note_line(trib_log_level level, const char *line, void *user)
+{
+    (void)level;
+    scene *self = user;
+    const size_t used = strlen(self->log);
+    snprintf(self->log + used, sizeof self->log - used, "%s\n", line);
+}
+
+static void scene_open(scene *self)
+{
+    alarm(GUARD_S);
+    memset(self, 0, sizeof *self);
+    self->logger = (trib_logger){.level = TRIB_LOG_WARN, .cb = note_line, .user = self};
+    const trib_transport_config config = {.silence_timeout_ns = 0};
+    assert_int_equal(trib_reactor_ev_create(0, &self->logger, NULL, &self->reactor), TRIB_OK);
+    assert_int_equal(trib_shm_ops.open(self->reactor, &config, &upcalls, &self->transport), TRIB_OK);
+    assert_int_equal(trib_shm_ops.listen(self->transport, &(trib_address){.text = "127.0.0.1:0"}, self, &self->listener,
+                                         &self->address, NULL),
+                     TRIB_OK);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &self->before), 0);
+    const struct rlimit limit = {.rlim_cur = LIMIT, .rlim_max = self->before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+static void take_all(scene *self)
+{
+    int fd;
+    while (self->taken_count < LIMIT && (fd = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0) {
+        self->taken[self->taken_count++] = fd;
+    }
+    assert_true(self->taken_count < LIMIT && errno == EMFILE);
+}
+
+static void give(scene *self, int count)
+{
+    for (int i = 0; i < count; i++) {
+        assert_true(self->taken_count > 0);
+        close(self->taken[--self->taken_count]);
+    }
+}
+
+static void turn(scene *self, int flags)
+{
+    ev_run(trib_reactor_ev_loop(self->reactor), flags);
+}
+
+static void scene_close(scene *self)
+{
+    give(self, self->taken_count);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &self->before), 0);
+    unsigned open = 0;
+    trib_conn *const conns[] = {self->out, self->in};
+    for (unsigned i = 0; i < 2 && self->closed == 0; i++) {
+        if (conns[i] != NULL) {
+            trib_shm_ops.conn_close(conns[i], false);
+            open++;
+        }
+    }
+    while (self->closed < open) {
+        turn(self, EVRUN_ONCE);
+    }
+    trib_shm_ops.listener_close(self->listener);
+    trib_shm_ops.close(self->transport);
+    trib_reactor_ev_destroy(self->reactor);
+    alarm(0);
+}
+
+/* There is a descriptor for the connection, and none for the memory that comes over it. */
+static void waits_for_a_descriptor(void **state)
+{
+    (void)state;
+    scene self;
+    scene_open(&self);
+    assert_int_equal(trib_shm_ops.connect(self.transport, &self.address, &self, &self.out), TRIB_OK);
+    take_all(&self);
+    give(&self, 1);
+    const shm_transport *transport = (const shm_transport *)self.transport;
+    while (transport->conns->outgoing) { /* until the other end has been accepted */
+        turn(&self, EVRUN_ONCE);
+    }
+    for (int i = 0; i < TURNS; i++) {
+        turn(&self, EVRUN_NOWAIT);
+    }
+    assert_string_equal(self.reason, "");
+    assert_int_equal(self.closed, 0);
+    int64_t lacked_ns = 0;
+    assert_int_equal(trib_reactor_lacks(self.reactor, &lacked_ns), EMFILE);
+    assert_non_null(strstr(self.log, "cannot accept connections for now: Too many open files"));
+    give(&self, 1);
+    while ((self.in == NULL || !self.connected) && self.closed == 0) {
+        turn(&self, EVRUN_ONCE);
+    }
+    assert_int_equal(self.closed, 0);
+    scene_close(&self);
+}
+
+/* This process lacks them: it is not its peer that was lost. */
+static void has_none_to_connect_with(void **state)
+{
+    (void)state;
+    scene self;
+    scene_open(&self);
+    take_all(&self);
+    for (int left = 0; left < 2; left++) { /* the socket; and the memory */
+        assert_int_equal(trib_shm_ops.connect(self.transport, &self.address, &self, &self.out), TRIB_SYSTEM);
+        assert_int_equal(errno, EMFILE);
+        assert_null(self.out);
+        give(&self, 1);
+    }
+    scene_close(&self);
+}
+
+static void cannot_map_what_comes(void **state)
+{
+    (void)state;
+    scene self;
+    scene_open(&self);
+    assert_int_equal(trib_shm_ops.connect(self.transport, &self.address, &self, &self.out), TRIB_OK);
+    maps_nothing = true;
+    while (self.closed == 0) {
+        turn(&self, EVRUN_ONCE);
+    }
+    maps_nothing = false;
+    assert_non_null(strstr(self.log, "cannot accept connections for now: Cannot allocate memory"));
+    assert_null(self.in);
+    scene_close(&self);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(waits_for_a_descriptor),
+        cmocka_unit_test(has_none_to_connect_with),
+        cmocka_unit_test(cannot_map_what_comes),
+    };
+    return cmocka_run_group_tests_name("shm scarce", tests, NULL, NULL);
+}
