@@ -11,6 +11,9 @@
 
 #include "engine/core.h"
 
+/* Before the name of who reads it. */
+#define SELF "this process, "
+
 static bool ends_with(const char *text, const char *end)
 {
     const size_t length = strlen(text), most = strlen(end);
@@ -30,7 +33,8 @@ void trib_blame_end(const trib_link *link, const char *direction, const char *na
     }
     char told[TRIB_ERROR_TEXT_SIZE];
     trib_blame_self(link->core->engine, reason, told);
-    if (ends_with(told, " says")) { /* it has been told itself: by whom first is what counts */
+    const bool is_its_own = name[0] != '\0' && strncmp(told, name, strlen(name)) == 0;
+    if (is_its_own || ends_with(told, " says")) { /* it has been told itself: by whom first is what counts */
         snprintf(text, TRIB_ERROR_TEXT_SIZE, "%s", told);
     } else {
         snprintf(text, TRIB_ERROR_TEXT_SIZE, "%.280s, as %s says", told, name);
@@ -96,13 +100,22 @@ trib_status trib_blame_status(trib_status end_status)
     return is_everyones ? end_status : TRIB_PEER_LOST;
 }
 
+/* Who tells on what it was told of itself means itself by it, and bears a name. */
+static void drop_self(const char *told, char text[TRIB_ERROR_TEXT_SIZE])
+{
+    const char *at = strstr(told, SELF);
+    const size_t before = at != NULL ? (size_t)(at - told) : strlen(told);
+    snprintf(text, TRIB_ERROR_TEXT_SIZE, "%.*s%s", (int)before, told, at != NULL ? at + strlen(SELF) : "");
+}
+
 void trib_blame_self(const trib_engine *engine, const char *told, char text[TRIB_ERROR_TEXT_SIZE])
 {
+    char plain[TRIB_ERROR_TEXT_SIZE];
+    drop_self(told, plain);
     const trib_roster *roster = engine->roster;
     const bool has_name = roster != NULL && engine->member_id < roster->member_count;
     const char *name = has_name ? trib_roster_name(roster, engine->member_id) : "";
-    const char *at = name[0] != '\0' ? strstr(told, name) : NULL;
-    const size_t before = at != NULL ? (size_t)(at - told) : 0;
-    snprintf(text, TRIB_ERROR_TEXT_SIZE, "%.*s%s%s", (int)before, told, at != NULL ? "this process, " : "",
-             told + before);
+    const char *at = name[0] != '\0' ? strstr(plain, name) : NULL;
+    const size_t before = at != NULL ? (size_t)(at - plain) : 0;
+    snprintf(text, TRIB_ERROR_TEXT_SIZE, "%.*s%s%s", (int)before, plain, at != NULL ? SELF : "", plain + before);
 }

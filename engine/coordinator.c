@@ -313,17 +313,18 @@ void trib_coordinator_stop_listening(trib_coordinator *self)
 void trib_coordinator_end(trib_coordinator *self, trib_status status, const char *text)
 {
     const bool orderly = trib_status_is_orderly(status);
+    const trib_engine *engine = self->core->engine;
+    const bool is_rank = (engine->config.roles & TRIB_ROLE_WORKER) != 0;
+    char name[TRIB_MEMBER_NAME_MAX], told[TRIB_ERROR_TEXT_SIZE];
+    snprintf(name, sizeof name, "%s (%s)", is_rank ? "rank 0" : "the coordinator", engine->env.place);
     if (orderly && self->running && trib_coordinator_is_alone(self)) {
         end_with_workers(self);
     } else if (orderly) {
-        const trib_engine *engine = self->core->engine;
-        const bool is_rank = (engine->config.roles & TRIB_ROLE_WORKER) != 0;
-        char left[TRIB_ERROR_TEXT_SIZE];
-        snprintf(left, sizeof left, "%s (%s), which keeps the membership, left the job before its workers",
-                 is_rank ? "rank 0" : "the coordinator", engine->env.place);
-        trib_coordinator_end_job(self, TRIB_PEER_LEFT, left);
+        snprintf(told, sizeof told, "%s, which keeps the membership, left the job before its workers", name);
+        trib_coordinator_end_job(self, TRIB_PEER_LEFT, told);
     } else {
-        trib_coordinator_end_job(self, status, text);
+        trib_blame_member(name, status, text, told);
+        trib_coordinator_end_job(self, status, told);
     }
 }
 

@@ -59,11 +59,58 @@ static void trouble_of_its_own_bears_a_name(void **state)
     assert_string_equal(text, "lost rank 1 (node5:1)");
 }
 
+/* What a member was told of itself it tells on, and then it is another process that is meant. */
+static void this_process_is_who_reads_it(void **state)
+{
+    (void)state;
+    trib_roster *roster = roster_of_two();
+    trib_engine *engine = calloc(1, sizeof *engine);
+    assert_non_null(engine);
+    engine->roster = roster;
+    char text[TRIB_ERROR_TEXT_SIZE];
+    static const char *const told = "lost the connection to this process, server 0 (node4:902): why";
+    trib_blame_self(engine, told, text);
+    assert_string_equal(text, "lost the connection to server 0 (node4:902): why");
+    engine->member_id = 1;
+    trib_blame_self(engine, told, text);
+    assert_string_equal(text, told);
+    trib_blame_self(engine, "lost the connection to this process, rank 0 (node7:4711), as server 0 (node4:902) says",
+                    text);
+    assert_string_equal(text, "lost the connection to rank 0 (node7:4711), as this process, server 0 (node4:902) says");
+    free(engine);
+    free(roster);
+}
+
+/* Nobody has to say who said what bears his own name. */
+static void who_speaks_is_named_once(void **state)
+{
+    (void)state;
+    trib_roster *roster = roster_of_two();
+    trib_engine *engine = calloc(1, sizeof *engine);
+    trib_core *core = calloc(1, sizeof *core);
+    assert_non_null(engine);
+    assert_non_null(core);
+    engine->roster = roster;
+    core->engine = engine;
+    const trib_link link = {.core = core, .end_is_told = true};
+    const char *name = roster->members[1].name;
+    char text[TRIB_ERROR_TEXT_SIZE];
+    trib_blame_end(&link, "to", name, "server 0 (node4:902) could let nobody else connect", text);
+    assert_string_equal(text, "server 0 (node4:902) could let nobody else connect");
+    trib_blame_end(&link, "to", name, "lost rank 2 (node5:1)", text);
+    assert_string_equal(text, "lost rank 2 (node5:1), as server 0 (node4:902) says");
+    free(core);
+    free(engine);
+    free(roster);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_coordinator_is_named),
         cmocka_unit_test(trouble_of_its_own_bears_a_name),
+        cmocka_unit_test(this_process_is_who_reads_it),
+        cmocka_unit_test(who_speaks_is_named_once),
     };
     return cmocka_run_group_tests_name("blame", tests, NULL, NULL);
 }
