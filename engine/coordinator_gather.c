@@ -51,8 +51,15 @@ void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *ti
     }
     const char *refused = self->core->refused_last, *here = self->core->engine->coordinator_address;
     const bool trap = strncmp(here, "127.", 4) == 0 && strncmp(here, "127.0.0.1:", 10) != 0;
-    const int used = snprintf(text, sizeof text, "the job did not come together within %.1f s: missing %s%s%s",
-                              (double)patience_ns / 1e9, missing, refused[0] == '\0' ? "" : "; refused was ", refused);
+    int64_t lacked_ns = 0;
+    const int lack = trib_reactor_lacks(reactor, &lacked_ns);
+    char why[TRIB_REASON_MAX];
+    const char *more = lack != 0            ? "; the coordinator can let nobody else connect: "
+                       : refused[0] != '\0' ? "; refused was "
+                                            : "";
+    const int used =
+        snprintf(text, sizeof text, "the job did not come together within %.1f s: missing %s%s%s",
+                 (double)patience_ns / 1e9, missing, more, lack != 0 ? trib_log_reason(lack, why) : refused);
     if (trap && used > 0 && (size_t)used < sizeof text) {
         /* Debian's installer writes the machine's own name there. */
         snprintf(text + used, sizeof text - (size_t)used,

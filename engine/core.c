@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "engine/assert.h"
+#include "engine/callers.h"
 #include "engine/coordinator.h"
 #include "engine/group.h"
 #include "engine/hosts.h"
@@ -179,7 +180,7 @@ static trib_status connect_all(trib_core *core, trib_error *error)
     for (uint32_t member = 0; member < roster->member_count; member++) {
         const trib_member_info *info = &roster->members[member];
         for (uint32_t reactor = 0; reactor < info->reactors; reactor++) {
-            if (!trib_relay_needs_link(core, member, reactor)) {
+            if (!trib_callers_calls(core, member, reactor)) {
                 continue;
             }
             trib_status status = connect_to(core, member, reactor, error);
@@ -304,6 +305,7 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
     int64_t now_ns = trib_now(reactor);
     if (!core->ended) {
         trib_server_tick(core);
+        trib_callers_look(core);
         trib_loads_report(core);
         trib_core_tell_refused(core, false);
         trib_timer_arm(reactor, timer, now_ns + TICK_NS);

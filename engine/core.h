@@ -89,6 +89,7 @@ typedef struct trib_core {
     struct trib_relay *relay; /* `summation` is that of the machine's workers (relay.h); NULL: of all */
     uint32_t first_rank;      /* contributor 0 of `summation` */
     trib_link **worker_links; /* by rank */
+    uint32_t callers_missing; /* workers that are to connect to this core and have not (callers.h) */
     int64_t look_ns;          /* when rounds that wait are looked at next while the core ends */
     trib_sum_entry *free_entries;
     uint32_t entries_waiting; /* sums not sent yet */

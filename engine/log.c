@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 #undef trib_error_set /* the function itself is wanted here */
 
@@ -59,23 +60,23 @@ const char *trib_log_reason(int number, char text[TRIB_REASON_MAX])
     char buffer[128];
     const char *why = strerror_r(number, buffer, sizeof buffer);
     struct rlimit limit;
+    const int process = (int)getpid(); /* others may read it, too */
     if (number == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-        snprintf(
-            text, TRIB_REASON_MAX,
-            "%s: this process may have %llu (ulimit -n); raise it: ulimit -n 65536, LimitNOFILE= in a systemd unit, "
-            "nofile in /etc/security/limits.conf",
-            why, (unsigned long long)limit.rlim_cur);
+        snprintf(text, TRIB_REASON_MAX,
+                 "%s: process %d may have %llu (ulimit -n); raise it: ulimit -n 65536, LimitNOFILE= in a systemd unit, "
+                 "nofile in /etc/security/limits.conf",
+                 why, process, (unsigned long long)limit.rlim_cur);
     } else if (number == ENOMEM && getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
-        snprintf(text, TRIB_REASON_MAX, "%s: this process may have %llu MiB of addresses (ulimit -v); raise it", why,
-                 (unsigned long long)limit.rlim_cur >> 20);
+        snprintf(text, TRIB_REASON_MAX, "%s: process %d may have %llu MiB of addresses (ulimit -v); raise it", why,
+                 process, (unsigned long long)limit.rlim_cur >> 20);
     } else if (number == ENOMEM && getrlimit(RLIMIT_DATA, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
-        snprintf(text, TRIB_REASON_MAX, "%s: this process may have %llu MiB of data (ulimit -d); raise it", why,
+        snprintf(text, TRIB_REASON_MAX, "%s: process %d may have %llu MiB of data (ulimit -d); raise it", why, process,
                  (unsigned long long)limit.rlim_cur >> 20);
     } else if (number == ENOMEM) {
         snprintf(text, TRIB_REASON_MAX,
-                 "%s: no limit of this process's says so (ulimit -v, -d), but the machine: see sysctl "
+                 "%s: no limit of process %d says so (ulimit -v, -d), but the machine: see sysctl "
                  "vm.overcommit_memory and vm.max_map_count",
-                 why);
+                 why, process);
     } else if (number == ENFILE) {
         snprintf(text, TRIB_REASON_MAX, "%s: raise it for the machine: sysctl fs.file-max", why);
     } else {

@@ -178,11 +178,13 @@ static void join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
         trib_timer_arm(reactor, timer, trib_now(reactor) + VERDICT_NS);
         return;
     }
-    char text[TRIB_ERROR_TEXT_SIZE];
+    char text[TRIB_ERROR_TEXT_SIZE], why[TRIB_REASON_MAX];
     if (!reached) {
+        int64_t lacked_ns = 0;
+        const int lack = engine->coordinator != NULL ? trib_reactor_lacks(reactor, &lacked_ns) : 0;
         snprintf(text, sizeof text, "could not reach the coordinator at %s (transport %s) within %.1f s: %.200s",
                  engine->coordinator_address, engine->config.transport, (double)engine->config.join_timeout_ns / 1e9,
-                 member->last_problem);
+                 lack != 0 ? trib_log_reason(lack, why) : member->last_problem);
     } else {
         snprintf(text, sizeof text, "reached the coordinator at %s, but the job did not come together within %.1f s",
                  engine->coordinator_address, (double)engine->config.join_timeout_ns / 1e9);

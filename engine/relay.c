@@ -37,26 +37,6 @@ static bool is_of_key(const trib_contribution *what, const trib_contribution *ot
     return what->tensor == other->tensor && what->partition == other->partition;
 }
 
-bool trib_relay_needs_link(const trib_core *core, uint32_t member, uint32_t reactor)
-{
-    const trib_engine *engine = core->engine;
-    const trib_roster *roster = engine->roster;
-    const trib_member_info *info = &roster->members[member];
-    const bool is_owner = info->sums && reactor % engine->core_count == core->reactor->index;
-    if (roster->local_ranks == 0 || engine->device != NULL) { /* shares of device tensors go to all who sum */
-        if (is_owner) {
-            return true;
-        }
-    }
-    if (roster->local_ranks == 0) {
-        return false;
-    }
-    const uint32_t me = engine->member_id;
-    const bool is_near = member < roster->worker_count && machine_of(core, member) == machine_of(core, me);
-    return (is_near && reactor == core->reactor->index) ||
-           (is_owner && (member >= roster->worker_count || member % roster->local_ranks == me % roster->local_ranks));
-}
-
 /* ---- Parts on their way ---- */
 
 static relay_push *push_take(trib_core *core)

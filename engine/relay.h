@@ -38,9 +38,6 @@ static inline uint32_t trib_relay_rank(const trib_roster *roster, uint32_t rank,
     return rank / roster->local_ranks * roster->local_ranks + trib_relay_lane(roster, owner_member, partition);
 }
 
-/* Does this member's core of that index push to that reactor of that member? */
-bool trib_relay_needs_link(const trib_core *core, uint32_t member, uint32_t reactor);
-
 /* With the roster, on workers, when machines sum first. */
 TRIB_CHECKED trib_status trib_relay_open(trib_core *core);
 void trib_relay_close(trib_core *core);

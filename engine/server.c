@@ -9,6 +9,7 @@
 
 #include "engine/assert.h"
 #include "engine/blame.h"
+#include "engine/callers.h"
 #include "engine/core.h"
 #include "engine/op.h"
 #include "engine/relay.h"
@@ -366,6 +367,7 @@ void trib_server_adopt(trib_link *link)
         return;
     }
     core->worker_links[link->peer] = link;
+    trib_callers_came(core, link->peer);
 }
 
 static void server_closed(trib_link *link, trib_status status, const char *reason)
@@ -449,6 +451,7 @@ trib_status trib_server_open(trib_core *core, trib_error *error)
             trib_link_resume(link);
         }
     }
+    trib_callers_await(core);
     return TRIB_OK;
 }
 

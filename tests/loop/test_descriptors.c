@@ -19,9 +19,9 @@
 
 enum { LIMIT = 100, LEFT_MAX = 32, REACTORS = 2, GUARD_S = 60 /* ends a case that hangs */ };
 
-/* How a case ends. What is refused must have lacked descriptors, and say so. An engine that could not join does if its own
- * end of the connection lacked one; of the far end, which is in this process too, it only knows that it hung up. */
-typedef enum outcome { WORKED, REFUSED, JOINED_NOT, JOINED_NOT_BUT_SAID, WRONG, LEAKED, WRONG_START } outcome;
+/* How a case ends. What is refused, or could not join, must have lacked descriptors, and say so: both ends of its
+ * connections are in this process. */
+typedef enum outcome { WORKED, REFUSED, JOINED_NOT, WRONG, LEAKED, WRONG_START } outcome;
 
 static bool says_so(const trib_error *error)
 {
@@ -46,9 +46,7 @@ static outcome use(trib_engine *engine, trib_mode mode, struct ev_loop *loop)
             ev_run(loop, EVRUN_NOWAIT);
         }
     } else if (trib_engine_wait_ready(engine, -1, &error) != TRIB_OK) {
-        const outcome how = error.status != TRIB_JOIN_FAILED ? WRONG
-                            : says_so(&error)                ? JOINED_NOT_BUT_SAID
-                                                             : JOINED_NOT;
+        const outcome how = error.status == TRIB_JOIN_FAILED && says_so(&error) ? JOINED_NOT : WRONG;
         return trib_engine_destroy(engine) == TRIB_OK ? how : WRONG;
     }
     return trib_engine_destroy(engine) == TRIB_OK ? WORKED : WRONG;
@@ -97,12 +95,12 @@ static void few_are_left(void **state)
         }
         int ended = 0;
         assert_int_equal(waitpid(child, &ended, 0), child);
-        if (!WIFEXITED(ended) || WEXITSTATUS(ended) > JOINED_NOT_BUT_SAID) {
+        if (!WIFEXITED(ended) || WEXITSTATUS(ended) > JOINED_NOT) {
             fail_msg("mode %d, %d descriptors left: signal %d, outcome %d", (int)mode, left,
                      WIFSIGNALED(ended) ? WTERMSIG(ended) : 0, WIFEXITED(ended) ? WEXITSTATUS(ended) : -1);
         }
         how = (outcome)WEXITSTATUS(ended);
-        said += how == JOINED_NOT_BUT_SAID;
+        said += how == JOINED_NOT;
         if (left == 0) {
             assert_int_equal(how, REFUSED);
         }

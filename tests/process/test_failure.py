@@ -206,19 +206,41 @@ def other_transport():
     assert re.search(r'to 127\.0\.0\.1:\d+ over shared memory: ', output), 'nobody says that it uses shared memory'
 
 
-def too_few_files():
-    """A server that may not have a connection for each worker says how to raise the limit."""
-    limit, workers = 14, 8
-    env = dict(os.environ, TRIB_WORKERS=str(workers), TRIB_SERVERS='1', TRIB_JOIN_TIMEOUT='5', TRIB_REACTORS='1',
-               TRIB_COLOCATE='off', TRIB_COORDINATOR='127.0.0.1:%d' % free_port())
-    server = subprocess.Popen([TRIBUTARY, 'server'], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)))
-    others = [subprocess.Popen([HELLO], env=dict(env, TRIB_RANK=str(rank)), stdout=subprocess.DEVNULL,
-                               stderr=subprocess.DEVNULL) for rank in range(workers)]
-    output, _ = server.communicate(timeout=60)
-    statuses = [other.wait(timeout=60) for other in others]
-    assert output.count('this process may have %d (ulimit -n)' % limit) == 1, output
-    assert server.returncode != 0 and all(statuses), 'the job came together: %s' % statuses
+def scarce(who, limit, settings):
+    """The names, pids and outputs of a job of 8 workers and 2 servers of which one may have so few files; all of it has to fail."""
+    env = dict(os.environ, TRIB_WORKERS='8', TRIB_SERVERS='2', TRIB_JOIN_TIMEOUT='4', TRIB_REACTORS='1', TRIB_COLOCATE='off',
+               TRIB_COORDINATOR='127.0.0.1:%d' % free_port(), **settings)
+    names = ['server %d' % i for i in range(2)] + ['rank %d' % i for i in range(8)]
+    members = []
+    for name in names:
+        few = (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))) if name == who else None
+        command = [TRIBUTARY, 'server'] if name.startswith('server') else [HELLO]
+        members.append(subprocess.Popen(command, env=dict(env, TRIB_RANK=name[-1]), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=few))
+    try:
+        outputs = [member.communicate(timeout=60)[0] for member in members]
+    finally:
+        for member in members:
+            member.kill()
+            member.wait()
+    assert all(member.returncode == 1 for member in members), 'the job came together: %s' % [member.returncode for member in members]
+    return [(name, member.pid, output) for name, member, output in zip(names, members, outputs)]
+
+
+def too_few_files(transport):
+    """A server that may not have a connection for each worker says how to raise the limit, and all end with its words."""
+    result = scarce('server 0', 13, {'TRIB_TRANSPORT': transport})
+    pid = result[0][1]
+    for name, _, output in result:
+        words = r'the job is over: server \d \(\S+:%d\) could let nobody else connect for .*: process %d may have 13 \(ulimit -n\)' % (pid, pid)
+        assert re.search(words, output), '%s: %s' % (name, output)
+
+
+def too_few_files_to_gather():
+    """The same of the process that keeps the membership: it says so, and so do those that have reached it."""
+    result = scarce('rank 0', 15, {'TRIB_TRANSPORT': 'tcp'})
+    for name, _, output in result:
+        told = re.search(r'the job is over: .*Too many open files: process %d may have 15 ' % result[2][1], output)
+        assert told or (name != 'rank 0' and 'could not reach the coordinator at ' in output), '%s: %s' % (name, output)
 
 
 def too_little_memory():
@@ -249,7 +271,8 @@ def too_little_memory():
 CASES = [('%s_%s' % (victim.replace(' ', '_'), name), lambda v=victim, n=number: lose(v, n))
          for name, number in (('killed', signal.SIGKILL), ('stopped', signal.SIGSTOP))
          for victim in ('rank 2', 'server 1', 'rank 0')] + [('server_told_to_leave', server_told_to_leave), ('garbage_on_ports', garbage), ('wrong_token', wrong_token), ('crash_leaves_nothing', crash_leaves_nothing),
-                                                ('other_transport', other_transport), ('too_few_files', too_few_files), ('too_little_memory', too_little_memory)]
+                                                ('other_transport', other_transport), ('too_few_files', lambda: too_few_files('auto')), ('too_few_files_tcp', lambda: too_few_files('tcp')),
+                                                ('too_few_files_to_gather', too_few_files_to_gather), ('too_little_memory', too_little_memory)]
 
 
 if __name__ == '__main__':

@@ -1,0 +1,26 @@
+/*
+ * callers.h - who connects to whom when the roster has come, and what a member does that cannot let its callers in.
+ *
+ * A caller that nobody lets in gives up in the end, and would say of the process that it called that it does not answer.
+ * So that process ends the job first, in its own words: it knows what it lacks. It does so only while callers are missing;
+ * who else comes to it is a stranger, and may stay outside.
+ *
+ * Everything here belongs to one core.
+ */
+#ifndef TRIB_ENGINE_CALLERS_H
+#define TRIB_ENGINE_CALLERS_H
+
+#include "engine/core.h"
+
+/* Does this member's core of that index connect to that reactor of that member? */
+bool trib_callers_calls(const trib_core *core, uint32_t member, uint32_t reactor);
+/* Does one of that worker's cores connect to this one? On members that sum for others. */
+bool trib_callers_is_called_by(const trib_core *core, uint32_t worker);
+
+/* With the roster: who has not come yet is awaited from here on. */
+void trib_callers_await(trib_core *core);
+void trib_callers_came(trib_core *core, uint32_t worker);
+/* Every tick. */
+void trib_callers_look(trib_core *core);
+
+#endif
