@@ -8,6 +8,7 @@
 /* What lacks for a moment only ends nothing. Callers over shared memory give up after 5 s, others after 10. */
 #define LACK_MAX_NS (2 * INT64_C(1000000000))
 #define NS_PER_S 1e9
+#define VERDICT_NS INT64_C(1000000000)
 
 static uint32_t machine_of(const trib_roster *roster, uint32_t rank)
 {
@@ -74,4 +75,27 @@ void trib_callers_look(trib_core *core)
              trib_log_reason(lack, why));
     core->callers_missing = 0;
     trib_engine_end(core->engine, TRIB_SYSTEM, text);
+}
+
+static void no_verdict(trib_reactor *reactor, trib_timer *timer)
+{
+    (void)timer;
+    trib_core *core = reactor->owner;
+    trib_engine_end(core->engine, core->doubt_status, core->doubt_text);
+}
+
+void trib_callers_doubt(trib_core *core, trib_status status, const char *text)
+{
+    if (core->doubt.armed || core->ended) {
+        return; /* the first one counts */
+    }
+    core->doubt_status = status;
+    snprintf(core->doubt_text, sizeof core->doubt_text, "%s", text);
+    core->doubt.fired = no_verdict;
+    trib_timer_arm(core->reactor, &core->doubt, trib_now(core->reactor) + VERDICT_NS);
+}
+
+void trib_callers_stop(trib_core *core)
+{
+    trib_timer_stop(core->reactor, &core->doubt);
 }

@@ -5,6 +5,9 @@
  * So that process ends the job first, in its own words: it knows what it lacks. It does so only while callers are missing;
  * who else comes to it is a stranger, and may stay outside.
  *
+ * A caller whose connection ends before it stands does not know why: the process that it called may have ended because of
+ * another's trouble, and could tell that only those whom it knows. So the caller leaves the coordinator a moment to say it.
+ *
  * Everything here belongs to one core.
  */
 #ifndef TRIB_ENGINE_CALLERS_H
@@ -22,5 +25,10 @@ void trib_callers_await(trib_core *core);
 void trib_callers_came(trib_core *core, uint32_t worker);
 /* Every tick. */
 void trib_callers_look(trib_core *core);
+
+/* A connection that this core was making has ended: so does the job with these words, if nobody says more before. */
+void trib_callers_doubt(trib_core *core, trib_status status, const char *text);
+/* The job is over. */
+void trib_callers_stop(trib_core *core);
 
 #endif

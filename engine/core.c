@@ -342,6 +342,7 @@ void trib_core_ended(trib_reactor *reactor, trib_post *post)
     trib_core *core = reactor->owner;
     trib_engine *engine = core->engine;
     trib_assert(!core->ended);
+    trib_callers_stop(core);
     pthread_mutex_lock(&engine->mutex);
     core->ended_status = engine->fate.status;
     snprintf(core->ended_text, sizeof core->ended_text, "%s", engine->fate.text);
@@ -458,6 +459,7 @@ void trib_core_close(trib_core *core)
         return;
     }
     trib_timer_stop(core->reactor, &core->tick);
+    trib_callers_stop(core);
     if (core->listener != NULL) {
         core->transport->ops->listener_close(core->listener);
     }

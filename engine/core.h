@@ -58,9 +58,12 @@ typedef struct trib_core {
     uint32_t epoch;         /* of the roster that this core knows of, 0: none yet; in every frame that it sends */
     uint64_t sequence;      /* ages of what waits in outboxes */
     uint32_t links_missing; /* data links that are not READY yet */
-    bool joined;            /* all data links are READY: operations may run */
-    bool ended;             /* the job is over for this core: ended_status and ended_text say why */
-    bool closing;           /* links are being closed */
+    trib_timer doubt;       /* one of them will not be (callers.h) */
+    trib_status doubt_status;
+    char doubt_text[TRIB_ERROR_TEXT_SIZE];
+    bool joined;  /* all data links are READY: operations may run */
+    bool ended;   /* the job is over for this core: ended_status and ended_text say why */
+    bool closing; /* links are being closed */
     int64_t close_deadline_ns;
     int64_t leave_by_ns; /* core 0: when the coordinator is told at the latest */
     trib_status ended_status;

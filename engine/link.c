@@ -251,7 +251,7 @@ static void close_one(trib_link *link, bool flush, trib_status status, const cha
         }
         return;
     }
-    if (flush && link->state == TRIB_LINK_READY && link->conn != NULL) {
+    if (flush && trib_link_handshake_lets_speak(link) && link->conn != NULL) {
         const bool orderly = trib_status_is_orderly(status);
         size_t length = orderly ? 0 : strnlen(reason, TRIB_ERROR_TEXT_SIZE);
         trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_BYE, .aux = orderly ? 0 : (uint32_t)status}, reason,

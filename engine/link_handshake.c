@@ -173,6 +173,12 @@ trib_status trib_link_handshake_received(trib_link *link, const trib_frame *fram
     }
 }
 
+bool trib_link_handshake_lets_speak(const trib_link *link)
+{
+    return link->state == TRIB_LINK_READY ||
+           (link->state == TRIB_LINK_AWAIT_WELCOME && link->purpose == TRIB_PURPOSE_DATA);
+}
+
 uint32_t trib_link_handshake_at_once(const struct trib_engine *engine)
 {
     const uint32_t members = (uint32_t)(engine->config.worker_count + engine->config.server_count);

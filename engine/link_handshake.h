@@ -10,6 +10,8 @@ trib_status trib_link_handshake_header(trib_link *link, const trib_frame *frame,
                                        trib_error *error);
 trib_status trib_link_handshake_received(trib_link *link, const trib_frame *frame, const void *payload,
                                          trib_error *error);
+/* Whether the peer takes what is sent: it has this one's proof, or that is on its way and comes first. */
+bool trib_link_handshake_lets_speak(const trib_link *link);
 /* How many connections may come to a core at once: all members, each with two from every reactor that it has,
  * or one by each network. */
 uint32_t trib_link_handshake_at_once(const struct trib_engine *engine);

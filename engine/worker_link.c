@@ -9,6 +9,7 @@
 
 #include "engine/assert.h"
 #include "engine/blame.h"
+#include "engine/callers.h"
 #include "engine/link_strands.h"
 #include "engine/pipeline.h"
 #include "engine/relay.h"
@@ -106,7 +107,9 @@ static void worker_link_closed(trib_link *link, trib_status status, const char *
     char text[TRIB_ERROR_TEXT_SIZE];
     trib_blame_end(link, "to", trib_roster_name(core->engine->roster, link->peer), reason, text);
     /* The job ends before any operation does: who submits another from its callback is told of the loss at once. */
-    if (!link->bye && !core->ended) {
+    if (!link->proved && status == TRIB_PEER_LOST) {
+        trib_callers_doubt(core, status, text);
+    } else if (!link->bye && !core->ended) {
         trib_engine_end(core->engine, trib_status_is_orderly(status) ? TRIB_PEER_LOST : status, text);
     }
     trib_relay_detach(link, text);

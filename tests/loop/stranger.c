@@ -187,7 +187,7 @@ void stranger_answer_foreign(int listener, uint8_t version)
     stranger_close(&taken);
 }
 
-void stranger_accept(const stranger *self, stranger *taken, const char *token)
+void stranger_accept_proof(const stranger *self, stranger *taken, const char *token)
 {
     unsigned char key[TRIB_KEY_SIZE], bytes[TRIB_NONCE_SIZE + 12], challenge[TRIB_NONCE_SIZE + TRIB_PROOF_SIZE];
     *taken = (stranger){.fd = accept(self->listener, NULL, NULL), .listener = -1};
@@ -205,6 +205,11 @@ void stranger_accept(const stranger *self, stranger *taken, const char *token)
     trib_auth_prove(key, &handshake, false, challenge + TRIB_NONCE_SIZE);
     stranger_send(taken, (trib_frame){.type = TRIB_FRAME_CHALLENGE}, challenge, sizeof challenge);
     receive_type(taken, TRIB_FRAME_PROOF, bytes);
+}
+
+void stranger_accept(const stranger *self, stranger *taken, const char *token)
+{
+    stranger_accept_proof(self, taken, token);
     stranger_send(taken, (trib_frame){.type = TRIB_FRAME_WELCOME}, NULL, 0);
 }
 

@@ -25,6 +25,8 @@ bool stranger_greet_foreign_session(const char *address, uint8_t version, unsign
 void stranger_answer_foreign(int listener, uint8_t version);
 /* The other way round: takes a connection that a member makes to the address of its JOIN. */
 void stranger_accept(const stranger *self, stranger *taken, const char *token);
+/* As that, but gives no WELCOME. */
+void stranger_accept_proof(const stranger *self, stranger *taken, const char *token);
 /* Connects, and when it has the engine's proof goes without a word, or after a proof of its own that is none. */
 void stranger_fail(const char *address, bool proves);
 void stranger_send(const stranger *self, trib_frame frame, const void *payload, size_t size);

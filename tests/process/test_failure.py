@@ -243,6 +243,16 @@ def too_few_files_to_gather():
         assert told or (name != 'rank 0' and 'could not reach the coordinator at ' in output), '%s: %s' % (name, output)
 
 
+def too_few_files_to_connect():
+    """The same of the process that keeps the membership, when it connects to servers: all say that it is this one."""
+    result = scarce('rank 0', 19, {'TRIB_TRANSPORT': 'tcp'})
+    pid = result[2][1]
+    for name, _, output in result:
+        words = 'could not connect to .*: Too many open files: process %d may have 19 ' % pid
+        who = '' if name == 'rank 0' else r'rank 0 \(\S+:%d\): ' % pid
+        assert re.search('the job is over: ' + who + words, output), '%s: %s' % (name, output)
+
+
 def too_little_memory():
     """A server that may not have the memory for what it sums says so, and all end with those words, long before an operation's deadline."""
     env = dict(os.environ, TRIB_WORKERS='2', TRIB_SERVERS='1', TRIB_REACTORS='1', TRIB_COLOCATE='off', TRIB_PEER_TIMEOUT='2',
@@ -272,7 +282,8 @@ CASES = [('%s_%s' % (victim.replace(' ', '_'), name), lambda v=victim, n=number:
          for name, number in (('killed', signal.SIGKILL), ('stopped', signal.SIGSTOP))
          for victim in ('rank 2', 'server 1', 'rank 0')] + [('server_told_to_leave', server_told_to_leave), ('garbage_on_ports', garbage), ('wrong_token', wrong_token), ('crash_leaves_nothing', crash_leaves_nothing),
                                                 ('other_transport', other_transport), ('too_few_files', lambda: too_few_files('auto')), ('too_few_files_tcp', lambda: too_few_files('tcp')),
-                                                ('too_few_files_to_gather', too_few_files_to_gather), ('too_little_memory', too_little_memory)]
+                                                ('too_few_files_to_gather', too_few_files_to_gather), ('too_few_files_to_connect', too_few_files_to_connect),
+                                                ('too_little_memory', too_little_memory)]
 
 
 if __name__ == '__main__':

@@ -1,6 +1,7 @@
 /*
  * test_callers.c - a member that can let its callers in no more ends the job after two seconds of trying, and of nothing
- * else: not where all have come, nor after it could. Whom it awaits is who connects to it.
+ * else: not where all have come, nor after it could. Whom it awaits is who connects to it. One whose own connection
+ * comes to nothing leaves others time to say why.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -27,7 +28,21 @@ static int64_t fake_now(trib_reactor *reactor)
     return time_ns;
 }
 
-static const trib_reactor_ops fake_reactor = {.name = "fake", .now_ns = fake_now};
+static void fake_arm(trib_reactor *reactor, trib_timer *timer, int64_t at_ns)
+{
+    (void)reactor;
+    (void)at_ns;
+    timer->armed = true;
+}
+
+static void fake_stop(trib_reactor *reactor, trib_timer *timer)
+{
+    (void)reactor;
+    timer->armed = false;
+}
+
+static const trib_reactor_ops fake_reactor = {
+    .name = "fake", .now_ns = fake_now, .timer_arm = fake_arm, .timer_stop = fake_stop};
 
 void __wrap_trib_engine_end(trib_engine *engine, trib_status status, const char *text);
 void __wrap_trib_engine_end(trib_engine *engine, trib_status status, const char *text)
@@ -138,6 +153,41 @@ static void has_let_all_in(void **state)
     bed_close(&self);
 }
 
+/* One that this member was making ends: the coordinator may know why. The first of several counts. */
+static void leaves_time_for_a_verdict(void **state)
+{
+    (void)state;
+    bed self;
+    bed_open(&self, 0);
+    self.reactor.owner = &self.core;
+    trib_callers_doubt(&self.core, TRIB_PEER_LOST, "lost the connection to server 0");
+    const int64_t due_ns = self.core.doubt.due_ns;
+    time_ns += TRY_NS;
+    trib_callers_doubt(&self.core, TRIB_PEER_LOST, "lost the connection to server 1");
+    assert_true(self.core.doubt.armed);
+    assert_int_equal(self.core.doubt.due_ns, due_ns);
+    assert_true(due_ns > time_ns);
+    assert_int_equal(ended.status, TRIB_OK);
+    self.core.doubt.fired(&self.reactor, &self.core.doubt);
+    assert_int_equal(ended.status, TRIB_PEER_LOST);
+    assert_string_equal(ended.text, "lost the connection to server 0");
+    bed_close(&self);
+}
+
+static void needs_no_verdict_any_more(void **state)
+{
+    (void)state;
+    bed self;
+    bed_open(&self, 0);
+    trib_callers_doubt(&self.core, TRIB_PEER_LOST, "lost the connection to server 0");
+    trib_callers_stop(&self.core);
+    assert_false(self.core.doubt.armed);
+    self.core.ended = true;
+    trib_callers_doubt(&self.core, TRIB_PEER_LOST, "lost the connection to server 0");
+    assert_false(self.core.doubt.armed);
+    bed_close(&self);
+}
+
 /* For every pair, as the one that connects and as the one that is connected to. */
 static void awaits_who_calls(void **state)
 {
@@ -173,6 +223,8 @@ int main(void)
         cmocka_unit_test(lets_nobody_in_for_too_long),
         cmocka_unit_test(lets_one_in_meanwhile),
         cmocka_unit_test(has_let_all_in),
+        cmocka_unit_test(leaves_time_for_a_verdict),
+        cmocka_unit_test(needs_no_verdict_any_more),
         cmocka_unit_test(awaits_who_calls),
     };
     return cmocka_run_group_tests_name("callers", tests, NULL, NULL);
