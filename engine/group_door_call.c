@@ -18,7 +18,7 @@
 
 #define WAIT_NS (8 * INT64_C(1000))
 #define LOOKS_MAX 1000u               /* where time stands still, as it does in a simulation */
-#define TAKES_NS (14 * INT64_C(1000)) /* at the door and for the launch; with the rest a call takes some 5 more */
+#define TAKES_NS (18 * INT64_C(1000)) /* at the door and for the launch; the rest of a call takes some 5 more */
 #define VAIN_MAX 3u                   /* then one of 8 calls goes there */
 
 /* ---- Whose turn it is: core 0 ---- */

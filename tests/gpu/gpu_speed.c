@@ -16,7 +16,7 @@
 
 #include "tests/gpu/gpu_worker.h"
 
-enum { TENSORS = 8, ROUNDS_MAX = 120, SIZES = 5, KINDS = 6 };
+enum { TENSORS = 8, ROUNDS_MAX = 120, SIZES = 5, KINDS = 8 };
 
 typedef struct rival {
     ncclComm_t comm;
@@ -89,7 +89,7 @@ static void pause_links(void)
     for (const double until = now_s() + 1e-3; now_s() < until;) {}
 }
 
-/* call_s: of the caller's time, that the first call takes. */
+/* call_s: of the caller's time, that a call takes in the mean. */
 static double ours(rank *self, trib_tensor **tensors, void **memory, int count, double *call_s)
 {
     trib_op *ops[TENSORS];
@@ -97,8 +97,8 @@ static double ours(rank *self, trib_tensor **tensors, void **memory, int count, 
     const double began = now_s();
     for (int i = 0; i < count; i++) {
         ops[i] = push_pull(self, tensors[i], memory[i], memory[i], TRIB_SUM);
-        *call_s = i == 0 ? now_s() - began : *call_s;
     }
+    *call_s = (now_s() - began) / count;
     if (!waits_on_host()) {
         trib_error error = {.status = TRIB_OK};
         for (int i = 0; i < count; i++) {
@@ -122,8 +122,8 @@ static double theirs(rank *self, const rival *other, void **memory, size_t bytes
             ncclSuccess) {
             fail("ncclAllReduce");
         }
-        *call_s = i == 0 ? now_s() - began : *call_s;
     }
+    *call_s = (now_s() - began) / count;
     check_cuda(cudaStreamSynchronize(self->stream), "cudaStreamSynchronize");
     return now_s() - began;
 }
@@ -140,7 +140,7 @@ static double median(double *times, int count)
     return times[count / 2];
 }
 
-/* times: [ours alone, ours together, theirs alone, theirs together, our call, theirs][round] */
+/* times: [ours alone, ours together, theirs alone, theirs together, then a call in each][round] */
 static void measure(rank *self, const rival *other, bool has_rival, size_t bytes, int rounds,
                     double times[KINDS][ROUNDS_MAX])
 {
@@ -155,17 +155,16 @@ static void measure(rank *self, const rival *other, bool has_rival, size_t bytes
     }
     for (int round = -2; round < rounds; round++) {
         const int at = round < 0 ? 0 : round;
-        double call_s = 0;
         /* In turns who is first: the second finds its bytes in the GPU's cache. */
         for (int turn = 0; turn < 2; turn++) {
             if ((round + turn) % 2 == 0) {
                 times[0][at] = ours(self, tensors, memory, 1, &times[4][at]);
             } else if (has_rival) {
-                times[2][at] = theirs(self, other, memory, bytes, 1, &times[5][at]);
+                times[2][at] = theirs(self, other, memory, bytes, 1, &times[6][at]);
             }
         }
-        times[1][at] = ours(self, tensors, memory, TENSORS, &call_s);
-        times[3][at] = has_rival ? theirs(self, other, memory, bytes, TENSORS, &call_s) : 0;
+        times[1][at] = ours(self, tensors, memory, TENSORS, &times[5][at]);
+        times[3][at] = has_rival ? theirs(self, other, memory, bytes, TENSORS, &times[7][at]) : 0;
     }
     for (int i = 0; i < TENSORS; i++) {
         check_cuda(cudaFree(memory[i]), "cudaFree");
@@ -194,13 +193,14 @@ void scenario_speed(rank *self)
         }
         if (self->index == 0) {
             const double gigabytes = (double)bytes / 1e9;
-            printf("speed: %4zu MiB: alone %8.3f ms (the call %.1f us) %7.2f GB/s, %d in flight %7.2f GB/s",
+            printf("speed: %4zu MiB: alone %8.3f ms (the call %.1f us) %7.2f GB/s, %d in flight %7.2f GB/s (%.1f us a "
+                   "call)",
                    bytes >> 20, middle[0] * 1e3, middle[4] * 1e6, gigabytes / middle[0], TENSORS,
-                   gigabytes * TENSORS / middle[1]);
+                   gigabytes * TENSORS / middle[1], middle[5] * 1e6);
             if (has_rival) {
-                printf("; NCCL %8.3f ms (%.1f us) %7.2f GB/s, %7.2f GB/s; %.2f and %.2f of NCCL", middle[2] * 1e3,
-                       middle[5] * 1e6, gigabytes / middle[2], gigabytes * TENSORS / middle[3], middle[2] / middle[0],
-                       middle[3] / middle[1]);
+                printf("; NCCL %8.3f ms (%.1f us) %7.2f GB/s, %7.2f GB/s (%.1f us); %.2f and %.2f of NCCL",
+                       middle[2] * 1e3, middle[6] * 1e6, gigabytes / middle[2], gigabytes * TENSORS / middle[3],
+                       middle[7] * 1e6, middle[2] / middle[0], middle[3] / middle[1]);
             }
             printf("\n");
             fflush(stdout);
