@@ -25,7 +25,8 @@ void __wrap_trib_leader_passed(trib_leader *leader, const trib_announcement *wha
 
 static atomic_uint called, gone, held; /* calls that passed there, and that did not; what core 0 held meanwhile */
 static __thread bool in_call;
-static sem_t at_door, *shows_call; /* a call has come in; NULL: nobody wants to know */
+static sem_t at_door;               /* a call has come in */
+static _Atomic(sem_t *) shows_call; /* what the next one posts; NULL: nobody wants to know */
 
 __typeof__(trib_group_pass_in_call) __real_trib_group_pass_in_call, __wrap_trib_group_pass_in_call;
 bool __wrap_trib_group_pass_in_call(trib_op *op)
@@ -50,11 +51,11 @@ bool __wrap_trib_door_page_come(trib_door_page *page, uint32_t ranks, uint32_t l
                                 uint64_t *state_out)
 {
     const bool has_come = __real_trib_door_page_come(page, ranks, lane, wish, state_out);
-    if (in_call && shows_call != NULL) {
+    sem_t *shows = in_call ? atomic_exchange(&shows_call, NULL) : NULL;
+    if (shows != NULL) {
         const uint32_t before = atomic_load(&held);
         const struct timespec moment = {.tv_nsec = 20000};
-        sem_post(shows_call);
-        shows_call = NULL;
+        sem_post(shows);
         for (int i = 0; i < 100000 && atomic_load(&held) == before; i++) {
             nanosleep(&moment, NULL);
         }
@@ -168,8 +169,7 @@ static void let_it_go(rank_thread *rank)
 
 static void end_showing(void)
 {
-    if (shows_call != NULL) { /* the call did not go there */
-        shows_call = NULL;
+    if (atomic_exchange(&shows_call, NULL) != NULL) { /* the call did not go there */
         sem_post(&at_door);
     }
 }
@@ -185,7 +185,7 @@ static void both_want_the_turn(rank_thread ranks[2], int step, bool other_first)
         ops[1] = hand_in(&ranks[1], step, 0);
     }
     let_it_go(&ranks[0]);
-    shows_call = &at_door;
+    atomic_store(&shows_call, &at_door);
     assert_int_equal(pthread_create(&thread, NULL, run_beside, &beside), 0);
     ops[0] = hand_in(&ranks[0], step, 0);
     end_showing();
@@ -256,7 +256,7 @@ static void hand_in_behind(rank_thread ranks[2])
         ops[rank][0] = hand_in_again(&ranks[rank], streams[rank]);
     }
     const int32_t before = ranks[0].data[0][1]; /* a sum: it is the same on both */
-    shows_call = &at_door;
+    atomic_store(&shows_call, &at_door);
     assert_int_equal(pthread_create(&beside, NULL, run_again, &ranks[1]), 0);
     ops[0][1] = hand_in_again(&ranks[0], NULL);
     end_showing();
