@@ -295,6 +295,7 @@ void trib_group_tell(trib_group *group, trib_device_task *device)
 
 void trib_group_take_announced(trib_group *group, trib_device_task *device)
 {
+    device->order_status = TRIB_PENDING; /* not before: nobody can have ordered what is held */
     list_add(group, device);
     trib_door_announce(group, device);
 }
@@ -308,7 +309,6 @@ static void announce_arrived(trib_reactor *reactor, trib_post *post)
         trib_group_answer(device, group->ended ? TRIB_CLOSED : TRIB_NO_MEMORY);
         return;
     }
-    device->order_status = TRIB_PENDING;
     if (trib_door_take_back(group)) {
         trib_group_take_announced(group, device);
     } else {

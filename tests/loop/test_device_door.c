@@ -24,6 +24,7 @@ void __wrap_trib_leader_passed(trib_leader *leader, const trib_announcement *wha
 /* ---- What happens at the door ---- */
 
 static atomic_uint called, gone, held; /* calls that passed there, and that did not; what core 0 held meanwhile */
+static atomic_uint believed;           /* orders to do what was held */
 static __thread bool in_call;
 static sem_t at_door;               /* a call has come in */
 static _Atomic(sem_t *) shows_call; /* what the next one posts; NULL: nobody wants to know */
@@ -38,10 +39,14 @@ bool __wrap_trib_group_pass_in_call(trib_op *op)
     return has_passed;
 }
 
+/* What is held has not been announced: nobody can have ordered it. */
 __typeof__(trib_door_hold) __real_trib_door_hold, __wrap_trib_door_hold;
 void __wrap_trib_door_hold(trib_group *group, trib_device_task *device)
 {
+    const trib_announcement what = trib_group_announcement_of(device);
+    trib_error error;
     __real_trib_door_hold(group, device);
+    atomic_fetch_add(&believed, trib_group_take_order(group, &what, &error) != TRIB_PROTOCOL);
     atomic_fetch_add(&held, 1);
 }
 
@@ -221,6 +226,7 @@ static void core_0_waits_for_a_call(void **state)
     }
     assert_true(seen[0] > 0);
     assert_true(seen[1] > 0);
+    assert_int_equal(atomic_load(&believed), 0);
     assert_int_equal(trib_host_world_disorders(world), 0);
     close_job(&jobs);
     sem_destroy(&at_door);
