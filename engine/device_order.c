@@ -108,7 +108,7 @@ void trib_device_order_issue(trib_op *op, bool here)
 {
     trib_engine *engine = op->engine;
     atomic_store(&op->device->input, TRIB_INPUT_READY); /* the collective waits for it on the device */
-    op->device->is_over = op->device->is_booked = op->device->is_excused = false;
+    op->device->is_over = op->device->has_begun = op->device->is_booked = op->device->is_excused = false;
     atomic_fetch_add(&op->references, 1);
     atomic_fetch_add(&engine->device_jobs, 1);
     engine->env.device->issue(engine->device, &op->device->whole, here);

@@ -72,6 +72,7 @@ typedef struct trib_device_op {
     bool is_issued;        /* its collective was issued where it was handed in */
     trib_device_job whole; /* that: of the whole tensor */
     bool is_over;          /* core 0: it is back */
+    bool has_begun;        /* core 0: the group counts it; by the call, or by its end if that is here first */
     bool is_booked;        /* core 0: the leader counts its bytes */
     bool is_excused;       /* core 0: grace was prolonged, as this process stood still */
     trib_timer grace;      /* core 0: for it to come back, when the operation has failed */

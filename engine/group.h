@@ -50,7 +50,7 @@ void trib_group_op_failed(trib_op *op);
 /* Core 0: an operation has arrived that was issued where it was handed in. In program order each is told. */
 void trib_group_issued(trib_core *core, trib_op *op);
 /* Core 0: its collective is over. */
-void trib_group_issued_back(trib_core *core, const trib_op *op);
+void trib_group_issued_back(trib_core *core, trib_op *op);
 
 extern const trib_link_upcalls trib_group_member_upcalls;
 

@@ -75,6 +75,13 @@ void trib_door_turn_open(trib_group *group)
     group->door.turn_post.run = turn_is_back;
 }
 
+/* The thread that calls may lose its core behind the launch: the end may be here before the call. */
+static void note_begun(trib_group *group, trib_op *op)
+{
+    group->begun += op->device->has_begun ? 0 : 1;
+    op->device->has_begun = true;
+}
+
 void trib_door_passed_in_call(trib_group *group, trib_op *op)
 {
     const bool books = !op->device->is_over && group->leader != NULL;
@@ -86,13 +93,14 @@ void trib_door_passed_in_call(trib_group *group, trib_op *op)
         trib_leader_passed(group->leader, &what);
     }
     op->device->is_booked = books;
-    group->begun++;
+    note_begun(group, op);
     trib_door_offer(group); /* it may be over */
     trib_group_look_for_left(group->core);
 }
 
-void trib_door_issued_back(trib_group *group, const trib_op *op)
+void trib_door_issued_back(trib_group *group, trib_op *op)
 {
+    note_begun(group, op);
     if (op->device->is_booked) {
         trib_leader_reduced(group->leader, (uint32_t)op->tensor->bytes);
         trib_reactor_defer(group->core->reactor, &group->pump_post);

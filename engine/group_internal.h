@@ -91,7 +91,7 @@ void trib_door_turn_open(trib_group *group);
 /* Core 0: an operation has arrived that has passed in its call. */
 void trib_door_passed_in_call(trib_group *group, trib_op *op);
 /* ... and is over. */
-void trib_door_issued_back(trib_group *group, const trib_op *op);
+void trib_door_issued_back(trib_group *group, trib_op *op);
 
 /* ---- group_order.c ---- */
 /* Core 0: tells the leader of what was issued, if it can be reached. */

@@ -252,7 +252,7 @@ void trib_group_issued(trib_core *core, trib_op *op)
     }
 }
 
-void trib_group_issued_back(trib_core *core, const trib_op *op)
+void trib_group_issued_back(trib_core *core, trib_op *op)
 {
     trib_group *group = core->engine->group;
     const trib_device_job *job = &op->device->whole;
@@ -261,7 +261,9 @@ void trib_group_issued_back(trib_core *core, const trib_op *op)
     }
     group->back++;
     group->carried_out += job->status == TRIB_OK;
-    trib_door_issued_back(group, op);
+    if (!trib_device_in_order(core->engine)) {
+        trib_door_issued_back(group, op);
+    }
     if (job->status != TRIB_OK && job->status != TRIB_CLOSED) {
         trib_group_end_for_failure(group, op->tensor, job);
     }

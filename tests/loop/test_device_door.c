@@ -29,6 +29,9 @@ static __thread bool in_call;
 static sem_t at_door;               /* a call has come in */
 static _Atomic(sem_t *) shows_call; /* what the next one posts; NULL: nobody wants to know */
 
+/* A call is back from the door, and core 0 has yet to hear of it; may be NULL. */
+static void (*_Atomic when_back)(bool has_passed);
+
 __typeof__(trib_group_pass_in_call) __real_trib_group_pass_in_call, __wrap_trib_group_pass_in_call;
 bool __wrap_trib_group_pass_in_call(trib_op *op)
 {
@@ -36,6 +39,10 @@ bool __wrap_trib_group_pass_in_call(trib_op *op)
     const bool has_passed = __real_trib_group_pass_in_call(op);
     in_call = false;
     atomic_fetch_add(has_passed ? &called : &gone, 1);
+    void (*then)(bool has_passed) = atomic_load(&when_back);
+    if (then != NULL) {
+        then(has_passed);
+    }
     return has_passed;
 }
 
@@ -279,17 +286,14 @@ static void hand_in_behind(rank_thread ranks[2])
     }
 }
 
-static void rounds_keep_their_order(void **state)
+/* Two ranks, with sums of tensor 0 until launches of it are kept: from now on a call may go to the door. */
+static void open_kept(job *jobs, rank_thread ranks[2])
 {
-    (void)state;
-    enum { KEPT = 4, TIMES = 3 }; /* until launches are kept */
-    static rank_thread ranks[2];
+    enum { KEPT = 4 };
     trib_op *ops[2];
-    job jobs;
-    sem_init(&at_door, 0, 0);
-    open_job(&jobs, 2, 0, 2, on_devices);
+    open_job(jobs, 2, 0, 2, on_devices);
     for (int rank = 0; rank < 2; rank++) {
-        ranks[rank] = (rank_thread){.engine = jobs.engines[rank], .rank = rank, .ranks = 2};
+        ranks[rank] = (rank_thread){.engine = jobs->engines[rank], .rank = rank, .ranks = 2};
     }
     for (int step = 0; step < KEPT; step++) {
         for (int rank = 0; rank < 2; rank++) {
@@ -299,11 +303,84 @@ static void rounds_keep_their_order(void **state)
             take(&ranks[rank], step, 0, ops[rank]);
         }
     }
+}
+
+static void rounds_keep_their_order(void **state)
+{
+    (void)state;
+    enum { TIMES = 3 };
+    static rank_thread ranks[2];
+    job jobs;
+    sem_init(&at_door, 0, 0);
+    open_kept(&jobs, ranks);
     for (int i = 0; i < TIMES; i++) {
         hand_in_behind(ranks);
     }
     close_job(&jobs);
     sem_destroy(&at_door);
+}
+
+/* ---- A call that core 0 has yet to hear of ---- */
+
+static sem_t go_on;
+
+/* What the group makes of it when the collective is back; -1: it is not yet. */
+static atomic_int counted;
+
+__typeof__(trib_group_issued_back) __real_trib_group_issued_back, __wrap_trib_group_issued_back;
+void __wrap_trib_group_issued_back(trib_core *core, trib_op *op)
+{
+    const trib_group *group = core->engine->group;
+    __real_trib_group_issued_back(core, op);
+    if (atomic_load(&when_back) != NULL && group->lane == 0) {
+        atomic_store(&counted, group->begun == group->back);
+        sem_post(&go_on);
+    }
+}
+
+/* Nobody can be sure that a call goes on before its collective is over. */
+static void until_over(bool has_passed)
+{
+    if (has_passed) {
+        sem_wait(&go_on);
+    }
+}
+
+/* Core 0 of rank 1 is at the door, for 5 ms at most. */
+static void await_at_door(void)
+{
+    const struct timespec moment = {.tv_nsec = 20000};
+    for (int i = 0; i < 100 && trib_door_count(atomic_load(&world->doors[0]->state)) == 0; i++) {
+        nanosleep(&moment, NULL);
+    }
+}
+
+/* Who compares what has begun with what is over misses nothing that comes after it. */
+static void what_is_over_has_begun(void **state)
+{
+    (void)state;
+    enum { TRIES = 400 };
+    static rank_thread ranks[2];
+    trib_op *ops[2];
+    job jobs;
+    trib_error error;
+    sem_init(&go_on, 0, 0);
+    open_kept(&jobs, ranks);
+    atomic_store(&counted, -1);
+    for (int i = 0; i < TRIES && atomic_load(&counted) < 0; i++) {
+        ops[1] = hand_in_again(&ranks[1], NULL);
+        await_at_door();
+        let_it_go(&ranks[0]);
+        atomic_store(&when_back, until_over);
+        ops[0] = hand_in_again(&ranks[0], NULL);
+        atomic_store(&when_back, NULL);
+        for (int rank = 0; rank < 2; rank++) {
+            assert_int_equal(job_wait(ops[rank], &error), TRIB_OK);
+        }
+    }
+    assert_int_equal(atomic_load(&counted), 1);
+    close_job(&jobs);
+    sem_destroy(&go_on);
 }
 
 /* Who compares what all want must notice that one has gone away and come with something else. */
@@ -325,8 +402,10 @@ static void going_leaves_a_trace(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_meet), cmocka_unit_test(core_0_waits_for_a_call),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_meet),
+                                       cmocka_unit_test(core_0_waits_for_a_call),
                                        cmocka_unit_test(rounds_keep_their_order),
+                                       cmocka_unit_test(what_is_over_has_begun),
                                        cmocka_unit_test(going_leaves_a_trace)};
     return cmocka_run_group_tests_name("local ranks at the door", tests, NULL, NULL);
 }
