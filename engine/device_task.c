@@ -215,6 +215,7 @@ void trib_device_op_fill(trib_op *op)
                    : is_broadcast                ? TRIB_EXCHANGE_DEVICE_BROADCAST
                                                  : TRIB_EXCHANGE_DEVICE;
     op->device->is_issued = trib_device_in_order(op->engine);
+    op->device->is_in_call = false;
 }
 
 void trib_device_op_compare(trib_op *op, bool same)

@@ -68,6 +68,7 @@ typedef struct trib_device_op {
     trib_post failed_post; /* to core 0: tells the group */
     atomic_bool told;
     struct trib_device_op *next; /* failed, or issued: to be told when the leader can be reached */
+    bool is_in_call;             /* the call counts in device_jobs until core 0 has heard of the operation */
     /* device_order.c */
     bool is_issued;        /* its collective was issued where it was handed in */
     trib_device_job whole; /* that: of the whole tensor */

@@ -182,18 +182,14 @@ static void post_nodes(trib_op *op)
 /* In the call, or if the others do not come to the door meanwhile as any other. */
 static void issue(trib_op *op, void *mark)
 {
-    trib_engine *engine = op->engine;
+    op->device->is_in_call = true;
     if (op->device->is_issued) {
         trib_device_order_fill(op, mark);
-        trib_device_order_issue(op, trib_device_may_wait_here(engine));
-        post_nodes(op);
-    } else if (trib_group_pass_in_call(op)) {
-        post_nodes(op);
-    } else {
+        trib_device_order_issue(op, trib_device_may_wait_here(op->engine));
+    } else if (!trib_group_pass_in_call(op)) {
         trib_device_op_begin(op, NULL);
-        post_nodes(op); /* its rounds find their order, as the tensor has been placed */
-        atomic_fetch_sub(&engine->device_jobs, 1);
     }
+    post_nodes(op); /* its rounds find their order: it is issued, or the tensor has been placed */
 }
 
 trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, trib_exchange exchange,

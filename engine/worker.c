@@ -152,6 +152,8 @@ void trib_worker_arrived(trib_core *core, trib_op_node *node)
         }
         if (tensor->on_device && op->device->is_issued) {
             trib_group_issued(core, op);
+        }
+        if (tensor->on_device && op->device->is_in_call) {
             atomic_fetch_sub(&core->engine->device_jobs, 1); /* the call's: it has come here */
         }
         if (op->deadline_ns > 0) {

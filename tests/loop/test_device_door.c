@@ -8,6 +8,7 @@
 
 #include "engine/device_host.h"
 #include "engine/group_internal.h"
+#include "engine/member.h"
 #include "tests/loop/device_wrap.h"
 
 enum { RANKS = 4, STEPS = 150, COUNT = 500, IN_A_BURST = 3 };
@@ -383,6 +384,91 @@ static void what_is_over_has_begun(void **state)
     sem_destroy(&go_on);
 }
 
+static struct {
+    _Atomic(trib_engine *) engine; /* whose call is back from the door; NULL: it is not, or has been let go */
+    sem_t returned;
+    atomic_bool is_closed, closed_first;
+} closing;
+
+/* Core 0 asks itself whether it is through, and would be but for the call. */
+__typeof__(trib_member_leave) __real_trib_member_leave, __wrap_trib_member_leave;
+void __wrap_trib_member_leave(trib_member *member, trib_status status, const char *text)
+{
+    trib_engine *engine = atomic_load(&closing.engine);
+    __real_trib_member_leave(member, status, text);
+    if (engine != NULL && engine->member == member && engine->cores[0].closing && engine->cores[0].links == NULL) {
+        atomic_store(&closing.engine, NULL);
+        sem_post(&go_on);
+        sem_wait(&closing.returned);
+    }
+}
+
+static void note_closed(trib_engine *engine, void *user)
+{
+    (void)engine;
+    (void)user;
+    atomic_store(&closing.is_closed, true);
+}
+
+static void note_done(const trib_result *result, void *user)
+{
+    (void)result;
+    (void)user;
+    atomic_store(&closing.closed_first, atomic_load(&closing.is_closed));
+}
+
+static void until_closing(bool has_passed)
+{
+    trib_engine *engine = atomic_load(&closing.engine);
+    if (!has_passed && engine != NULL) {
+        trib_engine_close(engine, note_closed, NULL);
+        sem_wait(&go_on);
+    }
+}
+
+static trib_op *hand_in_noting(rank_thread *self)
+{
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.tensor = declare_on_device(self->engine, "tensor 0", COUNT, 0, TRIB_OK);
+    params.input = params.output = self->data[0];
+    params.done_cb = note_done;
+    return push_pull_or(self->engine, &params, TRIB_OK);
+}
+
+/* Its operation completes before the engine has closed, as all do. */
+static void a_close_waits_for_who_went_away(void **state)
+{
+    (void)state;
+    enum { TRIES = 400 };
+    static rank_thread ranks[2];
+    job jobs;
+    trib_error error;
+    sem_init(&go_on, 0, 0);
+    sem_init(&closing.returned, 0, 0);
+    open_kept(&jobs, ranks);
+    atomic_store(&closing.engine, ranks[1].engine);
+    for (int i = 0; i < TRIES && atomic_load(&closing.engine) != NULL; i++) {
+        let_it_go(&ranks[1]);
+        atomic_store(&when_back, until_closing);
+        trib_op *op = hand_in_noting(&ranks[1]), *other = NULL;
+        atomic_store(&when_back, NULL);
+        const bool has_closed = atomic_load(&closing.engine) == NULL;
+        if (has_closed) {
+            sem_post(&closing.returned);
+        } else { /* core 0 was not ready for another: the call did not go to the door */
+            other = hand_in_again(&ranks[0], NULL);
+        }
+        assert_int_equal(job_wait(op, &error), has_closed ? TRIB_CLOSED : TRIB_OK);
+        assert_true(has_closed || job_wait(other, &error) == TRIB_OK);
+    }
+    assert_null(atomic_load(&closing.engine));
+    assert_false(atomic_load(&closing.closed_first));
+    close_job(&jobs);
+    sem_destroy(&closing.returned);
+    sem_destroy(&go_on);
+}
+
 /* Who compares what all want must notice that one has gone away and come with something else. */
 static void going_leaves_a_trace(void **state)
 {
@@ -406,6 +492,7 @@ int main(void)
                                        cmocka_unit_test(core_0_waits_for_a_call),
                                        cmocka_unit_test(rounds_keep_their_order),
                                        cmocka_unit_test(what_is_over_has_begun),
+                                       cmocka_unit_test(a_close_waits_for_who_went_away),
                                        cmocka_unit_test(going_leaves_a_trace)};
     return cmocka_run_group_tests_name("local ranks at the door", tests, NULL, NULL);
 }
