@@ -417,6 +417,7 @@ void trib_engine_free(trib_engine *engine)
             trib_core_close(&engine->cores[i]);
         }
     }
+    close_device(engine); /* its thread may still be about to wake a reactor, behind its last job */
     for (uint32_t i = 0; i < engine->core_count && engine->cores != NULL; i++) {
         if (engine->cores[i].reactor != NULL) {
             engine->env.reactor_free(engine->cores[i].reactor);
@@ -426,7 +427,6 @@ void trib_engine_free(trib_engine *engine)
     trib_group_close(engine->group, &engine->env);
     trib_tensors_free(engine);
     trib_ops_free(engine);
-    close_device(engine);
     if (engine->done_fd >= 0) {
         trib_fork_close(engine->done_fd);
     }

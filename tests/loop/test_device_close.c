@@ -1,6 +1,6 @@
 /*
  * test_device_close.c - engines that are closed while a call hands in an operation on a device (trib_config.device_order): in the
- * middle of what the call does without the engine's mutex; and while what was handed in waits.
+ * middle of what the call does without the engine's mutex; and while what was handed in waits. And what goes when.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,6 +28,10 @@ static const trib_device_ops *device_real;
 static trib_device_ops device_held;
 static void (*when_issued)(void), (*when_gate_is_made)(void);
 
+/* Reactors that have gone, and of these those that had when the device went. */
+static unsigned reactors_freed, freed_before;
+static void (*reactor_free_real)(trib_reactor *reactor);
+
 static void held_issue(trib_device *device, trib_device_job *what, bool here)
 {
     device_real->issue(device, what, here);
@@ -44,6 +48,18 @@ static trib_status held_gate_make(trib_device *device, trib_device_gate *gate, t
     return device_real->gate_make(device, gate, error);
 }
 
+static void held_close(trib_device *device)
+{
+    freed_before = reactors_freed;
+    device_real->close(device);
+}
+
+static void held_reactor_free(trib_reactor *reactor)
+{
+    reactors_freed++;
+    reactor_free_real(reactor);
+}
+
 trib_status __wrap_trib_env_host_init(trib_env *env, trib_config *config, trib_error *error)
 {
     trib_status status = __real_trib_env_host_init(env, config, error);
@@ -52,7 +68,10 @@ trib_status __wrap_trib_env_host_init(trib_env *env, trib_config *config, trib_e
         device_held = *env->device;
         device_held.issue = held_issue;
         device_held.gate_make = held_gate_make;
+        device_held.close = held_close;
         env->device = &device_held;
+        reactor_free_real = env->reactor_free;
+        env->reactor_free = held_reactor_free;
     }
     return status;
 }
@@ -187,12 +206,25 @@ static void what_waits_says_for_what(void **state)
     trib_host_stream_free(late);
 }
 
+/* A thread of the device's that has given its last job back may still be about to wake the reactor. */
+static void a_device_goes_before_reactors(void **state)
+{
+    (void)state;
+    job jobs;
+    reactors_freed = freed_before = 0;
+    job_open(&jobs, 1, 0, in_order);
+    job_close(&jobs);
+    assert_int_equal(reactors_freed, 2);
+    assert_int_equal(freed_before, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_close_waits_for_the_call),
         cmocka_unit_test(a_call_notices_the_close),
         cmocka_unit_test(what_waits_says_for_what),
+        cmocka_unit_test(a_device_goes_before_reactors),
     };
     return cmocka_run_group_tests_name("devices and close", tests, NULL, NULL);
 }
