@@ -164,7 +164,9 @@ static void take_again(trib_reactor *reactor, trib_timer *timer)
 void trib_shm_conn_take_later(shm_conn *conn, int error)
 {
     trib_reactor *reactor = conn->transport->base.reactor;
-    trib_acceptor_note_lack(&conn->listener->acceptor, error);
+    if (error != 0) {
+        trib_acceptor_note_lack(&conn->listener->acceptor, error);
+    }
     trib_io_watch(reactor, &conn->io, 0);
     trib_timer_arm(reactor, &conn->again, trib_now(reactor) + TRIB_ACCEPTOR_BACKOFF_NS);
 }

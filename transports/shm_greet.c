@@ -108,15 +108,27 @@ static int take_descriptor(struct msghdr *header)
     return kept;
 }
 
-/* 1: one came; 0: none yet; -1: the connection has ended or will. */
-static int receive(shm_conn *conn, shm_greeting *message, int *fd_out)
+/* What this process has none left of where it was given no descriptor; 0: it has some again, or may not have that one. */
+static int descriptors_lack(shm_conn *conn)
+{
+    trib_counter_add(&conn->transport->stats.system_calls, 2);
+    const int fd = eventfd(0, EFD_CLOEXEC);
+    if (fd >= 0) {
+        close(fd);
+    }
+    return fd >= 0 ? 0 : errno;
+}
+
+/* 1: one came; 0: none yet, or not now; -1: the connection has ended or will. stays: it is still there the next time, as what
+ * comes along is lost where the process has no room for it. */
+static int receive(shm_conn *conn, bool stays, shm_greeting *message, int *fd_out)
 {
     struct iovec bytes = {.iov_base = message, .iov_len = sizeof *message};
     _Alignas(struct cmsghdr) unsigned char control[CMSG_SPACE(4 * sizeof(int))];
     struct msghdr header = {
         .msg_iov = &bytes, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
     trib_counter_add(&conn->transport->stats.system_calls, 1);
-    ssize_t got = recvmsg(conn->io.fd, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    ssize_t got = recvmsg(conn->io.fd, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT | (stays ? MSG_PEEK : 0));
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
         return 0;
     }
@@ -136,7 +148,19 @@ static int receive(shm_conn *conn, shm_greeting *message, int *fd_out)
         trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer at the socket speaks another language or version");
         return -1;
     }
+    if (stays && *fd_out < 0 && (header.msg_flags & MSG_CTRUNC) != 0) {
+        trib_shm_conn_take_later(conn, descriptors_lack(conn));
+        return 0;
+    }
     return 1;
+}
+
+/* What was only looked at. */
+static void take_off(shm_conn *conn)
+{
+    unsigned char byte;
+    trib_counter_add(&conn->transport->stats.system_calls, 1);
+    (void)recv(conn->io.fd, &byte, sizeof byte, MSG_DONTWAIT); /* one that stays is out of turn the next time */
 }
 
 /* ---- The segment ---- */
@@ -174,18 +198,6 @@ static bool is_segment(shm_conn *conn, int fd)
            about.st_size == (off_t)SHM_SEGMENT_BYTES;
 }
 
-/* What comes along with a message is lost where this process may have no descriptor more: then the message stays where it
- * is. Another thread may still be faster. */
-static bool has_room_for_descriptor(shm_conn *conn)
-{
-    trib_counter_add(&conn->transport->stats.system_calls, 2);
-    const int fd = eventfd(0, EFD_CLOEXEC);
-    if (fd >= 0) {
-        close(fd);
-    }
-    return fd >= 0;
-}
-
 static bool can_read(shm_conn *conn, const shm_greeting *message)
 {
     uint64_t found = ~message->probe;
@@ -207,11 +219,14 @@ static void take_hello(shm_conn *conn, const shm_greeting *message, int fd)
     }
     if (!map_segment(conn, fd, 1)) {
         if (trib_acceptor_is_lack(errno)) {
-            trib_acceptor_note_lack(&conn->listener->acceptor, errno);
+            trib_shm_conn_take_later(conn, errno);
+        } else {
+            trib_shm_conn_end(conn, TRIB_PROTOCOL, "what the peer offers cannot be mapped");
         }
-        trib_shm_conn_end(conn, TRIB_PROTOCOL, "what the peer offers cannot be mapped");
         return;
     }
+    take_off(conn);
+    trib_reactor_lack_over(conn->transport->base.reactor);
     conn->reads_peer = can_read(conn, message);
     if (!greet(conn, SHM_WELCOME)) {
         char why[TRIB_REASON_MAX];
@@ -237,17 +252,13 @@ void trib_shm_greet_take(shm_conn *conn)
 {
     shm_greeting message;
     int fd = -1;
-    if (!conn->outgoing && conn->segment == NULL && !has_room_for_descriptor(conn)) {
-        trib_shm_conn_take_later(conn, errno);
-        return;
-    }
-    if (receive(conn, &message, &fd) <= 0) {
+    const bool mapped = conn->segment != NULL;
+    if (receive(conn, !conn->outgoing && !mapped, &message, &fd) <= 0) {
         if (fd >= 0) {
             close(fd);
         }
         return;
     }
-    bool mapped = conn->segment != NULL;
     if (message.step == SHM_HELLO && !conn->outgoing && !mapped) {
         take_hello(conn, &message, fd);
     } else if (message.step == SHM_WELCOME && conn->outgoing) {
