@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "engine/assert.h"
+#include "engine/link_handshake.h"
 
 /* What lacks for a moment only ends nothing. Callers over shared memory give up after 5 s, others after 10. */
 #define LACK_MAX_NS (2 * INT64_C(1000000000))
@@ -67,6 +68,10 @@ void trib_callers_look(trib_core *core)
     int64_t for_ns = 0;
     const int lack = core->callers_missing > 0 ? trib_reactor_lacks(core->reactor, &for_ns) : 0;
     if (lack == 0 || for_ns < LACK_MAX_NS) {
+        return;
+    }
+    if (trib_link_handshake_send_away(core)) {
+        trib_reactor_lack_over(core->reactor); /* what they held lets others in */
         return;
     }
     char why[TRIB_REASON_MAX], text[TRIB_ERROR_TEXT_SIZE];

@@ -195,12 +195,17 @@ static uint32_t most_unproved(const struct trib_core *core)
     return trib_strangers_max() / core->engine->core_count + trib_link_handshake_at_once(core->engine);
 }
 
+static bool is_unproved(const trib_link *link)
+{
+    return !link->outgoing && (link->state == TRIB_LINK_AWAIT_HELLO || link->state == TRIB_LINK_AWAIT_PROOF);
+}
+
 void trib_link_handshake_make_room(struct trib_core *core)
 {
     trib_link *oldest = NULL;
     uint32_t count = 0;
     for (trib_link *link = core->links; link != NULL; link = link->next) { /* newest first */
-        if (!link->outgoing && (link->state == TRIB_LINK_AWAIT_HELLO || link->state == TRIB_LINK_AWAIT_PROOF)) {
+        if (is_unproved(link)) {
             oldest = link;
             count++;
         }
@@ -208,6 +213,20 @@ void trib_link_handshake_make_room(struct trib_core *core)
     if (count >= most_unproved(core)) {
         trib_link_close(oldest, false, TRIB_TIMEOUT, "too many others have come and not proved the token");
     }
+}
+
+bool trib_link_handshake_send_away(struct trib_core *core)
+{
+    bool some = false;
+    trib_link *next;
+    for (trib_link *link = core->links; link != NULL; link = next) {
+        next = link->next;
+        if (is_unproved(link)) {
+            trib_link_close(link, false, TRIB_TIMEOUT, "nobody else can be let in, and it has not proved the token");
+            some = true;
+        }
+    }
+    return some;
 }
 
 void trib_link_handshake_refused(trib_link *link, trib_conn *conn)

@@ -111,18 +111,28 @@ static void limit_waits(int fd)
     assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
 }
 
-static void dial(stranger *self, const char *address)
+void stranger_open(stranger *self)
 {
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    const char *port = strrchr(address, ':');
-    assert_non_null(port);
-    to.sin_port = htons((uint16_t)strtoul(port + 1, NULL, 10));
     self->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(listen(self->listener, 8), 0); /* unbound: the kernel chooses the port */
     self->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     limit_waits(self->fd);
     limit_waits(self->listener);
+}
+
+void stranger_reach(const stranger *self, const char *address)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const char *port = strrchr(address, ':');
+    assert_non_null(port);
+    to.sin_port = htons((uint16_t)strtoul(port + 1, NULL, 10));
     assert_int_equal(connect(self->fd, (struct sockaddr *)&to, sizeof to), 0);
+}
+
+static void dial(stranger *self, const char *address)
+{
+    stranger_open(self);
+    stranger_reach(self, address);
 }
 
 void stranger_connect(stranger *self, const char *address, const char *token, trib_purpose purpose, uint32_t member)
@@ -132,10 +142,17 @@ void stranger_connect(stranger *self, const char *address, const char *token, tr
     }
 }
 
+bool stranger_ask_now(const stranger *self, const char *address, const char *token, trib_purpose purpose,
+                      uint32_t member)
+{
+    stranger_reach(self, address);
+    return shake_hands(self, token, purpose, member);
+}
+
 bool stranger_ask(stranger *self, const char *address, const char *token, trib_purpose purpose, uint32_t member)
 {
-    dial(self, address);
-    return shake_hands(self, token, purpose, member);
+    stranger_open(self);
+    return stranger_ask_now(self, address, token, purpose, member);
 }
 
 static void say_foreign_hello(const stranger *self, uint8_t version)

@@ -17,6 +17,11 @@ typedef struct stranger {
 void stranger_connect(stranger *self, const char *address, const char *token, trib_purpose purpose, uint32_t member);
 /* As that, but false if there is no WELCOME. */
 bool stranger_ask(stranger *self, const char *address, const char *token, trib_purpose purpose, uint32_t member);
+/* The same in steps, of which only the first needs descriptors. */
+void stranger_open(stranger *self);
+void stranger_reach(const stranger *self, const char *address);
+bool stranger_ask_now(const stranger *self, const char *address, const char *token, trib_purpose purpose,
+                      uint32_t member);
 /* Greets in another version; false if there is no answer. */
 bool stranger_greet_foreign(const char *address, uint8_t version, unsigned char answer[TRIB_HEADER_SIZE]);
 /* As that, inside a session: the address is the first of a list. */
