@@ -41,6 +41,12 @@ void trib_blame_end(const trib_link *link, const char *direction, const char *na
     }
 }
 
+const char *trib_blame_caller(const trib_roster *roster, uint32_t rank, char text[TRIB_MEMBER_NAME_MAX])
+{
+    snprintf(text, TRIB_MEMBER_NAME_MAX, "rank %u", rank);
+    return roster != NULL ? trib_roster_name(roster, rank) : text;
+}
+
 const char *trib_blame_silence(int64_t silence_ns, char reason[TRIB_REASON_MAX])
 {
     snprintf(reason, TRIB_REASON_MAX, "no sign of life for %.1f s (stopped, cut off, or its loop was kept busy)",

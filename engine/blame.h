@@ -5,10 +5,13 @@
 
 #include "engine/link.h"
 #include "engine/log.h"
+#include "engine/roster.h"
 
 /* A link's end: `direction` is "to" or "from", name the peer's, reason that of the `closed` upcall. */
 void trib_blame_end(const trib_link *link, const char *direction, const char *name, const char *reason,
                     char text[TRIB_ERROR_TEXT_SIZE]);
+/* A worker that has connected to this process, which may not have the roster yet. The text is for who has no name there. */
+const char *trib_blame_caller(const trib_roster *roster, uint32_t rank, char text[TRIB_MEMBER_NAME_MAX]);
 /* Why somebody is taken for lost who says nothing any more. */
 const char *trib_blame_silence(int64_t silence_ns, char reason[TRIB_REASON_MAX]);
 /* Why a control connection ended, and since when nothing has come over it: pings tell that to the second. */

@@ -381,8 +381,8 @@ static void server_closed(trib_link *link, trib_status status, const char *reaso
     if (core->ended || (link->bye && status == TRIB_PEER_LEFT)) {
         return; /* trib_server_look refuses the rounds that lack its contribution */
     }
-    char text[TRIB_ERROR_TEXT_SIZE];
-    trib_blame_end(link, "from", trib_roster_name(core->engine->roster, link->peer), reason, text);
+    char text[TRIB_ERROR_TEXT_SIZE], rank[TRIB_MEMBER_NAME_MAX];
+    trib_blame_end(link, "from", trib_blame_caller(core->engine->roster, link->peer, rank), reason, text);
     trib_engine_end(core->engine, trib_blame_status(status), text);
 }
 

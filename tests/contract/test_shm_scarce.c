@@ -19,6 +19,7 @@
 #include <cmocka.h>
 
 #include "engine/reactor_ev.h"
+#include "tests/support/descriptors.h"
 #include "transports/shm_internal.h"
 
 #define LIMIT 64
@@ -36,6 +37,7 @@ typedef struct scene {
     unsigned closed;
     char reason[256], log[4096];
     struct rlimit before;
+    uint32_t open_before;
     int taken[LIMIT];
     int taken_count;
 } scene;
@@ -130,6 +132,7 @@ static void scene_open(scene *self)
 {
     alarm(GUARD_S);
     memset(self, 0, sizeof *self);
+    self->open_before = descriptors_open();
     self->logger = (trib_logger){.level = TRIB_LOG_WARN, .cb = note_line, .user = self};
     const trib_transport_config config = {.silence_timeout_ns = 0};
     assert_int_equal(trib_reactor_ev_create(0, &self->logger, NULL, &self->reactor), TRIB_OK);
@@ -182,6 +185,7 @@ static void scene_close(scene *self)
     trib_shm_ops.listener_close(self->listener);
     trib_shm_ops.close(self->transport);
     trib_reactor_ev_destroy(self->reactor);
+    assert_int_equal(descriptors_open(), self->open_before);
     alarm(0);
 }
 

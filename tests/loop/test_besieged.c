@@ -18,6 +18,7 @@
 #include "engine/roster.h"
 #include "tests/loop/host.h"
 #include "tests/loop/stranger.h"
+#include "tests/support/descriptors.h"
 
 #define LEFT 8
 #define CROWD (LEFT + 2) /* two of them wait before the door, and the member behind them */
@@ -96,6 +97,7 @@ static void strangers_make_way(void **state)
     (void)state;
     trib_frame frame = {.type = TRIB_FRAME_NONE};
     bed self;
+    const uint32_t open = descriptors_open();
     bed_open(&self);
     for (int i = 0; i < CROWD; i++) {
         stranger_reach(&self.crowd[i], self.address);
@@ -108,6 +110,7 @@ static void strangers_make_way(void **state)
     }
     assert_false(host_has_said(&self.host, "the job is over"));
     bed_close(&self);
+    assert_int_equal(descriptors_open(), open);
 }
 
 int main(void)

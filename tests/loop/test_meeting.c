@@ -2,10 +2,13 @@
  * test_meeting.c - the job ends for one member's reason while connections are being made: that is the reason that all
  * give, also those whose connection has ended without a word, and those to whom it is only half made.
  */
+#include <netinet/in.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include <cmocka.h>
 
@@ -95,11 +98,49 @@ static void last_words_follow_the_proof(void **state)
     bed_close(&self);
 }
 
+/* Where rank 0's worker is connected to, before a roster tells. */
+static void find_door(const host *self, char *address, size_t size)
+{
+    const unsigned known = (unsigned)strtoul(strrchr(self->address, ':') + 1, NULL, 10);
+    for (int fd = 0; fd < 1024; fd++) {
+        struct sockaddr_in at = {.sin_port = 0};
+        int listens = 0;
+        socklen_t length = sizeof listens, room = sizeof at;
+        if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) == 0 && listens != 0 &&
+            getsockname(fd, (struct sockaddr *)&at, &room) == 0 && at.sin_family == AF_INET &&
+            ntohs(at.sin_port) != known) {
+            snprintf(address, size, "127.0.0.1:%u", ntohs(at.sin_port));
+            return;
+        }
+    }
+    fail_msg("nobody listens");
+}
+
+/* Its roster may come first, and then it is a rank that speaks. */
+static void who_is_early_bears_a_rank(void **state)
+{
+    (void)state;
+    host first;
+    stranger data;
+    char door[32];
+    trib_error error = {.text = ""};
+    host_open(&first, 3, "");
+    find_door(&first, door, sizeof door);
+    stranger_connect(&data, door, HOST_TOKEN, TRIB_PURPOSE_DATA, 2);
+    stranger_send(&data, (trib_frame){.type = TRIB_FRAME_BYE, .aux = (uint32_t)TRIB_SYSTEM, .epoch = 1}, REASON,
+                  strlen(REASON));
+    stranger_close(&data);
+    assert_int_equal(trib_engine_wait_ready(first.engine, -1, &error), TRIB_PEER_LOST);
+    assert_string_equal(error.text, REASON ", as rank 2 says");
+    host_close(&first);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_reason_is_waited_for),
         cmocka_unit_test(last_words_follow_the_proof),
+        cmocka_unit_test(who_is_early_bears_a_rank),
     };
     return cmocka_run_group_tests_name("meeting", tests, NULL, NULL);
 }
