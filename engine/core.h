@@ -23,7 +23,8 @@ struct trib_loads_told;
 /* Copies from the device to the host that wait for credit, by priority, then by age (device_task.c). */
 typedef struct trib_copy_queue {
     struct trib_device_task *head, *tail;
-    uint64_t in_flight;
+    uint64_t in_flight; /* bytes */
+    uint32_t copies;    /* of so many */
 } trib_copy_queue;
 
 typedef struct trib_core_stats {

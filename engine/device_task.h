@@ -118,7 +118,10 @@ bool trib_device_job_back(trib_core *core, trib_device_task *device, const trib_
 void trib_device_fail_if_job_lost(trib_op *op, trib_status status);
 
 /* ---- The queue for copies to the host, by priority and credit ---- */
-#define TRIB_COPY_CREDIT_BYTES (16u << 20)
+/* Of all cores. Their copies follow each other on one stream, so what one core submits at once the others wait for; and each needs a
+ * second one while it hears of the first. */
+#define TRIB_COPY_CREDIT_BYTES (8u << 20)
+#define TRIB_COPIES_LEAST 2u
 
 void trib_copy_queue_add(trib_copy_queue *queue, trib_device_task *device);
 void trib_copy_queue_remove(trib_copy_queue *queue, trib_device_task *device);

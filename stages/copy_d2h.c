@@ -33,13 +33,20 @@ static void fill(trib_core *core, trib_device_task *device)
     };
 }
 
+static bool has_credit(const trib_core *core)
+{
+    const trib_copy_queue *queue = &core->copies;
+    return queue->copies < TRIB_COPIES_LEAST || queue->in_flight < TRIB_COPY_CREDIT_BYTES / core->engine->core_count;
+}
+
 static void start_copies(trib_core *core)
 {
     trib_copy_queue *queue = &core->copies;
-    while (queue->head != NULL && queue->in_flight < TRIB_COPY_CREDIT_BYTES) {
+    while (queue->head != NULL && has_credit(core)) {
         trib_device_task *device = queue->head;
         trib_copy_queue_remove(queue, device);
         queue->in_flight += device->task->size;
+        queue->copies++;
         fill(core, device);
         trib_device_submit(core, device, &device->to_host, copy_back);
     }
@@ -51,6 +58,7 @@ static void copy_back(trib_reactor *reactor, trib_post *post)
     trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
     trib_device_task *device = job->owner;
     core->copies.in_flight -= job->bytes;
+    core->copies.copies--;
     if (trib_device_job_back(core, device, job)) {
         trib_pipeline_resume(core, device->task);
     }

@@ -260,7 +260,7 @@ void torture_watch_closed(run *self)
         }
         for (uint32_t c = 0; c < engine->core_count; c++) {
             const trib_core *core = &engine->cores[c];
-            if (core->entries_waiting > 0 || core->copies.in_flight > 0) {
+            if (core->entries_waiting > 0 || core->copies.copies > 0) {
                 torture_broken(self, "member %u is closed, and has sums or copies under way", i);
             }
         }
