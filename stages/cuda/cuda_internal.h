@@ -232,6 +232,8 @@ ncclResult_t cuda_nccl_all_reduce(const trib_device *device, const trib_device_j
 /* ---- cuda_keep.c ---- */
 cudaError_t cuda_keep_open(trib_device *device);
 void cuda_keep_close(trib_device *device);
+/* By whoever has entered and holds the claim: would that be launched without NCCL? */
+bool cuda_keep_has(const trib_device *device, const trib_device_job *job);
 /* As cuda_nccl_launch. False: it is not kept, NCCL is to launch it. */
 bool cuda_keep_launch(trib_device *device, cuda_slot *slot);
 /* Nobody is inside, and nobody will launch any more. */

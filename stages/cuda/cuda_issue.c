@@ -52,14 +52,31 @@ static void leave_to_thread(trib_device *device, trib_device_job *job)
     cuda_signal_if_asleep(device);
 }
 
+/* With the claim. True: it has entered, where there is something to enter. Callers that have promised no order do not know that
+ * NCCL may be called here, which would keep the launch until a group of their own ends: they launch what takes no NCCL. */
+static bool enter_to_launch(trib_device *device, const trib_device_job *job)
+{
+    if (device->params.size == 1) {
+        return true;
+    }
+    if (!cuda_comm_enter(device)) {
+        return false;
+    }
+    const bool may = device->params.in_order || cuda_keep_has(device, job);
+    if (!may) {
+        cuda_comm_exit(device);
+    }
+    return may;
+}
+
 /* With the claim. */
 static void launch_here(trib_device *device, trib_device_job *job)
 {
     const bool enters = device->params.size > 1;
-    if (enters && !cuda_comm_enter(device)) {
+    if (!enter_to_launch(device, job)) {
         pthread_mutex_lock(&device->mutex);
         cuda_unclaim_locked(device);
-        leave_to_thread(device, job); /* which gives it back: all is being given up */
+        leave_to_thread(device, job); /* which launches it, or gives it back where all is being given up */
         pthread_mutex_unlock(&device->mutex);
         return;
     }

@@ -191,13 +191,22 @@ static CUresult launch(const trib_device *device, struct cuda_kept *kept)
     return device->keep.launch(&config, kept->function, kept->kernel.kernelParams, kept->kernel.extra);
 }
 
+static bool fits(const struct cuda_kept *kept, const trib_device_job *job)
+{
+    return kept->source == job->source && kept->target == job->target && kept->reduce == job->reduce;
+}
+
+bool cuda_keep_has(const trib_device *device, const trib_device_job *job)
+{
+    const struct cuda_kept *kept = job->keep != NULL ? *job->keep : NULL;
+    return job->keeps && device->keep.launch != NULL && kept != NULL && kept->function != NULL && fits(kept, job);
+}
+
 bool cuda_keep_launch(trib_device *device, cuda_slot *slot)
 {
     const trib_device_job *job = slot->job;
     struct cuda_kept *kept = job->keep != NULL ? *job->keep : NULL;
-    const bool fits =
-        kept != NULL && kept->source == job->source && kept->target == job->target && kept->reduce == job->reduce;
-    if (kept != NULL && (!job->keeps || !fits)) {
+    if (kept != NULL && (!job->keeps || !fits(kept, job))) {
         drop(device, job->keep);
         kept = NULL;
     }
