@@ -245,6 +245,15 @@ static void waits_for_a_descriptor(void **state)
     comes_in(&self);
 }
 
+static void ends_with_one_at_the_door(void **state)
+{
+    (void)state;
+    scene self;
+    begin(&self, 1);
+    lacks_for_now(&self, EMFILE);
+    scene_close(&self);
+}
+
 static void waits_for_one_that_another_thread_has(void **state)
 {
     (void)state;
@@ -286,6 +295,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(waits_for_a_descriptor),
+        cmocka_unit_test(ends_with_one_at_the_door),
         cmocka_unit_test(waits_for_one_that_another_thread_has),
         cmocka_unit_test(waits_for_memory),
         cmocka_unit_test(has_none_to_connect_with),

@@ -80,6 +80,19 @@ static void a_reason_is_waited_for(void **state)
     bed_close(&self);
 }
 
+static void can_be_closed_while_it_waits(void **state)
+{
+    (void)state;
+    bed self;
+    bed_open(&self);
+    stranger_accept_proof(&self.control, &self.data, HOST_TOKEN);
+    stranger_close(&self.data);
+    look_at_clock(&self);
+    stranger_close(&self.control);
+    host_close(&self.host);
+    free(self.payload);
+}
+
 /* For the peer the connection stands when it has the proof, and its end without a word is a loss. */
 static void last_words_follow_the_proof(void **state)
 {
@@ -139,6 +152,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_reason_is_waited_for),
+        cmocka_unit_test(can_be_closed_while_it_waits),
         cmocka_unit_test(last_words_follow_the_proof),
         cmocka_unit_test(who_is_early_bears_a_rank),
     };
