@@ -12,7 +12,7 @@
 #include "transports/transport.h"
 
 #define TRIB_WIRE_MAGIC 0x42495254u /* "TRIB" */
-#define TRIB_WIRE_VERSION 8u        /* of all that members say to each other, and their transports (docs/protocol.md) */
+#define TRIB_WIRE_VERSION 9u        /* of all that members say to each other, and their transports (docs/protocol.md) */
 #define TRIB_NO_MEMBER UINT32_MAX
 
 /* X(name, payload_max): the most payload a frame of the type may carry. */
