@@ -127,8 +127,8 @@ void trib_copy_queue_add(trib_copy_queue *queue, trib_device_task *device);
 void trib_copy_queue_remove(trib_copy_queue *queue, trib_device_task *device);
 
 /* ---- An operation on a device tensor ---- */
-/* Caller's thread, before the operation is taken: makes what it keeps beside itself. */
-/* Caller's thread. buffers: NULL, or with which the device is asked whether what launching the operation takes may be kept. */
+/* Caller's thread, before the operation is taken: makes what it keeps beside itself. buffers: NULL, or with which the device is
+ * asked whether what launching the operation takes may be kept. */
 TRIB_CHECKED trib_status trib_device_op_prepare(trib_op *op, const trib_op_params *buffers, trib_error *error);
 /* An operation that has been filled in as if for host memory: what it is on devices. */
 void trib_device_op_fill(trib_op *op);

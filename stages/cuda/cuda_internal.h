@@ -77,6 +77,24 @@ typedef struct cuda_queue {
     cuda_slot *head, *tail;
 } cuda_queue;
 
+static inline void cuda_queue_push(cuda_queue *queue, cuda_slot *slot)
+{
+    slot->next = NULL;
+    *(queue->tail == NULL ? &queue->head : &queue->tail->next) = slot;
+    queue->tail = slot;
+}
+
+/* NULL: it is empty. */
+static inline cuda_slot *cuda_queue_pop(cuda_queue *queue)
+{
+    cuda_slot *slot = queue->head;
+    if (slot != NULL) {
+        queue->head = slot->next;
+        queue->tail = queue->head == NULL ? NULL : queue->tail;
+    }
+    return slot;
+}
+
 typedef enum cuda_comm_state {
     CUDA_COMM_NONE,
     CUDA_COMM_JOINING,
@@ -205,8 +223,6 @@ void *cuda_thread_main(void *argument); /* the device */
 cuda_slot *cuda_slot_take(trib_device *device, trib_device_job *job);
 void cuda_slot_end(trib_device *device, cuda_slot *slot, trib_status status, const char *text);
 void cuda_mark_give(trib_device *device, cuda_mark *mark); /* any thread */
-void cuda_queue_push(cuda_queue *queue, cuda_slot *slot);
-cuda_slot *cuda_queue_pop(cuda_queue *queue);
 /* Puts the caller's stream's work before what is put on that stream next, and lets the job's mark go. */
 cudaError_t cuda_order_mark(trib_device *device, trib_device_job *job, cuda_lane lane);
 /* The slot's work is on that stream: its end will be noticed, and its gate opens behind it. */

@@ -35,23 +35,6 @@ void cuda_give_back(trib_device *device, trib_device_job *job, trib_status statu
 
 /* ---- Slots and queues ---- */
 
-void cuda_queue_push(cuda_queue *queue, cuda_slot *slot)
-{
-    slot->next = NULL;
-    *(queue->tail == NULL ? &queue->head : &queue->tail->next) = slot;
-    queue->tail = slot;
-}
-
-cuda_slot *cuda_queue_pop(cuda_queue *queue)
-{
-    cuda_slot *slot = queue->head;
-    if (slot != NULL) {
-        queue->head = slot->next;
-        queue->tail = queue->head == NULL ? NULL : queue->tail;
-    }
-    return slot;
-}
-
 cuda_slot *cuda_slot_take(trib_device *device, trib_device_job *job)
 {
     cuda_slot *slot = device->free_slots;

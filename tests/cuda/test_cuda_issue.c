@@ -90,23 +90,6 @@ void cuda_signal_if_asleep(trib_device *device)
     (void)device;
 }
 
-void cuda_queue_push(cuda_queue *queue, cuda_slot *slot)
-{
-    slot->next = NULL;
-    *(queue->tail == NULL ? &queue->head : &queue->tail->next) = slot;
-    queue->tail = slot;
-}
-
-cuda_slot *cuda_queue_pop(cuda_queue *queue)
-{
-    cuda_slot *slot = queue->head;
-    if (slot != NULL) {
-        queue->head = slot->next;
-        queue->tail = queue->head == NULL ? NULL : queue->tail;
-    }
-    return slot;
-}
-
 /* ---- Who launches ---- */
 
 /* Issues one; true: its caller has launched it. */

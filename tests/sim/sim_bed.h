@@ -95,6 +95,29 @@ static inline void sim_bed_find_slow(const sim_job *job)
     }
 }
 
+/* An operation on a tensor of so many int32 on the rank's device. root below 0: a sum. Not TRIB_OK: it was refused. */
+static inline trib_status sim_bed_hand_in_on_device(sim_job *job, uint32_t rank, uint32_t count, int32_t root,
+                                                    exchange *what)
+{
+    trib_error error = {.status = TRIB_OK};
+    trib_tensor_desc desc;
+    trib_tensor_desc_init(&desc, sizeof desc);
+    desc.name = "on the device";
+    desc.dtype = TRIB_INT32;
+    desc.count = count;
+    desc.flags = TRIB_TENSOR_DEVICE;
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.input = params.output = what->buffer;
+    params.done_cb = sim_bed_on_done;
+    params.user = what;
+    params.timeout_ns = -1;
+    params.root = root < 0 ? 0 : root;
+    trib_engine *engine = job->members[rank].engine;
+    const trib_status status = trib_tensor_declare(engine, &desc, &params.tensor, &error);
+    return status != TRIB_OK ? status : (root < 0 ? trib_push_pull : trib_broadcast)(engine, &params, NULL, &error);
+}
+
 static inline bool sim_bed_all_done(sim_job *job, void *argument)
 {
     const exchange *exchanges = argument;

@@ -57,25 +57,6 @@ static void on_machines(sim_job *job, uint32_t member, trib_config *config, trib
     }
 }
 
-static void hand_in(sim_job *job, uint32_t rank, exchange *what)
-{
-    trib_error error = {.status = TRIB_OK};
-    trib_tensor_desc desc;
-    trib_tensor_desc_init(&desc, sizeof desc);
-    desc.name = "on the device";
-    desc.dtype = TRIB_INT32;
-    desc.count = COUNT;
-    desc.flags = TRIB_TENSOR_DEVICE;
-    trib_op_params params;
-    trib_op_params_init(&params, sizeof params);
-    params.input = params.output = what->buffer;
-    params.done_cb = sim_bed_on_done;
-    params.user = what;
-    trib_engine *engine = job->members[rank].engine;
-    assert_int_equal(trib_tensor_declare(engine, &desc, &params.tensor, &error), TRIB_OK);
-    assert_int_equal(trib_push_pull(engine, &params, NULL, &error), TRIB_OK);
-}
-
 static void cores_take_turns(void **state)
 {
     (void)state;
@@ -92,7 +73,7 @@ static void cores_take_turns(void **state)
     for (uint32_t rank = 0; rank < WORKERS; rank++) {
         exchanges[rank] = (exchange){.buffer = calloc(COUNT, sizeof(int32_t))};
         assert_non_null(exchanges[rank].buffer);
-        hand_in(job, rank, &exchanges[rank]);
+        assert_int_equal(sim_bed_hand_in_on_device(job, rank, COUNT, -1, &exchanges[rank]), TRIB_OK);
     }
     const int64_t until_ns = trib_sim_now(job->sim) + 60 * SECOND;
     assert_true(sim_job_run(job, until_ns, sim_bed_all_done, exchanges));

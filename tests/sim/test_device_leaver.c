@@ -28,25 +28,7 @@ static void on_a_machine(sim_job *job, uint32_t member, trib_config *config, tri
 /* False: the job is over for that rank. root below 0: a sum. */
 static bool hand_in(sim_job *job, uint32_t rank, int32_t root, exchange *what)
 {
-    trib_error error = {.status = TRIB_OK};
-    trib_tensor_desc desc;
-    trib_tensor_desc_init(&desc, sizeof desc);
-    desc.name = "on the device";
-    desc.dtype = TRIB_INT32;
-    desc.count = COUNT;
-    desc.flags = TRIB_TENSOR_DEVICE;
-    trib_op_params params;
-    trib_op_params_init(&params, sizeof params);
-    params.input = params.output = what->buffer;
-    params.done_cb = sim_bed_on_done;
-    params.user = what;
-    params.timeout_ns = -1;
-    params.root = root < 0 ? 0 : root;
-    trib_engine *engine = job->members[rank].engine;
-    trib_status status = trib_tensor_declare(engine, &desc, &params.tensor, &error);
-    if (status == TRIB_OK) {
-        status = (root < 0 ? trib_push_pull : trib_broadcast)(engine, &params, NULL, &error);
-    }
+    const trib_status status = sim_bed_hand_in_on_device(job, rank, COUNT, root, what);
     assert_true(status == TRIB_OK || status == TRIB_PEER_LEFT);
     return status == TRIB_OK;
 }
