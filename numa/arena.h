@@ -39,6 +39,7 @@ typedef struct trib_arena_memory {
     void *base;
     size_t size;
     bool is_adopted;                 /* somebody else's, and no extent that the arena has made */
+    int fd;                          /* which other processes can map; -1: they cannot */
     const trib_arena_dmabuf *dmabuf; /* NULL: host memory */
 } trib_arena_memory;
 
@@ -62,8 +63,9 @@ typedef struct trib_arena_params {
     int32_t node; /* the operating system's number of the NUMA node to bind to; -1: do not bind */
     trib_arena_heap heap;
     size_t bytes_max; /* most bytes to map; 0: no limit but the machine's */
-    /* How to map and unmap; NULL: anonymous mmap. map returns memory aligned to TRIB_EXTENT_BYTES, or NULL; two threads may
-     * be in it. */
+    bool is_shared;   /* extents are files without a name where the process may have such (trib_arena_memory.fd) */
+    /* How to map and unmap, and nothing is shared then; NULL: mmap. map returns memory aligned to TRIB_EXTENT_BYTES, or NULL;
+     * two threads may be in it. */
     void *(*map)(void *user, size_t size);
     void (*unmap)(void *user, void *base, size_t size);
     void *map_user;

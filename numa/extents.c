@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 static size_t round_up(size_t value, size_t unit)
 {
@@ -28,6 +29,7 @@ static size_t round_up(size_t value, size_t unit)
 trib_status trib_extents_init(trib_extents *extents, const trib_arena_params *params)
 {
     *extents = (trib_extents){.params = *params};
+    extents->params.is_shared = params->is_shared && params->map == NULL;
     if (extents->params.map == NULL) {
         extents->params.map = trib_pages_map;
         extents->params.unmap = trib_pages_unmap;
@@ -49,7 +51,7 @@ static trib_status extent_register(const trib_extents *extents, trib_extent *ext
     trib_extent_registration *registration = &extent->registrations[id];
     void *cookie = NULL;
     const trib_arena_memory memory = {
-        .base = extent->base, .size = extent->size, .is_adopted = extent->adopted, .dmabuf = dmabuf};
+        .base = extent->base, .size = extent->size, .is_adopted = extent->adopted, .fd = extent->fd, .dmabuf = dmabuf};
     registration->status = extent->on_device && dmabuf == NULL
                                ? TRIB_UNSUPPORTED
                                : registrar->register_extent(registrar->user, &memory, &cookie, error);
@@ -77,6 +79,9 @@ void trib_extents_fini(trib_extents *extents)
         if (!extent->adopted) {
             trib_unpoison(extent->base, extent->size);
             extents->params.unmap(extents->params.map_user, extent->base, extent->size);
+        }
+        if (extent->fd >= 0) {
+            close(extent->fd);
         }
     }
     free(extents->list);
@@ -155,8 +160,12 @@ static bool extent_claim(trib_extents *extents, size_t size)
  * `registering`. False: no memory. */
 static bool extent_map(const trib_extents *extents, size_t size, trib_extent *extent, trib_extent_failures *failures)
 {
-    uint8_t *base = extents->params.map(extents->params.map_user, size);
-    *extent = (trib_extent){.base = base, .size = size};
+    int fd = -1;
+    uint8_t *base = extents->params.is_shared ? trib_pages_map_shared(size, &fd) : NULL;
+    if (base == NULL) {
+        base = extents->params.map(extents->params.map_user, size);
+    }
+    *extent = (trib_extent){.base = base, .size = size, .fd = fd};
     if (base == NULL) {
         failures->map++;
         return false;
@@ -426,7 +435,7 @@ static trib_status register_with_all(const trib_extents *extents, trib_extent *e
 trib_status trib_extents_adopt(trib_extents *extents, void *base, size_t size, const trib_arena_dmabuf *dmabuf,
                                trib_error *error)
 {
-    trib_extent extent = {.base = base, .size = size, .adopted = true, .on_device = dmabuf != NULL};
+    trib_extent extent = {.base = base, .size = size, .adopted = true, .on_device = dmabuf != NULL, .fd = -1};
     if (base == NULL || size == 0 || (uintptr_t)base > UINTPTR_MAX - size) {
         return trib_error_set(error, TRIB_INVALID, "%zu bytes at %p are no memory", size, base);
     }

@@ -27,6 +27,7 @@ typedef struct trib_extent {
     size_t size;
     bool adopted;
     bool on_device; /* adopted by a dma-buf */
+    int fd;         /* of its own, -1: none */
     trib_extent_registration registrations[TRIB_ARENA_REGISTRARS_MAX];
 } trib_extent;
 

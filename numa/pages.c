@@ -6,20 +6,26 @@
 
 #include "numa/arena.h"
 
+#include <fcntl.h>
+#include <linux/magic.h>
 #include <linux/mempolicy.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #define NODE_MASK_WORDS 16
 #define WORD_BITS (8 * sizeof(unsigned long))
 
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
 /* Maps more than is needed and cuts off what sticks out, as mmap aligns to small pages only. */
-void *trib_pages_map(void *user, size_t size)
+static void *map_aligned(size_t size, int protection)
 {
-    (void)user;
     size_t whole_size = size + TRIB_EXTENT_BYTES - TRIB_PAGE_BYTES;
-    void *whole = mmap(NULL, whole_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *whole = mmap(NULL, whole_size, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (whole == MAP_FAILED) {
         return NULL;
     }
@@ -34,6 +40,80 @@ void *trib_pages_map(void *user, size_t size)
         munmap(base + size, after);
     }
     return base;
+}
+
+void *trib_pages_map(void *user, size_t size)
+{
+    (void)user;
+    return map_aligned(size, PROT_READ | PROT_WRITE);
+}
+
+/* Over addresses taken before, so that huge pages fit. */
+static void *map_file(int fd, size_t size, int protection)
+{
+    void *base = map_aligned(size, PROT_NONE);
+    if (base != NULL && mmap(base, size, protection, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+        munmap(base, size);
+        base = NULL;
+    }
+    return base;
+}
+
+/* Beyond a limit on files' sizes the kernel does not only refuse, but ends the process. */
+static bool may_be_file(size_t size)
+{
+    struct rlimit limit = {.rlim_cur = 0};
+    return getrlimit(RLIMIT_FSIZE, &limit) == 0 && (limit.rlim_cur == RLIM_INFINITY || size <= limit.rlim_cur);
+}
+
+/* Where memory is only given out that there is, a file's is found to lack when it is touched, which ends the process too. */
+static bool is_overcommitted(void)
+{
+    char mode = '2';
+    const int fd = open("/proc/sys/vm/overcommit_memory", O_RDONLY | O_CLOEXEC);
+    const bool is_told = fd >= 0 && read(fd, &mode, 1) == 1;
+    if (fd >= 0) {
+        close(fd);
+    }
+    return !is_told || mode != '2';
+}
+
+/* Linux gives the lowest numbers first: others shall find some as well. */
+static bool is_spared(int fd)
+{
+    struct rlimit limit = {.rlim_cur = 0};
+    return getrlimit(RLIMIT_NOFILE, &limit) == 0 && (rlim_t)fd < limit.rlim_cur / 2;
+}
+
+void *trib_pages_map_shared(size_t size, int *fd_out)
+{
+    const int fd = may_be_file(size) && is_overcommitted()
+                       ? memfd_create("tributary memory", MFD_CLOEXEC | MFD_ALLOW_SEALING)
+                       : -1;
+    if (fd < 0) {
+        return NULL;
+    }
+    void *base = is_spared(fd) && ftruncate(fd, (off_t)size) == 0 && fcntl(fd, F_ADD_SEALS, SEALS) == 0
+                     ? map_file(fd, size, PROT_READ | PROT_WRITE)
+                     : NULL;
+    if (base == NULL) {
+        close(fd);
+        return NULL;
+    }
+    *fd_out = fd;
+    return base;
+}
+
+void *trib_pages_map_foreign(int fd, size_t size)
+{
+    struct stat about;
+    struct statfs system;
+    const int seals = fcntl(fd, F_GET_SEALS);
+    /* Nor on huge pages of their own, which may run out under who reads a hole. */
+    const bool is_such = fstatfs(fd, &system) == 0 && system.f_type == TMPFS_MAGIC && seals >= 0 &&
+                         (seals & F_SEAL_SHRINK) != 0 && size > 0 && size % TRIB_EXTENT_BYTES == 0 &&
+                         fstat(fd, &about) == 0 && about.st_size >= 0 && (size_t)about.st_size >= size;
+    return is_such ? map_file(fd, size, PROT_READ) : NULL;
 }
 
 void trib_pages_unmap(void *user, void *base, size_t size)
