@@ -343,7 +343,9 @@ trib_status trib_memory_register(trib_engine *engine, void *memory, size_t size,
         return status;
     }
     status = engine->env.memory_adopt(engine->env.memory, memory, size, &why);
-    if (engine->env.transport_shared != NULL) { /* there are devices that want to know */
+    const trib_transport_ops *transport = engine->env.transport;
+    if (transport->tells_devices != NULL &&
+        transport->tells_devices(engine->env.transport_shared)) { /* there are devices that want to know */
         trib_log(&engine->logger, status == TRIB_OK ? TRIB_LOG_INFO : TRIB_LOG_WARN, "%zu bytes at %p are %s%s", size,
                  memory,
                  status == TRIB_OK ? "registered" : "not registered, so payloads in them are copied: ", why.text);

@@ -243,6 +243,16 @@ static void choose_polling(host *self, trib_env *env, trib_config *config)
     }
 }
 
+/* Where no process of this machine can be met, private memory is better: the kernel has huge pages for it. */
+static trib_status arena_open(host *self, const trib_transport_ops *transport)
+{
+    trib_arena_params params;
+    trib_arena_params_init(&params);
+    params.node = self->place.plan.arena_node;
+    params.is_shared = (transport->flags & TRIB_TRANSPORT_MAPS) != 0;
+    return trib_arena_create_with(&params, &self->arena);
+}
+
 trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *error)
 {
     *env = (trib_env){
@@ -287,7 +297,7 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
     env->memory = self;
     env->listen_choice = self->place.listen_choice;
     trib_status status = trib_env_place_make(&self->place, config, env->device, &env->placed, error);
-    if (status == TRIB_OK && trib_arena_create(self->place.plan.arena_node, &self->arena) != TRIB_OK) {
+    if (status == TRIB_OK && arena_open(self, env->transport) != TRIB_OK) {
         status = trib_error_set(error, TRIB_NO_MEMORY, "no memory for the arena");
     }
     if (status == TRIB_OK && env->transport->share != NULL) {
@@ -297,7 +307,7 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
             trib_error_set(error, status, "transport %s: %s", env->transport->name, why.text);
         }
     }
-    self->tells_devices = env->transport_shared != NULL;
+    self->tells_devices = env->transport->tells_devices != NULL && env->transport->tells_devices(env->transport_shared);
     self->gpu_direct = config->gpu_direct == TRIB_GPU_DIRECT_AUTO;
     if (status != TRIB_OK) {
         host_destroy(self);

@@ -14,6 +14,7 @@
 #define TRIB_ENGINE_FORK_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* From now on forks of this process are seen. Any number of times. False: there was no memory. */
@@ -25,6 +26,10 @@ uint32_t trib_fork_process(void);
 /* Any thread: the descriptor is not for children. */
 void trib_fork_own(int fd);
 void trib_fork_disown(int fd);
+/* Any thread: memory that maps the beginning of that file for others too. A child gets it as if it were its own: what it writes is
+ * its own, and of the rest it sees what the parent has. The file is owned. False: there is no room to remember it. */
+bool trib_fork_own_memory(void *base, size_t size, int fd);
+void trib_fork_disown_memory(void *base);
 /* It is owned, and a loop that is not the engine's watches it, which the child may go on running: libev ends a process in which
  * such a descriptor is not open. There something else takes its place, which is ready for everything at once. */
 void trib_fork_stand_in(int fd);

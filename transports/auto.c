@@ -28,11 +28,40 @@ typedef struct auto_listener {
     trib_listener *tcp, *shm, *rdma;
 } auto_listener;
 
+/* What the instances of an engine share: of each transport what it made, NULL if that is nothing. */
+typedef struct auto_shared {
+    void *shm, *rdma;
+} auto_shared;
+
 static trib_status auto_share(struct trib_arena *arena, void **shared_out, trib_error *error)
 {
-    (void)error;
-    trib_auto_rdma_share(arena, shared_out);
+    auto_shared *shared = calloc(1, sizeof *shared);
+    if (shared == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+    }
+    trib_status status = trib_shm_ops.share(arena, &shared->shm, error);
+    if (status != TRIB_OK) {
+        free(shared);
+        return status;
+    }
+    trib_auto_rdma_share(arena, &shared->rdma);
+    *shared_out = shared;
     return TRIB_OK;
+}
+
+static void auto_unshare(void *shared)
+{
+    auto_shared *self = shared;
+    if (self != NULL) {
+        trib_auto_rdma_unshare(self->rdma);
+        trib_shm_ops.unshare(self->shm);
+        free(self);
+    }
+}
+
+static bool auto_tells_devices(const void *shared)
+{
+    return shared != NULL && ((const auto_shared *)shared)->rdma != NULL;
 }
 
 static trib_status auto_open(trib_reactor *reactor, const trib_transport_config *config,
@@ -43,9 +72,13 @@ static trib_status auto_open(trib_reactor *reactor, const trib_transport_config 
         return TRIB_NO_MEMORY;
     }
     self->base = (trib_transport){.ops = &trib_auto_ops, .reactor = reactor, .upcalls = upcalls};
+    const auto_shared *shared = config->shared;
+    trib_transport_config of_shm = *config, of_rdma = *config;
+    of_shm.shared = shared != NULL ? shared->shm : NULL;
+    of_rdma.shared = shared != NULL ? shared->rdma : NULL;
     trib_status status = trib_tcp_ops.open(reactor, config, upcalls, &self->tcp);
     if (status == TRIB_OK) {
-        status = trib_shm_ops.open(reactor, config, upcalls, &self->shm);
+        status = trib_shm_ops.open(reactor, &of_shm, upcalls, &self->shm);
         if (status != TRIB_OK) {
             trib_tcp_ops.close(self->tcp);
         }
@@ -54,7 +87,7 @@ static trib_status auto_open(trib_reactor *reactor, const trib_transport_config 
         free(self);
         return status;
     }
-    self->rdma = trib_auto_rdma_open(reactor, config, upcalls);
+    self->rdma = trib_auto_rdma_open(reactor, &of_rdma, upcalls);
     *transport_out = &self->base;
     return TRIB_OK;
 }
@@ -233,5 +266,6 @@ const trib_transport_ops trib_auto_ops = {
     .conn_close = auto_conn_close,
     .stats = auto_stats,
     .share = auto_share,
-    .unshare = trib_auto_rdma_unshare,
+    .unshare = auto_unshare,
+    .tells_devices = auto_tells_devices,
 };

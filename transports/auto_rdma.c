@@ -26,10 +26,10 @@
 
 #define ATTEMPT_NS (3 * INT64_C(1000000000))
 
-typedef struct auto_shared {
+typedef struct rdma_shared {
     verbs_domain *domain; /* NULL: it cannot be used */
     trib_error why;
-} auto_shared;
+} rdma_shared;
 
 struct auto_rdma {
     trib_transport base; /* of the connections in front */
@@ -67,7 +67,7 @@ static bool kernel_has_devices(void)
 
 void trib_auto_rdma_share(struct trib_arena *arena, void **shared_out)
 {
-    auto_shared *shared = kernel_has_devices() ? calloc(1, sizeof *shared) : NULL;
+    rdma_shared *shared = kernel_has_devices() ? calloc(1, sizeof *shared) : NULL;
     if (shared == NULL) {
         return;
     }
@@ -82,7 +82,7 @@ void trib_auto_rdma_share(struct trib_arena *arena, void **shared_out)
 
 void trib_auto_rdma_unshare(void *shared)
 {
-    auto_shared *self = shared;
+    rdma_shared *self = shared;
     if (self != NULL) {
         trib_rdma_domain_close(self->domain);
         free(self);
@@ -140,7 +140,9 @@ static void inner_connected(trib_conn *inner, trib_status status)
 static trib_status inner_header(trib_conn *inner, const unsigned char header[TRIB_HEADER_SIZE], trib_landing *landing)
 {
     auto_conn *conn = front_of(inner);
-    return upcalls_of(conn)->header(&conn->base, header, landing);
+    trib_status status = upcalls_of(conn)->header(&conn->base, header, landing);
+    landing->in_place = false;
+    return status;
 }
 
 static void inner_received(trib_conn *inner, const unsigned char header[TRIB_HEADER_SIZE], const void *payload,
@@ -307,7 +309,7 @@ static const trib_transport_ops front_ops = {
 auto_rdma *trib_auto_rdma_open(trib_reactor *reactor, const trib_transport_config *config,
                                const trib_transport_upcalls *upcalls)
 {
-    const auto_shared *shared = config->shared;
+    const rdma_shared *shared = config->shared;
     if (shared == NULL) {
         return NULL;
     }

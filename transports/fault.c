@@ -290,6 +290,7 @@ static trib_status inner_header(trib_conn *inner, const unsigned char header[TRI
     }
     trib_status status = self->base.upcalls->header(&conn->base, header, landing);
     conn->asked = status == TRIB_AGAIN;
+    landing->in_place = false;
     return status;
 }
 

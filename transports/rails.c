@@ -397,13 +397,19 @@ static void unshare_auto(void *shared)
     trib_auto_ops.unshare(shared);
 }
 
+static bool tells_devices_of_auto(const void *shared)
+{
+    return trib_auto_ops.tells_devices(shared);
+}
+
 const trib_transport_ops trib_rails_auto_ops = {
     .name = "auto",
-    .flags = TRIB_TRANSPORT_RAILS | TRIB_TRANSPORT_STRANDS,
+    .flags = TRIB_TRANSPORT_RAILS | TRIB_TRANSPORT_STRANDS | TRIB_TRANSPORT_MAPS,
     .open = open_over_auto,
     RAILS_TABLE,
     .share = share_auto,
     .unshare = unshare_auto,
+    .tells_devices = tells_devices_of_auto,
 };
 
 static trib_status open_over_tcp(trib_reactor *reactor, const trib_transport_config *config,
@@ -437,6 +443,11 @@ static void unshare_rdma(void *shared)
     trib_rdma_ops.unshare(shared);
 }
 
+static bool tells_devices_of_rdma(const void *shared)
+{
+    return shared != NULL;
+}
+
 /* All rails are RDMA's, and what one of its devices knows all do. */
 static bool moves_alone(const trib_conn *base, const void *memory, size_t size, uint32_t least)
 {
@@ -453,6 +464,7 @@ const trib_transport_ops trib_rails_rdma_ops = {
     RAILS_TABLE,
     .share = share_rdma,
     .unshare = unshare_rdma,
+    .tells_devices = tells_devices_of_rdma,
 };
 
 #endif

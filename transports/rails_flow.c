@@ -268,6 +268,7 @@ static trib_status ask(rails_session *session, const unsigned char header[TRIB_H
     session->resumed_inside = false;
     trib_status status = session->base.transport->upcalls->header(&session->base, header, landing);
     session->asking = false;
+    landing->in_place = false;
     if (status == TRIB_OK) {
         session->asked_count++;
         memcpy(session->asked[at].header, header, TRIB_HEADER_SIZE);

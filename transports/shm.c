@@ -114,6 +114,7 @@ static trib_status shm_open_instance(trib_reactor *reactor, const trib_transport
     self->base.reactor = reactor;
     self->base.upcalls = upcalls;
     self->config = *config;
+    self->offer = config->shared;
     reactor->ops->random(reactor, &self->probe, sizeof self->probe);
     self->poller = (trib_poller){.poll = poll_all, .rest = rest_all, .woken = woken_all};
     trib_reactor_poller_add(reactor, &self->poller);
@@ -137,6 +138,23 @@ static void shm_close(trib_transport *transport)
     trib_timer_stop(transport->reactor, &self->look);
     trib_reactor_poller_remove(transport->reactor, &self->poller);
     free(self);
+}
+
+static trib_status shm_share(trib_arena *arena, void **shared_out, trib_error *error)
+{
+    shm_offer *offer = NULL;
+    trib_status status = trib_shm_offer_create(arena, &offer);
+    if (status != TRIB_OK) {
+        return trib_error_set(error, status, "the engine's memory cannot be offered to processes of this machine: %s",
+                              trib_status_text(status));
+    }
+    *shared_out = offer;
+    return TRIB_OK;
+}
+
+static void shm_unshare(void *shared)
+{
+    trib_shm_offer_destroy(shared);
 }
 
 static void shm_stats(const trib_transport *transport, trib_transport_stats *stats_out)
@@ -210,7 +228,7 @@ static bool take(trib_acceptor *acceptor, int fd, const struct sockaddr_storage 
     if (conn == NULL) {
         return false;
     }
-    conn->peer_pid = pid;
+    conn->peer.pid = pid;
     conn->listener = listener;
     return true;
 }
@@ -286,7 +304,7 @@ static trib_status shm_listen(trib_transport *transport, const trib_address *at,
 
 const trib_transport_ops trib_shm_ops = {
     .name = "shm",
-    .flags = 0,
+    .flags = TRIB_TRANSPORT_MAPS,
     .open = shm_open_instance,
     .close = shm_close,
     .listen = shm_listen,
@@ -294,6 +312,9 @@ const trib_transport_ops trib_shm_ops = {
     .connect = trib_shm_connect,
     .send = trib_shm_send,
     .recv_resume = trib_shm_recv_resume,
+    .lease = trib_shm_lease,
     .conn_close = trib_shm_conn_close,
     .stats = shm_stats,
+    .share = shm_share,
+    .unshare = shm_unshare,
 };

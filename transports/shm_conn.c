@@ -25,6 +25,7 @@
 #include "transports/shm_internal.h"
 
 #define GREETING_NS (5 * INT64_C(1000000000))
+#define READING_LOOK_NS INT64_C(1000000)
 
 /* ---- Wake-ups ---- */
 
@@ -158,6 +159,10 @@ static void greeting_late(trib_reactor *reactor, trib_timer *timer)
 static void take_again(trib_reactor *reactor, trib_timer *timer)
 {
     shm_conn *conn = timer->user;
+    if (conn->state == SHM_ENDING) {
+        trib_reactor_defer(reactor, &conn->finish_post);
+        return;
+    }
     trib_io_watch(reactor, &conn->io, TRIB_IO_READ);
 }
 
@@ -225,8 +230,11 @@ shm_conn *trib_shm_conn_create(shm_transport *transport, int fd, const trib_addr
     conn->deadline.user = conn;
     conn->again.fired = take_again;
     conn->again.user = conn;
+    conn->lease_timer.fired = trib_shm_leases_expire;
+    conn->lease_timer.user = conn;
     conn->outgoing = outgoing;
     conn->memory_fd = -1;
+    conn->peer.system_calls = &transport->stats.system_calls;
     conn->next = transport->conns;
     conn->at = &transport->conns;
     if (conn->next != NULL) {
@@ -249,6 +257,8 @@ void trib_shm_conn_forget(shm_conn *conn)
     trib_io_watch(reactor, &conn->io, 0);
     trib_timer_stop(reactor, &conn->deadline);
     trib_timer_stop(reactor, &conn->again);
+    trib_timer_stop(reactor, &conn->lease_timer);
+    trib_assert(conn->leased == 0);
     *conn->at = conn->next;
     if (conn->next != NULL) {
         conn->next->at = conn->at;
@@ -256,6 +266,7 @@ void trib_shm_conn_forget(shm_conn *conn)
     if (conn->segment != NULL) {
         munmap(conn->segment, SHM_SEGMENT_BYTES);
     }
+    trib_shm_peer_forget(&conn->peer);
     if (conn->memory_fd >= 0) {
         trib_fork_close(conn->memory_fd);
     }
@@ -300,7 +311,7 @@ trib_status trib_shm_connect_now(trib_transport *transport, const trib_address *
     if (conn == NULL) {
         return TRIB_NO_MEMORY;
     }
-    conn->peer_pid = pid;
+    conn->peer.pid = pid;
     if (!trib_shm_greet_begin(conn)) {
         *error_out = errno;
         trib_shm_conn_forget(conn);
@@ -418,6 +429,7 @@ void trib_shm_conn_end(shm_conn *conn, trib_status status, const char *format, .
     conn->connect_failed = conn->connect_failed || (conn->state == SHM_GREETING && conn->outgoing && status != TRIB_OK);
     conn->state = SHM_ENDING;
     conn->end_status = status;
+    conn->end_by_ns = trib_now(reactor) + SHM_READING_NS;
     trib_io_watch(reactor, &conn->io, 0);
     trib_timer_stop(reactor, &conn->deadline);
     trib_timer_stop(reactor, &conn->again);
@@ -429,12 +441,33 @@ void trib_shm_conn_end(shm_conn *conn, trib_status status, const char *format, .
     }
 }
 
+/* What it reads would become the caller's again under its hands. */
+static bool is_read_by_peer(const shm_conn *conn)
+{
+    trib_shm_fence();
+    if (conn->segment == NULL || conn->sends.head == NULL ||
+        atomic_load_explicit(&conn->in.peer->reading, memory_order_acquire) == 0) {
+        return false;
+    }
+    char wake_up;
+    ssize_t got = 1;
+    while (got > 0) { /* its end comes behind what it said before */
+        got = recv(conn->io.fd, &wake_up, sizeof wake_up, MSG_DONTWAIT);
+        trib_counter_add(&conn->transport->stats.system_calls, 1);
+    }
+    return got < 0 && (errno == EAGAIN || errno == EINTR);
+}
+
 static void finish(trib_reactor *reactor, trib_post *post)
 {
-    (void)reactor;
     shm_conn *conn = (shm_conn *)((char *)post - offsetof(shm_conn, finish_post));
     const trib_transport_upcalls *upcalls = conn->base.transport->upcalls;
     trib_assert(conn->state == SHM_ENDING && conn->known);
+    trib_shm_leases_recall(conn);
+    if (is_read_by_peer(conn) && trib_now(reactor) < conn->end_by_ns) {
+        trib_timer_arm(reactor, &conn->again, trib_now(reactor) + READING_LOOK_NS);
+        return;
+    }
     if (conn->connect_failed) {
         upcalls->connected(&conn->base, conn->end_status);
     }

@@ -17,7 +17,6 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "engine/assert.h"
@@ -69,6 +68,7 @@ static bool greet(shm_conn *conn, shm_greeting_step step)
         .segment_bytes = SHM_SEGMENT_BYTES,
         .probe_address = (uintptr_t)&conn->transport->probe,
         .probe = conn->transport->probe,
+        .offer_address = trib_shm_offer_address(conn->transport->offer),
     };
     struct iovec bytes = {.iov_base = &message, .iov_len = sizeof message};
     _Alignas(struct cmsghdr) unsigned char control[CMSG_SPACE(sizeof(int))] = {0};
@@ -200,13 +200,10 @@ static bool is_segment(shm_conn *conn, int fd)
 
 static bool can_read(shm_conn *conn, const shm_greeting *message)
 {
-    uint64_t found = ~message->probe;
-    struct iovec local = {.iov_base = &found, .iov_len = sizeof found};
-    struct iovec remote = {.iov_base = (void *)(uintptr_t)message->probe_address, .iov_len = sizeof found};
-    trib_counter_add(&conn->transport->stats.system_calls, 1);
-    return !conn->transport->config.copies_only && conn->peer_pid > 0 &&
-           process_vm_readv(conn->peer_pid, &local, 1, &remote, 1, 0) == (ssize_t)sizeof found &&
-           found == message->probe;
+    conn->peer.address = message->offer_address;
+    conn->peer.probe_address = message->probe_address;
+    conn->peer.probe = message->probe;
+    return !conn->transport->config.copies_only && trib_shm_peer_can_be_read(&conn->peer);
 }
 
 /* ---- Steps ---- */

@@ -1,7 +1,8 @@
 /*
  * shm_internal.h - what the files of the shared-memory transport share: shm.c (instance, listeners, the poller),
  * shm_greet.c (how two processes come to share a segment), shm_conn.c (life of a connection), shm_stream.c (messages to
- * records and back), shm_ring.c (records in memory).
+ * records and back), shm_ring.c (records in memory), shm_memory.c (memory that peers map), shm_lease.c
+ * (payloads that stay there).
  */
 #ifndef TRIB_TRANSPORTS_SHM_INTERNAL_H
 #define TRIB_TRANSPORTS_SHM_INTERNAL_H
@@ -13,6 +14,7 @@
 #include "transports/acceptor.h"
 #include "transports/send_queue.h"
 #include "transports/shm.h"
+#include "transports/shm_memory.h"
 #include "transports/shm_ring.h"
 
 #define SHM_REASON_MAX 192
@@ -29,7 +31,9 @@ typedef struct shm_transport {
     trib_timer look;  /* wakes for payloads that were taken, where nobody hurries */
     shm_conn *conns;  /* all, also those that the caller does not know of yet */
     uint32_t open_count;
-    uint64_t probe; /* a random number that peers try to read out of this process */
+    uint64_t probe;         /* a random number that peers try to read out of this process */
+    const shm_offer *offer; /* NULL: none */
+    uint32_t offer_hint;
 } shm_transport;
 
 typedef enum shm_state {
@@ -39,6 +43,16 @@ typedef enum shm_state {
     SHM_ENDING,   /* finish_post is on its way: reports what was not sent, then `closed` */
 } shm_state;
 
+#define SHM_LEASES_MAX 8u                        /* payloads that the peer has not been told of, at most */
+#define SHM_READING_NS (1 * INT64_C(1000000000)) /* so long an end waits for a peer that reads a payload */
+
+typedef struct shm_lease {
+    trib_lease base; /* first */
+    shm_conn *conn;
+    uint64_t number;  /* of the payload */
+    int64_t since_ns; /* when its sender had not taken it back yet, or a little earlier */
+} shm_lease;
+
 struct shm_conn {
     trib_conn base; /* first */
     shm_transport *transport;
@@ -46,7 +60,7 @@ struct shm_conn {
     shm_listener *listener; /* of an accepted one that is still greeting */
     trib_io io;             /* the socket: greetings, wake-ups, and the peer's end */
     trib_timer deadline;    /* of the greeting */
-    trib_timer again;       /* a greeting waits until it can be taken */
+    trib_timer again;       /* a greeting waits until it can be taken; the end, until the peer has read what it reads */
     trib_post report_post, resume_post, finish_post;
     shm_state state;
     bool outgoing, known; /* known: the caller has it, or knows of the attempt */
@@ -54,7 +68,7 @@ struct shm_conn {
     bool hung_up;         /* the peer has closed its socket */
     bool reads_peer;      /* this side can read the peer's memory */
     bool peer_reads;      /* and the other way round */
-    pid_t peer_pid;
+    shm_peer_memory peer;
     int memory_fd; /* -1: not ours to send, or sent */
     void *segment; /* NULL: not mapped yet */
     shm_out out;
@@ -75,8 +89,17 @@ struct shm_conn {
     trib_landing landing;
     uint32_t landed;
 
+    uint64_t taken, done; /* payloads in the peer's memory: taken up, and told it that they are over */
+    uint64_t leased;      /* bit number % SHM_LEASES_MAX; none below done or from taken on */
+    bool presenting;      /* the last one taken, in place */
+    int64_t began_ns;     /* before it was known that it is there */
+    uint32_t lease_pause;
+    trib_timer lease_timer;
+    shm_lease leases[SHM_LEASES_MAX];
+
     uint64_t watched_tail, watched_done; /* at the last look of the watch */
     int64_t stuck_since_ns;              /* 0: not */
+    int64_t end_by_ns;                   /* then it ends, whatever the peer reads */
     trib_status end_status;
     char reason[SHM_REASON_MAX];
     _Alignas(16) unsigned char header[TRIB_HEADER_SIZE];
@@ -96,7 +119,7 @@ void trib_shm_look_later(shm_transport *self);
 /* ---- shm_greet.c ---- */
 
 #define SHM_GREETING_MAGIC 0x6d687374u /* "tshm" */
-#define SHM_GREETING_VERSION 2u
+#define SHM_GREETING_VERSION 3u
 
 typedef enum shm_greeting_step { SHM_HELLO = 1, SHM_WELCOME = 2, SHM_READY = 3 } shm_greeting_step;
 
@@ -106,6 +129,7 @@ typedef struct shm_greeting {
     uint32_t reads; /* the sender can read the receiver's memory; WELCOME and READY */
     uint64_t segment_bytes;
     uint64_t probe_address, probe; /* a number in the sender's memory that is there for reading */
+    uint64_t offer_address;        /* its list of memory to be mapped; 0: it has none */
 } shm_greeting;
 
 /* The socket's name for an address of TCP's form. */
@@ -148,6 +172,17 @@ void trib_shm_conn_watch(shm_conn *conn, int64_t now_ns, int64_t slept_ns);
 void trib_shm_conn_forget(shm_conn *conn);
 /* Wakes the peer if it sleeps and wants to be woken for that. */
 void trib_shm_conn_wake(shm_conn *conn, uint32_t why);
+
+/* ---- shm_lease.c ---- */
+
+/* The next payload in the peer's memory is taken up; the end follows, whatever becomes of it. False: the peer has taken it back
+ * already. May recall a lease, and who had that may close the connection then. */
+bool trib_shm_payload_begin(shm_conn *conn, bool in_place);
+void trib_shm_payload_end(shm_conn *conn);
+trib_lease *trib_shm_lease(trib_conn *base, bool keeps);
+/* All, at the end. */
+void trib_shm_leases_recall(shm_conn *conn);
+void trib_shm_leases_expire(trib_reactor *reactor, trib_timer *timer);
 
 /* ---- shm_stream.c: they may end the connection; those that make upcalls say so ---- */
 

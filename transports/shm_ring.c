@@ -34,6 +34,7 @@ static uint32_t bytes_behind(const shm_record *record)
     case SHM_INLINE:
         return record->size <= SHM_INLINE_MAX ? TRIB_HEADER_SIZE + record->size : UINT32_MAX;
     case SHM_REMOTE: /* small ones are never lent, so that nothing is read of a peer that has proved nothing yet */
+    case SHM_OFFERED:
     case SHM_STREAM:
         if (record->size <= SHM_INLINE_MAX) {
             return UINT32_MAX;

@@ -36,6 +36,7 @@ typedef struct shm_side {
     _Alignas(SHM_APART) _Atomic uint64_t head;   /* bytes written to the ring that this side fills */
     _Atomic uint64_t tail;                       /* bytes taken from the ring that the other fills */
     _Alignas(SHM_APART) _Atomic uint64_t done;   /* payloads read out of the other's own memory */
+    _Atomic uint32_t reading;                    /* it reads one where it is */
     _Alignas(SHM_APART) _Atomic uint32_t sleeps; /* SHM_WAKE_*: what to wake it for; the one who does takes them away */
     _Atomic uint32_t paused;  /* takes nothing because its user has no room, not because it is dead */
     _Atomic uint32_t revoked; /* payloads in its own memory are no longer valid */
@@ -49,6 +50,7 @@ typedef enum shm_kind {
     SHM_REMOTE = 3,   /* a header; size bytes of payload lie at address in the sender */
     SHM_STREAM = 4,   /* a header; size bytes of payload follow in fragments */
     SHM_FRAGMENT = 5, /* size bytes of payload */
+    SHM_OFFERED = 6,  /* as SHM_REMOTE, and that memory can be mapped (shm_memory.h) */
 } shm_kind;
 
 typedef struct shm_record {

@@ -1,14 +1,18 @@
 /*
  * shm_stream.c - messages to records and back.
  *
- * Small payloads are copied into the ring and are sent as soon as they are there. Large ones stay where they are: the
- * receiver reads them out of the sender's memory with process_vm_readv, one copy, made by the kernel, and says so; then
- * they are sent. Where the kernel does not let it, they go through the ring in fragments.
+ * Small payloads are copied into the ring and are sent as soon as they are there. Large ones stay where they are. Those in
+ * memory that the sender offers are presented there, no copy (shm_memory.h); others the receiver reads out of the sender's
+ * memory with process_vm_readv, one copy, made by the kernel. It says so, then they are sent. Where the kernel does not let
+ * it, they go through the ring in fragments.
  *
  * Invariants
  * - A sender that takes payloads back before they were read says so first (revoked), and a receiver looks there after
- *   it has read: what it presents was valid.
- * - Header and payload are copied before they are looked at.
+ *   it has copied: what it presents was valid.
+ * - Before a receiver looks there and presents a payload in place it says so (reading), and the sender looks at that after it
+ *   has taken payloads back, before anybody may write to them. It does not wait for ever: one that stands still meanwhile
+ *   hears when it ends its lease that the payload was none any more (shm_lease.c).
+ * - Headers are copied before they are looked at, and payloads but for who reads them under a lease.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -71,8 +75,16 @@ static bool write_header(shm_conn *conn, const trib_send *send, shm_kind kind)
     }
     memcpy(place, send->header, TRIB_HEADER_SIZE);
     trib_shm_out_commit(&conn->out);
-    conn->remote_written += kind == SHM_REMOTE;
+    conn->remote_written += kind != SHM_STREAM;
     return true;
+}
+
+static bool write_remote(shm_conn *conn, const trib_send *send)
+{
+    shm_transport *transport = conn->transport;
+    const bool offered =
+        trib_shm_is_offered(transport->offer, send->payload, send->payload_size, &transport->offer_hint);
+    return write_header(conn, send, offered ? SHM_OFFERED : SHM_REMOTE);
 }
 
 /* True when all of it is in the ring. */
@@ -107,7 +119,7 @@ void trib_shm_stream_write(shm_conn *conn)
     while (conn->send_next != NULL && (conn->state == SHM_OPEN || conn->state == SHM_FLUSHING)) {
         const trib_send *send = conn->send_next;
         bool whole = send->payload_size <= SHM_INLINE_MAX ? write_inline(conn, send)
-                     : is_remote(conn, send)              ? write_header(conn, send, SHM_REMOTE)
+                     : is_remote(conn, send)              ? write_remote(conn, send)
                                                           : write_stream(conn, send);
         if (!whole) {
             break;
@@ -172,13 +184,6 @@ static void take_record(shm_conn *conn)
     conn->progress_owed = true;
 }
 
-static void count_done(shm_conn *conn)
-{
-    uint64_t done = atomic_load_explicit(&conn->in.mine->done, memory_order_relaxed);
-    atomic_store_explicit(&conn->in.mine->done, done + 1, memory_order_release);
-    conn->progress_owed = true;
-}
-
 static void take_inline(shm_conn *conn)
 {
     copy(conn, conn->landing.buffer, conn->behind + TRIB_HEADER_SIZE, conn->record.size);
@@ -196,7 +201,7 @@ static bool read_remote(shm_conn *conn)
         struct iovec remote = {.iov_base = (void *)(uintptr_t)(conn->record.address + landed),
                                .iov_len = conn->record.size - landed};
         trib_counter_add(&conn->transport->stats.system_calls, 1);
-        ssize_t got = process_vm_readv(conn->peer_pid, &local, 1, &remote, 1, 0);
+        ssize_t got = process_vm_readv(conn->peer.pid, &local, 1, &remote, 1, 0);
         if (got <= 0) {
             int error = errno;
             bool gone = got < 0 && error == ESRCH;
@@ -215,14 +220,34 @@ static bool read_remote(shm_conn *conn)
     return true;
 }
 
+static void present(shm_conn *conn, const void *payload)
+{
+    const bool is_there = trib_shm_payload_begin(conn, true);
+    if (conn->state == SHM_OPEN && is_there) {
+        message_complete(conn, payload);
+    } else if (conn->state == SHM_OPEN) {
+        trib_shm_conn_end(conn, TRIB_PEER_LOST, "connection closed by the peer inside a message");
+    }
+    trib_shm_payload_end(conn);
+}
+
 static void take_remote(shm_conn *conn)
 {
     take_record(conn);
-    if (!conn->reads_peer) {
+    const void *payload = conn->reads_peer && conn->landing.in_place && conn->record.kind == SHM_OFFERED
+                              ? trib_shm_peer_find(&conn->peer, conn->record.address, conn->record.size)
+                              : NULL;
+    if (payload != NULL) {
+        present(conn, payload);
+    } else if (!conn->reads_peer) {
         trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer lends payloads that this process cannot read");
-    } else if (read_remote(conn)) {
-        count_done(conn);
-        message_complete(conn, conn->landing.buffer);
+    } else {
+        (void)trib_shm_payload_begin(conn, false);
+        const bool is_there = conn->state == SHM_OPEN && read_remote(conn);
+        trib_shm_payload_end(conn);
+        if (is_there) {
+            message_complete(conn, conn->landing.buffer);
+        }
     }
 }
 
@@ -234,6 +259,7 @@ static void take_payload(shm_conn *conn)
         take_inline(conn);
         break;
     case SHM_REMOTE:
+    case SHM_OFFERED:
         take_remote(conn);
         break;
     default:
@@ -292,8 +318,9 @@ static void take(shm_conn *conn, const shm_record *record, const unsigned char *
 {
     if (conn->state == SHM_FLUSHING) {
         take_record(conn); /* nobody wants it, but the peer may be flushing too */
-        if (record->kind == SHM_REMOTE) {
-            count_done(conn);
+        if (record->kind == SHM_REMOTE || record->kind == SHM_OFFERED) {
+            (void)trib_shm_payload_begin(conn, false);
+            trib_shm_payload_end(conn);
         }
     } else if (conn->streaming) {
         take_fragment(conn, record, behind);

@@ -28,7 +28,8 @@
  *            A transport with TRIB_TRANSPORT_LENDS may ignore landing->buffer and present the payload where it already
  *            is.
  * received   header and payload are there. payload is landing->buffer, or memory of the transport or the sender that is
- *            valid until the upcall returns (LENDS).
+ *            valid until the upcall returns (LENDS), or where landing->in_place allowed that the sender's, to be read
+ *            under a lease.
  */
 #ifndef TRIB_TRANSPORTS_TRANSPORT_H
 #define TRIB_TRANSPORTS_TRANSPORT_H
@@ -61,9 +62,22 @@ typedef struct trib_send {
     void *user; /* the caller's */
 } trib_send;
 
+/* The right to read a payload that was presented in the sender's memory. One reactor's, as the connection is. */
+typedef struct trib_lease {
+    /* The transport's, to be called once: the payload is read no more. False: it was not the same until now, and nothing that was
+     * made of it may be used. */
+    bool (*end)(struct trib_lease *lease);
+    /* Set by who keeps it beyond `received`, and has to end it inside this, after a copy if need be. It comes from the loop,
+     * before another message of that connection, or before `closed`. */
+    void (*recalled)(struct trib_lease *lease);
+    void *user; /* of who has it */
+} trib_lease;
+
 typedef struct trib_landing {
     void *buffer;
     uint32_t payload_size;
+    /* Set by the receiver: it takes a lease of what is presented elsewhere. Who stands between it and the transport unsets it. */
+    bool in_place;
 } trib_landing;
 
 typedef struct trib_transport_upcalls {
@@ -79,6 +93,7 @@ typedef struct trib_transport_upcalls {
 #define TRIB_TRANSPORT_LENDS 1u /* received may present payloads in place */
 #define TRIB_TRANSPORT_QUEUES                                                                                          \
     2u /* much of what a connection has sent may wait out of reach: what is urgent wants another */
+#define TRIB_TRANSPORT_MAPS 16u   /* presents payloads of processes of this machine in place if their arena is shared */
 #define TRIB_TRANSPORT_RAILS 4u   /* an address may be several, with commas between (rails.h) */
 #define TRIB_TRANSPORT_STRANDS 8u /* ... and connections by different ones of them are worth having side by side */
 
@@ -145,6 +160,10 @@ typedef struct trib_transport_ops {
     trib_status (*connect)(trib_transport *transport, const trib_address *to, void *user, trib_conn **conn_out);
     void (*send)(trib_conn *conn, trib_send *send);
     void (*recv_resume)(trib_conn *conn);
+    /* NULL: never. Inside `received`, of the payload that was presented in the sender's memory; NULL if it was not. keeps: beyond
+     * the upcall, for which NULL may be the answer too; it is sent when the lease ends, and those behind it after it. One at
+     * a time for a payload. */
+    trib_lease *(*lease)(trib_conn *conn, bool keeps);
     /* Begins to end it: flush false drops what is queued, true writes it out first (the caller sets the deadline and
      * calls again with false when it has passed). Before `connected` there is nothing to write out: flush is as
      * false. Idempotent. `closed` follows, never from inside this call. */
@@ -159,6 +178,8 @@ typedef struct trib_transport_ops {
      * devices know: made before the first of them from the engine's arena, given back after the last. Any thread. */
     trib_status (*share)(struct trib_arena *arena, void **shared_out, trib_error *error);
     void (*unshare)(void *shared);
+    /* NULL: never. Whether there are devices that learn of memory that the arena adopts. */
+    bool (*tells_devices)(const void *shared);
 } trib_transport_ops;
 
 /* The part of the objects that both sides see; each transport embeds it as the first member of its own. */

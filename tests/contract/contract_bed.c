@@ -180,6 +180,7 @@ static trib_status on_header(trib_conn *conn, const unsigned char header[TRIB_HE
     self->landing_sizes[at] = size;
     landing->buffer = self->landings[at];
     landing->payload_size = size;
+    landing->in_place = true;
     return TRIB_OK;
 }
 
@@ -192,9 +193,14 @@ static void on_received(trib_conn *conn, const unsigned char header[TRIB_HEADER_
     const uint32_t at = sequence % TRIB_AHEAD_MAX;
     trib_assert(!self->close_called && sequence == self->received && self->asked > sequence);
     trib_assert(payload_size == self->landing_sizes[at]);
-    bool lends = (conn->transport->ops->flags & TRIB_TRANSPORT_LENDS) != 0;
+    trib_lease *lease = conn->transport->ops->lease != NULL ? conn->transport->ops->lease(conn, false) : NULL;
+    bool lends = (conn->transport->ops->flags & TRIB_TRANSPORT_LENDS) != 0 || lease != NULL;
     trib_assert(lends || payload == self->landings[at]);
+    const trib_contract_maker *maker = self->side->bed->maker;
+    trib_assert(maker->is_in_place == NULL || maker->is_in_place(self->side == &self->side->bed->sides[1],
+                                                                 payload_size) == (payload != self->landings[at]));
     trib_assert(payload_size == 0 || memcmp(payload, self->side->bed->block + sequence % OFFSETS, payload_size) == 0);
+    trib_assert(lease == NULL || lease->end(lease));
     payload_free(self->side->bed, self->landings[at]);
     self->landings[at] = NULL;
     self->received++;

@@ -3,7 +3,6 @@
  * way, or greets with nonsense. Whatever it does, this side gets its sends back, is told of the end once, and reads and
  * writes nothing that is not its own.
  */
-#include <ev.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,159 +16,20 @@
 
 #include <cmocka.h>
 
-#include "engine/reactor_ev.h"
 #include "engine/strangers.h"
+#include "tests/contract/hostile_bed.h"
 #include "tests/support/descriptors.h"
-#include "transports/shm_internal.h"
 
-#define SENDS 24u
 #define ROUNDS 300u
 #define TURNS_MAX 400u
 #define WORDS_MAX 8u
 #define SILENCE_NS (400 * INT64_C(1000000))
 
-typedef struct end {
-    trib_conn *conn;
-    trib_send sends[SENDS];
-    unsigned sent, received;
-    bool closed;
-    unsigned char *landing; /* as large as what comes, so that a byte too many is seen */
-    char reason[256];
-} end;
-
-typedef struct scene {
-    trib_logger logger;
-    trib_reactor *reactor;
-    trib_transport *transport;
-    trib_listener *listener;
-    trib_address address;
-    end ends[2]; /* the one that connects, the one that accepts */
-    uint64_t random;
-    unsigned char payload[TRIB_PAYLOAD_MAX];
-} scene;
-
-static uint64_t draw(scene *self)
-{
-    self->random ^= self->random << 13;
-    self->random ^= self->random >> 7;
-    self->random ^= self->random << 17;
-    return self->random;
-}
-
-/* ---- Upcalls ---- */
-
-static void on_accepted(trib_listener *listener, trib_conn *conn)
-{
-    scene *self = listener->user;
-    conn->user = &self->ends[1];
-    self->ends[1].conn = conn;
-}
-
-static void on_connected(trib_conn *conn, trib_status status)
-{
-    (void)conn;
-    (void)status;
-}
-
-static trib_status on_header(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], trib_landing *landing)
-{
-    end *self = conn->user;
-    uint32_t size = 0;
-    memcpy(&size, header, sizeof size);
-    if (size > TRIB_PAYLOAD_MAX) {
-        return TRIB_PROTOCOL;
-    }
-    free(self->landing);
-    self->landing = malloc(size + 1);
-    assert_non_null(self->landing);
-    *landing = (trib_landing){.buffer = self->landing, .payload_size = size};
-    return TRIB_OK;
-}
-
-static void on_received(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], const void *payload,
-                        uint32_t payload_size)
-{
-    end *self = conn->user;
-    uint32_t size = 0;
-    memcpy(&size, header, sizeof size);
-    assert_int_equal(payload_size, size);
-    const unsigned char *bytes = payload;
-    assert_true(size == 0 || bytes[0] + bytes[size - 1] <= 510);
-    self->received++;
-}
-
-static void on_sent(trib_conn *conn, trib_send *send, trib_status status)
-{
-    (void)status;
-    end *self = conn->user;
-    assert_ptr_equal(send, &self->sends[self->sent]); /* in order, each once */
-    self->sent++;
-}
-
-static void on_closed(trib_conn *conn, trib_status status, const char *reason)
-{
-    (void)status;
-    end *self = conn->user;
-    assert_false(self->closed);
-    self->closed = true;
-    self->conn = NULL;
-    snprintf(self->reason, sizeof self->reason, "%s", reason);
-}
-
-static const trib_transport_upcalls upcalls = {on_accepted, on_connected, on_header, on_received, on_sent, on_closed};
-
-/* ---- The scene ---- */
-
-static scene *scene_open_for(bool copies_only, int64_t silence_ns)
-{
-    scene *self = calloc(1, sizeof *self);
-    assert_non_null(self);
-    self->logger.level = TRIB_LOG_NONE;
-    self->random = 0x9e3779b97f4a7c15u;
-    const trib_transport_config config = {.copies_only = copies_only, .silence_timeout_ns = silence_ns};
-    assert_int_equal(trib_reactor_ev_create(0, &self->logger, NULL, &self->reactor), TRIB_OK);
-    assert_int_equal(trib_shm_ops.open(self->reactor, &config, &upcalls, &self->transport), TRIB_OK);
-    assert_int_equal(trib_shm_ops.listen(self->transport, &(trib_address){.text = "127.0.0.1:0"}, self, &self->listener,
-                                         &self->address, NULL),
-                     TRIB_OK);
-    alarm(100);
-    return self;
-}
-
-static scene *scene_open(bool copies_only)
-{
-    return scene_open_for(copies_only, 0);
-}
-
-static void turn(scene *self)
-{
-    ev_run(trib_reactor_ev_loop(self->reactor), EVRUN_NOWAIT);
-}
-
-static void scene_close(scene *self)
-{
-    trib_shm_ops.listener_close(self->listener);
-    trib_shm_ops.close(self->transport);
-    trib_reactor_ev_destroy(self->reactor);
-    free(self);
-    alarm(0);
-}
-
-static void meet(scene *self)
-{
-    memset(self->ends, 0, sizeof self->ends);
-    end *mine = &self->ends[0];
-    assert_int_equal(trib_shm_ops.connect(self->transport, &self->address, mine, &mine->conn), TRIB_OK);
-    while (self->ends[1].conn == NULL) {
-        turn(self);
-    }
-}
-
 static void send_all(scene *self, end *from)
 {
     for (unsigned i = 0; i < SENDS && from->conn != NULL; i++) {
         const uint32_t limits[] = {64, SHM_INLINE_MAX, 100000, TRIB_PAYLOAD_MAX};
-        uint32_t size = (uint32_t)(draw(self) % limits[draw(self) % 4]);
+        uint32_t size = (uint32_t)(hostile_draw(self) % limits[hostile_draw(self) % 4]);
         from->sends[i] = (trib_send){.payload = self->payload, .payload_size = size};
         memcpy(from->sends[i].header, &size, sizeof size);
         trib_shm_ops.send(from->conn, &from->sends[i]);
@@ -181,7 +41,7 @@ static size_t place_that_matters(scene *self, const shm_conn *conn)
 {
     static const size_t words[] = {offsetof(shm_side, head), offsetof(shm_side, tail), offsetof(shm_side, done),
                                    offsetof(shm_side, sleeps), offsetof(shm_side, revoked)};
-    const uint64_t side = draw(self) % 2, which = draw(self) % (sizeof words / sizeof words[0] + 1);
+    const uint64_t side = hostile_draw(self) % 2, which = hostile_draw(self) % (sizeof words / sizeof words[0] + 1);
     if (which < sizeof words / sizeof words[0]) {
         return side * sizeof(shm_side) + words[which];
     }
@@ -193,15 +53,15 @@ static size_t place_that_matters(scene *self, const shm_conn *conn)
 static void scribble(scene *self, const shm_conn *conn)
 {
     unsigned char *segment = conn->segment;
-    for (unsigned i = 0; i < 1 + draw(self) % WORDS_MAX; i++) {
-        bool word = draw(self) % 3 == 0;
+    for (unsigned i = 0; i < 1 + hostile_draw(self) % WORDS_MAX; i++) {
+        bool word = hostile_draw(self) % 3 == 0;
         size_t at = word ? place_that_matters(self, conn)
-                         : SHM_RINGS_OFFSET + draw(self) % (SHM_SEGMENT_BYTES - SHM_RINGS_OFFSET - 8) / 16 * 16;
+                         : SHM_RINGS_OFFSET + hostile_draw(self) % (SHM_SEGMENT_BYTES - SHM_RINGS_OFFSET - 8) / 16 * 16;
         uint64_t old = 0;
         memcpy(&old, segment + at, sizeof old);
-        const uint64_t values[] = {draw(self), old + draw(self) % 4096 * 16, old - 16, 0,
-                                   draw(self) % 6 | draw(self) % (1 << 21) << 32};
-        uint64_t value = values[draw(self) % 5];
+        const uint64_t values[] = {hostile_draw(self), old + hostile_draw(self) % 4096 * 16, old - 16, 0,
+                                   hostile_draw(self) % 7 | hostile_draw(self) % (1 << 21) << 32};
+        uint64_t value = values[hostile_draw(self) % 5];
         memcpy(segment + at, &value, sizeof value);
     }
 }
@@ -211,20 +71,20 @@ static bool all_back(const end *self)
     return self->closed && self->sent == SENDS;
 }
 
-static void is_scribbled_on(bool copies_only)
+static void is_scribbled_on(way how)
 {
-    scene *self = scene_open(copies_only);
-    unsigned ended = 0;
+    scene *self = hostile_open(how);
+    unsigned ended = 0, in_place = 0;
     for (unsigned round = 0; round < ROUNDS; round++) {
-        meet(self);
+        hostile_meet(self);
         send_all(self, &self->ends[0]);
         send_all(self, &self->ends[1]);
-        unsigned calm = (unsigned)(draw(self) % 8);
+        unsigned calm = (unsigned)(hostile_draw(self) % 8);
         for (unsigned i = 0; i < TURNS_MAX && !all_back(&self->ends[0]) && !all_back(&self->ends[1]); i++) {
             if (i >= calm && self->ends[0].conn != NULL) {
                 scribble(self, (const shm_conn *)self->ends[0].conn);
             }
-            turn(self);
+            hostile_turn(self);
         }
         ended += self->ends[0].closed || self->ends[1].closed;
         for (unsigned side = 0; side < 2; side++) {
@@ -233,27 +93,35 @@ static void is_scribbled_on(bool copies_only)
             }
         }
         while (!self->ends[0].closed || !self->ends[1].closed) {
-            turn(self);
+            hostile_turn(self);
         }
         for (unsigned side = 0; side < 2; side++) {
             assert_int_equal(self->ends[side].sent, SENDS);
+            in_place += self->ends[side].in_place;
             free(self->ends[side].landing);
         }
     }
     assert_true(ended > ROUNDS / 2); /* it was noticed */
-    scene_close(self);
+    assert_int_equal(in_place > 0, how == IN_PLACE);
+    hostile_close(self);
 }
 
 static void survives_scribbling(void **state)
 {
     (void)state;
-    is_scribbled_on(false);
+    is_scribbled_on(READING);
+}
+
+static void survives_scribbling_in_place(void **state)
+{
+    (void)state;
+    is_scribbled_on(IN_PLACE);
 }
 
 static void survives_scribbling_with_copies(void **state)
 {
     (void)state;
-    is_scribbled_on(true);
+    is_scribbled_on(COPYING);
 }
 
 /* ---- Greetings ---- */
@@ -289,12 +157,12 @@ static void is_turned_away(scene *self, const void *bytes, size_t size, int fd)
     char byte = 0;
     ssize_t got = -1;
     for (unsigned i = 0; i < TURNS_MAX && got != 0; i++) {
-        turn(self);
+        hostile_turn(self);
         got = recv(stranger, &byte, 1, MSG_DONTWAIT);
     }
     assert_int_equal(got, 0);
     close(stranger);
-    turn(self);
+    hostile_turn(self);
     assert_null(self->ends[1].conn);
     if (fd >= 0) {
         close(fd);
@@ -312,7 +180,7 @@ static int memory(size_t size, int seals)
 static void turns_nonsense_away(void **state)
 {
     (void)state;
-    scene *self = scene_open(false);
+    scene *self = hostile_open(READING);
     shm_greeting hello = {.magic = SHM_GREETING_MAGIC,
                           .version = SHM_GREETING_VERSION,
                           .step = SHM_HELLO,
@@ -330,14 +198,14 @@ static void turns_nonsense_away(void **state)
     shm_greeting other = hello;
     other.version++;
     is_turned_away(self, &other, sizeof other, memory(SHM_SEGMENT_BYTES, F_SEAL_SHRINK));
-    scene_close(self);
+    hostile_close(self);
 }
 
 /* That it cannot be used is the stranger's doing: nothing lacks here. */
 static void turns_away_what_is_only_for_reading(void **state)
 {
     (void)state;
-    scene *self = scene_open(false);
+    scene *self = hostile_open(READING);
     const shm_greeting hello = {.magic = SHM_GREETING_MAGIC,
                                 .version = SHM_GREETING_VERSION,
                                 .step = SHM_HELLO,
@@ -351,26 +219,26 @@ static void turns_away_what_is_only_for_reading(void **state)
     close(writable);
     int64_t lacked_ns = 0;
     assert_int_equal(trib_reactor_lacks(self->reactor, &lacked_ns), 0);
-    scene_close(self);
+    hostile_close(self);
 }
 
 /* What is turned away takes along the descriptors that came with it, also those of a message without a byte. */
 static void keeps_no_descriptors(void **state)
 {
     (void)state;
-    scene *self = scene_open(false);
+    scene *self = hostile_open(READING);
     const unsigned before = descriptors_open();
     is_turned_away(self, "", 0, open("/dev/null", O_RDWR | O_CLOEXEC));
     is_turned_away(self, "GET / HTTP/1.0", 14, open("/dev/null", O_RDWR | O_CLOEXEC));
     assert_int_equal(descriptors_open(), before);
-    scene_close(self);
+    hostile_close(self);
 }
 
 /* Many that greet and say nothing: the oldest make room. */
 static void ends_the_oldest(void **state)
 {
     (void)state;
-    scene *self = scene_open(false);
+    scene *self = hostile_open(READING);
     const unsigned most = trib_strangers_max(), all = most + 5;
     int *crowd = calloc(all, sizeof *crowd);
     assert_non_null(crowd);
@@ -381,11 +249,11 @@ static void ends_the_oldest(void **state)
     for (unsigned i = 0; i < all; i++) {
         crowd[i] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
         assert_int_equal(connect(crowd[i], (const struct sockaddr *)&name, name_size), 0);
-        turn(self);
+        hostile_turn(self);
     }
     char byte;
     for (unsigned i = 0; i < TURNS_MAX && recv(crowd[all - most - 1], &byte, 1, MSG_DONTWAIT) != 0; i++) {
-        turn(self);
+        hostile_turn(self);
     }
     assert_int_equal(recv(crowd[all - most - 1], &byte, 1, MSG_DONTWAIT), 0);
     assert_int_equal(descriptors_open(), before + all + most);
@@ -393,19 +261,19 @@ static void ends_the_oldest(void **state)
         close(crowd[i]);
     }
     free(crowd);
-    scene_close(self);
+    hostile_close(self);
 }
 
 /* One that greets well and then lends a payload that is none. */
 static void turns_false_addresses_away(void **state)
 {
     (void)state;
-    scene *self = scene_open(false);
+    scene *self = hostile_open(READING);
     for (unsigned kind = 0; kind < 2; kind++) {
-        meet(self);
+        hostile_meet(self);
         shm_conn *hostile = (shm_conn *)self->ends[0].conn;
         while (hostile->state != SHM_OPEN) {
-            turn(self);
+            hostile_turn(self);
         }
         uint32_t size = kind == 0 ? 100000 : 64; /* no mapping there; and a size that is never lent */
         shm_record record = {.kind = SHM_REMOTE, .size = size, .address = kind == 0 ? 4096 : (uintptr_t)self->payload};
@@ -415,13 +283,13 @@ static void turns_false_addresses_away(void **state)
         memcpy(place, &size, sizeof size);
         trib_shm_out_commit(&hostile->out);
         for (unsigned i = 0; i < TURNS_MAX && !(self->ends[0].closed && self->ends[1].closed); i++) {
-            turn(self);
+            hostile_turn(self);
         }
         assert_true(self->ends[0].closed && self->ends[1].closed);
         assert_int_equal(self->ends[1].received, 0);
         free(self->ends[1].landing);
     }
-    scene_close(self);
+    hostile_close(self);
 }
 
 /* ---- Silence ---- */
@@ -430,38 +298,39 @@ static void turns_false_addresses_away(void **state)
 static void does_not_count_its_own_standstill(void **state)
 {
     (void)state;
-    scene *self = scene_open_for(false, SILENCE_NS), *other = scene_open(false);
+    scene *self = hostile_open_for(READING, SILENCE_NS), *other = hostile_open(READING);
     end *mine = &self->ends[1], *its = &other->ends[0];
     assert_int_equal(trib_shm_ops.connect(other->transport, &self->address, its, &its->conn), TRIB_OK);
     while (mine->conn == NULL || ((shm_conn *)its->conn)->state != SHM_OPEN) {
-        turn(self);
-        turn(other);
+        hostile_turn(self);
+        hostile_turn(other);
     }
     shm_conn *conn = (shm_conn *)mine->conn;
     mine->sends[0] = (trib_send){.payload_size = 0};
     trib_shm_ops.send(mine->conn, &mine->sends[0]);
     while (conn->stuck_since_ns == 0) {
-        turn(self);
+        hostile_turn(self);
     }
     usleep(3 * SILENCE_NS / 1000);
-    turn(self);
+    hostile_turn(self);
     assert_int_equal(conn->state, SHM_OPEN);
     while (!mine->closed) {
-        turn(self);
+        hostile_turn(self);
     }
     assert_non_null(strstr(mine->reason, "the peer has taken nothing for"));
     while (!its->closed) {
-        turn(other);
+        hostile_turn(other);
     }
     free(its->landing);
-    scene_close(other);
-    scene_close(self);
+    hostile_close(other);
+    hostile_close(self);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(survives_scribbling),
+        cmocka_unit_test(survives_scribbling_in_place),
         cmocka_unit_test(survives_scribbling_with_copies),
         cmocka_unit_test(turns_nonsense_away),
         cmocka_unit_test(turns_away_what_is_only_for_reading),

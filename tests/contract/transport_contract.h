@@ -25,6 +25,8 @@ typedef struct trib_contract_maker {
     /* Memory that payloads lie and land in. NULL: malloc and free. */
     void *(*alloc)(void *shared, size_t size);
     void (*release)(void *shared, void *memory);
+    /* Whether what that side receives is presented elsewhere than where it should land. NULL: that is not looked at. */
+    bool (*is_in_place)(unsigned side, uint32_t size);
     /* Where the sides' reactors are not libev's (never threaded then): makes one, says whether its turn runs, frees it,
      * and runs whatever is next on any of them. NULL: libev's. */
     trib_reactor *(*reactor_create)(void *shared, unsigned side, trib_logger *logger);

@@ -94,6 +94,50 @@ static int end_of(pid_t child)
 
 /* ---- The parent goes on ---- */
 
+/* What processes of the machine may map is a child's own like all other memory. */
+static void writes_to_memory_of_its_own(void **state)
+{
+    (void)state;
+    enum { BYTES = 3 << 20, STEP = 4096 };
+    char address[32];
+    job_free_address(address, sizeof address);
+    trib_engine *engines[2] = {make(address, 0), make(address, 1)};
+    void *memory[2] = {NULL, NULL};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(trib_alloc(engines[i], BYTES, &memory[i]), TRIB_OK);
+        memset(memory[i], i + 1, BYTES);
+    }
+    sum(engines);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        bool is_same = true;
+        for (int i = 0; i < 2; i++) {
+            unsigned char *bytes = memory[i];
+            for (int at = 0; at < BYTES; at += STEP) {
+                is_same = is_same && bytes[at] == i + 1;
+                bytes[at] = 77;
+            }
+        }
+        _exit(is_same ? 0 : 1);
+    }
+    assert_int_equal(end_of(child), 0);
+    for (int i = 0; i < 2; i++) {
+        const unsigned char *bytes = memory[i];
+        for (int at = 0; at < BYTES; at += STEP) {
+            assert_int_equal(bytes[at], i + 1);
+        }
+        trib_free(engines[i], memory[i]);
+    }
+    sum(engines);
+    for (int i = 0; i < 2; i++) {
+        trib_engine_close(engines[i], NULL, NULL);
+    }
+    for (int i = 0; i < 2; i++) {
+        trib_engine_destroy(engines[i]);
+    }
+}
+
 static void restarts_where_it_was(void **state)
 {
     (void)state;
@@ -358,6 +402,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(is_missed_at_once), /* first: rank 1 is forked from a process without threads */
         cmocka_unit_test(restarts_where_it_was),
+        cmocka_unit_test(writes_to_memory_of_its_own),
         cmocka_unit_test_prestate(answers_in_the_child, (void *)TRIB_MODE_THREADS),
         cmocka_unit_test_prestate(answers_in_the_child, (void *)TRIB_MODE_QUEUE),
         cmocka_unit_test(a_host_loop_in_the_child),
