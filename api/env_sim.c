@@ -82,8 +82,11 @@ static void *copy_nothing(void *restrict dst, const void *restrict src, size_t s
     return dst;
 }
 
-static const trib_kernels kernels_of_nothing = {
-    .name = "nothing", .combine = combine_nothing, .finish = finish_nothing, .copy = copy_nothing};
+static const trib_kernels kernels_of_nothing = {.name = "nothing",
+                                                .combine = combine_nothing,
+                                                .finish = finish_nothing,
+                                                .copy = copy_nothing,
+                                                .copy_past = copy_nothing};
 
 /* ---- The table ---- */
 

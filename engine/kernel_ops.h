@@ -14,6 +14,8 @@
 #include "api/tributary.h"
 #include "engine/assert.h"
 
+typedef void *trib_copy(void *restrict dst, const void *restrict src, size_t size);
+
 typedef enum trib_form {
     TRIB_FORM_WIRE = 0, /* elements of the tensor's type */
     TRIB_FORM_ACC = 1,  /* elements of trib_acc_dtype(dtype, reduce) */
@@ -26,7 +28,8 @@ typedef struct trib_kernels {
                     const void *right, trib_form right_form, size_t count);
     void (*finish)(trib_dtype dtype, trib_reduce reduce, void *dst_wire, const void *src, trib_form src_form,
                    size_t count, uint32_t contributors);
-    void *(*copy)(void *restrict dst, const void *restrict src, size_t size); /* payload that is not summed */
+    trib_copy *copy;      /* payload that is not summed */
+    trib_copy *copy_past; /* and past the caches */
 } trib_kernels;
 
 /* The type of the elements in accumulator form. */

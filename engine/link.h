@@ -13,6 +13,7 @@
 
 #include "engine/auth.h"
 #include "engine/egress.h"
+#include "engine/kernel_ops.h"
 #include "engine/wire.h"
 
 typedef struct trib_link trib_link;
@@ -189,6 +190,11 @@ static inline uint8_t trib_link_connection_index(trib_link *link)
     }
     return 0;
 }
+
+/* Copies what is being received, which may lie in the peer's memory. TRIB_PEER_LOST: the peer has taken it back meanwhile, and the
+ * copy is nothing. */
+TRIB_CHECKED trib_status trib_link_copy(trib_link *link, trib_copy *copy, void *to, const void *payload, uint32_t size,
+                                        trib_error *error);
 
 /* Is a payload of that chunk on its way to `what`? */
 bool trib_link_is_landing(const trib_link *link, const void *what, uint32_t chunk);

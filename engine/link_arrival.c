@@ -28,6 +28,7 @@ trib_status trib_link_arrival_begin(trib_link *link, const trib_frame *frame, tr
     trib_arrival *arrival = &link->arrivals[(link->arrival_first + link->arrival_count) % TRIB_AHEAD_MAX];
     link->landed = (trib_landed){.what = NULL};
     landing->buffer = NULL;
+    landing->in_place = false;
     trib_status status = ask_upper(link, frame, landing, error);
     arrival->frame = *frame;
     arrival->landed = link->landed;
@@ -62,6 +63,19 @@ const trib_arrival *trib_link_arrival_take(trib_link *link)
     link->arrival_first = (link->arrival_first + 1) % TRIB_AHEAD_MAX;
     link->arrival_count--;
     return oldest;
+}
+
+trib_status trib_link_copy(trib_link *link, trib_copy *copy, void *to, const void *payload, uint32_t size,
+                           trib_error *error)
+{
+    trib_conn *conn = link->conn;
+    trib_lease *lease =
+        conn != NULL && conn->transport->ops->lease != NULL ? conn->transport->ops->lease(conn, false) : NULL;
+    copy(to, payload, size);
+    trib_charge(link->core->reactor, TRIB_COST_COPY, size);
+    return lease == NULL || lease->end(lease)
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_PEER_LOST, "the connection ended while its payload was read");
 }
 
 void trib_link_arrivals_abandon(trib_link *link)

@@ -354,6 +354,7 @@ trib_status trib_relay_header(trib_link *link, const trib_frame *frame, trib_lan
         return status; /* the text of a refusal lands in the link's memory */
     }
     landing->buffer = core->discard;
+    landing->in_place = true; /* nobody reads what is thrown away */
     trib_sum_buffer *sum = NULL;
     status = find_sum(link, frame, &sum, error);
     if (status == TRIB_OK && sum != NULL && frame->payload_size > 0) {
@@ -372,12 +373,14 @@ static trib_status take_sum(trib_link *link, const trib_frame *frame, const void
     trib_status status = find_sum(link, frame, &sum, error);
     if (status == TRIB_OK && sum != NULL && (lent || frame->payload_size == 0 || sum == held)) {
         if (frame->payload_size > 0 && payload != sum->data) {
-            core->engine->env.kernels->copy(sum->data, payload, frame->payload_size);
-            trib_charge(core->reactor, TRIB_COST_COPY, frame->payload_size);
+            status =
+                trib_link_copy(link, core->engine->env.kernels->copy, sum->data, payload, frame->payload_size, error);
         }
-        const trib_contribution key = key_of(frame);
-        trib_trace_sum(core, TRIB_TRACE_PART_SUM, &key, link->peer, frame->payload_size);
-        trib_summation_complete(core->summation, &key);
+        if (status == TRIB_OK) {
+            const trib_contribution key = key_of(frame);
+            trib_trace_sum(core, TRIB_TRACE_PART_SUM, &key, link->peer, frame->payload_size);
+            trib_summation_complete(core->summation, &key);
+        }
     }
     if (held != NULL) {
         trib_summation_sent(core->summation, held);

@@ -77,6 +77,7 @@ static trib_status server_header(trib_link *link, const trib_frame *frame, trib_
     trib_server_note_memory(core, status, what.size);
     if (status == TRIB_OK) {
         link->landed = (trib_landed){.abandon = push_abandoned, .what = landing->buffer, .owner = summation};
+        landing->in_place = true;
     }
     return status;
 }
@@ -114,10 +115,8 @@ static trib_status take_push(trib_link *link, trib_summation *summation, const t
     }
     void *buffer = link->landed.what;
     trib_assert((buffer != NULL) == (payload_size > 0));
-    if (buffer != NULL && buffer != payload) {
-        link->core->engine->env.kernels->copy(buffer, payload, payload_size); /* it was presented in place */
-    }
-    return trib_summation_arrived(summation, what, buffer, error);
+    return buffer == NULL ? trib_summation_arrived(summation, what, NULL, error)
+                          : trib_summation_presented(summation, what, buffer, payload, link->conn, error);
 }
 
 trib_status trib_server_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,

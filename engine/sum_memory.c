@@ -138,12 +138,21 @@ sum_block *trib_sum_block_take(trib_summation *self, uint32_t chunk_size, uint8_
 static void put_back(trib_summation *self, sum_block *block)
 {
     trib_assert(!block->is_free);
-    trib_assert(!block->is_landing);
+    trib_assert(!block->is_landing && block->lease == NULL);
     trib_assert(self->blocks_out > 0);
     block->is_free = true;
     block->next = self->free_blocks[block->size_class];
     self->free_blocks[block->size_class] = block;
     self->blocks_out--;
+}
+
+bool trib_sum_lease_end(sum_block *block)
+{
+    trib_lease *lease = block != NULL ? block->lease : NULL;
+    if (lease != NULL) {
+        block->lease = NULL;
+    }
+    return lease == NULL || lease->end(lease);
 }
 
 void trib_sum_block_give(trib_summation *self, sum_block *block)
@@ -153,6 +162,7 @@ void trib_sum_block_give(trib_summation *self, sum_block *block)
     }
     sum_block *spare = block->spare;
     block->spare = NULL;
+    (void)trib_sum_lease_end(block);
     put_back(self, block);
     if (spare != NULL) {
         trib_assert(spare->spare == NULL);
@@ -256,6 +266,7 @@ sum_round *trib_sum_round_take(trib_summation *self, uint32_t chunk_count)
     round->chunk_count = chunk_count;
     round->next = round->report_next = NULL;
     round->refused = TRIB_OK;
+    round->is_spoilt = false;
     round->chunks_done = round->told_count = round->parts_out = 0;
     round->landings = round->references = round->holds = 0;
     round->is_reported = false;
@@ -309,6 +320,7 @@ void trib_sum_memory_free(trib_summation *self)
     while (self->all_blocks != NULL) {
         sum_block *block = self->all_blocks;
         self->all_blocks = block->all_next;
+        (void)trib_sum_lease_end(block);
         self->config.buffer_free(self->config.user, block->data, block_size(self, block->size_class));
         free(block);
     }

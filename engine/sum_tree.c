@@ -103,6 +103,8 @@ static void combine(trib_summation *self, const sum_chunk *chunk, sum_node *left
                         (trib_form)left->form, right->data, (trib_form)right->form,
                         chunk->size / trib_dtype_size(what->dtype));
     trib_charge(self->config.reactor, TRIB_COST_SUM, chunk->size);
+    const bool left_valid = trib_sum_lease_end(left->block), right_valid = trib_sum_lease_end(right->block);
+    chunk->round->is_spoilt = chunk->round->is_spoilt || !left_valid || !right_valid;
     if (left->block != target) {
         trib_sum_block_give(self, left->block);
     }
@@ -177,6 +179,10 @@ static void add_to_sum(trib_summation *self, sum_chunk *chunk, uint32_t rank, su
         }
     }
     trib_sum_block_give(self, spare);
+    if (chunk->round->is_spoilt) {
+        trib_sum_round_refuse(self, chunk->round, TRIB_PEER_LOST, TRIB_SUM_SPOILT);
+        return;
+    }
     if (chunk->arrived < self->config.contributor_count) {
         return;
     }
@@ -267,7 +273,11 @@ void trib_sum_chunk_add(trib_summation *self, sum_round *round, const trib_contr
     trib_assert(round->holds > 0);
     trib_assert(round->refused == TRIB_OK);
     sum_chunk *chunk = &round->chunks[what->chunk];
-    if (round->what.exchange == TRIB_EXCHANGE_BROADCAST) {
+    if (round->is_spoilt) {
+        trib_sum_block_give(self, payload.block);
+        trib_sum_block_give(self, spare);
+        trib_sum_round_refuse(self, round, TRIB_PEER_LOST, TRIB_SUM_SPOILT);
+    } else if (round->what.exchange == TRIB_EXCHANGE_BROADCAST) {
         trib_assert(spare == NULL && (payload.data == NULL || payload.block != NULL));
         if (self->config.part_ready != NULL) {
             trib_sum_part_add_to_broadcast(self, chunk, payload.block);

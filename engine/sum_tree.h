@@ -1,6 +1,7 @@
 /*
  * sum_tree.h - inside of the summation: its memory (sum_memory.c), the tree along which a chunk is summed
- * (sum_tree.c), how rounds end and are refused (sum_round.c), and who contributes to them when (summation.c).
+ * (sum_tree.c), payloads that are summed where they are (sum_operand.c), how rounds end and are refused (sum_round.c),
+ * and who contributes to them when (summation.c).
  *
  * RANK order: a balanced binary tree over ranks. Level 0 holds the contributions; node i of level l combines nodes 2i
  * and 2i + 1 of level l - 1, left operand the lower ranks; a node without a right sibling moves up as it is. A node
@@ -9,7 +10,7 @@
  *
  * Invariants
  * - Whatever a payload may need is taken when it announces itself, the only place that can say TRIB_AGAIN. So nothing
- *   fails between a payload's arrival and its sum's departure.
+ *   fails between a payload's arrival and its sum's departure, but for one that its sender takes back while it is read.
  * - A wide block is needed only where two operands in wire form meet; the later of the two brings it along (spare).
  * - A round stays where it is while anything points to it: landings, references of sums, or a function in an upcall
  *   (holds).
@@ -28,6 +29,8 @@
 _Static_assert(TRIB_SUM_CHUNKS_MAX == 1u << (TRIB_SUM_ROUND_CLASSES - 1),
                "rounds for all partitions, and no larger ones");
 
+#define TRIB_SUM_SPOILT "a contribution was lost with its connection while it was summed"
+
 typedef struct sum_round sum_round;
 
 /* Memory for one chunk. */
@@ -37,14 +40,18 @@ typedef struct sum_block {
     void *data;
     sum_round *landing;      /* a payload is landing here for that round; NULL: for nobody, it will be swallowed */
     struct sum_block *spare; /* kept for the combination that the landing payload may cause, or NULL */
-    uint8_t size_class;      /* width, plus TRIB_SUM_WIDTHS if it is small */
+    trib_lease *lease;       /* NULL: none; else the operand in `leased` lies elsewhere, and data is written over it */
+    struct sum_node *leased;
+    struct sum_chunk *leased_to;
+    trib_summation *owner;
+    uint8_t size_class; /* width, plus TRIB_SUM_WIDTHS if it is small */
     bool is_landing;
     bool is_free;
 } sum_block;
 
 typedef struct sum_node {
     const void *data; /* NULL: not there yet */
-    sum_block *block; /* that data lies in; NULL: lent for the time of the call */
+    sum_block *block; /* that data lies in, or stands by while data is leased; NULL: lent for the time of the call */
     uint8_t level;
     uint8_t form; /* trib_form */
 } sum_node;
@@ -98,6 +105,7 @@ struct sum_round {
     uint32_t *counts;    /* [rank]: chunks contributed */
     uint64_t *arrived;   /* bit chunk * n + rank */
     unsigned char *told; /* [rank]: of the refusal */
+    bool is_spoilt;      /* an operand was taken back while it was read: refused before anything is handed out */
     char text[TRIB_ERROR_TEXT_SIZE];
 };
 
@@ -133,6 +141,8 @@ sum_key *trib_sum_key_find(const trib_summation *self, const trib_contribution *
 sum_key *trib_sum_key_make(trib_summation *self, const trib_contribution *what);
 sum_block *trib_sum_block_take(trib_summation *self, uint32_t chunk_size, uint8_t width);
 void trib_sum_block_give(trib_summation *self, sum_block *block); /* with its spare; NULL is fine */
+/* If it has one; NULL is fine. False: what was read under it may not be used. */
+bool trib_sum_lease_end(sum_block *block);
 sum_block *trib_sum_block_of(const trib_summation *self, const void *data);
 sum_tree *trib_sum_tree_take(trib_summation *self);
 void trib_sum_tree_give(trib_summation *self, sum_tree *tree); /* with what its nodes hold; NULL is fine */
@@ -191,6 +201,16 @@ void trib_sum_chunk_add(trib_summation *self, sum_round *round, const trib_contr
 /* Gives back what the round holds and has not handed out. */
 void trib_sum_round_clear(trib_summation *self, sum_round *round);
 void trib_sum_buffer_unref(trib_summation *self, trib_sum_buffer *sum);
+
+/* ---- sum_operand.c ---- */
+
+/* How much wider than the chunk its payload is, as a power of two; and its trib_form. */
+uint8_t trib_sum_payload_width(const trib_summation *self, const trib_contribution *what);
+uint8_t trib_sum_payload_form(const trib_summation *self);
+/* The operand that a payload becomes for which block was taken: it lies there, or is copied there, or stays where it is under a
+ * lease of conn's and the block stands by. spare: what was taken for its combination, or NULL. */
+sum_node trib_sum_operand(trib_summation *self, sum_round *round, const trib_contribution *what, sum_block *block,
+                          const void *payload, trib_conn *conn, const sum_block *spare);
 
 /* ---- sum_part.c: for those that give parts out; the others pass through ---- */
 

@@ -201,17 +201,6 @@ static bool ensure_tree(trib_summation *self, const sum_round *round, const trib
     return chunk->tree != NULL;
 }
 
-/* How much wider than the chunk its payload is, as a power of two. */
-static uint8_t payload_width(const trib_summation *self, const trib_contribution *what)
-{
-    return self->config.takes_parts && what->exchange == TRIB_EXCHANGE_PUSH_PULL ? trib_sum_acc_width(what) : 0;
-}
-
-static uint8_t payload_form(const trib_summation *self)
-{
-    return self->config.takes_parts ? TRIB_FORM_ACC : TRIB_FORM_WIRE;
-}
-
 /* The block that an operand in wire form may have to bring along; NULL if none is needed. False: out of memory. */
 static bool take_spare(trib_summation *self, const sum_round *round, const trib_contribution *what, sum_block **spare)
 {
@@ -236,7 +225,7 @@ trib_status trib_summation_landing(trib_summation *self, const trib_contribution
     if (status != TRIB_OK) {
         return status;
     }
-    sum_block *block = trib_sum_block_take(self, what->size, payload_width(self, what));
+    sum_block *block = trib_sum_block_take(self, what->size, trib_sum_payload_width(self, what));
     if (block == NULL) {
         return TRIB_AGAIN;
     }
@@ -325,11 +314,9 @@ static trib_status empty_arrived(trib_summation *self, const trib_contribution *
     return status;
 }
 
-trib_status trib_summation_arrived(trib_summation *self, const trib_contribution *what, void *buffer, trib_error *error)
+static trib_status payload_arrived(trib_summation *self, const trib_contribution *what, void *buffer,
+                                   const void *payload, trib_conn *conn, trib_error *error)
 {
-    if (buffer == NULL) {
-        return empty_arrived(self, what, error);
-    }
     sum_block *block = trib_sum_block_of(self, buffer), *spare = block->spare;
     sum_round *round = end_landing(block);
     if (round == NULL) {
@@ -344,21 +331,32 @@ trib_status trib_summation_arrived(trib_summation *self, const trib_contribution
         return status;
     }
     block->spare = NULL;
-    take_in(self, round, what, (sum_node){.data = block->data, .block = block, .form = payload_form(self)}, spare);
+    take_in(self, round, what, trib_sum_operand(self, round, what, block, payload, conn, spare), spare);
     return TRIB_OK;
+}
+
+trib_status trib_summation_arrived(trib_summation *self, const trib_contribution *what, void *buffer, trib_error *error)
+{
+    return buffer == NULL ? empty_arrived(self, what, error) : payload_arrived(self, what, buffer, buffer, NULL, error);
+}
+
+trib_status trib_summation_presented(trib_summation *self, const trib_contribution *what, void *buffer,
+                                     const void *payload, trib_conn *conn, trib_error *error)
+{
+    return payload_arrived(self, what, buffer, payload, conn, error);
 }
 
 /* A lent payload is combined from where it is if its partner is there, and copied otherwise. */
 static bool take_lent(trib_summation *self, const sum_round *round, const trib_contribution *what, const void *payload,
                       sum_node *node, sum_block **spare)
 {
-    *node = (sum_node){.data = payload, .form = payload_form(self)};
+    *node = (sum_node){.data = payload, .form = trib_sum_payload_form(self)};
     *spare = NULL;
     const bool sums = what->exchange == TRIB_EXCHANGE_PUSH_PULL;
     if (sums && trib_sum_partner(self, &round->chunks[what->chunk], what->contributor) != NULL) {
         return take_spare(self, round, what, spare);
     }
-    const uint8_t width = payload_width(self, what);
+    const uint8_t width = trib_sum_payload_width(self, what);
     const uint32_t size = what->size << width;
     node->block = ensure_tree(self, round, what) ? trib_sum_block_take(self, what->size, width) : NULL;
     if (node->block == NULL) {

@@ -23,6 +23,7 @@
 #include "api/tributary.h"
 #include "engine/kernel_ops.h"
 #include "engine/reactor.h"
+#include "transports/transport.h"
 
 #define TRIB_CONTRIBUTORS_MAX 4096u
 #define TRIB_SUM_CHUNKS_MAX 65536u /* of a partition */
@@ -142,6 +143,11 @@ TRIB_CHECKED trib_status trib_summation_arrived(trib_summation *self, const trib
                                                 trib_error *error);
 /* The connection ended before the payload was there. */
 void trib_summation_abandon(trib_summation *self, void *buffer);
+/* As arrived, for a payload that was presented elsewhere than at buffer by that connection (NULL: by none), whose upcall this
+ * is: summed from there if its partner is here, else leased if that can be had, else copied. */
+TRIB_CHECKED trib_status trib_summation_presented(trib_summation *self, const trib_contribution *what, void *buffer,
+                                                  const void *payload, trib_conn *conn, trib_error *error);
+
 /* A payload lent in place, valid during the call only (in-process contributors): summed or copied before it returns.
  * TRIB_NO_MEMORY: nothing has changed, and it may be tried again. */
 TRIB_CHECKED trib_status trib_summation_lent(trib_summation *self, const trib_contribution *what, const void *payload,

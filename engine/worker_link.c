@@ -17,6 +17,8 @@
 #include "engine/trace.h"
 #include "engine/worker.h"
 
+#define PAST_BYTES (UINT64_C(32) << 20)
+
 trib_link *trib_worker_owner_link(const trib_core *core, const trib_task *task)
 {
     if (task->partition >= task->tensor->partition_count) {
@@ -213,6 +215,7 @@ trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_la
         return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from a server", trib_frame_name(frame->type));
     }
     landing->buffer = core->discard;
+    landing->in_place = true; /* nobody reads what is thrown away */
     trib_task *task;
     trib_status status = find_task(link, frame, &task, error);
     if (status != TRIB_OK || task == NULL) {
@@ -274,10 +277,26 @@ static void take_missing(const trib_core *core, trib_task *task, const trib_fram
     }
 }
 
+/* Unless it has landed there already. */
+static trib_status land(trib_link *link, const trib_task *task, const trib_frame *frame, const void *payload,
+                        trib_error *error)
+{
+    const trib_core *core = link->core;
+    trib_status status = TRIB_OK;
+    unsigned char *at = trib_task_output(task) + (uint64_t)frame->chunk * task->tensor->chunk_bytes;
+    if (payload != at) {
+        /* What a device fetches, or is too much for caches to keep until somebody reads it, need not pass through them. */
+        const trib_kernels *kernels = core->engine->env.kernels;
+        const bool is_past = task->device != NULL || task->tensor->bytes >= PAST_BYTES;
+        status =
+            trib_link_copy(link, is_past ? kernels->copy_past : kernels->copy, at, payload, frame->payload_size, error);
+    }
+    return status;
+}
+
 static trib_status receive_sum(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
                                trib_error *error)
 {
-    trib_core *core = link->core;
     trib_task *task = link->landed.what;
     if (!lent && task == NULL && frame->payload_size > 0) {
         trib_worker_hear_of_kept(link, frame);
@@ -294,14 +313,14 @@ static trib_status receive_sum(trib_link *link, const trib_frame *frame, const v
         if (status != TRIB_OK || task == NULL) {
             return status;
         }
-        if (frame->payload_size > 0) {
-            unsigned char *at = trib_task_output(task);
-            core->engine->env.kernels->copy(at + (uint64_t)frame->chunk * task->tensor->chunk_bytes, payload,
-                                            frame->payload_size);
-            trib_charge(core->reactor, TRIB_COST_COPY, frame->payload_size);
-        }
     } else {
         task->landings--;
+    }
+    if (frame->payload_size > 0 && !task->failed) {
+        trib_status status = land(link, task, frame, payload, error);
+        if (status != TRIB_OK) {
+            return status;
+        }
     }
     take_sum(link, task, frame);
     return TRIB_OK;

@@ -321,4 +321,4 @@ SUM_INLINE sum_vec max_i64(sum_vec left, sum_vec right)
 
 #include "stages/sum_template.h"
 
-const trib_kernels trib_kernels_scalar = {"scalar", combine, finish, memcpy};
+const trib_kernels trib_kernels_scalar = {"scalar", combine, finish, memcpy, memcpy};

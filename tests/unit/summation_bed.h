@@ -141,7 +141,7 @@ static void open_configured(const trib_summation_config *config)
     the.summation->memory_alloc = inner_alloc;
 }
 
-static void open_bed(uint32_t n, trib_sum_order order)
+static inline void open_bed(uint32_t n, trib_sum_order order)
 {
     const trib_summation_config config = bed_config(n, order);
     open_configured(&config);
@@ -162,7 +162,7 @@ static void close_bed(void)
     assert_int_equal(the.buffers, 0);
 }
 
-static void release_all(void)
+static inline void release_all(void)
 {
     for (uint32_t i = 0; i < the.event_count; i++) {
         if (the.events[i].sum != NULL) {
@@ -217,7 +217,7 @@ static trib_status give(const trib_contribution *what, const void *payload, trib
     return status;
 }
 
-static void must_give(const trib_contribution *what, const void *payload)
+static inline void must_give(const trib_contribution *what, const void *payload)
 {
     trib_error error;
     assert_int_equal(give(what, payload, &error), TRIB_OK);
@@ -273,17 +273,22 @@ static void fill(unsigned char *bytes, trib_dtype dtype, uint32_t rank)
     }
 }
 
-static void check_sum(const event *at, trib_dtype dtype, trib_reduce reduce, uint32_t n)
+static void check_elements(const event *at, trib_dtype dtype, trib_reduce reduce, uint32_t n, uint32_t size)
 {
     const ref_type *type = &ref_types[dtype];
     const uint64_t mask = type->bytes == 8 ? UINT64_MAX : (UINT64_C(1) << 8 * type->bytes) - 1;
-    assert_int_equal(at->size, CHUNK_BYTES);
-    for (uint32_t i = 0; i < CHUNK_BYTES / type->bytes; i++) {
+    assert_int_equal(at->size, size);
+    for (uint32_t i = 0; i < size / type->bytes; i++) {
         const uint64_t is = ref_load(type, at->bytes + (size_t)i * type->bytes),
                        wanted = oracle(dtype, reduce, n, i) & mask;
         /* a sum of zeros may have either sign here */
         assert_true(is == wanted || (type->is_float && ref_float(type, is) == 0 && ref_float(type, wanted) == 0));
     }
+}
+
+static void check_sum(const event *at, trib_dtype dtype, trib_reduce reduce, uint32_t n)
+{
+    check_elements(at, dtype, reduce, n, CHUNK_BYTES);
 }
 
 #endif

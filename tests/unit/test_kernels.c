@@ -371,6 +371,50 @@ static void test_trees_agree(void **unused)
     }
 }
 
+/* ---- Copying ----------------------------------------------------------------------------------------------------- */
+
+#define LINE 64u
+#define COPY_MAX (((size_t)1 << 20) + 77)
+
+/* The canaries around the copy are compared with it. */
+static void check_copy(const trib_kernels *kernels, const unsigned char *src, size_t misalignment, size_t size)
+{
+    static _Alignas(LINE) unsigned char got[GUARD + LINE + COPY_MAX + GUARD], wanted[sizeof(got)];
+    const size_t at = GUARD + misalignment, all = at + size + GUARD;
+    memset(got, CANARY, all);
+    memset(wanted, CANARY, all);
+    memcpy(wanted + at, src, size);
+    assert_ptr_equal(kernels->copy_past(got + at, src, size), got + at);
+    if (memcmp(got, wanted, all) != 0) {
+        fail_msg("%s: %zu bytes from %zu to %zu in a line", kernels->name, size, (uintptr_t)src % LINE, misalignment);
+    }
+}
+
+static void test_copy_past(void **unused)
+{
+    static const size_t large[] = {511, 4096, 8191, 65537, COPY_MAX};
+    static _Alignas(LINE) unsigned char src[LINE + COPY_MAX];
+    uint64_t state = 9;
+    (void)unused;
+    for (size_t i = 0; i < sizeof(src); i++) {
+        src[i] = (unsigned char)random_next(&state);
+    }
+    for (size_t k = 0; trib_kernels_at(k) != NULL; k++) {
+        const trib_kernels *kernels = trib_kernels_at(k);
+        if (k > 0 && kernels->copy_past == trib_kernels_at(k - 1)->copy_past) {
+            continue; /* past the caches takes its time */
+        }
+        for (size_t i = 0; i < LINE * LINE; i++) { /* each size at each alignment of either */
+            for (size_t size = (i + i / LINE) % 32; size <= 300; size += 32) {
+                check_copy(kernels, src + i / LINE, i % LINE, size);
+            }
+        }
+        for (size_t i = 0; i < LENGTH(large) * LINE; i++) {
+            check_copy(kernels, src + i * 7 % LINE, i / LENGTH(large), large[i % LENGTH(large)]);
+        }
+    }
+}
+
 /* ---- Choosing ---------------------------------------------------------------------------------------------------- */
 
 static void test_choice(void **unused)
@@ -413,6 +457,7 @@ int main(void)
         cmocka_unit_test(test_finish),        cmocka_unit_test(test_finish_rounds_to_nearest_even),
         cmocka_unit_test(test_known_results), cmocka_unit_test(test_trees_agree),
         cmocka_unit_test(test_choice),        cmocka_unit_test(test_accumulators),
+        cmocka_unit_test(test_copy_past),
     };
     return cmocka_run_group_tests_name("kernels", tests, NULL, NULL);
 }
