@@ -222,6 +222,25 @@ static void spoil_a_copy(void)
     lender.refuses = 0;
 }
 
+/* Its partner has come, but it has gone meanwhile. */
+static void meet_what_is_lost(void)
+{
+    for (uint32_t i = 0; i < SLOTS; i++) {
+        if (lender.slots[i].is_leased) {
+            lender.slots[i].is_spoilt = true;
+            memset(lender.slots[i].page, 0x5a, PAGE);
+        }
+    }
+    must_present(3, 1, 0);
+}
+
+/* As the last of a chunk, whose sum would go out. */
+static void end_with_what_is_lost(void)
+{
+    must_present(3, 1, 0);
+    spoil_a_sum();
+}
+
 static void withdraw(void)
 {
     const trib_contribution what = make(1, 1, TRIB_BFLOAT16, TRIB_SUM);
@@ -268,6 +287,8 @@ static const struct way {
     {spoil_a_sum, TRIB_PEER_LOST, "lost with its connection", 0, 0, true},
     {spoil_a_sum_with_a_copy, TRIB_PEER_LOST, "lost with its connection", 0, 3, true},
     {spoil_a_copy, TRIB_PEER_LOST, "lost with its connection", 0, 0, true},
+    {meet_what_is_lost, TRIB_PEER_LOST, "lost with its connection", 0, 0, true},
+    {end_with_what_is_lost, TRIB_PEER_LOST, "lost with its connection", 0, 0, true},
     {withdraw, TRIB_CANCELLED, "not any more", 0, 0, false},
     {disagree, TRIB_MISMATCH, "rank 0 says sum of bfloat16, rank 1 says max of bfloat16", 0, 0, true},
     {refuse_gone, TRIB_PEER_LEFT, "rank 1 has gone", 0, 0, true},
@@ -372,6 +393,36 @@ static void test_others_are_copied(void **state)
     }
 }
 
+/* What is copied is handed out if it was there until then, and else refused to all. */
+static void test_others_that_are_lost(void **state)
+{
+    (void)state;
+    const unsigned char bytes[CHUNK_BYTES] = {0};
+    trib_error error;
+    for (uint32_t n = 1; n <= 3; n += 2) {
+        const shape like = {.n = n, .order = TRIB_ORDER_RANK};
+        open_both(&like, 0, 0);
+        lender.spoils = true;
+        for (uint32_t rank = 0; rank < n; rank++) {
+            trib_contribution what = make(1, rank, TRIB_FLOAT16, TRIB_AVG);
+            what.exchange = n == 1 ? TRIB_EXCHANGE_PUSH_PULL : TRIB_EXCHANGE_BROADCAST;
+            what.root = n / 2;
+            if (rank == what.root) {
+                assert_int_equal(present(&what, bytes, CHUNK_BYTES), TRIB_OK);
+            } else {
+                assert_int_equal(trib_summation_arrived(the.summation, &what, NULL, &error), TRIB_OK);
+            }
+        }
+        assert_int_equal(lender.ended, 1);
+        assert_int_equal(the.event_count, n);
+        for (uint32_t i = 0; i < n; i++) {
+            assert_int_equal(the.events[i].status, TRIB_PEER_LOST);
+        }
+        close_bed();
+        trib_summation_destroy(twin.summation);
+    }
+}
+
 /* By a transport that has none, or by nobody. */
 static void test_without_leases(void **state)
 {
@@ -406,7 +457,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sums_have_the_same_bits), cmocka_unit_test(test_refusals_end_leases),
         cmocka_unit_test(test_destroy_ends_leases),     cmocka_unit_test(test_others_are_copied),
-        cmocka_unit_test(test_without_leases),
+        cmocka_unit_test(test_others_that_are_lost),    cmocka_unit_test(test_without_leases),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
