@@ -137,6 +137,15 @@ trib_status __wrap_trib_summation_arrived(trib_summation *summation, const trib_
     return strikes(BUG_CHUNK_LOST, 1000) ? TRIB_OK : __real_trib_summation_arrived(summation, what, buffer, error);
 }
 
+__typeof__(trib_summation_presented) __real_trib_summation_presented, __wrap_trib_summation_presented;
+trib_status __wrap_trib_summation_presented(trib_summation *summation, const trib_contribution *what, void *buffer,
+                                            const void *payload, trib_conn *conn, trib_error *error)
+{
+    return strikes(BUG_CHUNK_LOST, 1000)
+               ? TRIB_OK
+               : __real_trib_summation_presented(summation, what, buffer, payload, conn, error);
+}
+
 __typeof__(trib_summation_withdraw) __real_trib_summation_withdraw, __wrap_trib_summation_withdraw;
 trib_status __wrap_trib_summation_withdraw(trib_summation *summation, const trib_contribution *what, trib_status status,
                                            const char *text)
