@@ -309,8 +309,8 @@ TRIB_API TRIB_CHECKED trib_status trib_engine_get_info(const trib_engine *engine
 /* ---- Memory ------------------------------------------------------------------------------------------------- */
 
 /* Page-aligned memory from the engine's arena: on the NUMA node of its reactors, on huge pages where there are any, registered with
- * transports that want it (part of a second for each GiB). Any memory may be used in operations; this kind is never copied to be
- * sent. In a forked child it may follow the parent's. TRIB_INVALID (size 0), TRIB_NO_MEMORY. trib_free before destroy. TRIB_ANY_THREAD. */
+ * transports that want it (part of a second for each GiB). Any memory may be used in operations; of this kind least is copied. In
+ * a forked child it may follow the parent's. TRIB_INVALID (size 0), TRIB_NO_MEMORY. trib_free before destroy. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_alloc(trib_engine *engine, size_t size, void **memory_out);
 TRIB_API void trib_free(trib_engine *engine, void *memory);
 

@@ -110,12 +110,12 @@ bool trib_fork_own_memory(void *base, size_t size, int fd)
     for (unsigned i = 0; i < SHARED_MAX; i++) {
         uintptr_t none = 0;
         if (atomic_compare_exchange_strong(&shared[i].base, &none, 1)) {
+            trib_fork_own(fd); /* first: a child between the two would keep it */
             atomic_store(&shared[i].size, size);
             atomic_store(&shared[i].fd, fd);
             atomic_store(&shared[i].base, (uintptr_t)base);
             unsigned end = atomic_load(&shared_end);
             while (end < i + 1 && !atomic_compare_exchange_weak(&shared_end, &end, i + 1)) {}
-            trib_fork_own(fd);
             return true;
         }
     }

@@ -1,5 +1,6 @@
 /*
- * sum_tree.c - sums a chunk along the tree (sum_tree.h) or on arrival, and hands the sum out. Nothing here can fail.
+ * sum_tree.c - sums a chunk along the tree (sum_tree.h) or on arrival, and hands the sum out. Nothing here can fail, but what
+ * was taken back while it was read is refused.
  *
  * Handing out is an upcall, from which anything may come back in: a reference at once, a refusal of the round. The
  * caller holds the round (holds), and what is handed out has a reference of its own, until the last receiver has been

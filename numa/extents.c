@@ -76,12 +76,14 @@ void trib_extents_fini(trib_extents *extents)
     }
     for (size_t i = 0; i < extents->count; i++) {
         const trib_extent *extent = &extents->list[i];
-        if (!extent->adopted) {
-            trib_unpoison(extent->base, extent->size);
-            extents->params.unmap(extents->params.map_user, extent->base, extent->size);
+        if (extent->adopted) {
+            continue;
         }
+        trib_unpoison(extent->base, extent->size);
         if (extent->fd >= 0) {
-            close(extent->fd);
+            trib_pages_unmap_shared(extent->base, extent->size, extent->fd);
+        } else {
+            extents->params.unmap(extents->params.map_user, extent->base, extent->size);
         }
     }
     free(extents->list);

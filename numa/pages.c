@@ -113,7 +113,19 @@ void *trib_pages_map_foreign(int fd, size_t size)
     const bool is_such = fstatfs(fd, &system) == 0 && system.f_type == TMPFS_MAGIC && seals >= 0 &&
                          (seals & F_SEAL_SHRINK) != 0 && size > 0 && size % TRIB_EXTENT_BYTES == 0 &&
                          fstat(fd, &about) == 0 && about.st_size >= 0 && (size_t)about.st_size >= size;
-    return is_such ? map_file(fd, size, PROT_READ) : NULL;
+    void *base = is_such ? map_file(fd, size, PROT_READ) : NULL;
+    if (base != NULL) { /* nor shall it live as long as a child does, or fill dumps of what is not this process's */
+        (void)madvise(base, size, MADV_DONTFORK);
+        (void)madvise(base, size, MADV_DONTDUMP);
+    }
+    return base;
+}
+
+void trib_pages_unmap_shared(void *base, size_t size, int fd)
+{
+    munmap(base, size);
+    (void)fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)size);
+    close(fd);
 }
 
 void trib_pages_unmap(void *user, void *base, size_t size)

@@ -10,8 +10,10 @@
 void *trib_pages_map(void *user, size_t size);
 void trib_pages_unmap(void *user, void *base, size_t size);
 /* The same as a file without a name, which another process can map too and nobody can make shorter. A child that does not exec
- * writes to the same pages. *fd_out is the caller's to close. NULL also where files or descriptors are limited. */
+ * has the same pages, but for engine/fork.h. NULL also where files or descriptors are limited. */
 void *trib_pages_map_shared(size_t size, int *fd_out);
+/* Gives the pages back, whoever else has them mapped, and closes the file. */
+void trib_pages_unmap_shared(void *base, size_t size, int fd);
 /* Such memory of another process, for reading. NULL: it is not such memory, is less than size, or cannot be mapped. */
 void *trib_pages_map_foreign(int fd, size_t size);
 /* False: not possible; the pages then come from where the kernel likes. */

@@ -39,11 +39,8 @@ static trib_status auto_share(struct trib_arena *arena, void **shared_out, trib_
     if (shared == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
-    trib_status status = trib_shm_ops.share(arena, &shared->shm, error);
-    if (status != TRIB_OK) {
-        free(shared);
-        return status;
-    }
+    trib_error unseen;
+    (void)trib_shm_ops.share(arena, &shared->shm, &unseen); /* without it payloads are copied */
     trib_auto_rdma_share(arena, &shared->rdma);
     *shared_out = shared;
     return TRIB_OK;

@@ -25,6 +25,7 @@
 #include "transports/shm_internal.h"
 
 #define GREETING_NS (5 * INT64_C(1000000000))
+#define WAKE_UPS_MAX 1024u /* more than a socket holds of a peer that means well */
 #define READING_LOOK_NS INT64_C(1000000)
 
 /* ---- Wake-ups ---- */
@@ -429,13 +430,14 @@ void trib_shm_conn_end(shm_conn *conn, trib_status status, const char *format, .
     conn->connect_failed = conn->connect_failed || (conn->state == SHM_GREETING && conn->outgoing && status != TRIB_OK);
     conn->state = SHM_ENDING;
     conn->end_status = status;
-    conn->end_by_ns = trib_now(reactor) + SHM_READING_NS;
     trib_io_watch(reactor, &conn->io, 0);
     trib_timer_stop(reactor, &conn->deadline);
     trib_timer_stop(reactor, &conn->again);
     if (conn->segment != NULL) {
         atomic_store_explicit(&conn->out.mine->revoked, 1, memory_order_seq_cst);
+        trib_shm_fence();
     }
+    conn->end_by_ns = trib_now(reactor) + SHM_READING_NS; /* from when the peer can see it: is_valid in shm_lease.c */
     if (conn->known) {
         trib_reactor_defer(reactor, &conn->finish_post);
     }
@@ -451,11 +453,11 @@ static bool is_read_by_peer(const shm_conn *conn)
     }
     char wake_up;
     ssize_t got = 1;
-    while (got > 0) { /* its end comes behind what it said before */
+    for (unsigned i = 0; got > 0 && i < WAKE_UPS_MAX; i++) { /* its end comes behind what it said before */
         got = recv(conn->io.fd, &wake_up, sizeof wake_up, MSG_DONTWAIT);
         trib_counter_add(&conn->transport->stats.system_calls, 1);
     }
-    return got < 0 && (errno == EAGAIN || errno == EINTR);
+    return got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
 }
 
 static void finish(trib_reactor *reactor, trib_post *post)
@@ -463,7 +465,10 @@ static void finish(trib_reactor *reactor, trib_post *post)
     shm_conn *conn = (shm_conn *)((char *)post - offsetof(shm_conn, finish_post));
     const trib_transport_upcalls *upcalls = conn->base.transport->upcalls;
     trib_assert(conn->state == SHM_ENDING && conn->known);
-    trib_shm_leases_recall(conn);
+    if (conn->leased != 0) {
+        trib_shm_leases_recall(conn);
+        trib_shm_conn_wake(conn, SHM_WAKE_ON_INPUT | SHM_WAKE_ON_PROGRESS);
+    }
     if (is_read_by_peer(conn) && trib_now(reactor) < conn->end_by_ns) {
         trib_timer_arm(reactor, &conn->again, trib_now(reactor) + READING_LOOK_NS);
         return;

@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/pidfd.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -176,7 +176,7 @@ static bool map_entry(shm_peer_memory *peer, int process, const shm_entry *entry
         return false;
     }
     peer->mappings = mappings;
-    const int fd = pidfd_getfd(process, entry->fd, 0);
+    const int fd = (int)syscall(SYS_pidfd_getfd, process, entry->fd, 0);
     unsigned char *here = fd >= 0 ? trib_pages_map_foreign(fd, entry->size) : NULL;
     if (fd >= 0) {
         close(fd);
@@ -212,7 +212,7 @@ const void *trib_shm_peer_find(shm_peer_memory *peer, uint64_t address, uint32_t
     shm_entry entry;
     /* The number is looked at after the process has been taken hold of: it is not another one with the same id. */
     trib_counter_add(peer->system_calls, 2);
-    const int process = pidfd_open(peer->pid, 0);
+    const int process = (int)syscall(SYS_pidfd_open, peer->pid, 0);
     if (process >= 0) {
         if (trib_shm_peer_can_be_read(peer) && find_entry(peer, address, size, &entry) &&
             map_entry(peer, process, &entry)) {

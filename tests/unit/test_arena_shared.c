@@ -10,7 +10,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #include "numa/pages.h"
 #include "tests/support/descriptors.h"
@@ -288,19 +290,48 @@ static void test_foreign_refused(void **state)
     assert_int_equal(descriptors_open(), before);
 }
 
+/* It does not live as long as who has it mapped, or a child of theirs. */
+static void test_gives_pages_back(void **state)
+{
+    trib_arena *arena = create_shared(state);
+    book told;
+    keep_book(arena, &told);
+    uint8_t *block = trib_arena_alloc(arena, 3 * MIB, 0);
+    assert_non_null(block);
+    memset(block, 5, 3 * MIB);
+    const trib_arena_memory memory = *told_of(&told, block);
+    uint8_t *foreign = trib_pages_map_foreign(memory.fd, memory.size);
+    assert_non_null(foreign);
+    const int other = fcntl(memory.fd, F_DUPFD_CLOEXEC, 0);
+    assert_true(other >= 0);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        unsigned char there = 0;
+        _exit(mincore(foreign, TRIB_PAGE_BYTES, &there) == -1 && errno == ENOMEM ? 0 : 1);
+    }
+    int how = 0;
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_true(WIFEXITED(how) && WEXITSTATUS(how) == 0);
+    struct stat about;
+    assert_int_equal(fstat(other, &about), 0);
+    assert_true(about.st_blocks >= (blkcnt_t)(3 * MIB / 512));
+    trib_arena_destroy(arena);
+    assert_int_equal(fstat(other, &about), 0);
+    assert_int_equal(about.st_blocks, 0);
+    assert_int_equal(foreign[0], 0);
+    trib_pages_unmap(NULL, foreign, memory.size);
+    close(other);
+}
+
 int main(void)
 {
     trib_arena_heap pool = TRIB_ARENA_HEAP_POOL;
     trib_arena_heap jemalloc = TRIB_ARENA_HEAP_JEMALLOC;
     const struct CMUnitTest tests[] = {
-        BOTH(test_seen_elsewhere),
-        BOTH(test_not_shared),
-        BOTH(test_adopted),
-        BOTH(test_closes_descriptors),
-        BOTH(test_file_size_limit),
-        BOTH(test_no_descriptors),
-        BOTH(test_spares_descriptors),
-        cmocka_unit_test(test_foreign_refused),
+        BOTH(test_seen_elsewhere),     BOTH(test_not_shared),       BOTH(test_adopted),
+        BOTH(test_closes_descriptors), BOTH(test_file_size_limit),  BOTH(test_no_descriptors),
+        BOTH(test_spares_descriptors), BOTH(test_gives_pages_back), cmocka_unit_test(test_foreign_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
