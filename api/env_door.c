@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "engine/fork.h"
+#include "numa/pages.h"
 
 static trib_door_page *map(int fd)
 {
@@ -24,7 +25,7 @@ static trib_door_page *map(int fd)
 
 trib_door_page *trib_env_door_make(char name[TRIB_DOOR_NAME_SIZE], int *fd_out)
 {
-    const int fd = memfd_create("tributary door", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    const int fd = trib_pages_file("tributary door");
     if (fd < 0) {
         return NULL;
     }

@@ -6,6 +6,7 @@
 
 #include "numa/arena.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <linux/mempolicy.h>
@@ -59,6 +60,17 @@ static void *map_file(int fd, size_t size, int protection)
     return base;
 }
 
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x8u
+#endif
+
+int trib_pages_file(const char *label)
+{
+    const int fd = memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+    return fd >= 0 || errno != EINVAL ? fd
+                                      : memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING); /* before Linux 6.3 */
+}
+
 /* Beyond a limit on files' sizes the kernel does not only refuse, but ends the process. */
 static bool may_be_file(size_t size)
 {
@@ -87,9 +99,7 @@ static bool is_spared(int fd)
 
 void *trib_pages_map_shared(size_t size, int *fd_out)
 {
-    const int fd = may_be_file(size) && is_overcommitted()
-                       ? memfd_create("tributary memory", MFD_CLOEXEC | MFD_ALLOW_SEALING)
-                       : -1;
+    const int fd = may_be_file(size) && is_overcommitted() ? trib_pages_file("tributary memory") : -1;
     if (fd < 0) {
         return NULL;
     }

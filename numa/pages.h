@@ -9,7 +9,11 @@
 /* Zeroed memory aligned to TRIB_EXTENT_BYTES, which size is a multiple of; NULL: there is none. As trib_arena_params has them. */
 void *trib_pages_map(void *user, size_t size);
 void trib_pages_unmap(void *user, void *base, size_t size);
-/* The same as a file without a name, which another process can map too and nobody can make shorter. A child that does not exec
+/* A file without a name, which can be sealed, and not executed: some systems want that said. -1: errno says why. label: for people
+ * who look at maps. */
+int trib_pages_file(const char *label);
+
+/* The same as such a file, which another process can map too and nobody can make shorter. A child that does not exec
  * has the same pages, but for engine/fork.h. NULL also where files or descriptors are limited. */
 void *trib_pages_map_shared(size_t size, int *fd_out);
 /* Gives the pages back, whoever else has them mapped, and closes the file. */

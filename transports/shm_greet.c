@@ -21,6 +21,7 @@
 
 #include "engine/assert.h"
 #include "engine/fork.h"
+#include "numa/pages.h"
 #include "transports/shm_internal.h"
 #include "transports/tcp_internal.h"
 
@@ -178,7 +179,7 @@ static bool map_segment(shm_conn *conn, int fd, unsigned side)
 
 bool trib_shm_greet_begin(shm_conn *conn)
 {
-    conn->memory_fd = memfd_create("tributary", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    conn->memory_fd = trib_pages_file("tributary");
     trib_counter_add(&conn->transport->stats.system_calls, 4);
     if (conn->memory_fd >= 0) {
         trib_fork_own(conn->memory_fd);
