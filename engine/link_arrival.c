@@ -68,9 +68,7 @@ const trib_arrival *trib_link_arrival_take(trib_link *link)
 trib_status trib_link_copy(trib_link *link, trib_copy *copy, void *to, const void *payload, uint32_t size,
                            trib_error *error)
 {
-    trib_conn *conn = link->conn;
-    trib_lease *lease =
-        conn != NULL && conn->transport->ops->lease != NULL ? conn->transport->ops->lease(conn, false) : NULL;
+    trib_lease *lease = trib_conn_lease(link->conn, false);
     copy(to, payload, size);
     trib_charge(link->core->reactor, TRIB_COST_COPY, size);
     return lease == NULL || lease->end(lease)

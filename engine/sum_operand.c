@@ -40,16 +40,11 @@ static void recalled(trib_lease *lease)
     }
 }
 
-static trib_lease *ask_for_lease(trib_conn *conn, bool keeps)
-{
-    return conn != NULL && conn->transport->ops->lease != NULL ? conn->transport->ops->lease(conn, keeps) : NULL;
-}
-
 /* keeps: its partner has not come yet. */
 static bool take_lease(trib_summation *self, const sum_round *round, const trib_contribution *what, sum_block *block,
                        trib_conn *conn, bool keeps)
 {
-    trib_lease *lease = ask_for_lease(conn, keeps);
+    trib_lease *lease = trib_conn_lease(conn, keeps);
     if (lease == NULL) {
         return false;
     }
@@ -93,7 +88,7 @@ sum_node trib_sum_operand(trib_summation *self, sum_round *round, const trib_con
         node.data = payload;
         return node;
     }
-    trib_lease *lease = ask_for_lease(conn, false);
+    trib_lease *lease = trib_conn_lease(conn, false);
     copy_in(self, what, what->size, block, payload);
     round->is_spoilt = lease != NULL && !lease->end(lease);
     return node;

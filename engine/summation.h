@@ -143,8 +143,8 @@ TRIB_CHECKED trib_status trib_summation_arrived(trib_summation *self, const trib
                                                 trib_error *error);
 /* The connection ended before the payload was there. */
 void trib_summation_abandon(trib_summation *self, void *buffer);
-/* As arrived, for a payload that was presented elsewhere than at buffer by that connection (NULL: by none), whose upcall this
- * is: summed from there if its partner is here, else leased if that can be had, else copied. */
+/* As arrived, inside the upcall of the connection that has brought it (NULL: of none). payload: buffer, or where else it was
+ * presented: summed from there if its partner is here, else leased if that can be had, else copied. */
 TRIB_CHECKED trib_status trib_summation_presented(trib_summation *self, const trib_contribution *what, void *buffer,
                                                   const void *payload, trib_conn *conn, trib_error *error);
 

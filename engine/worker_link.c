@@ -17,7 +17,7 @@
 #include "engine/trace.h"
 #include "engine/worker.h"
 
-#define PAST_BYTES (UINT64_C(32) << 20)
+#define PAST_BYTES (UINT64_C(32) << 20) /* of a tensor: about what a machine's last cache holds */
 
 trib_link *trib_worker_owner_link(const trib_core *core, const trib_task *task)
 {

@@ -13,7 +13,7 @@ void trib_pages_unmap(void *user, void *base, size_t size);
  * who look at maps. */
 int trib_pages_file(const char *label);
 
-/* The same as such a file, which another process can map too and nobody can make shorter. A child that does not exec
+/* As trib_pages_map, of such a file, which another process can map too and nobody can make shorter. A child that does not exec
  * has the same pages, but for engine/fork.h. NULL also where files or descriptors are limited. */
 void *trib_pages_map_shared(size_t size, int *fd_out);
 /* Gives the pages back, whoever else has them mapped, and closes the file. */

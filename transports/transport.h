@@ -93,9 +93,9 @@ typedef struct trib_transport_upcalls {
 #define TRIB_TRANSPORT_LENDS 1u /* received may present payloads in place */
 #define TRIB_TRANSPORT_QUEUES                                                                                          \
     2u /* much of what a connection has sent may wait out of reach: what is urgent wants another */
-#define TRIB_TRANSPORT_MAPS 16u   /* presents payloads of processes of this machine in place if their arena is shared */
 #define TRIB_TRANSPORT_RAILS 4u   /* an address may be several, with commas between (rails.h) */
 #define TRIB_TRANSPORT_STRANDS 8u /* ... and connections by different ones of them are worth having side by side */
+#define TRIB_TRANSPORT_MAPS 16u   /* presents payloads of processes of this machine in place if their arena is shared */
 
 typedef struct trib_transport_stats {
     uint64_t system_calls;
@@ -211,5 +211,11 @@ struct trib_conn {
     bool
         refused; /* set by the transport before `connected` says that there is none: the address answers, nobody listens */
 };
+
+/* As the transport's `lease`; NULL also without a connection, or from a transport that has none. */
+static inline trib_lease *trib_conn_lease(trib_conn *conn, bool keeps)
+{
+    return conn != NULL && conn->transport->ops->lease != NULL ? conn->transport->ops->lease(conn, keeps) : NULL;
+}
 
 #endif

@@ -193,7 +193,7 @@ static void on_received(trib_conn *conn, const unsigned char header[TRIB_HEADER_
     const uint32_t at = sequence % TRIB_AHEAD_MAX;
     trib_assert(!self->close_called && sequence == self->received && self->asked > sequence);
     trib_assert(payload_size == self->landing_sizes[at]);
-    trib_lease *lease = conn->transport->ops->lease != NULL ? conn->transport->ops->lease(conn, false) : NULL;
+    trib_lease *lease = trib_conn_lease(conn, false);
     bool lends = (conn->transport->ops->flags & TRIB_TRANSPORT_LENDS) != 0 || lease != NULL;
     trib_assert(lends || payload == self->landings[at]);
     const trib_contract_maker *maker = self->side->bed->maker;

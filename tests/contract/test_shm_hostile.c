@@ -19,6 +19,7 @@
 #include "engine/strangers.h"
 #include "tests/contract/hostile_bed.h"
 #include "tests/support/descriptors.h"
+#include "tests/support/rights.h"
 
 #define ROUNDS 300u
 #define TURNS_MAX 400u
@@ -134,19 +135,7 @@ static int greet(scene *self, const void *bytes, size_t size, int fd)
     assert_int_equal(trib_shm_name(&self->address, &name, &name_size), TRIB_OK);
     int stranger = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     assert_int_equal(connect(stranger, (const struct sockaddr *)&name, name_size), 0);
-    struct iovec part = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = size};
-    _Alignas(struct cmsghdr) unsigned char control[CMSG_SPACE(sizeof fd)] = {0};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-    if (fd >= 0) {
-        message.msg_control = control;
-        message.msg_controllen = sizeof control;
-        struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
-        rights->cmsg_level = SOL_SOCKET;
-        rights->cmsg_type = SCM_RIGHTS;
-        rights->cmsg_len = CMSG_LEN(sizeof fd);
-        memcpy(CMSG_DATA(rights), &fd, sizeof fd);
-    }
-    assert_int_equal(sendmsg(stranger, &message, MSG_NOSIGNAL), size);
+    say_with(stranger, bytes, size, fd);
     return stranger;
 }
 

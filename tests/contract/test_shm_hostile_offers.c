@@ -23,6 +23,7 @@
 #include "numa/pages.h"
 #include "tests/contract/reactor_hand.h"
 #include "tests/support/descriptors.h"
+#include "tests/support/rights.h"
 #include "transports/shm_internal.h"
 
 #define EXTENT TRIB_EXTENT_BYTES
@@ -191,19 +192,7 @@ static void say(const liar *self, uint32_t step, int fd)
                             .probe_address = (uintptr_t)&self->probe,
                             .probe = self->probe ^ self->probe_lies,
                             .offer_address = self->list_address};
-    struct iovec part = {.iov_base = &message, .iov_len = sizeof message};
-    _Alignas(struct cmsghdr) unsigned char control[CMSG_SPACE(sizeof fd)] = {0};
-    struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
-    if (fd >= 0) {
-        header.msg_control = control;
-        header.msg_controllen = sizeof control;
-        struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
-        rights->cmsg_level = SOL_SOCKET;
-        rights->cmsg_type = SCM_RIGHTS;
-        rights->cmsg_len = CMSG_LEN(sizeof fd);
-        memcpy(CMSG_DATA(rights), &fd, sizeof fd);
-    }
-    assert_int_equal(sendmsg(self->socket, &header, MSG_NOSIGNAL), sizeof message);
+    say_with(self->socket, &message, sizeof message, fd);
 }
 
 static int file_of(size_t size, int seals, unsigned flags)
