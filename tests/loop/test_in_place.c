@@ -86,7 +86,10 @@ static void check_way(const in_place_table *self)
         return;
     }
     assert_true(atomic_load(&self->leases) > 0);
-    assert_true(self->is_mixed ? by_kernel > KERNEL_BYTES : by_kernel < KERNEL_BYTES);
+    if (self->is_mixed ? by_kernel <= KERNEL_BYTES : by_kernel >= KERNEL_BYTES) {
+        fail_msg("scene %d, %d workers, %d servers: %lu bytes read by the kernel", (int)self->scene, self->workers,
+                 self->servers, by_kernel);
+    }
 }
 
 static void run_to_its_end(in_place_table with)
@@ -179,7 +182,13 @@ static void test_who_is_killed_ends_the_job(void **unused)
                                      .seed = (uint64_t)i,
                                      .transport = "auto"};
         in_place_table *self = run(with, how);
-        assert_int_equal(atomic_load(&self->kills), 1);
+        if (atomic_load(&self->kills) != 1) {
+            for (int member = 0; member < with.workers + with.servers; member++) {
+                print_message("# member %d: status %#x\n", member, (unsigned)how[member]);
+            }
+            fail_msg("%d servers, victim %d, lease %u: %u were killed", with.servers, with.victim, with.lease_count,
+                     atomic_load(&self->kills));
+        }
         for (int member = 0; member < with.workers + with.servers; member++) {
             if (member != with.victim) {
                 check_exit(self, member, how[member], IN_PLACE_ENDED);
