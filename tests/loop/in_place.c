@@ -252,7 +252,11 @@ static void open_engine(const trib_config *given)
     config.op_timeout_ns = DEADLINE_S * INT64_C(1000000000);
     config.log_level = TRIB_LOG_NONE;
     must(trib_engine_create(&config, &engine, &error) == TRIB_OK, "%s", error.text);
-    must(trib_engine_wait_ready(engine, -1, &error) == TRIB_OK, "%s", error.text);
+    if (trib_engine_wait_ready(engine, -1, &error) != TRIB_OK) {
+        /* The job may have ended before this member's thread has seen that it was ready. */
+        must(all->scene == KILLED && atomic_load(&all->of_victim) > 0, "%s", error.text);
+        exit(trib_engine_destroy(engine) == TRIB_OK ? IN_PLACE_ENDED : 1);
+    }
 }
 
 static int be_worker(void)

@@ -5,12 +5,32 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cmocka.h>
+
+/* Between this look and the coordinator's bind another program of the tests shall not find it free too: the name is this
+ * process's until it asks for the next. */
+static bool claim_port(unsigned port)
+{
+    static int claim = -1;
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    const int length = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "port %u of tributary's tests", port);
+    const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && bind(fd, (struct sockaddr *)&name,
+                        (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1) + (socklen_t)length) == 0) {
+        close(claim);
+        claim = fd;
+        return true;
+    }
+    close(fd);
+    return false;
+}
 
 void job_free_address(char *text, size_t size)
 {
@@ -25,7 +45,7 @@ void job_free_address(char *text, size_t size)
         int fd = socket(AF_INET, SOCK_STREAM, 0);
         bool is_free = fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof address) == 0;
         close(fd);
-        if (is_free) {
+        if (is_free && claim_port(port)) {
             snprintf(text, size, "127.0.0.1:%u", port);
             return;
         }

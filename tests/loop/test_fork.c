@@ -141,9 +141,9 @@ static void writes_to_memory_of_its_own(void **state)
 static void restarts_where_it_was(void **state)
 {
     (void)state;
-    const uint32_t before = sockets_open();
     char address[32];
     job_free_address(address, sizeof address);
+    const uint32_t before = sockets_open(); /* with what keeps that address ours */
     trib_engine *engines[2] = {make(address, 0), make(address, 1)};
     sum(engines);
     int until[2];
