@@ -240,6 +240,18 @@ void trib_tcp_backlog_learn(tcp_backlog *backlog, int64_t now_ns, double delay_u
     adapt(backlog);
 }
 
+static void say_slow(const tcp_conn *conn, double delay_us)
+{
+    const tcp_backlog *backlog = &conn->transport->backlog;
+    const trib_reactor *reactor = conn->transport->base.reactor;
+    const double carried = backlog->bytes_per_us * backlog->carrying * backlog->reactors;
+    trib_log(
+        reactor->logger, TRIB_LOG_INFO,
+        "reactor %u: the network is slow (it carries at most %.1f Gbit/s, and data is acknowledged after %.1f ms): "
+        "packets are spaced out",
+        reactor->index, carried * 8 / 1e3, delay_us / 1e3);
+}
+
 void trib_tcp_backlog_end(tcp_conn *conn)
 {
     conn->transport->backlog.carrying -= conn->carried >= CARRIED_BYTES;
@@ -273,9 +285,13 @@ void trib_tcp_backlog_add(tcp_conn *conn, size_t written)
         if (in_flight >= IN_FLIGHT_MIN && trib_tcp_backlog_believes(info.tcpi_rtt, info.tcpi_rttvar)) {
             tcp_backlog *backlog = &conn->transport->backlog;
             const double rate = in_flight / info.tcpi_rtt;
-            trib_tcp_backlog_learn(backlog, trib_now(conn->transport->base.reactor),
-                                   (in_flight + info.tcpi_notsent_bytes) / rate, rate);
+            const double delay_us = (in_flight + info.tcpi_notsent_bytes) / rate;
+            const bool paced = backlog->paces;
+            trib_tcp_backlog_learn(backlog, trib_now(conn->transport->base.reactor), delay_us, rate);
             conn->transport->base.is_slow = backlog->paces;
+            if (backlog->paces && !paced) {
+                say_slow(conn, delay_us);
+            }
         }
     }
 }
