@@ -25,6 +25,7 @@ static void pin(reactor_ev *self, int core)
                  core, strerror_r(error, why, sizeof why));
     } else {
         self->core = core;
+        trib_thread_be_prompt(true); /* who has that core as well, such as a caller that spins, cannot be avoided */
     }
 }
 
@@ -37,6 +38,7 @@ void trib_reactor_ev_pin(trib_reactor *reactor, int core)
         pin(self, core);
     } else if (self->core >= 0 && pthread_setaffinity_np(pthread_self(), sizeof self->anywhere, &self->anywhere) == 0) {
         self->core = -1;
+        trib_thread_be_prompt(false);
     }
 }
 
@@ -116,7 +118,7 @@ void trib_reactor_ev_stop(trib_reactor *reactor)
     }
     atomic_store(&self->stopping, true);
     (void)sem_post(&self->leave);
-    reactor->ops->wake(reactor);
+    trib_reactor_wake(reactor);
 }
 
 void trib_reactor_ev_join(trib_reactor *reactor)

@@ -54,6 +54,7 @@ static void destroy(verbs_remains *remains)
 static void *thread_main(void *argument)
 {
     verbs_releaser *self = argument;
+    trib_thread_be_prompt(false); /* as the reactor may be that started it */
     pthread_mutex_lock(&self->mutex);
     for (;;) {
         verbs_remains *remains = self->head;
