@@ -414,8 +414,8 @@ TRIB_API TRIB_CHECKED trib_status trib_broadcast(trib_engine *engine, const trib
 TRIB_API TRIB_CHECKED trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
                                                trib_error *error);
 
-/* Asks that an operation end soon with TRIB_CANCELLED (it may still succeed). The round is spent: the other workers'
- * ends with TRIB_CANCELLED too, naming this one, unless its contribution was complete. TRIB_ANY_THREAD. */
+/* Asks that an operation end soon with TRIB_CANCELLED (it may still succeed), when a device has given its buffers back. The round is
+ * spent: the others' ends with TRIB_CANCELLED too, naming this worker, unless its contribution was complete. TRIB_ANY_THREAD. */
 TRIB_API void trib_op_cancel(trib_op *op);
 
 /* Makes a stream (cudaStream_t) wait for an operation on a device tensor, successful or not: what is put on it from now

@@ -23,7 +23,7 @@
 #include "engine/kernel_ops.h"
 #include "engine/reactor.h"
 
-#define TRIB_DEVICE_ABI 8u
+#define TRIB_DEVICE_ABI 9u
 #define TRIB_DEVICE_ID_SIZE 128u
 #define TRIB_DEVICE_TEXT_SIZE 160u
 #define TRIB_LOCAL_SIZE_MAX 64
@@ -100,9 +100,12 @@ typedef struct trib_device_params {
     trib_logger *logger;
     int64_t linger_most_ns;                 /* how long a thread of the device's looks for more at most (linger.h) */
     void (*complete)(trib_device_job *job); /* any thread: hands a job back */
-    void (*thread_began)(void *memory);     /* a thread of the device's own calls it first, to be placed; may be NULL */
-    void *memory;                           /* for that */
-    void *world;                            /* what the members of an implementation inside one process share */
+    /* Any thread: wakes those of the engine's reactors, bit i for that with index i. */
+    void (*wake)(void *engine, uint32_t reactors);
+    void *engine;
+    void (*thread_began)(void *memory); /* a thread of the device's own calls it first, to be placed; may be NULL */
+    void *memory;                       /* for that */
+    void *world;                        /* what the members of an implementation inside one process share */
 } trib_device_params;
 
 typedef struct trib_device_ops {
@@ -122,6 +125,10 @@ typedef struct trib_device_ops {
     /* Caller's thread: remembers where the stream is now; NULL: it has come here already. TRIB_UNSUPPORTED while it is
      * being captured into a graph. */
     trib_status (*mark)(trib_device *device, void *stream, void **mark_out, trib_error *error);
+    /* Caller's thread, after mark: has those reactors woken soon (params.wake), by a thread of the device's, which mark has
+     * roused; that spares the caller a system call for each. `hurries`: only if that thread is about to wake some anyway. False: it
+     * is in calls that may last, or stops, and the caller wakes them itself. */
+    bool (*wake)(trib_device *device, uint32_t reactors, bool hurries);
     /* Any thread: a mark that no job takes over. */
     void (*mark_drop)(trib_device *device, void *mark);
     /* Any thread. The word is freed with the device. */

@@ -401,6 +401,15 @@ static trib_status host_mark(trib_device *device, void *stream, void **mark_out,
     return TRIB_OK;
 }
 
+/* It has no thread. */
+static bool host_wake(trib_device *device, uint32_t reactors, bool hurries)
+{
+    if (!hurries) {
+        device->params.wake(device->params.engine, reactors);
+    }
+    return !hurries;
+}
+
 static void host_mark_drop(trib_device *device, void *mark)
 {
     (void)device;
@@ -469,6 +478,7 @@ const trib_device_ops trib_device_host_ops = {
     .issue = host_issue,
     .may_keep = host_may_keep,
     .mark = host_mark,
+    .wake = host_wake,
     .mark_drop = host_mark_drop,
     .gate_make = host_gate_make,
     .gate_open = host_gate_open,

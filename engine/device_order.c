@@ -8,7 +8,8 @@
  *
  * Invariants
  * - The group is told of whatever was issued; in program order at the place that the device gave it (group_order.c).
- * - What does not come back after its operation has failed ends the job, which stops the device, which gives it back.
+ * - What does not come back after its operation has failed ends the job, which stops the device, which gives it back. That is
+ *   also so of input that goes ahead (device_op.c).
  */
 #include <stdio.h>
 
@@ -127,12 +128,19 @@ static void grace_passed(trib_reactor *reactor, trib_timer *timer)
         return;
     }
     char text[TRIB_ERROR_TEXT_SIZE];
-    snprintf(
-        text, sizeof text,
-        "tensor \"%.80s\": the operation has failed and its collective is not over: a local rank has not handed in its "
-        "own, the stream of one has not come to it, or the device does not work (trib_config.device_order is "
-        "\"%s\")",
-        op->tensor->name, trib_device_in_order(engine) ? "program" : "agreed");
+    if (op->device->is_issued) {
+        snprintf(
+            text, sizeof text,
+            "tensor \"%.80s\": the operation has failed and its collective is not over: a local rank has not handed in "
+            "its own, the stream of one has not come to it, or the device does not work (trib_config.device_order "
+            "is \"%s\")",
+            op->tensor->name, trib_device_in_order(engine) ? "program" : "agreed");
+    } else {
+        snprintf(
+            text, sizeof text,
+            "tensor \"%.80s\": the operation has failed and the device has not copied its input yet: it does not work",
+            op->tensor->name);
+    }
     trib_engine_end(engine, TRIB_TIMEOUT, text);
 }
 
@@ -141,7 +149,7 @@ static void failure_arrived(trib_reactor *reactor, trib_post *post)
     trib_core *core = reactor->owner;
     trib_device_op *device = (trib_device_op *)((char *)post - offsetof(trib_device_op, failed_post));
     trib_op *op = device->op;
-    if (!device->is_over && !core->ended && atomic_load(&op->claim) == TRIB_MISMATCH) {
+    if (!device->is_over && !core->ended && device->is_issued && atomic_load(&op->claim) == TRIB_MISMATCH) {
         trib_engine_end(core->engine, TRIB_MISMATCH, op->text); /* collectives that do not match are under way */
     } else if (!device->is_over && !core->ended) {
         device->grace.fired = grace_passed;

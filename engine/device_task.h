@@ -6,7 +6,8 @@
  * whose share of the last slice is empty has a task all the same, because it takes part in the slice's collectives.
  *
  * The task's holds count what may still touch the caller's buffers or this memory: jobs that the device has, and an
- * announced collective, until it has been ordered or called off. A task settles when there are none.
+ * announced collective, until it has been ordered or called off. A task settles when there are none. What is the operation's,
+ * and no task's, is counted there (trib_op.cores_left), and later rounds wait for it.
  */
 #ifndef TRIB_ENGINE_DEVICE_TASK_H
 #define TRIB_ENGINE_DEVICE_TASK_H
@@ -60,9 +61,10 @@ typedef struct trib_device_op {
     uint32_t root;            /* broadcast: the rank; TRIB_NO_MEMBER: it is a sum */
     bool steady;              /* what launching it takes may be kept (trib_device_job.keep) */
     bool was_asked, may_keep; /* ... as far as the device goes, if it was asked */
-    trib_device_job wait;
-    atomic_int input;       /* trib_device_input */
-    atomic_uint posts_left; /* cores that are being told of the input and have not heard */
+    trib_device_job wait;     /* until the input is there */
+    uint64_t ahead_bytes;     /* of the input, that go to the host with that, whatever cores do meanwhile */
+    atomic_int input;         /* trib_device_input */
+    atomic_uint posts_left;   /* cores that are being told of the input and have not heard */
     trib_device_gate gate;
     atomic_uint gate_count;
     trib_post failed_post; /* to core 0: tells the group */
@@ -72,7 +74,7 @@ typedef struct trib_device_op {
     /* device_order.c */
     bool is_issued;        /* its collective was issued where it was handed in */
     trib_device_job whole; /* that: of the whole tensor */
-    bool is_over;          /* core 0: it is back */
+    bool is_over;          /* core 0: it is back, or what went ahead */
     bool has_begun;        /* core 0: the group counts it; by the call, or by its end if that is here first */
     bool is_booked;        /* core 0: the leader counts its bytes */
     bool is_excused;       /* core 0: grace was prolonged, as this process stood still */
@@ -135,8 +137,22 @@ void trib_device_op_fill(trib_op *op);
 /* Caller's thread, with the engine's mutex held, in the order of rounds. `same`: it is like the sum before, in its buffers, or the
  * first of a tensor whose buffers stay. */
 void trib_device_op_compare(trib_op *op, bool same);
-/* Caller's thread, before its nodes are posted: waits for the stream's mark, if there is one. */
+/* Caller's thread, with the engine's mutex held where the engine has other machines, before its nodes are posted: waits for the
+ * stream's mark, if there is one. */
 void trib_device_op_begin(trib_op *op, void *mark);
+/* The same thread, if bytes go ahead, when its cores are being woken. */
+void trib_device_op_go_ahead(trib_op *op);
+/* Nothing of an earlier round that goes ahead, and may have been given up, is still on its way to where this one's bytes lie. */
+static inline bool trib_device_may_begin(const trib_tensor *tensor, uint32_t round)
+{
+    const uint32_t ahead = atomic_load(&tensor->ahead_round);
+    return ahead == 0 || round <= ahead;
+}
+/* Does COPYD2H find those bytes on the host? */
+static inline bool trib_device_is_ahead(const trib_task *task)
+{
+    return task->offset + task->size <= task->node->op->device->ahead_bytes;
+}
 /* Where the tensor's bytes lie on this device in the end: the output, which a broadcast's root need not have. */
 static inline unsigned char *trib_device_data(const trib_op *op)
 {

@@ -105,6 +105,20 @@ static void device_job_complete(trib_device_job *job)
     trib_reactor_post(job->reactor, &job->post);
 }
 
+void trib_engine_wake(trib_engine *engine, uint32_t reactors)
+{
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        if ((reactors & 1u << i) != 0) {
+            trib_reactor_wake(engine->cores[i].reactor);
+        }
+    }
+}
+
+static void wake_reactors(void *engine, uint32_t reactors)
+{
+    trib_engine_wake(engine, reactors);
+}
+
 static trib_status open_device(trib_engine *engine, trib_error *error)
 {
     const trib_config *config = &engine->config;
@@ -119,6 +133,8 @@ static trib_status open_device(trib_engine *engine, trib_error *error)
                                        .thread_began = engine->env.device_thread,
                                        .memory = engine->env.memory,
                                        .complete = device_job_complete,
+                                       .wake = wake_reactors,
+                                       .engine = engine,
                                        .world = engine->env.device_world};
     trib_status status = engine->env.device->open(&params, &engine->device, error);
     if (status == TRIB_OK && engine->env.memory_share != NULL) {

@@ -192,4 +192,7 @@ static inline void trib_engine_callback_end(trib_engine *engine)
 /* Wakes those who wait on `changed`. */
 void trib_engine_notify(trib_engine *engine);
 
+/* Any thread: wakes those of its reactors, bit i for that with index i. */
+void trib_engine_wake(trib_engine *engine, uint32_t reactors);
+
 #endif

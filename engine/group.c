@@ -387,7 +387,7 @@ void trib_group_drop_untold(trib_group *group)
 void trib_group_op_failed(trib_op *op)
 {
     trib_engine *engine = op->engine;
-    if (op->device->is_issued) {
+    if (op->device->is_issued || op->device->ahead_bytes > 0) {
         trib_device_order_failed(op);
         return;
     }

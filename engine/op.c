@@ -166,16 +166,27 @@ static trib_status take_op_for(trib_engine *engine, const trib_tensor *tensor, c
     return status;
 }
 
-/* From the last post on the operation may be over at any time. */
+_Static_assert(TRIB_REACTORS_MAX <= 32, "there is a bit for each");
+
+/* From the last post on the operation may be over at any time, unless the device has a part of it. Between machines the device's
+ * thread wakes the cores, if it can: where the input is not there yet (else it `hurries`) they have nothing to send before that
+ * thread has seen it come. */
 static void post_nodes(trib_op *op)
 {
     trib_engine *engine = op->engine;
     const trib_tensor *tensor = op->tensor;
+    const bool by_device = tensor->on_device && !trib_device_alone(engine);
+    const bool hurries = by_device && atomic_load(&op->device->input) != TRIB_INPUT_AWAITED;
     const uint32_t cores = op->spread ? engine->core_count : 1;
+    uint32_t unheard = 0;
     for (uint32_t i = 0; i < cores; i++) {
         if (i == 0 || trib_tensor_is_used(tensor, i)) {
-            trib_reactor_post(engine->cores[i].reactor, &op->nodes[i].submit_post);
+            trib_reactor_post_unheard(engine->cores[i].reactor, &op->nodes[i].submit_post);
+            unheard |= 1u << i;
         }
+    }
+    if (!by_device || !engine->env.device->wake(engine->device, unheard, hurries)) {
+        trib_engine_wake(engine, unheard);
     }
 }
 
@@ -233,7 +244,11 @@ trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, tr
         trib_device_op_begin(op, mark);
     }
     /* Posting under the mutex keeps the rounds of a tensor in order on core 0, where they may wait for the placement. */
+    const bool goes_ahead = tensor->on_device && op->device->ahead_bytes > 0;
     post_nodes(op);
+    if (goes_ahead) {
+        trib_device_op_go_ahead(op);
+    }
     pthread_mutex_unlock(&engine->mutex);
     return TRIB_OK;
 }

@@ -101,6 +101,7 @@ typedef struct trib_tensor {
     enum { TRIB_KEEP_UNKNOWN, TRIB_KEEP_MAY, TRIB_KEEP_NOT } keepable; /* a launch with those buffers */
     void *kept;                                                        /* the device's: of what is issued */
     struct trib_device_tensor *device; /* if on_device: made at placement, of a large one before it is declared */
+    atomic_uint ahead_round;           /* whose input is being copied to its host memory; later ones wait. 0: none */
     trib_post declare_post;
     /* Another placement: what the coordinator proposed, which one that is, and the first round that waits until it has said
      * from when it holds. See tensor_move.c. */
@@ -142,7 +143,8 @@ struct trib_op {
     uint32_t round;
     int64_t submit_ns, deadline_ns, duration_ns; /* deadline 0: none */
     atomic_uint
-        cores_left; /* that may still touch its buffers, and a collective that was issued; at 0 it is complete */
+        cores_left; /* that may still touch its buffers, and what the device does with them by itself (a collective that was
+                     * issued, input that goes ahead); at 0 it is complete */
     atomic_uint
         nodes_left;   /* that are still in some core's books: a round given up before its turn is spent at its turn */
     bool spread;      /* posted to every core; false: to core 0 only, which does so when the tensor has been placed */

@@ -4,8 +4,8 @@
  * Invariants
  * - The mailbox is a stack that any thread pushes on; the loop takes it whole and reverses it, so the posts of one
  *   thread run in the order in which they were posted.
- * - Whoever pushes on an empty mailbox wakes the loop. The loop empties the mailbox in one exchange, so a later push
- *   finds it empty and wakes again: no wake-up is lost and none is sent twice for one batch.
+ * - Whoever pushes wakes the loop afterwards if it dozes; or has somebody do it, who may be late: what others push meanwhile
+ *   wakes it too. Of those who find it dozing one makes the system call (`wake`).
  * - What is taken from the mailbox joins the deferred list, so that one bound holds for both.
  */
 #include "engine/reactor.h"
@@ -43,7 +43,7 @@ void trib_reactor_init(trib_reactor *reactor, const trib_reactor_ops *ops, uint3
     reactor->lack = (trib_lack){.error = 0};
 }
 
-void trib_reactor_post(trib_reactor *reactor, trib_post *post)
+void trib_reactor_post_unheard(trib_reactor *reactor, trib_post *post)
 {
     trib_assert(post->run != NULL);
     trib_post *newest = atomic_load_explicit(&reactor->mail, memory_order_relaxed);
@@ -52,10 +52,13 @@ void trib_reactor_post(trib_reactor *reactor, trib_post *post)
         /* Sequentially consistent: `wake` looks next whether the loop has gone to sleep. */
     } while (!atomic_compare_exchange_weak_explicit(&reactor->mail, &newest, post, memory_order_seq_cst,
                                                     memory_order_relaxed));
+}
+
+void trib_reactor_post(trib_reactor *reactor, trib_post *post)
+{
+    trib_reactor_post_unheard(reactor, post);
     /* From here on the post may have run and be gone; only the reactor may be touched. */
-    if (newest == NULL) {
-        reactor->ops->wake(reactor);
-    }
+    trib_reactor_wake(reactor);
 }
 
 static void append(trib_reactor *reactor, trib_post *post)

@@ -5,7 +5,7 @@
  * (reactor_ev.c) and in virtual time (a simulated reactor implements the same table).
  *
  * Invariants
- * - All functions run on the reactor's own thread, except trib_reactor_post and what it calls (ops->wake).
+ * - All functions run on the reactor's own thread, except those that post and wake.
  * - No callback runs inside the call that arranged for it: timers, io and deferred posts run from the loop.
  * - A post is intrusive memory of its owner; it is in at most one list at a time and belongs to the reactor until its
  *   run function begins. The mailbox is bounded because whatever is posted comes from a bounded pool (operations,
@@ -103,6 +103,13 @@ void trib_reactor_init(trib_reactor *reactor, const trib_reactor_ops *ops, uint3
 
 /* Any thread: runs post->run on the reactor soon, in order of posting from one thread. */
 void trib_reactor_post(trib_reactor *reactor, trib_post *post);
+/* The same, but who calls sees to it that somebody calls trib_reactor_wake soon. */
+void trib_reactor_post_unheard(trib_reactor *reactor, trib_post *post);
+/* Any thread. */
+static inline void trib_reactor_wake(trib_reactor *reactor)
+{
+    reactor->ops->wake(reactor);
+}
 
 /* Loop thread: runs post->run later in this turn, after the present callback has returned. Twice is once. */
 void trib_reactor_defer(trib_reactor *reactor, trib_post *post);

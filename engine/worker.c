@@ -1,13 +1,14 @@
 /*
  * worker.c - the worker's side of one core: operations arrive, their rounds run one after the other, their tasks settle.
  *
- * Invariant: a caller's buffer is touched only between the arrival of a node and the settling of its last task. How a
+ * Invariant: cores touch a caller's buffer only between the arrival of a node and the settling of its last task. How a
  * round is given up is in worker_abort.c, what comes from the servers in worker_link.c.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/assert.h"
+#include "engine/device_task.h"
 #include "engine/group.h"
 #include "engine/pipeline.h"
 #include "engine/trace.h"
@@ -256,7 +257,8 @@ void trib_worker_start_next(trib_core *core, trib_tensor *tensor)
 {
     trib_tensor_core *mine = trib_worker_share(core, tensor);
     while (core->joined && trib_tensor_move_apply(tensor, mine) && mine->active == NULL && mine->pending != NULL &&
-           mine->pending->op->round == mine->round_next && trib_tensor_move_may_begin(tensor, mine, mine->round_next)) {
+           mine->pending->op->round == mine->round_next && trib_tensor_move_may_begin(tensor, mine, mine->round_next) &&
+           trib_device_may_begin(tensor, mine->round_next)) {
         trib_op_node *node = mine->pending;
         mine->pending = node->queue_next;
         node->queue_next = NULL;

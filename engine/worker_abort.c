@@ -136,6 +136,9 @@ static bool may_wait_for_others(const trib_core *core, const trib_task *task)
 static const char *awaited_on_device(const trib_op *op)
 {
     const bool is_alone = trib_device_lanes(op->engine) == 1;
+    if (op->device->ahead_bytes > 0) {
+        return "the device";
+    }
     if (op->device->is_issued && !is_alone) {
         return "the caller's stream or the machine's other local ranks";
     }
@@ -173,7 +176,9 @@ const char *trib_worker_waiting_text(trib_core *core, trib_op_node *node, char *
             trib_worker_held_text(core, task, text, size);
             return text;
         }
-        if (node->op->exchange == TRIB_EXCHANGE_DEVICE_ALONE) {
+        const bool lacks_input =
+            tensor->on_device && atomic_load(&node->op->device->input) == TRIB_INPUT_AWAITED && task->stage == 0;
+        if (node->op->exchange == TRIB_EXCHANGE_DEVICE_ALONE || lacks_input) {
             snprintf(text, size, "it was in %s, waiting for %s", trib_pipeline_stage_name(task),
                      awaited_on_device(node->op));
             return text;

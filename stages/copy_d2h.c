@@ -6,7 +6,8 @@
  * machine waits for.
  *
  * Which way the bytes go is decided here for the whole round. Where the network's device reads them on the GPU nothing is
- * copied; but it waits for no stream, so the stage waits until the reduction has been seen to end.
+ * copied; but it waits for no stream, so the stage waits until the reduction has been seen to end. What went ahead
+ * (engine/device_op.c) is there already.
  */
 #include "engine/device_task.h"
 #include "stages/plans.h"
@@ -82,6 +83,9 @@ static trib_verdict copy_start(trib_core *core, trib_task *task, trib_error *err
     if (device->pushed != device->staging) {
         device->awaits_reduce = trib_device_lanes(core->engine) > 1 && task->device_holds > 0;
         return device->awaits_reduce ? TRIB_VERDICT_PENDING : TRIB_VERDICT_DONE;
+    }
+    if (trib_device_is_ahead(task)) {
+        return TRIB_VERDICT_DONE;
     }
     trib_copy_queue_add(&core->copies, task->device);
     start_copies(core);

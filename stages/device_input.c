@@ -1,7 +1,7 @@
 /*
  * device_input.c - INPUT: a device tensor's bytes are there when the caller's stream has come to the call.
  *
- * The device tells (engine/device_task.c); then all partitions of the operation go on.
+ * The device tells (engine/device_op.c); then all partitions of the operation go on.
  */
 #include "engine/device_task.h"
 #include "stages/plans.h"

@@ -187,7 +187,7 @@ static void write_later(sim_end *end)
         trib_sim_pair_ref(end->pair);
         trib_reactor *reactor = sim_reactor_of(end);
         trib_reactor_defer(reactor, &end->write_post);
-        reactor->ops->wake(reactor); /* for a caller outside of its turns */
+        trib_reactor_wake(reactor); /* for a caller outside of its turns */
     }
 }
 

@@ -269,6 +269,7 @@ static void device_submit(trib_device *device, trib_device_job *job)
     pthread_mutex_lock(&device->mutex);
     *(device->new_tail == NULL ? &device->new_head : &device->new_tail->next) = job;
     device->new_tail = job;
+    device->calls_come = device->calls_come || job->kind != TRIB_DEVICE_WAIT;
     cuda_signal_if_asleep(device);
     pthread_mutex_unlock(&device->mutex);
 }
@@ -469,6 +470,7 @@ const trib_device_ops *trib_device_cuda(void)
         .issue = cuda_issue,
         .may_keep = cuda_keep_may,
         .mark = device_mark,
+        .wake = cuda_wake,
         .mark_drop = device_mark_drop,
         .gate_make = device_gate_make,
         .gate_open = device_gate_open,

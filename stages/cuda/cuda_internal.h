@@ -159,6 +159,9 @@ struct trib_device {
     trib_device_job *new_head, *new_tail;
     bool stopping, orderly, quits;
     bool asleep, kicked; /* the thread waits for a signal; it is to look about for a while */
+    uint32_t to_wake;    /* reactors, by the thread before it does anything else */
+    bool calls_come;     /* among the new jobs are some that take calls which may last */
+    bool calls;          /* the thread makes such calls in this turn */
     cuda_mark *marks;    /* free ones */
     cuda_gate_page *gates;
     cuda_comm *comm;     /* written with the mutex held, by the thread; NULL: none */
@@ -220,6 +223,8 @@ void cuda_give_back(trib_device *device, trib_device_job *job, trib_status statu
 
 /* ---- cuda_thread.c ---- */
 void *cuda_thread_main(void *argument); /* the device */
+/* Caller's thread: trib_device_ops.wake. */
+bool cuda_wake(trib_device *device, uint32_t reactors, bool hurries);
 cuda_slot *cuda_slot_take(trib_device *device, trib_device_job *job);
 void cuda_slot_end(trib_device *device, cuda_slot *slot, trib_status status, const char *text);
 void cuda_mark_give(trib_device *device, cuda_mark *mark); /* any thread */

@@ -47,6 +47,7 @@ static void leave_to_thread(trib_device *device, trib_device_job *job)
 {
     job->gate->by_end = false; /* who waits does so for the word, which is written behind the launch */
     device->unlaunched++;
+    device->calls_come = true;
     *(device->new_tail == NULL ? &device->new_head : &device->new_tail->next) = job;
     device->new_tail = job;
     cuda_signal_if_asleep(device);

@@ -402,6 +402,54 @@ static void sleep_a_little(trib_device *device, bool busy)
     device->asleep = false;
 }
 
+bool cuda_wake(trib_device *device, uint32_t reactors, bool hurries)
+{
+    pthread_mutex_lock(&device->mutex);
+    const bool takes = !device->calls && !device->stopping && (!hurries || device->to_wake != 0);
+    if (takes) {
+        device->to_wake |= reactors;
+        cuda_signal_if_asleep(device);
+    }
+    pthread_mutex_unlock(&device->mutex);
+    return takes;
+}
+
+/* What others have left for one turn. */
+typedef struct cuda_taken {
+    trib_device_job *jobs;
+    cuda_queue launched;
+    uint32_t to_wake;
+    bool stops, orderly;
+} cuda_taken;
+
+/* With the mutex held. */
+static cuda_taken take(trib_device *device)
+{
+    const cuda_taken taken = {.jobs = device->new_head,
+                              .launched = device->launched,
+                              .to_wake = device->to_wake,
+                              .stops = device->stopping && !device->stopped,
+                              .orderly = device->orderly};
+    device->new_head = device->new_tail = NULL;
+    device->launched = (cuda_queue){.head = NULL};
+    device->to_wake = 0;
+    device->calls = device->calls_come || taken.launched.head != NULL || taken.stops || device->abort_due ||
+                    device->deferred.head != NULL || cuda_nccl_is_busy(device);
+    device->calls_come = false;
+    if (device->kicked || taken.jobs != NULL || taken.launched.head != NULL) {
+        trib_linger_worked(&device->linger, cuda_now_ns(), true);
+    }
+    device->kicked = false;
+    return taken;
+}
+
+/* With the mutex held. */
+static bool is_left_something(const trib_device *device)
+{
+    return device->new_head != NULL || device->launched.head != NULL || device->to_wake != 0 || device->quits ||
+           (device->stopping && !device->stopped);
+}
+
 void *cuda_thread_main(void *argument)
 {
     trib_device *device = argument;
@@ -413,27 +461,22 @@ void *cuda_thread_main(void *argument)
     (void)cuda_thread_use(device->index); /* opening has tried it */
     pthread_mutex_lock(&device->mutex);
     while (!device->quits) {
-        trib_device_job *jobs = device->new_head;
-        cuda_queue launched = device->launched;
-        device->new_head = device->new_tail = NULL;
-        device->launched = (cuda_queue){.head = NULL};
-        const bool stops = device->stopping && !device->stopped, orderly = device->orderly;
-        if (device->kicked || jobs != NULL || launched.head != NULL) {
-            trib_linger_worked(&device->linger, cuda_now_ns(), true);
-        }
-        device->kicked = false;
+        cuda_taken taken = take(device);
         pthread_mutex_unlock(&device->mutex);
-        if (stops) {
-            look_once_more(device, launched);
-            launched = (cuda_queue){.head = NULL};
-            notice_stop(device, orderly);
+        if (taken.to_wake != 0) {
+            device->params.wake(device->params.engine, taken.to_wake);
         }
-        turn(device, launched, jobs);
+        if (taken.stops) {
+            look_once_more(device, taken.launched);
+            taken.launched = (cuda_queue){.head = NULL};
+            notice_stop(device, taken.orderly);
+        }
+        turn(device, taken.launched, taken.jobs);
         const bool busy = has_issued(device) || device->waits != NULL || device->deferred.head != NULL ||
                           device->abort_due || (!device->stopped && cuda_nccl_is_busy(device));
         pthread_mutex_lock(&device->mutex);
-        if (device->new_head == NULL && device->launched.head == NULL && !device->quits &&
-            (device->stopped || !device->stopping)) {
+        if (!is_left_something(device)) {
+            device->calls = false;
             sleep_a_little(device, busy);
         }
     }

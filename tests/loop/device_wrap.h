@@ -21,6 +21,7 @@
 /* The machines' devices of the test that runs now, and how many are on one. */
 static trib_host_world *world;
 static int lanes;
+static const trib_device_ops *watched; /* used instead of those devices', if there is one */
 
 trib_status __real_trib_env_host_init(trib_env *env, trib_config *config, trib_error *error);
 trib_status __wrap_trib_env_host_init(trib_env *env, trib_config *config, trib_error *error);
@@ -29,6 +30,7 @@ trib_status __wrap_trib_env_host_init(trib_env *env, trib_config *config, trib_e
 {
     trib_status status = __real_trib_env_host_init(env, config, error);
     env->device_world = world;
+    env->device = watched != NULL && env->device != NULL ? watched : env->device;
     return status;
 }
 

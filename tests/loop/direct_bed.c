@@ -336,8 +336,12 @@ uint64_t direct_exchange(direct_bed *self, uint32_t seed, int what)
         direct_fill(self->input[rank], rank, seed);
     }
     note(self, -1);
+    /* Streams that come after the call, so that nothing goes ahead and each partition has a copy of its own. */
+    trib_host_stream *streams[DIRECT_WORKERS_MAX];
     for (int rank = 0; rank < self->workers; rank++) {
-        ops[rank] = direct_submit(self, rank, what, NULL);
+        streams[rank] = trib_host_stream_create(false);
+        ops[rank] = direct_submit(self, rank, what, streams[rank]);
+        trib_host_stream_open(streams[rank]);
     }
     for (int rank = 0; rank < self->workers; rank++) {
         trib_error error = {.text = ""};
@@ -345,6 +349,7 @@ uint64_t direct_exchange(direct_bed *self, uint32_t seed, int what)
             fail_msg("rank %d: %s", rank, error.text);
         }
         assert_memory_equal(result_of(self, rank, what), result_of(self, 0, what), DIRECT_BYTES);
+        trib_host_stream_free(streams[rank]);
     }
     note(self, 1);
     uint64_t hash = 14695981039346656037u;

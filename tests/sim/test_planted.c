@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "engine/device_task.h"
 #include "engine/group.h"
 #include "engine/op.h"
 #include "engine/relay.h"
@@ -44,6 +45,7 @@ typedef enum bug {
     BUG_BLAMES_ANOTHER,
     BUG_DROPS_UNTOLD,
     BUG_LEAVER_FORGETS,
+    BUG_AHEAD_TOO_SOON,
     BUG_COUNT
 } bug;
 
@@ -67,6 +69,7 @@ static const char *const names[BUG_COUNT] = {
     [BUG_BLAMES_ANOTHER] = "an error names the member above the one that it means",
     [BUG_DROPS_UNTOLD] = "what finds no memory in an outbox is dropped, and nobody told",
     [BUG_LEAVER_FORGETS] = "a local rank that leaves does not count the last collective that it has carried out",
+    [BUG_AHEAD_TOO_SOON] = "what goes ahead is taken to be on the host before it is copied, 1 in 10",
 };
 
 static bug planted;
@@ -118,6 +121,16 @@ void __wrap_trib_op_core_done(trib_op *op, trib_core *core)
         op->done_cb(&result, op->user);
     }
     __real_trib_op_core_done(op, core);
+}
+
+__typeof__(trib_device_op_go_ahead) __real_trib_device_op_go_ahead, __wrap_trib_device_op_go_ahead;
+void __wrap_trib_device_op_go_ahead(trib_op *op)
+{
+    if (strikes(BUG_AHEAD_TOO_SOON, 10)) {
+        trib_reactor_post(op->device->wait.reactor, &op->device->wait.post);
+    } else {
+        __real_trib_device_op_go_ahead(op);
+    }
 }
 
 __typeof__(trib_sum_chunk_add) __real_trib_sum_chunk_add, __wrap_trib_sum_chunk_add;

@@ -164,6 +164,13 @@ static bool are_sums_kept(const trib_core *core)
     return core->relay == NULL && owed != core->entries_waiting;
 }
 
+/* Does the device do something with the operation's buffers that no core does? */
+static bool has_job(const trib_op *op)
+{
+    const trib_device_op *device = op->tensor->on_device ? op->device : NULL;
+    return device != NULL && (device->is_issued || (device->ahead_bytes > 0 && !device->is_over));
+}
+
 static const char *core_fault(const trib_engine *engine, const trib_core *core)
 {
     const char *fault = NULL;
@@ -200,8 +207,8 @@ static const char *core_fault(const trib_engine *engine, const trib_core *core)
         fault = "a task waits for a sum that no link brings, or in another order than it was told";
     }
     for (trib_op_node *at = core->nodes; fault == NULL && at != NULL; at = at->next) {
-        const uint32_t issued = at->op->tensor->on_device && at->op->device->is_issued ? 1 : 0;
-        fault = atomic_load(&at->op->cores_left) > engine->core_count + issued || atomic_load(&at->op->nodes_left) == 0
+        fault = atomic_load(&at->op->cores_left) > engine->core_count + has_job(at->op) ||
+                        atomic_load(&at->op->nodes_left) == 0
                     ? "an operation counts more or less than its cores"
                     : NULL;
     }

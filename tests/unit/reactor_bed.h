@@ -15,6 +15,13 @@
 
 static trib_logger logger = {.level = TRIB_LOG_WARN};
 
+/* For pollers that ask nobody to wake the loop. */
+static inline void ignore_wake_up(trib_reactor *reactor, trib_poller *poller)
+{
+    (void)reactor;
+    (void)poller;
+}
+
 static int setup(void **state)
 {
     alarm(60);

@@ -139,18 +139,12 @@ static bool rest_never(trib_reactor *reactor, trib_poller *poller)
     return false;
 }
 
-static void woken(trib_reactor *reactor, trib_poller *poller)
-{
-    (void)reactor;
-    (void)poller;
-}
-
 /* What is awaited is looked for several times a turn, by who has a core to look on. */
 static void looks_for_what_is_awaited(void **state)
 {
     trib_reactor *reactor = *state;
     struct ev_loop *loop = trib_reactor_ev_loop(reactor);
-    looking self = {.poller = {.poll = look, .rest = rest_never, .woken = woken}};
+    looking self = {.poller = {.poll = look, .rest = rest_never, .woken = ignore_wake_up}};
     trib_reactor_poller_add(reactor, &self.poller);
     reactor->awaited = 1;
     ev_run(loop, EVRUN_NOWAIT);

@@ -1,0 +1,321 @@
+/*
+ * test_cuda_thread.c - the device's thread (stages/cuda/cuda_thread.c) wakes reactors for callers, unless it is busy: stand-ins for all
+ * that it calls. No GPU is needed, only CUDA's headers.
+ */
+#include <semaphore.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "stages/cuda/cuda_internal.h"
+
+/* ---- What it calls ---- */
+
+static sem_t copying, go_on; /* it is in the call that copies, until it may go on */
+
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t count, enum cudaMemcpyKind kind, cudaStream_t stream)
+{
+    (void)dst;
+    (void)src;
+    (void)count;
+    (void)kind;
+    (void)stream;
+    sem_post(&copying);
+    sem_wait(&go_on);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
+{
+    (void)flags;
+    *event = NULL;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    (void)event;
+    (void)stream;
+    return cudaSuccess;
+}
+
+/* A stream of the caller's that does not come to its mark; in the thread's turn it is asked whether it would wake somebody. */
+static atomic_bool is_late;
+static atomic_int would_wake, would_not;
+static trib_device *looked_at;
+
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    (void)event;
+    if (!atomic_load(&is_late)) {
+        return cudaSuccess;
+    }
+    atomic_fetch_add(cuda_wake(looked_at, 1, false) ? &would_wake : &would_not, 1);
+    return cudaErrorNotReady;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
+{
+    (void)stream;
+    (void)event;
+    (void)flags;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceFlushGPUDirectRDMAWrites(enum cudaFlushGPUDirectRDMAWritesTarget target,
+                                               enum cudaFlushGPUDirectRDMAWritesScope scope)
+{
+    (void)target;
+    (void)scope;
+    return cudaSuccess;
+}
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+    (void)error;
+    return "";
+}
+
+bool cuda_thread_use(int index)
+{
+    (void)index;
+    return true;
+}
+
+void cuda_signal_if_asleep(trib_device *device)
+{
+    if (device->asleep) {
+        pthread_cond_signal(&device->changed);
+    }
+}
+
+void cuda_issue_notice(trib_device *device, cuda_queue launched)
+{
+    (void)device;
+    assert_null(launched.head);
+}
+
+void cuda_nccl_progress(trib_device *device)
+{
+    (void)device;
+}
+
+bool cuda_nccl_is_busy(const trib_device *device)
+{
+    (void)device;
+    return false;
+}
+
+void cuda_nccl_make_id(trib_device *device, trib_device_job *job)
+{
+    (void)device;
+    (void)job;
+    fail();
+}
+
+void cuda_nccl_join(trib_device *device, trib_device_job *job)
+{
+    (void)device;
+    (void)job;
+    fail();
+}
+
+bool cuda_comm_enter(trib_device *device)
+{
+    (void)device;
+    return true;
+}
+
+void cuda_comm_exit(trib_device *device)
+{
+    (void)device;
+}
+
+void cuda_comm_abort(trib_device *device)
+{
+    (void)device;
+}
+
+void cuda_comm_end(trib_device *device)
+{
+    (void)device;
+}
+
+/* ---- Whom it wakes ---- */
+
+static atomic_uint woken;
+static sem_t has_woken, job_back;
+static int engine; /* whose reactors */
+
+static void wake(void *of, uint32_t reactors)
+{
+    if (of == &engine) {
+        atomic_fetch_or(&woken, reactors);
+        sem_post(&has_woken);
+    }
+}
+
+static void complete(trib_device_job *job)
+{
+    (void)job;
+    sem_post(&job_back);
+}
+
+static int setup(void **state)
+{
+    static trib_device device;
+    alarm(60);
+    device = (trib_device){.params = {.size = 1, .wake = wake, .engine = &engine, .complete = complete}};
+    atomic_store(&woken, 0);
+    sem_init(&has_woken, 0, 0);
+    sem_init(&job_back, 0, 0);
+    sem_init(&copying, 0, 0);
+    sem_init(&go_on, 0, 0);
+    pthread_mutex_init(&device.mutex, NULL);
+    pthread_cond_init(&device.changed, NULL);
+    *state = &device;
+    return pthread_create(&device.thread, NULL, cuda_thread_main, &device);
+}
+
+static int teardown(void **state)
+{
+    trib_device *device = *state;
+    pthread_mutex_lock(&device->mutex);
+    device->quits = true;
+    pthread_cond_signal(&device->changed);
+    pthread_mutex_unlock(&device->mutex);
+    pthread_join(device->thread, NULL);
+    for (cuda_slot *slot = device->free_slots, *next; slot != NULL; slot = next) {
+        next = slot->next;
+        free(slot);
+    }
+    alarm(0);
+    return 0;
+}
+
+static void wait_until_it_sleeps(trib_device *device)
+{
+    for (bool sleeps = false; !sleeps; usleep(100)) {
+        pthread_mutex_lock(&device->mutex);
+        sleeps = device->asleep;
+        pthread_mutex_unlock(&device->mutex);
+    }
+}
+
+/* As the device's submit does. */
+static void hand_in(trib_device *device, trib_device_job *job)
+{
+    pthread_mutex_lock(&device->mutex);
+    device->new_head = device->new_tail = job;
+    device->calls_come = device->calls_come || job->kind != TRIB_DEVICE_WAIT;
+    cuda_signal_if_asleep(device);
+    pthread_mutex_unlock(&device->mutex);
+}
+
+static void it_wakes_reactors_when_it_sleeps(void **state)
+{
+    trib_device *device = *state;
+    wait_until_it_sleeps(device);
+    assert_true(cuda_wake(device, 0x5, false));
+    sem_wait(&has_woken);
+    assert_int_equal(atomic_exchange(&woken, 0), 0x5);
+    wait_until_it_sleeps(device);
+    assert_true(cuda_wake(device, 0x8, false));
+    sem_wait(&has_woken);
+    assert_int_equal(atomic_exchange(&woken, 0), 0x8); /* nobody is woken twice */
+}
+
+/* What is handed over at any moment is done, whatever the thread was about. */
+static void it_forgets_none(void **state)
+{
+    trib_device *device = *state;
+    for (int i = 0; i < 2000; i++) {
+        const uint32_t reactor = 1u << i % 32;
+        atomic_fetch_and(&woken, ~reactor);
+        assert_true(cuda_wake(device, reactor, false));
+        while ((atomic_load(&woken) & reactor) == 0) {
+            sem_wait(&has_woken);
+        }
+    }
+}
+
+/* Calls of CUDA's may last: what is handed over then would lie. */
+static void it_leaves_it_to_callers_while_it_makes_calls(void **state)
+{
+    trib_device *device = *state;
+    trib_device_job job = {.kind = TRIB_DEVICE_TO_HOST, .bytes = 1};
+    wait_until_it_sleeps(device);
+    hand_in(device, &job);
+    sem_wait(&copying);
+    assert_false(cuda_wake(device, 1, false));
+    sem_post(&go_on);
+    sem_wait(&job_back);
+    wait_until_it_sleeps(device);
+    assert_int_equal(atomic_load(&woken), 0);
+    assert_true(cuda_wake(device, 1, false));
+    sem_wait(&has_woken);
+}
+
+/* ... but not because it once made some. */
+static void it_wakes_reactors_while_it_looks(void **state)
+{
+    trib_device *device = *state;
+    cuda_mark mark = {.event = NULL};
+    trib_device_job copy = {.kind = TRIB_DEVICE_TO_HOST, .bytes = 1};
+    trib_device_job wait = {.kind = TRIB_DEVICE_WAIT, .mark = &mark};
+    hand_in(device, &copy);
+    sem_wait(&copying);
+    sem_post(&go_on);
+    sem_wait(&job_back);
+    looked_at = device;
+    wait_until_it_sleeps(device);
+    atomic_store(&is_late, true);
+    hand_in(device, &wait);
+    while (atomic_load(&would_wake) + atomic_load(&would_not) < 100) {
+        usleep(100);
+    }
+    atomic_store(&is_late, false);
+    sem_wait(&job_back);
+    assert_int_equal(atomic_load(&would_not), 0);
+}
+
+/* Who cannot wait for the thread to wake up does not, unless others do anyway. */
+static void it_takes_what_hurries_along(void **state)
+{
+    trib_device *device = *state;
+    wait_until_it_sleeps(device);
+    assert_false(cuda_wake(device, 1, true));
+    pthread_mutex_lock(&device->mutex);
+    device->to_wake = 2; /* handed over, and not taken yet */
+    pthread_mutex_unlock(&device->mutex);
+    assert_true(cuda_wake(device, 1, true));
+    sem_wait(&has_woken);
+    assert_int_equal(atomic_load(&woken), 3);
+}
+
+static void it_leaves_it_to_callers_when_it_stops(void **state)
+{
+    trib_device *device = *state;
+    pthread_mutex_lock(&device->mutex);
+    device->stopping = true;
+    cuda_signal_if_asleep(device);
+    pthread_mutex_unlock(&device->mutex);
+    assert_false(cuda_wake(device, 1, false));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(it_wakes_reactors_when_it_sleeps, setup, teardown),
+        cmocka_unit_test_setup_teardown(it_forgets_none, setup, teardown),
+        cmocka_unit_test_setup_teardown(it_leaves_it_to_callers_while_it_makes_calls, setup, teardown),
+        cmocka_unit_test_setup_teardown(it_wakes_reactors_while_it_looks, setup, teardown),
+        cmocka_unit_test_setup_teardown(it_takes_what_hurries_along, setup, teardown),
+        cmocka_unit_test_setup_teardown(it_leaves_it_to_callers_when_it_stops, setup, teardown),
+    };
+    return cmocka_run_group_tests_name("the device's thread", tests, NULL, NULL);
+}
