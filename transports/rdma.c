@@ -102,10 +102,11 @@ static void route_resolved(verbs_conn *conn)
 static void connect_rejected(verbs_conn *conn, const struct rdma_cm_event *event, const verbs_greeting *greeting)
 {
     trib_error error = {.status = TRIB_PEER_LOST};
+    const bool is_said = event->status == REFUSED_BY_PEER && greeting->magic != 0; /* else its kernel closes */
     if (event->status == NOBODY_LISTENS) {
         conn->base.refused = true;
         connect_failed(conn, "nobody listens there");
-    } else if (event->status == REFUSED_BY_PEER && !trib_rdma_conn_greet(conn, greeting, sizeof *greeting, &error)) {
+    } else if (is_said && !trib_rdma_conn_greet(conn, greeting, sizeof *greeting, &error)) {
         connect_failed_error(conn, &error);
     } else {
         trib_error_set(&error, TRIB_PEER_LOST, "refused by the peer (reason %d)", event->status);
