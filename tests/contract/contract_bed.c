@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "engine/assert.h"
+#include "tests/contract/contract_watch.h"
 
 static void resume(trib_reactor *reactor, trib_post *post);
 
@@ -360,7 +361,7 @@ int trib_bed_setup(void **state)
     for (size_t i = 0; i < TRIB_PAYLOAD_MAX + OFFSETS; i++) {
         self->block[i] = (unsigned char)draw(&random_state);
     }
-    alarm(WATCHDOG_S); /* a hang is a failure */
+    trib_bed_watch(self); /* a hang is a failure */
     for (unsigned i = 0; i < 2; i++) {
         side *one = &self->sides[i];
         one->bed = self;
@@ -431,7 +432,7 @@ int trib_bed_teardown(void **state)
     if (self->maker->teardown != NULL) {
         self->maker->teardown(self->shared);
     }
-    alarm(0);
+    trib_bed_watch_end();
     *state = (void *)(uintptr_t)self->maker;
     free(self);
     return 0;

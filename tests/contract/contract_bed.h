@@ -15,7 +15,6 @@
 #define WINDOW 64u
 #define PEERS_MAX 256u
 #define OFFSETS 4096u
-#define WATCHDOG_S 100u
 
 typedef enum moment { NOWHERE, IN_ACCEPTED, IN_CONNECTED, IN_HEADER, IN_RECEIVED, IN_SENT, MOMENT_COUNT } moment;
 

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,6 +23,7 @@
 #include "transports/tcp_internal.h"
 
 #define RESOLVE_MS 2000
+#define OWED_MS 60000u
 
 /* A connection of the stranger's; calls on it wait. */
 typedef struct stranger {
@@ -59,6 +61,20 @@ static void stranger_end(stranger *self)
 {
     rdma_dereg_mr(self->mr);
     rdma_destroy_ep(self->id); /* with its queues; the peer is told if it was connected */
+}
+
+/* Whether the device says so in time of itself: it gives up after seven tries, so it must say one or the other. */
+static enum ibv_wc_status await_sent(const stranger *self)
+{
+    struct ibv_wc wc = {.status = IBV_WC_SUCCESS};
+    for (unsigned ms = 0; ms < OWED_MS; ms++) {
+        if (ibv_poll_cq(self->id->send_cq, 1, &wc) == 1) {
+            return wc.status;
+        }
+        usleep(1000);
+    }
+    fail_msg("%s: %u s for a request", TRIB_RDMA_OWES, OWED_MS / 1000);
+    return IBV_WC_GENERAL_ERR;
 }
 
 /* ---- Greetings ---- */
@@ -169,9 +185,9 @@ static void ends_on_too_many_requests(void **state)
         memcpy(other->buffer, &prefix, sizeof prefix);
         bed_header(other, i, size);
         assert_int_equal(rdma_post_send(other->id, NULL, other->buffer, TRIB_RDMA_PAYLOAD_AT, other->mr, 0), 0);
-        struct ibv_wc wc;
-        assert_int_equal(rdma_get_send_comp(other->id, &wc), 1);
-        assert_int_equal(wc.status, IBV_WC_SUCCESS);
+        const enum ibv_wc_status status = await_sent(other);
+        /* After the last one the connection may have ended before its device has acknowledged that. */
+        assert_true(status == IBV_WC_SUCCESS || (i == TRIB_RDMA_REQUESTS && status == IBV_WC_RETRY_EXC_ERR));
         if (i + 1 == TRIB_RDMA_REQUESTS) {
             trib_bed_until(self, 1, trib_bed_has_peers, &(uint32_t){1});
             assert_false(trib_bed_on_side(self, 1, trib_bed_all_closed, &(uint32_t){1}));
@@ -208,9 +224,10 @@ static void ends_on_writes_without_a_grant(void **state)
             .num_sge = 1,
             .wr.rdma = {.remote_addr = (uintptr_t)self->block, .rkey = is_good ? good_key : ~good_key}};
         assert_int_equal(ibv_post_send(other->id->qp, &request, &bad), 0);
-        struct ibv_wc wc;
-        assert_int_equal(rdma_get_send_comp(other->id, &wc), 1);
-        assert_int_equal(wc.status, is_good ? IBV_WC_SUCCESS : IBV_WC_REM_ACCESS_ERR);
+        const enum ibv_wc_status status = await_sent(other);
+        /* The connection that ends for a good key may end before its device has acknowledged the write. */
+        assert_true(status == (is_good ? IBV_WC_SUCCESS : IBV_WC_REM_ACCESS_ERR) ||
+                    (is_good && status == IBV_WC_RETRY_EXC_ERR));
         if (!is_good) { /* its queue pair is broken, which ours learns when it says so */
             assert_int_equal(rdma_disconnect(other->id), 0);
         }
@@ -272,6 +289,21 @@ static void is_told_once_when_the_device_goes(void **state)
     assert_int_equal(mine->closed_status, TRIB_PEER_LOST);
     stranger_end(other);
     free(other);
+}
+
+void trib_rdma_say_owed(const trib_transport *transport)
+{
+    const verbs_transport *self = (const verbs_transport *)(const void *)transport;
+    for (const verbs_conn *conn = transport->ops == &trib_rdma_ops ? self->conns : NULL; conn != NULL;
+         conn = conn->next) {
+        fprintf(stderr, "# connection in state %d%s%s: %u begun, %u settled\n", conn->state,
+                conn->broken ? ", broken" : "", conn->disconnected ? ", disconnected" : "", conn->out_tail,
+                conn->out_head);
+        struct ibv_wc wc;
+        if (!conn->broken && trib_rdma_is_writing(conn) && ibv_poll_cq(conn->cq, 1, &wc) == 0) {
+            fprintf(stderr, "# %s for a payload\n", TRIB_RDMA_OWES);
+        }
+    }
 }
 
 int trib_rdma_stranger_sees_the_device_go(const trib_contract_maker *maker)

@@ -21,6 +21,12 @@ typedef struct world_of_rdma {
 
 #endif
 
+/* What a test says that hangs although the device was to speak: it has tried seven times, and must tell of success or failure. Linux's
+ * software RDMA fails to now and then, on a machine that is busy; tests/rdma then gives the tests a second chance. */
+#define TRIB_RDMA_OWES "the device owes an answer"
+
+void trib_rdma_say_owed(const trib_transport *transport); /* for trib_contract_maker */
+
 /* The number of tests that failed; the maker's sides have threads of their own, and share a world_of_rdma. */
 int trib_rdma_stranger_run(const trib_contract_maker *maker);
 /* The same with a device that is removed: nothing can be run there after it. */

@@ -317,7 +317,8 @@ int main(int count, char **arguments)
                                             .teardown = free_world,
                                             .alloc = world_alloc,
                                             .release = world_release,
-                                            .open = open_rdma};
+                                            .open = open_rdma,
+                                            .explain = trib_rdma_say_owed};
     if (count > 1 && strcmp(arguments[1], "device_removed") == 0) { /* nothing else can be run after it */
         return trib_rdma_stranger_sees_the_device_go(&registered);
     }
@@ -325,8 +326,11 @@ int main(int count, char **arguments)
         cmocka_set_test_filter(arguments[1]);
     }
     snprintf(listen_at, sizeof listen_at, "[%s]:0", ip6);
-    trib_contract_maker maker = {
-        .name = "rdma over IPv6", .listen_at = listen_at, .connecting_max = RDMA_CONNECTING_MAX, .open = open_rdma};
+    trib_contract_maker maker = {.name = "rdma over IPv6",
+                                 .listen_at = listen_at,
+                                 .connecting_max = RDMA_CONNECTING_MAX,
+                                 .open = open_rdma,
+                                 .explain = trib_rdma_say_owed};
     int failed = trib_contract_run(&maker) + run_one(&maker, "counts_what_it_copies", counts_what_it_copies);
     snprintf(listen_at, sizeof listen_at, "%s:0", ip);
     maker = registered;

@@ -27,6 +27,8 @@ typedef struct trib_contract_maker {
     void (*release)(void *shared, void *memory);
     /* Whether what that side receives is presented elsewhere than where it should land. NULL: that is not looked at. */
     bool (*is_in_place)(unsigned side, uint32_t size);
+    /* Says on the standard error what a transport waits for, when a test hangs. NULL: there is nothing to say. */
+    void (*explain)(const trib_transport *transport);
     /* Where the sides' reactors are not libev's (never threaded then): makes one, says whether its turn runs, frees it,
      * and runs whatever is next on any of them. NULL: libev's. */
     trib_reactor *(*reactor_create)(void *shared, unsigned side, trib_logger *logger);
