@@ -1,14 +1,18 @@
 /* contract_watch.c - see contract_watch.h. */
 #include "tests/contract/contract_watch.h"
 
-#include <execinfo.h>
 #include <signal.h>
 #include <stdio.h>
-#include <unistd.h>
+#include <stdlib.h>
+#include <time.h>
 
-#define FRAMES_MAX 32
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
 
 static const bed *watched;
+static timer_t watchdog;
 
 static void say_peer(const peer *one, unsigned index, uint32_t number)
 {
@@ -22,10 +26,11 @@ static void say_peer(const peer *one, unsigned index, uint32_t number)
     }
 }
 
-/* Whoever hangs has lost: what another thread may change meanwhile is read all the same. */
-static void say_what_hangs(int number)
+/* On a thread of the C library's. Whoever hangs has lost: what other threads may change meanwhile is read all the same. */
+static void say_what_hangs(union sigval value)
 {
-    fprintf(stderr, "# hangs for %u s\n", WATCHDOG_S);
+    (void)value;
+    fprintf(stderr, "# hangs for %d s\n", WATCHDOG_S);
     for (unsigned i = 0; i < 2; i++) {
         const side *one = &watched->sides[i];
         for (uint32_t p = 0; p < one->peer_count; p++) {
@@ -35,21 +40,19 @@ static void say_what_hangs(int number)
             watched->maker->explain(one->transport);
         }
     }
-    void *frames[FRAMES_MAX];
-    backtrace_symbols_fd(frames, backtrace(frames, FRAMES_MAX), STDERR_FILENO);
-    signal(number, SIG_DFL);
-    raise(number);
+    abort();
 }
 
 void trib_bed_watch(const bed *self)
 {
     watched = self;
-    signal(SIGALRM, say_what_hangs);
-    alarm(WATCHDOG_S);
+    struct sigevent event = {.sigev_notify = SIGEV_THREAD, .sigev_notify_function = say_what_hangs};
+    const struct itimerspec once = {.it_value.tv_sec = WATCHDOG_S};
+    assert_int_equal(timer_create(CLOCK_MONOTONIC, &event, &watchdog), 0);
+    assert_int_equal(timer_settime(watchdog, 0, &once, NULL), 0);
 }
 
 void trib_bed_watch_end(void)
 {
-    alarm(0);
-    signal(SIGALRM, SIG_DFL);
+    assert_int_equal(timer_delete(watchdog), 0);
 }
