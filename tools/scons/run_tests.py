@@ -6,6 +6,7 @@ Programs are cmocka's and speak TAP; scripts under tests/process, tests/cluster 
 """
 import argparse
 import concurrent.futures
+import contextlib
 import glob
 import json
 import os
@@ -21,10 +22,24 @@ DEADLINES = {'test_rdma.py': 1200, 'test_rdma_counters.py': 300, 'test_gpu.py': 
 SCRIPT = re.compile(r'^(not ok|ok|skip) ([^:]+)(?:: (.*))?$')
 
 
+running = set()  # leaders of the process groups that run now
+
+
+def end_all(number, frame):
+    """Who ends this ends the programs too, which have sessions of their own."""
+    for deadly in signal.SIGTERM, signal.SIGKILL:
+        for pid in list(running):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, deadly)
+        time.sleep(1)  # to tidy up
+    os._exit(128 + number)
+
+
 def run(command, env, deadline):
     """Output and exit status; the whole process group ends with the deadline."""
     child = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, text=True, errors='replace', start_new_session=True)
+    running.add(child.pid)
     try:
         output, _ = child.communicate(timeout=deadline)
         return output, child.returncode
@@ -32,6 +47,8 @@ def run(command, env, deadline):
         os.killpg(child.pid, signal.SIGKILL)
         output, _ = child.communicate()
         return output + '\nkilled: not done within %d s\n' % deadline, -1
+    finally:
+        running.discard(child.pid)
 
 
 def cases_of_program(output):
@@ -108,6 +125,8 @@ def main():
     parser.add_argument('--without', metavar='NAME', action='append', default=[], help='not those whose path contains this')
     parser.add_argument('names', nargs='*', help='only those whose path contains one of these')
     args = parser.parse_args()
+    for number in signal.SIGINT, signal.SIGTERM:
+        signal.signal(number, end_all)
     paths = [p for p in sorted(glob.glob(args.build + '/tests/test_*') + glob.glob(args.build + '/tests/fuzz_*'))
              if os.access(p, os.X_OK) and os.path.isfile(p)]
     if not args.no_scripts:
