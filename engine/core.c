@@ -448,6 +448,7 @@ trib_status trib_core_open(trib_core *core, trib_engine *engine, trib_reactor *r
             return status;
         }
     }
+    trib_self_lender_open(&core->lender, core);
     core->tick.fired = tick;
     trib_timer_arm(reactor, &core->tick, trib_now(reactor) + TICK_NS);
     return trib_worker_open(core, error);
@@ -473,6 +474,7 @@ void trib_core_close(trib_core *core)
         core->free_outs = out->next;
         free(out);
     }
+    trib_self_lender_close(&core->lender);
     trib_egress_close(core);
     trib_loads_close(core);
 }

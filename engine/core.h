@@ -9,6 +9,7 @@
 #include "engine/counter.h"
 #include "engine/engine.h"
 #include "engine/link.h"
+#include "engine/link_self.h"
 #include "engine/link_express.h"
 #include "engine/roster.h"
 #include "engine/summation.h"
@@ -52,6 +53,7 @@ typedef struct trib_core {
     trib_link *pump_head; /* links whose outbox has something new */
     trib_post pump_post;
     trib_out *free_outs;
+    trib_self_lender lender;
     uint32_t push_credit, pull_credit;
     trib_egress egress[TRIB_STRANDS_MAX + 1]; /* by network */
     uint32_t egress_count;

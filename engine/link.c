@@ -1,4 +1,5 @@
-/* link.c - frames over a connection. The outbox is in link_outbox.c, the handshake in link_handshake.c. */
+/* link.c - frames over a connection. The outbox is in link_outbox.c, the handshake in link_handshake.c, and the link to this
+ * process's own server in link_self.c. */
 #include "engine/link.h"
 
 #include <errno.h>
@@ -11,11 +12,12 @@
 #include "engine/link_arrival.h"
 #include "engine/link_express.h"
 #include "engine/link_handshake.h"
+#include "engine/link_self.h"
 #include "engine/link_strands.h"
 #include "engine/loads.h"
 #include "engine/trace.h"
 
-static trib_link *link_create(struct trib_core *core, const trib_link_upcalls *upcalls)
+trib_link *trib_link_create(struct trib_core *core, const trib_link_upcalls *upcalls)
 {
     trib_link *link = trib_core_zalloc(core, sizeof *link);
     if (link == NULL) {
@@ -33,7 +35,7 @@ static trib_link *link_create(struct trib_core *core, const trib_link_upcalls *u
     return link;
 }
 
-static void link_free(trib_link *link)
+void trib_link_free(trib_link *link)
 {
     trib_assert(link->heap_size == 0 && link->begun == NULL && !trib_link_has_others(link));
     trib_timer_stop(link->core->reactor, &link->deadline);
@@ -59,7 +61,7 @@ static void link_free(trib_link *link)
 trib_status trib_link_connect(struct trib_core *core, const trib_address *to, trib_purpose purpose, uint32_t peer,
                               uint32_t peer_reactor, const trib_link_upcalls *upcalls, void *user, trib_link **link_out)
 {
-    trib_link *link = link_create(core, upcalls);
+    trib_link *link = trib_link_create(core, upcalls);
     if (link == NULL) {
         return TRIB_NO_MEMORY;
     }
@@ -73,13 +75,13 @@ trib_status trib_link_connect(struct trib_core *core, const trib_address *to, tr
     trib_link_strands_choose(link, to);
     trib_status status = trib_link_carries_data(link) ? trib_egress_join(&core->egress[link->rail], link) : TRIB_OK;
     if (status != TRIB_OK) {
-        link_free(link);
+        trib_link_free(link);
         return status;
     }
     status = core->transport->ops->connect(core->transport, to, link, &link->conn);
     if (status != TRIB_OK) {
         const int number = errno; /* says why, if it is TRIB_SYSTEM */
-        link_free(link);
+        trib_link_free(link);
         errno = number;
         return status;
     }
@@ -88,27 +90,7 @@ trib_status trib_link_connect(struct trib_core *core, const trib_address *to, tr
     return TRIB_OK;
 }
 
-_Static_assert(sizeof(trib_frame) <= TRIB_HEADER_SIZE, "a frame to this process itself travels in place of its header");
-static void deliver_self(trib_reactor *reactor, trib_post *post);
-
-trib_status trib_link_self(struct trib_core *core, uint32_t member, const trib_link_upcalls *upcalls,
-                           trib_link **link_out)
-{
-    trib_link *link = link_create(core, upcalls);
-    if (link == NULL) {
-        return TRIB_NO_MEMORY;
-    }
-    link->purpose = TRIB_PURPOSE_DATA;
-    link->peer = member;
-    link->peer_reactor = core->reactor->index;
-    link->credit = core->push_credit; /* what one turn hands over, so that the loop soon looks at its other business */
-    link->state = TRIB_LINK_READY;
-    link->self_post.run = deliver_self;
-    *link_out = link;
-    return TRIB_OK;
-}
-
-static void out_finish(trib_out *out, trib_status status)
+void trib_link_out_finish(trib_out *out, trib_status status)
 {
     trib_link *link = out->link;
     struct trib_core *core = link->core;
@@ -127,40 +109,8 @@ static void out_finish(trib_out *out, trib_status status)
     core->free_outs = out;
 }
 
-static void deliver_self(trib_reactor *reactor, trib_post *post)
-{
-    (void)reactor;
-    trib_link *link = (trib_link *)((char *)post - offsetof(trib_link, self_post));
-    /* Only what was there at the beginning: answers go out in a later turn. */
-    trib_out *out = link->self_head;
-    link->self_head = link->self_tail = NULL;
-    while (out != NULL) {
-        trib_out *next = out->next;
-        trib_frame frame;
-        trib_error error;
-        trib_error_clear(&error);
-        memcpy(&frame, out->send.header, sizeof frame);
-        if (link->state == TRIB_LINK_READY) {
-            trib_status status = link->upcalls->received(link, &frame, out->send.payload, true, &error);
-            if (status != TRIB_OK) {
-                /* As from anybody else: what was not taken would be waited for. */
-                trib_link_close(link, false, status, error.text);
-            }
-        }
-        out_finish(out, link->state == TRIB_LINK_READY ? TRIB_OK : link->end_status);
-        out = next;
-    }
-    if (link->state != TRIB_LINK_CLOSING) {
-        trib_link_pump(link);
-    } else if (!link->self_post.queued) { /* one that was closed by what it delivered comes here again */
-        trib_link_drop_waiters(link);
-        link->upcalls->closed(link, link->end_status, link->end_reason);
-        link_free(link);
-    }
-}
-
-trib_status trib_link_send(trib_link *link, const trib_frame *frame, const void *payload,
-                           void (*done)(trib_out *, trib_status), void *context)
+trib_status trib_link_send_held(trib_link *link, const trib_frame *frame, const void *payload,
+                                void (*done)(trib_out *, trib_status), void *context, trib_self_lease **held)
 {
     struct trib_core *core = link->core;
     if (link->state == TRIB_LINK_CLOSING) {
@@ -179,6 +129,7 @@ trib_status trib_link_send(trib_link *link, const trib_frame *frame, const void 
     out->link = link;
     out->done = done;
     out->context = context;
+    out->held = held;
     out->next = NULL;
     trib_frame stamped = *frame;
     stamped.sender = core->engine->member_id;
@@ -202,14 +153,14 @@ trib_status trib_link_send(trib_link *link, const trib_frame *frame, const void 
         link->conn->transport->ops->send(link->conn, &out->send);
         return TRIB_OK;
     }
-    if (link->self_tail != NULL) {
-        link->self_tail->next = out;
-    } else {
-        link->self_head = out;
-    }
-    link->self_tail = out;
-    trib_reactor_defer(core->reactor, &link->self_post);
+    trib_link_self_hand_over(link, out);
     return TRIB_OK;
+}
+
+trib_status trib_link_send(trib_link *link, const trib_frame *frame, const void *payload,
+                           void (*done)(trib_out *, trib_status), void *context)
+{
+    return trib_link_send_held(link, frame, payload, done, context, NULL);
 }
 
 static void copy_done(trib_out *out, trib_status status)
@@ -288,12 +239,12 @@ static void transport_accepted(trib_listener *listener, trib_conn *conn)
 {
     struct trib_core *core = listener->user;
     trib_link_handshake_make_room(core);
-    trib_link *link = link_create(core, &trib_core_incoming_upcalls);
+    trib_link *link = trib_link_create(core, &trib_core_incoming_upcalls);
     conn->user = link;
     if (link == NULL || core->ended) {
         conn->user = NULL;
         if (link != NULL) {
-            link_free(link);
+            trib_link_free(link);
         }
         conn->transport->ops->conn_close(conn, false);
         return;
@@ -394,7 +345,7 @@ static void transport_sent(trib_conn *conn, trib_send *send, trib_status status)
     trib_out *out = (trib_out *)send;
     trib_link *link = out->link;
     trib_link_express_note_sent(link, send->payload_size);
-    out_finish(out, status);
+    trib_link_out_finish(out, status);
     if (status == TRIB_OK) {
         trib_link_pump(link->main != NULL
                            ? link->main
@@ -405,7 +356,7 @@ static void transport_sent(trib_conn *conn, trib_send *send, trib_status status)
 static void finish_closed(trib_link *link)
 {
     link->upcalls->closed(link, link->end_status, link->end_reason);
-    link_free(link);
+    trib_link_free(link);
 }
 
 /* The first of a link's connections has gone, and there are others. */
@@ -440,7 +391,7 @@ static void second_closed(trib_link *link, bool was_handshake)
         main->end_is_told = link->end_is_told;
         trib_link_close(main, false, link->end_status, link->end_reason);
     }
-    link_free(link);
+    trib_link_free(link);
 }
 
 /* A peer that goes because the process that keeps the membership has left, or because workers disagree, says so, and may be heard

@@ -205,6 +205,7 @@ struct trib_out {
     trib_link *link;
     void (*done)(trib_out *out, trib_status status); /* may be NULL; the out is recycled when it returns */
     void *context;
+    struct trib_self_lease **held; /* see trib_link_send_held */
     trib_out *next;
 };
 
@@ -222,6 +223,11 @@ TRIB_CHECKED trib_status trib_link_self(struct trib_core *core, uint32_t member,
  * epoch. The payload is borrowed until done. TRIB_NO_MEMORY or TRIB_CLOSED: nothing was taken. */
 TRIB_CHECKED trib_status trib_link_send(trib_link *link, const trib_frame *frame, const void *payload,
                                         void (*done)(trib_out *, trib_status), void *context);
+/* As send. Over a link to this process's own server the payload may stay with it beyond `done`, as long as it is in
+ * the list *held (link_self.h). NULL: it may not. */
+TRIB_CHECKED trib_status trib_link_send_held(trib_link *link, const trib_frame *frame, const void *payload,
+                                             void (*done)(trib_out *, trib_status), void *context,
+                                             struct trib_self_lease **held);
 /* As send, with a copy of the payload; failures end the link. For control. */
 void trib_link_send_copy(trib_link *link, trib_frame frame, const void *payload, size_t size);
 

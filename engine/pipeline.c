@@ -2,6 +2,7 @@
 #include "engine/pipeline.h"
 
 #include "engine/assert.h"
+#include "engine/link_self.h"
 #include "engine/trace.h"
 #include "engine/worker.h"
 
@@ -24,6 +25,7 @@ static void settle(trib_core *core, trib_task *task)
 {
     trib_assert(!task->settled);
     trib_assert(task->sends_in_flight == 0);
+    trib_assert(task->self_held == NULL);
     trib_assert(task->landings == 0);
     trib_assert(task->device_holds == 0);
     task->settled = true;
@@ -109,6 +111,7 @@ void trib_pipeline_try_settle(trib_core *core, trib_task *task)
 {
     trib_assert(task->failed);
     if (!task->settled && task->sends_in_flight == 0 && task->landings == 0 && task->device_holds == 0) {
+        trib_self_leases_recall(&task->self_held);
         settle(core, task);
     }
 }

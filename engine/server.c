@@ -110,7 +110,7 @@ static trib_status take_push(trib_link *link, trib_summation *summation, const t
                              uint32_t payload_size, const void *payload, bool lent, trib_error *error)
 {
     if (lent) {
-        return payload_size > 0 ? trib_summation_lent(summation, what, payload, error)
+        return payload_size > 0 ? trib_summation_lent(summation, what, payload, &link->core->lender.conn, error)
                                 : trib_summation_arrived(summation, what, NULL, error);
     }
     void *buffer = link->landed.what;

@@ -346,9 +346,9 @@ trib_status trib_summation_presented(trib_summation *self, const trib_contributi
     return payload_arrived(self, what, buffer, payload, conn, error);
 }
 
-/* A lent payload is combined from where it is if its partner is there, and copied otherwise. */
-static bool take_lent(trib_summation *self, const sum_round *round, const trib_contribution *what, const void *payload,
-                      sum_node *node, sum_block **spare)
+/* A lent payload is combined from where it is if its partner is there; it stays or is copied otherwise. */
+static bool take_lent(trib_summation *self, sum_round *round, const trib_contribution *what, const void *payload,
+                      trib_conn *conn, sum_node *node, sum_block **spare)
 {
     *node = (sum_node){.data = payload, .form = trib_sum_payload_form(self)};
     *spare = NULL;
@@ -357,19 +357,15 @@ static bool take_lent(trib_summation *self, const sum_round *round, const trib_c
         return take_spare(self, round, what, spare);
     }
     const uint8_t width = trib_sum_payload_width(self, what);
-    const uint32_t size = what->size << width;
-    node->block = ensure_tree(self, round, what) ? trib_sum_block_take(self, what->size, width) : NULL;
-    if (node->block == NULL) {
-        return false;
+    sum_block *block = ensure_tree(self, round, what) ? trib_sum_block_take(self, what->size, width) : NULL;
+    if (block != NULL) {
+        *node = trib_sum_operand(self, round, what, block, payload, conn, NULL);
     }
-    self->config.kernels->copy(node->block->data, payload, size);
-    trib_charge(self->config.reactor, TRIB_COST_COPY, size);
-    node->data = node->block->data;
-    return true;
+    return block != NULL;
 }
 
 trib_status trib_summation_lent(trib_summation *self, const trib_contribution *what, const void *payload,
-                                trib_error *error)
+                                trib_conn *conn, trib_error *error)
 {
     if (!carries_payload(self, what)) {
         return empty_arrived(self, what, error);
@@ -379,7 +375,7 @@ trib_status trib_summation_lent(trib_summation *self, const trib_contribution *w
     sum_block *spare = NULL;
     trib_status status = find_place(self, what, true, &round, error);
     if (status == TRIB_OK && round != NULL && round->refused == TRIB_OK &&
-        !take_lent(self, round, what, payload, &node, &spare)) {
+        !take_lent(self, round, what, payload, conn, &node, &spare)) {
         status = TRIB_AGAIN;
     }
     if (status == TRIB_AGAIN) {

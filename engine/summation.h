@@ -148,10 +148,11 @@ void trib_summation_abandon(trib_summation *self, void *buffer);
 TRIB_CHECKED trib_status trib_summation_presented(trib_summation *self, const trib_contribution *what, void *buffer,
                                                   const void *payload, trib_conn *conn, trib_error *error);
 
-/* A payload lent in place, valid during the call only (in-process contributors): summed or copied before it returns.
+/* A payload lent in place (in-process contributors), inside the upcall of the connection that lends it: summed from there if its
+ * partner is here, else leased if that can be had, else copied. conn NULL: it is valid during the call only.
  * TRIB_NO_MEMORY: nothing has changed, and it may be tried again. */
 TRIB_CHECKED trib_status trib_summation_lent(trib_summation *self, const trib_contribution *what, const void *payload,
-                                             trib_error *error);
+                                             trib_conn *conn, trib_error *error);
 
 /* One reference of a sum is given back: it was sent, or its receiver is gone. */
 void trib_summation_sent(trib_summation *self, trib_sum_buffer *sum);

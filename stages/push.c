@@ -59,7 +59,7 @@ static bool push_emit(trib_link *link, trib_waiter *waiter)
         /* Before it goes: a peer on this machine may have it before the next line runs here. */
         trib_trace_task(link->core, TRIB_TRACE_START, task, task->size);
     }
-    if (trib_link_send(link, &frame, payload, chunk_sent, task) != TRIB_OK) {
+    if (trib_link_send_held(link, &frame, payload, chunk_sent, task, &task->self_held) != TRIB_OK) {
         trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a chunk");
         return false;
     }

@@ -19,6 +19,7 @@
 #include "engine/roster.h"
 #include "engine/sum_tree.h"
 #include "engine/worker.h"
+#include "stages/kernels.h"
 #include "tests/sim/torture.h"
 
 #define SEEDS 500u
@@ -46,6 +47,7 @@ typedef enum bug {
     BUG_DROPS_UNTOLD,
     BUG_LEAVER_FORGETS,
     BUG_AHEAD_TOO_SOON,
+    BUG_RECALL_WITHOUT_COPY,
     BUG_COUNT
 } bug;
 
@@ -70,6 +72,7 @@ static const char *const names[BUG_COUNT] = {
     [BUG_DROPS_UNTOLD] = "what finds no memory in an outbox is dropped, and nobody told",
     [BUG_LEAVER_FORGETS] = "a local rank that leaves does not count the last collective that it has carried out",
     [BUG_AHEAD_TOO_SOON] = "what goes ahead is taken to be on the host before it is copied, 1 in 10",
+    [BUG_RECALL_WITHOUT_COPY] = "what a server has of its own worker's is not copied when the operation fails",
 };
 
 static bug planted;
@@ -131,6 +134,30 @@ void __wrap_trib_device_op_go_ahead(trib_op *op)
     } else {
         __real_trib_device_op_go_ahead(op);
     }
+}
+
+static bool copies_nothing;
+
+static void *copy_or_not(void *restrict to, const void *restrict from, size_t size)
+{
+    return copies_nothing ? to : memcpy(to, from, size);
+}
+
+__typeof__(trib_kernels_best) __real_trib_kernels_best, __wrap_trib_kernels_best;
+const trib_kernels *__wrap_trib_kernels_best(void)
+{
+    static trib_kernels kernels;
+    kernels = *__real_trib_kernels_best();
+    kernels.copy = copy_or_not;
+    return &kernels;
+}
+
+__typeof__(trib_self_leases_recall) __real_trib_self_leases_recall, __wrap_trib_self_leases_recall;
+void __wrap_trib_self_leases_recall(trib_self_lease **held)
+{
+    copies_nothing = *held != NULL && strikes(BUG_RECALL_WITHOUT_COPY, 1);
+    __real_trib_self_leases_recall(held);
+    copies_nothing = false;
 }
 
 __typeof__(trib_sum_chunk_add) __real_trib_sum_chunk_add, __wrap_trib_sum_chunk_add;

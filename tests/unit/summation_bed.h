@@ -178,7 +178,7 @@ static uint32_t random_below(uint32_t bound)
     return (uint32_t)((the.random >> 33) % bound);
 }
 
-static void shuffle(uint32_t *order, uint32_t count)
+static inline void shuffle(uint32_t *order, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         order[i] = i;
@@ -207,7 +207,7 @@ static trib_status give(const trib_contribution *what, const void *payload, trib
 {
     void *buffer = NULL;
     if (random_below(2) == 0) {
-        return trib_summation_lent(the.summation, what, payload, error);
+        return trib_summation_lent(the.summation, what, payload, NULL, error);
     }
     trib_status status = trib_summation_landing(the.summation, what, &buffer, error);
     if (status == TRIB_OK) {

@@ -134,6 +134,26 @@ static void open_lender(trib_summation_config *config, uint32_t refuses, uint32_
     config->kernels = &counting;
 }
 
+static unsigned char *begin_upcall(const void *payload, uint32_t size)
+{
+    recall_some(); /* before it is taken up, as too many are behind the oldest */
+    do {
+        lender.presented = &lender.slots[lender.next++ % SLOTS];
+    } while (lender.presented->is_leased);
+    unsigned char *at = lender.presented->page + PAGE - size;
+    assert_int_equal(mprotect(lender.presented->page, PAGE, PROT_READ | PROT_WRITE), 0);
+    memcpy(at, payload, size);
+    return at;
+}
+
+static void end_upcall(void)
+{
+    if (!lender.presented->is_leased) {
+        take_away(lender.presented);
+    }
+    lender.presented = NULL;
+}
+
 /* As a link does: announced, then shown where it is, for the time of the call or as long as it is leased. */
 static trib_status present(const trib_contribution *what, const void *payload, uint32_t size)
 {
@@ -143,19 +163,19 @@ static trib_status present(const trib_contribution *what, const void *payload, u
     if (status != TRIB_OK) {
         return status;
     }
-    recall_some(); /* before it is taken up, as too many are behind the oldest */
-    do {
-        lender.presented = &lender.slots[lender.next++ % SLOTS];
-    } while (lender.presented->is_leased);
-    slot *here = lender.presented;
-    unsigned char *at = here->page + PAGE - size;
-    assert_int_equal(mprotect(here->page, PAGE, PROT_READ | PROT_WRITE), 0);
-    memcpy(at, payload, size);
+    unsigned char *at = begin_upcall(payload, size);
     status = trib_summation_presented(the.summation, what, buffer, at, &lender.conn, &error);
-    lender.presented = NULL;
-    if (!here->is_leased) {
-        take_away(here);
-    }
+    end_upcall();
+    return status;
+}
+
+/* As the link to the server of one's own process does: not announced. */
+static trib_status lend(const trib_contribution *what, const void *payload, uint32_t size)
+{
+    trib_error error;
+    unsigned char *at = begin_upcall(payload, size);
+    const trib_status status = trib_summation_lent(the.summation, what, at, &lender.conn, &error);
+    end_upcall();
     return status;
 }
 

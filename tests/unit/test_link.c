@@ -296,7 +296,7 @@ static void open_relay(bed *self)
                                         .owner = trib_relay_owner(2, 0)};
         const float zeros[CHUNK_BYTES / sizeof(float)] = {0};
         trib_error error = {.text = ""};
-        assert_int_equal(trib_summation_lent(self->core.summation, &what, zeros, &error), TRIB_OK);
+        assert_int_equal(trib_summation_lent(self->core.summation, &what, zeros, NULL, &error), TRIB_OK);
     }
 }
 

@@ -186,7 +186,7 @@ static void test_duplicates_and_nonsense(void **state)
     bad[10].round = 2;
     for (uint32_t i = 0; i < 11; i++) {
         assert_int_equal(trib_summation_landing(the.summation, &bad[i], &first, &error), TRIB_PROTOCOL);
-        assert_int_equal(trib_summation_lent(the.summation, &bad[i], bytes, &error), TRIB_PROTOCOL);
+        assert_int_equal(trib_summation_lent(the.summation, &bad[i], bytes, NULL, &error), TRIB_PROTOCOL);
     }
     assert_int_equal(trib_summation_arrived(the.summation, &good, NULL, &error), TRIB_PROTOCOL); /* owes its payload */
     check_idle();

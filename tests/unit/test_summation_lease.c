@@ -59,14 +59,14 @@ static void contribute(const shape *like, const trib_contribution *what)
     const uint32_t size = like->takes_parts ? trib_sum_part_bytes(what) : what->size;
     make_payload(like, what, bytes);
     twin.size = 0;
-    assert_int_equal(trib_summation_lent(twin.summation, what, bytes, &error), TRIB_OK);
+    assert_int_equal(trib_summation_lent(twin.summation, what, bytes, NULL, &error), TRIB_OK);
     if (random_below(8) == 0) { /* it has landed, as by another transport */
         void *buffer = NULL;
         assert_int_equal(trib_summation_landing(the.summation, what, &buffer, &error), TRIB_OK);
         memcpy(buffer, bytes, size);
         assert_int_equal(trib_summation_arrived(the.summation, what, buffer, &error), TRIB_OK);
     } else {
-        assert_int_equal(present(what, bytes, size), TRIB_OK);
+        assert_int_equal((random_below(3) == 0 ? lend : present)(what, bytes, size), TRIB_OK);
     }
     if (twin.is_part) {
         assert_int_equal(the.event_count, 0);
