@@ -308,6 +308,7 @@ static int64_t moment_ns(const torture_plan *plan)
 static void check_rest(run *self)
 {
     self->rests = true;
+    (void)sim_job_run(self->job, trib_sim_now(self->job->sim) + 30 * SECOND, torture_has_begun, NULL);
     sim_job_run(self->job, trib_sim_now(self->job->sim) + moment_ns(self->plan), NULL, NULL);
     for (uint32_t i = 0; i < self->job->member_count; i++) {
         const trib_engine *engine = self->job->members[i].engine;

@@ -245,6 +245,20 @@ static uint32_t kept_ops(const trib_engine *engine, bool with_cancelled)
     return kept;
 }
 
+bool torture_has_begun(sim_job *job, void *unused)
+{
+    (void)unused;
+    for (uint32_t i = 0; i < job->member_count; i++) {
+        const trib_engine *engine = job->members[i].engine;
+        for (uint32_t core = 0; !job->members[i].killed && core < engine->core_count; core++) {
+            if (!engine->cores[core].joined && !engine->cores[core].ended) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
 void torture_watch_rest(run *self)
 {
     for (uint32_t i = 0; i < self->plan->job.workers; i++) {
