@@ -4,8 +4,8 @@
  *
  * Who sums needs two operands. The worker's own chunk is mostly the first one, and need not be copied while the second is on its
  * way: it lies in the caller's buffer, which nobody changes until the operation is over. So the server may lease it, if there is
- * more to do than this one chunk. A task that
- * fails recalls what of it is leased before it settles; the server then copies it, as the chunk counts.
+ * more to do than this one chunk. A task that fails recalls what of it is leased before it settles; the server then copies it, as
+ * the chunk counts.
  *
  * The core's thread only.
  */
@@ -30,12 +30,11 @@ void trib_self_lender_open(trib_self_lender *lender, struct trib_core *core);
 void trib_self_leases_recall(trib_self_lease **held);
 void trib_self_lender_close(trib_self_lender *lender); /* all have ended */
 
-/* link.c, for the file itself */
-TRIB_CHECKED trib_link *trib_link_create(struct trib_core *core,
-                                         const trib_link_upcalls *upcalls); /* NULL: no memory */
+/* link.c, for link_self.c. NULL: no memory. */
+TRIB_CHECKED trib_link *trib_link_create(struct trib_core *core, const trib_link_upcalls *upcalls);
 void trib_link_free(trib_link *link);
 void trib_link_out_finish(trib_out *out, trib_status status);
-/* and for link.c */
+/* link_self.c, for link.c */
 void trib_link_self_hand_over(trib_link *link, trib_out *out);
 
 #endif

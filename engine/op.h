@@ -35,10 +35,9 @@ typedef struct trib_task {
     uint8_t connection;     /* of the link, that its contributions took (link_express.h, link_strands.h) */
     trib_place_owner owner; /* of the partition, in the round that runs or is next; not of an absent share */
     uint32_t chunk_count;
-    uint32_t chunks_emitted;  /* given to the link */
-    uint32_t sends_in_flight; /* of those, not reported sent */
-    struct trib_self_lease
-        *self_held; /* of those, which the server of this process reads where they are (link_self.h) */
+    uint32_t chunks_emitted;           /* given to the link */
+    uint32_t sends_in_flight;          /* of those, not reported sent */
+    struct trib_self_lease *self_held; /* chunks that the server of this process reads where they are */
     uint32_t chunks_received;
     uint32_t landings;               /* payload that is landing in the caller's buffer right now */
     uint32_t device_holds;           /* what a device or its group may still do with this task */

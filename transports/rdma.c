@@ -102,7 +102,7 @@ static void route_resolved(verbs_conn *conn)
 static void connect_rejected(verbs_conn *conn, const struct rdma_cm_event *event, const verbs_greeting *greeting)
 {
     trib_error error = {.status = TRIB_PEER_LOST};
-    const bool is_said = event->status == REFUSED_BY_PEER && greeting->magic != 0; /* else its kernel closes */
+    const bool is_said = event->status == REFUSED_BY_PEER && greeting->magic != 0; /* else by its kernel */
     if (event->status == NOBODY_LISTENS) {
         conn->base.refused = true;
         connect_failed(conn, "nobody listens there");

@@ -92,9 +92,9 @@ bool torture_may_leave_early(const torture_plan *plan);
 bool torture_is_calm(const torture_plan *plan);
 /* torture_watch.c: books that must balance whenever no reactor is in a turn. */
 void torture_watch(run *self);
-/* In a job that lives and has nothing to do: no operation is kept that workers have no handle of. */
 /* Has every member that lives joined, or given up? Before that operations that were given up are still kept. */
 bool torture_has_begun(sim_job *job, void *unused);
+/* In a job that lives and has nothing to do: no operation is kept that workers have no handle of. */
 void torture_watch_rest(run *self);
 /* After all engines have been closed: nothing is kept from the pools. */
 void torture_watch_closed(run *self);
