@@ -1,6 +1,6 @@
 /*
  * gpu_speed.c - the speed of sums over all ranks, with NCCL's own all-reduce over the same ranks beside it, in turns. With
- * GPU_NCCL=no, or where there is no NCCL, alone. From 1 MiB, or GPU_SPEED_FROM (MiB), to 256 MiB, or
+ * GPU_NCCL=no, or where there is no NCCL, alone. From 4 KiB, or GPU_SPEED_FROM (MiB, or KiB: 64K), to 256 MiB, or
  * GPU_SPEED_MIB; GPU_ROUNDS turns of each, 15 or 5 of large ones. Buffers stay where they are; with GPU_FIXED=yes the tensors say so
  * (TRIB_TENSOR_FIXED).
  *
@@ -16,7 +16,8 @@
 
 #include "tests/gpu/gpu_worker.h"
 
-enum { TENSORS = 8, ROUNDS_MAX = 120, SIZES = 5, KINDS = 8 };
+enum { TENSORS = 8, ROUNDS_MAX = 120, KINDS = 8 };
+enum { SMALLEST = 4 << 10, LARGEST = 256 << 20, FEW_ROUNDS_FROM = 64 << 20 };
 
 typedef struct rival {
     ncclComm_t comm;
@@ -171,39 +172,57 @@ static void measure(rank *self, const rival *other, bool has_rival, size_t bytes
     }
 }
 
+/* GPU_SPEED_FROM, GPU_SPEED_MIB: "4" is 4 MiB, "64K" 64 KiB. */
+static size_t size_from(const char *name, size_t without)
+{
+    const char *text = getenv(name);
+    if (text == NULL) {
+        return without;
+    }
+    char *unit = NULL;
+    const size_t number = strtoul(text, &unit, 10);
+    return number << (*unit == 'K' ? 10 : 20);
+}
+
+static int rounds_of(size_t bytes)
+{
+    const char *asked = getenv("GPU_ROUNDS");
+    const int rounds = asked != NULL ? atoi(asked) : 0;
+    return rounds > 0 && rounds <= ROUNDS_MAX ? rounds : bytes >= FEW_ROUNDS_FROM ? 5 : 15;
+}
+
+/* middle: medians of the KINDS that measure() fills. */
+static void print_speed(size_t bytes, const double *middle, bool has_rival)
+{
+    const double gigabytes = (double)bytes / 1e9;
+    const bool is_small = bytes < (size_t)1 << 20;
+    printf("speed: %4zu %s: alone %8.3f ms (the call %.1f us) %7.2f GB/s, %d in flight %7.2f GB/s (%.1f us a call)",
+           bytes >> (is_small ? 10 : 20), is_small ? "KiB" : "MiB", middle[0] * 1e3, middle[4] * 1e6,
+           gigabytes / middle[0], TENSORS, gigabytes * TENSORS / middle[1], middle[5] * 1e6);
+    if (has_rival) {
+        printf("; NCCL %8.3f ms (%.1f us) %7.2f GB/s, %7.2f GB/s (%.1f us); %.2f and %.2f of NCCL", middle[2] * 1e3,
+               middle[6] * 1e6, gigabytes / middle[2], gigabytes * TENSORS / middle[3], middle[7] * 1e6,
+               middle[2] / middle[0], middle[3] / middle[1]);
+    }
+    printf("\n");
+    fflush(stdout);
+}
+
 void scenario_speed(rank *self)
 {
     rival other = {.comm = NULL};
     const bool has_rival = rival_open(&other, self);
-    const char *smallest = getenv("GPU_SPEED_FROM"), *largest = getenv("GPU_SPEED_MIB");
-    for (int i = 0; i < SIZES && (largest == NULL || 1 << 2 * i <= atoi(largest)); i++) {
-        if (smallest != NULL && 1 << 2 * i < atoi(smallest)) {
-            continue;
-        }
+    const size_t last = size_from("GPU_SPEED_MIB", LARGEST);
+    for (size_t bytes = size_from("GPU_SPEED_FROM", SMALLEST); bytes <= last; bytes *= 4) {
         static __thread double times[KINDS][ROUNDS_MAX];
-        const size_t bytes = (size_t)1 << (20 + 2 * i);
-        const char *asked = getenv("GPU_ROUNDS");
-        const int rounds = asked != NULL && atoi(asked) > 0 && atoi(asked) <= ROUNDS_MAX ? atoi(asked)
-                           : i >= 3                                                      ? 5
-                                                                                         : 15;
+        const int rounds = rounds_of(bytes);
         measure(self, &other, has_rival, bytes, rounds, times);
         double middle[KINDS];
         for (int k = 0; k < KINDS; k++) {
             middle[k] = median(times[k], rounds);
         }
         if (self->index == 0) {
-            const double gigabytes = (double)bytes / 1e9;
-            printf("speed: %4zu MiB: alone %8.3f ms (the call %.1f us) %7.2f GB/s, %d in flight %7.2f GB/s (%.1f us a "
-                   "call)",
-                   bytes >> 20, middle[0] * 1e3, middle[4] * 1e6, gigabytes / middle[0], TENSORS,
-                   gigabytes * TENSORS / middle[1], middle[5] * 1e6);
-            if (has_rival) {
-                printf("; NCCL %8.3f ms (%.1f us) %7.2f GB/s, %7.2f GB/s (%.1f us); %.2f and %.2f of NCCL",
-                       middle[2] * 1e3, middle[6] * 1e6, gigabytes / middle[2], gigabytes * TENSORS / middle[3],
-                       middle[7] * 1e6, middle[2] / middle[0], middle[3] / middle[1]);
-            }
-            printf("\n");
-            fflush(stdout);
+            print_speed(bytes, middle, has_rival);
         }
     }
     if (has_rival) {
