@@ -20,7 +20,7 @@
 #define GPU_BUSY_POLL_NS INT64_C(500000) /* a step's pieces follow each other sooner than a thread wakes up */
 /* At most, where pauses are of that kind. A machine alone keeps one reactor busy at such times, others keep all. */
 #define GPU_BUSY_POLL_ALONE_NS INT64_C(25000000)
-#define GPU_BUSY_POLL_MOST_NS INT64_C(2000000)
+#define GPU_BUSY_POLL_MOST_NS INT64_C(8000000)
 
 /* Registering memory with a GPU takes 0.3 ms and more for each MiB, and whoever needs the memory then waits: a reactor. So what
  * first exchanges need is made with the engine. */

@@ -276,16 +276,19 @@ static void deal(trib_dealer *dealer, double size, trib_place_owner owner)
     dealer->reactor_dealt[member->reactor_first + owner.reactor] += size;
 }
 
-/* The reactor of the member that has the least, of first, first + step, ... */
-static uint16_t least_loaded(const trib_dealer *dealer, uint32_t index, uint32_t first, uint32_t step)
+/* The reactor of the member that has the least, of rest, rest + step, ...: of equals the first from the member's own index on, so that
+ * of the partitions of one tensor, that are dealt to one member after another, a worker has each on another core. */
+static uint16_t least_loaded(const trib_dealer *dealer, uint32_t index, uint32_t rest, uint32_t step)
 {
     const dealt_member *member = &dealer->members[index];
     const double *reactors = &dealer->reactor_dealt[member->reactor_first];
-    uint32_t reactor = first;
-    for (uint32_t i = first + step; i < member->reactor_count; i += step) {
-        reactor = reactors[i] < reactors[reactor] ? i : reactor;
+    const uint32_t count = (member->reactor_count - rest + step - 1) / step;
+    uint32_t least = rest + index % count * step;
+    for (uint32_t i = 1; i < count; i++) {
+        const uint32_t reactor = rest + (index + i) % count * step;
+        least = reactors[reactor] < reactors[least] ? reactor : least;
     }
-    return (uint16_t)reactor;
+    return (uint16_t)least;
 }
 
 trib_place_owner trib_dealer_next(trib_dealer *dealer, uint64_t bytes)

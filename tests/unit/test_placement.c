@@ -332,6 +332,41 @@ static void test_mixed_parts_are_dealt_by_share(void **state)
     trib_dealer_destroy(again);
 }
 
+/* Where each member sums one partition of every tensor, a worker, which has a partition on the core of its reactor's index, has all its
+ * cores at work on each tensor. Also where the reactors come out of it as even as ever. */
+static void test_a_tensor_is_on_many_cores(void **state)
+{
+    (void)state;
+    enum { N = 4, TENSORS = 50, REACTORS = 4 };
+    trib_place_member members[N];
+    double t = 0;
+    fill(members, N, 0, 0);
+    for (int m = 0; m < N; m++) {
+        members[m].reactors = REACTORS;
+    }
+    assert_int_equal(trib_place_shares(members, N, &t), TRIB_OK);
+    trib_dealer *dealer = NULL;
+    assert_int_equal(trib_dealer_create(members, N, &dealer), TRIB_OK);
+    int owned[N][REACTORS] = {{0}};
+    for (uint32_t tensor = 0; tensor < TENSORS * REACTORS; tensor++) {
+        const uint32_t bytes = 1u << (10 + tensor / REACTORS % 8);
+        uint32_t cores = 0;
+        trib_dealer_begin(dealer, (uint64_t)N * bytes, bytes);
+        for (int i = 0; i < N; i++) {
+            const trib_place_owner owner = trib_dealer_next(dealer, bytes);
+            cores |= 1u << owner.reactor;
+            owned[owner.member][owner.reactor]++;
+        }
+        assert_int_equal(cores, (1u << REACTORS) - 1);
+    }
+    for (int m = 0; m < N; m++) {
+        for (int r = 0; r < REACTORS; r++) {
+            assert_int_equal(owned[m][r], TENSORS);
+        }
+    }
+    trib_dealer_destroy(dealer);
+}
+
 /* Empty tensors weigh as 64 bytes: they spread instead of piling up on one owner, and do not upset the others. */
 static void test_empty_parts_spread(void **state)
 {
@@ -372,6 +407,7 @@ int main(void)
         cmocka_unit_test(test_equal_parts_are_dealt_evenly),
         cmocka_unit_test(test_a_tensor_is_dealt_evenly),
         cmocka_unit_test(test_mixed_parts_are_dealt_by_share),
+        cmocka_unit_test(test_a_tensor_is_on_many_cores),
         cmocka_unit_test(test_empty_parts_spread),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
