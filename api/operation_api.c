@@ -223,6 +223,31 @@ void trib_op_cancel(trib_op *op)
     }
 }
 
+/* A stream that waited now might hold up what it waits for: this thread waits, until something has been launched or the operation is over,
+ * whether or not that has been announced. */
+static trib_status await_launch(trib_op *op, uint32_t launches, trib_error *refusal)
+{
+    trib_engine *engine = op->engine;
+    if (!atomic_exchange(&engine->said_refused, true)) {
+        trib_log(&engine->logger, TRIB_LOG_WARN, "tensor \"%s\": trib_op_stream_wait waits in the call: %s",
+                 op->tensor->name, refusal->text);
+    }
+    const trib_error reason = *refusal;
+    trib_status status = trib_api_check_may_block(engine, refusal);
+    if (status != TRIB_OK) {
+        const trib_error here = *refusal;
+        return trib_error_set(refusal, status, "%.250s; %.100s", reason.text, here.text);
+    }
+    atomic_fetch_add(&engine->waiters, 1);
+    pthread_mutex_lock(&engine->mutex);
+    while (atomic_load(&engine->launches) == launches && atomic_load(&op->cores_left) > 0) {
+        pthread_cond_wait(&engine->changed, &engine->mutex); /* the operation's deadline, or the job's end */
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    atomic_fetch_sub(&engine->waiters, 1);
+    return TRIB_BUSY;
+}
+
 trib_status trib_op_stream_wait(trib_op *op, void *stream, trib_error *error)
 {
     trib_status status = trib_api_check_op(op, error);
@@ -236,7 +261,18 @@ trib_status trib_op_stream_wait(trib_op *op, void *stream, trib_error *error)
     if (atomic_load(&engine->phase) == TRIB_PHASE_JOINING && trib_engine_wait_ready(engine, -1, NULL) == TRIB_STATE) {
         return trib_error_set(error, TRIB_STATE, "a stream may wait only when the job has come together");
     }
-    return engine->env.device->stream_wait(engine->device, stream, &op->device->gate, error);
+    do {
+        const uint32_t launches = atomic_load(&engine->launches);
+        trib_error refusal = {.status = TRIB_OK};
+        status = engine->env.device->stream_wait(engine->device, stream, &op->device->gate, &refusal);
+        if (status == TRIB_BUSY) {
+            status = atomic_load(&op->cores_left) > 0 ? await_launch(op, launches, &refusal) : TRIB_OK;
+        }
+        if (status != TRIB_OK && status != TRIB_BUSY) {
+            return trib_error_set(error, status, "%s", refusal.text);
+        }
+    } while (status == TRIB_BUSY);
+    return TRIB_OK;
 }
 
 trib_status trib_op_status(const trib_op *op)

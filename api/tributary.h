@@ -418,9 +418,9 @@ TRIB_API TRIB_CHECKED trib_status trib_barrier(trib_engine *engine, const trib_o
  * spent: the others' ends with TRIB_CANCELLED too, naming this worker, unless its contribution was complete. TRIB_ANY_THREAD. */
 TRIB_API void trib_op_cancel(trib_op *op);
 
-/* Makes a stream (cudaStream_t) wait for an operation on a device tensor, successful or not: what is put on it from now
- * on starts then; no thread waits, but for the job to come together. TRIB_INVALID (no device tensor), TRIB_UNSUPPORTED
- * (the stream is being captured into a graph), TRIB_SYSTEM, TRIB_STATE (not yet, on your loop). TRIB_ANY_THREAD. */
+/* What is put on a stream (cudaStream_t) from now on starts when an operation on a device tensor is over, well or not. The call waits
+ * for the job to come together, and for launches where CUDA has few queues (docs/gpu.md): TRIB_STATE on your loop, TRIB_WRONG_THREAD in a
+ * callback. TRIB_INVALID (no device tensor), TRIB_UNSUPPORTED (the stream is being captured into a graph), TRIB_SYSTEM. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_op_stream_wait(trib_op *op, void *stream, trib_error *error);
 
 /* The operation's status: TRIB_PENDING until it is complete (TRIB_MODE_QUEUE: and dispatched). TRIB_ANY_THREAD. */

@@ -23,7 +23,7 @@
 #include "engine/kernel_ops.h"
 #include "engine/reactor.h"
 
-#define TRIB_DEVICE_ABI 9u
+#define TRIB_DEVICE_ABI 10u
 #define TRIB_DEVICE_ID_SIZE 128u
 #define TRIB_DEVICE_TEXT_SIZE 160u
 #define TRIB_LOCAL_SIZE_MAX 64
@@ -102,6 +102,8 @@ typedef struct trib_device_params {
     void (*complete)(trib_device_job *job); /* any thread: hands a job back */
     /* Any thread: wakes those of the engine's reactors, bit i for that with index i. */
     void (*wake)(void *engine, uint32_t reactors);
+    /* Any thread: something has been launched, or is over, since a stream was refused (stream_wait). */
+    void (*launched)(void *engine);
     void *engine;
     void (*thread_began)(void *memory); /* a thread of the device's own calls it first, to be placed; may be NULL */
     void *memory;                       /* for that */
@@ -135,7 +137,8 @@ typedef struct trib_device_ops {
     trib_status (*gate_make)(trib_device *device, trib_device_gate *gate, trib_error *error);
     /* Any thread: opens it from the host. */
     void (*gate_open)(trib_device *device, const trib_device_gate *gate);
-    /* Caller's thread: what is put on the stream from now on waits for the gate. */
+    /* Caller's thread: what is put on the stream from now on waits for the gate. TRIB_BUSY: what opens it has not been launched yet,
+     * and might come behind what waits; so many streams do so already. Until params.launched has been called, no stream is the worse. */
     trib_status (*stream_wait)(trib_device *device, void *stream, const trib_device_gate *gate, trib_error *error);
     /* Extents of host memory that will take part in copies. */
     trib_status (*pin)(trib_device *device, void *base, size_t size);

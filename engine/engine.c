@@ -119,6 +119,13 @@ static void wake_reactors(void *engine, uint32_t reactors)
     trib_engine_wake(engine, reactors);
 }
 
+static void launched(void *owner)
+{
+    trib_engine *engine = owner;
+    atomic_fetch_add(&engine->launches, 1);
+    trib_engine_notify(engine);
+}
+
 static trib_status open_device(trib_engine *engine, trib_error *error)
 {
     const trib_config *config = &engine->config;
@@ -134,6 +141,7 @@ static trib_status open_device(trib_engine *engine, trib_error *error)
                                        .memory = engine->env.memory,
                                        .complete = device_job_complete,
                                        .wake = wake_reactors,
+                                       .launched = launched,
                                        .engine = engine,
                                        .world = engine->env.device_world};
     trib_status status = engine->env.device->open(&params, &engine->device, error);

@@ -105,6 +105,8 @@ struct trib_engine {
     struct trib_device *device;         /* NULL: none */
     atomic_bool said_direct;            /* that bytes go past host memory; logged once */
     _Atomic(struct trib_group *) group; /* the machine's local ranks; NULL: alone, or not yet */
+    atomic_uint launches;               /* counts where a stream was refused (device.h) */
+    atomic_bool said_refused;           /* that one was; logged once */
     atomic_uint device_jobs;            /* with the device, beside those of tasks; and calls that hand one in */
     /* Core 0's: operations that were issued where they were handed in, of which the group is yet to be told, oldest first. */
     struct trib_device_op *issued_head, *issued_tail;

@@ -51,7 +51,7 @@ bool cuda_thread_use(int index)
 /* ---- Streams of callers ---- */
 
 /* A stream that is being captured into a graph has no "now" to wait for. */
-static trib_status check_capture(cudaStream_t stream, trib_error *error)
+trib_status cuda_check_capture(cudaStream_t stream, trib_error *error)
 {
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     cudaError_t code = cudaStreamIsCapturing(stream, &capture);
@@ -131,7 +131,7 @@ static trib_status device_mark(trib_device *device, void *stream, void **mark_ou
     if (!device->params.in_order) { /* else what is handed in is launched first */
         kick(device);
     }
-    trib_status status = check_capture(stream, error);
+    trib_status status = cuda_check_capture(stream, error);
     const bool reached = status == TRIB_OK && is_idle(stream);
     if (reached) {
         cuda_visit_end(visit);
@@ -156,28 +156,6 @@ static trib_status device_mark(trib_device *device, void *stream, void **mark_ou
     return status;
 }
 
-static trib_status device_stream_wait(trib_device *device, void *stream, const trib_device_gate *gate,
-                                      trib_error *error)
-{
-    const cuda_visit visit = cuda_visit_begin(device);
-    trib_status status = check_capture(stream, error);
-    int code = 0;
-    if (status == TRIB_OK && gate->by_end) {
-        /* A tenth of what waiting for a word takes the GPU. */
-        code = (int)cudaStreamWaitEvent(stream, ((const cuda_gate_end *)gate->end)->slot.event, 0);
-        (void)cudaGetLastError();
-    } else if (status == TRIB_OK) {
-        code =
-            (int)device->wait_value(stream, (CUdeviceptr)(uintptr_t)gate->word, gate->value, CU_STREAM_WAIT_VALUE_GEQ);
-    }
-    if (code != 0) {
-        status = TRIB_SYSTEM;
-        cuda_set_error(error, status, "the stream could not be made to wait (CUDA error %d)", code);
-    }
-    cuda_visit_end(visit);
-    return status;
-}
-
 /* ---- Gates ---- */
 
 static trib_status device_gate_make(trib_device *device, trib_device_gate *gate, trib_error *error)
@@ -196,8 +174,8 @@ static trib_status device_gate_make(trib_device *device, trib_device_gate *gate,
 
 static void device_gate_open(trib_device *device, const trib_device_gate *gate)
 {
-    (void)device;
     __atomic_store_n(gate->word, gate->value, __ATOMIC_RELEASE);
+    cuda_wait_end(device, gate);
 }
 
 /* ---- Memory ---- */
@@ -379,6 +357,7 @@ static cudaError_t set_up(trib_device *device)
     }
     if (code == cudaSuccess) {
         set_up_direct(device);
+        cuda_wait_open(device);
         code = cuda_keep_open(device);
     }
     if (code == cudaSuccess) {
@@ -474,7 +453,7 @@ const trib_device_ops *trib_device_cuda(void)
         .mark_drop = device_mark_drop,
         .gate_make = device_gate_make,
         .gate_open = device_gate_open,
-        .stream_wait = device_stream_wait,
+        .stream_wait = cuda_stream_wait,
         .pin = device_pin,
         .unpin = device_unpin,
         .expose = device_expose,

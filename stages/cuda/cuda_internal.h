@@ -129,11 +129,21 @@ typedef struct cuda_mark {
     struct cuda_mark *next;
 } cuda_mark;
 
-/* What a gate has for what is issued. */
+/* What a gate has for what is issued, and for who waits. */
 typedef struct cuda_gate_end {
     cuda_slot slot;
+    uint32_t
+        launched; /* the value whose writing is on a stream, or that the host has written; guarded by the mutex, as is */
+    uint32_t waiting; /* bits: who waits for it, and has since before it was launched */
     struct cuda_gate_end *next;
 } cuda_gate_end;
+
+/* A stream of the program's that waits for gates which nothing opens yet. */
+#define CUDA_WAITING_MAX 16u
+typedef struct cuda_waiting {
+    cudaStream_t stream;
+    uint32_t gates; /* 0: nobody is here */
+} cuda_waiting;
 
 #define CUDA_GATES_A_PAGE 1024u
 
@@ -171,7 +181,11 @@ struct trib_device {
     bool can_launch;     /* the group has been joined, and nothing has failed */
     uint32_t places;     /* issued so far */
     uint32_t unlaunched; /* of those */
+    cuda_waiting waiting[CUDA_WAITING_MAX];
+    bool refused; /* a stream was, since something was launched */
 
+    uint32_t queues;       /* of CUDA's, for streams */
+    uint32_t waiting_most; /* as many may wait for what has not been launched */
     atomic_bool stop_asked;
     atomic_uint collectives; /* launched, and not seen to have ended */
 
@@ -215,6 +229,8 @@ cuda_visit cuda_visit_begin(const trib_device *device);
 void cuda_visit_end(cuda_visit visit);
 /* A thread of our own, for as long as it lives. False: the device cannot be used. */
 bool cuda_thread_use(int index);
+/* Caller's thread: TRIB_OK, unless the stream is being captured into a graph. */
+trib_status cuda_check_capture(cudaStream_t stream, trib_error *error);
 void cuda_set_error(trib_error *error, trib_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* Gives a job back. The text is cut to what fits. */
@@ -279,6 +295,13 @@ bool cuda_gates_open(trib_device *device);
 uint32_t *cuda_gate_word(trib_device *device);
 cuda_gate_end *cuda_gate_end_make(trib_device *device);
 void cuda_gates_free(trib_device *device);
+
+/* ---- cuda_wait.c ---- */
+void cuda_wait_open(trib_device *device);
+/* Caller's thread: trib_device_ops.stream_wait. */
+trib_status cuda_stream_wait(trib_device *device, void *stream, const trib_device_gate *gate, trib_error *error);
+/* Any thread: what opens the gate is on a stream, or the host has opened it. */
+void cuda_wait_end(trib_device *device, const trib_device_gate *gate);
 
 /* ---- cuda_comm.c ---- */
 /* Begins to join the group of that name. False: no memory, or no threads. */

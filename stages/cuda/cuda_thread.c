@@ -86,7 +86,11 @@ static cudaError_t open_gate_behind(trib_device *device, const trib_device_job *
     }
     CUresult code = device->write_value(device->streams[lane], (CUdeviceptr)(uintptr_t)job->gate->word,
                                         job->gate->value, CU_STREAM_WRITE_VALUE_DEFAULT);
-    return code == CUDA_SUCCESS ? cudaSuccess : cudaErrorUnknown;
+    if (code != CUDA_SUCCESS) {
+        return cudaErrorUnknown;
+    }
+    cuda_wait_end(device, job->gate);
+    return cudaSuccess;
 }
 
 void cuda_issued(trib_device *device, cuda_slot *slot, cuda_lane lane)

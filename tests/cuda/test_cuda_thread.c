@@ -93,6 +93,12 @@ void cuda_signal_if_asleep(trib_device *device)
     }
 }
 
+void cuda_wait_end(trib_device *device, const trib_device_gate *gate)
+{
+    (void)device;
+    (void)gate;
+}
+
 void cuda_issue_notice(trib_device *device, cuda_queue launched)
 {
     (void)device;

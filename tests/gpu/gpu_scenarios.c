@@ -220,14 +220,14 @@ void scenario_stream(rank *self)
         trib_op *op = push_pull(self, tensor, device, device, TRIB_SUM);
         trib_error error = {.status = TRIB_OK};
         const double took = now_s() - began;
+        if (trib_op_status(op) != TRIB_PENDING) {
+            fail("complete before its input was there");
+        }
         check_status(trib_op_stream_wait(op, self->stream, &error), &error, "stream_wait");
         waits += round > 0 ? now_s() - began - took : 0;
         check_cuda(cudaMemcpyAsync(back, device, bytes, cudaMemcpyDeviceToHost, self->stream), "copy");
         longest = round > 0 && took > longest ? took : longest; /* the first places the tensor */
         all += round > 0 ? took : 0;
-        if (trib_op_status(op) != TRIB_PENDING) {
-            fail("complete before its input was there");
-        }
         check_cuda(cudaStreamSynchronize(self->stream), "cudaStreamSynchronize");
         const int64_t wrong = data_check(TRIB_FLOAT32, TRIB_SUM, back, STREAM_COUNT, round, self->count, false);
         if (wrong >= 0) {

@@ -40,6 +40,7 @@ int64_t data_check(trib_dtype dtype, trib_reduce reduce, const void *buffer, uin
 void scenario_sums(rank *self);
 void scenario_broadcast(rank *self);
 void scenario_stream(rank *self);
+void scenario_streams(rank *self);
 void scenario_graph(rank *self);
 void scenario_declare(rank *self);
 void scenario_late(rank *self);

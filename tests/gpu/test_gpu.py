@@ -33,6 +33,9 @@ CASES = [
     ('leave', 1, 2, 0, 'stream'), ('leave', 1, 4, 0, 'stream'), ('leave', 2, 2, 1, ''), ('idle', 1, 2, 0, ''), ('exit', 1, 2, 0, ''), ('threads', 1, 2, 0, ''),
     ('sums', 1, 4, 0, ''), ('exit', 1, 4, 0, ''), ('sums', 2, 4, 1, ''), ('stream', 1, 4, 0, ''), ('killed', 1, 4, 0, '2'), ('threads', 1, 4, 0, ''),
     ('captured', 1, 1, 0, ''), ('captured', 1, 2, 0, ''),
+    ('streams', 1, 1, 0, ''), ('streams', 2, 1, 1, ''), ('streams', 1, 2, 0, ''), ('streams', 2, 2, 1, ''), ('streams', 1, 4, 0, ''),
+    ('stream', 2, 1, 1, 'one_queue'), ('stream', 1, 2, 0, 'one_queue'), ('streams', 1, 1, 0, 'one_queue'), ('streams', 2, 1, 0, 'one_queue'),
+    ('streams', 1, 2, 0, 'one_queue'), ('streams', 2, 2, 1, 'one_queue'), ('streams', 1, 4, 0, 'one_queue'),
     ('kept', 1, 2, 0, ''), ('kept', 1, 3, 0, ''), ('kept', 1, 4, 0, ''), ('kept', 2, 2, 1, ''), ('kept', 1, 8, 0, ''),
     ('sums', 1, 3, 0, ''), ('sums', 2, 3, 1, ''), ('sums', 3, 2, 1, ''), ('broadcast', 2, 3, 1, ''), ('killed', 2, 3, 1, '4'),
     ('sums', 4, 4, 2, ''), ('sums', 1, 5, 0, ''), ('sums', 1, 6, 0, ''), ('sums', 1, 7, 0, ''),
@@ -46,6 +49,7 @@ PROGRAM_CASES = [
     ('leave', 1, 2, 0, ''), ('leave', 1, 2, 0, 'stream'), ('idle', 1, 2, 0, ''), ('exit', 1, 2, 0, ''), ('threads', 1, 2, 0, ''), ('sums', 2, 2, 0, ''),
     ('sums', 1, 4, 0, ''), ('stream', 1, 4, 0, ''), ('swapped', 1, 4, 0, 'alike'), ('killed', 1, 4, 0, '2'),
     ('kept', 1, 2, 0, ''), ('kept', 1, 3, 0, ''), ('kept', 1, 4, 0, ''), ('kept', 1, 8, 0, ''),
+    ('streams', 1, 2, 0, ''), ('stream', 1, 2, 0, 'one_queue'), ('streams', 1, 2, 0, 'one_queue'),
     ('sums', 1, 3, 0, ''), ('sums', 1, 7, 0, ''), ('sums', 1, 8, 0, ''), ('killed', 1, 8, 0, '5'),
 ]
 LIMIT_S = 150
@@ -61,6 +65,8 @@ class Job:
                     TRIB_COORDINATOR='%s:%d' % ((hosts.address(0), 7077) if hosts else ('127.0.0.1', free_port())),
                     TRIB_LOCAL_COUNT=str(servers + machines * lanes // threads), NCCL_SOCKET_IFNAME='eth0' if hosts else 'lo',
                     GPU_LANES=str(lanes), GPU_SEED=str(seed), TRIB_DEVICE_ORDER=order)
+        if argument == 'one_queue':
+            base['CUDA_DEVICE_MAX_CONNECTIONS'] = '1'
         tool = build + '/tributary' if os.path.exists(build + '/tributary') else build + '/bin/tributary'
         for i in range(servers):
             self.start('server %d' % i, machines + i, [tool, 'server'], base)

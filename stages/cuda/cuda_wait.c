@@ -1,0 +1,151 @@
+/*
+ * cuda_wait.c - streams of callers that wait for operations whose end has not been launched yet.
+ *
+ * CUDA spreads streams over a few hardware queues (CUDA_DEVICE_MAX_CONNECTIONS), and each queue goes on in order. A stream that waits
+ * for a word holds its queue up, with all that the driver puts there afterwards, of whatever stream and priority. What opens a gate is
+ * launched later, by other streams. With as many waiting streams as queues it could only come behind one of them, and neither would ever
+ * go on; the driver cannot see that, as it knows of no dependency. (Seen on an H200, with 1, 2 and 8 queues: as many streams that waited
+ * held up every kernel, copies of 4 KiB to the device, and words to be written there; half as many held up nothing.)
+ *
+ * So only so many streams wait in that way at once that the device has most of the queues for itself, though each of them may have
+ * another one of the program's waiting behind it. Who would be one more is refused, until what it waits for has been launched: a wait
+ * for that holds nothing up. With few queues that is everybody.
+ */
+#include "stages/cuda/cuda_internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#define QUEUES_USUAL 8u  /* what CUDA's documentation says */
+#define QUEUES_SHARED 2u /* what that of MPS says */
+#define QUEUES_MAX 32u
+
+/* CU_DEVICE_ATTRIBUTE_MPS_ENABLED, which older headers lack; a driver that does not know it says so. */
+#define MPS_ENABLED ((CUdevice_attribute)133)
+
+static unsigned queues_by_default(const trib_device *device)
+{
+    CUresult (*get_device)(CUdevice *, int) = NULL;
+    CUresult (*get_attribute)(int *, CUdevice_attribute, CUdevice) = NULL;
+    CUdevice driver_device = 0;
+    int is_shared = 0;
+    const bool known = cuda_find_driver("cuDeviceGet", &get_device) == cudaSuccess &&
+                       cuda_find_driver("cuDeviceGetAttribute", &get_attribute) == cudaSuccess &&
+                       get_device(&driver_device, device->index) == CUDA_SUCCESS &&
+                       get_attribute(&is_shared, MPS_ENABLED, driver_device) == CUDA_SUCCESS;
+    return known && is_shared ? QUEUES_SHARED : QUEUES_USUAL;
+}
+
+/* As the driver will have read it when the context was made. */
+static unsigned queues_of(const trib_device *device)
+{
+    const char *text = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    char *end = NULL;
+    errno = 0;
+    const unsigned long wanted = text == NULL ? 0 : strtoul(text, &end, 10);
+    if (text == NULL || end == text || *end != '\0' || errno != 0 || wanted == 0) {
+        return queues_by_default(device);
+    }
+    return wanted < QUEUES_MAX ? (unsigned)wanted : QUEUES_MAX;
+}
+
+/* One of the program's may wait behind each, and our own take two queues at least. */
+void cuda_wait_open(trib_device *device)
+{
+    _Static_assert(QUEUES_MAX / 2 - 1 <= CUDA_WAITING_MAX, "there is room for all");
+    device->queues = queues_of(device);
+    device->waiting_most = device->queues < 4 ? 0 : device->queues / 2 - 1;
+}
+
+/* With the mutex held. The stream's place, that of none yet, or NULL. */
+static cuda_waiting *place_of(trib_device *device, cudaStream_t stream)
+{
+    cuda_waiting *none = NULL;
+    for (unsigned i = 0; i < device->waiting_most; i++) {
+        cuda_waiting *one = &device->waiting[i];
+        if (one->gates > 0 && one->stream == stream) {
+            return one;
+        }
+        none = none == NULL && one->gates == 0 ? one : none;
+    }
+    return none;
+}
+
+/* May the stream wait for the word? */
+static bool may_wait(trib_device *device, cudaStream_t stream, const trib_device_gate *gate)
+{
+    cuda_gate_end *end = gate->end;
+    pthread_mutex_lock(&device->mutex);
+    const bool is_launched = end->launched == gate->value;
+    cuda_waiting *one = is_launched ? NULL : place_of(device, stream);
+    if (one != NULL) {
+        const uint32_t bit = 1u << (one - device->waiting);
+        one->stream = stream;
+        one->gates += (end->waiting & bit) == 0;
+        end->waiting |= bit;
+    }
+    const bool may = is_launched || one != NULL;
+    device->refused = device->refused || !may;
+    pthread_mutex_unlock(&device->mutex);
+    return may;
+}
+
+static bool is_open(const trib_device_gate *gate)
+{
+    return (int32_t)(__atomic_load_n(gate->word, __ATOMIC_ACQUIRE) - gate->value) >= 0;
+}
+
+static trib_status wait_for_word(trib_device *device, cudaStream_t stream, const trib_device_gate *gate, int *code,
+                                 trib_error *error)
+{
+    if (is_open(gate)) {
+        return TRIB_OK;
+    }
+    if (!may_wait(device, stream, gate)) {
+        cuda_set_error(
+            error, TRIB_BUSY,
+            "CUDA spreads streams over %u queues (CUDA_DEVICE_MAX_CONNECTIONS), in which a stream can hold up what it "
+            "waits for; %u at a time may wait for what has not been launched",
+            device->queues, device->waiting_most);
+        return TRIB_BUSY;
+    }
+    *code = (int)device->wait_value(stream, (CUdeviceptr)(uintptr_t)gate->word, gate->value, CU_STREAM_WAIT_VALUE_GEQ);
+    return TRIB_OK;
+}
+
+trib_status cuda_stream_wait(trib_device *device, void *stream, const trib_device_gate *gate, trib_error *error)
+{
+    const cuda_visit visit = cuda_visit_begin(device);
+    trib_status status = cuda_check_capture(stream, error);
+    int code = 0;
+    if (status == TRIB_OK && gate->by_end) {
+        /* A tenth of what waiting for a word takes the GPU. */
+        code = (int)cudaStreamWaitEvent(stream, ((const cuda_gate_end *)gate->end)->slot.event, 0);
+        (void)cudaGetLastError();
+    } else if (status == TRIB_OK) {
+        status = wait_for_word(device, stream, gate, &code, error);
+    }
+    if (code != 0) {
+        status = TRIB_SYSTEM;
+        cuda_set_error(error, status, "the stream could not be made to wait (CUDA error %d)", code);
+    }
+    cuda_visit_end(visit);
+    return status;
+}
+
+void cuda_wait_end(trib_device *device, const trib_device_gate *gate)
+{
+    cuda_gate_end *end = gate->end;
+    pthread_mutex_lock(&device->mutex);
+    end->launched = gate->value;
+    for (unsigned i = 0; i < device->waiting_most; i++) {
+        device->waiting[i].gates -= (end->waiting & 1u << i) != 0;
+    }
+    end->waiting = 0;
+    const bool tells = device->refused;
+    device->refused = false;
+    pthread_mutex_unlock(&device->mutex);
+    if (tells) {
+        device->params.launched(device->params.engine); /* it has a mutex of its own, under which ours is taken */
+    }
+}

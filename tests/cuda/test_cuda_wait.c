@@ -1,0 +1,258 @@
+/*
+ * test_cuda_wait.c - which streams may wait for what has not been launched (stages/cuda/cuda_wait.c): stand-ins for all that it calls. No
+ * GPU is needed, only CUDA's headers.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "stages/cuda/cuda_internal.h"
+
+/* ---- What it calls ---- */
+
+static bool is_captured, is_shared;
+static int words, events, told; /* what streams were made to wait for, and how often the engine was told */
+
+trib_status cuda_check_capture(cudaStream_t stream, trib_error *error)
+{
+    (void)stream;
+    (void)error;
+    return is_captured ? TRIB_UNSUPPORTED : TRIB_OK;
+}
+
+cuda_visit cuda_visit_begin(const trib_device *device)
+{
+    return (cuda_visit){.index = device->index, .before = device->index, .mode = cudaStreamCaptureModeRelaxed};
+}
+
+void cuda_visit_end(cuda_visit visit)
+{
+    (void)visit;
+}
+
+void cuda_set_error(trib_error *error, trib_status status, const char *format, ...)
+{
+    error->status = status;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(error->text, sizeof error->text, format, arguments);
+    va_end(arguments);
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
+{
+    (void)stream;
+    (void)event;
+    (void)flags;
+    events++;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    return cudaSuccess;
+}
+
+static CUresult get_device(CUdevice *found, int index)
+{
+    *found = index;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice device)
+{
+    (void)device;
+    assert_int_equal(attribute, 133);
+    *value = is_shared;
+    return CUDA_SUCCESS;
+}
+
+cudaError_t cuda_find_driver(const char *name, void *where)
+{
+    const bool is_device = strcmp(name, "cuDeviceGet") == 0;
+    assert_true(is_device || strcmp(name, "cuDeviceGetAttribute") == 0);
+    const void *found = is_device ? (const void *)get_device : (const void *)get_attribute;
+    memcpy(where, &found, sizeof found);
+    return cudaSuccess;
+}
+
+static CUresult wait_value(CUstream stream, CUdeviceptr word, cuuint32_t value, unsigned flags)
+{
+    (void)stream;
+    (void)word;
+    (void)value;
+    (void)flags;
+    words++;
+    return CUDA_SUCCESS;
+}
+
+static void launched(void *engine)
+{
+    trib_device *device = engine;
+    assert_int_equal(pthread_mutex_trylock(&device->mutex), 0); /* the engine's mutex comes before the device's */
+    pthread_mutex_unlock(&device->mutex);
+    told++;
+}
+
+/* ---- The device, and gates ---- */
+
+enum { GATES = 40 };
+
+static trib_device device;
+static cuda_gate_end ends[GATES];
+static uint32_t gate_words[GATES];
+static trib_device_gate gates[GATES];
+
+static cudaStream_t stream_of(uintptr_t number)
+{
+    return (cudaStream_t)(number + 16);
+}
+
+static void open_with(const char *connections)
+{
+    if (connections == NULL) {
+        unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    } else {
+        setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections, 1);
+    }
+    memset(&device, 0, sizeof device);
+    pthread_mutex_init(&device.mutex, NULL);
+    device.wait_value = wait_value;
+    device.params.launched = launched;
+    device.params.engine = &device;
+    memset(ends, 0, sizeof ends);
+    memset(gate_words, 0, sizeof gate_words);
+    for (int i = 0; i < GATES; i++) {
+        gates[i] = (trib_device_gate){.word = &gate_words[i], .value = 1, .end = &ends[i]};
+    }
+    words = events = told = 0;
+    is_captured = false;
+    cuda_wait_open(&device);
+}
+
+static trib_status wait_for(uintptr_t stream, int gate)
+{
+    trib_error error = {.status = TRIB_OK};
+    return cuda_stream_wait(&device, stream_of(stream), &gates[gate], &error);
+}
+
+static void assert_most(const char *connections, uint32_t queues, uint32_t most)
+{
+    open_with(connections);
+    assert_int_equal(device.queues, queues);
+    assert_int_equal(device.waiting_most, most);
+}
+
+/* ---- Cases ---- */
+
+static void as_many_as_queues_allow(void **state)
+{
+    (void)state;
+    is_shared = false;
+    assert_most(NULL, 8, 3);
+    assert_most("1", 1, 0);
+    assert_most("2", 2, 0);
+    assert_most("4", 4, 1);
+    assert_most("8", 8, 3);
+    assert_most("32", 32, 15);
+    assert_most("1000", 32, 15);
+    assert_most("", 8, 3);
+    assert_most("many", 8, 3);
+    assert_most("0", 8, 3);
+    is_shared = true; /* MPS */
+    assert_most(NULL, 2, 0);
+    assert_most("8", 8, 3);
+    is_shared = false;
+}
+
+static void with_one_queue_nobody_waits_for_what_is_not_launched(void **state)
+{
+    (void)state;
+    open_with("1");
+    trib_error error = {.status = TRIB_OK};
+    assert_int_equal(cuda_stream_wait(&device, stream_of(0), &gates[0], &error), TRIB_BUSY);
+    assert_non_null(strstr(error.text, "CUDA_DEVICE_MAX_CONNECTIONS"));
+    assert_int_equal(words, 0);
+    cuda_wait_end(&device, &gates[0]);
+    assert_int_equal(told, 1);
+    assert_int_equal(wait_for(0, 0), TRIB_OK);
+    assert_int_equal(words, 1);
+    gates[0].value = 2; /* the next operation's */
+    assert_int_equal(wait_for(0, 0), TRIB_BUSY);
+    gate_words[0] = 2; /* it is open */
+    assert_int_equal(wait_for(0, 0), TRIB_OK);
+    assert_int_equal(words, 1);
+}
+
+static void one_stream_may_wait_for_many(void **state)
+{
+    (void)state;
+    open_with("4");
+    for (int i = 0; i < GATES; i++) {
+        assert_int_equal(wait_for(0, i), TRIB_OK);
+        assert_int_equal(wait_for(0, i), TRIB_OK); /* twice for the same counts once */
+    }
+    assert_int_equal(wait_for(1, 0), TRIB_BUSY);
+    for (int i = 0; i < GATES; i++) {
+        assert_int_equal(wait_for(1, GATES - 1), TRIB_BUSY);
+        cuda_wait_end(&device, &gates[i]);
+    }
+    assert_int_equal(told, GATES); /* each time that one had been refused since */
+    assert_int_equal(wait_for(1, 0), TRIB_OK);
+    gates[3].value = 2;
+    assert_int_equal(wait_for(1, 3), TRIB_OK); /* nobody else waits any more */
+    assert_int_equal(wait_for(0, 3), TRIB_BUSY);
+}
+
+static void streams_are_counted_until_all_is_launched_that_they_wait_for(void **state)
+{
+    (void)state;
+    open_with("8");
+    for (uintptr_t i = 0; i < 3; i++) {
+        assert_int_equal(wait_for(i, 0), TRIB_OK);
+        assert_int_equal(wait_for(i, 1), TRIB_OK);
+    }
+    assert_int_equal(wait_for(3, 2), TRIB_BUSY);
+    cuda_wait_end(&device, &gates[0]);
+    assert_int_equal(told, 1);
+    assert_int_equal(wait_for(3, 0), TRIB_OK); /* launched: nothing is held up by that */
+    assert_int_equal(wait_for(3, 2), TRIB_BUSY);
+    cuda_wait_end(&device, &gates[2]);
+    assert_int_equal(told, 2);
+    cuda_wait_end(&device, &gates[1]);
+    assert_int_equal(told, 2); /* nobody was refused since */
+    for (uintptr_t i = 4; i < 7; i++) {
+        assert_int_equal(wait_for(i, 3), TRIB_OK);
+    }
+    assert_int_equal(wait_for(7, 3), TRIB_BUSY);
+}
+
+static void what_is_known_to_the_driver_holds_nothing_up(void **state)
+{
+    (void)state;
+    open_with("1");
+    gates[0].by_end = true;
+    assert_int_equal(wait_for(0, 0), TRIB_OK);
+    assert_int_equal(events, 1);
+    is_captured = true;
+    assert_int_equal(wait_for(0, 0), TRIB_UNSUPPORTED);
+    assert_int_equal(wait_for(0, 1), TRIB_UNSUPPORTED);
+    assert_int_equal(words, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(as_many_as_queues_allow),
+        cmocka_unit_test(with_one_queue_nobody_waits_for_what_is_not_launched),
+        cmocka_unit_test(one_stream_may_wait_for_many),
+        cmocka_unit_test(streams_are_counted_until_all_is_launched_that_they_wait_for),
+        cmocka_unit_test(what_is_known_to_the_driver_holds_nothing_up),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
