@@ -228,15 +228,15 @@ void trib_op_cancel(trib_op *op)
 static trib_status await_launch(trib_op *op, uint32_t launches, trib_error *refusal)
 {
     trib_engine *engine = op->engine;
-    if (!atomic_exchange(&engine->said_refused, true)) {
-        trib_log(&engine->logger, TRIB_LOG_WARN, "tensor \"%s\": trib_op_stream_wait waits in the call: %s",
-                 op->tensor->name, refusal->text);
-    }
     const trib_error reason = *refusal;
     trib_status status = trib_api_check_may_block(engine, refusal);
     if (status != TRIB_OK) {
         const trib_error here = *refusal;
         return trib_error_set(refusal, status, "%.250s; %.100s", reason.text, here.text);
+    }
+    if (!atomic_exchange(&engine->said_refused, true)) {
+        trib_log(&engine->logger, TRIB_LOG_WARN, "tensor \"%s\": trib_op_stream_wait waits in the call: %s",
+                 op->tensor->name, reason.text);
     }
     atomic_fetch_add(&engine->waiters, 1);
     pthread_mutex_lock(&engine->mutex);

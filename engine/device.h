@@ -138,7 +138,7 @@ typedef struct trib_device_ops {
     /* Any thread: opens it from the host. */
     void (*gate_open)(trib_device *device, const trib_device_gate *gate);
     /* Caller's thread: what is put on the stream from now on waits for the gate. TRIB_BUSY: what opens it has not been launched yet,
-     * and might come behind what waits; so many streams do so already. Until params.launched has been called, no stream is the worse. */
+     * and might come behind what waits. It is worth asking again when params.launched is called. */
     trib_status (*stream_wait)(trib_device *device, void *stream, const trib_device_gate *gate, trib_error *error);
     /* Extents of host memory that will take part in copies. */
     trib_status (*pin)(trib_device *device, void *base, size_t size);

@@ -352,9 +352,6 @@ static void complete(trib_op *op)
     if (take_last(&op->counts, 1)) {
         atomic_fetch_add(&engine->ops_uncounted, 1);
     }
-    if (op->tensor->on_device) {
-        trib_device_op_end(op);
-    }
     if (op->done_cb != NULL) {
         trib_engine_callback_begin(engine);
         op->done_cb(&result, op->user);
@@ -392,6 +389,9 @@ void trib_op_core_done(trib_op *op, trib_core *core)
     trib_engine *engine = op->engine;
     op->duration_ns = trib_now(core->reactor) - op->submit_ns;
     trib_trace_op(core, TRIB_TRACE_COMPLETE, op, op->submit_ns + op->duration_ns);
+    if (op->tensor->on_device) {
+        trib_device_op_end(op); /* now: who is to announce it may wait for a stream that waits for it */
+    }
     op->done_post.run = complete_posted;
     if (engine->config.mode == TRIB_MODE_QUEUE) {
         queue_completion(engine, op);

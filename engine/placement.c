@@ -277,7 +277,7 @@ static void deal(trib_dealer *dealer, double size, trib_place_owner owner)
 }
 
 /* The reactor of the member that has the least, of rest, rest + step, ...: of equals the first from the member's own index on, so that
- * of the partitions of one tensor, that are dealt to one member after another, a worker has each on another core. */
+ * a worker mostly has the partitions of a tensor on different cores, as they are dealt to one member after another. */
 static uint16_t least_loaded(const trib_dealer *dealer, uint32_t index, uint32_t rest, uint32_t step)
 {
     const dealt_member *member = &dealer->members[index];

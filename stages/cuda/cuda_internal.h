@@ -132,16 +132,15 @@ typedef struct cuda_mark {
 /* What a gate has for what is issued, and for who waits. */
 typedef struct cuda_gate_end {
     cuda_slot slot;
-    uint32_t
-        launched; /* the value whose writing is on a stream, or that the host has written; guarded by the mutex, as is */
-    uint32_t waiting; /* bits: who waits for it, and has since before it was launched */
+    uint32_t launched; /* the value that is written by a stream, or was by the host; with the mutex held */
+    uint32_t waiting;  /* places of streams that wait and did before that, as bits; with the mutex held */
     struct cuda_gate_end *next;
 } cuda_gate_end;
 
 /* A stream of the program's that waits for gates which nothing opens yet. */
 #define CUDA_WAITING_MAX 16u
 typedef struct cuda_waiting {
-    cudaStream_t stream;
+    const void *who;
     uint32_t gates; /* 0: nobody is here */
 } cuda_waiting;
 
@@ -162,6 +161,8 @@ struct trib_device {
     CUresult (*get_handle)(void *, CUdeviceptr, size_t, CUmemRangeHandleType, unsigned long long);
     enum cudaFlushGPUDirectRDMAWritesScope seen_by; /* who must see what they write */
     bool flushes;                                   /* that takes a call */
+    uint32_t queues;                                /* of CUDA's, for streams */
+    uint32_t waiting_most;                          /* as many streams may wait for what has not been launched */
     pthread_t thread;
 
     pthread_mutex_t mutex; /* guards what follows, up to the next comment */
@@ -184,8 +185,6 @@ struct trib_device {
     cuda_waiting waiting[CUDA_WAITING_MAX];
     bool refused; /* a stream was, since something was launched */
 
-    uint32_t queues;       /* of CUDA's, for streams */
-    uint32_t waiting_most; /* as many may wait for what has not been launched */
     atomic_bool stop_asked;
     atomic_uint collectives; /* launched, and not seen to have ended */
 

@@ -13,7 +13,6 @@
  */
 #include "stages/cuda/cuda_internal.h"
 
-#include <errno.h>
 #include <stdlib.h>
 
 #define QUEUES_USUAL 8u  /* what CUDA's documentation says */
@@ -23,30 +22,35 @@
 /* CU_DEVICE_ATTRIBUTE_MPS_ENABLED, which older headers lack; a driver that does not know it says so. */
 #define MPS_ENABLED ((CUdevice_attribute)133)
 
-static unsigned queues_by_default(const trib_device *device)
+/* Clients of MPS share the queues of its server, which gives each what it can, whatever the environment says. */
+static bool is_shared(const trib_device *device)
 {
     CUresult (*get_device)(CUdevice *, int) = NULL;
     CUresult (*get_attribute)(int *, CUdevice_attribute, CUdevice) = NULL;
     CUdevice driver_device = 0;
-    int is_shared = 0;
+    int shared = 0;
     const bool known = cuda_find_driver("cuDeviceGet", &get_device) == cudaSuccess &&
                        cuda_find_driver("cuDeviceGetAttribute", &get_attribute) == cudaSuccess &&
                        get_device(&driver_device, device->index) == CUDA_SUCCESS &&
-                       get_attribute(&is_shared, MPS_ENABLED, driver_device) == CUDA_SUCCESS;
-    return known && is_shared ? QUEUES_SHARED : QUEUES_USUAL;
+                       get_attribute(&shared, MPS_ENABLED, driver_device) == CUDA_SUCCESS;
+    return known && shared;
 }
 
 /* As the driver will have read it when the context was made. */
-static unsigned queues_of(const trib_device *device)
+static uint32_t queues_in(const char *variable)
 {
-    const char *text = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-    char *end = NULL;
-    errno = 0;
-    const unsigned long wanted = text == NULL ? 0 : strtoul(text, &end, 10);
-    if (text == NULL || end == text || *end != '\0' || errno != 0 || wanted == 0) {
-        return queues_by_default(device);
-    }
-    return wanted < QUEUES_MAX ? (unsigned)wanted : QUEUES_MAX;
+    const char *text = getenv(variable);
+    const long wanted = text == NULL ? 0 : strtol(text, NULL, 10);
+    return wanted < 1 ? QUEUES_USUAL : wanted < QUEUES_MAX ? (uint32_t)wanted : QUEUES_MAX;
+}
+
+/* Those for copies have a number of their own, if it is set. */
+static uint32_t queues_of(const trib_device *device)
+{
+    const uint32_t all = queues_in("CUDA_DEVICE_MAX_CONNECTIONS"),
+                   copies = queues_in("CUDA_DEVICE_MAX_COPY_CONNECTIONS");
+    const uint32_t least = getenv("CUDA_DEVICE_MAX_COPY_CONNECTIONS") != NULL && copies < all ? copies : all;
+    return is_shared(device) && least > QUEUES_SHARED ? QUEUES_SHARED : least;
 }
 
 /* One of the program's may wait behind each, and our own take two queues at least. */
@@ -57,13 +61,19 @@ void cuda_wait_open(trib_device *device)
     device->waiting_most = device->queues < 4 ? 0 : device->queues / 2 - 1;
 }
 
+/* Each thread has a stream of its own under that name. */
+static const void *who_is(cudaStream_t stream)
+{
+    return stream == cudaStreamPerThread ? (const void *)pthread_self() : (const void *)stream;
+}
+
 /* With the mutex held. The stream's place, that of none yet, or NULL. */
-static cuda_waiting *place_of(trib_device *device, cudaStream_t stream)
+static cuda_waiting *place_of(trib_device *device, const void *who)
 {
     cuda_waiting *none = NULL;
     for (unsigned i = 0; i < device->waiting_most; i++) {
         cuda_waiting *one = &device->waiting[i];
-        if (one->gates > 0 && one->stream == stream) {
+        if (one->gates > 0 && one->who == who) {
             return one;
         }
         none = none == NULL && one->gates == 0 ? one : none;
@@ -77,10 +87,10 @@ static bool may_wait(trib_device *device, cudaStream_t stream, const trib_device
     cuda_gate_end *end = gate->end;
     pthread_mutex_lock(&device->mutex);
     const bool is_launched = end->launched == gate->value;
-    cuda_waiting *one = is_launched ? NULL : place_of(device, stream);
+    cuda_waiting *one = is_launched ? NULL : place_of(device, who_is(stream));
     if (one != NULL) {
         const uint32_t bit = 1u << (one - device->waiting);
-        one->stream = stream;
+        one->who = who_is(stream);
         one->gates += (end->waiting & bit) == 0;
         end->waiting |= bit;
     }

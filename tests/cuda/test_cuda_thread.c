@@ -93,10 +93,26 @@ void cuda_signal_if_asleep(trib_device *device)
     }
 }
 
+static uint32_t word; /* a gate's */
+static bool cannot_write;
+static int writes, reports; /* of that it will be written */
+
+static CUresult write_value(CUstream stream, CUdeviceptr where, cuuint32_t value, unsigned flags)
+{
+    (void)stream;
+    (void)flags;
+    assert_int_equal(where, (CUdeviceptr)(uintptr_t)&word);
+    assert_int_equal(value, 7);
+    writes++;
+    return cannot_write ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
+}
+
 void cuda_wait_end(trib_device *device, const trib_device_gate *gate)
 {
     (void)device;
-    (void)gate;
+    assert_ptr_equal(gate->word, &word);
+    assert_int_equal(writes, 1); /* who waits from now on comes behind it */
+    reports++;
 }
 
 void cuda_issue_notice(trib_device *device, cuda_queue launched)
@@ -175,7 +191,9 @@ static int setup(void **state)
 {
     static trib_device device;
     alarm(60);
-    device = (trib_device){.params = {.size = 1, .wake = wake, .engine = &engine, .complete = complete}};
+    device = (trib_device){.params = {.size = 1, .wake = wake, .engine = &engine, .complete = complete},
+                           .write_value = write_value};
+    writes = reports = 0;
     atomic_store(&woken, 0);
     sem_init(&has_woken, 0, 0);
     sem_init(&job_back, 0, 0);
@@ -313,6 +331,37 @@ static void it_leaves_it_to_callers_when_it_stops(void **state)
     assert_false(cuda_wake(device, 1, false));
 }
 
+static void copy(trib_device *device, trib_device_job *job)
+{
+    hand_in(device, job);
+    sem_wait(&copying);
+    sem_post(&go_on);
+    sem_wait(&job_back);
+    wait_until_it_sleeps(device);
+}
+
+/* Behind the last job of an operation, and then streams may wait for it, however few queues there are. */
+static void it_says_when_a_gate_will_open(void **state)
+{
+    trib_device *device = *state;
+    for (int fails = 0; fails < 2; fails++) {
+        atomic_uint count = 0;
+        trib_device_gate gate = {.word = &word, .value = 7};
+        trib_device_job first = {
+            .kind = TRIB_DEVICE_TO_DEVICE, .bytes = 1, .gate = &gate, .gate_count = &count, .gate_goal = 2};
+        trib_device_job last = first;
+        cannot_write = fails == 1;
+        writes = reports = 0;
+        copy(device, &first);
+        assert_int_equal(writes + reports, 0);
+        copy(device, &last);
+        assert_int_equal(writes, 1);
+        assert_int_equal(reports, fails == 1 ? 0 : 1);
+        assert_int_equal(first.status, TRIB_OK);
+        assert_int_equal(last.status, fails == 1 ? TRIB_SYSTEM : TRIB_OK);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -320,6 +369,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(it_forgets_none, setup, teardown),
         cmocka_unit_test_setup_teardown(it_leaves_it_to_callers_while_it_makes_calls, setup, teardown),
         cmocka_unit_test_setup_teardown(it_wakes_reactors_while_it_looks, setup, teardown),
+        cmocka_unit_test_setup_teardown(it_says_when_a_gate_will_open, setup, teardown),
         cmocka_unit_test_setup_teardown(it_takes_what_hurries_along, setup, teardown),
         cmocka_unit_test_setup_teardown(it_leaves_it_to_callers_when_it_stops, setup, teardown),
     };

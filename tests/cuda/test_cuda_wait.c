@@ -148,6 +148,13 @@ static void assert_most(const char *connections, uint32_t queues, uint32_t most)
     assert_int_equal(device.waiting_most, most);
 }
 
+static void *wait_on_own_stream(void *argument)
+{
+    trib_error error = {.status = TRIB_OK};
+    *(trib_status *)argument = cuda_stream_wait(&device, cudaStreamPerThread, &gates[0], &error);
+    return NULL;
+}
+
 /* ---- Cases ---- */
 
 static void as_many_as_queues_allow(void **state)
@@ -164,9 +171,17 @@ static void as_many_as_queues_allow(void **state)
     assert_most("", 8, 3);
     assert_most("many", 8, 3);
     assert_most("0", 8, 3);
+    assert_most("-1", 8, 3);
+    assert_most("16 ", 16, 7);
+    setenv("CUDA_DEVICE_MAX_COPY_CONNECTIONS", "2", 1);
+    assert_most("16", 2, 0);
+    setenv("CUDA_DEVICE_MAX_COPY_CONNECTIONS", "32", 1);
+    assert_most("16", 16, 7);
+    unsetenv("CUDA_DEVICE_MAX_COPY_CONNECTIONS");
     is_shared = true; /* MPS */
     assert_most(NULL, 2, 0);
-    assert_most("8", 8, 3);
+    assert_most("1", 1, 0);
+    assert_most("32", 2, 0);
     is_shared = false;
 }
 
@@ -232,6 +247,21 @@ static void streams_are_counted_until_all_is_launched_that_they_wait_for(void **
     assert_int_equal(wait_for(7, 3), TRIB_BUSY);
 }
 
+/* They have one name. */
+static void streams_of_threads_are_counted_one_by_one(void **state)
+{
+    (void)state;
+    open_with("4");
+    trib_error error = {.status = TRIB_OK};
+    assert_int_equal(cuda_stream_wait(&device, cudaStreamPerThread, &gates[0], &error), TRIB_OK);
+    assert_int_equal(cuda_stream_wait(&device, cudaStreamPerThread, &gates[1], &error), TRIB_OK);
+    pthread_t other;
+    trib_status status = TRIB_OK;
+    assert_int_equal(pthread_create(&other, NULL, wait_on_own_stream, &status), 0);
+    pthread_join(other, NULL);
+    assert_int_equal(status, TRIB_BUSY);
+}
+
 static void what_is_known_to_the_driver_holds_nothing_up(void **state)
 {
     (void)state;
@@ -252,6 +282,7 @@ int main(void)
         cmocka_unit_test(with_one_queue_nobody_waits_for_what_is_not_launched),
         cmocka_unit_test(one_stream_may_wait_for_many),
         cmocka_unit_test(streams_are_counted_until_all_is_launched_that_they_wait_for),
+        cmocka_unit_test(streams_of_threads_are_counted_one_by_one),
         cmocka_unit_test(what_is_known_to_the_driver_holds_nothing_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

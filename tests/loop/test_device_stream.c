@@ -14,7 +14,7 @@ enum { RANKS = 2, COUNT = 1000 };
 static trib_device_ops ops;
 static trib_device_params told[RANKS]; /* by machine */
 static atomic_bool refuses;
-static atomic_int asked;
+static atomic_int asked, opened;
 
 static trib_status open_device(const trib_device_params *params, trib_device **out, trib_error *error)
 {
@@ -30,6 +30,12 @@ static trib_status stream_wait(trib_device *device, void *stream, const trib_dev
     const bool refused = atomic_load(&refuses);
     atomic_fetch_add(&asked, 1);
     return refused ? trib_error_set(error, TRIB_BUSY, "there are too few queues") : TRIB_OK;
+}
+
+static void gate_open(trib_device *device, const trib_device_gate *gate)
+{
+    trib_device_host_ops.gate_open(device, gate);
+    atomic_fetch_add(&opened, 1);
 }
 
 static void launch(int rank)
@@ -59,9 +65,11 @@ static void bed_open(bed *self, bool queue)
     ops = trib_device_host_ops;
     ops.open = open_device;
     ops.stream_wait = stream_wait;
+    ops.gate_open = gate_open;
     watched = &ops;
     atomic_store(&refuses, true);
     atomic_store(&asked, 0);
+    atomic_store(&opened, 0);
     memset(self, 0, sizeof *self);
     open_job(&self->jobs, RANKS, 0, 1, tweak);
     for (int rank = 0; rank < RANKS; rank++) {
@@ -118,9 +126,12 @@ static void call_begin(call *self, trib_op *op)
     assert_int_equal(pthread_create(&self->thread, NULL, call_main, self), 0);
 }
 
-static void await_asked(int times)
+static void await_count(atomic_int *count, int least)
 {
-    while (atomic_load(&asked) < times) {
+    for (int i = 0; atomic_load(count) < least; i++) {
+        if (i == 30000) {
+            fail_msg("nothing happens for half a minute");
+        }
         usleep(1000);
     }
 }
@@ -133,12 +144,12 @@ static void until_something_is_launched(void **state)
     bed_open(&self, false);
     trib_op *op = hand_in(&self, 0, 0, -1, NULL, NULL);
     call_begin(&one, op);
-    await_asked(1);
+    await_count(&asked, 1);
     for (int i = 1; i < 5; i++) {
         usleep(5000);
         assert_false(atomic_load(&one.has_returned));
         launch(0); /* something else: it is refused again */
-        await_asked(1 + i);
+        await_count(&asked, 1 + i);
     }
     assert_false(atomic_load(&one.has_returned));
     atomic_store(&refuses, false);
@@ -160,16 +171,37 @@ static void until_the_operation_is_over(void **state)
     for (int queue = 0; queue < 2; queue++) {
         bed_open(&self, queue == 1);
         trib_error error = {.status = TRIB_OK};
-        trib_op *op = hand_in(&self, 0, 0, INT64_C(200000000), NULL, NULL);
-        assert_int_equal(trib_op_stream_wait(op, NULL, &error), TRIB_OK);
-        assert_true(atomic_load(&asked) > 0);
-        assert_int_equal(job_wait(op, &error), TRIB_TIMEOUT);
+        call one;
+        trib_op *op = hand_in(&self, 0, 0, -1, NULL, NULL);
+        call_begin(&one, op);
+        await_count(&asked, 1);
+        usleep(20000);
+        assert_false(atomic_load(&one.has_returned));
+        trib_op_cancel(op);
+        pthread_join(one.thread, NULL);
+        assert_int_equal(one.status, TRIB_OK);
+        assert_int_equal(job_wait(op, &error), TRIB_CANCELLED);
         trib_op *later = hand_in(&self, 0, 1, -1, NULL, NULL), *others = hand_in(&self, 1, 1, -1, NULL, NULL);
         assert_int_equal(trib_op_stream_wait(later, NULL, &error), TRIB_OK); /* it succeeds */
         finish(later);
         finish(others);
         bed_close(&self);
     }
+}
+
+/* Streams that wait for an operation go on when it is over: who would announce it may wait for one of them. */
+static void gates_open_before_anybody_announces_it(void **state)
+{
+    (void)state;
+    static bed self;
+    bed_open(&self, true);
+    trib_error error = {.status = TRIB_OK};
+    trib_op *op = hand_in(&self, 0, 0, INT64_C(100000000), NULL, NULL);
+    await_count(&opened, 1);
+    assert_int_equal(trib_op_status(op), TRIB_PENDING); /* until it is dispatched */
+    assert_int_equal(job_wait(op, &error), TRIB_TIMEOUT);
+    assert_int_equal(atomic_load(&opened), 1);
+    bed_close(&self);
 }
 
 typedef struct asks {
@@ -212,6 +244,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(until_something_is_launched),
         cmocka_unit_test(until_the_operation_is_over),
+        cmocka_unit_test(gates_open_before_anybody_announces_it),
         cmocka_unit_test(never_in_a_callback),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

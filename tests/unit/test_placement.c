@@ -333,7 +333,7 @@ static void test_mixed_parts_are_dealt_by_share(void **state)
 }
 
 /* Where each member sums one partition of every tensor, a worker, which has a partition on the core of its reactor's index, has all its
- * cores at work on each tensor. Also where the reactors come out of it as even as ever. */
+ * cores at work on each tensor. The reactors come out of it as even as ever. */
 static void test_a_tensor_is_on_many_cores(void **state)
 {
     (void)state;
