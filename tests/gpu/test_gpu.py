@@ -33,6 +33,7 @@ CASES = [
     ('leave', 1, 2, 0, 'stream'), ('leave', 1, 4, 0, 'stream'), ('leave', 2, 2, 1, ''), ('idle', 1, 2, 0, ''), ('exit', 1, 2, 0, ''), ('threads', 1, 2, 0, ''),
     ('sums', 1, 4, 0, ''), ('exit', 1, 4, 0, ''), ('sums', 2, 4, 1, ''), ('stream', 1, 4, 0, ''), ('killed', 1, 4, 0, '2'), ('threads', 1, 4, 0, ''),
     ('captured', 1, 1, 0, ''), ('captured', 1, 2, 0, ''),
+    ('queues', 1, 1, 0, ''), ('queues', 1, 1, 0, 'one_queue'),
     ('streams', 1, 1, 0, ''), ('streams', 2, 1, 1, ''), ('streams', 1, 2, 0, ''), ('streams', 2, 2, 1, ''), ('streams', 1, 4, 0, ''),
     ('stream', 2, 1, 1, 'one_queue'), ('stream', 1, 2, 0, 'one_queue'), ('streams', 1, 1, 0, 'one_queue'), ('streams', 2, 1, 0, 'one_queue'),
     ('streams', 1, 2, 0, 'one_queue'), ('streams', 2, 2, 1, 'one_queue'), ('streams', 1, 4, 0, 'one_queue'),
