@@ -60,7 +60,8 @@ def fill(build, root, version):
         put('tools/cluster.py', root + '/tests/cluster.py', False)
         put('tests/ports.py', root + '/tests/ports.py', False)
     for source, target in (('api/tributary.h', 'include/tributary.h'), ('LICENSE', 'LICENSE'), ('README.md', 'README.md'),
-                           ('docs/gpu.md', 'docs/gpu.md'), ('docs/operating.md', 'docs/operating.md'), ('docs/api.md', 'docs/api.md')):
+                           ('docs/gpu.md', 'docs/gpu.md'), ('docs/gpu_speed.md', 'docs/gpu_speed.md'),
+                           ('docs/operating.md', 'docs/operating.md'), ('docs/api.md', 'docs/api.md')):
         put(source, os.path.join(root, target), False)
     others = {}
     for path in [build + '/tributary', build + '/libtributary.so.' + version] + glob.glob(build + '/libtributary-*.so.0'):
