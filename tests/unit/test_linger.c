@@ -69,6 +69,28 @@ static void what_does_not_teach_changes_nothing(void **state)
     }
 }
 
+/* Whose program has had work every few milliseconds, and then has none, hears of its peers all the while. */
+static void what_was_learned_is_forgotten(void **state)
+{
+    (void)state;
+    trib_linger linger = trib_linger_between(500 * US, 10000 * US);
+    int64_t now = 0;
+    for (int i = 0; i < 20; i++) {
+        now += 5000 * US;
+        trib_linger_worked(&linger, now, true);
+    }
+    for (const int64_t idle = now; now < idle + 990000 * US; now += 3000 * US) {
+        trib_linger_worked(&linger, now, false); /* an operation may take as long */
+        assert_true(trib_linger_goes_on(&linger, now + 7000 * US));
+    }
+    now += 20000 * US;
+    for (int i = 0; i < 20; i++, now += 3000 * US) {
+        trib_linger_worked(&linger, now, false);
+        assert_true(trib_linger_goes_on(&linger, now + 499 * US));
+        assert_false(trib_linger_goes_on(&linger, now + 500 * US));
+    }
+}
+
 static void sleeps_at_once_where_it_is_told_so(void **state)
 {
     (void)state;
@@ -137,6 +159,7 @@ int main(void)
         cmocka_unit_test(looks_as_long_as_pauses_are),
         cmocka_unit_test(forgets_when_work_is_rare),
         cmocka_unit_test(what_does_not_teach_changes_nothing),
+        cmocka_unit_test(what_was_learned_is_forgotten),
         cmocka_unit_test(sleeps_at_once_where_it_is_told_so),
         cmocka_unit_test(who_is_told_nothing_looks_while_it_pays),
         cmocka_unit_test(who_gets_its_core_back_late_lets_it_be),
