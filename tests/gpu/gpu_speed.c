@@ -181,6 +181,9 @@ static size_t size_from(const char *name, size_t without)
     }
     char *unit = NULL;
     const size_t number = strtoul(text, &unit, 10);
+    if (number == 0) {
+        fail("%s=%s is no size: 4 is 4 MiB, 64K is 64 KiB", name, text);
+    }
     return number << (*unit == 'K' ? 10 : 20);
 }
 

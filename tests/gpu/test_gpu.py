@@ -134,6 +134,9 @@ def run_case(build, case, order, gpus, rate, seed, verbose):
     if lanes > gpus:
         print('skip %s: %d GPUs are needed, there %s %d' % (name, lanes, 'is' if gpus == 1 else 'are', gpus))
         return True
+    if scenario == 'queues' and mps_runs():
+        print('skip %s: under MPS nobody knows how many queues there are' % name)
+        return True
     began = time.monotonic()
     with cluster_of(case, rate) as hosts:
         lost = 'rank ' + argument if scenario in ('killed', 'stopped') else ''
