@@ -13,8 +13,6 @@
 #include "engine/coordinator.h"
 #include "engine/pipeline.h"
 
-#define ENTRIES_MAX 4096u
-
 typedef struct question {
     trib_engine *engine;
     atomic_uint references;
@@ -127,8 +125,8 @@ trib_status trib_report_engine(trib_engine *engine, int64_t timeout_ns, trib_wai
 {
     uint32_t cores = engine->core_count;
     question *self = calloc(1, sizeof *self + cores * sizeof self->asks[0]);
-    size_t kept = capacity < ENTRIES_MAX ? capacity : ENTRIES_MAX;
-    trib_waiting *kept_entries = calloc(kept + 1, sizeof *kept_entries);
+    /* As much as the caller has: whoever is told of no more than that reads all of it. */
+    trib_waiting *kept_entries = calloc(capacity > 0 ? capacity : 1, sizeof *kept_entries);
     if (self == NULL || kept_entries == NULL) {
         free(self);
         free(kept_entries);
@@ -136,7 +134,7 @@ trib_status trib_report_engine(trib_engine *engine, int64_t timeout_ns, trib_wai
     }
     self->engine = engine;
     self->entries = kept_entries;
-    self->capacity = kept;
+    self->capacity = capacity;
     self->unanswered = cores;
     atomic_store(&self->references, cores + 1);
     for (uint32_t i = 0; i < cores; i++) {
@@ -148,7 +146,7 @@ trib_status trib_report_engine(trib_engine *engine, int64_t timeout_ns, trib_wai
     trib_status status = wait_answers(self, timeout_ns);
     *count_out = self->count;
     if (capacity > 0) {
-        memcpy(entries, self->entries, (self->count < kept ? self->count : kept) * sizeof *entries);
+        memcpy(entries, self->entries, (self->count < capacity ? self->count : capacity) * sizeof *entries);
     }
     pthread_mutex_unlock(&engine->mutex);
     question_unref(self);

@@ -109,11 +109,9 @@ static void the_oldest_come_first(void **state)
 }
 
 /* A worker whose job does not come together. */
-static void a_job_that_is_not_there_yet(void **state)
+static trib_engine *make_alone_of_two(void)
 {
-    (void)state;
     char address[32];
-    float data[COUNT] = {0};
     trib_config config;
     trib_engine *engine = NULL;
     trib_error error = {.text = ""};
@@ -122,7 +120,43 @@ static void a_job_that_is_not_there_yet(void **state)
     config.worker_count = 2;
     config.coordinator = address;
     config.log_level = TRIB_LOG_NONE;
-    assert_int_equal(trib_engine_create(&config, &engine, &error), TRIB_OK);
+    if (trib_engine_create(&config, &engine, &error) != TRIB_OK) {
+        fail_msg("%s", error.text);
+    }
+    return engine;
+}
+
+/* Where there is room for all, all are told. */
+static void thousands(void **state)
+{
+    (void)state;
+    enum { OPS = 5000, ROOM = 5500 };
+    float data[COUNT] = {0};
+    trib_engine *engine = make_alone_of_two();
+    trib_tensor *tensor = job_declare(engine, "weights", TRIB_FLOAT32, COUNT);
+    for (int i = 0; i < OPS; i++) {
+        trib_op_release(job_push_pull(engine, tensor, data, data, TRIB_SUM));
+    }
+    trib_waiting *entries = calloc(ROOM, sizeof *entries);
+    size_t count = 0;
+    assert_non_null(entries);
+    assert_int_equal(trib_engine_waiting(engine, entries, ROOM, &count), TRIB_OK);
+    assert_int_equal(count, OPS);
+    for (uint32_t i = 0; i < OPS; i++) {
+        assert_string_equal(entries[i].tensor, "weights");
+        assert_int_equal(entries[i].round, i + 1);
+    }
+    assert_string_equal(entries[OPS].tensor, "");
+    free(entries);
+    assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
+}
+
+static void a_job_that_is_not_there_yet(void **state)
+{
+    (void)state;
+    float data[COUNT] = {0};
+    trib_error error = {.text = ""};
+    trib_engine *engine = make_alone_of_two();
     assert_int_equal(trib_engine_wait_ready(engine, A_MOMENT_NS, &error), TRIB_TIMEOUT);
     assert_says(error.text, "not come together yet");
     trib_tensor *tensor = job_declare(engine, "weights", TRIB_FLOAT32, COUNT);
@@ -343,9 +377,13 @@ static void memory_of_the_caller(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_waited_for),          cmocka_unit_test(the_oldest_come_first),
-        cmocka_unit_test(a_job_that_is_not_there_yet), cmocka_unit_test(tensors_that_cannot_be),
-        cmocka_unit_test(operations_that_cannot_be),   cmocka_unit_test(memory_of_the_engine),
+        cmocka_unit_test(what_is_waited_for),
+        cmocka_unit_test(the_oldest_come_first),
+        cmocka_unit_test(thousands),
+        cmocka_unit_test(a_job_that_is_not_there_yet),
+        cmocka_unit_test(tensors_that_cannot_be),
+        cmocka_unit_test(operations_that_cannot_be),
+        cmocka_unit_test(memory_of_the_engine),
         cmocka_unit_test(memory_of_the_caller),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
