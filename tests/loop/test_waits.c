@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "api/blocking.h"
 #include "tests/loop/job.h"
 
 enum { TIMES = 100, PATIENCE_MS = 20000 };
@@ -64,8 +65,51 @@ static void there_is_always_more(void **state)
     job_close(&jobs);
 }
 
+/* The longest time that can be asked for is none that overflows when somebody looks how much of it is left. */
+static void contribute(const trib_result *result, void *user)
+{
+    chain *self = user;
+    assert_int_equal(result->status, TRIB_OK);
+    assert_int_equal(trib_push_pull(self->engine, &self->params, NULL, NULL), TRIB_OK);
+}
+
+static void as_long_as_can_be_said(void **state)
+{
+    (void)state;
+    const struct timespec deadline = trib_api_deadline_in(INT64_MAX);
+    const int64_t left_ns = trib_api_left_ns(&deadline);
+    assert_true(left_ns > 0 && left_ns <= TRIB_TIMEOUT_MAX_NS);
+
+    job jobs;
+    job_open(&jobs, 2, 0, queue_on_rank_0);
+    trib_tensor *first[2], *second[2];
+    float values[4] = {0};
+    for (int i = 0; i < 2; i++) {
+        first[i] = job_declare(jobs.engines[i], "first", TRIB_FLOAT32, 1);
+        second[i] = job_declare(jobs.engines[i], "second", TRIB_FLOAT32, 1);
+    }
+    chain other = {.engine = jobs.engines[1]};
+    trib_op_params_init(&other.params, sizeof other.params);
+    other.params.tensor = second[1];
+    other.params.input = other.params.output = &values[0];
+    trib_op_params params = other.params;
+    params.tensor = first[0];
+    params.input = params.output = &values[1];
+    params.done_cb = contribute; /* inside the wait, so that this looks what is left */
+    params.user = &other;
+    trib_op *op = job_push_pull(jobs.engines[0], second[0], &values[2], &values[2], TRIB_SUM);
+    assert_int_equal(trib_push_pull(jobs.engines[0], &params, NULL, NULL), TRIB_OK);
+    trib_op_release(job_push_pull(jobs.engines[1], first[1], &values[3], &values[3], TRIB_SUM));
+    assert_int_equal(trib_op_wait(op, INT64_MAX, NULL), TRIB_OK);
+    trib_op_release(op);
+    job_close(&jobs);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(there_is_always_more)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(there_is_always_more),
+        cmocka_unit_test(as_long_as_can_be_said),
+    };
     return cmocka_run_group_tests_name("waits", tests, NULL, NULL);
 }
