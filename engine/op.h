@@ -63,7 +63,10 @@ typedef struct trib_tensor_core {
     uint32_t round_next;   /* the round that may start */
     trib_op_node *active;  /* the round that runs */
     trib_op_node *pending; /* later rounds, by round */
-    trib_post bad_post;    /* tells the core that the workers disagree */
+    /* While there are any: the last of them; and of those that came when later ones were there already, where the last one is.
+     * NULL: none, or it has gone. */
+    trib_op_node *pending_last, *pending_late;
+    trib_post bad_post; /* tells the core that the workers disagree */
     struct trib_tensor *tensor;
     /* Another placement (tensor_move.c). */
     trib_post move_post;

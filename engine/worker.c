@@ -132,14 +132,32 @@ void trib_worker_prepare_node(trib_op_node *node)
     node->released = false;
 }
 
+/* There may be as many as ops_max, so nobody walks past all of them. Those that were submitted before the placement come by core 0,
+ * in order, and here perhaps after later ones: each belongs right behind the one before. All others belong at the end. */
 static void enqueue_by_round(trib_tensor_core *mine, trib_op_node *node)
 {
+    const uint32_t round = node->op->round;
     trib_op_node **at = &mine->pending;
-    while (*at != NULL && (*at)->op->round < node->op->round) {
+    if (mine->pending != NULL && mine->pending_last->op->round < round) {
+        at = &mine->pending_last->queue_next;
+    } else if (mine->pending_late != NULL && mine->pending_late->op->round < round) {
+        at = &mine->pending_late->queue_next;
+    }
+    while (*at != NULL && (*at)->op->round < round) {
         at = &(*at)->queue_next;
     }
     node->queue_next = *at;
     *at = node;
+    *(node->queue_next == NULL ? &mine->pending_last : &mine->pending_late) = node;
+}
+
+static trib_op_node *dequeue_first(trib_tensor_core *mine)
+{
+    trib_op_node *node = mine->pending;
+    mine->pending = node->queue_next;
+    mine->pending_late = mine->pending_late == node ? NULL : mine->pending_late;
+    node->queue_next = NULL;
+    return node;
 }
 
 void trib_worker_arrived(trib_core *core, trib_op_node *node)
@@ -259,9 +277,7 @@ void trib_worker_start_next(trib_core *core, trib_tensor *tensor)
     while (core->joined && trib_tensor_move_apply(tensor, mine) && mine->active == NULL && mine->pending != NULL &&
            mine->pending->op->round == mine->round_next && trib_tensor_move_may_begin(tensor, mine, mine->round_next) &&
            trib_device_may_begin(tensor, mine->round_next)) {
-        trib_op_node *node = mine->pending;
-        mine->pending = node->queue_next;
-        node->queue_next = NULL;
+        trib_op_node *node = dequeue_first(mine);
         if (atomic_load(&node->op->cancelled)) {
             trib_op_fail(node->op, TRIB_CANCELLED, "tensor \"%s\": cancelled", tensor->name);
         }
@@ -351,7 +367,7 @@ void trib_worker_fail_all(trib_core *core, trib_status status, const char *text)
             node_drop(core, node);
         }
         if (mine != NULL) {
-            mine->pending = NULL;
+            mine->pending = mine->pending_late = NULL;
         } else {
             tensor->waiting_head = tensor->waiting_tail = NULL;
         }

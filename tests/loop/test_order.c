@@ -1,9 +1,12 @@
-/* test_order.c - many tensors at once: what is urgent overtakes, and ten thousand of them are no trouble. */
+/* test_order.c - much at once: what is urgent overtakes, and ten thousand tensors are no trouble, nor are as many rounds of one as
+ * an engine takes, which wait from before the job has come together. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -105,11 +108,93 @@ static void ten_thousand_tensors(void **state)
     job_close(&jobs);
 }
 
+/* ---- Rounds ---- */
+
+/* Of that many the first half is submitted before the other worker exists, and the rest while the job comes together: on the reactor
+ * that sums, some arrive before those that had to wait for the placement. */
+enum { ROUNDS = 60000 };
+
+typedef struct series {
+    int32_t sums[ROUNDS];
+    atomic_int done, good;
+} series;
+
+static void count_round(const trib_result *result, void *user)
+{
+    series *self = user;
+    atomic_fetch_add(&self->good, result->status == TRIB_OK);
+    atomic_fetch_add(&self->done, 1);
+}
+
+static trib_engine *join_series(const char *address, int rank)
+{
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    config.coordinator = address;
+    config.worker_count = 2;
+    config.rank = rank;
+    config.reactors = 2;
+    trib_engine *engine = NULL;
+    trib_error error = {.status = TRIB_OK};
+    if (trib_engine_create(&config, &engine, &error) != TRIB_OK) {
+        fail_msg("%s", error.text);
+    }
+    return engine;
+}
+
+static void submit_rounds(series *self, trib_engine *engine, const int32_t *inputs, int from, int to)
+{
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.tensor = job_declare(engine, "series", TRIB_INT32, 1);
+    params.done_cb = count_round;
+    params.user = self;
+    for (int i = from; i < to; i++) {
+        params.input = &inputs[i];
+        params.output = &self->sums[i];
+        assert_int_equal(trib_push_pull(engine, &params, NULL, NULL), TRIB_OK);
+    }
+}
+
+static void all_rounds_that_are_taken(void **state)
+{
+    (void)state;
+    static series all[2];
+    static int32_t inputs[ROUNDS];
+    char address[32];
+    job_free_address(address, sizeof address);
+    for (int i = 0; i < ROUNDS; i++) {
+        inputs[i] = i;
+    }
+    trib_engine *engines[2] = {join_series(address, 0)};
+    submit_rounds(&all[0], engines[0], inputs, 0, ROUNDS / 2);
+    engines[1] = join_series(address, 1);
+    submit_rounds(&all[0], engines[0], inputs, ROUNDS / 2, ROUNDS);
+    submit_rounds(&all[1], engines[1], inputs, 0, ROUNDS);
+    for (int i = 0; i < 2; i++) {
+        const struct timespec moment = {.tv_nsec = 1000000};
+        while (atomic_load(&all[i].done) < ROUNDS) {
+            nanosleep(&moment, NULL);
+        }
+        assert_int_equal(atomic_load(&all[i].good), ROUNDS);
+        for (int k = 0; k < ROUNDS; k++) {
+            assert_int_equal(all[i].sums[k], 2 * k);
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        trib_engine_close(engines[i], NULL, NULL);
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(trib_engine_destroy(engines[i]), TRIB_OK);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(urgent_overtakes),
         cmocka_unit_test(ten_thousand_tensors),
+        cmocka_unit_test(all_rounds_that_are_taken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
