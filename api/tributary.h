@@ -12,8 +12,8 @@
  *            docs/embedding.md); those that return no status do nothing then.
  * CALLBACKS  An operation that was taken (the call returned TRIB_OK) completes exactly once; one that was not taken was
  *            not touched, and its callback never runs. No callback runs inside the call that caused it, but on another
- *            thread it may run before that call has returned; trib_config.mode chooses where. A callback may call every
- *            TRIB_ANY_THREAD function, but none that blocks: those return TRIB_WRONG_THREAD there.
+ *            thread it may run before that call has returned; trib_config.mode chooses where. A callback may call every TRIB_ANY_THREAD
+ *            function. Those that block return TRIB_WRONG_THREAD there, but for trib_trace_write and trib_alloc: its thread waits.
  * STRUCTS    Parameter structs start with struct_size; fill them with their *_init function, which zeroes the rest.
  *            Unknown flags and non-zero reserved fields are refused: a program built for a newer header fails clearly.
  */
