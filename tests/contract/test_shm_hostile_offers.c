@@ -6,6 +6,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -111,7 +112,10 @@ static uint32_t mappings(void)
     char line[512];
     uint32_t count = 0;
     FILE *list = fopen("/proc/self/maps", "re");
-    assert_non_null(list);
+    if (list == NULL) {
+        fail_msg("/proc/self/maps: %s", strerror(errno));
+        return 0;
+    }
     while (fgets(line, sizeof line, list) != NULL) {
         count += strstr(line, "/memfd:") != NULL;
     }

@@ -10,6 +10,9 @@ pair") in a guest whose time counts instructions (tools/verbs-guest --count). So
 there and comes back, for both ends together: the instructions in user space (callgrind; two runs of different length are
 subtracted), the processor's time, which is all instructions, the kernel's too, and the system calls of the loop. What
 soft-RoCE does in the kernel a device does by itself: for RDMA user space counts, against all that TCP costs.
+
+How often soft-RoCE wakes who waits for it is the kernel's choice: with Linux 6.12 it does six times as often as with 6.1. So
+what is stored is compared where the guest's kernel is the one that it was counted with.
 """
 import functools
 import json
@@ -55,9 +58,10 @@ def guest(command, has_valgrind):
 
 @functools.lru_cache(maxsize=1)
 def measure(*counted):
-    """By transport: what count_exchange reports, and for those in `counted` the instructions in user space for each MiB."""
+    """By transport: what count_exchange reports, and for those in `counted` the instructions in user space for each MiB. And the
+    guest's kernel."""
     has_valgrind = os.path.exists(VALGRIND + '/callgrind-amd64-linux')
-    command = ''.join(REPORT % transport for transport in ('tcp', 'rdma'))
+    command = 'echo "kernel $(cat /proc/sys/kernel/osrelease)"\n' + ''.join(REPORT % transport for transport in ('tcp', 'rdma'))
     if has_valgrind:
         command += ''.join('echo "## %s"\n' % transport + COUNT % (SHORT, LONG, VALGRIND, transport) for transport in counted)
     output = guest(command, has_valgrind)
@@ -69,7 +73,7 @@ def measure(*counted):
     for part in output.split('## ')[1:]:
         few, many = map(int, re.findall(r'Collected : (\d+)', part))
         seen[part.split()[0]]['user'] = (many - few) / (MIB * (LONG - SHORT))
-    return seen
+    return seen, re.search(r'^kernel (\d+\.\d+)', output, re.M).group(1)
 
 
 def figures(scene):
@@ -82,34 +86,35 @@ def stored():
 
 
 def costs_what_is_stored():
-    counters.compare('rdma pair', stored()['rdma']['counters'], figures(measure('rdma')['rdma']))
+    counters.compare('rdma pair', stored()['rdma']['counters'], figures(measure('rdma')[0]['rdma']))
 
 
 def copies_and_allocates_nothing():
-    scene = measure('rdma')['rdma']
+    scene = measure('rdma')[0]['rdma']
     assert scene['copied_per_byte'] < 1e-4 and scene['allocations_per_step'] == 0, scene
 
 
 def instructions():
-    kept, seen = stored()['rdma'], measure('rdma')['rdma']['user']
+    kept, seen = stored()['rdma'], measure('rdma')[0]['rdma']['user']
     tolerance = counters.INSTRUCTIONS if counters.compiler() == kept['compiler'] else counters.OTHER_COMPILER
     assert seen <= kept['instructions_per_mib'] * tolerance, '%.0f in user space for each MiB, stored are %d (%s; this is %s)%s' % (
         seen, kept['instructions_per_mib'], kept['compiler'], counters.compiler(), counters.MEANT)
 
 
 def a_tenth_of_tcp():
-    seen = measure('rdma')
+    seen, _ = measure('rdma')
     assert seen['rdma']['user'] <= TENTH * seen['tcp']['all'], seen
 
 
 def update():
-    everything, seen = stored(), measure('rdma')['rdma']
-    everything['rdma'] = {'counters': figures(seen), 'instructions_per_mib': round(seen['user']), 'compiler': counters.compiler()}
+    everything, (seen, kernel) = stored(), measure('rdma')
+    everything['rdma'] = {'counters': figures(seen['rdma']), 'instructions_per_mib': round(seen['rdma']['user']),
+                          'compiler': counters.compiler(), 'kernel': kernel}
     counters.store(everything)
 
 
 def show():
-    seen = measure('rdma', 'tcp')
+    seen, _ = measure('rdma', 'tcp')
     for transport, scene in seen.items():
         print('%-5s for each MiB there and back: %8.0f instructions in user space, %9.0f with the kernel, %4.1f system calls, '
               '%.4f bytes copied for each moved, %.0f allocations a step' % (
@@ -120,21 +125,25 @@ def show():
 
 
 def main():
-    cases = [('rdma_costs_what_is_stored', costs_what_is_stored), ('rdma_copies_and_allocates_nothing', copies_and_allocates_nothing)]
-    counted = [('rdma_instructions', instructions), ('rdma_instructions_are_a_tenth_of_tcp', a_tenth_of_tcp)]
+    if sys.argv[1:]:
+        return {'--update': update, '--show': show}[sys.argv[1]]()
     try:
-        seen = measure('rdma') if not sys.argv[1:] else None
+        seen, kernel = measure('rdma')
     except (CannotRun, AssertionError) as why:
         verdict = 'skip' if isinstance(why, CannotRun) else 'not ok'
         print('%s rdma_counters: %s' % (verdict, ' | '.join(str(why).splitlines())))
         return verdict != 'skip'
-    if sys.argv[1:]:
-        return {'--update': update, '--show': show}[sys.argv[1]]()
-    if 'user' in seen['rdma']:
-        return run_cases(cases + counted)
-    for name, _ in counted:
-        print('skip %s: there is no valgrind' % name)
-    return run_cases(cases)
+    cases = [('rdma_costs_what_is_stored', costs_what_is_stored), ('rdma_copies_and_allocates_nothing', copies_and_allocates_nothing),
+             ('rdma_instructions', instructions), ('rdma_instructions_are_a_tenth_of_tcp', a_tenth_of_tcp)]
+    skipped = {}
+    if kernel != stored()['rdma']['kernel']:
+        reason = 'stored for Linux %s, the guest has %s' % (stored()['rdma']['kernel'], kernel)
+        skipped = dict.fromkeys(('rdma_costs_what_is_stored', 'rdma_instructions'), reason)
+    if 'user' not in seen['rdma']:
+        skipped.update(dict.fromkeys(('rdma_instructions', 'rdma_instructions_are_a_tenth_of_tcp'), 'there is no valgrind'))
+    for name, reason in skipped.items():
+        print('skip %s: %s' % (name, reason))
+    return run_cases([case for case in cases if case[0] not in skipped])
 
 
 if __name__ == '__main__':
