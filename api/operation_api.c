@@ -223,6 +223,22 @@ void trib_op_cancel(trib_op *op)
     }
 }
 
+/* A stream that waited now might hold up what is made for the group when it is joined. How that ends the operation says. */
+static trib_status await_job(trib_engine *engine, trib_error *error)
+{
+    if (atomic_load(&engine->phase) != TRIB_PHASE_JOINING) {
+        return TRIB_OK;
+    }
+    trib_error here = {.status = TRIB_OK};
+    const trib_status status = trib_api_check_may_block(engine, &here);
+    if (status != TRIB_OK) {
+        return trib_error_set(error, status, "a stream may wait only when the job has come together; %s", here.text);
+    }
+    const trib_status fate = trib_engine_wait_ready(engine, -1, NULL);
+    (void)fate;
+    return TRIB_OK;
+}
+
 /* A stream that waited now might hold up what it waits for: this thread waits, until something has been launched or the operation is over,
  * whether or not that has been announced. */
 static trib_status await_launch(trib_op *op, uint32_t launches, trib_error *refusal)
@@ -258,8 +274,9 @@ trib_status trib_op_stream_wait(trib_op *op, void *stream, trib_error *error)
         return trib_error_set(error, TRIB_INVALID, "op must be an operation on a TRIB_TENSOR_DEVICE tensor");
     }
     trib_engine *engine = op->engine;
-    if (atomic_load(&engine->phase) == TRIB_PHASE_JOINING && trib_engine_wait_ready(engine, -1, NULL) == TRIB_STATE) {
-        return trib_error_set(error, TRIB_STATE, "a stream may wait only when the job has come together");
+    status = await_job(engine, error);
+    if (status != TRIB_OK) {
+        return status;
     }
     do {
         const uint32_t launches = atomic_load(&engine->launches);

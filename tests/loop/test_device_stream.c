@@ -59,7 +59,8 @@ static void tweak(trib_config *config, int member)
     config->mode = on_queue ? TRIB_MODE_QUEUE : TRIB_MODE_THREADS;
 }
 
-static void bed_open(bed *self, bool queue)
+/* All but the job. */
+static void bed_prepare(bed *self, bool queue)
 {
     on_queue = queue;
     ops = trib_device_host_ops;
@@ -71,6 +72,11 @@ static void bed_open(bed *self, bool queue)
     atomic_store(&asked, 0);
     atomic_store(&opened, 0);
     memset(self, 0, sizeof *self);
+}
+
+static void bed_open(bed *self, bool queue)
+{
+    bed_prepare(self, queue);
     open_job(&self->jobs, RANKS, 0, 1, tweak);
     for (int rank = 0; rank < RANKS; rank++) {
         self->tensors[rank][0] = declare_on_device(self->jobs.engines[rank], "a tensor", COUNT, 0, TRIB_OK);
@@ -239,6 +245,47 @@ static void never_in_a_callback(void **state)
     bed_close(&self);
 }
 
+/* Nor before the job has come together, which a stream that waits could hold up. */
+static void never_in_a_callback_while_joining(void **state)
+{
+    (void)state;
+    static bed self;
+    char address[32];
+    job_free_address(address, sizeof address);
+    bed_prepare(&self, false);
+    atomic_store(&refuses, false);
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    config.roles = TRIB_ROLE_WORKER;
+    config.rank = 0;
+    config.worker_count = RANKS; /* the other one never comes */
+    config.coordinator = address;
+    config.token = "a secret of the tests";
+    config.log_level = TRIB_LOG_NONE;
+    world = trib_host_world_create();
+    lanes = 1;
+    tweak(&config, 0);
+    trib_error error = {.status = TRIB_OK};
+    self.jobs.worker_count = 1;
+    if (trib_engine_create(&config, &self.jobs.engines[0], &error) != TRIB_OK) {
+        fail_msg("%s", error.text);
+    }
+    for (int i = 0; i < 2; i++) {
+        self.tensors[0][i] =
+            declare_on_device(self.jobs.engines[0], i == 0 ? "a tensor" : "another", COUNT, 0, TRIB_OK);
+    }
+    asks about = {.pending = hand_in(&self, 0, 0, -1, NULL, NULL)};
+    trib_op *quick = hand_in(&self, 0, 1, INT64_C(50000000), ask_from_callback, &about);
+    assert_int_equal(job_wait(quick, &error), TRIB_TIMEOUT);
+    assert_true(atomic_load(&about.done));
+    assert_int_equal(about.status, TRIB_WRONG_THREAD);
+    assert_non_null(strstr(about.error.text, "come together"));
+    assert_int_equal(atomic_load(&asked), 0); /* the device has not been */
+    trib_op_cancel(about.pending);
+    assert_int_equal(job_wait(about.pending, &error), TRIB_CANCELLED);
+    bed_close(&self);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -246,6 +293,7 @@ int main(void)
         cmocka_unit_test(until_the_operation_is_over),
         cmocka_unit_test(gates_open_before_anybody_announces_it),
         cmocka_unit_test(never_in_a_callback),
+        cmocka_unit_test(never_in_a_callback_while_joining),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
