@@ -140,7 +140,7 @@ typedef struct cuda_gate_end {
 /* A stream of the program's that waits for gates which nothing opens yet. */
 #define CUDA_WAITING_MAX 16u
 typedef struct cuda_waiting {
-    const void *who;
+    uint64_t who;
     uint32_t gates; /* 0: nobody is here */
 } cuda_waiting;
 
@@ -157,6 +157,7 @@ struct trib_device {
     int index;
     CUresult (*write_value)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
     CUresult (*wait_value)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
+    CUresult (*get_id)(CUstream, unsigned long long *); /* of a stream; NULL: the driver knows none */
     /* GPUDirect; NULL: network devices cannot be told of its memory. */
     CUresult (*get_handle)(void *, CUdeviceptr, size_t, CUmemRangeHandleType, unsigned long long);
     enum cudaFlushGPUDirectRDMAWritesScope seen_by; /* who must see what they write */

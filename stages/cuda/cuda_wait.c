@@ -59,16 +59,24 @@ void cuda_wait_open(trib_device *device)
     _Static_assert(QUEUES_MAX / 2 - 1 <= CUDA_WAITING_MAX, "there is room for all");
     device->queues = queues_of(device);
     device->waiting_most = device->queues < 4 ? 0 : device->queues / 2 - 1;
+    if (cuda_find_driver("cuStreamGetId", &device->get_id) != cudaSuccess) {
+        device->get_id = NULL;
+    }
 }
 
-/* Each thread has a stream of its own under that name. */
-static const void *who_is(cudaStream_t stream)
+/* Handles, and names of threads, come again for another stream while one that is gone still waits; ids do not. And the default stream
+ * has two handles. Without ids: each thread has a stream of its own under one of the handles. */
+static uint64_t who_is(const trib_device *device, cudaStream_t stream)
 {
-    return stream == cudaStreamPerThread ? (const void *)pthread_self() : (const void *)stream;
+    unsigned long long id = 0;
+    if (device->get_id != NULL && device->get_id(stream, &id) == CUDA_SUCCESS) {
+        return id;
+    }
+    return stream == cudaStreamPerThread ? (uint64_t)pthread_self() : (uint64_t)(uintptr_t)stream;
 }
 
 /* With the mutex held. The stream's place, that of none yet, or NULL. */
-static cuda_waiting *place_of(trib_device *device, const void *who)
+static cuda_waiting *place_of(trib_device *device, uint64_t who)
 {
     cuda_waiting *none = NULL;
     for (unsigned i = 0; i < device->waiting_most; i++) {
@@ -85,12 +93,13 @@ static cuda_waiting *place_of(trib_device *device, const void *who)
 static bool may_wait(trib_device *device, cudaStream_t stream, const trib_device_gate *gate)
 {
     cuda_gate_end *end = gate->end;
+    const uint64_t who = who_is(device, stream);
     pthread_mutex_lock(&device->mutex);
     const bool is_launched = end->launched == gate->value;
-    cuda_waiting *one = is_launched ? NULL : place_of(device, who_is(stream));
+    cuda_waiting *one = is_launched ? NULL : place_of(device, who);
     if (one != NULL) {
         const uint32_t bit = 1u << (one - device->waiting);
-        one->who = who_is(stream);
+        one->who = who;
         one->gates += (end->waiting & bit) == 0;
         end->waiting |= bit;
     }

@@ -72,8 +72,31 @@ static CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice
     return CUDA_SUCCESS;
 }
 
+/* As the driver's: no id comes again, and a stream has one id under all its names. */
+static bool has_ids;
+static unsigned long long replaced; /* streams that were made again, under the handles of earlier ones */
+static _Thread_local unsigned long long own_id;
+
+static CUresult get_id(CUstream stream, unsigned long long *id)
+{
+    static unsigned long long threads = 1000000;
+    if (stream == cudaStreamPerThread) {
+        threads += own_id == 0 ? 1 : 0;
+        own_id = own_id == 0 ? threads : own_id;
+        *id = own_id;
+    } else {
+        *id = stream == NULL || stream == cudaStreamLegacy ? 1 : (uintptr_t)stream + replaced * 1000;
+    }
+    return CUDA_SUCCESS;
+}
+
 cudaError_t cuda_find_driver(const char *name, void *where)
 {
+    if (strcmp(name, "cuStreamGetId") == 0) {
+        const void *ids = (const void *)get_id;
+        memcpy(where, &ids, sizeof ids);
+        return has_ids ? cudaSuccess : cudaErrorNotSupported;
+    }
     const bool is_device = strcmp(name, "cuDeviceGet") == 0;
     assert_true(is_device || strcmp(name, "cuDeviceGetAttribute") == 0);
     const void *found = is_device ? (const void *)get_device : (const void *)get_attribute;
@@ -247,6 +270,40 @@ static void streams_are_counted_until_all_is_launched_that_they_wait_for(void **
     assert_int_equal(wait_for(7, 3), TRIB_BUSY);
 }
 
+/* A thread that comes after another may have its name, and a stream the handle of one that was destroyed: the earlier ones still wait. */
+static void streams_that_are_gone_still_count(void **state)
+{
+    (void)state;
+    has_ids = true;
+    open_with("4");
+    for (int i = 0; i < 2; i++) {
+        pthread_t thread;
+        trib_status status = TRIB_OK;
+        assert_int_equal(pthread_create(&thread, NULL, wait_on_own_stream, &status), 0);
+        pthread_join(thread, NULL);
+        assert_int_equal(status, i == 0 ? TRIB_OK : TRIB_BUSY);
+    }
+    open_with("4");
+    assert_int_equal(wait_for(0, 0), TRIB_OK);
+    replaced = 1;
+    assert_int_equal(wait_for(0, 1), TRIB_BUSY);
+    cuda_wait_end(&device, &gates[0]);
+    assert_int_equal(wait_for(0, 1), TRIB_OK);
+    replaced = 0;
+    has_ids = false;
+}
+
+static void the_default_stream_is_one(void **state)
+{
+    (void)state;
+    trib_error error = {.status = TRIB_OK};
+    has_ids = true;
+    open_with("4");
+    assert_int_equal(cuda_stream_wait(&device, NULL, &gates[0], &error), TRIB_OK);
+    assert_int_equal(cuda_stream_wait(&device, cudaStreamLegacy, &gates[1], &error), TRIB_OK);
+    has_ids = false;
+}
+
 /* They have one name. */
 static void streams_of_threads_are_counted_one_by_one(void **state)
 {
@@ -282,6 +339,8 @@ int main(void)
         cmocka_unit_test(with_one_queue_nobody_waits_for_what_is_not_launched),
         cmocka_unit_test(one_stream_may_wait_for_many),
         cmocka_unit_test(streams_are_counted_until_all_is_launched_that_they_wait_for),
+        cmocka_unit_test(streams_that_are_gone_still_count),
+        cmocka_unit_test(the_default_stream_is_one),
         cmocka_unit_test(streams_of_threads_are_counted_one_by_one),
         cmocka_unit_test(what_is_known_to_the_driver_holds_nothing_up),
     };
