@@ -9,7 +9,8 @@
  *
  * So only so many streams wait in that way at once that the device has most of the queues for itself, though each of them may have
  * another one of the program's waiting behind it. Who would be one more is refused, until what it waits for has been launched: a wait
- * for that holds nothing up. With few queues that is everybody.
+ * for that holds nothing up. With few queues that is everybody. Who was refused because of another engine's streams hears of launches of
+ * its own engine's only; the one that it waits for is one of them.
  */
 #include "stages/cuda/cuda_internal.h"
 
@@ -18,6 +19,11 @@
 #define QUEUES_USUAL 8u  /* what CUDA's documentation says */
 #define QUEUES_SHARED 2u /* what that of MPS says */
 #define QUEUES_MAX 32u
+#define GPUS_MAX 64u /* further ones share a count with others */
+
+/* Streams that hold a place, by GPU. A process has one context on each, so its engines share the queues there: this is the process's.
+ * (A forked child cannot use CUDA if there are any.) */
+static atomic_uint waiting_on[GPUS_MAX];
 
 /* CU_DEVICE_ATTRIBUTE_MPS_ENABLED, which older headers lack; a driver that does not know it says so. */
 #define MPS_ENABLED ((CUdevice_attribute)133)
@@ -75,7 +81,25 @@ static uint64_t who_is(const trib_device *device, cudaStream_t stream)
     return stream == cudaStreamPerThread ? (uint64_t)pthread_self() : (uint64_t)(uintptr_t)stream;
 }
 
-/* With the mutex held. The stream's place, that of none yet, or NULL. */
+static atomic_uint *count_of(const trib_device *device)
+{
+    return &waiting_on[(unsigned)device->index % GPUS_MAX];
+}
+
+/* May one more stream wait there? */
+static bool count_one(const trib_device *device)
+{
+    atomic_uint *count = count_of(device);
+    unsigned seen = atomic_load(count);
+    do {
+        if (seen >= device->waiting_most) {
+            return false;
+        }
+    } while (!atomic_compare_exchange_weak(count, &seen, seen + 1));
+    return true;
+}
+
+/* With the mutex held. The stream's place, a new one, or NULL. */
 static cuda_waiting *place_of(trib_device *device, uint64_t who)
 {
     cuda_waiting *none = NULL;
@@ -86,7 +110,7 @@ static cuda_waiting *place_of(trib_device *device, uint64_t who)
         }
         none = none == NULL && one->gates == 0 ? one : none;
     }
-    return none;
+    return none != NULL && count_one(device) ? none : NULL;
 }
 
 /* May the stream wait for the word? */
@@ -158,7 +182,10 @@ void cuda_wait_end(trib_device *device, const trib_device_gate *gate)
     pthread_mutex_lock(&device->mutex);
     end->launched = gate->value;
     for (unsigned i = 0; i < device->waiting_most; i++) {
-        device->waiting[i].gates -= (end->waiting & 1u << i) != 0;
+        cuda_waiting *one = &device->waiting[i];
+        if ((end->waiting & 1u << i) != 0 && --one->gates == 0) {
+            atomic_fetch_sub(count_of(device), 1);
+        }
     }
     end->waiting = 0;
     const bool tells = device->refused;

@@ -136,8 +136,17 @@ static cudaStream_t stream_of(uintptr_t number)
     return (cudaStream_t)(number + 16);
 }
 
+/* All that has been waited for is launched, or over: the count is the process's. */
+static void launch_all(void)
+{
+    for (int i = 0; i < GATES && device.wait_value != NULL; i++) {
+        cuda_wait_end(&device, &gates[i]);
+    }
+}
+
 static void open_with(const char *connections)
 {
+    launch_all(); /* of the device before */
     if (connections == NULL) {
         unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
     } else {
@@ -304,6 +313,36 @@ static void the_default_stream_is_one(void **state)
     has_ids = false;
 }
 
+/* An engine has its own streams counted, but the queues are the GPU's. */
+static void engines_on_one_gpu_share_its_queues(void **state)
+{
+    (void)state;
+    static trib_device other;
+    static cuda_gate_end end;
+    uint32_t word = 0;
+    const trib_device_gate gate = {.word = &word, .value = 1, .end = &end};
+    trib_error error = {.status = TRIB_OK};
+    open_with("8");
+    other = (trib_device){.wait_value = wait_value, .params = {.launched = launched, .engine = &other}};
+    pthread_mutex_init(&other.mutex, NULL);
+    cuda_wait_open(&other);
+    assert_int_equal(cuda_stream_wait(&other, stream_of(0), &gate, &error), TRIB_OK);
+    assert_int_equal(cuda_stream_wait(&other, stream_of(1), &gate, &error), TRIB_OK);
+    assert_int_equal(wait_for(2, 0), TRIB_OK);
+    assert_int_equal(wait_for(3, 0), TRIB_BUSY);
+    assert_int_equal(wait_for(2, 1), TRIB_OK); /* it is counted already */
+    device.index = 1;                          /* another GPU's queues */
+    for (int i = 4; i < 6; i++) {
+        assert_int_equal(wait_for((uintptr_t)i, 2), TRIB_OK);
+    }
+    cuda_wait_end(&device, &gates[2]);
+    device.index = 0;
+    cuda_wait_end(&other, &gate);
+    assert_int_equal(wait_for(3, 0), TRIB_OK);
+    assert_int_equal(wait_for(4, 0), TRIB_OK);
+    assert_int_equal(wait_for(5, 0), TRIB_BUSY);
+}
+
 /* They have one name. */
 static void streams_of_threads_are_counted_one_by_one(void **state)
 {
@@ -339,6 +378,7 @@ int main(void)
         cmocka_unit_test(with_one_queue_nobody_waits_for_what_is_not_launched),
         cmocka_unit_test(one_stream_may_wait_for_many),
         cmocka_unit_test(streams_are_counted_until_all_is_launched_that_they_wait_for),
+        cmocka_unit_test(engines_on_one_gpu_share_its_queues),
         cmocka_unit_test(streams_that_are_gone_still_count),
         cmocka_unit_test(the_default_stream_is_one),
         cmocka_unit_test(streams_of_threads_are_counted_one_by_one),
