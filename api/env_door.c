@@ -25,13 +25,12 @@ static trib_door_page *map(int fd)
 
 trib_door_page *trib_env_door_make(char name[TRIB_DOOR_NAME_SIZE], int *fd_out)
 {
-    const int fd = trib_pages_file("tributary door");
+    const int fd = trib_pages_file("tributary door", sizeof(trib_door_page));
     if (fd < 0) {
         return NULL;
     }
     trib_fork_own(fd);
-    const bool is_made = ftruncate(fd, sizeof(trib_door_page)) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0;
-    trib_door_page *page = is_made ? map(fd) : NULL;
+    trib_door_page *page = fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0 ? map(fd) : NULL;
     if (page == NULL) {
         trib_fork_close(fd);
         return NULL;

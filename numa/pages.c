@@ -64,7 +64,7 @@ static void *map_file(int fd, size_t size, int protection)
 #define MFD_NOEXEC_SEAL 0x8u
 #endif
 
-int trib_pages_file(const char *label)
+static int make_file(const char *label)
 {
     const int fd = memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
     return fd >= 0 || errno != EINVAL ? fd
@@ -76,6 +76,22 @@ static bool may_be_file(size_t size)
 {
     struct rlimit limit = {.rlim_cur = 0};
     return getrlimit(RLIMIT_FSIZE, &limit) == 0 && (limit.rlim_cur == RLIM_INFINITY || size <= limit.rlim_cur);
+}
+
+int trib_pages_file(const char *label, size_t size)
+{
+    if (!may_be_file(size)) {
+        errno = EFBIG;
+        return -1;
+    }
+    const int fd = make_file(label);
+    if (fd >= 0 && ftruncate(fd, (off_t)size) != 0) {
+        const int error = errno;
+        close(fd);
+        errno = error;
+        return -1;
+    }
+    return fd;
 }
 
 /* Where memory is only given out that there is, a file's is found to lack when it is touched, which ends the process too. */
@@ -99,13 +115,12 @@ static bool is_spared(int fd)
 
 void *trib_pages_map_shared(size_t size, int *fd_out)
 {
-    const int fd = may_be_file(size) && is_overcommitted() ? trib_pages_file("tributary memory") : -1;
+    const int fd = is_overcommitted() ? trib_pages_file("tributary memory", size) : -1;
     if (fd < 0) {
         return NULL;
     }
-    void *base = is_spared(fd) && ftruncate(fd, (off_t)size) == 0 && fcntl(fd, F_ADD_SEALS, SEALS) == 0
-                     ? map_file(fd, size, PROT_READ | PROT_WRITE)
-                     : NULL;
+    void *base =
+        is_spared(fd) && fcntl(fd, F_ADD_SEALS, SEALS) == 0 ? map_file(fd, size, PROT_READ | PROT_WRITE) : NULL;
     if (base == NULL) {
         close(fd);
         return NULL;

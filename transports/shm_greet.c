@@ -179,14 +179,13 @@ static bool map_segment(shm_conn *conn, int fd, unsigned side)
 
 bool trib_shm_greet_begin(shm_conn *conn)
 {
-    conn->memory_fd = trib_pages_file("tributary");
+    conn->memory_fd = trib_pages_file("tributary", SHM_SEGMENT_BYTES);
     trib_counter_add(&conn->transport->stats.system_calls, 4);
     if (conn->memory_fd >= 0) {
         trib_fork_own(conn->memory_fd);
     }
-    return conn->memory_fd >= 0 && ftruncate(conn->memory_fd, SHM_SEGMENT_BYTES) == 0 &&
-           fcntl(conn->memory_fd, F_ADD_SEALS, SEALS) == 0 && map_segment(conn, conn->memory_fd, 0) &&
-           greet(conn, SHM_HELLO);
+    return conn->memory_fd >= 0 && fcntl(conn->memory_fd, F_ADD_SEALS, SEALS) == 0 &&
+           map_segment(conn, conn->memory_fd, 0) && greet(conn, SHM_HELLO);
 }
 
 /* A segment that can shrink would kill this process when it is touched. */

@@ -291,6 +291,29 @@ static void has_none_to_connect_with(void **state)
     scene_close(&self);
 }
 
+/* No file may be as large as the segment: the kernel would end the process that makes one all the same. */
+static void may_make_no_file(void **state)
+{
+    (void)state;
+    scene self;
+    scene_open(&self);
+    struct rlimit before;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    const struct rlimit low = {.rlim_cur = SHM_SEGMENT_BYTES - 1, .rlim_max = before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &low), 0);
+    int error = 0;
+    const trib_status status = trib_shm_connect_now(self.transport, &self.address, &self, &self.out,
+                                                    &error); /* as auto does, which takes TCP then */
+    const struct rlimit enough = {.rlim_cur = SHM_SEGMENT_BYTES, .rlim_max = before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &enough), 0);
+    assert_int_equal(status, TRIB_PEER_LOST);
+    assert_int_equal(error, EFBIG);
+    assert_null(self.out);
+    assert_int_equal(trib_shm_connect_now(self.transport, &self.address, &self, &self.out, &error), TRIB_OK);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    comes_in(&self);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -299,6 +322,7 @@ int main(void)
         cmocka_unit_test(waits_for_one_that_another_thread_has),
         cmocka_unit_test(waits_for_memory),
         cmocka_unit_test(has_none_to_connect_with),
+        cmocka_unit_test(may_make_no_file),
     };
     return cmocka_run_group_tests_name("shm scarce", tests, NULL, NULL);
 }

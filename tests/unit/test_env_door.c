@@ -125,6 +125,22 @@ static void without_descriptors_there_is_none(void **state)
     trib_env_door_drop(page, fd);
 }
 
+/* The kernel would end the process that makes a larger file. */
+static void where_no_file_may_be_so_large_there_is_none(void **state)
+{
+    (void)state;
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    const struct rlimit low = {.rlim_cur = sizeof(trib_door_page) - 1, .rlim_max = limit.rlim_max};
+    char name[TRIB_DOOR_NAME_SIZE] = "";
+    int fd = -7;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &low), 0);
+    trib_door_page *page = trib_env_door_make(name, &fd);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    assert_null(page);
+    assert_int_equal(fd, -7);
+}
+
 /* ---- Who makes it, who finds it ---- */
 
 typedef struct side {
@@ -238,9 +254,13 @@ static void who_waits_does_not_sleep(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(another_process_finds_it),          cmocka_unit_test(what_is_none_is_refused),
-        cmocka_unit_test(without_descriptors_there_is_none), cmocka_unit_test(both_sides_have_it),
-        cmocka_unit_test(who_promises_an_order_has_none),    cmocka_unit_test(who_waits_does_not_sleep),
+        cmocka_unit_test(where_no_file_may_be_so_large_there_is_none),
+        cmocka_unit_test(another_process_finds_it),
+        cmocka_unit_test(what_is_none_is_refused),
+        cmocka_unit_test(without_descriptors_there_is_none),
+        cmocka_unit_test(both_sides_have_it),
+        cmocka_unit_test(who_promises_an_order_has_none),
+        cmocka_unit_test(who_waits_does_not_sleep),
     };
     return cmocka_run_group_tests_name("the page of the door", tests, NULL, NULL);
 }
