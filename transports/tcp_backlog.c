@@ -7,6 +7,9 @@
  * credit allows gets a small send buffer, and so do all as long as what they have under way takes long to be acknowledged.
  * Who sends a little and then waits for the answer gets a larger one, which takes it in one system call.
  *
+ * Two packets at least fit in: a receiver acknowledges the second at once, and a single one up to 40 ms late. Where packets are
+ * as large as those of a loopback device a smaller buffer would carry one in that time, and make the network look slow for good.
+ *
  * The connections of a transport share the way out as their buffers are large. With buffers of one size, what is sent in
  * shares arrives in shares, and the contributions to a sum come together.
  *
@@ -163,6 +166,7 @@ void trib_tcp_backlog_begin(tcp_conn *conn)
     }
     conn->is_same_host = is_same_host(conn);
     conn->backlog_left = SAMPLE_BYTES / 8; /* something is to be known soon */
+    conn->backlog_least = info.tcpi_snd_mss > BUFFER_LEAST / 2 ? BUFFER_SMALL : BUFFER_LEAST;
     resize(conn, conn->transport->backlog.large);
 }
 
@@ -181,9 +185,11 @@ void trib_tcp_backlog_fit(tcp_conn *conn)
             ask_for_pacing(conn);
         }
         const bool more = conn->base.awaits_sent != NULL && *conn->base.awaits_sent;
-        resize(conn, conn->base.urgent                     ? BUFFER_URGENT
-                     : more || backlog->delay_us > LONG_US ? backlog->small
-                                                           : backlog->large);
+        const uint32_t size = conn->base.urgent                     ? BUFFER_URGENT
+                              : more || backlog->delay_us > LONG_US ? backlog->small
+                                                                    : backlog->large;
+        const uint32_t least = conn->backlog_least < backlog->large ? conn->backlog_least : backlog->large;
+        resize(conn, size > least ? size : least);
     }
 }
 

@@ -64,14 +64,15 @@ struct tcp_conn {
     /* sending: head_sent bytes of the first one are with the kernel */
     trib_send_queue sends;
     size_t head_sent;
-    bool want_write;       /* the kernel had no room */
-    bool is_urgent;        /* the kernel has been told that it is urgent */
-    bool is_same_host;     /* what is sent stays in this host's memory */
-    bool is_paced;         /* the kernel has been asked to space packets out */
-    uint32_t carried;      /* bytes of data, up to what makes it count in carrying */
-    uint32_t backlog_left; /* bytes that the kernel takes until its backlog is looked at */
-    uint32_t backlog_size; /* of the send buffer; 0: the kernel tunes it */
-    int write_errno;       /* writing has failed; what the peer sent before that is still read */
+    bool want_write;        /* the kernel had no room */
+    bool is_urgent;         /* the kernel has been told that it is urgent */
+    bool is_same_host;      /* what is sent stays in this host's memory */
+    bool is_paced;          /* the kernel has been asked to space packets out */
+    uint32_t carried;       /* bytes of data, up to what makes it count in carrying */
+    uint32_t backlog_left;  /* bytes that the kernel takes until its backlog is looked at */
+    uint32_t backlog_size;  /* of the send buffer; 0: the kernel tunes it */
+    uint32_t backlog_least; /* for its packets */
+    int write_errno;        /* writing has failed; what the peer sent before that is still read */
 
     /* receiving */
     tcp_phase phase;

@@ -1,0 +1,105 @@
+/* test_tcp_backlog.c - what is learned of a network from what the kernel says: whether it is slow, and what may lie in front of it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "transports/tcp_internal.h"
+
+/* As a kernel said them: a path that is busy, one that has been idle, and one of which an acknowledgement came late. */
+static void late_acknowledgements_are_no_slow_path(void **state)
+{
+    (void)state;
+    assert_true(trib_tcp_backlog_believes(804, 161));
+    assert_true(trib_tcp_backlog_believes(667, 464));
+    assert_false(trib_tcp_backlog_believes(5486, 10940));
+    assert_false(trib_tcp_backlog_believes(7790, 14062));
+    assert_false(trib_tcp_backlog_believes(0, 0)); /* nothing is known */
+}
+
+#define ASKED_EVERY_NS (8 * INT64_C(1000000))
+
+/* Four connections of each reactor that are asked in turns; what is under way takes so long, and each carries so much. */
+static tcp_backlog learned_of(uint32_t reactors, double delay_us, double bytes_per_us, int times)
+{
+    tcp_backlog backlog;
+    trib_tcp_backlog_open(&backlog, reactors);
+    backlog.carrying = 4;
+    for (int i = 0; i < times; i++) {
+        trib_tcp_backlog_learn(&backlog, i * ASKED_EVERY_NS, delay_us, bytes_per_us);
+    }
+    return backlog;
+}
+
+static void slow_links_are_told_from_fast_ones(void **state)
+{
+    (void)state;
+    assert_true(learned_of(1, 4000, 31, 50).paces); /* 1 Gbit/s */
+    assert_true(learned_of(4, 4000, 31. / 4, 50).paces);
+    assert_false(learned_of(1, 4000, 31, 8).paces);    /* that may be by chance */
+    assert_false(learned_of(1, 500, 31, 1000).paces);  /* not much to send: nothing is known of the link */
+    assert_false(learned_of(4, 2500, 78, 1000).paces); /* 10 Gbit/s */
+    assert_false(learned_of(4, 2500, 39, 1000).paces); /* ... of which two servers that four workers share take half */
+}
+
+/* Sixty-four connections carry 10 Gbit/s, of which few have been asked as yet. */
+static void who_has_many_peers_has_no_slow_link(void **state)
+{
+    (void)state;
+    tcp_backlog backlog;
+    trib_tcp_backlog_open(&backlog, 4);
+    backlog.carrying = 16;
+    for (int i = 0; i < 50; i++) {
+        trib_tcp_backlog_learn(&backlog, i * 4 * ASKED_EVERY_NS, 4000, 19.5);
+    }
+    assert_false(backlog.paces);
+}
+
+/* A machine that does other things now and then is late with acknowledgements, and nothing was known at first. */
+static void late_machines_are_no_slow_links(void **state)
+{
+    (void)state;
+    tcp_backlog backlog;
+    trib_tcp_backlog_open(&backlog, 4);
+    for (uint32_t i = 0; i < 1000; i++) {
+        backlog.carrying = i < 4 ? i + 1 : 4;
+        const bool is_late = i % 50 < 8;
+        trib_tcp_backlog_learn(&backlog, i * ASKED_EVERY_NS / 16, is_late ? 8000 : 900, is_late ? 9 : 78);
+    }
+    assert_false(backlog.paces);
+}
+
+/* What lies in the kernel is the sum of all reactors' buffers: theirs are smaller where it takes long. */
+static void reactors_that_share_a_link_leave_less_there(void **state)
+{
+    (void)state;
+    tcp_backlog alone, beside;
+    trib_tcp_backlog_open(&alone, 1);
+    trib_tcp_backlog_open(&beside, 4);
+    const uint32_t small = alone.small;
+    assert_int_equal(beside.small, small);
+    for (int i = 0; i < 100; i++) {
+        trib_tcp_backlog_learn(&alone, i, 900, 70);
+        trib_tcp_backlog_learn(&beside, i, beside.small == small ? 900 : 450, 70);
+    }
+    assert_int_equal(alone.small, small);
+    assert_int_equal(beside.small, small / 2);
+    for (int i = 0; i < 100; i++) {
+        trib_tcp_backlog_learn(&beside, i, 170, 190);
+    }
+    assert_int_equal(beside.small, small);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(late_acknowledgements_are_no_slow_path),
+        cmocka_unit_test(slow_links_are_told_from_fast_ones),
+        cmocka_unit_test(who_has_many_peers_has_no_slow_link),
+        cmocka_unit_test(late_machines_are_no_slow_links),
+        cmocka_unit_test(reactors_that_share_a_link_leave_less_there),
+    };
+    return cmocka_run_group_tests_name("tcp backlog", tests, NULL, NULL);
+}
