@@ -18,6 +18,7 @@
 #include "transports/shm_internal.h"
 
 #define LOOK_NS (2 * INT64_C(1000000))
+#define SAY_NS (60 * INT64_C(1000000000))
 #define PORT_TRIES 64u
 #define PORT_FIRST 32768u
 #define PORT_COUNT 28000u
@@ -207,6 +208,18 @@ static void end_oldest_stranger(shm_transport *self)
     }
 }
 
+/* Whoever is on this machine may come as often as he likes: that does not fill a disk. */
+static void note_other_user(shm_listener *listener)
+{
+    trib_reactor *reactor = listener->base.transport->reactor;
+    const int64_t now_ns = trib_now(reactor);
+    if (now_ns >= listener->quiet_until_ns) {
+        listener->quiet_until_ns = now_ns + SAY_NS;
+        trib_log(reactor->logger, TRIB_LOG_WARN, "turned away a process of another user at %s (shared memory)",
+                 listener->address.text);
+    }
+}
+
 /* No upcalls: those follow the greeting. */
 static bool take(trib_acceptor *acceptor, int fd, const struct sockaddr_storage *from)
 {
@@ -216,8 +229,7 @@ static bool take(trib_acceptor *acceptor, int fd, const struct sockaddr_storage 
     trib_counter_add(&self->stats.system_calls, 1);
     pid_t pid = 0;
     if (!trib_shm_peer_allowed(fd, &pid)) {
-        trib_log(self->base.reactor->logger, TRIB_LOG_WARN,
-                 "turned away a process of another user at %s (shared memory)", listener->address.text);
+        note_other_user(listener);
         close(fd);
         return true;
     }

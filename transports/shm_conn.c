@@ -348,6 +348,7 @@ trib_status trib_shm_connect(trib_transport *transport, const trib_address *to, 
     char why[TRIB_REASON_MAX];
     trib_shm_conn_end(conn, TRIB_PEER_LOST, "cannot connect over shared memory to %s: %s", to->text,
                       error == ECONNREFUSED ? "no process of this user listens there on this machine"
+                      : error == EPERM      ? "it belongs to another user there"
                                             : trib_log_reason(error, why));
     *conn_out = &conn->base;
     return TRIB_OK;

@@ -109,6 +109,7 @@ struct shm_listener {
     trib_listener base; /* first */
     trib_acceptor acceptor;
     trib_address address;
+    int64_t quiet_until_ns; /* that somebody of another user came is not told again before */
 };
 
 /* ---- shm.c ---- */

@@ -1,6 +1,6 @@
 /*
  * test_shm_scarce.c - shared memory where the process may have no more descriptors, or no more memory: who comes waits
- * until there is one for what he brings, and the log and the reactor know what lacks.
+ * until there is one for what he brings, and the log and the reactor know what lacks. What the log is spared, too.
  */
 #include <errno.h>
 #include <ev.h>
@@ -71,6 +71,16 @@ ssize_t __wrap_recvmsg(int fd, struct msghdr *header, int flags)
         close(taken);
     }
     return got;
+}
+
+static bool is_another_user;
+
+/* Then no peer is of this process's user. */
+uid_t __real_geteuid(void);
+__attribute__((visibility("default"))) uid_t __wrap_geteuid(void);
+uid_t __wrap_geteuid(void)
+{
+    return __real_geteuid() + (is_another_user ? 1 : 0);
 }
 
 static void on_accepted(trib_listener *listener, trib_conn *conn)
@@ -314,6 +324,35 @@ static void may_make_no_file(void **state)
     comes_in(&self);
 }
 
+/* Whoever comes as somebody else is turned away each time; the log says so once. */
+static void does_not_tell_of_each_other_user(void **state)
+{
+    (void)state;
+    scene self;
+    scene_open(&self);
+    struct sockaddr_un name;
+    socklen_t size = 0;
+    assert_int_equal(trib_shm_name(&self.address, &name, &size), TRIB_OK);
+    is_another_user = true;
+    for (int i = 0; i < TURNS; i++) {
+        const int other = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        assert_int_equal(connect(other, (const struct sockaddr *)&name, size), 0);
+        char byte = 0;
+        while (recv(other, &byte, 1, MSG_DONTWAIT) != 0) {
+            turn(&self, EVRUN_NOWAIT);
+        }
+        close(other);
+    }
+    int error = 0;
+    assert_int_equal(trib_shm_connect_now(self.transport, &self.address, &self, &self.out, &error), TRIB_PEER_LOST);
+    assert_int_equal(error, EPERM);
+    is_another_user = false;
+    const char *first = strstr(self.log, "turned away a process of another user");
+    assert_non_null(first);
+    assert_null(strstr(first + 1, "turned away a process of another user"));
+    scene_close(&self);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -323,6 +362,7 @@ int main(void)
         cmocka_unit_test(waits_for_memory),
         cmocka_unit_test(has_none_to_connect_with),
         cmocka_unit_test(may_make_no_file),
+        cmocka_unit_test(does_not_tell_of_each_other_user),
     };
     return cmocka_run_group_tests_name("shm scarce", tests, NULL, NULL);
 }
