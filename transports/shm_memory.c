@@ -4,6 +4,7 @@
 #endif
 #include "transports/shm_memory.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -136,6 +137,25 @@ static bool read_from(const shm_peer_memory *peer, uint64_t address, void *to, s
     const struct iovec remote = {.iov_base = (void *)(uintptr_t)address, .iov_len = size};
     trib_counter_add(peer->system_calls, 1);
     return process_vm_readv(peer->pid, &local, 1, &remote, 1, 0) == (ssize_t)size;
+}
+
+/* The number and the bytes are read out of one process: an id can be another's between two calls. */
+ssize_t trib_shm_peer_read(const shm_peer_memory *peer, uint64_t address, void *to, uint32_t size)
+{
+    uint64_t found = ~peer->probe;
+    const struct iovec local[2] = {{.iov_base = &found, .iov_len = sizeof found}, {.iov_base = to, .iov_len = size}};
+    const struct iovec remote[2] = {{.iov_base = (void *)(uintptr_t)peer->probe_address, .iov_len = sizeof found},
+                                    {.iov_base = (void *)(uintptr_t)address, .iov_len = size}};
+    trib_counter_add(peer->system_calls, 1);
+    const ssize_t got = process_vm_readv(peer->pid, local, 2, remote, 2, 0);
+    if (got < 0) {
+        return got;
+    }
+    if (got < (ssize_t)sizeof found || found != peer->probe) {
+        errno = ESRCH;
+        return -1;
+    }
+    return got - (ssize_t)sizeof found;
 }
 
 bool trib_shm_peer_can_be_read(const shm_peer_memory *peer)

@@ -54,6 +54,8 @@ typedef struct shm_peer_memory {
 
 /* Whether that number can be read there: this is the process that said so. */
 bool trib_shm_peer_can_be_read(const shm_peer_memory *peer);
+/* As process_vm_readv of those bytes, which the process that said so has: errno is ESRCH where its id is another's by now. */
+ssize_t trib_shm_peer_read(const shm_peer_memory *peer, uint64_t address, void *to, uint32_t size);
 /* Where those bytes of the peer's can be read; NULL: they cannot be. Maps the extent if that is new. */
 const void *trib_shm_peer_find(shm_peer_memory *peer, uint64_t address, uint32_t size);
 void trib_shm_peer_forget(shm_peer_memory *peer);

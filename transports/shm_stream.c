@@ -19,7 +19,6 @@
 #endif
 #include <errno.h>
 #include <string.h>
-#include <sys/uio.h>
 
 #include "engine/assert.h"
 #include "transports/shm_internal.h"
@@ -196,12 +195,9 @@ static bool read_remote(shm_conn *conn)
 {
     uint32_t landed = 0;
     while (landed < conn->record.size) {
-        struct iovec local = {.iov_base = (unsigned char *)conn->landing.buffer + landed,
-                              .iov_len = conn->record.size - landed};
-        struct iovec remote = {.iov_base = (void *)(uintptr_t)(conn->record.address + landed),
-                               .iov_len = conn->record.size - landed};
-        trib_counter_add(&conn->transport->stats.system_calls, 1);
-        ssize_t got = process_vm_readv(conn->peer.pid, &local, 1, &remote, 1, 0);
+        const ssize_t got =
+            trib_shm_peer_read(&conn->peer, conn->record.address + landed,
+                               (unsigned char *)conn->landing.buffer + landed, conn->record.size - landed);
         if (got <= 0) {
             int error = errno;
             bool gone = got < 0 && error == ESRCH;

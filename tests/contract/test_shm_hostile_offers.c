@@ -346,7 +346,7 @@ static const lie lies[] = {
     {"it begins before the entry", .base = 1, .size = EXTENT, .outcome = COPIED},
     {"it lies behind the entry", .size = EXTENT, .payload = EXTENT, .outcome = COPIED},
     {"it runs over the entry's end", .size = EXTENT, .payload = EXTENT - SIZE + 1, .outcome = COPIED},
-    {"another process's number", .probe_changes = true, .outcome = COPIED},
+    {"another process's number", .probe_changes = true, .outcome = ENDED},
     {"it lies nowhere", .payload = (uint64_t)1 << 63, .outcome = ENDED},
     {"it runs into nothing", .breaks_off = true, .payload = EXTENT + TRIB_PAGE_BYTES - 100, .outcome = ENDED},
     {"a process that cannot be read", .probe_lies = true, .outcome = ENDED},
