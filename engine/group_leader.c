@@ -6,7 +6,8 @@
  * - Gathers are ordered at once; reductions by (priority, age) while fewer than `credit` bytes of them are under way. The
  *   credit comes back when the leader's own device is through, which waits for no other machine: no deadlock across
  *   machines, however different their orders.
- * - A failed round is remembered until every rank is known to be through with it, and why it failed for some rounds more.
+ * - A failed round is remembered, and why it failed until every rank is known to have come to it, and for some rounds more.
+ * - A round that has not failed is never taken for one that has, however far the cores of a rank are apart.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,6 +35,13 @@ typedef struct entry {
 /* A process goes from round to round on each of its cores by itself: one may still announce slices of a round that has failed
  * when another is in later ones, and is to hear why it failed. Of rounds longer ago than so many it hears only that. */
 #define FAILED_KEPT 8u
+#define LAG_MAX (1u << 20) /* rounds of a tensor between two cores of a rank, at most: it has them all in flight */
+#define RUNS_LEAST 4u
+
+/* Failed rounds that follow each other. */
+typedef struct round_run {
+    uint32_t first, last;
+} round_run;
 
 typedef struct failed_round {
     uint32_t round;
@@ -46,8 +54,10 @@ typedef struct failed_round {
 /* Made when an operation on it fails for the first time. */
 typedef struct failed_tensor {
     uint32_t tensor;
-    uint32_t through; /* failed rounds up to here that are forgotten: what still comes for them is called off as well */
     failed_round *rounds;
+    round_run
+        *runs; /* of failed rounds, oldest first; why is forgotten: what still comes for them is called off as well */
+    uint32_t run_count, run_capacity;
     UT_hash_handle hh;
 } failed_tensor;
 
@@ -127,14 +137,87 @@ static failed_round *find_failed(const failed_tensor *tensor, uint32_t round)
     return at;
 }
 
-/* The rank has shown up in that round: it is through with those long before it. */
+/* Index of the first run that does not end before the round. */
+static uint32_t find_run(const failed_tensor *tensor, uint32_t round)
+{
+    uint32_t low = 0, high = tensor->run_count;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (tensor->runs[middle].last < round) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+static bool has_failed_long_ago(const failed_tensor *tensor, uint32_t round)
+{
+    const uint32_t at = find_run(tensor, round);
+    return at < tensor->run_count && tensor->runs[at].first <= round;
+}
+
+static void drop_runs(failed_tensor *tensor, uint32_t from, uint32_t count)
+{
+    tensor->run_count -= count;
+    memmove(tensor->runs + from, tensor->runs + from + count, (tensor->run_count - from) * sizeof *tensor->runs);
+}
+
+/* Room for one more; takes that of rounds which nobody can have in flight any more, if there are such. */
+static bool have_room(failed_tensor *tensor, uint32_t round)
+{
+    if (tensor->run_count < tensor->run_capacity) {
+        return true;
+    }
+    const uint32_t old = round < LAG_MAX ? 0 : find_run(tensor, round - LAG_MAX);
+    if (old > 0) {
+        drop_runs(tensor, 0, old);
+        return true;
+    }
+    const uint32_t capacity = tensor->run_capacity == 0 ? RUNS_LEAST : tensor->run_capacity * 2;
+    round_run *runs = realloc(tensor->runs, capacity * sizeof *runs);
+    if (runs != NULL) {
+        tensor->runs = runs;
+        tensor->run_capacity = capacity;
+    }
+    return runs != NULL;
+}
+
+/* Only that it has failed. False: out of memory. */
+static bool remember(failed_tensor *tensor, uint32_t round)
+{
+    if (!have_room(tensor, round)) {
+        return false;
+    }
+    const uint32_t at = find_run(tensor, round);
+    round_run *before = at > 0 ? &tensor->runs[at - 1] : NULL;
+    round_run *behind = at < tensor->run_count ? &tensor->runs[at] : NULL;
+    const bool follows = before != NULL && before->last + 1 == round;
+    const bool is_followed = behind != NULL && behind->first == round + 1;
+    if (follows && is_followed) {
+        before->last = behind->last;
+        drop_runs(tensor, at, 1);
+    } else if (follows) {
+        before->last = round;
+    } else if (is_followed) {
+        behind->first = round;
+    } else {
+        memmove(tensor->runs + at + 1, tensor->runs + at, (tensor->run_count - at) * sizeof *tensor->runs);
+        tensor->runs[at] = (round_run){.first = round, .last = round};
+        tensor->run_count++;
+    }
+    return true;
+}
+
+/* The rank has shown up in that round: it has heard of those long before it. */
 static void note_progress(trib_leader *leader, failed_tensor *tensor, uint32_t rank, uint32_t round)
 {
     for (failed_round **at = &tensor->rounds; *at != NULL;) {
         failed_round *failed = *at;
         failed->seen |= failed->round <= round ? UINT64_C(1) << rank : 0;
-        if (failed->seen == everyone(leader) && failed->round + FAILED_KEPT <= round) {
-            tensor->through = failed->round > tensor->through ? failed->round : tensor->through;
+        const bool is_old = failed->seen == everyone(leader) && failed->round + FAILED_KEPT <= round;
+        if (is_old && remember(tensor, failed->round)) {
             *at = failed->next;
             free(failed);
         } else {
@@ -176,7 +259,7 @@ trib_status trib_leader_fail(trib_leader *leader, uint32_t rank, uint32_t tensor
 {
     failed_tensor *of = failed_of(leader, tensor);
     failed_round *failed = find_failed(of, round);
-    if (of != NULL && failed == NULL && round <= of->through) {
+    if (of != NULL && failed == NULL && has_failed_long_ago(of, round)) {
         return TRIB_OK;
     }
     const bool first = failed == NULL;
@@ -249,7 +332,7 @@ trib_status trib_leader_ready(trib_leader *leader, uint32_t rank, const trib_ann
             leader->upcalls.called_off(leader->upcalls.user, rank, what->tensor, what->round, failed->status,
                                        failed->text);
         }
-        const bool over = failed != NULL || what->round <= of->through;
+        const bool over = failed != NULL || has_failed_long_ago(of, what->round);
         if (failed == NULL && over) {
             /* Another of its slices was called off, and this one was on its way: it waits for an answer like any. */
             leader->upcalls.called_off(leader->upcalls.user, rank, what->tensor, what->round, TRIB_CANCELLED,
@@ -347,6 +430,7 @@ void trib_leader_free(trib_leader *leader)
             free(round);
             round = round_next;
         }
+        free(tensor->runs);
         free(tensor);
     }
     free(leader);

@@ -197,6 +197,96 @@ static void answers_a_late_slice(void **state)
     trib_leader_free(leader);
 }
 
+/* One core of a rank is many rounds behind another: what it is ready for has not failed because a later round has. */
+static void a_slice_far_behind_is_no_failed_one(void **state)
+{
+    (void)state;
+    decisions told;
+    trib_leader *leader = make(&told, 2, 1000);
+    trib_announcement behind = reduce_of(1, 3, 0, 10);
+    const trib_announcement ahead = reduce_of(1, 100, 0, 10);
+    behind.slice = 1;
+    ready(leader, 0, &behind);
+    assert_int_equal(trib_leader_fail(leader, 1, 1, 5, TRIB_TIMEOUT, "too late"), TRIB_OK);
+    ready(leader, 0, &ahead);
+    ready(leader, 1, &ahead); /* why round 5 has failed is forgotten */
+    assert_int_equal(told.ordered_count, 1);
+    ready(leader, 1, &behind);
+    assert_int_equal(told.off_count, 0);
+    assert_int_equal(told.ordered_count, 2);
+    assert_int_equal(told.ordered[1].round, 3);
+    behind.round = 4;
+    ready(leader, 0, &behind); /* and who fails so far behind takes along who waits */
+    assert_int_equal(trib_leader_fail(leader, 1, 1, 4, TRIB_TIMEOUT, "this one, too"), TRIB_OK);
+    assert_int_equal(told.off_count, 1);
+    assert_int_equal(told.off_rank[0], 0);
+    assert_string_equal(told.off_text[0], "this one, too");
+    assert_int_equal(trib_leader_waiting(leader), 0);
+    trib_leader_free(leader);
+}
+
+static bool is_called_off(trib_leader *leader, decisions *told, uint32_t round)
+{
+    trib_announcement late = reduce_of(1, round, 0, 10);
+    late.slice = 1;
+    told->off_count = told->ordered_count = 0;
+    ready(leader, 0, &late);
+    ready(leader, 1, &late);
+    trib_leader_reduced(leader, told->ordered_count * 10);
+    assert_int_equal(told->ordered_count + told->off_count / 2, 1);
+    return told->off_count == 2;
+}
+
+/* Rounds fail in any order, alone and many in a row; later it is known of each whether it has. */
+static void knows_which_have_failed(void **state)
+{
+    (void)state;
+    enum { ROUNDS = 600 };
+    bool has_failed[ROUNDS + 1] = {false};
+    uint64_t chance = 7;
+    decisions told;
+    trib_leader *leader = make(&told, 2, 1000);
+    for (uint32_t i = 0; i < ROUNDS; i++) {
+        chance = chance * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        const uint32_t round = 1 + (uint32_t)(chance >> 33) % ROUNDS, last = chance >> 63 ? round : round + i % 7;
+        for (uint32_t at = round; at <= last && at <= ROUNDS && i < ROUNDS / 3; at++) {
+            has_failed[at] = true;
+            assert_int_equal(trib_leader_fail(leader, i % 2, 1, at, TRIB_TIMEOUT, "too late"), TRIB_OK);
+        }
+        const trib_announcement ahead = reduce_of(1, 2 * ROUNDS + i, 0, 10);
+        told.ordered_count = 0;
+        ready(leader, 0, &ahead);
+        ready(leader, 1, &ahead);
+        trib_leader_reduced(leader, 10);
+    }
+    for (uint32_t round = 1; round <= ROUNDS; round++) {
+        assert_int_equal(is_called_off(leader, &told, round), has_failed[round]);
+    }
+    trib_leader_free(leader);
+}
+
+/* It is not known for ever: nobody is that far behind. */
+static void forgets_what_nobody_has_in_flight(void **state)
+{
+    (void)state;
+    decisions told;
+    trib_leader *leader = make(&told, 2, 1000);
+    const uint32_t much_later = 1u << 21;
+    for (uint32_t i = 1; i <= 40; i++) {
+        const uint32_t round = i <= 20 ? 2 * i : much_later + 2 * i;
+        assert_int_equal(trib_leader_fail(leader, 1, 1, round, TRIB_TIMEOUT, "too late"), TRIB_OK);
+        told.ordered_count = 0;
+        const trib_announcement ahead = reduce_of(1, round + 101, 0, 10);
+        ready(leader, 0, &ahead);
+        ready(leader, 1, &ahead);
+        trib_leader_reduced(leader, 10);
+    }
+    assert_false(is_called_off(leader, &told, 2));
+    assert_true(is_called_off(leader, &told, much_later + 42));
+    assert_true(is_called_off(leader, &told, much_later + 80));
+    trib_leader_free(leader);
+}
+
 /* Who has come to a round by the door is through with those before it: why they failed is not kept for ever. */
 static void passing_is_progress(void **state)
 {
@@ -294,6 +384,9 @@ int main(void)
         cmocka_unit_test(failure_reaches_all),
         cmocka_unit_test(failure_takes_from_the_queue),
         cmocka_unit_test(answers_a_late_slice),
+        cmocka_unit_test(a_slice_far_behind_is_no_failed_one),
+        cmocka_unit_test(knows_which_have_failed),
+        cmocka_unit_test(forgets_what_nobody_has_in_flight),
         cmocka_unit_test(passing_is_progress),
         cmocka_unit_test(says_it_once),
         cmocka_unit_test(credit_is_the_leaders),
