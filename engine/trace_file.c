@@ -28,15 +28,26 @@ typedef struct trace_writer {
     uint32_t sections;
     uint64_t at; /* bytes written */
     bool out_of_memory;
+    int why;             /* errno of the first write that failed; 0: none has */
     trib_writer strings; /* its data grows */
 } trace_writer;
 
 /* ---- Pieces ---- */
 
+static void note_failure(trace_writer *self)
+{
+    if (self->why == 0) {
+        self->why = errno != 0 ? errno : EIO;
+    }
+}
+
 static void put_bytes(trace_writer *self, const void *data, size_t size)
 {
-    /* What went wrong is asked for once, at the end: ferror. */
-    self->at += fwrite(data, 1, size, self->file);
+    const size_t put = fwrite(data, 1, size, self->file);
+    self->at += put;
+    if (put < size) {
+        note_failure(self);
+    }
 }
 
 static void pad(trace_writer *self)
@@ -284,9 +295,12 @@ static void put_header(trace_writer *self)
     fields.size = TRIB_TRACE_HEADER_SUMMED;
     trib_put_u64(&fields,
                  trib_trace_checksum(checksum, self->table, (size_t)self->sections * TRIB_TRACE_SECTION_BYTES));
-    rewind(self->file);
-    fwrite(header, 1, sizeof header, self->file);
-    fwrite(self->table, 1, sizeof self->table, self->file);
+    /* This writes what is still in memory, and may fail so. Not rewind: that forgets what has failed before. */
+    if (fseek(self->file, 0, SEEK_SET) != 0) {
+        note_failure(self);
+    }
+    put_bytes(self, header, sizeof header);
+    put_bytes(self, self->table, sizeof self->table);
 }
 
 static void put_all(trace_writer *self)
@@ -363,13 +377,16 @@ trib_status trib_trace_file_write(trib_engine *engine, const char *path, trib_er
         return status;
     }
     put_all(self);
-    errno = 0;
-    const bool failed = ferror(self->file) != 0;
-    const bool closed = fclose(self->file) == 0;
+    if (fclose(self->file) != 0) {
+        note_failure(self);
+    }
+    if (!self->out_of_memory && self->why == 0 && rename(self->path, path) != 0) {
+        note_failure(self);
+    }
     if (self->out_of_memory) {
         status = trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the trace %s", path);
-    } else if (failed || !closed || rename(self->path, path) != 0) {
-        status = trib_error_set(error, TRIB_SYSTEM, "cannot write %s: %s", path, strerror(errno != 0 ? errno : ENOSPC));
+    } else if (self->why != 0) {
+        status = trib_error_set(error, TRIB_SYSTEM, "cannot write %s: %s", path, strerror(self->why));
     }
     if (status != TRIB_OK) {
         unlink(self->path);
