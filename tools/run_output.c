@@ -5,10 +5,15 @@
 #include <string.h>
 #include <unistd.h>
 
+/* The job goes on when its output has no place any more; that is told of when the first line is lost, with the reason, and
+ * by the exit status. */
 static void print_line(const run_output *self, size_t length, const char *name, FILE *to)
 {
-    fprintf(to, "[%s] %.*s\n", name, (int)length, self->line);
-    fflush(to);
+    const bool told = ferror(to) != 0;
+    if ((fprintf(to, "[%s] %.*s\n", name, (int)length, self->line) < 0 || fflush(to) != 0) && !told) {
+        fprintf(stderr, "tributary run: cannot write standard %s: %s\n", to == stdout ? "output" : "error",
+                strerror(errno));
+    }
 }
 
 void run_output_close(run_output *self)

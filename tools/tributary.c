@@ -23,14 +23,18 @@ static const struct {
     {"info", info_command, "show this machine as the engine sees it"},
 };
 
-/* What it prints is what a command is for: that it could not be written must not pass for success. */
+/* What it prints is what a command is for: that it could not be written must not pass for success. Why is known of what is
+ * written now; of what failed before, something else may have changed errno since. */
 static int ended(int status)
 {
-    if (fflush(stdout) != 0 || ferror(stdout) != 0) {
+    if (fflush(stdout) != 0) {
         fprintf(stderr, "tributary: cannot write standard output: %s\n", strerror(errno));
-        return status == 0 ? 1 : status;
+    } else if (ferror(stdout) != 0) {
+        fprintf(stderr, "tributary: part of what it said could not be written to standard output\n");
+    } else {
+        return status;
     }
-    return status;
+    return status == 0 ? 1 : status;
 }
 
 static void usage(FILE *out)

@@ -49,6 +49,9 @@ def full_disk():
         for words in (['info'], ['info', '--json'], ['bench', '--sizes', '4K', '--iters', '2', '--json']):
             done = tool(*words, stdout=full)
             assert done.returncode == 1 and 'No space left' in done.stderr, (words, done)
+        # Of the lines of other processes, too, though much has been asked of the system by the time that run ends.
+        done = tool('run', '-n', '3', '--', 'sh', '-c', 'echo lost; sleep 0.3', stdout=full)
+        assert done.returncode == 1 and done.stderr.count('No space left') == 1 and 'No child' not in done.stderr, done
 
 
 def options_are_named():
