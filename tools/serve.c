@@ -141,6 +141,9 @@ static int parse(int argc, char **argv, const char *what)
             usage(what, stderr);
             return 2;
         }
+        if (option == 't') {
+            unsetenv("TRIB_TOKEN"); /* it would be taken before the file that is given here */
+        }
         setenv(variables[option], optarg, 1); /* one way in: the environment, checked in one place */
     }
     return optind < argc ? option_unexpected(what, argv[optind]) : -1;

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -81,6 +82,17 @@ def server_by_itself():
     env = dict(TRIB_WORKERS=N, TRIB_SERVERS=1, TRIB_COORDINATOR='127.0.0.1:%d' % port)
     by_hand([([TOOL, 'server', '--workers', str(N), '--servers', '1', '--coordinator', '127.0.0.1:%d' % port],
               clean_env())] + [([HELLO], clean_env(TRIB_RANK=r, **env)) for r in range(N)])
+
+
+def token_file_that_is_given():
+    """What is given goes before the environment, where the token of another job may be."""
+    port = free_port()
+    with tempfile.NamedTemporaryFile('w') as token:
+        token.write('the one that is given\n')
+        token.flush()
+        env = dict(TRIB_WORKERS=N, TRIB_SERVERS=1, TRIB_COORDINATOR='127.0.0.1:%d' % port, TRIB_JOIN_TIMEOUT='20')
+        by_hand([([TOOL, 'server', '--token-file', token.name], clean_env(TRIB_TOKEN='of another job', **env))] +
+                [([HELLO], clean_env(TRIB_RANK=r, TRIB_TOKEN_FILE=token.name, **env)) for r in range(N)])
 
 
 def refuses(command, env, text):
@@ -346,7 +358,7 @@ def run_keeps_the_membership():
 LAUNCHERS = [('open_mpi', ['mpirun.openmpi', '--allow-run-as-root', '--oversubscribe', '-n', str(N)]),
              ('mpich', ['mpiexec.hydra', '-n', str(N)])]
 CASES = [('like_torchrun', torchrun), ('like_slurm', slurm), ('like_byteps', byteps),
-         ('server_by_itself', server_by_itself), ('bad_input', bad_input),
+         ('server_by_itself', server_by_itself), ('token_file_that_is_given', token_file_that_is_given), ('bad_input', bad_input),
          ('external_coordinator_forgotten', external_coordinator_forgotten), ('coordinator_waits', coordinator_waits),
          ('run_passes_status', run_passes_status), ('bench_starts_one_job', bench_starts_one_job), ('cores_of_their_own', cores_of_their_own),
          ('jobs_leave_each_other_cores', jobs_leave_each_other_cores), ('beside_a_launcher', beside_a_launcher), ('spins_while_there_are_cores', spins_while_there_are_cores),
