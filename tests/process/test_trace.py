@@ -220,6 +220,16 @@ def nowhere_to_print():
         assert done.returncode == 1 and 'No space left' in done.stderr, '%s: %d: %s' % (words[:2], done.returncode, done.stderr)
 
 
+def virtual_time_without_room():
+    """Traces that were asked for and could not be written are no success in virtual time either."""
+    job()
+    limited = 'trap "" XFSZ; ulimit -f 1; exec "$@"'
+    done = subprocess.run(['sh', '-c', limited, 'sh', TOOL, 'sim', '--model', FOLDER + '/small.csv', '-n', '2', '--iters', '1', '--quiet',
+                           '--trace', FOLDER + '/no-room'], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert done.returncode == 1 and 'no trace: cannot write' in done.stderr and 'File too large' in done.stderr, done
+    assert os.listdir(FOLDER + '/no-room') == [], os.listdir(FOLDER + '/no-room')
+
+
 def virtual_time():
     folder = FOLDER + '/virtual'
     path = FOLDER + '/small.csv'
@@ -279,7 +289,8 @@ def clocks_apart():
 
 
 def main():
-    cases = [summary, chrome, picture, some_of_the_files, files_that_do_not_fit, a_job_that_failed, nowhere_to_print, virtual_time, machines_that_sum_first, clocks_apart]
+    cases = [summary, chrome, picture, some_of_the_files, files_that_do_not_fit, a_job_that_failed, nowhere_to_print, virtual_time_without_room,
+             virtual_time, machines_that_sum_first, clocks_apart]
     try:
         return run_cases([(case.__name__, case) for case in cases])
     finally:

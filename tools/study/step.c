@@ -43,6 +43,7 @@ typedef struct study {
     uint32_t finished;                    /* workers that have done all iterations */
     int64_t began_ns[ITERATIONS_MAX + 2]; /* rank 0's iterations */
     trib_error failure;
+    trib_error untraced; /* a member's trace that could not be written */
 } study;
 
 static trib_sim *world(const trainer *self)
@@ -337,6 +338,17 @@ static void measure(study *self, study_step_result *result, uint64_t bytes_befor
     result->events = trib_sim_steps(self->job->sim);
 }
 
+/* Engines only log that a trace could not be written: the job has gone well for all that. Who asked for traces has none. */
+static void note_untraced(trib_log_level level, const char *line, void *user)
+{
+    (void)level;
+    study *self = user;
+    const char *text = strstr(line, "no trace: ");
+    if (text != NULL && self->untraced.status == TRIB_OK) {
+        (void)trib_error_set(&self->untraced, TRIB_SYSTEM, "%s", text);
+    }
+}
+
 static trib_status join(study *self, study_step_result *result, trib_error *error)
 {
     const bool all = sim_job_run(self->job, JOIN_LIMIT_NS, sim_job_all_ready, NULL);
@@ -405,6 +417,11 @@ trib_status study_step_run(const study_step_config *config, study_step_result *r
     sim_job_config job = config->job;
     job.void_bytes = addresses_for(config);
     job.engine.op_timeout_ns = -1;
+    if (job.engine.trace != NULL) {
+        job.engine.log_level = TRIB_LOG_ERROR;
+        job.engine.log_cb = note_untraced;
+        job.engine.log_user = &self;
+    }
     charge_links(&job);
     self.job = sim_job_open(&job, error);
     trib_status status = self.job == NULL ? error->status : join(&self, result, error);
@@ -424,6 +441,10 @@ trib_status study_step_run(const study_step_config *config, study_step_result *r
     }
     close_study(&self);
     result->wall_seconds = seconds_now() - began;
+    if (status == TRIB_OK && self.untraced.status != TRIB_OK) {
+        *error = self.untraced;
+        status = self.untraced.status;
+    }
     return status;
 }
 

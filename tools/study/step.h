@@ -38,7 +38,7 @@ typedef struct study_step_result {
     double wall_seconds; /* real time it took */
 } study_step_result;
 
-/* TRIB_OK, or what ended the job, with *error. */
+/* TRIB_OK, or what ended the job, with *error; or, where traces are asked for, why there is not one of each member. */
 TRIB_CHECKED trib_status study_step_run(const study_step_config *config, study_step_result *result, trib_error *error);
 
 /* The same steps with a ring all-reduce in place of the engine: gradients are packed into buckets of that many bytes in
