@@ -210,21 +210,28 @@ static bool predict(const replay_options *self, const study_replay *replay)
 
 /* ---- Live ---- */
 
-/* out: NULL if it could not be opened. */
-static bool export_model(const study_replay *replay, const char *path, FILE *out)
+/* Ends out. */
+static bool export_to(const study_replay *replay, const char *path, FILE *out)
 {
-    bool fine = out != NULL;
-    if (fine) {
-        study_replay_export(replay, "recorded", out);
-        fine = fflush(out) == 0;
-    }
+    errno = 0;
+    study_replay_export(replay, "recorded", out);
+    const bool fine = fflush(out) == 0 && ferror(out) == 0;
     if (!fine) {
-        fprintf(stderr, "tributary replay: cannot write %s: %s\n", path, strerror(errno));
+        fprintf(stderr, "tributary replay: cannot write %s: %s\n", path, strerror(errno != 0 ? errno : EIO));
     }
-    if (out != NULL) {
-        (void)fclose(out); /* nothing is left to be written */
-    }
+    (void)fclose(out); /* nothing is left to be written */
     return fine;
+}
+
+static bool export_model(const study_replay *replay, const char *path)
+{
+    trib_error error = {.status = TRIB_OK};
+    FILE *out = trace_output_open(path, &error);
+    if (out == NULL) {
+        fprintf(stderr, "tributary replay: %s\n", error.text);
+        return false;
+    }
+    return export_to(replay, path, out);
 }
 
 /* A file of a name that nobody else knows before. */
@@ -305,11 +312,15 @@ static bool run_live(const replay_options *self, const study_replay *replay)
         return false;
     }
     if (self->export != NULL) {
-        return export_model(replay, self->export, fopen(self->export, "w")) &&
-               run_step(self, replay, &step, self->export);
+        return export_model(replay, self->export) && run_step(self, replay, &step, self->export);
     }
     char path[] = "/tmp/tributary-replay-XXXXXX";
-    const bool fine = export_model(replay, path, open_temporary(path)) && run_step(self, replay, &step, path);
+    FILE *out = open_temporary(path);
+    if (out == NULL) {
+        fprintf(stderr, "tributary replay: cannot write %s: %s\n", path, strerror(errno));
+        return false;
+    }
+    const bool fine = export_to(replay, path, out) && run_step(self, replay, &step, path);
     unlink(path);
     return fine;
 }
@@ -325,7 +336,7 @@ int replay_command(int argc, char **argv)
     if (!replay_options_load(&self, argv + optind, (uint32_t)(argc - optind), &replay)) {
         return 1;
     }
-    bool fine = self.export == NULL || self.live || export_model(&replay, self.export, fopen(self.export, "w"));
+    bool fine = self.export == NULL || self.live || export_model(&replay, self.export);
     fine = fine && (self.live ? run_live(&self, &replay) : predict(&self, &replay));
     study_replay_free(&replay);
     return fine ? 0 : 1;

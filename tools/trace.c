@@ -67,16 +67,17 @@ static int parse(trace_options *self, int argc, char **argv)
 /* "-" is standard output. */
 static bool write_file(const char *path, const trace_run *run, const trace_stats *stats, bool picture)
 {
-    FILE *out = strcmp(path, "-") == 0 ? stdout : fopen(path, "w");
-    errno = out != NULL ? 0 : errno;
-    bool fine = out != NULL;
-    const char *why = NULL;
-    if (fine && !(picture ? trace_write_svg(run, stats, out) : trace_write_chrome(run, out))) {
-        why = "out of memory";
-        fine = false;
+    trib_error error = {.status = TRIB_OK};
+    FILE *out = strcmp(path, "-") == 0 ? stdout : trace_output_open(path, &error);
+    if (out == NULL) {
+        fprintf(stderr, "tributary trace: %s\n", error.text);
+        return false;
     }
-    fine = fine && ferror(out) == 0;
-    fine = (out == NULL || (out == stdout ? fflush(out) : fclose(out)) == 0) && fine;
+    errno = 0;
+    const bool enough = picture ? trace_write_svg(run, stats, out) : trace_write_chrome(run, out);
+    const char *why = enough ? NULL : "out of memory";
+    bool fine = enough && ferror(out) == 0;
+    fine = (out == stdout ? fflush(out) : fclose(out)) == 0 && fine;
     if (!fine) {
         fprintf(stderr, "tributary trace: cannot write %s: %s\n", path,
                 why != NULL ? why : strerror(errno != 0 ? errno : EIO));

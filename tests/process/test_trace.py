@@ -220,6 +220,19 @@ def nowhere_to_print():
         assert done.returncode == 1 and 'No space left' in done.stderr, '%s: %d: %s' % (words[:2], done.returncode, done.stderr)
 
 
+def recordings_are_kept():
+    """Whoever forgets to say where to write names the first recording."""
+    kept = FOLDER + '/kept'
+    shutil.copy(job()[0], kept)
+    for words in (['trace', '--chrome'], ['trace', '--svg'], ['replay', '--export'], ['replay', '--live', '--export']):
+        said = run(*words, kept, *job(), status=1)
+        assert 'it is a trace; which file shall be written?' in said, said
+        with open(kept, 'rb') as there, open(job()[0], 'rb') as recorded:
+            assert there.read() == recorded.read(), words
+    run('trace', '--quiet', '--svg', FOLDER + '/twice.svg', *job())
+    run('trace', '--quiet', '--svg', FOLDER + '/twice.svg', *job())
+
+
 def virtual_time_without_room():
     """Traces that were asked for and could not be written are no success in virtual time either."""
     job()
@@ -289,7 +302,7 @@ def clocks_apart():
 
 
 def main():
-    cases = [summary, chrome, picture, some_of_the_files, files_that_do_not_fit, a_job_that_failed, nowhere_to_print, virtual_time_without_room,
+    cases = [summary, chrome, picture, some_of_the_files, files_that_do_not_fit, a_job_that_failed, nowhere_to_print, recordings_are_kept, virtual_time_without_room,
              virtual_time, machines_that_sum_first, clocks_apart]
     try:
         return run_cases([(case.__name__, case) for case in cases])

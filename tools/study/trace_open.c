@@ -1,5 +1,5 @@
 /*
- * trace_open.c - opens what may be a trace: see trace_read.h.
+ * trace_open.c - opens what may be a trace, and what must not be one: see trace_read.h.
  *
  * A reader takes a file into memory as a whole. What is no trace may be endless, or huge, or have nobody at its other
  * end; so that is found out first, from its kind and its header.
@@ -53,4 +53,26 @@ trib_status trace_file_open(const char *path, FILE **from_out, size_t *size_out,
     *from_out = from;
     *size_out = (size_t)about.st_size;
     return TRIB_OK;
+}
+
+FILE *trace_output_open(const char *path, trib_error *error)
+{
+    unsigned char magic[8];
+    struct stat about;
+    FILE *there = stat(path, &about) == 0 && S_ISREG(about.st_mode) ? fopen(path, "rbe") : NULL;
+    if (there != NULL) {
+        const bool is_trace =
+            fread(magic, 1, sizeof magic, there) == sizeof magic && memcmp(magic, TRIB_TRACE_MAGIC, sizeof magic) == 0;
+        fclose(there);
+        if (is_trace) {
+            (void)trib_error_set(error, TRIB_INVALID, "cannot write %s: it is a trace; which file shall be written?",
+                                 path);
+            return NULL;
+        }
+    }
+    FILE *out = fopen(path, "we");
+    if (out == NULL) {
+        (void)trib_error_set(error, TRIB_SYSTEM, "cannot write %s: %s", path, strerror(errno));
+    }
+    return out;
 }

@@ -76,6 +76,9 @@ TRIB_CHECKED trib_status trace_file_parse(const void *data, size_t size, const c
 void trace_file_free(trace_file *file); /* NULL is fine */
 /* For trace_file_load: a file that begins like a whole trace, at its beginning. */
 TRIB_CHECKED trib_status trace_file_open(const char *path, FILE **from_out, size_t *size_out, trib_error *error);
+/* For what is made of traces: makes the file, or empties it. A trace is refused: `--chrome job.*`, without a name for what is
+ * made, would take the first recording for one. NULL: *error says why. */
+FILE *trace_output_open(const char *path, trib_error *error);
 
 /* "SUBMIT"; NULL for a kind that is not known. */
 const char *trace_kind_name(uint8_t kind);
