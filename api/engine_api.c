@@ -39,7 +39,8 @@ static trib_status resolve_coordinator(trib_config *config, const char *wanted, 
         trib_status status = trib_address_resolve(wanted, address, &why);
         const int64_t left_ns = trib_api_left_ns(&deadline);
         if (status != TRIB_OK && status != TRIB_JOIN_FAILED) {
-            return trib_error_set(error, status, "%s", why.text);
+            return trib_error_set(error, status, "coordinator (TRIB_COORDINATOR, or trib_config.coordinator): %.300s",
+                                  why.text);
         }
         if (status == TRIB_OK) {
             config->join_timeout_ns = !said ? config->join_timeout_ns : left_ns > 0 ? left_ns : 1;

@@ -413,6 +413,11 @@ static trib_status listen_somewhere(trib_core *core, trib_error *error)
                      core->reactor->index, error->text);
         }
     }
+    if (status == TRIB_SYSTEM && error != NULL) { /* it may be another machine's */
+        const size_t used = strnlen(error->text, sizeof error->text - 1);
+        snprintf(error->text + used, sizeof error->text - used,
+                 " (listen \"%.80s\": TRIB_LISTEN, or trib_config.listen)", hosts);
+    }
     return status;
 }
 

@@ -73,6 +73,8 @@ CHANGE(high_port, config->coordinator = "127.0.0.1:70000")
 CHANGE(no_host, config->coordinator = ":4242")
 CHANGE(open_bracket, config->coordinator = "[::1:4242")
 CHANGE(not_local, config->coordinator = "192.0.2.1:4242")
+CHANGE(port_of_one_of_two, config->token = "t"; config->coordinator = "127.0.0.1:4242,127.0.0.2:70000")
+CHANGE(far_listen, config->token = "t"; config->listen = "192.0.2.1")
 CHANGE(bad_listen, config->token = "t"; config->listen = "nonsense")
 CHANGE(unknown_letter, config->trace = "/tmp/%r.%d.trib")
 CHANGE(lone_percent, config->trace = "/tmp/%%%r.100%")
@@ -140,7 +142,10 @@ static void wrong_fields(void **state)
         {no_host, TRIB_INVALID, ":4242", "host:port"},
         {open_bracket, TRIB_INVALID, "[::1:4242", "host:port"},
         {not_local, TRIB_INVALID, "192.0.2.1:4242", "TRIB_TOKEN"},
+        {no_port, TRIB_INVALID, "localhost", "TRIB_COORDINATOR"},
+        {port_of_one_of_two, TRIB_INVALID, "127.0.0.2:70000", "TRIB_COORDINATOR"},
         {bad_listen, TRIB_INVALID, "nonsense", "address"},
+        {far_listen, TRIB_SYSTEM, "listen \"192.0.2.1\"", "TRIB_LISTEN"},
         {unknown_transport, TRIB_UNSUPPORTED, "pigeon", "tcp"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
