@@ -302,12 +302,28 @@ trib_status trib_leader_fail_all(trib_leader *leader, uint32_t rank, trib_status
 
 /* ---- Announcements ---- */
 
+static entry *find(trib_leader *leader, const trib_announcement *what, trib_collective kind)
+{
+    const entry_key key = {what->tensor, what->slice, what->round, (uint32_t)kind};
+    entry *found = NULL;
+    HASH_FIND(hh, leader->entries, &key, sizeof key, found);
+    return found;
+}
+
+/* Who sums comes to other collectives first than who broadcasts: neither would come to what the other one waits at. */
+static bool agrees(trib_leader *leader, const entry *at, const trib_announcement *what)
+{
+    const trib_collective other_kind =
+        what->kind == TRIB_COLLECTIVE_GATHER ? TRIB_COLLECTIVE_REDUCE : TRIB_COLLECTIVE_GATHER;
+    const entry *other = find(leader, what, other_kind);
+    return at->what.variant == what->variant && (other == NULL || other->what.variant == what->variant);
+}
+
 static entry *find_or_make(trib_leader *leader, const trib_announcement *what)
 {
-    const entry_key key = {what->tensor, what->slice, what->round, (uint32_t)what->kind};
-    entry *at = NULL;
-    HASH_FIND(hh, leader->entries, &key, sizeof key, at);
+    entry *at = find(leader, what, what->kind);
     if (at == NULL) {
+        const entry_key key = {what->tensor, what->slice, what->round, (uint32_t)what->kind};
         at = calloc(1, sizeof *at);
         if (at != NULL) {
             at->key = key;
@@ -352,10 +368,10 @@ trib_status trib_leader_ready(trib_leader *leader, uint32_t rank, const trib_ann
     }
     at->seen |= UINT64_C(1) << rank;
     at->what.steady = at->what.steady && what->steady;
-    if (at->what.variant != what->variant) {
+    if (!agrees(leader, at, what)) {
         return trib_leader_fail(leader, rank, what->tensor, what->round, TRIB_MISMATCH,
-                                "the machine's local ranks disagree about the operation: not the same reduction, or a "
-                                "broadcast from another root");
+                                "the machine's local ranks disagree about the operation: not the same reduction, a "
+                                "broadcast from another root, or a sum and a broadcast");
     }
     if (rank == 0) {
         at->what.bytes = what->bytes; /* the leader's device gives the credit back: what others say does not count */

@@ -119,6 +119,8 @@ typedef struct torture_verdict {
 } torture_verdict;
 
 void torture_draw(uint64_t seed, torture_plan *plan);
+/* Part of it: some disagree about a tensor on devices. */
+void torture_draw_dispute(torture_plan *plan);
 /* One line that says what the seed has drawn. */
 void torture_describe(const torture_plan *plan, char *text, size_t size);
 torture_verdict torture_run(const torture_plan *plan);

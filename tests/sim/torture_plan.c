@@ -180,8 +180,7 @@ static void draw_members(trib_sim_stream *stream, torture_plan *plan)
         plan->late_ns[i] = waits && trib_sim_draw_one_in(stream, 2) ? late_ns : 0;
     }
     const uint32_t deserter = between(stream, 0, plan->job.workers - 1);
-    const bool deserts = trib_sim_draw_one_in(stream, 6) && plan->job.workers > 1;
-    plan->deserter = deserts ? deserter : TORTURE_NOBODY;
+    plan->deserter = trib_sim_draw_one_in(stream, 6) && plan->job.workers > 1 ? deserter : TORTURE_NOBODY;
     plan->deserter_rounds = between(stream, 1, 3);
 }
 
@@ -497,4 +496,5 @@ void torture_draw(uint64_t seed, torture_plan *plan)
     draw_staying(plan);
     draw_pace(plan);
     draw_large(plan);
+    torture_draw_dispute(plan);
 }

@@ -32,7 +32,7 @@ static void on_called_off(void *user, uint32_t rank, uint32_t tensor, uint32_t r
 {
     (void)tensor;
     decisions *self = user;
-    assert_true(status == TRIB_TIMEOUT || status == TRIB_CANCELLED);
+    assert_true(status == TRIB_TIMEOUT || status == TRIB_CANCELLED || status == TRIB_MISMATCH);
     assert_in_range(self->off_count, 0, TOLD_MAX - 1);
     self->off_rank[self->off_count] = rank;
     self->off_round[self->off_count] = round;
@@ -304,6 +304,30 @@ static void passing_is_progress(void **state)
     trib_leader_free(leader);
 }
 
+/* Where there are other machines who sums comes to a reduction first, and who broadcasts, from another machine's rank, to the
+ * gather alone: each would wait for the other. */
+static void a_sum_and_a_broadcast_disagree(void **state)
+{
+    (void)state;
+    decisions told;
+    trib_leader *leader = make(&told, 2, 1000);
+    for (uint32_t first = 0; first < 2; first++) {
+        trib_announcement whats[2] = {reduce_of(1, 1 + first, 0, 10), reduce_of(1, 1 + first, 0, 10)};
+        whats[1].kind = TRIB_COLLECTIVE_GATHER;
+        whats[1].variant = TRIB_REDUCE_COUNT + 5;
+        told.off_count = 0;
+        ready(leader, first, &whats[first]);
+        assert_int_equal(told.off_count, 0);
+        ready(leader, 1 - first, &whats[1 - first]);
+        assert_int_equal(told.off_count, 2);
+        assert_int_equal(told.off_rank[0] + told.off_rank[1], 1);
+        assert_non_null(strstr(told.off_text[0], "local ranks disagree"));
+        assert_int_equal(trib_leader_waiting(leader), 0);
+    }
+    assert_int_equal(told.ordered_count, 0);
+    trib_leader_free(leader);
+}
+
 static void says_it_once(void **state)
 {
     (void)state;
@@ -388,6 +412,7 @@ int main(void)
         cmocka_unit_test(knows_which_have_failed),
         cmocka_unit_test(forgets_what_nobody_has_in_flight),
         cmocka_unit_test(passing_is_progress),
+        cmocka_unit_test(a_sum_and_a_broadcast_disagree),
         cmocka_unit_test(says_it_once),
         cmocka_unit_test(credit_is_the_leaders),
         cmocka_unit_test(steady_on_all),
