@@ -233,9 +233,10 @@ trib_status trib_group_leader_takes_ready(trib_group *group, uint32_t lane, cons
     trib_status status = trib_leader_ready(group->leader, lane, what);
     if (status == TRIB_OK && group->links_left > 0) {
         /* One that has left in good order will not come any more. */
-        status = trib_leader_fail(group->leader, lane, what->tensor, what->round, TRIB_PEER_LEFT,
-                                  "a local rank has left the job");
-        trib_group_call_off(group, what->tensor, what->round, TRIB_PEER_LEFT, "a local rank has left the job");
+        char text[TRIB_ERROR_TEXT_SIZE];
+        snprintf(text, sizeof text, "%s has left the job", trib_group_name_of(group, group->last_left));
+        status = trib_leader_fail(group->leader, lane, what->tensor, what->round, TRIB_PEER_LEFT, text);
+        trib_group_call_off(group, what->tensor, what->round, TRIB_PEER_LEFT, text);
     }
     trib_reactor_defer(group->core->reactor, &group->pump_post);
     return status;
@@ -287,7 +288,9 @@ void trib_group_tell(trib_group *group, trib_device_task *device)
         return;
     }
     if (group->links[0] == NULL) {
-        trib_group_call_off(group, what.tensor, what.round, TRIB_PEER_LEFT, "local rank 0 has left the job");
+        char text[TRIB_ERROR_TEXT_SIZE];
+        snprintf(text, sizeof text, "%s has left the job", trib_group_name_of(group, 0));
+        trib_group_call_off(group, what.tensor, what.round, TRIB_PEER_LEFT, text);
     } else {
         tell_ready(group, &what); /* if it can be reached; else trib_group_reached_leader does */
     }

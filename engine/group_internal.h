@@ -16,6 +16,7 @@ struct trib_group {
      * has carried out. All count the same ones in the same order, modulo 2^32. */
     uint32_t begun, back, carried_out;
     uint32_t links_left;         /* leader: local ranks that left in good order */
+    uint32_t last_left;          /* which of them was the last */
     trib_device_task *announced; /* newest first */
     trib_tensor **tensors;       /* by id */
     uint32_t tensors_capacity;

@@ -177,6 +177,7 @@ static void group_closed(trib_link *link, trib_status status, const char *reason
         return;
     }
     group->links_left++;
+    group->last_left = lane;
     (void)trib_door_take_back(group); /* nobody else will pass any more */
     snprintf(text, sizeof text, "%s has left the job", trib_group_name_of(group, lane));
     if (group->leader != NULL && trib_leader_fail_all(group->leader, lane, TRIB_PEER_LEFT, text) != TRIB_OK) {

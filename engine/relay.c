@@ -198,18 +198,26 @@ static void drop_pushes(trib_core *core, const trib_contribution *what)
 
 /* ---- What the machine's summation says ---- */
 
+void trib_relay_refuse_left(trib_core *core, trib_summation *summation, const trib_contribution *what)
+{
+    char text[TRIB_ERROR_TEXT_SIZE];
+    snprintf(text, sizeof text, "%s, which sums partition %u, has left the job",
+             trib_roster_name(core->engine->roster, what->owner / TRIB_REACTORS_MAX), what->partition);
+    trib_summation_refuse(summation, what, TRIB_PEER_LEFT, text);
+}
+
 void trib_relay_part_ready(void *user, const trib_contribution *what, trib_sum_buffer *sum)
 {
     trib_core *core = user;
     trib_link *link = core->owner_links[what->owner];
     relay_push *push = link == NULL ? NULL : push_take(core);
     if (push == NULL) {
-        if (link != NULL) {
+        if (link == NULL) {
+            trib_relay_refuse_left(core, core->summation, what);
+        } else {
             trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for the part of a sum");
+            trib_summation_refuse(core->summation, what, TRIB_NO_MEMORY, "out of memory for the part of a sum");
         }
-        trib_summation_refuse(core->summation, what, link == NULL ? TRIB_PEER_LEFT : TRIB_NO_MEMORY,
-                              link == NULL ? "the member that sums it has left the job"
-                                           : "out of memory for the part of a sum");
         trib_summation_sent(core->summation, sum);
         return;
     }

@@ -51,6 +51,9 @@ static inline uint32_t trib_relay_frame_owner(const trib_frame *frame)
     return frame->type == TRIB_FRAME_PUSH ? frame->aux : frame->size;
 }
 
+/* Who sums the partition has left in good order, so the round that something came for has no end. */
+void trib_relay_refuse_left(trib_core *core, trib_summation *summation, const trib_contribution *what);
+
 /* What the machine's summation says; user is the core. */
 void trib_relay_part_ready(void *user, const trib_contribution *what, trib_sum_buffer *sum);
 void trib_relay_round_refused(void *user, const trib_contribution *what, trib_status status, const char *text);

@@ -143,7 +143,7 @@ trib_status trib_server_received(trib_link *link, const trib_frame *frame, const
     trace_chunk(core, summation, TRIB_TRACE_SUM_ARRIVE, &what, link->peer, frame->payload_size);
     status = take_push(link, summation, &what, frame->payload_size, payload, lent, error);
     if (status == TRIB_OK && is_near(core, summation) && core->owner_links[what.owner] == NULL) {
-        trib_summation_refuse(summation, &what, TRIB_PEER_LEFT, "the member that sums it has left the job");
+        trib_relay_refuse_left(core, summation, &what);
     }
     return status;
 }

@@ -34,7 +34,9 @@ void trib_worker_deadline_passed(trib_reactor *reactor, trib_timer *timer);
 void trib_worker_cancel_arrived(trib_reactor *reactor, trib_post *post);
 
 /* ---- worker_link.c ---- */
-/* The link to the core that sums the task's partition, or relays it; NULL: it is gone. */
+/* Who sums the task's partition, or relays it; TRIB_NO_MEMBER: nobody. */
+uint32_t trib_worker_owner(const trib_core *core, const trib_task *task);
+/* The link to that one's core; NULL: it is gone. */
 trib_link *trib_worker_owner_link(const trib_core *core, const trib_task *task);
 /* What the frames to a relay say about who sums it; 0: they go to whom it is. */
 uint32_t trib_worker_owner_code(const trib_core *core, const trib_task *task);

@@ -19,18 +19,26 @@
 
 #define PAST_BYTES (UINT64_C(32) << 20) /* of a tensor: about what a machine's last cache holds */
 
-trib_link *trib_worker_owner_link(const trib_core *core, const trib_task *task)
+uint32_t trib_worker_owner(const trib_core *core, const trib_task *task)
 {
     if (task->partition >= task->tensor->partition_count) {
-        return NULL; /* an absent share: nobody sums it */
+        return TRIB_NO_MEMBER; /* an absent share: nobody sums it */
     }
     const trib_roster *roster = core->engine->roster;
-    const trib_place_owner owner = task->owner;
     if (roster->local_ranks > 0 && task->device == NULL) {
-        const uint32_t relay = trib_relay_rank(roster, core->engine->member_id, owner.member, task->partition);
-        return core->owner_links[trib_relay_owner(relay, core->reactor->index)];
+        return trib_relay_rank(roster, core->engine->member_id, task->owner.member, task->partition);
     }
-    return core->owner_links[trib_relay_owner(owner.member, owner.reactor)];
+    return task->owner.member;
+}
+
+trib_link *trib_worker_owner_link(const trib_core *core, const trib_task *task)
+{
+    const uint32_t owner = trib_worker_owner(core, task);
+    if (owner == TRIB_NO_MEMBER) {
+        return NULL;
+    }
+    const bool relayed = core->engine->roster->local_ranks > 0 && task->device == NULL;
+    return core->owner_links[trib_relay_owner(owner, relayed ? core->reactor->index : task->owner.reactor)];
 }
 
 uint32_t trib_worker_owner_code(const trib_core *core, const trib_task *task)

@@ -78,15 +78,16 @@ static bool push_emit(trib_link *link, trib_waiter *waiter)
 static void tell_missing(trib_core *core, const trib_task *task, trib_status status, trib_error *error)
 {
     const trib_link *link = task->link;
+    const char *name = trib_roster_name(core->engine->roster, trib_worker_owner(core, task));
     if (status == TRIB_NO_MEMORY) {
         trib_error_set(error, status, "out of memory");
     } else if (trib_engine_check_open(core->engine, error) != TRIB_OK) {
         return;
     } else if (link != NULL && !link->bye) {
-        trib_error_set(error, TRIB_PEER_LOST, "the connection to the member that sums partition %u ends: %.200s",
+        trib_error_set(error, TRIB_PEER_LOST, "the connection to %s, which sums partition %u, ends: %.200s", name,
                        task->partition, link->end_reason);
     } else {
-        trib_error_set(error, TRIB_PEER_LEFT, "the member that sums partition %u has left the job", task->partition);
+        trib_error_set(error, TRIB_PEER_LEFT, "%s, which sums partition %u, has left the job", name, task->partition);
     }
 }
 

@@ -88,6 +88,35 @@ static void whoever_else_is_late(void **state)
     job_close(&jobs);
 }
 
+static void only_servers_sum(trib_config *config, int member)
+{
+    tweak(config, member);
+    config->colocate = TRIB_COLOCATE_OFF;
+}
+
+/* A server leaves, and operations that begin when it has are told who it was. */
+static void a_server_has_left(void **state)
+{
+    (void)state;
+    job jobs;
+    job_open(&jobs, 2, 1, only_servers_sum);
+    float data[2][COUNT] = {{0}};
+    trib_tensor *tensors[2];
+    trib_op *ops[2];
+    for (int rank = 0; rank < 2; rank++) {
+        tensors[rank] = job_declare(jobs.engines[rank], "t", TRIB_FLOAT32, COUNT);
+        ops[rank] = job_push_pull(jobs.engines[rank], tensors[rank], data[rank], data[rank], TRIB_SUM);
+    }
+    assert_int_equal(job_wait(ops[0], NULL), TRIB_OK);
+    assert_int_equal(job_wait(ops[1], NULL), TRIB_OK);
+    trib_engine_close(jobs.engines[2], NULL, NULL);
+    let_messages_arrive();
+    for (int rank = 0; rank < 2; rank++) {
+        must_name(job_push_pull(jobs.engines[rank], tensors[rank], data[rank], data[rank], TRIB_SUM), "server 0 (");
+    }
+    job_close(&jobs);
+}
+
 /* stays waits for leaves, at the server of one that has contributed and closes as well. */
 static void run_closing_server(int closes, int stays, int leaves)
 {
@@ -212,6 +241,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(however_many_wait),
         cmocka_unit_test(whoever_else_is_late),
+        cmocka_unit_test(a_server_has_left),
         cmocka_unit_test(at_a_server_that_closes),
         cmocka_unit_test(who_closes_is_found_until_its_links_have_gone),
     };

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -19,16 +20,21 @@ typedef struct four {
     float data[4][COUNT];
 } four;
 
-static four *open_four(uint32_t reactors)
+static four *open_some(int servers, machines_shape shape)
 {
     four *self = calloc(1, sizeof *self);
     assert_non_null(self);
-    machines_open(&self->jobs, 4, 0, (machines_shape){.local = 2, .reactors = reactors});
+    machines_open(&self->jobs, 4, servers, shape);
     assert_int_equal(machines_info(self->jobs.engines[0]).local_sum, 2);
     for (int i = 0; i < 4; i++) {
         self->tensors[i] = job_declare(self->jobs.engines[i], "t", TRIB_FLOAT32, COUNT);
     }
     return self;
+}
+
+static four *open_four(uint32_t reactors)
+{
+    return open_some(0, (machines_shape){.local = 2, .reactors = reactors});
 }
 
 static void close_four(four *self)
@@ -208,12 +214,35 @@ static void one_that_leaves_is_named(void **state)
     }
 }
 
+/* The only one that sums for the machines: their relays find it gone. */
+static void a_server_that_has_left_is_named(void **state)
+{
+    (void)state;
+    four *self = open_some(1, (machines_shape){.local = 2, .reactors = 1, .colocate = TRIB_COLOCATE_OFF});
+    everybody_sums(self);
+    trib_engine_close(self->jobs.engines[4], NULL, NULL);
+    const struct timespec time = {.tv_nsec = 300000000}; /* if it does not do, less is tested */
+    nanosleep(&time, NULL);
+    trib_op *ops[4];
+    for (int i = 0; i < 4; i++) {
+        ops[i] = submit(self, i, TRIB_SUM, 20 * SECOND);
+    }
+    for (int i = 0; i < 4; i++) {
+        trib_error error = {.status = TRIB_OK};
+        const trib_status status = job_wait(ops[i], &error);
+        if ((status != TRIB_PEER_LEFT && status != TRIB_CANCELLED) || strstr(error.text, "server 0 (") == NULL) {
+            fail_msg("rank %d: %s, %s", i, trib_status_name(status), error.text);
+        }
+    }
+    close_four(self);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(disagreements_reach_everybody), cmocka_unit_test(a_cancelled_operation_fails_everywhere),
         cmocka_unit_test(who_is_late_is_named),          cmocka_unit_test(rounds_given_up_behind_one_that_is_late),
-        cmocka_unit_test(one_that_leaves_is_named),
+        cmocka_unit_test(one_that_leaves_is_named),      cmocka_unit_test(a_server_that_has_left_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
