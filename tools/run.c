@@ -1,13 +1,12 @@
 /*
  * run.c - `tributary run`: workers and servers of one job as processes of this machine.
  *
- * Gives every process the same fresh token, job and coordinator address, prefixes the output of all ranks but 0, and when
- * one fails says which and how, lets the engine's own errors end the others, and then ends them itself. Servers end with
- * their job: where the last worker is gone they get a moment for it, and no more. So does what the processes have started
- * themselves and left behind (run_kin.h).
+ * Gives every process the same fresh token, job and coordinator address, prefixes the output of all ranks but 0, and when one fails says
+ * which and how, lets the engine's own errors end the others, and then ends them itself. Servers end with their job: where the last worker
+ * is gone they get a moment for it, and no more. So does what the processes have started themselves and left behind (run_kin.h).
  *
  * A signal is for the workers first: who finishes a step needs the servers for that. So these are a process group of
- * their own, which no terminal's Ctrl-C reaches. A second signal is for all.
+ * their own, which no terminal's Ctrl-C reaches. A second signal is for all (not SIGPIPE: each line that nobody reads brings one).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -236,8 +235,7 @@ static void note_exit(launch *self, int index, int status)
 static void reap(launch *self)
 {
     int status = 0;
-    pid_t pid;
-    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
         for (int i = 0; i < self->workers + self->servers; i++) {
             if (self->processes[i].pid == pid) {
                 note_exit(self, i, status);
@@ -341,18 +339,19 @@ static void tell_early(launch *self)
     }
 }
 
-/* The first is for the workers. Ctrl-C at a terminal goes to its foreground group, which is ours, by itself: a second one
- * would tell who cleans up to leave that. */
+/* The first is for the workers. Ctrl-C at a terminal goes to its foreground group, which is ours, by itself (and Ctrl-\): a
+ * second one would tell who cleans up to leave that. */
 static void pass_on(const launch *self, const struct signalfd_siginfo *info)
 {
-    if (info->ssi_signo != SIGINT || info->ssi_code != SI_KERNEL) {
-        send_signal(self, (int)info->ssi_signo, self->alive_workers == 0);
+    const int number = (int)info->ssi_signo;
+    if ((number != SIGINT && number != SIGQUIT) || info->ssi_code != SI_KERNEL) {
+        send_signal(self, number, self->alive_workers == 0);
         return;
     }
     for (int i = self->servers; i < self->workers + self->servers; i++) {
         const pid_t pid = self->processes[i].pid;
         if (pid > 0 && getpgid(pid) != getpgrp()) {
-            kill(pid, SIGINT);
+            kill(pid, number);
         }
     }
 }
@@ -368,14 +367,13 @@ static void take_end_signal(launch *self, const struct signalfd_siginfo *info)
             set_stage(self, 1);
         }
         pass_on(self, info);
-    } else if (now_ms() - self->signal_ms >= SAME_MS && self->stage < 2) {
+    } else if (info->ssi_signo != SIGPIPE && now_ms() - self->signal_ms >= SAME_MS && self->stage < 2) {
         set_stage(self, 2);
         send_signal(self, SIGTERM, true);
     }
 }
 
-/* Ctrl-Z stops a terminal's foreground group, and who reads from the terminal in the background has its own group stopped. The
- * servers stop with it: they would take the workers for lost. */
+/* Ctrl-Z stops a terminal's foreground group, as does reading from it in the background. The servers stop with it. */
 static void pause_all(const launch *self, const struct signalfd_siginfo *info)
 {
     sigset_t stop;
@@ -443,16 +441,18 @@ static void supervise(launch *self, int signals)
     }
 }
 
-/* A SIGHUP that is ignored, as under nohup, stays so: a blocked one would come all the same. */
+/* A SIGHUP that is ignored, as under nohup, stays so, and SIGPIPE: a blocked one would come all the same. */
 static int open_signals(void)
 {
-    static const int taken[] = {SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGCHLD};
-    struct sigaction hang_up = {.sa_handler = SIG_DFL};
-    (void)sigaction(SIGHUP, NULL, &hang_up);
+    static const int taken[] = {SIGHUP, SIGPIPE, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGCHLD};
     sigset_t set;
     sigemptyset(&set);
-    for (size_t i = hang_up.sa_handler == SIG_IGN ? 1 : 0; i < sizeof taken / sizeof taken[0]; i++) {
-        sigaddset(&set, taken[i]);
+    for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++) {
+        struct sigaction now = {.sa_handler = SIG_DFL};
+        (void)sigaction(taken[i], NULL, &now);
+        if (i > 1 || now.sa_handler != SIG_IGN) {
+            sigaddset(&set, taken[i]);
+        }
     }
     sigprocmask(SIG_BLOCK, &set, NULL);
     return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);

@@ -23,7 +23,9 @@ static void usage(FILE *out)
         "  --tag-output      prefix rank 0's output too\n"
         "After a failure the others have %d s to end by themselves, and servers %d s after the last worker; then\n"
         "they get SIGTERM, and %d s later SIGKILL (servers of workers that all ended with 0: %d s later).\n"
-        "SIGINT, SIGTERM and SIGHUP go to the workers, which have the same time to end; a second one ends all.\n"
+        "SIGINT, SIGTERM, SIGHUP, SIGQUIT, and SIGPIPE where nobody reads the output any more, go to the workers, "
+        "which\n"
+        "have the same time to end; a second one (not SIGPIPE) ends all.\n"
         "The exit status is that of the first worker that failed; if none did, that of a server that crashed, or\n"
         "failed while all workers were at work; else 0. Servers that only saw all workers go without closing their\n"
         "engines are a warning.\n",

@@ -109,6 +109,26 @@ def signals_reach_all():
             child.wait()
 
 
+def closed_output_leaves_nobody():
+    """As with `| head`: the workers are told, and what they have started does not stay behind. Nor does Ctrl-\\ leave it."""
+    program = '[ "$TRIB_RANK" = 0 ] && exec sleep 3000; sleep 3000 & while sleep 0.1; do echo line; done'
+    for number in (signal.SIGPIPE, signal.SIGQUIT):
+        mark = 'closed%d' % os.getpid()
+        child = subprocess.Popen([TOOL, 'run', '-n', '2', '-s', '1', '--', 'sh', '-c', program], env=environment(mark), **PIPES)
+        try:
+            assert child.stdout.readline() == '[rank 1] line\n'
+            if number == signal.SIGPIPE:
+                child.stdout.close()
+            else:
+                child.send_signal(number)
+            assert child.wait(timeout=60) == 128 + number, child.returncode
+            assert comes_true(lambda: not alive(mark)), 'still there: %s' % alive(mark)
+        finally:
+            child.kill()
+            child.wait()
+            subprocess.run(['kill', '-9', *map(str, alive(mark))], stderr=subprocess.DEVNULL, check=False)
+
+
 def killed_run_leaves_nobody():
     mark = 'killed%d' % os.getpid()
     child = subprocess.Popen([TOOL, 'run', '-n', '2', '-s', '2', '--', 'sleep', '3000'], env=environment(mark), **PIPES)
@@ -181,7 +201,8 @@ def one_ctrl_c_counts_once():
 
 
 CASES = [('servers_wait_for_workers', servers_wait_for_workers), ('second_ctrl_c_ends_all', second_ctrl_c_ends_all),
-         ('many_signals_are_more_than_one', many_signals_are_more_than_one), ('signals_reach_all', signals_reach_all), ('killed_run_leaves_nobody', killed_run_leaves_nobody),
+         ('many_signals_are_more_than_one', many_signals_are_more_than_one), ('signals_reach_all', signals_reach_all),
+         ('closed_output_leaves_nobody', closed_output_leaves_nobody), ('killed_run_leaves_nobody', killed_run_leaves_nobody),
          ('stops_and_goes_on_together', stops_and_goes_on_together), ('one_ctrl_c_counts_once', one_ctrl_c_counts_once),
          ('survives_a_hangup_under_nohup', survives_a_hangup_under_nohup)]
 
