@@ -8,6 +8,7 @@
  * Looks inside the library: tools/study/.
  */
 #include <getopt.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <jansson.h>
@@ -117,10 +118,15 @@ static bool can_be(const tuning *self, const setting *set)
            (each > 1 || set->values[LOCAL_SUM] == (int64_t)job->engine.local_sum);
 }
 
+/* A line that reached the terminal's edge would not be overwritten by the next one. */
 static void show(const tuning *self, const char *text)
 {
+    struct winsize terminal = {.ws_col = 0};
     if (!self->options->quiet && isatty(STDERR_FILENO)) {
-        fprintf(stderr, "\r%-70.70s", text);
+        const bool narrow =
+            ioctl(STDERR_FILENO, TIOCGWINSZ, &terminal) == 0 && terminal.ws_col > 0 && terminal.ws_col <= 70;
+        const int width = narrow ? terminal.ws_col - 1 : 70;
+        fprintf(stderr, "\r%-*.*s", width, width, text);
     }
 }
 
@@ -303,6 +309,9 @@ static bool print_text(tuning *self, const setting *before, const setting *best,
     for (uint32_t i = 0; i < count; i++) {
         printf("  %-42s %10.2f ms  (%+.1f %%)\n", list[i].name, ms(list[i].step_ns),
                100 * ((double)list[i].step_ns / (double)best_ns - 1));
+    }
+    if (best->values[PRIORITIES] != before->values[PRIORITIES]) {
+        printf("\npriorities are the program's (trib_tensor_desc, trib_op_params); the rest is set by\n");
     }
     printf("\nTRIB_PARTITION_BYTES=%lld TRIB_CHUNK_BYTES=%lld TRIB_PUSH_CREDIT=%lld TRIB_PULL_CREDIT=%lld "
            "TRIB_COLOCATE=%s TRIB_LOCAL_SUM=%s\n",

@@ -4,13 +4,17 @@ replay` predicts with what then is; searches with `tributary tune`; replays a re
 
 Prints `ok NAME` / `not ok NAME: why` / `skip NAME: why`.
 """
+import fcntl
 import glob
 import json
 import os
+import pty
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from cases import run_cases  # noqa: E402
@@ -37,13 +41,13 @@ def run(*words, status=0, **more):
     return done.stdout if status == 0 else done.stderr
 
 
-def sim(*words):
-    return json.loads(run('sim', '--model', MODEL, '--iters', '5', '--quiet', '--json', *words))['step_ms']
+def sim(*words, model=MODEL):
+    return json.loads(run('sim', '--model', model, '--iters', '5', '--quiet', '--json', *words))['step_ms']
 
 
-def recorded(name, *words):
+def recorded(name, *words, model=MODEL):
     """The traces of a job in virtual time, and its step."""
-    step = sim('--trace', '%s/%s' % (FOLDER, name), *words)
+    step = sim('--trace', '%s/%s' % (FOLDER, name), *words, model=model)
     return sorted(glob.glob('%s/%s/*' % (FOLDER, name))), step
 
 
@@ -174,6 +178,39 @@ def tuned():
     assert 'TRIB_PUSH_CREDIT=' in text and 'beyond settings' in text, text
 
 
+def tuned_priorities():
+    """Priorities are no variable's: that they are to change is said."""
+    many = FOLDER + '/many.csv'
+    with open(many, 'w') as out:
+        out.write('# many: made up; forward 20000 us, backward 30000 us, optimizer 0 us\ntensor,elements,ready_us\n')
+        out.writelines('t%d,2000,%d\n' % (i, i * 20) for i in range(1500))
+    files, _ = recorded('many', '-n', '3', '-s', '1', '--rate', '1gbit', '--cores', '1', model=many)
+    said = json.loads(run('tune', '--quiet', '--json', *files))['settings']['priorities']
+    assert said['best'] == 'none' and said['gain_ms'] > 0, said
+    assert "priorities are the program's" in run('tune', '--quiet', *files)
+    assert "priorities are the program's" not in run('tune', '--quiet', '--no-priorities', *files)
+
+
+def on_a_narrow_terminal():
+    """What it is at is overwritten in its line, so it must fit into that."""
+    files, _ = recorded('narrow', '-n', '2', '-s', '1')
+    for columns in (80, 40):
+        pid, terminal = pty.fork()
+        if pid == 0:
+            fcntl.ioctl(2, termios.TIOCSWINSZ, struct.pack('HHHH', 24, columns, 0, 0))
+            os.execv(TOOL, [TOOL, 'tune', '--json', *files])
+        said = b''
+        while True:
+            try:
+                said += os.read(terminal, 65536)
+            except OSError:
+                break
+        os.close(terminal)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, said
+        shown = [line for line in said.split(b'{')[0].replace(b'\n', b'\r').split(b'\r') if line]
+        assert len(shown) > 5 and max(map(len, shown)) < columns, shown
+
+
 def live():
     run('run', '-n', '2', '-s', '1', '--', TOOL, 'step', '--model', MODEL, '--iters', '4', TRIB_TRACE=FOLDER + '/real-%r')
     files = sorted(glob.glob(FOLDER + '/real-*'))
@@ -198,7 +235,8 @@ def what_cannot_be():
 
 
 def main():
-    cases = [as_it_was, other_worlds, machines, hosts_of_one_machine, one_host, steps_that_overlap, exported, tuned, live, what_cannot_be]
+    cases = [as_it_was, other_worlds, machines, hosts_of_one_machine, one_host, steps_that_overlap, exported, tuned, tuned_priorities,
+             on_a_narrow_terminal, live, what_cannot_be]
     try:
         write_model()
         return run_cases([(case.__name__, case) for case in cases])
