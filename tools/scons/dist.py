@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Packs a build into a tarball that runs where nothing can be installed: `scons dist`.
 
-In it: the tools, the library, the CUDA module if it was built, the GPU tests, and every shared library that these need and that
-is not part of glibc or gcc's runtime, found with ldd. Programs find their libraries by paths relative to themselves.
+In it: the tools, the library with what it takes to build against it, the documents and the small examples, the CUDA module if it was
+built, the GPU tests, and every shared library that these need and that is not part of glibc or gcc's runtime, found with ldd. Programs
+find their libraries by paths relative to themselves, and so does pkg-config.
 """
 import argparse
 import glob
@@ -46,6 +47,15 @@ def put(source, target, strip):
         subprocess.run(['strip', '--strip-unneeded', target], check=True)
 
 
+def put_pc(target, version):
+    """Relative to itself. What the library needs lies beside it, and is not for the program to name."""
+    with open('api/tributary.pc.in', encoding='utf-8') as template:
+        text = template.read().replace('@PREFIX@', '${pcfiledir}/../..').replace('@VERSION@', version)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    with open(target, 'w', encoding='utf-8') as file:
+        file.write(re.sub(r'Libs\.private:.*\n', '', text))
+
+
 def fill(build, root, version):
     lib = os.path.join(root, 'lib')
     put(build + '/tributary', root + '/bin/tributary', True)
@@ -59,10 +69,10 @@ def fill(build, root, version):
         put('tests/gpu/test_gpu.py', root + '/tests/test_gpu.py', False)
         put('tools/cluster.py', root + '/tests/cluster.py', False)
         put('tests/ports.py', root + '/tests/ports.py', False)
-    for source, target in (('api/tributary.h', 'include/tributary.h'), ('LICENSE', 'LICENSE'), ('README.md', 'README.md'),
-                           ('docs/gpu.md', 'docs/gpu.md'), ('docs/gpu_speed.md', 'docs/gpu_speed.md'),
-                           ('docs/operating.md', 'docs/operating.md'), ('docs/api.md', 'docs/api.md')):
-        put(source, os.path.join(root, target), False)
+    put('api/tributary.h', root + '/include/tributary.h', False)
+    for source in ['LICENSE', 'README.md'] + sorted(glob.glob('docs/**/*.md', recursive=True) + glob.glob('examples/*.c')):
+        put(source, os.path.join(root, source), False)
+    put_pc(lib + '/pkgconfig/tributary.pc', version)
     others = {}
     for path in [build + '/tributary', build + '/libtributary.so.' + version] + glob.glob(build + '/libtributary-*.so.0'):
         others.update({n: p for n, p in needed(path).items() if not n.startswith('libtributary')})
