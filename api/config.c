@@ -251,8 +251,8 @@ trib_status trib_config_check(const trib_config *given, trib_config *checked_out
     }
     if (status == TRIB_OK) {
         *checked_out = config;
-        if (!(config.roles & TRIB_ROLE_WORKER)) {
-            checked_out->rank = -1; /* whatever a launcher that counts servers too has set */
+        if (!(config.roles & TRIB_ROLE_WORKER) && (config.rank < 0 || config.rank >= config.server_count)) {
+            checked_out->rank = -1; /* no number to ask for: whatever a launcher that counts servers too has set */
         }
     }
     return status;

@@ -188,7 +188,7 @@ typedef struct trib_config {
 
     trib_mode mode;
     uint32_t roles;            /* bits of trib_role; default TRIB_ROLE_WORKER */
-    int32_t rank;              /* this worker's rank, 0..worker_count-1; servers: -1 = assigned by the coordinator */
+    int32_t rank;              /* this worker's rank, 0..worker_count-1; servers: the number wanted, or -1 for any */
     int32_t worker_count;      /* workers in the job; trib_config_init sets 1; 0 is refused */
     int32_t server_count;      /* servers with processes of their own; default 0 */
     trib_colocate colocate;    /* [job] */

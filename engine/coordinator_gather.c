@@ -233,6 +233,9 @@ static trib_coordinator_slot *find_slot(trib_coordinator *self, const trib_membe
     if (info->roles & TRIB_ROLE_WORKER) {
         return claimed < self->worker_count ? &self->slots[claimed] : NULL;
     }
+    if (claimed < self->server_count && !self->slots[self->worker_count + claimed].joined) {
+        return &self->slots[self->worker_count + claimed];
+    }
     for (uint32_t i = self->worker_count; i < trib_coordinator_slots(self); i++) {
         if (!self->slots[i].joined) {
             return &self->slots[i];

@@ -130,7 +130,8 @@ static void member_ready(trib_link *link)
     trib_put_u32(&writer, (uint32_t)engine->config.server_count);
     trib_member_info_put(&writer, &info);
     trib_assert(!writer.overflow);
-    trib_frame frame = {.type = TRIB_FRAME_JOIN, .root = engine->member_id};
+    /* A server asks for a number, if it was given one. */
+    trib_frame frame = {.type = TRIB_FRAME_JOIN, .root = (uint32_t)engine->config.rank};
     trib_link_send_copy(link, frame, payload, writer.size);
     trib_member_note_awaited(engine);
 }

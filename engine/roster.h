@@ -42,7 +42,7 @@ typedef struct trib_roster {
 /* NULL when out of memory. Freed with free(). */
 trib_roster *trib_roster_create(uint32_t member_count);
 
-/* What a member says of itself in JOIN; its id is a rank, or TRIB_NO_MEMBER for a server. */
+/* What a member says of itself in JOIN; its id is a rank; of a server the number that it asks for, or TRIB_NO_MEMBER. */
 void trib_member_info_put(trib_writer *writer, const trib_member_info *info);
 TRIB_CHECKED trib_status trib_member_info_get(trib_reader *reader, trib_member_info *info_out, trib_error *error);
 

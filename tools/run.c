@@ -90,13 +90,13 @@ static void become(int index, const launch *self, char **program, const int *to,
         fprintf(stderr, "tributary run: --bind: %s\n", strerror(errno));
         _exit(127);
     }
+    char rank[16]; /* servers' too, so that they have the same numbers here, in others' texts and in traces */
+    snprintf(rank, sizeof rank, "%d", worker < 0 ? index : worker);
+    setenv("TRIB_RANK", rank, 1);
     if (index < self->servers) {
         char *arguments[] = {(char[]){"tributary"}, (char[]){"server"}, NULL};
         execv("/proc/self/exe", arguments);
     } else {
-        char rank[16];
-        snprintf(rank, sizeof rank, "%d", index - self->servers);
-        setenv("TRIB_RANK", rank, 1);
         setenv("TRIB_LOCAL_RANK", rank, 1);
         execvp(program[0], program);
     }

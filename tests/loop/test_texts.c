@@ -10,6 +10,7 @@
 #include <cmocka.h>
 #include <ev.h>
 
+#include "engine/engine.h"
 #include "tests/loop/job.h"
 
 static void must_say(const char *text, const char *what)
@@ -243,13 +244,49 @@ static void others_know_why_it_is_not_reached(void **state)
     assert_int_equal(trib_engine_destroy(first), TRIB_OK);
 }
 
+/* ---- How servers are called ---- */
+
+static const int32_t *asked; /* of servers, in turn */
+
+static void ask(trib_config *config, int member)
+{
+    config->reactors = 1;
+    config->rank = member == 0 ? 0 : asked[member - 1];
+}
+
+/* So whoever starts them calls them as others do. One that nobody can have, or somebody has, is no error. */
+static void servers_have_the_numbers_that_they_ask_for(void **state)
+{
+    (void)state;
+    enum { SERVERS = 4 };
+    static const int32_t wishes[][SERVERS] = {{3, 2, 1, 0}, {0, 1, 2, 3}, {2, 0, 3, 1}, {1, 1, 1, 1}, {-1, 4, -1, 9}};
+    for (size_t i = 0; i < sizeof wishes / sizeof wishes[0]; i++) {
+        asked = wishes[i];
+        job jobs;
+        job_open(&jobs, 1, SERVERS, ask);
+        unsigned seen = 0;
+        for (int k = 0; k < SERVERS; k++) {
+            const uint32_t number = jobs.engines[1 + k]->member_id - 1;
+            assert_true(i >= 3 || number == (uint32_t)asked[k]);
+            assert_true(number < SERVERS);
+            seen |= 1u << number;
+        }
+        assert_int_equal(seen, (1u << SERVERS) - 1);
+        job_close(&jobs);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_deadline_too_short_for_blame),    cmocka_unit_test(a_coordinator_that_stands_still),
-        cmocka_unit_test(memory_that_is_not_there),          cmocka_unit_test(a_loop_that_was_kept_busy),
-        cmocka_unit_test(rank_0_knows_who_is_missing),       cmocka_unit_test(who_was_missing_is_said_once),
+        cmocka_unit_test(a_deadline_too_short_for_blame),
+        cmocka_unit_test(a_coordinator_that_stands_still),
+        cmocka_unit_test(memory_that_is_not_there),
+        cmocka_unit_test(a_loop_that_was_kept_busy),
+        cmocka_unit_test(rank_0_knows_who_is_missing),
+        cmocka_unit_test(who_was_missing_is_said_once),
         cmocka_unit_test(others_know_why_it_is_not_reached),
+        cmocka_unit_test(servers_have_the_numbers_that_they_ask_for),
     };
     return cmocka_run_group_tests_name("texts", tests, NULL, NULL);
 }

@@ -190,6 +190,19 @@ def run_counts_crashed_servers():
     return None
 
 
+def run_numbers_servers():
+    """As the job does, whose texts and traces name them by number."""
+    if not os.path.exists('/proc/self/task/%d/children' % os.getpid()):
+        return 'the kernel does not list children'
+    # Servers are run's first children, in their order.
+    status, output = run('-n 1 -s 8 --log debug', 'sh', '-c', 'echo $(cat /proc/$PPID/task/$PPID/children); exec "$0"', HELLO)
+    assert status == 0, (status, output)
+    pids = re.search(r'^(\d+ ?)+$', output, re.M).group(0).split()[:8]
+    joined = dict(re.findall(r'joined: server (\d+) \([^:]*:(\d+)\)', output))
+    assert [joined.get(str(i)) for i in range(8)] == pids, (pids, output)
+    return None
+
+
 def run_tells_early():
     """Ranks 1 and 2 are gone with status 0 before anybody joined; rank 0 goes on until run has said so."""
     child = subprocess.Popen([TOOL, 'run', '-n', '3', '--', 'sh', '-c', '[ $TRIB_RANK = 0 ] || exit 0; read line'],
@@ -364,7 +377,7 @@ CASES = [('like_torchrun', torchrun), ('like_slurm', slurm), ('like_byteps', byt
          ('jobs_leave_each_other_cores', jobs_leave_each_other_cores), ('beside_a_launcher', beside_a_launcher), ('spins_while_there_are_cores', spins_while_there_are_cores),
          ('run_binds', run_binds), ('run_ends_servers', run_ends_servers),
          ('run_forgives_servers', run_forgives_servers), ('run_counts_crashed_servers', run_counts_crashed_servers),
-         ('run_tells_early', run_tells_early), ('run_keeps_the_membership', run_keeps_the_membership)]
+         ('run_numbers_servers', run_numbers_servers), ('run_tells_early', run_tells_early), ('run_keeps_the_membership', run_keeps_the_membership)]
 
 
 def main():

@@ -218,15 +218,18 @@ static void endless_timeouts(void **state)
     assert_true(INT64_MAX - TRIB_TIMEOUT_MAX_NS > TRIB_TIMEOUT_MAX_NS);
 }
 
-/* Launchers that count servers too set a rank for each: it names no worker. */
+/* It names no worker. Launchers that count servers too set a rank for each, which may be no number of a server. */
 static void rank_of_a_server(void **state)
 {
     (void)state;
     trib_config config = {.struct_size = sizeof config, .rank = 1, .worker_count = 1, .server_count = 2}, checked;
     config.roles = TRIB_ROLE_SERVER;
     config.coordinator = "127.0.0.1:1";
-    assert_int_equal(trib_config_check(&config, &checked, NULL), TRIB_OK);
-    assert_int_equal(checked.rank, -1);
+    for (int rank = -2; rank < 4; rank++) {
+        config.rank = rank;
+        assert_int_equal(trib_config_check(&config, &checked, NULL), TRIB_OK);
+        assert_int_equal(checked.rank, rank < 0 || rank >= config.server_count ? -1 : rank);
+    }
 }
 
 int main(void)
