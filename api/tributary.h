@@ -356,8 +356,8 @@ TRIB_API void trib_tensor_desc_init(trib_tensor_desc *desc, size_t struct_size);
 /* Declares a tensor once; workers may do so at any time and in any order: names decide which belong together. Declaring a name
  * again with the same type, count and flags gives the same handle; with others TRIB_MISMATCH. Returns at once; but for a tensor on
  * devices of several machines, of 16 MiB or more for each rank, it takes and registers host memory: part of a second for each GiB.
- * The agreement with the other workers happens behind, and a disagreement makes every operation on the tensor complete with
- * TRIB_MISMATCH, on every worker, and a text that says who declared what. TRIB_STATE (no worker), TRIB_INVALID, TRIB_UNSUPPORTED
+ * Workers agree behind; if they differ all its operations not yet over complete with TRIB_MISMATCH, on every worker, and a text that
+ * says who declared what (a broadcast may be over before all have declared). TRIB_STATE (no worker), TRIB_INVALID, TRIB_UNSUPPORTED
  * (a device tensor in an engine without a device), TRIB_NO_MEMORY, TRIB_CLOSED, or what ended the job if it is over. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *desc,
                                                       trib_tensor **tensor_out, trib_error *error);
