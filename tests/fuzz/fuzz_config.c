@@ -136,7 +136,9 @@ static void try_settings(void)
     }
     const bool worker = (checked.roles & TRIB_ROLE_WORKER) != 0;
     require(checked.worker_count >= 1 && checked.rank >= (worker ? 0 : -1) &&
-            checked.rank < (worker ? checked.worker_count : checked.server_count > 0 ? checked.server_count : 0));
+            checked.rank < (worker                     ? checked.worker_count
+                            : checked.server_count > 0 ? checked.server_count
+                                                       : 0));
     require(checked.chunk_bytes > 0 && checked.partition_bytes >= checked.chunk_bytes);
 }
 
