@@ -10,8 +10,10 @@
  * So only so many streams wait in that way at once that the device has most of the queues for itself, though each of them may have
  * another one of the program's waiting behind it. Who would be one more is refused, until what it waits for has been launched: a wait
  * for that holds nothing up. With few queues that is everybody. It is not enough where a process has more streams than queues: what the
- * device has to do may then lie behind one of those that wait (docs/decisions/0006-queues.md, seen since). Who was refused because of another engine's streams hears of launches of
- * its own engine's only; the one that it waits for is one of them.
+ * device has to do may then lie behind one of those that wait (docs/decisions/0006-queues.md, seen since).
+ *
+ * Who was refused because of another engine's streams hears of launches of its own engine's only; the one that it waits for is one of
+ * them.
  */
 #include "stages/cuda/cuda_internal.h"
 
