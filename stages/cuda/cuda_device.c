@@ -132,6 +132,9 @@ static trib_status device_mark(trib_device *device, void *stream, void **mark_ou
         kick(device);
     }
     trib_status status = cuda_check_capture(stream, error);
+    if (status == TRIB_OK) {
+        cuda_wait_note(device, stream);
+    }
     const bool reached = status == TRIB_OK && is_idle(stream);
     if (reached) {
         cuda_visit_end(visit);
@@ -296,6 +299,7 @@ static void device_close(trib_device *device)
     pthread_cond_signal(&device->changed);
     pthread_mutex_unlock(&device->mutex);
     pthread_join(device->thread, NULL);
+    cuda_wait_close(device);
     if (!device->hung) {
         const cuda_visit visit = cuda_visit_begin(device);
         free_all(device);
@@ -427,6 +431,7 @@ static trib_status device_open(const trib_device_params *params, trib_device **o
     }
     if (code != cudaSuccess) {
         (void)cudaGetLastError(); /* it is told here, and is not the caller's */
+        cuda_wait_close(device);
         free_all(device);
     }
     cuda_visit_end(visit);

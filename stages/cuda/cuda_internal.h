@@ -133,16 +133,9 @@ typedef struct cuda_mark {
 typedef struct cuda_gate_end {
     cuda_slot slot;
     uint32_t launched; /* the value that is written by a stream, or was by the host; with the mutex held */
-    uint32_t waiting;  /* places of streams that wait and did before that, as bits; with the mutex held */
+    bool is_held;      /* streams wait, and did before that; with the mutex held */
     struct cuda_gate_end *next;
 } cuda_gate_end;
-
-/* A stream of the program's that waits for gates which nothing opens yet. */
-#define CUDA_WAITING_MAX 16u
-typedef struct cuda_waiting {
-    uint64_t who;
-    uint32_t gates; /* 0: nobody is here */
-} cuda_waiting;
 
 #define CUDA_GATES_A_PAGE 1024u
 
@@ -162,8 +155,8 @@ struct trib_device {
     CUresult (*get_handle)(void *, CUdeviceptr, size_t, CUmemRangeHandleType, unsigned long long);
     enum cudaFlushGPUDirectRDMAWritesScope seen_by; /* who must see what they write */
     bool flushes;                                   /* that takes a call */
-    uint32_t queues;                                /* of CUDA's, for streams */
-    uint32_t waiting_most;                          /* as many streams may wait for what has not been launched */
+    uint32_t queues, copy_queues;                   /* of CUDA's, for streams */
+    bool is_counted;                                /* among the engines on this GPU */
     pthread_t thread;
 
     pthread_mutex_t mutex; /* guards what follows, up to the next comment */
@@ -183,8 +176,7 @@ struct trib_device {
     bool can_launch;     /* the group has been joined, and nothing has failed */
     uint32_t places;     /* issued so far */
     uint32_t unlaunched; /* of those */
-    cuda_waiting waiting[CUDA_WAITING_MAX];
-    bool refused; /* a stream was, since something was launched */
+    bool refused;        /* a stream was, since something was launched */
 
     atomic_bool stop_asked;
     atomic_uint collectives; /* launched, and not seen to have ended */
@@ -298,6 +290,9 @@ void cuda_gates_free(trib_device *device);
 
 /* ---- cuda_wait.c ---- */
 void cuda_wait_open(trib_device *device);
+void cuda_wait_close(trib_device *device); /* also if it was not opened */
+/* Caller's thread: the program works with that stream. */
+void cuda_wait_note(trib_device *device, cudaStream_t stream);
 /* Caller's thread: trib_device_ops.stream_wait. */
 trib_status cuda_stream_wait(trib_device *device, void *stream, const trib_device_gate *gate, trib_error *error);
 /* Any thread: what opens the gate is on a stream, or the host has opened it. */

@@ -1,32 +1,57 @@
 /*
  * cuda_wait.c - streams of callers that wait for operations whose end has not been launched yet.
  *
- * CUDA spreads streams over a few hardware queues (CUDA_DEVICE_MAX_CONNECTIONS), and each queue goes on in order. A stream that waits
- * for a word holds its queue up, with all that the driver puts there afterwards, of whatever stream and priority. What opens a gate is
- * launched later, by other streams. With as many waiting streams as queues it could only come behind one of them, and neither would ever
- * go on; the driver cannot see that, as it knows of no dependency. (Seen on an H200, with 1, 2 and 8 queues: as many streams that waited
- * held up every kernel, copies of 4 KiB to the device, and words to be written there; half as many held up nothing.)
+ * CUDA gives streams hardware queues, and each queue goes on in order. A stream that waits for a word holds its queue up, with all that
+ * the driver puts there afterwards, of whatever stream and priority. What opens a gate is launched later, by other streams, and the
+ * driver knows of no such dependency: if it put that behind a stream that waits, neither would ever go on.
  *
- * So only so many streams wait in that way at once that the device has most of the queues for itself, though each of them may have
- * another one of the program's waiting behind it. Who would be one more is refused, until what it waits for has been launched: a wait
- * for that holds nothing up. With few queues that is everybody. It is not enough where a process has more streams than queues: what the
- * device has to do may then lie behind one of those that wait (docs/decisions/0006-queues.md, seen since).
+ * While there are as many queues as streams each has one for itself, however many wait; with one stream more, one that waits holds others
+ * up before long. (Seen on an H200, with 2 to 32 queues: docs/decisions/0006-queues.md.) So streams may wait for what has not been
+ * launched while those of the program's that the engines have seen, and the engines' own, are fewer than the queues. If they are more,
+ * or with so few queues that they always are, such a wait is refused until what it is for has been launched: then it holds nothing up.
  *
- * Who was refused because of another engine's streams hears of launches of its own engine's only; the one that it waits for is one of
- * them.
+ * The queues are those of the process's context on a GPU, which its engines share: what has been seen is the process's. Who was refused
+ * hears of launches of its own engine's only; the one that it waits for is one of them.
  */
 #include "stages/cuda/cuda_internal.h"
 
 #include <stdlib.h>
 
-#define QUEUES_USUAL 8u  /* what CUDA's documentation says */
+/* If the environment says nothing else (seen; CUDA's documentation names the first). */
+#define QUEUES_USUAL 8u
+#define QUEUES_USUAL_COPIES 4u
 #define QUEUES_SHARED 2u /* what that of MPS says */
 #define QUEUES_MAX 32u
-#define GPUS_MAX 64u /* further ones share a count with others */
+#define GPUS_MAX 64u /* further ones share with others */
 
-/* Streams that hold a place, by GPU. A process has one context on each, so its engines share the queues there: this is the process's.
- * (A forked child cannot use CUDA if there are any.) */
-static atomic_uint waiting_on[GPUS_MAX];
+/* An engine's streams: two copy, and all three have kernels or words to be written. */
+#define OWN_COPIES 2u
+#define OWN_ALL CUDA_LANES
+/* One of the program's that is never handed in may be busy, too. */
+#define UNSEEN 1u
+
+#define STALE_NS (10 * INT64_C(1000000000))
+
+typedef struct cuda_seen {
+    uint64_t who;
+    int64_t last_ns;
+} cuda_seen;
+
+/* What a process's engines on a GPU know of streams there. (A forked child cannot use CUDA if there are any.) */
+typedef struct cuda_crowd {
+    pthread_mutex_t mutex;
+    uint32_t engines;
+    uint32_t held; /* gates that streams wait for, and nothing opens yet */
+    uint32_t count;
+    cuda_seen seen[QUEUES_MAX]; /* the program's, as many as would matter */
+} cuda_crowd;
+
+static cuda_crowd crowds[GPUS_MAX] = {[0 ... GPUS_MAX - 1] = {.mutex = PTHREAD_MUTEX_INITIALIZER}};
+
+static cuda_crowd *crowd_of(const trib_device *device)
+{
+    return &crowds[(unsigned)device->index % GPUS_MAX];
+}
 
 /* CU_DEVICE_ATTRIBUTE_MPS_ENABLED, which older headers lack; a driver that does not know it says so. */
 #define MPS_ENABLED ((CUdevice_attribute)133)
@@ -45,32 +70,44 @@ static bool is_shared(const trib_device *device)
     return known && shared;
 }
 
-/* As the driver will have read it when the context was made. */
+/* As the driver will have read it when the context was made; 0: it says nothing. */
 static uint32_t queues_in(const char *variable)
 {
     const char *text = getenv(variable);
     const long wanted = text == NULL ? 0 : strtol(text, NULL, 10);
-    return wanted < 1 ? QUEUES_USUAL : wanted < QUEUES_MAX ? (uint32_t)wanted : QUEUES_MAX;
+    return wanted < 1 ? 0 : wanted < QUEUES_MAX ? (uint32_t)wanted : QUEUES_MAX;
 }
 
-/* Those for copies have a number of their own, if it is set. */
-static uint32_t queues_of(const trib_device *device)
+static uint32_t least(uint32_t one, uint32_t other)
+{
+    return one < other ? one : other;
+}
+
+void cuda_wait_open(trib_device *device)
 {
     const uint32_t all = queues_in("CUDA_DEVICE_MAX_CONNECTIONS"),
                    copies = queues_in("CUDA_DEVICE_MAX_COPY_CONNECTIONS");
-    const uint32_t least = getenv("CUDA_DEVICE_MAX_COPY_CONNECTIONS") != NULL && copies < all ? copies : all;
-    return is_shared(device) && least > QUEUES_SHARED ? QUEUES_SHARED : least;
-}
-
-/* One of the program's may wait behind each, and our own take two queues at least. */
-void cuda_wait_open(trib_device *device)
-{
-    _Static_assert(QUEUES_MAX / 2 - 1 <= CUDA_WAITING_MAX, "there is room for all");
-    device->queues = queues_of(device);
-    device->waiting_most = device->queues < 4 ? 0 : device->queues / 2 - 1;
+    const uint32_t most = is_shared(device) ? QUEUES_SHARED : QUEUES_MAX;
+    device->queues = least(all > 0 ? all : QUEUES_USUAL, most);
+    device->copy_queues = least(copies > 0 ? copies : all > 0 ? all : QUEUES_USUAL_COPIES, most);
     if (cuda_find_driver("cuStreamGetId", &device->get_id) != cudaSuccess) {
         device->get_id = NULL;
     }
+    cuda_crowd *crowd = crowd_of(device);
+    pthread_mutex_lock(&crowd->mutex);
+    crowd->engines++;
+    pthread_mutex_unlock(&crowd->mutex);
+    device->is_counted = true;
+}
+
+void cuda_wait_close(trib_device *device)
+{
+    cuda_crowd *crowd = crowd_of(device);
+    pthread_mutex_lock(&crowd->mutex);
+    crowd->engines -= device->is_counted;
+    crowd->count = crowd->engines == 0 ? 0 : crowd->count;
+    pthread_mutex_unlock(&crowd->mutex);
+    device->is_counted = false;
 }
 
 /* Handles, and names of threads, come again for another stream while one that is gone still waits; ids do not. And the default stream
@@ -84,36 +121,64 @@ static uint64_t who_is(const trib_device *device, cudaStream_t stream)
     return stream == cudaStreamPerThread ? (uint64_t)pthread_self() : (uint64_t)(uintptr_t)stream;
 }
 
-static atomic_uint *count_of(const trib_device *device)
+/* With the mutex held: as many streams of the program's have queues of their own beside the engines'. */
+static uint32_t room_in(const trib_device *device, const cuda_crowd *crowd)
 {
-    return &waiting_on[(unsigned)device->index % GPUS_MAX];
+    const uint32_t copies = OWN_COPIES * crowd->engines + UNSEEN, all = OWN_ALL * crowd->engines + UNSEEN;
+    return least(device->copy_queues > copies ? device->copy_queues - copies : 0,
+                 device->queues > all ? device->queues - all : 0);
 }
 
-/* May one more stream wait there? */
-static bool count_one(const trib_device *device)
+/* With the mutex held, while none waits for what has not been launched: those that a program does not use any more. */
+static void forget_stale(cuda_crowd *crowd, int64_t now_ns)
 {
-    atomic_uint *count = count_of(device);
-    unsigned seen = atomic_load(count);
-    do {
-        if (seen >= device->waiting_most) {
-            return false;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < crowd->count; i++) {
+        if (now_ns - crowd->seen[i].last_ns < STALE_NS) {
+            crowd->seen[kept++] = crowd->seen[i];
         }
-    } while (!atomic_compare_exchange_weak(count, &seen, seen + 1));
-    return true;
-}
-
-/* With the mutex held. The stream's place, a new one, or NULL. */
-static cuda_waiting *place_of(trib_device *device, uint64_t who)
-{
-    cuda_waiting *none = NULL;
-    for (unsigned i = 0; i < device->waiting_most; i++) {
-        cuda_waiting *one = &device->waiting[i];
-        if (one->gates > 0 && one->who == who) {
-            return one;
-        }
-        none = none == NULL && one->gates == 0 ? one : none;
     }
-    return none != NULL && count_one(device) ? none : NULL;
+    crowd->count = kept;
+}
+
+/* With the mutex held. */
+static void note(cuda_crowd *crowd, uint64_t who)
+{
+    const int64_t now_ns = cuda_now_ns();
+    uint32_t at = 0;
+    while (at < crowd->count && crowd->seen[at].who != who) {
+        at++;
+    }
+    if (at == crowd->count && crowd->held == 0) {
+        forget_stale(crowd, now_ns);
+        at = crowd->count;
+    }
+    if (at < QUEUES_MAX) { /* else there are more than enough */
+        crowd->seen[at] = (cuda_seen){.who = who, .last_ns = now_ns};
+        crowd->count += at == crowd->count;
+    }
+}
+
+void cuda_wait_note(trib_device *device, cudaStream_t stream)
+{
+    const uint64_t who = who_is(device, stream);
+    cuda_crowd *crowd = crowd_of(device);
+    pthread_mutex_lock(&crowd->mutex);
+    note(crowd, who);
+    pthread_mutex_unlock(&crowd->mutex);
+}
+
+/* With the device's mutex held: the stream's wait is counted, unless it would be refused. */
+static bool has_room(const trib_device *device, uint64_t who, cuda_gate_end *end)
+{
+    cuda_crowd *crowd = crowd_of(device);
+    pthread_mutex_lock(&crowd->mutex);
+    note(crowd, who);
+    const bool has = crowd->count <= room_in(device, crowd);
+    crowd->held += has && !end->is_held;
+    end->is_held = end->is_held || has;
+    pthread_mutex_unlock(&crowd->mutex);
+    return has;
 }
 
 /* May the stream wait for the word? */
@@ -122,18 +187,20 @@ static bool may_wait(trib_device *device, cudaStream_t stream, const trib_device
     cuda_gate_end *end = gate->end;
     const uint64_t who = who_is(device, stream);
     pthread_mutex_lock(&device->mutex);
-    const bool is_launched = end->launched == gate->value;
-    cuda_waiting *one = is_launched ? NULL : place_of(device, who);
-    if (one != NULL) {
-        const uint32_t bit = 1u << (one - device->waiting);
-        one->who = who;
-        one->gates += (end->waiting & bit) == 0;
-        end->waiting |= bit;
-    }
-    const bool may = is_launched || one != NULL;
+    const bool may = end->launched == gate->value || has_room(device, who, end);
     device->refused = device->refused || !may;
     pthread_mutex_unlock(&device->mutex);
     return may;
+}
+
+/* For the text only. */
+static uint32_t room_now(const trib_device *device)
+{
+    cuda_crowd *crowd = crowd_of(device);
+    pthread_mutex_lock(&crowd->mutex);
+    const uint32_t room = room_in(device, crowd);
+    pthread_mutex_unlock(&crowd->mutex);
+    return room;
 }
 
 static bool is_open(const trib_device_gate *gate)
@@ -150,9 +217,10 @@ static trib_status wait_for_word(trib_device *device, cudaStream_t stream, const
     if (!may_wait(device, stream, gate)) {
         cuda_set_error(
             error, TRIB_BUSY,
-            "CUDA spreads streams over %u queues (CUDA_DEVICE_MAX_CONNECTIONS), in which a stream can hold up what it "
-            "waits for; %u at a time may wait for what has not been launched",
-            device->queues, device->waiting_most);
+            "CUDA has %u queues here, %u for copies, and where streams are more one that waits could hold up "
+            "what it waits for; beside the engine's there is room for %u of the program's: set "
+            "CUDA_DEVICE_MAX_CONNECTIONS=32",
+            device->queues, device->copy_queues, room_now(device));
         return TRIB_BUSY;
     }
     *code = (int)device->wait_value(stream, (CUdeviceptr)(uintptr_t)gate->word, gate->value, CU_STREAM_WAIT_VALUE_GEQ);
@@ -184,13 +252,13 @@ void cuda_wait_end(trib_device *device, const trib_device_gate *gate)
     cuda_gate_end *end = gate->end;
     pthread_mutex_lock(&device->mutex);
     end->launched = gate->value;
-    for (unsigned i = 0; i < device->waiting_most; i++) {
-        cuda_waiting *one = &device->waiting[i];
-        if ((end->waiting & 1u << i) != 0 && --one->gates == 0) {
-            atomic_fetch_sub(count_of(device), 1);
-        }
+    if (end->is_held) {
+        cuda_crowd *crowd = crowd_of(device);
+        pthread_mutex_lock(&crowd->mutex);
+        crowd->held--;
+        pthread_mutex_unlock(&crowd->mutex);
+        end->is_held = false;
     }
-    end->waiting = 0;
     const bool tells = device->refused;
     device->refused = false;
     pthread_mutex_unlock(&device->mutex);

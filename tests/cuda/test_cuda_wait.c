@@ -15,6 +15,13 @@
 
 /* ---- What it calls ---- */
 
+static int64_t now_ns = 1;
+
+int64_t cuda_now_ns(void)
+{
+    return now_ns;
+}
+
 static bool is_captured, is_shared;
 static int words, events, told; /* what streams were made to wait for, and how often the engine was told */
 
@@ -136,17 +143,19 @@ static cudaStream_t stream_of(uintptr_t number)
     return (cudaStream_t)(number + 16);
 }
 
-/* All that has been waited for is launched, or over: the count is the process's. */
 static void launch_all(void)
 {
-    for (int i = 0; i < GATES && device.wait_value != NULL; i++) {
+    for (int i = 0; i < GATES; i++) {
         cuda_wait_end(&device, &gates[i]);
     }
 }
 
 static void open_with(const char *connections)
 {
-    launch_all(); /* of the device before */
+    if (device.wait_value != NULL) { /* the one before */
+        launch_all();
+        cuda_wait_close(&device);
+    }
     if (connections == NULL) {
         unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
     } else {
@@ -173,11 +182,21 @@ static trib_status wait_for(uintptr_t stream, int gate)
     return cuda_stream_wait(&device, stream_of(stream), &gates[gate], &error);
 }
 
-static void assert_most(const char *connections, uint32_t queues, uint32_t most)
+/* So many of the program's streams may wait beside the engine's own. */
+static void assert_room(const char *connections, const char *copies, uintptr_t room)
 {
+    if (copies == NULL) {
+        unsetenv("CUDA_DEVICE_MAX_COPY_CONNECTIONS");
+    } else {
+        setenv("CUDA_DEVICE_MAX_COPY_CONNECTIONS", copies, 1);
+    }
     open_with(connections);
-    assert_int_equal(device.queues, queues);
-    assert_int_equal(device.waiting_most, most);
+    for (uintptr_t i = 0; i < room; i++) {
+        assert_int_equal(wait_for(i, 0), TRIB_OK);
+    }
+    assert_int_equal(wait_for(room, 0), TRIB_BUSY);
+    assert_int_equal(wait_for(0, 1), TRIB_BUSY); /* there is one more now, and it may have work */
+    unsetenv("CUDA_DEVICE_MAX_COPY_CONNECTIONS");
 }
 
 static void *wait_on_own_stream(void *argument)
@@ -189,32 +208,75 @@ static void *wait_on_own_stream(void *argument)
 
 /* ---- Cases ---- */
 
-static void as_many_as_queues_allow(void **state)
+/* Two of the engine's streams copy, three need queues of any kind, and one of the program's is not seen. */
+static void as_many_as_have_queues_of_their_own(void **state)
 {
     (void)state;
     is_shared = false;
-    assert_most(NULL, 8, 3);
-    assert_most("1", 1, 0);
-    assert_most("2", 2, 0);
-    assert_most("4", 4, 1);
-    assert_most("8", 8, 3);
-    assert_most("32", 32, 15);
-    assert_most("1000", 32, 15);
-    assert_most("", 8, 3);
-    assert_most("many", 8, 3);
-    assert_most("0", 8, 3);
-    assert_most("-1", 8, 3);
-    assert_most("16 ", 16, 7);
-    setenv("CUDA_DEVICE_MAX_COPY_CONNECTIONS", "2", 1);
-    assert_most("16", 2, 0);
-    setenv("CUDA_DEVICE_MAX_COPY_CONNECTIONS", "32", 1);
-    assert_most("16", 16, 7);
-    unsetenv("CUDA_DEVICE_MAX_COPY_CONNECTIONS");
+    assert_room(NULL, NULL, 1);
+    assert_room("1", NULL, 0);
+    assert_room("2", NULL, 0);
+    assert_room("4", NULL, 0);
+    assert_room("5", NULL, 1);
+    assert_room("8", NULL, 4);
+    assert_room("32", NULL, 28);
+    assert_room("1000", NULL, 28);
+    assert_room("", NULL, 1);
+    assert_room("many", NULL, 1);
+    assert_room("0", NULL, 1);
+    assert_room("-1", NULL, 1);
+    assert_room("16 ", NULL, 12);
+    assert_room(NULL, "2", 0);
+    assert_room(NULL, "5", 2);
+    assert_room(NULL, "32", 4);
+    assert_room("16", "2", 0);
+    assert_room("16", "4", 1);
+    assert_room("16", "32", 12);
     is_shared = true; /* MPS */
-    assert_most(NULL, 2, 0);
-    assert_most("1", 1, 0);
-    assert_most("32", 2, 0);
+    assert_room(NULL, NULL, 0);
+    assert_room("1", NULL, 0);
+    assert_room("32", "32", 0);
     is_shared = false;
+}
+
+/* What else the program hands in has its streams counted, too. */
+static void streams_count_that_do_not_wait(void **state)
+{
+    (void)state;
+    open_with("8");
+    assert_int_equal(wait_for(0, 0), TRIB_OK);
+    for (uintptr_t i = 0; i < 4; i++) {
+        cuda_wait_note(&device, stream_of(i));
+    }
+    assert_int_equal(wait_for(0, 1), TRIB_OK);
+    cuda_wait_note(&device, stream_of(4));
+    assert_int_equal(wait_for(0, 2), TRIB_BUSY);
+    assert_int_equal(wait_for(3, 0), TRIB_BUSY);
+    for (uintptr_t i = 5; i < 100; i++) {
+        cuda_wait_note(&device, stream_of(i));
+    }
+    assert_int_equal(wait_for(200, 2), TRIB_BUSY);
+    cuda_wait_end(&device, &gates[0]);
+    assert_int_equal(wait_for(200, 0), TRIB_OK); /* launched: nothing is held up by that */
+}
+
+static void streams_are_forgotten_that_do_not_come_again(void **state)
+{
+    (void)state;
+    open_with(NULL);
+    cuda_wait_note(&device, stream_of(0));
+    now_ns += INT64_C(6000000000);
+    assert_int_equal(wait_for(1, 0), TRIB_BUSY);
+    now_ns += INT64_C(5000000000);
+    assert_int_equal(wait_for(1, 0), TRIB_BUSY); /* nothing new has come */
+    assert_int_equal(wait_for(2, 0), TRIB_BUSY); /* 0 is forgotten, not 1 */
+    now_ns += INT64_C(11000000000);
+    assert_int_equal(wait_for(3, 0), TRIB_OK);
+    now_ns += INT64_C(11000000000);
+    assert_int_equal(wait_for(4, 1), TRIB_BUSY); /* 3 has waited all the time */
+    cuda_wait_end(&device, &gates[0]);
+    now_ns += INT64_C(11000000000);
+    assert_int_equal(wait_for(5, 1), TRIB_OK);
 }
 
 static void with_one_queue_nobody_waits_for_what_is_not_launched(void **state)
@@ -239,44 +301,23 @@ static void with_one_queue_nobody_waits_for_what_is_not_launched(void **state)
 static void one_stream_may_wait_for_many(void **state)
 {
     (void)state;
-    open_with("4");
+    open_with(NULL);
     for (int i = 0; i < GATES; i++) {
         assert_int_equal(wait_for(0, i), TRIB_OK);
-        assert_int_equal(wait_for(0, i), TRIB_OK); /* twice for the same counts once */
+        assert_int_equal(wait_for(0, i), TRIB_OK);
     }
-    assert_int_equal(wait_for(1, 0), TRIB_BUSY);
     for (int i = 0; i < GATES; i++) {
         assert_int_equal(wait_for(1, GATES - 1), TRIB_BUSY);
         cuda_wait_end(&device, &gates[i]);
     }
     assert_int_equal(told, GATES); /* each time that one had been refused since */
-    assert_int_equal(wait_for(1, 0), TRIB_OK);
-    gates[3].value = 2;
-    assert_int_equal(wait_for(1, 3), TRIB_OK); /* nobody else waits any more */
-    assert_int_equal(wait_for(0, 3), TRIB_BUSY);
-}
-
-static void streams_are_counted_until_all_is_launched_that_they_wait_for(void **state)
-{
-    (void)state;
-    open_with("8");
-    for (uintptr_t i = 0; i < 3; i++) {
-        assert_int_equal(wait_for(i, 0), TRIB_OK);
-        assert_int_equal(wait_for(i, 1), TRIB_OK);
-    }
-    assert_int_equal(wait_for(3, 2), TRIB_BUSY);
+    assert_int_equal(wait_for(1, GATES - 1), TRIB_OK);
+    gates[0].value = 2;
+    assert_int_equal(wait_for(0, 0), TRIB_BUSY);
     cuda_wait_end(&device, &gates[0]);
-    assert_int_equal(told, 1);
-    assert_int_equal(wait_for(3, 0), TRIB_OK); /* launched: nothing is held up by that */
-    assert_int_equal(wait_for(3, 2), TRIB_BUSY);
-    cuda_wait_end(&device, &gates[2]);
-    assert_int_equal(told, 2);
+    assert_int_equal(told, GATES + 1);
     cuda_wait_end(&device, &gates[1]);
-    assert_int_equal(told, 2); /* nobody was refused since */
-    for (uintptr_t i = 4; i < 7; i++) {
-        assert_int_equal(wait_for(i, 3), TRIB_OK);
-    }
-    assert_int_equal(wait_for(7, 3), TRIB_BUSY);
+    assert_int_equal(told, GATES + 1); /* nobody was refused since */
 }
 
 /* A thread that comes after another may have its name, and a stream the handle of one that was destroyed: the earlier ones still wait. */
@@ -284,7 +325,7 @@ static void streams_that_are_gone_still_count(void **state)
 {
     (void)state;
     has_ids = true;
-    open_with("4");
+    open_with(NULL);
     for (int i = 0; i < 2; i++) {
         pthread_t thread;
         trib_status status = TRIB_OK;
@@ -292,11 +333,11 @@ static void streams_that_are_gone_still_count(void **state)
         pthread_join(thread, NULL);
         assert_int_equal(status, i == 0 ? TRIB_OK : TRIB_BUSY);
     }
-    open_with("4");
+    open_with(NULL);
     assert_int_equal(wait_for(0, 0), TRIB_OK);
     replaced = 1;
     assert_int_equal(wait_for(0, 1), TRIB_BUSY);
-    cuda_wait_end(&device, &gates[0]);
+    cuda_wait_end(&device, &gates[1]);
     assert_int_equal(wait_for(0, 1), TRIB_OK);
     replaced = 0;
     has_ids = false;
@@ -307,13 +348,13 @@ static void the_default_stream_is_one(void **state)
     (void)state;
     trib_error error = {.status = TRIB_OK};
     has_ids = true;
-    open_with("4");
+    open_with(NULL);
     assert_int_equal(cuda_stream_wait(&device, NULL, &gates[0], &error), TRIB_OK);
     assert_int_equal(cuda_stream_wait(&device, cudaStreamLegacy, &gates[1], &error), TRIB_OK);
     has_ids = false;
 }
 
-/* An engine has its own streams counted, but the queues are the GPU's. */
+/* An engine has its own streams, but the queues are the GPU's. */
 static void engines_on_one_gpu_share_its_queues(void **state)
 {
     (void)state;
@@ -322,32 +363,40 @@ static void engines_on_one_gpu_share_its_queues(void **state)
     uint32_t word = 0;
     const trib_device_gate gate = {.word = &word, .value = 1, .end = &end};
     trib_error error = {.status = TRIB_OK};
-    open_with("8");
+    open_with("10"); /* for two engines: 3 of the program's */
     other = (trib_device){.wait_value = wait_value, .params = {.launched = launched, .engine = &other}};
     pthread_mutex_init(&other.mutex, NULL);
     cuda_wait_open(&other);
     assert_int_equal(cuda_stream_wait(&other, stream_of(0), &gate, &error), TRIB_OK);
     assert_int_equal(cuda_stream_wait(&other, stream_of(1), &gate, &error), TRIB_OK);
     assert_int_equal(wait_for(2, 0), TRIB_OK);
+    assert_int_equal(wait_for(2, 1), TRIB_OK);
     assert_int_equal(wait_for(3, 0), TRIB_BUSY);
-    assert_int_equal(wait_for(2, 1), TRIB_OK); /* it is counted already */
-    device.index = 1;                          /* another GPU's queues */
-    for (int i = 4; i < 6; i++) {
-        assert_int_equal(wait_for((uintptr_t)i, 2), TRIB_OK);
-    }
+    assert_int_equal(cuda_stream_wait(&other, stream_of(0), &gate, &error), TRIB_BUSY);
+    cuda_wait_end(&other, &gate);
+    device.index = 1; /* another GPU's queues, where no engine is */
+    assert_int_equal(wait_for(4, 2), TRIB_OK);
     cuda_wait_end(&device, &gates[2]);
     device.index = 0;
-    cuda_wait_end(&other, &gate);
-    assert_int_equal(wait_for(3, 0), TRIB_OK);
-    assert_int_equal(wait_for(4, 0), TRIB_OK);
-    assert_int_equal(wait_for(5, 0), TRIB_BUSY);
+    cuda_wait_close(&other);
+    assert_int_equal(wait_for(3, 3), TRIB_OK);
+    /* With the last engine all is forgotten. */
+    launch_all();
+    cuda_wait_close(&device);
+    cuda_wait_close(&device); /* as often as one likes */
+    cuda_wait_open(&device);
+    gates[4].value = 2;
+    for (uintptr_t i = 10; i < 16; i++) {
+        assert_int_equal(wait_for(i, 4), TRIB_OK);
+    }
+    assert_int_equal(wait_for(16, 4), TRIB_BUSY);
 }
 
 /* They have one name. */
 static void streams_of_threads_are_counted_one_by_one(void **state)
 {
     (void)state;
-    open_with("4");
+    open_with(NULL);
     trib_error error = {.status = TRIB_OK};
     assert_int_equal(cuda_stream_wait(&device, cudaStreamPerThread, &gates[0], &error), TRIB_OK);
     assert_int_equal(cuda_stream_wait(&device, cudaStreamPerThread, &gates[1], &error), TRIB_OK);
@@ -374,10 +423,11 @@ static void what_is_known_to_the_driver_holds_nothing_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_many_as_queues_allow),
+        cmocka_unit_test(as_many_as_have_queues_of_their_own),
         cmocka_unit_test(with_one_queue_nobody_waits_for_what_is_not_launched),
         cmocka_unit_test(one_stream_may_wait_for_many),
-        cmocka_unit_test(streams_are_counted_until_all_is_launched_that_they_wait_for),
+        cmocka_unit_test(streams_count_that_do_not_wait),
+        cmocka_unit_test(streams_are_forgotten_that_do_not_come_again),
         cmocka_unit_test(engines_on_one_gpu_share_its_queues),
         cmocka_unit_test(streams_that_are_gone_still_count),
         cmocka_unit_test(the_default_stream_is_one),

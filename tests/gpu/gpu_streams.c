@@ -7,7 +7,7 @@
 
 #include "tests/gpu/gpu_worker.h"
 
-enum { FLOWS = 12, ROUNDS = 6, COUNT_MOST = 300000 };
+enum { FLOWS = 12, ROUNDS = 24, COUNT_MOST = 300000 };
 
 typedef struct flow {
     cudaStream_t stream;

@@ -33,7 +33,8 @@ CASES = [
     ('leave', 1, 2, 0, 'stream'), ('leave', 1, 4, 0, 'stream'), ('leave', 2, 2, 1, ''), ('idle', 1, 2, 0, ''), ('exit', 1, 2, 0, ''), ('threads', 1, 2, 0, ''),
     ('sums', 1, 4, 0, ''), ('exit', 1, 4, 0, ''), ('sums', 2, 4, 1, ''), ('stream', 1, 4, 0, ''), ('killed', 1, 4, 0, '2'), ('threads', 1, 4, 0, ''),
     ('captured', 1, 1, 0, ''), ('captured', 1, 2, 0, ''),
-    ('queues', 1, 1, 0, ''), ('queues', 1, 1, 0, 'one_queue'),
+    ('queues', 1, 1, 0, ''), ('queues', 1, 1, 0, 'one_queue'), ('queues', 1, 1, 0, 'eight_queues'), ('queues', 1, 1, 0, 'many_queues'),
+    ('streams', 2, 1, 1, 'eight_queues'), ('streams', 2, 1, 1, 'many_queues'), ('streams', 1, 2, 0, 'many_queues'),
     ('streams', 1, 1, 0, ''), ('streams', 2, 1, 1, ''), ('streams', 1, 2, 0, ''), ('streams', 2, 2, 1, ''), ('streams', 1, 4, 0, ''),
     ('stream', 2, 1, 1, 'one_queue'), ('stream', 1, 2, 0, 'one_queue'), ('streams', 1, 1, 0, 'one_queue'), ('streams', 2, 1, 0, 'one_queue'),
     ('streams', 1, 2, 0, 'one_queue'), ('streams', 2, 2, 1, 'one_queue'), ('streams', 1, 4, 0, 'one_queue'),
@@ -66,8 +67,9 @@ class Job:
                     TRIB_COORDINATOR='%s:%d' % ((hosts.address(0), 7077) if hosts else ('127.0.0.1', free_port())),
                     TRIB_LOCAL_COUNT=str(servers + machines * lanes // threads), NCCL_SOCKET_IFNAME='eth0' if hosts else 'lo',
                     GPU_LANES=str(lanes), GPU_SEED=str(seed), TRIB_DEVICE_ORDER=order)
-        if argument == 'one_queue':
-            base['CUDA_DEVICE_MAX_CONNECTIONS'] = '1'
+        queues = {'one_queue': '1', 'eight_queues': '8', 'many_queues': '32'}.get(argument)
+        if queues:
+            base['CUDA_DEVICE_MAX_CONNECTIONS'] = queues
         tool = build + '/tributary' if os.path.exists(build + '/tributary') else build + '/bin/tributary'
         for i in range(servers):
             self.start('server %d' % i, machines + i, [tool, 'server'], base)
