@@ -146,12 +146,11 @@ static void note(cuda_crowd *crowd, uint64_t who)
 {
     const int64_t now_ns = cuda_now_ns();
     uint32_t at = 0;
+    if (crowd->held == 0) {
+        forget_stale(crowd, now_ns);
+    }
     while (at < crowd->count && crowd->seen[at].who != who) {
         at++;
-    }
-    if (at == crowd->count && crowd->held == 0) {
-        forget_stale(crowd, now_ns);
-        at = crowd->count;
     }
     if (at < QUEUES_MAX) { /* else there are more than enough */
         crowd->seen[at] = (cuda_seen){.who = who, .last_ns = now_ns};
