@@ -23,7 +23,7 @@
 #include "engine/kernel_ops.h"
 #include "engine/reactor.h"
 
-#define TRIB_DEVICE_ABI 10u
+#define TRIB_DEVICE_ABI 11u
 #define TRIB_DEVICE_ID_SIZE 128u
 #define TRIB_DEVICE_TEXT_SIZE 160u
 #define TRIB_LOCAL_SIZE_MAX 64
@@ -95,6 +95,7 @@ typedef struct trib_device_params {
     int32_t index;      /* which device; -1: the calling thread's present one */
     int32_t rank, size; /* in the local group */
     int32_t machine;
+    bool alone;    /* there is no other machine: nothing is copied to the host or back */
     bool in_order; /* all members hand in their collectives in one order: all are issued */
     const trib_kernels *kernels;
     trib_logger *logger;

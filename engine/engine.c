@@ -133,6 +133,7 @@ static trib_status open_device(trib_engine *engine, trib_error *error)
                                        .rank = config->local_rank,
                                        .size = config->local_size,
                                        .machine = config->rank / config->local_size,
+                                       .alone = trib_device_alone(engine),
                                        .in_order = trib_device_in_order(engine),
                                        .kernels = engine->env.kernels,
                                        .logger = &engine->logger,

@@ -156,7 +156,7 @@ struct trib_device {
     enum cudaFlushGPUDirectRDMAWritesScope seen_by; /* who must see what they write */
     bool flushes;                                   /* that takes a call */
     uint32_t queues, copy_queues;                   /* of CUDA's, for streams */
-    bool is_counted;                                /* among the engines on this GPU */
+    uint32_t own_copies, own_all;                   /* its streams that copy, and in all; 0: they are not counted */
     pthread_t thread;
 
     pthread_mutex_t mutex; /* guards what follows, up to the next comment */

@@ -24,9 +24,6 @@
 #define QUEUES_MAX 32u
 #define GPUS_MAX 64u /* further ones share with others */
 
-/* An engine's streams: two copy, and all three have kernels or words to be written. */
-#define OWN_COPIES 2u
-#define OWN_ALL CUDA_LANES
 /* One of the program's that is never handed in may be busy, too. */
 #define UNSEEN 1u
 
@@ -41,7 +38,8 @@ typedef struct cuda_seen {
 typedef struct cuda_crowd {
     pthread_mutex_t mutex;
     uint32_t engines;
-    uint32_t held; /* gates that streams wait for, and nothing opens yet */
+    uint32_t own_copies, own_all; /* streams of theirs, as in trib_device */
+    uint32_t held;                /* gates that streams wait for, and nothing opens yet */
     uint32_t count;
     cuda_seen seen[QUEUES_MAX]; /* the program's, as many as would matter */
 } cuda_crowd;
@@ -83,6 +81,14 @@ static uint32_t least(uint32_t one, uint32_t other)
     return one < other ? one : other;
 }
 
+/* Jobs of its own streams: copies each way, collectives; a machine alone has collectives only, a GPU alone copies in their place. */
+static void count_own(trib_device *device)
+{
+    const trib_device_params *params = &device->params;
+    device->own_copies = !params->alone ? 2 : params->size == 1 ? 1 : 0;
+    device->own_all = params->alone ? 1 : CUDA_LANES;
+}
+
 void cuda_wait_open(trib_device *device)
 {
     const uint32_t all = queues_in("CUDA_DEVICE_MAX_CONNECTIONS"),
@@ -93,21 +99,28 @@ void cuda_wait_open(trib_device *device)
     if (cuda_find_driver("cuStreamGetId", &device->get_id) != cudaSuccess) {
         device->get_id = NULL;
     }
+    count_own(device);
     cuda_crowd *crowd = crowd_of(device);
     pthread_mutex_lock(&crowd->mutex);
     crowd->engines++;
+    crowd->own_copies += device->own_copies;
+    crowd->own_all += device->own_all;
     pthread_mutex_unlock(&crowd->mutex);
-    device->is_counted = true;
 }
 
 void cuda_wait_close(trib_device *device)
 {
     cuda_crowd *crowd = crowd_of(device);
+    if (device->own_all == 0) {
+        return;
+    }
     pthread_mutex_lock(&crowd->mutex);
-    crowd->engines -= device->is_counted;
+    crowd->engines--;
+    crowd->own_copies -= device->own_copies;
+    crowd->own_all -= device->own_all;
     crowd->count = crowd->engines == 0 ? 0 : crowd->count;
     pthread_mutex_unlock(&crowd->mutex);
-    device->is_counted = false;
+    device->own_copies = device->own_all = 0;
 }
 
 /* Handles, and names of threads, come again for another stream while one that is gone still waits; ids do not. And the default stream
@@ -124,7 +137,7 @@ static uint64_t who_is(const trib_device *device, cudaStream_t stream)
 /* With the mutex held: as many streams of the program's have queues of their own beside the engines'. */
 static uint32_t room_in(const trib_device *device, const cuda_crowd *crowd)
 {
-    const uint32_t copies = OWN_COPIES * crowd->engines + UNSEEN, all = OWN_ALL * crowd->engines + UNSEEN;
+    const uint32_t copies = crowd->own_copies + UNSEEN, all = crowd->own_all + UNSEEN;
     return least(device->copy_queues > copies ? device->copy_queues - copies : 0,
                  device->queues > all ? device->queues - all : 0);
 }

@@ -134,6 +134,8 @@ static void launched(void *engine)
 enum { GATES = 40 };
 
 static trib_device device;
+static int size = 1; /* of its group, which may be the whole job */
+static bool alone;
 static cuda_gate_end ends[GATES];
 static uint32_t gate_words[GATES];
 static trib_device_gate gates[GATES];
@@ -173,6 +175,8 @@ static void open_with(const char *connections)
     }
     words = events = told = 0;
     is_captured = false;
+    device.params.size = size;
+    device.params.alone = alone;
     cuda_wait_open(&device);
 }
 
@@ -237,6 +241,22 @@ static void as_many_as_have_queues_of_their_own(void **state)
     assert_room("1", NULL, 0);
     assert_room("32", "32", 0);
     is_shared = false;
+}
+
+static void a_machine_alone_copies_nothing(void **state)
+{
+    (void)state;
+    alone = true;
+    assert_room(NULL, NULL, 2); /* what stands for a collective of one copies */
+    size = 8;
+    assert_room(NULL, NULL, 3);
+    assert_room("1", NULL, 0);
+    assert_room("3", NULL, 1);
+    assert_room("8", NULL, 6);
+    assert_room("8", "4", 3);
+    alone = false;
+    assert_room(NULL, NULL, 1);
+    size = 1;
 }
 
 /* What else the program hands in has its streams counted, too. */
@@ -428,6 +448,7 @@ int main(void)
         cmocka_unit_test(as_many_as_have_queues_of_their_own),
         cmocka_unit_test(with_one_queue_nobody_waits_for_what_is_not_launched),
         cmocka_unit_test(one_stream_may_wait_for_many),
+        cmocka_unit_test(a_machine_alone_copies_nothing),
         cmocka_unit_test(streams_count_that_do_not_wait),
         cmocka_unit_test(streams_are_forgotten_that_do_not_come_again),
         cmocka_unit_test(engines_on_one_gpu_share_its_queues),
