@@ -239,8 +239,8 @@ static trib_status await_job(trib_engine *engine, trib_error *error)
     return TRIB_OK;
 }
 
-/* A stream that waited now might hold up what it waits for: this thread waits, until something has been launched or the operation is over,
- * whether or not that has been announced. */
+/* A stream that waited now might keep from being launched what it waits for: this thread waits, until something has been launched or the
+ * operation is over, whether or not that has been announced. */
 static trib_status await_launch(trib_op *op, uint32_t launches, trib_error *refusal)
 {
     trib_engine *engine = op->engine;
@@ -251,7 +251,7 @@ static trib_status await_launch(trib_op *op, uint32_t launches, trib_error *refu
         return trib_error_set(refusal, status, "%.250s; %.100s", reason.text, here.text);
     }
     if (!atomic_exchange(&engine->said_refused, true)) {
-        trib_log(&engine->logger, TRIB_LOG_WARN, "tensor \"%s\": trib_op_stream_wait waits in the call: %s",
+        trib_log(&engine->logger, TRIB_LOG_INFO, "tensor \"%s\": trib_op_stream_wait waits in the call: %s",
                  op->tensor->name, reason.text);
     }
     atomic_fetch_add(&engine->waiters, 1);

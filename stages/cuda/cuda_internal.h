@@ -156,6 +156,7 @@ struct trib_device {
     enum cudaFlushGPUDirectRDMAWritesScope seen_by; /* who must see what they write */
     bool flushes;                                   /* that takes a call */
     uint32_t queues, copy_queues;                   /* of CUDA's, for streams */
+    bool loads_late;                                /* CUDA does, at their first use, kernels */
     uint32_t own_copies, own_all;                   /* its streams that copy, and in all; 0: they are not counted */
     pthread_t thread;
 

@@ -1,17 +1,21 @@
 /*
  * cuda_wait.c - streams of callers that wait for operations whose end has not been launched yet.
  *
- * CUDA gives streams hardware queues, and each queue goes on in order. A stream that waits for a word holds its queue up, with all that
- * the driver puts there afterwards, of whatever stream and priority. What opens a gate is launched later, by other streams, and the
- * driver knows of no such dependency: if it put that behind a stream that waits, neither would ever go on.
+ * A stream that waits for a word may keep from being launched what writes that word: the driver knows of no such dependency. So streams
+ * wait in that way only where neither of two things can happen; else they are refused until what they wait for has been launched, as a
+ * wait for that holds nothing up.
  *
- * While there are as many queues as streams each has one for itself, however many wait; with one stream more, one that waits holds others
- * up before long. (Seen on an H200, with 2 to 32 queues: docs/decisions/0006-queues.md.) So streams may wait for what has not been
- * launched while those of the program's that the engines have seen, and the engines' own, are fewer than the queues. If they are more,
- * or with so few queues that they always are, such a wait is refused until what it is for has been launched: then it holds nothing up.
+ * 1. Who uses a kernel for the first time has it loaded, unless all are when the program starts (CUDA_MODULE_LOADING=EAGER). That waits
+ * for all that the GPU has been given, under the context's lock, without which our thread launches nothing. (A job of PyTorch hung so in
+ * its first step.)
  *
- * The queues are those of the process's context on a GPU, which its engines share: what has been seen is the process's. Who was refused
- * hears of launches of its own engine's only; the one that it waits for is one of them.
+ * 2. CUDA gives streams hardware queues, and each queue goes on in order: a stream that waits holds its queue up, with all that the
+ * driver puts there afterwards, of whatever stream and priority. While there are as many queues as streams each has one for itself,
+ * however many wait; with one stream more, one that waits holds others up before long. So the program's streams that the engines have
+ * seen, and the engines' own, must be fewer than the queues. (Seen on an H200, with 2 to 32: docs/decisions/0006-queues.md.) The
+ * queues are those of the process's context on a GPU, which its engines share: what has been seen is the process's.
+ *
+ * Who was refused hears of launches of its own engine's only; the one that it waits for is one of them.
  */
 #include "stages/cuda/cuda_internal.h"
 
@@ -68,6 +72,15 @@ static bool is_shared(const trib_device *device)
     return known && shared;
 }
 
+/* Drivers that cannot be asked load all kernels at once. */
+static bool loads_late(void)
+{
+    CUresult (*get_mode)(CUmoduleLoadingMode *) = NULL;
+    CUmoduleLoadingMode mode = CU_MODULE_LAZY_LOADING;
+    return cuda_find_driver("cuModuleGetLoadingMode", &get_mode) == cudaSuccess &&
+           (get_mode(&mode) != CUDA_SUCCESS || mode != CU_MODULE_EAGER_LOADING);
+}
+
 /* As the driver will have read it when the context was made; 0: it says nothing. */
 static uint32_t queues_in(const char *variable)
 {
@@ -96,6 +109,7 @@ void cuda_wait_open(trib_device *device)
     const uint32_t most = is_shared(device) ? QUEUES_SHARED : QUEUES_MAX;
     device->queues = least(all > 0 ? all : QUEUES_USUAL, most);
     device->copy_queues = least(copies > 0 ? copies : all > 0 ? all : QUEUES_USUAL_COPIES, most);
+    device->loads_late = loads_late();
     if (cuda_find_driver("cuStreamGetId", &device->get_id) != cudaSuccess) {
         device->get_id = NULL;
     }
@@ -199,20 +213,29 @@ static bool may_wait(trib_device *device, cudaStream_t stream, const trib_device
     cuda_gate_end *end = gate->end;
     const uint64_t who = who_is(device, stream);
     pthread_mutex_lock(&device->mutex);
-    const bool may = end->launched == gate->value || has_room(device, who, end);
+    const bool may = end->launched == gate->value || (!device->loads_late && has_room(device, who, end));
     device->refused = device->refused || !may;
     pthread_mutex_unlock(&device->mutex);
     return may;
 }
 
-/* For the text only. */
-static uint32_t room_now(const trib_device *device)
+static void say_why_not(const trib_device *device, trib_error *error)
 {
+    if (device->loads_late) {
+        cuda_set_error(error, TRIB_BUSY,
+                       "CUDA loads kernels at their first use, and may wait then for a stream that waits, while what "
+                       "this one waits for cannot be launched (with CUDA_MODULE_LOADING=EAGER it loads them before)");
+        return;
+    }
     cuda_crowd *crowd = crowd_of(device);
     pthread_mutex_lock(&crowd->mutex);
     const uint32_t room = room_in(device, crowd);
     pthread_mutex_unlock(&crowd->mutex);
-    return room;
+    cuda_set_error(error, TRIB_BUSY,
+                   "CUDA has %u queues here, %u for copies, and where streams are more one that waits could hold up "
+                   "what it waits for; beside the engine's there is room for %u of the program's "
+                   "(CUDA_DEVICE_MAX_CONNECTIONS=32 makes more)",
+                   device->queues, device->copy_queues, room);
 }
 
 static bool is_open(const trib_device_gate *gate)
@@ -227,12 +250,7 @@ static trib_status wait_for_word(trib_device *device, cudaStream_t stream, const
         return TRIB_OK;
     }
     if (!may_wait(device, stream, gate)) {
-        cuda_set_error(
-            error, TRIB_BUSY,
-            "CUDA has %u queues here, %u for copies, and where streams are more one that waits could hold up "
-            "what it waits for; beside the engine's there is room for %u of the program's: set "
-            "CUDA_DEVICE_MAX_CONNECTIONS=32",
-            device->queues, device->copy_queues, room_now(device));
+        say_why_not(device, error);
         return TRIB_BUSY;
     }
     *code = (int)device->wait_value(stream, (CUdeviceptr)(uintptr_t)gate->word, gate->value, CU_STREAM_WAIT_VALUE_GEQ);

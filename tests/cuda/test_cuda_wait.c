@@ -79,6 +79,16 @@ static CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice
     return CUDA_SUCCESS;
 }
 
+/* NULL: the driver cannot be asked. */
+static CUmoduleLoadingMode eager = CU_MODULE_EAGER_LOADING, lazy = CU_MODULE_LAZY_LOADING;
+static const CUmoduleLoadingMode *loading = &eager;
+
+static CUresult get_mode(CUmoduleLoadingMode *mode)
+{
+    *mode = *loading;
+    return CUDA_SUCCESS;
+}
+
 /* As the driver's: no id comes again, and a stream has one id under all its names. */
 static bool has_ids;
 static unsigned long long replaced; /* streams that were made again, under the handles of earlier ones */
@@ -103,6 +113,11 @@ cudaError_t cuda_find_driver(const char *name, void *where)
         const void *ids = (const void *)get_id;
         memcpy(where, &ids, sizeof ids);
         return has_ids ? cudaSuccess : cudaErrorNotSupported;
+    }
+    if (strcmp(name, "cuModuleGetLoadingMode") == 0) {
+        const void *mode = (const void *)get_mode;
+        memcpy(where, &mode, sizeof mode);
+        return loading != NULL ? cudaSuccess : cudaErrorNotSupported;
     }
     const bool is_device = strcmp(name, "cuDeviceGet") == 0;
     assert_true(is_device || strcmp(name, "cuDeviceGetAttribute") == 0);
@@ -320,6 +335,26 @@ static void with_one_queue_nobody_waits_for_what_is_not_launched(void **state)
     assert_int_equal(words, 1);
 }
 
+/* Loading would wait for the stream, and nothing could be launched meanwhile. */
+static void where_kernels_are_loaded_late_nobody_waits_for_what_is_not_launched(void **state)
+{
+    (void)state;
+    trib_error error = {.status = TRIB_OK};
+    loading = &lazy;
+    open_with("32");
+    assert_int_equal(cuda_stream_wait(&device, stream_of(0), &gates[0], &error), TRIB_BUSY);
+    assert_non_null(strstr(error.text, "CUDA_MODULE_LOADING=EAGER"));
+    assert_int_equal(words, 0);
+    cuda_wait_end(&device, &gates[0]);
+    assert_int_equal(told, 1);
+    assert_int_equal(wait_for(0, 0), TRIB_OK);
+    assert_int_equal(words, 1);
+    loading = NULL; /* a driver that loads nothing late */
+    open_with("32");
+    assert_int_equal(wait_for(0, 0), TRIB_OK);
+    loading = &eager;
+}
+
 static void one_stream_may_wait_for_many(void **state)
 {
     (void)state;
@@ -447,6 +482,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_many_as_have_queues_of_their_own),
         cmocka_unit_test(with_one_queue_nobody_waits_for_what_is_not_launched),
+        cmocka_unit_test(where_kernels_are_loaded_late_nobody_waits_for_what_is_not_launched),
         cmocka_unit_test(one_stream_may_wait_for_many),
         cmocka_unit_test(a_machine_alone_copies_nothing),
         cmocka_unit_test(streams_count_that_do_not_wait),

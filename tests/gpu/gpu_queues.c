@@ -1,6 +1,6 @@
 /*
- * gpu_queues.c - what the module takes for granted of CUDA's queues (docs/gpu.md, "CUDA's queues"): with as many streams as queues none is
- * held up by others that wait for a word, however many these are and whatever the streams did before. With one stream more some are,
+ * gpu_queues.c - what the module takes for granted of CUDA's queues (docs/gpu.md, "Streams that wait"): with as many streams as queues none
+ * is held up by others that wait for a word, however many these are and whatever the streams did before. With one stream more some are,
  * which it prints: where that never happens the module is more careful than it need be.
  */
 #include <stdio.h>

@@ -38,6 +38,8 @@ CASES = [
     ('streams', 1, 1, 0, ''), ('streams', 2, 1, 1, ''), ('streams', 1, 2, 0, ''), ('streams', 2, 2, 1, ''), ('streams', 1, 4, 0, ''),
     ('stream', 2, 1, 1, 'one_queue'), ('stream', 1, 2, 0, 'one_queue'), ('streams', 1, 1, 0, 'one_queue'), ('streams', 2, 1, 0, 'one_queue'),
     ('streams', 1, 2, 0, 'one_queue'), ('streams', 2, 2, 1, 'one_queue'), ('streams', 1, 4, 0, 'one_queue'),
+    ('stream', 2, 1, 1, 'lazy'), ('streams', 1, 1, 0, 'lazy'), ('streams', 2, 1, 1, 'lazy'), ('late', 2, 1, 1, 'lazy'), ('declare', 2, 1, 1, 'lazy'),
+    ('stream', 1, 2, 0, 'lazy'), ('streams', 1, 2, 0, 'lazy'), ('streams', 2, 2, 1, 'lazy'), ('late', 2, 2, 0, 'lazy'), ('streams', 1, 4, 0, 'lazy'),
     ('kept', 1, 2, 0, ''), ('kept', 1, 3, 0, ''), ('kept', 1, 4, 0, ''), ('kept', 2, 2, 1, ''), ('kept', 1, 8, 0, ''),
     ('sums', 1, 3, 0, ''), ('sums', 2, 3, 1, ''), ('sums', 3, 2, 1, ''), ('broadcast', 2, 3, 1, ''), ('killed', 2, 3, 1, '4'),
     ('sums', 4, 4, 2, ''), ('sums', 1, 5, 0, ''), ('sums', 1, 6, 0, ''), ('sums', 1, 7, 0, ''),
@@ -67,6 +69,9 @@ class Job:
                     TRIB_COORDINATOR='%s:%d' % ((hosts.address(0), 7077) if hosts else ('127.0.0.1', free_port())),
                     TRIB_LOCAL_COUNT=str(servers + machines * lanes // threads), NCCL_SOCKET_IFNAME='eth0' if hosts else 'lo',
                     GPU_LANES=str(lanes), GPU_SEED=str(seed), TRIB_DEVICE_ORDER=order)
+        if argument == 'lazy':
+            base['CUDA_MODULE_LOADING'] = 'LAZY'
+        base.setdefault('CUDA_MODULE_LOADING', 'EAGER')  # so that streams may wait for what is not launched
         queues = {'one_queue': '1', 'eight_queues': '8', 'many_queues': '32'}.get(argument)
         if queues:
             base['CUDA_DEVICE_MAX_CONNECTIONS'] = queues
