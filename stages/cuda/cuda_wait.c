@@ -194,12 +194,11 @@ void cuda_wait_note(trib_device *device, cudaStream_t stream)
     pthread_mutex_unlock(&crowd->mutex);
 }
 
-/* With the device's mutex held: the stream's wait is counted, unless it would be refused. */
-static bool has_room(const trib_device *device, uint64_t who, cuda_gate_end *end)
+/* With the device's mutex held: the wait is counted, unless it would be refused. */
+static bool has_room(const trib_device *device, cuda_gate_end *end)
 {
     cuda_crowd *crowd = crowd_of(device);
     pthread_mutex_lock(&crowd->mutex);
-    note(crowd, who);
     const bool has = crowd->count <= room_in(device, crowd);
     crowd->held += has && !end->is_held;
     end->is_held = end->is_held || has;
@@ -207,13 +206,12 @@ static bool has_room(const trib_device *device, uint64_t who, cuda_gate_end *end
     return has;
 }
 
-/* May the stream wait for the word? */
-static bool may_wait(trib_device *device, cudaStream_t stream, const trib_device_gate *gate)
+/* May a stream that has been noted wait for the word? */
+static bool may_wait(trib_device *device, const trib_device_gate *gate)
 {
     cuda_gate_end *end = gate->end;
-    const uint64_t who = who_is(device, stream);
     pthread_mutex_lock(&device->mutex);
-    const bool may = end->launched == gate->value || (!device->loads_late && has_room(device, who, end));
+    const bool may = end->launched == gate->value || (!device->loads_late && has_room(device, end));
     device->refused = device->refused || !may;
     pthread_mutex_unlock(&device->mutex);
     return may;
@@ -249,7 +247,7 @@ static trib_status wait_for_word(trib_device *device, cudaStream_t stream, const
     if (is_open(gate)) {
         return TRIB_OK;
     }
-    if (!may_wait(device, stream, gate)) {
+    if (!may_wait(device, gate)) {
         say_why_not(device, error);
         return TRIB_BUSY;
     }
@@ -262,6 +260,9 @@ trib_status cuda_stream_wait(trib_device *device, void *stream, const trib_devic
     const cuda_visit visit = cuda_visit_begin(device);
     trib_status status = cuda_check_capture(stream, error);
     int code = 0;
+    if (status == TRIB_OK) {
+        cuda_wait_note(device, stream); /* whatever it waits for: what comes on it afterwards needs a queue */
+    }
     if (status == TRIB_OK && gate->by_end) {
         /* A tenth of what waiting for a word takes the GPU. */
         code = (int)cudaStreamWaitEvent(stream, ((const cuda_gate_end *)gate->end)->slot.event, 0);

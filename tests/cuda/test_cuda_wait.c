@@ -295,6 +295,24 @@ static void streams_count_that_do_not_wait(void **state)
     assert_int_equal(wait_for(200, 0), TRIB_OK); /* launched: nothing is held up by that */
 }
 
+/* What it waits for may hold nothing up; the stream itself needs a queue all the same. */
+static void streams_count_whatever_they_wait_for(void **state)
+{
+    (void)state;
+    for (int way = 0; way < 3; way++) {
+        open_with(NULL);
+        if (way == 0) {
+            gate_words[0] = 1; /* it is open */
+        } else if (way == 1) {
+            cuda_wait_end(&device, &gates[0]); /* launched */
+        } else {
+            gates[0].by_end = true; /* known to the driver */
+        }
+        assert_int_equal(wait_for(0, 0), TRIB_OK);
+        assert_int_equal(wait_for(1, 1), TRIB_BUSY); /* there is room for one of them */
+    }
+}
+
 static void streams_are_forgotten_that_do_not_come_again(void **state)
 {
     (void)state;
@@ -486,6 +504,7 @@ int main(void)
         cmocka_unit_test(one_stream_may_wait_for_many),
         cmocka_unit_test(a_machine_alone_copies_nothing),
         cmocka_unit_test(streams_count_that_do_not_wait),
+        cmocka_unit_test(streams_count_whatever_they_wait_for),
         cmocka_unit_test(streams_are_forgotten_that_do_not_come_again),
         cmocka_unit_test(engines_on_one_gpu_share_its_queues),
         cmocka_unit_test(streams_that_are_gone_still_count),
