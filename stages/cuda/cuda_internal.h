@@ -234,7 +234,6 @@ void cuda_give_back(trib_device *device, trib_device_job *job, trib_status statu
 void *cuda_thread_main(void *argument); /* the device */
 /* Caller's thread: trib_device_ops.wake. */
 bool cuda_wake(trib_device *device, uint32_t reactors, bool hurries);
-cuda_slot *cuda_slot_take(trib_device *device, trib_device_job *job);
 void cuda_slot_end(trib_device *device, cuda_slot *slot, trib_status status, const char *text);
 void cuda_mark_give(trib_device *device, cuda_mark *mark); /* any thread */
 /* Puts the caller's stream's work before what is put on that stream next, and lets the job's mark go. */

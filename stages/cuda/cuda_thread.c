@@ -35,7 +35,29 @@ void cuda_give_back(trib_device *device, trib_device_job *job, trib_status statu
 
 /* ---- Slots and queues ---- */
 
-cuda_slot *cuda_slot_take(trib_device *device, trib_device_job *job)
+/* A job that has not begun. */
+static void drop_mark(trib_device *device, trib_device_job *job)
+{
+    if (job->mark != NULL) {
+        cuda_mark_give(device, job->mark);
+        job->mark = NULL;
+    }
+}
+
+/* A job that is never to begin: callers do not wait any more for its launch, to launch theirs behind it. */
+static void turn_away(trib_device *device, trib_device_job *job, trib_status status, const char *text)
+{
+    drop_mark(device, job);
+    if (job->is_issued) {
+        pthread_mutex_lock(&device->mutex);
+        device->unlaunched--;
+        pthread_mutex_unlock(&device->mutex);
+    }
+    cuda_give_back(device, job, status, "%s", text);
+}
+
+/* NULL: no memory, and the job is back. */
+static cuda_slot *slot_take(trib_device *device, trib_device_job *job)
 {
     cuda_slot *slot = device->free_slots;
     if (slot != NULL) {
@@ -44,7 +66,7 @@ cuda_slot *cuda_slot_take(trib_device *device, trib_device_job *job)
         slot = calloc(1, sizeof *slot);
         if (slot == NULL || cudaEventCreateWithFlags(&slot->event, cudaEventDisableTiming) != cudaSuccess) {
             free(slot);
-            cuda_give_back(device, job, TRIB_NO_MEMORY, "no memory for a CUDA event");
+            turn_away(device, job, TRIB_NO_MEMORY, "no memory for a CUDA event");
             return NULL;
         }
     }
@@ -52,15 +74,6 @@ cuda_slot *cuda_slot_take(trib_device *device, trib_device_job *job)
     slot->issued = false;
     job->slot = slot;
     return slot;
-}
-
-/* A job that has not begun. */
-static void drop_mark(trib_device *device, trib_device_job *job)
-{
-    if (job->mark != NULL) {
-        cuda_mark_give(device, job->mark);
-        job->mark = NULL;
-    }
 }
 
 void cuda_slot_end(trib_device *device, cuda_slot *slot, trib_status status, const char *text)
@@ -182,8 +195,7 @@ static void begin(trib_device *device, trib_device_job *job)
 {
     job->slot = NULL;
     if (device->stopped && job->kind != TRIB_DEVICE_WAIT) {
-        drop_mark(device, job);
-        cuda_give_back(device, job, TRIB_CLOSED, "%s", stopped_text);
+        turn_away(device, job, TRIB_CLOSED, stopped_text);
         return;
     }
     cuda_slot *slot = NULL;
@@ -199,7 +211,7 @@ static void begin(trib_device *device, trib_device_job *job)
         cuda_nccl_join(device, job);
         return;
     default:
-        slot = cuda_slot_take(device, job);
+        slot = slot_take(device, job);
         if (slot == NULL) {
             return;
         }
@@ -306,11 +318,8 @@ static void give_all(trib_device *device, cuda_queue *queue, trib_status status,
 
 static bool has_issued(const trib_device *device)
 {
-    bool any = false;
-    for (int lane = 0; lane < CUDA_LANES; lane++) {
-        any = any || device->issued[lane].head != NULL;
-    }
-    return any;
+    return device->issued[CUDA_TO_HOST].head != NULL || device->issued[CUDA_TO_DEVICE].head != NULL ||
+           device->issued[CUDA_COLLECTIVE].head != NULL;
 }
 
 /* What has ended by now is no reason to abort anything, and who leaves counts it. */

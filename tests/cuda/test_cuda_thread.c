@@ -29,11 +29,13 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t count, enum cudaM
     return cudaSuccess;
 }
 
+static atomic_bool lacks_memory;
+
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
     (void)flags;
     *event = NULL;
-    return cudaSuccess;
+    return atomic_load(&lacks_memory) ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
@@ -362,6 +364,26 @@ static void it_says_when_a_gate_will_open(void **state)
     }
 }
 
+/* What cannot begin leaves nothing behind: its mark, and its place among what is left to be launched, before which no caller would
+ * launch anything. */
+static void it_turns_away_what_it_has_no_memory_for(void **state)
+{
+    trib_device *device = *state;
+    cuda_mark mark = {.event = NULL};
+    trib_device_job job = {.kind = TRIB_DEVICE_ALL_REDUCE, .mark = &mark, .is_issued = true};
+    atomic_store(&lacks_memory, true);
+    pthread_mutex_lock(&device->mutex);
+    device->unlaunched = 1;
+    pthread_mutex_unlock(&device->mutex);
+    hand_in(device, &job);
+    sem_wait(&job_back);
+    wait_until_it_sleeps(device);
+    atomic_store(&lacks_memory, false);
+    assert_int_equal(job.status, TRIB_NO_MEMORY);
+    assert_ptr_equal(device->marks, &mark);
+    assert_int_equal(device->unlaunched, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -371,6 +393,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(it_wakes_reactors_while_it_looks, setup, teardown),
         cmocka_unit_test_setup_teardown(it_says_when_a_gate_will_open, setup, teardown),
         cmocka_unit_test_setup_teardown(it_takes_what_hurries_along, setup, teardown),
+        cmocka_unit_test_setup_teardown(it_turns_away_what_it_has_no_memory_for, setup, teardown),
         cmocka_unit_test_setup_teardown(it_leaves_it_to_callers_when_it_stops, setup, teardown),
     };
     return cmocka_run_group_tests_name("the device's thread", tests, NULL, NULL);
