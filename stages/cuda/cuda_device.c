@@ -111,13 +111,18 @@ static void kick(trib_device *device)
     pthread_mutex_unlock(&device->mutex);
 }
 
-/* Nothing is left to be done on it. Of the default streams this cannot be told, because they wait for others. */
+/* Nothing is left to be done on it. Of the default streams this cannot be told, because they wait for others; nor of those that wait
+ * for the legacy one, as all do that were not made to be non-blocking. */
 static bool is_idle(cudaStream_t stream)
 {
     if (stream == NULL || stream == cudaStreamLegacy || stream == cudaStreamPerThread) {
         return false;
     }
-    cudaError_t code = cudaStreamQuery(stream);
+    unsigned flags = cudaStreamDefault;
+    cudaError_t code = cudaStreamGetFlags(stream, &flags);
+    if (code == cudaSuccess) {
+        code = (flags & cudaStreamNonBlocking) != 0 ? cudaStreamQuery(stream) : cudaErrorNotReady;
+    }
     if (code != cudaSuccess && code != cudaErrorNotReady) {
         (void)cudaGetLastError();
     }

@@ -1,0 +1,339 @@
+/*
+ * test_cuda_device.c - what callers' threads do with a device (stages/cuda/cuda_device.c): stand-ins for all that it calls. No GPU is
+ * needed, only CUDA's headers.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "stages/cuda/cuda_internal.h"
+
+const trib_device_ops *trib_device_cuda(void);
+
+/* ---- CUDA, as far as it is asked for here: what fails is kept, until somebody takes it ---- */
+
+static cudaError_t kept;
+static bool lacks_memory, lacks_devices;
+static unsigned stream_flags;
+static int records;
+
+static cudaError_t keep(cudaError_t code)
+{
+    kept = code != cudaSuccess ? code : kept;
+    return code;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    const cudaError_t code = kept;
+    kept = cudaSuccess;
+    return code;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
+{
+    (void)flags;
+    *event = NULL;
+    return keep(lacks_memory ? cudaErrorMemoryAllocation : cudaSuccess);
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    (void)event;
+    (void)stream;
+    records++;
+    return cudaSuccess;
+}
+
+/* Whatever the default stream is about: nothing was put on this one. */
+cudaError_t cudaStreamQuery(cudaStream_t stream)
+{
+    (void)stream;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned *flags)
+{
+    (void)stream;
+    *flags = stream_flags;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *pCaptureStatus)
+{
+    (void)stream;
+    *pCaptureStatus = cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode)
+{
+    (void)mode;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+    *device = 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    assert_int_equal(device, 0);
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int *count)
+{
+    *count = 1;
+    return keep(lacks_devices ? cudaErrorNoDevice : cudaSuccess);
+}
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+    (void)error;
+    return "";
+}
+
+/* ---- What these cases do not come to ---- */
+
+cudaError_t cudaHostRegister(void *ptr, size_t size, unsigned flags)
+{
+    (void)ptr;
+    (void)size;
+    (void)flags;
+    return cudaSuccess;
+}
+
+cudaError_t cudaHostUnregister(void *ptr)
+{
+    (void)ptr;
+    return cudaSuccess;
+}
+
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *ptr)
+{
+    (void)attributes;
+    (void)ptr;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    (void)event;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    (void)stream;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **funcPtr, unsigned cudaVersion,
+                                             unsigned long long flags,
+                                             enum cudaDriverEntryPointQueryResult *driverStatus)
+{
+    (void)symbol;
+    (void)funcPtr;
+    (void)cudaVersion;
+    (void)flags;
+    (void)driverStatus;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
+{
+    (void)value;
+    (void)attribute;
+    (void)device;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFree(void *devPtr)
+{
+    (void)devPtr;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+    *least = *greatest = 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority)
+{
+    (void)stream;
+    (void)flags;
+    (void)priority;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *pci, int len, int device)
+{
+    (void)pci;
+    (void)len;
+    (void)device;
+    return cudaSuccess;
+}
+
+void cuda_wait_note(trib_device *device, cudaStream_t stream)
+{
+    (void)device;
+    (void)stream;
+}
+
+void cuda_wait_open(trib_device *device)
+{
+    (void)device;
+}
+
+void cuda_wait_close(trib_device *device)
+{
+    (void)device;
+}
+
+void cuda_wait_end(trib_device *device, const trib_device_gate *gate)
+{
+    (void)device;
+    (void)gate;
+}
+
+trib_status cuda_stream_wait(trib_device *device, void *stream, const trib_device_gate *gate, trib_error *error)
+{
+    (void)device;
+    (void)stream;
+    (void)gate;
+    (void)error;
+    return TRIB_OK;
+}
+
+void cuda_mark_give(trib_device *device, cuda_mark *mark)
+{
+    (void)device;
+    free(mark);
+}
+
+bool cuda_gates_open(trib_device *device)
+{
+    (void)device;
+    return true;
+}
+
+void cuda_gates_free(trib_device *device)
+{
+    (void)device;
+}
+
+cuda_gate_end *cuda_gate_end_make(trib_device *device)
+{
+    (void)device;
+    return NULL;
+}
+
+uint32_t *cuda_gate_word(trib_device *device)
+{
+    (void)device;
+    return NULL;
+}
+
+void cuda_comm_stop(trib_device *device)
+{
+    (void)device;
+}
+
+cudaError_t cuda_keep_open(trib_device *device)
+{
+    (void)device;
+    return cudaSuccess;
+}
+
+void cuda_keep_close(trib_device *device)
+{
+    (void)device;
+}
+
+bool cuda_keep_may(trib_device *device, const void *buffer)
+{
+    (void)device;
+    (void)buffer;
+    return false;
+}
+
+void *cuda_thread_main(void *argument)
+{
+    return argument;
+}
+
+void cuda_issue(trib_device *device, trib_device_job *job, bool here)
+{
+    (void)device;
+    (void)job;
+    (void)here;
+}
+
+bool cuda_wake(trib_device *device, uint32_t reactors, bool hurries)
+{
+    (void)device;
+    (void)reactors;
+    (void)hurries;
+    return false;
+}
+
+/* ---- Cases ---- */
+
+static int setup(void **state)
+{
+    static trib_device device;
+    device = (trib_device){.params = {.size = 1}};
+    pthread_mutex_init(&device.mutex, NULL);
+    pthread_cond_init(&device.changed, NULL);
+    kept = cudaSuccess;
+    lacks_memory = lacks_devices = false;
+    stream_flags = cudaStreamNonBlocking;
+    records = 0;
+    *state = &device;
+    return 0;
+}
+
+static trib_status mark(trib_device *device, uintptr_t stream, void **mark_out)
+{
+    trib_error error = {.status = TRIB_OK};
+    return trib_device_cuda()->mark(device, (cudaStream_t)stream, mark_out, &error);
+}
+
+static void a_stream_that_does_nothing_has_come_to_the_call(void **state)
+{
+    void *made = &made;
+    assert_int_equal(mark(*state, 16, &made), TRIB_OK);
+    assert_null(made);
+    assert_int_equal(records, 0);
+}
+
+/* Where it is not of those that are apart from the default stream it comes behind that one's work, of which it knows nothing. */
+static void a_stream_that_waits_for_the_default_one_has_not(void **state)
+{
+    const uintptr_t streams[] = {16, (uintptr_t)cudaStreamLegacy, (uintptr_t)cudaStreamPerThread, 0};
+    stream_flags = cudaStreamDefault;
+    for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++) {
+        void *made = NULL;
+        assert_int_equal(mark(*state, streams[i], &made), TRIB_OK);
+        assert_non_null(made);
+        assert_int_equal(records, i + 1);
+        free(made);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(a_stream_that_does_nothing_has_come_to_the_call, setup),
+        cmocka_unit_test_setup(a_stream_that_waits_for_the_default_one_has_not, setup),
+    };
+    return cmocka_run_group_tests_name("a device, seen by callers", tests, NULL, NULL);
+}
