@@ -82,6 +82,7 @@ static cuda_mark *mark_take(trib_device *device)
     }
     mark = calloc(1, sizeof *mark);
     if (mark != NULL && cudaEventCreateWithFlags(&mark->event, cudaEventDisableTiming) != cudaSuccess) {
+        (void)cudaGetLastError(); /* it is told, and is not the caller's */
         free(mark);
         mark = NULL;
     }
@@ -404,6 +405,7 @@ static trib_status device_open(const trib_device_params *params, trib_device **o
     int count = 0, before = 0;
     cudaError_t code = cudaGetDeviceCount(&count);
     if (code != cudaSuccess || cudaGetDevice(&before) != cudaSuccess) {
+        (void)cudaGetLastError(); /* as below */
         cuda_set_error(error, TRIB_UNSUPPORTED, "device \"cuda\": %s",
                        code != cudaSuccess ? cudaGetErrorString(code) : "no present device");
         return TRIB_UNSUPPORTED;

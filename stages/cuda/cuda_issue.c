@@ -89,7 +89,7 @@ static void launch_here(trib_device *device, trib_device_job *job)
     if (cuda_nccl_launch(device, slot)) {
         slot->code = cudaEventRecord(slot->event, device->streams[CUDA_COLLECTIVE]);
     }
-    if (slot->code != cudaSuccess) {
+    if (slot->code != cudaSuccess || slot->result != ncclSuccess) {
         (void)cudaGetLastError(); /* it is told where the job comes back, and is not the caller's */
     }
     atomic_fetch_add(&device->collectives, 1);

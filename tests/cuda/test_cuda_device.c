@@ -329,11 +329,28 @@ static void a_stream_that_waits_for_the_default_one_has_not(void **state)
     }
 }
 
+/* A program that asks CUDA for errors after its own calls would take it for one of those. */
+static void what_fails_is_not_the_callers(void **state)
+{
+    void *made = &made;
+    trib_device *opened = NULL;
+    trib_error error = {.status = TRIB_OK};
+    const trib_device_params params = {.index = 0, .size = 1};
+    lacks_memory = true;
+    assert_int_equal(mark(*state, 0, &made), TRIB_NO_MEMORY);
+    assert_null(made);
+    assert_int_equal(cudaGetLastError(), cudaSuccess);
+    lacks_devices = true;
+    assert_int_equal(trib_device_cuda()->open(&params, &opened, &error), TRIB_UNSUPPORTED);
+    assert_int_equal(cudaGetLastError(), cudaSuccess);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(a_stream_that_does_nothing_has_come_to_the_call, setup),
         cmocka_unit_test_setup(a_stream_that_waits_for_the_default_one_has_not, setup),
+        cmocka_unit_test_setup(what_fails_is_not_the_callers, setup),
     };
     return cmocka_run_group_tests_name("a device, seen by callers", tests, NULL, NULL);
 }

@@ -15,6 +15,8 @@
 
 static int inside, launched;
 static bool may_enter, is_kept;
+static ncclResult_t outcome;
+static cudaError_t kept_error; /* CUDA's, until somebody takes it */
 
 bool cuda_comm_enter(trib_device *device)
 {
@@ -42,9 +44,10 @@ bool cuda_nccl_launch(trib_device *device, cuda_slot *slot)
     assert_true(device->claimed);
     assert_int_equal(inside, device->params.size > 1 ? 1 : 0);
     slot->code = cudaSuccess;
-    slot->result = ncclSuccess;
+    slot->result = outcome;
+    kept_error = outcome == ncclSuccess ? cudaSuccess : cudaErrorLaunchFailure;
     launched++;
-    return true;
+    return outcome == ncclSuccess;
 }
 
 void cuda_nccl_end_failed(trib_device *device, cuda_slot *slot)
@@ -73,7 +76,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 
 cudaError_t cudaGetLastError(void)
 {
-    return cudaSuccess;
+    const cudaError_t code = kept_error;
+    kept_error = cudaSuccess;
+    return code;
 }
 
 bool cuda_exit_hold(void)
@@ -138,9 +143,20 @@ static void else_they_launch_what_is_kept(void **state)
     assert_false(is_launched_here(false, 2, false, true));
 }
 
+/* What NCCL does wrong in a caller's thread is told where the job comes back: the caller does not find it among its own errors. */
+static void what_fails_is_not_the_callers(void **state)
+{
+    (void)state;
+    outcome = ncclUnhandledCudaError;
+    assert_true(is_launched_here(true, 2, true, false));
+    outcome = ncclSuccess;
+    assert_int_equal(cudaGetLastError(), cudaSuccess);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(in_program_order_callers_launch),
-                                       cmocka_unit_test(else_they_launch_what_is_kept)};
+                                       cmocka_unit_test(else_they_launch_what_is_kept),
+                                       cmocka_unit_test(what_fails_is_not_the_callers)};
     return cmocka_run_group_tests_name("what is issued", tests, NULL, NULL);
 }
