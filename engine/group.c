@@ -390,6 +390,9 @@ void trib_group_drop_untold(trib_group *group)
 void trib_group_op_failed(trib_op *op)
 {
     trib_engine *engine = op->engine;
+    if (!atomic_load(&op->has_text)) {
+        return; /* a core that came upon the failure: who is writing why it failed comes here behind that */
+    }
     if (op->device->is_issued || op->device->ahead_bytes > 0) {
         trib_device_order_failed(op);
         return;

@@ -399,6 +399,41 @@ static void frames_of_the_group(void **state)
     assert_false(trib_group_read(&nowhere, &read));
 }
 
+static void wake_nobody(trib_reactor *reactor)
+{
+    (void)reactor;
+}
+
+/* Another core may find that an operation has failed while why it has is still being written: nothing is told before that is there. */
+static void why_comes_with_it(void **state)
+{
+    (void)state;
+    static const trib_reactor_ops ops = {.wake = wake_nobody};
+    static trib_engine engine;
+    static trib_core core;
+    static trib_tensor tensor;
+    static trib_group group;
+    static trib_device_op device;
+    static trib_op op;
+    trib_reactor reactor = {.ops = &ops};
+    core.reactor = &reactor;
+    engine.cores = &core;
+    engine.group = &group;
+    atomic_store(&tensor.placed, true);
+    device.op = &op;
+    op.engine = &engine;
+    op.tensor = &tensor;
+    op.device = &device;
+    atomic_store(&op.claim, TRIB_TIMEOUT);
+    trib_group_op_failed(&op);
+    assert_null(atomic_load(&reactor.mail));
+    atomic_store(&op.has_text, true);
+    trib_group_op_failed(&op);
+    trib_group_op_failed(&op);
+    assert_ptr_equal(atomic_load(&reactor.mail), &device.failed_post);
+    assert_int_equal(atomic_load(&op.references), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -417,6 +452,7 @@ int main(void)
         cmocka_unit_test(credit_is_the_leaders),
         cmocka_unit_test(steady_on_all),
         cmocka_unit_test(frames_of_the_group),
+        cmocka_unit_test(why_comes_with_it),
     };
     return cmocka_run_group_tests_name("the order of collectives", tests, NULL, NULL);
 }
