@@ -266,7 +266,9 @@ trib_status cuda_stream_wait(trib_device *device, void *stream, const trib_devic
     if (status == TRIB_OK && gate->by_end) {
         /* A tenth of what waiting for a word takes the GPU. */
         code = (int)cudaStreamWaitEvent(stream, ((const cuda_gate_end *)gate->end)->slot.event, 0);
-        (void)cudaGetLastError();
+        if (code != 0) {
+            (void)cudaGetLastError(); /* it is told, and is not the caller's; what was kept before this is */
+        }
     } else if (status == TRIB_OK) {
         status = wait_for_word(device, stream, gate, &code, error);
     }

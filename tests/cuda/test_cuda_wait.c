@@ -51,18 +51,24 @@ void cuda_set_error(trib_error *error, trib_status status, const char *format, .
     va_end(arguments);
 }
 
+static bool fails;
+static cudaError_t kept; /* the calling thread's last error, until somebody takes it */
+
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
 {
     (void)stream;
     (void)event;
     (void)flags;
     events++;
-    return cudaSuccess;
+    kept = fails ? cudaErrorInvalidValue : kept;
+    return fails ? cudaErrorInvalidValue : cudaSuccess;
 }
 
 cudaError_t cudaGetLastError(void)
 {
-    return cudaSuccess;
+    const cudaError_t code = kept;
+    kept = cudaSuccess;
+    return code;
 }
 
 static CUresult get_device(CUdevice *found, int index)
@@ -495,6 +501,21 @@ static void what_is_known_to_the_driver_holds_nothing_up(void **state)
     assert_int_equal(words, 0);
 }
 
+/* The caller may have launched something of its own that failed, and ask for that later; what failed here it is told. */
+static void errors_are_left_to_whose_they_are(void **state)
+{
+    (void)state;
+    open_with(NULL);
+    gates[0].by_end = true;
+    kept = cudaErrorInvalidConfiguration;
+    assert_int_equal(wait_for(0, 0), TRIB_OK);
+    assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
+    fails = true;
+    assert_int_equal(wait_for(0, 0), TRIB_SYSTEM);
+    fails = false;
+    assert_int_equal(cudaGetLastError(), cudaSuccess);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -511,6 +532,7 @@ int main(void)
         cmocka_unit_test(the_default_stream_is_one),
         cmocka_unit_test(streams_of_threads_are_counted_one_by_one),
         cmocka_unit_test(what_is_known_to_the_driver_holds_nothing_up),
+        cmocka_unit_test(errors_are_left_to_whose_they_are),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
