@@ -282,6 +282,84 @@ sum_round *trib_sum_round_take(trib_summation *self, uint32_t chunk_count)
     return round;
 }
 
+/* ---- Rounds by their number ---- */
+
+static sum_round **bucket_of(const sum_round_table *table, const sum_key *key, uint32_t round)
+{
+    const uint64_t mixed = ((uintptr_t)key ^ (uint64_t)round << 40 ^ round) * UINT64_C(0x9e3779b97f4a7c15);
+    return &table->buckets[mixed >> 32 & (table->bucket_count - 1)];
+}
+
+/* As many buckets as rounds. Where there is no memory for more, more lie in each. */
+static void widen(trib_summation *self)
+{
+    const sum_round_table old = self->by_number;
+    sum_round_table *table = &self->by_number;
+    if (self->live_rounds <= old.bucket_count || old.bucket_count > UINT32_MAX / 2) {
+        return;
+    }
+    sum_round **buckets = take_memory(self, old.bucket_count * 2 * sizeof(sum_round *));
+    if (buckets == NULL) {
+        return;
+    }
+    *table = (sum_round_table){.buckets = buckets, .bucket_count = old.bucket_count * 2};
+    for (uint32_t i = 0; i < old.bucket_count; i++) {
+        while (old.buckets[i] != NULL) {
+            sum_round *round = old.buckets[i];
+            old.buckets[i] = round->bucket_next;
+            sum_round **bucket = bucket_of(table, round->key, round->what.round);
+            round->bucket_next = *bucket;
+            *bucket = round;
+        }
+    }
+    free(old.buckets);
+}
+
+void trib_sum_round_put_in(trib_summation *self, sum_key *key, sum_round *round)
+{
+    trib_assert(key->live == NULL || key->live->what.round < round->what.round);
+    widen(self);
+    round->key = key;
+    round->newer = NULL;
+    round->next = key->live;
+    if (key->live != NULL) {
+        key->live->newer = round;
+    }
+    key->live = round;
+    key->live_count++;
+    sum_round **bucket = bucket_of(&self->by_number, key, round->what.round);
+    round->bucket_next = *bucket;
+    *bucket = round;
+}
+
+void trib_sum_round_take_out(trib_summation *self, sum_round *round)
+{
+    sum_key *key = round->key;
+    sum_round **at = bucket_of(&self->by_number, key, round->what.round);
+    while (*at != round) {
+        trib_assert(*at != NULL);
+        at = &(*at)->bucket_next;
+    }
+    *at = round->bucket_next;
+    *(round->newer == NULL ? &key->live : &round->newer->next) = round->next;
+    if (round->next != NULL) {
+        round->next->newer = round->newer;
+    }
+    key->live_count--;
+}
+
+sum_round *trib_sum_round_find(const trib_summation *self, const sum_key *key, uint32_t round)
+{
+    if (key->live == NULL || key->live->what.round <= round) { /* most often it is the newest, or yet to come */
+        return key->live != NULL && key->live->what.round == round ? key->live : NULL;
+    }
+    sum_round *at = *bucket_of(&self->by_number, key, round);
+    while (at != NULL && (at->key != key || at->what.round != round)) {
+        at = at->bucket_next;
+    }
+    return at;
+}
+
 void trib_sum_round_give(trib_summation *self, sum_round *round)
 {
     trib_assert(round->landings == 0 && round->references == 0 && round->holds == 0);
@@ -294,6 +372,13 @@ void trib_sum_round_give(trib_summation *self, sum_round *round)
 }
 
 /* ---- All of it ---- */
+
+trib_status trib_sum_memory_init(trib_summation *self)
+{
+    enum { BUCKETS = 64 };
+    self->by_number = (sum_round_table){.buckets = calloc(BUCKETS, sizeof(sum_round *)), .bucket_count = BUCKETS};
+    return self->by_number.buckets == NULL ? TRIB_NO_MEMORY : TRIB_OK;
+}
 
 void trib_sum_memory_free(trib_summation *self)
 {
@@ -327,6 +412,7 @@ void trib_sum_memory_free(trib_summation *self)
     for (uint32_t i = 0; i < self->keys.capacity; i++) {
         free(self->keys.slots[i].value);
     }
+    free(self->by_number.buckets);
     free(self->keys.slots);
     free(self->blocks.slots);
 }

@@ -7,6 +7,7 @@
  * - Whoever sums the parts expects this contributor's rounds of a key one after the other. So a refusal is reported
  *   upwards only when every older round of the key is complete or has been reported; parts come in that order anyway,
  *   because a chunk of round r + 1 is complete only when every contributor is through with round r.
+ * - So where a round is complete or has been reported, all older ones of the key are, or have been.
  */
 #include "engine/sum_tree.h"
 
@@ -92,22 +93,20 @@ static bool is_settled(const sum_round *round)
     return is_complete || round->is_reported;
 }
 
-void trib_sum_part_report(trib_summation *self, const sum_round *round)
+void trib_sum_part_report(trib_summation *self, sum_round *round)
 {
     if (!gives_parts(self) || (round->next != NULL && !is_settled(round->next))) {
         return; /* the older one does it when its turn has come */
     }
-    sum_round *first = NULL; /* of those to be reported, oldest first */
-    for (sum_round *at = round->key->live; at != NULL; at = at->next) {
-        if (is_settled(at)) {
-            continue;
+    sum_round *first = NULL, **last = &first; /* of those to be reported, oldest first */
+    for (sum_round *at = round; at != NULL && (at->refused != TRIB_OK || is_settled(at)); at = at->newer) {
+        if (!is_settled(at)) { /* nothing younger than an open one */
+            *last = at;
+            last = &at->report_next;
+            at->report_next = NULL;
+            at->is_reported = true;
+            at->holds++;
         }
-        at->report_next = first;
-        first = at->refused != TRIB_OK ? at : NULL; /* nothing younger than an open one */
-    }
-    for (sum_round *at = first; at != NULL; at = at->report_next) {
-        at->is_reported = true;
-        at->holds++;
     }
     while (first != NULL) {
         sum_round *next = first->report_next;
@@ -128,7 +127,7 @@ bool trib_sum_part_may_end(const trib_summation *self, const sum_round *round)
 static sum_round *find_live(const trib_summation *self, const trib_contribution *what)
 {
     const sum_key *key = trib_sum_key_find(self, what);
-    return key == NULL ? NULL : trib_sum_round_find(key, what->round);
+    return key == NULL ? NULL : trib_sum_round_find(self, key, what->round);
 }
 
 static sum_chunk *find_awaited(const trib_summation *self, const trib_contribution *what)

@@ -7,15 +7,6 @@
 
 #include "engine/sum_tree.h"
 
-sum_round *trib_sum_round_find(const sum_key *key, uint32_t round)
-{
-    sum_round *at = key->live;
-    while (at != NULL && at->what.round > round) {
-        at = at->next;
-    }
-    return at != NULL && at->what.round == round ? at : NULL;
-}
-
 uint32_t trib_sum_round_newest(const sum_key *key)
 {
     const uint32_t live = key->live == NULL ? 0 : key->live->what.round;
@@ -42,13 +33,7 @@ void trib_sum_round_try_end(trib_summation *self, sum_round *round)
         return;
     }
     sum_key *key = round->key;
-    sum_round **at = &key->live;
-    while (*at != round) {
-        trib_assert(*at != NULL);
-        at = &(*at)->next;
-    }
-    *at = round->next;
-    key->live_count--;
+    trib_sum_round_take_out(self, round);
     key->finished = round->what.round > key->finished ? round->what.round : key->finished;
     if (round->refused != TRIB_OK) {
         remember_refused(key, round->what.round);

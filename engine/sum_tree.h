@@ -88,7 +88,9 @@ typedef struct sum_key {
 } sum_key;
 
 struct sum_round {
-    sum_round *next;            /* of its key, or in the free list */
+    sum_round *next;            /* of its key, the one before it; or in the free list */
+    sum_round *newer;           /* of its key, the one after it */
+    sum_round *bucket_next;     /* in the table of live rounds */
     sum_round *older, *younger; /* among all live rounds */
     sum_key *key;
     trib_contribution what; /* of the first contribution */
@@ -118,11 +120,18 @@ typedef struct sum_table {
     uint32_t capacity, count; /* capacity: 0 or a power of two */
 } sum_table;
 
+/* The live rounds by key and number: those of one key may be many, and what comes is about any of them. */
+typedef struct sum_round_table {
+    sum_round **buckets;
+    uint32_t bucket_count; /* a power of two */
+} sum_round_table;
+
 struct trib_summation {
     trib_summation_config config;
     void *(*memory_alloc)(size_t size); /* zeroed; a test puts its own here */
     uint64_t allocations;               /* calls of memory_alloc and buffer_alloc */
     sum_table keys, blocks;
+    sum_round_table by_number;
     sum_round *oldest, *youngest;
     uint64_t rounds_begun;
     uint64_t stall_serial; /* trib_summation_stalls goes on at that round, with that contributor */
@@ -149,14 +158,20 @@ void trib_sum_tree_give(trib_summation *self, sum_tree *tree); /* with what its 
 /* Empty, with chunk_count records, and the youngest of the live rounds. */
 sum_round *trib_sum_round_take(trib_summation *self, uint32_t chunk_count);
 void trib_sum_round_give(trib_summation *self, sum_round *round);
+/* It is the newest of the key, by the number in round->what, from here until it is taken out. */
+void trib_sum_round_put_in(trib_summation *self, sum_key *key, sum_round *round);
+void trib_sum_round_take_out(trib_summation *self, sum_round *round);
+/* Among the live ones; NULL if it is none. */
+sum_round *trib_sum_round_find(const trib_summation *self, const sum_key *key, uint32_t round);
+/* Room for the table; the rest is made when it is needed. */
+TRIB_CHECKED trib_status trib_sum_memory_init(trib_summation *self);
 void trib_sum_memory_free(trib_summation *self);
 /* Counts blocks and live rounds again: for trib_assert_slow. */
 bool trib_sum_memory_adds_up(const trib_summation *self);
 
 /* ---- sum_round.c ---- */
 
-sum_round *trib_sum_round_find(const sum_key *key, uint32_t round); /* among the live ones; NULL if it is none */
-uint32_t trib_sum_round_newest(const sum_key *key);                 /* live or over; 0: none yet */
+uint32_t trib_sum_round_newest(const sum_key *key); /* live or over; 0: none yet */
 /* Gives the round back if it is over. Every change that can be the last one is followed by this. */
 void trib_sum_round_try_end(trib_summation *self, sum_round *round);
 /* Refuses the round to all who have shown up, unless it is refused already. trib_sum_round_try_end shall follow. */
@@ -221,7 +236,7 @@ void trib_sum_part_give_out(trib_summation *self, sum_chunk *chunk, sum_block *b
 void trib_sum_part_add_to_broadcast(trib_summation *self, sum_chunk *chunk, sum_block *block);
 void trib_sum_part_clear(trib_summation *self, sum_chunk *chunk);
 /* Reports refusals whose turn has come. After every refusal and every completion, of that round, which is held. */
-void trib_sum_part_report(trib_summation *self, const sum_round *round);
+void trib_sum_part_report(trib_summation *self, sum_round *round);
 bool trib_sum_part_may_end(const trib_summation *self, const sum_round *round);
 
 #endif

@@ -65,14 +65,11 @@ static trib_status check_bounds(const trib_summation *self, const trib_contribut
     return TRIB_OK;
 }
 
-/* Whoever begins a round has done its part in the one before that was here: contributed all of it, withdrawn, or been told
- * of a refusal. */
-static bool is_through(const sum_key *key, uint32_t round, uint32_t contributor)
+/* Whoever begins a round (NULL: a new one) has done its part in the one before that was here: contributed all of it,
+ * withdrawn, or been told of a refusal. */
+static bool is_through(const sum_key *key, const sum_round *round, uint32_t contributor)
 {
-    const sum_round *before = key->live;
-    while (before != NULL && before->what.round >= round) {
-        before = before->next;
-    }
+    const sum_round *before = round == NULL ? key->live : round->next;
     return before == NULL || before->told[contributor] || before->counts[contributor] == before->what.chunk_count;
 }
 
@@ -85,7 +82,7 @@ static trib_status check_turn(const trib_summation *self, const sum_key *key, co
         return trib_error_set(error, TRIB_PROTOCOL, "rank %u contributes to round %u of a key whose newest round is %u",
                               what->contributor, what->round, newest);
     }
-    if (key != NULL && !is_through(key, what->round, what->contributor)) {
+    if (key != NULL && !is_through(key, round, what->contributor)) {
         return trib_error_set(error, TRIB_PROTOCOL,
                               "rank %u contributes to round %u before it is through with round %u", what->contributor,
                               what->round, what->round - 1);
@@ -127,13 +124,10 @@ static sum_round *begin_round(trib_summation *self, const trib_contribution *wha
     if (round == NULL) {
         return NULL;
     }
-    round->key = key;
     round->what = *what;
     round->began_ns = trib_now_often(self->config.reactor);
     round->serial = self->rounds_begun++;
-    round->next = key->live;
-    key->live = round;
-    key->live_count++;
+    trib_sum_round_put_in(self, key, round);
     key->open_count++;
     return round;
 }
@@ -144,7 +138,7 @@ static trib_status find_round(trib_summation *self, const trib_contribution *wha
                               trib_error *error)
 {
     sum_key *key = trib_sum_key_find(self, what);
-    sum_round *round = key == NULL ? NULL : trib_sum_round_find(key, what->round);
+    sum_round *round = key == NULL ? NULL : trib_sum_round_find(self, key, what->round);
     *round_out = round;
     if (round == NULL && key != NULL && what->round >= key->refused_first && what->round <= key->refused_last) {
         return TRIB_OK;
@@ -396,7 +390,7 @@ trib_status trib_summation_withdraw(trib_summation *self, const trib_contributio
     }
     trib_error error;
     sum_key *key = trib_sum_key_find(self, what);
-    sum_round *round = key == NULL ? NULL : trib_sum_round_find(key, what->round);
+    sum_round *round = key == NULL ? NULL : trib_sum_round_find(self, key, what->round);
     if (round == NULL) {
         if (key != NULL && what->round <= key->finished) {
             return TRIB_OK;
@@ -465,6 +459,11 @@ trib_status trib_summation_create(const trib_summation_config *config, trib_summ
     }
     self->config = *config;
     self->memory_alloc = zeroed;
+    const trib_status status = trib_sum_memory_init(self);
+    if (status != TRIB_OK) {
+        free(self);
+        return status;
+    }
     *out = self;
     return TRIB_OK;
 }

@@ -189,12 +189,53 @@ static void all_rounds_that_are_taken(void **state)
     }
 }
 
+#ifdef TRIB_SLOW_CHECKS
+enum { MANY = 2000 }; /* these count all there is again and again */
+#else
+enum { MANY = ROUNDS };
+#endif
+
+/* One worker gives all of them up before the other comes: that one is told of each, and does not wait the longer for it. */
+static void all_rounds_are_given_up(void **state)
+{
+    (void)state;
+    static trib_op *ops[2][MANY];
+    static int32_t data[2][MANY];
+    job jobs;
+    job_open(&jobs, 2, 1, NULL);
+    trib_tensor *tensors[2];
+    for (int i = 0; i < 2; i++) {
+        tensors[i] = job_declare(jobs.engines[i], "series", TRIB_INT32, 1);
+    }
+    for (int k = 0; k < MANY; k++) {
+        ops[1][k] = job_push_pull(jobs.engines[1], tensors[1], &data[1][k], &data[1][k], TRIB_SUM);
+    }
+    for (int k = MANY - 1; k > 0; k--) {
+        trib_op_cancel(ops[1][k]);
+    }
+    for (int k = 1; k < MANY; k++) {
+        assert_int_equal(trib_op_wait(ops[1][k], -1, NULL), TRIB_CANCELLED);
+    }
+    for (int k = 0; k < MANY; k++) {
+        ops[0][k] = job_push_pull(jobs.engines[0], tensors[0], &data[0][k], &data[0][k], TRIB_SUM);
+    }
+    assert_int_equal(job_wait(ops[1][0], NULL), TRIB_OK);
+    for (int k = 0; k < MANY; k++) {
+        assert_int_equal(job_wait(ops[0][k], NULL), k == 0 ? TRIB_OK : TRIB_CANCELLED);
+        if (k > 0) {
+            trib_op_release(ops[1][k]);
+        }
+    }
+    job_close(&jobs);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(urgent_overtakes),
         cmocka_unit_test(ten_thousand_tensors),
         cmocka_unit_test(all_rounds_that_are_taken),
+        cmocka_unit_test(all_rounds_are_given_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -87,6 +87,16 @@ static const char *round_fault(const trib_summation *self, const sum_round *roun
     return NULL;
 }
 
+/* Parts: is a round complete or reported, and an older one neither? */
+static bool is_out_of_turn(const sum_round *round)
+{
+    const sum_round *before = round->next;
+    const bool is_settled =
+        round->is_reported || (round->refused == TRIB_OK && round->chunks_done == round->what.chunk_count);
+    return is_settled && before != NULL && !before->is_reported &&
+           (before->refused != TRIB_OK || before->chunks_done < before->what.chunk_count);
+}
+
 static const char *keys_fault(const trib_summation *self)
 {
     uint32_t rounds = 0;
@@ -96,6 +106,9 @@ static const char *keys_fault(const trib_summation *self)
         for (const sum_round *at = key == NULL ? NULL : key->live; at != NULL; at = at->next) {
             live++;
             open += at->refused == TRIB_OK && at->chunks_done < at->what.chunk_count;
+            if (self->config.part_ready != NULL && is_out_of_turn(at)) {
+                return "a refusal was reported before its turn";
+            }
         }
         if (key != NULL && (open != key->open_count || live != key->live_count)) {
             return "a key counts rounds that are not there";

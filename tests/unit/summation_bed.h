@@ -265,7 +265,7 @@ static uint64_t oracle(trib_dtype dtype, trib_reduce reduce, uint32_t n, uint32_
     return reduce == TRIB_AVG ? (uint64_t)((int64_t)wrapped / (int64_t)n) : wrapped;
 }
 
-static void fill(unsigned char *bytes, trib_dtype dtype, uint32_t rank)
+static inline void fill(unsigned char *bytes, trib_dtype dtype, uint32_t rank)
 {
     const ref_type *type = &ref_types[dtype];
     for (uint32_t i = 0; i < CHUNK_BYTES / type->bytes; i++) {
@@ -286,7 +286,7 @@ static void check_elements(const event *at, trib_dtype dtype, trib_reduce reduce
     }
 }
 
-static void check_sum(const event *at, trib_dtype dtype, trib_reduce reduce, uint32_t n)
+static inline void check_sum(const event *at, trib_dtype dtype, trib_reduce reduce, uint32_t n)
 {
     check_elements(at, dtype, reduce, n, CHUNK_BYTES);
 }
