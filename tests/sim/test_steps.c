@@ -82,11 +82,46 @@ static void steps_that_stand_still_are_told(void **state)
     free(model);
 }
 
+static uint32_t looks, looks_fine;
+
+static study_memory look_at_nothing(void)
+{
+    const bool fine = looks++ < looks_fine;
+    return (study_memory){.taken = UINT64_C(1) << 34, .left = fine ? UINT64_C(1) << 34 : UINT64_C(1) << 28};
+}
+
+/* While the members come together, while they declare, and in the midst of steps. */
+static void steps_that_take_too_much_memory_are_told(void **state)
+{
+    (void)state;
+    study_model *model = calloc(1, sizeof *model + sizeof model->tensors[0]);
+    assert_non_null(model);
+    model->count = 1;
+    model->bytes = model->tensors[0].bytes = 4 << 20;
+    snprintf(model->tensors[0].name, sizeof model->tensors[0].name, "t");
+    const study_step_config config = {.job = sim_job_config_default(3, 1),
+                                      .model = model,
+                                      .iterations = 100,
+                                      .codec_ratio = 1,
+                                      .look = look_at_nothing};
+    for (looks_fine = 0; looks_fine < 6; looks_fine++) {
+        study_step_result result;
+        trib_error error = {.text = ""};
+        looks = 0;
+        assert_int_equal(study_step_run(&config, &result, &error), TRIB_NO_MEMORY);
+        assert_string_equal(error.text, "3 workers and 1 servers with 1 gradients need more memory than there is: "
+                                        "16.0 GiB are taken, 0.2 GiB left");
+        assert_int_equal(looks, looks_fine + 1);
+    }
+    free(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(links_are_full),
         cmocka_unit_test(steps_that_stand_still_are_told),
+        cmocka_unit_test(steps_that_take_too_much_memory_are_told),
     };
     return cmocka_run_group_tests_name("steps", tests, NULL, NULL);
 }

@@ -10,6 +10,7 @@
 #define ITERATIONS_MAX 256u
 #define NAMESPACE_BYTE_NS 0.25 /* beside what a message costs; so 4 + 4 hosts on 2 cores were replayed best */
 #define SECOND INT64_C(1000000000)
+#define LOOK_EVENTS 4096u
 
 struct study;
 
@@ -41,6 +42,7 @@ typedef struct study {
     sim_job *job;
     trainer *trainers;
     uint32_t finished;                    /* workers that have done all iterations */
+    uint32_t asked;                       /* how often has_room was */
     int64_t began_ns[ITERATIONS_MAX + 2]; /* rank 0's iterations */
     trib_error failure;
     trib_error untraced; /* a member's trace that could not be written */
@@ -277,6 +279,26 @@ static trib_status declare_all(trainer *self, trib_error *error)
     return TRIB_OK;
 }
 
+/* Is there memory to go on? Looked at now and then: that takes as long as a few events. */
+static bool has_room(study *self, uint32_t every)
+{
+    const study_step_config *config = self->config;
+    if (self->asked++ % every != 0) {
+        return true;
+    }
+    const study_memory memory = (config->look == NULL ? study_memory_look : config->look)();
+    if (study_memory_is_short(&memory)) {
+        trib_error error;
+        (void)trib_error_set(&error, TRIB_NO_MEMORY,
+                             "%u workers and %u servers with %u gradients need more memory than there is: %.1f GiB are "
+                             "taken, %.1f GiB left",
+                             config->job.workers, config->job.servers, config->model->count,
+                             (double)memory.taken / (1 << 30), (double)memory.left / (1 << 30));
+        fail(self, &error);
+    }
+    return self->failure.status == TRIB_OK;
+}
+
 static trib_status open_trainers(study *self, trib_error *error)
 {
     self->trainers = calloc(self->config->job.workers, sizeof *self->trainers);
@@ -289,7 +311,7 @@ static trib_status open_trainers(study *self, trib_error *error)
         one->rank = rank;
         one->next.fired = computed;
         trib_status status = declare_all(one, error);
-        if (status != TRIB_OK) {
+        if (status != TRIB_OK || !has_room(self, 1)) {
             return status;
         }
     }
@@ -301,8 +323,13 @@ static trib_status open_trainers(study *self, trib_error *error)
 
 static bool is_over(sim_job *job, void *argument)
 {
-    const study *self = argument;
-    return self->finished == job->config.workers || self->failure.status != TRIB_OK;
+    study *self = argument;
+    return self->finished == job->config.workers || self->failure.status != TRIB_OK || !has_room(self, LOOK_EVENTS);
+}
+
+static bool has_joined(sim_job *job, void *argument)
+{
+    return !has_room(argument, LOOK_EVENTS) || sim_job_all_ready(job, NULL);
 }
 
 static int compare(const void *a, const void *b)
@@ -351,8 +378,12 @@ static void note_untraced(trib_log_level level, const char *line, void *user)
 
 static trib_status join(study *self, study_step_result *result, trib_error *error)
 {
-    const bool all = sim_job_run(self->job, JOIN_LIMIT_NS, sim_job_all_ready, NULL);
+    const bool all = sim_job_run(self->job, JOIN_LIMIT_NS, has_joined, self);
     result->join_ns = trib_sim_now(self->job->sim);
+    if (self->failure.status != TRIB_OK) {
+        *error = self->failure;
+        return error->status;
+    }
     for (uint32_t i = 0; i < self->job->member_count; i++) {
         const sim_member *member = &self->job->members[i];
         if (member->ready.status != TRIB_OK) {
@@ -446,38 +477,4 @@ trib_status study_step_run(const study_step_config *config, study_step_result *r
         status = self.untraced.status;
     }
     return status;
-}
-
-/* ---- The ring ---- */
-
-int64_t study_ring_step(const study_step_config *config, uint64_t bucket_bytes, int64_t hop_ns)
-{
-    const study_model *model = config->model;
-    const uint32_t n = config->job.workers;
-    const trib_sim_link *link = &config->job.link;
-    const uint64_t bits = link->egress_bits < link->ingress_bits ? link->egress_bits : link->ingress_bits;
-    const double byte_ns = 8e9 / ((double)bits * config->job.net.goodput);
-    double free_ns = 0, device_free_ns = 0; /* the ring's, the device's; from the beginning of backward */
-    uint64_t bucket = 0;
-    for (uint32_t i = 0; i < model->count; i++) {
-        bucket += model->tensors[i].bytes;
-        if (bucket < bucket_bytes && i + 1 < model->count) {
-            continue;
-        }
-        double ready_ns = (double)model->tensors[i].ready_ns;
-        if (config->device_bytes_ns > 0) {
-            device_free_ns =
-                (device_free_ns > ready_ns ? device_free_ns : ready_ns) + (double)bucket / config->device_bytes_ns;
-            ready_ns = device_free_ns;
-        }
-        const double begin_ns = ready_ns > free_ns ? ready_ns : free_ns;
-        const double moves = 2.0 * (n - 1);
-        const double each = (double)bucket * config->codec_ratio / n * byte_ns;
-        free_ns = begin_ns + (n > 1 ? moves * (each + (double)hop_ns) : 0);
-        bucket = 0;
-    }
-    const double way_back = config->device_bytes_ns > 0 ? (double)bucket_bytes / config->device_bytes_ns : 0;
-    const double end_ns =
-        free_ns + way_back > (double)model->backward_ns ? free_ns + way_back : (double)model->backward_ns;
-    return (int64_t)end_ns + model->forward_ns + model->optimizer_ns;
 }

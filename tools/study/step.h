@@ -12,6 +12,7 @@
 #define TRIB_TOOLS_STUDY_STEP_H
 
 #include "tools/study/job.h"
+#include "tools/study/memory.h"
 #include "tools/study/model.h"
 
 typedef struct study_step_config {
@@ -24,6 +25,7 @@ typedef struct study_step_config {
     double codec_ratio;               /* bytes on the wire per byte of gradient; 1: none */
     double device_bytes_ns;           /* bytes per nanosecond, each way; 0: there is no device in front */
     void (*progress)(void *user, uint32_t iteration, uint32_t iterations); /* may be NULL */
+    study_memory (*look)(void); /* at the machine's memory; NULL: study_memory_look. A test has its own */
     void *user;
 } study_step_config;
 

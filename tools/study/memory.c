@@ -1,0 +1,75 @@
+/* memory.c - see memory.h. */
+#include "tools/study/memory.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TAKEN_PER_LEFT 32 /* what the ends of a job take beside it is much less than a part of that size */
+
+/* The number behind that word in a file, or at its beginning (NULL); UINT64_MAX: there is none. */
+static uint64_t number_in(const char *path, const char *word)
+{
+    char line[160];
+    unsigned long long number = 0;
+    bool found = false;
+    FILE *in = fopen(path, "re");
+    while (in != NULL && !found && fgets(line, sizeof line, in) != NULL) {
+        const size_t skip = word == NULL ? 0 : strlen(word);
+        found = (word == NULL || strncmp(line, word, skip) == 0) && sscanf(line + skip, " %llu", &number) == 1;
+    }
+    if (in != NULL) {
+        (void)fclose(in); /* it was only read */
+    }
+    return found ? number : UINT64_MAX;
+}
+
+static uint64_t left_of(uint64_t limit, uint64_t used)
+{
+    return limit == UINT64_MAX || used == UINT64_MAX ? UINT64_MAX : limit > used ? limit - used : 0;
+}
+
+static uint64_t left_in_machine(void)
+{
+    const uint64_t kib = number_in("/proc/meminfo", "MemAvailable:"), swap = number_in("/proc/meminfo", "SwapFree:");
+    return kib == UINT64_MAX ? UINT64_MAX : (kib + (swap == UINT64_MAX ? 0 : swap)) * 1024;
+}
+
+/* The group that a container sees as its own, in either version of the interface. Pages of files are given back for the asking. */
+static uint64_t left_in_group(void)
+{
+    static const char *const files[][4] = {
+        {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat", "inactive_file"},
+        {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+         "/sys/fs/cgroup/memory/memory.stat", "total_inactive_file"}};
+    uint64_t least = UINT64_MAX;
+    for (unsigned i = 0; i < sizeof files / sizeof files[0]; i++) {
+        const uint64_t used = number_in(files[i][1], NULL), idle = number_in(files[i][2], files[i][3]);
+        const uint64_t left =
+            left_of(number_in(files[i][0], NULL), idle == UINT64_MAX || idle > used ? used : used - idle);
+        least = left < least ? left : least;
+    }
+    return least;
+}
+
+static uint64_t taken(void)
+{
+    unsigned long long pages = 0;
+    FILE *in = fopen("/proc/self/statm", "re");
+    const bool found = in != NULL && fscanf(in, "%*u %llu", &pages) == 1;
+    if (in != NULL) {
+        (void)fclose(in); /* it was only read */
+    }
+    return found ? pages * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+}
+
+study_memory study_memory_look(void)
+{
+    const uint64_t machine = left_in_machine(), group = left_in_group();
+    return (study_memory){.taken = taken(), .left = machine < group ? machine : group};
+}
+
+bool study_memory_is_short(const study_memory *memory)
+{
+    return memory->left < memory->taken / TAKEN_PER_LEFT;
+}
