@@ -134,7 +134,7 @@ typedef struct trib_device_ops {
     bool (*wake)(trib_device *device, uint32_t reactors, bool hurries);
     /* Any thread: a mark that no job takes over. */
     void (*mark_drop)(trib_device *device, void *mark);
-    /* Any thread. The word is freed with the device. */
+    /* Any thread. The gate is zeroed, or as a call left it that failed. The word is freed with the device. */
     trib_status (*gate_make)(trib_device *device, trib_device_gate *gate, trib_error *error);
     /* Any thread: opens it from the host. */
     void (*gate_open)(trib_device *device, const trib_device_gate *gate);

@@ -170,14 +170,15 @@ static trib_status device_mark(trib_device *device, void *stream, void **mark_ou
 static trib_status device_gate_make(trib_device *device, trib_device_gate *gate, trib_error *error)
 {
     const cuda_visit visit = cuda_visit_begin(device);
-    cuda_gate_end *end = cuda_gate_end_make(device);
-    uint32_t *word = cuda_gate_word(device);
+    void *end = gate->end != NULL ? gate->end : cuda_gate_end_make(device);
+    uint32_t *word = end != NULL ? cuda_gate_word(device) : NULL;
     cuda_visit_end(visit);
-    if (word == NULL || end == NULL) {
-        cuda_set_error(error, TRIB_NO_MEMORY, "no memory that the GPU sees, or no memory for a CUDA event");
-        return TRIB_NO_MEMORY; /* what was made is freed with the device */
-    }
     *gate = (trib_device_gate){.word = word, .end = end};
+    if (word == NULL) {
+        /* An end that was made stays with its gate, which is asked for again. */
+        cuda_set_error(error, TRIB_NO_MEMORY, "no memory that the GPU sees, or no memory for a CUDA event");
+        return TRIB_NO_MEMORY;
+    }
     return TRIB_OK;
 }
 
