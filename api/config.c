@@ -102,6 +102,18 @@ static trib_status check_shape(const trib_config *given, trib_error *error)
     return TRIB_OK;
 }
 
+/* "host:0", or several with commas between of which one is: the system chooses the port, and only its own process knows it. */
+static bool leaves_port_open(const char *coordinator)
+{
+    for (const char *at = coordinator; at != NULL && (at = strchr(at, ':')) != NULL; at++) {
+        const size_t zeros = strspn(at + 1, "0");
+        if (zeros > 0 && (at[1 + zeros] == '\0' || at[1 + zeros] == ',')) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static trib_status check_job(const trib_config *config, trib_error *error)
 {
     const uint32_t known = TRIB_ROLE_WORKER | TRIB_ROLE_SERVER | TRIB_ROLE_COORDINATOR;
@@ -124,6 +136,12 @@ static trib_status check_job(const trib_config *config, trib_error *error)
         return trib_error_set(error, TRIB_INVALID,
                               "no coordinator address: set TRIB_COORDINATOR=host:port (or "
                               "trib_config.coordinator) to where rank 0 runs, the same on all members");
+    }
+    if (!alone && leaves_port_open(config->coordinator)) {
+        return trib_error_set(error, TRIB_INVALID,
+                              "coordinator %.200s: choose a port, or the other processes of the job do not find it "
+                              "(TRIB_COORDINATOR=host:port, the same on all members)",
+                              config->coordinator);
     }
     if (config->colocate == TRIB_COLOCATE_OFF && config->server_count == 0) {
         return trib_error_set(error, TRIB_INVALID, "colocate is off and there are no servers: nobody would sum");

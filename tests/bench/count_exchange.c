@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "engine/core.h"
 #include "tools/study/job.h"
@@ -131,13 +132,21 @@ static void *memory_of(trib_engine *engine, const scene *what, size_t size)
     return memory != MAP_FAILED ? memory : NULL;
 }
 
+enum { PORT_TRIES = 100 };
+
+/* Below those that the kernel hands out by itself; each process begins somewhere else. */
+static unsigned port_of_try(unsigned tries)
+{
+    return 10000 + ((unsigned)getpid() * 7919u + tries) % 22000;
+}
+
 static void open_real(bed *self)
 {
     const scene *what = self->what;
     self->loop = ev_loop_new(EVFLAG_AUTO);
     self->members = what->workers + what->servers;
     char address[128];
-    snprintf(address, sizeof address, "%s:0", self->host);
+    unsigned tries = 0;
     for (uint32_t i = 0; i < self->members; i++) {
         trib_config config = settings_of(what);
         config.mode = TRIB_MODE_ATTACHED;
@@ -153,10 +162,16 @@ static void open_real(bed *self)
         config.ready_cb = on_ready;
         config.ready_user = self;
         trib_error error = {.status = TRIB_OK};
-        if (trib_engine_create(&config, &self->engines[i], &error) != TRIB_OK) {
+        trib_status status;
+        do { /* until rank 0 has found a port that nobody has */
+            if (i == 0) {
+                snprintf(address, sizeof address, "%s:%u", self->host, port_of_try(tries++));
+            }
+            status = trib_engine_create(&config, &self->engines[i], &error);
+        } while (status == TRIB_SYSTEM && i == 0 && tries < PORT_TRIES);
+        if (status != TRIB_OK) {
             die(what->name, error.text);
         }
-        snprintf(address, sizeof address, "%s", self->engines[0]->coordinator_address); /* the port that rank 0 got */
         self->buffers[i] = memory_of(self->engines[i], what, (size_t)what->tensors * what->bytes);
         if (self->buffers[i] == NULL) {
             die(what->name, "out of memory");

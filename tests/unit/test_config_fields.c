@@ -46,6 +46,9 @@ CHANGE(overflowing_members, config->worker_count = INT32_MAX; config->server_cou
 CHANGE(no_coordinator, config->worker_count = 2)
 CHANGE(no_coordinator_for_server, config->roles = TRIB_ROLE_SERVER)
 CHANGE(external_without_address, config->external_coordinator = true)
+CHANGE(open_port, config->worker_count = 2; config->coordinator = "127.0.0.1:0")
+CHANGE(open_port_for_server, config->roles = TRIB_ROLE_SERVER; config->coordinator = "[::1]:0")
+CHANGE(open_port_elsewhere, config->external_coordinator = true; config->coordinator = "127.0.0.1:00,127.0.0.2:0")
 CHANGE(nobody_sums, config->colocate = TRIB_COLOCATE_OFF)
 CHANGE(small_chunk, config->chunk_bytes = 2048)
 CHANGE(large_chunk, config->chunk_bytes = 2 << 20)
@@ -114,6 +117,9 @@ static void wrong_fields(void **state)
         {no_coordinator, TRIB_INVALID, "coordinator", "TRIB_COORDINATOR"},
         {no_coordinator_for_server, TRIB_INVALID, "coordinator", "TRIB_COORDINATOR"},
         {external_without_address, TRIB_INVALID, "coordinator", "TRIB_COORDINATOR"},
+        {open_port, TRIB_INVALID, "127.0.0.1:0", "choose a port"},
+        {open_port_for_server, TRIB_INVALID, "[::1]:0", "choose a port"},
+        {open_port_elsewhere, TRIB_INVALID, "127.0.0.1:00", "choose a port"},
         {nobody_sums, TRIB_INVALID, "colocate", "nobody would sum"},
         {small_chunk, TRIB_INVALID, "chunk_bytes 2048", "4096..1048576"},
         {large_chunk, TRIB_INVALID, "chunk_bytes 2097152", "4096..1048576"},
@@ -232,13 +238,27 @@ static void rank_of_a_server(void **state)
     }
 }
 
+/* Where nobody else has to find it the system may choose it. Zeros may be part of a port, and of an address. */
+static void port_0(void **state)
+{
+    (void)state;
+    trib_config config, checked;
+    trib_config_init(&config, sizeof config);
+    config.coordinator = "127.0.0.1:0";
+    assert_int_equal(trib_config_check(&config, &checked, NULL), TRIB_OK);
+    static const char *const ports[] = {"127.0.0.1:10", "127.0.0.1:01,127.0.0.2:100", "[::]:7", "[fd00:0:0::1]:70"};
+    for (size_t i = 0; i < sizeof ports / sizeof ports[0]; i++) {
+        config.worker_count = 2;
+        config.coordinator = ports[i];
+        assert_int_equal(trib_config_check(&config, &checked, NULL), TRIB_OK);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wrong_fields),
-        cmocka_unit_test(zero_is_the_default),
-        cmocka_unit_test(rank_of_a_server),
-        cmocka_unit_test(endless_timeouts),
+        cmocka_unit_test(wrong_fields), cmocka_unit_test(zero_is_the_default), cmocka_unit_test(rank_of_a_server),
+        cmocka_unit_test(port_0),       cmocka_unit_test(endless_timeouts),
     };
     /* The cases empty the environment, in which cmocka would look up how to report them. */
     const char *output = getenv("CMOCKA_MESSAGE_OUTPUT");
