@@ -1,0 +1,237 @@
+/*
+ * wait_bed.h - a device and its gates, for stages/cuda/cuda_wait.c, with stand-ins for all that it calls. No GPU is needed, only CUDA's
+ * headers. For one test program.
+ */
+#ifndef TRIB_TESTS_WAIT_BED_H
+#define TRIB_TESTS_WAIT_BED_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "stages/cuda/cuda_internal.h"
+
+/* ---- What it calls ---- */
+
+static int64_t now_ns = 1;
+
+int64_t cuda_now_ns(void)
+{
+    return now_ns;
+}
+
+static bool is_captured, is_shared;
+static int words, events, told; /* what streams were made to wait for, and how often the engine was told */
+
+trib_status cuda_check_capture(cudaStream_t stream, trib_error *error)
+{
+    (void)stream;
+    (void)error;
+    return is_captured ? TRIB_UNSUPPORTED : TRIB_OK;
+}
+
+cuda_visit cuda_visit_begin(const trib_device *device)
+{
+    return (cuda_visit){.index = device->index, .before = device->index, .mode = cudaStreamCaptureModeRelaxed};
+}
+
+void cuda_visit_end(cuda_visit visit)
+{
+    (void)visit;
+}
+
+void cuda_set_error(trib_error *error, trib_status status, const char *format, ...)
+{
+    error->status = status;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(error->text, sizeof error->text, format, arguments);
+    va_end(arguments);
+}
+
+static bool fails;
+static cudaError_t kept; /* the calling thread's last error, until somebody takes it */
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
+{
+    (void)stream;
+    (void)event;
+    (void)flags;
+    events++;
+    kept = fails ? cudaErrorInvalidValue : kept;
+    return fails ? cudaErrorInvalidValue : cudaSuccess;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    const cudaError_t code = kept;
+    kept = cudaSuccess;
+    return code;
+}
+
+static CUresult get_device(CUdevice *found, int index)
+{
+    *found = index;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice device)
+{
+    (void)device;
+    assert_int_equal(attribute, 133);
+    *value = is_shared;
+    return CUDA_SUCCESS;
+}
+
+/* NULL: the driver cannot be asked. */
+static CUmoduleLoadingMode eager = CU_MODULE_EAGER_LOADING, lazy = CU_MODULE_LAZY_LOADING;
+static const CUmoduleLoadingMode *loading = &eager;
+
+static CUresult get_mode(CUmoduleLoadingMode *mode)
+{
+    *mode = *loading;
+    return CUDA_SUCCESS;
+}
+
+/* As the driver's: no id comes again, and a stream has one id under all its names. */
+static bool has_ids;
+static unsigned long long replaced; /* streams that were made again, under the handles of earlier ones */
+static _Thread_local unsigned long long own_id;
+
+static CUresult get_id(CUstream stream, unsigned long long *id)
+{
+    static unsigned long long threads = 1000000;
+    if (stream == cudaStreamPerThread) {
+        threads += own_id == 0 ? 1 : 0;
+        own_id = own_id == 0 ? threads : own_id;
+        *id = own_id;
+    } else {
+        *id = stream == NULL || stream == cudaStreamLegacy ? 1 : (uintptr_t)stream + replaced * 1000;
+    }
+    return CUDA_SUCCESS;
+}
+
+cudaError_t cuda_find_driver(const char *name, void *where)
+{
+    if (strcmp(name, "cuStreamGetId") == 0) {
+        const void *ids = (const void *)get_id;
+        memcpy(where, &ids, sizeof ids);
+        return has_ids ? cudaSuccess : cudaErrorNotSupported;
+    }
+    if (strcmp(name, "cuModuleGetLoadingMode") == 0) {
+        const void *mode = (const void *)get_mode;
+        memcpy(where, &mode, sizeof mode);
+        return loading != NULL ? cudaSuccess : cudaErrorNotSupported;
+    }
+    const bool is_device = strcmp(name, "cuDeviceGet") == 0;
+    assert_true(is_device || strcmp(name, "cuDeviceGetAttribute") == 0);
+    const void *found = is_device ? (const void *)get_device : (const void *)get_attribute;
+    memcpy(where, &found, sizeof found);
+    return cudaSuccess;
+}
+
+static CUresult wait_value(CUstream stream, CUdeviceptr word, cuuint32_t value, unsigned flags)
+{
+    (void)stream;
+    (void)word;
+    (void)value;
+    (void)flags;
+    words++;
+    return CUDA_SUCCESS;
+}
+
+static void launched(void *engine)
+{
+    trib_device *device = engine;
+    assert_int_equal(pthread_mutex_trylock(&device->mutex), 0); /* the engine's mutex comes before the device's */
+    pthread_mutex_unlock(&device->mutex);
+    told++;
+}
+
+/* ---- The device, and gates ---- */
+
+enum { GATES = 40 };
+
+static trib_device device;
+static int size = 1; /* of its group, which may be the whole job */
+static bool alone;
+static cuda_gate_end ends[GATES];
+static uint32_t gate_words[GATES];
+static trib_device_gate gates[GATES];
+
+static cudaStream_t stream_of(uintptr_t number)
+{
+    return (cudaStream_t)(number + 16);
+}
+
+static void launch_all(void)
+{
+    for (int i = 0; i < GATES; i++) {
+        cuda_wait_end(&device, &gates[i]);
+    }
+}
+
+static void open_with(const char *connections)
+{
+    if (device.wait_value != NULL) { /* the one before */
+        launch_all();
+        cuda_wait_close(&device);
+    }
+    if (connections == NULL) {
+        unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    } else {
+        setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections, 1);
+    }
+    memset(&device, 0, sizeof device);
+    pthread_mutex_init(&device.mutex, NULL);
+    device.wait_value = wait_value;
+    device.params.launched = launched;
+    device.params.engine = &device;
+    memset(ends, 0, sizeof ends);
+    memset(gate_words, 0, sizeof gate_words);
+    for (int i = 0; i < GATES; i++) {
+        gates[i] = (trib_device_gate){.word = &gate_words[i], .value = 1, .end = &ends[i]};
+    }
+    words = events = told = 0;
+    is_captured = false;
+    device.params.size = size;
+    device.params.alone = alone;
+    cuda_wait_open(&device);
+}
+
+static trib_status wait_for(uintptr_t stream, int gate)
+{
+    trib_error error = {.status = TRIB_OK};
+    return cuda_stream_wait(&device, stream_of(stream), &gates[gate], &error);
+}
+
+/* So many of the program's streams may wait beside the engine's own. */
+static void assert_room(const char *connections, const char *copies, uintptr_t room)
+{
+    if (copies == NULL) {
+        unsetenv("CUDA_DEVICE_MAX_COPY_CONNECTIONS");
+    } else {
+        setenv("CUDA_DEVICE_MAX_COPY_CONNECTIONS", copies, 1);
+    }
+    open_with(connections);
+    for (uintptr_t i = 0; i < room; i++) {
+        assert_int_equal(wait_for(i, 0), TRIB_OK);
+    }
+    assert_int_equal(wait_for(room, 0), TRIB_BUSY);
+    assert_int_equal(wait_for(0, 1), TRIB_BUSY); /* there is one more now, and it may have work */
+    unsetenv("CUDA_DEVICE_MAX_COPY_CONNECTIONS");
+}
+
+static void *wait_on_own_stream(void *argument)
+{
+    trib_error error = {.status = TRIB_OK};
+    *(trib_status *)argument = cuda_stream_wait(&device, cudaStreamPerThread, &gates[0], &error);
+    return NULL;
+}
+
+#endif
