@@ -251,6 +251,15 @@ static void refuse_join(trib_link *link, const char *text)
     trib_link_close(link, true, TRIB_JOIN_FAILED, text);
 }
 
+/* Does the member expect another job? A server need not be told how many there are of each; then it says none of its own kind.
+ * What it says of workers may be a launcher's, which counts those that it has started itself, and is not looked at. */
+static bool expects_others(const trib_coordinator *self, const trib_member_info *info, uint32_t workers,
+                           uint32_t servers)
+{
+    return (info->roles & TRIB_ROLE_WORKER) != 0 ? workers != self->worker_count || servers != self->server_count
+                                                 : servers != 0 && servers != self->server_count;
+}
+
 trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, const trib_frame *frame,
                                        const void *payload, trib_error *error)
 {
@@ -269,10 +278,10 @@ trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, 
     const char *kind = (info.roles & TRIB_ROLE_WORKER) != 0 ? "" : "server "; /* which has no number yet */
     if (self->running || self->over) {
         snprintf(text, sizeof text, "%s%s came when the job had already begun", kind, info.name);
-    } else if ((info.roles & TRIB_ROLE_WORKER) && (workers != self->worker_count || servers != self->server_count)) {
+    } else if (expects_others(self, &info, workers, servers)) {
         snprintf(text, sizeof text,
-                 "%s expects %u workers and %u servers, the coordinator %u and %u: start all with the same counts",
-                 info.name, workers, servers, self->worker_count, self->server_count);
+                 "%s%s expects %u workers and %u servers, the coordinator %u and %u: start all with the same counts",
+                 kind, info.name, workers, servers, self->worker_count, self->server_count);
     } else if (at == NULL) {
         snprintf(text, sizeof text, "no place for %s%s: the job has %u workers and %u servers", kind, info.name,
                  self->worker_count, self->server_count);

@@ -276,6 +276,40 @@ static void servers_have_the_numbers_that_they_ask_for(void **state)
     }
 }
 
+/* A server that was told nothing of the counts serves any job, and one that was told others is refused with both. */
+static void servers_are_told_the_right_count_or_none(void **state)
+{
+    (void)state;
+    static const int32_t told[] = {2, 0, 1};
+    char address[32];
+    job_free_address(address, sizeof address);
+    trib_engine *engines[3], *worker = NULL;
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    config.coordinator = address;
+    config.reactors = 1;
+    config.server_count = 1;
+    config.log_level = TRIB_LOG_NONE;
+    assert_int_equal(trib_engine_create(&config, &worker, NULL), TRIB_OK);
+    config.roles = TRIB_ROLE_SERVER;
+    config.rank = -1;
+    for (int i = 0; i < 3; i++) {
+        trib_error error = {.text = ""};
+        config.server_count = told[i];
+        assert_int_equal(trib_engine_create(&config, &engines[i], NULL), TRIB_OK);
+        assert_int_equal(trib_engine_wait_ready(engines[i], -1, &error), i == 1 ? TRIB_OK : TRIB_JOIN_FAILED);
+        if (i == 0) {
+            must_say(error.text, "server ");
+            must_say(error.text, "expects 1 workers and 2 servers, the coordinator 1 and 1: start all with the same");
+        }
+    }
+    assert_int_equal(trib_engine_wait_ready(worker, -1, NULL), TRIB_OK);
+    assert_int_equal(trib_engine_destroy(worker), TRIB_OK);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(trib_engine_destroy(engines[i]), TRIB_OK);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -287,6 +321,7 @@ int main(void)
         cmocka_unit_test(who_was_missing_is_said_once),
         cmocka_unit_test(others_know_why_it_is_not_reached),
         cmocka_unit_test(servers_have_the_numbers_that_they_ask_for),
+        cmocka_unit_test(servers_are_told_the_right_count_or_none),
     };
     return cmocka_run_group_tests_name("texts", tests, NULL, NULL);
 }
