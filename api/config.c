@@ -83,13 +83,22 @@ static void apply_defaults(trib_config *config)
     config->token = config->token != NULL && config->token[0] == '\0' ? NULL : config->token;
 }
 
-static trib_status check_shape(const trib_config *given, trib_error *error)
+trib_status trib_config_check_size(const trib_config *given, trib_error *error)
 {
     if (given->struct_size != sizeof *given) {
         return trib_error_set(error, TRIB_INVALID,
                               "trib_config.struct_size is %u, this library knows %zu: call "
                               "trib_config_init and build against the same release",
                               given->struct_size, sizeof *given);
+    }
+    return TRIB_OK;
+}
+
+static trib_status check_shape(const trib_config *given, trib_error *error)
+{
+    trib_status status = trib_config_check_size(given, error);
+    if (status != TRIB_OK) {
+        return status;
     }
     if (given->flags != 0) {
         return trib_error_set(error, TRIB_INVALID, "trib_config.flags: unknown bits 0x%x", given->flags);

@@ -4,6 +4,8 @@
 
 #include "engine/log.h"
 
+/* Was it filled by trib_config_init, for a struct of this library's size? */
+TRIB_CHECKED trib_status trib_config_check_size(const trib_config *given, trib_error *error);
 /* Checks every field and puts defaults where there is 0 or NULL. *checked_out is written on success only;
  * TRIB_INVALID with a text that names the field, its value and what is allowed. */
 TRIB_CHECKED trib_status trib_config_check(const trib_config *given, trib_config *checked_out, trib_error *error);

@@ -470,12 +470,13 @@ static trib_status read_choices(trib_config *config, trib_error *error)
 
 trib_status trib_config_from_env(trib_config *config, trib_error *error)
 {
-    if (config == NULL || config->struct_size != sizeof *config) {
-        return trib_error_set(error, TRIB_INVALID, "config %s",
-                              config == NULL ? "is NULL" : "must be initialised by trib_config_init");
+    trib_status status =
+        config == NULL ? trib_error_set(error, TRIB_INVALID, "config is NULL") : trib_config_check_size(config, error);
+    if (status != TRIB_OK) {
+        return status;
     }
     trib_config mine = *config;
-    trib_status status = get("TRIB_RANK") != NULL ? TRIB_OK : from_launcher(&mine, error);
+    status = get("TRIB_RANK") != NULL ? TRIB_OK : from_launcher(&mine, error);
     trib_status (*const readers[])(trib_config *, trib_error *) = {read_role, read_numbers, read_token, read_sizes,
                                                                    read_choices};
     for (size_t i = 0; status == TRIB_OK && i < sizeof readers / sizeof readers[0]; i++) {

@@ -23,7 +23,8 @@ trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *des
     }
     if (desc->struct_size != sizeof *desc) {
         return trib_error_set(error, TRIB_INVALID,
-                              "trib_tensor_desc has struct_size %u, this library's has %zu: call trib_tensor_desc_init",
+                              "trib_tensor_desc has struct_size %u, this library's has %zu: call "
+                              "trib_tensor_desc_init and build against the same release",
                               desc->struct_size, sizeof *desc);
     }
     if (desc->name == NULL) {
@@ -85,7 +86,8 @@ static trib_status check_params(trib_engine *engine, const trib_op_params *param
     }
     if (params->struct_size != sizeof *params) {
         return trib_error_set(error, TRIB_INVALID,
-                              "trib_op_params has struct_size %u, this library's has %zu: call trib_op_params_init",
+                              "trib_op_params has struct_size %u, this library's has %zu: call "
+                              "trib_op_params_init and build against the same release",
                               params->struct_size, sizeof *params);
     }
     if (params->flags != 0) {

@@ -218,7 +218,7 @@ static void tensors_that_cannot_be(void **state)
     refuse_tensor(worker, bad, TRIB_INVALID, "reserved field");
     bad = good;
     bad.struct_size = 3;
-    refuse_tensor(worker, bad, TRIB_INVALID, "trib_tensor_desc_init");
+    refuse_tensor(worker, bad, TRIB_INVALID, "trib_tensor_desc_init and build against");
     refuse_tensor(jobs.engines[1], good, TRIB_STATE, "only workers declare");
     job_close(&jobs);
 }
@@ -262,7 +262,7 @@ static void operations_that_cannot_be(void **state)
     refuse_push_pull(jobs.engines[0], bad, TRIB_INVALID, "unknown flags 0x1 in params");
     bad = good;
     bad.struct_size--;
-    refuse_push_pull(jobs.engines[0], bad, TRIB_INVALID, "trib_op_params_init");
+    refuse_push_pull(jobs.engines[0], bad, TRIB_INVALID, "trib_op_params_init and build against");
     refuse_push_pull(NULL, good, TRIB_INVALID, "engine is NULL");
     bad = good;
     bad.reserved[0] = 1;

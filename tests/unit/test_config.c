@@ -417,9 +417,10 @@ static void not_initialised(void **state)
     trib_error error = {.status = TRIB_OK};
     assert_int_equal(trib_config_from_env(NULL, &error), TRIB_INVALID);
     assert_non_null(strstr(error.text, "config is NULL"));
-    trib_config_init(&config, sizeof config - 8);
+    trib_config_init(&config, sizeof config - 8); /* as a program does that was built against another header */
     assert_int_equal(trib_config_from_env(&config, &error), TRIB_INVALID);
-    assert_non_null(strstr(error.text, "trib_config_init"));
+    assert_non_null(
+        strstr(error.text, "trib_config.struct_size is 336, this library knows 344: call trib_config_init and"));
 }
 
 static void local_ranks(void **state)
