@@ -15,6 +15,8 @@
 #include "transports/shm_internal.h"
 #include "transports/tcp.h"
 
+#define PORT_TRIES 16u
+
 typedef struct auto_transport {
     trib_transport base; /* first */
     trib_transport *tcp, *shm;
@@ -135,6 +137,36 @@ static trib_listener *listen_here(auto_transport *self, const trib_address *at, 
     return trib_shm_ops.listen(self->shm, at, user, &listener, &same, why) == TRIB_OK ? listener : NULL;
 }
 
+/* TCP's port is one that the kernel gives. Who has the name that goes with it, such as a job over shared memory alone, would be called in
+ * this one's place: then another port is taken. */
+static trib_status listen_anywhere(auto_transport *self, const trib_address *at, void *user, auto_listener *listener,
+                                   trib_address *bound_out, trib_error *why, trib_error *error)
+{
+    for (unsigned i = 1;; i++) {
+        trib_status status = trib_tcp_ops.listen(self->tcp, at, user, &listener->tcp, bound_out, error);
+        if (status != TRIB_OK) {
+            return status;
+        }
+        listener->shm = listen_here(self, bound_out, user, why);
+        if (listener->shm != NULL || i == PORT_TRIES) {
+            return TRIB_OK;
+        }
+        trib_tcp_ops.listener_close(listener->tcp);
+    }
+}
+
+/* Where the port is known, a peer may try at any moment: whom TCP lets in must not have missed shared memory. */
+static trib_status listen_at(auto_transport *self, const trib_address *at, void *user, auto_listener *listener,
+                             trib_address *bound_out, trib_error *why, trib_error *error)
+{
+    listener->shm = listen_here(self, at, user, why);
+    trib_status status = trib_tcp_ops.listen(self->tcp, at, user, &listener->tcp, bound_out, error);
+    if (status != TRIB_OK && listener->shm != NULL) {
+        trib_shm_ops.listener_close(listener->shm);
+    }
+    return status;
+}
+
 static trib_status auto_listen(trib_transport *transport, const trib_address *at, void *user,
                                trib_listener **listener_out, trib_address *bound_out, trib_error *error)
 {
@@ -144,20 +176,12 @@ static trib_status auto_listen(trib_transport *transport, const trib_address *at
         return trib_error_set(error, TRIB_NO_MEMORY, "no memory for a listener");
     }
     listener->base = (trib_listener){.transport = transport, .user = user};
-    /* Where the port is known, a peer may try at any moment: whom TCP lets in must not have missed this one. */
-    const bool known = has_port(at);
     trib_error why = {.status = TRIB_OK};
-    listener->shm = known ? listen_here(self, at, user, &why) : NULL;
-    trib_status status = trib_tcp_ops.listen(self->tcp, at, user, &listener->tcp, bound_out, error);
+    trib_status status = has_port(at) ? listen_at(self, at, user, listener, bound_out, &why, error)
+                                      : listen_anywhere(self, at, user, listener, bound_out, &why, error);
     if (status != TRIB_OK) {
-        if (listener->shm != NULL) {
-            trib_shm_ops.listener_close(listener->shm);
-        }
         free(listener);
         return status;
-    }
-    if (!known) {
-        listener->shm = listen_here(self, bound_out, user, &why);
     }
     if (listener->shm == NULL) {
         trib_log(transport->reactor->logger, TRIB_LOG_WARN, "processes of this machine reach this one over TCP: %s",
