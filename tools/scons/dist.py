@@ -70,7 +70,8 @@ def fill(build, root, version):
         put('tools/cluster.py', root + '/tests/cluster.py', False)
         put('tests/ports.py', root + '/tests/ports.py', False)
     put('api/tributary.h', root + '/include/tributary.h', False)
-    for source in ['LICENSE', 'README.md'] + sorted(glob.glob('docs/**/*.md', recursive=True) + glob.glob('examples/*.c')):
+    for source in ['LICENSE', 'README.md'] + sorted(glob.glob('docs/**/*.md', recursive=True) + glob.glob('examples/*.c') +
+                                                   glob.glob('examples/*.py')):
         put(source, os.path.join(root, source), False)
     put_pc(lib + '/pkgconfig/tributary.pc', version)
     others = {}

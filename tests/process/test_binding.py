@@ -1,0 +1,311 @@
+#!/usr/bin/env python3
+"""examples/binding.py: what it says of the header is so, it trains, and what Python's users meet ends well: a rank that is killed, Ctrl-C,
+exceptions, arrays that nobody holds any more, forks. Prints `ok NAME` / `not ok NAME: why`, or one `skip NAME: why` and exits with 77.
+"""
+import ctypes
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cases import alive, comes_true, run_cases  # noqa: E402
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.path.join(SOURCE, os.environ.get('TRIB_BUILD', 'build/release'))
+TOOL, EXAMPLE = BUILD + '/tributary', SOURCE + '/examples/binding.py'
+PIPES = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace')
+FOREVER = str(10 ** 9)  # steps
+TIMEOUT = 120  # seconds: against hangs
+
+
+def environment(**more):
+    """The library of this build, and nothing that a launcher may have left."""
+    foreign = ('TRIB_', 'OMPI_', 'PMI_', 'PMIX_', 'SLURM_', 'DMLC_')
+    env = {k: v for k, v in os.environ.items() if not k.startswith(foreign) and k not in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK')}
+    return dict(env, LD_LIBRARY_PATH=BUILD, PYTHONPATH=SOURCE + '/examples', PYTHONUNBUFFERED='1', **more)
+
+
+def begin(options, *program, **more):
+    """Under `tributary run`, or alone without options."""
+    command = ([TOOL, 'run', *options.split(), '--tag-output', '--'] if options else []) + [sys.executable, *program]
+    return subprocess.Popen(command, env=environment(**more), **PIPES)
+
+
+def finish(child, statuses, output=''):
+    """All that it said. It must end with one of these."""
+    try:
+        output += child.communicate(timeout=TIMEOUT)[0]
+    finally:
+        child.kill()
+        child.wait()
+    assert child.returncode in statuses, (child.returncode, output[-1500:])
+    return output
+
+
+def until(child, text):
+    """Its output, up to the line that holds the text."""
+    output = ''
+    for line in child.stdout:
+        output += line
+        if text in line:
+            return output
+    raise AssertionError('it ended before "%s": %s' % (text, output[-1500:]))
+
+
+def lines_of(rank, output):
+    return ''.join(line for line in output.splitlines(True) if line.startswith('[rank %d] ' % rank))
+
+
+# ---- The header ----
+
+
+def compiled(expressions):
+    """The value of each, by the C compiler."""
+    with tempfile.TemporaryDirectory() as folder:
+        with open(folder + '/print.c', 'w', encoding='ascii') as file:
+            file.write('#include <stddef.h>\n#include <stdio.h>\n#include <tributary.h>\nint main(void) {\n')
+            file.writelines('printf("%%lld\\n", (long long)(%s));\n' % expression for expression in expressions)
+            file.write('}\n')
+        subprocess.run([shutil.which('cc') or 'gcc', '-I', SOURCE + '/api', '-o', folder + '/print', folder + '/print.c'], check=True)
+        return dict(zip(expressions, map(int, subprocess.check_output([folder + '/print'], text=True).split())))
+
+
+def layout_is_the_headers():
+    described = {name: value for name, value in vars(binding).items() if name.startswith('TRIB_') and isinstance(value, int)}
+    for name, struct in vars(binding).items():
+        if isinstance(struct, type) and issubclass(struct, ctypes.Structure):
+            described['sizeof(%s)' % name] = ctypes.sizeof(struct)
+            for field, _ in struct._fields_:
+                described['offsetof(%s, %s)' % (name, field)] = getattr(struct, field).offset
+                described['sizeof(((%s *)0)->%s)' % (name, field)] = getattr(struct, field).size
+    known = compiled(list(described))
+    wrong = ['%s is %d, described as %d' % (what, known[what], value) for what, value in described.items() if known[what] != value]
+    assert len(described) > 150 and not wrong, (len(described), wrong)
+
+
+def kind(declared):
+    """The letters that binding.py has for a type in the header."""
+    scalars = {'void': 'nothing', 'trib_status': 'i32', 'int': 'i32', 'size_t': 'size'}
+    return 'pointer' if '*' in declared or '_cb ' in declared else scalars[declared.split()[0]]
+
+
+def functions_are_the_headers():
+    with open(SOURCE + '/api/tributary.h', encoding='utf-8') as file:
+        header = ' '.join(file.read().split())
+    for name, text in binding.FUNCTIONS.items():
+        result, arguments = re.search(r'TRIB_API (?:TRIB_CHECKED )?([\w *]*?)\b%s\(([^)]*)\);' % name, header).groups()
+        declared = ' '.join([kind(result)] + [kind(argument.strip()) for argument in arguments.split(',')])
+        assert declared == text.replace('text', 'pointer'), (name, declared, text)
+
+
+# ---- It trains ----
+
+
+def trains(options, count):
+    output = finish(begin(options, EXAMPLE), [0])
+    for rank in range(count):
+        line = r'worker %d of %d: loss \d+\.\d+, then 0\.\d+; the same weights on all ranks$' % (rank, count)
+        assert len(re.findall(line, output, re.MULTILINE)) == 1, (line, output)
+
+
+# ---- What Python's users meet ----
+
+
+def killed_rank_is_an_exception(victim):
+    """On all others, with its name."""
+    mark = 'victim%d' % os.getpid()
+    child = begin('-n 4', EXAMPLE, FOREVER, MARK_OF_A_TEST=mark)
+    output = until(child, 'step 20:')
+    pid = next(pid for pid in alive(mark) if 'TRIB_RANK=%d\0' % victim in open('/proc/%s/environ' % pid).read())
+    os.kill(int(pid), signal.SIGKILL)
+    output = finish(child, [128 + signal.SIGKILL, 1], output)  # `run` may come late to look, and see another first
+    for rank in {0, 1, 2, 3} - {victim}:
+        raised = r'TributaryError: TRIB_PEER_LOST: .*rank %d \(.*:%s\)' % (victim, pid)
+        assert re.search(raised, lines_of(rank, output)), (rank, output[-3000:])
+        assert 'rank %d ended with status 1' % rank in output, output[-3000:]
+
+
+def ctrl_c_ends_all():
+    """SIGINT to `tributary run` reaches all workers. Each interpreter ends with KeyboardInterrupt, and in time."""
+    mark = 'interrupt%d' % os.getpid()
+    child = begin('-n 4 -s 1', EXAMPLE, FOREVER, MARK_OF_A_TEST=mark)
+    output = until(child, 'step 20:')
+    child.send_signal(signal.SIGINT)
+    output = finish(child, [128 + signal.SIGINT], output)
+    # Who is late may have been told first that others have left.
+    end = r'^\[rank %d\] (KeyboardInterrupt|\w*\.?TributaryError: TRIB_PEER_LEFT)'
+    ends = [re.findall(end % rank, output, re.MULTILINE) for rank in range(4)]
+    assert all(ends) and any('KeyboardInterrupt' in end for end in ends), output[-3000:]
+    assert 'within' not in output, output[-3000:]  # as in "did not end rank 0 within"
+    assert comes_true(lambda: not alive(mark)), alive(mark)
+
+
+def run_text(text, options='-n 2', status=0):
+    return finish(begin(options, '-c', 'import binding, sys\nfrom array import array\n' + text), [status])
+
+
+def exception_ends_all():
+    """Nobody has closed the engine: the interpreter does it at its end, and the others hear that this rank has left."""
+    for at_fault in (0, 1):
+        output = run_text('''
+engine = binding.Engine()
+tensor = engine.declare('x', array('d', [0]))
+for step in range(10):
+    if step == 5 and engine.rank == %d:
+        raise ValueError('a fault')
+    engine.push_pull(tensor, array('d', [1])).result()
+''' % at_fault, status=1)
+        assert 'ValueError: a fault' in lines_of(at_fault, output), output
+        other = lines_of(1 - at_fault, output)
+        assert re.search('TributaryError: TRIB_PEER_LEFT: tensor "x": .*rank %d ' % at_fault, other), output
+
+
+def second_close_waits_again():
+    """Ctrl-C comes while close waits. What is called next, as atexit does, must not destroy the engine under the thread that dispatches,
+    which is busy here with a callback that is not over."""
+    output = run_text('''
+import os, signal, threading
+begun, go_on, over = threading.Event(), threading.Event(), []
+def busy(future):
+    begun.set()
+    go_on.wait()
+    over.append(future)
+engine = binding.Engine()
+late, early = (engine.declare(name, array('d', [0])) for name in ('late', 'early'))
+if engine.rank == 0:
+    engine.push_pull(late, array('d', [1])).add_done_callback(busy)
+    engine.broadcast(early, array('d', [1]))
+    begun.wait()
+    try:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        engine.close()
+        sys.exit('closed')
+    except KeyboardInterrupt:
+        threading.Timer(0.5, go_on.set).start()
+        engine.close()
+        assert over
+    print('closed once')
+else:
+    engine.broadcast(early, array('d', [0])).result()
+    engine.push_pull(late, array('d', [1])).result()
+''')
+    assert output.count('closed once') == 1, output
+
+
+def arrays_nobody_holds():
+    """The binding keeps them, at their size, until the operation is over, and no longer."""
+    output = run_text('''
+import asyncio, gc
+def begin(engine, number):
+    data = array('q', [number + engine.rank]) * 100000
+    return engine.push_pull(engine.declare('number %d' % number, data), data, reduce=binding.TRIB_SUM)
+async def sums(engine):
+    futures = [asyncio.wrap_future(begin(engine, number)) for number in range(100, 120)]
+    futures[0].cancel()
+    for number, values in enumerate(await asyncio.gather(*futures[1:]), 101):
+        assert set(values) == {2 * number + 1}, (number, values[0])
+with binding.Engine() as engine:
+    for number in range(20):
+        begin(engine, number)
+    gc.collect()
+    tensor, early = (engine.declare(name, array('d', bytes(800))) for name in ('late', 'early'))
+    data = array('d', bytes(800))
+    if engine.rank == 0:  # rank 1 waits for the broadcast, so the operation is not over before
+        future = engine.push_pull(tensor, data, array('d', bytes(800)))
+        try:
+            data.append(0)
+            sys.exit('resized')
+        except BufferError:
+            pass
+        engine.broadcast(early, array('d', bytes(800))).result()
+        future.result()
+    else:
+        engine.broadcast(early, array('d', bytes(800))).result()
+        engine.push_pull(tensor, data).result()
+    asyncio.run(sums(engine))
+    data.append(0)
+    for wrong in (data, array('f', [0] * 100), memoryview(array('d', [0] * 200))[::2]):
+        try:
+            engine.push_pull(tensor, wrong)
+            sys.exit('taken')
+        except ValueError as error:
+            assert 'late: needs 100 contiguous elements of type d' in str(error), error
+assert not engine._in_flight, engine._in_flight
+try:
+    engine.push_pull(tensor, array('d', bytes(800)))
+    sys.exit('taken')
+except binding.TributaryError as error:
+    assert 'TRIB_INVALID' in str(error), error
+print('held')
+''')
+    assert output.count('held') == 2, output
+
+
+def forked_children():
+    """As data loaders are: they refuse what is the parent's, may have an engine of their own, and end; the parent does not notice."""
+    output = run_text('''
+import ctypes, multiprocessing, os
+def refused(function, *arguments):
+    try:
+        function(*arguments)
+        return 'taken'
+    except RuntimeError as error:
+        return str(error)
+def child(queue):
+    queue.put(refused(engine.push_pull, tensor, data))
+    queue.put(refused(engine.declare, 'y', data))
+    error = binding.trib_error()
+    queue.put(binding.lib.trib_push_pull(engine._engine, None, None, ctypes.byref(error)))
+    queue.put(error.text)
+    engine.close()
+    for name in [name for name in os.environ if name.startswith('TRIB_')]:
+        del os.environ[name]
+    with binding.Engine() as own:
+        queue.put(own.push_pull(own.declare('z', data), data).result()[0])
+with binding.Engine() as engine:
+    data, context = array('d', [1]), multiprocessing.get_context('fork')
+    tensor = engine.declare('x', data)
+    future, queue = engine.push_pull(tensor, data, array('d', [0])), context.Queue()
+    process = context.Process(target=child, args=(queue,))
+    process.start()
+    for expected in ('forked from', 'forked from', -2, b'this process was forked', 1.0):
+        got = queue.get(timeout=60)
+        assert expected == got or isinstance(got, (str, bytes)) and expected in got, (got, expected)
+    process.join()
+    assert process.exitcode == 0 and future.result()[0] == 1, process.exitcode
+    pid = os.fork()
+    if pid == 0:
+        sys.exit(7)  # through `with` and atexit, which close what is the parent's
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    for step in range(20):
+        engine.push_pull(tensor, data).result()
+    print('unharmed')
+''')
+    assert output.count('unharmed') == 2, output
+
+
+CASES = [('layout_is_the_headers', layout_is_the_headers), ('functions_are_the_headers', functions_are_the_headers)] + [
+    ('trains_' + name, lambda options=options, count=count: trains(options, count))
+    for name, options, count in (('alone', '', 1), ('1w', '-n 1', 1), ('4w', '-n 4', 4), ('4w2s', '-n 4 -s 2', 4))] + [
+    ('killed_rank_%d_is_an_exception' % victim, lambda victim=victim: killed_rank_is_an_exception(victim)) for victim in (0, 2)] + [
+    (case.__name__, case)
+    for case in (ctrl_c_ends_all, second_close_waits_again, exception_ends_all, arrays_nobody_holds, forked_children)]
+
+
+if __name__ == '__main__':
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # who is started in a script's background ignores it, and so would the workers
+    shows = 'import binding; print(open("/proc/self/maps").read())'
+    tried = subprocess.run([sys.executable, '-c', shows], env=environment(), capture_output=True, text=True, check=False)
+    if os.path.realpath(BUILD + '/libtributary.so.0') not in tried.stdout:
+        if not os.path.basename(BUILD).startswith(('asan', 'tsan')):
+            sys.exit('not ok library: binding.py does not load that of %s: %s' % (BUILD, tried.stderr))
+        print('skip binding: a library with a sanitizer cannot be loaded into Python')
+        sys.exit(77)
+    os.environ.update(environment())
+    sys.path.insert(0, SOURCE + '/examples')
+    import binding
+    sys.exit(run_cases(CASES))
