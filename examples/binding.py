@@ -139,11 +139,14 @@ class Engine:
     """Takes part in the job that the environment tells of. Methods may be called from any thread. What is added to a future by
     add_done_callback runs on the thread that dispatches: it may submit, and may not wait for a future, nor close."""
 
-    def __init__(self):
+    def __init__(self, **settings):
+        """settings: fields of trib_config that the environment does not tell."""
         # Strings in config point into the environment: nothing may change it before create has copied them.
         config = initialised(trib_config(), lib.trib_config_init)
         call(lib.trib_config_from_env, ctypes.byref(config))
         config.mode = TRIB_MODE_QUEUE
+        for name, value in settings.items():
+            setattr(config, name, value)
         self.rank, self.worker_count = config.rank, config.worker_count
         self._engine = ctypes.c_void_p()
         call(lib.trib_engine_create, ctypes.byref(config), ctypes.byref(self._engine))
@@ -184,11 +187,15 @@ class Engine:
         if view.format not in DTYPES:
             raise TypeError('%s: elements of type %s cannot be summed' % (name, view.format))
         count = view.nbytes // view.itemsize
+        return Tensor(self.declare_as(name, DTYPES[view.format], count, priority), name, view.format, count)
+
+    def declare_as(self, name, dtype, count, priority=0, flags=0):
+        """The handle alone, of a tensor in memory that memoryview knows nothing of (pytorch.py)."""
         desc = initialised(trib_tensor_desc(), lib.trib_tensor_desc_init)
-        desc.name, desc.dtype, desc.count, desc.priority = name.encode(), DTYPES[view.format], count, priority
+        desc.name, desc.dtype, desc.count, desc.priority, desc.flags = name.encode(), dtype, count, priority, flags
         handle = ctypes.c_void_p()
         self._call(lib.trib_tensor_declare, ctypes.byref(desc), ctypes.byref(handle))
-        return Tensor(handle, name, view.format, count)
+        return handle
 
     def push_pull(self, tensor, data, output=None, reduce=TRIB_AVG):
         """A future of output (else data: in place) with the reduction of what all ranks hand in. Leave the arrays alone until then."""
@@ -205,14 +212,20 @@ class Engine:
 
     def _submit(self, function, tensor, data, output, reduce=TRIB_SUM, root=0):
         inputs, outputs = memory_of(tensor, data), memory_of(tensor, output)
+        return self.submit(function, tensor.handle, ctypes.addressof(inputs), ctypes.addressof(outputs), (output, inputs, outputs),
+                           reduce=reduce, root=root)
+
+    def submit(self, function, handle, source, target, used, op=None, **fields):
+        """With bare addresses. `used` is what they belong to, kept until the operation is complete; its first is the future's result."""
         future, key = Future(), next(self._keys)
         future.set_running_or_notify_cancel()  # so cancel() says no: to drop a future ends no operation
         params = initialised(trib_op_params(), lib.trib_op_params_init)
-        params.tensor, params.input, params.output = tensor.handle, ctypes.addressof(inputs), ctypes.addressof(outputs)
-        params.done_cb, params.user, params.reduce, params.root = self._done_cb, key, reduce, root
-        self._in_flight[key] = future, output, inputs, outputs  # before the call: the callback may run before it returns
+        params.tensor, params.input, params.output, params.done_cb, params.user = handle, source, target, self._done_cb, key
+        for name, value in fields.items():
+            setattr(params, name, value)
+        self._in_flight[key] = (future, *used)  # before the call: the callback may run before it returns
         try:
-            self._call(function, ctypes.byref(params), None)
+            self._call(function, ctypes.byref(params), op)
         except (TributaryError, RuntimeError):  # and nothing else: after a KeyboardInterrupt the operation may well have been taken
             del self._in_flight[key]
             raise

@@ -8,6 +8,7 @@ a shaped link of its own; that needs root and iproute2.
 """
 import argparse
 import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -40,6 +41,8 @@ CASES = [
     ('streams', 1, 2, 0, 'one_queue'), ('streams', 2, 2, 1, 'one_queue'), ('streams', 1, 4, 0, 'one_queue'),
     ('stream', 2, 1, 1, 'lazy'), ('streams', 1, 1, 0, 'lazy'), ('streams', 2, 1, 1, 'lazy'), ('late', 2, 1, 1, 'lazy'), ('declare', 2, 1, 1, 'lazy'),
     ('stream', 1, 2, 0, 'lazy'), ('streams', 1, 2, 0, 'lazy'), ('streams', 2, 2, 1, 'lazy'), ('late', 2, 2, 0, 'lazy'), ('streams', 1, 4, 0, 'lazy'),
+    ('pytorch', 1, 1, 0, 'lazy'), ('pytorch', 2, 1, 0, 'lazy'), ('pytorch', 2, 1, 1, 'lazy'), ('pytorch', 2, 1, 1, 'many_queues'),
+    ('pytorch', 1, 2, 0, 'lazy'), ('pytorch', 2, 2, 1, 'lazy'), ('pytorch', 1, 4, 0, 'lazy'),
     ('kept', 1, 2, 0, ''), ('kept', 1, 3, 0, ''), ('kept', 1, 4, 0, ''), ('kept', 2, 2, 1, ''), ('kept', 1, 8, 0, ''),
     ('sums', 1, 3, 0, ''), ('sums', 2, 3, 1, ''), ('sums', 3, 2, 1, ''), ('broadcast', 2, 3, 1, ''), ('killed', 2, 3, 1, '4'),
     ('sums', 4, 4, 2, ''), ('sums', 1, 5, 0, ''), ('sums', 1, 6, 0, ''), ('sums', 1, 7, 0, ''),
@@ -57,6 +60,8 @@ PROGRAM_CASES = [
     ('sums', 1, 3, 0, ''), ('sums', 1, 7, 0, ''), ('sums', 1, 8, 0, ''), ('killed', 1, 8, 0, '5'),
 ]
 LIMIT_S = 150
+# Where it was packed as well as in the tree.
+EXAMPLE = next((path for path in (HERE + '/../examples/pytorch.py', HERE + '/../../examples/pytorch.py') if os.path.exists(path)), None)
 
 
 class Job:
@@ -78,11 +83,16 @@ class Job:
         tool = build + '/tributary' if os.path.exists(build + '/tributary') else build + '/bin/tributary'
         for i in range(servers):
             self.start('server %d' % i, machines + i, [tool, 'server'], base)
-        worker = [os.path.join(build, 'tests', 'gpu_worker'), 'sums' if scenario == 'threads' else scenario, argument]
+        worker = [sys.executable, EXAMPLE] if scenario == 'pytorch' else [
+            os.path.join(build, 'tests', 'gpu_worker'), 'sums' if scenario == 'threads' else scenario, argument]
+        if scenario == 'pytorch':  # which knows nothing of GPU_*
+            base.update(TRIB_DEVICE='cuda', LOCAL_WORLD_SIZE=str(lanes))
         for rank in range(0, machines * lanes, threads):
             gpu = rank % lanes if machines * lanes > gpus and lanes > 1 else rank % gpus
             env = dict(base, TRIB_RANK=str(rank), NCCL_HOSTID='machine %d' % (rank // lanes), GPU_LANE=str(rank % lanes),
                        GPU_THREADS=str(threads), GPU_INDEX=str(gpu))
+            if scenario == 'pytorch':
+                env.update(LOCAL_RANK=str(rank % lanes), CUDA_VISIBLE_DEVICES=str(gpu))
             self.start('rank %d' % rank, rank // lanes, worker, env)
 
     def start(self, name, host, command, env):
@@ -141,6 +151,9 @@ def run_case(build, case, order, gpus, rate, seed, verbose):
     if lanes > gpus:
         print('skip %s: %d GPUs are needed, there %s %d' % (name, lanes, 'is' if gpus == 1 else 'are', gpus))
         return True
+    if scenario == 'pytorch' and not has_pytorch():
+        print('skip %s: there is no PyTorch that uses GPUs' % name)
+        return True
     if scenario == 'queues' and mps_runs():
         print('skip %s: under MPS nobody knows how many queues there are' % name)
         return True
@@ -171,6 +184,12 @@ def count_gpus(build):
     answer = subprocess.run([worker, 'count'], capture_output=True, text=True)
     number, _, why = answer.stdout.strip().partition(' ')
     return int(number or 0), why or answer.stderr.strip() or 'no GPU'
+
+
+@functools.lru_cache
+def has_pytorch():
+    uses = 'import sys, torch; sys.exit(not torch.cuda.is_available())'
+    return subprocess.run([sys.executable, '-c', uses], capture_output=True, check=False).returncode == 0
 
 
 def mps_runs():
