@@ -397,12 +397,12 @@ typedef struct trib_op_params {
 /* Fills *params with the defaults; NULL is fine. struct_size must be sizeof(trib_op_params). TRIB_ANY_THREAD. */
 TRIB_API void trib_op_params_init(trib_op_params *params, size_t struct_size);
 
-/* output = reduction of all workers' inputs. Each worker must issue the same operations on a tensor in the same order
- * (the n-th is its round n); between tensors order is free, while ops_max holds all. Those on one tensor run one after
- * the other, others at once, by priority. The buffers must stay valid until completion. op_out may be NULL; else the
- * handle must be given to trib_op_release. Returns TRIB_OK (taken), TRIB_INVALID, TRIB_BUSY (ops_max in flight or not
- * given back), TRIB_NO_MEMORY, TRIB_CLOSED, or TRIB_PEER_LOST / TRIB_PEER_LEFT / TRIB_JOIN_FAILED if the job has
- * failed; error (may be NULL) says more. TRIB_ANY_THREAD, some microseconds, never waits for the network. */
+/* output = reduction of all workers' inputs. Each worker must issue the same operations on a tensor in the same order (the n-th is
+ * its round n, 4294966271 the last); between tensors order is free, while ops_max holds all. Those on one tensor run one after
+ * the other, others at once, by priority. The buffers must stay valid until completion. op_out may be NULL; else the handle must
+ * be given to trib_op_release. Returns TRIB_OK (taken), TRIB_INVALID, TRIB_BUSY (ops_max in flight or not given back), TRIB_STATE
+ * (no round left), TRIB_NO_MEMORY, TRIB_CLOSED, or TRIB_PEER_LOST / TRIB_PEER_LEFT / TRIB_JOIN_FAILED if the job has failed; error
+ * (may be NULL) says more. TRIB_ANY_THREAD, some microseconds, never waits for the network. */
 TRIB_API TRIB_CHECKED trib_status trib_push_pull(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
                                                  trib_error *error);
 

@@ -115,6 +115,15 @@ static trib_status check_fixed(const trib_tensor *tensor, const trib_op_params *
         "tensor \"%s\" was declared TRIB_TENSOR_FIXED: its sums must have the buffers of the first one", tensor->name);
 }
 
+/* With the mutex held. */
+static trib_status check_rounds(const trib_tensor *tensor, trib_error *error)
+{
+    return tensor->rounds < TRIB_ROUNDS_MAX
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_STATE, "tensor \"%s\" has had all its %u operations: declare another",
+                                tensor->name, TRIB_ROUNDS_MAX);
+}
+
 /* With the mutex held: may what launching it takes be kept? Its buffers and its reduction are those of the sum before, or of
  * the first one where that has been promised: what a later sum finds kept is then never for another. */
 static bool compare(trib_tensor *tensor, const trib_op_params *params, trib_exchange exchange)
@@ -157,6 +166,9 @@ static trib_status take_op_for(trib_engine *engine, const trib_tensor *tensor, c
     }
     if (status == TRIB_OK) {
         status = check_fixed(tensor, params, exchange, error);
+    }
+    if (status == TRIB_OK) {
+        status = check_rounds(tensor, error);
     }
     if (status != TRIB_OK) {
         op->next = engine->free_ops;

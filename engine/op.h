@@ -83,7 +83,7 @@ typedef struct trib_tensor {
     uint64_t key; /* its name, in few bytes */
     uint32_t tag; /* this member's own number for it */
     UT_hash_handle hh;
-    uint32_t rounds; /* submitted; guarded by the engine's mutex */
+    uint32_t rounds; /* submitted, TRIB_ROUNDS_MAX at most; guarded by the engine's mutex */
 
     /* Written on core 0, then published by state. */
     atomic_bool placed; /* it has partitions and owners */
@@ -189,6 +189,8 @@ void trib_tensor_bad(trib_tensor *tensor, const char *text);
 #define TRIB_TENSOR_BYTES_MAX (UINT64_C(1) << 44)
 /* A job's tensors are numbered from 0 and end below this; each core of each worker has a table of them. */
 #define TRIB_TENSORS_MAX (1u << 20)
+/* Of a tensor. Numbers do not begin again: everywhere a later round has a higher one, and what is compared may be a few beyond. */
+#define TRIB_ROUNDS_MAX (UINT32_MAX - 1024u)
 /* With which all workers, or all machines of devices, together push a tensor that is cut finer than a few parts for each
  * who sums: as many as go unnoticed beside its bytes. */
 #define TRIB_TENSOR_MESSAGES_MAX 256u
