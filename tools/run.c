@@ -100,7 +100,7 @@ static void become(int index, const launch *self, char **program, const int *to,
         setenv("TRIB_LOCAL_RANK", rank, 1);
         execvp(program[0], program);
     }
-    fprintf(stderr, "tributary run: %s: %s\n", index < self->servers ? "server" : program[0], strerror(errno));
+    fprintf(stderr, "tributary run: %s: %s\n", index < self->servers ? "/proc/self/exe" : program[0], strerror(errno));
     _exit(127);
 }
 

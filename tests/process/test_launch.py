@@ -122,6 +122,18 @@ def bad_input():
     refuses([HELLO], clean_env(TRIB_COORDINATOR='10.0.0.300:22', TRIB_JOIN_TIMEOUT='3600', **two), 'address "10.0.0.300:22"')
     refuses([TOOL, 'run', '--host', 'nobody.invalid', '--', 'true'], clean_env(), '--host nobody.invalid: must be an IPv4 address')
     refuses([TOOL, 'coordinator', '--coordinator', '127.0.0.1:0'], clean_env(), 'choose a port')
+    for rank in 0, 1:
+        refuses([HELLO], clean_env(TRIB_COORDINATOR='127.0.0.1:0', TRIB_RANK=rank, TRIB_WORKERS=2), 'coordinator 127.0.0.1:0: choose a port')
+
+
+def run_without_proc():
+    """Servers are this program again, which is found by /proc: where that is missing it is named."""
+    done = subprocess.run(['unshare', '-m', 'sh', '-c', 'mount -t tmpfs none /proc && exec "$@"', 'sh', TOOL, 'run', '-n', '1', '-s', '1', '--', 'true'],
+                          env=clean_env(LD_LIBRARY_PATH=os.path.abspath(BUILD)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+    if re.match('(unshare|mount): ', done.stdout):
+        return 'a mount namespace of its own is needed'
+    assert done.returncode == 127 and 'tributary run: /proc/self/exe: ' in done.stdout, done.stdout
+    return None
 
 
 def external_coordinator_forgotten():
@@ -377,7 +389,8 @@ CASES = [('like_torchrun', torchrun), ('like_slurm', slurm), ('like_byteps', byt
          ('jobs_leave_each_other_cores', jobs_leave_each_other_cores), ('beside_a_launcher', beside_a_launcher), ('spins_while_there_are_cores', spins_while_there_are_cores),
          ('run_binds', run_binds), ('run_ends_servers', run_ends_servers),
          ('run_forgives_servers', run_forgives_servers), ('run_counts_crashed_servers', run_counts_crashed_servers),
-         ('run_numbers_servers', run_numbers_servers), ('run_tells_early', run_tells_early), ('run_keeps_the_membership', run_keeps_the_membership)]
+         ('run_numbers_servers', run_numbers_servers), ('run_tells_early', run_tells_early), ('run_keeps_the_membership', run_keeps_the_membership),
+         ('run_without_proc', run_without_proc)]
 
 
 def main():
