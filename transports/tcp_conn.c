@@ -24,11 +24,6 @@
 #include "transports/tcp_internal.h"
 
 #define LINGER_NS INT64_C(1000000000)
-#define NS_PER_MS INT64_C(1000000)
-#define RETRY_MS_MAX 1000u /* the least that the kernel allows */
-#ifndef TCP_RTO_MAX_MS
-#define TCP_RTO_MAX_MS 44 /* of Linux 6.15; older headers lack it, and older kernels refuse it */
-#endif
 
 static void io_ready(trib_reactor *reactor, trib_io *io, unsigned events);
 static void finish(trib_reactor *reactor, trib_post *post);
@@ -67,16 +62,6 @@ static void configure(tcp_transport *transport, int fd)
     int unsent = (int)transport->config.send_buffer_bytes;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
     trib_counter_add(&transport->stats.system_calls, 2);
-    if (transport->config.silence_timeout_ns > 0) {
-        int64_t ms = transport->config.silence_timeout_ns / NS_PER_MS;
-        unsigned limit = ms < 1 ? 1u : ms > INT32_MAX ? (unsigned)INT32_MAX : (unsigned)ms;
-        (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, sizeof limit);
-        /* TCP waits twice as long after each try: behind a link that was down for 3 s of a timeout of 6 s the next
-         * try would be the one that comes too late. */
-        unsigned retry = RETRY_MS_MAX;
-        (void)setsockopt(fd, IPPROTO_TCP, TCP_RTO_MAX_MS, &retry, sizeof retry);
-        trib_counter_add(&transport->stats.system_calls, 2);
-    }
 }
 
 tcp_conn *trib_tcp_conn_create(tcp_transport *transport, int fd, const trib_address *remote, tcp_state state)
@@ -98,7 +83,9 @@ tcp_conn *trib_tcp_conn_create(tcp_transport *transport, int fd, const trib_addr
     conn->finish_post.run = finish;
     conn->linger_timer.fired = linger_over;
     conn->linger_timer.user = conn;
+    trib_tcp_silence_init(conn);
     configure(transport, fd);
+    trib_tcp_silence_open(conn);
     if (state == TCP_OPEN) {
         trib_tcp_backlog_begin(conn);
     }
@@ -162,6 +149,7 @@ static void connect_ready(tcp_conn *conn)
         return;
     }
     conn->state = TCP_OPEN;
+    trib_tcp_silence_open(conn);
     trib_tcp_backlog_begin(conn);
     conn->base.transport->upcalls->connected(&conn->base, TRIB_OK);
     if (conn->state == TCP_OPEN && conn->sends.head != NULL) {
@@ -334,7 +322,6 @@ void trib_tcp_linger_end(tcp_conn *conn)
 
 static void finish(trib_reactor *reactor, trib_post *post)
 {
-    (void)reactor;
     tcp_conn *conn = (tcp_conn *)((char *)post - offsetof(tcp_conn, finish_post));
     const trib_transport_upcalls *upcalls = conn->base.transport->upcalls;
     trib_assert(conn->state == TCP_ENDING);
@@ -346,6 +333,7 @@ static void finish(trib_reactor *reactor, trib_post *post)
     trib_assert(conn->sends.head == NULL);
     conn->transport->open_count--;
     trib_tcp_backlog_end(conn);
+    trib_timer_stop(reactor, &conn->silence_timer);
     trib_counter_add(&conn->transport->stats.system_calls, 1);
     if (conn->flushed && !conn->peer_ended) {
         linger_begin(conn);

@@ -1,7 +1,7 @@
 /*
  * tcp_internal.h - what the files of the TCP transport share: tcp.c (instance and listeners), tcp_conn.c (life of a
- * connection), tcp_stream.c (bytes to messages and back), tcp_backlog.c (what may lie in the kernel), tcp_address.c (text to
- * sockets' addresses).
+ * connection), tcp_stream.c (bytes to messages and back), tcp_backlog.c (what may lie in the kernel), tcp_silence.c (who has not
+ * answered for too long), tcp_address.c (text to sockets' addresses).
  */
 #ifndef TRIB_TRANSPORTS_TCP_INTERNAL_H
 #define TRIB_TRANSPORTS_TCP_INTERNAL_H
@@ -33,6 +33,20 @@ typedef struct tcp_backlog {
     bool has_urgent;   /* one of the connections is urgent */
 } tcp_backlog;
 
+/* For how long a peer has acknowledged nothing of what is under way to it. */
+typedef struct tcp_silence {
+    int64_t since_ns;
+    uint64_t acked; /* bytes, when the kernel was asked last */
+    bool was_looked_at;
+} tcp_silence;
+
+/* What the kernel says about that. */
+typedef struct tcp_seen {
+    uint32_t unacked, probes; /* packets; probes of a closed window that have had no answer */
+    uint64_t acked;           /* bytes, in all */
+    int64_t last_ack_ms;      /* since anything was acknowledged, data or not */
+} tcp_seen;
+
 typedef struct tcp_transport {
     trib_transport base; /* first */
     trib_transport_config config;
@@ -58,7 +72,8 @@ struct tcp_conn {
     trib_io io;
     tcp_state state;
     trib_post flush_post, read_post, finish_post;
-    trib_timer linger_timer;
+    trib_timer linger_timer, silence_timer;
+    tcp_silence silence;
     tcp_conn *linger_next, **linger_at;
 
     /* sending: head_sent bytes of the first one are with the kernel */
@@ -133,6 +148,16 @@ bool trib_tcp_backlog_believes(uint32_t rtt_us, uint32_t deviation_us);
 void trib_tcp_backlog_read_all(const tcp_conn *conn);
 /* The connection is over. */
 void trib_tcp_backlog_end(tcp_conn *conn);
+
+/* tcp_silence.c */
+/* With a new connection, once. */
+void trib_tcp_silence_init(tcp_conn *conn);
+/* It begins to connect, or is open. */
+void trib_tcp_silence_open(tcp_conn *conn);
+/* The kernel has taken something. */
+void trib_tcp_silence_written(tcp_conn *conn);
+/* The kernel has been asked: for how long there was no answer; below 0: none is due. */
+int64_t trib_tcp_silence_learn(tcp_silence *silence, int64_t now_ns, const tcp_seen *seen);
 
 /* tcp_stream.c. They may end the connection, and make upcalls: from the loop only. */
 void trib_tcp_stream_write(tcp_conn *conn);

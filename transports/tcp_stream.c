@@ -67,6 +67,7 @@ static void advance(tcp_conn *conn, size_t written)
 {
     trib_counter_add(&conn->transport->stats.bytes_sent, written);
     trib_tcp_backlog_add(conn, written);
+    trib_tcp_silence_written(conn);
     conn->head_sent += written;
     while (conn->sends.head != NULL) {
         trib_send *send = conn->sends.head;

@@ -129,8 +129,9 @@ static inline void trib_transport_counters_read(const trib_transport_counters *c
 typedef struct trib_transport_config {
     /* Most bytes of a connection that are handed to the kernel and not yet on the wire; 0 = default. */
     uint32_t send_buffer_bytes;
-    int64_t silence_timeout_ns; /* unacknowledged data older than this ends the connection; 0 = the system's */
-    void *shared;               /* what the transport's `share` made, NULL if nobody called it */
+    int64_t
+        silence_timeout_ns; /* none of the data under way acknowledged for so long ends the connection; 0 = the system's */
+    void *shared;           /* what the transport's `share` made, NULL if nobody called it */
     /* How long the payload of a message with that header is, more than TRIB_PAYLOAD_MAX if the header is none. For who must
      * take a message without its receiver's having been asked; NULL: nobody must. */
     uint32_t (*payload_size)(const unsigned char header[TRIB_HEADER_SIZE]);

@@ -10,12 +10,15 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, 'tools'))
+sys.path.insert(0, os.path.join(ROOT, 'tests'))
 import cluster as lab  # noqa: E402
+from cases import comes_true  # noqa: E402
 
 BUILD = os.path.abspath(os.environ.get('TRIB_BUILD', 'build/release'))
 TOOL = BUILD + '/tributary'
@@ -195,6 +198,25 @@ def slow_host(hosts):
         hosts.rate(1, '1gbit')
 
 
+def becomes_narrow(hosts):
+    """Links that become so narrow that their queue takes longer than TCP waits between two tries are slow, not lost."""
+    with tempfile.NamedTemporaryFile('w', suffix='.csv') as model:
+        model.write('# test: a few; forward 1 us, backward 1 us, optimizer 1 us\ntensor,elements,ready_us\n' +
+                    ''.join('t%d,250000,%d\n' % (i, i) for i in range(8)))
+        model.flush()
+        with Job(hosts, 3, 1, [TOOL, 'step', '--model', model.name, '--iters', '60'], TRIB_PEER_TIMEOUT=10) as job:
+            narrow = [job.host('rank 1'), job.host('server 0')]
+            assert comes_true(lambda: hosts.bytes(narrow[0])['rx'] > 60 << 20), 'it has not begun'
+            for host in narrow:
+                hosts.rate(host, '1mbit')
+            time.sleep(25)  # a limit that counts what was acknowledged as silence has passed twice by then
+            for host in narrow:
+                hosts.rate(host, '1gbit')
+            results = job.finish(bound=120)
+    for name, (status, output) in results.items():
+        assert status == 0, '%s ended with status %d: %s' % (name, status, output[-400:])
+
+
 def without_token(hosts):
     """Without a token nobody listens beyond loopback, so hosts do not find each other; both sides say why."""
     with Job(hosts, 2, 0, [DIGITS], TRIB_TOKEN=None, TRIB_JOIN_TIMEOUT=2) as job:
@@ -255,7 +277,7 @@ def one_takes_over(hosts):
 
 
 CASES = [('same_bits_whatever_the_servers', same_bits), ('over_ipv6', over_ipv6), ('large_sums', large_sums),
-         ('workers_of_a_host_sum_first', sums_first), ('one_contribution_leaves_a_host', one_leaves_a_host), ('slow_host', slow_host), ('link_down_for_half_of_the_timeout', down_for_a_while),
+         ('workers_of_a_host_sum_first', sums_first), ('one_contribution_leaves_a_host', one_leaves_a_host), ('slow_host', slow_host), ('links_that_become_narrow_are_not_lost', becomes_narrow), ('link_down_for_half_of_the_timeout', down_for_a_while),
          ('without_token', without_token), ('who_never_came_is_named', never_came)]
 CASES += [('each_of_two_links_carries_half', with_two_links(each_carries_half)), ('one_of_two_links_takes_over', with_two_links(one_takes_over))]
 CASES += [('%s_killed' % v.replace(' ', '_'), lambda h, v=v: killed(h, v)) for v in ('rank 3', 'server 1', 'rank 0')]
