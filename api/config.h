@@ -15,6 +15,8 @@ TRIB_CHECKED trib_status trib_config_check(const trib_config *given, trib_config
 bool trib_config_local(uint32_t *index_out, uint32_t *count_out);
 /* No launcher has said which process this is, but has one said that there are several? TRIB_INVALID, naming the variable. */
 TRIB_CHECKED trib_status trib_config_check_alone(trib_error *error);
+/* Can the variables that say so in place of a launcher be understood? TRIB_INVALID, naming the one that cannot. */
+TRIB_CHECKED trib_status trib_config_check_local(trib_error *error);
 /* TRIB_DEVICE, with what trib_config_local says; NULL: nothing. */
 void trib_config_take_device(trib_config *config, const char *device);
 

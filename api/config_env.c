@@ -482,6 +482,7 @@ trib_status trib_config_from_env(trib_config *config, trib_error *error)
     for (size_t i = 0; status == TRIB_OK && i < sizeof readers / sizeof readers[0]; i++) {
         status = readers[i](&mine, error);
     }
+    status = status == TRIB_OK ? trib_config_check_local(error) : status;
     if (status != TRIB_OK) {
         return status;
     }

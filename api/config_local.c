@@ -36,6 +36,30 @@ trib_status trib_config_check_alone(trib_error *error)
     return TRIB_OK;
 }
 
+/* What a launcher says about itself is advice, and what makes no sense as if it were not there. These are somebody's own. */
+trib_status trib_config_check_local(trib_error *error)
+{
+    static const struct {
+        const char *name;
+        long low, high;
+    } numbers[] = {{"TRIB_LOCAL_RANK", 0, 4095}, {"TRIB_LOCAL_COUNT", 1, 4096}};
+    long found[2] = {0, 4096};
+    for (size_t i = 0; i < 2; i++) {
+        const char *text = getenv(numbers[i].name);
+        if (text != NULL && text[0] != '\0' &&
+            !read_number(numbers[i].name, numbers[i].low, numbers[i].high, &found[i])) {
+            return trib_error_set(error, TRIB_INVALID, "%s=\"%.80s\": must be a number, %ld to %ld", numbers[i].name,
+                                  text, numbers[i].low, numbers[i].high);
+        }
+    }
+    if (found[0] >= found[1]) {
+        return trib_error_set(error, TRIB_INVALID,
+                              "TRIB_LOCAL_RANK=\"%ld\": must be less than TRIB_LOCAL_COUNT, which is %ld", found[0],
+                              found[1]);
+    }
+    return TRIB_OK;
+}
+
 bool trib_config_local(uint32_t *index_out, uint32_t *count_out)
 {
     static const char *const names[][2] = {

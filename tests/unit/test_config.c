@@ -423,6 +423,20 @@ static void not_initialised(void **state)
         strstr(error.text, "trib_config.struct_size is 336, this library knows 344: call trib_config_init and"));
 }
 
+/* Whoever sets these by hand is told what is wrong; a launcher's own are passed over. */
+static void local_ranks_by_hand(void **state)
+{
+    (void)state;
+    REFUSED("TRIB_LOCAL_RANK", "0 to 4095", "TRIB_LOCAL_RANK", "x");
+    REFUSED("TRIB_LOCAL_RANK", "0 to 4095", "TRIB_LOCAL_RANK", "-1");
+    REFUSED("TRIB_LOCAL_COUNT", "1 to 4096", "TRIB_LOCAL_COUNT", "0");
+    REFUSED("TRIB_LOCAL_COUNT", "1 to 4096", "TRIB_LOCAL_COUNT", "4 ");
+    REFUSED("TRIB_LOCAL_RANK", "less than TRIB_LOCAL_COUNT", "TRIB_LOCAL_RANK", "4", "TRIB_LOCAL_COUNT", "4");
+    (void)READ("TRIB_LOCAL_RANK", "3", "TRIB_LOCAL_COUNT", "4");
+    (void)READ("TRIB_LOCAL_RANK", "", "TRIB_LOCAL_COUNT", "4");
+    (void)READ("LOCAL_RANK", "x", "LOCAL_WORLD_SIZE", "0");
+}
+
 static void local_ranks(void **state)
 {
     (void)state;
@@ -466,6 +480,7 @@ int main(void)
         cmocka_unit_test(long_values),
         cmocka_unit_test(not_initialised),
         cmocka_unit_test(local_ranks),
+        cmocka_unit_test(local_ranks_by_hand),
     };
     /* The cases empty the environment, in which cmocka would look up how to report them. */
     const char *output = getenv("CMOCKA_MESSAGE_OUTPUT");
