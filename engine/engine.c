@@ -206,7 +206,7 @@ trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const tri
         if (status != TRIB_OK) {
             char why[TRIB_REASON_MAX];
             trib_error_set(error, status, "could not start reactor %u: %s", i,
-                           trib_log_status_reason(status, errno, why));
+                           status == TRIB_SYSTEM ? trib_log_thread_reason(errno, why) : trib_status_text(status));
         }
     }
     /* Until all threads are there none has done anything, such as to connect, that could not be taken back. */

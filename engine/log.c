@@ -85,6 +85,28 @@ const char *trib_log_reason(int number, char text[TRIB_REASON_MAX])
     return text;
 }
 
+const char *trib_log_thread_reason(int number, char text[TRIB_REASON_MAX])
+{
+    char buffer[128];
+    const char *why = strerror_r(number, buffer, sizeof buffer);
+    struct rlimit limit;
+    if (number != EAGAIN) {
+        return trib_log_reason(number, text);
+    }
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+        snprintf(text, TRIB_REASON_MAX,
+                 "%s: process %d may have %llu MiB of addresses (ulimit -v), of which a thread needs its stack "
+                 "(ulimit -s); raise it",
+                 why, (int)getpid(), (unsigned long long)limit.rlim_cur >> 20);
+    } else {
+        snprintf(text, TRIB_REASON_MAX,
+                 "%s: too many processes and threads: raise ulimit -u, TasksMax= in a systemd unit, pids.max of the "
+                 "container",
+                 why);
+    }
+    return text;
+}
+
 const char *trib_log_status_reason(trib_status status, int number, char text[TRIB_REASON_MAX])
 {
     return status == TRIB_SYSTEM && number != 0 ? trib_log_reason(number, text) : trib_status_text(status);

@@ -27,6 +27,9 @@ void trib_log(trib_logger *logger, trib_log_level level, const char *format, ...
 /* What the system says of that errno; where file descriptors lack, also the limit and how to raise it. Returns text. */
 const char *trib_log_reason(int number, char text[TRIB_REASON_MAX]);
 
+/* The same of a thread that could not be made: which limits that may be. */
+const char *trib_log_thread_reason(int number, char text[TRIB_REASON_MAX]);
+
 /* For a status that a function below has returned: that, if it is TRIB_SYSTEM and left its errno, else the status's text. */
 const char *trib_log_status_reason(trib_status status, int number, char text[TRIB_REASON_MAX]);
 

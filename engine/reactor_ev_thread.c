@@ -85,9 +85,9 @@ trib_status trib_reactor_ev_start_held(trib_reactor *reactor, int core, bool bus
     self->busy_poll = busy_poll;
     int error = trib_thread_start(&self->thread, NULL, thread_main, self);
     if (error != 0) {
-        char why[64];
+        char why[TRIB_REASON_MAX];
         trib_log(self->base.logger, TRIB_LOG_ERROR, "no thread for reactor %u: %s", self->base.index,
-                 strerror_r(error, why, sizeof why));
+                 trib_log_thread_reason(error, why));
         errno = error;
         return TRIB_SYSTEM;
     }

@@ -253,6 +253,13 @@ def too_few_files_to_connect():
         assert re.search('the job is over: ' + who + words, output), '%s: %s' % (name, output)
 
 
+def no_room_for_threads():
+    """What a thread lacks the system calls unavailable; which limit that is, is said."""
+    settings = dict(env=dict(os.environ, TRIB_COORDINATOR='127.0.0.1:%d' % free_port()), stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    done = subprocess.run(['sh', '-c', 'ulimit -s 8388608 && ulimit -v 4194304 && exec %s server' % TRIBUTARY], **settings)
+    assert done.returncode == 1 and re.search(r'could not start reactor 0: .*4096 MiB of addresses \(ulimit -v\)', done.stderr), done
+
+
 def too_little_memory():
     """A server that may not have the memory for what it sums says so, and all end with those words, long before an operation's deadline."""
     env = dict(os.environ, TRIB_WORKERS='2', TRIB_SERVERS='1', TRIB_REACTORS='1', TRIB_COLOCATE='off', TRIB_PEER_TIMEOUT='2',
@@ -281,7 +288,7 @@ def too_little_memory():
 CASES = [('%s_%s' % (victim.replace(' ', '_'), name), lambda v=victim, n=number: lose(v, n))
          for name, number in (('killed', signal.SIGKILL), ('stopped', signal.SIGSTOP))
          for victim in ('rank 2', 'server 1', 'rank 0')] + [('server_told_to_leave', server_told_to_leave), ('garbage_on_ports', garbage), ('wrong_token', wrong_token), ('crash_leaves_nothing', crash_leaves_nothing),
-                                                ('other_transport', other_transport), ('too_few_files', lambda: too_few_files('auto')), ('too_few_files_tcp', lambda: too_few_files('tcp')),
+                                                ('other_transport', other_transport), ('no_room_for_threads', no_room_for_threads), ('too_few_files', lambda: too_few_files('auto')), ('too_few_files_tcp', lambda: too_few_files('tcp')),
                                                 ('too_few_files_to_gather', too_few_files_to_gather), ('too_few_files_to_connect', too_few_files_to_connect),
                                                 ('too_little_memory', too_little_memory)]
 
