@@ -91,6 +91,23 @@ static void format(const struct sockaddr *address, socklen_t length, bool with_p
     }
 }
 
+/* A host that is in several networks may be reached by one of them alone, and the resolver does not know by which. Of the two
+ * kinds of addresses it knows which one is used. */
+static void tell_others(const char *text, const struct addrinfo *first, const trib_address *taken, trib_error *error)
+{
+    for (const struct addrinfo *at = first->ai_next; at != NULL; at = at->ai_next) {
+        trib_address other;
+        format(at->ai_addr, at->ai_addrlen, true, &other);
+        if (at->ai_family == first->ai_family && strcmp(other.text, taken->text) != 0) {
+            (void)trib_error_set(error, TRIB_OK,
+                                 "\"%s\" is %s here, and %s too, which is not tried: if that is the right one give the "
+                                 "address in place of the name, to all members",
+                                 text, taken->text, other.text);
+            return;
+        }
+    }
+}
+
 static trib_status resolve_one(const char *text, trib_address *address_out, trib_error *error)
 {
     struct addrinfo *found = NULL;
@@ -98,6 +115,7 @@ static trib_status resolve_one(const char *text, trib_address *address_out, trib
     if (status == TRIB_OK) {
         trib_assert(found != NULL);
         format(found->ai_addr, found->ai_addrlen, true, address_out);
+        tell_others(text, found, address_out, error);
         freeaddrinfo(found);
     }
     return status;

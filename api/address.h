@@ -6,7 +6,8 @@
 #include "transports/transport.h"
 
 /* "host:port" or "[v6]:port", or several with commas between -> numeric. TRIB_INVALID with a text, or
- * TRIB_JOIN_FAILED: a name that no resolver knows, or not yet. */
+ * TRIB_JOIN_FAILED: a name that no resolver knows, or not yet. TRIB_OK with a text, if one was empty before: a name has
+ * several addresses, of which the first is taken. */
 TRIB_CHECKED trib_status trib_address_resolve(const char *text, trib_address *address_out, trib_error *error);
 /* The local address from which `remote` (numeric) would be reached, without a port; of several, a list of those from
  * which one would be. */

@@ -36,11 +36,15 @@ static trib_status resolve_coordinator(trib_config *config, const char *wanted, 
     trib_logger logger;
     trib_logger_init(&logger, config);
     for (bool said = false;; said = true) {
+        why.text[0] = '\0';
         trib_status status = trib_address_resolve(wanted, address, &why);
         const int64_t left_ns = trib_api_left_ns(&deadline);
         if (status != TRIB_OK && status != TRIB_JOIN_FAILED) {
             return trib_error_set(error, status, "coordinator (TRIB_COORDINATOR, or trib_config.coordinator): %.300s",
                                   why.text);
+        }
+        if (status == TRIB_OK && why.text[0] != '\0') {
+            trib_log(&logger, TRIB_LOG_WARN, "coordinator: %.400s", why.text);
         }
         if (status == TRIB_OK) {
             config->join_timeout_ns = !said ? config->join_timeout_ns : left_ns > 0 ? left_ns : 1;

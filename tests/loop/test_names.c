@@ -19,6 +19,7 @@
 
 static int asked, known_after; /* how often the name was asked for, and from when on it is known */
 static int answer;             /* until then */
+static const char *other;      /* address that the name has, too */
 static char said[512];         /* in the log, last */
 
 int __real_getaddrinfo(const char *host, const char *service, const struct addrinfo *hints, struct addrinfo **found);
@@ -29,7 +30,14 @@ int __wrap_getaddrinfo(const char *host, const char *service, const struct addri
     if (strcmp(host, NAME) != 0) {
         return __real_getaddrinfo(host, service, hints, found);
     }
-    return asked++ < known_after ? answer : __real_getaddrinfo("127.0.0.1", service, hints, found);
+    if (asked++ < known_after) {
+        return answer;
+    }
+    const int code = __real_getaddrinfo("127.0.0.1", service, hints, found);
+    if (code == 0 && other != NULL && __real_getaddrinfo(other, service, hints, &(*found)->ai_next) != 0) {
+        fail_msg("no address: %s", other);
+    }
+    return code;
 }
 
 static void note_line(trib_log_level level, const char *line, void *user)
@@ -83,6 +91,31 @@ static void known_later(void **state)
     }
 }
 
+/* Who looks for the coordinator at the wrong one of its addresses is told that there is another. */
+static void several_addresses(void **state)
+{
+    (void)state;
+    static const char *const others[] = {"127.0.0.2", "127.0.0.1", "::1"};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        char address[32], coordinator[64];
+        job_free_address(address, sizeof address);
+        snprintf(coordinator, sizeof coordinator, "%s%s", NAME, strchr(address, ':'));
+        trib_engine *engine = NULL;
+        trib_error error = {.text = ""};
+        known_after = 0;
+        other = others[i];
+        assert_int_equal(create(coordinator, 60 * SECOND_NS, &engine, &error), TRIB_OK);
+        other = NULL;
+        if (i == 0) {
+            has(said, "\" is 127.0.0.1:");
+            has(said, "here, and 127.0.0.2:");
+        } else {
+            assert_string_equal(said, "");
+        }
+        assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
+    }
+}
+
 static void never_known(void **state)
 {
     (void)state;
@@ -125,6 +158,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(known_later),
+        cmocka_unit_test(several_addresses),
         cmocka_unit_test(never_known),
         cmocka_unit_test(no_names),
     };
