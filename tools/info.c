@@ -39,10 +39,11 @@ static void print_value(const char *name, const json_t *value, int depth)
 int info_command(int argc, char **argv)
 {
     bool json = argc > 1 && strcmp(argv[1], "--json") == 0;
-    if (argc > 1 && !json) {
-        bool help = strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0;
+    const int rest = json ? 2 : 1;
+    if (argc > rest) {
+        bool help = strcmp(argv[rest], "--help") == 0 || strcmp(argv[rest], "-h") == 0;
         if (!help) {
-            fprintf(stderr, "tributary info: unexpected \"%s\"\n", argv[1]);
+            fprintf(stderr, "tributary info: unexpected \"%s\"\n", argv[rest]);
         }
         fprintf(help ? stdout : stderr, "usage: tributary info [--json]\n");
         return help ? 0 : 2;

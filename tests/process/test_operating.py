@@ -59,6 +59,7 @@ def options_are_named():
                          (['bench', '--sizes', '4K,,8K'], '--sizes 4K,,8K: must be'),
                          (['bench', 'stray'], 'unexpected "stray"'),
                          (['sim', 'stray'], 'unexpected "stray"'),
+                         (['info', '--json', 'stray'], 'unexpected "stray"'),
                          (['sim', '--partition', '1.5M', '--chunk', '1M'], 'a partition a multiple of it'),
                          (['step', '--iters', '0'], '--iters 0: must be'),
                          (['sim', '--rate', '0'], '--rate 0: must be a rate from 1kbit to 100000gbit'),
