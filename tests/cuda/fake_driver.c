@@ -1,0 +1,272 @@
+/*
+ * fake_driver.c - a fake of what the module asks the driver and the loader for: waits for words, ids of streams, captures; and of NCCL
+ * and the module as libraries to be loaded. See fake_cuda.h. A graph has one kernel at most: what only a GPU can show is what NCCL's
+ * captures hold, and what goes with a kernel's launch.
+ */
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/cuda/fake_cuda.h"
+
+#include "engine/device.h"
+
+/* ---- Words and streams ---- */
+
+static CUresult wait_word(CUstream stream, CUdeviceptr word, cuuint32_t value, unsigned flags)
+{
+    const fake_work work = {.kind = FAKE_WAIT_WORD, .word = (uint32_t *)(uintptr_t)word, .value = value};
+    if (flags != CU_STREAM_WAIT_VALUE_GEQ) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    pthread_mutex_lock(&fake_mutex);
+    fake_counted()->waits_ahead += fake_is_written(&work) ? 0 : 1;
+    pthread_mutex_unlock(&fake_mutex);
+    return fake_launch((cudaStream_t)stream, &work) == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult write_word(CUstream stream, CUdeviceptr word, cuuint32_t value, unsigned flags)
+{
+    const fake_work work = {.kind = FAKE_WRITE, .word = (uint32_t *)(uintptr_t)word, .value = value};
+    if (flags != CU_STREAM_WRITE_VALUE_DEFAULT) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (fake_fails(FAKE_WRITE_WORD)) {
+        return CUDA_ERROR_UNKNOWN;
+    }
+    return fake_launch((cudaStream_t)stream, &work) == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult get_id(CUstream stream, unsigned long long *id)
+{
+    const fake_stream *found = fake_stream_of((cudaStream_t)stream);
+    *id = found != NULL ? found->id : 0;
+    return found != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+static CUresult get_mode(CUmoduleLoadingMode *mode)
+{
+    const char *text = getenv("CUDA_MODULE_LOADING");
+    *mode = text != NULL && strcmp(text, "EAGER") == 0 ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_device(CUdevice *device, int index)
+{
+    *device = index;
+    return CUDA_SUCCESS;
+}
+
+/* Neither MPS nor dma-bufs. */
+static CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice device)
+{
+    (void)attribute;
+    (void)device;
+    *value = 0;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_pointer(void *value, CUpointer_attribute attribute, CUdeviceptr pointer)
+{
+    const int yes = 1;
+    (void)pointer;
+    if (attribute != CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    memcpy(value, &yes, sizeof yes);
+    return CUDA_SUCCESS;
+}
+
+/* ---- Captures: a graph is its own node, and its work the kernel's parameters ---- */
+
+typedef struct fake_graph {
+    fake_work work;
+    unsigned count;
+} fake_graph;
+
+cudaError_t fake_capture(void *graph, const fake_work *work)
+{
+    fake_graph *own = graph;
+    own->work = *work;
+    own->count++;
+    if (work->kind != FAKE_KERNEL) {
+        fake_fault("something else than a kernel is captured");
+        return cudaErrorStreamCaptureUnsupported;
+    }
+    (void)own->work.tell(&own->work, FAKE_CAPTURED);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
+{
+    fake_stream *own = fake_stream_of(stream);
+    fake_graph *graph = calloc(1, sizeof *graph);
+    (void)mode;
+    if (own == NULL || graph == NULL || fake_fails(FAKE_CAPTURE)) {
+        free(graph);
+        return cudaErrorMemoryAllocation;
+    }
+    pthread_mutex_lock(&fake_mutex);
+    own->graph = graph;
+    fake_counted()->graphs++;
+    pthread_mutex_unlock(&fake_mutex);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
+{
+    fake_stream *own = fake_stream_of(stream);
+    if (own == NULL) {
+        return cudaErrorInvalidResourceHandle;
+    }
+    pthread_mutex_lock(&fake_mutex);
+    *graph = own->graph;
+    own->graph = NULL;
+    pthread_mutex_unlock(&fake_mutex);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status)
+{
+    const fake_stream *own = fake_stream_of(stream);
+    if (own == NULL) {
+        return cudaErrorInvalidResourceHandle;
+    }
+    pthread_mutex_lock(&fake_mutex);
+    *status = own->graph != NULL ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    pthread_mutex_unlock(&fake_mutex);
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *numNodes)
+{
+    const fake_graph *own = (const fake_graph *)(void *)graph;
+    *numNodes = own->count;
+    if (nodes != NULL && own->count > 0) {
+        nodes[0] = (cudaGraphNode_t)(void *)graph;
+    }
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, enum cudaGraphNodeType *type)
+{
+    (void)node;
+    *type = cudaGraphNodeTypeKernel;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    fake_graph *own = (fake_graph *)(void *)graph;
+    pthread_mutex_lock(&fake_mutex);
+    if (own->count > 0) {
+        (void)own->work.tell(&own->work, FAKE_DROPPED);
+    }
+    fake_counted()->graphs--;
+    pthread_cond_broadcast(&fake_moved);
+    pthread_mutex_unlock(&fake_mutex);
+    free(graph);
+    return cudaSuccess;
+}
+
+static CUresult get_params(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *params)
+{
+    static int function;
+    *params = (CUDA_KERNEL_NODE_PARAMS){.func = (CUfunction)(void *)&function, .kernelParams = (void **)(void *)node};
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_node_attribute(CUgraphNode node, CUkernelNodeAttrID attribute, CUkernelNodeAttrValue *value)
+{
+    (void)node;
+    (void)attribute;
+    memset(value, 0, sizeof *value);
+    return CUDA_SUCCESS;
+}
+
+static CUresult launch(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra)
+{
+    const fake_graph *graph = (const fake_graph *)(void *)parameters;
+    (void)function;
+    (void)extra;
+    if (fake_fails(FAKE_KEPT_LAUNCH)) {
+        return CUDA_ERROR_LAUNCH_FAILED;
+    }
+    pthread_mutex_lock(&fake_mutex);
+    fake_counted()->kept++;
+    pthread_mutex_unlock(&fake_mutex);
+    return fake_launch((cudaStream_t)config->hStream, &graph->work) == cudaSuccess ? CUDA_SUCCESS
+                                                                                   : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* ---- What is looked up ---- */
+
+typedef void (*fake_function)(void);
+
+static void store(void *where, fake_function function)
+{
+    memcpy(where, &function, sizeof function);
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **funcPtr, unsigned version,
+                                             unsigned long long flags,
+                                             enum cudaDriverEntryPointQueryResult *driverStatus)
+{
+    static const struct {
+        const char *name;
+        fake_function function;
+    } all[] = {
+        {"cuStreamWaitValue32", (fake_function)wait_word},
+        {"cuStreamWriteValue32", (fake_function)write_word},
+        {"cuStreamGetId", (fake_function)get_id},
+        {"cuModuleGetLoadingMode", (fake_function)get_mode},
+        {"cuDeviceGet", (fake_function)get_device},
+        {"cuDeviceGetAttribute", (fake_function)get_attribute},
+        {"cuPointerGetAttribute", (fake_function)get_pointer},
+        {"cuGraphKernelNodeGetParams", (fake_function)get_params},
+        {"cuGraphKernelNodeGetAttribute", (fake_function)get_node_attribute},
+        {"cuLaunchKernelEx", (fake_function)launch},
+    };
+    (void)version;
+    (void)flags;
+    *driverStatus = cudaDriverEntryPointSymbolNotFound;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (strcmp(symbol, all[i].name) == 0) {
+            store((void *)funcPtr, all[i].function);
+            *driverStatus = cudaDriverEntryPointSuccess;
+        }
+    }
+    return cudaSuccess;
+}
+
+const trib_device_ops *trib_device_cuda(void);
+void *__real_dlopen(const char *name, int flags);
+void *__wrap_dlopen(const char *name, int flags);
+void *__real_dlsym(void *library, const char *name);
+void *__wrap_dlsym(void *library, const char *name);
+
+static int nccl_library, module_library;
+
+void *__wrap_dlopen(const char *name, int flags)
+{
+    if (name != NULL && strstr(name, "libnccl.so") != NULL) {
+        return &nccl_library;
+    }
+    if (name != NULL && strstr(name, "libtributary-cuda.so") != NULL) {
+        return &module_library;
+    }
+    return __real_dlopen(name, flags);
+}
+
+void *__wrap_dlsym(void *library, const char *name)
+{
+    void *symbol = NULL;
+    if (library == &nccl_library) {
+        return fake_nccl_symbol(name);
+    }
+    if (library == &module_library) {
+        store((void *)&symbol, (fake_function)trib_device_cuda);
+        return symbol;
+    }
+    return __real_dlsym(library, name);
+}

@@ -1,0 +1,268 @@
+/*
+ * test_cuda_module.c - the CUDA module, whole, in jobs of real engines over loopback, on a fake of CUDA and NCCL (fake_cuda.h says what
+ * that models, and what only a GPU can show). No GPU is needed, only CUDA's and NCCL's headers. An argument is the seed.
+ */
+#include <setjmp.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tests/cuda/module_job.h"
+#include "tests/loop/job.h"
+
+#define SECOND INT64_C(1000000000)
+
+/* A job in which nothing goes wrong. */
+static module_outcome run(const module_job *plan)
+{
+    const module_outcome outcome = module_job_run(plan, FAKE_EVENT_MAKE, 0);
+    module_job_expect_nothing_left(&outcome, 0);
+    assert_int_equal(outcome.rights, plan->rounds * plan->tensors * (unsigned)(plan->machines * plan->gpus));
+    return outcome;
+}
+
+/* ---- Sums ---- */
+
+static void ranks_sum_in_orders_of_their_own(void **state)
+{
+    static const int shapes[][2] = {{1, 1}, {1, 2}, {2, 1}, {2, 2}};
+    (void)state;
+    for (unsigned i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        const module_job plan = MODULE_JOB(.name = "sums", .machines = shapes[i][0], .gpus = shapes[i][1], .rounds = 3,
+                                           .streams = 3, .tensors = JOB_TENSORS_MAX);
+        (void)run(&plan);
+    }
+}
+
+static void ranks_sum_in_one_order(void **state)
+{
+    (void)state;
+    for (int machines = 1; machines <= 2; machines++) {
+        const module_job plan = MODULE_JOB(.name = "program order", .machines = machines, .gpus = 2, .rounds = 4,
+                                           .streams = 3, .tensors = JOB_TENSORS_MAX, .in_order = true);
+        (void)run(&plan);
+    }
+}
+
+/* What NCCL launches for buffers that stay is captured once, and launched again and again. */
+static void launches_are_kept(void **state)
+{
+    (void)state;
+    for (int in_order = 0; in_order <= 1; in_order++) {
+        const module_job plan = MODULE_JOB(.name = "kept launches", .machines = 1, .gpus = 2, .rounds = 6, .streams = 2,
+                                           .tensors = 8, .in_order = in_order != 0, .same_buffers = true);
+        assert_true(run(&plan).counts.kept > 0);
+    }
+}
+
+/* ---- Streams that wait ---- */
+
+/* Streams wait for words while each has a queue, and kernels are there; else calls do. Either way the program goes on, also where it
+ * loads a kernel next. */
+static void streams_wait(bool loads_late, unsigned queues)
+{
+    for (unsigned streams = 1; streams <= 7; streams += 3) {
+        const module_job plan =
+            MODULE_JOB(.name = loads_late ? "stream waits, kernels loaded late" : "stream waits", .machines = 2,
+                       .gpus = queues == 8 ? 2 : 1, .rounds = 4, .streams = streams, .tensors = 8, .queues = queues,
+                       .loads_late = loads_late, .only_stream_waits = true);
+        const unsigned ahead = run(&plan).counts.waits_ahead;
+        if (loads_late || queues == 1) {
+            assert_int_equal(ahead, 0);
+        }
+        if (!loads_late && queues == 32) {
+            assert_true(ahead > 0);
+        }
+    }
+}
+
+static void streams_wait_with_few_queues_and_with_many(void **state)
+{
+    static const unsigned queues[] = {1, 5, 8, 32};
+    (void)state;
+    for (unsigned i = 0; i < sizeof queues / sizeof queues[0]; i++) {
+        streams_wait(false, queues[i]);
+    }
+}
+
+static void streams_wait_beside_kernels_that_are_loaded_late(void **state)
+{
+    static const unsigned queues[] = {1, 5, 8, 32};
+    (void)state;
+    for (unsigned i = 0; i < sizeof queues / sizeof queues[0]; i++) {
+        streams_wait(true, queues[i]);
+    }
+}
+
+/* ---- Ranks that go ---- */
+
+static void expect_errors(const module_job *plan, const module_outcome *outcome, unsigned least, unsigned untried)
+{
+    print_message("# %s: %u errors (%s), %.1f s\n", plan->name, outcome->errors, outcome->text,
+                  (double)outcome->slowest_ns / 1e9);
+    assert_true(outcome->errors >= least);
+    assert_true(outcome->slowest_ns < 30 * SECOND);
+    module_job_expect_nothing_left(outcome, untried);
+}
+
+/* In the midst of its work, with collectives of the others under way that it never comes to. */
+static void a_rank_leaves(void **state)
+{
+    static const int shapes[][2] = {{1, 2}, {2, 1}, {2, 2}};
+    (void)state;
+    for (unsigned i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        const int size = shapes[i][0] * shapes[i][1];
+        const module_job plan =
+            MODULE_JOB(.name = "a rank leaves", .machines = shapes[i][0], .gpus = shapes[i][1], .rounds = 4,
+                       .streams = 3, .tensors = 8, .leaves = size, .held = size, .in_order = shapes[i][1] > 1);
+        const module_outcome outcome = module_job_run(&plan, FAKE_EVENT_MAKE, 0);
+        expect_errors(&plan, &outcome, (unsigned)size - 1, 0);
+        assert_true(size != shapes[i][1] || outcome.counts.aborted > 0);
+    }
+}
+
+/* ---- Ranks that are lost: of a machine whose process is this program once more ---- */
+
+static pid_t other;
+
+static void start_other(const char *address)
+{
+    char name[] = "test_cuda_module", seed[16], where[64];
+    char *const arguments[] = {name, seed, where, NULL};
+    snprintf(where, sizeof where, "%s", address);
+    snprintf(seed, sizeof seed, "%u", module_seed);
+    assert_int_equal(posix_spawn(&other, "/proc/self/exe", NULL, NULL, arguments, environ), 0);
+}
+
+static void kill_other(void)
+{
+    (void)kill(other, SIGKILL);
+}
+
+static module_job of_two_processes(const char *address, int first)
+{
+    return MODULE_JOB(.name = "a machine is lost", .machines = 2, .gpus = 2, .first = first, .count = 2,
+                      .address = address, .rounds = 4, .streams = 3, .tensors = 8, .held = 2, .in_order = true,
+                      .may_fail = true);
+}
+
+/* The second machine is killed while a collective of the first waits for the member whose input is not ready. */
+static void a_machine_is_lost(void **state)
+{
+    char address[64];
+    int status = 0;
+    (void)state;
+    job_free_address(address, sizeof address);
+    start_other(address);
+    module_job plan = of_two_processes(address, 0);
+    plan.half = kill_other;
+    const module_outcome outcome = module_job_run(&plan, FAKE_EVENT_MAKE, 0);
+    assert_int_equal(waitpid(other, &status, 0), other);
+    assert_true(WIFSIGNALED(status));
+    expect_errors(&plan, &outcome, 2, 0);
+    assert_true(outcome.counts.aborted > 0);
+}
+
+/* Until it is killed. */
+static int be_the_other(const char *address)
+{
+    const module_job plan = of_two_processes(address, 2);
+    (void)module_job_run(&plan, FAKE_EVENT_MAKE, 0);
+    return 0;
+}
+
+/* ---- Calls that fail ---- */
+
+/* From then on some operation fails, or the job does not come together; all the others end, and nothing is left. */
+static void fail_at(fake_call call, const char *name, int machines, bool in_order, unsigned n, unsigned untried)
+{
+    const module_job plan = MODULE_JOB(.name = name, .machines = machines, .gpus = 3 - machines, .rounds = 6,
+                                       .streams = 2, .tensors = 6, .in_order = in_order, .same_buffers = machines == 1,
+                                       .may_fail = true, .join_ns = 3 * SECOND, .op_ns = 3 * SECOND);
+    const module_outcome outcome = module_job_run(&plan, call, n);
+    print_message("# %s: call %u %s, %u errors (%s)\n", name, n, outcome.failed ? "failed" : "did not come",
+                  outcome.errors, outcome.text);
+    assert_true(outcome.failed);
+    assert_true(outcome.errors > 0);
+    module_job_expect_nothing_left(&outcome, untried);
+}
+
+static void calls_of_jobs_between_machines_fail(void **state)
+{
+    (void)state;
+    for (unsigned n = 1; n <= 9; n += 4) {
+        fail_at(FAKE_EVENT_MAKE, "an event cannot be made", 2, false, n, 0);
+        fail_at(FAKE_EVENT_RECORD, "an event cannot be recorded", 2, false, n, 0);
+        fail_at(FAKE_COPY, "a copy fails", 2, false, n, 0);
+        fail_at(FAKE_WRITE_WORD, "a word cannot be written", 2, false, n, 0);
+    }
+    fail_at(FAKE_STREAM_MAKE, "a stream cannot be made", 2, false, 2, 0);
+    fail_at(FAKE_HOST_MEMORY, "no memory for words", 2, false, 1, 0);
+}
+
+static void calls_of_jobs_in_a_machine_fail(void **state)
+{
+    (void)state;
+    for (int in_order = 0; in_order <= 1; in_order++) {
+        fail_at(FAKE_EVENT_MAKE, "an event cannot be made", 1, in_order != 0, 3, 0);
+        fail_at(FAKE_EVENT_RECORD, "an event cannot be recorded", 1, in_order != 0, 5, 0);
+    }
+    fail_at(FAKE_COLLECTIVE, "a group cannot be tried", 1, false, 7, 2);
+    fail_at(FAKE_COLLECTIVE, "a collective fails", 1, false, 60, 0);
+}
+
+/* ---- Members that do not come ---- */
+
+static void *let_in_later(void *argument)
+{
+    const struct timespec while_others_give_up = {.tv_sec = 2};
+    (void)argument;
+    nanosleep(&while_others_give_up, NULL);
+    fake_nccl_let_in();
+    return NULL;
+}
+
+static void a_member_comes_too_late(void **state)
+{
+    pthread_t later;
+    (void)state;
+    const module_job plan = MODULE_JOB(.name = "a member comes too late", .machines = 1, .gpus = 2, .rounds = 2,
+                                       .streams = 2, .tensors = 4, .may_fail = true, .op_ns = SECOND);
+    fake_nccl_keep_out(1);
+    assert_int_equal(pthread_create(&later, NULL, let_in_later, NULL), 0);
+    const module_outcome outcome = module_job_run(&plan, FAKE_EVENT_MAKE, 0);
+    pthread_join(later, NULL);
+    expect_errors(&plan, &outcome, 2, 2);
+}
+
+int main(int count, char **arguments)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_sum_in_orders_of_their_own),
+        cmocka_unit_test(ranks_sum_in_one_order),
+        cmocka_unit_test(launches_are_kept),
+        cmocka_unit_test(streams_wait_with_few_queues_and_with_many),
+        cmocka_unit_test(streams_wait_beside_kernels_that_are_loaded_late),
+        cmocka_unit_test(a_rank_leaves),
+        cmocka_unit_test(a_machine_is_lost),
+        cmocka_unit_test(a_member_comes_too_late),
+        cmocka_unit_test(calls_of_jobs_between_machines_fail),
+        cmocka_unit_test(calls_of_jobs_in_a_machine_fail),
+    };
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    module_seed = count > 1 ? (unsigned)strtoul(arguments[1], NULL, 10) : (unsigned)(now.tv_nsec / 1000 % 1000000);
+    if (count > 2) {
+        return be_the_other(arguments[2]);
+    }
+    print_message("# seed %u; again: test_cuda_module %u\n", module_seed, module_seed);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
