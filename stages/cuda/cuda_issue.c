@@ -89,7 +89,8 @@ static void launch_here(trib_device *device, trib_device_job *job)
     if (cuda_nccl_launch(device, slot)) {
         slot->code = cudaEventRecord(slot->event, device->streams[CUDA_COLLECTIVE]);
     }
-    if (slot->code != cudaSuccess || slot->result != ncclSuccess) {
+    const bool failed = slot->code != cudaSuccess || slot->result != ncclSuccess;
+    if (failed) {
         (void)cudaGetLastError(); /* it is told where the job comes back, and is not the caller's */
     }
     atomic_fetch_add(&device->collectives, 1);
@@ -98,6 +99,8 @@ static void launch_here(trib_device *device, trib_device_job *job)
     }
     cuda_visit_end(visit);
     pthread_mutex_lock(&device->mutex);
+    device->can_launch =
+        device->can_launch && !(enters && failed); /* what came next would meet the others' part of this */
     cuda_unclaim_locked(device);
     cuda_queue_push(&device->launched, slot);
     cuda_signal_if_asleep(device);

@@ -186,15 +186,20 @@ static ncclResult_t launch(trib_device *device, const trib_device_job *job)
                             job->share, ncclUint8, device->comm->nccl, stream);
 }
 
-static void comm_failed(trib_device *device, ncclResult_t result)
+/* Ends the kernels that run, and with them what waits for them; comm_text says why. */
+static void give_up_group(trib_device *device)
 {
     device->comm_state = CUDA_COMM_FAILED;
     pthread_mutex_lock(&device->mutex);
     device->can_launch = false;
     pthread_mutex_unlock(&device->mutex);
-    describe(device, result, device->comm_text, sizeof device->comm_text);
-    /* Ends the kernels that run, and with them what waits for them. */
     cuda_comm_abort(device);
+}
+
+static void comm_failed(trib_device *device, ncclResult_t result)
+{
+    describe(device, result, device->comm_text, sizeof device->comm_text);
+    give_up_group(device);
 }
 
 /* In a group of one there is nobody to ask. */
@@ -225,6 +230,10 @@ void cuda_nccl_end_failed(trib_device *device, cuda_slot *slot)
     const bool stopped = atomic_load(&device->stop_asked);
     if (slot->result != ncclSuccess) {
         comm_failed(device, slot->result);
+    } else if (device->params.size > 1) {
+        /* The others have launched theirs, or will: our next one would meet that. */
+        snprintf(device->comm_text, sizeof device->comm_text, "%s", cudaGetErrorString(slot->code));
+        give_up_group(device);
     }
     cuda_slot_end(device, slot, stopped ? TRIB_CLOSED : TRIB_SYSTEM,
                   stopped                       ? "the device was stopped"

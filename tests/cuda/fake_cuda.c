@@ -191,6 +191,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     pthread_mutex_lock(&fake_mutex);
     const fake_work work = {.kind = FAKE_WAIT_EVENT, .before = own->stream, .before_count = own->count};
     pthread_mutex_unlock(&fake_mutex);
+    if (fake_fails(FAKE_ORDER)) {
+        return say(cudaErrorMemoryAllocation);
+    }
     return work.before == NULL ? cudaSuccess : say(fake_launch(stream, &work));
 }
 

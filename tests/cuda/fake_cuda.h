@@ -36,6 +36,7 @@ bool fake_close(void);
 typedef enum fake_call {
     FAKE_EVENT_MAKE,
     FAKE_EVENT_RECORD,
+    FAKE_ORDER, /* a stream waits for an event */
     FAKE_COPY,
     FAKE_HOST_MEMORY,
     FAKE_STREAM_MAKE,

@@ -186,7 +186,7 @@ static void fail_at(fake_call call, const char *name, int machines, bool in_orde
 {
     const module_job plan = MODULE_JOB(.name = name, .machines = machines, .gpus = 3 - machines, .rounds = 6,
                                        .streams = 2, .tensors = 6, .in_order = in_order, .same_buffers = machines == 1,
-                                       .may_fail = true, .join_ns = 3 * SECOND, .op_ns = 3 * SECOND);
+                                       .may_fail = true, .join_ns = SECOND, .op_ns = 3 * SECOND);
     const module_outcome outcome = module_job_run(&plan, call, n);
     print_message("# %s: call %u %s, %u errors (%s)\n", name, n, outcome.failed ? "failed" : "did not come",
                   outcome.errors, outcome.text);
@@ -214,9 +214,22 @@ static void calls_of_jobs_in_a_machine_fail(void **state)
     for (int in_order = 0; in_order <= 1; in_order++) {
         fail_at(FAKE_EVENT_MAKE, "an event cannot be made", 1, in_order != 0, 3, 0);
         fail_at(FAKE_EVENT_RECORD, "an event cannot be recorded", 1, in_order != 0, 5, 0);
+        fail_at(FAKE_COLLECTIVE, "a group cannot be tried", 1, in_order != 0, 7, 2);
     }
-    fail_at(FAKE_COLLECTIVE, "a group cannot be tried", 1, false, 7, 2);
-    fail_at(FAKE_COLLECTIVE, "a collective fails", 1, false, 60, 0);
+}
+
+/* The others launch theirs, which must not meet the next one of who failed. */
+static void a_rank_fails_to_launch_a_collective(void **state)
+{
+    (void)state;
+    for (int in_order = 0; in_order <= 1; in_order++) {
+        for (unsigned n = 1; n <= 5; n += 2) {
+            fail_at(FAKE_COLLECTIVE, "a collective fails", 1, in_order != 0, 52 + n, 0);
+            fail_at(FAKE_CAPTURE, "a capture fails", 1, in_order != 0, n, 0);
+            fail_at(FAKE_KEPT_LAUNCH, "a kept launch fails", 1, in_order != 0, n, 0);
+        }
+    }
+    fail_at(FAKE_ORDER, "a stream cannot wait for an event", 1, true, 1, 0);
 }
 
 /* ---- Members that do not come ---- */
@@ -256,6 +269,7 @@ int main(int count, char **arguments)
         cmocka_unit_test(a_member_comes_too_late),
         cmocka_unit_test(calls_of_jobs_between_machines_fail),
         cmocka_unit_test(calls_of_jobs_in_a_machine_fail),
+        cmocka_unit_test(a_rank_fails_to_launch_a_collective),
     };
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
