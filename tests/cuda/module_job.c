@@ -358,7 +358,8 @@ static void play(rank *self, unsigned round)
     for (unsigned i = 0; i < plan->tensors; i++) {
         tensor *of = &self->tensors[i];
         of->on = NULL;
-        if (of->op != NULL && !self->over && (plan->only_stream_waits || any(&self->seed, 2) == 0)) {
+        if (of->op != NULL && !self->over && !plan->no_stream_waits &&
+            (plan->only_stream_waits || any(&self->seed, 2) == 0)) {
             wait_on_stream(self, of);
         }
     }

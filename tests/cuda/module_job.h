@@ -22,6 +22,7 @@ typedef struct module_job {
     unsigned queues; /* 0: 32 */
     bool loads_late, in_order, same_buffers;
     bool only_stream_waits; /* of which a kernel is loaded behind */
+    bool no_stream_waits;   /* the calls would wait for the job to come together */
     bool may_fail;          /* an error is counted, and ends the rank's part */
     int leaves;             /* the rank before that one goes after half of the rounds; 0: none */
     int held;               /* from then on the input of the rank before that one is not ready; 0: none */

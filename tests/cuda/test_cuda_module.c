@@ -247,8 +247,9 @@ static void a_member_comes_too_late(void **state)
 {
     pthread_t later;
     (void)state;
-    const module_job plan = MODULE_JOB(.name = "a member comes too late", .machines = 1, .gpus = 2, .rounds = 2,
-                                       .streams = 2, .tensors = 4, .may_fail = true, .op_ns = SECOND);
+    const module_job plan =
+        MODULE_JOB(.name = "a member comes too late", .machines = 1, .gpus = 2, .rounds = 2, .streams = 2, .tensors = 4,
+                   .may_fail = true, .op_ns = SECOND, .no_stream_waits = true);
     fake_nccl_keep_out(1);
     assert_int_equal(pthread_create(&later, NULL, let_in_later, NULL), 0);
     const module_outcome outcome = module_job_run(&plan, FAKE_EVENT_MAKE, 0);
