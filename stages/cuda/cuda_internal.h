@@ -253,6 +253,9 @@ bool cuda_nccl_is_busy(const trib_device *device);
 
 /* Puts the slot's job on its stream, by whoever has entered and holds the claim. False: code and result say why not. */
 bool cuda_nccl_launch(trib_device *device, cuda_slot *slot);
+/* The thread: the job is not launched. If it is a collective the group ends: the others have launched theirs, or will, and the next one
+ * here would meet that. */
+void cuda_nccl_give_up(trib_device *device, const trib_device_job *job, const char *text);
 /* The thread: ends such a one. */
 void cuda_nccl_end_failed(trib_device *device, cuda_slot *slot);
 

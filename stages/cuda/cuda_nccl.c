@@ -187,7 +187,7 @@ static ncclResult_t launch(trib_device *device, const trib_device_job *job)
 }
 
 /* Ends the kernels that run, and with them what waits for them; comm_text says why. */
-static void give_up_group(trib_device *device)
+static void end_group(trib_device *device)
 {
     device->comm_state = CUDA_COMM_FAILED;
     pthread_mutex_lock(&device->mutex);
@@ -199,7 +199,15 @@ static void give_up_group(trib_device *device)
 static void comm_failed(trib_device *device, ncclResult_t result)
 {
     describe(device, result, device->comm_text, sizeof device->comm_text);
-    give_up_group(device);
+    end_group(device);
+}
+
+void cuda_nccl_give_up(trib_device *device, const trib_device_job *job, const char *text)
+{
+    if (device->params.size > 1 && job->kind >= TRIB_DEVICE_REDUCE_SCATTER) {
+        snprintf(device->comm_text, sizeof device->comm_text, "%s", text);
+        end_group(device);
+    }
 }
 
 /* In a group of one there is nobody to ask. */
@@ -230,10 +238,8 @@ void cuda_nccl_end_failed(trib_device *device, cuda_slot *slot)
     const bool stopped = atomic_load(&device->stop_asked);
     if (slot->result != ncclSuccess) {
         comm_failed(device, slot->result);
-    } else if (device->params.size > 1) {
-        /* The others have launched theirs, or will: our next one would meet that. */
-        snprintf(device->comm_text, sizeof device->comm_text, "%s", cudaGetErrorString(slot->code));
-        give_up_group(device);
+    } else {
+        cuda_nccl_give_up(device, slot->job, cudaGetErrorString(slot->code));
     }
     cuda_slot_end(device, slot, stopped ? TRIB_CLOSED : TRIB_SYSTEM,
                   stopped                       ? "the device was stopped"

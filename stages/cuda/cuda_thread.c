@@ -66,6 +66,7 @@ static cuda_slot *slot_take(trib_device *device, trib_device_job *job)
         slot = calloc(1, sizeof *slot);
         if (slot == NULL || cudaEventCreateWithFlags(&slot->event, cudaEventDisableTiming) != cudaSuccess) {
             free(slot);
+            cuda_nccl_give_up(device, job, "no memory for a CUDA event");
             turn_away(device, job, TRIB_NO_MEMORY, "no memory for a CUDA event");
             return NULL;
         }
