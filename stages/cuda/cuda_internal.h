@@ -180,6 +180,7 @@ struct trib_device {
     bool refused;        /* a stream was, since something was launched */
 
     atomic_bool stop_asked;
+    atomic_bool hung; /* something did not come back: what it may still use is not freed; written by the thread */
     atomic_uint collectives; /* launched, and not seen to have ended */
 
     /* the thread's own */
@@ -191,7 +192,6 @@ struct trib_device {
     cuda_slot *free_slots;
     bool stopped;   /* stopping has been noticed */
     bool abort_due; /* giving up the communicator waits for a caller's thread to come out of it */
-    bool hung;      /* something did not come back: what it may still use is not freed */
     int64_t stop_deadline_ns;
     int64_t polled_ns;  /* when it was asked last whether a collective has ended */
     trib_linger linger; /* work is a job that came or ended */
