@@ -140,6 +140,8 @@ fake_counts *fake_counted(void);
 bool fake_is_written(const fake_work *wait); /* the word that it waits for, or that has been launched */
 bool fake_fails(fake_call call);             /* takes the mutex */
 
+/* fake_cuda.c */
+void fake_memory_close(void); /* no stream is busy: frees what nobody has */
 /* fake_driver.c */
 cudaError_t fake_capture(void *graph, const fake_work *work); /* with the mutex held */
 /* fake_nccl.c */

@@ -44,6 +44,7 @@ typedef struct fake_comm {
 static fake_group *groups;
 static fake_comm *comms;
 static int kept_out = -1;
+static unsigned waiting; /* members, for the others of their group */
 
 /* ---- Sums ---- */
 
@@ -274,6 +275,7 @@ static ncclResult_t comm_init(ncclComm_t *out, int size, ncclUniqueId id, int ra
         abort();
     }
     pthread_mutex_lock(&fake_mutex);
+    waiting++;
     while (kept_out == rank) {
         pthread_cond_wait(&fake_moved, &fake_mutex);
     }
@@ -283,6 +285,7 @@ static ncclResult_t comm_init(ncclComm_t *out, int size, ncclUniqueId id, int ra
     while (group->joined < size) {
         pthread_cond_wait(&fake_moved, &fake_mutex);
     }
+    waiting--;
     comm->group = group;
     comm->rank = rank;
     comm->next = comms;
@@ -436,7 +439,7 @@ void fake_nccl_let_in(void)
 bool fake_nccl_close(void)
 {
     pthread_mutex_lock(&fake_mutex);
-    bool all_gone = true;
+    bool all_gone = waiting == 0;
     for (const fake_comm *comm = comms; comm != NULL; comm = comm->next) {
         all_gone = all_gone && comm->gone;
     }

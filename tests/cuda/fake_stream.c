@@ -476,5 +476,8 @@ bool fake_close(void)
         free(at);
         at = next;
     }
+    if (gone) {
+        fake_memory_close();
+    }
     return gone && fake_nccl_close();
 }

@@ -219,6 +219,11 @@ static bool set_up(rank *self)
     for (unsigned i = 0; i < self->job->tensors && !self->over; i++) {
         declare(self, i);
     }
+    if (self->job->may_fail && !self->job->no_stream_waits && !self->over &&
+        trib_engine_wait_ready(self->engine, -1, &error) != TRIB_OK) {
+        failed(self, "wait for the others",
+               &error); /* who goes before is waited for by members of its group, in NCCL */
+    }
     return !self->over;
 }
 
