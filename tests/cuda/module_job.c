@@ -258,7 +258,8 @@ static void take_down(rank *self)
 static void hand_in(rank *self, unsigned which, unsigned round)
 {
     tensor *of = &self->tensors[which];
-    cudaStream_t stream = any_stream(self);
+    /* All are seen before the first waits: streams that come anew beside one that waits are a limit (docs/decisions/0006-queues.md). */
+    cudaStream_t stream = round == 0 ? self->streams[which % self->job->streams] : any_stream(self);
     trib_error error = {.text = ""};
     trib_op_params params;
     for (size_t i = 0; i < of->count; i++) {
