@@ -193,6 +193,22 @@ static void join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
     trib_engine_end(engine, TRIB_JOIN_FAILED, text);
 }
 
+/* All members are there, but NCCL may wait for ever, for a rank that it does not reach. */
+static void group_deadline_passed(trib_reactor *reactor, trib_timer *timer)
+{
+    (void)reactor;
+    const trib_member *member = timer->user;
+    trib_engine *engine = member->core->engine;
+    if (atomic_load(&engine->phase) == TRIB_PHASE_JOINING) {
+        char text[TRIB_ERROR_TEXT_SIZE];
+        snprintf(text, sizeof text,
+                 "all members are there, but the GPUs of this machine did not form a group within %.1f s more "
+                 "(NCCL_DEBUG=INFO says what NCCL waits for)",
+                 (double)engine->config.join_timeout_ns / 1e9);
+        trib_engine_end(engine, TRIB_JOIN_FAILED, text);
+    }
+}
+
 static void watch_coordinator(trib_reactor *reactor, trib_timer *timer)
 {
     trib_member *member = timer->user;
@@ -245,6 +261,11 @@ static trib_status take_roster(trib_member *member, const trib_frame *frame, con
     engine->member_id = frame->root;
     member->core->epoch = roster->epoch; /* what is declared below bears it; the other cores learn it by their posts */
     trib_timer_stop(member->core->reactor, &member->join_deadline);
+    if (engine->device != NULL && engine->config.local_size > 1) {
+        member->join_deadline.fired = group_deadline_passed;
+        trib_timer_arm(member->core->reactor, &member->join_deadline,
+                       trib_now(member->core->reactor) + engine->config.join_timeout_ns);
+    }
     trib_engine_publish(engine, roster);
     trib_member_note_awaited(engine);
     trib_tracer_joined(engine);

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -257,6 +258,21 @@ static void a_member_comes_too_late(void **state)
     expect_errors(&plan, &outcome, 2, 2);
 }
 
+/* All ranks are there, and NCCL waits for one all the same: what waits for the job is told, within the join timeout once more. */
+static void a_group_does_not_form(void **state)
+{
+    pthread_t later;
+    (void)state;
+    const module_job plan = MODULE_JOB(.name = "a group does not form", .machines = 1, .gpus = 2, .rounds = 2,
+                                       .streams = 2, .tensors = 4, .may_fail = true, .join_ns = SECOND);
+    fake_nccl_keep_out(1);
+    assert_int_equal(pthread_create(&later, NULL, let_in_later, NULL), 0);
+    const module_outcome outcome = module_job_run(&plan, FAKE_EVENT_MAKE, 0);
+    pthread_join(later, NULL);
+    expect_errors(&plan, &outcome, 2, 2);
+    assert_non_null(strstr(outcome.text, "form a group"));
+}
+
 int main(int count, char **arguments)
 {
     const struct CMUnitTest tests[] = {
@@ -268,6 +284,7 @@ int main(int count, char **arguments)
         cmocka_unit_test(a_rank_leaves),
         cmocka_unit_test(a_machine_is_lost),
         cmocka_unit_test(a_member_comes_too_late),
+        cmocka_unit_test(a_group_does_not_form),
         cmocka_unit_test(calls_of_jobs_between_machines_fail),
         cmocka_unit_test(calls_of_jobs_in_a_machine_fail),
         cmocka_unit_test(a_rank_fails_to_launch_a_collective),
