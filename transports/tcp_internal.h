@@ -43,6 +43,7 @@ typedef struct tcp_silence {
 /* What the kernel says about that. */
 typedef struct tcp_seen {
     uint32_t unacked, probes; /* packets; probes of a closed window that have had no answer */
+    uint32_t unsent;          /* bytes that wait for room at the peer */
     uint64_t acked;           /* bytes, in all */
     int64_t last_ack_ms;      /* since anything was acknowledged, data or not */
 } tcp_seen;

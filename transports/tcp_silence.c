@@ -9,7 +9,7 @@
  *
  * A peer that lets nothing in, because it has no room, answers the kernel's probes: that is no silence.
  *
- * Invariant: the timer runs only while something that was written may be unacknowledged. An idle connection costs nothing.
+ * Invariant: the timer runs as long as something that was written may be unacknowledged, and no longer. An idle connection costs nothing.
  */
 #include <errno.h>
 #include <linux/tcp.h>
@@ -64,7 +64,11 @@ void trib_tcp_silence_written(tcp_conn *conn)
 int64_t trib_tcp_silence_learn(tcp_silence *silence, int64_t now_ns, const tcp_seen *seen)
 {
     if (seen->unacked == 0 && seen->probes == 0) {
-        return -1;
+        /* The peer has no room for what is left, and answered when it was asked last: the next probe may have no answer. */
+        silence->since_ns = now_ns;
+        silence->was_looked_at = true;
+        silence->acked = seen->acked;
+        return seen->unsent > 0 ? 0 : -1;
     }
     const int64_t heard_ns = now_ns - seen->last_ack_ms * NS_PER_MS;
     if (silence->was_looked_at && seen->acked != silence->acked) {
@@ -96,6 +100,7 @@ static void look(trib_reactor *reactor, trib_timer *timer)
     }
     const tcp_seen seen = {.unacked = info.tcpi_unacked,
                            .probes = info.tcpi_probes,
+                           .unsent = info.tcpi_notsent_bytes,
                            .acked = info.tcpi_bytes_acked,
                            .last_ack_ms = info.tcpi_last_ack_recv};
     const int64_t silent_ns = trib_tcp_silence_learn(&conn->silence, now_ns, &seen);

@@ -74,6 +74,22 @@ static void a_closed_window_is_no_silence(void **state)
     assert_int_equal(trib_tcp_silence_learn(&silence, 144 * SECOND, &seen), 5400000000);
 }
 
+/* Between two probes nothing is under way: who did not look again would not see the peer go. */
+static void what_waits_for_room_is_looked_after(void **state)
+{
+    (void)state;
+    tcp_silence silence = {.since_ns = 100 * SECOND};
+    tcp_seen seen = {.unsent = 5000, .acked = 7000, .last_ack_ms = 30000}; /* probes may be minutes apart */
+    for (int64_t i = 101; i < 140; i++) {
+        assert_int_equal(trib_tcp_silence_learn(&silence, i * SECOND, &seen), 0);
+    }
+    seen = (tcp_seen){.unsent = 5000, .probes = 1, .acked = 7000, .last_ack_ms = 69000};
+    assert_int_equal(trib_tcp_silence_learn(&silence, 142 * SECOND, &seen), 3 * SECOND);
+    assert_int_equal(trib_tcp_silence_learn(&silence, 149 * SECOND, &seen), 10 * SECOND);
+    seen = (tcp_seen){.acked = 12000};
+    assert_true(trib_tcp_silence_learn(&silence, 150 * SECOND, &seen) < 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -83,6 +99,7 @@ int main(void)
         cmocka_unit_test(an_answer_before_the_first_look_counts),
         cmocka_unit_test(answers_that_acknowledge_nothing_are_silence),
         cmocka_unit_test(a_closed_window_is_no_silence),
+        cmocka_unit_test(what_waits_for_room_is_looked_after),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
