@@ -3,11 +3,14 @@
  * forward. Nothing else.
  */
 #include <errno.h>
+#include <sched.h>
 #include <string.h>
 
 #include "api/blocking.h"
 #include "api/check.h"
 #include "engine/device_task.h"
+
+#define LOOK_NS (50 * INT64_C(1000)) /* before a call sleeps that waits for a launch */
 
 /* ---- Tensors ---- */
 
@@ -241,6 +244,36 @@ static trib_status await_job(trib_engine *engine, trib_error *error)
     return TRIB_OK;
 }
 
+static bool is_launched(const trib_op *op, uint32_t launches)
+{
+    return atomic_load(&op->engine->launches) != launches || atomic_load(&op->cores_left) == 0;
+}
+
+/* On one machine it takes less than a thread takes to wake up. */
+static bool is_launched_soon(const trib_op *op, uint32_t launches)
+{
+    const struct timespec until = trib_api_deadline_in(LOOK_NS);
+    while (!is_launched(op, launches)) {
+        if (trib_api_left_ns(&until) <= 0) {
+            return false;
+        }
+        sched_yield(); /* who launches it may need this core */
+    }
+    return true;
+}
+
+static void await_change(trib_op *op, uint32_t launches)
+{
+    trib_engine *engine = op->engine;
+    atomic_fetch_add(&engine->waiters, 1);
+    pthread_mutex_lock(&engine->mutex);
+    while (!is_launched(op, launches)) {
+        pthread_cond_wait(&engine->changed, &engine->mutex); /* the operation's deadline, or the job's end */
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    atomic_fetch_sub(&engine->waiters, 1);
+}
+
 /* A stream that waited now might keep from being launched what it waits for: this thread waits, until something has been launched or the
  * operation is over, whether or not that has been announced. */
 static trib_status await_launch(trib_op *op, uint32_t launches, trib_error *refusal)
@@ -256,13 +289,9 @@ static trib_status await_launch(trib_op *op, uint32_t launches, trib_error *refu
         trib_log(&engine->logger, TRIB_LOG_INFO, "tensor \"%s\": trib_op_stream_wait waits in the call: %s",
                  op->tensor->name, reason.text);
     }
-    atomic_fetch_add(&engine->waiters, 1);
-    pthread_mutex_lock(&engine->mutex);
-    while (atomic_load(&engine->launches) == launches && atomic_load(&op->cores_left) > 0) {
-        pthread_cond_wait(&engine->changed, &engine->mutex); /* the operation's deadline, or the job's end */
+    if (!is_launched_soon(op, launches)) {
+        await_change(op, launches);
     }
-    pthread_mutex_unlock(&engine->mutex);
-    atomic_fetch_sub(&engine->waiters, 1);
     return TRIB_BUSY;
 }
 
