@@ -22,32 +22,6 @@ void cuda_set_error(trib_error *error, trib_status status, const char *format, .
     }
 }
 
-/* ---- Threads ---- */
-
-cuda_visit cuda_visit_begin(const trib_device *device)
-{
-    cuda_visit visit = {.index = device->index, .before = device->index, .mode = cudaStreamCaptureModeRelaxed};
-    if (cudaGetDevice(&visit.before) != cudaSuccess || visit.before != visit.index) {
-        (void)cudaSetDevice(visit.index);
-    }
-    (void)cudaThreadExchangeStreamCaptureMode(&visit.mode);
-    return visit;
-}
-
-void cuda_visit_end(cuda_visit visit)
-{
-    (void)cudaThreadExchangeStreamCaptureMode(&visit.mode);
-    if (visit.before != visit.index) {
-        (void)cudaSetDevice(visit.before);
-    }
-}
-
-bool cuda_thread_use(int index)
-{
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    return cudaSetDevice(index) == cudaSuccess && cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess;
-}
-
 /* ---- Streams of callers ---- */
 
 /* A stream that is being captured into a graph has no "now" to wait for. */
@@ -143,7 +117,7 @@ static trib_status device_mark(trib_device *device, void *stream, void **mark_ou
     }
     const bool reached = status == TRIB_OK && is_idle(stream);
     if (reached) {
-        cuda_visit_end(visit);
+        cuda_visit_end(device, visit);
         return TRIB_OK;
     }
     cuda_mark *mark = status == TRIB_OK ? mark_take(device) : NULL;
@@ -161,7 +135,7 @@ static trib_status device_mark(trib_device *device, void *stream, void **mark_ou
     } else if (status == TRIB_OK) {
         *mark_out = mark;
     }
-    cuda_visit_end(visit);
+    cuda_visit_end(device, visit);
     return status;
 }
 
@@ -172,7 +146,7 @@ static trib_status device_gate_make(trib_device *device, trib_device_gate *gate,
     const cuda_visit visit = cuda_visit_begin(device);
     void *end = gate->end != NULL ? gate->end : cuda_gate_end_make(device);
     uint32_t *word = end != NULL ? cuda_gate_word(device) : NULL;
-    cuda_visit_end(visit);
+    cuda_visit_end(device, visit);
     *gate = (trib_device_gate){.word = word, .end = end};
     if (word == NULL) {
         /* An end that was made stays with its gate, which is asked for again. */
@@ -197,7 +171,7 @@ static trib_status device_pin(trib_device *device, void *base, size_t size)
     if (code != cudaSuccess) {
         (void)cudaGetLastError();
     }
-    cuda_visit_end(visit);
+    cuda_visit_end(device, visit);
     return code == cudaSuccess ? TRIB_OK : TRIB_SYSTEM;
 }
 
@@ -209,7 +183,7 @@ static void device_unpin(trib_device *device, void *base, size_t size)
     }
     const cuda_visit visit = cuda_visit_begin(device);
     (void)cudaHostUnregister(base);
-    cuda_visit_end(visit);
+    cuda_visit_end(device, visit);
 }
 
 /* Host memory is as any other, and managed memory moves about. The driver gives whole pages. */
@@ -237,7 +211,7 @@ static trib_status device_expose(trib_device *device, void *base, size_t size, t
         code = device->get_handle(&memory_out->fd, from, to - from, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
         memory_out->offset = (uintptr_t)base - from;
     }
-    cuda_visit_end(visit);
+    cuda_visit_end(device, visit);
     if (code != CUDA_SUCCESS) {
         memory_out->fd = -1;
         cuda_set_error(error, TRIB_UNSUPPORTED,
@@ -296,7 +270,6 @@ static void free_all(trib_device *device)
     cuda_gates_free(device);
     pthread_cond_destroy(&device->changed);
     pthread_mutex_destroy(&device->mutex);
-    free(device);
 }
 
 static void device_close(trib_device *device)
@@ -310,7 +283,9 @@ static void device_close(trib_device *device)
     if (!device->hung) {
         const cuda_visit visit = cuda_visit_begin(device);
         free_all(device);
-        cuda_visit_end(visit);
+        cuda_visit_end(device, visit);
+        cuda_visit_close(device);
+        free(device);
     }
 }
 
@@ -350,13 +325,7 @@ static void set_up_direct(trib_device *device)
 static cudaError_t set_up(trib_device *device)
 {
     int least = 0, greatest = 0;
-    cudaError_t code = cudaSetDevice(device->index);
-    if (code == cudaSuccess) {
-        code = cudaFree(NULL); /* makes the context */
-    }
-    if (code == cudaSuccess) {
-        code = cudaDeviceGetStreamPriorityRange(&least, &greatest);
-    }
+    cudaError_t code = cudaDeviceGetStreamPriorityRange(&least, &greatest);
     for (int lane = 0; code == cudaSuccess && lane < CUDA_LANES; lane++) {
         code = cudaStreamCreateWithPriority(&device->streams[lane], cudaStreamNonBlocking, greatest);
     }
@@ -373,6 +342,20 @@ static cudaError_t set_up(trib_device *device)
     }
     if (code == cudaSuccess) {
         code = cuda_gates_open(device) ? cudaSuccess : cudaErrorMemoryAllocation;
+    }
+    return code;
+}
+
+/* In a visit. */
+static cudaError_t start(trib_device *device)
+{
+    cudaError_t code = set_up(device);
+    if (code == cudaSuccess && trib_thread_start(&device->thread, NULL, cuda_thread_main, device) != 0) {
+        code = cudaErrorMemoryAllocation;
+    }
+    if (code != cudaSuccess) {
+        cuda_wait_close(device);
+        free_all(device);
     }
     return code;
 }
@@ -431,20 +414,17 @@ static trib_status device_open(const trib_device_params *params, trib_device **o
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&device->changed, &attributes);
     pthread_condattr_destroy(&attributes);
-    const int index = device->index;
-    const cuda_visit visit = cuda_visit_begin(device);
-    code = set_up(device);
-    if (code == cudaSuccess && trib_thread_start(&device->thread, NULL, cuda_thread_main, device) != 0) {
-        code = cudaErrorMemoryAllocation;
+    code = cuda_visit_open(device);
+    if (code == cudaSuccess) {
+        const cuda_visit visit = cuda_visit_begin(device);
+        code = start(device);
+        cuda_visit_end(device, visit);
     }
     if (code != cudaSuccess) {
         (void)cudaGetLastError(); /* it is told here, and is not the caller's */
-        cuda_wait_close(device);
-        free_all(device);
-    }
-    cuda_visit_end(visit);
-    if (code != cudaSuccess) {
-        cuda_set_error(error, TRIB_SYSTEM, "CUDA device %d: %s", index, cudaGetErrorString(code));
+        cuda_set_error(error, TRIB_SYSTEM, "CUDA device %d: %s", device->index, cudaGetErrorString(code));
+        cuda_visit_close(device);
+        free(device);
         return TRIB_SYSTEM;
     }
     *out = device;

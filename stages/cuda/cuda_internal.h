@@ -145,9 +145,20 @@ typedef struct cuda_gate_page {
     uint32_t used;
 } cuda_gate_page;
 
+/* What callers' threads need; see cuda_visit.c. */
+typedef struct cuda_context {
+    CUdevice device;
+    CUcontext primary; /* which CUDA's runtime uses, and so do programs, mostly */
+    CUresult (*get_current)(CUcontext *);
+    CUresult (*push)(CUcontext);
+    CUresult (*pop)(CUcontext *);
+    CUresult (*release)(CUdevice);
+} cuda_context;
+
 struct trib_device {
     trib_device_params params;
     int index;
+    cuda_context context;
     CUresult (*write_value)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
     CUresult (*wait_value)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
     CUresult (*get_id)(CUstream, unsigned long long *); /* of a stream; NULL: the driver knows none */
@@ -214,12 +225,15 @@ cudaError_t cuda_find_driver(const char *name, void *where);
  * captures a stream, CUDA refuses to others what might be unsafe in a graph, asking an event or taking memory, and spoils the
  * capture. None of our calls is part of a capture, so all of them are made in the mode in which none is refused. */
 typedef struct cuda_visit {
-    int index, before;
+    bool is_pushed;                  /* the device's context, on the thread's */
     enum cudaStreamCaptureMode mode; /* before */
 } cuda_visit;
 
+/* Before the first visit, and after the last. */
+cudaError_t cuda_visit_open(trib_device *device);
+void cuda_visit_close(trib_device *device);
 cuda_visit cuda_visit_begin(const trib_device *device);
-void cuda_visit_end(cuda_visit visit);
+void cuda_visit_end(const trib_device *device, cuda_visit visit);
 /* A thread of our own, for as long as it lives. False: the device cannot be used. */
 bool cuda_thread_use(int index);
 /* Caller's thread: TRIB_OK, unless the stream is being captured into a graph. */

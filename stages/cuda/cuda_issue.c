@@ -97,7 +97,7 @@ static void launch_here(trib_device *device, trib_device_job *job)
     if (enters) {
         cuda_comm_exit(device);
     }
-    cuda_visit_end(visit);
+    cuda_visit_end(device, visit);
     pthread_mutex_lock(&device->mutex);
     device->can_launch =
         device->can_launch && !(enters && failed); /* what came next would meet the others' part of this */

@@ -234,7 +234,7 @@ bool cuda_keep_may(trib_device *device, const void *buffer)
     const bool known = device->keep.launch != NULL &&
                        device->keep.get_pointer(&is_plain, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
                                                 (CUdeviceptr)(uintptr_t)buffer) == CUDA_SUCCESS;
-    cuda_visit_end(visit);
+    cuda_visit_end(device, visit);
     return known && is_plain != 0;
 }
 

@@ -12,7 +12,8 @@
  * 2. CUDA gives streams hardware queues, and each queue goes on in order: a stream that waits holds its queue up, with all that the
  * driver puts there afterwards, of whatever stream and priority. While there are as many queues as streams each has one for itself,
  * however many wait; with one stream more, one that waits holds others up before long. So the program's streams that the engines have
- * seen, and the engines' own, must be fewer than the queues. (Seen on an H200, with 2 to 32: docs/decisions/0006-queues.md.) The
+ * seen, and the engines' own, must be fewer than the queues; and since one that waits may hold up those that come anew, nobody waits
+ * before those that come have all come before, for some time. (Seen on an H200, with 2 to 32: docs/decisions/0006-queues.md.) The
  * queues are those of the process's context on a GPU, which its engines share: what has been seen is the process's.
  *
  * Who was refused hears of launches of its own engine's only; the one that it waits for is one of them.
@@ -31,6 +32,9 @@
 /* One of the program's that is never handed in may be busy, too. */
 #define UNSEEN 1u
 
+/* How often each of the streams has to come, on the average, before those that come are taken for all there are. */
+#define TURNS 4u
+
 #define STALE_NS (10 * INT64_C(1000000000))
 
 typedef struct cuda_seen {
@@ -44,6 +48,7 @@ typedef struct cuda_crowd {
     uint32_t engines;
     uint32_t own_copies, own_all; /* streams of theirs, as in trib_device */
     uint32_t held;                /* gates that streams wait for, and nothing opens yet */
+    uint32_t since_new;           /* streams came, so often, that had come before */
     uint32_t count;
     cuda_seen seen[QUEUES_MAX]; /* the program's, as many as would matter */
 } cuda_crowd;
@@ -179,9 +184,11 @@ static void note(cuda_crowd *crowd, uint64_t who)
     while (at < crowd->count && crowd->seen[at].who != who) {
         at++;
     }
+    const bool is_new = at == crowd->count;
+    crowd->since_new = is_new ? 0 : crowd->since_new + (crowd->since_new < TURNS * QUEUES_MAX);
     if (at < QUEUES_MAX) { /* else there are more than enough */
         crowd->seen[at] = (cuda_seen){.who = who, .last_ns = now_ns};
-        crowd->count += at == crowd->count;
+        crowd->count += is_new;
     }
 }
 
@@ -199,7 +206,7 @@ static bool has_room(const trib_device *device, cuda_gate_end *end)
 {
     cuda_crowd *crowd = crowd_of(device);
     pthread_mutex_lock(&crowd->mutex);
-    const bool has = crowd->count <= room_in(device, crowd);
+    const bool has = crowd->count <= room_in(device, crowd) && crowd->since_new >= TURNS * crowd->count;
     crowd->held += has && !end->is_held;
     end->is_held = end->is_held || has;
     pthread_mutex_unlock(&crowd->mutex);
@@ -229,11 +236,12 @@ static void say_why_not(const trib_device *device, trib_error *error)
     pthread_mutex_lock(&crowd->mutex);
     const uint32_t room = room_in(device, crowd);
     pthread_mutex_unlock(&crowd->mutex);
-    cuda_set_error(error, TRIB_BUSY,
-                   "CUDA has %u queues here, %u for copies, and where streams are more one that waits could hold up "
-                   "what it waits for; beside the engine's there is room for %u of the program's "
-                   "(CUDA_DEVICE_MAX_CONNECTIONS=32 makes more)",
-                   device->queues, device->copy_queues, room);
+    cuda_set_error(
+        error, TRIB_BUSY,
+        "CUDA has %u queues here, %u for copies, and where streams are more one that waits could hold up "
+        "what it waits for; beside the engine's there is room for %u of the program's, once no new ones come "
+        "(CUDA_DEVICE_MAX_CONNECTIONS=32 makes more)",
+        device->queues, device->copy_queues, room);
 }
 
 static bool is_open(const trib_device_gate *gate)
@@ -276,7 +284,7 @@ trib_status cuda_stream_wait(trib_device *device, void *stream, const trib_devic
         status = TRIB_SYSTEM;
         cuda_set_error(error, status, "the stream could not be made to wait (CUDA error %d)", code);
     }
-    cuda_visit_end(visit);
+    cuda_visit_end(device, visit);
     return status;
 }
 

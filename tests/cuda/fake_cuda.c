@@ -48,7 +48,7 @@ cudaError_t cudaGetDeviceCount(int *count_out)
 
 cudaError_t cudaGetDevice(int *device)
 {
-    *device = fake_gpu;
+    *device = fake_gpu();
     return cudaSuccess;
 }
 
@@ -57,7 +57,7 @@ cudaError_t cudaSetDevice(int device)
     if (device < 0 || device >= FAKE_GPUS) {
         return say(cudaErrorInvalidDevice);
     }
-    fake_gpu = device;
+    fake_choose(device);
     return cudaSuccess;
 }
 
@@ -109,7 +109,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, i
     if (fake_fails(FAKE_STREAM_MAKE)) {
         return say(cudaErrorMemoryAllocation);
     }
-    *stream = fake_stream_make(fake_gpu);
+    *stream = fake_stream_make(fake_gpu());
     fake_stream_of(*stream)->flags = flags;
     return cudaSuccess;
 }
@@ -146,7 +146,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
     if (own == NULL) {
         return say(cudaErrorMemoryAllocation);
     }
-    own->gpu = fake_gpu;
+    own->gpu = fake_gpu();
     count(&fake_counted()->events, 1);
     *event = (cudaEvent_t)(void *)own;
     return cudaSuccess;

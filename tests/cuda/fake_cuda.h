@@ -51,7 +51,7 @@ void fake_fail(fake_call call, unsigned n);
 bool fake_has_failed(void);
 
 typedef struct fake_counts {
-    unsigned events, streams, host_memory, device_memory, pinned, graphs, communicators; /* that live */
+    unsigned events, streams, host_memory, device_memory, pinned, graphs, communicators, contexts; /* that live */
     unsigned waits_ahead; /* streams were made to wait for a word whose writing was not launched yet */
     unsigned kept;        /* kernels of a capture that were launched */
     unsigned aborted;     /* communicators */
@@ -72,6 +72,8 @@ void fake_stream_copy(cudaStream_t stream, void *target, const void *source, siz
 void fake_stream_work(cudaStream_t stream, unsigned micros);    /* a kernel that takes so long */
 void fake_stream_hold(cudaStream_t stream, const uint32_t *go); /* until *go, or a communicator is given up */
 bool fake_stream_is_idle(cudaStream_t where);
+/* The calling thread has chosen that device and no other, or none (below 0); anything else is a fault. */
+void fake_expect_chosen(int gpu);
 /* The program uses a kernel for the first time. */
 void fake_load_kernel(int gpu);
 
@@ -129,7 +131,6 @@ struct fake_work {
 
 extern pthread_mutex_t fake_mutex;
 extern pthread_cond_t fake_moved;
-extern _Thread_local int fake_gpu; /* the thread's present device */
 
 /* Puts a copy of the work on the stream, behind the context's lock. */
 cudaError_t fake_launch(cudaStream_t where, const fake_work *work);
@@ -143,6 +144,8 @@ bool fake_fails(fake_call call);             /* takes the mutex */
 /* fake_cuda.c */
 void fake_memory_close(void); /* no stream is busy: frees what nobody has */
 /* fake_driver.c */
+int fake_gpu(void); /* the thread's present device */
+void fake_choose(int gpu);
 cudaError_t fake_capture(void *graph, const fake_work *work); /* with the mutex held */
 /* fake_nccl.c */
 void *fake_nccl_symbol(const char *name);

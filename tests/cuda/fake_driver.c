@@ -11,6 +11,81 @@
 
 #include "engine/device.h"
 
+/* ---- Contexts: a thread has those that were put on top of one another; the runtime replaces the uppermost ---- */
+
+enum { DEPTH_MAX = 8 };
+
+static char primaries[FAKE_GPUS];
+static _Thread_local CUcontext stack[DEPTH_MAX];
+static _Thread_local unsigned depth;
+
+static CUcontext primary_of(int gpu)
+{
+    return (CUcontext)(void *)&primaries[gpu];
+}
+
+int fake_gpu(void)
+{
+    return depth > 0 ? (int)((const char *)(void *)stack[depth - 1] - primaries) : 0;
+}
+
+void fake_choose(int gpu)
+{
+    depth += depth == 0 ? 1 : 0;
+    stack[depth - 1] = primary_of(gpu);
+}
+
+void fake_expect_chosen(int gpu)
+{
+    pthread_mutex_lock(&fake_mutex);
+    if (gpu < 0 ? depth != 0 : depth != 1 || fake_gpu() != gpu) {
+        fake_fault("a thread has another device than it has chosen");
+    }
+    pthread_mutex_unlock(&fake_mutex);
+}
+
+static CUresult retain_context(CUcontext *context, CUdevice device)
+{
+    pthread_mutex_lock(&fake_mutex);
+    fake_counted()->contexts++;
+    pthread_mutex_unlock(&fake_mutex);
+    *context = primary_of(device);
+    return CUDA_SUCCESS;
+}
+
+static CUresult release_context(CUdevice device)
+{
+    (void)device;
+    pthread_mutex_lock(&fake_mutex);
+    fake_counted()->contexts--;
+    pthread_mutex_unlock(&fake_mutex);
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_context(CUcontext *context)
+{
+    *context = depth > 0 ? stack[depth - 1] : NULL;
+    return CUDA_SUCCESS;
+}
+
+static CUresult push_context(CUcontext context)
+{
+    if (depth == DEPTH_MAX) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    stack[depth++] = context;
+    return CUDA_SUCCESS;
+}
+
+static CUresult pop_context(CUcontext *context)
+{
+    if (depth == 0) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    *context = stack[--depth];
+    return CUDA_SUCCESS;
+}
+
 /* ---- Words and streams ---- */
 
 static CUresult wait_word(CUstream stream, CUdeviceptr word, cuuint32_t value, unsigned flags)
@@ -216,6 +291,11 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **funcPtr,
         const char *name;
         fake_function function;
     } all[] = {
+        {"cuDevicePrimaryCtxRetain", (fake_function)retain_context},
+        {"cuDevicePrimaryCtxRelease", (fake_function)release_context},
+        {"cuCtxGetCurrent", (fake_function)get_context},
+        {"cuCtxPushCurrent", (fake_function)push_context},
+        {"cuCtxPopCurrent", (fake_function)pop_context},
         {"cuStreamWaitValue32", (fake_function)wait_word},
         {"cuStreamWriteValue32", (fake_function)write_word},
         {"cuStreamGetId", (fake_function)get_id},

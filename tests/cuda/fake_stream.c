@@ -29,7 +29,6 @@ typedef struct fake_context {
 
 pthread_mutex_t fake_mutex = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t fake_moved = PTHREAD_COND_INITIALIZER;
-_Thread_local int fake_gpu;
 
 static fake_context contexts[FAKE_GPUS];
 static fake_stream *streams;

@@ -34,6 +34,7 @@ typedef struct rank {
     const module_job *job;
     const char *address;
     int number, size;
+    int chosen; /* device of its thread; below 0: none */
     unsigned seed;
     trib_engine *engine;
     cudaStream_t streams[JOB_STREAMS_MAX];
@@ -205,7 +206,10 @@ static bool set_up(rank *self)
     trib_config config;
     trib_error error = {.text = ""};
     configure(self, &config);
-    fake_gpu = self->number;
+    self->chosen = (int)any(&self->seed, FAKE_GPUS + 1) - 1;
+    if (self->chosen >= 0) {
+        (void)cudaSetDevice(self->chosen); /* its own, or another: that is nothing to the engine */
+    }
     pthread_mutex_lock(&one_creates);
     const trib_status status = trib_engine_create(&config, &self->engine, &error);
     pthread_mutex_unlock(&one_creates);
@@ -258,8 +262,7 @@ static void take_down(rank *self)
 static void hand_in(rank *self, unsigned which, unsigned round)
 {
     tensor *of = &self->tensors[which];
-    /* All are seen before the first waits: streams that come anew beside one that waits are a limit (docs/decisions/0006-queues.md). */
-    cudaStream_t stream = round == 0 ? self->streams[which % self->job->streams] : any_stream(self);
+    cudaStream_t stream = any_stream(self);
     trib_error error = {.text = ""};
     trib_op_params params;
     for (size_t i = 0; i < of->count; i++) {
@@ -394,6 +397,7 @@ static void *rank_main(void *argument)
         pthread_barrier_wait(self->gate);
     }
     take_down(self);
+    fake_expect_chosen(self->chosen);
     return NULL;
 }
 
@@ -466,4 +470,5 @@ void module_job_expect_nothing_left(const module_outcome *outcome, unsigned untr
     assert_int_equal(counts->pinned, 0);
     assert_int_equal(counts->graphs, 0);
     assert_int_equal(counts->communicators, 0);
+    assert_in_range(counts->contexts, 0, untried);
 }

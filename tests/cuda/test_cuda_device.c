@@ -69,21 +69,9 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureSta
     return cudaSuccess;
 }
 
-cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode)
-{
-    (void)mode;
-    return cudaSuccess;
-}
-
 cudaError_t cudaGetDevice(int *device)
 {
     *device = 0;
-    return cudaSuccess;
-}
-
-cudaError_t cudaSetDevice(int device)
-{
-    assert_int_equal(device, 0);
     return cudaSuccess;
 }
 
@@ -154,12 +142,6 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     return cudaSuccess;
 }
 
-cudaError_t cudaFree(void *devPtr)
-{
-    (void)devPtr;
-    return cudaSuccess;
-}
-
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 {
     *least = *greatest = 0;
@@ -180,6 +162,29 @@ cudaError_t cudaDeviceGetPCIBusId(char *pci, int len, int device)
     (void)len;
     (void)device;
     return cudaSuccess;
+}
+
+cudaError_t cuda_visit_open(trib_device *device)
+{
+    (void)device;
+    return cudaSuccess;
+}
+
+void cuda_visit_close(trib_device *device)
+{
+    (void)device;
+}
+
+cuda_visit cuda_visit_begin(const trib_device *device)
+{
+    (void)device;
+    return (cuda_visit){.mode = cudaStreamCaptureModeRelaxed};
+}
+
+void cuda_visit_end(const trib_device *device, cuda_visit visit)
+{
+    (void)device;
+    (void)visit;
 }
 
 void cuda_wait_note(trib_device *device, cudaStream_t stream)

@@ -89,6 +89,25 @@ static void streams_count_whatever_they_wait_for(void **state)
     }
 }
 
+/* One that waited already might hold up those that are still to come. */
+static void nobody_waits_while_streams_come_anew(void **state)
+{
+    (void)state;
+    open_with("32");
+    assert_int_equal(wait_at_once(0, 0), TRIB_BUSY);
+    for (uintptr_t i = 1; i < 4; i++) {
+        cuda_wait_note(&device, stream_of(i));
+    }
+    for (int i = 0; i < 15; i++) { /* four times each */
+        assert_int_equal(wait_at_once((uintptr_t)i % 4, 0), TRIB_BUSY);
+    }
+    assert_int_equal(wait_at_once(3, 0), TRIB_OK);
+    cuda_wait_note(&device, stream_of(4));
+    assert_int_equal(wait_at_once(0, 1), TRIB_BUSY);
+    come_often(&device, stream_of(0));
+    assert_int_equal(wait_at_once(0, 1), TRIB_OK);
+}
+
 static void streams_are_forgotten_that_do_not_come_again(void **state)
 {
     (void)state;
@@ -136,6 +155,7 @@ static void where_kernels_are_loaded_late_nobody_waits_for_what_is_not_launched(
     trib_error error = {.status = TRIB_OK};
     loading = &lazy;
     open_with("32");
+    come_often(&device, stream_of(0));
     assert_int_equal(cuda_stream_wait(&device, stream_of(0), &gates[0], &error), TRIB_BUSY);
     assert_non_null(strstr(error.text, "CUDA_MODULE_LOADING=EAGER"));
     assert_int_equal(words, 0);
@@ -200,6 +220,7 @@ static void the_default_stream_is_one(void **state)
     trib_error error = {.status = TRIB_OK};
     has_ids = true;
     open_with(NULL);
+    come_often(&device, NULL);
     assert_int_equal(cuda_stream_wait(&device, NULL, &gates[0], &error), TRIB_OK);
     assert_int_equal(cuda_stream_wait(&device, cudaStreamLegacy, &gates[1], &error), TRIB_OK);
     has_ids = false;
@@ -218,6 +239,8 @@ static void engines_on_one_gpu_share_its_queues(void **state)
     other = (trib_device){.wait_value = wait_value, .params = {.launched = launched, .engine = &other}};
     pthread_mutex_init(&other.mutex, NULL);
     cuda_wait_open(&other);
+    come_often(&other, stream_of(0));
+    come_often(&other, stream_of(1));
     assert_int_equal(cuda_stream_wait(&other, stream_of(0), &gate, &error), TRIB_OK);
     assert_int_equal(cuda_stream_wait(&other, stream_of(1), &gate, &error), TRIB_OK);
     assert_int_equal(wait_for(2, 0), TRIB_OK);
@@ -249,6 +272,7 @@ static void streams_of_threads_are_counted_one_by_one(void **state)
     (void)state;
     open_with(NULL);
     trib_error error = {.status = TRIB_OK};
+    come_often(&device, cudaStreamPerThread);
     assert_int_equal(cuda_stream_wait(&device, cudaStreamPerThread, &gates[0], &error), TRIB_OK);
     assert_int_equal(cuda_stream_wait(&device, cudaStreamPerThread, &gates[1], &error), TRIB_OK);
     pthread_t other;
@@ -296,6 +320,7 @@ int main(void)
         cmocka_unit_test(a_machine_alone_copies_nothing),
         cmocka_unit_test(streams_count_that_do_not_wait),
         cmocka_unit_test(streams_count_whatever_they_wait_for),
+        cmocka_unit_test(nobody_waits_while_streams_come_anew),
         cmocka_unit_test(streams_are_forgotten_that_do_not_come_again),
         cmocka_unit_test(engines_on_one_gpu_share_its_queues),
         cmocka_unit_test(streams_that_are_gone_still_count),

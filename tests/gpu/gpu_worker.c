@@ -111,7 +111,7 @@ static const struct {
     {"stopped", scenario_stopped}, {"leave", scenario_leave},         {"idle", scenario_idle},
     {"speed", scenario_speed},     {"broadcast", scenario_broadcast}, {"swapped", scenario_swapped},
     {"exit", scenario_exit},       {"kept", scenario_kept},           {"captured", scenario_captured},
-    {"streams", scenario_streams}, {"queues", scenario_queues},
+    {"streams", scenario_streams}, {"queues", scenario_queues},       {"unchosen", scenario_unchosen},
 };
 
 typedef struct plan {

@@ -34,6 +34,7 @@ CASES = [
     ('leave', 1, 2, 0, 'stream'), ('leave', 1, 4, 0, 'stream'), ('leave', 2, 2, 1, ''), ('idle', 1, 2, 0, ''), ('exit', 1, 2, 0, ''), ('threads', 1, 2, 0, ''),
     ('sums', 1, 4, 0, ''), ('exit', 1, 4, 0, ''), ('sums', 2, 4, 1, ''), ('stream', 1, 4, 0, ''), ('killed', 1, 4, 0, '2'), ('threads', 1, 4, 0, ''),
     ('captured', 1, 1, 0, ''), ('captured', 1, 2, 0, ''),
+    ('unchosen', 1, 1, 0, ''), ('unchosen', 2, 1, 1, ''), ('unchosen', 1, 2, 0, ''), ('unchosen', 1, 4, 0, ''),
     ('queues', 1, 1, 0, ''), ('queues', 1, 1, 0, 'one_queue'), ('queues', 1, 1, 0, 'eight_queues'), ('queues', 1, 1, 0, 'many_queues'),
     ('streams', 2, 1, 1, 'eight_queues'), ('streams', 2, 1, 1, 'many_queues'), ('streams', 1, 2, 0, 'many_queues'),
     ('streams', 1, 1, 0, ''), ('streams', 2, 1, 1, ''), ('streams', 1, 2, 0, ''), ('streams', 2, 2, 1, ''), ('streams', 1, 4, 0, ''),
@@ -55,7 +56,7 @@ PROGRAM_CASES = [
     ('swapped', 1, 2, 0, 'alike'), ('swapped', 1, 2, 0, 'unlike'), ('killed', 1, 2, 0, '1'), ('killed', 1, 2, 0, '0'), ('stopped', 1, 2, 0, '1'),
     ('leave', 1, 2, 0, ''), ('leave', 1, 2, 0, 'stream'), ('idle', 1, 2, 0, ''), ('exit', 1, 2, 0, ''), ('threads', 1, 2, 0, ''), ('sums', 2, 2, 0, ''),
     ('sums', 1, 4, 0, ''), ('stream', 1, 4, 0, ''), ('swapped', 1, 4, 0, 'alike'), ('killed', 1, 4, 0, '2'),
-    ('kept', 1, 2, 0, ''), ('kept', 1, 3, 0, ''), ('kept', 1, 4, 0, ''), ('kept', 1, 8, 0, ''),
+    ('kept', 1, 2, 0, ''), ('kept', 1, 3, 0, ''), ('kept', 1, 4, 0, ''), ('kept', 1, 8, 0, ''), ('unchosen', 1, 2, 0, ''),
     ('streams', 1, 2, 0, ''), ('stream', 1, 2, 0, 'one_queue'), ('streams', 1, 2, 0, 'one_queue'),
     ('sums', 1, 3, 0, ''), ('sums', 1, 7, 0, ''), ('sums', 1, 8, 0, ''), ('killed', 1, 8, 0, '5'),
 ]
@@ -146,6 +147,12 @@ def name_of(case, order):
     return '%s%s%s_%dx%d+%d' % ('program_' if order == 'program' else '', scenario, argument and '_' + argument, machines, lanes, servers)
 
 
+def is_chosen(case, order, names):
+    """`stream_1x2` means those with an argument, too."""
+    texts = name_of(case, order), name_of((*case[:4], ''), order)
+    return not names or any(name in text for name in names for text in texts)
+
+
 def run_case(build, case, order, gpus, rate, seed, verbose):
     scenario, lanes, argument, name = case[0], case[2], case[4], name_of(case, order)
     if lanes > gpus:
@@ -229,11 +236,13 @@ def main():
             statuses, output = Job(args.build, case, gpus, hosts, order=args.order).finish()
         print('\n'.join(output))
         return 0 if set(statuses.values()) == {0} else 1
+    chosen = [(case, order) for case, order in [(c, 'agreed') for c in CASES] + [(c, 'program') for c in PROGRAM_CASES]
+              if is_chosen(case, order, args.names)]
+    if not chosen:
+        parser.error('no case is called %s' % ' or '.join(args.names))
     passed = True
-    for case, order in [(c, 'agreed') for c in CASES] + [(c, 'program') for c in PROGRAM_CASES]:
-        text = name_of((*case[:4], ''), order)
-        if not args.names or any(n in text for n in args.names):
-            passed = run_case(args.build, case, order, gpus, args.rate, args.seed, args.verbose) and passed
+    for case, order in chosen:
+        passed = run_case(args.build, case, order, gpus, args.rate, args.seed, args.verbose) and passed
     return 0 if passed else 1
 
 
