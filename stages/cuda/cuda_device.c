@@ -25,21 +25,20 @@ void cuda_set_error(trib_error *error, trib_status status, const char *format, .
 /* ---- Streams of callers ---- */
 
 /* A stream that is being captured into a graph has no "now" to wait for. */
-trib_status cuda_check_capture(cudaStream_t stream, trib_error *error)
+trib_status cuda_check_capture(const trib_device *device, cudaStream_t stream, trib_error *error)
 {
-    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    cudaError_t code = cudaStreamIsCapturing(stream, &capture);
-    if (code == cudaErrorStreamCaptureImplicit || (code == cudaSuccess && capture != cudaStreamCaptureStatusNone)) {
-        (void)cudaGetLastError();
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+    const CUresult code = device->driver.is_capturing(stream, &capture);
+    if (code == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ||
+        (code == CUDA_SUCCESS && capture != CU_STREAM_CAPTURE_STATUS_NONE)) {
         cuda_set_error(
             error, TRIB_UNSUPPORTED,
             "the stream is being captured into a CUDA graph: operations on device tensors cannot be part of a "
             "graph; end the capture first, and submit between the launches of graphs");
         return TRIB_UNSUPPORTED;
     }
-    if (code != cudaSuccess) {
-        (void)cudaGetLastError();
-        cuda_set_error(error, TRIB_INVALID, "the stream: %s", cudaGetErrorString(code));
+    if (code != CUDA_SUCCESS) {
+        cuda_set_error(error, TRIB_INVALID, "the stream: %s", cudaGetErrorString((cudaError_t)code));
         return TRIB_INVALID;
     }
     return TRIB_OK;
@@ -88,20 +87,14 @@ static void kick(trib_device *device)
 
 /* Nothing is left to be done on it. Of the default streams this cannot be told, because they wait for others; nor of those that wait
  * for the legacy one, as all do that were not made to be non-blocking. */
-static bool is_idle(cudaStream_t stream)
+static bool is_idle(const trib_device *device, cudaStream_t stream)
 {
     if (stream == NULL || stream == cudaStreamLegacy || stream == cudaStreamPerThread) {
         return false;
     }
-    unsigned flags = cudaStreamDefault;
-    cudaError_t code = cudaStreamGetFlags(stream, &flags);
-    if (code == cudaSuccess) {
-        code = (flags & cudaStreamNonBlocking) != 0 ? cudaStreamQuery(stream) : cudaErrorNotReady;
-    }
-    if (code != cudaSuccess && code != cudaErrorNotReady) {
-        (void)cudaGetLastError();
-    }
-    return code == cudaSuccess;
+    unsigned flags = CU_STREAM_DEFAULT;
+    return device->driver.get_flags(stream, &flags) == CUDA_SUCCESS && (flags & CU_STREAM_NON_BLOCKING) != 0 &&
+           device->driver.query_stream(stream) == CUDA_SUCCESS;
 }
 
 static trib_status device_mark(trib_device *device, void *stream, void **mark_out, trib_error *error)
@@ -111,11 +104,11 @@ static trib_status device_mark(trib_device *device, void *stream, void **mark_ou
     if (!device->params.in_order) { /* else what is handed in is launched first */
         kick(device);
     }
-    trib_status status = cuda_check_capture(stream, error);
+    trib_status status = cuda_check_capture(device, stream, error);
     if (status == TRIB_OK) {
         cuda_wait_note(device, stream);
     }
-    const bool reached = status == TRIB_OK && is_idle(stream);
+    const bool reached = status == TRIB_OK && is_idle(device, stream);
     if (reached) {
         cuda_visit_end(device, visit);
         return TRIB_OK;
@@ -125,13 +118,12 @@ static trib_status device_mark(trib_device *device, void *stream, void **mark_ou
         status = TRIB_NO_MEMORY;
         cuda_set_error(error, status, "no memory for a CUDA event");
     }
-    cudaError_t code = status == TRIB_OK ? cudaEventRecord(mark->event, stream) : cudaSuccess;
-    if (code != cudaSuccess) {
-        (void)cudaGetLastError();
+    const CUresult code = status == TRIB_OK ? device->driver.record_event(mark->event, stream) : CUDA_SUCCESS;
+    if (code != CUDA_SUCCESS) {
         device_mark_drop(device, mark);
         status = TRIB_INVALID;
-        cuda_set_error(error, status, "the stream: %s (it must be one of device %d)", cudaGetErrorString(code),
-                       device->index);
+        cuda_set_error(error, status, "the stream: %s (it must be one of device %d)",
+                       cudaGetErrorString((cudaError_t)code), device->index);
     } else if (status == TRIB_OK) {
         *mark_out = mark;
     }
@@ -289,26 +281,15 @@ static void device_close(trib_device *device)
     }
 }
 
-cudaError_t cuda_find_driver(const char *name, void *where)
-{
-    enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-    cudaError_t code = cudaGetDriverEntryPointByVersion(name, where, CUDART_VERSION, cudaEnableDefault, &found);
-    return code == cudaSuccess && found != cudaDriverEntryPointSuccess ? cudaErrorNotSupported : code;
-}
-
 /* Only where all of it is sure to work: the driver gives dma-bufs, and what is written by others is seen in good order by
  * those who use it, or can be made so. With other GPUs in the group these may read it here. */
 static void set_up_direct(trib_device *device)
 {
-    CUresult (*get_device)(CUdevice *, int) = NULL;
     CUresult (*get_attribute)(int *, CUdevice_attribute, CUdevice) = NULL;
-    CUdevice driver_device = 0;
     int has_dmabuf = 0, ordering = 0, options = 0;
     const bool known =
-        cuda_find_driver("cuDeviceGet", &get_device) == cudaSuccess &&
-        get_device(&driver_device, device->index) == CUDA_SUCCESS &&
         cuda_find_driver("cuDeviceGetAttribute", &get_attribute) == cudaSuccess &&
-        get_attribute(&has_dmabuf, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, driver_device) == CUDA_SUCCESS &&
+        get_attribute(&has_dmabuf, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, device->ordinal) == CUDA_SUCCESS &&
         cudaDeviceGetAttribute(&ordering, cudaDevAttrGPUDirectRDMAWritesOrdering, device->index) == cudaSuccess &&
         cudaDeviceGetAttribute(&options, cudaDevAttrGPUDirectRDMAFlushWritesOptions, device->index) == cudaSuccess;
     device->seen_by =
@@ -328,12 +309,6 @@ static cudaError_t set_up(trib_device *device)
     cudaError_t code = cudaDeviceGetStreamPriorityRange(&least, &greatest);
     for (int lane = 0; code == cudaSuccess && lane < CUDA_LANES; lane++) {
         code = cudaStreamCreateWithPriority(&device->streams[lane], cudaStreamNonBlocking, greatest);
-    }
-    if (code == cudaSuccess) {
-        code = cuda_find_driver("cuStreamWriteValue32", &device->write_value);
-    }
-    if (code == cudaSuccess) {
-        code = cuda_find_driver("cuStreamWaitValue32", &device->wait_value);
     }
     if (code == cudaSuccess) {
         set_up_direct(device);

@@ -145,23 +145,32 @@ typedef struct cuda_gate_page {
     uint32_t used;
 } cuda_gate_page;
 
-/* What callers' threads need; see cuda_visit.c. */
-typedef struct cuda_context {
-    CUdevice device;
-    CUcontext primary; /* which CUDA's runtime uses, and so do programs, mostly */
-    CUresult (*get_current)(CUcontext *);
-    CUresult (*push)(CUcontext);
-    CUresult (*pop)(CUcontext *);
-    CUresult (*release)(CUdevice);
-} cuda_context;
+/* The driver's functions that every operation calls, cuda_driver.c; their errors have the numbers of the runtime's. */
+typedef struct cuda_driver {
+    CUresult (*get_device)(CUdevice *, int);
+    CUresult (*retain_context)(CUcontext *, CUdevice);
+    CUresult (*release_context)(CUdevice);
+    CUresult (*get_context)(CUcontext *);
+    CUresult (*push_context)(CUcontext);
+    CUresult (*pop_context)(CUcontext *);
+    CUresult (*exchange_mode)(CUstreamCaptureMode *);
+    CUresult (*is_capturing)(CUstream, CUstreamCaptureStatus *);
+    CUresult (*get_flags)(CUstream, unsigned *);
+    CUresult (*query_stream)(CUstream);
+    CUresult (*record_event)(CUevent, CUstream);
+    CUresult (*query_event)(CUevent);
+    CUresult (*wait_event)(CUstream, CUevent, unsigned);
+    CUresult (*wait_value)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
+    CUresult (*write_value)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
+    CUresult (*get_id)(CUstream, unsigned long long *); /* of a stream; NULL: the driver knows none */
+} cuda_driver;
 
 struct trib_device {
     trib_device_params params;
     int index;
-    cuda_context context;
-    CUresult (*write_value)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
-    CUresult (*wait_value)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
-    CUresult (*get_id)(CUstream, unsigned long long *); /* of a stream; NULL: the driver knows none */
+    cuda_driver driver;
+    CUdevice ordinal;  /* the driver's name for it */
+    CUcontext primary; /* the context that CUDA's runtime uses, and so do programs, mostly */
     /* GPUDirect; NULL: network devices cannot be told of its memory. */
     CUresult (*get_handle)(void *, CUdeviceptr, size_t, CUmemRangeHandleType, unsigned long long);
     enum cudaFlushGPUDirectRDMAWritesScope seen_by; /* who must see what they write */
@@ -219,14 +228,15 @@ struct trib_device {
 };
 
 int64_t cuda_now_ns(void);
-/* A function of the driver's, at `where`. */
+/* A function of the driver's, to `where`. */
 cudaError_t cuda_find_driver(const char *name, void *where);
+cudaError_t cuda_driver_open(cuda_driver *driver);
 /* A thread of somebody else's makes calls for the device: its present device is given back. While any thread of the process
  * captures a stream, CUDA refuses to others what might be unsafe in a graph, asking an event or taking memory, and spoils the
  * capture. None of our calls is part of a capture, so all of them are made in the mode in which none is refused. */
 typedef struct cuda_visit {
-    bool is_pushed;                  /* the device's context, on the thread's */
-    enum cudaStreamCaptureMode mode; /* before */
+    bool is_pushed;           /* the device's context, on the thread's */
+    CUstreamCaptureMode mode; /* before */
 } cuda_visit;
 
 /* Before the first visit, and after the last. */
@@ -237,7 +247,7 @@ void cuda_visit_end(const trib_device *device, cuda_visit visit);
 /* A thread of our own, for as long as it lives. False: the device cannot be used. */
 bool cuda_thread_use(int index);
 /* Caller's thread: TRIB_OK, unless the stream is being captured into a graph. */
-trib_status cuda_check_capture(cudaStream_t stream, trib_error *error);
+trib_status cuda_check_capture(const trib_device *device, cudaStream_t stream, trib_error *error);
 void cuda_set_error(trib_error *error, trib_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* Gives a job back. The text is cut to what fits. */
@@ -312,6 +322,8 @@ void cuda_wait_close(trib_device *device); /* also if it was not opened */
 void cuda_wait_note(trib_device *device, cudaStream_t stream);
 /* Caller's thread: trib_device_ops.stream_wait. */
 trib_status cuda_stream_wait(trib_device *device, void *stream, const trib_device_gate *gate, trib_error *error);
+/* The device's thread: what opens the gate comes on the stream, behind all that is on it. */
+CUresult cuda_wait_write(trib_device *device, const trib_device_gate *gate, cudaStream_t stream);
 /* Any thread: what opens the gate is on a stream, or the host has opened it. */
 void cuda_wait_end(trib_device *device, const trib_device_gate *gate);
 

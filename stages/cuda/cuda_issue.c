@@ -45,7 +45,7 @@ void cuda_unclaim(trib_device *device)
 /* With the mutex held. */
 static void leave_to_thread(trib_device *device, trib_device_job *job)
 {
-    job->gate->by_end = false; /* who waits does so for the word, which is written behind the launch */
+    job->gate->by_end = false; /* it opens by the word, which is written behind the launch */
     device->unlaunched++;
     device->calls_come = true;
     *(device->new_tail == NULL ? &device->new_head : &device->new_tail->next) = job;
@@ -87,7 +87,7 @@ static void launch_here(trib_device *device, trib_device_job *job)
     slot->issued = true;
     job->slot = slot;
     if (cuda_nccl_launch(device, slot)) {
-        slot->code = cudaEventRecord(slot->event, device->streams[CUDA_COLLECTIVE]);
+        slot->code = (cudaError_t)device->driver.record_event(slot->event, device->streams[CUDA_COLLECTIVE]);
     }
     const bool failed = slot->code != cudaSuccess || slot->result != ncclSuccess;
     if (failed) {

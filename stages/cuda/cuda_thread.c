@@ -98,20 +98,14 @@ static cudaError_t open_gate_behind(trib_device *device, const trib_device_job *
     if (job->gate == NULL || atomic_fetch_add(job->gate_count, 1) + 1 != job->gate_goal) {
         return cudaSuccess;
     }
-    CUresult code = device->write_value(device->streams[lane], (CUdeviceptr)(uintptr_t)job->gate->word,
-                                        job->gate->value, CU_STREAM_WRITE_VALUE_DEFAULT);
-    if (code != CUDA_SUCCESS) {
-        return cudaErrorUnknown;
-    }
-    cuda_wait_end(device, job->gate);
-    return cudaSuccess;
+    return (cudaError_t)cuda_wait_write(device, job->gate, device->streams[lane]);
 }
 
 void cuda_issued(trib_device *device, cuda_slot *slot, cuda_lane lane)
 {
     cudaError_t code = open_gate_behind(device, slot->job, lane);
     if (code == cudaSuccess) {
-        code = cudaEventRecord(slot->event, device->streams[lane]);
+        code = (cudaError_t)device->driver.record_event(slot->event, device->streams[lane]);
     }
     if (code != cudaSuccess) {
         cuda_slot_end(device, slot, TRIB_SYSTEM, cudaGetErrorString(code));
@@ -132,7 +126,7 @@ bool cuda_order_after(trib_device *device, const trib_device_job *job, cuda_lane
     }
     if (before->issued) {
         /* Where the stream cannot be made to wait the context is broken, and what is issued next says so. */
-        (void)cudaStreamWaitEvent(device->streams[lane], before->event, 0);
+        (void)device->driver.wait_event(device->streams[lane], before->event, CU_EVENT_WAIT_DEFAULT);
     }
     return before->issued;
 }
@@ -140,9 +134,11 @@ bool cuda_order_after(trib_device *device, const trib_device_job *job, cuda_lane
 cudaError_t cuda_order_mark(trib_device *device, trib_device_job *job, cuda_lane lane)
 {
     cuda_mark *mark = job->mark;
-    cudaError_t code = mark == NULL ? cudaSuccess : cudaStreamWaitEvent(device->streams[lane], mark->event, 0);
+    const CUresult code = mark == NULL
+                              ? CUDA_SUCCESS
+                              : device->driver.wait_event(device->streams[lane], mark->event, CU_EVENT_WAIT_DEFAULT);
     drop_mark(device, job);
-    return code;
+    return (cudaError_t)code;
 }
 
 /* What needs the communicator after it has been given up. */
@@ -259,7 +255,8 @@ static void poll_lane(trib_device *device, cuda_lane lane)
     }
     for (;;) {
         cuda_slot *slot = device->issued[lane].head;
-        cudaError_t code = slot == NULL ? cudaErrorNotReady : cudaEventQuery(slot->event);
+        const cudaError_t code =
+            slot == NULL ? cudaErrorNotReady : (cudaError_t)device->driver.query_event(slot->event);
         if (code == cudaErrorNotReady) {
             return;
         }
@@ -292,7 +289,7 @@ static void poll_waits(trib_device *device)
     for (trib_device_job **at = &device->waits; *at != NULL;) {
         trib_device_job *job = *at;
         cuda_mark *mark = job->mark;
-        cudaError_t code = cudaEventQuery(mark->event);
+        const cudaError_t code = (cudaError_t)device->driver.query_event(mark->event);
         if (code == cudaErrorNotReady && !device->stopped) {
             at = &job->next;
             continue;

@@ -11,46 +11,36 @@
 
 cudaError_t cuda_visit_open(trib_device *device)
 {
-    cuda_context *own = &device->context;
-    CUresult (*get_device)(CUdevice *, int) = NULL;
-    CUresult (*retain)(CUcontext *, CUdevice) = NULL;
-    cudaError_t code = cuda_find_driver("cuDeviceGet", &get_device);
-    code = code == cudaSuccess ? cuda_find_driver("cuDevicePrimaryCtxRetain", &retain) : code;
-    code = code == cudaSuccess ? cuda_find_driver("cuDevicePrimaryCtxRelease", &own->release) : code;
-    code = code == cudaSuccess ? cuda_find_driver("cuCtxGetCurrent", &own->get_current) : code;
-    code = code == cudaSuccess ? cuda_find_driver("cuCtxPushCurrent", &own->push) : code;
-    code = code == cudaSuccess ? cuda_find_driver("cuCtxPopCurrent", &own->pop) : code;
-    /* The driver's errors have the numbers of the runtime's. */
-    code = code == cudaSuccess ? (cudaError_t)get_device(&own->device, device->index) : code;
-    return code == cudaSuccess ? (cudaError_t)retain(&own->primary, own->device) : code;
+    cudaError_t code = cuda_driver_open(&device->driver);
+    code = code == cudaSuccess ? (cudaError_t)device->driver.get_device(&device->ordinal, device->index) : code;
+    return code == cudaSuccess ? (cudaError_t)device->driver.retain_context(&device->primary, device->ordinal) : code;
 }
 
 void cuda_visit_close(trib_device *device)
 {
-    cuda_context *own = &device->context;
-    if (own->primary != NULL) {
-        (void)own->release(own->device);
-        own->primary = NULL;
+    if (device->primary != NULL) {
+        (void)device->driver.release_context(device->ordinal);
+        device->primary = NULL;
     }
 }
 
 cuda_visit cuda_visit_begin(const trib_device *device)
 {
-    const cuda_context *own = &device->context;
-    cuda_visit visit = {.mode = cudaStreamCaptureModeRelaxed};
+    const cuda_driver *driver = &device->driver;
+    cuda_visit visit = {.mode = CU_STREAM_CAPTURE_MODE_RELAXED};
     CUcontext current = NULL;
-    (void)own->get_current(&current);
-    visit.is_pushed = current != own->primary && own->push(own->primary) == CUDA_SUCCESS;
-    (void)cudaThreadExchangeStreamCaptureMode(&visit.mode);
+    (void)driver->get_context(&current);
+    visit.is_pushed = current != device->primary && driver->push_context(device->primary) == CUDA_SUCCESS;
+    (void)driver->exchange_mode(&visit.mode);
     return visit;
 }
 
 void cuda_visit_end(const trib_device *device, cuda_visit visit)
 {
     CUcontext ours = NULL;
-    (void)cudaThreadExchangeStreamCaptureMode(&visit.mode);
+    (void)device->driver.exchange_mode(&visit.mode);
     if (visit.is_pushed) {
-        (void)device->context.pop(&ours);
+        (void)device->driver.pop_context(&ours);
     }
 }
 

@@ -66,14 +66,10 @@ static cuda_crowd *crowd_of(const trib_device *device)
 /* Clients of MPS share the queues of its server, which gives each what it can, whatever the environment says. */
 static bool is_shared(const trib_device *device)
 {
-    CUresult (*get_device)(CUdevice *, int) = NULL;
     CUresult (*get_attribute)(int *, CUdevice_attribute, CUdevice) = NULL;
-    CUdevice driver_device = 0;
     int shared = 0;
-    const bool known = cuda_find_driver("cuDeviceGet", &get_device) == cudaSuccess &&
-                       cuda_find_driver("cuDeviceGetAttribute", &get_attribute) == cudaSuccess &&
-                       get_device(&driver_device, device->index) == CUDA_SUCCESS &&
-                       get_attribute(&shared, MPS_ENABLED, driver_device) == CUDA_SUCCESS;
+    const bool known = cuda_find_driver("cuDeviceGetAttribute", &get_attribute) == cudaSuccess &&
+                       get_attribute(&shared, MPS_ENABLED, device->ordinal) == CUDA_SUCCESS;
     return known && shared;
 }
 
@@ -115,9 +111,6 @@ void cuda_wait_open(trib_device *device)
     device->queues = least(all > 0 ? all : QUEUES_USUAL, most);
     device->copy_queues = least(copies > 0 ? copies : all > 0 ? all : QUEUES_USUAL_COPIES, most);
     device->loads_late = loads_late();
-    if (cuda_find_driver("cuStreamGetId", &device->get_id) != cudaSuccess) {
-        device->get_id = NULL;
-    }
     count_own(device);
     cuda_crowd *crowd = crowd_of(device);
     pthread_mutex_lock(&crowd->mutex);
@@ -147,7 +140,7 @@ void cuda_wait_close(trib_device *device)
 static uint64_t who_is(const trib_device *device, cudaStream_t stream)
 {
     unsigned long long id = 0;
-    if (device->get_id != NULL && device->get_id(stream, &id) == CUDA_SUCCESS) {
+    if (device->driver.get_id != NULL && device->driver.get_id(stream, &id) == CUDA_SUCCESS) {
         return id;
     }
     return stream == cudaStreamPerThread ? (uint64_t)pthread_self() : (uint64_t)(uintptr_t)stream;
@@ -194,6 +187,9 @@ static void note(cuda_crowd *crowd, uint64_t who)
 
 void cuda_wait_note(trib_device *device, cudaStream_t stream)
 {
+    if (device->loads_late) {
+        return; /* none waits for what is not launched, and nobody need be counted */
+    }
     const uint64_t who = who_is(device, stream);
     cuda_crowd *crowd = crowd_of(device);
     pthread_mutex_lock(&crowd->mutex);
@@ -213,15 +209,19 @@ static bool has_room(const trib_device *device, cuda_gate_end *end)
     return has;
 }
 
-/* May a stream that has been noted wait for the word? */
-static bool may_wait(trib_device *device, const trib_device_gate *gate)
+typedef enum cuda_way { CUDA_NOT_YET, CUDA_BY_EVENT, CUDA_BY_WORD } cuda_way;
+
+/* How a stream that has been noted may wait. */
+static cuda_way way_to_wait(trib_device *device, const trib_device_gate *gate)
 {
     cuda_gate_end *end = gate->end;
     pthread_mutex_lock(&device->mutex);
-    const bool may = end->launched == gate->value || (!device->loads_late && has_room(device, end));
-    device->refused = device->refused || !may;
+    const cuda_way way = gate->by_end || end->launched == gate->value   ? CUDA_BY_EVENT
+                         : !device->loads_late && has_room(device, end) ? CUDA_BY_WORD
+                                                                        : CUDA_NOT_YET;
+    device->refused = device->refused || way == CUDA_NOT_YET;
     pthread_mutex_unlock(&device->mutex);
-    return may;
+    return way;
 }
 
 static void say_why_not(const trib_device *device, trib_error *error)
@@ -249,43 +249,56 @@ static bool is_open(const trib_device_gate *gate)
     return (int32_t)(__atomic_load_n(gate->word, __ATOMIC_ACQUIRE) - gate->value) >= 0;
 }
 
-static trib_status wait_for_word(trib_device *device, cudaStream_t stream, const trib_device_gate *gate, int *code,
-                                 trib_error *error)
+/* What waits behind an event takes the GPU a tenth of what waiting for a word does. */
+static trib_status make_wait(trib_device *device, cudaStream_t stream, const trib_device_gate *gate, trib_error *error)
 {
-    if (is_open(gate)) {
-        return TRIB_OK;
-    }
-    if (!may_wait(device, gate)) {
+    const cuda_driver *driver = &device->driver;
+    const cuda_gate_end *end = gate->end;
+    CUresult code = CUDA_SUCCESS;
+    switch (way_to_wait(device, gate)) {
+    case CUDA_BY_EVENT:
+        code = driver->wait_event(stream, end->slot.event, CU_EVENT_WAIT_DEFAULT);
+        break;
+    case CUDA_BY_WORD:
+        code = driver->wait_value(stream, (CUdeviceptr)(uintptr_t)gate->word, gate->value, CU_STREAM_WAIT_VALUE_GEQ);
+        break;
+    default:
         say_why_not(device, error);
         return TRIB_BUSY;
     }
-    *code = (int)device->wait_value(stream, (CUdeviceptr)(uintptr_t)gate->word, gate->value, CU_STREAM_WAIT_VALUE_GEQ);
-    return TRIB_OK;
+    if (code != CUDA_SUCCESS) {
+        cuda_set_error(error, TRIB_SYSTEM, "the stream could not be made to wait: %s",
+                       cudaGetErrorString((cudaError_t)code));
+    }
+    return code == CUDA_SUCCESS ? TRIB_OK : TRIB_SYSTEM;
 }
 
 trib_status cuda_stream_wait(trib_device *device, void *stream, const trib_device_gate *gate, trib_error *error)
 {
     const cuda_visit visit = cuda_visit_begin(device);
-    trib_status status = cuda_check_capture(stream, error);
-    int code = 0;
+    trib_status status = cuda_check_capture(device, stream, error);
     if (status == TRIB_OK) {
         cuda_wait_note(device, stream); /* whatever it waits for: what comes on it afterwards needs a queue */
     }
-    if (status == TRIB_OK && gate->by_end) {
-        /* A tenth of what waiting for a word takes the GPU. */
-        code = (int)cudaStreamWaitEvent(stream, ((const cuda_gate_end *)gate->end)->slot.event, 0);
-        if (code != 0) {
-            (void)cudaGetLastError(); /* it is told, and is not the caller's; what was kept before this is */
-        }
-    } else if (status == TRIB_OK) {
-        status = wait_for_word(device, stream, gate, &code, error);
-    }
-    if (code != 0) {
-        status = TRIB_SYSTEM;
-        cuda_set_error(error, status, "the stream could not be made to wait (CUDA error %d)", code);
+    if (status == TRIB_OK && !is_open(gate)) {
+        status = make_wait(device, stream, gate, error);
     }
     cuda_visit_end(device, visit);
     return status;
+}
+
+CUresult cuda_wait_write(trib_device *device, const trib_device_gate *gate, cudaStream_t stream)
+{
+    const cuda_gate_end *end = gate->end;
+    CUresult code = device->driver.record_event(end->slot.event, stream); /* for who comes from now on */
+    if (code == CUDA_SUCCESS) {
+        code = device->driver.write_value(stream, (CUdeviceptr)(uintptr_t)gate->word, gate->value,
+                                          CU_STREAM_WRITE_VALUE_DEFAULT);
+    }
+    if (code == CUDA_SUCCESS) {
+        cuda_wait_end(device, gate);
+    }
+    return code;
 }
 
 void cuda_wait_end(trib_device *device, const trib_device_gate *gate)

@@ -125,13 +125,6 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     return cudaSuccess;
 }
 
-cudaError_t cudaStreamGetFlags(cudaStream_t hStream, unsigned *flags)
-{
-    const fake_stream *stream = fake_stream_of(hStream);
-    *flags = stream != NULL ? stream->flags : 0;
-    return say(stream != NULL ? cudaSuccess : cudaErrorInvalidResourceHandle);
-}
-
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     return fake_stream_is_idle(stream) ? cudaSuccess : cudaErrorNotReady;
@@ -159,12 +152,12 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
     return cudaSuccess;
 }
 
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+cudaError_t fake_event_record(cudaEvent_t event, cudaStream_t stream)
 {
     fake_event *own = (fake_event *)(void *)event;
     fake_stream *of = fake_stream_of(stream);
     if (of == NULL || of->gpu != own->gpu || fake_fails(FAKE_EVENT_RECORD)) {
-        return say(cudaErrorInvalidResourceHandle);
+        return cudaErrorInvalidResourceHandle;
     }
     uint64_t place = 0;
     const cudaError_t code = fake_launch(stream, &(fake_work){.kind = FAKE_NOTHING, .place = &place});
@@ -172,10 +165,10 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     own->stream = of;
     own->count = place;
     pthread_mutex_unlock(&fake_mutex);
-    return say(code);
+    return code;
 }
 
-cudaError_t cudaEventQuery(cudaEvent_t event)
+cudaError_t fake_event_query(cudaEvent_t event)
 {
     const fake_event *own = (const fake_event *)(void *)event;
     pthread_mutex_lock(&fake_mutex);
@@ -184,17 +177,16 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
     return over ? cudaSuccess : cudaErrorNotReady;
 }
 
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
+cudaError_t fake_event_wait(cudaStream_t stream, cudaEvent_t event)
 {
     const fake_event *own = (const fake_event *)(void *)event;
-    (void)flags;
     pthread_mutex_lock(&fake_mutex);
     const fake_work work = {.kind = FAKE_WAIT_EVENT, .before = own->stream, .before_count = own->count};
     pthread_mutex_unlock(&fake_mutex);
     if (fake_fails(FAKE_ORDER)) {
-        return say(cudaErrorMemoryAllocation);
+        return cudaErrorMemoryAllocation;
     }
-    return work.before == NULL ? cudaSuccess : say(fake_launch(stream, &work));
+    return work.before == NULL ? cudaSuccess : fake_launch(stream, &work);
 }
 
 /* ---- Memory ---- */

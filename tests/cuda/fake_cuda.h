@@ -142,6 +142,9 @@ bool fake_is_written(const fake_work *wait); /* the word that it waits for, or t
 bool fake_fails(fake_call call);             /* takes the mutex */
 
 /* fake_cuda.c */
+cudaError_t fake_event_record(cudaEvent_t event, cudaStream_t stream);
+cudaError_t fake_event_query(cudaEvent_t event);
+cudaError_t fake_event_wait(cudaStream_t stream, cudaEvent_t event);
 void fake_memory_close(void); /* no stream is busy: frees what nobody has */
 /* fake_driver.c */
 int fake_gpu(void); /* the thread's present device */

@@ -112,6 +112,41 @@ static CUresult write_word(CUstream stream, CUdeviceptr word, cuuint32_t value, 
     return fake_launch((cudaStream_t)stream, &work) == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+static CUresult exchange_mode(CUstreamCaptureMode *mode)
+{
+    enum cudaStreamCaptureMode same = (enum cudaStreamCaptureMode) * mode;
+    const CUresult code = (CUresult)cudaThreadExchangeStreamCaptureMode(&same);
+    *mode = (CUstreamCaptureMode)same;
+    return code;
+}
+
+static CUresult get_flags(CUstream stream, unsigned *flags)
+{
+    const fake_stream *found = fake_stream_of(stream);
+    *flags = found != NULL ? found->flags : 0;
+    return found != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+static CUresult query_stream(CUstream stream)
+{
+    return fake_stream_is_idle(stream) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+static CUresult record_event(CUevent event, CUstream stream)
+{
+    return (CUresult)fake_event_record(event, stream);
+}
+
+static CUresult query_event(CUevent event)
+{
+    return (CUresult)fake_event_query(event);
+}
+
+static CUresult wait_event(CUstream stream, CUevent event, unsigned flags)
+{
+    return flags == CU_EVENT_WAIT_DEFAULT ? (CUresult)fake_event_wait(stream, event) : CUDA_ERROR_INVALID_VALUE;
+}
+
 static CUresult get_id(CUstream stream, unsigned long long *id)
 {
     const fake_stream *found = fake_stream_of((cudaStream_t)stream);
@@ -201,16 +236,16 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
     return cudaSuccess;
 }
 
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status)
+static CUresult is_capturing(CUstream stream, CUstreamCaptureStatus *status)
 {
     const fake_stream *own = fake_stream_of(stream);
     if (own == NULL) {
-        return cudaErrorInvalidResourceHandle;
+        return CUDA_ERROR_INVALID_HANDLE;
     }
     pthread_mutex_lock(&fake_mutex);
-    *status = own->graph != NULL ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    *status = own->graph != NULL ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
     pthread_mutex_unlock(&fake_mutex);
-    return cudaSuccess;
+    return CUDA_SUCCESS;
 }
 
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *numNodes)
@@ -296,6 +331,13 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **funcPtr,
         {"cuCtxGetCurrent", (fake_function)get_context},
         {"cuCtxPushCurrent", (fake_function)push_context},
         {"cuCtxPopCurrent", (fake_function)pop_context},
+        {"cuThreadExchangeStreamCaptureMode", (fake_function)exchange_mode},
+        {"cuStreamIsCapturing", (fake_function)is_capturing},
+        {"cuStreamGetFlags", (fake_function)get_flags},
+        {"cuStreamQuery", (fake_function)query_stream},
+        {"cuEventRecord", (fake_function)record_event},
+        {"cuEventQuery", (fake_function)query_event},
+        {"cuStreamWaitEvent", (fake_function)wait_event},
         {"cuStreamWaitValue32", (fake_function)wait_word},
         {"cuStreamWriteValue32", (fake_function)write_word},
         {"cuStreamGetId", (fake_function)get_id},

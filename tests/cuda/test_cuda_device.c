@@ -40,33 +40,33 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
     return keep(lacks_memory ? cudaErrorMemoryAllocation : cudaSuccess);
 }
 
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+static CUresult record_event(CUevent event, CUstream stream)
 {
     (void)event;
     (void)stream;
     records++;
-    return cudaSuccess;
+    return CUDA_SUCCESS;
 }
 
 /* Whatever the default stream is about: nothing was put on this one. */
-cudaError_t cudaStreamQuery(cudaStream_t stream)
+static CUresult query_stream(CUstream stream)
 {
     (void)stream;
-    return cudaSuccess;
+    return CUDA_SUCCESS;
 }
 
-cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned *flags)
+static CUresult get_flags(CUstream stream, unsigned *flags)
 {
     (void)stream;
     *flags = stream_flags;
-    return cudaSuccess;
+    return CUDA_SUCCESS;
 }
 
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *pCaptureStatus)
+static CUresult is_capturing(CUstream stream, CUstreamCaptureStatus *status)
 {
     (void)stream;
-    *pCaptureStatus = cudaStreamCaptureStatusNone;
-    return cudaSuccess;
+    *status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
 }
 
 cudaError_t cudaGetDevice(int *device)
@@ -122,16 +122,11 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     return cudaSuccess;
 }
 
-cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **funcPtr, unsigned cudaVersion,
-                                             unsigned long long flags,
-                                             enum cudaDriverEntryPointQueryResult *driverStatus)
+cudaError_t cuda_find_driver(const char *name, void *where)
 {
-    (void)symbol;
-    (void)funcPtr;
-    (void)cudaVersion;
-    (void)flags;
-    (void)driverStatus;
-    return cudaSuccess;
+    (void)name;
+    (void)where;
+    return cudaErrorNotSupported;
 }
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
@@ -178,7 +173,7 @@ void cuda_visit_close(trib_device *device)
 cuda_visit cuda_visit_begin(const trib_device *device)
 {
     (void)device;
-    return (cuda_visit){.mode = cudaStreamCaptureModeRelaxed};
+    return (cuda_visit){.mode = CU_STREAM_CAPTURE_MODE_RELAXED};
 }
 
 void cuda_visit_end(const trib_device *device, cuda_visit visit)
@@ -295,7 +290,11 @@ bool cuda_wake(trib_device *device, uint32_t reactors, bool hurries)
 static int setup(void **state)
 {
     static trib_device device;
-    device = (trib_device){.params = {.size = 1}};
+    device = (trib_device){.params = {.size = 1},
+                           .driver = {.record_event = record_event,
+                                      .query_stream = query_stream,
+                                      .get_flags = get_flags,
+                                      .is_capturing = is_capturing}};
     pthread_mutex_init(&device.mutex, NULL);
     pthread_cond_init(&device.changed, NULL);
     kept = cudaSuccess;

@@ -60,7 +60,7 @@ void cuda_nccl_end_failed(trib_device *device, cuda_slot *slot)
 cuda_visit cuda_visit_begin(const trib_device *device)
 {
     (void)device;
-    return (cuda_visit){.mode = cudaStreamCaptureModeRelaxed};
+    return (cuda_visit){.mode = CU_STREAM_CAPTURE_MODE_RELAXED};
 }
 
 void cuda_visit_end(const trib_device *device, cuda_visit visit)
@@ -69,11 +69,11 @@ void cuda_visit_end(const trib_device *device, cuda_visit visit)
     (void)visit;
 }
 
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+static CUresult record_event(CUevent event, CUstream stream)
 {
     (void)event;
     (void)stream;
-    return cudaSuccess;
+    return CUDA_SUCCESS;
 }
 
 cudaError_t cudaGetLastError(void)
@@ -110,6 +110,7 @@ static bool is_launched_here(bool in_order, int size, bool enters, bool kept)
     memset(&end, 0, sizeof end);
     device.params.in_order = in_order;
     device.params.size = size;
+    device.driver.record_event = record_event;
     device.can_launch = true;
     pthread_mutex_init(&device.mutex, NULL);
     may_enter = enters;

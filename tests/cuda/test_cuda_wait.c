@@ -140,12 +140,14 @@ static void with_one_queue_nobody_waits_for_what_is_not_launched(void **state)
     cuda_wait_end(&device, &gates[0]);
     assert_int_equal(told, 1);
     assert_int_equal(wait_for(0, 0), TRIB_OK);
-    assert_int_equal(words, 1);
+    assert_int_equal(words, 0);
+    assert_int_equal(events, 1);
     gates[0].value = 2; /* the next operation's */
     assert_int_equal(wait_for(0, 0), TRIB_BUSY);
     gate_words[0] = 2; /* it is open */
     assert_int_equal(wait_for(0, 0), TRIB_OK);
-    assert_int_equal(words, 1);
+    assert_int_equal(words, 0);
+    assert_int_equal(events, 1);
 }
 
 /* Loading would wait for the stream, and nothing could be launched meanwhile. */
@@ -162,7 +164,8 @@ static void where_kernels_are_loaded_late_nobody_waits_for_what_is_not_launched(
     cuda_wait_end(&device, &gates[0]);
     assert_int_equal(told, 1);
     assert_int_equal(wait_for(0, 0), TRIB_OK);
-    assert_int_equal(words, 1);
+    assert_int_equal(words, 0);
+    assert_int_equal(events, 1);
     loading = NULL; /* a driver that loads nothing late */
     open_with("32");
     assert_int_equal(wait_for(0, 0), TRIB_OK);
@@ -236,7 +239,7 @@ static void engines_on_one_gpu_share_its_queues(void **state)
     const trib_device_gate gate = {.word = &word, .value = 1, .end = &end};
     trib_error error = {.status = TRIB_OK};
     open_with("10"); /* for two engines: 3 of the program's */
-    other = (trib_device){.wait_value = wait_value, .params = {.launched = launched, .engine = &other}};
+    other = (trib_device){.driver = driver_now(), .params = {.launched = launched, .engine = &other}};
     pthread_mutex_init(&other.mutex, NULL);
     cuda_wait_open(&other);
     come_often(&other, stream_of(0));
@@ -295,19 +298,41 @@ static void what_is_known_to_the_driver_holds_nothing_up(void **state)
     assert_int_equal(words, 0);
 }
 
-/* The caller may have launched something of its own that failed, and ask for that later; what failed here it is told. */
-static void errors_are_left_to_whose_they_are(void **state)
+/* The event comes before the word, which takes the GPU longer; and who comes when both are there waits for the event. */
+static void what_has_been_launched_is_waited_for_by_an_event(void **state)
 {
+    (void)state;
+    open_with("1");
+    assert_int_equal(wait_for(0, 0), TRIB_BUSY);
+    assert_int_equal(cuda_wait_write(&device, &gates[0], stream_of(1)), CUDA_SUCCESS);
+    assert_string_equal(steps, "ew");
+    assert_int_equal(told, 1);
+    assert_int_equal(wait_for(0, 0), TRIB_OK);
+    assert_int_equal(events, 1);
+    assert_int_equal(words, 0);
+    cannot_write = true;
+    assert_int_equal(cuda_wait_write(&device, &gates[1], stream_of(1)), CUDA_ERROR_UNKNOWN);
+    cannot_write = false;
+    fails = true;
+    assert_int_equal(cuda_wait_write(&device, &gates[1], stream_of(1)), CUDA_ERROR_INVALID_VALUE);
+    fails = false;
+    assert_string_equal(steps, "ewewe"); /* without the event nothing is written */
+    assert_int_equal(wait_for(0, 1), TRIB_BUSY);
+    gate_words[0] = 1;
+    assert_int_equal(wait_for(0, 0), TRIB_OK); /* it is open */
+    assert_int_equal(events, 1);
+}
+
+static void a_stream_that_cannot_be_made_to_wait_is_an_error(void **state)
+{
+    trib_error error = {.status = TRIB_OK};
     (void)state;
     open_with(NULL);
     gates[0].by_end = true;
-    kept = cudaErrorInvalidConfiguration;
-    assert_int_equal(wait_for(0, 0), TRIB_OK);
-    assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
     fails = true;
-    assert_int_equal(wait_for(0, 0), TRIB_SYSTEM);
+    assert_int_equal(cuda_stream_wait(&device, stream_of(0), &gates[0], &error), TRIB_SYSTEM);
     fails = false;
-    assert_int_equal(cudaGetLastError(), cudaSuccess);
+    assert_non_null(strstr(error.text, "it failed"));
 }
 
 int main(void)
@@ -327,7 +352,8 @@ int main(void)
         cmocka_unit_test(the_default_stream_is_one),
         cmocka_unit_test(streams_of_threads_are_counted_one_by_one),
         cmocka_unit_test(what_is_known_to_the_driver_holds_nothing_up),
-        cmocka_unit_test(errors_are_left_to_whose_they_are),
+        cmocka_unit_test(what_has_been_launched_is_waited_for_by_an_event),
+        cmocka_unit_test(a_stream_that_cannot_be_made_to_wait_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,8 +28,9 @@ int64_t cuda_now_ns(void)
 static bool is_captured, is_shared;
 static int words, events, told; /* what streams were made to wait for, and how often the engine was told */
 
-trib_status cuda_check_capture(cudaStream_t stream, trib_error *error)
+trib_status cuda_check_capture(const trib_device *device, cudaStream_t stream, trib_error *error)
 {
+    (void)device;
     (void)stream;
     (void)error;
     return is_captured ? TRIB_UNSUPPORTED : TRIB_OK;
@@ -38,7 +39,7 @@ trib_status cuda_check_capture(cudaStream_t stream, trib_error *error)
 cuda_visit cuda_visit_begin(const trib_device *device)
 {
     (void)device;
-    return (cuda_visit){.mode = cudaStreamCaptureModeRelaxed};
+    return (cuda_visit){.mode = CU_STREAM_CAPTURE_MODE_RELAXED};
 }
 
 void cuda_visit_end(const trib_device *device, cuda_visit visit)
@@ -56,30 +57,48 @@ void cuda_set_error(trib_error *error, trib_status status, const char *format, .
     va_end(arguments);
 }
 
-static bool fails;
-static cudaError_t kept; /* the calling thread's last error, until somebody takes it */
+static bool fails, cannot_write;
+static char steps[8]; /* what the device's thread put on a stream: e, the event; w, the word */
 
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
+static void note_step(char step)
+{
+    const size_t length = strlen(steps);
+    assert_true(length + 1 < sizeof steps);
+    steps[length] = step;
+    steps[length + 1] = '\0';
+}
+
+static CUresult wait_event(CUstream stream, CUevent event, unsigned flags)
 {
     (void)stream;
     (void)event;
     (void)flags;
     events++;
-    kept = fails ? cudaErrorInvalidValue : kept;
-    return fails ? cudaErrorInvalidValue : cudaSuccess;
+    return fails ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-cudaError_t cudaGetLastError(void)
+static CUresult record_event(CUevent event, CUstream stream)
 {
-    const cudaError_t code = kept;
-    kept = cudaSuccess;
-    return code;
+    (void)event;
+    (void)stream;
+    note_step('e');
+    return fails ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-static CUresult get_device(CUdevice *found, int index)
+static CUresult write_value(CUstream stream, CUdeviceptr word, cuuint32_t value, unsigned flags)
 {
-    *found = index;
-    return CUDA_SUCCESS;
+    (void)stream;
+    (void)word;
+    (void)value;
+    (void)flags;
+    note_step('w');
+    return cannot_write ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
+}
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+    (void)error;
+    return "it failed";
 }
 
 static CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice device)
@@ -120,19 +139,13 @@ static CUresult get_id(CUstream stream, unsigned long long *id)
 
 cudaError_t cuda_find_driver(const char *name, void *where)
 {
-    if (strcmp(name, "cuStreamGetId") == 0) {
-        const void *ids = (const void *)get_id;
-        memcpy(where, &ids, sizeof ids);
-        return has_ids ? cudaSuccess : cudaErrorNotSupported;
-    }
     if (strcmp(name, "cuModuleGetLoadingMode") == 0) {
         const void *mode = (const void *)get_mode;
         memcpy(where, &mode, sizeof mode);
         return loading != NULL ? cudaSuccess : cudaErrorNotSupported;
     }
-    const bool is_device = strcmp(name, "cuDeviceGet") == 0;
-    assert_true(is_device || strcmp(name, "cuDeviceGetAttribute") == 0);
-    const void *found = is_device ? (const void *)get_device : (const void *)get_attribute;
+    const void *found = (const void *)get_attribute;
+    assert_string_equal(name, "cuDeviceGetAttribute");
     memcpy(where, &found, sizeof found);
     return cudaSuccess;
 }
@@ -145,6 +158,15 @@ static CUresult wait_value(CUstream stream, CUdeviceptr word, cuuint32_t value, 
     (void)flags;
     words++;
     return CUDA_SUCCESS;
+}
+
+static cuda_driver driver_now(void)
+{
+    return (cuda_driver){.wait_value = wait_value,
+                         .write_value = write_value,
+                         .wait_event = wait_event,
+                         .record_event = record_event,
+                         .get_id = has_ids ? get_id : NULL};
 }
 
 static void launched(void *engine)
@@ -180,7 +202,7 @@ static void launch_all(void)
 
 static void open_with(const char *connections)
 {
-    if (device.wait_value != NULL) { /* the one before */
+    if (device.driver.wait_value != NULL) { /* the one before */
         launch_all();
         cuda_wait_close(&device);
     }
@@ -191,7 +213,7 @@ static void open_with(const char *connections)
     }
     memset(&device, 0, sizeof device);
     pthread_mutex_init(&device.mutex, NULL);
-    device.wait_value = wait_value;
+    device.driver = driver_now();
     device.params.launched = launched;
     device.params.engine = &device;
     memset(ends, 0, sizeof ends);
@@ -200,6 +222,7 @@ static void open_with(const char *connections)
         gates[i] = (trib_device_gate){.word = &gate_words[i], .value = 1, .end = &ends[i]};
     }
     words = events = told = 0;
+    steps[0] = '\0';
     is_captured = false;
     device.params.size = size;
     device.params.alone = alone;
