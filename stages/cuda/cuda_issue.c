@@ -45,7 +45,7 @@ void cuda_unclaim(trib_device *device)
 /* With the mutex held. */
 static void leave_to_thread(trib_device *device, trib_device_job *job)
 {
-    job->gate->by_end = false; /* it opens by the word, which is written behind the launch */
+    job->gate->by_end = false; /* streams wait for what comes behind the launch */
     device->unlaunched++;
     device->calls_come = true;
     *(device->new_tail == NULL ? &device->new_head : &device->new_tail->next) = job;
