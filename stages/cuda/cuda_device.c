@@ -125,6 +125,7 @@ static trib_status device_mark(trib_device *device, void *stream, void **mark_ou
         cuda_set_error(error, status, "the stream: %s (it must be one of device %d)",
                        cudaGetErrorString((cudaError_t)code), device->index);
     } else if (status == TRIB_OK) {
+        mark->stream = stream;
         *mark_out = mark;
     }
     cuda_visit_end(device, visit);

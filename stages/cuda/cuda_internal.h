@@ -126,6 +126,7 @@ typedef struct cuda_comm {
 
 typedef struct cuda_mark {
     cudaEvent_t event;
+    cudaStream_t stream; /* of the caller's, where it was recorded last */
     struct cuda_mark *next;
 } cuda_mark;
 
@@ -205,10 +206,10 @@ struct trib_device {
 
     /* the thread's own */
     cudaStream_t streams[CUDA_LANES];
-    cuda_queue issued[CUDA_LANES]; /* oldest first: they end in this order */
-    cuda_queue ready;              /* collectives that have not been issued, oldest first */
-    cuda_queue deferred;           /* jobs whose `after` has not been issued */
-    trib_device_job *waits;        /* for streams of callers */
+    cuda_queue issued[CUDA_LANES];       /* oldest first: they end in this order */
+    cuda_queue ready;                    /* collectives that have not been issued, oldest first */
+    cuda_queue deferred;                 /* jobs whose `after` has not been issued */
+    trib_device_job *waits, *waits_tail; /* for streams of callers, oldest first */
     cuda_slot *free_slots;
     bool stopped;   /* stopping has been noticed */
     bool abort_due; /* giving up the communicator waits for a caller's thread to come out of it */
@@ -259,7 +260,6 @@ void *cuda_thread_main(void *argument); /* the device */
 /* Caller's thread: trib_device_ops.wake. */
 bool cuda_wake(trib_device *device, uint32_t reactors, bool hurries);
 void cuda_slot_end(trib_device *device, cuda_slot *slot, trib_status status, const char *text);
-void cuda_mark_give(trib_device *device, cuda_mark *mark); /* any thread */
 /* Puts the caller's stream's work before what is put on that stream next, and lets the job's mark go. */
 cudaError_t cuda_order_mark(trib_device *device, trib_device_job *job, cuda_lane lane);
 /* The slot's work is on that stream: its end will be noticed, and its gate opens behind it. */
@@ -308,6 +308,12 @@ void cuda_unclaim(trib_device *device);
 void cuda_unclaim_locked(trib_device *device); /* with the mutex held */
 /* With the mutex held: the thread looks about. */
 void cuda_signal_if_asleep(trib_device *device);
+
+/* ---- cuda_mark.c: the thread, where nothing else is said ---- */
+void cuda_mark_give(trib_device *device, cuda_mark *mark); /* any thread */
+/* The job comes back when its mark has been reached, or the device is stopped. */
+void cuda_mark_await(trib_device *device, trib_device_job *job);
+void cuda_mark_poll(trib_device *device);
 
 /* ---- cuda_gate.c: any thread; NULL, false: no memory ---- */
 bool cuda_gates_open(trib_device *device);

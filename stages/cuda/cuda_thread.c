@@ -198,8 +198,7 @@ static void begin(trib_device *device, trib_device_job *job)
     cuda_slot *slot = NULL;
     switch (job->kind) {
     case TRIB_DEVICE_WAIT:
-        job->next = device->waits;
-        device->waits = job;
+        cuda_mark_await(device, job);
         return;
     case TRIB_DEVICE_MAKE_ID:
         cuda_nccl_make_id(device, job);
@@ -276,35 +275,6 @@ static void poll_lane(trib_device *device, cuda_lane lane)
     }
 }
 
-void cuda_mark_give(trib_device *device, cuda_mark *mark)
-{
-    pthread_mutex_lock(&device->mutex);
-    mark->next = device->marks;
-    device->marks = mark;
-    pthread_mutex_unlock(&device->mutex);
-}
-
-static void poll_waits(trib_device *device)
-{
-    for (trib_device_job **at = &device->waits; *at != NULL;) {
-        trib_device_job *job = *at;
-        cuda_mark *mark = job->mark;
-        const cudaError_t code = (cudaError_t)device->driver.query_event(mark->event);
-        if (code == cudaErrorNotReady && !device->stopped) {
-            at = &job->next;
-            continue;
-        }
-        *at = job->next;
-        cuda_mark_give(device, mark);
-        if (code == cudaErrorNotReady) {
-            cuda_give_back(device, job, TRIB_CLOSED, "%s", stopped_text);
-        } else {
-            cuda_give_back(device, job, code == cudaSuccess ? TRIB_OK : TRIB_SYSTEM, "%s",
-                           code == cudaSuccess ? "" : cudaGetErrorString(code));
-        }
-    }
-}
-
 /* ---- Stopping ---- */
 
 static void give_all(trib_device *device, cuda_queue *queue, trib_status status, const char *text)
@@ -374,7 +344,7 @@ static void turn(trib_device *device, cuda_queue launched, trib_device_job *jobs
         begin(device, jobs);
         jobs = next;
     }
-    poll_waits(device);
+    cuda_mark_poll(device);
     for (int lane = 0; lane < CUDA_LANES; lane++) {
         poll_lane(device, (cuda_lane)lane);
     }

@@ -112,6 +112,7 @@ static const struct {
     {"speed", scenario_speed},     {"broadcast", scenario_broadcast}, {"swapped", scenario_swapped},
     {"exit", scenario_exit},       {"kept", scenario_kept},           {"captured", scenario_captured},
     {"streams", scenario_streams}, {"queues", scenario_queues},       {"unchosen", scenario_unchosen},
+    {"ahead", scenario_ahead},
 };
 
 typedef struct plan {

@@ -53,6 +53,7 @@ void scenario_swapped(rank *self);
 void scenario_idle(rank *self);
 void scenario_kept(rank *self);
 void scenario_unchosen(rank *self);
+void scenario_ahead(rank *self);
 /* gpu_capture.c: before the engine is opened, another thread begins to capture; the scenario has it end that. */
 void capture_hold(int device);
 void scenario_captured(rank *self);

@@ -35,6 +35,7 @@ CASES = [
     ('sums', 1, 4, 0, ''), ('exit', 1, 4, 0, ''), ('sums', 2, 4, 1, ''), ('stream', 1, 4, 0, ''), ('killed', 1, 4, 0, '2'), ('threads', 1, 4, 0, ''),
     ('captured', 1, 1, 0, ''), ('captured', 1, 2, 0, ''),
     ('unchosen', 1, 1, 0, ''), ('unchosen', 2, 1, 1, ''), ('unchosen', 1, 2, 0, ''), ('unchosen', 1, 4, 0, ''),
+    ('ahead', 1, 1, 0, ''), ('ahead', 2, 1, 1, ''), ('ahead', 1, 2, 0, ''), ('ahead', 1, 2, 0, 'lazy'), ('ahead', 2, 2, 1, 'lazy'), ('ahead', 1, 4, 0, ''),
     ('queues', 1, 1, 0, ''), ('queues', 1, 1, 0, 'one_queue'), ('queues', 1, 1, 0, 'eight_queues'), ('queues', 1, 1, 0, 'many_queues'),
     ('streams', 2, 1, 1, 'eight_queues'), ('streams', 2, 1, 1, 'many_queues'), ('streams', 1, 2, 0, 'many_queues'),
     ('streams', 1, 1, 0, ''), ('streams', 2, 1, 1, ''), ('streams', 1, 2, 0, ''), ('streams', 2, 2, 1, ''), ('streams', 1, 4, 0, ''),
@@ -56,7 +57,7 @@ PROGRAM_CASES = [
     ('swapped', 1, 2, 0, 'alike'), ('swapped', 1, 2, 0, 'unlike'), ('killed', 1, 2, 0, '1'), ('killed', 1, 2, 0, '0'), ('stopped', 1, 2, 0, '1'),
     ('leave', 1, 2, 0, ''), ('leave', 1, 2, 0, 'stream'), ('idle', 1, 2, 0, ''), ('exit', 1, 2, 0, ''), ('threads', 1, 2, 0, ''), ('sums', 2, 2, 0, ''),
     ('sums', 1, 4, 0, ''), ('stream', 1, 4, 0, ''), ('swapped', 1, 4, 0, 'alike'), ('killed', 1, 4, 0, '2'),
-    ('kept', 1, 2, 0, ''), ('kept', 1, 3, 0, ''), ('kept', 1, 4, 0, ''), ('kept', 1, 8, 0, ''), ('unchosen', 1, 2, 0, ''),
+    ('kept', 1, 2, 0, ''), ('kept', 1, 3, 0, ''), ('kept', 1, 4, 0, ''), ('kept', 1, 8, 0, ''), ('unchosen', 1, 2, 0, ''), ('ahead', 1, 2, 0, ''),
     ('streams', 1, 2, 0, ''), ('stream', 1, 2, 0, 'one_queue'), ('streams', 1, 2, 0, 'one_queue'),
     ('sums', 1, 3, 0, ''), ('sums', 1, 7, 0, ''), ('sums', 1, 8, 0, ''), ('killed', 1, 8, 0, '5'),
 ]
