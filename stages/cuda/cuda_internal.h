@@ -328,8 +328,8 @@ void cuda_wait_close(trib_device *device); /* also if it was not opened */
 void cuda_wait_note(trib_device *device, cudaStream_t stream);
 /* Caller's thread: trib_device_ops.stream_wait. */
 trib_status cuda_stream_wait(trib_device *device, void *stream, const trib_device_gate *gate, trib_error *error);
-/* The device's thread: what opens the gate comes on the stream, behind all that is on it. */
-CUresult cuda_wait_write(trib_device *device, const trib_device_gate *gate, cudaStream_t stream);
+/* The device's thread: what the gate opens behind has been put on the stream. */
+CUresult cuda_wait_launched(trib_device *device, const trib_device_gate *gate, cudaStream_t stream);
 /* Any thread: what opens the gate is on a stream, or the host has opened it. */
 void cuda_wait_end(trib_device *device, const trib_device_gate *gate);
 

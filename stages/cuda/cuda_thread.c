@@ -98,7 +98,7 @@ static cudaError_t open_gate_behind(trib_device *device, const trib_device_job *
     if (job->gate == NULL || atomic_fetch_add(job->gate_count, 1) + 1 != job->gate_goal) {
         return cudaSuccess;
     }
-    return (cudaError_t)cuda_wait_write(device, job->gate, device->streams[lane]);
+    return (cudaError_t)cuda_wait_launched(device, job->gate, device->streams[lane]);
 }
 
 void cuda_issued(trib_device *device, cuda_slot *slot, cuda_lane lane)

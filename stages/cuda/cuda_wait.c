@@ -287,24 +287,10 @@ trib_status cuda_stream_wait(trib_device *device, void *stream, const trib_devic
     return status;
 }
 
-CUresult cuda_wait_write(trib_device *device, const trib_device_gate *gate, cudaStream_t stream)
-{
-    const cuda_gate_end *end = gate->end;
-    CUresult code = device->driver.record_event(end->slot.event, stream); /* for who comes from now on */
-    if (code == CUDA_SUCCESS) {
-        code = device->driver.write_value(stream, (CUdeviceptr)(uintptr_t)gate->word, gate->value,
-                                          CU_STREAM_WRITE_VALUE_DEFAULT);
-    }
-    if (code == CUDA_SUCCESS) {
-        cuda_wait_end(device, gate);
-    }
-    return code;
-}
-
-void cuda_wait_end(trib_device *device, const trib_device_gate *gate)
+/* With the mutex held; the engine is to be told, once it is not. */
+static bool note_launched(trib_device *device, const trib_device_gate *gate)
 {
     cuda_gate_end *end = gate->end;
-    pthread_mutex_lock(&device->mutex);
     end->launched = gate->value;
     if (end->is_held) {
         cuda_crowd *crowd = crowd_of(device);
@@ -315,8 +301,47 @@ void cuda_wait_end(trib_device *device, const trib_device_gate *gate)
     }
     const bool tells = device->refused;
     device->refused = false;
+    return tells;
+}
+
+static void tell(const trib_device *device)
+{
+    device->params.launched(device->params.engine); /* it has a mutex of its own, under which ours is taken */
+}
+
+void cuda_wait_end(trib_device *device, const trib_device_gate *gate)
+{
+    pthread_mutex_lock(&device->mutex);
+    const bool tells = note_launched(device, gate);
     pthread_mutex_unlock(&device->mutex);
     if (tells) {
-        device->params.launched(device->params.engine); /* it has a mutex of its own, under which ours is taken */
+        tell(device);
     }
+}
+
+/* Whoever waits for the event already knows what it is; the word is for those that came before. */
+CUresult cuda_wait_launched(trib_device *device, const trib_device_gate *gate, cudaStream_t stream)
+{
+    const cuda_gate_end *end = gate->end;
+    bool tells = false;
+    CUresult code = device->driver.record_event(end->slot.event, stream);
+    if (code != CUDA_SUCCESS) {
+        return code;
+    }
+    pthread_mutex_lock(&device->mutex);
+    const bool is_awaited = end->is_held;
+    if (!is_awaited) {
+        tells = note_launched(device, gate);
+    }
+    pthread_mutex_unlock(&device->mutex);
+    if (is_awaited) {
+        code = device->driver.write_value(stream, (CUdeviceptr)(uintptr_t)gate->word, gate->value,
+                                          CU_STREAM_WRITE_VALUE_DEFAULT);
+        if (code == CUDA_SUCCESS) {
+            cuda_wait_end(device, gate);
+        }
+    } else if (tells) {
+        tell(device);
+    }
+    return code;
 }

@@ -99,7 +99,7 @@ static uint32_t word; /* a gate's */
 static bool cannot_write;
 static int writes;
 
-CUresult cuda_wait_write(trib_device *device, const trib_device_gate *gate, cudaStream_t stream)
+CUresult cuda_wait_launched(trib_device *device, const trib_device_gate *gate, cudaStream_t stream)
 {
     (void)device;
     (void)stream;

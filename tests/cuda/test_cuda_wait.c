@@ -298,29 +298,43 @@ static void what_is_known_to_the_driver_holds_nothing_up(void **state)
     assert_int_equal(words, 0);
 }
 
-/* The event comes before the word, which takes the GPU longer; and who comes when both are there waits for the event. */
+/* The word is only written for streams that wait for it already. */
 static void what_has_been_launched_is_waited_for_by_an_event(void **state)
 {
     (void)state;
-    open_with("1");
-    assert_int_equal(wait_for(0, 0), TRIB_BUSY);
-    assert_int_equal(cuda_wait_write(&device, &gates[0], stream_of(1)), CUDA_SUCCESS);
-    assert_string_equal(steps, "ew");
-    assert_int_equal(told, 1);
+    open_with("5"); /* there is room for one */
     assert_int_equal(wait_for(0, 0), TRIB_OK);
-    assert_int_equal(events, 1);
-    assert_int_equal(words, 0);
+    assert_int_equal(words, 1);
+    assert_int_equal(cuda_wait_launched(&device, &gates[0], stream_of(9)), CUDA_SUCCESS);
+    assert_string_equal(steps, "ew");
+    assert_int_equal(wait_for(1, 1), TRIB_BUSY);
+    assert_int_equal(told, 0);
+    assert_int_equal(cuda_wait_launched(&device, &gates[1], stream_of(9)), CUDA_SUCCESS);
+    assert_string_equal(steps, "ewe");
+    assert_int_equal(told, 1);
+    assert_int_equal(wait_for(1, 0), TRIB_OK);
+    assert_int_equal(wait_for(1, 1), TRIB_OK);
+    assert_int_equal(events, 2);
+    assert_int_equal(words, 1);
+    gate_words[0] = 1; /* it is open */
+    assert_int_equal(wait_for(0, 0), TRIB_OK);
+    assert_int_equal(events, 2);
+}
+
+static void what_could_not_be_launched_is_not_waited_for(void **state)
+{
+    (void)state;
+    open_with("5");
+    assert_int_equal(wait_for(0, 0), TRIB_OK);
     cannot_write = true;
-    assert_int_equal(cuda_wait_write(&device, &gates[1], stream_of(1)), CUDA_ERROR_UNKNOWN);
+    assert_int_equal(cuda_wait_launched(&device, &gates[0], stream_of(9)), CUDA_ERROR_UNKNOWN);
     cannot_write = false;
     fails = true;
-    assert_int_equal(cuda_wait_write(&device, &gates[1], stream_of(1)), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(cuda_wait_launched(&device, &gates[0], stream_of(9)), CUDA_ERROR_INVALID_VALUE);
     fails = false;
-    assert_string_equal(steps, "ewewe"); /* without the event nothing is written */
-    assert_int_equal(wait_for(0, 1), TRIB_BUSY);
-    gate_words[0] = 1;
-    assert_int_equal(wait_for(0, 0), TRIB_OK); /* it is open */
-    assert_int_equal(events, 1);
+    assert_string_equal(steps, "ewe"); /* without the event nothing is written */
+    assert_int_equal(wait_for(1, 0), TRIB_BUSY);
+    assert_int_equal(events, 0);
 }
 
 static void a_stream_that_cannot_be_made_to_wait_is_an_error(void **state)
@@ -353,6 +367,7 @@ int main(void)
         cmocka_unit_test(streams_of_threads_are_counted_one_by_one),
         cmocka_unit_test(what_is_known_to_the_driver_holds_nothing_up),
         cmocka_unit_test(what_has_been_launched_is_waited_for_by_an_event),
+        cmocka_unit_test(what_could_not_be_launched_is_not_waited_for),
         cmocka_unit_test(a_stream_that_cannot_be_made_to_wait_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
