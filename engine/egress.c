@@ -185,18 +185,28 @@ static trib_egress *roomiest(trib_core *core)
     return best;
 }
 
+/* A link may go by another transport than the others, which knows nothing of slow links: only who said it takes it back. */
+static inline void hear(const trib_core *core, trib_egress *egress, const trib_transport *transport)
+{
+    if (transport->is_slow ? egress->is_slow : egress->slow_by != transport) {
+        return;
+    }
+    egress->is_slow = transport->is_slow;
+    egress->slow_by = transport->is_slow ? transport : NULL;
+    trib_log(core->reactor->logger, TRIB_LOG_INFO, "reactor %u: %s", core->reactor->index,
+             egress->is_slow ? "links are slow, so little is under way at a time, and packets are spaced out"
+                             : "links are not slow any more, so the whole credit may be under way");
+    set_limit(core, egress);
+}
+
 static inline void emit_one(const trib_core *core, trib_egress *egress)
 {
     trib_link *link = egress->waiting[0];
     trib_egress_share *share = &link->share;
     const uint64_t before = egress->in_flight;
     egress->clock = share->at;
-    if (!egress->is_slow && link->conn != NULL && link->conn->transport->is_slow) {
-        egress->is_slow = true;
-        trib_log(core->reactor->logger, TRIB_LOG_INFO,
-                 "reactor %u: links are slow, so little is under way at a time, and packets are spaced out",
-                 core->reactor->index);
-        set_limit(core, egress);
+    if (link->conn != NULL) {
+        hear(core, egress, link->conn->transport);
     }
     trib_link_emit(link);
     /* Tensors of no bytes weigh nothing, and are few. */

@@ -33,8 +33,9 @@ typedef struct trib_egress {
     double clock;               /* where the link that emitted last had come to */
     struct trib_link **waiting; /* a binary heap of the links that have something to emit, by share.at */
     uint32_t waiting_count, capacity, link_count;
-    bool waits;   /* something is left until what is with the transport is sent */
-    bool is_slow; /* its links have been found to be: the credit is a core's part of one */
+    const struct trib_transport *slow_by; /* who found its links to be slow; only compared */
+    bool is_slow;                         /* they are: the credit is a core's part of one */
+    bool waits;                           /* something is left until what is with the transport is sent */
 } trib_egress;
 
 /* In each link. */

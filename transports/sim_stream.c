@@ -98,9 +98,7 @@ void trib_sim_stream_write(sim_end *end)
     if (!sim_flow_is_waiting(flow)) {
         flow->progress_ns = flow->busy_since_ns = now_ns;
     }
-    if (transport->base.is_slow) {
-        end->base.busy_ns = (uint64_t)(flow->busy_ns + now_ns - flow->busy_since_ns);
-    }
+    end->base.busy_ns = transport->base.is_slow ? (uint64_t)(flow->busy_ns + now_ns - flow->busy_since_ns) : 0;
     size_t taken = hand_over(end);
     if (taken > 0) {
         trib_counter_add(&transport->stats.system_calls, 1);

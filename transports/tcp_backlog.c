@@ -44,12 +44,20 @@
 #define CROWDED_SHORT_US 250.0
 #define BUFFER_CROWDED (BUFFER_SMALL / 2)
 /* What a slow link takes so long for, and carries for all reactors: at 10 Gbit/s 1 MiB would take twice the time with pacing, at 1
- * Gbit/s it takes less. There is no way back, and a machine that is late for once makes any link look slow: it has to look so
- * so many times in a row, and for so long. */
+ * Gbit/s it takes less. A machine that is late for once makes any link look slow: it has to look so so many times in a row, and
+ * for so long. */
 #define SLOW_US 2000.0
 #define SLOW_BYTES_PER_US 450.0
 #define SLOW_TIMES 6u
 #define SLOW_FOR_NS (100 * INT64_C(1000000))
+/* A link that was narrow for a while, or that others used, is free again. But as long as little is to be sent, or what is sent
+ * passes as a burst, any link looks fast, and until it has shown again that it is slow too much is under way. So this takes ten
+ * times as long to be believed, and twice as long after each time that it was. */
+#define FAST_US LONG_US
+#define FAST_BYTES_PER_US (SLOW_BYTES_PER_US * 5 / 4)
+#define FAST_TIMES 64u
+#define FAST_FOR_NS (10 * SLOW_FOR_NS)
+#define FAST_FOR_NS_MAX (64 * FAST_FOR_NS)
 #define WEIGHT 8.0 /* of what was known against what is learned */
 #define WMEM_MAX_USUAL 212992u
 #define BBR "bbr"
@@ -138,15 +146,16 @@ static bool is_same_host(const tcp_conn *conn)
 }
 
 /* Packets leave evenly, as the congestion window lets them, rather than in heaps that others queue behind: a highest rate asks
- * for that, and this one is out of reach. A kernel that has begun with it goes on. Within a host there is nobody to be kind to,
- * and what is urgent is small. */
-static void ask_for_pacing(tcp_conn *conn)
+ * for that, and this one is out of reach. A kernel that has begun with it goes on, with no highest rate, too, and where links are
+ * fast its timers cost more than what else is given back gains. With one of 0 it goes without pauses. Within a host there is
+ * nobody to be kind to, and what is urgent is small. */
+static void ask_for_pacing(tcp_conn *conn, bool paced)
 {
-    if (conn->is_paced || conn->is_same_host || conn->is_urgent) {
+    if (conn->is_paced == paced || conn->is_same_host || (paced && conn->is_urgent)) {
         return;
     }
-    conn->is_paced = true;
-    const unsigned long bytes_per_s = 1ul << (8 * sizeof(unsigned long) - 2);
+    conn->is_paced = paced;
+    const unsigned long bytes_per_s = paced ? 1ul << (8 * sizeof(unsigned long) - 2) : 0;
     trib_counter_add(&conn->transport->stats.system_calls, 1);
     (void)setsockopt(conn->io.fd, SOL_SOCKET, SO_MAX_PACING_RATE, &bytes_per_s, sizeof bytes_per_s);
 }
@@ -181,9 +190,7 @@ void trib_tcp_backlog_fit(tcp_conn *conn)
         (void)setsockopt(conn->io.fd, SOL_SOCKET, SO_PRIORITY, &priority, sizeof priority);
     }
     if (conn->backlog_size != 0) {
-        if (backlog->paces) {
-            ask_for_pacing(conn);
-        }
+        ask_for_pacing(conn, backlog->paces);
         const bool more = conn->base.awaits_sent != NULL && *conn->base.awaits_sent;
         const uint32_t size = conn->base.urgent                     ? BUFFER_URGENT
                               : more || backlog->delay_us > LONG_US ? backlog->small
@@ -228,28 +235,63 @@ void trib_tcp_backlog_read_all(const tcp_conn *conn)
     }
 }
 
+/* The network has looked other than it is taken for so many times in a row, and for so long. */
+static bool is_other(tcp_backlog *backlog, int64_t now_ns, bool looks_other, uint32_t times, int64_t for_ns)
+{
+    backlog->other_since_ns = backlog->other_times == 0 ? now_ns : backlog->other_since_ns;
+    backlog->other_times = looks_other ? backlog->other_times + 1 : 0;
+    return backlog->other_times >= times && now_ns - backlog->other_since_ns >= for_ns;
+}
+
+static void take_for_slow(tcp_backlog *backlog)
+{
+    const int64_t longer_ns = backlog->fast_for_ns > 0 ? backlog->fast_for_ns * 2 : FAST_FOR_NS;
+    backlog->fast_for_ns = longer_ns < FAST_FOR_NS_MAX ? longer_ns : FAST_FOR_NS_MAX;
+    backlog->paces = true;
+    backlog->other_times = 0;
+}
+
+static void take_for_fast(tcp_backlog *backlog)
+{
+    backlog->paces = false;
+    backlog->bytes_per_us = 0; /* of a time in which it was fast: the next slow one begins anew */
+    backlog->other_times = 0;
+}
+
 void trib_tcp_backlog_learn(tcp_backlog *backlog, int64_t now_ns, double delay_us, double bytes_per_us)
 {
     backlog->delay_us += (delay_us - backlog->delay_us) / WEIGHT;
-    if (delay_us > SLOW_US) {
+    if (delay_us > SLOW_US || backlog->paces) {
         const double known = backlog->bytes_per_us;
         backlog->bytes_per_us = known > 0 ? known + (bytes_per_us - known) / WEIGHT : bytes_per_us;
     }
     /* As if all connections carried as much: more than they do where some have little to send. Those that have not been asked
      * yet, too: the first to be asked of many carries but a small part of a fast link. */
     const double all = backlog->bytes_per_us * backlog->carrying * backlog->reactors;
-    const bool looks_slow = backlog->delay_us > SLOW_US && all < SLOW_BYTES_PER_US;
-    backlog->slow_since_ns = backlog->slow_times == 0 ? now_ns : backlog->slow_since_ns;
-    backlog->slow_times = looks_slow ? backlog->slow_times + 1 : 0;
-    backlog->paces =
-        backlog->paces || (backlog->slow_times >= SLOW_TIMES && now_ns - backlog->slow_since_ns >= SLOW_FOR_NS);
+    if (!backlog->paces) {
+        const bool looks_slow = backlog->delay_us > SLOW_US && all < SLOW_BYTES_PER_US;
+        if (is_other(backlog, now_ns, looks_slow, SLOW_TIMES, SLOW_FOR_NS)) {
+            take_for_slow(backlog);
+        }
+    } else {
+        const bool looks_fast = backlog->delay_us < FAST_US && all > FAST_BYTES_PER_US;
+        if (is_other(backlog, now_ns, looks_fast, FAST_TIMES, backlog->fast_for_ns)) {
+            take_for_fast(backlog);
+        }
+    }
     adapt(backlog);
 }
 
-static void say_slow(const tcp_conn *conn, double delay_us)
+static void say(const tcp_conn *conn, double delay_us)
 {
     const tcp_backlog *backlog = &conn->transport->backlog;
     const trib_reactor *reactor = conn->transport->base.reactor;
+    if (!backlog->paces) {
+        trib_log(reactor->logger, TRIB_LOG_INFO,
+                 "reactor %u: the network is not slow any more (data is acknowledged after %.1f ms)", reactor->index,
+                 delay_us / 1e3);
+        return;
+    }
     const double carried = backlog->bytes_per_us * backlog->carrying * backlog->reactors;
     trib_log(
         reactor->logger, TRIB_LOG_INFO,
@@ -283,9 +325,7 @@ void trib_tcp_backlog_add(tcp_conn *conn, size_t written)
     conn->backlog_left = known->paces ? SAMPLE_SLOW : known->delay_us > LONG_US ? SAMPLE_BYTES / 4 : SAMPLE_BYTES;
     struct tcp_info info;
     if (ask(conn, &info)) {
-        if (known->paces) {
-            conn->base.busy_ns = info.tcpi_busy_time * 1000;
-        }
+        conn->base.busy_ns = known->paces ? info.tcpi_busy_time * 1000 : 0;
         /* By Little's law the path carries in a round trip what is in flight. */
         const double in_flight = (double)info.tcpi_unacked * info.tcpi_snd_mss;
         if (in_flight >= IN_FLIGHT_MIN && trib_tcp_backlog_believes(info.tcpi_rtt, info.tcpi_rttvar)) {
@@ -295,8 +335,8 @@ void trib_tcp_backlog_add(tcp_conn *conn, size_t written)
             const bool paced = backlog->paces;
             trib_tcp_backlog_learn(backlog, trib_now(conn->transport->base.reactor), delay_us, rate);
             conn->transport->base.is_slow = backlog->paces;
-            if (backlog->paces && !paced) {
-                say_slow(conn, delay_us);
+            if (backlog->paces != paced) {
+                say(conn, delay_us);
             }
         }
     }

@@ -22,15 +22,16 @@ typedef struct tcp_listener tcp_listener;
 /* What send buffers are large and small, and how long what is in them takes. */
 typedef struct tcp_backlog {
     double delay_us;       /* from the system call to the acknowledgement; a running mean over all connections */
-    double bytes_per_us;   /* what a connection carries while that is long; a running mean; 0: not known */
+    double bytes_per_us;   /* what a connection carries while that is long, or paces; a running mean; 0: not known */
     uint32_t carrying;     /* connections that have carried data, asked or not */
     uint32_t small, large; /* as the kernel counts */
     uint32_t reactors;     /* of the process, that send over the same links */
-    uint32_t slow_times;   /* in a row, that these looked slow */
-    int64_t slow_since_ns;
-    bool paces;        /* packets are to leave evenly */
-    bool replaced_bbr; /* which is the system's choice */
-    bool has_urgent;   /* one of the connections is urgent */
+    uint32_t other_times;  /* in a row, that these looked slow, or fast if they are taken for slow */
+    int64_t other_since_ns;
+    int64_t fast_for_ns; /* for so long they have to, to be taken for fast; 0: they were never slow */
+    bool paces;          /* they are taken for slow: packets are to leave evenly */
+    bool replaced_bbr;   /* which is the system's choice */
+    bool has_urgent;     /* one of the connections is urgent */
 } tcp_backlog;
 
 /* For how long a peer has acknowledged nothing of what is under way to it. */

@@ -350,15 +350,16 @@ static void two_packets_always_fit(void **state)
     pair_close(self, sent);
 }
 
+/* Below a highest rate of 0 the kernel computes no pauses. */
 static bool is_paced(const trib_conn *conn)
 {
     unsigned long rate = 0;
     socklen_t size = sizeof rate;
     assert_int_equal(getsockopt(((const tcp_conn *)conn)->io.fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, &size), 0);
-    return rate != ~0ul;
+    return rate != ~0ul && rate != 0;
 }
 
-/* Once the way out is known to be slow, and only between hosts: two addresses stand for them here. */
+/* As long as the way out is known to be slow, and only between hosts: two addresses stand for them here. */
 static void packets_are_spaced_out_where_links_are_slow(void **state)
 {
     (void)state;
@@ -371,8 +372,14 @@ static void packets_are_spaced_out_where_links_are_slow(void **state)
     send_and_wait(far->reactor, far->conn, &far->mine);
     assert_false(is_paced(near->conn));
     assert_true(is_paced(far->conn));
+    ((tcp_transport *)far->transport)->backlog.paces = false;
+    send_and_wait(far->reactor, far->conn, &far->mine);
+    assert_false(is_paced(far->conn));
+    ((tcp_transport *)far->transport)->backlog.paces = true;
+    send_and_wait(far->reactor, far->conn, &far->mine);
+    assert_true(is_paced(far->conn));
     pair_close(near, 2);
-    pair_close(far, 2);
+    pair_close(far, 4);
 }
 
 static bool answers_acknowledge(const trib_conn *conn)

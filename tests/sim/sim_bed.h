@@ -84,13 +84,13 @@ static inline void sim_bed_submit(sim_job *job, uint32_t rank, const char *name,
     sim_bed_begin(job, rank, name, count, what, priority, NULL);
 }
 
-/* Every reactor has found its network to be slow, as TCP does where it is. */
-static inline void sim_bed_find_slow(const sim_job *job)
+/* Every reactor has found its network to be slow, as TCP does where it is, or not to be any more. */
+static inline void sim_bed_find_slow(const sim_job *job, bool is_slow)
 {
     for (uint32_t i = 0; i < job->member_count; i++) {
         const trib_engine *engine = job->members[i].engine;
         for (uint32_t k = 0; k < engine->core_count; k++) {
-            engine->cores[k].transport->is_slow = true;
+            engine->cores[k].transport->is_slow = is_slow;
         }
     }
 }

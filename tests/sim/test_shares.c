@@ -68,7 +68,7 @@ static void shares_follow_a_slow_link(void **state)
         config.user = &slow;
         sim_job *job = sim_bed_open(&config);
         if (cases[which].is_found) {
-            sim_bed_find_slow(job);
+            sim_bed_find_slow(job, true);
         }
         exchange exchanges[WORKERS] = {{0}};
         for (uint32_t rank = 0; rank < WORKERS; rank++) {

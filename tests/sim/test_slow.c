@@ -20,7 +20,7 @@ static sim_job *open_job(uint32_t workers, uint32_t servers, uint32_t reactors, 
     config.net.unsent_bytes = 64 << 10;
     sim_job *job = sim_bed_open(&config);
     if (is_slow) {
-        sim_bed_find_slow(job);
+        sim_bed_find_slow(job, true);
     }
     return job;
 }
@@ -103,6 +103,24 @@ static void little_is_on_its_way(void **state)
     assert_in_range(most_at_once(1, true), 1, 8 * (CHUNK + TRIB_HEADER_SIZE));
 }
 
+/* And as much as before when they are not slow any more. */
+static void as_much_as_before_when_they_are_fast_again(void **state)
+{
+    (void)state;
+    enum { COUNT = 1 << 20 };
+    sim_job *job = open_job(4, 1, 4, true);
+    uint64_t most[3];
+    sum(job, "tensor", COUNT, &most[0]);
+    sim_bed_find_slow(job, false);
+    sum(job, "tensor", COUNT, &most[1]);
+    sim_bed_find_slow(job, true);
+    sum(job, "tensor", COUNT, &most[2]);
+    assert_in_range(most[0], 1, CREDIT / 4 + CHUNK);
+    assert_true(most[1] > CREDIT / 4 + CHUNK);
+    assert_in_range(most[2], 1, CREDIT / 4 + CHUNK);
+    end(job);
+}
+
 static const trib_tensor *tensor_of(const sim_job *job, const char *name)
 {
     const trib_engine *engine = job->members[1].engine;
@@ -171,6 +189,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cores_share_one_credit),
         cmocka_unit_test(little_is_on_its_way),
+        cmocka_unit_test(as_much_as_before_when_they_are_fast_again),
         cmocka_unit_test(the_end_is_short),
         cmocka_unit_test(equal_links_stay_as_they_are),
     };

@@ -71,6 +71,62 @@ static void late_machines_are_no_slow_links(void **state)
     assert_false(backlog.paces);
 }
 
+/* So many times, each so long after the other; whether the network is taken for slow in the end. */
+static bool learn_on(tcp_backlog *backlog, int64_t *now_ns, double delay_us, double bytes_per_us, int times)
+{
+    for (int i = 0; i < times; i++) {
+        *now_ns += ASKED_EVERY_NS;
+        trib_tcp_backlog_learn(backlog, *now_ns, delay_us, bytes_per_us);
+    }
+    return backlog->paces;
+}
+
+enum { A_TENTH_OF_A_SECOND = 13, A_SECOND = 126, A_WHILE = 20 };
+
+/* Links that were narrow for a while, or that others used, are free again. */
+static void fast_links_are_slow_no_longer(void **state)
+{
+    (void)state;
+    tcp_backlog backlog = learned_of(1, 4000, 31, 50);
+    int64_t now_ns = 50 * ASKED_EVERY_NS;
+    assert_true(backlog.paces);
+    assert_true(learn_on(&backlog, &now_ns, 200, 160, A_SECOND - 10)); /* 5 Gbit/s, that may be by chance */
+    assert_true(learn_on(&backlog, &now_ns, 4000, 31, A_WHILE));       /* ... and it was */
+    assert_true(learn_on(&backlog, &now_ns, 200, 100, 10 * A_SECOND)); /* 3 Gbit/s, of which little is used */
+    assert_true(learn_on(&backlog, &now_ns, 1100, 160, A_SECOND * 10));
+    assert_false(learn_on(&backlog, &now_ns, 200, 160, A_SECOND + A_WHILE));
+    assert_false(learn_on(&backlog, &now_ns, 4000, 125, 10 * A_SECOND)); /* what is long on a fast one is no matter */
+    assert_true(learn_on(&backlog, &now_ns, 4000, 31, 10 * A_WHILE));
+}
+
+/* A few exchanges in long pauses say little, however long it takes. */
+static void few_fast_ones_are_not_believed(void **state)
+{
+    (void)state;
+    tcp_backlog backlog = learned_of(1, 4000, 31, 50);
+    for (int64_t i = 0; i < 64 + A_WHILE; i++) {
+        const bool was_slow = backlog.paces;
+        trib_tcp_backlog_learn(&backlog, (100 + i) * 1000 * ASKED_EVERY_NS, 200, 160);
+        assert_true(was_slow || i >= 64);
+    }
+    assert_false(backlog.paces);
+}
+
+/* What looks fast as long as little is sent is slow again as soon as there is more, each time: that must not cost much. */
+static void each_error_makes_it_believed_later(void **state)
+{
+    (void)state;
+    tcp_backlog backlog = learned_of(1, 4000, 31, 50);
+    int64_t now_ns = 50 * ASKED_EVERY_NS;
+    for (int doubled = 1; doubled <= 64; doubled *= 2) {
+        assert_true(learn_on(&backlog, &now_ns, 200, 160, doubled * (A_SECOND - 1)));
+        assert_false(learn_on(&backlog, &now_ns, 200, 160, doubled + A_WHILE));
+        assert_true(learn_on(&backlog, &now_ns, 4000, 31, A_TENTH_OF_A_SECOND + A_WHILE));
+    }
+    assert_true(learn_on(&backlog, &now_ns, 200, 160, 64 * (A_SECOND - 1))); /* not longer than that */
+    assert_false(learn_on(&backlog, &now_ns, 200, 160, 64 + A_WHILE));
+}
+
 /* What lies in the kernel is the sum of all reactors' buffers: theirs are smaller where it takes long. */
 static void reactors_that_share_a_link_leave_less_there(void **state)
 {
@@ -99,6 +155,9 @@ int main(void)
         cmocka_unit_test(slow_links_are_told_from_fast_ones),
         cmocka_unit_test(who_has_many_peers_has_no_slow_link),
         cmocka_unit_test(late_machines_are_no_slow_links),
+        cmocka_unit_test(fast_links_are_slow_no_longer),
+        cmocka_unit_test(few_fast_ones_are_not_believed),
+        cmocka_unit_test(each_error_makes_it_believed_later),
         cmocka_unit_test(reactors_that_share_a_link_leave_less_there),
     };
     return cmocka_run_group_tests_name("tcp backlog", tests, NULL, NULL);
