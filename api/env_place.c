@@ -8,12 +8,11 @@
 #include <unistd.h>
 
 #include "api/config.h"
+#include "api/env_look.h"
 #include "engine/assert.h"
 #include "engine/core.h"
 #include "engine/reactor_ev.h"
 #include "numa/pin.h"
-
-#define SOON_NS INT64_C(50000) /* a few times what falling asleep and waking up cost */
 
 _Static_assert(TRIB_REACTORS_MAX <= TRIB_PLACE_NICS_MAX, "each reactor's NIC can be asked for");
 
@@ -98,16 +97,10 @@ trib_status trib_env_place_make(trib_env_place *self, const trib_config *config,
 
 /* ---- Starting ---- */
 
-/* Answers of the machine's own processes come sooner than a thread wakes up; those of other machines do not. Where
- * reactors outnumber the cores, one that looks keeps those from working that it waits for, unless it lets them run
- * after each look. */
 static void set_linger(trib_engine *engine, trib_reactor *reactor, const trib_place_plan *plan, uint32_t local_count)
 {
-    const bool asked = engine->env.linger_most_ns == 0; /* else it is for the GPU, as far as cores are free */
-    const bool looks = asked || (!plan->crowded && engine->config.mode != TRIB_MODE_ATTACHED);
-    const int64_t least_ns = looks ? engine->config.busy_poll_ns : 0, most_ns = looks ? engine->env.linger_most_ns : 0;
-    const bool pays = least_ns == 0 && local_count > 1;
-    trib_reactor_ev_linger(reactor, least_ns, pays ? SOON_NS : most_ns, plan->crowded);
+    const trib_env_look look = trib_env_look_of(&engine->config, engine->env.linger_most_ns, local_count, plan);
+    trib_reactor_ev_linger(reactor, look.least_ns, look.most_ns, plan->crowded);
 }
 
 static void log_busy_poll_off(trib_engine *engine, const trib_reactor *reactor, const trib_place_plan *plan)

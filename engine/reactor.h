@@ -96,6 +96,7 @@ struct trib_reactor {
     trib_post *deferred_head, *deferred_tail;
     trib_poller *pollers;
     uint32_t awaited; /* of what its owner has begun, how much waits for others: their answers may come at any moment */
+    bool fed; /* payload has come for it; unlike heartbeats that says when more may come. The loop takes it back */
     trib_lack lack;
 };
 

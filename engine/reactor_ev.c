@@ -140,11 +140,11 @@ static bool lingers(reactor_ev *self)
         return false;
     }
     const int64_t now = often_ns(&self->base);
-    if (self->worked) {
+    if (self->worked || self->base.fed) {
         /* Heartbeats come milliseconds after one another. */
-        const bool teaches = self->posted || self->linger.most_ns < NS_PER_S / 1000;
+        const bool teaches = self->posted || self->base.fed || self->linger.most_ns < NS_PER_S / 1000;
         trib_linger_worked_since(&self->linger, self->turn_ns, now, teaches);
-        self->worked = self->posted = false;
+        self->worked = self->posted = self->base.fed = false;
         return trib_linger_goes_on(&self->linger, now);
     }
     if (!trib_linger_goes_on(&self->linger, now)) {

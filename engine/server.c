@@ -129,6 +129,7 @@ trib_status trib_server_received(trib_link *link, const trib_frame *frame, const
     if (frame->type == TRIB_FRAME_STALL) {
         return take_stall(link, frame, error);
     }
+    core->reactor->fed = true;
     trib_counter_add(&core->stats.bytes_summed, frame->payload_size);
     trib_summation *summation = NULL;
     trib_status status = lent ? trib_server_check_push(link, frame, error) : TRIB_OK;

@@ -274,6 +274,7 @@ trib_status trib_place_make(const trib_topo *topo, const trib_place_request *req
     plan.sharing = is_known ? request->reactors_in_all : (uint64_t)plan.reactor_count * sharer_count;
     plan.bound = topo->core_count < topo->machine_core_count;
     plan.crowded = plan.sharing > topo->core_count;
+    plan.roomy = plan.sharing + sharer_count - 1 <= topo->core_count;
     plan.busy_poll = request->busy_poll && plan.sharing < topo->core_count;
     reactors_place(topo, request, nics, &plan);
     addresses_deal(topo, request, nics, &plan);

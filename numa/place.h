@@ -79,6 +79,7 @@ typedef struct trib_place_plan {
     uint64_t sharing;   /* reactors, of all processes, that share the cores which this one may use */
     bool busy_poll;     /* false where spinning would leave the callers' threads no core */
     bool crowded;       /* more reactors than cores on this machine: none is pinned */
+    bool roomy;         /* beside all reactors a thread of each other process has a core */
     bool bound;         /* the launcher has placed this process: none is pinned */
 } trib_place_plan;
 

@@ -321,6 +321,7 @@ static void test_crowded(void **state)
     request.busy_poll = true;
     trib_place_plan plan = make(*state, &request);
     assert_false(plan.crowded);
+    assert_false(plan.roomy);
     assert_true(plan.reactors[3].cpu >= 0);
     assert_false(plan.busy_poll); /* every core would spin */
     request.reactors = 5;
@@ -332,7 +333,15 @@ static void test_crowded(void **state)
         assert_int_equal(plan.reactors[i].cpu, -1);
     }
     request.reactors = 3;
-    assert_true(make(*state, &request).busy_poll);
+    plan = make(*state, &request);
+    assert_true(plan.busy_poll);
+    assert_true(plan.roomy);
+    request.local_index = 0;
+    request.local_count = 1;
+    request.reactors = 16;
+    assert_true(make(*state, &request).roomy); /* nobody else is there */
+    request.reactors = 17;
+    assert_false(make(*state, &request).roomy);
 }
 
 /* Once the others are known, theirs count as many as they are: 16 cores. */

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "engine/reactor_ev_internal.h"
 #include "tests/unit/reactor_bed.h"
 
 #define THREADS 4u
@@ -117,6 +118,26 @@ static void lingers_and_sleeps(void **state)
         ev_run(loop, EVRUN_ONCE);
     }
     assert_true(ev_iteration(loop) < 100); /* nothing to do: it slept from the beginning */
+}
+
+/* A turn in which a descriptor was ready; payload: it brought some. How long the reactor looks for more from then on. */
+static int64_t window_after(trib_reactor *reactor, bool payload)
+{
+    reactor_of(reactor)->worked = true;
+    reactor->fed = payload;
+    ev_run(trib_reactor_ev_loop(reactor), EVRUN_NOWAIT);
+    assert_false(reactor->fed);
+    return reactor_of(reactor)->linger.window_ns;
+}
+
+/* It comes when others send it; heartbeats come by themselves. */
+static void payload_teaches_to_look(void **state)
+{
+    trib_reactor *reactor = *state;
+    trib_reactor_ev_linger(reactor, 0, 3600 * INT64_C(1000000000), false);
+    reactor_of(reactor)->linger.worked_ns = trib_now_often(reactor);
+    assert_int_equal(window_after(reactor, false), 0);
+    assert_true(window_after(reactor, true) > 0);
 }
 
 typedef struct looking {
@@ -398,6 +419,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(posts_arrive_while_polling, setup, teardown),
         cmocka_unit_test_setup_teardown(posts_arrive_while_lingering, setup, teardown),
         cmocka_unit_test_setup_teardown(lingers_and_sleeps, setup, teardown),
+        cmocka_unit_test_setup_teardown(payload_teaches_to_look, setup, teardown),
         cmocka_unit_test_setup_teardown(looks_for_what_is_awaited, setup, teardown),
         cmocka_unit_test_setup_teardown(sleeps_when_it_is_to_spin_no_more, setup, teardown),
         cmocka_unit_test_setup_teardown(stops_before_it_runs, setup, teardown),
