@@ -10,7 +10,8 @@
  *   alone: whoever submits them sees to it that all members of the group use the same order (group.h). Where the program
  *   promises one order (in_order) they come by issue instead, and begin in the order of those calls; else one may come by
  *   issue while no other is under way.
- * - A job begins after the job that it names in `after` has ended on the device; nobody waits for that on the host.
+ * - A job begins after the job that it names in `after` has ended on the device; nobody waits for that on the host. If that one
+ *   is known to have failed by then, this one does, too.
  * - After stop every job comes back within STOP_NS, collectives whose other members are dead too.
  * - Until a job is back its memory, and that of the job in `after`, are the device's.
  *

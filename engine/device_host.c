@@ -212,6 +212,8 @@ static void run_job(trib_device *device, trib_device_job *job)
                                       : trib_host_fault_of(device);
     if (atomic_load(&device->stopped)) {
         trib_host_give_back(device, job, TRIB_CLOSED, stopped_text);
+    } else if (job->after != NULL && job->after->status != TRIB_OK) {
+        trib_host_give_back(device, job, job->after->status, job->after->text);
     } else if (fault == TRIB_HOST_FAULT_FAIL) {
         trib_host_give_back(device, job, TRIB_SYSTEM, "the device failed, as it was told to");
     } else if (fault == TRIB_HOST_FAULT_HANG) {

@@ -97,6 +97,15 @@ static bool is_idle(const trib_device *device, cudaStream_t stream)
            device->driver.query_stream(stream) == CUDA_SUCCESS;
 }
 
+static CUresult mark_record(trib_device *device, cuda_mark *mark, cudaStream_t stream)
+{
+    mark->stream = stream;
+    mark->began = atomic_fetch_add(&device->marked, 1);
+    const CUresult code = device->driver.record_event(mark->event, stream);
+    mark->ended = atomic_load(&device->marked);
+    return code;
+}
+
 static trib_status device_mark(trib_device *device, void *stream, void **mark_out, trib_error *error)
 {
     const cuda_visit visit = cuda_visit_begin(device);
@@ -118,14 +127,13 @@ static trib_status device_mark(trib_device *device, void *stream, void **mark_ou
         status = TRIB_NO_MEMORY;
         cuda_set_error(error, status, "no memory for a CUDA event");
     }
-    const CUresult code = status == TRIB_OK ? device->driver.record_event(mark->event, stream) : CUDA_SUCCESS;
+    const CUresult code = status == TRIB_OK ? mark_record(device, mark, stream) : CUDA_SUCCESS;
     if (code != CUDA_SUCCESS) {
         device_mark_drop(device, mark);
         status = TRIB_INVALID;
         cuda_set_error(error, status, "the stream: %s (it must be one of device %d)",
                        cudaGetErrorString((cudaError_t)code), device->index);
     } else if (status == TRIB_OK) {
-        mark->stream = stream;
         *mark_out = mark;
     }
     cuda_visit_end(device, visit);

@@ -127,6 +127,9 @@ typedef struct cuda_comm {
 typedef struct cuda_mark {
     cudaEvent_t event;
     cudaStream_t stream; /* of the caller's, where it was recorded last */
+    /* Recordings that had begun before this one did, and when it was over: one that begins as number `ended` or later comes behind it,
+     * if on the same stream. */
+    uint64_t began, ended;
     struct cuda_mark *next;
 } cuda_mark;
 
@@ -138,7 +141,8 @@ typedef struct cuda_gate_end {
     struct cuda_gate_end *next;
 } cuda_gate_end;
 
-#define CUDA_GATES_A_PAGE 1024u
+/* As many operations as there may be by default (ops_max): CUDA may wait for streams when it gives memory, also for those that wait. */
+#define CUDA_GATES_A_PAGE (64u << 10)
 
 typedef struct cuda_gate_page {
     struct cuda_gate_page *next;
@@ -203,6 +207,7 @@ struct trib_device {
     atomic_bool stop_asked;
     atomic_bool hung; /* something did not come back: what it may still use is not freed; written by the thread */
     atomic_uint collectives; /* launched, and not seen to have ended */
+    _Atomic uint64_t marked; /* recordings of marks that have begun */
 
     /* the thread's own */
     cudaStream_t streams[CUDA_LANES];
@@ -264,8 +269,9 @@ void cuda_slot_end(trib_device *device, cuda_slot *slot, trib_status status, con
 cudaError_t cuda_order_mark(trib_device *device, trib_device_job *job, cuda_lane lane);
 /* The slot's work is on that stream: its end will be noticed, and its gate opens behind it. */
 void cuda_issued(trib_device *device, cuda_slot *slot, cuda_lane lane);
-/* Makes the stream wait for the job that this one names; false: that has not been issued itself. */
-bool cuda_order_after(trib_device *device, const trib_device_job *job, cuda_lane lane);
+/* Makes the stream wait for the job that this one names. TRIB_BUSY: that has not been issued itself. Else why this one must not begin: that
+ * has failed, or it cannot be waited for. */
+trib_status cuda_order_after(trib_device *device, const trib_device_job *job, cuda_lane lane, const char **why_out);
 
 /* ---- cuda_nccl.c ---- */
 void cuda_nccl_make_id(trib_device *device, trib_device_job *job);

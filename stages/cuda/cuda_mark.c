@@ -2,10 +2,11 @@
  * cuda_mark.c - waiting until streams of callers have come to their marks. A program that is ahead of its GPU, as one that trains is,
  * hands in hundreds of tensors of which none is ready.
  *
- * To ask for an event takes some 1.5 us of the driver's, beside the program's own calls. So only the oldest mark of a stream is asked
- * for: those behind it cannot have been reached. Nor can that go wrong where two streams have one handle, the later made when the earlier
- * was gone: whatever a mark waits for was handed in before it. The streams that threads have for themselves are all called the same, and
- * are asked for one by one.
+ * To ask for an event takes some 1.5 us of the driver's, beside the program's own calls. So where a stream has not come to a mark those
+ * behind that are not asked for: they cannot have been reached. Behind it are those whose recording began when that one's was over; of
+ * threads that share a stream the one whose mark is first need not be the one whose job is. Nor can that go wrong where two streams have
+ * one handle, the later made when the earlier was gone: whatever a mark waits for was handed in before it. The streams that threads have
+ * for themselves are all called the same, and are asked for one by one.
  */
 #include "stages/cuda/cuda_internal.h"
 
@@ -14,23 +15,38 @@
 
 typedef struct cuda_late {
     uint32_t count;
-    cudaStream_t streams[LATE_MAX];
+    struct {
+        cudaStream_t stream;
+        uint64_t ended; /* the first recording to be over of those that have not been reached */
+    } streams[LATE_MAX];
 } cuda_late;
 
-static bool is_late(const cuda_late *late, cudaStream_t stream)
+static uint32_t find(const cuda_late *late, cudaStream_t stream)
 {
     uint32_t at = 0;
-    while (at < late->count && late->streams[at] != stream) {
+    while (at < late->count && late->streams[at].stream != stream) {
         at++;
     }
-    return at < late->count;
+    return at;
 }
 
-static void note_late(cuda_late *late, cudaStream_t stream)
+static bool is_late(const cuda_late *late, const cuda_mark *mark)
 {
-    if (late->count < LATE_MAX && stream != cudaStreamPerThread) {
-        late->streams[late->count++] = stream;
+    const uint32_t at = find(late, mark->stream);
+    return at < late->count && mark->began >= late->streams[at].ended;
+}
+
+static void note_late(cuda_late *late, const cuda_mark *mark)
+{
+    const uint32_t at = find(late, mark->stream);
+    if (at == LATE_MAX || mark->stream == cudaStreamPerThread) {
+        return;
     }
+    if (at == late->count || mark->ended < late->streams[at].ended) {
+        late->streams[at].stream = mark->stream;
+        late->streams[at].ended = mark->ended;
+    }
+    late->count += at == late->count;
 }
 
 void cuda_mark_give(trib_device *device, cuda_mark *mark)
@@ -67,13 +83,13 @@ void cuda_mark_poll(trib_device *device)
     for (trib_device_job *next = NULL; job != NULL; job = next) {
         const cuda_mark *mark = job->mark;
         next = job->next;
-        if (!device->stopped && is_late(&late, mark->stream)) {
+        if (!device->stopped && is_late(&late, mark)) {
             cuda_mark_await(device, job);
             continue;
         }
         const CUresult code = device->driver.query_event(mark->event);
         if (code == CUDA_ERROR_NOT_READY && !device->stopped) {
-            note_late(&late, mark->stream);
+            note_late(&late, mark);
             cuda_mark_await(device, job);
         } else {
             end_wait(device, job, code);

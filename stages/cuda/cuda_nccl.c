@@ -267,12 +267,28 @@ static bool launch_first(trib_device *device)
     return true;
 }
 
+/* The others launch theirs, and would take what is wrong here for their sum. */
+static void refuse_first(trib_device *device, trib_status status, const char *why)
+{
+    cuda_slot *slot = cuda_queue_pop(&device->ready);
+    cuda_nccl_give_up(device, slot->job, why);
+    cuda_slot_end(device, slot, status, why);
+}
+
 /* False: nothing can be launched now. */
 static bool launch_next(trib_device *device)
 {
     const cuda_slot *slot = device->ready.head;
-    if (slot == NULL || atomic_load(&device->collectives) >= CUDA_LAUNCHED_MAX ||
-        !cuda_order_after(device, slot->job, CUDA_COLLECTIVE) || !cuda_claim(device)) {
+    if (slot == NULL || atomic_load(&device->collectives) >= CUDA_LAUNCHED_MAX) {
+        return false;
+    }
+    const char *why = "";
+    const trib_status order = cuda_order_after(device, slot->job, CUDA_COLLECTIVE, &why);
+    if (order != TRIB_OK && order != TRIB_BUSY) {
+        refuse_first(device, order, why);
+        return true;
+    }
+    if (order == TRIB_BUSY || !cuda_claim(device)) {
         return false;
     }
     pthread_mutex_lock(&device->mutex);

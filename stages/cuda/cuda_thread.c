@@ -118,17 +118,19 @@ void cuda_issued(trib_device *device, cuda_slot *slot, cuda_lane lane)
     cuda_queue_push(&device->issued[lane], slot);
 }
 
-bool cuda_order_after(trib_device *device, const trib_device_job *job, cuda_lane lane)
+trib_status cuda_order_after(trib_device *device, const trib_device_job *job, cuda_lane lane, const char **why_out)
 {
     const cuda_slot *before = job->after == NULL ? NULL : job->after->slot;
-    if (before == NULL) {
-        return true; /* it has ended */
+    CUresult code = CUDA_SUCCESS;
+    if (before == NULL) { /* it has ended */
+        *why_out = job->after == NULL ? "" : job->after->text;
+        return job->after == NULL ? TRIB_OK : job->after->status;
     }
     if (before->issued) {
-        /* Where the stream cannot be made to wait the context is broken, and what is issued next says so. */
-        (void)device->driver.wait_event(device->streams[lane], before->event, CU_EVENT_WAIT_DEFAULT);
+        code = device->driver.wait_event(device->streams[lane], before->event, CU_EVENT_WAIT_DEFAULT);
     }
-    return before->issued;
+    *why_out = code == CUDA_SUCCESS ? "" : cudaGetErrorString((cudaError_t)code);
+    return code != CUDA_SUCCESS ? TRIB_SYSTEM : before->issued ? TRIB_OK : TRIB_BUSY;
 }
 
 cudaError_t cuda_order_mark(trib_device *device, trib_device_job *job, cuda_lane lane)
@@ -162,8 +164,14 @@ static bool issue_copy(trib_device *device, cuda_slot *slot)
     const trib_device_job *job = slot->job;
     const bool to_host = job->kind == TRIB_DEVICE_TO_HOST;
     const cuda_lane lane = to_host ? CUDA_TO_HOST : CUDA_TO_DEVICE;
-    if (!cuda_order_after(device, job, lane)) {
+    const char *why = "";
+    const trib_status order = cuda_order_after(device, job, lane, &why);
+    if (order == TRIB_BUSY) {
         return false;
+    }
+    if (order != TRIB_OK) {
+        cuda_slot_end(device, slot, order, why);
+        return true;
     }
     /* To memory that is not registered the driver copies while we wait, also for the collective that comes before: its end
      * may need the rescue. */

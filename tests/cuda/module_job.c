@@ -297,11 +297,12 @@ static void hand_in(rank *self, unsigned which, unsigned round)
 static void wait_on_stream(rank *self, tensor *of)
 {
     trib_error error = {.text = ""};
-    of->on = any_stream(self);
-    if (trib_op_stream_wait(of->op, of->on, &error) != TRIB_OK) {
+    cudaStream_t stream = any_stream(self);
+    if (trib_op_stream_wait(of->op, stream, &error) != TRIB_OK) {
         failed(self, "stream wait", &error);
         return;
     }
+    of->on = stream;
     fake_stream_copy(of->on, of->seen, of->output, of->bytes);
 }
 

@@ -40,11 +40,18 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
     return keep(lacks_memory ? cudaErrorMemoryAllocation : cudaSuccess);
 }
 
+static void (*meanwhile)(void); /* what another thread does while an event is recorded */
+
 static CUresult record_event(CUevent event, CUstream stream)
 {
+    void (*does)(void) = meanwhile;
     (void)event;
     (void)stream;
     records++;
+    meanwhile = NULL;
+    if (does != NULL) {
+        does();
+    }
     return CUDA_SUCCESS;
 }
 
@@ -301,6 +308,7 @@ static int setup(void **state)
     lacks_memory = lacks_devices = false;
     stream_flags = cudaStreamNonBlocking;
     records = 0;
+    meanwhile = NULL;
     *state = &device;
     return 0;
 }
@@ -333,6 +341,37 @@ static void a_stream_that_waits_for_the_default_one_has_not(void **state)
     }
 }
 
+static trib_device *shared;
+static void *between;
+
+static void mark_it_too(void)
+{
+    assert_int_equal(mark(shared, 0, &between), TRIB_OK);
+}
+
+/* Behind another are marks whose recording began when that one's was over. */
+static void marks_know_which_is_behind_which(void **state)
+{
+    void *made[3];
+    shared = *state;
+    for (int i = 0; i < 3; i++) {
+        meanwhile = i == 1 ? mark_it_too : NULL;
+        assert_int_equal(mark(shared, 0, &made[i]), TRIB_OK);
+    }
+    const cuda_mark *first = made[0], *second = made[1], *third = made[2], *inside = between;
+    assert_true(second->began >= first->ended);
+    assert_true(inside->began >= first->ended);
+    assert_true(inside->began < second->ended);
+    assert_true(second->began < inside->ended);
+    assert_true(third->began >= second->ended);
+    assert_true(third->began >= inside->ended);
+    assert_true(first->began < third->ended);
+    for (int i = 0; i < 3; i++) {
+        free(made[i]);
+    }
+    free(between);
+}
+
 /* A program that asks CUDA for errors after its own calls would take it for one of those. */
 static void what_fails_is_not_the_callers(void **state)
 {
@@ -354,6 +393,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(a_stream_that_does_nothing_has_come_to_the_call, setup),
         cmocka_unit_test_setup(a_stream_that_waits_for_the_default_one_has_not, setup),
+        cmocka_unit_test_setup(marks_know_which_is_behind_which, setup),
         cmocka_unit_test_setup(what_fails_is_not_the_callers, setup),
     };
     return cmocka_run_group_tests_name("a device, seen by callers", tests, NULL, NULL);

@@ -62,7 +62,10 @@ static void await_all(int count, uintptr_t first, int streams)
 {
     for (int i = 0; i < count; i++) {
         const uintptr_t stream = first + (uintptr_t)(i % streams);
-        marks[i] = (cuda_mark){.event = (cudaEvent_t)(uintptr_t)(i + 1), .stream = (cudaStream_t)stream};
+        marks[i] = (cuda_mark){.event = (cudaEvent_t)(uintptr_t)(i + 1),
+                               .stream = (cudaStream_t)stream,
+                               .began = (uint64_t)i,
+                               .ended = (uint64_t)i + 1};
         jobs[i] = (trib_device_job){.kind = TRIB_DEVICE_WAIT, .mark = &marks[i], .status = TRIB_PENDING};
         cuda_mark_await(&gpu, &jobs[i]);
     }
@@ -138,6 +141,45 @@ static void streams_of_threads_are_asked_for_one_by_one(void **state)
     assert_int_equal(back[0], 4);
 }
 
+/* Job i is of the mark that was the count - 1 - i-th to be recorded, by threads that share a stream. */
+static void await_backwards(int count, bool at_once)
+{
+    await_all(count, 16, 1);
+    for (int i = 0; i < count; i++) {
+        marks[i].began = (uint64_t)(count - 1 - i);
+        marks[i].ended = at_once ? (uint64_t)count : marks[i].began + 1;
+    }
+}
+
+/* Who has marked a stream first may hand in last: what the others wait for may need that. */
+static void marks_may_come_in_another_order(void **state)
+{
+    (void)state;
+    await_backwards(3, false);
+    cuda_mark_poll(&gpu);
+    assert_int_equal(asked, 3);
+    assert_int_equal(back_count, 0);
+    reached[2] = true;
+    cuda_mark_poll(&gpu);
+    assert_int_equal(back_count, 1);
+    assert_int_equal(back[0], 2);
+    asked = 0;
+    cuda_mark_poll(&gpu);
+    assert_int_equal(asked, 2);
+}
+
+/* Of those that were recorded at once nobody knows which is the first. */
+static void marks_that_are_made_at_once_are_all_asked_for(void **state)
+{
+    (void)state;
+    await_backwards(3, true);
+    reached[1] = true;
+    cuda_mark_poll(&gpu);
+    assert_int_equal(asked, 3);
+    assert_int_equal(back_count, 1);
+    assert_int_equal(back[0], 1);
+}
+
 static void there_may_be_any_number_of_streams(void **state)
 {
     (void)state;
@@ -181,6 +223,8 @@ int main(void)
         cmocka_unit_test_setup(each_stream_is_asked_for_once, setup),
         cmocka_unit_test_setup(streams_are_waited_for_apart, setup),
         cmocka_unit_test_setup(streams_of_threads_are_asked_for_one_by_one, setup),
+        cmocka_unit_test_setup(marks_may_come_in_another_order, setup),
+        cmocka_unit_test_setup(marks_that_are_made_at_once_are_all_asked_for, setup),
         cmocka_unit_test_setup(there_may_be_any_number_of_streams, setup),
         cmocka_unit_test_setup(all_come_back_from_a_device_that_is_stopped, setup),
         cmocka_unit_test_setup(what_is_broken_is_told, setup),

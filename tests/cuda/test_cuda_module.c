@@ -183,10 +183,11 @@ static int be_the_other(const char *address)
 /* ---- Calls that fail ---- */
 
 /* From then on some operation fails, or the job does not come together; all the others end, and nothing is left. */
-static void fail_at(fake_call call, const char *name, int machines, bool in_order, unsigned n, unsigned untried)
+static void fail_in(fake_call call, const char *name, int machines, int gpus, bool in_order, unsigned n,
+                    unsigned untried)
 {
-    const module_job plan = MODULE_JOB(.name = name, .machines = machines, .gpus = 3 - machines, .rounds = 6,
-                                       .streams = 2, .tensors = 6, .in_order = in_order, .same_buffers = machines == 1,
+    const module_job plan = MODULE_JOB(.name = name, .machines = machines, .gpus = gpus, .rounds = 6, .streams = 2,
+                                       .tensors = 6, .in_order = in_order, .same_buffers = machines == 1,
                                        .may_fail = true, .join_ns = SECOND, .op_ns = 3 * SECOND);
     const module_outcome outcome = module_job_run(&plan, call, n);
     print_message("# %s: call %u %s, %u errors (%s)\n", name, n, outcome.failed ? "failed" : "did not come",
@@ -194,6 +195,11 @@ static void fail_at(fake_call call, const char *name, int machines, bool in_orde
     assert_true(outcome.failed);
     assert_true(outcome.errors > 0);
     module_job_expect_nothing_left(&outcome, untried);
+}
+
+static void fail_at(fake_call call, const char *name, int machines, bool in_order, unsigned n, unsigned untried)
+{
+    fail_in(call, name, machines, 3 - machines, in_order, n, untried);
 }
 
 static void calls_of_jobs_between_machines_fail(void **state)
@@ -207,6 +213,16 @@ static void calls_of_jobs_between_machines_fail(void **state)
     }
     fail_at(FAKE_STREAM_MAKE, "a stream cannot be made", 2, false, 2, 0);
     fail_at(FAKE_HOST_MEMORY, "no memory for words", 2, false, 1, 0);
+}
+
+/* Then a gather would give the others of the machine what was never copied, or a copy take what was not summed yet. */
+static void what_follows_a_call_that_failed_is_not_done(void **state)
+{
+    (void)state;
+    for (unsigned n = 20; n < 80; n += 3) {
+        fail_in(FAKE_COPY, "a copy fails", 2, 2, false, n, 0);
+        fail_in(FAKE_ORDER, "a stream cannot wait for an event", 2, 2, false, n, 0);
+    }
 }
 
 static void calls_of_jobs_in_a_machine_fail(void **state)
@@ -286,6 +302,7 @@ int main(int count, char **arguments)
         cmocka_unit_test(a_member_comes_too_late),
         cmocka_unit_test(a_group_does_not_form),
         cmocka_unit_test(calls_of_jobs_between_machines_fail),
+        cmocka_unit_test(what_follows_a_call_that_failed_is_not_done),
         cmocka_unit_test(calls_of_jobs_in_a_machine_fail),
         cmocka_unit_test(a_rank_fails_to_launch_a_collective),
     };

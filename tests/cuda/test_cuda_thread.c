@@ -60,12 +60,14 @@ static CUresult query_event(CUevent event)
     return CUDA_ERROR_NOT_READY;
 }
 
+static bool cannot_wait;
+
 static CUresult wait_event(CUstream stream, CUevent event, unsigned flags)
 {
     (void)stream;
     (void)event;
     (void)flags;
-    return CUDA_SUCCESS;
+    return cannot_wait ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
 cudaError_t cudaDeviceFlushGPUDirectRDMAWrites(enum cudaFlushGPUDirectRDMAWritesTarget target,
@@ -362,6 +364,35 @@ static void it_says_when_a_gate_will_open(void **state)
     }
 }
 
+/* It would take what is not there for what it waited for. */
+static void it_does_not_copy_behind_what_has_failed(void **state)
+{
+    trib_device *device = *state;
+    trib_device_job before = {.kind = TRIB_DEVICE_REDUCE_SCATTER, .status = TRIB_NO_MEMORY, .text = "no memory"};
+    trib_device_job job = {.kind = TRIB_DEVICE_TO_HOST, .bytes = 1, .after = &before};
+    hand_in(device, &job);
+    sem_wait(&job_back);
+    assert_int_equal(job.status, TRIB_NO_MEMORY);
+    assert_string_equal(job.text, "no memory");
+    wait_until_it_sleeps(device);
+    before.status = TRIB_OK;
+    copy(device, &job);
+    assert_int_equal(job.status, TRIB_OK);
+}
+
+static void it_does_not_copy_behind_what_it_cannot_wait_for(void **state)
+{
+    trib_device *device = *state;
+    cuda_slot slot = {.issued = true};
+    const trib_device_job before = {.kind = TRIB_DEVICE_REDUCE_SCATTER, .slot = &slot};
+    trib_device_job job = {.kind = TRIB_DEVICE_TO_HOST, .bytes = 1, .after = &before};
+    cannot_wait = true;
+    hand_in(device, &job);
+    sem_wait(&job_back);
+    cannot_wait = false;
+    assert_int_equal(job.status, TRIB_SYSTEM);
+}
+
 /* What cannot begin leaves nothing behind: its mark, and its place among what is left to be launched, before which no caller would
  * launch anything. */
 static void it_turns_away_what_it_has_no_memory_for(void **state)
@@ -390,6 +421,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(it_leaves_it_to_callers_while_it_makes_calls, setup, teardown),
         cmocka_unit_test_setup_teardown(it_wakes_reactors_while_it_looks, setup, teardown),
         cmocka_unit_test_setup_teardown(it_says_when_a_gate_will_open, setup, teardown),
+        cmocka_unit_test_setup_teardown(it_does_not_copy_behind_what_has_failed, setup, teardown),
+        cmocka_unit_test_setup_teardown(it_does_not_copy_behind_what_it_cannot_wait_for, setup, teardown),
         cmocka_unit_test_setup_teardown(it_takes_what_hurries_along, setup, teardown),
         cmocka_unit_test_setup_teardown(it_turns_away_what_it_has_no_memory_for, setup, teardown),
         cmocka_unit_test_setup_teardown(it_leaves_it_to_callers_when_it_stops, setup, teardown),
