@@ -5,7 +5,8 @@
  * (TRIB_TENSOR_FIXED).
  *
  * Both end when the caller's stream has come past them, which is what a training step waits for. With GPU_WAIT=host ours
- * end when trib_op_wait has returned: one wake-up of a thread later.
+ * end when trib_op_wait has returned: one wake-up of a thread later. That stream is one of its own, which waits for no other;
+ * GPU_STREAM=default is the default one, as frameworks have, and GPU_STREAM=blocking one that waits for it.
  */
 #include <dlfcn.h>
 #include <stdio.h>

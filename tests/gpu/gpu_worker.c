@@ -120,6 +120,19 @@ typedef struct plan {
     int lane_offset;
 } plan;
 
+/* GPU_STREAM: what frameworks use is the default stream, and what cudaStreamCreate makes waits for that one. */
+static void open_stream(rank *self)
+{
+    const char *kind = getenv("GPU_STREAM");
+    if (kind == NULL || strcmp(kind, "own") == 0) {
+        check_cuda(cudaStreamCreateWithFlags(&self->stream, cudaStreamNonBlocking), "cudaStreamCreate");
+    } else if (strcmp(kind, "blocking") == 0) {
+        check_cuda(cudaStreamCreate(&self->stream), "cudaStreamCreate");
+    } else if (strcmp(kind, "default") != 0) {
+        fail("GPU_STREAM=%s is none of own, blocking, default", kind);
+    }
+}
+
 static void open_rank(rank *self, int offset, bool captures)
 {
     trib_config config;
@@ -138,7 +151,7 @@ static void open_rank(rank *self, int offset, bool captures)
     self->seed = (unsigned)number("GPU_SEED", 1);
     self->in_order = config.device_order == TRIB_DEVICE_ORDER_PROGRAM;
     check_cuda(cudaSetDevice(config.device_index), "cudaSetDevice");
-    check_cuda(cudaStreamCreateWithFlags(&self->stream, cudaStreamNonBlocking), "cudaStreamCreate");
+    open_stream(self);
     if (captures) {
         capture_hold(config.device_index);
     }
@@ -161,7 +174,9 @@ static void *rank_main(void *argument)
     if (trib_engine_destroy(self.engine) != TRIB_OK || now_s() - began > 30) {
         fail("closing took %.1f s", now_s() - began);
     }
-    check_cuda(cudaStreamDestroy(self.stream), "cudaStreamDestroy");
+    if (self.stream != NULL) {
+        check_cuda(cudaStreamDestroy(self.stream), "cudaStreamDestroy");
+    }
     return NULL;
 }
 
