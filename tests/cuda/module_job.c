@@ -131,6 +131,9 @@ static void failed(rank *self, const char *what, const trib_error *error)
     if (self->errors++ == 0) {
         self->error_ns = now_ns();
         snprintf(self->text, sizeof self->text, "%s: %.200s", what, error->text);
+        if (self->job->failed != NULL) {
+            self->job->failed();
+        }
     }
     self->over = true;
     __atomic_store_n(&self->go, 1, __ATOMIC_RELEASE);

@@ -28,7 +28,8 @@ typedef struct module_job {
     int held;               /* from then on the input of the rank before that one is not ready; 0: none */
     int64_t join_ns, op_ns; /* 0: long ones */
     unsigned seed;
-    void (*half)(void); /* by the first rank, when half of the rounds are over and the next is handed in; or NULL */
+    void (*half)(void);   /* by the first rank, when half of the rounds are over and the next is handed in; or NULL */
+    void (*failed)(void); /* by each rank, at its first error; or NULL */
 } module_job;
 
 typedef struct module_outcome {

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -182,37 +183,53 @@ static int be_the_other(const char *address)
 
 /* ---- Calls that fail ---- */
 
-/* From then on some operation fails, or the job does not come together; all the others end, and nothing is left. */
-static void fail_in(fake_call call, const char *name, int machines, int gpus, bool in_order, unsigned n,
-                    unsigned untried)
+static void fail_with(const module_job *plan, fake_call call, unsigned n, unsigned untried)
 {
-    const module_job plan = MODULE_JOB(.name = name, .machines = machines, .gpus = gpus, .rounds = 6, .streams = 2,
-                                       .tensors = 6, .in_order = in_order, .same_buffers = machines == 1,
-                                       .may_fail = true, .join_ns = SECOND, .op_ns = 3 * SECOND);
-    const module_outcome outcome = module_job_run(&plan, call, n);
-    print_message("# %s: call %u %s, %u errors (%s)\n", name, n, outcome.failed ? "failed" : "did not come",
+    const module_outcome outcome = module_job_run(plan, call, n);
+    print_message("# %s: call %u %s, %u errors (%s)\n", plan->name, n, outcome.failed ? "failed" : "did not come",
                   outcome.errors, outcome.text);
     assert_true(outcome.failed);
     assert_true(outcome.errors > 0);
     module_job_expect_nothing_left(&outcome, untried);
 }
 
-static void fail_at(fake_call call, const char *name, int machines, bool in_order, unsigned n, unsigned untried)
+static module_job job_of(const char *name, int machines, int gpus, bool in_order)
 {
-    fail_in(call, name, machines, 3 - machines, in_order, n, untried);
+    return MODULE_JOB(.name = name, .machines = machines, .gpus = gpus, .rounds = 6, .streams = 2, .tensors = 6,
+                      .in_order = in_order, .same_buffers = machines == 1, .may_fail = true, .op_ns = 20 * SECOND);
+}
+
+/* From then on some operation fails; all the others end, and nothing is left. */
+static void fail_in(fake_call call, const char *name, int machines, int gpus, bool in_order, unsigned n)
+{
+    const module_job plan = job_of(name, machines, gpus, in_order);
+    fail_with(&plan, call, n, 0);
+}
+
+static void fail_at(fake_call call, const char *name, int machines, bool in_order, unsigned n)
+{
+    fail_in(call, name, machines, 3 - machines, in_order, n);
+}
+
+/* While it is made: the others wait in vain for it to come. */
+static void fail_early(fake_call call, const char *name, unsigned n)
+{
+    module_job plan = job_of(name, 2, 1, false);
+    plan.join_ns = SECOND;
+    fail_with(&plan, call, n, 0);
 }
 
 static void calls_of_jobs_between_machines_fail(void **state)
 {
     (void)state;
     for (unsigned n = 1; n <= 9; n += 4) {
-        fail_at(FAKE_EVENT_MAKE, "an event cannot be made", 2, false, n, 0);
-        fail_at(FAKE_EVENT_RECORD, "an event cannot be recorded", 2, false, n, 0);
-        fail_at(FAKE_COPY, "a copy fails", 2, false, n, 0);
-        fail_at(FAKE_WRITE_WORD, "a word cannot be written", 2, false, n, 0);
+        fail_at(FAKE_EVENT_MAKE, "an event cannot be made", 2, false, n);
+        fail_at(FAKE_EVENT_RECORD, "an event cannot be recorded", 2, false, n);
+        fail_at(FAKE_COPY, "a copy fails", 2, false, n);
+        fail_at(FAKE_WRITE_WORD, "a word cannot be written", 2, false, n);
     }
-    fail_at(FAKE_STREAM_MAKE, "a stream cannot be made", 2, false, 2, 0);
-    fail_at(FAKE_HOST_MEMORY, "no memory for words", 2, false, 1, 0);
+    fail_early(FAKE_STREAM_MAKE, "a stream cannot be made", 2);
+    fail_early(FAKE_HOST_MEMORY, "no memory for words", 1);
 }
 
 /* Then a gather would give the others of the machine what was never copied, or a copy take what was not summed yet. */
@@ -220,8 +237,8 @@ static void what_follows_a_call_that_failed_is_not_done(void **state)
 {
     (void)state;
     for (unsigned n = 20; n < 80; n += 3) {
-        fail_in(FAKE_COPY, "a copy fails", 2, 2, false, n, 0);
-        fail_in(FAKE_ORDER, "a stream cannot wait for an event", 2, 2, false, n, 0);
+        fail_in(FAKE_COPY, "a copy fails", 2, 2, false, n);
+        fail_in(FAKE_ORDER, "a stream cannot wait for an event", 2, 2, false, n);
     }
 }
 
@@ -229,9 +246,10 @@ static void calls_of_jobs_in_a_machine_fail(void **state)
 {
     (void)state;
     for (int in_order = 0; in_order <= 1; in_order++) {
-        fail_at(FAKE_EVENT_MAKE, "an event cannot be made", 1, in_order != 0, 3, 0);
-        fail_at(FAKE_EVENT_RECORD, "an event cannot be recorded", 1, in_order != 0, 5, 0);
-        fail_at(FAKE_COLLECTIVE, "a group cannot be tried", 1, in_order != 0, 7, 2);
+        fail_at(FAKE_EVENT_MAKE, "an event cannot be made", 1, in_order != 0, 3);
+        fail_at(FAKE_EVENT_RECORD, "an event cannot be recorded", 1, in_order != 0, 5);
+        const module_job plan = job_of("a group cannot be tried", 1, 2, in_order != 0);
+        fail_with(&plan, FAKE_COLLECTIVE, 7, 2);
     }
 }
 
@@ -241,51 +259,50 @@ static void a_rank_fails_to_launch_a_collective(void **state)
     (void)state;
     for (int in_order = 0; in_order <= 1; in_order++) {
         for (unsigned n = 1; n <= 5; n += 2) {
-            fail_at(FAKE_COLLECTIVE, "a collective fails", 1, in_order != 0, 52 + n, 0);
-            fail_at(FAKE_CAPTURE, "a capture fails", 1, in_order != 0, n, 0);
-            fail_at(FAKE_KEPT_LAUNCH, "a kept launch fails", 1, in_order != 0, n, 0);
+            fail_at(FAKE_COLLECTIVE, "a collective fails", 1, in_order != 0, 52 + n);
+            fail_at(FAKE_CAPTURE, "a capture fails", 1, in_order != 0, n);
+            fail_at(FAKE_KEPT_LAUNCH, "a kept launch fails", 1, in_order != 0, n);
         }
     }
-    fail_at(FAKE_ORDER, "a stream cannot wait for an event", 1, true, 1, 0);
+    fail_at(FAKE_ORDER, "a stream cannot wait for an event", 1, true, 1);
 }
 
 /* ---- Members that do not come ---- */
 
-static void *let_in_later(void *argument)
+static atomic_uint failed_ranks;
+
+static void let_in_when_both_have_failed(void)
 {
-    const struct timespec while_others_give_up = {.tv_sec = 2};
-    (void)argument;
-    nanosleep(&while_others_give_up, NULL);
-    fake_nccl_let_in();
-    return NULL;
+    if (atomic_fetch_add(&failed_ranks, 1) == 1) {
+        fake_nccl_let_in();
+    }
+}
+
+static module_outcome run_without_one(module_job *plan)
+{
+    atomic_store(&failed_ranks, 0);
+    plan->failed = let_in_when_both_have_failed;
+    fake_nccl_keep_out(1);
+    const module_outcome outcome = module_job_run(plan, FAKE_EVENT_MAKE, 0);
+    expect_errors(plan, &outcome, 2, 2);
+    return outcome;
 }
 
 static void a_member_comes_too_late(void **state)
 {
-    pthread_t later;
     (void)state;
-    const module_job plan =
-        MODULE_JOB(.name = "a member comes too late", .machines = 1, .gpus = 2, .rounds = 2, .streams = 2, .tensors = 4,
-                   .may_fail = true, .op_ns = SECOND, .no_stream_waits = true);
-    fake_nccl_keep_out(1);
-    assert_int_equal(pthread_create(&later, NULL, let_in_later, NULL), 0);
-    const module_outcome outcome = module_job_run(&plan, FAKE_EVENT_MAKE, 0);
-    pthread_join(later, NULL);
-    expect_errors(&plan, &outcome, 2, 2);
+    module_job plan = MODULE_JOB(.name = "a member comes too late", .machines = 1, .gpus = 2, .rounds = 2, .streams = 2,
+                                 .tensors = 4, .may_fail = true, .op_ns = SECOND, .no_stream_waits = true);
+    (void)run_without_one(&plan);
 }
 
 /* All ranks are there, and NCCL waits for one all the same: what waits for the job is told, within the join timeout once more. */
 static void a_group_does_not_form(void **state)
 {
-    pthread_t later;
     (void)state;
-    const module_job plan = MODULE_JOB(.name = "a group does not form", .machines = 1, .gpus = 2, .rounds = 2,
-                                       .streams = 2, .tensors = 4, .may_fail = true, .join_ns = SECOND);
-    fake_nccl_keep_out(1);
-    assert_int_equal(pthread_create(&later, NULL, let_in_later, NULL), 0);
-    const module_outcome outcome = module_job_run(&plan, FAKE_EVENT_MAKE, 0);
-    pthread_join(later, NULL);
-    expect_errors(&plan, &outcome, 2, 2);
+    module_job plan = MODULE_JOB(.name = "a group does not form", .machines = 1, .gpus = 2, .rounds = 2, .streams = 2,
+                                 .tensors = 4, .may_fail = true, .join_ns = 3 * SECOND);
+    const module_outcome outcome = run_without_one(&plan);
     assert_non_null(strstr(outcome.text, "form a group"));
 }
 
