@@ -20,6 +20,11 @@ TRIB_CHECKED trib_status trib_config_check_local(trib_error *error);
 /* TRIB_DEVICE, with what trib_config_local says; NULL: nothing. */
 void trib_config_take_device(trib_config *config, const char *device);
 
+/* The token: the first line of `token` (TRIB_TOKEN), else of the file at `path` (TRIB_TOKEN_FILE); both NULL: as it was. The
+ * text stays until this thread's next call. */
+TRIB_CHECKED trib_status trib_config_take_token(trib_config *config, const char *token, const char *path,
+                                                trib_error *error);
+
 /* A line of warning, where the configuration's go, for each TRIB_ variable that is no setting, with the one that is
  * meant. */
 void trib_config_check_names(const trib_config *config);

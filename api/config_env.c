@@ -17,12 +17,10 @@
 #define PORT_FIRST 20000u
 #define PORT_COUNT 10000u
 #define HOST_MAX 250u
-#define TOKEN_MAX 511u /* from a file */
 
 /* Text that a config points to until trib_engine_create has copied it. Per thread, so that threads do not share it. */
 static _Thread_local char coordinator_text[300];
 static _Thread_local char job_text[128];
-static _Thread_local char token_text[TOKEN_MAX + 2]; /* and the end of its line */
 
 static const char *get(const char *name)
 {
@@ -343,26 +341,7 @@ static trib_status read_role(trib_config *config, trib_error *error)
 
 static trib_status read_token(trib_config *config, trib_error *error)
 {
-    const char *path = get("TRIB_TOKEN_FILE");
-    if (get("TRIB_TOKEN") != NULL) {
-        config->token = get("TRIB_TOKEN");
-    } else if (path != NULL) {
-        FILE *file = fopen(path, "re");
-        if (file == NULL) {
-            return trib_error_set(error, TRIB_INVALID, "TRIB_TOKEN_FILE=\"%.80s\": %m", path);
-        }
-        const bool got = fgets(token_text, sizeof token_text, file) != NULL;
-        (void)fclose(file);
-        size_t length = got ? strcspn(token_text, "\r\n") : 0;
-        if (length == 0 || length > TOKEN_MAX) {
-            char wanted[80];
-            snprintf(wanted, sizeof wanted, "a file whose first line is the token, 1 to %u bytes", TOKEN_MAX);
-            return bad("TRIB_TOKEN_FILE", path, wanted, error);
-        }
-        token_text[length] = '\0';
-        config->token = token_text;
-    }
-    return TRIB_OK;
+    return trib_config_take_token(config, get("TRIB_TOKEN"), get("TRIB_TOKEN_FILE"), error);
 }
 
 static trib_status read_numbers(trib_config *config, trib_error *error)

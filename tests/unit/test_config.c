@@ -121,7 +121,7 @@ static void own_variables(void **state)
     assert_int_equal(READ("TRIB_BANDWIDTH", "1000000").bandwidth_bits, 1000000);
 }
 
-/* The first line of the file is the token, without its line end; TRIB_TOKEN goes before the file. */
+/* The first line of either is the token, without its line end; TRIB_TOKEN goes before the file. */
 static void token_from_file(void **state)
 {
     (void)state;
@@ -131,6 +131,11 @@ static void token_from_file(void **state)
     assert_int_equal(write(fd, "first line\r\nsecond", 18), 18);
     assert_string_equal(READ("TRIB_TOKEN_FILE", path).token, "first line");
     assert_string_equal(READ("TRIB_TOKEN_FILE", path, "TRIB_TOKEN", "direct").token, "direct");
+    static const char *const texts[] = {"first line", "first line\n", "first line\r\nsecond"};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        assert_string_equal(READ("TRIB_TOKEN", texts[i]).token, "first line");
+    }
+    REFUSED("TRIB_TOKEN", "first line is the token", "TRIB_TOKEN", "\nsecond");
     /* Longer than what is kept: half a token would not be the token. */
     char longer[600];
     memset(longer, 'x', sizeof longer);
