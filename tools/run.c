@@ -112,7 +112,7 @@ static bool start(launch *self, int index, char **program)
     int out[2] = {-1, -1}, err[2] = {-1, -1};
     snprintf(one->name, sizeof one->name, server ? "server %d" : "rank %d", server ? index : index - self->servers);
     if (!through && (pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0)) {
-        fprintf(stderr, "tributary run: pipe: %s\n", strerror(errno));
+        run_output_refused(self->workers + self->servers, index);
         return false;
     }
     one->out.fd = out[0];

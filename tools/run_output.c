@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* The job goes on when its output has no place any more; that is told of when the first line is lost, with the reason, and
@@ -14,6 +15,20 @@ static void print_line(const run_output *self, size_t length, const char *name, 
         fprintf(stderr, "tributary run: cannot write standard %s: %s\n", to == stdout ? "output" : "error",
                 strerror(errno));
     }
+}
+
+void run_output_refused(int processes, int index)
+{
+    const int why = errno;
+    struct rlimit limit;
+    fprintf(stderr, "tributary run: pipe: %s", strerror(why));
+    if (why == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        /* All are in use: two for each that runs. Who starts has both ends for a moment. */
+        const unsigned long long missing = 2 * (unsigned long long)(processes - index) + 2;
+        fprintf(stderr, ": %d processes need %llu, this one may have %llu; raise it: ulimit -n %llu, or more",
+                processes, limit.rlim_cur + missing, (unsigned long long)limit.rlim_cur, limit.rlim_cur + missing);
+    }
+    fputc('\n', stderr);
 }
 
 void run_output_close(run_output *self)

@@ -78,6 +78,16 @@ def options_are_named():
         assert done.returncode == 2 and wants in done.stderr, (words, done)
 
 
+def few_descriptors():
+    """What `run` itself lacks, with a number that is enough."""
+    command = 'ulimit -n %d; exec ' + TOOL + ' run -n 20 -s 1 -- true'
+    done = subprocess.run(['sh', '-c', command % 24], env=environment(), timeout=60, check=False, **PIPES)
+    found = re.search(r'Too many open files: 21 processes need (\d+), this one may have 24; raise it: ulimit -n \1', done.stderr)
+    assert done.returncode == 1 and found and int(found.group(1)) <= 60, done
+    done = subprocess.run(['sh', '-c', command % int(found.group(1))], env=environment(), timeout=60, check=False, **PIPES)
+    assert 'Too many open files' not in done.stderr, done
+
+
 def models_that_cannot_be():
     """What a command cannot read, or say, it says, and that is no success."""
     with tempfile.TemporaryDirectory() as folder:
@@ -163,7 +173,7 @@ def strangers_do_not_fill_the_log():
 
 CASES = [('streams_apart', streams_apart), ('left_behind_is_ended', left_behind_is_ended),
          ('full_disk', full_disk), ('manual_pages', manual_pages), ('options_are_named', options_are_named),
-         ('models_that_cannot_be', models_that_cannot_be), ('refused_is_remembered', refused_is_remembered),
+         ('few_descriptors', few_descriptors), ('models_that_cannot_be', models_that_cannot_be), ('refused_is_remembered', refused_is_remembered),
          ('loopback_by_name', loopback_by_name), ('waiting_is_told', waiting_is_told),
          ('strangers_do_not_fill_the_log', strangers_do_not_fill_the_log)]
 
