@@ -132,13 +132,15 @@ static trib_status check_job(const trib_config *config, trib_error *error)
     if (config->worker_count < 1 || config->server_count < 0 ||
         (int64_t)config->worker_count + config->server_count > TRIB_MEMBERS_MAX) {
         return trib_error_set(error, TRIB_INVALID,
-                              "worker_count %d, server_count %d: at least 1 worker, at most %u members together",
+                              "worker_count %d, server_count %d: at least 1 worker, at most %u members together "
+                              "(TRIB_WORKERS, TRIB_SERVERS)",
                               config->worker_count, config->server_count, TRIB_MEMBERS_MAX);
     }
     bool worker = (config->roles & TRIB_ROLE_WORKER) != 0;
     if (worker && (config->rank < 0 || config->rank >= config->worker_count)) {
-        return trib_error_set(error, TRIB_INVALID, "rank %d: must be 0..%d (worker_count is %d; TRIB_WORKERS sets it)",
-                              config->rank, config->worker_count - 1, config->worker_count);
+        return trib_error_set(error, TRIB_INVALID,
+                              "rank %d: must be 0..%d (TRIB_RANK; worker_count is %d, from TRIB_WORKERS)", config->rank,
+                              config->worker_count - 1, config->worker_count);
     }
     bool alone = worker && config->worker_count == 1 && config->server_count == 0 && !config->external_coordinator;
     if (config->coordinator == NULL && !alone) {
@@ -153,7 +155,9 @@ static trib_status check_job(const trib_config *config, trib_error *error)
                               config->coordinator);
     }
     if (config->colocate == TRIB_COLOCATE_OFF && config->server_count == 0) {
-        return trib_error_set(error, TRIB_INVALID, "colocate is off and there are no servers: nobody would sum");
+        return trib_error_set(
+            error, TRIB_INVALID,
+            "colocate is off (TRIB_COLOCATE) and there are no servers (TRIB_SERVERS): nobody would sum");
     }
     return TRIB_OK;
 }
@@ -173,14 +177,16 @@ static trib_status check_device(const trib_config *config, trib_error *error)
 {
     if (config->local_size < 1 || config->local_size > TRIB_LOCAL_SIZE_MAX ||
         config->worker_count % config->local_size != 0) {
-        return trib_error_set(error, TRIB_INVALID, "local_size %d: must be 1..%d and divide worker_count (%d)",
+        return trib_error_set(error, TRIB_INVALID,
+                              "local_size %d: must be 1..%d and divide worker_count, %d (TRIB_LOCAL_COUNT, "
+                              "TRIB_WORKERS, or the launcher)",
                               config->local_size, TRIB_LOCAL_SIZE_MAX, config->worker_count);
     }
     if ((config->roles & TRIB_ROLE_WORKER) && config->local_rank != config->rank % config->local_size) {
         return trib_error_set(
             error, TRIB_INVALID,
             "local_rank %d: rank %d of machines with %d processes each has local rank %d (the ranks of "
-            "a machine must be consecutive)",
+            "a machine must be consecutive; TRIB_LOCAL_RANK and TRIB_LOCAL_COUNT, or the launcher)",
             config->local_rank, config->rank, config->local_size, config->rank % config->local_size);
     }
     if (config->device_index < -1) {
@@ -193,33 +199,37 @@ static trib_status check_sizes(const trib_config *config, trib_error *error)
 {
     uint32_t chunk = config->chunk_bytes;
     if (chunk < 4096 || chunk > TRIB_PAYLOAD_MAX || (chunk & (chunk - 1)) != 0) {
-        return trib_error_set(error, TRIB_INVALID, "chunk_bytes %u: must be a power of two, 4096..%u", chunk,
+        return trib_error_set(error, TRIB_INVALID,
+                              "chunk_bytes %u: must be a power of two, 4096..%u (TRIB_CHUNK_BYTES)", chunk,
                               TRIB_PAYLOAD_MAX);
     }
     if (config->partition_bytes < chunk || config->partition_bytes % chunk != 0) {
-        return trib_error_set(error, TRIB_INVALID, "partition_bytes %u: must be a multiple of chunk_bytes (%u)",
-                              config->partition_bytes, chunk);
+        return trib_error_set(
+            error, TRIB_INVALID,
+            "partition_bytes %u: must be a multiple of chunk_bytes, %u (TRIB_PARTITION_BYTES, TRIB_CHUNK_BYTES)",
+            config->partition_bytes, chunk);
     }
     if (config->partition_bytes / chunk > TRIB_SUM_CHUNKS_MAX) {
         return trib_error_set(
             error, TRIB_INVALID,
             "partition_bytes %u: a partition has at most %u chunks (chunk_bytes %u): make chunks larger "
-            "or partitions smaller",
+            "or partitions smaller (TRIB_CHUNK_BYTES, TRIB_PARTITION_BYTES)",
             config->partition_bytes, TRIB_SUM_CHUNKS_MAX, chunk);
     }
     if (config->reactors > TRIB_REACTORS_MAX) {
-        return trib_error_set(error, TRIB_INVALID, "reactors %u: at most %u", config->reactors, TRIB_REACTORS_MAX);
+        return trib_error_set(error, TRIB_INVALID, "reactors %u: at most %u (TRIB_REACTORS)", config->reactors,
+                              TRIB_REACTORS_MAX);
     }
     if (config->trace_bytes > TRIB_TRACE_BYTES_MAX) {
-        return trib_error_set(error, TRIB_INVALID, "trace_bytes %llu: at most %llu",
+        return trib_error_set(error, TRIB_INVALID, "trace_bytes %llu: at most %llu (TRIB_TRACE_BYTES)",
                               (unsigned long long)config->trace_bytes, (unsigned long long)TRIB_TRACE_BYTES_MAX);
     }
     if (config->trace != NULL && trib_trace_check_name(config->trace, error) != TRIB_OK) {
         return TRIB_INVALID;
     }
     if (config->busy_poll_ns < 0 || config->busy_poll_ns > BUSY_POLL_MAX_NS) {
-        return trib_error_set(error, TRIB_INVALID, "busy_poll_ns %lld: at most %lld", (long long)config->busy_poll_ns,
-                              (long long)BUSY_POLL_MAX_NS);
+        return trib_error_set(error, TRIB_INVALID, "busy_poll_ns %lld: at most %lld (TRIB_BUSY_POLL_TIME)",
+                              (long long)config->busy_poll_ns, (long long)BUSY_POLL_MAX_NS);
     }
     if (config->join_timeout_ns < 0 || config->peer_timeout_ns < 0 || config->close_timeout_ns < 0) {
         return trib_error_set(error, TRIB_INVALID, "join, peer and close timeouts must be above 0");
@@ -252,7 +262,8 @@ static trib_status check_mode(const trib_config *config, trib_error *error)
         return trib_error_set(error, TRIB_INVALID, "loop must be given in TRIB_MODE_ATTACHED, and only there");
     }
     if (attached && config->reactors > 1) {
-        return trib_error_set(error, TRIB_INVALID, "reactors %u: TRIB_MODE_ATTACHED has one, on your loop",
+        return trib_error_set(error, TRIB_INVALID,
+                              "reactors %u (TRIB_REACTORS): TRIB_MODE_ATTACHED has one, on your loop",
                               config->reactors);
     }
     return TRIB_OK;

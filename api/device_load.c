@@ -71,5 +71,6 @@ trib_status trib_device_load(const char *name, const trib_device_ops **ops_out, 
     if (strcmp(name, "cuda") == 0) {
         return load_cuda(ops_out, error);
     }
-    return trib_error_set(error, TRIB_INVALID, "device \"%.40s\": \"none\", \"cuda\" or \"host\"", name);
+    return trib_error_set(error, TRIB_INVALID, "device \"%.40s\": must be \"none\", \"cuda\" or \"host\" (TRIB_DEVICE)",
+                          name);
 }

@@ -226,8 +226,8 @@ static trib_status refuse_transport(const char *name, trib_error *error)
         size_t used = strlen(known);
         snprintf(known + used, sizeof known - used, "%s%s", i > 0 ? ", " : "", names[i]);
     }
-    return trib_error_set(error, TRIB_UNSUPPORTED, "transport \"%s\" is not in this build, which has: %s%s", name,
-                          known,
+    return trib_error_set(error, TRIB_UNSUPPORTED,
+                          "transport \"%s\" (TRIB_TRANSPORT) is not in this build, which has: %s%s", name, known,
                           strcmp(name, "rdma") == 0 ? " (rdma needs libibverbs and librdmacm when it is built)" : "");
 }
 

@@ -303,7 +303,7 @@ trib_status trib_trace_check_name(const char *pattern, trib_error *error)
         if (at[1] == '\0' || strchr("rph%", at[1]) == NULL) {
             return trib_error_set(error, TRIB_INVALID,
                                   "trace \"%.200s\": %.2s is none of %%r (the member), %%p (its process id), %%h (its "
-                                  "host) and %%%% (a percent sign)",
+                                  "host) and %%%% (a percent sign; TRIB_TRACE)",
                                   pattern, at);
         }
     }

@@ -81,7 +81,49 @@ CHANGE(far_listen, config->token = "t"; config->listen = "192.0.2.1")
 CHANGE(bad_listen, config->token = "t"; config->listen = "nonsense")
 CHANGE(unknown_letter, config->trace = "/tmp/%r.%d.trib")
 CHANGE(lone_percent, config->trace = "/tmp/%%%r.100%")
+CHANGE(long_poll, config->busy_poll_ns = INT64_C(1000000001))
+CHANGE(large_trace, config->trace_bytes = UINT64_MAX)
 CHANGE(unknown_transport, config->transport = "pigeon")
+
+/* What a variable may have set names the variable, however it was set. */
+static void variables_are_named(void **state)
+{
+    (void)state;
+    clearenv();
+    static const struct {
+        change change;
+        const char *name;
+    } wrong[] = {
+        {rank_too_high, "TRIB_RANK"},
+        {rank_too_high, "TRIB_WORKERS"},
+        {too_many_members, "TRIB_WORKERS"},
+        {too_many_members, "TRIB_SERVERS"},
+        {nobody_sums, "TRIB_COLOCATE"},
+        {small_chunk, "TRIB_CHUNK_BYTES"},
+        {odd_partition, "TRIB_PARTITION_BYTES"},
+        {many_chunks, "TRIB_PARTITION_BYTES"},
+        {many_reactors, "TRIB_REACTORS"},
+        {attached_reactors, "TRIB_REACTORS"},
+        {odd_machines, "TRIB_LOCAL_COUNT"},
+        {other_local_rank, "TRIB_LOCAL_RANK"},
+        {long_poll, "TRIB_BUSY_POLL_TIME"},
+        {large_trace, "TRIB_TRACE_BYTES"},
+        {lone_percent, "TRIB_TRACE"},
+        {unknown_device, "TRIB_DEVICE"},
+        {unknown_transport, "TRIB_TRANSPORT"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        trib_config config;
+        trib_config_init(&config, sizeof config);
+        wrong[i].change(&config);
+        trib_engine *engine = NULL;
+        trib_error error = {.status = TRIB_OK};
+        assert_int_not_equal(trib_engine_create(&config, &engine, &error), TRIB_OK);
+        if (strstr(error.text, wrong[i].name) == NULL) {
+            fail_msg("\"%s\" does not name %s", error.text, wrong[i].name);
+        }
+    }
+}
 
 static void wrong_fields(void **state)
 {
@@ -128,11 +170,11 @@ static void wrong_fields(void **state)
         {odd_partition, TRIB_INVALID, "partition_bytes 1052672", "multiple of chunk_bytes"},
         {many_chunks, TRIB_INVALID, "partition_bytes 268439552", "65536 chunks"},
         {many_reactors, TRIB_INVALID, "reactors 17", "at most 16"},
-        {odd_machines, TRIB_INVALID, "local_size 3", "divide worker_count (4)"},
+        {odd_machines, TRIB_INVALID, "local_size 3", "divide worker_count, 4"},
         {huge_machine, TRIB_INVALID, "local_size 65", "1..64"},
         {other_local_rank, TRIB_INVALID, "local_rank 1", "consecutive"},
         {unknown_letter, TRIB_INVALID, "trace \"/tmp/%r.%d.trib\": %d", "%r (the member)"},
-        {lone_percent, TRIB_INVALID, "100%\": % is none of", "%% (a percent sign)"},
+        {lone_percent, TRIB_INVALID, "100%\": % is none of", "%% (a percent sign"},
         {low_device, TRIB_INVALID, "device_index -2", "-1 or above"},
         {unknown_device, TRIB_INVALID, "abacus", "cuda"},
         {negative_join, TRIB_INVALID, "join", "above 0"},
@@ -258,7 +300,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_fields), cmocka_unit_test(zero_is_the_default), cmocka_unit_test(rank_of_a_server),
-        cmocka_unit_test(port_0),       cmocka_unit_test(endless_timeouts),
+        cmocka_unit_test(port_0),       cmocka_unit_test(endless_timeouts),    cmocka_unit_test(variables_are_named),
     };
     /* The cases empty the environment, in which cmocka would look up how to report them. */
     const char *output = getenv("CMOCKA_MESSAGE_OUTPUT");
