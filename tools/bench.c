@@ -20,6 +20,7 @@
 #include "tools/option.h"
 #include "tools/part.h"
 #include "tools/plural.h"
+#include "tools/run_options.h"
 #include "tools/study/parse.h"
 
 #define SIZES_MAX 32
@@ -79,15 +80,18 @@ static bool parse_size(const char *text, char **end, uint64_t *value)
 static bool parse_sizes(bench *self, const char *text)
 {
     self->size_count = 0;
-    while (*text != '\0' && self->size_count < SIZES_MAX) {
+    while (self->size_count < SIZES_MAX) {
         char *end = NULL;
         if (!parse_size(text, &end, &self->sizes[self->size_count]) || end == text || (*end != ',' && *end != '\0')) {
             return false;
         }
         self->size_count++;
-        text = *end == ',' ? end + 1 : end;
+        if (*end == '\0') {
+            return true;
+        }
+        text = end + 1;
     }
-    return self->size_count > 0 && *text == '\0';
+    return false;
 }
 
 static bool parse_dtype(bench *self, const char *text)
@@ -114,10 +118,9 @@ static int parse(bench *self, int argc, char **argv)
         {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
     };
-    uint32_t iterations = 0;
+    uint32_t iterations = 0, processes = 0;
     self->iterations = 30;
     self->warmup = 3;
-    self->servers = "0";
     parse_sizes(self, "4K,64K,1M,16M,64M");
     for (int option; (option = getopt_long(argc, argv, "n:s:h", options, NULL)) != -1;) {
         bool fine = true;
@@ -126,9 +129,11 @@ static int parse(bench *self, int argc, char **argv)
         switch (option) {
         case 'n':
             self->workers = optarg;
+            fine = study_parse_count(optarg, 1, RUN_COUNT_MAX, &processes, range);
             break;
         case 's':
             self->servers = optarg;
+            fine = study_parse_count(optarg, 0, RUN_COUNT_MAX, &processes, range);
             break;
         case 'o':
             self->broadcast = strcmp(optarg, "broadcast") == 0;
@@ -137,7 +142,7 @@ static int parse(bench *self, int argc, char **argv)
             break;
         case 'z':
             fine = parse_sizes(self, optarg);
-            wants = "must be up to 32 sizes with commas between, such as 64K,1M,1.5G";
+            wants = "must be up to 32 sizes of 1 to 1e12 bytes with commas between, such as 64K,1M,1.5G";
             break;
         case 'i':
             fine = study_parse_count(optarg, 1, ITERATIONS_MAX, &iterations, range);
@@ -170,6 +175,11 @@ static int parse(bench *self, int argc, char **argv)
     if (optind < argc) {
         return option_unexpected("bench", argv[optind]);
     }
+    if (self->servers != NULL && self->workers == NULL) {
+        return option_refused("bench", options, 's', self->servers,
+                              "goes with -n WORKERS, for a job that is started; one that has begun has its servers");
+    }
+    self->servers = self->servers != NULL ? self->servers : "0";
     for (int i = 0; i < self->size_count; i++) {
         if (self->sizes[i] < trib_dtype_size(self->dtype)) {
             fprintf(stderr, "tributary bench: --sizes: %llu bytes are less than one element of %s\n",

@@ -50,11 +50,6 @@ bool run_prepare_environment(const char *host, int workers, int servers)
         fprintf(stderr, "tributary run: no random bytes for a token: %s\n", strerror(errno));
         return false;
     }
-    struct in_addr numeric;
-    if (inet_pton(AF_INET, host, &numeric) != 1) {
-        fprintf(stderr, "tributary run: --host %s: must be an IPv4 address of this machine, such as 127.0.0.1\n", host);
-        return false;
-    }
     const uint16_t port = find_port(host, drawn);
     if (port == 0) {
         fprintf(stderr, "tributary run: no free port on %s: %s\n", host, strerror(errno));

@@ -1,12 +1,16 @@
 /* run_options.c - see run_options.h. */
 #include "tools/run_options.h"
 
+#include <arpa/inet.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <strings.h>
 
 #include "tools/option.h"
 #include "tools/study/parse.h"
+
+#define REACTORS_MAX 16 /* as TRIB_REACTORS */
 
 static void usage(FILE *out)
 {
@@ -40,6 +44,27 @@ static bool parse_count(const char *text, uint32_t low, int *value, char *wants)
     return fine;
 }
 
+/* The workers would refuse another one, each by itself, and a program that is none of ours nothing. */
+static bool parse_level(const char *text, char *wants)
+{
+    static const char *const levels[] = {"none", "error", "warn", "info", "debug", "trace"};
+    for (size_t i = 0; i < sizeof levels / sizeof levels[0]; i++) {
+        if (strcasecmp(text, levels[i]) == 0) {
+            return true;
+        }
+    }
+    snprintf(wants, STUDY_WANTS_MAX, "must be none, error, warn, info, debug or trace");
+    return false;
+}
+
+/* 0.0.0.0 is where one may listen, and what the processes would tell each other to connect to. */
+static bool parse_host(const char *text, char *wants)
+{
+    struct in_addr numeric;
+    snprintf(wants, STUDY_WANTS_MAX, "must be an IPv4 address of this machine, such as 127.0.0.1");
+    return inet_pton(AF_INET, text, &numeric) == 1 && numeric.s_addr != htonl(INADDR_ANY);
+}
+
 int run_options_parse(run_options *self, int argc, char **argv)
 {
     static const struct option options[] = {
@@ -48,6 +73,8 @@ int run_options_parse(run_options *self, int argc, char **argv)
         {"bind", no_argument, NULL, 'b'},           {"help", no_argument, NULL, 'h'},
         {"host", required_argument, NULL, 'a'},     {NULL, 0, NULL, 0},
     };
+    uint32_t reactors = 0;
+    int when = 0;
     *self = (run_options){.workers = 1, .host = "127.0.0.1"};
     for (int option; (option = getopt_long(argc, argv, "+n:s:h", options, NULL)) != -1;) {
         bool fine = true;
@@ -60,15 +87,19 @@ int run_options_parse(run_options *self, int argc, char **argv)
             fine = parse_count(optarg, 0, &self->servers, wants);
             break;
         case 'c':
+            fine = study_parse_when(optarg, &when, wants);
             setenv("TRIB_COLOCATE", optarg, 1);
             break;
         case 'r':
+            fine = study_parse_count(optarg, 0, REACTORS_MAX, &reactors, wants);
             setenv("TRIB_REACTORS", optarg, 1);
             break;
         case 'a':
             self->host = optarg;
+            fine = parse_host(optarg, wants);
             break;
         case 'l':
+            fine = parse_level(optarg, wants);
             setenv("TRIB_LOG", optarg, 1);
             break;
         case 't':
@@ -88,7 +119,7 @@ int run_options_parse(run_options *self, int argc, char **argv)
             return option_refused("run", options, option, optarg, wants);
         }
     }
-    if (optind >= argc) {
+    if (optind >= argc || argv[optind][0] == '\0') {
         fprintf(stderr, "tributary run: which program? Put it after --\n");
         return 2;
     }
