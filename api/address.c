@@ -210,3 +210,28 @@ bool trib_address_is_loopback(const char *numeric)
 {
     return strncmp(numeric, "127.", 4) == 0 || strncmp(numeric, "[::1]", 5) == 0 || strcmp(numeric, "::1") == 0;
 }
+
+bool trib_address_has_wildcard(const char *list)
+{
+    static const unsigned char mapped[sizeof(struct in6_addr)] = {[10] = 0xff, [11] = 0xff};
+    for (const char *at = list;; at += strcspn(at, ",") + 1) {
+        char host[64];
+        struct in_addr v4;
+        struct in6_addr v6;
+        /* "[v6]:port", "v6", "v4:port" or "v4": the port of a v4 is cut off. */
+        const size_t bracket = at[0] == '[';
+        snprintf(host, sizeof host, "%.*s", (int)strcspn(at + bracket, "],"), at + bracket);
+        char *colon = strchr(host, ':');
+        if (bracket == 0 && colon != NULL && strchr(colon + 1, ':') == NULL) {
+            *colon = '\0';
+        }
+        if ((inet_pton(AF_INET, host, &v4) == 1 && v4.s_addr == htonl(INADDR_ANY)) ||
+            (inet_pton(AF_INET6, host, &v6) == 1 &&
+             (IN6_IS_ADDR_UNSPECIFIED(&v6) || memcmp(&v6, mapped, sizeof mapped) == 0))) {
+            return true;
+        }
+        if (at[strcspn(at, ",")] == '\0') {
+            return false;
+        }
+    }
+}

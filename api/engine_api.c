@@ -63,6 +63,31 @@ static trib_status resolve_coordinator(trib_config *config, const char *wanted, 
     }
 }
 
+/* 0.0.0.0 and :: are all addresses of whoever listens there. Members are told where to connect, and would connect to themselves.
+ * A coordinator that is nothing else tells nobody, nor does rank 0 what it listens on for the membership. */
+static trib_status check_reachable(const trib_config *config, const char *coordinator, bool is_listen_given,
+                                   trib_error *error)
+{
+    const bool keeps_only = config->roles == TRIB_ROLE_COORDINATOR;
+    const bool keeps = (config->roles & TRIB_ROLE_COORDINATOR) ||
+                       ((config->roles & TRIB_ROLE_WORKER) && config->rank == 0 && !config->external_coordinator);
+    if (!keeps_only && trib_address_has_wildcard(config->listen)) {
+        return trib_error_set(error, TRIB_INVALID,
+                              "listen \"%.80s\": the others are told to connect there, and 0.0.0.0 and :: lead each to "
+                              "itself: give the address of this machine that they reach (TRIB_LISTEN, or "
+                              "trib_config.listen)",
+                              config->listen);
+    }
+    if (!trib_address_has_wildcard(coordinator) || keeps_only || (keeps && is_listen_given)) {
+        return TRIB_OK;
+    }
+    return trib_error_set(error, TRIB_INVALID,
+                          "coordinator %.80s: 0.0.0.0 and :: are for who listens, and lead each to itself: give the "
+                          "address of rank 0's machine that all reach (TRIB_COORDINATOR, or trib_config.coordinator)%s",
+                          coordinator,
+                          keeps ? "; rank 0 may listen there if TRIB_LISTEN says where it is reached" : "");
+}
+
 /* Fills in what depends on the machine: the coordinator's numeric address, where to listen, how many reactors. */
 static trib_status complete_config(trib_config *config, trib_address *coordinator, trib_address *listen,
                                    trib_error *error)
@@ -73,7 +98,8 @@ static trib_status complete_config(trib_config *config, trib_address *coordinato
         return status;
     }
     config->coordinator = coordinator->text;
-    if (config->listen == NULL) {
+    const bool is_listen_given = config->listen != NULL;
+    if (!is_listen_given) {
         if (config->token == NULL) {
             snprintf(listen->text, sizeof listen->text, "127.0.0.1");
         } else {
@@ -83,6 +109,7 @@ static trib_status complete_config(trib_config *config, trib_address *coordinato
     } else {
         status = trib_address_check_listen(config->listen, error);
     }
+    status = status == TRIB_OK ? check_reachable(config, coordinator->text, is_listen_given, error) : status;
     const bool several =
         status == TRIB_OK && (strchr(config->listen, ',') != NULL ||
                               strchr(coordinator->text, ',') != NULL); /* only the first is looked at */

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -78,6 +79,14 @@ CHANGE(open_bracket, config->coordinator = "[::1:4242")
 CHANGE(not_local, config->coordinator = "192.0.2.1:4242")
 CHANGE(port_of_one_of_two, config->token = "t"; config->coordinator = "127.0.0.1:4242,127.0.0.2:70000")
 CHANGE(far_listen, config->token = "t"; config->listen = "192.0.2.1")
+CHANGE(any_listen, config->token = "t"; config->listen = "0.0.0.0")
+CHANGE(any_listen6, config->token = "t"; config->listen = "127.0.0.1,0::0")
+CHANGE(any_mapped, config->token = "t"; config->listen = "::ffff:0.0.0.0")
+CHANGE(any_coordinator, config->token = "t"; config->coordinator = "0.0.0.0:4242")
+CHANGE(any_coordinator6, config->token = "t"; config->coordinator = "[::]:4242"; config->listen = "127.0.0.1";
+       config->roles = TRIB_ROLE_SERVER)
+CHANGE(any_elsewhere, config->token = "t"; config->coordinator = "127.0.0.1:4242,0.0.0.0:4242"; config->listen = "::1";
+       config->external_coordinator = true)
 CHANGE(bad_listen, config->token = "t"; config->listen = "nonsense")
 CHANGE(unknown_letter, config->trace = "/tmp/%r.%d.trib")
 CHANGE(lone_percent, config->trace = "/tmp/%%%r.100%")
@@ -192,6 +201,12 @@ static void wrong_fields(void **state)
         {not_local, TRIB_INVALID, "192.0.2.1:4242", "TRIB_TOKEN"},
         {no_port, TRIB_INVALID, "localhost", "TRIB_COORDINATOR"},
         {port_of_one_of_two, TRIB_INVALID, "127.0.0.2:70000", "TRIB_COORDINATOR"},
+        {any_listen, TRIB_INVALID, "listen \"0.0.0.0\"", "TRIB_LISTEN"},
+        {any_listen6, TRIB_INVALID, "listen \"127.0.0.1,0::0\"", "TRIB_LISTEN"},
+        {any_mapped, TRIB_INVALID, "listen \"::ffff:0.0.0.0\"", "TRIB_LISTEN"},
+        {any_coordinator, TRIB_INVALID, "coordinator 0.0.0.0:4242", "TRIB_LISTEN says where"},
+        {any_coordinator6, TRIB_INVALID, "coordinator [::]:4242", "TRIB_COORDINATOR"},
+        {any_elsewhere, TRIB_INVALID, "127.0.0.1:4242,0.0.0.0:4242", "TRIB_COORDINATOR"},
         {bad_listen, TRIB_INVALID, "nonsense", "address"},
         {far_listen, TRIB_SYSTEM, "listen \"192.0.2.1\"", "TRIB_LISTEN"},
         {unknown_transport, TRIB_UNSUPPORTED, "pigeon", "tcp"},
@@ -296,11 +311,38 @@ static void port_0(void **state)
     }
 }
 
+/* Who listens at every address, and says elsewhere where it is reached or is reached by nobody else, may. */
+static void listening_everywhere(void **state)
+{
+    (void)state;
+    clearenv();
+    char taken[32]; /* by somebody else, perhaps: that is no matter here */
+    snprintf(taken, sizeof taken, "0.0.0.0:%d", 20000 + (int)getpid() % 10000);
+    for (int i = 0; i < 2; i++) {
+        trib_config config;
+        trib_config_init(&config, sizeof config);
+        config.token = "t";
+        config.log_level = TRIB_LOG_NONE;
+        config.coordinator = i == 0 ? "0.0.0.0:0" : taken;
+        config.listen = i == 0 ? "127.0.0.1" : NULL;
+        config.roles = i == 0 ? TRIB_ROLE_WORKER : TRIB_ROLE_COORDINATOR;
+        trib_engine *engine = NULL;
+        trib_error error = {.status = TRIB_OK};
+        if (trib_engine_create(&config, &engine, &error) == TRIB_INVALID ||
+            (i == 0 && trib_engine_wait_ready(engine, -1, &error) != TRIB_OK)) {
+            fail_msg("case %d: %s", i, error.text);
+        }
+        assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wrong_fields), cmocka_unit_test(zero_is_the_default), cmocka_unit_test(rank_of_a_server),
-        cmocka_unit_test(port_0),       cmocka_unit_test(endless_timeouts),    cmocka_unit_test(variables_are_named),
+        cmocka_unit_test(wrong_fields),         cmocka_unit_test(zero_is_the_default),
+        cmocka_unit_test(rank_of_a_server),     cmocka_unit_test(port_0),
+        cmocka_unit_test(endless_timeouts),     cmocka_unit_test(variables_are_named),
+        cmocka_unit_test(listening_everywhere),
     };
     /* The cases empty the environment, in which cmocka would look up how to report them. */
     const char *output = getenv("CMOCKA_MESSAGE_OUTPUT");
