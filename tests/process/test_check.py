@@ -55,9 +55,13 @@ def what_failed_stands_at_the_end(folder):
 
 def arguments_are_looked_at(folder):
     """Nothing is run for what it does not know, nor for help."""
-    for words, status, text in ((['--quik'], 2, "not '--quik'"), (['--quick', 'x'], 2, "not '--quick x'"), (['--help'], 0, 'tools/check [--quick]')):
-        done = subprocess.run([os.path.join(ROOT, 'tools/check')] + words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, cwd=folder)
-        assert done.returncode == status and text in done.stdout and '==' not in done.stdout, (words, done)
+    for tool, words, status, text in (('check', ['--quik'], 2, "not '--quik'"), ('check', ['--quick', 'x'], 2, "not '--quick x'"),
+                                      ('check', ['--help'], 0, 'tools/check [--quick]'), ('install-deps', ['--test'], 2, "not '--test'"),
+                                      ('install-deps', ['--help'], 0, 'tools/install-deps [--tests|--bench]'),
+                                      ('quickstart', ['--epochs', '3', 'x'], 2, 'unknown option x'), ('quickstart', ['--epochs'], 2, 'needs a value'),
+                                      ('quickstart', ['--help'], 0, 'tools/quickstart [--epochs N]'), ('lint', ['api/config.c'], 2, 'Usage: tools/lint')):
+        done = subprocess.run([os.path.join(ROOT, 'tools', tool)] + words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, cwd=folder)
+        assert done.returncode == status and text in done.stdout and '==' not in done.stdout, (tool, words, done)
 
 
 def all_is_well(folder):
