@@ -21,7 +21,7 @@ from concurrent.futures import Future
 
 # ---- The header, in Python. tests/process/test_binding.py compares it with tributary.h, and so should your tests ----
 
-TRIB_OK, TRIB_MODE_QUEUE = 0, 1
+TRIB_OK, TRIB_CLOSED, TRIB_MODE_QUEUE = 0, -60, 1
 TRIB_SUM, TRIB_AVG, TRIB_MIN, TRIB_MAX = range(4)
 TRIB_FLOAT32, TRIB_FLOAT64, TRIB_FLOAT16, TRIB_BFLOAT16, TRIB_INT8, TRIB_UINT8, TRIB_INT32, TRIB_INT64 = range(8)
 TRIB_ERROR_TEXT_SIZE = 384
@@ -41,6 +41,7 @@ class trib_error(ctypes.Structure):
 
 
 class trib_config(ctypes.Structure):
+    __slots__ = ()  # a field that it does not have is an error, not an attribute that nobody looks at
     _fields_ = layout('''u32 struct_size flags; i32 mode; u32 roles; i32 rank worker_count server_count colocate; bool external_coordinator;
         text coordinator listen job token transport; u32 reactors partition_bytes chunk_bytes push_credit_bytes pull_credit_bytes ops_max;
         u64 bandwidth_bits; i32 sum_order; bool busy_poll pin; i64 join_timeout_ns op_timeout_ns peer_timeout_ns close_timeout_ns;
@@ -50,6 +51,7 @@ class trib_config(ctypes.Structure):
 
 
 class trib_tensor_desc(ctypes.Structure):
+    __slots__ = ()
     _fields_ = layout('u32 struct_size flags; text name; i32 dtype priority; u64 count; words8 reserved')
 
 
@@ -63,6 +65,7 @@ TYPES['done_cb'] = trib_done_cb
 
 
 class trib_op_params(ctypes.Structure):
+    __slots__ = ()
     _fields_ = layout('''u32 struct_size flags; pointer tensor input output; i32 reduce root priority; bool has_priority; i64 timeout_ns;
         done_cb done_cb; pointer user stream; words7 reserved''')
 
@@ -178,7 +181,7 @@ class Engine:
         self._has_ended.wait()
         with self._lock:
             engine, self._engine = self._engine, None
-        lib.trib_engine_destroy(engine)  # does nothing with None, and so do other calls, or they return TRIB_INVALID
+        lib.trib_engine_destroy(engine)  # does nothing with None
         atexit.unregister(self.close)
 
     def declare(self, name, like, priority=0):
@@ -191,6 +194,8 @@ class Engine:
 
     def declare_as(self, name, dtype, count, priority=0, flags=0):
         """The handle alone, of a tensor in memory that memoryview knows nothing of (pytorch.py)."""
+        if '\0' in name:
+            raise ValueError('%r: C would take what stands before the NUL for the name' % name)
         desc = initialised(trib_tensor_desc(), lib.trib_tensor_desc_init)
         desc.name, desc.dtype, desc.count, desc.priority, desc.flags = name.encode(), dtype, count, priority, flags
         handle = ctypes.c_void_p()
@@ -208,6 +213,8 @@ class Engine:
         if os.getpid() != self._process:
             raise RuntimeError('the engine belongs to the process that this one was forked from')
         with self._lock:
+            if self._engine is None:
+                raise TributaryError(TRIB_CLOSED, b'the engine has been closed')
             call(function, self._engine, *arguments)
 
     def _submit(self, function, tensor, data, output, reduce=TRIB_SUM, root=0):
@@ -301,8 +308,11 @@ def train(engine, steps):
 
 
 def main():
+    words = sys.argv[1:] or ['100']
+    if len(words) != 1 or not words[0].isdecimal() or int(words[0]) < 1:
+        sys.exit('usage: tributary run -n 4 -- python3 binding.py [STEPS]')
     with Engine() as engine:
-        losses = train(engine, int(sys.argv[1]) if len(sys.argv) > 1 else 100)
+        losses = train(engine, int(words[0]))
         if not losses[-1] < losses[0] / 2:
             raise RuntimeError('the loss did not fall: %s' % losses)
         print('worker %d of %d: loss %.4f, then %.4f; the same weights on all ranks' % (

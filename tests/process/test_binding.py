@@ -239,7 +239,7 @@ try:
     engine.push_pull(tensor, array('d', bytes(800)))
     sys.exit('taken')
 except binding.TributaryError as error:
-    assert 'TRIB_INVALID' in str(error), error
+    assert str(error) == 'TRIB_CLOSED: the engine has been closed', error
 print('held')
 ''')
     assert output.count('held') == 2, output
@@ -288,12 +288,34 @@ with binding.Engine() as engine:
     assert output.count('unharmed') == 2, output
 
 
+def what_cannot_be_is_told():
+    """Instead of a field that is not there, half a name, or a number that int() knows nothing of."""
+    run_text('''
+def refused(kind, function, *arguments, **fields):
+    try:
+        function(*arguments, **fields)
+    except kind as error:
+        return str(error)
+    raise AssertionError(function)
+assert 'rnk' in refused(AttributeError, binding.Engine, rnk=1)
+with binding.Engine() as engine:
+    data = array('d', [1])
+    assert 'NUL' in refused(ValueError, engine.declare, 'half' + chr(0) + 'a name', data)
+    tensor = engine.declare('half', data)
+    assert 'rooot' in refused(AttributeError, engine.submit, binding.lib.trib_broadcast, tensor.handle, 0, 0, (data,), rooot=1)
+    assert engine.push_pull(tensor, data).result()[0] == 1
+    assert not engine._in_flight
+''', '-n 1')
+    for words in (['--help'], ['x'], ['0'], ['5', '6']):
+        assert 'usage: tributary run -n 4 -- python3 binding.py [STEPS]' in finish(begin('', EXAMPLE, *words), [1]), words
+
+
 CASES = [('layout_is_the_headers', layout_is_the_headers), ('functions_are_the_headers', functions_are_the_headers)] + [
     ('trains_' + name, lambda options=options, count=count: trains(options, count))
     for name, options, count in (('alone', '', 1), ('1w', '-n 1', 1), ('4w', '-n 4', 4), ('4w2s', '-n 4 -s 2', 4))] + [
     ('killed_rank_%d_is_an_exception' % victim, lambda victim=victim: killed_rank_is_an_exception(victim)) for victim in (0, 2)] + [
     (case.__name__, case)
-    for case in (ctrl_c_ends_all, second_close_waits_again, exception_ends_all, arrays_nobody_holds, forked_children)]
+    for case in (what_cannot_be_is_told, ctrl_c_ends_all, second_close_waits_again, exception_ends_all, arrays_nobody_holds, forked_children)]
 
 
 if __name__ == '__main__':
