@@ -20,11 +20,27 @@ static bool ends_with(const char *text, const char *end)
     return length >= most && strcmp(text + length - most, end) == 0;
 }
 
+/* Nothing was lost: where it was to lead is what is wrong, and only the peer's name has been said elsewhere. */
+static void never_made(const trib_link *link, const char *name, const char *reason, char text[TRIB_ERROR_TEXT_SIZE])
+{
+    static const char known[] = "cannot connect: "; /* a transport's */
+    const char *why = strncmp(reason, known, strlen(known)) == 0 ? reason + strlen(known) : reason;
+    const trib_roster *roster = link->core->engine->roster;
+    const bool has_address = roster != NULL && link->peer < roster->member_count;
+    const char *at = has_address ? roster->members[link->peer].addresses[link->peer_reactor].text : "?";
+    snprintf(text, TRIB_ERROR_TEXT_SIZE, "could not connect to %s at %.*s: %.200s", name, (int)strcspn(at, "+,"), at,
+             why);
+}
+
 void trib_blame_end(const trib_link *link, const char *direction, const char *name, const char *reason,
                     char text[TRIB_ERROR_TEXT_SIZE])
 {
     if (link->end_status == TRIB_NO_MEMORY && !link->end_is_told) {
         snprintf(text, TRIB_ERROR_TEXT_SIZE, "%s", reason); /* this process has none: nobody was lost */
+        return;
+    }
+    if (!link->end_is_told && !link->proved && link->outgoing) {
+        never_made(link, name, reason, text);
         return;
     }
     if (!link->end_is_told) {

@@ -104,13 +104,40 @@ static void who_speaks_is_named_once(void **state)
     free(roster);
 }
 
+/* A connection that was never made has not been lost. Whoever looks for the reason needs the address. */
+static void who_is_not_reached_has_an_address(void **state)
+{
+    (void)state;
+    trib_roster *roster = roster_of_two();
+    trib_engine *engine = calloc(1, sizeof *engine);
+    trib_core *core = calloc(1, sizeof *core);
+    assert_non_null(engine);
+    assert_non_null(core);
+    engine->roster = roster;
+    core->engine = engine;
+    snprintf(roster->members[1].addresses[2].text, TRIB_ADDRESS_MAX, "10.0.0.4:81+shm,10.1.0.4:82");
+    trib_link link = {.core = core, .peer = 1, .peer_reactor = 2, .outgoing = true};
+    const char *name = roster->members[1].name;
+    char text[TRIB_ERROR_TEXT_SIZE];
+    trib_blame_end(&link, "to", name, "cannot connect: No route to host", text);
+    assert_string_equal(text, "could not connect to server 0 (node4:902) at 10.0.0.4:81: No route to host");
+    trib_blame_end(&link, "to", name, "connection closed by the peer", text);
+    assert_string_equal(text,
+                        "could not connect to server 0 (node4:902) at 10.0.0.4:81: connection closed by the peer");
+    link.proved = true;
+    trib_blame_end(&link, "to", name, "why", text);
+    assert_string_equal(text, "lost the connection to server 0 (node4:902): why");
+    free(core);
+    free(engine);
+    free(roster);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_coordinator_is_named),
-        cmocka_unit_test(trouble_of_its_own_bears_a_name),
-        cmocka_unit_test(this_process_is_who_reads_it),
-        cmocka_unit_test(who_speaks_is_named_once),
+        cmocka_unit_test(the_coordinator_is_named),          cmocka_unit_test(trouble_of_its_own_bears_a_name),
+        cmocka_unit_test(this_process_is_who_reads_it),      cmocka_unit_test(who_speaks_is_named_once),
+        cmocka_unit_test(who_is_not_reached_has_an_address),
     };
     return cmocka_run_group_tests_name("blame", tests, NULL, NULL);
 }
