@@ -273,11 +273,15 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
     snprintf(at.text, sizeof at.text, "%s", engine->coordinator_address);
     trib_status status = core->transport->ops->listen(core->transport, &at, core, &self->listener, bound_out, error);
     if (status != TRIB_OK) {
-        if (error != NULL && !(engine->config.roles & TRIB_ROLE_COORDINATOR)) {
+        if (error != NULL) {
             const size_t used = strnlen(error->text, sizeof error->text - 1);
+            const bool is_rank_0 = !(engine->config.roles & TRIB_ROLE_COORDINATOR);
             snprintf(error->text + used, sizeof error->text - used,
-                     " (rank 0 keeps the membership there; where a tributary coordinator does, set "
-                     "TRIB_EXTERNAL_COORDINATOR=yes)");
+                     " (TRIB_COORDINATOR must be an address of this machine with a port that is free, the same on all "
+                     "members%s)",
+                     is_rank_0 ? "; rank 0 keeps the membership there: where a tributary coordinator does, set "
+                                 "TRIB_EXTERNAL_COORDINATOR=yes"
+                               : "");
         }
         return status;
     }

@@ -141,6 +141,17 @@ def external_coordinator_forgotten():
     with socket.create_server(('127.0.0.1', 0)) as taken:
         refuses([HELLO], clean_env(TRIB_RANK=0, TRIB_WORKERS=2, TRIB_COORDINATOR='127.0.0.1:%d' % taken.getsockname()[1]),
                 'TRIB_EXTERNAL_COORDINATOR')
+        refuses([HELLO], clean_env(TRIB_RANK=0, TRIB_WORKERS=2, TRIB_COORDINATOR='127.0.0.1:%d' % taken.getsockname()[1]),
+                'TRIB_COORDINATOR must be an address of this machine with a port that is free')
+
+
+def coordinator_elsewhere():
+    """Nobody listens there: which address that is, and what has set it."""
+    port = free_port()
+    refuses([HELLO], clean_env(TRIB_RANK=1, TRIB_WORKERS=2, TRIB_JOIN_TIMEOUT=1, TRIB_COORDINATOR='127.0.0.1:%d' % port),
+            'Connection refused; TRIB_COORDINATOR must say where rank 0 runs')
+    refuses([HELLO], clean_env(TRIB_RANK=1, TRIB_WORKERS=2, TRIB_JOIN_TIMEOUT=1, TRIB_COORDINATOR='127.0.0.1:%d' % port),
+            'could not reach the coordinator at 127.0.0.1:%d' % port)
 
 
 def coordinator_waits():
@@ -384,7 +395,7 @@ LAUNCHERS = [('open_mpi', ['mpirun.openmpi', '--allow-run-as-root', '--oversubsc
              ('mpich', ['mpiexec.hydra', '-n', str(N)])]
 CASES = [('like_torchrun', torchrun), ('like_slurm', slurm), ('like_byteps', byteps),
          ('server_by_itself', server_by_itself), ('token_file_that_is_given', token_file_that_is_given), ('bad_input', bad_input),
-         ('external_coordinator_forgotten', external_coordinator_forgotten), ('coordinator_waits', coordinator_waits),
+         ('external_coordinator_forgotten', external_coordinator_forgotten), ('coordinator_elsewhere', coordinator_elsewhere), ('coordinator_waits', coordinator_waits),
          ('run_passes_status', run_passes_status), ('bench_starts_one_job', bench_starts_one_job), ('cores_of_their_own', cores_of_their_own),
          ('jobs_leave_each_other_cores', jobs_leave_each_other_cores), ('beside_a_launcher', beside_a_launcher), ('spins_while_there_are_cores', spins_while_there_are_cores),
          ('run_binds', run_binds), ('run_ends_servers', run_ends_servers),
