@@ -44,7 +44,8 @@ static void usage(FILE *out)
             "  --window 1M            bytes of a connection under way, 1K..1G\n"
             "  --costs tcp|rdma       what a message costs the processor (tcp)\n"
             "  --one-machine          the members share the cores, as hosts in network namespaces of one machine do\n"
-            "  --per-machine N        workers after one another on one machine, whose link they share, 1..64 (1)\n"
+            "  --per-machine N        workers after one another on one machine, whose link they share, 1..64 (1);\n"
+            "                         as many on each, so -n is a multiple of it; servers have machines of their own\n"
             "  --local-sum auto|on|off   whether those sum first\n"
             "  --local-rate 200gbit   between processes of a machine, 1kbit..100000gbit\n"
             "  --partition 1M --chunk 256K --credit 1M    as in trib_config: 4K..1G, a power of two 4K..1M, 4K..1G\n"
@@ -212,6 +213,12 @@ static int parse(sim_options *self, int argc, char **argv)
     }
     if (optind < argc) {
         return option_unexpected("sim", argv[optind]);
+    }
+    const sim_job_config *job = &self->step.job;
+    if (job->per_machine > 0 && job->workers % job->per_machine != 0) {
+        fprintf(stderr, "tributary sim: --per-machine %u: %u workers (-n) cannot be %u on each machine\n",
+                job->per_machine, job->workers, job->per_machine);
+        return 2;
     }
     const trib_config *engine = &self->step.job.engine;
     if (engine->partition_bytes % engine->chunk_bytes != 0 || (engine->chunk_bytes & (engine->chunk_bytes - 1)) != 0) {

@@ -81,6 +81,8 @@ def options_are_named():
                          (['sim', '--nonsense'], "tributary sim: unrecognized option '--nonsense'"),
                          (['bench', '--iters'], "tributary bench: option '--iters' requires an argument"),
                          (['tune', '--live', 'file'], '--live: is an option of tributary replay'),
+                         (['sim', '-n', '8', '--per-machine', '3'], '--per-machine 3: 8 workers (-n) cannot be 3 on each machine'),
+                         (['sim', '-n', '4', '--per-machine', '8'], '4 workers (-n) cannot be 8 on each machine'),
                          (['sim', '--trace', '/nonexistent/folder'], '--trace /nonexistent/folder: No such file'),
                          (['replay', '--iters', 'x', 'file'], '--iters x: must be a number from 1 to 200')):
         done = tool(*words)
