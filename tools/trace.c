@@ -7,6 +7,8 @@
 #include <errno.h>
 #include <getopt.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "tools/commands.h"
 #include "tools/json_out.h"
@@ -79,8 +81,11 @@ static bool write_file(const char *path, const trace_run *run, const trace_stats
     bool fine = enough && ferror(out) == 0;
     fine = (out == stdout ? fflush(out) : fclose(out)) == 0 && fine;
     if (!fine) {
-        fprintf(stderr, "tributary trace: cannot write %s: %s\n", path,
-                why != NULL ? why : strerror(errno != 0 ? errno : EIO));
+        why = why != NULL ? why : strerror(errno != 0 ? errno : EIO);
+        struct stat what;
+        const bool goes = out != stdout && lstat(path, &what) == 0 && S_ISREG(what.st_mode) && unlink(path) == 0;
+        fprintf(stderr, "tributary trace: cannot write %s: %s%s\n", path, why,
+                goes ? " (what was written of it is removed)" : ""); /* a part would pass for the whole */
     }
     return fine;
 }

@@ -8,6 +8,7 @@ import collections
 import glob
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -220,6 +221,18 @@ def nowhere_to_print():
         assert done.returncode == 1 and 'No space left' in done.stderr, '%s: %d: %s' % (words[:2], done.returncode, done.stderr)
 
 
+def no_part_is_left():
+    """A file that had no room is told of, and not left for a whole one. What is no file of its own stays."""
+    for option in '--chrome', '--svg':
+        path = FOLDER + '/cut' + option
+        done = subprocess.run([TOOL, 'trace', '--quiet', option, path, *job()], stderr=subprocess.PIPE, text=True, timeout=120, check=False,
+                              restore_signals=False, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)))
+        assert done.returncode == 1 and 'cannot write %s: File too large (what was written of it is removed)' % path in done.stderr, done
+        assert not os.path.exists(path), path
+        assert 'cannot write /dev/full: No space left on device\n' in run('trace', '--quiet', option, '/dev/full', *job(), status=1)
+        assert os.path.exists('/dev/full')
+
+
 def recordings_are_kept():
     """Whoever forgets to say where to write names the first recording."""
     kept = FOLDER + '/kept'
@@ -302,7 +315,7 @@ def clocks_apart():
 
 
 def main():
-    cases = [summary, chrome, picture, some_of_the_files, files_that_do_not_fit, a_job_that_failed, nowhere_to_print, recordings_are_kept, virtual_time_without_room,
+    cases = [summary, chrome, picture, some_of_the_files, files_that_do_not_fit, a_job_that_failed, nowhere_to_print, no_part_is_left, recordings_are_kept, virtual_time_without_room,
              virtual_time, machines_that_sum_first, clocks_apart]
     try:
         return run_cases([(case.__name__, case) for case in cases])
