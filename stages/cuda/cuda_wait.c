@@ -154,7 +154,8 @@ static uint32_t room_in(const trib_device *device, const cuda_crowd *crowd)
                  device->queues > all ? device->queues - all : 0);
 }
 
-/* With the mutex held, while none waits for what has not been launched: those that a program does not use any more. */
+/* With the mutex held, while none waits for what has not been launched: those that a program does not use any more. What it uses now
+ * it has perhaps just begun to use: those that are there have to come often once more. */
 static void forget_stale(cuda_crowd *crowd, int64_t now_ns)
 {
     uint32_t kept = 0;
@@ -163,6 +164,7 @@ static void forget_stale(cuda_crowd *crowd, int64_t now_ns)
             crowd->seen[kept++] = crowd->seen[i];
         }
     }
+    crowd->since_new = kept == crowd->count ? crowd->since_new : 0;
     crowd->count = kept;
 }
 

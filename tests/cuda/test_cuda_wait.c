@@ -129,6 +129,22 @@ static void streams_are_forgotten_that_do_not_come_again(void **state)
     assert_int_equal(wait_for(5, 1), TRIB_OK);
 }
 
+/* A program that goes on with some of its streams may come to others again. */
+static void who_is_left_has_to_come_often(void **state)
+{
+    (void)state;
+    open_with("32");
+    cuda_wait_note(&device, stream_of(0));
+    assert_int_equal(wait_for(1, 0), TRIB_OK);
+    cuda_wait_end(&device, &gates[0]);
+    gates[0].value = 2;
+    now_ns += INT64_C(6000000000);
+    cuda_wait_note(&device, stream_of(1));
+    now_ns += INT64_C(6000000000);
+    assert_int_equal(wait_at_once(1, 0), TRIB_BUSY); /* 0 is forgotten */
+    assert_int_equal(wait_for(1, 0), TRIB_OK);
+}
+
 static void with_one_queue_nobody_waits_for_what_is_not_launched(void **state)
 {
     (void)state;
@@ -361,6 +377,7 @@ int main(void)
         cmocka_unit_test(streams_count_whatever_they_wait_for),
         cmocka_unit_test(nobody_waits_while_streams_come_anew),
         cmocka_unit_test(streams_are_forgotten_that_do_not_come_again),
+        cmocka_unit_test(who_is_left_has_to_come_often),
         cmocka_unit_test(engines_on_one_gpu_share_its_queues),
         cmocka_unit_test(streams_that_are_gone_still_count),
         cmocka_unit_test(the_default_stream_is_one),
