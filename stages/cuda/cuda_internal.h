@@ -65,7 +65,8 @@ typedef enum cuda_lane { CUDA_TO_HOST, CUDA_TO_DEVICE, CUDA_COLLECTIVE, CUDA_LAN
 typedef struct cuda_slot {
     trib_device_job *job;
     cudaEvent_t event; /* made once, used again */
-    bool issued;       /* the event has been recorded */
+    bool issued;       /* the event has been recorded, or could not be */
+    bool is_unmarked;  /* it could not: the end is known when its stream has nothing to do */
     bool is_gates;     /* not from the pool: it is a gate's, for what callers' threads launch */
     /* How that went. */
     cudaError_t code;
@@ -269,6 +270,8 @@ void cuda_slot_end(trib_device *device, cuda_slot *slot, trib_status status, con
 cudaError_t cuda_order_mark(trib_device *device, trib_device_job *job, cuda_lane lane);
 /* The slot's work is on that stream: its end will be noticed, and its gate opens behind it. */
 void cuda_issued(trib_device *device, cuda_slot *slot, cuda_lane lane);
+/* Records its event behind what it has launched. It may use its memory until then: what failed is in slot->code, and told at its end. */
+void cuda_mark_end(trib_device *device, cuda_slot *slot, cuda_lane lane);
 /* Makes the stream wait for the job that this one names. TRIB_BUSY: that has not been issued itself. Else why this one must not begin: that
  * has failed, or it cannot be waited for. */
 trib_status cuda_order_after(trib_device *device, const trib_device_job *job, cuda_lane lane, const char **why_out);

@@ -86,11 +86,11 @@ static void launch_here(trib_device *device, trib_device_job *job)
     slot->job = job;
     slot->issued = true;
     job->slot = slot;
-    if (cuda_nccl_launch(device, slot)) {
-        slot->code = (cudaError_t)device->driver.record_event(slot->event, device->streams[CUDA_COLLECTIVE]);
-    }
-    const bool failed = slot->code != cudaSuccess || slot->result != ncclSuccess;
-    if (failed) {
+    slot->is_unmarked = false;
+    const bool launched = cuda_nccl_launch(device, slot);
+    if (launched) {
+        cuda_mark_end(device, slot, CUDA_COLLECTIVE);
+    } else {
         (void)cudaGetLastError(); /* it is told where the job comes back, and is not the caller's */
     }
     atomic_fetch_add(&device->collectives, 1);
@@ -100,7 +100,7 @@ static void launch_here(trib_device *device, trib_device_job *job)
     cuda_visit_end(device, visit);
     pthread_mutex_lock(&device->mutex);
     device->can_launch =
-        device->can_launch && !(enters && failed); /* what came next would meet the others' part of this */
+        device->can_launch && (launched || !enters); /* what came next would meet the others' part of this */
     cuda_unclaim_locked(device);
     cuda_queue_push(&device->launched, slot);
     cuda_signal_if_asleep(device);
@@ -131,7 +131,7 @@ void cuda_issue(trib_device *device, trib_device_job *job, bool here)
 void cuda_issue_notice(trib_device *device, cuda_queue launched)
 {
     for (cuda_slot *slot = cuda_queue_pop(&launched); slot != NULL; slot = cuda_queue_pop(&launched)) {
-        if (slot->result == ncclSuccess && slot->code == cudaSuccess) {
+        if (slot->is_unmarked || (slot->result == ncclSuccess && slot->code == cudaSuccess)) {
             cuda_queue_push(&device->issued[CUDA_COLLECTIVE], slot);
             continue;
         }

@@ -73,6 +73,8 @@ static cuda_slot *slot_take(trib_device *device, trib_device_job *job)
     }
     slot->job = job;
     slot->issued = false;
+    slot->code = cudaSuccess;
+    slot->result = ncclSuccess;
     job->slot = slot;
     return slot;
 }
@@ -101,16 +103,17 @@ static cudaError_t open_gate_behind(trib_device *device, const trib_device_job *
     return (cudaError_t)cuda_wait_launched(device, job->gate, device->streams[lane]);
 }
 
+void cuda_mark_end(trib_device *device, cuda_slot *slot, cuda_lane lane)
+{
+    const CUresult code = device->driver.record_event(slot->event, device->streams[lane]);
+    slot->is_unmarked = code != CUDA_SUCCESS;
+    slot->code = slot->is_unmarked ? (cudaError_t)code : slot->code;
+}
+
 void cuda_issued(trib_device *device, cuda_slot *slot, cuda_lane lane)
 {
-    cudaError_t code = open_gate_behind(device, slot->job, lane);
-    if (code == cudaSuccess) {
-        code = (cudaError_t)device->driver.record_event(slot->event, device->streams[lane]);
-    }
-    if (code != cudaSuccess) {
-        cuda_slot_end(device, slot, TRIB_SYSTEM, cudaGetErrorString(code));
-        return;
-    }
+    slot->code = open_gate_behind(device, slot->job, lane);
+    cuda_mark_end(device, slot, lane);
     slot->issued = true;
     if (lane == CUDA_COLLECTIVE) {
         atomic_fetch_add(&device->collectives, 1);
@@ -126,7 +129,9 @@ trib_status cuda_order_after(trib_device *device, const trib_device_job *job, cu
         *why_out = job->after == NULL ? "" : job->after->text;
         return job->after == NULL ? TRIB_OK : job->after->status;
     }
-    if (before->issued) {
+    if (before->issued && before->code != cudaSuccess) {
+        code = (CUresult)before->code;
+    } else if (before->issued) {
         code = device->driver.wait_event(device->streams[lane], before->event, CU_EVENT_WAIT_DEFAULT);
     }
     *why_out = code == CUDA_SUCCESS ? "" : cudaGetErrorString((cudaError_t)code);
@@ -254,6 +259,12 @@ static bool leaves_room(trib_device *device, const cuda_slot *slot)
     return false;
 }
 
+static cudaError_t ask(const trib_device *device, const cuda_slot *slot, cuda_lane lane)
+{
+    return (cudaError_t)(slot->is_unmarked ? device->driver.query_stream(device->streams[lane])
+                                           : device->driver.query_event(slot->event));
+}
+
 static void poll_lane(trib_device *device, cuda_lane lane)
 {
     const cuda_slot *first = device->issued[lane].head;
@@ -262,11 +273,11 @@ static void poll_lane(trib_device *device, cuda_lane lane)
     }
     for (;;) {
         cuda_slot *slot = device->issued[lane].head;
-        const cudaError_t code =
-            slot == NULL ? cudaErrorNotReady : (cudaError_t)device->driver.query_event(slot->event);
+        cudaError_t code = slot == NULL ? cudaErrorNotReady : ask(device, slot, lane);
         if (code == cudaErrorNotReady) {
             return;
         }
+        code = code == cudaSuccess ? slot->code : code;
         (void)cuda_queue_pop(&device->issued[lane]);
         if (lane == CUDA_COLLECTIVE) {
             atomic_fetch_sub(&device->collectives, 1);

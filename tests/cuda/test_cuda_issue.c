@@ -69,11 +69,14 @@ void cuda_visit_end(const trib_device *device, cuda_visit visit)
     (void)visit;
 }
 
-static CUresult record_event(CUevent event, CUstream stream)
+static bool cannot_mark;
+
+void cuda_mark_end(trib_device *device, cuda_slot *slot, cuda_lane lane)
 {
-    (void)event;
-    (void)stream;
-    return CUDA_SUCCESS;
+    (void)device;
+    assert_int_equal(lane, CUDA_COLLECTIVE);
+    slot->is_unmarked = cannot_mark;
+    slot->code = cannot_mark ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 
 cudaError_t cudaGetLastError(void)
@@ -110,7 +113,6 @@ static bool is_launched_here(bool in_order, int size, bool enters, bool kept)
     memset(&end, 0, sizeof end);
     device.params.in_order = in_order;
     device.params.size = size;
-    device.driver.record_event = record_event;
     device.can_launch = true;
     pthread_mutex_init(&device.mutex, NULL);
     may_enter = enters;
@@ -156,10 +158,26 @@ static void what_fails_is_not_the_callers(void **state)
     assert_int_equal(cudaGetLastError(), cudaSuccess);
 }
 
+/* It is on the stream, and has its buffers until it ends. */
+static void what_cannot_be_marked_has_been_launched(void **state)
+{
+    (void)state;
+    trib_device device = {.params = {.size = 2}, .collectives = 1};
+    trib_device_job job = {.kind = TRIB_DEVICE_ALL_REDUCE};
+    cuda_slot slot = {.job = &job};
+    cannot_mark = true;
+    assert_true(is_launched_here(true, 2, true, false));
+    cuda_mark_end(&device, &slot, CUDA_COLLECTIVE);
+    cuda_issue_notice(&device, (cuda_queue){.head = &slot, .tail = &slot});
+    cannot_mark = false;
+    assert_ptr_equal(device.issued[CUDA_COLLECTIVE].head, &slot);
+    assert_int_equal(device.collectives, 1);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(in_program_order_callers_launch),
-                                       cmocka_unit_test(else_they_launch_what_is_kept),
-                                       cmocka_unit_test(what_fails_is_not_the_callers)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(in_program_order_callers_launch), cmocka_unit_test(else_they_launch_what_is_kept),
+        cmocka_unit_test(what_fails_is_not_the_callers), cmocka_unit_test(what_cannot_be_marked_has_been_launched)};
     return cmocka_run_group_tests_name("what is issued", tests, NULL, NULL);
 }

@@ -38,11 +38,13 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
     return atomic_load(&lacks_memory) ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 
+static bool cannot_record;
+
 static CUresult record_event(CUevent event, CUstream stream)
 {
     (void)event;
     (void)stream;
-    return CUDA_SUCCESS;
+    return cannot_record ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
 /* A stream of the caller's that does not come to its mark; in the thread's turn it is asked whether it would wake somebody. */
@@ -50,9 +52,24 @@ static atomic_bool is_late;
 static atomic_int would_wake, would_not;
 static trib_device *looked_at;
 
+/* What has been launched is not over; how often events, and streams, have been asked since. */
+static atomic_bool goes_on;
+static atomic_int asked_events, asked_streams;
+
+static CUresult query_stream(CUstream stream)
+{
+    (void)stream;
+    atomic_fetch_add(&asked_streams, 1);
+    return atomic_load(&goes_on) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+
 static CUresult query_event(CUevent event)
 {
     (void)event;
+    atomic_fetch_add(&asked_events, 1);
+    if (atomic_load(&goes_on)) {
+        return CUDA_ERROR_NOT_READY;
+    }
     if (!atomic_load(&is_late)) {
         return CUDA_SUCCESS;
     }
@@ -193,9 +210,11 @@ static int setup(void **state)
 {
     static trib_device device;
     alarm(60);
-    device =
-        (trib_device){.params = {.size = 1, .wake = wake, .engine = &engine, .complete = complete},
-                      .driver = {.record_event = record_event, .query_event = query_event, .wait_event = wait_event}};
+    device = (trib_device){.params = {.size = 1, .wake = wake, .engine = &engine, .complete = complete},
+                           .driver = {.record_event = record_event,
+                                      .query_event = query_event,
+                                      .query_stream = query_stream,
+                                      .wait_event = wait_event}};
     writes = 0;
     atomic_store(&woken, 0);
     sem_init(&has_woken, 0, 0);
@@ -364,6 +383,39 @@ static void it_says_when_a_gate_will_open(void **state)
     }
 }
 
+/* What cannot be done behind a copy does not end it: it has its memory as long as the GPU copies. */
+static void it_keeps_what_is_still_copied(void **state)
+{
+    trib_device *device = *state;
+    for (int unmarked = 0; unmarked < 2; unmarked++) {
+        atomic_uint count = 0;
+        trib_device_gate gate = {.word = &word, .value = 7};
+        trib_device_job job = {
+            .kind = TRIB_DEVICE_TO_DEVICE, .bytes = 1, .gate = &gate, .gate_count = &count, .gate_goal = 1};
+        trib_device_job next = {.kind = TRIB_DEVICE_TO_HOST, .bytes = 1, .after = &job};
+        atomic_int *asked = unmarked ? &asked_streams : &asked_events;
+        cannot_record = unmarked == 1;
+        cannot_write = unmarked == 0;
+        atomic_store(asked, 0);
+        atomic_store(&goes_on, true);
+        hand_in(device, &job);
+        sem_wait(&copying);
+        sem_post(&go_on);
+        while (atomic_load(asked) < 10) {
+            usleep(100);
+        }
+        assert_int_not_equal(sem_trywait(&job_back), 0);
+        hand_in(device, &next);
+        sem_wait(&job_back);
+        assert_int_equal(next.status, TRIB_SYSTEM);
+        assert_int_not_equal(sem_trywait(&job_back), 0);
+        atomic_store(&goes_on, false);
+        sem_wait(&job_back);
+        assert_int_equal(job.status, TRIB_SYSTEM);
+        cannot_record = cannot_write = false;
+    }
+}
+
 /* It would take what is not there for what it waited for. */
 static void it_does_not_copy_behind_what_has_failed(void **state)
 {
@@ -421,6 +473,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(it_leaves_it_to_callers_while_it_makes_calls, setup, teardown),
         cmocka_unit_test_setup_teardown(it_wakes_reactors_while_it_looks, setup, teardown),
         cmocka_unit_test_setup_teardown(it_says_when_a_gate_will_open, setup, teardown),
+        cmocka_unit_test_setup_teardown(it_keeps_what_is_still_copied, setup, teardown),
         cmocka_unit_test_setup_teardown(it_does_not_copy_behind_what_has_failed, setup, teardown),
         cmocka_unit_test_setup_teardown(it_does_not_copy_behind_what_it_cannot_wait_for, setup, teardown),
         cmocka_unit_test_setup_teardown(it_takes_what_hurries_along, setup, teardown),
