@@ -23,6 +23,22 @@ static trib_roster *roster_of_two(void)
     return roster;
 }
 
+static trib_core *core_of(const trib_roster *roster)
+{
+    trib_core *core = calloc(1, sizeof *core);
+    assert_non_null(core);
+    core->engine = calloc(1, sizeof *core->engine);
+    assert_non_null(core->engine);
+    core->engine->roster = roster;
+    return core;
+}
+
+static void core_free(trib_core *core)
+{
+    free(core->engine);
+    free(core);
+}
+
 /* By the member that it is in, if it is in one: that is what one has to look at. */
 static void the_coordinator_is_named(void **state)
 {
@@ -86,12 +102,7 @@ static void who_speaks_is_named_once(void **state)
 {
     (void)state;
     trib_roster *roster = roster_of_two();
-    trib_engine *engine = calloc(1, sizeof *engine);
-    trib_core *core = calloc(1, sizeof *core);
-    assert_non_null(engine);
-    assert_non_null(core);
-    engine->roster = roster;
-    core->engine = engine;
+    trib_core *core = core_of(roster);
     const trib_link link = {.core = core, .end_is_told = true};
     const char *name = roster->members[1].name;
     char text[TRIB_ERROR_TEXT_SIZE];
@@ -99,8 +110,7 @@ static void who_speaks_is_named_once(void **state)
     assert_string_equal(text, "server 0 (node4:902) could let nobody else connect");
     trib_blame_end(&link, "to", name, "lost rank 2 (node5:1)", text);
     assert_string_equal(text, "lost rank 2 (node5:1), as server 0 (node4:902) says");
-    free(core);
-    free(engine);
+    core_free(core);
     free(roster);
 }
 
@@ -109,12 +119,7 @@ static void who_is_not_reached_has_an_address(void **state)
 {
     (void)state;
     trib_roster *roster = roster_of_two();
-    trib_engine *engine = calloc(1, sizeof *engine);
-    trib_core *core = calloc(1, sizeof *core);
-    assert_non_null(engine);
-    assert_non_null(core);
-    engine->roster = roster;
-    core->engine = engine;
+    trib_core *core = core_of(roster);
     snprintf(roster->members[1].addresses[2].text, TRIB_ADDRESS_MAX, "10.0.0.4:81+shm,10.1.0.4:82");
     trib_link link = {.core = core, .peer = 1, .peer_reactor = 2, .outgoing = true};
     const char *name = roster->members[1].name;
@@ -127,8 +132,7 @@ static void who_is_not_reached_has_an_address(void **state)
     link.proved = true;
     trib_blame_end(&link, "to", name, "why", text);
     assert_string_equal(text, "lost the connection to server 0 (node4:902): why");
-    free(core);
-    free(engine);
+    core_free(core);
     free(roster);
 }
 
