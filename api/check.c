@@ -1,7 +1,7 @@
 /* check.c - see check.h. */
 #include "api/check.h"
 
-#include "engine/fork.h"
+#include "engine/base/fork.h"
 
 bool trib_api_is_usable(const trib_engine *engine)
 {

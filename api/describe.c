@@ -7,10 +7,10 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "api/env_host.h"
+#include "api/env/env_host.h"
 #include "build_config.h"
-#include "stages/kernels.h"
-#include "transports/rdma.h"
+#include "stages/kernels/kernels.h"
+#include "transports/rdma/rdma.h"
 #include "transports/registry.h"
 
 #define TEXT_MAX (64u << 10)

@@ -10,15 +10,15 @@
 
 #include <ev.h>
 
-#include "api/address.h"
+#include "api/config/address.h"
 #include "api/blocking.h"
 #include "api/check.h"
-#include "api/config.h"
+#include "api/config/config.h"
 #include "api/create.h"
-#include "api/env_host.h"
-#include "engine/completions.h"
-#include "engine/fork.h"
-#include "engine/op.h"
+#include "api/env/env_host.h"
+#include "engine/worker/completions.h"
+#include "engine/base/fork.h"
+#include "engine/worker/op.h"
 #include "engine/report.h"
 
 /* ---- Creating ---- */

@@ -8,7 +8,7 @@
 
 #include "api/blocking.h"
 #include "api/check.h"
-#include "engine/device_task.h"
+#include "engine/device/device_task.h"
 
 #define LOOK_NS (50 * INT64_C(1000)) /* before a call sleeps that waits for a launch */
 

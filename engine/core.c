@@ -11,18 +11,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/assert.h"
-#include "engine/callers.h"
-#include "engine/coordinator.h"
-#include "engine/group.h"
-#include "engine/hosts.h"
-#include "engine/link_handshake.h"
-#include "engine/loads.h"
-#include "engine/machines.h"
-#include "engine/member.h"
-#include "engine/relay.h"
-#include "engine/server_lane.h"
-#include "engine/trace.h"
+#include "engine/base/assert.h"
+#include "engine/membership/callers.h"
+#include "engine/membership/coordinator.h"
+#include "engine/local_group/group.h"
+#include "engine/wire/hosts.h"
+#include "engine/link/link_handshake.h"
+#include "engine/membership/loads.h"
+#include "engine/cluster/machines.h"
+#include "engine/membership/member.h"
+#include "engine/server/relay.h"
+#include "engine/server/server_lane.h"
+#include "engine/trace/trace.h"
 
 #define TICK_NS (250 * INT64_C(1000000))
 #define CLOSING_TICK_NS (2 * INT64_C(1000000))

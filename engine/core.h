@@ -6,14 +6,14 @@
 #ifndef TRIB_ENGINE_CORE_H
 #define TRIB_ENGINE_CORE_H
 
-#include "engine/counter.h"
+#include "engine/base/counter.h"
 #include "engine/engine.h"
-#include "engine/link.h"
-#include "engine/link_express.h"
-#include "engine/link_self.h"
-#include "engine/roster.h"
-#include "engine/summation.h"
-#include "engine/trace_ring.h"
+#include "engine/link/link.h"
+#include "engine/link/link_express.h"
+#include "engine/link/link_self.h"
+#include "engine/cluster/roster.h"
+#include "engine/aggregate/summation.h"
+#include "engine/trace/trace_ring.h"
 
 struct trib_op_node;
 struct trib_tensor;

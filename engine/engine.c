@@ -11,16 +11,16 @@
 #include <sys/eventfd.h>
 #include <time.h>
 
-#include "engine/assert.h"
-#include "engine/blame.h"
-#include "engine/completions.h"
-#include "engine/coordinator.h"
-#include "engine/device_task.h"
-#include "engine/fork.h"
-#include "engine/group.h"
-#include "engine/member.h"
-#include "engine/op.h"
-#include "engine/trace.h"
+#include "engine/base/assert.h"
+#include "engine/membership/blame.h"
+#include "engine/worker/completions.h"
+#include "engine/membership/coordinator.h"
+#include "engine/device/device_task.h"
+#include "engine/base/fork.h"
+#include "engine/local_group/group.h"
+#include "engine/membership/member.h"
+#include "engine/worker/op.h"
+#include "engine/trace/trace.h"
 
 /* ---- Opening ---- */
 

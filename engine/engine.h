@@ -13,11 +13,11 @@
 #include <stdatomic.h>
 
 #include "api/tributary.h"
-#include "engine/auth.h"
-#include "engine/counter.h"
-#include "engine/kernel_ops.h"
-#include "engine/reactor.h"
-#include "engine/roster.h"
+#include "engine/wire/auth.h"
+#include "engine/base/counter.h"
+#include "engine/base/kernel_ops.h"
+#include "engine/reactor/reactor.h"
+#include "engine/cluster/roster.h"
 #include "transports/transport.h"
 
 struct trib_core;

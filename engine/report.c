@@ -10,8 +10,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/coordinator.h"
-#include "engine/pipeline.h"
+#include "engine/membership/coordinator.h"
+#include "engine/worker/pipeline.h"
 
 typedef struct question {
     trib_engine *engine;

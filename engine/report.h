@@ -2,7 +2,7 @@
 #ifndef TRIB_ENGINE_REPORT_H
 #define TRIB_ENGINE_REPORT_H
 
-#include "engine/op.h"
+#include "engine/worker/op.h"
 
 /* On core's own thread: appends its entries to entries[*count..capacity), counting all in *count. */
 void trib_report_core(trib_core *core, trib_waiting *entries, size_t capacity, size_t *count);

@@ -10,8 +10,8 @@
 #endif
 #include "numa/extents.h"
 
-#include "engine/assert.h"
-#include "engine/log.h"
+#include "engine/base/assert.h"
+#include "engine/base/log.h"
 #include "numa/pages.h"
 #include "numa/poison.h"
 

@@ -7,7 +7,7 @@
  *
  * One mutex: blocks are taken when tensors are declared, not on the data path.
  */
-#include "engine/assert.h"
+#include "engine/base/assert.h"
 #include "numa/arena.h"
 #include "numa/heap.h"
 

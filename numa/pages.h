@@ -14,7 +14,7 @@ void trib_pages_unmap(void *user, void *base, size_t size);
 int trib_pages_file(const char *label, size_t size);
 
 /* As trib_pages_map, of such a file, which another process can map too and nobody can make shorter. A child that does not exec
- * has the same pages, but for engine/fork.h. NULL also where files or descriptors are limited. */
+ * has the same pages, but for engine/base/fork.h. NULL also where files or descriptors are limited. */
 void *trib_pages_map_shared(size_t size, int *fd_out);
 /* Gives the pages back, whoever else has them mapped, and closes the file. */
 void trib_pages_unmap_shared(void *base, size_t size, int fd);

@@ -9,7 +9,7 @@
 
 #include <stdarg.h>
 
-#include "engine/assert.h"
+#include "engine/base/assert.h"
 
 void trib_place_request_init(trib_place_request *request)
 {

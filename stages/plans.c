@@ -1,7 +1,7 @@
 /*
  * plans.c - read this file and know the engine: the stages of each kind of exchange, in order.
  *
- * SUM happens on the server between PUSH and PULL (engine/summation.c). The stages of codecs (COMPRESS, DECOMPRESS) take
+ * SUM happens on the server between PUSH and PULL (engine/aggregate/summation.c). The stages of codecs (COMPRESS, DECOMPRESS) take
  * their places in further plans beside these.
  */
 #include "stages/plans.h"

@@ -2,7 +2,7 @@
 #ifndef TRIB_STAGES_PLANS_H
 #define TRIB_STAGES_PLANS_H
 
-#include "engine/pipeline.h"
+#include "engine/worker/pipeline.h"
 
 extern const trib_stage trib_stage_push;
 extern const trib_stage trib_stage_pull;

@@ -4,7 +4,7 @@
 #include <getopt.h>
 #include <stdlib.h>
 
-#include "api/config.h"
+#include "api/config/config.h"
 #include "tools/option.h"
 #include "tools/study/parse.h"
 

@@ -2,7 +2,7 @@
  * trace.c - `tributary trace`: the traces of a job's processes, put on one clock, checked, summed up, and turned into
  * what other programs show.
  *
- * Looks inside the library: the format of traces is engine/trace_format.h.
+ * Looks inside the library: the format of traces is engine/trace/trace_format.h.
  */
 #include <errno.h>
 #include <getopt.h>

@@ -6,9 +6,9 @@
 
 #include <errno.h>
 
-#include "engine/assert.h"
-#include "engine/fork.h"
-#include "engine/log.h"
+#include "engine/base/assert.h"
+#include "engine/base/fork.h"
+#include "engine/base/log.h"
 
 #define ACCEPTS_PER_TURN 16u
 #define SAY_NS (60 * INT64_C(1000000000))

@@ -12,8 +12,8 @@
 #include <errno.h>
 #include <sys/socket.h>
 
-#include "engine/counter.h"
-#include "engine/reactor.h"
+#include "engine/base/counter.h"
+#include "engine/reactor/reactor.h"
 
 typedef struct trib_acceptor trib_acceptor;
 

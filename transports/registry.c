@@ -4,10 +4,10 @@
 
 #include <string.h>
 
-#include "engine/assert.h"
-#include "transports/rails.h"
-#include "transports/rdma.h"
-#include "transports/shm.h"
+#include "engine/base/assert.h"
+#include "transports/failover/rails.h"
+#include "transports/rdma/rdma.h"
+#include "transports/shm/shm.h"
 
 static const trib_transport_ops *const transports[] = {
     &trib_rails_auto_ops,

@@ -35,8 +35,8 @@
 #define TRIB_TRANSPORTS_TRANSPORT_H
 
 #include "api/tributary.h"
-#include "engine/counter.h"
-#include "engine/reactor.h"
+#include "engine/base/counter.h"
+#include "engine/reactor/reactor.h"
 
 #define TRIB_HEADER_SIZE 64u
 #define TRIB_PAYLOAD_MAX (1u << 20)

@@ -1,5 +1,5 @@
 /*
- * cuda_internal.h - what the files of the CUDA module share. The module is the device interface (engine/device.h) on a GPU;
+ * cuda_internal.h - what the files of the CUDA module share. The module is the device interface (engine/device/device.h) on a GPU;
  * it is loaded at run time, and needs no symbol of the library.
  *
  * One thread for each device makes all calls that may take time: it issues jobs to three streams (to the host, to the
@@ -22,9 +22,9 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
-#include "engine/device.h"
-#include "engine/linger.h"
-#include "engine/thread.h"
+#include "engine/device/device.h"
+#include "engine/reactor/linger.h"
+#include "engine/base/thread.h"
 
 #define TRIB_CUDA_STOP_NS (5 * INT64_C(1000000000))
 #define CUDA_LAUNCHED_MAX 256u /* CUDA's queue takes 1024, and there is an event and a gate beside each */

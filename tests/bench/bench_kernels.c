@@ -12,7 +12,7 @@
 #define _POSIX_C_SOURCE 200809L /* clock_gettime, where the build asks for plain C11 */
 #endif
 
-#include "stages/kernels.h"
+#include "stages/kernels/kernels.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "engine/reactor_ev.h"
-#include "engine/thread.h"
+#include "engine/reactor/reactor_ev.h"
+#include "engine/base/thread.h"
 
 enum { BURST = 16, BURSTS = 150, APART_US = 60, WORK_US = 40, PAUSE_US = 15000, CORE = 0, OTHER_CORE = 1 };
 

@@ -11,8 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine/reactor_ev.h"
-#include "engine/trace.h"
+#include "engine/reactor/reactor_ev.h"
+#include "engine/trace/trace.h"
 
 #define ROUNDS 31
 #define RECORDS 200000u

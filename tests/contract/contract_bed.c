@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "engine/assert.h"
+#include "engine/base/assert.h"
 #include "tests/contract/contract_watch.h"
 
 static void resume(trib_reactor *reactor, trib_post *post);

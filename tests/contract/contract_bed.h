@@ -9,7 +9,7 @@
 #ifndef TRIB_TESTS_CONTRACT_BED_H
 #define TRIB_TESTS_CONTRACT_BED_H
 
-#include "engine/reactor_ev.h"
+#include "engine/reactor/reactor_ev.h"
 #include "tests/contract/transport_contract.h"
 
 #define WINDOW 64u

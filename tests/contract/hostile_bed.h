@@ -5,8 +5,8 @@
 #ifndef TRIB_TESTS_HOSTILE_BED_H
 #define TRIB_TESTS_HOSTILE_BED_H
 
-#include "engine/reactor_ev.h"
-#include "transports/shm_internal.h"
+#include "engine/reactor/reactor_ev.h"
+#include "transports/shm/shm_internal.h"
 
 #define SENDS 24u
 

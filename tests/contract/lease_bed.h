@@ -9,7 +9,7 @@
 #define TRIB_TESTS_LEASE_BED_H
 
 #include "tests/contract/reactor_hand.h"
-#include "transports/shm_internal.h"
+#include "transports/shm/shm_internal.h"
 
 #define MESSAGES_MAX 1200u
 #define PIECES 16u

@@ -14,9 +14,9 @@
 #include "numa/arena.h"
 #include "tests/contract/contract_bed.h"
 #include "tests/contract/rdma_auto.h"
-#include "transports/auto.h"
-#include "transports/rdma.h"
-#include "transports/tcp.h"
+#include "transports/auto/auto.h"
+#include "transports/rdma/rdma.h"
+#include "transports/tcp/tcp.h"
 
 #if TRIB_HAVE_RDMA
 

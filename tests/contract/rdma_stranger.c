@@ -19,8 +19,8 @@
 #include <cmocka.h>
 
 #include "tests/contract/contract_bed.h"
-#include "transports/rdma_internal.h"
-#include "transports/tcp_internal.h"
+#include "transports/rdma/rdma_internal.h"
+#include "transports/tcp/tcp_internal.h"
 
 #define RESOLVE_MS 2000
 #define OWED_MS 60000u

@@ -6,11 +6,11 @@
 #define TRIB_TESTS_RDMA_STRANGER_H
 
 #include "tests/contract/transport_contract.h"
-#include "transports/rdma.h"
+#include "transports/rdma/rdma.h"
 
 #if TRIB_HAVE_RDMA
 
-#include "transports/rdma_domain.h"
+#include "transports/rdma/rdma_domain.h"
 
 /* What the sides share, as the reactors of an engine do. */
 typedef struct world_of_rdma {

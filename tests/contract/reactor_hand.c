@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "engine/assert.h"
+#include "engine/base/assert.h"
 
 #define PASSES 8u /* of a turn; a connection that waits for another side looks again in the next */
 

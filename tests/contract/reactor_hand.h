@@ -5,7 +5,7 @@
 #ifndef TRIB_TESTS_REACTOR_HAND_H
 #define TRIB_TESTS_REACTOR_HAND_H
 
-#include "engine/reactor.h"
+#include "engine/reactor/reactor.h"
 
 #define HAND_TIMERS_MAX 256u
 #define HAND_IOS_MAX 32u

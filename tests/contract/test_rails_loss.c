@@ -18,11 +18,11 @@
 
 #include <cmocka.h>
 
-#include "engine/auth.h"
-#include "engine/log.h"
-#include "engine/reactor_ev.h"
-#include "transports/rails_internal.h"
-#include "transports/tcp.h"
+#include "engine/wire/auth.h"
+#include "engine/base/log.h"
+#include "engine/reactor/reactor_ev.h"
+#include "transports/failover/rails_internal.h"
+#include "transports/tcp/tcp.h"
 
 #define SECOND_NS INT64_C(1000000000)
 #define LIMIT_S 20.0

@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-#include "engine/strangers.h"
+#include "engine/base/strangers.h"
 #include "tests/contract/hostile_bed.h"
 #include "tests/support/descriptors.h"
 #include "tests/support/rights.h"

@@ -25,7 +25,7 @@
 #include "tests/contract/reactor_hand.h"
 #include "tests/support/descriptors.h"
 #include "tests/support/rights.h"
-#include "transports/shm_internal.h"
+#include "transports/shm/shm_internal.h"
 
 #define EXTENT TRIB_EXTENT_BYTES
 #define SIZE 20000u

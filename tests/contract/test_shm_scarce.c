@@ -18,9 +18,9 @@
 
 #include <cmocka.h>
 
-#include "engine/reactor_ev.h"
+#include "engine/reactor/reactor_ev.h"
 #include "tests/support/descriptors.h"
-#include "transports/shm_internal.h"
+#include "transports/shm/shm_internal.h"
 
 #define LIMIT 64
 #define TURNS 50 /* far more than a greeting takes */

@@ -13,12 +13,12 @@
 
 #include <cmocka.h>
 
-#include "engine/reactor_ev.h"
+#include "engine/reactor/reactor_ev.h"
 #include "tests/contract/transport_contract.h"
-#include "transports/fault.h"
-#include "transports/loopback.h"
-#include "transports/shm.h"
-#include "transports/tcp.h"
+#include "transports/testing/fault.h"
+#include "transports/testing/loopback.h"
+#include "transports/shm/shm.h"
+#include "transports/tcp/tcp.h"
 
 static trib_status open_tcp(void *context, trib_reactor *reactor, const trib_transport_upcalls *upcalls,
                             trib_transport **inner_out)

@@ -1,6 +1,6 @@
 /* test_transport_loopback.c - the contract suite on loopback: both ends on one loop, and on two threads. */
 #include "tests/contract/transport_contract.h"
-#include "transports/loopback.h"
+#include "transports/testing/loopback.h"
 
 static void *make_hub(void)
 {

@@ -12,12 +12,12 @@
 
 #include <cmocka.h>
 
-#include "engine/auth.h"
+#include "engine/wire/auth.h"
 #include "tests/contract/contract_bed.h"
-#include "transports/fault.h"
-#include "transports/loopback.h"
-#include "transports/rails.h"
-#include "transports/tcp.h"
+#include "transports/testing/fault.h"
+#include "transports/testing/loopback.h"
+#include "transports/failover/rails.h"
+#include "transports/tcp/tcp.h"
 
 #define SILENCE_NS (2 * INT64_C(1000000000))
 

@@ -26,7 +26,7 @@
 #include "tests/contract/contract_bed.h"
 #include "tests/contract/rdma_auto.h"
 #include "tests/contract/rdma_stranger.h"
-#include "transports/rdma.h"
+#include "transports/rdma/rdma.h"
 
 #if TRIB_HAVE_RDMA
 

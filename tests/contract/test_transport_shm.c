@@ -9,14 +9,14 @@
 
 #include <cmocka.h>
 
-#include "engine/auth.h"
+#include "engine/wire/auth.h"
 #include "numa/arena.h"
 #include "tests/contract/transport_contract.h"
-#include "transports/auto.h"
-#include "transports/rails.h"
-#include "transports/shm.h"
-#include "transports/shm_ring.h"
-#include "transports/tcp.h"
+#include "transports/auto/auto.h"
+#include "transports/failover/rails.h"
+#include "transports/shm/shm.h"
+#include "transports/shm/shm_ring.h"
+#include "transports/tcp/tcp.h"
 
 #define SILENCE_NS (20 * INT64_C(1000000000))
 

@@ -1,9 +1,9 @@
 /* test_transport_sim.c - the contract suite on the simulated network: two nodes, one node, and in bad weather. */
 #include <stdlib.h>
 
-#include "engine/assert.h"
+#include "engine/base/assert.h"
 #include "tests/contract/transport_contract.h"
-#include "transports/sim.h"
+#include "transports/sim/sim.h"
 
 typedef struct world {
     trib_sim *sim;

@@ -21,11 +21,11 @@
 
 #include <cmocka.h>
 
-#include "engine/reactor_ev.h"
+#include "engine/reactor/reactor_ev.h"
 #include "tests/contract/transport_contract.h"
 #include "transports/registry.h"
-#include "transports/tcp.h"
-#include "transports/tcp_internal.h"
+#include "transports/tcp/tcp.h"
+#include "transports/tcp/tcp_internal.h"
 
 static trib_status open_tcp(void *shared, unsigned side, trib_reactor *reactor, const trib_transport_upcalls *upcalls,
                             trib_transport **transport_out)

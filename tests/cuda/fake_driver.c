@@ -9,7 +9,7 @@
 
 #include "tests/cuda/fake_cuda.h"
 
-#include "engine/device.h"
+#include "engine/device/device.h"
 
 /* ---- Contexts: a thread has those that were put on top of one another; the runtime replaces the uppermost ---- */
 

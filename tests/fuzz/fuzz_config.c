@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "api/config.h"
-#include "transports/tcp_internal.h"
+#include "api/config/config.h"
+#include "transports/tcp/tcp_internal.h"
 
 #define LINES_MAX 64
 #define LINE_BYTES_MAX 1024

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "transports/shm_ring.h"
+#include "transports/shm/shm_ring.h"
 #include "transports/transport.h"
 
 #define STEP 12u

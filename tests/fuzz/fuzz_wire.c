@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/roster.h"
-#include "engine/wire.h"
+#include "engine/cluster/roster.h"
+#include "engine/wire/wire.h"
 #include "tests/support/seal.h"
 
 /* Where the roster's head holds t_opt_factor: it travels in billionths, and rounding it again may move it by one. */

@@ -4,9 +4,9 @@
 #ifndef TRIB_TESTS_FUZZ_PEER_WORLD_H
 #define TRIB_TESTS_FUZZ_PEER_WORLD_H
 
-#include "api/env_sim.h"
-#include "engine/link.h"
-#include "engine/roster.h"
+#include "api/env/sim/env_sim.h"
+#include "engine/link/link.h"
+#include "engine/cluster/roster.h"
 
 #define MS INT64_C(1000000)
 #define PEER_TIMEOUT_NS (4000 * MS)

@@ -8,7 +8,7 @@
 #ifndef TRIB_TESTS_LOOP_DIRECT_BED_H
 #define TRIB_TESTS_LOOP_DIRECT_BED_H
 
-#include "engine/device.h"
+#include "engine/device/device.h"
 #include "engine/engine.h"
 #include "tests/loop/job.h"
 

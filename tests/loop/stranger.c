@@ -13,8 +13,8 @@
 
 #include <cmocka.h>
 
-#include "engine/roster.h"
-#include "transports/rails_internal.h"
+#include "engine/cluster/roster.h"
+#include "transports/failover/rails_internal.h"
 
 #define WAIT_S 30
 

@@ -6,7 +6,7 @@
 #ifndef TRIB_TESTS_LOOP_STRANGER_H
 #define TRIB_TESTS_LOOP_STRANGER_H
 
-#include "engine/link.h"
+#include "engine/link/link.h"
 
 typedef struct stranger {
     int fd;

@@ -60,7 +60,7 @@ def arguments_are_looked_at(folder):
                                       ('install-deps', ['--help'], 0, 'tools/install-deps [--tests|--bench]'),
                                       ('quickstart', ['--epochs', '3', 'x'], 2, 'unknown option x'), ('quickstart', ['--epochs'], 2, 'needs a value'),
                                       ('quickstart', ['--epochs=3'], 2, 'unknown option --epochs=3'),
-                                      ('quickstart', ['--help'], 0, 'tools/quickstart [--epochs N]'), ('lint', ['api/config.c'], 2, 'Usage: tools/lint')):
+                                      ('quickstart', ['--help'], 0, 'tools/quickstart [--epochs N]'), ('lint', ['api/config/config.c'], 2, 'Usage: tools/lint')):
         done = subprocess.run([os.path.join(ROOT, 'tools', tool)] + words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, cwd=folder)
         assert done.returncode == status and text in done.stdout and '==' not in done.stdout, (tool, words, done)
 

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/assert.h"
-#include "engine/device_host.h"
-#include "engine/group_internal.h"
+#include "engine/base/assert.h"
+#include "engine/device/host/device_host.h"
+#include "engine/local_group/group_internal.h"
 
 #define MS INT64_C(1000000)
 #define SECOND (1000 * MS)

@@ -1,5 +1,5 @@
 /*
- * door_bed.h - the local ranks of a machine hand in what a seed says, in virtual time: they meet at the door (engine/group_door.h),
+ * door_bed.h - the local ranks of a machine hand in what a seed says, in virtual time: they meet at the door (engine/local_group/group_door.h),
  * miss each other there, and break it up. Results must be right, and all must end alike.
  */
 #ifndef TRIB_TESTS_SIM_DOOR_BED_H

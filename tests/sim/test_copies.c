@@ -4,7 +4,7 @@
  */
 #include <stdlib.h>
 
-#include "engine/device_task.h"
+#include "engine/device/device_task.h"
 #include "tests/sim/sim_bed.h"
 
 enum { REACTORS = 4, COUNT = 8 << 20, WORKERS = 2 };

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "engine/group_internal.h"
+#include "engine/local_group/group_internal.h"
 #include "tests/sim/sim_bed.h"
 
 enum {

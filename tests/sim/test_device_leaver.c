@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/device_load.h"
-#include "engine/device_host.h"
+#include "api/env/device_load.h"
+#include "engine/device/host/device_host.h"
 #include "tests/sim/sim_bed.h"
 
 enum { RANKS = 3, COUNT = 1000 };

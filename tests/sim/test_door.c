@@ -14,8 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "engine/device_host.h"
-#include "engine/group_internal.h"
+#include "engine/device/host/device_host.h"
+#include "engine/local_group/group_internal.h"
 #include "tests/sim/door_bed.h"
 
 #define SEEDS 1500u

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/op.h"
-#include "engine/sum_tree.h"
+#include "engine/worker/op.h"
+#include "engine/aggregate/sum_tree.h"
 #include "tests/sim/sim_bed.h"
 
 enum { WORKERS = 3, COUNT = 50000, LEFT = 5 };

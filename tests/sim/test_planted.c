@@ -12,14 +12,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "engine/device_task.h"
-#include "engine/group.h"
-#include "engine/op.h"
-#include "engine/relay.h"
-#include "engine/roster.h"
-#include "engine/sum_tree.h"
-#include "engine/worker.h"
-#include "stages/kernels.h"
+#include "engine/device/device_task.h"
+#include "engine/local_group/group.h"
+#include "engine/worker/op.h"
+#include "engine/server/relay.h"
+#include "engine/cluster/roster.h"
+#include "engine/aggregate/sum_tree.h"
+#include "engine/worker/worker.h"
+#include "stages/kernels/kernels.h"
 #include "tests/sim/torture.h"
 
 #define SEEDS 500u

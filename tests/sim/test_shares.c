@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "engine/shares.h"
+#include "engine/membership/shares.h"
 #include "tests/sim/sim_bed.h"
 
 enum { LIGHT = 1 << 10, WARM = 256 << 10, HEAVY = 1536 << 10 };

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/op.h"
+#include "engine/worker/op.h"
 #include "tests/sim/sim_bed.h"
 
 #define LINK_BITS UINT64_C(200000000)

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "engine/link_strands.h"
+#include "engine/link/link_strands.h"
 #include "tests/sim/sim_bed.h"
 
 #define LINK_BITS UINT64_C(1000000000)

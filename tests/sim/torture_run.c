@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/op.h"
-#include "engine/relay.h"
-#include "engine/server_lane.h"
-#include "engine/shares.h"
+#include "engine/worker/op.h"
+#include "engine/server/relay.h"
+#include "engine/server/server_lane.h"
+#include "engine/membership/shares.h"
 #include "tests/sim/torture_internal.h"
 
 #define WATCH_EVERY 16u /* events */

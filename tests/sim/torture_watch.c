@@ -5,10 +5,10 @@
  * from what rounds and landings hold, open rounds from the rounds. And what waits for a credit must not be there when the
  * credit is. A fault in these shows at once, where the operation that it will hold up, or never, is far off.
  */
-#include "engine/group_internal.h"
-#include "engine/link_strands.h"
-#include "engine/server_lane.h"
-#include "engine/sum_tree.h"
+#include "engine/local_group/group_internal.h"
+#include "engine/link/link_strands.h"
+#include "engine/server/server_lane.h"
+#include "engine/aggregate/sum_tree.h"
 #include "tests/sim/torture_internal.h"
 
 /* ---- Links ---- */

@@ -72,7 +72,7 @@ bool sim_job_is_one_host(const sim_job_config *config)
            !config->links_apart;
 }
 
-/* Addresses whose names begin alike, up to a slash, are of one machine (engine/machines.h). */
+/* Addresses whose names begin alike, up to a slash, are of one machine (engine/cluster/machines.h). */
 static void node_name(const sim_job_config *given, uint32_t index, char *name, size_t size)
 {
     if (given->machine_of != NULL || (given->per_machine > 0 && index < given->workers)) {

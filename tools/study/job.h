@@ -2,13 +2,13 @@
  * job.h - a whole job in virtual time: a world, a network, and an engine for every member.
  *
  * Members are the workers by rank, then the servers. Each has a process and a node of its own, and, unless they share
- * one, a machine. Looks inside the library (api/env_sim.h).
+ * one, a machine. Looks inside the library (api/env/sim/env_sim.h).
  */
 #ifndef TRIB_TOOLS_STUDY_JOB_H
 #define TRIB_TOOLS_STUDY_JOB_H
 
-#include "api/env_sim.h"
-#include "engine/device.h"
+#include "api/env/sim/env_sim.h"
+#include "engine/device/device.h"
 
 typedef struct sim_job sim_job;
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "engine/roster.h"
+#include "engine/cluster/roster.h"
 
 typedef struct section {
     const unsigned char *data; /* NULL: it is not in the file */

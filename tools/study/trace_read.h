@@ -2,16 +2,16 @@
  * trace_read.h - reads a trace file (docs/trace.md), trusting nothing in it: whatever the bytes are, the answer is what
  * they say or an error that names what is wrong.
  *
- * Looks inside the library: the format is engine/trace_format.h.
+ * Looks inside the library: the format is engine/trace/trace_format.h.
  */
 #ifndef TRIB_TOOLS_STUDY_TRACE_READ_H
 #define TRIB_TOOLS_STUDY_TRACE_READ_H
 
 #include <stdio.h>
 
-#include "engine/clock.h"
-#include "engine/placement.h"
-#include "engine/trace_format.h"
+#include "engine/wire/clock.h"
+#include "engine/cluster/placement.h"
+#include "engine/trace/trace_format.h"
 
 /* Times and offsets are at most so far from 0, so that adding a few never overflows. */
 #define TRACE_TIME_MAX (INT64_MAX / 8)

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "engine/roster.h"
+#include "engine/cluster/roster.h"
 
 void trace_run_warn(trace_run *run, const char *format, ...)
 {

@@ -6,7 +6,7 @@
  */
 #include <stdlib.h>
 
-#include "engine/summation.h"
+#include "engine/aggregate/summation.h"
 #include "tools/study/trace_stats.h"
 
 #define NO_OP UINT32_MAX

@@ -1,0 +1,95 @@
+/*
+ * sum_operand.c - what becomes of a payload that was presented where it was: it is summed from there at once, stays there under a
+ * lease until its partner comes, or is copied.
+ */
+#include "engine/aggregate/sum_tree.h"
+
+uint8_t trib_sum_payload_width(const trib_summation *self, const trib_contribution *what)
+{
+    return self->config.takes_parts && what->exchange == TRIB_EXCHANGE_PUSH_PULL ? trib_sum_acc_width(what) : 0;
+}
+
+uint8_t trib_sum_payload_form(const trib_summation *self)
+{
+    return self->config.takes_parts ? TRIB_FORM_ACC : TRIB_FORM_WIRE;
+}
+
+static void copy_in(const trib_summation *self, const trib_contribution *what, uint32_t chunk_size, sum_block *block,
+                    const void *payload)
+{
+    const uint32_t size = chunk_size << trib_sum_payload_width(self, what);
+    self->config.kernels->copy(block->data, payload, size);
+    trib_charge(self->config.reactor, TRIB_COST_COPY, size);
+}
+
+/* The payload has to go from where it is, and is copied to the block that stood by. */
+static void recalled(trib_lease *lease)
+{
+    sum_block *block = lease->user;
+    trib_summation *self = block->owner;
+    sum_round *round = block->leased_to->round;
+    sum_node *node = block->leased;
+    trib_assert(block->lease == lease && node->block == block && node->data != block->data);
+    copy_in(self, &round->what, block->leased_to->size, block, node->data);
+    node->data = block->data;
+    if (!trib_sum_lease_end(block)) {
+        round->holds++;
+        trib_sum_round_refuse(self, round, TRIB_PEER_LOST, TRIB_SUM_SPOILT);
+        round->holds--;
+        trib_sum_round_try_end(self, round);
+    }
+}
+
+/* keeps: its partner has not come yet. */
+static bool take_lease(trib_summation *self, const sum_round *round, const trib_contribution *what, sum_block *block,
+                       trib_conn *conn, bool keeps)
+{
+    trib_lease *lease = trib_conn_lease(conn, keeps);
+    if (lease == NULL) {
+        return false;
+    }
+    sum_chunk *chunk = &round->chunks[what->chunk];
+    lease->recalled = recalled;
+    lease->user = block;
+    block->lease = lease;
+    block->leased = &chunk->tree->nodes[self->config.order == TRIB_ORDER_RANK ? what->contributor : 0];
+    block->leased_to = chunk;
+    block->owner = self;
+    return true;
+}
+
+/* Whether it can be summed from where it is, now or when its partner comes. */
+static bool stays(trib_summation *self, const sum_round *round, const trib_contribution *what, sum_block *block,
+                  trib_conn *conn, const sum_block *spare)
+{
+    if (what->exchange != TRIB_EXCHANGE_PUSH_PULL || self->config.contributor_count == 1) {
+        return false;
+    }
+    const sum_node *partner = trib_sum_partner(self, &round->chunks[what->chunk], what->contributor);
+    if (partner == NULL) {
+        return take_lease(self, round, what, block, conn, true);
+    }
+    const bool has_target =
+        partner->form == TRIB_FORM_ACC || spare != NULL || trib_acc_is_wire(what->dtype, what->reduce);
+    if (has_target) {
+        (void)take_lease(self, round, what, block, conn, false); /* none is needed if it is not the sender's memory */
+    }
+    return has_target;
+}
+
+sum_node trib_sum_operand(trib_summation *self, sum_round *round, const trib_contribution *what, sum_block *block,
+                          const void *payload, trib_conn *conn, const sum_block *spare)
+{
+    sum_node node = {.data = block->data, .block = block, .form = trib_sum_payload_form(self)};
+    if (payload == block->data || round->refused != TRIB_OK) {
+        return node;
+    }
+    if (stays(self, round, what, block, conn, spare)) {
+        node.data = payload;
+        return node;
+    }
+    trib_lease *lease = trib_conn_lease(conn, false);
+    copy_in(self, what, what->size, block, payload);
+    round->is_spoilt = lease != NULL && !lease->end(lease);
+    return node;
+}

@@ -1,0 +1,235 @@
+/*
+ * sum_part.c - sums that are a part of a larger one: a chunk whose contributions are all in is given out as it is, not
+ * rounded, and waits until the sum that it has become a part of is written over it.
+ *
+ * Invariants
+ * - A chunk that is out holds its round and its block, until its sum is there or the round is refused.
+ * - Whoever sums the parts expects this contributor's rounds of a key one after the other. So a refusal is reported
+ *   upwards only when every older round of the key is complete or has been reported; parts come in that order anyway,
+ *   because a chunk of round r + 1 is complete only when every contributor is through with round r.
+ * - So where a round is complete or has been reported, all older ones of the key are, or have been.
+ */
+#include "engine/aggregate/sum_tree.h"
+
+static bool gives_parts(const trib_summation *self)
+{
+    return self->config.part_ready != NULL;
+}
+
+uint32_t trib_sum_part_bytes(const trib_contribution *what)
+{
+    return what->exchange == TRIB_EXCHANGE_PUSH_PULL ? what->size << trib_sum_acc_width(what) : what->size;
+}
+
+static trib_contribution describe(const sum_chunk *chunk)
+{
+    const sum_round *round = chunk->round;
+    trib_contribution what = round->what;
+    what.chunk = (uint32_t)(chunk - round->chunks);
+    what.size = chunk->size;
+    return what;
+}
+
+/* ---- Giving out ---- */
+
+bool trib_sum_part_take_block(trib_summation *self, const sum_round *round, const trib_contribution *what,
+                              sum_block **block)
+{
+    *block = NULL;
+    if (!gives_parts(self) || round->refused != TRIB_OK || what->exchange != TRIB_EXCHANGE_BROADCAST ||
+        what->size == 0 || trib_sum_root(self, what) < self->config.contributor_count ||
+        round->chunks[what->chunk].arrived + 1 < self->config.contributor_count) {
+        return true;
+    }
+    *block = trib_sum_block_take(self, what->size, 0);
+    return *block != NULL;
+}
+
+void trib_sum_part_give_out(trib_summation *self, sum_chunk *chunk, sum_block *block)
+{
+    sum_round *round = chunk->round;
+    const bool carries = block != NULL && chunk->size > 0;
+    trib_assert(!chunk->is_out && chunk->result == NULL && chunk->sum.references == 0);
+    chunk->result = block;
+    chunk->is_out = true;
+    round->parts_out++;
+    round->references++; /* the caller's; ours is counted in parts_out */
+    chunk->sum = (trib_sum_buffer){
+        .data = carries ? block->data : NULL, .size = carries ? chunk->size : 0, .references = 2, .slot = chunk};
+    const trib_contribution what = describe(chunk);
+    self->config.part_ready(self->config.user, &what, &chunk->sum);
+}
+
+void trib_sum_part_add_to_broadcast(trib_summation *self, sum_chunk *chunk, sum_block *block)
+{
+    if (block != NULL) {
+        trib_assert(chunk->kept == NULL);
+        chunk->kept = block;
+    }
+    if (chunk->arrived == self->config.contributor_count) {
+        sum_block *kept = chunk->kept;
+        chunk->kept = NULL;
+        trib_sum_part_give_out(self, chunk, kept);
+    }
+}
+
+void trib_sum_part_clear(trib_summation *self, sum_chunk *chunk)
+{
+    trib_sum_block_give(self, chunk->kept);
+    chunk->kept = NULL;
+    if (chunk->is_out) {
+        chunk->is_out = false;
+        trib_assert(chunk->round->parts_out > 0);
+        chunk->round->parts_out--;
+        trib_sum_buffer_unref(self, &chunk->sum);
+    }
+}
+
+/* ---- Reporting ---- */
+
+static bool is_settled(const sum_round *round)
+{
+    const bool is_complete = round->refused == TRIB_OK && round->chunks_done == round->what.chunk_count;
+    return is_complete || round->is_reported;
+}
+
+void trib_sum_part_report(trib_summation *self, sum_round *round)
+{
+    if (!gives_parts(self) || (round->next != NULL && !is_settled(round->next))) {
+        return; /* the older one does it when its turn has come */
+    }
+    sum_round *first = NULL, **last = &first; /* of those to be reported, oldest first */
+    for (sum_round *at = round; at != NULL && (at->refused != TRIB_OK || is_settled(at)); at = at->newer) {
+        if (!is_settled(at)) { /* nothing younger than an open one */
+            *last = at;
+            last = &at->report_next;
+            at->report_next = NULL;
+            at->is_reported = true;
+            at->holds++;
+        }
+    }
+    while (first != NULL) {
+        sum_round *next = first->report_next;
+        self->config.round_refused(self->config.user, &first->what, first->refused, first->text);
+        first->holds--;
+        trib_sum_round_try_end(self, first);
+        first = next;
+    }
+}
+
+bool trib_sum_part_may_end(const trib_summation *self, const sum_round *round)
+{
+    return !gives_parts(self) || (round->parts_out == 0 && (round->refused == TRIB_OK || round->is_reported));
+}
+
+/* ---- What comes from above ---- */
+
+static sum_round *find_live(const trib_summation *self, const trib_contribution *what)
+{
+    const sum_key *key = trib_sum_key_find(self, what);
+    return key == NULL ? NULL : trib_sum_round_find(self, key, what->round);
+}
+
+static sum_chunk *find_awaited(const trib_summation *self, const trib_contribution *what)
+{
+    const sum_round *round = find_live(self, what);
+    if (round == NULL || what->chunk >= round->chunk_count || !round->chunks[what->chunk].is_out) {
+        return NULL;
+    }
+    return &round->chunks[what->chunk];
+}
+
+trib_sum_buffer *trib_summation_awaited(const trib_summation *self, const trib_contribution *what)
+{
+    sum_chunk *chunk = find_awaited(self, what);
+    return chunk == NULL ? NULL : &chunk->sum;
+}
+
+void trib_summation_hold(trib_sum_buffer *sum, trib_contribution *what_out)
+{
+    sum_chunk *chunk = sum->slot;
+    sum->references++;
+    chunk->round->references++;
+    *what_out = describe(chunk);
+}
+
+void trib_summation_complete(trib_summation *self, const trib_contribution *what)
+{
+    sum_chunk *chunk = find_awaited(self, what);
+    trib_assert(chunk != NULL);
+    sum_round *round = chunk->round;
+    chunk->is_out = false;
+    trib_assert(round->parts_out > 0);
+    round->parts_out--;
+    round->holds++;
+    trib_sum_chunk_hand_out(self, chunk);
+    round->holds--;
+    trib_sum_round_try_end(self, round);
+}
+
+/* Else nothing that happens above can matter to it: all its sums are here, and at most wait to be sent. */
+static bool needs_above(const sum_round *round)
+{
+    return round->refused == TRIB_OK && (round->chunks_done < round->what.chunk_count || round->parts_out > 0);
+}
+
+static void refuse_from_above(trib_summation *self, sum_round *round, trib_status status, const char *text)
+{
+    round->is_reported = round->is_reported || round->refused == TRIB_OK; /* they know */
+    round->holds++;
+    trib_sum_round_refuse(self, round, status, text);
+    round->holds--;
+    trib_sum_round_try_end(self, round);
+}
+
+void trib_summation_refuse(trib_summation *self, const trib_contribution *what, trib_status status, const char *text)
+{
+    sum_round *round = find_live(self, what);
+    if (round != NULL && needs_above(round)) {
+        refuse_from_above(self, round, status, text);
+    }
+}
+
+void trib_summation_refuse_owner(trib_summation *self, uint32_t owner, trib_status status, const char *text)
+{
+    for (sum_round *round = self->oldest; round != NULL;) {
+        if (round->what.owner == owner && needs_above(round)) {
+            refuse_from_above(self, round, status, text);
+            round = self->oldest; /* others may have gone with it */
+        } else {
+            round = round->younger;
+        }
+    }
+}
+
+bool trib_summation_find_owner(const trib_summation *self, const trib_contribution *what, uint32_t *owner_out)
+{
+    const sum_round *round = find_live(self, what);
+    *owner_out = round == NULL ? 0 : round->what.owner;
+    return round != NULL;
+}
+
+bool trib_summation_is_behind(const trib_summation *self, const trib_contribution *what)
+{
+    const sum_round *round = find_live(self, what);
+    return round != NULL && round->next != NULL;
+}
+
+void trib_summation_each_waiting(trib_summation *self, const trib_contribution *what,
+                                 void (*told)(void *user, uint32_t receiver, const trib_contribution *what), void *user)
+{
+    sum_round *round = find_live(self, what);
+    if (round == NULL || round->refused != TRIB_OK) {
+        return;
+    }
+    round->holds++;
+    for (uint32_t i = 0; i < self->config.contributor_count; i++) {
+        if (round->counts[i] > 0) {
+            trib_contribution one = round->what;
+            one.contributor = i;
+            told(user, i, &one);
+        }
+    }
+    round->holds--;
+    trib_sum_round_try_end(self, round);
+}

@@ -1,0 +1,235 @@
+/*
+ * sum_round.c - when a round ends, and how it is refused. A refused round holds no payloads, but stays until each
+ * contributor has shown up and been told; then it is remembered, as far as it is the last in a row, for what may
+ * still be on its way. Here too: who is told that it waits.
+ */
+#include <stdio.h>
+
+#include "engine/aggregate/sum_tree.h"
+
+uint32_t trib_sum_round_newest(const sum_key *key)
+{
+    const uint32_t live = key->live == NULL ? 0 : key->live->what.round;
+    return live > key->finished ? live : key->finished;
+}
+
+static void remember_refused(sum_key *key, uint32_t round)
+{
+    if (key->refused_last != 0 && round + 1 == key->refused_first) {
+        key->refused_first = round;
+    } else if (key->refused_last != 0 && round == key->refused_last + 1) {
+        key->refused_last = round;
+    } else if (round > key->refused_last) {
+        key->refused_first = key->refused_last = round;
+    }
+}
+
+void trib_sum_round_try_end(trib_summation *self, sum_round *round)
+{
+    const bool served = round->refused == TRIB_OK ? round->chunks_done == round->what.chunk_count
+                                                  : round->told_count == self->config.contributor_count;
+    if (!served || round->references > 0 || round->landings > 0 || round->holds > 0 ||
+        !trib_sum_part_may_end(self, round)) {
+        return;
+    }
+    sum_key *key = round->key;
+    trib_sum_round_take_out(self, round);
+    key->finished = round->what.round > key->finished ? round->what.round : key->finished;
+    if (round->refused != TRIB_OK) {
+        remember_refused(key, round->what.round);
+    }
+    trib_sum_round_give(self, round);
+    trib_assert_slow(trib_sum_memory_adds_up(self));
+}
+
+/* ---- Refusing ---- */
+
+void trib_sum_round_tell(trib_summation *self, sum_round *round, uint32_t contributor)
+{
+    trib_assert(round->refused != TRIB_OK);
+    if (!round->told[contributor]) {
+        round->told[contributor] = 1;
+        round->told_count++;
+        trib_contribution what = round->what;
+        what.contributor = contributor;
+        self->config.refused(self->config.user, contributor, &what, round->refused, round->text);
+    }
+}
+
+void trib_sum_round_refuse(trib_summation *self, sum_round *round, trib_status status, const char *text)
+{
+    trib_assert(status != TRIB_OK);
+    if (round->refused != TRIB_OK) {
+        return;
+    }
+    if (round->chunks_done < round->what.chunk_count) {
+        trib_assert(round->key->open_count > 0);
+        round->key->open_count--;
+    }
+    round->refused = status;
+    snprintf(round->text, sizeof round->text, "%s", text);
+    round->holds++;
+    trib_sum_round_clear(self, round);
+    trib_sum_part_report(self, round);
+    for (uint32_t i = 0; i < self->config.contributor_count; i++) {
+        if (round->counts[i] > 0) {
+            trib_sum_round_tell(self, round, i);
+        }
+    }
+    round->holds--;
+}
+
+static void describe(const trib_summation *self, const trib_contribution *what, bool with_chunks, char *text,
+                     size_t size)
+{
+    char chunks[32] = "", who[48];
+    const uint32_t rank = trib_sum_rank(self, what->contributor);
+    snprintf(who, sizeof who, self->config.rank_step > 1 ? "the machine of rank %u" : "rank %u", rank);
+    if (with_chunks) {
+        snprintf(chunks, sizeof chunks, " in %u chunks", what->chunk_count);
+    }
+    if (what->exchange == TRIB_EXCHANGE_BROADCAST) {
+        snprintf(text, size, "%s says broadcast of %s from rank %u%s", who, trib_dtype_name(what->dtype), what->root,
+                 chunks);
+    } else {
+        snprintf(text, size, "%s says %s of %s%s", who, trib_reduce_name(what->reduce), trib_dtype_name(what->dtype),
+                 chunks);
+    }
+}
+
+void trib_sum_round_check(trib_summation *self, sum_round *round, const trib_contribution *what)
+{
+    if (round->refused != TRIB_OK) {
+        return;
+    }
+    const trib_contribution *first = &round->what;
+    char one[128], other[128], text[TRIB_ERROR_TEXT_SIZE];
+    const bool same_kind = first->exchange == what->exchange && first->dtype == what->dtype &&
+                           first->reduce == what->reduce && first->root == what->root;
+    if (!same_kind || first->chunk_count != what->chunk_count) {
+        describe(self, first, same_kind, one, sizeof one);
+        describe(self, what, same_kind, other, sizeof other);
+        snprintf(text, sizeof text, "the workers disagree in round %u: %s, %s", what->round, one, other);
+        trib_sum_round_refuse(self, round, TRIB_MISMATCH, text);
+        return;
+    }
+    sum_chunk *chunk = &round->chunks[what->chunk];
+    if (!chunk->is_sized) {
+        chunk->is_sized = true;
+        chunk->size = what->size;
+        chunk->first = what->contributor;
+    } else if (chunk->size != what->size) {
+        snprintf(text, sizeof text,
+                 "the workers disagree in round %u about chunk %u: rank %u says %u bytes, rank %u says %u bytes",
+                 what->round, what->chunk, trib_sum_rank(self, chunk->first), chunk->size,
+                 trib_sum_rank(self, what->contributor), what->size);
+        trib_sum_round_refuse(self, round, TRIB_MISMATCH, text);
+    }
+}
+
+/* ---- Looking ---- */
+
+/* The lowest rank that has not contributed all, and how many there are; 0 if the round is complete. */
+static uint32_t count_missing(const trib_summation *self, const sum_round *round, uint32_t *lowest)
+{
+    uint32_t missing = 0;
+    for (uint32_t i = self->config.contributor_count; i-- > 0;) {
+        if (round->counts[i] < round->what.chunk_count) {
+            missing++;
+            *lowest = i;
+        }
+    }
+    return missing;
+}
+
+/* Where the calls begin: at the round and the contributor that the limit kept the last ones from. */
+static sum_round *first_to_tell(trib_summation *self, uint32_t *receiver)
+{
+    sum_round *round = self->oldest;
+    while (round != NULL && round->serial < self->stall_serial) {
+        round = round->younger;
+    }
+    *receiver = round != NULL && round->serial == self->stall_serial ? self->stall_receiver : 0;
+    self->stall_serial = 0;
+    self->stall_receiver = 0;
+    return round;
+}
+
+void trib_summation_stalls(trib_summation *self, int64_t older_than_ns, uint32_t limit,
+                           void (*stalled)(void *user, uint32_t receiver, const trib_contribution *what,
+                                           uint32_t missing_rank, uint32_t missing_count))
+{
+    const int64_t now_ns = trib_now(self->config.reactor);
+    uint32_t first, i;
+    for (sum_round *round = first_to_tell(self, &first); round != NULL && now_ns - round->began_ns >= older_than_ns;) {
+        uint32_t lowest = 0, missing = round->refused == TRIB_OK ? count_missing(self, round, &lowest) : 0;
+        round->holds++;
+        for (i = first; missing > 0 && i < self->config.contributor_count && limit > 0; i++) {
+            if (round->counts[i] > 0) {
+                trib_contribution what = round->what;
+                what.contributor = i;
+                stalled(self->config.user, i, &what, lowest, missing);
+                limit--;
+            }
+        }
+        round->holds--;
+        if (limit == 0) {
+            self->stall_serial = round->serial;
+            self->stall_receiver = i;
+        }
+        sum_round *younger = limit > 0 ? round->younger : NULL;
+        trib_sum_round_try_end(self, round);
+        round = younger;
+        first = 0;
+    }
+}
+
+void trib_summation_refuse_gone(trib_summation *self, int64_t older_than_ns,
+                                bool (*is_gone)(void *user, const trib_contribution *what, char *text, size_t size))
+{
+    const int64_t now_ns = trib_now(self->config.reactor);
+    for (sum_round *round = self->oldest; round != NULL && now_ns - round->began_ns >= older_than_ns;) {
+        char text[TRIB_ERROR_TEXT_SIZE];
+        trib_contribution what = round->what;
+        round->holds++;
+        for (uint32_t i = 0; i < self->config.contributor_count && round->refused == TRIB_OK; i++) {
+            what.contributor = i;
+            if (round->counts[i] < round->what.chunk_count && is_gone(self->config.user, &what, text, sizeof text)) {
+                trib_sum_round_refuse(self, round, TRIB_PEER_LEFT, text);
+            }
+        }
+        round->holds--;
+        sum_round *younger = round->younger;
+        trib_sum_round_try_end(self, round);
+        round = younger;
+    }
+}
+
+/* Is there somebody who has yet to hear that the workers disagree, and will? */
+static bool owes_refusal(const trib_summation *self, const sum_round *round,
+                         bool (*is_gone)(void *user, const trib_contribution *what, char *text, size_t size))
+{
+    char text[TRIB_ERROR_TEXT_SIZE];
+    trib_contribution what = round->what;
+    for (uint32_t i = 0; i < self->config.contributor_count; i++) {
+        what.contributor = i;
+        if (round->told[i] == 0 && !is_gone(self->config.user, &what, text, sizeof text)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool trib_summation_owes(const trib_summation *self, uint32_t contributor,
+                         bool (*is_gone)(void *user, const trib_contribution *what, char *text, size_t size))
+{
+    for (const sum_round *round = self->oldest; round != NULL; round = round->younger) {
+        const bool is_through =
+            contributor < self->config.contributor_count && round->counts[contributor] == round->what.chunk_count;
+        if (round->refused == TRIB_OK ? is_through
+                                      : round->refused == TRIB_MISMATCH && owes_refusal(self, round, is_gone)) {
+            return true;
+        }
+    }
+    return false;
+}

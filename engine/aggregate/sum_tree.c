@@ -1,0 +1,302 @@
+/*
+ * sum_tree.c - sums a chunk along the tree (sum_tree.h) or on arrival, and hands the sum out. Nothing here can fail, but what
+ * was taken back while it was read is refused.
+ *
+ * Handing out is an upcall, from which anything may come back in: a reference at once, a refusal of the round. The
+ * caller holds the round (holds), and what is handed out has a reference of its own, until the last receiver has been
+ * served.
+ */
+#include "engine/aggregate/sum_tree.h"
+
+/* ---- Handing out ---- */
+
+void trib_sum_buffer_unref(trib_summation *self, trib_sum_buffer *sum)
+{
+    sum_chunk *chunk = sum->slot;
+    trib_assert(sum == &chunk->sum || sum == &chunk->nothing);
+    trib_assert(sum->references > 0);
+    if (--sum->references == 0 && sum == &chunk->sum) {
+        sum_block *result = chunk->result;
+        chunk->result = NULL;
+        trib_sum_block_give(self, result);
+    }
+}
+
+/* What is given out, and held by one reference of ours. */
+static void begin_handing(sum_chunk *chunk, trib_sum_buffer *sum, sum_block *block)
+{
+    trib_assert(sum->references == 0);
+    const bool carries = block != NULL && chunk->size > 0;
+    *sum = (trib_sum_buffer){
+        .data = carries ? block->data : NULL, .size = carries ? chunk->size : 0, .references = 1, .slot = chunk};
+    if (sum == &chunk->sum) {
+        trib_assert(chunk->result == NULL);
+        chunk->result = block;
+    }
+}
+
+static void hand_to(trib_summation *self, sum_chunk *chunk, trib_sum_buffer *sum, uint32_t receiver)
+{
+    sum_round *round = chunk->round;
+    trib_contribution what = round->what;
+    what.chunk = (uint32_t)(chunk - round->chunks);
+    what.size = chunk->size;
+    what.contributor = receiver;
+    sum->references++;
+    round->references++;
+    self->bytes_out += sum->size;
+    self->config.sum_ready(self->config.user, receiver, &what, sum);
+}
+
+/* ---- Adding ---- */
+
+uint8_t trib_sum_acc_width(const trib_contribution *what)
+{
+    size_t times = trib_acc_size(what->dtype, what->reduce) / trib_dtype_size(what->dtype);
+    uint8_t width = 0;
+    while ((size_t)1 << width < times) {
+        width++;
+    }
+    trib_assert(width < TRIB_SUM_WIDTHS);
+    return width;
+}
+
+const sum_node *trib_sum_partner(const trib_summation *self, const sum_chunk *chunk, uint32_t rank)
+{
+    if (chunk->tree == NULL) {
+        return NULL;
+    }
+    const sum_node *nodes = chunk->tree->nodes;
+    if (self->config.order != TRIB_ORDER_RANK) {
+        return nodes[0].data != NULL ? &nodes[0] : NULL;
+    }
+    const uint32_t n = self->config.contributor_count;
+    for (uint32_t level = 0; (UINT32_C(1) << level) < n; level++, rank >>= 1) {
+        const uint32_t sibling = (rank ^ 1) << level;
+        if (sibling < n) {
+            return nodes[sibling].data != NULL && nodes[sibling].level == level ? &nodes[sibling] : NULL;
+        }
+    }
+    return NULL;
+}
+
+/* An operand's own block, if accumulators can be written over it. */
+static sum_block *reusable(const sum_node *node, bool acc_is_wire)
+{
+    return acc_is_wire || node->form == TRIB_FORM_ACC ? node->block : NULL;
+}
+
+/* *left becomes the combination of both, and *right is empty. */
+static void combine(trib_summation *self, const sum_chunk *chunk, sum_node *left, sum_node *right, sum_block **spare)
+{
+    const trib_contribution *what = &chunk->round->what;
+    const bool acc_is_wire = trib_acc_is_wire(what->dtype, what->reduce);
+    sum_block *target = reusable(left, acc_is_wire);
+    if (target == NULL) {
+        target = reusable(right, acc_is_wire);
+    }
+    if (target == NULL) {
+        target = *spare;
+        *spare = NULL;
+    }
+    trib_assert(target != NULL);
+    trib_kernel_combine(self->config.kernels, what->dtype, what->reduce, target->data, left->data,
+                        (trib_form)left->form, right->data, (trib_form)right->form,
+                        chunk->size / trib_dtype_size(what->dtype));
+    trib_charge(self->config.reactor, TRIB_COST_SUM, chunk->size);
+    const bool left_valid = trib_sum_lease_end(left->block), right_valid = trib_sum_lease_end(right->block);
+    chunk->round->is_spoilt = chunk->round->is_spoilt || !left_valid || !right_valid;
+    if (left->block != target) {
+        trib_sum_block_give(self, left->block);
+    }
+    if (right->block != target) {
+        trib_sum_block_give(self, right->block);
+    }
+    *left = (sum_node){.data = target->data, .block = target, .level = left->level, .form = TRIB_FORM_ACC};
+    *right = (sum_node){.data = NULL};
+}
+
+static void add_by_rank(trib_summation *self, sum_chunk *chunk, uint32_t rank, sum_node payload, sum_block **spare)
+{
+    sum_node *nodes = chunk->tree->nodes;
+    const uint32_t n = self->config.contributor_count;
+    trib_assert(nodes[rank].data == NULL);
+    nodes[rank] = payload;
+    uint32_t index = rank; /* of the node at its level */
+    for (uint32_t level = 0; (UINT32_C(1) << level) < n; level++, index >>= 1) {
+        uint32_t mine = index << level, sibling = (index ^ 1) << level;
+        if (sibling < n) {
+            if (nodes[sibling].data == NULL || nodes[sibling].level != level) {
+                trib_assert(nodes[mine].block != NULL);
+                return; /* its turn comes when the sibling does */
+            }
+            const uint32_t low = mine < sibling ? mine : sibling, high = mine < sibling ? sibling : mine;
+            combine(self, chunk, &nodes[low], &nodes[high], spare);
+            mine = low;
+        }
+        nodes[mine].level = (uint8_t)(level + 1);
+    }
+}
+
+static void add_on_arrival(trib_summation *self, sum_chunk *chunk, sum_node payload, sum_block **spare)
+{
+    sum_node *sum = &chunk->tree->nodes[0];
+    if (sum->data != NULL) {
+        combine(self, chunk, sum, &payload, spare);
+    } else {
+        trib_assert(payload.block != NULL);
+        *sum = payload;
+    }
+}
+
+/* Everybody's contribution is in the tree's root. A part is not rounded. */
+static sum_block *finish(trib_summation *self, sum_chunk *chunk)
+{
+    if (chunk->size == 0) {
+        return NULL;
+    }
+    const trib_contribution *what = &chunk->round->what;
+    const sum_node root = chunk->tree->nodes[0];
+    trib_assert(root.block != NULL);
+    if (self->config.part_ready == NULL) {
+        trib_kernel_finish(self->config.kernels, what->dtype, what->reduce, root.block->data, root.data,
+                           (trib_form)root.form, chunk->size / trib_dtype_size(what->dtype),
+                           self->config.contributor_count * (self->config.weight > 1 ? self->config.weight : 1));
+    }
+    chunk->tree->nodes[0] = (sum_node){.data = NULL};
+    trib_sum_tree_give(self, chunk->tree);
+    chunk->tree = NULL;
+    return root.block;
+}
+
+static void add_to_sum(trib_summation *self, sum_chunk *chunk, uint32_t rank, sum_node payload, sum_block *spare)
+{
+    if (payload.data != NULL) {
+        trib_assert(chunk->tree != NULL);
+        if (self->config.order == TRIB_ORDER_RANK) {
+            add_by_rank(self, chunk, rank, payload, &spare);
+        } else {
+            add_on_arrival(self, chunk, payload, &spare);
+        }
+    }
+    trib_sum_block_give(self, spare);
+    if (chunk->round->is_spoilt) {
+        trib_sum_round_refuse(self, chunk->round, TRIB_PEER_LOST, TRIB_SUM_SPOILT);
+        return;
+    }
+    if (chunk->arrived < self->config.contributor_count) {
+        return;
+    }
+    sum_block *result = finish(self, chunk);
+    if (self->config.part_ready != NULL) {
+        trib_sum_part_give_out(self, chunk, result);
+    } else {
+        begin_handing(chunk, &chunk->sum, result);
+        trib_sum_chunk_hand_out(self, chunk);
+    }
+}
+
+/* By rank, but for who comes last. */
+static uint32_t receiver_of(const trib_summation *self, uint32_t turn)
+{
+    const uint32_t last = self->config.receiver_last;
+    if (last == 0 || turn + 1 < last) {
+        return turn;
+    }
+    return turn + 1 < self->config.contributor_count ? turn + 1 : last - 1;
+}
+
+void trib_sum_chunk_hand_out(trib_summation *self, sum_chunk *chunk)
+{
+    const trib_contribution *what = &chunk->round->what;
+    const bool is_broadcast = what->exchange == TRIB_EXCHANGE_BROADCAST;
+    const uint32_t n = self->config.contributor_count, root = is_broadcast ? trib_sum_root(self, what) : n;
+    for (uint32_t turn = 0; turn < n; turn++) {
+        const uint32_t i = receiver_of(self, turn);
+        if (i != root) {
+            hand_to(self, chunk, &chunk->sum, i);
+        }
+    }
+    if (root < n) { /* it has it, and learns that all have asked */
+        begin_handing(chunk, &chunk->nothing, NULL);
+        hand_to(self, chunk, &chunk->nothing, root);
+        trib_sum_buffer_unref(self, &chunk->nothing);
+    }
+    trib_sum_buffer_unref(self, &chunk->sum);
+}
+
+static void close_broadcast(trib_summation *self, sum_chunk *chunk)
+{
+    if (chunk->is_open) {
+        chunk->is_open = false;
+        trib_sum_buffer_unref(self, &chunk->sum);
+    }
+}
+
+static bool has_asked(const trib_summation *self, const sum_chunk *chunk, uint32_t rank)
+{
+    const sum_round *round = chunk->round;
+    const size_t bit = (size_t)(chunk - round->chunks) * self->config.contributor_count + rank;
+    return (round->arrived[bit / 64] >> bit % 64 & 1) != 0;
+}
+
+/* The root's payload goes to those who have asked as soon as it is there; the root learns when all have asked. */
+static void add_to_broadcast(trib_summation *self, sum_chunk *chunk, uint32_t rank, sum_block *block)
+{
+    const sum_round *round = chunk->round;
+    const uint32_t n = self->config.contributor_count, root = trib_sum_root(self, &round->what);
+    if (rank == root) {
+        begin_handing(chunk, &chunk->sum, block);
+        chunk->is_open = true;
+        for (uint32_t i = 0; i < n && chunk->is_open; i++) {
+            chunk->served = i + 1; /* who asks from inside the upcall is served here or there, never twice */
+            if (i != root && has_asked(self, chunk, i)) {
+                hand_to(self, chunk, &chunk->sum, i);
+            }
+        }
+    } else {
+        trib_assert(block == NULL);
+        if (chunk->is_open && rank < chunk->served) {
+            hand_to(self, chunk, &chunk->sum, rank);
+        }
+    }
+    if (chunk->arrived == n && chunk->is_open && chunk->served == n) {
+        begin_handing(chunk, &chunk->nothing, NULL);
+        hand_to(self, chunk, &chunk->nothing, root);
+        trib_sum_buffer_unref(self, &chunk->nothing);
+        close_broadcast(self, chunk);
+    }
+}
+
+void trib_sum_chunk_add(trib_summation *self, sum_round *round, const trib_contribution *what, sum_node payload,
+                        sum_block *spare)
+{
+    trib_assert(round->holds > 0);
+    trib_assert(round->refused == TRIB_OK);
+    sum_chunk *chunk = &round->chunks[what->chunk];
+    if (round->is_spoilt) {
+        trib_sum_block_give(self, payload.block);
+        trib_sum_block_give(self, spare);
+        trib_sum_round_refuse(self, round, TRIB_PEER_LOST, TRIB_SUM_SPOILT);
+    } else if (round->what.exchange == TRIB_EXCHANGE_BROADCAST) {
+        trib_assert(spare == NULL && (payload.data == NULL || payload.block != NULL));
+        if (self->config.part_ready != NULL) {
+            trib_sum_part_add_to_broadcast(self, chunk, payload.block);
+        } else {
+            add_to_broadcast(self, chunk, what->contributor, payload.block);
+        }
+    } else {
+        add_to_sum(self, chunk, what->contributor, payload, spare);
+    }
+}
+
+void trib_sum_round_clear(trib_summation *self, sum_round *round)
+{
+    for (uint32_t i = 0; i < round->chunk_count; i++) {
+        sum_chunk *chunk = &round->chunks[i];
+        trib_sum_tree_give(self, chunk->tree);
+        chunk->tree = NULL;
+        close_broadcast(self, chunk);
+        trib_sum_part_clear(self, chunk);
+    }
+}

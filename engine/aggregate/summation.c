@@ -1,0 +1,478 @@
+/*
+ * summation.c - keys, rounds and who has contributed to them. The arithmetic along the tree is in sum_tree.c, the
+ * memory in sum_memory.c; sum_tree.h has the invariants of all three.
+ *
+ * A round ends when everybody has been handed every chunk's sum, or has been told of the refusal, and nothing of it
+ * is on its way any more. Refused rounds may pile up behind one contributor that is late, because the others go on to
+ * their next rounds; they hold no payloads. Of the rounds that do, a few may be open at once.
+ */
+#include "engine/aggregate/summation.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/aggregate/sum_tree.h"
+
+#define LIVE_ROUNDS_MAX (1u << 17) /* above all the operations that a worker can have queued up and cancelled */
+
+/* Ranks that a root may be. */
+static uint32_t rank_count(const trib_summation *self)
+{
+    return self->config.rank_limit == 0 ? self->config.contributor_count : self->config.rank_limit;
+}
+
+/* How many rounds of a key may lack contributions. Each has a worker that has done its part and waits: of a broadcast that
+ * is the root, for those who have asked are served, and go on. A worker has given up a few such rounds at most, and is at
+ * one more. */
+static uint32_t open_rounds_max(const trib_summation *self)
+{
+    return (TRIB_SUM_KEPT_ROUNDS_MAX + 1) * rank_count(self);
+}
+
+/* ---- Checking ---- */
+
+static bool carries_payload(const trib_summation *self, const trib_contribution *what)
+{
+    return what->size > 0 &&
+           (what->exchange == TRIB_EXCHANGE_PUSH_PULL || what->contributor == trib_sum_root(self, what));
+}
+
+static trib_status check_bounds(const trib_summation *self, const trib_contribution *what, bool with_payload,
+                                trib_error *error)
+{
+    const uint32_t n = self->config.contributor_count;
+    if (what->contributor >= n || what->root >= rank_count(self) || what->round == 0 || what->chunk_count == 0 ||
+        what->chunk_count > TRIB_SUM_CHUNKS_MAX || what->chunk >= what->chunk_count ||
+        what->size > self->config.chunk_bytes) {
+        return trib_error_set(error, TRIB_PROTOCOL,
+                              "impossible contribution: rank %u of %u, round %u, chunk %u of %u, %u bytes of at most "
+                              "%u, root %u",
+                              what->contributor, n, what->round, what->chunk, what->chunk_count, what->size,
+                              self->config.chunk_bytes, what->root);
+    }
+    const size_t element = trib_dtype_size(what->dtype);
+    if (element == 0 || what->size % element != 0 || (unsigned)what->reduce >= TRIB_REDUCE_COUNT ||
+        (unsigned)what->exchange > TRIB_EXCHANGE_BROADCAST) {
+        return trib_error_set(error, TRIB_PROTOCOL,
+                              "impossible contribution of rank %u: %u bytes of type %d, reduce %d, exchange %d",
+                              what->contributor, what->size, (int)what->dtype, (int)what->reduce, (int)what->exchange);
+    }
+    if (with_payload != carries_payload(self, what)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "rank %u %s a payload of %u bytes in round %u", what->contributor,
+                              with_payload ? "brings" : "owes", what->size, what->round);
+    }
+    return TRIB_OK;
+}
+
+/* Whoever begins a round (NULL: a new one) has done its part in the one before that was here: contributed all of it,
+ * withdrawn, or been told of a refusal. */
+static bool is_through(const sum_key *key, const sum_round *round, uint32_t contributor)
+{
+    const sum_round *before = round == NULL ? key->live : round->next;
+    return before == NULL || before->told[contributor] || before->counts[contributor] == before->what.chunk_count;
+}
+
+static trib_status check_turn(const trib_summation *self, const sum_key *key, const sum_round *round,
+                              const trib_contribution *what, trib_error *error)
+{
+    const uint32_t newest = key == NULL ? 0 : trib_sum_round_newest(key);
+    if (round == NULL &&
+        (what->round <= newest || (what->round - newest != 1 && (!self->config.may_jump || what->is_ahead)))) {
+        return trib_error_set(error, TRIB_PROTOCOL, "rank %u contributes to round %u of a key whose newest round is %u",
+                              what->contributor, what->round, newest);
+    }
+    if (key != NULL && !is_through(key, round, what->contributor)) {
+        return trib_error_set(error, TRIB_PROTOCOL,
+                              "rank %u contributes to round %u before it is through with round %u", what->contributor,
+                              what->round, what->round - 1);
+    }
+    if (round == NULL && key != NULL && key->live_count >= LIVE_ROUNDS_MAX) {
+        return trib_error_set(error, TRIB_PROTOCOL, "rank %u runs %u rounds ahead of the others", what->contributor,
+                              key->live_count);
+    }
+    return TRIB_OK;
+}
+
+static bool has_arrived(const trib_summation *self, const sum_round *round, const trib_contribution *what)
+{
+    const size_t bit = (size_t)what->chunk * self->config.contributor_count + what->contributor;
+    return (round->arrived[bit / 64] >> bit % 64 & 1) != 0;
+}
+
+static trib_status check_duplicate(const trib_summation *self, const sum_round *round, const trib_contribution *what,
+                                   trib_error *error)
+{
+    const bool all = round->counts[what->contributor] == round->what.chunk_count;
+    if (round->refused == TRIB_OK && (all || (what->chunk < round->chunk_count && has_arrived(self, round, what)))) {
+        return trib_error_set(error, TRIB_PROTOCOL, "rank %u contributes twice to chunk %u of round %u",
+                              what->contributor, what->chunk, what->round);
+    }
+    return TRIB_OK;
+}
+
+/* ---- Contributions ---- */
+
+/* chunk_count: of which the round keeps records; a round that begins refused needs but one. */
+static sum_round *begin_round(trib_summation *self, const trib_contribution *what, uint32_t chunk_count)
+{
+    sum_key *key = trib_sum_key_find(self, what);
+    if (key == NULL) {
+        key = trib_sum_key_make(self, what);
+    }
+    sum_round *round = key == NULL ? NULL : trib_sum_round_take(self, chunk_count);
+    if (round == NULL) {
+        return NULL;
+    }
+    round->what = *what;
+    round->began_ns = trib_now_often(self->config.reactor);
+    round->serial = self->rounds_begun++;
+    trib_sum_round_put_in(self, key, round);
+    key->open_count++;
+    return round;
+}
+
+/* The round of that contribution, begun if it is its turn. *round_out is NULL if it is over and was refused: then the
+ * contribution, still on its way when that happened, is swallowed. */
+static trib_status find_round(trib_summation *self, const trib_contribution *what, sum_round **round_out,
+                              trib_error *error)
+{
+    sum_key *key = trib_sum_key_find(self, what);
+    sum_round *round = key == NULL ? NULL : trib_sum_round_find(self, key, what->round);
+    *round_out = round;
+    if (round == NULL && key != NULL && what->round >= key->refused_first && what->round <= key->refused_last) {
+        return TRIB_OK;
+    }
+    if (round == NULL || (round->counts[what->contributor] == 0 && !round->told[what->contributor])) {
+        trib_status status = check_turn(self, key, round, what, error);
+        if (status != TRIB_OK) {
+            return status;
+        }
+    }
+    if (round == NULL) {
+        const bool too_far = key != NULL && key->open_count >= open_rounds_max(self);
+        round = begin_round(self, what, too_far ? 1 : what->chunk_count);
+        if (round == NULL) {
+            return TRIB_AGAIN;
+        }
+        if (too_far) {
+            char text[128];
+            snprintf(text, sizeof text, "rank %u begins round %u while %u earlier rounds lack contributions",
+                     what->contributor, what->round, open_rounds_max(self));
+            trib_sum_round_refuse(self, round, TRIB_BUSY, text);
+        }
+        *round_out = round;
+    }
+    return TRIB_OK;
+}
+
+/* As above, for a contribution that is to be added: it fits what the others say, or the round is refused. */
+static trib_status find_place(trib_summation *self, const trib_contribution *what, bool with_payload,
+                              sum_round **round_out, trib_error *error)
+{
+    trib_status status = check_bounds(self, what, with_payload, error);
+    if (status == TRIB_OK) {
+        status = find_round(self, what, round_out, error);
+    }
+    if (status == TRIB_OK && *round_out != NULL) {
+        status = check_duplicate(self, *round_out, what, error);
+    }
+    if (status == TRIB_OK && *round_out != NULL) {
+        trib_sum_round_check(self, *round_out, what);
+    }
+    return status;
+}
+
+static bool ensure_tree(trib_summation *self, const sum_round *round, const trib_contribution *what)
+{
+    if (what->exchange == TRIB_EXCHANGE_BROADCAST) {
+        return true;
+    }
+    sum_chunk *chunk = &round->chunks[what->chunk];
+    if (chunk->tree == NULL) {
+        chunk->tree = trib_sum_tree_take(self);
+    }
+    return chunk->tree != NULL;
+}
+
+/* The block that an operand in wire form may have to bring along; NULL if none is needed. False: out of memory. */
+static bool take_spare(trib_summation *self, const sum_round *round, const trib_contribution *what, sum_block **spare)
+{
+    *spare = NULL;
+    if (what->exchange == TRIB_EXCHANGE_BROADCAST || trib_acc_is_wire(what->dtype, what->reduce) ||
+        self->config.contributor_count == 1 || self->config.takes_parts) {
+        return true;
+    }
+    const sum_node *partner = trib_sum_partner(self, &round->chunks[what->chunk], what->contributor);
+    if (partner != NULL && partner->form == TRIB_FORM_ACC) {
+        return true;
+    }
+    *spare = trib_sum_block_take(self, what->size, trib_sum_acc_width(what));
+    return *spare != NULL;
+}
+
+trib_status trib_summation_landing(trib_summation *self, const trib_contribution *what, void **buffer_out,
+                                   trib_error *error)
+{
+    sum_round *round = NULL;
+    trib_status status = find_place(self, what, true, &round, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    sum_block *block = trib_sum_block_take(self, what->size, trib_sum_payload_width(self, what));
+    if (block == NULL) {
+        return TRIB_AGAIN;
+    }
+    if (round != NULL && round->refused == TRIB_OK &&
+        (!ensure_tree(self, round, what) || !take_spare(self, round, what, &block->spare))) {
+        trib_sum_block_give(self, block);
+        return TRIB_AGAIN;
+    }
+    block->is_landing = true;
+    block->landing = round;
+    if (round != NULL) {
+        round->landings++;
+    }
+    *buffer_out = block->data;
+    return TRIB_OK;
+}
+
+static sum_round *end_landing(sum_block *block)
+{
+    trib_assert(block->is_landing);
+    sum_round *round = block->landing;
+    block->is_landing = false;
+    block->landing = NULL;
+    if (round != NULL) {
+        trib_assert(round->landings > 0);
+        round->landings--;
+    }
+    return round;
+}
+
+void trib_summation_abandon(trib_summation *self, void *buffer)
+{
+    sum_block *block = trib_sum_block_of(self, buffer);
+    sum_round *round = end_landing(block);
+    trib_sum_block_give(self, block);
+    if (round != NULL) {
+        trib_sum_round_try_end(self, round);
+    }
+}
+
+/* All of the contribution is here. payload.data is NULL if none travels. */
+static void take_in(trib_summation *self, sum_round *round, const trib_contribution *what, sum_node payload,
+                    sum_block *spare)
+{
+    round->holds++;
+    if (round->refused != TRIB_OK) {
+        trib_sum_block_give(self, payload.block);
+        trib_sum_block_give(self, spare);
+        trib_sum_round_tell(self, round, what->contributor);
+    } else {
+        trib_assert(!has_arrived(self, round, what));
+        const size_t bit = (size_t)what->chunk * self->config.contributor_count + what->contributor;
+        round->arrived[bit / 64] |= UINT64_C(1) << bit % 64;
+        round->counts[what->contributor]++;
+        sum_chunk *chunk = &round->chunks[what->chunk];
+        trib_assert(chunk->is_sized && chunk->size == what->size);
+        const bool is_last = ++chunk->arrived == self->config.contributor_count;
+        self->bytes_in += payload.data != NULL ? what->size : 0;
+        trib_sum_chunk_add(self, round, what, payload, spare);
+        round->chunks_done += is_last;
+        if (is_last && round->chunks_done == round->what.chunk_count && round->refused == TRIB_OK) {
+            trib_assert(round->key->open_count > 0);
+            round->key->open_count--;
+            trib_sum_part_report(self, round);
+        }
+    }
+    round->holds--;
+    trib_sum_round_try_end(self, round);
+}
+
+/* No payload travels. */
+static trib_status empty_arrived(trib_summation *self, const trib_contribution *what, trib_error *error)
+{
+    sum_round *round = NULL;
+    trib_status status = find_place(self, what, false, &round, error);
+    if (status == TRIB_AGAIN) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for round %u of a key", what->round);
+    }
+    sum_block *block = NULL;
+    if (status == TRIB_OK && round != NULL && !trib_sum_part_take_block(self, round, what, &block)) {
+        status = trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a chunk of %u bytes", what->size);
+    }
+    if (status == TRIB_OK && round != NULL) {
+        take_in(self, round, what, (sum_node){.data = NULL, .block = block}, NULL);
+    }
+    return status;
+}
+
+static trib_status payload_arrived(trib_summation *self, const trib_contribution *what, void *buffer,
+                                   const void *payload, trib_conn *conn, trib_error *error)
+{
+    sum_block *block = trib_sum_block_of(self, buffer), *spare = block->spare;
+    sum_round *round = end_landing(block);
+    if (round == NULL) {
+        trib_sum_block_give(self, block);
+        return TRIB_OK;
+    }
+    trib_assert(round->what.round == what->round);
+    trib_status status = check_duplicate(self, round, what, error); /* two may have landed at once */
+    if (status != TRIB_OK) {
+        trib_sum_block_give(self, block);
+        trib_sum_round_try_end(self, round);
+        return status;
+    }
+    block->spare = NULL;
+    take_in(self, round, what, trib_sum_operand(self, round, what, block, payload, conn, spare), spare);
+    return TRIB_OK;
+}
+
+trib_status trib_summation_arrived(trib_summation *self, const trib_contribution *what, void *buffer, trib_error *error)
+{
+    return buffer == NULL ? empty_arrived(self, what, error) : payload_arrived(self, what, buffer, buffer, NULL, error);
+}
+
+trib_status trib_summation_presented(trib_summation *self, const trib_contribution *what, void *buffer,
+                                     const void *payload, trib_conn *conn, trib_error *error)
+{
+    return payload_arrived(self, what, buffer, payload, conn, error);
+}
+
+/* A lent payload is combined from where it is if its partner is there; it stays or is copied otherwise. */
+static bool take_lent(trib_summation *self, sum_round *round, const trib_contribution *what, const void *payload,
+                      trib_conn *conn, sum_node *node, sum_block **spare)
+{
+    *node = (sum_node){.data = payload, .form = trib_sum_payload_form(self)};
+    *spare = NULL;
+    const bool sums = what->exchange == TRIB_EXCHANGE_PUSH_PULL;
+    if (sums && trib_sum_partner(self, &round->chunks[what->chunk], what->contributor) != NULL) {
+        return take_spare(self, round, what, spare);
+    }
+    const uint8_t width = trib_sum_payload_width(self, what);
+    sum_block *block = ensure_tree(self, round, what) ? trib_sum_block_take(self, what->size, width) : NULL;
+    if (block != NULL) {
+        *node = trib_sum_operand(self, round, what, block, payload, conn, NULL);
+    }
+    return block != NULL;
+}
+
+trib_status trib_summation_lent(trib_summation *self, const trib_contribution *what, const void *payload,
+                                trib_conn *conn, trib_error *error)
+{
+    if (!carries_payload(self, what)) {
+        return empty_arrived(self, what, error);
+    }
+    sum_round *round = NULL;
+    sum_node node = {.data = NULL};
+    sum_block *spare = NULL;
+    trib_status status = find_place(self, what, true, &round, error);
+    if (status == TRIB_OK && round != NULL && round->refused == TRIB_OK &&
+        !take_lent(self, round, what, payload, conn, &node, &spare)) {
+        status = TRIB_AGAIN;
+    }
+    if (status == TRIB_AGAIN) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a chunk of %u bytes", what->size);
+    }
+    if (status == TRIB_OK && round != NULL) {
+        take_in(self, round, what, node, spare);
+    }
+    return status;
+}
+
+trib_status trib_summation_withdraw(trib_summation *self, const trib_contribution *what, trib_status why,
+                                    const char *text)
+{
+    if (what->contributor >= self->config.contributor_count || what->round == 0 || what->chunk_count == 0 ||
+        what->chunk_count > TRIB_SUM_CHUNKS_MAX) {
+        return TRIB_PROTOCOL;
+    }
+    trib_error error;
+    sum_key *key = trib_sum_key_find(self, what);
+    sum_round *round = key == NULL ? NULL : trib_sum_round_find(self, key, what->round);
+    if (round == NULL) {
+        if (key != NULL && what->round <= key->finished) {
+            return TRIB_OK;
+        }
+        trib_status status = check_turn(self, key, NULL, what, &error);
+        if (status != TRIB_OK) {
+            return status;
+        }
+        round = begin_round(self, what, 1);
+        if (round == NULL) {
+            return TRIB_NO_MEMORY;
+        }
+    }
+    if (round->refused == TRIB_OK && round->counts[what->contributor] == round->what.chunk_count) {
+        return TRIB_OK;
+    }
+    trib_sum_round_refuse(self, round, why, text);
+    if (!round->told[what->contributor]) {
+        round->told[what->contributor] = 1; /* it knows */
+        round->told_count++;
+    }
+    trib_sum_round_try_end(self, round);
+    return TRIB_OK;
+}
+
+void trib_summation_sent(trib_summation *self, trib_sum_buffer *sum)
+{
+    sum_round *round = ((sum_chunk *)sum->slot)->round;
+    trib_assert(round->references > 0);
+    round->references--;
+    trib_sum_buffer_unref(self, sum);
+    trib_sum_round_try_end(self, round);
+}
+
+/* ---- Looking ---- */
+
+bool trib_summation_is_idle(const trib_summation *self)
+{
+    return self->live_rounds == 0;
+}
+
+uint64_t trib_summation_bytes_in(const trib_summation *self)
+{
+    return self->bytes_in;
+}
+
+uint64_t trib_summation_bytes_out(const trib_summation *self)
+{
+    return self->bytes_out;
+}
+
+/* ---- Life ---- */
+
+static void *zeroed(size_t size)
+{
+    return calloc(1, size);
+}
+
+trib_status trib_summation_create(const trib_summation_config *config, trib_summation **out)
+{
+    trib_assert(config->contributor_count >= 1 && config->contributor_count <= TRIB_CONTRIBUTORS_MAX);
+    trib_assert(config->chunk_bytes > 0);
+    trib_summation *self = calloc(1, sizeof *self);
+    if (self == NULL) {
+        return TRIB_NO_MEMORY;
+    }
+    self->config = *config;
+    self->memory_alloc = zeroed;
+    const trib_status status = trib_sum_memory_init(self);
+    if (status != TRIB_OK) {
+        free(self);
+        return status;
+    }
+    *out = self;
+    return TRIB_OK;
+}
+
+void trib_summation_destroy(trib_summation *self)
+{
+    if (self != NULL) {
+        trib_assert_slow(trib_sum_memory_adds_up(self));
+        trib_sum_memory_free(self);
+        free(self);
+    }
+}

@@ -1,0 +1,99 @@
+/*
+ * kernel_ops.h - how the engine calls the arithmetic that sums chunks, without knowing where it lives.
+ *
+ * A contributor's chunk arrives in WIRE form: elements of the tensor's type. Chunks are combined two by two along a
+ * tree; what comes out of a combination is in ACCUMULATOR form, whose elements may be wider, so that nothing overflows
+ * or is rounded on the way. Finishing divides (AVG) and goes back to WIRE form, rounding once. Implementations, and
+ * the exact rules for NaN, zeros and rounding, are in stages/kernels/kernels.h; the engine gets one table and passes it on.
+ *
+ * THREADS  The tables are const and the functions keep no state: any thread.
+ */
+#ifndef TRIB_ENGINE_KERNEL_OPS_H
+#define TRIB_ENGINE_KERNEL_OPS_H
+
+#include "api/tributary.h"
+#include "engine/base/assert.h"
+
+typedef void *trib_copy(void *restrict dst, const void *restrict src, size_t size);
+
+typedef enum trib_form {
+    TRIB_FORM_WIRE = 0, /* elements of the tensor's type */
+    TRIB_FORM_ACC = 1,  /* elements of trib_acc_dtype(dtype, reduce) */
+} trib_form;
+
+/* Buffers need no alignment. Counts are in elements; 0 is fine, and then no pointer is looked at. */
+typedef struct trib_kernels {
+    const char *name; /* "scalar", "avx2", "avx512" */
+    void (*combine)(trib_dtype dtype, trib_reduce reduce, void *dst_acc, const void *left, trib_form left_form,
+                    const void *right, trib_form right_form, size_t count);
+    void (*finish)(trib_dtype dtype, trib_reduce reduce, void *dst_wire, const void *src, trib_form src_form,
+                   size_t count, uint32_t contributors);
+    trib_copy *copy;      /* payload that is not summed */
+    trib_copy *copy_past; /* and past the caches */
+} trib_kernels;
+
+/* The type of the elements in accumulator form. */
+static inline trib_dtype trib_acc_dtype(trib_dtype dtype, trib_reduce reduce)
+{
+    const bool adds = reduce == TRIB_SUM || reduce == TRIB_AVG;
+    if (adds && (dtype == TRIB_FLOAT16 || dtype == TRIB_BFLOAT16)) {
+        return TRIB_FLOAT32;
+    }
+    if (reduce == TRIB_AVG && (dtype == TRIB_INT8 || dtype == TRIB_UINT8)) {
+        return TRIB_INT32;
+    }
+    if (reduce == TRIB_AVG && dtype == TRIB_INT32) {
+        return TRIB_INT64;
+    }
+    return dtype;
+}
+
+/* True if both forms are the same, so that wire bytes can stand wherever accumulators can. */
+static inline bool trib_acc_is_wire(trib_dtype dtype, trib_reduce reduce)
+{
+    return trib_acc_dtype(dtype, reduce) == dtype;
+}
+
+/* Bytes per element in accumulator form. */
+static inline size_t trib_acc_size(trib_dtype dtype, trib_reduce reduce)
+{
+    static const unsigned char sizes[TRIB_DTYPE_COUNT] = {
+        [TRIB_FLOAT32] = 4, [TRIB_FLOAT64] = 8, [TRIB_FLOAT16] = 2, [TRIB_BFLOAT16] = 2,
+        [TRIB_INT8] = 1,    [TRIB_UINT8] = 1,   [TRIB_INT32] = 4,   [TRIB_INT64] = 8,
+    };
+    trib_assert((unsigned)dtype < TRIB_DTYPE_COUNT && (unsigned)reduce < TRIB_REDUCE_COUNT);
+    return sizes[trib_acc_dtype(dtype, reduce)];
+}
+
+/*
+ * dst_acc[i] = left[i] (+, min, max) right[i]. The bits depend on the two values alone: not on the implementation, nor
+ * on where in the buffer they are, nor on which is left. dst_acc may be exactly an operand that is in accumulator
+ * form (or either, if trib_acc_is_wire); otherwise it overlaps neither.
+ */
+static inline void trib_kernel_combine(const trib_kernels *kernels, trib_dtype dtype, trib_reduce reduce, void *dst_acc,
+                                       const void *left, trib_form left_form, const void *right, trib_form right_form,
+                                       size_t count)
+{
+    trib_assert((unsigned)dtype < TRIB_DTYPE_COUNT && (unsigned)reduce < TRIB_REDUCE_COUNT);
+    if (count > 0) {
+        kernels->combine(dtype, reduce, dst_acc, left, left_form, right, right_form, count);
+    }
+}
+
+/*
+ * Turns the combination of all contributors' elements into what they get back: AVG is divided by contributors, and
+ * accumulators become wire elements. dst_wire is exactly src (the result then lies at its beginning) or does not
+ * overlap it. Where nothing is to be done the bytes are copied, or left alone in place: SUM, MIN and MAX of what is in
+ * wire form, and AVG of one contributor in wire form.
+ */
+static inline void trib_kernel_finish(const trib_kernels *kernels, trib_dtype dtype, trib_reduce reduce, void *dst_wire,
+                                      const void *src, trib_form src_form, size_t count, uint32_t contributors)
+{
+    trib_assert((unsigned)dtype < TRIB_DTYPE_COUNT && (unsigned)reduce < TRIB_REDUCE_COUNT);
+    trib_assert(contributors > 0);
+    if (count > 0) {
+        kernels->finish(dtype, reduce, dst_wire, src, src_form, count, contributors);
+    }
+}
+
+#endif

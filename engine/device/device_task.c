@@ -1,0 +1,345 @@
+/*
+ * device_task.c - partitions of tensors on a device: their memory, and what they hold on to. What they do, stage by stage, is in
+ * stages/.
+ */
+#include "engine/device/device_task.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/assert.h"
+#include "engine/local_group/group.h"
+#include "engine/worker/pipeline.h"
+#include "engine/worker/worker.h"
+
+/* While one share is summed the next is on its way, and sums go out while contributions come in: the smaller they are the
+ * sooner. But a slice of several GPUs costs each of them two collectives, and every share two copies. */
+#define PARTITIONS_EACH 8u
+#define PARTITIONS_EACH_MIN 2u
+#define PARTITION_MIN (128u << 10)
+#define ALONE_SLICE_BYTES_MAX (UINT64_C(256) << 20)
+#define AHEAD_BYTES (UINT64_C(16) << 20) /* registering takes 0.3 ms for each MiB */
+#define AHEAD_PARTITIONS 512u            /* with as many they are as large as they may be, however many members sum */
+
+/* ---- Holds ---- */
+
+void trib_device_submit(trib_core *core, trib_device_task *device, trib_device_job *job,
+                        void (*done)(trib_reactor *reactor, trib_post *post))
+{
+    device->task->device_holds++;
+    job->owner = device;
+    job->reactor = core->reactor;
+    job->post.run = done;
+    core->engine->env.device->submit(core->engine->device, job);
+}
+
+void trib_device_release(trib_core *core, trib_task *task)
+{
+    trib_assert(task->device_holds > 0);
+    task->device_holds--;
+    if (task->failed) {
+        trib_pipeline_try_settle(core, task);
+    } else if (task->device_holds == 0 && (task->device->last_job || task->device->awaits_reduce)) {
+        task->device->awaits_reduce = false;
+        trib_pipeline_resume(core, task);
+    }
+}
+
+/* The reason is in the operation already. The servers are told, so that the other machines do not wait. */
+static void give_up(trib_core *core, trib_task *task)
+{
+    if (!task->failed) {
+        trib_worker_abort_active(core, task->node);
+    }
+}
+
+/* A device that was stopped, and a group that has ended, say no more than that. If the job was lost, that is why, and what the
+ * operation ends with, also where another core hears of it before it hears of the job's end: to the others it would say
+ * that this process closed. */
+void trib_device_fail_if_job_lost(trib_op *op, trib_status status)
+{
+    trib_error fate = {.status = TRIB_OK};
+    if (status == TRIB_CLOSED && trib_engine_check_open(op->engine, &fate) != TRIB_OK && fate.status != TRIB_CLOSED) {
+        trib_op_fail(op, fate.status, "tensor \"%s\": %s", op->tensor->name, fate.text);
+    }
+}
+
+bool trib_device_job_back(trib_core *core, trib_device_task *device, const trib_device_job *job)
+{
+    trib_task *task = device->task;
+    const bool ok = job->status == TRIB_OK && !task->failed;
+    if (job->status != TRIB_OK) {
+        trib_device_fail_if_job_lost(task->node->op, job->status);
+        trib_op_fail(task->node->op, job->status, "tensor \"%s\", partition %u in %s: %s", task->tensor->name,
+                     task->partition, trib_pipeline_stage_name(task), job->text);
+        give_up(core, task);
+    }
+    trib_device_release(core, task);
+    return ok;
+}
+
+/* Nothing follows that collective. */
+static bool is_last(const trib_device_task *device, const trib_device_job *job)
+{
+    return job == &device->gather || device->task->node->op->exchange == TRIB_EXCHANGE_DEVICE_ALONE;
+}
+
+void trib_device_collective_done(trib_reactor *reactor, trib_post *post)
+{
+    trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
+    trib_device_task *device = job->owner;
+    device->last_job = device->last_job || is_last(device, job);
+    (void)trib_device_job_back(reactor->owner, device, job);
+}
+
+/* order_post: what was announced has been given to the device, or has been called off. */
+static void order_arrived(trib_reactor *reactor, trib_post *post)
+{
+    trib_core *core = reactor->owner;
+    trib_device_task *device = (trib_device_task *)((char *)post - offsetof(trib_device_task, order_post));
+    trib_task *task = device->task;
+    trib_status status = device->order_status;
+    trib_device_job *job = device->announced_job;
+    if (status == TRIB_OK) {
+        /* The hold is the job's now. */
+        if (!is_last(device, job) && !task->failed) {
+            trib_pipeline_resume(core, task);
+        }
+        return;
+    }
+    trib_device_fail_if_job_lost(task->node->op, status);
+    trib_op_fail(task->node->op, status, "tensor \"%s\": a collective was called off (%s)", task->tensor->name,
+                 trib_status_text(status));
+    give_up(core, task);
+    trib_device_release(core, task);
+}
+
+/* ---- Past the host (GPUDirect) ---- */
+
+/* Only where no processor will ever have to touch the bytes. A connection that could come to need one has said so, and those
+ * over which something may overtake (link_express.h) are none of these. */
+static bool may_go_direct(const trib_core *core, const trib_task *task, const unsigned char *memory)
+{
+    const trib_conn *conn = task->link != NULL ? task->link->conn : NULL;
+    if (memory == NULL || conn == NULL || task->size == 0 || core->engine->config.gpu_direct == TRIB_GPU_DIRECT_OFF ||
+        conn->transport->ops->moves_alone == NULL) {
+        return false;
+    }
+    const uint32_t chunk = task->tensor->chunk_bytes, rest = task->size % chunk;
+    return conn->transport->ops->moves_alone(conn, memory, task->size, rest > 0 ? rest : chunk);
+}
+
+void trib_device_route(trib_core *core, trib_task *task, const unsigned char *source, unsigned char *target)
+{
+    trib_engine *engine = core->engine;
+    trib_device_task *device = task->device;
+    const bool pushes = may_go_direct(core, task, source), pulls = may_go_direct(core, task, target);
+    device->pushed = pushes ? source : device->staging;
+    device->landing = pulls ? target : device->staging;
+    if (!pushes && !pulls) {
+        return;
+    }
+    trib_counter_add(&core->stats.bytes_direct, (uint64_t)task->size * ((uint64_t)pushes + (uint64_t)pulls));
+    if (!atomic_exchange(&engine->said_direct, true)) {
+        trib_log(&engine->logger, TRIB_LOG_INFO,
+                 "tensor \"%s\": RDMA moves its bytes %s the device's memory, past the host's (GPUDirect)",
+                 task->tensor->name,
+                 !pulls    ? "from"
+                 : !pushes ? "to"
+                           : "from and to");
+    }
+}
+
+/* ---- The queue for copies ---- */
+
+void trib_copy_queue_add(trib_copy_queue *queue, trib_device_task *device)
+{
+    trib_assert(!device->copy_waits);
+    const int32_t priority = device->task->node->op->priority;
+    trib_device_task *before = queue->tail;
+    while (before != NULL && before->task->node->op->priority < priority) {
+        before = before->copy_previous;
+    }
+    device->copy_previous = before;
+    device->copy_next = before == NULL ? queue->head : before->copy_next;
+    *(before == NULL ? &queue->head : &before->copy_next) = device;
+    *(device->copy_next == NULL ? &queue->tail : &device->copy_next->copy_previous) = device;
+    device->copy_waits = true;
+}
+
+void trib_copy_queue_remove(trib_copy_queue *queue, trib_device_task *device)
+{
+    if (device->copy_waits) {
+        *(device->copy_previous == NULL ? &queue->head : &device->copy_previous->copy_next) = device->copy_next;
+        *(device->copy_next == NULL ? &queue->tail : &device->copy_next->copy_previous) = device->copy_previous;
+        device->copy_waits = false;
+    }
+}
+
+/* ---- Tensors ---- */
+
+static uint32_t partitions_each(uint32_t lanes, uint32_t machines, uint32_t summers)
+{
+    const uint64_t most = TRIB_TENSOR_MESSAGES_MAX / ((uint64_t)machines * (summers == 0 ? 1 : summers));
+    const uint32_t wanted = lanes > 1 || most < PARTITIONS_EACH_MIN ? PARTITIONS_EACH_MIN : (uint32_t)most;
+    return wanted < PARTITIONS_EACH ? wanted : PARTITIONS_EACH;
+}
+
+uint32_t trib_device_partition_bytes(uint64_t bytes, uint32_t partition_bytes, uint32_t chunk_bytes, uint32_t lanes,
+                                     uint32_t machines, uint32_t summers)
+{
+    /* A slice's bytes are counted in 32 bits. */
+    const uint64_t limit = (UINT64_C(1) << 31) / lanes;
+    uint64_t most = summers == 0 ? ALONE_SLICE_BYTES_MAX / lanes : partition_bytes;
+    most = most < limit ? most : limit;
+    most = most / chunk_bytes * chunk_bytes;
+    const uint32_t each = partitions_each(lanes, machines, summers);
+    const uint64_t parts = (uint64_t)lanes * (summers == 0 ? 1 : summers * each);
+    const uint64_t least = (bytes + parts - 1) / parts;
+    uint64_t fine = chunk_bytes < PARTITION_MIN || summers == 0 ? chunk_bytes : PARTITION_MIN;
+    while (fine < chunk_bytes && fine < least) {
+        fine *= 2; /* less than a chunk: a power of two, as chunks are */
+    }
+    const uint64_t part = (least + fine - 1) / fine * fine;
+    const uint64_t wanted = part < most ? part : most;
+    return wanted < fine ? (uint32_t)fine : (uint32_t)wanted;
+}
+
+static void make_task(trib_tensor *tensor, uint32_t slice, trib_task *task, trib_device_task *device)
+{
+    const uint32_t lanes = trib_device_lanes(tensor->engine);
+    const uint64_t slice_bytes = (uint64_t)tensor->partition_bytes * lanes, begin = slice * slice_bytes;
+    const uint64_t left = tensor->bytes - begin;
+    *device = (trib_device_task){.task = task,
+                                 .slice = slice,
+                                 .slice_offset = begin,
+                                 .slice_bytes = (uint32_t)(left < slice_bytes ? left : slice_bytes)};
+    device->order_post.run = order_arrived;
+    if (tensor->device->staging != NULL) {
+        device->staging = tensor->device->staging + (uint64_t)slice * tensor->partition_bytes;
+    }
+    device->pushed = device->landing = device->staging;
+    task->device = device;
+}
+
+static uint32_t core_of_slice(const trib_tensor *tensor, uint32_t slice)
+{
+    const uint32_t lanes = trib_device_lanes(tensor->engine);
+    const uint32_t partition = slice * lanes + tensor->engine->member_id % lanes;
+    if (trib_device_alone(tensor->engine)) {
+        return 0; /* no bytes pass through the host: where the group lives no thread has to wake another */
+    }
+    return partition < tensor->partition_count ? tensor->owners[partition].reactor % tensor->engine->core_count
+                                               : slice % tensor->engine->core_count;
+}
+
+/* Into how many slices the job will cut it is not known yet: whole partitions, smaller ones if not all who sum had several
+ * otherwise. */
+static uint64_t staging_most(const trib_engine *engine, uint64_t bytes)
+{
+    const uint64_t lanes = trib_device_lanes(engine), part = engine->config.partition_bytes;
+    const uint64_t share = (bytes + lanes - 1) / lanes, parts = (share + part - 1) / part;
+    return (parts < AHEAD_PARTITIONS ? parts + 1 : parts) * part;
+}
+
+trib_status trib_device_tensor_ahead(trib_engine *engine, const char *name, uint64_t bytes,
+                                     trib_device_tensor **device_out, trib_error *error)
+{
+    *device_out = NULL;
+    if (trib_device_alone(engine) || bytes / trib_device_lanes(engine) < AHEAD_BYTES) {
+        return TRIB_OK;
+    }
+    const uint64_t most = staging_most(engine, bytes);
+    trib_device_tensor *device = calloc(1, sizeof *device);
+    unsigned char *staging = device != NULL ? engine->env.memory_alloc_patient(engine->env.memory, most) : NULL;
+    if (staging == NULL) {
+        free(device);
+        return trib_error_set(error, TRIB_NO_MEMORY,
+                              "tensor \"%s\": no memory for the %llu bytes of the host's that it passes through", name,
+                              (unsigned long long)most);
+    }
+    device->staging = staging;
+    device->staging_bytes = most;
+    *device_out = device;
+    return TRIB_OK;
+}
+
+void trib_device_tensor_drop(trib_engine *engine, trib_device_tensor *device)
+{
+    if (device == NULL) {
+        return;
+    }
+    if (device->staging != NULL) {
+        engine->env.memory_free(engine->env.memory, device->staging);
+    }
+    free(device->tasks);
+    free(device);
+}
+
+/* What was taken ahead, if it is enough. */
+static bool take_staging(trib_tensor *tensor, uint64_t bytes)
+{
+    trib_engine *engine = tensor->engine;
+    trib_device_tensor *device = tensor->device;
+    if (device->staging_bytes < bytes) {
+        if (device->staging != NULL) {
+            engine->env.memory_free(engine->env.memory, device->staging);
+        }
+        device->staging = engine->env.memory_alloc(engine->env.memory, bytes);
+        device->staging_bytes = device->staging != NULL ? bytes : 0;
+    }
+    return device->staging != NULL;
+}
+
+static bool take_memory(trib_tensor *tensor, uint32_t slices)
+{
+    tensor->device = tensor->device != NULL ? tensor->device : calloc(1, sizeof *tensor->device);
+    tensor->task_index = malloc((size_t)tensor->partition_count * sizeof *tensor->task_index);
+    tensor->received_bits = trib_tensor_make_bits(tensor, slices);
+    if (tensor->device == NULL || tensor->task_index == NULL || tensor->received_bits == NULL) {
+        return false;
+    }
+    memset(tensor->task_index, 0xff, (size_t)tensor->partition_count * sizeof *tensor->task_index);
+    tensor->device->slice_count = slices;
+    tensor->device->tasks = calloc(slices, sizeof *tensor->device->tasks);
+    const bool is_staged = !trib_device_alone(tensor->engine) && tensor->bytes > 0;
+    return tensor->device->tasks != NULL &&
+           (!is_staged || take_staging(tensor, (uint64_t)slices * tensor->partition_bytes));
+}
+
+bool trib_device_tensor_place(trib_tensor *tensor)
+{
+    trib_engine *engine = tensor->engine;
+    const uint32_t lanes = trib_device_lanes(engine), lane = engine->member_id % lanes;
+    const uint64_t slice_bytes = (uint64_t)tensor->partition_bytes * lanes;
+    const uint32_t slices = tensor->bytes == 0 ? 1 : (uint32_t)((tensor->bytes + slice_bytes - 1) / slice_bytes);
+    if (!take_memory(tensor, slices)) {
+        return false;
+    }
+    for (uint32_t i = 0; i < slices; i++) {
+        tensor->cores[core_of_slice(tensor, i)].task_count++;
+    }
+    if (!trib_tensor_take_tasks(tensor)) {
+        return false;
+    }
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        tensor->cores[i].task_count = 0; /* counted again as they are made */
+    }
+    uint64_t *bits = tensor->received_bits;
+    for (uint32_t i = 0; i < slices; i++) {
+        trib_tensor_core *mine = &tensor->cores[core_of_slice(tensor, i)];
+        const uint32_t partition = i * lanes + lane, index = mine->task_count++;
+        trib_task *task = &mine->tasks[index];
+        trib_tensor_make_task(tensor, partition, task, &bits);
+        make_task(tensor, i, task, &tensor->device->tasks[i]);
+        if (partition < tensor->partition_count) {
+            tensor->task_index[partition] = index;
+        }
+    }
+    return true;
+}
+
+void trib_device_tensor_free(trib_tensor *tensor)
+{
+    trib_device_tensor_drop(tensor->engine, tensor->device);
+}

@@ -1,0 +1,493 @@
+/*
+ * device_host.c - the device interface in plain memory: a GPU for machines without one, and for virtual time.
+ *
+ * Copies are made at once, by the submitting thread; collectives by the thread that brings the last member's job. The
+ * members of a group meet in a trib_host_world, by the order of their jobs as NCCL's do; where two members' jobs differ
+ * NCCL would hang, and this fails them and counts it. What was issued hangs, as whoever issues notices by other means. In
+ * virtual time jobs may take theirs (device_host_pace.c).
+ *
+ * A job's slot is its device as long as the device has it. Jobs are given back without a lock held, because others may
+ * have waited for them.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <pthread.h>
+
+#include "engine/base/assert.h"
+#include "engine/device/host/device_host.h"
+
+static const char stopped_text[] = "the device was stopped";
+
+static void run_job(trib_device *device, trib_device_job *job);
+static void begin_issued(trib_device *device);
+
+/* Takes from what waits those that wait for that job (or, if it is NULL, all). */
+static trib_device_job *take_waiting(trib_device *device, trib_device_job *after)
+{
+    trib_device_job *taken = NULL;
+    for (trib_device_job **at = &device->waiting; *at != NULL;) {
+        trib_device_job *job = *at;
+        if (after == NULL || job->after == after) {
+            *at = job->next;
+            job->next = taken;
+            taken = job;
+        } else {
+            at = &job->next;
+        }
+    }
+    return taken;
+}
+
+/* NOLINTNEXTLINE(misc-no-recursion): what waited for a job runs when that ends; a chain is three jobs long at most */
+void trib_host_give_back(trib_device *device, trib_device_job *job, trib_status status, const char *text)
+{
+    job->status = status;
+    snprintf(job->text, sizeof job->text, "%s", text);
+    if (status == TRIB_OK && job->gate != NULL && atomic_fetch_add(job->gate_count, 1) + 1 == job->gate_goal) {
+        __atomic_store_n(job->gate->word, job->gate->value, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_lock(&device->mutex);
+    job->slot = NULL;
+    trib_device_job *freed = take_waiting(device, job);
+    pthread_mutex_unlock(&device->mutex);
+    device->params.complete(job);
+    while (freed != NULL) {
+        trib_device_job *next = freed->next;
+        run_job(device, freed);
+        freed = next;
+    }
+}
+
+/* ---- Collectives ---- */
+
+static bool same(const trib_device_job *a, const trib_device_job *b)
+{
+    return a->kind == b->kind && a->label == b->label && a->bytes == b->bytes && a->share == b->share &&
+           a->dtype == b->dtype && a->reduce == b->reduce && a->root == b->root && a->keeps == b->keeps;
+}
+
+/* Called with the world's mutex held. Nothing is made here that could be kept; what it would have been made for is compared. */
+static void check_kept(trib_host_world *world, const trib_device_job *job)
+{
+    void *buffers = (void *)((uintptr_t)job->source * 3 + (uintptr_t)job->target);
+    trib_assert(!job->keeps || *job->keep == NULL || *job->keep == buffers);
+    if (job->keep != NULL) {
+        world->kept += job->keeps && *job->keep != NULL;
+        *job->keep = job->keeps ? buffers : NULL;
+    }
+}
+
+/* Called with the world's mutex held: runs what all members of the machine have come to, and answers it. */
+static trib_device_job *meet(trib_host_world *world, int32_t machine, int32_t size)
+{
+    trib_host_queue *queues = world->members[machine];
+    trib_device_job *met = NULL;
+    while (!world->stuck[machine]) {
+        trib_device_job *jobs[TRIB_LOCAL_SIZE_MAX] = {NULL};
+        bool agree = true;
+        trib_assert(size > 0);
+        for (int32_t i = 0; i < size; i++) {
+            jobs[i] = queues[i].head;
+            if (jobs[i] == NULL || trib_host_is_busy(world, &queues[i])) {
+                return met;
+            }
+            agree = agree && same(jobs[0], jobs[i]);
+        }
+        if (!agree && ((trib_device *)jobs[0]->slot)->params.in_order) {
+            world->stuck[machine] = true;
+            world->disorders++;
+            return met;
+        }
+        for (int32_t i = 0; i < size; i++) {
+            queues[i].head = jobs[i]->next;
+            queues[i].tail = queues[i].head == NULL ? NULL : queues[i].tail;
+        }
+        world->disorders += !agree;
+        const bool done = agree && trib_host_carry_out(world, jobs, (size_t)size);
+        for (int32_t i = 0; i < size; i++) {
+            if (queues[i].late != NULL) {
+                continue;
+            }
+            jobs[i]->status = done ? TRIB_OK : agree ? TRIB_NO_MEMORY : TRIB_PROTOCOL;
+            jobs[i]->next = met;
+            met = jobs[i];
+        }
+    }
+    return met;
+}
+
+/* NOLINTNEXTLINE(misc-no-recursion): see trib_host_give_back */
+void trib_host_come_together(const trib_device *device)
+{
+    trib_host_world *world = device->params.world;
+    pthread_mutex_lock(&world->mutex);
+    trib_device_job *met = meet(world, device->params.machine, device->params.size);
+    pthread_mutex_unlock(&world->mutex);
+    while (met != NULL) {
+        trib_device_job *next = met->next;
+        trib_host_give_back(met->slot, met, met->status,
+                            met->status == TRIB_PROTOCOL ? "the local ranks came to a collective in different orders"
+                                                         : trib_status_text(met->status));
+        met = next;
+    }
+}
+
+/* NOLINTNEXTLINE(misc-no-recursion): see trib_host_give_back */
+static void submit_collective(trib_device *device, trib_device_job *job)
+{
+    const trib_device_params *params = &device->params;
+    trib_host_world *world = params->world;
+    if (params->size == 1) {
+        trib_host_end(device, job);
+        return;
+    }
+    pthread_mutex_lock(&world->mutex);
+    if (atomic_load(&device->stopped)) { /* and its queue is emptied no more */
+        pthread_mutex_unlock(&world->mutex);
+        trib_host_give_back(device, job, TRIB_CLOSED, stopped_text);
+        return;
+    }
+    check_kept(world, job);
+    trib_host_queue *mine = &world->members[params->machine][params->rank];
+    job->next = NULL;
+    if (mine->tail != NULL) {
+        mine->tail->next = job;
+    } else {
+        mine->head = job;
+    }
+    mine->tail = job;
+    pthread_mutex_unlock(&world->mutex);
+    trib_host_come_together(device);
+}
+
+/* ---- Jobs ---- */
+
+/* Keeps the job until it is time for it, or stop, unless that has been already; asked with the mutex held. */
+static bool keep(trib_device *device, trib_device_job *job, bool (*is_early)(const trib_device_job *job))
+{
+    pthread_mutex_lock(&device->mutex);
+    const bool kept = !atomic_load(&device->stopped) && is_early(job);
+    if (kept) {
+        job->next = device->waiting;
+        device->waiting = job;
+    }
+    pthread_mutex_unlock(&device->mutex);
+    return kept;
+}
+
+static bool is_closed(const trib_device_job *job)
+{
+    const trib_host_stream *stream = job->mark;
+    return !atomic_load(&stream->open);
+}
+
+static bool waits_for_another(const trib_device_job *job)
+{
+    return job->after != NULL && job->after->slot != NULL;
+}
+
+static bool for_ever(const trib_device_job *job)
+{
+    (void)job;
+    return true;
+}
+
+/* NOLINTNEXTLINE(misc-no-recursion): see trib_host_give_back */
+static void submit_wait(trib_device *device, trib_device_job *job)
+{
+    trib_host_stream *stream = job->mark;
+    atomic_store(&stream->device, device);
+    if (!keep(device, job, is_closed)) {
+        trib_host_end(device, job);
+    }
+}
+
+/* NOLINTNEXTLINE(misc-no-recursion): see trib_host_give_back */
+static void run_job(trib_device *device, trib_device_job *job)
+{
+    const trib_host_fault fault = job->kind == TRIB_DEVICE_JOIN || job->kind == TRIB_DEVICE_MAKE_ID
+                                      ? TRIB_HOST_FAULT_NONE
+                                      : trib_host_fault_of(device);
+    if (atomic_load(&device->stopped)) {
+        trib_host_give_back(device, job, TRIB_CLOSED, stopped_text);
+    } else if (job->after != NULL && job->after->status != TRIB_OK) {
+        trib_host_give_back(device, job, job->after->status, job->after->text);
+    } else if (fault == TRIB_HOST_FAULT_FAIL) {
+        trib_host_give_back(device, job, TRIB_SYSTEM, "the device failed, as it was told to");
+    } else if (fault == TRIB_HOST_FAULT_HANG) {
+        if (!keep(device, job, for_ever)) {
+            trib_host_give_back(device, job, TRIB_CLOSED, stopped_text);
+        }
+    } else if (job->kind == TRIB_DEVICE_WAIT && job->mark != NULL) {
+        submit_wait(device, job);
+    } else if (job->kind == TRIB_DEVICE_REDUCE_SCATTER || job->kind == TRIB_DEVICE_ALL_GATHER ||
+               job->kind == TRIB_DEVICE_ALL_REDUCE || job->kind == TRIB_DEVICE_BROADCAST) {
+        submit_collective(device, job);
+    } else {
+        if (job->kind == TRIB_DEVICE_MAKE_ID) {
+            memset(job->target, 0, TRIB_DEVICE_ID_SIZE);
+        }
+        const bool joins = job->kind == TRIB_DEVICE_JOIN;
+        trib_host_end(device, job);
+        if (joins) {
+            pthread_mutex_lock(&device->mutex);
+            device->joined = true;
+            pthread_mutex_unlock(&device->mutex);
+            begin_issued(device);
+        }
+    }
+}
+
+/* What was issued begins in its order, when its own input is there. NOLINTNEXTLINE(misc-no-recursion): see trib_host_give_back */
+static void begin_issued(trib_device *device)
+{
+    pthread_mutex_lock(&device->mutex);
+    while (!device->beginning && device->joined && device->issued != NULL &&
+           (device->issued->mark == NULL || !is_closed(device->issued))) {
+        trib_device_job *job = device->issued;
+        device->issued = job->next;
+        device->issued_end = device->issued == NULL ? &device->issued : device->issued_end;
+        device->beginning = true;
+        pthread_mutex_unlock(&device->mutex);
+        run_job(device, job);
+        pthread_mutex_lock(&device->mutex);
+        device->beginning = false;
+    }
+    pthread_mutex_unlock(&device->mutex);
+}
+
+static void host_issue(trib_device *device, trib_device_job *job, bool here)
+{
+    (void)here; /* nothing waits */
+    job->slot = device;
+    job->next = NULL;
+    if (job->mark != NULL) {
+        atomic_store(&((trib_host_stream *)job->mark)->device, device);
+    }
+    pthread_mutex_lock(&device->mutex);
+    job->place = device->places++;
+    const bool stopped = atomic_load(&device->stopped);
+    if (!stopped) {
+        *device->issued_end = job;
+        device->issued_end = &job->next;
+    }
+    pthread_mutex_unlock(&device->mutex);
+    if (stopped) {
+        trib_host_give_back(device, job, TRIB_CLOSED, stopped_text);
+    } else {
+        begin_issued(device);
+    }
+}
+
+static void host_submit(trib_device *device, trib_device_job *job)
+{
+    job->slot = device;
+    if (trib_host_in_line(device, job) || !keep(device, job, waits_for_another)) {
+        run_job(device, job);
+    }
+}
+
+static void give_back_all(trib_device *device, trib_device_job *job)
+{
+    while (job != NULL) {
+        trib_device_job *next = job->next;
+        trib_host_give_back(device, job, TRIB_CLOSED, stopped_text);
+        job = next;
+    }
+}
+
+static void host_stop(trib_device *device, bool orderly)
+{
+    (void)orderly;
+    pthread_mutex_lock(&device->mutex);
+    device->stopped = true;
+    trib_device_job *job = take_waiting(device, NULL), *issued = device->issued;
+    device->issued = NULL;
+    device->issued_end = &device->issued;
+    pthread_mutex_unlock(&device->mutex);
+    trib_host_world *world = device->params.world;
+    trib_device_job *met = NULL;
+    if (world != NULL) {
+        pthread_mutex_lock(&world->mutex);
+        trib_host_queue *mine = &world->members[device->params.machine][device->params.rank];
+        met = mine->head;
+        mine->head = mine->tail = NULL;
+        pthread_mutex_unlock(&world->mutex);
+    }
+    give_back_all(device, trib_host_take_late(device));
+    give_back_all(device, job);
+    give_back_all(device, issued);
+    give_back_all(device, met);
+}
+
+/* ---- Streams ---- */
+
+void trib_host_stream_open(trib_host_stream *stream)
+{
+    atomic_store(&stream->open, true);
+    trib_device *device = atomic_load(&stream->device);
+    if (device == NULL) {
+        return;
+    }
+    trib_device_job *reached = NULL;
+    pthread_mutex_lock(&device->mutex);
+    for (trib_device_job **at = &device->waiting; *at != NULL;) {
+        trib_device_job *job = *at;
+        if (job->kind == TRIB_DEVICE_WAIT && job->mark == stream) {
+            *at = job->next;
+            job->next = reached;
+            reached = job;
+        } else {
+            at = &job->next;
+        }
+    }
+    pthread_mutex_unlock(&device->mutex);
+    while (reached != NULL) {
+        trib_device_job *next = reached->next;
+        trib_host_end(device, reached);
+        reached = next;
+    }
+    begin_issued(device);
+}
+
+/* ---- Life ---- */
+
+static trib_status host_open(const trib_device_params *params, trib_device **out, trib_error *error)
+{
+    if (params->size > 1 && params->world == NULL) {
+        return trib_error_set(error, TRIB_UNSUPPORTED,
+                              "device \"host\" has no collectives between processes: local_size must be 1");
+    }
+    if (params->machine >= TRIB_HOST_MACHINES_MAX || params->size > TRIB_LOCAL_SIZE_MAX) {
+        return trib_error_set(error, TRIB_UNSUPPORTED, "device \"host\": at most %d machines of %d",
+                              TRIB_HOST_MACHINES_MAX, TRIB_LOCAL_SIZE_MAX);
+    }
+    trib_device *device = calloc(1, sizeof *device);
+    if (device == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+    }
+    device->params = *params;
+    device->issued_end = &device->issued;
+    device->joined = params->size == 1;
+    pthread_mutex_init(&device->mutex, NULL);
+    *out = device;
+    return TRIB_OK;
+}
+
+static void host_close(trib_device *device)
+{
+    trib_assert(device->late == NULL);
+    while (device->gates != NULL) {
+        struct gate_word *next = device->gates->next;
+        free(device->gates);
+        device->gates = next;
+    }
+    pthread_mutex_destroy(&device->mutex);
+    free(device);
+}
+
+static bool host_may_keep(trib_device *device, const void *buffer)
+{
+    (void)device;
+    (void)buffer;
+    return true;
+}
+
+static trib_status host_mark(trib_device *device, void *stream, void **mark_out, trib_error *error)
+{
+    (void)device;
+    (void)error;
+    *mark_out = stream;
+    return TRIB_OK;
+}
+
+/* It has no thread. */
+static bool host_wake(trib_device *device, uint32_t reactors, bool hurries)
+{
+    if (!hurries) {
+        device->params.wake(device->params.engine, reactors);
+    }
+    return !hurries;
+}
+
+static void host_mark_drop(trib_device *device, void *mark)
+{
+    (void)device;
+    (void)mark;
+}
+
+static trib_status host_gate_make(trib_device *device, trib_device_gate *gate, trib_error *error)
+{
+    struct gate_word *made = calloc(1, sizeof *made);
+    if (made == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+    }
+    pthread_mutex_lock(&device->mutex);
+    made->next = device->gates;
+    device->gates = made;
+    pthread_mutex_unlock(&device->mutex);
+    *gate = (trib_device_gate){.word = &made->word};
+    return TRIB_OK;
+}
+
+static void host_gate_open(trib_device *device, const trib_device_gate *gate)
+{
+    (void)device;
+    __atomic_store_n(gate->word, gate->value, __ATOMIC_RELEASE);
+}
+
+static trib_status host_stream_wait(trib_device *device, void *stream, const trib_device_gate *gate, trib_error *error)
+{
+    (void)device;
+    (void)stream;
+    (void)gate;
+    return trib_error_set(error, TRIB_UNSUPPORTED, "device \"host\" has no streams that could wait");
+}
+
+/* Nothing to do: this memory is what it copies from and to anyway. */
+static trib_status host_pin(trib_device *device, void *base, size_t size)
+{
+    (void)device;
+    (void)base;
+    (void)size;
+    return TRIB_OK;
+}
+
+static void host_unpin(trib_device *device, void *base, size_t size)
+{
+    (void)host_pin(device, base, size);
+}
+
+/* What it has instead of a GPU's memory is the processor's. */
+static trib_status host_expose(trib_device *device, void *base, size_t size, trib_device_memory *memory_out,
+                               trib_error *error)
+{
+    (void)device;
+    (void)base;
+    (void)size;
+    (void)error;
+    *memory_out = (trib_device_memory){.fd = -1};
+    return TRIB_OK;
+}
+
+const trib_device_ops trib_device_host_ops = {
+    .abi = TRIB_DEVICE_ABI,
+    .name = "host memory",
+    .open = host_open,
+    .submit = host_submit,
+    .issue = host_issue,
+    .may_keep = host_may_keep,
+    .mark = host_mark,
+    .wake = host_wake,
+    .mark_drop = host_mark_drop,
+    .gate_make = host_gate_make,
+    .gate_open = host_gate_open,
+    .stream_wait = host_stream_wait,
+    .pin = host_pin,
+    .unpin = host_unpin,
+    .expose = host_expose,
+    .stop = host_stop,
+    .close = host_close,
+};

@@ -1,0 +1,232 @@
+/*
+ * device_host_pace.c - devices in plain memory that take their time, in virtual time.
+ *
+ * What each member's device is busy with ends at a time of its own, and only then is its target written: who takes the end
+ * of another's part for that of its own finds old bytes. As on a stream, a member comes to a collective when its own part of the
+ * one before has ended, and copies of one direction end in their order. Who is stopped in the midst of a collective has given
+ * nothing to those who are not through: their parts end when they are stopped, too.
+ *
+ * Virtual time has one thread: what is late needs no locks.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/assert.h"
+#include "engine/device/host/device_host.h"
+
+void trib_host_world_pace(trib_host_world *world, const trib_host_pace *pace)
+{
+    world->pace = *pace;
+}
+
+/* What it copies, if it concerns its member alone. */
+static void copy(const trib_device_job *job)
+{
+    const bool copies = job->kind == TRIB_DEVICE_TO_HOST || job->kind == TRIB_DEVICE_TO_DEVICE ||
+                        job->kind == TRIB_DEVICE_ALL_REDUCE || job->kind == TRIB_DEVICE_BROADCAST;
+    if (copies && job->target != job->source && job->bytes > 0) {
+        memcpy(job->target, job->source, job->bytes);
+    }
+}
+
+static void put(const trib_device_job *job, const unsigned char *result, size_t size)
+{
+    if (size > 0) {
+        memcpy(job->target, result, size);
+    }
+}
+
+static trib_host_late **part_of(trib_device *device)
+{
+    trib_host_world *world = device->params.world;
+    return &world->members[device->params.machine][device->params.rank].late;
+}
+
+static void drop(trib_host_late *late)
+{
+    free(late->result);
+    free(late);
+}
+
+/* NOLINTNEXTLINE(misc-no-recursion): see trib_host_give_back */
+static void late_ends(trib_sim *sim, trib_sim_event *event)
+{
+    (void)sim;
+    trib_host_late *late = (trib_host_late *)((char *)event - offsetof(trib_host_late, end));
+    trib_device *device = late->device;
+    trib_device_job *job = late->job;
+    trib_host_late **at = &device->late;
+    while (*at != late) {
+        at = &(*at)->next;
+    }
+    *at = late->next;
+    const bool is_part = *part_of(device) == late;
+    if (is_part) {
+        *part_of(device) = NULL;
+        put(job, late->result, late->size);
+    } else {
+        copy(job);
+    }
+    drop(late);
+    trib_host_give_back(device, job, TRIB_OK, "");
+    if (device->params.size > 1) { /* a collective may have waited for this */
+        trib_host_come_together(device);
+    }
+}
+
+/* NULL: it takes no time. */
+static trib_host_late *make_late(trib_device *device, trib_device_job *job)
+{
+    const trib_device_params *params = &device->params;
+    const trib_host_world *world = params->world;
+    if (world == NULL || world->pace.sim == NULL) {
+        return NULL;
+    }
+    const int64_t now_ns = trib_sim_now(world->pace.sim);
+    int64_t end_ns = now_ns + world->pace.late_ns(world->pace.user, params->machine, params->rank);
+    if (job->kind != TRIB_DEVICE_WAIT) { /* streams of the caller's have no order */
+        end_ns = end_ns > device->end_ns[job->kind] ? end_ns : device->end_ns[job->kind];
+        device->end_ns[job->kind] = end_ns;
+    }
+    trib_host_late *late = end_ns > now_ns ? calloc(1, sizeof *late) : NULL;
+    if (late != NULL) {
+        *late = (trib_host_late){.end.fired = late_ends, .device = device, .job = job, .next = device->late};
+        device->late = late;
+        trib_sim_set(world->pace.sim, &late->end, end_ns);
+    }
+    return late;
+}
+
+/* NOLINTNEXTLINE(misc-no-recursion): see trib_host_give_back */
+void trib_host_end(trib_device *device, trib_device_job *job)
+{
+    const bool is_joining = job->kind == TRIB_DEVICE_MAKE_ID || job->kind == TRIB_DEVICE_JOIN;
+    if (is_joining || make_late(device, job) == NULL) {
+        copy(job);
+        trib_host_give_back(device, job, TRIB_OK, "");
+    }
+}
+
+/* ---- Collectives ---- */
+
+static bool is_collective(const trib_device_job *job)
+{
+    return job->kind == TRIB_DEVICE_REDUCE_SCATTER || job->kind == TRIB_DEVICE_ALL_GATHER ||
+           job->kind == TRIB_DEVICE_ALL_REDUCE || job->kind == TRIB_DEVICE_BROADCAST;
+}
+
+bool trib_host_in_line(const trib_device *device, const trib_device_job *job)
+{
+    const trib_host_world *world = device->params.world;
+    return world != NULL && world->pace.sim != NULL && device->params.size > 1 && is_collective(job);
+}
+
+bool trib_host_is_busy(const trib_host_world *world, const trib_host_queue *queue)
+{
+    const trib_device_job *after = queue->head->after;
+    return queue->dead || (world->pace.sim != NULL && (queue->late != NULL || (after != NULL && after->slot != NULL)));
+}
+
+/* What that member's target gets. */
+static size_t result_size(const trib_device_job *job, size_t member)
+{
+    const size_t begin = member * job->share;
+    if (job->kind == TRIB_DEVICE_BROADCAST && job->target == job->source && member == job->root) {
+        return 0;
+    }
+    if (job->kind != TRIB_DEVICE_REDUCE_SCATTER) {
+        return job->bytes;
+    }
+    return begin >= job->bytes ? 0 : job->bytes - begin < job->share ? job->bytes - begin : job->share;
+}
+
+/* The job with memory of its own as target, in which what it takes from there is. False: out of memory. */
+static bool make_shadow(const trib_device_job *job, size_t member, trib_device_job *shadow)
+{
+    const size_t begin = member * job->share;
+    *shadow = (trib_device_job){.kind = job->kind,
+                                .dtype = job->dtype,
+                                .reduce = job->reduce,
+                                .source = job->source,
+                                .target = malloc(job->bytes + 1),
+                                .bytes = job->bytes,
+                                .share = job->share,
+                                .root = job->root};
+    if (shadow->target != NULL && job->kind == TRIB_DEVICE_ALL_GATHER && begin < job->bytes) {
+        const size_t left = job->bytes - begin;
+        memcpy((unsigned char *)shadow->target + begin, (const unsigned char *)job->target + begin,
+               left < job->share ? left : job->share);
+    }
+    return shadow->target != NULL;
+}
+
+bool trib_host_carry_out(trib_host_world *world, trib_device_job *const *jobs, size_t count)
+{
+    const trib_kernels *kernels = ((trib_device *)jobs[0]->slot)->params.kernels;
+    if (world->pace.sim == NULL) {
+        return trib_host_collective(kernels, jobs, count);
+    }
+    trib_device_job shadows[TRIB_LOCAL_SIZE_MAX], *at[TRIB_LOCAL_SIZE_MAX] = {NULL};
+    bool ok = true;
+    for (size_t i = 0; i < count; i++) {
+        at[i] = &shadows[i];
+        ok = make_shadow(jobs[i], i, at[i]) && ok;
+    }
+    ok = ok && trib_host_collective(kernels, at, count);
+    for (size_t i = 0; i < count; i++) {
+        trib_host_late *late = ok ? make_late(jobs[i]->slot, jobs[i]) : NULL;
+        const size_t size = result_size(jobs[i], i);
+        if (late != NULL) {
+            late->result = at[i]->target;
+            late->size = size;
+            *part_of(late->device) = late;
+            continue;
+        }
+        if (ok) {
+            put(jobs[i], at[i]->target, size);
+        }
+        free(at[i]->target);
+    }
+    return ok;
+}
+
+/* ---- The end ---- */
+
+/* All who are late with a part are so with the same collective. */
+static void never_ends(trib_host_world *world, int32_t machine)
+{
+    for (int32_t i = 0; i < TRIB_LOCAL_SIZE_MAX; i++) {
+        if (world->members[machine][i].late != NULL) {
+            trib_sim_clear(world->pace.sim, &world->members[machine][i].late->end);
+        }
+    }
+}
+
+void trib_host_world_kill(trib_host_world *world, int32_t machine, int32_t rank)
+{
+    pthread_mutex_lock(&world->mutex);
+    world->members[machine][rank].dead = true;
+    pthread_mutex_unlock(&world->mutex);
+    if (world->members[machine][rank].late != NULL) {
+        never_ends(world, machine);
+    }
+}
+
+trib_device_job *trib_host_take_late(trib_device *device)
+{
+    trib_host_world *world = device->params.world;
+    trib_device_job *taken = NULL;
+    if (device->late != NULL && *part_of(device) != NULL) {
+        never_ends(world, device->params.machine);
+        *part_of(device) = NULL;
+    }
+    while (device->late != NULL) {
+        trib_host_late *late = device->late;
+        device->late = late->next;
+        trib_sim_clear(world->pace.sim, &late->end);
+        late->job->next = taken; /* oldest first */
+        taken = late->job;
+        drop(late);
+    }
+    return taken;
+}

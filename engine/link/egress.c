@@ -1,0 +1,258 @@
+/* egress.c - see egress.h. */
+#include "engine/link/egress.h"
+
+#include <stdlib.h>
+
+#include "engine/base/assert.h"
+#include "engine/core.h"
+#include "engine/trace/trace.h"
+
+#define CAPACITY_FIRST 16u
+#define PART_MIN (512u << 10) /* of the credit, for each of several networks: two chunks */
+#define SLOW_MIN (128u << 10) /* ... for each of several cores, by slow links */
+/* By those so much is enough, if it is so many messages: a few large ones to a peer that takes its time would hold up
+ * those to the others. */
+#define SLOW_BYTES (256u << 10)
+#define SLOW_MESSAGES 8u
+
+/* ---- The heap: who is furthest behind comes first ---- */
+
+static void place(trib_egress *self, uint32_t index, trib_link *link)
+{
+    self->waiting[index] = link;
+    link->share.heap_index = index;
+}
+
+static void sift(trib_egress *self, uint32_t index)
+{
+    trib_link *link = self->waiting[index];
+    const double at = link->share.at;
+    while (index > 0 && at < self->waiting[(index - 1) / 2]->share.at) {
+        place(self, index, self->waiting[(index - 1) / 2]);
+        index = (index - 1) / 2;
+    }
+    for (uint32_t child; (child = 2 * index + 1) < self->waiting_count; index = child) {
+        if (child + 1 < self->waiting_count && self->waiting[child + 1]->share.at < self->waiting[child]->share.at) {
+            child++;
+        }
+        if (at <= self->waiting[child]->share.at) {
+            break;
+        }
+        place(self, index, self->waiting[child]);
+    }
+    place(self, index, link);
+}
+
+/* ---- Links ---- */
+
+trib_status trib_egress_join(trib_egress *egress, trib_link *link)
+{
+    if (egress->link_count == egress->capacity) {
+        const uint32_t capacity = egress->capacity == 0 ? CAPACITY_FIRST : egress->capacity * 2;
+        trib_link **waiting = realloc(egress->waiting, capacity * sizeof(trib_link *));
+        if (waiting == NULL) {
+            return TRIB_NO_MEMORY;
+        }
+        egress->waiting = waiting;
+        egress->capacity = capacity;
+    }
+    egress->link_count++;
+    link->share.egress = egress;
+    link->share.heap_index = UINT32_MAX;
+    return TRIB_OK;
+}
+
+void trib_egress_leave(trib_link *link)
+{
+    if (link->share.egress != NULL) {
+        trib_egress_rest(link);
+        trib_assert(link->in_flight == 0);
+        link->share.egress->link_count--;
+        if (link->conn != NULL) {
+            link->conn->awaits_sent = NULL;
+        }
+        link->share.egress = NULL;
+    }
+}
+
+void trib_egress_join_in(trib_link *strand)
+{
+    strand->share.offered = strand->main->share.offered;
+    strand->share.egress->offered += strand->share.offered;
+}
+
+static void set_limit(const trib_core *core, trib_egress *egress)
+{
+    const uint64_t part = core->push_credit / core->egress_count;
+    const uint64_t wanted = egress->is_slow ? part / core->engine->core_count : part;
+    const uint64_t enough = egress->is_slow ? SLOW_MIN : PART_MIN;
+    const uint64_t least = core->push_credit < enough ? core->push_credit : enough;
+    egress->limit = wanted > least ? wanted : least;
+}
+
+void trib_egress_divide(trib_core *core, uint32_t networks)
+{
+    if (networks <= core->egress_count) {
+        return;
+    }
+    core->egress_count = networks;
+    for (uint32_t i = 0; i < networks; i++) {
+        set_limit(core, &core->egress[i]);
+    }
+}
+
+static inline void account_one(trib_egress_share *share, uint64_t more, uint64_t less)
+{
+    trib_assert(share->offered >= less);
+    share->offered += more - less;
+    share->egress->offered += more - less;
+}
+
+/* So many bytes more for all of the link's connections, or fewer. One that is not ready yet is told when it is. */
+static inline void account(trib_link *link, uint64_t more, uint64_t less)
+{
+    account_one(&link->share, more, less);
+    for (uint32_t i = 0; link->has_strands && i < TRIB_STRANDS_MAX; i++) {
+        trib_link *strand = link->strands[i];
+        if (strand != NULL && strand->state == TRIB_LINK_READY && strand->share.egress != NULL) {
+            account_one(&strand->share, more, less);
+        }
+    }
+}
+
+void trib_egress_offer(trib_link *link, uint64_t bytes)
+{
+    account(link, bytes, 0);
+}
+
+void trib_egress_wait(trib_link *link)
+{
+    trib_egress_share *share = &link->share;
+    trib_egress *egress = share->egress;
+    if (share->heap_index == UINT32_MAX) {
+        share->at = share->at > egress->clock ? share->at : egress->clock; /* nobody saves up while it is idle */
+        trib_assert(egress->waiting_count < egress->link_count);
+        place(egress, egress->waiting_count++, link);
+        sift(egress, share->heap_index);
+    }
+}
+
+void trib_egress_move(trib_link *from, trib_link *to, uint64_t bytes)
+{
+    if (from != NULL && from->share.egress != NULL) {
+        const uint64_t most = from->share.offered;
+        bytes = bytes < most ? bytes : most;
+        account(from, 0, bytes);
+    }
+    if (to != NULL && to->share.egress != NULL) {
+        account(to, bytes, 0);
+    }
+}
+
+void trib_egress_rest(trib_link *link)
+{
+    trib_egress *egress = link->share.egress;
+    const uint32_t index = link->share.heap_index;
+    if (egress == NULL || index == UINT32_MAX) {
+        return;
+    }
+    trib_assert(index < egress->waiting_count && egress->waiting[index] == link);
+    link->share.heap_index = UINT32_MAX;
+    trib_link_note_wait(link, false);
+    egress->waiting_count--;
+    if (index < egress->waiting_count) {
+        place(egress, index, egress->waiting[egress->waiting_count]);
+        sift(egress, index);
+    }
+}
+
+static inline bool has_room(const trib_egress *egress)
+{
+    const bool is_enough = egress->is_slow && egress->in_flight >= SLOW_BYTES && egress->messages >= SLOW_MESSAGES;
+    return egress->waiting_count > 0 && egress->in_flight < egress->limit && !is_enough;
+}
+
+/* The one that has room, and of those the one that is idle most; of several that are as much, the core's own. */
+static trib_egress *roomiest(trib_core *core)
+{
+    trib_egress *best = NULL;
+    for (uint32_t i = 0; i < core->egress_count; i++) {
+        trib_egress *egress = &core->egress[(core->reactor->index + i) % core->egress_count];
+        if (has_room(egress) && (best == NULL || egress->in_flight < best->in_flight)) {
+            best = egress;
+        }
+    }
+    return best;
+}
+
+/* A link may go by another transport than the others, which knows nothing of slow links: only who said it takes it back. */
+static inline void hear(const trib_core *core, trib_egress *egress, const trib_transport *transport)
+{
+    if (transport->is_slow ? egress->is_slow : egress->slow_by != transport) {
+        return;
+    }
+    egress->is_slow = transport->is_slow;
+    egress->slow_by = transport->is_slow ? transport : NULL;
+    trib_log(core->reactor->logger, TRIB_LOG_INFO, "reactor %u: %s", core->reactor->index,
+             egress->is_slow ? "links are slow, so little is under way at a time, and packets are spaced out"
+                             : "links are not slow any more, so the whole credit may be under way");
+    set_limit(core, egress);
+}
+
+static inline void emit_one(const trib_core *core, trib_egress *egress)
+{
+    trib_link *link = egress->waiting[0];
+    trib_egress_share *share = &link->share;
+    const uint64_t before = egress->in_flight;
+    egress->clock = share->at;
+    if (link->conn != NULL) {
+        hear(core, egress, link->conn->transport);
+    }
+    trib_link_emit(link);
+    /* Tensors of no bytes weigh nothing, and are few. */
+    const double weight = share->offered > 0 ? (double)share->offered / (double)egress->offered : 1.0;
+    share->at += (double)(egress->in_flight - before) / weight;
+    if (share->heap_index != UINT32_MAX) {
+        sift(egress, share->heap_index);
+    }
+}
+
+bool trib_egress_is_slow(const trib_core *core)
+{
+    bool all = true;
+    for (uint32_t i = 0; i < core->egress_count; i++) {
+        all = all && core->egress[i].is_slow;
+    }
+    return all;
+}
+
+void trib_egress_pump(trib_core *core)
+{
+    if (core->egress_count == 1) {
+        while (has_room(&core->egress[0])) {
+            emit_one(core, &core->egress[0]);
+        }
+    } else {
+        for (trib_egress *egress = roomiest(core); egress != NULL; egress = roomiest(core)) {
+            emit_one(core, egress);
+        }
+    }
+    for (uint32_t k = 0; k < core->egress_count; k++) {
+        trib_egress *egress = &core->egress[k];
+        egress->waits = egress->waiting_count > 0;
+        if (egress->waits && trib_trace_on(core)) {
+            for (uint32_t i = 0; i < egress->waiting_count; i++) {
+                trib_link_note_wait(egress->waiting[i], true);
+            }
+        }
+    }
+}
+
+void trib_egress_close(trib_core *core)
+{
+    for (uint32_t i = 0; i < TRIB_STRANDS_MAX + 1; i++) {
+        trib_assert(core->egress[i].link_count == 0);
+        free(core->egress[i].waiting);
+        core->egress[i].waiting = NULL;
+    }
+}

@@ -1,0 +1,451 @@
+/* link.c - frames over a connection. The outbox is in link_outbox.c, the handshake in link_handshake.c, and the link to this
+ * process's own server in link_self.c. */
+#include "engine/link/link.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/assert.h"
+#include "engine/core.h"
+#include "engine/link/link_arrival.h"
+#include "engine/link/link_express.h"
+#include "engine/link/link_handshake.h"
+#include "engine/link/link_self.h"
+#include "engine/link/link_strands.h"
+#include "engine/membership/loads.h"
+#include "engine/trace/trace.h"
+
+trib_link *trib_link_create(struct trib_core *core, const trib_link_upcalls *upcalls)
+{
+    trib_link *link = trib_core_zalloc(core, sizeof *link);
+    if (link == NULL) {
+        return NULL;
+    }
+    link->core = core;
+    link->upcalls = upcalls;
+    link->peer = TRIB_NO_MEMBER;
+    link->last_heard_ns = trib_now(core->reactor);
+    link->next = core->links;
+    if (core->links != NULL) {
+        core->links->previous = link;
+    }
+    core->links = link;
+    return link;
+}
+
+void trib_link_free(trib_link *link)
+{
+    trib_assert(link->heap_size == 0 && link->begun == NULL && !trib_link_has_others(link));
+    trib_timer_stop(link->core->reactor, &link->deadline);
+    for (trib_link **at = &link->core->pump_head; link->pump_queued && *at != NULL; at = &(*at)->pump_next) {
+        if (*at == link) {
+            *at = link->pump_next;
+            break;
+        }
+    }
+    if (link->previous != NULL) {
+        link->previous->next = link->next;
+    } else {
+        link->core->links = link->next;
+    }
+    if (link->next != NULL) {
+        link->next->previous = link->previous;
+    }
+    trib_egress_leave(link);
+    free(link->heap);
+    free(link);
+}
+
+trib_status trib_link_connect(struct trib_core *core, const trib_address *to, trib_purpose purpose, uint32_t peer,
+                              uint32_t peer_reactor, const trib_link_upcalls *upcalls, void *user, trib_link **link_out)
+{
+    trib_link *link = trib_link_create(core, upcalls);
+    if (link == NULL) {
+        return TRIB_NO_MEMORY;
+    }
+    link->outgoing = true;
+    link->purpose = purpose;
+    link->peer = peer;
+    link->peer_reactor = peer_reactor;
+    link->user = user;
+    link->credit = core->push_credit;
+    link->state = TRIB_LINK_CONNECTING;
+    trib_link_strands_choose(link, to);
+    trib_status status = trib_link_carries_data(link) ? trib_egress_join(&core->egress[link->rail], link) : TRIB_OK;
+    if (status != TRIB_OK) {
+        trib_link_free(link);
+        return status;
+    }
+    status = core->transport->ops->connect(core->transport, to, link, &link->conn);
+    if (status != TRIB_OK) {
+        const int number = errno; /* says why, if it is TRIB_SYSTEM */
+        trib_link_free(link);
+        errno = number;
+        return status;
+    }
+    trib_link_handshake_arm(link);
+    *link_out = link;
+    return TRIB_OK;
+}
+
+void trib_link_out_finish(trib_out *out, trib_status status)
+{
+    trib_link *link = out->link;
+    struct trib_core *core = link->core;
+    uint32_t weight = TRIB_HEADER_SIZE + out->send.payload_size;
+    trib_assert(link->in_flight >= weight);
+    trib_load_back(link, weight);
+    link->in_flight -= weight;
+    if (link->share.egress != NULL) {
+        link->share.egress->in_flight -= weight;
+        link->share.egress->messages--;
+    }
+    if (out->done != NULL) {
+        out->done(out, status);
+    }
+    out->next = core->free_outs;
+    core->free_outs = out;
+}
+
+trib_status trib_link_send_held(trib_link *link, const trib_frame *frame, const void *payload,
+                                void (*done)(trib_out *, trib_status), void *context, trib_self_lease **held)
+{
+    struct trib_core *core = link->core;
+    if (link->state == TRIB_LINK_CLOSING) {
+        return TRIB_CLOSED;
+    }
+    trib_out *out = core->free_outs;
+    if (out != NULL) {
+        core->free_outs = out->next;
+    } else {
+        out = trib_core_zalloc(core, sizeof *out);
+        if (out == NULL) {
+            return TRIB_NO_MEMORY;
+        }
+    }
+    out->send.next = NULL;
+    out->link = link;
+    out->done = done;
+    out->context = context;
+    out->held = held;
+    out->next = NULL;
+    trib_frame stamped = *frame;
+    stamped.sender = core->engine->member_id;
+    stamped.epoch = core->epoch;
+    if (link->conn != NULL) {
+        trib_frame_encode(&stamped, out->send.header);
+    } else {
+        memcpy(out->send.header, &stamped, sizeof stamped); /* nobody else reads it */
+    }
+    out->send.payload = payload;
+    out->send.payload_size = frame->payload_size;
+    out->send.user = link;
+    trib_load_handed(link);
+    link->in_flight += TRIB_HEADER_SIZE + frame->payload_size;
+    if (link->share.egress != NULL) {
+        link->share.egress->in_flight += TRIB_HEADER_SIZE + frame->payload_size;
+        link->share.egress->messages++;
+    }
+    trib_counter_add(&core->stats.messages_sent, 1);
+    if (link->conn != NULL) {
+        link->conn->transport->ops->send(link->conn, &out->send);
+        return TRIB_OK;
+    }
+    trib_link_self_hand_over(link, out);
+    return TRIB_OK;
+}
+
+trib_status trib_link_send(trib_link *link, const trib_frame *frame, const void *payload,
+                           void (*done)(trib_out *, trib_status), void *context)
+{
+    return trib_link_send_held(link, frame, payload, done, context, NULL);
+}
+
+static void copy_done(trib_out *out, trib_status status)
+{
+    (void)status;
+    free(out->context);
+}
+
+/* NOLINTNEXTLINE(misc-no-recursion): it closes without a flush, and only a flush sends */
+void trib_link_send_copy(trib_link *link, trib_frame frame, const void *payload, size_t size)
+{
+    if (link->state == TRIB_LINK_CLOSING) {
+        return;
+    }
+    trib_assert(size <= trib_frame_payload_max(frame.type));
+    void *copy = NULL;
+    if (size > 0) {
+        copy = trib_core_zalloc(link->core, size);
+        if (copy == NULL) {
+            trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a control message");
+            return;
+        }
+        memcpy(copy, payload, size);
+    }
+    frame.payload_size = (uint32_t)size;
+    trib_status status = trib_link_send(link, &frame, copy, copy_done, copy);
+    if (status != TRIB_OK) {
+        free(copy);
+        trib_link_close(link, false, status, "could not send a control message");
+    }
+}
+
+/* NOLINTNEXTLINE(misc-no-recursion): see trib_link_send_copy */
+static void close_one(trib_link *link, bool flush, trib_status status, const char *reason)
+{
+    if (link->state == TRIB_LINK_CLOSING) {
+        if (!flush && link->conn != NULL) {
+            link->conn->transport->ops->conn_close(link->conn, false);
+        }
+        return;
+    }
+    if (flush && trib_link_handshake_lets_speak(link) && link->conn != NULL) {
+        const bool orderly = trib_status_is_orderly(status);
+        size_t length = orderly ? 0 : strnlen(reason, TRIB_ERROR_TEXT_SIZE);
+        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_BYE, .aux = orderly ? 0 : (uint32_t)status}, reason,
+                            length);
+    }
+    link->state = TRIB_LINK_CLOSING;
+    trib_egress_rest(link);
+    link->end_status = status;
+    snprintf(link->end_reason, sizeof link->end_reason, "%s", reason);
+    if (link->conn != NULL) {
+        link->conn->transport->ops->conn_close(link->conn, flush);
+    } else {
+        trib_reactor_defer(link->core->reactor, &link->self_post);
+    }
+}
+
+/* NOLINTNEXTLINE(misc-no-recursion): see trib_link_send_copy */
+void trib_link_close(trib_link *link, bool flush, trib_status status, const char *reason)
+{
+    /* A second connection that never became ready may go alone. */
+    if (link->main != NULL && link->state == TRIB_LINK_READY && link->main->state != TRIB_LINK_CLOSING) {
+        link = link->main;
+    }
+    for (uint32_t i = 0; i < trib_link_connections(link); i++) {
+        if (trib_link_connection(link, i) != NULL) {
+            close_one(trib_link_connection(link, i), flush, status, reason);
+        }
+    }
+}
+
+/* ---- Upcalls from the transport ---- */
+
+static void transport_accepted(trib_listener *listener, trib_conn *conn)
+{
+    struct trib_core *core = listener->user;
+    trib_link_handshake_make_room(core);
+    trib_link *link = trib_link_create(core, &trib_core_incoming_upcalls);
+    conn->user = link;
+    if (link == NULL || core->ended) {
+        conn->user = NULL;
+        if (link != NULL) {
+            trib_link_free(link);
+        }
+        conn->transport->ops->conn_close(conn, false);
+        return;
+    }
+    link->conn = conn;
+    link->credit = core->pull_credit;
+    link->state = TRIB_LINK_AWAIT_HELLO;
+    trib_link_handshake_arm(link);
+}
+
+static void transport_connected(trib_conn *conn, trib_status status)
+{
+    trib_link *link = conn->user;
+    if (link != NULL && status == TRIB_OK && link->state == TRIB_LINK_CONNECTING) {
+        trib_link_handshake_begin(link);
+    }
+}
+
+static trib_status refuse(trib_link *link, trib_status status, const trib_error *error)
+{
+    if (link->state != TRIB_LINK_CLOSING) {
+        link->end_status = status;
+        snprintf(link->end_reason, sizeof link->end_reason, "%s", error->text);
+    }
+    return status;
+}
+
+/* Who greets in another version learns it from a frame in ours: ended without a word it would only try again. */
+static trib_status send_away(trib_link *link, const trib_error *error)
+{
+    trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_BYE, .aux = (uint32_t)TRIB_PROTOCOL}, NULL, 0);
+    close_one(link, true, TRIB_PROTOCOL, error->text);
+    return TRIB_CLOSED;
+}
+
+static trib_status transport_header(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE],
+                                    trib_landing *landing)
+{
+    trib_link *link = conn->user;
+    trib_error error;
+    trib_error_clear(&error);
+    landing->buffer = NULL;
+    landing->payload_size = 0;
+    if (link == NULL || link->state == TRIB_LINK_CLOSING) {
+        return TRIB_CLOSED;
+    }
+    trib_assert(link->arrival_count < TRIB_AHEAD_MAX);
+    if (link->main != NULL && !link->heard) { /* whatever it says: what waits may take it, too, from here on */
+        link->heard = true;
+        trib_core_pump_later(link->core, link->main);
+    }
+    trib_frame frame;
+    trib_status status = trib_frame_decode(header, &frame, &error);
+    if (status != TRIB_OK && link->state == TRIB_LINK_AWAIT_HELLO && trib_frame_is_foreign(header)) {
+        return send_away(link, &error);
+    }
+    if (status == TRIB_OK) {
+        landing->payload_size = frame.payload_size;
+        status = trib_frame_check_epoch(&frame, link->core->epoch, &error);
+    }
+    if (status == TRIB_OK) {
+        status = trib_link_arrival_begin(link, &frame, landing, &error);
+    }
+    if (status != TRIB_OK && link->arrival_count > 0) {
+        link->asks_again = true;
+        return TRIB_AGAIN;
+    }
+    return status == TRIB_OK || status == TRIB_AGAIN ? status : refuse(link, status, &error);
+}
+
+static void transport_received(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], const void *payload,
+                               uint32_t payload_size)
+{
+    (void)header;
+    trib_link *link = conn->user;
+    if (link == NULL || link->state == TRIB_LINK_CLOSING) {
+        return;
+    }
+    const trib_arrival *arrival = trib_link_arrival_take(link);
+    trib_assert(payload_size == arrival->frame.payload_size);
+    link->last_heard_ns = trib_now_often(link->core->reactor);
+    trib_counter_add(&link->core->stats.messages_received, 1);
+    trib_error error;
+    trib_error_clear(&error);
+    trib_status status = trib_link_arrival_give(link, arrival, payload, &error);
+    free(arrival->memory);
+    if (status != TRIB_OK) {
+        trib_link_close(link, false, status, error.text);
+    } else if (link->asks_again && link->state != TRIB_LINK_CLOSING) {
+        link->asks_again = false;
+        conn->transport->ops->recv_resume(conn);
+    }
+}
+
+static void transport_sent(trib_conn *conn, trib_send *send, trib_status status)
+{
+    (void)conn;
+    trib_out *out = (trib_out *)send;
+    trib_link *link = out->link;
+    trib_link_express_note_sent(link, send->payload_size);
+    trib_link_out_finish(out, status);
+    if (status == TRIB_OK) {
+        trib_link_pump(link->main != NULL
+                           ? link->main
+                           : link); /* after a failure `closed` is near: what is sent now would only fail too */
+    }
+}
+
+static void finish_closed(trib_link *link)
+{
+    link->upcalls->closed(link, link->end_status, link->end_reason);
+    trib_link_free(link);
+}
+
+/* The first of a link's connections has gone, and there are others. */
+static void main_closed(trib_link *link)
+{
+    link->conn = NULL;
+    link->conn_closed = true;
+    for (uint32_t i = 1; i < trib_link_connections(link); i++) {
+        trib_link *other = trib_link_connection(link, i);
+        if (other == NULL) {
+            continue;
+        }
+        /* What an orderly peer has sent over it is still to come, and then its end. */
+        if (other->state != TRIB_LINK_CLOSING && (!link->bye || other->state != TRIB_LINK_READY)) {
+            close_one(other, false, link->end_status, link->end_reason);
+        } else if (other->state == TRIB_LINK_READY) {
+            trib_link_handshake_arm(other); /* nor is that waited for without end */
+        }
+    }
+}
+
+static void second_closed(trib_link *link, bool was_handshake)
+{
+    trib_link *main = link->main;
+    main->express_failed = main->express_failed || (was_handshake && link == main->express);
+    const bool over = trib_link_express_detach(link);
+    if (over) {
+        finish_closed(main);
+    } else if (main->state != TRIB_LINK_CLOSING && !was_handshake && !link->bye && (link->outgoing || link->heard)) {
+        /* One that the peer dropped before it knew it to be ready was not used. A main one that is closing has its own
+         * last words to write. */
+        main->end_is_told = link->end_is_told;
+        trib_link_close(main, false, link->end_status, link->end_reason);
+    }
+    trib_link_free(link);
+}
+
+/* A peer that goes because the process that keeps the membership has left, or because workers disagree, says so, and may be heard
+ * before that process is: the job ends for all with the same status. Whatever else a peer goes for, to this one it is lost. */
+static trib_status status_of_end(const trib_link *link, trib_status status)
+{
+    if (link->bye || link->farewell == (uint32_t)TRIB_PEER_LEFT) {
+        return TRIB_PEER_LEFT;
+    }
+    if (link->farewell == (uint32_t)TRIB_MISMATCH) {
+        return TRIB_MISMATCH;
+    }
+    return status == TRIB_OK ? TRIB_PEER_LOST : status;
+}
+
+static void transport_closed(trib_conn *conn, trib_status status, const char *reason)
+{
+    trib_link *link = conn->user;
+    if (link == NULL) {
+        return;
+    }
+    conn->user = NULL;
+    if (link->end_status == TRIB_OK && link->end_reason[0] == '\0') {
+        link->end_status = status_of_end(link, status);
+        link->end_is_told = !link->bye && link->farewell != 0;
+        const char *why = link->bye ? "left" : link->end_is_told ? link->farewell_text : reason;
+        snprintf(link->end_reason, sizeof link->end_reason, "%s", why);
+    }
+    trib_trace_link(link->core, TRIB_TRACE_LINK_CLOSED, link, (uint32_t)link->end_status);
+    if (!link->proved && !link->outgoing && !link->core->ended) {
+        trib_link_handshake_refused(link, conn);
+    }
+    struct trib_core *core = link->core;
+    const bool was_handshake = !link->proved, pushed = link->share.egress != NULL;
+    link->state = TRIB_LINK_CLOSING;
+    trib_link_drop_waiters(link);
+    trib_link_arrivals_abandon(link);
+    if (link->main != NULL) {
+        second_closed(link, was_handshake);
+    } else if (trib_link_has_others(link)) {
+        main_closed(link);
+    } else {
+        finish_closed(link);
+    }
+    if (pushed) {
+        trib_egress_pump(core); /* the others have the credit that it held */
+    }
+}
+
+const trib_transport_upcalls trib_link_transport_upcalls = {
+    .accepted = transport_accepted,
+    .connected = transport_connected,
+    .header = transport_header,
+    .received = transport_received,
+    .sent = transport_sent,
+    .closed = transport_closed,
+};

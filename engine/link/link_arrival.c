@@ -1,0 +1,122 @@
+/* link_arrival.c - see link_arrival.h. */
+#include "engine/link/link_arrival.h"
+
+#include <stdlib.h>
+
+#include "engine/base/assert.h"
+#include "engine/core.h"
+#include "engine/link/link_handshake.h"
+
+/* What it says is final if its turn has come; link->landed is filled in if it says TRIB_OK. */
+static trib_status ask_upper(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
+{
+    if (link->state != TRIB_LINK_READY) {
+        return trib_link_handshake_header(link, frame, landing, error);
+    }
+    if (frame->type <= TRIB_FRAME_WELCOME) {
+        return trib_error_set(error, TRIB_PROTOCOL, "%s frame after the handshake", trib_frame_name(frame->type));
+    }
+    if (frame->type == TRIB_FRAME_BYE) {
+        landing->buffer = link->farewell_text;
+        return TRIB_OK;
+    }
+    return link->upcalls->header(link, frame, landing, error);
+}
+
+trib_status trib_link_arrival_begin(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
+{
+    trib_arrival *arrival = &link->arrivals[(link->arrival_first + link->arrival_count) % TRIB_AHEAD_MAX];
+    link->landed = (trib_landed){.what = NULL};
+    landing->buffer = NULL;
+    landing->in_place = false;
+    trib_status status = ask_upper(link, frame, landing, error);
+    arrival->frame = *frame;
+    arrival->landed = link->landed;
+    arrival->memory = NULL;
+    link->landed = (trib_landed){.what = NULL};
+    if (status == TRIB_OK && frame->payload_size > 0 && landing->buffer == NULL) {
+        trib_assert(arrival->landed.what == NULL);
+        arrival->memory = landing->buffer = trib_core_zalloc(link->core, frame->payload_size);
+        if (landing->buffer == NULL) {
+            status = trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a message");
+        }
+    }
+    link->arrival_count += status == TRIB_OK;
+    return status;
+}
+
+bool trib_link_is_landing(const trib_link *link, const void *what, uint32_t chunk)
+{
+    for (uint32_t i = 0; i < link->arrival_count; i++) {
+        const trib_arrival *arrival = trib_link_arrival(link, i);
+        if (arrival->landed.what == what && arrival->frame.chunk == chunk) {
+            return true;
+        }
+    }
+    return false;
+}
+
+const trib_arrival *trib_link_arrival_take(trib_link *link)
+{
+    trib_assert(link->arrival_count > 0);
+    const trib_arrival *oldest = &link->arrivals[link->arrival_first];
+    link->arrival_first = (link->arrival_first + 1) % TRIB_AHEAD_MAX;
+    link->arrival_count--;
+    return oldest;
+}
+
+trib_status trib_link_copy(trib_link *link, trib_copy *copy, void *to, const void *payload, uint32_t size,
+                           trib_error *error)
+{
+    trib_lease *lease = trib_conn_lease(link->conn, false);
+    copy(to, payload, size);
+    trib_charge(link->core->reactor, TRIB_COST_COPY, size);
+    return lease == NULL || lease->end(lease)
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_PEER_LOST, "the connection ended while its payload was read");
+}
+
+void trib_link_arrivals_abandon(trib_link *link)
+{
+    while (link->arrival_count > 0) {
+        const trib_arrival *arrival = trib_link_arrival_take(link);
+        if (arrival->landed.what != NULL) {
+            arrival->landed.abandon(link, &arrival->landed);
+        }
+        free(arrival->memory);
+    }
+}
+
+trib_status trib_link_arrival_give(trib_link *link, const trib_arrival *arrival, const void *payload, trib_error *error)
+{
+    const trib_frame *frame = &arrival->frame;
+    if (link->state != TRIB_LINK_READY) {
+        return trib_link_handshake_received(link, frame, payload, error);
+    }
+    if (frame->type == TRIB_FRAME_BYE) {
+        link->bye = frame->aux == 0;
+        link->farewell = frame->aux;
+        trib_frame_take_text(frame, payload, link->farewell_text, sizeof link->farewell_text);
+        return TRIB_OK;
+    }
+    link->landed = arrival->landed;
+    trib_status status = link->upcalls->received(link, frame, payload, false, error);
+    link->landed = (trib_landed){.what = NULL};
+    return status;
+}
+
+static void resume_one(trib_link *link)
+{
+    if (link->conn != NULL && link->state == TRIB_LINK_READY) {
+        link->conn->transport->ops->recv_resume(link->conn);
+    }
+}
+
+void trib_link_resume(trib_link *link)
+{
+    for (uint32_t i = 0; i < trib_link_connections(link); i++) {
+        if (trib_link_connection(link, i) != NULL) {
+            resume_one(trib_link_connection(link, i));
+        }
+    }
+}

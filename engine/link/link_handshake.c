@@ -1,0 +1,267 @@
+/*
+ * link_handshake.c - HELLO, CHALLENGE, PROOF, WELCOME (auth.h says what they prove).
+ *
+ * Until it is over only the one frame type that the state expects is let in, with its exact payload size, into a
+ * fixed buffer.
+ */
+#include "engine/link/link_handshake.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/assert.h"
+#include "engine/core.h"
+#include "engine/link/link_express.h"
+#include "engine/base/strangers.h"
+#include "engine/trace/trace.h"
+
+#define HANDSHAKE_TIMEOUT_NS (10 * INT64_C(1000000000))
+#define REFUSED_LINES_MAX 20u /* of each core, in that time: a port scan does not fill a disk */
+#define REFUSED_LINES_NS (60 * INT64_C(1000000000))
+#define HELLO_SIZE (TRIB_NONCE_SIZE + 12u)
+
+/* What each state waits for. */
+static const struct {
+    trib_frame_type expected;
+    uint32_t payload_size;
+} states[TRIB_LINK_READY] = {
+    [TRIB_LINK_CONNECTING] = {TRIB_FRAME_NONE, 0},
+    [TRIB_LINK_AWAIT_CHALLENGE] = {TRIB_FRAME_CHALLENGE, TRIB_NONCE_SIZE + TRIB_PROOF_SIZE},
+    [TRIB_LINK_AWAIT_WELCOME] = {TRIB_FRAME_WELCOME, 0},
+    [TRIB_LINK_AWAIT_HELLO] = {TRIB_FRAME_HELLO, HELLO_SIZE},
+    [TRIB_LINK_AWAIT_PROOF] = {TRIB_FRAME_PROOF, TRIB_PROOF_SIZE},
+};
+
+static void deadline_passed(trib_reactor *reactor, trib_timer *timer)
+{
+    (void)reactor;
+    trib_link *link = timer->user;
+    trib_link_close(link, false, TRIB_TIMEOUT,
+                    link->state == TRIB_LINK_CONNECTING ? "no connection within 10 s" : "no handshake within 10 s");
+}
+
+void trib_link_handshake_arm(trib_link *link)
+{
+    link->deadline.fired = deadline_passed;
+    link->deadline.user = link;
+    trib_timer_arm(link->core->reactor, &link->deadline, trib_now(link->core->reactor) + HANDSHAKE_TIMEOUT_NS);
+}
+
+static void send_handshake(trib_link *link, trib_frame_type type, const void *payload, size_t size)
+{
+    trib_link_send_copy(link, (trib_frame){.type = type}, payload, size);
+}
+
+void trib_link_handshake_begin(trib_link *link)
+{
+    trib_handshake *handshake = &link->handshake;
+    struct trib_core *core = link->core;
+    core->reactor->ops->random(core->reactor, handshake->connector_nonce, TRIB_NONCE_SIZE);
+    handshake->purpose = link->purpose;
+    handshake->member = core->engine->member_id;
+    handshake->reactor = core->reactor->index;
+    unsigned char hello[HELLO_SIZE];
+    trib_writer writer = {.data = hello, .capacity = sizeof hello};
+    trib_put_u32(&writer, handshake->purpose);
+    trib_put_u32(&writer, handshake->member);
+    trib_put_u32(&writer, handshake->reactor);
+    memcpy(hello + writer.size, handshake->connector_nonce, TRIB_NONCE_SIZE);
+    link->state = TRIB_LINK_AWAIT_CHALLENGE;
+    send_handshake(link, TRIB_FRAME_HELLO, hello, sizeof hello);
+}
+
+trib_status trib_link_handshake_header(trib_link *link, const trib_frame *frame, trib_landing *landing,
+                                       trib_error *error)
+{
+    trib_assert(link->state < TRIB_LINK_READY);
+    if (frame->type != states[link->state].expected || frame->payload_size != states[link->state].payload_size) {
+        return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame during the handshake",
+                              trib_frame_name(frame->type));
+    }
+    trib_assert(frame->payload_size <= sizeof link->scratch);
+    landing->buffer = link->scratch;
+    return TRIB_OK;
+}
+
+static void become_ready(trib_link *link)
+{
+    if (link->state == TRIB_LINK_CLOSING) {
+        return; /* there was no memory for the last message */
+    }
+    trib_timer_stop(link->core->reactor, &link->deadline);
+    link->state = TRIB_LINK_READY;
+    link->proved = true;
+    /* Who joins is known when the job runs: till then its rank is free again as soon as it is gone. */
+    link->conn->keeps = link->purpose != TRIB_PURPOSE_CONTROL;
+    trib_trace_link(link->core, TRIB_TRACE_LINK_READY, link, link->purpose);
+    link->upcalls->ready(link);
+}
+
+static trib_status take_hello(trib_link *link, const unsigned char *payload)
+{
+    trib_handshake *handshake = &link->handshake;
+    trib_reader reader = {.data = payload, .left = HELLO_SIZE};
+    handshake->purpose = trib_get_u32(&reader);
+    handshake->member = trib_get_u32(&reader);
+    handshake->reactor = trib_get_u32(&reader);
+    memcpy(handshake->connector_nonce, reader.data, TRIB_NONCE_SIZE);
+    link->core->reactor->ops->random(link->core->reactor, handshake->acceptor_nonce, TRIB_NONCE_SIZE);
+    unsigned char challenge[TRIB_NONCE_SIZE + TRIB_PROOF_SIZE];
+    memcpy(challenge, handshake->acceptor_nonce, TRIB_NONCE_SIZE);
+    trib_auth_prove(link->core->engine->key, handshake, false, challenge + TRIB_NONCE_SIZE);
+    link->state = TRIB_LINK_AWAIT_PROOF;
+    send_handshake(link, TRIB_FRAME_CHALLENGE, challenge, sizeof challenge);
+    return TRIB_OK;
+}
+
+static trib_status take_challenge(trib_link *link, const unsigned char *payload, trib_error *error)
+{
+    trib_handshake *handshake = &link->handshake;
+    memcpy(handshake->acceptor_nonce, payload, TRIB_NONCE_SIZE);
+    if (!trib_auth_verify(link->core->engine->key, handshake, false, payload + TRIB_NONCE_SIZE)) {
+        return trib_error_set(
+            error, TRIB_UNAUTHORIZED,
+            "%s has another token or job name: give every member the same TRIB_TOKEN (or TRIB_TOKEN_FILE) "
+            "and TRIB_JOB",
+            link->conn->remote.text);
+    }
+    unsigned char proof[TRIB_PROOF_SIZE];
+    trib_auth_prove(link->core->engine->key, handshake, true, proof);
+    link->state = TRIB_LINK_AWAIT_WELCOME;
+    send_handshake(link, TRIB_FRAME_PROOF, proof, sizeof proof);
+    return TRIB_OK;
+}
+
+static trib_status take_proof(trib_link *link, const unsigned char *payload, trib_error *error)
+{
+    trib_handshake *handshake = &link->handshake;
+    if (!trib_auth_verify(link->core->engine->key, handshake, true, payload)) {
+        return trib_error_set(error, TRIB_UNAUTHORIZED, "the peer could not prove the token of job \"%s\"",
+                              link->core->engine->job);
+    }
+    if (handshake->purpose < TRIB_PURPOSE_CONTROL || handshake->purpose > TRIB_PURPOSE_STRAND) {
+        return trib_error_set(error, TRIB_PROTOCOL, "unknown purpose %u", handshake->purpose);
+    }
+    link->purpose = (trib_purpose)handshake->purpose;
+    link->peer = handshake->member;
+    link->peer_reactor = handshake->reactor;
+    const bool is_second = link->purpose == TRIB_PURPOSE_EXPRESS || link->purpose == TRIB_PURPOSE_STRAND;
+    if (is_second && trib_link_express_find_main(link) == NULL) {
+        link->proved = true; /* it is turned away, but as no stranger: the other may be about to leave */
+        return trib_error_set(error, TRIB_PROTOCOL, "a second connection of a link that is not there, or a third");
+    }
+    send_handshake(link, TRIB_FRAME_WELCOME, NULL, 0);
+    become_ready(link);
+    return TRIB_OK;
+}
+
+trib_status trib_link_handshake_received(trib_link *link, const trib_frame *frame, const void *payload,
+                                         trib_error *error)
+{
+    switch (frame->type) {
+    case TRIB_FRAME_HELLO:
+        return take_hello(link, payload);
+    case TRIB_FRAME_CHALLENGE:
+        return take_challenge(link, payload, error);
+    case TRIB_FRAME_PROOF:
+        return take_proof(link, payload, error);
+    case TRIB_FRAME_WELCOME:
+        become_ready(link);
+        return TRIB_OK;
+    default:
+        trib_unreachable();
+    }
+}
+
+bool trib_link_handshake_lets_speak(const trib_link *link)
+{
+    return link->state == TRIB_LINK_READY ||
+           (link->state == TRIB_LINK_AWAIT_WELCOME && link->purpose == TRIB_PURPOSE_DATA);
+}
+
+uint32_t trib_link_handshake_at_once(const struct trib_engine *engine)
+{
+    const uint32_t members = (uint32_t)(engine->config.worker_count + engine->config.server_count);
+    uint32_t networks = 1;
+    for (const char *at = engine->listen_host; at != NULL && (at = strchr(at, ',')) != NULL; at++) {
+        networks += networks <= TRIB_STRANDS_MAX;
+    }
+    return (networks > 1 ? networks : 2) * members * engine->core_count;
+}
+
+/* No more strangers beside members than the host can spare. */
+static uint32_t most_unproved(const struct trib_core *core)
+{
+    return trib_strangers_max() / core->engine->core_count + trib_link_handshake_at_once(core->engine);
+}
+
+static bool is_unproved(const trib_link *link)
+{
+    return !link->outgoing && (link->state == TRIB_LINK_AWAIT_HELLO || link->state == TRIB_LINK_AWAIT_PROOF);
+}
+
+void trib_link_handshake_make_room(struct trib_core *core)
+{
+    trib_link *oldest = NULL;
+    uint32_t count = 0;
+    for (trib_link *link = core->links; link != NULL; link = link->next) { /* newest first */
+        if (is_unproved(link)) {
+            oldest = link;
+            count++;
+        }
+    }
+    if (count >= most_unproved(core)) {
+        trib_link_close(oldest, false, TRIB_TIMEOUT, "too many others have come and not proved the token");
+    }
+}
+
+bool trib_link_handshake_send_away(struct trib_core *core)
+{
+    bool some = false;
+    trib_link *next;
+    for (trib_link *link = core->links; link != NULL; link = next) {
+        next = link->next;
+        if (is_unproved(link)) {
+            trib_link_close(link, false, TRIB_TIMEOUT, "nobody else can be let in, and it has not proved the token");
+            some = true;
+        }
+    }
+    return some;
+}
+
+void trib_link_handshake_refused(trib_link *link, trib_conn *conn)
+{
+    trib_counter_add(&link->core->stats.peers_refused, 1);
+    /* One that finds our own proof wrong goes without a word. */
+    const bool went = link->state == TRIB_LINK_AWAIT_PROOF && link->end_status == TRIB_PEER_LOST;
+    char text[TRIB_REASON_MAX];
+    snprintf(text, sizeof text, "%s: %s%s", conn->remote.text, link->end_reason,
+             went ? ", without proving the token (another TRIB_TOKEN or TRIB_JOB?)" : "");
+    trib_core_note_refused(link->core, "turned away", text);
+}
+
+void trib_core_tell_refused(trib_core *core, bool now)
+{
+    if (core->refused_unsaid > 0 && (now || trib_now(core->reactor) - core->refused_since_ns >= REFUSED_LINES_NS)) {
+        trib_log(core->reactor->logger, TRIB_LOG_WARN, "turned away %u more, the last one: %s", core->refused_unsaid,
+                 core->refused_last);
+        core->refused_unsaid = 0;
+    }
+}
+
+void trib_core_note_refused(trib_core *core, const char *what, const char *text)
+{
+    const int64_t now_ns = trib_now(core->reactor);
+    if (core->refused_since_ns == 0 || now_ns - core->refused_since_ns >= REFUSED_LINES_NS) {
+        trib_core_tell_refused(core, true);
+        core->refused_since_ns = now_ns;
+        core->refused_said = 0;
+    }
+    snprintf(core->refused_last, sizeof core->refused_last, "%s", text);
+    if (core->refused_said < REFUSED_LINES_MAX) {
+        core->refused_said++;
+        trib_log(core->reactor->logger, TRIB_LOG_WARN, "%s %s", what, text);
+    } else {
+        core->refused_unsaid++;
+    }
+}

@@ -1,0 +1,160 @@
+/*
+ * link_self.c - see link_self.h.
+ *
+ * Invariants
+ * - A lease is in the list of the task whose chunk it is of until it ends.
+ * - A chunk's lease ends before its sum is complete, as the sum is made of it. So only a task that fails has any to be recalled.
+ */
+#include "engine/link/link_self.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/assert.h"
+#include "engine/core.h"
+
+/* ---- Frames ---- */
+
+_Static_assert(sizeof(trib_frame) <= TRIB_HEADER_SIZE, "a frame to this process itself travels in place of its header");
+
+/* A chunk that nothing else is there beside is copied while its partner is on its way: this core would wait, and has it at hand then. */
+static bool may_stay(const struct trib_core *core, const trib_out *next)
+{
+    return next != NULL || core->lender.count > 0;
+}
+
+static void deliver_self(trib_reactor *reactor, trib_post *post)
+{
+    (void)reactor;
+    trib_link *link = (trib_link *)((char *)post - offsetof(trib_link, self_post));
+    /* Only what was there at the beginning: answers go out in a later turn. */
+    trib_out *out = link->self_head;
+    link->self_head = link->self_tail = NULL;
+    while (out != NULL) {
+        trib_out *next = out->next;
+        trib_frame frame;
+        trib_error error;
+        trib_error_clear(&error);
+        memcpy(&frame, out->send.header, sizeof frame);
+        if (link->state == TRIB_LINK_READY) {
+            link->core->lender.held = may_stay(link->core, next) ? out->held : NULL;
+            trib_status status = link->upcalls->received(link, &frame, out->send.payload, true, &error);
+            link->core->lender.held = NULL;
+            if (status != TRIB_OK) {
+                /* As from anybody else: what was not taken would be waited for. */
+                trib_link_close(link, false, status, error.text);
+            }
+        }
+        trib_link_out_finish(out, link->state == TRIB_LINK_READY ? TRIB_OK : link->end_status);
+        out = next;
+    }
+    if (link->state != TRIB_LINK_CLOSING) {
+        trib_link_pump(link);
+    } else if (!link->self_post.queued) { /* one that was closed by what it delivered comes here again */
+        trib_link_drop_waiters(link);
+        link->upcalls->closed(link, link->end_status, link->end_reason);
+        trib_link_free(link);
+    }
+}
+
+trib_status trib_link_self(struct trib_core *core, uint32_t member, const trib_link_upcalls *upcalls,
+                           trib_link **link_out)
+{
+    trib_link *link = trib_link_create(core, upcalls);
+    if (link == NULL) {
+        return TRIB_NO_MEMORY;
+    }
+    link->purpose = TRIB_PURPOSE_DATA;
+    link->peer = member;
+    link->peer_reactor = core->reactor->index;
+    link->credit = core->push_credit; /* what one turn hands over, so that the loop soon looks at its other business */
+    link->state = TRIB_LINK_READY;
+    link->self_post.run = deliver_self;
+    *link_out = link;
+    return TRIB_OK;
+}
+
+void trib_link_self_hand_over(trib_link *link, trib_out *out)
+{
+    if (link->self_tail != NULL) {
+        link->self_tail->next = out;
+    } else {
+        link->self_head = out;
+    }
+    link->self_tail = out;
+    trib_reactor_defer(link->core->reactor, &link->self_post);
+}
+
+/* ---- Leases ---- */
+
+struct trib_self_lease {
+    trib_lease base; /* first */
+    trib_self_lender *lender;
+    trib_self_lease *next, **at; /* the task's list */
+};
+
+static bool lease_end(trib_lease *base)
+{
+    trib_self_lease *lease = (trib_self_lease *)base;
+    trib_self_lender *lender = lease->lender;
+    trib_assert(lender->count > 0);
+    lender->count--;
+    *lease->at = lease->next;
+    if (lease->next != NULL) {
+        lease->next->at = lease->at;
+    }
+    lease->next = lender->unused;
+    lender->unused = lease;
+    return true; /* the caller leaves its buffer alone until the operation is over */
+}
+
+static trib_lease *lease_begin(trib_conn *conn, bool keeps)
+{
+    trib_self_lender *lender = (trib_self_lender *)((char *)conn - offsetof(trib_self_lender, conn));
+    trib_self_lease *lease = lender->unused;
+    if (!keeps || lender->held == NULL) {
+        return NULL;
+    }
+    if (lease != NULL) {
+        lender->unused = lease->next;
+    } else {
+        lease = trib_core_zalloc(lender->core, sizeof *lease);
+        if (lease == NULL) {
+            return NULL;
+        }
+    }
+    *lease = (trib_self_lease){.base = {.end = lease_end}, .lender = lender, .next = *lender->held, .at = lender->held};
+    if (lease->next != NULL) {
+        lease->next->at = &lease->next;
+    }
+    *lender->held = lease;
+    lender->count++;
+    return &lease->base;
+}
+
+void trib_self_lender_open(trib_self_lender *lender, struct trib_core *core)
+{
+    static const trib_transport_ops ops = {.name = "self", .lease = lease_begin};
+    static trib_transport transport = {.ops = &ops};
+    lender->core = core;
+    lender->conn.transport = &transport;
+}
+
+void trib_self_leases_recall(trib_self_lease **held)
+{
+    while (*held != NULL) {
+        trib_self_lease *lease = *held;
+        lease->base.recalled(&lease->base);
+        trib_assert(*held != lease);
+    }
+}
+
+void trib_self_lender_close(trib_self_lender *lender)
+{
+    trib_assert(lender->count == 0);
+    while (lender->unused != NULL) {
+        trib_self_lease *lease = lender->unused;
+        lender->unused = lease->next;
+        free(lease);
+    }
+}

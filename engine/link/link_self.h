@@ -1,0 +1,40 @@
+/*
+ * link_self.h - the link of a worker to the server of its own process, on the same core: frames go over on the next turn, and
+ * payloads stay where they are.
+ *
+ * Who sums needs two operands. The worker's own chunk is mostly the first one, and need not be copied while the second is on its
+ * way: it lies in the caller's buffer, which nobody changes until the operation is over. So the server may lease it, if there is
+ * more to do than this one chunk. A task that fails recalls what of it is leased before it settles; the server then copies it, as
+ * the chunk counts.
+ *
+ * The core's thread only.
+ */
+#ifndef TRIB_ENGINE_LINK_SELF_H
+#define TRIB_ENGINE_LINK_SELF_H
+
+#include "engine/link/link.h"
+
+typedef struct trib_self_lease trib_self_lease;
+
+/* Lends the chunks of one core's tasks to that core's server, which asks for leases as it asks connections. */
+typedef struct trib_self_lender {
+    struct trib_core *core;
+    trib_conn conn;         /* for trib_conn_lease, and nothing else */
+    trib_self_lease **held; /* of the frame that is received; NULL: its payload may not stay */
+    trib_self_lease *unused;
+    uint32_t count; /* of leases */
+} trib_self_lender;
+
+void trib_self_lender_open(trib_self_lender *lender, struct trib_core *core);
+/* All in the list: each has been copied by the server when this returns. */
+void trib_self_leases_recall(trib_self_lease **held);
+void trib_self_lender_close(trib_self_lender *lender); /* all have ended */
+
+/* link.c, for link_self.c. NULL: no memory. */
+TRIB_CHECKED trib_link *trib_link_create(struct trib_core *core, const trib_link_upcalls *upcalls);
+void trib_link_free(trib_link *link);
+void trib_link_out_finish(trib_out *out, trib_status status);
+/* link_self.c, for link.c */
+void trib_link_self_hand_over(trib_link *link, trib_out *out);
+
+#endif

@@ -1,0 +1,375 @@
+/*
+ * group_link.c - the connections between a machine's local ranks, and the life of their group.
+ */
+#include "engine/local_group/group_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/assert.h"
+#include "engine/membership/blame.h"
+#include "engine/membership/member.h"
+
+#define GROUP_ID_SIZE (TRIB_DEVICE_ID_SIZE + TRIB_DOOR_NAME_SIZE)
+#define REDUCE_CREDIT_BYTES (UINT64_C(64) << 20)
+#define ALONE_CREDIT_BYTES (UINT64_C(512) << 20) /* without other machines slices are larger: two of them at least */
+
+static trib_status group_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
+{
+    trib_group *group = link->core->engine->group;
+    if (group == NULL) {
+        return TRIB_AGAIN; /* the roster has not reached this process yet: trib_group_open resumes */
+    }
+    const bool known = group->leader != NULL
+                           ? frame->type == TRIB_FRAME_GROUP_READY || frame->type == TRIB_FRAME_GROUP_FAIL
+                           : frame->type == TRIB_FRAME_GROUP_ORDER || frame->type == TRIB_FRAME_GROUP_FAIL ||
+                                 (frame->type == TRIB_FRAME_GROUP_ID && frame->payload_size == GROUP_ID_SIZE);
+    if (!known) {
+        return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from a local rank",
+                              trib_frame_name(frame->type));
+    }
+    (void)landing; /* in the link's memory */
+    return TRIB_OK;
+}
+
+static void take_id(trib_group *group)
+{
+    trib_engine *engine = group->core->engine;
+    group->id_known = true;
+    trib_door_take_id(group);
+    atomic_fetch_add(&engine->device_jobs, 1);
+    group->join_job.kind = TRIB_DEVICE_JOIN;
+    group->join_job.source = group->id;
+    engine->env.device->submit(engine->device, &group->join_job);
+}
+
+static trib_status take_issued(const trib_link *link, const trib_frame *frame, trib_error *error)
+{
+    trib_group *group = link->core->engine->group;
+    const trib_issued what = {
+        .tensor = (uint64_t)frame->tensor << 32 | frame->partition, .round = frame->round, .variant = frame->aux};
+    return trib_group_leader_takes_issued(group, link->peer % group->lanes, frame->size, &what) == TRIB_OK
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_PROTOCOL, "told of an operation twice or much too early, or out of memory");
+}
+
+bool trib_group_read(const trib_frame *frame, trib_announcement *what_out)
+{
+    *what_out = (trib_announcement){.tensor = frame->tensor,
+                                    .slice = frame->partition,
+                                    .round = frame->round,
+                                    .kind = (trib_collective)(frame->chunk & ~TRIB_GROUP_STEADY),
+                                    .priority = frame->priority,
+                                    .bytes = frame->size,
+                                    .variant = frame->aux,
+                                    .steady = (frame->chunk & TRIB_GROUP_STEADY) != 0};
+    const trib_collective last = what_out->steady ? TRIB_COLLECTIVE_REDUCE : TRIB_COLLECTIVE_GATHER;
+    return what_out->kind <= last && frame->tensor != UINT32_MAX;
+}
+
+static trib_status group_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
+                                  trib_error *error)
+{
+    (void)lent;
+    trib_group *group = link->core->engine->group;
+    trib_announcement what;
+    char text[TRIB_ERROR_TEXT_SIZE];
+    if (group->ended) {
+        return TRIB_OK;
+    }
+    if (frame->type == TRIB_FRAME_GROUP_READY && frame->chunk == TRIB_COLLECTIVE_ISSUED) {
+        return take_issued(link, frame, error);
+    }
+    if (!trib_group_read(frame, &what)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "malformed %s frame", trib_frame_name(frame->type));
+    }
+    switch (frame->type) {
+    case TRIB_FRAME_GROUP_READY:
+        if (group->sequence != NULL) {
+            trib_group_end_for_modes(group, link->peer % group->lanes);
+            return TRIB_OK;
+        }
+        return trib_group_leader_takes_ready(group, link->peer % group->lanes, &what) == TRIB_OK
+                   ? TRIB_OK
+                   : trib_error_set(error, TRIB_PROTOCOL, "announced a collective twice, or out of memory");
+    case TRIB_FRAME_GROUP_ORDER:
+        return trib_group_take_order(group, &what, error);
+    case TRIB_FRAME_GROUP_ID:
+        if (group->id_known) {
+            return trib_error_set(error, TRIB_PROTOCOL, "a second GROUP_ID");
+        }
+        memcpy(group->id, payload, TRIB_DEVICE_ID_SIZE);
+        memcpy(group->door.name, (const char *)payload + TRIB_DEVICE_ID_SIZE, TRIB_DOOR_NAME_SIZE);
+        group->door.name[TRIB_DOOR_NAME_SIZE - 1] = '\0';
+        take_id(group);
+        return TRIB_OK;
+    default: {
+        trib_status status = TRIB_OK;
+        const trib_status checked = trib_frame_take_error(frame, &status, error);
+        if (checked != TRIB_OK) {
+            return checked;
+        }
+        trib_frame_take_text(frame, payload, text, sizeof text);
+        if (group->leader == NULL) {
+            trib_door_settle(group); /* of what waits there the leader does not know: it may be wrong, but not harm */
+            trib_group_call_off(group, frame->tensor, frame->round, status, text);
+            return TRIB_OK;
+        }
+        return trib_leader_fail(group->leader, link->peer % group->lanes, frame->tensor, frame->round, status, text);
+    }
+    }
+}
+
+uint32_t trib_group_carried_out(const trib_core *core)
+{
+    const trib_group *group = core->engine->group;
+    return group == NULL ? 0 : group->carried_out;
+}
+
+bool trib_group_is_through(const trib_core *core)
+{
+    const trib_group *group = core->engine->group;
+    return group == NULL ||
+           ((int32_t)(group->begun - group->back) <= 0 && atomic_load(&core->engine->device_jobs) == 0);
+}
+
+/* A collective that one member has left never ends. What that one has carried out may take its time here. */
+void trib_group_look_for_left(trib_core *core)
+{
+    const trib_engine *engine = core->engine;
+    trib_group *group = engine->group;
+    if (group == NULL || !trib_member_some_left(engine) || (int32_t)(group->begun - group->back) <= 0) {
+        return;
+    }
+    for (uint32_t lane = 0; lane < group->lanes; lane++) {
+        uint32_t carried_out;
+        if (trib_member_left_behind(engine, group->machine * group->lanes + lane, &carried_out) &&
+            (int32_t)(group->begun - carried_out) > 0) {
+            char text[TRIB_ERROR_TEXT_SIZE];
+            snprintf(text, sizeof text,
+                     "%s has left the job without its part of a collective that others on its machine have begun",
+                     trib_group_name_of(group, lane));
+            trib_group_end_job(group, TRIB_PEER_LEFT, text);
+            return;
+        }
+    }
+}
+
+static void group_closed(trib_link *link, trib_status status, const char *reason)
+{
+    trib_group *group = link->core->engine->group;
+    if (group == NULL) {
+        return;
+    }
+    if (!group->ended) {
+        trib_door_settle(group); /* who waits there is to be called off with all others */
+    }
+    const uint32_t lane = group->leader != NULL ? link->peer % group->lanes : 0;
+    group->links[lane] = NULL;
+    if (group->ended) {
+        return;
+    }
+    char text[TRIB_ERROR_TEXT_SIZE];
+    if (!link->bye) {
+        trib_blame_end(link, "to local rank", trib_group_name_of(group, lane), reason, text);
+        trib_group_end_job(group, trib_blame_status(status), text);
+        return;
+    }
+    group->links_left++;
+    group->last_left = lane;
+    (void)trib_door_take_back(group); /* nobody else will pass any more */
+    snprintf(text, sizeof text, "%s has left the job", trib_group_name_of(group, lane));
+    if (group->leader != NULL && trib_leader_fail_all(group->leader, lane, TRIB_PEER_LEFT, text) != TRIB_OK) {
+        trib_group_end_job(group, TRIB_NO_MEMORY, "out of memory for the operations of a local rank that has left");
+    }
+    while (group->announced != NULL) {
+        const trib_op *op = group->announced->task->node->op;
+        trib_group_call_off(group, op->tensor->id, op->round, TRIB_PEER_LEFT, text);
+    }
+}
+
+static void missing_less(trib_core *core)
+{
+    trib_assert(core->links_missing > 0);
+    if (--core->links_missing == 0) {
+        trib_worker_joined(core);
+    }
+}
+
+static void member_ready(trib_link *link)
+{
+    trib_group_reached_leader(link->core->engine->group);
+    missing_less(link->core);
+}
+
+static void leader_ready(trib_link *link)
+{
+    (void)link; /* trib_group_adopt has been called by the accepting side */
+}
+
+static const trib_link_upcalls leader_upcalls = {
+    .ready = leader_ready, .header = group_header, .received = group_received, .closed = group_closed};
+
+const trib_link_upcalls trib_group_member_upcalls = {
+    .ready = member_ready, .header = group_header, .received = group_received, .closed = group_closed};
+
+static void send_id(trib_group *group, trib_link *link)
+{
+    if (group->id_known) {
+        unsigned char payload[GROUP_ID_SIZE];
+        memcpy(payload, group->id, TRIB_DEVICE_ID_SIZE);
+        memcpy(payload + TRIB_DEVICE_ID_SIZE, group->door.name, TRIB_DOOR_NAME_SIZE);
+        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_GROUP_ID}, payload, sizeof payload);
+    }
+}
+
+void trib_group_adopt(trib_link *link)
+{
+    trib_group *group = link->core->engine->group;
+    link->upcalls = &leader_upcalls;
+    if (group == NULL) {
+        return; /* trib_group_open finds it in the core's list */
+    }
+    const uint32_t lane = link->peer % group->lanes;
+    if (group->leader == NULL || link->peer / group->lanes != group->machine || lane == 0 ||
+        group->links[lane] != NULL) {
+        trib_link_close(link, false, TRIB_PROTOCOL,
+                        "not a local rank of this machine: local_size must be the same on all, and the ranks of a "
+                        "machine consecutive");
+        return;
+    }
+    group->links[lane] = link;
+    send_id(group, link);
+}
+
+/* ---- Life ---- */
+
+static void join_back(trib_reactor *reactor, trib_post *post)
+{
+    trib_core *core = reactor->owner;
+    trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
+    trib_group *group = job->owner;
+    atomic_fetch_sub(&core->engine->device_jobs, 1);
+    if (job->status != TRIB_OK) {
+        char text[TRIB_ERROR_TEXT_SIZE];
+        snprintf(text, sizeof text, "the GPUs of %s's machine could not form a group: %s",
+                 trib_group_name_of(group, group->lane), job->text);
+        trib_group_end_job(group, job->status, text);
+    } else if (job->kind == TRIB_DEVICE_MAKE_ID && !group->ended) {
+        take_id(group);
+        for (uint32_t i = 1; i < group->lanes; i++) {
+            if (group->links[i] != NULL) {
+                send_id(group, group->links[i]);
+            }
+        }
+    } else if (job->kind == TRIB_DEVICE_JOIN && !group->ended) {
+        missing_less(core);
+    }
+}
+
+static trib_status open_leader(trib_group *group, trib_error *error)
+{
+    trib_core *core = group->core;
+    const trib_leader_upcalls upcalls = {.order = trib_group_order, .called_off = trib_group_called_off, .user = group};
+    group->leader = trib_leader_create(
+        group->lanes, trib_device_alone(core->engine) ? ALONE_CREDIT_BYTES : REDUCE_CREDIT_BYTES, &upcalls);
+    if (trib_device_in_order(core->engine)) {
+        group->sequence = trib_sequence_create(group->lanes);
+    }
+    if (group->leader == NULL || (trib_device_in_order(core->engine) && group->sequence == NULL)) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+    }
+    trib_door_open(group);
+    atomic_fetch_add(&core->engine->device_jobs, 1);
+    group->id_job.kind = TRIB_DEVICE_MAKE_ID;
+    group->id_job.target = group->id;
+    core->engine->env.device->submit(core->engine->device, &group->id_job);
+    trib_link *next;
+    for (trib_link *link = core->links; link != NULL; link = next) {
+        next = link->next;
+        if (link->upcalls == &leader_upcalls && link->state == TRIB_LINK_READY) {
+            trib_group_adopt(link);
+            trib_link_resume(link);
+        }
+    }
+    trib_group_tell_issued(group);
+    return TRIB_OK;
+}
+
+trib_status trib_group_open(trib_core *core, trib_error *error)
+{
+    trib_engine *engine = core->engine;
+    const uint32_t lanes = trib_device_lanes(engine);
+    if (engine->device == NULL || lanes == 1) {
+        return TRIB_OK;
+    }
+    trib_group *group = trib_core_zalloc(core, sizeof *group);
+    if (group == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+    }
+    group->core = core;
+    group->lanes = lanes;
+    group->lane = engine->member_id % lanes;
+    group->machine = engine->member_id / lanes;
+    group->pump_post.run = trib_group_pump;
+    group->id_job.post.run = group->join_job.post.run = join_back;
+    group->id_job.reactor = group->join_job.reactor = core->reactor;
+    group->id_job.owner = group->join_job.owner = group;
+    engine->group = group;
+    /* The job has come together when the devices have: what they make for that must not wait for a caller's stream that
+     * waits for an operation. */
+    core->links_missing++;
+    if (group->lane == 0) {
+        return open_leader(group, error);
+    }
+    trib_door_open(group);
+    const uint32_t leader = group->machine * lanes;
+    core->links_missing++;
+    return trib_link_connect(core, &engine->roster->members[leader].addresses[0], TRIB_PURPOSE_GROUP, leader, 0,
+                             &trib_group_member_upcalls, NULL, &group->links[0]);
+}
+
+static void refuse(trib_device_task *device, trib_status status, const char *text)
+{
+    trib_op_fail(device->task->node->op, status, "tensor \"%s\": %s", device->task->tensor->name, text);
+    trib_group_answer(device, status == TRIB_OK ? TRIB_CLOSED : status);
+}
+
+void trib_group_end(trib_core *core, trib_status status, const char *text)
+{
+    trib_group *group = core->engine->group;
+    trib_group_drop_issued(core->engine);
+    if (group == NULL) {
+        return;
+    }
+    group->ended = true;
+    trib_door_end(group);
+    trib_group_drop_untold(group);
+    while (group->announced != NULL) {
+        trib_device_task *device = group->announced;
+        trib_group_forget(group, device);
+        refuse(device, status, text);
+    }
+    for (trib_device_task *held = trib_door_take_held(group), *next; held != NULL; held = next) {
+        next = held->next;
+        refuse(held, status, text);
+    }
+    /* At once, though other links may stay for a while: who announces something must not wait for an answer. */
+    for (uint32_t i = 0; i < group->lanes; i++) {
+        if (group->links[i] != NULL) {
+            trib_link_close(group->links[i], true, core->ended_status, core->ended_text);
+        }
+    }
+}
+
+void trib_group_close(trib_group *group, const trib_env *env)
+{
+    if (group != NULL) {
+        trib_door_close(group, env);
+        trib_leader_free(group->leader);
+        trib_sequence_free(group->sequence);
+        free(group->tensors);
+        free(group);
+    }
+}

@@ -1,0 +1,498 @@
+/*
+ * member.c - joins the job through the coordinator, declares tensors, answers heartbeats, learns of losses.
+ *
+ * Until the roster is there the control link is tried again and again, because processes start in any order; after
+ * that its end is the end of the job.
+ */
+#include "engine/membership/member.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/assert.h"
+#include "engine/membership/blame.h"
+#include "engine/device/device_task.h"
+#include "engine/membership/coordinator.h"
+#include "engine/local_group/group.h"
+#include "engine/trace/trace.h"
+#include "engine/worker/worker.h"
+
+#define RETRY_NS (100 * INT64_C(1000000))
+#define VERDICT_NS (2 * INT64_C(1000000000))
+
+struct trib_member {
+    trib_core *core;
+    trib_link *link; /* NULL: not connected */
+    trib_timer retry, join_deadline, watch;
+    bool joined;
+    bool has_begun; /* the roster was sent to it: who does not get it now has lost the job */
+    bool leaving;
+    bool overslept; /* when the coordinator was last looked after */
+    bool patient;   /* the join deadline has passed and the coordinator was given a little longer */
+    char last_problem[TRIB_ERROR_TEXT_SIZE]; /* why the last attempt to reach the coordinator failed */
+    _Atomic int64_t *left_ns;                /* by member id: when it was told that this one leaves; 0: not yet */
+    uint32_t *carried_out;                   /* ... and how many collectives that one had carried out then */
+    uint32_t left_count;
+    atomic_bool some_left;
+    uint32_t declared; /* tags below this have been sent */
+    bool noticed;      /* that the coordinator is not reached was said while there was time left */
+};
+
+static const trib_link_upcalls member_upcalls;
+
+bool trib_member_has_left(const trib_engine *engine, uint32_t member, int64_t *since_ns_out)
+{
+    const trib_member *self = engine->member;
+    *since_ns_out = self->left_ns != NULL && member < self->left_count ? atomic_load(&self->left_ns[member]) : 0;
+    return *since_ns_out != 0;
+}
+
+bool trib_member_left_behind(const trib_engine *engine, uint32_t member, uint32_t *carried_out_out)
+{
+    int64_t since_ns;
+    if (!trib_member_has_left(engine, member, &since_ns)) {
+        return false;
+    }
+    *carried_out_out = engine->member->carried_out[member];
+    return true;
+}
+
+bool trib_member_some_left(const trib_engine *engine)
+{
+    return atomic_load(&engine->member->some_left);
+}
+
+/* ---- Joining ---- */
+
+const char *trib_member_awaited(const trib_engine *engine, char *text, size_t size)
+{
+    const trib_member *self = engine->member;
+    char missing[200] = "";
+    if (engine->coordinator != NULL) {
+        trib_coordinator_list_missing(engine->coordinator, missing, sizeof missing);
+    }
+    if (engine->roster != NULL || (engine->coordinator != NULL && missing[0] == '\0')) {
+        snprintf(text, size, "everybody is there, and connections are being made");
+    } else if (engine->coordinator != NULL) {
+        snprintf(text, size, "missing %s", missing);
+    } else if (self->link != NULL && self->link->state == TRIB_LINK_READY) {
+        snprintf(text, size, "the coordinator at %s is reached, and waits for others", engine->coordinator_address);
+    } else {
+        snprintf(text, size, "the coordinator at %s is not reached: %.150s", engine->coordinator_address,
+                 self->last_problem);
+    }
+    return text;
+}
+
+void trib_member_note_awaited(trib_engine *engine)
+{
+    char text[TRIB_AWAITED_SIZE];
+    (void)trib_member_awaited(engine, text, sizeof text);
+    pthread_mutex_lock(&engine->mutex);
+    memcpy(engine->awaited, text, sizeof text);
+    pthread_mutex_unlock(&engine->mutex);
+}
+
+static void fill_info(const trib_engine *engine, trib_member_info *info)
+{
+    const trib_config *config = &engine->config;
+    const char *place = engine->env.place;
+    *info = (trib_member_info){
+        .roles = config->roles | (engine->coordinator != NULL ? TRIB_ROLE_COORDINATOR : 0),
+        .sums = (config->roles & TRIB_ROLE_SERVER) != 0,
+        .placed = engine->env.placed,
+        .strands = (engine->cores[0].transport->ops->flags & TRIB_TRANSPORT_STRANDS) != 0,
+        .reactors = engine->core_count,
+        .bandwidth = config->bandwidth_bits,
+        .kernel = engine->env.kernel,
+    };
+    if (config->roles & TRIB_ROLE_WORKER) {
+        snprintf(info->name, sizeof info->name, "rank %d (%s)", config->rank, place);
+    } else {
+        snprintf(info->name, sizeof info->name, "(%s)", place);
+    }
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        info->addresses[i] = engine->cores[i].address;
+    }
+}
+
+static void member_ready(trib_link *link)
+{
+    trib_member *member = link->user;
+    trib_engine *engine = member->core->engine;
+    unsigned char payload[4096];
+    trib_writer writer = {.data = payload, .capacity = sizeof payload};
+    trib_member_info info;
+    fill_info(engine, &info);
+    trib_put_u32(&writer, (uint32_t)engine->config.worker_count);
+    trib_put_u32(&writer, (uint32_t)engine->config.server_count);
+    trib_member_info_put(&writer, &info);
+    trib_assert(!writer.overflow);
+    /* A server asks for a number, if it was given one. */
+    trib_frame frame = {.type = TRIB_FRAME_JOIN, .root = (uint32_t)engine->config.rank};
+    trib_link_send_copy(link, frame, payload, writer.size);
+    trib_member_note_awaited(engine);
+}
+
+static void try_to_connect(trib_reactor *reactor, trib_timer *timer)
+{
+    (void)reactor;
+    trib_member *member = timer->user;
+    trib_engine *engine = member->core->engine;
+    if (member->link != NULL || member->leaving) {
+        return;
+    }
+    trib_address address;
+    snprintf(address.text, sizeof address.text, "%s", engine->coordinator_address);
+    errno = 0;
+    trib_status status = trib_link_connect(member->core, &address, TRIB_PURPOSE_CONTROL, TRIB_NO_MEMBER, 0,
+                                           &member_upcalls, member, &member->link);
+    if (status != TRIB_OK) {
+        char why[TRIB_REASON_MAX];
+        snprintf(member->last_problem, sizeof member->last_problem, "%s", trib_log_status_reason(status, errno, why));
+        trib_timer_arm(member->core->reactor, &member->retry, trib_now(member->core->reactor) + RETRY_NS);
+        trib_member_note_awaited(engine);
+    }
+}
+
+static void join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
+{
+    trib_member *member = timer->user;
+    trib_engine *engine = member->core->engine;
+    const int64_t patience_ns = engine->config.join_timeout_ns;
+    const bool reached = member->link != NULL && member->link->state == TRIB_LINK_READY;
+    if (trib_join_notice_is_due(patience_ns, &member->noticed)) {
+        if (!reached) {
+            trib_log(reactor->logger, TRIB_LOG_WARN,
+                     "the coordinator at %s is not reached yet (%.200s); it is tried until %.0f s "
+                     "have passed",
+                     engine->coordinator_address, member->last_problem, (double)patience_ns / 1e9);
+        }
+        trib_timer_arm(reactor, timer, trib_now(reactor) + patience_ns - TRIB_JOIN_NOTICE_NS);
+        return;
+    }
+    if (reached && !member->patient) {
+        /* The coordinator's own deadline is about to pass; its verdict says who is missing. */
+        member->patient = true;
+        trib_timer_arm(reactor, timer, trib_now(reactor) + VERDICT_NS);
+        return;
+    }
+    char text[TRIB_ERROR_TEXT_SIZE], why[TRIB_REASON_MAX];
+    if (!reached) {
+        int64_t lacked_ns = 0;
+        const int lack = engine->coordinator != NULL ? trib_reactor_lacks(reactor, &lacked_ns) : 0;
+        snprintf(text, sizeof text, "could not reach the coordinator at %s (transport %s) within %.1f s: %.200s%s",
+                 engine->coordinator_address, engine->config.transport, (double)engine->config.join_timeout_ns / 1e9,
+                 lack != 0 ? trib_log_reason(lack, why) : member->last_problem,
+                 engine->coordinator != NULL ? "" : "; TRIB_COORDINATOR must say where rank 0 runs, on all members");
+    } else {
+        snprintf(text, sizeof text, "reached the coordinator at %s, but the job did not come together within %.1f s",
+                 engine->coordinator_address, (double)engine->config.join_timeout_ns / 1e9);
+    }
+    trib_engine_end(engine, TRIB_JOIN_FAILED, text);
+}
+
+/* All members are there, but NCCL may wait for ever, for a rank that it does not reach. */
+static void group_deadline_passed(trib_reactor *reactor, trib_timer *timer)
+{
+    (void)reactor;
+    const trib_member *member = timer->user;
+    trib_engine *engine = member->core->engine;
+    if (atomic_load(&engine->phase) == TRIB_PHASE_JOINING) {
+        char text[TRIB_ERROR_TEXT_SIZE];
+        snprintf(text, sizeof text,
+                 "all members are there, but the GPUs of this machine did not form a group within %.1f s more "
+                 "(NCCL_DEBUG=INFO says what NCCL waits for)",
+                 (double)engine->config.join_timeout_ns / 1e9);
+        trib_engine_end(engine, TRIB_JOIN_FAILED, text);
+    }
+}
+
+static void watch_coordinator(trib_reactor *reactor, trib_timer *timer)
+{
+    trib_member *member = timer->user;
+    const trib_roster *roster = member->core->engine->roster;
+    int64_t now_ns = trib_now(reactor);
+    if (member->link == NULL || member->leaving) {
+        return;
+    }
+    const bool overslept = trib_timer_overslept(reactor, timer, roster->peer_timeout_ns / 8);
+    const bool judges = !overslept || member->overslept;
+    member->overslept = overslept;
+    if (overslept) {
+        trib_link_excuse(member->link, now_ns - timer->due_ns, now_ns);
+    }
+    int64_t silence_ns = now_ns - member->link->last_heard_ns;
+    if (silence_ns > roster->peer_timeout_ns && judges) {
+        char reason[TRIB_REASON_MAX], text[TRIB_ERROR_TEXT_SIZE];
+        trib_blame_coordinator(member->core->engine, trib_blame_silence(silence_ns, reason), text);
+        trib_engine_end(member->core->engine, TRIB_PEER_LOST, text);
+        return;
+    }
+    trib_timer_arm(reactor, timer, now_ns + roster->peer_timeout_ns / 4);
+}
+
+static trib_status take_roster(trib_member *member, const trib_frame *frame, const void *payload, trib_error *error)
+{
+    trib_engine *engine = member->core->engine;
+    trib_reader reader = {.data = payload, .left = frame->payload_size};
+    trib_roster *roster = NULL;
+    trib_status status = member->joined ? trib_error_set(error, TRIB_PROTOCOL, "a second roster")
+                                        : trib_roster_get(&reader, &roster, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    trib_assert(roster != NULL);
+    bool worker = (engine->config.roles & TRIB_ROLE_WORKER) != 0;
+    bool belongs = (engine->config.roles & (TRIB_ROLE_WORKER | TRIB_ROLE_SERVER)) != 0;
+    if ((belongs && frame->root >= roster->member_count) || (worker && frame->root != (uint32_t)engine->config.rank)) {
+        free(roster);
+        return trib_error_set(error, TRIB_PROTOCOL, "the roster does not contain this member");
+    }
+    member->left_ns = calloc(roster->member_count, sizeof *member->left_ns);
+    member->carried_out = calloc(roster->member_count, sizeof *member->carried_out);
+    if (member->left_ns == NULL || member->carried_out == NULL) {
+        free(roster);
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the roster");
+    }
+    member->left_count = roster->member_count;
+    member->joined = true;
+    engine->member_id = frame->root;
+    member->core->epoch = roster->epoch; /* what is declared below bears it; the other cores learn it by their posts */
+    trib_timer_stop(member->core->reactor, &member->join_deadline);
+    if (engine->device != NULL && engine->config.local_size > 1) {
+        member->join_deadline.fired = group_deadline_passed;
+        trib_timer_arm(member->core->reactor, &member->join_deadline,
+                       trib_now(member->core->reactor) + engine->config.join_timeout_ns);
+    }
+    trib_engine_publish(engine, roster);
+    trib_member_note_awaited(engine);
+    trib_tracer_joined(engine);
+    member->watch.fired = watch_coordinator;
+    member->watch.user = member;
+    trib_timer_arm(member->core->reactor, &member->watch,
+                   trib_now(member->core->reactor) + roster->peer_timeout_ns / 4);
+    pthread_mutex_lock(&engine->mutex);
+    uint32_t count = engine->tensor_count;
+    pthread_mutex_unlock(&engine->mutex);
+    for (uint32_t tag = 0; tag < count && worker; tag++) {
+        pthread_mutex_lock(&engine->mutex);
+        trib_tensor *tensor = engine->tensors[tag];
+        pthread_mutex_unlock(&engine->mutex);
+        trib_member_declare(member->core->reactor, &tensor->declare_post);
+    }
+    return TRIB_OK;
+}
+
+trib_link *trib_member_link(const trib_member *member)
+{
+    const bool is_there = member->joined && !member->leaving && member->link != NULL;
+    return is_there && member->link->state == TRIB_LINK_READY ? member->link : NULL;
+}
+
+bool trib_member_ask_time(const trib_member *member)
+{
+    if (trib_member_link(member) == NULL) {
+        return false;
+    }
+    trib_link_send_copy(member->link, trib_clock_question(trib_now(member->core->reactor)), NULL, 0);
+    return true;
+}
+
+/* ---- Tensors ---- */
+
+void trib_member_declare(trib_reactor *reactor, trib_post *post)
+{
+    trib_core *core = reactor->owner;
+    trib_member *member = core->engine->member;
+    trib_tensor *tensor = (trib_tensor *)((char *)post - offsetof(trib_tensor, declare_post));
+    /* Declared in the order of tags, each once: those that were made before the roster came are sent by take_roster. */
+    if (!member->joined || member->link == NULL || tensor->tag != member->declared) {
+        return;
+    }
+    member->declared++;
+    unsigned char payload[512];
+    trib_writer writer = {.data = payload, .capacity = sizeof payload};
+    trib_put_text(&writer, tensor->name);
+    trib_put_u8(&writer, (uint8_t)tensor->dtype);
+    trib_put_u64(&writer, tensor->count);
+    trib_assert(!writer.overflow);
+    trib_frame frame = {.type = TRIB_FRAME_DECLARE,
+                        .tensor = tensor->tag,
+                        .root = tensor->on_device ? trib_device_lanes(core->engine) : 0};
+    trib_link_send_copy(member->link, frame, payload, writer.size);
+}
+
+void trib_member_tell(const trib_member *member, const trib_frame *frame, const void *payload, size_t size)
+{
+    if (trib_member_link(member) != NULL) {
+        trib_link_send_copy(member->link, *frame, payload, size);
+    }
+}
+
+/* ---- Frames from the coordinator ---- */
+
+static trib_status member_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
+{
+    trib_member *member = link->user;
+    member->has_begun = member->has_begun || frame->type == TRIB_FRAME_ROSTER;
+    (void)landing; /* in the link's memory */
+    (void)error;
+    return TRIB_OK;
+}
+
+static trib_status take_ended(trib_member *member, const trib_frame *frame, const void *payload, trib_error *error)
+{
+    char told[TRIB_ERROR_TEXT_SIZE], text[TRIB_ERROR_TEXT_SIZE];
+    trib_reader reader = {.data = payload, .left = frame->payload_size};
+    trib_get_text(&reader, told, sizeof told);
+    trib_status fate = TRIB_OK, status = trib_get_end(&reader, "ENDED", error);
+    if (status == TRIB_OK && frame->aux != TRIB_OK) {
+        status = trib_frame_take_error(frame, &fate, error);
+    }
+    if (status == TRIB_OK) {
+        trib_blame_self(member->core->engine, told, text);
+        trib_engine_end(member->core->engine, fate, text);
+    }
+    return status;
+}
+
+static trib_status member_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
+                                   trib_error *error)
+{
+    (void)lent;
+    trib_member *member = link->user;
+    bool joined = member->joined;
+    switch (frame->type) {
+    case TRIB_FRAME_ROSTER:
+        return take_roster(member, frame, payload, error);
+    case TRIB_FRAME_PING:
+        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PONG}, NULL, 0);
+        return TRIB_OK;
+    case TRIB_FRAME_PONG:
+        trib_tracer_clock_answer(member->core->engine, frame, link->last_heard_ns);
+        return TRIB_OK;
+    case TRIB_FRAME_ENDED:
+        return take_ended(member, frame, payload, error);
+    case TRIB_FRAME_DECLARED:
+        return joined ? trib_member_take_declared(member->core->engine, frame, payload, error)
+                      : trib_error_set(error, TRIB_PROTOCOL, "DECLARED before the roster");
+    case TRIB_FRAME_MOVE:
+        return joined ? trib_member_take_move(member->core->engine, frame, payload, error)
+                      : trib_error_set(error, TRIB_PROTOCOL, "MOVE before the roster");
+    case TRIB_FRAME_MOVE_DECIDED:
+        return joined ? trib_member_take_decided(member->core->engine, frame, error)
+                      : trib_error_set(error, TRIB_PROTOCOL, "MOVE_DECIDED before the roster");
+    case TRIB_FRAME_TENSOR_BAD:
+        return trib_member_take_tensor_bad(member->core->engine, frame, payload, error);
+    case TRIB_FRAME_LEFT:
+        if (joined && frame->aux < member->left_count) {
+            member->carried_out[frame->aux] = frame->size;
+            atomic_store(&member->left_ns[frame->aux], trib_now(member->core->reactor));
+            atomic_store(&member->some_left, true);
+            trib_group_look_for_left(member->core);
+        }
+        return TRIB_OK;
+    default:
+        return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from the coordinator",
+                              trib_frame_name(frame->type));
+    }
+}
+
+static void member_closed(trib_link *link, trib_status status, const char *reason)
+{
+    trib_member *member = link->user;
+    trib_core *core = member->core;
+    member->link = NULL;
+    if (member->leaving || core->ended) {
+        return;
+    }
+    char text[TRIB_ERROR_TEXT_SIZE];
+    if (member->joined) {
+        char why[TRIB_REASON_MAX];
+        trib_blame_coordinator(core->engine, trib_blame_control(link, reason, why), text);
+        trib_engine_end(core->engine, TRIB_PEER_LOST, text);
+    } else if (status == TRIB_UNAUTHORIZED || status == TRIB_PROTOCOL || member->has_begun) {
+        snprintf(text, sizeof text, "could not join at %s: %.250s", core->engine->coordinator_address, reason);
+        trib_engine_end(core->engine, status, text);
+    } else {
+        snprintf(member->last_problem, sizeof member->last_problem, "%.380s", reason);
+        trib_member_note_awaited(core->engine);
+        trib_timer_arm(core->reactor, &member->retry, trib_now(core->reactor) + RETRY_NS);
+    }
+}
+
+static const trib_link_upcalls member_upcalls = {
+    .ready = member_ready,
+    .header = member_header,
+    .received = member_received,
+    .closed = member_closed,
+};
+
+/* ---- Life ---- */
+
+trib_status trib_member_open(trib_core *core, trib_error *error)
+{
+    trib_member *member = trib_core_zalloc(core, sizeof *member);
+    if (member == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+    }
+    member->core = core;
+    core->engine->member = member;
+    snprintf(member->last_problem, sizeof member->last_problem, "no answer");
+    member->retry.fired = try_to_connect;
+    member->retry.user = member;
+    member->join_deadline.fired = join_deadline_passed;
+    member->join_deadline.user = member;
+    int64_t now_ns = trib_now(core->reactor);
+    trib_timer_arm(core->reactor, &member->retry, now_ns);
+    trib_timer_arm(core->reactor, &member->join_deadline,
+                   now_ns + trib_join_first_ns(core->engine->config.join_timeout_ns));
+    trib_member_note_awaited(core->engine);
+    return TRIB_OK;
+}
+
+void trib_member_leave(trib_member *member, trib_status status, const char *text)
+{
+    if (member == NULL || member->leaving) {
+        return;
+    }
+    member->leaving = true;
+    trib_reactor *reactor = member->core->reactor;
+    trib_timer_stop(reactor, &member->retry);
+    trib_timer_stop(reactor, &member->join_deadline);
+    trib_timer_stop(reactor, &member->watch);
+    trib_link *link = member->link;
+    if (link == NULL || link->state != TRIB_LINK_READY) {
+        return;
+    }
+    if (trib_status_is_orderly(status)) {
+        const uint32_t carried_out = trib_group_carried_out(member->core);
+        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_LEAVE, .size = carried_out}, NULL, 0);
+        return;
+    }
+    unsigned char payload[TRIB_ERROR_TEXT_SIZE + 2];
+    trib_writer writer = {.data = payload, .capacity = sizeof payload};
+    trib_put_text(&writer, text);
+    trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_LOST, .aux = (uint32_t)status}, payload, writer.size);
+}
+
+bool trib_member_is_leaving(const trib_member *member)
+{
+    return member == NULL || member->leaving;
+}
+
+void trib_member_close(trib_member *member)
+{
+    if (member != NULL) {
+        trib_assert(member->link == NULL);
+        trib_timer_stop(member->core->reactor, &member->retry);
+        trib_timer_stop(member->core->reactor, &member->join_deadline);
+        trib_timer_stop(member->core->reactor, &member->watch);
+        free(member->left_ns);
+        free(member->carried_out);
+        free(member);
+    }
+}

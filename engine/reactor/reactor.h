@@ -1,0 +1,205 @@
+/*
+ * reactor.h - one event loop on one thread: time, timers, file descriptors, and the mailbox from other threads.
+ *
+ * Everything above this header is written against struct trib_reactor_ops, so the same code runs on libev
+ * (reactor_ev.c) and in virtual time (a simulated reactor implements the same table).
+ *
+ * Invariants
+ * - All functions run on the reactor's own thread, except those that post and wake.
+ * - No callback runs inside the call that arranged for it: timers, io and deferred posts run from the loop.
+ * - A post is intrusive memory of its owner; it is in at most one list at a time and belongs to the reactor until its
+ *   run function begins. The mailbox is bounded because whatever is posted comes from a bounded pool (operations,
+ *   peers).
+ */
+#ifndef TRIB_ENGINE_REACTOR_H
+#define TRIB_ENGINE_REACTOR_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "api/tributary.h"
+#include "engine/base/log.h"
+
+typedef struct trib_reactor trib_reactor;
+
+/* A message to a reactor, embedded in what it is about. */
+typedef struct trib_post {
+    struct trib_post *_Atomic next;
+    void (*run)(trib_reactor *reactor, struct trib_post *post);
+    bool queued; /* loop thread only: guards deferral against being queued twice */
+} trib_post;
+
+#define TRIB_TIMER_STORAGE 64
+typedef struct trib_timer {
+    void (*fired)(trib_reactor *reactor, struct trib_timer *timer);
+    void *user;
+    int64_t due_ns; /* what it was armed for last */
+    bool armed;
+    _Alignas(16) unsigned char storage[TRIB_TIMER_STORAGE]; /* the implementation's own */
+} trib_timer;
+
+#define TRIB_IO_READ 1u
+#define TRIB_IO_WRITE 2u
+#define TRIB_IO_STORAGE 64
+typedef struct trib_io {
+    void (*ready)(trib_reactor *reactor, struct trib_io *io, unsigned events);
+    void *user;
+    int fd;
+    unsigned events; /* 0: not watched */
+    _Alignas(16) unsigned char storage[TRIB_IO_STORAGE];
+} trib_io;
+
+/* What computing costs; a simulated reactor lets its time pass, a real one ignores it because time passes by itself. */
+typedef enum trib_cost { TRIB_COST_SUM, TRIB_COST_COPY, TRIB_COST_CODEC, TRIB_COST_MESSAGE } trib_cost;
+
+typedef struct trib_reactor_ops {
+    const char *name;
+    int64_t (*now_ns)(trib_reactor *reactor);   /* monotonic */
+    int64_t (*often_ns)(trib_reactor *reactor); /* loop thread: as now_ns, cheaper, and off by some 100 ns */
+    void (*wake)(trib_reactor *reactor);        /* any thread: make the loop run the mailbox */
+    void (*timer_arm)(trib_reactor *reactor, trib_timer *timer, int64_t at_ns); /* re-arms if armed */
+    void (*timer_stop)(trib_reactor *reactor, trib_timer *timer);               /* no-op if not armed */
+    void (*io_watch)(trib_reactor *reactor, trib_io *io, unsigned events);      /* 0 stops watching */
+    void (*charge)(trib_reactor *reactor, trib_cost cost, size_t bytes);
+    void (*random)(trib_reactor *reactor, void *buffer, size_t size); /* cryptographic, or from the seed */
+} trib_reactor_ops;
+
+/*
+ * Input that no descriptor announces, such as memory that another process writes to. The loop looks at it in every turn;
+ * before it blocks it lets the source ask for wake-ups, which come through a descriptor. A reactor that never blocks
+ * (a simulated one) need not know of them.
+ */
+typedef struct trib_poller {
+    struct trib_poller *next;
+    /* Takes what there is, within bounds; true if there was something. Runs as a callback of the loop. */
+    bool (*poll)(trib_reactor *reactor, struct trib_poller *poller);
+    /* The loop is about to block: from now on what comes shall wake it. False: something is there already, do not. */
+    bool (*rest)(trib_reactor *reactor, struct trib_poller *poller);
+    /* The loop runs again: wake-ups are not needed. */
+    void (*woken)(trib_reactor *reactor, struct trib_poller *poller);
+} trib_poller;
+
+/* What listeners of this loop lack to let others in. */
+typedef struct trib_lack {
+    int error; /* errno's number; 0: nothing */
+    int64_t since_ns, last_ns;
+} trib_lack;
+
+struct trib_reactor {
+    const trib_reactor_ops *ops;
+    uint32_t index; /* in its engine */
+    void *owner;    /* the engine's per-reactor state */
+    trib_logger *logger;
+    _Atomic(trib_post *) mail; /* newest first; other threads push */
+    trib_post *deferred_head, *deferred_tail;
+    trib_poller *pollers;
+    uint32_t awaited; /* of what its owner has begun, how much waits for others: their answers may come at any moment */
+    bool fed; /* payload has come for it; unlike heartbeats that says when more may come. The loop takes it back */
+    trib_lack lack;
+};
+
+void trib_reactor_init(trib_reactor *reactor, const trib_reactor_ops *ops, uint32_t index, trib_logger *logger);
+
+/* Any thread: runs post->run on the reactor soon, in order of posting from one thread. */
+void trib_reactor_post(trib_reactor *reactor, trib_post *post);
+/* The same, but who calls sees to it that somebody calls trib_reactor_wake soon. */
+void trib_reactor_post_unheard(trib_reactor *reactor, trib_post *post);
+/* Any thread. */
+static inline void trib_reactor_wake(trib_reactor *reactor)
+{
+    reactor->ops->wake(reactor);
+}
+
+/* Loop thread: runs post->run later in this turn, after the present callback has returned. Twice is once. */
+void trib_reactor_defer(trib_reactor *reactor, trib_post *post);
+
+/* For implementations: runs what is in the mailbox and deferred, at most a bounded number; true if some is left. */
+bool trib_reactor_run_posts(trib_reactor *reactor);
+/* Sequentially consistent, for who has just said that it goes to sleep. */
+static inline bool trib_reactor_has_posts(const trib_reactor *reactor)
+{
+    return reactor->deferred_head != NULL || atomic_load(&reactor->mail) != NULL;
+}
+
+/* Loop thread, not from inside a poller's own functions. */
+void trib_reactor_poller_add(trib_reactor *reactor, trib_poller *poller);
+void trib_reactor_poller_remove(trib_reactor *reactor, trib_poller *poller);
+
+/* For implementations: each asks all pollers. poll: one had something. rest: the loop may block; woken shall follow,
+ * whatever the answer was. */
+bool trib_reactor_poll(trib_reactor *reactor);
+bool trib_reactor_rest(trib_reactor *reactor);
+void trib_reactor_woken(trib_reactor *reactor);
+
+/* For implementations: what they do with a turn, apart from timers and descriptors. Polls and runs posts, bounded; with `looks`
+ * also where a poller had nothing, for about a microsecond, as long as something is awaited. */
+typedef struct trib_turn {
+    bool worked; /* there was something to do */
+    bool posted; /* some of it came by post */
+} trib_turn;
+trib_turn trib_reactor_turn(trib_reactor *reactor, bool looks);
+
+/* The longest timeout that is told apart from none, 100 years: added to a time, or to another, it does not overflow. */
+#define TRIB_TIMEOUT_MAX_NS (INT64_C(100) * 365 * 86400 * 1000000000)
+
+static inline int64_t trib_timeout_clamp(int64_t timeout_ns)
+{
+    return timeout_ns < TRIB_TIMEOUT_MAX_NS ? timeout_ns : TRIB_TIMEOUT_MAX_NS;
+}
+
+static inline int64_t trib_now(trib_reactor *reactor)
+{
+    return reactor->ops->now_ns(reactor);
+}
+
+static inline int64_t trib_now_often(trib_reactor *reactor)
+{
+    return reactor->ops->often_ns(reactor);
+}
+
+static inline void trib_timer_arm(trib_reactor *reactor, trib_timer *timer, int64_t at_ns)
+{
+    timer->due_ns = at_ns;
+    reactor->ops->timer_arm(reactor, timer, at_ns);
+}
+
+/* For who judges others by their silence, when timer has fired: was this reactor away itself for longer than that? Then
+ * what they have said may lie unread, and judging has to wait for the next time. That time it is done, late or not: a
+ * loop that is late each time would never judge. */
+static inline bool trib_timer_overslept(trib_reactor *reactor, const trib_timer *timer, int64_t tolerance_ns)
+{
+    return trib_now(reactor) - timer->due_ns > tolerance_ns;
+}
+
+static inline void trib_timer_stop(trib_reactor *reactor, trib_timer *timer)
+{
+    reactor->ops->timer_stop(reactor, timer);
+}
+
+static inline void trib_io_watch(trib_reactor *reactor, trib_io *io, unsigned events)
+{
+    reactor->ops->io_watch(reactor, io, events);
+}
+
+/* Who lacks something to let a connection in notes it each time that it has tried in vain, several times in this time:
+ * what is older is over, too. */
+#define TRIB_LACK_GAP_NS (1000 * INT64_C(1000000))
+void trib_reactor_note_lack(trib_reactor *reactor, int error);
+
+/* One has been let in. */
+static inline void trib_reactor_lack_over(trib_reactor *reactor)
+{
+    reactor->lack.error = 0;
+}
+
+/* What lacks now, errno's number, and for how long it has; 0: nothing. */
+int trib_reactor_lacks(trib_reactor *reactor, int64_t *for_ns_out);
+
+static inline void trib_charge(trib_reactor *reactor, trib_cost cost, size_t bytes)
+{
+    reactor->ops->charge(reactor, cost, bytes);
+}
+
+#endif

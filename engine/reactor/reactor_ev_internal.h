@@ -1,0 +1,67 @@
+/*
+ * reactor_ev_internal.h - what reactor_ev.c, the loop, reactor_ev_timer.c, its timers, and reactor_ev_thread.c, the thread that
+ * runs it, share.
+ */
+#ifndef TRIB_ENGINE_REACTOR_EV_INTERNAL_H
+#define TRIB_ENGINE_REACTOR_EV_INTERNAL_H
+
+#include <ev.h>
+#include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+
+#include "engine/base/fork.h"
+#include "engine/reactor/linger.h"
+#include "engine/reactor/reactor_ev.h"
+#include "engine/reactor/ticks.h"
+
+typedef struct reactor_ev {
+    trib_reactor base; /* first */
+    struct ev_loop *loop;
+    bool attached;
+    bool started; /* has a thread to join */
+    bool busy_poll;
+    int first_core;     /* to be pinned to when it starts */
+    int core;           /* that it is pinned to; -1: none */
+    cpu_set_t anywhere; /* where its thread might run when it began */
+    pthread_t thread;
+    _Atomic pthread_t runner; /* who ran the loop last */
+    atomic_bool stopping, released;
+    sem_t leave;       /* the thread waits for it before it runs the loop: released, or stopped */
+    uint32_t process;  /* that made it */
+    int wake_fd;       /* an eventfd */
+    atomic_bool dozes; /* the loop may be about to block: wake_fd would wake it */
+    ev_io wake;
+    ev_prepare prepare;
+    ev_check check;
+    ev_idle idle;
+    ev_timer horizon; /* for the far timers */
+    int64_t horizon_ns;
+    trib_timer *far_first, *far_last; /* by time */
+    trib_linger linger;
+    int64_t turn_ns; /* when it was over that the loop waited */
+    trib_ticks ticks;
+    bool worked;        /* in this turn */
+    bool posted;        /* some of it came by post */
+    bool looks, asleep; /* has a core to look on; has asked pollers to wake the loop */
+} reactor_ev;
+
+static inline reactor_ev *reactor_of(trib_reactor *reactor)
+{
+    return (reactor_ev *)reactor;
+}
+
+/* In a child of a fork, which has the loop's memory, but none of the descriptors, or others by their numbers? */
+static inline bool trib_reactor_ev_is_foreign(const reactor_ev *self)
+{
+    return self->process != trib_fork_process();
+}
+
+/* ---- reactor_ev_timer.c ---- */
+
+void trib_reactor_ev_timers_open(reactor_ev *self);
+void trib_reactor_ev_timer_arm(trib_reactor *reactor, trib_timer *timer, int64_t at_ns);
+void trib_reactor_ev_timer_stop(trib_reactor *reactor, trib_timer *timer);
+
+#endif

@@ -1,0 +1,179 @@
+/*
+ * reactor_ev_timer.c - the timers of a reactor on libev: those that go off soon are libev's, the far ones wait in a list.
+ *
+ * Hardly a far timer ever goes off: they are deadlines of what is over before. In libev's heap each would cost a way in and
+ * a way out, and a look at the system's clock. So they wait in a list by time, which is nearly always the order in which
+ * they were armed, and libev has one timer for all of them, the horizon.
+ *
+ * Invariants
+ * - The horizon is armed while there are far timers, for the time of the first of them or an earlier one: it is left alone when
+ *   the first is stopped, and armed anew when it has gone off.
+ * - A timer does not go off before its time. libev counts in double, from the time at which its turn began: what is early
+ *   goes back.
+ */
+#include "engine/reactor/reactor_ev_internal.h"
+
+#include <stddef.h>
+
+#include "engine/base/assert.h"
+
+#define NS_PER_S INT64_C(1000000000)
+#define FAR_NS NS_PER_S
+#define STEPS_MAX 8u /* to the place of a far timer in the list; one that is further away is libev's */
+
+typedef struct timer_ev {
+    union {
+        ev_timer watcher; /* its data is the reactor */
+        struct {
+            trib_timer *next, *previous;
+        } far;
+    };
+    int64_t at_ns;
+    bool is_far;
+} timer_ev;
+
+_Static_assert(sizeof(timer_ev) <= TRIB_TIMER_STORAGE, "a timer's state fits the storage of a trib_timer");
+_Static_assert(_Alignof(timer_ev) <= 16, "the storage is aligned for it");
+_Static_assert(offsetof(timer_ev, watcher) == 0, "a watcher is where its timer's storage is");
+
+static timer_ev *state_of(trib_timer *timer)
+{
+    return (timer_ev *)(void *)timer->storage;
+}
+
+static void expire(reactor_ev *self, trib_timer *timer)
+{
+    timer->armed = false;
+    timer->fired(&self->base, timer);
+}
+
+/* ---- Soon ---- */
+
+static void begin_at(reactor_ev *self, ev_timer *watcher, int64_t at_ns)
+{
+    const int64_t delay_ns = at_ns - trib_now(&self->base);
+    ev_now_update(self->loop); /* long work in this turn would make it early */
+    ev_timer_set(watcher, delay_ns > 0 ? (double)delay_ns / (double)NS_PER_S : 0.0, 0.0);
+    ev_timer_start(self->loop, watcher);
+}
+
+static void soon_called(struct ev_loop *loop, ev_timer *watcher, int events)
+{
+    (void)loop;
+    (void)events;
+    reactor_ev *self = watcher->data;
+    timer_ev *state = (timer_ev *)(void *)watcher;
+    trib_timer *timer = (trib_timer *)(void *)((unsigned char *)watcher - offsetof(trib_timer, storage));
+    if (trib_reactor_ev_is_foreign(self)) {
+        return;
+    }
+    if (trib_now(&self->base) < state->at_ns) {
+        begin_at(self, watcher, state->at_ns);
+        return;
+    }
+    expire(self, timer);
+}
+
+/* ---- Far ---- */
+
+static void horizon_begin(reactor_ev *self, int64_t at_ns)
+{
+    ev_timer_stop(self->loop, &self->horizon);
+    self->horizon_ns = at_ns;
+    begin_at(self, &self->horizon, at_ns);
+}
+
+static void horizon_follow(reactor_ev *self)
+{
+    if (self->far_first != NULL && !ev_is_active(&self->horizon)) {
+        horizon_begin(self, state_of(self->far_first)->at_ns);
+    }
+}
+
+/* False: its place is too far from the end. */
+static bool far_add(reactor_ev *self, trib_timer *timer)
+{
+    timer_ev *state = state_of(timer);
+    trib_timer *before = self->far_last;
+    for (unsigned steps = 0; before != NULL && state_of(before)->at_ns > state->at_ns; steps++) {
+        if (steps == STEPS_MAX) {
+            return false;
+        }
+        before = state_of(before)->far.previous;
+    }
+    trib_timer **at = before != NULL ? &state_of(before)->far.next : &self->far_first;
+    state->is_far = true;
+    state->far.previous = before;
+    state->far.next = *at;
+    *(state->far.next != NULL ? &state_of(state->far.next)->far.previous : &self->far_last) = timer;
+    *at = timer;
+    return true;
+}
+
+static void far_remove(reactor_ev *self, trib_timer *timer)
+{
+    timer_ev *state = state_of(timer);
+    trib_timer *next = state->far.next, *previous = state->far.previous;
+    *(previous != NULL ? &state_of(previous)->far.next : &self->far_first) = next;
+    *(next != NULL ? &state_of(next)->far.previous : &self->far_last) = previous;
+    state->is_far = false;
+}
+
+static void horizon_called(struct ev_loop *loop, ev_timer *watcher, int events)
+{
+    (void)loop;
+    (void)events;
+    reactor_ev *self = watcher->data;
+    if (trib_reactor_ev_is_foreign(self)) {
+        return;
+    }
+    const int64_t now_ns = trib_now(&self->base);
+    while (self->far_first != NULL && state_of(self->far_first)->at_ns <= now_ns) {
+        trib_timer *timer = self->far_first;
+        far_remove(self, timer);
+        horizon_follow(self); /* it may run the loop until another one goes off */
+        expire(self, timer);
+    }
+    horizon_follow(self);
+}
+
+/* ---- The table's ---- */
+
+void trib_reactor_ev_timers_open(reactor_ev *self)
+{
+    ev_timer_init(&self->horizon, horizon_called, 0.0, 0.0);
+    self->horizon.data = self;
+    self->far_first = self->far_last = NULL;
+}
+
+void trib_reactor_ev_timer_stop(trib_reactor *reactor, trib_timer *timer)
+{
+    reactor_ev *self = reactor_of(reactor);
+    if (!timer->armed) {
+        return;
+    }
+    timer->armed = false;
+    if (state_of(timer)->is_far) {
+        far_remove(self, timer);
+    } else {
+        ev_timer_stop(self->loop, &state_of(timer)->watcher);
+    }
+}
+
+void trib_reactor_ev_timer_arm(trib_reactor *reactor, trib_timer *timer, int64_t at_ns)
+{
+    trib_assert(timer->fired != NULL);
+    reactor_ev *self = reactor_of(reactor);
+    trib_reactor_ev_timer_stop(reactor, timer);
+    timer_ev *state = state_of(timer);
+    state->at_ns = at_ns < 0 ? 0 : at_ns;
+    state->is_far = false;
+    timer->armed = true;
+    if (state->at_ns - trib_now_often(reactor) < FAR_NS || !far_add(self, timer)) {
+        ev_timer_init(&state->watcher, soon_called, 0.0, 0.0);
+        state->watcher.data = self;
+        begin_at(self, &state->watcher, state->at_ns);
+    } else if (!ev_is_active(&self->horizon) || state->at_ns < self->horizon_ns) {
+        horizon_begin(self, state_of(self->far_first)->at_ns); /* of another, where one that goes off arms this one */
+    }
+}

@@ -1,0 +1,482 @@
+/* relay.c - see relay.h. */
+#include "engine/server/relay.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/assert.h"
+#include "engine/worker/op.h"
+#include "engine/server/server_lane.h"
+#include "engine/trace/trace.h"
+
+/* A part on its way to its owner, or a refusal that must not overtake the parts of older rounds. */
+typedef struct relay_push {
+    trib_waiter waiter; /* first */
+    trib_core *core;
+    trib_contribution what;
+    trib_sum_buffer *sum; /* NULL: a refusal */
+    trib_status status;
+    char *text;
+    struct relay_push *next, *previous; /* those that wait in an outbox; next: in the free list */
+} relay_push;
+
+struct trib_relay {
+    relay_push *waiting, *unused;
+    uint32_t refusals_waiting;
+    trib_contribution stalled; /* the round that the owner was told of last */
+};
+
+static uint32_t machine_of(const trib_core *core, uint32_t rank)
+{
+    return rank / core->engine->roster->local_ranks;
+}
+
+static bool is_of_key(const trib_contribution *what, const trib_contribution *other)
+{
+    return what->tensor == other->tensor && what->partition == other->partition;
+}
+
+/* ---- Parts on their way ---- */
+
+static relay_push *push_take(trib_core *core)
+{
+    relay_push *push = core->relay->unused;
+    if (push != NULL) {
+        core->relay->unused = push->next;
+        return push;
+    }
+    return trib_core_zalloc(core, sizeof *push);
+}
+
+static void push_give(relay_push *push)
+{
+    trib_core *core = push->core;
+    if (push->sum != NULL && core->summation != NULL) {
+        trib_summation_sent(core->summation, push->sum);
+    }
+    free(push->text);
+    push->text = NULL;
+    push->sum = NULL;
+    push->next = core->relay->unused;
+    core->relay->unused = push;
+}
+
+static void list_remove(relay_push *push)
+{
+    struct trib_relay *relay = push->core->relay;
+    *(push->previous == NULL ? &relay->waiting : &push->previous->next) = push->next;
+    if (push->next != NULL) {
+        push->next->previous = push->previous;
+    }
+    relay->refusals_waiting -= push->sum == NULL;
+}
+
+static void list_add(relay_push *push)
+{
+    struct trib_relay *relay = push->core->relay;
+    push->previous = NULL;
+    push->next = relay->waiting;
+    if (relay->waiting != NULL) {
+        relay->waiting->previous = push;
+    }
+    relay->waiting = push;
+    relay->refusals_waiting += push->sum == NULL;
+}
+
+static trib_frame frame_of(trib_frame_type type, const trib_contribution *what)
+{
+    return (trib_frame){
+        .type = type,
+        .tensor = what->tensor,
+        .partition = what->partition,
+        .round = what->round,
+        .chunk_count = what->chunk_count,
+        .priority = what->priority,
+        .exchange = (uint8_t)((unsigned)what->exchange | TRIB_EXCHANGE_MACHINES),
+        .dtype = (uint8_t)what->dtype,
+        .reduce = (uint8_t)what->reduce,
+        .root = what->root,
+    };
+}
+
+static void push_sent(trib_out *out, trib_status status)
+{
+    (void)status; /* a send that failed is followed by the link's end */
+    push_give(out->context);
+}
+
+static void send_refusal(trib_link *link, const trib_contribution *what, trib_status status, const char *text)
+{
+    trib_frame frame = frame_of(TRIB_FRAME_WITHDRAW, what);
+    frame.aux = (uint32_t)trib_frame_withdraw_reason(status);
+    trib_link_send_copy(link, frame, text, strlen(text));
+}
+
+static bool brings_payload(const trib_core *core, const trib_contribution *what)
+{
+    return what->size > 0 && (what->exchange == TRIB_EXCHANGE_PUSH_PULL ||
+                              machine_of(core, what->root) == machine_of(core, core->engine->member_id));
+}
+
+static bool push_emit(trib_link *link, trib_waiter *waiter)
+{
+    relay_push *push = (relay_push *)waiter;
+    trib_core *core = push->core;
+    list_remove(push);
+    if (push->sum == NULL) {
+        send_refusal(link, &push->what, push->status, push->text);
+        push_give(push);
+        return false;
+    }
+    const bool carries = brings_payload(core, &push->what);
+    trib_frame frame = frame_of(TRIB_FRAME_PUSH, &push->what);
+    frame.chunk = push->what.chunk;
+    frame.size = push->what.size;
+    frame.payload_size = carries ? trib_sum_part_bytes(&push->what) : 0;
+    if (trib_link_send(link, &frame, carries ? push->sum->data : NULL, push_sent, push) != TRIB_OK) {
+        push_give(push);
+        trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for the part of a sum");
+        return false;
+    }
+    if (link->share.egress != NULL ? link->share.egress->waits : link->waits) {
+        trib_trace_sum(core, TRIB_TRACE_PART_START, &push->what, link->peer, frame.payload_size);
+    }
+    trib_counter_add(&core->stats.bytes_relayed, link->conn != NULL ? frame.payload_size : 0);
+    return false;
+}
+
+static void push_dropped(trib_waiter *waiter)
+{
+    relay_push *push = (relay_push *)waiter;
+    list_remove(push);
+    push_give(push);
+}
+
+/* What waits is not more urgent than anything older of its key: owners expect a machine's rounds one after the other. */
+static void push_enqueue(trib_link *link, relay_push *push, bool look_for_older)
+{
+    trib_core *core = push->core;
+    push->waiter = (trib_waiter){.priority = push->what.priority,
+                                 .sequence = core->sequence++,
+                                 .heap_index = TRIB_WAITER_IDLE,
+                                 .emit = push_emit,
+                                 .dropped = push_dropped};
+    for (const relay_push *at = look_for_older ? core->relay->waiting : NULL; at != NULL; at = at->next) {
+        if (is_of_key(&at->what, &push->what) && at->waiter.priority < push->waiter.priority) {
+            push->waiter.priority = at->waiter.priority;
+        }
+    }
+    list_add(push);
+    const uint64_t bytes = push->sum == NULL ? 0 : trib_sum_part_bytes(&push->what);
+    const trib_status status = trib_link_enqueue(link, &push->waiter, bytes);
+    if (status != TRIB_OK) {
+        push_dropped(&push->waiter);
+    }
+    if (status == TRIB_NO_MEMORY) {
+        trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for the part of a sum");
+    }
+}
+
+/* Nothing of that round goes out any more. */
+static void drop_pushes(trib_core *core, const trib_contribution *what)
+{
+    relay_push *next;
+    for (relay_push *push = core->relay->waiting; push != NULL; push = next) {
+        next = push->next;
+        if (push->sum != NULL && is_of_key(&push->what, what) && push->what.round == what->round) {
+            trib_link *link = core->owner_links[push->what.owner];
+            trib_assert(link != NULL); /* its end would have dropped it */
+            trib_link_dequeue(link, &push->waiter);
+            list_remove(push);
+            push->next = NULL;
+            push_give(push);
+            next = core->relay->waiting; /* a reference given back may end a round, but add nothing */
+        }
+    }
+}
+
+/* ---- What the machine's summation says ---- */
+
+void trib_relay_refuse_left(trib_core *core, trib_summation *summation, const trib_contribution *what)
+{
+    char text[TRIB_ERROR_TEXT_SIZE];
+    snprintf(text, sizeof text, "%s, which sums partition %u, has left the job",
+             trib_roster_name(core->engine->roster, what->owner / TRIB_REACTORS_MAX), what->partition);
+    trib_summation_refuse(summation, what, TRIB_PEER_LEFT, text);
+}
+
+void trib_relay_part_ready(void *user, const trib_contribution *what, trib_sum_buffer *sum)
+{
+    trib_core *core = user;
+    trib_link *link = core->owner_links[what->owner];
+    relay_push *push = link == NULL ? NULL : push_take(core);
+    if (push == NULL) {
+        if (link == NULL) {
+            trib_relay_refuse_left(core, core->summation, what);
+        } else {
+            trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for the part of a sum");
+            trib_summation_refuse(core->summation, what, TRIB_NO_MEMORY, "out of memory for the part of a sum");
+        }
+        trib_summation_sent(core->summation, sum);
+        return;
+    }
+    *push = (relay_push){.core = core, .what = *what, .sum = sum};
+    trib_trace_sum(core, TRIB_TRACE_NEAR_COMPLETE, what, what->owner / TRIB_REACTORS_MAX,
+                   brings_payload(core, what) ? trib_sum_part_bytes(what) : 0);
+    push_enqueue(link, push, core->relay->refusals_waiting > 0 || trib_summation_is_behind(core->summation, what));
+}
+
+void trib_relay_round_refused(void *user, const trib_contribution *what, trib_status status, const char *text)
+{
+    trib_core *core = user;
+    trib_link *link = core->owner_links[what->owner];
+    drop_pushes(core, what);
+    if (link == NULL) {
+        return;
+    }
+    bool is_behind = false;
+    for (const relay_push *at = core->relay->waiting; at != NULL && !is_behind; at = at->next) {
+        is_behind = is_of_key(&at->what, what);
+    }
+    if (!is_behind) {
+        send_refusal(link, what, status, text);
+        return;
+    }
+    relay_push *push = push_take(core);
+    char *copy = push == NULL ? NULL : strdup(text);
+    if (copy == NULL) {
+        if (push != NULL) {
+            *push = (relay_push){.core = core};
+            push_give(push);
+        }
+        trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a refusal");
+        return;
+    }
+    *push = (relay_push){.core = core, .what = *what, .status = status, .text = copy};
+    push_enqueue(link, push, true);
+}
+
+void trib_relay_stalled(trib_core *core, const trib_contribution *what, const trib_frame *notice)
+{
+    struct trib_relay *relay = core->relay;
+    trib_link *link = core->owner_links[what->owner];
+    const bool is_same = is_of_key(what, &relay->stalled) && what->round == relay->stalled.round;
+    const bool is_told = is_same && what->contributor > relay->stalled.contributor; /* all who wait come in a row */
+    relay->stalled = *what;
+    if (link != NULL && !is_told) {
+        trib_frame frame = frame_of(TRIB_FRAME_STALL, what);
+        frame.root = 0;
+        frame.aux = notice->aux;
+        frame.chunk = notice->chunk;
+        trib_link_send_copy(link, frame, NULL, 0);
+    }
+}
+
+bool trib_relay_is_report(const trib_core *core, const trib_frame *frame)
+{
+    return frame->type == TRIB_FRAME_STALL && trib_frame_is_part(frame) && frame->root == 0 &&
+           machine_of(core, frame->aux) == machine_of(core, core->engine->member_id);
+}
+
+/* ---- What the machine's workers say ---- */
+
+trib_status trib_relay_check(const trib_link *link, const trib_frame *frame, trib_error *error)
+{
+    const trib_core *core = link->core;
+    const trib_roster *roster = core->engine->roster;
+    const uint32_t owner = trib_relay_frame_owner(frame), me = core->engine->member_id;
+    const uint32_t member = owner / TRIB_REACTORS_MAX, reactor = owner % TRIB_REACTORS_MAX;
+    if (core->relay == NULL || machine_of(core, link->peer) != machine_of(core, me) || member >= roster->member_count ||
+        !roster->members[member].sums || reactor >= roster->members[member].reactors ||
+        reactor % core->engine->core_count != core->reactor->index ||
+        trib_relay_rank(roster, me, member, frame->partition) != me) {
+        return trib_error_set(error, TRIB_PROTOCOL,
+                              "%s from %s, which this member does not relay: partition %u for member %u, reactor %u",
+                              trib_frame_name(frame->type), trib_roster_name(roster, link->peer), frame->partition,
+                              member, reactor);
+    }
+    return TRIB_OK;
+}
+
+/* ---- What owners say ---- */
+
+static trib_contribution key_of(const trib_frame *frame)
+{
+    return (trib_contribution){
+        .tensor = frame->tensor, .partition = frame->partition, .round = frame->round, .chunk = frame->chunk};
+}
+
+/* Does this core relay, and does the round's owner say it? Of a round that is over nothing is known any more. */
+static trib_status check_owner(const trib_link *link, const trib_frame *frame, trib_error *error)
+{
+    const trib_core *core = link->core;
+    const trib_contribution key = key_of(frame);
+    uint32_t owner = 0;
+    if (core->relay == NULL || core->summation == NULL) {
+        return trib_error_set(error, TRIB_PROTOCOL, "%s frame for a machine, to one that does not relay",
+                              trib_frame_name(frame->type));
+    }
+    if (trib_summation_find_owner(core->summation, &key, &owner) &&
+        owner != trib_relay_owner(link->peer, link->peer_reactor)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "%s for partition %u of tensor %u, which is not pushed to it",
+                              trib_frame_name(frame->type), frame->partition, frame->tensor);
+    }
+    return TRIB_OK;
+}
+
+/* *sum_out: whose sum it is; NULL: nobody waits for it any more. */
+static trib_status find_sum(trib_link *link, const trib_frame *frame, trib_sum_buffer **sum_out, trib_error *error)
+{
+    trib_core *core = link->core;
+    const trib_contribution key = key_of(frame);
+    *sum_out = trib_summation_awaited(core->summation, &key);
+    if (*sum_out == NULL) {
+        return TRIB_OK;
+    }
+    trib_contribution what;
+    trib_summation_hold(*sum_out, &what);
+    trib_summation_sent(core->summation, *sum_out);
+    const bool has_it = what.exchange == TRIB_EXCHANGE_BROADCAST && brings_payload(core, &what);
+    const uint32_t expected = has_it ? 0 : what.size;
+    if (frame->payload_size != expected || trib_link_is_landing(link, *sum_out, frame->chunk)) {
+        return trib_error_set(error, TRIB_PROTOCOL,
+                              "sum of tensor %u, partition %u, chunk %u came twice, or has %u bytes, expected %u",
+                              frame->tensor, frame->partition, frame->chunk, frame->payload_size, expected);
+    }
+    return TRIB_OK;
+}
+
+static void part_abandoned(trib_link *link, const trib_landed *landed)
+{
+    if (link->core->summation != NULL) {
+        trib_summation_sent(link->core->summation, landed->what);
+    }
+}
+
+trib_status trib_relay_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
+{
+    trib_core *core = link->core;
+    trib_status status = check_owner(link, frame, error);
+    if (status != TRIB_OK || frame->type != TRIB_FRAME_SUM) {
+        return status; /* the text of a refusal lands in the link's memory */
+    }
+    landing->buffer = core->discard;
+    landing->in_place = true; /* nobody reads what is thrown away */
+    trib_sum_buffer *sum = NULL;
+    status = find_sum(link, frame, &sum, error);
+    if (status == TRIB_OK && sum != NULL && frame->payload_size > 0) {
+        trib_contribution what;
+        trib_summation_hold(sum, &what);
+        link->landed = (trib_landed){.abandon = part_abandoned, .what = sum, .owner = core->summation};
+        landing->buffer = sum->data;
+    }
+    return status;
+}
+
+static trib_status take_sum(trib_link *link, const trib_frame *frame, const void *payload, bool lent, trib_error *error)
+{
+    trib_core *core = link->core;
+    trib_sum_buffer *held = link->landed.what, *sum = NULL;
+    trib_status status = find_sum(link, frame, &sum, error);
+    if (status == TRIB_OK && sum != NULL && (lent || frame->payload_size == 0 || sum == held)) {
+        if (frame->payload_size > 0 && payload != sum->data) {
+            status =
+                trib_link_copy(link, core->engine->env.kernels->copy, sum->data, payload, frame->payload_size, error);
+        }
+        if (status == TRIB_OK) {
+            const trib_contribution key = key_of(frame);
+            trib_trace_sum(core, TRIB_TRACE_PART_SUM, &key, link->peer, frame->payload_size);
+            trib_summation_complete(core->summation, &key);
+        }
+    }
+    if (held != NULL) {
+        trib_summation_sent(core->summation, held);
+    }
+    return status;
+}
+
+typedef struct stall_note {
+    trib_core *core;
+    uint32_t missing, is_vague, chunk;
+} stall_note;
+
+static void pass_on_stall(void *user, uint32_t receiver, const trib_contribution *what)
+{
+    const stall_note *note = user;
+    trib_core *core = note->core;
+    const trib_frame extra = {
+        .type = TRIB_FRAME_STALL, .aux = note->missing, .root = note->is_vague, .chunk = note->chunk};
+    trib_server_notice(core, &extra, core->first_rank + receiver, what, NULL);
+}
+
+/* Which worker of a machine is missing its own relay knows best: one that has left may have contributed before. */
+static void take_stall(trib_core *core, const trib_frame *frame)
+{
+    stall_note note = {.core = core, .missing = frame->aux, .is_vague = frame->root, .chunk = frame->chunk};
+    const trib_contribution key = key_of(frame);
+    trib_summation_each_waiting(core->summation, &key, pass_on_stall, &note);
+}
+
+trib_status trib_relay_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
+                                trib_error *error)
+{
+    trib_core *core = link->core;
+    trib_status reason = TRIB_OK, status = check_owner(link, frame, error);
+    if (status == TRIB_OK && frame->type == TRIB_FRAME_SUM) {
+        return take_sum(link, frame, payload, lent, error);
+    }
+    if (status == TRIB_OK && frame->type == TRIB_FRAME_STALL) {
+        take_stall(core, frame);
+        return TRIB_OK;
+    }
+    status = status == TRIB_OK ? trib_frame_take_error(frame, &reason, error) : status;
+    if (status == TRIB_OK) {
+        char text[TRIB_ERROR_TEXT_SIZE];
+        trib_frame_take_text(frame, payload, text, sizeof text);
+        const trib_contribution key = key_of(frame);
+        drop_pushes(core, &key);
+        trib_summation_refuse(core->summation, &key, reason, text);
+    }
+    return status;
+}
+
+void trib_relay_detach(trib_link *link, const char *text)
+{
+    trib_core *core = link->core;
+    if (core->relay == NULL || core->summation == NULL) {
+        return;
+    }
+    if (link->bye) { /* else the job ends, which all are told */
+        trib_summation_refuse_owner(core->summation, trib_relay_owner(link->peer, link->peer_reactor), TRIB_PEER_LEFT,
+                                    text);
+    }
+}
+
+/* ---- Life ---- */
+
+trib_status trib_relay_open(trib_core *core)
+{
+    core->relay = trib_core_zalloc(core, sizeof *core->relay);
+    return core->relay == NULL ? TRIB_NO_MEMORY : TRIB_OK;
+}
+
+bool trib_relay_is_idle(const trib_core *core)
+{
+    return core->relay == NULL || core->relay->waiting == NULL;
+}
+
+void trib_relay_close(trib_core *core)
+{
+    if (core->relay == NULL) {
+        return;
+    }
+    trib_assert(core->relay->waiting == NULL);
+    while (core->relay->unused != NULL) {
+        relay_push *push = core->relay->unused;
+        core->relay->unused = push->next;
+        free(push);
+    }
+    free(core->relay);
+    core->relay = NULL;
+}

@@ -1,0 +1,414 @@
+/*
+ * reactor_sim.c - struct trib_reactor_ops in virtual time; see reactor_sim.h. The world's clock and queue of events are
+ * in sim_world.c.
+ *
+ * Invariants
+ * - A reactor's turn event is set exactly when there is something to run and nothing forbids it (frozen, running).
+ * - A turn begins when its reactor's last one has ended and a core is free, and never before what caused it.
+ * - Timers are kept at the time of the process's clock; the event that fires one is set to the world's time for it.
+ */
+#include "engine/sim/reactor_sim.h"
+
+#include <stdlib.h>
+
+#include "engine/base/assert.h"
+#include "engine/sim/sim_world.h"
+
+/* What has arrived is run until so much time has passed in a turn, then posts; as a loop's budget does. */
+#define TURN_BUDGET_NS 50000
+
+typedef struct sim_reactor {
+    trib_reactor base; /* first */
+    trib_sim_process *process;
+    struct sim_reactor *next; /* of its process */
+    trib_sim_event turn;
+    trib_sim_work *head, *tail;
+    int64_t busy_until_ns;
+    bool runs;
+} sim_reactor;
+
+struct trib_sim_machine {
+    trib_sim *sim;
+    uint32_t processes;
+    uint32_t cores;
+    int64_t free_at_ns[]; /* by core */
+};
+
+struct trib_sim_process {
+    trib_sim *sim;
+    trib_sim_machine *machine;
+    trib_sim_costs costs;
+    sim_reactor *reactors;
+    trib_sim_stream random;
+    double factor;
+    int64_t ahead_ns; /* its clock minus the world's */
+    void *node;
+    bool frozen;
+};
+
+typedef struct sim_timer {
+    trib_sim_event event; /* first */
+    trib_sim_work work;   /* once it is due */
+    sim_reactor *reactor;
+} sim_timer;
+
+_Static_assert(sizeof(sim_timer) <= TRIB_TIMER_STORAGE, "a virtual timer fits the storage of a trib_timer");
+_Static_assert(sizeof(trib_sim_event) == 32, "and so it stays");
+
+static sim_reactor *reactor_of(trib_reactor *reactor)
+{
+    return (sim_reactor *)reactor;
+}
+
+/* ---- Turns ---- */
+
+static bool has_work(const sim_reactor *self)
+{
+    return self->head != NULL || self->base.deferred_head != NULL || atomic_load(&self->base.mail) != NULL;
+}
+
+static void schedule(sim_reactor *self)
+{
+    trib_sim_process *process = self->process;
+    if (self->runs || process->frozen || self->turn.place != 0) {
+        return;
+    }
+    int64_t at_ns = trib_sim_now(process->sim) + process->costs.wake_ns;
+    trib_sim_set(process->sim, &self->turn, at_ns > self->busy_until_ns ? at_ns : self->busy_until_ns);
+}
+
+/* The core that is free first. */
+static int64_t *pick_core(trib_sim_machine *machine)
+{
+    int64_t *best = &machine->free_at_ns[0];
+    for (uint32_t i = 1; i < machine->cores; i++) {
+        best = machine->free_at_ns[i] < *best ? &machine->free_at_ns[i] : best;
+    }
+    return best;
+}
+
+static void spend(trib_sim_process *process, double ns)
+{
+    trib_sim_world_spend(process->sim, (int64_t)(ns * process->factor));
+}
+
+static void run_work(sim_reactor *self)
+{
+    trib_sim *sim = self->process->sim;
+    int64_t until_ns = trib_sim_now(sim) + TURN_BUDGET_NS;
+    const trib_sim_work *last = self->tail; /* what comes while this runs is for the next turn */
+    bool more = last != NULL;
+    while (more && self->head != NULL && trib_sim_now(sim) <= until_ns) {
+        trib_sim_work *work = self->head;
+        more = work != last;
+        self->head = work->next;
+        self->tail = self->head != NULL ? self->tail : NULL;
+        work->queued = false;
+        work->run(&self->base, work);
+    }
+}
+
+static void turn_fired(trib_sim *sim, trib_sim_event *event)
+{
+    sim_reactor *self = (sim_reactor *)((char *)event - offsetof(sim_reactor, turn));
+    trib_assert(!self->runs && !self->process->frozen);
+    int64_t *core_free_ns = pick_core(self->process->machine);
+    if (*core_free_ns > trib_sim_now(sim)) {
+        trib_sim_set(sim, &self->turn, *core_free_ns);
+        return;
+    }
+    self->runs = true;
+    trib_sim_world_enter(sim);
+    spend(self->process, (double)self->process->costs.turn_ns);
+    run_work(self);
+    bool more = trib_reactor_run_posts(&self->base);
+    self->busy_until_ns = *core_free_ns = trib_sim_world_leave(sim);
+    self->runs = false;
+    if ((more || has_work(self)) && !self->process->frozen) {
+        trib_sim_set(sim, &self->turn, self->busy_until_ns);
+    }
+}
+
+void trib_sim_reactor_give(trib_reactor *reactor, trib_sim_work *work)
+{
+    sim_reactor *self = reactor_of(reactor);
+    trib_assert(work->run != NULL);
+    if (work->queued) {
+        return;
+    }
+    work->queued = true;
+    work->next = NULL;
+    *(self->tail != NULL ? &self->tail->next : &self->head) = work;
+    self->tail = work;
+    schedule(self);
+}
+
+void trib_sim_reactor_take_back(trib_reactor *reactor, trib_sim_work *work)
+{
+    sim_reactor *self = reactor_of(reactor);
+    trib_sim_work *before = NULL;
+    for (trib_sim_work *at = self->head; work->queued && at != NULL; before = at, at = at->next) {
+        if (at == work) {
+            *(before != NULL ? &before->next : &self->head) = work->next;
+            self->tail = self->tail == work ? before : self->tail;
+            work->queued = false;
+        }
+    }
+}
+
+/* ---- The table ---- */
+
+static int64_t now_ns(trib_reactor *reactor)
+{
+    return trib_sim_process_clock(reactor_of(reactor)->process);
+}
+
+static void wake(trib_reactor *reactor)
+{
+    schedule(reactor_of(reactor));
+}
+
+static sim_timer *state_of(trib_timer *timer)
+{
+    return (sim_timer *)(void *)timer->storage;
+}
+
+static void timer_run(trib_reactor *reactor, trib_sim_work *work)
+{
+    trib_timer *timer =
+        (trib_timer *)(void *)((char *)work - offsetof(sim_timer, work) - offsetof(trib_timer, storage));
+    timer->armed = false;
+    timer->fired(reactor, timer);
+}
+
+static void timer_due(trib_sim *sim, trib_sim_event *event)
+{
+    (void)sim;
+    sim_timer *state = (sim_timer *)event;
+    trib_sim_reactor_give(&state->reactor->base, &state->work);
+}
+
+static void timer_stop(trib_reactor *reactor, trib_timer *timer)
+{
+    if (timer->armed) {
+        sim_timer *state = state_of(timer);
+        trib_sim_clear(state->reactor->process->sim, &state->event);
+        trib_sim_reactor_take_back(reactor, &state->work);
+        timer->armed = false;
+    }
+}
+
+static void timer_arm(trib_reactor *reactor, trib_timer *timer, int64_t at_ns)
+{
+    trib_assert(timer->fired != NULL);
+    sim_reactor *self = reactor_of(reactor);
+    timer_stop(reactor, timer);
+    sim_timer *state = state_of(timer);
+    *state = (sim_timer){.event.fired = timer_due, .work.run = timer_run, .reactor = self};
+    timer->armed = true;
+    trib_sim_set(self->process->sim, &state->event, at_ns - self->process->ahead_ns);
+}
+
+/* Simulated transports have no descriptors; that a connection stops watching one it never had is fine. */
+static void io_watch(trib_reactor *reactor, trib_io *io, unsigned events)
+{
+    (void)reactor;
+    (void)io;
+    trib_assert(events == 0);
+}
+
+static void charge(trib_reactor *reactor, trib_cost cost, size_t bytes)
+{
+    sim_reactor *self = reactor_of(reactor);
+    trib_assert((unsigned)cost <= TRIB_COST_MESSAGE);
+    if (self->runs) {
+        const trib_sim_costs *costs = &self->process->costs;
+        spend(self->process, costs->work[cost].fixed_ns + costs->work[cost].byte_ns * (double)bytes);
+    }
+}
+
+static void random_bytes(trib_reactor *reactor, void *buffer, size_t size)
+{
+    unsigned char *bytes = buffer;
+    for (size_t i = 0; i < size; i++) {
+        bytes[i] = (unsigned char)trib_sim_draw(&reactor_of(reactor)->process->random);
+    }
+}
+
+static const trib_reactor_ops sim_ops = {
+    .name = "sim",
+    .now_ns = now_ns,
+    .often_ns = now_ns,
+    .wake = wake,
+    .timer_arm = timer_arm,
+    .timer_stop = timer_stop,
+    .io_watch = io_watch,
+    .charge = charge,
+    .random = random_bytes,
+};
+
+trib_reactor *trib_sim_reactor_create(trib_sim_process *process, uint32_t index, trib_logger *logger)
+{
+    sim_reactor *self = calloc(1, sizeof *self);
+    if (self == NULL) {
+        return NULL;
+    }
+    trib_reactor_init(&self->base, &sim_ops, index, logger);
+    self->process = process;
+    self->turn.fired = turn_fired;
+    self->next = process->reactors;
+    process->reactors = self;
+    return &self->base;
+}
+
+void trib_sim_reactor_free(trib_reactor *reactor)
+{
+    sim_reactor *self = reactor_of(reactor);
+    trib_assert(!self->runs);
+    trib_sim_clear(self->process->sim, &self->turn);
+    sim_reactor **at = &self->process->reactors;
+    while (*at != self) {
+        at = &(*at)->next;
+    }
+    *at = self->next;
+    free(self);
+}
+
+bool trib_sim_reactor_runs(const trib_reactor *reactor)
+{
+    return ((const sim_reactor *)reactor)->runs;
+}
+
+trib_sim_process *trib_sim_reactor_process(const trib_reactor *reactor)
+{
+    return ((const sim_reactor *)reactor)->process;
+}
+
+/* ---- Machines and processes ---- */
+
+trib_sim_machine *trib_sim_machine_create(trib_sim *sim, uint32_t cores)
+{
+    trib_assert(cores > 0);
+    trib_sim_machine *self = calloc(1, sizeof *self + cores * sizeof self->free_at_ns[0]);
+    if (self != NULL) {
+        self->sim = sim;
+        self->cores = cores;
+    }
+    return self;
+}
+
+void trib_sim_machine_free(trib_sim_machine *machine)
+{
+    trib_assert(machine == NULL || machine->processes == 0);
+    free(machine);
+}
+
+trib_sim_costs trib_sim_costs_none(void)
+{
+    return (trib_sim_costs){.wake_ns = 0};
+}
+
+trib_sim_costs trib_sim_costs_default(void)
+{
+    return (trib_sim_costs){
+        .wake_ns = 8000,
+        .turn_ns = 1500,
+        .work =
+            {
+                [TRIB_COST_SUM] = {.fixed_ns = 200, .byte_ns = 0.12},
+                [TRIB_COST_COPY] = {.fixed_ns = 100, .byte_ns = 0.1},
+                [TRIB_COST_CODEC] = {.fixed_ns = 500, .byte_ns = 0.5},
+                [TRIB_COST_MESSAGE] = {.fixed_ns = 1500, .byte_ns = 0.25},
+            },
+    };
+}
+
+trib_sim_costs trib_sim_costs_rdma(void)
+{
+    trib_sim_costs costs = trib_sim_costs_default();
+    costs.wake_ns = 4000; /* a completion channel's event, without the stack of TCP above it */
+    costs.work[TRIB_COST_MESSAGE].fixed_ns = 700;
+    costs.work[TRIB_COST_MESSAGE].byte_ns = 0;
+    return costs;
+}
+
+trib_sim_process *trib_sim_process_create(trib_sim_machine *machine, const trib_sim_costs *costs, uint64_t label)
+{
+    trib_sim_process *self = calloc(1, sizeof *self);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->sim = machine->sim;
+    self->machine = machine;
+    self->costs = *costs;
+    self->factor = 1;
+    self->random = trib_sim_stream_make(machine->sim, label);
+    machine->processes++;
+    return self;
+}
+
+void trib_sim_process_free(trib_sim_process *process)
+{
+    if (process != NULL) {
+        trib_assert(process->reactors == NULL);
+        process->machine->processes--;
+        free(process);
+    }
+}
+
+trib_sim *trib_sim_process_world(const trib_sim_process *process)
+{
+    return process->sim;
+}
+
+void trib_sim_process_attach(trib_sim_process *process, void *node)
+{
+    process->node = node;
+}
+
+void *trib_sim_process_attached(const trib_sim_process *process)
+{
+    return process->node;
+}
+
+void trib_sim_process_freeze(trib_sim_process *process, bool frozen)
+{
+    process->frozen = frozen;
+    for (sim_reactor *one = process->reactors; one != NULL; one = one->next) {
+        if (frozen) {
+            trib_sim_clear(process->sim, &one->turn);
+        } else if (has_work(one)) {
+            schedule(one);
+        }
+    }
+}
+
+typedef struct jump {
+    const trib_sim_process *process;
+    int64_t by_ns;
+} jump;
+
+static int64_t moved_to(const trib_sim_event *event, void *argument)
+{
+    const jump *how = argument;
+    bool mine = event->fired == timer_due && ((const sim_timer *)event)->reactor->process == how->process;
+    return mine ? event->at_ns - how->by_ns : event->at_ns;
+}
+
+void trib_sim_process_jump(trib_sim_process *process, int64_t jump_ns)
+{
+    trib_assert(jump_ns >= 0);
+    process->ahead_ns += jump_ns;
+    trib_sim_world_move(process->sim, moved_to, &(jump){.process = process, .by_ns = jump_ns});
+}
+
+void trib_sim_process_slow(trib_sim_process *process, double factor)
+{
+    trib_assert(factor > 0);
+    process->factor = factor;
+}
+
+int64_t trib_sim_process_clock(const trib_sim_process *process)
+{
+    return trib_sim_now(process->sim) + process->ahead_ns;
+}

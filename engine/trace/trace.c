@@ -1,0 +1,374 @@
+/* trace.c - the tracer of an engine, and what hooks do when it records; see trace.h. */
+#include "engine/trace/trace.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "engine/base/assert.h"
+#include "engine/membership/member.h"
+
+#define CLOCK_BURST 8u /* questions at the beginning, close together: before the links are busy */
+#define CLOCK_BURST_NS (2 * INT64_C(1000000))
+#define CLOCK_PERIOD_NS (250 * INT64_C(1000000))
+#define CLOCK_QUIET_NS (5 * INT64_C(1000000))    /* without a record: nothing was on its way */
+#define CLOCK_BETWEEN_NS (20 * INT64_C(1000000)) /* from one such question to the next */
+
+static bool ask(trib_tracer *tracer, int64_t now_ns);
+
+/* ---- Hooks ---- */
+
+/* The number that records use for a stage; the first that sees one enters it. */
+static uint8_t stage_number(trib_tracer *tracer, const trib_stage *stage)
+{
+    for (uint32_t i = 0; stage != NULL && i < TRIB_TRACE_STAGES_MAX; i++) {
+        const trib_stage *there = atomic_load_explicit(&tracer->stages[i], memory_order_acquire);
+        if (there == stage ||
+            (there == NULL && (atomic_compare_exchange_strong(&tracer->stages[i], &there, stage) || there == stage))) {
+            return (uint8_t)i;
+        }
+    }
+    return TRIB_TRACE_NO_STAGE;
+}
+
+static uint16_t peer_number(uint32_t member)
+{
+    return member < TRIB_TRACE_NO_PEER ? (uint16_t)member : TRIB_TRACE_NO_PEER;
+}
+
+void trib_trace_task_put(trib_core *core, trib_trace_kind kind, const trib_task *task, int64_t at_ns, uint32_t value)
+{
+    trib_tracer *tracer = core->engine->tracer;
+    bool stall = kind == TRIB_TRACE_STALL;
+    trib_trace_record record = {
+        .at_ns = at_ns,
+        .tensor = task->tensor->tag,
+        .partition = task->partition,
+        .round = task->node->op->round,
+        .value = value,
+        .peer = peer_number(stall ? task->missing_rank : task->owner.member),
+        .kind = (uint8_t)kind,
+        .stage = stage_number(tracer, trib_pipeline_stage(task)),
+    };
+    trib_trace_ring_put(&core->trace, &record);
+}
+
+/*
+ * Something begins. A question that meets no data on its way is worth many that do, so it is asked when nothing went on
+ * before, at the beginning of a step for example. (A timer that looks for such times would wake the loop too often.)
+ */
+static void note_begin(trib_core *core, int64_t at_ns)
+{
+    trib_tracer *tracer = core->engine->tracer;
+    if (core->reactor->index == 0) {
+        const bool quiet = at_ns - tracer->active_ns >= CLOCK_QUIET_NS;
+        tracer->active_ns = at_ns;
+        if (quiet && at_ns - tracer->asked_ns >= CLOCK_BETWEEN_NS && !trib_tracer_is_reference(tracer->engine)) {
+            (void)ask(tracer, at_ns);
+        }
+    }
+}
+
+void trib_trace_op_put(trib_core *core, trib_trace_kind kind, const trib_op *op, int64_t at_ns)
+{
+    bool submit = kind == TRIB_TRACE_SUBMIT;
+    if (submit) {
+        note_begin(core, at_ns);
+    }
+    trib_trace_record record = {
+        .at_ns = at_ns,
+        .tensor = op->tensor->tag,
+        .round = op->round,
+        .value = submit ? (uint32_t)op->priority : (uint32_t)atomic_load(&op->claim),
+        .extra = submit ? (uint32_t)op->exchange | (uint32_t)op->reduce << 8 | op->root << 16 : 0,
+        .peer = TRIB_TRACE_NO_PEER,
+        .kind = (uint8_t)kind,
+        .stage = TRIB_TRACE_NO_STAGE,
+    };
+    trib_trace_ring_put(&core->trace, &record);
+}
+
+void trib_trace_sum_put(trib_core *core, trib_trace_kind kind, const trib_contribution *what, uint32_t peer,
+                        uint32_t value)
+{
+    const int64_t now_ns = trib_now_often(core->reactor);
+    if (kind == TRIB_TRACE_SUM_ARRIVE || kind == TRIB_TRACE_NEAR_ARRIVE) {
+        note_begin(core, now_ns);
+    }
+    trib_trace_record record = {
+        .at_ns = now_ns,
+        .tensor = what->tensor,
+        .partition = what->partition,
+        .round = what->round,
+        .value = value,
+        .extra = what->chunk,
+        .peer = peer_number(peer),
+        .kind = (uint8_t)kind,
+        .stage = TRIB_TRACE_NO_STAGE,
+    };
+    trib_trace_ring_put(&core->trace, &record);
+}
+
+void trib_trace_link_put(trib_core *core, trib_trace_kind kind, const trib_link *link, uint32_t value)
+{
+    trib_trace_record record = {
+        .at_ns = trib_now_often(core->reactor),
+        .value = value,
+        .extra = link != NULL ? link->peer_reactor : 0,
+        .peer = link != NULL ? peer_number(link->peer) : TRIB_TRACE_NO_PEER,
+        .kind = (uint8_t)kind,
+        .stage = TRIB_TRACE_NO_STAGE,
+    };
+    trib_trace_ring_put(&core->trace, &record);
+}
+
+/* ---- The clock ---- */
+
+/* Core 0. False: it cannot be asked now. */
+static bool ask(trib_tracer *tracer, int64_t now_ns)
+{
+    if (!atomic_load(&tracer->on) || tracer->engine->cores[0].ended || !trib_member_ask_time(tracer->engine->member)) {
+        return false;
+    }
+    tracer->questions++;
+    tracer->asked_ns = now_ns;
+    return true;
+}
+
+static void ask_for_time(trib_reactor *reactor, trib_timer *timer)
+{
+    trib_tracer *tracer = timer->user;
+    const int64_t now_ns = trib_now(reactor);
+    if (ask(tracer, now_ns)) { /* else started again by the next recording, or by the roster */
+        trib_timer_arm(reactor, timer, now_ns + (tracer->questions < CLOCK_BURST ? CLOCK_BURST_NS : CLOCK_PERIOD_NS));
+    }
+}
+
+bool trib_tracer_is_reference(const trib_engine *engine)
+{
+    return engine->coordinator != NULL || engine->member == NULL;
+}
+
+static void begin_asking(trib_tracer *tracer)
+{
+    if (!trib_tracer_is_reference(tracer->engine)) {
+        trib_reactor *reactor = tracer->engine->cores[0].reactor;
+        tracer->questions = 0;
+        trib_timer_arm(reactor, &tracer->clock_timer, trib_now(reactor));
+    }
+}
+
+static void started(trib_reactor *reactor, trib_post *post)
+{
+    (void)post;
+    const trib_core *core = reactor->owner;
+    trib_tracer *tracer = core->engine->tracer;
+    atomic_store(&tracer->clock_posted, false);
+    begin_asking(tracer);
+}
+
+void trib_tracer_joined(trib_engine *engine)
+{
+    if (atomic_load(&engine->tracer->on)) {
+        begin_asking(engine->tracer);
+    }
+}
+
+void trib_tracer_clock_answer(trib_engine *engine, const trib_frame *answer, int64_t now_ns)
+{
+    trib_clock_sample sample;
+    if (trib_clock_take(answer, now_ns, &sample)) {
+        pthread_mutex_lock(&engine->mutex);
+        trib_clock_add(&engine->tracer->clock, &sample);
+        pthread_mutex_unlock(&engine->mutex);
+    }
+}
+
+/* ---- Starting, stopping, writing ---- */
+
+static trib_status open_rings(trib_tracer *tracer, uint64_t bytes, trib_error *error)
+{
+    trib_engine *engine = tracer->engine;
+    if (tracer->opened) {
+        return bytes == tracer->bytes
+                   ? TRIB_OK
+                   : trib_error_set(error, TRIB_STATE,
+                                    "the engine's rings have %llu bytes since its first recording, not %llu",
+                                    (unsigned long long)tracer->bytes, (unsigned long long)bytes);
+    }
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        if (!trib_trace_ring_open(&engine->cores[i].trace, bytes / engine->core_count)) {
+            while (i-- > 0) {
+                trib_trace_ring_close(&engine->cores[i].trace);
+            }
+            return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for %llu bytes of trace",
+                                  (unsigned long long)bytes);
+        }
+    }
+    tracer->opened = true;
+    tracer->bytes = bytes;
+    return TRIB_OK;
+}
+
+trib_status trib_tracer_start(trib_engine *engine, uint64_t bytes, trib_error *error)
+{
+    trib_tracer *tracer = engine->tracer;
+    pthread_mutex_lock(&engine->mutex);
+    bool was_on = atomic_load(&tracer->on);
+    bytes = bytes != 0 ? bytes : tracer->opened ? tracer->bytes : TRIB_TRACE_BYTES_DEFAULT;
+    trib_status status = open_rings(tracer, bytes, error);
+    if (status == TRIB_OK) {
+        if (!was_on) {
+            trib_clock_reset(&tracer->clock);
+        }
+        atomic_store(&tracer->on, true);
+        atomic_store(&tracer->began_ns, trib_now(engine->cores[0].reactor));
+        for (uint32_t i = 0; i < engine->core_count; i++) {
+            trib_trace_ring_clear(&engine->cores[i].trace);
+            atomic_store_explicit(&engine->cores[i].trace.on, true, memory_order_release);
+        }
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    if (status == TRIB_OK && !was_on && !atomic_exchange(&tracer->clock_posted, true)) {
+        trib_reactor_post(engine->cores[0].reactor, &tracer->clock_post);
+    }
+    return status;
+}
+
+void trib_tracer_stop(trib_engine *engine)
+{
+    pthread_mutex_lock(&engine->mutex);
+    atomic_store(&engine->tracer->on, false);
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        atomic_store(&engine->cores[i].trace.on, false);
+    }
+    pthread_mutex_unlock(&engine->mutex);
+}
+
+trib_status trib_tracer_write(trib_engine *engine, const char *path, trib_error *error)
+{
+    pthread_mutex_lock(&engine->mutex);
+    bool opened = engine->tracer->opened;
+    pthread_mutex_unlock(&engine->mutex);
+    if (!opened) {
+        return trib_error_set(error, TRIB_STATE, "nothing has been recorded: call trib_trace_start, or set TRIB_TRACE");
+    }
+    return trib_trace_file_write(engine, path, error);
+}
+
+static void write_at_end(trib_engine *engine)
+{
+    char path[TRIB_TRACE_PATH_MAX];
+    trib_error error = {.status = TRIB_OK};
+    trib_tracer_path(engine, engine->tracer->path, path, sizeof path);
+    if (trib_tracer_write(engine, path, &error) == TRIB_OK) {
+        trib_log(&engine->logger, TRIB_LOG_INFO, "wrote the trace to %s", path);
+    } else {
+        trib_log(&engine->logger, TRIB_LOG_ERROR, "no trace: %s", error.text);
+    }
+}
+
+void trib_tracer_core_closed(trib_engine *engine)
+{
+    if (atomic_fetch_sub(&engine->tracer->cores_left, 1) == 1 && engine->tracer->path != NULL) {
+        write_at_end(engine);
+    }
+}
+
+/* ---- Names of files ---- */
+
+static void member_label(const trib_engine *engine, char *text, size_t size)
+{
+    const trib_config *config = &engine->config;
+    uint32_t member = engine->member_id;
+    if (config->roles & TRIB_ROLE_WORKER) {
+        snprintf(text, size, "rank%d", config->rank);
+    } else if (!(config->roles & TRIB_ROLE_SERVER)) {
+        snprintf(text, size, "coordinator");
+    } else if (member != TRIB_NO_MEMBER && member >= (uint32_t)config->worker_count) {
+        snprintf(text, size, "server%u", member - (uint32_t)config->worker_count);
+    } else {
+        snprintf(text, size, "server");
+    }
+}
+
+static void append(char *path, size_t size, const char *text)
+{
+    size_t used = strlen(path);
+    snprintf(path + used, size - used, "%s", text);
+}
+
+trib_status trib_trace_check_name(const char *pattern, trib_error *error)
+{
+    for (const char *at = strchr(pattern, '%'); at != NULL; at = strchr(at + 2, '%')) {
+        if (at[1] == '\0' || strchr("rph%", at[1]) == NULL) {
+            return trib_error_set(error, TRIB_INVALID,
+                                  "trace \"%.200s\": %.2s is none of %%r (the member), %%p (its process id), %%h (its "
+                                  "host) and %%%% (a percent sign; TRIB_TRACE)",
+                                  pattern, at);
+        }
+    }
+    return TRIB_OK;
+}
+
+void trib_tracer_path(const trib_engine *engine, const char *pattern, char *path, size_t size)
+{
+    char label[32], host[TRIB_PLACE_NAME_MAX], whole[TRIB_TRACE_PATH_MAX];
+    member_label(engine, label, sizeof label);
+    const char *place = engine->env.place, *colon = strrchr(place, ':'); /* "host:pid" */
+    const char *process = colon != NULL ? colon + 1 : "0";
+    snprintf(host, sizeof host, "%.*s", (int)(colon != NULL ? colon - place : (ptrdiff_t)strlen(place)), place);
+    snprintf(whole, sizeof whole, "%s%s", pattern, strchr(pattern, '%') != NULL ? "" : ".%r.%p.trib");
+    path[0] = '\0';
+    for (const char *at = whole; *at != '\0'; at++) {
+        char one[2] = {*at, '\0'};
+        const char *next = *at != '%' ? "" : at[1] == 'r' ? label : at[1] == 'p' ? process : at[1] == 'h' ? host : "";
+        append(path, size, next[0] != '\0' ? next : one);
+        at += next[0] != '\0' || (*at == '%' && at[1] == '%');
+    }
+}
+
+/* ---- Life ---- */
+
+trib_status trib_tracer_open(trib_engine *engine, trib_error *error)
+{
+    trib_tracer *tracer = calloc(1, sizeof *tracer);
+    if (tracer == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+    }
+    engine->tracer = tracer;
+    tracer->engine = engine;
+    tracer->clock_timer.fired = ask_for_time;
+    tracer->clock_timer.user = tracer;
+    tracer->clock_post.run = started;
+    trib_clock_reset(&tracer->clock);
+    atomic_store(&tracer->cores_left, engine->core_count);
+    if (engine->config.trace == NULL) {
+        return TRIB_OK;
+    }
+    tracer->path = strdup(engine->config.trace);
+    if (tracer->path == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+    }
+    engine->config.trace = tracer->path;
+    char path[TRIB_TRACE_PATH_MAX];
+    trib_tracer_path(engine, tracer->path, path, sizeof path);
+    const char *label = strstr(tracer->path, "%r"); /* a server learns its number later */
+    const bool is_known = label == NULL || strchr(label, '/') == NULL;
+    trib_status status = is_known ? trib_trace_file_check(path, error) : TRIB_OK;
+    return status == TRIB_OK ? trib_tracer_start(engine, engine->config.trace_bytes, error) : status;
+}
+
+void trib_tracer_close(trib_engine *engine)
+{
+    trib_tracer *tracer = engine->tracer;
+    if (tracer == NULL) {
+        return;
+    }
+    trib_timer_stop(engine->cores[0].reactor, &tracer->clock_timer);
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        trib_trace_ring_close(&engine->cores[i].trace);
+    }
+    free(tracer->path);
+    free(tracer);
+    engine->tracer = NULL;
+}

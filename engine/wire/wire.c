@@ -1,0 +1,321 @@
+/* wire.c - encoding and decoding of frames and control payloads. Pure, and fuzzed (tests/fuzz). */
+#include "engine/wire/wire.h"
+
+#include <string.h>
+
+#include "engine/base/assert.h"
+
+static const struct {
+    const char *name;
+    uint32_t payload_max;
+} frame_types[TRIB_FRAME_COUNT] = {[TRIB_FRAME_NONE] = {"NONE", 0},
+#define TRIB_FRAME_ROW(name, payload_max) [TRIB_FRAME_##name] = {#name, payload_max},
+                                   TRIB_FRAME_LIST(TRIB_FRAME_ROW)
+#undef TRIB_FRAME_ROW
+};
+
+const char *trib_frame_name(trib_frame_type type)
+{
+    return (unsigned)type < TRIB_FRAME_COUNT ? frame_types[type].name : "?";
+}
+
+uint32_t trib_frame_payload_max(trib_frame_type type)
+{
+    trib_assert((unsigned)type < TRIB_FRAME_COUNT);
+    return frame_types[type].payload_max;
+}
+
+static void store_u32(unsigned char *at, uint32_t value)
+{
+    at[0] = (unsigned char)value;
+    at[1] = (unsigned char)(value >> 8);
+    at[2] = (unsigned char)(value >> 16);
+    at[3] = (unsigned char)(value >> 24);
+}
+
+static uint32_t load_u32(const unsigned char *at)
+{
+    return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+
+static void store_u64(unsigned char *at, uint64_t value)
+{
+    store_u32(at, (uint32_t)value);
+    store_u32(at + 4, (uint32_t)(value >> 32));
+}
+
+static uint64_t load_u64(const unsigned char *at)
+{
+    return (uint64_t)load_u32(at) | (uint64_t)load_u32(at + 4) << 32;
+}
+
+static uint64_t pair(uint32_t first, uint32_t second)
+{
+    return (uint64_t)first | (uint64_t)second << 32;
+}
+
+#define HEADER_WORDS (TRIB_HEADER_SIZE / 8)
+
+static uint64_t mix(uint64_t sum, uint64_t word)
+{
+    sum = (sum ^ word) * 0xff51afd7ed558ccdu;
+    return sum ^ sum >> 32;
+}
+
+/* Each step is a bijection of the 64-bit sum, so that words which differ leave it different; the 32 bits of it that
+ * travel miss an accident once in 2^32. Two sums, as a processor multiplies them side by side: every message waits for this
+ * twice. It is no defence against intent: that is what the handshake is for. */
+static uint32_t checksum(const uint64_t words[HEADER_WORDS])
+{
+    uint64_t even = 0x9e3779b97f4a7c15u, odd = 0xc2b2ae3d27d4eb4fu;
+    for (size_t i = 0; i < HEADER_WORDS; i += 2) {
+        even = mix(even, words[i]);
+        odd = mix(odd, i + 1 < HEADER_WORDS - 1 ? words[i + 1] : (uint32_t)words[i + 1]); /* the last half is its own */
+    }
+    return (uint32_t)mix(even, odd << 32 | odd >> 32);
+}
+
+void trib_frame_encode(const trib_frame *frame, unsigned char header[TRIB_HEADER_SIZE])
+{
+    trib_assert(frame->type > TRIB_FRAME_NONE && frame->type < TRIB_FRAME_COUNT);
+    trib_assert(frame->payload_size <= frame_types[frame->type].payload_max);
+    const uint32_t kinds = (uint32_t)frame->exchange | (uint32_t)frame->dtype << 8 | (uint32_t)frame->reduce << 16;
+    uint64_t words[HEADER_WORDS] = {
+        pair(TRIB_WIRE_MAGIC,
+             TRIB_WIRE_VERSION | (uint32_t)frame->type << 8), /* spare bytes are 0, here and in kinds */
+        pair(frame->payload_size, frame->sender),
+        pair(frame->epoch, frame->tensor),
+        pair(frame->partition, frame->round),
+        pair(frame->chunk, frame->chunk_count),
+        pair(frame->size, (uint32_t)frame->priority),
+        pair(kinds, frame->root),
+        frame->aux,
+    };
+    words[HEADER_WORDS - 1] = pair(frame->aux, checksum(words));
+    for (size_t i = 0; i < HEADER_WORDS; i++) {
+        store_u64(header + 8 * i, words[i]);
+    }
+}
+
+bool trib_frame_is_foreign(const unsigned char header[TRIB_HEADER_SIZE])
+{
+    return load_u32(header) == TRIB_WIRE_MAGIC && header[4] != TRIB_WIRE_VERSION;
+}
+
+trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib_frame *frame_out, trib_error *error)
+{
+    if (load_u32(header) != TRIB_WIRE_MAGIC) {
+        return trib_error_set(error, TRIB_PROTOCOL, "not a frame of this protocol (first bytes %02x %02x %02x %02x)",
+                              header[0], header[1], header[2], header[3]);
+    }
+    if (trib_frame_is_foreign(header)) {
+        return trib_error_set(error, TRIB_PROTOCOL,
+                              "protocol version %u, this side speaks %u: install the same release", header[4],
+                              TRIB_WIRE_VERSION);
+    }
+    uint64_t words[HEADER_WORDS];
+    for (size_t i = 0; i < HEADER_WORDS; i++) {
+        words[i] = load_u64(header + 8 * i);
+    }
+    if (load_u32(header + 60) != checksum(words)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "corrupt frame header (checksum does not match)");
+    }
+    unsigned type = header[5];
+    if (type == TRIB_FRAME_NONE || type >= TRIB_FRAME_COUNT) {
+        return trib_error_set(error, TRIB_PROTOCOL, "unknown frame type %u", type);
+    }
+    if (header[6] != 0 || header[7] != 0 || header[51] != 0) {
+        return trib_error_set(error, TRIB_PROTOCOL, "%s frame whose spare header bytes are not 0 (%02x %02x, %02x)",
+                              frame_types[type].name, header[6], header[7], header[51]);
+    }
+    uint32_t payload_size = load_u32(header + 8);
+    if (payload_size > frame_types[type].payload_max) {
+        return trib_error_set(error, TRIB_PROTOCOL, "%s frame with a payload of %u bytes, at most %u are allowed",
+                              frame_types[type].name, payload_size, frame_types[type].payload_max);
+    }
+    *frame_out = (trib_frame){
+        .type = (trib_frame_type)type,
+        .payload_size = payload_size,
+        .sender = load_u32(header + 12),
+        .epoch = load_u32(header + 16),
+        .tensor = load_u32(header + 20),
+        .partition = load_u32(header + 24),
+        .round = load_u32(header + 28),
+        .chunk = load_u32(header + 32),
+        .chunk_count = load_u32(header + 36),
+        .size = load_u32(header + 40),
+        .priority = (int32_t)load_u32(header + 44),
+        .exchange = header[48],
+        .dtype = header[49],
+        .reduce = header[50],
+        .root = load_u32(header + 52),
+        .aux = load_u32(header + 56),
+    };
+    return TRIB_OK;
+}
+
+/* A member that has no roster yet joins, ends its connection or gives up; and every connection begins with a handshake. */
+static bool may_precede_roster(trib_frame_type type)
+{
+    return type <= TRIB_FRAME_JOIN || type == TRIB_FRAME_LEAVE || type == TRIB_FRAME_LOST;
+}
+
+uint32_t trib_frame_payload_size(const unsigned char header[TRIB_HEADER_SIZE])
+{
+    trib_frame frame;
+    return trib_frame_decode(header, &frame, NULL) == TRIB_OK ? frame.payload_size : UINT32_MAX;
+}
+
+trib_status trib_frame_check_epoch(const trib_frame *frame, uint32_t epoch, trib_error *error)
+{
+    if (epoch == 0 || frame->epoch == epoch || (frame->epoch == 0 && may_precede_roster(frame->type))) {
+        return TRIB_OK;
+    }
+    return trib_error_set(error, TRIB_PROTOCOL, "%s frame of epoch %u, this side is in epoch %u",
+                          trib_frame_name(frame->type), frame->epoch, epoch);
+}
+
+trib_status trib_frame_take_error(const trib_frame *frame, trib_status *status_out, trib_error *error)
+{
+    switch ((int32_t)frame->aux) {
+#define TRIB_STATUS_CASE(name, number, text) case (number):
+        TRIB_STATUS_LIST(TRIB_STATUS_CASE)
+#undef TRIB_STATUS_CASE
+        if ((int32_t)frame->aux < 0) {
+            *status_out = (trib_status)(int32_t)frame->aux;
+            return TRIB_OK;
+        }
+        break;
+    default:
+        break;
+    }
+    return trib_error_set(error, TRIB_PROTOCOL, "%s frame with status %d, which is no error",
+                          trib_frame_name(frame->type), (int32_t)frame->aux);
+}
+
+trib_status trib_frame_withdraw_reason(trib_status status)
+{
+    switch (status) {
+    case TRIB_TIMEOUT:
+    case TRIB_BUSY:
+    case TRIB_MISMATCH:
+    case TRIB_PEER_LOST:
+    case TRIB_PEER_LEFT:
+        return status;
+    default:
+        return TRIB_CANCELLED;
+    }
+}
+
+static void copy_clean(char *text, const unsigned char *from, size_t length)
+{
+    for (size_t i = 0; i < length; i++) {
+        text[i] = (char)(from[i] < 0x20 || from[i] == 0x7f ? '?' : from[i]);
+    }
+    text[length] = '\0';
+}
+
+void trib_frame_take_text(const trib_frame *frame, const void *payload, char *text, size_t capacity)
+{
+    trib_assert(capacity > 0);
+    copy_clean(text, payload, frame->payload_size < capacity ? frame->payload_size : capacity - 1);
+}
+
+static void put_bytes(trib_writer *writer, const void *bytes, size_t size)
+{
+    if (writer->overflow || writer->capacity - writer->size < size) {
+        writer->overflow = true;
+        return;
+    }
+    memcpy(writer->data + writer->size, bytes, size);
+    writer->size += size;
+}
+
+void trib_put_u8(trib_writer *writer, uint8_t value)
+{
+    put_bytes(writer, &value, 1);
+}
+
+void trib_put_u16(trib_writer *writer, uint16_t value)
+{
+    unsigned char bytes[2] = {(unsigned char)value, (unsigned char)(value >> 8)};
+    put_bytes(writer, bytes, sizeof bytes);
+}
+
+void trib_put_u32(trib_writer *writer, uint32_t value)
+{
+    unsigned char bytes[4];
+    store_u32(bytes, value);
+    put_bytes(writer, bytes, sizeof bytes);
+}
+
+void trib_put_u64(trib_writer *writer, uint64_t value)
+{
+    trib_put_u32(writer, (uint32_t)value);
+    trib_put_u32(writer, (uint32_t)(value >> 32));
+}
+
+void trib_put_text(trib_writer *writer, const char *text)
+{
+    size_t length = strnlen(text, 1023);
+    trib_put_u16(writer, (uint16_t)length);
+    put_bytes(writer, text, length);
+}
+
+static const unsigned char *take(trib_reader *reader, size_t size)
+{
+    if (reader->failed || reader->left < size) {
+        reader->failed = true;
+        return NULL;
+    }
+    const unsigned char *at = reader->data;
+    reader->data += size;
+    reader->left -= size;
+    return at;
+}
+
+uint8_t trib_get_u8(trib_reader *reader)
+{
+    const unsigned char *at = take(reader, 1);
+    return at == NULL ? 0 : at[0];
+}
+
+uint16_t trib_get_u16(trib_reader *reader)
+{
+    const unsigned char *at = take(reader, 2);
+    return at == NULL ? 0 : (uint16_t)(at[0] | at[1] << 8);
+}
+
+uint32_t trib_get_u32(trib_reader *reader)
+{
+    const unsigned char *at = take(reader, 4);
+    return at == NULL ? 0 : load_u32(at);
+}
+
+uint64_t trib_get_u64(trib_reader *reader)
+{
+    uint64_t low = trib_get_u32(reader);
+    return low | (uint64_t)trib_get_u32(reader) << 32;
+}
+
+void trib_get_text(trib_reader *reader, char *text, size_t capacity)
+{
+    trib_assert(capacity > 0);
+    size_t length = trib_get_u16(reader);
+    const unsigned char *at = length < capacity ? take(reader, length) : NULL;
+    if (at == NULL) {
+        reader->failed = true;
+        text[0] = '\0';
+        return;
+    }
+    copy_clean(text, at, length);
+}
+
+trib_status trib_get_end(const trib_reader *reader, const char *what, trib_error *error)
+{
+    if (reader->failed) {
+        return trib_error_set(error, TRIB_PROTOCOL, "malformed %s", what);
+    }
+    return reader->left == 0 ? TRIB_OK
+                             : trib_error_set(error, TRIB_PROTOCOL, "%s with %zu bytes too many", what, reader->left);
+}

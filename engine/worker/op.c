@@ -1,0 +1,431 @@
+/*
+ * op.c - operations between the caller and the cores: the pool, taking, failing, completing.
+ *
+ * What ops_max limits is what the caller knows of: an operation counts until its completion is announced, and as long as
+ * the caller has its handle. Its slot is in use for longer: while its callback runs, and while a core has yet to spend a
+ * round that was given up. So there are more slots than that, made when they are needed, and used again.
+ *
+ * The mailbox needs no bound of its own: an operation is posted at most once to each core, and slots_max bounds them.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/assert.h"
+#include "engine/worker/completions.h"
+#include "engine/device/device_task.h"
+#include "engine/local_group/group.h"
+#include "engine/worker/op.h"
+#include "engine/trace/trace.h"
+
+/* As many may have been given up behind rounds that still run as may be in flight, and some are in their last moments on
+ * each core. */
+static uint64_t slots_max(const trib_engine *engine)
+{
+    return 2 * (uint64_t)engine->config.ops_max + 1024;
+}
+
+/* Called with the mutex held. */
+static trib_status take_op(trib_engine *engine, trib_op **op_out, trib_error *error)
+{
+    const uint32_t counted = (uint32_t)(trib_counter_get(&engine->ops_submitted) - atomic_load(&engine->ops_uncounted));
+    if (counted >= engine->config.ops_max) {
+        return trib_error_set(error, TRIB_BUSY,
+                              "%u operations are in flight, or over and not given back by trib_op_release "
+                              "(trib_config.ops_max)",
+                              counted);
+    }
+    trib_op *op = engine->free_ops;
+    if (op != NULL) {
+        engine->free_ops = op->next;
+        *op_out = op;
+        return TRIB_OK;
+    }
+    if (engine->ops_made >= slots_max(engine)) {
+        return trib_error_set(error, TRIB_BUSY,
+                              "%u operations that were given up wait behind earlier ones on their tensors, to spend "
+                              "their rounds (trib_config.ops_max)",
+                              engine->ops_made - counted);
+    }
+    op = calloc(1, sizeof *op + engine->core_count * sizeof op->nodes[0]);
+    if (op == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for an operation");
+    }
+    op->made_next = engine->all_ops;
+    engine->all_ops = op;
+    engine->ops_made++;
+    *op_out = op;
+    return TRIB_OK;
+}
+
+static void fill_op(trib_op *op, trib_engine *engine, const trib_op_params *params, trib_exchange exchange,
+                    trib_tensor *tensor)
+{
+    trib_assert(op != NULL);
+    trib_reactor *reactor = engine->cores[0].reactor;
+    op->engine = engine;
+    op->tensor = tensor;
+    op->exchange = exchange;
+    op->reduce = exchange == TRIB_EXCHANGE_PUSH_PULL ? params->reduce : TRIB_SUM;
+    op->root = exchange == TRIB_EXCHANGE_BROADCAST ? (uint32_t)params->root : 0;
+    if (tensor->on_device) {
+        trib_device_op_fill(op);
+    }
+    op->priority = params->has_priority ? params->priority : tensor->priority;
+    op->input = params->input;
+    op->output = params->output;
+    op->done_cb = params->done_cb;
+    op->user = params->user;
+    op->submit_ns = trib_now(reactor);
+    int64_t timeout_ns =
+        trib_timeout_clamp(params->timeout_ns == 0 ? engine->config.op_timeout_ns : params->timeout_ns);
+    op->deadline_ns = timeout_ns < 0 ? 0 : op->submit_ns + timeout_ns;
+    op->spread = atomic_load_explicit(&tensor->placed, memory_order_acquire);
+    op->text[0] = '\0';
+    atomic_init(&op->has_text, false); /* nobody knows of it yet: its posts tell the cores of all this */
+    const uint32_t cores = op->spread ? tensor->cores_used : engine->core_count;
+    const bool is_issued = tensor->on_device && op->device->is_issued; /* then its collective may touch buffers, too */
+    atomic_init(&op->cores_left, is_issued ? cores + 1 : cores);
+    atomic_init(&op->nodes_left, cores);
+    atomic_init(&op->claim, 0);
+    atomic_init(&op->status, TRIB_PENDING);
+    atomic_init(&op->cancelled, false);
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        op->nodes[i].op = op;
+        trib_worker_prepare_node(&op->nodes[i]);
+    }
+}
+
+/* With the mutex held. */
+static bool has_buffers_of_last(const trib_tensor *tensor, const trib_op_params *params)
+{
+    return tensor->was_summed && params->input == tensor->last_input && params->output == tensor->last_output;
+}
+
+/* With the mutex held. */
+static trib_status check_fixed(const trib_tensor *tensor, const trib_op_params *params, trib_exchange exchange,
+                               trib_error *error)
+{
+    if (!tensor->is_fixed || exchange != TRIB_EXCHANGE_PUSH_PULL || !tensor->was_summed ||
+        has_buffers_of_last(tensor, params)) {
+        return TRIB_OK;
+    }
+    return trib_error_set(
+        error, TRIB_INVALID,
+        "tensor \"%s\" was declared TRIB_TENSOR_FIXED: its sums must have the buffers of the first one", tensor->name);
+}
+
+/* With the mutex held. */
+static trib_status check_rounds(const trib_tensor *tensor, trib_error *error)
+{
+    return tensor->rounds < TRIB_ROUNDS_MAX
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_STATE, "tensor \"%s\" has had all its %u operations: declare another",
+                                tensor->name, TRIB_ROUNDS_MAX);
+}
+
+/* With the mutex held: may what launching it takes be kept? Its buffers and its reduction are those of the sum before, or of
+ * the first one where that has been promised: what a later sum finds kept is then never for another. */
+static bool compare(trib_tensor *tensor, const trib_op_params *params, trib_exchange exchange)
+{
+    if (exchange != TRIB_EXCHANGE_PUSH_PULL) {
+        return false;
+    }
+    const bool is_first = !tensor->was_summed;
+    const bool same = has_buffers_of_last(tensor, params) && params->reduce == tensor->last_reduce;
+    if (is_first || !tensor->is_fixed) {
+        tensor->was_summed = true;
+        tensor->last_input = params->input;
+        tensor->last_output = params->output;
+        tensor->last_reduce = params->reduce;
+    }
+    return same || (is_first && tensor->is_fixed);
+}
+
+/* Called with the mutex held: one with all that an operation on the tensor needs. What the device makes for it, the first times,
+ * may take as long as the driver likes: the mutex is not held then. */
+static trib_status take_op_for(trib_engine *engine, const trib_tensor *tensor, const trib_op_params *params,
+                               trib_exchange exchange, trib_op **op_out, trib_error *error)
+{
+    trib_status status = take_op(engine, op_out, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    trib_op *op = *op_out;
+    trib_assert(op != NULL);
+    trib_counter_add(&engine->ops_submitted, 1); /* from now on it counts */
+    if (tensor->on_device) {
+        op->engine = engine;
+        const bool asks = tensor->keepable == TRIB_KEEP_UNKNOWN && has_buffers_of_last(tensor, params);
+        pthread_mutex_unlock(&engine->mutex);
+        status = trib_device_op_prepare(op, asks ? params : NULL, error);
+        pthread_mutex_lock(&engine->mutex);
+    }
+    if (status == TRIB_OK) {
+        status = trib_engine_check_open_locked(engine, error); /* nobody hears of it in one that has closed since */
+    }
+    if (status == TRIB_OK) {
+        status = check_fixed(tensor, params, exchange, error);
+    }
+    if (status == TRIB_OK) {
+        status = check_rounds(tensor, error);
+    }
+    if (status != TRIB_OK) {
+        op->next = engine->free_ops;
+        engine->free_ops = op;
+        trib_counter_sub(&engine->ops_submitted, 1);
+    }
+    return status;
+}
+
+_Static_assert(TRIB_REACTORS_MAX <= 32, "there is a bit for each");
+
+/* From the last post on the operation may be over at any time, unless the device has a part of it. Between machines the device's
+ * thread wakes the cores, if it can: where the input is not there yet (else it `hurries`) they have nothing to send before that
+ * thread has seen it come. */
+static void post_nodes(trib_op *op)
+{
+    trib_engine *engine = op->engine;
+    const trib_tensor *tensor = op->tensor;
+    const bool by_device = tensor->on_device && !trib_device_alone(engine);
+    const bool hurries = by_device && atomic_load(&op->device->input) != TRIB_INPUT_AWAITED;
+    const uint32_t cores = op->spread ? engine->core_count : 1;
+    uint32_t unheard = 0;
+    for (uint32_t i = 0; i < cores; i++) {
+        if (i == 0 || trib_tensor_is_used(tensor, i)) {
+            trib_reactor_post_unheard(engine->cores[i].reactor, &op->nodes[i].submit_post);
+            unheard |= 1u << i;
+        }
+    }
+    if (!by_device || !engine->env.device->wake(engine->device, unheard, hurries)) {
+        trib_engine_wake(engine, unheard);
+    }
+}
+
+/* In the call, or if the others do not come to the door meanwhile as any other. */
+static void issue(trib_op *op, void *mark)
+{
+    op->device->is_in_call = true;
+    if (op->device->is_issued) {
+        trib_device_order_fill(op, mark);
+        trib_device_order_issue(op, trib_device_may_wait_here(op->engine));
+    } else if (!trib_group_pass_in_call(op)) {
+        trib_device_op_begin(op, NULL);
+    }
+    post_nodes(op); /* its rounds find their order: it is issued, or the tensor has been placed */
+}
+
+trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, trib_exchange exchange,
+                           trib_tensor *tensor, trib_op **op_out, trib_error *error)
+{
+    const trib_device_ops *device = tensor->on_device ? engine->env.device : NULL;
+    void *mark = NULL;
+    trib_status status = device != NULL ? device->mark(engine->device, params->stream, &mark, error) : TRIB_OK;
+    if (status != TRIB_OK) {
+        return status;
+    }
+    pthread_mutex_lock(&engine->mutex);
+    trib_op *op = NULL;
+    status = take_op_for(engine, tensor, params, exchange, &op, error);
+    if (status != TRIB_OK) {
+        pthread_mutex_unlock(&engine->mutex);
+        if (device != NULL) {
+            device->mark_drop(engine->device, mark);
+        }
+        return status;
+    }
+    trib_assert(op != NULL);
+    fill_op(op, engine, params, exchange, tensor);
+    op->round = ++tensor->rounds;
+    const bool same = compare(tensor, params, exchange);
+    if (tensor->on_device) {
+        trib_device_op_compare(op, same);
+    }
+    atomic_init(&op->references, op_out != NULL ? 3 : 2);
+    atomic_init(&op->counts, op_out != NULL ? 2 : 1);
+    if (op_out != NULL) {
+        *op_out = op;
+    }
+    if (tensor->on_device && (op->device->is_issued || (mark == NULL && trib_group_take_turn(op)))) {
+        atomic_fetch_add(&engine->device_jobs, 1); /* until core 0 has heard of it, or it might close before */
+        pthread_mutex_unlock(&engine->mutex);      /* launching takes a while, and a lost rank may hold it up */
+        issue(op, mark);
+        return TRIB_OK;
+    }
+    if (tensor->on_device) {
+        trib_device_op_begin(op, mark);
+    }
+    /* Posting under the mutex keeps the rounds of a tensor in order on core 0, where they may wait for the placement. */
+    const bool goes_ahead = tensor->on_device && op->device->ahead_bytes > 0;
+    post_nodes(op);
+    if (goes_ahead) {
+        trib_device_op_go_ahead(op);
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    return TRIB_OK;
+}
+
+const unsigned char *trib_task_input(const trib_task *task)
+{
+    return task->device != NULL ? task->device->pushed : task->node->op->input + task->offset;
+}
+
+unsigned char *trib_task_output(const trib_task *task)
+{
+    return task->device != NULL ? task->device->landing : task->node->op->output + task->offset;
+}
+
+/* Takes what the caller has of a count off; true for who takes the last. Whoever has all that is left of it is alone with it,
+ * as only they who have a part of a count add to it or take from it: what an operation on one core has of its counts it need not
+ * take off in competition with others. */
+static bool take_last(atomic_uint *count, uint32_t mine)
+{
+    if (atomic_load_explicit(count, memory_order_acquire) == mine) {
+        atomic_store_explicit(count, 0, memory_order_release);
+        return true;
+    }
+    return atomic_fetch_sub(count, mine) == mine;
+}
+
+void trib_op_unref(trib_op *op)
+{
+    if (!take_last(&op->references, 1)) {
+        return;
+    }
+    trib_engine *engine = op->engine;
+    pthread_mutex_lock(&engine->mutex);
+    op->next = engine->free_ops;
+    engine->free_ops = op;
+    pthread_mutex_unlock(&engine->mutex);
+}
+
+void trib_op_give_back(trib_op *op)
+{
+    trib_engine *engine = op->engine;
+    const bool counts_no_more = take_last(&op->counts, 1);
+    trib_op_unref(op); /* first: then there is a slot for the one that may be submitted instead */
+    if (counts_no_more) {
+        atomic_fetch_add(&engine->ops_uncounted, 1);
+    }
+}
+
+static bool overlaps(const void *buffer, uint64_t bytes, const void *memory, size_t size)
+{
+    const uintptr_t at = (uintptr_t)buffer;
+    const uintptr_t from = (uintptr_t)memory;
+    return buffer != NULL && at < from + size && from < at + bytes;
+}
+
+const trib_tensor *trib_op_find_user(trib_engine *engine, const void *memory, size_t size)
+{
+    const trib_tensor *found = NULL;
+    pthread_mutex_lock(&engine->mutex);
+    for (const trib_op *op = engine->all_ops; op != NULL && found == NULL; op = op->made_next) {
+        if (atomic_load(&op->cores_left) > 0 && (overlaps(op->input, op->tensor->bytes, memory, size) ||
+                                                 overlaps(op->output, op->tensor->bytes, memory, size))) {
+            found = op->tensor;
+        }
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    return found;
+}
+
+void trib_op_fail(trib_op *op, trib_status status, const char *format, ...)
+{
+    int none = 0;
+    if (!atomic_compare_exchange_strong(&op->claim, &none, (int)status)) {
+        return;
+    }
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(op->text, sizeof op->text, format, arguments);
+    va_end(arguments);
+    atomic_store(&op->has_text, true);
+    if (op->tensor->on_device) {
+        trib_group_op_failed(op);
+    }
+}
+
+/* The caller's thread or a core's: the callback runs here, once, and then the completion's reference goes. From before the
+ * callback on it does not count: who hears of the completion may submit another operation instead. */
+static void complete(trib_op *op)
+{
+    trib_engine *engine = op->engine;
+    int claim = atomic_load(&op->claim);
+    trib_result result = {
+        .status = (trib_status)claim,
+        .contributors = claim == 0 ? (uint32_t)engine->config.worker_count : 0,
+        .bytes = op->tensor->bytes,
+        .duration_ns = op->duration_ns,
+        .tensor = op->tensor == engine->barrier_tensor ? "" : op->tensor->name,
+        .text = op->text,
+    };
+    atomic_fetch_add(claim == 0 ? &engine->ops_completed : &engine->ops_failed, 1);
+    if (take_last(&op->counts, 1)) {
+        atomic_fetch_add(&engine->ops_uncounted, 1);
+    }
+    if (op->done_cb != NULL) {
+        trib_engine_callback_begin(engine);
+        op->done_cb(&result, op->user);
+        trib_engine_callback_end(engine);
+    }
+    atomic_store(&op->status, claim);
+    if (atomic_load(&engine->waiters) > 0) {
+        trib_engine_notify(engine);
+    }
+    trib_op_unref(op);
+}
+
+static void complete_posted(trib_reactor *reactor, trib_post *post)
+{
+    (void)reactor;
+    complete((trib_op *)((char *)post - offsetof(trib_op, done_post)));
+}
+
+static void queue_completion(trib_engine *engine, trib_op *op)
+{
+    pthread_mutex_lock(&engine->mutex);
+    trib_completions_add(engine, &op->done_post);
+    pthread_mutex_unlock(&engine->mutex);
+    if (atomic_load(&engine->waiters) > 0) {
+        pthread_cond_broadcast(&engine->changed);
+    }
+    trib_completions_signal(engine);
+}
+
+void trib_op_core_done(trib_op *op, trib_core *core)
+{
+    if (!take_last(&op->cores_left, 1)) {
+        return;
+    }
+    trib_engine *engine = op->engine;
+    op->duration_ns = trib_now(core->reactor) - op->submit_ns;
+    trib_trace_op(core, TRIB_TRACE_COMPLETE, op, op->submit_ns + op->duration_ns);
+    if (op->tensor->on_device) {
+        trib_device_op_end(op); /* now: who is to announce it may wait for a stream that waits for it */
+    }
+    op->done_post.run = complete_posted;
+    if (engine->config.mode == TRIB_MODE_QUEUE) {
+        queue_completion(engine, op);
+    } else {
+        trib_reactor_defer(core->reactor, &op->done_post);
+    }
+}
+
+void trib_op_nodes_done(trib_op *op, uint32_t count)
+{
+    if (take_last(&op->nodes_left, count)) {
+        trib_op_unref(op);
+    }
+}
+
+void trib_ops_free(trib_engine *engine)
+{
+    /* Not from the free list: one that was cancelled when its engine had closed has posts that nobody runs any more. */
+    while (engine->all_ops != NULL) {
+        trib_op *op = engine->all_ops;
+        engine->all_ops = op->made_next;
+        free(op->device);
+        free(op);
+    }
+}

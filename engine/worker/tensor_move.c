@@ -1,0 +1,109 @@
+/*
+ * tensor_move.c - a worker's side of another placement: the partitions of a tensor get other owners, from one round on that
+ * is the same for all workers.
+ *
+ * The coordinator proposes owners. The worker answers with the first round that its caller has not submitted yet. Earlier ones
+ * go on; what is submitted from then on waits for the decision, which is the largest answer. That is a
+ * message to and fro, in which a worker is rarely through with what it has to do.
+ *
+ * Core 0 talks to the coordinator. What it decides comes to each core by a post, and a core's tasks take their new owners
+ * before the round begins there; until all have, the next proposal is answered with "not now". A partition stays on its
+ * core, so tasks stay where they are, and a partition has no state at its owner between rounds: nothing else has to move.
+ *
+ * Except where the last round before was given up: what the old owner was told of it may still be on its way, and a round
+ * that came back to that owner over its second connection would overtake it. Nothing tells when that is over, so
+ * such a tensor stays where it went.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/assert.h"
+#include "engine/link/link_express.h"
+#include "engine/worker/worker.h"
+
+void trib_tensor_move_propose(trib_tensor *tensor, trib_place_owner *owners_owned, uint32_t *round_out)
+{
+    trib_engine *engine = tensor->engine;
+    if (tensor->owners_next != NULL || atomic_load(&tensor->move_cores_left) > 0 ||
+        atomic_load(&tensor->left_unheard)) {
+        free(owners_owned);
+        *round_out = 0;
+        return;
+    }
+    tensor->owners_next = owners_owned;
+    /* A round above that is submitted after this, so its core has seen these numbers when it asks whether it may begin. */
+    pthread_mutex_lock(&engine->mutex);
+    *round_out = tensor->rounds + 1;
+    atomic_store(&tensor->move_round, *round_out);
+    atomic_fetch_add(&tensor->move_number, 1);
+    pthread_mutex_unlock(&engine->mutex);
+}
+
+bool trib_tensor_move_may_begin(const trib_tensor *tensor, const trib_tensor_core *mine, uint32_t round)
+{
+    return mine->move_known == atomic_load(&tensor->move_number) || round < atomic_load(&tensor->move_round);
+}
+
+static void core_done(trib_tensor *tensor)
+{
+    if (atomic_fetch_sub(&tensor->move_cores_left, 1) == 1) {
+        atomic_fetch_sub(&tensor->engine->moves_unsettled, 1);
+    }
+}
+
+bool trib_tensor_move_apply(trib_tensor *tensor, trib_tensor_core *mine)
+{
+    if (mine->moved_from == 0 || mine->active != NULL || mine->round_next < mine->moved_from) {
+        return true;
+    }
+    mine->moved_from = 0;
+    const trib_core *core = &tensor->engine->cores[mine - tensor->cores];
+    for (uint32_t i = 0; i < mine->task_count; i++) {
+        trib_task *task = &mine->tasks[i];
+        const trib_place_owner owner = tensor->owners[task->partition];
+        trib_link *link = trib_worker_owner_link(core, task);
+        if ((task->failed || task->withdrawn) && memcmp(&owner, &task->owner, sizeof owner) != 0 && link != NULL &&
+            (trib_link_express_is_possible(link) || link->forks)) {
+            atomic_store(&tensor->left_unheard, true);
+        }
+        task->owner = owner;
+        trib_egress_move(link, trib_worker_owner_link(core, task), (uint64_t)task->size * (mine->round_next - 1));
+    }
+    core_done(tensor);
+    return true;
+}
+
+static void decided(trib_reactor *reactor, trib_post *post)
+{
+    trib_tensor_core *mine = (trib_tensor_core *)((char *)post - offsetof(trib_tensor_core, move_post));
+    trib_tensor *tensor = mine->tensor;
+    mine->move_known = atomic_load(&tensor->move_number);
+    trib_assert(mine->moved_from == 0);
+    if (tensor->moved_from != 0) {
+        mine->moved_from = tensor->moved_from;
+    } else {
+        core_done(tensor);
+    }
+    trib_worker_start_next(reactor->owner, tensor);
+}
+
+void trib_tensor_move_decide(trib_tensor *tensor, uint32_t round)
+{
+    trib_assert(tensor->owners_next != NULL && atomic_load(&tensor->move_cores_left) == 0);
+    if (round > 0) {
+        pthread_mutex_lock(&tensor->engine->mutex); /* who writes a trace reads them */
+        memcpy(tensor->owners, tensor->owners_next, tensor->partition_count * sizeof *tensor->owners);
+        pthread_mutex_unlock(&tensor->engine->mutex);
+    }
+    free(tensor->owners_next);
+    tensor->owners_next = NULL;
+    tensor->moved_from = round;
+    atomic_fetch_add(&tensor->engine->moves_unsettled, 1);
+    atomic_store(&tensor->move_cores_left, tensor->cores_used);
+    for (uint32_t i = 0; i < tensor->engine->core_count; i++) {
+        if (trib_tensor_is_used(tensor, i)) {
+            tensor->cores[i].move_post.run = decided;
+            trib_reactor_post(tensor->engine->cores[i].reactor, &tensor->cores[i].move_post);
+        }
+    }
+}

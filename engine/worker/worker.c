@@ -1,0 +1,375 @@
+/*
+ * worker.c - the worker's side of one core: operations arrive, their rounds run one after the other, their tasks settle.
+ *
+ * Invariant: cores touch a caller's buffer only between the arrival of a node and the settling of its last task. How a
+ * round is given up is in worker_abort.c, what comes from the servers in worker_link.c.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/assert.h"
+#include "engine/device/device_task.h"
+#include "engine/local_group/group.h"
+#include "engine/worker/pipeline.h"
+#include "engine/trace/trace.h"
+#include "engine/worker/worker.h"
+
+/* ---- Nodes ---- */
+
+static void node_link_in(trib_core *core, trib_op_node *node)
+{
+    node->core = core;
+    node->previous = NULL;
+    node->next = core->nodes;
+    if (core->nodes != NULL) {
+        core->nodes->previous = node;
+    }
+    core->nodes = node;
+    core->reactor->awaited++;
+}
+
+static void node_done(trib_core *core, trib_op_node *node)
+{
+    trib_timer_stop(core->reactor, &node->deadline);
+    trib_timer_stop(core->reactor, &node->grace);
+    if (node->previous != NULL) {
+        node->previous->next = node->next;
+    } else {
+        core->nodes = node->next;
+    }
+    if (node->next != NULL) {
+        node->next->previous = node->previous;
+    }
+    node->core = NULL;
+    trib_assert(core->reactor->awaited > 0);
+    core->reactor->awaited--;
+    trib_op *op = node->op;
+    if (!node->released) {
+        node->released = true;
+        trib_op_core_done(op, core);
+    }
+    trib_op_nodes_done(op, 1);
+}
+
+/* It has failed and waits for its turn, or for the placement: its buffers are not in use and will not be, so the caller
+ * need not wait for that too. The node stays, to spend its round. */
+void trib_worker_release(trib_core *core, trib_op_node *node)
+{
+    trib_op *op = node->op;
+    trib_assert(atomic_load(&op->claim) != 0);
+    if (node->released) {
+        return;
+    }
+    node->released = true;
+    if (!op->spread) {
+        for (uint32_t i = 1; i < core->engine->core_count; i++) {
+            op->nodes[i].released = true;
+        }
+        atomic_fetch_sub(&op->cores_left, core->engine->core_count - 1);
+    }
+    trib_op_core_done(op, core);
+}
+
+/* Core 0: an operation that was submitted before its tensor was placed goes to the other cores that have tasks now. */
+static void spread(trib_core *core, trib_op *op)
+{
+    if (op->spread) {
+        return;
+    }
+    trib_assert(core->reactor->index == 0);
+    op->spread = true;
+    for (uint32_t i = 1; i < core->engine->core_count; i++) {
+        if (trib_tensor_is_used(op->tensor, i)) {
+            trib_reactor_post(core->engine->cores[i].reactor, &op->nodes[i].submit_post);
+        } else { /* core 0's own share keeps both counts above 0 */
+            atomic_fetch_sub(&op->cores_left, op->nodes[i].released ? 0 : 1);
+            atomic_fetch_sub(&op->nodes_left, 1);
+        }
+    }
+}
+
+/* Ends a node that never started; if the operation never reached the other cores, theirs too. */
+static void node_drop(trib_core *core, trib_op_node *node)
+{
+    const uint32_t others = core->engine->core_count - 1;
+    if (!node->op->spread && others > 0) {
+        node->op->spread = true;
+        if (!node->released) {
+            atomic_fetch_sub(&node->op->cores_left, others);
+        }
+        trib_op_nodes_done(node->op, others);
+    }
+    node_done(core, node);
+}
+
+/* A round that never started: says so to the servers, so that the others do not wait for it. */
+static void skip_round(trib_core *core, trib_op_node *node)
+{
+    trib_tensor_core *mine = trib_worker_share(core, node->op->tensor);
+    for (uint32_t i = 0; i < mine->task_count; i++) {
+        trib_worker_withdraw(core, node, &mine->tasks[i]);
+    }
+    if (node->op->tensor->on_device) {
+        trib_group_op_failed(node->op);
+    }
+    mine->round_next++;
+    node_done(core, node);
+}
+
+static void submit_arrived(trib_reactor *reactor, trib_post *post)
+{
+    trib_op_node *node = (trib_op_node *)((char *)post - offsetof(trib_op_node, submit_post));
+    trib_worker_arrived(reactor->owner, node);
+}
+
+void trib_worker_prepare_node(trib_op_node *node)
+{
+    node->submit_post.run = submit_arrived;
+    node->cancel_post.run = trib_worker_cancel_arrived;
+    node->core = NULL;
+    node->queue_next = NULL;
+    node->abort = false;
+    node->released = false;
+}
+
+/* There may be as many as ops_max, so nobody walks past all of them. Those that were submitted before the placement come by core 0,
+ * in order, and here perhaps after later ones: each belongs right behind the one before. All others belong at the end. */
+static void enqueue_by_round(trib_tensor_core *mine, trib_op_node *node)
+{
+    const uint32_t round = node->op->round;
+    trib_op_node **at = &mine->pending;
+    if (mine->pending != NULL && mine->pending_last->op->round < round) {
+        at = &mine->pending_last->queue_next;
+    } else if (mine->pending_late != NULL && mine->pending_late->op->round < round) {
+        at = &mine->pending_late->queue_next;
+    }
+    while (*at != NULL && (*at)->op->round < round) {
+        at = &(*at)->queue_next;
+    }
+    node->queue_next = *at;
+    *at = node;
+    *(node->queue_next == NULL ? &mine->pending_last : &mine->pending_late) = node;
+}
+
+static trib_op_node *dequeue_first(trib_tensor_core *mine)
+{
+    trib_op_node *node = mine->pending;
+    mine->pending = node->queue_next;
+    mine->pending_late = mine->pending_late == node ? NULL : mine->pending_late;
+    node->queue_next = NULL;
+    return node;
+}
+
+void trib_worker_arrived(trib_core *core, trib_op_node *node)
+{
+    trib_op *op = node->op;
+    trib_tensor *tensor = op->tensor;
+    if (node->core == NULL) {
+        node_link_in(core, node);
+        if (core->reactor->index == 0) {
+            trib_trace_op(core, TRIB_TRACE_SUBMIT, op, op->submit_ns);
+        }
+        if (tensor->on_device && op->device->is_issued) {
+            trib_group_issued(core, op);
+        }
+        if (tensor->on_device && op->device->is_in_call) {
+            atomic_fetch_sub(&core->engine->device_jobs, 1); /* the call's: it has come here */
+        }
+        if (op->deadline_ns > 0) {
+            node->deadline.fired = trib_worker_deadline_passed;
+            node->deadline.user = node;
+            trib_timer_arm(core->reactor, &node->deadline, op->deadline_ns);
+        }
+    }
+    if (core->ended) {
+        trib_op_fail(op, core->ended_status, "tensor \"%s\": %s", tensor->name, core->ended_text);
+        node_drop(core, node);
+    } else if (atomic_load(&tensor->placed)) {
+        spread(core, op);
+        enqueue_by_round(trib_worker_share(core, tensor), node);
+        trib_worker_start_next(core, tensor);
+    } else if (atomic_load(&tensor->bad)) {
+        trib_op_fail(op, TRIB_MISMATCH, "%s", tensor->bad_text);
+        node_drop(core, node);
+    } else {
+        trib_assert(core->reactor->index == 0);
+        if (tensor->waiting_tail != NULL) {
+            tensor->waiting_tail->queue_next = node;
+        } else {
+            tensor->waiting_head = node;
+        }
+        tensor->waiting_tail = node;
+    }
+}
+
+bool trib_worker_know_tensor(trib_core *core, trib_tensor *tensor)
+{
+    trib_assert(tensor->id < TRIB_TENSORS_MAX);
+    if (tensor->id >= core->tensors_capacity) {
+        uint32_t capacity = core->tensors_capacity == 0 ? 256 : core->tensors_capacity;
+        while (capacity <= tensor->id) {
+            capacity *= 2;
+        }
+        trib_tensor **tensors = trib_core_zalloc(core, capacity * sizeof(trib_tensor *));
+        if (tensors == NULL) {
+            return false;
+        }
+        if (core->tensors_capacity > 0) {
+            memcpy(tensors, core->tensors, core->tensors_capacity * sizeof(trib_tensor *));
+        }
+        free(core->tensors);
+        core->tensors = tensors;
+        core->tensors_capacity = capacity;
+    }
+    core->tensors[tensor->id] = tensor;
+    return true;
+}
+
+static void continue_tensor(trib_reactor *reactor, trib_post *post)
+{
+    trib_op_node *node = (trib_op_node *)((char *)post - offsetof(trib_op_node, submit_post));
+    trib_core *core = reactor->owner;
+    trib_tensor *tensor = node->op->tensor;
+    trib_worker_share(core, tensor)->active = NULL;
+    node_done(core, node);
+    trib_worker_start_next(core, tensor);
+}
+
+/* The next round starts from the loop, not from inside the last one's completion. */
+static void finish_round(trib_core *core, trib_op_node *node)
+{
+    node->submit_post.run = continue_tensor;
+    trib_reactor_defer(core->reactor, &node->submit_post);
+}
+
+static void begin_round(trib_core *core, trib_tensor *tensor, trib_op_node *node)
+{
+    trib_tensor_core *mine = trib_worker_share(core, tensor);
+    mine->active = node;
+    mine->round_next = node->op->round + 1;
+    node->tasks_left = mine->task_count;
+    for (uint32_t i = 0; i < mine->task_count; i++) {
+        trib_task *task = &mine->tasks[i];
+        task->node = node;
+        task->link = trib_worker_owner_link(core, task);
+        task->in_order = task->failed || task->withdrawn;
+        task->withdrawn = false;
+        task->settled = false;
+        task->failed = false;
+        task->chunks_emitted = task->chunks_received = 0;
+        task->sends_in_flight = task->landings = 0;
+        trib_assert(task->device_holds == 0);
+        task->missing_rank = TRIB_NO_MEMBER;
+        memset(task->received, 0, (task->chunk_count + 63) / 64 * sizeof(uint64_t));
+    }
+    if (mine->task_count == 0) {
+        finish_round(core, node);
+    }
+    for (uint32_t i = 0; i < mine->task_count; i++) {
+        trib_pipeline_begin(core, &mine->tasks[i]);
+    }
+}
+
+/* Starts the next round of a tensor if the one before has settled; ends rounds that were given up while they waited. */
+void trib_worker_start_next(trib_core *core, trib_tensor *tensor)
+{
+    trib_tensor_core *mine = trib_worker_share(core, tensor);
+    while (core->joined && trib_tensor_move_apply(tensor, mine) && mine->active == NULL && mine->pending != NULL &&
+           mine->pending->op->round == mine->round_next && trib_tensor_move_may_begin(tensor, mine, mine->round_next) &&
+           trib_device_may_begin(tensor, mine->round_next)) {
+        trib_op_node *node = dequeue_first(mine);
+        if (atomic_load(&node->op->cancelled)) {
+            trib_op_fail(node->op, TRIB_CANCELLED, "tensor \"%s\": cancelled", tensor->name);
+        }
+        if (atomic_load(&tensor->bad)) {
+            trib_op_fail(node->op, TRIB_MISMATCH, "%s", tensor->bad_text);
+        }
+        if (atomic_load(&node->op->claim) != 0) {
+            skip_round(core, node);
+        } else if (!trib_worker_know_tensor(core, tensor)) {
+            trib_op_fail(node->op, TRIB_NO_MEMORY, "tensor \"%s\": out of memory", tensor->name);
+            skip_round(core, node);
+        } else {
+            begin_round(core, tensor, node);
+        }
+    }
+    if (core->reactor->index == 0 && mine->active == NULL) {
+        atomic_store_explicit(&tensor->round_awaited, mine->round_next, memory_order_release);
+    }
+}
+
+void trib_worker_task_settled(trib_core *core, trib_task *task)
+{
+    trib_op_node *node = task->node;
+    trib_assert(node->tasks_left > 0);
+    task->link = NULL;
+    if (--node->tasks_left == 0) {
+        finish_round(core, node);
+    }
+}
+
+void trib_worker_joined(trib_core *core)
+{
+    trib_engine *engine = core->engine;
+    core->joined = true;
+    trib_trace_link(core, TRIB_TRACE_JOINED, NULL, 0);
+    if (core->relay != NULL) {
+        trib_server_resume(core);
+    }
+    trib_engine_core_joined(engine);
+    for (uint32_t tag = 0;; tag++) {
+        pthread_mutex_lock(&engine->mutex);
+        trib_tensor *tensor = tag < engine->tensor_count ? engine->tensors[tag] : NULL;
+        pthread_mutex_unlock(&engine->mutex);
+        if (tensor == NULL) {
+            break;
+        }
+        if (atomic_load(&tensor->placed)) {
+            trib_worker_start_next(core, tensor);
+        }
+    }
+}
+
+/* ---- Life ---- */
+
+trib_status trib_worker_open(trib_core *core, trib_error *error)
+{
+    core->discard = trib_core_zalloc(core, TRIB_PAYLOAD_MAX);
+    return core->discard != NULL ? TRIB_OK : trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+}
+
+void trib_worker_close(trib_core *core)
+{
+    trib_assert(core->nodes == NULL);
+    free(core->discard);
+    free(core->tensors);
+    free(core->owner_links);
+}
+
+void trib_worker_fail_all(trib_core *core, trib_status status, const char *text)
+{
+    trib_op_node *next;
+    for (trib_op_node *node = core->nodes; node != NULL; node = next) {
+        next = node->next;
+        trib_op *op = node->op;
+        trib_tensor *tensor = op->tensor;
+        char waiting[256];
+        if (core->engine->roster == NULL) {
+            trib_op_fail(op, status, "tensor \"%s\": %s", tensor->name, text); /* which says what there is to say */
+        } else {
+            trib_op_fail(op, status, "tensor \"%s\": %s (%s)", tensor->name, text,
+                         trib_worker_waiting_text(core, node, waiting, sizeof waiting));
+        }
+        trib_tensor_core *mine = atomic_load(&tensor->placed) ? trib_worker_share(core, tensor) : NULL;
+        if (mine != NULL && mine->active == node) {
+            trib_worker_abort_active(core, node);
+        } else {
+            node_drop(core, node);
+        }
+        if (mine != NULL) {
+            mine->pending = mine->pending_late = NULL;
+        } else {
+            tensor->waiting_head = tensor->waiting_tail = NULL;
+        }
+    }
+}

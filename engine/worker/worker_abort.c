@@ -1,0 +1,235 @@
+/*
+ * worker_abort.c - giving up: deadlines, cancellation, and what the servers are told of it.
+ *
+ * Invariant: a task that fails while bytes of it are with the transport settles when they come back; if they do not
+ * within GRACE_NS the link that holds them is ended, which gives them back.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/assert.h"
+#include "engine/device/device_task.h"
+#include "engine/link/link_express.h"
+#include "engine/membership/member.h"
+#include "engine/worker/pipeline.h"
+#include "engine/server/server_lane.h"
+#include "engine/worker/worker.h"
+
+#define GRACE_NS (2 * INT64_C(1000000000))
+
+/* What the others are told. Who disagrees, and about what, may reach them by this alone; and who was lost comes first. */
+static void say_why(const trib_op *op, trib_status status, const char *name, char *text, size_t size)
+{
+    const bool has_text = atomic_load(&op->has_text);
+    if ((status == TRIB_PEER_LOST || status == TRIB_PEER_LEFT) && has_text) {
+        const char *why = strstr(op->text, "\": "); /* behind the tensor's name, which they have themselves */
+        snprintf(text, size, "%s; %s withdrew from round %u", why != NULL ? why + 3 : op->text, name, op->round);
+    } else {
+        snprintf(text, size, "%s withdrew from round %u (%s)", name, op->round,
+                 status == TRIB_MISMATCH && has_text ? op->text : trib_status_text(status));
+    }
+}
+
+void trib_worker_withdraw(trib_core *core, trib_op_node *node, trib_task *task)
+{
+    const trib_op *op = node->op;
+    trib_status status = (trib_status)atomic_load(&op->claim);
+    trib_link *link = trib_worker_owner_link(core, task);
+    if (link == NULL || core->ended || op->exchange == TRIB_EXCHANGE_DEVICE_ALONE) {
+        return;
+    }
+    char text[TRIB_ERROR_TEXT_SIZE + 64];
+    say_why(op, status, trib_roster_name(core->engine->roster, core->engine->member_id), text, sizeof text);
+    trib_frame frame = {
+        .type = TRIB_FRAME_WITHDRAW,
+        .tensor = op->tensor->id,
+        .partition = task->partition,
+        .round = op->round,
+        .chunk_count = task->chunk_count,
+        .exchange = (uint8_t)op->exchange,
+        .dtype = (uint8_t)op->tensor->dtype,
+        .reduce = (uint8_t)op->reduce,
+        .root = op->root,
+        .size = trib_worker_owner_code(core, task),
+        .aux = (uint32_t)trib_frame_withdraw_reason(status),
+    };
+    task->withdrawn = true;
+    trib_link *lane = trib_link_express_follow(link, task->connection);
+    /* The next round comes behind it; the owner may be another one than it was. */
+    task->connection = trib_link_connection_index(lane);
+    trib_link_send_copy(lane, frame, text, strlen(text));
+}
+
+static void grace_passed(trib_reactor *reactor, trib_timer *timer)
+{
+    trib_core *core = reactor->owner;
+    trib_op_node *node = timer->user;
+    trib_tensor_core *tensor = trib_worker_share(core, node->op->tensor);
+    bool held = false;
+    if (!node->is_excused && trib_timer_overslept(reactor, timer, GRACE_NS / 8)) {
+        node->is_excused = true; /* this process stood still, or its clock jumped: they get their time once more */
+        trib_timer_arm(reactor, &node->grace, trib_now(reactor) + GRACE_NS);
+        return;
+    }
+    for (uint32_t i = 0; i < tensor->task_count; i++) {
+        trib_task *task = &tensor->tasks[i];
+        if (!task->settled && task->link != NULL && task->sends_in_flight + task->landings > 0) {
+            trib_link_close(task->link, false, TRIB_PEER_LOST, "took no data for too long after a deadline had passed");
+        }
+        held = held || (!task->settled && task->device_holds > 0);
+    }
+    const int64_t waited_ns = trib_now(reactor) - node->abort_ns, limit_ns = core->engine->config.peer_timeout_ns;
+    if (held && waited_ns < GRACE_NS + limit_ns) {
+        /* A local rank that stands still holds collectives up, and is not lost before the peer timeout. */
+        trib_timer_arm(reactor, &node->grace, node->abort_ns + GRACE_NS + limit_ns);
+    } else if (held) {
+        char text[TRIB_ERROR_TEXT_SIZE];
+        snprintf(text, sizeof text,
+                 "tensor \"%s\": the device did not give its buffers back after the operation failed",
+                 node->op->tensor->name);
+        trib_engine_end(core->engine, TRIB_SYSTEM, text);
+    }
+}
+
+void trib_worker_abort_active(trib_core *core, trib_op_node *node)
+{
+    trib_tensor *tensor = node->op->tensor;
+    trib_tensor_core *mine = trib_worker_share(core, tensor);
+    trib_assert(mine->active == node);
+    if (node->abort) {
+        return;
+    }
+    node->abort = true;
+    node->is_excused = false;
+    node->abort_ns = trib_now(core->reactor);
+    node->grace.fired = grace_passed;
+    node->grace.user = node;
+    trib_timer_arm(core->reactor, &node->grace, trib_now(core->reactor) + GRACE_NS);
+    uint32_t count = mine->task_count;
+    for (uint32_t i = 0; i < count && mine->active == node; i++) {
+        trib_task *task = &mine->tasks[i];
+        if (!task->settled && !task->failed) {
+            trib_worker_withdraw(core, node, task);
+            trib_pipeline_fail(core, task);
+        }
+    }
+}
+
+static void abort_node(trib_core *core, trib_op_node *node)
+{
+    trib_tensor *tensor = node->op->tensor;
+    if (atomic_load(&tensor->placed) && trib_worker_share(core, tensor)->active == node) {
+        trib_worker_abort_active(core, node);
+    } else {
+        trib_worker_release(core, node);
+    }
+}
+
+/* Has the owner all that this worker gives, and not had the time yet to say whose contribution it lacks? */
+static bool may_wait_for_others(const trib_core *core, const trib_task *task)
+{
+    return task->chunk_count > 0 && task->chunks_emitted == task->chunk_count && task->sends_in_flight == 0 &&
+           trib_now(core->reactor) - task->since_ns < 2 * TRIB_STALL_NOTICE_NS;
+}
+
+/* What was issued waits for its stream on the device, so nobody here knows whether that has come there. */
+static const char *awaited_on_device(const trib_op *op)
+{
+    const bool is_alone = trib_device_lanes(op->engine) == 1;
+    if (op->device->ahead_bytes > 0) {
+        return "the device";
+    }
+    if (op->device->is_issued && !is_alone) {
+        return "the caller's stream or the machine's other local ranks";
+    }
+    if (op->device->is_issued || atomic_load(&op->device->input) == TRIB_INPUT_AWAITED) {
+        return "the caller's stream";
+    }
+    return is_alone ? "the device" : "the machine's other local ranks";
+}
+
+const char *trib_worker_waiting_text(trib_core *core, trib_op_node *node, char *text, size_t size)
+{
+    trib_tensor *tensor = node->op->tensor;
+    const trib_roster *roster = core->engine->roster;
+    if (!atomic_load(&tensor->placed)) { /* so this is core 0 */
+        char awaited[TRIB_AWAITED_SIZE];
+        if (roster == NULL) {
+            snprintf(text, size, "the job has not come together yet: %s",
+                     trib_member_awaited(core->engine, awaited, sizeof awaited));
+        } else {
+            snprintf(text, size, "it was still waiting for the coordinator");
+        }
+        return text;
+    }
+    trib_tensor_core *mine = trib_worker_share(core, tensor);
+    if (mine->active != node) {
+        snprintf(text, size, "an earlier operation on the tensor was still going");
+        return text;
+    }
+    for (uint32_t i = 0; i < mine->task_count; i++) {
+        const trib_task *task = &mine->tasks[i];
+        if (task->settled) {
+            continue;
+        }
+        if (task->held) {
+            trib_worker_held_text(core, task, text, size);
+            return text;
+        }
+        const bool lacks_input =
+            tensor->on_device && atomic_load(&node->op->device->input) == TRIB_INPUT_AWAITED && task->stage == 0;
+        if (node->op->exchange == TRIB_EXCHANGE_DEVICE_ALONE || lacks_input) {
+            snprintf(text, size, "it was in %s, waiting for %s", trib_pipeline_stage_name(task),
+                     awaited_on_device(node->op));
+            return text;
+        }
+        uint32_t server = task->partition < tensor->partition_count ? task->owner.member : TRIB_NO_MEMBER;
+        if (task->missing_rank != TRIB_NO_MEMBER) {
+            snprintf(text, size, "partition %u in %s at %s still lacked the contribution of %s", task->partition,
+                     trib_pipeline_stage_name(task), trib_roster_name(roster, server),
+                     trib_roster_name(roster, task->missing_rank));
+        } else {
+            snprintf(text, size, "partition %u was in %s, waiting for %s%s", task->partition,
+                     trib_pipeline_stage_name(task), trib_roster_name(roster, server),
+                     may_wait_for_others(core, task)
+                         ? ", or for a worker whose contribution it lacked: it says whose after half a second"
+                         : "");
+        }
+        return text;
+    }
+    snprintf(text, size, "it was about to complete");
+    return text;
+}
+
+void trib_worker_deadline_passed(trib_reactor *reactor, trib_timer *timer)
+{
+    trib_core *core = reactor->owner;
+    trib_op_node *node = timer->user;
+    char waiting[256];
+    trib_op_fail(node->op, TRIB_TIMEOUT, "tensor \"%s\": not complete by its deadline of %.3f s: %s",
+                 node->op->tensor->name, (double)(node->op->deadline_ns - node->op->submit_ns) / 1e9,
+                 trib_worker_waiting_text(core, node, waiting, sizeof waiting));
+    abort_node(core, node);
+}
+
+void trib_worker_cancel_arrived(trib_reactor *reactor, trib_post *post)
+{
+    trib_core *core = reactor->owner;
+    trib_op_node *node = (trib_op_node *)((char *)post - offsetof(trib_op_node, cancel_post));
+    if (node->core == core) {
+        trib_op_fail(node->op, TRIB_CANCELLED, "tensor \"%s\": cancelled", node->op->tensor->name);
+        abort_node(core, node);
+    }
+    trib_op_unref(node->op);
+}
+
+void trib_worker_tensor_bad(trib_reactor *reactor, trib_post *post)
+{
+    trib_core *core = reactor->owner;
+    trib_tensor_core *mine = (trib_tensor_core *)((char *)post - offsetof(trib_tensor_core, bad_post));
+    if (mine->active != NULL) {
+        trib_op_fail(mine->active->op, TRIB_MISMATCH, "%s", mine->tensor->bad_text);
+        trib_worker_abort_active(core, mine->active);
+    }
+    /* Those that wait fail when their turn comes, see worker.c. */
+}

@@ -1,0 +1,88 @@
+/*
+ * worker_held.c - rounds that were given up here after all of this worker's contribution had gone: their owner keeps it
+ * until the others' are in, and answers then. It keeps TRIB_SUM_KEPT_ROUNDS_MAX such rounds of a partition, so a further
+ * one is held back here, where it takes no memory and holds up nothing else, until one of them has been answered.
+ *
+ * Invariants
+ * - What is given up before all has gone is withdrawn, and so refused: it is never waited for.
+ * - The owner has answered a round before this worker hears of it, so it never has more of them open than are counted here.
+ */
+#include <stdio.h>
+
+#include "engine/base/assert.h"
+#include "engine/link/link_express.h"
+#include "engine/worker/worker.h"
+
+static bool is_kept(const trib_task *task, const trib_kept_round *kept)
+{
+    return kept->chunks > 0 && kept->link == task->link;
+}
+
+void trib_worker_keep_round(trib_task *task)
+{
+    if (task->link == NULL || task->chunk_count == 0 || task->chunks_emitted < task->chunk_count ||
+        task->chunks_received == task->chunk_count) {
+        return;
+    }
+    trib_kept_round *free_one = NULL;
+    for (uint32_t i = 0; i < TRIB_SUM_KEPT_ROUNDS_MAX; i++) {
+        free_one = is_kept(task, &task->kept[i]) ? free_one : &task->kept[i];
+    }
+    trib_assert(free_one != NULL);
+    *free_one = (trib_kept_round){
+        .link = task->link, .round = task->node->op->round, .chunks = task->chunk_count - task->chunks_received};
+}
+
+bool trib_worker_hold_back(trib_task *task)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < TRIB_SUM_KEPT_ROUNDS_MAX; i++) {
+        count += is_kept(task, &task->kept[i]);
+    }
+    task->held = count == TRIB_SUM_KEPT_ROUNDS_MAX;
+    return task->held;
+}
+
+static void let_go(trib_task *task)
+{
+    trib_link *link = task->link;
+    task->held = false;
+    task->missing_rank = TRIB_NO_MEMBER;
+    if (trib_link_enqueue(link, &task->waiter, task->size) == TRIB_NO_MEMORY) {
+        /* Its server would wait for this round. A link that is closing fails its tasks when it has closed. */
+        trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for what waits to be pushed");
+    }
+}
+
+void trib_worker_hear_of_kept(trib_link *link, const trib_frame *frame)
+{
+    trib_core *core = link->core;
+    const trib_tensor *tensor = core->tensors[frame->tensor];
+    trib_task *task = &trib_worker_share(core, tensor)->tasks[tensor->task_index[frame->partition]];
+    for (uint32_t i = 0; i < TRIB_SUM_KEPT_ROUNDS_MAX; i++) {
+        trib_kept_round *kept = &task->kept[i];
+        if (kept->chunks == 0 || kept->round != frame->round || kept->link != trib_link_main(link)) {
+            continue;
+        }
+        if (frame->type == TRIB_FRAME_STALL) {
+            task->missing_rank = task->held ? frame->aux : task->missing_rank;
+        } else {
+            kept->chunks = frame->type == TRIB_FRAME_SUM ? kept->chunks - 1 : 0;
+        }
+    }
+    if (task->held && !trib_worker_hold_back(task)) {
+        let_go(task);
+    }
+}
+
+void trib_worker_held_text(const trib_core *core, const trib_task *task, char *text, size_t size)
+{
+    const trib_roster *roster = core->engine->roster;
+    const uint32_t a = task->kept[0].round, b = task->kept[1].round;
+    snprintf(
+        text, size,
+        "partition %u waits to be pushed until %s has summed round %u or %u, which were given up here and lack the "
+        "contribution of %s",
+        task->partition, trib_roster_name(roster, task->owner.member), a < b ? a : b, a < b ? b : a,
+        task->missing_rank != TRIB_NO_MEMBER ? trib_roster_name(roster, task->missing_rank) : "another worker");
+}

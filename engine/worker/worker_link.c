@@ -1,0 +1,398 @@
+/*
+ * worker_link.c - a worker's links to the servers: which are there, and what arrives on them.
+ *
+ * A frame is checked against the round that runs before a byte of it lands; one that is about a round that is over is
+ * let pass, because a peer cannot know yet.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/assert.h"
+#include "engine/membership/blame.h"
+#include "engine/membership/callers.h"
+#include "engine/link/link_strands.h"
+#include "engine/worker/pipeline.h"
+#include "engine/server/relay.h"
+#include "engine/server/server_lane.h"
+#include "engine/trace/trace.h"
+#include "engine/worker/worker.h"
+
+#define PAST_BYTES (UINT64_C(32) << 20) /* of a tensor: about what a machine's last cache holds */
+
+uint32_t trib_worker_owner(const trib_core *core, const trib_task *task)
+{
+    if (task->partition >= task->tensor->partition_count) {
+        return TRIB_NO_MEMBER; /* an absent share: nobody sums it */
+    }
+    const trib_roster *roster = core->engine->roster;
+    if (roster->local_ranks > 0 && task->device == NULL) {
+        return trib_relay_rank(roster, core->engine->member_id, task->owner.member, task->partition);
+    }
+    return task->owner.member;
+}
+
+trib_link *trib_worker_owner_link(const trib_core *core, const trib_task *task)
+{
+    const uint32_t owner = trib_worker_owner(core, task);
+    if (owner == TRIB_NO_MEMBER) {
+        return NULL;
+    }
+    const bool relayed = core->engine->roster->local_ranks > 0 && task->device == NULL;
+    return core->owner_links[trib_relay_owner(owner, relayed ? core->reactor->index : task->owner.reactor)];
+}
+
+uint32_t trib_worker_owner_code(const trib_core *core, const trib_task *task)
+{
+    if (core->engine->roster->local_ranks == 0 || task->device != NULL) {
+        return 0;
+    }
+    return trib_relay_owner(task->owner.member, task->owner.reactor);
+}
+
+static void worker_ready(trib_link *link)
+{
+    trib_core *core = link->core;
+    core->owner_links[link->peer * TRIB_REACTORS_MAX + link->peer_reactor] = link;
+    trib_link_strands_make(link);
+    trib_counter_add(&core->stats.connections, 1);
+    trib_assert(core->links_missing > 0);
+    if (--core->links_missing == 0) {
+        trib_worker_joined(core);
+    }
+}
+
+/* The operation has failed: what other partitions wait for may come at its deadline only, or never. */
+static void give_up_everywhere(trib_core *core, trib_op_node *node)
+{
+    if (core->engine->core_count > 1) {
+        trib_op_cancel(node->op);
+    }
+    trib_worker_abort_active(core, node);
+}
+
+/* A server that left in good order ends the operations that still need it, no others; see also trib_stage_push. */
+static void detach_tasks(trib_core *core, trib_link *link, trib_status status, const char *text)
+{
+    trib_op_node *next;
+    for (trib_op_node *node = core->nodes; node != NULL; node = next) {
+        next = node->next;
+        trib_tensor *tensor = node->op->tensor;
+        trib_tensor_core *mine = atomic_load(&tensor->placed) ? trib_worker_share(core, tensor) : NULL;
+        bool gives_up = false;
+        for (uint32_t i = 0; mine != NULL && mine->active == node && i < mine->task_count; i++) {
+            trib_task *task = &mine->tasks[i];
+            if (task->link != link || task->settled) {
+                continue;
+            }
+            task->link = NULL;
+            if (node->op->exchange == TRIB_EXCHANGE_DEVICE_ALONE) {
+                continue; /* no server has to do with it */
+            }
+            if (link->bye && task->device != NULL && task->chunks_received == task->chunk_count) {
+                continue; /* it has its sum, and is on the way back to its device */
+            }
+            trib_op_fail(node->op, link->bye || status == TRIB_PEER_LEFT ? TRIB_PEER_LEFT : TRIB_PEER_LOST,
+                         "tensor \"%s\": %s", tensor->name, text);
+            gives_up = link->bye && !core->ended; /* else the job is over, which every core hears of */
+            if (task->failed) {
+                trib_pipeline_try_settle(core, task);
+            } else {
+                trib_pipeline_fail(core, task);
+            }
+        }
+        if (gives_up && mine->active == node) {
+            give_up_everywhere(core, node);
+        }
+    }
+}
+
+static void worker_link_closed(trib_link *link, trib_status status, const char *reason)
+{
+    trib_core *core = link->core;
+    trib_link **slot = &core->owner_links[link->peer * TRIB_REACTORS_MAX + link->peer_reactor];
+    if (*slot == link) {
+        *slot = NULL;
+        trib_counter_sub(&core->stats.connections, 1);
+    }
+    char text[TRIB_ERROR_TEXT_SIZE];
+    trib_blame_end(link, "to", trib_roster_name(core->engine->roster, link->peer), reason, text);
+    /* The job ends before any operation does: who submits another from its callback is told of the loss at once. */
+    if (!link->proved && status == TRIB_PEER_LOST) {
+        trib_callers_doubt(core, status, text);
+    } else if (!link->bye && !core->ended) {
+        trib_engine_end(core->engine, trib_status_is_orderly(status) ? TRIB_PEER_LOST : status, text);
+    }
+    trib_relay_detach(link, text);
+    detach_tasks(core, link, status, text);
+}
+
+/* The task a SUM, REFUSED or STALL frame is about; NULL without error: nobody waits for it any more. Only who the task is
+ * pushed to has a say in it. */
+static trib_status find_task(const trib_link *link, const trib_frame *frame, trib_task **task_out, trib_error *error)
+{
+    trib_core *core = link->core;
+    *task_out = NULL;
+    trib_tensor *tensor = frame->tensor < core->tensors_capacity ? core->tensors[frame->tensor] : NULL;
+    if (tensor == NULL || frame->partition >= tensor->partition_count) {
+        return trib_error_set(error, TRIB_PROTOCOL, "%s for unknown tensor %u, partition %u",
+                              trib_frame_name(frame->type), frame->tensor, frame->partition);
+    }
+    trib_tensor_core *mine = trib_worker_share(core, tensor);
+    const uint32_t index = tensor->task_index[frame->partition];
+    if (index != UINT32_MAX && (index >= mine->task_count || mine->tasks[index].partition != frame->partition)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "%s for a partition of another reactor",
+                              trib_frame_name(frame->type));
+    }
+    if (index == UINT32_MAX) {
+        return trib_error_set(error, TRIB_PROTOCOL, "%s for the share of another local rank",
+                              trib_frame_name(frame->type));
+    }
+    if (mine->active == NULL || mine->active->op->round != frame->round) {
+        return frame->round < mine->round_next
+                   ? TRIB_OK
+                   : trib_error_set(error, TRIB_PROTOCOL, "%s for round %u of tensor \"%s\" which has not begun",
+                                    trib_frame_name(frame->type), frame->round, tensor->name);
+    }
+    trib_task *task = &mine->tasks[index];
+    /* Of a round that is over another may have been the owner. */
+    if (trib_worker_owner_link(core, task) != trib_link_main(link)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "%s for partition %u of tensor \"%s\", which is not pushed to it",
+                              trib_frame_name(frame->type), frame->partition, tensor->name);
+    }
+    if (!task->settled && !task->failed) {
+        *task_out = task;
+    }
+    return TRIB_OK;
+}
+
+static bool is_received(const trib_task *task, uint32_t chunk)
+{
+    return (task->received[chunk / 64] >> (chunk % 64) & 1) != 0;
+}
+
+static trib_status check_sum(trib_link *link, const trib_task *task, const trib_frame *frame, trib_error *error)
+{
+    const trib_op *op = task->node->op;
+    const bool is_root = trib_op_gives(op);
+    uint32_t chunk_bytes = task->tensor->chunk_bytes;
+    uint32_t expected = 0;
+    if (frame->chunk < task->chunk_count && !is_root) {
+        uint64_t begin = (uint64_t)frame->chunk * chunk_bytes;
+        expected = task->size - begin < chunk_bytes ? (uint32_t)(task->size - begin) : chunk_bytes;
+    }
+    if (frame->chunk >= task->chunk_count || frame->payload_size != expected) {
+        return trib_error_set(error, TRIB_PROTOCOL, "sum of tensor \"%s\" chunk %u has %u bytes, expected %u",
+                              task->tensor->name, frame->chunk, frame->payload_size, expected);
+    }
+    if (frame->chunk >= task->chunks_emitted) {
+        return trib_error_set(error, TRIB_PROTOCOL, "sum of tensor \"%s\" chunk %u, which was not asked for",
+                              task->tensor->name, frame->chunk);
+    }
+    /* Every sum of a task comes on one link, over any of its connections. */
+    trib_link *main = link->main != NULL ? link->main : link;
+    bool is_landing = false;
+    for (uint32_t i = 0; i < trib_link_connections(main); i++) {
+        const trib_link *connection = trib_link_connection(main, i);
+        is_landing = is_landing || (connection != NULL && trib_link_is_landing(connection, task, frame->chunk));
+    }
+    if (is_landing || is_received(task, frame->chunk)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "sum of tensor \"%s\" chunk %u came twice", task->tensor->name,
+                              frame->chunk);
+    }
+    return TRIB_OK;
+}
+
+/* Tasks settle when the job's end reaches this core; their landings are void from here. */
+static void sum_abandoned(trib_link *link, const trib_landed *landed)
+{
+    (void)link;
+    trib_task *task = landed->what;
+    task->landings--;
+}
+
+trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
+{
+    trib_core *core = link->core;
+    if (trib_frame_is_part(frame)) {
+        return trib_relay_header(link, frame, landing, error);
+    }
+    if (frame->type == TRIB_FRAME_REFUSED || frame->type == TRIB_FRAME_STALL) {
+        return TRIB_OK; /* the text of a refusal lands in the link's memory */
+    }
+    if (frame->type != TRIB_FRAME_SUM) {
+        return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from a server", trib_frame_name(frame->type));
+    }
+    landing->buffer = core->discard;
+    landing->in_place = true; /* nobody reads what is thrown away */
+    trib_task *task;
+    trib_status status = find_task(link, frame, &task, error);
+    if (status != TRIB_OK || task == NULL) {
+        return status;
+    }
+    status = check_sum(link, task, frame, error);
+    if (status == TRIB_OK && frame->payload_size > 0) {
+        landing->buffer = trib_task_output(task) + (uint64_t)frame->chunk * task->tensor->chunk_bytes;
+        link->landed = (trib_landed){.abandon = sum_abandoned, .what = task};
+        task->landings++;
+    }
+    return status;
+}
+
+/* The root's own output, if it wants one. Here, and not when it submits: earlier operations may still use that memory. */
+static void copy_given(const trib_core *core, const trib_task *task, uint32_t chunk)
+{
+    const trib_op *op = task->node->op;
+    if (op->exchange != TRIB_EXCHANGE_BROADCAST || !trib_op_gives(op) || op->output == NULL ||
+        op->output == op->input) {
+        return;
+    }
+    const uint32_t chunk_bytes = task->tensor->chunk_bytes;
+    const uint64_t begin = (uint64_t)chunk * chunk_bytes, left = task->size - begin;
+    const size_t size = left < chunk_bytes ? (size_t)left : chunk_bytes;
+    if (size > 0) {
+        core->engine->env.kernels->copy(trib_task_output(task) + begin, trib_task_input(task) + begin, size);
+        trib_charge(core->reactor, TRIB_COST_COPY, size);
+    }
+}
+
+static void take_sum(trib_link *link, trib_task *task, const trib_frame *frame)
+{
+    trib_core *core = link->core;
+    if (task->failed) {
+        trib_worker_hear_of_kept(link, frame);
+        trib_pipeline_try_settle(core, task);
+        return;
+    }
+    copy_given(core, task, frame->chunk);
+    trib_counter_add(&core->stats.bytes_pulled, frame->payload_size);
+    task->received[frame->chunk / 64] |= UINT64_C(1) << (frame->chunk % 64);
+    if (task->chunks_received++ == 0 && task->chunk_count > 1) { /* else it is done */
+        trib_trace_task(core, TRIB_TRACE_LANDED, task, frame->payload_size);
+    }
+    const char *stage = trib_pipeline_stage_name(task);
+    if (task->chunks_received == task->chunk_count && strcmp(stage, "PULL") == 0) {
+        trib_pipeline_resume(core, task);
+    }
+}
+
+/* root: any worker of that machine may be meant; who has been named before is kept. */
+static void take_missing(const trib_core *core, trib_task *task, const trib_frame *frame)
+{
+    const uint32_t local_ranks = core->engine->roster->local_ranks;
+    if (frame->root == 0 || local_ranks == 0 || task->missing_rank == TRIB_NO_MEMBER ||
+        task->missing_rank / local_ranks != frame->aux / local_ranks) {
+        task->missing_rank = frame->aux;
+    }
+}
+
+/* Unless it has landed there already. */
+static trib_status land(trib_link *link, const trib_task *task, const trib_frame *frame, const void *payload,
+                        trib_error *error)
+{
+    const trib_core *core = link->core;
+    trib_status status = TRIB_OK;
+    unsigned char *at = trib_task_output(task) + (uint64_t)frame->chunk * task->tensor->chunk_bytes;
+    if (payload != at) {
+        /* What a device fetches, or is too much for caches to keep until somebody reads it, need not pass through them. */
+        const trib_kernels *kernels = core->engine->env.kernels;
+        const bool is_past = task->device != NULL || task->tensor->bytes >= PAST_BYTES;
+        status =
+            trib_link_copy(link, is_past ? kernels->copy_past : kernels->copy, at, payload, frame->payload_size, error);
+    }
+    return status;
+}
+
+static trib_status receive_sum(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
+                               trib_error *error)
+{
+    trib_task *task = link->landed.what;
+    if (!lent && task == NULL && frame->payload_size > 0) {
+        trib_worker_hear_of_kept(link, frame);
+        return TRIB_OK; /* when it came nobody waited for it any more */
+    }
+    if (task == NULL) {
+        trib_status status = find_task(link, frame, &task, error);
+        if (status == TRIB_OK && task != NULL) {
+            status = check_sum(link, task, frame, error);
+        }
+        if (status == TRIB_OK && task == NULL) {
+            trib_worker_hear_of_kept(link, frame);
+        }
+        if (status != TRIB_OK || task == NULL) {
+            return status;
+        }
+    } else {
+        task->landings--;
+    }
+    if (frame->payload_size > 0 && !task->failed) {
+        trib_status status = land(link, task, frame, payload, error);
+        if (status != TRIB_OK) {
+            return status;
+        }
+    }
+    take_sum(link, task, frame);
+    return TRIB_OK;
+}
+
+static void take_stall(trib_core *core, trib_task *task, const trib_frame *frame)
+{
+    take_missing(core, task, frame);
+    trib_trace_task(core, TRIB_TRACE_STALL, task, 0);
+    if (frame->chunk == TRIB_STALL_FOR_GOOD) {
+        trib_op_fail(task->node->op, TRIB_PEER_LEFT, "tensor \"%s\": %s left the job without contributing to round %u",
+                     task->tensor->name, trib_roster_name(core->engine->roster, frame->aux), frame->round);
+        give_up_everywhere(core, task->node);
+    }
+}
+
+static trib_status take_refusal(trib_link *link, trib_task *task, const trib_frame *frame, const void *payload,
+                                trib_error *error)
+{
+    trib_core *core = link->core;
+    trib_status reason = TRIB_OK;
+    trib_status status = trib_frame_take_error(frame, &reason, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    char text[TRIB_ERROR_TEXT_SIZE];
+    trib_frame_take_text(frame, payload, text, sizeof text);
+    trib_op_fail(task->node->op, reason, "tensor \"%s\": %s", task->tensor->name, text);
+    if (reason == TRIB_MISMATCH) {
+        trib_pipeline_fail(core, task); /* each partition's owner says so itself, and better than this worker could */
+    } else {
+        give_up_everywhere(core, task->node);
+    }
+    trib_worker_hear_of_kept(link, frame); /* the owner keeps all of the round's partitions but this one */
+    return TRIB_OK;
+}
+
+trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
+                                 trib_error *error)
+{
+    trib_task *task = NULL;
+    if (trib_frame_is_part(frame)) {
+        return trib_relay_received(link, frame, payload, lent, error);
+    }
+    if (frame->type == TRIB_FRAME_SUM) {
+        return receive_sum(link, frame, payload, lent, error);
+    }
+    trib_status status = find_task(link, frame, &task, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    if (task == NULL) {
+        trib_worker_hear_of_kept(link, frame);
+    } else if (frame->type == TRIB_FRAME_STALL) {
+        take_stall(link->core, task, frame);
+    } else {
+        return take_refusal(link, task, frame, payload, error);
+    }
+    return TRIB_OK;
+}
+
+const trib_link_upcalls trib_worker_upcalls = {
+    .ready = worker_ready,
+    .header = trib_worker_header,
+    .received = trib_worker_received,
+    .closed = worker_link_closed,
+};

@@ -1,0 +1,56 @@
+/*
+ * copy_h2d.c - COPYH2D: the sum of the share goes back to the device, into its place in the output.
+ *
+ * Where the machine's GPUs gather the slice afterwards the stage is done when the copy has been given to the device: the
+ * gather waits for it there. Else the copy is the last thing, and the stage waits for its end. The machine of a broadcast's
+ * root has all bytes where they belong: there the stage waits for what the device still does.
+ *
+ * Sums that the network's device has written to their place need no copy, but a word to the GPU that they are there: that
+ * job takes the copy's place, with all that waits for it.
+ */
+#include "engine/device/device_task.h"
+#include "stages/plans.h"
+
+static void copy_back(trib_reactor *reactor, trib_post *post)
+{
+    trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
+    trib_device_task *device = job->owner;
+    (void)trib_device_job_back(reactor->owner, device, job);
+}
+
+static trib_verdict copy_start(trib_core *core, trib_task *task, trib_error *error)
+{
+    (void)error;
+    trib_device_task *device = task->device;
+    const trib_op *op = task->node->op;
+    const bool gathers = trib_device_lanes(core->engine) > 1;
+    if (trib_op_gives(op)) {
+        device->last_job = !gathers;
+        return gathers || task->device_holds == 0 ? TRIB_VERDICT_DONE : TRIB_VERDICT_PENDING;
+    }
+    if (task->size == 0 && gathers) {
+        return TRIB_VERDICT_DONE;
+    }
+    device->to_device = (trib_device_job){
+        .kind = device->landing == device->staging ? TRIB_DEVICE_TO_DEVICE : TRIB_DEVICE_SEE,
+        .source = device->staging,
+        .target = op->output + task->offset,
+        .bytes = task->size,
+    };
+    if (!gathers) {
+        device->to_device.gate = &op->device->gate;
+        device->to_device.gate_count = &op->device->gate_count;
+        device->to_device.gate_goal = task->tensor->device->slice_count;
+        device->last_job = true;
+    }
+    trib_device_submit(core, device, &device->to_device, copy_back);
+    return gathers ? TRIB_VERDICT_DONE : TRIB_VERDICT_PENDING;
+}
+
+static void copy_cancel(trib_core *core, trib_task *task)
+{
+    (void)core;
+    (void)task;
+}
+
+const trib_stage trib_stage_copy_h2d = {"COPYH2D", copy_start, copy_cancel};

@@ -1,0 +1,30 @@
+/*
+ * device_input.c - INPUT: a device tensor's bytes are there when the caller's stream has come to the call.
+ *
+ * The device tells (engine/device/device_op.c); then all partitions of the operation go on.
+ */
+#include "engine/device/device_task.h"
+#include "stages/plans.h"
+
+static trib_verdict input_start(trib_core *core, trib_task *task, trib_error *error)
+{
+    (void)core;
+    task->device->last_job = task->device->awaits_reduce = false;
+    switch ((trib_device_input)atomic_load(&task->node->op->device->input)) {
+    case TRIB_INPUT_AWAITED:
+        return TRIB_VERDICT_PENDING;
+    case TRIB_INPUT_READY:
+        return TRIB_VERDICT_DONE;
+    default:
+        trib_error_set(error, TRIB_SYSTEM, "its input did not become ready");
+        return TRIB_VERDICT_FAILED;
+    }
+}
+
+static void input_cancel(trib_core *core, trib_task *task)
+{
+    (void)core;
+    (void)task;
+}
+
+const trib_stage trib_stage_input = {"INPUT", input_start, input_cancel};

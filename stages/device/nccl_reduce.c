@@ -1,0 +1,108 @@
+/*
+ * nccl_reduce.c - NCCL_REDUCE: the GPUs of a machine sum a slice, and each gets its share of the sum. In a broadcast the
+ * GPUs of the root's machine get the slice from the root; those of other machines do nothing.
+ *
+ * A reduce-scatter into the output: a rank's share of the slice lands where it belongs, so that the copy to the host and
+ * the gather behind it need no memory of their own. The stage is done when the collective has been ordered and given to
+ * the device; the copy waits for it there. Where there is no other machine it is an all-reduce, and waits for its end: also for
+ * that of one that was issued before (engine/device/device_order.c).
+ */
+#include "engine/local_group/group.h"
+#include "stages/plans.h"
+
+static void alone_back(trib_reactor *reactor, trib_post *post)
+{
+    trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
+    trib_device_task *device = job->owner;
+    device->last_job = true;
+    (void)trib_device_job_back(reactor->owner, device, job);
+}
+
+/* The only GPU of the root's machine has its own bytes in the output. */
+static void copy_back(trib_reactor *reactor, trib_post *post)
+{
+    trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
+    (void)trib_device_job_back(reactor->owner, job->owner, job);
+}
+
+static void open_gate_behind(trib_device_task *device)
+{
+    const trib_op *op = device->task->node->op;
+    device->reduce.gate = &op->device->gate;
+    device->reduce.gate_count = &op->device->gate_count;
+    device->reduce.gate_goal = device->task->tensor->device->slice_count;
+}
+
+static void fill_broadcast(trib_device_task *device, uint32_t lanes)
+{
+    const trib_op *op = device->task->node->op;
+    const trib_tensor *tensor = device->task->tensor;
+    const bool is_root = op->device->root == op->engine->member_id;
+    unsigned char *target = trib_device_data(op) + device->slice_offset;
+    device->reduce = (trib_device_job){
+        .kind = TRIB_DEVICE_BROADCAST,
+        .dtype = tensor->dtype,
+        .source = is_root ? op->input + device->slice_offset : target,
+        .target = target,
+        .bytes = device->slice_bytes,
+        .share = tensor->partition_bytes,
+        .root = op->device->root % lanes,
+        .label = trib_device_label(op, device->slice),
+    };
+}
+
+static void fill(trib_device_task *device, bool alone)
+{
+    const trib_task *task = device->task;
+    const trib_op *op = task->node->op;
+    const trib_tensor *tensor = task->tensor;
+    device->reduce = (trib_device_job){
+        .kind = alone ? TRIB_DEVICE_ALL_REDUCE : TRIB_DEVICE_REDUCE_SCATTER,
+        .dtype = tensor->dtype,
+        .reduce = alone || op->reduce != TRIB_AVG ? op->reduce : TRIB_SUM, /* the server divides, once for all */
+        .source = op->input + device->slice_offset,
+        .target = op->output + (alone ? device->slice_offset : task->offset),
+        .bytes = device->slice_bytes,
+        .share = tensor->partition_bytes,
+        .label = trib_device_label(op, device->slice),
+        .keep = alone ? &device->kept : NULL, /* keeps: if the group says so */
+    };
+}
+
+static trib_verdict reduce_start(trib_core *core, trib_task *task, trib_error *error)
+{
+    (void)error;
+    trib_device_task *device = task->device;
+    const trib_op *op = task->node->op;
+    const bool alone = op->exchange == TRIB_EXCHANGE_DEVICE_ALONE, is_broadcast = op->device->root != TRIB_NO_MEMBER;
+    const uint32_t lanes = trib_device_lanes(core->engine);
+    if (op->device->is_issued) {
+        return op->device->is_over ? TRIB_VERDICT_DONE : TRIB_VERDICT_PENDING;
+    }
+    if ((is_broadcast && !alone && !trib_op_gives(op)) || (!is_broadcast && !alone && lanes == 1)) {
+        return TRIB_VERDICT_DONE;
+    }
+    if (is_broadcast) {
+        fill_broadcast(device, lanes);
+    } else {
+        fill(device, alone);
+    }
+    if (alone) {
+        open_gate_behind(device);
+    }
+    if (lanes > 1) {
+        trib_group_announce(core, device, &device->reduce);
+        return TRIB_VERDICT_PENDING;
+    }
+    trib_device_submit(core, device, &device->reduce, alone ? alone_back : copy_back);
+    return alone ? TRIB_VERDICT_PENDING : TRIB_VERDICT_DONE;
+}
+
+/* What was announced stays so until it is ordered or called off; the task holds on for that long. */
+static void reduce_cancel(trib_core *core, trib_task *task)
+{
+    (void)core;
+    (void)task;
+}
+
+const trib_stage trib_stage_nccl_reduce = {"NCCL_REDUCE", reduce_start, reduce_cancel};

@@ -1,0 +1,135 @@
+/*
+ * push.c - PUSH: a partition goes to its server, chunk by chunk, when its priority and the link's credit let it.
+ *
+ * Done when the transport has sent the last chunk. The request for the sum (PULL) rides with the chunk itself; in a
+ * broadcast the receivers send chunks without payload, which ask and nothing more.
+ */
+#include "engine/base/assert.h"
+#include "engine/link/link_express.h"
+#include "engine/trace/trace.h"
+#include "engine/worker/worker.h"
+#include "stages/plans.h"
+
+static void chunk_sent(trib_out *out, trib_status status)
+{
+    trib_task *task = out->context;
+    trib_core *core = out->link->core;
+    trib_assert(task->sends_in_flight > 0);
+    task->sends_in_flight--;
+    if (task->failed) {
+        trib_pipeline_try_settle(core, task);
+        return;
+    }
+    /* A send that failed is followed by the link's end, which fails the task. But where the sum is there it did arrive, and
+     * who summed it may have left since. */
+    const bool arrived = status == TRIB_OK || task->chunks_received == task->chunk_count;
+    if (arrived && task->sends_in_flight == 0 && task->chunks_emitted == task->chunk_count) {
+        trib_pipeline_resume(core, task);
+    }
+}
+
+static bool push_emit(trib_link *link, trib_waiter *waiter)
+{
+    trib_task *task = (trib_task *)waiter;
+    const trib_op *op = task->node->op;
+    const trib_tensor *tensor = task->tensor;
+    uint32_t chunk = task->chunks_emitted;
+    uint64_t begin = (uint64_t)chunk * tensor->chunk_bytes;
+    uint32_t size = task->size - begin < tensor->chunk_bytes ? (uint32_t)(task->size - begin) : tensor->chunk_bytes;
+    const bool is_broadcast = op->exchange == TRIB_EXCHANGE_BROADCAST || op->exchange == TRIB_EXCHANGE_DEVICE_BROADCAST;
+    const bool carries = !is_broadcast || trib_op_gives(op);
+    trib_frame frame = {
+        .type = TRIB_FRAME_PUSH,
+        .payload_size = carries ? size : 0,
+        .tensor = tensor->id,
+        .partition = task->partition,
+        .round = op->round,
+        .chunk = chunk,
+        .chunk_count = task->chunk_count,
+        .size = size,
+        .priority = op->priority,
+        .exchange = (uint8_t)op->exchange,
+        .dtype = (uint8_t)tensor->dtype,
+        .reduce = (uint8_t)op->reduce,
+        .root = op->root,
+        .aux = trib_worker_owner_code(link->core, task),
+    };
+    const void *payload = frame.payload_size > 0 ? trib_task_input(task) + begin : NULL;
+    if (chunk == 0) {
+        /* Before it goes: a peer on this machine may have it before the next line runs here. */
+        trib_trace_task(link->core, TRIB_TRACE_START, task, task->size);
+    }
+    if (trib_link_send_held(link, &frame, payload, chunk_sent, task, &task->self_held) != TRIB_OK) {
+        trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a chunk");
+        return false;
+    }
+    if (chunk > 0 && chunk + 1 == task->chunk_count) {
+        trib_trace_task(link->core, TRIB_TRACE_EMITTED, task, task->size);
+    }
+    trib_counter_add(&link->core->stats.bytes_pushed, frame.payload_size);
+    task->connection = trib_link_connection_index(link);
+    task->chunks_emitted++;
+    task->sends_in_flight++;
+    return task->chunks_emitted < task->chunk_count;
+}
+
+/* Why there is no link to the server. One that was lost has ended the job, which this core may hear of only after the
+ * operations that are queued before it: those fail by what happened. Only a server that said farewell has left. */
+static void tell_missing(trib_core *core, const trib_task *task, trib_status status, trib_error *error)
+{
+    const trib_link *link = task->link;
+    const char *name = trib_roster_name(core->engine->roster, trib_worker_owner(core, task));
+    if (status == TRIB_NO_MEMORY) {
+        trib_error_set(error, status, "out of memory");
+    } else if (trib_engine_check_open(core->engine, error) != TRIB_OK) {
+        return;
+    } else if (link != NULL && !link->bye) {
+        trib_error_set(error, TRIB_PEER_LOST, "the connection to %s, which sums partition %u, ends: %.200s", name,
+                       task->partition, link->end_reason);
+    } else {
+        trib_error_set(error, TRIB_PEER_LEFT, "%s, which sums partition %u, has left the job", name, task->partition);
+    }
+}
+
+static trib_verdict push_start(trib_core *core, trib_task *task, trib_error *error)
+{
+    task->chunks_emitted = 0;
+    if (task->chunk_count == 0) {
+        return TRIB_VERDICT_DONE;
+    }
+    task->waiter.priority = task->node->op->priority;
+    task->waiter.sequence = core->sequence++;
+    task->waiter.emit = push_emit;
+    task->waiter.heap_index = TRIB_WAITER_IDLE;
+    if (task->in_order) {
+        task->waiter.lane = TRIB_LANE_SAME;
+        task->waiter.connection = task->connection;
+    } else {
+        const bool small = task->chunk_count == 1 && trib_express_fits(task->size);
+        task->waiter.lane = small ? TRIB_LANE_ANY : TRIB_LANE_MAIN;
+    }
+    if (task->link != NULL && task->link->state != TRIB_LINK_CLOSING && trib_worker_hold_back(task)) {
+        return TRIB_VERDICT_PENDING;
+    }
+    trib_status status = task->link == NULL ? TRIB_PEER_LEFT : trib_link_enqueue(task->link, &task->waiter, task->size);
+    if (status == TRIB_NO_MEMORY) {
+        /* Its server would wait for this round, and take the next for a mistake. */
+        trib_link_close(task->link, false, TRIB_NO_MEMORY, "out of memory for what waits to be pushed");
+    }
+    if (status != TRIB_OK) {
+        tell_missing(core, task, status, error);
+        return TRIB_VERDICT_FAILED;
+    }
+    return TRIB_VERDICT_PENDING;
+}
+
+static void push_cancel(trib_core *core, trib_task *task)
+{
+    (void)core;
+    task->held = false;
+    if (task->link != NULL) {
+        trib_link_dequeue(task->link, &task->waiter);
+    }
+}
+
+const trib_stage trib_stage_push = {"PUSH", push_start, push_cancel};

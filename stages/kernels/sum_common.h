@@ -1,0 +1,74 @@
+/*
+ * sum_common.h - what the implementations of the kernels share: their tables, and exact division by a constant.
+ *
+ * Everything here is static or a declaration: the files that include it are compiled for different processors, and a
+ * function with external linkage could be linked from the wrong one.
+ */
+#ifndef TRIB_STAGES_SUM_COMMON_H
+#define TRIB_STAGES_SUM_COMMON_H
+
+#include "engine/base/kernel_ops.h"
+
+#include <string.h>
+
+extern const trib_kernels trib_kernels_scalar;
+#if defined(__x86_64__)
+extern const trib_kernels trib_kernels_avx2;
+extern const trib_kernels trib_kernels_avx512;
+void *trib_copy_past(void *restrict dst, const void *restrict src, size_t size); /* runs on all of them */
+#endif
+
+#define SUM_INLINE static inline __attribute__((always_inline, unused))
+
+#define SUM_F32_NAN 0x7fc00000u
+#define SUM_F64_NAN 0x7ff8000000000000u
+#define SUM_F16_NAN 0x7e00u
+#define SUM_F16_INFINITY 0x7c00u
+#define SUM_BF16_NAN 0x7fc0u
+#define SUM_BF16_INFINITY 0x7f80u
+
+__extension__ typedef unsigned __int128 sum_u128;
+
+/*
+ * The number of contributors in every shape that finishing needs. Integer quotients come from a multiplication with a
+ * rounded-up reciprocal of one bit more than the operand has (Granlund and Montgomery, PLDI'94): high = (x * m) >> N,
+ * quotient = (high + ((x - high) >> shift_first)) >> shift_last, exact for every unsigned x of N bits.
+ */
+typedef struct sum_divisor {
+    float f32;
+    double f64;
+    uint32_t multiplier_32;
+    uint64_t multiplier_64;
+    uint32_t shift_first; /* 0 for a divisor of 1, otherwise 1 */
+    uint32_t shift_last;  /* 0..31 */
+} sum_divisor;
+
+static inline sum_divisor sum_divisor_of(uint32_t divisor)
+{
+    uint32_t bits = 0; /* the smallest that has 2^bits >= divisor */
+    while (((uint64_t)1 << bits) < divisor) {
+        bits++;
+    }
+    const uint64_t excess = ((uint64_t)1 << bits) - divisor;
+    const sum_divisor result = {
+        .f32 = (float)divisor,
+        .f64 = (double)divisor,
+        .multiplier_32 = (uint32_t)((excess << 32) / divisor + 1),
+        .multiplier_64 = (uint64_t)(((sum_u128)excess << 64) / divisor + 1),
+        .shift_first = bits > 0 ? 1 : 0,
+        .shift_last = bits > 0 ? bits - 1 : 0,
+    };
+    return result;
+}
+
+/* value, a signed 64-bit number, divided and truncated towards zero. */
+SUM_INLINE uint64_t sum_divide_i64(uint64_t value, const sum_divisor *by)
+{
+    const uint64_t sign = (uint64_t)0 - (value >> 63);
+    const uint64_t magnitude = (value ^ sign) - sign;
+    const uint64_t high = (uint64_t)(((sum_u128)magnitude * by->multiplier_64) >> 64);
+    const uint64_t quotient = (high + ((magnitude - high) >> by->shift_first)) >> by->shift_last;
+    return (quotient ^ sign) - sign;
+}
+
+#endif

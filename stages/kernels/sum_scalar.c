@@ -1,0 +1,324 @@
+/*
+ * sum_scalar.c - the kernels in portable C, one element at a time: for processors without AVX2, and the plain statement
+ * of what the others compute.
+ *
+ * Floats are handled as their bits: conversions, NaNs and the order of zeros are then explicit, and nothing depends on
+ * what a compiler makes of a NaN.
+ */
+#include "stages/kernels/sum_common.h"
+
+/* One element in the low bits; the bits above those are not looked at. */
+typedef uint64_t sum_vec;
+
+#define SUM_VECTOR_BYTES 0
+
+SUM_INLINE float f32_of(uint64_t bits)
+{
+    const uint32_t low = (uint32_t)bits;
+    float value;
+    memcpy(&value, &low, sizeof(value));
+    return value;
+}
+
+SUM_INLINE uint32_t bits_of_f32(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+SUM_INLINE double f64_of(uint64_t bits)
+{
+    double value;
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+SUM_INLINE uint64_t bits_of_f64(double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+/* ---- Loads and stores -------------------------------------------------------------------------------------------- */
+
+SUM_INLINE sum_vec load_8(const unsigned char *at)
+{
+    return *at;
+}
+
+SUM_INLINE sum_vec load_16(const unsigned char *at)
+{
+    uint16_t value;
+    memcpy(&value, at, sizeof(value));
+    return value;
+}
+
+SUM_INLINE sum_vec load_32(const unsigned char *at)
+{
+    uint32_t value;
+    memcpy(&value, at, sizeof(value));
+    return value;
+}
+
+SUM_INLINE sum_vec load_64(const unsigned char *at)
+{
+    uint64_t value;
+    memcpy(&value, at, sizeof(value));
+    return value;
+}
+
+SUM_INLINE void store_8(unsigned char *at, sum_vec value)
+{
+    *at = (unsigned char)value;
+}
+
+SUM_INLINE void store_16(unsigned char *at, sum_vec value)
+{
+    const uint16_t low = (uint16_t)value;
+    memcpy(at, &low, sizeof(low));
+}
+
+SUM_INLINE void store_32(unsigned char *at, sum_vec value)
+{
+    const uint32_t low = (uint32_t)value;
+    memcpy(at, &low, sizeof(low));
+}
+
+SUM_INLINE void store_64(unsigned char *at, sum_vec value)
+{
+    memcpy(at, &value, sizeof(value));
+}
+
+/* ---- Widening and narrowing -------------------------------------------------------------------------------------- */
+
+SUM_INLINE sum_vec widen_f16(const unsigned char *at)
+{
+    const uint32_t half = (uint32_t)load_16(at);
+    const uint32_t magnitude = half & 0x7fff;
+    /* Exponent and fraction moved to their places mean a number 2^112 too small, denormals included. */
+    const uint32_t finite = bits_of_f32(f32_of(magnitude << 13) * 0x1p112f);
+    const uint32_t special = 0x7f800000u | (magnitude << 13);
+    return (half & 0x8000) << 16 | (magnitude < SUM_F16_INFINITY ? finite : special);
+}
+
+SUM_INLINE void narrow_f16(unsigned char *at, sum_vec value)
+{
+    const uint32_t bits = (uint32_t)value;
+    const uint32_t magnitude = bits & 0x7fffffffu;
+    /* At 0.5 a float32 counts in steps of 2^-24, as a float16 does near zero: the addition rounds to them. */
+    const uint32_t denormal = bits_of_f32(f32_of(magnitude) + 0.5f) - bits_of_f32(0.5f);
+    const uint32_t normal = (magnitude - (112u << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
+    const uint32_t finite = magnitude < 0x38800000u ? denormal : normal;
+    const uint32_t rounded = magnitude < 0x477ff000u ? finite : SUM_F16_INFINITY; /* 65520 and above */
+    store_16(at, magnitude > 0x7f800000u ? SUM_F16_NAN : (bits >> 16 & 0x8000) | rounded);
+}
+
+SUM_INLINE sum_vec widen_bf16(const unsigned char *at)
+{
+    return load_16(at) << 16;
+}
+
+SUM_INLINE void narrow_bf16(unsigned char *at, sum_vec value)
+{
+    const uint32_t bits = (uint32_t)value;
+    const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16; /* past the largest: the bits of infinity */
+    store_16(at, (bits & 0x7fffffffu) > 0x7f800000u ? SUM_BF16_NAN : rounded);
+}
+
+SUM_INLINE sum_vec widen_i8(const unsigned char *at)
+{
+    return (uint64_t)(int64_t)(int8_t)*at;
+}
+
+SUM_INLINE sum_vec widen_u8(const unsigned char *at)
+{
+    return *at;
+}
+
+SUM_INLINE sum_vec widen_i32(const unsigned char *at)
+{
+    return (uint64_t)(int64_t)(int32_t)load_32(at);
+}
+
+SUM_INLINE void narrow_i8(unsigned char *at, sum_vec value)
+{
+    store_8(at, value);
+}
+
+SUM_INLINE void narrow_i32(unsigned char *at, sum_vec value)
+{
+    store_32(at, value);
+}
+
+/* ---- Adding ------------------------------------------------------------------------------------------------------ */
+
+SUM_INLINE sum_vec canonical_f32(float value)
+{
+    return value != value ? SUM_F32_NAN : bits_of_f32(value);
+}
+
+SUM_INLINE sum_vec canonical_f64(double value)
+{
+    return value != value ? SUM_F64_NAN : bits_of_f64(value);
+}
+
+SUM_INLINE sum_vec add_f32(sum_vec left, sum_vec right)
+{
+    return canonical_f32(f32_of(left) + f32_of(right));
+}
+
+SUM_INLINE sum_vec add_f64(sum_vec left, sum_vec right)
+{
+    return canonical_f64(f64_of(left) + f64_of(right));
+}
+
+SUM_INLINE sum_vec add_8(sum_vec left, sum_vec right)
+{
+    return left + right;
+}
+
+SUM_INLINE sum_vec add_32(sum_vec left, sum_vec right)
+{
+    return left + right;
+}
+
+SUM_INLINE sum_vec add_64(sum_vec left, sum_vec right)
+{
+    return left + right;
+}
+
+/* ---- Dividing ---------------------------------------------------------------------------------------------------- */
+
+SUM_INLINE sum_vec div_f32(sum_vec value, const sum_divisor *by)
+{
+    return canonical_f32(f32_of(value) / by->f32);
+}
+
+SUM_INLINE sum_vec div_f64(sum_vec value, const sum_divisor *by)
+{
+    return canonical_f64(f64_of(value) / by->f64);
+}
+
+SUM_INLINE sum_vec div_i32(sum_vec value, const sum_divisor *by)
+{
+    const uint32_t bits = (uint32_t)value;
+    const uint32_t sign = 0 - (bits >> 31);
+    const uint32_t magnitude = (bits ^ sign) - sign;
+    const uint32_t high = (uint32_t)((uint64_t)magnitude * by->multiplier_32 >> 32);
+    const uint32_t quotient = (high + ((magnitude - high) >> by->shift_first)) >> by->shift_last;
+    return (quotient ^ sign) - sign;
+}
+
+SUM_INLINE sum_vec div_i64(sum_vec value, const sum_divisor *by)
+{
+    return sum_divide_i64(value, by);
+}
+
+/* ---- Comparing --------------------------------------------------------------------------------------------------- */
+
+/* Floats in the order of signed integers: the magnitude of negative ones is turned round, so -0.0 is below +0.0. */
+SUM_INLINE int64_t order_of(int64_t bits, int64_t magnitude_mask)
+{
+    return bits < 0 ? bits ^ magnitude_mask : bits;
+}
+
+/* Signed bits of two floats; a magnitude above infinity's is a NaN. */
+SUM_INLINE sum_vec extreme_float(int64_t left, int64_t right, int64_t magnitude_mask, int64_t infinity, uint64_t nan,
+                                 bool smaller)
+{
+    const bool left_less = order_of(left, magnitude_mask) < order_of(right, magnitude_mask);
+    const int64_t chosen = left_less == smaller ? left : right;
+    const bool is_nan = (left & magnitude_mask) > infinity || (right & magnitude_mask) > infinity;
+    return is_nan ? nan : (uint64_t)chosen;
+}
+
+SUM_INLINE sum_vec extreme_16(sum_vec left, sum_vec right, int64_t infinity, uint64_t nan, bool smaller)
+{
+    return extreme_float((int16_t)left, (int16_t)right, 0x7fff, infinity, nan, smaller);
+}
+
+SUM_INLINE sum_vec min_f16(sum_vec left, sum_vec right)
+{
+    return extreme_16(left, right, SUM_F16_INFINITY, SUM_F16_NAN, true);
+}
+
+SUM_INLINE sum_vec max_f16(sum_vec left, sum_vec right)
+{
+    return extreme_16(left, right, SUM_F16_INFINITY, SUM_F16_NAN, false);
+}
+
+SUM_INLINE sum_vec min_bf16(sum_vec left, sum_vec right)
+{
+    return extreme_16(left, right, SUM_BF16_INFINITY, SUM_BF16_NAN, true);
+}
+
+SUM_INLINE sum_vec max_bf16(sum_vec left, sum_vec right)
+{
+    return extreme_16(left, right, SUM_BF16_INFINITY, SUM_BF16_NAN, false);
+}
+
+SUM_INLINE sum_vec min_f32(sum_vec left, sum_vec right)
+{
+    return extreme_float((int32_t)left, (int32_t)right, INT32_MAX, 0x7f800000, SUM_F32_NAN, true);
+}
+
+SUM_INLINE sum_vec max_f32(sum_vec left, sum_vec right)
+{
+    return extreme_float((int32_t)left, (int32_t)right, INT32_MAX, 0x7f800000, SUM_F32_NAN, false);
+}
+
+SUM_INLINE sum_vec min_f64(sum_vec left, sum_vec right)
+{
+    return extreme_float((int64_t)left, (int64_t)right, INT64_MAX, 0x7ff0000000000000, SUM_F64_NAN, true);
+}
+
+SUM_INLINE sum_vec max_f64(sum_vec left, sum_vec right)
+{
+    return extreme_float((int64_t)left, (int64_t)right, INT64_MAX, 0x7ff0000000000000, SUM_F64_NAN, false);
+}
+
+SUM_INLINE sum_vec min_i8(sum_vec left, sum_vec right)
+{
+    return (int8_t)left < (int8_t)right ? left : right;
+}
+
+SUM_INLINE sum_vec max_i8(sum_vec left, sum_vec right)
+{
+    return (int8_t)left > (int8_t)right ? left : right;
+}
+
+SUM_INLINE sum_vec min_u8(sum_vec left, sum_vec right)
+{
+    return left < right ? left : right;
+}
+
+SUM_INLINE sum_vec max_u8(sum_vec left, sum_vec right)
+{
+    return left > right ? left : right;
+}
+
+SUM_INLINE sum_vec min_i32(sum_vec left, sum_vec right)
+{
+    return (int32_t)left < (int32_t)right ? left : right;
+}
+
+SUM_INLINE sum_vec max_i32(sum_vec left, sum_vec right)
+{
+    return (int32_t)left > (int32_t)right ? left : right;
+}
+
+SUM_INLINE sum_vec min_i64(sum_vec left, sum_vec right)
+{
+    return (int64_t)left < (int64_t)right ? left : right;
+}
+
+SUM_INLINE sum_vec max_i64(sum_vec left, sum_vec right)
+{
+    return (int64_t)left > (int64_t)right ? left : right;
+}
+
+#include "stages/kernels/sum_template.h"
+
+const trib_kernels trib_kernels_scalar = {"scalar", combine, finish, memcpy, memcpy};

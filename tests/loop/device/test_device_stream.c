@@ -1,0 +1,299 @@
+/*
+ * test_device_stream.c - a device that refuses to let streams wait for what it has not launched: then the call waits (trib_op_stream_wait),
+ * for a launch or for the operation's end, whichever comes first.
+ */
+#include <pthread.h>
+#include <unistd.h>
+
+#include "tests/loop/device/device_wrap.h"
+
+enum { RANKS = 2, COUNT = 1000 };
+
+/* ---- The devices ---- */
+
+static trib_device_ops ops;
+static trib_device_params told[RANKS]; /* by machine */
+static atomic_bool refuses;
+static atomic_int asked, opened;
+
+static trib_status open_device(const trib_device_params *params, trib_device **out, trib_error *error)
+{
+    told[params->machine] = *params;
+    return trib_device_host_ops.open(params, out, error);
+}
+
+static trib_status stream_wait(trib_device *device, void *stream, const trib_device_gate *gate, trib_error *error)
+{
+    (void)device;
+    (void)stream;
+    (void)gate;
+    const bool refused = atomic_load(&refuses);
+    atomic_fetch_add(&asked, 1);
+    return refused ? trib_error_set(error, TRIB_BUSY, "there are too few queues") : TRIB_OK;
+}
+
+static void gate_open(trib_device *device, const trib_device_gate *gate)
+{
+    trib_device_host_ops.gate_open(device, gate);
+    atomic_fetch_add(&opened, 1);
+}
+
+static void launch(int rank)
+{
+    told[rank].launched(told[rank].engine);
+}
+
+/* ---- Sums of which the second rank has not given its part ---- */
+
+typedef struct bed {
+    job jobs;
+    trib_tensor *tensors[RANKS][2];
+    int32_t data[RANKS][2][COUNT];
+} bed;
+
+static bool on_queue; /* TRIB_MODE_QUEUE */
+
+static void tweak(trib_config *config, int member)
+{
+    on_devices(config, member);
+    config->mode = on_queue ? TRIB_MODE_QUEUE : TRIB_MODE_THREADS;
+}
+
+/* All but the job. */
+static void bed_prepare(bed *self, bool queue)
+{
+    on_queue = queue;
+    ops = trib_device_host_ops;
+    ops.open = open_device;
+    ops.stream_wait = stream_wait;
+    ops.gate_open = gate_open;
+    watched = &ops;
+    atomic_store(&refuses, true);
+    atomic_store(&asked, 0);
+    atomic_store(&opened, 0);
+    memset(self, 0, sizeof *self);
+}
+
+static void bed_open(bed *self, bool queue)
+{
+    bed_prepare(self, queue);
+    open_job(&self->jobs, RANKS, 0, 1, tweak);
+    for (int rank = 0; rank < RANKS; rank++) {
+        self->tensors[rank][0] = declare_on_device(self->jobs.engines[rank], "a tensor", COUNT, 0, TRIB_OK);
+        self->tensors[rank][1] = declare_on_device(self->jobs.engines[rank], "another", COUNT, 0, TRIB_OK);
+    }
+}
+
+static void bed_close(bed *self)
+{
+    close_job(&self->jobs);
+    watched = NULL;
+}
+
+static trib_op *hand_in(bed *self, int rank, int which, int64_t timeout_ns, trib_done_cb done, void *user)
+{
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.tensor = self->tensors[rank][which];
+    params.input = params.output = self->data[rank][which];
+    params.timeout_ns = timeout_ns;
+    params.done_cb = done;
+    params.user = user;
+    return push_pull_or(self->jobs.engines[rank], &params, TRIB_OK);
+}
+
+static void finish(trib_op *op)
+{
+    trib_error error = {.status = TRIB_OK};
+    assert_int_equal(job_wait(op, &error), TRIB_OK);
+}
+
+/* ---- A call that waits ---- */
+
+typedef struct call {
+    pthread_t thread;
+    trib_op *op;
+    trib_status status;
+    atomic_bool has_returned;
+} call;
+
+static void *call_main(void *argument)
+{
+    call *self = argument;
+    trib_error error = {.status = TRIB_OK};
+    self->status = trib_op_stream_wait(self->op, NULL, &error);
+    atomic_store(&self->has_returned, true);
+    return NULL;
+}
+
+static void call_begin(call *self, trib_op *op)
+{
+    *self = (call){.op = op};
+    assert_int_equal(pthread_create(&self->thread, NULL, call_main, self), 0);
+}
+
+static void await_count(atomic_int *count, int least)
+{
+    for (int i = 0; atomic_load(count) < least; i++) {
+        if (i == 30000) {
+            fail_msg("nothing happens for half a minute");
+        }
+        usleep(1000);
+    }
+}
+
+static void until_something_is_launched(void **state)
+{
+    (void)state;
+    static bed self;
+    call one;
+    bed_open(&self, false);
+    trib_op *op = hand_in(&self, 0, 0, -1, NULL, NULL);
+    call_begin(&one, op);
+    await_count(&asked, 1);
+    for (int i = 1; i < 5; i++) {
+        usleep(5000);
+        assert_false(atomic_load(&one.has_returned));
+        launch(0); /* something else: it is refused again */
+        await_count(&asked, 1 + i);
+    }
+    assert_false(atomic_load(&one.has_returned));
+    atomic_store(&refuses, false);
+    launch(0);
+    pthread_join(one.thread, NULL);
+    assert_int_equal(one.status, TRIB_OK);
+    assert_int_equal(trib_op_status(op), TRIB_PENDING);
+    trib_op *other = hand_in(&self, 1, 0, -1, NULL, NULL);
+    finish(op);
+    finish(other);
+    bed_close(&self);
+}
+
+/* Also where nobody has announced that end, since the one thread that would is this. */
+static void until_the_operation_is_over(void **state)
+{
+    (void)state;
+    static bed self;
+    for (int queue = 0; queue < 2; queue++) {
+        bed_open(&self, queue == 1);
+        trib_error error = {.status = TRIB_OK};
+        call one;
+        trib_op *op = hand_in(&self, 0, 0, -1, NULL, NULL);
+        call_begin(&one, op);
+        await_count(&asked, 1);
+        usleep(20000);
+        assert_false(atomic_load(&one.has_returned));
+        trib_op_cancel(op);
+        pthread_join(one.thread, NULL);
+        assert_int_equal(one.status, TRIB_OK);
+        assert_int_equal(job_wait(op, &error), TRIB_CANCELLED);
+        trib_op *later = hand_in(&self, 0, 1, -1, NULL, NULL), *others = hand_in(&self, 1, 1, -1, NULL, NULL);
+        assert_int_equal(trib_op_stream_wait(later, NULL, &error), TRIB_OK); /* it succeeds */
+        finish(later);
+        finish(others);
+        bed_close(&self);
+    }
+}
+
+/* Streams that wait for an operation go on when it is over: who would announce it may wait for one of them. */
+static void gates_open_before_anybody_announces_it(void **state)
+{
+    (void)state;
+    static bed self;
+    bed_open(&self, true);
+    trib_error error = {.status = TRIB_OK};
+    trib_op *op = hand_in(&self, 0, 0, INT64_C(100000000), NULL, NULL);
+    await_count(&opened, 1);
+    assert_int_equal(trib_op_status(op), TRIB_PENDING); /* until it is dispatched */
+    assert_int_equal(job_wait(op, &error), TRIB_TIMEOUT);
+    assert_int_equal(atomic_load(&opened), 1);
+    bed_close(&self);
+}
+
+typedef struct asks {
+    trib_op *pending;
+    trib_status status;
+    trib_error error;
+    atomic_bool done;
+} asks;
+
+static void ask_from_callback(const trib_result *result, void *user)
+{
+    (void)result;
+    asks *self = user;
+    self->status = trib_op_stream_wait(self->pending, NULL, &self->error);
+    atomic_store(&self->done, true);
+}
+
+static void never_in_a_callback(void **state)
+{
+    (void)state;
+    static bed self;
+    bed_open(&self, false);
+    asks about = {.pending = hand_in(&self, 0, 0, -1, NULL, NULL)};
+    trib_op *quick = hand_in(&self, 0, 1, -1, ask_from_callback, &about),
+            *others = hand_in(&self, 1, 1, -1, NULL, NULL);
+    finish(quick);
+    finish(others);
+    assert_true(atomic_load(&about.done));
+    assert_int_equal(about.status, TRIB_WRONG_THREAD);
+    assert_non_null(strstr(about.error.text, "too few queues"));
+    assert_non_null(strstr(about.error.text, "callback"));
+    others = hand_in(&self, 1, 0, -1, NULL, NULL);
+    finish(about.pending);
+    finish(others);
+    bed_close(&self);
+}
+
+/* Nor before the job has come together, which a stream that waits could hold up. */
+static void never_in_a_callback_while_joining(void **state)
+{
+    (void)state;
+    static bed self;
+    char address[32];
+    job_free_address(address, sizeof address);
+    bed_prepare(&self, false);
+    atomic_store(&refuses, false);
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    config.roles = TRIB_ROLE_WORKER;
+    config.rank = 0;
+    config.worker_count = RANKS; /* the other one never comes */
+    config.coordinator = address;
+    config.token = "a secret of the tests";
+    config.log_level = TRIB_LOG_NONE;
+    world = trib_host_world_create();
+    lanes = 1;
+    tweak(&config, 0);
+    trib_error error = {.status = TRIB_OK};
+    self.jobs.worker_count = 1;
+    if (trib_engine_create(&config, &self.jobs.engines[0], &error) != TRIB_OK) {
+        fail_msg("%s", error.text);
+    }
+    for (int i = 0; i < 2; i++) {
+        self.tensors[0][i] =
+            declare_on_device(self.jobs.engines[0], i == 0 ? "a tensor" : "another", COUNT, 0, TRIB_OK);
+    }
+    asks about = {.pending = hand_in(&self, 0, 0, -1, NULL, NULL)};
+    trib_op *quick = hand_in(&self, 0, 1, INT64_C(50000000), ask_from_callback, &about);
+    assert_int_equal(job_wait(quick, &error), TRIB_TIMEOUT);
+    assert_true(atomic_load(&about.done));
+    assert_int_equal(about.status, TRIB_WRONG_THREAD);
+    assert_non_null(strstr(about.error.text, "come together"));
+    assert_int_equal(atomic_load(&asked), 0); /* the device has not been */
+    trib_op_cancel(about.pending);
+    assert_int_equal(job_wait(about.pending, &error), TRIB_CANCELLED);
+    bed_close(&self);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(until_something_is_launched),
+        cmocka_unit_test(until_the_operation_is_over),
+        cmocka_unit_test(gates_open_before_anybody_announces_it),
+        cmocka_unit_test(never_in_a_callback),
+        cmocka_unit_test(never_in_a_callback_while_joining),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

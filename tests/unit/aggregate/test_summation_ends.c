@@ -1,0 +1,290 @@
+/*
+ * test_summation_ends.c - how rounds end otherwise than by their sums: refused from above, because an owner has gone, or
+ * because a contributor has; and who is told that a round waits.
+ */
+#include "tests/unit/aggregate/summation_bed.h"
+
+enum { PARTS_MAX = 16 };
+
+/* What the summation has given out to be summed with others. */
+static struct parts {
+    uint32_t count, reported;
+    trib_contribution what[PARTS_MAX];
+    trib_sum_buffer *sums[PARTS_MAX];
+} parts;
+
+static void part_ready(void *user, const trib_contribution *what, trib_sum_buffer *sum)
+{
+    (void)user;
+    assert_true(parts.count < PARTS_MAX);
+    parts.what[parts.count] = *what;
+    parts.sums[parts.count++] = sum;
+}
+
+static void round_refused(void *user, const trib_contribution *what, trib_status status, const char *text)
+{
+    (void)user;
+    (void)what;
+    (void)status;
+    (void)text;
+    parts.reported++;
+}
+
+static void open_parts(uint32_t n)
+{
+    memset(&parts, 0, sizeof parts);
+    trib_summation_config config = bed_config(n, TRIB_ORDER_RANK);
+    config.part_ready = part_ready;
+    config.round_refused = round_refused;
+    open_configured(&config);
+}
+
+/* All of a partition's contributions, which go to that owner; in two chunks. */
+static void contribute(uint32_t partition, uint32_t owner)
+{
+    unsigned char bytes[CHUNK_BYTES];
+    uint32_t sequence[RANKS_MAX] = {0};
+    for (uint32_t chunk = 0; chunk < 2; chunk++) {
+        shuffle(sequence, the.n);
+        for (uint32_t i = 0; i < the.n; i++) {
+            trib_contribution what = make(1, sequence[i], TRIB_FLOAT32, TRIB_SUM);
+            what.partition = partition;
+            what.chunk = chunk;
+            what.chunk_count = 2;
+            what.owner = owner;
+            fill(bytes, TRIB_FLOAT32, sequence[i]);
+            must_give(&what, bytes);
+        }
+    }
+}
+
+/* The part has been sent, and what comes back is itself: nobody else contributes. */
+static void complete_part(uint32_t index)
+{
+    trib_summation_sent(the.summation, parts.sums[index]);
+    trib_summation_complete(the.summation, &parts.what[index]);
+}
+
+/* Sums that have come and wait to be sent are not lost when who made them leaves. */
+static void test_owner_leaves_after_its_sums(void **state)
+{
+    (void)state;
+    open_parts(3);
+    the.holds_sums = true;
+    contribute(0, 7);
+    contribute(1, 7);
+    contribute(2, 8);
+    assert_int_equal(parts.count, 6);
+    complete_part(0);
+    complete_part(1); /* partition 0: all that the owner had to do */
+    complete_part(2); /* partition 1: half of it */
+    assert_int_equal(the.event_count, 9);
+    trib_summation_refuse_owner(the.summation, 7, TRIB_PEER_LEFT, "gone");
+    trib_summation_refuse(the.summation, &parts.what[0], TRIB_PEER_LEFT, "gone");
+    assert_int_equal(the.event_count, 12); /* partition 1 is refused to three */
+    for (uint32_t i = 0; i < the.event_count; i++) {
+        assert_int_equal(the.events[i].status, i < 9 ? TRIB_OK : TRIB_PEER_LEFT);
+        assert_true(i < 9 || the.events[i].what.partition == 1);
+        if (i < 9) {
+            check_sum(&the.events[i], TRIB_FLOAT32, TRIB_SUM, the.n);
+        }
+    }
+    assert_int_equal(parts.reported, 0);
+    trib_summation_sent(the.summation, parts.sums[3]);
+    complete_part(4);
+    complete_part(5); /* partition 2 is another owner's */
+    assert_int_equal(the.event_count, 18);
+    release_all();
+    close_bed();
+}
+
+/* ---- Waiting ---- */
+
+static void stalled(void *user, uint32_t receiver, const trib_contribution *what, uint32_t rank, uint32_t count)
+{
+    (void)user;
+    assert_int_equal(what->contributor, receiver);
+    the.stall_calls++;
+    the.stall_rank = rank;
+    the.stall_missing = count;
+}
+
+static void test_stalls(void **state)
+{
+    (void)state;
+    unsigned char bytes[CHUNK_BYTES] = {0};
+    open_bed(4, TRIB_ORDER_RANK);
+    trib_contribution what = make(1, 0, TRIB_FLOAT32, TRIB_SUM);
+    must_give(&what, bytes);
+    what.contributor = 3;
+    must_give(&what, bytes);
+    the.now_ns = 99;
+    trib_summation_stalls(the.summation, 100, 10, stalled);
+    assert_int_equal(the.stall_calls, 0);
+    the.now_ns = 100;
+    trib_summation_stalls(the.summation, 100, 10, stalled);
+    assert_int_equal(the.stall_calls, 2);
+    assert_int_equal(the.stall_rank, 1);
+    assert_int_equal(the.stall_missing, 2);
+    trib_summation_stalls(the.summation, 100, 1, stalled);
+    assert_int_equal(the.stall_calls, 3);
+    trib_summation_destroy(the.summation); /* in the midst of a round */
+    assert_int_equal(the.buffers, 0);
+}
+
+/* Contributions of ranks 0 to 2 to so many partitions, all in their first round. */
+static void wait_for_the_last(uint32_t partitions)
+{
+    unsigned char bytes[CHUNK_BYTES] = {0};
+    for (uint32_t partition = 0; partition < partitions; partition++) {
+        for (uint32_t rank = 0; rank < 3; rank++) {
+            trib_contribution what = make(1, rank, TRIB_FLOAT32, TRIB_SUM);
+            what.partition = partition;
+            must_give(&what, bytes);
+        }
+    }
+}
+
+static uint32_t told[64], told_count;
+
+static void note_stall(void *user, uint32_t receiver, const trib_contribution *what, uint32_t rank, uint32_t count)
+{
+    (void)user;
+    assert_int_equal(rank, 3);
+    assert_int_equal(count, 1);
+    assert_true(told_count < 64);
+    told[told_count++] = what->partition * 10 + receiver;
+}
+
+static void expect_told(uint32_t limit, const uint32_t *wanted, uint32_t count)
+{
+    told_count = 0;
+    trib_summation_stalls(the.summation, 100, limit, note_stall);
+    assert_int_equal(told_count, count);
+    for (uint32_t i = 0; i < count; i++) {
+        assert_int_equal(told[i], wanted[i]);
+    }
+}
+
+/* However many wait: all are told in turn. */
+static void test_stalls_go_on(void **state)
+{
+    (void)state;
+    open_bed(4, TRIB_ORDER_RANK);
+    wait_for_the_last(3);
+    the.now_ns = 100;
+    expect_told(4, (uint32_t[]){0, 1, 2, 10}, 4);
+    expect_told(4, (uint32_t[]){11, 12, 20, 21}, 4);
+    expect_told(4, (uint32_t[]){22}, 1);
+    expect_told(5, (uint32_t[]){0, 1, 2, 10, 11}, 5);
+    unsigned char bytes[CHUNK_BYTES] = {0};
+    trib_contribution what = make(1, 3, TRIB_FLOAT32, TRIB_SUM);
+    must_give(&what, bytes); /* partition 1, at which the limit was reached */
+    expect_told(9, (uint32_t[]){20, 21, 22}, 3);
+    expect_told(9, (uint32_t[]){0, 1, 2, 20, 21, 22}, 6);
+    for (what.partition = 0; what.partition < 3; what.partition += 2) {
+        must_give(&what, bytes);
+    }
+    close_bed();
+}
+
+/* ---- Leaving ---- */
+
+static bool rank_2_is_gone(void *user, const trib_contribution *what, char *text, size_t size)
+{
+    (void)user;
+    snprintf(text, size, "rank %u has gone", what->contributor);
+    return what->contributor == 2;
+}
+
+static trib_contribution of_rank(uint32_t partition, uint32_t round, uint32_t rank)
+{
+    trib_contribution what = make(round, rank, TRIB_FLOAT32, TRIB_SUM);
+    what.partition = partition;
+    return what;
+}
+
+/* Who has gone is not hidden by one that is merely late; rounds that do not need it, or no more, go on. */
+static void test_who_has_gone_ends_rounds(void **state)
+{
+    (void)state;
+    unsigned char bytes[CHUNK_BYTES] = {0};
+    open_bed(4, TRIB_ORDER_RANK);
+    the.holds_sums = true;
+    static const uint32_t lacking[3] = {1u << 1 | 1u << 2, 1u << 1, 0}; /* ranks, by partition */
+    for (uint32_t partition = 0; partition < 3; partition++) {
+        for (uint32_t rank = 0; rank < 4; rank++) {
+            const trib_contribution what = of_rank(partition, 1, rank);
+            if ((lacking[partition] >> rank & 1) == 0) {
+                must_give(&what, bytes);
+            }
+        }
+    }
+    assert_int_equal(the.event_count, 4); /* partition 2 is summed, and waits to be sent */
+    trib_summation_refuse_gone(the.summation, 100, rank_2_is_gone);
+    assert_int_equal(the.event_count, 4);
+    the.now_ns = 100;
+    trib_summation_refuse_gone(the.summation, 100, rank_2_is_gone);
+    assert_int_equal(the.event_count, 6);
+    assert_string_equal(the.text, "rank 2 has gone");
+    for (uint32_t i = 4; i < 6; i++) {
+        assert_int_equal(the.events[i].status, TRIB_PEER_LEFT);
+        assert_int_equal(the.events[i].what.partition, 0);
+        assert_int_equal(the.events[i].receiver, i == 4 ? 0 : 3);
+    }
+    /* Further rounds find the same end, however many there are. */
+    for (uint32_t round = 2; round < 7; round++) {
+        trib_contribution what = of_rank(0, round, 0);
+        must_give(&what, bytes);
+        assert_int_equal(the.event_count, 4 + round);
+        the.now_ns += 100;
+        trib_summation_refuse_gone(the.summation, 100, rank_2_is_gone);
+        assert_int_equal(the.event_count, 5 + round);
+        assert_int_equal(the.events[4 + round].status, TRIB_PEER_LEFT);
+    }
+    /* Who was late hears of the rounds that are over, and completes the one that needs nobody else. */
+    for (uint32_t round = 1; round < 7; round++) {
+        const trib_contribution what = of_rank(0, round, 1);
+        must_give(&what, bytes);
+        assert_int_equal(the.events[the.event_count - 1].receiver, 1);
+        assert_int_equal(the.events[the.event_count - 1].status, TRIB_PEER_LEFT);
+    }
+    const trib_contribution last = of_rank(1, 1, 1);
+    must_give(&last, bytes);
+    assert_int_equal(the.event_count, 11 + 6 + 4);
+    trib_summation_destroy(the.summation); /* what was refused waits for rank 2 */
+    assert_int_equal(the.buffers, 0);
+}
+
+/* A server that leaves has told all that the workers disagree, but those who left before it. */
+static void test_disagreements_are_owed(void **state)
+{
+    (void)state;
+    unsigned char bytes[CHUNK_BYTES] = {0};
+    open_bed(4, TRIB_ORDER_RANK);
+    trib_contribution odd = of_rank(0, 1, 1);
+    odd.reduce = TRIB_MAX;
+    const trib_contribution first = of_rank(0, 1, 0), last = of_rank(0, 1, 3);
+    must_give(&first, bytes);
+    assert_false(trib_summation_owes(the.summation, 1, rank_2_is_gone));
+    must_give(&odd, bytes);
+    assert_int_equal(the.events[the.event_count - 1].status, TRIB_MISMATCH);
+    assert_true(trib_summation_owes(the.summation, 1, rank_2_is_gone));
+    must_give(&last, bytes);
+    assert_int_equal(the.event_count, 3);
+    assert_false(trib_summation_owes(the.summation, 1, rank_2_is_gone));
+    trib_summation_destroy(the.summation); /* it waits for rank 2 */
+    assert_int_equal(the.buffers, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_owner_leaves_after_its_sums),
+        cmocka_unit_test(test_stalls),
+        cmocka_unit_test(test_stalls_go_on),
+        cmocka_unit_test(test_who_has_gone_ends_rounds),
+        cmocka_unit_test(test_disagreements_are_owed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

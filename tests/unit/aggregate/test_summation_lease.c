@@ -1,0 +1,463 @@
+/*
+ * test_summation_lease.c - payloads that are summed where they are: at once, or leased until their partner comes, or until they
+ * are recalled. Every sum has the bits that it has where each payload is lent for a moment and copied, and those of the oracle;
+ * every lease ends once; nothing is read of a payload that may have gone.
+ *
+ * The connection is made up: it gives and recalls leases in orders that a real one shows only by chance, and takes the memory of
+ * a payload away when that is over. The real one's are tested in tests/contract and tests/loop/api/test_in_place.c.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "tests/unit/aggregate/summation_lender.h"
+
+/* ---- Sums ---- */
+
+static bool is_checked_by_oracle(const shape *like, uint32_t round)
+{
+    return !like->takes_parts && !like->gives_parts && round % 2 == 0;
+}
+
+/* Numbers that the oracle knows, or any bits at all. */
+static void make_payload(const shape *like, const trib_contribution *what, unsigned char *bytes)
+{
+    if (is_checked_by_oracle(like, what->round)) {
+        fill(bytes, what->dtype, what->contributor);
+        return;
+    }
+    for (uint32_t i = 0; i < PART_BYTES; i++) {
+        bytes[i] = (unsigned char)random_below(256);
+    }
+}
+
+/* What all have got of a chunk, which is complete. */
+static void check_chunk(const shape *like, const trib_contribution *what)
+{
+    assert_int_equal(the.event_count, like->n);
+    for (uint32_t i = 0; i < like->n; i++) {
+        const event *at = &the.events[i];
+        assert_int_equal(at->status, TRIB_OK);
+        assert_int_equal(at->size, what->size);
+        assert_int_equal(at->what.chunk, what->chunk);
+        for (uint32_t j = 0; like->gives_parts && j < at->size; j++) {
+            assert_int_equal(at->bytes[j], 0x30 + what->chunk);
+        }
+        if (!like->gives_parts) {
+            assert_memory_equal(at->bytes, twin.bytes, at->size);
+        }
+        if (is_checked_by_oracle(like, what->round)) {
+            check_elements(at, what->dtype, what->reduce, like->n, what->size);
+        }
+    }
+    the.event_count = 0;
+}
+
+static void contribute(const shape *like, const trib_contribution *what)
+{
+    trib_error error;
+    unsigned char bytes[PART_BYTES];
+    const uint32_t size = like->takes_parts ? trib_sum_part_bytes(what) : what->size;
+    make_payload(like, what, bytes);
+    twin.size = 0;
+    assert_int_equal(trib_summation_lent(twin.summation, what, bytes, NULL, &error), TRIB_OK);
+    if (random_below(8) == 0) { /* it has landed, as by another transport */
+        void *buffer = NULL;
+        assert_int_equal(trib_summation_landing(the.summation, what, &buffer, &error), TRIB_OK);
+        memcpy(buffer, bytes, size);
+        assert_int_equal(trib_summation_arrived(the.summation, what, buffer, &error), TRIB_OK);
+    } else {
+        assert_int_equal((random_below(3) == 0 ? lend : present)(what, bytes, size), TRIB_OK);
+    }
+    if (twin.is_part) {
+        assert_int_equal(the.event_count, 0);
+        trib_summation_complete(twin.summation, &twin.what);
+        trib_summation_complete(the.summation, &twin.what);
+        twin.is_part = false;
+    }
+    if (twin.size > 0) {
+        check_chunk(like, what);
+    }
+    assert_int_equal(the.event_count, 0);
+}
+
+static void run_round(const shape *like, uint32_t round, trib_dtype dtype, trib_reduce reduce)
+{
+    const uint32_t element = (uint32_t)trib_dtype_size(dtype), chunk_count = 1 + random_below(CHUNKS);
+    uint32_t order[RANKS_MAX * CHUNKS], sizes[CHUNKS];
+    for (uint32_t i = 0; i < chunk_count; i++) {
+        sizes[i] = random_below(4) == 0 ? CHUNK_BYTES : element * (1 + random_below(CHUNK_BYTES / element));
+    }
+    shuffle(order, like->n * chunk_count);
+    for (uint32_t i = 0; i < like->n * chunk_count; i++) {
+        trib_contribution what = make(round, order[i] % like->n, dtype, reduce);
+        what.chunk = order[i] / like->n;
+        what.chunk_count = chunk_count;
+        what.size = sizes[what.chunk];
+        contribute(like, &what);
+        recall_some();
+    }
+}
+
+static void run_all(const shape *like, uint32_t refuses)
+{
+    uint32_t round = 0;
+    open_both(like, refuses, 10);
+    the.random += (uint64_t)like->order * 5 + refuses;
+    for (trib_dtype dtype = 0; dtype < TRIB_DTYPE_COUNT; dtype++) {
+        for (trib_reduce reduce = 0; reduce < TRIB_REDUCE_COUNT; reduce++) {
+            for (uint32_t times = 0; times < 4; times++) {
+                run_round(like, ++round, dtype, reduce);
+            }
+        }
+    }
+    assert_true(lender.ended > round / 2 && lender.recalled > 0); /* it has been seen */
+    assert_int_equal(lender.asked + lender.brief == lender.given, refuses == 0);
+    close_both();
+}
+
+static void test_sums_have_the_same_bits(void **state)
+{
+    (void)state;
+    for (uint32_t n = 2; n <= 5; n++) {
+        for (uint32_t i = 0; i < 16; i++) {
+            const shape like = {.n = n,
+                                .order = i & 1 ? TRIB_ORDER_ARRIVAL : TRIB_ORDER_RANK,
+                                .takes_parts = (i & 2) != 0,
+                                .gives_parts = (i & 4) != 0};
+            run_all(&like, i & 8 ? 1 : 0);
+        }
+    }
+}
+
+/* ---- Rounds that end otherwise ---- */
+
+static void must_present(uint32_t rank, uint32_t round, uint32_t chunk)
+{
+    unsigned char bytes[CHUNK_BYTES];
+    trib_contribution what = make(round, rank, TRIB_BFLOAT16, TRIB_SUM);
+    what.chunk = chunk;
+    what.chunk_count = 2;
+    fill(bytes, TRIB_BFLOAT16, rank);
+    assert_int_equal(present(&what, bytes, CHUNK_BYTES), TRIB_OK);
+}
+
+/* Of five ranks three have contributed; none of their payloads has its partner yet. */
+static void open_with_leases(bool gives_parts)
+{
+    slot *any = NULL;
+    const shape like = {.n = 5, .order = TRIB_ORDER_RANK, .gives_parts = gives_parts};
+    open_both(&like, 0, 0);
+    for (uint32_t rank = 0; rank < 5; rank += 2) {
+        must_present(rank, 1, 0);
+    }
+    assert_int_equal(leased(&any), 3);
+}
+
+static void lose_one(void)
+{
+    slot *one = NULL;
+    (void)leased(&one);
+    recall(one, false);
+}
+
+static void lose_one_after_another(void)
+{
+    slot *one = NULL;
+    (void)leased(&one);
+    recall(one, true);
+    lose_one();
+}
+
+/* Who has shown up is told at once: where that is everybody it is over. */
+static void lose_one_of_all(void)
+{
+    must_present(1, 1, 1);
+    must_present(3, 1, 1);
+    lose_one();
+    check_idle();
+}
+
+/* Where the payload lands that makes the connection recall another is no more wanted when it is there. */
+static void lose_one_before_the_next(void)
+{
+    const trib_contribution what = {.tensor = 3,
+                                    .partition = 1,
+                                    .round = 1,
+                                    .chunk_count = 2,
+                                    .size = CHUNK_BYTES,
+                                    .contributor = 1,
+                                    .dtype = TRIB_BFLOAT16};
+    unsigned char bytes[CHUNK_BYTES] = {0};
+    void *buffer = NULL;
+    trib_error error;
+    assert_int_equal(trib_summation_landing(the.summation, &what, &buffer, &error), TRIB_OK);
+    lose_one();
+    assert_int_equal(trib_summation_presented(the.summation, &what, buffer, bytes, &lender.conn, &error), TRIB_OK);
+}
+
+/* What was made of it is not handed out. Its partner waits under a lease, or in a copy of its own. */
+static void spoil_a_sum(void)
+{
+    lender.spoils = true;
+    must_present(1, 1, 0);
+    lender.spoils = false;
+}
+
+static void spoil_a_sum_with_a_copy(void)
+{
+    slot *one = NULL;
+    while (leased(&one) > 0) {
+        recall(one, true);
+    }
+    spoil_a_sum();
+}
+
+/* Its partner has not come, and no lease is to be had for longer. */
+static void spoil_a_copy(void)
+{
+    lender.refuses = 4;
+    lender.spoils = true;
+    must_present(1, 1, 1);
+    lender.spoils = false;
+    lender.refuses = 0;
+}
+
+/* Its partner has come, but it has gone meanwhile. */
+static void meet_what_is_lost(void)
+{
+    for (uint32_t i = 0; i < SLOTS; i++) {
+        if (lender.slots[i].is_leased) {
+            lender.slots[i].is_spoilt = true;
+            memset(lender.slots[i].page, 0x5a, PAGE);
+        }
+    }
+    must_present(3, 1, 0);
+}
+
+/* As the last of a chunk, whose sum would go out. */
+static void end_with_what_is_lost(void)
+{
+    must_present(3, 1, 0);
+    spoil_a_sum();
+}
+
+static void withdraw(void)
+{
+    const trib_contribution what = make(1, 1, TRIB_BFLOAT16, TRIB_SUM);
+    assert_int_equal(trib_summation_withdraw(the.summation, &what, TRIB_CANCELLED, "not any more"), TRIB_OK);
+}
+
+static void disagree(void)
+{
+    unsigned char bytes[CHUNK_BYTES] = {0};
+    trib_contribution what = make(1, 1, TRIB_BFLOAT16, TRIB_MAX);
+    what.chunk_count = 2;
+    assert_int_equal(present(&what, bytes, CHUNK_BYTES), TRIB_OK);
+}
+
+static bool rank_1_is_gone(void *user, const trib_contribution *what, char *text, size_t size)
+{
+    (void)user;
+    snprintf(text, size, "rank %u has gone", what->contributor);
+    return what->contributor == 1;
+}
+
+static void refuse_gone(void)
+{
+    trib_summation_refuse_gone(the.summation, 0, rank_1_is_gone);
+}
+
+static void refuse_from_above(void)
+{
+    const trib_contribution what = make(1, 0, TRIB_BFLOAT16, TRIB_SUM);
+    trib_summation_refuse(the.summation, &what, TRIB_TIMEOUT, "it takes too long");
+}
+
+static const struct way {
+    void (*end)(void);
+    trib_status status;
+    const char *text;
+    uint32_t lost, recalled;
+    bool tells_rank_1; /* that it is refused */
+} ways[] = {
+    {lose_one, TRIB_PEER_LOST, "lost with its connection", 1, 0, true},
+    {lose_one_after_another, TRIB_PEER_LOST, "lost with its connection", 1, 1, true},
+    {lose_one_of_all, TRIB_PEER_LOST, "lost with its connection", 1, 0, true},
+    {lose_one_before_the_next, TRIB_PEER_LOST, "lost with its connection", 1, 0, true},
+    {spoil_a_sum, TRIB_PEER_LOST, "lost with its connection", 0, 0, true},
+    {spoil_a_sum_with_a_copy, TRIB_PEER_LOST, "lost with its connection", 0, 3, true},
+    {spoil_a_copy, TRIB_PEER_LOST, "lost with its connection", 0, 0, true},
+    {meet_what_is_lost, TRIB_PEER_LOST, "lost with its connection", 0, 0, true},
+    {end_with_what_is_lost, TRIB_PEER_LOST, "lost with its connection", 0, 0, true},
+    {withdraw, TRIB_CANCELLED, "not any more", 0, 0, false},
+    {disagree, TRIB_MISMATCH, "rank 0 says sum of bfloat16, rank 1 says max of bfloat16", 0, 0, true},
+    {refuse_gone, TRIB_PEER_LEFT, "rank 1 has gone", 0, 0, true},
+    {refuse_from_above, TRIB_TIMEOUT, "it takes too long", 0, 0, true},
+};
+
+/* All hear of it once, whatever they still bring, and the next round is as any other. */
+static void check_refused(const struct way *way)
+{
+    uint32_t told[5] = {0};
+    const uint32_t asked = lender.asked;
+    assert_true(strstr(the.text, way->text) != NULL);
+    for (uint32_t i = 0; i < 10; i++) {
+        if (i / 2 % 2 == 1 || i % 2 == 1) { /* but for what was there before */
+            must_present(i / 2, 1, i % 2);
+        }
+    }
+    assert_int_equal(lender.asked, asked);
+    assert_int_equal(the.event_count, way->tells_rank_1 ? 5 : 4);
+    for (uint32_t i = 0; i < the.event_count; i++) {
+        assert_int_equal(the.events[i].status, way->status);
+        told[the.events[i].receiver]++;
+    }
+    for (uint32_t rank = 0; rank < 5; rank++) {
+        assert_int_equal(told[rank], rank == 1 && !way->tells_rank_1 ? 0 : 1);
+    }
+    check_idle();
+    the.event_count = 0;
+}
+
+static void test_refusals_end_leases(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 2 * sizeof ways / sizeof *ways; i++) {
+        const struct way *way = &ways[i / 2];
+        const shape like = {.n = 5, .order = TRIB_ORDER_RANK, .gives_parts = i % 2 == 1};
+        if (way->end == refuse_from_above && !like.gives_parts) {
+            continue; /* there is nobody above */
+        }
+        slot *any = NULL;
+        open_with_leases(like.gives_parts);
+        way->end();
+        assert_int_equal(leased(&any), 0);
+        assert_int_equal(lender.lost, way->lost);
+        assert_int_equal(lender.recalled, way->recalled);
+        check_refused(way);
+        for (uint32_t rank = 0; rank < 5; rank++) { /* the twin has to come along */
+            const trib_contribution what = make(1, rank, TRIB_BFLOAT16, TRIB_SUM);
+            assert_int_equal(trib_summation_withdraw(twin.summation, &what, TRIB_CANCELLED, ""), TRIB_OK);
+        }
+        run_round(&like, 2, TRIB_BFLOAT16, TRIB_SUM);
+        close_both();
+    }
+}
+
+static void test_destroy_ends_leases(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        open_with_leases(i == 1);
+        must_present(3, 1, 1);
+        trib_summation_destroy(the.summation);
+        assert_int_equal(lender.ended, 4);
+        assert_int_equal(the.buffers, 0);
+        check_lender();
+        trib_summation_destroy(twin.summation);
+    }
+}
+
+/* ---- What is not leased ---- */
+
+/* Nobody waits for a partner: who contributes alone, and a broadcast's root. */
+static void test_others_are_copied(void **state)
+{
+    (void)state;
+    unsigned char bytes[CHUNK_BYTES];
+    trib_error error;
+    for (uint32_t n = 1; n <= 3; n++) {
+        const shape like = {.n = n, .order = TRIB_ORDER_RANK};
+        open_both(&like, 0, 0);
+        for (uint32_t rank = 0; rank < n; rank++) {
+            trib_contribution what = make(1, rank, TRIB_FLOAT16, TRIB_AVG);
+            what.exchange = n == 1 ? TRIB_EXCHANGE_PUSH_PULL : TRIB_EXCHANGE_BROADCAST;
+            what.root = n / 2;
+            fill(bytes, TRIB_FLOAT16, 0);
+            if (rank == what.root) {
+                assert_int_equal(present(&what, bytes, CHUNK_BYTES), TRIB_OK);
+            } else {
+                assert_int_equal(trib_summation_arrived(the.summation, &what, NULL, &error), TRIB_OK);
+            }
+        }
+        assert_int_equal(lender.asked, 0);
+        assert_int_equal(lender.brief, 1);
+        assert_int_equal(lender.copies, 1);
+        assert_int_equal(the.event_count, n);
+        for (uint32_t i = 0; i < n; i++) {
+            assert_memory_equal(the.events[i].bytes, bytes, the.events[i].size);
+            assert_int_equal(the.events[i].size, n > 1 && the.events[i].receiver == n / 2 ? 0 : CHUNK_BYTES);
+        }
+        close_bed();
+        trib_summation_destroy(twin.summation);
+    }
+}
+
+/* What is copied is handed out if it was there until then, and else refused to all. */
+static void test_others_that_are_lost(void **state)
+{
+    (void)state;
+    const unsigned char bytes[CHUNK_BYTES] = {0};
+    trib_error error;
+    for (uint32_t n = 1; n <= 3; n += 2) {
+        const shape like = {.n = n, .order = TRIB_ORDER_RANK};
+        open_both(&like, 0, 0);
+        lender.spoils = true;
+        for (uint32_t rank = 0; rank < n; rank++) {
+            trib_contribution what = make(1, rank, TRIB_FLOAT16, TRIB_AVG);
+            what.exchange = n == 1 ? TRIB_EXCHANGE_PUSH_PULL : TRIB_EXCHANGE_BROADCAST;
+            what.root = n / 2;
+            if (rank == what.root) {
+                assert_int_equal(present(&what, bytes, CHUNK_BYTES), TRIB_OK);
+            } else {
+                assert_int_equal(trib_summation_arrived(the.summation, &what, NULL, &error), TRIB_OK);
+            }
+        }
+        assert_int_equal(lender.ended, 1);
+        assert_int_equal(the.event_count, n);
+        for (uint32_t i = 0; i < n; i++) {
+            assert_int_equal(the.events[i].status, TRIB_PEER_LOST);
+        }
+        close_bed();
+        trib_summation_destroy(twin.summation);
+    }
+}
+
+/* By a transport that has none, or by nobody. */
+static void test_without_leases(void **state)
+{
+    (void)state;
+    static const trib_transport_ops plain_ops = {.name = "plain"};
+    unsigned char bytes[CHUNK_BYTES];
+    for (uint32_t i = 0; i < 2; i++) {
+        const shape like = {.n = 2, .order = TRIB_ORDER_RANK};
+        open_both(&like, 0, 0);
+        lender.transport.ops = &plain_ops;
+        for (uint32_t rank = 0; rank < 2; rank++) {
+            const trib_contribution what = make(1, rank, TRIB_INT8, TRIB_AVG);
+            trib_error error;
+            void *buffer = NULL;
+            fill(bytes, TRIB_INT8, rank);
+            assert_int_equal(trib_summation_landing(the.summation, &what, &buffer, &error), TRIB_OK);
+            assert_int_equal(
+                trib_summation_presented(the.summation, &what, buffer, bytes, i == 0 ? &lender.conn : NULL, &error),
+                TRIB_OK);
+            memset(bytes, 0xee, sizeof bytes);
+        }
+        assert_int_equal(lender.copies, 1);
+        assert_int_equal(the.event_count, 2);
+        check_sum(&the.events[0], TRIB_INT8, TRIB_AVG, 2);
+        close_bed();
+        trib_summation_destroy(twin.summation);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sums_have_the_same_bits), cmocka_unit_test(test_refusals_end_leases),
+        cmocka_unit_test(test_destroy_ends_leases),     cmocka_unit_test(test_others_are_copied),
+        cmocka_unit_test(test_others_that_are_lost),    cmocka_unit_test(test_without_leases),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

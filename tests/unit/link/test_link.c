@@ -1,0 +1,445 @@
+/*
+ * test_link.c - what links ask and are asked about: several headers before the first payload, as over RDMA, and peers that
+ * speak out of turn.
+ */
+#include "tests/unit/link/link_bed.h"
+
+/* ---- A worker ---- */
+
+static void open_worker(bed *self)
+{
+    bed_open(self, 0);
+    bed_link(self, 1, &trib_worker_upcalls);
+    bed_link(self, 2, &trib_worker_upcalls);
+    trib_tensor *tensor = &self->tensor;
+    self->op = calloc(1, sizeof *self->op);
+    assert_non_null(self->op);
+    *self->op = (trib_op){.engine = self->engine, .tensor = tensor, .output = self->output, .round = 1};
+    self->node = (trib_op_node){.op = self->op, .core = &self->core, .tasks_left = 1};
+    self->owner = (trib_place_owner){.member = 1};
+    snprintf(tensor->name, sizeof tensor->name, "w");
+    tensor->engine = self->engine;
+    tensor->chunk_bytes = CHUNK_BYTES;
+    tensor->partition_count = 1;
+    tensor->owners = &self->owner;
+    tensor->task_index = &self->task_index;
+    tensor->cores = &self->share;
+    self->share = (trib_tensor_core){
+        .tasks = &self->task, .task_count = 1, .round_next = 2, .active = &self->node, .tensor = tensor};
+    atomic_store(&tensor->placed, true);
+    /* Both chunks are out, one of them not yet reported sent: so the task does not settle. */
+    self->task = (trib_task){.waiter.heap_index = UINT32_MAX,
+                             .tensor = tensor,
+                             .node = &self->node,
+                             .owner = self->owner,
+                             .link = self->links[1],
+                             .size = CHUNKS * CHUNK_BYTES,
+                             .chunk_count = CHUNKS,
+                             .chunks_emitted = CHUNKS,
+                             .sends_in_flight = 1,
+                             .received = &self->received};
+    self->core.nodes = &self->node;
+    self->core.tensors = calloc(1, sizeof(trib_tensor *));
+    assert_non_null(self->core.tensors);
+    self->core.tensors[0] = tensor;
+    self->core.tensors_capacity = 1;
+}
+
+static void close_worker(bed *self)
+{
+    bed_close(self);
+    free(self->core.tensors);
+}
+
+static void sums_land_where_they_belong(void **state)
+{
+    (void)state;
+    bed self;
+    open_worker(&self);
+    trib_landing first, second;
+    assert_int_equal(ask(&self, 1, sum_frame(1), &first), TRIB_OK);
+    assert_int_equal(ask(&self, 1, sum_frame(0), &second), TRIB_OK);
+    assert_int_equal(self.task.landings, 2);
+    land(&self, 1, &first, 11);
+    land(&self, 1, &second, 10);
+    assert_int_equal(self.task.landings, 0);
+    assert_int_equal(self.task.chunks_received, CHUNKS);
+    assert_int_equal(self.output[0], 10);
+    assert_int_equal(self.output[CHUNK_BYTES], 11);
+    close_worker(&self);
+}
+
+/* Nobody but the owner says what the sum is, that it is refused, or who is missing. */
+static void strangers_do_not_sum(void **state)
+{
+    (void)state;
+    const trib_frame_type types[] = {TRIB_FRAME_SUM, TRIB_FRAME_REFUSED, TRIB_FRAME_STALL};
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        bed self;
+        open_worker(&self);
+        trib_landing landing;
+        trib_frame frame = sum_frame(0);
+        frame.type = types[i];
+        frame.payload_size = types[i] == TRIB_FRAME_SUM ? CHUNK_BYTES : 0;
+        frame.aux = types[i] == TRIB_FRAME_REFUSED ? (uint32_t)TRIB_TIMEOUT : 3;
+        if (types[i] == TRIB_FRAME_SUM) {
+            assert_int_equal(ask(&self, 2, frame, &landing), TRIB_PROTOCOL);
+        } else {
+            assert_int_equal(ask(&self, 2, frame, &landing), TRIB_OK);
+            land(&self, 2, &landing, 0);
+            assert_int_equal(self.links[2]->state, TRIB_LINK_CLOSING);
+        }
+        assert_said(&self, 2, "for partition 0 of tensor \"w\", which is not pushed to it");
+        assert_int_equal(self.task.landings, 0);
+        assert_false(self.task.failed);
+        close_worker(&self);
+    }
+}
+
+/* It may be that what landed before makes it right: so it is asked about again, and turned down when its turn has come. */
+static void a_sum_comes_once(void **state)
+{
+    (void)state;
+    bed self;
+    open_worker(&self);
+    trib_landing landing, again;
+    assert_int_equal(ask(&self, 1, sum_frame(0), &landing), TRIB_OK);
+    assert_int_equal(ask(&self, 1, sum_frame(0), &again), TRIB_AGAIN);
+    assert_int_equal(self.task.landings, 1);
+    land(&self, 1, &landing, 1);
+    assert_int_equal(self.resumed, 1);
+    assert_int_equal(ask(&self, 1, sum_frame(0), &again), TRIB_PROTOCOL);
+    assert_said(&self, 1, "sum of tensor \"w\" chunk 0 came twice");
+    close_worker(&self);
+}
+
+static void a_sum_is_asked_for(void **state)
+{
+    (void)state;
+    bed self;
+    open_worker(&self);
+    trib_landing landing;
+    self.task.chunks_emitted = 1;
+    assert_int_equal(ask(&self, 1, sum_frame(1), &landing), TRIB_PROTOCOL);
+    assert_said(&self, 1, "chunk 1, which was not asked for");
+    close_worker(&self);
+}
+
+static void what_never_lands_is_given_back(void **state)
+{
+    (void)state;
+    bed self;
+    open_worker(&self);
+    trib_landing landing;
+    trib_frame refusal = {.type = TRIB_FRAME_REFUSED, .round = 1, .payload_size = 20, .aux = (uint32_t)TRIB_TIMEOUT};
+    assert_int_equal(ask(&self, 1, sum_frame(0), &landing), TRIB_OK);
+    assert_int_equal(ask(&self, 1, refusal, &landing), TRIB_OK);
+    assert_int_equal(ask(&self, 1, sum_frame(1), &landing), TRIB_OK);
+    assert_int_equal(self.task.landings, 2);
+    close_worker(&self); /* looks */
+}
+
+/* Texts that land at the same time, on different links and on one, do not mix, and have nothing in them that a terminal
+ * would obey. */
+static void texts_do_not_mix(void **state)
+{
+    (void)state;
+    bed self;
+    open_worker(&self);
+    trib_landing mine, more, theirs;
+    trib_frame refusal = {.type = TRIB_FRAME_REFUSED, .round = 1, .aux = (uint32_t)TRIB_MISMATCH};
+    refusal.payload_size = 12;
+    assert_int_equal(ask(&self, 1, refusal, &mine), TRIB_OK);
+    assert_int_equal(ask(&self, 1, refusal, &more), TRIB_OK);
+    assert_int_equal(ask(&self, 2, refusal, &theirs), TRIB_OK);
+    memcpy(mine.buffer, "rank 3\033[2Jok", 12);
+    memset(more.buffer, 'y', 12);
+    memset(theirs.buffer, 'x', 12);
+    land_text(&self, 1, &mine);
+    assert_string_equal(self.op->text, "tensor \"w\": rank 3?[2Jok");
+    close_worker(&self);
+}
+
+/* A peer that goes because the process that keeps the membership has left says so, and its word is what the operation ends
+ * with; whatever else it goes for, it is lost to this worker. */
+static void a_farewell_has_a_status(void **state)
+{
+    (void)state;
+    const trib_status said[] = {TRIB_PEER_LEFT, TRIB_SYSTEM}, heard[] = {TRIB_PEER_LEFT, TRIB_PEER_LOST};
+    for (size_t i = 0; i < sizeof said / sizeof said[0]; i++) {
+        bed self;
+        open_worker(&self);
+        trib_landing landing;
+        const trib_frame bye = {.type = TRIB_FRAME_BYE, .payload_size = 4, .aux = (uint32_t)said[i]};
+        assert_int_equal(ask(&self, 1, bye, &landing), TRIB_OK);
+        memcpy(landing.buffer, "gone", 4);
+        land_text(&self, 1, &landing);
+        self.core.ended = true; /* the engine need not be told */
+        self.links[1] = NULL;
+        trib_link_transport_upcalls.closed(&self.conns[1], TRIB_OK, "closed by the peer");
+        assert_int_equal(atomic_load(&self.op->claim), heard[i]);
+        assert_non_null(strstr(self.op->text, ": gone, as "));
+        assert_true(self.task.failed);
+        close_worker(&self);
+    }
+}
+
+/* ---- A server ---- */
+
+static void *page_alloc(void *user, size_t size)
+{
+    (void)user;
+    return aligned_alloc(CHUNK_BYTES, (size + CHUNK_BYTES - 1) / CHUNK_BYTES * CHUNK_BYTES);
+}
+
+static void page_free(void *user, void *buffer, size_t size)
+{
+    (void)user;
+    (void)size;
+    free(buffer);
+}
+
+static void part_is_out(void *user, const trib_contribution *what, trib_sum_buffer *sum)
+{
+    (void)what;
+    trib_summation_sent(((bed *)user)->core.summation, sum);
+}
+
+static void sum_is_out(void *user, uint32_t receiver, const trib_contribution *what, trib_sum_buffer *sum)
+{
+    (void)receiver;
+    (void)what;
+    bed *self = user;
+    self->handed_out++;
+    trib_summation_sent(self->core.summation, sum);
+}
+
+static void nobody_is_refused(void *user, uint32_t receiver, const trib_contribution *what, trib_status status,
+                              const char *text)
+{
+    (void)user;
+    (void)receiver;
+    (void)what;
+    (void)status;
+    fail_msg("refused: %s", text);
+}
+
+static trib_summation_config summation_config(bed *self)
+{
+    return (trib_summation_config){.reactor = &self->reactor,
+                                   .kernels = self->engine->env.kernels,
+                                   .contributor_count = 2,
+                                   .chunk_bytes = CHUNK_BYTES,
+                                   .buffer_alloc = page_alloc,
+                                   .buffer_free = page_free,
+                                   .sum_ready = sum_is_out,
+                                   .refused = nobody_is_refused,
+                                   .user = self};
+}
+
+static trib_frame push_frame(uint32_t round, uint32_t chunk)
+{
+    trib_frame frame = sum_frame(chunk);
+    frame.type = TRIB_FRAME_PUSH;
+    frame.round = round;
+    frame.dtype = TRIB_FLOAT32;
+    return frame;
+}
+
+/* A worker that has given up a round has its last chunk on the wire, and behind it the first of the next. */
+static void the_next_round_waits_for_the_last(void **state)
+{
+    (void)state;
+    bed self;
+    bed_open(&self, 0);
+    bed_link(&self, 1, &trib_server_upcalls);
+    const trib_summation_config config = summation_config(&self);
+    assert_int_equal(trib_summation_create(&config, &self.core.summation), TRIB_OK);
+    trib_landing first, last, next;
+    assert_int_equal(ask(&self, 1, push_frame(1, 0), &first), TRIB_OK);
+    assert_int_equal(ask(&self, 1, push_frame(1, 1), &last), TRIB_OK);
+    assert_int_equal(ask(&self, 1, push_frame(2, 0), &next), TRIB_AGAIN);
+    land(&self, 1, &first, 0);
+    assert_int_equal(self.resumed, 1);
+    assert_int_equal(ask(&self, 1, push_frame(2, 0), &next), TRIB_AGAIN);
+    land(&self, 1, &last, 0);
+    assert_int_equal(self.resumed, 2);
+    assert_int_equal(ask(&self, 1, push_frame(2, 0), &next), TRIB_OK);
+    land(&self, 1, &next, 0);
+    assert_int_equal(self.resumed, 2);
+    /* Not through with round 2, and nothing of it is on its way: that is final. */
+    assert_int_equal(ask(&self, 1, push_frame(3, 0), &next), TRIB_PROTOCOL);
+    assert_said(&self, 1, "rank 1 contributes to round 3 before it is through with round 2");
+    bed_close(&self);
+}
+
+/* ---- A relay ---- */
+
+/* The machine of members 0 and 1 has summed both chunks, and given its parts to member 2. */
+static void open_relay(bed *self)
+{
+    bed_open(self, 2);
+    bed_link(self, 2, &trib_worker_upcalls);
+    bed_link(self, 3, &trib_worker_upcalls);
+    assert_int_equal(trib_relay_open(&self->core), TRIB_OK);
+    trib_summation_config config = summation_config(self);
+    config.part_ready = part_is_out;
+    config.rank_limit = MEMBERS;
+    assert_int_equal(trib_summation_create(&config, &self->core.summation), TRIB_OK);
+    for (uint32_t i = 0; i < CHUNKS * 2; i++) {
+        const trib_contribution what = {.round = 1,
+                                        .chunk = i / 2,
+                                        .chunk_count = CHUNKS,
+                                        .size = CHUNK_BYTES,
+                                        .contributor = i % 2,
+                                        .dtype = TRIB_FLOAT32,
+                                        .owner = trib_relay_owner(2, 0)};
+        const float zeros[CHUNK_BYTES / sizeof(float)] = {0};
+        trib_error error = {.text = ""};
+        assert_int_equal(trib_summation_lent(self->core.summation, &what, zeros, NULL, &error), TRIB_OK);
+    }
+}
+
+static trib_frame part_frame(uint32_t chunk)
+{
+    trib_frame frame = sum_frame(chunk);
+    frame.exchange = TRIB_EXCHANGE_MACHINES;
+    return frame;
+}
+
+static void parts_asked_about_ahead(void **state)
+{
+    (void)state;
+    bed self;
+    open_relay(&self);
+    trib_landing landings[CHUNKS];
+    for (uint32_t i = 0; i < CHUNKS; i++) {
+        assert_int_equal(ask(&self, 2, part_frame(i), &landings[i]), TRIB_OK);
+    }
+    for (uint32_t i = 0; i < CHUNKS; i++) {
+        land(&self, 2, &landings[i], 0);
+    }
+    assert_int_equal(self.handed_out, 2 * CHUNKS);
+    assert_true(trib_summation_is_idle(self.core.summation));
+    bed_close(&self);
+}
+
+/* Between the sums of parts there are frames of other kinds; one sum never comes. */
+static void parts_are_given_back(void **state)
+{
+    (void)state;
+    bed self;
+    open_relay(&self);
+    trib_landing first, stall, second;
+    trib_frame notice = part_frame(0);
+    notice.type = TRIB_FRAME_STALL;
+    notice.payload_size = 0;
+    notice.aux = 3;
+    assert_int_equal(ask(&self, 2, part_frame(0), &first), TRIB_OK);
+    assert_int_equal(ask(&self, 2, notice, &stall), TRIB_OK);
+    assert_int_equal(ask(&self, 2, part_frame(1), &second), TRIB_OK);
+    land(&self, 2, &first, 0);
+    land(&self, 2, &stall, 0);
+    assert_int_equal(self.handed_out, 2);
+    const trib_contribution what = {.round = 1, .chunk = 1};
+    const trib_sum_buffer *sum = trib_summation_awaited(self.core.summation, &what);
+    assert_non_null(sum);
+    assert_int_equal(sum->references, 2); /* the summation's, and that of the payload on its way */
+    self.core.ended = true;
+    trib_link_transport_upcalls.closed(&self.conns[2], TRIB_PEER_LOST, "over");
+    self.links[2] = NULL;
+    assert_int_equal(sum->references, 1);
+    bed_close(&self);
+}
+
+static void a_part_comes_once(void **state)
+{
+    (void)state;
+    bed self;
+    open_relay(&self);
+    trib_landing landing, again;
+    assert_int_equal(ask(&self, 2, part_frame(0), &landing), TRIB_OK);
+    assert_int_equal(ask(&self, 2, part_frame(0), &again), TRIB_AGAIN); /* not over what is landing */
+    land(&self, 2, &landing, 0);
+    assert_int_equal(self.handed_out, 2);
+    assert_int_equal(ask(&self, 2, part_frame(0), &again), TRIB_OK); /* nobody waits for it: dropped */
+    assert_ptr_equal(again.buffer, self.core.discard);
+    land(&self, 2, &again, 1);
+    assert_int_equal(self.handed_out, 2);
+    bed_close(&self);
+}
+
+static void strangers_do_not_refuse_parts(void **state)
+{
+    (void)state;
+    bed self;
+    open_relay(&self);
+    const trib_frame_type types[] = {TRIB_FRAME_REFUSED, TRIB_FRAME_STALL};
+    for (size_t i = 0; i < 2; i++) {
+        trib_frame frame = part_frame(0);
+        frame.type = types[i];
+        frame.payload_size = 0;
+        frame.aux = types[i] == TRIB_FRAME_REFUSED ? (uint32_t)TRIB_TIMEOUT : 3;
+        trib_error error = {.text = ""};
+        assert_int_equal(trib_relay_received(self.links[3], &frame, NULL, false, &error), TRIB_PROTOCOL);
+        assert_non_null(strstr(error.text, "which is not pushed to it"));
+        frame.round = 2; /* not begun, or over: nothing is known of it */
+        assert_int_equal(trib_relay_received(self.links[3], &frame, NULL, false, &error), TRIB_OK);
+    }
+    bed_close(&self);
+}
+
+/* ---- The handshake ---- */
+
+static bool no_memory(void *memory, size_t size)
+{
+    (void)memory;
+    (void)size;
+    return false;
+}
+
+/* One that cannot be welcomed is nobody's: its first connection lives on without it. */
+static void no_memory_for_a_welcome(void **state)
+{
+    (void)state;
+    bed self;
+    trib_landing landing;
+    bed_open(&self, 0);
+    trib_link *main = bed_link(&self, 1, &trib_server_upcalls);
+    trib_link *second = bed_link(&self, 2, &trib_core_incoming_upcalls);
+    trib_auth_key(NULL, "default", self.engine->key);
+    second->state = TRIB_LINK_AWAIT_PROOF;
+    second->handshake = (trib_handshake){.purpose = TRIB_PURPOSE_EXPRESS, .member = 1};
+    self.engine->env.may_alloc = no_memory;
+    assert_int_equal(ask(&self, 2, (trib_frame){.type = TRIB_FRAME_PROOF, .payload_size = TRIB_PROOF_SIZE}, &landing),
+                     TRIB_OK);
+    trib_auth_prove(self.engine->key, &second->handshake, true, landing.buffer);
+    land_text(&self, 2, &landing);
+    assert_int_equal(second->state, TRIB_LINK_CLOSING);
+    assert_null(main->express);
+    self.core.ended = true; /* nothing is logged */
+    trib_link_transport_upcalls.closed(&self.conns[2], TRIB_OK, "over");
+    self.links[2] = NULL;
+    assert_int_equal(main->state, TRIB_LINK_READY);
+    bed_close(&self);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sums_land_where_they_belong),
+        cmocka_unit_test(strangers_do_not_sum),
+        cmocka_unit_test(a_sum_comes_once),
+        cmocka_unit_test(a_sum_is_asked_for),
+        cmocka_unit_test(what_never_lands_is_given_back),
+        cmocka_unit_test(texts_do_not_mix),
+        cmocka_unit_test(a_farewell_has_a_status),
+        cmocka_unit_test(the_next_round_waits_for_the_last),
+        cmocka_unit_test(parts_asked_about_ahead),
+        cmocka_unit_test(parts_are_given_back),
+        cmocka_unit_test(a_part_comes_once),
+        cmocka_unit_test(strangers_do_not_refuse_parts),
+        cmocka_unit_test(no_memory_for_a_welcome),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

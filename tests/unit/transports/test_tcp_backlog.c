@@ -1,0 +1,164 @@
+/* test_tcp_backlog.c - what is learned of a network from what the kernel says: whether it is slow, and what may lie in front of it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "transports/tcp/tcp_internal.h"
+
+/* As a kernel said them: a path that is busy, one that has been idle, and one of which an acknowledgement came late. */
+static void late_acknowledgements_are_no_slow_path(void **state)
+{
+    (void)state;
+    assert_true(trib_tcp_backlog_believes(804, 161));
+    assert_true(trib_tcp_backlog_believes(667, 464));
+    assert_false(trib_tcp_backlog_believes(5486, 10940));
+    assert_false(trib_tcp_backlog_believes(7790, 14062));
+    assert_false(trib_tcp_backlog_believes(0, 0)); /* nothing is known */
+}
+
+#define ASKED_EVERY_NS (8 * INT64_C(1000000))
+
+/* Four connections of each reactor that are asked in turns; what is under way takes so long, and each carries so much. */
+static tcp_backlog learned_of(uint32_t reactors, double delay_us, double bytes_per_us, int times)
+{
+    tcp_backlog backlog;
+    trib_tcp_backlog_open(&backlog, reactors);
+    backlog.carrying = 4;
+    for (int i = 0; i < times; i++) {
+        trib_tcp_backlog_learn(&backlog, i * ASKED_EVERY_NS, delay_us, bytes_per_us);
+    }
+    return backlog;
+}
+
+static void slow_links_are_told_from_fast_ones(void **state)
+{
+    (void)state;
+    assert_true(learned_of(1, 4000, 31, 50).paces); /* 1 Gbit/s */
+    assert_true(learned_of(4, 4000, 31. / 4, 50).paces);
+    assert_false(learned_of(1, 4000, 31, 8).paces);    /* that may be by chance */
+    assert_false(learned_of(1, 500, 31, 1000).paces);  /* not much to send: nothing is known of the link */
+    assert_false(learned_of(4, 2500, 78, 1000).paces); /* 10 Gbit/s */
+    assert_false(learned_of(4, 2500, 39, 1000).paces); /* ... of which two servers that four workers share take half */
+}
+
+/* Sixty-four connections carry 10 Gbit/s, of which few have been asked as yet. */
+static void who_has_many_peers_has_no_slow_link(void **state)
+{
+    (void)state;
+    tcp_backlog backlog;
+    trib_tcp_backlog_open(&backlog, 4);
+    backlog.carrying = 16;
+    for (int i = 0; i < 50; i++) {
+        trib_tcp_backlog_learn(&backlog, i * 4 * ASKED_EVERY_NS, 4000, 19.5);
+    }
+    assert_false(backlog.paces);
+}
+
+/* A machine that does other things now and then is late with acknowledgements, and nothing was known at first. */
+static void late_machines_are_no_slow_links(void **state)
+{
+    (void)state;
+    tcp_backlog backlog;
+    trib_tcp_backlog_open(&backlog, 4);
+    for (uint32_t i = 0; i < 1000; i++) {
+        backlog.carrying = i < 4 ? i + 1 : 4;
+        const bool is_late = i % 50 < 8;
+        trib_tcp_backlog_learn(&backlog, i * ASKED_EVERY_NS / 16, is_late ? 8000 : 900, is_late ? 9 : 78);
+    }
+    assert_false(backlog.paces);
+}
+
+/* So many times, each so long after the other; whether the network is taken for slow in the end. */
+static bool learn_on(tcp_backlog *backlog, int64_t *now_ns, double delay_us, double bytes_per_us, int times)
+{
+    for (int i = 0; i < times; i++) {
+        *now_ns += ASKED_EVERY_NS;
+        trib_tcp_backlog_learn(backlog, *now_ns, delay_us, bytes_per_us);
+    }
+    return backlog->paces;
+}
+
+enum { A_TENTH_OF_A_SECOND = 13, A_SECOND = 126, A_WHILE = 20 };
+
+/* Links that were narrow for a while, or that others used, are free again. */
+static void fast_links_are_slow_no_longer(void **state)
+{
+    (void)state;
+    tcp_backlog backlog = learned_of(1, 4000, 31, 50);
+    int64_t now_ns = 50 * ASKED_EVERY_NS;
+    assert_true(backlog.paces);
+    assert_true(learn_on(&backlog, &now_ns, 200, 160, A_SECOND - 10)); /* 5 Gbit/s, that may be by chance */
+    assert_true(learn_on(&backlog, &now_ns, 4000, 31, A_WHILE));       /* ... and it was */
+    assert_true(learn_on(&backlog, &now_ns, 200, 100, 10 * A_SECOND)); /* 3 Gbit/s, of which little is used */
+    assert_true(learn_on(&backlog, &now_ns, 1100, 160, A_SECOND * 10));
+    assert_false(learn_on(&backlog, &now_ns, 200, 160, A_SECOND + A_WHILE));
+    assert_false(learn_on(&backlog, &now_ns, 4000, 125, 10 * A_SECOND)); /* what is long on a fast one is no matter */
+    assert_true(learn_on(&backlog, &now_ns, 4000, 31, 10 * A_WHILE));
+}
+
+/* A few exchanges in long pauses say little, however long it takes. */
+static void few_fast_ones_are_not_believed(void **state)
+{
+    (void)state;
+    tcp_backlog backlog = learned_of(1, 4000, 31, 50);
+    for (int64_t i = 0; i < 64 + A_WHILE; i++) {
+        const bool was_slow = backlog.paces;
+        trib_tcp_backlog_learn(&backlog, (100 + i) * 1000 * ASKED_EVERY_NS, 200, 160);
+        assert_true(was_slow || i >= 64);
+    }
+    assert_false(backlog.paces);
+}
+
+/* What looks fast as long as little is sent is slow again as soon as there is more, each time: that must not cost much. */
+static void each_error_makes_it_believed_later(void **state)
+{
+    (void)state;
+    tcp_backlog backlog = learned_of(1, 4000, 31, 50);
+    int64_t now_ns = 50 * ASKED_EVERY_NS;
+    for (int doubled = 1; doubled <= 64; doubled *= 2) {
+        assert_true(learn_on(&backlog, &now_ns, 200, 160, doubled * (A_SECOND - 1)));
+        assert_false(learn_on(&backlog, &now_ns, 200, 160, doubled + A_WHILE));
+        assert_true(learn_on(&backlog, &now_ns, 4000, 31, A_TENTH_OF_A_SECOND + A_WHILE));
+    }
+    assert_true(learn_on(&backlog, &now_ns, 200, 160, 64 * (A_SECOND - 1))); /* not longer than that */
+    assert_false(learn_on(&backlog, &now_ns, 200, 160, 64 + A_WHILE));
+}
+
+/* What lies in the kernel is the sum of all reactors' buffers: theirs are smaller where it takes long. */
+static void reactors_that_share_a_link_leave_less_there(void **state)
+{
+    (void)state;
+    tcp_backlog alone, beside;
+    trib_tcp_backlog_open(&alone, 1);
+    trib_tcp_backlog_open(&beside, 4);
+    const uint32_t small = alone.small;
+    assert_int_equal(beside.small, small);
+    for (int i = 0; i < 100; i++) {
+        trib_tcp_backlog_learn(&alone, i, 900, 70);
+        trib_tcp_backlog_learn(&beside, i, beside.small == small ? 900 : 450, 70);
+    }
+    assert_int_equal(alone.small, small);
+    assert_int_equal(beside.small, small / 2);
+    for (int i = 0; i < 100; i++) {
+        trib_tcp_backlog_learn(&beside, i, 170, 190);
+    }
+    assert_int_equal(beside.small, small);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(late_acknowledgements_are_no_slow_path),
+        cmocka_unit_test(slow_links_are_told_from_fast_ones),
+        cmocka_unit_test(who_has_many_peers_has_no_slow_link),
+        cmocka_unit_test(late_machines_are_no_slow_links),
+        cmocka_unit_test(fast_links_are_slow_no_longer),
+        cmocka_unit_test(few_fast_ones_are_not_believed),
+        cmocka_unit_test(each_error_makes_it_believed_later),
+        cmocka_unit_test(reactors_that_share_a_link_leave_less_there),
+    };
+    return cmocka_run_group_tests_name("tcp backlog", tests, NULL, NULL);
+}

@@ -1,0 +1,105 @@
+/* test_tcp_silence.c - for how long a peer has answered nothing, by what the kernel says now and then. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "transports/tcp/tcp_internal.h"
+
+#define SECOND INT64_C(1000000000)
+
+static int64_t at(tcp_silence *silence, int64_t second, uint32_t unacked, uint64_t acked, int64_t last_ack_ms)
+{
+    const tcp_seen seen = {.unacked = unacked, .acked = acked, .last_ack_ms = last_ack_ms};
+    return trib_tcp_silence_learn(silence, second * SECOND, &seen);
+}
+
+static void nothing_acknowledged_is_silence(void **state)
+{
+    (void)state;
+    tcp_silence silence = {.since_ns = 100 * SECOND}; /* when it was written */
+    assert_int_equal(at(&silence, 101, 5, 7000, 90000), SECOND);
+    assert_int_equal(at(&silence, 104, 5, 7000, 93000), 4 * SECOND);
+    assert_int_equal(at(&silence, 110, 9, 7000, 99000), 10 * SECOND); /* more was written meanwhile */
+}
+
+/* However slow it is, and whatever TCP had to send again. */
+static void little_by_little_is_none(void **state)
+{
+    (void)state;
+    tcp_silence silence = {.since_ns = 100 * SECOND};
+    for (int64_t i = 1; i < 100; i++) {
+        assert_int_equal(at(&silence, 100 + 2 * i, 80, 1000 + (uint64_t)i, 1900), i == 1 ? 1900000000 : 0);
+    }
+}
+
+static void who_has_nothing_to_answer_is_not_silent(void **state)
+{
+    (void)state;
+    tcp_silence silence = {.since_ns = 100 * SECOND};
+    assert_true(at(&silence, 101, 0, 7000, 900) < 0);
+    assert_true(at(&silence, 200, 0, 7000, 99900) < 0);
+}
+
+/* Its last answer came after the data had been written: that is what counts before anything is known of how much. */
+static void an_answer_before_the_first_look_counts(void **state)
+{
+    (void)state;
+    tcp_silence silence = {.since_ns = 100 * SECOND};
+    assert_int_equal(at(&silence, 104, 5, 7000, 1000), SECOND);
+    assert_int_equal(at(&silence, 106, 5, 7000, 3000), 3 * SECOND);
+}
+
+/* With unacknowledged data an answer has to acknowledge some: a path may swallow all that is large. */
+static void answers_that_acknowledge_nothing_are_silence(void **state)
+{
+    (void)state;
+    tcp_silence silence = {.since_ns = 100 * SECOND};
+    assert_int_equal(at(&silence, 101, 5, 7000, 5000), SECOND);
+    assert_int_equal(at(&silence, 105, 5, 7000, 10), 5 * SECOND);
+}
+
+/* A peer without room answers probes. One that is gone does not. */
+static void a_closed_window_is_no_silence(void **state)
+{
+    (void)state;
+    tcp_silence silence = {.since_ns = 100 * SECOND};
+    tcp_seen seen = {.probes = 1, .acked = 7000, .last_ack_ms = 400};
+    for (int64_t i = 101; i < 140; i++) {
+        assert_int_equal(trib_tcp_silence_learn(&silence, i * SECOND, &seen), 400000000);
+    }
+    seen = (tcp_seen){.probes = 3, .acked = 7000, .last_ack_ms = 5400};
+    assert_int_equal(trib_tcp_silence_learn(&silence, 144 * SECOND, &seen), 5400000000);
+}
+
+/* Between two probes nothing is under way: who did not look again would not see the peer go. */
+static void what_waits_for_room_is_looked_after(void **state)
+{
+    (void)state;
+    tcp_silence silence = {.since_ns = 100 * SECOND};
+    tcp_seen seen = {.unsent = 5000, .acked = 7000, .last_ack_ms = 30000}; /* probes may be minutes apart */
+    for (int64_t i = 101; i < 140; i++) {
+        assert_int_equal(trib_tcp_silence_learn(&silence, i * SECOND, &seen), 0);
+    }
+    seen = (tcp_seen){.unsent = 5000, .probes = 1, .acked = 7000, .last_ack_ms = 69000};
+    assert_int_equal(trib_tcp_silence_learn(&silence, 142 * SECOND, &seen), 3 * SECOND);
+    assert_int_equal(trib_tcp_silence_learn(&silence, 149 * SECOND, &seen), 10 * SECOND);
+    seen = (tcp_seen){.acked = 12000};
+    assert_true(trib_tcp_silence_learn(&silence, 150 * SECOND, &seen) < 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_acknowledged_is_silence),
+        cmocka_unit_test(little_by_little_is_none),
+        cmocka_unit_test(who_has_nothing_to_answer_is_not_silent),
+        cmocka_unit_test(an_answer_before_the_first_look_counts),
+        cmocka_unit_test(answers_that_acknowledge_nothing_are_silence),
+        cmocka_unit_test(a_closed_window_is_no_silence),
+        cmocka_unit_test(what_waits_for_room_is_looked_after),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

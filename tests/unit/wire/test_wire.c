@@ -1,0 +1,388 @@
+/* test_wire.c - what travels is what arrives, and nothing else is taken: headers and payload cursors. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/support/seal.h"
+#include "tests/unit/wire/wire_bytes.h"
+
+/* ---- Headers ---- */
+
+static trib_frame sample(trib_frame_type type)
+{
+    return (trib_frame){
+        .type = type,
+        .payload_size = trib_frame_payload_max(type),
+        .sender = 0x01020304u,
+        .epoch = 0x11121314u,
+        .tensor = 0x21222324u,
+        .partition = 0x31323334u,
+        .round = 0x41424344u,
+        .chunk = 0x51525354u,
+        .chunk_count = 0x61626364u,
+        .size = 0x71727374u,
+        .priority = -5,
+        .exchange = 0x81,
+        .dtype = 0x82,
+        .reduce = 0x83,
+        .root = 0x91929394u,
+        .aux = 0xa1a2a3a4u,
+    };
+}
+
+static void assert_same_frame(const trib_frame *got, const trib_frame *want)
+{
+    assert_int_equal(got->type, want->type);
+    assert_int_equal(got->payload_size, want->payload_size);
+    assert_int_equal(got->sender, want->sender);
+    assert_int_equal(got->epoch, want->epoch);
+    assert_int_equal(got->tensor, want->tensor);
+    assert_int_equal(got->partition, want->partition);
+    assert_int_equal(got->round, want->round);
+    assert_int_equal(got->chunk, want->chunk);
+    assert_int_equal(got->chunk_count, want->chunk_count);
+    assert_int_equal(got->size, want->size);
+    assert_int_equal(got->priority, want->priority);
+    assert_int_equal(got->exchange, want->exchange);
+    assert_int_equal(got->dtype, want->dtype);
+    assert_int_equal(got->reduce, want->reduce);
+    assert_int_equal(got->root, want->root);
+    assert_int_equal(got->aux, want->aux);
+}
+
+/* Refused with a text that contains `words`, and the caller's frame is left alone. */
+static void assert_refused(const unsigned char header[TRIB_HEADER_SIZE], const char *words)
+{
+    trib_frame frame, before;
+    memset(&frame, 0x5a, sizeof frame);
+    memcpy(&before, &frame, sizeof frame);
+    trib_error error = {.text = ""};
+    assert_int_equal(trib_frame_decode(header, &frame, &error), TRIB_PROTOCOL);
+    assert_int_equal(error.status, TRIB_PROTOCOL);
+    assert_memory_equal(&frame, &before, sizeof frame);
+    if (strstr(error.text, words) == NULL) {
+        fail_msg("\"%s\" does not say \"%s\"", error.text, words);
+    }
+}
+
+static void test_every_type_round_trips(void **state)
+{
+    (void)state;
+    for (unsigned type = TRIB_FRAME_NONE + 1; type < TRIB_FRAME_COUNT; type++) {
+        trib_frame want = sample((trib_frame_type)type), got;
+        for (int full = 0; full < 2; full++) {
+            want.payload_size = full ? trib_frame_payload_max(want.type) : 0;
+            unsigned char header[TRIB_HEADER_SIZE], sealed[TRIB_HEADER_SIZE];
+            trib_frame_encode(&want, header);
+            memcpy(sealed, header, sizeof sealed);
+            header_seal(sealed);
+            assert_memory_equal(header, sealed, sizeof header);
+            trib_error error = {.text = ""};
+            assert_int_equal(trib_frame_decode(header, &got, &error), TRIB_OK);
+            assert_same_frame(&got, &want);
+        }
+    }
+}
+
+/* The offsets are the protocol: another release finds every field where this one puts it. */
+static void test_fixed_offsets(void **state)
+{
+    (void)state;
+    static const unsigned char want[60] = {
+        0x54, 0x52, 0x49, 0x42, 9,    TRIB_FRAME_PUSH,
+        0,    0,    0x00, 0x00, 0x10, 0x00,
+        0x04, 0x03, 0x02, 0x01, 0x14, 0x13,
+        0x12, 0x11, 0x24, 0x23, 0x22, 0x21,
+        0x34, 0x33, 0x32, 0x31, 0x44, 0x43,
+        0x42, 0x41, 0x54, 0x53, 0x52, 0x51,
+        0x64, 0x63, 0x62, 0x61, 0x74, 0x73,
+        0x72, 0x71, 0xfb, 0xff, 0xff, 0xff,
+        0x81, 0x82, 0x83, 0x00, 0x94, 0x93,
+        0x92, 0x91, 0xa4, 0xa3, 0xa2, 0xa1,
+    };
+    trib_frame frame = sample(TRIB_FRAME_PUSH);
+    unsigned char header[TRIB_HEADER_SIZE];
+    trib_frame_encode(&frame, header);
+    assert_memory_equal(header, want, sizeof want);
+}
+
+static void test_every_flipped_bit_is_refused(void **state)
+{
+    (void)state;
+    for (unsigned type = TRIB_FRAME_NONE + 1; type < TRIB_FRAME_COUNT; type++) {
+        trib_frame frame = sample((trib_frame_type)type);
+        unsigned char header[TRIB_HEADER_SIZE];
+        trib_frame_encode(&frame, header);
+        for (unsigned bit = 0; bit < 8 * TRIB_HEADER_SIZE; bit++) {
+            header[bit / 8] ^= (unsigned char)(1u << bit % 8);
+            const char *words = bit < 32 ? "not a frame" : bit < 40 ? "protocol version" : "checksum";
+            assert_refused(header, words);
+            header[bit / 8] ^= (unsigned char)(1u << bit % 8);
+        }
+    }
+}
+
+/* Headers whose checksum is right and one thing is not. */
+static void test_wrong_fields_are_named(void **state)
+{
+    (void)state;
+    trib_frame frame = sample(TRIB_FRAME_JOIN);
+    unsigned char good[TRIB_HEADER_SIZE], bad[TRIB_HEADER_SIZE];
+    static const char request[] = "GET / HTTP/1.1\r\nHost: a.b.c.d.e.f.g.h\r\nUser-Agent: something/1.0";
+    trib_frame_encode(&frame, good);
+    memcpy(bad, request, sizeof bad);
+    assert_refused(bad, "47 45 54 20");
+
+    memcpy(bad, good, sizeof bad);
+    bad[4] = TRIB_WIRE_VERSION + 1;
+    header_seal(bad);
+    assert_refused(bad, "protocol version 10, this side speaks 9");
+
+    const unsigned types[] = {TRIB_FRAME_NONE, TRIB_FRAME_COUNT, 255};
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        memcpy(bad, good, sizeof bad);
+        bad[5] = (unsigned char)types[i];
+        header_seal(bad);
+        char words[32];
+        (void)snprintf(words, sizeof words, "frame type %u", types[i]);
+        assert_refused(bad, words);
+    }
+    const size_t spare[] = {6, 7, 51};
+    for (size_t i = 0; i < sizeof spare / sizeof spare[0]; i++) {
+        memcpy(bad, good, sizeof bad);
+        bad[spare[i]] = 1;
+        header_seal(bad);
+        assert_refused(bad, "JOIN frame whose spare header bytes are not 0");
+    }
+}
+
+static void test_oversized_payload_is_refused(void **state)
+{
+    (void)state;
+    for (unsigned type = TRIB_FRAME_NONE + 1; type < TRIB_FRAME_COUNT; type++) {
+        trib_frame frame = sample((trib_frame_type)type);
+        const uint32_t most = trib_frame_payload_max(frame.type);
+        const uint32_t sizes[] = {most + 1, UINT32_MAX};
+        assert_true(most <= TRIB_PAYLOAD_MAX);
+        for (int i = 0; i < 2; i++) {
+            unsigned char header[TRIB_HEADER_SIZE];
+            trib_frame_encode(&frame, header);
+            store_u32(header + 8, sizes[i]);
+            header_seal(header);
+            char words[96];
+            (void)snprintf(words, sizeof words, "%s frame with a payload of %u bytes, at most %u are allowed",
+                           trib_frame_name(frame.type), sizes[i], most);
+            assert_refused(header, words);
+        }
+    }
+}
+
+static void test_names(void **state)
+{
+    (void)state;
+    assert_string_equal(trib_frame_name(TRIB_FRAME_HELLO), "HELLO");
+    assert_string_equal(trib_frame_name(TRIB_FRAME_COUNT), "?");
+}
+
+/* ---- What a frame must agree with ---- */
+
+/* A frame of another epoch is refused whatever it is; one without an epoch if its sender must have had the roster. */
+static void test_epochs(void **state)
+{
+    (void)state;
+    const trib_frame_type early[] = {TRIB_FRAME_HELLO, TRIB_FRAME_CHALLENGE, TRIB_FRAME_PROOF, TRIB_FRAME_WELCOME,
+                                     TRIB_FRAME_BYE,   TRIB_FRAME_JOIN,      TRIB_FRAME_LEAVE, TRIB_FRAME_LOST};
+    for (unsigned type = TRIB_FRAME_NONE + 1; type < TRIB_FRAME_COUNT; type++) {
+        bool may_be_early = false;
+        for (size_t i = 0; i < sizeof early / sizeof early[0]; i++) {
+            may_be_early = may_be_early || early[i] == type;
+        }
+        trib_frame frame = {.type = (trib_frame_type)type, .epoch = 4};
+        trib_error error = {.text = ""};
+        assert_int_equal(trib_frame_check_epoch(&frame, 0, &error), TRIB_OK);
+        assert_int_equal(trib_frame_check_epoch(&frame, 4, &error), TRIB_OK);
+        assert_int_equal(trib_frame_check_epoch(&frame, 3, &error), TRIB_PROTOCOL);
+        char words[80];
+        (void)snprintf(words, sizeof words, "%s frame of epoch 4, this side is in epoch 3",
+                       trib_frame_name(frame.type));
+        assert_string_equal(error.text, words);
+        frame.epoch = 0;
+        assert_int_equal(trib_frame_check_epoch(&frame, 0, &error), TRIB_OK);
+        assert_int_equal(trib_frame_check_epoch(&frame, 4, &error), may_be_early ? TRIB_OK : TRIB_PROTOCOL);
+    }
+}
+
+static void test_only_errors_are_taken_as_errors(void **state)
+{
+    (void)state;
+    const int32_t good[] = {TRIB_INVALID, TRIB_UNSUPPORTED, TRIB_PEER_LOST, TRIB_JOIN_FAILED, TRIB_SYSTEM};
+    const int32_t bad[] = {TRIB_OK, TRIB_PENDING, TRIB_AGAIN, 3, -10, -39, -1000, INT32_MIN, INT32_MAX};
+    trib_error error = {.text = ""};
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        trib_frame frame = {.type = TRIB_FRAME_REFUSED, .aux = (uint32_t)good[i]};
+        trib_status got = TRIB_OK;
+        assert_int_equal(trib_frame_take_error(&frame, &got, &error), TRIB_OK);
+        assert_int_equal(got, good[i]);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        trib_frame frame = {.type = TRIB_FRAME_REFUSED, .aux = (uint32_t)bad[i]};
+        trib_status got = TRIB_OK;
+        assert_int_equal(trib_frame_take_error(&frame, &got, &error), TRIB_PROTOCOL);
+        assert_int_equal(got, TRIB_OK);
+        char words[80];
+        (void)snprintf(words, sizeof words, "REFUSED frame with status %d, which is no error", bad[i]);
+        assert_string_equal(error.text, words);
+    }
+}
+
+static void test_others_are_told_what_concerns_them(void **state)
+{
+    (void)state;
+    assert_int_equal(trib_frame_withdraw_reason(TRIB_TIMEOUT), TRIB_TIMEOUT);
+    assert_int_equal(trib_frame_withdraw_reason(TRIB_MISMATCH), TRIB_MISMATCH);
+    assert_int_equal(trib_frame_withdraw_reason(TRIB_PEER_LOST), TRIB_PEER_LOST);
+    assert_int_equal(trib_frame_withdraw_reason(TRIB_NO_MEMORY), TRIB_CANCELLED);
+    assert_int_equal(trib_frame_withdraw_reason(TRIB_OK), TRIB_CANCELLED);
+    assert_int_equal(trib_frame_withdraw_reason((trib_status)12345), TRIB_CANCELLED);
+}
+
+/* ---- Cursors ---- */
+
+static size_t put_all_kinds(trib_writer *writer)
+{
+    trib_put_u8(writer, 0xfe);
+    trib_put_u16(writer, 0xfedc);
+    trib_put_u32(writer, 0xfedcba98u);
+    trib_put_u64(writer, 0xfedcba9876543210u);
+    trib_put_text(writer, "layer.0/weight");
+    trib_put_text(writer, "");
+    return 1 + 2 + 4 + 8 + 2 + 14 + 2;
+}
+
+static void test_cursors_round_trip(void **state)
+{
+    (void)state;
+    unsigned char bytes[64];
+    trib_writer writer = {.data = bytes, .capacity = sizeof bytes};
+    size_t size = put_all_kinds(&writer);
+    assert_false(writer.overflow);
+    assert_int_equal(writer.size, size);
+    trib_reader reader = {.data = bytes, .left = writer.size};
+    char text[32];
+    assert_int_equal(trib_get_u8(&reader), 0xfe);
+    assert_int_equal(trib_get_u16(&reader), 0xfedc);
+    assert_int_equal(trib_get_u32(&reader), 0xfedcba98u);
+    assert_true(trib_get_u64(&reader) == 0xfedcba9876543210u);
+    trib_get_text(&reader, text, sizeof text);
+    assert_string_equal(text, "layer.0/weight");
+    trib_get_text(&reader, text, sizeof text);
+    assert_string_equal(text, "");
+    assert_false(reader.failed);
+    assert_int_equal(reader.left, 0);
+}
+
+static void test_writer_stays_within_capacity(void **state)
+{
+    (void)state;
+    unsigned char bytes[64];
+    trib_writer whole = {.data = bytes, .capacity = sizeof bytes};
+    const size_t needed = put_all_kinds(&whole);
+    for (size_t capacity = 0; capacity <= needed; capacity++) {
+        memset(bytes, 0xee, sizeof bytes);
+        trib_writer writer = {.data = bytes, .capacity = capacity};
+        (void)put_all_kinds(&writer);
+        assert_int_equal(writer.overflow, capacity < needed);
+        assert_true(writer.size <= capacity);
+        for (size_t i = capacity; i < sizeof bytes; i++) {
+            assert_int_equal(bytes[i], 0xee);
+        }
+    }
+}
+
+/* Once something was missing, everything after it reads as nothing, however short it is. */
+static void test_reader_remembers_failure(void **state)
+{
+    (void)state;
+    guarded memory = guarded_create();
+    trib_reader reader = guarded_reader(&memory, "\1\2\3", 3);
+    assert_int_equal(trib_get_u32(&reader), 0);
+    assert_true(reader.failed);
+    assert_true(trib_get_u8(&reader) == 0 && trib_get_u16(&reader) == 0 && trib_get_u64(&reader) == 0);
+    char text[8] = "before";
+    trib_get_text(&reader, text, sizeof text);
+    assert_string_equal(text, "");
+    guarded_destroy(&memory);
+}
+
+static void test_ends(void **state)
+{
+    (void)state;
+    trib_error error = {.text = ""};
+    trib_reader reader = {.data = (const unsigned char *)"\1\2\3", .left = 3};
+    assert_int_equal(trib_get_end(&reader, "LOST", &error), TRIB_PROTOCOL);
+    assert_string_equal(error.text, "LOST with 3 bytes too many");
+    (void)trib_get_u16(&reader);
+    (void)trib_get_u8(&reader);
+    assert_int_equal(trib_get_end(&reader, "LOST", &error), TRIB_OK);
+    (void)trib_get_u8(&reader);
+    assert_int_equal(trib_get_end(&reader, "LOST", &error), TRIB_PROTOCOL);
+    assert_string_equal(error.text, "malformed LOST");
+}
+
+static void test_texts(void **state)
+{
+    (void)state;
+    guarded memory = guarded_create();
+    char text[8];
+    trib_reader reader = guarded_reader(&memory, "\7\0a\0\n\x7f\x1b[1", 9);
+    trib_get_text(&reader, text, sizeof text);
+    assert_false(reader.failed);
+    assert_string_equal(text, "a????[1");
+
+    /* One byte more than there is room for, with its terminator; one byte more than has come. */
+    reader = guarded_reader(&memory, "\10\0abcdefgh", 10);
+    trib_get_text(&reader, text, sizeof text);
+    assert_true(reader.failed);
+    assert_string_equal(text, "");
+    reader = guarded_reader(&memory, "\4\0abc", 5);
+    trib_get_text(&reader, text, sizeof text);
+    assert_true(reader.failed);
+    assert_string_equal(text, "");
+
+    /* A longer text is cut when it is written. */
+    char longer[1500];
+    memset(longer, 'x', sizeof longer - 1);
+    longer[sizeof longer - 1] = '\0';
+    unsigned char bytes[1200];
+    trib_writer writer = {.data = bytes, .capacity = sizeof bytes};
+    trib_put_text(&writer, longer);
+    assert_false(writer.overflow);
+    assert_int_equal(writer.size, 2 + 1023);
+    guarded_destroy(&memory);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_type_round_trips),
+        cmocka_unit_test(test_fixed_offsets),
+        cmocka_unit_test(test_every_flipped_bit_is_refused),
+        cmocka_unit_test(test_wrong_fields_are_named),
+        cmocka_unit_test(test_oversized_payload_is_refused),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_cursors_round_trip),
+        cmocka_unit_test(test_writer_stays_within_capacity),
+        cmocka_unit_test(test_reader_remembers_failure),
+        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_epochs),
+        cmocka_unit_test(test_only_errors_are_taken_as_errors),
+        cmocka_unit_test(test_others_are_told_what_concerns_them),
+        cmocka_unit_test(test_ends),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,214 @@
+/*
+ * rdma_poll.c - when completions are looked for, and when the device shall announce them.
+ *
+ * A connection is warm from its first completion until the loop sleeps: its queue is looked at in every turn of the loop,
+ * which costs no system call, and announces nothing. Before the loop sleeps, warm queues are armed, looked at once more,
+ * and are cold: the next completion makes the channel readable, which warms the connection again. So a reactor that is
+ * busy, or that lingers for more (busy polling), hears of no announcement at all, and one that sleeps of one for each time.
+ *
+ * Invariants
+ * - Who is not warm is armed, or will get a turn by something else (it is not open yet, or ending).
+ * - A queue is armed before it is looked at for the last time, so that nothing comes unseen in between.
+ * - A look may free its connection and others: who goes through the list goes on at `look_next`, which who leaves moves.
+ */
+#include "build_config.h"
+#include "transports/rdma/rdma.h"
+
+#if TRIB_HAVE_RDMA
+
+#include "engine/base/assert.h"
+#include "engine/base/log.h"
+#include "transports/rdma/rdma_internal.h"
+
+#define EVENTS_PER_TURN 64u
+
+static void warm(verbs_conn *conn)
+{
+    verbs_transport *transport = conn->transport;
+    if (conn->warm_at != NULL) {
+        return;
+    }
+    conn->warm_next = transport->warm;
+    if (conn->warm_next != NULL) {
+        conn->warm_next->warm_at = &conn->warm_next;
+    }
+    conn->warm_at = &transport->warm;
+    transport->warm = conn;
+}
+
+static void cool(verbs_conn *conn)
+{
+    if (conn->warm_at == NULL) {
+        return;
+    }
+    if (conn->transport->look_next == conn) {
+        conn->transport->look_next = conn->warm_next;
+    }
+    *conn->warm_at = conn->warm_next;
+    if (conn->warm_next != NULL) {
+        conn->warm_next->warm_at = conn->warm_at;
+    }
+    conn->warm_at = NULL;
+}
+
+static bool arm(verbs_conn *conn)
+{
+    if (ibv_req_notify_cq(conn->cq, 0) != 0) {
+        return false;
+    }
+    conn->armed = true;
+    conn->nic->armed_count++;
+    return true;
+}
+
+static void disarmed(verbs_conn *conn)
+{
+    trib_assert(conn->nic->armed_count > 0);
+    conn->armed = false;
+    conn->nic->armed_count--;
+}
+
+/* ---- Queues ---- */
+
+bool trib_rdma_queue_create(verbs_conn *conn, int entries)
+{
+    conn->cq = ibv_create_cq(conn->nic->device->verbs, entries, conn, conn->nic->channel, 0);
+    return conn->cq != NULL && arm(conn);
+}
+
+void trib_rdma_queue_destroy(verbs_conn *conn)
+{
+    if (conn->cq == NULL) {
+        return;
+    }
+    cool(conn);
+    if (conn->armed) {
+        disarmed(conn);
+    }
+    if (conn->events > 0) {
+        ibv_ack_cq_events(conn->cq, conn->events); /* takes a lock: once for all */
+    }
+    struct ibv_cq *cq = conn->cq;
+    const int error = ibv_destroy_cq(cq);
+    if (error != 0) {
+        cq->cq_context = NULL; /* it stays in this process, and the connection does not */
+    }
+    if (!trib_rdma_is_gone(error)) {
+        char why[TRIB_REASON_MAX];
+        trib_log(conn->base.transport->reactor->logger, TRIB_LOG_WARN,
+                 "the completion queue of a connection to %s stays: %s", conn->base.remote.text,
+                 trib_log_reason(error, why));
+    }
+    conn->cq = NULL;
+}
+
+/* It only warms: the poller looks in this same turn of the loop. */
+void trib_rdma_channel_ready(trib_reactor *reactor, trib_io *io, unsigned events)
+{
+    (void)reactor;
+    (void)events;
+    verbs_nic *nic = io->user;
+    for (unsigned i = 0; i < EVENTS_PER_TURN; i++) {
+        struct ibv_cq *cq = NULL;
+        void *context = NULL;
+        trib_counter_add(&nic->transport->stats.system_calls, 1);
+        if (ibv_get_cq_event(nic->channel, &cq, &context) != 0) {
+            return;
+        }
+        verbs_conn *conn = context;
+        if (conn == NULL) {
+            ibv_ack_cq_events(cq, 1);
+            continue;
+        }
+        conn->events++;
+        if (conn->armed) {
+            disarmed(conn);
+        }
+        warm(conn);
+        if (nic->armed_count == 0) {
+            return; /* nobody else can have said anything */
+        }
+    }
+}
+
+/* ---- The poller ---- */
+
+static bool may_look(const verbs_conn *conn)
+{
+    return conn->state >= VERBS_ACCEPTING && conn->state != VERBS_ENDING;
+}
+
+/* The warm ones, one after the other; those that leave meanwhile, also the one before, do not disturb. */
+static verbs_conn *next_warm(verbs_transport *self)
+{
+    verbs_conn *conn = self->look_next;
+    if (conn != NULL) {
+        self->look_next = conn->warm_next;
+    }
+    return conn;
+}
+
+static verbs_conn *first_warm(verbs_transport *self)
+{
+    self->look_next = self->warm;
+    return next_warm(self);
+}
+
+static verbs_transport *transport_of(trib_poller *poller)
+{
+    return (verbs_transport *)(void *)((char *)poller - offsetof(verbs_transport, poller));
+}
+
+static bool poll_warm(trib_reactor *reactor, trib_poller *poller)
+{
+    (void)reactor;
+    verbs_transport *self = transport_of(poller);
+    bool found = false;
+    for (verbs_conn *conn = first_warm(self); conn != NULL; conn = next_warm(self)) {
+        found = (may_look(conn) && trib_rdma_conn_look(conn)) || found;
+    }
+    return found;
+}
+
+static bool rest_warm(trib_reactor *reactor, trib_poller *poller)
+{
+    (void)reactor;
+    verbs_transport *self = transport_of(poller);
+    bool may_sleep = true;
+    for (verbs_conn *conn = first_warm(self); conn != NULL; conn = next_warm(self)) {
+        if (!may_look(conn)) {
+            continue;
+        }
+        if (!conn->armed && !arm(conn)) {
+            trib_rdma_conn_end(conn, TRIB_PEER_LOST, "the device does not announce completions: %m");
+            may_sleep = false;
+        } else if (trib_rdma_conn_look(conn)) {
+            may_sleep = false;
+        } else {
+            cool(conn);
+        }
+    }
+    return may_sleep;
+}
+
+static void woken(trib_reactor *reactor, trib_poller *poller)
+{
+    (void)reactor;
+    (void)poller; /* what was armed stays so until it has announced something */
+}
+
+void trib_rdma_poller_start(verbs_transport *transport)
+{
+    transport->poller = (trib_poller){.poll = poll_warm, .rest = rest_warm, .woken = woken};
+    trib_reactor_poller_add(transport->base.reactor, &transport->poller);
+}
+
+void trib_rdma_poller_stop(verbs_transport *transport)
+{
+    trib_assert(transport->warm == NULL);
+    if (transport->poller.poll != NULL) {
+        trib_reactor_poller_remove(transport->base.reactor, &transport->poller);
+    }
+}
+
+#endif

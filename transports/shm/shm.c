@@ -1,0 +1,332 @@
+/*
+ * shm.c - the instance of the shared-memory transport, its listeners and its poller.
+ *
+ * Invariants
+ * - Connections are freed by their finish post or, if the caller does not know them, at the end of a poll: whoever goes
+ *   through the list may make upcalls.
+ */
+#include "transports/shm/shm.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/assert.h"
+#include "engine/base/strangers.h"
+#include "transports/shm/shm_internal.h"
+
+#define LOOK_NS (2 * INT64_C(1000000))
+#define SAY_NS (60 * INT64_C(1000000000))
+#define PORT_TRIES 64u
+#define PORT_FIRST 32768u
+#define PORT_COUNT 28000u
+
+/* ---- The poller ---- */
+
+static shm_transport *transport_of(trib_poller *poller)
+{
+    return (shm_transport *)((char *)poller - offsetof(shm_transport, poller));
+}
+
+static void reap(shm_transport *self, bool all)
+{
+    shm_conn *next = NULL;
+    for (shm_conn *conn = self->conns; conn != NULL; conn = next) {
+        next = conn->next;
+        if (!conn->known && (all || conn->state == SHM_ENDING)) {
+            trib_shm_conn_forget(conn);
+        }
+    }
+}
+
+static bool poll_all(trib_reactor *reactor, trib_poller *poller)
+{
+    (void)reactor;
+    shm_transport *self = transport_of(poller);
+    bool found = false, ended = false;
+    for (shm_conn *conn = self->conns; conn != NULL; conn = conn->next) {
+        found = (!trib_shm_conn_is_quiet(conn) && trib_shm_conn_poll(conn)) || found;
+        ended = ended || (conn->state == SHM_ENDING && !conn->known);
+    }
+    if (ended) {
+        reap(self, false);
+    }
+    return found;
+}
+
+static bool rest_all(trib_reactor *reactor, trib_poller *poller)
+{
+    (void)reactor;
+    bool busy = false;
+    for (shm_conn *conn = transport_of(poller)->conns; conn != NULL; conn = conn->next) {
+        busy = trib_shm_conn_rest(conn) || busy;
+    }
+    return !busy;
+}
+
+static void woken_all(trib_reactor *reactor, trib_poller *poller)
+{
+    (void)reactor;
+    for (shm_conn *conn = transport_of(poller)->conns; conn != NULL; conn = conn->next) {
+        trib_shm_conn_woken(conn);
+    }
+}
+
+static void watch_all(trib_reactor *reactor, trib_timer *timer)
+{
+    shm_transport *self = timer->user;
+    const int64_t now_ns = trib_now(reactor), limit_ns = self->config.silence_timeout_ns;
+    /* While this process stood still it has not seen what its peers took, and they may have stood still with it. */
+    const bool overslept = trib_timer_overslept(reactor, timer, limit_ns / 8);
+    const int64_t slept_ns = overslept ? now_ns - timer->due_ns : 0;
+    for (shm_conn *conn = self->conns; conn != NULL; conn = conn->next) {
+        trib_shm_conn_watch(conn, now_ns, slept_ns);
+    }
+    trib_timer_arm(reactor, timer, now_ns + limit_ns / 4);
+}
+
+/* The poller looks in every turn: that there is one is enough. */
+static void looked(trib_reactor *reactor, trib_timer *timer)
+{
+    (void)reactor;
+    (void)timer;
+}
+
+void trib_shm_look_later(shm_transport *self)
+{
+    if (!self->look.armed) {
+        trib_reactor *reactor = self->base.reactor;
+        trib_timer_arm(reactor, &self->look, trib_now(reactor) + LOOK_NS);
+    }
+}
+
+/* ---- The instance ---- */
+
+static trib_status shm_open_instance(trib_reactor *reactor, const trib_transport_config *config,
+                                     const trib_transport_upcalls *upcalls, trib_transport **transport_out)
+{
+    shm_transport *self = calloc(1, sizeof *self);
+    if (self == NULL) {
+        return TRIB_NO_MEMORY;
+    }
+    self->base.ops = &trib_shm_ops;
+    self->base.reactor = reactor;
+    self->base.upcalls = upcalls;
+    self->config = *config;
+    self->offer = config->shared;
+    reactor->ops->random(reactor, &self->probe, sizeof self->probe);
+    self->poller = (trib_poller){.poll = poll_all, .rest = rest_all, .woken = woken_all};
+    trib_reactor_poller_add(reactor, &self->poller);
+    self->look.fired = looked;
+    self->watch.fired = watch_all;
+    self->watch.user = self;
+    if (config->silence_timeout_ns > 0) {
+        trib_timer_arm(reactor, &self->watch, trib_now(reactor) + config->silence_timeout_ns / 4);
+    }
+    *transport_out = &self->base;
+    return TRIB_OK;
+}
+
+static void shm_close(trib_transport *transport)
+{
+    shm_transport *self = (shm_transport *)transport;
+    trib_assert(self->open_count == 0);
+    reap(self, true);
+    trib_assert(self->conns == NULL);
+    trib_timer_stop(transport->reactor, &self->watch);
+    trib_timer_stop(transport->reactor, &self->look);
+    trib_reactor_poller_remove(transport->reactor, &self->poller);
+    free(self);
+}
+
+static trib_status shm_share(trib_arena *arena, void **shared_out, trib_error *error)
+{
+    shm_offer *offer = NULL;
+    trib_status status = trib_shm_offer_create(arena, &offer);
+    if (status != TRIB_OK) {
+        return trib_error_set(error, status, "the engine's memory cannot be offered to processes of this machine: %s",
+                              trib_status_text(status));
+    }
+    *shared_out = offer;
+    return TRIB_OK;
+}
+
+static void shm_unshare(void *shared)
+{
+    trib_shm_offer_destroy(shared);
+}
+
+static void shm_stats(const trib_transport *transport, trib_transport_stats *stats_out)
+{
+    trib_transport_counters_read(&((const shm_transport *)transport)->stats, stats_out);
+}
+
+/* ---- Listeners ---- */
+
+static shm_listener *listener_of(trib_acceptor *acceptor)
+{
+    return (shm_listener *)((char *)acceptor - offsetof(shm_listener, acceptor));
+}
+
+static void listener_over(trib_acceptor *acceptor)
+{
+    shm_listener *listener = listener_of(acceptor);
+    shm_transport *transport = (shm_transport *)listener->base.transport;
+    transport->open_count--;
+    free(listener);
+}
+
+static void shm_listener_close(trib_listener *base)
+{
+    shm_listener *listener = (shm_listener *)base;
+    shm_transport *self = (shm_transport *)base->transport;
+    for (shm_conn *conn = self->conns; conn != NULL; conn = conn->next) {
+        if (conn->listener == listener) {
+            conn->listener = NULL;
+            trib_shm_conn_end(conn, TRIB_CLOSED, "the listener was closed");
+        }
+    }
+    trib_acceptor_close(&listener->acceptor);
+}
+
+/* Among those that are greeting, where they are too many. */
+static void end_oldest_stranger(shm_transport *self)
+{
+    shm_conn *oldest = NULL;
+    uint32_t count = 0;
+    for (shm_conn *conn = self->conns; conn != NULL; conn = conn->next) { /* newest first */
+        if (conn->listener != NULL && conn->state == SHM_GREETING) {
+            oldest = conn;
+            count++;
+        }
+    }
+    if (oldest != NULL && count >= trib_strangers_max() + self->config.peers) {
+        trib_shm_conn_end(oldest, TRIB_TIMEOUT, "too many others greet, and say nothing");
+        trib_shm_conn_forget(oldest);
+    }
+}
+
+/* Whoever is on this machine may come as often as he likes: that does not fill a disk. */
+static void note_other_user(shm_listener *listener)
+{
+    trib_reactor *reactor = listener->base.transport->reactor;
+    const int64_t now_ns = trib_now(reactor);
+    if (now_ns >= listener->quiet_until_ns) {
+        listener->quiet_until_ns = now_ns + SAY_NS;
+        trib_log(reactor->logger, TRIB_LOG_WARN, "turned away a process of another user at %s (shared memory)",
+                 listener->address.text);
+    }
+}
+
+/* No upcalls: those follow the greeting. */
+static bool take(trib_acceptor *acceptor, int fd, const struct sockaddr_storage *from)
+{
+    (void)from;
+    shm_listener *listener = listener_of(acceptor);
+    shm_transport *self = (shm_transport *)listener->base.transport;
+    trib_counter_add(&self->stats.system_calls, 1);
+    pid_t pid = 0;
+    if (!trib_shm_peer_allowed(fd, &pid)) {
+        note_other_user(listener);
+        close(fd);
+        return true;
+    }
+    end_oldest_stranger(self);
+    trib_address remote;
+    snprintf(remote.text, sizeof remote.text, "process %d of this machine", (int)pid);
+    shm_conn *conn = trib_shm_conn_create(self, fd, &remote, false);
+    if (conn == NULL) {
+        return false;
+    }
+    conn->peer.pid = pid;
+    conn->listener = listener;
+    return true;
+}
+
+/* Replaces port 0 by a number that may be free: ports of names are nobody's but ours. */
+static void pick_port(trib_reactor *reactor, const trib_address *at, trib_address *picked)
+{
+    uint32_t number = 0;
+    reactor->ops->random(reactor, &number, sizeof number);
+    const char *colon = strrchr(at->text, ':');
+    int host = (int)(colon - at->text);
+    snprintf(picked->text, sizeof picked->text, "%.*s:%u", host, at->text, PORT_FIRST + number % PORT_COUNT);
+}
+
+static int listen_socket(shm_transport *self, const trib_address *at, trib_address *bound_out, trib_error *error)
+{
+    struct sockaddr_un name;
+    socklen_t size = 0;
+    if (trib_shm_name(at, &name, &size) != TRIB_OK) {
+        trib_error_set(error, TRIB_INVALID, "\"%.*s\" is no numeric address with a port", TRIB_ADDRESS_MAX, at->text);
+        return -1;
+    }
+    bool pick = strcmp(strrchr(at->text, ':'), ":0") == 0;
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    bool bound = false;
+    *bound_out = *at;
+    for (unsigned i = 0; fd >= 0 && !bound && i < (pick ? PORT_TRIES : 1); i++) {
+        if (pick) {
+            pick_port(self->base.reactor, at, bound_out);
+        }
+        bound =
+            trib_shm_name(bound_out, &name, &size) == TRIB_OK && bind(fd, (const struct sockaddr *)&name, size) == 0;
+    }
+    trib_counter_add(&self->stats.system_calls, 3);
+    if (!bound || listen(fd, SOMAXCONN) != 0) {
+        char why[TRIB_REASON_MAX];
+        trib_error_set(error, TRIB_SYSTEM, "cannot listen on %s over shared memory: %s", at->text,
+                       trib_log_reason(errno, why));
+        if (fd >= 0) {
+            close(fd);
+        }
+        return -1;
+    }
+    return fd;
+}
+
+static trib_status shm_listen(trib_transport *transport, const trib_address *at, void *user,
+                              trib_listener **listener_out, trib_address *bound_out, trib_error *error)
+{
+    shm_transport *self = (shm_transport *)transport;
+    shm_listener *listener = calloc(1, sizeof *listener);
+    if (listener == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "no memory for a listener");
+    }
+    trib_error local = {.status = TRIB_OK};
+    int fd = listen_socket(self, at, &listener->address, &local);
+    if (fd < 0) {
+        free(listener);
+        return trib_error_set(error, local.status, "%s", local.text);
+    }
+    listener->base.transport = transport;
+    listener->base.user = user;
+    listener->acceptor.reactor = transport->reactor;
+    listener->acceptor.system_calls = &self->stats.system_calls;
+    listener->acceptor.take = take;
+    listener->acceptor.over = listener_over;
+    self->open_count++;
+    trib_acceptor_open(&listener->acceptor, fd);
+    *bound_out = listener->address;
+    *listener_out = &listener->base;
+    return TRIB_OK;
+}
+
+const trib_transport_ops trib_shm_ops = {
+    .name = "shm",
+    .flags = TRIB_TRANSPORT_MAPS,
+    .open = shm_open_instance,
+    .close = shm_close,
+    .listen = shm_listen,
+    .listener_close = shm_listener_close,
+    .connect = trib_shm_connect,
+    .send = trib_shm_send,
+    .recv_resume = trib_shm_recv_resume,
+    .lease = trib_shm_lease,
+    .conn_close = trib_shm_conn_close,
+    .stats = shm_stats,
+    .share = shm_share,
+    .unshare = shm_unshare,
+};

@@ -1,0 +1,137 @@
+/*
+ * shm_lease.c - payloads in the peer's memory: which are read, which are leased, and what the peer is told of it.
+ *
+ * Who sums needs two operands, and the first would have to be copied while the second is on its way. So it may be leased: it stays
+ * where it is, and the peer, who is told of payloads in their order, waits with it and with those behind it.
+ *
+ * Invariants
+ * - `done` in the segment counts payloads that are over, without a gap: leased is what may be between it and `taken`.
+ * - A lease ends, or is recalled, after LEASE_NS at most, and when too many payloads are behind it: a peer whose credit they use
+ *   up would never send what the first one waits for. Where that happened none are given for a while.
+ * - `reading` is set as long as anything may be read where it is, and for no longer than a payload takes and LEASE_NS, unless this
+ *   process stands still. Then the peer may have gone on; whether it did is asked after the last look at the payload.
+ */
+#include "transports/shm/shm_internal.h"
+
+#include "engine/base/assert.h"
+
+#define LEASE_NS INT64_C(500000) /* a loop that waits may take twice as long */
+#define PAUSE 128u               /* payloads without a lease after one that was recalled */
+
+static uint64_t bit_of(uint64_t number)
+{
+    return UINT64_C(1) << number % SHM_LEASES_MAX;
+}
+
+/* Tells the peer what is over. */
+static void advance(shm_conn *conn)
+{
+    const uint64_t before = conn->done, end = conn->taken - conn->presenting;
+    while (conn->done < end && (conn->leased & bit_of(conn->done)) == 0) {
+        conn->done++;
+    }
+    if (conn->done != before) {
+        atomic_store_explicit(&conn->in.mine->done, conn->done, memory_order_release);
+        conn->progress_owed = true;
+    }
+    if (conn->leased == 0 && !conn->presenting) {
+        atomic_store_explicit(&conn->in.mine->reading, 0, memory_order_release);
+    }
+}
+
+/* Who has taken a payload back waits while `reading` is set before anybody may write to it, but not for ever. */
+static bool is_valid(const shm_conn *conn, const shm_lease *lease)
+{
+    return atomic_load_explicit(&conn->in.peer->revoked, memory_order_acquire) == 0 ||
+           trib_now_often(conn->transport->base.reactor) - lease->since_ns < SHM_READING_NS / 2;
+}
+
+static bool lease_end(trib_lease *base)
+{
+    shm_lease *lease = (shm_lease *)base;
+    shm_conn *conn = lease->conn;
+    trib_assert(lease->number >= conn->done && lease->number < conn->taken);
+    trib_assert((conn->leased & bit_of(lease->number)) != 0);
+    trib_shm_fence(); /* that is asked after the last look at the payload */
+    const bool valid = is_valid(conn, lease);
+    conn->leased &= ~bit_of(lease->number);
+    advance(conn);
+    return valid;
+}
+
+static void recall(shm_conn *conn, uint64_t number)
+{
+    shm_lease *lease = &conn->leases[number % SHM_LEASES_MAX];
+    trib_assert(lease->number == number);
+    lease->base.recalled(&lease->base);
+    trib_assert(conn->done > number || (conn->leased & bit_of(number)) == 0);
+}
+
+void trib_shm_leases_recall(shm_conn *conn)
+{
+    for (uint64_t number = conn->done; number < conn->taken; number++) {
+        if ((conn->leased & bit_of(number)) != 0) {
+            recall(conn, number);
+        }
+    }
+}
+
+/* The oldest is the first to be recalled: `done` waits for it. */
+void trib_shm_leases_expire(trib_reactor *reactor, trib_timer *timer)
+{
+    shm_conn *conn = timer->user;
+    const int64_t now_ns = trib_now_often(reactor);
+    const uint64_t before = conn->done;
+    while (conn->leased != 0 && now_ns - conn->leases[conn->done % SHM_LEASES_MAX].since_ns >= LEASE_NS) {
+        recall(conn, conn->done);
+        conn->lease_pause = PAUSE;
+    }
+    if (conn->done != before) {
+        trib_shm_conn_wake(conn, SHM_WAKE_ON_INPUT | SHM_WAKE_ON_PROGRESS); /* who does not hurry has waited long */
+    }
+    if (conn->leased != 0) {
+        trib_timer_arm(reactor, timer, conn->leases[conn->done % SHM_LEASES_MAX].since_ns + LEASE_NS);
+    }
+}
+
+bool trib_shm_payload_begin(shm_conn *conn, bool in_place)
+{
+    if (conn->taken - conn->done == SHM_LEASES_MAX) {
+        recall(conn, conn->done);
+        conn->lease_pause = PAUSE;
+    }
+    conn->taken++;
+    if (in_place) {
+        conn->presenting = true;
+        conn->began_ns = trib_now_often(conn->transport->base.reactor);
+        atomic_store_explicit(&conn->in.mine->reading, 1, memory_order_relaxed);
+        trib_shm_fence();
+    }
+    return atomic_load_explicit(&conn->in.peer->revoked, memory_order_relaxed) == 0;
+}
+
+void trib_shm_payload_end(shm_conn *conn)
+{
+    conn->presenting = false;
+    advance(conn);
+}
+
+trib_lease *trib_shm_lease(trib_conn *base, bool keeps)
+{
+    shm_conn *conn = (shm_conn *)base;
+    const uint64_t number = conn->taken - 1;
+    if (!conn->presenting || (conn->leased & bit_of(number)) != 0 || (keeps && conn->state != SHM_OPEN)) {
+        return NULL;
+    }
+    if (keeps && conn->lease_pause > 0) {
+        conn->lease_pause--;
+        return NULL;
+    }
+    shm_lease *lease = &conn->leases[number % SHM_LEASES_MAX];
+    *lease = (shm_lease){.base = {.end = lease_end}, .conn = conn, .number = number, .since_ns = conn->began_ns};
+    conn->leased |= bit_of(number);
+    if (keeps && !conn->lease_timer.armed) {
+        trib_timer_arm(conn->transport->base.reactor, &conn->lease_timer, lease->since_ns + LEASE_NS);
+    }
+    return &lease->base;
+}

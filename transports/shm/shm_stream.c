@@ -1,0 +1,374 @@
+/*
+ * shm_stream.c - messages to records and back.
+ *
+ * Small payloads are copied into the ring and are sent as soon as they are there. Large ones stay where they are. Those in
+ * memory that the sender offers are presented there, no copy (shm_memory.h); others the receiver reads out of the sender's
+ * memory with process_vm_readv, one copy, made by the kernel. It says so, then they are sent. Where the kernel does not let
+ * it, they go through the ring in fragments.
+ *
+ * Invariants
+ * - A sender that takes payloads back before they were read says so first (revoked), and a receiver looks there after
+ *   it has copied: what it presents was valid.
+ * - Before a receiver looks there and presents a payload in place it says so (reading), and the sender looks at that after it
+ *   has taken payloads back, before anybody may write to them. It does not wait for ever: one that stands still meanwhile
+ *   hears when it ends its lease that the payload was none any more (shm_lease.c).
+ * - Headers are copied before they are looked at, and payloads but for who reads them under a lease.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <errno.h>
+#include <string.h>
+
+#include "engine/base/assert.h"
+#include "transports/shm/shm_internal.h"
+
+#define MESSAGES_PER_TURN 64u
+#define BYTES_PER_TURN (256u * 1024u) /* then sums and answers go out before more is taken */
+
+/* A payload's bytes, into the ring or out of it. */
+static void copy(shm_conn *conn, void *to, const void *from, uint32_t size)
+{
+    if (size > 0) {
+        memcpy(to, from, size);
+        trib_counter_add(&conn->transport->stats.bytes_copied, size);
+    }
+}
+
+/* ---- Writing ---- */
+
+static bool is_remote(const shm_conn *conn, const trib_send *send)
+{
+    return send->payload_size > SHM_INLINE_MAX && conn->peer_reads;
+}
+
+static unsigned char *reserve(shm_conn *conn, shm_record record, uint32_t behind)
+{
+    bool broken = false;
+    unsigned char *place = trib_shm_out_reserve(&conn->out, record, behind, &broken);
+    if (broken) {
+        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer's ring makes no sense");
+    }
+    return place;
+}
+
+static bool write_inline(shm_conn *conn, const trib_send *send)
+{
+    shm_record record = {.kind = SHM_INLINE, .size = send->payload_size};
+    unsigned char *place = reserve(conn, record, TRIB_HEADER_SIZE + send->payload_size);
+    if (place == NULL) {
+        return false;
+    }
+    copy(conn, place + TRIB_HEADER_SIZE, send->payload, send->payload_size);
+    memcpy(place, send->header, TRIB_HEADER_SIZE); /* last: the peer looks at the line that it is in all the time */
+    trib_shm_out_commit(&conn->out);
+    return true;
+}
+
+static bool write_header(shm_conn *conn, const trib_send *send, shm_kind kind)
+{
+    shm_record record = {.kind = kind, .size = send->payload_size, .address = (uintptr_t)send->payload};
+    unsigned char *place = reserve(conn, record, TRIB_HEADER_SIZE);
+    if (place == NULL) {
+        return false;
+    }
+    memcpy(place, send->header, TRIB_HEADER_SIZE);
+    trib_shm_out_commit(&conn->out);
+    conn->remote_written += kind != SHM_STREAM;
+    return true;
+}
+
+static bool write_remote(shm_conn *conn, const trib_send *send)
+{
+    shm_transport *transport = conn->transport;
+    const bool offered =
+        trib_shm_is_offered(transport->offer, send->payload, send->payload_size, &transport->offer_hint);
+    return write_header(conn, send, offered ? SHM_OFFERED : SHM_REMOTE);
+}
+
+/* True when all of it is in the ring. */
+static bool write_stream(shm_conn *conn, const trib_send *send)
+{
+    if (!conn->stream_begun) {
+        if (!write_header(conn, send, SHM_STREAM)) {
+            return false;
+        }
+        conn->stream_begun = true;
+        conn->streamed = 0;
+    }
+    while (conn->streamed < send->payload_size) {
+        uint32_t left = send->payload_size - conn->streamed;
+        uint32_t size = left < SHM_FRAGMENT_MAX ? left : SHM_FRAGMENT_MAX;
+        unsigned char *place = reserve(conn, (shm_record){.kind = SHM_FRAGMENT, .size = size}, size);
+        if (place == NULL) {
+            return false;
+        }
+        copy(conn, place, (const unsigned char *)send->payload + conn->streamed, size);
+        trib_shm_out_commit(&conn->out);
+        trib_shm_conn_wake(conn, SHM_WAKE_ON_INPUT);
+        conn->streamed += size;
+    }
+    conn->stream_begun = false;
+    return true;
+}
+
+void trib_shm_stream_write(shm_conn *conn)
+{
+    bool wrote = false;
+    while (conn->send_next != NULL && (conn->state == SHM_OPEN || conn->state == SHM_FLUSHING)) {
+        const trib_send *send = conn->send_next;
+        bool whole = send->payload_size <= SHM_INLINE_MAX ? write_inline(conn, send)
+                     : is_remote(conn, send)              ? write_remote(conn, send)
+                                                          : write_stream(conn, send);
+        if (!whole) {
+            break;
+        }
+        conn->send_next = send->next;
+        wrote = true;
+    }
+    if (wrote) {
+        /* An answer tells of what it answers that it was taken, too: one look at who sleeps, and one fence before it. */
+        trib_shm_conn_wake(conn, SHM_WAKE_ON_INPUT | (conn->progress_owed ? SHM_WAKE_ON_PROGRESS : 0));
+        conn->progress_owed = false;
+    }
+}
+
+bool trib_shm_stream_report(shm_conn *conn)
+{
+    bool found = false;
+    uint64_t done = atomic_load_explicit(&conn->out.peer->done, memory_order_acquire);
+    if (done < conn->done_seen || done > conn->remote_written) {
+        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer has taken what was not sent");
+        return true;
+    }
+    conn->done_seen = done;
+    if (conn->send_next != NULL) {
+        uint64_t head = conn->out.head;
+        trib_shm_stream_write(conn);
+        found = conn->out.head != head;
+    }
+    /* `sent` may queue more or close the connection. */
+    while (conn->sends.head != conn->send_next && (conn->state == SHM_OPEN || conn->state == SHM_FLUSHING)) {
+        trib_send *send = conn->sends.head;
+        bool remote = is_remote(conn, send);
+        if (remote && conn->remote_reported == conn->done_seen) {
+            break;
+        }
+        conn->remote_reported += remote;
+        (void)trib_send_queue_take(&conn->sends);
+        trib_counter_add(&conn->transport->stats.messages_sent, 1);
+        trib_counter_add(&conn->transport->stats.bytes_sent, TRIB_HEADER_SIZE + (uint64_t)send->payload_size);
+        conn->base.transport->upcalls->sent(&conn->base, send, TRIB_OK);
+        found = true;
+    }
+    if (conn->state == SHM_FLUSHING && conn->sends.head == NULL) {
+        atomic_store_explicit(&conn->out.mine->ended, 1, memory_order_release);
+        trib_shm_conn_end(conn, TRIB_OK, "closed by this side");
+    }
+    return found;
+}
+
+/* ---- Reading ---- */
+
+static void message_complete(shm_conn *conn, const void *payload)
+{
+    trib_counter_add(&conn->transport->stats.messages_received, 1);
+    trib_counter_add(&conn->transport->stats.bytes_received, TRIB_HEADER_SIZE + (uint64_t)conn->record.size);
+    conn->base.transport->upcalls->received(&conn->base, conn->header, payload, conn->record.size);
+}
+
+static void take_record(shm_conn *conn)
+{
+    trib_shm_in_take(&conn->in);
+    conn->progress_owed = true;
+}
+
+static void take_inline(shm_conn *conn)
+{
+    copy(conn, conn->landing.buffer, conn->behind + TRIB_HEADER_SIZE, conn->record.size);
+    take_record(conn);
+    message_complete(conn, conn->landing.buffer);
+}
+
+/* True if the landing has the payload. */
+static bool read_remote(shm_conn *conn)
+{
+    uint32_t landed = 0;
+    while (landed < conn->record.size) {
+        const ssize_t got =
+            trib_shm_peer_read(&conn->peer, conn->record.address + landed,
+                               (unsigned char *)conn->landing.buffer + landed, conn->record.size - landed);
+        if (got <= 0) {
+            int error = errno;
+            bool gone = got < 0 && error == ESRCH;
+            char why[TRIB_REASON_MAX];
+            trib_shm_conn_end(conn, TRIB_PEER_LOST, gone ? "the peer is gone" : "cannot read a payload of the peer: %s",
+                              got < 0 ? trib_log_reason(error, why) : "it ends too early");
+            return false;
+        }
+        landed += (uint32_t)got;
+    }
+    trib_shm_fence();
+    if (atomic_load_explicit(&conn->in.peer->revoked, memory_order_relaxed) != 0) {
+        trib_shm_conn_end(conn, TRIB_PEER_LOST, "connection closed by the peer inside a message");
+        return false;
+    }
+    return true;
+}
+
+static void present(shm_conn *conn, const void *payload)
+{
+    const bool is_there = trib_shm_payload_begin(conn, true);
+    if (conn->state == SHM_OPEN && is_there) {
+        message_complete(conn, payload);
+    } else if (conn->state == SHM_OPEN) {
+        trib_shm_conn_end(conn, TRIB_PEER_LOST, "connection closed by the peer inside a message");
+    }
+    trib_shm_payload_end(conn);
+}
+
+static void take_remote(shm_conn *conn)
+{
+    take_record(conn);
+    const void *payload = conn->reads_peer && conn->landing.in_place && conn->record.kind == SHM_OFFERED
+                              ? trib_shm_peer_find(&conn->peer, conn->record.address, conn->record.size)
+                              : NULL;
+    if (payload != NULL) {
+        present(conn, payload);
+    } else if (!conn->reads_peer) {
+        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer lends payloads that this process cannot read");
+    } else {
+        (void)trib_shm_payload_begin(conn, false);
+        const bool is_there = conn->state == SHM_OPEN && read_remote(conn);
+        trib_shm_payload_end(conn);
+        if (is_there) {
+            message_complete(conn, conn->landing.buffer);
+        }
+    }
+}
+
+/* The receiver has answered: the payload of conn->record goes where it said. */
+static void take_payload(shm_conn *conn)
+{
+    switch (conn->record.kind) {
+    case SHM_INLINE:
+        take_inline(conn);
+        break;
+    case SHM_REMOTE:
+    case SHM_OFFERED:
+        take_remote(conn);
+        break;
+    default:
+        trib_assert(conn->record.kind == SHM_STREAM);
+        take_record(conn);
+        conn->streaming = true;
+        conn->landed = 0;
+        break;
+    }
+}
+
+/* Asks the receiver where the payload goes, and takes it unless there is no room. */
+static void ask(shm_conn *conn)
+{
+    conn->landing = (trib_landing){.buffer = NULL};
+    conn->asking = true;
+    conn->resume_asked = false;
+    trib_status status = conn->base.transport->upcalls->header(&conn->base, conn->header, &conn->landing);
+    conn->asking = false;
+    if (conn->state != SHM_OPEN) {
+        return;
+    }
+    if (status == TRIB_AGAIN) {
+        conn->paused = true;
+        atomic_store_explicit(&conn->in.mine->paused, 1, memory_order_relaxed);
+        if (conn->resume_asked) {
+            trib_shm_recv_resume(&conn->base);
+        }
+    } else if (status != TRIB_OK) {
+        trib_shm_conn_end(conn, status, "message refused: %s", trib_status_text(status));
+    } else if (conn->landing.payload_size != conn->record.size) {
+        trib_shm_conn_end(conn, TRIB_PROTOCOL, "a header speaks of %u bytes, and %u are there",
+                          conn->landing.payload_size, conn->record.size);
+    } else {
+        trib_assert(conn->landing.buffer != NULL || conn->record.size == 0);
+        take_payload(conn);
+    }
+}
+
+static void take_fragment(shm_conn *conn, const shm_record *fragment, const unsigned char *bytes)
+{
+    if (fragment->kind != SHM_FRAGMENT || fragment->size > conn->record.size - conn->landed) {
+        trib_shm_conn_end(conn, TRIB_PROTOCOL, "a payload came in fragments that do not fit");
+        return;
+    }
+    copy(conn, (unsigned char *)conn->landing.buffer + conn->landed, bytes, fragment->size);
+    conn->landed += fragment->size;
+    take_record(conn);
+    if (conn->landed == conn->record.size) {
+        conn->streaming = false;
+        message_complete(conn, conn->landing.buffer);
+    }
+}
+
+static void take(shm_conn *conn, const shm_record *record, const unsigned char *behind)
+{
+    if (conn->state == SHM_FLUSHING) {
+        take_record(conn); /* nobody wants it, but the peer may be flushing too */
+        if (record->kind == SHM_REMOTE || record->kind == SHM_OFFERED) {
+            (void)trib_shm_payload_begin(conn, false);
+            trib_shm_payload_end(conn);
+        }
+    } else if (conn->streaming) {
+        take_fragment(conn, record, behind);
+    } else if (record->kind == SHM_FRAGMENT) {
+        trib_shm_conn_end(conn, TRIB_PROTOCOL, "a fragment without a message");
+    } else {
+        conn->record = *record;
+        conn->behind = behind;
+        memcpy(conn->header, behind, TRIB_HEADER_SIZE);
+        ask(conn);
+    }
+}
+
+static void drained(shm_conn *conn)
+{
+    if (conn->hung_up) {
+        trib_shm_conn_end(conn, TRIB_PEER_LOST, "%s",
+                          conn->streaming ? "connection ended inside a message" : "connection closed by the peer");
+    }
+}
+
+bool trib_shm_stream_read(shm_conn *conn)
+{
+    bool found = false;
+    uint32_t bytes = 0;
+    for (unsigned i = 0; i < MESSAGES_PER_TURN && bytes < BYTES_PER_TURN; i++) {
+        if ((conn->state != SHM_OPEN || conn->paused) && conn->state != SHM_FLUSHING) {
+            break;
+        }
+        shm_record record;
+        const unsigned char *behind = NULL;
+        shm_found answer = trib_shm_in_next(&conn->in, &record, &behind);
+        if (answer == SHM_NOTHING) {
+            drained(conn);
+            break;
+        }
+        found = true;
+        if (answer == SHM_BROKEN) {
+            trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer's records make no sense");
+            break;
+        }
+        bytes += record.size;
+        take(conn, &record, behind);
+    }
+    return found;
+}
+
+void trib_shm_stream_resume(shm_conn *conn)
+{
+    if (conn->state == SHM_OPEN && conn->paused) {
+        conn->paused = false;
+        atomic_store_explicit(&conn->in.mine->paused, 0, memory_order_relaxed);
+        ask(conn);
+    }
+}

@@ -1,0 +1,128 @@
+/* sim_fault.c - what can go wrong in the simulated network, on request; see sim.h. */
+#include "engine/base/assert.h"
+#include "transports/sim/sim_internal.h"
+
+void trib_sim_node_relink(trib_sim_node *node, const trib_sim_link *link)
+{
+    node->machine->link = *link;
+    trib_sim_node_rates(node->machine);
+}
+
+void trib_sim_net_weather(trib_sim_net *net, const trib_sim_weather *weather)
+{
+    trib_assert(weather->delay_ns >= 0);
+    net->weather = *weather;
+}
+
+/* ---- Partitions ---- */
+
+static bool is_open(const sim_end *end)
+{
+    return end->transport != NULL && (end->state == SIM_OPEN || end->state == SIM_FLUSHING);
+}
+
+/* The shorter of both ends' limits; 0: neither has one. */
+static int64_t silence_of(const sim_pair *pair)
+{
+    int64_t least_ns = 0;
+    for (unsigned i = 0; i < 2; i++) {
+        int64_t mine_ns = is_open(&pair->ends[i]) ? pair->ends[i].transport->silence_ns : 0;
+        least_ns = mine_ns > 0 && (least_ns == 0 || mine_ns < least_ns) ? mine_ns : least_ns;
+    }
+    return least_ns;
+}
+
+void trib_sim_pair_silent(trib_sim *sim, trib_sim_event *event)
+{
+    sim_pair *pair = (sim_pair *)((char *)event - offsetof(sim_pair, silence));
+    const int64_t now_ns = trib_sim_now(sim);
+    for (unsigned i = 0; i < 2; i++) {
+        sim_end *end = &pair->ends[i];
+        const int64_t silent_ns = now_ns - pair->flows[i].progress_ns;
+        if (is_open(end) && end->transport->silence_ns > 0 && sim_flow_is_waiting(&pair->flows[i]) &&
+            silent_ns >= end->transport->silence_ns) {
+            trib_sim_flow_drop(&pair->flows[i]);
+            trib_sim_end_begin(end, TRIB_PEER_LOST, "no answer for %.1f s", (double)silent_ns / 1e9);
+        }
+    }
+    const int64_t again_ns = silence_of(pair) / 4;
+    if (again_ns > 0) {
+        trib_sim_set(sim, event, now_ns + again_ns);
+    }
+}
+
+void trib_sim_node_regroup(trib_sim_node *node, uint32_t group)
+{
+    node->group = group;
+    for (sim_pair *pair = node->net->pairs; pair != NULL; pair = pair->next) {
+        if (pair->ends[0].node != node && pair->ends[1].node != node) {
+            continue;
+        }
+        trib_sim_clear(node->net->sim, &pair->silence);
+        if (trib_sim_reachable(pair)) {
+            trib_sim_flow_ready(&pair->flows[0]);
+            trib_sim_flow_ready(&pair->flows[1]);
+        } else if (silence_of(pair) > 0) {
+            trib_sim_set(node->net->sim, &pair->silence, trib_sim_now(node->net->sim) + silence_of(pair));
+        }
+    }
+}
+
+/* ---- Ends of connections ---- */
+
+/* Nothing that either kernel has goes any further; both learn of it. */
+static void cut(sim_pair *pair)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        trib_sim_flow_drop(&pair->flows[i]);
+        if (pair->ends[1 - i].state != SIM_GONE && trib_sim_reachable(pair)) {
+            trib_sim_flow_reset(&pair->flows[i]);
+        }
+    }
+}
+
+/* Of ends that cannot reach each other neither would learn of it. */
+static bool may_be_reset(const sim_pair *pair)
+{
+    return is_open(&pair->ends[0]) && is_open(&pair->ends[1]) && trib_sim_reachable(pair);
+}
+
+bool trib_sim_net_reset(trib_sim_net *net, uint64_t index)
+{
+    uint64_t open = 0;
+    for (const sim_pair *pair = net->pairs; pair != NULL; pair = pair->next) {
+        open += may_be_reset(pair);
+    }
+    if (open == 0) {
+        return false;
+    }
+    index %= open;
+    for (sim_pair *pair = net->pairs; pair != NULL; pair = pair->next) {
+        if (may_be_reset(pair) && index-- == 0) {
+            cut(pair);
+            return true;
+        }
+    }
+    return false;
+}
+
+void trib_sim_node_kill(trib_sim_node *node)
+{
+    node->dead = true;
+    for (sim_pair *pair = node->net->pairs; pair != NULL; pair = pair->next) {
+        for (unsigned i = 0; i < 2; i++) {
+            sim_end *end = &pair->ends[i];
+            if (end->node != node || end->state == SIM_GONE) {
+                continue;
+            }
+            trib_sim_flow_drop(&pair->flows[i]);
+            pair->flows[1 - i].over = true;
+            if (pair->ends[1 - i].state != SIM_GONE && trib_sim_reachable(pair)) {
+                trib_sim_flow_reset(&pair->flows[i]);
+            }
+            if (end->transport != NULL) {
+                trib_sim_end_begin(end, TRIB_PEER_LOST, "this process was killed");
+            }
+        }
+    }
+}

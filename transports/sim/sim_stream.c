@@ -1,0 +1,222 @@
+/*
+ * sim_stream.c - messages over a simulated stream: cut into bytes for the kernel, put together from bytes that arrive.
+ *
+ * Bytes are counted, not carried: a message travels as one object that the receiver may look into as far as its bytes
+ * have arrived, header first.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/assert.h"
+#include "transports/sim/sim_internal.h"
+
+#define READ_PER_TURN 524288u
+
+/* ---- Sending ---- */
+
+static sim_message *message_begin(sim_flow *flow, const trib_send *send)
+{
+    sim_message *message = calloc(1, sizeof *message);
+    trib_assert(message != NULL); /* the simulated kernel has memory */
+    memcpy(message->header, send->header, TRIB_HEADER_SIZE);
+    message->payload_size = send->payload_size;
+    if (flow->tail != NULL) {
+        flow->tail->next = message;
+    } else {
+        flow->head = message;
+    }
+    flow->tail = message;
+    return message;
+}
+
+/* Has that memory no contents? */
+static bool is_void(const trib_sim_net *net, const void *memory)
+{
+    const unsigned char *base = net->config.void_base, *at = memory;
+    return base != NULL && at >= base && at < base + net->config.void_bytes;
+}
+
+/* The buffer goes back to its owner: what the receiver will read has to be somewhere else by then. */
+static void message_complete(sim_flow *flow, const trib_send *send)
+{
+    if (send->payload_size > 0 && !is_void(flow->pair->net, send->payload)) {
+        flow->tail->payload = malloc(send->payload_size);
+        trib_assert(flow->tail->payload != NULL);
+        memcpy(flow->tail->payload, send->payload, send->payload_size);
+    }
+}
+
+/* The kernel takes what it has room for; answers how much. */
+static size_t hand_over(sim_end *end)
+{
+    sim_flow *flow = sim_flow_from(end);
+    const uint64_t limit = end->pair->net->config.unsent_bytes;
+    size_t taken = 0;
+    while (end->sends.head != NULL && sim_flow_held(flow) < limit && !flow->broken) {
+        trib_send *send = end->sends.head;
+        if (end->head_sent == 0) {
+            message_begin(flow, send);
+        }
+        const size_t left = TRIB_HEADER_SIZE + (size_t)send->payload_size - end->head_sent;
+        const size_t room = (size_t)(limit - sim_flow_held(flow)), now = left < room ? left : room;
+        flow->unsent += now;
+        taken += now;
+        end->head_sent += now;
+        if (now < left) {
+            break;
+        }
+        message_complete(flow, send);
+        end->head_sent = 0;
+        (void)trib_send_queue_take(&end->sends);
+        trib_counter_add(&end->transport->stats.messages_sent, 1);
+        end->transport->base.upcalls->sent(&end->base, send, TRIB_OK);
+        if (end->state != SIM_OPEN && end->state != SIM_FLUSHING) {
+            break;
+        }
+    }
+    return taken;
+}
+
+/* What it costs the processor that so many bytes go to the kernel, or come from it. Of shared memory the reader copies. */
+static void charge(sim_end *end, size_t bytes, bool is_reader)
+{
+    if (sim_is_in_memory(end->pair)) {
+        trib_charge(sim_reactor_of(end), TRIB_COST_COPY, is_reader ? bytes : 0);
+    } else {
+        trib_charge(sim_reactor_of(end), TRIB_COST_MESSAGE, bytes);
+    }
+}
+
+void trib_sim_stream_write(sim_end *end)
+{
+    if (end->state != SIM_OPEN && end->state != SIM_FLUSHING) {
+        return;
+    }
+    sim_transport *transport = end->transport;
+    sim_flow *flow = sim_flow_from(end);
+    const int64_t now_ns = trib_sim_now(end->pair->net->sim);
+    if (!sim_flow_is_waiting(flow)) {
+        flow->progress_ns = flow->busy_since_ns = now_ns;
+    }
+    end->base.busy_ns = transport->base.is_slow ? (uint64_t)(flow->busy_ns + now_ns - flow->busy_since_ns) : 0;
+    size_t taken = hand_over(end);
+    if (taken > 0) {
+        trib_counter_add(&transport->stats.system_calls, 1);
+        trib_counter_add(&transport->stats.bytes_sent, taken);
+        charge(end, taken, false);
+        trib_sim_flow_ready(sim_flow_from(end));
+    }
+    end->want_write = end->sends.head != NULL;
+    if (end->state == SIM_FLUSHING && end->sends.head == NULL) {
+        end->lingers = true;
+        trib_sim_end_begin(end, TRIB_OK, "closed by this side");
+    }
+}
+
+/* ---- Receiving ---- */
+
+/* False if reading cannot go on: paused, or the connection is ending. */
+static bool ask(sim_end *end, sim_message *message)
+{
+    end->asking = true;
+    end->resume_asked = false;
+    message->landing = (trib_landing){.buffer = NULL};
+    trib_status status = end->transport->base.upcalls->header(&end->base, message->header, &message->landing);
+    end->asking = false;
+    if (end->state != SIM_OPEN) {
+        return false;
+    }
+    if (status == TRIB_AGAIN) {
+        end->paused = !end->resume_asked;
+        if (!end->paused) {
+            trib_sim_reactor_give(sim_reactor_of(end), &end->read_work);
+        }
+        return false;
+    }
+    if (status == TRIB_OK && message->landing.payload_size != message->payload_size) {
+        status = TRIB_PROTOCOL;
+    }
+    message->refusal = status;
+    message->asked = true;
+    return true;
+}
+
+/* The first message's payload is on its way. */
+static void ask_ahead(sim_end *end, const sim_message *first)
+{
+    sim_message *message = first->next;
+    for (uint32_t i = 0; i < end->pair->net->config.ahead && message != NULL && !end->paused; i++) {
+        if ((!message->asked && !ask(end, message)) || message->refusal != TRIB_OK) {
+            return;
+        }
+        message = message->next;
+    }
+}
+
+static void deliver(sim_end *end, sim_message *message)
+{
+    sim_flow *flow = sim_flow_to(end);
+    flow->head = message->next;
+    flow->tail = flow->head != NULL ? flow->tail : NULL;
+    void *buffer = message->landing.buffer;
+    if (message->payload != NULL && !is_void(end->pair->net, buffer)) {
+        memcpy(buffer, message->payload, message->payload_size);
+    }
+    end->header_got = end->landed = 0;
+    trib_counter_add(&end->transport->stats.messages_received, 1);
+    end->transport->base.upcalls->received(&end->base, message->header, buffer, message->payload_size);
+    free(message->payload);
+    free(message);
+}
+
+/* Takes up to *budget bytes for the message that is first; true if there may be more to do. */
+static bool read_message(sim_end *end, uint32_t *budget)
+{
+    sim_message *message = sim_flow_to(end)->head;
+    if (message == NULL) {
+        return false;
+    }
+    uint32_t left = TRIB_HEADER_SIZE - end->header_got;
+    uint32_t now = left < *budget ? left : *budget;
+    end->header_got += now;
+    *budget -= now;
+    if (end->header_got < TRIB_HEADER_SIZE || (!message->asked && (end->paused || !ask(end, message)))) {
+        return false;
+    }
+    if (message->refusal != TRIB_OK) {
+        trib_sim_end_begin(end, message->refusal, "message refused");
+        return false;
+    }
+    left = message->payload_size - end->landed;
+    if (left > 0) {
+        ask_ahead(end, message);
+    }
+    if (end->state != SIM_OPEN) {
+        return false;
+    }
+    now = left < *budget ? left : *budget;
+    end->landed += now;
+    *budget -= now;
+    if (end->landed < message->payload_size) {
+        return false;
+    }
+    deliver(end, message);
+    return end->state == SIM_OPEN;
+}
+
+/* What came before the sender's kernel had taken all of a message is read as it comes, so a flow's bytes are counted
+ * and not looked for. */
+void trib_sim_stream_read(sim_end *end)
+{
+    sim_flow *flow = sim_flow_to(end);
+    uint32_t bytes = flow->arrived < READ_PER_TURN ? (uint32_t)flow->arrived : READ_PER_TURN;
+    uint32_t budget = bytes;
+    charge(end, bytes, true);
+    trib_counter_add(&end->transport->stats.system_calls, 1);
+    while (read_message(end, &budget)) {}
+    uint32_t used = bytes - budget;
+    trib_counter_add(&end->transport->stats.bytes_received, used);
+    if (used > 0) {
+        trib_sim_flow_read(flow, used);
+    }
+}

@@ -1,0 +1,344 @@
+/*
+ * tcp_conn.c - the life of a TCP connection: connect, open, flush, end, linger.
+ *
+ * Invariants
+ * - A connection leaves its state only through trib_tcp_conn_end, flush or finish, and it is freed only in finish or
+ *   after lingering. finish is the last of its posts: whatever was deferred before runs before it and finds
+ *   TCP_ENDING; nothing is deferred in that state.
+ * - After a flush the socket is shut for writing and read until the peer ends too. To close it with unread data in it
+ *   would send a reset, and a reset can destroy what the peer has not read yet. The caller does not wait for that.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/assert.h"
+#include "engine/base/fork.h"
+#include "transports/tcp/tcp_internal.h"
+
+#define LINGER_NS INT64_C(1000000000)
+
+static void io_ready(trib_reactor *reactor, trib_io *io, unsigned events);
+static void finish(trib_reactor *reactor, trib_post *post);
+
+static void run_flush(trib_reactor *reactor, trib_post *post)
+{
+    (void)reactor;
+    tcp_conn *conn = (tcp_conn *)((char *)post - offsetof(tcp_conn, flush_post));
+    if (!conn->want_write) {
+        trib_tcp_stream_write(conn);
+    }
+}
+
+static void run_read(trib_reactor *reactor, trib_post *post)
+{
+    (void)reactor;
+    tcp_conn *conn = (tcp_conn *)((char *)post - offsetof(tcp_conn, read_post));
+    trib_tcp_stream_consume(conn);
+    if (conn->write_errno != 0) {
+        trib_tcp_stream_last_words(conn);
+    }
+    trib_tcp_conn_watch(conn);
+}
+
+static void linger_over(trib_reactor *reactor, trib_timer *timer)
+{
+    (void)reactor;
+    trib_tcp_linger_end(timer->user);
+}
+
+/* Settings that fail to apply make a connection slower, not wrong: their results are not looked at. */
+static void configure(tcp_transport *transport, int fd)
+{
+    int on = 1;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    int unsent = (int)transport->config.send_buffer_bytes;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
+    trib_counter_add(&transport->stats.system_calls, 2);
+}
+
+tcp_conn *trib_tcp_conn_create(tcp_transport *transport, int fd, const trib_address *remote, tcp_state state)
+{
+    tcp_conn *conn = malloc(sizeof *conn);
+    if (conn == NULL) {
+        close(fd);
+        return NULL;
+    }
+    trib_fork_own(fd);
+    memset(conn, 0, offsetof(tcp_conn, buffer)); /* the buffer is written before it is read */
+    conn->base.transport = &transport->base;
+    conn->base.remote = *remote;
+    conn->transport = transport;
+    conn->io = (trib_io){.ready = io_ready, .user = conn, .fd = fd};
+    conn->state = state;
+    conn->flush_post.run = run_flush;
+    conn->read_post.run = run_read;
+    conn->finish_post.run = finish;
+    conn->linger_timer.fired = linger_over;
+    conn->linger_timer.user = conn;
+    trib_tcp_silence_init(conn);
+    configure(transport, fd);
+    trib_tcp_silence_open(conn);
+    if (state == TCP_OPEN) {
+        trib_tcp_backlog_begin(conn);
+    }
+    transport->open_count++;
+    return conn;
+}
+
+void trib_tcp_conn_watch(tcp_conn *conn)
+{
+    unsigned events = 0;
+    switch (conn->state) {
+    case TCP_CONNECTING:
+        events = TRIB_IO_WRITE;
+        break;
+    case TCP_OPEN:
+        events = (conn->paused ? 0u : TRIB_IO_READ) | (conn->want_write ? TRIB_IO_WRITE : 0u);
+        break;
+    case TCP_FLUSHING:
+        events = (conn->peer_ended ? 0u : TRIB_IO_READ) | (conn->want_write ? TRIB_IO_WRITE : 0u);
+        break;
+    case TCP_ENDING:
+        break;
+    case TCP_LINGERING:
+        events = TRIB_IO_READ;
+        break;
+    }
+    trib_io_watch(conn->base.transport->reactor, &conn->io, events);
+}
+
+/* ---- Connecting ---- */
+
+static bool is_connected_to_itself(const tcp_conn *conn)
+{
+    /* Connecting to a free port of this machine can, once in a blue moon, pick that very port as its own. */
+    struct sockaddr_storage here;
+    socklen_t size = sizeof here;
+    memset(&here, 0, sizeof here);
+    if (getsockname(conn->io.fd, (struct sockaddr *)&here, &size) != 0) {
+        return false;
+    }
+    trib_address text;
+    trib_tcp_address_format(&here, &text);
+    return strcmp(text.text, conn->base.remote.text) == 0;
+}
+
+static void connect_ready(tcp_conn *conn)
+{
+    int error = 0;
+    socklen_t size = sizeof error;
+    trib_counter_add(&conn->transport->stats.system_calls, 2);
+    if (getsockopt(conn->io.fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) {
+        error = errno;
+    }
+    if (error == 0 && is_connected_to_itself(conn)) {
+        error = ECONNREFUSED;
+    }
+    if (error != 0) {
+        conn->base.refused = error == ECONNREFUSED;
+        trib_tcp_conn_end_errno(conn, "cannot connect", error);
+        conn->base.transport->upcalls->connected(&conn->base, conn->end_status);
+        return;
+    }
+    conn->state = TCP_OPEN;
+    trib_tcp_silence_open(conn);
+    trib_tcp_backlog_begin(conn);
+    conn->base.transport->upcalls->connected(&conn->base, TRIB_OK);
+    if (conn->state == TCP_OPEN && conn->sends.head != NULL) {
+        trib_reactor_defer(conn->base.transport->reactor, &conn->flush_post);
+    }
+    trib_tcp_conn_watch(conn);
+}
+
+trib_status trib_tcp_connect(trib_transport *transport, const trib_address *to, void *user, trib_conn **conn_out)
+{
+    tcp_transport *self = (tcp_transport *)transport;
+    struct sockaddr_storage address;
+    socklen_t size = 0;
+    trib_status status = trib_tcp_address_parse(to, &address, &size);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    trib_counter_add(&self->stats.system_calls, 2);
+    int fd = socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+        char why[TRIB_REASON_MAX];
+        const int error = errno;
+        trib_log(transport->reactor->logger, TRIB_LOG_ERROR, "cannot connect to %s: %s", to->text,
+                 trib_log_reason(error, why));
+        errno = error;
+        return TRIB_SYSTEM;
+    }
+    trib_tcp_backlog_prepare(self, fd);
+    trib_address remote;
+    trib_tcp_address_format(&address, &remote);
+    tcp_conn *conn = trib_tcp_conn_create(self, fd, &remote, TCP_CONNECTING);
+    if (conn == NULL) {
+        return TRIB_NO_MEMORY;
+    }
+    conn->base.user = user;
+    *conn_out = &conn->base;
+    if (connect(fd, (const struct sockaddr *)&address, size) != 0 && errno != EINPROGRESS && errno != EINTR) {
+        /* Unreachable, say. The upcalls tell, as for those that fail later. */
+        int error = errno;
+        trib_tcp_conn_end_errno(conn, "cannot connect", error);
+        conn->connect_failed = true;
+        return TRIB_OK;
+    }
+    trib_tcp_conn_watch(conn);
+    return TRIB_OK;
+}
+
+/* ---- Open ---- */
+
+static void io_ready(trib_reactor *reactor, trib_io *io, unsigned events)
+{
+    (void)reactor;
+    tcp_conn *conn = io->user;
+    switch (conn->state) {
+    case TCP_CONNECTING:
+        connect_ready(conn);
+        return;
+    case TCP_OPEN:
+        if ((events & TRIB_IO_READ) != 0) {
+            trib_tcp_stream_read(conn);
+        }
+        break;
+    case TCP_FLUSHING:
+        if ((events & TRIB_IO_READ) != 0) {
+            conn->peer_ended = trib_tcp_stream_discard(conn);
+        }
+        break;
+    case TCP_ENDING:
+        return;
+    case TCP_LINGERING:
+        if (trib_tcp_stream_discard(conn)) {
+            trib_tcp_linger_end(conn);
+        }
+        return;
+    }
+    if ((events & TRIB_IO_WRITE) != 0 && conn->want_write) {
+        conn->want_write = false;
+        trib_tcp_stream_write(conn);
+    }
+    trib_tcp_conn_watch(conn);
+}
+
+void trib_tcp_send(trib_conn *base, trib_send *send)
+{
+    tcp_conn *conn = (tcp_conn *)base;
+    trib_assert(send->payload_size <= TRIB_PAYLOAD_MAX);
+    trib_assert(send->payload != NULL || send->payload_size == 0);
+    trib_send_queue_add(&conn->sends, send);
+    if ((conn->state == TCP_OPEN || conn->state == TCP_FLUSHING) && !conn->want_write) {
+        trib_reactor_defer(base->transport->reactor, &conn->flush_post);
+    }
+}
+
+void trib_tcp_recv_resume(trib_conn *base)
+{
+    tcp_conn *conn = (tcp_conn *)base;
+    if (conn->asking) {
+        conn->resume_asked = true;
+    } else if (conn->paused && conn->state == TCP_OPEN) {
+        conn->paused = false;
+        trib_reactor_defer(base->transport->reactor, &conn->read_post);
+    }
+}
+
+/* ---- Ending ---- */
+
+void trib_tcp_conn_end(tcp_conn *conn, trib_status status, const char *format, ...)
+{
+    if (conn->state == TCP_ENDING || conn->state == TCP_LINGERING) {
+        return;
+    }
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(conn->reason, sizeof conn->reason, format, arguments);
+    va_end(arguments);
+    conn->state = TCP_ENDING;
+    conn->end_status = status;
+    trib_tcp_conn_watch(conn);
+    trib_reactor_defer(conn->base.transport->reactor, &conn->finish_post);
+}
+
+void trib_tcp_conn_end_errno(tcp_conn *conn, const char *what, int error)
+{
+    char why[64];
+    trib_tcp_conn_end(conn, TRIB_PEER_LOST, "%s: %s", what, strerror_r(error, why, sizeof why));
+}
+
+void trib_tcp_conn_close(trib_conn *base, bool flush)
+{
+    tcp_conn *conn = (tcp_conn *)base;
+    conn->connect_failed = false;
+    if (conn->state == TCP_OPEN && flush && conn->write_errno == 0) {
+        conn->state = TCP_FLUSHING;
+        conn->begin = conn->end = 0;
+        trib_reactor_defer(base->transport->reactor, &conn->flush_post);
+        trib_tcp_conn_watch(conn);
+    } else if (conn->state != TCP_FLUSHING || !flush) {
+        trib_tcp_conn_end(conn, TRIB_OK, "closed by this side");
+    }
+}
+
+static void linger_begin(tcp_conn *conn)
+{
+    tcp_transport *transport = conn->transport;
+    conn->state = TCP_LINGERING;
+    conn->linger_next = transport->lingering;
+    if (conn->linger_next != NULL) {
+        conn->linger_next->linger_at = &conn->linger_next;
+    }
+    conn->linger_at = &transport->lingering;
+    transport->lingering = conn;
+    trib_reactor *reactor = transport->base.reactor;
+    trib_timer_arm(reactor, &conn->linger_timer, trib_now(reactor) + LINGER_NS);
+    trib_tcp_conn_watch(conn);
+}
+
+void trib_tcp_linger_end(tcp_conn *conn)
+{
+    trib_assert(conn->state == TCP_LINGERING);
+    trib_reactor *reactor = conn->transport->base.reactor;
+    *conn->linger_at = conn->linger_next;
+    if (conn->linger_next != NULL) {
+        conn->linger_next->linger_at = conn->linger_at;
+    }
+    trib_timer_stop(reactor, &conn->linger_timer);
+    trib_io_watch(reactor, &conn->io, 0);
+    trib_fork_close_socket(conn->io.fd);
+    free(conn);
+}
+
+static void finish(trib_reactor *reactor, trib_post *post)
+{
+    tcp_conn *conn = (tcp_conn *)((char *)post - offsetof(tcp_conn, finish_post));
+    const trib_transport_upcalls *upcalls = conn->base.transport->upcalls;
+    trib_assert(conn->state == TCP_ENDING);
+    if (conn->connect_failed) {
+        upcalls->connected(&conn->base, conn->end_status);
+    }
+    trib_send_queue_return(&conn->sends, &conn->base, conn->end_status);
+    upcalls->closed(&conn->base, conn->end_status, conn->reason);
+    trib_assert(conn->sends.head == NULL);
+    conn->transport->open_count--;
+    trib_tcp_backlog_end(conn);
+    trib_timer_stop(reactor, &conn->silence_timer);
+    trib_counter_add(&conn->transport->stats.system_calls, 1);
+    if (conn->flushed && !conn->peer_ended) {
+        linger_begin(conn);
+        return;
+    }
+    trib_fork_close_socket(conn->io.fd);
+    free(conn);
+}

@@ -1,0 +1,487 @@
+/*
+ * fault.c - the wrapper that breaks another transport.
+ *
+ * Invariants
+ * - The order of messages is kept: once one waits, all that follow wait behind it.
+ * - A connection makes downcalls of the inner transport only, from downcalls and timers, and upcalls only from the
+ *   inner one's; so the contract's rules about who calls whom hold because they hold inside.
+ * - A wrapped connection lives as long as the inner one: it is freed in the inner one's `closed`.
+ */
+#include "transports/testing/fault.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/assert.h"
+#include "transports/send_queue.h"
+
+typedef struct fault_transport {
+    trib_transport base;    /* first */
+    trib_transport_ops ops; /* of this instance: the flags are the inner transport's */
+    trib_transport *inner;
+    trib_fault_config config;
+    uint64_t random_state;
+    trib_fault_counts counts;
+} fault_transport;
+
+typedef struct fault_listener {
+    trib_listener base; /* first */
+    trib_listener *inner;
+} fault_listener;
+
+typedef enum fault_action { FAULT_NONE, FAULT_RESET, FAULT_TRUNCATE } fault_action;
+
+typedef struct fault_send {
+    trib_send inner; /* first */
+    trib_send *outer;
+    struct fault_send *next;
+    int64_t due_ns;
+    fault_action action;
+    void *copy; /* of a payload that was changed */
+} fault_send;
+
+typedef struct fault_conn {
+    trib_conn base; /* first */
+    fault_transport *transport;
+    trib_conn *inner;
+    fault_send *waiting_head, *waiting_tail;
+    trib_send_queue refused; /* sends that came after the connection was broken */
+    trib_timer due_timer, again_timer;
+    uint32_t agains_left;
+    bool asked;         /* this header has had its storm */
+    bool closing;       /* the caller has called conn_close */
+    bool flush_wanted;  /* conn_close(flush) waits for waiting_head */
+    const char *broken; /* what was injected */
+} fault_conn;
+
+/* ---- Chance ---- */
+
+static uint64_t draw(fault_transport *self)
+{
+    /* A Weyl sequence and a finalizer: every seed, zero too, gives a full-length sequence. */
+    uint64_t x = self->random_state += UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ (x >> 32)) * UINT64_C(0xd6e8feb86659fd93);
+    x = (x ^ (x >> 32)) * UINT64_C(0xd6e8feb86659fd93);
+    return x ^ (x >> 32);
+}
+
+static bool happens(fault_transport *self, double probability)
+{
+    return (double)(draw(self) >> 11) * 0x1p-53 < probability;
+}
+
+static bool is_valid(const trib_fault_config *config)
+{
+    const double probabilities[] = {config->reset,       config->truncate,     config->delay, config->stall,
+                                    config->header_flip, config->payload_flip, config->again};
+    for (size_t i = 0; i < sizeof probabilities / sizeof probabilities[0]; i++) {
+        if (!(probabilities[i] >= 0.0 && probabilities[i] <= 1.0)) {
+            return false;
+        }
+    }
+    return config->delay_ns_max >= 0 && config->stall_ns >= 0;
+}
+
+/* ---- Sending ---- */
+
+static void refuse(fault_conn *conn, trib_send *send)
+{
+    trib_send_queue_add(&conn->refused, send);
+}
+
+static void break_conn(fault_conn *conn, const char *what, bool flush)
+{
+    conn->broken = what;
+    trib_timer_stop(conn->base.transport->reactor, &conn->due_timer);
+    conn->inner->transport->ops->conn_close(conn->inner, flush);
+}
+
+/* Gives it to the inner transport, or does to it what was drawn. */
+static void forward(fault_conn *conn, fault_send *send)
+{
+    fault_transport *self = conn->transport;
+    const trib_transport_ops *inner = conn->inner->transport->ops;
+    switch (send->action) {
+    case FAULT_NONE:
+        inner->send(conn->inner, &send->inner);
+        break;
+    case FAULT_RESET:
+        self->counts.resets++;
+        inner->send(conn->inner, &send->inner);
+        break_conn(conn, "injected reset", false);
+        break;
+    case FAULT_TRUNCATE:
+        self->counts.truncations++;
+        send->inner.payload_size /= 2;
+        inner->send(conn->inner, &send->inner);
+        break_conn(conn, "injected truncation", true);
+        break;
+    }
+}
+
+static void forward_due(trib_reactor *reactor, trib_timer *timer)
+{
+    fault_conn *conn = timer->user;
+    while (conn->waiting_head != NULL && conn->broken == NULL) {
+        fault_send *send = conn->waiting_head;
+        if (send->due_ns > trib_now(reactor)) {
+            trib_timer_arm(reactor, timer, send->due_ns);
+            return;
+        }
+        conn->waiting_head = send->next;
+        if (conn->waiting_head == NULL) {
+            conn->waiting_tail = NULL;
+        }
+        forward(conn, send);
+    }
+    if (conn->flush_wanted && conn->broken == NULL) {
+        conn->inner->transport->ops->conn_close(conn->inner, true);
+    }
+}
+
+static void flip(fault_transport *self, void *bytes, size_t size)
+{
+    uint64_t bit = draw(self) % (size * 8);
+    ((unsigned char *)bytes)[bit / 8] ^= (unsigned char)(1u << (bit % 8));
+}
+
+static int64_t draw_wait(fault_transport *self)
+{
+    int64_t wait_ns = 0;
+    if (happens(self, self->config.delay) && self->config.delay_ns_max > 0) {
+        self->counts.delays++;
+        wait_ns += 1 + (int64_t)(draw(self) % (uint64_t)self->config.delay_ns_max);
+    }
+    if (happens(self, self->config.stall)) {
+        self->counts.stalls++;
+        wait_ns += self->config.stall_ns;
+    }
+    return wait_ns;
+}
+
+static void draw_damage(fault_transport *self, fault_send *send)
+{
+    if (happens(self, self->config.header_flip)) {
+        self->counts.header_flips++;
+        flip(self, send->inner.header, TRIB_HEADER_SIZE);
+    }
+    size_t size = send->inner.payload_size;
+    if (happens(self, self->config.payload_flip) && size > 0) {
+        send->copy = malloc(size);
+        if (send->copy != NULL) {
+            self->counts.payload_flips++;
+            memcpy(send->copy, send->inner.payload, size);
+            flip(self, send->copy, size);
+            send->inner.payload = send->copy;
+        }
+    }
+    bool reset = happens(self, self->config.reset);
+    bool truncate = happens(self, self->config.truncate);
+    send->action = reset || (truncate && size == 0) ? FAULT_RESET : truncate ? FAULT_TRUNCATE : FAULT_NONE;
+}
+
+static void fault_do_send(trib_conn *base, trib_send *outer)
+{
+    fault_conn *conn = (fault_conn *)base;
+    fault_transport *self = conn->transport;
+    fault_send *send = conn->broken == NULL ? calloc(1, sizeof *send) : NULL;
+    if (send == NULL) {
+        refuse(conn, outer);
+        if (conn->broken == NULL) {
+            break_conn(conn, "out of memory", false);
+        }
+        return;
+    }
+    send->outer = outer;
+    memcpy(send->inner.header, outer->header, TRIB_HEADER_SIZE);
+    send->inner.payload = outer->payload;
+    send->inner.payload_size = outer->payload_size;
+    draw_damage(self, send);
+    int64_t wait_ns = draw_wait(self);
+    if (wait_ns == 0 && conn->waiting_head == NULL) {
+        forward(conn, send);
+        return;
+    }
+    send->due_ns = trib_now(base->transport->reactor) + wait_ns;
+    if (conn->waiting_tail != NULL) {
+        conn->waiting_tail->next = send;
+    } else {
+        conn->waiting_head = send;
+        trib_timer_arm(base->transport->reactor, &conn->due_timer, send->due_ns);
+    }
+    conn->waiting_tail = send;
+}
+
+static void send_over(fault_conn *conn, fault_send *send, trib_status status)
+{
+    trib_send *outer = send->outer;
+    bool damaged = send->action != FAULT_NONE || (conn->broken != NULL && !conn->closing && status == TRIB_CLOSED);
+    free(send->copy);
+    free(send);
+    conn->base.transport->upcalls->sent(&conn->base, outer, damaged ? TRIB_PEER_LOST : status);
+}
+
+/* ---- Upcalls of the inner transport ---- */
+
+static void again_over(trib_reactor *reactor, trib_timer *timer)
+{
+    (void)reactor;
+    fault_conn *conn = timer->user;
+    conn->inner->transport->ops->recv_resume(conn->inner);
+}
+
+static fault_conn *conn_create(fault_transport *self, trib_conn *inner)
+{
+    fault_conn *conn = calloc(1, sizeof *conn);
+    if (conn == NULL) {
+        return NULL;
+    }
+    conn->base.transport = &self->base;
+    conn->transport = self;
+    conn->due_timer.fired = forward_due;
+    conn->due_timer.user = conn;
+    conn->again_timer.fired = again_over;
+    conn->again_timer.user = conn;
+    conn->inner = inner;
+    return conn;
+}
+
+static void inner_accepted(trib_listener *inner_listener, trib_conn *inner)
+{
+    fault_listener *listener = inner_listener->user;
+    fault_conn *conn = conn_create((fault_transport *)listener->base.transport, inner);
+    inner->user = conn;
+    if (conn == NULL) {
+        inner->transport->ops->conn_close(inner, false);
+        return;
+    }
+    conn->base.remote = inner->remote;
+    listener->base.transport->upcalls->accepted(&listener->base, &conn->base);
+}
+
+static void inner_connected(trib_conn *inner, trib_status status)
+{
+    fault_conn *conn = inner->user;
+    conn->base.refused = inner->refused;
+    conn->base.transport->upcalls->connected(&conn->base, status);
+}
+
+static trib_status inner_header(trib_conn *inner, const unsigned char header[TRIB_HEADER_SIZE], trib_landing *landing)
+{
+    fault_conn *conn = inner->user;
+    if (conn == NULL) {
+        return TRIB_CLOSED;
+    }
+    if (conn->closing) {
+        return TRIB_AGAIN; /* the inner one is still open, for what waits to be sent */
+    }
+    fault_transport *self = conn->transport;
+    if (!conn->asked) {
+        conn->asked = true;
+        bool storm = happens(self, self->config.again) && self->config.again_max > 0;
+        conn->agains_left = storm ? 1 + (uint32_t)(draw(self) % self->config.again_max) : 0;
+    }
+    if (conn->agains_left > 0) {
+        conn->agains_left--;
+        self->counts.agains++;
+        trib_reactor *reactor = self->base.reactor;
+        trib_timer_arm(reactor, &conn->again_timer, trib_now(reactor));
+        return TRIB_AGAIN;
+    }
+    trib_status status = self->base.upcalls->header(&conn->base, header, landing);
+    conn->asked = status == TRIB_AGAIN;
+    landing->in_place = false;
+    return status;
+}
+
+static void inner_received(trib_conn *inner, const unsigned char header[TRIB_HEADER_SIZE], const void *payload,
+                           uint32_t payload_size)
+{
+    fault_conn *conn = inner->user;
+    if (!conn->closing) {
+        conn->base.transport->upcalls->received(&conn->base, header, payload, payload_size);
+    }
+}
+
+static void inner_sent(trib_conn *inner, trib_send *send, trib_status status)
+{
+    send_over(inner->user, (fault_send *)send, status);
+}
+
+static void inner_closed(trib_conn *inner, trib_status status, const char *reason)
+{
+    fault_conn *conn = inner->user;
+    if (conn == NULL) {
+        return;
+    }
+    trib_reactor *reactor = conn->base.transport->reactor;
+    trib_timer_stop(reactor, &conn->due_timer);
+    trib_timer_stop(reactor, &conn->again_timer);
+    if (conn->broken == NULL) {
+        conn->broken = "connection is ending"; /* what is sent from now on is refused */
+    } else if (!conn->closing) {
+        status = TRIB_PEER_LOST;
+        reason = conn->broken;
+    }
+    const trib_status unsent = trib_send_unsent_status(status);
+    while (conn->waiting_head != NULL) {
+        fault_send *send = conn->waiting_head;
+        conn->waiting_head = send->next;
+        send_over(conn, send, unsent);
+    }
+    trib_send_queue_return(&conn->refused, &conn->base, status);
+    conn->base.transport->upcalls->closed(&conn->base, status, reason);
+    free(conn);
+}
+
+static const trib_transport_upcalls inner_upcalls = {
+    .accepted = inner_accepted,
+    .connected = inner_connected,
+    .header = inner_header,
+    .received = inner_received,
+    .sent = inner_sent,
+    .closed = inner_closed,
+};
+
+/* ---- The table ---- */
+
+/* What it wraps is missing here; trib_fault_open is told. */
+static trib_status open_nothing(trib_reactor *reactor, const trib_transport_config *config,
+                                const trib_transport_upcalls *upcalls, trib_transport **transport_out)
+{
+    (void)reactor;
+    (void)config;
+    (void)upcalls;
+    (void)transport_out;
+    return TRIB_UNSUPPORTED;
+}
+
+static void fault_close(trib_transport *transport)
+{
+    fault_transport *self = (fault_transport *)transport;
+    self->inner->ops->close(self->inner);
+    free(self);
+}
+
+static trib_status fault_listen(trib_transport *transport, const trib_address *at, void *user,
+                                trib_listener **listener_out, trib_address *bound_out, trib_error *error)
+{
+    trib_transport *inner = ((fault_transport *)transport)->inner;
+    fault_listener *listener = calloc(1, sizeof *listener);
+    if (listener == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "no memory for a listener");
+    }
+    listener->base.transport = transport;
+    listener->base.user = user;
+    trib_status status = inner->ops->listen(inner, at, listener, &listener->inner, bound_out, error);
+    if (status != TRIB_OK) {
+        free(listener);
+        return status;
+    }
+    *listener_out = &listener->base;
+    return TRIB_OK;
+}
+
+static void fault_listener_close(trib_listener *base)
+{
+    fault_listener *listener = (fault_listener *)base;
+    listener->inner->transport->ops->listener_close(listener->inner);
+    free(listener);
+}
+
+static trib_status fault_connect(trib_transport *transport, const trib_address *to, void *user, trib_conn **conn_out)
+{
+    fault_transport *self = (fault_transport *)transport;
+    fault_conn *conn = conn_create(self, NULL);
+    if (conn == NULL) {
+        return TRIB_NO_MEMORY;
+    }
+    conn->base.user = user;
+    trib_status status = self->inner->ops->connect(self->inner, to, conn, &conn->inner);
+    if (status != TRIB_OK) {
+        free(conn);
+        return status;
+    }
+    conn->base.remote = conn->inner->remote;
+    *conn_out = &conn->base;
+    return TRIB_OK;
+}
+
+static void fault_recv_resume(trib_conn *base)
+{
+    fault_conn *conn = (fault_conn *)base;
+    conn->inner->transport->ops->recv_resume(conn->inner);
+}
+
+static void fault_conn_close(trib_conn *base, bool flush)
+{
+    fault_conn *conn = (fault_conn *)base;
+    if (conn->broken != NULL && flush) {
+        conn->closing = true;
+        return; /* its end is under way */
+    }
+    conn->closing = true;
+    conn->flush_wanted = flush && conn->waiting_head != NULL;
+    if (!conn->flush_wanted) {
+        conn->inner->transport->ops->conn_close(conn->inner, flush);
+    }
+}
+
+static void fault_stats(const trib_transport *transport, trib_transport_stats *stats_out)
+{
+    const trib_transport *inner = ((const fault_transport *)transport)->inner;
+    inner->ops->stats(inner, stats_out);
+}
+
+static const trib_transport_ops fault_ops = {
+    .name = "fault",
+    .flags = 0,
+    .open = open_nothing,
+    .close = fault_close,
+    .listen = fault_listen,
+    .listener_close = fault_listener_close,
+    .connect = fault_connect,
+    .send = fault_do_send,
+    .recv_resume = fault_recv_resume,
+    .conn_close = fault_conn_close,
+    .stats = fault_stats,
+};
+
+trib_status trib_fault_open(const trib_fault_config *config, trib_fault_opener opener, void *context,
+                            trib_reactor *reactor, const trib_transport_upcalls *upcalls,
+                            trib_transport **transport_out)
+{
+    if (!is_valid(config)) {
+        return TRIB_INVALID;
+    }
+    fault_transport *self = calloc(1, sizeof *self);
+    if (self == NULL) {
+        return TRIB_NO_MEMORY;
+    }
+    trib_status status = opener(context, reactor, &inner_upcalls, &self->inner);
+    if (status != TRIB_OK) {
+        free(self);
+        return status;
+    }
+    self->ops = fault_ops;
+    self->ops.flags = self->inner->ops->flags;
+    self->base.ops = &self->ops;
+    self->base.reactor = reactor;
+    self->base.upcalls = upcalls;
+    self->config = *config;
+    self->random_state = config->seed;
+    *transport_out = &self->base;
+    return TRIB_OK;
+}
+
+void trib_fault_get_counts(const trib_transport *transport, trib_fault_counts *counts_out)
+{
+    *counts_out = ((const fault_transport *)transport)->counts;
+}
+
+void trib_fault_set(trib_transport *transport, const trib_fault_config *config)
+{
+    if (is_valid(config)) {
+        ((fault_transport *)transport)->config = *config;
+    }
+}

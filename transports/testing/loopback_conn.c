@@ -1,0 +1,416 @@
+/*
+ * loopback_conn.c - two ends of a connection, each on its reactor, that lend each other their messages.
+ *
+ * Invariants
+ * - An end has one post. Whoever brings it something puts that down under the pair's mutex and posts it unless it is
+ *   on its way; everything an end does to the caller, it does from that post. The mutex is never held during an
+ *   upcall.
+ * - A trib_send is in exactly one list: held, or the peer's mail, or the peer's incoming, or back_presented or
+ *   back_dropped.
+ * - An end returns what it was lent in order: first what it presented, and, once it has left, all the rest as
+ *   dropped. So a sender reads back_presented first.
+ * - An end is finished when it has left and all it had lent is back. Nobody posts it after that.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/assert.h"
+#include "transports/testing/loopback_internal.h"
+
+#define MESSAGES_PER_TURN 256u
+
+static void run_end(trib_reactor *reactor, trib_post *post);
+
+static void list_append(loop_list *list, trib_send *send)
+{
+    send->next = NULL;
+    if (list->tail != NULL) {
+        list->tail->next = send;
+    } else {
+        list->head = send;
+    }
+    list->tail = send;
+}
+
+static trib_send *list_pop(loop_list *list)
+{
+    trib_send *send = list->head;
+    if (send != NULL) {
+        list->head = send->next;
+        if (list->head == NULL) {
+            list->tail = NULL;
+        }
+    }
+    return send;
+}
+
+/* Moves all of *from behind *to. */
+static void list_move(loop_list *to, loop_list *from)
+{
+    if (from->head == NULL) {
+        return;
+    }
+    if (to->tail != NULL) {
+        to->tail->next = from->head;
+    } else {
+        to->head = from->head;
+    }
+    to->tail = from->tail;
+    from->head = from->tail = NULL;
+}
+
+static loop_end *other(loop_end *end)
+{
+    return &end->pair->ends[end == &end->pair->ends[0] ? 1 : 0];
+}
+
+static void post_locked(loop_end *end)
+{
+    if (!end->posted) {
+        end->posted = true;
+        trib_reactor_post(end->transport->base.reactor, &end->post);
+    }
+}
+
+static void post_self(loop_end *end)
+{
+    pthread_mutex_lock(&end->pair->mutex);
+    post_locked(end);
+    pthread_mutex_unlock(&end->pair->mutex);
+}
+
+static void end_init(loop_end *end, loop_pair *pair, loop_transport *transport, loop_state state)
+{
+    end->pair = pair;
+    end->transport = transport;
+    end->base.transport = &transport->base;
+    end->post.run = run_end;
+    end->state = state;
+    transport->open_count++;
+}
+
+static void pair_unref(loop_pair *pair)
+{
+    pthread_mutex_lock(&pair->mutex);
+    bool last = --pair->references == 0;
+    pthread_mutex_unlock(&pair->mutex);
+    if (last) {
+        pthread_mutex_destroy(&pair->mutex);
+        free(pair);
+    }
+}
+
+static void begin_end(loop_end *end, trib_status status, const char *reason)
+{
+    if (end->state != LOOP_ENDING) {
+        end->state = LOOP_ENDING;
+        end->end_status = status;
+        end->reason = reason;
+        post_self(end);
+    }
+}
+
+/* ---- Connecting ---- */
+
+trib_status trib_loop_connect(trib_transport *transport, const trib_address *to, void *user, trib_conn **conn_out)
+{
+    loop_transport *self = (loop_transport *)transport;
+    if (memchr(to->text, '\0', sizeof to->text) == NULL || strncmp(to->text, "loop:", 5) != 0) {
+        return TRIB_INVALID;
+    }
+    loop_pair *pair = calloc(1, sizeof *pair);
+    if (pair == NULL || pthread_mutex_init(&pair->mutex, NULL) != 0) {
+        free(pair);
+        return TRIB_NO_MEMORY;
+    }
+    pair->references = 2;
+    loop_end *end = &pair->ends[0];
+    end_init(end, pair, self, LOOP_CONNECTING);
+    end->base.user = user;
+    end->base.remote = *to;
+    *conn_out = &end->base;
+    if (!trib_loop_listener_offer(self->hub, to, pair)) {
+        trib_loop_pair_refuse(pair);
+    }
+    return TRIB_OK;
+}
+
+bool trib_loop_pair_accept(loop_pair *pair, loop_transport *transport)
+{
+    loop_end *asking = &pair->ends[0];
+    loop_end *accepted = &pair->ends[1];
+    pthread_mutex_lock(&pair->mutex);
+    bool wanted = !asking->gone;
+    if (wanted) {
+        end_init(accepted, pair, transport, LOOP_OPEN);
+        accepted->base.remote = (trib_address){.text = "loop:"};
+        asking->answered = true;
+        asking->answer = TRIB_OK;
+        post_locked(asking);
+    }
+    pthread_mutex_unlock(&pair->mutex);
+    if (!wanted) {
+        pair_unref(pair);
+    }
+    return wanted;
+}
+
+void trib_loop_pair_refuse(loop_pair *pair)
+{
+    loop_end *asking = &pair->ends[0];
+    pthread_mutex_lock(&pair->mutex);
+    pair->ends[1].gone = true;
+    if (!asking->gone) {
+        asking->answered = true;
+        asking->answer = TRIB_PEER_LOST;
+        post_locked(asking);
+    }
+    pthread_mutex_unlock(&pair->mutex);
+    pair_unref(pair);
+}
+
+/* Lends what was held until the peer was there. */
+static void lend_held(loop_end *end)
+{
+    loop_end *peer = other(end);
+    pthread_mutex_lock(&end->pair->mutex);
+    if (!peer->gone && end->held.head != NULL) {
+        for (const trib_send *send = end->held.head; send != NULL; send = send->next) {
+            end->lent++;
+        }
+        list_move(&peer->mail, &end->held);
+        post_locked(peer);
+    }
+    pthread_mutex_unlock(&end->pair->mutex);
+}
+
+static void take_answer(loop_end *end, trib_status answer)
+{
+    if (answer == TRIB_OK) {
+        end->state = LOOP_OPEN;
+        end->base.transport->upcalls->connected(&end->base, TRIB_OK);
+        lend_held(end);
+        return;
+    }
+    begin_end(end, answer, "cannot connect: nobody listens there");
+    end->base.transport->upcalls->connected(&end->base, answer);
+}
+
+/* ---- Messages ---- */
+
+void trib_loop_send(trib_conn *conn, trib_send *send)
+{
+    loop_end *end = (loop_end *)conn;
+    trib_assert(send->payload_size <= TRIB_PAYLOAD_MAX);
+    trib_assert(send->payload != NULL || send->payload_size == 0);
+    loop_end *peer = other(end);
+    pthread_mutex_lock(&end->pair->mutex);
+    bool lend = (end->state == LOOP_OPEN || end->state == LOOP_FLUSHING) && !peer->gone && end->held.head == NULL;
+    if (lend) {
+        end->lent++;
+        list_append(&peer->mail, send);
+        post_locked(peer);
+    } else {
+        /* Until connected, or until the peer's leaving, which is under way, ends this side too. */
+        list_append(&end->held, send);
+    }
+    pthread_mutex_unlock(&end->pair->mutex);
+}
+
+void trib_loop_recv_resume(trib_conn *conn)
+{
+    loop_end *end = (loop_end *)conn;
+    if (end->asking) {
+        end->resume_asked = true;
+    } else if (end->paused && end->state == LOOP_OPEN) {
+        end->paused = false;
+        post_self(end);
+    }
+}
+
+static void report_returned(loop_end *end, loop_list *list, trib_status status)
+{
+    for (trib_send *send = list_pop(list); send != NULL; send = list_pop(list)) {
+        trib_assert(end->lent > 0);
+        end->lent--;
+        if (status == TRIB_OK) {
+            trib_counter_add(&end->transport->stats.messages_sent, 1);
+            trib_counter_add(&end->transport->stats.bytes_sent, TRIB_HEADER_SIZE + (uint64_t)send->payload_size);
+        }
+        end->base.transport->upcalls->sent(&end->base, send, status);
+    }
+}
+
+/* False if it was not presented: paused, or the connection is ending. */
+static bool present(loop_end *end, const trib_send *send)
+{
+    const trib_transport_upcalls *upcalls = end->base.transport->upcalls;
+    trib_landing landing = {.buffer = NULL};
+    end->asking = true;
+    end->resume_asked = false;
+    trib_status status = upcalls->header(&end->base, send->header, &landing);
+    end->asking = false;
+    if (end->state != LOOP_OPEN) {
+        return false;
+    }
+    if (status == TRIB_AGAIN) {
+        end->paused = !end->resume_asked; /* if it was: asked again in the next turn */
+        return false;
+    }
+    if (status != TRIB_OK) {
+        begin_end(end, status, "message refused");
+        return false;
+    }
+    if (landing.payload_size != send->payload_size) {
+        begin_end(end, TRIB_PROTOCOL, "connection ended inside a message");
+        return false;
+    }
+    trib_counter_add(&end->transport->stats.messages_received, 1);
+    trib_counter_add(&end->transport->stats.bytes_received, TRIB_HEADER_SIZE + (uint64_t)send->payload_size);
+    upcalls->received(&end->base, send->header, send->payload_size > 0 ? send->payload : landing.buffer,
+                      send->payload_size);
+    return true;
+}
+
+static void return_to_peer(loop_end *end, loop_list *presented)
+{
+    if (presented->head != NULL) {
+        loop_end *peer = other(end);
+        pthread_mutex_lock(&end->pair->mutex);
+        list_move(&peer->back_presented, presented);
+        post_locked(peer);
+        pthread_mutex_unlock(&end->pair->mutex);
+    }
+}
+
+static void present_incoming(loop_end *end)
+{
+    loop_list presented = {NULL, NULL};
+    unsigned count = 0;
+    while (end->incoming.head != NULL && end->state == LOOP_OPEN && !end->paused && count++ < MESSAGES_PER_TURN) {
+        if (!present(end, end->incoming.head)) {
+            break;
+        }
+        list_append(&presented, list_pop(&end->incoming));
+    }
+    return_to_peer(end, &presented);
+    if (end->incoming.head != NULL && end->state == LOOP_OPEN && !end->paused) {
+        post_self(end);
+    }
+}
+
+/* An end that flushes presents nothing more. What it was lent goes back at once: the peer may be waiting for it to
+ * flush too. */
+static void drop_incoming(loop_end *end)
+{
+    if (end->incoming.head != NULL) {
+        loop_end *peer = other(end);
+        pthread_mutex_lock(&end->pair->mutex);
+        list_move(&peer->back_dropped, &end->incoming);
+        post_locked(peer);
+        pthread_mutex_unlock(&end->pair->mutex);
+    }
+}
+
+/* ---- Ending ---- */
+
+void trib_loop_conn_close(trib_conn *conn, bool flush)
+{
+    loop_end *end = (loop_end *)conn;
+    if (end->state == LOOP_OPEN && flush) {
+        end->state = LOOP_FLUSHING;
+        post_self(end);
+    } else if (end->state != LOOP_FLUSHING || !flush) {
+        begin_end(end, TRIB_OK, "closed by this side");
+    }
+}
+
+/* Gives back what was lent to this end and tells the peer. */
+static void leave(loop_end *end)
+{
+    loop_end *peer = other(end);
+    end->left = true;
+    pthread_mutex_lock(&end->pair->mutex);
+    end->gone = true;
+    list_move(&end->incoming, &end->mail);
+    list_move(&peer->back_dropped, &end->incoming);
+    /* An end that nobody has accepted has no transport; its listener will find this one gone. */
+    if (peer->transport != NULL) {
+        peer->peer_left = true;
+        if (!peer->finished) {
+            post_locked(peer);
+        }
+    }
+    pthread_mutex_unlock(&end->pair->mutex);
+}
+
+/* True if the end is no more. */
+static bool finish(loop_end *end)
+{
+    pthread_mutex_lock(&end->pair->mutex);
+    bool busy = end->posted || end->lent > 0;
+    end->finished = !busy;
+    pthread_mutex_unlock(&end->pair->mutex);
+    if (busy) {
+        return false; /* another run of the post is to come */
+    }
+    const trib_transport_upcalls *upcalls = end->base.transport->upcalls;
+    trib_status unsent = end->end_status == TRIB_OK ? TRIB_CLOSED : end->end_status;
+    for (trib_send *send = list_pop(&end->held); send != NULL; send = list_pop(&end->held)) {
+        upcalls->sent(&end->base, send, unsent);
+    }
+    upcalls->closed(&end->base, end->end_status, end->reason);
+    trib_assert(end->held.head == NULL);
+    end->transport->open_count--;
+    pair_unref(end->pair);
+    return true;
+}
+
+static void end_turn(loop_end *end, bool peer_left)
+{
+    if (end->state == LOOP_FLUSHING && (end->lent == 0 || peer_left)) {
+        begin_end(end, TRIB_OK, "closed by this side");
+    }
+    /* What the peer had lent before it left has been presented by now, or its buffers have to go back. */
+    if (end->state == LOOP_OPEN && peer_left) {
+        begin_end(end, TRIB_PEER_LOST, "connection closed by the peer");
+    }
+    if (end->state == LOOP_ENDING) {
+        if (!end->left) {
+            leave(end);
+        }
+        finish(end);
+    }
+}
+
+static void run_end(trib_reactor *reactor, trib_post *post)
+{
+    (void)reactor;
+    loop_end *end = (loop_end *)((char *)post - offsetof(loop_end, post));
+    loop_list presented = {NULL, NULL};
+    loop_list dropped = {NULL, NULL};
+    pthread_mutex_lock(&end->pair->mutex);
+    end->posted = false;
+    bool answered = end->answered;
+    end->answered = false;
+    bool peer_left = end->peer_left;
+    list_move(&end->incoming, &end->mail);
+    list_move(&presented, &end->back_presented);
+    list_move(&dropped, &end->back_dropped);
+    trib_status answer = end->answer;
+    pthread_mutex_unlock(&end->pair->mutex);
+
+    if (answered && end->state == LOOP_CONNECTING) {
+        take_answer(end, answer);
+    }
+    trib_status unsent = end->state == LOOP_ENDING && end->end_status == TRIB_OK ? TRIB_CLOSED : TRIB_PEER_LOST;
+    report_returned(end, &presented, TRIB_OK);
+    report_returned(end, &dropped, unsent);
+    if (!peer_left) {
+        present_incoming(end);
+    }
+    if (end->state == LOOP_FLUSHING) {
+        drop_incoming(end);
+    }
+    end_turn(end, peer_left);
+}

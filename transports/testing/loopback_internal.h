@@ -1,0 +1,89 @@
+/*
+ * loopback_internal.h - what the files of the loopback transport share: loopback.c (hub, instance, listeners) and
+ * loopback_conn.c (pairs of connected ends).
+ */
+#ifndef TRIB_TRANSPORTS_LOOPBACK_INTERNAL_H
+#define TRIB_TRANSPORTS_LOOPBACK_INTERNAL_H
+
+#include <pthread.h>
+
+#include "transports/testing/loopback.h"
+
+typedef struct loop_pair loop_pair;
+typedef struct loop_listener loop_listener;
+
+struct trib_loopback_hub {
+    pthread_mutex_t mutex;
+    loop_listener *listeners;
+    unsigned names_given;
+};
+
+typedef struct loop_transport {
+    trib_transport base; /* first */
+    trib_loopback_hub *hub;
+    trib_transport_counters stats;
+    uint32_t open_count;
+} loop_transport;
+
+struct loop_listener {
+    trib_listener base; /* first */
+    trib_address address;
+    trib_post post;
+    bool accepting, closed; /* its own thread's */
+    /* guarded by the hub's mutex */
+    loop_listener *next;
+    loop_pair *waiting_head, *waiting_tail;
+    bool posted;
+};
+
+typedef struct loop_list {
+    trib_send *head, *tail;
+} loop_list;
+
+typedef enum loop_state { LOOP_CONNECTING, LOOP_OPEN, LOOP_FLUSHING, LOOP_ENDING } loop_state;
+
+typedef struct loop_end {
+    trib_conn base; /* first */
+    loop_pair *pair;
+    loop_transport *transport;
+    trib_post post;
+    /* its own thread's */
+    loop_state state;
+    loop_list held;     /* sends that were never lent to the peer: not connected yet, or too late */
+    loop_list incoming; /* lent by the peer, to be presented */
+    uint32_t lent;      /* sends that are with the peer */
+    bool paused, asking, resume_asked;
+    bool left; /* has told the peer that nothing more comes from here and is taken here */
+    trib_status end_status;
+    const char *reason;
+    /* guarded by the pair's mutex: what the other thread has brought */
+    bool posted;
+    bool answered; /* the attempt to connect, with this: */
+    trib_status answer;
+    bool gone;                              /* this end takes nothing any more */
+    bool finished;                          /* its `closed` is being told: it must not be posted any more */
+    bool peer_left;                         /* the other end takes and sends nothing any more */
+    loop_list mail;                         /* lent by the peer */
+    loop_list back_presented, back_dropped; /* returned by the peer, in this order */
+} loop_end;
+
+struct loop_pair {
+    pthread_mutex_t mutex;
+    loop_end ends[2];    /* 0 has connected, 1 was accepted */
+    unsigned references; /* guarded by the mutex; the last one frees it */
+    loop_pair *next;     /* at a listener; guarded by the hub's mutex */
+};
+
+/* loopback.c: false if nobody listens there. */
+bool trib_loop_listener_offer(trib_loopback_hub *hub, const trib_address *to, loop_pair *pair);
+
+/* loopback_conn.c, on the listener's thread. accept: false if who wanted to connect has given up. */
+bool trib_loop_pair_accept(loop_pair *pair, loop_transport *transport);
+void trib_loop_pair_refuse(loop_pair *pair);
+TRIB_CHECKED trib_status trib_loop_connect(trib_transport *transport, const trib_address *to, void *user,
+                                           trib_conn **conn_out);
+void trib_loop_send(trib_conn *conn, trib_send *send);
+void trib_loop_recv_resume(trib_conn *conn);
+void trib_loop_conn_close(trib_conn *conn, bool flush);
+
+#endif
