@@ -218,13 +218,8 @@ trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib
 
 void trib_op_cancel(trib_op *op)
 {
-    if (op == NULL || !trib_api_is_usable(op->engine) || atomic_exchange(&op->cancelled, true)) {
-        return;
-    }
-    trib_engine *engine = op->engine;
-    for (uint32_t i = 0; i < engine->core_count; i++) {
-        atomic_fetch_add(&op->references, 1);
-        trib_reactor_post(engine->cores[i].reactor, &op->nodes[i].cancel_post);
+    if (op != NULL && trib_api_is_usable(op->engine)) {
+        trib_op_give_up(op);
     }
 }
 

@@ -74,7 +74,7 @@ void trib_group_call_off(trib_group *group, uint32_t tensor, uint32_t round, tri
             trib_op *op = at->task->node->op;
             trib_group_forget(group, at);
             trib_op_fail(op, status, "%s", text);
-            trib_op_cancel(op); /* reaches its tasks that have nothing announced */
+            trib_op_give_up(op); /* reaches its tasks that have nothing announced */
             trib_group_answer(at, status);
         }
     }

@@ -393,6 +393,18 @@ static void queue_completion(trib_engine *engine, trib_op *op)
     trib_completions_signal(engine);
 }
 
+void trib_op_give_up(trib_op *op)
+{
+    if (atomic_exchange(&op->cancelled, true)) {
+        return;
+    }
+    trib_engine *engine = op->engine;
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        atomic_fetch_add(&op->references, 1);
+        trib_reactor_post(engine->cores[i].reactor, &op->nodes[i].cancel_post);
+    }
+}
+
 void trib_op_core_done(trib_op *op, trib_core *core)
 {
     if (!take_last(&op->cores_left, 1)) {

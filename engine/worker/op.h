@@ -232,6 +232,8 @@ TRIB_CHECKED trib_status trib_op_submit(trib_engine *engine, const trib_op_param
                                         trib_tensor *tensor, trib_op **op_out, trib_error *error);
 /* Any core: its first failure; later ones are ignored. */
 void trib_op_fail(trib_op *op, trib_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Any thread: asks every core to give the operation up. Only the first call counts. */
+void trib_op_give_up(trib_op *op);
 /* A core touches its buffers no more. */
 void trib_op_core_done(trib_op *op, trib_core *core);
 /* So many of its nodes are out of the books. */

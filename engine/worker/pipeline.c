@@ -38,7 +38,7 @@ static void settle(trib_core *core, trib_task *task)
 static void give_up_soon(trib_core *core, trib_op *op)
 {
     if (!core->ended) {
-        trib_op_cancel(op);
+        trib_op_give_up(op);
     }
 }
 

@@ -65,7 +65,7 @@ static void worker_ready(trib_link *link)
 static void give_up_everywhere(trib_core *core, trib_op_node *node)
 {
     if (core->engine->core_count > 1) {
-        trib_op_cancel(node->op);
+        trib_op_give_up(node->op);
     }
     trib_worker_abort_active(core, node);
 }
