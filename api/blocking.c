@@ -1,4 +1,5 @@
 /* blocking.c - see blocking.h. */
+#include "engine/engine.h"
 #include "api/blocking.h"
 
 #include "api/check.h"

@@ -4,7 +4,7 @@
 
 #include <time.h>
 
-#include "engine/engine.h"
+#include "engine/job/job.h"
 
 /* On the clock of engine->changed. */
 struct timespec trib_api_deadline_in(int64_t timeout_ns);

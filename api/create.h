@@ -2,7 +2,7 @@
 #ifndef TRIB_API_CREATE_H
 #define TRIB_API_CREATE_H
 
-#include "engine/engine.h"
+#include "engine/job/job.h"
 
 /* As trib_engine_create, in that environment, with a configuration that is complete: numeric addresses, a number of
  * reactors. Takes what env is made of over, on failure too. */

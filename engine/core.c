@@ -4,7 +4,7 @@
  * The end of a job on a core: `ended` is set, every operation here fails, links are closed; when the last has gone
  * and the operations have settled the core reports closed. Nothing new starts on a core that has ended.
  */
-#include "engine/core.h"
+#include "engine/core/core.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -13,7 +13,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/membership/blame.h"
-#include "engine/worker/completions.h"
+#include "engine/job/completions.h"
 #include "engine/membership/coordinator.h"
 #include "engine/device/device_task.h"
 #include "engine/base/fork.h"
@@ -66,7 +66,9 @@ static trib_status open_cores(trib_engine *engine, trib_error *error)
             return trib_error_set(error, status, "could not make event loop %u: %s", i,
                                   trib_log_status_reason(status, errno, why));
         }
-        status = trib_core_open(&engine->cores[i], engine, reactor, error);
+        trib_core *core = &engine->cores[i];
+        engine->reactors[i] = (trib_job_reactor){reactor, &core->roster_post, &core->ended_post};
+        status = trib_core_open(core, engine, reactor, error);
         if (status != TRIB_OK) {
             return status;
         }
@@ -103,15 +105,6 @@ static trib_status open_membership(trib_engine *engine, trib_error *error)
 static void device_job_complete(trib_device_job *job)
 {
     trib_reactor_post(job->reactor, &job->post);
-}
-
-void trib_engine_wake(trib_engine *engine, uint32_t reactors)
-{
-    for (uint32_t i = 0; i < engine->core_count; i++) {
-        if ((reactors & 1u << i) != 0) {
-            trib_reactor_wake(engine->cores[i].reactor);
-        }
-    }
 }
 
 static void wake_reactors(void *engine, uint32_t reactors)
@@ -162,9 +155,12 @@ static void close_device(trib_engine *engine)
     }
 }
 
+static const trib_job_hooks hooks = {.advises = trib_blame_advises, .core_closed = trib_tracer_core_closed};
+
 trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const trib_config *config, trib_error *error)
 {
     engine->env = *env;
+    engine->hooks = &hooks;
     engine->process = trib_fork_process();
     engine->done_fd = -1;
     pthread_condattr_t attributes;
@@ -213,202 +209,6 @@ trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const tri
     for (uint32_t i = 0; status == TRIB_OK && i < engine->core_count && engine->env.reactor_go != NULL; i++) {
         engine->env.reactor_go(engine, engine->cores[i].reactor);
     }
-    return status;
-}
-
-/* ---- Fate ---- */
-
-void trib_engine_notify(trib_engine *engine)
-{
-    /* The lock orders this behind a waiter's last look. Broadcasting inside it would wake threads to wait for it. */
-    pthread_mutex_lock(&engine->mutex);
-    pthread_mutex_unlock(&engine->mutex);
-    pthread_cond_broadcast(&engine->changed);
-}
-
-/* Called with the mutex held: soon the post runs where callbacks run, if there is something to call. */
-static void tell(trib_engine *engine, trib_post *post, bool is_wanted)
-{
-    if (engine->config.mode != TRIB_MODE_QUEUE) {
-        trib_reactor_post(engine->cores[0].reactor, post);
-    } else if (is_wanted) {
-        trib_completions_add(engine, post);
-        trib_completions_signal(engine);
-    }
-}
-
-static void tell_ready(trib_reactor *reactor, trib_post *post)
-{
-    (void)post;
-    trib_core *core = reactor->owner;
-    trib_engine *engine = core->engine;
-    trib_error fate = {.status = TRIB_OK};
-    pthread_mutex_lock(&engine->mutex);
-    if (!engine->joined) { /* else whatever has come since is not what it is called for */
-        fate = engine->fate;
-    }
-    pthread_mutex_unlock(&engine->mutex);
-    if (engine->config.ready_cb != NULL) {
-        trib_engine_callback_begin(engine);
-        engine->config.ready_cb(engine, &fate, engine->config.ready_user);
-        trib_engine_callback_end(engine);
-    }
-}
-
-static void tell_ended(trib_reactor *reactor, trib_post *post)
-{
-    (void)post;
-    trib_core *core = reactor->owner;
-    trib_engine *engine = core->engine;
-    pthread_mutex_lock(&engine->mutex);
-    trib_error fate = engine->fate;
-    pthread_mutex_unlock(&engine->mutex);
-    if (engine->config.ended_cb != NULL) {
-        trib_engine_callback_begin(engine);
-        engine->config.ended_cb(engine, &fate, engine->config.ended_user);
-        trib_engine_callback_end(engine);
-    }
-}
-
-void trib_engine_publish(trib_engine *engine, const trib_roster *roster)
-{
-    trib_assert(engine->roster == NULL);
-    atomic_store(&engine->roster, roster);
-    for (uint32_t i = 0; i < engine->core_count; i++) {
-        trib_reactor_post(engine->cores[i].reactor, &engine->cores[i].roster_post);
-    }
-}
-
-void trib_engine_core_joined(trib_engine *engine)
-{
-    if (atomic_fetch_sub(&engine->cores_joining, 1) != 1) {
-        return;
-    }
-    pthread_mutex_lock(&engine->mutex);
-    if (atomic_load(&engine->phase) == TRIB_PHASE_JOINING) {
-        atomic_store(&engine->phase, TRIB_PHASE_READY);
-        engine->joined = true;
-        engine->ready_post.run = tell_ready;
-        tell(engine, &engine->ready_post, engine->config.ready_cb != NULL);
-    }
-    pthread_cond_broadcast(&engine->changed);
-    pthread_mutex_unlock(&engine->mutex);
-}
-
-void trib_engine_end(trib_engine *engine, trib_status status, const char *text)
-{
-    pthread_mutex_lock(&engine->mutex);
-    trib_phase phase = atomic_load(&engine->phase);
-    if (phase == TRIB_PHASE_ENDED) {
-        pthread_mutex_unlock(&engine->mutex);
-        return;
-    }
-    engine->fate.status = status;
-    snprintf(engine->fate.text, sizeof engine->fate.text, "%s", text);
-    atomic_store(&engine->phase, TRIB_PHASE_ENDED);
-    trib_logger logger = engine->logger;
-    for (uint32_t i = 0; i < engine->core_count; i++) {
-        trib_reactor_post(engine->cores[i].reactor, &engine->cores[i].ended_post);
-    }
-    if (phase == TRIB_PHASE_JOINING) {
-        engine->ready_post.run = tell_ready;
-        tell(engine, &engine->ready_post, engine->config.ready_cb != NULL);
-    }
-    if (!engine->close_asked) {
-        engine->ended_post.run = tell_ended;
-        tell(engine, &engine->ended_post, engine->config.ended_cb != NULL);
-    }
-    const bool advises = status == TRIB_PEER_LOST && trib_blame_advises(engine, text);
-    pthread_cond_broadcast(&engine->changed);
-    pthread_mutex_unlock(&engine->mutex);
-    /* Not with the mutex held: log_cb may wait for a lock of the host's that a thread holds while it submits. And with a
-     * copy: from here on another thread may find the engine closed and destroy it. */
-    trib_log(&logger, trib_status_is_orderly(status) ? TRIB_LOG_INFO : TRIB_LOG_ERROR, "the job is over: %s", text);
-    if (advises) {
-        trib_log(&logger, TRIB_LOG_WARN,
-                 "what to look at: the last lines that the lost process has written, then its machine's kernel log "
-                 "(journalctl -k: out of memory?) and network; the job has to be started again");
-    }
-}
-
-/* Called with the mutex held. */
-static void set_closed(trib_engine *engine)
-{
-    engine->closed = true;
-    pthread_cond_broadcast(&engine->changed);
-}
-
-static void tell_closed(trib_reactor *reactor, trib_post *post)
-{
-    (void)post;
-    trib_core *core = reactor->owner;
-    trib_engine *engine = core->engine;
-    trib_closed_cb closed_cb = engine->closed_cb;
-    if (closed_cb != NULL) {
-        trib_engine_callback_begin(engine);
-        closed_cb(engine, engine->closed_user);
-        trib_engine_callback_end(engine);
-    }
-    pthread_mutex_lock(&engine->mutex);
-    set_closed(engine);
-    pthread_mutex_unlock(&engine->mutex);
-}
-
-/* Called with the mutex held, once both have happened: close was asked for, and every core has closed its links. */
-static void post_closed(trib_engine *engine)
-{
-    engine->closed_post.run = tell_closed;
-    tell(engine, &engine->closed_post, engine->closed_cb != NULL);
-    if (engine->config.mode == TRIB_MODE_QUEUE) {
-        set_closed(engine); /* also if nobody dispatches before trib_engine_destroy, which then does */
-    }
-}
-
-void trib_engine_core_closed(trib_engine *engine)
-{
-    trib_tracer_core_closed(engine);
-    pthread_mutex_lock(&engine->mutex);
-    if (atomic_fetch_sub(&engine->cores_open, 1) == 1 && engine->close_asked) {
-        post_closed(engine);
-    }
-    pthread_mutex_unlock(&engine->mutex);
-}
-
-void trib_engine_begin_close(trib_engine *engine, trib_closed_cb closed_cb, void *user)
-{
-    pthread_mutex_lock(&engine->mutex);
-    bool first = !engine->close_asked;
-    if (first) {
-        engine->close_asked = true;
-        engine->closed_cb = closed_cb;
-        engine->closed_user = user;
-        if (atomic_load(&engine->cores_open) == 0) {
-            post_closed(engine);
-        }
-    }
-    pthread_mutex_unlock(&engine->mutex);
-    if (first) {
-        trib_engine_end(engine, TRIB_CLOSED, "the engine was closed");
-    }
-}
-
-trib_status trib_engine_check_open_locked(const trib_engine *engine, trib_error *error)
-{
-    if (atomic_load(&engine->phase) != TRIB_PHASE_ENDED) {
-        return TRIB_OK;
-    }
-    const trib_error *fate = &engine->fate;
-    return trib_error_set(error, fate->status == TRIB_OK ? TRIB_CLOSED : fate->status, "%s", fate->text);
-}
-
-trib_status trib_engine_check_open(trib_engine *engine, trib_error *error)
-{
-    if (atomic_load(&engine->phase) != TRIB_PHASE_ENDED) {
-        return TRIB_OK;
-    }
-    pthread_mutex_lock(&engine->mutex);
-    const trib_status status = trib_engine_check_open_locked(engine, error);
-    pthread_mutex_unlock(&engine->mutex);
     return status;
 }
 

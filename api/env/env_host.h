@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-#include "engine/engine.h"
+#include "engine/job/job.h"
 
 /* Fills *env for that configuration (checked already), and in it what the machine decides: the number of reactors, if
  * it is 0, and whether spinning is wise. env->fini undoes it. TRIB_UNSUPPORTED for an unknown transport,

@@ -10,7 +10,7 @@
 #include "api/config/config.h"
 #include "api/env/env_look.h"
 #include "engine/base/assert.h"
-#include "engine/core.h"
+#include "engine/core/core.h"
 #include "engine/reactor/reactor_ev.h"
 #include "numa/pin.h"
 

@@ -11,7 +11,7 @@
 #include "api/env/core_claims.h"
 #include "api/env/interface.h"
 #include "engine/device/device.h"
-#include "engine/engine.h"
+#include "engine/job/job.h"
 #include "engine/cluster/machines.h"
 #include "numa/place.h"
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "engine/base/assert.h"
-#include "engine/core.h"
+#include "engine/core/core.h"
 #include "engine/trace/trace.h"
 
 #define CAPACITY_FIRST 16u

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/core.h"
+#include "engine/core/core.h"
 #include "engine/link/link_arrival.h"
 #include "engine/link/link_express.h"
 #include "engine/link/link_handshake.h"

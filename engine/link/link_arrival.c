@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "engine/base/assert.h"
-#include "engine/core.h"
+#include "engine/core/core.h"
 #include "engine/link/link_handshake.h"
 
 /* What it says is final if its turn has come; link->landed is filled in if it says TRIB_OK. */

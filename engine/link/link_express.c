@@ -2,7 +2,7 @@
 #include "engine/link/link_express.h"
 
 #include "engine/base/assert.h"
-#include "engine/core.h"
+#include "engine/core/core.h"
 #include "engine/link/link_strands.h"
 #include "engine/server/server_lane.h"
 

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/core.h"
+#include "engine/core/core.h"
 #include "engine/link/link_express.h"
 #include "engine/link/link_strands.h"
 #include "engine/trace/trace.h"

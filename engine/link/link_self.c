@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/core.h"
+#include "engine/core/core.h"
 
 /* ---- Frames ---- */
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/core.h"
+#include "engine/core/core.h"
 #include "engine/wire/hosts.h"
 #include "engine/link/link_express.h"
 

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/core.h"
+#include "engine/core/core.h"
 
 /* Before the name of who reads it. */
 #define SELF "this process, "

@@ -14,7 +14,7 @@
 #ifndef TRIB_ENGINE_CALLERS_H
 #define TRIB_ENGINE_CALLERS_H
 
-#include "engine/core.h"
+#include "engine/core/core.h"
 
 /* Does this member's core of that index connect to that reactor of that member? */
 bool trib_callers_calls(const trib_core *core, uint32_t member, uint32_t reactor);

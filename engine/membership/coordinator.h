@@ -7,7 +7,7 @@
 #ifndef TRIB_ENGINE_COORDINATOR_H
 #define TRIB_ENGINE_COORDINATOR_H
 
-#include "engine/core.h"
+#include "engine/core/core.h"
 
 typedef struct trib_coordinator trib_coordinator;
 

@@ -10,7 +10,7 @@
 #ifndef TRIB_ENGINE_LOADS_H
 #define TRIB_ENGINE_LOADS_H
 
-#include "engine/core.h"
+#include "engine/core/core.h"
 
 /* Written on the core's thread, read on core 0. */
 typedef struct trib_load {

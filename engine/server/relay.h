@@ -17,7 +17,7 @@
 #ifndef TRIB_ENGINE_RELAY_H
 #define TRIB_ENGINE_RELAY_H
 
-#include "engine/core.h"
+#include "engine/core/core.h"
 
 /* Who sums a partition, in one number: an index into core->owner_links. */
 static inline uint32_t trib_relay_owner(uint32_t member, uint32_t reactor)

@@ -10,7 +10,7 @@
 #include "engine/base/assert.h"
 #include "engine/membership/blame.h"
 #include "engine/membership/callers.h"
-#include "engine/core.h"
+#include "engine/core/core.h"
 #include "engine/worker/op.h"
 #include "engine/server/relay.h"
 #include "engine/server/server_lane.h"

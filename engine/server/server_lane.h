@@ -7,7 +7,7 @@
 #ifndef TRIB_ENGINE_SERVER_LANE_H
 #define TRIB_ENGINE_SERVER_LANE_H
 
-#include "engine/core.h"
+#include "engine/core/core.h"
 
 typedef struct trib_server_lane {
     trib_core *core;

@@ -5,7 +5,7 @@
 #ifndef TRIB_ENGINE_SERVER_MACHINE_H
 #define TRIB_ENGINE_SERVER_MACHINE_H
 
-#include "engine/core.h"
+#include "engine/core/core.h"
 
 /* On members that sum, when machines sum first. */
 TRIB_CHECKED trib_status trib_machines_open(trib_core *core);

@@ -9,7 +9,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "engine/core.h"
+#include "engine/core/core.h"
 
 #define NS_PER_S 1e9
 

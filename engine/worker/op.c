@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/worker/completions.h"
+#include "engine/job/completions.h"
 #include "engine/device/device_task.h"
 #include "engine/local_group/group.h"
 #include "engine/worker/op.h"

@@ -11,7 +11,7 @@
 #ifndef TRIB_ENGINE_OP_H
 #define TRIB_ENGINE_OP_H
 
-#include "engine/core.h"
+#include "engine/core/core.h"
 #include "engine/base/hash.h"
 
 typedef struct trib_op_node trib_op_node;

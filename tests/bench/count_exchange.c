@@ -19,7 +19,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "engine/core.h"
+#include "engine/core/core.h"
 #include "tools/study/job.h"
 
 #define MEMBERS_MAX 8u

@@ -9,7 +9,7 @@
 #define TRIB_TESTS_LOOP_DIRECT_BED_H
 
 #include "engine/device/device.h"
-#include "engine/engine.h"
+#include "engine/job/job.h"
 #include "tests/loop/job.h"
 
 /* The last partition ends with so little that a processor would touch it. */

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "engine/core.h"
+#include "engine/core/core.h"
 #include "tools/study/step.h"
 
 #define SECOND INT64_C(1000000000)

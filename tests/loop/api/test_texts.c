@@ -10,7 +10,7 @@
 #include <cmocka.h>
 #include <ev.h>
 
-#include "engine/engine.h"
+#include "engine/job/job.h"
 #include "tests/loop/job.h"
 
 static void must_say(const char *text, const char *what)

@@ -16,7 +16,7 @@
 #include <cmocka.h>
 #include <ev.h>
 
-#include "engine/core.h"
+#include "engine/core/core.h"
 #include "tests/loop/job.h"
 
 enum { WAITING = 300, COUNT = 4 };

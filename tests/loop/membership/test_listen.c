@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "engine/core.h"
+#include "engine/core/core.h"
 #include "tests/loop/job.h"
 
 #define COUNT 100000

@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "engine/core.h"
+#include "engine/core/core.h"
 
 enum { FRAMES = 4097, SIZE = 1 << 20 };
 

@@ -2,7 +2,7 @@
  * are copied when their task fails, and nobody reads them after that. The link and the summation are real, the reactors are not. */
 #include "tests/unit/aggregate/summation_bed.h"
 
-#include "engine/core.h"
+#include "engine/core/core.h"
 
 enum { CHUNKS = 3 };
 

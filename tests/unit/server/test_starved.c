@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "engine/core.h"
+#include "engine/core/core.h"
 
 #define TICK_NS INT64_C(100000000)
 #define LIMIT_NS (10 * TICK_NS)

@@ -7,7 +7,7 @@
 #define TRIB_ENGINE_CORE_H
 
 #include "engine/base/counter.h"
-#include "engine/engine.h"
+#include "engine/job/job.h"
 #include "engine/link/link.h"
 #include "engine/link/link_express.h"
 #include "engine/link/link_self.h"

@@ -7,7 +7,7 @@
 #ifndef TRIB_ENGINE_COMPLETIONS_H
 #define TRIB_ENGINE_COMPLETIONS_H
 
-#include "engine/engine.h"
+#include "engine/job/job.h"
 
 /* Called with the mutex held. Who waits on `changed` is not woken. */
 void trib_completions_add(trib_engine *engine, trib_post *post);

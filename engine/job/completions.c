@@ -1,10 +1,9 @@
 /* completions.c - see completions.h. */
-#include "engine/worker/completions.h"
+#include "engine/job/completions.h"
 
 #include <errno.h>
 #include <unistd.h>
 
-#include "engine/core.h"
 
 void trib_completions_add(trib_engine *engine, trib_post *post)
 {
@@ -50,7 +49,7 @@ size_t trib_completions_run(trib_engine *engine, size_t max)
     }
     for (size_t i = 0; i < count; i++) {
         trib_post *next = next_of(post);
-        post->run(engine->cores[0].reactor, post);
+        post->run(engine->reactors[0].reactor, post);
         post = next;
     }
     return count;

@@ -1,0 +1,212 @@
+/*
+ * job.c - the job's fate: from joining to its end, carried between the cores and the callers.
+ */
+#include "engine/job/job.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "engine/base/assert.h"
+#include "engine/base/container_of.h"
+#include "engine/base/log.h"
+#include "engine/job/completions.h"
+
+void trib_engine_wake(trib_engine *engine, uint32_t reactors)
+{
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        if ((reactors & 1u << i) != 0) {
+            trib_reactor_wake(engine->reactors[i].reactor);
+        }
+    }
+}
+
+void trib_engine_notify(trib_engine *engine)
+{
+    /* The lock orders this behind a waiter's last look. Broadcasting inside it would wake threads to wait for it. */
+    pthread_mutex_lock(&engine->mutex);
+    pthread_mutex_unlock(&engine->mutex);
+    pthread_cond_broadcast(&engine->changed);
+}
+
+/* Called with the mutex held: soon the post runs where callbacks run, if there is something to call. */
+static void tell(trib_engine *engine, trib_post *post, bool is_wanted)
+{
+    if (engine->config.mode != TRIB_MODE_QUEUE) {
+        trib_reactor_post(engine->reactors[0].reactor, post);
+    } else if (is_wanted) {
+        trib_completions_add(engine, post);
+        trib_completions_signal(engine);
+    }
+}
+
+static void tell_ready(trib_reactor *reactor, trib_post *post)
+{
+    (void)reactor;
+    trib_engine *engine = trib_container_of(post, trib_engine, ready_post);
+    trib_error fate = {.status = TRIB_OK};
+    pthread_mutex_lock(&engine->mutex);
+    if (!engine->joined) { /* else whatever has come since is not what it is called for */
+        fate = engine->fate;
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    if (engine->config.ready_cb != NULL) {
+        trib_engine_callback_begin(engine);
+        engine->config.ready_cb(engine, &fate, engine->config.ready_user);
+        trib_engine_callback_end(engine);
+    }
+}
+
+static void tell_ended(trib_reactor *reactor, trib_post *post)
+{
+    (void)reactor;
+    trib_engine *engine = trib_container_of(post, trib_engine, ended_post);
+    pthread_mutex_lock(&engine->mutex);
+    trib_error fate = engine->fate;
+    pthread_mutex_unlock(&engine->mutex);
+    if (engine->config.ended_cb != NULL) {
+        trib_engine_callback_begin(engine);
+        engine->config.ended_cb(engine, &fate, engine->config.ended_user);
+        trib_engine_callback_end(engine);
+    }
+}
+
+void trib_engine_publish(trib_engine *engine, const trib_roster *roster)
+{
+    trib_assert(engine->roster == NULL);
+    atomic_store(&engine->roster, roster);
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        trib_reactor_post(engine->reactors[i].reactor, engine->reactors[i].roster_post);
+    }
+}
+
+void trib_engine_core_joined(trib_engine *engine)
+{
+    if (atomic_fetch_sub(&engine->cores_joining, 1) != 1) {
+        return;
+    }
+    pthread_mutex_lock(&engine->mutex);
+    if (atomic_load(&engine->phase) == TRIB_PHASE_JOINING) {
+        atomic_store(&engine->phase, TRIB_PHASE_READY);
+        engine->joined = true;
+        engine->ready_post.run = tell_ready;
+        tell(engine, &engine->ready_post, engine->config.ready_cb != NULL);
+    }
+    pthread_cond_broadcast(&engine->changed);
+    pthread_mutex_unlock(&engine->mutex);
+}
+
+void trib_engine_end(trib_engine *engine, trib_status status, const char *text)
+{
+    pthread_mutex_lock(&engine->mutex);
+    trib_phase phase = atomic_load(&engine->phase);
+    if (phase == TRIB_PHASE_ENDED) {
+        pthread_mutex_unlock(&engine->mutex);
+        return;
+    }
+    engine->fate.status = status;
+    snprintf(engine->fate.text, sizeof engine->fate.text, "%s", text);
+    atomic_store(&engine->phase, TRIB_PHASE_ENDED);
+    trib_logger logger = engine->logger;
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        trib_reactor_post(engine->reactors[i].reactor, engine->reactors[i].ended_post);
+    }
+    if (phase == TRIB_PHASE_JOINING) {
+        engine->ready_post.run = tell_ready;
+        tell(engine, &engine->ready_post, engine->config.ready_cb != NULL);
+    }
+    if (!engine->close_asked) {
+        engine->ended_post.run = tell_ended;
+        tell(engine, &engine->ended_post, engine->config.ended_cb != NULL);
+    }
+    const bool advises = status == TRIB_PEER_LOST && engine->hooks->advises(engine, text);
+    pthread_cond_broadcast(&engine->changed);
+    pthread_mutex_unlock(&engine->mutex);
+    /* Not with the mutex held: log_cb may wait for a lock of the host's that a thread holds while it submits. And with a
+     * copy: from here on another thread may find the engine closed and destroy it. */
+    trib_log(&logger, trib_status_is_orderly(status) ? TRIB_LOG_INFO : TRIB_LOG_ERROR, "the job is over: %s", text);
+    if (advises) {
+        trib_log(&logger, TRIB_LOG_WARN,
+                 "what to look at: the last lines that the lost process has written, then its machine's kernel log "
+                 "(journalctl -k: out of memory?) and network; the job has to be started again");
+    }
+}
+
+/* Called with the mutex held. */
+static void set_closed(trib_engine *engine)
+{
+    engine->closed = true;
+    pthread_cond_broadcast(&engine->changed);
+}
+
+static void tell_closed(trib_reactor *reactor, trib_post *post)
+{
+    (void)reactor;
+    trib_engine *engine = trib_container_of(post, trib_engine, closed_post);
+    trib_closed_cb closed_cb = engine->closed_cb;
+    if (closed_cb != NULL) {
+        trib_engine_callback_begin(engine);
+        closed_cb(engine, engine->closed_user);
+        trib_engine_callback_end(engine);
+    }
+    pthread_mutex_lock(&engine->mutex);
+    set_closed(engine);
+    pthread_mutex_unlock(&engine->mutex);
+}
+
+/* Called with the mutex held, once both have happened: close was asked for, and every core has closed its links. */
+static void post_closed(trib_engine *engine)
+{
+    engine->closed_post.run = tell_closed;
+    tell(engine, &engine->closed_post, engine->closed_cb != NULL);
+    if (engine->config.mode == TRIB_MODE_QUEUE) {
+        set_closed(engine); /* also if nobody dispatches before trib_engine_destroy, which then does */
+    }
+}
+
+void trib_engine_core_closed(trib_engine *engine)
+{
+    engine->hooks->core_closed(engine);
+    pthread_mutex_lock(&engine->mutex);
+    if (atomic_fetch_sub(&engine->cores_open, 1) == 1 && engine->close_asked) {
+        post_closed(engine);
+    }
+    pthread_mutex_unlock(&engine->mutex);
+}
+
+void trib_engine_begin_close(trib_engine *engine, trib_closed_cb closed_cb, void *user)
+{
+    pthread_mutex_lock(&engine->mutex);
+    bool first = !engine->close_asked;
+    if (first) {
+        engine->close_asked = true;
+        engine->closed_cb = closed_cb;
+        engine->closed_user = user;
+        if (atomic_load(&engine->cores_open) == 0) {
+            post_closed(engine);
+        }
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    if (first) {
+        trib_engine_end(engine, TRIB_CLOSED, "the engine was closed");
+    }
+}
+
+trib_status trib_engine_check_open_locked(const trib_engine *engine, trib_error *error)
+{
+    if (atomic_load(&engine->phase) != TRIB_PHASE_ENDED) {
+        return TRIB_OK;
+    }
+    const trib_error *fate = &engine->fate;
+    return trib_error_set(error, fate->status == TRIB_OK ? TRIB_CLOSED : fate->status, "%s", fate->text);
+}
+
+trib_status trib_engine_check_open(trib_engine *engine, trib_error *error)
+{
+    if (atomic_load(&engine->phase) != TRIB_PHASE_ENDED) {
+        return TRIB_OK;
+    }
+    pthread_mutex_lock(&engine->mutex);
+    const trib_status status = trib_engine_check_open_locked(engine, error);
+    pthread_mutex_unlock(&engine->mutex);
+    return status;
+}
