@@ -424,7 +424,7 @@ static void add_core(trib_stats *stats, trib_core *core)
 {
     const trib_core_stats *mine = &core->stats;
     trib_transport_stats transport = {.system_calls = 0};
-    core->transport->ops->stats(core->transport, &transport);
+    core->host.transport->ops->stats(core->host.transport, &transport);
     stats->connections += (uint32_t)trib_counter_get(&mine->connections);
     stats->bytes_pushed += trib_counter_get(&mine->bytes_pushed);
     stats->bytes_pulled += trib_counter_get(&mine->bytes_pulled);

@@ -1,6 +1,6 @@
 /* trace_api.c - the library's entry points for traces: they check arguments and go on to engine/trace/trace.c. */
 #include "api/check.h"
-#include "engine/trace/trace.h"
+#include "engine/tracer/tracer.h"
 
 static trib_status check(const trib_engine *engine, uint64_t bytes, trib_error *error)
 {

@@ -22,46 +22,11 @@
 #include "engine/membership/member.h"
 #include "engine/server/relay.h"
 #include "engine/server/server_lane.h"
-#include "engine/trace/trace.h"
+#include "engine/link/link_trace.h"
 
 #define TICK_NS (250 * INT64_C(1000000))
 #define CLOSING_TICK_NS (2 * INT64_C(1000000))
 #define LEAVE_MOST_NS (100 * INT64_C(1000000)) /* what a device is in the midst of may never end */
-
-void *trib_core_zalloc(trib_core *core, size_t size)
-{
-    trib_counter_add(&core->stats.allocations, 1);
-    const trib_env *env = &core->engine->env;
-    return env->may_alloc == NULL || env->may_alloc(env->memory, size) ? calloc(1, size) : NULL;
-}
-
-/* ---- The outboxes of this event ---- */
-
-static void pump_links(trib_reactor *reactor, trib_post *post)
-{
-    (void)post;
-    trib_core *core = reactor->owner;
-    while (core->pump_head != NULL) {
-        trib_link *link = core->pump_head;
-        core->pump_head = link->pump_next;
-        link->pump_queued = false;
-        trib_link_pump(link);
-    }
-}
-
-void trib_core_pump_later(trib_core *core, trib_link *link)
-{
-    if (!link->pump_queued) {
-        link->pump_queued = true;
-        trib_link **at = &core->pump_head;
-        while (link->conn == NULL && *at != NULL) {
-            at = &(*at)->pump_next; /* others first: what is for this process is here already */
-        }
-        link->pump_next = *at;
-        *at = link;
-    }
-    trib_reactor_defer(core->reactor, &core->pump_post);
-}
 
 /* ---- Accepted links ---- */
 
@@ -105,7 +70,7 @@ static void incoming_closed(trib_link *link, trib_status status, const char *rea
     (void)reason; /* link_handshake.c has logged it */
 }
 
-const trib_link_upcalls trib_core_incoming_upcalls = {
+static const trib_link_upcalls incoming_upcalls = {
     .ready = incoming_ready,
     .header = incoming_header,
     .received = incoming_received,
@@ -149,7 +114,7 @@ static trib_status connect_to(trib_core *core, uint32_t member, uint32_t reactor
     const trib_roster *roster = engine->roster;
     trib_link *link = NULL;
     if (member == engine->member_id && reactor == core->reactor->index) {
-        trib_status status = trib_link_self(core, member, &self_upcalls, &link);
+        trib_status status = trib_link_self(&core->host, member, &self_upcalls, &link);
         if (status == TRIB_OK) {
             core->owner_links[member * TRIB_REACTORS_MAX + reactor] = link;
             core->worker_links[member] = link;
@@ -160,7 +125,7 @@ static trib_status connect_to(trib_core *core, uint32_t member, uint32_t reactor
     const trib_address *at = &roster->members[member].addresses[reactor];
     errno = 0;
     trib_status status =
-        trib_link_connect(core, at, TRIB_PURPOSE_DATA, member, reactor, &trib_worker_upcalls, NULL, &link);
+        trib_link_connect(&core->host, at, TRIB_PURPOSE_DATA, member, reactor, &trib_worker_upcalls, NULL, &link);
     if (status != TRIB_OK) {
         char why[TRIB_REASON_MAX];
         trib_error_set(error, status, "could not connect to %s at %.100s: %s", trib_roster_name(roster, member),
@@ -203,7 +168,7 @@ void trib_core_roster(trib_reactor *reactor, trib_post *post)
     if (core->ended) {
         return;
     }
-    core->epoch = roster->epoch;
+    core->host.epoch = roster->epoch;
     if (roster->follows) {
         status = trib_loads_open(core);
     }
@@ -235,7 +200,7 @@ void trib_core_roster(trib_reactor *reactor, trib_post *post)
 static void close_links(trib_core *core, bool flush)
 {
     trib_link *next;
-    for (trib_link *link = core->links; link != NULL; link = next) {
+    for (trib_link *link = core->host.links; link != NULL; link = next) {
         next = link->next;
         trib_link_close(link, flush, core->ended_status, core->ended_text);
     }
@@ -271,7 +236,7 @@ static void finish_ending(trib_core *core)
 {
     trib_engine *engine = core->engine;
     core->closing = true;
-    trib_core_tell_refused(core, true);
+    trib_link_report_refused(&core->host, true);
     if (core->reactor->index == 0) {
         if (engine->coordinator != NULL) {
             trib_coordinator_end(engine->coordinator, core->ended_status, core->ended_text);
@@ -285,7 +250,7 @@ static void finish_ending(trib_core *core)
 static void stop_listening(trib_core *core)
 {
     if (core->listener != NULL) {
-        core->transport->ops->listener_close(core->listener);
+        core->host.transport->ops->listener_close(core->listener);
         core->listener = NULL;
     }
     if (core->reactor->index == 0 && core->engine->coordinator != NULL) {
@@ -295,8 +260,8 @@ static void stop_listening(trib_core *core)
 
 static bool transport_is_idle(const trib_core *core)
 {
-    const trib_transport_ops *ops = core->transport->ops;
-    return ops->is_idle == NULL || ops->is_idle(core->transport);
+    const trib_transport_ops *ops = core->host.transport->ops;
+    return ops->is_idle == NULL || ops->is_idle(core->host.transport);
 }
 
 static void tick(trib_reactor *reactor, trib_timer *timer)
@@ -307,7 +272,7 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
         trib_server_tick(core);
         trib_callers_look(core);
         trib_loads_report(core);
-        trib_core_tell_refused(core, false);
+        trib_link_report_refused(&core->host, false);
         trib_timer_arm(reactor, timer, now_ns + TICK_NS);
         return;
     }
@@ -322,14 +287,14 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
     }
     if (!core->closing && (overdue || may_close_links(core))) {
         finish_ending(core);
-    } else if (core->closing && overdue && core->links != NULL) {
+    } else if (core->closing && overdue && core->host.links != NULL) {
         close_links(core, false);
     }
-    if (core->closing && core->links == NULL) {
+    if (core->closing && core->host.links == NULL) {
         stop_listening(core);
     }
     bool device_through = core->reactor->index != 0 || atomic_load(&core->engine->device_jobs) == 0;
-    if (core->closing && core->links == NULL && core->nodes == NULL && device_through && transport_is_idle(core)) {
+    if (core->closing && core->host.links == NULL && core->nodes == NULL && device_through && transport_is_idle(core)) {
         trib_engine_core_closed(core->engine);
         return;
     }
@@ -351,8 +316,8 @@ void trib_core_ended(trib_reactor *reactor, trib_post *post)
         trib_now(reactor) +
         (trib_status_is_orderly(core->ended_status) ? engine->config.close_timeout_ns : INT64_C(1000000000));
     trib_worker_fail_all(core, core->ended_status == TRIB_OK ? TRIB_CLOSED : core->ended_status, core->ended_text);
-    core->ended = true;
-    trib_trace_link(core, TRIB_TRACE_ENDED, NULL, (uint32_t)core->ended_status);
+    core->ended = core->host.is_closed = true;
+    trib_trace_link(&core->host, TRIB_TRACE_ENDED, NULL, (uint32_t)core->ended_status);
     if (reactor->index == 0) {
         trib_group_end(core, core->ended_status == TRIB_OK ? TRIB_CLOSED : core->ended_status, core->ended_text);
         if (engine->device != NULL) {
@@ -368,7 +333,7 @@ void trib_core_ended(trib_reactor *reactor, trib_post *post)
 
 static trib_status listen_at(trib_core *core, const trib_address *at, trib_error *error)
 {
-    return core->transport->ops->listen(core->transport, at, core, &core->listener, &core->address, error);
+    return core->host.transport->ops->listen(core->host.transport, at, &core->host, &core->listener, &core->host.address, error);
 }
 
 /* Appends to the list, as an address with a port that is to be chosen. False: it does not fit. */
@@ -393,7 +358,7 @@ static trib_status listen_somewhere(trib_core *core, trib_error *error)
     const char *hosts = core->engine->listen_host;
     const uint8_t *choice = core->engine->env.listen_choice;
     const char *own = trib_hosts_at(hosts, choice != NULL ? choice[core->reactor->index] : core->reactor->index);
-    const bool lists = (core->transport->ops->flags & TRIB_TRANSPORT_RAILS) != 0;
+    const bool lists = (core->host.transport->ops->flags & TRIB_TRANSPORT_RAILS) != 0;
     trib_address list = {.text = ""};
     trib_status status = TRIB_INVALID;
     for (const char *next = NULL, *host = own; host != NULL && status != TRIB_OK; host = next) {
@@ -423,13 +388,7 @@ static trib_status listen_somewhere(trib_core *core, trib_error *error)
 
 trib_status trib_core_open(trib_core *core, trib_engine *engine, trib_reactor *reactor, trib_error *error)
 {
-    core->engine = engine;
-    core->reactor = reactor;
-    reactor->owner = core;
-    core->push_credit = engine->config.push_credit_bytes;
-    trib_egress_divide(core, 1);
-    core->pull_credit = engine->config.pull_credit_bytes;
-    core->pump_post.run = pump_links;
+    trib_core_init(core, engine, reactor, &incoming_upcalls);
     core->roster_post.run = trib_core_roster;
     core->ended_post.run = trib_core_ended;
     trib_transport_config transport = {
@@ -443,7 +402,7 @@ trib_status trib_core_open(trib_core *core, trib_engine *engine, trib_reactor *r
         .peers = trib_link_handshake_at_once(engine),
     };
     trib_status status =
-        engine->env.transport->open(reactor, &transport, &trib_link_transport_upcalls, &core->transport);
+        engine->env.transport->open(reactor, &transport, &trib_link_transport_upcalls, &core->host.transport);
     if (status != TRIB_OK) {
         return trib_error_set(error, status, "transport %s: %s", engine->env.transport->name, trib_status_text(status));
     }
@@ -453,7 +412,6 @@ trib_status trib_core_open(trib_core *core, trib_engine *engine, trib_reactor *r
             return status;
         }
     }
-    trib_self_lender_open(&core->lender, core);
     core->tick.fired = tick;
     trib_timer_arm(reactor, &core->tick, trib_now(reactor) + TICK_NS);
     return trib_worker_open(core, error);
@@ -467,19 +425,13 @@ void trib_core_close(trib_core *core)
     trib_timer_stop(core->reactor, &core->tick);
     trib_callers_stop(core);
     if (core->listener != NULL) {
-        core->transport->ops->listener_close(core->listener);
+        core->host.transport->ops->listener_close(core->listener);
     }
     trib_server_close(core);
     trib_worker_close(core);
-    if (core->transport != NULL) {
-        core->transport->ops->close(core->transport);
+    if (core->host.transport != NULL) {
+        core->host.transport->ops->close(core->host.transport);
     }
-    while (core->free_outs != NULL) {
-        trib_out *out = core->free_outs;
-        core->free_outs = out->next;
-        free(out);
-    }
-    trib_self_lender_close(&core->lender);
-    trib_egress_close(core);
+    trib_link_host_close(&core->host);
     trib_loads_close(core);
 }

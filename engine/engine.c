@@ -20,7 +20,7 @@
 #include "engine/local_group/group.h"
 #include "engine/membership/member.h"
 #include "engine/worker/op.h"
-#include "engine/trace/trace.h"
+#include "engine/tracer/tracer.h"
 
 /* ---- Opening ---- */
 
@@ -155,7 +155,9 @@ static void close_device(trib_engine *engine)
     }
 }
 
-static const trib_job_hooks hooks = {.advises = trib_blame_advises, .core_closed = trib_tracer_core_closed};
+static const trib_job_hooks hooks = {.advises = trib_blame_advises, .core_closed = trib_tracer_core_closed,
+                                     .data_began = trib_tracer_data_began,
+                                     .ask_time = trib_member_ask_time};
 
 trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const trib_config *config, trib_error *error)
 {

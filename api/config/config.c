@@ -9,7 +9,7 @@
 #include "engine/device/device.h"
 #include "engine/reactor/reactor.h"
 #include "engine/cluster/roster.h"
-#include "engine/trace/trace.h"
+#include "engine/tracer/tracer.h"
 
 #define SECOND_NS INT64_C(1000000000)
 #define BUSY_POLL_MAX_NS SECOND_NS

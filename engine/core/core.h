@@ -9,8 +9,7 @@
 #include "engine/base/counter.h"
 #include "engine/job/job.h"
 #include "engine/link/link.h"
-#include "engine/link/link_express.h"
-#include "engine/link/link_self.h"
+#include "engine/link/link_host.h"
 #include "engine/cluster/roster.h"
 #include "engine/aggregate/summation.h"
 #include "engine/trace/trace_ring.h"
@@ -18,7 +17,6 @@
 struct trib_op_node;
 struct trib_tensor;
 struct trib_device_task;
-struct trib_load;
 struct trib_loads_told;
 
 /* Copies from the device to the host that wait for credit, by priority, then by age (device_task.c). */
@@ -28,38 +26,14 @@ typedef struct trib_copy_queue {
     uint32_t copies;    /* of so many */
 } trib_copy_queue;
 
-typedef struct trib_core_stats {
-    trib_counter bytes_pushed, bytes_pulled;
-    trib_counter bytes_summed, bytes_sum_sent;
-    trib_counter bytes_relayed;
-    trib_counter bytes_direct;
-    trib_counter messages_sent, messages_received;
-    trib_counter allocations;
-    trib_counter peers_refused;
-    trib_counter connections;
-} trib_core_stats;
-
 /* A sum that waits for its turn on the link to its receiver; see server.c. */
 typedef struct trib_sum_entry trib_sum_entry;
 
 typedef struct trib_core {
     trib_engine *engine;
     trib_reactor *reactor;
-    trib_transport *transport;
     trib_listener *listener;
-    trib_address address; /* where others reach this core */
-
-    trib_link *links;
-    trib_link *pump_head; /* links whose outbox has something new */
-    trib_post pump_post;
-    trib_out *free_outs;
-    trib_self_lender lender;
-    uint32_t push_credit, pull_credit;
-    trib_egress egress[TRIB_STRANDS_MAX + 1]; /* by network */
-    uint32_t egress_count;
-    trib_bulk bulk;
-    uint32_t epoch;         /* of the roster that this core knows of, 0: none yet; in every frame that it sends */
-    uint64_t sequence;      /* ages of what waits in outboxes */
+    trib_link_host host; /* its links */
     uint32_t links_missing; /* data links that are not READY yet */
     trib_timer doubt;       /* one of them will not be (callers.h) */
     trib_status doubt_status;
@@ -74,7 +48,6 @@ typedef struct trib_core {
     trib_post roster_post, ended_post, report_post;
     trib_timer tick;
 
-    struct trib_load *loads; /* by member (loads.h); NULL: nothing is counted */
     struct trib_loads_told *loads_told;
     atomic_bool loads_open;
 
@@ -104,11 +77,6 @@ typedef struct trib_core {
     bool starved_asks;     /* somebody asked in vain since the last look */
     bool starved_said;
 
-    /* who was turned away (link_handshake.c) */
-    int64_t refused_since_ns; /* when the minute began in which lines are counted; 0: nobody was */
-    uint32_t refused_said, refused_unsaid;
-    char refused_last[TRIB_REASON_MAX]; /* "": nobody */
-
     trib_core_stats stats;
     trib_trace_ring trace;
     const void *traced_sum; /* the sum that was recorded last as complete; see server.c */
@@ -130,26 +98,21 @@ static inline bool trib_join_notice_is_due(int64_t timeout_ns, bool *noticed)
     return due;
 }
 
+/* What a core is before it does anything. incoming: for links that are accepted. */
+void trib_core_init(trib_core *core, trib_engine *engine, trib_reactor *reactor, const trib_link_upcalls *incoming);
 TRIB_CHECKED trib_status trib_core_open(trib_core *core, trib_engine *engine, trib_reactor *reactor, trib_error *error);
 /* After its reactor has stopped: frees what is left. */
 void trib_core_close(trib_core *core);
 
 /* Counted in stats.allocations; NULL when out of memory. Freed with free(). */
-void *trib_core_zalloc(trib_core *core, size_t size);
-
-/* Lets links emit at the end of this event. */
-void trib_core_pump_later(trib_core *core, trib_link *link);
+static inline void *trib_core_zalloc(trib_core *core, size_t size)
+{
+    return trib_link_zalloc(&core->host, size);
+}
 
 /* Posted to every core when the job has come together, and when it has ended. */
 void trib_core_roster(trib_reactor *reactor, trib_post *post);
 void trib_core_ended(trib_reactor *reactor, trib_post *post);
-
-/* Upcalls of accepted links, until the handshake tells what they are for. */
-extern const trib_link_upcalls trib_core_incoming_upcalls;
-
-/* link_handshake.c: a line about somebody who was turned away; so many in a minute, and then how many more there were. */
-void trib_core_note_refused(trib_core *core, const char *what, const char *text);
-void trib_core_tell_refused(trib_core *core, bool now);
 
 /* worker.c: links to the servers, and what arrives on them. */
 extern const trib_link_upcalls trib_worker_upcalls;

@@ -11,6 +11,13 @@
 #include "engine/base/log.h"
 #include "engine/job/completions.h"
 
+void *trib_job_zalloc(trib_engine *engine, trib_counter *allocations, size_t size)
+{
+    trib_counter_add(allocations, 1);
+    const trib_env *env = &engine->env;
+    return env->may_alloc == NULL || env->may_alloc(env->memory, size) ? calloc(1, size) : NULL;
+}
+
 void trib_engine_wake(trib_engine *engine, uint32_t reactors)
 {
     for (uint32_t i = 0; i < engine->core_count; i++) {

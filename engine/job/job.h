@@ -98,6 +98,10 @@ typedef struct trib_job_hooks {
     bool (*advises)(const trib_engine *engine, const char *text);
     /* The last core has closed; before `closed` is called. Any core. */
     void (*core_closed)(trib_engine *engine);
+    /* While something is recorded: data begins to move on that core. */
+    void (*data_began)(struct trib_core *core, int64_t at_ns);
+    /* Core 0: asks the coordinator for its time; false: it cannot be asked (now). */
+    bool (*ask_time)(const trib_engine *engine);
 } trib_job_hooks;
 
 typedef enum trib_phase { TRIB_PHASE_JOINING, TRIB_PHASE_READY, TRIB_PHASE_ENDED } trib_phase;
@@ -199,6 +203,9 @@ static inline void trib_engine_callback_end(trib_engine *engine)
         engine->callbacks_running--;
     }
 }
+
+/* Memory that is small and zeroed, counted in *allocations; NULL when there is none. Freed with free(). */
+void *trib_job_zalloc(trib_engine *engine, trib_counter *allocations, size_t size);
 
 /* Wakes those who wait on `changed`. */
 void trib_engine_notify(trib_engine *engine);

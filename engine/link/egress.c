@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 #include "engine/base/assert.h"
-#include "engine/core/core.h"
-#include "engine/trace/trace.h"
+#include "engine/link/link_host.h"
+#include "engine/link/link_trace.h"
 
 #define CAPACITY_FIRST 16u
 #define PART_MIN (512u << 10) /* of the credit, for each of several networks: two chunks */
@@ -81,23 +81,23 @@ void trib_egress_join_in(trib_link *strand)
     strand->share.egress->offered += strand->share.offered;
 }
 
-static void set_limit(const trib_core *core, trib_egress *egress)
+static void set_limit(const trib_link_host *host, trib_egress *egress)
 {
-    const uint64_t part = core->push_credit / core->egress_count;
-    const uint64_t wanted = egress->is_slow ? part / core->engine->core_count : part;
+    const uint64_t part = host->push_credit / host->egress_count;
+    const uint64_t wanted = egress->is_slow ? part / host->engine->core_count : part;
     const uint64_t enough = egress->is_slow ? SLOW_MIN : PART_MIN;
-    const uint64_t least = core->push_credit < enough ? core->push_credit : enough;
+    const uint64_t least = host->push_credit < enough ? host->push_credit : enough;
     egress->limit = wanted > least ? wanted : least;
 }
 
-void trib_egress_divide(trib_core *core, uint32_t networks)
+void trib_egress_divide(trib_link_host *host, uint32_t networks)
 {
-    if (networks <= core->egress_count) {
+    if (networks <= host->egress_count) {
         return;
     }
-    core->egress_count = networks;
+    host->egress_count = networks;
     for (uint32_t i = 0; i < networks; i++) {
-        set_limit(core, &core->egress[i]);
+        set_limit(host, &host->egress[i]);
     }
 }
 
@@ -173,11 +173,11 @@ static inline bool has_room(const trib_egress *egress)
 }
 
 /* The one that has room, and of those the one that is idle most; of several that are as much, the core's own. */
-static trib_egress *roomiest(trib_core *core)
+static trib_egress *roomiest(trib_link_host *host)
 {
     trib_egress *best = NULL;
-    for (uint32_t i = 0; i < core->egress_count; i++) {
-        trib_egress *egress = &core->egress[(core->reactor->index + i) % core->egress_count];
+    for (uint32_t i = 0; i < host->egress_count; i++) {
+        trib_egress *egress = &host->egress[(host->reactor->index + i) % host->egress_count];
         if (has_room(egress) && (best == NULL || egress->in_flight < best->in_flight)) {
             best = egress;
         }
@@ -186,27 +186,27 @@ static trib_egress *roomiest(trib_core *core)
 }
 
 /* A link may go by another transport than the others, which knows nothing of slow links: only who said it takes it back. */
-static inline void hear(const trib_core *core, trib_egress *egress, const trib_transport *transport)
+static inline void hear(const trib_link_host *host, trib_egress *egress, const trib_transport *transport)
 {
     if (transport->is_slow ? egress->is_slow : egress->slow_by != transport) {
         return;
     }
     egress->is_slow = transport->is_slow;
     egress->slow_by = transport->is_slow ? transport : NULL;
-    trib_log(core->reactor->logger, TRIB_LOG_INFO, "reactor %u: %s", core->reactor->index,
+    trib_log(host->reactor->logger, TRIB_LOG_INFO, "reactor %u: %s", host->reactor->index,
              egress->is_slow ? "links are slow, so little is under way at a time, and packets are spaced out"
                              : "links are not slow any more, so the whole credit may be under way");
-    set_limit(core, egress);
+    set_limit(host, egress);
 }
 
-static inline void emit_one(const trib_core *core, trib_egress *egress)
+static inline void emit_one(const trib_link_host *host, trib_egress *egress)
 {
     trib_link *link = egress->waiting[0];
     trib_egress_share *share = &link->share;
     const uint64_t before = egress->in_flight;
     egress->clock = share->at;
     if (link->conn != NULL) {
-        hear(core, egress, link->conn->transport);
+        hear(host, egress, link->conn->transport);
     }
     trib_link_emit(link);
     /* Tensors of no bytes weigh nothing, and are few. */
@@ -217,30 +217,30 @@ static inline void emit_one(const trib_core *core, trib_egress *egress)
     }
 }
 
-bool trib_egress_is_slow(const trib_core *core)
+bool trib_egress_is_slow(const trib_link_host *host)
 {
     bool all = true;
-    for (uint32_t i = 0; i < core->egress_count; i++) {
-        all = all && core->egress[i].is_slow;
+    for (uint32_t i = 0; i < host->egress_count; i++) {
+        all = all && host->egress[i].is_slow;
     }
     return all;
 }
 
-void trib_egress_pump(trib_core *core)
+void trib_egress_pump(trib_link_host *host)
 {
-    if (core->egress_count == 1) {
-        while (has_room(&core->egress[0])) {
-            emit_one(core, &core->egress[0]);
+    if (host->egress_count == 1) {
+        while (has_room(&host->egress[0])) {
+            emit_one(host, &host->egress[0]);
         }
     } else {
-        for (trib_egress *egress = roomiest(core); egress != NULL; egress = roomiest(core)) {
-            emit_one(core, egress);
+        for (trib_egress *egress = roomiest(host); egress != NULL; egress = roomiest(host)) {
+            emit_one(host, egress);
         }
     }
-    for (uint32_t k = 0; k < core->egress_count; k++) {
-        trib_egress *egress = &core->egress[k];
+    for (uint32_t k = 0; k < host->egress_count; k++) {
+        trib_egress *egress = &host->egress[k];
         egress->waits = egress->waiting_count > 0;
-        if (egress->waits && trib_trace_on(core)) {
+        if (egress->waits && trib_trace_ring_is_on(host->trace)) {
             for (uint32_t i = 0; i < egress->waiting_count; i++) {
                 trib_link_note_wait(egress->waiting[i], true);
             }
@@ -248,11 +248,11 @@ void trib_egress_pump(trib_core *core)
     }
 }
 
-void trib_egress_close(trib_core *core)
+void trib_egress_close(trib_link_host *host)
 {
     for (uint32_t i = 0; i < TRIB_STRANDS_MAX + 1; i++) {
-        trib_assert(core->egress[i].link_count == 0);
-        free(core->egress[i].waiting);
-        core->egress[i].waiting = NULL;
+        trib_assert(host->egress[i].link_count == 0);
+        free(host->egress[i].waiting);
+        host->egress[i].waiting = NULL;
     }
 }

@@ -23,7 +23,7 @@
 #include "api/tributary.h"
 
 struct trib_link;
-struct trib_core;
+typedef struct trib_link_host trib_link_host;
 
 /* One for each network of a core; where links have no strands there is one. */
 typedef struct trib_egress {
@@ -47,7 +47,7 @@ typedef struct trib_egress_share {
 } trib_egress_share;
 
 /* The core's links go by so many networks: each has its part of the credit. No-op for fewer than there were. */
-void trib_egress_divide(struct trib_core *core, uint32_t networks);
+void trib_egress_divide(trib_link_host *host, uint32_t networks);
 /* The link pushes, by that network; its share has been zeroed. TRIB_NO_MEMORY: it stays out. */
 TRIB_CHECKED trib_status trib_egress_join(trib_egress *egress, struct trib_link *link);
 /* A strand: what was offered to its main link was offered to it, too. */
@@ -64,10 +64,10 @@ void trib_egress_move(struct trib_link *from, struct trib_link *to, uint64_t byt
 /* That connection has nothing to emit, or has ended. No-op if it does not wait. */
 void trib_egress_rest(struct trib_link *link);
 /* Have all networks that the core pushes by been found to be slow? */
-bool trib_egress_is_slow(const struct trib_core *core);
+bool trib_egress_is_slow(const trib_link_host *host);
 /* Lets out what the credit allows, of all links of the core. */
-void trib_egress_pump(struct trib_core *core);
+void trib_egress_pump(trib_link_host *host);
 /* Every link has left. */
-void trib_egress_close(struct trib_core *core);
+void trib_egress_close(trib_link_host *host);
 
 #endif

@@ -8,38 +8,38 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/core/core.h"
+#include "engine/link/link_host.h"
 #include "engine/link/link_arrival.h"
 #include "engine/link/link_express.h"
 #include "engine/link/link_handshake.h"
 #include "engine/link/link_self.h"
 #include "engine/link/link_strands.h"
-#include "engine/membership/loads.h"
-#include "engine/trace/trace.h"
+#include "engine/link/link_trace.h"
 
-trib_link *trib_link_create(struct trib_core *core, const trib_link_upcalls *upcalls)
+trib_link *trib_link_create(trib_link_host *host, const trib_link_upcalls *upcalls)
 {
-    trib_link *link = trib_core_zalloc(core, sizeof *link);
+    trib_link *link = trib_link_zalloc(host, sizeof *link);
     if (link == NULL) {
         return NULL;
     }
-    link->core = core;
+    link->host = host;
+    link->core = host->core;
     link->upcalls = upcalls;
     link->peer = TRIB_NO_MEMBER;
-    link->last_heard_ns = trib_now(core->reactor);
-    link->next = core->links;
-    if (core->links != NULL) {
-        core->links->previous = link;
+    link->last_heard_ns = trib_now(host->reactor);
+    link->next = host->links;
+    if (host->links != NULL) {
+        host->links->previous = link;
     }
-    core->links = link;
+    host->links = link;
     return link;
 }
 
 void trib_link_free(trib_link *link)
 {
     trib_assert(link->heap_size == 0 && link->begun == NULL && !trib_link_has_others(link));
-    trib_timer_stop(link->core->reactor, &link->deadline);
-    for (trib_link **at = &link->core->pump_head; link->pump_queued && *at != NULL; at = &(*at)->pump_next) {
+    trib_timer_stop(link->host->reactor, &link->deadline);
+    for (trib_link **at = &link->host->pump_head; link->pump_queued && *at != NULL; at = &(*at)->pump_next) {
         if (*at == link) {
             *at = link->pump_next;
             break;
@@ -48,7 +48,7 @@ void trib_link_free(trib_link *link)
     if (link->previous != NULL) {
         link->previous->next = link->next;
     } else {
-        link->core->links = link->next;
+        link->host->links = link->next;
     }
     if (link->next != NULL) {
         link->next->previous = link->previous;
@@ -58,10 +58,10 @@ void trib_link_free(trib_link *link)
     free(link);
 }
 
-trib_status trib_link_connect(struct trib_core *core, const trib_address *to, trib_purpose purpose, uint32_t peer,
+trib_status trib_link_connect(trib_link_host *host, const trib_address *to, trib_purpose purpose, uint32_t peer,
                               uint32_t peer_reactor, const trib_link_upcalls *upcalls, void *user, trib_link **link_out)
 {
-    trib_link *link = trib_link_create(core, upcalls);
+    trib_link *link = trib_link_create(host, upcalls);
     if (link == NULL) {
         return TRIB_NO_MEMORY;
     }
@@ -70,15 +70,15 @@ trib_status trib_link_connect(struct trib_core *core, const trib_address *to, tr
     link->peer = peer;
     link->peer_reactor = peer_reactor;
     link->user = user;
-    link->credit = core->push_credit;
+    link->credit = host->push_credit;
     link->state = TRIB_LINK_CONNECTING;
     trib_link_strands_choose(link, to);
-    trib_status status = trib_link_carries_data(link) ? trib_egress_join(&core->egress[link->rail], link) : TRIB_OK;
+    trib_status status = trib_link_carries_data(link) ? trib_egress_join(&host->egress[link->rail], link) : TRIB_OK;
     if (status != TRIB_OK) {
         trib_link_free(link);
         return status;
     }
-    status = core->transport->ops->connect(core->transport, to, link, &link->conn);
+    status = host->transport->ops->connect(host->transport, to, link, &link->conn);
     if (status != TRIB_OK) {
         const int number = errno; /* says why, if it is TRIB_SYSTEM */
         trib_link_free(link);
@@ -93,10 +93,10 @@ trib_status trib_link_connect(struct trib_core *core, const trib_address *to, tr
 void trib_link_out_finish(trib_out *out, trib_status status)
 {
     trib_link *link = out->link;
-    struct trib_core *core = link->core;
+    trib_link_host *host = link->host;
     uint32_t weight = TRIB_HEADER_SIZE + out->send.payload_size;
     trib_assert(link->in_flight >= weight);
-    trib_load_back(link, weight);
+    trib_link_stats_back(link, weight);
     link->in_flight -= weight;
     if (link->share.egress != NULL) {
         link->share.egress->in_flight -= weight;
@@ -105,22 +105,22 @@ void trib_link_out_finish(trib_out *out, trib_status status)
     if (out->done != NULL) {
         out->done(out, status);
     }
-    out->next = core->free_outs;
-    core->free_outs = out;
+    out->next = host->free_outs;
+    host->free_outs = out;
 }
 
 trib_status trib_link_send_held(trib_link *link, const trib_frame *frame, const void *payload,
                                 void (*done)(trib_out *, trib_status), void *context, trib_self_lease **held)
 {
-    struct trib_core *core = link->core;
+    trib_link_host *host = link->host;
     if (link->state == TRIB_LINK_CLOSING) {
         return TRIB_CLOSED;
     }
-    trib_out *out = core->free_outs;
+    trib_out *out = host->free_outs;
     if (out != NULL) {
-        core->free_outs = out->next;
+        host->free_outs = out->next;
     } else {
-        out = trib_core_zalloc(core, sizeof *out);
+        out = trib_link_zalloc(host, sizeof *out);
         if (out == NULL) {
             return TRIB_NO_MEMORY;
         }
@@ -132,8 +132,8 @@ trib_status trib_link_send_held(trib_link *link, const trib_frame *frame, const 
     out->held = held;
     out->next = NULL;
     trib_frame stamped = *frame;
-    stamped.sender = core->engine->member_id;
-    stamped.epoch = core->epoch;
+    stamped.sender = host->engine->member_id;
+    stamped.epoch = host->epoch;
     if (link->conn != NULL) {
         trib_frame_encode(&stamped, out->send.header);
     } else {
@@ -142,13 +142,13 @@ trib_status trib_link_send_held(trib_link *link, const trib_frame *frame, const 
     out->send.payload = payload;
     out->send.payload_size = frame->payload_size;
     out->send.user = link;
-    trib_load_handed(link);
+    trib_link_stats_handed(link);
     link->in_flight += TRIB_HEADER_SIZE + frame->payload_size;
     if (link->share.egress != NULL) {
         link->share.egress->in_flight += TRIB_HEADER_SIZE + frame->payload_size;
         link->share.egress->messages++;
     }
-    trib_counter_add(&core->stats.messages_sent, 1);
+    trib_counter_add(&host->stats->messages_sent, 1);
     if (link->conn != NULL) {
         link->conn->transport->ops->send(link->conn, &out->send);
         return TRIB_OK;
@@ -178,7 +178,7 @@ void trib_link_send_copy(trib_link *link, trib_frame frame, const void *payload,
     trib_assert(size <= trib_frame_payload_max(frame.type));
     void *copy = NULL;
     if (size > 0) {
-        copy = trib_core_zalloc(link->core, size);
+        copy = trib_link_zalloc(link->host, size);
         if (copy == NULL) {
             trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a control message");
             return;
@@ -215,7 +215,7 @@ static void close_one(trib_link *link, bool flush, trib_status status, const cha
     if (link->conn != NULL) {
         link->conn->transport->ops->conn_close(link->conn, flush);
     } else {
-        trib_reactor_defer(link->core->reactor, &link->self_post);
+        trib_reactor_defer(link->host->reactor, &link->self_post);
     }
 }
 
@@ -237,11 +237,11 @@ void trib_link_close(trib_link *link, bool flush, trib_status status, const char
 
 static void transport_accepted(trib_listener *listener, trib_conn *conn)
 {
-    struct trib_core *core = listener->user;
-    trib_link_handshake_make_room(core);
-    trib_link *link = trib_link_create(core, &trib_core_incoming_upcalls);
+    trib_link_host *host = listener->user;
+    trib_link_handshake_make_room(host);
+    trib_link *link = trib_link_create(host, host->incoming);
     conn->user = link;
-    if (link == NULL || core->ended) {
+    if (link == NULL || host->is_closed) {
         conn->user = NULL;
         if (link != NULL) {
             trib_link_free(link);
@@ -250,7 +250,7 @@ static void transport_accepted(trib_listener *listener, trib_conn *conn)
         return;
     }
     link->conn = conn;
-    link->credit = core->pull_credit;
+    link->credit = host->pull_credit;
     link->state = TRIB_LINK_AWAIT_HELLO;
     trib_link_handshake_arm(link);
 }
@@ -294,7 +294,7 @@ static trib_status transport_header(trib_conn *conn, const unsigned char header[
     trib_assert(link->arrival_count < TRIB_AHEAD_MAX);
     if (link->main != NULL && !link->heard) { /* whatever it says: what waits may take it, too, from here on */
         link->heard = true;
-        trib_core_pump_later(link->core, link->main);
+        trib_link_pump_later(link->main);
     }
     trib_frame frame;
     trib_status status = trib_frame_decode(header, &frame, &error);
@@ -303,7 +303,7 @@ static trib_status transport_header(trib_conn *conn, const unsigned char header[
     }
     if (status == TRIB_OK) {
         landing->payload_size = frame.payload_size;
-        status = trib_frame_check_epoch(&frame, link->core->epoch, &error);
+        status = trib_frame_check_epoch(&frame, link->host->epoch, &error);
     }
     if (status == TRIB_OK) {
         status = trib_link_arrival_begin(link, &frame, landing, &error);
@@ -325,8 +325,8 @@ static void transport_received(trib_conn *conn, const unsigned char header[TRIB_
     }
     const trib_arrival *arrival = trib_link_arrival_take(link);
     trib_assert(payload_size == arrival->frame.payload_size);
-    link->last_heard_ns = trib_now_often(link->core->reactor);
-    trib_counter_add(&link->core->stats.messages_received, 1);
+    link->last_heard_ns = trib_now_often(link->host->reactor);
+    trib_counter_add(&link->host->stats->messages_received, 1);
     trib_error error;
     trib_error_clear(&error);
     trib_status status = trib_link_arrival_give(link, arrival, payload, &error);
@@ -420,11 +420,11 @@ static void transport_closed(trib_conn *conn, trib_status status, const char *re
         const char *why = link->bye ? "left" : link->end_is_told ? link->farewell_text : reason;
         snprintf(link->end_reason, sizeof link->end_reason, "%s", why);
     }
-    trib_trace_link(link->core, TRIB_TRACE_LINK_CLOSED, link, (uint32_t)link->end_status);
-    if (!link->proved && !link->outgoing && !link->core->ended) {
+    trib_trace_link(link->host, TRIB_TRACE_LINK_CLOSED, link, (uint32_t)link->end_status);
+    if (!link->proved && !link->outgoing && !link->host->is_closed) {
         trib_link_handshake_refused(link, conn);
     }
-    struct trib_core *core = link->core;
+    trib_link_host *host = link->host;
     const bool was_handshake = !link->proved, pushed = link->share.egress != NULL;
     link->state = TRIB_LINK_CLOSING;
     trib_link_drop_waiters(link);
@@ -437,7 +437,7 @@ static void transport_closed(trib_conn *conn, trib_status status, const char *re
         finish_closed(link);
     }
     if (pushed) {
-        trib_egress_pump(core); /* the others have the credit that it held */
+        trib_egress_pump(host); /* the others have the credit that it held */
     }
 }
 

@@ -30,6 +30,9 @@ typedef enum trib_link_state {
     TRIB_LINK_CLOSING,         /* waits for the transport's closed */
 } trib_link_state;
 
+/* What an accepted link turned out to be for, once the upper layer has adopted it. */
+typedef enum trib_link_role { TRIB_LINK_ROLE_NONE, TRIB_LINK_ROLE_SERVER } trib_link_role;
+
 typedef enum trib_purpose {
     TRIB_PURPOSE_CONTROL = 1,
     TRIB_PURPOSE_DATA = 2,
@@ -98,7 +101,8 @@ typedef struct trib_arrival {
 } trib_arrival;
 
 struct trib_link {
-    struct trib_core *core;
+    trib_link_host *host;
+    struct trib_core *core; /* the host's owner, for the upper layers */
     const trib_link_upcalls *upcalls;
     trib_conn *conn;            /* NULL: self */
     trib_link *next, *previous; /* the core's list */
@@ -106,6 +110,7 @@ struct trib_link {
     bool pump_queued;
     trib_link_state state;
     trib_purpose purpose;
+    trib_link_role role;
     bool outgoing;
     bool proved;       /* it has been READY, or could have been */
     bool bye;          /* the peer said it closes in good order */
@@ -212,11 +217,11 @@ struct trib_out {
 /* The upcalls that links give to a transport. */
 extern const trib_transport_upcalls trib_link_transport_upcalls;
 
-TRIB_CHECKED trib_status trib_link_connect(struct trib_core *core, const trib_address *to, trib_purpose purpose,
+TRIB_CHECKED trib_status trib_link_connect(trib_link_host *host, const trib_address *to, trib_purpose purpose,
                                            uint32_t peer, uint32_t peer_reactor, const trib_link_upcalls *upcalls,
                                            void *user, trib_link **link_out);
 /* The link of a worker to the server of its own process. Ready at once, without a `ready` upcall. */
-TRIB_CHECKED trib_status trib_link_self(struct trib_core *core, uint32_t member, const trib_link_upcalls *upcalls,
+TRIB_CHECKED trib_status trib_link_self(trib_link_host *host, uint32_t member, const trib_link_upcalls *upcalls,
                                         trib_link **link_out);
 
 /* Sends a frame now, whatever the credit says: control, and chunks that the outbox lets out. Fills in its sender and its

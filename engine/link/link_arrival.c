@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "engine/base/assert.h"
-#include "engine/core/core.h"
+#include "engine/link/link_host.h"
 #include "engine/link/link_handshake.h"
 
 /* What it says is final if its turn has come; link->landed is filled in if it says TRIB_OK. */
@@ -36,7 +36,7 @@ trib_status trib_link_arrival_begin(trib_link *link, const trib_frame *frame, tr
     link->landed = (trib_landed){.what = NULL};
     if (status == TRIB_OK && frame->payload_size > 0 && landing->buffer == NULL) {
         trib_assert(arrival->landed.what == NULL);
-        arrival->memory = landing->buffer = trib_core_zalloc(link->core, frame->payload_size);
+        arrival->memory = landing->buffer = trib_link_zalloc(link->host, frame->payload_size);
         if (landing->buffer == NULL) {
             status = trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a message");
         }
@@ -70,7 +70,7 @@ trib_status trib_link_copy(trib_link *link, trib_copy *copy, void *to, const voi
 {
     trib_lease *lease = trib_conn_lease(link->conn, false);
     copy(to, payload, size);
-    trib_charge(link->core->reactor, TRIB_COST_COPY, size);
+    trib_charge(link->host->reactor, TRIB_COST_COPY, size);
     return lease == NULL || lease->end(lease)
                ? TRIB_OK
                : trib_error_set(error, TRIB_PEER_LOST, "the connection ended while its payload was read");

@@ -2,7 +2,7 @@
 #include "engine/link/link_express.h"
 
 #include "engine/base/assert.h"
-#include "engine/core/core.h"
+#include "engine/link/link_host.h"
 #include "engine/link/link_strands.h"
 #include "engine/server/server_lane.h"
 
@@ -50,12 +50,12 @@ const trib_link_upcalls trib_link_second_upcalls = {
 
 static void make(trib_link *link)
 {
-    struct trib_core *core = link->core;
-    const trib_roster *roster = core->engine->roster;
+    trib_link_host *host = link->host;
+    const trib_roster *roster = host->engine->roster;
     trib_assert(link->express == NULL && link->peer < roster->member_count);
     trib_link *express = NULL;
     const trib_address *to = &roster->members[link->peer].addresses[link->peer_reactor];
-    if (trib_link_connect(core, to, TRIB_PURPOSE_EXPRESS, link->peer, link->peer_reactor, &trib_link_second_upcalls,
+    if (trib_link_connect(host, to, TRIB_PURPOSE_EXPRESS, link->peer, link->peer_reactor, &trib_link_second_upcalls,
                           NULL, &express) != TRIB_OK) {
         link->express_failed = true;
         return;
@@ -81,8 +81,8 @@ static trib_link **place_in(trib_link *main, trib_purpose purpose)
 
 trib_link *trib_link_express_find_main(const trib_link *link)
 {
-    trib_link *main = link->core->links;
-    while (main != NULL && (main->upcalls != &trib_server_upcalls || main->peer != link->peer ||
+    trib_link *main = link->host->links;
+    while (main != NULL && (main->role != TRIB_LINK_ROLE_SERVER || main->peer != link->peer ||
                             main->peer_reactor != link->peer_reactor || main->state != TRIB_LINK_READY)) {
         main = main->next;
     }
@@ -121,14 +121,14 @@ bool trib_link_express_detach(trib_link *link)
 void trib_link_express_note(trib_link *link, int32_t priority, uint32_t bytes)
 {
     if (bytes >= BULK_BYTES && link->purpose == TRIB_PURPOSE_DATA && link->conn != NULL) {
-        link->core->bulk.priority = priority;
+        link->host->bulk.priority = priority;
     }
 }
 
 void trib_link_express_note_sent(trib_link *link, uint32_t bytes)
 {
     if (bytes >= BULK_BYTES && link->purpose == TRIB_PURPOSE_DATA) {
-        link->core->bulk.sent_ns = trib_now(link->core->reactor);
+        link->host->bulk.sent_ns = trib_now(link->host->reactor);
     }
 }
 
@@ -141,12 +141,12 @@ static bool is_ready(const trib_link *second)
 /* Much that is less urgent is ahead of it. */
 static bool is_behind(const trib_link *link, int32_t priority)
 {
-    struct trib_core *core = link->core;
-    if (priority <= core->bulk.priority) {
+    trib_link_host *host = link->host;
+    if (priority <= host->bulk.priority) {
         return false;
     }
     const uint64_t in_flight = link->share.egress != NULL ? link->share.egress->in_flight : link->in_flight;
-    return in_flight >= BULK_BYTES || trib_now(core->reactor) - core->bulk.sent_ns < BULK_NS;
+    return in_flight >= BULK_BYTES || trib_now(host->reactor) - host->bulk.sent_ns < BULK_NS;
 }
 
 void trib_link_express_let_out(trib_link *link)

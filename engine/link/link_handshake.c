@@ -10,10 +10,10 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/core/core.h"
+#include "engine/link/link_host.h"
 #include "engine/link/link_express.h"
 #include "engine/base/strangers.h"
-#include "engine/trace/trace.h"
+#include "engine/link/link_trace.h"
 
 #define HANDSHAKE_TIMEOUT_NS (10 * INT64_C(1000000000))
 #define REFUSED_LINES_MAX 20u /* of each core, in that time: a port scan does not fill a disk */
@@ -44,7 +44,7 @@ void trib_link_handshake_arm(trib_link *link)
 {
     link->deadline.fired = deadline_passed;
     link->deadline.user = link;
-    trib_timer_arm(link->core->reactor, &link->deadline, trib_now(link->core->reactor) + HANDSHAKE_TIMEOUT_NS);
+    trib_timer_arm(link->host->reactor, &link->deadline, trib_now(link->host->reactor) + HANDSHAKE_TIMEOUT_NS);
 }
 
 static void send_handshake(trib_link *link, trib_frame_type type, const void *payload, size_t size)
@@ -55,11 +55,11 @@ static void send_handshake(trib_link *link, trib_frame_type type, const void *pa
 void trib_link_handshake_begin(trib_link *link)
 {
     trib_handshake *handshake = &link->handshake;
-    struct trib_core *core = link->core;
-    core->reactor->ops->random(core->reactor, handshake->connector_nonce, TRIB_NONCE_SIZE);
+    trib_link_host *host = link->host;
+    host->reactor->ops->random(host->reactor, handshake->connector_nonce, TRIB_NONCE_SIZE);
     handshake->purpose = link->purpose;
-    handshake->member = core->engine->member_id;
-    handshake->reactor = core->reactor->index;
+    handshake->member = host->engine->member_id;
+    handshake->reactor = host->reactor->index;
     unsigned char hello[HELLO_SIZE];
     trib_writer writer = {.data = hello, .capacity = sizeof hello};
     trib_put_u32(&writer, handshake->purpose);
@@ -88,12 +88,12 @@ static void become_ready(trib_link *link)
     if (link->state == TRIB_LINK_CLOSING) {
         return; /* there was no memory for the last message */
     }
-    trib_timer_stop(link->core->reactor, &link->deadline);
+    trib_timer_stop(link->host->reactor, &link->deadline);
     link->state = TRIB_LINK_READY;
     link->proved = true;
     /* Who joins is known when the job runs: till then its rank is free again as soon as it is gone. */
     link->conn->keeps = link->purpose != TRIB_PURPOSE_CONTROL;
-    trib_trace_link(link->core, TRIB_TRACE_LINK_READY, link, link->purpose);
+    trib_trace_link(link->host, TRIB_TRACE_LINK_READY, link, link->purpose);
     link->upcalls->ready(link);
 }
 
@@ -105,10 +105,10 @@ static trib_status take_hello(trib_link *link, const unsigned char *payload)
     handshake->member = trib_get_u32(&reader);
     handshake->reactor = trib_get_u32(&reader);
     memcpy(handshake->connector_nonce, reader.data, TRIB_NONCE_SIZE);
-    link->core->reactor->ops->random(link->core->reactor, handshake->acceptor_nonce, TRIB_NONCE_SIZE);
+    link->host->reactor->ops->random(link->host->reactor, handshake->acceptor_nonce, TRIB_NONCE_SIZE);
     unsigned char challenge[TRIB_NONCE_SIZE + TRIB_PROOF_SIZE];
     memcpy(challenge, handshake->acceptor_nonce, TRIB_NONCE_SIZE);
-    trib_auth_prove(link->core->engine->key, handshake, false, challenge + TRIB_NONCE_SIZE);
+    trib_auth_prove(link->host->engine->key, handshake, false, challenge + TRIB_NONCE_SIZE);
     link->state = TRIB_LINK_AWAIT_PROOF;
     send_handshake(link, TRIB_FRAME_CHALLENGE, challenge, sizeof challenge);
     return TRIB_OK;
@@ -118,7 +118,7 @@ static trib_status take_challenge(trib_link *link, const unsigned char *payload,
 {
     trib_handshake *handshake = &link->handshake;
     memcpy(handshake->acceptor_nonce, payload, TRIB_NONCE_SIZE);
-    if (!trib_auth_verify(link->core->engine->key, handshake, false, payload + TRIB_NONCE_SIZE)) {
+    if (!trib_auth_verify(link->host->engine->key, handshake, false, payload + TRIB_NONCE_SIZE)) {
         return trib_error_set(
             error, TRIB_UNAUTHORIZED,
             "%s has another token or job name: give every member the same TRIB_TOKEN (or TRIB_TOKEN_FILE) "
@@ -126,7 +126,7 @@ static trib_status take_challenge(trib_link *link, const unsigned char *payload,
             link->conn->remote.text);
     }
     unsigned char proof[TRIB_PROOF_SIZE];
-    trib_auth_prove(link->core->engine->key, handshake, true, proof);
+    trib_auth_prove(link->host->engine->key, handshake, true, proof);
     link->state = TRIB_LINK_AWAIT_WELCOME;
     send_handshake(link, TRIB_FRAME_PROOF, proof, sizeof proof);
     return TRIB_OK;
@@ -135,9 +135,9 @@ static trib_status take_challenge(trib_link *link, const unsigned char *payload,
 static trib_status take_proof(trib_link *link, const unsigned char *payload, trib_error *error)
 {
     trib_handshake *handshake = &link->handshake;
-    if (!trib_auth_verify(link->core->engine->key, handshake, true, payload)) {
+    if (!trib_auth_verify(link->host->engine->key, handshake, true, payload)) {
         return trib_error_set(error, TRIB_UNAUTHORIZED, "the peer could not prove the token of job \"%s\"",
-                              link->core->engine->job);
+                              link->host->engine->job);
     }
     if (handshake->purpose < TRIB_PURPOSE_CONTROL || handshake->purpose > TRIB_PURPOSE_STRAND) {
         return trib_error_set(error, TRIB_PROTOCOL, "unknown purpose %u", handshake->purpose);
@@ -190,9 +190,9 @@ uint32_t trib_link_handshake_at_once(const struct trib_engine *engine)
 }
 
 /* No more strangers beside members than the host can spare. */
-static uint32_t most_unproved(const struct trib_core *core)
+static uint32_t most_unproved(const trib_link_host *host)
 {
-    return trib_strangers_max() / core->engine->core_count + trib_link_handshake_at_once(core->engine);
+    return trib_strangers_max() / host->engine->core_count + trib_link_handshake_at_once(host->engine);
 }
 
 static bool is_unproved(const trib_link *link)
@@ -200,26 +200,26 @@ static bool is_unproved(const trib_link *link)
     return !link->outgoing && (link->state == TRIB_LINK_AWAIT_HELLO || link->state == TRIB_LINK_AWAIT_PROOF);
 }
 
-void trib_link_handshake_make_room(struct trib_core *core)
+void trib_link_handshake_make_room(trib_link_host *host)
 {
     trib_link *oldest = NULL;
     uint32_t count = 0;
-    for (trib_link *link = core->links; link != NULL; link = link->next) { /* newest first */
+    for (trib_link *link = host->links; link != NULL; link = link->next) { /* newest first */
         if (is_unproved(link)) {
             oldest = link;
             count++;
         }
     }
-    if (count >= most_unproved(core)) {
+    if (count >= most_unproved(host)) {
         trib_link_close(oldest, false, TRIB_TIMEOUT, "too many others have come and not proved the token");
     }
 }
 
-bool trib_link_handshake_send_away(struct trib_core *core)
+bool trib_link_handshake_send_away(trib_link_host *host)
 {
     bool some = false;
     trib_link *next;
-    for (trib_link *link = core->links; link != NULL; link = next) {
+    for (trib_link *link = host->links; link != NULL; link = next) {
         next = link->next;
         if (is_unproved(link)) {
             trib_link_close(link, false, TRIB_TIMEOUT, "nobody else can be let in, and it has not proved the token");
@@ -231,37 +231,37 @@ bool trib_link_handshake_send_away(struct trib_core *core)
 
 void trib_link_handshake_refused(trib_link *link, trib_conn *conn)
 {
-    trib_counter_add(&link->core->stats.peers_refused, 1);
+    trib_counter_add(&link->host->stats->peers_refused, 1);
     /* One that finds our own proof wrong goes without a word. */
     const bool went = link->state == TRIB_LINK_AWAIT_PROOF && link->end_status == TRIB_PEER_LOST;
     char text[TRIB_REASON_MAX];
     snprintf(text, sizeof text, "%s: %s%s", conn->remote.text, link->end_reason,
              went ? ", without proving the token (another TRIB_TOKEN or TRIB_JOB?)" : "");
-    trib_core_note_refused(link->core, "turned away", text);
+    trib_link_note_refused(link->host, "turned away", text);
 }
 
-void trib_core_tell_refused(trib_core *core, bool now)
+void trib_link_report_refused(trib_link_host *host, bool now)
 {
-    if (core->refused_unsaid > 0 && (now || trib_now(core->reactor) - core->refused_since_ns >= REFUSED_LINES_NS)) {
-        trib_log(core->reactor->logger, TRIB_LOG_WARN, "turned away %u more, the last one: %s", core->refused_unsaid,
-                 core->refused_last);
-        core->refused_unsaid = 0;
+    if (host->refused_unsaid > 0 && (now || trib_now(host->reactor) - host->refused_since_ns >= REFUSED_LINES_NS)) {
+        trib_log(host->reactor->logger, TRIB_LOG_WARN, "turned away %u more, the last one: %s", host->refused_unsaid,
+                 host->refused_last);
+        host->refused_unsaid = 0;
     }
 }
 
-void trib_core_note_refused(trib_core *core, const char *what, const char *text)
+void trib_link_note_refused(trib_link_host *host, const char *what, const char *text)
 {
-    const int64_t now_ns = trib_now(core->reactor);
-    if (core->refused_since_ns == 0 || now_ns - core->refused_since_ns >= REFUSED_LINES_NS) {
-        trib_core_tell_refused(core, true);
-        core->refused_since_ns = now_ns;
-        core->refused_said = 0;
+    const int64_t now_ns = trib_now(host->reactor);
+    if (host->refused_since_ns == 0 || now_ns - host->refused_since_ns >= REFUSED_LINES_NS) {
+        trib_link_report_refused(host, true);
+        host->refused_since_ns = now_ns;
+        host->refused_said = 0;
     }
-    snprintf(core->refused_last, sizeof core->refused_last, "%s", text);
-    if (core->refused_said < REFUSED_LINES_MAX) {
-        core->refused_said++;
-        trib_log(core->reactor->logger, TRIB_LOG_WARN, "%s %s", what, text);
+    snprintf(host->refused_last, sizeof host->refused_last, "%s", text);
+    if (host->refused_said < REFUSED_LINES_MAX) {
+        host->refused_said++;
+        trib_log(host->reactor->logger, TRIB_LOG_WARN, "%s %s", what, text);
     } else {
-        core->refused_unsaid++;
+        host->refused_unsaid++;
     }
 }

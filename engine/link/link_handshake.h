@@ -16,9 +16,9 @@ bool trib_link_handshake_lets_speak(const trib_link *link);
  * or one by each network. */
 uint32_t trib_link_handshake_at_once(const struct trib_engine *engine);
 /* Another connection has been accepted: where too many have not proved the token, the oldest of them ends. */
-void trib_link_handshake_make_room(struct trib_core *core);
+void trib_link_handshake_make_room(trib_link_host *host);
 /* Ends all that have come and not proved the token. False: there were none. */
-bool trib_link_handshake_send_away(struct trib_core *core);
+bool trib_link_handshake_send_away(trib_link_host *host);
 /* An accepted connection ended before it proved the token, in the state that it still has: one log line, and a count. */
 void trib_link_handshake_refused(trib_link *link, trib_conn *conn);
 

@@ -3,10 +3,10 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/core/core.h"
+#include "engine/link/link_host.h"
 #include "engine/link/link_express.h"
 #include "engine/link/link_strands.h"
-#include "engine/trace/trace.h"
+#include "engine/link/link_trace.h"
 
 #define HEAP_CAPACITY_FIRST 64u
 #define AT_ONCE_BYTES (16u << 10)
@@ -92,7 +92,7 @@ trib_status trib_link_enqueue(trib_link *link, trib_waiter *waiter, uint64_t byt
     }
     if (link->heap_size == link->heap_capacity) {
         uint32_t capacity = link->heap_capacity == 0 ? HEAP_CAPACITY_FIRST : link->heap_capacity * 2;
-        trib_waiter **heap = trib_core_zalloc(link->core, capacity * sizeof(trib_waiter *));
+        trib_waiter **heap = trib_link_zalloc(link->host, capacity * sizeof(trib_waiter *));
         if (heap == NULL) {
             return TRIB_NO_MEMORY;
         }
@@ -119,7 +119,7 @@ trib_status trib_link_enqueue(trib_link *link, trib_waiter *waiter, uint64_t byt
         trib_link_pump(link);
     } else {
         /* Emitting waits for the end of the turn's event, so that all of a step's tensors are compared by priority. */
-        trib_core_pump_later(link->core, link);
+        trib_link_pump_later(link);
     }
     return TRIB_OK;
 }
@@ -129,7 +129,7 @@ void trib_link_note_wait(trib_link *link, bool waits)
     if (waits != link->waits && link->main == NULL) {
         link->waits = waits;
         const uint32_t in_flight = link->in_flight < UINT32_MAX ? (uint32_t)link->in_flight : UINT32_MAX;
-        trib_trace_link(link->core, waits ? TRIB_TRACE_LINK_WAIT : TRIB_TRACE_LINK_FREE, link, in_flight);
+        trib_trace_link(link->host, waits ? TRIB_TRACE_LINK_WAIT : TRIB_TRACE_LINK_FREE, link, in_flight);
     }
 }
 
@@ -167,7 +167,7 @@ void trib_link_pump(trib_link *link)
         trib_link_express_let_out(link);
     }
     if (link->share.egress != NULL) {
-        trib_egress_pump(link->core);
+        trib_egress_pump(link->host);
         return;
     }
     for (trib_link *next; link->heap_size > 0 && (next = with_credit(link)) != NULL;) {

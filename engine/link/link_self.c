@@ -11,16 +11,16 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/core/core.h"
+#include "engine/link/link_host.h"
 
 /* ---- Frames ---- */
 
 _Static_assert(sizeof(trib_frame) <= TRIB_HEADER_SIZE, "a frame to this process itself travels in place of its header");
 
 /* A chunk that nothing else is there beside is copied while its partner is on its way: this core would wait, and has it at hand then. */
-static bool may_stay(const struct trib_core *core, const trib_out *next)
+static bool may_stay(const trib_link_host *host, const trib_out *next)
 {
-    return next != NULL || core->lender.count > 0;
+    return next != NULL || host->lender.count > 0;
 }
 
 static void deliver_self(trib_reactor *reactor, trib_post *post)
@@ -37,9 +37,9 @@ static void deliver_self(trib_reactor *reactor, trib_post *post)
         trib_error_clear(&error);
         memcpy(&frame, out->send.header, sizeof frame);
         if (link->state == TRIB_LINK_READY) {
-            link->core->lender.held = may_stay(link->core, next) ? out->held : NULL;
+            link->host->lender.held = may_stay(link->host, next) ? out->held : NULL;
             trib_status status = link->upcalls->received(link, &frame, out->send.payload, true, &error);
-            link->core->lender.held = NULL;
+            link->host->lender.held = NULL;
             if (status != TRIB_OK) {
                 /* As from anybody else: what was not taken would be waited for. */
                 trib_link_close(link, false, status, error.text);
@@ -57,17 +57,17 @@ static void deliver_self(trib_reactor *reactor, trib_post *post)
     }
 }
 
-trib_status trib_link_self(struct trib_core *core, uint32_t member, const trib_link_upcalls *upcalls,
+trib_status trib_link_self(trib_link_host *host, uint32_t member, const trib_link_upcalls *upcalls,
                            trib_link **link_out)
 {
-    trib_link *link = trib_link_create(core, upcalls);
+    trib_link *link = trib_link_create(host, upcalls);
     if (link == NULL) {
         return TRIB_NO_MEMORY;
     }
     link->purpose = TRIB_PURPOSE_DATA;
     link->peer = member;
-    link->peer_reactor = core->reactor->index;
-    link->credit = core->push_credit; /* what one turn hands over, so that the loop soon looks at its other business */
+    link->peer_reactor = host->reactor->index;
+    link->credit = host->push_credit; /* what one turn hands over, so that the loop soon looks at its other business */
     link->state = TRIB_LINK_READY;
     link->self_post.run = deliver_self;
     *link_out = link;
@@ -82,7 +82,7 @@ void trib_link_self_hand_over(trib_link *link, trib_out *out)
         link->self_head = out;
     }
     link->self_tail = out;
-    trib_reactor_defer(link->core->reactor, &link->self_post);
+    trib_reactor_defer(link->host->reactor, &link->self_post);
 }
 
 /* ---- Leases ---- */
@@ -118,7 +118,7 @@ static trib_lease *lease_begin(trib_conn *conn, bool keeps)
     if (lease != NULL) {
         lender->unused = lease->next;
     } else {
-        lease = trib_core_zalloc(lender->core, sizeof *lease);
+        lease = trib_link_zalloc(lender->host, sizeof *lease);
         if (lease == NULL) {
             return NULL;
         }
@@ -132,11 +132,11 @@ static trib_lease *lease_begin(trib_conn *conn, bool keeps)
     return &lease->base;
 }
 
-void trib_self_lender_open(trib_self_lender *lender, struct trib_core *core)
+void trib_self_lender_open(trib_self_lender *lender, trib_link_host *host)
 {
     static const trib_transport_ops ops = {.name = "self", .lease = lease_begin};
     static trib_transport transport = {.ops = &ops};
-    lender->core = core;
+    lender->host = host;
     lender->conn.transport = &transport;
 }
 

@@ -18,20 +18,20 @@ typedef struct trib_self_lease trib_self_lease;
 
 /* Lends the chunks of one core's tasks to that core's server, which asks for leases as it asks connections. */
 typedef struct trib_self_lender {
-    struct trib_core *core;
+    trib_link_host *host;
     trib_conn conn;         /* for trib_conn_lease, and nothing else */
     trib_self_lease **held; /* of the frame that is received; NULL: its payload may not stay */
     trib_self_lease *unused;
     uint32_t count; /* of leases */
 } trib_self_lender;
 
-void trib_self_lender_open(trib_self_lender *lender, struct trib_core *core);
+void trib_self_lender_open(trib_self_lender *lender, trib_link_host *host);
 /* All in the list: each has been copied by the server when this returns. */
 void trib_self_leases_recall(trib_self_lease **held);
 void trib_self_lender_close(trib_self_lender *lender); /* all have ended */
 
 /* link.c, for link_self.c. NULL: no memory. */
-TRIB_CHECKED trib_link *trib_link_create(struct trib_core *core, const trib_link_upcalls *upcalls);
+TRIB_CHECKED trib_link *trib_link_create(trib_link_host *host, const trib_link_upcalls *upcalls);
 void trib_link_free(trib_link *link);
 void trib_link_out_finish(trib_out *out, trib_status status);
 /* link_self.c, for link.c */

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/core/core.h"
+#include "engine/link/link_host.h"
 #include "engine/wire/hosts.h"
 #include "engine/link/link_express.h"
 
@@ -37,12 +37,12 @@ static trib_address begin_with(const trib_address *list, uint32_t index)
 /* To how many networks of the peer's the link has a connection. */
 static uint32_t networks_of(const trib_link *link)
 {
-    const trib_roster *roster = link->core->engine->roster;
+    const trib_roster *roster = link->host->engine->roster;
     if (!trib_link_carries_data(link) || roster == NULL || link->peer >= roster->member_count) {
         return 1;
     }
     const trib_member_info *info = &roster->members[link->peer];
-    const bool is_near = trib_hosts_compare_machines(link->core->address.text, info->addresses[0].text) == 0;
+    const bool is_near = trib_hosts_compare_machines(link->host->address.text, info->addresses[0].text) == 0;
     const uint32_t count = is_near ? 1 : trib_roster_networks(roster, link->peer, link->peer_reactor);
     return count < TRIB_STRANDS_MAX + 1 ? count : TRIB_STRANDS_MAX + 1;
 }
@@ -58,7 +58,7 @@ void trib_link_strands_choose(trib_link *link, const trib_address *to)
     }
     link->rail %= TRIB_STRANDS_MAX + 1;
     link->forks = link->purpose == TRIB_PURPOSE_DATA;
-    trib_egress_divide(link->core, networks);
+    trib_egress_divide(link->host, networks);
 }
 
 /* ---- Making them ---- */
@@ -68,21 +68,21 @@ void trib_link_strands_ready(trib_link *strand)
     trib_assert(strand->outgoing && strand->main != NULL);
     trib_egress_join_in(strand);
     trib_link_strands_settle(strand->main);
-    trib_core_pump_later(strand->core, strand->main);
+    trib_link_pump_later(strand->main);
 }
 
 void trib_link_strands_make(trib_link *link)
 {
-    struct trib_core *core = link->core;
+    trib_link_host *host = link->host;
     if (!link->forks) {
         return;
     }
-    const trib_address *list = &core->engine->roster->members[link->peer].addresses[link->peer_reactor];
+    const trib_address *list = &host->engine->roster->members[link->peer].addresses[link->peer_reactor];
     const uint32_t networks = networks_of(link);
     for (uint32_t i = 1; i < networks; i++) {
         const trib_address to = begin_with(list, i);
         trib_link *strand = NULL;
-        if (trib_link_connect(core, &to, TRIB_PURPOSE_STRAND, link->peer, link->peer_reactor, &trib_link_second_upcalls,
+        if (trib_link_connect(host, &to, TRIB_PURPOSE_STRAND, link->peer, link->peer_reactor, &trib_link_second_upcalls,
                               NULL, &strand) == TRIB_OK) {
             strand->main = link;
             link->strands[i - 1] = strand;

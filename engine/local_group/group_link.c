@@ -286,7 +286,7 @@ static trib_status open_leader(trib_group *group, trib_error *error)
     group->id_job.target = group->id;
     core->engine->env.device->submit(core->engine->device, &group->id_job);
     trib_link *next;
-    for (trib_link *link = core->links; link != NULL; link = next) {
+    for (trib_link *link = core->host.links; link != NULL; link = next) {
         next = link->next;
         if (link->upcalls == &leader_upcalls && link->state == TRIB_LINK_READY) {
             trib_group_adopt(link);
@@ -326,7 +326,7 @@ trib_status trib_group_open(trib_core *core, trib_error *error)
     trib_door_open(group);
     const uint32_t leader = group->machine * lanes;
     core->links_missing++;
-    return trib_link_connect(core, &engine->roster->members[leader].addresses[0], TRIB_PURPOSE_GROUP, leader, 0,
+    return trib_link_connect(&core->host, &engine->roster->members[leader].addresses[0], TRIB_PURPOSE_GROUP, leader, 0,
                              &trib_group_member_upcalls, NULL, &group->links[0]);
 }
 

@@ -70,7 +70,7 @@ void trib_callers_look(trib_core *core)
     if (lack == 0 || for_ns < LACK_MAX_NS) {
         return;
     }
-    if (trib_link_handshake_send_away(core)) {
+    if (trib_link_handshake_send_away(&core->host)) {
         trib_reactor_lack_over(core->reactor); /* what they held lets others in */
         return;
     }

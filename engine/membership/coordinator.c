@@ -271,7 +271,7 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
     }
     trib_address at;
     snprintf(at.text, sizeof at.text, "%s", engine->coordinator_address);
-    trib_status status = core->transport->ops->listen(core->transport, &at, core, &self->listener, bound_out, error);
+    trib_status status = core->host.transport->ops->listen(core->host.transport, &at, &core->host, &self->listener, bound_out, error);
     if (status != TRIB_OK) {
         if (error != NULL) {
             const size_t used = strnlen(error->text, sizeof error->text - 1);
@@ -309,7 +309,7 @@ bool trib_coordinator_is_alone(const trib_coordinator *self)
 void trib_coordinator_stop_listening(trib_coordinator *self)
 {
     if (self->listener != NULL) {
-        self->core->transport->ops->listener_close(self->listener);
+        self->core->host.transport->ops->listener_close(self->listener);
         self->listener = NULL;
     }
 }

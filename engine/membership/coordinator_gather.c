@@ -49,7 +49,7 @@ void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *ti
         trib_timer_arm(reactor, timer, trib_now(reactor) + patience_ns - TRIB_JOIN_NOTICE_NS);
         return;
     }
-    const char *refused = self->core->refused_last, *here = self->core->engine->coordinator_address;
+    const char *refused = self->core->host.refused_last, *here = self->core->engine->coordinator_address;
     const bool trap = strncmp(here, "127.", 4) == 0 && strncmp(here, "127.0.0.1:", 10) != 0;
     int64_t lacked_ns = 0;
     const int lack = trib_reactor_lacks(reactor, &lacked_ns);
@@ -214,7 +214,7 @@ static void start_running(trib_coordinator *self)
         trib_coordinator_end_job(self, TRIB_NO_MEMORY, "the coordinator could not make the roster");
         return;
     }
-    self->core->epoch = self->roster->epoch;
+    self->core->host.epoch = self->roster->epoch;
     payload->references = 1;
     trib_writer writer = {.data = payload->bytes, .capacity = capacity};
     trib_roster_put(&writer, self->roster);
@@ -246,7 +246,7 @@ static trib_coordinator_slot *find_slot(trib_coordinator *self, const trib_membe
 
 static void refuse_join(trib_link *link, const char *text)
 {
-    trib_core_note_refused(link->core, "refused a member:", text);
+    trib_link_note_refused(link->host, "refused a member:", text);
     trib_coordinator_tell_end(link, TRIB_JOIN_FAILED, text);
     trib_link_close(link, true, TRIB_JOIN_FAILED, text);
 }

@@ -38,7 +38,7 @@ static trib_ledger_entry *new_entry(trib_coordinator *self, const char *name, tr
     trib_ledger_entry *entry = calloc(1, sizeof *entry);
     uint32_t *tags = malloc(self->worker_count * sizeof *tags);
     uint64_t bytes = count * trib_dtype_size(dtype);
-    const bool is_slow = lanes == 0 && trib_egress_is_slow(self->core);
+    const bool is_slow = lanes == 0 && trib_egress_is_slow(&self->core->host);
     uint32_t partition_bytes = is_slow ? trib_tensor_partition_bytes_slow(self->roster, bytes)
                                        : trib_tensor_partition_bytes(self->roster, bytes, lanes);
     uint32_t partitions = trib_tensor_partition_count(bytes, partition_bytes);

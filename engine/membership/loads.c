@@ -32,27 +32,19 @@ typedef struct carried {
     bool is_busy;
 } carried;
 
-static trib_load *load_of(const trib_link *link)
-{
-    trib_load *loads = link->core->loads;
-    const bool counts = loads != NULL && link->conn != NULL && trib_link_carries_data(link) &&
-                        link->peer < link->core->engine->roster->member_count;
-    return counts ? &loads[link->peer] : NULL;
-}
-
 trib_status trib_loads_open(trib_core *core)
 {
     const uint32_t count = core->engine->roster->member_count;
-    trib_assert(core->loads == NULL && count <= TRIB_BALANCE_MEMBERS_MAX);
-    core->loads = trib_core_zalloc(core, count * sizeof *core->loads);
-    if (core->loads != NULL && core->reactor->index == 0) {
+    trib_assert(core->host.loads == NULL && count <= TRIB_BALANCE_MEMBERS_MAX);
+    core->host.loads = trib_core_zalloc(core, count * sizeof *core->host.loads);
+    if (core->host.loads != NULL && core->reactor->index == 0) {
         core->loads_told = trib_core_zalloc(core, sizeof *core->loads_told + count * sizeof core->loads_told->peers[0]);
         if (core->loads_told != NULL) {
             core->loads_told->at_ns = trib_now(core->reactor);
             core->loads_told->spare = trib_core_zalloc(core, sizeof(trib_out)); /* or NULL */
         }
     }
-    const bool is_whole = core->loads != NULL && (core->reactor->index != 0 || core->loads_told != NULL);
+    const bool is_whole = core->host.loads != NULL && (core->reactor->index != 0 || core->loads_told != NULL);
     if (is_whole) {
         atomic_store(&core->loads_open, true);
     }
@@ -61,54 +53,13 @@ trib_status trib_loads_open(trib_core *core)
 
 void trib_loads_close(trib_core *core)
 {
-    free(core->loads);
+    free(core->host.loads);
     if (core->loads_told != NULL) {
         free(core->loads_told->spare);
     }
     free(core->loads_told);
-    core->loads = NULL;
+    core->host.loads = NULL;
     core->loads_told = NULL;
-}
-
-void trib_load_handed(trib_link *link)
-{
-    trib_load *load = link->in_flight == 0 ? load_of(link) : NULL;
-    if (load != NULL) {
-        link->busy_since_ns = trib_now(link->core->reactor);
-        link->is_busy = true;
-        atomic_fetch_add(&load->busy_links, 1);
-        if (!link->is_counted) {
-            link->is_counted = true;
-            atomic_fetch_add(&load->links, 1);
-        }
-    }
-}
-
-/* For how long the link was busy since the last time. What the transport had counted before it first told is older. */
-static uint64_t busy_since(trib_link *link)
-{
-    const int64_t now_ns = trib_now(link->core->reactor), from_ns = link->busy_since_ns;
-    const uint64_t counted_ns = link->conn != NULL ? link->conn->busy_ns : 0, seen_ns = link->busy_seen_ns;
-    link->busy_since_ns = now_ns;
-    link->busy_seen_ns = counted_ns;
-    if (counted_ns == 0) {
-        return (uint64_t)(now_ns - from_ns);
-    }
-    return seen_ns == 0 ? 0 : counted_ns - seen_ns;
-}
-
-void trib_load_back(trib_link *link, uint32_t bytes)
-{
-    if (!link->is_busy || link->core->loads == NULL) {
-        return;
-    }
-    trib_load *load = &link->core->loads[link->peer];
-    trib_counter_add(&load->bytes, bytes);
-    trib_counter_add(&load->busy_ns, busy_since(link));
-    if (link->in_flight == bytes) {
-        link->is_busy = false;
-        atomic_fetch_sub(&load->busy_links, 1);
-    }
 }
 
 static carried add_up(const trib_engine *engine, uint32_t peer)
@@ -117,7 +68,7 @@ static carried add_up(const trib_engine *engine, uint32_t peer)
     uint32_t links = 0;
     for (uint32_t i = 0; i < engine->core_count; i++) {
         if (atomic_load(&engine->cores[i].loads_open)) {
-            const trib_load *load = &engine->cores[i].loads[peer];
+            const trib_link_load *load = &engine->cores[i].host.loads[peer];
             sum.bytes += trib_counter_get(&load->bytes);
             sum.busy_ns += trib_counter_get(&load->busy_ns);
             sum.is_busy = sum.is_busy || atomic_load(&load->busy_links) > 0;
@@ -176,8 +127,8 @@ static void add_spare(trib_core *core)
     trib_out *out = core->loads_told->spare;
     core->loads_told->spare = NULL;
     if (out != NULL) {
-        out->next = core->free_outs;
-        core->free_outs = out;
+        out->next = core->host.free_outs;
+        core->host.free_outs = out;
     }
 }
 

@@ -12,21 +12,10 @@
 
 #include "engine/core/core.h"
 
-/* Written on the core's thread, read on core 0. */
-typedef struct trib_load {
-    trib_counter bytes, busy_ns;
-    _Atomic uint32_t links;      /* that it is about; they only grow in number */
-    _Atomic uint32_t busy_links; /* of those: something is with the transport */
-} trib_load;
-
 /* The roster says that shares follow. TRIB_NO_MEMORY. */
 TRIB_CHECKED trib_status trib_loads_open(trib_core *core);
 void trib_loads_close(trib_core *core);
 /* Core 0, now and then: reports what is new, if it is enough. */
 void trib_loads_report(trib_core *core);
-
-/* Around every change of link->in_flight: bytes are about to be handed over, or have come back. */
-void trib_load_handed(trib_link *link);
-void trib_load_back(trib_link *link, uint32_t bytes);
 
 #endif

@@ -16,7 +16,7 @@
 #include "engine/device/device_task.h"
 #include "engine/membership/coordinator.h"
 #include "engine/local_group/group.h"
-#include "engine/trace/trace.h"
+#include "engine/tracer/tracer.h"
 #include "engine/worker/worker.h"
 
 #define RETRY_NS (100 * INT64_C(1000000))
@@ -103,7 +103,7 @@ static void fill_info(const trib_engine *engine, trib_member_info *info)
         .roles = config->roles | (engine->coordinator != NULL ? TRIB_ROLE_COORDINATOR : 0),
         .sums = (config->roles & TRIB_ROLE_SERVER) != 0,
         .placed = engine->env.placed,
-        .strands = (engine->cores[0].transport->ops->flags & TRIB_TRANSPORT_STRANDS) != 0,
+        .strands = (engine->cores[0].host.transport->ops->flags & TRIB_TRANSPORT_STRANDS) != 0,
         .reactors = engine->core_count,
         .bandwidth = config->bandwidth_bits,
         .kernel = engine->env.kernel,
@@ -114,7 +114,7 @@ static void fill_info(const trib_engine *engine, trib_member_info *info)
         snprintf(info->name, sizeof info->name, "(%s)", place);
     }
     for (uint32_t i = 0; i < engine->core_count; i++) {
-        info->addresses[i] = engine->cores[i].address;
+        info->addresses[i] = engine->cores[i].host.address;
     }
 }
 
@@ -147,7 +147,7 @@ static void try_to_connect(trib_reactor *reactor, trib_timer *timer)
     trib_address address;
     snprintf(address.text, sizeof address.text, "%s", engine->coordinator_address);
     errno = 0;
-    trib_status status = trib_link_connect(member->core, &address, TRIB_PURPOSE_CONTROL, TRIB_NO_MEMBER, 0,
+    trib_status status = trib_link_connect(&member->core->host, &address, TRIB_PURPOSE_CONTROL, TRIB_NO_MEMBER, 0,
                                            &member_upcalls, member, &member->link);
     if (status != TRIB_OK) {
         char why[TRIB_REASON_MAX];
@@ -260,7 +260,7 @@ static trib_status take_roster(trib_member *member, const trib_frame *frame, con
     member->left_count = roster->member_count;
     member->joined = true;
     engine->member_id = frame->root;
-    member->core->epoch = roster->epoch; /* what is declared below bears it; the other cores learn it by their posts */
+    member->core->host.epoch = roster->epoch; /* what is declared below bears it; the other cores learn it by their posts */
     trib_timer_stop(member->core->reactor, &member->join_deadline);
     if (engine->device != NULL && engine->config.local_size > 1) {
         member->join_deadline.fired = group_deadline_passed;
@@ -292,8 +292,9 @@ trib_link *trib_member_link(const trib_member *member)
     return is_there && member->link->state == TRIB_LINK_READY ? member->link : NULL;
 }
 
-bool trib_member_ask_time(const trib_member *member)
+bool trib_member_ask_time(const trib_engine *engine)
 {
+    const trib_member *member = engine->member;
     if (trib_member_link(member) == NULL) {
         return false;
     }

@@ -8,7 +8,7 @@
 #include "engine/base/assert.h"
 #include "engine/worker/op.h"
 #include "engine/server/server_lane.h"
-#include "engine/trace/trace.h"
+#include "engine/core/core_trace.h"
 
 /* A part on its way to its owner, or a refusal that must not overtake the parts of older rounds. */
 typedef struct relay_push {
@@ -158,7 +158,7 @@ static void push_enqueue(trib_link *link, relay_push *push, bool look_for_older)
 {
     trib_core *core = push->core;
     push->waiter = (trib_waiter){.priority = push->what.priority,
-                                 .sequence = core->sequence++,
+                                 .sequence = core->host.sequence++,
                                  .heap_index = TRIB_WAITER_IDLE,
                                  .emit = push_emit,
                                  .dropped = push_dropped};

@@ -15,7 +15,7 @@
 #include "engine/server/relay.h"
 #include "engine/server/server_lane.h"
 #include "engine/server/server_machine.h"
-#include "engine/trace/trace.h"
+#include "engine/core/core_trace.h"
 
 /* Also what travels as the context of its send. */
 struct trib_sum_entry {
@@ -110,7 +110,7 @@ static trib_status take_push(trib_link *link, trib_summation *summation, const t
                              uint32_t payload_size, const void *payload, bool lent, trib_error *error)
 {
     if (lent) {
-        return payload_size > 0 ? trib_summation_lent(summation, what, payload, &link->core->lender.conn, error)
+        return payload_size > 0 ? trib_summation_lent(summation, what, payload, &link->core->host.lender.conn, error)
                                 : trib_summation_arrived(summation, what, NULL, error);
     }
     void *buffer = link->landed.what;
@@ -239,7 +239,7 @@ void trib_server_hand_out(trib_core *core, trib_summation *summation, uint32_t r
     entry->sum = sum;
     entry->next = NULL;
     entry->waiter = (trib_waiter){.priority = what->priority,
-                                  .sequence = core->sequence++,
+                                  .sequence = core->host.sequence++,
                                   .lane = summation != core->machines && trib_express_fits(sum->size) ? TRIB_LANE_ANY
                                                                                                       : TRIB_LANE_MAIN,
                                   .heap_index = TRIB_WAITER_IDLE,
@@ -357,6 +357,7 @@ void trib_server_adopt(trib_link *link)
 {
     trib_core *core = link->core;
     link->upcalls = &trib_server_upcalls;
+    link->role = TRIB_LINK_ROLE_SERVER;
     trib_counter_add(&core->stats.connections, 1);
     const trib_roster *roster = core->engine->roster;
     if (core->worker_links == NULL) {
@@ -439,9 +440,9 @@ trib_status trib_server_open(trib_core *core, trib_error *error)
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the server");
     }
     trib_link *next;
-    for (trib_link *link = core->links; link != NULL; link = next) {
+    for (trib_link *link = core->host.links; link != NULL; link = next) {
         next = link->next;
-        if (link->upcalls != &trib_server_upcalls || link->state != TRIB_LINK_READY) {
+        if (link->role != TRIB_LINK_ROLE_SERVER || link->state != TRIB_LINK_READY) {
             continue;
         }
         if (link->peer >= roster->worker_count || core->worker_links[link->peer] != NULL) {

@@ -6,7 +6,7 @@
 #include "engine/device/device.h"
 #include "engine/server/relay.h"
 #include "engine/server/server_machine.h"
-#include "engine/trace/trace.h"
+#include "engine/core/core_trace.h"
 
 static uint32_t rank_of(const trib_server_lane *lane, uint32_t machine)
 {

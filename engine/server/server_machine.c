@@ -3,7 +3,7 @@
 
 #include "engine/server/relay.h"
 #include "engine/server/server_lane.h"
-#include "engine/trace/trace.h"
+#include "engine/core/core_trace.h"
 
 static uint32_t relay_of(const trib_core *core, uint32_t machine, const trib_contribution *what)
 {

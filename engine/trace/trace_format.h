@@ -71,6 +71,11 @@ typedef enum trib_trace_kind {
 #define TRIB_TRACE_NO_STAGE UINT8_MAX
 #define TRIB_TRACE_NO_PEER UINT16_MAX
 
+static inline uint16_t trib_trace_peer(uint32_t member)
+{
+    return member < TRIB_TRACE_NO_PEER ? (uint16_t)member : TRIB_TRACE_NO_PEER;
+}
+
 /* In memory and in files alike; times are those of the recording core's reactor. */
 typedef struct trib_trace_record {
     int64_t at_ns;

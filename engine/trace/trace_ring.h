@@ -29,6 +29,11 @@ typedef struct trib_trace_ring {
 bool trib_trace_ring_open(trib_trace_ring *ring, uint64_t bytes);
 void trib_trace_ring_close(trib_trace_ring *ring);
 
+static inline bool trib_trace_ring_is_on(const trib_trace_ring *ring)
+{
+    return __builtin_expect(atomic_load_explicit(&ring->on, memory_order_acquire), 0);
+}
+
 /* Forgets what is there. */
 static inline void trib_trace_ring_clear(trib_trace_ring *ring)
 {

@@ -16,7 +16,7 @@
 #include "engine/device/device_task.h"
 #include "engine/local_group/group.h"
 #include "engine/worker/op.h"
-#include "engine/trace/trace.h"
+#include "engine/worker/task_trace.h"
 
 /* As many may have been given up behind rounds that still run as may be in flight, and some are in their last moments on
  * each core. */

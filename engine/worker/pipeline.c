@@ -3,7 +3,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/link/link_self.h"
-#include "engine/trace/trace.h"
+#include "engine/worker/task_trace.h"
 #include "engine/worker/worker.h"
 
 static const trib_plan *plan_of(const trib_task *task)
@@ -13,7 +13,7 @@ static const trib_plan *plan_of(const trib_task *task)
 
 const char *trib_pipeline_stage_name(const trib_task *task)
 {
-    return plan_of(task)->stages[task->stage]->name;
+    return trib_stage_name(plan_of(task)->stages[task->stage]->id);
 }
 
 const trib_stage *trib_pipeline_stage(const trib_task *task)

@@ -8,12 +8,13 @@
 #ifndef TRIB_ENGINE_PIPELINE_H
 #define TRIB_ENGINE_PIPELINE_H
 
+#include "engine/trace/stage_list.h"
 #include "engine/worker/op.h"
 
 typedef enum trib_verdict { TRIB_VERDICT_DONE, TRIB_VERDICT_PENDING, TRIB_VERDICT_FAILED } trib_verdict;
 
 typedef struct trib_stage {
-    const char *name; /* as in design and traces: "PUSH" */
+    trib_stage_id id;
     trib_verdict (*start)(trib_core *core, trib_task *task, trib_error *error);
     void (*cancel)(trib_core *core, trib_task *task); /* while PENDING: give back what waits; no resume follows */
 } trib_stage;

@@ -11,7 +11,7 @@
 #include "engine/device/device_task.h"
 #include "engine/local_group/group.h"
 #include "engine/worker/pipeline.h"
-#include "engine/trace/trace.h"
+#include "engine/worker/task_trace.h"
 #include "engine/worker/worker.h"
 
 /* ---- Nodes ---- */
@@ -312,7 +312,7 @@ void trib_worker_joined(trib_core *core)
 {
     trib_engine *engine = core->engine;
     core->joined = true;
-    trib_trace_link(core, TRIB_TRACE_JOINED, NULL, 0);
+    trib_trace_link(&core->host, TRIB_TRACE_JOINED, NULL, 0);
     if (core->relay != NULL) {
         trib_server_resume(core);
     }

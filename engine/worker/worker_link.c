@@ -14,7 +14,7 @@
 #include "engine/worker/pipeline.h"
 #include "engine/server/relay.h"
 #include "engine/server/server_lane.h"
-#include "engine/trace/trace.h"
+#include "engine/worker/task_trace.h"
 #include "engine/worker/worker.h"
 
 #define PAST_BYTES (UINT64_C(32) << 20) /* of a tensor: about what a machine's last cache holds */
@@ -269,8 +269,7 @@ static void take_sum(trib_link *link, trib_task *task, const trib_frame *frame)
     if (task->chunks_received++ == 0 && task->chunk_count > 1) { /* else it is done */
         trib_trace_task(core, TRIB_TRACE_LANDED, task, frame->payload_size);
     }
-    const char *stage = trib_pipeline_stage_name(task);
-    if (task->chunks_received == task->chunk_count && strcmp(stage, "PULL") == 0) {
+    if (task->chunks_received == task->chunk_count && trib_pipeline_stage(task)->id == TRIB_STAGE_PULL) {
         trib_pipeline_resume(core, task);
     }
 }

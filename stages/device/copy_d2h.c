@@ -97,4 +97,4 @@ static void copy_cancel(trib_core *core, trib_task *task)
     trib_copy_queue_remove(&core->copies, task->device);
 }
 
-const trib_stage trib_stage_copy_d2h = {"COPYD2H", copy_start, copy_cancel};
+const trib_stage trib_stage_copy_d2h = {TRIB_STAGE_COPY_D2H, copy_start, copy_cancel};

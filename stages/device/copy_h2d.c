@@ -53,4 +53,4 @@ static void copy_cancel(trib_core *core, trib_task *task)
     (void)task;
 }
 
-const trib_stage trib_stage_copy_h2d = {"COPYH2D", copy_start, copy_cancel};
+const trib_stage trib_stage_copy_h2d = {TRIB_STAGE_COPY_H2D, copy_start, copy_cancel};

@@ -27,4 +27,4 @@ static void input_cancel(trib_core *core, trib_task *task)
     (void)task;
 }
 
-const trib_stage trib_stage_input = {"INPUT", input_start, input_cancel};
+const trib_stage trib_stage_input = {TRIB_STAGE_INPUT, input_start, input_cancel};

@@ -41,4 +41,4 @@ static void gather_cancel(trib_core *core, trib_task *task)
     (void)task;
 }
 
-const trib_stage trib_stage_nccl_broadcast = {"NCCL_BROADCAST", gather_start, gather_cancel};
+const trib_stage trib_stage_nccl_broadcast = {TRIB_STAGE_NCCL_BROADCAST, gather_start, gather_cancel};

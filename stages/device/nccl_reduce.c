@@ -105,4 +105,4 @@ static void reduce_cancel(trib_core *core, trib_task *task)
     (void)task;
 }
 
-const trib_stage trib_stage_nccl_reduce = {"NCCL_REDUCE", reduce_start, reduce_cancel};
+const trib_stage trib_stage_nccl_reduce = {TRIB_STAGE_NCCL_REDUCE, reduce_start, reduce_cancel};

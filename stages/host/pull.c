@@ -19,4 +19,4 @@ static void pull_cancel(trib_core *core, trib_task *task)
     (void)task;
 }
 
-const trib_stage trib_stage_pull = {"PULL", pull_start, pull_cancel};
+const trib_stage trib_stage_pull = {TRIB_STAGE_PULL, pull_start, pull_cancel};

@@ -6,7 +6,7 @@
  */
 #include "engine/base/assert.h"
 #include "engine/link/link_express.h"
-#include "engine/trace/trace.h"
+#include "engine/worker/task_trace.h"
 #include "engine/worker/worker.h"
 #include "stages/plans.h"
 
@@ -98,7 +98,7 @@ static trib_verdict push_start(trib_core *core, trib_task *task, trib_error *err
         return TRIB_VERDICT_DONE;
     }
     task->waiter.priority = task->node->op->priority;
-    task->waiter.sequence = core->sequence++;
+    task->waiter.sequence = core->host.sequence++;
     task->waiter.emit = push_emit;
     task->waiter.heap_index = TRIB_WAITER_IDLE;
     if (task->in_order) {
@@ -132,4 +132,4 @@ static void push_cancel(trib_core *core, trib_task *task)
     }
 }
 
-const trib_stage trib_stage_push = {"PUSH", push_start, push_cancel};
+const trib_stage trib_stage_push = {TRIB_STAGE_PUSH, push_start, push_cancel};

@@ -12,7 +12,8 @@
 #include <unistd.h>
 
 #include "engine/reactor/reactor_ev.h"
-#include "engine/trace/trace.h"
+#include "engine/core/core_trace.h"
+#include "engine/tracer/tracer.h"
 
 #define ROUNDS 31
 #define RECORDS 200000u

@@ -277,7 +277,7 @@ static counts count(const bed *self)
     for (uint32_t i = 0; i < self->members; i++) {
         const trib_core *core = &self->engines[i]->cores[0];
         trib_transport_stats stats = {.system_calls = 0};
-        core->transport->ops->stats(core->transport, &stats);
+        core->host.transport->ops->stats(core->host.transport, &stats);
         trib_stats all = {.struct_size = sizeof all};
         if (trib_engine_get_stats(self->engines[i], &all) != TRIB_OK) {
             die("stats", "refused");

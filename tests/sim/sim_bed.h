@@ -90,7 +90,7 @@ static inline void sim_bed_find_slow(const sim_job *job, bool is_slow)
     for (uint32_t i = 0; i < job->member_count; i++) {
         const trib_engine *engine = job->members[i].engine;
         for (uint32_t k = 0; k < engine->core_count; k++) {
-            engine->cores[k].transport->is_slow = is_slow;
+            engine->cores[k].host.transport->is_slow = is_slow;
         }
     }
 }

@@ -32,13 +32,13 @@ static const char *outbox_fault(const trib_core *core, trib_link *link)
     if (link->heap_size > 0 && has_credit && link->state == TRIB_LINK_READY && !link->pump_queued) {
         return "something waits in an outbox though there is credit";
     }
-    return link->pump_queued && !core->pump_post.queued ? "an outbox waits for a turn that nobody has asked for" : NULL;
+    return link->pump_queued && !core->host.pump_post.queued ? "an outbox waits for a turn that nobody has asked for" : NULL;
 }
 
 static const char *egress_fault(const trib_core *core, const trib_egress *egress)
 {
     uint64_t in_flight = 0;
-    for (const trib_link *link = core->links; link != NULL; link = link->next) {
+    for (const trib_link *link = core->host.links; link != NULL; link = link->next) {
         in_flight += link->share.egress == egress ? link->in_flight : 0;
     }
     if (in_flight != egress->in_flight || (in_flight == 0) != (egress->messages == 0)) {
@@ -53,7 +53,7 @@ static const char *egress_fault(const trib_core *core, const trib_egress *egress
             return "a link is ahead of its turn";
         }
     }
-    return egress->waiting_count > 0 && egress->in_flight < egress->limit && !core->pump_post.queued
+    return egress->waiting_count > 0 && egress->in_flight < egress->limit && !core->host.pump_post.queued
                ? "a link waits for its turn though there is credit"
                : NULL;
 }
@@ -187,11 +187,11 @@ static bool has_job(const trib_op *op)
 static const char *core_fault(const trib_engine *engine, const trib_core *core)
 {
     const char *fault = NULL;
-    for (uint32_t i = 0; i < core->egress_count && fault == NULL; i++) {
-        fault = egress_fault(core, &core->egress[i]);
+    for (uint32_t i = 0; i < core->host.egress_count && fault == NULL; i++) {
+        fault = egress_fault(core, &core->host.egress[i]);
     }
     uint32_t to_worker = 0, to_server = 0, landing = 0;
-    for (trib_link *link = core->links; link != NULL && fault == NULL; link = link->next) {
+    for (trib_link *link = core->host.links; link != NULL && fault == NULL; link = link->next) {
         fault = outbox_fault(core, link);
         const trib_link_upcalls *upcalls = link->main != NULL ? link->main->upcalls : link->upcalls;
         for (uint32_t i = 0; i < link->arrival_count; i++) {

@@ -396,7 +396,7 @@ void __wrap_trib_member_leave(trib_member *member, trib_status status, const cha
 {
     trib_engine *engine = atomic_load(&closing.engine);
     __real_trib_member_leave(member, status, text);
-    if (engine != NULL && engine->member == member && engine->cores[0].closing && engine->cores[0].links == NULL) {
+    if (engine != NULL && engine->member == member && engine->cores[0].closing && engine->cores[0].host.links == NULL) {
         atomic_store(&closing.engine, NULL);
         sem_post(&go_on);
         sem_wait(&closing.returned);

@@ -222,7 +222,7 @@ static void who_closes_is_found_until_its_links_have_gone(void **state)
     while (!is_ready || trib_engine_wait_ready(leaves, 0, NULL) != TRIB_OK) {
         ev_run(loop, EVRUN_NOWAIT);
     }
-    const char *address = leaves->cores[0].address.text;
+    const char *address = leaves->cores[0].host.address.text;
     assert_non_null(strchr(address, ','));
     trib_engine_close(leaves, note_closed, &is_closed);
     let_messages_arrive();

@@ -23,7 +23,7 @@ static void on_two_addresses(trib_config *config, int member)
 /* Address 0 is 127.0.0.1. */
 static void assert_listens(const trib_engine *engine, uint32_t reactor, uint32_t address)
 {
-    const char *text = engine->cores[reactor].address.text;
+    const char *text = engine->cores[reactor].host.address.text;
     assert_memory_equal(text, address == 0 ? "127.0.0.1:" : "127.0.0.2:", 10);
     assert_memory_equal(strchr(text, ',') + 1, address == 0 ? "127.0.0.2:" : "127.0.0.1:", 10);
 }

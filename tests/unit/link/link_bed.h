@@ -101,9 +101,8 @@ static void bed_open(bed *self, uint32_t local_ranks)
     self->reactor.ops = &fake_reactor;
     self->transport = (trib_transport){.ops = &fake_transport, .user = self};
     trib_core *core = &self->core;
-    core->engine = self->engine;
-    core->reactor = &self->reactor;
-    core->epoch = EPOCH;
+    trib_core_init(core, self->engine, &self->reactor, &trib_link_second_upcalls);
+    core->host.epoch = EPOCH;
     core->discard = malloc(TRIB_PAYLOAD_MAX);
     core->owner_links = calloc((size_t)MEMBERS * TRIB_REACTORS_MAX, sizeof(trib_link *));
     core->worker_links = calloc(MEMBERS, sizeof(trib_link *));
@@ -114,17 +113,18 @@ static trib_link *bed_link(bed *self, uint32_t member, const trib_link_upcalls *
 {
     trib_link *link = calloc(1, sizeof *link);
     assert_non_null(link);
+    link->host = &self->core.host;
     link->core = &self->core;
     link->upcalls = upcalls;
     link->state = TRIB_LINK_READY;
     link->peer = member;
     link->conn = &self->conns[member];
     self->conns[member] = (trib_conn){.transport = &self->transport, .user = link};
-    link->next = self->core.links;
+    link->next = self->core.host.links;
     if (link->next != NULL) {
         link->next->previous = link;
     }
-    self->core.links = link;
+    self->core.host.links = link;
     self->links[member] = link;
     self->core.owner_links[trib_relay_owner(member, 0)] = link;
     return link;
@@ -133,17 +133,18 @@ static trib_link *bed_link(bed *self, uint32_t member, const trib_link_upcalls *
 /* All connections end; nothing may be left of what they brought. */
 static void bed_close(bed *self)
 {
-    self->core.ended = true; /* the engine need not be told */
+    self->core.ended = self->core.host.is_closed = true; /* the engine need not be told */
     for (uint32_t i = 0; i < MEMBERS; i++) {
         if (self->links[i] != NULL) {
             trib_link_transport_upcalls.closed(&self->conns[i], TRIB_PEER_LOST, "over");
         }
     }
-    assert_null(self->core.links);
+    assert_null(self->core.host.links);
     assert_int_equal(self->task.landings, 0);
     trib_summation_destroy(self->core.summation);
     self->core.summation = NULL;
     trib_relay_close(&self->core);
+    trib_link_host_close(&self->core.host);
     free(self->core.discard);
     free(self->core.owner_links);
     free(self->core.worker_links);

@@ -174,7 +174,7 @@ static void a_farewell_has_a_status(void **state)
         assert_int_equal(ask(&self, 1, bye, &landing), TRIB_OK);
         memcpy(landing.buffer, "gone", 4);
         land_text(&self, 1, &landing);
-        self.core.ended = true; /* the engine need not be told */
+        self.core.ended = self.core.host.is_closed = true; /* the engine need not be told */
         self.links[1] = NULL;
         trib_link_transport_upcalls.closed(&self.conns[1], TRIB_OK, "closed by the peer");
         assert_int_equal(atomic_load(&self.op->claim), heard[i]);
@@ -345,7 +345,7 @@ static void parts_are_given_back(void **state)
     const trib_sum_buffer *sum = trib_summation_awaited(self.core.summation, &what);
     assert_non_null(sum);
     assert_int_equal(sum->references, 2); /* the summation's, and that of the payload on its way */
-    self.core.ended = true;
+    self.core.ended = self.core.host.is_closed = true;
     trib_link_transport_upcalls.closed(&self.conns[2], TRIB_PEER_LOST, "over");
     self.links[2] = NULL;
     assert_int_equal(sum->references, 1);
@@ -406,7 +406,7 @@ static void no_memory_for_a_welcome(void **state)
     trib_landing landing;
     bed_open(&self, 0);
     trib_link *main = bed_link(&self, 1, &trib_server_upcalls);
-    trib_link *second = bed_link(&self, 2, &trib_core_incoming_upcalls);
+    trib_link *second = bed_link(&self, 2, &trib_link_second_upcalls);
     trib_auth_key(NULL, "default", self.engine->key);
     second->state = TRIB_LINK_AWAIT_PROOF;
     second->handshake = (trib_handshake){.purpose = TRIB_PURPOSE_EXPRESS, .member = 1};
@@ -417,7 +417,7 @@ static void no_memory_for_a_welcome(void **state)
     land_text(&self, 2, &landing);
     assert_int_equal(second->state, TRIB_LINK_CLOSING);
     assert_null(main->express);
-    self.core.ended = true; /* nothing is logged */
+    self.core.ended = self.core.host.is_closed = true; /* nothing is logged */
     trib_link_transport_upcalls.closed(&self.conns[2], TRIB_OK, "over");
     self.links[2] = NULL;
     assert_int_equal(main->state, TRIB_LINK_READY);

@@ -43,12 +43,11 @@ static void test_more_than_32_bits_under_way(void **state)
     static const trib_link_upcalls upcalls = {.received = take};
     static trib_engine engine;
     static trib_core core;
-    trib_reactor reactor = {.ops = &ops, .owner = &core};
-    core.engine = &engine;
-    core.reactor = &reactor;
-    core.epoch = 1;
+    trib_reactor reactor = {.ops = &ops};
+    trib_core_init(&core, &engine, &reactor, &upcalls);
+    core.host.epoch = 1;
     trib_link *link = NULL;
-    assert_int_equal(trib_link_self(&core, 0, &upcalls, &link), TRIB_OK);
+    assert_int_equal(trib_link_self(&core.host, 0, &upcalls, &link), TRIB_OK);
     unsigned char *payload = calloc(1, SIZE);
     assert_non_null(payload);
     const trib_frame frame = {.type = TRIB_FRAME_SUM, .payload_size = SIZE, .round = 1, .chunk_count = 1};
@@ -60,9 +59,9 @@ static void test_more_than_32_bits_under_way(void **state)
     assert_true(received_bytes == FRAMES * (uint64_t)SIZE);
     assert_int_equal(sent_frames, FRAMES);
     assert_true(link->in_flight == 0);
-    while (core.free_outs != NULL) {
-        trib_out *out = core.free_outs;
-        core.free_outs = out->next;
+    while (core.host.free_outs != NULL) {
+        trib_out *out = core.host.free_outs;
+        core.host.free_outs = out->next;
         free(out);
     }
     free(link);

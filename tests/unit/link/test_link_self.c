@@ -40,7 +40,7 @@ static trib_status receive(trib_link *link, const trib_frame *frame, const void 
 {
     assert_true(lent);
     const trib_contribution what = contribution(0, frame->chunk);
-    return trib_summation_lent(the.summation, &what, payload, &link->core->lender.conn, error);
+    return trib_summation_lent(the.summation, &what, payload, &link->core->host.lender.conn, error);
 }
 
 static const trib_link_upcalls upcalls = {.received = receive};
@@ -53,10 +53,11 @@ static int setup(void **state)
     counting.copy = counted_copy;
     config.kernels = &counting;
     open_configured(&config);
-    core = (trib_core){.engine = &engine, .reactor = &turns, .epoch = 1};
-    turns = (trib_reactor){.ops = &turn_ops, .owner = &core};
-    trib_self_lender_open(&core.lender, &core);
-    assert_int_equal(trib_link_self(&core, 0, &upcalls, &link_to_self), TRIB_OK);
+    core = (trib_core){.joined = false};
+    turns = (trib_reactor){.ops = &turn_ops};
+    trib_core_init(&core, &engine, &turns, &upcalls);
+    core.host.epoch = 1;
+    assert_int_equal(trib_link_self(&core.host, 0, &upcalls, &link_to_self), TRIB_OK);
     copies = sent_chunks = 0;
     for (uint32_t i = 0; i < CHUNKS; i++) {
         fill(chunks[i], TRIB_FLOAT16, 0);
@@ -68,10 +69,10 @@ static int teardown(void **state)
 {
     (void)state;
     close_bed();
-    trib_self_lender_close(&core.lender);
-    while (core.free_outs != NULL) {
-        trib_out *out = core.free_outs;
-        core.free_outs = out->next;
+    trib_self_lender_close(&core.host.lender);
+    while (core.host.free_outs != NULL) {
+        trib_out *out = core.host.free_outs;
+        core.host.free_outs = out->next;
         free(out);
     }
     free(link_to_self);
@@ -130,11 +131,11 @@ static void stays_until_it_is_summed(void **state)
         push(i, &held);
     }
     turn();
-    assert_int_equal(core.lender.count, CHUNKS);
+    assert_int_equal(core.host.lender.count, CHUNKS);
     assert_int_equal(sent_chunks, CHUNKS); /* the task goes on meanwhile */
     for (uint32_t i = CHUNKS; i-- > 0;) {
         complete(i);
-        assert_int_equal(core.lender.count, i);
+        assert_int_equal(core.host.lender.count, i);
     }
     assert_int_equal(copies, 0);
 }
@@ -151,7 +152,7 @@ static void is_copied_when_its_task_fails(void **state)
     trib_self_leases_recall(&held);
     assert_null(held);
     assert_non_null(others);
-    assert_int_equal(core.lender.count, 1);
+    assert_int_equal(core.host.lender.count, 1);
     assert_int_equal(copies, 2);
     write_over(0);
     write_over(2);
@@ -189,7 +190,7 @@ static void is_copied_if_it_is_alone(void **state)
     push(1, &held);
     push(2, NULL);
     turn();
-    assert_int_equal(core.lender.count, 1);
+    assert_int_equal(core.host.lender.count, 1);
     assert_int_equal(copies, 2);
     complete(1);
     complete(2);

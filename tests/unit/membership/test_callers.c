@@ -182,7 +182,7 @@ static void needs_no_verdict_any_more(void **state)
     trib_callers_doubt(&self.core, TRIB_PEER_LOST, "lost the connection to server 0");
     trib_callers_stop(&self.core);
     assert_false(self.core.doubt.armed);
-    self.core.ended = true;
+    self.core.ended = self.core.host.is_closed = true;
     trib_callers_doubt(&self.core, TRIB_PEER_LOST, "lost the connection to server 0");
     assert_false(self.core.doubt.armed);
     bed_close(&self);

@@ -13,7 +13,9 @@
 
 #include "engine/base/assert.h"
 #include "engine/cluster/machines.h"
-#include "engine/trace/trace.h"
+#include "engine/trace/stage_list.h"
+#include "engine/tracer/tracer.h"
+#include "engine/worker/op.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "records are written as they are in memory");
 
@@ -187,13 +189,9 @@ static void put_members(trace_writer *self)
 
 static void put_stages(trace_writer *self)
 {
-    trib_writer section = build((size_t)TRIB_TRACE_STAGES_MAX * 4);
-    for (uint32_t i = 0; section.data != NULL && i < TRIB_TRACE_STAGES_MAX; i++) {
-        const trib_stage *stage = atomic_load(&self->engine->tracer->stages[i]);
-        if (stage == NULL) {
-            break;
-        }
-        trib_put_u32(&section, put_string(self, stage->name));
+    trib_writer section = build((size_t)TRIB_STAGE_COUNT * 4);
+    for (uint32_t i = 0; section.data != NULL && i < TRIB_STAGE_COUNT; i++) {
+        trib_put_u32(&section, put_string(self, trib_stage_name((trib_stage_id)i)));
     }
     put_section(self, TRIB_TRACE_SECTION_STAGES, 4, &section);
 }

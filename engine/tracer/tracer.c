@@ -1,11 +1,10 @@
-/* trace.c - the tracer of an engine, and what hooks do when it records; see trace.h. */
-#include "engine/trace/trace.h"
+/* tracer.c - see tracer.h. */
+#include "engine/tracer/tracer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "engine/base/assert.h"
-#include "engine/membership/member.h"
 
 #define CLOCK_BURST 8u /* questions at the beginning, close together: before the links are busy */
 #define CLOCK_BURST_NS (2 * INT64_C(1000000))
@@ -13,50 +12,24 @@
 #define CLOCK_QUIET_NS (5 * INT64_C(1000000))    /* without a record: nothing was on its way */
 #define CLOCK_BETWEEN_NS (20 * INT64_C(1000000)) /* from one such question to the next */
 
-static bool ask(trib_tracer *tracer, int64_t now_ns);
+/* ---- The clock ---- */
 
-/* ---- Hooks ---- */
-
-/* The number that records use for a stage; the first that sees one enters it. */
-static uint8_t stage_number(trib_tracer *tracer, const trib_stage *stage)
+/* Core 0. False: it cannot be asked now. */
+static bool ask(trib_tracer *tracer, int64_t now_ns)
 {
-    for (uint32_t i = 0; stage != NULL && i < TRIB_TRACE_STAGES_MAX; i++) {
-        const trib_stage *there = atomic_load_explicit(&tracer->stages[i], memory_order_acquire);
-        if (there == stage ||
-            (there == NULL && (atomic_compare_exchange_strong(&tracer->stages[i], &there, stage) || there == stage))) {
-            return (uint8_t)i;
-        }
+    if (!atomic_load(&tracer->on) || tracer->engine->cores[0].ended || !tracer->engine->hooks->ask_time(tracer->engine)) {
+        return false;
     }
-    return TRIB_TRACE_NO_STAGE;
-}
-
-static uint16_t peer_number(uint32_t member)
-{
-    return member < TRIB_TRACE_NO_PEER ? (uint16_t)member : TRIB_TRACE_NO_PEER;
-}
-
-void trib_trace_task_put(trib_core *core, trib_trace_kind kind, const trib_task *task, int64_t at_ns, uint32_t value)
-{
-    trib_tracer *tracer = core->engine->tracer;
-    bool stall = kind == TRIB_TRACE_STALL;
-    trib_trace_record record = {
-        .at_ns = at_ns,
-        .tensor = task->tensor->tag,
-        .partition = task->partition,
-        .round = task->node->op->round,
-        .value = value,
-        .peer = peer_number(stall ? task->missing_rank : task->owner.member),
-        .kind = (uint8_t)kind,
-        .stage = stage_number(tracer, trib_pipeline_stage(task)),
-    };
-    trib_trace_ring_put(&core->trace, &record);
+    tracer->questions++;
+    tracer->asked_ns = now_ns;
+    return true;
 }
 
 /*
  * Something begins. A question that meets no data on its way is worth many that do, so it is asked when nothing went on
  * before, at the beginning of a step for example. (A timer that looks for such times would wake the loop too often.)
  */
-static void note_begin(trib_core *core, int64_t at_ns)
+void trib_tracer_data_began(trib_core *core, int64_t at_ns)
 {
     trib_tracer *tracer = core->engine->tracer;
     if (core->reactor->index == 0) {
@@ -66,72 +39,6 @@ static void note_begin(trib_core *core, int64_t at_ns)
             (void)ask(tracer, at_ns);
         }
     }
-}
-
-void trib_trace_op_put(trib_core *core, trib_trace_kind kind, const trib_op *op, int64_t at_ns)
-{
-    bool submit = kind == TRIB_TRACE_SUBMIT;
-    if (submit) {
-        note_begin(core, at_ns);
-    }
-    trib_trace_record record = {
-        .at_ns = at_ns,
-        .tensor = op->tensor->tag,
-        .round = op->round,
-        .value = submit ? (uint32_t)op->priority : (uint32_t)atomic_load(&op->claim),
-        .extra = submit ? (uint32_t)op->exchange | (uint32_t)op->reduce << 8 | op->root << 16 : 0,
-        .peer = TRIB_TRACE_NO_PEER,
-        .kind = (uint8_t)kind,
-        .stage = TRIB_TRACE_NO_STAGE,
-    };
-    trib_trace_ring_put(&core->trace, &record);
-}
-
-void trib_trace_sum_put(trib_core *core, trib_trace_kind kind, const trib_contribution *what, uint32_t peer,
-                        uint32_t value)
-{
-    const int64_t now_ns = trib_now_often(core->reactor);
-    if (kind == TRIB_TRACE_SUM_ARRIVE || kind == TRIB_TRACE_NEAR_ARRIVE) {
-        note_begin(core, now_ns);
-    }
-    trib_trace_record record = {
-        .at_ns = now_ns,
-        .tensor = what->tensor,
-        .partition = what->partition,
-        .round = what->round,
-        .value = value,
-        .extra = what->chunk,
-        .peer = peer_number(peer),
-        .kind = (uint8_t)kind,
-        .stage = TRIB_TRACE_NO_STAGE,
-    };
-    trib_trace_ring_put(&core->trace, &record);
-}
-
-void trib_trace_link_put(trib_core *core, trib_trace_kind kind, const trib_link *link, uint32_t value)
-{
-    trib_trace_record record = {
-        .at_ns = trib_now_often(core->reactor),
-        .value = value,
-        .extra = link != NULL ? link->peer_reactor : 0,
-        .peer = link != NULL ? peer_number(link->peer) : TRIB_TRACE_NO_PEER,
-        .kind = (uint8_t)kind,
-        .stage = TRIB_TRACE_NO_STAGE,
-    };
-    trib_trace_ring_put(&core->trace, &record);
-}
-
-/* ---- The clock ---- */
-
-/* Core 0. False: it cannot be asked now. */
-static bool ask(trib_tracer *tracer, int64_t now_ns)
-{
-    if (!atomic_load(&tracer->on) || tracer->engine->cores[0].ended || !trib_member_ask_time(tracer->engine->member)) {
-        return false;
-    }
-    tracer->questions++;
-    tracer->asked_ns = now_ns;
-    return true;
 }
 
 static void ask_for_time(trib_reactor *reactor, trib_timer *timer)

@@ -1,21 +1,18 @@
 /*
- * trace.h - recording what partitions, sums and links do: hooks that cost one predictable branch when nothing is
- * recorded.
+ * tracer.h - the tracer of an engine: starting and stopping a recording, the clock's distance to the coordinator, the file.
  *
- * Each core writes its own ring (trace_ring.h) at the times of its reactor, so the same hooks record in virtual time.
- * A tracer is the engine's part: starting and stopping, the clock's distance to the coordinator, the file. It records
- * from trib_engine_open on if the configuration names a file, which is then written when the last core has closed its
- * links: at the end of a job that failed just as of one that was closed.
+ * Each core writes its own ring (engine/trace/trace_ring.h) at the times of its reactor, so the same hooks record in virtual
+ * time. An engine records from its opening on if the configuration names a file, which is then written when the last core has
+ * closed its links: at the end of a job that failed just as of one that was closed.
  */
-#ifndef TRIB_ENGINE_TRACE_H
-#define TRIB_ENGINE_TRACE_H
+#ifndef TRIB_ENGINE_TRACER_H
+#define TRIB_ENGINE_TRACER_H
 
 #include "engine/wire/clock.h"
-#include "engine/worker/pipeline.h"
+#include "engine/core/core.h"
 
 #define TRIB_TRACE_BYTES_DEFAULT (UINT64_C(64) << 20)
 #define TRIB_TRACE_BYTES_MAX (UINT64_C(1) << 36)
-#define TRIB_TRACE_STAGES_MAX 32u
 #define TRIB_TRACE_PATH_MAX 4096
 
 /* One an engine. */
@@ -26,7 +23,6 @@ typedef struct trib_tracer {
     trib_clock clock;
     uint64_t bytes;
     _Atomic int64_t began_ns;                                  /* the latest recording; of core 0's clock */
-    _Atomic(const trib_stage *) stages[TRIB_TRACE_STAGES_MAX]; /* by the number that records use */
     char *path;                                                /* written at the end; NULL: not */
     atomic_uint cores_left;
     trib_timer clock_timer; /* core 0 */
@@ -45,6 +41,8 @@ void trib_tracer_close(trib_engine *engine);
 void trib_tracer_joined(trib_engine *engine);
 /* Any core, once: its last link is closed. The last one writes the file. */
 void trib_tracer_core_closed(trib_engine *engine);
+/* The core's thread: data begins to move; a good moment to ask for the coordinator's time. */
+void trib_tracer_data_began(trib_core *core, int64_t at_ns);
 /* Core 0: the coordinator has answered with its time. */
 void trib_tracer_clock_answer(trib_engine *engine, const trib_frame *answer, int64_t now_ns);
 
@@ -66,58 +64,5 @@ TRIB_CHECKED trib_status trib_trace_file_write(trib_engine *engine, const char *
 TRIB_CHECKED trib_status trib_trace_check_name(const char *pattern, trib_error *error);
 /* Fills %r (rank2, server0, coordinator), %p (process id) and %h (host) in; without any % it appends ".%r.%p.trib". */
 void trib_tracer_path(const trib_engine *engine, const char *pattern, char *path, size_t size);
-
-/* ---- Hooks: the core's thread ---- */
-
-static inline bool trib_trace_on(const trib_core *core)
-{
-    return __builtin_expect(atomic_load_explicit(&core->trace.on, memory_order_acquire), 0);
-}
-
-/* Not inline: what is done when recording is on. */
-void trib_trace_task_put(trib_core *core, trib_trace_kind kind, const trib_task *task, int64_t at_ns, uint32_t value);
-void trib_trace_op_put(trib_core *core, trib_trace_kind kind, const struct trib_op *op, int64_t at_ns);
-void trib_trace_sum_put(trib_core *core, trib_trace_kind kind, const trib_contribution *what, uint32_t peer,
-                        uint32_t value);
-void trib_trace_link_put(trib_core *core, trib_trace_kind kind, const trib_link *link, uint32_t value);
-
-/* What happened to a partition now. */
-static inline void trib_trace_task(trib_core *core, trib_trace_kind kind, const trib_task *task, uint32_t value)
-{
-    if (trib_trace_on(core)) {
-        trib_trace_task_put(core, kind, task, trib_now_often(core->reactor), value);
-    }
-}
-
-/* It entered its stage at task->since_ns. */
-static inline void trib_trace_enter(trib_core *core, const trib_task *task)
-{
-    if (trib_trace_on(core)) {
-        trib_trace_task_put(core, TRIB_TRACE_ENTER, task, task->since_ns, task->size);
-    }
-}
-
-static inline void trib_trace_op(trib_core *core, trib_trace_kind kind, const struct trib_op *op, int64_t at_ns)
-{
-    if (trib_trace_on(core)) {
-        trib_trace_op_put(core, kind, op, at_ns);
-    }
-}
-
-static inline void trib_trace_sum(trib_core *core, trib_trace_kind kind, const trib_contribution *what, uint32_t peer,
-                                  uint32_t value)
-{
-    if (trib_trace_on(core)) {
-        trib_trace_sum_put(core, kind, what, peer, value);
-    }
-}
-
-/* Links, and with NULL the core itself. */
-static inline void trib_trace_link(trib_core *core, trib_trace_kind kind, const trib_link *link, uint32_t value)
-{
-    if (trib_trace_on(core)) {
-        trib_trace_link_put(core, kind, link, value);
-    }
-}
 
 #endif

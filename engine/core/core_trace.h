@@ -1,0 +1,25 @@
+/* core_trace.h - records what happens to sums on a core. A hook costs one predictable branch when nothing is recorded. */
+#ifndef TRIB_ENGINE_CORE_TRACE_H
+#define TRIB_ENGINE_CORE_TRACE_H
+
+#include "engine/core/core.h"
+#include "engine/link/link_trace.h"
+
+static inline bool trib_trace_on(const trib_core *core)
+{
+    return trib_trace_ring_is_on(&core->trace);
+}
+
+/* While something is recorded. */
+void trib_trace_sum_put(trib_core *core, trib_trace_kind kind, const trib_contribution *what, uint32_t peer,
+                        uint32_t value);
+
+static inline void trib_trace_sum(trib_core *core, trib_trace_kind kind, const trib_contribution *what, uint32_t peer,
+                                  uint32_t value)
+{
+    if (trib_trace_on(core)) {
+        trib_trace_sum_put(core, kind, what, peer, value);
+    }
+}
+
+#endif

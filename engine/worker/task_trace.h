@@ -1,0 +1,35 @@
+/* task_trace.h - records what happens to partitions and operations of a worker. */
+#ifndef TRIB_ENGINE_TASK_TRACE_H
+#define TRIB_ENGINE_TASK_TRACE_H
+
+#include "engine/core/core_trace.h"
+#include "engine/worker/op.h"
+
+/* While something is recorded. */
+void trib_trace_task_put(trib_core *core, trib_trace_kind kind, const trib_task *task, int64_t at_ns, uint32_t value);
+void trib_trace_op_put(trib_core *core, trib_trace_kind kind, const struct trib_op *op, int64_t at_ns);
+
+/* What happened to a partition now. */
+static inline void trib_trace_task(trib_core *core, trib_trace_kind kind, const trib_task *task, uint32_t value)
+{
+    if (trib_trace_on(core)) {
+        trib_trace_task_put(core, kind, task, trib_now_often(core->reactor), value);
+    }
+}
+
+/* It entered its stage at task->since_ns. */
+static inline void trib_trace_enter(trib_core *core, const trib_task *task)
+{
+    if (trib_trace_on(core)) {
+        trib_trace_task_put(core, TRIB_TRACE_ENTER, task, task->since_ns, task->size);
+    }
+}
+
+static inline void trib_trace_op(trib_core *core, trib_trace_kind kind, const struct trib_op *op, int64_t at_ns)
+{
+    if (trib_trace_on(core)) {
+        trib_trace_op_put(core, kind, op, at_ns);
+    }
+}
+
+#endif
