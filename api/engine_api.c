@@ -314,7 +314,7 @@ trib_status trib_engine_get_info(const trib_engine *engine, trib_engine_info *in
         info->partition_bytes = roster->partition_bytes;
         info->chunk_bytes = roster->chunk_bytes;
         info->t_opt_factor = roster->t_opt_factor;
-        info->local_sum = roster->local_ranks;
+        info->local_sum = roster->local_size;
         info->summing_count = (int32_t)trib_roster_summing(roster);
     }
     return TRIB_OK;

@@ -176,7 +176,7 @@ trib_status trib_push_pull(trib_engine *engine, const trib_op_params *params, tr
         status = check_device(engine, params, error);
     }
     return status != TRIB_OK ? status
-                             : trib_op_submit(engine, params, TRIB_EXCHANGE_PUSH_PULL, params->tensor, op_out, error);
+                             : trib_op_submit(engine, params, TRIB_COLLECTIVE_ALL_REDUCE, params->tensor, op_out, error);
 }
 
 trib_status trib_broadcast(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
@@ -197,7 +197,7 @@ trib_status trib_broadcast(trib_engine *engine, const trib_op_params *params, tr
         status = check_buffers(params, is_root, !is_root, error);
     }
     return status != TRIB_OK ? status
-                             : trib_op_submit(engine, params, TRIB_EXCHANGE_BROADCAST, params->tensor, op_out, error);
+                             : trib_op_submit(engine, params, TRIB_COLLECTIVE_BROADCAST, params->tensor, op_out, error);
 }
 
 trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
@@ -213,7 +213,7 @@ trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib
         mine.done_cb = params->done_cb;
         mine.user = params->user;
     }
-    return trib_op_submit(engine, &mine, TRIB_EXCHANGE_PUSH_PULL, engine->barrier_tensor, op_out, error);
+    return trib_op_submit(engine, &mine, TRIB_COLLECTIVE_ALL_REDUCE, engine->barrier_tensor, op_out, error);
 }
 
 void trib_op_cancel(trib_op *op)

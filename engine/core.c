@@ -21,7 +21,7 @@
 #include "engine/cluster/machines.h"
 #include "engine/membership/member.h"
 #include "engine/server/relay.h"
-#include "engine/server/server_lane.h"
+#include "engine/server/server_shard.h"
 #include "engine/link/link_trace.h"
 
 #define TICK_NS (250 * INT64_C(1000000))
@@ -177,7 +177,7 @@ void trib_core_roster(trib_reactor *reactor, trib_post *post)
         const trib_machine_place place = trib_machines_place(roster, me);
         engine->env.reactor_settle(engine, reactor, &place);
     }
-    const bool relays = roster->local_ranks > 0 && me < roster->worker_count;
+    const bool relays = roster->local_size > 0 && me < roster->worker_count;
     if (status == TRIB_OK && me < roster->member_count && (roster->members[me].sums || relays)) {
         status = trib_server_open(core, &error);
     }
@@ -278,7 +278,7 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
     }
     if (!core->closing && trib_status_is_orderly(core->ended_status) && now_ns >= core->look_ns) {
         core->look_ns = now_ns + TICK_NS;
-        trib_server_look(core); /* rounds of others may lack somebody who has left */
+        trib_server_look(core); /* rounds of others may miss somebody who has left */
         trib_server_resume(core);
     }
     bool overdue = now_ns >= core->close_deadline_ns;
@@ -294,7 +294,7 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
         stop_listening(core);
     }
     bool device_through = core->reactor->index != 0 || atomic_load(&core->engine->device_jobs) == 0;
-    if (core->closing && core->host.links == NULL && core->nodes == NULL && device_through && transport_is_idle(core)) {
+    if (core->closing && core->host.links == NULL && core->op_cores == NULL && device_through && transport_is_idle(core)) {
         trib_engine_core_closed(core->engine);
         return;
     }

@@ -49,24 +49,24 @@ static void report_task(trib_core *core, const trib_task *task, trib_waiting *en
 }
 
 /* The core's list begins with what came last. */
-static trib_op_node *oldest_node(const trib_core *core)
+static trib_op_core *oldest_op_core(const trib_core *core)
 {
-    trib_op_node *node = core->nodes;
-    while (node != NULL && node->next != NULL) {
-        node = node->next;
+    trib_op_core *op_core = core->op_cores;
+    while (op_core != NULL && op_core->next != NULL) {
+        op_core = op_core->next;
     }
-    return node;
+    return op_core;
 }
 
 void trib_report_core(trib_core *core, trib_waiting *entries, size_t capacity, size_t *count)
 {
-    for (trib_op_node *node = oldest_node(core); node != NULL; node = node->previous) {
-        const trib_op *op = node->op;
+    for (trib_op_core *op_core = oldest_op_core(core); op_core != NULL; op_core = op_core->previous) {
+        const trib_op *op = op_core->op;
         trib_tensor *tensor = op->tensor;
         trib_waiting entry = {.round = op->round, .since_ns = trib_now(core->reactor) - op->submit_ns};
         snprintf(entry.tensor, sizeof entry.tensor, "%s", tensor->name);
         trib_tensor_core *mine = atomic_load(&tensor->placed) ? &tensor->cores[core->reactor->index] : NULL;
-        if (mine == NULL || mine->active != node) {
+        if (mine == NULL || mine->active != op_core) {
             bool joining = atomic_load(&core->engine->phase) == TRIB_PHASE_JOINING;
             snprintf(entry.stage, sizeof entry.stage, "%s", joining ? "JOIN" : mine == NULL ? "DECLARE" : "TURN");
             if (mine == NULL && core->engine->roster == NULL && core->engine->coordinator != NULL) {

@@ -94,7 +94,7 @@ int trib_pages_file(const char *label, size_t size)
     return fd;
 }
 
-/* Where memory is only given out that there is, a file's is found to lack when it is touched, which ends the process too. */
+/* Where memory is only given out that there is, a file's is found to be missing when it is touched, which ends the process too. */
 static bool is_overcommitted(void)
 {
     char mode = '2';

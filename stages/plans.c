@@ -1,5 +1,5 @@
 /*
- * plans.c - read this file and know the engine: the stages of each kind of exchange, in order.
+ * plans.c - read this file and know the engine: the stages of each kind of collective, in order.
  *
  * SUM happens on the server between PUSH and PULL (engine/aggregate/summation.c). The stages of codecs (COMPRESS, DECOMPRESS) take
  * their places in further plans beside these.
@@ -7,14 +7,14 @@
 #include "stages/plans.h"
 
 const trib_plan trib_plans[] = {
-    [TRIB_EXCHANGE_PUSH_PULL] = {"push_pull on host memory", {&trib_stage_push, &trib_stage_pull, NULL}},
-    [TRIB_EXCHANGE_BROADCAST] = {"broadcast on host memory", {&trib_stage_push, &trib_stage_pull, NULL}},
-    [TRIB_EXCHANGE_DEVICE] = {"push_pull on devices",
+    [TRIB_COLLECTIVE_ALL_REDUCE] = {"push_pull on host memory", {&trib_stage_push, &trib_stage_pull, NULL}},
+    [TRIB_COLLECTIVE_BROADCAST] = {"broadcast on host memory", {&trib_stage_push, &trib_stage_pull, NULL}},
+    [TRIB_COLLECTIVE_DEVICE_ALL_REDUCE] = {"push_pull on devices",
                               {&trib_stage_input, &trib_stage_nccl_reduce, &trib_stage_copy_d2h, &trib_stage_push,
                                &trib_stage_pull, &trib_stage_copy_h2d, &trib_stage_nccl_broadcast, NULL}},
-    [TRIB_EXCHANGE_DEVICE_ALONE] = {"push_pull or broadcast on the devices of one machine",
+    [TRIB_COLLECTIVE_DEVICE_ALONE] = {"push_pull or broadcast on the devices of one machine",
                                     {&trib_stage_input, &trib_stage_nccl_reduce, NULL}},
-    [TRIB_EXCHANGE_DEVICE_BROADCAST] = {"broadcast on devices",
+    [TRIB_COLLECTIVE_DEVICE_BROADCAST] = {"broadcast on devices",
                                         {&trib_stage_input, &trib_stage_nccl_reduce, &trib_stage_copy_d2h,
                                          &trib_stage_push, &trib_stage_pull, &trib_stage_copy_h2d,
                                          &trib_stage_nccl_broadcast, NULL}},

@@ -1,4 +1,4 @@
-/* plans.h - the plans: which stages a partition goes through, by kind of exchange. */
+/* plans.h - the plans: which stages a partition goes through, by kind of collective. */
 #ifndef TRIB_STAGES_PLANS_H
 #define TRIB_STAGES_PLANS_H
 
@@ -12,7 +12,7 @@ extern const trib_stage trib_stage_copy_d2h;
 extern const trib_stage trib_stage_copy_h2d;
 extern const trib_stage trib_stage_nccl_broadcast;
 
-/* Indexed by trib_exchange. */
+/* Indexed by trib_collective. */
 extern const trib_plan trib_plans[];
 
 #endif

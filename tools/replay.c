@@ -63,7 +63,7 @@ static void print_parts(const char *name, const outcome *of, FILE *out)
     fprintf(out, "  %-22s", name);
     for (unsigned i = 0; i < TRACE_PHASE_COUNT; i++) {
         if (of->parts.phases[i].total_ns == 0 &&
-            (i == TRACE_PHASE_NEAR || i == TRACE_PHASE_PART || i == TRACE_PHASE_HAND)) {
+            (i == TRACE_PHASE_NEAR || i == TRACE_PHASE_PARTIAL || i == TRACE_PHASE_HAND)) {
             continue; /* no relays */
         }
         fprintf(out, " %s %.2f", trace_phase_name((trace_phase)i),
@@ -92,7 +92,7 @@ static void print_text(const replay_options *self, const study_replay *replay, c
            replay->step.cross_barrier ? "; steps overlap" : "");
     if (!replay->one_host && replay->per_machine > 1) {
         printf("%u workers a machine; %s\n", replay->per_machine,
-               replay->local_ranks > 0 ? "they sum first" : "every one pushes its own");
+               replay->local_size > 0 ? "they sum first" : "every one pushes its own");
     }
     replay_print_rate(self, replay, stdout);
     const double recorded = (double)replay->step_ns, compute = (double)replay->compute_ns;
@@ -134,7 +134,7 @@ static json_t *outcome_json(const outcome *of, double off)
     return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:s, s:o}", "step_ms", ms(step), "simulated_ms",
                      ms((double)result->step_ns), "compute_ms", ms((double)result->compute_ns), "waiting_ms",
                      ms(step - (double)result->compute_ns), "t_opt_ms", ms(result->t_opt_ns), "wire_bytes",
-                     result->wire_bytes, "local_sum", (int)result->local_ranks, "limit", of->parts.limit_name,
+                     result->wire_bytes, "local_sum", (int)result->local_size, "limit", of->parts.limit_name,
                      "partition_ms", parts);
 }
 
@@ -150,7 +150,7 @@ static bool print_json(const replay_options *self, const study_replay *replay, c
         "rate_estimated", self->recorded_rate_bits == 0 && !replay->rate_told, "overlapped",
         replay->step.cross_barrier);
     json_object_set_new(recorded, "per_machine", json_integer(replay->per_machine));
-    json_object_set_new(recorded, "local_sum", json_integer(replay->local_ranks));
+    json_object_set_new(recorded, "local_sum", json_integer(replay->local_size));
     json_object_set_new(recorded, "one_host", json_boolean(replay->one_host));
     json_t *out = json_pack("{s:o, s:o, s:s}", "recorded", recorded, "replayed", outcome_json(again, 1), "changes",
                             self->changes);

@@ -68,12 +68,12 @@ static int serve(trib_config *config, const char *what)
         return 1;
     }
     pthread_t thread;
-    const int lack = pthread_create(&thread, NULL, take_signals, &self);
-    if (lack != 0) {
+    const int code = pthread_create(&thread, NULL, take_signals, &self);
+    if (code != 0) {
         fprintf(
             stderr,
             "tributary %s: no thread that waits for signals: %s (too little for this process by ulimit -v or -u?)\n",
-            what, strerror(lack));
+            what, strerror(code));
         trib_engine_destroy(engine);
         return 1;
     }

@@ -242,7 +242,7 @@ static bool print_json(const sim_options *self, const study_model *model, const 
     const sim_job_config *job = &self->step.job;
     json_t *out = json_pack(
         "{s:s, s:i, s:i, s:i, s:I, s:I, s:b, s:b, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:f}", "model",
-        model->name, "workers", (int)job->workers, "servers", (int)job->servers, "local_sum", (int)result->local_ranks,
+        model->name, "workers", (int)job->workers, "servers", (int)job->servers, "local_sum", (int)result->local_size,
         "bytes", (json_int_t)model->bytes, "rate_bits", (json_int_t)job->link.egress_bits, "priorities",
         self->step.priorities, "cross_barrier", self->step.cross_barrier, "seed", (json_int_t)job->seed, "codec",
         self->step.codec_ratio, "step_ms", (double)result->step_ns / 1e6, "compute_ms",
@@ -265,7 +265,7 @@ static bool print_text(const sim_options *self, const study_model *model, const 
            self->step.cross_barrier ? "each layer waits for its own" : "a barrier after each step");
     if (job->per_machine > 1) {
         printf("  %u workers a machine; %s\n", job->per_machine,
-               result->local_ranks > 0 ? "they sum first" : "each pushes its own");
+               result->local_size > 0 ? "they sum first" : "each pushes its own");
     }
     printf("  compute              %10.2f ms\n", compute);
     if (result->t_opt_ns > 0) {

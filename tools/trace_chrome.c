@@ -196,7 +196,7 @@ static void put_sum_sent(writer *self, const trace_event *sent, const trace_even
     put_async(self, category, sent->process, sent->record.tensor, args, since->at_ns, sent->at_ns);
 }
 
-/* Sums, from the first contribution until they are complete; and what is sent of them. Of a relay's sum the part goes
+/* Sums, from the first contribution until they are complete; and what is sent of them. Of a relay's sum the partial sum goes
  * on, and what it hands on comes back first. */
 static void add_sums(writer *self)
 {
@@ -207,10 +207,10 @@ static void add_sums(writer *self)
             const trace_event *one = chunks->events[end];
             const uint8_t kind = one->record.kind;
             complete = kind == TRIB_TRACE_SUM_COMPLETE || kind == TRIB_TRACE_NEAR_COMPLETE ? one : complete;
-            back = kind == TRIB_TRACE_PART_SUM ? one : back;
+            back = kind == TRIB_TRACE_PARTIAL_SUM ? one : back;
             if (kind == TRIB_TRACE_NEAR_SENT && back != NULL) {
                 put_sum_sent(self, one, back, "SUM handed on");
-            } else if (kind == TRIB_TRACE_PART_SUM && complete != NULL) {
+            } else if (kind == TRIB_TRACE_PARTIAL_SUM && complete != NULL) {
                 put_sum_sent(self, one, complete, "part summed by all machines");
             } else if (kind == TRIB_TRACE_SUM_SENT && complete != NULL) {
                 put_sum_sent(self, one, complete, "SUM on its way");
@@ -343,8 +343,8 @@ static void put_arrow(writer *self, const char *name, arrow_end from, arrow_end 
     fprintf(self->out, ",\"name\":\"%s\",\"cat\":\"%s\",\"id\":%llu,\"bp\":\"e\"}", name, name, (unsigned long long)id);
 }
 
-/* From the sum of the machine whose part arrives. False: it brings no part. */
-static bool part_begin(const writer *self, const trace_event *arrival, arrow_end *from)
+/* From the sum of the machine whose partial sum arrives. False: it brings none. */
+static bool partial_begin(const writer *self, const trace_event *arrival, arrow_end *from)
 {
     const trace_process *relay = trace_run_member(self->run, arrival->record.peer);
     const uint64_t first =
@@ -384,9 +384,9 @@ static void put_arrows(writer *self, const slice *sum)
         if ((kind != TRIB_TRACE_SUM_ARRIVE && kind != TRIB_TRACE_NEAR_ARRIVE) || arrival->record.extra != 0) {
             continue;
         }
-        const bool is_part = part_begin(self, arrival, &from);
-        if ((is_part || push_begin(self, arrival, &from)) && from.at_ns <= to.at_ns) {
-            put_arrow(self, is_part ? "part" : "push", from, to);
+        const bool is_partial = partial_begin(self, arrival, &from);
+        if ((is_partial || push_begin(self, arrival, &from)) && from.at_ns <= to.at_ns) {
+            put_arrow(self, is_partial ? "part" : "push", from, to);
         }
     }
 }

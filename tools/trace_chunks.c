@@ -10,7 +10,7 @@ static int compare_u64(uint64_t a, uint64_t b)
 
 bool trace_chunk_is_near(const trace_event *event)
 {
-    return event->record.kind >= TRIB_TRACE_NEAR_ARRIVE && event->record.kind <= TRIB_TRACE_PART_SUM;
+    return event->record.kind >= TRIB_TRACE_NEAR_ARRIVE && event->record.kind <= TRIB_TRACE_PARTIAL_SUM;
 }
 
 static int compare_chunk(const trace_event *event, uint32_t process, bool near, const trib_trace_record *key)
@@ -44,7 +44,7 @@ bool trace_chunks_make(const trace_run *run, trace_chunks *chunks)
         const uint8_t kind = run->events[i].record.kind;
         if (kind == TRIB_TRACE_SUM_ARRIVE || kind == TRIB_TRACE_SUM_COMPLETE || kind == TRIB_TRACE_SUM_SENT ||
             kind == TRIB_TRACE_NEAR_ARRIVE || kind == TRIB_TRACE_NEAR_COMPLETE || kind == TRIB_TRACE_NEAR_SENT ||
-            kind == TRIB_TRACE_PART_SUM) {
+            kind == TRIB_TRACE_PARTIAL_SUM) {
             chunks->events[chunks->count++] = &run->events[i];
         }
     }

@@ -15,7 +15,7 @@ typedef struct trace_chunks {
 /* False: out of memory. */
 bool trace_chunks_make(const trace_run *run, trace_chunks *chunks);
 void trace_chunks_free(trace_chunks *chunks);
-/* Is that recorded by a relay, of its machine's part? */
+/* Is that recorded by a relay, of its machine's partial sum? */
 bool trace_chunk_is_near(const trace_event *event);
 bool trace_chunk_is_same(const trace_event *a, const trace_event *b);
 /* The first event of that chunk on that process's machine; UINT64_MAX: there is none. */

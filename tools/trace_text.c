@@ -59,8 +59,8 @@ static void print_machines(const trace_run *run, FILE *out)
         fprintf(out, "all members are on one machine\n");
     } else if (machines < run->member_count) {
         fprintf(out, "%u machines; ", machines);
-        fprintf(out, run->local_ranks > 0 ? "the %u workers of each sum first\n" : "every worker pushes its own\n",
-                run->local_ranks);
+        fprintf(out, run->local_size > 0 ? "the %u workers of each sum first\n" : "every worker pushes its own\n",
+                run->local_size);
     }
 }
 
@@ -161,7 +161,7 @@ static void print_phases(const trace_run *run, const trace_stats *stats, FILE *o
     fprintf(out, "\n%-18s %9s %10s %10s %10s %10s %8s\n", "a partition's time", "count", "mean ms", "p50 ms", "p99 ms",
             "max ms", "share");
     for (unsigned i = 0; i < TRACE_PHASE_COUNT; i++) {
-        const char *text = trace_phase_text((trace_phase)i, run->local_ranks > 0);
+        const char *text = trace_phase_text((trace_phase)i, run->local_size > 0);
         if (text[0] != '\0') {
             print_spread(trace_phase_name((trace_phase)i), &stats->phases[i], stats->whole.total_ns, text, out);
         }
@@ -290,7 +290,7 @@ json_t *trace_make_json(const trace_run *run, const trace_stats *stats)
     return json_pack("{s:s, s:i, s:b, s:i, s:i, s:s, s:i, s:i, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, "
                      "s:o, s:o, s:s, "
                      "s:s}",
-                     "job", first->job, "local_sum", (int)run->local_ranks, "one_host", run->one_host, "workers",
+                     "job", first->job, "local_sum", (int)run->local_size, "one_host", run->one_host, "workers",
                      (int)run->worker_count, "servers", (int)run->server_count, "transport", first->transport,
                      "partition_bytes", (int)first->partition_bytes, "chunk_bytes", (int)first->chunk_bytes, "seconds",
                      (double)run->duration_ns / 1e9, "records", (json_int_t)run->event_count, "operations",

@@ -19,10 +19,10 @@ static void backoff_over(trib_reactor *reactor, trib_timer *timer)
     trib_io_watch(reactor, &self->io, TRIB_IO_READ);
 }
 
-void trib_acceptor_note_lack(trib_acceptor *acceptor, int error)
+void trib_acceptor_note_shortage(trib_acceptor *acceptor, int error)
 {
     const int64_t now_ns = trib_now(acceptor->reactor);
-    trib_reactor_note_lack(acceptor->reactor, error);
+    trib_reactor_note_shortage(acceptor->reactor, error);
     if (now_ns >= acceptor->quiet_until_ns) {
         char why[TRIB_REASON_MAX];
         acceptor->quiet_until_ns = now_ns + SAY_NS;
@@ -33,7 +33,7 @@ void trib_acceptor_note_lack(trib_acceptor *acceptor, int error)
 
 static void back_off(trib_acceptor *self, int error)
 {
-    trib_acceptor_note_lack(self, error);
+    trib_acceptor_note_shortage(self, error);
     trib_io_watch(self->reactor, &self->io, 0);
     trib_timer_arm(self->reactor, &self->backoff, trib_now(self->reactor) + TRIB_ACCEPTOR_BACKOFF_NS);
 }
@@ -46,9 +46,9 @@ static bool accept_one(trib_acceptor *self)
     trib_counter_add(self->system_calls, 1);
     const int fd = accept4(self->io.fd, (struct sockaddr *)&from, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
-        /* Errors of one connection that ended before it was accepted are passed over; what is left is lack of
+        /* Errors of one connection that ended before it was accepted are passed over; what is left is shortage of
          * something. */
-        if (trib_acceptor_is_lack(errno)) {
+        if (trib_acceptor_is_shortage(errno)) {
             back_off(self, errno);
             return false;
         }
@@ -58,7 +58,7 @@ static bool accept_one(trib_acceptor *self)
         back_off(self, ENOMEM);
         return false;
     }
-    trib_reactor_lack_over(self->reactor);
+    trib_reactor_end_shortage(self->reactor);
     return true;
 }
 

@@ -26,7 +26,7 @@ struct trib_acceptor {
     void (*over)(trib_acceptor *acceptor); /* it was closed, and may be freed */
     trib_io io;
     trib_timer backoff;
-    int64_t quiet_until_ns; /* lack was told of, and is not again before */
+    int64_t quiet_until_ns; /* a shortage was told of, and is not again before */
     bool accepting, closed;
 };
 
@@ -34,11 +34,11 @@ struct trib_acceptor {
 void trib_acceptor_open(trib_acceptor *acceptor, int fd);
 /* After so long it is tried again to let one in. */
 #define TRIB_ACCEPTOR_BACKOFF_NS (100 * INT64_C(1000000))
-/* For who cannot make use of one that was accepted, for lack of what errno's number says. */
-void trib_acceptor_note_lack(trib_acceptor *acceptor, int error);
+/* For who cannot make use of one that was accepted, for want of what errno's number says. */
+void trib_acceptor_note_shortage(trib_acceptor *acceptor, int error);
 
 /* Whether the number says that this process, or its machine, has too little of something. */
-static inline bool trib_acceptor_is_lack(int error)
+static inline bool trib_acceptor_is_shortage(int error)
 {
     return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
 }

@@ -266,8 +266,8 @@ sum_round *trib_sum_round_take(trib_summation *self, uint32_t chunk_count)
     round->chunk_count = chunk_count;
     round->next = round->report_next = NULL;
     round->refused = TRIB_OK;
-    round->is_spoilt = false;
-    round->chunks_done = round->told_count = round->parts_out = 0;
+    round->is_torn = false;
+    round->chunks_done = round->told_count = round->partials_out = 0;
     round->landings = round->references = round->holds = 0;
     round->is_reported = false;
     round->text[0] = '\0';

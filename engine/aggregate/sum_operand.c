@@ -6,12 +6,12 @@
 
 uint8_t trib_sum_payload_width(const trib_summation *self, const trib_contribution *what)
 {
-    return self->config.takes_parts && what->exchange == TRIB_EXCHANGE_PUSH_PULL ? trib_sum_acc_width(what) : 0;
+    return self->config.takes_partials && what->collective == TRIB_COLLECTIVE_ALL_REDUCE ? trib_sum_acc_width(what) : 0;
 }
 
 uint8_t trib_sum_payload_form(const trib_summation *self)
 {
-    return self->config.takes_parts ? TRIB_FORM_ACC : TRIB_FORM_WIRE;
+    return self->config.takes_partials ? TRIB_FORM_ACC : TRIB_FORM_WIRE;
 }
 
 static void copy_in(const trib_summation *self, const trib_contribution *what, uint32_t chunk_size, sum_block *block,
@@ -34,7 +34,7 @@ static void recalled(trib_lease *lease)
     node->data = block->data;
     if (!trib_sum_lease_end(block)) {
         round->holds++;
-        trib_sum_round_refuse(self, round, TRIB_PEER_LOST, TRIB_SUM_SPOILT);
+        trib_sum_round_refuse(self, round, TRIB_PEER_LOST, TRIB_SUM_TORN);
         round->holds--;
         trib_sum_round_try_end(self, round);
     }
@@ -62,7 +62,7 @@ static bool take_lease(trib_summation *self, const sum_round *round, const trib_
 static bool stays(trib_summation *self, const sum_round *round, const trib_contribution *what, sum_block *block,
                   trib_conn *conn, const sum_block *spare)
 {
-    if (what->exchange != TRIB_EXCHANGE_PUSH_PULL || self->config.contributor_count == 1) {
+    if (what->collective != TRIB_COLLECTIVE_ALL_REDUCE || self->config.contributor_count == 1) {
         return false;
     }
     const sum_node *partner = trib_sum_partner(self, &round->chunks[what->chunk], what->contributor);
@@ -90,6 +90,6 @@ sum_node trib_sum_operand(trib_summation *self, sum_round *round, const trib_con
     }
     trib_lease *lease = trib_conn_lease(conn, false);
     copy_in(self, what, what->size, block, payload);
-    round->is_spoilt = lease != NULL && !lease->end(lease);
+    round->is_torn = lease != NULL && !lease->end(lease);
     return node;
 }

@@ -29,7 +29,7 @@ void trib_sum_round_try_end(trib_summation *self, sum_round *round)
     const bool served = round->refused == TRIB_OK ? round->chunks_done == round->what.chunk_count
                                                   : round->told_count == self->config.contributor_count;
     if (!served || round->references > 0 || round->landings > 0 || round->holds > 0 ||
-        !trib_sum_part_may_end(self, round)) {
+        !trib_sum_partial_may_end(self, round)) {
         return;
     }
     sum_key *key = round->key;
@@ -70,7 +70,7 @@ void trib_sum_round_refuse(trib_summation *self, sum_round *round, trib_status s
     snprintf(round->text, sizeof round->text, "%s", text);
     round->holds++;
     trib_sum_round_clear(self, round);
-    trib_sum_part_report(self, round);
+    trib_sum_partial_report(self, round);
     for (uint32_t i = 0; i < self->config.contributor_count; i++) {
         if (round->counts[i] > 0) {
             trib_sum_round_tell(self, round, i);
@@ -88,7 +88,7 @@ static void describe(const trib_summation *self, const trib_contribution *what, 
     if (with_chunks) {
         snprintf(chunks, sizeof chunks, " in %u chunks", what->chunk_count);
     }
-    if (what->exchange == TRIB_EXCHANGE_BROADCAST) {
+    if (what->collective == TRIB_COLLECTIVE_BROADCAST) {
         snprintf(text, size, "%s says broadcast of %s from rank %u%s", who, trib_dtype_name(what->dtype), what->root,
                  chunks);
     } else {
@@ -104,7 +104,7 @@ void trib_sum_round_check(trib_summation *self, sum_round *round, const trib_con
     }
     const trib_contribution *first = &round->what;
     char one[128], other[128], text[TRIB_ERROR_TEXT_SIZE];
-    const bool same_kind = first->exchange == what->exchange && first->dtype == what->dtype &&
+    const bool same_kind = first->collective == what->collective && first->dtype == what->dtype &&
                            first->reduce == what->reduce && first->root == what->root;
     if (!same_kind || first->chunk_count != what->chunk_count) {
         describe(self, first, same_kind, one, sizeof one);

@@ -105,7 +105,7 @@ static void combine(trib_summation *self, const sum_chunk *chunk, sum_node *left
                         chunk->size / trib_dtype_size(what->dtype));
     trib_charge(self->config.reactor, TRIB_COST_SUM, chunk->size);
     const bool left_valid = trib_sum_lease_end(left->block), right_valid = trib_sum_lease_end(right->block);
-    chunk->round->is_spoilt = chunk->round->is_spoilt || !left_valid || !right_valid;
+    chunk->round->is_torn = chunk->round->is_torn || !left_valid || !right_valid;
     if (left->block != target) {
         trib_sum_block_give(self, left->block);
     }
@@ -149,7 +149,7 @@ static void add_on_arrival(trib_summation *self, sum_chunk *chunk, sum_node payl
     }
 }
 
-/* Everybody's contribution is in the tree's root. A part is not rounded. */
+/* Everybody's contribution is in the tree's root. A partial sum is not rounded. */
 static sum_block *finish(trib_summation *self, sum_chunk *chunk)
 {
     if (chunk->size == 0) {
@@ -158,7 +158,7 @@ static sum_block *finish(trib_summation *self, sum_chunk *chunk)
     const trib_contribution *what = &chunk->round->what;
     const sum_node root = chunk->tree->nodes[0];
     trib_assert(root.block != NULL);
-    if (self->config.part_ready == NULL) {
+    if (self->config.partial_ready == NULL) {
         trib_kernel_finish(self->config.kernels, what->dtype, what->reduce, root.block->data, root.data,
                            (trib_form)root.form, chunk->size / trib_dtype_size(what->dtype),
                            self->config.contributor_count * (self->config.weight > 1 ? self->config.weight : 1));
@@ -180,16 +180,16 @@ static void add_to_sum(trib_summation *self, sum_chunk *chunk, uint32_t rank, su
         }
     }
     trib_sum_block_give(self, spare);
-    if (chunk->round->is_spoilt) {
-        trib_sum_round_refuse(self, chunk->round, TRIB_PEER_LOST, TRIB_SUM_SPOILT);
+    if (chunk->round->is_torn) {
+        trib_sum_round_refuse(self, chunk->round, TRIB_PEER_LOST, TRIB_SUM_TORN);
         return;
     }
     if (chunk->arrived < self->config.contributor_count) {
         return;
     }
     sum_block *result = finish(self, chunk);
-    if (self->config.part_ready != NULL) {
-        trib_sum_part_give_out(self, chunk, result);
+    if (self->config.partial_ready != NULL) {
+        trib_sum_partial_give_out(self, chunk, result);
     } else {
         begin_handing(chunk, &chunk->sum, result);
         trib_sum_chunk_hand_out(self, chunk);
@@ -209,7 +209,7 @@ static uint32_t receiver_of(const trib_summation *self, uint32_t turn)
 void trib_sum_chunk_hand_out(trib_summation *self, sum_chunk *chunk)
 {
     const trib_contribution *what = &chunk->round->what;
-    const bool is_broadcast = what->exchange == TRIB_EXCHANGE_BROADCAST;
+    const bool is_broadcast = what->collective == TRIB_COLLECTIVE_BROADCAST;
     const uint32_t n = self->config.contributor_count, root = is_broadcast ? trib_sum_root(self, what) : n;
     for (uint32_t turn = 0; turn < n; turn++) {
         const uint32_t i = receiver_of(self, turn);
@@ -274,14 +274,14 @@ void trib_sum_chunk_add(trib_summation *self, sum_round *round, const trib_contr
     trib_assert(round->holds > 0);
     trib_assert(round->refused == TRIB_OK);
     sum_chunk *chunk = &round->chunks[what->chunk];
-    if (round->is_spoilt) {
+    if (round->is_torn) {
         trib_sum_block_give(self, payload.block);
         trib_sum_block_give(self, spare);
-        trib_sum_round_refuse(self, round, TRIB_PEER_LOST, TRIB_SUM_SPOILT);
-    } else if (round->what.exchange == TRIB_EXCHANGE_BROADCAST) {
+        trib_sum_round_refuse(self, round, TRIB_PEER_LOST, TRIB_SUM_TORN);
+    } else if (round->what.collective == TRIB_COLLECTIVE_BROADCAST) {
         trib_assert(spare == NULL && (payload.data == NULL || payload.block != NULL));
-        if (self->config.part_ready != NULL) {
-            trib_sum_part_add_to_broadcast(self, chunk, payload.block);
+        if (self->config.partial_ready != NULL) {
+            trib_sum_partial_add_to_broadcast(self, chunk, payload.block);
         } else {
             add_to_broadcast(self, chunk, what->contributor, payload.block);
         }
@@ -297,6 +297,6 @@ void trib_sum_round_clear(trib_summation *self, sum_round *round)
         trib_sum_tree_give(self, chunk->tree);
         chunk->tree = NULL;
         close_broadcast(self, chunk);
-        trib_sum_part_clear(self, chunk);
+        trib_sum_partial_clear(self, chunk);
     }
 }

@@ -29,7 +29,7 @@
 _Static_assert(TRIB_SUM_CHUNKS_MAX == 1u << (TRIB_SUM_ROUND_CLASSES - 1),
                "rounds for all partitions, and no larger ones");
 
-#define TRIB_SUM_SPOILT "a contribution was lost with its connection while it was summed"
+#define TRIB_SUM_TORN "a contribution was lost with its connection while it was summed"
 
 typedef struct sum_round sum_round;
 
@@ -73,8 +73,8 @@ typedef struct sum_chunk {
     uint32_t served; /* broadcast: ranks below this get the root's payload when they ask, or have it */
     bool is_sized;   /* size and first are known */
     bool is_open;    /* broadcast: the root's payload is there, and we hold a reference for those who have yet to ask */
-    bool is_out;     /* a part: it has been given out, and we hold a reference until the sum is there */
-    sum_block *kept; /* broadcast of a part: the root's payload until all have asked */
+    bool is_out;     /* a partial sum: it has been given out, and we hold a reference until the sum is there */
+    sum_block *kept; /* broadcast of a partial sum: the root's payload until all have asked */
 } sum_chunk;
 
 typedef struct sum_key {
@@ -98,16 +98,16 @@ struct sum_round {
     uint32_t class_index;
     uint32_t chunk_count; /* records below that are in use */
     uint32_t chunks_done, told_count, landings, references, holds;
-    uint32_t parts_out; /* chunks that are */
+    uint32_t partials_out; /* chunks that are */
     sum_round *report_next;
-    bool is_reported; /* sum_part.c: whoever sums the parts knows of the refusal, or will */
+    bool is_reported; /* sum_partial.c: whoever sums the partial sums knows of the refusal, or will */
     int64_t began_ns;
     uint64_t serial; /* younger rounds have higher ones */
     sum_chunk *chunks;
     uint32_t *counts;    /* [rank]: chunks contributed */
     uint64_t *arrived;   /* bit chunk * n + rank */
     unsigned char *told; /* [rank]: of the refusal */
-    bool is_spoilt;      /* an operand was taken back while it was read: refused before anything is handed out */
+    bool is_torn;      /* an operand was taken back while it was read: refused before anything is handed out */
     char text[TRIB_ERROR_TEXT_SIZE];
 };
 
@@ -202,7 +202,7 @@ static inline uint32_t trib_sum_root(const trib_summation *self, const trib_cont
 
 /* ---- sum_tree.c ---- */
 
-/* A part's sum is there: to all contributors. Our reference is given back. */
+/* A partial sum's total is there: to all contributors. Our reference is given back. */
 void trib_sum_chunk_hand_out(trib_summation *self, sum_chunk *chunk);
 
 /* log2 of how much wider an accumulator of that sum is than what travels. */
@@ -227,16 +227,16 @@ uint8_t trib_sum_payload_form(const trib_summation *self);
 sum_node trib_sum_operand(trib_summation *self, sum_round *round, const trib_contribution *what, sum_block *block,
                           const void *payload, trib_conn *conn, const sum_block *spare);
 
-/* ---- sum_part.c: for those that give parts out; the others pass through ---- */
+/* ---- sum_partial.c: for those that give partial sums out; the others pass through ---- */
 
 /* Where the payload of a root elsewhere shall land, when this contribution is the last. False: out of memory. */
-bool trib_sum_part_take_block(trib_summation *self, const sum_round *round, const trib_contribution *what,
+bool trib_sum_partial_take_block(trib_summation *self, const sum_round *round, const trib_contribution *what,
                               sum_block **block);
-void trib_sum_part_give_out(trib_summation *self, sum_chunk *chunk, sum_block *block);
-void trib_sum_part_add_to_broadcast(trib_summation *self, sum_chunk *chunk, sum_block *block);
-void trib_sum_part_clear(trib_summation *self, sum_chunk *chunk);
+void trib_sum_partial_give_out(trib_summation *self, sum_chunk *chunk, sum_block *block);
+void trib_sum_partial_add_to_broadcast(trib_summation *self, sum_chunk *chunk, sum_block *block);
+void trib_sum_partial_clear(trib_summation *self, sum_chunk *chunk);
 /* Reports refusals whose turn has come. After every refusal and every completion, of that round, which is held. */
-void trib_sum_part_report(trib_summation *self, sum_round *round);
-bool trib_sum_part_may_end(const trib_summation *self, const sum_round *round);
+void trib_sum_partial_report(trib_summation *self, sum_round *round);
+bool trib_sum_partial_may_end(const trib_summation *self, const sum_round *round);
 
 #endif

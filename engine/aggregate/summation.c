@@ -22,7 +22,7 @@ static uint32_t rank_count(const trib_summation *self)
     return self->config.rank_limit == 0 ? self->config.contributor_count : self->config.rank_limit;
 }
 
-/* How many rounds of a key may lack contributions. Each has a worker that has done its part and waits: of a broadcast that
+/* How many rounds of a key may miss contributions. Each has a worker that has done its part and waits: of a broadcast that
  * is the root, for those who have asked are served, and go on. A worker has given up a few such rounds at most, and is at
  * one more. */
 static uint32_t open_rounds_max(const trib_summation *self)
@@ -35,7 +35,7 @@ static uint32_t open_rounds_max(const trib_summation *self)
 static bool carries_payload(const trib_summation *self, const trib_contribution *what)
 {
     return what->size > 0 &&
-           (what->exchange == TRIB_EXCHANGE_PUSH_PULL || what->contributor == trib_sum_root(self, what));
+           (what->collective == TRIB_COLLECTIVE_ALL_REDUCE || what->contributor == trib_sum_root(self, what));
 }
 
 static trib_status check_bounds(const trib_summation *self, const trib_contribution *what, bool with_payload,
@@ -53,10 +53,10 @@ static trib_status check_bounds(const trib_summation *self, const trib_contribut
     }
     const size_t element = trib_dtype_size(what->dtype);
     if (element == 0 || what->size % element != 0 || (unsigned)what->reduce >= TRIB_REDUCE_COUNT ||
-        (unsigned)what->exchange > TRIB_EXCHANGE_BROADCAST) {
+        (unsigned)what->collective > TRIB_COLLECTIVE_BROADCAST) {
         return trib_error_set(error, TRIB_PROTOCOL,
-                              "impossible contribution of rank %u: %u bytes of type %d, reduce %d, exchange %d",
-                              what->contributor, what->size, (int)what->dtype, (int)what->reduce, (int)what->exchange);
+                              "impossible contribution of rank %u: %u bytes of type %d, reduce %d, collective %d",
+                              what->contributor, what->size, (int)what->dtype, (int)what->reduce, (int)what->collective);
     }
     if (with_payload != carries_payload(self, what)) {
         return trib_error_set(error, TRIB_PROTOCOL, "rank %u %s a payload of %u bytes in round %u", what->contributor,
@@ -185,7 +185,7 @@ static trib_status find_place(trib_summation *self, const trib_contribution *wha
 
 static bool ensure_tree(trib_summation *self, const sum_round *round, const trib_contribution *what)
 {
-    if (what->exchange == TRIB_EXCHANGE_BROADCAST) {
+    if (what->collective == TRIB_COLLECTIVE_BROADCAST) {
         return true;
     }
     sum_chunk *chunk = &round->chunks[what->chunk];
@@ -199,8 +199,8 @@ static bool ensure_tree(trib_summation *self, const sum_round *round, const trib
 static bool take_spare(trib_summation *self, const sum_round *round, const trib_contribution *what, sum_block **spare)
 {
     *spare = NULL;
-    if (what->exchange == TRIB_EXCHANGE_BROADCAST || trib_acc_is_wire(what->dtype, what->reduce) ||
-        self->config.contributor_count == 1 || self->config.takes_parts) {
+    if (what->collective == TRIB_COLLECTIVE_BROADCAST || trib_acc_is_wire(what->dtype, what->reduce) ||
+        self->config.contributor_count == 1 || self->config.takes_partials) {
         return true;
     }
     const sum_node *partner = trib_sum_partner(self, &round->chunks[what->chunk], what->contributor);
@@ -283,7 +283,7 @@ static void take_in(trib_summation *self, sum_round *round, const trib_contribut
         if (is_last && round->chunks_done == round->what.chunk_count && round->refused == TRIB_OK) {
             trib_assert(round->key->open_count > 0);
             round->key->open_count--;
-            trib_sum_part_report(self, round);
+            trib_sum_partial_report(self, round);
         }
     }
     round->holds--;
@@ -299,7 +299,7 @@ static trib_status empty_arrived(trib_summation *self, const trib_contribution *
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for round %u of a key", what->round);
     }
     sum_block *block = NULL;
-    if (status == TRIB_OK && round != NULL && !trib_sum_part_take_block(self, round, what, &block)) {
+    if (status == TRIB_OK && round != NULL && !trib_sum_partial_take_block(self, round, what, &block)) {
         status = trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a chunk of %u bytes", what->size);
     }
     if (status == TRIB_OK && round != NULL) {
@@ -346,7 +346,7 @@ static bool take_lent(trib_summation *self, sum_round *round, const trib_contrib
 {
     *node = (sum_node){.data = payload, .form = trib_sum_payload_form(self)};
     *spare = NULL;
-    const bool sums = what->exchange == TRIB_EXCHANGE_PUSH_PULL;
+    const bool sums = what->collective == TRIB_COLLECTIVE_ALL_REDUCE;
     if (sums && trib_sum_partner(self, &round->chunks[what->chunk], what->contributor) != NULL) {
         return take_spare(self, round, what, spare);
     }

@@ -31,22 +31,22 @@
 #define TRIB_SUM_KEPT_ROUNDS_MAX 2u
 
 /* What is asked of the round. All contributors must agree on every member, or the round is refused to all. */
-typedef enum trib_exchange {
-    TRIB_EXCHANGE_PUSH_PULL = 0,
-    TRIB_EXCHANGE_BROADCAST = 1,
-    TRIB_EXCHANGE_DEVICE = 2,       /* push_pull of a device tensor: one contributor a machine; not inside summation */
-    TRIB_EXCHANGE_DEVICE_ALONE = 3, /* either, within one machine: never on the wire */
-    TRIB_EXCHANGE_DEVICE_BROADCAST = 4, /* broadcast of a device tensor; not inside summation */
-} trib_exchange;
+typedef enum trib_collective {
+    TRIB_COLLECTIVE_ALL_REDUCE = 0,
+    TRIB_COLLECTIVE_BROADCAST = 1,
+    TRIB_COLLECTIVE_DEVICE_ALL_REDUCE = 2,       /* push_pull of a device tensor: one contributor a machine; not inside summation */
+    TRIB_COLLECTIVE_DEVICE_ALONE = 3, /* either, within one machine: never on the wire */
+    TRIB_COLLECTIVE_DEVICE_BROADCAST = 4, /* broadcast of a device tensor; not inside summation */
+} trib_collective;
 
 /* What frames about device tensors carry as their root: how many local ranks share the tensor, and the broadcast's root's
  * machine. */
-static inline uint32_t trib_device_root(uint32_t lanes, uint32_t machine)
+static inline uint32_t trib_device_root(uint32_t local_size, uint32_t machine)
 {
-    return lanes | machine << 8;
+    return local_size | machine << 8;
 }
 
-static inline uint32_t trib_device_root_lanes(uint32_t root)
+static inline uint32_t trib_device_root_local_size(uint32_t root)
 {
     return root & 0xff;
 }
@@ -56,10 +56,10 @@ static inline uint32_t trib_device_root_machine(uint32_t root)
     return root >> 8;
 }
 
-/* A share of a device tensor: each local rank exchanges its own, for its machine. */
-static inline bool trib_exchange_is_shared(uint32_t exchange)
+/* A share of a device tensor: each local rank contributes its own, for its machine. */
+static inline bool trib_collective_is_sharded(uint32_t collective)
 {
-    return exchange == TRIB_EXCHANGE_DEVICE || exchange == TRIB_EXCHANGE_DEVICE_BROADCAST;
+    return collective == TRIB_COLLECTIVE_DEVICE_ALL_REDUCE || collective == TRIB_COLLECTIVE_DEVICE_BROADCAST;
 }
 
 typedef struct trib_contribution {
@@ -71,12 +71,12 @@ typedef struct trib_contribution {
     uint32_t size;        /* bytes of this chunk of the tensor, also when no payload travels (broadcast, not root) */
     uint32_t contributor; /* rank */
     int32_t priority;
-    trib_exchange exchange;
+    trib_collective collective;
     trib_dtype dtype;
     trib_reduce reduce;
     uint32_t root;  /* broadcast: a rank */
     bool is_ahead;  /* asked about before its turn: what came before it is not in yet, so it does not jump (may_jump) */
-    uint32_t owner; /* of a part (below): who sums the parts, as relay.h writes it; not looked at */
+    uint32_t owner; /* of a partial sum (below): who sums those, as relay.h writes it; not looked at */
 } trib_contribution;
 
 /* A sum on its way to its receivers; shared by reference count. */
@@ -111,15 +111,15 @@ typedef struct trib_summation_config {
     uint32_t rank_first, rank_step, rank_limit;
     uint32_t receiver_last; /* one more than the contributor that is handed a sum after all others; 0: none */
     bool may_jump;          /* keys come and go: a round may be any number above those that were here before */
-    bool takes_parts; /* contributions to sums are parts, in accumulator form: trib_sum_part_bytes is what travels */
+    bool takes_partials; /* contributions are partial sums, in accumulator form: trib_sum_partial_bytes is what travels */
     /*
-     * Not NULL: what is summed here is a part of a sum. When a chunk's contributions are all in this is called instead of
-     * sum_ready, once, with a reference for the caller's send: the part is at sum->data in accumulator form (broadcast:
+     * Not NULL: what is summed here is a partial sum. When a chunk's contributions are all in this is called instead of
+     * sum_ready, once, with a reference for the caller's send: the partial sum is at sum->data in accumulator form (broadcast:
      * the root's payload, if the root is one of the contributors). The chunk then waits until what it is a part of has been
      * written over it and trib_summation_complete hands that out, or its round is refused.
      */
-    void (*part_ready)(void *user, const trib_contribution *what, trib_sum_buffer *sum);
-    /* With part_ready: the round is refused, but not by trib_summation_refuse. Once, and only when this has been called
+    void (*partial_ready)(void *user, const trib_contribution *what, trib_sum_buffer *sum);
+    /* With partial_ready: the round is refused, but not by trib_summation_refuse. Once, and only when this has been called
      * for every older round of the key that was refused, and all others of them are complete. */
     void (*round_refused)(void *user, const trib_contribution *what, trib_status status, const char *text);
 } trib_summation_config;
@@ -163,22 +163,22 @@ TRIB_CHECKED trib_status trib_summation_withdraw(trib_summation *self, const tri
                                                  trib_status status, const char *text);
 
 /* Calls stalled for each incomplete round older than older_than_ns with the lowest rank that has not contributed and
- * how many lack; at most limit calls; `receiver` runs over those who wait. The next call goes on where the limit ended
+ * how many are missing; at most limit calls; `receiver` runs over those who wait. The next call goes on where the limit ended
  * this one, else with the oldest round. */
 void trib_summation_stalls(trib_summation *self, int64_t older_than_ns, uint32_t limit,
                            void (*stalled)(void *user, uint32_t receiver, const trib_contribution *what,
                                            uint32_t missing_rank, uint32_t missing_count));
 
-/* Refuses with TRIB_PEER_LEFT each incomplete round older than older_than_ns that lacks a contributor of whom is_gone says
+/* Refuses with TRIB_PEER_LEFT each incomplete round older than older_than_ns that misses a contributor of whom is_gone says
  * that it will not come, and why it cannot in *text. */
 void trib_summation_refuse_gone(trib_summation *self, int64_t older_than_ns,
                                 bool (*is_gone)(void *user, const trib_contribution *what, char *text, size_t size));
 
-/* ---- Parts (part_ready) ---- */
+/* ---- Partial sums (partial_ready) ---- */
 
-/* Bytes of a part of that chunk. */
-uint32_t trib_sum_part_bytes(const trib_contribution *what);
-/* The chunk whose part is out and whose sum has not come; NULL: nobody waits for it (any more). */
+/* Bytes of a partial sum of that chunk. */
+uint32_t trib_sum_partial_bytes(const trib_contribution *what);
+/* The chunk whose partial sum is out and whose sum has not come; NULL: nobody waits for it (any more). */
 trib_sum_buffer *trib_summation_awaited(const trib_summation *self, const trib_contribution *what);
 /* Takes a reference, to be given back as after a send, and says what the chunk is about. */
 void trib_summation_hold(trib_sum_buffer *sum, trib_contribution *what_out);
@@ -187,11 +187,11 @@ void trib_summation_complete(trib_summation *self, const trib_contribution *what
 /* The round is refused from above, to all who are in it or come later; no-op if nobody has begun it, or all its sums
  * are here. */
 void trib_summation_refuse(trib_summation *self, const trib_contribution *what, trib_status status, const char *text);
-/* As trib_summation_refuse, all rounds whose parts go to that owner. */
+/* As trib_summation_refuse, all rounds whose partial sums go to that owner. */
 void trib_summation_refuse_owner(trib_summation *self, uint32_t owner, trib_status status, const char *text);
-/* Whom the parts of that round go to; false: it is not there (any more). */
+/* Whom the partial sums of that round go to; false: it is not there (any more). */
 bool trib_summation_find_owner(const trib_summation *self, const trib_contribution *what, uint32_t *owner_out);
-/* Has an older round of the key parts out? */
+/* Has an older round of the key partial sums out? */
 bool trib_summation_is_behind(const trib_summation *self, const trib_contribution *what);
 /* Calls told for each who is in the round and has not been refused. */
 void trib_summation_each_waiting(trib_summation *self, const trib_contribution *what,

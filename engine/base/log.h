@@ -24,7 +24,7 @@ void trib_logger_init(trib_logger *logger, const trib_config *config);
 void trib_log(trib_logger *logger, trib_log_level level, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 #define TRIB_REASON_MAX 256
-/* What the system says of that errno; where file descriptors lack, also the limit and how to raise it. Returns text. */
+/* What the system says of that errno; where file descriptors are short, also the limit and how to raise it. Returns text. */
 const char *trib_log_reason(int number, char text[TRIB_REASON_MAX]);
 
 /* The same of a thread that could not be made: which limits that may be. */

@@ -58,27 +58,27 @@ __attribute__((format(printf, 2, 3))) static uint32_t no(char *why, const char *
 }
 
 /* Are ranks 0..n-1 machines of so many, no two of them the same? Out of memory counts as no. */
-static bool is_regular(const trib_roster *roster, uint32_t local_ranks)
+static bool is_regular(const trib_roster *roster, uint32_t local_size)
 {
     const uint32_t n = roster->worker_count;
-    const trib_member_info **firsts = n > 0 && n % local_ranks == 0 ? calloc(n / local_ranks, sizeof *firsts) : NULL;
+    const trib_member_info **firsts = n > 0 && n % local_size == 0 ? calloc(n / local_size, sizeof *firsts) : NULL;
     bool regular = firsts != NULL;
     for (uint32_t i = 0; i < n && regular; i++) {
-        const trib_member_info *first = &roster->members[i / local_ranks * local_ranks];
-        firsts[i / local_ranks] = first;
+        const trib_member_info *first = &roster->members[i / local_size * local_size];
+        firsts[i / local_size] = first;
         regular = compare_members(first, &roster->members[i]) == 0;
     }
     if (regular) {
-        qsort(firsts, n / local_ranks, sizeof *firsts, compare_for_sort);
+        qsort(firsts, n / local_size, sizeof *firsts, compare_for_sort);
     }
-    for (uint32_t i = 1; i < n / local_ranks && regular; i++) {
+    for (uint32_t i = 1; i < n / local_size && regular; i++) {
         regular = compare_members(firsts[i - 1], firsts[i]) != 0;
     }
     free(firsts);
     return regular;
 }
 
-uint32_t trib_machines_local_ranks(const trib_roster *roster, trib_local_sum wanted, char why[TRIB_MACHINES_WHY_SIZE])
+uint32_t trib_machines_local_size(const trib_roster *roster, trib_local_sum wanted, char why[TRIB_MACHINES_WHY_SIZE])
 {
     const uint32_t n = roster->worker_count;
     uint32_t local = 1;
@@ -106,7 +106,7 @@ uint32_t trib_machines_local_ranks(const trib_roster *roster, trib_local_sum wan
         }
     }
     if (!trib_roster_can_sum_first(roster, local)) {
-        return no(why, "chunk_bytes is above %u", TRIB_PAYLOAD_MAX / TRIB_PART_WIDTH_MAX);
+        return no(why, "chunk_bytes is above %u", TRIB_PAYLOAD_MAX / TRIB_PARTIAL_WIDTH_MAX);
     }
     if (wanted == TRIB_LOCAL_SUM_AUTO && roster->sum_order == TRIB_ORDER_RANK && (local & (local - 1)) != 0) {
         return no(why, "with %u workers a machine, no power of two, it would change the bits of sums", local);
@@ -115,15 +115,15 @@ uint32_t trib_machines_local_ranks(const trib_roster *roster, trib_local_sum wan
 }
 
 trib_status trib_machines_shares(trib_place_member *members, uint32_t member_count, uint32_t worker_count,
-                                 uint32_t local_ranks, double *t_opt_factor_out)
+                                 uint32_t local_size, double *t_opt_factor_out)
 {
-    const uint32_t machines = worker_count / local_ranks, servers = member_count - worker_count;
+    const uint32_t machines = worker_count / local_size, servers = member_count - worker_count;
     trib_place_member *merged = calloc(machines + servers, sizeof *merged);
     if (merged == NULL) {
         return TRIB_NO_MEMORY;
     }
     for (uint32_t i = 0; i < member_count; i++) {
-        trib_place_member *into = &merged[i < worker_count ? i / local_ranks : machines + i - worker_count];
+        trib_place_member *into = &merged[i < worker_count ? i / local_size : machines + i - worker_count];
         const uint64_t most = into->bandwidth > members[i].bandwidth ? into->bandwidth : members[i].bandwidth;
         *into = members[i];
         into->bandwidth = most;
@@ -131,7 +131,7 @@ trib_status trib_machines_shares(trib_place_member *members, uint32_t member_cou
     trib_status status = trib_place_shares(merged, machines + servers, t_opt_factor_out);
     for (uint32_t i = 0; i < member_count; i++) {
         members[i].share =
-            i < worker_count ? merged[i / local_ranks].share / local_ranks : merged[machines + i - worker_count].share;
+            i < worker_count ? merged[i / local_size].share / local_size : merged[machines + i - worker_count].share;
     }
     free(merged);
     return status;

@@ -2,7 +2,7 @@
  * machines.h - which workers share a machine, and whether those sum first (relay.h). Pure functions, for the coordinator.
  *
  * A machine is told by the address: who listens at the same host shares its link. The ranks of a machine must be
- * consecutive and all machines must have equally many, so that a rank's machine is rank / local_ranks.
+ * consecutive and all machines must have equally many, so that a rank's machine is rank / local_size.
  */
 #ifndef TRIB_ENGINE_MACHINES_H
 #define TRIB_ENGINE_MACHINES_H
@@ -14,7 +14,7 @@
 
 /* Workers of each machine of the roster, whose members, counts, sizes and order are filled in; 0 with the reason in `why`
  * if they are not to sum first. */
-uint32_t trib_machines_local_ranks(const trib_roster *roster, trib_local_sum wanted, char why[TRIB_MACHINES_WHY_SIZE]);
+uint32_t trib_machines_local_size(const trib_roster *roster, trib_local_sum wanted, char why[TRIB_MACHINES_WHY_SIZE]);
 
 /* The first member that shares that one's machine: servers too. */
 uint32_t trib_machines_first(const trib_roster *roster, uint32_t member);
@@ -32,6 +32,6 @@ trib_machine_place trib_machines_place(const trib_roster *roster, uint32_t membe
 /* As trib_place_shares, for machines of so many workers each, the members' first: a machine's workers share its link, what
  * it carries and what it sums. TRIB_NO_MEMORY. */
 TRIB_CHECKED trib_status trib_machines_shares(trib_place_member *members, uint32_t member_count, uint32_t worker_count,
-                                              uint32_t local_ranks, double *t_opt_factor_out);
+                                              uint32_t local_size, double *t_opt_factor_out);
 
 #endif

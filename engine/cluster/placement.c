@@ -243,14 +243,14 @@ void trib_dealer_begin(trib_dealer *dealer, uint64_t bytes, uint32_t partition_b
 static uint32_t furthest_below(const trib_dealer *dealer, uint32_t reactor, double more)
 {
     uint32_t best = UINT32_MAX;
-    double best_lack = 0;
+    double best_deficit = 0;
     for (uint32_t i = 0; i < dealer->count; i++) {
         const dealt_member *member = &dealer->members[i];
-        const double lack = member->share * dealer->total - member->dealt;
+        const double deficit = member->share * dealer->total - member->dealt;
         if (member->share > 0 && member->reactor_count > reactor && member->here + more <= member->most &&
-            (best == UINT32_MAX || lack > best_lack)) {
+            (best == UINT32_MAX || deficit > best_deficit)) {
             best = i;
-            best_lack = lack;
+            best_deficit = deficit;
         }
     }
     return best;

@@ -75,24 +75,24 @@ void trib_roster_put(trib_writer *writer, const trib_roster *roster)
     trib_put_u64(writer, (uint64_t)roster->peer_timeout_ns);
     double factor = roster->t_opt_factor < TRIB_T_OPT_FACTOR_MAX ? roster->t_opt_factor : TRIB_T_OPT_FACTOR_MAX;
     trib_put_u64(writer, (uint64_t)(factor * 1e9));
-    trib_put_u32(writer, roster->local_ranks);
+    trib_put_u32(writer, roster->local_size);
     trib_put_u32(writer, roster->follows);
     for (uint32_t i = 0; i < roster->member_count; i++) {
         trib_member_info_put(writer, &roster->members[i]);
     }
 }
 
-bool trib_roster_can_sum_first(const trib_roster *roster, uint32_t local_ranks)
+bool trib_roster_can_sum_first(const trib_roster *roster, uint32_t local_size)
 {
-    return local_ranks == 0 ||
-           (local_ranks > 1 && local_ranks < roster->worker_count && roster->worker_count % local_ranks == 0 &&
-            roster->chunk_bytes <= TRIB_PAYLOAD_MAX / TRIB_PART_WIDTH_MAX);
+    return local_size == 0 ||
+           (local_size > 1 && local_size < roster->worker_count && roster->worker_count % local_size == 0 &&
+            roster->chunk_bytes <= TRIB_PAYLOAD_MAX / TRIB_PARTIAL_WIDTH_MAX);
 }
 
 /* Reactors of the same index must find each other on a machine. */
 static bool reactors_agree(const trib_roster *roster)
 {
-    for (uint32_t i = 1; roster->local_ranks > 0 && i < roster->worker_count; i++) {
+    for (uint32_t i = 1; roster->local_size > 0 && i < roster->worker_count; i++) {
         if (roster->members[i].reactors != roster->members[0].reactors) {
             return false;
         }
@@ -108,7 +108,7 @@ static bool header_is_sane(const trib_roster *head)
            (head->chunk_bytes & (head->chunk_bytes - 1)) == 0 && head->partition_bytes >= head->chunk_bytes &&
            head->partition_bytes % head->chunk_bytes == 0 &&
            head->partition_bytes / head->chunk_bytes <= TRIB_SUM_CHUNKS_MAX &&
-           (unsigned)head->sum_order <= TRIB_ORDER_ARRIVAL && trib_roster_can_sum_first(head, head->local_ranks) &&
+           (unsigned)head->sum_order <= TRIB_ORDER_ARRIVAL && trib_roster_can_sum_first(head, head->local_size) &&
            head->peer_timeout_ns > 0 && head->t_opt_factor <= TRIB_T_OPT_FACTOR_MAX;
 }
 
@@ -123,10 +123,10 @@ trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_
     head.sum_order = (trib_sum_order)trib_get_u32(reader);
     head.peer_timeout_ns = (int64_t)trib_get_u64(reader);
     head.t_opt_factor = (double)trib_get_u64(reader) / 1e9;
-    head.local_ranks = trib_get_u32(reader);
+    head.local_size = trib_get_u32(reader);
     const uint32_t follows = trib_get_u32(reader);
     head.follows = follows != 0;
-    const bool may_follow = head.member_count <= TRIB_BALANCE_MEMBERS_MAX && head.local_ranks == 0;
+    const bool may_follow = head.member_count <= TRIB_BALANCE_MEMBERS_MAX && head.local_size == 0;
     if (reader->failed || follows > (may_follow ? 1 : 0) || !header_is_sane(&head)) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed roster");
     }
@@ -178,7 +178,7 @@ uint32_t trib_roster_networks(const trib_roster *roster, uint32_t member, uint32
     for (const char *at = strchr(list, ','); at != NULL; at = strchr(at + 1, ',')) {
         count += at[1] != '\0';
     }
-    return info->strands && roster->local_ranks == 0 && strchr(list, '+') == NULL ? count : 1;
+    return info->strands && roster->local_size == 0 && strchr(list, '+') == NULL ? count : 1;
 }
 
 bool trib_roster_has_networks(const trib_roster *roster)

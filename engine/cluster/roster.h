@@ -31,7 +31,7 @@ typedef struct trib_roster {
     uint32_t epoch;
     uint32_t worker_count, server_count, member_count;
     uint32_t partition_bytes, chunk_bytes;
-    uint32_t local_ranks; /* workers of each machine, which sum first (relay.h); 0: everybody pushes its own */
+    uint32_t local_size; /* workers of each machine, which sum first (relay.h); 0: everybody pushes its own */
     trib_sum_order sum_order;
     int64_t peer_timeout_ns;
     double t_opt_factor;
@@ -50,10 +50,10 @@ void trib_roster_put(trib_writer *writer, const trib_roster *roster);
 /* Takes all that is left and checks everything; *roster_out is written on success only. */
 TRIB_CHECKED trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_error *error);
 
-/* Elements of a part are at most so much wider than the tensor's. */
-#define TRIB_PART_WIDTH_MAX 4u
+/* Elements of a partial sum are at most so much wider than the tensor's. */
+#define TRIB_PARTIAL_WIDTH_MAX 4u
 /* Do counts and sizes allow that so many workers of each machine sum first? 0: always. */
-bool trib_roster_can_sum_first(const trib_roster *roster, uint32_t local_ranks);
+bool trib_roster_can_sum_first(const trib_roster *roster, uint32_t local_size);
 
 /* Are all members on one machine (hosts.h), or reached over loopback, at whichever of its addresses? */
 bool trib_roster_is_one_host(const trib_roster *roster);

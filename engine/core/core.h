@@ -14,7 +14,7 @@
 #include "engine/aggregate/summation.h"
 #include "engine/trace/trace_ring.h"
 
-struct trib_op_node;
+struct trib_op_core;
 struct trib_tensor;
 struct trib_device_task;
 struct trib_loads_told;
@@ -55,16 +55,16 @@ typedef struct trib_core {
     trib_link **owner_links;      /* [member * TRIB_REACTORS_MAX + reactor], those that this core speaks to */
     struct trib_tensor **tensors; /* by id */
     uint32_t tensors_capacity;
-    struct trib_op_node *nodes; /* all that arrived and are not done, newest first */
+    struct trib_op_core *op_cores; /* all that arrived and are not done, newest first */
     unsigned char *discard;     /* where payload lands that nobody wants any more */
 
     trib_copy_queue copies;
 
     /* server */
     trib_summation *summation;
-    struct trib_server_lane *lanes; /* sums of device tensors, by local rank; made when the first comes */
-    uint32_t lane_count;
-    trib_summation *machines; /* of parts, by machine (server_machine.h); NULL: there are none */
+    struct trib_server_shard *shards; /* sums of device tensors' shards, by local rank; made when the first comes */
+    uint32_t shard_count;
+    trib_summation *host_sums; /* of partial sums, by machine (host_sum.h); NULL: there are none */
     struct trib_relay *relay; /* `summation` is that of the machine's workers (relay.h); NULL: of all */
     uint32_t first_rank;      /* contributor 0 of `summation` */
     trib_link **worker_links; /* by rank */
@@ -72,10 +72,10 @@ typedef struct trib_core {
     int64_t look_ns;          /* when rounds that wait are looked at next while the core ends */
     trib_sum_entry *free_entries;
     uint32_t entries_waiting; /* sums not sent yet */
-    int64_t starved_at_ns; /* contributions find no memory (server_memory.c): when it was looked at last; 0: they do */
-    int64_t starved_ns;    /* for how long, as far as this process was awake */
-    bool starved_asks;     /* somebody asked in vain since the last look */
-    bool starved_said;
+    int64_t out_of_memory_at_ns; /* contributions find no memory (server_memory.c): when it was looked at last; 0: they do */
+    int64_t out_of_memory_ns;    /* for how long, as far as this process was awake */
+    bool out_of_memory_asks;     /* somebody asked in vain since the last look */
+    bool out_of_memory_said;
 
     trib_core_stats stats;
     trib_trace_ring trace;

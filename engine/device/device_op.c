@@ -42,13 +42,13 @@ trib_status trib_device_op_prepare(trib_op *op, const trib_op_params *buffers, t
 
 void trib_device_op_fill(trib_op *op)
 {
-    const uint32_t lanes = trib_device_lanes(op->engine);
-    const bool is_broadcast = op->exchange == TRIB_EXCHANGE_BROADCAST;
+    const uint32_t local_size = trib_engine_local_size(op->engine);
+    const bool is_broadcast = op->collective == TRIB_COLLECTIVE_BROADCAST;
     op->device->root = is_broadcast ? op->root : TRIB_NO_MEMBER;
-    op->root = trib_device_root(lanes, is_broadcast ? op->root / lanes : 0);
-    op->exchange = trib_device_alone(op->engine) ? TRIB_EXCHANGE_DEVICE_ALONE
-                   : is_broadcast                ? TRIB_EXCHANGE_DEVICE_BROADCAST
-                                                 : TRIB_EXCHANGE_DEVICE;
+    op->root = trib_device_root(local_size, is_broadcast ? op->root / local_size : 0);
+    op->collective = trib_device_alone(op->engine) ? TRIB_COLLECTIVE_DEVICE_ALONE
+                   : is_broadcast                ? TRIB_COLLECTIVE_DEVICE_BROADCAST
+                                                 : TRIB_COLLECTIVE_DEVICE_ALL_REDUCE;
     op->device->is_issued = trib_device_in_order(op->engine);
     op->device->is_in_call = false;
     op->device->ahead_bytes = 0;
@@ -66,7 +66,7 @@ void trib_device_op_compare(trib_op *op, bool same)
     /* In program order nobody asks the others before. */
     const bool may = op->engine->config.kept_launches == TRIB_KEPT_LAUNCHES_AUTO &&
                      (tensor->is_fixed || (tensor->keepable == TRIB_KEEP_MAY && !device->is_issued));
-    device->steady = same && may && op->exchange == TRIB_EXCHANGE_DEVICE_ALONE && trib_device_lanes(op->engine) > 1;
+    device->steady = same && may && op->collective == TRIB_COLLECTIVE_DEVICE_ALONE && trib_engine_local_size(op->engine) > 1;
 }
 
 /* ---- Its input ---- */
@@ -92,8 +92,8 @@ static void input_back(trib_reactor *reactor, trib_post *post)
     atomic_store(&op->device->posts_left, cores > 1 ? op->tensor->cores_used : 1);
     for (uint32_t i = 0; i < cores; i++) {
         if (i == 0 || trib_tensor_is_used(op->tensor, i)) {
-            op->nodes[i].input_post.run = trib_device_input_arrived;
-            trib_reactor_post(engine->cores[i].reactor, &op->nodes[i].input_post);
+            op->cores[i].input_post.run = trib_device_input_arrived;
+            trib_reactor_post(engine->cores[i].reactor, &op->cores[i].input_post);
         }
     }
     if (was_ahead) {
@@ -108,8 +108,8 @@ static uint64_t what_goes_ahead(const trib_op *op)
 {
     const trib_engine *engine = op->engine;
     const trib_tensor *tensor = op->tensor;
-    const bool goes_by_host = op->exchange == TRIB_EXCHANGE_DEVICE && !atomic_load(&engine->said_direct);
-    if (!goes_by_host || trib_device_lanes(engine) > 1 || !op->spread || trib_engine_ops_in_flight(engine) > 1) {
+    const bool goes_by_host = op->collective == TRIB_COLLECTIVE_DEVICE_ALL_REDUCE && !atomic_load(&engine->said_direct);
+    if (!goes_by_host || trib_engine_local_size(engine) > 1 || !op->spread || trib_engine_ops_in_flight(engine) > 1) {
         return 0;
     }
     const uint64_t most = AHEAD_COPY_BYTES / tensor->partition_bytes * tensor->partition_bytes;
@@ -154,16 +154,16 @@ void trib_device_op_go_ahead(trib_op *op)
 void trib_device_input_arrived(trib_reactor *reactor, trib_post *post)
 {
     trib_core *core = reactor->owner;
-    trib_op_node *node = (trib_op_node *)((char *)post - offsetof(trib_op_node, input_post));
-    trib_op *op = node->op;
+    trib_op_core *op_core = (trib_op_core *)((char *)post - offsetof(trib_op_core, input_post));
+    trib_op *op = op_core->op;
     trib_engine *engine = op->engine;
     trib_tensor *tensor = op->tensor;
     trib_tensor_core *mine = atomic_load(&tensor->placed) ? trib_worker_share(core, tensor) : NULL;
-    if (node->core == core && mine != NULL && mine->active == node) {
+    if (op_core->core == core && mine != NULL && mine->active == op_core) {
         if (atomic_load(&op->device->input) == TRIB_INPUT_FAILED) {
-            trib_worker_abort_active(core, node);
+            trib_worker_abort_active(core, op_core);
         }
-        for (uint32_t i = 0; i < mine->task_count && mine->active == node; i++) {
+        for (uint32_t i = 0; i < mine->task_count && mine->active == op_core; i++) {
             trib_task *task = &mine->tasks[i];
             if (!task->settled && !task->failed && task->stage == 0) {
                 trib_pipeline_resume(core, task); /* others began after the input had come, and did not wait */

@@ -28,15 +28,15 @@ static int64_t patience_ns(const trib_engine *engine)
 /* The tasks of the operation, if its round has its turn. */
 static void go_on(trib_core *core, trib_op *op)
 {
-    trib_op_node *node = &op->nodes[0];
+    trib_op_core *op_core = &op->cores[0];
     trib_tensor_core *mine = atomic_load(&op->tensor->placed) ? trib_worker_share(core, op->tensor) : NULL;
-    if (mine == NULL || mine->active != node) {
+    if (mine == NULL || mine->active != op_core) {
         return;
     }
     if (op->device->whole.status != TRIB_OK) {
-        trib_worker_abort_active(core, node);
+        trib_worker_abort_active(core, op_core);
     }
-    for (uint32_t i = 0; i < mine->task_count && mine->active == node; i++) {
+    for (uint32_t i = 0; i < mine->task_count && mine->active == op_core; i++) {
         if (!mine->tasks[i].settled && !mine->tasks[i].failed) {
             trib_pipeline_resume(core, &mine->tasks[i]);
         }
@@ -83,7 +83,7 @@ void trib_device_order_fill(trib_op *op, void *mark)
     const trib_tensor *tensor = op->tensor;
     const bool is_broadcast = device->root != TRIB_NO_MEMBER;
     unsigned char *target = trib_device_data(op);
-    trib_assert(op->exchange == TRIB_EXCHANGE_DEVICE_ALONE);
+    trib_assert(op->collective == TRIB_COLLECTIVE_DEVICE_ALONE);
     device->whole = (trib_device_job){
         .post.run = whole_back,
         .reactor = op->engine->cores[0].reactor,

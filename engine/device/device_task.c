@@ -49,7 +49,7 @@ void trib_device_release(trib_core *core, trib_task *task)
 static void give_up(trib_core *core, trib_task *task)
 {
     if (!task->failed) {
-        trib_worker_abort_active(core, task->node);
+        trib_worker_abort_active(core, task->op_core);
     }
 }
 
@@ -69,8 +69,8 @@ bool trib_device_job_back(trib_core *core, trib_device_task *device, const trib_
     trib_task *task = device->task;
     const bool ok = job->status == TRIB_OK && !task->failed;
     if (job->status != TRIB_OK) {
-        trib_device_fail_if_job_lost(task->node->op, job->status);
-        trib_op_fail(task->node->op, job->status, "tensor \"%s\", partition %u in %s: %s", task->tensor->name,
+        trib_device_fail_if_job_lost(task->op_core->op, job->status);
+        trib_op_fail(task->op_core->op, job->status, "tensor \"%s\", partition %u in %s: %s", task->tensor->name,
                      task->partition, trib_pipeline_stage_name(task), job->text);
         give_up(core, task);
     }
@@ -81,7 +81,7 @@ bool trib_device_job_back(trib_core *core, trib_device_task *device, const trib_
 /* Nothing follows that collective. */
 static bool is_last(const trib_device_task *device, const trib_device_job *job)
 {
-    return job == &device->gather || device->task->node->op->exchange == TRIB_EXCHANGE_DEVICE_ALONE;
+    return job == &device->gather || device->task->op_core->op->collective == TRIB_COLLECTIVE_DEVICE_ALONE;
 }
 
 void trib_device_collective_done(trib_reactor *reactor, trib_post *post)
@@ -107,8 +107,8 @@ static void order_arrived(trib_reactor *reactor, trib_post *post)
         }
         return;
     }
-    trib_device_fail_if_job_lost(task->node->op, status);
-    trib_op_fail(task->node->op, status, "tensor \"%s\": a collective was called off (%s)", task->tensor->name,
+    trib_device_fail_if_job_lost(task->op_core->op, status);
+    trib_op_fail(task->op_core->op, status, "tensor \"%s\": a collective was called off (%s)", task->tensor->name,
                  trib_status_text(status));
     give_up(core, task);
     trib_device_release(core, task);
@@ -155,9 +155,9 @@ void trib_device_route(trib_core *core, trib_task *task, const unsigned char *so
 void trib_copy_queue_add(trib_copy_queue *queue, trib_device_task *device)
 {
     trib_assert(!device->copy_waits);
-    const int32_t priority = device->task->node->op->priority;
+    const int32_t priority = device->task->op_core->op->priority;
     trib_device_task *before = queue->tail;
-    while (before != NULL && before->task->node->op->priority < priority) {
+    while (before != NULL && before->task->op_core->op->priority < priority) {
         before = before->copy_previous;
     }
     device->copy_previous = before;
@@ -178,23 +178,23 @@ void trib_copy_queue_remove(trib_copy_queue *queue, trib_device_task *device)
 
 /* ---- Tensors ---- */
 
-static uint32_t partitions_each(uint32_t lanes, uint32_t machines, uint32_t summers)
+static uint32_t partitions_each(uint32_t local_size, uint32_t machines, uint32_t summers)
 {
     const uint64_t most = TRIB_TENSOR_MESSAGES_MAX / ((uint64_t)machines * (summers == 0 ? 1 : summers));
-    const uint32_t wanted = lanes > 1 || most < PARTITIONS_EACH_MIN ? PARTITIONS_EACH_MIN : (uint32_t)most;
+    const uint32_t wanted = local_size > 1 || most < PARTITIONS_EACH_MIN ? PARTITIONS_EACH_MIN : (uint32_t)most;
     return wanted < PARTITIONS_EACH ? wanted : PARTITIONS_EACH;
 }
 
-uint32_t trib_device_partition_bytes(uint64_t bytes, uint32_t partition_bytes, uint32_t chunk_bytes, uint32_t lanes,
+uint32_t trib_device_partition_bytes(uint64_t bytes, uint32_t partition_bytes, uint32_t chunk_bytes, uint32_t local_size,
                                      uint32_t machines, uint32_t summers)
 {
     /* A slice's bytes are counted in 32 bits. */
-    const uint64_t limit = (UINT64_C(1) << 31) / lanes;
-    uint64_t most = summers == 0 ? ALONE_SLICE_BYTES_MAX / lanes : partition_bytes;
+    const uint64_t limit = (UINT64_C(1) << 31) / local_size;
+    uint64_t most = summers == 0 ? ALONE_SLICE_BYTES_MAX / local_size : partition_bytes;
     most = most < limit ? most : limit;
     most = most / chunk_bytes * chunk_bytes;
-    const uint32_t each = partitions_each(lanes, machines, summers);
-    const uint64_t parts = (uint64_t)lanes * (summers == 0 ? 1 : summers * each);
+    const uint32_t each = partitions_each(local_size, machines, summers);
+    const uint64_t parts = (uint64_t)local_size * (summers == 0 ? 1 : summers * each);
     const uint64_t least = (bytes + parts - 1) / parts;
     uint64_t fine = chunk_bytes < PARTITION_MIN || summers == 0 ? chunk_bytes : PARTITION_MIN;
     while (fine < chunk_bytes && fine < least) {
@@ -207,8 +207,8 @@ uint32_t trib_device_partition_bytes(uint64_t bytes, uint32_t partition_bytes, u
 
 static void make_task(trib_tensor *tensor, uint32_t slice, trib_task *task, trib_device_task *device)
 {
-    const uint32_t lanes = trib_device_lanes(tensor->engine);
-    const uint64_t slice_bytes = (uint64_t)tensor->partition_bytes * lanes, begin = slice * slice_bytes;
+    const uint32_t local_size = trib_engine_local_size(tensor->engine);
+    const uint64_t slice_bytes = (uint64_t)tensor->partition_bytes * local_size, begin = slice * slice_bytes;
     const uint64_t left = tensor->bytes - begin;
     *device = (trib_device_task){.task = task,
                                  .slice = slice,
@@ -224,8 +224,8 @@ static void make_task(trib_tensor *tensor, uint32_t slice, trib_task *task, trib
 
 static uint32_t core_of_slice(const trib_tensor *tensor, uint32_t slice)
 {
-    const uint32_t lanes = trib_device_lanes(tensor->engine);
-    const uint32_t partition = slice * lanes + tensor->engine->member_id % lanes;
+    const uint32_t local_size = trib_engine_local_size(tensor->engine);
+    const uint32_t partition = slice * local_size + tensor->engine->member_id % local_size;
     if (trib_device_alone(tensor->engine)) {
         return 0; /* no bytes pass through the host: where the group lives no thread has to wake another */
     }
@@ -237,8 +237,8 @@ static uint32_t core_of_slice(const trib_tensor *tensor, uint32_t slice)
  * otherwise. */
 static uint64_t staging_most(const trib_engine *engine, uint64_t bytes)
 {
-    const uint64_t lanes = trib_device_lanes(engine), part = engine->config.partition_bytes;
-    const uint64_t share = (bytes + lanes - 1) / lanes, parts = (share + part - 1) / part;
+    const uint64_t local_size = trib_engine_local_size(engine), part = engine->config.partition_bytes;
+    const uint64_t share = (bytes + local_size - 1) / local_size, parts = (share + part - 1) / part;
     return (parts < AHEAD_PARTITIONS ? parts + 1 : parts) * part;
 }
 
@@ -246,7 +246,7 @@ trib_status trib_device_tensor_ahead(trib_engine *engine, const char *name, uint
                                      trib_device_tensor **device_out, trib_error *error)
 {
     *device_out = NULL;
-    if (trib_device_alone(engine) || bytes / trib_device_lanes(engine) < AHEAD_BYTES) {
+    if (trib_device_alone(engine) || bytes / trib_engine_local_size(engine) < AHEAD_BYTES) {
         return TRIB_OK;
     }
     const uint64_t most = staging_most(engine, bytes);
@@ -310,8 +310,8 @@ static bool take_memory(trib_tensor *tensor, uint32_t slices)
 bool trib_device_tensor_place(trib_tensor *tensor)
 {
     trib_engine *engine = tensor->engine;
-    const uint32_t lanes = trib_device_lanes(engine), lane = engine->member_id % lanes;
-    const uint64_t slice_bytes = (uint64_t)tensor->partition_bytes * lanes;
+    const uint32_t local_size = trib_engine_local_size(engine), local_rank = engine->member_id % local_size;
+    const uint64_t slice_bytes = (uint64_t)tensor->partition_bytes * local_size;
     const uint32_t slices = tensor->bytes == 0 ? 1 : (uint32_t)((tensor->bytes + slice_bytes - 1) / slice_bytes);
     if (!take_memory(tensor, slices)) {
         return false;
@@ -328,7 +328,7 @@ bool trib_device_tensor_place(trib_tensor *tensor)
     uint64_t *bits = tensor->received_bits;
     for (uint32_t i = 0; i < slices; i++) {
         trib_tensor_core *mine = &tensor->cores[core_of_slice(tensor, i)];
-        const uint32_t partition = i * lanes + lane, index = mine->task_count++;
+        const uint32_t partition = i * local_size + local_rank, index = mine->task_count++;
         trib_task *task = &mine->tasks[index];
         trib_tensor_make_task(tensor, partition, task, &bits);
         make_task(tensor, i, task, &tensor->device->tasks[i]);

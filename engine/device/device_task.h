@@ -81,7 +81,7 @@ typedef struct trib_device_op {
     trib_timer grace;      /* core 0: for it to come back, when the operation has failed */
 } trib_device_op;
 
-static inline uint32_t trib_device_lanes(const trib_engine *engine)
+static inline uint32_t trib_engine_local_size(const trib_engine *engine)
 {
     return (uint32_t)engine->config.local_size;
 }
@@ -100,7 +100,7 @@ static inline bool trib_device_in_order(const trib_engine *engine)
 
 static inline trib_core *trib_device_task_core(const trib_device_task *device)
 {
-    return device->task->node->core;
+    return device->task->op_core->core;
 }
 
 /* Gives a job to the device; the task holds on until it is back. done runs on the task's core. */
@@ -137,7 +137,7 @@ void trib_device_op_fill(trib_op *op);
 /* Caller's thread, with the engine's mutex held, in the order of rounds. `same`: it is like the sum before, in its buffers, or the
  * first of a tensor whose buffers stay. */
 void trib_device_op_compare(trib_op *op, bool same);
-/* Caller's thread, with the engine's mutex held where the engine has other machines, before its nodes are posted: waits for the
+/* Caller's thread, with the engine's mutex held where the engine has other machines, before its op_cores are posted: waits for the
  * stream's mark, if there is one. */
 void trib_device_op_begin(trib_op *op, void *mark);
 /* The same thread, if bytes go ahead, when its cores are being woken. */
@@ -151,7 +151,7 @@ static inline bool trib_device_may_begin(const trib_tensor *tensor, uint32_t rou
 /* Does COPYD2H find those bytes on the host? */
 static inline bool trib_device_is_ahead(const trib_task *task)
 {
-    return task->offset + task->size <= task->node->op->device->ahead_bytes;
+    return task->offset + task->size <= task->op_core->op->device->ahead_bytes;
 }
 /* Where the tensor's bytes lie on this device in the end: the output, which a broadcast's root need not have. */
 static inline unsigned char *trib_device_data(const trib_op *op)
@@ -163,13 +163,13 @@ static inline uint64_t trib_device_label(const trib_op *op, uint32_t slice)
 {
     return (uint64_t)op->tensor->id << 32 ^ (uint64_t)op->round << 16 ^ slice;
 }
-/* The core's share of the round may begin: its input is there, or never will be. Node's input_post. */
+/* The core's share of the round may begin: its input is there, or never will be. The op_core's input_post. */
 void trib_device_input_arrived(trib_reactor *reactor, trib_post *post);
 /* It is complete: opens its gate, whatever became of it. */
 void trib_device_op_end(trib_op *op);
 
 /* ---- device_order.c: an operation that is issued where it is handed in ---- */
-/* Caller's thread, before its nodes are posted: its collective. Takes the mark over, which may be NULL. */
+/* Caller's thread, before its op_cores are posted: its collective. Takes the mark over, which may be NULL. */
 void trib_device_order_fill(trib_op *op, void *mark);
 void trib_device_order_issue(trib_op *op, bool here); /* as trib_device_ops.issue */
 /* May the calling thread make calls that another rank can hold up? */
@@ -180,7 +180,7 @@ void trib_device_order_failed(trib_op *op);
 /* ---- A tensor ---- */
 /* The size of a share: partition_bytes, or less, so that a small tensor too is summed by all of that many members, in
  * several pieces each. */
-uint32_t trib_device_partition_bytes(uint64_t bytes, uint32_t partition_bytes, uint32_t chunk_bytes, uint32_t lanes,
+uint32_t trib_device_partition_bytes(uint64_t bytes, uint32_t partition_bytes, uint32_t chunk_bytes, uint32_t local_size,
                                      uint32_t machines, uint32_t summers);
 /* Caller's thread, without the mutex: takes the host memory of a tensor that is large enough for registering it to hold up a core,
  * before it is declared; of others NULL. */

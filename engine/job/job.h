@@ -39,7 +39,7 @@ struct trib_machine_place;
 typedef struct trib_env {
     const trib_transport_ops *transport;
     const trib_kernels *kernels;
-    const struct trib_plan *plans; /* by trib_exchange */
+    const struct trib_plan *plans; /* by trib_collective */
     /* Opens reactor i; starts it later, stops and frees it at the end. Once started it runs when it is told to go, or is
      * stopped without having run. go may be NULL. */
     trib_status (*reactor_open)(trib_engine *engine, uint32_t index, trib_reactor **out);

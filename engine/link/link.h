@@ -43,11 +43,11 @@ typedef enum trib_purpose {
 
 /* Which of a link's connections something may take; see link_express.h. Where the link has strands (link_strands.h) what
  * begins may take any of those, unless it is to follow what went before. */
-typedef enum trib_lane {
-    TRIB_LANE_MAIN, /* the first, as what was sent before it */
-    TRIB_LANE_ANY,  /* either: it is one small message, and nothing that was sent before must come before it */
-    TRIB_LANE_SAME, /* the waiter's `connection`, if it is there */
-} trib_lane;
+typedef enum trib_route {
+    TRIB_ROUTE_MAIN, /* the first, as what was sent before it */
+    TRIB_ROUTE_ANY,  /* either: it is one small message, and nothing that was sent before must come before it */
+    TRIB_ROUTE_PINNED, /* the waiter's `connection`, if it is there */
+} trib_route;
 
 #define TRIB_STRANDS_MAX 3u /* of a link: with the first connection as many as an address can have rails (rails.h) */
 #define TRIB_CONNECTIONS_MAX (TRIB_STRANDS_MAX + 2u)
@@ -58,12 +58,12 @@ typedef enum trib_lane {
 /* Something that waits for a link's credit; embedded in what it is about. */
 typedef struct trib_waiter {
     int32_t priority;
-    trib_lane lane;
+    trib_route route;
     uint64_t sequence;   /* age: lower goes first among equals */
     uint32_t heap_index; /* or TRIB_WAITER_IDLE: not waiting; TRIB_WAITER_BEGUN: one of the link's connections has it */
-    uint8_t connection;  /* of TRIB_LANE_SAME: as trib_link_connection counts */
+    uint8_t connection;  /* of TRIB_ROUTE_PINNED: as trib_link_connection counts */
     struct trib_waiter *begun_next;
-    /* Sends one chunk over that link, or another of its connections if the lane allows that; false: that was the last. */
+    /* Sends one chunk over that link, or another of its connections if the route allows that; false: that was the last. */
     bool (*emit)(trib_link *link, struct trib_waiter *waiter);
     void (*dropped)(struct trib_waiter *waiter); /* the link ended first; may be NULL */
 } trib_waiter;

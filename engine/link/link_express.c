@@ -4,7 +4,7 @@
 #include "engine/base/assert.h"
 #include "engine/link/link_host.h"
 #include "engine/link/link_strands.h"
-#include "engine/server/server_lane.h"
+#include "engine/server/server_shard.h"
 
 #define EXPRESS_CREDIT TRIB_EXPRESS_BYTES_MAX /* beyond which it is no faster than the other */
 #define BULK_BYTES (16u << 10)                /* less is no reason to wait */
@@ -151,7 +151,7 @@ static bool is_behind(const trib_link *link, int32_t priority)
 
 void trib_link_express_let_out(trib_link *link)
 {
-    while (link->heap_size > 0 && link->heap[0]->lane == TRIB_LANE_ANY && is_behind(link, link->heap[0]->priority)) {
+    while (link->heap_size > 0 && link->heap[0]->route == TRIB_ROUTE_ANY && is_behind(link, link->heap[0]->priority)) {
         if (link->express == NULL && link->outgoing && !link->express_failed) {
             make(link);
         }
@@ -165,12 +165,12 @@ void trib_link_express_let_out(trib_link *link)
     }
 }
 
-trib_link *trib_link_express_lane(trib_link *link, const trib_waiter *waiter)
+trib_link *trib_link_express_route(trib_link *link, const trib_waiter *waiter)
 {
-    if (waiter->lane == TRIB_LANE_SAME) {
+    if (waiter->route == TRIB_ROUTE_PINNED) {
         return trib_link_express_follow(link, waiter->connection);
     }
-    const bool overtakes = waiter->lane == TRIB_LANE_ANY && is_ready(link->express) &&
+    const bool overtakes = waiter->route == TRIB_ROUTE_ANY && is_ready(link->express) &&
                            link->express->in_flight < EXPRESS_CREDIT && is_behind(link, waiter->priority);
     return overtakes ? link->express : link;
 }

@@ -12,7 +12,7 @@
  * and the upper layer's `closed` comes when both have gone. A peer that leaves in good order ends both by itself, and what
  * is still on its way over the one when the other ends is received.
  *
- * Between the two there is no order. So only who can do without it asks for TRIB_LANE_ANY: a sum may come before others,
+ * Between the two there is no order. So only who can do without it asks for TRIB_ROUTE_ANY: a sum may come before others,
  * and a round's contributions before others' if those of the round before have been acknowledged by its sum (where they went to
  * the same owner: see tensor_move.c). What parts of
  * sums and of refusals (relay.h) need to be in order stays on the main one.
@@ -56,7 +56,7 @@ static inline bool trib_link_express_is_possible(const trib_link *link)
 /* If it is, lets out what is first in the outbox, small and urgent, while the express link has nothing on its way. */
 void trib_link_express_let_out(trib_link *link);
 /* Over which of the two the waiter goes whose turn on the link has come. */
-trib_link *trib_link_express_lane(trib_link *link, const trib_waiter *waiter);
+trib_link *trib_link_express_route(trib_link *link, const trib_waiter *waiter);
 /* Where a frame goes that must keep its place behind those of a waiter that took that connection. */
 trib_link *trib_link_express_follow(trib_link *link, uint8_t connection);
 /* So many bytes of that priority have been given to the transport, or were taken by it. */

@@ -139,7 +139,7 @@ static void emit_over(trib_link *link, trib_link *connection)
     trib_waiter *top = link->heap[0];
     const uint64_t before = link->in_flight;
     const int32_t priority = top->priority;
-    if (!top->emit(connection != link ? connection : trib_link_express_lane(link, top), top)) {
+    if (!top->emit(connection != link ? connection : trib_link_express_route(link, top), top)) {
         trib_link_dequeue(link, top);
     }
     trib_link_express_note(link, priority, (uint32_t)(link->in_flight - before));

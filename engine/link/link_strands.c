@@ -193,7 +193,7 @@ void trib_link_strands_unbind(trib_link *link, trib_waiter *waiter)
 /* Where it must go; as long as that is not there it is the first connection. */
 static trib_link *place_of(trib_link *main, const trib_waiter *waiter, trib_link *asks)
 {
-    return waiter->lane == TRIB_LANE_SAME ? trib_link_express_follow(main, waiter->connection) : asks;
+    return waiter->route == TRIB_ROUTE_PINNED ? trib_link_express_follow(main, waiter->connection) : asks;
 }
 
 /* What is next for this connection, begun on it. NULL: that must go over another, where it waits now. */
@@ -205,7 +205,7 @@ static trib_waiter *take_next(trib_link *main, trib_link *link)
     }
     trib_link *goes = place_of(main, top, link);
     trib_link_dequeue(main, top);
-    bind(goes, top, goes == link && top->lane != TRIB_LANE_SAME);
+    bind(goes, top, goes == link && top->route != TRIB_ROUTE_PINNED);
     trib_link_strands_settle(main);
     return goes == link ? link->begun : NULL;
 }

@@ -13,7 +13,7 @@
  *
  * A strand is a trib_link that its main one owns; it lives and ends as an express one does (link_express.h), of which such a
  * link has none. It is made when the main one is ready, which does not wait for it, and begins to carry when it is. Over TCP
- * only, between machines, and where machines do not sum first: parts must keep their order (relay.h).
+ * only, between machines, and where machines do not sum first: partial sums must keep their order (relay.h).
  */
 #ifndef TRIB_ENGINE_LINK_STRANDS_H
 #define TRIB_ENGINE_LINK_STRANDS_H

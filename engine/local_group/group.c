@@ -14,9 +14,9 @@
 #include "engine/base/assert.h"
 #include "engine/worker/worker.h"
 
-const char *trib_group_name_of(const trib_group *group, uint32_t lane)
+const char *trib_group_name_of(const trib_group *group, uint32_t local_rank)
 {
-    return trib_roster_name(group->core->engine->roster, group->machine * group->lanes + lane);
+    return trib_roster_name(group->core->engine->roster, group->machine * group->local_size + local_rank);
 }
 
 void trib_group_end_job(trib_group *group, trib_status status, const char *text)
@@ -54,14 +54,14 @@ void trib_group_answer(trib_device_task *device, trib_status status)
     trib_reactor_post(trib_device_task_core(device)->reactor, &device->order_post);
 }
 
-static trib_collective kind_of(const trib_device_job *job)
+static trib_announcement_kind kind_of(const trib_device_job *job)
 {
-    return job->kind == TRIB_DEVICE_ALL_GATHER ? TRIB_COLLECTIVE_GATHER : TRIB_COLLECTIVE_REDUCE;
+    return job->kind == TRIB_DEVICE_ALL_GATHER ? TRIB_ANNOUNCE_GATHER : TRIB_ANNOUNCE_REDUCE;
 }
 
 static bool is_about(const trib_device_task *device, uint32_t tensor, uint32_t round)
 {
-    const trib_op *op = device->task->node->op;
+    const trib_op *op = device->task->op_core->op;
     return op->tensor->id == tensor && op->round == round;
 }
 
@@ -71,7 +71,7 @@ void trib_group_call_off(trib_group *group, uint32_t tensor, uint32_t round, tri
     for (trib_device_task *at = group->announced; at != NULL; at = next) {
         next = at->next;
         if (is_about(at, tensor, round)) {
-            trib_op *op = at->task->node->op;
+            trib_op *op = at->task->op_core->op;
             trib_group_forget(group, at);
             trib_op_fail(op, status, "%s", text);
             trib_op_give_up(op); /* reaches its tasks that have nothing announced */
@@ -87,7 +87,7 @@ void trib_group_end_for_failure(trib_group *group, const trib_tensor *tensor, co
 {
     char text[TRIB_ERROR_TEXT_SIZE];
     snprintf(text, sizeof text, "tensor \"%.80s\": a collective of the machine's GPUs failed on %s: %s", tensor->name,
-             trib_group_name_of(group, group->lane), job->text);
+             trib_group_name_of(group, group->local_rank), job->text);
     trib_group_end_job(group, job->status, text);
 }
 
@@ -99,7 +99,7 @@ static void collective_back(trib_reactor *reactor, trib_post *post)
     trib_device_task *device = job->owner;
     group->back++;
     group->carried_out += job->status == TRIB_OK;
-    if (group->leader != NULL && kind_of(job) == TRIB_COLLECTIVE_REDUCE) {
+    if (group->leader != NULL && kind_of(job) == TRIB_ANNOUNCE_REDUCE) {
         trib_leader_reduced(group->leader, (uint32_t)job->bytes);
         trib_reactor_defer(reactor, &group->pump_post);
     }
@@ -122,7 +122,7 @@ bool trib_group_may_keep(const trib_device_task *device, const trib_op *op, cons
 
 static bool is_steady(const trib_device_task *device)
 {
-    return trib_group_may_keep(device, device->task->node->op, device->announced_job);
+    return trib_group_may_keep(device, device->task->op_core->op, device->announced_job);
 }
 
 void trib_group_note_kept(trib_device_task *device, trib_device_job *job, bool steady)
@@ -162,10 +162,10 @@ trib_status trib_group_take_order(trib_group *group, const trib_announcement *wh
     return TRIB_OK;
 }
 
-static void send_to(trib_group *group, uint32_t lane, trib_frame frame, const char *text)
+static void send_to(trib_group *group, uint32_t local_rank, trib_frame frame, const char *text)
 {
-    if (group->links[lane] != NULL && group->links[lane]->state == TRIB_LINK_READY) {
-        trib_link_send_copy(group->links[lane], frame, text, text == NULL ? 0 : strlen(text));
+    if (group->links[local_rank] != NULL && group->links[local_rank]->state == TRIB_LINK_READY) {
+        trib_link_send_copy(group->links[local_rank], frame, text, text == NULL ? 0 : strlen(text));
     }
 }
 
@@ -177,7 +177,7 @@ void trib_group_order(void *user, const trib_announcement *what)
                         .partition = what->slice,
                         .round = what->round,
                         .chunk = trib_group_chunk_of(what)};
-    for (uint32_t i = 1; i < group->lanes; i++) {
+    for (uint32_t i = 1; i < group->local_size; i++) {
         send_to(group, i, frame, NULL);
     }
     trib_error error;
@@ -228,14 +228,14 @@ static bool know_tensor(trib_group *group, trib_tensor *tensor)
     return true;
 }
 
-trib_status trib_group_leader_takes_ready(trib_group *group, uint32_t lane, const trib_announcement *what)
+trib_status trib_group_leader_takes_ready(trib_group *group, uint32_t local_rank, const trib_announcement *what)
 {
-    trib_status status = trib_leader_ready(group->leader, lane, what);
+    trib_status status = trib_leader_ready(group->leader, local_rank, what);
     if (status == TRIB_OK && group->links_left > 0) {
         /* One that has left in good order will not come any more. */
         char text[TRIB_ERROR_TEXT_SIZE];
         snprintf(text, sizeof text, "%s has left the job", trib_group_name_of(group, group->last_left));
-        status = trib_leader_fail(group->leader, lane, what->tensor, what->round, TRIB_PEER_LEFT, text);
+        status = trib_leader_fail(group->leader, local_rank, what->tensor, what->round, TRIB_PEER_LEFT, text);
         trib_group_call_off(group, what->tensor, what->round, TRIB_PEER_LEFT, text);
     }
     trib_reactor_defer(group->core->reactor, &group->pump_post);
@@ -254,7 +254,7 @@ uint32_t trib_group_variant_of(const trib_op *op)
 
 trib_announcement trib_group_announcement_of(const trib_device_task *device)
 {
-    const trib_op *op = device->task->node->op;
+    const trib_op *op = device->task->op_core->op;
     return (trib_announcement){.tensor = op->tensor->id,
                                .slice = device->slice,
                                .round = op->round,

@@ -57,15 +57,15 @@ extern const trib_link_upcalls trib_group_member_upcalls;
 /* ---- group_leader.c: what the leader knows. Pure state; what it decides comes back through the upcalls. ---- */
 typedef struct trib_leader trib_leader;
 
-typedef enum trib_collective {
-    TRIB_COLLECTIVE_REDUCE = 0,
-    TRIB_COLLECTIVE_GATHER = 1,
-    TRIB_COLLECTIVE_ISSUED = 2 /* of a whole tensor: it is under way */
-} trib_collective;
+typedef enum trib_announcement_kind {
+    TRIB_ANNOUNCE_REDUCE = 0,
+    TRIB_ANNOUNCE_GATHER = 1,
+    TRIB_ANNOUNCE_ISSUED = 2 /* of a whole tensor: it is under way */
+} trib_announcement_kind;
 
 typedef struct trib_announcement {
     uint32_t tensor, slice, round;
-    trib_collective kind;
+    trib_announcement_kind kind;
     int32_t priority;
     uint32_t bytes;
     uint32_t variant; /* what is done; all must say the same */

@@ -94,7 +94,7 @@ void trib_door_end(trib_group *group)
         break_up(group);
     }
     if (world != NULL) {
-        trib_host_world_door_left(world, group->machine, group->lane);
+        trib_host_world_door_left(world, group->machine, group->local_rank);
     }
 }
 
@@ -102,14 +102,14 @@ void trib_door_end(trib_group *group)
 
 static bool is_open(const trib_group *group)
 {
-    return trib_door_page_is_open(group->door.page, group->lanes);
+    return trib_door_page_is_open(group->door.page, group->local_size);
 }
 
 static bool may_come(const trib_group *group, const trib_device_task *device)
 {
-    const trib_op *op = device->task->node->op;
+    const trib_op *op = device->task->op_core->op;
     return group->door.page != NULL && group->announced == device && device->next == NULL &&
-           group->begun == group->carried_out && group->links_left == 0 && op->exchange == TRIB_EXCHANGE_DEVICE_ALONE &&
+           group->begun == group->carried_out && group->links_left == 0 && op->collective == TRIB_COLLECTIVE_DEVICE_ALONE &&
            op->tensor->device->slice_count == 1 && is_open(group);
 }
 
@@ -134,7 +134,7 @@ void trib_door_announce(trib_group *group, trib_device_task *device)
     }
     const trib_door_wish wish = {
         .tensor = what.tensor, .round = what.round, .variant = what.variant, .steady = what.steady};
-    if (!trib_door_page_come(door->page, group->lanes, group->lane, &wish, &state)) {
+    if (!trib_door_page_come(door->page, group->local_size, group->local_rank, &wish, &state)) {
         tell_leader(group, device);
     } else if (trib_door_count(state) == 0) {
         trib_door_ring(group);
@@ -225,7 +225,7 @@ void trib_door_open(trib_group *group)
         return;
     }
     if (env->device_world != NULL) {
-        door->page = trib_host_world_door(env->device_world, group->machine, group->lane, group->core->reactor, rung);
+        door->page = trib_host_world_door(env->device_world, group->machine, group->local_rank, group->core->reactor, rung);
     } else if (env->door_make != NULL && group->leader != NULL) {
         door->page = env->door_make(door->name, &door->fd);
     }

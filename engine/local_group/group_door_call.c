@@ -87,7 +87,7 @@ void trib_door_passed_in_call(trib_group *group, trib_op *op)
     const bool books = !op->device->is_over && group->leader != NULL;
     const trib_announcement what = {.tensor = op->tensor->id,
                                     .round = op->round,
-                                    .kind = TRIB_COLLECTIVE_REDUCE,
+                                    .kind = TRIB_ANNOUNCE_REDUCE,
                                     .bytes = books ? (uint32_t)op->tensor->bytes : 0};
     if (group->leader != NULL) {
         trib_leader_passed(group->leader, &what);
@@ -135,7 +135,7 @@ static void give_turn(trib_group *group, bool has_passed)
 
 static bool is_open(const trib_group *group)
 {
-    return trib_door_page_is_open(group->door.page, group->lanes);
+    return trib_door_page_is_open(group->door.page, group->local_size);
 }
 
 /* True: this generation is over. */
@@ -159,7 +159,7 @@ static bool come(trib_group *group, const trib_door_wish *wish, bool *steady_out
 {
     trib_door_page *page = group->door.page;
     uint64_t state = 0;
-    if (!is_open(group) || !trib_door_page_come(page, group->lanes, group->lane, wish, &state)) {
+    if (!is_open(group) || !trib_door_page_come(page, group->local_size, group->local_rank, wish, &state)) {
         return false;
     }
     bool has_passed = trib_door_count(state) == 0;

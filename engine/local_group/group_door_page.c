@@ -60,16 +60,16 @@ bool trib_door_has_passed(uint64_t state, uint32_t generation)
 
 /* ---- The page ---- */
 
-bool trib_door_page_is_open(const trib_door_page *page, uint32_t lanes)
+bool trib_door_page_is_open(const trib_door_page *page, uint32_t local_size)
 {
-    return atomic_load(&page->here) == lanes && atomic_load(&page->elsewhere) == 0;
+    return atomic_load(&page->here) == local_size && atomic_load(&page->elsewhere) == 0;
 }
 
 /* Who comes last: do all want the same? */
-static bool agree(const trib_door_page *page, uint32_t lanes, bool *steady_out)
+static bool agree(const trib_door_page *page, uint32_t local_size, bool *steady_out)
 {
     *steady_out = true;
-    for (uint32_t i = 0; i < lanes; i++) {
+    for (uint32_t i = 0; i < local_size; i++) {
         if (atomic_load(&page->ranks[i].tensor_round) != atomic_load(&page->ranks[0].tensor_round) ||
             atomic_load(&page->ranks[i].variant) != atomic_load(&page->ranks[0].variant)) {
             return false;
@@ -79,18 +79,18 @@ static bool agree(const trib_door_page *page, uint32_t lanes, bool *steady_out)
     return true;
 }
 
-bool trib_door_page_come(trib_door_page *page, uint32_t lanes, uint32_t lane, const trib_door_wish *wish,
+bool trib_door_page_come(trib_door_page *page, uint32_t local_size, uint32_t local_rank, const trib_door_wish *wish,
                          uint64_t *state_out)
 {
-    atomic_store(&page->ranks[lane].tensor_round, (uint64_t)wish->tensor << 32 | wish->round);
-    atomic_store(&page->ranks[lane].variant, wish->variant);
-    atomic_store(&page->ranks[lane].steady, wish->steady);
+    atomic_store(&page->ranks[local_rank].tensor_round, (uint64_t)wish->tensor << 32 | wish->round);
+    atomic_store(&page->ranks[local_rank].variant, wish->variant);
+    atomic_store(&page->ranks[local_rank].steady, wish->steady);
     uint64_t state = atomic_load(&page->state), next = 0;
     do {
         door_state then = unpack(state);
         then.count++;
-        if (then.count == lanes) {
-            if (!agree(page, lanes, &then.steady)) {
+        if (then.count == local_size) {
+            if (!agree(page, local_size, &then.steady)) {
                 return false;
             }
             then.generation++;

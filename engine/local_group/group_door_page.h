@@ -41,10 +41,10 @@ bool trib_door_is_steady(uint64_t state);
 bool trib_door_has_passed(uint64_t state, uint32_t generation);
 
 /* All are there, and nobody has anything for the leader. */
-bool trib_door_page_is_open(const trib_door_page *page, uint32_t lanes);
+bool trib_door_page_is_open(const trib_door_page *page, uint32_t local_size);
 /* Comes in; *state_out is what it is then: with nobody counted all have been let through. False: all others are there, and want
  * something else. */
-bool trib_door_page_come(trib_door_page *page, uint32_t lanes, uint32_t lane, const trib_door_wish *wish,
+bool trib_door_page_come(trib_door_page *page, uint32_t local_size, uint32_t local_rank, const trib_door_wish *wish,
                          uint64_t *state_out);
 /* Who came in that generation goes away again, if it still gathers; the others stay. What it is then. */
 uint64_t trib_door_page_go(trib_door_page *page, uint32_t generation);

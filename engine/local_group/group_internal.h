@@ -8,7 +8,7 @@
 
 struct trib_group {
     trib_core *core;
-    uint32_t lanes, lane, machine;
+    uint32_t local_size, local_rank, machine;
     trib_leader *leader;                   /* local rank 0 */
     trib_sequence *sequence;               /* leader, where collectives are issued as they are handed in; else NULL */
     trib_link *links[TRIB_LOCAL_SIZE_MAX]; /* leader: by local rank; others: [0], to the leader */
@@ -29,7 +29,7 @@ struct trib_group {
     trib_door door;
 };
 
-const char *trib_group_name_of(const trib_group *group, uint32_t lane);
+const char *trib_group_name_of(const trib_group *group, uint32_t local_rank);
 void trib_group_end_job(trib_group *group, trib_status status, const char *text);
 /* Takes it from the list of what is announced. */
 void trib_group_forget(trib_group *group, trib_device_task *device);
@@ -42,7 +42,7 @@ void trib_group_note_kept(trib_device_task *device, trib_device_job *job, bool s
 void trib_group_answer(trib_device_task *device, trib_status status);
 void trib_group_call_off(trib_group *group, uint32_t tensor, uint32_t round, trib_status status, const char *text);
 TRIB_CHECKED trib_status trib_group_take_order(trib_group *group, const trib_announcement *what, trib_error *error);
-TRIB_CHECKED trib_status trib_group_leader_takes_ready(trib_group *group, uint32_t lane, const trib_announcement *what);
+TRIB_CHECKED trib_status trib_group_leader_takes_ready(trib_group *group, uint32_t local_rank, const trib_announcement *what);
 /* The connection to the leader is there: says what has happened so far. */
 void trib_group_reached_leader(trib_group *group);
 /* The job is over: gives up what could not be told. */
@@ -99,10 +99,10 @@ void trib_door_issued_back(trib_group *group, trib_op *op);
 void trib_group_tell_issued(trib_group *group);
 /* The job is over: gives up what could not be told. */
 void trib_group_drop_issued(trib_engine *engine);
-TRIB_CHECKED trib_status trib_group_leader_takes_issued(trib_group *group, uint32_t lane, uint32_t place,
+TRIB_CHECKED trib_status trib_group_leader_takes_issued(trib_group *group, uint32_t local_rank, uint32_t place,
                                                         const trib_issued *what);
 /* Leader: the rank hands its collectives in in another way than this one. */
-void trib_group_end_for_modes(trib_group *group, uint32_t lane);
+void trib_group_end_for_modes(trib_group *group, uint32_t local_rank);
 
 /* What the leader decides. */
 void trib_group_order(void *user, const trib_announcement *what);

@@ -302,7 +302,7 @@ trib_status trib_leader_fail_all(trib_leader *leader, uint32_t rank, trib_status
 
 /* ---- Announcements ---- */
 
-static entry *find(trib_leader *leader, const trib_announcement *what, trib_collective kind)
+static entry *find(trib_leader *leader, const trib_announcement *what, trib_announcement_kind kind)
 {
     const entry_key key = {what->tensor, what->slice, what->round, (uint32_t)kind};
     entry *found = NULL;
@@ -313,8 +313,8 @@ static entry *find(trib_leader *leader, const trib_announcement *what, trib_coll
 /* Who sums comes to other collectives first than who broadcasts: neither would come to what the other one waits at. */
 static bool agrees(trib_leader *leader, const entry *at, const trib_announcement *what)
 {
-    const trib_collective other_kind =
-        what->kind == TRIB_COLLECTIVE_GATHER ? TRIB_COLLECTIVE_REDUCE : TRIB_COLLECTIVE_GATHER;
+    const trib_announcement_kind other_kind =
+        what->kind == TRIB_ANNOUNCE_GATHER ? TRIB_ANNOUNCE_REDUCE : TRIB_ANNOUNCE_GATHER;
     const entry *other = find(leader, what, other_kind);
     return at->what.variant == what->variant && (other == NULL || other->what.variant == what->variant);
 }
@@ -379,7 +379,7 @@ trib_status trib_leader_ready(trib_leader *leader, uint32_t rank, const trib_ann
     if (++at->count < leader->local_size) {
         return TRIB_OK;
     }
-    if (what->kind == TRIB_COLLECTIVE_REDUCE) {
+    if (what->kind == TRIB_ANNOUNCE_REDUCE) {
         queue_add(leader, at);
         return TRIB_OK;
     }

@@ -49,7 +49,7 @@ static trib_status take_issued(const trib_link *link, const trib_frame *frame, t
     trib_group *group = link->core->engine->group;
     const trib_issued what = {
         .tensor = (uint64_t)frame->tensor << 32 | frame->partition, .round = frame->round, .variant = frame->aux};
-    return trib_group_leader_takes_issued(group, link->peer % group->lanes, frame->size, &what) == TRIB_OK
+    return trib_group_leader_takes_issued(group, link->peer % group->local_size, frame->size, &what) == TRIB_OK
                ? TRIB_OK
                : trib_error_set(error, TRIB_PROTOCOL, "told of an operation twice or much too early, or out of memory");
 }
@@ -59,12 +59,12 @@ bool trib_group_read(const trib_frame *frame, trib_announcement *what_out)
     *what_out = (trib_announcement){.tensor = frame->tensor,
                                     .slice = frame->partition,
                                     .round = frame->round,
-                                    .kind = (trib_collective)(frame->chunk & ~TRIB_GROUP_STEADY),
+                                    .kind = (trib_announcement_kind)(frame->chunk & ~TRIB_GROUP_STEADY),
                                     .priority = frame->priority,
                                     .bytes = frame->size,
                                     .variant = frame->aux,
                                     .steady = (frame->chunk & TRIB_GROUP_STEADY) != 0};
-    const trib_collective last = what_out->steady ? TRIB_COLLECTIVE_REDUCE : TRIB_COLLECTIVE_GATHER;
+    const trib_announcement_kind last = what_out->steady ? TRIB_ANNOUNCE_REDUCE : TRIB_ANNOUNCE_GATHER;
     return what_out->kind <= last && frame->tensor != UINT32_MAX;
 }
 
@@ -78,7 +78,7 @@ static trib_status group_received(trib_link *link, const trib_frame *frame, cons
     if (group->ended) {
         return TRIB_OK;
     }
-    if (frame->type == TRIB_FRAME_GROUP_READY && frame->chunk == TRIB_COLLECTIVE_ISSUED) {
+    if (frame->type == TRIB_FRAME_GROUP_READY && frame->chunk == TRIB_ANNOUNCE_ISSUED) {
         return take_issued(link, frame, error);
     }
     if (!trib_group_read(frame, &what)) {
@@ -87,10 +87,10 @@ static trib_status group_received(trib_link *link, const trib_frame *frame, cons
     switch (frame->type) {
     case TRIB_FRAME_GROUP_READY:
         if (group->sequence != NULL) {
-            trib_group_end_for_modes(group, link->peer % group->lanes);
+            trib_group_end_for_modes(group, link->peer % group->local_size);
             return TRIB_OK;
         }
-        return trib_group_leader_takes_ready(group, link->peer % group->lanes, &what) == TRIB_OK
+        return trib_group_leader_takes_ready(group, link->peer % group->local_size, &what) == TRIB_OK
                    ? TRIB_OK
                    : trib_error_set(error, TRIB_PROTOCOL, "announced a collective twice, or out of memory");
     case TRIB_FRAME_GROUP_ORDER:
@@ -116,7 +116,7 @@ static trib_status group_received(trib_link *link, const trib_frame *frame, cons
             trib_group_call_off(group, frame->tensor, frame->round, status, text);
             return TRIB_OK;
         }
-        return trib_leader_fail(group->leader, link->peer % group->lanes, frame->tensor, frame->round, status, text);
+        return trib_leader_fail(group->leader, link->peer % group->local_size, frame->tensor, frame->round, status, text);
     }
     }
 }
@@ -142,14 +142,14 @@ void trib_group_look_for_left(trib_core *core)
     if (group == NULL || !trib_member_some_left(engine) || (int32_t)(group->begun - group->back) <= 0) {
         return;
     }
-    for (uint32_t lane = 0; lane < group->lanes; lane++) {
+    for (uint32_t local_rank = 0; local_rank < group->local_size; local_rank++) {
         uint32_t carried_out;
-        if (trib_member_left_behind(engine, group->machine * group->lanes + lane, &carried_out) &&
+        if (trib_member_left_behind(engine, group->machine * group->local_size + local_rank, &carried_out) &&
             (int32_t)(group->begun - carried_out) > 0) {
             char text[TRIB_ERROR_TEXT_SIZE];
             snprintf(text, sizeof text,
                      "%s has left the job without its part of a collective that others on its machine have begun",
-                     trib_group_name_of(group, lane));
+                     trib_group_name_of(group, local_rank));
             trib_group_end_job(group, TRIB_PEER_LEFT, text);
             return;
         }
@@ -165,26 +165,26 @@ static void group_closed(trib_link *link, trib_status status, const char *reason
     if (!group->ended) {
         trib_door_settle(group); /* who waits there is to be called off with all others */
     }
-    const uint32_t lane = group->leader != NULL ? link->peer % group->lanes : 0;
-    group->links[lane] = NULL;
+    const uint32_t local_rank = group->leader != NULL ? link->peer % group->local_size : 0;
+    group->links[local_rank] = NULL;
     if (group->ended) {
         return;
     }
     char text[TRIB_ERROR_TEXT_SIZE];
     if (!link->bye) {
-        trib_blame_end(link, "to local rank", trib_group_name_of(group, lane), reason, text);
+        trib_blame_end(link, "to local rank", trib_group_name_of(group, local_rank), reason, text);
         trib_group_end_job(group, trib_blame_status(status), text);
         return;
     }
     group->links_left++;
-    group->last_left = lane;
+    group->last_left = local_rank;
     (void)trib_door_take_back(group); /* nobody else will pass any more */
-    snprintf(text, sizeof text, "%s has left the job", trib_group_name_of(group, lane));
-    if (group->leader != NULL && trib_leader_fail_all(group->leader, lane, TRIB_PEER_LEFT, text) != TRIB_OK) {
+    snprintf(text, sizeof text, "%s has left the job", trib_group_name_of(group, local_rank));
+    if (group->leader != NULL && trib_leader_fail_all(group->leader, local_rank, TRIB_PEER_LEFT, text) != TRIB_OK) {
         trib_group_end_job(group, TRIB_NO_MEMORY, "out of memory for the operations of a local rank that has left");
     }
     while (group->announced != NULL) {
-        const trib_op *op = group->announced->task->node->op;
+        const trib_op *op = group->announced->task->op_core->op;
         trib_group_call_off(group, op->tensor->id, op->round, TRIB_PEER_LEFT, text);
     }
 }
@@ -231,15 +231,15 @@ void trib_group_adopt(trib_link *link)
     if (group == NULL) {
         return; /* trib_group_open finds it in the core's list */
     }
-    const uint32_t lane = link->peer % group->lanes;
-    if (group->leader == NULL || link->peer / group->lanes != group->machine || lane == 0 ||
-        group->links[lane] != NULL) {
+    const uint32_t local_rank = link->peer % group->local_size;
+    if (group->leader == NULL || link->peer / group->local_size != group->machine || local_rank == 0 ||
+        group->links[local_rank] != NULL) {
         trib_link_close(link, false, TRIB_PROTOCOL,
                         "not a local rank of this machine: local_size must be the same on all, and the ranks of a "
                         "machine consecutive");
         return;
     }
-    group->links[lane] = link;
+    group->links[local_rank] = link;
     send_id(group, link);
 }
 
@@ -254,11 +254,11 @@ static void join_back(trib_reactor *reactor, trib_post *post)
     if (job->status != TRIB_OK) {
         char text[TRIB_ERROR_TEXT_SIZE];
         snprintf(text, sizeof text, "the GPUs of %s's machine could not form a group: %s",
-                 trib_group_name_of(group, group->lane), job->text);
+                 trib_group_name_of(group, group->local_rank), job->text);
         trib_group_end_job(group, job->status, text);
     } else if (job->kind == TRIB_DEVICE_MAKE_ID && !group->ended) {
         take_id(group);
-        for (uint32_t i = 1; i < group->lanes; i++) {
+        for (uint32_t i = 1; i < group->local_size; i++) {
             if (group->links[i] != NULL) {
                 send_id(group, group->links[i]);
             }
@@ -273,9 +273,9 @@ static trib_status open_leader(trib_group *group, trib_error *error)
     trib_core *core = group->core;
     const trib_leader_upcalls upcalls = {.order = trib_group_order, .called_off = trib_group_called_off, .user = group};
     group->leader = trib_leader_create(
-        group->lanes, trib_device_alone(core->engine) ? ALONE_CREDIT_BYTES : REDUCE_CREDIT_BYTES, &upcalls);
+        group->local_size, trib_device_alone(core->engine) ? ALONE_CREDIT_BYTES : REDUCE_CREDIT_BYTES, &upcalls);
     if (trib_device_in_order(core->engine)) {
-        group->sequence = trib_sequence_create(group->lanes);
+        group->sequence = trib_sequence_create(group->local_size);
     }
     if (group->leader == NULL || (trib_device_in_order(core->engine) && group->sequence == NULL)) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
@@ -300,8 +300,8 @@ static trib_status open_leader(trib_group *group, trib_error *error)
 trib_status trib_group_open(trib_core *core, trib_error *error)
 {
     trib_engine *engine = core->engine;
-    const uint32_t lanes = trib_device_lanes(engine);
-    if (engine->device == NULL || lanes == 1) {
+    const uint32_t local_size = trib_engine_local_size(engine);
+    if (engine->device == NULL || local_size == 1) {
         return TRIB_OK;
     }
     trib_group *group = trib_core_zalloc(core, sizeof *group);
@@ -309,9 +309,9 @@ trib_status trib_group_open(trib_core *core, trib_error *error)
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
     group->core = core;
-    group->lanes = lanes;
-    group->lane = engine->member_id % lanes;
-    group->machine = engine->member_id / lanes;
+    group->local_size = local_size;
+    group->local_rank = engine->member_id % local_size;
+    group->machine = engine->member_id / local_size;
     group->pump_post.run = trib_group_pump;
     group->id_job.post.run = group->join_job.post.run = join_back;
     group->id_job.reactor = group->join_job.reactor = core->reactor;
@@ -320,11 +320,11 @@ trib_status trib_group_open(trib_core *core, trib_error *error)
     /* The job has come together when the devices have: what they make for that must not wait for a caller's stream that
      * waits for an operation. */
     core->links_missing++;
-    if (group->lane == 0) {
+    if (group->local_rank == 0) {
         return open_leader(group, error);
     }
     trib_door_open(group);
-    const uint32_t leader = group->machine * lanes;
+    const uint32_t leader = group->machine * local_size;
     core->links_missing++;
     return trib_link_connect(&core->host, &engine->roster->members[leader].addresses[0], TRIB_PURPOSE_GROUP, leader, 0,
                              &trib_group_member_upcalls, NULL, &group->links[0]);
@@ -332,7 +332,7 @@ trib_status trib_group_open(trib_core *core, trib_error *error)
 
 static void refuse(trib_device_task *device, trib_status status, const char *text)
 {
-    trib_op_fail(device->task->node->op, status, "tensor \"%s\": %s", device->task->tensor->name, text);
+    trib_op_fail(device->task->op_core->op, status, "tensor \"%s\": %s", device->task->tensor->name, text);
     trib_group_answer(device, status == TRIB_OK ? TRIB_CLOSED : status);
 }
 
@@ -356,7 +356,7 @@ void trib_group_end(trib_core *core, trib_status status, const char *text)
         refuse(held, status, text);
     }
     /* At once, though other links may stay for a while: who announces something must not wait for an answer. */
-    for (uint32_t i = 0; i < group->lanes; i++) {
+    for (uint32_t i = 0; i < group->local_size; i++) {
         if (group->links[i] != NULL) {
             trib_link_close(group->links[i], true, core->ended_status, core->ended_text);
         }

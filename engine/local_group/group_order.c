@@ -125,8 +125,8 @@ static void name_of(trib_engine *engine, uint64_t key, char *name, size_t size)
     pthread_mutex_unlock(&engine->mutex);
 }
 
-static void end_for_disorder(trib_group *group, uint32_t place, uint32_t lane, const trib_issued *what,
-                             uint32_t other_lane, const trib_issued *other)
+static void end_for_disorder(trib_group *group, uint32_t place, uint32_t local_rank, const trib_issued *what,
+                             uint32_t other_local_rank, const trib_issued *other)
 {
     char text[TRIB_ERROR_TEXT_SIZE], name[64], other_name[64];
     trib_engine *engine = group->core->engine;
@@ -144,29 +144,29 @@ static void end_for_disorder(trib_group *group, uint32_t place, uint32_t lane, c
                  "operations in "
                  "different orders: operation %u is %s, round %u, on %.50s, but %s, round %u, on %.50s; \"agreed\" "
                  "lets them",
-                 place, other_name, other->round, trib_group_name_of(group, other_lane), name, what->round,
-                 trib_group_name_of(group, lane));
+                 place, other_name, other->round, trib_group_name_of(group, other_local_rank), name, what->round,
+                 trib_group_name_of(group, local_rank));
     }
     trib_group_end_job(group, TRIB_MISMATCH, text);
 }
 
-trib_status trib_group_leader_takes_issued(trib_group *group, uint32_t lane, uint32_t place, const trib_issued *what)
+trib_status trib_group_leader_takes_issued(trib_group *group, uint32_t local_rank, uint32_t place, const trib_issued *what)
 {
     if (group->sequence == NULL) {
-        trib_group_end_for_modes(group, lane);
+        trib_group_end_for_modes(group, local_rank);
         return TRIB_OK;
     }
     trib_issued other;
-    uint32_t other_lane = 0;
-    const trib_status status = trib_sequence_add(group->sequence, lane, place, what, &other, &other_lane);
+    uint32_t other_local_rank = 0;
+    const trib_status status = trib_sequence_add(group->sequence, local_rank, place, what, &other, &other_local_rank);
     if (status == TRIB_MISMATCH) {
-        end_for_disorder(group, place, lane, what, other_lane, &other);
+        end_for_disorder(group, place, local_rank, what, other_local_rank, &other);
         return TRIB_OK;
     }
     return status;
 }
 
-void trib_group_end_for_modes(trib_group *group, uint32_t lane)
+void trib_group_end_for_modes(trib_group *group, uint32_t local_rank)
 {
     char text[TRIB_ERROR_TEXT_SIZE];
     snprintf(
@@ -174,7 +174,7 @@ void trib_group_end_for_modes(trib_group *group, uint32_t lane)
         "trib_config.device_order (TRIB_DEVICE_ORDER) must be the same on all ranks of a machine: it is \"%s\" on %s "
         "and \"%s\" on %s",
         group->sequence != NULL ? "program" : "agreed", trib_group_name_of(group, 0),
-        group->sequence != NULL ? "agreed" : "program", trib_group_name_of(group, lane));
+        group->sequence != NULL ? "agreed" : "program", trib_group_name_of(group, local_rank));
     trib_group_end_job(group, TRIB_MISMATCH, text);
 }
 
@@ -202,7 +202,7 @@ static void tell(trib_group *group, const trib_op *op)
                               .tensor = (uint32_t)(what.tensor >> 32),
                               .partition = (uint32_t)what.tensor,
                               .round = what.round,
-                              .chunk = TRIB_COLLECTIVE_ISSUED,
+                              .chunk = TRIB_ANNOUNCE_ISSUED,
                               .size = place,
                               .aux = what.variant};
     trib_link_send_copy(group->links[0], frame, NULL, 0);
@@ -236,7 +236,7 @@ void trib_group_drop_issued(trib_engine *engine)
 void trib_group_issued(trib_core *core, trib_op *op)
 {
     trib_engine *engine = core->engine;
-    if (core->ended || trib_device_lanes(engine) == 1) {
+    if (core->ended || trib_engine_local_size(engine) == 1) {
         return;
     }
     if (!trib_device_in_order(engine)) {

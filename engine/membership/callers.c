@@ -6,14 +6,14 @@
 #include "engine/base/assert.h"
 #include "engine/link/link_handshake.h"
 
-/* What lacks for a moment only ends nothing. Callers over shared memory give up after 5 s, others after 10. */
-#define LACK_MAX_NS (2 * INT64_C(1000000000))
+/* A shortage that lasts a moment ends nothing. Callers over shared memory give up after 5 s, others after 10. */
+#define SHORTAGE_MAX_NS (2 * INT64_C(1000000000))
 #define NS_PER_S 1e9
 #define VERDICT_NS INT64_C(1000000000)
 
 static uint32_t machine_of(const trib_roster *roster, uint32_t rank)
 {
-    return rank / roster->local_ranks;
+    return rank / roster->local_size;
 }
 
 /* Between a core of a worker and one of a member. deals: the member sums, and that core of its is one that this core of the
@@ -21,7 +21,7 @@ static uint32_t machine_of(const trib_roster *roster, uint32_t rank)
 static bool connects(const trib_engine *engine, uint32_t worker, uint32_t member, bool deals, bool is_twin)
 {
     const trib_roster *roster = engine->roster;
-    if (roster->local_ranks == 0) {
+    if (roster->local_size == 0) {
         return deals;
     }
     if (deals && engine->device != NULL) { /* shares of device tensors go to all who sum */
@@ -29,7 +29,7 @@ static bool connects(const trib_engine *engine, uint32_t worker, uint32_t member
     }
     const bool is_near = member < roster->worker_count && machine_of(roster, member) == machine_of(roster, worker);
     const bool is_place =
-        member >= roster->worker_count || member % roster->local_ranks == worker % roster->local_ranks;
+        member >= roster->worker_count || member % roster->local_size == worker % roster->local_size;
     return (is_near && is_twin) || (deals && is_place);
 }
 
@@ -66,18 +66,18 @@ void trib_callers_came(trib_core *core, uint32_t worker)
 void trib_callers_look(trib_core *core)
 {
     int64_t for_ns = 0;
-    const int lack = core->callers_missing > 0 ? trib_reactor_lacks(core->reactor, &for_ns) : 0;
-    if (lack == 0 || for_ns < LACK_MAX_NS) {
+    const int shortage = core->callers_missing > 0 ? trib_reactor_find_shortage(core->reactor, &for_ns) : 0;
+    if (shortage == 0 || for_ns < SHORTAGE_MAX_NS) {
         return;
     }
     if (trib_link_handshake_send_away(&core->host)) {
-        trib_reactor_lack_over(core->reactor); /* what they held lets others in */
+        trib_reactor_end_shortage(core->reactor); /* what they held lets others in */
         return;
     }
     char why[TRIB_REASON_MAX], text[TRIB_ERROR_TEXT_SIZE];
     snprintf(text, sizeof text, "%s could let nobody else connect for %.1f s: %.250s",
              trib_roster_name(core->engine->roster, core->engine->member_id), (double)for_ns / NS_PER_S,
-             trib_log_reason(lack, why));
+             trib_log_reason(shortage, why));
     core->callers_missing = 0;
     trib_engine_end(core->engine, TRIB_SYSTEM, text);
 }

@@ -2,9 +2,9 @@
  * callers.h - who connects to whom when the roster has come, and what a member does that cannot let its callers in.
  *
  * A caller that nobody lets in gives up in the end, and would say of the process that it called that it does not answer.
- * So that process ends the job first, in its own words: it knows what it lacks. It does so only while callers are missing;
+ * So that process ends the job first, in its own words: it knows what it is short of. It does so only while callers are missing;
  * who else comes to it is a stranger, and may stay outside. Those that it has let in and that have proved nothing all the
- * while hold what it lacks: they go first.
+ * while hold what it is short of: they go first.
  *
  * A caller whose connection ends before it stands does not know why: the process that it called may have ended because of
  * another's trouble, and could tell that only those whom it knows. So the caller leaves the coordinator a moment to say it.

@@ -51,15 +51,15 @@ void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *ti
     }
     const char *refused = self->core->host.refused_last, *here = self->core->engine->coordinator_address;
     const bool trap = strncmp(here, "127.", 4) == 0 && strncmp(here, "127.0.0.1:", 10) != 0;
-    int64_t lacked_ns = 0;
-    const int lack = trib_reactor_lacks(reactor, &lacked_ns);
+    int64_t shortage_ns = 0;
+    const int shortage = trib_reactor_find_shortage(reactor, &shortage_ns);
     char why[TRIB_REASON_MAX];
-    const char *more = lack != 0            ? "; the coordinator can let nobody else connect: "
+    const char *more = shortage != 0            ? "; the coordinator can let nobody else connect: "
                        : refused[0] != '\0' ? "; refused was "
                                             : "";
     const int used =
         snprintf(text, sizeof text, "the job did not come together within %.1f s: missing %s%s%s",
-                 (double)patience_ns / 1e9, missing, more, lack != 0 ? trib_log_reason(lack, why) : refused);
+                 (double)patience_ns / 1e9, missing, more, shortage != 0 ? trib_log_reason(shortage, why) : refused);
     if (trap && used > 0 && (size_t)used < sizeof text) {
         /* Debian's installer writes the machine's own name there. */
         snprintf(text + used, sizeof text - (size_t)used,
@@ -80,26 +80,26 @@ static bool workers_should_sum(const trib_coordinator *self, const trib_roster *
     if (colocate != TRIB_COLOCATE_AUTO) {
         return colocate == TRIB_COLOCATE_ON;
     }
-    if (roster->local_ranks > 0 || self->worker_count == 1) {
-        const uint32_t each = roster->local_ranks > 0 ? roster->local_ranks : 1;
+    if (roster->local_size > 0 || self->worker_count == 1) {
+        const uint32_t each = roster->local_size > 0 ? roster->local_size : 1;
         return self->server_count < self->worker_count / each && !trib_roster_is_one_host(roster);
     }
     return !trib_roster_is_one_host(roster);
 }
 
-static uint32_t local_ranks_of(const trib_coordinator *self, const trib_roster *roster)
+static uint32_t local_size_of(const trib_coordinator *self, const trib_roster *roster)
 {
     const trib_local_sum wanted = self->core->engine->config.local_sum;
     char why[TRIB_MACHINES_WHY_SIZE];
-    const uint32_t local_ranks = trib_machines_local_ranks(roster, wanted, why);
+    const uint32_t local_size = trib_machines_local_size(roster, wanted, why);
     trib_logger *logger = self->core->reactor->logger;
-    if (local_ranks > 0) {
-        trib_log(logger, TRIB_LOG_INFO, "the %u workers of each machine sum first", local_ranks);
+    if (local_size > 0) {
+        trib_log(logger, TRIB_LOG_INFO, "the %u workers of each machine sum first", local_size);
     } else {
         trib_log(logger, wanted == TRIB_LOCAL_SUM_ON ? TRIB_LOG_WARN : TRIB_LOG_DEBUG,
                  "the workers of a machine do not sum first: %s", why);
     }
-    return local_ranks;
+    return local_size;
 }
 
 /* Whether shares follow what links carry; then workers without a share stand by for one, unless that would be too many
@@ -145,7 +145,7 @@ static trib_status make_roster(trib_coordinator *self)
     for (uint32_t i = 0; i < count; i++) {
         roster->members[i] = self->slots[i].info;
     }
-    roster->local_ranks = local_ranks_of(self, roster);
+    roster->local_size = local_size_of(self, roster);
     const bool colocated = workers_should_sum(self, roster);
     for (uint32_t i = 0; i < count; i++) {
         const bool worker = i < self->worker_count;
@@ -156,9 +156,9 @@ static trib_status make_roster(trib_coordinator *self)
             .reactors = roster->members[i].reactors,
         };
     }
-    trib_status status = roster->local_ranks == 0 ? trib_place_shares(members, count, &roster->t_opt_factor)
+    trib_status status = roster->local_size == 0 ? trib_place_shares(members, count, &roster->t_opt_factor)
                                                   : trib_machines_shares(members, count, self->worker_count,
-                                                                         roster->local_ranks, &roster->t_opt_factor);
+                                                                         roster->local_size, &roster->t_opt_factor);
     for (uint32_t i = 0; i < count; i++) {
         roster->members[i].sums = members[i].can_sum && members[i].share > 0;
     }

@@ -21,7 +21,7 @@ typedef struct trib_ledger_entry {
     char name[TRIB_TENSOR_NAME_MAX + 1];
     trib_dtype dtype;
     uint64_t count;
-    uint32_t lanes; /* local ranks that share it on their devices; 0: it is in host memory */
+    uint32_t local_size; /* local ranks that share it on their devices; 0: it is in host memory */
     uint32_t id, first_rank;
     bool bad;
     char bad_text[TRIB_ERROR_TEXT_SIZE];

@@ -33,14 +33,14 @@ static void mark_bad(const trib_coordinator *self, trib_ledger_entry *entry, con
 }
 
 static trib_ledger_entry *new_entry(trib_coordinator *self, const char *name, trib_dtype dtype, uint64_t count,
-                                    uint32_t lanes, uint32_t rank)
+                                    uint32_t local_size, uint32_t rank)
 {
     trib_ledger_entry *entry = calloc(1, sizeof *entry);
     uint32_t *tags = malloc(self->worker_count * sizeof *tags);
     uint64_t bytes = count * trib_dtype_size(dtype);
-    const bool is_slow = lanes == 0 && trib_egress_is_slow(&self->core->host);
+    const bool is_slow = local_size == 0 && trib_egress_is_slow(&self->core->host);
     uint32_t partition_bytes = is_slow ? trib_tensor_partition_bytes_slow(self->roster, bytes)
-                                       : trib_tensor_partition_bytes(self->roster, bytes, lanes);
+                                       : trib_tensor_partition_bytes(self->roster, bytes, local_size);
     uint32_t partitions = trib_tensor_partition_count(bytes, partition_bytes);
     trib_place_owner *owners = malloc(partitions * sizeof *owners);
     if (entry == NULL || tags == NULL || owners == NULL) {
@@ -58,7 +58,7 @@ static trib_ledger_entry *new_entry(trib_coordinator *self, const char *name, tr
     snprintf(entry->name, sizeof entry->name, "%s", name);
     entry->dtype = dtype;
     entry->count = count;
-    entry->lanes = lanes;
+    entry->local_size = local_size;
     entry->id = self->ledger_count++;
     entry->first_rank = rank;
     entry->owners = owners;
@@ -92,20 +92,20 @@ static trib_status send_declared(trib_coordinator *self, const trib_ledger_entry
 }
 
 /* "float32[10]", with where it lies if that is a device. */
-static void describe(char *text, size_t size, trib_dtype dtype, uint64_t count, uint32_t lanes)
+static void describe(char *text, size_t size, trib_dtype dtype, uint64_t count, uint32_t local_size)
 {
     int length = snprintf(text, size, "%s[%llu]", trib_dtype_name(dtype), (unsigned long long)count);
-    if (lanes > 0 && length > 0 && (size_t)length < size) {
-        snprintf(text + length, size - (size_t)length, " on devices, %u a machine", lanes);
+    if (local_size > 0 && length > 0 && (size_t)length < size) {
+        snprintf(text + length, size - (size_t)length, " on devices, %u a machine", local_size);
     }
 }
 
-static void disagree(trib_coordinator *self, trib_ledger_entry *entry, trib_dtype dtype, uint64_t count, uint32_t lanes,
+static void disagree(trib_coordinator *self, trib_ledger_entry *entry, trib_dtype dtype, uint64_t count, uint32_t local_size,
                      uint32_t rank)
 {
     char one[96], other[96], text[TRIB_ERROR_TEXT_SIZE];
-    describe(one, sizeof one, entry->dtype, entry->count, entry->lanes);
-    describe(other, sizeof other, dtype, count, lanes);
+    describe(one, sizeof one, entry->dtype, entry->count, entry->local_size);
+    describe(other, sizeof other, dtype, count, local_size);
     snprintf(text, sizeof text, "%s declared it as %s, %s as %s", trib_roster_name(self->roster, entry->first_rank),
              one, trib_roster_name(self->roster, rank), other);
     mark_bad(self, entry, text);
@@ -124,22 +124,22 @@ trib_status trib_ledger_take_declare(trib_coordinator *self, uint32_t rank, cons
     trib_get_text(&reader, name, sizeof name);
     trib_dtype dtype = (trib_dtype)trib_get_u8(&reader);
     uint64_t count = trib_get_u64(&reader);
-    const uint32_t lanes = frame->root;
+    const uint32_t local_size = frame->root;
     trib_status status = trib_get_end(&reader, "DECLARE", error);
     if (status != TRIB_OK) {
         return status;
     }
     const size_t element = trib_dtype_size(dtype);
     if (element == 0 || rank >= self->worker_count || count > TRIB_TENSOR_BYTES_MAX / element ||
-        lanes > self->worker_count || (lanes > 0 && self->worker_count % lanes != 0)) {
+        local_size > self->worker_count || (local_size > 0 && self->worker_count % local_size != 0)) {
         return trib_error_set(error, TRIB_PROTOCOL,
                               "DECLARE of what cannot be: type %d, %llu elements, member %u, %u local ranks",
-                              (int)dtype, (unsigned long long)count, rank, lanes);
+                              (int)dtype, (unsigned long long)count, rank, local_size);
     }
     trib_ledger_entry *entry = NULL;
     HASH_FIND_STR(self->ledger, name, entry);
     if (entry == NULL) {
-        entry = new_entry(self, name, dtype, count, lanes, rank);
+        entry = new_entry(self, name, dtype, count, local_size, rank);
         if (entry != NULL && entry->id >= TRIB_TENSORS_MAX) {
             mark_bad(self, entry, "the job has as many tensors as it can have");
         }
@@ -152,8 +152,8 @@ trib_status trib_ledger_take_declare(trib_coordinator *self, uint32_t rank, cons
     }
     entry->tags[rank] = frame->tensor;
     entry->declared_count++;
-    if (!entry->bad && (entry->dtype != dtype || entry->count != count || entry->lanes != lanes)) {
-        disagree(self, entry, dtype, count, lanes, rank);
+    if (!entry->bad && (entry->dtype != dtype || entry->count != count || entry->local_size != local_size)) {
+        disagree(self, entry, dtype, count, local_size, rank);
     }
     if (entry->bad) {
         send_bad(self, entry, rank);

@@ -181,11 +181,11 @@ static void join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
     }
     char text[TRIB_ERROR_TEXT_SIZE], why[TRIB_REASON_MAX];
     if (!reached) {
-        int64_t lacked_ns = 0;
-        const int lack = engine->coordinator != NULL ? trib_reactor_lacks(reactor, &lacked_ns) : 0;
+        int64_t shortage_ns = 0;
+        const int shortage = engine->coordinator != NULL ? trib_reactor_find_shortage(reactor, &shortage_ns) : 0;
         snprintf(text, sizeof text, "could not reach the coordinator at %s (transport %s) within %.1f s: %.200s%s",
                  engine->coordinator_address, engine->config.transport, (double)engine->config.join_timeout_ns / 1e9,
-                 lack != 0 ? trib_log_reason(lack, why) : member->last_problem,
+                 shortage != 0 ? trib_log_reason(shortage, why) : member->last_problem,
                  engine->coordinator != NULL ? "" : "; TRIB_COORDINATOR must say where rank 0 runs, on all members");
     } else {
         snprintf(text, sizeof text, "reached the coordinator at %s, but the job did not come together within %.1f s",
@@ -322,7 +322,7 @@ void trib_member_declare(trib_reactor *reactor, trib_post *post)
     trib_assert(!writer.overflow);
     trib_frame frame = {.type = TRIB_FRAME_DECLARE,
                         .tensor = tensor->tag,
-                        .root = tensor->on_device ? trib_device_lanes(core->engine) : 0};
+                        .root = tensor->on_device ? trib_engine_local_size(core->engine) : 0};
     trib_link_send_copy(member->link, frame, payload, writer.size);
 }
 

@@ -19,9 +19,9 @@ static bool is_cut(const trib_engine *engine, const trib_tensor *tensor, uint32_
     if (atomic_load(&tensor->placed)) {
         return partition_bytes == tensor->partition_bytes;
     }
-    const uint32_t lanes = tensor->on_device ? trib_device_lanes(engine) : 0;
-    return partition_bytes == trib_tensor_partition_bytes(engine->roster, tensor->bytes, lanes) ||
-           (lanes == 0 && partition_bytes == trib_tensor_partition_bytes_slow(engine->roster, tensor->bytes));
+    const uint32_t local_size = tensor->on_device ? trib_engine_local_size(engine) : 0;
+    return partition_bytes == trib_tensor_partition_bytes(engine->roster, tensor->bytes, local_size) ||
+           (local_size == 0 && partition_bytes == trib_tensor_partition_bytes_slow(engine->roster, tensor->bytes));
 }
 
 /* Who sums the partitions of the tensor, as DECLARED and MOVE say it. */

@@ -30,7 +30,7 @@ bool trib_shares_may_follow(const trib_roster *roster)
             return false; /* a partition would have to change its core at some workers */
         }
     }
-    return summing > 1 && roster->worker_count > 1 && roster->local_ranks == 0 &&
+    return summing > 1 && roster->worker_count > 1 && roster->local_size == 0 &&
            roster->member_count <= TRIB_BALANCE_MEMBERS_MAX && !trib_roster_is_one_host(roster);
 }
 
@@ -188,7 +188,7 @@ void trib_shares_stop(trib_coordinator *self)
 /* Device tensors stay: their tasks hold memory of a core's own. What has no bytes moves nothing. */
 static bool may_move(const trib_coordinator *self, const trib_ledger_entry *entry)
 {
-    return entry->lanes == 0 && entry->count > 0 && !entry->bad && entry->declared_count == self->worker_count;
+    return entry->local_size == 0 && entry->count > 0 && !entry->bad && entry->declared_count == self->worker_count;
 }
 
 static void deal_entry(trib_coordinator *self, trib_dealer *dealer, trib_ledger_entry *entry)

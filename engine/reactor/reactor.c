@@ -40,7 +40,7 @@ void trib_reactor_init(trib_reactor *reactor, const trib_reactor_ops *ops, uint3
     reactor->deferred_tail = NULL;
     reactor->pollers = NULL;
     reactor->awaited = 0;
-    reactor->lack = (trib_lack){.error = 0};
+    reactor->shortage = (trib_shortage){.error = 0};
 }
 
 void trib_reactor_post_unheard(trib_reactor *reactor, trib_post *post)
@@ -210,22 +210,22 @@ trib_turn trib_reactor_turn(trib_reactor *reactor, bool looks)
     return turn;
 }
 
-void trib_reactor_note_lack(trib_reactor *reactor, int error)
+void trib_reactor_note_shortage(trib_reactor *reactor, int error)
 {
-    trib_lack *lack = &reactor->lack;
+    trib_shortage *shortage = &reactor->shortage;
     const int64_t now_ns = trib_now(reactor);
     trib_assert(error != 0);
-    if (lack->error == 0 || now_ns - lack->last_ns > TRIB_LACK_GAP_NS) {
-        lack->since_ns = now_ns;
+    if (shortage->error == 0 || now_ns - shortage->last_ns > TRIB_SHORTAGE_GAP_NS) {
+        shortage->since_ns = now_ns;
     }
-    lack->error = error;
-    lack->last_ns = now_ns;
+    shortage->error = error;
+    shortage->last_ns = now_ns;
 }
 
-int trib_reactor_lacks(trib_reactor *reactor, int64_t *for_ns_out)
+int trib_reactor_find_shortage(trib_reactor *reactor, int64_t *for_ns_out)
 {
-    const trib_lack *lack = &reactor->lack;
-    const bool lacks = lack->error != 0 && trib_now(reactor) - lack->last_ns <= TRIB_LACK_GAP_NS;
-    *for_ns_out = lacks ? lack->last_ns - lack->since_ns : 0;
-    return lacks ? lack->error : 0;
+    const trib_shortage *shortage = &reactor->shortage;
+    const bool is_current = shortage->error != 0 && trib_now(reactor) - shortage->last_ns <= TRIB_SHORTAGE_GAP_NS;
+    *for_ns_out = is_current ? shortage->last_ns - shortage->since_ns : 0;
+    return is_current ? shortage->error : 0;
 }

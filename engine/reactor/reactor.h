@@ -81,11 +81,11 @@ typedef struct trib_poller {
     void (*woken)(trib_reactor *reactor, struct trib_poller *poller);
 } trib_poller;
 
-/* What listeners of this loop lack to let others in. */
-typedef struct trib_lack {
+/* The resource that listeners of this loop are short of. */
+typedef struct trib_shortage {
     int error; /* errno's number; 0: nothing */
     int64_t since_ns, last_ns;
-} trib_lack;
+} trib_shortage;
 
 struct trib_reactor {
     const trib_reactor_ops *ops;
@@ -96,8 +96,8 @@ struct trib_reactor {
     trib_post *deferred_head, *deferred_tail;
     trib_poller *pollers;
     uint32_t awaited; /* of what its owner has begun, how much waits for others: their answers may come at any moment */
-    bool fed; /* payload has come for it; unlike heartbeats that says when more may come. The loop takes it back */
-    trib_lack lack;
+    bool got_payload; /* payload has come; after heartbeats no more need come. The loop takes it back */
+    trib_shortage shortage;
 };
 
 void trib_reactor_init(trib_reactor *reactor, const trib_reactor_ops *ops, uint32_t index, trib_logger *logger);
@@ -183,19 +183,19 @@ static inline void trib_io_watch(trib_reactor *reactor, trib_io *io, unsigned ev
     reactor->ops->io_watch(reactor, io, events);
 }
 
-/* Who lacks something to let a connection in notes it each time that it has tried in vain, several times in this time:
+/* A listener that is short of something to let a connection in notes it each time that it has tried in vain, several times in this time:
  * what is older is over, too. */
-#define TRIB_LACK_GAP_NS (1000 * INT64_C(1000000))
-void trib_reactor_note_lack(trib_reactor *reactor, int error);
+#define TRIB_SHORTAGE_GAP_NS (1000 * INT64_C(1000000))
+void trib_reactor_note_shortage(trib_reactor *reactor, int error);
 
 /* One has been let in. */
-static inline void trib_reactor_lack_over(trib_reactor *reactor)
+static inline void trib_reactor_end_shortage(trib_reactor *reactor)
 {
-    reactor->lack.error = 0;
+    reactor->shortage.error = 0;
 }
 
-/* What lacks now, errno's number, and for how long it has; 0: nothing. */
-int trib_reactor_lacks(trib_reactor *reactor, int64_t *for_ns_out);
+/* The shortage now, errno's number, and for how long it has lasted; 0: none. */
+int trib_reactor_find_shortage(trib_reactor *reactor, int64_t *for_ns_out);
 
 static inline void trib_charge(trib_reactor *reactor, trib_cost cost, size_t bytes)
 {

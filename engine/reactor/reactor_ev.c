@@ -140,11 +140,11 @@ static bool lingers(reactor_ev *self)
         return false;
     }
     const int64_t now = often_ns(&self->base);
-    if (self->worked || self->base.fed) {
+    if (self->worked || self->base.got_payload) {
         /* Heartbeats come milliseconds after one another. */
-        const bool teaches = self->posted || self->base.fed || self->linger.most_ns < NS_PER_S / 1000;
+        const bool teaches = self->posted || self->base.got_payload || self->linger.most_ns < NS_PER_S / 1000;
         trib_linger_worked_since(&self->linger, self->turn_ns, now, teaches);
-        self->worked = self->posted = self->base.fed = false;
+        self->worked = self->posted = self->base.got_payload = false;
         return trib_linger_goes_on(&self->linger, now);
     }
     if (!trib_linger_goes_on(&self->linger, now)) {
@@ -276,7 +276,7 @@ trib_status trib_reactor_ev_create(uint32_t index, trib_logger *logger, struct e
         return TRIB_NO_MEMORY;
     }
     self->attached = host_loop != NULL;
-    errno = 0; /* libev leaves there what it lacked */
+    errno = 0; /* libev leaves there what it was short of */
     self->core = -1;
     self->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (self->wake_fd < 0) {

@@ -45,7 +45,7 @@ void trib_reactor_ev_stop_spinning(trib_reactor *reactor);
 
 /* Before it starts, or on its thread: for so long after it has had something to do, it looks for more before it sleeps (linger.h), and
  * lets other threads of its core run in between; crowded: after each look, as it may be they that it waits for. Posts teach it, and payload
- * (trib_reactor.fed); where most_ns is below 1 ms all work. Both 0: it sleeps at once. */
+ * (trib_reactor.got_payload); where most_ns is below 1 ms all work. Both 0: it sleeps at once. */
 void trib_reactor_ev_linger(trib_reactor *reactor, int64_t least_ns, int64_t most_ns, bool crowded);
 
 /* On its thread, not from a callback: what a turn of the loop does, but for timers and descriptors. True: there was something. */

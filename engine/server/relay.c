@@ -7,10 +7,10 @@
 
 #include "engine/base/assert.h"
 #include "engine/worker/op.h"
-#include "engine/server/server_lane.h"
+#include "engine/server/server_shard.h"
 #include "engine/core/core_trace.h"
 
-/* A part on its way to its owner, or a refusal that must not overtake the parts of older rounds. */
+/* A partial sum on its way to its owner, or a refusal that must not overtake the partial sums of older rounds. */
 typedef struct relay_push {
     trib_waiter waiter; /* first */
     trib_core *core;
@@ -29,7 +29,7 @@ struct trib_relay {
 
 static uint32_t machine_of(const trib_core *core, uint32_t rank)
 {
-    return rank / core->engine->roster->local_ranks;
+    return rank / core->engine->roster->local_size;
 }
 
 static bool is_of_key(const trib_contribution *what, const trib_contribution *other)
@@ -37,7 +37,7 @@ static bool is_of_key(const trib_contribution *what, const trib_contribution *ot
     return what->tensor == other->tensor && what->partition == other->partition;
 }
 
-/* ---- Parts on their way ---- */
+/* ---- Partial sums on their way ---- */
 
 static relay_push *push_take(trib_core *core)
 {
@@ -93,7 +93,7 @@ static trib_frame frame_of(trib_frame_type type, const trib_contribution *what)
         .round = what->round,
         .chunk_count = what->chunk_count,
         .priority = what->priority,
-        .exchange = (uint8_t)((unsigned)what->exchange | TRIB_EXCHANGE_MACHINES),
+        .collective = (uint8_t)((unsigned)what->collective | TRIB_COLLECTIVE_PARTIAL),
         .dtype = (uint8_t)what->dtype,
         .reduce = (uint8_t)what->reduce,
         .root = what->root,
@@ -115,7 +115,7 @@ static void send_refusal(trib_link *link, const trib_contribution *what, trib_st
 
 static bool brings_payload(const trib_core *core, const trib_contribution *what)
 {
-    return what->size > 0 && (what->exchange == TRIB_EXCHANGE_PUSH_PULL ||
+    return what->size > 0 && (what->collective == TRIB_COLLECTIVE_ALL_REDUCE ||
                               machine_of(core, what->root) == machine_of(core, core->engine->member_id));
 }
 
@@ -133,14 +133,14 @@ static bool push_emit(trib_link *link, trib_waiter *waiter)
     trib_frame frame = frame_of(TRIB_FRAME_PUSH, &push->what);
     frame.chunk = push->what.chunk;
     frame.size = push->what.size;
-    frame.payload_size = carries ? trib_sum_part_bytes(&push->what) : 0;
+    frame.payload_size = carries ? trib_sum_partial_bytes(&push->what) : 0;
     if (trib_link_send(link, &frame, carries ? push->sum->data : NULL, push_sent, push) != TRIB_OK) {
         push_give(push);
-        trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for the part of a sum");
+        trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a partial sum");
         return false;
     }
     if (link->share.egress != NULL ? link->share.egress->waits : link->waits) {
-        trib_trace_sum(core, TRIB_TRACE_PART_START, &push->what, link->peer, frame.payload_size);
+        trib_trace_sum(core, TRIB_TRACE_PARTIAL_START, &push->what, link->peer, frame.payload_size);
     }
     trib_counter_add(&core->stats.bytes_relayed, link->conn != NULL ? frame.payload_size : 0);
     return false;
@@ -168,13 +168,13 @@ static void push_enqueue(trib_link *link, relay_push *push, bool look_for_older)
         }
     }
     list_add(push);
-    const uint64_t bytes = push->sum == NULL ? 0 : trib_sum_part_bytes(&push->what);
+    const uint64_t bytes = push->sum == NULL ? 0 : trib_sum_partial_bytes(&push->what);
     const trib_status status = trib_link_enqueue(link, &push->waiter, bytes);
     if (status != TRIB_OK) {
         push_dropped(&push->waiter);
     }
     if (status == TRIB_NO_MEMORY) {
-        trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for the part of a sum");
+        trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a partial sum");
     }
 }
 
@@ -206,7 +206,7 @@ void trib_relay_refuse_left(trib_core *core, trib_summation *summation, const tr
     trib_summation_refuse(summation, what, TRIB_PEER_LEFT, text);
 }
 
-void trib_relay_part_ready(void *user, const trib_contribution *what, trib_sum_buffer *sum)
+void trib_relay_partial_ready(void *user, const trib_contribution *what, trib_sum_buffer *sum)
 {
     trib_core *core = user;
     trib_link *link = core->owner_links[what->owner];
@@ -215,15 +215,15 @@ void trib_relay_part_ready(void *user, const trib_contribution *what, trib_sum_b
         if (link == NULL) {
             trib_relay_refuse_left(core, core->summation, what);
         } else {
-            trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for the part of a sum");
-            trib_summation_refuse(core->summation, what, TRIB_NO_MEMORY, "out of memory for the part of a sum");
+            trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a partial sum");
+            trib_summation_refuse(core->summation, what, TRIB_NO_MEMORY, "out of memory for a partial sum");
         }
         trib_summation_sent(core->summation, sum);
         return;
     }
     *push = (relay_push){.core = core, .what = *what, .sum = sum};
     trib_trace_sum(core, TRIB_TRACE_NEAR_COMPLETE, what, what->owner / TRIB_REACTORS_MAX,
-                   brings_payload(core, what) ? trib_sum_part_bytes(what) : 0);
+                   brings_payload(core, what) ? trib_sum_partial_bytes(what) : 0);
     push_enqueue(link, push, core->relay->refusals_waiting > 0 || trib_summation_is_behind(core->summation, what));
 }
 
@@ -275,7 +275,7 @@ void trib_relay_stalled(trib_core *core, const trib_contribution *what, const tr
 
 bool trib_relay_is_report(const trib_core *core, const trib_frame *frame)
 {
-    return frame->type == TRIB_FRAME_STALL && trib_frame_is_part(frame) && frame->root == 0 &&
+    return frame->type == TRIB_FRAME_STALL && trib_frame_is_partial(frame) && frame->root == 0 &&
            machine_of(core, frame->aux) == machine_of(core, core->engine->member_id);
 }
 
@@ -337,7 +337,7 @@ static trib_status find_sum(trib_link *link, const trib_frame *frame, trib_sum_b
     trib_contribution what;
     trib_summation_hold(*sum_out, &what);
     trib_summation_sent(core->summation, *sum_out);
-    const bool has_it = what.exchange == TRIB_EXCHANGE_BROADCAST && brings_payload(core, &what);
+    const bool has_it = what.collective == TRIB_COLLECTIVE_BROADCAST && brings_payload(core, &what);
     const uint32_t expected = has_it ? 0 : what.size;
     if (frame->payload_size != expected || trib_link_is_landing(link, *sum_out, frame->chunk)) {
         return trib_error_set(error, TRIB_PROTOCOL,
@@ -347,7 +347,7 @@ static trib_status find_sum(trib_link *link, const trib_frame *frame, trib_sum_b
     return TRIB_OK;
 }
 
-static void part_abandoned(trib_link *link, const trib_landed *landed)
+static void partial_abandoned(trib_link *link, const trib_landed *landed)
 {
     if (link->core->summation != NULL) {
         trib_summation_sent(link->core->summation, landed->what);
@@ -368,7 +368,7 @@ trib_status trib_relay_header(trib_link *link, const trib_frame *frame, trib_lan
     if (status == TRIB_OK && sum != NULL && frame->payload_size > 0) {
         trib_contribution what;
         trib_summation_hold(sum, &what);
-        link->landed = (trib_landed){.abandon = part_abandoned, .what = sum, .owner = core->summation};
+        link->landed = (trib_landed){.abandon = partial_abandoned, .what = sum, .owner = core->summation};
         landing->buffer = sum->data;
     }
     return status;
@@ -386,7 +386,7 @@ static trib_status take_sum(trib_link *link, const trib_frame *frame, const void
         }
         if (status == TRIB_OK) {
             const trib_contribution key = key_of(frame);
-            trib_trace_sum(core, TRIB_TRACE_PART_SUM, &key, link->peer, frame->payload_size);
+            trib_trace_sum(core, TRIB_TRACE_PARTIAL_SUM, &key, link->peer, frame->payload_size);
             trib_summation_complete(core->summation, &key);
         }
     }

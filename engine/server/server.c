@@ -13,8 +13,8 @@
 #include "engine/core/core.h"
 #include "engine/worker/op.h"
 #include "engine/server/relay.h"
-#include "engine/server/server_lane.h"
-#include "engine/server/server_machine.h"
+#include "engine/server/server_shard.h"
+#include "engine/server/host_sum.h"
 #include "engine/core/core_trace.h"
 
 /* Also what travels as the context of its send. */
@@ -56,7 +56,7 @@ static trib_status server_header(trib_link *link, const trib_frame *frame, trib_
     if (core->relay != NULL && !core->joined) {
         return TRIB_AGAIN; /* it cannot reach all owners yet: trib_server_resume */
     }
-    if (frame->type == TRIB_FRAME_WITHDRAW || (frame->type == TRIB_FRAME_STALL && trib_frame_is_part(frame))) {
+    if (frame->type == TRIB_FRAME_WITHDRAW || (frame->type == TRIB_FRAME_STALL && trib_frame_is_partial(frame))) {
         return TRIB_OK; /* the text of a withdrawal lands in the link's memory */
     }
     if (frame->type != TRIB_FRAME_PUSH) {
@@ -98,10 +98,10 @@ static trib_status take_withdraw(trib_link *link, const trib_frame *frame, const
 
 static trib_status take_stall(trib_link *link, const trib_frame *frame, trib_error *error)
 {
-    trib_status status = trib_machines_check(link, frame, error);
-    if (status == TRIB_OK && trib_frame_is_part(frame) && frame->aux < link->core->engine->roster->worker_count) {
+    trib_status status = trib_host_sum_check(link, frame, error);
+    if (status == TRIB_OK && trib_frame_is_partial(frame) && frame->aux < link->core->engine->roster->worker_count) {
         const trib_contribution what = trib_server_contribution(link, frame);
-        trib_machines_take_stall(link->core, &what, frame);
+        trib_host_sum_take_stall(link->core, &what, frame);
     }
     return status;
 }
@@ -129,7 +129,7 @@ trib_status trib_server_received(trib_link *link, const trib_frame *frame, const
     if (frame->type == TRIB_FRAME_STALL) {
         return take_stall(link, frame, error);
     }
-    core->reactor->fed = true;
+    core->reactor->got_payload = true;
     trib_counter_add(&core->stats.bytes_summed, frame->payload_size);
     trib_summation *summation = NULL;
     trib_status status = lent ? trib_server_check_push(link, frame, error) : TRIB_OK;
@@ -185,8 +185,8 @@ static bool sum_emit(trib_link *link, trib_waiter *waiter)
         .chunk_count = entry->what.chunk_count,
         .size = entry->what.size,
         .priority = entry->what.priority,
-        .exchange = (uint8_t)((unsigned)entry->what.exchange |
-                              (entry->summation == link->core->machines ? TRIB_EXCHANGE_MACHINES : 0)),
+        .collective = (uint8_t)((unsigned)entry->what.collective |
+                              (entry->summation == link->core->host_sums ? TRIB_COLLECTIVE_PARTIAL : 0)),
         .dtype = (uint8_t)entry->what.dtype,
         .reduce = (uint8_t)entry->what.reduce,
         .root = entry->what.root,
@@ -240,8 +240,8 @@ void trib_server_hand_out(trib_core *core, trib_summation *summation, uint32_t r
     entry->next = NULL;
     entry->waiter = (trib_waiter){.priority = what->priority,
                                   .sequence = core->host.sequence++,
-                                  .lane = summation != core->machines && trib_express_fits(sum->size) ? TRIB_LANE_ANY
-                                                                                                      : TRIB_LANE_MAIN,
+                                  .route = summation != core->host_sums && trib_express_fits(sum->size) ? TRIB_ROUTE_ANY
+                                                                                                      : TRIB_ROUTE_MAIN,
                                   .heap_index = TRIB_WAITER_IDLE,
                                   .emit = sum_emit,
                                   .dropped = sum_dropped};
@@ -273,7 +273,7 @@ void trib_server_notice(trib_core *core, const trib_frame *extra, uint32_t recei
                             .round = what->round,
                             .chunk = extra->chunk,
                             .chunk_count = what->chunk_count,
-                            .exchange = extra->exchange,
+                            .collective = extra->collective,
                             .root = extra->root,
                             .aux = extra->aux};
         trib_link_send_copy(link, frame, text, text == NULL ? 0 : strlen(text));
@@ -323,8 +323,8 @@ void trib_server_look(trib_core *core)
 {
     if (core->summation != NULL) {
         trib_server_look_at(core, core->summation, is_gone, stalled);
-        trib_server_lanes_tick(core);
-        trib_machines_tick(core);
+        trib_server_shards_tick(core);
+        trib_host_sum_tick(core);
     }
 }
 
@@ -380,7 +380,7 @@ static void server_closed(trib_link *link, trib_status status, const char *reaso
         core->worker_links[link->peer] = NULL;
     }
     if (core->ended || (link->bye && status == TRIB_PEER_LEFT)) {
-        return; /* trib_server_look refuses the rounds that lack its contribution */
+        return; /* trib_server_look refuses the rounds that miss its contribution */
     }
     char text[TRIB_ERROR_TEXT_SIZE], rank[TRIB_MEMBER_NAME_MAX];
     trib_blame_end(link, "from", trib_blame_caller(core->engine->roster, link->peer, rank), reason, text);
@@ -419,20 +419,20 @@ trib_status trib_server_open(trib_core *core, trib_error *error)
     };
     const uint32_t me = core->engine->member_id;
     trib_status status = TRIB_OK;
-    if (roster->local_ranks > 0 && me < roster->worker_count) {
-        core->first_rank = me / roster->local_ranks * roster->local_ranks;
-        config.contributor_count = roster->local_ranks;
+    if (roster->local_size > 0 && me < roster->worker_count) {
+        core->first_rank = me / roster->local_size * roster->local_size;
+        config.contributor_count = roster->local_size;
         config.rank_first = core->first_rank;
         config.rank_limit = roster->worker_count;
-        config.part_ready = trib_relay_part_ready;
+        config.partial_ready = trib_relay_partial_ready;
         config.round_refused = trib_relay_round_refused;
         status = trib_relay_open(core);
     }
     if (me < roster->worker_count) { /* this process's own worker comes last: what it is handed need not travel */
         config.receiver_last = me - core->first_rank + 1;
     }
-    if (status == TRIB_OK && roster->local_ranks > 0 && roster->members[me].sums) {
-        status = trib_machines_open(core);
+    if (status == TRIB_OK && roster->local_size > 0 && roster->members[me].sums) {
+        status = trib_host_sum_open(core);
     }
     core->worker_links = trib_core_zalloc(core, roster->worker_count * sizeof(trib_link *));
     if (status != TRIB_OK || core->worker_links == NULL ||
@@ -462,7 +462,7 @@ bool trib_server_is_idle(const trib_core *core)
     if (core->entries_waiting > 0 || !trib_relay_is_idle(core)) {
         return false;
     }
-    if (trib_machines_owe(core) || trib_server_lanes_owe(core)) {
+    if (trib_host_sum_owes(core) || trib_server_shards_owe(core)) {
         return false;
     }
     return core->summation == NULL || !trib_summation_owes(core->summation, me - core->first_rank, is_gone);
@@ -472,8 +472,8 @@ void trib_server_close(trib_core *core)
 {
     trib_summation_destroy(core->summation);
     core->summation = NULL;
-    trib_server_lanes_close(core);
-    trib_machines_close(core);
+    trib_server_shards_close(core);
+    trib_host_sum_close(core);
     trib_relay_close(core);
     while (core->free_entries != NULL) {
         trib_sum_entry *entry = core->free_entries;

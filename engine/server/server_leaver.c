@@ -2,7 +2,7 @@
 #include <stdio.h>
 
 #include "engine/worker/op.h"
-#include "engine/server/server_lane.h"
+#include "engine/server/server_shard.h"
 
 /* That it leaves is told by the coordinator, and overtakes what its own connections still bring. One that also sums for
  * others keeps them for as long as it is owed something, so their end is not waited for: silence is enough. */

@@ -16,17 +16,17 @@
 void trib_server_note_memory(trib_core *core, trib_status status, uint32_t size)
 {
     if (status != TRIB_AGAIN) {
-        core->starved_at_ns = 0;
+        core->out_of_memory_at_ns = 0;
         return;
     }
-    core->starved_asks = true;
-    if (core->starved_at_ns != 0) {
+    core->out_of_memory_asks = true;
+    if (core->out_of_memory_at_ns != 0) {
         return;
     }
-    core->starved_at_ns = trib_now(core->reactor);
-    core->starved_ns = 0;
-    if (!core->starved_said) {
-        core->starved_said = true;
+    core->out_of_memory_at_ns = trib_now(core->reactor);
+    core->out_of_memory_ns = 0;
+    if (!core->out_of_memory_said) {
+        core->out_of_memory_said = true;
         char why[TRIB_REASON_MAX];
         trib_log(core->reactor->logger, TRIB_LOG_WARN,
                  "out of memory for a contribution of %" PRIu32
@@ -38,26 +38,26 @@ void trib_server_note_memory(trib_core *core, trib_status status, uint32_t size)
 void trib_server_look_at_memory(trib_core *core)
 {
     /* Links ask again every tick. Where none does, the one that waited has ended. */
-    const bool asks = core->starved_asks;
-    core->starved_asks = false;
-    if (core->starved_at_ns == 0 || !asks) {
-        core->starved_at_ns = 0;
+    const bool asks = core->out_of_memory_asks;
+    core->out_of_memory_asks = false;
+    if (core->out_of_memory_at_ns == 0 || !asks) {
+        core->out_of_memory_at_ns = 0;
         return;
     }
     const int64_t now_ns = trib_now(core->reactor), limit_ns = core->engine->roster->peer_timeout_ns;
-    const int64_t step_ns = now_ns - core->starved_at_ns;
-    core->starved_at_ns = now_ns;
-    core->starved_ns += step_ns < limit_ns / 4 ? step_ns : limit_ns / 4; /* this process may have stood still */
+    const int64_t step_ns = now_ns - core->out_of_memory_at_ns;
+    core->out_of_memory_at_ns = now_ns;
+    core->out_of_memory_ns += step_ns < limit_ns / 4 ? step_ns : limit_ns / 4; /* this process may have stood still */
     if (core->entries_waiting > 0) {
-        core->starved_ns = 0; /* memory comes back as they go */
-    } else if (core->starved_ns >= limit_ns) {
+        core->out_of_memory_ns = 0; /* memory comes back as they go */
+    } else if (core->out_of_memory_ns >= limit_ns) {
         char text[TRIB_ERROR_TEXT_SIZE];
         snprintf(
             text, sizeof text,
             "%s found no memory for contributions for %.1f s: raise its limit (ulimit -v, a container's), or start "
             "more servers",
-            trib_roster_name(core->engine->roster, core->engine->member_id), (double)core->starved_ns / NS_PER_S);
-        core->starved_at_ns = 0;
+            trib_roster_name(core->engine->roster, core->engine->member_id), (double)core->out_of_memory_ns / NS_PER_S);
+        core->out_of_memory_at_ns = 0;
         trib_engine_end(core->engine, TRIB_NO_MEMORY, text);
     }
 }

@@ -274,7 +274,7 @@ static void put_job(trace_writer *self)
         trib_put_u32(&section, put_string(self, TRIB_VERSION_STRING));
         trib_put_u32(&section, (uint32_t)fate);
         trib_put_u32(&section, engine->env.cpu_count);
-        trib_put_u32(&section, roster != NULL ? roster->local_ranks : 0);
+        trib_put_u32(&section, roster != NULL ? roster->local_size : 0);
         section.size = section.capacity; /* the rest is 0 */
     }
     put_section(self, TRIB_TRACE_SECTION_JOB, 128, &section);

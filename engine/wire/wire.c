@@ -79,7 +79,7 @@ void trib_frame_encode(const trib_frame *frame, unsigned char header[TRIB_HEADER
 {
     trib_assert(frame->type > TRIB_FRAME_NONE && frame->type < TRIB_FRAME_COUNT);
     trib_assert(frame->payload_size <= frame_types[frame->type].payload_max);
-    const uint32_t kinds = (uint32_t)frame->exchange | (uint32_t)frame->dtype << 8 | (uint32_t)frame->reduce << 16;
+    const uint32_t kinds = (uint32_t)frame->collective | (uint32_t)frame->dtype << 8 | (uint32_t)frame->reduce << 16;
     uint64_t words[HEADER_WORDS] = {
         pair(TRIB_WIRE_MAGIC,
              TRIB_WIRE_VERSION | (uint32_t)frame->type << 8), /* spare bytes are 0, here and in kinds */
@@ -145,7 +145,7 @@ trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib
         .chunk_count = load_u32(header + 36),
         .size = load_u32(header + 40),
         .priority = (int32_t)load_u32(header + 44),
-        .exchange = header[48],
+        .collective = header[48],
         .dtype = header[49],
         .reduce = header[50],
         .root = load_u32(header + 52),

@@ -61,8 +61,8 @@ typedef enum trib_frame_type {
         TRIB_FRAME_COUNT
 } trib_frame_type;
 
-/* A bit of a frame's exchange: it goes from or to a worker that speaks for its machine (relay.h). */
-#define TRIB_EXCHANGE_MACHINES 0x80u
+/* A bit of a frame's collective: it goes from or to a worker that speaks for its machine (relay.h). */
+#define TRIB_COLLECTIVE_PARTIAL 0x80u
 
 /* A header, decoded. Which members mean something depends on the type; the others are 0. sender and epoch are filled by
  * the link that sends it. */
@@ -79,14 +79,14 @@ typedef struct trib_frame {
     uint32_t chunk_count;
     uint32_t size; /* bytes of the chunk in the tensor */
     int32_t priority;
-    uint8_t exchange, dtype, reduce;
+    uint8_t collective, dtype, reduce;
     uint32_t root;
     uint32_t aux; /* a status, a rank, an owner */
 } trib_frame;
 
-static inline bool trib_frame_is_part(const trib_frame *frame)
+static inline bool trib_frame_is_partial(const trib_frame *frame)
 {
-    return (frame->exchange & TRIB_EXCHANGE_MACHINES) != 0;
+    return (frame->collective & TRIB_COLLECTIVE_PARTIAL) != 0;
 }
 
 const char *trib_frame_name(trib_frame_type type);

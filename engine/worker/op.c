@@ -47,7 +47,7 @@ static trib_status take_op(trib_engine *engine, trib_op **op_out, trib_error *er
                               "their rounds (trib_config.ops_max)",
                               engine->ops_made - counted);
     }
-    op = calloc(1, sizeof *op + engine->core_count * sizeof op->nodes[0]);
+    op = calloc(1, sizeof *op + engine->core_count * sizeof op->cores[0]);
     if (op == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for an operation");
     }
@@ -58,16 +58,16 @@ static trib_status take_op(trib_engine *engine, trib_op **op_out, trib_error *er
     return TRIB_OK;
 }
 
-static void fill_op(trib_op *op, trib_engine *engine, const trib_op_params *params, trib_exchange exchange,
+static void fill_op(trib_op *op, trib_engine *engine, const trib_op_params *params, trib_collective collective,
                     trib_tensor *tensor)
 {
     trib_assert(op != NULL);
     trib_reactor *reactor = engine->cores[0].reactor;
     op->engine = engine;
     op->tensor = tensor;
-    op->exchange = exchange;
-    op->reduce = exchange == TRIB_EXCHANGE_PUSH_PULL ? params->reduce : TRIB_SUM;
-    op->root = exchange == TRIB_EXCHANGE_BROADCAST ? (uint32_t)params->root : 0;
+    op->collective = collective;
+    op->reduce = collective == TRIB_COLLECTIVE_ALL_REDUCE ? params->reduce : TRIB_SUM;
+    op->root = collective == TRIB_COLLECTIVE_BROADCAST ? (uint32_t)params->root : 0;
     if (tensor->on_device) {
         trib_device_op_fill(op);
     }
@@ -86,13 +86,13 @@ static void fill_op(trib_op *op, trib_engine *engine, const trib_op_params *para
     const uint32_t cores = op->spread ? tensor->cores_used : engine->core_count;
     const bool is_issued = tensor->on_device && op->device->is_issued; /* then its collective may touch buffers, too */
     atomic_init(&op->cores_left, is_issued ? cores + 1 : cores);
-    atomic_init(&op->nodes_left, cores);
+    atomic_init(&op->cores_booked, cores);
     atomic_init(&op->claim, 0);
     atomic_init(&op->status, TRIB_PENDING);
     atomic_init(&op->cancelled, false);
     for (uint32_t i = 0; i < engine->core_count; i++) {
-        op->nodes[i].op = op;
-        trib_worker_prepare_node(&op->nodes[i]);
+        op->cores[i].op = op;
+        trib_worker_prepare_op_core(&op->cores[i]);
     }
 }
 
@@ -103,10 +103,10 @@ static bool has_buffers_of_last(const trib_tensor *tensor, const trib_op_params 
 }
 
 /* With the mutex held. */
-static trib_status check_fixed(const trib_tensor *tensor, const trib_op_params *params, trib_exchange exchange,
+static trib_status check_fixed(const trib_tensor *tensor, const trib_op_params *params, trib_collective collective,
                                trib_error *error)
 {
-    if (!tensor->is_fixed || exchange != TRIB_EXCHANGE_PUSH_PULL || !tensor->was_summed ||
+    if (!tensor->is_fixed || collective != TRIB_COLLECTIVE_ALL_REDUCE || !tensor->was_summed ||
         has_buffers_of_last(tensor, params)) {
         return TRIB_OK;
     }
@@ -126,9 +126,9 @@ static trib_status check_rounds(const trib_tensor *tensor, trib_error *error)
 
 /* With the mutex held: may what launching it takes be kept? Its buffers and its reduction are those of the sum before, or of
  * the first one where that has been promised: what a later sum finds kept is then never for another. */
-static bool compare(trib_tensor *tensor, const trib_op_params *params, trib_exchange exchange)
+static bool compare(trib_tensor *tensor, const trib_op_params *params, trib_collective collective)
 {
-    if (exchange != TRIB_EXCHANGE_PUSH_PULL) {
+    if (collective != TRIB_COLLECTIVE_ALL_REDUCE) {
         return false;
     }
     const bool is_first = !tensor->was_summed;
@@ -145,7 +145,7 @@ static bool compare(trib_tensor *tensor, const trib_op_params *params, trib_exch
 /* Called with the mutex held: one with all that an operation on the tensor needs. What the device makes for it, the first times,
  * may take as long as the driver likes: the mutex is not held then. */
 static trib_status take_op_for(trib_engine *engine, const trib_tensor *tensor, const trib_op_params *params,
-                               trib_exchange exchange, trib_op **op_out, trib_error *error)
+                               trib_collective collective, trib_op **op_out, trib_error *error)
 {
     trib_status status = take_op(engine, op_out, error);
     if (status != TRIB_OK) {
@@ -165,7 +165,7 @@ static trib_status take_op_for(trib_engine *engine, const trib_tensor *tensor, c
         status = trib_engine_check_open_locked(engine, error); /* nobody hears of it in one that has closed since */
     }
     if (status == TRIB_OK) {
-        status = check_fixed(tensor, params, exchange, error);
+        status = check_fixed(tensor, params, collective, error);
     }
     if (status == TRIB_OK) {
         status = check_rounds(tensor, error);
@@ -183,7 +183,7 @@ _Static_assert(TRIB_REACTORS_MAX <= 32, "there is a bit for each");
 /* From the last post on the operation may be over at any time, unless the device has a part of it. Between machines the device's
  * thread wakes the cores, if it can: where the input is not there yet (else it `hurries`) they have nothing to send before that
  * thread has seen it come. */
-static void post_nodes(trib_op *op)
+static void post_op_cores(trib_op *op)
 {
     trib_engine *engine = op->engine;
     const trib_tensor *tensor = op->tensor;
@@ -193,7 +193,7 @@ static void post_nodes(trib_op *op)
     uint32_t unheard = 0;
     for (uint32_t i = 0; i < cores; i++) {
         if (i == 0 || trib_tensor_is_used(tensor, i)) {
-            trib_reactor_post_unheard(engine->cores[i].reactor, &op->nodes[i].submit_post);
+            trib_reactor_post_unheard(engine->cores[i].reactor, &op->cores[i].submit_post);
             unheard |= 1u << i;
         }
     }
@@ -212,10 +212,10 @@ static void issue(trib_op *op, void *mark)
     } else if (!trib_group_pass_in_call(op)) {
         trib_device_op_begin(op, NULL);
     }
-    post_nodes(op); /* its rounds find their order: it is issued, or the tensor has been placed */
+    post_op_cores(op); /* its rounds find their order: it is issued, or the tensor has been placed */
 }
 
-trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, trib_exchange exchange,
+trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, trib_collective collective,
                            trib_tensor *tensor, trib_op **op_out, trib_error *error)
 {
     const trib_device_ops *device = tensor->on_device ? engine->env.device : NULL;
@@ -226,7 +226,7 @@ trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, tr
     }
     pthread_mutex_lock(&engine->mutex);
     trib_op *op = NULL;
-    status = take_op_for(engine, tensor, params, exchange, &op, error);
+    status = take_op_for(engine, tensor, params, collective, &op, error);
     if (status != TRIB_OK) {
         pthread_mutex_unlock(&engine->mutex);
         if (device != NULL) {
@@ -235,9 +235,9 @@ trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, tr
         return status;
     }
     trib_assert(op != NULL);
-    fill_op(op, engine, params, exchange, tensor);
+    fill_op(op, engine, params, collective, tensor);
     op->round = ++tensor->rounds;
-    const bool same = compare(tensor, params, exchange);
+    const bool same = compare(tensor, params, collective);
     if (tensor->on_device) {
         trib_device_op_compare(op, same);
     }
@@ -257,7 +257,7 @@ trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, tr
     }
     /* Posting under the mutex keeps the rounds of a tensor in order on core 0, where they may wait for the placement. */
     const bool goes_ahead = tensor->on_device && op->device->ahead_bytes > 0;
-    post_nodes(op);
+    post_op_cores(op);
     if (goes_ahead) {
         trib_device_op_go_ahead(op);
     }
@@ -267,12 +267,12 @@ trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, tr
 
 const unsigned char *trib_task_input(const trib_task *task)
 {
-    return task->device != NULL ? task->device->pushed : task->node->op->input + task->offset;
+    return task->device != NULL ? task->device->pushed : task->op_core->op->input + task->offset;
 }
 
 unsigned char *trib_task_output(const trib_task *task)
 {
-    return task->device != NULL ? task->device->landing : task->node->op->output + task->offset;
+    return task->device != NULL ? task->device->landing : task->op_core->op->output + task->offset;
 }
 
 /* Takes what the caller has of a count off; true for who takes the last. Whoever has all that is left of it is alone with it,
@@ -401,7 +401,7 @@ void trib_op_give_up(trib_op *op)
     trib_engine *engine = op->engine;
     for (uint32_t i = 0; i < engine->core_count; i++) {
         atomic_fetch_add(&op->references, 1);
-        trib_reactor_post(engine->cores[i].reactor, &op->nodes[i].cancel_post);
+        trib_reactor_post(engine->cores[i].reactor, &op->cores[i].cancel_post);
     }
 }
 
@@ -424,9 +424,9 @@ void trib_op_core_done(trib_op *op, trib_core *core)
     }
 }
 
-void trib_op_nodes_done(trib_op *op, uint32_t count)
+void trib_op_unbook_cores(trib_op *op, uint32_t count)
 {
-    if (take_last(&op->nodes_left, count)) {
+    if (take_last(&op->cores_booked, count)) {
         trib_op_unref(op);
     }
 }

@@ -3,7 +3,7 @@
  *
  * A tensor is cut into partitions once, when the coordinator has told who sums what; each partition belongs to one
  * core, and its task (its place in the pipeline) is made then, so that operations allocate nothing. An operation
- * posts one node to every core that owns partitions of its tensor, and to core 0. Operations on a tensor run one after the other: on
+ * posts one op_core to every core that owns partitions of its tensor, and to core 0. Operations on a tensor run one after the other: on
  * each core round r + 1 waits until the tasks of round r have settled there.
  *
  * An operation is complete when every core has settled its tasks; the first failure gives it its status and text.
@@ -14,7 +14,7 @@
 #include "engine/core/core.h"
 #include "engine/base/hash.h"
 
-typedef struct trib_op_node trib_op_node;
+typedef struct trib_op_core trib_op_core;
 
 /* A round of a partition that was given up here when all of it had gone, as long as its owner has not answered. */
 typedef struct trib_kept_round {
@@ -27,7 +27,7 @@ typedef struct trib_kept_round {
 typedef struct trib_task {
     trib_waiter waiter; /* first: in its link's outbox while it is being pushed */
     struct trib_tensor *tensor;
-    trib_op_node *node; /* the operation it works for; NULL: none */
+    trib_op_core *op_core; /* the operation it works for; NULL: none */
     trib_link *link;    /* to the core that sums it */
     uint64_t offset;    /* in the tensor, bytes */
     uint32_t size;
@@ -61,11 +61,11 @@ typedef struct trib_tensor_core {
     trib_task *tasks;
     uint32_t task_count;
     uint32_t round_next;   /* the round that may start */
-    trib_op_node *active;  /* the round that runs */
-    trib_op_node *pending; /* later rounds, by round */
+    trib_op_core *active;  /* the round that runs */
+    trib_op_core *pending; /* later rounds, by round */
     /* While there are any: the last of them; and of those that came when later ones were there already, where the last one is.
      * NULL: none, or it has gone. */
-    trib_op_node *pending_last, *pending_late;
+    trib_op_core *pending_last, *pending_late;
     trib_post bad_post; /* tells the core that the workers disagree */
     struct trib_tensor *tensor;
     /* Another placement (tensor_move.c). */
@@ -113,18 +113,18 @@ typedef struct trib_tensor {
     atomic_uint move_number, move_round, move_cores_left;
     uint32_t moved_from;
     atomic_bool left_unheard; /* an owner may have yet to hear of a round that was given up before the tensor left it */
-    trib_op_node *waiting_head, *waiting_tail; /* core 0: nodes that came before the placement */
+    trib_op_core *waiting_head, *waiting_tail; /* core 0: those that came before the placement */
     atomic_uint
         round_awaited; /* the one that core 0 would begin at once; if that is not the next there is another before */
 } trib_tensor;
 
-struct trib_op_node {
+struct trib_op_core {
     trib_post submit_post, cancel_post, input_post;
     trib_timer deadline;
     struct trib_op *op;
     trib_core *core;               /* where it arrived; NULL: not yet */
-    trib_op_node *next, *previous; /* the core's list of nodes */
-    trib_op_node *queue_next;      /* tensor's pending or waiting list */
+    trib_op_core *next, *previous; /* the core's list */
+    trib_op_core *queue_next;      /* tensor's pending or waiting list */
     uint32_t tasks_left;
     bool abort;       /* fail what is not settled */
     int64_t abort_ns; /* since when */
@@ -136,7 +136,7 @@ struct trib_op_node {
 struct trib_op {
     trib_engine *engine;
     trib_tensor *tensor;
-    trib_exchange exchange;
+    trib_collective collective;
     trib_reduce reduce;
     uint32_t root;
     int32_t priority;
@@ -150,29 +150,29 @@ struct trib_op {
         cores_left; /* that may still touch its buffers, and what the device does with them by itself (a collective that was
                      * issued, input that goes ahead); at 0 it is complete */
     atomic_uint
-        nodes_left;   /* that are still in some core's books: a round given up before its turn is spent at its turn */
+        cores_booked;   /* that are still in some core's books: a round given up before its turn is spent at its turn */
     bool spread;      /* posted to every core; false: to core 0 only, which does so when the tensor has been placed */
     atomic_int claim; /* 0: no failure yet; else the failure's status, text is being or has been written */
     char text[TRIB_ERROR_TEXT_SIZE];
     atomic_bool has_text;          /* it has been written, and stays */
     atomic_int status;             /* TRIB_PENDING until complete, seen by callers */
     atomic_bool cancelled;         /* asked for */
-    atomic_uint references;        /* the completion's, the nodes', and the caller's: the slot is in use */
+    atomic_uint references;        /* the completion's, the cores', and the caller's: the slot is in use */
     atomic_uint counts;            /* of these the completion's and the caller's: it counts for ops_max */
     struct trib_device_op *device; /* NULL: never yet used for a device tensor */
     trib_post done_post;
     struct trib_op *next;      /* free list */
     struct trib_op *made_next; /* all there are */
-    trib_op_node nodes[];      /* one per core */
+    trib_op_core cores[];      /* one per core */
 };
 
 /* A broadcast whose bytes this member has, or its machine: they travel from here. */
 static inline bool trib_op_gives(const trib_op *op)
 {
-    if (op->exchange == TRIB_EXCHANGE_BROADCAST) {
+    if (op->collective == TRIB_COLLECTIVE_BROADCAST) {
         return op->root == op->engine->member_id;
     }
-    return op->exchange == TRIB_EXCHANGE_DEVICE_BROADCAST &&
+    return op->collective == TRIB_COLLECTIVE_DEVICE_BROADCAST &&
            trib_device_root_machine(op->root) == op->engine->member_id / (uint32_t)op->engine->config.local_size;
 }
 
@@ -200,8 +200,8 @@ static inline bool trib_tensor_is_used(const trib_tensor *tensor, uint32_t core)
     return core == 0 || tensor->cores[core].task_count > 0;
 }
 
-/* Of a tensor in that job; lanes: local ranks that share it on their devices, 0: in host memory. */
-uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, uint32_t lanes);
+/* Of a tensor in that job; local_size: local ranks that share it on their devices, 0: in host memory. */
+uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, uint32_t local_size);
 /* ... in host memory, where links have been found to be slow. */
 uint32_t trib_tensor_partition_bytes_slow(const trib_roster *roster, uint64_t bytes);
 /* The chunks that those travel in; all members come to the same. */
@@ -228,7 +228,7 @@ bool trib_tensor_move_may_begin(const trib_tensor *tensor, const trib_tensor_cor
 bool trib_tensor_move_apply(trib_tensor *tensor, trib_tensor_core *mine);
 
 /* ---- op.c: taking, cancelling and completing ---- */
-TRIB_CHECKED trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, trib_exchange exchange,
+TRIB_CHECKED trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, trib_collective collective,
                                         trib_tensor *tensor, trib_op **op_out, trib_error *error);
 /* Any core: its first failure; later ones are ignored. */
 void trib_op_fail(trib_op *op, trib_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
@@ -236,8 +236,8 @@ void trib_op_fail(trib_op *op, trib_status status, const char *format, ...) __at
 void trib_op_give_up(trib_op *op);
 /* A core touches its buffers no more. */
 void trib_op_core_done(trib_op *op, trib_core *core);
-/* So many of its nodes are out of the books. */
-void trib_op_nodes_done(trib_op *op, uint32_t count);
+/* So many of its cores are out of the books. */
+void trib_op_unbook_cores(trib_op *op, uint32_t count);
 void trib_op_unref(trib_op *op);
 /* The caller gives its handle back. */
 void trib_op_give_back(trib_op *op);
@@ -250,9 +250,9 @@ const unsigned char *trib_task_input(const trib_task *task);
 unsigned char *trib_task_output(const trib_task *task);
 
 /* ---- worker.c ---- */
-/* A node's turn to go on the core that it was posted to. */
-void trib_worker_arrived(trib_core *core, trib_op_node *node);
-void trib_worker_prepare_node(trib_op_node *node);
+/* An operation's turn to go on the core that it was posted to. */
+void trib_worker_arrived(trib_core *core, trib_op_core *op_core);
+void trib_worker_prepare_op_core(trib_op_core *op_core);
 void trib_worker_tensor_bad(trib_reactor *reactor, trib_post *post);
 
 /* ---- member.c ---- */

@@ -8,7 +8,7 @@
 
 static const trib_plan *plan_of(const trib_task *task)
 {
-    return &task->tensor->engine->env.plans[task->node->op->exchange];
+    return &task->tensor->engine->env.plans[task->op_core->op->collective];
 }
 
 const char *trib_pipeline_stage_name(const trib_task *task)
@@ -56,10 +56,10 @@ static void pipeline_run(trib_core *core, trib_task *task)
         trib_verdict verdict = plan->stages[task->stage]->start(core, task, &error);
         task->running = false;
         if (verdict == TRIB_VERDICT_FAILED) {
-            trib_op_fail(task->node->op, error.status, "tensor \"%s\": %s", task->tensor->name, error.text);
+            trib_op_fail(task->op_core->op, error.status, "tensor \"%s\": %s", task->tensor->name, error.text);
             task->failed = true;
-            trib_trace_task(core, TRIB_TRACE_FAILED, task, (uint32_t)atomic_load(&task->node->op->claim));
-            give_up_soon(core, task->node->op);
+            trib_trace_task(core, TRIB_TRACE_FAILED, task, (uint32_t)atomic_load(&task->op_core->op->claim));
+            give_up_soon(core, task->op_core->op);
             trib_pipeline_try_settle(core, task);
             return;
         }
@@ -74,7 +74,7 @@ static void pipeline_run(trib_core *core, trib_task *task)
 
 void trib_pipeline_begin(trib_core *core, trib_task *task)
 {
-    trib_assert(task->node != NULL);
+    trib_assert(task->op_core != NULL);
     task->stage = 0;
     task->failed = false;
     task->settled = false;
@@ -103,7 +103,7 @@ void trib_pipeline_fail(trib_core *core, trib_task *task)
     plan_of(task)->stages[task->stage]->cancel(core, task);
     task->failed = true;
     trib_worker_keep_round(task);
-    trib_trace_task(core, TRIB_TRACE_FAILED, task, (uint32_t)atomic_load(&task->node->op->claim));
+    trib_trace_task(core, TRIB_TRACE_FAILED, task, (uint32_t)atomic_load(&task->op_core->op->claim));
     trib_pipeline_try_settle(core, task);
 }
 

@@ -69,15 +69,15 @@ static uint32_t fair_partition(uint64_t bytes, const trib_roster *roster, uint32
     return fair < most ? (uint32_t)fair : most;
 }
 
-uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, uint32_t lanes)
+uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, uint32_t local_size)
 {
     const uint64_t chunk = roster->chunk_bytes;
     const uint32_t asked = roster->partition_bytes, summing = trib_roster_summing(roster);
-    const bool is_alone = lanes >= roster->worker_count; /* one machine: nobody sums */
-    const uint32_t wanted = lanes == 0
+    const bool is_alone = local_size >= roster->worker_count; /* one machine: nobody sums */
+    const uint32_t wanted = local_size == 0
                                 ? fair_partition(bytes, roster, summing)
-                                : trib_device_partition_bytes(bytes, asked, roster->chunk_bytes, lanes,
-                                                              roster->worker_count / lanes, is_alone ? 0 : summing);
+                                : trib_device_partition_bytes(bytes, asked, roster->chunk_bytes, local_size,
+                                                              roster->worker_count / local_size, is_alone ? 0 : summing);
     if (bytes <= (uint64_t)PARTITIONS_MAX * wanted) {
         return wanted;
     }
@@ -319,13 +319,13 @@ static bool make_tasks(trib_tensor *tensor)
 
 static void release_waiting(trib_tensor *tensor)
 {
-    trib_op_node *node = tensor->waiting_head;
+    trib_op_core *op_core = tensor->waiting_head;
     tensor->waiting_head = tensor->waiting_tail = NULL;
-    while (node != NULL) {
-        trib_op_node *next = node->queue_next;
-        node->queue_next = NULL;
-        trib_worker_arrived(&tensor->engine->cores[0], node);
-        node = next;
+    while (op_core != NULL) {
+        trib_op_core *next = op_core->queue_next;
+        op_core->queue_next = NULL;
+        trib_worker_arrived(&tensor->engine->cores[0], op_core);
+        op_core = next;
     }
 }
 

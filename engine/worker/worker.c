@@ -1,7 +1,7 @@
 /*
  * worker.c - the worker's side of one core: operations arrive, their rounds run one after the other, their tasks settle.
  *
- * Invariant: cores touch a caller's buffer only between the arrival of a node and the settling of its last task. How a
+ * Invariant: cores touch a caller's buffer only between the arrival of an operation and the settling of its last task. How a
  * round is given up is in worker_abort.c, what comes from the servers in worker_link.c.
  */
 #include <stdlib.h>
@@ -14,56 +14,56 @@
 #include "engine/worker/task_trace.h"
 #include "engine/worker/worker.h"
 
-/* ---- Nodes ---- */
+/* ---- Operations on a core ---- */
 
-static void node_link_in(trib_core *core, trib_op_node *node)
+static void link_op_core(trib_core *core, trib_op_core *op_core)
 {
-    node->core = core;
-    node->previous = NULL;
-    node->next = core->nodes;
-    if (core->nodes != NULL) {
-        core->nodes->previous = node;
+    op_core->core = core;
+    op_core->previous = NULL;
+    op_core->next = core->op_cores;
+    if (core->op_cores != NULL) {
+        core->op_cores->previous = op_core;
     }
-    core->nodes = node;
+    core->op_cores = op_core;
     core->reactor->awaited++;
 }
 
-static void node_done(trib_core *core, trib_op_node *node)
+static void finish_op_core(trib_core *core, trib_op_core *op_core)
 {
-    trib_timer_stop(core->reactor, &node->deadline);
-    trib_timer_stop(core->reactor, &node->grace);
-    if (node->previous != NULL) {
-        node->previous->next = node->next;
+    trib_timer_stop(core->reactor, &op_core->deadline);
+    trib_timer_stop(core->reactor, &op_core->grace);
+    if (op_core->previous != NULL) {
+        op_core->previous->next = op_core->next;
     } else {
-        core->nodes = node->next;
+        core->op_cores = op_core->next;
     }
-    if (node->next != NULL) {
-        node->next->previous = node->previous;
+    if (op_core->next != NULL) {
+        op_core->next->previous = op_core->previous;
     }
-    node->core = NULL;
+    op_core->core = NULL;
     trib_assert(core->reactor->awaited > 0);
     core->reactor->awaited--;
-    trib_op *op = node->op;
-    if (!node->released) {
-        node->released = true;
+    trib_op *op = op_core->op;
+    if (!op_core->released) {
+        op_core->released = true;
         trib_op_core_done(op, core);
     }
-    trib_op_nodes_done(op, 1);
+    trib_op_unbook_cores(op, 1);
 }
 
 /* It has failed and waits for its turn, or for the placement: its buffers are not in use and will not be, so the caller
- * need not wait for that too. The node stays, to spend its round. */
-void trib_worker_release(trib_core *core, trib_op_node *node)
+ * need not wait for that too. The op_core stays, to spend its round. */
+void trib_worker_release(trib_core *core, trib_op_core *op_core)
 {
-    trib_op *op = node->op;
+    trib_op *op = op_core->op;
     trib_assert(atomic_load(&op->claim) != 0);
-    if (node->released) {
+    if (op_core->released) {
         return;
     }
-    node->released = true;
+    op_core->released = true;
     if (!op->spread) {
         for (uint32_t i = 1; i < core->engine->core_count; i++) {
-            op->nodes[i].released = true;
+            op->cores[i].released = true;
         }
         atomic_fetch_sub(&op->cores_left, core->engine->core_count - 1);
     }
@@ -80,64 +80,64 @@ static void spread(trib_core *core, trib_op *op)
     op->spread = true;
     for (uint32_t i = 1; i < core->engine->core_count; i++) {
         if (trib_tensor_is_used(op->tensor, i)) {
-            trib_reactor_post(core->engine->cores[i].reactor, &op->nodes[i].submit_post);
+            trib_reactor_post(core->engine->cores[i].reactor, &op->cores[i].submit_post);
         } else { /* core 0's own share keeps both counts above 0 */
-            atomic_fetch_sub(&op->cores_left, op->nodes[i].released ? 0 : 1);
-            atomic_fetch_sub(&op->nodes_left, 1);
+            atomic_fetch_sub(&op->cores_left, op->cores[i].released ? 0 : 1);
+            atomic_fetch_sub(&op->cores_booked, 1);
         }
     }
 }
 
-/* Ends a node that never started; if the operation never reached the other cores, theirs too. */
-static void node_drop(trib_core *core, trib_op_node *node)
+/* Ends an op_core that never started; if the operation never reached the other cores, theirs too. */
+static void drop_op_core(trib_core *core, trib_op_core *op_core)
 {
     const uint32_t others = core->engine->core_count - 1;
-    if (!node->op->spread && others > 0) {
-        node->op->spread = true;
-        if (!node->released) {
-            atomic_fetch_sub(&node->op->cores_left, others);
+    if (!op_core->op->spread && others > 0) {
+        op_core->op->spread = true;
+        if (!op_core->released) {
+            atomic_fetch_sub(&op_core->op->cores_left, others);
         }
-        trib_op_nodes_done(node->op, others);
+        trib_op_unbook_cores(op_core->op, others);
     }
-    node_done(core, node);
+    finish_op_core(core, op_core);
 }
 
 /* A round that never started: says so to the servers, so that the others do not wait for it. */
-static void skip_round(trib_core *core, trib_op_node *node)
+static void skip_round(trib_core *core, trib_op_core *op_core)
 {
-    trib_tensor_core *mine = trib_worker_share(core, node->op->tensor);
+    trib_tensor_core *mine = trib_worker_share(core, op_core->op->tensor);
     for (uint32_t i = 0; i < mine->task_count; i++) {
-        trib_worker_withdraw(core, node, &mine->tasks[i]);
+        trib_worker_withdraw(core, op_core, &mine->tasks[i]);
     }
-    if (node->op->tensor->on_device) {
-        trib_group_op_failed(node->op);
+    if (op_core->op->tensor->on_device) {
+        trib_group_op_failed(op_core->op);
     }
     mine->round_next++;
-    node_done(core, node);
+    finish_op_core(core, op_core);
 }
 
 static void submit_arrived(trib_reactor *reactor, trib_post *post)
 {
-    trib_op_node *node = (trib_op_node *)((char *)post - offsetof(trib_op_node, submit_post));
-    trib_worker_arrived(reactor->owner, node);
+    trib_op_core *op_core = (trib_op_core *)((char *)post - offsetof(trib_op_core, submit_post));
+    trib_worker_arrived(reactor->owner, op_core);
 }
 
-void trib_worker_prepare_node(trib_op_node *node)
+void trib_worker_prepare_op_core(trib_op_core *op_core)
 {
-    node->submit_post.run = submit_arrived;
-    node->cancel_post.run = trib_worker_cancel_arrived;
-    node->core = NULL;
-    node->queue_next = NULL;
-    node->abort = false;
-    node->released = false;
+    op_core->submit_post.run = submit_arrived;
+    op_core->cancel_post.run = trib_worker_cancel_arrived;
+    op_core->core = NULL;
+    op_core->queue_next = NULL;
+    op_core->abort = false;
+    op_core->released = false;
 }
 
 /* There may be as many as ops_max, so nobody walks past all of them. Those that were submitted before the placement come by core 0,
  * in order, and here perhaps after later ones: each belongs right behind the one before. All others belong at the end. */
-static void enqueue_by_round(trib_tensor_core *mine, trib_op_node *node)
+static void enqueue_by_round(trib_tensor_core *mine, trib_op_core *op_core)
 {
-    const uint32_t round = node->op->round;
-    trib_op_node **at = &mine->pending;
+    const uint32_t round = op_core->op->round;
+    trib_op_core **at = &mine->pending;
     if (mine->pending != NULL && mine->pending_last->op->round < round) {
         at = &mine->pending_last->queue_next;
     } else if (mine->pending_late != NULL && mine->pending_late->op->round < round) {
@@ -146,26 +146,26 @@ static void enqueue_by_round(trib_tensor_core *mine, trib_op_node *node)
     while (*at != NULL && (*at)->op->round < round) {
         at = &(*at)->queue_next;
     }
-    node->queue_next = *at;
-    *at = node;
-    *(node->queue_next == NULL ? &mine->pending_last : &mine->pending_late) = node;
+    op_core->queue_next = *at;
+    *at = op_core;
+    *(op_core->queue_next == NULL ? &mine->pending_last : &mine->pending_late) = op_core;
 }
 
-static trib_op_node *dequeue_first(trib_tensor_core *mine)
+static trib_op_core *dequeue_first(trib_tensor_core *mine)
 {
-    trib_op_node *node = mine->pending;
-    mine->pending = node->queue_next;
-    mine->pending_late = mine->pending_late == node ? NULL : mine->pending_late;
-    node->queue_next = NULL;
-    return node;
+    trib_op_core *op_core = mine->pending;
+    mine->pending = op_core->queue_next;
+    mine->pending_late = mine->pending_late == op_core ? NULL : mine->pending_late;
+    op_core->queue_next = NULL;
+    return op_core;
 }
 
-void trib_worker_arrived(trib_core *core, trib_op_node *node)
+void trib_worker_arrived(trib_core *core, trib_op_core *op_core)
 {
-    trib_op *op = node->op;
+    trib_op *op = op_core->op;
     trib_tensor *tensor = op->tensor;
-    if (node->core == NULL) {
-        node_link_in(core, node);
+    if (op_core->core == NULL) {
+        link_op_core(core, op_core);
         if (core->reactor->index == 0) {
             trib_trace_op(core, TRIB_TRACE_SUBMIT, op, op->submit_ns);
         }
@@ -176,29 +176,29 @@ void trib_worker_arrived(trib_core *core, trib_op_node *node)
             atomic_fetch_sub(&core->engine->device_jobs, 1); /* the call's: it has come here */
         }
         if (op->deadline_ns > 0) {
-            node->deadline.fired = trib_worker_deadline_passed;
-            node->deadline.user = node;
-            trib_timer_arm(core->reactor, &node->deadline, op->deadline_ns);
+            op_core->deadline.fired = trib_worker_deadline_passed;
+            op_core->deadline.user = op_core;
+            trib_timer_arm(core->reactor, &op_core->deadline, op->deadline_ns);
         }
     }
     if (core->ended) {
         trib_op_fail(op, core->ended_status, "tensor \"%s\": %s", tensor->name, core->ended_text);
-        node_drop(core, node);
+        drop_op_core(core, op_core);
     } else if (atomic_load(&tensor->placed)) {
         spread(core, op);
-        enqueue_by_round(trib_worker_share(core, tensor), node);
+        enqueue_by_round(trib_worker_share(core, tensor), op_core);
         trib_worker_start_next(core, tensor);
     } else if (atomic_load(&tensor->bad)) {
         trib_op_fail(op, TRIB_MISMATCH, "%s", tensor->bad_text);
-        node_drop(core, node);
+        drop_op_core(core, op_core);
     } else {
         trib_assert(core->reactor->index == 0);
         if (tensor->waiting_tail != NULL) {
-            tensor->waiting_tail->queue_next = node;
+            tensor->waiting_tail->queue_next = op_core;
         } else {
-            tensor->waiting_head = node;
+            tensor->waiting_head = op_core;
         }
-        tensor->waiting_tail = node;
+        tensor->waiting_tail = op_core;
     }
 }
 
@@ -227,30 +227,30 @@ bool trib_worker_know_tensor(trib_core *core, trib_tensor *tensor)
 
 static void continue_tensor(trib_reactor *reactor, trib_post *post)
 {
-    trib_op_node *node = (trib_op_node *)((char *)post - offsetof(trib_op_node, submit_post));
+    trib_op_core *op_core = (trib_op_core *)((char *)post - offsetof(trib_op_core, submit_post));
     trib_core *core = reactor->owner;
-    trib_tensor *tensor = node->op->tensor;
+    trib_tensor *tensor = op_core->op->tensor;
     trib_worker_share(core, tensor)->active = NULL;
-    node_done(core, node);
+    finish_op_core(core, op_core);
     trib_worker_start_next(core, tensor);
 }
 
 /* The next round starts from the loop, not from inside the last one's completion. */
-static void finish_round(trib_core *core, trib_op_node *node)
+static void finish_round(trib_core *core, trib_op_core *op_core)
 {
-    node->submit_post.run = continue_tensor;
-    trib_reactor_defer(core->reactor, &node->submit_post);
+    op_core->submit_post.run = continue_tensor;
+    trib_reactor_defer(core->reactor, &op_core->submit_post);
 }
 
-static void begin_round(trib_core *core, trib_tensor *tensor, trib_op_node *node)
+static void begin_round(trib_core *core, trib_tensor *tensor, trib_op_core *op_core)
 {
     trib_tensor_core *mine = trib_worker_share(core, tensor);
-    mine->active = node;
-    mine->round_next = node->op->round + 1;
-    node->tasks_left = mine->task_count;
+    mine->active = op_core;
+    mine->round_next = op_core->op->round + 1;
+    op_core->tasks_left = mine->task_count;
     for (uint32_t i = 0; i < mine->task_count; i++) {
         trib_task *task = &mine->tasks[i];
-        task->node = node;
+        task->op_core = op_core;
         task->link = trib_worker_owner_link(core, task);
         task->in_order = task->failed || task->withdrawn;
         task->withdrawn = false;
@@ -263,7 +263,7 @@ static void begin_round(trib_core *core, trib_tensor *tensor, trib_op_node *node
         memset(task->received, 0, (task->chunk_count + 63) / 64 * sizeof(uint64_t));
     }
     if (mine->task_count == 0) {
-        finish_round(core, node);
+        finish_round(core, op_core);
     }
     for (uint32_t i = 0; i < mine->task_count; i++) {
         trib_pipeline_begin(core, &mine->tasks[i]);
@@ -277,20 +277,20 @@ void trib_worker_start_next(trib_core *core, trib_tensor *tensor)
     while (core->joined && trib_tensor_move_apply(tensor, mine) && mine->active == NULL && mine->pending != NULL &&
            mine->pending->op->round == mine->round_next && trib_tensor_move_may_begin(tensor, mine, mine->round_next) &&
            trib_device_may_begin(tensor, mine->round_next)) {
-        trib_op_node *node = dequeue_first(mine);
-        if (atomic_load(&node->op->cancelled)) {
-            trib_op_fail(node->op, TRIB_CANCELLED, "tensor \"%s\": cancelled", tensor->name);
+        trib_op_core *op_core = dequeue_first(mine);
+        if (atomic_load(&op_core->op->cancelled)) {
+            trib_op_fail(op_core->op, TRIB_CANCELLED, "tensor \"%s\": cancelled", tensor->name);
         }
         if (atomic_load(&tensor->bad)) {
-            trib_op_fail(node->op, TRIB_MISMATCH, "%s", tensor->bad_text);
+            trib_op_fail(op_core->op, TRIB_MISMATCH, "%s", tensor->bad_text);
         }
-        if (atomic_load(&node->op->claim) != 0) {
-            skip_round(core, node);
+        if (atomic_load(&op_core->op->claim) != 0) {
+            skip_round(core, op_core);
         } else if (!trib_worker_know_tensor(core, tensor)) {
-            trib_op_fail(node->op, TRIB_NO_MEMORY, "tensor \"%s\": out of memory", tensor->name);
-            skip_round(core, node);
+            trib_op_fail(op_core->op, TRIB_NO_MEMORY, "tensor \"%s\": out of memory", tensor->name);
+            skip_round(core, op_core);
         } else {
-            begin_round(core, tensor, node);
+            begin_round(core, tensor, op_core);
         }
     }
     if (core->reactor->index == 0 && mine->active == NULL) {
@@ -300,11 +300,11 @@ void trib_worker_start_next(trib_core *core, trib_tensor *tensor)
 
 void trib_worker_task_settled(trib_core *core, trib_task *task)
 {
-    trib_op_node *node = task->node;
-    trib_assert(node->tasks_left > 0);
+    trib_op_core *op_core = task->op_core;
+    trib_assert(op_core->tasks_left > 0);
     task->link = NULL;
-    if (--node->tasks_left == 0) {
-        finish_round(core, node);
+    if (--op_core->tasks_left == 0) {
+        finish_round(core, op_core);
     }
 }
 
@@ -340,7 +340,7 @@ trib_status trib_worker_open(trib_core *core, trib_error *error)
 
 void trib_worker_close(trib_core *core)
 {
-    trib_assert(core->nodes == NULL);
+    trib_assert(core->op_cores == NULL);
     free(core->discard);
     free(core->tensors);
     free(core->owner_links);
@@ -348,23 +348,23 @@ void trib_worker_close(trib_core *core)
 
 void trib_worker_fail_all(trib_core *core, trib_status status, const char *text)
 {
-    trib_op_node *next;
-    for (trib_op_node *node = core->nodes; node != NULL; node = next) {
-        next = node->next;
-        trib_op *op = node->op;
+    trib_op_core *next;
+    for (trib_op_core *op_core = core->op_cores; op_core != NULL; op_core = next) {
+        next = op_core->next;
+        trib_op *op = op_core->op;
         trib_tensor *tensor = op->tensor;
         char waiting[256];
         if (core->engine->roster == NULL) {
             trib_op_fail(op, status, "tensor \"%s\": %s", tensor->name, text); /* which says what there is to say */
         } else {
             trib_op_fail(op, status, "tensor \"%s\": %s (%s)", tensor->name, text,
-                         trib_worker_waiting_text(core, node, waiting, sizeof waiting));
+                         trib_worker_waiting_text(core, op_core, waiting, sizeof waiting));
         }
         trib_tensor_core *mine = atomic_load(&tensor->placed) ? trib_worker_share(core, tensor) : NULL;
-        if (mine != NULL && mine->active == node) {
-            trib_worker_abort_active(core, node);
+        if (mine != NULL && mine->active == op_core) {
+            trib_worker_abort_active(core, op_core);
         } else {
-            node_drop(core, node);
+            drop_op_core(core, op_core);
         }
         if (mine != NULL) {
             mine->pending = mine->pending_late = NULL;

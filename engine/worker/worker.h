@@ -1,5 +1,5 @@
 /*
- * worker.h - what the parts of the worker's side share: worker.c (nodes and rounds), worker_abort.c (giving up),
+ * worker.h - what the parts of the worker's side share: worker.c (operations and rounds), worker_abort.c (giving up),
  * worker_link.c (links and what arrives). Everything is called on the core's own thread.
  */
 #ifndef TRIB_ENGINE_WORKER_H
@@ -16,21 +16,21 @@ static inline trib_tensor_core *trib_worker_share(const trib_core *core, const t
 /* ---- worker.c ---- */
 /* Frames that name the placed tensor find it from here on. False: out of memory. */
 bool trib_worker_know_tensor(trib_core *core, trib_tensor *tensor);
-/* A node that has failed before its turn: the operation may complete, the node stays in the books to spend its round. */
-void trib_worker_release(trib_core *core, trib_op_node *node);
+/* An op_core that has failed before its turn: the operation may complete, the op_core stays in the books to spend its round. */
+void trib_worker_release(trib_core *core, trib_op_core *op_core);
 /* Starts the next round of a placed tensor if it may begin. */
 void trib_worker_start_next(trib_core *core, trib_tensor *tensor);
 
 /* ---- worker_abort.c ---- */
 /* Tells the task's server that this worker's contribution to what has not settled will not come. */
-void trib_worker_withdraw(trib_core *core, trib_op_node *node, trib_task *task);
+void trib_worker_withdraw(trib_core *core, trib_op_core *op_core, trib_task *task);
 /* Fails what has not settled of the round that runs. The reason is in the operation already. */
-void trib_worker_abort_active(trib_core *core, trib_op_node *node);
-/* What the node waits for, in words; returns text. */
-const char *trib_worker_waiting_text(trib_core *core, trib_op_node *node, char *text, size_t size);
-/* The node's deadline, a timer whose user is the node. */
+void trib_worker_abort_active(trib_core *core, trib_op_core *op_core);
+/* What the op_core waits for, in words; returns text. */
+const char *trib_worker_waiting_text(trib_core *core, trib_op_core *op_core, char *text, size_t size);
+/* The op_core's deadline, a timer whose user is the op_core. */
 void trib_worker_deadline_passed(trib_reactor *reactor, trib_timer *timer);
-/* The node's cancel_post. */
+/* The op_core's cancel_post. */
 void trib_worker_cancel_arrived(trib_reactor *reactor, trib_post *post);
 
 /* ---- worker_link.c ---- */

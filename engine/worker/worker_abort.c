@@ -12,7 +12,7 @@
 #include "engine/link/link_express.h"
 #include "engine/membership/member.h"
 #include "engine/worker/pipeline.h"
-#include "engine/server/server_lane.h"
+#include "engine/server/server_shard.h"
 #include "engine/worker/worker.h"
 
 #define GRACE_NS (2 * INT64_C(1000000000))
@@ -30,12 +30,12 @@ static void say_why(const trib_op *op, trib_status status, const char *name, cha
     }
 }
 
-void trib_worker_withdraw(trib_core *core, trib_op_node *node, trib_task *task)
+void trib_worker_withdraw(trib_core *core, trib_op_core *op_core, trib_task *task)
 {
-    const trib_op *op = node->op;
+    const trib_op *op = op_core->op;
     trib_status status = (trib_status)atomic_load(&op->claim);
     trib_link *link = trib_worker_owner_link(core, task);
-    if (link == NULL || core->ended || op->exchange == TRIB_EXCHANGE_DEVICE_ALONE) {
+    if (link == NULL || core->ended || op->collective == TRIB_COLLECTIVE_DEVICE_ALONE) {
         return;
     }
     char text[TRIB_ERROR_TEXT_SIZE + 64];
@@ -46,7 +46,7 @@ void trib_worker_withdraw(trib_core *core, trib_op_node *node, trib_task *task)
         .partition = task->partition,
         .round = op->round,
         .chunk_count = task->chunk_count,
-        .exchange = (uint8_t)op->exchange,
+        .collective = (uint8_t)op->collective,
         .dtype = (uint8_t)op->tensor->dtype,
         .reduce = (uint8_t)op->reduce,
         .root = op->root,
@@ -54,21 +54,21 @@ void trib_worker_withdraw(trib_core *core, trib_op_node *node, trib_task *task)
         .aux = (uint32_t)trib_frame_withdraw_reason(status),
     };
     task->withdrawn = true;
-    trib_link *lane = trib_link_express_follow(link, task->connection);
+    trib_link *connection = trib_link_express_follow(link, task->connection);
     /* The next round comes behind it; the owner may be another one than it was. */
-    task->connection = trib_link_connection_index(lane);
-    trib_link_send_copy(lane, frame, text, strlen(text));
+    task->connection = trib_link_connection_index(connection);
+    trib_link_send_copy(connection, frame, text, strlen(text));
 }
 
 static void grace_passed(trib_reactor *reactor, trib_timer *timer)
 {
     trib_core *core = reactor->owner;
-    trib_op_node *node = timer->user;
-    trib_tensor_core *tensor = trib_worker_share(core, node->op->tensor);
+    trib_op_core *op_core = timer->user;
+    trib_tensor_core *tensor = trib_worker_share(core, op_core->op->tensor);
     bool held = false;
-    if (!node->is_excused && trib_timer_overslept(reactor, timer, GRACE_NS / 8)) {
-        node->is_excused = true; /* this process stood still, or its clock jumped: they get their time once more */
-        trib_timer_arm(reactor, &node->grace, trib_now(reactor) + GRACE_NS);
+    if (!op_core->is_excused && trib_timer_overslept(reactor, timer, GRACE_NS / 8)) {
+        op_core->is_excused = true; /* this process stood still, or its clock jumped: they get their time once more */
+        trib_timer_arm(reactor, &op_core->grace, trib_now(reactor) + GRACE_NS);
         return;
     }
     for (uint32_t i = 0; i < tensor->task_count; i++) {
@@ -78,54 +78,54 @@ static void grace_passed(trib_reactor *reactor, trib_timer *timer)
         }
         held = held || (!task->settled && task->device_holds > 0);
     }
-    const int64_t waited_ns = trib_now(reactor) - node->abort_ns, limit_ns = core->engine->config.peer_timeout_ns;
+    const int64_t waited_ns = trib_now(reactor) - op_core->abort_ns, limit_ns = core->engine->config.peer_timeout_ns;
     if (held && waited_ns < GRACE_NS + limit_ns) {
         /* A local rank that stands still holds collectives up, and is not lost before the peer timeout. */
-        trib_timer_arm(reactor, &node->grace, node->abort_ns + GRACE_NS + limit_ns);
+        trib_timer_arm(reactor, &op_core->grace, op_core->abort_ns + GRACE_NS + limit_ns);
     } else if (held) {
         char text[TRIB_ERROR_TEXT_SIZE];
         snprintf(text, sizeof text,
                  "tensor \"%s\": the device did not give its buffers back after the operation failed",
-                 node->op->tensor->name);
+                 op_core->op->tensor->name);
         trib_engine_end(core->engine, TRIB_SYSTEM, text);
     }
 }
 
-void trib_worker_abort_active(trib_core *core, trib_op_node *node)
+void trib_worker_abort_active(trib_core *core, trib_op_core *op_core)
 {
-    trib_tensor *tensor = node->op->tensor;
+    trib_tensor *tensor = op_core->op->tensor;
     trib_tensor_core *mine = trib_worker_share(core, tensor);
-    trib_assert(mine->active == node);
-    if (node->abort) {
+    trib_assert(mine->active == op_core);
+    if (op_core->abort) {
         return;
     }
-    node->abort = true;
-    node->is_excused = false;
-    node->abort_ns = trib_now(core->reactor);
-    node->grace.fired = grace_passed;
-    node->grace.user = node;
-    trib_timer_arm(core->reactor, &node->grace, trib_now(core->reactor) + GRACE_NS);
+    op_core->abort = true;
+    op_core->is_excused = false;
+    op_core->abort_ns = trib_now(core->reactor);
+    op_core->grace.fired = grace_passed;
+    op_core->grace.user = op_core;
+    trib_timer_arm(core->reactor, &op_core->grace, trib_now(core->reactor) + GRACE_NS);
     uint32_t count = mine->task_count;
-    for (uint32_t i = 0; i < count && mine->active == node; i++) {
+    for (uint32_t i = 0; i < count && mine->active == op_core; i++) {
         trib_task *task = &mine->tasks[i];
         if (!task->settled && !task->failed) {
-            trib_worker_withdraw(core, node, task);
+            trib_worker_withdraw(core, op_core, task);
             trib_pipeline_fail(core, task);
         }
     }
 }
 
-static void abort_node(trib_core *core, trib_op_node *node)
+static void abort_op_core(trib_core *core, trib_op_core *op_core)
 {
-    trib_tensor *tensor = node->op->tensor;
-    if (atomic_load(&tensor->placed) && trib_worker_share(core, tensor)->active == node) {
-        trib_worker_abort_active(core, node);
+    trib_tensor *tensor = op_core->op->tensor;
+    if (atomic_load(&tensor->placed) && trib_worker_share(core, tensor)->active == op_core) {
+        trib_worker_abort_active(core, op_core);
     } else {
-        trib_worker_release(core, node);
+        trib_worker_release(core, op_core);
     }
 }
 
-/* Has the owner all that this worker gives, and not had the time yet to say whose contribution it lacks? */
+/* Has the owner all that this worker gives, and not had the time yet to say whose contribution is missing? */
 static bool may_wait_for_others(const trib_core *core, const trib_task *task)
 {
     return task->chunk_count > 0 && task->chunks_emitted == task->chunk_count && task->sends_in_flight == 0 &&
@@ -135,7 +135,7 @@ static bool may_wait_for_others(const trib_core *core, const trib_task *task)
 /* What was issued waits for its stream on the device, so nobody here knows whether that has come there. */
 static const char *awaited_on_device(const trib_op *op)
 {
-    const bool is_alone = trib_device_lanes(op->engine) == 1;
+    const bool is_alone = trib_engine_local_size(op->engine) == 1;
     if (op->device->ahead_bytes > 0) {
         return "the device";
     }
@@ -148,9 +148,9 @@ static const char *awaited_on_device(const trib_op *op)
     return is_alone ? "the device" : "the machine's other local ranks";
 }
 
-const char *trib_worker_waiting_text(trib_core *core, trib_op_node *node, char *text, size_t size)
+const char *trib_worker_waiting_text(trib_core *core, trib_op_core *op_core, char *text, size_t size)
 {
-    trib_tensor *tensor = node->op->tensor;
+    trib_tensor *tensor = op_core->op->tensor;
     const trib_roster *roster = core->engine->roster;
     if (!atomic_load(&tensor->placed)) { /* so this is core 0 */
         char awaited[TRIB_AWAITED_SIZE];
@@ -163,7 +163,7 @@ const char *trib_worker_waiting_text(trib_core *core, trib_op_node *node, char *
         return text;
     }
     trib_tensor_core *mine = trib_worker_share(core, tensor);
-    if (mine->active != node) {
+    if (mine->active != op_core) {
         snprintf(text, size, "an earlier operation on the tensor was still going");
         return text;
     }
@@ -176,11 +176,11 @@ const char *trib_worker_waiting_text(trib_core *core, trib_op_node *node, char *
             trib_worker_held_text(core, task, text, size);
             return text;
         }
-        const bool lacks_input =
-            tensor->on_device && atomic_load(&node->op->device->input) == TRIB_INPUT_AWAITED && task->stage == 0;
-        if (node->op->exchange == TRIB_EXCHANGE_DEVICE_ALONE || lacks_input) {
+        const bool awaits_input =
+            tensor->on_device && atomic_load(&op_core->op->device->input) == TRIB_INPUT_AWAITED && task->stage == 0;
+        if (op_core->op->collective == TRIB_COLLECTIVE_DEVICE_ALONE || awaits_input) {
             snprintf(text, size, "it was in %s, waiting for %s", trib_pipeline_stage_name(task),
-                     awaited_on_device(node->op));
+                     awaited_on_device(op_core->op));
             return text;
         }
         uint32_t server = task->partition < tensor->partition_count ? task->owner.member : TRIB_NO_MEMBER;
@@ -204,23 +204,23 @@ const char *trib_worker_waiting_text(trib_core *core, trib_op_node *node, char *
 void trib_worker_deadline_passed(trib_reactor *reactor, trib_timer *timer)
 {
     trib_core *core = reactor->owner;
-    trib_op_node *node = timer->user;
+    trib_op_core *op_core = timer->user;
     char waiting[256];
-    trib_op_fail(node->op, TRIB_TIMEOUT, "tensor \"%s\": not complete by its deadline of %.3f s: %s",
-                 node->op->tensor->name, (double)(node->op->deadline_ns - node->op->submit_ns) / 1e9,
-                 trib_worker_waiting_text(core, node, waiting, sizeof waiting));
-    abort_node(core, node);
+    trib_op_fail(op_core->op, TRIB_TIMEOUT, "tensor \"%s\": not complete by its deadline of %.3f s: %s",
+                 op_core->op->tensor->name, (double)(op_core->op->deadline_ns - op_core->op->submit_ns) / 1e9,
+                 trib_worker_waiting_text(core, op_core, waiting, sizeof waiting));
+    abort_op_core(core, op_core);
 }
 
 void trib_worker_cancel_arrived(trib_reactor *reactor, trib_post *post)
 {
     trib_core *core = reactor->owner;
-    trib_op_node *node = (trib_op_node *)((char *)post - offsetof(trib_op_node, cancel_post));
-    if (node->core == core) {
-        trib_op_fail(node->op, TRIB_CANCELLED, "tensor \"%s\": cancelled", node->op->tensor->name);
-        abort_node(core, node);
+    trib_op_core *op_core = (trib_op_core *)((char *)post - offsetof(trib_op_core, cancel_post));
+    if (op_core->core == core) {
+        trib_op_fail(op_core->op, TRIB_CANCELLED, "tensor \"%s\": cancelled", op_core->op->tensor->name);
+        abort_op_core(core, op_core);
     }
-    trib_op_unref(node->op);
+    trib_op_unref(op_core->op);
 }
 
 void trib_worker_tensor_bad(trib_reactor *reactor, trib_post *post)

@@ -30,7 +30,7 @@ void trib_worker_keep_round(trib_task *task)
     }
     trib_assert(free_one != NULL);
     *free_one = (trib_kept_round){
-        .link = task->link, .round = task->node->op->round, .chunks = task->chunk_count - task->chunks_received};
+        .link = task->link, .round = task->op_core->op->round, .chunks = task->chunk_count - task->chunks_received};
 }
 
 bool trib_worker_hold_back(trib_task *task)

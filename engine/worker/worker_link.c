@@ -13,11 +13,11 @@
 #include "engine/link/link_strands.h"
 #include "engine/worker/pipeline.h"
 #include "engine/server/relay.h"
-#include "engine/server/server_lane.h"
+#include "engine/server/server_shard.h"
 #include "engine/worker/task_trace.h"
 #include "engine/worker/worker.h"
 
-#define PAST_BYTES (UINT64_C(32) << 20) /* of a tensor: about what a machine's last cache holds */
+#define NONTEMPORAL_BYTES (UINT64_C(32) << 20) /* of a tensor: about what a machine's last cache holds */
 
 uint32_t trib_worker_owner(const trib_core *core, const trib_task *task)
 {
@@ -25,7 +25,7 @@ uint32_t trib_worker_owner(const trib_core *core, const trib_task *task)
         return TRIB_NO_MEMBER; /* an absent share: nobody sums it */
     }
     const trib_roster *roster = core->engine->roster;
-    if (roster->local_ranks > 0 && task->device == NULL) {
+    if (roster->local_size > 0 && task->device == NULL) {
         return trib_relay_rank(roster, core->engine->member_id, task->owner.member, task->partition);
     }
     return task->owner.member;
@@ -37,13 +37,13 @@ trib_link *trib_worker_owner_link(const trib_core *core, const trib_task *task)
     if (owner == TRIB_NO_MEMBER) {
         return NULL;
     }
-    const bool relayed = core->engine->roster->local_ranks > 0 && task->device == NULL;
+    const bool relayed = core->engine->roster->local_size > 0 && task->device == NULL;
     return core->owner_links[trib_relay_owner(owner, relayed ? core->reactor->index : task->owner.reactor)];
 }
 
 uint32_t trib_worker_owner_code(const trib_core *core, const trib_task *task)
 {
-    if (core->engine->roster->local_ranks == 0 || task->device != NULL) {
+    if (core->engine->roster->local_size == 0 || task->device != NULL) {
         return 0;
     }
     return trib_relay_owner(task->owner.member, task->owner.reactor);
@@ -62,36 +62,36 @@ static void worker_ready(trib_link *link)
 }
 
 /* The operation has failed: what other partitions wait for may come at its deadline only, or never. */
-static void give_up_everywhere(trib_core *core, trib_op_node *node)
+static void give_up_everywhere(trib_core *core, trib_op_core *op_core)
 {
     if (core->engine->core_count > 1) {
-        trib_op_give_up(node->op);
+        trib_op_give_up(op_core->op);
     }
-    trib_worker_abort_active(core, node);
+    trib_worker_abort_active(core, op_core);
 }
 
 /* A server that left in good order ends the operations that still need it, no others; see also trib_stage_push. */
 static void detach_tasks(trib_core *core, trib_link *link, trib_status status, const char *text)
 {
-    trib_op_node *next;
-    for (trib_op_node *node = core->nodes; node != NULL; node = next) {
-        next = node->next;
-        trib_tensor *tensor = node->op->tensor;
+    trib_op_core *next;
+    for (trib_op_core *op_core = core->op_cores; op_core != NULL; op_core = next) {
+        next = op_core->next;
+        trib_tensor *tensor = op_core->op->tensor;
         trib_tensor_core *mine = atomic_load(&tensor->placed) ? trib_worker_share(core, tensor) : NULL;
         bool gives_up = false;
-        for (uint32_t i = 0; mine != NULL && mine->active == node && i < mine->task_count; i++) {
+        for (uint32_t i = 0; mine != NULL && mine->active == op_core && i < mine->task_count; i++) {
             trib_task *task = &mine->tasks[i];
             if (task->link != link || task->settled) {
                 continue;
             }
             task->link = NULL;
-            if (node->op->exchange == TRIB_EXCHANGE_DEVICE_ALONE) {
+            if (op_core->op->collective == TRIB_COLLECTIVE_DEVICE_ALONE) {
                 continue; /* no server has to do with it */
             }
             if (link->bye && task->device != NULL && task->chunks_received == task->chunk_count) {
                 continue; /* it has its sum, and is on the way back to its device */
             }
-            trib_op_fail(node->op, link->bye || status == TRIB_PEER_LEFT ? TRIB_PEER_LEFT : TRIB_PEER_LOST,
+            trib_op_fail(op_core->op, link->bye || status == TRIB_PEER_LEFT ? TRIB_PEER_LEFT : TRIB_PEER_LOST,
                          "tensor \"%s\": %s", tensor->name, text);
             gives_up = link->bye && !core->ended; /* else the job is over, which every core hears of */
             if (task->failed) {
@@ -100,8 +100,8 @@ static void detach_tasks(trib_core *core, trib_link *link, trib_status status, c
                 trib_pipeline_fail(core, task);
             }
         }
-        if (gives_up && mine->active == node) {
-            give_up_everywhere(core, node);
+        if (gives_up && mine->active == op_core) {
+            give_up_everywhere(core, op_core);
         }
     }
 }
@@ -172,7 +172,7 @@ static bool is_received(const trib_task *task, uint32_t chunk)
 
 static trib_status check_sum(trib_link *link, const trib_task *task, const trib_frame *frame, trib_error *error)
 {
-    const trib_op *op = task->node->op;
+    const trib_op *op = task->op_core->op;
     const bool is_root = trib_op_gives(op);
     uint32_t chunk_bytes = task->tensor->chunk_bytes;
     uint32_t expected = 0;
@@ -213,7 +213,7 @@ static void sum_abandoned(trib_link *link, const trib_landed *landed)
 trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
 {
     trib_core *core = link->core;
-    if (trib_frame_is_part(frame)) {
+    if (trib_frame_is_partial(frame)) {
         return trib_relay_header(link, frame, landing, error);
     }
     if (frame->type == TRIB_FRAME_REFUSED || frame->type == TRIB_FRAME_STALL) {
@@ -241,8 +241,8 @@ trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_la
 /* The root's own output, if it wants one. Here, and not when it submits: earlier operations may still use that memory. */
 static void copy_given(const trib_core *core, const trib_task *task, uint32_t chunk)
 {
-    const trib_op *op = task->node->op;
-    if (op->exchange != TRIB_EXCHANGE_BROADCAST || !trib_op_gives(op) || op->output == NULL ||
+    const trib_op *op = task->op_core->op;
+    if (op->collective != TRIB_COLLECTIVE_BROADCAST || !trib_op_gives(op) || op->output == NULL ||
         op->output == op->input) {
         return;
     }
@@ -277,9 +277,9 @@ static void take_sum(trib_link *link, trib_task *task, const trib_frame *frame)
 /* root: any worker of that machine may be meant; who has been named before is kept. */
 static void take_missing(const trib_core *core, trib_task *task, const trib_frame *frame)
 {
-    const uint32_t local_ranks = core->engine->roster->local_ranks;
-    if (frame->root == 0 || local_ranks == 0 || task->missing_rank == TRIB_NO_MEMBER ||
-        task->missing_rank / local_ranks != frame->aux / local_ranks) {
+    const uint32_t local_size = core->engine->roster->local_size;
+    if (frame->root == 0 || local_size == 0 || task->missing_rank == TRIB_NO_MEMBER ||
+        task->missing_rank / local_size != frame->aux / local_size) {
         task->missing_rank = frame->aux;
     }
 }
@@ -294,9 +294,9 @@ static trib_status land(trib_link *link, const trib_task *task, const trib_frame
     if (payload != at) {
         /* What a device fetches, or is too much for caches to keep until somebody reads it, need not pass through them. */
         const trib_kernels *kernels = core->engine->env.kernels;
-        const bool is_past = task->device != NULL || task->tensor->bytes >= PAST_BYTES;
+        const bool is_nontemporal = task->device != NULL || task->tensor->bytes >= NONTEMPORAL_BYTES;
         status =
-            trib_link_copy(link, is_past ? kernels->copy_past : kernels->copy, at, payload, frame->payload_size, error);
+            trib_link_copy(link, is_nontemporal ? kernels->copy_nontemporal : kernels->copy, at, payload, frame->payload_size, error);
     }
     return status;
 }
@@ -338,9 +338,9 @@ static void take_stall(trib_core *core, trib_task *task, const trib_frame *frame
     take_missing(core, task, frame);
     trib_trace_task(core, TRIB_TRACE_STALL, task, 0);
     if (frame->chunk == TRIB_STALL_FOR_GOOD) {
-        trib_op_fail(task->node->op, TRIB_PEER_LEFT, "tensor \"%s\": %s left the job without contributing to round %u",
+        trib_op_fail(task->op_core->op, TRIB_PEER_LEFT, "tensor \"%s\": %s left the job without contributing to round %u",
                      task->tensor->name, trib_roster_name(core->engine->roster, frame->aux), frame->round);
-        give_up_everywhere(core, task->node);
+        give_up_everywhere(core, task->op_core);
     }
 }
 
@@ -355,11 +355,11 @@ static trib_status take_refusal(trib_link *link, trib_task *task, const trib_fra
     }
     char text[TRIB_ERROR_TEXT_SIZE];
     trib_frame_take_text(frame, payload, text, sizeof text);
-    trib_op_fail(task->node->op, reason, "tensor \"%s\": %s", task->tensor->name, text);
+    trib_op_fail(task->op_core->op, reason, "tensor \"%s\": %s", task->tensor->name, text);
     if (reason == TRIB_MISMATCH) {
         trib_pipeline_fail(core, task); /* each partition's owner says so itself, and better than this worker could */
     } else {
-        give_up_everywhere(core, task->node);
+        give_up_everywhere(core, task->op_core);
     }
     trib_worker_hear_of_kept(link, frame); /* the owner keeps all of the round's partitions but this one */
     return TRIB_OK;
@@ -369,7 +369,7 @@ trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const
                                  trib_error *error)
 {
     trib_task *task = NULL;
-    if (trib_frame_is_part(frame)) {
+    if (trib_frame_is_partial(frame)) {
         return trib_relay_received(link, frame, payload, lent, error);
     }
     if (frame->type == TRIB_FRAME_SUM) {

@@ -262,9 +262,9 @@ static void free_all(trib_device *device)
         (void)cudaEventDestroy(mark->event);
         free(mark);
     }
-    for (int lane = 0; lane < CUDA_LANES; lane++) {
-        if (device->streams[lane] != NULL) {
-            (void)cudaStreamDestroy(device->streams[lane]);
+    for (int stream_id = 0; stream_id < CUDA_STREAMS; stream_id++) {
+        if (device->streams[stream_id] != NULL) {
+            (void)cudaStreamDestroy(device->streams[stream_id]);
         }
     }
     cuda_keep_close(device);
@@ -316,8 +316,8 @@ static cudaError_t set_up(trib_device *device)
 {
     int least = 0, greatest = 0;
     cudaError_t code = cudaDeviceGetStreamPriorityRange(&least, &greatest);
-    for (int lane = 0; code == cudaSuccess && lane < CUDA_LANES; lane++) {
-        code = cudaStreamCreateWithPriority(&device->streams[lane], cudaStreamNonBlocking, greatest);
+    for (int stream_id = 0; code == cudaSuccess && stream_id < CUDA_STREAMS; stream_id++) {
+        code = cudaStreamCreateWithPriority(&device->streams[stream_id], cudaStreamNonBlocking, greatest);
     }
     if (code == cudaSuccess) {
         set_up_direct(device);

@@ -59,7 +59,7 @@ typedef struct cuda_keep {
     CUresult (*launch)(const CUlaunchConfig *, CUfunction, void **, void **); /* NULL: nothing is kept */
 } cuda_keep;
 
-typedef enum cuda_lane { CUDA_TO_HOST, CUDA_TO_DEVICE, CUDA_COLLECTIVE, CUDA_LANES } cuda_lane;
+typedef enum cuda_stream_id { CUDA_TO_HOST, CUDA_TO_DEVICE, CUDA_COLLECTIVE, CUDA_STREAMS } cuda_stream_id;
 
 /* A job that the device has; job->slot points to it. */
 typedef struct cuda_slot {
@@ -211,8 +211,8 @@ struct trib_device {
     _Atomic uint64_t marked; /* recordings of marks that have begun */
 
     /* the thread's own */
-    cudaStream_t streams[CUDA_LANES];
-    cuda_queue issued[CUDA_LANES];       /* oldest first: they end in this order */
+    cudaStream_t streams[CUDA_STREAMS];
+    cuda_queue issued[CUDA_STREAMS];       /* oldest first: they end in this order */
     cuda_queue ready;                    /* collectives that have not been issued, oldest first */
     cuda_queue deferred;                 /* jobs whose `after` has not been issued */
     trib_device_job *waits, *waits_tail; /* for streams of callers, oldest first */
@@ -239,7 +239,7 @@ int64_t cuda_now_ns(void);
 cudaError_t cuda_find_driver(const char *name, void *where);
 cudaError_t cuda_driver_open(cuda_driver *driver);
 /* A thread of somebody else's makes calls for the device: its present device is given back. While any thread of the process
- * captures a stream, CUDA refuses to others what might be unsafe in a graph, asking an event or taking memory, and spoils the
+ * captures a stream, CUDA refuses to others what might be unsafe in a graph, asking an event or taking memory, and invalidates the
  * capture. None of our calls is part of a capture, so all of them are made in the mode in which none is refused. */
 typedef struct cuda_visit {
     bool is_pushed;           /* the device's context, on the thread's */
@@ -267,14 +267,14 @@ void *cuda_thread_main(void *argument); /* the device */
 bool cuda_wake(trib_device *device, uint32_t reactors, bool hurries);
 void cuda_slot_end(trib_device *device, cuda_slot *slot, trib_status status, const char *text);
 /* Puts the caller's stream's work before what is put on that stream next, and lets the job's mark go. */
-cudaError_t cuda_order_mark(trib_device *device, trib_device_job *job, cuda_lane lane);
+cudaError_t cuda_order_mark(trib_device *device, trib_device_job *job, cuda_stream_id stream_id);
 /* The slot's work is on that stream: its end will be noticed, and its gate opens behind it. */
-void cuda_issued(trib_device *device, cuda_slot *slot, cuda_lane lane);
+void cuda_issued(trib_device *device, cuda_slot *slot, cuda_stream_id stream_id);
 /* Records its event behind what it has launched. It may use its memory until then: what failed is in slot->code, and told at its end. */
-void cuda_mark_end(trib_device *device, cuda_slot *slot, cuda_lane lane);
+void cuda_mark_end(trib_device *device, cuda_slot *slot, cuda_stream_id stream_id);
 /* Makes the stream wait for the job that this one names. TRIB_BUSY: that has not been issued itself. Else why this one must not begin: that
  * has failed, or it cannot be waited for. */
-trib_status cuda_order_after(trib_device *device, const trib_device_job *job, cuda_lane lane, const char **why_out);
+trib_status cuda_order_after(trib_device *device, const trib_device_job *job, cuda_stream_id stream_id, const char **why_out);
 
 /* ---- cuda_nccl.c ---- */
 void cuda_nccl_make_id(trib_device *device, trib_device_job *job);

@@ -95,33 +95,33 @@ void cuda_slot_end(trib_device *device, cuda_slot *slot, trib_status status, con
 /* ---- Issuing ---- */
 
 /* Jobs with a gate are all on one stream, for each operation: the last to be issued is the last to end. */
-static cudaError_t open_gate_behind(trib_device *device, const trib_device_job *job, cuda_lane lane)
+static cudaError_t open_gate_behind(trib_device *device, const trib_device_job *job, cuda_stream_id stream_id)
 {
     if (job->gate == NULL || atomic_fetch_add(job->gate_count, 1) + 1 != job->gate_goal) {
         return cudaSuccess;
     }
-    return (cudaError_t)cuda_wait_launched(device, job->gate, device->streams[lane]);
+    return (cudaError_t)cuda_wait_launched(device, job->gate, device->streams[stream_id]);
 }
 
-void cuda_mark_end(trib_device *device, cuda_slot *slot, cuda_lane lane)
+void cuda_mark_end(trib_device *device, cuda_slot *slot, cuda_stream_id stream_id)
 {
-    const CUresult code = device->driver.record_event(slot->event, device->streams[lane]);
+    const CUresult code = device->driver.record_event(slot->event, device->streams[stream_id]);
     slot->is_unmarked = code != CUDA_SUCCESS;
     slot->code = slot->is_unmarked ? (cudaError_t)code : slot->code;
 }
 
-void cuda_issued(trib_device *device, cuda_slot *slot, cuda_lane lane)
+void cuda_issued(trib_device *device, cuda_slot *slot, cuda_stream_id stream_id)
 {
-    slot->code = open_gate_behind(device, slot->job, lane);
-    cuda_mark_end(device, slot, lane);
+    slot->code = open_gate_behind(device, slot->job, stream_id);
+    cuda_mark_end(device, slot, stream_id);
     slot->issued = true;
-    if (lane == CUDA_COLLECTIVE) {
+    if (stream_id == CUDA_COLLECTIVE) {
         atomic_fetch_add(&device->collectives, 1);
     }
-    cuda_queue_push(&device->issued[lane], slot);
+    cuda_queue_push(&device->issued[stream_id], slot);
 }
 
-trib_status cuda_order_after(trib_device *device, const trib_device_job *job, cuda_lane lane, const char **why_out)
+trib_status cuda_order_after(trib_device *device, const trib_device_job *job, cuda_stream_id stream_id, const char **why_out)
 {
     const cuda_slot *before = job->after == NULL ? NULL : job->after->slot;
     CUresult code = CUDA_SUCCESS;
@@ -132,18 +132,18 @@ trib_status cuda_order_after(trib_device *device, const trib_device_job *job, cu
     if (before->issued && before->code != cudaSuccess) {
         code = (CUresult)before->code;
     } else if (before->issued) {
-        code = device->driver.wait_event(device->streams[lane], before->event, CU_EVENT_WAIT_DEFAULT);
+        code = device->driver.wait_event(device->streams[stream_id], before->event, CU_EVENT_WAIT_DEFAULT);
     }
     *why_out = code == CUDA_SUCCESS ? "" : cudaGetErrorString((cudaError_t)code);
     return code != CUDA_SUCCESS ? TRIB_SYSTEM : before->issued ? TRIB_OK : TRIB_BUSY;
 }
 
-cudaError_t cuda_order_mark(trib_device *device, trib_device_job *job, cuda_lane lane)
+cudaError_t cuda_order_mark(trib_device *device, trib_device_job *job, cuda_stream_id stream_id)
 {
     cuda_mark *mark = job->mark;
     const CUresult code = mark == NULL
                               ? CUDA_SUCCESS
-                              : device->driver.wait_event(device->streams[lane], mark->event, CU_EVENT_WAIT_DEFAULT);
+                              : device->driver.wait_event(device->streams[stream_id], mark->event, CU_EVENT_WAIT_DEFAULT);
     drop_mark(device, job);
     return (cudaError_t)code;
 }
@@ -168,9 +168,9 @@ static bool issue_copy(trib_device *device, cuda_slot *slot)
 {
     const trib_device_job *job = slot->job;
     const bool to_host = job->kind == TRIB_DEVICE_TO_HOST;
-    const cuda_lane lane = to_host ? CUDA_TO_HOST : CUDA_TO_DEVICE;
+    const cuda_stream_id stream_id = to_host ? CUDA_TO_HOST : CUDA_TO_DEVICE;
     const char *why = "";
-    const trib_status order = cuda_order_after(device, job, lane, &why);
+    const trib_status order = cuda_order_after(device, job, stream_id, &why);
     if (order == TRIB_BUSY) {
         return false;
     }
@@ -188,7 +188,7 @@ static bool issue_copy(trib_device *device, cuda_slot *slot)
     cudaError_t code = job->kind == TRIB_DEVICE_SEE ? see(device) : cudaSuccess;
     if (job->kind != TRIB_DEVICE_SEE && job->bytes > 0) {
         code = cudaMemcpyAsync(job->target, job->source, job->bytes,
-                               to_host ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, device->streams[lane]);
+                               to_host ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, device->streams[stream_id]);
     }
     if (enters) {
         cuda_comm_exit(device);
@@ -196,7 +196,7 @@ static bool issue_copy(trib_device *device, cuda_slot *slot)
     if (code != cudaSuccess) {
         cuda_slot_end(device, slot, TRIB_SYSTEM, cudaGetErrorString(code));
     } else {
-        cuda_issued(device, slot, lane);
+        cuda_issued(device, slot, stream_id);
     }
     return true;
 }
@@ -259,32 +259,32 @@ static bool leaves_room(trib_device *device, const cuda_slot *slot)
     return false;
 }
 
-static cudaError_t ask(const trib_device *device, const cuda_slot *slot, cuda_lane lane)
+static cudaError_t ask(const trib_device *device, const cuda_slot *slot, cuda_stream_id stream_id)
 {
-    return (cudaError_t)(slot->is_unmarked ? device->driver.query_stream(device->streams[lane])
+    return (cudaError_t)(slot->is_unmarked ? device->driver.query_stream(device->streams[stream_id])
                                            : device->driver.query_event(slot->event));
 }
 
-static void poll_lane(trib_device *device, cuda_lane lane)
+static void poll_stream(trib_device *device, cuda_stream_id stream_id)
 {
-    const cuda_slot *first = device->issued[lane].head;
-    if (lane == CUDA_COLLECTIVE && first != NULL && leaves_room(device, first)) {
+    const cuda_slot *first = device->issued[stream_id].head;
+    if (stream_id == CUDA_COLLECTIVE && first != NULL && leaves_room(device, first)) {
         return;
     }
     for (;;) {
-        cuda_slot *slot = device->issued[lane].head;
-        cudaError_t code = slot == NULL ? cudaErrorNotReady : ask(device, slot, lane);
+        cuda_slot *slot = device->issued[stream_id].head;
+        cudaError_t code = slot == NULL ? cudaErrorNotReady : ask(device, slot, stream_id);
         if (code == cudaErrorNotReady) {
             return;
         }
         code = code == cudaSuccess ? slot->code : code;
-        (void)cuda_queue_pop(&device->issued[lane]);
-        if (lane == CUDA_COLLECTIVE) {
+        (void)cuda_queue_pop(&device->issued[stream_id]);
+        if (stream_id == CUDA_COLLECTIVE) {
             atomic_fetch_sub(&device->collectives, 1);
         }
         /* Kernels that are aborted leave early, and CUDA sees no failure in that. Giving up was said before it was done, so
          * whatever ended in such a way is found here; and with it what was copied behind it. */
-        const bool needs_comm = lane == CUDA_COLLECTIVE || slot->job->after != NULL;
+        const bool needs_comm = stream_id == CUDA_COLLECTIVE || slot->job->after != NULL;
         if (code == cudaSuccess && needs_comm && device->comm != NULL && atomic_load(&device->comm->given_up)) {
             end_given_up(device, slot);
         } else {
@@ -314,8 +314,8 @@ static void look_once_more(trib_device *device, cuda_queue launched)
 {
     cuda_issue_notice(device, launched);
     device->polled_ns = 0;
-    for (int lane = 0; lane < CUDA_LANES; lane++) {
-        poll_lane(device, (cuda_lane)lane);
+    for (int stream_id = 0; stream_id < CUDA_STREAMS; stream_id++) {
+        poll_stream(device, (cuda_stream_id)stream_id);
     }
 }
 
@@ -344,8 +344,8 @@ static void give_up_what_hangs(trib_device *device)
 {
     if (device->stopped && has_issued(device) && cuda_now_ns() > device->stop_deadline_ns) {
         device->hung = true;
-        for (int lane = 0; lane < CUDA_LANES; lane++) {
-            give_all(device, &device->issued[lane], TRIB_SYSTEM, "the GPU did not end it in time");
+        for (int stream_id = 0; stream_id < CUDA_STREAMS; stream_id++) {
+            give_all(device, &device->issued[stream_id], TRIB_SYSTEM, "the GPU did not end it in time");
         }
     }
 }
@@ -364,8 +364,8 @@ static void turn(trib_device *device, cuda_queue launched, trib_device_job *jobs
         jobs = next;
     }
     cuda_mark_poll(device);
-    for (int lane = 0; lane < CUDA_LANES; lane++) {
-        poll_lane(device, (cuda_lane)lane);
+    for (int stream_id = 0; stream_id < CUDA_STREAMS; stream_id++) {
+        poll_stream(device, (cuda_stream_id)stream_id);
     }
     if (!device->stopped) {
         cuda_nccl_progress(device);

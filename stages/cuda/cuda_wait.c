@@ -100,7 +100,7 @@ static void count_own(trib_device *device)
 {
     const trib_device_params *params = &device->params;
     device->own_copies = !params->alone ? 2 : params->size == 1 ? 1 : 0;
-    device->own_all = params->alone ? 1 : CUDA_LANES;
+    device->own_all = params->alone ? 1 : CUDA_STREAMS;
 }
 
 void cuda_wait_open(trib_device *device)

@@ -17,14 +17,14 @@ static void copy_back(trib_reactor *reactor, trib_post *post);
 /* Where the share's bytes lie on the device. */
 static const unsigned char *source_of(const trib_core *core, const trib_task *task)
 {
-    const trib_op *op = task->node->op;
-    return (trib_device_lanes(core->engine) > 1 ? trib_device_data(op) : op->input) + task->offset;
+    const trib_op *op = task->op_core->op;
+    return (trib_engine_local_size(core->engine) > 1 ? trib_device_data(op) : op->input) + task->offset;
 }
 
 static void fill(trib_core *core, trib_device_task *device)
 {
     const trib_task *task = device->task;
-    const bool reduced = trib_device_lanes(core->engine) > 1;
+    const bool reduced = trib_engine_local_size(core->engine) > 1;
     device->to_host = (trib_device_job){
         .kind = TRIB_DEVICE_TO_HOST,
         .source = source_of(core, task),
@@ -70,8 +70,8 @@ static trib_verdict copy_start(trib_core *core, trib_task *task, trib_error *err
 {
     (void)error;
     trib_device_task *device = task->device;
-    const trib_op *op = task->node->op;
-    const bool is_broadcast = op->exchange == TRIB_EXCHANGE_DEVICE_BROADCAST, gives = trib_op_gives(op);
+    const trib_op *op = task->op_core->op;
+    const bool is_broadcast = op->collective == TRIB_COLLECTIVE_DEVICE_BROADCAST, gives = trib_op_gives(op);
     const bool pushes = !is_broadcast || gives;
     if (task->size == 0) {
         return TRIB_VERDICT_DONE;
@@ -81,7 +81,7 @@ static trib_verdict copy_start(trib_core *core, trib_task *task, trib_error *err
         return TRIB_VERDICT_DONE;
     }
     if (device->pushed != device->staging) {
-        device->awaits_reduce = trib_device_lanes(core->engine) > 1 && task->device_holds > 0;
+        device->awaits_reduce = trib_engine_local_size(core->engine) > 1 && task->device_holds > 0;
         return device->awaits_reduce ? TRIB_VERDICT_PENDING : TRIB_VERDICT_DONE;
     }
     if (trib_device_is_ahead(task)) {

@@ -22,8 +22,8 @@ static trib_verdict copy_start(trib_core *core, trib_task *task, trib_error *err
 {
     (void)error;
     trib_device_task *device = task->device;
-    const trib_op *op = task->node->op;
-    const bool gathers = trib_device_lanes(core->engine) > 1;
+    const trib_op *op = task->op_core->op;
+    const bool gathers = trib_engine_local_size(core->engine) > 1;
     if (trib_op_gives(op)) {
         device->last_job = !gathers;
         return gathers || task->device_holds == 0 ? TRIB_VERDICT_DONE : TRIB_VERDICT_PENDING;

@@ -10,7 +10,7 @@ static trib_verdict input_start(trib_core *core, trib_task *task, trib_error *er
 {
     (void)core;
     task->device->last_job = task->device->awaits_reduce = false;
-    switch ((trib_device_input)atomic_load(&task->node->op->device->input)) {
+    switch ((trib_device_input)atomic_load(&task->op_core->op->device->input)) {
     case TRIB_INPUT_AWAITED:
         return TRIB_VERDICT_PENDING;
     case TRIB_INPUT_READY:

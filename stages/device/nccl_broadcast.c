@@ -12,10 +12,10 @@ static trib_verdict gather_start(trib_core *core, trib_task *task, trib_error *e
 {
     (void)error;
     trib_device_task *device = task->device;
-    const trib_op *op = task->node->op;
+    const trib_op *op = task->op_core->op;
     const trib_tensor *tensor = task->tensor;
     const bool has_all = trib_op_gives(op);
-    if (trib_device_lanes(core->engine) == 1) {
+    if (trib_engine_local_size(core->engine) == 1) {
         return TRIB_VERDICT_DONE;
     }
     device->gather = (trib_device_job){

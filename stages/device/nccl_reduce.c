@@ -27,15 +27,15 @@ static void copy_back(trib_reactor *reactor, trib_post *post)
 
 static void open_gate_behind(trib_device_task *device)
 {
-    const trib_op *op = device->task->node->op;
+    const trib_op *op = device->task->op_core->op;
     device->reduce.gate = &op->device->gate;
     device->reduce.gate_count = &op->device->gate_count;
     device->reduce.gate_goal = device->task->tensor->device->slice_count;
 }
 
-static void fill_broadcast(trib_device_task *device, uint32_t lanes)
+static void fill_broadcast(trib_device_task *device, uint32_t local_size)
 {
-    const trib_op *op = device->task->node->op;
+    const trib_op *op = device->task->op_core->op;
     const trib_tensor *tensor = device->task->tensor;
     const bool is_root = op->device->root == op->engine->member_id;
     unsigned char *target = trib_device_data(op) + device->slice_offset;
@@ -46,7 +46,7 @@ static void fill_broadcast(trib_device_task *device, uint32_t lanes)
         .target = target,
         .bytes = device->slice_bytes,
         .share = tensor->partition_bytes,
-        .root = op->device->root % lanes,
+        .root = op->device->root % local_size,
         .label = trib_device_label(op, device->slice),
     };
 }
@@ -54,7 +54,7 @@ static void fill_broadcast(trib_device_task *device, uint32_t lanes)
 static void fill(trib_device_task *device, bool alone)
 {
     const trib_task *task = device->task;
-    const trib_op *op = task->node->op;
+    const trib_op *op = task->op_core->op;
     const trib_tensor *tensor = task->tensor;
     device->reduce = (trib_device_job){
         .kind = alone ? TRIB_DEVICE_ALL_REDUCE : TRIB_DEVICE_REDUCE_SCATTER,
@@ -73,24 +73,24 @@ static trib_verdict reduce_start(trib_core *core, trib_task *task, trib_error *e
 {
     (void)error;
     trib_device_task *device = task->device;
-    const trib_op *op = task->node->op;
-    const bool alone = op->exchange == TRIB_EXCHANGE_DEVICE_ALONE, is_broadcast = op->device->root != TRIB_NO_MEMBER;
-    const uint32_t lanes = trib_device_lanes(core->engine);
+    const trib_op *op = task->op_core->op;
+    const bool alone = op->collective == TRIB_COLLECTIVE_DEVICE_ALONE, is_broadcast = op->device->root != TRIB_NO_MEMBER;
+    const uint32_t local_size = trib_engine_local_size(core->engine);
     if (op->device->is_issued) {
         return op->device->is_over ? TRIB_VERDICT_DONE : TRIB_VERDICT_PENDING;
     }
-    if ((is_broadcast && !alone && !trib_op_gives(op)) || (!is_broadcast && !alone && lanes == 1)) {
+    if ((is_broadcast && !alone && !trib_op_gives(op)) || (!is_broadcast && !alone && local_size == 1)) {
         return TRIB_VERDICT_DONE;
     }
     if (is_broadcast) {
-        fill_broadcast(device, lanes);
+        fill_broadcast(device, local_size);
     } else {
         fill(device, alone);
     }
     if (alone) {
         open_gate_behind(device);
     }
-    if (lanes > 1) {
+    if (local_size > 1) {
         trib_group_announce(core, device, &device->reduce);
         return TRIB_VERDICT_PENDING;
     }

@@ -31,12 +31,12 @@ static void chunk_sent(trib_out *out, trib_status status)
 static bool push_emit(trib_link *link, trib_waiter *waiter)
 {
     trib_task *task = (trib_task *)waiter;
-    const trib_op *op = task->node->op;
+    const trib_op *op = task->op_core->op;
     const trib_tensor *tensor = task->tensor;
     uint32_t chunk = task->chunks_emitted;
     uint64_t begin = (uint64_t)chunk * tensor->chunk_bytes;
     uint32_t size = task->size - begin < tensor->chunk_bytes ? (uint32_t)(task->size - begin) : tensor->chunk_bytes;
-    const bool is_broadcast = op->exchange == TRIB_EXCHANGE_BROADCAST || op->exchange == TRIB_EXCHANGE_DEVICE_BROADCAST;
+    const bool is_broadcast = op->collective == TRIB_COLLECTIVE_BROADCAST || op->collective == TRIB_COLLECTIVE_DEVICE_BROADCAST;
     const bool carries = !is_broadcast || trib_op_gives(op);
     trib_frame frame = {
         .type = TRIB_FRAME_PUSH,
@@ -48,7 +48,7 @@ static bool push_emit(trib_link *link, trib_waiter *waiter)
         .chunk_count = task->chunk_count,
         .size = size,
         .priority = op->priority,
-        .exchange = (uint8_t)op->exchange,
+        .collective = (uint8_t)op->collective,
         .dtype = (uint8_t)tensor->dtype,
         .reduce = (uint8_t)op->reduce,
         .root = op->root,
@@ -97,16 +97,16 @@ static trib_verdict push_start(trib_core *core, trib_task *task, trib_error *err
     if (task->chunk_count == 0) {
         return TRIB_VERDICT_DONE;
     }
-    task->waiter.priority = task->node->op->priority;
+    task->waiter.priority = task->op_core->op->priority;
     task->waiter.sequence = core->host.sequence++;
     task->waiter.emit = push_emit;
     task->waiter.heap_index = TRIB_WAITER_IDLE;
     if (task->in_order) {
-        task->waiter.lane = TRIB_LANE_SAME;
+        task->waiter.route = TRIB_ROUTE_PINNED;
         task->waiter.connection = task->connection;
     } else {
         const bool small = task->chunk_count == 1 && trib_express_fits(task->size);
-        task->waiter.lane = small ? TRIB_LANE_ANY : TRIB_LANE_MAIN;
+        task->waiter.route = small ? TRIB_ROUTE_ANY : TRIB_ROUTE_MAIN;
     }
     if (task->link != NULL && task->link->state != TRIB_LINK_CLOSING && trib_worker_hold_back(task)) {
         return TRIB_VERDICT_PENDING;

@@ -298,7 +298,7 @@ SUM_INLINE sum_vec max_i64(sum_vec left, sum_vec right)
 
 #include "stages/kernels/sum_template.h"
 
-const trib_kernels trib_kernels_avx2 = {"avx2", combine, finish, memcpy, trib_copy_past};
+const trib_kernels trib_kernels_avx2 = {"avx2", combine, finish, memcpy, trib_copy_nontemporal};
 
 #else
 

@@ -310,7 +310,7 @@ SUM_INLINE sum_vec max_i64(sum_vec left, sum_vec right)
 
 #include "stages/kernels/sum_template.h"
 
-const trib_kernels trib_kernels_avx512 = {"avx512", combine, finish, memcpy, trib_copy_past};
+const trib_kernels trib_kernels_avx512 = {"avx512", combine, finish, memcpy, trib_copy_nontemporal};
 
 #else
 

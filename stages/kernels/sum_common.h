@@ -15,7 +15,7 @@ extern const trib_kernels trib_kernels_scalar;
 #if defined(__x86_64__)
 extern const trib_kernels trib_kernels_avx2;
 extern const trib_kernels trib_kernels_avx512;
-void *trib_copy_past(void *restrict dst, const void *restrict src, size_t size); /* runs on all of them */
+void *trib_copy_nontemporal(void *restrict dst, const void *restrict src, size_t size); /* runs on all of them */
 #endif
 
 #define SUM_INLINE static inline __attribute__((always_inline, unused))

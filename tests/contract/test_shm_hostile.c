@@ -190,7 +190,7 @@ static void turns_nonsense_away(void **state)
     hostile_close(self);
 }
 
-/* That it cannot be used is the stranger's doing: nothing lacks here. */
+/* That it cannot be used is the stranger's doing: nothing is short here. */
 static void turns_away_what_is_only_for_reading(void **state)
 {
     (void)state;
@@ -206,8 +206,8 @@ static void turns_away_what_is_only_for_reading(void **state)
     assert_true(readable >= 0);
     is_turned_away(self, &hello, sizeof hello, readable);
     close(writable);
-    int64_t lacked_ns = 0;
-    assert_int_equal(trib_reactor_lacks(self->reactor, &lacked_ns), 0);
+    int64_t shortage_ns = 0;
+    assert_int_equal(trib_reactor_find_shortage(self->reactor, &shortage_ns), 0);
     hostile_close(self);
 }
 

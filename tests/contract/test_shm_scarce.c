@@ -1,6 +1,6 @@
 /*
  * test_shm_scarce.c - shared memory where the process may have no more descriptors, or no more memory: who comes waits
- * until there is one for what he brings, and the log and the reactor know what lacks. What the log is spared, too.
+ * until there is one for what he brings, and the log and the reactor know what is short. What the log is spared, too.
  */
 #include <errno.h>
 #include <ev.h>
@@ -208,10 +208,10 @@ static void begin(scene *self, int left)
     give(self, left);
 }
 
-static void lacks_for_now(scene *self, int error)
+static void expect_shortage(scene *self, int error)
 {
-    int64_t lacked_ns = 0;
-    while (trib_reactor_lacks(self->reactor, &lacked_ns) == 0) {
+    int64_t shortage_ns = 0;
+    while (trib_reactor_find_shortage(self->reactor, &shortage_ns) == 0) {
         turn(self, EVRUN_ONCE);
     }
     for (int i = 0; i < TURNS; i++) {
@@ -219,20 +219,20 @@ static void lacks_for_now(scene *self, int error)
     }
     assert_string_equal(self->reason, "");
     assert_int_equal(self->closed, 0);
-    assert_int_equal(trib_reactor_lacks(self->reactor, &lacked_ns), error);
+    assert_int_equal(trib_reactor_find_shortage(self->reactor, &shortage_ns), error);
     assert_non_null(strstr(self->log, "cannot accept connections for now: "));
     assert_non_null(strstr(self->log, strerror(error)));
 }
 
-/* And nothing lacks any more. */
+/* And nothing is short any more. */
 static void comes_in(scene *self)
 {
-    int64_t lacked_ns = 0;
+    int64_t shortage_ns = 0;
     while (self->in == NULL && self->closed == 0) {
         turn(self, EVRUN_ONCE);
     }
     assert_string_equal(self->reason, "");
-    assert_int_equal(trib_reactor_lacks(self->reactor, &lacked_ns), 0);
+    assert_int_equal(trib_reactor_find_shortage(self->reactor, &shortage_ns), 0);
     while (!self->connected && self->closed == 0) {
         turn(self, EVRUN_ONCE);
     }
@@ -250,7 +250,7 @@ static void waits_for_a_descriptor(void **state)
     while (transport->conns->outgoing) { /* until the other end has been accepted */
         turn(&self, EVRUN_ONCE);
     }
-    lacks_for_now(&self, EMFILE);
+    expect_shortage(&self, EMFILE);
     give(&self, 1);
     comes_in(&self);
 }
@@ -260,7 +260,7 @@ static void ends_with_one_at_the_door(void **state)
     (void)state;
     scene self;
     begin(&self, 1);
-    lacks_for_now(&self, EMFILE);
+    expect_shortage(&self, EMFILE);
     scene_close(&self);
 }
 
@@ -280,7 +280,7 @@ static void waits_for_memory(void **state)
     scene self;
     begin(&self, 2);
     maps_nothing = true;
-    lacks_for_now(&self, ENOMEM);
+    expect_shortage(&self, ENOMEM);
     maps_nothing = false;
     comes_in(&self);
 }

@@ -16,7 +16,7 @@ const trib_device_ops *trib_device_cuda(void);
 /* ---- CUDA, as far as it is asked for here: what fails is kept, until somebody takes it ---- */
 
 static cudaError_t kept;
-static bool lacks_memory, lacks_devices;
+static bool no_memory, no_devices;
 static unsigned stream_flags;
 static int records;
 
@@ -37,7 +37,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
     (void)flags;
     *event = NULL;
-    return keep(lacks_memory ? cudaErrorMemoryAllocation : cudaSuccess);
+    return keep(no_memory ? cudaErrorMemoryAllocation : cudaSuccess);
 }
 
 static void (*meanwhile)(void); /* what another thread does while an event is recorded */
@@ -85,7 +85,7 @@ cudaError_t cudaGetDevice(int *device)
 cudaError_t cudaGetDeviceCount(int *count)
 {
     *count = 1;
-    return keep(lacks_devices ? cudaErrorNoDevice : cudaSuccess);
+    return keep(no_devices ? cudaErrorNoDevice : cudaSuccess);
 }
 
 const char *cudaGetErrorString(cudaError_t error)
@@ -305,7 +305,7 @@ static int setup(void **state)
     pthread_mutex_init(&device.mutex, NULL);
     pthread_cond_init(&device.changed, NULL);
     kept = cudaSuccess;
-    lacks_memory = lacks_devices = false;
+    no_memory = no_devices = false;
     stream_flags = cudaStreamNonBlocking;
     records = 0;
     meanwhile = NULL;
@@ -379,11 +379,11 @@ static void what_fails_is_not_the_callers(void **state)
     trib_device *opened = NULL;
     trib_error error = {.status = TRIB_OK};
     const trib_device_params params = {.index = 0, .size = 1};
-    lacks_memory = true;
+    no_memory = true;
     assert_int_equal(mark(*state, 0, &made), TRIB_NO_MEMORY);
     assert_null(made);
     assert_int_equal(cudaGetLastError(), cudaSuccess);
-    lacks_devices = true;
+    no_devices = true;
     assert_int_equal(trib_device_cuda()->open(&params, &opened, &error), TRIB_UNSUPPORTED);
     assert_int_equal(cudaGetLastError(), cudaSuccess);
 }

@@ -71,10 +71,10 @@ void cuda_visit_end(const trib_device *device, cuda_visit visit)
 
 static bool cannot_mark;
 
-void cuda_mark_end(trib_device *device, cuda_slot *slot, cuda_lane lane)
+void cuda_mark_end(trib_device *device, cuda_slot *slot, cuda_stream_id stream_id)
 {
     (void)device;
-    assert_int_equal(lane, CUDA_COLLECTIVE);
+    assert_int_equal(stream_id, CUDA_COLLECTIVE);
     slot->is_unmarked = cannot_mark;
     slot->code = cannot_mark ? cudaErrorMemoryAllocation : cudaSuccess;
 }

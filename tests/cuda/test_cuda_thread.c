@@ -29,13 +29,13 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t count, enum cudaM
     return cudaSuccess;
 }
 
-static atomic_bool lacks_memory;
+static atomic_bool no_memory;
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
     (void)flags;
     *event = NULL;
-    return atomic_load(&lacks_memory) ? cudaErrorMemoryAllocation : cudaSuccess;
+    return atomic_load(&no_memory) ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 
 static bool cannot_record;
@@ -452,14 +452,14 @@ static void it_turns_away_what_it_has_no_memory_for(void **state)
     trib_device *device = *state;
     cuda_mark mark = {.event = NULL};
     trib_device_job job = {.kind = TRIB_DEVICE_ALL_REDUCE, .mark = &mark, .is_issued = true};
-    atomic_store(&lacks_memory, true);
+    atomic_store(&no_memory, true);
     pthread_mutex_lock(&device->mutex);
     device->unlaunched = 1;
     pthread_mutex_unlock(&device->mutex);
     hand_in(device, &job);
     sem_wait(&job_back);
     wait_until_it_sleeps(device);
-    atomic_store(&lacks_memory, false);
+    atomic_store(&no_memory, false);
     assert_int_equal(job.status, TRIB_NO_MEMORY);
     assert_ptr_equal(device->marks, &mark);
     assert_int_equal(device->unlaunched, 0);

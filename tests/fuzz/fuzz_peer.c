@@ -66,7 +66,7 @@ static void act_frame(world *self, script *from)
         frame.aux = next_u32(from);
     }
     if (shape & 16) {
-        frame.exchange = next_u8(from);
+        frame.collective = next_u8(from);
         frame.dtype = next_u8(from);
         frame.reduce = next_u8(from);
     }

@@ -59,7 +59,7 @@ static void end_sum(rank *self, const kept_sum *what, size_t offset, unsigned se
     wait_for(what->op);
     check_cuda(cudaMemcpy(what->host, what->output + offset, size_of(what), cudaMemcpyDeviceToHost), "copy");
     const int64_t wrong =
-        data_check(what->dtype, what->reduce, what->host, what->count, seed, self->count, self->lanes == self->count);
+        data_check(what->dtype, what->reduce, what->host, what->count, seed, self->count, self->local_size == self->count);
     if (wrong >= 0) {
         fail("kept: %s of %llu %s, seed %u: element %lld is wrong", trib_reduce_name(what->reduce),
              (unsigned long long)what->count, trib_dtype_name(what->dtype), seed, (long long)wrong);
@@ -102,7 +102,7 @@ void scenario_kept(rank *self)
             declare_with(self, name, sums[i].dtype, sums[i].count, i % 2, self->in_order ? TRIB_TENSOR_FIXED : 0);
     }
     for (int round = 0; round < ROUNDS; round++) {
-        const bool moves = !self->in_order && round == MOVES_ONE && self->lane == self->lanes - 1;
+        const bool moves = !self->in_order && round == MOVES_ONE && self->local_rank == self->local_size - 1;
         for (int i = 0; i < n; i++) {
             if (!self->in_order && round == MOVE_ALL) {
                 give(self, &sums[i]);

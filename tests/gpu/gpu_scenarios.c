@@ -81,7 +81,7 @@ static void end_sum(rank *self, sum *what, unsigned seed, int index)
     wait_for(what->op);
     check_cuda(cudaMemcpy(what->host, what->output, bytes, cudaMemcpyDeviceToHost), "copy");
     const int64_t wrong =
-        data_check(what->dtype, what->reduce, what->host, what->count, seed, self->count, self->lanes == self->count);
+        data_check(what->dtype, what->reduce, what->host, what->count, seed, self->count, self->local_size == self->count);
     if (wrong >= 0) {
         fail("sum %d, %s of %llu %s%s: element %lld is wrong", index, trib_reduce_name(what->reduce),
              (unsigned long long)what->count, trib_dtype_name(what->dtype), what->in_place ? " in place" : "",
@@ -241,7 +241,7 @@ void scenario_stream(rank *self)
     check_cuda(cudaFree(device), "cudaFree");
 }
 
-/* ---- Graphs: refused, and the capture is not spoilt ---- */
+/* ---- Graphs: refused, and the capture is not invalidated ---- */
 
 /* Others are at work meanwhile: a rank is late, and the device's thread asks whether the rest have come. */
 static void capture_beside(rank *self, enum cudaStreamCaptureMode mode, trib_tensor *tensor, void *device)

@@ -1,6 +1,6 @@
 /*
  * gpu_worker.c - a rank of the GPU tests: gpu_worker SCENARIO [ARGUMENT], in the environment that test_gpu.py sets
- * (TRIB_*, GPU_INDEX, GPU_LANE, GPU_LANES, GPU_THREADS). With GPU_THREADS=n one process has n ranks, on n GPUs.
+ * (TRIB_*, GPU_INDEX, GPU_LOCAL_RANK, GPU_LOCAL_SIZE, GPU_THREADS). With GPU_THREADS=n one process has n ranks, on n GPUs.
  */
 #include "tests/gpu/gpu_worker.h"
 
@@ -117,7 +117,7 @@ static const struct {
 
 typedef struct plan {
     const char *scenario, *argument;
-    int lane_offset;
+    int local_rank_offset;
 } plan;
 
 /* GPU_STREAM: what frameworks use is the default stream, and what cudaStreamCreate makes waits for that one. */
@@ -142,8 +142,8 @@ static void open_rank(rank *self, int offset, bool captures)
     config.rank += offset;
     config.device = "cuda";
     config.device_index = number("GPU_INDEX", 0) + offset;
-    config.local_size = self->lanes = number("GPU_LANES", 1);
-    config.local_rank = self->lane = number("GPU_LANE", 0) + offset;
+    config.local_size = self->local_size = number("GPU_LOCAL_SIZE", 1);
+    config.local_rank = self->local_rank = number("GPU_LOCAL_RANK", 0) + offset;
     config.join_timeout_ns = 60 * SECOND;
     config.peer_timeout_ns = 5 * SECOND;
     self->index = config.rank;
@@ -163,7 +163,7 @@ static void *rank_main(void *argument)
 {
     const plan *what = argument;
     rank self = {.argument = what->argument};
-    open_rank(&self, what->lane_offset, strcmp(what->scenario, "captured") == 0);
+    open_rank(&self, what->local_rank_offset, strcmp(what->scenario, "captured") == 0);
     for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++) {
         if (strcmp(scenarios[i].name, what->scenario) == 0) {
             scenarios[i].run(&self);

@@ -68,14 +68,14 @@ EXAMPLE = next((path for path in (HERE + '/../examples/pytorch.py', HERE + '/../
 
 class Job:
     def __init__(self, build, case, gpus, hosts=None, seed=1, order='agreed'):
-        scenario, machines, lanes, servers, argument = case
+        scenario, machines, local_size, servers, argument = case
         self.processes, self.hosts, self.here = [], hosts, 0
         self.folder = tempfile.TemporaryDirectory()
-        threads = lanes if scenario == 'threads' else 1
-        base = dict(os.environ, TRIB_WORKERS=str(machines * lanes), TRIB_SERVERS=str(servers), TRIB_TOKEN='gpu tests',
+        threads = local_size if scenario == 'threads' else 1
+        base = dict(os.environ, TRIB_WORKERS=str(machines * local_size), TRIB_SERVERS=str(servers), TRIB_TOKEN='gpu tests',
                     TRIB_COORDINATOR='%s:%d' % ((hosts.address(0), 7077) if hosts else ('127.0.0.1', free_port())),
-                    TRIB_LOCAL_COUNT=str(servers + machines * lanes // threads), NCCL_SOCKET_IFNAME='eth0' if hosts else 'lo',
-                    GPU_LANES=str(lanes), GPU_SEED=str(seed), TRIB_DEVICE_ORDER=order)
+                    TRIB_LOCAL_COUNT=str(servers + machines * local_size // threads), NCCL_SOCKET_IFNAME='eth0' if hosts else 'lo',
+                    GPU_LOCAL_SIZE=str(local_size), GPU_SEED=str(seed), TRIB_DEVICE_ORDER=order)
         if argument == 'lazy':
             base['CUDA_MODULE_LOADING'] = 'LAZY'
         base.setdefault('CUDA_MODULE_LOADING', 'EAGER')  # so that streams may wait for what is not launched
@@ -88,14 +88,14 @@ class Job:
         worker = [sys.executable, EXAMPLE] if scenario == 'pytorch' else [
             os.path.join(build, 'tests', 'gpu_worker'), 'sums' if scenario == 'threads' else scenario, argument]
         if scenario == 'pytorch':  # which knows nothing of GPU_*
-            base.update(TRIB_DEVICE='cuda', LOCAL_WORLD_SIZE=str(lanes))
-        for rank in range(0, machines * lanes, threads):
-            gpu = rank % lanes if machines * lanes > gpus and lanes > 1 else rank % gpus
-            env = dict(base, TRIB_RANK=str(rank), NCCL_HOSTID='machine %d' % (rank // lanes), GPU_LANE=str(rank % lanes),
+            base.update(TRIB_DEVICE='cuda', LOCAL_WORLD_SIZE=str(local_size))
+        for rank in range(0, machines * local_size, threads):
+            gpu = rank % local_size if machines * local_size > gpus and local_size > 1 else rank % gpus
+            env = dict(base, TRIB_RANK=str(rank), NCCL_HOSTID='machine %d' % (rank // local_size), GPU_LOCAL_RANK=str(rank % local_size),
                        GPU_THREADS=str(threads), GPU_INDEX=str(gpu))
             if scenario == 'pytorch':
-                env.update(LOCAL_RANK=str(rank % lanes), CUDA_VISIBLE_DEVICES=str(gpu))
-            self.start('rank %d' % rank, rank // lanes, worker, env)
+                env.update(LOCAL_RANK=str(rank % local_size), CUDA_VISIBLE_DEVICES=str(gpu))
+            self.start('rank %d' % rank, rank // local_size, worker, env)
 
     def start(self, name, host, command, env):
         log = open(os.path.join(self.folder.name, name.replace(' ', '_')), 'w+')
@@ -144,8 +144,8 @@ def cluster_of(case, rate):
 
 
 def name_of(case, order):
-    scenario, machines, lanes, servers, argument = case
-    return '%s%s%s_%dx%d+%d' % ('program_' if order == 'program' else '', scenario, argument and '_' + argument, machines, lanes, servers)
+    scenario, machines, local_size, servers, argument = case
+    return '%s%s%s_%dx%d+%d' % ('program_' if order == 'program' else '', scenario, argument and '_' + argument, machines, local_size, servers)
 
 
 def is_chosen(case, order, names):
@@ -155,9 +155,9 @@ def is_chosen(case, order, names):
 
 
 def run_case(build, case, order, gpus, rate, seed, verbose):
-    scenario, lanes, argument, name = case[0], case[2], case[4], name_of(case, order)
-    if lanes > gpus:
-        print('skip %s: %d GPUs are needed, there %s %d' % (name, lanes, 'is' if gpus == 1 else 'are', gpus))
+    scenario, local_size, argument, name = case[0], case[2], case[4], name_of(case, order)
+    if local_size > gpus:
+        print('skip %s: %d GPUs are needed, there %s %d' % (name, local_size, 'is' if gpus == 1 else 'are', gpus))
         return True
     if scenario == 'pytorch' and not has_pytorch():
         print('skip %s: there is no PyTorch that uses GPUs' % name)
@@ -228,8 +228,8 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of what has to be tidied up
     if args.speed:
         machines, _, rest = args.shape.partition('x')
-        lanes, _, servers = rest.partition('+')
-        case = ('speed', int(machines), int(lanes), int(servers or 0), '')
+        local_size, _, servers = rest.partition('+')
+        case = ('speed', int(machines), int(local_size), int(servers or 0), '')
         if case[1] * case[2] > gpus and not mps_runs():
             print('# %d ranks share %d GPUs, and there is no CUDA MPS (nvidia-cuda-mps-control -d): they take turns on them, of milliseconds'
                   % (case[1] * case[2], gpus))

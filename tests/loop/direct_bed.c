@@ -122,7 +122,7 @@ static char log_text[16384];
 
 direct_shape direct_default_shape(void)
 {
-    return (direct_shape){.transport = "rdma", .listen = getenv("RDMA_IP"), .lanes = 1};
+    return (direct_shape){.transport = "rdma", .listen = getenv("RDMA_IP"), .local_size = 1};
 }
 
 static void log_line(trib_log_level level, const char *line, void *user)
@@ -149,8 +149,8 @@ static void shape_config(trib_config *config, int member)
     config->coordinator = address;
     config->listen = shape.listen;
     config->device = "host";
-    config->local_size = shape.lanes;
-    config->local_rank = config->rank < 0 ? 0 : member % shape.lanes;
+    config->local_size = shape.local_size;
+    config->local_rank = config->rank < 0 ? 0 : member % shape.local_size;
     config->reactors = 2;
     config->peer_timeout_ns = INT64_C(30000000000); /* the guest may be slow */
     config->chunk_bytes = 64 << 10;

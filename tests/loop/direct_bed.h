@@ -18,7 +18,7 @@ enum { DIRECT_WORKERS_MAX = 4, DIRECT_COUNT = 43 * 16384 + 250 };
 
 typedef struct direct_shape {
     const char *transport, *listen;
-    int lanes;
+    int local_size;
     bool off; /* rank 0 may not */
 } direct_shape;
 

@@ -1,7 +1,7 @@
 /*
  * scarcity.h - memory that runs out on purpose, and a ledger of what is not given back.
  *
- * The program that wraps them (test_famine.c) has the library's allocations go through here: malloc, calloc, realloc,
+ * The program that wraps them (test_alloc_failure.c) has the library's allocations go through here: malloc, calloc, realloc,
  * strdup, and blocks of arenas. What other libraries allocate for themselves does not. One thread only.
  */
 #ifndef TRIB_TESTS_LOOP_SCARCITY_H

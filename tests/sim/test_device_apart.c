@@ -10,8 +10,8 @@
 
 enum {
     MACHINES = 2,
-    LANES = 2,
-    RANKS = MACHINES * LANES,
+    LOCAL_SIZE = 2,
+    RANKS = MACHINES * LOCAL_SIZE,
     SERVERS = 4,
     REACTORS = 2,
     PART_COUNT = 1024,
@@ -30,14 +30,14 @@ static void on_machines(sim_job *job, uint32_t member, trib_config *config, trib
     config->colocate = TRIB_COLOCATE_OFF;
     config->chunk_bytes = config->partition_bytes = PART_COUNT * sizeof(int32_t);
     config->device = config->rank >= 0 ? "host" : "none";
-    config->local_size = config->rank >= 0 ? LANES : 1;
-    config->local_rank = config->rank >= 0 ? (int32_t)(member % LANES) : 0;
+    config->local_size = config->rank >= 0 ? LOCAL_SIZE : 1;
+    config->local_rank = config->rank >= 0 ? (int32_t)(member % LOCAL_SIZE) : 0;
 }
 
 static sim_job *open_job(trib_host_world *world)
 {
     sim_job_config config = sim_job_config_default(RANKS, SERVERS);
-    config.per_machine = LANES;
+    config.per_machine = LOCAL_SIZE;
     config.device_world = world;
     config.tweak = on_machines;
     for (uint32_t i = 0; i < RANKS * ROUNDS; i++) {

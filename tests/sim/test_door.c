@@ -59,11 +59,11 @@ trib_door_page *__wrap_trib_host_world_door(trib_host_world *world, uint32_t mac
 /* What is large has several slices, though it has not the 256 MiB that this takes. */
 __typeof__(trib_device_partition_bytes) __real_trib_device_partition_bytes, __wrap_trib_device_partition_bytes;
 uint32_t __wrap_trib_device_partition_bytes(uint64_t bytes, uint32_t partition_bytes, uint32_t chunk_bytes,
-                                            uint32_t lanes, uint32_t machines, uint32_t summers)
+                                            uint32_t local_size, uint32_t machines, uint32_t summers)
 {
     return bytes == DOOR_LARGE * sizeof(int32_t)
                ? partition_bytes
-               : __real_trib_device_partition_bytes(bytes, partition_bytes, chunk_bytes, lanes, machines, summers);
+               : __real_trib_device_partition_bytes(bytes, partition_bytes, chunk_bytes, local_size, machines, summers);
 }
 
 /* ---- Bugs, and what is counted ---- */

@@ -40,7 +40,7 @@ typedef enum bug {
     BUG_LOSS_IGNORED,
     BUG_WRONG_PRIORITY_HEAP,
     BUG_OTHER_EPOCH,
-    BUG_PART_LOST,
+    BUG_PARTIAL_LOST,
     BUG_REPORT_LOST,
     BUG_LEAVES_EARLY,
     BUG_BLAMES_ANOTHER,
@@ -65,7 +65,7 @@ static const char *const names[BUG_COUNT] = {
     [BUG_LOSS_IGNORED] = "the loss of a peer does not end the job",
     [BUG_WRONG_PRIORITY_HEAP] = "a waiter is put into an outbox twice, 1 in 500",
     [BUG_OTHER_EPOCH] = "a frame bears the number of another epoch, 1 in 300",
-    [BUG_PART_LOST] = "what a machine has summed does not leave it, 1 in 200",
+    [BUG_PARTIAL_LOST] = "what a machine has summed does not leave it, 1 in 200",
     [BUG_REPORT_LOST] = "a refusal on one machine is not told to the others",
     [BUG_LEAVES_EARLY] = "who leaves does not wait until the others have its sums",
     [BUG_BLAMES_ANOTHER] = "an error names the member above the one that it means",
@@ -93,14 +93,14 @@ void __wrap_trib_summation_sent(trib_summation *summation, trib_sum_buffer *sum)
     }
 }
 
-__typeof__(trib_relay_part_ready) __real_trib_relay_part_ready, __wrap_trib_relay_part_ready;
-void __wrap_trib_relay_part_ready(void *user, const trib_contribution *what, trib_sum_buffer *sum)
+__typeof__(trib_relay_partial_ready) __real_trib_relay_partial_ready, __wrap_trib_relay_partial_ready;
+void __wrap_trib_relay_partial_ready(void *user, const trib_contribution *what, trib_sum_buffer *sum)
 {
     const trib_core *core = user;
-    if (strikes(BUG_PART_LOST, 200)) {
+    if (strikes(BUG_PARTIAL_LOST, 200)) {
         trib_summation_sent(core->summation, sum);
     } else {
-        __real_trib_relay_part_ready(user, what, sum);
+        __real_trib_relay_partial_ready(user, what, sum);
     }
 }
 
@@ -210,10 +210,10 @@ void __wrap_trib_link_resume(trib_link *link)
 }
 
 __typeof__(trib_worker_release) __real_trib_worker_release, __wrap_trib_worker_release;
-void __wrap_trib_worker_release(trib_core *core, trib_op_node *node)
+void __wrap_trib_worker_release(trib_core *core, trib_op_core *op_core)
 {
     if (!strikes(BUG_OUTLIVES_DEADLINE, 1)) {
-        __real_trib_worker_release(core, node);
+        __real_trib_worker_release(core, op_core);
     }
 }
 

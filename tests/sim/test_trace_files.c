@@ -48,14 +48,14 @@ static void who_shares_a_machine(void **state)
     (void)state;
     trace_file *file = load(STORED);
     assert_false(file->machines_told);
-    assert_int_equal(file->local_ranks, 0);
+    assert_int_equal(file->local_size, 0);
     for (uint32_t i = 0; i < file->member_count; i++) {
         assert_int_equal(file->members[i].machine, i);
     }
     trace_file_free(file);
     file = load(STORED_RELAY);
     assert_true(file->machines_told);
-    assert_int_equal(file->local_ranks, 2);
+    assert_int_equal(file->local_size, 2);
     assert_int_equal(file->member_count, 4);
     uint32_t kinds[256] = {0};
     for (uint32_t i = 0; i < file->member_count; i++) {
@@ -64,9 +64,9 @@ static void who_shares_a_machine(void **state)
     for (uint64_t i = 0; i < file->record_count; i++) {
         kinds[file->records[i].kind]++;
     }
-    assert_true(kinds[TRIB_TRACE_PART_SUM] > 0);
-    assert_int_equal(kinds[TRIB_TRACE_NEAR_COMPLETE], kinds[TRIB_TRACE_PART_SUM]);
-    assert_int_equal(kinds[TRIB_TRACE_NEAR_ARRIVE], 2 * kinds[TRIB_TRACE_PART_SUM]);
+    assert_true(kinds[TRIB_TRACE_PARTIAL_SUM] > 0);
+    assert_int_equal(kinds[TRIB_TRACE_NEAR_COMPLETE], kinds[TRIB_TRACE_PARTIAL_SUM]);
+    assert_int_equal(kinds[TRIB_TRACE_NEAR_ARRIVE], 2 * kinds[TRIB_TRACE_PARTIAL_SUM]);
     trace_file_free(file);
 }
 

@@ -42,7 +42,7 @@ typedef enum torture_kind {
     TORTURE_JUMP,      /* its clock jumps ahead */
     TORTURE_RESET,     /* a connection is reset */
     TORTURE_KILL,      /* its process dies */
-    TORTURE_FAMINE,    /* its allocations fail now and then, for a while */
+    TORTURE_ALLOC_FAILURE,    /* its allocations fail now and then, for a while */
     TORTURE_KINDS,
     TORTURE_DEVICE =
         TORTURE_KINDS, /* what its device does fails, or hangs, from then on; only where there are devices */
@@ -73,7 +73,7 @@ typedef struct torture_plan {
     sim_job_config job;
     trib_sim_weather weather;
     uint32_t tensor_count;
-    uint32_t lanes;   /* local ranks of a machine that have devices; 0: nobody has */
+    uint32_t local_size;   /* local ranks of a machine that have devices; 0: nobody has */
     bool in_order;    /* they are all of one machine, and promise one order of operations (trib_config.device_order) */
     int64_t pace_ns;  /* what a device does takes up to so long, on each its own time; 0: no time */
     uint32_t dawdler; /* whose device takes several times as long, or TORTURE_NOBODY */

@@ -96,7 +96,7 @@ void torture_blame(attempt *what, const trib_result *result)
     run *self = what->run;
     const torture_plan *plan = self->plan;
     char name[16];
-    if (plan->job.per_machine > 0 || plan->lanes > 1) {
+    if (plan->job.per_machine > 0 || plan->local_size > 1) {
         return; /* any worker of a machine may be meant */
     }
     if (result->status == TRIB_PEER_LOST && !self->job->members[what->driver->rank].killed) {

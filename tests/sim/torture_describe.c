@@ -76,7 +76,7 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
                                                         "jump",
                                                         "reset",
                                                         "kill",
-                                                        "famine",
+                                                        "alloc_failures",
                                                         "break the device of",
                                                         "one allocation fails at"};
     line out = {.text = text, .size = size};
@@ -104,8 +104,8 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
     if (job->net.ahead > 0) {
         say(&out, "; receivers are asked about %u messages ahead", job->net.ahead);
     }
-    if (plan->lanes > 0) {
-        say(&out, "; devices, %u a machine%s", plan->lanes, plan->in_order ? ", in program order" : "");
+    if (plan->local_size > 0) {
+        say(&out, "; devices, %u a machine%s", plan->local_size, plan->in_order ? ", in program order" : "");
         say_pace(plan, &out);
     }
     if (plan->weather.shred_one_in > 0) {

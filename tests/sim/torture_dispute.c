@@ -19,7 +19,7 @@ void torture_draw_dispute(torture_plan *plan)
     const uint32_t tensor = below(&stream, plan->tensor_count), rank = below(&stream, plan->job.workers);
     const torture_tensor *what = &plan->tensors[tensor];
     const bool by_exchange = !trib_sim_draw_one_in(&stream, 3), is_peaceful = trib_sim_draw_one_in(&stream, 4);
-    const bool is_free = plan->lanes > 0 && !plan->in_order && plan->odd_rank == TORTURE_NOBODY;
+    const bool is_free = plan->local_size > 0 && !plan->in_order && plan->odd_rank == TORTURE_NOBODY;
     if (!is_free || !what->on_device || plan->job.workers < 2 || is_peaceful) {
         return;
     }

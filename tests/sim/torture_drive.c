@@ -4,7 +4,7 @@
 
 #include "tests/sim/torture_internal.h"
 
-#define SPOILT 0xc3
+#define POISON 0xc3
 #define SPARE 16
 
 static void submit_more(driver *self);
@@ -25,18 +25,18 @@ static size_t size_of(const attempt *what)
 }
 
 /* The buffers are ours again: who still reads the input adds nonsense, who still writes the output is seen. */
-static void spoil(attempt *what)
+static void poison(attempt *what)
 {
     memset(what->input, 0x5a, size_of(what));
-    memset(what->output, SPOILT, size_of(what));
-    what->spoilt = true;
+    memset(what->output, POISON, size_of(what));
+    what->poisoned = true;
 }
 
 static void check_output(const attempt *what)
 {
-    const size_t size = what->spoilt ? size_of(what) : 0;
+    const size_t size = what->poisoned ? size_of(what) : 0;
     for (size_t i = 0; i < size; i++) {
-        if (what->output[i] != SPOILT) {
+        if (what->output[i] != POISON) {
             torture_broken(what->run, "rank %u, tensor %u, round %u: byte %zu was written after its callback had run",
                            what->driver->rank, what->tensor, what->round, i);
             return;
@@ -67,7 +67,7 @@ static void on_done(const trib_result *result, void *user)
         return;
     }
     torture_judge(what, result);
-    spoil(what);
+    poison(what);
     what->busy = false;
     what->done_ns = trib_sim_now(self->job->sim);
     *(what->tensor < self->plan->tensor_count ? &mine->in_flight : &mine->crowd_in_flight) -= 1;
@@ -178,7 +178,7 @@ static void begin(driver *self, uint32_t index)
     what->callbacks = 0;
     what->busy = true;
     check_output(what);
-    what->spoilt = false;
+    what->poisoned = false;
     if (!stream_begin(self, what)) {
         const torture_tensor tensor = torture_tensor_of(plan, index);
         torture_fill(&tensor, index, what->round, self->rank, what->input);
@@ -354,7 +354,7 @@ static int64_t device_takes_ns(void *user, int32_t machine, int32_t rank)
 {
     run *self = user;
     const torture_plan *plan = self->plan;
-    const uint32_t member = (uint32_t)machine * plan->lanes + (uint32_t)rank;
+    const uint32_t member = (uint32_t)machine * plan->local_size + (uint32_t)rank;
     const bool is_quick = trib_sim_draw_one_in(&self->pace, 2), is_held = trib_sim_draw_one_in(&self->pace, 4);
     const int64_t time_ns = (int64_t)trib_sim_draw_below(&self->pace, (uint64_t)plan->pace_ns);
     if (self->frozen[member] > 0 && is_held) {

@@ -19,7 +19,7 @@ typedef struct attempt {
     uint32_t tensor, round;
     unsigned char *input, *output;
     bool busy;
-    bool spoilt; /* the output holds what no result is, and shall keep it */
+    bool poisoned; /* the output holds what no result is, and shall keep it */
     uint32_t callbacks;
     int64_t submit_clock_ns, timeout_ns;
     int64_t submit_ns, done_ns; /* the world's time */
@@ -73,9 +73,9 @@ typedef struct run {
     int64_t
         excused_ns[TORTURE_MEMBERS_MAX]; /* time by which a member's callbacks may be late: it stood still, or jumped */
     uint32_t frozen[TORTURE_MEMBERS_MAX]; /* nested */
-    uint64_t famine_one_in[TORTURE_MEMBERS_MAX];
+    uint64_t alloc_fails_one_in[TORTURE_MEMBERS_MAX];
     torture_miss miss;
-    trib_sim_stream famine;
+    trib_sim_stream alloc_failures;
     trib_sim_stream pace;
     bool lost_one; /* a member was killed after the job had come together */
     bool is_last;  /* every tensor is summed once more, by all, and nothing may fail */

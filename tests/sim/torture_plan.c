@@ -92,7 +92,7 @@ static torture_fault draw_fault(trib_sim_stream *stream, const torture_plan *pla
     case TORTURE_JUMP: /* nobody is lost by it, however far */
         fault.for_ns = spread(stream, 1000, 3 * limit_ns);
         break;
-    case TORTURE_FAMINE:
+    case TORTURE_ALLOC_FAILURE:
         fault.for_ns = spread(stream, MS, SECOND);
         fault.amount = between(stream, 1, 50);
         break;
@@ -106,11 +106,11 @@ static torture_fault draw_fault(trib_sim_stream *stream, const torture_plan *pla
 /* Last, so that what else a seed draws does not depend on it. */
 static void draw_devices(trib_sim_stream *stream, torture_plan *plan, int64_t horizon_ns)
 {
-    const uint32_t workers = plan->job.workers, lanes = between(stream, 1, workers);
-    if (workers % lanes != 0) {
+    const uint32_t workers = plan->job.workers, local_size = between(stream, 1, workers);
+    if (workers % local_size != 0) {
         return;
     }
-    plan->lanes = lanes;
+    plan->local_size = local_size;
     for (uint32_t i = 0; i < plan->tensor_count; i++) {
         plan->tensors[i].on_device = !trib_sim_draw_one_in(stream, 3);
     }
@@ -246,7 +246,7 @@ static void draw_more(torture_plan *plan)
     for (uint32_t i = 0; i < plan->fault_count; i++) {
         const int64_t early_ns = spread(&stream, MS / 100, 30 * MS);
         plan->faults[i].at_ns = trib_sim_draw_one_in(&stream, 3) ? early_ns : plan->faults[i].at_ns;
-        if (plan->faults[i].kind == TORTURE_FAMINE && trib_sim_draw_one_in(&stream, 2)) {
+        if (plan->faults[i].kind == TORTURE_ALLOC_FAILURE && trib_sim_draw_one_in(&stream, 2)) {
             plan->faults[i].amount = between(&stream, 1, 3);
         }
     }
@@ -282,7 +282,7 @@ static void draw_machines(torture_plan *plan)
     trib_sim_stream stream = {.state = plan->seed * UINT64_C(0xbf58476d1ce4e5b9) + 3};
     const uint32_t which = between(&stream, 0, 4), workers = shapes[which].workers;
     if (!trib_sim_draw_one_in(&stream, 3) || workers < plan->job.workers ||
-        (plan->lanes > 0 && workers % plan->lanes != 0)) {
+        (plan->local_size > 0 && workers % plan->local_size != 0)) {
         return;
     }
     plan->job.workers = workers;
@@ -319,7 +319,7 @@ static void draw_narrow(torture_plan *plan)
     }
     sim_job_config *job = &plan->job;
     plan->hurry_ns = 20 * MS;
-    plan->lanes = plan->fault_count = plan->cancels = plan->hurried = plan->crowd = plan->window = 0;
+    plan->local_size = plan->fault_count = plan->cancels = plan->hurried = plan->crowd = plan->window = 0;
     plan->may_end = plan->shuffled = plan->leaves = false;
     plan->weather = (trib_sim_weather){.shred_one_in = 0};
     plan->deserter = plan->odd_rank = plan->absent = TORTURE_NOBODY;
@@ -409,7 +409,7 @@ static void draw_order(torture_plan *plan)
 {
     trib_sim_stream stream = {.state = plan->seed * UINT64_C(0x9e3779b97f4a7c15) + 31};
     const uint32_t window = between(&stream, 1, 16);
-    if (plan->lanes == 0 || plan->lanes != plan->job.workers || trib_sim_draw_one_in(&stream, 3)) {
+    if (plan->local_size == 0 || plan->local_size != plan->job.workers || trib_sim_draw_one_in(&stream, 3)) {
         return;
     }
     plan->in_order = true;
@@ -437,7 +437,7 @@ static void draw_pace(torture_plan *plan)
 {
     trib_sim_stream stream = {.state = plan->seed * UINT64_C(0x94d049bb133111eb) + 61};
     const int64_t pace_ns = spread(&stream, MS / 100, 4 * MS);
-    plan->pace_ns = plan->lanes > 0 && !trib_sim_draw_one_in(&stream, 4) ? pace_ns : 0;
+    plan->pace_ns = plan->local_size > 0 && !trib_sim_draw_one_in(&stream, 4) ? pace_ns : 0;
     plan->dawdler = trib_sim_draw_one_in(&stream, 3) ? between(&stream, 0, plan->job.workers - 1) : TORTURE_NOBODY;
     if (plan->pace_ns > 0 && plan->job.workers > 1 && trib_sim_draw_one_in(&stream, 5)) {
         plan->deserter = between(&stream, 0, plan->job.workers - 1);
@@ -489,7 +489,7 @@ void torture_draw(uint64_t seed, torture_plan *plan)
     draw_narrow(plan);
     even_machines(plan);
     plan->job.net.second_connections = seed % 4 != 1;
-    plan->job.net.moves_alone = seed % 4 == 1 && plan->lanes > 0;
+    plan->job.net.moves_alone = seed % 4 == 1 && plan->local_size > 0;
     draw_restless(plan);
     draw_networks(plan);
     draw_order(plan);

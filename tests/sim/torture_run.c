@@ -5,7 +5,7 @@
 
 #include "engine/worker/op.h"
 #include "engine/server/relay.h"
-#include "engine/server/server_lane.h"
+#include "engine/server/server_shard.h"
 #include "engine/membership/shares.h"
 #include "tests/sim/torture_internal.h"
 
@@ -59,9 +59,9 @@ bool torture_may_end_so(const run *self, trib_status status)
     case TRIB_CLOSED:
         return true;
     case TRIB_NO_MEMORY:
-        return has_fault(self->plan, TORTURE_FAMINE) || has_fault(self->plan, TORTURE_MISS);
+        return has_fault(self->plan, TORTURE_ALLOC_FAILURE) || has_fault(self->plan, TORTURE_MISS);
     case TRIB_CANCELLED: /* how the others hear of either */
-        return has_fault(self->plan, TORTURE_DEVICE) || has_fault(self->plan, TORTURE_FAMINE) ||
+        return has_fault(self->plan, TORTURE_DEVICE) || has_fault(self->plan, TORTURE_ALLOC_FAILURE) ||
                has_fault(self->plan, TORTURE_MISS);
     case TRIB_SYSTEM:
     case TRIB_TIMEOUT:
@@ -92,12 +92,12 @@ static bool may_alloc(void *user, size_t size)
 {
     sim_member *member = user;
     run *self = member->job->config.user;
-    const uint64_t one_in = self->famine_one_in[member->index];
+    const uint64_t one_in = self->alloc_fails_one_in[member->index];
     if (self->plan->faults[0].kind == TORTURE_MISS && member->index == self->plan->faults[0].member &&
         misses(&self->miss, size)) {
         return false;
     }
-    return one_in == 0 || !trib_sim_draw_one_in(&self->famine, one_in);
+    return one_in == 0 || !trib_sim_draw_one_in(&self->alloc_failures, one_in);
 }
 
 static void fault_begins(trib_sim *sim, trib_sim_event *event)
@@ -131,22 +131,22 @@ static void fault_begins(trib_sim *sim, trib_sim_event *event)
         trib_sim_net_reset(self->job->net, (uint64_t)what->at_ns);
         break;
     case TORTURE_DEVICE:
-        trib_host_world_fault(self->world, (int32_t)(what->member / self->plan->lanes),
-                              (int32_t)(what->member % self->plan->lanes), (trib_host_fault)what->amount);
+        trib_host_world_fault(self->world, (int32_t)(what->member / self->plan->local_size),
+                              (int32_t)(what->member % self->plan->local_size), (trib_host_fault)what->amount);
         break;
     case TORTURE_KILL:
         self->lost_one = self->lost_one || sim_job_all_ready(self->job, NULL);
         sim_job_kill(self->job, what->member);
         if (self->world != NULL && what->member < self->plan->job.workers) {
-            trib_host_world_kill(self->world, (int32_t)(what->member / self->plan->lanes),
-                                 (int32_t)(what->member % self->plan->lanes));
+            trib_host_world_kill(self->world, (int32_t)(what->member / self->plan->local_size),
+                                 (int32_t)(what->member % self->plan->local_size));
         }
         break;
     case TORTURE_MISS:
         self->miss.left = (uint64_t)what->amount;
         break;
     default:
-        self->famine_one_in[what->member] = (uint64_t)what->amount;
+        self->alloc_fails_one_in[what->member] = (uint64_t)what->amount;
         break;
     }
     trib_sim_set(sim, &fault->end, trib_sim_now(sim) + what->for_ns);
@@ -167,8 +167,8 @@ static void fault_ends(trib_sim *sim, trib_sim_event *event)
     case TORTURE_PARTITION:
         trib_sim_node_regroup(member->node, 0);
         break;
-    case TORTURE_FAMINE:
-        self->famine_one_in[member->index] = 0;
+    case TORTURE_ALLOC_FAILURE:
+        self->alloc_fails_one_in[member->index] = 0;
         break;
     default:
         break;
@@ -276,7 +276,7 @@ static void check_core(run *self, uint32_t member, const trib_core *core)
                            link->heap_size, (unsigned)link->in_flight);
         }
     }
-    if (core->nodes != NULL || core->entries_waiting > 0) {
+    if (core->op_cores != NULL || core->entries_waiting > 0) {
         torture_broken(self, "at rest, member %u has operations or sums left", member);
     }
     /* A round of a tensor about which the workers disagree waits for those who will never take part. */
@@ -284,12 +284,12 @@ static void check_core(run *self, uint32_t member, const trib_core *core)
     if (core->summation != NULL && !trib_summation_is_idle(core->summation) && !may_wait) {
         torture_broken(self, "at rest, member %u is still summing", member);
     }
-    const bool sums_machines = core->machines != NULL && !trib_summation_is_idle(core->machines) && !may_wait;
-    if (sums_machines || !trib_relay_is_idle(core)) {
-        torture_broken(self, "at rest, member %u is still summing for machines", member);
+    const bool sums_hosts = core->host_sums != NULL && !trib_summation_is_idle(core->host_sums) && !may_wait;
+    if (sums_hosts || !trib_relay_is_idle(core)) {
+        torture_broken(self, "at rest, member %u is still summing for hosts", member);
     }
-    for (uint32_t i = 0; i < core->lane_count; i++) {
-        if (core->lanes[i].summation != NULL && !trib_summation_is_idle(core->lanes[i].summation)) {
+    for (uint32_t i = 0; i < core->shard_count; i++) {
+        if (core->shards[i].summation != NULL && !trib_summation_is_idle(core->shards[i].summation)) {
             torture_broken(self, "at rest, member %u is still summing for local ranks %u", member, i);
         }
     }
@@ -451,15 +451,15 @@ static void finish(run *self)
 static void tweak_member(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
 {
     const run *self = job->config.user;
-    const uint32_t lanes = self->plan->lanes;
+    const uint32_t local_size = self->plan->local_size;
     link->ingress_bits = member == self->plan->narrow ? self->plan->narrow_bits : link->ingress_bits;
     config->reactors = self->plan->reactors[member];
     config->bandwidth_bits = self->plan->bandwidths[member];
-    if (lanes == 0) {
+    if (local_size == 0) {
         return;
     }
-    config->local_size = (int32_t)lanes;
-    config->local_rank = config->rank >= 0 ? (int32_t)(member % lanes) : 0;
+    config->local_size = (int32_t)local_size;
+    config->local_rank = config->rank >= 0 ? (int32_t)(member % local_size) : 0;
     config->device = config->rank >= 0 ? "host" : "none";
 }
 
@@ -476,7 +476,7 @@ torture_verdict torture_run(const torture_plan *plan)
     config.user = self;
     config.may_alloc = may_alloc;
     config.tweak = tweak_member;
-    if (plan->lanes > 0) {
+    if (plan->local_size > 0) {
         self->world = config.device_world = trib_host_world_create();
     }
     trib_error error = {.status = TRIB_OK};
@@ -484,7 +484,7 @@ torture_verdict torture_run(const torture_plan *plan)
     if (self->job == NULL) {
         torture_broken(self, "could not be set up: %s", error.text);
     } else {
-        self->famine = trib_sim_stream_make(self->job->sim, UINT64_C(0xfa3));
+        self->alloc_failures = trib_sim_stream_make(self->job->sim, UINT64_C(0xfa3));
         set_faults(self);
         torture_drive_open(self);
         sim_job_run(self->job, LIMIT_NS, is_settled, self);

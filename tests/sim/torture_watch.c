@@ -7,7 +7,7 @@
  */
 #include "engine/local_group/group_internal.h"
 #include "engine/link/link_strands.h"
-#include "engine/server/server_lane.h"
+#include "engine/server/server_shard.h"
 #include "engine/aggregate/sum_tree.h"
 #include "tests/sim/torture_internal.h"
 
@@ -62,14 +62,14 @@ static const char *egress_fault(const trib_core *core, const trib_egress *egress
 
 static const char *round_fault(const trib_summation *self, const sum_round *round, uint32_t *blocks)
 {
-    uint32_t references = 0, landings = 0, parts_out = 0;
+    uint32_t references = 0, landings = 0, partials_out = 0;
     for (uint32_t i = 0; i < round->chunk_count; i++) {
         const sum_chunk *chunk = &round->chunks[i];
         const uint32_t ours = chunk->is_open || chunk->is_out ? 1 : 0;
         if (chunk->sum.references < ours) {
-            return "a broadcast has lost its payload, or a part its memory";
+            return "a broadcast has lost its payload, or a partial sum its memory";
         }
-        parts_out += chunk->is_out;
+        partials_out += chunk->is_out;
         references += chunk->sum.references - ours + chunk->nothing.references;
         *blocks += (chunk->result != NULL) + (chunk->kept != NULL);
         const uint32_t nodes = self->config.order == TRIB_ORDER_RANK ? self->config.contributor_count : 1;
@@ -81,7 +81,7 @@ static const char *round_fault(const trib_summation *self, const sum_round *roun
         landings += block->landing == round;
     }
     if (references != round->references || landings != round->landings || round->holds > 0 ||
-        parts_out != round->parts_out) {
+        partials_out != round->partials_out) {
         return "a round is held by more or less than what it has handed out and what lands";
     }
     return NULL;
@@ -106,7 +106,7 @@ static const char *keys_fault(const trib_summation *self)
         for (const sum_round *at = key == NULL ? NULL : key->live; at != NULL; at = at->next) {
             live++;
             open += at->refused == TRIB_OK && at->chunks_done < at->what.chunk_count;
-            if (self->config.part_ready != NULL && is_out_of_turn(at)) {
+            if (self->config.partial_ready != NULL && is_out_of_turn(at)) {
                 return "a refusal was reported before its turn";
             }
         }
@@ -149,7 +149,7 @@ static uint32_t task_landings(const trib_engine *engine, uint32_t core)
         for (uint32_t t = 0; atomic_load(&tensor->placed) && t < share->task_count; t++) {
             const trib_task *task = &share->tasks[t];
             landings += task->landings;
-            if (task->waiter.heap_index != UINT32_MAX && task->waiter.priority != task->node->op->priority) {
+            if (task->waiter.heap_index != UINT32_MAX && task->waiter.priority != task->op_core->op->priority) {
                 return UINT32_MAX;
             }
         }
@@ -167,12 +167,12 @@ static uint64_t sums_owed(const trib_summation *self)
     return owed;
 }
 
-/* Each is in an outbox, or with a transport. A relay's parts and what is on its way back to it are counted elsewhere. */
+/* Each is in an outbox, or with a transport. A relay's partial sums and what is on its way back to it are counted elsewhere. */
 static bool are_sums_kept(const trib_core *core)
 {
-    uint64_t owed = sums_owed(core->summation) + sums_owed(core->machines);
-    for (uint32_t i = 0; i < core->lane_count; i++) {
-        owed += sums_owed(core->lanes[i].summation);
+    uint64_t owed = sums_owed(core->summation) + sums_owed(core->host_sums);
+    for (uint32_t i = 0; i < core->shard_count; i++) {
+        owed += sums_owed(core->shards[i].summation);
     }
     return core->relay == NULL && owed != core->entries_waiting;
 }
@@ -196,7 +196,7 @@ static const char *core_fault(const trib_engine *engine, const trib_core *core)
         const trib_link_upcalls *upcalls = link->main != NULL ? link->main->upcalls : link->upcalls;
         for (uint32_t i = 0; i < link->arrival_count; i++) {
             const trib_landed *landed = &trib_link_arrival(link, i)->landed;
-            /* The sum of a part has an owner, which counts its references; a task's has none. */
+            /* The sum of a partial sum has an owner, which counts its references; a task's has none. */
             to_worker += landed->what != NULL && landed->owner == NULL;
             to_server += landed->what != NULL && upcalls == &trib_server_upcalls;
         }
@@ -207,11 +207,11 @@ static const char *core_fault(const trib_engine *engine, const trib_core *core)
     if (fault == NULL && are_sums_kept(core)) {
         fault = "a sum is kept that no link brings to anybody";
     }
-    if (fault == NULL && core->machines != NULL) {
-        fault = summation_fault(core->machines, &landing);
+    if (fault == NULL && core->host_sums != NULL) {
+        fault = summation_fault(core->host_sums, &landing);
     }
-    for (uint32_t i = 0; i < core->lane_count && fault == NULL; i++) {
-        fault = core->lanes[i].summation == NULL ? NULL : summation_fault(core->lanes[i].summation, &landing);
+    for (uint32_t i = 0; i < core->shard_count && fault == NULL; i++) {
+        fault = core->shards[i].summation == NULL ? NULL : summation_fault(core->shards[i].summation, &landing);
     }
     if (fault == NULL && to_server != landing && core->summation != NULL) {
         fault = "memory waits for a payload that no link brings";
@@ -219,15 +219,15 @@ static const char *core_fault(const trib_engine *engine, const trib_core *core)
     if (fault == NULL && to_worker != task_landings(engine, core->reactor->index)) {
         fault = "a task waits for a sum that no link brings, or in another order than it was told";
     }
-    for (trib_op_node *at = core->nodes; fault == NULL && at != NULL; at = at->next) {
+    for (trib_op_core *at = core->op_cores; fault == NULL && at != NULL; at = at->next) {
         fault = atomic_load(&at->op->cores_left) > engine->core_count + has_job(at->op) ||
-                        atomic_load(&at->op->nodes_left) == 0
+                        atomic_load(&at->op->cores_booked) == 0
                     ? "an operation counts more or less than its cores"
                     : NULL;
     }
     for (const trib_device_task *at = core->copies.head; fault == NULL && at != NULL; at = at->copy_next) {
         const trib_device_task *next = at->copy_next;
-        fault = next != NULL && next->task->node->op->priority > at->task->node->op->priority
+        fault = next != NULL && next->task->op_core->op->priority > at->task->op_core->op->priority
                     ? "copies to the host are not in the order of priority"
                     : NULL;
     }

@@ -29,7 +29,7 @@ typedef struct sim_job_config {
     trib_config engine;  /* what all engines have in common; trib_config_init first */
     /* May change what is special to one member. NULL: nothing is. */
     void (*tweak)(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link);
-    bool (*may_alloc)(void *member, size_t size); /* NULL: memory never lacks */
+    bool (*may_alloc)(void *member, size_t size); /* NULL: memory never runs out */
     void *user;
     trib_host_world *device_world; /* for engine.device "host"; NULL: none */
 } sim_job_config;

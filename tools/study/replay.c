@@ -129,9 +129,9 @@ static bool note_machines(const trace_run *run, study_replay *replay)
             replay->servers_are_guests || (i >= run->worker_count && replay->machine_of[i] < run->worker_count);
     }
     replay->per_machine = even_machines(run);
-    replay->local_ranks = run->local_ranks;
+    replay->local_size = run->local_size;
     replay->one_host = run->one_host;
-    replay->step.job.engine.local_sum = run->local_ranks > 0 ? TRIB_LOCAL_SUM_ON : TRIB_LOCAL_SUM_OFF;
+    replay->step.job.engine.local_sum = run->local_size > 0 ? TRIB_LOCAL_SUM_ON : TRIB_LOCAL_SUM_OFF;
     return true;
 }
 

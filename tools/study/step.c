@@ -351,7 +351,7 @@ static void measure(study *self, study_step_result *result, uint64_t bytes_befor
     trib_engine_info info = {.struct_size = sizeof info};
     trib_status status = trib_engine_get_info(self->job->members[0].engine, &info);
     const double bits = (double)config->model->bytes * config->codec_ratio * 8;
-    result->local_ranks = status == TRIB_OK ? info.local_sum : 0;
+    result->local_size = status == TRIB_OK ? info.local_sum : 0;
     if (status == TRIB_OK && !sim_job_is_one_host(&config->job)) {
         result->t_opt_ns =
             info.t_opt_factor * bits / ((double)config->job.link.egress_bits * config->job.net.goodput) * 1e9;

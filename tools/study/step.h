@@ -35,7 +35,7 @@ typedef struct study_step_result {
     int64_t join_ns;    /* from nothing to a job that has come together */
     double t_opt_ns; /* least time for a step's bytes over these links (OSDI'20), without compute; 0: there are none */
     double wire_bytes;    /* sent by the busiest node in a step */
-    uint32_t local_ranks; /* workers of each machine that summed first; 0: none did */
+    uint32_t local_size; /* workers of each machine that summed first; 0: none did */
     uint64_t events;
     double wall_seconds; /* real time it took */
 } study_step_result;

@@ -230,11 +230,11 @@ static trib_status parse_job(parser *self)
     file->version = string_at(self, trib_get_u32(&reader));
     file->status = (trib_status)trib_get_u32(&reader);
     file->cpu_count = trib_get_u32(&reader);
-    file->local_ranks = trib_get_u32(&reader); /* 0 in version 1.0 */
+    file->local_size = trib_get_u32(&reader); /* 0 in version 1.0 */
     if (file->worker_count == 0 || file->worker_count > TRIB_MEMBERS_MAX || file->server_count > TRIB_MEMBERS_MAX ||
         file->chunk_bytes == 0 || file->chunk_bytes > TRIB_PAYLOAD_MAX || file->partition_bytes < file->chunk_bytes ||
         (file->member != TRIB_NO_MEMBER && file->member >= TRIB_MEMBERS_MAX) ||
-        (file->local_ranks > 0 && file->worker_count % file->local_ranks != 0)) {
+        (file->local_size > 0 && file->worker_count % file->local_size != 0)) {
         return refuse(self, "what it says of its job cannot be");
     }
     return TRIB_OK;

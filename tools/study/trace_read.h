@@ -48,7 +48,7 @@ typedef struct trace_file {
     uint32_t member, roles, worker_count, server_count, core_count, epoch;
     bool reference;
     uint32_t partition_bytes, chunk_bytes, push_credit, pull_credit, cpu_count;
-    uint32_t local_ranks; /* workers of each machine that sum first; 0: none do */
+    uint32_t local_size; /* workers of each machine that sum first; 0: none do */
     bool machines_told;   /* of a version that says who shares a machine */
     trib_sum_order sum_order;
     uint64_t bandwidth;

@@ -42,7 +42,7 @@ const char *trace_tensor_name(const trace_run *run, uint32_t id, char *buffer, s
 const trace_process *trace_run_member(const trace_run *run, uint32_t member)
 {
     if (member < run->process_count && run->processes[member].member == member) {
-        return &run->processes[member]; /* nobody before it lacks */
+        return &run->processes[member]; /* nobody before it is missing */
     }
     for (uint32_t i = 0; i < run->process_count; i++) {
         if (run->processes[i].member == member) {
@@ -89,12 +89,12 @@ static trib_status check_job(trace_run *run, trib_error *error)
     const trace_file *first = run->processes[0].file;
     run->worker_count = first->worker_count;
     run->server_count = first->server_count;
-    run->local_ranks = first->local_ranks;
+    run->local_size = first->local_size;
     for (uint32_t i = 0; i < run->process_count; i++) { /* one that has never joined knows no members */
         if (run->processes[i].file->member_count > run->member_count) {
             run->members = run->processes[i].file->members;
             run->member_count = run->processes[i].file->member_count;
-            run->local_ranks = run->processes[i].file->local_ranks;
+            run->local_size = run->processes[i].file->local_size;
         }
     }
     run->one_host = run->member_count > 1;
@@ -166,7 +166,7 @@ static uint8_t stage_of(trace_run *run, const char *name)
 
 static bool is_of_server(const trib_trace_record *record)
 {
-    return record->kind >= TRIB_TRACE_SUM_ARRIVE && record->kind <= TRIB_TRACE_PART_SUM;
+    return record->kind >= TRIB_TRACE_SUM_ARRIVE && record->kind <= TRIB_TRACE_PARTIAL_SUM;
 }
 
 static void add_events(trace_run *run, uint16_t index)

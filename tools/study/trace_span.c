@@ -101,7 +101,7 @@ static trace_span *span_open(walk *self, const trace_event *event)
         .near_last_peer = TRACE_NOBODY,
         .near_first_ns = TRACE_NEVER,
         .near_last_ns = TRACE_NEVER,
-        .part_ns = TRACE_NEVER,
+        .partial_ns = TRACE_NEVER,
         .back_first_ns = TRACE_NEVER,
         .back_ns = TRACE_NEVER,
     };
@@ -227,7 +227,7 @@ static void take_arrive(walk *self, const trace_event *event)
     if (span != NULL) {
         first_and_last(&span->arrive_first_ns, &span->arrive_last_ns, event->at_ns);
     }
-    const uint32_t local = run->local_ranks, machine = local > 0 ? record->peer / local * local : 0;
+    const uint32_t local = run->local_size, machine = local > 0 ? record->peer / local * local : 0;
     for (uint32_t i = machine; i < machine + local; i++) {
         span = i != record->peer ? span_of_member(self, i, record) : NULL;
         if (span != NULL && span->relay != TRACE_NOBODY && run->processes[span->relay].member == record->peer) {
@@ -236,12 +236,12 @@ static void take_arrive(walk *self, const trace_event *event)
     }
 }
 
-/* Who came last: a worker, or the last one of a machine whose part came last. */
+/* Who came last: a worker, or the last one of a machine whose partial sum came last. */
 static uint32_t last_of(walk *self, const trace_event *event)
 {
     const trib_trace_record *record = &event->record;
     const uint32_t last = sum_find(self, event->process, false, record)->last_peer;
-    const trace_process *relay = self->run->local_ranks > 0 ? trace_run_member(self->run, last) : NULL;
+    const trace_process *relay = self->run->local_size > 0 ? trace_run_member(self->run, last) : NULL;
     const uint32_t nearest = relay == NULL
                                  ? TRACE_NOBODY
                                  : sum_find(self, (uint32_t)(relay - self->run->processes), true, record)->last_peer;
@@ -273,19 +273,19 @@ static void take_near_arrive(walk *self, const trace_event *event)
     }
 }
 
-/* The part is complete, or its sum is back: for every worker of the machine. */
-static void take_part(walk *self, const trace_event *event)
+/* The partial sum is complete, or its sum is back: for every worker of the machine. */
+static void take_partial(walk *self, const trace_event *event)
 {
     const trace_run *run = self->run;
-    const uint32_t local = run->local_ranks, relay = run->processes[event->process].member;
+    const uint32_t local = run->local_size, relay = run->processes[event->process].member;
     const uint32_t machine = local > 0 ? relay / local * local : 0;
-    const bool is_back = event->record.kind == TRIB_TRACE_PART_SUM;
+    const bool is_back = event->record.kind == TRIB_TRACE_PARTIAL_SUM;
     for (uint32_t i = machine; i < machine + local; i++) {
         trace_span *span = span_of_member(self, i, &event->record);
         if (span != NULL && span->relay == event->process && is_back) {
             first_and_last(&span->back_first_ns, &span->back_ns, event->at_ns);
         } else if (span != NULL && span->relay == event->process) {
-            span->part_ns = event->at_ns;
+            span->partial_ns = event->at_ns;
             span->near_last_peer = sum_find(self, event->process, true, &event->record)->last_peer;
         }
     }
@@ -298,8 +298,8 @@ static void take_chunk(walk *self, const trace_event *event, bool near)
         (near ? take_near_arrive(self, event) : (void)0);
         break;
     case TRIB_TRACE_NEAR_COMPLETE:
-    case TRIB_TRACE_PART_SUM:
-        (near ? take_part(self, event) : (void)0);
+    case TRIB_TRACE_PARTIAL_SUM:
+        (near ? take_partial(self, event) : (void)0);
         break;
     case TRIB_TRACE_SUM_ARRIVE:
         (near ? (void)0 : take_arrive(self, event));
@@ -320,7 +320,7 @@ static bool walk_open(walk *self)
         enters += run->events[i].record.kind == TRIB_TRACE_ENTER;
         const uint8_t kind = run->events[i].record.kind;
         arrivals += kind == TRIB_TRACE_SUM_ARRIVE || kind == TRIB_TRACE_NEAR_ARRIVE || kind == TRIB_TRACE_NEAR_COMPLETE;
-        arrivals += kind == TRIB_TRACE_SUM_COMPLETE ? 2 : 0; /* it looks at the last machine's part too */
+        arrivals += kind == TRIB_TRACE_SUM_COMPLETE ? 2 : 0; /* it looks at the last machine's partial sum too */
     }
     self->pull = TRIB_TRACE_NO_STAGE - 1;
     for (uint32_t i = 0; i < run->stage_count; i++) {
@@ -380,7 +380,7 @@ bool trace_spans_make(trace_run *run)
             take_task(&self, event);
         }
     }
-    for (unsigned far = 0; fine && far < 2; far++) { /* what relays do first: it says whose parts are whose */
+    for (unsigned far = 0; fine && far < 2; far++) { /* what relays do first: it says whose partial sums are whose */
         for (uint64_t i = 0; i < run->event_count; i++) {
             take_chunk(&self, &run->events[i], far == 0);
         }

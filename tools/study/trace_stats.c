@@ -55,7 +55,7 @@ bool trace_span_phases(const trace_span *span, int64_t phases[TRACE_PHASE_COUNT]
     }
     const int64_t back_ns = span->relay != TRACE_NOBODY ? span->back_ns : span->done_ns;
     const int64_t ends_ns[] = {near_ns,
-                               span->part_ns,
+                               span->partial_ns,
                                span->arrive_last_ns,
                                span->complete_last_ns,
                                back_ns != TRACE_NEVER ? back_ns : span->done_ns,
@@ -443,7 +443,7 @@ static void name_limit(const trace_run *run, trace_stats *stats)
         stats->limit_name = trace_phase_name((trace_phase)longest);
         snprintf(stats->limit, sizeof stats->limit,
                  "%s (%.0f %% of the partitions' time, turns not counted); no %s is more than %.0f %% busy",
-                 trace_phase_text((trace_phase)longest, run->local_ranks > 0), share,
+                 trace_phase_text((trace_phase)longest, run->local_size > 0), share,
                  run->one_host ? "way between processes" : "link", 100 * used);
     }
 }

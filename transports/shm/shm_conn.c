@@ -171,7 +171,7 @@ void trib_shm_conn_take_later(shm_conn *conn, int error)
 {
     trib_reactor *reactor = conn->transport->base.reactor;
     if (error != 0) {
-        trib_acceptor_note_lack(&conn->listener->acceptor, error);
+        trib_acceptor_note_shortage(&conn->listener->acceptor, error);
     }
     trib_io_watch(reactor, &conn->io, 0);
     trib_timer_arm(reactor, &conn->again, trib_now(reactor) + TRIB_ACCEPTOR_BACKOFF_NS);
@@ -332,7 +332,7 @@ trib_status trib_shm_connect(trib_transport *transport, const trib_address *to, 
     if (status != TRIB_PEER_LOST) {
         return status;
     }
-    if (trib_acceptor_is_lack(error)) {
+    if (trib_acceptor_is_shortage(error)) {
         errno = error;
         return TRIB_SYSTEM;
     }

@@ -110,7 +110,7 @@ static int take_descriptor(struct msghdr *header)
 }
 
 /* What this process has none left of where it was given no descriptor; 0: it has some again, or may not have that one. */
-static int descriptors_lack(shm_conn *conn)
+static int find_descriptor_shortage(shm_conn *conn)
 {
     trib_counter_add(&conn->transport->stats.system_calls, 2);
     const int fd = eventfd(0, EFD_CLOEXEC);
@@ -150,7 +150,7 @@ static int receive(shm_conn *conn, bool stays, shm_greeting *message, int *fd_ou
         return -1;
     }
     if (stays && *fd_out < 0 && (header.msg_flags & MSG_CTRUNC) != 0) {
-        trib_shm_conn_take_later(conn, descriptors_lack(conn));
+        trib_shm_conn_take_later(conn, find_descriptor_shortage(conn));
         return 0;
     }
     return 1;
@@ -215,7 +215,7 @@ static void take_hello(shm_conn *conn, const shm_greeting *message, int fd)
         return;
     }
     if (!map_segment(conn, fd, 1)) {
-        if (trib_acceptor_is_lack(errno)) {
+        if (trib_acceptor_is_shortage(errno)) {
             trib_shm_conn_take_later(conn, errno);
         } else {
             trib_shm_conn_end(conn, TRIB_PROTOCOL, "what the peer offers cannot be mapped");
@@ -223,7 +223,7 @@ static void take_hello(shm_conn *conn, const shm_greeting *message, int fd)
         return;
     }
     take_off(conn);
-    trib_reactor_lack_over(conn->transport->base.reactor);
+    trib_reactor_end_shortage(conn->transport->base.reactor);
     conn->reads_peer = can_read(conn, message);
     if (!greet(conn, SHM_WELCOME)) {
         char why[TRIB_REASON_MAX];

@@ -151,7 +151,7 @@ TRIB_CHECKED trib_status trib_shm_connect_now(trib_transport *transport, const t
                                               trib_conn **conn_out, int *error_out);
 TRIB_CHECKED trib_status trib_shm_connect(trib_transport *transport, const trib_address *to, void *user,
                                           trib_conn **conn_out);
-/* A greeting cannot be taken now, for lack of what errno's number says, or 0: it is looked at again soon. */
+/* A greeting cannot be taken now, for want of what errno's number says, or 0: it is looked at again soon. */
 void trib_shm_conn_take_later(shm_conn *conn, int error);
 /* The greeting is over. */
 void trib_shm_conn_opened(shm_conn *conn);

@@ -86,7 +86,7 @@ void trib_sim_net_free(trib_sim_net *net)
     free(net);
 }
 
-/* ---- Nodes ---- */
+/* ---- Operations on a core ---- */
 
 void trib_sim_node_rates(trib_sim_node *node)
 {

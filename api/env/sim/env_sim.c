@@ -86,7 +86,7 @@ static const trib_kernels kernels_of_nothing = {.name = "nothing",
                                                 .combine = combine_nothing,
                                                 .finish = finish_nothing,
                                                 .copy = copy_nothing,
-                                                .copy_past = copy_nothing};
+                                                .copy_nontemporal = copy_nothing};
 
 /* ---- The table ---- */
 

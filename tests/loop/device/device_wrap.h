@@ -20,7 +20,7 @@
 
 /* The machines' devices of the test that runs now, and how many are on one. */
 static trib_host_world *world;
-static int lanes;
+static int local_size;
 static const trib_device_ops *watched; /* used instead of those devices', if there is one */
 
 trib_status __real_trib_env_host_init(trib_env *env, trib_config *config, trib_error *error);
@@ -37,15 +37,15 @@ trib_status __wrap_trib_env_host_init(trib_env *env, trib_config *config, trib_e
 static inline void on_devices(trib_config *config, int member)
 {
     config->device = "host";
-    config->local_size = lanes;
-    config->local_rank = config->rank < 0 ? 0 : member % lanes;
+    config->local_size = local_size;
+    config->local_rank = config->rank < 0 ? 0 : member % local_size;
     config->reactors = 2;
 }
 
 static inline void open_job(job *jobs, int workers, int servers, int on_one, job_tweak tweak)
 {
     world = trib_host_world_create();
-    lanes = on_one;
+    local_size = on_one;
     job_open(jobs, workers, servers, tweak);
 }
 

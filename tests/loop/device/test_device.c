@@ -165,7 +165,7 @@ static void broadcasts(void **state)
 }
 
 /* Local ranks that want different things of one operation are told so. */
-static void local_ranks_disagree(void **state)
+static void local_sizes_disagree(void **state)
 {
     (void)state;
     job jobs;
@@ -347,7 +347,7 @@ int main(void)
         cmocka_unit_test(waits_for_the_stream), cmocka_unit_test(a_device_fails),
         cmocka_unit_test(a_local_rank_leaves),  cmocka_unit_test(refuses_what_cannot_be),
         cmocka_unit_test(no_device_no_tensor),  cmocka_unit_test(broadcasts),
-        cmocka_unit_test(local_ranks_disagree),
+        cmocka_unit_test(local_sizes_disagree),
     };
     return cmocka_run_group_tests_name("tensors on devices", tests, NULL, NULL);
 }

@@ -130,7 +130,7 @@ static void a_late_copy_keeps_the_buffer(void **state)
 }
 
 /* A later round lands where the bytes of the one that was given up are still to be copied. */
-static void a_late_copy_spoils_no_later_round(void **state)
+static void a_late_copy_overwrites_no_later_round(void **state)
 {
     (void)state;
     bed self;
@@ -323,7 +323,7 @@ int main(void)
         cmocka_unit_test(the_first_bytes_go_ahead),          cmocka_unit_test(others_do_not),
         cmocka_unit_test(a_copy_that_fails_fails_its_sum),   cmocka_unit_test(a_late_copy_keeps_the_buffer),
         cmocka_unit_test(a_late_copy_outlasts_a_deadline),   cmocka_unit_test(a_copy_that_never_ends_ends_the_job),
-        cmocka_unit_test(a_late_copy_spoils_no_later_round), cmocka_unit_test(a_copy_that_came_back_ends_nothing),
+        cmocka_unit_test(a_late_copy_overwrites_no_later_round), cmocka_unit_test(a_copy_that_came_back_ends_nothing),
         cmocka_unit_test(the_device_wakes_the_cores),
     };
     return cmocka_run_group_tests_name("what goes ahead", tests, NULL, NULL);

@@ -51,13 +51,13 @@ bool __wrap_trib_group_pass_in_call(trib_op *op)
 }
 
 __typeof__(trib_door_page_come) __real_trib_door_page_come, __wrap_trib_door_page_come;
-bool __wrap_trib_door_page_come(trib_door_page *page, uint32_t ranks, uint32_t lane, const trib_door_wish *wish,
+bool __wrap_trib_door_page_come(trib_door_page *page, uint32_t ranks, uint32_t local_rank, const trib_door_wish *wish,
                                 uint64_t *state_out)
 {
     if (in_call) {
         be_late();
     }
-    const bool has_come = __real_trib_door_page_come(page, ranks, lane, wish, state_out);
+    const bool has_come = __real_trib_door_page_come(page, ranks, local_rank, wish, state_out);
     if (in_call) {
         be_late();
     }

@@ -60,10 +60,10 @@ void __wrap_trib_door_hold(trib_group *group, trib_device_task *device)
 
 /* Who wants to know that a call is there hands in something else on that rank: this one stays until core 0 holds it. */
 __typeof__(trib_door_page_come) __real_trib_door_page_come, __wrap_trib_door_page_come;
-bool __wrap_trib_door_page_come(trib_door_page *page, uint32_t ranks, uint32_t lane, const trib_door_wish *wish,
+bool __wrap_trib_door_page_come(trib_door_page *page, uint32_t ranks, uint32_t local_rank, const trib_door_wish *wish,
                                 uint64_t *state_out)
 {
-    const bool has_come = __real_trib_door_page_come(page, ranks, lane, wish, state_out);
+    const bool has_come = __real_trib_door_page_come(page, ranks, local_rank, wish, state_out);
     sem_t *shows = in_call ? atomic_exchange(&shows_call, NULL) : NULL;
     if (shows != NULL) {
         const uint32_t before = atomic_load(&held);
@@ -333,7 +333,7 @@ void __wrap_trib_group_issued_back(trib_core *core, trib_op *op)
 {
     const trib_group *group = core->engine->group;
     __real_trib_group_issued_back(core, op);
-    if (atomic_load(&when_back) != NULL && group->lane == 0) {
+    if (atomic_load(&when_back) != NULL && group->local_rank == 0) {
         atomic_store(&counted, group->begun == group->back);
         sem_post(&go_on);
     }

@@ -260,7 +260,7 @@ static void it_is_freed_where_it_is_never_placed(void **state)
     config.token = "a secret of the tests";
     config.log_level = TRIB_LOG_NONE;
     world = trib_host_world_create();
-    lanes = 1;
+    local_size = 1;
     on_devices(&config, 0);
     trib_engine *engine = NULL;
     assert_int_equal(trib_engine_create(&config, &engine, NULL), TRIB_OK);

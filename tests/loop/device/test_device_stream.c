@@ -263,7 +263,7 @@ static void never_in_a_callback_while_joining(void **state)
     config.token = "a secret of the tests";
     config.log_level = TRIB_LOG_NONE;
     world = trib_host_world_create();
-    lanes = 1;
+    local_size = 1;
     tweak(&config, 0);
     trib_error error = {.status = TRIB_OK};
     self.jobs.worker_count = 1;

@@ -1,5 +1,5 @@
 /* test_held.c - a worker gives up round after round on one that is late: what it has pushed counts when that one comes, and
- * what it may not push yet waits for that, or for its own deadline. Nobody else's round is spoiled. */
+ * what it may not push yet waits for that, or for its own deadline. Nobody else's round fails. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -112,7 +112,7 @@ static void run_machines(int closes, int late)
     }
     rest(300);
     trib_engine_close(self->jobs.engines[closes], NULL, NULL);
-    rest(1500); /* long enough for who lacks to be told that somebody left */
+    rest(1500); /* long enough for the members that wait to be told that somebody left */
     hand_in(self, late);
     for (int rank = 0; rank < 4; rank++) {
         for (int i = 0; rank == closes && i < TENSORS; i++) {
@@ -165,7 +165,7 @@ static void on_any_core(void **state)
 
 /* ---- A server without memory for a while ---- */
 
-static atomic_bool learns, lacks;
+static atomic_bool learns, out_of_memory;
 static trib_arena *_Atomic poor;
 
 __typeof__(trib_arena_alloc) __real_trib_arena_alloc, __wrap_trib_arena_alloc;
@@ -174,7 +174,7 @@ void *__wrap_trib_arena_alloc(trib_arena *arena, size_t size, size_t alignment)
     if (atomic_load(&learns)) {
         atomic_store(&poor, arena);
     }
-    return atomic_load(&lacks) && arena == atomic_load(&poor) ? NULL : __real_trib_arena_alloc(arena, size, alignment);
+    return atomic_load(&out_of_memory) && arena == atomic_load(&poor) ? NULL : __real_trib_arena_alloc(arena, size, alignment);
 }
 
 /* That closes has to read on when there is memory again, as one that stays does. */
@@ -191,11 +191,11 @@ static void without_memory_for_a_while(void **state)
     trib_free(self->jobs.engines[1], memory);
     trib_engine_close(self->jobs.engines[1], NULL, NULL);
     rest(100);
-    atomic_store(&lacks, true);
+    atomic_store(&out_of_memory, true);
     hand_in(self, 0);
     hand_in(self, 2);
     rest(200);
-    atomic_store(&lacks, false);
+    atomic_store(&out_of_memory, false);
     must_succeed(self, 0);
     must_succeed(self, 2);
     for (int i = 0; i < TENSORS; i++) {

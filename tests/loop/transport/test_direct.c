@@ -83,7 +83,7 @@ static void several_devices_a_machine(void **state)
 {
     (void)state;
     direct_shape shape = direct_default_shape();
-    shape.lanes = 2;
+    shape.local_size = 2;
     direct_bed self;
     direct_open(&self, &shape, 4, 1);
     uint64_t staged[8];
@@ -164,8 +164,8 @@ static void waits_for_the_device(void **state)
     static const trib_device_kind held[] = {TRIB_DEVICE_REDUCE_SCATTER, TRIB_DEVICE_SEE, TRIB_DEVICE_SEE};
     for (int turn = 0; turn < 3; turn++) {
         direct_bed self;
-        shape.lanes = turn < 2 ? 2 : 1;
-        direct_open(&self, &shape, 2 * shape.lanes, 1);
+        shape.local_size = turn < 2 ? 2 : 1;
+        direct_open(&self, &shape, 2 * shape.local_size, 1);
         direct_tell_all(&self);
         const uint64_t sum = direct_exchange(&self, 6, SUMS);
         uint64_t before[DIRECT_WORKERS_MAX], least = UINT64_MAX;
@@ -184,7 +184,7 @@ static void waits_for_the_device(void **state)
             least = pushed < least ? pushed : least;
             pending += trib_op_status(ops[rank]) == TRIB_PENDING;
         }
-        assert_true(pending >= shape.lanes);
+        assert_true(pending >= shape.local_size);
         assert_true(held[turn] == TRIB_DEVICE_REDUCE_SCATTER ? least == 0 : least > 0);
         direct_let_go();
         for (int rank = 0; rank < self.workers; rank++) {

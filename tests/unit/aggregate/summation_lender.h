@@ -22,7 +22,7 @@
 typedef struct slot {
     trib_lease base; /* first */
     unsigned char *page;
-    bool is_leased, is_spoilt, is_recalled;
+    bool is_leased, is_torn, is_recalled;
 } slot;
 
 static struct lender {
@@ -33,7 +33,7 @@ static struct lender {
     uint32_t next;
     uint32_t refuses; /* of four that are asked for */
     uint32_t haste;   /* of a hundred occasions to recall one */
-    bool spoils;      /* what is read for a moment only is taken back meanwhile */
+    bool tears;      /* what is read for a moment only is taken back meanwhile */
     uint32_t asked, brief, given, ended, recalled, lost, copies;
 } lender;
 
@@ -51,7 +51,7 @@ static bool lease_end(trib_lease *lease)
     if (of != lender.presented) {
         take_away(of);
     }
-    return !of->is_spoilt;
+    return !of->is_torn;
 }
 
 static trib_lease *lease(trib_conn *conn, bool keeps)
@@ -67,7 +67,7 @@ static trib_lease *lease(trib_conn *conn, bool keeps)
     lender.given++;
     of->is_leased = true;
     of->is_recalled = false;
-    of->is_spoilt = !keeps && lender.spoils;
+    of->is_torn = !keeps && lender.tears;
     of->base = (trib_lease){.end = lease_end};
     return &of->base;
 }
@@ -78,7 +78,7 @@ static void recall(slot *of, bool valid)
 {
     assert_true(of->is_leased);
     of->is_recalled = true;
-    of->is_spoilt = !valid;
+    of->is_torn = !valid;
     if (!valid) {
         memset(of->page, 0x5a, PAGE); /* its sender writes there already */
     }
@@ -193,7 +193,7 @@ static void check_lender(void)
 /* Another summation with the same contributions in the same order. */
 static struct twin {
     trib_summation *summation;
-    bool is_part; /* what came last is */
+    bool is_partial; /* what came last is */
     uint32_t size;
     unsigned char bytes[PART_BYTES];
     trib_contribution what;
@@ -216,19 +216,19 @@ static void twin_ready(void *user, uint32_t receiver, const trib_contribution *w
 {
     (void)user;
     (void)receiver;
-    if (!twin.is_part) {
+    if (!twin.is_partial) {
         twin.size = what->size;
         memcpy(twin.bytes, sum->data, what->size);
     }
     trib_summation_sent(twin.summation, sum);
 }
 
-static void twin_part(void *user, const trib_contribution *what, trib_sum_buffer *sum)
+static void twin_partial(void *user, const trib_contribution *what, trib_sum_buffer *sum)
 {
     (void)user;
-    twin.is_part = true;
+    twin.is_partial = true;
     twin.what = *what;
-    twin.size = trib_sum_part_bytes(what);
+    twin.size = trib_sum_partial_bytes(what);
     memcpy(twin.bytes, sum->data, twin.size);
     trib_summation_sent(twin.summation, sum);
 }
@@ -241,11 +241,11 @@ static void round_refused(void *user, const trib_contribution *what, trib_status
     (void)text;
 }
 
-/* The one that is tested gives a part out, and each receiver gets what comes back. */
-static void part_ready(void *user, const trib_contribution *what, trib_sum_buffer *sum)
+/* The one that is tested gives a partial sum out, and each receiver gets what comes back. */
+static void partial_ready(void *user, const trib_contribution *what, trib_sum_buffer *sum)
 {
     (void)user;
-    assert_int_equal(twin.size, trib_sum_part_bytes(what));
+    assert_int_equal(twin.size, trib_sum_partial_bytes(what));
     assert_memory_equal(sum->data, twin.bytes, twin.size);
     trib_summation_sent(the.summation, sum);
     memset(sum->data, (int)(0x30 + what->chunk), what->size);
@@ -254,22 +254,22 @@ static void part_ready(void *user, const trib_contribution *what, trib_sum_buffe
 typedef struct shape {
     uint32_t n;
     trib_sum_order order;
-    bool takes_parts, gives_parts;
+    bool takes_partials, gives_partials;
 } shape;
 
 static void open_both(const shape *like, uint32_t refuses, uint32_t haste)
 {
     trib_summation_config config = bed_config(like->n, like->order);
-    config.takes_parts = like->takes_parts;
-    config.part_ready = like->gives_parts ? part_ready : NULL;
-    config.round_refused = like->gives_parts ? round_refused : NULL;
+    config.takes_partials = like->takes_partials;
+    config.partial_ready = like->gives_partials ? partial_ready : NULL;
+    config.round_refused = like->gives_partials ? round_refused : NULL;
     open_lender(&config, refuses, haste);
     open_configured(&config);
     config.kernels = trib_kernels_best();
     config.buffer_alloc = twin_alloc;
     config.buffer_free = twin_free;
     config.sum_ready = twin_ready;
-    config.part_ready = like->gives_parts ? twin_part : NULL;
+    config.partial_ready = like->gives_partials ? twin_partial : NULL;
     memset(&twin, 0, sizeof twin);
     assert_int_equal(trib_summation_create(&config, &twin.summation), TRIB_OK);
 }

@@ -182,7 +182,7 @@ static void test_duplicates_and_nonsense(void **state)
     bad[6].root = 2;
     bad[7].dtype = (trib_dtype)99;
     bad[8].reduce = (trib_reduce)99;
-    bad[9].exchange = (trib_exchange)9;
+    bad[9].collective = (trib_collective)9;
     bad[10].round = 2;
     for (uint32_t i = 0; i < 11; i++) {
         assert_int_equal(trib_summation_landing(the.summation, &bad[i], &first, &error), TRIB_PROTOCOL);
@@ -295,7 +295,7 @@ static void test_broadcast(void **state)
         bool root_came = false;
         for (uint32_t i = 0; i < 4; i++) {
             trib_contribution what = make(round, orders[round - 1][i], TRIB_FLOAT32, TRIB_SUM);
-            what.exchange = TRIB_EXCHANGE_BROADCAST;
+            what.collective = TRIB_COLLECTIVE_BROADCAST;
             what.root = 2;
             if (what.contributor == 2) {
                 must_give(&what, bytes);
@@ -331,7 +331,7 @@ static void test_roots_that_give_up_in_turns(void **state)
             const uint32_t reach = rank < ROOTS ? (rank + 1) * TRIB_SUM_KEPT_ROUNDS_MAX : 0;
             for (uint32_t round = last ? reach + 1 : 1; round <= (last ? (uint32_t)ROUNDS : reach); round++) {
                 trib_contribution what = make(round, rank, TRIB_FLOAT32, TRIB_SUM);
-                what.exchange = TRIB_EXCHANGE_BROADCAST;
+                what.collective = TRIB_COLLECTIVE_BROADCAST;
                 what.root = (round - 1) / TRIB_SUM_KEPT_ROUNDS_MAX;
                 if (what.root == rank) {
                     must_give(&what, bytes);

@@ -4,21 +4,21 @@
  */
 #include "tests/unit/aggregate/summation_bed.h"
 
-enum { PARTS_MAX = 16 };
+enum { PARTIALS_MAX = 16 };
 
 /* What the summation has given out to be summed with others. */
-static struct parts {
+static struct partials {
     uint32_t count, reported;
-    trib_contribution what[PARTS_MAX];
-    trib_sum_buffer *sums[PARTS_MAX];
-} parts;
+    trib_contribution what[PARTIALS_MAX];
+    trib_sum_buffer *sums[PARTIALS_MAX];
+} partials;
 
-static void part_ready(void *user, const trib_contribution *what, trib_sum_buffer *sum)
+static void partial_ready(void *user, const trib_contribution *what, trib_sum_buffer *sum)
 {
     (void)user;
-    assert_true(parts.count < PARTS_MAX);
-    parts.what[parts.count] = *what;
-    parts.sums[parts.count++] = sum;
+    assert_true(partials.count < PARTIALS_MAX);
+    partials.what[partials.count] = *what;
+    partials.sums[partials.count++] = sum;
 }
 
 static void round_refused(void *user, const trib_contribution *what, trib_status status, const char *text)
@@ -27,14 +27,14 @@ static void round_refused(void *user, const trib_contribution *what, trib_status
     (void)what;
     (void)status;
     (void)text;
-    parts.reported++;
+    partials.reported++;
 }
 
-static void open_parts(uint32_t n)
+static void open_partials(uint32_t n)
 {
-    memset(&parts, 0, sizeof parts);
+    memset(&partials, 0, sizeof partials);
     trib_summation_config config = bed_config(n, TRIB_ORDER_RANK);
-    config.part_ready = part_ready;
+    config.partial_ready = partial_ready;
     config.round_refused = round_refused;
     open_configured(&config);
 }
@@ -58,29 +58,29 @@ static void contribute(uint32_t partition, uint32_t owner)
     }
 }
 
-/* The part has been sent, and what comes back is itself: nobody else contributes. */
-static void complete_part(uint32_t index)
+/* The partial sum has been sent, and what comes back is itself: nobody else contributes. */
+static void complete_partial(uint32_t index)
 {
-    trib_summation_sent(the.summation, parts.sums[index]);
-    trib_summation_complete(the.summation, &parts.what[index]);
+    trib_summation_sent(the.summation, partials.sums[index]);
+    trib_summation_complete(the.summation, &partials.what[index]);
 }
 
 /* Sums that have come and wait to be sent are not lost when who made them leaves. */
 static void test_owner_leaves_after_its_sums(void **state)
 {
     (void)state;
-    open_parts(3);
+    open_partials(3);
     the.holds_sums = true;
     contribute(0, 7);
     contribute(1, 7);
     contribute(2, 8);
-    assert_int_equal(parts.count, 6);
-    complete_part(0);
-    complete_part(1); /* partition 0: all that the owner had to do */
-    complete_part(2); /* partition 1: half of it */
+    assert_int_equal(partials.count, 6);
+    complete_partial(0);
+    complete_partial(1); /* partition 0: all that the owner had to do */
+    complete_partial(2); /* partition 1: half of it */
     assert_int_equal(the.event_count, 9);
     trib_summation_refuse_owner(the.summation, 7, TRIB_PEER_LEFT, "gone");
-    trib_summation_refuse(the.summation, &parts.what[0], TRIB_PEER_LEFT, "gone");
+    trib_summation_refuse(the.summation, &partials.what[0], TRIB_PEER_LEFT, "gone");
     assert_int_equal(the.event_count, 12); /* partition 1 is refused to three */
     for (uint32_t i = 0; i < the.event_count; i++) {
         assert_int_equal(the.events[i].status, i < 9 ? TRIB_OK : TRIB_PEER_LEFT);
@@ -89,10 +89,10 @@ static void test_owner_leaves_after_its_sums(void **state)
             check_sum(&the.events[i], TRIB_FLOAT32, TRIB_SUM, the.n);
         }
     }
-    assert_int_equal(parts.reported, 0);
-    trib_summation_sent(the.summation, parts.sums[3]);
-    complete_part(4);
-    complete_part(5); /* partition 2 is another owner's */
+    assert_int_equal(partials.reported, 0);
+    trib_summation_sent(the.summation, partials.sums[3]);
+    complete_partial(4);
+    complete_partial(5); /* partition 2 is another owner's */
     assert_int_equal(the.event_count, 18);
     release_all();
     close_bed();
@@ -211,11 +211,11 @@ static void test_who_has_gone_ends_rounds(void **state)
     unsigned char bytes[CHUNK_BYTES] = {0};
     open_bed(4, TRIB_ORDER_RANK);
     the.holds_sums = true;
-    static const uint32_t lacking[3] = {1u << 1 | 1u << 2, 1u << 1, 0}; /* ranks, by partition */
+    static const uint32_t missing[3] = {1u << 1 | 1u << 2, 1u << 1, 0}; /* ranks, by partition */
     for (uint32_t partition = 0; partition < 3; partition++) {
         for (uint32_t rank = 0; rank < 4; rank++) {
             const trib_contribution what = of_rank(partition, 1, rank);
-            if ((lacking[partition] >> rank & 1) == 0) {
+            if ((missing[partition] >> rank & 1) == 0) {
                 must_give(&what, bytes);
             }
         }

@@ -15,7 +15,7 @@
 
 static bool is_checked_by_oracle(const shape *like, uint32_t round)
 {
-    return !like->takes_parts && !like->gives_parts && round % 2 == 0;
+    return !like->takes_partials && !like->gives_partials && round % 2 == 0;
 }
 
 /* Numbers that the oracle knows, or any bits at all. */
@@ -39,10 +39,10 @@ static void check_chunk(const shape *like, const trib_contribution *what)
         assert_int_equal(at->status, TRIB_OK);
         assert_int_equal(at->size, what->size);
         assert_int_equal(at->what.chunk, what->chunk);
-        for (uint32_t j = 0; like->gives_parts && j < at->size; j++) {
+        for (uint32_t j = 0; like->gives_partials && j < at->size; j++) {
             assert_int_equal(at->bytes[j], 0x30 + what->chunk);
         }
-        if (!like->gives_parts) {
+        if (!like->gives_partials) {
             assert_memory_equal(at->bytes, twin.bytes, at->size);
         }
         if (is_checked_by_oracle(like, what->round)) {
@@ -56,7 +56,7 @@ static void contribute(const shape *like, const trib_contribution *what)
 {
     trib_error error;
     unsigned char bytes[PART_BYTES];
-    const uint32_t size = like->takes_parts ? trib_sum_part_bytes(what) : what->size;
+    const uint32_t size = like->takes_partials ? trib_sum_partial_bytes(what) : what->size;
     make_payload(like, what, bytes);
     twin.size = 0;
     assert_int_equal(trib_summation_lent(twin.summation, what, bytes, NULL, &error), TRIB_OK);
@@ -68,11 +68,11 @@ static void contribute(const shape *like, const trib_contribution *what)
     } else {
         assert_int_equal((random_below(3) == 0 ? lend : present)(what, bytes, size), TRIB_OK);
     }
-    if (twin.is_part) {
+    if (twin.is_partial) {
         assert_int_equal(the.event_count, 0);
         trib_summation_complete(twin.summation, &twin.what);
         trib_summation_complete(the.summation, &twin.what);
-        twin.is_part = false;
+        twin.is_partial = false;
     }
     if (twin.size > 0) {
         check_chunk(like, what);
@@ -122,8 +122,8 @@ static void test_sums_have_the_same_bits(void **state)
         for (uint32_t i = 0; i < 16; i++) {
             const shape like = {.n = n,
                                 .order = i & 1 ? TRIB_ORDER_ARRIVAL : TRIB_ORDER_RANK,
-                                .takes_parts = (i & 2) != 0,
-                                .gives_parts = (i & 4) != 0};
+                                .takes_partials = (i & 2) != 0,
+                                .gives_partials = (i & 4) != 0};
             run_all(&like, i & 8 ? 1 : 0);
         }
     }
@@ -142,10 +142,10 @@ static void must_present(uint32_t rank, uint32_t round, uint32_t chunk)
 }
 
 /* Of five ranks three have contributed; none of their payloads has its partner yet. */
-static void open_with_leases(bool gives_parts)
+static void open_with_leases(bool gives_partials)
 {
     slot *any = NULL;
-    const shape like = {.n = 5, .order = TRIB_ORDER_RANK, .gives_parts = gives_parts};
+    const shape like = {.n = 5, .order = TRIB_ORDER_RANK, .gives_partials = gives_partials};
     open_both(&like, 0, 0);
     for (uint32_t rank = 0; rank < 5; rank += 2) {
         must_present(rank, 1, 0);
@@ -196,29 +196,29 @@ static void lose_one_before_the_next(void)
 }
 
 /* What was made of it is not handed out. Its partner waits under a lease, or in a copy of its own. */
-static void spoil_a_sum(void)
+static void tear_a_sum(void)
 {
-    lender.spoils = true;
+    lender.tears = true;
     must_present(1, 1, 0);
-    lender.spoils = false;
+    lender.tears = false;
 }
 
-static void spoil_a_sum_with_a_copy(void)
+static void tear_a_sum_with_a_copy(void)
 {
     slot *one = NULL;
     while (leased(&one) > 0) {
         recall(one, true);
     }
-    spoil_a_sum();
+    tear_a_sum();
 }
 
 /* Its partner has not come, and no lease is to be had for longer. */
-static void spoil_a_copy(void)
+static void tear_a_copy(void)
 {
     lender.refuses = 4;
-    lender.spoils = true;
+    lender.tears = true;
     must_present(1, 1, 1);
-    lender.spoils = false;
+    lender.tears = false;
     lender.refuses = 0;
 }
 
@@ -227,7 +227,7 @@ static void meet_what_is_lost(void)
 {
     for (uint32_t i = 0; i < SLOTS; i++) {
         if (lender.slots[i].is_leased) {
-            lender.slots[i].is_spoilt = true;
+            lender.slots[i].is_torn = true;
             memset(lender.slots[i].page, 0x5a, PAGE);
         }
     }
@@ -238,7 +238,7 @@ static void meet_what_is_lost(void)
 static void end_with_what_is_lost(void)
 {
     must_present(3, 1, 0);
-    spoil_a_sum();
+    tear_a_sum();
 }
 
 static void withdraw(void)
@@ -284,9 +284,9 @@ static const struct way {
     {lose_one_after_another, TRIB_PEER_LOST, "lost with its connection", 1, 1, true},
     {lose_one_of_all, TRIB_PEER_LOST, "lost with its connection", 1, 0, true},
     {lose_one_before_the_next, TRIB_PEER_LOST, "lost with its connection", 1, 0, true},
-    {spoil_a_sum, TRIB_PEER_LOST, "lost with its connection", 0, 0, true},
-    {spoil_a_sum_with_a_copy, TRIB_PEER_LOST, "lost with its connection", 0, 3, true},
-    {spoil_a_copy, TRIB_PEER_LOST, "lost with its connection", 0, 0, true},
+    {tear_a_sum, TRIB_PEER_LOST, "lost with its connection", 0, 0, true},
+    {tear_a_sum_with_a_copy, TRIB_PEER_LOST, "lost with its connection", 0, 3, true},
+    {tear_a_copy, TRIB_PEER_LOST, "lost with its connection", 0, 0, true},
     {meet_what_is_lost, TRIB_PEER_LOST, "lost with its connection", 0, 0, true},
     {end_with_what_is_lost, TRIB_PEER_LOST, "lost with its connection", 0, 0, true},
     {withdraw, TRIB_CANCELLED, "not any more", 0, 0, false},
@@ -324,12 +324,12 @@ static void test_refusals_end_leases(void **state)
     (void)state;
     for (uint32_t i = 0; i < 2 * sizeof ways / sizeof *ways; i++) {
         const struct way *way = &ways[i / 2];
-        const shape like = {.n = 5, .order = TRIB_ORDER_RANK, .gives_parts = i % 2 == 1};
-        if (way->end == refuse_from_above && !like.gives_parts) {
+        const shape like = {.n = 5, .order = TRIB_ORDER_RANK, .gives_partials = i % 2 == 1};
+        if (way->end == refuse_from_above && !like.gives_partials) {
             continue; /* there is nobody above */
         }
         slot *any = NULL;
-        open_with_leases(like.gives_parts);
+        open_with_leases(like.gives_partials);
         way->end();
         assert_int_equal(leased(&any), 0);
         assert_int_equal(lender.lost, way->lost);
@@ -371,7 +371,7 @@ static void test_others_are_copied(void **state)
         open_both(&like, 0, 0);
         for (uint32_t rank = 0; rank < n; rank++) {
             trib_contribution what = make(1, rank, TRIB_FLOAT16, TRIB_AVG);
-            what.exchange = n == 1 ? TRIB_EXCHANGE_PUSH_PULL : TRIB_EXCHANGE_BROADCAST;
+            what.collective = n == 1 ? TRIB_COLLECTIVE_ALL_REDUCE : TRIB_COLLECTIVE_BROADCAST;
             what.root = n / 2;
             fill(bytes, TRIB_FLOAT16, 0);
             if (rank == what.root) {
@@ -402,10 +402,10 @@ static void test_others_that_are_lost(void **state)
     for (uint32_t n = 1; n <= 3; n += 2) {
         const shape like = {.n = n, .order = TRIB_ORDER_RANK};
         open_both(&like, 0, 0);
-        lender.spoils = true;
+        lender.tears = true;
         for (uint32_t rank = 0; rank < n; rank++) {
             trib_contribution what = make(1, rank, TRIB_FLOAT16, TRIB_AVG);
-            what.exchange = n == 1 ? TRIB_EXCHANGE_PUSH_PULL : TRIB_EXCHANGE_BROADCAST;
+            what.collective = n == 1 ? TRIB_COLLECTIVE_ALL_REDUCE : TRIB_COLLECTIVE_BROADCAST;
             what.root = n / 2;
             if (rank == what.root) {
                 assert_int_equal(present(&what, bytes, CHUNK_BYTES), TRIB_OK);

@@ -21,7 +21,7 @@ static void count_refusal(void *user, uint32_t receiver, const trib_contribution
     refusals[receiver]++;
 }
 
-static void no_part(void *user, const trib_contribution *what, trib_sum_buffer *sum)
+static void no_partial(void *user, const trib_contribution *what, trib_sum_buffer *sum)
 {
     (void)user;
     (void)what;
@@ -29,7 +29,7 @@ static void no_part(void *user, const trib_contribution *what, trib_sum_buffer *
     fail();
 }
 
-/* Whoever sums the parts hears of the rounds of a key one after the other. */
+/* Whoever sums the partial sums hears of the rounds of a key one after the other. */
 static void count_report(void *user, const trib_contribution *what, trib_status status, const char *text)
 {
     (void)user;
@@ -40,12 +40,12 @@ static void count_report(void *user, const trib_contribution *what, trib_status 
     reports++;
 }
 
-static void open_many(bool gives_parts)
+static void open_many(bool gives_partials)
 {
     trib_summation_config config = bed_config(CONTRIBUTORS, TRIB_ORDER_RANK);
     config.refused = count_refusal;
-    config.part_ready = gives_parts ? no_part : NULL;
-    config.round_refused = gives_parts ? count_report : NULL;
+    config.partial_ready = gives_partials ? no_partial : NULL;
+    config.round_refused = gives_partials ? count_report : NULL;
     memset(refusals, 0, sizeof refusals);
     memset(last_reported, 0, sizeof last_reported);
     reports = 0;
@@ -75,16 +75,16 @@ static void contribute(uint32_t round, uint32_t rank)
 }
 
 /* Rank 0 gives all up; each of the others comes once that many rounds are between it and the one before it. */
-static void give_up_and_follow(bool gives_parts)
+static void give_up_and_follow(bool gives_partials)
 {
     const uint32_t gap = MANY / CONTRIBUTORS;
-    open_many(gives_parts);
+    open_many(gives_partials);
     for (uint32_t round = 1; round <= MANY; round++) {
         for (uint32_t partition = 0; partition < KEYS; partition++) {
             withdraw(round, partition);
         }
     }
-    assert_int_equal(reports, gives_parts ? MANY * KEYS : 0);
+    assert_int_equal(reports, gives_partials ? MANY * KEYS : 0);
     for (uint32_t step = 1; step <= MANY + gap * (CONTRIBUTORS - 2); step++) {
         for (uint32_t rank = 1; rank < CONTRIBUTORS; rank++) {
             const uint32_t behind = gap * (rank - 1);
@@ -106,7 +106,7 @@ static void test_many_rounds_given_up(void **state)
     give_up_and_follow(false);
 }
 
-static void test_many_rounds_of_parts_given_up(void **state)
+static void test_many_rounds_of_partials_given_up(void **state)
 {
     (void)state;
     give_up_and_follow(true);
@@ -116,7 +116,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_many_rounds_given_up),
-        cmocka_unit_test(test_many_rounds_of_parts_given_up),
+        cmocka_unit_test(test_many_rounds_of_partials_given_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -442,7 +442,7 @@ static void local_ranks_by_hand(void **state)
     (void)READ("LOCAL_RANK", "x", "LOCAL_WORLD_SIZE", "0");
 }
 
-static void local_ranks(void **state)
+static void local_size(void **state)
 {
     (void)state;
     static const char *const names[][2] = {{"TRIB_LOCAL_RANK", "TRIB_LOCAL_COUNT"},
@@ -484,7 +484,7 @@ int main(void)
         cmocka_unit_test(wrong_values),
         cmocka_unit_test(long_values),
         cmocka_unit_test(not_initialised),
-        cmocka_unit_test(local_ranks),
+        cmocka_unit_test(local_size),
         cmocka_unit_test(local_ranks_by_hand),
     };
     /* The cases empty the environment, in which cmocka would look up how to report them. */

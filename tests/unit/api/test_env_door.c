@@ -160,7 +160,7 @@ static side *make_side(trib_reactor *reactor, trib_device_order order, bool lead
     self->engine.config.device_order = order;
     self->core.engine = &self->engine;
     self->core.reactor = reactor;
-    self->group = (trib_group){.core = &self->core, .lanes = 2, .lane = leads ? 0 : 1};
+    self->group = (trib_group){.core = &self->core, .local_size = 2, .local_rank = leads ? 0 : 1};
     if (leads) {
         const trib_leader_upcalls upcalls = {.user = NULL};
         self->group.leader = trib_leader_create(2, 1, &upcalls);

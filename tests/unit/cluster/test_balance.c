@@ -139,7 +139,7 @@ static void what_was_said_stays(void **state)
     trib_balance_destroy(balance);
 }
 
-/* A network that is seldom busy, or carries next to nothing, is no reason. And who lacks is waited for. */
+/* A network that is seldom busy, or carries next to nothing, is no reason. And who is missing is waited for. */
 static void little_says_nothing(void **state)
 {
     (void)state;
@@ -252,7 +252,7 @@ static void long_rounds_are_looked_at_whole(void **state)
     assert_int_equal(reports_in_rounds(100 * bytes, false), 200);
 }
 
-/* Two workers and the only server with a share are full, three servers have none: nothing is learned, and nothing spoilt.
+/* Two workers and the only server with a share are full, three servers have none: nothing is learned, and nothing lost.
  * Nor by a member that says what cannot be. */
 static void who_sums_nothing_says_nothing(void **state)
 {

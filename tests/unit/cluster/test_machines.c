@@ -31,10 +31,10 @@ static trib_roster *roster_of(const char *const *addresses, uint32_t workers, ui
     return roster;
 }
 
-static uint32_t local_ranks(trib_roster *roster, trib_local_sum wanted, const char *because)
+static uint32_t local_size(trib_roster *roster, trib_local_sum wanted, const char *because)
 {
     char why[TRIB_MACHINES_WHY_SIZE];
-    const uint32_t found = trib_machines_local_ranks(roster, wanted, why);
+    const uint32_t found = trib_machines_local_size(roster, wanted, why);
     if (because != NULL && strstr(why, because) == NULL) {
         fail_msg("\"%s\" should say \"%s\"", why, because);
     }
@@ -116,8 +116,8 @@ static void machines_are_told_by_address(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         trib_roster *roster = roster_of(cases[i].addresses, cases[i].workers, i % 3);
-        assert_int_equal(local_ranks(roster, TRIB_LOCAL_SUM_AUTO, cases[i].because), cases[i].expected);
-        assert_int_equal(local_ranks(roster, TRIB_LOCAL_SUM_OFF, "off"), 0);
+        assert_int_equal(local_size(roster, TRIB_LOCAL_SUM_AUTO, cases[i].because), cases[i].expected);
+        assert_int_equal(local_size(roster, TRIB_LOCAL_SUM_OFF, "off"), 0);
         free(roster);
     }
 }
@@ -128,18 +128,18 @@ static void what_else_it_depends_on(void **state)
     static const char *const pairs[] = {"a:1", "a:2", "b:1", "b:2"}, *const triples[] = {"a:1", "a:2", "a:3",
                                                                                          "b:1", "b:2", "b:3"};
     trib_roster *roster = roster_of(triples, 6, 0);
-    assert_int_equal(local_ranks(roster, TRIB_LOCAL_SUM_ON, NULL), 3);
+    assert_int_equal(local_size(roster, TRIB_LOCAL_SUM_ON, NULL), 3);
     roster->sum_order = TRIB_ORDER_ARRIVAL; /* where bits differ anyway */
-    assert_int_equal(local_ranks(roster, TRIB_LOCAL_SUM_AUTO, NULL), 3);
+    assert_int_equal(local_size(roster, TRIB_LOCAL_SUM_AUTO, NULL), 3);
     free(roster);
     roster = roster_of(pairs, 4, 1);
     roster->members[4].reactors = 7; /* of a server */
-    assert_int_equal(local_ranks(roster, TRIB_LOCAL_SUM_AUTO, NULL), 2);
+    assert_int_equal(local_size(roster, TRIB_LOCAL_SUM_AUTO, NULL), 2);
     roster->members[2].reactors = 1;
-    assert_int_equal(local_ranks(roster, TRIB_LOCAL_SUM_ON, "ranks 0 and 2 have 2 and 1 reactors"), 0);
+    assert_int_equal(local_size(roster, TRIB_LOCAL_SUM_ON, "ranks 0 and 2 have 2 and 1 reactors"), 0);
     roster->members[2].reactors = 2;
     roster->chunk_bytes = 512u << 10;
-    assert_int_equal(local_ranks(roster, TRIB_LOCAL_SUM_ON, "chunk_bytes"), 0);
+    assert_int_equal(local_size(roster, TRIB_LOCAL_SUM_ON, "chunk_bytes"), 0);
     free(roster);
 }
 
@@ -173,7 +173,7 @@ static void relays(void **state)
     (void)state;
     static const char *const addresses[] = {"a:1", "a:2", "b:1", "b:2", "c:1", "c:2"};
     trib_roster *roster = roster_of(addresses, 6, 1);
-    roster->local_ranks = 2;
+    roster->local_size = 2;
     for (uint32_t owner = 0; owner < 7; owner++) {
         uint32_t relayed[6] = {0};
         for (uint32_t partition = 0; partition < 10; partition++) {

@@ -132,7 +132,7 @@ static void test_machines_in_rosters(void **state)
 {
     (void)state;
     static const struct {
-        uint32_t workers, local_ranks, chunk_bytes, odd_reactors;
+        uint32_t workers, local_size, chunk_bytes, odd_reactors;
         trib_status expected;
     } cases[] = {{4, 2, 1u << 18, 0, TRIB_OK},       {4, 0, 1u << 20, 1, TRIB_OK},
                  {4, 4, 1u << 18, 0, TRIB_PROTOCOL}, {4, 3, 1u << 18, 0, TRIB_PROTOCOL},
@@ -142,7 +142,7 @@ static void test_machines_in_rosters(void **state)
         trib_roster *roster = sample_roster(), *got = NULL;
         roster->worker_count = cases[i].workers;
         roster->server_count = 4 - cases[i].workers;
-        roster->local_ranks = cases[i].local_ranks;
+        roster->local_size = cases[i].local_size;
         roster->chunk_bytes = cases[i].chunk_bytes;
         for (uint32_t member = 0; member < 4; member++) {
             roster->members[member].reactors = cases[i].odd_reactors > 0 && member == 3 ? 2 : 1;
@@ -151,7 +151,7 @@ static void test_machines_in_rosters(void **state)
         trib_reader reader = {.data = bytes, .left = encode_roster(roster, bytes)};
         trib_error error = {.text = ""};
         assert_int_equal(trib_roster_get(&reader, &got, &error), cases[i].expected);
-        assert_true(got == NULL || got->local_ranks == cases[i].local_ranks);
+        assert_true(got == NULL || got->local_size == cases[i].local_size);
         free(got);
         free(roster);
     }
@@ -402,9 +402,9 @@ static void test_partitions(void **state)
     roster->chunk_bytes = 64u << 10;
     assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 64u << 10);
     roster->chunk_bytes = 256u << 10;
-    roster->local_ranks = 2;
+    roster->local_size = 2;
     assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 256u << 10);
-    roster->local_ranks = 0;
+    roster->local_size = 0;
     snprintf(one->addresses[0].text, TRIB_ADDRESS_MAX, "10.0.0.3:1+rdma,10.1.0.3:1+rdma");
     assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 256u << 10);
     for (uint32_t i = 0; i < 4; i++) {

@@ -42,7 +42,7 @@ typedef struct bed {
     uint32_t task_index;
     trib_task task;
     uint64_t received;
-    trib_op_node node;
+    trib_op_core op_core;
     trib_op *op;
     unsigned char output[CHUNKS * CHUNK_BYTES];
 } bed;
@@ -81,7 +81,7 @@ static const trib_reactor_ops fake_reactor = {
     .name = "fake", .now_ns = fake_now, .often_ns = fake_now, .timer_stop = no_timer, .charge = fake_charge};
 static const trib_transport_ops fake_transport = {.name = "fake", .recv_resume = count_resume, .conn_close = no_close};
 
-static void bed_open(bed *self, uint32_t local_ranks)
+static void bed_open(bed *self, uint32_t local_size)
 {
     memset(self, 0, sizeof *self);
     self->engine = calloc(1, sizeof *self->engine);
@@ -89,7 +89,7 @@ static void bed_open(bed *self, uint32_t local_ranks)
     assert_non_null(self->engine);
     assert_non_null(self->roster);
     self->roster->worker_count = MEMBERS;
-    self->roster->local_ranks = local_ranks;
+    self->roster->local_size = local_size;
     self->roster->chunk_bytes = CHUNK_BYTES;
     for (uint32_t i = 0; i < MEMBERS; i++) {
         self->roster->members[i] = (trib_member_info){.sums = true, .reactors = 1};

@@ -15,7 +15,7 @@ static void open_worker(bed *self)
     self->op = calloc(1, sizeof *self->op);
     assert_non_null(self->op);
     *self->op = (trib_op){.engine = self->engine, .tensor = tensor, .output = self->output, .round = 1};
-    self->node = (trib_op_node){.op = self->op, .core = &self->core, .tasks_left = 1};
+    self->op_core = (trib_op_core){.op = self->op, .core = &self->core, .tasks_left = 1};
     self->owner = (trib_place_owner){.member = 1};
     snprintf(tensor->name, sizeof tensor->name, "w");
     tensor->engine = self->engine;
@@ -25,12 +25,12 @@ static void open_worker(bed *self)
     tensor->task_index = &self->task_index;
     tensor->cores = &self->share;
     self->share = (trib_tensor_core){
-        .tasks = &self->task, .task_count = 1, .round_next = 2, .active = &self->node, .tensor = tensor};
+        .tasks = &self->task, .task_count = 1, .round_next = 2, .active = &self->op_core, .tensor = tensor};
     atomic_store(&tensor->placed, true);
     /* Both chunks are out, one of them not yet reported sent: so the task does not settle. */
     self->task = (trib_task){.waiter.heap_index = UINT32_MAX,
                              .tensor = tensor,
-                             .node = &self->node,
+                             .op_core = &self->op_core,
                              .owner = self->owner,
                              .link = self->links[1],
                              .size = CHUNKS * CHUNK_BYTES,
@@ -38,7 +38,7 @@ static void open_worker(bed *self)
                              .chunks_emitted = CHUNKS,
                              .sends_in_flight = 1,
                              .received = &self->received};
-    self->core.nodes = &self->node;
+    self->core.op_cores = &self->op_core;
     self->core.tensors = calloc(1, sizeof(trib_tensor *));
     assert_non_null(self->core.tensors);
     self->core.tensors[0] = tensor;
@@ -199,7 +199,7 @@ static void page_free(void *user, void *buffer, size_t size)
     free(buffer);
 }
 
-static void part_is_out(void *user, const trib_contribution *what, trib_sum_buffer *sum)
+static void partial_is_out(void *user, const trib_contribution *what, trib_sum_buffer *sum)
 {
     (void)what;
     trib_summation_sent(((bed *)user)->core.summation, sum);
@@ -275,7 +275,7 @@ static void the_next_round_waits_for_the_last(void **state)
 
 /* ---- A relay ---- */
 
-/* The machine of members 0 and 1 has summed both chunks, and given its parts to member 2. */
+/* The machine of members 0 and 1 has summed both chunks, and given its partial sums to member 2. */
 static void open_relay(bed *self)
 {
     bed_open(self, 2);
@@ -283,7 +283,7 @@ static void open_relay(bed *self)
     bed_link(self, 3, &trib_worker_upcalls);
     assert_int_equal(trib_relay_open(&self->core), TRIB_OK);
     trib_summation_config config = summation_config(self);
-    config.part_ready = part_is_out;
+    config.partial_ready = partial_is_out;
     config.rank_limit = MEMBERS;
     assert_int_equal(trib_summation_create(&config, &self->core.summation), TRIB_OK);
     for (uint32_t i = 0; i < CHUNKS * 2; i++) {
@@ -300,21 +300,21 @@ static void open_relay(bed *self)
     }
 }
 
-static trib_frame part_frame(uint32_t chunk)
+static trib_frame partial_frame(uint32_t chunk)
 {
     trib_frame frame = sum_frame(chunk);
-    frame.exchange = TRIB_EXCHANGE_MACHINES;
+    frame.collective = TRIB_COLLECTIVE_PARTIAL;
     return frame;
 }
 
-static void parts_asked_about_ahead(void **state)
+static void partials_asked_about_ahead(void **state)
 {
     (void)state;
     bed self;
     open_relay(&self);
     trib_landing landings[CHUNKS];
     for (uint32_t i = 0; i < CHUNKS; i++) {
-        assert_int_equal(ask(&self, 2, part_frame(i), &landings[i]), TRIB_OK);
+        assert_int_equal(ask(&self, 2, partial_frame(i), &landings[i]), TRIB_OK);
     }
     for (uint32_t i = 0; i < CHUNKS; i++) {
         land(&self, 2, &landings[i], 0);
@@ -324,20 +324,20 @@ static void parts_asked_about_ahead(void **state)
     bed_close(&self);
 }
 
-/* Between the sums of parts there are frames of other kinds; one sum never comes. */
-static void parts_are_given_back(void **state)
+/* Between the sums of partial sums there are frames of other kinds; one sum never comes. */
+static void partials_are_given_back(void **state)
 {
     (void)state;
     bed self;
     open_relay(&self);
     trib_landing first, stall, second;
-    trib_frame notice = part_frame(0);
+    trib_frame notice = partial_frame(0);
     notice.type = TRIB_FRAME_STALL;
     notice.payload_size = 0;
     notice.aux = 3;
-    assert_int_equal(ask(&self, 2, part_frame(0), &first), TRIB_OK);
+    assert_int_equal(ask(&self, 2, partial_frame(0), &first), TRIB_OK);
     assert_int_equal(ask(&self, 2, notice, &stall), TRIB_OK);
-    assert_int_equal(ask(&self, 2, part_frame(1), &second), TRIB_OK);
+    assert_int_equal(ask(&self, 2, partial_frame(1), &second), TRIB_OK);
     land(&self, 2, &first, 0);
     land(&self, 2, &stall, 0);
     assert_int_equal(self.handed_out, 2);
@@ -352,31 +352,31 @@ static void parts_are_given_back(void **state)
     bed_close(&self);
 }
 
-static void a_part_comes_once(void **state)
+static void a_partial_comes_once(void **state)
 {
     (void)state;
     bed self;
     open_relay(&self);
     trib_landing landing, again;
-    assert_int_equal(ask(&self, 2, part_frame(0), &landing), TRIB_OK);
-    assert_int_equal(ask(&self, 2, part_frame(0), &again), TRIB_AGAIN); /* not over what is landing */
+    assert_int_equal(ask(&self, 2, partial_frame(0), &landing), TRIB_OK);
+    assert_int_equal(ask(&self, 2, partial_frame(0), &again), TRIB_AGAIN); /* not over what is landing */
     land(&self, 2, &landing, 0);
     assert_int_equal(self.handed_out, 2);
-    assert_int_equal(ask(&self, 2, part_frame(0), &again), TRIB_OK); /* nobody waits for it: dropped */
+    assert_int_equal(ask(&self, 2, partial_frame(0), &again), TRIB_OK); /* nobody waits for it: dropped */
     assert_ptr_equal(again.buffer, self.core.discard);
     land(&self, 2, &again, 1);
     assert_int_equal(self.handed_out, 2);
     bed_close(&self);
 }
 
-static void strangers_do_not_refuse_parts(void **state)
+static void strangers_do_not_refuse_partials(void **state)
 {
     (void)state;
     bed self;
     open_relay(&self);
     const trib_frame_type types[] = {TRIB_FRAME_REFUSED, TRIB_FRAME_STALL};
     for (size_t i = 0; i < 2; i++) {
-        trib_frame frame = part_frame(0);
+        trib_frame frame = partial_frame(0);
         frame.type = types[i];
         frame.payload_size = 0;
         frame.aux = types[i] == TRIB_FRAME_REFUSED ? (uint32_t)TRIB_TIMEOUT : 3;
@@ -435,10 +435,10 @@ int main(void)
         cmocka_unit_test(texts_do_not_mix),
         cmocka_unit_test(a_farewell_has_a_status),
         cmocka_unit_test(the_next_round_waits_for_the_last),
-        cmocka_unit_test(parts_asked_about_ahead),
-        cmocka_unit_test(parts_are_given_back),
-        cmocka_unit_test(a_part_comes_once),
-        cmocka_unit_test(strangers_do_not_refuse_parts),
+        cmocka_unit_test(partials_asked_about_ahead),
+        cmocka_unit_test(partials_are_given_back),
+        cmocka_unit_test(a_partial_comes_once),
+        cmocka_unit_test(strangers_do_not_refuse_partials),
         cmocka_unit_test(no_memory_for_a_welcome),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

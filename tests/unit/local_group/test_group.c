@@ -114,7 +114,7 @@ static void gathers_need_no_credit(void **state)
     trib_leader *leader = make(&told, 1, 100);
     trib_announcement what = reduce_of(1, 1, 0, 100);
     ready(leader, 0, &what);
-    what.kind = TRIB_COLLECTIVE_GATHER;
+    what.kind = TRIB_ANNOUNCE_GATHER;
     what.tensor = 2;
     ready(leader, 0, &what);
     assert_int_equal(told.ordered_count, 2);
@@ -313,7 +313,7 @@ static void a_sum_and_a_broadcast_disagree(void **state)
     trib_leader *leader = make(&told, 2, 1000);
     for (uint32_t first = 0; first < 2; first++) {
         trib_announcement whats[2] = {reduce_of(1, 1 + first, 0, 10), reduce_of(1, 1 + first, 0, 10)};
-        whats[1].kind = TRIB_COLLECTIVE_GATHER;
+        whats[1].kind = TRIB_ANNOUNCE_GATHER;
         whats[1].variant = TRIB_REDUCE_COUNT + 5;
         told.off_count = 0;
         ready(leader, first, &whats[first]);
@@ -384,7 +384,7 @@ static void frames_of_the_group(void **state)
     (void)state;
     trib_announcement read;
     for (int i = 0; i < 3; i++) {
-        const trib_announcement what = {.kind = i == 0 ? TRIB_COLLECTIVE_GATHER : TRIB_COLLECTIVE_REDUCE,
+        const trib_announcement what = {.kind = i == 0 ? TRIB_ANNOUNCE_GATHER : TRIB_ANNOUNCE_REDUCE,
                                         .steady = i == 2};
         trib_frame frame = {.type = TRIB_FRAME_GROUP_ORDER, .tensor = 3, .chunk = trib_group_chunk_of(&what)};
         assert_true(trib_group_read(&frame, &read));

@@ -61,7 +61,7 @@ typedef struct bed {
     trib_link link;
 } bed;
 
-static void bed_open(bed *self, uint32_t local_ranks)
+static void bed_open(bed *self, uint32_t local_size)
 {
     memset(self, 0, sizeof *self);
     self->engine = calloc(1, sizeof *self->engine);
@@ -71,7 +71,7 @@ static void bed_open(bed *self, uint32_t local_ranks)
         return; /* not reached; for readers that do not know fail_msg */
     }
     self->roster->worker_count = SERVER;
-    self->roster->local_ranks = local_ranks;
+    self->roster->local_size = local_size;
     for (uint32_t i = 0; i < MEMBERS; i++) {
         self->roster->members[i].reactors = 1;
     }
@@ -99,7 +99,7 @@ static void try_in_vain(bed *self, int tries)
 {
     for (int i = 0; i < tries; i++) {
         time_ns += TRY_NS;
-        trib_reactor_note_lack(&self->reactor, EMFILE);
+        trib_reactor_note_shortage(&self->reactor, EMFILE);
         trib_callers_look(&self->core);
     }
 }
@@ -127,9 +127,9 @@ static void lets_one_in_meanwhile(void **state)
     bed_open(&self, 0);
     trib_callers_await(&self.core);
     try_in_vain(&self, TRIES_MAX);
-    trib_reactor_lack_over(&self.reactor);
+    trib_reactor_end_shortage(&self.reactor);
     try_in_vain(&self, TRIES_MAX);
-    time_ns += TRIB_LACK_GAP_NS; /* this process stood still, or nobody came */
+    time_ns += TRIB_SHORTAGE_GAP_NS; /* this process stood still, or nobody came */
     try_in_vain(&self, TRIES_MAX);
     assert_int_equal(ended.status, TRIB_OK);
     bed_close(&self);
@@ -146,7 +146,7 @@ static void has_let_all_in(void **state)
     for (uint32_t i = 2; i < SERVER; i++) {
         try_in_vain(&self, TRIES_MAX);
         trib_callers_came(&self.core, i);
-        trib_reactor_lack_over(&self.reactor);
+        trib_reactor_end_shortage(&self.reactor);
     }
     try_in_vain(&self, 10 * TRIES_MAX);
     assert_int_equal(ended.status, TRIB_OK);
@@ -192,12 +192,12 @@ static void needs_no_verdict_any_more(void **state)
 static void awaits_who_calls(void **state)
 {
     (void)state;
-    for (uint32_t local_ranks = 0; local_ranks <= 3; local_ranks++) {
-        if (local_ranks == 1) {
+    for (uint32_t local_size = 0; local_size <= 3; local_size++) {
+        if (local_size == 1) {
             continue; /* one alone does not sum first */
         }
         bed self;
-        bed_open(&self, local_ranks);
+        bed_open(&self, local_size);
         self.roster->members[1].sums = true;
         uint32_t calls = 0;
         for (uint32_t from = 0; from < SERVER; from++) {
@@ -211,8 +211,8 @@ static void awaits_who_calls(void **state)
         }
         /* All to the server and to rank 1; or all to the server, in each machine's place of its own to rank 1, and on each
          * machine each to each. */
-        const uint32_t by_machines = local_ranks == 0 ? 0 : SERVER + (SERVER / local_ranks - 1);
-        assert_int_equal(calls, local_ranks == 0 ? SERVER + SERVER - 1 : by_machines + SERVER * (local_ranks - 1));
+        const uint32_t by_machines = local_size == 0 ? 0 : SERVER + (SERVER / local_size - 1);
+        assert_int_equal(calls, local_size == 0 ? SERVER + SERVER - 1 : by_machines + SERVER * (local_size - 1));
         bed_close(&self);
     }
 }

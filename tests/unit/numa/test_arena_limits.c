@@ -164,7 +164,7 @@ static void test_bytes_max(void **state)
 
 #ifndef SANITIZED
 /* Runs in a child: 0 if an arena gives memory, then none, then again, under a limit of the kernel's. */
-static int starve(trib_arena *arena)
+static int exhaust(trib_arena *arena)
 {
     void *kept = trib_arena_alloc(arena, MIB, 0);
     struct rlimit none = {.rlim_cur = MIB, .rlim_max = MIB};
@@ -191,7 +191,7 @@ static void test_address_space_limit(void **state)
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        _exit(starve(arena));
+        _exit(exhaust(arena));
     }
     int status = 0;
     assert_int_equal(waitpid(child, &status, 0), child);

@@ -124,9 +124,9 @@ static void lingers_and_sleeps(void **state)
 static int64_t window_after(trib_reactor *reactor, bool payload)
 {
     reactor_of(reactor)->worked = true;
-    reactor->fed = payload;
+    reactor->got_payload = payload;
     ev_run(trib_reactor_ev_loop(reactor), EVRUN_NOWAIT);
-    assert_false(reactor->fed);
+    assert_false(reactor->got_payload);
     return reactor_of(reactor)->linger.window_ns;
 }
 

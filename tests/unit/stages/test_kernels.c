@@ -384,13 +384,13 @@ static void check_copy(const trib_kernels *kernels, const unsigned char *src, si
     memset(got, CANARY, all);
     memset(wanted, CANARY, all);
     memcpy(wanted + at, src, size);
-    assert_ptr_equal(kernels->copy_past(got + at, src, size), got + at);
+    assert_ptr_equal(kernels->copy_nontemporal(got + at, src, size), got + at);
     if (memcmp(got, wanted, all) != 0) {
         fail_msg("%s: %zu bytes from %zu to %zu in a line", kernels->name, size, (uintptr_t)src % LINE, misalignment);
     }
 }
 
-static void test_copy_past(void **unused)
+static void test_copy_nontemporal(void **unused)
 {
     static const size_t large[] = {511, 4096, 8191, 65537, COPY_MAX};
     static _Alignas(LINE) unsigned char src[LINE + COPY_MAX];
@@ -401,7 +401,7 @@ static void test_copy_past(void **unused)
     }
     for (size_t k = 0; trib_kernels_at(k) != NULL; k++) {
         const trib_kernels *kernels = trib_kernels_at(k);
-        if (k > 0 && kernels->copy_past == trib_kernels_at(k - 1)->copy_past) {
+        if (k > 0 && kernels->copy_nontemporal == trib_kernels_at(k - 1)->copy_nontemporal) {
             continue; /* past the caches takes its time */
         }
         for (size_t i = 0; i < LINE * LINE; i++) { /* each size at each alignment of either */
@@ -457,7 +457,7 @@ int main(void)
         cmocka_unit_test(test_finish),        cmocka_unit_test(test_finish_rounds_to_nearest_even),
         cmocka_unit_test(test_known_results), cmocka_unit_test(test_trees_agree),
         cmocka_unit_test(test_choice),        cmocka_unit_test(test_accumulators),
-        cmocka_unit_test(test_copy_past),
+        cmocka_unit_test(test_copy_nontemporal),
     };
     return cmocka_run_group_tests_name("kernels", tests, NULL, NULL);
 }

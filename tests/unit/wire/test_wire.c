@@ -27,7 +27,7 @@ static trib_frame sample(trib_frame_type type)
         .chunk_count = 0x61626364u,
         .size = 0x71727374u,
         .priority = -5,
-        .exchange = 0x81,
+        .collective = 0x81,
         .dtype = 0x82,
         .reduce = 0x83,
         .root = 0x91929394u,
@@ -48,7 +48,7 @@ static void assert_same_frame(const trib_frame *got, const trib_frame *want)
     assert_int_equal(got->chunk_count, want->chunk_count);
     assert_int_equal(got->size, want->size);
     assert_int_equal(got->priority, want->priority);
-    assert_int_equal(got->exchange, want->exchange);
+    assert_int_equal(got->collective, want->collective);
     assert_int_equal(got->dtype, want->dtype);
     assert_int_equal(got->reduce, want->reduce);
     assert_int_equal(got->root, want->root);

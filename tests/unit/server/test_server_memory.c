@@ -1,5 +1,5 @@
 /*
- * test_starved.c - a server that finds no memory for contributions ends the job after peer_timeout of asking, and of
+ * test_server_memory.c - a server that finds no memory for contributions ends the job after peer_timeout of asking, and of
  * nothing else: not once the contribution that waited has gone with its link, nor while sums go out.
  */
 #include <setjmp.h>
@@ -137,5 +137,5 @@ int main(void)
         cmocka_unit_test(finds_some),
         cmocka_unit_test(sums_go_out),
     };
-    return cmocka_run_group_tests_name("starved", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("server_memory", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /*
- * copy_past.c - a copy whose stores go past the caches: memory that this core will not read soon is not fetched to be overwritten,
+ * copy_nontemporal.c - a copy whose stores go past the caches: memory that this core will not read soon is not fetched to be overwritten,
  * which saves a third of the traffic.
  */
 #include "stages/kernels/sum_common.h"
@@ -9,7 +9,7 @@
 
 #define LINE 64u
 
-void *trib_copy_past(void *restrict dst, const void *restrict src, size_t size)
+void *trib_copy_nontemporal(void *restrict dst, const void *restrict src, size_t size)
 {
     unsigned char *to = dst;
     const unsigned char *from = src;

@@ -1,24 +1,24 @@
 /*
- * sum_part.c - sums that are a part of a larger one: a chunk whose contributions are all in is given out as it is, not
- * rounded, and waits until the sum that it has become a part of is written over it.
+ * sum_partial.c - partial sums, of a larger sum: a chunk whose contributions are all in is given out as it is, not
+ * rounded, and waits until the sum that it has become part of is written over it.
  *
  * Invariants
  * - A chunk that is out holds its round and its block, until its sum is there or the round is refused.
- * - Whoever sums the parts expects this contributor's rounds of a key one after the other. So a refusal is reported
- *   upwards only when every older round of the key is complete or has been reported; parts come in that order anyway,
+ * - Whoever sums the partial sums expects this contributor's rounds of a key one after the other. So a refusal is reported
+ *   upwards only when every older round of the key is complete or has been reported; partial sums come in that order anyway,
  *   because a chunk of round r + 1 is complete only when every contributor is through with round r.
  * - So where a round is complete or has been reported, all older ones of the key are, or have been.
  */
 #include "engine/aggregate/sum_tree.h"
 
-static bool gives_parts(const trib_summation *self)
+static bool gives_partials(const trib_summation *self)
 {
-    return self->config.part_ready != NULL;
+    return self->config.partial_ready != NULL;
 }
 
-uint32_t trib_sum_part_bytes(const trib_contribution *what)
+uint32_t trib_sum_partial_bytes(const trib_contribution *what)
 {
-    return what->exchange == TRIB_EXCHANGE_PUSH_PULL ? what->size << trib_sum_acc_width(what) : what->size;
+    return what->collective == TRIB_COLLECTIVE_ALL_REDUCE ? what->size << trib_sum_acc_width(what) : what->size;
 }
 
 static trib_contribution describe(const sum_chunk *chunk)
@@ -32,11 +32,11 @@ static trib_contribution describe(const sum_chunk *chunk)
 
 /* ---- Giving out ---- */
 
-bool trib_sum_part_take_block(trib_summation *self, const sum_round *round, const trib_contribution *what,
+bool trib_sum_partial_take_block(trib_summation *self, const sum_round *round, const trib_contribution *what,
                               sum_block **block)
 {
     *block = NULL;
-    if (!gives_parts(self) || round->refused != TRIB_OK || what->exchange != TRIB_EXCHANGE_BROADCAST ||
+    if (!gives_partials(self) || round->refused != TRIB_OK || what->collective != TRIB_COLLECTIVE_BROADCAST ||
         what->size == 0 || trib_sum_root(self, what) < self->config.contributor_count ||
         round->chunks[what->chunk].arrived + 1 < self->config.contributor_count) {
         return true;
@@ -45,22 +45,22 @@ bool trib_sum_part_take_block(trib_summation *self, const sum_round *round, cons
     return *block != NULL;
 }
 
-void trib_sum_part_give_out(trib_summation *self, sum_chunk *chunk, sum_block *block)
+void trib_sum_partial_give_out(trib_summation *self, sum_chunk *chunk, sum_block *block)
 {
     sum_round *round = chunk->round;
     const bool carries = block != NULL && chunk->size > 0;
     trib_assert(!chunk->is_out && chunk->result == NULL && chunk->sum.references == 0);
     chunk->result = block;
     chunk->is_out = true;
-    round->parts_out++;
-    round->references++; /* the caller's; ours is counted in parts_out */
+    round->partials_out++;
+    round->references++; /* the caller's; ours is counted in partials_out */
     chunk->sum = (trib_sum_buffer){
         .data = carries ? block->data : NULL, .size = carries ? chunk->size : 0, .references = 2, .slot = chunk};
     const trib_contribution what = describe(chunk);
-    self->config.part_ready(self->config.user, &what, &chunk->sum);
+    self->config.partial_ready(self->config.user, &what, &chunk->sum);
 }
 
-void trib_sum_part_add_to_broadcast(trib_summation *self, sum_chunk *chunk, sum_block *block)
+void trib_sum_partial_add_to_broadcast(trib_summation *self, sum_chunk *chunk, sum_block *block)
 {
     if (block != NULL) {
         trib_assert(chunk->kept == NULL);
@@ -69,18 +69,18 @@ void trib_sum_part_add_to_broadcast(trib_summation *self, sum_chunk *chunk, sum_
     if (chunk->arrived == self->config.contributor_count) {
         sum_block *kept = chunk->kept;
         chunk->kept = NULL;
-        trib_sum_part_give_out(self, chunk, kept);
+        trib_sum_partial_give_out(self, chunk, kept);
     }
 }
 
-void trib_sum_part_clear(trib_summation *self, sum_chunk *chunk)
+void trib_sum_partial_clear(trib_summation *self, sum_chunk *chunk)
 {
     trib_sum_block_give(self, chunk->kept);
     chunk->kept = NULL;
     if (chunk->is_out) {
         chunk->is_out = false;
-        trib_assert(chunk->round->parts_out > 0);
-        chunk->round->parts_out--;
+        trib_assert(chunk->round->partials_out > 0);
+        chunk->round->partials_out--;
         trib_sum_buffer_unref(self, &chunk->sum);
     }
 }
@@ -93,9 +93,9 @@ static bool is_settled(const sum_round *round)
     return is_complete || round->is_reported;
 }
 
-void trib_sum_part_report(trib_summation *self, sum_round *round)
+void trib_sum_partial_report(trib_summation *self, sum_round *round)
 {
-    if (!gives_parts(self) || (round->next != NULL && !is_settled(round->next))) {
+    if (!gives_partials(self) || (round->next != NULL && !is_settled(round->next))) {
         return; /* the older one does it when its turn has come */
     }
     sum_round *first = NULL, **last = &first; /* of those to be reported, oldest first */
@@ -117,9 +117,9 @@ void trib_sum_part_report(trib_summation *self, sum_round *round)
     }
 }
 
-bool trib_sum_part_may_end(const trib_summation *self, const sum_round *round)
+bool trib_sum_partial_may_end(const trib_summation *self, const sum_round *round)
 {
-    return !gives_parts(self) || (round->parts_out == 0 && (round->refused == TRIB_OK || round->is_reported));
+    return !gives_partials(self) || (round->partials_out == 0 && (round->refused == TRIB_OK || round->is_reported));
 }
 
 /* ---- What comes from above ---- */
@@ -159,8 +159,8 @@ void trib_summation_complete(trib_summation *self, const trib_contribution *what
     trib_assert(chunk != NULL);
     sum_round *round = chunk->round;
     chunk->is_out = false;
-    trib_assert(round->parts_out > 0);
-    round->parts_out--;
+    trib_assert(round->partials_out > 0);
+    round->partials_out--;
     round->holds++;
     trib_sum_chunk_hand_out(self, chunk);
     round->holds--;
@@ -170,7 +170,7 @@ void trib_summation_complete(trib_summation *self, const trib_contribution *what
 /* Else nothing that happens above can matter to it: all its sums are here, and at most wait to be sent. */
 static bool needs_above(const sum_round *round)
 {
-    return round->refused == TRIB_OK && (round->chunks_done < round->what.chunk_count || round->parts_out > 0);
+    return round->refused == TRIB_OK && (round->chunks_done < round->what.chunk_count || round->partials_out > 0);
 }
 
 static void refuse_from_above(trib_summation *self, sum_round *round, trib_status status, const char *text)

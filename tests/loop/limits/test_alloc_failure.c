@@ -1,5 +1,5 @@
 /*
- * test_famine.c - every allocation of the library fails in turn, in a job that joins, declares, sums, broadcasts, waits
+ * test_alloc_failure.c - every allocation of the library fails in turn, in a job that joins, declares, sums, broadcasts, waits
  * at a barrier and closes. Each run ends: every callback exactly once, right results or an error with a text, every
  * block given back.
  *
@@ -7,8 +7,8 @@
  * the __wrap_ functions before the library's allocations; other libraries keep theirs (libev ends the process when
  * it has no memory).
  *
- *   test_famine                    all of it; each of JOBS processes takes its share of the runs
- *   test_famine colocated once 17  that run only, with the log
+ *   test_alloc_failure                    all of it; each of JOBS processes takes its share of the runs
+ *   test_alloc_failure colocated once 17  that run only, with the log
  */
 #include <ev.h>
 #include <stdarg.h>
@@ -132,10 +132,10 @@ static void broken(const char *format, ...)
 
 typedef enum kind_of_work { SUM, BROADCAST, BARRIER, WORKS } kind_of_work;
 
-typedef struct famine famine;
+typedef struct failure_run failure_run;
 
 typedef struct attempt {
-    famine *run;
+    failure_run *run;
     kind_of_work what;
     int rank;
     bool taken;
@@ -144,7 +144,7 @@ typedef struct attempt {
     float *data;
 } attempt;
 
-struct famine {
+struct failure_run {
     const char *name;
     scarcity_kind kind;
     struct ev_loop *loop;
@@ -160,7 +160,7 @@ static void too_long(struct ev_loop *loop, ev_timer *timer, int events)
 {
     (void)loop;
     (void)events;
-    const famine *self = timer->data;
+    const failure_run *self = timer->data;
     broken("%s: hangs with %u operations under way, %u of %d engines closed", self->name, self->pending, self->closed,
            self->members);
 }
@@ -182,7 +182,7 @@ static bool is_clean(trib_status status)
     }
 }
 
-static void check_error(famine *self, const char *call, trib_status status, const char *text)
+static void check_error(failure_run *self, const char *call, trib_status status, const char *text)
 {
     self->said_no = true;
     if (!is_clean(status) || text[0] == '\0') {
@@ -206,7 +206,7 @@ static void done(const trib_result *result, void *user)
     }
 }
 
-static void create(famine *self, const char *address, int index)
+static void create(failure_run *self, const char *address, int index)
 {
     trib_config config;
     trib_config_init(&config, sizeof config);
@@ -218,7 +218,7 @@ static void create(famine *self, const char *address, int index)
     config.server_count = self->members - self->workers;
     config.coordinator = address;
     config.token = "a secret of the tests";
-    /* Short where somebody may wait for what never comes, long where nothing lacks: this machine may be busy. */
+    /* Short where somebody may wait for what never comes, long where nothing is short: this machine may be busy. */
     config.join_timeout_ns = config.op_timeout_ns = self->kind == SCARCITY_NONE ? 10000 * MS : 250 * MS;
     config.close_timeout_ns = 500 * MS;
     config.log_level = talks ? TRIB_LOG_INFO : TRIB_LOG_NONE;
@@ -229,7 +229,7 @@ static void create(famine *self, const char *address, int index)
     }
 }
 
-static void submit(famine *self, int rank, kind_of_work what, trib_tensor *tensor)
+static void submit(failure_run *self, int rank, kind_of_work what, trib_tensor *tensor)
 {
     attempt *mine = &self->attempts[rank][what];
     *mine = (attempt){.run = self, .what = what, .rank = rank, .data = __real_malloc(COUNT * sizeof(float))};
@@ -254,7 +254,7 @@ static void submit(famine *self, int rank, kind_of_work what, trib_tensor *tenso
     }
 }
 
-static void work(famine *self, int rank)
+static void work(failure_run *self, int rank)
 {
     trib_tensor_desc desc;
     trib_tensor_desc_init(&desc, sizeof desc);
@@ -274,7 +274,7 @@ static void work(famine *self, int rank)
     submit(self, rank, BARRIER, NULL);
 }
 
-static void check_attempt(const famine *self, attempt *mine)
+static void check_attempt(const failure_run *self, attempt *mine)
 {
     if (mine->callbacks != (mine->taken ? 1 : 0)) {
         broken("%s: rank %d: %u callbacks of operation %d", self->name, mine->rank, mine->callbacks, (int)mine->what);
@@ -292,10 +292,10 @@ static void check_attempt(const famine *self, attempt *mine)
 static void closed(trib_engine *engine, void *user)
 {
     (void)engine;
-    ((famine *)user)->closed++;
+    ((failure_run *)user)->closed++;
 }
 
-static void close_all(famine *self)
+static void close_all(failure_run *self)
 {
     unsigned opened = 0;
     for (int i = 0; i < self->members; i++) {
@@ -317,7 +317,7 @@ static void close_all(famine *self)
 /* Answers how many allocations there were. */
 static size_t run(const char *name, int workers, int servers, scarcity_kind kind, size_t nth)
 {
-    famine self = {
+    failure_run self = {
         .name = name, .kind = kind, .workers = workers, .members = workers + servers, .loop = ev_loop_new(EVFLAG_AUTO)};
     ev_timer_init(&self.watchdog, too_long, PATIENCE_S, 0);
     self.watchdog.data = &self;

@@ -1,27 +1,27 @@
 /*
- * server_lane.h - the sums of device tensors, beside those of tensors in host memory; and what both need of server.c.
+ * server_shard.h - the sums of device tensors, beside those of tensors in host memory; and what both need of server.c.
  *
  * One share of each machine's sum comes from each of its local ranks, so the contributors to a share are the machines, and
- * each local rank (lane) has a summation of its own.
+ * each local rank has a summation (a shard's) of its own.
  */
-#ifndef TRIB_ENGINE_SERVER_LANE_H
-#define TRIB_ENGINE_SERVER_LANE_H
+#ifndef TRIB_ENGINE_SERVER_SHARD_H
+#define TRIB_ENGINE_SERVER_SHARD_H
 
 #include "engine/core/core.h"
 
-typedef struct trib_server_lane {
+typedef struct trib_server_shard {
     trib_core *core;
-    uint32_t lane;
+    uint32_t local_rank;
     trib_summation *summation; /* NULL: nothing has come for it yet */
-} trib_server_lane;
+} trib_server_shard;
 
 /* Which summation a frame is for; a device tensor's is made when its first frame comes. */
 TRIB_CHECKED trib_status trib_server_find_summation(trib_link *link, const trib_frame *frame, trib_summation **out,
                                                     trib_error *error);
 /* As trib_summation_owes, of this member's machine. */
-bool trib_server_lanes_owe(const trib_core *core);
-void trib_server_lanes_tick(trib_core *core);
-void trib_server_lanes_close(trib_core *core);
+bool trib_server_shards_owe(const trib_core *core);
+void trib_server_shards_tick(trib_core *core);
+void trib_server_shards_close(trib_core *core);
 
 /* ---- server_frame.c ---- */
 /* Of a PUSH that has been checked, or a WITHDRAW whose summation has been found. */
@@ -46,10 +46,10 @@ void *trib_server_buffer_alloc(void *user, size_t size);
 void trib_server_buffer_free(void *user, void *buffer, size_t size);
 void trib_server_hand_out(trib_core *core, trib_summation *summation, uint32_t receiver, const trib_contribution *what,
                           trib_sum_buffer *sum);
-/* extra: the frame's type, aux, root, chunk and exchange. */
+/* extra: the frame's type, aux, root, chunk and collective. */
 void trib_server_notice(trib_core *core, const trib_frame *extra, uint32_t receiver, const trib_contribution *what,
                         const char *text);
-/* Looks at what waits: rounds that lack somebody who has left are refused; of the others those who wait are told for whom. */
+/* Looks at what waits: rounds that miss somebody who has left are refused; of the others those who wait are told for whom. */
 void trib_server_look(trib_core *core);
 /* The same for one summation, with what it asks and tells. */
 void trib_server_look_at(const trib_core *core, trib_summation *summation,
