@@ -90,12 +90,12 @@ static const char *shared_memory(void)
 {
     FILE *file = fopen("/proc/sys/kernel/yama/ptrace_scope", "re");
     int scope = 0;
-    bool told = file != NULL && fscanf(file, "%d", &scope) == 1;
+    bool is_known = file != NULL && fscanf(file, "%d", &scope) == 1;
     if (file != NULL) {
         fclose(file);
     }
-    return told && scope > 0 ? "copied twice; kernel.yama.ptrace_scope=0 would let a peer read them in place"
-                             : "read by the peer in place, where the processes see each other's ids";
+    return is_known && scope > 0 ? "copied twice; kernel.yama.ptrace_scope=0 would let a peer read them in place"
+                                 : "read by the peer in place, where the processes see each other's ids";
 }
 
 static void add_machine(text *out)

@@ -36,7 +36,7 @@ static trib_status resolve_coordinator(trib_config *config, const char *wanted, 
     trib_error why = {.text = ""};
     trib_logger logger;
     trib_logger_init(&logger, config);
-    for (bool said = false;; said = true) {
+    for (bool logged = false;; logged = true) {
         why.text[0] = '\0';
         trib_status status = trib_address_resolve(wanted, address, &why);
         const int64_t left_ns = trib_api_left_ns(&deadline);
@@ -48,14 +48,14 @@ static trib_status resolve_coordinator(trib_config *config, const char *wanted, 
             trib_log(&logger, TRIB_LOG_WARN, "coordinator: %.400s", why.text);
         }
         if (status == TRIB_OK) {
-            config->join_timeout_ns = !said ? config->join_timeout_ns : left_ns > 0 ? left_ns : 1;
+            config->join_timeout_ns = !logged ? config->join_timeout_ns : left_ns > 0 ? left_ns : 1;
             return TRIB_OK;
         }
         if (left_ns <= 0) {
             return trib_error_set(error, status, "could not look up the coordinator within %.1f s: %.300s", timeout_s,
                                   why.text);
         }
-        if (!said) {
+        if (!logged) {
             trib_log(&logger, TRIB_LOG_WARN, "coordinator: %.300s; it is looked up until %.0f s have passed", why.text,
                      timeout_s);
         }
@@ -331,7 +331,7 @@ trib_status trib_alloc(trib_engine *engine, size_t size, void **memory_out)
         return status != TRIB_OK ? status : TRIB_INVALID;
     }
     /* A whole page is aligned to one. */
-    void *block = engine->env.memory_alloc_patient(engine->env.memory, size < PAGE ? PAGE : size);
+    void *block = engine->env.memory_alloc_blocking(engine->env.memory, size < PAGE ? PAGE : size);
     if (block == NULL) {
         char why[TRIB_REASON_MAX];
         trib_log(&engine->logger, TRIB_LOG_ERROR, "trib_alloc: no memory for %zu bytes: %s", size,
@@ -377,8 +377,8 @@ trib_status trib_memory_register(trib_engine *engine, void *memory, size_t size,
     }
     status = engine->env.memory_adopt(engine->env.memory, memory, size, &why);
     const trib_transport_ops *transport = engine->env.transport;
-    if (transport->tells_devices != NULL &&
-        transport->tells_devices(engine->env.transport_shared)) { /* there are devices that want to know */
+    if (transport->notifies_devices != NULL &&
+        transport->notifies_devices(engine->env.transport_context)) { /* there are devices that want to know */
         trib_log(&engine->logger, status == TRIB_OK ? TRIB_LOG_INFO : TRIB_LOG_WARN, "%zu bytes at %p are %s%s", size,
                  memory,
                  status == TRIB_OK ? "registered" : "not registered, so payloads in them are copied: ", why.text);

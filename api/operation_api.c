@@ -10,7 +10,7 @@
 #include "api/check.h"
 #include "engine/device/device_task.h"
 
-#define LOOK_NS (50 * INT64_C(1000)) /* before a call sleeps that waits for a launch */
+#define POLL_NS (50 * INT64_C(1000)) /* before a call sleeps that waits for a launch */
 
 /* ---- Tensors ---- */
 
@@ -175,8 +175,9 @@ trib_status trib_push_pull(trib_engine *engine, const trib_op_params *params, tr
     if (status == TRIB_OK) {
         status = check_device(engine, params, error);
     }
-    return status != TRIB_OK ? status
-                             : trib_op_submit(engine, params, TRIB_COLLECTIVE_ALL_REDUCE, params->tensor, op_out, error);
+    return status != TRIB_OK
+               ? status
+               : trib_op_submit(engine, params, TRIB_COLLECTIVE_ALL_REDUCE, params->tensor, op_out, error);
 }
 
 trib_status trib_broadcast(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
@@ -247,7 +248,7 @@ static bool is_launched(const trib_op *op, uint32_t launches)
 /* On one machine it takes less than a thread takes to wake up. */
 static bool is_launched_soon(const trib_op *op, uint32_t launches)
 {
-    const struct timespec until = trib_api_deadline_in(LOOK_NS);
+    const struct timespec until = trib_api_deadline_in(POLL_NS);
     while (!is_launched(op, launches)) {
         if (trib_api_left_ns(&until) <= 0) {
             return false;
@@ -280,7 +281,7 @@ static trib_status await_launch(trib_op *op, uint32_t launches, trib_error *refu
         const trib_error here = *refusal;
         return trib_error_set(refusal, status, "%.250s; %.100s", reason.text, here.text);
     }
-    if (!atomic_exchange(&engine->said_refused, true)) {
+    if (!atomic_exchange(&engine->refused_logged, true)) {
         trib_log(&engine->logger, TRIB_LOG_INFO, "tensor \"%s\": trib_op_stream_wait waits in the call: %s",
                  op->tensor->name, reason.text);
     }

@@ -227,7 +227,7 @@ typedef struct trib_config {
     const char *trace;    /* file that a trace is written to at the end; NULL: none; see TRACES below */
     uint64_t trace_bytes; /* memory for its records, of all reactors together; default 64 MiB */
     /* Tensors on GPUs (docs/gpu.md): one process for each GPU; the ranks of a machine are consecutive. */
-    const char *device; /* "none" (default); "cuda": needs the CUDA module */
+    const char *device;         /* "none" (default); "cuda": needs the CUDA module */
     int32_t device_index;       /* which; default -1: the one that is current on the thread that creates the engine */
     int32_t local_size;         /* processes that share a machine, the same on all machines; default 1 */
     int32_t local_rank;         /* this process among them: rank modulo local_size */

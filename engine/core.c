@@ -12,12 +12,12 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/membership/callers.h"
+#include "engine/membership/wireup.h"
 #include "engine/membership/coordinator.h"
 #include "engine/local_group/group.h"
-#include "engine/wire/hosts.h"
+#include "engine/wire/address_list.h"
 #include "engine/link/link_handshake.h"
-#include "engine/membership/loads.h"
+#include "engine/membership/load_report.h"
 #include "engine/cluster/machines.h"
 #include "engine/membership/member.h"
 #include "engine/server/relay.h"
@@ -38,8 +38,8 @@ static void incoming_ready(trib_link *link)
     } else if (link->purpose == TRIB_PURPOSE_GROUP && core->engine->device != NULL && core->reactor->index == 0 &&
                core->engine->config.local_size > 1) {
         trib_group_adopt(link);
-    } else if (link->purpose == TRIB_PURPOSE_EXPRESS || link->purpose == TRIB_PURPOSE_STRAND) {
-        trib_link_express_adopt(link);
+    } else if (link->purpose == TRIB_PURPOSE_PRIORITY || link->purpose == TRIB_PURPOSE_SUBFLOW) {
+        trib_link_attach_to_main(link);
     } else if (link->purpose == TRIB_PURPOSE_DATA && core->engine->config.roles != TRIB_ROLE_COORDINATOR) {
         trib_server_adopt(link);
     } else {
@@ -47,19 +47,20 @@ static void incoming_ready(trib_link *link)
     }
 }
 
-static trib_status incoming_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
+static trib_status incoming_header(trib_link *link, const trib_frame *frame, trib_recv_target *target,
+                                   trib_error *error)
 {
     (void)link;
     (void)frame;
-    (void)landing;
+    (void)target;
     return trib_error_set(error, TRIB_PROTOCOL, "a frame before its time");
 }
 
-static trib_status incoming_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
+static trib_status incoming_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
                                      trib_error *error)
 {
     (void)payload;
-    (void)lent;
+    (void)in_place;
     return incoming_header(link, frame, NULL, error);
 }
 
@@ -78,18 +79,18 @@ static const trib_link_upcalls incoming_upcalls = {
 };
 
 /* The link to the server of one's own process: one link carries both ways, told apart by the frame's type. */
-static trib_status self_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
+static trib_status self_header(trib_link *link, const trib_frame *frame, trib_recv_target *target, trib_error *error)
 {
-    return incoming_header(link, frame, landing, error);
+    return incoming_header(link, frame, target, error);
 }
 
-static trib_status self_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
+static trib_status self_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
                                  trib_error *error)
 {
     bool for_server =
         frame->type == TRIB_FRAME_PUSH || frame->type == TRIB_FRAME_WITHDRAW || trib_relay_is_report(link->core, frame);
-    return for_server ? trib_server_received(link, frame, payload, lent, error)
-                      : trib_worker_received(link, frame, payload, lent, error);
+    return for_server ? trib_server_received(link, frame, payload, in_place, error)
+                      : trib_worker_received(link, frame, payload, in_place, error);
 }
 
 static void self_closed(trib_link *link, trib_status status, const char *reason)
@@ -145,7 +146,7 @@ static trib_status connect_all(trib_core *core, trib_error *error)
     for (uint32_t member = 0; member < roster->member_count; member++) {
         const trib_member_info *info = &roster->members[member];
         for (uint32_t reactor = 0; reactor < info->reactors; reactor++) {
-            if (!trib_callers_calls(core, member, reactor)) {
+            if (!trib_wireup_connects_to(core, member, reactor)) {
                 continue;
             }
             trib_status status = connect_to(core, member, reactor, error);
@@ -170,7 +171,7 @@ void trib_core_roster(trib_reactor *reactor, trib_post *post)
     }
     core->host.epoch = roster->epoch;
     if (roster->follows) {
-        status = trib_loads_open(core);
+        status = trib_load_report_open(core);
     }
     const uint32_t me = engine->member_id;
     if (me < roster->member_count && engine->env.reactor_settle != NULL) {
@@ -270,15 +271,15 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
     int64_t now_ns = trib_now(reactor);
     if (!core->ended) {
         trib_server_tick(core);
-        trib_callers_look(core);
-        trib_loads_report(core);
+        trib_wireup_check(core);
+        trib_load_report_send(core);
         trib_link_report_refused(&core->host, false);
         trib_timer_arm(reactor, timer, now_ns + TICK_NS);
         return;
     }
-    if (!core->closing && trib_status_is_orderly(core->ended_status) && now_ns >= core->look_ns) {
-        core->look_ns = now_ns + TICK_NS;
-        trib_server_look(core); /* rounds of others may miss somebody who has left */
+    if (!core->closing && trib_status_is_orderly(core->ended_status) && now_ns >= core->next_scan_ns) {
+        core->next_scan_ns = now_ns + TICK_NS;
+        trib_server_scan_stalls(core); /* rounds of others may miss somebody who has left */
         trib_server_resume(core);
     }
     bool overdue = now_ns >= core->close_deadline_ns;
@@ -294,7 +295,8 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
         stop_listening(core);
     }
     bool device_through = core->reactor->index != 0 || atomic_load(&core->engine->device_jobs) == 0;
-    if (core->closing && core->host.links == NULL && core->op_cores == NULL && device_through && transport_is_idle(core)) {
+    if (core->closing && core->host.links == NULL && core->op_cores == NULL && device_through &&
+        transport_is_idle(core)) {
         trib_engine_core_closed(core->engine);
         return;
     }
@@ -307,7 +309,7 @@ void trib_core_ended(trib_reactor *reactor, trib_post *post)
     trib_core *core = reactor->owner;
     trib_engine *engine = core->engine;
     trib_assert(!core->ended);
-    trib_callers_stop(core);
+    trib_wireup_stop(core);
     pthread_mutex_lock(&engine->mutex);
     core->ended_status = engine->fate.status;
     snprintf(core->ended_text, sizeof core->ended_text, "%s", engine->fate.text);
@@ -333,7 +335,8 @@ void trib_core_ended(trib_reactor *reactor, trib_post *post)
 
 static trib_status listen_at(trib_core *core, const trib_address *at, trib_error *error)
 {
-    return core->host.transport->ops->listen(core->host.transport, at, &core->host, &core->listener, &core->host.address, error);
+    return core->host.transport->ops->listen(core->host.transport, at, &core->host, &core->listener,
+                                             &core->host.address, error);
 }
 
 /* Appends to the list, as an address with a port that is to be chosen. False: it does not fit. */
@@ -355,14 +358,15 @@ static bool add_host(trib_address *list, const char *host, size_t size, const ch
  * it can have. */
 static trib_status listen_somewhere(trib_core *core, trib_error *error)
 {
-    const char *hosts = core->engine->listen_host;
+    const char *listen_hosts = core->engine->listen_host;
     const uint8_t *choice = core->engine->env.listen_choice;
-    const char *own = trib_hosts_at(hosts, choice != NULL ? choice[core->reactor->index] : core->reactor->index);
-    const bool lists = (core->host.transport->ops->flags & TRIB_TRANSPORT_RAILS) != 0;
+    const char *own =
+        trib_address_list_at(listen_hosts, choice != NULL ? choice[core->reactor->index] : core->reactor->index);
+    const bool lists = (core->host.transport->ops->flags & TRIB_TRANSPORT_FAILOVER) != 0;
     trib_address list = {.text = ""};
     trib_status status = TRIB_INVALID;
     for (const char *next = NULL, *host = own; host != NULL && status != TRIB_OK; host = next) {
-        next = trib_hosts_next(hosts, own, host);
+        next = trib_address_list_next(listen_hosts, own, host);
         if (!lists) {
             list.text[0] = '\0';
         }
@@ -381,7 +385,7 @@ static trib_status listen_somewhere(trib_core *core, trib_error *error)
     if (status == TRIB_SYSTEM && error != NULL) { /* it may be another machine's */
         const size_t used = strnlen(error->text, sizeof error->text - 1);
         snprintf(error->text + used, sizeof error->text - used,
-                 " (listen \"%.80s\": TRIB_LISTEN, or trib_config.listen)", hosts);
+                 " (listen \"%.80s\": TRIB_LISTEN, or trib_config.listen)", listen_hosts);
     }
     return status;
 }
@@ -394,7 +398,7 @@ trib_status trib_core_open(trib_core *core, trib_engine *engine, trib_reactor *r
     trib_transport_config transport = {
         .send_buffer_bytes = 0,
         .silence_timeout_ns = engine->config.peer_timeout_ns,
-        .shared = engine->env.transport_shared,
+        .context = engine->env.transport_context,
         .payload_size = trib_frame_payload_size,
         .seal = trib_auth_seal,
         .seal_key = engine->key,
@@ -423,7 +427,7 @@ void trib_core_close(trib_core *core)
         return;
     }
     trib_timer_stop(core->reactor, &core->tick);
-    trib_callers_stop(core);
+    trib_wireup_stop(core);
     if (core->listener != NULL) {
         core->host.transport->ops->listener_close(core->listener);
     }
@@ -433,5 +437,5 @@ void trib_core_close(trib_core *core)
         core->host.transport->ops->close(core->host.transport);
     }
     trib_link_host_close(&core->host);
-    trib_loads_close(core);
+    trib_load_report_close(core);
 }

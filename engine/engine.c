@@ -130,7 +130,7 @@ static trib_status open_device(trib_engine *engine, trib_error *error)
                                        .in_order = trib_device_in_order(engine),
                                        .kernels = engine->env.kernels,
                                        .logger = &engine->logger,
-                                       .linger_most_ns = engine->env.linger_most_ns,
+                                       .poll_window_max_ns = engine->env.poll_window_max_ns,
                                        .thread_began = engine->env.device_thread,
                                        .memory = engine->env.memory,
                                        .complete = device_job_complete,
@@ -139,8 +139,8 @@ static trib_status open_device(trib_engine *engine, trib_error *error)
                                        .engine = engine,
                                        .world = engine->env.device_world};
     trib_status status = engine->env.device->open(&params, &engine->device, error);
-    if (status == TRIB_OK && engine->env.memory_share != NULL) {
-        engine->env.memory_share(engine->env.memory, engine->env.device, engine->device);
+    if (status == TRIB_OK && engine->env.memory_attach_device != NULL) {
+        engine->env.memory_attach_device(engine->env.memory, engine->env.device, engine->device);
     }
     return status;
 }
@@ -148,14 +148,15 @@ static trib_status open_device(trib_engine *engine, trib_error *error)
 static void close_device(trib_engine *engine)
 {
     if (engine->device != NULL) {
-        if (engine->env.memory_unshare != NULL) {
-            engine->env.memory_unshare(engine->env.memory);
+        if (engine->env.memory_detach_device != NULL) {
+            engine->env.memory_detach_device(engine->env.memory);
         }
         engine->env.device->close(engine->device);
     }
 }
 
-static const trib_job_hooks hooks = {.advises = trib_blame_advises, .core_closed = trib_tracer_core_closed,
+static const trib_job_hooks hooks = {.advises = trib_blame_advises,
+                                     .core_closed = trib_tracer_core_closed,
                                      .data_began = trib_tracer_data_began,
                                      .ask_time = trib_member_ask_time};
 

@@ -21,16 +21,16 @@
 #include <unistd.h>
 
 /* Of less a heap takes several blocks' worth at a time, and that is worth more than what a registrar costs then. */
-#define PATIENT_BYTES_MIN ((size_t)16 << 20)
+#define BLOCKING_BYTES_MIN ((size_t)16 << 20)
 /* Others may take what was reserved before it can be used. */
-#define PATIENT_TRIES 4
+#define BLOCKING_TRIES 4
 
 struct trib_arena {
     trib_extents extents;
     const trib_heap_ops *ops;
     trib_heap *heap;
-    pthread_mutex_t patience; /* who has it may set `frugal`; taken before all others */
-    atomic_int frugal;        /* the thread for which no extents are made; 0: none */
+    pthread_mutex_t blocking_mutex; /* who has it may set `frugal`; taken before all others */
+    atomic_int frugal;              /* the thread for which no extents are made; 0: none */
     atomic_uint_fast64_t bytes_in_use;
     atomic_uint_fast64_t blocks_in_use;
 };
@@ -118,7 +118,7 @@ trib_status trib_arena_create_with(const trib_arena_params *params, trib_arena *
     if (arena == NULL) {
         return TRIB_NO_MEMORY;
     }
-    if (pthread_mutex_init(&arena->patience, NULL) != 0) {
+    if (pthread_mutex_init(&arena->blocking_mutex, NULL) != 0) {
         free(arena);
         return TRIB_NO_MEMORY;
     }
@@ -130,7 +130,7 @@ trib_status trib_arena_create_with(const trib_arena_params *params, trib_arena *
         }
     }
     if (status != TRIB_OK) {
-        pthread_mutex_destroy(&arena->patience);
+        pthread_mutex_destroy(&arena->blocking_mutex);
         free(arena);
         return status;
     }
@@ -153,7 +153,7 @@ void trib_arena_destroy(trib_arena *arena)
     }
     arena->ops->destroy(arena->heap);
     trib_extents_fini(&arena->extents);
-    pthread_mutex_destroy(&arena->patience);
+    pthread_mutex_destroy(&arena->blocking_mutex);
     free(arena);
 }
 
@@ -178,22 +178,22 @@ void *trib_arena_alloc(trib_arena *arena, size_t size, size_t alignment)
     return block;
 }
 
-void *trib_arena_alloc_patient(trib_arena *arena, size_t size, size_t alignment)
+void *trib_arena_alloc_blocking(trib_arena *arena, size_t size, size_t alignment)
 {
     void *block = NULL;
-    if (size >= PATIENT_BYTES_MIN && is_block(size, alignment)) {
+    if (size >= BLOCKING_BYTES_MIN && is_block(size, alignment)) {
         /* Room for an alignment that what is left may not have. */
         const size_t slack = alignment > TRIB_PAGE_BYTES ? alignment : 0;
         const size_t need = arena->ops->need(arena->heap, size, alignment > 0 ? alignment : TRIB_PAGE_BYTES) + slack;
         bool is_room = true;
-        pthread_mutex_lock(&arena->patience);
+        pthread_mutex_lock(&arena->blocking_mutex);
         atomic_store(&arena->frugal, (int)gettid());
-        for (int i = 0; block == NULL && is_room && i < PATIENT_TRIES; i++) {
+        for (int i = 0; block == NULL && is_room && i < BLOCKING_TRIES; i++) {
             block = trib_arena_alloc(arena, size, alignment);
             is_room = block != NULL || trib_extents_reserve(&arena->extents, need);
         }
         atomic_store(&arena->frugal, 0);
-        pthread_mutex_unlock(&arena->patience);
+        pthread_mutex_unlock(&arena->blocking_mutex);
     }
     return block != NULL ? block : trib_arena_alloc(arena, size, alignment);
 }

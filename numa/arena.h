@@ -11,7 +11,7 @@
  *
  * To register memory takes its time: with CUDA 0.3 ms and more for each MiB. Extents are made as blocks need them, of up to
  * 64 MiB or what one block needs, and who asked waits for that, and so does whoever takes a block or looks one up meanwhile.
- * Threads that may wait keep that from those that may not: trib_arena_reserve, trib_arena_alloc_patient.
+ * Threads that may wait keep that from those that may not: trib_arena_reserve, trib_arena_alloc_blocking.
  *
  * THREADS    Every function may be called from any thread, create and destroy apart. A registrar runs inside the call
  * that made the extent, adopted, added or removed it, with locks of the arena held: it must not call the arena. It may be
@@ -88,12 +88,12 @@ void trib_arena_destroy(trib_arena *arena);
 void *trib_arena_alloc(trib_arena *arena, size_t size, size_t alignment);
 /* The same for a thread that may wait. A block of 16 MiB or more for which there is no room is registered with none waiting
  * but those that adopt, disown, reserve, take with patience or are about registrars. */
-void *trib_arena_alloc_patient(trib_arena *arena, size_t size, size_t alignment);
+void *trib_arena_alloc_blocking(trib_arena *arena, size_t size, size_t alignment);
 /* NULL is fine. */
 void trib_arena_free(trib_arena *arena, void *block);
 
 /* Makes an extent of that size ahead, unless what is left of one is as large: blocks are cut from it as long as there is room,
- * and none of them waits for a registrar. Meanwhile others wait as for trib_arena_alloc_patient. False: no memory, or more
+ * and none of them waits for a registrar. Meanwhile others wait as for trib_arena_alloc_blocking. False: no memory, or more
  * than bytes_max. */
 bool trib_arena_reserve(trib_arena *arena, size_t size);
 

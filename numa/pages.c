@@ -99,11 +99,11 @@ static bool is_overcommitted(void)
 {
     char mode = '2';
     const int fd = open("/proc/sys/vm/overcommit_memory", O_RDONLY | O_CLOEXEC);
-    const bool is_told = fd >= 0 && read(fd, &mode, 1) == 1;
+    const bool is_known = fd >= 0 && read(fd, &mode, 1) == 1;
     if (fd >= 0) {
         close(fd);
     }
-    return !is_told || mode != '2';
+    return !is_known || mode != '2';
 }
 
 /* Linux gives the lowest numbers first: others shall find some as well. */

@@ -62,7 +62,7 @@ static bool accept_one(trib_acceptor *self)
     return true;
 }
 
-static void ready(trib_reactor *reactor, trib_io *io, unsigned events)
+static void accept_ready(trib_reactor *reactor, trib_io *io, unsigned events)
 {
     (void)reactor;
     (void)events;
@@ -78,7 +78,7 @@ static void ready(trib_reactor *reactor, trib_io *io, unsigned events)
 void trib_acceptor_open(trib_acceptor *acceptor, int fd)
 {
     trib_fork_own(fd);
-    acceptor->io = (trib_io){.ready = ready, .user = acceptor, .fd = fd};
+    acceptor->io = (trib_io){.ready = accept_ready, .user = acceptor, .fd = fd};
     acceptor->backoff.fired = backoff_over;
     acceptor->backoff.user = acceptor;
     trib_io_watch(acceptor->reactor, &acceptor->io, TRIB_IO_READ);

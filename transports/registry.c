@@ -5,16 +5,16 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "transports/failover/rails.h"
+#include "transports/failover/failover.h"
 #include "transports/rdma/rdma.h"
 #include "transports/shm/shm.h"
 
 static const trib_transport_ops *const transports[] = {
-    &trib_rails_auto_ops,
-    &trib_rails_tcp_ops,
+    &trib_failover_auto_ops,
+    &trib_failover_tcp_ops,
     &trib_shm_ops,
 #if TRIB_HAVE_RDMA
-    &trib_rails_rdma_ops,
+    &trib_failover_rdma_ops,
 #endif
 };
 static const char *const names[] = {

@@ -18,17 +18,17 @@
  *            Bounding what is queued is the caller's business (credit). Sends of one turn may travel in one system call.
  * header     a whole header has arrived. The receiver checks it and answers how long the payload is and where it shall
  *            land:
- *            TRIB_OK     landing filled (payload_size 0: no buffer is needed); `received` follows when it is there
+ *            TRIB_OK     target filled (payload_size 0: no buffer is needed); `received` follows when it is there
  *            TRIB_AGAIN  no room now: the transport reads no more from this connection until recv_resume, and
  *                        then asks again with the same header
  *            error       protocol violation: the transport closes the connection, `closed` carries the status
  *            While payloads are on their way to where they shall land, a transport may ask about messages that follow,
  *            until TRIB_AHEAD_MAX have been asked about and not received; `received` comes in the same order. After
  *            TRIB_AGAIN those asked about before are still received.
- *            A transport with TRIB_TRANSPORT_LENDS may ignore landing->buffer and present the payload where it already
+ *            A transport with TRIB_TRANSPORT_ZERO_COPY may ignore target->buffer and present the payload where it already
  *            is.
- * received   header and payload are there. payload is landing->buffer, or memory of the transport or the sender that is
- *            valid until the upcall returns (LENDS), or where landing->in_place allowed that the sender's, to be read
+ * received   header and payload are there. payload is target->buffer, or memory of the transport or the sender that is
+ *            valid until the upcall returns (ZERO_COPY), or where target->in_place allowed that the sender's, to be read
  *            under a lease.
  */
 #ifndef TRIB_TRANSPORTS_TRANSPORT_H
@@ -73,29 +73,29 @@ typedef struct trib_lease {
     void *user; /* of who has it */
 } trib_lease;
 
-typedef struct trib_landing {
+typedef struct trib_recv_target {
     void *buffer;
     uint32_t payload_size;
     /* Set by the receiver: it takes a lease of what is presented elsewhere. Who stands between it and the transport unsets it. */
     bool in_place;
-} trib_landing;
+} trib_recv_target;
 
 typedef struct trib_transport_upcalls {
     void (*accepted)(trib_listener *listener, trib_conn *conn);
     void (*connected)(trib_conn *conn, trib_status status);
-    trib_status (*header)(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], trib_landing *landing);
+    trib_status (*header)(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], trib_recv_target *target);
     void (*received)(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], const void *payload,
                      uint32_t payload_size);
     void (*sent)(trib_conn *conn, trib_send *send, trib_status status);
     void (*closed)(trib_conn *conn, trib_status status, const char *reason);
 } trib_transport_upcalls;
 
-#define TRIB_TRANSPORT_LENDS 1u /* received may present payloads in place */
+#define TRIB_TRANSPORT_ZERO_COPY 1u /* received may present payloads in place */
 #define TRIB_TRANSPORT_QUEUES                                                                                          \
     2u /* much of what a connection has sent may wait out of reach: what is urgent wants another */
-#define TRIB_TRANSPORT_RAILS 4u   /* an address may be several, with commas between (rails.h) */
-#define TRIB_TRANSPORT_STRANDS 8u /* ... and connections by different ones of them are worth having side by side */
-#define TRIB_TRANSPORT_MAPS 16u   /* presents payloads of processes of this machine in place if their arena is shared */
+#define TRIB_TRANSPORT_FAILOVER 4u /* an address may be several, with commas between (failover.h) */
+#define TRIB_TRANSPORT_SUBFLOWS 8u /* ... and connections by different ones of them are worth having side by side */
+#define TRIB_TRANSPORT_MAPS 16u /* presents payloads of processes of this machine in place if their arena is shared */
 
 typedef struct trib_transport_stats {
     uint64_t system_calls;
@@ -131,17 +131,18 @@ typedef struct trib_transport_config {
     uint32_t send_buffer_bytes;
     int64_t
         silence_timeout_ns; /* none of the data under way acknowledged for so long ends the connection; 0 = the system's */
-    void *shared;           /* what the transport's `share` made, NULL if nobody called it */
+    void *context;          /* what the transport's `context_open` made, NULL if nobody called it */
     /* How long the payload of a message with that header is, more than TRIB_PAYLOAD_MAX if the header is none. For who must
      * take a message without its receiver's having been asked; NULL: nobody must. */
     uint32_t (*payload_size)(const unsigned char header[TRIB_HEADER_SIZE]);
-    /* What shows that who takes a connection over has the job's secret (rails.h): a digest of the data under the key, of
+    /* What shows that who takes a connection over has the job's secret (failover.h): a digest of the data under the key, of
      * 16 to 64 bytes. NULL: who knows the connection's id may. */
     void (*seal)(const void *key, const void *data, size_t size, unsigned char *digest_out, size_t digest_size);
     const void *seal_key;
     uint32_t reactors; /* of the process, whose transports share its links; 0: this is the only one */
-    uint32_t peers;    /* connections of peers that may come at once; of strangers a process keeps few (strangers.h) */
-    bool has_rails;    /* there are other ways: a connection whose port goes down ends at once */
+    uint32_t
+        peers; /* connections of peers that may come at once; of half-open ones a process keeps few (half_open.h) */
+    bool has_failover; /* there are other ways: a connection whose port goes down ends at once */
     bool copies_only;  /* shared memory: does not read the peers' own memory, as if the kernel forbade it */
 } trib_transport_config;
 
@@ -177,10 +178,10 @@ typedef struct trib_transport_ops {
     void (*stats)(const trib_transport *transport, trib_transport_stats *stats_out); /* from any thread */
     /* NULL where there is nothing of the kind. What all instances of an engine have in common, such as memory that
      * devices know: made before the first of them from the engine's arena, given back after the last. Any thread. */
-    trib_status (*share)(struct trib_arena *arena, void **shared_out, trib_error *error);
-    void (*unshare)(void *shared);
+    trib_status (*context_open)(struct trib_arena *arena, void **context_out, trib_error *error);
+    void (*context_close)(void *context);
     /* NULL: never. Whether there are devices that learn of memory that the arena adopts. */
-    bool (*tells_devices)(const void *shared);
+    bool (*notifies_devices)(const void *context);
 } trib_transport_ops;
 
 /* The part of the objects that both sides see; each transport embeds it as the first member of its own. */

@@ -93,7 +93,8 @@ static void format(const struct sockaddr *address, socklen_t length, bool with_p
 
 /* A host that is in several networks may be reached by one of them alone, and the resolver does not know by which. Of the two
  * kinds of addresses it knows which one is used. */
-static void tell_others(const char *text, const struct addrinfo *first, const trib_address *taken, trib_error *error)
+static void log_other_addresses(const char *text, const struct addrinfo *first, const trib_address *taken,
+                                trib_error *error)
 {
     for (const struct addrinfo *at = first->ai_next; at != NULL; at = at->ai_next) {
         trib_address other;
@@ -115,7 +116,7 @@ static trib_status resolve_one(const char *text, trib_address *address_out, trib
     if (status == TRIB_OK) {
         trib_assert(found != NULL);
         format(found->ai_addr, found->ai_addrlen, true, address_out);
-        tell_others(text, found, address_out, error);
+        log_other_addresses(text, found, address_out, error);
         freeaddrinfo(found);
     }
     return status;

@@ -69,7 +69,8 @@ trib_status trib_device_load(const char *name, const trib_device_ops **ops_out, 
     }
     const trib_device_ops *found = trib_device_find_double(name);
     if (found == NULL) {
-        return trib_error_set(error, TRIB_INVALID, "device \"%.40s\": must be \"none\" or \"cuda\" (TRIB_DEVICE)", name);
+        return trib_error_set(error, TRIB_INVALID, "device \"%.40s\": must be \"none\" or \"cuda\" (TRIB_DEVICE)",
+                              name);
     }
     *ops_out = found;
     return TRIB_OK;

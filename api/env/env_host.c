@@ -34,9 +34,9 @@ typedef struct host {
     trib_device *device;
     bool is_registrar; /* the device is told of the arena's extents */
     uint32_t registrar;
-    bool tells_devices; /* there are network devices that want to know memory */
-    bool gpu_direct;    /* that of the device too */
-    bool copies;        /* device tensors pass through the arena's memory */
+    bool notifies_devices; /* there are network devices that want to know memory */
+    bool gpu_direct;       /* that of the device too */
+    bool copies;           /* device tensors pass through the arena's memory */
 } host;
 
 static trib_status reactor_open(trib_engine *engine, uint32_t index, trib_reactor **out)
@@ -83,10 +83,10 @@ static void *memory_alloc(void *memory, size_t size)
     return trib_arena_alloc(self->arena, size, size >= PAGE ? PAGE : 64);
 }
 
-static void *memory_alloc_patient(void *memory, size_t size)
+static void *memory_alloc_blocking(void *memory, size_t size)
 {
     host *self = memory;
-    return trib_arena_alloc_patient(self->arena, size, size >= PAGE ? PAGE : 64);
+    return trib_arena_alloc_blocking(self->arena, size, size >= PAGE ? PAGE : 64);
 }
 
 static void memory_free(void *memory, void *block)
@@ -101,7 +101,7 @@ static trib_status memory_adopt(void *memory, void *base, size_t size, trib_erro
     const host *self = memory;
     trib_device_memory place = {.fd = -1};
     trib_status status = TRIB_OK;
-    if (self->device_ops != NULL && self->tells_devices) {
+    if (self->device_ops != NULL && self->notifies_devices) {
         status = self->device_ops->expose(self->device, base, size, &place, error);
     }
     const bool on_device = status == TRIB_OK && place.fd >= 0;
@@ -148,7 +148,7 @@ static void unregister_extent(void *user, void *base, size_t size, void *cookie)
     }
 }
 
-static void memory_share(void *memory, const trib_device_ops *ops, trib_device *device)
+static void memory_attach_device(void *memory, const trib_device_ops *ops, trib_device *device)
 {
     host *self = memory;
     self->device_ops = ops;
@@ -162,7 +162,7 @@ static void memory_share(void *memory, const trib_device_ops *ops, trib_device *
     }
 }
 
-static void memory_unshare(void *memory)
+static void memory_detach_device(void *memory)
 {
     host *self = memory;
     if (self->is_registrar) {
@@ -190,8 +190,8 @@ static void host_destroy(host *self)
 
 static void fini(trib_env *env)
 {
-    if (env->transport->unshare != NULL) {
-        env->transport->unshare(env->transport_shared);
+    if (env->transport->context_close != NULL) {
+        env->transport->context_close(env->transport_context);
     }
     host_destroy(env->memory);
 }
@@ -238,7 +238,7 @@ static void choose_polling(host *self, trib_env *env, trib_config *config)
     self->copies = has_gpu && config->worker_count != config->local_size;
     if (config->busy_poll_ns == 0 && has_gpu && !self->place.plan.crowded) {
         config->busy_poll_ns = GPU_BUSY_POLL_NS;
-        env->linger_most_ns =
+        env->poll_window_max_ns =
             config->worker_count == config->local_size ? GPU_BUSY_POLL_ALONE_NS : GPU_BUSY_POLL_MOST_NS;
     }
 }
@@ -268,13 +268,13 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
         .on_thread = trib_reactor_ev_on_thread,
         .poll = trib_reactor_ev_poll,
         .memory_alloc = memory_alloc,
-        .memory_alloc_patient = memory_alloc_patient,
+        .memory_alloc_blocking = memory_alloc_blocking,
         .memory_free = memory_free,
         .memory_adopt = memory_adopt,
         .memory_adopted = memory_adopted,
         .memory_disown = memory_disown,
-        .memory_share = memory_share,
-        .memory_unshare = memory_unshare,
+        .memory_attach_device = memory_attach_device,
+        .memory_detach_device = memory_detach_device,
         .device_thread = device_thread,
         .door_make = trib_env_door_make,
         .door_find = trib_env_door_find,
@@ -300,14 +300,15 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
     if (status == TRIB_OK && arena_open(self, env->transport) != TRIB_OK) {
         status = trib_error_set(error, TRIB_NO_MEMORY, "no memory for the arena");
     }
-    if (status == TRIB_OK && env->transport->share != NULL) {
+    if (status == TRIB_OK && env->transport->context_open != NULL) {
         trib_error why = {.status = TRIB_OK};
-        status = env->transport->share(self->arena, &env->transport_shared, &why);
+        status = env->transport->context_open(self->arena, &env->transport_context, &why);
         if (status != TRIB_OK) {
             trib_error_set(error, status, "transport %s: %s", env->transport->name, why.text);
         }
     }
-    self->tells_devices = env->transport->tells_devices != NULL && env->transport->tells_devices(env->transport_shared);
+    self->notifies_devices =
+        env->transport->notifies_devices != NULL && env->transport->notifies_devices(env->transport_context);
     self->gpu_direct = config->gpu_direct == TRIB_GPU_DIRECT_AUTO;
     if (status != TRIB_OK) {
         host_destroy(self);

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "api/config/config.h"
-#include "api/env/env_look.h"
+#include "api/env/env_polling.h"
 #include "engine/base/assert.h"
 #include "engine/core/core.h"
 #include "engine/reactor/reactor_ev.h"
@@ -97,10 +97,12 @@ trib_status trib_env_place_make(trib_env_place *self, const trib_config *config,
 
 /* ---- Starting ---- */
 
-static void set_linger(trib_engine *engine, trib_reactor *reactor, const trib_place_plan *plan, uint32_t local_count)
+static void set_poll_window(trib_engine *engine, trib_reactor *reactor, const trib_place_plan *plan,
+                            uint32_t local_count)
 {
-    const trib_env_look look = trib_env_look_of(&engine->config, engine->env.linger_most_ns, local_count, plan);
-    trib_reactor_ev_linger(reactor, look.least_ns, look.most_ns, plan->crowded);
+    const trib_env_polling polling =
+        trib_env_polling_of(&engine->config, engine->env.poll_window_max_ns, local_count, plan);
+    trib_reactor_ev_set_poll_window(reactor, polling.least_ns, polling.most_ns, plan->crowded);
 }
 
 static void log_busy_poll_off(trib_engine *engine, const trib_reactor *reactor, const trib_place_plan *plan)
@@ -114,7 +116,7 @@ static void log_busy_poll_off(trib_engine *engine, const trib_reactor *reactor, 
 
 trib_status trib_env_place_start(trib_env_place *self, trib_engine *engine, trib_reactor *reactor)
 {
-    set_linger(engine, reactor, &self->plan, self->request.local_count);
+    set_poll_window(engine, reactor, &self->plan, self->request.local_count);
     if (engine->config.mode == TRIB_MODE_ATTACHED) {
         return TRIB_OK;
     }
@@ -179,7 +181,7 @@ static void settle_one(trib_env_place *self, trib_reactor *reactor)
     const trib_place_plan *plan = &self->settled;
     const bool is_mine = engine->config.mode != TRIB_MODE_ATTACHED; /* else the thread is the caller's */
     if (!engine->env.placed) {
-        set_linger(engine, reactor, plan, self->where.count);
+        set_poll_window(engine, reactor, plan, self->where.count);
     }
     if (!engine->env.placed && is_mine) {
         trib_reactor_ev_pin(reactor, plan->reactors[reactor->index].cpu);
@@ -190,9 +192,9 @@ static void settle_one(trib_env_place *self, trib_reactor *reactor)
     }
 }
 
-static void told(trib_reactor *reactor, trib_post *post)
+static void notified(trib_reactor *reactor, trib_post *post)
 {
-    settle_one(((struct trib_env_told *)post)->place, reactor);
+    settle_one(((struct trib_env_notified *)post)->place, reactor);
 }
 
 static bool moves(const trib_engine *engine)
@@ -220,8 +222,8 @@ static void settle(trib_env_place *self, trib_reactor *reactor)
     }
     settle_one(self, reactor);
     for (uint32_t i = 1; i < engine->core_count; i++) {
-        self->told[i] = (struct trib_env_told){.post = {.run = told}, .place = self};
-        trib_reactor_post(engine->cores[i].reactor, &self->told[i].post);
+        self->notified[i] = (struct trib_env_notified){.post = {.run = notified}, .place = self};
+        trib_reactor_post(engine->cores[i].reactor, &self->notified[i].post);
     }
 }
 

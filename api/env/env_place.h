@@ -34,10 +34,10 @@ typedef struct trib_env_place {
     trib_core_claims_reading reading;
     trib_timer goes_on; /* of reading */
     trib_place_plan settled;
-    struct trib_env_told {
+    struct trib_env_notified {
         trib_post post;
         struct trib_env_place *place;
-    } told[TRIB_REACTORS_MAX];
+    } notified[TRIB_REACTORS_MAX];
 } trib_env_place;
 
 void trib_env_place_init(trib_env_place *self);

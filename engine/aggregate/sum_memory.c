@@ -138,7 +138,7 @@ sum_block *trib_sum_block_take(trib_summation *self, uint32_t chunk_size, uint8_
 static void put_back(trib_summation *self, sum_block *block)
 {
     trib_assert(!block->is_free);
-    trib_assert(!block->is_landing && block->lease == NULL);
+    trib_assert(!block->is_receiving && block->lease == NULL);
     trib_assert(self->blocks_out > 0);
     block->is_free = true;
     block->next = self->free_blocks[block->size_class];
@@ -223,8 +223,8 @@ static sum_round *make_round(trib_summation *self, uint32_t class_index)
     _Static_assert(_Alignof(sum_chunk) >= _Alignof(uint64_t), "marks follow the chunks");
     const size_t chunks_at = sizeof(sum_round), arrived_at = chunks_at + capacity * sizeof(sum_chunk),
                  counts_at = arrived_at + arrived_words(self, capacity) * sizeof(uint64_t),
-                 told_at = counts_at + n * sizeof(uint32_t);
-    unsigned char *memory = take_memory(self, told_at + n);
+                 notified_at = counts_at + n * sizeof(uint32_t);
+    unsigned char *memory = take_memory(self, notified_at + n);
     if (memory == NULL) {
         return NULL;
     }
@@ -233,7 +233,7 @@ static sum_round *make_round(trib_summation *self, uint32_t class_index)
     round->chunks = (sum_chunk *)(void *)(memory + chunks_at);
     round->arrived = (uint64_t *)(void *)(memory + arrived_at);
     round->counts = (uint32_t *)(void *)(memory + counts_at);
-    round->told = memory + told_at;
+    round->notified = memory + notified_at;
     return round;
 }
 
@@ -267,14 +267,14 @@ sum_round *trib_sum_round_take(trib_summation *self, uint32_t chunk_count)
     round->next = round->report_next = NULL;
     round->refused = TRIB_OK;
     round->is_torn = false;
-    round->chunks_done = round->told_count = round->partials_out = 0;
-    round->landings = round->references = round->holds = 0;
+    round->chunks_done = round->notified_count = round->partials_out = 0;
+    round->receives = round->references = round->holds = 0;
     round->is_reported = false;
     round->text[0] = '\0';
     memset(round->chunks, 0, chunk_count * sizeof *round->chunks);
     memset(round->arrived, 0, arrived_words(self, chunk_count) * sizeof *round->arrived);
     memset(round->counts, 0, self->config.contributor_count * sizeof *round->counts);
-    memset(round->told, 0, self->config.contributor_count);
+    memset(round->notified, 0, self->config.contributor_count);
     for (uint32_t i = 0; i < chunk_count; i++) {
         round->chunks[i].round = round;
     }
@@ -362,7 +362,7 @@ sum_round *trib_sum_round_find(const trib_summation *self, const sum_key *key, u
 
 void trib_sum_round_give(trib_summation *self, sum_round *round)
 {
-    trib_assert(round->landings == 0 && round->references == 0 && round->holds == 0);
+    trib_assert(round->receives == 0 && round->references == 0 && round->holds == 0);
     trib_assert(self->live_rounds > 0);
     *(round->older == NULL ? &self->oldest : &round->older->younger) = round->younger;
     *(round->younger == NULL ? &self->youngest : &round->younger->older) = round->older;

@@ -33,7 +33,7 @@ static trib_contribution describe(const sum_chunk *chunk)
 /* ---- Giving out ---- */
 
 bool trib_sum_partial_take_block(trib_summation *self, const sum_round *round, const trib_contribution *what,
-                              sum_block **block)
+                                 sum_block **block)
 {
     *block = NULL;
     if (!gives_partials(self) || round->refused != TRIB_OK || what->collective != TRIB_COLLECTIVE_BROADCAST ||
@@ -216,7 +216,8 @@ bool trib_summation_is_behind(const trib_summation *self, const trib_contributio
 }
 
 void trib_summation_each_waiting(trib_summation *self, const trib_contribution *what,
-                                 void (*told)(void *user, uint32_t receiver, const trib_contribution *what), void *user)
+                                 void (*notify)(void *user, uint32_t receiver, const trib_contribution *what),
+                                 void *user)
 {
     sum_round *round = find_live(self, what);
     if (round == NULL || round->refused != TRIB_OK) {
@@ -227,7 +228,7 @@ void trib_summation_each_waiting(trib_summation *self, const trib_contribution *
         if (round->counts[i] > 0) {
             trib_contribution one = round->what;
             one.contributor = i;
-            told(user, i, &one);
+            notify(user, i, &one);
         }
     }
     round->holds--;

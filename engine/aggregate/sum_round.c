@@ -27,8 +27,8 @@ static void remember_refused(sum_key *key, uint32_t round)
 void trib_sum_round_try_end(trib_summation *self, sum_round *round)
 {
     const bool served = round->refused == TRIB_OK ? round->chunks_done == round->what.chunk_count
-                                                  : round->told_count == self->config.contributor_count;
-    if (!served || round->references > 0 || round->landings > 0 || round->holds > 0 ||
+                                                  : round->notified_count == self->config.contributor_count;
+    if (!served || round->references > 0 || round->receives > 0 || round->holds > 0 ||
         !trib_sum_partial_may_end(self, round)) {
         return;
     }
@@ -44,12 +44,12 @@ void trib_sum_round_try_end(trib_summation *self, sum_round *round)
 
 /* ---- Refusing ---- */
 
-void trib_sum_round_tell(trib_summation *self, sum_round *round, uint32_t contributor)
+void trib_sum_round_notify(trib_summation *self, sum_round *round, uint32_t contributor)
 {
     trib_assert(round->refused != TRIB_OK);
-    if (!round->told[contributor]) {
-        round->told[contributor] = 1;
-        round->told_count++;
+    if (!round->notified[contributor]) {
+        round->notified[contributor] = 1;
+        round->notified_count++;
         trib_contribution what = round->what;
         what.contributor = contributor;
         self->config.refused(self->config.user, contributor, &what, round->refused, round->text);
@@ -73,7 +73,7 @@ void trib_sum_round_refuse(trib_summation *self, sum_round *round, trib_status s
     trib_sum_partial_report(self, round);
     for (uint32_t i = 0; i < self->config.contributor_count; i++) {
         if (round->counts[i] > 0) {
-            trib_sum_round_tell(self, round, i);
+            trib_sum_round_notify(self, round, i);
         }
     }
     round->holds--;
@@ -143,7 +143,7 @@ static uint32_t count_missing(const trib_summation *self, const sum_round *round
 }
 
 /* Where the calls begin: at the round and the contributor that the limit kept the last ones from. */
-static sum_round *first_to_tell(trib_summation *self, uint32_t *receiver)
+static sum_round *first_to_notify(trib_summation *self, uint32_t *receiver)
 {
     sum_round *round = self->oldest;
     while (round != NULL && round->serial < self->stall_serial) {
@@ -161,7 +161,8 @@ void trib_summation_stalls(trib_summation *self, int64_t older_than_ns, uint32_t
 {
     const int64_t now_ns = trib_now(self->config.reactor);
     uint32_t first, i;
-    for (sum_round *round = first_to_tell(self, &first); round != NULL && now_ns - round->began_ns >= older_than_ns;) {
+    for (sum_round *round = first_to_notify(self, &first);
+         round != NULL && now_ns - round->began_ns >= older_than_ns;) {
         uint32_t lowest = 0, missing = round->refused == TRIB_OK ? count_missing(self, round, &lowest) : 0;
         round->holds++;
         for (i = first; missing > 0 && i < self->config.contributor_count && limit > 0; i++) {
@@ -213,7 +214,7 @@ static bool owes_refusal(const trib_summation *self, const sum_round *round,
     trib_contribution what = round->what;
     for (uint32_t i = 0; i < self->config.contributor_count; i++) {
         what.contributor = i;
-        if (round->told[i] == 0 && !is_gone(self->config.user, &what, text, sizeof text)) {
+        if (round->notified[i] == 0 && !is_gone(self->config.user, &what, text, sizeof text)) {
             return true;
         }
     }

@@ -12,7 +12,7 @@
  * - Whatever a payload may need is taken when it announces itself, the only place that can say TRIB_AGAIN. So nothing
  *   fails between a payload's arrival and its sum's departure, but for one that its sender takes back while it is read.
  * - A wide block is needed only where two operands in wire form meet; the later of the two brings it along (spare).
- * - A round stays where it is while anything points to it: landings, references of sums, or a function in an upcall
+ * - A round stays where it is while anything points to it: receives, references of sums, or a function in an upcall
  *   (holds).
  * - Blocks, trees and rounds come from last-in-first-out lists that grow to what the job needs and stay.
  */
@@ -38,14 +38,15 @@ typedef struct sum_block {
     struct sum_block *next; /* free list */
     struct sum_block *all_next;
     void *data;
-    sum_round *landing;      /* a payload is landing here for that round; NULL: for nobody, it will be swallowed */
-    struct sum_block *spare; /* kept for the combination that the landing payload may cause, or NULL */
+    sum_round
+        *receiving_for; /* a payload is being received here for that round; NULL: for nobody, it will be swallowed */
+    struct sum_block *spare; /* kept for the combination that the received payload may cause, or NULL */
     trib_lease *lease;       /* NULL: none; else the operand in `leased` lies elsewhere, and data is written over it */
     struct sum_node *leased;
     struct sum_chunk *leased_to;
     trib_summation *owner;
     uint8_t size_class; /* width, plus TRIB_SUM_WIDTHS if it is small */
-    bool is_landing;
+    bool is_receiving;
     bool is_free;
 } sum_block;
 
@@ -97,17 +98,17 @@ struct sum_round {
     trib_status refused;    /* TRIB_OK: not */
     uint32_t class_index;
     uint32_t chunk_count; /* records below that are in use */
-    uint32_t chunks_done, told_count, landings, references, holds;
+    uint32_t chunks_done, notified_count, receives, references, holds;
     uint32_t partials_out; /* chunks that are */
     sum_round *report_next;
     bool is_reported; /* sum_partial.c: whoever sums the partial sums knows of the refusal, or will */
     int64_t began_ns;
     uint64_t serial; /* younger rounds have higher ones */
     sum_chunk *chunks;
-    uint32_t *counts;    /* [rank]: chunks contributed */
-    uint64_t *arrived;   /* bit chunk * n + rank */
-    unsigned char *told; /* [rank]: of the refusal */
-    bool is_torn;      /* an operand was taken back while it was read: refused before anything is handed out */
+    uint32_t *counts;        /* [rank]: chunks contributed */
+    uint64_t *arrived;       /* bit chunk * n + rank */
+    unsigned char *notified; /* [rank]: of the refusal */
+    bool is_torn;            /* an operand was taken back while it was read: refused before anything is handed out */
     char text[TRIB_ERROR_TEXT_SIZE];
 };
 
@@ -177,7 +178,7 @@ void trib_sum_round_try_end(trib_summation *self, sum_round *round);
 /* Refuses the round to all who have shown up, unless it is refused already. trib_sum_round_try_end shall follow. */
 void trib_sum_round_refuse(trib_summation *self, sum_round *round, trib_status status, const char *text);
 /* Tells the contributor of the refusal, at most once. */
-void trib_sum_round_tell(trib_summation *self, sum_round *round, uint32_t contributor);
+void trib_sum_round_notify(trib_summation *self, sum_round *round, uint32_t contributor);
 /* Refuses the round if this contribution contradicts what is known of it; otherwise takes over what is new. */
 void trib_sum_round_check(trib_summation *self, sum_round *round, const trib_contribution *what);
 
@@ -210,7 +211,7 @@ uint8_t trib_sum_acc_width(const trib_contribution *what);
 /* The operand that this contribution would be combined with right away, or NULL. */
 const sum_node *trib_sum_partner(const trib_summation *self, const sum_chunk *chunk, uint32_t rank);
 /* A payload takes its place in the chunk, what can be combined is, and a finished sum is handed out. Takes
- * payload->block and spare over. payload->data is NULL if no payload travels; lent data (no block) needs a partner. */
+ * payload->block and spare over. payload->data is NULL if no payload travels; data received in place (no block) needs a partner. */
 void trib_sum_chunk_add(trib_summation *self, sum_round *round, const trib_contribution *what, sum_node payload,
                         sum_block *spare);
 /* Gives back what the round holds and has not handed out. */
@@ -231,7 +232,7 @@ sum_node trib_sum_operand(trib_summation *self, sum_round *round, const trib_con
 
 /* Where the payload of a root elsewhere shall land, when this contribution is the last. False: out of memory. */
 bool trib_sum_partial_take_block(trib_summation *self, const sum_round *round, const trib_contribution *what,
-                              sum_block **block);
+                                 sum_block **block);
 void trib_sum_partial_give_out(trib_summation *self, sum_chunk *chunk, sum_block *block);
 void trib_sum_partial_add_to_broadcast(trib_summation *self, sum_chunk *chunk, sum_block *block);
 void trib_sum_partial_clear(trib_summation *self, sum_chunk *chunk);

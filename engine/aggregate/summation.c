@@ -54,9 +54,9 @@ static trib_status check_bounds(const trib_summation *self, const trib_contribut
     const size_t element = trib_dtype_size(what->dtype);
     if (element == 0 || what->size % element != 0 || (unsigned)what->reduce >= TRIB_REDUCE_COUNT ||
         (unsigned)what->collective > TRIB_COLLECTIVE_BROADCAST) {
-        return trib_error_set(error, TRIB_PROTOCOL,
-                              "impossible contribution of rank %u: %u bytes of type %d, reduce %d, collective %d",
-                              what->contributor, what->size, (int)what->dtype, (int)what->reduce, (int)what->collective);
+        return trib_error_set(
+            error, TRIB_PROTOCOL, "impossible contribution of rank %u: %u bytes of type %d, reduce %d, collective %d",
+            what->contributor, what->size, (int)what->dtype, (int)what->reduce, (int)what->collective);
     }
     if (with_payload != carries_payload(self, what)) {
         return trib_error_set(error, TRIB_PROTOCOL, "rank %u %s a payload of %u bytes in round %u", what->contributor,
@@ -70,7 +70,7 @@ static trib_status check_bounds(const trib_summation *self, const trib_contribut
 static bool is_through(const sum_key *key, const sum_round *round, uint32_t contributor)
 {
     const sum_round *before = round == NULL ? key->live : round->next;
-    return before == NULL || before->told[contributor] || before->counts[contributor] == before->what.chunk_count;
+    return before == NULL || before->notified[contributor] || before->counts[contributor] == before->what.chunk_count;
 }
 
 static trib_status check_turn(const trib_summation *self, const sum_key *key, const sum_round *round,
@@ -125,7 +125,7 @@ static sum_round *begin_round(trib_summation *self, const trib_contribution *wha
         return NULL;
     }
     round->what = *what;
-    round->began_ns = trib_now_often(self->config.reactor);
+    round->began_ns = trib_now_fast(self->config.reactor);
     round->serial = self->rounds_begun++;
     trib_sum_round_put_in(self, key, round);
     key->open_count++;
@@ -143,7 +143,7 @@ static trib_status find_round(trib_summation *self, const trib_contribution *wha
     if (round == NULL && key != NULL && what->round >= key->refused_first && what->round <= key->refused_last) {
         return TRIB_OK;
     }
-    if (round == NULL || (round->counts[what->contributor] == 0 && !round->told[what->contributor])) {
+    if (round == NULL || (round->counts[what->contributor] == 0 && !round->notified[what->contributor])) {
         trib_status status = check_turn(self, key, round, what, error);
         if (status != TRIB_OK) {
             return status;
@@ -211,8 +211,8 @@ static bool take_spare(trib_summation *self, const sum_round *round, const trib_
     return *spare != NULL;
 }
 
-trib_status trib_summation_landing(trib_summation *self, const trib_contribution *what, void **buffer_out,
-                                   trib_error *error)
+trib_status trib_summation_recv_target(trib_summation *self, const trib_contribution *what, void **buffer_out,
+                                       trib_error *error)
 {
     sum_round *round = NULL;
     trib_status status = find_place(self, what, true, &round, error);
@@ -228,24 +228,24 @@ trib_status trib_summation_landing(trib_summation *self, const trib_contribution
         trib_sum_block_give(self, block);
         return TRIB_AGAIN;
     }
-    block->is_landing = true;
-    block->landing = round;
+    block->is_receiving = true;
+    block->receiving_for = round;
     if (round != NULL) {
-        round->landings++;
+        round->receives++;
     }
     *buffer_out = block->data;
     return TRIB_OK;
 }
 
-static sum_round *end_landing(sum_block *block)
+static sum_round *end_receive(sum_block *block)
 {
-    trib_assert(block->is_landing);
-    sum_round *round = block->landing;
-    block->is_landing = false;
-    block->landing = NULL;
+    trib_assert(block->is_receiving);
+    sum_round *round = block->receiving_for;
+    block->is_receiving = false;
+    block->receiving_for = NULL;
     if (round != NULL) {
-        trib_assert(round->landings > 0);
-        round->landings--;
+        trib_assert(round->receives > 0);
+        round->receives--;
     }
     return round;
 }
@@ -253,7 +253,7 @@ static sum_round *end_landing(sum_block *block)
 void trib_summation_abandon(trib_summation *self, void *buffer)
 {
     sum_block *block = trib_sum_block_of(self, buffer);
-    sum_round *round = end_landing(block);
+    sum_round *round = end_receive(block);
     trib_sum_block_give(self, block);
     if (round != NULL) {
         trib_sum_round_try_end(self, round);
@@ -268,7 +268,7 @@ static void take_in(trib_summation *self, sum_round *round, const trib_contribut
     if (round->refused != TRIB_OK) {
         trib_sum_block_give(self, payload.block);
         trib_sum_block_give(self, spare);
-        trib_sum_round_tell(self, round, what->contributor);
+        trib_sum_round_notify(self, round, what->contributor);
     } else {
         trib_assert(!has_arrived(self, round, what));
         const size_t bit = (size_t)what->chunk * self->config.contributor_count + what->contributor;
@@ -312,7 +312,7 @@ static trib_status payload_arrived(trib_summation *self, const trib_contribution
                                    const void *payload, trib_conn *conn, trib_error *error)
 {
     sum_block *block = trib_sum_block_of(self, buffer), *spare = block->spare;
-    sum_round *round = end_landing(block);
+    sum_round *round = end_receive(block);
     if (round == NULL) {
         trib_sum_block_give(self, block);
         return TRIB_OK;
@@ -340,9 +340,9 @@ trib_status trib_summation_presented(trib_summation *self, const trib_contributi
     return payload_arrived(self, what, buffer, payload, conn, error);
 }
 
-/* A lent payload is combined from where it is if its partner is there; it stays or is copied otherwise. */
-static bool take_lent(trib_summation *self, sum_round *round, const trib_contribution *what, const void *payload,
-                      trib_conn *conn, sum_node *node, sum_block **spare)
+/* A payload received in place is combined from where it is if its partner is there; it stays or is copied otherwise. */
+static bool take_in_place(trib_summation *self, sum_round *round, const trib_contribution *what, const void *payload,
+                          trib_conn *conn, sum_node *node, sum_block **spare)
 {
     *node = (sum_node){.data = payload, .form = trib_sum_payload_form(self)};
     *spare = NULL;
@@ -358,8 +358,8 @@ static bool take_lent(trib_summation *self, sum_round *round, const trib_contrib
     return block != NULL;
 }
 
-trib_status trib_summation_lent(trib_summation *self, const trib_contribution *what, const void *payload,
-                                trib_conn *conn, trib_error *error)
+trib_status trib_summation_arrived_in_place(trib_summation *self, const trib_contribution *what, const void *payload,
+                                            trib_conn *conn, trib_error *error)
 {
     if (!carries_payload(self, what)) {
         return empty_arrived(self, what, error);
@@ -369,7 +369,7 @@ trib_status trib_summation_lent(trib_summation *self, const trib_contribution *w
     sum_block *spare = NULL;
     trib_status status = find_place(self, what, true, &round, error);
     if (status == TRIB_OK && round != NULL && round->refused == TRIB_OK &&
-        !take_lent(self, round, what, payload, conn, &node, &spare)) {
+        !take_in_place(self, round, what, payload, conn, &node, &spare)) {
         status = TRIB_AGAIN;
     }
     if (status == TRIB_AGAIN) {
@@ -408,9 +408,9 @@ trib_status trib_summation_withdraw(trib_summation *self, const trib_contributio
         return TRIB_OK;
     }
     trib_sum_round_refuse(self, round, why, text);
-    if (!round->told[what->contributor]) {
-        round->told[what->contributor] = 1; /* it knows */
-        round->told_count++;
+    if (!round->notified[what->contributor]) {
+        round->notified[what->contributor] = 1; /* it knows */
+        round->notified_count++;
     }
     trib_sum_round_try_end(self, round);
     return TRIB_OK;

@@ -34,8 +34,9 @@
 typedef enum trib_collective {
     TRIB_COLLECTIVE_ALL_REDUCE = 0,
     TRIB_COLLECTIVE_BROADCAST = 1,
-    TRIB_COLLECTIVE_DEVICE_ALL_REDUCE = 2,       /* push_pull of a device tensor: one contributor a machine; not inside summation */
-    TRIB_COLLECTIVE_DEVICE_ALONE = 3, /* either, within one machine: never on the wire */
+    TRIB_COLLECTIVE_DEVICE_ALL_REDUCE =
+        2, /* push_pull of a device tensor: one contributor a machine; not inside summation */
+    TRIB_COLLECTIVE_DEVICE_ALONE = 3,     /* either, within one machine: never on the wire */
     TRIB_COLLECTIVE_DEVICE_BROADCAST = 4, /* broadcast of a device tensor; not inside summation */
 } trib_collective;
 
@@ -111,7 +112,8 @@ typedef struct trib_summation_config {
     uint32_t rank_first, rank_step, rank_limit;
     uint32_t receiver_last; /* one more than the contributor that is handed a sum after all others; 0: none */
     bool may_jump;          /* keys come and go: a round may be any number above those that were here before */
-    bool takes_partials; /* contributions are partial sums, in accumulator form: trib_sum_partial_bytes is what travels */
+    bool
+        takes_partials; /* contributions are partial sums, in accumulator form: trib_sum_partial_bytes is what travels */
     /*
      * Not NULL: what is summed here is a partial sum. When a chunk's contributions are all in this is called instead of
      * sum_ready, once, with a reference for the caller's send: the partial sum is at sum->data in accumulator form (broadcast:
@@ -132,12 +134,12 @@ void trib_summation_destroy(trib_summation *self);
  * A contribution with a payload announces itself: *buffer_out is where its size bytes shall land. TRIB_OK;
  * TRIB_AGAIN: no memory now (ask again later); TRIB_PROTOCOL with *error: the contributor broke the protocol
  * (duplicate, impossible round or chunk), disconnect it. A mere disagreement with the others is not an error here:
- * the payload lands in a scratch buffer, and `refused` follows on arrival. Between landing and arrived/abandoned the
+ * the payload lands in a scratch buffer, and `refused` follows on arrival. Between recv_target and arrived/abandoned the
  * buffer is the caller's to fill.
  */
-TRIB_CHECKED trib_status trib_summation_landing(trib_summation *self, const trib_contribution *what, void **buffer_out,
-                                                trib_error *error);
-/* The payload has landed in that buffer (or size is 0, or no payload travels: buffer NULL, no landing call before).
+TRIB_CHECKED trib_status trib_summation_recv_target(trib_summation *self, const trib_contribution *what,
+                                                    void **buffer_out, trib_error *error);
+/* The payload has landed in that buffer (or size is 0, or no payload travels: buffer NULL, no recv_target call before).
  * TRIB_NO_MEMORY, only with buffer NULL: nothing has changed, and it may be tried again. */
 TRIB_CHECKED trib_status trib_summation_arrived(trib_summation *self, const trib_contribution *what, void *buffer,
                                                 trib_error *error);
@@ -148,11 +150,11 @@ void trib_summation_abandon(trib_summation *self, void *buffer);
 TRIB_CHECKED trib_status trib_summation_presented(trib_summation *self, const trib_contribution *what, void *buffer,
                                                   const void *payload, trib_conn *conn, trib_error *error);
 
-/* A payload lent in place (in-process contributors), inside the upcall of the connection that lends it: summed from there if its
+/* A payload received in place (in-process contributors), inside the upcall of the connection that presents it: summed from there if its
  * partner is here, else leased if that can be had, else copied. conn NULL: it is valid during the call only.
  * TRIB_NO_MEMORY: nothing has changed, and it may be tried again. */
-TRIB_CHECKED trib_status trib_summation_lent(trib_summation *self, const trib_contribution *what, const void *payload,
-                                             trib_conn *conn, trib_error *error);
+TRIB_CHECKED trib_status trib_summation_arrived_in_place(trib_summation *self, const trib_contribution *what,
+                                                         const void *payload, trib_conn *conn, trib_error *error);
 
 /* One reference of a sum is given back: it was sent, or its receiver is gone. */
 void trib_summation_sent(trib_summation *self, trib_sum_buffer *sum);
@@ -195,7 +197,7 @@ bool trib_summation_find_owner(const trib_summation *self, const trib_contributi
 bool trib_summation_is_behind(const trib_summation *self, const trib_contribution *what);
 /* Calls told for each who is in the round and has not been refused. */
 void trib_summation_each_waiting(trib_summation *self, const trib_contribution *what,
-                                 void (*told)(void *user, uint32_t receiver, const trib_contribution *what),
+                                 void (*notify)(void *user, uint32_t receiver, const trib_contribution *what),
                                  void *user);
 
 /* Nothing is being summed or sent. */

@@ -28,7 +28,7 @@ typedef struct trib_kernels {
                     const void *right, trib_form right_form, size_t count);
     void (*finish)(trib_dtype dtype, trib_reduce reduce, void *dst_wire, const void *src, trib_form src_form,
                    size_t count, uint32_t contributors);
-    trib_copy *copy;      /* payload that is not summed */
+    trib_copy *copy;             /* payload that is not summed */
     trib_copy *copy_nontemporal; /* and past the caches */
 } trib_kernels;
 

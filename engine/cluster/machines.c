@@ -6,11 +6,11 @@
 #include <stdlib.h>
 
 #include "engine/base/assert.h"
-#include "engine/wire/hosts.h"
+#include "engine/wire/address_list.h"
 
 static int compare_members(const trib_member_info *one, const trib_member_info *other)
 {
-    return trib_hosts_compare_machines(one->addresses[0].text, other->addresses[0].text);
+    return trib_address_list_compare_machines(one->addresses[0].text, other->addresses[0].text);
 }
 
 static int compare_for_sort(const void *one, const void *other)
@@ -114,8 +114,8 @@ uint32_t trib_machines_local_size(const trib_roster *roster, trib_local_sum want
     return local;
 }
 
-trib_status trib_machines_shares(trib_place_member *members, uint32_t member_count, uint32_t worker_count,
-                                 uint32_t local_size, double *t_opt_factor_out)
+trib_status trib_machines_weights(trib_place_member *members, uint32_t member_count, uint32_t worker_count,
+                                  uint32_t local_size, double *t_opt_factor_out)
 {
     const uint32_t machines = worker_count / local_size, servers = member_count - worker_count;
     trib_place_member *merged = calloc(machines + servers, sizeof *merged);
@@ -128,10 +128,10 @@ trib_status trib_machines_shares(trib_place_member *members, uint32_t member_cou
         *into = members[i];
         into->bandwidth = most;
     }
-    trib_status status = trib_place_shares(merged, machines + servers, t_opt_factor_out);
+    trib_status status = trib_place_weights(merged, machines + servers, t_opt_factor_out);
     for (uint32_t i = 0; i < member_count; i++) {
-        members[i].share =
-            i < worker_count ? merged[i / local_size].share / local_size : merged[machines + i - worker_count].share;
+        members[i].weight =
+            i < worker_count ? merged[i / local_size].weight / local_size : merged[machines + i - worker_count].weight;
     }
     free(merged);
     return status;

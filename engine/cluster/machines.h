@@ -29,9 +29,9 @@ typedef struct trib_machine_place {
 
 trib_machine_place trib_machines_place(const trib_roster *roster, uint32_t member);
 
-/* As trib_place_shares, for machines of so many workers each, the members' first: a machine's workers share its link, what
+/* As trib_place_weights, for machines of so many workers each, the members' first: a machine's workers share its link, what
  * it carries and what it sums. TRIB_NO_MEMORY. */
-TRIB_CHECKED trib_status trib_machines_shares(trib_place_member *members, uint32_t member_count, uint32_t worker_count,
-                                              uint32_t local_size, double *t_opt_factor_out);
+TRIB_CHECKED trib_status trib_machines_weights(trib_place_member *members, uint32_t member_count, uint32_t worker_count,
+                                               uint32_t local_size, double *t_opt_factor_out);
 
 #endif

@@ -96,7 +96,7 @@ static double share_out_many(const place_job *job, trib_place_member *members)
 {
     const double t = least_time(job), total = total_capacity(job, t);
     for (uint32_t i = 0; i < job->count; i++) {
-        members[i].share = (server_capacity(job, &members[i], t) + worker_capacity(job, &members[i], t)) / total;
+        members[i].weight = (server_capacity(job, &members[i], t) + worker_capacity(job, &members[i], t)) / total;
     }
     return t;
 }
@@ -126,8 +126,8 @@ static double share_out_few(const place_job *job, trib_place_member *members)
     for (uint32_t i = 0; i < job->count; i++) {
         const trib_place_member *member = &members[i];
         if (member->can_sum) {
-            members[i].share = member->is_worker ? (1.0 - at_once) * rate_of(job, member) / colocated
-                                                 : at_once * server_capacity(job, member, 1.0) / servers;
+            members[i].weight = member->is_worker ? (1.0 - at_once) * rate_of(job, member) / colocated
+                                                  : at_once * server_capacity(job, member, 1.0) / servers;
         }
     }
     return t;
@@ -138,23 +138,23 @@ static void drop_crumbs(trib_place_member *members, uint32_t count)
 {
     double crumbs = 0;
     for (uint32_t i = 0; i < count; i++) {
-        if (members[i].share < CRUMB) {
-            crumbs += members[i].share;
-            members[i].share = 0;
+        if (members[i].weight < CRUMB) {
+            crumbs += members[i].weight;
+            members[i].weight = 0;
         }
     }
     for (uint32_t i = 0; i < count && crumbs > 0; i++) {
-        members[i].share /= 1 - crumbs;
+        members[i].weight /= 1 - crumbs;
     }
 }
 
-trib_status trib_place_shares(trib_place_member *members, uint32_t member_count, double *t_opt_factor_out)
+trib_status trib_place_weights(trib_place_member *members, uint32_t member_count, double *t_opt_factor_out)
 {
     uint32_t workers = 0, summing = 0;
     for (uint32_t i = 0; i < member_count; i++) {
         workers += members[i].is_worker;
         summing += members[i].can_sum;
-        members[i].share = 0;
+        members[i].weight = 0;
     }
     if (workers == 0 || summing == 0) {
         return TRIB_INVALID;
@@ -171,7 +171,7 @@ trib_status trib_place_shares(trib_place_member *members, uint32_t member_count,
 /* ---- Dealing ---- */
 
 typedef struct dealt_member {
-    double share, dealt;
+    double weight, dealt;
     double here, most;                     /* of the tensor that is being dealt: what it has got, and may get */
     uint32_t reactor_count, reactor_first; /* in reactor_dealt */
 } dealt_member;
@@ -192,7 +192,7 @@ trib_status trib_dealer_create(const trib_place_member *members, uint32_t member
             return TRIB_INVALID;
         }
         reactors += members[i].reactors > 0 ? members[i].reactors : 1;
-        can_deal = can_deal || (members[i].can_sum && members[i].share > 0);
+        can_deal = can_deal || (members[i].can_sum && members[i].weight > 0);
     }
     if (!can_deal || member_count > UINT16_MAX) {
         return TRIB_INVALID; /* an owner is two numbers of 16 bits */
@@ -209,7 +209,7 @@ trib_status trib_dealer_create(const trib_place_member *members, uint32_t member
     dealer->reactor_dealt = reactor_dealt;
     for (uint32_t i = 0; i < member_count; i++) {
         dealt_member *member = &dealer->members[i];
-        member->share = members[i].can_sum ? members[i].share : 0;
+        member->weight = members[i].can_sum ? members[i].weight : 0;
         member->most = INFINITY;
         member->reactor_count = members[i].reactors > 0 ? members[i].reactors : 1;
         member->reactor_first = first;
@@ -232,7 +232,7 @@ void trib_dealer_begin(trib_dealer *dealer, uint64_t bytes, uint32_t partition_b
     const double partitions = bytes == 0 ? 1 : (double)((bytes + partition_bytes - 1) / partition_bytes);
     for (uint32_t i = 0; i < dealer->count; i++) {
         dealt_member *member = &dealer->members[i];
-        const double part = member->share * partitions;
+        const double part = member->weight * partitions;
         const double whole = (double)(uint64_t)part;
         member->here = 0;
         member->most = (part - whole > CRUMB ? whole + 1 : whole) * partition_bytes;
@@ -246,8 +246,8 @@ static uint32_t furthest_below(const trib_dealer *dealer, uint32_t reactor, doub
     double best_deficit = 0;
     for (uint32_t i = 0; i < dealer->count; i++) {
         const dealt_member *member = &dealer->members[i];
-        const double deficit = member->share * dealer->total - member->dealt;
-        if (member->share > 0 && member->reactor_count > reactor && member->here + more <= member->most &&
+        const double deficit = member->weight * dealer->total - member->dealt;
+        if (member->weight > 0 && member->reactor_count > reactor && member->here + more <= member->most &&
             (best == UINT32_MAX || deficit > best_deficit)) {
             best = i;
             best_deficit = deficit;

@@ -16,12 +16,13 @@ typedef struct trib_place_member {
     bool can_sum;       /* a server, or a colocated worker */
     uint64_t bandwidth; /* bits per second each way; 0 = like everyone's */
     uint32_t reactors;
-    double share; /* out: of all bytes, 0..1; the shares add up to 1 */
+    double weight; /* out: of all bytes, 0..1; the weights add up to 1 */
 } trib_place_member;
 
 /* Fills the shares. *t_opt_factor_out: least time in units of M / (link rate of the fastest worker). TRIB_INVALID if
  * nobody can sum. */
-TRIB_CHECKED trib_status trib_place_shares(trib_place_member *members, uint32_t member_count, double *t_opt_factor_out);
+TRIB_CHECKED trib_status trib_place_weights(trib_place_member *members, uint32_t member_count,
+                                            double *t_opt_factor_out);
 
 typedef struct trib_place_owner {
     uint16_t member; /* index into members */

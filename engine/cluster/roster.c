@@ -4,15 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cluster/balance.h"
-#include "engine/wire/hosts.h"
+#include "engine/cluster/rate_estimator.h"
+#include "engine/wire/address_list.h"
 #include "engine/aggregate/summation.h"
 
 /* In the byte of a description that says what else a member is. */
 #define SUMS 1u
 #define STANDS_BY 2u
 #define PLACED 4u
-#define STRANDS 8u
+#define SUBFLOWS 8u
 
 trib_roster *trib_roster_create(uint32_t member_count)
 {
@@ -27,7 +27,7 @@ void trib_member_info_put(trib_writer *writer, const trib_member_info *info)
 {
     trib_put_u32(writer, info->roles);
     const uint8_t share = info->stands_by ? STANDS_BY : (uint8_t)info->sums;
-    trib_put_u8(writer, share | (info->placed ? PLACED : 0) | (info->strands ? STRANDS : 0));
+    trib_put_u8(writer, share | (info->placed ? PLACED : 0) | (info->subflows ? SUBFLOWS : 0));
     trib_put_u32(writer, info->reactors);
     trib_put_u64(writer, info->bandwidth);
     trib_put_u64(writer, info->kernel);
@@ -44,12 +44,12 @@ trib_status trib_member_info_get(trib_reader *reader, trib_member_info *info_out
     info.sums = share != 0;
     info.stands_by = share == STANDS_BY;
     info.placed = (flags & PLACED) != 0;
-    info.strands = (flags & STRANDS) != 0;
+    info.subflows = (flags & SUBFLOWS) != 0;
     info.reactors = trib_get_u32(reader);
     info.bandwidth = trib_get_u64(reader);
     info.kernel = trib_get_u64(reader);
     trib_get_text(reader, info.name, sizeof info.name);
-    if (reader->failed || share > STANDS_BY || flags > (SUMS | STANDS_BY | PLACED | STRANDS) || info.reactors == 0 ||
+    if (reader->failed || share > STANDS_BY || flags > (SUMS | STANDS_BY | PLACED | SUBFLOWS) || info.reactors == 0 ||
         info.reactors > TRIB_REACTORS_MAX) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed description of a member");
     }
@@ -126,7 +126,7 @@ trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_
     head.local_size = trib_get_u32(reader);
     const uint32_t follows = trib_get_u32(reader);
     head.follows = follows != 0;
-    const bool may_follow = head.member_count <= TRIB_BALANCE_MEMBERS_MAX && head.local_size == 0;
+    const bool may_follow = head.member_count <= TRIB_RATE_MEMBERS_MAX && head.local_size == 0;
     if (reader->failed || follows > (may_follow ? 1 : 0) || !header_is_sane(&head)) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed roster");
     }
@@ -154,7 +154,7 @@ trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_
 
 static bool is_loopback(const char *addresses)
 {
-    const char *least = trib_hosts_least(addresses);
+    const char *least = trib_address_list_least(addresses);
     return strncmp(least, "127.", 4) == 0 || strncmp(least, "[::1]", 5) == 0;
 }
 
@@ -163,7 +163,7 @@ bool trib_roster_is_one_host(const trib_roster *roster)
     const char *first = roster->members[0].addresses[0].text;
     for (uint32_t i = 1; i < roster->member_count; i++) {
         const char *other = roster->members[i].addresses[0].text;
-        if (trib_hosts_compare_machines(first, other) != 0 && !(is_loopback(first) && is_loopback(other))) {
+        if (trib_address_list_compare_machines(first, other) != 0 && !(is_loopback(first) && is_loopback(other))) {
             return false;
         }
     }
@@ -178,7 +178,7 @@ uint32_t trib_roster_networks(const trib_roster *roster, uint32_t member, uint32
     for (const char *at = strchr(list, ','); at != NULL; at = strchr(at + 1, ',')) {
         count += at[1] != '\0';
     }
-    return info->strands && roster->local_size == 0 && strchr(list, '+') == NULL ? count : 1;
+    return info->subflows && roster->local_size == 0 && strchr(list, '+') == NULL ? count : 1;
 }
 
 bool trib_roster_has_networks(const trib_roster *roster)

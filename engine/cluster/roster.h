@@ -19,7 +19,7 @@ typedef struct trib_member_info {
     bool sums;      /* a server, or a worker with a share, or: */
     bool stands_by; /* a worker that gets a share if links turn out to be uneven */
     bool placed;    /* its launcher told it which of the machine's processes it is */
-    bool strands;   /* where it has several addresses a link to it may have a connection by each (link_strands.h) */
+    bool subflows;  /* where it has several addresses a link to it may have a connection by each (link_subflow.h) */
     uint32_t reactors;
     uint64_t bandwidth;
     uint64_t kernel;                 /* equal in those whom one kernel runs, in containers too; 0: not known */
@@ -35,7 +35,7 @@ typedef struct trib_roster {
     trib_sum_order sum_order;
     int64_t peer_timeout_ns;
     double t_opt_factor;
-    bool follows; /* shares follow what links are seen to carry (shares.h) */
+    bool follows; /* shares follow what links are seen to carry (rebalance.h) */
     trib_member_info members[];
 } trib_roster;
 
@@ -55,10 +55,10 @@ TRIB_CHECKED trib_status trib_roster_get(trib_reader *reader, trib_roster **rost
 /* Do counts and sizes allow that so many workers of each machine sum first? 0: always. */
 bool trib_roster_can_sum_first(const trib_roster *roster, uint32_t local_size);
 
-/* Are all members on one machine (hosts.h), or reached over loopback, at whichever of its addresses? */
+/* Are all members on one machine (address_list.h), or reached over loopback, at whichever of its addresses? */
 bool trib_roster_is_one_host(const trib_roster *roster);
 
-/* How many connections a link to that reactor has, from another machine (link_strands.h). What somebody offers beside TCP takes
+/* How many connections a link to that reactor has, from another machine (link_subflow.h). What somebody offers beside TCP takes
  * the way that is near to its device. */
 uint32_t trib_roster_networks(const trib_roster *roster, uint32_t member, uint32_t reactor);
 /* Has somebody's more than one? */

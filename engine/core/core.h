@@ -17,7 +17,7 @@
 struct trib_op_core;
 struct trib_tensor;
 struct trib_device_task;
-struct trib_loads_told;
+struct trib_load_report;
 
 /* Copies from the device to the host that wait for credit, by priority, then by age (device_task.c). */
 typedef struct trib_copy_queue {
@@ -33,9 +33,9 @@ typedef struct trib_core {
     trib_engine *engine;
     trib_reactor *reactor;
     trib_listener *listener;
-    trib_link_host host; /* its links */
+    trib_link_host host;    /* its links */
     uint32_t links_missing; /* data links that are not READY yet */
-    trib_timer doubt;       /* one of them will not be (callers.h) */
+    trib_timer doubt;       /* one of them will not be (wireup.h) */
     trib_status doubt_status;
     char doubt_text[TRIB_ERROR_TEXT_SIZE];
     bool joined;  /* all data links are READY: operations may run */
@@ -48,15 +48,15 @@ typedef struct trib_core {
     trib_post roster_post, ended_post, report_post;
     trib_timer tick;
 
-    struct trib_loads_told *loads_told;
-    atomic_bool loads_open;
+    struct trib_load_report *load_report;
+    atomic_bool loads_are_open;
 
     /* worker */
     trib_link **owner_links;      /* [member * TRIB_REACTORS_MAX + reactor], those that this core speaks to */
     struct trib_tensor **tensors; /* by id */
     uint32_t tensors_capacity;
     struct trib_op_core *op_cores; /* all that arrived and are not done, newest first */
-    unsigned char *discard;     /* where payload lands that nobody wants any more */
+    unsigned char *discard;        /* where payload lands that nobody wants any more */
 
     trib_copy_queue copies;
 
@@ -65,17 +65,18 @@ typedef struct trib_core {
     struct trib_server_shard *shards; /* sums of device tensors' shards, by local rank; made when the first comes */
     uint32_t shard_count;
     trib_summation *host_sums; /* of partial sums, by machine (host_sum.h); NULL: there are none */
-    struct trib_relay *relay; /* `summation` is that of the machine's workers (relay.h); NULL: of all */
-    uint32_t first_rank;      /* contributor 0 of `summation` */
-    trib_link **worker_links; /* by rank */
-    uint32_t callers_missing; /* workers that are to connect to this core and have not (callers.h) */
-    int64_t look_ns;          /* when rounds that wait are looked at next while the core ends */
+    struct trib_relay *relay;  /* `summation` is that of the machine's workers (relay.h); NULL: of all */
+    uint32_t first_rank;       /* contributor 0 of `summation` */
+    trib_link **worker_links;  /* by rank */
+    uint32_t wireup_missing;   /* workers that are to connect to this core and have not (wireup.h) */
+    int64_t next_scan_ns;      /* when rounds that wait are looked at next while the core ends */
     trib_sum_entry *free_entries;
     uint32_t entries_waiting; /* sums not sent yet */
-    int64_t out_of_memory_at_ns; /* contributions find no memory (server_memory.c): when it was looked at last; 0: they do */
-    int64_t out_of_memory_ns;    /* for how long, as far as this process was awake */
-    bool out_of_memory_asks;     /* somebody asked in vain since the last look */
-    bool out_of_memory_said;
+    int64_t
+        out_of_memory_at_ns; /* contributions find no memory (server_memory.c): when it was looked at last; 0: they do */
+    int64_t out_of_memory_ns; /* for how long, as far as this process was awake */
+    bool out_of_memory_asks;  /* somebody asked in vain since the last look */
+    bool out_of_memory_logged;
 
     trib_core_stats stats;
     trib_trace_ring trace;
@@ -120,10 +121,10 @@ TRIB_CHECKED trib_status trib_worker_open(trib_core *core, trib_error *error);
 void trib_worker_close(trib_core *core);
 void trib_worker_joined(trib_core *core); /* the last link is READY: what waits may run */
 void trib_worker_fail_all(trib_core *core, trib_status status, const char *text);
-TRIB_CHECKED trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_landing *landing,
+TRIB_CHECKED trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_recv_target *target,
                                             trib_error *error);
-TRIB_CHECKED trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
-                                              trib_error *error);
+TRIB_CHECKED trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const void *payload,
+                                              bool in_place, trib_error *error);
 
 /* server.c: links from workers, and what arrives on them. */
 extern const trib_link_upcalls trib_server_upcalls;
@@ -135,8 +136,8 @@ void trib_server_resume(trib_core *core); /* links that were told to wait ask ag
 bool trib_server_is_idle(const trib_core *core);
 /* server_memory.c: a contribution of that size has asked for memory, with that result; and every tick. */
 void trib_server_note_memory(trib_core *core, trib_status status, uint32_t size);
-void trib_server_look_at_memory(trib_core *core);
-TRIB_CHECKED trib_status trib_server_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
-                                              trib_error *error);
+void trib_server_check_memory(trib_core *core);
+TRIB_CHECKED trib_status trib_server_received(trib_link *link, const trib_frame *frame, const void *payload,
+                                              bool in_place, trib_error *error);
 
 #endif

@@ -4,7 +4,7 @@
 void trib_trace_sum_put(trib_core *core, trib_trace_kind kind, const trib_contribution *what, uint32_t peer,
                         uint32_t value)
 {
-    const int64_t now_ns = trib_now_often(core->reactor);
+    const int64_t now_ns = trib_now_fast(core->reactor);
     if (kind == TRIB_TRACE_SUM_ARRIVE || kind == TRIB_TRACE_NEAR_ARRIVE) {
         core->engine->hooks->data_began(core, now_ns);
     }

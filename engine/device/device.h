@@ -64,7 +64,7 @@ typedef struct trib_device_job {
     const void *source;
     void *target;
     size_t bytes;   /* collectives: of the whole piece */
-    size_t share;   /* collectives: member r has bytes [r * share, (r + 1) * share) as far as there are so many */
+    size_t shard;   /* collectives: member r has bytes [r * shard, (r + 1) * shard) as far as there are so many */
     uint32_t root;  /* BROADCAST: a member */
     uint64_t label; /* collectives: all members must name the same; only checked where that can be done */
     /* Collectives: `keeps`: all members' jobs here have had these buffers before and will again, so that what a launch takes may
@@ -100,7 +100,7 @@ typedef struct trib_device_params {
     bool in_order; /* all members hand in their collectives in one order: all are issued */
     const trib_kernels *kernels;
     trib_logger *logger;
-    int64_t linger_most_ns;                 /* how long a thread of the device's looks for more at most (linger.h) */
+    int64_t poll_window_max_ns; /* how long a thread of the device's looks for more at most (poll_window.h) */
     void (*complete)(trib_device_job *job); /* any thread: hands a job back */
     /* Any thread: wakes those of the engine's reactors, bit i for that with index i. */
     void (*wake)(void *engine, uint32_t reactors);

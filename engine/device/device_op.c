@@ -33,7 +33,7 @@ trib_status trib_device_op_prepare(trib_op *op, const trib_op_params *buffers, t
     op->device->gate.value++;
     op->device->gate.by_end = false;
     atomic_store(&op->device->gate_count, 0);
-    atomic_store(&op->device->told, false);
+    atomic_store(&op->device->notified, false);
     op->device->was_asked = buffers != NULL;
     op->device->may_keep = buffers != NULL && ops->may_keep(engine->device, buffers->input) &&
                            ops->may_keep(engine->device, buffers->output);
@@ -47,8 +47,8 @@ void trib_device_op_fill(trib_op *op)
     op->device->root = is_broadcast ? op->root : TRIB_NO_MEMBER;
     op->root = trib_device_root(local_size, is_broadcast ? op->root / local_size : 0);
     op->collective = trib_device_alone(op->engine) ? TRIB_COLLECTIVE_DEVICE_ALONE
-                   : is_broadcast                ? TRIB_COLLECTIVE_DEVICE_BROADCAST
-                                                 : TRIB_COLLECTIVE_DEVICE_ALL_REDUCE;
+                     : is_broadcast                ? TRIB_COLLECTIVE_DEVICE_BROADCAST
+                                                   : TRIB_COLLECTIVE_DEVICE_ALL_REDUCE;
     op->device->is_issued = trib_device_in_order(op->engine);
     op->device->is_in_call = false;
     op->device->ahead_bytes = 0;
@@ -66,7 +66,8 @@ void trib_device_op_compare(trib_op *op, bool same)
     /* In program order nobody asks the others before. */
     const bool may = op->engine->config.kept_launches == TRIB_KEPT_LAUNCHES_AUTO &&
                      (tensor->is_fixed || (tensor->keepable == TRIB_KEEP_MAY && !device->is_issued));
-    device->steady = same && may && op->collective == TRIB_COLLECTIVE_DEVICE_ALONE && trib_engine_local_size(op->engine) > 1;
+    device->steady =
+        same && may && op->collective == TRIB_COLLECTIVE_DEVICE_ALONE && trib_engine_local_size(op->engine) > 1;
 }
 
 /* ---- Its input ---- */
@@ -108,7 +109,8 @@ static uint64_t what_goes_ahead(const trib_op *op)
 {
     const trib_engine *engine = op->engine;
     const trib_tensor *tensor = op->tensor;
-    const bool goes_by_host = op->collective == TRIB_COLLECTIVE_DEVICE_ALL_REDUCE && !atomic_load(&engine->said_direct);
+    const bool goes_by_host =
+        op->collective == TRIB_COLLECTIVE_DEVICE_ALL_REDUCE && !atomic_load(&engine->direct_logged);
     if (!goes_by_host || trib_engine_local_size(engine) > 1 || !op->spread || trib_engine_ops_in_flight(engine) > 1) {
         return 0;
     }
@@ -138,7 +140,7 @@ void trib_device_op_begin(trib_op *op, void *mark)
         return;
     }
     atomic_fetch_add(&op->cores_left, 1); /* the copy reads the caller's buffer */
-    device->is_over = device->is_excused = false;
+    device->is_over = device->grace_extended = false;
     atomic_store(&op->tensor->ahead_round, op->round);
     device->wait.kind = TRIB_DEVICE_TO_HOST;
     device->wait.source = op->input;
@@ -158,7 +160,7 @@ void trib_device_input_arrived(trib_reactor *reactor, trib_post *post)
     trib_op *op = op_core->op;
     trib_engine *engine = op->engine;
     trib_tensor *tensor = op->tensor;
-    trib_tensor_core *mine = atomic_load(&tensor->placed) ? trib_worker_share(core, tensor) : NULL;
+    trib_tensor_core *mine = atomic_load(&tensor->placed) ? trib_tensor_core_of(core, tensor) : NULL;
     if (op_core->core == core && mine != NULL && mine->active == op_core) {
         if (atomic_load(&op->device->input) == TRIB_INPUT_FAILED) {
             trib_worker_abort_active(core, op_core);

@@ -20,7 +20,7 @@
 
 #define GRACE_NS (2 * INT64_C(1000000000))
 
-static int64_t patience_ns(const trib_engine *engine)
+static int64_t timeout_ns(const trib_engine *engine)
 {
     return GRACE_NS + engine->config.peer_timeout_ns;
 }
@@ -29,7 +29,7 @@ static int64_t patience_ns(const trib_engine *engine)
 static void go_on(trib_core *core, trib_op *op)
 {
     trib_op_core *op_core = &op->cores[0];
-    trib_tensor_core *mine = atomic_load(&op->tensor->placed) ? trib_worker_share(core, op->tensor) : NULL;
+    trib_tensor_core *mine = atomic_load(&op->tensor->placed) ? trib_tensor_core_of(core, op->tensor) : NULL;
     if (mine == NULL || mine->active != op_core) {
         return;
     }
@@ -109,7 +109,7 @@ void trib_device_order_issue(trib_op *op, bool here)
 {
     trib_engine *engine = op->engine;
     atomic_store(&op->device->input, TRIB_INPUT_READY); /* the collective waits for it on the device */
-    op->device->is_over = op->device->has_begun = op->device->is_booked = op->device->is_excused = false;
+    op->device->is_over = op->device->has_begun = op->device->is_booked = op->device->grace_extended = false;
     atomic_fetch_add(&op->references, 1);
     atomic_fetch_add(&engine->device_jobs, 1);
     engine->env.device->issue(engine->device, &op->device->whole, here);
@@ -122,9 +122,9 @@ static void grace_passed(trib_reactor *reactor, trib_timer *timer)
     trib_op *op = timer->user;
     trib_engine *engine = op->engine;
     const bool is_joining = atomic_load(&engine->phase) == TRIB_PHASE_JOINING; /* nothing is launched yet; that ends */
-    if (is_joining || (!op->device->is_excused && trib_timer_overslept(reactor, timer, GRACE_NS / 8))) {
-        op->device->is_excused = !is_joining;
-        trib_timer_arm(reactor, timer, trib_now(reactor) + patience_ns(engine));
+    if (is_joining || (!op->device->grace_extended && trib_timer_stalled_locally(reactor, timer, GRACE_NS / 8))) {
+        op->device->grace_extended = !is_joining;
+        trib_timer_arm(reactor, timer, trib_now(reactor) + timeout_ns(engine));
         return;
     }
     char text[TRIB_ERROR_TEXT_SIZE];
@@ -154,14 +154,14 @@ static void failure_arrived(trib_reactor *reactor, trib_post *post)
     } else if (!device->is_over && !core->ended) {
         device->grace.fired = grace_passed;
         device->grace.user = op;
-        trib_timer_arm(reactor, &device->grace, trib_now(reactor) + patience_ns(core->engine));
+        trib_timer_arm(reactor, &device->grace, trib_now(reactor) + timeout_ns(core->engine));
     }
     trib_op_unref(op);
 }
 
 void trib_device_order_failed(trib_op *op)
 {
-    if (!atomic_exchange(&op->device->told, true)) {
+    if (!atomic_exchange(&op->device->notified, true)) {
         atomic_fetch_add(&op->references, 1);
         op->device->failed_post.run = failure_arrived;
         trib_reactor_post(op->engine->cores[0].reactor, &op->device->failed_post);

@@ -117,7 +117,7 @@ static void order_arrived(trib_reactor *reactor, trib_post *post)
 /* ---- Past the host (GPUDirect) ---- */
 
 /* Only where no processor will ever have to touch the bytes. A connection that could come to need one has said so, and those
- * over which something may overtake (link_express.h) are none of these. */
+ * over which something may overtake (link_priority.h) are none of these. */
 static bool may_go_direct(const trib_core *core, const trib_task *task, const unsigned char *memory)
 {
     const trib_conn *conn = task->link != NULL ? task->link->conn : NULL;
@@ -135,12 +135,12 @@ void trib_device_route(trib_core *core, trib_task *task, const unsigned char *so
     trib_device_task *device = task->device;
     const bool pushes = may_go_direct(core, task, source), pulls = may_go_direct(core, task, target);
     device->pushed = pushes ? source : device->staging;
-    device->landing = pulls ? target : device->staging;
+    device->recv_buffer = pulls ? target : device->staging;
     if (!pushes && !pulls) {
         return;
     }
     trib_counter_add(&core->stats.bytes_direct, (uint64_t)task->size * ((uint64_t)pushes + (uint64_t)pulls));
-    if (!atomic_exchange(&engine->said_direct, true)) {
+    if (!atomic_exchange(&engine->direct_logged, true)) {
         trib_log(&engine->logger, TRIB_LOG_INFO,
                  "tensor \"%s\": RDMA moves its bytes %s the device's memory, past the host's (GPUDirect)",
                  task->tensor->name,
@@ -185,8 +185,8 @@ static uint32_t partitions_each(uint32_t local_size, uint32_t machines, uint32_t
     return wanted < PARTITIONS_EACH ? wanted : PARTITIONS_EACH;
 }
 
-uint32_t trib_device_partition_bytes(uint64_t bytes, uint32_t partition_bytes, uint32_t chunk_bytes, uint32_t local_size,
-                                     uint32_t machines, uint32_t summers)
+uint32_t trib_device_partition_bytes(uint64_t bytes, uint32_t partition_bytes, uint32_t chunk_bytes,
+                                     uint32_t local_size, uint32_t machines, uint32_t summers)
 {
     /* A slice's bytes are counted in 32 bits. */
     const uint64_t limit = (UINT64_C(1) << 31) / local_size;
@@ -218,7 +218,7 @@ static void make_task(trib_tensor *tensor, uint32_t slice, trib_task *task, trib
     if (tensor->device->staging != NULL) {
         device->staging = tensor->device->staging + (uint64_t)slice * tensor->partition_bytes;
     }
-    device->pushed = device->landing = device->staging;
+    device->pushed = device->recv_buffer = device->staging;
     task->device = device;
 }
 
@@ -238,7 +238,7 @@ static uint32_t core_of_slice(const trib_tensor *tensor, uint32_t slice)
 static uint64_t staging_most(const trib_engine *engine, uint64_t bytes)
 {
     const uint64_t local_size = trib_engine_local_size(engine), part = engine->config.partition_bytes;
-    const uint64_t share = (bytes + local_size - 1) / local_size, parts = (share + part - 1) / part;
+    const uint64_t shard = (bytes + local_size - 1) / local_size, parts = (shard + part - 1) / part;
     return (parts < AHEAD_PARTITIONS ? parts + 1 : parts) * part;
 }
 
@@ -251,7 +251,7 @@ trib_status trib_device_tensor_ahead(trib_engine *engine, const char *name, uint
     }
     const uint64_t most = staging_most(engine, bytes);
     trib_device_tensor *device = calloc(1, sizeof *device);
-    unsigned char *staging = device != NULL ? engine->env.memory_alloc_patient(engine->env.memory, most) : NULL;
+    unsigned char *staging = device != NULL ? engine->env.memory_alloc_blocking(engine->env.memory, most) : NULL;
     if (staging == NULL) {
         free(device);
         return trib_error_set(error, TRIB_NO_MEMORY,

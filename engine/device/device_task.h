@@ -23,7 +23,7 @@ struct trib_device_task {
     unsigned char *staging; /* host memory for the share */
     /* Where this round's bytes are pushed from, and where its sums land: staging, or the place on the device (GPUDirect). */
     const unsigned char *pushed;
-    unsigned char *landing;
+    unsigned char *recv_buffer;
     /* The device's, of its all-reduce where no other machine is, and what that is for; source NULL: nothing. */
     void *kept;
     const void *kept_source;
@@ -68,7 +68,7 @@ typedef struct trib_device_op {
     trib_device_gate gate;
     atomic_uint gate_count;
     trib_post failed_post; /* to core 0: tells the group */
-    atomic_bool told;
+    atomic_bool notified;
     struct trib_device_op *next; /* failed, or issued: to be told when the leader can be reached */
     bool is_in_call;             /* the call counts in device_jobs until core 0 has heard of the operation */
     /* device_order.c */
@@ -77,7 +77,7 @@ typedef struct trib_device_op {
     bool is_over;          /* core 0: it is back, or what went ahead */
     bool has_begun;        /* core 0: the group counts it; by the call, or by its end if that is here first */
     bool is_booked;        /* core 0: the leader counts its bytes */
-    bool is_excused;       /* core 0: grace was prolonged, as this process stood still */
+    bool grace_extended;   /* core 0: grace was prolonged, as this process stood still */
     trib_timer grace;      /* core 0: for it to come back, when the operation has failed */
 } trib_device_op;
 
@@ -180,8 +180,8 @@ void trib_device_order_failed(trib_op *op);
 /* ---- A tensor ---- */
 /* The size of a share: partition_bytes, or less, so that a small tensor too is summed by all of that many members, in
  * several pieces each. */
-uint32_t trib_device_partition_bytes(uint64_t bytes, uint32_t partition_bytes, uint32_t chunk_bytes, uint32_t local_size,
-                                     uint32_t machines, uint32_t summers);
+uint32_t trib_device_partition_bytes(uint64_t bytes, uint32_t partition_bytes, uint32_t chunk_bytes,
+                                     uint32_t local_size, uint32_t machines, uint32_t summers);
 /* Caller's thread, without the mutex: takes the host memory of a tensor that is large enough for registering it to hold up a core,
  * before it is declared; of others NULL. */
 TRIB_CHECKED trib_status trib_device_tensor_ahead(trib_engine *engine, const char *name, uint64_t bytes,

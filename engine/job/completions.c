@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <unistd.h>
 
-
 void trib_completions_add(trib_engine *engine, trib_post *post)
 {
     atomic_store_explicit(&post->next, NULL, memory_order_relaxed);

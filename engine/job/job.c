@@ -29,7 +29,7 @@ void trib_engine_wake(trib_engine *engine, uint32_t reactors)
 
 void trib_engine_notify(trib_engine *engine)
 {
-    /* The lock orders this behind a waiter's last look. Broadcasting inside it would wake threads to wait for it. */
+    /* The lock orders this behind a request's last look. Broadcasting inside it would wake threads to wait for it. */
     pthread_mutex_lock(&engine->mutex);
     pthread_mutex_unlock(&engine->mutex);
     pthread_cond_broadcast(&engine->changed);
@@ -46,7 +46,7 @@ static void tell(trib_engine *engine, trib_post *post, bool is_wanted)
     }
 }
 
-static void tell_ready(trib_reactor *reactor, trib_post *post)
+static void notify_ready(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
     trib_engine *engine = trib_container_of(post, trib_engine, ready_post);
@@ -63,7 +63,7 @@ static void tell_ready(trib_reactor *reactor, trib_post *post)
     }
 }
 
-static void tell_ended(trib_reactor *reactor, trib_post *post)
+static void notify_ended(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
     trib_engine *engine = trib_container_of(post, trib_engine, ended_post);
@@ -95,7 +95,7 @@ void trib_engine_core_joined(trib_engine *engine)
     if (atomic_load(&engine->phase) == TRIB_PHASE_JOINING) {
         atomic_store(&engine->phase, TRIB_PHASE_READY);
         engine->joined = true;
-        engine->ready_post.run = tell_ready;
+        engine->ready_post.run = notify_ready;
         tell(engine, &engine->ready_post, engine->config.ready_cb != NULL);
     }
     pthread_cond_broadcast(&engine->changed);
@@ -118,11 +118,11 @@ void trib_engine_end(trib_engine *engine, trib_status status, const char *text)
         trib_reactor_post(engine->reactors[i].reactor, engine->reactors[i].ended_post);
     }
     if (phase == TRIB_PHASE_JOINING) {
-        engine->ready_post.run = tell_ready;
+        engine->ready_post.run = notify_ready;
         tell(engine, &engine->ready_post, engine->config.ready_cb != NULL);
     }
     if (!engine->close_asked) {
-        engine->ended_post.run = tell_ended;
+        engine->ended_post.run = notify_ended;
         tell(engine, &engine->ended_post, engine->config.ended_cb != NULL);
     }
     const bool advises = status == TRIB_PEER_LOST && engine->hooks->advises(engine, text);
@@ -145,7 +145,7 @@ static void set_closed(trib_engine *engine)
     pthread_cond_broadcast(&engine->changed);
 }
 
-static void tell_closed(trib_reactor *reactor, trib_post *post)
+static void notify_closed(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
     trib_engine *engine = trib_container_of(post, trib_engine, closed_post);
@@ -163,7 +163,7 @@ static void tell_closed(trib_reactor *reactor, trib_post *post)
 /* Called with the mutex held, once both have happened: close was asked for, and every core has closed its links. */
 static void post_closed(trib_engine *engine)
 {
-    engine->closed_post.run = tell_closed;
+    engine->closed_post.run = notify_closed;
     tell(engine, &engine->closed_post, engine->closed_cb != NULL);
     if (engine->config.mode == TRIB_MODE_QUEUE) {
         set_closed(engine); /* also if nobody dispatches before trib_engine_destroy, which then does */

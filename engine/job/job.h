@@ -53,15 +53,15 @@ typedef struct trib_env {
     bool (*poll)(trib_reactor *reactor);              /* on its thread: trib_engine_dispatch, ATTACHED; may be NULL */
     void *(*memory_alloc)(void *memory, size_t size); /* aligned to pages, if it is smaller than one to 64 bytes */
     /* The same on a caller's thread, which waits until the memory has been registered, and keeps no core waiting. */
-    void *(*memory_alloc_patient)(void *memory, size_t size);
+    void *(*memory_alloc_blocking)(void *memory, size_t size);
     void (*memory_free)(void *memory, void *block);
     /* Memory of the caller's own that is registered where the arena's is; how much is at base (0: none); no more. As
      * trib_arena_adopt and those with it; NULL: nobody wants to know memory. */
     trib_status (*memory_adopt)(void *memory, void *base, size_t size, trib_error *error);
     size_t (*memory_adopted)(void *memory, const void *base);
     trib_status (*memory_disown)(void *memory, void *base);
-    void *memory;           /* the arena */
-    void *transport_shared; /* what the transport's `share` made, or NULL */
+    void *memory;            /* the arena */
+    void *transport_context; /* what the transport's `context_open` made, or NULL */
     /* May a core take so much small memory? NULL: always. For tests of what happens when there is none. */
     bool (*may_alloc)(void *memory, size_t size);
     void (*fini)(struct trib_env *env); /* gives back what it was made of, after the engine has gone */
@@ -73,7 +73,7 @@ typedef struct trib_env {
     /* Tensors on a device; NULL: there is none. */
     const struct trib_device_ops *device;
     void (*device_thread)(void *memory);  /* a thread of the device's has begun: on it, to be placed. May be NULL */
-    int64_t linger_most_ns;               /* how long threads for the device look for more at most (linger.h) */
+    int64_t poll_window_max_ns;           /* how long threads for the device look for more at most (poll_window.h) */
     struct trib_host_world *device_world; /* of devices in plain memory, shared by a machine's engines in one process */
     /* The page of a machine's local ranks (group_door.h), all of it 0: who makes it gets a name under which others find it. NULL:
      * that cannot be, as where the name is not of this machine, or the page another group's. The functions may be NULL. */
@@ -81,8 +81,8 @@ typedef struct trib_env {
     struct trib_door_page *(*door_find)(const char *name, const unsigned char *id);
     void (*door_drop)(struct trib_door_page *page, int fd); /* fd -1: it was found */
     /* Tells the arena of a device that copies from and to its memory, and before that goes. May be NULL. */
-    void (*memory_share)(void *memory, const struct trib_device_ops *ops, struct trib_device *device);
-    void (*memory_unshare)(void *memory);
+    void (*memory_attach_device)(void *memory, const struct trib_device_ops *ops, struct trib_device *device);
+    void (*memory_detach_device)(void *memory);
     char place[TRIB_PLACE_NAME_MAX]; /* where this process is, for its peers' messages: "host:pid" */
 } trib_env;
 
@@ -117,16 +117,16 @@ struct trib_engine {
     uint32_t core_count;
     struct trib_core *cores;
     trib_job_reactor reactors[TRIB_REACTORS_MAX]; /* core_count of them */
-    _Atomic uint32_t member_id; /* written on core 0 before the roster is published */
+    _Atomic uint32_t member_id;                   /* written on core 0 before the roster is published */
 
     struct trib_coordinator *coordinator; /* NULL: it is elsewhere */
     struct trib_member *member;
     struct trib_tracer *tracer;
     struct trib_device *device;         /* NULL: none */
-    atomic_bool said_direct;            /* that bytes go past host memory; logged once */
+    atomic_bool direct_logged;          /* that bytes go past host memory; logged once */
     _Atomic(struct trib_group *) group; /* the machine's local ranks; NULL: alone, or not yet */
     atomic_uint launches;               /* counts where a stream was refused (device.h) */
-    atomic_bool said_refused;           /* that one was; logged once */
+    atomic_bool refused_logged;         /* that one was; logged once */
     atomic_uint device_jobs;            /* with the device, beside those of tasks; and calls that hand one in */
     /* Core 0's: operations that were issued where they were handed in, of which the group is yet to be told, oldest first. */
     struct trib_device_op *issued_head, *issued_tail;

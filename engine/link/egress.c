@@ -17,30 +17,30 @@
 
 /* ---- The heap: who is furthest behind comes first ---- */
 
-static void place(trib_egress *self, uint32_t index, trib_link *link)
+static void place_in_heap(trib_egress *self, uint32_t index, trib_link *link)
 {
     self->waiting[index] = link;
-    link->share.heap_index = index;
+    link->flow.heap_index = index;
 }
 
-static void sift(trib_egress *self, uint32_t index)
+static void sift_heap(trib_egress *self, uint32_t index)
 {
     trib_link *link = self->waiting[index];
-    const double at = link->share.at;
-    while (index > 0 && at < self->waiting[(index - 1) / 2]->share.at) {
-        place(self, index, self->waiting[(index - 1) / 2]);
+    const double at = link->flow.at;
+    while (index > 0 && at < self->waiting[(index - 1) / 2]->flow.at) {
+        place_in_heap(self, index, self->waiting[(index - 1) / 2]);
         index = (index - 1) / 2;
     }
     for (uint32_t child; (child = 2 * index + 1) < self->waiting_count; index = child) {
-        if (child + 1 < self->waiting_count && self->waiting[child + 1]->share.at < self->waiting[child]->share.at) {
+        if (child + 1 < self->waiting_count && self->waiting[child + 1]->flow.at < self->waiting[child]->flow.at) {
             child++;
         }
-        if (at <= self->waiting[child]->share.at) {
+        if (at <= self->waiting[child]->flow.at) {
             break;
         }
-        place(self, index, self->waiting[child]);
+        place_in_heap(self, index, self->waiting[child]);
     }
-    place(self, index, link);
+    place_in_heap(self, index, link);
 }
 
 /* ---- Links ---- */
@@ -57,28 +57,28 @@ trib_status trib_egress_join(trib_egress *egress, trib_link *link)
         egress->capacity = capacity;
     }
     egress->link_count++;
-    link->share.egress = egress;
-    link->share.heap_index = UINT32_MAX;
+    link->flow.egress = egress;
+    link->flow.heap_index = UINT32_MAX;
     return TRIB_OK;
 }
 
 void trib_egress_leave(trib_link *link)
 {
-    if (link->share.egress != NULL) {
+    if (link->flow.egress != NULL) {
         trib_egress_rest(link);
         trib_assert(link->in_flight == 0);
-        link->share.egress->link_count--;
+        link->flow.egress->link_count--;
         if (link->conn != NULL) {
             link->conn->awaits_sent = NULL;
         }
-        link->share.egress = NULL;
+        link->flow.egress = NULL;
     }
 }
 
-void trib_egress_join_in(trib_link *strand)
+void trib_egress_join_in(trib_link *subflow)
 {
-    strand->share.offered = strand->main->share.offered;
-    strand->share.egress->offered += strand->share.offered;
+    subflow->flow.offered = subflow->main->flow.offered;
+    subflow->flow.egress->offered += subflow->flow.offered;
 }
 
 static void set_limit(const trib_link_host *host, trib_egress *egress)
@@ -101,68 +101,68 @@ void trib_egress_divide(trib_link_host *host, uint32_t networks)
     }
 }
 
-static inline void account_one(trib_egress_share *share, uint64_t more, uint64_t less)
+static inline void account_flow_bytes(trib_egress_flow *flow, uint64_t more, uint64_t less)
 {
-    trib_assert(share->offered >= less);
-    share->offered += more - less;
-    share->egress->offered += more - less;
+    trib_assert(flow->offered >= less);
+    flow->offered += more - less;
+    flow->egress->offered += more - less;
 }
 
 /* So many bytes more for all of the link's connections, or fewer. One that is not ready yet is told when it is. */
-static inline void account(trib_link *link, uint64_t more, uint64_t less)
+static inline void account_bytes(trib_link *link, uint64_t more, uint64_t less)
 {
-    account_one(&link->share, more, less);
-    for (uint32_t i = 0; link->has_strands && i < TRIB_STRANDS_MAX; i++) {
-        trib_link *strand = link->strands[i];
-        if (strand != NULL && strand->state == TRIB_LINK_READY && strand->share.egress != NULL) {
-            account_one(&strand->share, more, less);
+    account_flow_bytes(&link->flow, more, less);
+    for (uint32_t i = 0; link->has_subflows && i < TRIB_SUBFLOWS_MAX; i++) {
+        trib_link *subflow = link->subflows[i];
+        if (subflow != NULL && subflow->state == TRIB_LINK_READY && subflow->flow.egress != NULL) {
+            account_flow_bytes(&subflow->flow, more, less);
         }
     }
 }
 
 void trib_egress_offer(trib_link *link, uint64_t bytes)
 {
-    account(link, bytes, 0);
+    account_bytes(link, bytes, 0);
 }
 
 void trib_egress_wait(trib_link *link)
 {
-    trib_egress_share *share = &link->share;
-    trib_egress *egress = share->egress;
-    if (share->heap_index == UINT32_MAX) {
-        share->at = share->at > egress->clock ? share->at : egress->clock; /* nobody saves up while it is idle */
+    trib_egress_flow *flow = &link->flow;
+    trib_egress *egress = flow->egress;
+    if (flow->heap_index == UINT32_MAX) {
+        flow->at = flow->at > egress->clock ? flow->at : egress->clock; /* nobody saves up while it is idle */
         trib_assert(egress->waiting_count < egress->link_count);
-        place(egress, egress->waiting_count++, link);
-        sift(egress, share->heap_index);
+        place_in_heap(egress, egress->waiting_count++, link);
+        sift_heap(egress, flow->heap_index);
     }
 }
 
 void trib_egress_move(trib_link *from, trib_link *to, uint64_t bytes)
 {
-    if (from != NULL && from->share.egress != NULL) {
-        const uint64_t most = from->share.offered;
+    if (from != NULL && from->flow.egress != NULL) {
+        const uint64_t most = from->flow.offered;
         bytes = bytes < most ? bytes : most;
-        account(from, 0, bytes);
+        account_bytes(from, 0, bytes);
     }
-    if (to != NULL && to->share.egress != NULL) {
-        account(to, bytes, 0);
+    if (to != NULL && to->flow.egress != NULL) {
+        account_bytes(to, bytes, 0);
     }
 }
 
 void trib_egress_rest(trib_link *link)
 {
-    trib_egress *egress = link->share.egress;
-    const uint32_t index = link->share.heap_index;
+    trib_egress *egress = link->flow.egress;
+    const uint32_t index = link->flow.heap_index;
     if (egress == NULL || index == UINT32_MAX) {
         return;
     }
     trib_assert(index < egress->waiting_count && egress->waiting[index] == link);
-    link->share.heap_index = UINT32_MAX;
+    link->flow.heap_index = UINT32_MAX;
     trib_link_note_wait(link, false);
     egress->waiting_count--;
     if (index < egress->waiting_count) {
-        place(egress, index, egress->waiting[egress->waiting_count]);
-        sift(egress, index);
+        place_in_heap(egress, index, egress->waiting[egress->waiting_count]);
+        sift_heap(egress, index);
     }
 }
 
@@ -173,7 +173,7 @@ static inline bool has_room(const trib_egress *egress)
 }
 
 /* The one that has room, and of those the one that is idle most; of several that are as much, the core's own. */
-static trib_egress *roomiest(trib_link_host *host)
+static trib_egress *least_loaded(trib_link_host *host)
 {
     trib_egress *best = NULL;
     for (uint32_t i = 0; i < host->egress_count; i++) {
@@ -186,7 +186,8 @@ static trib_egress *roomiest(trib_link_host *host)
 }
 
 /* A link may go by another transport than the others, which knows nothing of slow links: only who said it takes it back. */
-static inline void hear(const trib_link_host *host, trib_egress *egress, const trib_transport *transport)
+static inline void note_transport_speed(const trib_link_host *host, trib_egress *egress,
+                                        const trib_transport *transport)
 {
     if (transport->is_slow ? egress->is_slow : egress->slow_by != transport) {
         return;
@@ -199,21 +200,21 @@ static inline void hear(const trib_link_host *host, trib_egress *egress, const t
     set_limit(host, egress);
 }
 
-static inline void emit_one(const trib_link_host *host, trib_egress *egress)
+static inline void send_next_of(const trib_link_host *host, trib_egress *egress)
 {
     trib_link *link = egress->waiting[0];
-    trib_egress_share *share = &link->share;
+    trib_egress_flow *flow = &link->flow;
     const uint64_t before = egress->in_flight;
-    egress->clock = share->at;
+    egress->clock = flow->at;
     if (link->conn != NULL) {
-        hear(host, egress, link->conn->transport);
+        note_transport_speed(host, egress, link->conn->transport);
     }
-    trib_link_emit(link);
+    trib_link_send_next(link);
     /* Tensors of no bytes weigh nothing, and are few. */
-    const double weight = share->offered > 0 ? (double)share->offered / (double)egress->offered : 1.0;
-    share->at += (double)(egress->in_flight - before) / weight;
-    if (share->heap_index != UINT32_MAX) {
-        sift(egress, share->heap_index);
+    const double weight = flow->offered > 0 ? (double)flow->offered / (double)egress->offered : 1.0;
+    flow->at += (double)(egress->in_flight - before) / weight;
+    if (flow->heap_index != UINT32_MAX) {
+        sift_heap(egress, flow->heap_index);
     }
 }
 
@@ -230,11 +231,11 @@ void trib_egress_pump(trib_link_host *host)
 {
     if (host->egress_count == 1) {
         while (has_room(&host->egress[0])) {
-            emit_one(host, &host->egress[0]);
+            send_next_of(host, &host->egress[0]);
         }
     } else {
-        for (trib_egress *egress = roomiest(host); egress != NULL; egress = roomiest(host)) {
-            emit_one(host, egress);
+        for (trib_egress *egress = least_loaded(host); egress != NULL; egress = least_loaded(host)) {
+            send_next_of(host, egress);
         }
     }
     for (uint32_t k = 0; k < host->egress_count; k++) {
@@ -250,7 +251,7 @@ void trib_egress_pump(trib_link_host *host)
 
 void trib_egress_close(trib_link_host *host)
 {
-    for (uint32_t i = 0; i < TRIB_STRANDS_MAX + 1; i++) {
+    for (uint32_t i = 0; i < TRIB_SUBFLOWS_MAX + 1; i++) {
         trib_assert(host->egress[i].link_count == 0);
         free(host->egress[i].waiting);
         host->egress[i].waiting = NULL;

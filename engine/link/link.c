@@ -10,10 +10,10 @@
 #include "engine/base/assert.h"
 #include "engine/link/link_host.h"
 #include "engine/link/link_arrival.h"
-#include "engine/link/link_express.h"
+#include "engine/link/link_priority.h"
 #include "engine/link/link_handshake.h"
 #include "engine/link/link_self.h"
-#include "engine/link/link_strands.h"
+#include "engine/link/link_subflow.h"
 #include "engine/link/link_trace.h"
 
 trib_link *trib_link_create(trib_link_host *host, const trib_link_upcalls *upcalls)
@@ -26,7 +26,7 @@ trib_link *trib_link_create(trib_link_host *host, const trib_link_upcalls *upcal
     link->core = host->core;
     link->upcalls = upcalls;
     link->peer = TRIB_NO_MEMBER;
-    link->last_heard_ns = trib_now(host->reactor);
+    link->last_received_ns = trib_now(host->reactor);
     link->next = host->links;
     if (host->links != NULL) {
         host->links->previous = link;
@@ -72,7 +72,7 @@ trib_status trib_link_connect(trib_link_host *host, const trib_address *to, trib
     link->user = user;
     link->credit = host->push_credit;
     link->state = TRIB_LINK_CONNECTING;
-    trib_link_strands_choose(link, to);
+    trib_link_subflow_choose_rail(link, to);
     trib_status status = trib_link_carries_data(link) ? trib_egress_join(&host->egress[link->rail], link) : TRIB_OK;
     if (status != TRIB_OK) {
         trib_link_free(link);
@@ -90,17 +90,17 @@ trib_status trib_link_connect(trib_link_host *host, const trib_address *to, trib
     return TRIB_OK;
 }
 
-void trib_link_out_finish(trib_out *out, trib_status status)
+void trib_link_send_finish(trib_send_record *out, trib_status status)
 {
     trib_link *link = out->link;
     trib_link_host *host = link->host;
     uint32_t weight = TRIB_HEADER_SIZE + out->send.payload_size;
     trib_assert(link->in_flight >= weight);
-    trib_link_stats_back(link, weight);
+    trib_link_stats_returned(link, weight);
     link->in_flight -= weight;
-    if (link->share.egress != NULL) {
-        link->share.egress->in_flight -= weight;
-        link->share.egress->messages--;
+    if (link->flow.egress != NULL) {
+        link->flow.egress->in_flight -= weight;
+        link->flow.egress->messages--;
     }
     if (out->done != NULL) {
         out->done(out, status);
@@ -110,13 +110,13 @@ void trib_link_out_finish(trib_out *out, trib_status status)
 }
 
 trib_status trib_link_send_held(trib_link *link, const trib_frame *frame, const void *payload,
-                                void (*done)(trib_out *, trib_status), void *context, trib_self_lease **held)
+                                void (*done)(trib_send_record *, trib_status), void *context, trib_self_lease **held)
 {
     trib_link_host *host = link->host;
     if (link->state == TRIB_LINK_CLOSING) {
         return TRIB_CLOSED;
     }
-    trib_out *out = host->free_outs;
+    trib_send_record *out = host->free_outs;
     if (out != NULL) {
         host->free_outs = out->next;
     } else {
@@ -144,9 +144,9 @@ trib_status trib_link_send_held(trib_link *link, const trib_frame *frame, const 
     out->send.user = link;
     trib_link_stats_handed(link);
     link->in_flight += TRIB_HEADER_SIZE + frame->payload_size;
-    if (link->share.egress != NULL) {
-        link->share.egress->in_flight += TRIB_HEADER_SIZE + frame->payload_size;
-        link->share.egress->messages++;
+    if (link->flow.egress != NULL) {
+        link->flow.egress->in_flight += TRIB_HEADER_SIZE + frame->payload_size;
+        link->flow.egress->messages++;
     }
     trib_counter_add(&host->stats->messages_sent, 1);
     if (link->conn != NULL) {
@@ -158,12 +158,12 @@ trib_status trib_link_send_held(trib_link *link, const trib_frame *frame, const 
 }
 
 trib_status trib_link_send(trib_link *link, const trib_frame *frame, const void *payload,
-                           void (*done)(trib_out *, trib_status), void *context)
+                           void (*done)(trib_send_record *, trib_status), void *context)
 {
     return trib_link_send_held(link, frame, payload, done, context, NULL);
 }
 
-static void copy_done(trib_out *out, trib_status status)
+static void copy_done(trib_send_record *out, trib_status status)
 {
     (void)status;
     free(out->context);
@@ -263,7 +263,7 @@ static void transport_connected(trib_conn *conn, trib_status status)
     }
 }
 
-static trib_status refuse(trib_link *link, trib_status status, const trib_error *error)
+static trib_status refuse_frame(trib_link *link, trib_status status, const trib_error *error)
 {
     if (link->state != TRIB_LINK_CLOSING) {
         link->end_status = status;
@@ -281,19 +281,19 @@ static trib_status send_away(trib_link *link, const trib_error *error)
 }
 
 static trib_status transport_header(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE],
-                                    trib_landing *landing)
+                                    trib_recv_target *target)
 {
     trib_link *link = conn->user;
     trib_error error;
     trib_error_clear(&error);
-    landing->buffer = NULL;
-    landing->payload_size = 0;
+    target->buffer = NULL;
+    target->payload_size = 0;
     if (link == NULL || link->state == TRIB_LINK_CLOSING) {
         return TRIB_CLOSED;
     }
     trib_assert(link->arrival_count < TRIB_AHEAD_MAX);
-    if (link->main != NULL && !link->heard) { /* whatever it says: what waits may take it, too, from here on */
-        link->heard = true;
+    if (link->main != NULL && !link->has_received) { /* whatever it says: what waits may take it, too, from here on */
+        link->has_received = true;
         trib_link_pump_later(link->main);
     }
     trib_frame frame;
@@ -302,17 +302,17 @@ static trib_status transport_header(trib_conn *conn, const unsigned char header[
         return send_away(link, &error);
     }
     if (status == TRIB_OK) {
-        landing->payload_size = frame.payload_size;
+        target->payload_size = frame.payload_size;
         status = trib_frame_check_epoch(&frame, link->host->epoch, &error);
     }
     if (status == TRIB_OK) {
-        status = trib_link_arrival_begin(link, &frame, landing, &error);
+        status = trib_link_arrival_begin(link, &frame, target, &error);
     }
     if (status != TRIB_OK && link->arrival_count > 0) {
         link->asks_again = true;
         return TRIB_AGAIN;
     }
-    return status == TRIB_OK || status == TRIB_AGAIN ? status : refuse(link, status, &error);
+    return status == TRIB_OK || status == TRIB_AGAIN ? status : refuse_frame(link, status, &error);
 }
 
 static void transport_received(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], const void *payload,
@@ -325,7 +325,7 @@ static void transport_received(trib_conn *conn, const unsigned char header[TRIB_
     }
     const trib_arrival *arrival = trib_link_arrival_take(link);
     trib_assert(payload_size == arrival->frame.payload_size);
-    link->last_heard_ns = trib_now_often(link->host->reactor);
+    link->last_received_ns = trib_now_fast(link->host->reactor);
     trib_counter_add(&link->host->stats->messages_received, 1);
     trib_error error;
     trib_error_clear(&error);
@@ -342,10 +342,10 @@ static void transport_received(trib_conn *conn, const unsigned char header[TRIB_
 static void transport_sent(trib_conn *conn, trib_send *send, trib_status status)
 {
     (void)conn;
-    trib_out *out = (trib_out *)send;
+    trib_send_record *out = (trib_send_record *)send;
     trib_link *link = out->link;
-    trib_link_express_note_sent(link, send->payload_size);
-    trib_link_out_finish(out, status);
+    trib_link_priority_note_sent(link, send->payload_size);
+    trib_link_send_finish(out, status);
     if (status == TRIB_OK) {
         trib_link_pump(link->main != NULL
                            ? link->main
@@ -381,14 +381,15 @@ static void main_closed(trib_link *link)
 static void second_closed(trib_link *link, bool was_handshake)
 {
     trib_link *main = link->main;
-    main->express_failed = main->express_failed || (was_handshake && link == main->express);
-    const bool over = trib_link_express_detach(link);
+    main->priority_failed = main->priority_failed || (was_handshake && link == main->priority_link);
+    const bool over = trib_link_detach_from_main(link);
     if (over) {
         finish_closed(main);
-    } else if (main->state != TRIB_LINK_CLOSING && !was_handshake && !link->bye && (link->outgoing || link->heard)) {
+    } else if (main->state != TRIB_LINK_CLOSING && !was_handshake && !link->bye &&
+               (link->outgoing || link->has_received)) {
         /* One that the peer dropped before it knew it to be ready was not used. A main one that is closing has its own
          * last words to write. */
-        main->end_is_told = link->end_is_told;
+        main->end_from_peer = link->end_from_peer;
         trib_link_close(main, false, link->end_status, link->end_reason);
     }
     trib_link_free(link);
@@ -416,8 +417,8 @@ static void transport_closed(trib_conn *conn, trib_status status, const char *re
     conn->user = NULL;
     if (link->end_status == TRIB_OK && link->end_reason[0] == '\0') {
         link->end_status = status_of_end(link, status);
-        link->end_is_told = !link->bye && link->farewell != 0;
-        const char *why = link->bye ? "left" : link->end_is_told ? link->farewell_text : reason;
+        link->end_from_peer = !link->bye && link->farewell != 0;
+        const char *why = link->bye ? "left" : link->end_from_peer ? link->farewell_text : reason;
         snprintf(link->end_reason, sizeof link->end_reason, "%s", why);
     }
     trib_trace_link(link->host, TRIB_TRACE_LINK_CLOSED, link, (uint32_t)link->end_status);
@@ -425,9 +426,9 @@ static void transport_closed(trib_conn *conn, trib_status status, const char *re
         trib_link_handshake_refused(link, conn);
     }
     trib_link_host *host = link->host;
-    const bool was_handshake = !link->proved, pushed = link->share.egress != NULL;
+    const bool was_handshake = !link->proved, pushed = link->flow.egress != NULL;
     link->state = TRIB_LINK_CLOSING;
-    trib_link_drop_waiters(link);
+    trib_link_drop_requests(link);
     trib_link_arrivals_abandon(link);
     if (link->main != NULL) {
         second_closed(link, was_handshake);

@@ -7,37 +7,38 @@
 #include "engine/link/link_host.h"
 #include "engine/link/link_handshake.h"
 
-/* What it says is final if its turn has come; link->landed is filled in if it says TRIB_OK. */
-static trib_status ask_upper(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
+/* What it says is final if its turn has come; link->recv_claim is filled in if it says TRIB_OK. */
+static trib_status ask_upper(trib_link *link, const trib_frame *frame, trib_recv_target *target, trib_error *error)
 {
     if (link->state != TRIB_LINK_READY) {
-        return trib_link_handshake_header(link, frame, landing, error);
+        return trib_link_handshake_header(link, frame, target, error);
     }
     if (frame->type <= TRIB_FRAME_WELCOME) {
         return trib_error_set(error, TRIB_PROTOCOL, "%s frame after the handshake", trib_frame_name(frame->type));
     }
     if (frame->type == TRIB_FRAME_BYE) {
-        landing->buffer = link->farewell_text;
+        target->buffer = link->farewell_text;
         return TRIB_OK;
     }
-    return link->upcalls->header(link, frame, landing, error);
+    return link->upcalls->header(link, frame, target, error);
 }
 
-trib_status trib_link_arrival_begin(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
+trib_status trib_link_arrival_begin(trib_link *link, const trib_frame *frame, trib_recv_target *target,
+                                    trib_error *error)
 {
     trib_arrival *arrival = &link->arrivals[(link->arrival_first + link->arrival_count) % TRIB_AHEAD_MAX];
-    link->landed = (trib_landed){.what = NULL};
-    landing->buffer = NULL;
-    landing->in_place = false;
-    trib_status status = ask_upper(link, frame, landing, error);
+    link->recv_claim = (trib_recv_claim){.what = NULL};
+    target->buffer = NULL;
+    target->in_place = false;
+    trib_status status = ask_upper(link, frame, target, error);
     arrival->frame = *frame;
-    arrival->landed = link->landed;
+    arrival->recv_claim = link->recv_claim;
     arrival->memory = NULL;
-    link->landed = (trib_landed){.what = NULL};
-    if (status == TRIB_OK && frame->payload_size > 0 && landing->buffer == NULL) {
-        trib_assert(arrival->landed.what == NULL);
-        arrival->memory = landing->buffer = trib_link_zalloc(link->host, frame->payload_size);
-        if (landing->buffer == NULL) {
+    link->recv_claim = (trib_recv_claim){.what = NULL};
+    if (status == TRIB_OK && frame->payload_size > 0 && target->buffer == NULL) {
+        trib_assert(arrival->recv_claim.what == NULL);
+        arrival->memory = target->buffer = trib_link_zalloc(link->host, frame->payload_size);
+        if (target->buffer == NULL) {
             status = trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a message");
         }
     }
@@ -45,11 +46,11 @@ trib_status trib_link_arrival_begin(trib_link *link, const trib_frame *frame, tr
     return status;
 }
 
-bool trib_link_is_landing(const trib_link *link, const void *what, uint32_t chunk)
+bool trib_link_is_receiving(const trib_link *link, const void *what, uint32_t chunk)
 {
     for (uint32_t i = 0; i < link->arrival_count; i++) {
         const trib_arrival *arrival = trib_link_arrival(link, i);
-        if (arrival->landed.what == what && arrival->frame.chunk == chunk) {
+        if (arrival->recv_claim.what == what && arrival->frame.chunk == chunk) {
             return true;
         }
     }
@@ -80,8 +81,8 @@ void trib_link_arrivals_abandon(trib_link *link)
 {
     while (link->arrival_count > 0) {
         const trib_arrival *arrival = trib_link_arrival_take(link);
-        if (arrival->landed.what != NULL) {
-            arrival->landed.abandon(link, &arrival->landed);
+        if (arrival->recv_claim.what != NULL) {
+            arrival->recv_claim.abandon(link, &arrival->recv_claim);
         }
         free(arrival->memory);
     }
@@ -99,9 +100,9 @@ trib_status trib_link_arrival_give(trib_link *link, const trib_arrival *arrival,
         trib_frame_take_text(frame, payload, link->farewell_text, sizeof link->farewell_text);
         return TRIB_OK;
     }
-    link->landed = arrival->landed;
+    link->recv_claim = arrival->recv_claim;
     trib_status status = link->upcalls->received(link, frame, payload, false, error);
-    link->landed = (trib_landed){.what = NULL};
+    link->recv_claim = (trib_recv_claim){.what = NULL};
     return status;
 }
 

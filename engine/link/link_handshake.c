@@ -11,8 +11,8 @@
 
 #include "engine/base/assert.h"
 #include "engine/link/link_host.h"
-#include "engine/link/link_express.h"
-#include "engine/base/strangers.h"
+#include "engine/link/link_priority.h"
+#include "engine/base/half_open.h"
 #include "engine/link/link_trace.h"
 
 #define HANDSHAKE_TIMEOUT_NS (10 * INT64_C(1000000000))
@@ -70,7 +70,7 @@ void trib_link_handshake_begin(trib_link *link)
     send_handshake(link, TRIB_FRAME_HELLO, hello, sizeof hello);
 }
 
-trib_status trib_link_handshake_header(trib_link *link, const trib_frame *frame, trib_landing *landing,
+trib_status trib_link_handshake_header(trib_link *link, const trib_frame *frame, trib_recv_target *target,
                                        trib_error *error)
 {
     trib_assert(link->state < TRIB_LINK_READY);
@@ -79,7 +79,7 @@ trib_status trib_link_handshake_header(trib_link *link, const trib_frame *frame,
                               trib_frame_name(frame->type));
     }
     trib_assert(frame->payload_size <= sizeof link->scratch);
-    landing->buffer = link->scratch;
+    target->buffer = link->scratch;
     return TRIB_OK;
 }
 
@@ -139,14 +139,14 @@ static trib_status take_proof(trib_link *link, const unsigned char *payload, tri
         return trib_error_set(error, TRIB_UNAUTHORIZED, "the peer could not prove the token of job \"%s\"",
                               link->host->engine->job);
     }
-    if (handshake->purpose < TRIB_PURPOSE_CONTROL || handshake->purpose > TRIB_PURPOSE_STRAND) {
+    if (handshake->purpose < TRIB_PURPOSE_CONTROL || handshake->purpose > TRIB_PURPOSE_SUBFLOW) {
         return trib_error_set(error, TRIB_PROTOCOL, "unknown purpose %u", handshake->purpose);
     }
     link->purpose = (trib_purpose)handshake->purpose;
     link->peer = handshake->member;
     link->peer_reactor = handshake->reactor;
-    const bool is_second = link->purpose == TRIB_PURPOSE_EXPRESS || link->purpose == TRIB_PURPOSE_STRAND;
-    if (is_second && trib_link_express_find_main(link) == NULL) {
+    const bool is_second = link->purpose == TRIB_PURPOSE_PRIORITY || link->purpose == TRIB_PURPOSE_SUBFLOW;
+    if (is_second && trib_link_find_main(link) == NULL) {
         link->proved = true; /* it is turned away, but as no stranger: the other may be about to leave */
         return trib_error_set(error, TRIB_PROTOCOL, "a second connection of a link that is not there, or a third");
     }
@@ -184,7 +184,7 @@ uint32_t trib_link_handshake_at_once(const struct trib_engine *engine)
     const uint32_t members = (uint32_t)(engine->config.worker_count + engine->config.server_count);
     uint32_t networks = 1;
     for (const char *at = engine->listen_host; at != NULL && (at = strchr(at, ',')) != NULL; at++) {
-        networks += networks <= TRIB_STRANDS_MAX;
+        networks += networks <= TRIB_SUBFLOWS_MAX;
     }
     return (networks > 1 ? networks : 2) * members * engine->core_count;
 }
@@ -192,7 +192,7 @@ uint32_t trib_link_handshake_at_once(const struct trib_engine *engine)
 /* No more strangers beside members than the host can spare. */
 static uint32_t most_unproved(const trib_link_host *host)
 {
-    return trib_strangers_max() / host->engine->core_count + trib_link_handshake_at_once(host->engine);
+    return trib_half_open_max() / host->engine->core_count + trib_link_handshake_at_once(host->engine);
 }
 
 static bool is_unproved(const trib_link *link)
@@ -242,10 +242,10 @@ void trib_link_handshake_refused(trib_link *link, trib_conn *conn)
 
 void trib_link_report_refused(trib_link_host *host, bool now)
 {
-    if (host->refused_unsaid > 0 && (now || trib_now(host->reactor) - host->refused_since_ns >= REFUSED_LINES_NS)) {
-        trib_log(host->reactor->logger, TRIB_LOG_WARN, "turned away %u more, the last one: %s", host->refused_unsaid,
+    if (host->refused_unlogged > 0 && (now || trib_now(host->reactor) - host->refused_since_ns >= REFUSED_LINES_NS)) {
+        trib_log(host->reactor->logger, TRIB_LOG_WARN, "turned away %u more, the last one: %s", host->refused_unlogged,
                  host->refused_last);
-        host->refused_unsaid = 0;
+        host->refused_unlogged = 0;
     }
 }
 
@@ -255,13 +255,13 @@ void trib_link_note_refused(trib_link_host *host, const char *what, const char *
     if (host->refused_since_ns == 0 || now_ns - host->refused_since_ns >= REFUSED_LINES_NS) {
         trib_link_report_refused(host, true);
         host->refused_since_ns = now_ns;
-        host->refused_said = 0;
+        host->refused_logged = 0;
     }
     snprintf(host->refused_last, sizeof host->refused_last, "%s", text);
-    if (host->refused_said < REFUSED_LINES_MAX) {
-        host->refused_said++;
+    if (host->refused_logged < REFUSED_LINES_MAX) {
+        host->refused_logged++;
         trib_log(host->reactor->logger, TRIB_LOG_WARN, "%s %s", what, text);
     } else {
-        host->refused_unsaid++;
+        host->refused_unlogged++;
     }
 }

@@ -6,7 +6,7 @@
 
 void trib_link_handshake_arm(trib_link *link);   /* starts its deadline */
 void trib_link_handshake_begin(trib_link *link); /* connector: the transport is connected */
-trib_status trib_link_handshake_header(trib_link *link, const trib_frame *frame, trib_landing *landing,
+trib_status trib_link_handshake_header(trib_link *link, const trib_frame *frame, trib_recv_target *target,
                                        trib_error *error);
 trib_status trib_link_handshake_received(trib_link *link, const trib_frame *frame, const void *payload,
                                          trib_error *error);

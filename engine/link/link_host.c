@@ -43,16 +43,16 @@ void trib_link_host_open(trib_link_host *host)
     host->pull_credit = host->engine->config.pull_credit_bytes;
     host->pump_post.run = pump_links;
     trib_egress_divide(host, 1);
-    trib_self_lender_open(&host->lender, host);
+    trib_self_leases_open(&host->leases, host);
 }
 
 void trib_link_host_close(trib_link_host *host)
 {
     while (host->free_outs != NULL) {
-        trib_out *out = host->free_outs;
+        trib_send_record *out = host->free_outs;
         host->free_outs = out->next;
         free(out);
     }
-    trib_self_lender_close(&host->lender);
+    trib_self_leases_close(&host->leases);
     trib_egress_close(host);
 }

@@ -10,7 +10,7 @@
 #include "engine/job/core_stats.h"
 #include "engine/job/job.h"
 #include "engine/link/link.h"
-#include "engine/link/link_express.h"
+#include "engine/link/link_priority.h"
 #include "engine/link/link_self.h"
 #include "engine/link/link_stats.h"
 #include "engine/trace/trace_ring.h"
@@ -33,18 +33,18 @@ struct trib_link_host {
     trib_link *links;
     trib_link *pump_head; /* links whose outbox has something new */
     trib_post pump_post;
-    trib_out *free_outs;
-    trib_self_lender lender;
+    trib_send_record *free_outs;
+    trib_self_leases leases;
     uint32_t push_credit, pull_credit;
-    trib_egress egress[TRIB_STRANDS_MAX + 1]; /* by network */
+    trib_egress egress[TRIB_SUBFLOWS_MAX + 1]; /* by network */
     uint32_t egress_count;
     trib_bulk bulk;
-    uint64_t sequence;       /* ages of what waits in outboxes */
-    trib_link_load *loads;   /* by member; NULL: nothing is counted */
+    uint64_t sequence;      /* ages of what waits in outboxes */
+    trib_link_stats *loads; /* by member; NULL: nothing is counted */
 
     /* Connections that were turned away (link_handshake.c). */
     int64_t refused_since_ns; /* when the minute began in which lines are counted; 0: nobody was */
-    uint32_t refused_said, refused_unsaid;
+    uint32_t refused_logged, refused_unlogged;
     char refused_last[TRIB_REASON_MAX]; /* "": nobody */
 };
 

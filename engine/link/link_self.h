@@ -17,24 +17,24 @@
 typedef struct trib_self_lease trib_self_lease;
 
 /* Lends the chunks of one core's tasks to that core's server, which asks for leases as it asks connections. */
-typedef struct trib_self_lender {
+typedef struct trib_self_leases {
     trib_link_host *host;
     trib_conn conn;         /* for trib_conn_lease, and nothing else */
     trib_self_lease **held; /* of the frame that is received; NULL: its payload may not stay */
     trib_self_lease *unused;
     uint32_t count; /* of leases */
-} trib_self_lender;
+} trib_self_leases;
 
-void trib_self_lender_open(trib_self_lender *lender, trib_link_host *host);
+void trib_self_leases_open(trib_self_leases *leases, trib_link_host *host);
 /* All in the list: each has been copied by the server when this returns. */
 void trib_self_leases_recall(trib_self_lease **held);
-void trib_self_lender_close(trib_self_lender *lender); /* all have ended */
+void trib_self_leases_close(trib_self_leases *leases); /* all have ended */
 
 /* link.c, for link_self.c. NULL: no memory. */
 TRIB_CHECKED trib_link *trib_link_create(trib_link_host *host, const trib_link_upcalls *upcalls);
 void trib_link_free(trib_link *link);
-void trib_link_out_finish(trib_out *out, trib_status status);
+void trib_link_send_finish(trib_send_record *out, trib_status status);
 /* link_self.c, for link.c */
-void trib_link_self_hand_over(trib_link *link, trib_out *out);
+void trib_link_self_hand_over(trib_link *link, trib_send_record *out);
 
 #endif

@@ -3,9 +3,9 @@
 
 #include "engine/link/link_host.h"
 
-static trib_link_load *load_of(const trib_link *link)
+static trib_link_stats *stats_of(const trib_link *link)
 {
-    trib_link_load *loads = link->host->loads;
+    trib_link_stats *loads = link->host->loads;
     const bool counts = loads != NULL && link->conn != NULL && trib_link_carries_data(link) &&
                         link->peer < link->host->engine->roster->member_count;
     return counts ? &loads[link->peer] : NULL;
@@ -13,7 +13,7 @@ static trib_link_load *load_of(const trib_link *link)
 
 void trib_link_stats_handed(trib_link *link)
 {
-    trib_link_load *load = link->in_flight == 0 ? load_of(link) : NULL;
+    trib_link_stats *load = link->in_flight == 0 ? stats_of(link) : NULL;
     if (load != NULL) {
         link->busy_since_ns = trib_now(link->host->reactor);
         link->is_busy = true;
@@ -38,12 +38,12 @@ static uint64_t busy_since(trib_link *link)
     return seen_ns == 0 ? 0 : counted_ns - seen_ns;
 }
 
-void trib_link_stats_back(trib_link *link, uint32_t bytes)
+void trib_link_stats_returned(trib_link *link, uint32_t bytes)
 {
     if (!link->is_busy || link->host->loads == NULL) {
         return;
     }
-    trib_link_load *load = &link->host->loads[link->peer];
+    trib_link_stats *load = &link->host->loads[link->peer];
     trib_counter_add(&load->bytes, bytes);
     trib_counter_add(&load->busy_ns, busy_since(link));
     if (link->in_flight == bytes) {

@@ -12,14 +12,14 @@
 #include "engine/link/link.h"
 
 /* Written on the reactor's thread, read on core 0. */
-typedef struct trib_link_load {
+typedef struct trib_link_stats {
     trib_counter bytes, busy_ns;
     _Atomic uint32_t links;      /* that it is about; they only grow in number */
     _Atomic uint32_t busy_links; /* of those: something is with the transport */
-} trib_link_load;
+} trib_link_stats;
 
 /* Around every change of link->in_flight: bytes are about to be handed over, or have come back. */
 void trib_link_stats_handed(trib_link *link);
-void trib_link_stats_back(trib_link *link, uint32_t bytes);
+void trib_link_stats_returned(trib_link *link, uint32_t bytes);
 
 #endif

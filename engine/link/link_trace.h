@@ -9,7 +9,7 @@ static inline void trib_trace_link(trib_link_host *host, trib_trace_kind kind, c
 {
     if (trib_trace_ring_is_on(host->trace)) {
         const trib_trace_record record = {
-            .at_ns = trib_now_often(host->reactor),
+            .at_ns = trib_now_fast(host->reactor),
             .value = value,
             .extra = link != NULL ? link->peer_reactor : 0,
             .peer = link != NULL ? trib_trace_peer(link->peer) : TRIB_TRACE_NO_PEER,

@@ -158,7 +158,7 @@ trib_status trib_group_take_order(trib_group *group, const trib_announcement *wh
     /* In this order: what follows on the task's core may name this job as the one to come after. */
     group->core->engine->env.device->submit(group->core->engine->device, job);
     trib_group_answer(device, TRIB_OK);
-    trib_group_look_for_left(group->core);
+    trib_group_check_departed(group->core);
     return TRIB_OK;
 }
 
@@ -265,7 +265,7 @@ trib_announcement trib_group_announcement_of(const trib_device_task *device)
                                .steady = is_steady(device)};
 }
 
-static void tell_ready(trib_group *group, const trib_announcement *what)
+static void notify_ready(trib_group *group, const trib_announcement *what)
 {
     trib_frame frame = {.type = TRIB_FRAME_GROUP_READY,
                         .tensor = what->tensor,
@@ -278,7 +278,7 @@ static void tell_ready(trib_group *group, const trib_announcement *what)
     send_to(group, 0, frame, NULL);
 }
 
-void trib_group_tell(trib_group *group, trib_device_task *device)
+void trib_group_notify_ready(trib_group *group, trib_device_task *device)
 {
     const trib_announcement what = trib_group_announcement_of(device);
     if (group->leader != NULL) {
@@ -292,7 +292,7 @@ void trib_group_tell(trib_group *group, trib_device_task *device)
         snprintf(text, sizeof text, "%s has left the job", trib_group_name_of(group, 0));
         trib_group_call_off(group, what.tensor, what.round, TRIB_PEER_LEFT, text);
     } else {
-        tell_ready(group, &what); /* if it can be reached; else trib_group_reached_leader does */
+        notify_ready(group, &what); /* if it can be reached; else trib_group_reached_leader does */
     }
 }
 
@@ -328,7 +328,7 @@ void trib_group_announce(trib_core *core, trib_device_task *device, trib_device_
 }
 
 /* Takes the reference over that trib_group_op_failed took. */
-static void tell_failed(trib_group *group, trib_op *op)
+static void notify_failed(trib_group *group, trib_op *op)
 {
     trib_frame frame = {.type = TRIB_FRAME_GROUP_FAIL,
                         .tensor = op->tensor->id,
@@ -357,10 +357,10 @@ static void failure_arrived(trib_reactor *reactor, trib_post *post)
         }
         trib_op_unref(op);
     } else if (group->links[0] == NULL || group->links[0]->state == TRIB_LINK_READY) {
-        tell_failed(group, op);
+        notify_failed(group, op);
     } else {
-        device->next = group->untold;
-        group->untold = device;
+        device->next = group->unnotified;
+        group->unnotified = device;
     }
 }
 
@@ -368,21 +368,21 @@ void trib_group_reached_leader(trib_group *group)
 {
     for (const trib_device_task *at = group->announced; at != NULL; at = at->next) {
         const trib_announcement what = trib_group_announcement_of(at);
-        tell_ready(group, &what);
+        notify_ready(group, &what);
     }
-    while (group->untold != NULL) {
-        trib_device_op *device = group->untold;
-        group->untold = device->next;
-        tell_failed(group, device->op);
+    while (group->unnotified != NULL) {
+        trib_device_op *device = group->unnotified;
+        group->unnotified = device->next;
+        notify_failed(group, device->op);
     }
-    trib_group_tell_issued(group);
+    trib_group_notify_issued(group);
 }
 
-void trib_group_drop_untold(trib_group *group)
+void trib_group_drop_unnotified(trib_group *group)
 {
-    while (group->untold != NULL) {
-        trib_device_op *device = group->untold;
-        group->untold = device->next;
+    while (group->unnotified != NULL) {
+        trib_device_op *device = group->unnotified;
+        group->unnotified = device->next;
         trib_op_unref(device->op);
     }
 }
@@ -397,7 +397,7 @@ void trib_group_op_failed(trib_op *op)
         trib_device_order_failed(op);
         return;
     }
-    if (engine->group == NULL || !atomic_load(&op->tensor->placed) || atomic_exchange(&op->device->told, true)) {
+    if (engine->group == NULL || !atomic_load(&op->tensor->placed) || atomic_exchange(&op->device->notified, true)) {
         return;
     }
     atomic_fetch_add(&op->references, 1);

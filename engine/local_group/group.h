@@ -31,7 +31,7 @@ uint32_t trib_group_carried_out(const trib_core *core);
 /* Core 0: everything that its device was given is back. */
 bool trib_group_is_through(const trib_core *core);
 /* Core 0: a member has left in good order, or a collective has begun: does this rank wait for one that will not come? */
-void trib_group_look_for_left(trib_core *core);
+void trib_group_check_departed(trib_core *core);
 /* Core 0: an accepted link of a local rank has proved itself. */
 void trib_group_adopt(trib_link *link);
 /* Core 0: the job is over; calls off what is announced. */

@@ -54,7 +54,7 @@ static void go_elsewhere(trib_group *group)
 static void tell_leader(trib_group *group, trib_device_task *device)
 {
     go_elsewhere(group);
-    trib_group_tell(group, device);
+    trib_group_notify_ready(group, device);
 }
 
 /* Whoever waits there passes, if that has been decided; else tells the leader as all others. */
@@ -109,8 +109,8 @@ static bool may_come(const trib_group *group, const trib_device_task *device)
 {
     const trib_op *op = device->task->op_core->op;
     return group->door.page != NULL && group->announced == device && device->next == NULL &&
-           group->begun == group->carried_out && group->links_left == 0 && op->collective == TRIB_COLLECTIVE_DEVICE_ALONE &&
-           op->tensor->device->slice_count == 1 && is_open(group);
+           group->begun == group->carried_out && group->links_left == 0 &&
+           op->collective == TRIB_COLLECTIVE_DEVICE_ALONE && op->tensor->device->slice_count == 1 && is_open(group);
 }
 
 void trib_door_come_back(trib_group *group)
@@ -225,7 +225,8 @@ void trib_door_open(trib_group *group)
         return;
     }
     if (env->device_world != NULL) {
-        door->page = trib_host_world_door(env->device_world, group->machine, group->local_rank, group->core->reactor, rung);
+        door->page =
+            trib_host_world_door(env->device_world, group->machine, group->local_rank, group->core->reactor, rung);
     } else if (env->door_make != NULL && group->leader != NULL) {
         door->page = env->door_make(door->name, &door->fd);
     }

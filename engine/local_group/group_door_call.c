@@ -95,7 +95,7 @@ void trib_door_passed_in_call(trib_group *group, trib_op *op)
     op->device->is_booked = books;
     note_begun(group, op);
     trib_door_offer(group); /* it may be over */
-    trib_group_look_for_left(group->core);
+    trib_group_check_departed(group->core);
 }
 
 void trib_door_issued_back(trib_group *group, trib_op *op)
@@ -190,7 +190,7 @@ static bool pass(trib_group *group, trib_op *op)
     bool steady = false;
     trib_device_order_fill(op, NULL);
     job->keep = &device->kept; /* as where it is ordered */
-    job->share = op->tensor->partition_bytes;
+    job->shard = op->tensor->partition_bytes;
     job->label = trib_device_label(op, device->slice);
     const trib_door_wish wish = {.tensor = op->tensor->id,
                                  .round = op->round,

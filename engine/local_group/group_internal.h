@@ -23,7 +23,7 @@ struct trib_group {
     trib_post pump_post;
     trib_device_job id_job, join_job;
     unsigned char id[TRIB_DEVICE_ID_SIZE];
-    trib_device_op *untold; /* operations that failed before there was a connection to the leader */
+    trib_device_op *unnotified; /* operations that failed before there was a connection to the leader */
     bool id_known;
     bool ended;
     trib_door door;
@@ -42,11 +42,12 @@ void trib_group_note_kept(trib_device_task *device, trib_device_job *job, bool s
 void trib_group_answer(trib_device_task *device, trib_status status);
 void trib_group_call_off(trib_group *group, uint32_t tensor, uint32_t round, trib_status status, const char *text);
 TRIB_CHECKED trib_status trib_group_take_order(trib_group *group, const trib_announcement *what, trib_error *error);
-TRIB_CHECKED trib_status trib_group_leader_takes_ready(trib_group *group, uint32_t local_rank, const trib_announcement *what);
+TRIB_CHECKED trib_status trib_group_leader_takes_ready(trib_group *group, uint32_t local_rank,
+                                                       const trib_announcement *what);
 /* The connection to the leader is there: says what has happened so far. */
 void trib_group_reached_leader(trib_group *group);
 /* The job is over: gives up what could not be told. */
-void trib_group_drop_untold(trib_group *group);
+void trib_group_drop_unnotified(trib_group *group);
 /* A collective of this rank has failed: the others wait for it on their devices. */
 void trib_group_end_for_failure(trib_group *group, const trib_tensor *tensor, const trib_device_job *job);
 /* What is done in an operation, the same on all ranks; where each launches by itself with what it keeps, too. */
@@ -63,7 +64,7 @@ bool trib_group_read(const trib_frame *frame, trib_announcement *what_out);
 
 trib_announcement trib_group_announcement_of(const trib_device_task *device);
 /* It has been announced here: tells the leader. */
-void trib_group_tell(trib_group *group, trib_device_task *device);
+void trib_group_notify_ready(trib_group *group, trib_device_task *device);
 
 /* ---- group_door.c ---- */
 /* At opening; when the group's id is known; when the job is over; when its thread has gone. */
@@ -96,7 +97,7 @@ void trib_door_issued_back(trib_group *group, trib_op *op);
 
 /* ---- group_order.c ---- */
 /* Core 0: tells the leader of what was issued, if it can be reached. */
-void trib_group_tell_issued(trib_group *group);
+void trib_group_notify_issued(trib_group *group);
 /* The job is over: gives up what could not be told. */
 void trib_group_drop_issued(trib_engine *engine);
 TRIB_CHECKED trib_status trib_group_leader_takes_issued(trib_group *group, uint32_t local_rank, uint32_t place,

@@ -270,18 +270,18 @@ trib_status trib_leader_fail(trib_leader *leader, uint32_t rank, uint32_t tensor
         }
     }
     failed->seen |= UINT64_C(1) << rank;
-    uint64_t told = 0;
+    uint64_t seen = 0;
     entry *at, *next;
     for (at = leader->entries; first && at != NULL; at = next) {
         next = at->hh.next;
         if (at->key.tensor == tensor && at->key.round == round) {
-            told |= at->seen;
+            seen |= at->seen;
             forget(leader, at);
         }
     }
-    failed->seen |= told;
+    failed->seen |= seen;
     for (uint32_t i = 0; i < leader->local_size; i++) {
-        if (told >> i & 1) {
+        if (seen >> i & 1) {
             leader->upcalls.called_off(leader->upcalls.user, i, tensor, round, status, text);
         }
     }

@@ -15,7 +15,7 @@
 #define REDUCE_CREDIT_BYTES (UINT64_C(64) << 20)
 #define ALONE_CREDIT_BYTES (UINT64_C(512) << 20) /* without other machines slices are larger: two of them at least */
 
-static trib_status group_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
+static trib_status group_header(trib_link *link, const trib_frame *frame, trib_recv_target *target, trib_error *error)
 {
     trib_group *group = link->core->engine->group;
     if (group == NULL) {
@@ -29,7 +29,7 @@ static trib_status group_header(trib_link *link, const trib_frame *frame, trib_l
         return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from a local rank",
                               trib_frame_name(frame->type));
     }
-    (void)landing; /* in the link's memory */
+    (void)target; /* in the link's memory */
     return TRIB_OK;
 }
 
@@ -68,10 +68,10 @@ bool trib_group_read(const trib_frame *frame, trib_announcement *what_out)
     return what_out->kind <= last && frame->tensor != UINT32_MAX;
 }
 
-static trib_status group_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
+static trib_status group_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
                                   trib_error *error)
 {
-    (void)lent;
+    (void)in_place;
     trib_group *group = link->core->engine->group;
     trib_announcement what;
     char text[TRIB_ERROR_TEXT_SIZE];
@@ -116,7 +116,8 @@ static trib_status group_received(trib_link *link, const trib_frame *frame, cons
             trib_group_call_off(group, frame->tensor, frame->round, status, text);
             return TRIB_OK;
         }
-        return trib_leader_fail(group->leader, link->peer % group->local_size, frame->tensor, frame->round, status, text);
+        return trib_leader_fail(group->leader, link->peer % group->local_size, frame->tensor, frame->round, status,
+                                text);
     }
     }
 }
@@ -135,7 +136,7 @@ bool trib_group_is_through(const trib_core *core)
 }
 
 /* A collective that one member has left never ends. What that one has carried out may take its time here. */
-void trib_group_look_for_left(trib_core *core)
+void trib_group_check_departed(trib_core *core)
 {
     const trib_engine *engine = core->engine;
     trib_group *group = engine->group;
@@ -293,7 +294,7 @@ static trib_status open_leader(trib_group *group, trib_error *error)
             trib_link_resume(link);
         }
     }
-    trib_group_tell_issued(group);
+    trib_group_notify_issued(group);
     return TRIB_OK;
 }
 
@@ -345,7 +346,7 @@ void trib_group_end(trib_core *core, trib_status status, const char *text)
     }
     group->ended = true;
     trib_door_end(group);
-    trib_group_drop_untold(group);
+    trib_group_drop_unnotified(group);
     while (group->announced != NULL) {
         trib_device_task *device = group->announced;
         trib_group_forget(group, device);

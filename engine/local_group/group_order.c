@@ -150,7 +150,8 @@ static void end_for_disorder(trib_group *group, uint32_t place, uint32_t local_r
     trib_group_end_job(group, TRIB_MISMATCH, text);
 }
 
-trib_status trib_group_leader_takes_issued(trib_group *group, uint32_t local_rank, uint32_t place, const trib_issued *what)
+trib_status trib_group_leader_takes_issued(trib_group *group, uint32_t local_rank, uint32_t place,
+                                           const trib_issued *what)
 {
     if (group->sequence == NULL) {
         trib_group_end_for_modes(group, local_rank);
@@ -188,7 +189,7 @@ static trib_op *pop_issued(trib_engine *engine)
     return device->op;
 }
 
-static void tell(trib_group *group, const trib_op *op)
+static void notify(trib_group *group, const trib_op *op)
 {
     const trib_issued what = {.tensor = op->tensor->key, .round = op->round, .variant = trib_group_variant_of(op)};
     const uint32_t place = op->device->whole.place;
@@ -208,7 +209,7 @@ static void tell(trib_group *group, const trib_op *op)
     trib_link_send_copy(group->links[0], frame, NULL, 0);
 }
 
-void trib_group_tell_issued(trib_group *group)
+void trib_group_notify_issued(trib_group *group)
 {
     trib_engine *engine = group->core->engine;
     const bool is_late = group->leader == NULL && group->links[0] == NULL; /* local rank 0 has left */
@@ -218,11 +219,11 @@ void trib_group_tell_issued(trib_group *group)
     while (engine->issued_head != NULL) {
         trib_op *op = pop_issued(engine);
         if (!is_late) {
-            tell(group, op);
+            notify(group, op);
         }
         trib_op_unref(op);
         group->begun++;
-        trib_group_look_for_left(group->core);
+        trib_group_check_departed(group->core);
     }
 }
 
@@ -248,7 +249,7 @@ void trib_group_issued(trib_core *core, trib_op *op)
     *(engine->issued_tail == NULL ? &engine->issued_head : &engine->issued_tail->next) = op->device;
     engine->issued_tail = op->device;
     if (engine->group != NULL) { /* else trib_group_open does */
-        trib_group_tell_issued(engine->group);
+        trib_group_notify_issued(engine->group);
     }
 }
 

@@ -35,25 +35,25 @@ static void never_made(const trib_link *link, const char *name, const char *reas
 void trib_blame_end(const trib_link *link, const char *direction, const char *name, const char *reason,
                     char text[TRIB_ERROR_TEXT_SIZE])
 {
-    if (link->end_status == TRIB_NO_MEMORY && !link->end_is_told) {
+    if (link->end_status == TRIB_NO_MEMORY && !link->end_from_peer) {
         snprintf(text, TRIB_ERROR_TEXT_SIZE, "%s", reason); /* this process has none: nobody was lost */
         return;
     }
-    if (!link->end_is_told && !link->proved && link->outgoing) {
+    if (!link->end_from_peer && !link->proved && link->outgoing) {
         never_made(link, name, reason, text);
         return;
     }
-    if (!link->end_is_told) {
+    if (!link->end_from_peer) {
         snprintf(text, TRIB_ERROR_TEXT_SIZE, "lost the connection %s %s: %.200s", direction, name, reason);
         return;
     }
-    char told[TRIB_ERROR_TEXT_SIZE];
-    trib_blame_self(link->core->engine, reason, told);
-    const bool is_its_own = name[0] != '\0' && strncmp(told, name, strlen(name)) == 0;
-    if (is_its_own || ends_with(told, " says")) { /* it has been told itself: by whom first is what counts */
-        snprintf(text, TRIB_ERROR_TEXT_SIZE, "%s", told);
+    char reported[TRIB_ERROR_TEXT_SIZE];
+    trib_blame_self(link->core->engine, reason, reported);
+    const bool is_its_own = name[0] != '\0' && strncmp(reported, name, strlen(name)) == 0;
+    if (is_its_own || ends_with(reported, " says")) { /* it has been told itself: by whom first is what counts */
+        snprintf(text, TRIB_ERROR_TEXT_SIZE, "%s", reported);
     } else {
-        snprintf(text, TRIB_ERROR_TEXT_SIZE, "%.280s, as %s says", told, name);
+        snprintf(text, TRIB_ERROR_TEXT_SIZE, "%.280s, as %s says", reported, name);
     }
 }
 
@@ -72,8 +72,8 @@ const char *trib_blame_silence(int64_t silence_ns, char reason[TRIB_REASON_MAX])
 
 const char *trib_blame_control(const trib_link *link, const char *why, char reason[TRIB_REASON_MAX])
 {
-    const int64_t heard_ns = link->last_heard_ns, now_ns = trib_now(link->core->reactor);
-    snprintf(reason, TRIB_REASON_MAX, "%.180s (last heard of %.1f s ago)", why, (double)(now_ns - heard_ns) / 1e9);
+    const int64_t received_ns = link->last_received_ns, now_ns = trib_now(link->core->reactor);
+    snprintf(reason, TRIB_REASON_MAX, "%.180s (last heard of %.1f s ago)", why, (double)(now_ns - received_ns) / 1e9);
     return reason;
 }
 
@@ -105,13 +105,13 @@ bool trib_blame_advises(const trib_engine *engine, const char *text)
     return engine->coordinator != NULL || strstr(text, name != NULL ? name : "lost the coordinator") != NULL;
 }
 
-void trib_blame_member(const char *name, trib_status status, const char *told, char text[TRIB_ERROR_TEXT_SIZE])
+void trib_blame_member(const char *name, trib_status status, const char *reported, char text[TRIB_ERROR_TEXT_SIZE])
 {
     const bool is_its_own = status == TRIB_NO_MEMORY || status == TRIB_SYSTEM;
-    if (is_its_own && strstr(told, name) == NULL) {
-        snprintf(text, TRIB_ERROR_TEXT_SIZE, "%s: %.300s", name, told);
+    if (is_its_own && strstr(reported, name) == NULL) {
+        snprintf(text, TRIB_ERROR_TEXT_SIZE, "%s: %.300s", name, reported);
     } else {
-        snprintf(text, TRIB_ERROR_TEXT_SIZE, "%s", told);
+        snprintf(text, TRIB_ERROR_TEXT_SIZE, "%s", reported);
     }
 }
 
@@ -123,17 +123,17 @@ trib_status trib_blame_status(trib_status end_status)
 }
 
 /* Who tells on what it was told of itself means itself by it, and bears a name. */
-static void drop_self(const char *told, char text[TRIB_ERROR_TEXT_SIZE])
+static void drop_self(const char *reported, char text[TRIB_ERROR_TEXT_SIZE])
 {
-    const char *at = strstr(told, SELF);
-    const size_t before = at != NULL ? (size_t)(at - told) : strlen(told);
-    snprintf(text, TRIB_ERROR_TEXT_SIZE, "%.*s%s", (int)before, told, at != NULL ? at + strlen(SELF) : "");
+    const char *at = strstr(reported, SELF);
+    const size_t before = at != NULL ? (size_t)(at - reported) : strlen(reported);
+    snprintf(text, TRIB_ERROR_TEXT_SIZE, "%.*s%s", (int)before, reported, at != NULL ? at + strlen(SELF) : "");
 }
 
-void trib_blame_self(const trib_engine *engine, const char *told, char text[TRIB_ERROR_TEXT_SIZE])
+void trib_blame_self(const trib_engine *engine, const char *reported, char text[TRIB_ERROR_TEXT_SIZE])
 {
     char plain[TRIB_ERROR_TEXT_SIZE];
-    drop_self(told, plain);
+    drop_self(reported, plain);
     const trib_roster *roster = engine->roster;
     const bool has_name = roster != NULL && engine->member_id < roster->member_count;
     const char *name = has_name ? trib_roster_name(roster, engine->member_id) : "";

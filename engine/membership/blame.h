@@ -21,10 +21,10 @@ void trib_blame_coordinator(const trib_engine *engine, const char *reason, char 
 /* Whether this process says what to look at: the one that keeps the membership does, and all where that one is lost. */
 bool trib_blame_advises(const trib_engine *engine, const char *text);
 /* What a member ends with, as the others are to read it: trouble of its own bears its name. */
-void trib_blame_member(const char *name, trib_status status, const char *told, char text[TRIB_ERROR_TEXT_SIZE]);
+void trib_blame_member(const char *name, trib_status status, const char *reported, char text[TRIB_ERROR_TEXT_SIZE]);
 /* What that end is to this process: the peer is lost, unless it said that all end so, or memory was short here. */
 trib_status trib_blame_status(trib_status end_status);
 /* What others have told, where this process is the one that is meant: it is to see that. */
-void trib_blame_self(const trib_engine *engine, const char *told, char text[TRIB_ERROR_TEXT_SIZE]);
+void trib_blame_self(const trib_engine *engine, const char *reported, char text[TRIB_ERROR_TEXT_SIZE]);
 
 #endif

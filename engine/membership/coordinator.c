@@ -1,7 +1,7 @@
 /*
  * coordinator.c - the membership's state machine: gathering -> running -> over.
  *
- * Gathering (coordinator_gather.c) ends when all workers and servers have joined, or with an error to everybody when the
+ * Joining (coordinator_join.c) ends when all workers and servers have joined, or with an error to everybody when the
  * join deadline passes. Running ends when all workers have left (servers are told that the job is over) or when somebody
  * is lost (everybody is told who).
  */
@@ -14,9 +14,9 @@
 #include "engine/membership/blame.h"
 #include "engine/wire/clock.h"
 #include "engine/membership/member.h"
-#include "engine/membership/shares.h"
+#include "engine/membership/rebalance.h"
 
-void trib_coordinator_tell_end(trib_link *link, trib_status status, const char *text)
+void trib_coordinator_notify_end(trib_link *link, trib_status status, const char *text)
 {
     unsigned char payload[TRIB_ERROR_TEXT_SIZE + 2];
     trib_writer writer = {.data = payload, .capacity = sizeof payload};
@@ -34,7 +34,7 @@ void trib_coordinator_end_job(trib_coordinator *self, trib_status status, const 
     trib_timer_stop(self->core->reactor, &self->heartbeat);
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
         if (self->slots[i].link != NULL && !self->slots[i].left) {
-            trib_coordinator_tell_end(self->slots[i].link, status, text);
+            trib_coordinator_notify_end(self->slots[i].link, status, text);
         }
     }
     if ((self->core->engine->config.roles & (TRIB_ROLE_WORKER | TRIB_ROLE_SERVER)) == 0) {
@@ -45,12 +45,13 @@ void trib_coordinator_end_job(trib_coordinator *self, trib_status status, const 
 /* In good order only if the servers stayed as long. */
 static void end_with_workers(trib_coordinator *self)
 {
-    if (self->deserter == TRIB_NO_MEMBER) {
+    if (self->early_leaver == TRIB_NO_MEMBER) {
         trib_coordinator_end_job(self, TRIB_OK, "all workers have left");
         return;
     }
     char text[TRIB_ERROR_TEXT_SIZE];
-    snprintf(text, sizeof text, "%s left the job before its workers", trib_roster_name(self->roster, self->deserter));
+    snprintf(text, sizeof text, "%s left the job before its workers",
+             trib_roster_name(self->roster, self->early_leaver));
     trib_coordinator_end_job(self, TRIB_PEER_LEFT, text);
 }
 
@@ -58,21 +59,21 @@ static void heartbeat(trib_reactor *reactor, trib_timer *timer)
 {
     trib_coordinator *self = timer->user;
     int64_t now_ns = trib_now(reactor), timeout_ns = self->roster->peer_timeout_ns;
-    const bool overslept = trib_timer_overslept(reactor, timer, timeout_ns / 8);
-    const bool judges = !overslept || self->overslept;
-    self->overslept = overslept;
+    const bool stalled_locally = trib_timer_stalled_locally(reactor, timer, timeout_ns / 8);
+    const bool judges = !stalled_locally || self->stalled_locally;
+    self->stalled_locally = stalled_locally;
     for (uint32_t i = 0; i < trib_coordinator_slots(self) && !self->over; i++) {
         trib_coordinator_slot *at = &self->slots[i];
         if (at->link == NULL || at->left) {
             continue;
         }
-        if (overslept) {
-            trib_link_excuse(at->link, now_ns - timer->due_ns, now_ns);
+        if (stalled_locally) {
+            trib_link_extend_grace(at->link, now_ns - timer->due_ns, now_ns);
         }
-        if (now_ns - at->link->last_heard_ns > timeout_ns && judges) {
+        if (now_ns - at->link->last_received_ns > timeout_ns && judges) {
             char reason[TRIB_REASON_MAX], text[TRIB_ERROR_TEXT_SIZE];
             snprintf(text, sizeof text, "lost %s: %s", trib_roster_name(self->roster, i),
-                     trib_blame_silence(now_ns - at->link->last_heard_ns, reason));
+                     trib_blame_silence(now_ns - at->link->last_received_ns, reason));
             trib_coordinator_end_job(self, TRIB_PEER_LOST, text);
             return;
         }
@@ -92,7 +93,7 @@ void trib_coordinator_run(trib_coordinator *self)
     const int64_t now_ns = trib_now(self->core->reactor);
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
         trib_link *link = self->slots[i].link;
-        link->last_heard_ns = now_ns; /* it had nothing to say while others were awaited */
+        link->last_received_ns = now_ns; /* it had nothing to say while others were awaited */
         if (link->conn != NULL) {
             link->conn->keeps = true;
         }
@@ -110,11 +111,11 @@ static void member_left(trib_coordinator *self, uint32_t member, uint32_t carrie
         return; /* before the job has begun its place becomes free when its link ends */
     }
     at->left = true;
-    trib_shares_stop(self);
+    trib_rebalance_stop(self);
     if (member < self->worker_count) {
         self->workers_left++;
-    } else if (self->workers_left < self->worker_count && self->deserter == TRIB_NO_MEMBER) {
-        self->deserter = member;
+    } else if (self->workers_left < self->worker_count && self->early_leaver == TRIB_NO_MEMBER) {
+        self->early_leaver = member;
         trib_log(self->core->reactor->logger, TRIB_LOG_WARN,
                  "%s has left while workers are at work: operations that it had a part in fail",
                  trib_roster_name(self->roster, member));
@@ -131,14 +132,15 @@ static void member_left(trib_coordinator *self, uint32_t member, uint32_t carrie
     }
 }
 
-static trib_status coordinator_header(trib_link *link, const trib_frame *frame, trib_landing *landing,
+static trib_status coordinator_header(trib_link *link, const trib_frame *frame, trib_recv_target *target,
                                       trib_error *error)
 {
     (void)error;
     const trib_coordinator *self = link->core->engine->coordinator;
     if (frame->type == TRIB_FRAME_LOADS && self != NULL && self->running && link->peer < trib_coordinator_slots(self) &&
         link->arrival_count == 0) {
-        landing->buffer = self->slots[link->peer].loads; /* these come all the time; all else in the link's memory */
+        target->buffer =
+            self->slots[link->peer].loads_buffer; /* these come all the time; all else in the link's memory */
     }
     return TRIB_OK;
 }
@@ -146,9 +148,9 @@ static trib_status coordinator_header(trib_link *link, const trib_frame *frame, 
 static trib_status take_lost(trib_coordinator *self, uint32_t member, const trib_frame *frame, const void *payload,
                              trib_error *error)
 {
-    char told[TRIB_ERROR_TEXT_SIZE], text[TRIB_ERROR_TEXT_SIZE];
+    char reported[TRIB_ERROR_TEXT_SIZE], text[TRIB_ERROR_TEXT_SIZE];
     trib_reader reader = {.data = payload, .left = frame->payload_size};
-    trib_get_text(&reader, told, sizeof told);
+    trib_get_text(&reader, reported, sizeof reported);
     trib_status reason = TRIB_OK, status = trib_get_end(&reader, "LOST", error);
     if (status == TRIB_OK) {
         status = trib_frame_take_error(frame, &reason, error);
@@ -157,7 +159,7 @@ static trib_status take_lost(trib_coordinator *self, uint32_t member, const trib
         return status;
     }
     self->slots[member].left = true;
-    trib_blame_member(self->slots[member].info.name, reason, told, text);
+    trib_blame_member(self->slots[member].info.name, reason, reported, text);
     trib_coordinator_end_job(self, reason, text);
     return TRIB_OK;
 }
@@ -175,10 +177,10 @@ static trib_status take_frame(trib_coordinator *self, trib_link *link, const tri
     }
     switch (frame->type) {
     case TRIB_FRAME_DECLARE:
-        return self->running ? trib_ledger_take_declare(self, member, frame, payload, error)
+        return self->running ? trib_registry_take_declare(self, member, frame, payload, error)
                              : trib_error_set(error, TRIB_PROTOCOL, "DECLARE before the roster");
     case TRIB_FRAME_PING:
-        trib_link_send_copy(link, trib_clock_answer(frame, link->last_heard_ns, trib_now(self->core->reactor)), NULL,
+        trib_link_send_copy(link, trib_clock_answer(frame, link->last_received_ns, trib_now(self->core->reactor)), NULL,
                             0);
         return TRIB_OK;
     case TRIB_FRAME_PONG:
@@ -187,9 +189,9 @@ static trib_status take_frame(trib_coordinator *self, trib_link *link, const tri
         member_left(self, member, frame->size);
         return TRIB_OK;
     case TRIB_FRAME_LOADS:
-        return trib_shares_take_loads(self, member, frame, payload, error);
+        return trib_rebalance_take_loads(self, member, frame, payload, error);
     case TRIB_FRAME_MOVE_READY:
-        return trib_shares_take_ready(self, member, frame, error);
+        return trib_rebalance_take_ready(self, member, frame, error);
     case TRIB_FRAME_LOST:
         return take_lost(self, member, frame, payload, error);
     default:
@@ -197,10 +199,10 @@ static trib_status take_frame(trib_coordinator *self, trib_link *link, const tri
     }
 }
 
-static trib_status coordinator_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
+static trib_status coordinator_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
                                         trib_error *error)
 {
-    (void)lent;
+    (void)in_place;
     trib_coordinator *self = link->core->engine->coordinator;
     return self == NULL ? TRIB_CLOSED : take_frame(self, link, frame, payload, error);
 }
@@ -263,7 +265,7 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
     engine->coordinator = self;
     self->core = core;
     self->worker_count = (uint32_t)engine->config.worker_count;
-    self->deserter = TRIB_NO_MEMBER;
+    self->early_leaver = TRIB_NO_MEMBER;
     self->server_count = (uint32_t)engine->config.server_count;
     self->slots = trib_core_zalloc(core, trib_coordinator_slots(self) * sizeof *self->slots);
     if (self->slots == NULL) {
@@ -271,7 +273,8 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
     }
     trib_address at;
     snprintf(at.text, sizeof at.text, "%s", engine->coordinator_address);
-    trib_status status = core->host.transport->ops->listen(core->host.transport, &at, &core->host, &self->listener, bound_out, error);
+    trib_status status =
+        core->host.transport->ops->listen(core->host.transport, &at, &core->host, &self->listener, bound_out, error);
     if (status != TRIB_OK) {
         if (error != NULL) {
             const size_t used = strnlen(error->text, sizeof error->text - 1);
@@ -319,16 +322,16 @@ void trib_coordinator_end(trib_coordinator *self, trib_status status, const char
     const bool orderly = trib_status_is_orderly(status);
     const trib_engine *engine = self->core->engine;
     const bool is_rank = (engine->config.roles & TRIB_ROLE_WORKER) != 0;
-    char name[TRIB_MEMBER_NAME_MAX], told[TRIB_ERROR_TEXT_SIZE];
+    char name[TRIB_MEMBER_NAME_MAX], reported[TRIB_ERROR_TEXT_SIZE];
     snprintf(name, sizeof name, "%s (%s)", is_rank ? "rank 0" : "the coordinator", engine->env.place);
     if (orderly && self->running && trib_coordinator_is_alone(self)) {
         end_with_workers(self);
     } else if (orderly) {
-        snprintf(told, sizeof told, "%s, which keeps the membership, left the job before its workers", name);
-        trib_coordinator_end_job(self, TRIB_PEER_LEFT, told);
+        snprintf(reported, sizeof reported, "%s, which keeps the membership, left the job before its workers", name);
+        trib_coordinator_end_job(self, TRIB_PEER_LEFT, reported);
     } else {
-        trib_blame_member(name, status, text, told);
-        trib_coordinator_end_job(self, status, told);
+        trib_blame_member(name, status, text, reported);
+        trib_coordinator_end_job(self, status, reported);
     }
 }
 
@@ -340,11 +343,11 @@ void trib_coordinator_close(trib_coordinator *self)
     trib_timer_stop(self->core->reactor, &self->join_deadline);
     trib_timer_stop(self->core->reactor, &self->heartbeat);
     trib_coordinator_stop_listening(self);
-    trib_ledger_clear(self);
-    trib_shares_close(self);
+    trib_registry_clear(self);
+    trib_rebalance_close(self);
     trib_dealer_destroy(self->dealer);
     for (uint32_t i = 0; self->slots != NULL && i < trib_coordinator_slots(self); i++) {
-        free(self->slots[i].loads);
+        free(self->slots[i].loads_buffer);
     }
     free(self->roster);
     free(self->slots);

@@ -1,6 +1,6 @@
 /*
- * coordinator_internal.h - what the parts of the coordinator share: coordinator.c (links and life), coordinator_gather.c
- * (until everybody is there), ledger.c (tensors). Everything is called on core 0.
+ * coordinator_internal.h - what the parts of the coordinator share: coordinator.c (links and life), coordinator_join.c
+ * (until everybody is there), tensor_registry.c (tensors). Everything is called on core 0.
  */
 #ifndef TRIB_ENGINE_COORDINATOR_INTERNAL_H
 #define TRIB_ENGINE_COORDINATOR_INTERNAL_H
@@ -13,11 +13,11 @@ typedef struct trib_coordinator_slot {
     trib_link *link;
     trib_member_info info;
     bool joined, left;
-    void *loads; /* where its LOADS land, of the largest size; NULL: in the link's memory */
+    void *loads_buffer; /* where its LOADS land, of the largest size; NULL: in the link's memory */
 } trib_coordinator_slot;
 
 /* A tensor as the first worker declared it. */
-typedef struct trib_ledger_entry {
+typedef struct trib_registry_entry {
     char name[TRIB_TENSOR_NAME_MAX + 1];
     trib_dtype dtype;
     uint64_t count;
@@ -29,32 +29,32 @@ typedef struct trib_ledger_entry {
     uint32_t partition_count, partition_bytes;
     uint32_t *tags; /* by rank; UINT32_MAX: not declared there */
     uint32_t declared_count;
-    /* Another placement (shares.c): who sums what then; NULL: none is under way. */
+    /* Another placement (rebalance.c): who sums what then; NULL: none is under way. */
     trib_place_owner *owners_next;
     unsigned char *answered; /* by rank; NULL: it has not been proposed yet */
     uint32_t answer_count, first_round;
     bool not_now;
     UT_hash_handle hh;
-} trib_ledger_entry;
+} trib_registry_entry;
 
-struct trib_shares_state;
+struct trib_rebalance_state;
 
 struct trib_coordinator {
     trib_core *core;
     trib_listener *listener;
     uint32_t worker_count, server_count;
     uint32_t joined, workers_left;
-    uint32_t deserter; /* the first server that left while workers were at work; TRIB_NO_MEMBER: none did */
+    uint32_t early_leaver; /* the first server that left while workers were at work; TRIB_NO_MEMBER: none did */
     trib_coordinator_slot *slots;
     bool running, over;
-    bool overslept; /* at the last heartbeat */
+    bool stalled_locally; /* at the last heartbeat */
     trib_timer join_deadline, heartbeat;
     trib_roster *roster; /* a copy of its own */
     trib_dealer *dealer;
-    struct trib_ledger_entry *ledger;
-    uint32_t ledger_count;
-    bool noticed;                     /* who is missing was said while there was time left */
-    struct trib_shares_state *shares; /* NULL: they stay as they are */
+    struct trib_registry_entry *registry;
+    uint32_t registry_count;
+    bool noticed;                           /* who is missing was said while there was time left */
+    struct trib_rebalance_state *rebalance; /* NULL: they stay as they are */
 };
 
 static inline uint32_t trib_coordinator_slots(const trib_coordinator *self)
@@ -63,21 +63,21 @@ static inline uint32_t trib_coordinator_slots(const trib_coordinator *self)
 }
 
 /* ---- coordinator.c ---- */
-void trib_coordinator_tell_end(trib_link *link, trib_status status, const char *text);
+void trib_coordinator_notify_end(trib_link *link, trib_status status, const char *text);
 /* Tells everybody who has not left; only the first call counts. */
 void trib_coordinator_end_job(trib_coordinator *self, trib_status status, const char *text);
 /* The roster has been sent: begins to watch over the members. */
 void trib_coordinator_run(trib_coordinator *self);
 
-/* ---- coordinator_gather.c ---- */
+/* ---- coordinator_join.c ---- */
 /* The join_deadline timer. */
 void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *timer);
 TRIB_CHECKED trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, const trib_frame *frame,
                                                     const void *payload, trib_error *error);
 
-/* ---- ledger.c ---- */
-TRIB_CHECKED trib_status trib_ledger_take_declare(trib_coordinator *self, uint32_t rank, const trib_frame *frame,
-                                                  const void *payload, trib_error *error);
-void trib_ledger_clear(trib_coordinator *self);
+/* ---- tensor_registry.c ---- */
+TRIB_CHECKED trib_status trib_registry_take_declare(trib_coordinator *self, uint32_t rank, const trib_frame *frame,
+                                                    const void *payload, trib_error *error);
+void trib_registry_clear(trib_coordinator *self);
 
 #endif

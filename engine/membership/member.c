@@ -29,8 +29,8 @@ struct trib_member {
     bool joined;
     bool has_begun; /* the roster was sent to it: who does not get it now has lost the job */
     bool leaving;
-    bool overslept; /* when the coordinator was last looked after */
-    bool patient;   /* the join deadline has passed and the coordinator was given a little longer */
+    bool stalled_locally; /* when the coordinator was last looked after */
+    bool join_extended;   /* the join deadline has passed and the coordinator was given a little longer */
     char last_problem[TRIB_ERROR_TEXT_SIZE]; /* why the last attempt to reach the coordinator failed */
     _Atomic int64_t *left_ns;                /* by member id: when it was told that this one leaves; 0: not yet */
     uint32_t *carried_out;                   /* ... and how many collectives that one had carried out then */
@@ -103,7 +103,7 @@ static void fill_info(const trib_engine *engine, trib_member_info *info)
         .roles = config->roles | (engine->coordinator != NULL ? TRIB_ROLE_COORDINATOR : 0),
         .sums = (config->roles & TRIB_ROLE_SERVER) != 0,
         .placed = engine->env.placed,
-        .strands = (engine->cores[0].host.transport->ops->flags & TRIB_TRANSPORT_STRANDS) != 0,
+        .subflows = (engine->cores[0].host.transport->ops->flags & TRIB_TRANSPORT_SUBFLOWS) != 0,
         .reactors = engine->core_count,
         .bandwidth = config->bandwidth_bits,
         .kernel = engine->env.kernel,
@@ -161,21 +161,21 @@ static void join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
 {
     trib_member *member = timer->user;
     trib_engine *engine = member->core->engine;
-    const int64_t patience_ns = engine->config.join_timeout_ns;
+    const int64_t join_timeout_ns = engine->config.join_timeout_ns;
     const bool reached = member->link != NULL && member->link->state == TRIB_LINK_READY;
-    if (trib_join_notice_is_due(patience_ns, &member->noticed)) {
+    if (trib_join_notice_is_due(join_timeout_ns, &member->noticed)) {
         if (!reached) {
             trib_log(reactor->logger, TRIB_LOG_WARN,
                      "the coordinator at %s is not reached yet (%.200s); it is tried until %.0f s "
                      "have passed",
-                     engine->coordinator_address, member->last_problem, (double)patience_ns / 1e9);
+                     engine->coordinator_address, member->last_problem, (double)join_timeout_ns / 1e9);
         }
-        trib_timer_arm(reactor, timer, trib_now(reactor) + patience_ns - TRIB_JOIN_NOTICE_NS);
+        trib_timer_arm(reactor, timer, trib_now(reactor) + join_timeout_ns - TRIB_JOIN_NOTICE_NS);
         return;
     }
-    if (reached && !member->patient) {
+    if (reached && !member->join_extended) {
         /* The coordinator's own deadline is about to pass; its verdict says who is missing. */
-        member->patient = true;
+        member->join_extended = true;
         trib_timer_arm(reactor, timer, trib_now(reactor) + VERDICT_NS);
         return;
     }
@@ -218,13 +218,13 @@ static void watch_coordinator(trib_reactor *reactor, trib_timer *timer)
     if (member->link == NULL || member->leaving) {
         return;
     }
-    const bool overslept = trib_timer_overslept(reactor, timer, roster->peer_timeout_ns / 8);
-    const bool judges = !overslept || member->overslept;
-    member->overslept = overslept;
-    if (overslept) {
-        trib_link_excuse(member->link, now_ns - timer->due_ns, now_ns);
+    const bool stalled_locally = trib_timer_stalled_locally(reactor, timer, roster->peer_timeout_ns / 8);
+    const bool judges = !stalled_locally || member->stalled_locally;
+    member->stalled_locally = stalled_locally;
+    if (stalled_locally) {
+        trib_link_extend_grace(member->link, now_ns - timer->due_ns, now_ns);
     }
-    int64_t silence_ns = now_ns - member->link->last_heard_ns;
+    int64_t silence_ns = now_ns - member->link->last_received_ns;
     if (silence_ns > roster->peer_timeout_ns && judges) {
         char reason[TRIB_REASON_MAX], text[TRIB_ERROR_TEXT_SIZE];
         trib_blame_coordinator(member->core->engine, trib_blame_silence(silence_ns, reason), text);
@@ -260,7 +260,8 @@ static trib_status take_roster(trib_member *member, const trib_frame *frame, con
     member->left_count = roster->member_count;
     member->joined = true;
     engine->member_id = frame->root;
-    member->core->host.epoch = roster->epoch; /* what is declared below bears it; the other cores learn it by their posts */
+    member->core->host.epoch =
+        roster->epoch; /* what is declared below bears it; the other cores learn it by their posts */
     trib_timer_stop(member->core->reactor, &member->join_deadline);
     if (engine->device != NULL && engine->config.local_size > 1) {
         member->join_deadline.fired = group_deadline_passed;
@@ -326,7 +327,7 @@ void trib_member_declare(trib_reactor *reactor, trib_post *post)
     trib_link_send_copy(member->link, frame, payload, writer.size);
 }
 
-void trib_member_tell(const trib_member *member, const trib_frame *frame, const void *payload, size_t size)
+void trib_member_send(const trib_member *member, const trib_frame *frame, const void *payload, size_t size)
 {
     if (trib_member_link(member) != NULL) {
         trib_link_send_copy(member->link, *frame, payload, size);
@@ -335,35 +336,35 @@ void trib_member_tell(const trib_member *member, const trib_frame *frame, const 
 
 /* ---- Frames from the coordinator ---- */
 
-static trib_status member_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
+static trib_status member_header(trib_link *link, const trib_frame *frame, trib_recv_target *target, trib_error *error)
 {
     trib_member *member = link->user;
     member->has_begun = member->has_begun || frame->type == TRIB_FRAME_ROSTER;
-    (void)landing; /* in the link's memory */
+    (void)target; /* in the link's memory */
     (void)error;
     return TRIB_OK;
 }
 
 static trib_status take_ended(trib_member *member, const trib_frame *frame, const void *payload, trib_error *error)
 {
-    char told[TRIB_ERROR_TEXT_SIZE], text[TRIB_ERROR_TEXT_SIZE];
+    char reported[TRIB_ERROR_TEXT_SIZE], text[TRIB_ERROR_TEXT_SIZE];
     trib_reader reader = {.data = payload, .left = frame->payload_size};
-    trib_get_text(&reader, told, sizeof told);
+    trib_get_text(&reader, reported, sizeof reported);
     trib_status fate = TRIB_OK, status = trib_get_end(&reader, "ENDED", error);
     if (status == TRIB_OK && frame->aux != TRIB_OK) {
         status = trib_frame_take_error(frame, &fate, error);
     }
     if (status == TRIB_OK) {
-        trib_blame_self(member->core->engine, told, text);
+        trib_blame_self(member->core->engine, reported, text);
         trib_engine_end(member->core->engine, fate, text);
     }
     return status;
 }
 
-static trib_status member_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
+static trib_status member_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
                                    trib_error *error)
 {
-    (void)lent;
+    (void)in_place;
     trib_member *member = link->user;
     bool joined = member->joined;
     switch (frame->type) {
@@ -373,7 +374,7 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
         trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PONG}, NULL, 0);
         return TRIB_OK;
     case TRIB_FRAME_PONG:
-        trib_tracer_clock_answer(member->core->engine, frame, link->last_heard_ns);
+        trib_tracer_clock_answer(member->core->engine, frame, link->last_received_ns);
         return TRIB_OK;
     case TRIB_FRAME_ENDED:
         return take_ended(member, frame, payload, error);
@@ -393,7 +394,7 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
             member->carried_out[frame->aux] = frame->size;
             atomic_store(&member->left_ns[frame->aux], trib_now(member->core->reactor));
             atomic_store(&member->some_left, true);
-            trib_group_look_for_left(member->core);
+            trib_group_check_departed(member->core);
         }
         return TRIB_OK;
     default:

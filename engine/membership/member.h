@@ -19,7 +19,7 @@ bool trib_member_is_leaving(const trib_member *member); /* it has; or there is n
 /* trib_post of a tensor: declares it, now or when the job has come together. */
 void trib_member_declare(trib_reactor *reactor, trib_post *post);
 /* Says something to the coordinator, if it can be reached and has sent the roster. */
-void trib_member_tell(const trib_member *member, const trib_frame *frame, const void *payload, size_t size);
+void trib_member_send(const trib_member *member, const trib_frame *frame, const void *payload, size_t size);
 /* To the coordinator; NULL: it cannot be reached (now), or has not sent the roster. */
 trib_link *trib_member_link(const trib_member *member);
 /* Asks the coordinator for its time; false: it cannot be asked (now). trib_tracer_clock_answer follows. */

@@ -110,7 +110,7 @@ trib_status trib_member_take_move(trib_engine *engine, const trib_frame *frame, 
     }
     trib_frame answer = {.type = TRIB_FRAME_MOVE_READY, .tensor = tensor->id};
     trib_tensor_move_propose(tensor, owners, &answer.round);
-    trib_member_tell(engine->member, &answer, NULL, 0);
+    trib_member_send(engine->member, &answer, NULL, 0);
     return TRIB_OK;
 }
 

@@ -21,12 +21,12 @@
 /* A turn of a real loop costs system calls: half a microsecond, in which the answer of another process of this machine
  * may well come. A look that finds nothing takes 5 ns. */
 #define POLLS_PER_TURN 16u
-#define LOOKS_PER_TURN 256u
+#define EXTRA_POLLS_PER_TURN 256u
 
 void trib_reactor_init(trib_reactor *reactor, const trib_reactor_ops *ops, uint32_t index, trib_logger *logger)
 {
     trib_assert(ops->name != NULL);
-    trib_assert(ops->now_ns != NULL && ops->often_ns != NULL);
+    trib_assert(ops->now_ns != NULL && ops->now_fast_ns != NULL);
     trib_assert(ops->wake != NULL);
     trib_assert(ops->timer_arm != NULL && ops->timer_stop != NULL);
     trib_assert(ops->io_watch != NULL);
@@ -43,7 +43,7 @@ void trib_reactor_init(trib_reactor *reactor, const trib_reactor_ops *ops, uint3
     reactor->shortage = (trib_shortage){.error = 0};
 }
 
-void trib_reactor_post_unheard(trib_reactor *reactor, trib_post *post)
+void trib_reactor_post_nowake(trib_reactor *reactor, trib_post *post)
 {
     trib_assert(post->run != NULL);
     trib_post *newest = atomic_load_explicit(&reactor->mail, memory_order_relaxed);
@@ -56,12 +56,12 @@ void trib_reactor_post_unheard(trib_reactor *reactor, trib_post *post)
 
 void trib_reactor_post(trib_reactor *reactor, trib_post *post)
 {
-    trib_reactor_post_unheard(reactor, post);
+    trib_reactor_post_nowake(reactor, post);
     /* From here on the post may have run and be gone; only the reactor may be touched. */
     trib_reactor_wake(reactor);
 }
 
-static void append(trib_reactor *reactor, trib_post *post)
+static void append_post(trib_reactor *reactor, trib_post *post)
 {
     atomic_store_explicit(&post->next, NULL, memory_order_relaxed);
     post->queued = true;
@@ -77,7 +77,7 @@ void trib_reactor_defer(trib_reactor *reactor, trib_post *post)
 {
     trib_assert(post->run != NULL);
     if (!post->queued) {
-        append(reactor, post);
+        append_post(reactor, post);
     }
 }
 
@@ -96,7 +96,7 @@ static void take_mail(trib_reactor *reactor)
     }
     while (oldest != NULL) {
         trib_post *next = atomic_load_explicit(&oldest->next, memory_order_relaxed);
-        append(reactor, oldest);
+        append_post(reactor, oldest);
         oldest = next;
     }
 }
@@ -188,10 +188,10 @@ static bool run_if_any(trib_reactor *reactor)
     return any;
 }
 
-trib_turn trib_reactor_turn(trib_reactor *reactor, bool looks)
+trib_turn trib_reactor_turn(trib_reactor *reactor, bool polls_more)
 {
     trib_turn turn = {.worked = false};
-    unsigned polls = POLLS_PER_TURN, more = looks && reactor->pollers != NULL ? LOOKS_PER_TURN : 0;
+    unsigned polls = POLLS_PER_TURN, more = polls_more && reactor->pollers != NULL ? EXTRA_POLLS_PER_TURN : 0;
     while (polls > 0) {
         const bool awaits = reactor->awaited > 0;
         /* Before others are looked at: who has just handed something in waits for it to go out. */

@@ -56,9 +56,9 @@ typedef enum trib_cost { TRIB_COST_SUM, TRIB_COST_COPY, TRIB_COST_CODEC, TRIB_CO
 
 typedef struct trib_reactor_ops {
     const char *name;
-    int64_t (*now_ns)(trib_reactor *reactor);   /* monotonic */
-    int64_t (*often_ns)(trib_reactor *reactor); /* loop thread: as now_ns, cheaper, and off by some 100 ns */
-    void (*wake)(trib_reactor *reactor);        /* any thread: make the loop run the mailbox */
+    int64_t (*now_ns)(trib_reactor *reactor);      /* monotonic */
+    int64_t (*now_fast_ns)(trib_reactor *reactor); /* loop thread: as now_ns, cheaper, and off by some 100 ns */
+    void (*wake)(trib_reactor *reactor);           /* any thread: make the loop run the mailbox */
     void (*timer_arm)(trib_reactor *reactor, trib_timer *timer, int64_t at_ns); /* re-arms if armed */
     void (*timer_stop)(trib_reactor *reactor, trib_timer *timer);               /* no-op if not armed */
     void (*io_watch)(trib_reactor *reactor, trib_io *io, unsigned events);      /* 0 stops watching */
@@ -105,7 +105,7 @@ void trib_reactor_init(trib_reactor *reactor, const trib_reactor_ops *ops, uint3
 /* Any thread: runs post->run on the reactor soon, in order of posting from one thread. */
 void trib_reactor_post(trib_reactor *reactor, trib_post *post);
 /* The same, but who calls sees to it that somebody calls trib_reactor_wake soon. */
-void trib_reactor_post_unheard(trib_reactor *reactor, trib_post *post);
+void trib_reactor_post_nowake(trib_reactor *reactor, trib_post *post);
 /* Any thread. */
 static inline void trib_reactor_wake(trib_reactor *reactor)
 {
@@ -139,7 +139,7 @@ typedef struct trib_turn {
     bool worked; /* there was something to do */
     bool posted; /* some of it came by post */
 } trib_turn;
-trib_turn trib_reactor_turn(trib_reactor *reactor, bool looks);
+trib_turn trib_reactor_turn(trib_reactor *reactor, bool polls_more);
 
 /* The longest timeout that is told apart from none, 100 years: added to a time, or to another, it does not overflow. */
 #define TRIB_TIMEOUT_MAX_NS (INT64_C(100) * 365 * 86400 * 1000000000)
@@ -154,9 +154,9 @@ static inline int64_t trib_now(trib_reactor *reactor)
     return reactor->ops->now_ns(reactor);
 }
 
-static inline int64_t trib_now_often(trib_reactor *reactor)
+static inline int64_t trib_now_fast(trib_reactor *reactor)
 {
-    return reactor->ops->often_ns(reactor);
+    return reactor->ops->now_fast_ns(reactor);
 }
 
 static inline void trib_timer_arm(trib_reactor *reactor, trib_timer *timer, int64_t at_ns)
@@ -168,7 +168,7 @@ static inline void trib_timer_arm(trib_reactor *reactor, trib_timer *timer, int6
 /* For who judges others by their silence, when timer has fired: was this reactor away itself for longer than that? Then
  * what they have said may lie unread, and judging has to wait for the next time. That time it is done, late or not: a
  * loop that is late each time would never judge. */
-static inline bool trib_timer_overslept(trib_reactor *reactor, const trib_timer *timer, int64_t tolerance_ns)
+static inline bool trib_timer_stalled_locally(trib_reactor *reactor, const trib_timer *timer, int64_t tolerance_ns)
 {
     return trib_now(reactor) - timer->due_ns > tolerance_ns;
 }

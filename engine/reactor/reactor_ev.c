@@ -49,12 +49,12 @@ static int64_t now_ns(trib_reactor *reactor)
     return clock_ns();
 }
 
-static int64_t often_ns(trib_reactor *reactor)
+static int64_t now_fast_ns(trib_reactor *reactor)
 {
-    return trib_ticks_now(&reactor_of(reactor)->ticks);
+    return trib_tsc_clock_now(&reactor_of(reactor)->tsc_clock);
 }
 
-static void wake(trib_reactor *reactor)
+static void wake_loop(trib_reactor *reactor)
 {
     reactor_ev *self = reactor_of(reactor);
     if (atomic_load(&self->dozes) && atomic_exchange(&self->dozes, false)) {
@@ -106,7 +106,7 @@ static void io_watch(trib_reactor *reactor, trib_io *io, unsigned events)
     }
 }
 
-static void charge(trib_reactor *reactor, trib_cost cost, size_t bytes)
+static void charge_cost(trib_reactor *reactor, trib_cost cost, size_t bytes)
 {
     (void)reactor;
     (void)cost;
@@ -122,36 +122,36 @@ static void random_bytes(trib_reactor *reactor, void *buffer, size_t size)
 static const trib_reactor_ops ev_ops = {
     .name = "ev",
     .now_ns = now_ns,
-    .often_ns = often_ns,
-    .wake = wake,
+    .now_fast_ns = now_fast_ns,
+    .wake = wake_loop,
     .timer_arm = trib_reactor_ev_timer_arm,
     .timer_stop = trib_reactor_ev_timer_stop,
     .io_watch = io_watch,
-    .charge = charge,
+    .charge = charge_cost,
     .random = random_bytes,
 };
 
 /* ---- The loop's own watchers ---- */
 
 /* True while it is worth looking for more before it sleeps. */
-static bool lingers(reactor_ev *self)
+static bool keeps_polling(reactor_ev *self)
 {
-    if (self->linger.most_ns == 0) {
+    if (self->poll_window.most_ns == 0) {
         return false;
     }
-    const int64_t now = often_ns(&self->base);
+    const int64_t now = now_fast_ns(&self->base);
     if (self->worked || self->base.got_payload) {
         /* Heartbeats come milliseconds after one another. */
-        const bool teaches = self->posted || self->base.got_payload || self->linger.most_ns < NS_PER_S / 1000;
-        trib_linger_worked_since(&self->linger, self->turn_ns, now, teaches);
+        const bool teaches = self->posted || self->base.got_payload || self->poll_window.most_ns < NS_PER_S / 1000;
+        trib_poll_window_note_work_since(&self->poll_window, self->turn_ns, now, teaches);
         self->worked = self->posted = self->base.got_payload = false;
-        return trib_linger_goes_on(&self->linger, now);
+        return trib_poll_window_is_open(&self->poll_window, now);
     }
-    if (!trib_linger_goes_on(&self->linger, now)) {
+    if (!trib_poll_window_is_open(&self->poll_window, now)) {
         return false;
     }
     sched_yield();
-    trib_linger_yielded(&self->linger, now, often_ns(&self->base));
+    trib_poll_window_note_yield(&self->poll_window, now, now_fast_ns(&self->base));
     return true;
 }
 
@@ -184,7 +184,7 @@ static void prepare_called(struct ev_loop *loop, ev_prepare *watcher, int events
     }
     atomic_store_explicit(&self->runner, pthread_self(), memory_order_relaxed);
     /* One that spins does not block, and needs nobody to wake it. */
-    if (trib_reactor_has_posts(&self->base) || lingers(self) || (!self->busy_poll && !may_doze(self))) {
+    if (trib_reactor_has_posts(&self->base) || keeps_polling(self) || (!self->busy_poll && !may_doze(self))) {
         ev_idle_start(loop, &self->idle);
     } else if (self->base.pollers != NULL && !self->busy_poll) {
         self->asleep = true;
@@ -194,10 +194,10 @@ static void prepare_called(struct ev_loop *loop, ev_prepare *watcher, int events
     }
 }
 
-static bool look(reactor_ev *self)
+static bool run_turn(reactor_ev *self)
 {
-    const bool looks = self->busy_poll || self->looks;
-    const trib_turn turn = trib_reactor_turn(&self->base, looks); /* prepare sees what is left */
+    const bool polls_more = self->busy_poll || self->polls_more;
+    const trib_turn turn = trib_reactor_turn(&self->base, polls_more); /* prepare sees what is left */
     self->worked = self->worked || turn.worked;
     self->posted = self->posted || turn.posted;
     return turn.worked;
@@ -205,7 +205,7 @@ static bool look(reactor_ev *self)
 
 bool trib_reactor_ev_poll(trib_reactor *reactor)
 {
-    return look(reactor_of(reactor));
+    return run_turn(reactor_of(reactor));
 }
 
 static void check_called(struct ev_loop *loop, ev_check *watcher, int events)
@@ -223,12 +223,12 @@ static void check_called(struct ev_loop *loop, ev_check *watcher, int events)
     if (atomic_load(&self->stopping)) {
         ev_break(loop, EVBREAK_ALL);
     }
-    self->turn_ns = self->linger.most_ns > 0 ? often_ns(&self->base) : 0;
+    self->turn_ns = self->poll_window.most_ns > 0 ? now_fast_ns(&self->base) : 0;
     if (self->asleep) {
         self->asleep = false;
         trib_reactor_woken(&self->base);
     }
-    (void)look(self);
+    (void)run_turn(self);
 }
 
 static void wake_called(struct ev_loop *loop, ev_io *watcher, int events)
@@ -302,7 +302,7 @@ trib_status trib_reactor_ev_create(uint32_t index, trib_logger *logger, struct e
     atomic_init(&self->dozes, false);
     atomic_init(&self->released, false);
     (void)sem_init(&self->leave, 0, 0);
-    trib_ticks_init(&self->ticks, clock_ns);
+    trib_tsc_clock_init(&self->tsc_clock, clock_ns);
     start_watchers(self);
     *reactor_out = &self->base;
     return TRIB_OK;
@@ -324,10 +324,10 @@ void trib_reactor_ev_destroy(trib_reactor *reactor)
     free(self);
 }
 
-void trib_reactor_ev_linger(trib_reactor *reactor, int64_t least_ns, int64_t most_ns, bool crowded)
+void trib_reactor_ev_set_poll_window(trib_reactor *reactor, int64_t least_ns, int64_t most_ns, bool crowded)
 {
-    reactor_of(reactor)->linger = trib_linger_between(least_ns, most_ns);
-    reactor_of(reactor)->looks = most_ns > 0 && !crowded;
+    reactor_of(reactor)->poll_window = trib_poll_window_between(least_ns, most_ns);
+    reactor_of(reactor)->polls_more = most_ns > 0 && !crowded;
 }
 
 struct ev_loop *trib_reactor_ev_loop(trib_reactor *reactor)

@@ -12,9 +12,9 @@
 #include <stdatomic.h>
 
 #include "engine/base/fork.h"
-#include "engine/reactor/linger.h"
+#include "engine/reactor/poll_window.h"
 #include "engine/reactor/reactor_ev.h"
-#include "engine/reactor/ticks.h"
+#include "engine/reactor/tsc_clock.h"
 
 typedef struct reactor_ev {
     trib_reactor base; /* first */
@@ -39,12 +39,12 @@ typedef struct reactor_ev {
     ev_timer horizon; /* for the far timers */
     int64_t horizon_ns;
     trib_timer *far_first, *far_last; /* by time */
-    trib_linger linger;
+    trib_poll_window poll_window;
     int64_t turn_ns; /* when it was over that the loop waited */
-    trib_ticks ticks;
-    bool worked;        /* in this turn */
-    bool posted;        /* some of it came by post */
-    bool looks, asleep; /* has a core to look on; has asked pollers to wake the loop */
+    trib_tsc_clock tsc_clock;
+    bool worked;             /* in this turn */
+    bool posted;             /* some of it came by post */
+    bool polls_more, asleep; /* has a core to look on; has asked pollers to wake the loop */
 } reactor_ev;
 
 static inline reactor_ev *reactor_of(trib_reactor *reactor)

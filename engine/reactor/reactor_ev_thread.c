@@ -8,9 +8,9 @@
 
 #include "engine/base/assert.h"
 #include "engine/reactor/reactor_ev_internal.h"
-#include "engine/base/thread.h"
+#include "engine/base/thread_signals.h"
 
-static void pin(reactor_ev *self, int core)
+static void pin_thread(reactor_ev *self, int core)
 {
     cpu_set_t cores;
     CPU_ZERO(&cores);
@@ -35,7 +35,7 @@ void trib_reactor_ev_pin(trib_reactor *reactor, int core)
     /* `started` is for who starts and joins: the thread may be here before it is set. */
     trib_assert(!self->attached && trib_reactor_ev_on_thread(reactor));
     if (core >= 0) {
-        pin(self, core);
+        pin_thread(self, core);
     } else if (self->core >= 0 && pthread_setaffinity_np(pthread_self(), sizeof self->anywhere, &self->anywhere) == 0) {
         self->core = -1;
         trib_thread_be_prompt(false);
@@ -52,7 +52,7 @@ static void *thread_main(void *argument)
         CPU_ZERO(&self->anywhere); /* more cores than a set has: once pinned it stays so */
     }
     if (self->first_core >= 0) {
-        pin(self, self->first_core);
+        pin_thread(self, self->first_core);
     }
     atomic_store(&self->runner, pthread_self());
     while (sem_wait(&self->leave) < 0 && errno == EINTR) {}

@@ -41,7 +41,7 @@ static timer_ev *state_of(trib_timer *timer)
     return (timer_ev *)(void *)timer->storage;
 }
 
-static void expire(reactor_ev *self, trib_timer *timer)
+static void expire_timer(reactor_ev *self, trib_timer *timer)
 {
     timer->armed = false;
     timer->fired(&self->base, timer);
@@ -71,7 +71,7 @@ static void soon_called(struct ev_loop *loop, ev_timer *watcher, int events)
         begin_at(self, watcher, state->at_ns);
         return;
     }
-    expire(self, timer);
+    expire_timer(self, timer);
 }
 
 /* ---- Far ---- */
@@ -132,7 +132,7 @@ static void horizon_called(struct ev_loop *loop, ev_timer *watcher, int events)
         trib_timer *timer = self->far_first;
         far_remove(self, timer);
         horizon_follow(self); /* it may run the loop until another one goes off */
-        expire(self, timer);
+        expire_timer(self, timer);
     }
     horizon_follow(self);
 }
@@ -169,7 +169,7 @@ void trib_reactor_ev_timer_arm(trib_reactor *reactor, trib_timer *timer, int64_t
     state->at_ns = at_ns < 0 ? 0 : at_ns;
     state->is_far = false;
     timer->armed = true;
-    if (state->at_ns - trib_now_often(reactor) < FAR_NS || !far_add(self, timer)) {
+    if (state->at_ns - trib_now_fast(reactor) < FAR_NS || !far_add(self, timer)) {
         ev_timer_init(&state->watcher, soon_called, 0.0, 0.0);
         state->watcher.data = self;
         begin_at(self, &state->watcher, state->at_ns);

@@ -21,7 +21,8 @@ static void refused(void *user, uint32_t machine, const trib_contribution *what,
 {
     trib_core *core = user;
     const uint32_t rank = relay_of(core, machine, what);
-    const trib_frame extra = {.type = TRIB_FRAME_REFUSED, .aux = (uint32_t)status, .collective = TRIB_COLLECTIVE_PARTIAL};
+    const trib_frame extra = {
+        .type = TRIB_FRAME_REFUSED, .aux = (uint32_t)status, .collective = TRIB_COLLECTIVE_PARTIAL};
     trib_trace_sum(core, TRIB_TRACE_SUM_REFUSED, what, rank, (uint32_t)status);
     trib_server_notice(core, &extra, rank, what, text);
 }
@@ -71,8 +72,10 @@ static void pass_on_stall(void *user, uint32_t machine, const trib_contribution 
 {
     const stall_note *note = user;
     const uint32_t rank = relay_of(note->core, machine, what);
-    const trib_frame extra = {
-        .type = TRIB_FRAME_STALL, .aux = note->missing_rank, .chunk = note->chunk, .collective = TRIB_COLLECTIVE_PARTIAL};
+    const trib_frame extra = {.type = TRIB_FRAME_STALL,
+                              .aux = note->missing_rank,
+                              .chunk = note->chunk,
+                              .collective = TRIB_COLLECTIVE_PARTIAL};
     if (machine != note->missing_rank / note->core->engine->roster->local_size) {
         trib_server_notice(note->core, &extra, rank, what, NULL);
     }
@@ -87,7 +90,7 @@ void trib_host_sum_take_stall(trib_core *core, const trib_contribution *what, co
 void trib_host_sum_tick(trib_core *core)
 {
     if (core->host_sums != NULL) {
-        trib_server_look_at(core, core->host_sums, is_gone, stalled);
+        trib_server_scan_summation(core, core->host_sums, is_gone, stalled);
     }
 }
 

@@ -12,7 +12,7 @@
 
 /* A partial sum on its way to its owner, or a refusal that must not overtake the partial sums of older rounds. */
 typedef struct relay_push {
-    trib_waiter waiter; /* first */
+    trib_send_request request; /* first */
     trib_core *core;
     trib_contribution what;
     trib_sum_buffer *sum; /* NULL: a refusal */
@@ -100,7 +100,7 @@ static trib_frame frame_of(trib_frame_type type, const trib_contribution *what)
     };
 }
 
-static void push_sent(trib_out *out, trib_status status)
+static void push_sent(trib_send_record *out, trib_status status)
 {
     (void)status; /* a send that failed is followed by the link's end */
     push_give(out->context);
@@ -119,9 +119,9 @@ static bool brings_payload(const trib_core *core, const trib_contribution *what)
                               machine_of(core, what->root) == machine_of(core, core->engine->member_id));
 }
 
-static bool push_emit(trib_link *link, trib_waiter *waiter)
+static bool push_send_chunk(trib_link *link, trib_send_request *request)
 {
-    relay_push *push = (relay_push *)waiter;
+    relay_push *push = (relay_push *)request;
     trib_core *core = push->core;
     list_remove(push);
     if (push->sum == NULL) {
@@ -139,39 +139,39 @@ static bool push_emit(trib_link *link, trib_waiter *waiter)
         trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a partial sum");
         return false;
     }
-    if (link->share.egress != NULL ? link->share.egress->waits : link->waits) {
+    if (link->flow.egress != NULL ? link->flow.egress->waits : link->waits) {
         trib_trace_sum(core, TRIB_TRACE_PARTIAL_START, &push->what, link->peer, frame.payload_size);
     }
     trib_counter_add(&core->stats.bytes_relayed, link->conn != NULL ? frame.payload_size : 0);
     return false;
 }
 
-static void push_dropped(trib_waiter *waiter)
+static void push_on_drop(trib_send_request *request)
 {
-    relay_push *push = (relay_push *)waiter;
+    relay_push *push = (relay_push *)request;
     list_remove(push);
     push_give(push);
 }
 
 /* What waits is not more urgent than anything older of its key: owners expect a machine's rounds one after the other. */
-static void push_enqueue(trib_link *link, relay_push *push, bool look_for_older)
+static void push_enqueue(trib_link *link, relay_push *push, bool check_older)
 {
     trib_core *core = push->core;
-    push->waiter = (trib_waiter){.priority = push->what.priority,
-                                 .sequence = core->host.sequence++,
-                                 .heap_index = TRIB_WAITER_IDLE,
-                                 .emit = push_emit,
-                                 .dropped = push_dropped};
-    for (const relay_push *at = look_for_older ? core->relay->waiting : NULL; at != NULL; at = at->next) {
-        if (is_of_key(&at->what, &push->what) && at->waiter.priority < push->waiter.priority) {
-            push->waiter.priority = at->waiter.priority;
+    push->request = (trib_send_request){.priority = push->what.priority,
+                                        .sequence = core->host.sequence++,
+                                        .heap_index = TRIB_SEND_IDLE,
+                                        .send_chunk = push_send_chunk,
+                                        .on_drop = push_on_drop};
+    for (const relay_push *at = check_older ? core->relay->waiting : NULL; at != NULL; at = at->next) {
+        if (is_of_key(&at->what, &push->what) && at->request.priority < push->request.priority) {
+            push->request.priority = at->request.priority;
         }
     }
     list_add(push);
     const uint64_t bytes = push->sum == NULL ? 0 : trib_sum_partial_bytes(&push->what);
-    const trib_status status = trib_link_enqueue(link, &push->waiter, bytes);
+    const trib_status status = trib_link_enqueue(link, &push->request, bytes);
     if (status != TRIB_OK) {
-        push_dropped(&push->waiter);
+        push_on_drop(&push->request);
     }
     if (status == TRIB_NO_MEMORY) {
         trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a partial sum");
@@ -187,7 +187,7 @@ static void drop_pushes(trib_core *core, const trib_contribution *what)
         if (push->sum != NULL && is_of_key(&push->what, what) && push->what.round == what->round) {
             trib_link *link = core->owner_links[push->what.owner];
             trib_assert(link != NULL); /* its end would have dropped it */
-            trib_link_dequeue(link, &push->waiter);
+            trib_link_dequeue(link, &push->request);
             list_remove(push);
             push->next = NULL;
             push_give(push);
@@ -262,9 +262,9 @@ void trib_relay_stalled(trib_core *core, const trib_contribution *what, const tr
     struct trib_relay *relay = core->relay;
     trib_link *link = core->owner_links[what->owner];
     const bool is_same = is_of_key(what, &relay->stalled) && what->round == relay->stalled.round;
-    const bool is_told = is_same && what->contributor > relay->stalled.contributor; /* all who wait come in a row */
+    const bool is_reported = is_same && what->contributor > relay->stalled.contributor; /* all who wait come in a row */
     relay->stalled = *what;
-    if (link != NULL && !is_told) {
+    if (link != NULL && !is_reported) {
         trib_frame frame = frame_of(TRIB_FRAME_STALL, what);
         frame.root = 0;
         frame.aux = notice->aux;
@@ -339,7 +339,7 @@ static trib_status find_sum(trib_link *link, const trib_frame *frame, trib_sum_b
     trib_summation_sent(core->summation, *sum_out);
     const bool has_it = what.collective == TRIB_COLLECTIVE_BROADCAST && brings_payload(core, &what);
     const uint32_t expected = has_it ? 0 : what.size;
-    if (frame->payload_size != expected || trib_link_is_landing(link, *sum_out, frame->chunk)) {
+    if (frame->payload_size != expected || trib_link_is_receiving(link, *sum_out, frame->chunk)) {
         return trib_error_set(error, TRIB_PROTOCOL,
                               "sum of tensor %u, partition %u, chunk %u came twice, or has %u bytes, expected %u",
                               frame->tensor, frame->partition, frame->chunk, frame->payload_size, expected);
@@ -347,39 +347,40 @@ static trib_status find_sum(trib_link *link, const trib_frame *frame, trib_sum_b
     return TRIB_OK;
 }
 
-static void partial_abandoned(trib_link *link, const trib_landed *landed)
+static void partial_abandoned(trib_link *link, const trib_recv_claim *recv_claim)
 {
     if (link->core->summation != NULL) {
-        trib_summation_sent(link->core->summation, landed->what);
+        trib_summation_sent(link->core->summation, recv_claim->what);
     }
 }
 
-trib_status trib_relay_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
+trib_status trib_relay_header(trib_link *link, const trib_frame *frame, trib_recv_target *target, trib_error *error)
 {
     trib_core *core = link->core;
     trib_status status = check_owner(link, frame, error);
     if (status != TRIB_OK || frame->type != TRIB_FRAME_SUM) {
         return status; /* the text of a refusal lands in the link's memory */
     }
-    landing->buffer = core->discard;
-    landing->in_place = true; /* nobody reads what is thrown away */
+    target->buffer = core->discard;
+    target->in_place = true; /* nobody reads what is thrown away */
     trib_sum_buffer *sum = NULL;
     status = find_sum(link, frame, &sum, error);
     if (status == TRIB_OK && sum != NULL && frame->payload_size > 0) {
         trib_contribution what;
         trib_summation_hold(sum, &what);
-        link->landed = (trib_landed){.abandon = partial_abandoned, .what = sum, .owner = core->summation};
-        landing->buffer = sum->data;
+        link->recv_claim = (trib_recv_claim){.abandon = partial_abandoned, .what = sum, .owner = core->summation};
+        target->buffer = sum->data;
     }
     return status;
 }
 
-static trib_status take_sum(trib_link *link, const trib_frame *frame, const void *payload, bool lent, trib_error *error)
+static trib_status take_sum(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
+                            trib_error *error)
 {
     trib_core *core = link->core;
-    trib_sum_buffer *held = link->landed.what, *sum = NULL;
+    trib_sum_buffer *held = link->recv_claim.what, *sum = NULL;
     trib_status status = find_sum(link, frame, &sum, error);
-    if (status == TRIB_OK && sum != NULL && (lent || frame->payload_size == 0 || sum == held)) {
+    if (status == TRIB_OK && sum != NULL && (in_place || frame->payload_size == 0 || sum == held)) {
         if (frame->payload_size > 0 && payload != sum->data) {
             status =
                 trib_link_copy(link, core->engine->env.kernels->copy, sum->data, payload, frame->payload_size, error);
@@ -418,13 +419,13 @@ static void take_stall(trib_core *core, const trib_frame *frame)
     trib_summation_each_waiting(core->summation, &key, pass_on_stall, &note);
 }
 
-trib_status trib_relay_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
+trib_status trib_relay_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
                                 trib_error *error)
 {
     trib_core *core = link->core;
     trib_status reason = TRIB_OK, status = check_owner(link, frame, error);
     if (status == TRIB_OK && frame->type == TRIB_FRAME_SUM) {
-        return take_sum(link, frame, payload, lent, error);
+        return take_sum(link, frame, payload, in_place, error);
     }
     if (status == TRIB_OK && frame->type == TRIB_FRAME_STALL) {
         take_stall(core, frame);

@@ -64,10 +64,10 @@ void trib_relay_stalled(trib_core *core, const trib_contribution *what, const tr
 bool trib_relay_is_report(const trib_core *core, const trib_frame *frame);
 
 /* Frames from an owner that carry TRIB_COLLECTIVE_PARTIAL. */
-TRIB_CHECKED trib_status trib_relay_header(trib_link *link, const trib_frame *frame, trib_landing *landing,
+TRIB_CHECKED trib_status trib_relay_header(trib_link *link, const trib_frame *frame, trib_recv_target *target,
                                            trib_error *error);
-TRIB_CHECKED trib_status trib_relay_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
-                                             trib_error *error);
+TRIB_CHECKED trib_status trib_relay_received(trib_link *link, const trib_frame *frame, const void *payload,
+                                             bool in_place, trib_error *error);
 /* A link to an owner has ended. */
 void trib_relay_detach(trib_link *link, const char *text);
 

@@ -9,7 +9,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/membership/blame.h"
-#include "engine/membership/callers.h"
+#include "engine/membership/wireup.h"
 #include "engine/core/core.h"
 #include "engine/worker/op.h"
 #include "engine/server/relay.h"
@@ -19,7 +19,7 @@
 
 /* Also what travels as the context of its send. */
 struct trib_sum_entry {
-    trib_waiter waiter; /* first */
+    trib_send_request request; /* first */
     trib_core *core;
     trib_contribution what;
     trib_summation *summation; /* that the sum belongs to */
@@ -40,14 +40,14 @@ static void trace_chunk(trib_core *core, const trib_summation *summation, trib_t
                    value);
 }
 
-static void push_abandoned(trib_link *link, const trib_landed *landed)
+static void push_abandoned(trib_link *link, const trib_recv_claim *recv_claim)
 {
     if (link->core->summation != NULL) {
-        trib_summation_abandon(landed->owner, landed->what);
+        trib_summation_abandon(recv_claim->owner, recv_claim->what);
     }
 }
 
-static trib_status server_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
+static trib_status server_header(trib_link *link, const trib_frame *frame, trib_recv_target *target, trib_error *error)
 {
     trib_core *core = link->core;
     if (core->summation == NULL) {
@@ -73,11 +73,11 @@ static trib_status server_header(trib_link *link, const trib_frame *frame, trib_
     }
     trib_contribution what = trib_server_contribution(link, frame);
     what.is_ahead = link->arrival_count > 0;
-    status = trib_summation_landing(summation, &what, &landing->buffer, error);
+    status = trib_summation_recv_target(summation, &what, &target->buffer, error);
     trib_server_note_memory(core, status, what.size);
     if (status == TRIB_OK) {
-        link->landed = (trib_landed){.abandon = push_abandoned, .what = landing->buffer, .owner = summation};
-        landing->in_place = true;
+        link->recv_claim = (trib_recv_claim){.abandon = push_abandoned, .what = target->buffer, .owner = summation};
+        target->in_place = true;
     }
     return status;
 }
@@ -107,19 +107,20 @@ static trib_status take_stall(trib_link *link, const trib_frame *frame, trib_err
 }
 
 static trib_status take_push(trib_link *link, trib_summation *summation, const trib_contribution *what,
-                             uint32_t payload_size, const void *payload, bool lent, trib_error *error)
+                             uint32_t payload_size, const void *payload, bool in_place, trib_error *error)
 {
-    if (lent) {
-        return payload_size > 0 ? trib_summation_lent(summation, what, payload, &link->core->host.lender.conn, error)
-                                : trib_summation_arrived(summation, what, NULL, error);
+    if (in_place) {
+        return payload_size > 0
+                   ? trib_summation_arrived_in_place(summation, what, payload, &link->core->host.leases.conn, error)
+                   : trib_summation_arrived(summation, what, NULL, error);
     }
-    void *buffer = link->landed.what;
+    void *buffer = link->recv_claim.what;
     trib_assert((buffer != NULL) == (payload_size > 0));
     return buffer == NULL ? trib_summation_arrived(summation, what, NULL, error)
                           : trib_summation_presented(summation, what, buffer, payload, link->conn, error);
 }
 
-trib_status trib_server_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
+trib_status trib_server_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
                                  trib_error *error)
 {
     trib_core *core = link->core;
@@ -132,7 +133,7 @@ trib_status trib_server_received(trib_link *link, const trib_frame *frame, const
     core->reactor->got_payload = true;
     trib_counter_add(&core->stats.bytes_summed, frame->payload_size);
     trib_summation *summation = NULL;
-    trib_status status = lent ? trib_server_check_push(link, frame, error) : TRIB_OK;
+    trib_status status = in_place ? trib_server_check_push(link, frame, error) : TRIB_OK;
     if (status == TRIB_OK) {
         status = trib_server_find_summation(link, frame, &summation, error);
     }
@@ -142,7 +143,7 @@ trib_status trib_server_received(trib_link *link, const trib_frame *frame, const
     trib_contribution what = trib_server_contribution(link, frame);
     core->traced_sum = NULL;
     trace_chunk(core, summation, TRIB_TRACE_SUM_ARRIVE, &what, link->peer, frame->payload_size);
-    status = take_push(link, summation, &what, frame->payload_size, payload, lent, error);
+    status = take_push(link, summation, &what, frame->payload_size, payload, in_place, error);
     if (status == TRIB_OK && is_near(core, summation) && core->owner_links[what.owner] == NULL) {
         trib_relay_refuse_left(core, summation, &what);
     }
@@ -162,7 +163,7 @@ static void entry_recycle(trib_sum_entry *entry)
     core->free_entries = entry;
 }
 
-static void sum_sent(trib_out *out, trib_status status)
+static void sum_sent(trib_send_record *out, trib_status status)
 {
     trib_sum_entry *entry = out->context;
     if (status == TRIB_OK && out->link->conn != NULL) {
@@ -172,9 +173,9 @@ static void sum_sent(trib_out *out, trib_status status)
     entry_recycle(entry);
 }
 
-static bool sum_emit(trib_link *link, trib_waiter *waiter)
+static bool sum_send_chunk(trib_link *link, trib_send_request *request)
 {
-    trib_sum_entry *entry = (trib_sum_entry *)waiter;
+    trib_sum_entry *entry = (trib_sum_entry *)request;
     trib_frame frame = {
         .type = TRIB_FRAME_SUM,
         .payload_size = entry->sum->data == NULL ? 0 : entry->sum->size,
@@ -186,7 +187,7 @@ static bool sum_emit(trib_link *link, trib_waiter *waiter)
         .size = entry->what.size,
         .priority = entry->what.priority,
         .collective = (uint8_t)((unsigned)entry->what.collective |
-                              (entry->summation == link->core->host_sums ? TRIB_COLLECTIVE_PARTIAL : 0)),
+                                (entry->summation == link->core->host_sums ? TRIB_COLLECTIVE_PARTIAL : 0)),
         .dtype = (uint8_t)entry->what.dtype,
         .reduce = (uint8_t)entry->what.reduce,
         .root = entry->what.root,
@@ -203,9 +204,9 @@ static bool sum_emit(trib_link *link, trib_waiter *waiter)
     return false;
 }
 
-static void sum_dropped(trib_waiter *waiter)
+static void sum_on_drop(trib_send_request *request)
 {
-    entry_recycle((trib_sum_entry *)waiter);
+    entry_recycle((trib_sum_entry *)request);
 }
 
 void trib_server_hand_out(trib_core *core, trib_summation *summation, uint32_t receiver, const trib_contribution *what,
@@ -238,15 +239,15 @@ void trib_server_hand_out(trib_core *core, trib_summation *summation, uint32_t r
     entry->summation = summation;
     entry->sum = sum;
     entry->next = NULL;
-    entry->waiter = (trib_waiter){.priority = what->priority,
-                                  .sequence = core->host.sequence++,
-                                  .route = summation != core->host_sums && trib_express_fits(sum->size) ? TRIB_ROUTE_ANY
-                                                                                                      : TRIB_ROUTE_MAIN,
-                                  .heap_index = TRIB_WAITER_IDLE,
-                                  .emit = sum_emit,
-                                  .dropped = sum_dropped};
+    entry->request = (trib_send_request){
+        .priority = what->priority,
+        .sequence = core->host.sequence++,
+        .route = summation != core->host_sums && trib_link_priority_fits(sum->size) ? TRIB_ROUTE_ANY : TRIB_ROUTE_MAIN,
+        .heap_index = TRIB_SEND_IDLE,
+        .send_chunk = sum_send_chunk,
+        .on_drop = sum_on_drop};
     core->entries_waiting++;
-    const trib_status status = trib_link_enqueue(link, &entry->waiter, entry->sum->size);
+    const trib_status status = trib_link_enqueue(link, &entry->request, entry->sum->size);
     if (status != TRIB_OK) {
         entry_recycle(entry);
     }
@@ -308,21 +309,21 @@ static bool is_gone(void *user, const trib_contribution *what, char *text, size_
     return trib_server_is_gone(core, core->first_rank + what->contributor, what->round, text, size);
 }
 
-void trib_server_look_at(const trib_core *core, trib_summation *summation,
-                         bool (*gone)(void *user, const trib_contribution *what, char *text, size_t size),
-                         void (*tell)(void *user, uint32_t receiver, const trib_contribution *what,
-                                      uint32_t missing_rank, uint32_t missing_count))
+void trib_server_scan_summation(const trib_core *core, trib_summation *summation,
+                                bool (*gone)(void *user, const trib_contribution *what, char *text, size_t size),
+                                void (*notify)(void *user, uint32_t receiver, const trib_contribution *what,
+                                               uint32_t missing_rank, uint32_t missing_count))
 {
     if (trib_member_some_left(core->engine)) {
         trib_summation_refuse_gone(summation, TRIB_STALL_NOTICE_NS, gone);
     }
-    trib_summation_stalls(summation, TRIB_STALL_NOTICE_NS, TRIB_STALL_NOTICES_MAX, tell);
+    trib_summation_stalls(summation, TRIB_STALL_NOTICE_NS, TRIB_STALL_NOTICES_MAX, notify);
 }
 
-void trib_server_look(trib_core *core)
+void trib_server_scan_stalls(trib_core *core)
 {
     if (core->summation != NULL) {
-        trib_server_look_at(core, core->summation, is_gone, stalled);
+        trib_server_scan_summation(core, core->summation, is_gone, stalled);
         trib_server_shards_tick(core);
         trib_host_sum_tick(core);
     }
@@ -331,9 +332,9 @@ void trib_server_look(trib_core *core)
 void trib_server_tick(trib_core *core)
 {
     if (core->summation != NULL && !core->ended) {
-        trib_server_look(core);
+        trib_server_scan_stalls(core);
         trib_server_resume(core); /* one that was out of memory asks again */
-        trib_server_look_at_memory(core);
+        trib_server_check_memory(core);
     }
 }
 
@@ -368,7 +369,7 @@ void trib_server_adopt(trib_link *link)
         return;
     }
     core->worker_links[link->peer] = link;
-    trib_callers_came(core, link->peer);
+    trib_wireup_note_peer(core, link->peer);
 }
 
 static void server_closed(trib_link *link, trib_status status, const char *reason)
@@ -380,7 +381,7 @@ static void server_closed(trib_link *link, trib_status status, const char *reaso
         core->worker_links[link->peer] = NULL;
     }
     if (core->ended || (link->bye && status == TRIB_PEER_LEFT)) {
-        return; /* trib_server_look refuses the rounds that miss its contribution */
+        return; /* trib_server_scan_stalls refuses the rounds that miss its contribution */
     }
     char text[TRIB_ERROR_TEXT_SIZE], rank[TRIB_MEMBER_NAME_MAX];
     trib_blame_end(link, "from", trib_blame_caller(core->engine->roster, link->peer, rank), reason, text);
@@ -452,7 +453,7 @@ trib_status trib_server_open(trib_core *core, trib_error *error)
             trib_link_resume(link);
         }
     }
-    trib_callers_await(core);
+    trib_wireup_expect_peers(core);
     return TRIB_OK;
 }
 

@@ -8,9 +8,9 @@ trib_contribution trib_server_contribution(const trib_link *link, const trib_fra
     const bool shared = trib_collective_is_sharded(frame->collective);
     const trib_core *core = link->core;
     const bool is_partial = trib_frame_is_partial(frame), is_near = !shared && !is_partial && core->relay != NULL;
-    const uint32_t step = shared    ? trib_device_root_local_size(frame->root)
+    const uint32_t step = shared       ? trib_device_root_local_size(frame->root)
                           : is_partial ? core->engine->roster->local_size
-                                    : 1;
+                                       : 1;
     return (trib_contribution){
         .tensor = frame->tensor,
         .partition = frame->partition,
@@ -21,8 +21,8 @@ trib_contribution trib_server_contribution(const trib_link *link, const trib_fra
         .contributor = (is_near ? link->peer - core->first_rank : link->peer) / step,
         .priority = frame->priority,
         .collective = frame->collective == TRIB_COLLECTIVE_DEVICE_BROADCAST ? TRIB_COLLECTIVE_BROADCAST
-                    : shared                                          ? TRIB_COLLECTIVE_ALL_REDUCE
-                             : (trib_collective)(frame->collective & ~TRIB_COLLECTIVE_PARTIAL),
+                      : shared                                              ? TRIB_COLLECTIVE_ALL_REDUCE
+                               : (trib_collective)(frame->collective & ~TRIB_COLLECTIVE_PARTIAL),
         .dtype = (trib_dtype)frame->dtype,
         .reduce = (trib_reduce)frame->reduce,
         .root = shared ? trib_device_root_machine(frame->root) : frame->root,
@@ -32,7 +32,8 @@ trib_contribution trib_server_contribution(const trib_link *link, const trib_fra
 
 static bool is_root_known(const trib_roster *roster, const trib_frame *frame)
 {
-    const uint32_t local_size = trib_device_root_local_size(frame->root), machine = trib_device_root_machine(frame->root);
+    const uint32_t local_size = trib_device_root_local_size(frame->root),
+                   machine = trib_device_root_machine(frame->root);
     return frame->collective < TRIB_COLLECTIVE_DEVICE_ALL_REDUCE || trib_frame_is_partial(frame)
                ? frame->root < roster->worker_count
                : local_size > 0 && machine < (roster->worker_count + local_size - 1) / local_size &&
@@ -43,8 +44,9 @@ static bool is_root_known(const trib_roster *roster, const trib_frame *frame)
 static uint32_t expected_payload(const trib_link *link, const trib_frame *frame)
 {
     if (frame->collective == TRIB_COLLECTIVE_DEVICE_BROADCAST) {
-        return trib_device_root_machine(frame->root) == link->peer / trib_device_root_local_size(frame->root) ? frame->size
-                                                                                                         : 0;
+        return trib_device_root_machine(frame->root) == link->peer / trib_device_root_local_size(frame->root)
+                   ? frame->size
+                   : 0;
     }
     const bool is_partial = trib_frame_is_partial(frame);
     const uint32_t step = is_partial ? link->core->engine->roster->local_size : 1;
@@ -62,11 +64,12 @@ trib_status trib_server_check_push(const trib_link *link, const trib_frame *fram
 {
     const trib_roster *roster = link->core->engine->roster;
     size_t element = trib_dtype_size((trib_dtype)frame->dtype);
-    const unsigned collective_max =
-        trib_frame_is_partial(frame) ? TRIB_COLLECTIVE_PARTIAL | TRIB_COLLECTIVE_BROADCAST : TRIB_COLLECTIVE_DEVICE_BROADCAST;
+    const unsigned collective_max = trib_frame_is_partial(frame) ? TRIB_COLLECTIVE_PARTIAL | TRIB_COLLECTIVE_BROADCAST
+                                                                 : TRIB_COLLECTIVE_DEVICE_BROADCAST;
     if (frame->collective > collective_max || frame->collective == TRIB_COLLECTIVE_DEVICE_ALONE ||
-        (trib_frame_is_partial(frame) && roster->local_size == 0) || element == 0 || frame->reduce >= TRIB_REDUCE_COUNT ||
-        !is_root_known(roster, frame) || frame->size > roster->chunk_bytes || frame->size % element != 0) {
+        (trib_frame_is_partial(frame) && roster->local_size == 0) || element == 0 ||
+        frame->reduce >= TRIB_REDUCE_COUNT || !is_root_known(roster, frame) || frame->size > roster->chunk_bytes ||
+        frame->size % element != 0) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed PUSH from %s", trib_roster_name(roster, link->peer));
     }
     uint32_t expected = expected_payload(link, frame);

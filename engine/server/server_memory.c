@@ -25,8 +25,8 @@ void trib_server_note_memory(trib_core *core, trib_status status, uint32_t size)
     }
     core->out_of_memory_at_ns = trib_now(core->reactor);
     core->out_of_memory_ns = 0;
-    if (!core->out_of_memory_said) {
-        core->out_of_memory_said = true;
+    if (!core->out_of_memory_logged) {
+        core->out_of_memory_logged = true;
         char why[TRIB_REASON_MAX];
         trib_log(core->reactor->logger, TRIB_LOG_WARN,
                  "out of memory for a contribution of %" PRIu32
@@ -35,7 +35,7 @@ void trib_server_note_memory(trib_core *core, trib_status status, uint32_t size)
     }
 }
 
-void trib_server_look_at_memory(trib_core *core)
+void trib_server_check_memory(trib_core *core)
 {
     /* Links ask again every tick. Where none does, the one that waited has ended. */
     const bool asks = core->out_of_memory_asks;

@@ -20,7 +20,7 @@ static void shard_sum_ready(void *user, uint32_t machine, const trib_contributio
 }
 
 static void shard_refused(void *user, uint32_t machine, const trib_contribution *what, trib_status status,
-                         const char *text)
+                          const char *text)
 {
     const trib_server_shard *shard = user;
     trib_trace_sum(shard->core, TRIB_TRACE_SUM_REFUSED, what, rank_of(shard, machine), (uint32_t)status);
@@ -29,7 +29,7 @@ static void shard_refused(void *user, uint32_t machine, const trib_contribution 
 }
 
 static void shard_stalled(void *user, uint32_t machine, const trib_contribution *what, uint32_t missing,
-                         uint32_t missing_count)
+                          uint32_t missing_count)
 {
     (void)missing_count;
     const trib_server_shard *shard = user;
@@ -95,7 +95,8 @@ trib_status trib_server_find_summation(trib_link *link, const trib_frame *frame,
         return trib_error_set(error, TRIB_PROTOCOL,
                               "%s says that machines have %u local ranks each, others say %u: local_size must be the "
                               "same everywhere and divide worker_count (%u)",
-                              trib_roster_name(roster, link->peer), local_size, core->shard_count, roster->worker_count);
+                              trib_roster_name(roster, link->peer), local_size, core->shard_count,
+                              roster->worker_count);
     }
     if (core->shards == NULL) {
         core->shards = trib_core_zalloc(core, local_size * sizeof *core->shards);
@@ -128,7 +129,7 @@ void trib_server_shards_tick(trib_core *core)
 {
     for (uint32_t i = 0; i < core->shard_count; i++) {
         if (core->shards[i].summation != NULL) {
-            trib_server_look_at(core, core->shards[i].summation, shard_is_gone, shard_stalled);
+            trib_server_scan_summation(core, core->shards[i].summation, shard_is_gone, shard_stalled);
         }
     }
 }

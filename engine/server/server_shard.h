@@ -28,7 +28,7 @@ void trib_server_shards_close(trib_core *core);
 trib_contribution trib_server_contribution(const trib_link *link, const trib_frame *frame);
 TRIB_CHECKED trib_status trib_server_check_push(const trib_link *link, const trib_frame *frame, trib_error *error);
 
-/* ---- server_leaver.c ---- */
+/* ---- server_departed.c ---- */
 /* The chunk of a STALL that names that rank. */
 uint32_t trib_server_stall_chunk(const trib_core *core, uint32_t missing_rank);
 /* Has that rank left, and all that it has sent before come? And what those are told who wait for its contribution. */
@@ -50,11 +50,11 @@ void trib_server_hand_out(trib_core *core, trib_summation *summation, uint32_t r
 void trib_server_notice(trib_core *core, const trib_frame *extra, uint32_t receiver, const trib_contribution *what,
                         const char *text);
 /* Looks at what waits: rounds that miss somebody who has left are refused; of the others those who wait are told for whom. */
-void trib_server_look(trib_core *core);
+void trib_server_scan_stalls(trib_core *core);
 /* The same for one summation, with what it asks and tells. */
-void trib_server_look_at(const trib_core *core, trib_summation *summation,
-                         bool (*gone)(void *user, const trib_contribution *what, char *text, size_t size),
-                         void (*tell)(void *user, uint32_t receiver, const trib_contribution *what,
-                                      uint32_t missing_rank, uint32_t missing_count));
+void trib_server_scan_summation(const trib_core *core, trib_summation *summation,
+                                bool (*gone)(void *user, const trib_contribution *what, char *text, size_t size),
+                                void (*notify)(void *user, uint32_t receiver, const trib_contribution *what,
+                                               uint32_t missing_rank, uint32_t missing_count));
 
 #endif

@@ -67,7 +67,7 @@ static bool has_work(const sim_reactor *self)
     return self->head != NULL || self->base.deferred_head != NULL || atomic_load(&self->base.mail) != NULL;
 }
 
-static void schedule(sim_reactor *self)
+static void schedule_turn(sim_reactor *self)
 {
     trib_sim_process *process = self->process;
     if (self->runs || process->frozen || self->turn.place != 0) {
@@ -87,7 +87,7 @@ static int64_t *pick_core(trib_sim_machine *machine)
     return best;
 }
 
-static void spend(trib_sim_process *process, double ns)
+static void spend_ns(trib_sim_process *process, double ns)
 {
     trib_sim_world_spend(process->sim, (int64_t)(ns * process->factor));
 }
@@ -119,7 +119,7 @@ static void turn_fired(trib_sim *sim, trib_sim_event *event)
     }
     self->runs = true;
     trib_sim_world_enter(sim);
-    spend(self->process, (double)self->process->costs.turn_ns);
+    spend_ns(self->process, (double)self->process->costs.turn_ns);
     run_work(self);
     bool more = trib_reactor_run_posts(&self->base);
     self->busy_until_ns = *core_free_ns = trib_sim_world_leave(sim);
@@ -140,7 +140,7 @@ void trib_sim_reactor_give(trib_reactor *reactor, trib_sim_work *work)
     work->next = NULL;
     *(self->tail != NULL ? &self->tail->next : &self->head) = work;
     self->tail = work;
-    schedule(self);
+    schedule_turn(self);
 }
 
 void trib_sim_reactor_take_back(trib_reactor *reactor, trib_sim_work *work)
@@ -163,9 +163,9 @@ static int64_t now_ns(trib_reactor *reactor)
     return trib_sim_process_clock(reactor_of(reactor)->process);
 }
 
-static void wake(trib_reactor *reactor)
+static void wake_reactor(trib_reactor *reactor)
 {
-    schedule(reactor_of(reactor));
+    schedule_turn(reactor_of(reactor));
 }
 
 static sim_timer *state_of(trib_timer *timer)
@@ -217,13 +217,13 @@ static void io_watch(trib_reactor *reactor, trib_io *io, unsigned events)
     trib_assert(events == 0);
 }
 
-static void charge(trib_reactor *reactor, trib_cost cost, size_t bytes)
+static void charge_cost(trib_reactor *reactor, trib_cost cost, size_t bytes)
 {
     sim_reactor *self = reactor_of(reactor);
     trib_assert((unsigned)cost <= TRIB_COST_MESSAGE);
     if (self->runs) {
         const trib_sim_costs *costs = &self->process->costs;
-        spend(self->process, costs->work[cost].fixed_ns + costs->work[cost].byte_ns * (double)bytes);
+        spend_ns(self->process, costs->work[cost].fixed_ns + costs->work[cost].byte_ns * (double)bytes);
     }
 }
 
@@ -238,12 +238,12 @@ static void random_bytes(trib_reactor *reactor, void *buffer, size_t size)
 static const trib_reactor_ops sim_ops = {
     .name = "sim",
     .now_ns = now_ns,
-    .often_ns = now_ns,
-    .wake = wake,
+    .now_fast_ns = now_ns,
+    .wake = wake_reactor,
     .timer_arm = timer_arm,
     .timer_stop = timer_stop,
     .io_watch = io_watch,
-    .charge = charge,
+    .charge = charge_cost,
     .random = random_bytes,
 };
 
@@ -378,7 +378,7 @@ void trib_sim_process_freeze(trib_sim_process *process, bool frozen)
         if (frozen) {
             trib_sim_clear(process->sim, &one->turn);
         } else if (has_work(one)) {
-            schedule(one);
+            schedule_turn(one);
         }
     }
 }

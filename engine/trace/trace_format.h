@@ -25,7 +25,7 @@
  * a server's by the job's (id), because each is what that side knows.
  */
 #define TRIB_TRACE_KIND_LIST(X)                                                                                           \
-    /* operations of a worker: value is the priority, extra collective | reduce << 8 | root << 16; then the status */       \
+    /* operations of a worker: value is the priority, extra collective | reduce << 8 | root << 16; then the status */     \
     X(SUBMIT, 1)                                                                                                          \
     X(COMPLETE, 2)                                                                                                        \
     /* partitions of a worker: stage, peer is who sums it, value the partition's bytes (FAILED: a status) */              \
@@ -45,12 +45,12 @@
     /* chunks on a relay (relay.h): of workers of its own machine as on a server, with numbers that are TRIB_TRACE_NEAR \
      * higher; then the machine's partial sum */ \
     X(NEAR_ARRIVE, 24)   /* peer's contribution is there, whole */                                                        \
-    X(NEAR_COMPLETE, 25) /* the partial sum is complete and waits in the outbox to peer, who sums machines */          \
+    X(NEAR_COMPLETE, 25) /* the partial sum is complete and waits in the outbox to peer, who sums machines */             \
     X(NEAR_START, 26)    /* the sum goes to the transport for peer, if it had to wait for credit */                       \
     X(NEAR_SENT, 27)     /* the transport has handed it to peer */                                                        \
     X(NEAR_REFUSED, 28)  /* the round is refused to peer; value is the status */                                          \
-    X(PARTIAL_START, 29)    /* the partial sum goes to the transport, if it had to wait */                                          \
-    X(PARTIAL_SUM, 30)      /* the sum of all machines is back from peer */                                                  \
+    X(PARTIAL_START, 29) /* the partial sum goes to the transport, if it had to wait */                                   \
+    X(PARTIAL_SUM, 30)   /* the sum of all machines is back from peer */                                                  \
     /* links: extra is the peer's reactor */                                                                              \
     X(LINK_READY, 32)  /* value: 1 control, 2 data */                                                                     \
     X(LINK_CLOSED, 33) /* value: the status */                                                                            \

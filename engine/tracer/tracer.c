@@ -17,7 +17,8 @@
 /* Core 0. False: it cannot be asked now. */
 static bool ask(trib_tracer *tracer, int64_t now_ns)
 {
-    if (!atomic_load(&tracer->on) || tracer->engine->cores[0].ended || !tracer->engine->hooks->ask_time(tracer->engine)) {
+    if (!atomic_load(&tracer->on) || tracer->engine->cores[0].ended ||
+        !tracer->engine->hooks->ask_time(tracer->engine)) {
         return false;
     }
     tracer->questions++;

@@ -22,8 +22,8 @@ typedef struct trib_tracer {
     bool opened; /* the rings are there; guarded by the engine's mutex, as is clock */
     trib_clock clock;
     uint64_t bytes;
-    _Atomic int64_t began_ns;                                  /* the latest recording; of core 0's clock */
-    char *path;                                                /* written at the end; NULL: not */
+    _Atomic int64_t began_ns; /* the latest recording; of core 0's clock */
+    char *path;               /* written at the end; NULL: not */
     atomic_uint cores_left;
     trib_timer clock_timer; /* core 0 */
     uint32_t questions;     /* asked since the recording began */

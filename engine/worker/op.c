@@ -190,15 +190,15 @@ static void post_op_cores(trib_op *op)
     const bool by_device = tensor->on_device && !trib_device_alone(engine);
     const bool hurries = by_device && atomic_load(&op->device->input) != TRIB_INPUT_AWAITED;
     const uint32_t cores = op->spread ? engine->core_count : 1;
-    uint32_t unheard = 0;
+    uint32_t unwoken = 0;
     for (uint32_t i = 0; i < cores; i++) {
         if (i == 0 || trib_tensor_is_used(tensor, i)) {
-            trib_reactor_post_unheard(engine->cores[i].reactor, &op->cores[i].submit_post);
-            unheard |= 1u << i;
+            trib_reactor_post_nowake(engine->cores[i].reactor, &op->cores[i].submit_post);
+            unwoken |= 1u << i;
         }
     }
-    if (!by_device || !engine->env.device->wake(engine->device, unheard, hurries)) {
-        trib_engine_wake(engine, unheard);
+    if (!by_device || !engine->env.device->wake(engine->device, unwoken, hurries)) {
+        trib_engine_wake(engine, unwoken);
     }
 }
 
@@ -272,7 +272,7 @@ const unsigned char *trib_task_input(const trib_task *task)
 
 unsigned char *trib_task_output(const trib_task *task)
 {
-    return task->device != NULL ? task->device->landing : task->op_core->op->output + task->offset;
+    return task->device != NULL ? task->device->recv_buffer : task->op_core->op->output + task->offset;
 }
 
 /* Takes what the caller has of a count off; true for who takes the last. Whoever has all that is left of it is alone with it,

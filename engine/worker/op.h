@@ -25,21 +25,21 @@ typedef struct trib_kept_round {
 
 /* One partition of a tensor and where it stands. */
 typedef struct trib_task {
-    trib_waiter waiter; /* first: in its link's outbox while it is being pushed */
+    trib_send_request request; /* first: in its link's outbox while it is being pushed */
     struct trib_tensor *tensor;
     trib_op_core *op_core; /* the operation it works for; NULL: none */
-    trib_link *link;    /* to the core that sums it */
-    uint64_t offset;    /* in the tensor, bytes */
+    trib_link *link;       /* to the core that sums it */
+    uint64_t offset;       /* in the tensor, bytes */
     uint32_t size;
     uint32_t partition;
-    uint8_t connection;     /* of the link, that its contributions took (link_express.h, link_strands.h) */
+    uint8_t connection;     /* of the link, that its contributions took (link_priority.h, link_subflow.h) */
     trib_place_owner owner; /* of the partition, in the round that runs or is next; not of an absent share */
     uint32_t chunk_count;
-    uint32_t chunks_emitted;           /* given to the link */
+    uint32_t chunks_sent;              /* given to the link */
     uint32_t sends_in_flight;          /* of those, not reported sent */
     struct trib_self_lease *self_held; /* chunks that the server of this process reads where they are */
     uint32_t chunks_received;
-    uint32_t landings;               /* payload that is landing in the caller's buffer right now */
+    uint32_t receives_in_progress;   /* payload that is being received in the caller's buffer right now */
     uint32_t device_holds;           /* what a device or its group may still do with this task */
     struct trib_device_task *device; /* NULL: the tensor lies in host memory */
     uint32_t stage;                  /* index into the plan */
@@ -112,7 +112,8 @@ typedef struct trib_tensor {
     trib_place_owner *owners_next;
     atomic_uint move_number, move_round, move_cores_left;
     uint32_t moved_from;
-    atomic_bool left_unheard; /* an owner may have yet to hear of a round that was given up before the tensor left it */
+    atomic_bool
+        left_unacknowledged; /* an owner may have yet to hear of a round that was given up before the tensor left it */
     trib_op_core *waiting_head, *waiting_tail; /* core 0: those that came before the placement */
     atomic_uint
         round_awaited; /* the one that core 0 would begin at once; if that is not the next there is another before */
@@ -126,10 +127,10 @@ struct trib_op_core {
     trib_op_core *next, *previous; /* the core's list */
     trib_op_core *queue_next;      /* tensor's pending or waiting list */
     uint32_t tasks_left;
-    bool abort;       /* fail what is not settled */
-    int64_t abort_ns; /* since when */
-    bool is_excused;  /* its grace was prolonged, as this process stood still */
-    bool released;    /* this core does not and will not touch the operation's buffers: it may complete */
+    bool abort;          /* fail what is not settled */
+    int64_t abort_ns;    /* since when */
+    bool grace_extended; /* its grace was prolonged, as this process stood still */
+    bool released;       /* this core does not and will not touch the operation's buffers: it may complete */
     trib_timer grace;
 };
 
@@ -150,7 +151,7 @@ struct trib_op {
         cores_left; /* that may still touch its buffers, and what the device does with them by itself (a collective that was
                      * issued, input that goes ahead); at 0 it is complete */
     atomic_uint
-        cores_booked;   /* that are still in some core's books: a round given up before its turn is spent at its turn */
+        cores_booked; /* that are still in some core's books: a round given up before its turn is spent at its turn */
     bool spread;      /* posted to every core; false: to core 0 only, which does so when the tensor has been placed */
     atomic_int claim; /* 0: no failure yet; else the failure's status, text is being or has been written */
     char text[TRIB_ERROR_TEXT_SIZE];

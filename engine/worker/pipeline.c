@@ -26,7 +26,7 @@ static void settle(trib_core *core, trib_task *task)
     trib_assert(!task->settled);
     trib_assert(task->sends_in_flight == 0);
     trib_assert(task->self_held == NULL);
-    trib_assert(task->landings == 0);
+    trib_assert(task->receives_in_progress == 0);
     trib_assert(task->device_holds == 0);
     task->settled = true;
     trib_worker_task_settled(core, task);
@@ -49,7 +49,7 @@ static void pipeline_run(trib_core *core, trib_task *task)
     while (plan->stages[task->stage] != NULL) {
         trib_error error;
         trib_error_clear(&error);
-        task->since_ns = trib_now_often(core->reactor);
+        task->since_ns = trib_now_fast(core->reactor);
         trib_trace_enter(core, task);
         task->running = true;
         task->resumed = false;
@@ -110,7 +110,7 @@ void trib_pipeline_fail(trib_core *core, trib_task *task)
 void trib_pipeline_try_settle(trib_core *core, trib_task *task)
 {
     trib_assert(task->failed);
-    if (!task->settled && task->sends_in_flight == 0 && task->landings == 0 && task->device_holds == 0) {
+    if (!task->settled && task->sends_in_flight == 0 && task->receives_in_progress == 0 && task->device_holds == 0) {
         trib_self_leases_recall(&task->self_held);
         settle(core, task);
     }

@@ -13,7 +13,7 @@ void trib_trace_op_put(trib_core *core, trib_trace_kind kind, const struct trib_
 static inline void trib_trace_task(trib_core *core, trib_trace_kind kind, const trib_task *task, uint32_t value)
 {
     if (trib_trace_on(core)) {
-        trib_trace_task_put(core, kind, task, trib_now_often(core->reactor), value);
+        trib_trace_task_put(core, kind, task, trib_now_fast(core->reactor), value);
     }
 }
 

@@ -74,10 +74,10 @@ uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, 
     const uint64_t chunk = roster->chunk_bytes;
     const uint32_t asked = roster->partition_bytes, summing = trib_roster_summing(roster);
     const bool is_alone = local_size >= roster->worker_count; /* one machine: nobody sums */
-    const uint32_t wanted = local_size == 0
-                                ? fair_partition(bytes, roster, summing)
-                                : trib_device_partition_bytes(bytes, asked, roster->chunk_bytes, local_size,
-                                                              roster->worker_count / local_size, is_alone ? 0 : summing);
+    const uint32_t wanted =
+        local_size == 0 ? fair_partition(bytes, roster, summing)
+                        : trib_device_partition_bytes(bytes, asked, roster->chunk_bytes, local_size,
+                                                      roster->worker_count / local_size, is_alone ? 0 : summing);
     if (bytes <= (uint64_t)PARTITIONS_MAX * wanted) {
         return wanted;
     }
@@ -265,7 +265,7 @@ void trib_tensor_make_task(trib_tensor *tensor, uint32_t partition, trib_task *t
     uint64_t offset = (uint64_t)partition * tensor->partition_bytes;
     uint64_t left = offset < tensor->bytes ? tensor->bytes - offset : 0;
     *task = (trib_task){
-        .waiter.heap_index = TRIB_WAITER_IDLE,
+        .request.heap_index = TRIB_SEND_IDLE,
         .tensor = tensor,
         .offset = offset,
         .size = left < tensor->partition_bytes ? (uint32_t)left : tensor->partition_bytes,

@@ -18,14 +18,14 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/link/link_express.h"
+#include "engine/link/link_priority.h"
 #include "engine/worker/worker.h"
 
 void trib_tensor_move_propose(trib_tensor *tensor, trib_place_owner *owners_owned, uint32_t *round_out)
 {
     trib_engine *engine = tensor->engine;
     if (tensor->owners_next != NULL || atomic_load(&tensor->move_cores_left) > 0 ||
-        atomic_load(&tensor->left_unheard)) {
+        atomic_load(&tensor->left_unacknowledged)) {
         free(owners_owned);
         *round_out = 0;
         return;
@@ -63,8 +63,8 @@ bool trib_tensor_move_apply(trib_tensor *tensor, trib_tensor_core *mine)
         const trib_place_owner owner = tensor->owners[task->partition];
         trib_link *link = trib_worker_owner_link(core, task);
         if ((task->failed || task->withdrawn) && memcmp(&owner, &task->owner, sizeof owner) != 0 && link != NULL &&
-            (trib_link_express_is_possible(link) || link->forks)) {
-            atomic_store(&tensor->left_unheard, true);
+            (trib_link_priority_is_possible(link) || link->forks)) {
+            atomic_store(&tensor->left_unacknowledged, true);
         }
         task->owner = owner;
         trib_egress_move(link, trib_worker_owner_link(core, task), (uint64_t)task->size * (mine->round_next - 1));

@@ -105,7 +105,7 @@ static void drop_op_core(trib_core *core, trib_op_core *op_core)
 /* A round that never started: says so to the servers, so that the others do not wait for it. */
 static void skip_round(trib_core *core, trib_op_core *op_core)
 {
-    trib_tensor_core *mine = trib_worker_share(core, op_core->op->tensor);
+    trib_tensor_core *mine = trib_tensor_core_of(core, op_core->op->tensor);
     for (uint32_t i = 0; i < mine->task_count; i++) {
         trib_worker_withdraw(core, op_core, &mine->tasks[i]);
     }
@@ -186,7 +186,7 @@ void trib_worker_arrived(trib_core *core, trib_op_core *op_core)
         drop_op_core(core, op_core);
     } else if (atomic_load(&tensor->placed)) {
         spread(core, op);
-        enqueue_by_round(trib_worker_share(core, tensor), op_core);
+        enqueue_by_round(trib_tensor_core_of(core, tensor), op_core);
         trib_worker_start_next(core, tensor);
     } else if (atomic_load(&tensor->bad)) {
         trib_op_fail(op, TRIB_MISMATCH, "%s", tensor->bad_text);
@@ -230,7 +230,7 @@ static void continue_tensor(trib_reactor *reactor, trib_post *post)
     trib_op_core *op_core = (trib_op_core *)((char *)post - offsetof(trib_op_core, submit_post));
     trib_core *core = reactor->owner;
     trib_tensor *tensor = op_core->op->tensor;
-    trib_worker_share(core, tensor)->active = NULL;
+    trib_tensor_core_of(core, tensor)->active = NULL;
     finish_op_core(core, op_core);
     trib_worker_start_next(core, tensor);
 }
@@ -244,7 +244,7 @@ static void finish_round(trib_core *core, trib_op_core *op_core)
 
 static void begin_round(trib_core *core, trib_tensor *tensor, trib_op_core *op_core)
 {
-    trib_tensor_core *mine = trib_worker_share(core, tensor);
+    trib_tensor_core *mine = trib_tensor_core_of(core, tensor);
     mine->active = op_core;
     mine->round_next = op_core->op->round + 1;
     op_core->tasks_left = mine->task_count;
@@ -256,8 +256,8 @@ static void begin_round(trib_core *core, trib_tensor *tensor, trib_op_core *op_c
         task->withdrawn = false;
         task->settled = false;
         task->failed = false;
-        task->chunks_emitted = task->chunks_received = 0;
-        task->sends_in_flight = task->landings = 0;
+        task->chunks_sent = task->chunks_received = 0;
+        task->sends_in_flight = task->receives_in_progress = 0;
         trib_assert(task->device_holds == 0);
         task->missing_rank = TRIB_NO_MEMBER;
         memset(task->received, 0, (task->chunk_count + 63) / 64 * sizeof(uint64_t));
@@ -273,7 +273,7 @@ static void begin_round(trib_core *core, trib_tensor *tensor, trib_op_core *op_c
 /* Starts the next round of a tensor if the one before has settled; ends rounds that were given up while they waited. */
 void trib_worker_start_next(trib_core *core, trib_tensor *tensor)
 {
-    trib_tensor_core *mine = trib_worker_share(core, tensor);
+    trib_tensor_core *mine = trib_tensor_core_of(core, tensor);
     while (core->joined && trib_tensor_move_apply(tensor, mine) && mine->active == NULL && mine->pending != NULL &&
            mine->pending->op->round == mine->round_next && trib_tensor_move_may_begin(tensor, mine, mine->round_next) &&
            trib_device_may_begin(tensor, mine->round_next)) {
@@ -360,7 +360,7 @@ void trib_worker_fail_all(trib_core *core, trib_status status, const char *text)
             trib_op_fail(op, status, "tensor \"%s\": %s (%s)", tensor->name, text,
                          trib_worker_waiting_text(core, op_core, waiting, sizeof waiting));
         }
-        trib_tensor_core *mine = atomic_load(&tensor->placed) ? trib_worker_share(core, tensor) : NULL;
+        trib_tensor_core *mine = atomic_load(&tensor->placed) ? trib_tensor_core_of(core, tensor) : NULL;
         if (mine != NULL && mine->active == op_core) {
             trib_worker_abort_active(core, op_core);
         } else {

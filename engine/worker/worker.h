@@ -8,7 +8,7 @@
 #include "engine/worker/op.h"
 
 /* A placed tensor's share on that core. */
-static inline trib_tensor_core *trib_worker_share(const trib_core *core, const trib_tensor *tensor)
+static inline trib_tensor_core *trib_tensor_core_of(const trib_core *core, const trib_tensor *tensor)
 {
     return &tensor->cores[core->reactor->index];
 }

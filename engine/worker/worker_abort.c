@@ -9,7 +9,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/device/device_task.h"
-#include "engine/link/link_express.h"
+#include "engine/link/link_priority.h"
 #include "engine/membership/member.h"
 #include "engine/worker/pipeline.h"
 #include "engine/server/server_shard.h"
@@ -54,7 +54,7 @@ void trib_worker_withdraw(trib_core *core, trib_op_core *op_core, trib_task *tas
         .aux = (uint32_t)trib_frame_withdraw_reason(status),
     };
     task->withdrawn = true;
-    trib_link *connection = trib_link_express_follow(link, task->connection);
+    trib_link *connection = trib_link_connection_or_main(link, task->connection);
     /* The next round comes behind it; the owner may be another one than it was. */
     task->connection = trib_link_connection_index(connection);
     trib_link_send_copy(connection, frame, text, strlen(text));
@@ -64,16 +64,17 @@ static void grace_passed(trib_reactor *reactor, trib_timer *timer)
 {
     trib_core *core = reactor->owner;
     trib_op_core *op_core = timer->user;
-    trib_tensor_core *tensor = trib_worker_share(core, op_core->op->tensor);
+    trib_tensor_core *tensor = trib_tensor_core_of(core, op_core->op->tensor);
     bool held = false;
-    if (!op_core->is_excused && trib_timer_overslept(reactor, timer, GRACE_NS / 8)) {
-        op_core->is_excused = true; /* this process stood still, or its clock jumped: they get their time once more */
+    if (!op_core->grace_extended && trib_timer_stalled_locally(reactor, timer, GRACE_NS / 8)) {
+        op_core->grace_extended =
+            true; /* this process stood still, or its clock jumped: they get their time once more */
         trib_timer_arm(reactor, &op_core->grace, trib_now(reactor) + GRACE_NS);
         return;
     }
     for (uint32_t i = 0; i < tensor->task_count; i++) {
         trib_task *task = &tensor->tasks[i];
-        if (!task->settled && task->link != NULL && task->sends_in_flight + task->landings > 0) {
+        if (!task->settled && task->link != NULL && task->sends_in_flight + task->receives_in_progress > 0) {
             trib_link_close(task->link, false, TRIB_PEER_LOST, "took no data for too long after a deadline had passed");
         }
         held = held || (!task->settled && task->device_holds > 0);
@@ -94,13 +95,13 @@ static void grace_passed(trib_reactor *reactor, trib_timer *timer)
 void trib_worker_abort_active(trib_core *core, trib_op_core *op_core)
 {
     trib_tensor *tensor = op_core->op->tensor;
-    trib_tensor_core *mine = trib_worker_share(core, tensor);
+    trib_tensor_core *mine = trib_tensor_core_of(core, tensor);
     trib_assert(mine->active == op_core);
     if (op_core->abort) {
         return;
     }
     op_core->abort = true;
-    op_core->is_excused = false;
+    op_core->grace_extended = false;
     op_core->abort_ns = trib_now(core->reactor);
     op_core->grace.fired = grace_passed;
     op_core->grace.user = op_core;
@@ -118,7 +119,7 @@ void trib_worker_abort_active(trib_core *core, trib_op_core *op_core)
 static void abort_op_core(trib_core *core, trib_op_core *op_core)
 {
     trib_tensor *tensor = op_core->op->tensor;
-    if (atomic_load(&tensor->placed) && trib_worker_share(core, tensor)->active == op_core) {
+    if (atomic_load(&tensor->placed) && trib_tensor_core_of(core, tensor)->active == op_core) {
         trib_worker_abort_active(core, op_core);
     } else {
         trib_worker_release(core, op_core);
@@ -128,7 +129,7 @@ static void abort_op_core(trib_core *core, trib_op_core *op_core)
 /* Has the owner all that this worker gives, and not had the time yet to say whose contribution is missing? */
 static bool may_wait_for_others(const trib_core *core, const trib_task *task)
 {
-    return task->chunk_count > 0 && task->chunks_emitted == task->chunk_count && task->sends_in_flight == 0 &&
+    return task->chunk_count > 0 && task->chunks_sent == task->chunk_count && task->sends_in_flight == 0 &&
            trib_now(core->reactor) - task->since_ns < 2 * TRIB_STALL_NOTICE_NS;
 }
 
@@ -162,7 +163,7 @@ const char *trib_worker_waiting_text(trib_core *core, trib_op_core *op_core, cha
         }
         return text;
     }
-    trib_tensor_core *mine = trib_worker_share(core, tensor);
+    trib_tensor_core *mine = trib_tensor_core_of(core, tensor);
     if (mine->active != op_core) {
         snprintf(text, size, "an earlier operation on the tensor was still going");
         return text;

@@ -10,7 +10,7 @@
 #include <stdio.h>
 
 #include "engine/base/assert.h"
-#include "engine/link/link_express.h"
+#include "engine/link/link_priority.h"
 #include "engine/worker/worker.h"
 
 static bool is_kept(const trib_task *task, const trib_kept_round *kept)
@@ -20,7 +20,7 @@ static bool is_kept(const trib_task *task, const trib_kept_round *kept)
 
 void trib_worker_keep_round(trib_task *task)
 {
-    if (task->link == NULL || task->chunk_count == 0 || task->chunks_emitted < task->chunk_count ||
+    if (task->link == NULL || task->chunk_count == 0 || task->chunks_sent < task->chunk_count ||
         task->chunks_received == task->chunk_count) {
         return;
     }
@@ -48,7 +48,7 @@ static void let_go(trib_task *task)
     trib_link *link = task->link;
     task->held = false;
     task->missing_rank = TRIB_NO_MEMBER;
-    if (trib_link_enqueue(link, &task->waiter, task->size) == TRIB_NO_MEMORY) {
+    if (trib_link_enqueue(link, &task->request, task->size) == TRIB_NO_MEMORY) {
         /* Its server would wait for this round. A link that is closing fails its tasks when it has closed. */
         trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for what waits to be pushed");
     }
@@ -58,7 +58,7 @@ void trib_worker_hear_of_kept(trib_link *link, const trib_frame *frame)
 {
     trib_core *core = link->core;
     const trib_tensor *tensor = core->tensors[frame->tensor];
-    trib_task *task = &trib_worker_share(core, tensor)->tasks[tensor->task_index[frame->partition]];
+    trib_task *task = &trib_tensor_core_of(core, tensor)->tasks[tensor->task_index[frame->partition]];
     for (uint32_t i = 0; i < TRIB_SUM_KEPT_ROUNDS_MAX; i++) {
         trib_kept_round *kept = &task->kept[i];
         if (kept->chunks == 0 || kept->round != frame->round || kept->link != trib_link_main(link)) {

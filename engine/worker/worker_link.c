@@ -9,8 +9,8 @@
 
 #include "engine/base/assert.h"
 #include "engine/membership/blame.h"
-#include "engine/membership/callers.h"
-#include "engine/link/link_strands.h"
+#include "engine/membership/wireup.h"
+#include "engine/link/link_subflow.h"
 #include "engine/worker/pipeline.h"
 #include "engine/server/relay.h"
 #include "engine/server/server_shard.h"
@@ -53,7 +53,7 @@ static void worker_ready(trib_link *link)
 {
     trib_core *core = link->core;
     core->owner_links[link->peer * TRIB_REACTORS_MAX + link->peer_reactor] = link;
-    trib_link_strands_make(link);
+    trib_link_subflows_connect(link);
     trib_counter_add(&core->stats.connections, 1);
     trib_assert(core->links_missing > 0);
     if (--core->links_missing == 0) {
@@ -77,7 +77,7 @@ static void detach_tasks(trib_core *core, trib_link *link, trib_status status, c
     for (trib_op_core *op_core = core->op_cores; op_core != NULL; op_core = next) {
         next = op_core->next;
         trib_tensor *tensor = op_core->op->tensor;
-        trib_tensor_core *mine = atomic_load(&tensor->placed) ? trib_worker_share(core, tensor) : NULL;
+        trib_tensor_core *mine = atomic_load(&tensor->placed) ? trib_tensor_core_of(core, tensor) : NULL;
         bool gives_up = false;
         for (uint32_t i = 0; mine != NULL && mine->active == op_core && i < mine->task_count; i++) {
             trib_task *task = &mine->tasks[i];
@@ -118,7 +118,7 @@ static void worker_link_closed(trib_link *link, trib_status status, const char *
     trib_blame_end(link, "to", trib_roster_name(core->engine->roster, link->peer), reason, text);
     /* The job ends before any operation does: who submits another from its callback is told of the loss at once. */
     if (!link->proved && status == TRIB_PEER_LOST) {
-        trib_callers_doubt(core, status, text);
+        trib_wireup_defer_failure(core, status, text);
     } else if (!link->bye && !core->ended) {
         trib_engine_end(core->engine, trib_status_is_orderly(status) ? TRIB_PEER_LOST : status, text);
     }
@@ -137,7 +137,7 @@ static trib_status find_task(const trib_link *link, const trib_frame *frame, tri
         return trib_error_set(error, TRIB_PROTOCOL, "%s for unknown tensor %u, partition %u",
                               trib_frame_name(frame->type), frame->tensor, frame->partition);
     }
-    trib_tensor_core *mine = trib_worker_share(core, tensor);
+    trib_tensor_core *mine = trib_tensor_core_of(core, tensor);
     const uint32_t index = tensor->task_index[frame->partition];
     if (index != UINT32_MAX && (index >= mine->task_count || mine->tasks[index].partition != frame->partition)) {
         return trib_error_set(error, TRIB_PROTOCOL, "%s for a partition of another reactor",
@@ -184,37 +184,37 @@ static trib_status check_sum(trib_link *link, const trib_task *task, const trib_
         return trib_error_set(error, TRIB_PROTOCOL, "sum of tensor \"%s\" chunk %u has %u bytes, expected %u",
                               task->tensor->name, frame->chunk, frame->payload_size, expected);
     }
-    if (frame->chunk >= task->chunks_emitted) {
+    if (frame->chunk >= task->chunks_sent) {
         return trib_error_set(error, TRIB_PROTOCOL, "sum of tensor \"%s\" chunk %u, which was not asked for",
                               task->tensor->name, frame->chunk);
     }
     /* Every sum of a task comes on one link, over any of its connections. */
     trib_link *main = link->main != NULL ? link->main : link;
-    bool is_landing = false;
+    bool is_receiving = false;
     for (uint32_t i = 0; i < trib_link_connections(main); i++) {
         const trib_link *connection = trib_link_connection(main, i);
-        is_landing = is_landing || (connection != NULL && trib_link_is_landing(connection, task, frame->chunk));
+        is_receiving = is_receiving || (connection != NULL && trib_link_is_receiving(connection, task, frame->chunk));
     }
-    if (is_landing || is_received(task, frame->chunk)) {
+    if (is_receiving || is_received(task, frame->chunk)) {
         return trib_error_set(error, TRIB_PROTOCOL, "sum of tensor \"%s\" chunk %u came twice", task->tensor->name,
                               frame->chunk);
     }
     return TRIB_OK;
 }
 
-/* Tasks settle when the job's end reaches this core; their landings are void from here. */
-static void sum_abandoned(trib_link *link, const trib_landed *landed)
+/* Tasks settle when the job's end reaches this core; their receive targets are void from here. */
+static void sum_abandoned(trib_link *link, const trib_recv_claim *recv_claim)
 {
     (void)link;
-    trib_task *task = landed->what;
-    task->landings--;
+    trib_task *task = recv_claim->what;
+    task->receives_in_progress--;
 }
 
-trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_landing *landing, trib_error *error)
+trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_recv_target *target, trib_error *error)
 {
     trib_core *core = link->core;
     if (trib_frame_is_partial(frame)) {
-        return trib_relay_header(link, frame, landing, error);
+        return trib_relay_header(link, frame, target, error);
     }
     if (frame->type == TRIB_FRAME_REFUSED || frame->type == TRIB_FRAME_STALL) {
         return TRIB_OK; /* the text of a refusal lands in the link's memory */
@@ -222,8 +222,8 @@ trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_la
     if (frame->type != TRIB_FRAME_SUM) {
         return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from a server", trib_frame_name(frame->type));
     }
-    landing->buffer = core->discard;
-    landing->in_place = true; /* nobody reads what is thrown away */
+    target->buffer = core->discard;
+    target->in_place = true; /* nobody reads what is thrown away */
     trib_task *task;
     trib_status status = find_task(link, frame, &task, error);
     if (status != TRIB_OK || task == NULL) {
@@ -231,9 +231,9 @@ trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_la
     }
     status = check_sum(link, task, frame, error);
     if (status == TRIB_OK && frame->payload_size > 0) {
-        landing->buffer = trib_task_output(task) + (uint64_t)frame->chunk * task->tensor->chunk_bytes;
-        link->landed = (trib_landed){.abandon = sum_abandoned, .what = task};
-        task->landings++;
+        target->buffer = trib_task_output(task) + (uint64_t)frame->chunk * task->tensor->chunk_bytes;
+        link->recv_claim = (trib_recv_claim){.abandon = sum_abandoned, .what = task};
+        task->receives_in_progress++;
     }
     return status;
 }
@@ -285,8 +285,8 @@ static void take_missing(const trib_core *core, trib_task *task, const trib_fram
 }
 
 /* Unless it has landed there already. */
-static trib_status land(trib_link *link, const trib_task *task, const trib_frame *frame, const void *payload,
-                        trib_error *error)
+static trib_status store_sum(trib_link *link, const trib_task *task, const trib_frame *frame, const void *payload,
+                             trib_error *error)
 {
     const trib_core *core = link->core;
     trib_status status = TRIB_OK;
@@ -295,17 +295,17 @@ static trib_status land(trib_link *link, const trib_task *task, const trib_frame
         /* What a device fetches, or is too much for caches to keep until somebody reads it, need not pass through them. */
         const trib_kernels *kernels = core->engine->env.kernels;
         const bool is_nontemporal = task->device != NULL || task->tensor->bytes >= NONTEMPORAL_BYTES;
-        status =
-            trib_link_copy(link, is_nontemporal ? kernels->copy_nontemporal : kernels->copy, at, payload, frame->payload_size, error);
+        status = trib_link_copy(link, is_nontemporal ? kernels->copy_nontemporal : kernels->copy, at, payload,
+                                frame->payload_size, error);
     }
     return status;
 }
 
-static trib_status receive_sum(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
+static trib_status receive_sum(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
                                trib_error *error)
 {
-    trib_task *task = link->landed.what;
-    if (!lent && task == NULL && frame->payload_size > 0) {
+    trib_task *task = link->recv_claim.what;
+    if (!in_place && task == NULL && frame->payload_size > 0) {
         trib_worker_hear_of_kept(link, frame);
         return TRIB_OK; /* when it came nobody waited for it any more */
     }
@@ -321,10 +321,10 @@ static trib_status receive_sum(trib_link *link, const trib_frame *frame, const v
             return status;
         }
     } else {
-        task->landings--;
+        task->receives_in_progress--;
     }
     if (frame->payload_size > 0 && !task->failed) {
-        trib_status status = land(link, task, frame, payload, error);
+        trib_status status = store_sum(link, task, frame, payload, error);
         if (status != TRIB_OK) {
             return status;
         }
@@ -338,8 +338,9 @@ static void take_stall(trib_core *core, trib_task *task, const trib_frame *frame
     take_missing(core, task, frame);
     trib_trace_task(core, TRIB_TRACE_STALL, task, 0);
     if (frame->chunk == TRIB_STALL_FOR_GOOD) {
-        trib_op_fail(task->op_core->op, TRIB_PEER_LEFT, "tensor \"%s\": %s left the job without contributing to round %u",
-                     task->tensor->name, trib_roster_name(core->engine->roster, frame->aux), frame->round);
+        trib_op_fail(task->op_core->op, TRIB_PEER_LEFT,
+                     "tensor \"%s\": %s left the job without contributing to round %u", task->tensor->name,
+                     trib_roster_name(core->engine->roster, frame->aux), frame->round);
         give_up_everywhere(core, task->op_core);
     }
 }
@@ -365,15 +366,15 @@ static trib_status take_refusal(trib_link *link, trib_task *task, const trib_fra
     return TRIB_OK;
 }
 
-trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const void *payload, bool lent,
+trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
                                  trib_error *error)
 {
     trib_task *task = NULL;
     if (trib_frame_is_partial(frame)) {
-        return trib_relay_received(link, frame, payload, lent, error);
+        return trib_relay_received(link, frame, payload, in_place, error);
     }
     if (frame->type == TRIB_FRAME_SUM) {
-        return receive_sum(link, frame, payload, lent, error);
+        return receive_sum(link, frame, payload, in_place, error);
     }
     trib_status status = find_task(link, frame, &task, error);
     if (status != TRIB_OK) {

@@ -129,15 +129,15 @@ static bool is_abandoned(cuda_comm *comm)
 static ncclResult_t warm_one_size(const cuda_comm *comm, unsigned char *buffer, size_t bytes, cudaStream_t stream)
 {
     const cuda_nccl *nccl = &comm->api;
-    const size_t share = bytes / (size_t)comm->size / sizeof(float) * sizeof(float);
-    unsigned char *mine = buffer + share * (size_t)comm->rank;
+    const size_t shard = bytes / (size_t)comm->size / sizeof(float) * sizeof(float);
+    unsigned char *mine = buffer + shard * (size_t)comm->rank;
     const size_t floats = bytes / sizeof(float);
     ncclResult_t result = nccl->all_reduce(buffer, buffer, floats, ncclFloat32, ncclSum, comm->nccl, stream);
-    if (result == ncclSuccess && share > 0) {
-        result = nccl->reduce_scatter(buffer, mine, share / sizeof(float), ncclFloat32, ncclSum, comm->nccl, stream);
+    if (result == ncclSuccess && shard > 0) {
+        result = nccl->reduce_scatter(buffer, mine, shard / sizeof(float), ncclFloat32, ncclSum, comm->nccl, stream);
     }
-    if (result == ncclSuccess && share > 0) {
-        result = nccl->all_gather(mine, buffer, share, ncclUint8, comm->nccl, stream);
+    if (result == ncclSuccess && shard > 0) {
+        result = nccl->all_gather(mine, buffer, shard, ncclUint8, comm->nccl, stream);
     }
     if (result == ncclSuccess) {
         result = nccl->reduce(buffer, buffer, floats, ncclFloat32, ncclSum, 0, comm->nccl, stream);
@@ -356,9 +356,9 @@ static void *leave_main(void *argument)
     return NULL;
 }
 
-static bool await_end(const cuda_comm *comm, int64_t patience_ns)
+static bool await_end(const cuda_comm *comm, int64_t timeout_ns)
 {
-    const int64_t until_ns = cuda_now_ns() + patience_ns;
+    const int64_t until_ns = cuda_now_ns() + timeout_ns;
     while (!atomic_load(&comm->over) && cuda_now_ns() < until_ns) {
         rest();
     }

@@ -389,7 +389,7 @@ static trib_status device_open(const trib_device_params *params, trib_device **o
         return TRIB_NO_MEMORY;
     }
     device->params = *params;
-    device->linger = trib_linger_between(LOOK_NS, params->linger_most_ns);
+    device->poll_window = trib_poll_window_between(LOOK_NS, params->poll_window_max_ns);
     device->index = params->index < 0 ? before : params->index;
     device->can_launch = params->size == 1;
     make_mutex(&device->mutex);

@@ -32,10 +32,10 @@ static atomic_int process; /* whose threads those are */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static cuda_comm *live; /* guarded by mutex */
 
-static bool await_threads(int64_t patience_ns)
+static bool await_threads(int64_t timeout_ns)
 {
     const struct timespec pause = {.tv_nsec = REST_NS};
-    const int64_t until_ns = cuda_now_ns() + patience_ns;
+    const int64_t until_ns = cuda_now_ns() + timeout_ns;
     while (atomic_load(&inside) != CLOSED) {
         if (cuda_now_ns() >= until_ns) {
             return false;

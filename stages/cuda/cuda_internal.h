@@ -23,8 +23,8 @@
 #include <nccl.h>
 
 #include "engine/device/device.h"
-#include "engine/reactor/linger.h"
-#include "engine/base/thread.h"
+#include "engine/reactor/poll_window.h"
+#include "engine/base/thread_signals.h"
 
 #define TRIB_CUDA_STOP_NS (5 * INT64_C(1000000000))
 #define CUDA_LAUNCHED_MAX 256u /* CUDA's queue takes 1024, and there is an event and a gate beside each */
@@ -212,7 +212,7 @@ struct trib_device {
 
     /* the thread's own */
     cudaStream_t streams[CUDA_STREAMS];
-    cuda_queue issued[CUDA_STREAMS];       /* oldest first: they end in this order */
+    cuda_queue issued[CUDA_STREAMS];     /* oldest first: they end in this order */
     cuda_queue ready;                    /* collectives that have not been issued, oldest first */
     cuda_queue deferred;                 /* jobs whose `after` has not been issued */
     trib_device_job *waits, *waits_tail; /* for streams of callers, oldest first */
@@ -220,8 +220,8 @@ struct trib_device {
     bool stopped;   /* stopping has been noticed */
     bool abort_due; /* giving up the communicator waits for a caller's thread to come out of it */
     int64_t stop_deadline_ns;
-    int64_t polled_ns;  /* when it was asked last whether a collective has ended */
-    trib_linger linger; /* work is a job that came or ended */
+    int64_t polled_ns;            /* when it was asked last whether a collective has ended */
+    trib_poll_window poll_window; /* work is a job that came or ended */
 
     cuda_keep keep; /* whoever launches */
 
@@ -274,7 +274,8 @@ void cuda_issued(trib_device *device, cuda_slot *slot, cuda_stream_id stream_id)
 void cuda_mark_end(trib_device *device, cuda_slot *slot, cuda_stream_id stream_id);
 /* Makes the stream wait for the job that this one names. TRIB_BUSY: that has not been issued itself. Else why this one must not begin: that
  * has failed, or it cannot be waited for. */
-trib_status cuda_order_after(trib_device *device, const trib_device_job *job, cuda_stream_id stream_id, const char **why_out);
+trib_status cuda_order_after(trib_device *device, const trib_device_job *job, cuda_stream_id stream_id,
+                             const char **why_out);
 
 /* ---- cuda_nccl.c ---- */
 void cuda_nccl_make_id(trib_device *device, trib_device_job *job);

@@ -139,8 +139,8 @@ static ncclResult_t launch_uneven(trib_device *device, const trib_device_job *jo
     cudaStream_t stream = device->streams[CUDA_COLLECTIVE];
     ncclResult_t result = nccl->group_start();
     for (int root = 0; result == ncclSuccess && root < device->params.size; root++) {
-        const size_t begin = (size_t)root * job->share, left = begin < job->bytes ? job->bytes - begin : 0;
-        const size_t bytes = left < job->share ? left : job->share;
+        const size_t begin = (size_t)root * job->shard, left = begin < job->bytes ? job->bytes - begin : 0;
+        const size_t bytes = left < job->shard ? left : job->shard;
         if (bytes == 0) {
             continue;
         }
@@ -175,15 +175,15 @@ static ncclResult_t launch(trib_device *device, const trib_device_job *job)
         return nccl->broadcast(job->source, job->target, job->bytes, ncclUint8, (int)job->root, device->comm->nccl,
                                stream);
     }
-    if (job->bytes != job->share * (size_t)device->params.size) {
+    if (job->bytes != job->shard * (size_t)device->params.size) {
         return launch_uneven(device, job);
     }
     if (job->kind == TRIB_DEVICE_REDUCE_SCATTER) {
-        return nccl->reduce_scatter(job->source, job->target, job->share / element, type_of(job->dtype),
+        return nccl->reduce_scatter(job->source, job->target, job->shard / element, type_of(job->dtype),
                                     op_of(job->reduce), device->comm->nccl, stream);
     }
-    return nccl->all_gather((const unsigned char *)job->target + (size_t)device->params.rank * job->share, job->target,
-                            job->share, ncclUint8, device->comm->nccl, stream);
+    return nccl->all_gather((const unsigned char *)job->target + (size_t)device->params.rank * job->shard, job->target,
+                            job->shard, ncclUint8, device->comm->nccl, stream);
 }
 
 /* Ends the kernels that run, and with them what waits for them; comm_text says why. */

@@ -24,7 +24,7 @@ int64_t cuda_now_ns(void)
 
 void cuda_give_back(trib_device *device, trib_device_job *job, trib_status status, const char *format, ...)
 {
-    trib_linger_worked(&device->linger, cuda_now_ns(), false);
+    trib_poll_window_note_work(&device->poll_window, cuda_now_ns(), false);
     job->status = status;
     va_list arguments;
     va_start(arguments, format);
@@ -121,7 +121,8 @@ void cuda_issued(trib_device *device, cuda_slot *slot, cuda_stream_id stream_id)
     cuda_queue_push(&device->issued[stream_id], slot);
 }
 
-trib_status cuda_order_after(trib_device *device, const trib_device_job *job, cuda_stream_id stream_id, const char **why_out)
+trib_status cuda_order_after(trib_device *device, const trib_device_job *job, cuda_stream_id stream_id,
+                             const char **why_out)
 {
     const cuda_slot *before = job->after == NULL ? NULL : job->after->slot;
     CUresult code = CUDA_SUCCESS;
@@ -141,9 +142,9 @@ trib_status cuda_order_after(trib_device *device, const trib_device_job *job, cu
 cudaError_t cuda_order_mark(trib_device *device, trib_device_job *job, cuda_stream_id stream_id)
 {
     cuda_mark *mark = job->mark;
-    const CUresult code = mark == NULL
-                              ? CUDA_SUCCESS
-                              : device->driver.wait_event(device->streams[stream_id], mark->event, CU_EVENT_WAIT_DEFAULT);
+    const CUresult code =
+        mark == NULL ? CUDA_SUCCESS
+                     : device->driver.wait_event(device->streams[stream_id], mark->event, CU_EVENT_WAIT_DEFAULT);
     drop_mark(device, job);
     return (cudaError_t)code;
 }
@@ -376,8 +377,8 @@ static void turn(trib_device *device, cuda_queue launched, trib_device_job *jobs
 
 static void sleep_a_little(trib_device *device, bool busy)
 {
-    const int64_t now_ns = cuda_now_ns(), still_ns = now_ns - device->linger.worked_ns;
-    if (busy ? still_ns < device->linger.least_ns : trib_linger_goes_on(&device->linger, now_ns)) {
+    const int64_t now_ns = cuda_now_ns(), still_ns = now_ns - device->poll_window.worked_ns;
+    if (busy ? still_ns < device->poll_window.least_ns : trib_poll_window_is_open(&device->poll_window, now_ns)) {
         pthread_mutex_unlock(&device->mutex);
         sched_yield();
         pthread_mutex_lock(&device->mutex);
@@ -437,7 +438,7 @@ static cuda_taken take(trib_device *device)
                     device->deferred.head != NULL || cuda_nccl_is_busy(device);
     device->calls_come = false;
     if (device->kicked || taken.jobs != NULL || taken.launched.head != NULL) {
-        trib_linger_worked(&device->linger, cuda_now_ns(), true);
+        trib_poll_window_note_work(&device->poll_window, cuda_now_ns(), true);
     }
     device->kicked = false;
     return taken;

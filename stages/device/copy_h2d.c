@@ -32,7 +32,7 @@ static trib_verdict copy_start(trib_core *core, trib_task *task, trib_error *err
         return TRIB_VERDICT_DONE;
     }
     device->to_device = (trib_device_job){
-        .kind = device->landing == device->staging ? TRIB_DEVICE_TO_DEVICE : TRIB_DEVICE_SEE,
+        .kind = device->recv_buffer == device->staging ? TRIB_DEVICE_TO_DEVICE : TRIB_DEVICE_SEE,
         .source = device->staging,
         .target = op->output + task->offset,
         .bytes = task->size,

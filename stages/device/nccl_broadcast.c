@@ -24,7 +24,7 @@ static trib_verdict gather_start(trib_core *core, trib_task *task, trib_error *e
         .source = trib_device_data(op) + task->offset,
         .target = trib_device_data(op) + device->slice_offset,
         .bytes = has_all ? 0 : device->slice_bytes,
-        .share = tensor->partition_bytes,
+        .shard = tensor->partition_bytes,
         .label = trib_device_label(op, device->slice),
         .after = task->size > 0 && !has_all ? &device->to_device : NULL,
         .gate = &op->device->gate,

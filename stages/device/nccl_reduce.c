@@ -45,7 +45,7 @@ static void fill_broadcast(trib_device_task *device, uint32_t local_size)
         .source = is_root ? op->input + device->slice_offset : target,
         .target = target,
         .bytes = device->slice_bytes,
-        .share = tensor->partition_bytes,
+        .shard = tensor->partition_bytes,
         .root = op->device->root % local_size,
         .label = trib_device_label(op, device->slice),
     };
@@ -63,7 +63,7 @@ static void fill(trib_device_task *device, bool alone)
         .source = op->input + device->slice_offset,
         .target = op->output + (alone ? device->slice_offset : task->offset),
         .bytes = device->slice_bytes,
-        .share = tensor->partition_bytes,
+        .shard = tensor->partition_bytes,
         .label = trib_device_label(op, device->slice),
         .keep = alone ? &device->kept : NULL, /* keeps: if the group says so */
     };
@@ -74,7 +74,8 @@ static trib_verdict reduce_start(trib_core *core, trib_task *task, trib_error *e
     (void)error;
     trib_device_task *device = task->device;
     const trib_op *op = task->op_core->op;
-    const bool alone = op->collective == TRIB_COLLECTIVE_DEVICE_ALONE, is_broadcast = op->device->root != TRIB_NO_MEMBER;
+    const bool alone = op->collective == TRIB_COLLECTIVE_DEVICE_ALONE,
+               is_broadcast = op->device->root != TRIB_NO_MEMBER;
     const uint32_t local_size = trib_engine_local_size(core->engine);
     if (op->device->is_issued) {
         return op->device->is_over ? TRIB_VERDICT_DONE : TRIB_VERDICT_PENDING;

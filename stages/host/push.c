@@ -5,12 +5,12 @@
  * broadcast the receivers send chunks without payload, which ask and nothing more.
  */
 #include "engine/base/assert.h"
-#include "engine/link/link_express.h"
+#include "engine/link/link_priority.h"
 #include "engine/worker/task_trace.h"
 #include "engine/worker/worker.h"
 #include "stages/plans.h"
 
-static void chunk_sent(trib_out *out, trib_status status)
+static void chunk_sent(trib_send_record *out, trib_status status)
 {
     trib_task *task = out->context;
     trib_core *core = out->link->core;
@@ -23,20 +23,21 @@ static void chunk_sent(trib_out *out, trib_status status)
     /* A send that failed is followed by the link's end, which fails the task. But where the sum is there it did arrive, and
      * who summed it may have left since. */
     const bool arrived = status == TRIB_OK || task->chunks_received == task->chunk_count;
-    if (arrived && task->sends_in_flight == 0 && task->chunks_emitted == task->chunk_count) {
+    if (arrived && task->sends_in_flight == 0 && task->chunks_sent == task->chunk_count) {
         trib_pipeline_resume(core, task);
     }
 }
 
-static bool push_emit(trib_link *link, trib_waiter *waiter)
+static bool push_send_chunk(trib_link *link, trib_send_request *request)
 {
-    trib_task *task = (trib_task *)waiter;
+    trib_task *task = (trib_task *)request;
     const trib_op *op = task->op_core->op;
     const trib_tensor *tensor = task->tensor;
-    uint32_t chunk = task->chunks_emitted;
+    uint32_t chunk = task->chunks_sent;
     uint64_t begin = (uint64_t)chunk * tensor->chunk_bytes;
     uint32_t size = task->size - begin < tensor->chunk_bytes ? (uint32_t)(task->size - begin) : tensor->chunk_bytes;
-    const bool is_broadcast = op->collective == TRIB_COLLECTIVE_BROADCAST || op->collective == TRIB_COLLECTIVE_DEVICE_BROADCAST;
+    const bool is_broadcast =
+        op->collective == TRIB_COLLECTIVE_BROADCAST || op->collective == TRIB_COLLECTIVE_DEVICE_BROADCAST;
     const bool carries = !is_broadcast || trib_op_gives(op);
     trib_frame frame = {
         .type = TRIB_FRAME_PUSH,
@@ -68,14 +69,14 @@ static bool push_emit(trib_link *link, trib_waiter *waiter)
     }
     trib_counter_add(&link->core->stats.bytes_pushed, frame.payload_size);
     task->connection = trib_link_connection_index(link);
-    task->chunks_emitted++;
+    task->chunks_sent++;
     task->sends_in_flight++;
-    return task->chunks_emitted < task->chunk_count;
+    return task->chunks_sent < task->chunk_count;
 }
 
 /* Why there is no link to the server. One that was lost has ended the job, which this core may hear of only after the
  * operations that are queued before it: those fail by what happened. Only a server that said farewell has left. */
-static void tell_missing(trib_core *core, const trib_task *task, trib_status status, trib_error *error)
+static void notify_missing(trib_core *core, const trib_task *task, trib_status status, trib_error *error)
 {
     const trib_link *link = task->link;
     const char *name = trib_roster_name(core->engine->roster, trib_worker_owner(core, task));
@@ -93,31 +94,32 @@ static void tell_missing(trib_core *core, const trib_task *task, trib_status sta
 
 static trib_verdict push_start(trib_core *core, trib_task *task, trib_error *error)
 {
-    task->chunks_emitted = 0;
+    task->chunks_sent = 0;
     if (task->chunk_count == 0) {
         return TRIB_VERDICT_DONE;
     }
-    task->waiter.priority = task->op_core->op->priority;
-    task->waiter.sequence = core->host.sequence++;
-    task->waiter.emit = push_emit;
-    task->waiter.heap_index = TRIB_WAITER_IDLE;
+    task->request.priority = task->op_core->op->priority;
+    task->request.sequence = core->host.sequence++;
+    task->request.send_chunk = push_send_chunk;
+    task->request.heap_index = TRIB_SEND_IDLE;
     if (task->in_order) {
-        task->waiter.route = TRIB_ROUTE_PINNED;
-        task->waiter.connection = task->connection;
+        task->request.route = TRIB_ROUTE_PINNED;
+        task->request.connection = task->connection;
     } else {
-        const bool small = task->chunk_count == 1 && trib_express_fits(task->size);
-        task->waiter.route = small ? TRIB_ROUTE_ANY : TRIB_ROUTE_MAIN;
+        const bool small = task->chunk_count == 1 && trib_link_priority_fits(task->size);
+        task->request.route = small ? TRIB_ROUTE_ANY : TRIB_ROUTE_MAIN;
     }
     if (task->link != NULL && task->link->state != TRIB_LINK_CLOSING && trib_worker_hold_back(task)) {
         return TRIB_VERDICT_PENDING;
     }
-    trib_status status = task->link == NULL ? TRIB_PEER_LEFT : trib_link_enqueue(task->link, &task->waiter, task->size);
+    trib_status status =
+        task->link == NULL ? TRIB_PEER_LEFT : trib_link_enqueue(task->link, &task->request, task->size);
     if (status == TRIB_NO_MEMORY) {
         /* Its server would wait for this round, and take the next for a mistake. */
         trib_link_close(task->link, false, TRIB_NO_MEMORY, "out of memory for what waits to be pushed");
     }
     if (status != TRIB_OK) {
-        tell_missing(core, task, status, error);
+        notify_missing(core, task, status, error);
         return TRIB_VERDICT_FAILED;
     }
     return TRIB_VERDICT_PENDING;
@@ -128,7 +130,7 @@ static void push_cancel(trib_core *core, trib_task *task)
     (void)core;
     task->held = false;
     if (task->link != NULL) {
-        trib_link_dequeue(task->link, &task->waiter);
+        trib_link_dequeue(task->link, &task->request);
     }
 }
 

@@ -15,7 +15,7 @@
 #include <time.h>
 
 #include "engine/reactor/reactor_ev.h"
-#include "engine/base/thread.h"
+#include "engine/base/thread_signals.h"
 
 enum { BURST = 16, BURSTS = 150, APART_US = 60, WORK_US = 40, PAUSE_US = 15000, CORE = 0, OTHER_CORE = 1 };
 
@@ -92,7 +92,7 @@ static double burst(trib_reactor *reactor, piece *pieces, atomic_int *left)
     return now_ms() - began;
 }
 
-static void measure(trib_reactor *reactor, int64_t linger_us, bool has_neighbour, bool is_prompt)
+static void measure(trib_reactor *reactor, int64_t window_us, bool has_neighbour, bool is_prompt)
 {
     static double times[BURSTS];
     piece pieces[BURST];
@@ -116,23 +116,23 @@ static void measure(trib_reactor *reactor, int64_t linger_us, bool has_neighbour
         pthread_join(neighbour, NULL);
     }
     qsort(times, BURSTS, sizeof times[0], by_time);
-    printf("looks for %3lld us, %s, %s slice: %.2f ms (quartiles %.2f to %.2f)\n", (long long)linger_us,
+    printf("looks for %3lld us, %s, %s slice: %.2f ms (quartiles %.2f to %.2f)\n", (long long)window_us,
            spinning ? "a neighbour" : "alone", is_prompt ? "a short" : "the usual", times[BURSTS / 2],
            times[BURSTS / 4], times[BURSTS * 3 / 4]);
     fflush(stdout);
 }
 
-static bool run(int64_t linger_us)
+static bool run(int64_t window_us)
 {
     trib_logger logger = {.level = TRIB_LOG_WARN};
     trib_reactor *reactor = NULL;
     if (trib_reactor_ev_create(0, &logger, NULL, &reactor) != TRIB_OK) {
         return false;
     }
-    trib_reactor_ev_linger(reactor, linger_us * 1000, linger_us * 1000, false);
+    trib_reactor_ev_set_poll_window(reactor, window_us * 1000, window_us * 1000, false);
     const bool starts = trib_reactor_ev_start(reactor, CORE, false) == TRIB_OK;
     for (int turn = 0; starts && turn < 3; turn++) {
-        measure(reactor, linger_us, turn > 0, turn > 1);
+        measure(reactor, window_us, turn > 0, turn > 1);
     }
     if (starts) {
         trib_reactor_ev_stop(reactor);

@@ -145,7 +145,7 @@ static void on_connected(trib_conn *conn, trib_status status)
     }
 }
 
-static trib_status on_header(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], trib_landing *landing)
+static trib_status on_header(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], trib_recv_target *target)
 {
     peer *self = enter(conn);
     uint32_t sequence = 0;
@@ -177,11 +177,11 @@ static trib_status on_header(trib_conn *conn, const unsigned char header[TRIB_HE
     const uint32_t at = self->asked++ % TRIB_AHEAD_MAX;
     self->ahead_max = self->asked - self->received > self->ahead_max ? self->asked - self->received : self->ahead_max;
     /* Exactly so much, for the sanitizer to see one byte too many. */
-    self->landings[at] = size > 0 ? payload_alloc(self->side->bed, size) : NULL;
-    self->landing_sizes[at] = size;
-    landing->buffer = self->landings[at];
-    landing->payload_size = size;
-    landing->in_place = true;
+    self->targets[at] = size > 0 ? payload_alloc(self->side->bed, size) : NULL;
+    self->target_sizes[at] = size;
+    target->buffer = self->targets[at];
+    target->payload_size = size;
+    target->in_place = true;
     return TRIB_OK;
 }
 
@@ -193,17 +193,17 @@ static void on_received(trib_conn *conn, const unsigned char header[TRIB_HEADER_
     memcpy(&sequence, header, 4);
     const uint32_t at = sequence % TRIB_AHEAD_MAX;
     trib_assert(!self->close_called && sequence == self->received && self->asked > sequence);
-    trib_assert(payload_size == self->landing_sizes[at]);
+    trib_assert(payload_size == self->target_sizes[at]);
     trib_lease *lease = trib_conn_lease(conn, false);
-    bool lends = (conn->transport->ops->flags & TRIB_TRANSPORT_LENDS) != 0 || lease != NULL;
-    trib_assert(lends || payload == self->landings[at]);
+    bool is_zero_copy = (conn->transport->ops->flags & TRIB_TRANSPORT_ZERO_COPY) != 0 || lease != NULL;
+    trib_assert(is_zero_copy || payload == self->targets[at]);
     const trib_contract_maker *maker = self->side->bed->maker;
     trib_assert(maker->is_in_place == NULL || maker->is_in_place(self->side == &self->side->bed->sides[1],
-                                                                 payload_size) == (payload != self->landings[at]));
+                                                                 payload_size) == (payload != self->targets[at]));
     trib_assert(payload_size == 0 || memcmp(payload, self->side->bed->block + sequence % OFFSETS, payload_size) == 0);
     trib_assert(lease == NULL || lease->end(lease));
-    payload_free(self->side->bed, self->landings[at]);
-    self->landings[at] = NULL;
+    payload_free(self->side->bed, self->targets[at]);
+    self->targets[at] = NULL;
     self->received++;
     close_if(self, IN_RECEIVED);
 }
@@ -233,8 +233,8 @@ static void on_closed(trib_conn *conn, trib_status status, const char *reason)
     self->closed_status = status;
     snprintf(self->reason, sizeof self->reason, "%s", reason);
     for (uint32_t at = 0; at < TRIB_AHEAD_MAX; at++) {
-        payload_free(self->side->bed, self->landings[at]);
-        self->landings[at] = NULL;
+        payload_free(self->side->bed, self->targets[at]);
+        self->targets[at] = NULL;
     }
     self->side->closed_count++;
 }

@@ -47,10 +47,10 @@ typedef struct peer {
     trib_status connect_status, closed_status;
     char reason[256];
     trib_post resume_post;
-    uint32_t asked; /* headers taken; those that are not received yet have landings */
+    uint32_t asked; /* headers taken; those that are not received yet have targets */
     uint32_t ahead_max;
-    unsigned char *landings[TRIB_AHEAD_MAX];
-    uint32_t landing_sizes[TRIB_AHEAD_MAX];
+    unsigned char *targets[TRIB_AHEAD_MAX];
+    uint32_t target_sizes[TRIB_AHEAD_MAX];
 } peer;
 
 typedef struct side {

@@ -34,7 +34,7 @@ static void on_connected(trib_conn *conn, trib_status status)
     (void)status;
 }
 
-static trib_status on_header(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], trib_landing *landing)
+static trib_status on_header(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], trib_recv_target *target)
 {
     end *self = conn->user;
     uint32_t size = 0;
@@ -42,10 +42,10 @@ static trib_status on_header(trib_conn *conn, const unsigned char header[TRIB_HE
     if (size > TRIB_PAYLOAD_MAX) {
         return TRIB_PROTOCOL;
     }
-    free(self->landing);
-    self->landing = malloc(size + 1);
-    assert_non_null(self->landing);
-    *landing = (trib_landing){.buffer = self->landing, .payload_size = size, .in_place = true};
+    free(self->target);
+    self->target = malloc(size + 1);
+    assert_non_null(self->target);
+    *target = (trib_recv_target){.buffer = self->target, .payload_size = size, .in_place = true};
     return TRIB_OK;
 }
 
@@ -67,7 +67,7 @@ static void on_received(trib_conn *conn, const unsigned char header[TRIB_HEADER_
     const unsigned char *bytes = payload;
     assert_true(size == 0 || bytes[0] + bytes[size - 1] <= 510);
     self->received++;
-    self->in_place += payload != self->landing;
+    self->in_place += payload != self->target;
     trib_lease *lease = size % 2 == 0 ? trib_shm_ops.lease(conn, true) : NULL;
     if (lease != NULL) {
         lease->recalled = on_recalled;
@@ -113,10 +113,10 @@ scene *hostile_open_for(way how, int64_t silence_ns)
     assert_non_null(self->payload);
     memset(self->payload, 0, TRIB_PAYLOAD_MAX);
     if (how == IN_PLACE) {
-        assert_int_equal(trib_shm_ops.share(self->arena, &self->offer, NULL), TRIB_OK);
+        assert_int_equal(trib_shm_ops.context_open(self->arena, &self->offer, NULL), TRIB_OK);
     }
     const trib_transport_config config = {
-        .copies_only = how == COPYING, .silence_timeout_ns = silence_ns, .shared = self->offer};
+        .copies_only = how == COPYING, .silence_timeout_ns = silence_ns, .context = self->offer};
     assert_int_equal(trib_reactor_ev_create(0, &self->logger, NULL, &self->reactor), TRIB_OK);
     assert_int_equal(trib_shm_ops.open(self->reactor, &config, &upcalls, &self->transport), TRIB_OK);
     assert_int_equal(trib_shm_ops.listen(self->transport, &(trib_address){.text = "127.0.0.1:0"}, self, &self->listener,
@@ -141,7 +141,7 @@ void hostile_close(scene *self)
     trib_shm_ops.listener_close(self->listener);
     trib_shm_ops.close(self->transport);
     trib_reactor_ev_destroy(self->reactor);
-    trib_shm_ops.unshare(self->offer);
+    trib_shm_ops.context_close(self->offer);
     trib_arena_destroy(self->arena);
     free(self);
     alarm(0);

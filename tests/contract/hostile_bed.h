@@ -15,7 +15,7 @@ typedef struct end {
     trib_send sends[SENDS];
     unsigned sent, received, in_place, leases;
     bool closed;
-    unsigned char *landing; /* as large as what comes, so that a byte too many is seen */
+    unsigned char *target; /* as large as what comes, so that a byte too many is seen */
     char reason[256];
 } end;
 

@@ -44,7 +44,7 @@ static void on_connected(trib_conn *conn, trib_status status)
     assert_int_equal(status, TRIB_OK);
 }
 
-static trib_status on_header(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], trib_landing *landing)
+static trib_status on_header(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], trib_recv_target *target)
 {
     end *self = conn->user;
     held *one = &self->held[self->received];
@@ -52,9 +52,9 @@ static trib_status on_header(trib_conn *conn, const unsigned char header[TRIB_HE
     memcpy(&number, header, sizeof number);
     memcpy(&one->size, header + sizeof number, sizeof one->size);
     assert_int_equal(number, self->received);
-    one->landing = calloc(1, one->size);
-    assert_non_null(one->landing);
-    *landing = (trib_landing){.buffer = one->landing, .payload_size = one->size, .in_place = !self->lands};
+    one->target = calloc(1, one->size);
+    assert_non_null(one->target);
+    *target = (trib_recv_target){.buffer = one->target, .payload_size = one->size, .in_place = !self->copies};
     return TRIB_OK;
 }
 
@@ -70,7 +70,7 @@ static void on_recalled(trib_lease *lease)
 {
     held *one = lease->user;
     end *self = NULL;
-    memcpy(&self, one->landing, sizeof self); /* whose it is: nothing else comes there */
+    memcpy(&self, one->target, sizeof self); /* whose it is: nothing else comes there */
     assert_ptr_equal(one->lease, lease);
     assert_false(self->closed);
     const bool is_whole = lease_has_content(one->payload, (uint32_t)(one - self->held), one->size);
@@ -87,12 +87,12 @@ static void take_lease(end *self, held *one)
 {
     one->lease = trib_shm_ops.lease(self->conn, true);
     if (one->lease != NULL) {
-        assert_ptr_not_equal(one->payload, one->landing);
+        assert_ptr_not_equal(one->payload, one->target);
         assert_null(trib_shm_ops.lease(self->conn, true)); /* one at a time */
         assert_null(trib_shm_ops.lease(self->conn, false));
         one->lease->recalled = on_recalled;
         one->lease->user = one;
-        memcpy(one->landing, &self, sizeof self);
+        memcpy(one->target, &self, sizeof self);
     }
 }
 
@@ -100,7 +100,7 @@ static void take_lease(end *self, held *one)
 static void read_payload(end *self, const held *one, uint32_t number)
 {
     trib_lease *lease = trib_shm_ops.lease(self->conn, false);
-    assert_int_equal(lease != NULL, one->payload != one->landing);
+    assert_int_equal(lease != NULL, one->payload != one->target);
     assert_true(lease_has_content(one->payload, number, one->size));
     assert_true(lease == NULL || lease->end(lease));
     if (lease != NULL) {
@@ -185,7 +185,7 @@ static void open_arena(scene *self)
     trib_arena_params_init(&params);
     params.is_shared = true;
     assert_int_equal(trib_arena_create_with(&params, &self->arena), TRIB_OK);
-    assert_int_equal(trib_shm_ops.share(self->arena, &self->offer, NULL), TRIB_OK);
+    assert_int_equal(trib_shm_ops.context_open(self->arena, &self->offer, NULL), TRIB_OK);
     self->pieces = trib_arena_alloc(self->arena, PIECES * PIECE, 0);
     assert_non_null(self->pieces);
     for (uint32_t i = 0; i < PIECES * PIECE; i++) {
@@ -207,7 +207,7 @@ static scene *scene_make(void)
 
 static void open_side(scene *self, unsigned side, void *offer, bool reads)
 {
-    const trib_transport_config config = {.shared = offer, .copies_only = !reads};
+    const trib_transport_config config = {.context = offer, .copies_only = !reads};
     reactor_hand_init(&self->hands[side], side, &self->logger, &self->clock_ns);
     self->ends[side].scene = self;
     assert_int_equal(trib_shm_ops.open(&self->hands[side].base, &config, &upcalls, &self->transports[side]), TRIB_OK);
@@ -287,7 +287,7 @@ void lease_close(scene *self)
         lease_pass(self, MS);
     }
     for (unsigned i = 0; i < MESSAGES_MAX; i++) {
-        free(self->ends[1].held[i].landing);
+        free(self->ends[1].held[i].target);
     }
     trib_shm_ops.listener_close(self->listener);
     for (unsigned side = 0; side < 2; side++) {
@@ -297,7 +297,7 @@ void lease_close(scene *self)
         }
         assert_int_equal(self->hands[side].timer_count + self->hands[side].io_count, 0);
     }
-    trib_shm_ops.unshare(self->offer);
+    trib_shm_ops.context_close(self->offer);
     trib_arena_free(self->arena, self->pieces);
     trib_arena_destroy(self->arena);
     assert_int_equal(descriptors_open(), self->descriptors_before);

@@ -20,7 +20,7 @@
 /* A message that has been received, and the lease of its payload. */
 typedef struct held {
     trib_lease *lease; /* NULL: none was asked for, or given, or it is over */
-    unsigned char *landing;
+    unsigned char *target;
     const unsigned char *payload;
     uint32_t size;
     unsigned recalled;
@@ -38,7 +38,7 @@ typedef struct end {
      * within `received`. */
     uint64_t leases;
     bool leases_all, ends_inside, closes_in_recall, closes_inside, close_flush;
-    bool lands; /* takes nothing in place */
+    bool copies; /* takes nothing in place */
     held held[MESSAGES_MAX];
 } end;
 

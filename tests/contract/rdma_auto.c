@@ -31,7 +31,7 @@ static void *make_world(void)
     assert_non_null(self);
     trib_error error = {.status = TRIB_OK};
     assert_int_equal(trib_arena_create(-1, &self->arena), TRIB_OK);
-    assert_int_equal(trib_auto_ops.share(self->arena, &self->shared, &error), TRIB_OK);
+    assert_int_equal(trib_auto_ops.context_open(self->arena, &self->shared, &error), TRIB_OK);
     assert_non_null(self->shared);
     return self;
 }
@@ -39,7 +39,7 @@ static void *make_world(void)
 static void free_world(void *shared)
 {
     world_of_auto *self = shared;
-    trib_auto_ops.unshare(self->shared);
+    trib_auto_ops.context_close(self->shared);
     trib_arena_destroy(self->arena);
     free(self);
 }
@@ -60,7 +60,7 @@ static trib_status open_auto(void *shared, unsigned index, trib_reactor *reactor
     (void)index;
     const trib_transport_config config = {.silence_timeout_ns = 20 * INT64_C(1000000000),
                                           .peers = CONTRACT_PEERS,
-                                          .shared = ((world_of_auto *)shared)->shared};
+                                          .context = ((world_of_auto *)shared)->shared};
     return trib_auto_ops.open(reactor, &config, upcalls, transport_out);
 }
 
@@ -68,7 +68,7 @@ static trib_status open_auto(void *shared, unsigned index, trib_reactor *reactor
 static trib_status open_one_tcp(void *shared, unsigned index, unsigned plain, trib_reactor *reactor,
                                 const trib_transport_upcalls *upcalls, trib_transport **transport_out)
 {
-    const trib_transport_config config = {.shared = NULL};
+    const trib_transport_config config = {.context = NULL};
     return index == plain ? trib_tcp_ops.open(reactor, &config, upcalls, transport_out)
                           : open_auto(shared, index, reactor, upcalls, transport_out);
 }

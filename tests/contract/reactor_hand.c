@@ -76,7 +76,7 @@ static void draw_random(trib_reactor *reactor, void *buffer, size_t size)
 static const trib_reactor_ops ops = {
     .name = "hand",
     .now_ns = now_ns,
-    .often_ns = now_ns,
+    .now_fast_ns = now_ns,
     .wake = wake,
     .timer_arm = timer_arm,
     .timer_stop = timer_stop,

@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-#include "engine/base/strangers.h"
+#include "engine/base/half_open.h"
 #include "tests/contract/hostile_bed.h"
 #include "tests/support/descriptors.h"
 #include "tests/support/rights.h"
@@ -99,7 +99,7 @@ static void is_scribbled_on(way how)
         for (unsigned side = 0; side < 2; side++) {
             assert_int_equal(self->ends[side].sent, SENDS);
             in_place += self->ends[side].in_place;
-            free(self->ends[side].landing);
+            free(self->ends[side].target);
         }
     }
     assert_true(ended > ROUNDS / 2); /* it was noticed */
@@ -133,24 +133,24 @@ static int greet(scene *self, const void *bytes, size_t size, int fd)
     struct sockaddr_un name;
     socklen_t name_size = 0;
     assert_int_equal(trib_shm_name(&self->address, &name, &name_size), TRIB_OK);
-    int stranger = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    assert_int_equal(connect(stranger, (const struct sockaddr *)&name, name_size), 0);
-    say_with(stranger, bytes, size, fd);
-    return stranger;
+    int raw_peer = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(raw_peer, (const struct sockaddr *)&name, name_size), 0);
+    say_with(raw_peer, bytes, size, fd);
+    return raw_peer;
 }
 
 /* The listener's side ends, without a word to its user. */
 static void is_turned_away(scene *self, const void *bytes, size_t size, int fd)
 {
-    int stranger = greet(self, bytes, size, fd);
+    int raw_peer = greet(self, bytes, size, fd);
     char byte = 0;
     ssize_t got = -1;
     for (unsigned i = 0; i < TURNS_MAX && got != 0; i++) {
         hostile_turn(self);
-        got = recv(stranger, &byte, 1, MSG_DONTWAIT);
+        got = recv(raw_peer, &byte, 1, MSG_DONTWAIT);
     }
     assert_int_equal(got, 0);
-    close(stranger);
+    close(raw_peer);
     hostile_turn(self);
     assert_null(self->ends[1].conn);
     if (fd >= 0) {
@@ -228,7 +228,7 @@ static void ends_the_oldest(void **state)
 {
     (void)state;
     scene *self = hostile_open(READING);
-    const unsigned most = trib_strangers_max(), all = most + 5;
+    const unsigned most = trib_half_open_max(), all = most + 5;
     int *crowd = calloc(all, sizeof *crowd);
     assert_non_null(crowd);
     struct sockaddr_un name;
@@ -276,7 +276,7 @@ static void turns_false_addresses_away(void **state)
         }
         assert_true(self->ends[0].closed && self->ends[1].closed);
         assert_int_equal(self->ends[1].received, 0);
-        free(self->ends[1].landing);
+        free(self->ends[1].target);
     }
     hostile_close(self);
 }
@@ -310,7 +310,7 @@ static void does_not_count_its_own_standstill(void **state)
     while (!its->closed) {
         hostile_turn(other);
     }
-    free(its->landing);
+    free(its->target);
     hostile_close(other);
     hostile_close(self);
 }

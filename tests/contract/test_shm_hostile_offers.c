@@ -49,7 +49,7 @@ typedef struct victim {
     uint64_t sent_from;
     bool closed;
     trib_status status;
-    unsigned char landing[SIZE];
+    unsigned char target[SIZE];
 } victim;
 
 static void on_accepted(trib_listener *listener, trib_conn *conn)
@@ -66,12 +66,12 @@ static void on_connected(trib_conn *conn, trib_status status)
     fail(); /* this side connects to nobody */
 }
 
-static trib_status on_header(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], trib_landing *landing)
+static trib_status on_header(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], trib_recv_target *target)
 {
     (void)header;
     victim *self = conn->user;
-    memset(self->landing, 0xee, SIZE);
-    *landing = (trib_landing){.buffer = self->landing, .payload_size = SIZE, .in_place = true};
+    memset(self->target, 0xee, SIZE);
+    *target = (trib_recv_target){.buffer = self->target, .payload_size = SIZE, .in_place = true};
     return TRIB_OK;
 }
 
@@ -82,7 +82,7 @@ static void on_received(trib_conn *conn, const unsigned char header[TRIB_HEADER_
     victim *self = conn->user;
     assert_int_equal(payload_size, SIZE);
     self->received++;
-    self->in_place += payload != self->landing;
+    self->in_place += payload != self->target;
     if (self->is_whole) {
         assert_memory_equal(payload, (const void *)(uintptr_t)self->sent_from, SIZE);
     }
@@ -411,7 +411,7 @@ static void tell(liar *self, const lie *what)
     self->probe_changes = what->probe_changes;
 }
 
-static void is_told(const lie *what, bool copies_only, outcome wanted)
+static void is_known(const lie *what, bool copies_only, outcome wanted)
 {
     scene *all = scene_open(copies_only);
     victim *self = &all->victim;
@@ -437,7 +437,7 @@ static void believes_nothing(void **state)
 {
     (void)state;
     for (unsigned i = 0; i < sizeof lies / sizeof lies[0]; i++) {
-        is_told(&lies[i], false, lies[i].outcome);
+        is_known(&lies[i], false, lies[i].outcome);
     }
 }
 
@@ -445,7 +445,7 @@ static void believes_nothing(void **state)
 static void is_not_made_to_read(void **state)
 {
     (void)state;
-    is_told(&lies[0], true, ENDED);
+    is_known(&lies[0], true, ENDED);
 }
 
 /* Pages that are taken from under a payload come back as zeroes. */

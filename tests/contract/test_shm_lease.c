@@ -150,11 +150,11 @@ static void gives_none_of_copies(void **state)
 {
     (void)state;
     for (unsigned i = 0; i < 8; i++) {
-        const bool offers = (i & 1) == 0, reads = (i & 2) == 0, lands = (i & 4) != 0;
+        const bool offers = (i & 1) == 0, reads = (i & 2) == 0, copies = (i & 4) != 0;
         scene *self = lease_open_as(offers, reads);
         const held *all = self->ends[1].held;
         self->ends[1].leases_all = true;
-        self->ends[1].lands = lands;
+        self->ends[1].copies = copies;
         assert_null(trib_shm_ops.lease(self->ends[1].conn, true)); /* of nothing */
         lease_send_from(self, self->pieces, 100);
         lease_send_from(self, self->pieces, SHM_INLINE_MAX);
@@ -164,10 +164,10 @@ static void gives_none_of_copies(void **state)
         assert_int_equal(self->ends[1].received, 4);
         for (unsigned k = 0; k < 3; k++) {
             assert_null(all[k].lease);
-            assert_ptr_equal(all[k].payload, all[k].landing);
+            assert_ptr_equal(all[k].payload, all[k].target);
         }
-        assert_int_equal(all[3].lease != NULL, offers && reads && !lands);
-        assert_int_equal(all[3].payload != all[3].landing, offers && reads && !lands);
+        assert_int_equal(all[3].lease != NULL, offers && reads && !copies);
+        assert_int_equal(all[3].payload != all[3].target, offers && reads && !copies);
         assert_null(trib_shm_ops.lease(self->ends[1].conn, true)); /* the upcall is over */
         lease_close(self);
     }
@@ -207,7 +207,7 @@ static void copies_without_descriptors(void **state)
     lease_turn_both(self);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
     assert_int_equal(receiver->received, 2);
-    assert_ptr_equal(receiver->held[1].payload, receiver->held[1].landing);
+    assert_ptr_equal(receiver->held[1].payload, receiver->held[1].target);
     assert_int_equal(self->ends[0].sent_ok, 2);
     while (receiver->held[receiver->received - 1].lease == NULL) { /* there are messages enough for it */
         lease_send_offered(self, 1);

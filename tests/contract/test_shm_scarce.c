@@ -96,11 +96,11 @@ static void on_connected(trib_conn *conn, trib_status status)
     self->connected = status == TRIB_OK;
 }
 
-static trib_status on_header(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], trib_landing *landing)
+static trib_status on_header(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], trib_recv_target *target)
 {
     (void)conn;
     (void)header;
-    (void)landing;
+    (void)target;
     return TRIB_PROTOCOL;
 }
 

@@ -92,7 +92,7 @@ typedef struct world {
     trib_reactor *reactor;
     trib_transport *transport;
     trib_conn *connecting, *accepted;
-    unsigned char payload[PAYLOAD_SIZE], landing[PAYLOAD_SIZE];
+    unsigned char payload[PAYLOAD_SIZE], target[PAYLOAD_SIZE];
     trib_send send;
     unsigned closed, received;
     unsigned header_bits, payload_bits; /* that arrived changed */
@@ -123,12 +123,12 @@ static void on_connected(trib_conn *conn, trib_status status)
     conn->transport->ops->send(conn, &self->send);
 }
 
-static trib_status on_header(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], trib_landing *landing)
+static trib_status on_header(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], trib_recv_target *target)
 {
     world *self = conn->user;
     self->header_bits = changed_bits(header, self->send.header, TRIB_HEADER_SIZE);
-    landing->buffer = self->landing;
-    landing->payload_size = PAYLOAD_SIZE;
+    target->buffer = self->target;
+    target->payload_size = PAYLOAD_SIZE;
     return TRIB_OK;
 }
 

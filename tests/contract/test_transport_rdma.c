@@ -25,7 +25,7 @@
 #include "numa/arena.h"
 #include "tests/contract/contract_bed.h"
 #include "tests/contract/rdma_auto.h"
-#include "tests/contract/rdma_stranger.h"
+#include "tests/contract/rdma_raw_peer.h"
 #include "transports/rdma/rdma.h"
 
 #if TRIB_HAVE_RDMA
@@ -39,7 +39,7 @@ static void *make_world(void)
     assert_int_equal(trib_arena_create(-1, &self->arena), TRIB_OK);
     trib_error error = {.status = TRIB_OK};
     void *domain = NULL;
-    assert_int_equal(trib_rdma_ops.share(self->arena, &domain, &error), TRIB_OK);
+    assert_int_equal(trib_rdma_ops.context_open(self->arena, &domain, &error), TRIB_OK);
     self->domain = domain;
     return self;
 }
@@ -47,7 +47,7 @@ static void *make_world(void)
 static void free_world(void *shared)
 {
     world_of_rdma *self = shared;
-    trib_rdma_ops.unshare(self->domain);
+    trib_rdma_ops.context_close(self->domain);
     trib_arena_destroy(self->arena);
     free(self);
 }
@@ -89,7 +89,7 @@ static trib_status open_rdma(void *shared, unsigned index, trib_reactor *reactor
     const world_of_rdma *self = shared;
     const trib_transport_config config = {.silence_timeout_ns = 20 * INT64_C(1000000000),
                                           .peers = CONTRACT_PEERS,
-                                          .shared = self != NULL ? self->domain : NULL};
+                                          .context = self != NULL ? self->domain : NULL};
     return trib_rdma_ops.open(reactor, &config, upcalls, transport_out);
 }
 
@@ -132,12 +132,12 @@ static void waits_for_memory_to_copy_through(void **state)
     self->block = registered;
 }
 
-static trib_status open_impatient(void *shared, unsigned index, trib_reactor *reactor,
-                                  const trib_transport_upcalls *upcalls, trib_transport **transport_out)
+static trib_status open_with_short_timeout(void *shared, unsigned index, trib_reactor *reactor,
+                                           const trib_transport_upcalls *upcalls, trib_transport **transport_out)
 {
     (void)index;
     const trib_transport_config config = {.silence_timeout_ns = INT64_C(1000000000),
-                                          .shared = ((world_of_rdma *)shared)->domain};
+                                          .context = ((world_of_rdma *)shared)->domain};
     return trib_rdma_ops.open(reactor, &config, upcalls, transport_out);
 }
 
@@ -320,7 +320,7 @@ int main(int count, char **arguments)
                                             .open = open_rdma,
                                             .explain = trib_rdma_say_owed};
     if (count > 1 && strcmp(arguments[1], "device_removed") == 0) { /* nothing else can be run after it */
-        return trib_rdma_stranger_sees_the_device_go(&registered);
+        return trib_rdma_raw_peer_sees_the_device_go(&registered);
     }
     if (count > 1) {
         cmocka_set_test_filter(arguments[1]);
@@ -338,8 +338,8 @@ int main(int count, char **arguments)
               run_one(&maker, "waits_for_memory_to_copy_through", waits_for_memory_to_copy_through) +
               run_one(&maker, "reports_what_is_told_late", reports_what_is_told_late);
     maker.name = "rdma and strangers";
-    maker.open = open_impatient;
-    failed += trib_rdma_stranger_run(&maker);
+    maker.open = open_with_short_timeout;
+    failed += trib_rdma_raw_peer_run(&maker);
     failed += trib_rdma_auto_run(ip);
     failed +=
         run_with(&maker, "outlives_a_kernel_that_keeps_ids", outlives_a_kernel_that_keeps_ids, close_with_ids_kept);

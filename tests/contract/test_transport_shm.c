@@ -13,7 +13,7 @@
 #include "numa/arena.h"
 #include "tests/contract/transport_contract.h"
 #include "transports/auto/auto.h"
-#include "transports/failover/rails.h"
+#include "transports/failover/failover.h"
 #include "transports/shm/shm.h"
 #include "transports/shm/shm_ring.h"
 #include "transports/tcp/tcp.h"
@@ -37,7 +37,7 @@ static void *offer_by(const trib_transport_ops *ops)
     trib_arena_params_init(&params);
     params.is_shared = true;
     assert_int_equal(trib_arena_create_with(&params, &self->arena), TRIB_OK);
-    assert_int_equal(ops->share(self->arena, &self->shared, NULL), TRIB_OK);
+    assert_int_equal(ops->context_open(self->arena, &self->shared, NULL), TRIB_OK);
     return self;
 }
 
@@ -54,7 +54,7 @@ static void *offer_by_auto(void)
 static void withdraw(void *shared)
 {
     offer *self = shared;
-    self->ops->unshare(self->shared);
+    self->ops->context_close(self->shared);
     trib_arena_destroy(self->arena);
     free(self);
 }
@@ -95,7 +95,7 @@ static trib_transport_config config_of(const void *shared)
 {
     return (trib_transport_config){.silence_timeout_ns = SILENCE_NS,
                                    .peers = CONTRACT_PEERS,
-                                   .shared = shared != NULL ? ((const offer *)shared)->shared : NULL};
+                                   .context = shared != NULL ? ((const offer *)shared)->shared : NULL};
 }
 
 static trib_status open_reading(void *shared, unsigned side, trib_reactor *reactor,
@@ -142,7 +142,7 @@ static trib_status open_rails(void *shared, unsigned side, trib_reactor *reactor
     config.payload_size = payload_size;
     config.seal = trib_auth_seal;
     config.seal_key = key;
-    return trib_rails_auto_ops.open(reactor, &config, upcalls, transport_out);
+    return trib_failover_auto_ops.open(reactor, &config, upcalls, transport_out);
 }
 
 /* One of the two knows TCP only. */

@@ -40,7 +40,7 @@ static trib_status open_tcp(void *shared, unsigned side, trib_reactor *reactor, 
 #define READS_PER_TURN 16u /* tcp_stream.c's */
 
 typedef struct ending {
-    unsigned char landing[1000];
+    unsigned char target[1000];
     unsigned received, sent, failed;
     bool closed;
     trib_status status;
@@ -60,11 +60,11 @@ static void on_connected(trib_conn *conn, trib_status status)
     (void)status;
 }
 
-static trib_status on_header(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], trib_landing *landing)
+static trib_status on_header(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], trib_recv_target *target)
 {
     (void)header;
     ending *self = conn->user;
-    *landing = (trib_landing){.buffer = self->landing, .payload_size = sizeof self->landing};
+    *target = (trib_recv_target){.buffer = self->target, .payload_size = sizeof self->target};
     return TRIB_OK;
 }
 
@@ -205,8 +205,8 @@ ssize_t readv(int fd, const struct iovec *iovec, int count)
 static void ends_when_nothing_can_be_sent(void **state)
 {
     (void)state;
-    const size_t whole = TRIB_HEADER_SIZE + sizeof((ending *)0)->landing;
-    static const char bytes[2 * (TRIB_HEADER_SIZE + sizeof((ending *)0)->landing)];
+    const size_t whole = TRIB_HEADER_SIZE + sizeof((ending *)0)->target;
+    static const char bytes[2 * (TRIB_HEADER_SIZE + sizeof((ending *)0)->target)];
     ending self = {.closed = false};
     receiver at;
     const int fd = receiver_open(&at, &self);
@@ -249,7 +249,7 @@ static int send_buffer_of(const trib_conn *conn)
 
 static void send_and_wait(trib_reactor *reactor, trib_conn *conn, ending *mine)
 {
-    static const unsigned char payload[sizeof mine->landing];
+    static const unsigned char payload[sizeof mine->target];
     trib_send message = {.payload = payload, .payload_size = sizeof payload};
     const unsigned before = mine->sent;
     conn->transport->ops->send(conn, &message);

@@ -115,11 +115,11 @@ static void give_sums(const fake_group *group, const fake_meeting *meeting)
 
 static void gather(const fake_group *group, const fake_meeting *meeting)
 {
-    const size_t share = meeting->parts[0]->kernel.count;
+    const size_t shard = meeting->parts[0]->kernel.count;
     for (int from = 0; from < group->size; from++) {
         for (int to = 0; to < group->size; to++) {
-            memmove((unsigned char *)meeting->parts[to]->kernel.target + share * (size_t)from,
-                    meeting->parts[from]->kernel.source, share);
+            memmove((unsigned char *)meeting->parts[to]->kernel.target + shard * (size_t)from,
+                    meeting->parts[from]->kernel.source, shard);
         }
     }
 }

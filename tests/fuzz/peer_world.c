@@ -81,14 +81,14 @@ static void connected(trib_conn *conn, trib_status status)
     world_send(self, (trib_frame){.type = TRIB_FRAME_HELLO}, bytes, sizeof bytes);
 }
 
-static trib_status header(trib_conn *conn, const unsigned char bytes[TRIB_HEADER_SIZE], trib_landing *landing)
+static trib_status header(trib_conn *conn, const unsigned char bytes[TRIB_HEADER_SIZE], trib_recv_target *target)
 {
     wire_conn *self = conn->user;
     trib_frame frame;
     trib_error error;
     require(trib_frame_decode(bytes, &frame, &error) == TRIB_OK); /* the engine itself keeps to the protocol */
-    landing->payload_size = frame.payload_size;
-    landing->buffer = frame.payload_size <= PAYLOAD_MAX ? self->landing : self->world->discard;
+    target->payload_size = frame.payload_size;
+    target->buffer = frame.payload_size <= PAYLOAD_MAX ? self->target : self->world->discard;
     return TRIB_OK;
 }
 

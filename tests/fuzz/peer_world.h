@@ -32,7 +32,7 @@ typedef struct wire_conn {
     bool ready;
     uint32_t purpose;
     trib_handshake handshake;
-    unsigned char landing[PAYLOAD_MAX];
+    unsigned char target[PAYLOAD_MAX];
 } wire_conn;
 
 typedef struct attempt {

@@ -58,8 +58,8 @@ static void end_sum(rank *self, const kept_sum *what, size_t offset, unsigned se
 {
     wait_for(what->op);
     check_cuda(cudaMemcpy(what->host, what->output + offset, size_of(what), cudaMemcpyDeviceToHost), "copy");
-    const int64_t wrong =
-        data_check(what->dtype, what->reduce, what->host, what->count, seed, self->count, self->local_size == self->count);
+    const int64_t wrong = data_check(what->dtype, what->reduce, what->host, what->count, seed, self->count,
+                                     self->local_size == self->count);
     if (wrong >= 0) {
         fail("kept: %s of %llu %s, seed %u: element %lld is wrong", trib_reduce_name(what->reduce),
              (unsigned long long)what->count, trib_dtype_name(what->dtype), seed, (long long)wrong);

@@ -80,8 +80,8 @@ static void end_sum(rank *self, sum *what, unsigned seed, int index)
     const size_t bytes = what->count * trib_dtype_size(what->dtype);
     wait_for(what->op);
     check_cuda(cudaMemcpy(what->host, what->output, bytes, cudaMemcpyDeviceToHost), "copy");
-    const int64_t wrong =
-        data_check(what->dtype, what->reduce, what->host, what->count, seed, self->count, self->local_size == self->count);
+    const int64_t wrong = data_check(what->dtype, what->reduce, what->host, what->count, seed, self->count,
+                                     self->local_size == self->count);
     if (wrong >= 0) {
         fail("sum %d, %s of %llu %s%s: element %lld is wrong", index, trib_reduce_name(what->reduce),
              (unsigned long long)what->count, trib_dtype_name(what->dtype), what->in_place ? " in place" : "",

@@ -8,9 +8,9 @@
 
 typedef struct rank {
     trib_engine *engine;
-    int index, count; /* this rank, of so many */
-    int local_rank, local_size;  /* of its machine */
-    bool in_order;    /* all ranks promise one order of operations */
+    int index, count;           /* this rank, of so many */
+    int local_rank, local_size; /* of its machine */
+    bool in_order;              /* all ranks promise one order of operations */
     cudaStream_t stream;
     const char *argument; /* of the scenario */
     unsigned seed;

@@ -163,7 +163,7 @@ def kernel_crashed(output):
 
 
 def device_stood_still(output):
-    """The same device: a request that it neither carries out nor gives up. The test that hangs for it says so (rdma_stranger.h)."""
+    """The same device: a request that it neither carries out nor gives up. The test that hangs for it says so (rdma_raw_peer.h)."""
     return 'the device owes an answer' in output
 
 

@@ -1,5 +1,5 @@
 /*
- * test_door.c - many seeds of door_bed.h, and whether they find bugs that are planted in the door: as in test_planted.c, by the
+ * test_door.c - many seeds of door_bed.h, and whether they find bugs that are planted in the door: as in test_mutants.c, by the
  * linker, each in a child process.
  *
  *   test_door                  all
@@ -86,7 +86,7 @@ trib_status __wrap_trib_group_take_order(trib_group *group, const trib_announcem
         if (planted == BUG_PAGE_LIES) {
             return trib_error_set(error, TRIB_PROTOCOL, "that cannot be");
         }
-        trib_group_tell(group, &group->tensors[what->tensor]->device->tasks[0]);
+        trib_group_notify_ready(group, &group->tensors[what->tensor]->device->tasks[0]);
         return TRIB_OK;
     }
     return __real_trib_group_take_order(group, what, error);

@@ -1,4 +1,4 @@
-/* test_slow.c - what is done where links have been found to be slow (egress.h, loads.h, tensor.c), in virtual time. */
+/* test_slow.c - what is done where links have been found to be slow (egress.h, load_report.h, tensor.c), in virtual time. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -35,14 +35,14 @@
 #define TORTURE_SITES 64u
 
 typedef enum torture_kind {
-    TORTURE_FREEZE,    /* a process stands still for a while */
-    TORTURE_SLOW,      /* or works slowly from then on */
-    TORTURE_PARTITION, /* a member is cut off for a while */
-    TORTURE_RELINK,    /* its link gets another rate */
-    TORTURE_JUMP,      /* its clock jumps ahead */
-    TORTURE_RESET,     /* a connection is reset */
-    TORTURE_KILL,      /* its process dies */
-    TORTURE_ALLOC_FAILURE,    /* its allocations fail now and then, for a while */
+    TORTURE_FREEZE,        /* a process stands still for a while */
+    TORTURE_SLOW,          /* or works slowly from then on */
+    TORTURE_PARTITION,     /* a member is cut off for a while */
+    TORTURE_RELINK,        /* its link gets another rate */
+    TORTURE_JUMP,          /* its clock jumps ahead */
+    TORTURE_RESET,         /* a connection is reset */
+    TORTURE_KILL,          /* its process dies */
+    TORTURE_ALLOC_FAILURE, /* its allocations fail now and then, for a while */
     TORTURE_KINDS,
     TORTURE_DEVICE =
         TORTURE_KINDS, /* what its device does fails, or hangs, from then on; only where there are devices */
@@ -73,7 +73,7 @@ typedef struct torture_plan {
     sim_job_config job;
     trib_sim_weather weather;
     uint32_t tensor_count;
-    uint32_t local_size;   /* local ranks of a machine that have devices; 0: nobody has */
+    uint32_t local_size; /* local ranks of a machine that have devices; 0: nobody has */
     bool in_order;    /* they are all of one machine, and promise one order of operations (trib_config.device_order) */
     int64_t pace_ns;  /* what a device does takes up to so long, on each its own time; 0: no time */
     uint32_t dawdler; /* whose device takes several times as long, or TORTURE_NOBODY */
@@ -94,8 +94,8 @@ typedef struct torture_plan {
     int64_t late_ns[TORTURE_WORKERS_MAX];     /* that a worker does nothing at first */
     uint32_t reactors[TORTURE_MEMBERS_MAX];   /* of each member */
     uint64_t bandwidths[TORTURE_MEMBERS_MAX]; /* that it says it has; 0: nothing said */
-    uint32_t deserter; /* a worker that leaves after so many rounds of each tensor, or TORTURE_NOBODY */
-    uint32_t deserter_rounds;
+    uint32_t early_leaver; /* a worker that leaves after so many rounds of each tensor, or TORTURE_NOBODY */
+    uint32_t early_leaver_rounds;
     int64_t haste_ns; /* it does not wait for its last ones, but for up to so long; 0: it does */
     uint32_t narrow;  /* a worker that little gets through to, or TORTURE_NOBODY: sums pile up before it */
     uint64_t narrow_bits;

@@ -46,7 +46,7 @@ static bool is_lost_by_death(const run *self)
         }
         deaths += kind == TORTURE_KILL;
     }
-    return deaths > 0 && self->lost_one && plan->deserter == TORTURE_NOBODY && torture_is_calm(plan);
+    return deaths > 0 && self->lost_one && plan->early_leaver == TORTURE_NOBODY && torture_is_calm(plan);
 }
 
 void torture_blame_lost(run *self, uint32_t member, const char *text)
@@ -79,7 +79,7 @@ static void blame_late(attempt *what, const char *text)
 {
     run *self = what->run;
     const uint32_t late = rank_behind(text, "still lacked the contribution of rank ");
-    const uint32_t left = self->plan->deserter == 0 ? TORTURE_NOBODY : rank_behind(text, ": rank ");
+    const uint32_t left = self->plan->early_leaver == 0 ? TORTURE_NOBODY : rank_behind(text, ": rank ");
     if (late < self->plan->job.workers && has_contributed(self, late, what)) {
         torture_broken(self, "rank %u, tensor %u, round %u: rank %u is named, which handed it in long ago: %s",
                        what->driver->rank, what->tensor, what->round, late, text);

@@ -41,8 +41,8 @@ static void describe_more(const torture_plan *plan, line *out)
     if (plan->crowd > 0) {
         say(out, "; a crowd of %u tensors", plan->crowd);
     }
-    if (plan->deserter != TORTURE_NOBODY) {
-        say(out, "; rank %u leaves after %u rounds", plan->deserter, plan->deserter_rounds);
+    if (plan->early_leaver != TORTURE_NOBODY) {
+        say(out, "; rank %u leaves after %u rounds", plan->early_leaver, plan->early_leaver_rounds);
         plan->haste_ns > 0 ? say(out, ", %.3f ms after it began them at most", (double)plan->haste_ns / 1e6) : (void)0;
     }
     if (plan->narrow != TORTURE_NOBODY) {

@@ -225,7 +225,7 @@ static uint32_t rounds_of(const driver *self, uint32_t index)
 {
     const torture_plan *plan = self->run->plan;
     const uint32_t rounds = plan->tensors[index].rounds;
-    return plan->deserter == self->rank && plan->deserter_rounds < rounds ? plan->deserter_rounds : rounds;
+    return plan->early_leaver == self->rank && plan->early_leaver_rounds < rounds ? plan->early_leaver_rounds : rounds;
 }
 
 static bool may_begin(driver *self, uint32_t index)
@@ -276,7 +276,7 @@ static bool is_in_haste(driver *self)
 {
     const torture_plan *plan = self->run->plan;
     trib_sim *sim = self->run->job->sim;
-    if (plan->deserter != self->rank || plan->haste_ns == 0) {
+    if (plan->early_leaver != self->rank || plan->haste_ns == 0) {
         return false;
     }
     if (self->leaves_at_ns == 0) {
@@ -296,7 +296,7 @@ static void leave_if_done(driver *self)
             return;
         }
     }
-    const bool leaves = plan->leaves || plan->deserter == self->rank;
+    const bool leaves = plan->leaves || plan->early_leaver == self->rank;
     sim_job *job = self->run->job;
     const bool is_busy = self->in_flight + self->crowd_in_flight > 0;
     if (!leaves || (is_busy && !is_in_haste(self)) || job->members[self->rank].ended_told) {

@@ -67,11 +67,11 @@ typedef struct run {
     trib_sim_event restless;
     trib_post restless_post; /* on the coordinator's reactor */
     bool restless_posted;
-    trib_sim_stream shares;
+    trib_sim_stream weights;
     uint64_t deals; /* that were begun */
     bool rests;     /* nothing is dealt any more */
-    int64_t
-        excused_ns[TORTURE_MEMBERS_MAX]; /* time by which a member's callbacks may be late: it stood still, or jumped */
+    int64_t grace_extended_ns
+        [TORTURE_MEMBERS_MAX]; /* time by which a member's callbacks may be late: it stood still, or jumped */
     uint32_t frozen[TORTURE_MEMBERS_MAX]; /* nested */
     uint64_t alloc_fails_one_in[TORTURE_MEMBERS_MAX];
     torture_miss miss;

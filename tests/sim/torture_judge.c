@@ -36,13 +36,13 @@ bool torture_may_leave_early(const torture_plan *plan)
     return false;
 }
 
-static bool is_excused(const run *self, trib_status status)
+static bool grace_extended(const run *self, trib_status status)
 {
     const torture_plan *plan = self->plan;
     if (self->is_last) {
         return false;
     }
-    const bool deserted = plan->deserter != TORTURE_NOBODY;
+    const bool deserted = plan->early_leaver != TORTURE_NOBODY;
     const bool breaks = torture_may_end_so(self, TRIB_SYSTEM);
     const bool gives_up = plan->cancels > 0 || plan->hurried > 0 || deserted || breaks;
     if (deserted && (status == TRIB_PEER_LEFT || status == TRIB_CLOSED)) {
@@ -54,7 +54,7 @@ static bool is_excused(const run *self, trib_status status)
     if (torture_may_leave_early(plan) && status == TRIB_PEER_LEFT) {
         return true;
     }
-    if (plan->deserter == 0 && status == TRIB_PEER_LOST) {
+    if (plan->early_leaver == 0 && status == TRIB_PEER_LOST) {
         return true; /* it takes the membership along, and the news comes by several ways */
     }
     return torture_may_end_so(self, status) || (plan->cancels > 0 && status == TRIB_CANCELLED) ||
@@ -71,7 +71,7 @@ static void check_result(attempt *what, const trib_result *result)
     if (result->status != TRIB_OK) {
         self->verdict.failed++;
         torture_blame(what, result);
-        if (!is_excused(self, result->status) && !(disputed && result->status == TRIB_MISMATCH)) {
+        if (!grace_extended(self, result->status) && !(disputed && result->status == TRIB_MISMATCH)) {
             torture_broken(self, "rank %u, tensor %u, round %u: %s, though nothing happened that explains it: %s",
                            what->driver->rank, what->tensor, what->round, trib_status_text(result->status),
                            result->text);
@@ -119,7 +119,7 @@ static void check_time(attempt *what, const trib_result *result)
     run *self = what->run;
     const driver *mine = what->driver;
     const int64_t took_ns = trib_sim_process_clock(self->job->members[mine->rank].process) - what->submit_clock_ns;
-    if (took_ns > what->timeout_ns + slack_of(what) + self->excused_ns[mine->rank] &&
+    if (took_ns > what->timeout_ns + slack_of(what) + self->grace_extended_ns[mine->rank] &&
         !self->job->members[mine->rank].killed) {
         torture_broken(self, "rank %u, tensor %u, round %u: called back after %.3f s, its deadline was %.3f s",
                        mine->rank, what->tensor, what->round, (double)took_ns / 1e9, (double)what->timeout_ns / 1e9);

@@ -179,9 +179,9 @@ static void draw_members(trib_sim_stream *stream, torture_plan *plan)
         const int64_t late_ns = spread(stream, MS / 10, plan->leaves ? SECOND : 5 * SECOND);
         plan->late_ns[i] = waits && trib_sim_draw_one_in(stream, 2) ? late_ns : 0;
     }
-    const uint32_t deserter = between(stream, 0, plan->job.workers - 1);
-    plan->deserter = trib_sim_draw_one_in(stream, 6) && plan->job.workers > 1 ? deserter : TORTURE_NOBODY;
-    plan->deserter_rounds = between(stream, 1, 3);
+    const uint32_t early_leaver = between(stream, 0, plan->job.workers - 1);
+    plan->early_leaver = trib_sim_draw_one_in(stream, 6) && plan->job.workers > 1 ? early_leaver : TORTURE_NOBODY;
+    plan->early_leaver_rounds = between(stream, 1, 3);
 }
 
 /* Nothing but broadcasts of one root: the others have theirs and leave, while one has yet to ask. */
@@ -322,7 +322,7 @@ static void draw_narrow(torture_plan *plan)
     plan->local_size = plan->fault_count = plan->cancels = plan->hurried = plan->crowd = plan->window = 0;
     plan->may_end = plan->shuffled = plan->leaves = false;
     plan->weather = (trib_sim_weather){.shred_one_in = 0};
-    plan->deserter = plan->odd_rank = plan->absent = TORTURE_NOBODY;
+    plan->early_leaver = plan->odd_rank = plan->absent = TORTURE_NOBODY;
     memset(plan->late_ns, 0, sizeof plan->late_ns);
     for (uint32_t i = 0; i < plan->tensor_count; i++) {
         plan->tensors[i].rounds = 1;
@@ -440,8 +440,8 @@ static void draw_pace(torture_plan *plan)
     plan->pace_ns = plan->local_size > 0 && !trib_sim_draw_one_in(&stream, 4) ? pace_ns : 0;
     plan->dawdler = trib_sim_draw_one_in(&stream, 3) ? between(&stream, 0, plan->job.workers - 1) : TORTURE_NOBODY;
     if (plan->pace_ns > 0 && plan->job.workers > 1 && trib_sim_draw_one_in(&stream, 5)) {
-        plan->deserter = between(&stream, 0, plan->job.workers - 1);
-        plan->deserter_rounds = between(&stream, 1, 6);
+        plan->early_leaver = between(&stream, 0, plan->job.workers - 1);
+        plan->early_leaver_rounds = between(&stream, 1, 6);
         plan->haste_ns = spread(&stream, MS / 100, 20 * MS);
     }
 }

@@ -6,7 +6,7 @@
 #include "engine/worker/op.h"
 #include "engine/server/relay.h"
 #include "engine/server/server_shard.h"
-#include "engine/membership/shares.h"
+#include "engine/membership/rebalance.h"
 #include "tests/sim/torture_internal.h"
 
 #define WATCH_EVERY 16u /* events */
@@ -110,7 +110,7 @@ static void fault_begins(trib_sim *sim, trib_sim_event *event)
     switch (what->kind) {
     case TORTURE_FREEZE:
         self->frozen[what->member]++;
-        self->excused_ns[what->member] += what->for_ns;
+        self->grace_extended_ns[what->member] += what->for_ns;
         trib_sim_process_freeze(member->process, true);
         break;
     case TORTURE_SLOW:
@@ -124,7 +124,7 @@ static void fault_begins(trib_sim *sim, trib_sim_event *event)
         trib_sim_node_relink(member->node, &link);
         break;
     case TORTURE_JUMP:
-        self->excused_ns[what->member] += what->for_ns;
+        self->grace_extended_ns[what->member] += what->for_ns;
         trib_sim_process_jump(member->process, what->for_ns);
         break;
     case TORTURE_RESET:
@@ -180,16 +180,16 @@ static void deal_anew(trib_reactor *reactor, trib_post *post)
 {
     run *self = (run *)((char *)post - offsetof(run, restless_post));
     trib_core *core = reactor->owner;
-    double shares[TORTURE_MEMBERS_MAX];
+    double weights[TORTURE_MEMBERS_MAX];
     self->restless_posted = false;
     if (core->engine->coordinator == NULL || core->ended) {
         return;
     }
     for (uint32_t i = 0; i < TORTURE_MEMBERS_MAX; i++) {
-        shares[i] =
-            trib_sim_draw_one_in(&self->shares, 3) ? 0 : (double)trib_sim_draw_below(&self->shares, 1000) / 1000;
+        weights[i] =
+            trib_sim_draw_one_in(&self->weights, 3) ? 0 : (double)trib_sim_draw_below(&self->weights, 1000) / 1000;
     }
-    self->deals += trib_shares_deal(core->engine->coordinator, shares);
+    self->deals += trib_rebalance_deal(core->engine->coordinator, weights);
 }
 
 static void restless(trib_sim *sim, trib_sim_event *event)
@@ -206,7 +206,7 @@ static void restless(trib_sim *sim, trib_sim_event *event)
     }
     trib_sim_set(sim, event,
                  trib_sim_now(sim) + 1 +
-                     (int64_t)trib_sim_draw_below(&self->shares, (uint64_t)self->plan->restless_ns * 2));
+                     (int64_t)trib_sim_draw_below(&self->weights, (uint64_t)self->plan->restless_ns * 2));
 }
 
 static void absence_ends(trib_sim *sim, trib_sim_event *event)
@@ -227,7 +227,7 @@ static void set_faults(run *self)
     }
     trib_sim_net_weather(self->job->net, &self->plan->weather);
     if (self->plan->restless_ns > 0) {
-        self->shares = trib_sim_stream_make(self->job->sim, UINT64_C(0x54a));
+        self->weights = trib_sim_stream_make(self->job->sim, UINT64_C(0x54a));
         self->restless.fired = restless;
         trib_sim_set(self->job->sim, &self->restless, self->plan->restless_ns);
     }
@@ -373,12 +373,12 @@ static void check_ends(run *self)
     }
     for (uint32_t i = 0; i < self->job->member_count; i++) {
         const sim_member *member = &self->job->members[i];
-        const bool deserted = self->plan->deserter != TORTURE_NOBODY;
+        const bool deserted = self->plan->early_leaver != TORTURE_NOBODY;
         const trib_status status = member->ended.status;
         /* Where rank 0 deserts, who hears of it first from others takes them for lost. */
         const bool orderly = (status == TRIB_OK && (self->plan->leaves || deserted)) ||
                              (status == TRIB_PEER_LEFT && (deserted || torture_may_leave_early(self->plan))) ||
-                             (status == TRIB_PEER_LOST && self->plan->deserter == 0);
+                             (status == TRIB_PEER_LOST && self->plan->early_leaver == 0);
         if (member->ended_told && !member->killed && status == TRIB_PEER_LOST) {
             torture_blame_lost(self, i, member->ended.text);
         }
@@ -421,11 +421,11 @@ static void finish(run *self)
                        (double)LIMIT_NS / 1e9);
     }
     trib_sim_net_weather(job->net, &(trib_sim_weather){.shred_one_in = 0});
-    if (self->lost_one && !self->plan->leaves && self->plan->deserter == TORTURE_NOBODY) {
+    if (self->lost_one && !self->plan->leaves && self->plan->early_leaver == TORTURE_NOBODY) {
         check_all_told(self);
     }
     check_ends(self);
-    const bool all_stay = !self->plan->leaves && self->plan->deserter == TORTURE_NOBODY;
+    const bool all_stay = !self->plan->leaves && self->plan->early_leaver == TORTURE_NOBODY;
     if (self->verdict.held && !self->plan->may_end && all_stay) {
         check_rest(self);
         sum_once_more(self);

@@ -2,18 +2,18 @@
  * torture_watch.c - books that must balance whenever no reactor is in a turn, whatever has happened; see torture.h.
  *
  * Each is counted again here from what it is about: credit from the messages that links have with the transport, memory
- * from what rounds and landings hold, open rounds from the rounds. And what waits for a credit must not be there when the
+ * from what rounds and receives hold, open rounds from the rounds. And what waits for a credit must not be there when the
  * credit is. A fault in these shows at once, where the operation that it will hold up, or never, is far off.
  */
 #include "engine/local_group/group_internal.h"
-#include "engine/link/link_strands.h"
+#include "engine/link/link_subflow.h"
 #include "engine/server/server_shard.h"
 #include "engine/aggregate/sum_tree.h"
 #include "tests/sim/torture_internal.h"
 
 /* ---- Links ---- */
 
-static bool goes_before(const trib_waiter *a, const trib_waiter *b)
+static bool goes_before(const trib_send_request *a, const trib_send_request *b)
 {
     return a->priority > b->priority || (a->priority == b->priority && a->sequence < b->sequence);
 }
@@ -22,34 +22,35 @@ static const char *outbox_fault(const trib_core *core, trib_link *link)
 {
     for (uint32_t i = 0; i < link->heap_size; i++) {
         if (link->heap[i]->heap_index != i) {
-            return "a waiter of an outbox is not where it says";
+            return "a request of an outbox is not where it says";
         }
         if (i > 0 && goes_before(link->heap[i], link->heap[(i - 1) / 2])) {
             return "an outbox is not in the order of priority and age";
         }
     }
-    const bool has_credit = link->share.egress == NULL && trib_link_strands_roomiest(link) != NULL;
+    const bool has_credit = link->flow.egress == NULL && trib_link_subflow_least_loaded(link) != NULL;
     if (link->heap_size > 0 && has_credit && link->state == TRIB_LINK_READY && !link->pump_queued) {
         return "something waits in an outbox though there is credit";
     }
-    return link->pump_queued && !core->host.pump_post.queued ? "an outbox waits for a turn that nobody has asked for" : NULL;
+    return link->pump_queued && !core->host.pump_post.queued ? "an outbox waits for a turn that nobody has asked for"
+                                                             : NULL;
 }
 
 static const char *egress_fault(const trib_core *core, const trib_egress *egress)
 {
     uint64_t in_flight = 0;
     for (const trib_link *link = core->host.links; link != NULL; link = link->next) {
-        in_flight += link->share.egress == egress ? link->in_flight : 0;
+        in_flight += link->flow.egress == egress ? link->in_flight : 0;
     }
     if (in_flight != egress->in_flight || (in_flight == 0) != (egress->messages == 0)) {
         return "the credit of pushes is not what the links have under way";
     }
     for (uint32_t i = 0; i < egress->waiting_count; i++) {
-        const trib_egress_share *share = &egress->waiting[i]->share;
-        if (share->heap_index != i || !trib_link_has_work(egress->waiting[i])) {
+        const trib_egress_flow *flow = &egress->waiting[i]->flow;
+        if (flow->heap_index != i || !trib_link_has_work(egress->waiting[i])) {
             return "a link waits for its turn, and is not where it says, or has nothing to send";
         }
-        if (share->at < egress->clock || share->at < egress->waiting[i > 0 ? (i - 1) / 2 : 0]->share.at) {
+        if (flow->at < egress->clock || flow->at < egress->waiting[i > 0 ? (i - 1) / 2 : 0]->flow.at) {
             return "a link is ahead of its turn";
         }
     }
@@ -62,7 +63,7 @@ static const char *egress_fault(const trib_core *core, const trib_egress *egress
 
 static const char *round_fault(const trib_summation *self, const sum_round *round, uint32_t *blocks)
 {
-    uint32_t references = 0, landings = 0, partials_out = 0;
+    uint32_t references = 0, receives = 0, partials_out = 0;
     for (uint32_t i = 0; i < round->chunk_count; i++) {
         const sum_chunk *chunk = &round->chunks[i];
         const uint32_t ours = chunk->is_open || chunk->is_out ? 1 : 0;
@@ -78,9 +79,9 @@ static const char *round_fault(const trib_summation *self, const sum_round *roun
         }
     }
     for (const sum_block *block = self->all_blocks; block != NULL; block = block->all_next) {
-        landings += block->landing == round;
+        receives += block->receiving_for == round;
     }
-    if (references != round->references || landings != round->landings || round->holds > 0 ||
+    if (references != round->references || receives != round->receives || round->holds > 0 ||
         partials_out != round->partials_out) {
         return "a round is held by more or less than what it has handed out and what lands";
     }
@@ -118,12 +119,12 @@ static const char *keys_fault(const trib_summation *self)
     return rounds == self->live_rounds ? NULL : "a round belongs to no key";
 }
 
-static const char *summation_fault(const trib_summation *self, uint32_t *landing)
+static const char *summation_fault(const trib_summation *self, uint32_t *receiving)
 {
     uint32_t held = 0;
     for (const sum_block *block = self->all_blocks; block != NULL; block = block->all_next) {
-        *landing += block->is_landing;
-        held += block->is_landing + (block->spare != NULL);
+        *receiving += block->is_receiving;
+        held += block->is_receiving + (block->spare != NULL);
     }
     for (const sum_round *round = self->oldest; round != NULL; round = round->younger) {
         const char *fault = round_fault(self, round, &held);
@@ -139,22 +140,22 @@ static const char *summation_fault(const trib_summation *self, uint32_t *landing
 
 /* ---- Cores ---- */
 
-/* Sums that are landing; UINT32_MAX: a task waits with another priority than its operation's. */
-static uint32_t task_landings(const trib_engine *engine, uint32_t core)
+/* Sums that are being received; UINT32_MAX: a task waits with another priority than its operation's. */
+static uint32_t task_receives(const trib_engine *engine, uint32_t core)
 {
-    uint32_t landings = 0;
+    uint32_t receives = 0;
     for (uint32_t i = 0; i < engine->tensor_count; i++) {
         const trib_tensor *tensor = engine->tensors[i];
-        const trib_tensor_core *share = &tensor->cores[core];
-        for (uint32_t t = 0; atomic_load(&tensor->placed) && t < share->task_count; t++) {
-            const trib_task *task = &share->tasks[t];
-            landings += task->landings;
-            if (task->waiter.heap_index != UINT32_MAX && task->waiter.priority != task->op_core->op->priority) {
+        const trib_tensor_core *part = &tensor->cores[core];
+        for (uint32_t t = 0; atomic_load(&tensor->placed) && t < part->task_count; t++) {
+            const trib_task *task = &part->tasks[t];
+            receives += task->receives_in_progress;
+            if (task->request.heap_index != UINT32_MAX && task->request.priority != task->op_core->op->priority) {
                 return UINT32_MAX;
             }
         }
     }
-    return landings;
+    return receives;
 }
 
 /* Of its sums, those that somebody is still to get. */
@@ -190,33 +191,33 @@ static const char *core_fault(const trib_engine *engine, const trib_core *core)
     for (uint32_t i = 0; i < core->host.egress_count && fault == NULL; i++) {
         fault = egress_fault(core, &core->host.egress[i]);
     }
-    uint32_t to_worker = 0, to_server = 0, landing = 0;
+    uint32_t to_worker = 0, to_server = 0, receiving = 0;
     for (trib_link *link = core->host.links; link != NULL && fault == NULL; link = link->next) {
         fault = outbox_fault(core, link);
         const trib_link_upcalls *upcalls = link->main != NULL ? link->main->upcalls : link->upcalls;
         for (uint32_t i = 0; i < link->arrival_count; i++) {
-            const trib_landed *landed = &trib_link_arrival(link, i)->landed;
+            const trib_recv_claim *recv_claim = &trib_link_arrival(link, i)->recv_claim;
             /* The sum of a partial sum has an owner, which counts its references; a task's has none. */
-            to_worker += landed->what != NULL && landed->owner == NULL;
-            to_server += landed->what != NULL && upcalls == &trib_server_upcalls;
+            to_worker += recv_claim->what != NULL && recv_claim->owner == NULL;
+            to_server += recv_claim->what != NULL && upcalls == &trib_server_upcalls;
         }
     }
     if (fault == NULL && core->summation != NULL) {
-        fault = summation_fault(core->summation, &landing);
+        fault = summation_fault(core->summation, &receiving);
     }
     if (fault == NULL && are_sums_kept(core)) {
         fault = "a sum is kept that no link brings to anybody";
     }
     if (fault == NULL && core->host_sums != NULL) {
-        fault = summation_fault(core->host_sums, &landing);
+        fault = summation_fault(core->host_sums, &receiving);
     }
     for (uint32_t i = 0; i < core->shard_count && fault == NULL; i++) {
-        fault = core->shards[i].summation == NULL ? NULL : summation_fault(core->shards[i].summation, &landing);
+        fault = core->shards[i].summation == NULL ? NULL : summation_fault(core->shards[i].summation, &receiving);
     }
-    if (fault == NULL && to_server != landing && core->summation != NULL) {
+    if (fault == NULL && to_server != receiving && core->summation != NULL) {
         fault = "memory waits for a payload that no link brings";
     }
-    if (fault == NULL && to_worker != task_landings(engine, core->reactor->index)) {
+    if (fault == NULL && to_worker != task_receives(engine, core->reactor->index)) {
         fault = "a task waits for a sum that no link brings, or in another order than it was told";
     }
     for (trib_op_core *at = core->op_cores; fault == NULL && at != NULL; at = at->next) {

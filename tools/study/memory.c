@@ -63,7 +63,7 @@ static uint64_t taken(void)
     return found ? pages * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
 }
 
-study_memory study_memory_look(void)
+study_memory study_memory_sample(void)
 {
     const uint64_t machine = left_in_machine(), group = left_in_group();
     return (study_memory){.taken = taken(), .left = machine < group ? machine : group};

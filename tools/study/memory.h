@@ -15,7 +15,7 @@ typedef struct study_memory {
     uint64_t left;  /* that it can have beside them: of the machine, and of its control group; UINT64_MAX: not known */
 } study_memory;
 
-study_memory study_memory_look(void);
+study_memory study_memory_sample(void);
 /* So little is left, measured by what this process has taken, that it is this process that will use it up. */
 bool study_memory_is_short(const study_memory *memory);
 

@@ -30,7 +30,7 @@ typedef struct study_replay {
     uint32_t worker_reactors, server_reactors;
     uint32_t *machine_of;    /* by member, as recorded */
     uint32_t per_machine;    /* workers of each machine; 0: not all machines have as many */
-    uint32_t local_size;    /* of them, that summed first */
+    uint32_t local_size;     /* of them, that summed first */
     bool one_host;           /* all were on one machine, servers too */
     bool servers_are_guests; /* on machines of workers */
     char uneven[240];        /* that links were not alike, in words; "": they were, as far as is known */

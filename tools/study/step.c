@@ -286,7 +286,7 @@ static bool has_room(study *self, uint32_t every)
     if (self->asked++ % every != 0) {
         return true;
     }
-    const study_memory memory = (config->look == NULL ? study_memory_look : config->look)();
+    const study_memory memory = (config->look == NULL ? study_memory_sample : config->look)();
     if (study_memory_is_short(&memory)) {
         trib_error error;
         (void)trib_error_set(&error, TRIB_NO_MEMORY,

@@ -25,7 +25,7 @@ typedef struct study_step_config {
     double codec_ratio;               /* bytes on the wire per byte of gradient; 1: none */
     double device_bytes_ns;           /* bytes per nanosecond, each way; 0: there is no device in front */
     void (*progress)(void *user, uint32_t iteration, uint32_t iterations); /* may be NULL */
-    study_memory (*look)(void); /* at the machine's memory; NULL: study_memory_look. A test has its own */
+    study_memory (*look)(void); /* at the machine's memory; NULL: study_memory_sample. A test has its own */
     void *user;
 } study_step_config;
 
@@ -34,7 +34,7 @@ typedef struct study_step_result {
     int64_t compute_ns; /* of it: forward, backward and optimizer, if nothing had to be waited for */
     int64_t join_ns;    /* from nothing to a job that has come together */
     double t_opt_ns; /* least time for a step's bytes over these links (OSDI'20), without compute; 0: there are none */
-    double wire_bytes;    /* sent by the busiest node in a step */
+    double wire_bytes;   /* sent by the busiest node in a step */
     uint32_t local_size; /* workers of each machine that summed first; 0: none did */
     uint64_t events;
     double wall_seconds; /* real time it took */

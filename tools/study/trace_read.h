@@ -49,7 +49,7 @@ typedef struct trace_file {
     bool reference;
     uint32_t partition_bytes, chunk_bytes, push_credit, pull_credit, cpu_count;
     uint32_t local_size; /* workers of each machine that sum first; 0: none do */
-    bool machines_told;   /* of a version that says who shares a machine */
+    bool machines_told;  /* of a version that says who shares a machine */
     trib_sum_order sum_order;
     uint64_t bandwidth;
     double t_opt_factor;

@@ -62,13 +62,14 @@ typedef struct trace_span {
     uint32_t process, owner; /* the worker's process; the member that sums */
     uint32_t tensor, partition, round, bytes;
     int64_t enter_ns, start_ns, emitted_ns, pushed_ns, landed_ns, done_ns;
-    int64_t arrive_first_ns, arrive_last_ns; /* of this worker's chunks, or its machine's partial sum of them, at the server */
+    int64_t arrive_first_ns,
+        arrive_last_ns; /* of this worker's chunks, or its machine's partial sum of them, at the server */
     int64_t complete_first_ns, complete_last_ns; /* of its chunks' sums */
     uint32_t last_peer;      /* the worker whose contribution came last to the chunk that was complete last */
     uint32_t relay;          /* the process that summed it for its machine; TRACE_NOBODY: none, or it is not known */
     uint32_t near_last_peer; /* the worker of its machine whose contribution came last there */
     int64_t near_first_ns, near_last_ns; /* arrivals of this worker's chunks at the relay */
-    int64_t partial_ns;                     /* the machine's partial sum of its last chunk was complete */
+    int64_t partial_ns;                  /* the machine's partial sum of its last chunk was complete */
     int64_t back_first_ns, back_ns;      /* sums of its chunks were back at the relay: of the first, of the last */
     int64_t queue_turn_ns;               /* of the time until start: others went first on its link */
     uint32_t stay_count;
@@ -78,7 +79,7 @@ typedef struct trace_span {
 
 typedef struct trace_run {
     uint32_t process_count, worker_count, server_count;
-    uint32_t local_size;        /* workers of each machine that sum first; 0: none do */
+    uint32_t local_size;         /* workers of each machine that sum first; 0: none do */
     bool one_host;               /* all members share one machine: there is no link */
     const trace_member *members; /* as the first file has them; there may be none */
     uint32_t member_count;

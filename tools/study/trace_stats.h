@@ -10,14 +10,14 @@
 /* The time of a partition on its way, cut where one thing it waits for gives way to the next. Where the workers of a
  * machine sum first it goes to a relay; else near, part and hand take no time. */
 typedef enum trace_phase {
-    TRACE_PHASE_TURN,   /* others of its link go first */
-    TRACE_PHASE_CREDIT, /* it is the first, and too much is with the transport */
-    TRACE_PHASE_PUSH,   /* from its first chunk's way out until its last one is at the server, or at the relay */
-    TRACE_PHASE_NEAR,   /* contributions of other workers of its machine are missing */
-    TRACE_PHASE_PARTIAL,   /* from the machine's partial sum of its last chunk until that is at the server */
-    TRACE_PHASE_PEERS,  /* other workers' contributions, or other machines' partial sums, are missing */
-    TRACE_PHASE_PULL,   /* from the sum of its last chunk until it is here, or at the relay */
-    TRACE_PHASE_HAND,   /* from the relay to the worker */
+    TRACE_PHASE_TURN,    /* others of its link go first */
+    TRACE_PHASE_CREDIT,  /* it is the first, and too much is with the transport */
+    TRACE_PHASE_PUSH,    /* from its first chunk's way out until its last one is at the server, or at the relay */
+    TRACE_PHASE_NEAR,    /* contributions of other workers of its machine are missing */
+    TRACE_PHASE_PARTIAL, /* from the machine's partial sum of its last chunk until that is at the server */
+    TRACE_PHASE_PEERS,   /* other workers' contributions, or other machines' partial sums, are missing */
+    TRACE_PHASE_PULL,    /* from the sum of its last chunk until it is here, or at the relay */
+    TRACE_PHASE_HAND,    /* from the relay to the worker */
     TRACE_PHASE_COUNT
 } trace_phase;
 

@@ -45,7 +45,8 @@ static int64_t median(int64_t *values, uint32_t count)
 static bool counts_as_gradient(const trace_run *run, const trib_trace_record *record)
 {
     const trace_tensor *tensor = record->tensor < run->tensor_count ? run->tensors[record->tensor] : NULL;
-    return tensor != NULL && strncmp(tensor->name, "__", 2) != 0 && (record->extra & 0xff) == TRIB_COLLECTIVE_ALL_REDUCE;
+    return tensor != NULL && strncmp(tensor->name, "__", 2) != 0 &&
+           (record->extra & 0xff) == TRIB_COLLECTIVE_ALL_REDUCE;
 }
 
 static int by_submit(const void *a, const void *b)

@@ -20,9 +20,9 @@
 typedef struct auto_transport {
     trib_transport base; /* first */
     trib_transport *tcp, *shm;
-    auto_rdma *rdma;      /* NULL: not used */
-    trib_address said_of; /* what was logged last: attempts are repeated until somebody listens */
-    bool said_shm;
+    auto_rdma *rdma;         /* NULL: not used */
+    trib_address logged_for; /* what was logged last: attempts are repeated until somebody listens */
+    bool shm_logged;
 } auto_transport;
 
 typedef struct auto_listener {
@@ -31,36 +31,36 @@ typedef struct auto_listener {
 } auto_listener;
 
 /* What the instances of an engine share: of each transport what it made, NULL if that is nothing. */
-typedef struct auto_shared {
+typedef struct auto_context {
     void *shm, *rdma;
-} auto_shared;
+} auto_context;
 
-static trib_status auto_share(struct trib_arena *arena, void **shared_out, trib_error *error)
+static trib_status auto_context_open(struct trib_arena *arena, void **context_out, trib_error *error)
 {
-    auto_shared *shared = calloc(1, sizeof *shared);
-    if (shared == NULL) {
+    auto_context *context = calloc(1, sizeof *context);
+    if (context == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
     trib_error unseen;
-    (void)trib_shm_ops.share(arena, &shared->shm, &unseen); /* without it payloads are copied */
-    trib_auto_rdma_share(arena, &shared->rdma);
-    *shared_out = shared;
+    (void)trib_shm_ops.context_open(arena, &context->shm, &unseen); /* without it payloads are copied */
+    trib_auto_rdma_context_open(arena, &context->rdma);
+    *context_out = context;
     return TRIB_OK;
 }
 
-static void auto_unshare(void *shared)
+static void auto_context_close(void *context)
 {
-    auto_shared *self = shared;
+    auto_context *self = context;
     if (self != NULL) {
-        trib_auto_rdma_unshare(self->rdma);
-        trib_shm_ops.unshare(self->shm);
+        trib_auto_rdma_context_close(self->rdma);
+        trib_shm_ops.context_close(self->shm);
         free(self);
     }
 }
 
-static bool auto_tells_devices(const void *shared)
+static bool auto_notifies_devices(const void *context)
 {
-    return shared != NULL && ((const auto_shared *)shared)->rdma != NULL;
+    return context != NULL && ((const auto_context *)context)->rdma != NULL;
 }
 
 static trib_status auto_open(trib_reactor *reactor, const trib_transport_config *config,
@@ -71,10 +71,10 @@ static trib_status auto_open(trib_reactor *reactor, const trib_transport_config 
         return TRIB_NO_MEMORY;
     }
     self->base = (trib_transport){.ops = &trib_auto_ops, .reactor = reactor, .upcalls = upcalls};
-    const auto_shared *shared = config->shared;
+    const auto_context *context = config->context;
     trib_transport_config of_shm = *config, of_rdma = *config;
-    of_shm.shared = shared != NULL ? shared->shm : NULL;
-    of_rdma.shared = shared != NULL ? shared->rdma : NULL;
+    of_shm.context = context != NULL ? context->shm : NULL;
+    of_rdma.context = context != NULL ? context->rdma : NULL;
     trib_status status = trib_tcp_ops.open(reactor, config, upcalls, &self->tcp);
     if (status == TRIB_OK) {
         status = trib_shm_ops.open(reactor, &of_shm, upcalls, &self->shm);
@@ -205,13 +205,13 @@ static void auto_listener_close(trib_listener *base)
 
 /* ---- Connecting ---- */
 
-static void say(auto_transport *self, const trib_address *to, bool shm, int error)
+static void log_path_choice(auto_transport *self, const trib_address *to, bool shm, int error)
 {
-    if (self->said_shm == shm && strcmp(self->said_of.text, to->text) == 0) {
+    if (self->shm_logged == shm && strcmp(self->logged_for.text, to->text) == 0) {
         return;
     }
-    self->said_shm = shm;
-    self->said_of = *to;
+    self->shm_logged = shm;
+    self->logged_for = *to;
     trib_logger *logger = self->base.reactor->logger;
     char why[TRIB_REASON_MAX];
     if (shm) {
@@ -246,14 +246,14 @@ static trib_status auto_connect(trib_transport *transport, const trib_address *t
     trib_status status = trib_shm_connect_now(self->shm, &plain, user, conn_out, &error);
     if (status != TRIB_PEER_LOST) {
         if (status == TRIB_OK) {
-            say(self, &plain, true, 0);
+            log_path_choice(self, &plain, true, 0);
         }
         return status;
     }
     if (offered && self->rdma != NULL) {
         return trib_auto_rdma_connect(self->rdma, &plain, user, conn_out);
     }
-    say(self, &plain, false, error);
+    log_path_choice(self, &plain, false, error);
     return trib_tcp_ops.connect(self->tcp, &plain, user, conn_out);
 }
 
@@ -286,7 +286,7 @@ const trib_transport_ops trib_auto_ops = {
     .recv_resume = auto_recv_resume,
     .conn_close = auto_conn_close,
     .stats = auto_stats,
-    .share = auto_share,
-    .unshare = auto_unshare,
-    .tells_devices = auto_tells_devices,
+    .context_open = auto_context_open,
+    .context_close = auto_context_close,
+    .notifies_devices = auto_notifies_devices,
 };

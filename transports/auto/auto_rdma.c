@@ -26,17 +26,17 @@
 
 #define ATTEMPT_NS (3 * INT64_C(1000000000))
 
-typedef struct rdma_shared {
+typedef struct rdma_context {
     verbs_domain *domain; /* NULL: it cannot be used */
     trib_error why;
-} rdma_shared;
+} rdma_context;
 
 struct auto_rdma {
     trib_transport base; /* of the connections in front */
     trib_transport_config config;
     trib_transport *rdma;
     _Atomic(trib_transport *) tcp; /* NULL: not needed yet */
-    trib_address said_of;
+    trib_address logged_for;
 };
 
 typedef struct auto_conn {
@@ -65,24 +65,24 @@ static bool kernel_has_devices(void)
     return count > 2; /* itself and its parent are always there */
 }
 
-void trib_auto_rdma_share(struct trib_arena *arena, void **shared_out)
+void trib_auto_rdma_context_open(struct trib_arena *arena, void **context_out)
 {
-    rdma_shared *shared = kernel_has_devices() ? calloc(1, sizeof *shared) : NULL;
-    if (shared == NULL) {
+    rdma_context *context = kernel_has_devices() ? calloc(1, sizeof *context) : NULL;
+    if (context == NULL) {
         return;
     }
-    if (trib_rdma_domain_open(arena, &shared->domain, &shared->why) == TRIB_OK &&
-        !trib_rdma_domain_is_active(shared->domain)) {
-        trib_rdma_domain_close(shared->domain);
-        shared->domain = NULL;
-        trib_error_set(&shared->why, TRIB_UNSUPPORTED, "no port of an RDMA device is active (tributary info)");
+    if (trib_rdma_domain_open(arena, &context->domain, &context->why) == TRIB_OK &&
+        !trib_rdma_domain_is_active(context->domain)) {
+        trib_rdma_domain_close(context->domain);
+        context->domain = NULL;
+        trib_error_set(&context->why, TRIB_UNSUPPORTED, "no port of an RDMA device is active (tributary info)");
     }
-    *shared_out = shared;
+    *context_out = context;
 }
 
-void trib_auto_rdma_unshare(void *shared)
+void trib_auto_rdma_context_close(void *context)
 {
-    rdma_shared *self = shared;
+    rdma_context *self = context;
     if (self != NULL) {
         trib_rdma_domain_close(self->domain);
         free(self);
@@ -128,8 +128,8 @@ static void inner_connected(trib_conn *inner, trib_status status)
     if (conn->trying) {
         conn->trying = false;
         trib_timer_stop(self->base.reactor, &conn->attempt);
-        if (strcmp(self->said_of.text, conn->to.text) != 0) {
-            self->said_of = conn->to;
+        if (strcmp(self->logged_for.text, conn->to.text) != 0) {
+            self->logged_for = conn->to;
             trib_log(self->base.reactor->logger, TRIB_LOG_INFO, "to %s over RDMA", conn->to.text);
         }
     }
@@ -137,11 +137,12 @@ static void inner_connected(trib_conn *inner, trib_status status)
     upcalls_of(conn)->connected(&conn->base, status);
 }
 
-static trib_status inner_header(trib_conn *inner, const unsigned char header[TRIB_HEADER_SIZE], trib_landing *landing)
+static trib_status inner_header(trib_conn *inner, const unsigned char header[TRIB_HEADER_SIZE],
+                                trib_recv_target *target)
 {
     auto_conn *conn = front_of(inner);
-    trib_status status = upcalls_of(conn)->header(&conn->base, header, landing);
-    landing->in_place = false;
+    trib_status status = upcalls_of(conn)->header(&conn->base, header, target);
+    target->in_place = false;
     return status;
 }
 
@@ -177,7 +178,7 @@ static void inner_closed(trib_conn *inner, trib_status status, const char *reaso
             free(conn);
             return;
         }
-        if (conn->self->config.has_rails) { /* another rail may take RDMA; who connects knows when to do without */
+        if (conn->self->config.has_failover) { /* another rail may take RDMA; who connects knows when to do without */
             reason = conn->late ? "there was no answer in time" : reason;
             upcalls->connected(&conn->base, TRIB_PEER_LOST);
             upcalls->closed(&conn->base, TRIB_PEER_LOST, reason);
@@ -309,13 +310,13 @@ static const trib_transport_ops front_ops = {
 auto_rdma *trib_auto_rdma_open(trib_reactor *reactor, const trib_transport_config *config,
                                const trib_transport_upcalls *upcalls)
 {
-    const rdma_shared *shared = config->shared;
-    if (shared == NULL) {
+    const rdma_context *context = config->context;
+    if (context == NULL) {
         return NULL;
     }
-    if (shared->domain == NULL) {
+    if (context->domain == NULL) {
         if (reactor->index == 0) {
-            trib_log(reactor->logger, TRIB_LOG_WARN, "RDMA is not used: %s", shared->why.text);
+            trib_log(reactor->logger, TRIB_LOG_WARN, "RDMA is not used: %s", context->why.text);
         }
         return NULL;
     }
@@ -325,13 +326,13 @@ auto_rdma *trib_auto_rdma_open(trib_reactor *reactor, const trib_transport_confi
     }
     self->base = (trib_transport){.ops = &front_ops, .reactor = reactor, .upcalls = upcalls};
     self->config = *config;
-    self->config.shared = shared->domain;
+    self->config.context = context->domain;
     if (trib_rdma_ops.open(reactor, &self->config, &inner_upcalls, &self->rdma) != TRIB_OK) {
         free(self); /* the log says why */
         return NULL;
     }
     self->rdma->user = self;
-    self->config.shared = NULL;
+    self->config.context = NULL;
     return self;
 }
 
@@ -387,15 +388,15 @@ void trib_auto_rdma_listener_close(trib_listener *listener)
 
 #else
 
-void trib_auto_rdma_share(struct trib_arena *arena, void **shared_out)
+void trib_auto_rdma_context_open(struct trib_arena *arena, void **context_out)
 {
     (void)arena;
-    (void)shared_out;
+    (void)context_out;
 }
 
-void trib_auto_rdma_unshare(void *shared)
+void trib_auto_rdma_context_close(void *context)
 {
-    (void)shared;
+    (void)context;
 }
 
 auto_rdma *trib_auto_rdma_open(trib_reactor *reactor, const trib_transport_config *config,

@@ -16,10 +16,10 @@
 
 typedef struct auto_rdma auto_rdma;
 
-/* See `share` of the contract. Never fails: *shared_out is NULL where there is no device, and knows what is wrong where
+/* See `context_open` of the contract. Never fails: *context_out is NULL where there is no device, and knows what is wrong where
  * there is one that cannot be used. */
-void trib_auto_rdma_share(struct trib_arena *arena, void **shared_out);
-void trib_auto_rdma_unshare(void *shared);
+void trib_auto_rdma_context_open(struct trib_arena *arena, void **context_out);
+void trib_auto_rdma_context_close(void *context);
 
 /* NULL: RDMA is not used, the log says why if it could be. */
 auto_rdma *trib_auto_rdma_open(trib_reactor *reactor, const trib_transport_config *config,

@@ -102,11 +102,11 @@ static void route_resolved(verbs_conn *conn)
 static void connect_rejected(verbs_conn *conn, const struct rdma_cm_event *event, const verbs_greeting *greeting)
 {
     trib_error error = {.status = TRIB_PEER_LOST};
-    const bool is_said = event->status == REFUSED_BY_PEER && greeting->magic != 0; /* else by its kernel */
+    const bool is_logged = event->status == REFUSED_BY_PEER && greeting->magic != 0; /* else by its kernel */
     if (event->status == NOBODY_LISTENS) {
         conn->base.refused = true;
         connect_failed(conn, "nobody listens there");
-    } else if (is_said && !trib_rdma_conn_greet(conn, greeting, sizeof *greeting, &error)) {
+    } else if (is_logged && !trib_rdma_conn_greet(conn, greeting, sizeof *greeting, &error)) {
         connect_failed_error(conn, &error);
     } else {
         trib_error_set(&error, TRIB_PEER_LOST, "refused by the peer (reason %d)", event->status);
@@ -130,7 +130,7 @@ static void established(verbs_conn *conn, const verbs_greeting *greeting)
 
 /* ---- Accepting ---- */
 
-static void refuse(struct rdma_cm_id *id)
+static void reject_request(struct rdma_cm_id *id)
 {
     verbs_greeting greeting;
     trib_rdma_greeting_fill(&greeting);
@@ -172,7 +172,7 @@ static void connect_requested(verbs_listener *listener, struct rdma_cm_id *id, c
     if (!fine) {
         trib_log(self->base.reactor->logger, TRIB_LOG_WARN, "refused a connection from %s: %s", conn->base.remote.text,
                  error.text);
-        refuse(id);
+        reject_request(id);
         trib_rdma_conn_free(conn);
     }
 }
@@ -254,7 +254,7 @@ static void events_ready(trib_reactor *reactor, trib_io *io, unsigned events)
         const verbs_target *target = is_request ? event->listen_id->context : event->id->context;
         rdma_ack_cm_event(event);
         if (is_request && target == NULL) {
-            refuse(copy.id);
+            reject_request(copy.id);
             trib_rdma_discard(self, copy.id);
         } else if (is_request) {
             connect_requested(target->listener, copy.id, &greeting);
@@ -341,19 +341,19 @@ static trib_status rdma_transport_listen(trib_transport *transport, const trib_a
 
 /* ---- Life ---- */
 
-static trib_status rdma_transport_share(trib_arena *arena, void **shared_out, trib_error *error)
+static trib_status rdma_context_open(trib_arena *arena, void **context_out, trib_error *error)
 {
     verbs_domain *domain = NULL;
     trib_status status = trib_rdma_domain_open(arena, &domain, error);
     if (status == TRIB_OK) {
-        *shared_out = domain;
+        *context_out = domain;
     }
     return status;
 }
 
-static void rdma_transport_unshare(void *shared)
+static void rdma_context_close(void *context)
 {
-    trib_rdma_domain_close(shared);
+    trib_rdma_domain_close(context);
 }
 
 /* A device waits so long after each of its tries. */
@@ -427,10 +427,10 @@ static trib_status rdma_transport_open(trib_reactor *reactor, const trib_transpo
         return TRIB_NO_MEMORY;
     }
     self->base = (trib_transport){.ops = &trib_rdma_ops, .reactor = reactor, .upcalls = upcalls};
-    self->has_rails = config->has_rails;
+    self->has_failover = config->has_failover;
     self->peers = config->peers;
     self->ack_timeout = ack_timeout(config->silence_timeout_ns);
-    self->domain = config->shared;
+    self->domain = config->context;
     trib_status status = TRIB_OK;
     if (self->domain == NULL) {
         trib_error error = {.status = TRIB_OK};
@@ -468,7 +468,7 @@ static void rdma_transport_stats(const trib_transport *transport, trib_transport
     trib_transport_counters_read(&((const verbs_transport *)transport)->stats, stats_out);
 }
 
-/* With several devices every one of them must know it: another may take over (rails.h). */
+/* With several devices every one of them must know it: another may take over (failover.h). */
 static bool rdma_transport_moves_alone(const trib_conn *conn, const void *memory, size_t size, uint32_t least)
 {
     verbs_domain *domain = ((const verbs_transport *)conn->transport)->domain;
@@ -493,8 +493,8 @@ const trib_transport_ops trib_rdma_ops = {
     .conn_close = trib_rdma_conn_close,
     .stats = rdma_transport_stats,
     .moves_alone = rdma_transport_moves_alone,
-    .share = rdma_transport_share,
-    .unshare = rdma_transport_unshare,
+    .context_open = rdma_context_open,
+    .context_close = rdma_context_close,
 };
 
 #endif

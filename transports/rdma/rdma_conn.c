@@ -26,7 +26,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/base/strangers.h"
+#include "engine/base/half_open.h"
 #include "transports/rdma/rdma_internal.h"
 #include "transports/tcp/tcp_internal.h"
 
@@ -36,7 +36,7 @@
 #define POLLS_PER_TURN 16u
 #define POLL_COUNT 16
 
-static void finish(trib_reactor *reactor, trib_post *post);
+static void finish_conn(trib_reactor *reactor, trib_post *post);
 
 static void run_turn(trib_reactor *reactor, trib_post *post)
 {
@@ -78,7 +78,7 @@ verbs_conn *trib_rdma_conn_create(verbs_transport *transport, struct rdma_cm_id 
     id->context = &conn->target;
     conn->state = state;
     conn->turn_post.run = run_turn;
-    conn->finish_post.run = finish;
+    conn->finish_post.run = finish_conn;
     conn->timer.fired = timer_fired;
     conn->timer.user = conn;
     conn->next = transport->conns;
@@ -236,7 +236,7 @@ trib_status trib_rdma_connect(trib_transport *transport, const trib_address *to,
     if (conn == NULL) {
         return TRIB_NO_MEMORY;
     }
-    conn->told = true;
+    conn->known = true;
     self->open_count++;
     trib_tcp_address_format(&address, &conn->base.remote);
     conn->base.user = user;
@@ -256,7 +256,7 @@ void trib_rdma_conn_opened(verbs_conn *conn)
     conn->opened = true;
     trib_reactor_defer(conn->base.transport->reactor, &conn->turn_post);
     if (accepted) {
-        conn->told = true;
+        conn->known = true;
         conn->transport->open_count++;
         conn->base.transport->upcalls->accepted((trib_listener *)(void *)conn->listener, &conn->base);
     } else {
@@ -274,7 +274,7 @@ void trib_rdma_conn_make_room(verbs_transport *transport)
             count++;
         }
     }
-    if (oldest != NULL && count >= trib_strangers_max() + transport->peers) {
+    if (oldest != NULL && count >= trib_half_open_max() + transport->peers) {
         trib_rdma_conn_end(oldest, TRIB_TIMEOUT, "too many others have come"); /* its turn frees it */
     }
 }
@@ -355,7 +355,7 @@ static void end_if_lost(verbs_conn *conn)
 }
 
 /* What completions make possible, and what waits. */
-static void act(verbs_conn *conn, bool more)
+static void act_on_completions(verbs_conn *conn, bool more)
 {
     trib_rdma_report_sent(conn); /* before the peer's end, which may be among what came with it */
     trib_rdma_deliver(conn);
@@ -391,15 +391,15 @@ void trib_rdma_conn_turn(verbs_conn *conn)
     }
     bool more = false;
     (void)take_completions(conn, &more);
-    act(conn, more);
+    act_on_completions(conn, more);
 }
 
-bool trib_rdma_conn_look(verbs_conn *conn)
+bool trib_rdma_conn_poll(verbs_conn *conn)
 {
     bool more = false;
     const bool found = take_completions(conn, &more);
     if (found) {
-        act(conn, more);
+        act_on_completions(conn, more);
     }
     return found;
 }
@@ -459,11 +459,11 @@ static void report_unsent(verbs_conn *conn)
     trib_send_queue_return(&conn->sends, &conn->base, conn->end_status);
 }
 
-static void finish(trib_reactor *reactor, trib_post *post)
+static void finish_conn(trib_reactor *reactor, trib_post *post)
 {
     verbs_conn *conn = (verbs_conn *)((char *)post - offsetof(verbs_conn, finish_post));
     const trib_transport_upcalls *upcalls = conn->base.transport->upcalls;
-    trib_assert(conn->state == VERBS_ENDING && conn->told);
+    trib_assert(conn->state == VERBS_ENDING && conn->known);
     bool lingers = conn->flushed && !conn->peer_ended && !conn->broken && !conn->disconnected;
     bool parts = !lingers && conn->opened && !conn->disconnected;
     if (!lingers) {

@@ -104,8 +104,8 @@ typedef struct verbs_nic {
     trib_io watch_io;
     verbs_bounce *free[BOUNCE_WAYS][BOUNCE_CLASSES];
     uint32_t made[BOUNCE_WAYS][BOUNCE_CLASSES];
-    verbs_conn *waiting;         /* for a bounce */
-    bool said_copy, said_failed; /* logged once */
+    verbs_conn *waiting;              /* for a bounce */
+    bool copy_logged, failure_logged; /* logged once */
 } verbs_nic;
 
 /* Work requests that will go to the device in one call, all of one connection. What is the same in every chain stays. */
@@ -121,17 +121,17 @@ typedef struct verbs_transport {
     trib_transport_counters stats;
     verbs_domain *domain;
     bool owns_domain;
-    bool has_rails;      /* who is above goes another way when a port is down */
+    bool has_failover;   /* who is above goes another way when a port is down */
     uint32_t peers;      /* that may connect at once */
     uint8_t ack_timeout; /* as verbs count it: 4.096 us * 2^n */
-    uint32_t ahead;      /* landings, see TRIB_RDMA_AHEAD */
+    uint32_t ahead;      /* receive targets, see TRIB_RDMA_AHEAD */
     uint32_t open_count; /* listeners and connections that the caller knows of */
     struct rdma_event_channel *events;
     verbs_remains *remains; /* the channel's */
     trib_io io;
     verbs_conn *conns; /* all */
     trib_poller poller;
-    verbs_conn *warm, *look_next; /* rdma_poll.c */
+    verbs_conn *warm, *poll_next; /* rdma_poll.c */
     verbs_chain chain;
     verbs_nic nics[TRIB_RDMA_DEVICES_MAX];
 } verbs_transport;
@@ -159,7 +159,7 @@ typedef struct verbs_out {
 
 typedef enum verbs_in_phase {
     IN_NEW,     /* the receiver has not been asked */
-    IN_PLACE,   /* it has a landing, and the sender has not been told yet */
+    IN_PLACE,   /* it has a receive target, and the sender has not been told yet */
     IN_GRANTED, /* the device may be writing to it */
     IN_ARRIVED,
     IN_REFUSED, /* by the receiver, asked ahead of its turn: the connection ends when that comes */
@@ -172,7 +172,7 @@ typedef struct verbs_in {
     trib_status refusal; /* IN_REFUSED */
     uint32_t size;
     uint32_t buffer; /* index of the receive buffer with its header */
-    trib_landing landing;
+    trib_recv_target target;
     verbs_bounce *bounce;
 } verbs_in;
 
@@ -195,7 +195,7 @@ struct verbs_conn {
     trib_timer timer; /* connecting, lingering, parting */
     verbs_conn *wait_next;
     bool waits_for_bounce;
-    bool told;           /* the caller knows of it */
+    bool known;          /* the caller knows of it */
     bool opened;         /* it was OPEN */
     bool connect_failed; /* at once: `connected` is still to be told */
     bool disconnected;   /* the peer or the network ended it */
@@ -274,7 +274,7 @@ void trib_rdma_conn_opened(verbs_conn *conn); /* makes the upcall */
 /* Takes completions, delivers, sends. Makes upcalls: from the loop only. */
 void trib_rdma_conn_turn(verbs_conn *conn);
 /* The same, if there are completions; false: there are none. */
-bool trib_rdma_conn_look(verbs_conn *conn);
+bool trib_rdma_conn_poll(verbs_conn *conn);
 
 /* rdma_send.c */
 void trib_rdma_send(trib_conn *base, trib_send *send);

@@ -74,7 +74,7 @@ static void watch_ready(trib_reactor *reactor, trib_io *io, unsigned events)
         ibv_ack_async_event(&event);
         if (type == IBV_EVENT_DEVICE_FATAL) {
             lose_port(nic, 0, "has failed");
-        } else if (type == IBV_EVENT_PORT_ERR && nic->transport->has_rails) {
+        } else if (type == IBV_EVENT_PORT_ERR && nic->transport->has_failover) {
             lose_port(nic, port, "is down");
         }
     }
@@ -167,13 +167,13 @@ static void say_copy(verbs_nic *nic, const void *memory, size_t size)
     trib_logger *logger = nic->transport->base.reactor->logger;
     const char *name = ibv_get_device_name(nic->device->verbs->device);
     int number = atomic_load(&nic->device->failure);
-    if (number != 0 && !nic->said_failed) {
-        nic->said_failed = true;
+    if (number != 0 && !nic->failure_logged) {
+        nic->failure_logged = true;
         trib_error why;
         (void)trib_rdma_register_error(&why, nic->device, TRIB_EXTENT_BYTES, number);
         trib_log(logger, TRIB_LOG_WARN, "payloads are copied: %s", why.text);
-    } else if (number == 0 && size >= WORTH_SAYING && !nic->said_copy) {
-        nic->said_copy = true;
+    } else if (number == 0 && size >= WORTH_SAYING && !nic->copy_logged) {
+        nic->copy_logged = true;
         trib_log(logger, TRIB_LOG_INFO,
                  "payloads at %p are copied: %s knows memory of trib_alloc and of trib_memory_register, and this is "
                  "neither",

@@ -9,7 +9,7 @@
  * Invariants
  * - Who is not warm is armed, or will get a turn by something else (it is not open yet, or ending).
  * - A queue is armed before it is looked at for the last time, so that nothing comes unseen in between.
- * - A look may free its connection and others: who goes through the list goes on at `look_next`, which who leaves moves.
+ * - A look may free its connection and others: who goes through the list goes on at `poll_next`, which who leaves moves.
  */
 #include "build_config.h"
 #include "transports/rdma/rdma.h"
@@ -22,7 +22,7 @@
 
 #define EVENTS_PER_TURN 64u
 
-static void warm(verbs_conn *conn)
+static void warm_conn(verbs_conn *conn)
 {
     verbs_transport *transport = conn->transport;
     if (conn->warm_at != NULL) {
@@ -36,13 +36,13 @@ static void warm(verbs_conn *conn)
     transport->warm = conn;
 }
 
-static void cool(verbs_conn *conn)
+static void cool_conn(verbs_conn *conn)
 {
     if (conn->warm_at == NULL) {
         return;
     }
-    if (conn->transport->look_next == conn) {
-        conn->transport->look_next = conn->warm_next;
+    if (conn->transport->poll_next == conn) {
+        conn->transport->poll_next = conn->warm_next;
     }
     *conn->warm_at = conn->warm_next;
     if (conn->warm_next != NULL) {
@@ -51,7 +51,7 @@ static void cool(verbs_conn *conn)
     conn->warm_at = NULL;
 }
 
-static bool arm(verbs_conn *conn)
+static bool arm_queue(verbs_conn *conn)
 {
     if (ibv_req_notify_cq(conn->cq, 0) != 0) {
         return false;
@@ -73,7 +73,7 @@ static void disarmed(verbs_conn *conn)
 bool trib_rdma_queue_create(verbs_conn *conn, int entries)
 {
     conn->cq = ibv_create_cq(conn->nic->device->verbs, entries, conn, conn->nic->channel, 0);
-    return conn->cq != NULL && arm(conn);
+    return conn->cq != NULL && arm_queue(conn);
 }
 
 void trib_rdma_queue_destroy(verbs_conn *conn)
@@ -81,7 +81,7 @@ void trib_rdma_queue_destroy(verbs_conn *conn)
     if (conn->cq == NULL) {
         return;
     }
-    cool(conn);
+    cool_conn(conn);
     if (conn->armed) {
         disarmed(conn);
     }
@@ -124,7 +124,7 @@ void trib_rdma_channel_ready(trib_reactor *reactor, trib_io *io, unsigned events
         if (conn->armed) {
             disarmed(conn);
         }
-        warm(conn);
+        warm_conn(conn);
         if (nic->armed_count == 0) {
             return; /* nobody else can have said anything */
         }
@@ -133,7 +133,7 @@ void trib_rdma_channel_ready(trib_reactor *reactor, trib_io *io, unsigned events
 
 /* ---- The poller ---- */
 
-static bool may_look(const verbs_conn *conn)
+static bool may_poll(const verbs_conn *conn)
 {
     return conn->state >= VERBS_ACCEPTING && conn->state != VERBS_ENDING;
 }
@@ -141,16 +141,16 @@ static bool may_look(const verbs_conn *conn)
 /* The warm ones, one after the other; those that leave meanwhile, also the one before, do not disturb. */
 static verbs_conn *next_warm(verbs_transport *self)
 {
-    verbs_conn *conn = self->look_next;
+    verbs_conn *conn = self->poll_next;
     if (conn != NULL) {
-        self->look_next = conn->warm_next;
+        self->poll_next = conn->warm_next;
     }
     return conn;
 }
 
 static verbs_conn *first_warm(verbs_transport *self)
 {
-    self->look_next = self->warm;
+    self->poll_next = self->warm;
     return next_warm(self);
 }
 
@@ -165,7 +165,7 @@ static bool poll_warm(trib_reactor *reactor, trib_poller *poller)
     verbs_transport *self = transport_of(poller);
     bool found = false;
     for (verbs_conn *conn = first_warm(self); conn != NULL; conn = next_warm(self)) {
-        found = (may_look(conn) && trib_rdma_conn_look(conn)) || found;
+        found = (may_poll(conn) && trib_rdma_conn_poll(conn)) || found;
     }
     return found;
 }
@@ -176,16 +176,16 @@ static bool rest_warm(trib_reactor *reactor, trib_poller *poller)
     verbs_transport *self = transport_of(poller);
     bool may_sleep = true;
     for (verbs_conn *conn = first_warm(self); conn != NULL; conn = next_warm(self)) {
-        if (!may_look(conn)) {
+        if (!may_poll(conn)) {
             continue;
         }
-        if (!conn->armed && !arm(conn)) {
+        if (!conn->armed && !arm_queue(conn)) {
             trib_rdma_conn_end(conn, TRIB_PEER_LOST, "the device does not announce completions: %m");
             may_sleep = false;
-        } else if (trib_rdma_conn_look(conn)) {
+        } else if (trib_rdma_conn_poll(conn)) {
             may_sleep = false;
         } else {
-            cool(conn);
+            cool_conn(conn);
         }
     }
     return may_sleep;

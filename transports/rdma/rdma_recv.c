@@ -4,7 +4,7 @@
  * Invariants
  * - The receiver is asked about a message when the one before it has been delivered; about a large one already when
  *   those before it are large and have their places.
- * - A landing that was granted may be written to until the payload has arrived or the queue pair is gone: a connection
+ * - A receive target that was granted may be written to until the payload has arrived or the queue pair is gone: a connection
  *   that flushes waits for the one, and what ends otherwise takes care of the other before it reports anything.
  * - What a peer says is checked before it is used: kinds, numbers, sizes, and credits it does not have.
  */
@@ -159,11 +159,11 @@ static bool post_grant(verbs_conn *conn, uint32_t sequence, uint64_t address, ui
 }
 
 /* False if it has to wait. */
-static bool grant(verbs_conn *conn, verbs_in *in, uint32_t number)
+static bool grant_write(verbs_conn *conn, verbs_in *in, uint32_t number)
 {
     uint32_t local_key = 0;
     uint32_t remote_key = 0;
-    const unsigned char *at = in->landing.buffer;
+    const unsigned char *at = in->target.buffer;
     if (in->bounce != NULL || !trib_rdma_device_find(conn->nic->device, at, in->size, &local_key, &remote_key)) {
         trib_error error = {.status = TRIB_OK};
         if (in->bounce == NULL &&
@@ -197,7 +197,7 @@ void trib_rdma_drop_in(verbs_conn *conn, verbs_in *in)
 }
 
 /* Gives the head's buffer back. */
-static void consume(verbs_conn *conn, verbs_in *in)
+static void consume_message(verbs_conn *conn, verbs_in *in)
 {
     trib_rdma_drop_in(conn, in);
     conn->place_next += conn->place_next == conn->in_head;
@@ -205,32 +205,32 @@ static void consume(verbs_conn *conn, verbs_in *in)
     buffer_free(conn, in->buffer, in->kind != KIND_FIN);
 }
 
-static void deliver(verbs_conn *conn, verbs_in *in)
+static void deliver_message(verbs_conn *conn, verbs_in *in)
 {
     const unsigned char *header = buffer_at(conn, in->buffer) + TRIB_RDMA_HEADER_AT;
     trib_counter_add(&conn->transport->stats.messages_received, 1);
-    conn->base.transport->upcalls->received(&conn->base, header, in->landing.buffer, in->size);
-    consume(conn, in);
+    conn->base.transport->upcalls->received(&conn->base, header, in->target.buffer, in->size);
+    consume_message(conn, in);
 }
 
-static void refuse(verbs_conn *conn, verbs_in *in)
+static void refuse_message(verbs_conn *conn, verbs_in *in)
 {
-    if (in->refusal == TRIB_PROTOCOL && in->landing.payload_size != in->size) {
+    if (in->refusal == TRIB_PROTOCOL && in->target.payload_size != in->size) {
         trib_rdma_conn_end(conn, TRIB_PROTOCOL, "message %u carries %u bytes, its header says %u", conn->in_head,
-                           in->size, in->landing.payload_size);
+                           in->size, in->target.payload_size);
     } else {
         trib_rdma_conn_end(conn, in->refusal, "message refused: %s", trib_status_text(in->refusal));
     }
 }
 
 /* Asks the receiver where the payload goes. False if there is no answer now, or the connection is ending. */
-static bool ask(verbs_conn *conn, verbs_in *in)
+static bool ask_receiver(verbs_conn *conn, verbs_in *in)
 {
     const unsigned char *header = buffer_at(conn, in->buffer) + TRIB_RDMA_HEADER_AT;
-    in->landing = (trib_landing){.buffer = NULL};
+    in->target = (trib_recv_target){.buffer = NULL};
     conn->asking = true;
     conn->resume_asked = false;
-    trib_status status = conn->base.transport->upcalls->header(&conn->base, header, &in->landing);
+    trib_status status = conn->base.transport->upcalls->header(&conn->base, header, &in->target);
     conn->asking = false;
     if (conn->state != VERBS_OPEN) {
         return false;
@@ -242,7 +242,7 @@ static bool ask(verbs_conn *conn, verbs_in *in)
         }
         return false;
     }
-    if (status == TRIB_OK && in->landing.payload_size != in->size) {
+    if (status == TRIB_OK && in->target.payload_size != in->size) {
         status = TRIB_PROTOCOL;
     }
     if (status != TRIB_OK) {
@@ -250,7 +250,7 @@ static bool ask(verbs_conn *conn, verbs_in *in)
         in->phase = IN_REFUSED;
         return true;
     }
-    trib_assert(in->landing.buffer != NULL || in->size == 0);
+    trib_assert(in->target.buffer != NULL || in->size == 0);
     return true;
 }
 
@@ -271,21 +271,21 @@ static void grant_ahead(verbs_conn *conn)
             return;
         }
         if (in->phase == IN_NEW) {
-            if (conn->paused || !ask(conn, in) || in->phase == IN_REFUSED) {
+            if (conn->paused || !ask_receiver(conn, in) || in->phase == IN_REFUSED) {
                 return;
             }
             in->phase = IN_PLACE;
             in->is_ahead = is_ahead;
             conn->transport->ahead += is_ahead;
         }
-        if (!grant(conn, in, number)) {
+        if (!grant_write(conn, in, number)) {
             return;
         }
     }
 }
 
 /* Deals with the message that is next. False if there is nothing more to do now. */
-static bool step(verbs_conn *conn, verbs_in *in)
+static bool step_message(verbs_conn *conn, verbs_in *in)
 {
     if (in->phase == IN_NEW && in->kind == KIND_FIN) {
         conn->peer_ended = true;
@@ -296,20 +296,20 @@ static bool step(verbs_conn *conn, verbs_in *in)
         return false;
     }
     if (in->phase == IN_NEW && in->kind == KIND_MESSAGE) {
-        if (conn->paused || !ask(conn, in)) {
+        if (conn->paused || !ask_receiver(conn, in)) {
             return false;
         }
         if (in->phase == IN_NEW && in->size > 0) {
-            memcpy(in->landing.buffer, buffer_at(conn, in->buffer) + TRIB_RDMA_PAYLOAD_AT, in->size);
+            memcpy(in->target.buffer, buffer_at(conn, in->buffer) + TRIB_RDMA_PAYLOAD_AT, in->size);
             trib_counter_add(&conn->transport->stats.bytes_copied, in->size);
         }
         if (in->phase == IN_NEW) {
-            deliver(conn, in);
+            deliver_message(conn, in);
             return true;
         }
     }
     if (in->phase == IN_REFUSED) {
-        refuse(conn, in);
+        refuse_message(conn, in);
         return false;
     }
     if (in->phase != IN_ARRIVED) {
@@ -317,10 +317,10 @@ static bool step(verbs_conn *conn, verbs_in *in)
         return conn->state == VERBS_OPEN && in->phase == IN_REFUSED;
     }
     if (in->bounce != NULL) {
-        memcpy(in->landing.buffer, in->bounce->block.data, in->size);
+        memcpy(in->target.buffer, in->bounce->block.data, in->size);
         trib_counter_add(&conn->transport->stats.bytes_copied, in->size);
     }
-    deliver(conn, in);
+    deliver_message(conn, in);
     return true;
 }
 
@@ -335,12 +335,12 @@ static bool step_over(verbs_conn *conn, verbs_in *in)
             return false;
         }
         conn->peer_ended = conn->peer_ended || in->kind == KIND_FIN;
-        consume(conn, in);
+        consume_message(conn, in);
         return true;
     case IN_GRANTED:
         return false;
     case IN_ARRIVED:
-        consume(conn, in);
+        consume_message(conn, in);
         return true;
     }
     trib_unreachable();
@@ -354,7 +354,7 @@ void trib_rdma_deliver(verbs_conn *conn)
         verbs_state before = conn->state;
         switch (before) {
         case VERBS_OPEN:
-            more = step(conn, in);
+            more = step_message(conn, in);
             break;
         case VERBS_FLUSHING:
         case VERBS_LINGERING:

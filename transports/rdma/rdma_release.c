@@ -18,7 +18,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/base/fork.h"
-#include "engine/base/thread.h"
+#include "engine/base/thread_signals.h"
 #include "transports/rdma/rdma_release.h"
 
 #define PATIENCE_S 2
@@ -30,7 +30,7 @@ struct verbs_releaser {
     verbs_remains *head, *tail;
     uint32_t pending;
     bool has_thread, closed, abandoned;
-    bool impatient; /* somebody has waited in vain: nobody waits again */
+    bool short_wait; /* somebody has waited in vain: nobody waits again */
 };
 
 static void releaser_free(verbs_releaser *self)
@@ -40,7 +40,7 @@ static void releaser_free(verbs_releaser *self)
     free(self);
 }
 
-static void destroy(verbs_remains *remains)
+static void destroy_remains(verbs_remains *remains)
 {
     if (remains->id != NULL) {
         rdma_destroy_id(remains->id);
@@ -61,7 +61,7 @@ static void *thread_main(void *argument)
         if (remains != NULL) {
             self->head = remains->next;
             pthread_mutex_unlock(&self->mutex);
-            destroy(remains);
+            destroy_remains(remains);
             pthread_mutex_lock(&self->mutex);
             trib_assert(self->pending > 0);
             self->pending--;
@@ -118,7 +118,7 @@ void trib_rdma_release(verbs_releaser *self, verbs_remains *remains)
     }
     pthread_mutex_unlock(&self->mutex);
     if (remains != NULL) { /* no thread is to be had */
-        destroy(remains);
+        destroy_remains(remains);
     }
 }
 
@@ -129,10 +129,10 @@ uint32_t trib_rdma_releaser_drain(verbs_releaser *self)
     until.tv_sec += PATIENCE_S;
     pthread_mutex_lock(&self->mutex);
     int error = 0;
-    while (self->pending > 0 && !self->impatient && error == 0) {
+    while (self->pending > 0 && !self->short_wait && error == 0) {
         error = pthread_cond_timedwait(&self->changed, &self->mutex, &until);
     }
-    self->impatient = self->impatient || error != 0;
+    self->short_wait = self->short_wait || error != 0;
     uint32_t left = self->pending;
     pthread_mutex_unlock(&self->mutex);
     return left;

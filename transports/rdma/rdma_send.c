@@ -111,7 +111,7 @@ static verbs_out *out_at(verbs_conn *conn, uint32_t number)
     return &conn->outs[number % TRIB_RDMA_OUTS];
 }
 
-static void settle(verbs_conn *conn, verbs_out *out)
+static void settle_message(verbs_conn *conn, verbs_out *out)
 {
     trib_rdma_bounce_give(conn->nic, out->bounce);
     out->bounce = NULL;
@@ -180,7 +180,7 @@ void trib_rdma_take_grant(verbs_conn *conn, const verbs_prefix *prefix)
     verbs_out *out = out_at(conn, conn->grant_next++);
     conn->peer_requests++;
     if ((prefix->flags & TRIB_RDMA_UNWANTED) != 0) {
-        settle(conn, out);
+        settle_message(conn, out);
         return;
     }
     out->phase = OUT_GRANTED;
@@ -258,7 +258,7 @@ static void settle_to(verbs_conn *conn, uint32_t number)
     for (; conn->settle_next != end; conn->settle_next++) {
         verbs_out *out = out_at(conn, conn->settle_next);
         if (out->phase == OUT_WRITING) {
-            settle(conn, out);
+            settle_message(conn, out);
         }
     }
 }

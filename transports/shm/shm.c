@@ -14,10 +14,10 @@
 #include <unistd.h>
 
 #include "engine/base/assert.h"
-#include "engine/base/strangers.h"
+#include "engine/base/half_open.h"
 #include "transports/shm/shm_internal.h"
 
-#define LOOK_NS (2 * INT64_C(1000000))
+#define POLL_NS (2 * INT64_C(1000000))
 #define SAY_NS (60 * INT64_C(1000000000))
 #define PORT_TRIES 64u
 #define PORT_FIRST 32768u
@@ -30,7 +30,7 @@ static shm_transport *transport_of(trib_poller *poller)
     return (shm_transport *)((char *)poller - offsetof(shm_transport, poller));
 }
 
-static void reap(shm_transport *self, bool all)
+static void reap_conns(shm_transport *self, bool all)
 {
     shm_conn *next = NULL;
     for (shm_conn *conn = self->conns; conn != NULL; conn = next) {
@@ -51,7 +51,7 @@ static bool poll_all(trib_reactor *reactor, trib_poller *poller)
         ended = ended || (conn->state == SHM_ENDING && !conn->known);
     }
     if (ended) {
-        reap(self, false);
+        reap_conns(self, false);
     }
     return found;
 }
@@ -79,8 +79,8 @@ static void watch_all(trib_reactor *reactor, trib_timer *timer)
     shm_transport *self = timer->user;
     const int64_t now_ns = trib_now(reactor), limit_ns = self->config.silence_timeout_ns;
     /* While this process stood still it has not seen what its peers took, and they may have stood still with it. */
-    const bool overslept = trib_timer_overslept(reactor, timer, limit_ns / 8);
-    const int64_t slept_ns = overslept ? now_ns - timer->due_ns : 0;
+    const bool stalled_locally = trib_timer_stalled_locally(reactor, timer, limit_ns / 8);
+    const int64_t slept_ns = stalled_locally ? now_ns - timer->due_ns : 0;
     for (shm_conn *conn = self->conns; conn != NULL; conn = conn->next) {
         trib_shm_conn_watch(conn, now_ns, slept_ns);
     }
@@ -88,17 +88,17 @@ static void watch_all(trib_reactor *reactor, trib_timer *timer)
 }
 
 /* The poller looks in every turn: that there is one is enough. */
-static void looked(trib_reactor *reactor, trib_timer *timer)
+static void poll_now(trib_reactor *reactor, trib_timer *timer)
 {
     (void)reactor;
     (void)timer;
 }
 
-void trib_shm_look_later(shm_transport *self)
+void trib_shm_poll_later(shm_transport *self)
 {
-    if (!self->look.armed) {
+    if (!self->poll_timer.armed) {
         trib_reactor *reactor = self->base.reactor;
-        trib_timer_arm(reactor, &self->look, trib_now(reactor) + LOOK_NS);
+        trib_timer_arm(reactor, &self->poll_timer, trib_now(reactor) + POLL_NS);
     }
 }
 
@@ -115,11 +115,11 @@ static trib_status shm_open_instance(trib_reactor *reactor, const trib_transport
     self->base.reactor = reactor;
     self->base.upcalls = upcalls;
     self->config = *config;
-    self->offer = config->shared;
+    self->offer = config->context;
     reactor->ops->random(reactor, &self->probe, sizeof self->probe);
     self->poller = (trib_poller){.poll = poll_all, .rest = rest_all, .woken = woken_all};
     trib_reactor_poller_add(reactor, &self->poller);
-    self->look.fired = looked;
+    self->poll_timer.fired = poll_now;
     self->watch.fired = watch_all;
     self->watch.user = self;
     if (config->silence_timeout_ns > 0) {
@@ -133,15 +133,15 @@ static void shm_close(trib_transport *transport)
 {
     shm_transport *self = (shm_transport *)transport;
     trib_assert(self->open_count == 0);
-    reap(self, true);
+    reap_conns(self, true);
     trib_assert(self->conns == NULL);
     trib_timer_stop(transport->reactor, &self->watch);
-    trib_timer_stop(transport->reactor, &self->look);
+    trib_timer_stop(transport->reactor, &self->poll_timer);
     trib_reactor_poller_remove(transport->reactor, &self->poller);
     free(self);
 }
 
-static trib_status shm_share(trib_arena *arena, void **shared_out, trib_error *error)
+static trib_status shm_context_open(trib_arena *arena, void **context_out, trib_error *error)
 {
     shm_offer *offer = NULL;
     trib_status status = trib_shm_offer_create(arena, &offer);
@@ -149,13 +149,13 @@ static trib_status shm_share(trib_arena *arena, void **shared_out, trib_error *e
         return trib_error_set(error, status, "the engine's memory cannot be offered to processes of this machine: %s",
                               trib_status_text(status));
     }
-    *shared_out = offer;
+    *context_out = offer;
     return TRIB_OK;
 }
 
-static void shm_unshare(void *shared)
+static void shm_context_close(void *context)
 {
-    trib_shm_offer_destroy(shared);
+    trib_shm_offer_destroy(context);
 }
 
 static void shm_stats(const trib_transport *transport, trib_transport_stats *stats_out)
@@ -192,7 +192,7 @@ static void shm_listener_close(trib_listener *base)
 }
 
 /* Among those that are greeting, where they are too many. */
-static void end_oldest_stranger(shm_transport *self)
+static void close_oldest_half_open(shm_transport *self)
 {
     shm_conn *oldest = NULL;
     uint32_t count = 0;
@@ -202,7 +202,7 @@ static void end_oldest_stranger(shm_transport *self)
             count++;
         }
     }
-    if (oldest != NULL && count >= trib_strangers_max() + self->config.peers) {
+    if (oldest != NULL && count >= trib_half_open_max() + self->config.peers) {
         trib_shm_conn_end(oldest, TRIB_TIMEOUT, "too many others greet, and say nothing");
         trib_shm_conn_forget(oldest);
     }
@@ -221,7 +221,7 @@ static void note_other_user(shm_listener *listener)
 }
 
 /* No upcalls: those follow the greeting. */
-static bool take(trib_acceptor *acceptor, int fd, const struct sockaddr_storage *from)
+static bool take_socket(trib_acceptor *acceptor, int fd, const struct sockaddr_storage *from)
 {
     (void)from;
     shm_listener *listener = listener_of(acceptor);
@@ -233,7 +233,7 @@ static bool take(trib_acceptor *acceptor, int fd, const struct sockaddr_storage 
         close(fd);
         return true;
     }
-    end_oldest_stranger(self);
+    close_oldest_half_open(self);
     trib_address remote;
     snprintf(remote.text, sizeof remote.text, "process %d of this machine", (int)pid);
     shm_conn *conn = trib_shm_conn_create(self, fd, &remote, false);
@@ -305,7 +305,7 @@ static trib_status shm_listen(trib_transport *transport, const trib_address *at,
     listener->base.user = user;
     listener->acceptor.reactor = transport->reactor;
     listener->acceptor.system_calls = &self->stats.system_calls;
-    listener->acceptor.take = take;
+    listener->acceptor.take = take_socket;
     listener->acceptor.over = listener_over;
     self->open_count++;
     trib_acceptor_open(&listener->acceptor, fd);
@@ -327,6 +327,6 @@ const trib_transport_ops trib_shm_ops = {
     .lease = trib_shm_lease,
     .conn_close = trib_shm_conn_close,
     .stats = shm_stats,
-    .share = shm_share,
-    .unshare = shm_unshare,
+    .context_open = shm_context_open,
+    .context_close = shm_context_close,
 };

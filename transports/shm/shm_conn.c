@@ -26,7 +26,7 @@
 
 #define GREETING_NS (5 * INT64_C(1000000000))
 #define WAKE_UPS_MAX 1024u /* more than a socket holds of a peer that means well */
-#define READING_LOOK_NS INT64_C(1000000)
+#define READING_POLL_NS INT64_C(1000000)
 
 /* ---- Wake-ups ---- */
 
@@ -57,7 +57,7 @@ static bool is_live(const shm_conn *conn)
     return conn->state == SHM_OPEN || conn->state == SHM_FLUSHING;
 }
 
-static bool reads(const shm_conn *conn)
+static bool is_reading(const shm_conn *conn)
 {
     return conn->state == SHM_FLUSHING || !conn->paused;
 }
@@ -72,12 +72,12 @@ bool trib_shm_conn_rest(shm_conn *conn)
     bool hurries = conn->base.awaits_sent == NULL || *conn->base.awaits_sent;
     if (waits && conn->send_next == NULL && conn->state == SHM_OPEN && !hurries) {
         waits = false;
-        trib_shm_look_later(conn->transport);
+        trib_shm_poll_later(conn->transport);
     }
-    uint32_t wanted = (reads(conn) ? SHM_WAKE_ON_INPUT : 0) | (waits ? SHM_WAKE_ON_PROGRESS : 0);
+    uint32_t wanted = (is_reading(conn) ? SHM_WAKE_ON_INPUT : 0) | (waits ? SHM_WAKE_ON_PROGRESS : 0);
     atomic_store_explicit(&conn->in.mine->sleeps, wanted, memory_order_relaxed);
     trib_shm_fence();
-    if (reads(conn) && (conn->hung_up || trib_shm_in_has_more(&conn->in))) {
+    if (is_reading(conn) && (conn->hung_up || trib_shm_in_has_more(&conn->in))) {
         return true;
     }
     const shm_side *peer = conn->out.peer;
@@ -103,7 +103,7 @@ bool trib_shm_conn_poll(shm_conn *conn)
     if (trib_shm_stream_waits(conn)) {
         found = trib_shm_stream_report(conn);
     }
-    return (is_live(conn) && reads(conn) && trib_shm_stream_read(conn)) || found;
+    return (is_live(conn) && is_reading(conn) && trib_shm_stream_read(conn)) || found;
 }
 
 void trib_shm_conn_watch(shm_conn *conn, int64_t now_ns, int64_t slept_ns)
@@ -209,7 +209,7 @@ static void io_ready(trib_reactor *reactor, trib_io *io, unsigned events)
     }
 }
 
-static void finish(trib_reactor *reactor, trib_post *post);
+static void finish_conn(trib_reactor *reactor, trib_post *post);
 
 shm_conn *trib_shm_conn_create(shm_transport *transport, int fd, const trib_address *remote, bool outgoing)
 {
@@ -226,7 +226,7 @@ shm_conn *trib_shm_conn_create(shm_transport *transport, int fd, const trib_addr
     conn->io = (trib_io){.ready = io_ready, .user = conn, .fd = fd};
     conn->report_post.run = run_report;
     conn->resume_post.run = run_resume;
-    conn->finish_post.run = finish;
+    conn->finish_post.run = finish_conn;
     conn->deadline.fired = greeting_late;
     conn->deadline.user = conn;
     conn->again.fired = take_again;
@@ -279,7 +279,7 @@ void trib_shm_conn_forget(shm_conn *conn)
 }
 
 /* A socket to who listens there, and why there is none: errno. */
-static int reach(shm_transport *self, const struct sockaddr_un *name, socklen_t size, pid_t *pid_out)
+static int reach_listener(shm_transport *self, const struct sockaddr_un *name, socklen_t size, pid_t *pid_out)
 {
     trib_counter_add(&self->stats.system_calls, 3);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -303,7 +303,7 @@ trib_status trib_shm_connect_now(trib_transport *transport, const trib_address *
         return status;
     }
     pid_t pid = 0;
-    int fd = reach(self, &name, size, &pid);
+    int fd = reach_listener(self, &name, size, &pid);
     if (fd < 0) {
         *error_out = errno;
         return TRIB_PEER_LOST;
@@ -461,7 +461,7 @@ static bool is_read_by_peer(const shm_conn *conn)
     return got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
 }
 
-static void finish(trib_reactor *reactor, trib_post *post)
+static void finish_conn(trib_reactor *reactor, trib_post *post)
 {
     shm_conn *conn = (shm_conn *)((char *)post - offsetof(shm_conn, finish_post));
     const trib_transport_upcalls *upcalls = conn->base.transport->upcalls;
@@ -471,7 +471,7 @@ static void finish(trib_reactor *reactor, trib_post *post)
         trib_shm_conn_wake(conn, SHM_WAKE_ON_INPUT | SHM_WAKE_ON_PROGRESS);
     }
     if (is_read_by_peer(conn) && trib_now(reactor) < conn->end_by_ns) {
-        trib_timer_arm(reactor, &conn->again, trib_now(reactor) + READING_LOOK_NS);
+        trib_timer_arm(reactor, &conn->again, trib_now(reactor) + READING_POLL_NS);
         return;
     }
     if (conn->connect_failed) {

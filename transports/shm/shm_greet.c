@@ -59,7 +59,7 @@ bool trib_shm_peer_allowed(int fd, pid_t *pid_out)
 
 /* ---- Messages ---- */
 
-static bool greet(shm_conn *conn, shm_greeting_step step)
+static bool send_greeting(shm_conn *conn, shm_greeting_step step)
 {
     shm_greeting message = {
         .magic = SHM_GREETING_MAGIC,
@@ -122,7 +122,7 @@ static int find_descriptor_shortage(shm_conn *conn)
 
 /* 1: one came; 0: none yet, or not now; -1: the connection has ended or will. stays: it is still there the next time, as what
  * comes along is lost where the process has no room for it. */
-static int receive(shm_conn *conn, bool stays, shm_greeting *message, int *fd_out)
+static int receive_greeting(shm_conn *conn, bool stays, shm_greeting *message, int *fd_out)
 {
     struct iovec bytes = {.iov_base = message, .iov_len = sizeof *message};
     _Alignas(struct cmsghdr) unsigned char control[CMSG_SPACE(4 * sizeof(int))];
@@ -185,7 +185,7 @@ bool trib_shm_greet_begin(shm_conn *conn)
         trib_fork_own(conn->memory_fd);
     }
     return conn->memory_fd >= 0 && fcntl(conn->memory_fd, F_ADD_SEALS, SEALS) == 0 &&
-           map_segment(conn, conn->memory_fd, 0) && greet(conn, SHM_HELLO);
+           map_segment(conn, conn->memory_fd, 0) && send_greeting(conn, SHM_HELLO);
 }
 
 /* A segment that can shrink would kill this process when it is touched. */
@@ -225,7 +225,7 @@ static void take_hello(shm_conn *conn, const shm_greeting *message, int fd)
     take_off(conn);
     trib_reactor_end_shortage(conn->transport->base.reactor);
     conn->reads_peer = can_read(conn, message);
-    if (!greet(conn, SHM_WELCOME)) {
+    if (!send_greeting(conn, SHM_WELCOME)) {
         char why[TRIB_REASON_MAX];
         trib_shm_conn_end(conn, TRIB_PEER_LOST, "cannot answer the peer: %s", trib_log_reason(errno, why));
     }
@@ -237,7 +237,7 @@ static void take_welcome(shm_conn *conn, const shm_greeting *message)
     conn->peer_reads = message->reads != 0;
     trib_fork_close(conn->memory_fd);
     conn->memory_fd = -1;
-    if (!greet(conn, SHM_READY)) {
+    if (!send_greeting(conn, SHM_READY)) {
         char why[TRIB_REASON_MAX];
         trib_shm_conn_end(conn, TRIB_PEER_LOST, "cannot connect: %s", trib_log_reason(errno, why));
         return;
@@ -250,7 +250,7 @@ void trib_shm_greet_take(shm_conn *conn)
     shm_greeting message;
     int fd = -1;
     const bool mapped = conn->segment != NULL;
-    if (receive(conn, !conn->outgoing && !mapped, &message, &fd) <= 0) {
+    if (receive_greeting(conn, !conn->outgoing && !mapped, &message, &fd) <= 0) {
         if (fd >= 0) {
             close(fd);
         }

@@ -27,9 +27,9 @@ typedef struct shm_transport {
     trib_transport_config config;
     trib_transport_counters stats;
     trib_poller poller;
-    trib_timer watch; /* looks for peers that take nothing */
-    trib_timer look;  /* wakes for payloads that were taken, where nobody hurries */
-    shm_conn *conns;  /* all, also those that the caller does not know of yet */
+    trib_timer watch;      /* looks for peers that take nothing */
+    trib_timer poll_timer; /* wakes for payloads that were taken, where nobody hurries */
+    shm_conn *conns;       /* all, also those that the caller does not know of yet */
     uint32_t open_count;
     uint64_t probe;         /* a random number that peers try to read out of this process */
     const shm_offer *offer; /* NULL: none */
@@ -86,8 +86,8 @@ struct shm_conn {
     bool progress_owed; /* the peer may wait for what has been taken */
     shm_record record;  /* the message that is being received */
     const unsigned char *behind;
-    trib_landing landing;
-    uint32_t landed;
+    trib_recv_target target;
+    uint32_t payload_got;
 
     uint64_t taken, done; /* payloads in the peer's memory: taken up, and told it that they are over */
     uint64_t leased;      /* bit number % SHM_LEASES_MAX; none below done or from taken on */
@@ -115,7 +115,7 @@ struct shm_listener {
 /* ---- shm.c ---- */
 
 /* What peers have taken is seen soon, without a wake-up by them. */
-void trib_shm_look_later(shm_transport *self);
+void trib_shm_poll_later(shm_transport *self);
 
 /* ---- shm_greet.c ---- */
 

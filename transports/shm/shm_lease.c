@@ -24,7 +24,7 @@ static uint64_t bit_of(uint64_t number)
 }
 
 /* Tells the peer what is over. */
-static void advance(shm_conn *conn)
+static void advance_done(shm_conn *conn)
 {
     const uint64_t before = conn->done, end = conn->taken - conn->presenting;
     while (conn->done < end && (conn->leased & bit_of(conn->done)) == 0) {
@@ -43,7 +43,7 @@ static void advance(shm_conn *conn)
 static bool is_valid(const shm_conn *conn, const shm_lease *lease)
 {
     return atomic_load_explicit(&conn->in.peer->revoked, memory_order_acquire) == 0 ||
-           trib_now_often(conn->transport->base.reactor) - lease->since_ns < SHM_READING_NS / 2;
+           trib_now_fast(conn->transport->base.reactor) - lease->since_ns < SHM_READING_NS / 2;
 }
 
 static bool lease_end(trib_lease *base)
@@ -55,11 +55,11 @@ static bool lease_end(trib_lease *base)
     trib_shm_fence(); /* that is asked after the last look at the payload */
     const bool valid = is_valid(conn, lease);
     conn->leased &= ~bit_of(lease->number);
-    advance(conn);
+    advance_done(conn);
     return valid;
 }
 
-static void recall(shm_conn *conn, uint64_t number)
+static void recall_lease(shm_conn *conn, uint64_t number)
 {
     shm_lease *lease = &conn->leases[number % SHM_LEASES_MAX];
     trib_assert(lease->number == number);
@@ -71,7 +71,7 @@ void trib_shm_leases_recall(shm_conn *conn)
 {
     for (uint64_t number = conn->done; number < conn->taken; number++) {
         if ((conn->leased & bit_of(number)) != 0) {
-            recall(conn, number);
+            recall_lease(conn, number);
         }
     }
 }
@@ -80,10 +80,10 @@ void trib_shm_leases_recall(shm_conn *conn)
 void trib_shm_leases_expire(trib_reactor *reactor, trib_timer *timer)
 {
     shm_conn *conn = timer->user;
-    const int64_t now_ns = trib_now_often(reactor);
+    const int64_t now_ns = trib_now_fast(reactor);
     const uint64_t before = conn->done;
     while (conn->leased != 0 && now_ns - conn->leases[conn->done % SHM_LEASES_MAX].since_ns >= LEASE_NS) {
-        recall(conn, conn->done);
+        recall_lease(conn, conn->done);
         conn->lease_pause = PAUSE;
     }
     if (conn->done != before) {
@@ -97,13 +97,13 @@ void trib_shm_leases_expire(trib_reactor *reactor, trib_timer *timer)
 bool trib_shm_payload_begin(shm_conn *conn, bool in_place)
 {
     if (conn->taken - conn->done == SHM_LEASES_MAX) {
-        recall(conn, conn->done);
+        recall_lease(conn, conn->done);
         conn->lease_pause = PAUSE;
     }
     conn->taken++;
     if (in_place) {
         conn->presenting = true;
-        conn->began_ns = trib_now_often(conn->transport->base.reactor);
+        conn->began_ns = trib_now_fast(conn->transport->base.reactor);
         atomic_store_explicit(&conn->in.mine->reading, 1, memory_order_relaxed);
         trib_shm_fence();
     }
@@ -113,7 +113,7 @@ bool trib_shm_payload_begin(shm_conn *conn, bool in_place)
 void trib_shm_payload_end(shm_conn *conn)
 {
     conn->presenting = false;
-    advance(conn);
+    advance_done(conn);
 }
 
 trib_lease *trib_shm_lease(trib_conn *base, bool keeps)

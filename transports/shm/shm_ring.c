@@ -33,7 +33,7 @@ static uint32_t bytes_behind(const shm_record *record)
         return record->size <= SHM_RING_BYTES ? record->size : UINT32_MAX;
     case SHM_INLINE:
         return record->size <= SHM_INLINE_MAX ? TRIB_HEADER_SIZE + record->size : UINT32_MAX;
-    case SHM_REMOTE: /* small ones are never lent, so that nothing is read of a peer that has proved nothing yet */
+    case SHM_REMOTE: /* small ones are never presented in place, so that nothing is read of a peer that has proved nothing yet */
     case SHM_OFFERED:
     case SHM_STREAM:
         if (record->size <= SHM_INLINE_MAX) {
@@ -70,7 +70,7 @@ static _Atomic uint32_t *kind_at(unsigned char *ring, uint64_t position)
 }
 
 /* All of a record's beginning but its kind. */
-static void put(unsigned char *ring, uint64_t position, const shm_record *record)
+static void write_record_head(unsigned char *ring, uint64_t position, const shm_record *record)
 {
     const size_t kind = sizeof record->kind;
     memcpy(ring + position % SHM_RING_BYTES + kind, (const unsigned char *)record + kind, sizeof *record - kind);
@@ -100,11 +100,11 @@ void trib_shm_out_commit(shm_out *out)
     trib_assert(out->begin >= out->head && out->next > out->begin && out->next - out->tail < SHM_RING_BYTES);
     atomic_store_explicit(kind_at(out->ring, out->next), SHM_NONE, memory_order_relaxed);
     atomic_store_explicit(&out->mine->head, out->next, memory_order_relaxed);
-    put(out->ring, out->begin, &out->record);
+    write_record_head(out->ring, out->begin, &out->record);
     if (out->begin > out->head) {
         const shm_record filler = {.size = (uint32_t)(out->begin - out->head) - SHM_ALIGN};
         atomic_store_explicit(kind_at(out->ring, out->begin), out->record.kind, memory_order_relaxed);
-        put(out->ring, out->head, &filler);
+        write_record_head(out->ring, out->head, &filler);
         out->record.kind = SHM_SKIP;
     }
     /* Whoever sees this sees all that was written before, the SHM_NONE too. */
@@ -122,7 +122,7 @@ bool trib_shm_in_end(shm_in *in)
 }
 
 /* What has come lies in another core's cache. Asked for at once it is on its way while its header is read and thought about. */
-static void fetch(const unsigned char *from, uint32_t bytes)
+static void prefetch_bytes(const unsigned char *from, uint32_t bytes)
 {
     for (uint32_t i = LINE; i < bytes && i < FETCH_BYTES; i += LINE) {
         __builtin_prefetch(from + i);
@@ -130,7 +130,7 @@ static void fetch(const unsigned char *from, uint32_t bytes)
 }
 
 /* The record at `in->tail`, which the peer can still change: it is read once. */
-static shm_found look(shm_in *in, shm_record *record_out, const unsigned char **behind_out)
+static shm_found read_record(shm_in *in, shm_record *record_out, const unsigned char **behind_out)
 {
     if (!trib_shm_in_has_more(in)) {
         return SHM_NOTHING;
@@ -153,15 +153,15 @@ static shm_found look(shm_in *in, shm_record *record_out, const unsigned char **
 
 shm_found trib_shm_in_next(shm_in *in, shm_record *record_out, const unsigned char **behind_out)
 {
-    shm_found found = look(in, record_out, behind_out);
+    shm_found found = read_record(in, record_out, behind_out);
     if (found == SHM_RECORD && record_out->kind == SHM_SKIP) {
         /* It reaches to the end of the ring and is published together with the record after it. */
         trib_shm_in_take(in);
-        const bool good = in->tail % SHM_RING_BYTES == 0 && look(in, record_out, behind_out) == SHM_RECORD;
+        const bool good = in->tail % SHM_RING_BYTES == 0 && read_record(in, record_out, behind_out) == SHM_RECORD;
         found = good && record_out->kind != SHM_SKIP ? SHM_RECORD : SHM_BROKEN;
     }
     if (found == SHM_RECORD) {
-        fetch(in->ring + in->tail % SHM_RING_BYTES, (uint32_t)(in->next - in->tail));
+        prefetch_bytes(in->ring + in->tail % SHM_RING_BYTES, (uint32_t)(in->next - in->tail));
     }
     return found;
 }

@@ -27,7 +27,7 @@
 #define BYTES_PER_TURN (256u * 1024u) /* then sums and answers go out before more is taken */
 
 /* A payload's bytes, into the ring or out of it. */
-static void copy(shm_conn *conn, void *to, const void *from, uint32_t size)
+static void copy_counted(shm_conn *conn, void *to, const void *from, uint32_t size)
 {
     if (size > 0) {
         memcpy(to, from, size);
@@ -42,7 +42,7 @@ static bool is_remote(const shm_conn *conn, const trib_send *send)
     return send->payload_size > SHM_INLINE_MAX && conn->peer_reads;
 }
 
-static unsigned char *reserve(shm_conn *conn, shm_record record, uint32_t behind)
+static unsigned char *reserve_record(shm_conn *conn, shm_record record, uint32_t behind)
 {
     bool broken = false;
     unsigned char *place = trib_shm_out_reserve(&conn->out, record, behind, &broken);
@@ -55,11 +55,11 @@ static unsigned char *reserve(shm_conn *conn, shm_record record, uint32_t behind
 static bool write_inline(shm_conn *conn, const trib_send *send)
 {
     shm_record record = {.kind = SHM_INLINE, .size = send->payload_size};
-    unsigned char *place = reserve(conn, record, TRIB_HEADER_SIZE + send->payload_size);
+    unsigned char *place = reserve_record(conn, record, TRIB_HEADER_SIZE + send->payload_size);
     if (place == NULL) {
         return false;
     }
-    copy(conn, place + TRIB_HEADER_SIZE, send->payload, send->payload_size);
+    copy_counted(conn, place + TRIB_HEADER_SIZE, send->payload, send->payload_size);
     memcpy(place, send->header, TRIB_HEADER_SIZE); /* last: the peer looks at the line that it is in all the time */
     trib_shm_out_commit(&conn->out);
     return true;
@@ -68,7 +68,7 @@ static bool write_inline(shm_conn *conn, const trib_send *send)
 static bool write_header(shm_conn *conn, const trib_send *send, shm_kind kind)
 {
     shm_record record = {.kind = kind, .size = send->payload_size, .address = (uintptr_t)send->payload};
-    unsigned char *place = reserve(conn, record, TRIB_HEADER_SIZE);
+    unsigned char *place = reserve_record(conn, record, TRIB_HEADER_SIZE);
     if (place == NULL) {
         return false;
     }
@@ -99,11 +99,11 @@ static bool write_stream(shm_conn *conn, const trib_send *send)
     while (conn->streamed < send->payload_size) {
         uint32_t left = send->payload_size - conn->streamed;
         uint32_t size = left < SHM_FRAGMENT_MAX ? left : SHM_FRAGMENT_MAX;
-        unsigned char *place = reserve(conn, (shm_record){.kind = SHM_FRAGMENT, .size = size}, size);
+        unsigned char *place = reserve_record(conn, (shm_record){.kind = SHM_FRAGMENT, .size = size}, size);
         if (place == NULL) {
             return false;
         }
-        copy(conn, place, (const unsigned char *)send->payload + conn->streamed, size);
+        copy_counted(conn, place, (const unsigned char *)send->payload + conn->streamed, size);
         trib_shm_out_commit(&conn->out);
         trib_shm_conn_wake(conn, SHM_WAKE_ON_INPUT);
         conn->streamed += size;
@@ -185,19 +185,19 @@ static void take_record(shm_conn *conn)
 
 static void take_inline(shm_conn *conn)
 {
-    copy(conn, conn->landing.buffer, conn->behind + TRIB_HEADER_SIZE, conn->record.size);
+    copy_counted(conn, conn->target.buffer, conn->behind + TRIB_HEADER_SIZE, conn->record.size);
     take_record(conn);
-    message_complete(conn, conn->landing.buffer);
+    message_complete(conn, conn->target.buffer);
 }
 
-/* True if the landing has the payload. */
+/* True if the target has the payload. */
 static bool read_remote(shm_conn *conn)
 {
-    uint32_t landed = 0;
-    while (landed < conn->record.size) {
+    uint32_t payload_got = 0;
+    while (payload_got < conn->record.size) {
         const ssize_t got =
-            trib_shm_peer_read(&conn->peer, conn->record.address + landed,
-                               (unsigned char *)conn->landing.buffer + landed, conn->record.size - landed);
+            trib_shm_peer_read(&conn->peer, conn->record.address + payload_got,
+                               (unsigned char *)conn->target.buffer + payload_got, conn->record.size - payload_got);
         if (got <= 0) {
             int error = errno;
             bool gone = got < 0 && error == ESRCH;
@@ -206,7 +206,7 @@ static bool read_remote(shm_conn *conn)
                               got < 0 ? trib_log_reason(error, why) : "it ends too early");
             return false;
         }
-        landed += (uint32_t)got;
+        payload_got += (uint32_t)got;
     }
     trib_shm_fence();
     if (atomic_load_explicit(&conn->in.peer->revoked, memory_order_relaxed) != 0) {
@@ -216,7 +216,7 @@ static bool read_remote(shm_conn *conn)
     return true;
 }
 
-static void present(shm_conn *conn, const void *payload)
+static void present_payload(shm_conn *conn, const void *payload)
 {
     const bool is_there = trib_shm_payload_begin(conn, true);
     if (conn->state == SHM_OPEN && is_there) {
@@ -230,11 +230,11 @@ static void present(shm_conn *conn, const void *payload)
 static void take_remote(shm_conn *conn)
 {
     take_record(conn);
-    const void *payload = conn->reads_peer && conn->landing.in_place && conn->record.kind == SHM_OFFERED
+    const void *payload = conn->reads_peer && conn->target.in_place && conn->record.kind == SHM_OFFERED
                               ? trib_shm_peer_find(&conn->peer, conn->record.address, conn->record.size)
                               : NULL;
     if (payload != NULL) {
-        present(conn, payload);
+        present_payload(conn, payload);
     } else if (!conn->reads_peer) {
         trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer lends payloads that this process cannot read");
     } else {
@@ -242,7 +242,7 @@ static void take_remote(shm_conn *conn)
         const bool is_there = conn->state == SHM_OPEN && read_remote(conn);
         trib_shm_payload_end(conn);
         if (is_there) {
-            message_complete(conn, conn->landing.buffer);
+            message_complete(conn, conn->target.buffer);
         }
     }
 }
@@ -262,18 +262,18 @@ static void take_payload(shm_conn *conn)
         trib_assert(conn->record.kind == SHM_STREAM);
         take_record(conn);
         conn->streaming = true;
-        conn->landed = 0;
+        conn->payload_got = 0;
         break;
     }
 }
 
 /* Asks the receiver where the payload goes, and takes it unless there is no room. */
-static void ask(shm_conn *conn)
+static void ask_receiver(shm_conn *conn)
 {
-    conn->landing = (trib_landing){.buffer = NULL};
+    conn->target = (trib_recv_target){.buffer = NULL};
     conn->asking = true;
     conn->resume_asked = false;
-    trib_status status = conn->base.transport->upcalls->header(&conn->base, conn->header, &conn->landing);
+    trib_status status = conn->base.transport->upcalls->header(&conn->base, conn->header, &conn->target);
     conn->asking = false;
     if (conn->state != SHM_OPEN) {
         return;
@@ -286,31 +286,31 @@ static void ask(shm_conn *conn)
         }
     } else if (status != TRIB_OK) {
         trib_shm_conn_end(conn, status, "message refused: %s", trib_status_text(status));
-    } else if (conn->landing.payload_size != conn->record.size) {
+    } else if (conn->target.payload_size != conn->record.size) {
         trib_shm_conn_end(conn, TRIB_PROTOCOL, "a header speaks of %u bytes, and %u are there",
-                          conn->landing.payload_size, conn->record.size);
+                          conn->target.payload_size, conn->record.size);
     } else {
-        trib_assert(conn->landing.buffer != NULL || conn->record.size == 0);
+        trib_assert(conn->target.buffer != NULL || conn->record.size == 0);
         take_payload(conn);
     }
 }
 
 static void take_fragment(shm_conn *conn, const shm_record *fragment, const unsigned char *bytes)
 {
-    if (fragment->kind != SHM_FRAGMENT || fragment->size > conn->record.size - conn->landed) {
+    if (fragment->kind != SHM_FRAGMENT || fragment->size > conn->record.size - conn->payload_got) {
         trib_shm_conn_end(conn, TRIB_PROTOCOL, "a payload came in fragments that do not fit");
         return;
     }
-    copy(conn, (unsigned char *)conn->landing.buffer + conn->landed, bytes, fragment->size);
-    conn->landed += fragment->size;
+    copy_counted(conn, (unsigned char *)conn->target.buffer + conn->payload_got, bytes, fragment->size);
+    conn->payload_got += fragment->size;
     take_record(conn);
-    if (conn->landed == conn->record.size) {
+    if (conn->payload_got == conn->record.size) {
         conn->streaming = false;
-        message_complete(conn, conn->landing.buffer);
+        message_complete(conn, conn->target.buffer);
     }
 }
 
-static void take(shm_conn *conn, const shm_record *record, const unsigned char *behind)
+static void take_next_record(shm_conn *conn, const shm_record *record, const unsigned char *behind)
 {
     if (conn->state == SHM_FLUSHING) {
         take_record(conn); /* nobody wants it, but the peer may be flushing too */
@@ -326,7 +326,7 @@ static void take(shm_conn *conn, const shm_record *record, const unsigned char *
         conn->record = *record;
         conn->behind = behind;
         memcpy(conn->header, behind, TRIB_HEADER_SIZE);
-        ask(conn);
+        ask_receiver(conn);
     }
 }
 
@@ -359,7 +359,7 @@ bool trib_shm_stream_read(shm_conn *conn)
             break;
         }
         bytes += record.size;
-        take(conn, &record, behind);
+        take_next_record(conn, &record, behind);
     }
     return found;
 }
@@ -369,6 +369,6 @@ void trib_shm_stream_resume(shm_conn *conn)
     if (conn->state == SHM_OPEN && conn->paused) {
         conn->paused = false;
         atomic_store_explicit(&conn->in.mine->paused, 0, memory_order_relaxed);
-        ask(conn);
+        ask_receiver(conn);
     }
 }

@@ -71,7 +71,7 @@ bool trib_sim_address_parse(trib_sim_net *net, const char *text, sim_place *plac
 
 /* ---- Listeners ---- */
 
-static sim_listener *find(trib_sim_node *node, uint32_t port)
+static sim_listener *find_listener(trib_sim_node *node, uint32_t port)
 {
     sim_listener *listener = node->listeners;
     while (listener != NULL && listener->port != port) {
@@ -82,7 +82,7 @@ static sim_listener *find(trib_sim_node *node, uint32_t port)
 
 bool trib_sim_listener_offer(trib_sim_node *node, sim_pair *pair)
 {
-    sim_listener *listener = node->dead ? NULL : find(node, pair->port);
+    sim_listener *listener = node->dead ? NULL : find_listener(node, pair->port);
     if (listener == NULL) {
         return false;
     }
@@ -148,9 +148,9 @@ static bool pick_port(trib_sim_node *node, uint32_t *port)
 {
     for (uint32_t tries = 0; *port == 0 && tries < PORT_MAX; tries++) {
         node->last_port = node->last_port % PORT_MAX + 1;
-        *port = find(node, node->last_port) == NULL ? node->last_port : 0;
+        *port = find_listener(node, node->last_port) == NULL ? node->last_port : 0;
     }
-    return *port != 0 && find(node, *port) == NULL;
+    return *port != 0 && find_listener(node, *port) == NULL;
 }
 
 /* Each of the list is of that node. */
@@ -228,6 +228,6 @@ static bool sim_moves_alone(const trib_conn *conn, const void *memory, size_t si
         .moves_alone = sim_moves_alone,                                                                                \
     }
 
-const trib_transport_ops trib_sim_transport_ops = SIM_OPS(TRIB_TRANSPORT_RAILS | TRIB_TRANSPORT_STRANDS);
+const trib_transport_ops trib_sim_transport_ops = SIM_OPS(TRIB_TRANSPORT_FAILOVER | TRIB_TRANSPORT_SUBFLOWS);
 static const trib_transport_ops queueing_ops =
-    SIM_OPS(TRIB_TRANSPORT_RAILS | TRIB_TRANSPORT_STRANDS | TRIB_TRANSPORT_QUEUES);
+    SIM_OPS(TRIB_TRANSPORT_FAILOVER | TRIB_TRANSPORT_SUBFLOWS | TRIB_TRANSPORT_QUEUES);

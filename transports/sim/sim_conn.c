@@ -42,7 +42,7 @@ static void end_init(sim_pair *pair, uint8_t index)
     pair->flows[index] = (sim_flow){.pair = pair, .from = index, .port = port};
 }
 
-static void attach(sim_end *end, sim_transport *transport)
+static void attach_end(sim_end *end, sim_transport *transport)
 {
     end->transport = transport;
     end->base.transport = &transport->base;
@@ -102,7 +102,7 @@ trib_status trib_sim_connect(trib_transport *transport, const trib_address *to, 
     end->state = SIM_CONNECTING;
     end->base.remote = *to;
     end->base.user = user;
-    attach(end, self);
+    attach_end(end, self);
     trib_sim_set(net->sim, &pair->knock, trib_sim_now(net->sim) + trib_sim_latency(pair));
     *conn_out = &end->base;
     return TRIB_OK;
@@ -169,7 +169,7 @@ static void run_connected(trib_reactor *reactor, trib_sim_work *work)
 void trib_sim_end_accept(sim_end *end, sim_transport *transport)
 {
     trib_assert(end->state == SIM_UNACCEPTED);
-    attach(end, transport);
+    attach_end(end, transport);
     trib_counter_add(&transport->stats.system_calls, 1);
     snprintf(end->base.remote.text, sizeof end->base.remote.text, "%s:%u", sim_other(end)->node->name, end->pair->port);
     end->state = SIM_OPEN;

@@ -71,7 +71,7 @@ void trib_sim_node_regroup(trib_sim_node *node, uint32_t group)
 /* ---- Ends of connections ---- */
 
 /* Nothing that either kernel has goes any further; both learn of it. */
-static void cut(sim_pair *pair)
+static void cut_pair(sim_pair *pair)
 {
     for (unsigned i = 0; i < 2; i++) {
         trib_sim_flow_drop(&pair->flows[i]);
@@ -99,7 +99,7 @@ bool trib_sim_net_reset(trib_sim_net *net, uint64_t index)
     index %= open;
     for (sim_pair *pair = net->pairs; pair != NULL; pair = pair->next) {
         if (may_be_reset(pair) && index-- == 0) {
-            cut(pair);
+            cut_pair(pair);
             return true;
         }
     }

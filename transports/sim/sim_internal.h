@@ -70,9 +70,9 @@ typedef struct sim_message {
     unsigned char header[TRIB_HEADER_SIZE];
     void *payload; /* a copy, once all of it is with the kernel; NULL: it has no contents */
     uint32_t payload_size;
-    trib_landing landing; /* the receiver's answer */
-    trib_status refusal;  /* ... which ends the connection when the message's turn comes; TRIB_OK: it does not */
-    bool asked;           /* the answer is there */
+    trib_recv_target target; /* the receiver's answer */
+    trib_status refusal;     /* ... which ends the connection when the message's turn comes; TRIB_OK: it does not */
+    bool asked;              /* the answer is there */
 } sim_message;
 
 /* One direction of a connection. */
@@ -122,7 +122,7 @@ struct sim_end {
     sim_state state;
     trib_send_queue sends;
     size_t head_sent;
-    uint32_t header_got, landed;
+    uint32_t header_got, payload_got;
     trib_status answer; /* of the attempt to connect */
     trib_status end_status;
     uint8_t index;

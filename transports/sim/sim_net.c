@@ -241,7 +241,7 @@ void trib_sim_flow_ready(sim_flow *flow)
     }
 }
 
-static void unqueue(sim_flow *flow)
+static void unqueue_flow(sim_flow *flow)
 {
     sim_port *port = flow->port;
     sim_flow *before = NULL;
@@ -309,13 +309,13 @@ static void port_turn(trib_sim *sim, trib_sim_event *event)
     sim_port *port = (sim_port *)event;
     sim_flow *flow = port->head;
     while (flow != NULL && !may_send(flow)) {
-        unqueue(flow);
+        unqueue_flow(flow);
         flow = port->head;
     }
     if (flow == NULL) {
         return;
     }
-    unqueue(flow);
+    unqueue_flow(flow);
     if (flow->unsent > 0) {
         send_data(port, flow);
     } else {
@@ -418,7 +418,7 @@ void trib_sim_flow_read(sim_flow *flow, uint32_t bytes)
 
 void trib_sim_flow_drop(sim_flow *flow)
 {
-    unqueue(flow);
+    unqueue_flow(flow);
     flow->broken = true;
     while (flow->head != NULL) {
         sim_message *message = flow->head;

@@ -78,7 +78,7 @@ static size_t hand_over(sim_end *end)
 }
 
 /* What it costs the processor that so many bytes go to the kernel, or come from it. Of shared memory the reader copies. */
-static void charge(sim_end *end, size_t bytes, bool is_reader)
+static void charge_copy(sim_end *end, size_t bytes, bool is_reader)
 {
     if (sim_is_in_memory(end->pair)) {
         trib_charge(sim_reactor_of(end), TRIB_COST_COPY, is_reader ? bytes : 0);
@@ -103,7 +103,7 @@ void trib_sim_stream_write(sim_end *end)
     if (taken > 0) {
         trib_counter_add(&transport->stats.system_calls, 1);
         trib_counter_add(&transport->stats.bytes_sent, taken);
-        charge(end, taken, false);
+        charge_copy(end, taken, false);
         trib_sim_flow_ready(sim_flow_from(end));
     }
     end->want_write = end->sends.head != NULL;
@@ -116,12 +116,12 @@ void trib_sim_stream_write(sim_end *end)
 /* ---- Receiving ---- */
 
 /* False if reading cannot go on: paused, or the connection is ending. */
-static bool ask(sim_end *end, sim_message *message)
+static bool ask_receiver(sim_end *end, sim_message *message)
 {
     end->asking = true;
     end->resume_asked = false;
-    message->landing = (trib_landing){.buffer = NULL};
-    trib_status status = end->transport->base.upcalls->header(&end->base, message->header, &message->landing);
+    message->target = (trib_recv_target){.buffer = NULL};
+    trib_status status = end->transport->base.upcalls->header(&end->base, message->header, &message->target);
     end->asking = false;
     if (end->state != SIM_OPEN) {
         return false;
@@ -133,7 +133,7 @@ static bool ask(sim_end *end, sim_message *message)
         }
         return false;
     }
-    if (status == TRIB_OK && message->landing.payload_size != message->payload_size) {
+    if (status == TRIB_OK && message->target.payload_size != message->payload_size) {
         status = TRIB_PROTOCOL;
     }
     message->refusal = status;
@@ -146,23 +146,23 @@ static void ask_ahead(sim_end *end, const sim_message *first)
 {
     sim_message *message = first->next;
     for (uint32_t i = 0; i < end->pair->net->config.ahead && message != NULL && !end->paused; i++) {
-        if ((!message->asked && !ask(end, message)) || message->refusal != TRIB_OK) {
+        if ((!message->asked && !ask_receiver(end, message)) || message->refusal != TRIB_OK) {
             return;
         }
         message = message->next;
     }
 }
 
-static void deliver(sim_end *end, sim_message *message)
+static void deliver_message(sim_end *end, sim_message *message)
 {
     sim_flow *flow = sim_flow_to(end);
     flow->head = message->next;
     flow->tail = flow->head != NULL ? flow->tail : NULL;
-    void *buffer = message->landing.buffer;
+    void *buffer = message->target.buffer;
     if (message->payload != NULL && !is_void(end->pair->net, buffer)) {
         memcpy(buffer, message->payload, message->payload_size);
     }
-    end->header_got = end->landed = 0;
+    end->header_got = end->payload_got = 0;
     trib_counter_add(&end->transport->stats.messages_received, 1);
     end->transport->base.upcalls->received(&end->base, message->header, buffer, message->payload_size);
     free(message->payload);
@@ -180,14 +180,14 @@ static bool read_message(sim_end *end, uint32_t *budget)
     uint32_t now = left < *budget ? left : *budget;
     end->header_got += now;
     *budget -= now;
-    if (end->header_got < TRIB_HEADER_SIZE || (!message->asked && (end->paused || !ask(end, message)))) {
+    if (end->header_got < TRIB_HEADER_SIZE || (!message->asked && (end->paused || !ask_receiver(end, message)))) {
         return false;
     }
     if (message->refusal != TRIB_OK) {
         trib_sim_end_begin(end, message->refusal, "message refused");
         return false;
     }
-    left = message->payload_size - end->landed;
+    left = message->payload_size - end->payload_got;
     if (left > 0) {
         ask_ahead(end, message);
     }
@@ -195,12 +195,12 @@ static bool read_message(sim_end *end, uint32_t *budget)
         return false;
     }
     now = left < *budget ? left : *budget;
-    end->landed += now;
+    end->payload_got += now;
     *budget -= now;
-    if (end->landed < message->payload_size) {
+    if (end->payload_got < message->payload_size) {
         return false;
     }
-    deliver(end, message);
+    deliver_message(end, message);
     return end->state == SIM_OPEN;
 }
 
@@ -211,7 +211,7 @@ void trib_sim_stream_read(sim_end *end)
     sim_flow *flow = sim_flow_to(end);
     uint32_t bytes = flow->arrived < READ_PER_TURN ? (uint32_t)flow->arrived : READ_PER_TURN;
     uint32_t budget = bytes;
-    charge(end, bytes, true);
+    charge_copy(end, bytes, true);
     trib_counter_add(&end->transport->stats.system_calls, 1);
     while (read_message(end, &budget)) {}
     uint32_t used = bytes - budget;

@@ -77,7 +77,7 @@ static void tcp_listener_close(trib_listener *base)
     trib_acceptor_close(&((tcp_listener *)base)->acceptor);
 }
 
-static bool take(trib_acceptor *acceptor, int fd, const struct sockaddr_storage *from)
+static bool take_socket(trib_acceptor *acceptor, int fd, const struct sockaddr_storage *from)
 {
     tcp_listener *listener = listener_of(acceptor);
     tcp_transport *transport = (tcp_transport *)listener->base.transport;
@@ -137,7 +137,7 @@ static trib_status tcp_listen(trib_transport *transport, const trib_address *at,
     listener->base.user = user;
     listener->acceptor.reactor = transport->reactor;
     listener->acceptor.system_calls = &self->stats.system_calls;
-    listener->acceptor.take = take;
+    listener->acceptor.take = take_socket;
     listener->acceptor.over = listener_over;
     self->open_count++;
     trib_acceptor_open(&listener->acceptor, fd);

@@ -84,7 +84,7 @@ void trib_tcp_backlog_open(tcp_backlog *backlog, uint32_t reactors)
     backlog->small = backlog->large < BUFFER_SMALL ? backlog->large : BUFFER_SMALL;
 }
 
-static bool ask(const tcp_conn *conn, struct tcp_info *info)
+static bool query_kernel(const tcp_conn *conn, struct tcp_info *info)
 {
     socklen_t size = sizeof *info;
     *info = (struct tcp_info){.tcpi_rtt = 0};
@@ -92,7 +92,7 @@ static bool ask(const tcp_conn *conn, struct tcp_info *info)
     return getsockopt(conn->io.fd, IPPROTO_TCP, TCP_INFO, info, &size) == 0;
 }
 
-static void resize(tcp_conn *conn, uint32_t size)
+static void resize_send_buffer(tcp_conn *conn, uint32_t size)
 {
     if (size != conn->backlog_size) {
         const int half = (int)(size / 2);
@@ -163,7 +163,7 @@ static void ask_for_pacing(tcp_conn *conn, bool paced)
 void trib_tcp_backlog_begin(tcp_conn *conn)
 {
     struct tcp_info info;
-    if (!ask(conn, &info)) {
+    if (!query_kernel(conn, &info)) {
         return;
     }
     if (info.tcpi_rtt >= FAR_US) {
@@ -176,7 +176,7 @@ void trib_tcp_backlog_begin(tcp_conn *conn)
     conn->is_same_host = is_same_host(conn);
     conn->backlog_left = SAMPLE_BYTES / 8; /* something is to be known soon */
     conn->backlog_least = info.tcpi_snd_mss > BUFFER_LEAST / 2 ? BUFFER_SMALL : BUFFER_LEAST;
-    resize(conn, conn->transport->backlog.large);
+    resize_send_buffer(conn, conn->transport->backlog.large);
 }
 
 void trib_tcp_backlog_fit(tcp_conn *conn)
@@ -196,12 +196,12 @@ void trib_tcp_backlog_fit(tcp_conn *conn)
                               : more || backlog->delay_us > LONG_US ? backlog->small
                                                                     : backlog->large;
         const uint32_t least = conn->backlog_least < backlog->large ? conn->backlog_least : backlog->large;
-        resize(conn, size > least ? size : least);
+        resize_send_buffer(conn, size > least ? size : least);
     }
 }
 
 /* Where links are slow, or many connections share one, what is small elsewhere takes long. */
-static void adapt(tcp_backlog *backlog)
+static void adapt_buffers(tcp_backlog *backlog)
 {
     const bool urgent_waits = backlog->has_urgent && backlog->delay_us > URGENT_LONG_US;
     const bool has_others = backlog->reactors > 1;
@@ -236,10 +236,10 @@ void trib_tcp_backlog_read_all(const tcp_conn *conn)
 }
 
 /* The network has looked other than it is taken for so many times in a row, and for so long. */
-static bool is_other(tcp_backlog *backlog, int64_t now_ns, bool looks_other, uint32_t times, int64_t for_ns)
+static bool is_other(tcp_backlog *backlog, int64_t now_ns, bool seems_other, uint32_t times, int64_t for_ns)
 {
     backlog->other_since_ns = backlog->other_times == 0 ? now_ns : backlog->other_since_ns;
-    backlog->other_times = looks_other ? backlog->other_times + 1 : 0;
+    backlog->other_times = seems_other ? backlog->other_times + 1 : 0;
     return backlog->other_times >= times && now_ns - backlog->other_since_ns >= for_ns;
 }
 
@@ -269,20 +269,20 @@ void trib_tcp_backlog_learn(tcp_backlog *backlog, int64_t now_ns, double delay_u
      * yet, too: the first to be asked of many carries but a small part of a fast link. */
     const double all = backlog->bytes_per_us * backlog->carrying * backlog->reactors;
     if (!backlog->paces) {
-        const bool looks_slow = backlog->delay_us > SLOW_US && all < SLOW_BYTES_PER_US;
-        if (is_other(backlog, now_ns, looks_slow, SLOW_TIMES, SLOW_FOR_NS)) {
+        const bool seems_slow = backlog->delay_us > SLOW_US && all < SLOW_BYTES_PER_US;
+        if (is_other(backlog, now_ns, seems_slow, SLOW_TIMES, SLOW_FOR_NS)) {
             take_for_slow(backlog);
         }
     } else {
-        const bool looks_fast = backlog->delay_us < FAST_US && all > FAST_BYTES_PER_US;
-        if (is_other(backlog, now_ns, looks_fast, FAST_TIMES, backlog->fast_for_ns)) {
+        const bool seems_fast = backlog->delay_us < FAST_US && all > FAST_BYTES_PER_US;
+        if (is_other(backlog, now_ns, seems_fast, FAST_TIMES, backlog->fast_for_ns)) {
             take_for_fast(backlog);
         }
     }
-    adapt(backlog);
+    adapt_buffers(backlog);
 }
 
-static void say(const tcp_conn *conn, double delay_us)
+static void log_pacing(const tcp_conn *conn, double delay_us)
 {
     const tcp_backlog *backlog = &conn->transport->backlog;
     const trib_reactor *reactor = conn->transport->base.reactor;
@@ -324,7 +324,7 @@ void trib_tcp_backlog_add(tcp_conn *conn, size_t written)
     const tcp_backlog *known = &conn->transport->backlog;
     conn->backlog_left = known->paces ? SAMPLE_SLOW : known->delay_us > LONG_US ? SAMPLE_BYTES / 4 : SAMPLE_BYTES;
     struct tcp_info info;
-    if (ask(conn, &info)) {
+    if (query_kernel(conn, &info)) {
         conn->base.busy_ns = known->paces ? info.tcpi_busy_time * 1000 : 0;
         /* By Little's law the path carries in a round trip what is in flight. */
         const double in_flight = (double)info.tcpi_unacked * info.tcpi_snd_mss;
@@ -336,7 +336,7 @@ void trib_tcp_backlog_add(tcp_conn *conn, size_t written)
             trib_tcp_backlog_learn(backlog, trib_now(conn->transport->base.reactor), delay_us, rate);
             conn->transport->base.is_slow = backlog->paces;
             if (backlog->paces != paced) {
-                say(conn, delay_us);
+                log_pacing(conn, delay_us);
             }
         }
     }

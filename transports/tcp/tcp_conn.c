@@ -26,7 +26,7 @@
 #define LINGER_NS INT64_C(1000000000)
 
 static void io_ready(trib_reactor *reactor, trib_io *io, unsigned events);
-static void finish(trib_reactor *reactor, trib_post *post);
+static void finish_conn(trib_reactor *reactor, trib_post *post);
 
 static void run_flush(trib_reactor *reactor, trib_post *post)
 {
@@ -55,7 +55,7 @@ static void linger_over(trib_reactor *reactor, trib_timer *timer)
 }
 
 /* Settings that fail to apply make a connection slower, not wrong: their results are not looked at. */
-static void configure(tcp_transport *transport, int fd)
+static void configure_socket(tcp_transport *transport, int fd)
 {
     int on = 1;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -80,11 +80,11 @@ tcp_conn *trib_tcp_conn_create(tcp_transport *transport, int fd, const trib_addr
     conn->state = state;
     conn->flush_post.run = run_flush;
     conn->read_post.run = run_read;
-    conn->finish_post.run = finish;
+    conn->finish_post.run = finish_conn;
     conn->linger_timer.fired = linger_over;
     conn->linger_timer.user = conn;
     trib_tcp_silence_init(conn);
-    configure(transport, fd);
+    configure_socket(transport, fd);
     trib_tcp_silence_open(conn);
     if (state == TCP_OPEN) {
         trib_tcp_backlog_begin(conn);
@@ -320,7 +320,7 @@ void trib_tcp_linger_end(tcp_conn *conn)
     free(conn);
 }
 
-static void finish(trib_reactor *reactor, trib_post *post)
+static void finish_conn(trib_reactor *reactor, trib_post *post)
 {
     tcp_conn *conn = (tcp_conn *)((char *)post - offsetof(tcp_conn, finish_post));
     const trib_transport_upcalls *upcalls = conn->base.transport->upcalls;

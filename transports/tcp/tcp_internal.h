@@ -38,7 +38,7 @@ typedef struct tcp_backlog {
 typedef struct tcp_silence {
     int64_t since_ns;
     uint64_t acked; /* bytes, when the kernel was asked last */
-    bool was_looked_at;
+    bool was_checked;
 } tcp_silence;
 
 /* What the kernel says about that. */
@@ -99,8 +99,8 @@ struct tcp_conn {
     bool peer_ended;     /* end of the stream was read */
     bool flushed;        /* all was written and our direction is shut */
     bool connect_failed; /* at once: `connected` is still to be told */
-    trib_landing landing;
-    uint32_t landed;
+    trib_recv_target target;
+    uint32_t payload_got;
     uint32_t last_payload_size;
     size_t begin, end; /* of what is in the buffer */
 

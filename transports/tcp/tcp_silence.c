@@ -18,7 +18,7 @@
 #include "transports/tcp/tcp_internal.h"
 
 #define NS_PER_MS INT64_C(1000000)
-#define LOOKS 8                 /* within the time that ends a connection */
+#define CHECKS 8                /* within the time that ends a connection */
 #define KERNEL_LIMIT_MS 900000u /* about as long as TCP tries where nobody has set a limit */
 #define RETRY_MS_MAX 1000u      /* the least that the kernel allows */
 #ifndef TCP_RTO_MAX_MS
@@ -57,7 +57,7 @@ void trib_tcp_silence_written(tcp_conn *conn)
     if (silence_ns > 0 && !conn->silence_timer.armed) {
         trib_reactor *reactor = conn->transport->base.reactor;
         conn->silence = (tcp_silence){.since_ns = trib_now(reactor)};
-        trib_timer_arm(reactor, &conn->silence_timer, conn->silence.since_ns + silence_ns / LOOKS);
+        trib_timer_arm(reactor, &conn->silence_timer, conn->silence.since_ns + silence_ns / CHECKS);
     }
 }
 
@@ -66,22 +66,22 @@ int64_t trib_tcp_silence_learn(tcp_silence *silence, int64_t now_ns, const tcp_s
     if (seen->unacked == 0 && seen->probes == 0) {
         /* The peer has no room for what is left, and answered when it was asked last: the next probe may have no answer. */
         silence->since_ns = now_ns;
-        silence->was_looked_at = true;
+        silence->was_checked = true;
         silence->acked = seen->acked;
         return seen->unsent > 0 ? 0 : -1;
     }
-    const int64_t heard_ns = now_ns - seen->last_ack_ms * NS_PER_MS;
-    if (silence->was_looked_at && seen->acked != silence->acked) {
+    const int64_t acked_ns = now_ns - seen->last_ack_ms * NS_PER_MS;
+    if (silence->was_checked && seen->acked != silence->acked) {
         silence->since_ns = now_ns;
-    } else if ((!silence->was_looked_at || seen->unacked == 0) && heard_ns > silence->since_ns) {
-        silence->since_ns = heard_ns;
+    } else if ((!silence->was_checked || seen->unacked == 0) && acked_ns > silence->since_ns) {
+        silence->since_ns = acked_ns;
     }
-    silence->was_looked_at = true;
+    silence->was_checked = true;
     silence->acked = seen->acked;
     return now_ns - silence->since_ns;
 }
 
-static void look(trib_reactor *reactor, trib_timer *timer)
+static void check_silence(trib_reactor *reactor, trib_timer *timer)
 {
     tcp_conn *conn = timer->user;
     const int64_t silence_ns = conn->transport->config.silence_timeout_ns, now_ns = trib_now(reactor);
@@ -95,7 +95,7 @@ static void look(trib_reactor *reactor, trib_timer *timer)
         return;
     }
     /* A machine that stood still has not sent either. */
-    if (trib_timer_overslept(reactor, timer, silence_ns / LOOKS)) {
+    if (trib_timer_stalled_locally(reactor, timer, silence_ns / CHECKS)) {
         conn->silence.since_ns += now_ns - timer->due_ns;
     }
     const tcp_seen seen = {.unacked = info.tcpi_unacked,
@@ -107,12 +107,12 @@ static void look(trib_reactor *reactor, trib_timer *timer)
     if (silent_ns >= silence_ns) {
         trib_tcp_conn_end_errno(conn, "connection lost", ETIMEDOUT);
     } else if (silent_ns >= 0) {
-        trib_timer_arm(reactor, timer, now_ns + silence_ns / LOOKS);
+        trib_timer_arm(reactor, timer, now_ns + silence_ns / CHECKS);
     }
 }
 
 void trib_tcp_silence_init(tcp_conn *conn)
 {
-    conn->silence_timer.fired = look;
+    conn->silence_timer.fired = check_silence;
     conn->silence_timer.user = conn;
 }

@@ -4,7 +4,7 @@
  * Writing: what was queued in one turn goes out together, headers and payloads gathered from where they are. A short
  * write means that the kernel has no room; the loop says when it has.
  *
- * Reading: the rest of a payload goes straight to its landing; a buffer behind it catches the messages that follow.
+ * Reading: the rest of a payload goes straight to its target; a buffer behind it catches the messages that follow.
  * Whole small messages therefore cost one copy and a fraction of a system call, large ones no copy but of their
  * beginning, which is kept short by reading little behind a large payload.
  *
@@ -32,7 +32,7 @@
 /* ---- Writing ---- */
 
 /* No more than a small send buffer holds: the kernel looks at its size only once a packet. */
-static size_t gather(tcp_conn *conn, struct iovec *iovecs, size_t *count_out)
+static size_t gather_iovecs(tcp_conn *conn, struct iovec *iovecs, size_t *count_out)
 {
     const size_t most =
         conn->backlog_size > 0 && conn->backlog_size <= BUFFER_OF_ONE_PACKET ? conn->backlog_size : SIZE_MAX;
@@ -63,7 +63,7 @@ static size_t gather(tcp_conn *conn, struct iovec *iovecs, size_t *count_out)
 }
 
 /* The kernel has taken so many bytes: reports the messages that are complete. */
-static void advance(tcp_conn *conn, size_t written)
+static void advance_sent(tcp_conn *conn, size_t written)
 {
     trib_counter_add(&conn->transport->stats.bytes_sent, written);
     trib_tcp_backlog_add(conn, written);
@@ -116,7 +116,7 @@ void trib_tcp_stream_write(tcp_conn *conn)
         }
         struct msghdr message = {.msg_iov = iovecs};
         size_t count = 0;
-        size_t total = gather(conn, iovecs, &count);
+        size_t total = gather_iovecs(conn, iovecs, &count);
         message.msg_iovlen = count;
         trib_counter_add(&conn->transport->stats.system_calls, 1);
         ssize_t written = sendmsg(conn->io.fd, &message, MSG_NOSIGNAL);
@@ -130,7 +130,7 @@ void trib_tcp_stream_write(tcp_conn *conn)
         }
         bool full = written < (ssize_t)total;
         if (written > 0) {
-            advance(conn, (size_t)written);
+            advance_sent(conn, (size_t)written);
         }
         if (full) {
             conn->want_write = true;
@@ -158,12 +158,12 @@ static void read_ended(tcp_conn *conn, ssize_t got, int error)
 }
 
 /* Asks the receiver where the payload goes. False if there is nothing more to do now. */
-static bool ask(tcp_conn *conn)
+static bool ask_receiver(tcp_conn *conn)
 {
-    conn->landing = (trib_landing){.buffer = NULL};
+    conn->target = (trib_recv_target){.buffer = NULL};
     conn->asking = true;
     conn->resume_asked = false;
-    trib_status status = conn->base.transport->upcalls->header(&conn->base, conn->header, &conn->landing);
+    trib_status status = conn->base.transport->upcalls->header(&conn->base, conn->header, &conn->target);
     conn->asking = false;
     if (conn->state != TCP_OPEN) {
         return false;
@@ -179,10 +179,10 @@ static bool ask(tcp_conn *conn)
         trib_tcp_conn_end(conn, status, "message refused: %s", trib_status_text(status));
         return false;
     }
-    trib_assert(conn->landing.payload_size <= TRIB_PAYLOAD_MAX);
-    trib_assert(conn->landing.buffer != NULL || conn->landing.payload_size == 0);
-    conn->landed = 0;
-    conn->last_payload_size = conn->landing.payload_size;
+    trib_assert(conn->target.payload_size <= TRIB_PAYLOAD_MAX);
+    trib_assert(conn->target.buffer != NULL || conn->target.payload_size == 0);
+    conn->payload_got = 0;
+    conn->last_payload_size = conn->target.payload_size;
     conn->phase = TCP_PHASE_PAYLOAD;
     return true;
 }
@@ -191,21 +191,20 @@ static bool ask(tcp_conn *conn)
 static bool take_payload(tcp_conn *conn)
 {
     size_t there = conn->end - conn->begin;
-    size_t missing = conn->landing.payload_size - conn->landed;
+    size_t missing = conn->target.payload_size - conn->payload_got;
     size_t take = there < missing ? there : missing;
     if (take > 0) {
-        memcpy((unsigned char *)conn->landing.buffer + conn->landed, conn->buffer + conn->begin, take);
+        memcpy((unsigned char *)conn->target.buffer + conn->payload_got, conn->buffer + conn->begin, take);
         conn->begin += take;
-        conn->landed += (uint32_t)take;
+        conn->payload_got += (uint32_t)take;
         trib_counter_add(&conn->transport->stats.bytes_copied, take);
     }
-    if (conn->landed < conn->landing.payload_size) {
+    if (conn->payload_got < conn->target.payload_size) {
         return false;
     }
     conn->phase = TCP_PHASE_HEADER;
     trib_counter_add(&conn->transport->stats.messages_received, 1);
-    conn->base.transport->upcalls->received(&conn->base, conn->header, conn->landing.buffer,
-                                            conn->landing.payload_size);
+    conn->base.transport->upcalls->received(&conn->base, conn->header, conn->target.buffer, conn->target.payload_size);
     return conn->state == TCP_OPEN;
 }
 
@@ -223,7 +222,7 @@ void trib_tcp_stream_consume(tcp_conn *conn)
             }
             break;
         case TCP_PHASE_ASK:
-            more = ask(conn);
+            more = ask_receiver(conn);
             break;
         case TCP_PHASE_PAYLOAD:
             more = take_payload(conn);
@@ -250,9 +249,9 @@ static ssize_t read_some(tcp_conn *conn, size_t *wanted_out)
     }
     size_t missing = 0;
     if (conn->phase == TCP_PHASE_PAYLOAD) {
-        missing = conn->landing.payload_size - conn->landed;
+        missing = conn->target.payload_size - conn->payload_got;
         trib_assert(missing > 0 && conn->begin == conn->end);
-        iovecs[count].iov_base = (unsigned char *)conn->landing.buffer + conn->landed;
+        iovecs[count].iov_base = (unsigned char *)conn->target.buffer + conn->payload_got;
         iovecs[count++].iov_len = missing;
     }
     trib_assert(room > 0);
@@ -262,9 +261,9 @@ static ssize_t read_some(tcp_conn *conn, size_t *wanted_out)
     trib_counter_add(&conn->transport->stats.system_calls, 1);
     ssize_t got = readv(conn->io.fd, iovecs, count);
     if (got > 0) {
-        size_t landed = (size_t)got < missing ? (size_t)got : missing;
-        conn->landed += (uint32_t)landed;
-        conn->end += (size_t)got - landed;
+        size_t payload_got = (size_t)got < missing ? (size_t)got : missing;
+        conn->payload_got += (uint32_t)payload_got;
+        conn->end += (size_t)got - payload_got;
         trib_counter_add(&conn->transport->stats.bytes_received, (size_t)got);
     }
     return got;

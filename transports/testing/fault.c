@@ -56,7 +56,7 @@ typedef struct fault_conn {
 
 /* ---- Chance ---- */
 
-static uint64_t draw(fault_transport *self)
+static uint64_t draw_random(fault_transport *self)
 {
     /* A Weyl sequence and a finalizer: every seed, zero too, gives a full-length sequence. */
     uint64_t x = self->random_state += UINT64_C(0x9e3779b97f4a7c15);
@@ -67,7 +67,7 @@ static uint64_t draw(fault_transport *self)
 
 static bool happens(fault_transport *self, double probability)
 {
-    return (double)(draw(self) >> 11) * 0x1p-53 < probability;
+    return (double)(draw_random(self) >> 11) * 0x1p-53 < probability;
 }
 
 static bool is_valid(const trib_fault_config *config)
@@ -84,7 +84,7 @@ static bool is_valid(const trib_fault_config *config)
 
 /* ---- Sending ---- */
 
-static void refuse(fault_conn *conn, trib_send *send)
+static void queue_refused(fault_conn *conn, trib_send *send)
 {
     trib_send_queue_add(&conn->refused, send);
 }
@@ -97,7 +97,7 @@ static void break_conn(fault_conn *conn, const char *what, bool flush)
 }
 
 /* Gives it to the inner transport, or does to it what was drawn. */
-static void forward(fault_conn *conn, fault_send *send)
+static void forward_send(fault_conn *conn, fault_send *send)
 {
     fault_transport *self = conn->transport;
     const trib_transport_ops *inner = conn->inner->transport->ops;
@@ -132,16 +132,16 @@ static void forward_due(trib_reactor *reactor, trib_timer *timer)
         if (conn->waiting_head == NULL) {
             conn->waiting_tail = NULL;
         }
-        forward(conn, send);
+        forward_send(conn, send);
     }
     if (conn->flush_wanted && conn->broken == NULL) {
         conn->inner->transport->ops->conn_close(conn->inner, true);
     }
 }
 
-static void flip(fault_transport *self, void *bytes, size_t size)
+static void flip_bit(fault_transport *self, void *bytes, size_t size)
 {
-    uint64_t bit = draw(self) % (size * 8);
+    uint64_t bit = draw_random(self) % (size * 8);
     ((unsigned char *)bytes)[bit / 8] ^= (unsigned char)(1u << (bit % 8));
 }
 
@@ -150,7 +150,7 @@ static int64_t draw_wait(fault_transport *self)
     int64_t wait_ns = 0;
     if (happens(self, self->config.delay) && self->config.delay_ns_max > 0) {
         self->counts.delays++;
-        wait_ns += 1 + (int64_t)(draw(self) % (uint64_t)self->config.delay_ns_max);
+        wait_ns += 1 + (int64_t)(draw_random(self) % (uint64_t)self->config.delay_ns_max);
     }
     if (happens(self, self->config.stall)) {
         self->counts.stalls++;
@@ -163,7 +163,7 @@ static void draw_damage(fault_transport *self, fault_send *send)
 {
     if (happens(self, self->config.header_flip)) {
         self->counts.header_flips++;
-        flip(self, send->inner.header, TRIB_HEADER_SIZE);
+        flip_bit(self, send->inner.header, TRIB_HEADER_SIZE);
     }
     size_t size = send->inner.payload_size;
     if (happens(self, self->config.payload_flip) && size > 0) {
@@ -171,7 +171,7 @@ static void draw_damage(fault_transport *self, fault_send *send)
         if (send->copy != NULL) {
             self->counts.payload_flips++;
             memcpy(send->copy, send->inner.payload, size);
-            flip(self, send->copy, size);
+            flip_bit(self, send->copy, size);
             send->inner.payload = send->copy;
         }
     }
@@ -186,7 +186,7 @@ static void fault_do_send(trib_conn *base, trib_send *outer)
     fault_transport *self = conn->transport;
     fault_send *send = conn->broken == NULL ? calloc(1, sizeof *send) : NULL;
     if (send == NULL) {
-        refuse(conn, outer);
+        queue_refused(conn, outer);
         if (conn->broken == NULL) {
             break_conn(conn, "out of memory", false);
         }
@@ -199,7 +199,7 @@ static void fault_do_send(trib_conn *base, trib_send *outer)
     draw_damage(self, send);
     int64_t wait_ns = draw_wait(self);
     if (wait_ns == 0 && conn->waiting_head == NULL) {
-        forward(conn, send);
+        forward_send(conn, send);
         return;
     }
     send->due_ns = trib_now(base->transport->reactor) + wait_ns;
@@ -266,7 +266,8 @@ static void inner_connected(trib_conn *inner, trib_status status)
     conn->base.transport->upcalls->connected(&conn->base, status);
 }
 
-static trib_status inner_header(trib_conn *inner, const unsigned char header[TRIB_HEADER_SIZE], trib_landing *landing)
+static trib_status inner_header(trib_conn *inner, const unsigned char header[TRIB_HEADER_SIZE],
+                                trib_recv_target *target)
 {
     fault_conn *conn = inner->user;
     if (conn == NULL) {
@@ -279,7 +280,7 @@ static trib_status inner_header(trib_conn *inner, const unsigned char header[TRI
     if (!conn->asked) {
         conn->asked = true;
         bool storm = happens(self, self->config.again) && self->config.again_max > 0;
-        conn->agains_left = storm ? 1 + (uint32_t)(draw(self) % self->config.again_max) : 0;
+        conn->agains_left = storm ? 1 + (uint32_t)(draw_random(self) % self->config.again_max) : 0;
     }
     if (conn->agains_left > 0) {
         conn->agains_left--;
@@ -288,9 +289,9 @@ static trib_status inner_header(trib_conn *inner, const unsigned char header[TRI
         trib_timer_arm(reactor, &conn->again_timer, trib_now(reactor));
         return TRIB_AGAIN;
     }
-    trib_status status = self->base.upcalls->header(&conn->base, header, landing);
+    trib_status status = self->base.upcalls->header(&conn->base, header, target);
     conn->asked = status == TRIB_AGAIN;
-    landing->in_place = false;
+    target->in_place = false;
     return status;
 }
 

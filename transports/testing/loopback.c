@@ -76,7 +76,7 @@ static void loop_stats(const trib_transport *transport, trib_transport_stats *st
 
 /* ---- Listeners ---- */
 
-static loop_listener *find(trib_loopback_hub *hub, const char *name)
+static loop_listener *find_listener(trib_loopback_hub *hub, const char *name)
 {
     loop_listener *listener = hub->listeners;
     while (listener != NULL && strcmp(listener->address.text, name) != 0) {
@@ -88,7 +88,7 @@ static loop_listener *find(trib_loopback_hub *hub, const char *name)
 bool trib_loop_listener_offer(trib_loopback_hub *hub, const trib_address *to, loop_pair *pair)
 {
     pthread_mutex_lock(&hub->mutex);
-    loop_listener *listener = find(hub, to->text);
+    loop_listener *listener = find_listener(hub, to->text);
     if (listener != NULL) {
         pair->next = NULL;
         if (listener->waiting_tail != NULL) {
@@ -190,7 +190,7 @@ static trib_status loop_listen(trib_transport *transport, const trib_address *at
     if (strcmp(at->text, SCHEME) == 0) {
         snprintf(listener->address.text, sizeof listener->address.text, SCHEME "#%u", ++self->hub->names_given);
     }
-    bool taken = find(self->hub, listener->address.text) != NULL;
+    bool taken = find_listener(self->hub, listener->address.text) != NULL;
     if (!taken) {
         listener->next = self->hub->listeners;
         self->hub->listeners = listener;
@@ -208,7 +208,7 @@ static trib_status loop_listen(trib_transport *transport, const trib_address *at
 
 const trib_transport_ops trib_loopback_ops = {
     .name = "loopback",
-    .flags = TRIB_TRANSPORT_LENDS,
+    .flags = TRIB_TRANSPORT_ZERO_COPY,
     .open = open_without_hub,
     .close = loop_close,
     .listen = loop_listen,

@@ -7,9 +7,9 @@
  *   upcall.
  * - A trib_send is in exactly one list: held, or the peer's mail, or the peer's incoming, or back_presented or
  *   back_dropped.
- * - An end returns what it was lent in order: first what it presented, and, once it has left, all the rest as
+ * - An end returns what was handed to it in order: first what it presented, and, once it has left, all the rest as
  *   dropped. So a sender reads back_presented first.
- * - An end is finished when it has left and all it had lent is back. Nobody posts it after that.
+ * - An end is finished when it has left and all it had handed over is back. Nobody posts it after that.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -170,13 +170,13 @@ void trib_loop_pair_refuse(loop_pair *pair)
 }
 
 /* Lends what was held until the peer was there. */
-static void lend_held(loop_end *end)
+static void hand_over_held(loop_end *end)
 {
     loop_end *peer = other(end);
     pthread_mutex_lock(&end->pair->mutex);
     if (!peer->gone && end->held.head != NULL) {
         for (const trib_send *send = end->held.head; send != NULL; send = send->next) {
-            end->lent++;
+            end->with_peer++;
         }
         list_move(&peer->mail, &end->held);
         post_locked(peer);
@@ -189,7 +189,7 @@ static void take_answer(loop_end *end, trib_status answer)
     if (answer == TRIB_OK) {
         end->state = LOOP_OPEN;
         end->base.transport->upcalls->connected(&end->base, TRIB_OK);
-        lend_held(end);
+        hand_over_held(end);
         return;
     }
     begin_end(end, answer, "cannot connect: nobody listens there");
@@ -205,9 +205,9 @@ void trib_loop_send(trib_conn *conn, trib_send *send)
     trib_assert(send->payload != NULL || send->payload_size == 0);
     loop_end *peer = other(end);
     pthread_mutex_lock(&end->pair->mutex);
-    bool lend = (end->state == LOOP_OPEN || end->state == LOOP_FLUSHING) && !peer->gone && end->held.head == NULL;
-    if (lend) {
-        end->lent++;
+    bool hands_over = (end->state == LOOP_OPEN || end->state == LOOP_FLUSHING) && !peer->gone && end->held.head == NULL;
+    if (hands_over) {
+        end->with_peer++;
         list_append(&peer->mail, send);
         post_locked(peer);
     } else {
@@ -231,8 +231,8 @@ void trib_loop_recv_resume(trib_conn *conn)
 static void report_returned(loop_end *end, loop_list *list, trib_status status)
 {
     for (trib_send *send = list_pop(list); send != NULL; send = list_pop(list)) {
-        trib_assert(end->lent > 0);
-        end->lent--;
+        trib_assert(end->with_peer > 0);
+        end->with_peer--;
         if (status == TRIB_OK) {
             trib_counter_add(&end->transport->stats.messages_sent, 1);
             trib_counter_add(&end->transport->stats.bytes_sent, TRIB_HEADER_SIZE + (uint64_t)send->payload_size);
@@ -242,13 +242,13 @@ static void report_returned(loop_end *end, loop_list *list, trib_status status)
 }
 
 /* False if it was not presented: paused, or the connection is ending. */
-static bool present(loop_end *end, const trib_send *send)
+static bool present_send(loop_end *end, const trib_send *send)
 {
     const trib_transport_upcalls *upcalls = end->base.transport->upcalls;
-    trib_landing landing = {.buffer = NULL};
+    trib_recv_target target = {.buffer = NULL};
     end->asking = true;
     end->resume_asked = false;
-    trib_status status = upcalls->header(&end->base, send->header, &landing);
+    trib_status status = upcalls->header(&end->base, send->header, &target);
     end->asking = false;
     if (end->state != LOOP_OPEN) {
         return false;
@@ -261,13 +261,13 @@ static bool present(loop_end *end, const trib_send *send)
         begin_end(end, status, "message refused");
         return false;
     }
-    if (landing.payload_size != send->payload_size) {
+    if (target.payload_size != send->payload_size) {
         begin_end(end, TRIB_PROTOCOL, "connection ended inside a message");
         return false;
     }
     trib_counter_add(&end->transport->stats.messages_received, 1);
     trib_counter_add(&end->transport->stats.bytes_received, TRIB_HEADER_SIZE + (uint64_t)send->payload_size);
-    upcalls->received(&end->base, send->header, send->payload_size > 0 ? send->payload : landing.buffer,
+    upcalls->received(&end->base, send->header, send->payload_size > 0 ? send->payload : target.buffer,
                       send->payload_size);
     return true;
 }
@@ -288,7 +288,7 @@ static void present_incoming(loop_end *end)
     loop_list presented = {NULL, NULL};
     unsigned count = 0;
     while (end->incoming.head != NULL && end->state == LOOP_OPEN && !end->paused && count++ < MESSAGES_PER_TURN) {
-        if (!present(end, end->incoming.head)) {
+        if (!present_send(end, end->incoming.head)) {
             break;
         }
         list_append(&presented, list_pop(&end->incoming));
@@ -299,7 +299,7 @@ static void present_incoming(loop_end *end)
     }
 }
 
-/* An end that flushes presents nothing more. What it was lent goes back at once: the peer may be waiting for it to
+/* An end that flushes presents nothing more. What was handed to it goes back at once: the peer may be waiting for it to
  * flush too. */
 static void drop_incoming(loop_end *end)
 {
@@ -325,8 +325,8 @@ void trib_loop_conn_close(trib_conn *conn, bool flush)
     }
 }
 
-/* Gives back what was lent to this end and tells the peer. */
-static void leave(loop_end *end)
+/* Gives back what was handed to this end and tells the peer. */
+static void leave_pair(loop_end *end)
 {
     loop_end *peer = other(end);
     end->left = true;
@@ -345,10 +345,10 @@ static void leave(loop_end *end)
 }
 
 /* True if the end is no more. */
-static bool finish(loop_end *end)
+static bool finish_end(loop_end *end)
 {
     pthread_mutex_lock(&end->pair->mutex);
-    bool busy = end->posted || end->lent > 0;
+    bool busy = end->posted || end->with_peer > 0;
     end->finished = !busy;
     pthread_mutex_unlock(&end->pair->mutex);
     if (busy) {
@@ -368,18 +368,18 @@ static bool finish(loop_end *end)
 
 static void end_turn(loop_end *end, bool peer_left)
 {
-    if (end->state == LOOP_FLUSHING && (end->lent == 0 || peer_left)) {
+    if (end->state == LOOP_FLUSHING && (end->with_peer == 0 || peer_left)) {
         begin_end(end, TRIB_OK, "closed by this side");
     }
-    /* What the peer had lent before it left has been presented by now, or its buffers have to go back. */
+    /* What the peer had handed over before it left has been presented by now, or its buffers have to go back. */
     if (end->state == LOOP_OPEN && peer_left) {
         begin_end(end, TRIB_PEER_LOST, "connection closed by the peer");
     }
     if (end->state == LOOP_ENDING) {
         if (!end->left) {
-            leave(end);
+            leave_pair(end);
         }
-        finish(end);
+        finish_end(end);
     }
 }
 

@@ -49,9 +49,9 @@ typedef struct loop_end {
     trib_post post;
     /* its own thread's */
     loop_state state;
-    loop_list held;     /* sends that were never lent to the peer: not connected yet, or too late */
-    loop_list incoming; /* lent by the peer, to be presented */
-    uint32_t lent;      /* sends that are with the peer */
+    loop_list held;     /* sends that were never handed to the peer: not connected yet, or too late */
+    loop_list incoming; /* handed over by the peer, to be presented */
+    uint32_t with_peer; /* sends that are with the peer */
     bool paused, asking, resume_asked;
     bool left; /* has told the peer that nothing more comes from here and is taken here */
     trib_status end_status;
@@ -63,7 +63,7 @@ typedef struct loop_end {
     bool gone;                              /* this end takes nothing any more */
     bool finished;                          /* its `closed` is being told: it must not be posted any more */
     bool peer_left;                         /* the other end takes and sends nothing any more */
-    loop_list mail;                         /* lent by the peer */
+    loop_list mail;                         /* handed over by the peer */
     loop_list back_presented, back_dropped; /* returned by the peer, in this order */
 } loop_end;
 

@@ -159,7 +159,7 @@ trib_status trib_engine_create_sim(const trib_sim_host *host, const trib_config 
         .reactor_free = trib_sim_reactor_free,
         .on_thread = trib_sim_reactor_runs,
         .memory_alloc = memory_alloc,
-        .memory_alloc_patient = memory_alloc,
+        .memory_alloc_blocking = memory_alloc,
         .memory_free = memory_free,
         .memory = self,
         .may_alloc = may_alloc,

@@ -64,7 +64,7 @@ void trib_host_give_back(trib_device *device, trib_device_job *job, trib_status 
 
 static bool same(const trib_device_job *a, const trib_device_job *b)
 {
-    return a->kind == b->kind && a->label == b->label && a->bytes == b->bytes && a->share == b->share &&
+    return a->kind == b->kind && a->label == b->label && a->bytes == b->bytes && a->shard == b->shard &&
            a->dtype == b->dtype && a->reduce == b->reduce && a->root == b->root && a->keeps == b->keeps;
 }
 

@@ -130,32 +130,32 @@ bool trib_host_is_busy(const trib_host_world *world, const trib_host_queue *queu
 /* What that member's target gets. */
 static size_t result_size(const trib_device_job *job, size_t member)
 {
-    const size_t begin = member * job->share;
+    const size_t begin = member * job->shard;
     if (job->kind == TRIB_DEVICE_BROADCAST && job->target == job->source && member == job->root) {
         return 0;
     }
     if (job->kind != TRIB_DEVICE_REDUCE_SCATTER) {
         return job->bytes;
     }
-    return begin >= job->bytes ? 0 : job->bytes - begin < job->share ? job->bytes - begin : job->share;
+    return begin >= job->bytes ? 0 : job->bytes - begin < job->shard ? job->bytes - begin : job->shard;
 }
 
 /* The job with memory of its own as target, in which what it takes from there is. False: out of memory. */
 static bool make_shadow(const trib_device_job *job, size_t member, trib_device_job *shadow)
 {
-    const size_t begin = member * job->share;
+    const size_t begin = member * job->shard;
     *shadow = (trib_device_job){.kind = job->kind,
                                 .dtype = job->dtype,
                                 .reduce = job->reduce,
                                 .source = job->source,
                                 .target = malloc(job->bytes + 1),
                                 .bytes = job->bytes,
-                                .share = job->share,
+                                .shard = job->shard,
                                 .root = job->root};
     if (shadow->target != NULL && job->kind == TRIB_DEVICE_ALL_GATHER && begin < job->bytes) {
         const size_t left = job->bytes - begin;
         memcpy((unsigned char *)shadow->target + begin, (const unsigned char *)job->target + begin,
-               left < job->share ? left : job->share);
+               left < job->shard ? left : job->shard);
     }
     return shadow->target != NULL;
 }

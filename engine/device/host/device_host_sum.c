@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static size_t share_size(const trib_device_job *job, size_t member)
+static size_t shard_size(const trib_device_job *job, size_t member)
 {
-    const size_t begin = member * job->share;
-    return begin >= job->bytes ? 0 : job->bytes - begin < job->share ? job->bytes - begin : job->share;
+    const size_t begin = member * job->shard;
+    return begin >= job->bytes ? 0 : job->bytes - begin < job->shard ? job->bytes - begin : job->shard;
 }
 
 /* target = reduction of the members' bytes [begin, begin + size), along their ranks. */
@@ -45,7 +45,7 @@ bool trib_host_collective(const trib_kernels *kernels, trib_device_job *const *j
         }
     }
     for (size_t i = 0; i < count && ok; i++) {
-        const size_t begin = i * jobs[i]->share, size = share_size(jobs[i], i);
+        const size_t begin = i * jobs[i]->shard, size = shard_size(jobs[i], i);
         if (size == 0) {
             continue;
         }

@@ -73,7 +73,7 @@ static void contribute(const trib_result *result, void *user)
     assert_int_equal(trib_push_pull(self->engine, &self->params, NULL, NULL), TRIB_OK);
 }
 
-static void as_long_as_can_be_said(void **state)
+static void as_long_as_can_be_expressed(void **state)
 {
     (void)state;
     const struct timespec deadline = trib_api_deadline_in(INT64_MAX);
@@ -109,7 +109,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(there_is_always_more),
-        cmocka_unit_test(as_long_as_can_be_said),
+        cmocka_unit_test(as_long_as_can_be_expressed),
     };
     return cmocka_run_group_tests_name("waits", tests, NULL, NULL);
 }

@@ -199,7 +199,7 @@ static void a_late_copy_outlasts_a_deadline(void **state)
     bed_close(&self);
 }
 
-static void impatient(trib_config *config, int member)
+static void short_wait(trib_config *config, int member)
 {
     on_devices(config, member);
     config->peer_timeout_ns = 500 * INT64_C(1000000);
@@ -210,7 +210,7 @@ static void a_copy_that_never_ends_ends_the_job(void **state)
 {
     (void)state;
     bed self;
-    bed_open_with(&self, 2, 1, 1, 5000, impatient);
+    bed_open_with(&self, 2, 1, 1, 5000, short_wait);
     sum_all(&self, 0);
     seen.holds = true;
     hand_in(&self, 1, 0, NULL);
@@ -320,10 +320,14 @@ static void the_device_wakes_the_cores(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_first_bytes_go_ahead),          cmocka_unit_test(others_do_not),
-        cmocka_unit_test(a_copy_that_fails_fails_its_sum),   cmocka_unit_test(a_late_copy_keeps_the_buffer),
-        cmocka_unit_test(a_late_copy_outlasts_a_deadline),   cmocka_unit_test(a_copy_that_never_ends_ends_the_job),
-        cmocka_unit_test(a_late_copy_overwrites_no_later_round), cmocka_unit_test(a_copy_that_came_back_ends_nothing),
+        cmocka_unit_test(the_first_bytes_go_ahead),
+        cmocka_unit_test(others_do_not),
+        cmocka_unit_test(a_copy_that_fails_fails_its_sum),
+        cmocka_unit_test(a_late_copy_keeps_the_buffer),
+        cmocka_unit_test(a_late_copy_outlasts_a_deadline),
+        cmocka_unit_test(a_copy_that_never_ends_ends_the_job),
+        cmocka_unit_test(a_late_copy_overwrites_no_later_round),
+        cmocka_unit_test(a_copy_that_came_back_ends_nothing),
         cmocka_unit_test(the_device_wakes_the_cores),
     };
     return cmocka_run_group_tests_name("what goes ahead", tests, NULL, NULL);

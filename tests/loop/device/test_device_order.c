@@ -16,7 +16,7 @@ static void in_order(trib_config *config, int member)
     config->device_order = member == agreeing ? TRIB_DEVICE_ORDER_AGREED : TRIB_DEVICE_ORDER_PROGRAM;
 }
 
-static void impatient(trib_config *config, int member)
+static void short_wait(trib_config *config, int member)
 {
     in_order(config, member);
     config->peer_timeout_ns = INT64_C(300000000);
@@ -226,7 +226,7 @@ static void one_never_comes(void **state)
 {
     (void)state;
     job jobs;
-    open_job(&jobs, 2, 0, 2, impatient);
+    open_job(&jobs, 2, 0, 2, short_wait);
     static int32_t data[COUNT];
     trib_op_params params;
     trib_op_params_init(&params, sizeof params);
@@ -271,7 +271,7 @@ static void a_device_fails(void **state)
     (void)state;
     for (int fault = TRIB_HOST_FAULT_FAIL; fault <= TRIB_HOST_FAULT_HANG; fault++) {
         job jobs;
-        open_job(&jobs, 2, 0, 2, impatient);
+        open_job(&jobs, 2, 0, 2, short_wait);
         static int32_t data[2][COUNT];
         trib_op *ops[2];
         trib_host_world_fault(world, 0, 1, (trib_host_fault)fault);

@@ -22,12 +22,12 @@ static struct {
     pthread_mutex_t mutex;
     taken blocks[BLOCKS];
     int count;                /* there now */
-    int patient, hurried;     /* taken so far */
+    int blocking, hurried;    /* taken so far */
     void (*when_taken)(void); /* with patience; NULL: nothing else happens */
     bool is_gone;             /* there is none for who has patience */
 } large = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-static void note(void *memory, size_t size, bool patient)
+static void note(void *memory, size_t size, bool blocking)
 {
     if (memory == NULL || size < LARGE) {
         return;
@@ -35,8 +35,8 @@ static void note(void *memory, size_t size, bool patient)
     pthread_mutex_lock(&large.mutex);
     assert_true(large.count < BLOCKS);
     large.blocks[large.count++] = (taken){.memory = memory, .size = size};
-    large.patient += patient;
-    large.hurried += !patient;
+    large.blocking += blocking;
+    large.hurried += !blocking;
     pthread_mutex_unlock(&large.mutex);
 }
 
@@ -70,11 +70,11 @@ void *__wrap_trib_arena_alloc(trib_arena *arena, size_t size, size_t alignment)
     return memory;
 }
 
-void *__real_trib_arena_alloc_patient(trib_arena *arena, size_t size, size_t alignment);
-void *__wrap_trib_arena_alloc_patient(trib_arena *arena, size_t size, size_t alignment);
-void *__wrap_trib_arena_alloc_patient(trib_arena *arena, size_t size, size_t alignment)
+void *__real_trib_arena_alloc_blocking(trib_arena *arena, size_t size, size_t alignment);
+void *__wrap_trib_arena_alloc_blocking(trib_arena *arena, size_t size, size_t alignment);
+void *__wrap_trib_arena_alloc_blocking(trib_arena *arena, size_t size, size_t alignment)
 {
-    void *memory = large.is_gone ? NULL : __real_trib_arena_alloc_patient(arena, size, alignment);
+    void *memory = large.is_gone ? NULL : __real_trib_arena_alloc_blocking(arena, size, alignment);
     note(memory, size, true);
     if (large.when_taken != NULL) {
         large.when_taken();
@@ -94,7 +94,7 @@ static int prepare(void **state)
 {
     (void)state;
     assert_int_equal(look(&large.count), 0);
-    large.patient = large.hurried = 0;
+    large.blocking = large.hurried = 0;
     return 0;
 }
 
@@ -163,10 +163,10 @@ static void it_is_taken_by_who_declares(void **state)
     trib_tensor *tensors[2];
     const uint64_t count = (17 * MIB + 4) / sizeof(int32_t);
     declare_all(&jobs, tensors, count);
-    assert_int_equal(look(&large.patient), 2);
+    assert_int_equal(look(&large.blocking), 2);
     assert_ptr_equal(tensors[0], declare_on_device(jobs.engines[0], "large", count, 0, TRIB_OK));
     exchange(&jobs, tensors, count);
-    assert_int_equal(look(&large.patient), 2);
+    assert_int_equal(look(&large.blocking), 2);
     assert_int_equal(look(&large.hurried), 0);
     assert_int_equal(look(&large.count), 2);
     close_job(&jobs);
@@ -187,7 +187,7 @@ static void another_is_taken_where_it_is_too_small(void **state)
     trib_tensor *tensors[4];
     const uint64_t count = 34 * MIB / sizeof(int32_t); /* a share of 17 MiB, in three partitions */
     declare_all(&jobs, tensors, count);
-    assert_int_equal(look(&large.patient), 4);
+    assert_int_equal(look(&large.blocking), 4);
     exchange(&jobs, tensors, count);
     assert_int_equal(look(&large.hurried), 3);
     assert_int_equal(look(&large.count), 4); /* the first ones were given back */
@@ -206,7 +206,7 @@ static void a_very_large_one_needs_no_guess(void **state)
     job jobs;
     open_job(&jobs, 2, 0, 1, on_devices);
     declare_on_device(jobs.engines[0], "very large", 600 * MIB / sizeof(int32_t), 0, TRIB_OK);
-    assert_int_equal(look(&large.patient), 1);
+    assert_int_equal(look(&large.blocking), 1);
     pthread_mutex_lock(&large.mutex);
     assert_int_equal(large.blocks[0].size, 600 * MIB);
     pthread_mutex_unlock(&large.mutex);
@@ -219,11 +219,11 @@ static void not_for_small_ones_nor_on_one_machine(void **state)
     job jobs;
     open_job(&jobs, 2, 1, 1, on_devices_served);
     declare_on_device(jobs.engines[0], "small", 16 * MIB / sizeof(int32_t) - 1, 0, TRIB_OK);
-    assert_int_equal(look(&large.patient), 0);
+    assert_int_equal(look(&large.blocking), 0);
     close_job(&jobs);
     open_job(&jobs, 2, 0, 2, on_devices);
     declare_on_device(jobs.engines[0], "alone", 64 * MIB / sizeof(int32_t), 0, TRIB_OK);
-    assert_int_equal(look(&large.patient), 0);
+    assert_int_equal(look(&large.blocking), 0);
     close_job(&jobs);
 }
 
@@ -241,7 +241,7 @@ static void without_memory_it_is_refused(void **state)
     large.is_gone = false;
     declare_all(&jobs, tensors, 5 * MIB);
     exchange(&jobs, tensors, 5 * MIB);
-    assert_int_equal(look(&large.patient), 2);
+    assert_int_equal(look(&large.blocking), 2);
     assert_int_equal(look(&large.hurried), 0);
     close_job(&jobs);
 }
@@ -265,7 +265,7 @@ static void it_is_freed_where_it_is_never_placed(void **state)
     trib_engine *engine = NULL;
     assert_int_equal(trib_engine_create(&config, &engine, NULL), TRIB_OK);
     assert_non_null(declare_on_device(engine, "never", 20 * MIB / sizeof(int32_t), 0, TRIB_OK));
-    assert_int_equal(look(&large.patient), 1);
+    assert_int_equal(look(&large.blocking), 1);
     assert_int_equal(look(&large.count), 1);
     trib_engine_close(engine, NULL, NULL);
     assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
@@ -311,7 +311,7 @@ static void two_declare_it_at_once(void **state)
     pthread_barrier_destroy(&both);
     assert_non_null(threads[0].tensor);
     assert_ptr_equal(threads[0].tensor, threads[1].tensor);
-    assert_int_equal(look(&large.patient), 2);
+    assert_int_equal(look(&large.blocking), 2);
     assert_int_equal(look(&large.count), 1);
     trib_tensor *tensors[2] = {threads[0].tensor,
                                declare_on_device(jobs.engines[1], "twice", 20 * MIB / sizeof(int32_t), 0, TRIB_OK)};
@@ -350,7 +350,7 @@ static void it_is_given_back_where_the_engine_has_closed(void **state)
     large.when_taken = close_now;
     assert_null(declare_on_device(jobs.engines[0], "closed", 20 * MIB / sizeof(int32_t), 0, TRIB_CLOSED));
     large.when_taken = NULL;
-    assert_int_equal(look(&large.patient), 1);
+    assert_int_equal(look(&large.blocking), 1);
     assert_int_equal(look(&large.count), 0);
     close_job(&jobs);
     sem_destroy(&closing.is_closed);

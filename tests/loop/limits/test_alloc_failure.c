@@ -97,11 +97,11 @@ void *__wrap_trib_arena_alloc(trib_arena *arena, size_t size, size_t alignment)
     return block;
 }
 
-void *__real_trib_arena_alloc_patient(trib_arena *arena, size_t size, size_t alignment);
-void *__wrap_trib_arena_alloc_patient(trib_arena *arena, size_t size, size_t alignment);
-void *__wrap_trib_arena_alloc_patient(trib_arena *arena, size_t size, size_t alignment)
+void *__real_trib_arena_alloc_blocking(trib_arena *arena, size_t size, size_t alignment);
+void *__wrap_trib_arena_alloc_blocking(trib_arena *arena, size_t size, size_t alignment);
+void *__wrap_trib_arena_alloc_blocking(trib_arena *arena, size_t size, size_t alignment)
 {
-    void *block = scarcity_allows() ? __real_trib_arena_alloc_patient(arena, size, alignment) : NULL;
+    void *block = scarcity_allows() ? __real_trib_arena_alloc_blocking(arena, size, alignment) : NULL;
     scarcity_note(block);
     return block;
 }

@@ -106,7 +106,7 @@ static void several_devices_a_machine(void **state)
 }
 
 /* With another device that a rail may lead to. */
-static void goes_by_rails(void **state)
+static void goes_by_failover(void **state)
 {
     (void)state;
     direct_shape shape = direct_default_shape();
@@ -223,7 +223,7 @@ int main(void)
         cmocka_unit_test(goes_past_the_host),
         cmocka_unit_test(what_a_processor_touches_does_not),
         cmocka_unit_test(several_devices_a_machine),
-        cmocka_unit_test(goes_by_rails),
+        cmocka_unit_test(goes_by_failover),
         cmocka_unit_test(is_refused_without_dmabuf),
         cmocka_unit_test(waits_for_the_device),
         cmocka_unit_test(is_not_taken_back_while_it_is_used),

@@ -191,22 +191,22 @@ static void rounds_given_up_behind_one_that_is_late(void **state)
 static void one_that_leaves_is_named(void **state)
 {
     (void)state;
-    for (int leaver = 0; leaver < 4; leaver++) {
+    for (int departed = 0; departed < 4; departed++) {
         four *self = open_four(2);
         everybody_sums(self);
         trib_op *ops[4] = {NULL};
         for (int i = 0; i < 4; i++) {
-            if (i != leaver) {
+            if (i != departed) {
                 ops[i] = submit(self, i, TRIB_SUM, 20 * SECOND);
             }
         }
-        trib_engine_close(self->jobs.engines[leaver], NULL, NULL);
+        trib_engine_close(self->jobs.engines[departed], NULL, NULL);
         for (int i = 0; i < 4; i++) {
             trib_error error = {.status = TRIB_OK};
-            if (i != leaver) {
+            if (i != departed) {
                 const trib_status status = job_wait(ops[i], &error);
                 if (status != TRIB_PEER_LEFT && status != TRIB_CANCELLED) {
-                    fail_msg("rank %d, when %d left: %s, %s", i, leaver, trib_status_name(status), error.text);
+                    fail_msg("rank %d, when %d left: %s, %s", i, departed, trib_status_name(status), error.text);
                 }
             }
         }

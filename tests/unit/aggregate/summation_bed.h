@@ -57,7 +57,7 @@ static void fake_charge(trib_reactor *reactor, trib_cost cost, size_t bytes)
 }
 
 static const trib_reactor_ops fake_ops = {
-    .name = "fake", .now_ns = fake_now, .often_ns = fake_now, .charge = fake_charge};
+    .name = "fake", .now_ns = fake_now, .now_fast_ns = fake_now, .charge = fake_charge};
 
 static bool may_allocate(void)
 {
@@ -207,9 +207,9 @@ static trib_status give(const trib_contribution *what, const void *payload, trib
 {
     void *buffer = NULL;
     if (random_below(2) == 0) {
-        return trib_summation_lent(the.summation, what, payload, NULL, error);
+        return trib_summation_arrived_in_place(the.summation, what, payload, NULL, error);
     }
-    trib_status status = trib_summation_landing(the.summation, what, &buffer, error);
+    trib_status status = trib_summation_recv_target(the.summation, what, &buffer, error);
     if (status == TRIB_OK) {
         memcpy(buffer, payload, what->size);
         status = trib_summation_arrived(the.summation, what, buffer, error);

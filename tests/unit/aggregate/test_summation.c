@@ -185,21 +185,21 @@ static void test_duplicates_and_nonsense(void **state)
     bad[9].collective = (trib_collective)9;
     bad[10].round = 2;
     for (uint32_t i = 0; i < 11; i++) {
-        assert_int_equal(trib_summation_landing(the.summation, &bad[i], &first, &error), TRIB_PROTOCOL);
-        assert_int_equal(trib_summation_lent(the.summation, &bad[i], bytes, NULL, &error), TRIB_PROTOCOL);
+        assert_int_equal(trib_summation_recv_target(the.summation, &bad[i], &first, &error), TRIB_PROTOCOL);
+        assert_int_equal(trib_summation_arrived_in_place(the.summation, &bad[i], bytes, NULL, &error), TRIB_PROTOCOL);
     }
     assert_int_equal(trib_summation_arrived(the.summation, &good, NULL, &error), TRIB_PROTOCOL); /* owes its payload */
     check_idle();
     /* Two landings of the same chunk: one counts. */
-    assert_int_equal(trib_summation_landing(the.summation, &good, &first, &error), TRIB_OK);
-    assert_int_equal(trib_summation_landing(the.summation, &good, &second, &error), TRIB_OK);
+    assert_int_equal(trib_summation_recv_target(the.summation, &good, &first, &error), TRIB_OK);
+    assert_int_equal(trib_summation_recv_target(the.summation, &good, &second, &error), TRIB_OK);
     memset(first, 0, CHUNK_BYTES);
     memset(second, 0, CHUNK_BYTES);
     assert_int_equal(trib_summation_arrived(the.summation, &good, first, &error), TRIB_OK);
     assert_int_equal(trib_summation_arrived(the.summation, &good, second, &error), TRIB_PROTOCOL);
     assert_int_equal(give(&good, bytes, &error), TRIB_PROTOCOL);
     trib_contribution other = make(1, 1, TRIB_FLOAT16, TRIB_SUM);
-    assert_int_equal(trib_summation_landing(the.summation, &other, &first, &error), TRIB_OK);
+    assert_int_equal(trib_summation_recv_target(the.summation, &other, &first, &error), TRIB_OK);
     trib_summation_abandon(the.summation, first);
     must_give(&other, bytes);
     assert_int_equal(the.event_count, 2);
@@ -232,8 +232,8 @@ static void test_mismatch(void **state)
     what = make(2, 0, TRIB_FLOAT32, TRIB_SUM);
     trib_contribution shorter = make(2, 1, TRIB_FLOAT32, TRIB_SUM);
     shorter.size = 64;
-    assert_int_equal(trib_summation_landing(the.summation, &what, &early, &error), TRIB_OK);
-    assert_int_equal(trib_summation_landing(the.summation, &shorter, &late, &error), TRIB_OK);
+    assert_int_equal(trib_summation_recv_target(the.summation, &what, &early, &error), TRIB_OK);
+    assert_int_equal(trib_summation_recv_target(the.summation, &shorter, &late, &error), TRIB_OK);
     assert_int_equal(trib_summation_arrived(the.summation, &what, early, &error), TRIB_OK);
     assert_int_equal(trib_summation_arrived(the.summation, &shorter, late, &error), TRIB_OK);
     assert_int_equal(the.event_count, 6);
@@ -303,7 +303,7 @@ static void test_broadcast(void **state)
                 wanted = i;
             } else {
                 void *buffer = NULL;
-                assert_int_equal(trib_summation_landing(the.summation, &what, &buffer, &error), TRIB_PROTOCOL);
+                assert_int_equal(trib_summation_recv_target(the.summation, &what, &buffer, &error), TRIB_PROTOCOL);
                 assert_int_equal(trib_summation_arrived(the.summation, &what, NULL, &error), TRIB_OK);
                 wanted += root_came;
             }

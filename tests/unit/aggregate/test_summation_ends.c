@@ -145,24 +145,24 @@ static void wait_for_the_last(uint32_t partitions)
     }
 }
 
-static uint32_t told[64], told_count;
+static uint32_t notified[64], notified_count;
 
 static void note_stall(void *user, uint32_t receiver, const trib_contribution *what, uint32_t rank, uint32_t count)
 {
     (void)user;
     assert_int_equal(rank, 3);
     assert_int_equal(count, 1);
-    assert_true(told_count < 64);
-    told[told_count++] = what->partition * 10 + receiver;
+    assert_true(notified_count < 64);
+    notified[notified_count++] = what->partition * 10 + receiver;
 }
 
-static void expect_told(uint32_t limit, const uint32_t *wanted, uint32_t count)
+static void expect_notified(uint32_t limit, const uint32_t *wanted, uint32_t count)
 {
-    told_count = 0;
+    notified_count = 0;
     trib_summation_stalls(the.summation, 100, limit, note_stall);
-    assert_int_equal(told_count, count);
+    assert_int_equal(notified_count, count);
     for (uint32_t i = 0; i < count; i++) {
-        assert_int_equal(told[i], wanted[i]);
+        assert_int_equal(notified[i], wanted[i]);
     }
 }
 
@@ -173,15 +173,15 @@ static void test_stalls_go_on(void **state)
     open_bed(4, TRIB_ORDER_RANK);
     wait_for_the_last(3);
     the.now_ns = 100;
-    expect_told(4, (uint32_t[]){0, 1, 2, 10}, 4);
-    expect_told(4, (uint32_t[]){11, 12, 20, 21}, 4);
-    expect_told(4, (uint32_t[]){22}, 1);
-    expect_told(5, (uint32_t[]){0, 1, 2, 10, 11}, 5);
+    expect_notified(4, (uint32_t[]){0, 1, 2, 10}, 4);
+    expect_notified(4, (uint32_t[]){11, 12, 20, 21}, 4);
+    expect_notified(4, (uint32_t[]){22}, 1);
+    expect_notified(5, (uint32_t[]){0, 1, 2, 10, 11}, 5);
     unsigned char bytes[CHUNK_BYTES] = {0};
     trib_contribution what = make(1, 3, TRIB_FLOAT32, TRIB_SUM);
     must_give(&what, bytes); /* partition 1, at which the limit was reached */
-    expect_told(9, (uint32_t[]){20, 21, 22}, 3);
-    expect_told(9, (uint32_t[]){0, 1, 2, 20, 21, 22}, 6);
+    expect_notified(9, (uint32_t[]){20, 21, 22}, 3);
+    expect_notified(9, (uint32_t[]){0, 1, 2, 20, 21, 22}, 6);
     for (what.partition = 0; what.partition < 3; what.partition += 2) {
         must_give(&what, bytes);
     }

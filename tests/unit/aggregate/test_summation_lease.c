@@ -9,7 +9,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "tests/unit/aggregate/summation_lender.h"
+#include "tests/unit/aggregate/summation_lease_bed.h"
 
 /* ---- Sums ---- */
 
@@ -59,14 +59,14 @@ static void contribute(const shape *like, const trib_contribution *what)
     const uint32_t size = like->takes_partials ? trib_sum_partial_bytes(what) : what->size;
     make_payload(like, what, bytes);
     twin.size = 0;
-    assert_int_equal(trib_summation_lent(twin.summation, what, bytes, NULL, &error), TRIB_OK);
+    assert_int_equal(trib_summation_arrived_in_place(twin.summation, what, bytes, NULL, &error), TRIB_OK);
     if (random_below(8) == 0) { /* it has landed, as by another transport */
         void *buffer = NULL;
-        assert_int_equal(trib_summation_landing(the.summation, what, &buffer, &error), TRIB_OK);
+        assert_int_equal(trib_summation_recv_target(the.summation, what, &buffer, &error), TRIB_OK);
         memcpy(buffer, bytes, size);
         assert_int_equal(trib_summation_arrived(the.summation, what, buffer, &error), TRIB_OK);
     } else {
-        assert_int_equal((random_below(3) == 0 ? lend : present)(what, bytes, size), TRIB_OK);
+        assert_int_equal((random_below(3) == 0 ? arrive_in_place : present)(what, bytes, size), TRIB_OK);
     }
     if (twin.is_partial) {
         assert_int_equal(the.event_count, 0);
@@ -110,8 +110,8 @@ static void run_all(const shape *like, uint32_t refuses)
             }
         }
     }
-    assert_true(lender.ended > round / 2 && lender.recalled > 0); /* it has been seen */
-    assert_int_equal(lender.asked + lender.brief == lender.given, refuses == 0);
+    assert_true(lessor.ended > round / 2 && lessor.recalled > 0); /* it has been seen */
+    assert_int_equal(lessor.asked + lessor.brief == lessor.given, refuses == 0);
     close_both();
 }
 
@@ -190,17 +190,17 @@ static void lose_one_before_the_next(void)
     unsigned char bytes[CHUNK_BYTES] = {0};
     void *buffer = NULL;
     trib_error error;
-    assert_int_equal(trib_summation_landing(the.summation, &what, &buffer, &error), TRIB_OK);
+    assert_int_equal(trib_summation_recv_target(the.summation, &what, &buffer, &error), TRIB_OK);
     lose_one();
-    assert_int_equal(trib_summation_presented(the.summation, &what, buffer, bytes, &lender.conn, &error), TRIB_OK);
+    assert_int_equal(trib_summation_presented(the.summation, &what, buffer, bytes, &lessor.conn, &error), TRIB_OK);
 }
 
 /* What was made of it is not handed out. Its partner waits under a lease, or in a copy of its own. */
 static void tear_a_sum(void)
 {
-    lender.tears = true;
+    lessor.tears = true;
     must_present(1, 1, 0);
-    lender.tears = false;
+    lessor.tears = false;
 }
 
 static void tear_a_sum_with_a_copy(void)
@@ -215,20 +215,20 @@ static void tear_a_sum_with_a_copy(void)
 /* Its partner has not come, and no lease is to be had for longer. */
 static void tear_a_copy(void)
 {
-    lender.refuses = 4;
-    lender.tears = true;
+    lessor.refuses = 4;
+    lessor.tears = true;
     must_present(1, 1, 1);
-    lender.tears = false;
-    lender.refuses = 0;
+    lessor.tears = false;
+    lessor.refuses = 0;
 }
 
 /* Its partner has come, but it has gone meanwhile. */
 static void meet_what_is_lost(void)
 {
     for (uint32_t i = 0; i < SLOTS; i++) {
-        if (lender.slots[i].is_leased) {
-            lender.slots[i].is_torn = true;
-            memset(lender.slots[i].page, 0x5a, PAGE);
+        if (lessor.slots[i].is_leased) {
+            lessor.slots[i].is_torn = true;
+            memset(lessor.slots[i].page, 0x5a, PAGE);
         }
     }
     must_present(3, 1, 0);
@@ -298,22 +298,22 @@ static const struct way {
 /* All hear of it once, whatever they still bring, and the next round is as any other. */
 static void check_refused(const struct way *way)
 {
-    uint32_t told[5] = {0};
-    const uint32_t asked = lender.asked;
+    uint32_t notified[5] = {0};
+    const uint32_t asked = lessor.asked;
     assert_true(strstr(the.text, way->text) != NULL);
     for (uint32_t i = 0; i < 10; i++) {
         if (i / 2 % 2 == 1 || i % 2 == 1) { /* but for what was there before */
             must_present(i / 2, 1, i % 2);
         }
     }
-    assert_int_equal(lender.asked, asked);
+    assert_int_equal(lessor.asked, asked);
     assert_int_equal(the.event_count, way->tells_rank_1 ? 5 : 4);
     for (uint32_t i = 0; i < the.event_count; i++) {
         assert_int_equal(the.events[i].status, way->status);
-        told[the.events[i].receiver]++;
+        notified[the.events[i].receiver]++;
     }
     for (uint32_t rank = 0; rank < 5; rank++) {
-        assert_int_equal(told[rank], rank == 1 && !way->tells_rank_1 ? 0 : 1);
+        assert_int_equal(notified[rank], rank == 1 && !way->tells_rank_1 ? 0 : 1);
     }
     check_idle();
     the.event_count = 0;
@@ -332,8 +332,8 @@ static void test_refusals_end_leases(void **state)
         open_with_leases(like.gives_partials);
         way->end();
         assert_int_equal(leased(&any), 0);
-        assert_int_equal(lender.lost, way->lost);
-        assert_int_equal(lender.recalled, way->recalled);
+        assert_int_equal(lessor.lost, way->lost);
+        assert_int_equal(lessor.recalled, way->recalled);
         check_refused(way);
         for (uint32_t rank = 0; rank < 5; rank++) { /* the twin has to come along */
             const trib_contribution what = make(1, rank, TRIB_BFLOAT16, TRIB_SUM);
@@ -351,9 +351,9 @@ static void test_destroy_ends_leases(void **state)
         open_with_leases(i == 1);
         must_present(3, 1, 1);
         trib_summation_destroy(the.summation);
-        assert_int_equal(lender.ended, 4);
+        assert_int_equal(lessor.ended, 4);
         assert_int_equal(the.buffers, 0);
-        check_lender();
+        check_lessor();
         trib_summation_destroy(twin.summation);
     }
 }
@@ -380,9 +380,9 @@ static void test_others_are_copied(void **state)
                 assert_int_equal(trib_summation_arrived(the.summation, &what, NULL, &error), TRIB_OK);
             }
         }
-        assert_int_equal(lender.asked, 0);
-        assert_int_equal(lender.brief, 1);
-        assert_int_equal(lender.copies, 1);
+        assert_int_equal(lessor.asked, 0);
+        assert_int_equal(lessor.brief, 1);
+        assert_int_equal(lessor.copies, 1);
         assert_int_equal(the.event_count, n);
         for (uint32_t i = 0; i < n; i++) {
             assert_memory_equal(the.events[i].bytes, bytes, the.events[i].size);
@@ -402,7 +402,7 @@ static void test_others_that_are_lost(void **state)
     for (uint32_t n = 1; n <= 3; n += 2) {
         const shape like = {.n = n, .order = TRIB_ORDER_RANK};
         open_both(&like, 0, 0);
-        lender.tears = true;
+        lessor.tears = true;
         for (uint32_t rank = 0; rank < n; rank++) {
             trib_contribution what = make(1, rank, TRIB_FLOAT16, TRIB_AVG);
             what.collective = n == 1 ? TRIB_COLLECTIVE_ALL_REDUCE : TRIB_COLLECTIVE_BROADCAST;
@@ -413,7 +413,7 @@ static void test_others_that_are_lost(void **state)
                 assert_int_equal(trib_summation_arrived(the.summation, &what, NULL, &error), TRIB_OK);
             }
         }
-        assert_int_equal(lender.ended, 1);
+        assert_int_equal(lessor.ended, 1);
         assert_int_equal(the.event_count, n);
         for (uint32_t i = 0; i < n; i++) {
             assert_int_equal(the.events[i].status, TRIB_PEER_LOST);
@@ -432,19 +432,19 @@ static void test_without_leases(void **state)
     for (uint32_t i = 0; i < 2; i++) {
         const shape like = {.n = 2, .order = TRIB_ORDER_RANK};
         open_both(&like, 0, 0);
-        lender.transport.ops = &plain_ops;
+        lessor.transport.ops = &plain_ops;
         for (uint32_t rank = 0; rank < 2; rank++) {
             const trib_contribution what = make(1, rank, TRIB_INT8, TRIB_AVG);
             trib_error error;
             void *buffer = NULL;
             fill(bytes, TRIB_INT8, rank);
-            assert_int_equal(trib_summation_landing(the.summation, &what, &buffer, &error), TRIB_OK);
+            assert_int_equal(trib_summation_recv_target(the.summation, &what, &buffer, &error), TRIB_OK);
             assert_int_equal(
-                trib_summation_presented(the.summation, &what, buffer, bytes, i == 0 ? &lender.conn : NULL, &error),
+                trib_summation_presented(the.summation, &what, buffer, bytes, i == 0 ? &lessor.conn : NULL, &error),
                 TRIB_OK);
             memset(bytes, 0xee, sizeof bytes);
         }
-        assert_int_equal(lender.copies, 1);
+        assert_int_equal(lessor.copies, 1);
         assert_int_equal(the.event_count, 2);
         check_sum(&the.events[0], TRIB_INT8, TRIB_AVG, 2);
         close_bed();

@@ -158,13 +158,13 @@ static void shares_are_those_of_machines(void **state)
     }
     parts[12] = whole[3];
     double factor = 0, factor_of_machines = 0;
-    assert_int_equal(trib_place_shares(whole, 4, &factor), TRIB_OK);
-    assert_int_equal(trib_machines_shares(parts, 13, 12, 4, &factor_of_machines), TRIB_OK);
+    assert_int_equal(trib_place_weights(whole, 4, &factor), TRIB_OK);
+    assert_int_equal(trib_machines_weights(parts, 13, 12, 4, &factor_of_machines), TRIB_OK);
     assert_true(factor == factor_of_machines);
     for (uint32_t i = 0; i < 12; i++) {
-        assert_true(fabs(parts[i].share - whole[i / 4].share / 4) < 1e-12);
+        assert_true(fabs(parts[i].weight - whole[i / 4].weight / 4) < 1e-12);
     }
-    assert_true(parts[12].share == whole[3].share);
+    assert_true(parts[12].weight == whole[3].weight);
 }
 
 /* A partition has one relay on each machine, its owner if that is there, and the work is shared. */

@@ -32,12 +32,12 @@ static void fill(trib_place_member *members, uint32_t n, uint32_t k, uint64_t ba
     }
 }
 
-static double sum_of_shares(const trib_place_member *members, uint32_t count)
+static double sum_of_weights(const trib_place_member *members, uint32_t count)
 {
     double sum = 0;
     for (uint32_t i = 0; i < count; i++) {
-        assert_true(members[i].share >= 0);
-        sum += members[i].share;
+        assert_true(members[i].weight >= 0);
+        sum += members[i].weight;
     }
     return sum;
 }
@@ -53,12 +53,12 @@ static void test_equal_links_follow_the_formula(void **state)
                 const double d = (double)n * n + (double)k * n - 2.0 * k;
                 double t = 0;
                 fill(members, n, k, bandwidths[b]);
-                assert_int_equal(trib_place_shares(members, n + k, &t), TRIB_OK);
+                assert_int_equal(trib_place_weights(members, n + k, &t), TRIB_OK);
                 assert_near(t, 2.0 * n * (n - 1) / d, 1e-9);
                 for (uint32_t i = 0; i < n + k; i++) {
-                    assert_near(members[i].share, i < n ? (n - k) / d : 2.0 * (n - 1) / d, 1e-9);
+                    assert_near(members[i].weight, i < n ? (n - k) / d : 2.0 * (n - 1) / d, 1e-9);
                 }
-                assert_near(sum_of_shares(members, n + k), 1.0, 1e-9);
+                assert_near(sum_of_weights(members, n + k), 1.0, 1e-9);
             }
         }
     }
@@ -71,10 +71,10 @@ static void test_many_servers(void **state)
     trib_place_member members[MEMBERS_MAX];
     double t = 0;
     fill(members, 4, 9, 0);
-    assert_int_equal(trib_place_shares(members, 13, &t), TRIB_OK);
+    assert_int_equal(trib_place_weights(members, 13, &t), TRIB_OK);
     assert_near(t, 1.0, 1e-9);
     for (uint32_t i = 0; i < 13; i++) {
-        assert_near(members[i].share, i < 4 ? 0.0 : 1.0 / 9, 1e-9);
+        assert_near(members[i].weight, i < 4 ? 0.0 : 1.0 / 9, 1e-9);
     }
 }
 
@@ -86,15 +86,15 @@ static void test_two_workers(void **state)
     for (uint32_t k = 0; k <= 4; k++) {
         double t = 0;
         fill(members, 2, k, 10 * GBIT);
-        assert_int_equal(trib_place_shares(members, 2 + k, &t), TRIB_OK);
+        assert_int_equal(trib_place_weights(members, 2 + k, &t), TRIB_OK);
         assert_near(t, 1.0, 1e-9);
-        assert_near(sum_of_shares(members, 2 + k), 1.0, 1e-9);
-        assert_near(members[0].share, members[1].share, 1e-12);
+        assert_near(sum_of_weights(members, 2 + k), 1.0, 1e-9);
+        assert_near(members[0].weight, members[1].weight, 1e-12);
         for (uint32_t i = 2; i < 2 + k; i++) {
-            assert_true(2 * members[i].share <= t + 1e-9);
+            assert_true(2 * members[i].weight <= t + 1e-9);
         }
         if (k == 0) {
-            assert_near(members[0].share, 0.5, 1e-12);
+            assert_near(members[0].weight, 0.5, 1e-12);
         }
     }
 }
@@ -105,9 +105,9 @@ static void test_one_worker(void **state)
     trib_place_member members[MEMBERS_MAX];
     double t = -1;
     fill(members, 1, 0, 0);
-    assert_int_equal(trib_place_shares(members, 1, &t), TRIB_OK);
+    assert_int_equal(trib_place_weights(members, 1, &t), TRIB_OK);
     assert_near(t, 0.0, 0.0);
-    assert_near(members[0].share, 1.0, 1e-12);
+    assert_near(members[0].weight, 1.0, 1e-12);
 }
 
 static void test_workers_that_do_not_sum(void **state)
@@ -119,10 +119,10 @@ static void test_workers_that_do_not_sum(void **state)
     for (int i = 0; i < 4; i++) {
         members[i].can_sum = false;
     }
-    assert_int_equal(trib_place_shares(members, 6, &t), TRIB_OK);
+    assert_int_equal(trib_place_weights(members, 6, &t), TRIB_OK);
     assert_near(t, 2.0, 1e-9); /* each of two servers takes half of four workers' bytes */
     for (int i = 0; i < 6; i++) {
-        assert_near(members[i].share, i < 4 ? 0.0 : 0.5, 1e-9);
+        assert_near(members[i].weight, i < 4 ? 0.0 : 0.5, 1e-9);
     }
 }
 
@@ -135,10 +135,10 @@ static void test_nobody_to_sum(void **state)
     for (int i = 0; i < 3; i++) {
         members[i].can_sum = false;
     }
-    assert_int_equal(trib_place_shares(members, 3, &t), TRIB_INVALID);
+    assert_int_equal(trib_place_weights(members, 3, &t), TRIB_INVALID);
     fill(members, 0, 3, 0);
-    assert_int_equal(trib_place_shares(members, 3, &t), TRIB_INVALID);
-    assert_int_equal(trib_place_shares(members, 0, &t), TRIB_INVALID);
+    assert_int_equal(trib_place_weights(members, 3, &t), TRIB_INVALID);
+    assert_int_equal(trib_place_weights(members, 0, &t), TRIB_INVALID);
 }
 
 /* ---- Unequal links ---- */
@@ -147,7 +147,7 @@ typedef struct link_case {
     uint32_t n, k;
     uint64_t gbits[6]; /* workers, then servers */
     double t;          /* worked out by hand */
-    double shares[6];
+    double weights[6];
 } link_case;
 
 static const link_case link_cases[] = {
@@ -176,10 +176,10 @@ static void test_unequal_links_by_hand(void **state)
         for (uint32_t i = 0; i < want->n + want->k; i++) {
             members[i].bandwidth = want->gbits[i] * GBIT;
         }
-        assert_int_equal(trib_place_shares(members, want->n + want->k, &t), TRIB_OK);
+        assert_int_equal(trib_place_weights(members, want->n + want->k, &t), TRIB_OK);
         assert_near(t, want->t, 1e-9);
         for (uint32_t i = 0; i < want->n + want->k; i++) {
-            assert_near(members[i].share, want->shares[i], 1e-9);
+            assert_near(members[i].weight, want->weights[i], 1e-9);
         }
     }
 }
@@ -220,10 +220,10 @@ static void test_unequal_links_are_feasible_and_least(void **state)
             rates[i] = (double)members[i].bandwidth / fastest;
             floor_t = i < n && 1.0 / rates[i] > floor_t ? 1.0 / rates[i] : floor_t;
         }
-        assert_int_equal(trib_place_shares(members, n + k, &t), TRIB_OK);
-        assert_near(sum_of_shares(members, n + k), 1.0, 1e-9);
+        assert_int_equal(trib_place_weights(members, n + k, &t), TRIB_OK);
+        assert_near(sum_of_weights(members, n + k), 1.0, 1e-9);
         for (uint32_t i = 0; i < n + k; i++) {
-            double carried = i < n ? 1.0 + (n - 2) * members[i].share : n * members[i].share;
+            double carried = i < n ? 1.0 + (n - 2) * members[i].weight : n * members[i].weight;
             assert_true(carried <= rates[i] * t + 1e-6);
         }
         assert_true(t >= floor_t - 1e-9);
@@ -239,7 +239,7 @@ static void test_equal_parts_are_dealt_evenly(void **state)
     trib_place_member members[MEMBERS_MAX];
     double t = 0;
     fill(members, 4, 0, 0);
-    assert_int_equal(trib_place_shares(members, 4, &t), TRIB_OK);
+    assert_int_equal(trib_place_weights(members, 4, &t), TRIB_OK);
     trib_dealer *dealer = NULL;
     assert_int_equal(trib_dealer_create(members, 4, &dealer), TRIB_OK);
     int owned[4] = {0};
@@ -264,7 +264,7 @@ static void test_a_tensor_is_dealt_evenly(void **state)
     trib_place_member members[N + K];
     double t = 0, total = 0, dealt[N + K] = {0};
     fill(members, N, K, 0);
-    assert_int_equal(trib_place_shares(members, N + K, &t), TRIB_OK);
+    assert_int_equal(trib_place_weights(members, N + K, &t), TRIB_OK);
     trib_dealer *dealer = NULL;
     assert_int_equal(trib_dealer_create(members, N + K, &dealer), TRIB_OK);
     uint64_t seed = 7;
@@ -280,11 +280,11 @@ static void test_a_tensor_is_dealt_evenly(void **state)
             total += bytes;
         }
         for (int m = 0; m < N + K; m++) {
-            assert_true(here[m] < (members[m].share * parts + 1) * PART);
+            assert_true(here[m] < (members[m].weight * parts + 1) * PART);
         }
     }
     for (int m = 0; m < N + K; m++) {
-        assert_near(dealt[m] / total, members[m].share, 1e-3);
+        assert_near(dealt[m] / total, members[m].weight, 1e-3);
     }
     trib_dealer_destroy(dealer);
 }
@@ -302,7 +302,7 @@ static void test_mixed_parts_are_dealt_by_share(void **state)
         members[i].reactors = 1 + i % 4;
         members[i].bandwidth = (10 + 5 * i) * GBIT;
     }
-    assert_int_equal(trib_place_shares(members, N + K, &t), TRIB_OK);
+    assert_int_equal(trib_place_weights(members, N + K, &t), TRIB_OK);
     trib_dealer *dealer = NULL, *again = NULL;
     assert_int_equal(trib_dealer_create(members, N + K, &dealer), TRIB_OK);
     assert_int_equal(trib_dealer_create(members, N + K, &again), TRIB_OK);
@@ -313,17 +313,17 @@ static void test_mixed_parts_are_dealt_by_share(void **state)
         assert_int_equal(owner.member, same.member);
         assert_int_equal(owner.reactor, same.reactor);
         assert_true(owner.member < N + K && owner.reactor < members[owner.member].reactors);
-        assert_true(members[owner.member].share > 0);
+        assert_true(members[owner.member].weight > 0);
         total += (double)bytes;
         dealt[owner.member] += (double)bytes;
         reactors[owner.member][owner.reactor] += (double)bytes;
         for (int m = 0; m < N + K; m++) {
-            double above = dealt[m] - members[m].share * total;
+            double above = dealt[m] - members[m].weight * total;
             assert_true(above <= LARGEST + 1.0 && above >= -(N + K) * (double)LARGEST);
         }
     }
     for (int m = 0; m < N + K; m++) {
-        assert_near(dealt[m] / total, members[m].share, 1e-3);
+        assert_near(dealt[m] / total, members[m].weight, 1e-3);
         for (uint32_t r = 1; r < members[m].reactors; r++) {
             assert_near(reactors[m][r], reactors[m][0], LARGEST);
         }
@@ -344,7 +344,7 @@ static void test_a_tensor_is_on_many_cores(void **state)
     for (int m = 0; m < N; m++) {
         members[m].reactors = REACTORS;
     }
-    assert_int_equal(trib_place_shares(members, N, &t), TRIB_OK);
+    assert_int_equal(trib_place_weights(members, N, &t), TRIB_OK);
     trib_dealer *dealer = NULL;
     assert_int_equal(trib_dealer_create(members, N, &dealer), TRIB_OK);
     int owned[N][REACTORS] = {{0}};
@@ -375,7 +375,7 @@ static void test_empty_parts_spread(void **state)
     double t = 0;
     fill(members, 3, 1, 0);
     members[3].can_sum = false;
-    assert_int_equal(trib_place_shares(members, 4, &t), TRIB_OK);
+    assert_int_equal(trib_place_weights(members, 4, &t), TRIB_OK);
     trib_dealer *zero = NULL, *small = NULL;
     assert_int_equal(trib_dealer_create(members, 4, &zero), TRIB_OK);
     assert_int_equal(trib_dealer_create(members, 4, &small), TRIB_OK);

@@ -31,7 +31,7 @@ static trib_roster *sample_roster(void)
         info->sums = i != 1;
         info->stands_by = i == 2;
         info->placed = i < 2;
-        info->strands = i > 1;
+        info->subflows = i > 1;
         info->reactors = i == 3 ? TRIB_REACTORS_MAX : i + 1;
         info->bandwidth = UINT64_C(25000000000) * i;
         info->kernel = UINT64_MAX / 3 * i;
@@ -57,7 +57,7 @@ static void assert_same_member(const trib_member_info *got, const trib_member_in
     assert_int_equal(got->sums, want->sums);
     assert_int_equal(got->stands_by, want->stands_by);
     assert_int_equal(got->placed, want->placed);
-    assert_int_equal(got->strands, want->strands);
+    assert_int_equal(got->subflows, want->subflows);
     assert_int_equal(got->reactors, want->reactors);
     assert_true(got->bandwidth == want->bandwidth);
     assert_true(got->kernel == want->kernel);
@@ -395,7 +395,7 @@ static void test_partitions(void **state)
     one->reactors = 1;
     snprintf(one->addresses[0].text, TRIB_ADDRESS_MAX, "10.0.0.3:1,10.1.0.3:1,10.2.0.3:1,");
     assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 256u << 10);
-    one->strands = true;
+    one->subflows = true;
     assert_int_equal(trib_roster_networks(roster, 2, 0), 3);
     assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 128u << 10);
     assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 20, 0), 32u << 10);
@@ -417,7 +417,7 @@ static void test_partitions(void **state)
     /* Nor within one host, whose members reach each other past its networks. */
     for (uint32_t i = 0; i < 4; i++) {
         snprintf(roster->members[i].addresses[0].text, TRIB_ADDRESS_MAX, "10.0.0.1:%u,10.1.0.1:%u", i + 1, i + 1);
-        roster->members[i].strands = true;
+        roster->members[i].subflows = true;
     }
     assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 20, 0), 256u << 10);
     assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 1u << 20);

@@ -37,7 +37,7 @@ typedef struct bed {
     uint32_t handed_out;
     /* The worker's one tensor: one partition, which member 1 sums. */
     trib_tensor tensor;
-    trib_tensor_core share;
+    trib_tensor_core tensor_core;
     trib_place_owner owner;
     uint32_t task_index;
     trib_task task;
@@ -78,7 +78,7 @@ static void no_close(trib_conn *conn, bool flush)
 }
 
 static const trib_reactor_ops fake_reactor = {
-    .name = "fake", .now_ns = fake_now, .often_ns = fake_now, .timer_stop = no_timer, .charge = fake_charge};
+    .name = "fake", .now_ns = fake_now, .now_fast_ns = fake_now, .timer_stop = no_timer, .charge = fake_charge};
 static const trib_transport_ops fake_transport = {.name = "fake", .recv_resume = count_resume, .conn_close = no_close};
 
 static void bed_open(bed *self, uint32_t local_size)
@@ -140,7 +140,7 @@ static void bed_close(bed *self)
         }
     }
     assert_null(self->core.host.links);
-    assert_int_equal(self->task.landings, 0);
+    assert_int_equal(self->task.receives_in_progress, 0);
     trib_summation_destroy(self->core.summation);
     self->core.summation = NULL;
     trib_relay_close(&self->core);
@@ -165,29 +165,29 @@ static trib_frame sum_frame(uint32_t chunk)
                         .size = CHUNK_BYTES};
 }
 
-static trib_status ask(bed *self, uint32_t member, trib_frame frame, trib_landing *landing)
+static trib_status ask(bed *self, uint32_t member, trib_frame frame, trib_recv_target *target)
 {
     unsigned char header[TRIB_HEADER_SIZE];
     frame.epoch = EPOCH;
     frame.sender = member;
     trib_frame_encode(&frame, header);
-    return trib_link_transport_upcalls.header(&self->conns[member], header, landing);
+    return trib_link_transport_upcalls.header(&self->conns[member], header, target);
 }
 
 /* What was asked about first has landed. */
-static void land(bed *self, uint32_t member, const trib_landing *landing, int value)
+static void deliver_value(bed *self, uint32_t member, const trib_recv_target *target, int value)
 {
     const unsigned char header[TRIB_HEADER_SIZE] = {0};
-    if (landing->payload_size > 0) {
-        memset(landing->buffer, value, landing->payload_size);
+    if (target->payload_size > 0) {
+        memset(target->buffer, value, target->payload_size);
     }
-    trib_link_transport_upcalls.received(&self->conns[member], header, landing->buffer, landing->payload_size);
+    trib_link_transport_upcalls.received(&self->conns[member], header, target->buffer, target->payload_size);
 }
 
-static void land_text(bed *self, uint32_t member, const trib_landing *landing)
+static void deliver_text(bed *self, uint32_t member, const trib_recv_target *target)
 {
     const unsigned char header[TRIB_HEADER_SIZE] = {0};
-    trib_link_transport_upcalls.received(&self->conns[member], header, landing->buffer, landing->payload_size);
+    trib_link_transport_upcalls.received(&self->conns[member], header, target->buffer, target->payload_size);
 }
 
 static void assert_said(const bed *self, uint32_t member, const char *words)

@@ -23,19 +23,19 @@ static void open_worker(bed *self)
     tensor->partition_count = 1;
     tensor->owners = &self->owner;
     tensor->task_index = &self->task_index;
-    tensor->cores = &self->share;
-    self->share = (trib_tensor_core){
+    tensor->cores = &self->tensor_core;
+    self->tensor_core = (trib_tensor_core){
         .tasks = &self->task, .task_count = 1, .round_next = 2, .active = &self->op_core, .tensor = tensor};
     atomic_store(&tensor->placed, true);
     /* Both chunks are out, one of them not yet reported sent: so the task does not settle. */
-    self->task = (trib_task){.waiter.heap_index = UINT32_MAX,
+    self->task = (trib_task){.request.heap_index = UINT32_MAX,
                              .tensor = tensor,
                              .op_core = &self->op_core,
                              .owner = self->owner,
                              .link = self->links[1],
                              .size = CHUNKS * CHUNK_BYTES,
                              .chunk_count = CHUNKS,
-                             .chunks_emitted = CHUNKS,
+                             .chunks_sent = CHUNKS,
                              .sends_in_flight = 1,
                              .received = &self->received};
     self->core.op_cores = &self->op_core;
@@ -51,18 +51,18 @@ static void close_worker(bed *self)
     free(self->core.tensors);
 }
 
-static void sums_land_where_they_belong(void **state)
+static void sums_are_received_where_they_belong(void **state)
 {
     (void)state;
     bed self;
     open_worker(&self);
-    trib_landing first, second;
+    trib_recv_target first, second;
     assert_int_equal(ask(&self, 1, sum_frame(1), &first), TRIB_OK);
     assert_int_equal(ask(&self, 1, sum_frame(0), &second), TRIB_OK);
-    assert_int_equal(self.task.landings, 2);
-    land(&self, 1, &first, 11);
-    land(&self, 1, &second, 10);
-    assert_int_equal(self.task.landings, 0);
+    assert_int_equal(self.task.receives_in_progress, 2);
+    deliver_value(&self, 1, &first, 11);
+    deliver_value(&self, 1, &second, 10);
+    assert_int_equal(self.task.receives_in_progress, 0);
     assert_int_equal(self.task.chunks_received, CHUNKS);
     assert_int_equal(self.output[0], 10);
     assert_int_equal(self.output[CHUNK_BYTES], 11);
@@ -70,27 +70,27 @@ static void sums_land_where_they_belong(void **state)
 }
 
 /* Nobody but the owner says what the sum is, that it is refused, or who is missing. */
-static void strangers_do_not_sum(void **state)
+static void other_members_do_not_sum(void **state)
 {
     (void)state;
     const trib_frame_type types[] = {TRIB_FRAME_SUM, TRIB_FRAME_REFUSED, TRIB_FRAME_STALL};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         bed self;
         open_worker(&self);
-        trib_landing landing;
+        trib_recv_target target;
         trib_frame frame = sum_frame(0);
         frame.type = types[i];
         frame.payload_size = types[i] == TRIB_FRAME_SUM ? CHUNK_BYTES : 0;
         frame.aux = types[i] == TRIB_FRAME_REFUSED ? (uint32_t)TRIB_TIMEOUT : 3;
         if (types[i] == TRIB_FRAME_SUM) {
-            assert_int_equal(ask(&self, 2, frame, &landing), TRIB_PROTOCOL);
+            assert_int_equal(ask(&self, 2, frame, &target), TRIB_PROTOCOL);
         } else {
-            assert_int_equal(ask(&self, 2, frame, &landing), TRIB_OK);
-            land(&self, 2, &landing, 0);
+            assert_int_equal(ask(&self, 2, frame, &target), TRIB_OK);
+            deliver_value(&self, 2, &target, 0);
             assert_int_equal(self.links[2]->state, TRIB_LINK_CLOSING);
         }
         assert_said(&self, 2, "for partition 0 of tensor \"w\", which is not pushed to it");
-        assert_int_equal(self.task.landings, 0);
+        assert_int_equal(self.task.receives_in_progress, 0);
         assert_false(self.task.failed);
         close_worker(&self);
     }
@@ -102,11 +102,11 @@ static void a_sum_comes_once(void **state)
     (void)state;
     bed self;
     open_worker(&self);
-    trib_landing landing, again;
-    assert_int_equal(ask(&self, 1, sum_frame(0), &landing), TRIB_OK);
+    trib_recv_target target, again;
+    assert_int_equal(ask(&self, 1, sum_frame(0), &target), TRIB_OK);
     assert_int_equal(ask(&self, 1, sum_frame(0), &again), TRIB_AGAIN);
-    assert_int_equal(self.task.landings, 1);
-    land(&self, 1, &landing, 1);
+    assert_int_equal(self.task.receives_in_progress, 1);
+    deliver_value(&self, 1, &target, 1);
     assert_int_equal(self.resumed, 1);
     assert_int_equal(ask(&self, 1, sum_frame(0), &again), TRIB_PROTOCOL);
     assert_said(&self, 1, "sum of tensor \"w\" chunk 0 came twice");
@@ -118,24 +118,24 @@ static void a_sum_is_asked_for(void **state)
     (void)state;
     bed self;
     open_worker(&self);
-    trib_landing landing;
-    self.task.chunks_emitted = 1;
-    assert_int_equal(ask(&self, 1, sum_frame(1), &landing), TRIB_PROTOCOL);
+    trib_recv_target target;
+    self.task.chunks_sent = 1;
+    assert_int_equal(ask(&self, 1, sum_frame(1), &target), TRIB_PROTOCOL);
     assert_said(&self, 1, "chunk 1, which was not asked for");
     close_worker(&self);
 }
 
-static void what_never_lands_is_given_back(void **state)
+static void what_is_never_received_is_given_back(void **state)
 {
     (void)state;
     bed self;
     open_worker(&self);
-    trib_landing landing;
+    trib_recv_target target;
     trib_frame refusal = {.type = TRIB_FRAME_REFUSED, .round = 1, .payload_size = 20, .aux = (uint32_t)TRIB_TIMEOUT};
-    assert_int_equal(ask(&self, 1, sum_frame(0), &landing), TRIB_OK);
-    assert_int_equal(ask(&self, 1, refusal, &landing), TRIB_OK);
-    assert_int_equal(ask(&self, 1, sum_frame(1), &landing), TRIB_OK);
-    assert_int_equal(self.task.landings, 2);
+    assert_int_equal(ask(&self, 1, sum_frame(0), &target), TRIB_OK);
+    assert_int_equal(ask(&self, 1, refusal, &target), TRIB_OK);
+    assert_int_equal(ask(&self, 1, sum_frame(1), &target), TRIB_OK);
+    assert_int_equal(self.task.receives_in_progress, 2);
     close_worker(&self); /* looks */
 }
 
@@ -146,7 +146,7 @@ static void texts_do_not_mix(void **state)
     (void)state;
     bed self;
     open_worker(&self);
-    trib_landing mine, more, theirs;
+    trib_recv_target mine, more, theirs;
     trib_frame refusal = {.type = TRIB_FRAME_REFUSED, .round = 1, .aux = (uint32_t)TRIB_MISMATCH};
     refusal.payload_size = 12;
     assert_int_equal(ask(&self, 1, refusal, &mine), TRIB_OK);
@@ -155,7 +155,7 @@ static void texts_do_not_mix(void **state)
     memcpy(mine.buffer, "rank 3\033[2Jok", 12);
     memset(more.buffer, 'y', 12);
     memset(theirs.buffer, 'x', 12);
-    land_text(&self, 1, &mine);
+    deliver_text(&self, 1, &mine);
     assert_string_equal(self.op->text, "tensor \"w\": rank 3?[2Jok");
     close_worker(&self);
 }
@@ -165,19 +165,19 @@ static void texts_do_not_mix(void **state)
 static void a_farewell_has_a_status(void **state)
 {
     (void)state;
-    const trib_status said[] = {TRIB_PEER_LEFT, TRIB_SYSTEM}, heard[] = {TRIB_PEER_LEFT, TRIB_PEER_LOST};
+    const trib_status said[] = {TRIB_PEER_LEFT, TRIB_SYSTEM}, has_received[] = {TRIB_PEER_LEFT, TRIB_PEER_LOST};
     for (size_t i = 0; i < sizeof said / sizeof said[0]; i++) {
         bed self;
         open_worker(&self);
-        trib_landing landing;
+        trib_recv_target target;
         const trib_frame bye = {.type = TRIB_FRAME_BYE, .payload_size = 4, .aux = (uint32_t)said[i]};
-        assert_int_equal(ask(&self, 1, bye, &landing), TRIB_OK);
-        memcpy(landing.buffer, "gone", 4);
-        land_text(&self, 1, &landing);
+        assert_int_equal(ask(&self, 1, bye, &target), TRIB_OK);
+        memcpy(target.buffer, "gone", 4);
+        deliver_text(&self, 1, &target);
         self.core.ended = self.core.host.is_closed = true; /* the engine need not be told */
         self.links[1] = NULL;
         trib_link_transport_upcalls.closed(&self.conns[1], TRIB_OK, "closed by the peer");
-        assert_int_equal(atomic_load(&self.op->claim), heard[i]);
+        assert_int_equal(atomic_load(&self.op->claim), has_received[i]);
         assert_non_null(strstr(self.op->text, ": gone, as "));
         assert_true(self.task.failed);
         close_worker(&self);
@@ -255,17 +255,17 @@ static void the_next_round_waits_for_the_last(void **state)
     bed_link(&self, 1, &trib_server_upcalls);
     const trib_summation_config config = summation_config(&self);
     assert_int_equal(trib_summation_create(&config, &self.core.summation), TRIB_OK);
-    trib_landing first, last, next;
+    trib_recv_target first, last, next;
     assert_int_equal(ask(&self, 1, push_frame(1, 0), &first), TRIB_OK);
     assert_int_equal(ask(&self, 1, push_frame(1, 1), &last), TRIB_OK);
     assert_int_equal(ask(&self, 1, push_frame(2, 0), &next), TRIB_AGAIN);
-    land(&self, 1, &first, 0);
+    deliver_value(&self, 1, &first, 0);
     assert_int_equal(self.resumed, 1);
     assert_int_equal(ask(&self, 1, push_frame(2, 0), &next), TRIB_AGAIN);
-    land(&self, 1, &last, 0);
+    deliver_value(&self, 1, &last, 0);
     assert_int_equal(self.resumed, 2);
     assert_int_equal(ask(&self, 1, push_frame(2, 0), &next), TRIB_OK);
-    land(&self, 1, &next, 0);
+    deliver_value(&self, 1, &next, 0);
     assert_int_equal(self.resumed, 2);
     /* Not through with round 2, and nothing of it is on its way: that is final. */
     assert_int_equal(ask(&self, 1, push_frame(3, 0), &next), TRIB_PROTOCOL);
@@ -296,7 +296,7 @@ static void open_relay(bed *self)
                                         .owner = trib_relay_owner(2, 0)};
         const float zeros[CHUNK_BYTES / sizeof(float)] = {0};
         trib_error error = {.text = ""};
-        assert_int_equal(trib_summation_lent(self->core.summation, &what, zeros, NULL, &error), TRIB_OK);
+        assert_int_equal(trib_summation_arrived_in_place(self->core.summation, &what, zeros, NULL, &error), TRIB_OK);
     }
 }
 
@@ -312,12 +312,12 @@ static void partials_asked_about_ahead(void **state)
     (void)state;
     bed self;
     open_relay(&self);
-    trib_landing landings[CHUNKS];
+    trib_recv_target targets[CHUNKS];
     for (uint32_t i = 0; i < CHUNKS; i++) {
-        assert_int_equal(ask(&self, 2, partial_frame(i), &landings[i]), TRIB_OK);
+        assert_int_equal(ask(&self, 2, partial_frame(i), &targets[i]), TRIB_OK);
     }
     for (uint32_t i = 0; i < CHUNKS; i++) {
-        land(&self, 2, &landings[i], 0);
+        deliver_value(&self, 2, &targets[i], 0);
     }
     assert_int_equal(self.handed_out, 2 * CHUNKS);
     assert_true(trib_summation_is_idle(self.core.summation));
@@ -330,7 +330,7 @@ static void partials_are_given_back(void **state)
     (void)state;
     bed self;
     open_relay(&self);
-    trib_landing first, stall, second;
+    trib_recv_target first, stall, second;
     trib_frame notice = partial_frame(0);
     notice.type = TRIB_FRAME_STALL;
     notice.payload_size = 0;
@@ -338,8 +338,8 @@ static void partials_are_given_back(void **state)
     assert_int_equal(ask(&self, 2, partial_frame(0), &first), TRIB_OK);
     assert_int_equal(ask(&self, 2, notice, &stall), TRIB_OK);
     assert_int_equal(ask(&self, 2, partial_frame(1), &second), TRIB_OK);
-    land(&self, 2, &first, 0);
-    land(&self, 2, &stall, 0);
+    deliver_value(&self, 2, &first, 0);
+    deliver_value(&self, 2, &stall, 0);
     assert_int_equal(self.handed_out, 2);
     const trib_contribution what = {.round = 1, .chunk = 1};
     const trib_sum_buffer *sum = trib_summation_awaited(self.core.summation, &what);
@@ -357,14 +357,14 @@ static void a_partial_comes_once(void **state)
     (void)state;
     bed self;
     open_relay(&self);
-    trib_landing landing, again;
-    assert_int_equal(ask(&self, 2, partial_frame(0), &landing), TRIB_OK);
-    assert_int_equal(ask(&self, 2, partial_frame(0), &again), TRIB_AGAIN); /* not over what is landing */
-    land(&self, 2, &landing, 0);
+    trib_recv_target target, again;
+    assert_int_equal(ask(&self, 2, partial_frame(0), &target), TRIB_OK);
+    assert_int_equal(ask(&self, 2, partial_frame(0), &again), TRIB_AGAIN); /* not over what is being received */
+    deliver_value(&self, 2, &target, 0);
     assert_int_equal(self.handed_out, 2);
     assert_int_equal(ask(&self, 2, partial_frame(0), &again), TRIB_OK); /* nobody waits for it: dropped */
     assert_ptr_equal(again.buffer, self.core.discard);
-    land(&self, 2, &again, 1);
+    deliver_value(&self, 2, &again, 1);
     assert_int_equal(self.handed_out, 2);
     bed_close(&self);
 }
@@ -403,20 +403,20 @@ static void no_memory_for_a_welcome(void **state)
 {
     (void)state;
     bed self;
-    trib_landing landing;
+    trib_recv_target target;
     bed_open(&self, 0);
     trib_link *main = bed_link(&self, 1, &trib_server_upcalls);
     trib_link *second = bed_link(&self, 2, &trib_link_second_upcalls);
     trib_auth_key(NULL, "default", self.engine->key);
     second->state = TRIB_LINK_AWAIT_PROOF;
-    second->handshake = (trib_handshake){.purpose = TRIB_PURPOSE_EXPRESS, .member = 1};
+    second->handshake = (trib_handshake){.purpose = TRIB_PURPOSE_PRIORITY, .member = 1};
     self.engine->env.may_alloc = no_memory;
-    assert_int_equal(ask(&self, 2, (trib_frame){.type = TRIB_FRAME_PROOF, .payload_size = TRIB_PROOF_SIZE}, &landing),
+    assert_int_equal(ask(&self, 2, (trib_frame){.type = TRIB_FRAME_PROOF, .payload_size = TRIB_PROOF_SIZE}, &target),
                      TRIB_OK);
-    trib_auth_prove(self.engine->key, &second->handshake, true, landing.buffer);
-    land_text(&self, 2, &landing);
+    trib_auth_prove(self.engine->key, &second->handshake, true, target.buffer);
+    deliver_text(&self, 2, &target);
     assert_int_equal(second->state, TRIB_LINK_CLOSING);
-    assert_null(main->express);
+    assert_null(main->priority_link);
     self.core.ended = self.core.host.is_closed = true; /* nothing is logged */
     trib_link_transport_upcalls.closed(&self.conns[2], TRIB_OK, "over");
     self.links[2] = NULL;
@@ -427,11 +427,11 @@ static void no_memory_for_a_welcome(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sums_land_where_they_belong),
-        cmocka_unit_test(strangers_do_not_sum),
+        cmocka_unit_test(sums_are_received_where_they_belong),
+        cmocka_unit_test(other_members_do_not_sum),
         cmocka_unit_test(a_sum_comes_once),
         cmocka_unit_test(a_sum_is_asked_for),
-        cmocka_unit_test(what_never_lands_is_given_back),
+        cmocka_unit_test(what_is_never_received_is_given_back),
         cmocka_unit_test(texts_do_not_mix),
         cmocka_unit_test(a_farewell_has_a_status),
         cmocka_unit_test(the_next_round_waits_for_the_last),

@@ -18,17 +18,17 @@ static int64_t fake_now(trib_reactor *reactor)
     return 0;
 }
 
-static trib_status take(trib_link *link, const trib_frame *frame, const void *payload, bool lent, trib_error *error)
+static trib_status take(trib_link *link, const trib_frame *frame, const void *payload, bool in_place, trib_error *error)
 {
     (void)link;
     (void)payload;
-    (void)lent;
+    (void)in_place;
     (void)error;
     received_bytes += frame->payload_size;
     return TRIB_OK;
 }
 
-static void sent(trib_out *out, trib_status status)
+static void sent(trib_send_record *out, trib_status status)
 {
     (void)out;
     assert_int_equal(status, TRIB_OK);
@@ -60,7 +60,7 @@ static void test_more_than_32_bits_under_way(void **state)
     assert_int_equal(sent_frames, FRAMES);
     assert_true(link->in_flight == 0);
     while (core.host.free_outs != NULL) {
-        trib_out *out = core.host.free_outs;
+        trib_send_record *out = core.host.free_outs;
         core.host.free_outs = out->next;
         free(out);
     }

@@ -36,11 +36,12 @@ static trib_contribution contribution(uint32_t rank, uint32_t chunk)
     return what;
 }
 
-static trib_status receive(trib_link *link, const trib_frame *frame, const void *payload, bool lent, trib_error *error)
+static trib_status receive(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
+                           trib_error *error)
 {
-    assert_true(lent);
+    assert_true(in_place);
     const trib_contribution what = contribution(0, frame->chunk);
-    return trib_summation_lent(the.summation, &what, payload, &link->core->host.lender.conn, error);
+    return trib_summation_arrived_in_place(the.summation, &what, payload, &link->core->host.leases.conn, error);
 }
 
 static const trib_link_upcalls upcalls = {.received = receive};
@@ -69,9 +70,9 @@ static int teardown(void **state)
 {
     (void)state;
     close_bed();
-    trib_self_lender_close(&core.host.lender);
+    trib_self_leases_close(&core.host.leases);
     while (core.host.free_outs != NULL) {
-        trib_out *out = core.host.free_outs;
+        trib_send_record *out = core.host.free_outs;
         core.host.free_outs = out->next;
         free(out);
     }
@@ -79,7 +80,7 @@ static int teardown(void **state)
     return 0;
 }
 
-static void sent(trib_out *out, trib_status status)
+static void sent(trib_send_record *out, trib_status status)
 {
     (void)out;
     assert_int_equal(status, TRIB_OK);
@@ -107,7 +108,7 @@ static void complete(uint32_t chunk)
     trib_error error;
     void *buffer = NULL;
     fill(bytes, TRIB_FLOAT16, 1);
-    assert_int_equal(trib_summation_landing(the.summation, &what, &buffer, &error), TRIB_OK);
+    assert_int_equal(trib_summation_recv_target(the.summation, &what, &buffer, &error), TRIB_OK);
     memcpy(buffer, bytes, CHUNK_BYTES);
     assert_int_equal(trib_summation_arrived(the.summation, &what, buffer, &error), TRIB_OK);
     assert_int_equal(the.event_count, 2);
@@ -131,11 +132,11 @@ static void stays_until_it_is_summed(void **state)
         push(i, &held);
     }
     turn();
-    assert_int_equal(core.host.lender.count, CHUNKS);
+    assert_int_equal(core.host.leases.count, CHUNKS);
     assert_int_equal(sent_chunks, CHUNKS); /* the task goes on meanwhile */
     for (uint32_t i = CHUNKS; i-- > 0;) {
         complete(i);
-        assert_int_equal(core.host.lender.count, i);
+        assert_int_equal(core.host.leases.count, i);
     }
     assert_int_equal(copies, 0);
 }
@@ -152,7 +153,7 @@ static void is_copied_when_its_task_fails(void **state)
     trib_self_leases_recall(&held);
     assert_null(held);
     assert_non_null(others);
-    assert_int_equal(core.host.lender.count, 1);
+    assert_int_equal(core.host.leases.count, 1);
     assert_int_equal(copies, 2);
     write_over(0);
     write_over(2);
@@ -190,7 +191,7 @@ static void is_copied_if_it_is_alone(void **state)
     push(1, &held);
     push(2, NULL);
     turn();
-    assert_int_equal(core.host.lender.count, 1);
+    assert_int_equal(core.host.leases.count, 1);
     assert_int_equal(copies, 2);
     complete(1);
     complete(2);
@@ -206,7 +207,7 @@ static void is_summed_at_once(void **state)
     for (uint32_t i = 0; i < CHUNKS; i++) {
         const trib_contribution what = contribution(1, i);
         trib_error error;
-        assert_int_equal(trib_summation_lent(the.summation, &what, bytes, NULL, &error), TRIB_OK);
+        assert_int_equal(trib_summation_arrived_in_place(the.summation, &what, bytes, NULL, &error), TRIB_OK);
         push(i, &held);
         turn();
         assert_null(held);

@@ -384,8 +384,7 @@ static void frames_of_the_group(void **state)
     (void)state;
     trib_announcement read;
     for (int i = 0; i < 3; i++) {
-        const trib_announcement what = {.kind = i == 0 ? TRIB_ANNOUNCE_GATHER : TRIB_ANNOUNCE_REDUCE,
-                                        .steady = i == 2};
+        const trib_announcement what = {.kind = i == 0 ? TRIB_ANNOUNCE_GATHER : TRIB_ANNOUNCE_REDUCE, .steady = i == 2};
         trib_frame frame = {.type = TRIB_FRAME_GROUP_ORDER, .tensor = 3, .chunk = trib_group_chunk_of(&what)};
         assert_true(trib_group_read(&frame, &read));
         assert_int_equal(read.kind, what.kind);

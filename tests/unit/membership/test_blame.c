@@ -66,11 +66,11 @@ static void trouble_of_its_own_bears_a_name(void **state)
 {
     (void)state;
     static const char *const name = "server 0 (node4:902)";
-    char told[TRIB_ERROR_TEXT_SIZE], text[TRIB_ERROR_TEXT_SIZE];
-    trib_blame_member(name, TRIB_NO_MEMORY, "out of memory for a sum", told);
-    assert_string_equal(told, "server 0 (node4:902): out of memory for a sum");
-    trib_blame_member(name, TRIB_NO_MEMORY, told, text);
-    assert_string_equal(text, told);
+    char reported[TRIB_ERROR_TEXT_SIZE], text[TRIB_ERROR_TEXT_SIZE];
+    trib_blame_member(name, TRIB_NO_MEMORY, "out of memory for a sum", reported);
+    assert_string_equal(reported, "server 0 (node4:902): out of memory for a sum");
+    trib_blame_member(name, TRIB_NO_MEMORY, reported, text);
+    assert_string_equal(text, reported);
     trib_blame_member(name, TRIB_PEER_LOST, "lost rank 1 (node5:1)", text);
     assert_string_equal(text, "lost rank 1 (node5:1)");
 }
@@ -84,12 +84,12 @@ static void this_process_is_who_reads_it(void **state)
     assert_non_null(engine);
     engine->roster = roster;
     char text[TRIB_ERROR_TEXT_SIZE];
-    static const char *const told = "lost the connection to this process, server 0 (node4:902): why";
-    trib_blame_self(engine, told, text);
+    static const char *const reported = "lost the connection to this process, server 0 (node4:902): why";
+    trib_blame_self(engine, reported, text);
     assert_string_equal(text, "lost the connection to server 0 (node4:902): why");
     engine->member_id = 1;
-    trib_blame_self(engine, told, text);
-    assert_string_equal(text, told);
+    trib_blame_self(engine, reported, text);
+    assert_string_equal(text, reported);
     trib_blame_self(engine, "lost the connection to this process, rank 0 (node7:4711), as server 0 (node4:902) says",
                     text);
     assert_string_equal(text, "lost the connection to rank 0 (node7:4711), as this process, server 0 (node4:902) says");
@@ -103,7 +103,7 @@ static void who_speaks_is_named_once(void **state)
     (void)state;
     trib_roster *roster = roster_of_two();
     trib_core *core = core_of(roster);
-    const trib_link link = {.core = core, .end_is_told = true};
+    const trib_link link = {.core = core, .end_from_peer = true};
     const char *name = roster->members[1].name;
     char text[TRIB_ERROR_TEXT_SIZE];
     trib_blame_end(&link, "to", name, "server 0 (node4:902) could let nobody else connect", text);

@@ -73,7 +73,7 @@ static void *reserve_run(void *user)
 static void *alloc_run(void *user)
 {
     maker *self = user;
-    self->block = trib_arena_alloc_patient(self->arena, LARGE, 0);
+    self->block = trib_arena_alloc_blocking(self->arena, LARGE, 0);
     return NULL;
 }
 
@@ -139,24 +139,24 @@ static void test_what_is_there_is_used(void **state)
     assert_true(trib_arena_reserve(arena, 64 * MIB));
     assert_true(trib_arena_reserve(arena, 128 * MIB));
     assert_int_equal(stats_of(arena).extents, 2);
-    uint8_t *small = trib_arena_alloc_patient(arena, 50 * MIB, 0);
-    uint8_t *big = trib_arena_alloc_patient(arena, 100 * MIB, 0);
+    uint8_t *small = trib_arena_alloc_blocking(arena, 50 * MIB, 0);
+    uint8_t *big = trib_arena_alloc_blocking(arena, 100 * MIB, 0);
     assert_non_null(small);
     assert_non_null(big);
     small[0] = small[50 * MIB - 1] = big[0] = big[100 * MIB - 1] = 1;
     assert_int_equal(stats_of(arena).extents, 2); /* neither was lost for the other */
     trib_arena_free(arena, big);
-    assert_non_null(trib_arena_alloc_patient(arena, 100 * MIB, 0));
+    assert_non_null(trib_arena_alloc_blocking(arena, 100 * MIB, 0));
     assert_int_equal(stats_of(arena).extents, 2);
-    uint8_t *aligned = trib_arena_alloc_patient(arena, 21 * MIB, TRIB_EXTENT_BYTES);
+    uint8_t *aligned = trib_arena_alloc_blocking(arena, 21 * MIB, TRIB_EXTENT_BYTES);
     assert_non_null(aligned);
     assert_int_equal((uintptr_t)aligned % TRIB_EXTENT_BYTES, 0);
-    uint8_t *little = trib_arena_alloc_patient(arena, 100, 0);
+    uint8_t *little = trib_arena_alloc_blocking(arena, 100, 0);
     assert_non_null(little);
     little[99] = 1;
-    assert_null(trib_arena_alloc_patient(arena, 0, 0));
-    assert_null(trib_arena_alloc_patient(arena, 32 * MIB, 48));
-    assert_null(trib_arena_alloc_patient(arena, SIZE_MAX / 2, 0));
+    assert_null(trib_arena_alloc_blocking(arena, 0, 0));
+    assert_null(trib_arena_alloc_blocking(arena, 32 * MIB, 48));
+    assert_null(trib_arena_alloc_blocking(arena, SIZE_MAX / 2, 0));
     trib_arena_destroy(arena);
 }
 
@@ -170,9 +170,9 @@ static void test_no_room(void **state)
     assert_false(trib_arena_reserve(arena, 41 * MIB));
     assert_int_equal(stats_of(arena).map_failures, 1);
     assert_int_equal(stats_of(arena).bytes_mapped, 0);
-    assert_null(trib_arena_alloc_patient(arena, 41 * MIB, 0));
+    assert_null(trib_arena_alloc_blocking(arena, 41 * MIB, 0));
     assert_int_equal(stats_of(arena).bytes_mapped, 0);
-    assert_non_null(trib_arena_alloc_patient(arena, 20 * MIB, 0));
+    assert_non_null(trib_arena_alloc_blocking(arena, 20 * MIB, 0));
     assert_true(trib_arena_reserve(arena, 18 * MIB));
     assert_in_range(stats_of(arena).bytes_mapped, 38 * MIB, 40 * MIB);
     trib_arena_destroy(arena);
@@ -207,12 +207,12 @@ static void test_no_memory(void **state)
 }
 
 /* Patient threads, those in a hurry, and those that only look, all at once. */
-static void *patient_run(void *user)
+static void *blocking_run(void *user)
 {
     churner *self = user;
     for (uint32_t step = 0; step < 50; step++) {
         const size_t size = (16 + random_next(&self->seed) % 32) * MIB;
-        uint8_t *block = trib_arena_alloc_patient(self->arena, size, 0);
+        uint8_t *block = trib_arena_alloc_blocking(self->arena, size, 0);
         assert_non_null(block);
         trib_arena_location location;
         assert_true(trib_arena_find(self->arena, block, 0, &location));
@@ -233,7 +233,8 @@ static void test_threads(void **state)
     churner churners[4];
     for (uint32_t i = 0; i < 4; i++) {
         churners[i] = (churner){.arena = arena, .seed = i + 1};
-        assert_int_equal(pthread_create(&churners[i].thread, NULL, i < 2 ? patient_run : churner_run, &churners[i]), 0);
+        assert_int_equal(pthread_create(&churners[i].thread, NULL, i < 2 ? blocking_run : churner_run, &churners[i]),
+                         0);
     }
     for (uint32_t i = 0; i < 4; i++) {
         assert_int_equal(pthread_join(churners[i].thread, NULL), 0);

@@ -94,9 +94,9 @@ static void posts_arrive_while_polling(void **state)
 }
 
 /* ... and it sleeps when it has had nothing to do for that long. */
-static void posts_arrive_while_lingering(void **state)
+static void posts_arrive_inside_the_window(void **state)
 {
-    trib_reactor_ev_linger(*state, 20000, 200000, false);
+    trib_reactor_ev_set_poll_window(*state, 20000, 200000, false);
     check_posts(*state, false);
 }
 
@@ -106,11 +106,11 @@ static void note_fired(trib_reactor *reactor, trib_timer *timer)
     *(bool *)timer->user = true;
 }
 
-static void lingers_and_sleeps(void **state)
+static void polls_and_sleeps(void **state)
 {
     trib_reactor *reactor = *state;
     struct ev_loop *loop = trib_reactor_ev_loop(reactor);
-    trib_reactor_ev_linger(reactor, 1000000, 10000000, false);
+    trib_reactor_ev_set_poll_window(reactor, 1000000, 10000000, false);
     bool fired = false;
     trib_timer timer = {.fired = note_fired, .user = &fired};
     trib_timer_arm(reactor, &timer, trib_now(reactor) + 300 * INT64_C(1000000));
@@ -127,15 +127,15 @@ static int64_t window_after(trib_reactor *reactor, bool payload)
     reactor->got_payload = payload;
     ev_run(trib_reactor_ev_loop(reactor), EVRUN_NOWAIT);
     assert_false(reactor->got_payload);
-    return reactor_of(reactor)->linger.window_ns;
+    return reactor_of(reactor)->poll_window.window_ns;
 }
 
 /* It comes when others send it; heartbeats come by themselves. */
-static void payload_teaches_to_look(void **state)
+static void payload_teaches_to_poll(void **state)
 {
     trib_reactor *reactor = *state;
-    trib_reactor_ev_linger(reactor, 0, 3600 * INT64_C(1000000000), false);
-    reactor_of(reactor)->linger.worked_ns = trib_now_often(reactor);
+    trib_reactor_ev_set_poll_window(reactor, 0, 3600 * INT64_C(1000000000), false);
+    reactor_of(reactor)->poll_window.worked_ns = trib_now_fast(reactor);
     assert_int_equal(window_after(reactor, false), 0);
     assert_true(window_after(reactor, true) > 0);
 }
@@ -161,7 +161,7 @@ static bool rest_never(trib_reactor *reactor, trib_poller *poller)
 }
 
 /* What is awaited is looked for several times a turn, by who has a core to look on. */
-static void looks_for_what_is_awaited(void **state)
+static void polls_for_what_is_awaited(void **state)
 {
     trib_reactor *reactor = *state;
     struct ev_loop *loop = trib_reactor_ev_loop(reactor);
@@ -171,12 +171,12 @@ static void looks_for_what_is_awaited(void **state)
     ev_run(loop, EVRUN_NOWAIT);
     assert_int_equal(self.looks, 1); /* it may not linger */
 
-    trib_reactor_ev_linger(reactor, 1000000, 1000000, true);
+    trib_reactor_ev_set_poll_window(reactor, 1000000, 1000000, true);
     self.looks = 0;
     ev_run(loop, EVRUN_NOWAIT);
     assert_int_equal(self.looks, 1); /* others need its core */
 
-    trib_reactor_ev_linger(reactor, 1000000, 1000000, false);
+    trib_reactor_ev_set_poll_window(reactor, 1000000, 1000000, false);
     self.looks = 0;
     self.finds_at = 20;
     ev_run(loop, EVRUN_NOWAIT);
@@ -417,10 +417,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(posts_arrive_in_order, setup, teardown),
         cmocka_unit_test_setup_teardown(posts_arrive_while_polling, setup, teardown),
-        cmocka_unit_test_setup_teardown(posts_arrive_while_lingering, setup, teardown),
-        cmocka_unit_test_setup_teardown(lingers_and_sleeps, setup, teardown),
-        cmocka_unit_test_setup_teardown(payload_teaches_to_look, setup, teardown),
-        cmocka_unit_test_setup_teardown(looks_for_what_is_awaited, setup, teardown),
+        cmocka_unit_test_setup_teardown(posts_arrive_inside_the_window, setup, teardown),
+        cmocka_unit_test_setup_teardown(polls_and_sleeps, setup, teardown),
+        cmocka_unit_test_setup_teardown(payload_teaches_to_poll, setup, teardown),
+        cmocka_unit_test_setup_teardown(polls_for_what_is_awaited, setup, teardown),
         cmocka_unit_test_setup_teardown(sleeps_when_it_is_to_spin_no_more, setup, teardown),
         cmocka_unit_test_setup_teardown(stops_before_it_runs, setup, teardown),
         cmocka_unit_test_setup_teardown(one_run_is_bounded, setup, teardown),

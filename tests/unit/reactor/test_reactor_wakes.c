@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <sched.h>
 
-#include "engine/base/thread.h"
+#include "engine/base/thread_signals.h"
 #include "tests/unit/reactor/reactor_bed.h"
 
 /* The slice of the calling thread; 0: this kernel does not tell, or knows of none. */
@@ -62,18 +62,18 @@ static void pinned_threads_are_prompt(void **state)
 }
 
 /* What happens while the loop is about to block, as other threads would do it. */
-typedef struct unheard {
+typedef struct nowake {
     trib_poller poller; /* first */
     trib_post quiet, loud;
     trib_timer timer;
     bool posts_loud, wakes;
     bool quiet_ran, loud_ran, timed_out, quiet_was_first;
-} unheard;
+} nowake;
 
 static void quiet_run(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
-    unheard *self = (unheard *)((char *)post - offsetof(unheard, quiet));
+    nowake *self = (nowake *)((char *)post - offsetof(nowake, quiet));
     self->quiet_ran = true;
     self->quiet_was_first = !self->timed_out && !self->loud_ran;
 }
@@ -81,13 +81,13 @@ static void quiet_run(trib_reactor *reactor, trib_post *post)
 static void loud_run(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
-    ((unheard *)((char *)post - offsetof(unheard, loud)))->loud_ran = true;
+    ((nowake *)((char *)post - offsetof(nowake, loud)))->loud_ran = true;
 }
 
 static void time_out(trib_reactor *reactor, trib_timer *timer)
 {
     (void)reactor;
-    ((unheard *)timer->user)->timed_out = true;
+    ((nowake *)timer->user)->timed_out = true;
 }
 
 static bool find_nothing(trib_reactor *reactor, trib_poller *poller)
@@ -99,8 +99,8 @@ static bool find_nothing(trib_reactor *reactor, trib_poller *poller)
 
 static bool post_while_it_dozes(trib_reactor *reactor, trib_poller *poller)
 {
-    unheard *self = (unheard *)poller;
-    trib_reactor_post_unheard(reactor, &self->quiet);
+    nowake *self = (nowake *)poller;
+    trib_reactor_post_nowake(reactor, &self->quiet);
     if (self->posts_loud) {
         trib_reactor_post(reactor, &self->loud);
     }
@@ -110,14 +110,14 @@ static bool post_while_it_dozes(trib_reactor *reactor, trib_poller *poller)
     return true;
 }
 
-static unheard block_once(trib_reactor *reactor, bool posts_loud, bool wakes, int64_t timeout_ns)
+static nowake block_once(trib_reactor *reactor, bool posts_loud, bool wakes, int64_t timeout_ns)
 {
-    unheard self = {.poller = {.poll = find_nothing, .rest = post_while_it_dozes, .woken = ignore_wake_up},
-                    .quiet.run = quiet_run,
-                    .loud.run = loud_run,
-                    .timer.fired = time_out,
-                    .posts_loud = posts_loud,
-                    .wakes = wakes};
+    nowake self = {.poller = {.poll = find_nothing, .rest = post_while_it_dozes, .woken = ignore_wake_up},
+                   .quiet.run = quiet_run,
+                   .loud.run = loud_run,
+                   .timer.fired = time_out,
+                   .posts_loud = posts_loud,
+                   .wakes = wakes};
     self.timer.user = &self;
     trib_reactor_poller_add(reactor, &self.poller);
     trib_timer_arm(reactor, &self.timer, trib_now(reactor) + timeout_ns);
@@ -128,14 +128,14 @@ static unheard block_once(trib_reactor *reactor, bool posts_loud, bool wakes, in
 }
 
 /* A loop that nobody wakes runs it when it wakes for another reason; what others post does wake it, however full its mailbox. */
-static void unheard_posts_wait_for_a_wake_up(void **state)
+static void nowake_posts_wait_for_a_wake_up(void **state)
 {
     const int64_t soon_ns = 20 * INT64_C(1000000), never_ns = 3600 * INT64_C(1000000000);
-    const unheard late = block_once(*state, false, false, soon_ns);
+    const nowake late = block_once(*state, false, false, soon_ns);
     assert_true(late.quiet_ran && late.timed_out && !late.quiet_was_first);
-    const unheard woken_up = block_once(*state, false, true, never_ns);
+    const nowake woken_up = block_once(*state, false, true, never_ns);
     assert_true(woken_up.quiet_was_first && !woken_up.timed_out);
-    const unheard by_others = block_once(*state, true, false, never_ns);
+    const nowake by_others = block_once(*state, true, false, never_ns);
     assert_true(by_others.quiet_was_first && by_others.loud_ran && !by_others.timed_out);
 }
 
@@ -143,7 +143,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(pinned_threads_are_prompt, setup, teardown),
-        cmocka_unit_test_setup_teardown(unheard_posts_wait_for_a_wake_up, setup, teardown),
+        cmocka_unit_test_setup_teardown(nowake_posts_wait_for_a_wake_up, setup, teardown),
     };
     return cmocka_run_group_tests_name("a reactor's wake-ups", tests, NULL, NULL);
 }

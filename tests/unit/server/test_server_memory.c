@@ -73,7 +73,7 @@ static void tick(bed *self, int ticks, bool asks)
         if (asks) {
             trib_server_note_memory(&self->core, TRIB_AGAIN, 4096);
         }
-        trib_server_look_at_memory(&self->core);
+        trib_server_check_memory(&self->core);
     }
 }
 

@@ -453,10 +453,10 @@ static void test_accumulators(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_combine),       cmocka_unit_test(test_combine_every_16_bit_value),
-        cmocka_unit_test(test_finish),        cmocka_unit_test(test_finish_rounds_to_nearest_even),
-        cmocka_unit_test(test_known_results), cmocka_unit_test(test_trees_agree),
-        cmocka_unit_test(test_choice),        cmocka_unit_test(test_accumulators),
+        cmocka_unit_test(test_combine),          cmocka_unit_test(test_combine_every_16_bit_value),
+        cmocka_unit_test(test_finish),           cmocka_unit_test(test_finish_rounds_to_nearest_even),
+        cmocka_unit_test(test_known_results),    cmocka_unit_test(test_trees_agree),
+        cmocka_unit_test(test_choice),           cmocka_unit_test(test_accumulators),
         cmocka_unit_test(test_copy_nontemporal),
     };
     return cmocka_run_group_tests_name("kernels", tests, NULL, NULL);

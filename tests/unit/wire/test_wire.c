@@ -182,7 +182,7 @@ static void test_oversized_payload_is_refused(void **state)
     }
 }
 
-static void test_names(void **state)
+static void test_coordinator_name(void **state)
 {
     (void)state;
     assert_string_equal(trib_frame_name(TRIB_FRAME_HELLO), "HELLO");
@@ -334,7 +334,7 @@ static void test_ends(void **state)
     assert_string_equal(error.text, "malformed LOST");
 }
 
-static void test_texts(void **state)
+static void test_error_texts(void **state)
 {
     (void)state;
     guarded memory = guarded_create();
@@ -374,11 +374,11 @@ int main(void)
         cmocka_unit_test(test_every_flipped_bit_is_refused),
         cmocka_unit_test(test_wrong_fields_are_named),
         cmocka_unit_test(test_oversized_payload_is_refused),
-        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_coordinator_name),
         cmocka_unit_test(test_cursors_round_trip),
         cmocka_unit_test(test_writer_stays_within_capacity),
         cmocka_unit_test(test_reader_remembers_failure),
-        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_error_texts),
         cmocka_unit_test(test_epochs),
         cmocka_unit_test(test_only_errors_are_taken_as_errors),
         cmocka_unit_test(test_others_are_told_what_concerns_them),

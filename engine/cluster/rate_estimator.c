@@ -1,0 +1,436 @@
+/* rate_estimator.c - see rate_estimator.h. */
+#include "engine/cluster/rate_estimator.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/assert.h"
+
+#define BYTES_MIN 4e6       /* less says nothing */
+#define BUSY_MIN 0.2        /* of the time: a network that is seldom busy is not what the job waits for */
+#define FULL 0.75           /* of the busiest way: such a link carries what it can */
+#define SLACK 0.4           /* of it: such a link can carry much more */
+#define GROWTH 2.0          /* that is, so much; a link that is slower than others is often one of half the rate */
+#define GROWTH_AGAIN 1.3    /* ... when other shares have been dealt */
+#define FLOOR 0.05          /* of the fastest: who has no share could not show that it deserves one */
+#define GAIN_FIRST 1.10     /* by which other shares must be faster as long as all links seemed alike */
+#define GAIN_AGAIN 1.05     /* ... and when they have been found not to be */
+#define JUDGEMENTS 4u       /* that must agree */
+#define APART 0.5           /* of the busiest way: full links stand out if all others are below this */
+#define APART_LONG 0.65     /* ... in a look of twice REPORTS or more: chance has less of a part in it */
+#define FEW 4u              /* and if they are one in so many, or one */
+#define JUDGEMENTS_FIRST 2u /* are passed over: a job that begins is busy with other things */
+#define REPORTS 2u          /* of every worker, for a judgement */
+#define REPORTS_MAX 32u     /* ... while these are about less than a round: not all that was declared may be in use */
+#define RATE_MAX 1e18       /* what members say of their links may be anything */
+#define NS_PER_SECOND 1e9
+
+/* From one member to another, since the last judgement. */
+typedef struct way {
+    double bytes;
+    int64_t busy_ns;
+} way;
+
+typedef struct estimator_member {
+    int64_t elapsed_ns; /* that its reports are about; 0: none came */
+    uint32_t reports;
+    bool has_reported; /* ever */
+    bool skips;        /* its next report */
+    bool was_full;     /* at the last judgement */
+    double weight;     /* what its link carries, in units of the fastest one's */
+} estimator_member;
+
+struct trib_rate_estimator {
+    uint32_t count, worker_count;
+    uint32_t agreed; /* judgements in a row */
+    uint32_t judged; /* all that there were */
+    uint32_t wanted; /* reports of every worker, for the next one */
+    bool is_uneven;  /* other shares have been dealt once */
+    way *ways;       /* [sender * count + peer] */
+    struct seen_way *sorted;
+    estimator_member members[];
+};
+
+typedef struct seen_way {
+    double busy, bytes;
+} seen_way;
+
+/* What is said of the links to begin with. One of which nothing is said is like the fastest. */
+static void take_configured_rates(trib_rate_estimator *self, const trib_place_member *members)
+{
+    uint64_t fastest = 1;
+    for (uint32_t i = 0; i < self->count; i++) {
+        fastest = members[i].bandwidth > fastest ? members[i].bandwidth : fastest;
+    }
+    for (uint32_t i = 0; i < self->count; i++) {
+        const uint64_t configured = members[i].bandwidth;
+        self->members[i].weight = configured == 0 ? 1 : (double)configured / (double)fastest;
+    }
+}
+
+trib_status trib_rate_estimator_create(const trib_place_member *members, uint32_t member_count,
+                                       trib_rate_estimator **out)
+{
+    uint32_t worker_count = 0;
+    for (uint32_t i = 0; i < member_count; i++) {
+        worker_count += members[i].is_worker;
+    }
+    trib_assert(member_count >= 1 && member_count <= TRIB_RATE_MEMBERS_MAX);
+    trib_rate_estimator *self = calloc(1, sizeof *self + member_count * sizeof self->members[0]);
+    way *ways = calloc((size_t)member_count * member_count, sizeof *ways);
+    seen_way *sorted = calloc(member_count, sizeof *sorted);
+    if (self == NULL || ways == NULL || sorted == NULL) {
+        free(self);
+        free(ways);
+        free(sorted);
+        return TRIB_NO_MEMORY;
+    }
+    self->count = member_count;
+    self->worker_count = worker_count;
+    self->wanted = REPORTS;
+    self->ways = ways;
+    self->sorted = sorted;
+    take_configured_rates(self, members);
+    *out = self;
+    return TRIB_OK;
+}
+
+void trib_rate_estimator_destroy(trib_rate_estimator *self)
+{
+    if (self != NULL) {
+        free(self->ways);
+        free(self->sorted);
+        free(self);
+    }
+}
+
+static void reset_reports(trib_rate_estimator *self)
+{
+    self->wanted = REPORTS;
+    memset(self->ways, 0, (size_t)self->count * self->count * sizeof *self->ways);
+    for (uint32_t i = 0; i < self->count; i++) {
+        self->members[i].elapsed_ns = 0;
+        self->members[i].reports = 0;
+    }
+}
+
+void trib_rate_estimator_restart(trib_rate_estimator *self)
+{
+    reset_reports(self);
+    for (uint32_t i = 0; i < self->count; i++) {
+        self->members[i].skips = true;
+    }
+}
+
+bool trib_rate_estimator_begin(trib_rate_estimator *self, uint32_t sender, int64_t elapsed_ns)
+{
+    trib_assert(sender < self->count && elapsed_ns >= 0);
+    if (self->members[sender].skips) {
+        self->members[sender].skips = false;
+        return false;
+    }
+    self->members[sender].elapsed_ns += elapsed_ns;
+    self->members[sender].reports++;
+    self->members[sender].has_reported = true;
+    return true;
+}
+
+void trib_rate_estimator_add(trib_rate_estimator *self, uint32_t sender, uint32_t peer, uint64_t bytes, int64_t busy_ns)
+{
+    trib_assert(sender < self->count && peer < self->count && busy_ns >= 0);
+    way *at = &self->ways[(size_t)sender * self->count + peer];
+    at->bytes += (double)bytes;
+    at->busy_ns += busy_ns;
+}
+
+/* All workers, and of the others who tells at all; who has nothing to tell any more is not waited for. */
+bool trib_rate_estimator_is_full(const trib_rate_estimator *self)
+{
+    uint32_t fewest = UINT32_MAX;
+    bool all = true;
+    for (uint32_t i = 0; i < self->count; i++) {
+        const estimator_member *member = &self->members[i];
+        if (i < self->worker_count) {
+            fewest = member->reports < fewest ? member->reports : fewest;
+        }
+        all = all && (!member->has_reported || member->reports >= self->wanted);
+    }
+    return fewest > self->wanted || (fewest == self->wanted && all);
+}
+
+/* ---- Looking ---- */
+
+static double busy_of(const trib_rate_estimator *self, uint32_t sender, uint32_t receiver)
+{
+    const double elapsed_ns = (double)self->members[sender].elapsed_ns;
+    const double busy_ns = (double)self->ways[(size_t)sender * self->count + receiver].busy_ns;
+    return busy_ns >= elapsed_ns ? (elapsed_ns > 0 ? 1 : 0) : busy_ns / elapsed_ns;
+}
+
+static int by_busy(const void *a, const void *b)
+{
+    const double left = ((const seen_way *)a)->busy, right = ((const seen_way *)b)->busy;
+    return (left > right) - (left < right);
+}
+
+/*
+ * For how much of the time the member's way out, or in, is busy with most of its bytes: the lower median, by bytes, of the
+ * ways to its peers. So a peer that is slow, or half of them, are not taken for this member. Ways that share a full link are
+ * busy in proportion to what they carry, so each counts as if it carried as much as the heaviest.
+ */
+static double busy_with_most(const trib_rate_estimator *self, uint32_t member, bool out)
+{
+    double total = 0, below = 0, heaviest = 0;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < self->count; i++) {
+        const uint32_t sender = out ? member : i, receiver = out ? i : member;
+        const double bytes = self->ways[(size_t)sender * self->count + receiver].bytes;
+        if (bytes > 0) {
+            self->sorted[count++] = (seen_way){.busy = busy_of(self, sender, receiver), .bytes = bytes};
+            total += bytes;
+            heaviest = bytes > heaviest ? bytes : heaviest;
+        }
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const double busy = self->sorted[i].busy * heaviest / self->sorted[i].bytes;
+        self->sorted[i].busy = busy < 1 ? busy : 1;
+    }
+    qsort(self->sorted, count, sizeof *self->sorted, by_busy);
+    for (uint32_t i = 0; i < count; i++) {
+        below += self->sorted[i].bytes;
+        if (below * 2 >= total) {
+            return self->sorted[i].busy;
+        }
+    }
+    return 0;
+}
+
+static double busiest_way(const trib_rate_estimator *self)
+{
+    double most = 0;
+    for (uint32_t i = 0; i < self->count; i++) {
+        for (uint32_t k = 0; k < self->count; k++) {
+            const double busy = busy_of(self, i, k);
+            most = busy > most ? busy : most;
+        }
+    }
+    return most;
+}
+
+/* ---- Judging ---- */
+
+/* Bytes that pass the member's link each way for one byte of every worker's tensor. */
+static double stats_of(const trib_rate_estimator *self, const trib_place_member *member)
+{
+    const double n = self->worker_count;
+    return member->is_worker ? 1 + (n - 2) * member->weight : n * member->weight;
+}
+
+/* How long the link that is through last takes for them. */
+static double time_of(const trib_rate_estimator *self, const trib_place_member *members)
+{
+    double longest = 0;
+    for (uint32_t i = 0; i < self->count; i++) {
+        const double time = stats_of(self, &members[i]) / (double)members[i].bandwidth;
+        longest = time > longest ? time : longest;
+    }
+    return longest;
+}
+
+/* What one look at a member's link says. */
+typedef struct seen_link {
+    double load, need; /* for how much of the busiest way's time it is busy */
+    bool is_full;
+} seen_link;
+
+static int by_number(const void *a, const void *b)
+{
+    const double left = *(const double *)a, right = *(const double *)b;
+    return (left > right) - (left < right);
+}
+
+/* By how much more it is taken to be able to carry. Queues are long only where a link is nearly full: one that is busy for a
+ * third of the time may be half full or nearly so, and says no more than that. */
+static double slack_of(const seen_link *seen, double most)
+{
+    const double above = seen->need > SLACK ? (seen->need - SLACK) / (FULL - SLACK) : 0;
+    return above >= 1 ? 1 : most - (most - 1) * above;
+}
+
+/* What a link of weight 1 carries: the median of the links that are full, or of those that are not, of which it is
+ * guessed. */
+static double unit_of(const trib_rate_estimator *self, const seen_link *seen, bool of_full)
+{
+    double units[TRIB_RATE_MEMBERS_MAX];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < self->count; i++) {
+        if (seen[i].is_full == of_full && seen[i].load > 0) {
+            const double carries =
+                seen[i].load * (of_full ? 1 : slack_of(&seen[i], self->is_uneven ? GROWTH_AGAIN : GROWTH));
+            units[count++] = carries / self->members[i].weight;
+        }
+    }
+    if (count == 0) {
+        return 0; /* those who sum nothing say nothing */
+    }
+    qsort(units, count, sizeof *units, by_number);
+    return units[(count - 1) / 2];
+}
+
+/*
+ * All members are at the same rounds, so their links carry in proportion to their loads. Where some links are full and most
+ * are not, those carry what they can, and less than was thought: the others are taken for faster, in proportion to how seldom
+ * they are busy. Where most are full, those that are not can carry more than was thought. Either is a guess, so it is limited,
+ * and there will be another judgement when the shares have changed.
+ */
+static void learn_unit(trib_rate_estimator *self, const seen_link *seen)
+{
+    uint32_t full = 0;
+    double heaviest = 0;
+    for (uint32_t i = 0; i < self->count; i++) {
+        full += seen[i].is_full;
+    }
+    const bool most_full = full * 2 > self->count;
+    const double unit = unit_of(self, seen, most_full);
+    if (!(unit > 0)) {
+        return;
+    }
+    for (uint32_t i = 0; i < self->count; i++) {
+        double *weight = &self->members[i].weight;
+        if (!most_full && seen[i].is_full) {
+            *weight = seen[i].load / unit;
+        } else if (most_full && !seen[i].is_full) {
+            const double carries = seen[i].load * slack_of(&seen[i], GROWTH_AGAIN) / unit;
+            *weight = carries > *weight ? carries : *weight;
+        }
+        heaviest = *weight > heaviest ? *weight : heaviest;
+    }
+    for (uint32_t i = 0; i < self->count; i++) {
+        double *weight = &self->members[i].weight;
+        *weight = (*weight > FLOOR * heaviest ? *weight : FLOOR * heaviest) / heaviest;
+    }
+}
+
+/* Bits per second that a link of weight 1 carries. */
+static double rate_of_unit(const trib_rate_estimator *self, const seen_link *seen)
+{
+    double loads = 0, sent = 0;
+    for (uint32_t i = 0; i < self->count; i++) {
+        const double elapsed_ns = (double)self->members[i].elapsed_ns;
+        loads += seen[i].load;
+        for (uint32_t k = 0; k < self->count && elapsed_ns > 0; k++) {
+            sent += self->ways[(size_t)i * self->count + k].bytes * 8 * NS_PER_SECOND / elapsed_ns;
+        }
+    }
+    double unit = 0;
+    for (uint32_t i = 0; i < self->count; i++) {
+        const double carries = seen[i].load / self->members[i].weight;
+        unit = carries > unit ? carries : unit;
+    }
+    return loads > 0 ? unit * sent / loads : 0;
+}
+
+static bool is_few(const trib_rate_estimator *self, uint32_t count)
+{
+    return count == 1 || count * FEW <= self->count;
+}
+
+/*
+ * Are few links full and all others idle for most of the time, and are they those of the last look? That is how it is beside a
+ * link of half the rate. A process that gets no time, or one to which all send at once, is busy to most of its peers as well,
+ * but then others are busy for half of the time or more, or it is another one at each look. When shares have been dealt it may
+ * be the other way round: few are idle that could carry more.
+ */
+static bool stand_out(trib_rate_estimator *self, const seen_link *seen)
+{
+    const double apart = self->wanted >= 2 * REPORTS ? APART_LONG : APART;
+    uint32_t full = 0;
+    bool are_same = true, are_apart = true;
+    for (uint32_t i = 0; i < self->count; i++) {
+        full += seen[i].is_full;
+        are_apart = are_apart && (seen[i].is_full || seen[i].need < apart);
+        are_same = are_same && seen[i].is_full == self->members[i].was_full;
+        self->members[i].was_full = seen[i].is_full;
+    }
+    self->agreed = are_same ? self->agreed : 0;
+    return are_apart && (is_few(self, full) || (self->is_uneven && is_few(self, self->count - full)));
+}
+
+static bool find_rates(trib_rate_estimator *self, trib_place_member *members, double top)
+{
+    seen_link seen[TRIB_RATE_MEMBERS_MAX];
+    for (uint32_t i = 0; i < self->count; i++) {
+        const double out = busy_with_most(self, i, true), in = busy_with_most(self, i, false);
+        const double need = (out > in ? out : in) / top;
+        seen[i] = (seen_link){.load = stats_of(self, &members[i]), .need = need, .is_full = need >= FULL};
+    }
+    if (!stand_out(self, seen)) {
+        return false; /* nothing is learned of links that are alike */
+    }
+    learn_unit(self, seen);
+    const double rate = rate_of_unit(self, seen);
+    for (uint32_t i = 0; i < self->count; i++) {
+        const double bits = self->members[i].weight * rate;
+        members[i].bandwidth = !(bits >= 1) ? 1 : bits > RATE_MAX ? (uint64_t)RATE_MAX : (uint64_t)bits;
+    }
+    return rate > 0;
+}
+
+/* By how much other shares would be faster, which are in members then. */
+static double find_better(trib_rate_estimator *self, trib_place_member *members, double top)
+{
+    double factor = 0;
+    if (!find_rates(self, members, top)) {
+        return 0;
+    }
+    const double now = time_of(self, members);
+    return trib_place_weights(members, self->count, &factor) == TRIB_OK ? now / time_of(self, members) : 0;
+}
+
+static double bytes_seen(const trib_rate_estimator *self)
+{
+    double bytes = 0;
+    for (size_t i = 0; i < (size_t)self->count * self->count; i++) {
+        bytes += self->ways[i].bytes;
+    }
+    return bytes;
+}
+
+/*
+ * Is what was seen as much as a round carries? In a long round a slow link shows itself in parts: while the others have
+ * something to carry they are all busy, and then it is alone. A look at either says something else than the last one did, so
+ * none agrees with the next. As many bytes as a round has are one of each part, wherever they begin. The first looks count for
+ * nothing, and need not wait for that.
+ */
+static bool is_whole(const trib_rate_estimator *self, const trib_place_member *members, double bytes,
+                     double round_bytes)
+{
+    double loads = 0;
+    for (uint32_t i = 0; i < self->count; i++) {
+        loads += stats_of(self, &members[i]);
+    }
+    return bytes >= loads * round_bytes || self->wanted >= REPORTS_MAX || self->judged < JUDGEMENTS_FIRST;
+}
+
+bool trib_rate_estimator_decide(trib_rate_estimator *self, trib_place_member *members, uint64_t round_bytes)
+{
+    const double top = busiest_way(self), bytes = bytes_seen(self);
+    if (!is_whole(self, members, bytes, (double)round_bytes)) {
+        self->wanted++;
+        return false;
+    }
+    trib_place_member found[TRIB_RATE_MEMBERS_MAX];
+    memcpy(found, members, self->count * sizeof *members);
+    const bool counts = bytes >= BYTES_MIN && top >= BUSY_MIN && self->judged >= JUDGEMENTS_FIRST;
+    const double gain = counts ? find_better(self, found, top) : 0;
+    self->judged++;
+    self->agreed = gain < (self->is_uneven ? GAIN_AGAIN : GAIN_FIRST) ? 0 : self->agreed + 1;
+    reset_reports(self);
+    if (self->agreed < JUDGEMENTS) {
+        return false;
+    }
+    self->agreed = 0;
+    self->is_uneven = true;
+    memcpy(members, found, self->count * sizeof *members);
+    return true;
+}

@@ -1,0 +1,312 @@
+/*
+ * coordinator_join.c - until everybody is there: who may join, who is missing, and the roster that begins the job.
+ *
+ * A member that goes before the job has begun may come back; one that comes afterwards is refused.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/cluster/machines.h"
+#include "engine/membership/member.h"
+#include "engine/membership/rebalance.h"
+
+#define STAND_BY_MAX 16u
+
+void trib_coordinator_list_missing(const trib_coordinator *self, char *text, size_t size)
+{
+    size_t used = 0;
+    uint32_t servers = 0, shown = 0, missing = 0;
+    text[0] = '\0';
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        if (self->slots[i].joined) {
+            continue;
+        }
+        if (i >= self->worker_count) {
+            servers++;
+        } else if (++missing <= 8) {
+            used += (size_t)snprintf(text + used, size - used, "%srank %u", shown++ == 0 ? "" : ", ", i);
+        }
+    }
+    if (missing > 8) {
+        used += (size_t)snprintf(text + used, size - used, " and %u more workers", missing - 8);
+    }
+    if (servers > 0) {
+        snprintf(text + used, size - used, "%s%u of %u servers", shown == 0 ? "" : " and ", servers,
+                 self->server_count);
+    }
+}
+
+void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
+{
+    trib_coordinator *self = timer->user;
+    const int64_t join_timeout_ns = self->core->engine->config.join_timeout_ns;
+    char missing[200], text[TRIB_ERROR_TEXT_SIZE];
+    trib_coordinator_list_missing(self, missing, sizeof missing);
+    if (trib_join_notice_is_due(join_timeout_ns, &self->noticed)) {
+        trib_log(reactor->logger, TRIB_LOG_WARN, "still missing %s; the job waits until %.0f s have passed", missing,
+                 (double)join_timeout_ns / 1e9);
+        trib_timer_arm(reactor, timer, trib_now(reactor) + join_timeout_ns - TRIB_JOIN_NOTICE_NS);
+        return;
+    }
+    const char *refused = self->core->host.refused_last, *here = self->core->engine->coordinator_address;
+    const bool trap = strncmp(here, "127.", 4) == 0 && strncmp(here, "127.0.0.1:", 10) != 0;
+    int64_t shortage_ns = 0;
+    const int shortage = trib_reactor_find_shortage(reactor, &shortage_ns);
+    char why[TRIB_REASON_MAX];
+    const char *more = shortage != 0        ? "; the coordinator can let nobody else connect: "
+                       : refused[0] != '\0' ? "; refused was "
+                                            : "";
+    const int used = snprintf(text, sizeof text, "the job did not come together within %.1f s: missing %s%s%s",
+                              (double)join_timeout_ns / 1e9, missing, more,
+                              shortage != 0 ? trib_log_reason(shortage, why) : refused);
+    if (trap && used > 0 && (size_t)used < sizeof text) {
+        /* Debian's installer writes the machine's own name there. */
+        snprintf(text + used, sizeof text - (size_t)used,
+                 "; the coordinator listens on %s, where no other machine reaches it: see its name in /etc/hosts",
+                 here);
+    }
+    trib_coordinator_end_job(self, TRIB_JOIN_FAILED, text);
+}
+
+/* With servers of their own on the same machine nothing is gained by summing in workers too; across machines it is, as long
+ * as there are fewer servers than workers (OSDI'20), or their links carry less: whether they do, the shares tell. */
+static bool workers_should_sum(const trib_coordinator *self, const trib_roster *roster)
+{
+    trib_colocate colocate = self->core->engine->config.colocate;
+    if (self->server_count == 0) {
+        return true;
+    }
+    if (colocate != TRIB_COLOCATE_AUTO) {
+        return colocate == TRIB_COLOCATE_ON;
+    }
+    if (roster->local_size > 0 || self->worker_count == 1) {
+        const uint32_t each = roster->local_size > 0 ? roster->local_size : 1;
+        return self->server_count < self->worker_count / each && !trib_roster_is_one_host(roster);
+    }
+    return !trib_roster_is_one_host(roster);
+}
+
+static uint32_t local_size_of(const trib_coordinator *self, const trib_roster *roster)
+{
+    const trib_local_sum wanted = self->core->engine->config.local_sum;
+    char why[TRIB_MACHINES_WHY_SIZE];
+    const uint32_t local_size = trib_machines_local_size(roster, wanted, why);
+    trib_logger *logger = self->core->reactor->logger;
+    if (local_size > 0) {
+        trib_log(logger, TRIB_LOG_INFO, "the %u workers of each machine sum first", local_size);
+    } else {
+        trib_log(logger, wanted == TRIB_LOCAL_SUM_ON ? TRIB_LOG_WARN : TRIB_LOG_DEBUG,
+                 "the workers of a machine do not sum first: %s", why);
+    }
+    return local_size;
+}
+
+/* Whether shares follow what links carry; then workers without a share stand by for one, unless that would be too many
+ * connections. */
+static void stand_by(const trib_coordinator *self, trib_roster *roster, trib_place_member *members)
+{
+    if (self->core->engine->config.shares != TRIB_SHARES_FOLLOW) {
+        return;
+    }
+    for (uint32_t i = 0; i < roster->worker_count; i++) {
+        trib_member_info *info = &roster->members[i];
+        info->stands_by = members[i].can_sum && !info->sums && roster->worker_count <= STAND_BY_MAX;
+        info->sums = info->sums || info->stands_by;
+    }
+    roster->follows = trib_rebalance_is_possible(roster);
+    for (uint32_t i = 0; i < roster->worker_count; i++) {
+        trib_member_info *info = &roster->members[i];
+        if (info->stands_by && !roster->follows) {
+            info->stands_by = info->sums = false;
+        }
+        members[i].can_sum = info->sums;
+    }
+}
+
+static trib_status make_roster(trib_coordinator *self)
+{
+    const trib_config *config = &self->core->engine->config;
+    uint32_t count = trib_coordinator_slots(self);
+    trib_roster *roster = trib_roster_create(count);
+    trib_place_member *members = calloc(count, sizeof *members);
+    if (roster == NULL || members == NULL) {
+        free(roster);
+        free(members);
+        return TRIB_NO_MEMORY;
+    }
+    roster->epoch = 1;
+    roster->worker_count = self->worker_count;
+    roster->server_count = self->server_count;
+    roster->partition_bytes = config->partition_bytes;
+    roster->chunk_bytes = config->chunk_bytes;
+    roster->sum_order = config->sum_order;
+    roster->peer_timeout_ns = config->peer_timeout_ns;
+    for (uint32_t i = 0; i < count; i++) {
+        roster->members[i] = self->slots[i].info;
+    }
+    roster->local_size = local_size_of(self, roster);
+    const bool colocated = workers_should_sum(self, roster);
+    for (uint32_t i = 0; i < count; i++) {
+        const bool worker = i < self->worker_count;
+        members[i] = (trib_place_member){
+            .is_worker = worker,
+            .can_sum = worker ? colocated : true,
+            .bandwidth = roster->members[i].bandwidth,
+            .reactors = roster->members[i].reactors,
+        };
+    }
+    trib_status status = roster->local_size == 0 ? trib_place_weights(members, count, &roster->t_opt_factor)
+                                                 : trib_machines_weights(members, count, self->worker_count,
+                                                                         roster->local_size, &roster->t_opt_factor);
+    for (uint32_t i = 0; i < count; i++) {
+        roster->members[i].sums = members[i].can_sum && members[i].weight > 0;
+    }
+    self->roster = roster;
+    stand_by(self, roster, members);
+    if (status == TRIB_OK) {
+        status = trib_dealer_create(members, count, &self->dealer);
+    }
+    if (status == TRIB_OK && roster->follows) {
+        status = trib_rebalance_open(self, members);
+    }
+    free(members);
+    return status;
+}
+
+/* One copy of the roster for all: it grows with the members, and so do they. */
+typedef struct roster_payload {
+    uint32_t references;
+    unsigned char bytes[];
+} roster_payload;
+
+static void roster_unref(roster_payload *payload)
+{
+    if (--payload->references == 0) {
+        free(payload);
+    }
+}
+
+static void roster_sent(trib_send_record *out, trib_status status)
+{
+    (void)status;
+    roster_unref(out->context);
+}
+
+static void send_roster(trib_link *link, uint32_t member, roster_payload *payload, size_t size)
+{
+    const trib_frame frame = {.type = TRIB_FRAME_ROSTER, .root = member, .payload_size = (uint32_t)size};
+    payload->references++;
+    trib_status status = trib_link_send(link, &frame, payload->bytes, roster_sent, payload);
+    if (status != TRIB_OK) {
+        payload->references--; /* the caller holds another */
+        trib_link_close(link, false, status, "could not send the roster");
+    }
+}
+
+static void start_running(trib_coordinator *self)
+{
+    trib_timer_stop(self->core->reactor, &self->join_deadline);
+    size_t capacity = TRIB_PAYLOAD_MAX;
+    roster_payload *payload = malloc(sizeof *payload + capacity);
+    if (payload == NULL || make_roster(self) != TRIB_OK) {
+        free(payload);
+        trib_coordinator_end_job(self, TRIB_NO_MEMORY, "the coordinator could not make the roster");
+        return;
+    }
+    self->core->host.epoch = self->roster->epoch;
+    payload->references = 1;
+    trib_writer writer = {.data = payload->bytes, .capacity = capacity};
+    trib_roster_put(&writer, self->roster);
+    if (writer.overflow) {
+        trib_coordinator_end_job(self, TRIB_UNSUPPORTED, "too many members for one roster");
+    }
+    for (uint32_t i = 0; i < trib_coordinator_slots(self) && !writer.overflow; i++) {
+        send_roster(self->slots[i].link, i, payload, writer.size);
+    }
+    roster_unref(payload);
+    trib_coordinator_run(self);
+}
+
+static trib_coordinator_slot *find_slot(trib_coordinator *self, const trib_member_info *info, uint32_t claimed)
+{
+    if (info->roles & TRIB_ROLE_WORKER) {
+        return claimed < self->worker_count ? &self->slots[claimed] : NULL;
+    }
+    if (claimed < self->server_count && !self->slots[self->worker_count + claimed].joined) {
+        return &self->slots[self->worker_count + claimed];
+    }
+    for (uint32_t i = self->worker_count; i < trib_coordinator_slots(self); i++) {
+        if (!self->slots[i].joined) {
+            return &self->slots[i];
+        }
+    }
+    return NULL;
+}
+
+static void refuse_join(trib_link *link, const char *text)
+{
+    trib_link_note_refused(link->host, "refused a member:", text);
+    trib_coordinator_notify_end(link, TRIB_JOIN_FAILED, text);
+    trib_link_close(link, true, TRIB_JOIN_FAILED, text);
+}
+
+/* Does the member expect another job? A server need not be told how many there are of each; then it says none of its own kind.
+ * What it says of workers may be a launcher's, which counts those that it has started itself, and is not looked at. */
+static bool expects_others(const trib_coordinator *self, const trib_member_info *info, uint32_t workers,
+                           uint32_t servers)
+{
+    return (info->roles & TRIB_ROLE_WORKER) != 0 ? workers != self->worker_count || servers != self->server_count
+                                                 : servers != 0 && servers != self->server_count;
+}
+
+trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, const trib_frame *frame,
+                                       const void *payload, trib_error *error)
+{
+    trib_reader reader = {.data = payload, .left = frame->payload_size};
+    uint32_t workers = trib_get_u32(&reader), servers = trib_get_u32(&reader);
+    trib_member_info info;
+    trib_status status = trib_member_info_get(&reader, &info, error);
+    if (status == TRIB_OK) {
+        status = trib_get_end(&reader, "JOIN", error);
+    }
+    if (status != TRIB_OK) {
+        return status;
+    }
+    char text[TRIB_ERROR_TEXT_SIZE];
+    trib_coordinator_slot *at = find_slot(self, &info, frame->root);
+    const char *kind = (info.roles & TRIB_ROLE_WORKER) != 0 ? "" : "server "; /* which has no number yet */
+    if (self->running || self->over) {
+        snprintf(text, sizeof text, "%s%s came when the job had already begun", kind, info.name);
+    } else if (expects_others(self, &info, workers, servers)) {
+        snprintf(text, sizeof text,
+                 "%s%s expects %u workers and %u servers, the coordinator %u and %u: start all with the same counts",
+                 kind, info.name, workers, servers, self->worker_count, self->server_count);
+    } else if (at == NULL) {
+        snprintf(text, sizeof text, "no place for %s%s: the job has %u workers and %u servers", kind, info.name,
+                 self->worker_count, self->server_count);
+    } else if (at->joined) {
+        snprintf(text, sizeof text,
+                 "%s is a second one: %s has joined already; give each process a rank of its own (TRIB_RANK)",
+                 info.name, at->info.name);
+    } else {
+        at->link = link;
+        at->joined = true;
+        at->info = info;
+        uint32_t index = (uint32_t)(at - self->slots);
+        if (index >= self->worker_count) {
+            char name[TRIB_MEMBER_NAME_MAX];
+            snprintf(name, sizeof name, "server %u %.40s", index - self->worker_count, info.name);
+            memcpy(at->info.name, name, sizeof name);
+        }
+        link->peer = index;
+        trib_log(self->core->reactor->logger, TRIB_LOG_DEBUG, "joined: %s", at->info.name);
+        if (++self->joined == trib_coordinator_slots(self)) {
+            start_running(self);
+        }
+        trib_member_note_awaited(self->core->engine);
+        return TRIB_OK;
+    }
+    refuse_join(link, text);
+    return TRIB_OK;
+}

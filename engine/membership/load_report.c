@@ -1,0 +1,166 @@
+/* load_report.c - see load_report.h. */
+#include "engine/membership/load_report.h"
+
+#include <stdlib.h>
+
+#include "engine/base/assert.h"
+#include "engine/cluster/rate_estimator.h"
+#include "engine/membership/member.h"
+
+#define HEAD_BYTES 12u
+#define ENTRY_BYTES 14u
+/* Less is reported with what comes next: small rounds add up, and on a slow link a chunk takes longer than from one
+ * look to the next. */
+#define REPORT_BYTES_MIN (256u << 10)
+
+/* Core 0's: what has been reported, and what it has seen since. */
+struct trib_load_report {
+    int64_t at_ns;           /* of the last look */
+    int64_t elapsed_ns;      /* not reported yet, pauses left out */
+    uint64_t new_bytes;      /* not reported yet, at the last look */
+    bool is_on_its_way;      /* payload is with the transport */
+    trib_send_record *spare; /* until the first report */
+    unsigned char payload[HEAD_BYTES + TRIB_RATE_MEMBERS_MAX * ENTRY_BYTES];
+    struct {
+        uint64_t bytes, busy_ns; /* at the last report */
+    } peers[];
+};
+
+/* What all cores have counted of a peer. */
+typedef struct carried {
+    uint64_t bytes, busy_ns; /* the time is the mean of the links to it */
+    bool is_busy;
+} carried;
+
+trib_status trib_load_report_open(trib_core *core)
+{
+    const uint32_t count = core->engine->roster->member_count;
+    trib_assert(core->host.loads == NULL && count <= TRIB_RATE_MEMBERS_MAX);
+    core->host.loads = trib_core_zalloc(core, count * sizeof *core->host.loads);
+    if (core->host.loads != NULL && core->reactor->index == 0) {
+        core->load_report =
+            trib_core_zalloc(core, sizeof *core->load_report + count * sizeof core->load_report->peers[0]);
+        if (core->load_report != NULL) {
+            core->load_report->at_ns = trib_now(core->reactor);
+            core->load_report->spare = trib_core_zalloc(core, sizeof(trib_send_record)); /* or NULL */
+        }
+    }
+    const bool is_whole = core->host.loads != NULL && (core->reactor->index != 0 || core->load_report != NULL);
+    if (is_whole) {
+        atomic_store(&core->loads_are_open, true);
+    }
+    return is_whole ? TRIB_OK : TRIB_NO_MEMORY;
+}
+
+void trib_load_report_close(trib_core *core)
+{
+    free(core->host.loads);
+    if (core->load_report != NULL) {
+        free(core->load_report->spare);
+    }
+    free(core->load_report);
+    core->host.loads = NULL;
+    core->load_report = NULL;
+}
+
+static carried add_up(const trib_engine *engine, uint32_t peer)
+{
+    carried sum = {.bytes = 0};
+    uint32_t links = 0;
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        if (atomic_load(&engine->cores[i].loads_are_open)) {
+            const trib_link_stats *load = &engine->cores[i].host.loads[peer];
+            sum.bytes += trib_counter_get(&load->bytes);
+            sum.busy_ns += trib_counter_get(&load->busy_ns);
+            sum.is_busy = sum.is_busy || atomic_load(&load->busy_links) > 0;
+            links += atomic_load(&load->links);
+        }
+    }
+    sum.busy_ns /= links > 0 ? links : 1;
+    return sum;
+}
+
+/* While nothing moves and nothing is under way the job does something else: that says nothing of the network. */
+static void note_progress(const trib_core *core)
+{
+    struct trib_load_report *report = core->load_report;
+    const int64_t now_ns = trib_now(core->reactor);
+    uint64_t new_bytes = 0;
+    bool is_busy = false;
+    for (uint32_t i = 0; i < core->engine->roster->member_count; i++) {
+        const carried now = add_up(core->engine, i);
+        new_bytes += now.bytes - report->peers[i].bytes;
+        is_busy = is_busy || now.is_busy;
+    }
+    if (is_busy || new_bytes > report->new_bytes) {
+        report->elapsed_ns += now_ns - report->at_ns;
+    }
+    report->new_bytes = new_bytes;
+    report->at_ns = now_ns;
+}
+
+static uint32_t us_of(uint64_t ns)
+{
+    return ns / 1000 < UINT32_MAX ? (uint32_t)(ns / 1000) : UINT32_MAX;
+}
+
+static uint32_t put_new(const trib_core *core, trib_writer *writer)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < core->engine->roster->member_count; i++) {
+        const carried now = add_up(core->engine, i);
+        const uint64_t before = core->load_report->peers[i].bytes, before_ns = core->load_report->peers[i].busy_ns;
+        core->load_report->peers[i].bytes = now.bytes;
+        core->load_report->peers[i].busy_ns = now.busy_ns;
+        if (now.bytes > before) {
+            trib_put_u16(writer, (uint16_t)i);
+            trib_put_u32(writer, now.busy_ns > before_ns ? us_of(now.busy_ns - before_ns) : 0);
+            trib_put_u64(writer, now.bytes - before);
+            count++;
+        }
+    }
+    return count;
+}
+
+/* Messages come from a pool that has grown to what the core needs; a report is one more. */
+static void add_spare(trib_core *core)
+{
+    trib_send_record *out = core->load_report->spare;
+    core->load_report->spare = NULL;
+    if (out != NULL) {
+        out->next = core->host.free_outs;
+        core->host.free_outs = out;
+    }
+}
+
+static void report_sent(trib_send_record *out, trib_status status)
+{
+    (void)status;
+    struct trib_load_report *report = out->context;
+    report->is_on_its_way = false;
+}
+
+void trib_load_report_send(trib_core *core)
+{
+    struct trib_load_report *report = core->load_report;
+    if (report == NULL || core->ended) { /* who only keeps the membership has none */
+        return;
+    }
+    note_progress(core);
+    trib_link *link = trib_member_link(core->engine->member);
+    if (report->is_on_its_way || link == NULL || report->new_bytes < REPORT_BYTES_MIN || report->elapsed_ns < 1000) {
+        return;
+    }
+    trib_writer head = {.data = report->payload, .capacity = HEAD_BYTES};
+    trib_writer entries = {.data = report->payload + HEAD_BYTES, .capacity = sizeof report->payload - HEAD_BYTES};
+    const uint32_t count = put_new(core, &entries);
+    trib_put_u32(&head, us_of((uint64_t)report->elapsed_ns));
+    trib_put_u32(&head, atomic_load(&core->engine->moves_unsettled));
+    trib_put_u32(&head, count);
+    trib_assert(!head.overflow && !entries.overflow);
+    report->elapsed_ns = 0;
+    report->new_bytes = 0;
+    add_spare(core);
+    const trib_frame frame = {.type = TRIB_FRAME_LOADS, .payload_size = (uint32_t)(head.size + entries.size)};
+    report->is_on_its_way = trib_link_send(link, &frame, report->payload, report_sent, report) == TRIB_OK;
+}

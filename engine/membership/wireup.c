@@ -1,0 +1,105 @@
+/* wireup.c - see wireup.h. */
+#include "engine/membership/wireup.h"
+
+#include <stdio.h>
+
+#include "engine/base/assert.h"
+#include "engine/link/link_handshake.h"
+
+/* A shortage that lasts a moment ends nothing. Callers over shared memory give up after 5 s, others after 10. */
+#define SHORTAGE_MAX_NS (2 * INT64_C(1000000000))
+#define NS_PER_S 1e9
+#define VERDICT_NS INT64_C(1000000000)
+
+static uint32_t machine_of(const trib_roster *roster, uint32_t rank)
+{
+    return rank / roster->local_size;
+}
+
+/* Between a core of a worker and one of a member. deals: the member sums, and that core of its is one that this core of the
+ * worker has to do with; is_twin: they have the same index. */
+static bool connects(const trib_engine *engine, uint32_t worker, uint32_t member, bool deals, bool is_twin)
+{
+    const trib_roster *roster = engine->roster;
+    if (roster->local_size == 0) {
+        return deals;
+    }
+    if (deals && engine->device != NULL) { /* shares of device tensors go to all who sum */
+        return true;
+    }
+    const bool is_near = member < roster->worker_count && machine_of(roster, member) == machine_of(roster, worker);
+    const bool is_place = member >= roster->worker_count || member % roster->local_size == worker % roster->local_size;
+    return (is_near && is_twin) || (deals && is_place);
+}
+
+bool trib_wireup_connects_to(const trib_core *core, uint32_t member, uint32_t reactor)
+{
+    const trib_engine *engine = core->engine;
+    const uint32_t me = core->reactor->index;
+    const bool deals = engine->roster->members[member].sums && reactor % engine->core_count == me;
+    return connects(engine, engine->member_id, member, deals, reactor == me);
+}
+
+bool trib_wireup_expects_worker(const trib_core *core, uint32_t worker)
+{
+    const trib_engine *engine = core->engine;
+    const uint32_t me = engine->member_id;
+    return worker != me && connects(engine, worker, me, engine->roster->members[me].sums, true);
+}
+
+void trib_wireup_expect_peers(trib_core *core)
+{
+    trib_assert(core->wireup_missing == 0);
+    for (uint32_t i = 0; i < core->engine->roster->worker_count; i++) {
+        core->wireup_missing += core->worker_links[i] == NULL && trib_wireup_expects_worker(core, i);
+    }
+}
+
+void trib_wireup_note_peer(trib_core *core, uint32_t worker)
+{
+    if (core->wireup_missing > 0 && trib_wireup_expects_worker(core, worker)) {
+        core->wireup_missing--;
+    }
+}
+
+void trib_wireup_check(trib_core *core)
+{
+    int64_t for_ns = 0;
+    const int shortage = core->wireup_missing > 0 ? trib_reactor_find_shortage(core->reactor, &for_ns) : 0;
+    if (shortage == 0 || for_ns < SHORTAGE_MAX_NS) {
+        return;
+    }
+    if (trib_link_handshake_send_away(&core->host)) {
+        trib_reactor_end_shortage(core->reactor); /* what they held lets others in */
+        return;
+    }
+    char why[TRIB_REASON_MAX], text[TRIB_ERROR_TEXT_SIZE];
+    snprintf(text, sizeof text, "%s could let nobody else connect for %.1f s: %.250s",
+             trib_roster_name(core->engine->roster, core->engine->member_id), (double)for_ns / NS_PER_S,
+             trib_log_reason(shortage, why));
+    core->wireup_missing = 0;
+    trib_engine_end(core->engine, TRIB_SYSTEM, text);
+}
+
+static void no_verdict(trib_reactor *reactor, trib_timer *timer)
+{
+    (void)timer;
+    trib_core *core = reactor->owner;
+    trib_engine_end(core->engine, core->doubt_status, core->doubt_text);
+}
+
+void trib_wireup_defer_failure(trib_core *core, trib_status status, const char *text)
+{
+    if (core->doubt.armed || core->ended) {
+        return; /* the first one counts */
+    }
+    core->doubt_status = status;
+    snprintf(core->doubt_text, sizeof core->doubt_text, "%s", text);
+    core->doubt.fired = no_verdict;
+    trib_timer_arm(core->reactor, &core->doubt, trib_now(core->reactor) + VERDICT_NS);
+}
+
+void trib_wireup_stop(trib_core *core)
+{
+    trib_timer_stop(core->reactor, &core->doubt);
+}

@@ -1,0 +1,77 @@
+/*
+ * poll_window.h - how long a thread that has nothing to do looks for more before it sleeps.
+ *
+ * A thread that sleeps is woken 20 to 200 us late, and a virtual machine's is later than others; to look for long takes a
+ * core. So a thread looks for `least_ns` after work, and for longer, up to `most_ns`, where looking so long would have found
+ * the next work: the pauses of the past say so. Where work comes too seldom for that the window halves at each arrival; and what was
+ * learned from work is forgotten where only what comes by itself, such as heartbeats, has come for a second.
+ *
+ * Who looks lets other threads of its core run in between. If one of them is busy each such chance costs its whole slice, which
+ * waking up does not: a thread that gets its core back late does not look for many times as long, unless it is told to
+ * (least_ns).
+ */
+#ifndef TRIB_ENGINE_POLL_WINDOW_H
+#define TRIB_ENGINE_POLL_WINDOW_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define TRIB_POLL_WINDOW_LATE_NS INT64_C(50000) /* no mere caller that was told of a sum has the core for so long */
+#define TRIB_POLL_WINDOW_FORGETS_NS INT64_C(1000000000)
+#define TRIB_POLL_WINDOW_YIELD_FACTOR 32 /* so slices that others take cost at most about 3 % of the time */
+
+typedef struct trib_poll_window {
+    int64_t least_ns, most_ns; /* both 0: never */
+    int64_t window_ns;
+    int64_t worked_ns;      /* when there was work last */
+    int64_t taught_ns;      /* when there was some last that did not come by itself */
+    int64_t yield_until_ns; /* others want the core until then */
+} trib_poll_window;
+
+static inline trib_poll_window trib_poll_window_between(int64_t least_ns, int64_t most_ns)
+{
+    return (trib_poll_window){
+        .least_ns = least_ns, .most_ns = most_ns > least_ns ? most_ns : least_ns, .window_ns = least_ns};
+}
+
+/* There was work. What comes by itself, such as heartbeats, is no reason to look for longer: it does not teach. */
+static inline void trib_poll_window_note_work(trib_poll_window *window, int64_t now_ns, bool teaches)
+{
+    const int64_t pause_ns = now_ns - window->worked_ns;
+    if (teaches && pause_ns > window->window_ns) {
+        const int64_t wanted = pause_ns <= window->most_ns ? pause_ns + pause_ns / 2 : window->window_ns / 2;
+        const int64_t some = wanted > window->least_ns ? wanted : window->least_ns;
+        window->window_ns = some < window->most_ns ? some : window->most_ns;
+    }
+    if (teaches) {
+        window->taught_ns = now_ns;
+    } else if (now_ns - window->taught_ns > TRIB_POLL_WINDOW_FORGETS_NS) {
+        window->window_ns = window->least_ns;
+    }
+    window->worked_ns = now_ns;
+}
+
+/* As that, for who knows when the work began, too: it is no part of the pause. */
+static inline void trib_poll_window_note_work_since(trib_poll_window *window, int64_t begun_ns, int64_t now_ns,
+                                                    bool teaches)
+{
+    trib_poll_window_note_work(window, begun_ns, teaches);
+    window->worked_ns = now_ns;
+}
+
+/* Other threads of the core had their chance. */
+static inline void trib_poll_window_note_yield(trib_poll_window *window, int64_t left_ns, int64_t again_ns)
+{
+    const int64_t late_ns = again_ns - left_ns;
+    if (late_ns > TRIB_POLL_WINDOW_LATE_NS && window->least_ns == 0) {
+        window->yield_until_ns = again_ns + TRIB_POLL_WINDOW_YIELD_FACTOR * late_ns;
+    }
+}
+
+/* True while it is worth looking. */
+static inline bool trib_poll_window_is_open(const trib_poll_window *window, int64_t now_ns)
+{
+    return now_ns - window->worked_ns < window->window_ns && now_ns >= window->yield_until_ns;
+}
+
+#endif

@@ -1,0 +1,39 @@
+/* server_departed.c - who has left the job, and when nothing can come from it any more. */
+#include <stdio.h>
+
+#include "engine/worker/op.h"
+#include "engine/server/server_shard.h"
+
+/* That it leaves is told by the coordinator, and overtakes what its own connections still bring. One that also sums for
+ * others keeps them for as long as it is owed something, so their end is not waited for: silence is enough. */
+static bool may_be_on_its_way(const trib_core *core, uint32_t rank, int64_t left_ns)
+{
+    trib_link *link = core->worker_links[rank];
+    int64_t received_ns = left_ns;
+    for (uint32_t i = 0; link != NULL && i < trib_link_connections(link); i++) {
+        const trib_link *connection = trib_link_connection(link, i);
+        if (connection != NULL && connection->last_received_ns > received_ns) {
+            received_ns = connection->last_received_ns;
+        }
+    }
+    return link != NULL && trib_now(core->reactor) - received_ns < TRIB_STALL_NOTICE_NS;
+}
+
+bool trib_server_is_gone(const trib_core *core, uint32_t rank, uint32_t round, char *text, size_t size)
+{
+    int64_t left_ns = 0;
+    if (!trib_member_has_left(core->engine, rank, &left_ns) || may_be_on_its_way(core, rank, left_ns)) {
+        return false;
+    }
+    snprintf(text, size, "%s left the job without contributing to round %u",
+             trib_roster_name(core->engine->roster, rank), round);
+    return true;
+}
+
+uint32_t trib_server_stall_chunk(const trib_core *core, uint32_t missing_rank)
+{
+    int64_t left_ns = 0;
+    const bool is_gone =
+        core->worker_links[missing_rank] == NULL && trib_member_has_left(core->engine, missing_rank, &left_ns);
+    return is_gone ? TRIB_STALL_FOR_GOOD : 0;
+}

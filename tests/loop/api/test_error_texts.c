@@ -1,0 +1,327 @@
+/* test_error_texts.c - what the texts of failures say to whom: whoever they are about, and whoever else may be. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include <cmocka.h>
+#include <ev.h>
+
+#include "engine/job/job.h"
+#include "tests/loop/job.h"
+
+static void must_say(const char *text, const char *what)
+{
+    if (strstr(text, what) == NULL) {
+        fail_msg("\"%s\" is not in: %s", what, text);
+    }
+}
+
+/* Before the server says whose contribution it lacks: it alone can be named, but it need not be to blame. */
+static void a_deadline_too_short_for_blame(void **state)
+{
+    (void)state;
+    job jobs;
+    job_open(&jobs, 2, 1, NULL);
+    float data[16] = {0};
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.tensor = job_declare(jobs.engines[0], "t", TRIB_FLOAT32, 16);
+    (void)job_declare(jobs.engines[1], "t", TRIB_FLOAT32, 16);
+    params.input = params.output = data;
+    params.timeout_ns = 250 * INT64_C(1000000);
+    trib_op *op = NULL;
+    trib_error error = {.status = TRIB_OK};
+    assert_int_equal(trib_push_pull(jobs.engines[0], &params, &op, NULL), TRIB_OK);
+    assert_int_equal(job_wait(op, &error), TRIB_TIMEOUT);
+    must_say(error.text, "waiting for ");
+    must_say(error.text, ", or for a worker whose contribution it lacked");
+    job_close(&jobs);
+}
+
+typedef struct fate {
+    int ready;
+    trib_error ended;
+} fate;
+
+static void note_ready(trib_engine *engine, const trib_error *error, void *user)
+{
+    (void)engine;
+    assert_int_equal(error->status, TRIB_OK);
+    ((fate *)user)->ready++;
+}
+
+static void note_ended(trib_engine *engine, const trib_error *error, void *user)
+{
+    (void)engine;
+    ((fate *)user)->ended = *error;
+}
+
+static trib_engine *join(const char *coordinator, int rank, struct ev_loop *loop, fate *mine)
+{
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    config.rank = rank;
+    config.worker_count = 2;
+    config.coordinator = coordinator;
+    config.reactors = 1;
+    config.peer_timeout_ns = 500 * INT64_C(1000000);
+    config.log_level = TRIB_LOG_NONE;
+    config.mode = loop != NULL ? TRIB_MODE_ATTACHED : TRIB_MODE_THREADS;
+    config.loop = loop;
+    config.ready_cb = loop != NULL ? note_ready : NULL;
+    config.ready_user = mine;
+    config.ended_cb = loop != NULL ? note_ended : NULL;
+    config.ended_user = mine;
+    trib_engine *engine = NULL;
+    assert_int_equal(trib_engine_create(&config, &engine, NULL), TRIB_OK);
+    return engine;
+}
+
+/* Whose loop does other things for too long is lost. The others read its name, it reads that it is meant. */
+static void a_loop_that_was_kept_busy(void **state)
+{
+    (void)state;
+    char address[32];
+    job_free_address(address, sizeof address);
+    struct ev_loop *loop = ev_loop_new(EVFLAG_AUTO);
+    fate mine = {.ready = 0};
+    trib_engine *other = join(address, 0, NULL, NULL), *busy = join(address, 1, loop, &mine);
+    while (mine.ready == 0) {
+        ev_run(loop, EVRUN_ONCE);
+    }
+    float data[16] = {0};
+    trib_op *op = job_push_pull(other, job_declare(other, "t", TRIB_FLOAT32, 16), data, data, TRIB_SUM);
+    trib_error error = {.status = TRIB_OK};
+    assert_int_equal(job_wait(op, &error), TRIB_PEER_LOST); /* meanwhile this thread does not run its loop */
+    must_say(error.text, "lost rank 1 (");
+    must_say(error.text, "no sign of life");
+    while (mine.ended.status == TRIB_OK) {
+        ev_run(loop, EVRUN_ONCE);
+    }
+    assert_int_equal(mine.ended.status, TRIB_PEER_LOST);
+    must_say(mine.ended.text, "lost this process, rank 1 (");
+    assert_int_equal(trib_engine_destroy(busy), TRIB_OK);
+    assert_int_equal(trib_engine_destroy(other), TRIB_OK);
+    ev_loop_destroy(loop);
+}
+
+/* The process that keeps the membership stands still: that it is rank 0's, and which process that is, is said. */
+static void a_coordinator_that_stands_still(void **state)
+{
+    (void)state;
+    char address[32];
+    job_free_address(address, sizeof address);
+    struct ev_loop *loop = ev_loop_new(EVFLAG_AUTO);
+    fate mine = {.ready = 0};
+    trib_engine *busy = join(address, 0, loop, &mine), *other = join(address, 1, NULL, NULL);
+    while (mine.ready == 0) {
+        ev_run(loop, EVRUN_ONCE);
+    }
+    float data[16] = {0};
+    trib_op *op = job_push_pull(other, job_declare(other, "t", TRIB_FLOAT32, 16), data, data, TRIB_SUM);
+    trib_error error = {.status = TRIB_OK};
+    assert_int_equal(job_wait(op, &error), TRIB_PEER_LOST); /* meanwhile this thread does not run its loop */
+    must_say(error.text, "lost rank 0 (");
+    must_say(error.text, ", which keeps the membership at 127.0.0.1:");
+    must_say(error.text, ": no sign of life for ");
+    assert_int_equal(trib_engine_destroy(other), TRIB_OK);
+    assert_int_equal(trib_engine_destroy(busy), TRIB_OK);
+    ev_loop_destroy(loop);
+}
+
+static void note_line(trib_log_level level, const char *line, void *user)
+{
+    (void)level;
+    snprintf((char *)user, 512, "%s", line);
+}
+
+/* The status alone does not say what there is too little of. The limit of the test's is none that it meets. */
+static void memory_that_is_not_there(void **state)
+{
+    (void)state;
+    char line[512] = "";
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    config.reactors = 1;
+    config.log_cb = note_line;
+    config.log_user = line;
+    trib_engine *engine = NULL;
+    assert_int_equal(trib_engine_create(&config, &engine, NULL), TRIB_OK);
+    void *memory = NULL;
+    struct rlimit limit = {0};
+    assert_int_equal(getrlimit(RLIMIT_DATA, &limit), 0);
+    for (int limited = 0; limited < 2; limited++) {
+        const rlim_t before = limit.rlim_cur;
+        limit.rlim_cur = limited ? (rlim_t)1 << 60 : before;
+        assert_int_equal(setrlimit(RLIMIT_DATA, &limit), 0);
+        assert_int_equal(trib_alloc(engine, (size_t)1 << 60, &memory), TRIB_NO_MEMORY);
+        limit.rlim_cur = before;
+        assert_int_equal(setrlimit(RLIMIT_DATA, &limit), 0);
+        must_say(line, "trib_alloc: no memory for 1152921504606846976 bytes: ");
+        must_say(line, limited ? "1099511627776 MiB of data (ulimit -d)" : "ulimit -v");
+    }
+    assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
+}
+
+/* ---- Before the job has come together ---- */
+
+static trib_engine *join_alone(const char *coordinator, int rank, int64_t join_timeout_ns)
+{
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    config.rank = rank;
+    config.worker_count = 3;
+    config.server_count = 2;
+    config.coordinator = coordinator;
+    config.reactors = 1;
+    config.join_timeout_ns = join_timeout_ns;
+    config.log_level = TRIB_LOG_NONE;
+    trib_engine *engine = NULL;
+    assert_int_equal(trib_engine_create(&config, &engine, NULL), TRIB_OK);
+    return engine;
+}
+
+/* Whoever waits until it is ready hears at last what it waits for. */
+static void await_text(trib_engine *engine, const char *what)
+{
+    trib_error error = {.text = ""};
+    while (strstr(error.text, what) == NULL) {
+        assert_int_equal(trib_engine_wait_ready(engine, 10 * INT64_C(1000000), &error), TRIB_TIMEOUT);
+        must_say(error.text, "not come together yet");
+    }
+}
+
+static void rank_0_knows_who_is_missing(void **state)
+{
+    (void)state;
+    char address[32];
+    job_free_address(address, sizeof address);
+    trib_engine *engine = join_alone(address, 0, 0);
+    await_text(engine, "missing rank 1, rank 2 and 2 of 2 servers");
+    float data[16] = {0};
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.tensor = job_declare(engine, "t", TRIB_FLOAT32, 16);
+    params.input = params.output = data;
+    params.timeout_ns = 20 * INT64_C(1000000);
+    trib_op *op = NULL;
+    trib_error error = {.text = ""};
+    assert_int_equal(trib_push_pull(engine, &params, &op, NULL), TRIB_OK);
+    assert_int_equal(job_wait(op, &error), TRIB_TIMEOUT);
+    must_say(error.text, "missing rank 1, rank 2 and 2 of 2 servers");
+    assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
+}
+
+static void who_was_missing_is_said_once(void **state)
+{
+    (void)state;
+    char address[32];
+    job_free_address(address, sizeof address);
+    trib_engine *engine = join_alone(address, 0, 300 * INT64_C(1000000));
+    float data[16] = {0};
+    trib_op *op = job_push_pull(engine, job_declare(engine, "t", TRIB_FLOAT32, 16), data, data, TRIB_SUM);
+    trib_error error = {.text = ""};
+    assert_int_equal(job_wait(op, &error), TRIB_JOIN_FAILED);
+    must_say(error.text, "missing rank 1, rank 2 and 2 of 2 servers");
+    assert_null(strstr(error.text, "("));
+    assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
+}
+
+static void others_know_why_it_is_not_reached(void **state)
+{
+    (void)state;
+    char address[32];
+    job_free_address(address, sizeof address);
+    trib_engine *engine = join_alone(address, 1, 0);
+    await_text(engine, "Connection refused");
+    trib_engine *first = join_alone(address, 0, 0);
+    await_text(engine, "is reached, and waits for others");
+    assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
+    assert_int_equal(trib_engine_destroy(first), TRIB_OK);
+}
+
+/* ---- How servers are called ---- */
+
+static const int32_t *asked; /* of servers, in turn */
+
+static void ask(trib_config *config, int member)
+{
+    config->reactors = 1;
+    config->rank = member == 0 ? 0 : asked[member - 1];
+}
+
+/* So whoever starts them calls them as others do. One that nobody can have, or somebody has, is no error. */
+static void servers_have_the_numbers_that_they_ask_for(void **state)
+{
+    (void)state;
+    enum { SERVERS = 4 };
+    static const int32_t wishes[][SERVERS] = {{3, 2, 1, 0}, {0, 1, 2, 3}, {2, 0, 3, 1}, {1, 1, 1, 1}, {-1, 4, -1, 9}};
+    for (size_t i = 0; i < sizeof wishes / sizeof wishes[0]; i++) {
+        asked = wishes[i];
+        job jobs;
+        job_open(&jobs, 1, SERVERS, ask);
+        unsigned seen = 0;
+        for (int k = 0; k < SERVERS; k++) {
+            const uint32_t number = jobs.engines[1 + k]->member_id - 1;
+            assert_true(i >= 3 || number == (uint32_t)asked[k]);
+            assert_true(number < SERVERS);
+            seen |= 1u << number;
+        }
+        assert_int_equal(seen, (1u << SERVERS) - 1);
+        job_close(&jobs);
+    }
+}
+
+/* A server that was told nothing of the counts serves any job, and one that was told others is refused with both. */
+static void servers_are_told_the_right_count_or_none(void **state)
+{
+    (void)state;
+    static const int32_t told[] = {2, 0, 1};
+    char address[32];
+    job_free_address(address, sizeof address);
+    trib_engine *engines[3], *worker = NULL;
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    config.coordinator = address;
+    config.reactors = 1;
+    config.server_count = 1;
+    config.log_level = TRIB_LOG_NONE;
+    assert_int_equal(trib_engine_create(&config, &worker, NULL), TRIB_OK);
+    config.roles = TRIB_ROLE_SERVER;
+    config.rank = -1;
+    for (int i = 0; i < 3; i++) {
+        trib_error error = {.text = ""};
+        config.server_count = told[i];
+        assert_int_equal(trib_engine_create(&config, &engines[i], NULL), TRIB_OK);
+        assert_int_equal(trib_engine_wait_ready(engines[i], -1, &error), i == 1 ? TRIB_OK : TRIB_JOIN_FAILED);
+        if (i == 0) {
+            must_say(error.text, "server ");
+            must_say(error.text, "expects 1 workers and 2 servers, the coordinator 1 and 1: start all with the same");
+        }
+    }
+    assert_int_equal(trib_engine_wait_ready(worker, -1, NULL), TRIB_OK);
+    assert_int_equal(trib_engine_destroy(worker), TRIB_OK);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(trib_engine_destroy(engines[i]), TRIB_OK);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_deadline_too_short_for_blame),
+        cmocka_unit_test(a_coordinator_that_stands_still),
+        cmocka_unit_test(memory_that_is_not_there),
+        cmocka_unit_test(a_loop_that_was_kept_busy),
+        cmocka_unit_test(rank_0_knows_who_is_missing),
+        cmocka_unit_test(who_was_missing_is_said_once),
+        cmocka_unit_test(others_know_why_it_is_not_reached),
+        cmocka_unit_test(servers_have_the_numbers_that_they_ask_for),
+        cmocka_unit_test(servers_are_told_the_right_count_or_none),
+    };
+    return cmocka_run_group_tests_name("texts", tests, NULL, NULL);
+}

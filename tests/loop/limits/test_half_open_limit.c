@@ -1,0 +1,109 @@
+/*
+ * test_half_open_limit.c - more half-open connections than the process has descriptors for: they say nothing, and the oldest make
+ * room. The process keeps descriptors of its own, and who belongs to the job comes in.
+ *
+ * The process is both sides, so its limit is chosen such that it holds their sockets and as many of its own as it may keep,
+ * but not one for each of theirs.
+ */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tests/loop/host.h"
+#include "tests/loop/raw_peer.h"
+#include "tests/support/descriptors.h"
+
+#define CROWD 120
+#define WAIT_S 60
+
+typedef struct scene {
+    host host;
+    struct rlimit before;
+    int crowd[CROWD];
+} scene;
+
+static scene *scene_open(const char *more)
+{
+    scene *self = calloc(1, sizeof *self);
+    assert_non_null(self);
+    host_open(&self->host, 2, more);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &self->before), 0);
+    const rlim_t most = descriptors_open() + CROWD + CROWD / 2;
+    const struct rlimit limit = {.rlim_cur = most, .rlim_max = self->before.rlim_max};
+    assert_true(most <= self->before.rlim_cur && setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    return self;
+}
+
+static void scene_close(scene *self)
+{
+    for (int i = 0; i < CROWD; i++) {
+        close(self->crowd[i]);
+    }
+    host_close(&self->host);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &self->before), 0);
+    assert_null(strstr(self->host.log, "cannot accept connections for now")); /* nobody writes there any more */
+    free(self);
+}
+
+/* All of them come, and the oldest have been ended. */
+static void come(scene *self)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    to.sin_port = htons((uint16_t)strtoul(strrchr(self->host.address, ':') + 1, NULL, 10));
+    for (int i = 0; i < CROWD; i++) {
+        const struct timeval limit = {.tv_sec = WAIT_S};
+        self->crowd[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert_true(self->crowd[i] >= 0);
+        assert_int_equal(setsockopt(self->crowd[i], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+        assert_int_equal(connect(self->crowd[i], (struct sockaddr *)&to, sizeof to), 0);
+    }
+    for (int i = 0; i < CROWD / 2; i++) {
+        char byte = 0;
+        assert_int_equal(recv(self->crowd[i], &byte, 1, 0), 0);
+    }
+    const int own = dup(0); /* the host opens a file */
+    assert_true(own >= 0);
+    close(own);
+}
+
+static void links_make_room(void **state)
+{
+    (void)state;
+    scene *self = scene_open("");
+    come(self);
+    raw_peer peer;
+    raw_peer_connect(&peer, self->host.address, HOST_TOKEN, TRIB_PURPOSE_CONTROL, 1);
+    raw_peer_close(&peer);
+    assert_true(host_has_said(&self->host, "too many others have come and not proved the token"));
+    scene_close(self);
+}
+
+/* Those have not even said that they want one. */
+static void sessions_make_room(void **state)
+{
+    (void)state;
+    scene *self = scene_open("127.0.0.2");
+    come(self);
+    unsigned char answer[TRIB_HEADER_SIZE];
+    assert_true(raw_peer_greet_foreign_session(self->host.address, TRIB_WIRE_VERSION - 1, answer));
+    assert_false(host_has_said(&self->host, "too many others have come and not proved the token"));
+    scene_close(self);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(links_make_room),
+        cmocka_unit_test(sessions_make_room),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,160 @@
+/*
+ * test_join_failure.c - the job ends for one member's reason while connections are being made: that is the reason that all
+ * give, also those whose connection has ended without a word, and those to whom it is only half made.
+ */
+#include <netinet/in.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include <cmocka.h>
+
+#include "engine/cluster/roster.h"
+#include "tests/loop/host.h"
+#include "tests/loop/raw_peer.h"
+
+#define REASON "rank 1 (by hand): has a reason of its own"
+
+typedef struct bed {
+    host host;
+    raw_peer control, data; /* rank 1's: to the coordinator, and from the worker of its process */
+    unsigned char *payload;
+} bed;
+
+static void bed_open(bed *self)
+{
+    trib_frame frame = {.type = TRIB_FRAME_NONE};
+    self->payload = malloc(TRIB_PAYLOAD_MAX);
+    assert_non_null(self->payload);
+    host_open(&self->host, 2, "");
+    raw_peer_connect(&self->control, self->host.address, HOST_TOKEN, TRIB_PURPOSE_CONTROL, 1);
+    raw_peer_join(&self->control, 1, 2, 0);
+    assert_true(raw_peer_receive(&self->control, &frame, self->payload));
+    assert_int_equal(frame.type, TRIB_FRAME_ROSTER);
+}
+
+/* Its answer comes behind all that the host's loop had to do when it was asked. */
+static void look_at_clock(bed *self)
+{
+    trib_frame frame = {.type = TRIB_FRAME_NONE};
+    raw_peer_send(&self->control, (trib_frame){.type = TRIB_FRAME_PING, .epoch = 1}, NULL, 0);
+    while (frame.type != TRIB_FRAME_PONG) {
+        assert_true(raw_peer_receive(&self->control, &frame, self->payload));
+    }
+}
+
+static void give_reason(bed *self)
+{
+    unsigned char bytes[TRIB_ERROR_TEXT_SIZE];
+    trib_writer writer = {.data = bytes, .capacity = sizeof bytes};
+    trib_put_text(&writer, REASON);
+    const trib_frame lost = {.type = TRIB_FRAME_LOST, .aux = (uint32_t)TRIB_SYSTEM, .epoch = 1};
+    raw_peer_send(&self->control, lost, bytes, writer.size);
+}
+
+static void bed_close(bed *self)
+{
+    trib_error error = {.text = ""};
+    assert_int_equal(trib_engine_wait_ready(self->host.engine, -1, &error), TRIB_SYSTEM);
+    assert_string_equal(error.text, REASON);
+    raw_peer_close(&self->control);
+    host_close(&self->host);
+    free(self->payload);
+}
+
+/* As of a process that ends before it has taken the connection. */
+static void a_reason_is_waited_for(void **state)
+{
+    (void)state;
+    bed self;
+    bed_open(&self);
+    raw_peer_accept_proof(&self.control, &self.data, HOST_TOKEN);
+    raw_peer_close(&self.data);
+    for (int i = 0; i < 3; i++) {
+        look_at_clock(&self);
+    }
+    give_reason(&self);
+    bed_close(&self);
+}
+
+static void can_be_closed_while_it_waits(void **state)
+{
+    (void)state;
+    bed self;
+    bed_open(&self);
+    raw_peer_accept_proof(&self.control, &self.data, HOST_TOKEN);
+    raw_peer_close(&self.data);
+    look_at_clock(&self);
+    raw_peer_close(&self.control);
+    host_close(&self.host);
+    free(self.payload);
+}
+
+/* For the peer the connection stands when it has the proof, and its end without a word is a loss. */
+static void last_words_follow_the_proof(void **state)
+{
+    (void)state;
+    trib_frame frame = {.type = TRIB_FRAME_NONE};
+    char text[TRIB_ERROR_TEXT_SIZE];
+    bed self;
+    bed_open(&self);
+    raw_peer_accept_proof(&self.control, &self.data, HOST_TOKEN);
+    give_reason(&self);
+    assert_true(raw_peer_receive(&self.data, &frame, self.payload));
+    assert_int_equal(frame.type, TRIB_FRAME_BYE);
+    trib_frame_take_text(&frame, self.payload, text, sizeof text);
+    assert_string_equal(text, REASON);
+    raw_peer_close(&self.data);
+    bed_close(&self);
+}
+
+/* Where rank 0's worker is connected to, before a roster tells. */
+static void find_door(const host *self, char *address, size_t size)
+{
+    const unsigned known = (unsigned)strtoul(strrchr(self->address, ':') + 1, NULL, 10);
+    for (int fd = 0; fd < 1024; fd++) {
+        struct sockaddr_in at = {.sin_port = 0};
+        int listens = 0;
+        socklen_t length = sizeof listens, room = sizeof at;
+        if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) == 0 && listens != 0 &&
+            getsockname(fd, (struct sockaddr *)&at, &room) == 0 && at.sin_family == AF_INET &&
+            ntohs(at.sin_port) != known) {
+            snprintf(address, size, "127.0.0.1:%u", ntohs(at.sin_port));
+            return;
+        }
+    }
+    fail_msg("nobody listens");
+}
+
+/* Its roster may come first, and then it is a rank that speaks. */
+static void who_is_early_bears_a_rank(void **state)
+{
+    (void)state;
+    host first;
+    raw_peer data;
+    char door[32];
+    trib_error error = {.text = ""};
+    host_open(&first, 3, "");
+    find_door(&first, door, sizeof door);
+    raw_peer_connect(&data, door, HOST_TOKEN, TRIB_PURPOSE_DATA, 2);
+    raw_peer_send(&data, (trib_frame){.type = TRIB_FRAME_BYE, .aux = (uint32_t)TRIB_SYSTEM, .epoch = 1}, REASON,
+                  strlen(REASON));
+    raw_peer_close(&data);
+    assert_int_equal(trib_engine_wait_ready(first.engine, -1, &error), TRIB_PEER_LOST);
+    assert_string_equal(error.text, REASON ", as rank 2 says");
+    host_close(&first);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_reason_is_waited_for),
+        cmocka_unit_test(can_be_closed_while_it_waits),
+        cmocka_unit_test(last_words_follow_the_proof),
+        cmocka_unit_test(who_is_early_bears_a_rank),
+    };
+    return cmocka_run_group_tests_name("meeting", tests, NULL, NULL);
+}

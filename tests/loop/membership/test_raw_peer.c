@@ -1,0 +1,452 @@
+/*
+ * test_raw_peer.c - an engine and members written by hand, which have the token and break the protocol behind it: each
+ * is told apart by a reason that names what it did, and nobody else is held up.
+ */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "engine/cluster/roster.h"
+#include "tests/loop/host.h"
+#include "tests/loop/job.h"
+#include "tests/loop/raw_peer.h"
+
+typedef struct bed {
+    host host;
+    unsigned char *payload;
+} bed;
+
+/* more: of the coordinator's addresses, "", or the host of a second one. */
+static void bed_open_at(bed *self, int workers, const char *more)
+{
+    self->payload = malloc(TRIB_PAYLOAD_MAX);
+    assert_non_null(self->payload);
+    host_open(&self->host, workers, more);
+}
+
+static void bed_open(bed *self, int workers)
+{
+    bed_open_at(self, workers, "");
+}
+
+static void bed_close(bed *self)
+{
+    host_close(&self->host);
+    free(self->payload);
+}
+
+static void assert_says(const char *text, const char *words)
+{
+    if (strstr(text, words) == NULL) {
+        fail_msg("\"%s\" is not in: %s", words, text);
+    }
+}
+
+/* The engine says it on its own thread, when the connection is over. */
+static void await_line(bed *self, const char *words)
+{
+    for (int i = 0; i < 2000 && !host_has_said(&self->host, words); i++) {
+        usleep(10000);
+    }
+    assert_says(self->host.log, words);
+}
+
+static void join(bed *self, raw_peer *peer, uint32_t rank, uint32_t workers, size_t extra)
+{
+    raw_peer_connect(peer, self->host.address, HOST_TOKEN, TRIB_PURPOSE_CONTROL, rank);
+    raw_peer_join(peer, rank, workers, extra);
+}
+
+static void expect_roster(bed *self, const raw_peer *peer)
+{
+    trib_frame frame = {.type = TRIB_FRAME_NONE};
+    assert_true(raw_peer_receive(peer, &frame, self->payload));
+    assert_int_equal(frame.type, TRIB_FRAME_ROSTER);
+    assert_int_equal(frame.epoch, 1);
+}
+
+/* Rank 0, of the roster that was received last. */
+static void take_first_member(const bed *self, trib_member_info *info)
+{
+    trib_reader reader = {.data = self->payload, .left = TRIB_PAYLOAD_MAX};
+    trib_error error = {.text = ""};
+    for (int i = 0; i < 13; i++) {
+        (void)trib_get_u32(&reader); /* the roster's head is thirteen words */
+    }
+    assert_int_equal(trib_member_info_get(&reader, info, &error), TRIB_OK);
+}
+
+static void bytes_behind_a_join(void **state)
+{
+    (void)state;
+    bed self;
+    raw_peer wrong, right;
+    bed_open(&self, 2);
+    join(&self, &wrong, 1, 2, 3);
+    raw_peer_expect_end(&wrong);
+    join(&self, &right, 1, 2, 0);
+    expect_roster(&self, &right);
+    raw_peer_close(&wrong);
+    raw_peer_close(&right);
+    bed_close(&self);
+    assert_says(self.host.log, "turned away a member that wanted to join: JOIN with 3 bytes too many");
+}
+
+/* Who has another token learns it first, from our proof, and goes: the log says what it may have been. One whose own proof is
+ * wrong is logged and counted as well. */
+static void another_token(void **state)
+{
+    (void)state;
+    bed self;
+    trib_stats stats = {.struct_size = sizeof stats};
+    bed_open(&self, 2);
+    raw_peer_fail(self.host.address, false);
+    raw_peer_fail(self.host.address, true);
+    assert_int_equal(trib_engine_get_stats(self.host.engine, &stats), TRIB_OK);
+    bed_close(&self);
+    assert_int_equal(stats.peers_refused, 2);
+    assert_says(self.host.log, "closed by the peer, without proving the token (another TRIB_TOKEN or TRIB_JOB?)");
+    assert_says(self.host.log, "the peer could not prove the token of job \"default\"");
+}
+
+/* One that leaves before the job has begun gives its place back. */
+static void leaving_early(void **state)
+{
+    (void)state;
+    bed self;
+    raw_peer early, second, third;
+    bed_open(&self, 3);
+    join(&self, &early, 1, 3, 0);
+    raw_peer_send(&early, (trib_frame){.type = TRIB_FRAME_LEAVE}, NULL, 0);
+    raw_peer_close(&early);
+    join(&self, &second, 1, 3, 0);
+    join(&self, &third, 2, 3, 0);
+    expect_roster(&self, &second);
+    expect_roster(&self, &third);
+    raw_peer_close(&second);
+    raw_peer_close(&third);
+    bed_close(&self);
+}
+
+/* It is told why, in the words of an ended job. */
+static void expect_refusal(bed *self, const raw_peer *peer, const char *words)
+{
+    trib_frame frame = {.type = TRIB_FRAME_NONE};
+    char text[TRIB_ERROR_TEXT_SIZE];
+    assert_true(raw_peer_receive(peer, &frame, self->payload));
+    assert_int_equal(frame.type, TRIB_FRAME_ENDED);
+    trib_reader reader = {.data = self->payload, .left = frame.payload_size};
+    trib_get_text(&reader, text, sizeof text);
+    assert_says(text, words);
+}
+
+/* Who has no place is refused, and the others come together all the same. */
+static void members_too_many(void **state)
+{
+    (void)state;
+    bed self;
+    raw_peer unknown, miscounting, right, second, last, late;
+    bed_open(&self, 3);
+    join(&self, &unknown, 3, 3, 0);
+    expect_refusal(&self, &unknown, "no place for rank 3 (by hand): the job has 3 workers and 0 servers");
+    join(&self, &miscounting, 1, 4, 0);
+    expect_refusal(&self, &miscounting, "expects 4 workers and 0 servers, the coordinator 3 and 0");
+    join(&self, &right, 1, 3, 0);
+    join(&self, &second, 0, 3, 0);
+    expect_refusal(&self, &second, "is a second one");
+    join(&self, &last, 2, 3, 0);
+    expect_roster(&self, &right);
+    expect_roster(&self, &last);
+    join(&self, &late, 1, 3, 0);
+    expect_refusal(&self, &late, "came when the job had already begun");
+    raw_peer *const all[] = {&unknown, &miscounting, &second, &late, &right, &last};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        raw_peer_close(all[i]);
+    }
+    bed_close(&self);
+}
+
+/* A member of the job says that, and the job ends with those words. */
+static void ends_the_job(trib_frame frame, const void *payload, size_t size, const char *words)
+{
+    bed self;
+    raw_peer peer;
+    bed_open(&self, 2);
+    join(&self, &peer, 1, 2, 0);
+    expect_roster(&self, &peer);
+    raw_peer_send(&peer, frame, payload, size);
+    raw_peer_expect_end(&peer);
+    trib_error error = {.text = ""};
+    assert_int_equal(trib_engine_wait_ready(self.host.engine, -1, &error), TRIB_PEER_LOST);
+    assert_says(error.text, "lost rank 1 (by hand): ");
+    assert_says(error.text, words);
+    raw_peer_close(&peer);
+    bed_close(&self);
+}
+
+static void another_epoch(void **state)
+{
+    (void)state;
+    ends_the_job((trib_frame){.type = TRIB_FRAME_PONG, .epoch = 2}, NULL, 0,
+                 "PONG frame of epoch 2, this side is in epoch 1");
+    ends_the_job((trib_frame){.type = TRIB_FRAME_PONG, .epoch = 0}, NULL, 0,
+                 "PONG frame of epoch 0, this side is in epoch 1");
+}
+
+static void bytes_behind_a_declaration(void **state)
+{
+    (void)state;
+    unsigned char payload[32];
+    trib_writer writer = {.data = payload, .capacity = sizeof payload};
+    trib_put_text(&writer, "weights");
+    trib_put_u8(&writer, TRIB_FLOAT32);
+    trib_put_u64(&writer, 1);
+    trib_put_u8(&writer, 0);
+    ends_the_job((trib_frame){.type = TRIB_FRAME_DECLARE, .epoch = 1}, payload, writer.size,
+                 "DECLARE with 1 bytes too many");
+    ends_the_job((trib_frame){.type = TRIB_FRAME_DECLARE, .epoch = 1}, payload, writer.size - 2, "malformed DECLARE");
+}
+
+static void declarations_that_cannot_be(void **state)
+{
+    (void)state;
+    unsigned char payload[32];
+    trib_writer writer = {.data = payload, .capacity = sizeof payload};
+    trib_put_text(&writer, "weights");
+    trib_put_u8(&writer, 99);
+    trib_put_u64(&writer, 1);
+    ends_the_job((trib_frame){.type = TRIB_FRAME_DECLARE, .epoch = 1}, payload, writer.size,
+                 "DECLARE of what cannot be: type 99");
+    writer.size = 0;
+    trib_put_text(&writer, "weights");
+    trib_put_u8(&writer, TRIB_FLOAT32);
+    trib_put_u64(&writer, (UINT64_C(1) << 42) + 1);
+    ends_the_job((trib_frame){.type = TRIB_FRAME_DECLARE, .epoch = 1}, payload, writer.size, "4398046511105 elements");
+}
+
+static void a_loss_that_is_none(void **state)
+{
+    (void)state;
+    const unsigned char text[] = {2, 0, 'n', 'o'};
+    ends_the_job((trib_frame){.type = TRIB_FRAME_LOST, .epoch = 1}, text, sizeof text,
+                 "LOST frame with status 0, which is no error");
+    ends_the_job((trib_frame){.type = TRIB_FRAME_LOST, .epoch = 1, .aux = (uint32_t)TRIB_PEER_LOST}, text, 3,
+                 "malformed LOST");
+}
+
+/* Both sides learn which versions there are, whoever is the newer one. */
+static void another_version(void **state)
+{
+    (void)state;
+    bed self;
+    unsigned char answer[TRIB_HEADER_SIZE];
+    trib_frame frame;
+    trib_error error = {.text = ""};
+    bed_open(&self, 2);
+    assert_true(raw_peer_greet_foreign(self.host.address, TRIB_WIRE_VERSION - 1, answer));
+    assert_int_equal(trib_frame_decode(answer, &frame, &error), TRIB_OK);
+    assert_int_equal(frame.type, TRIB_FRAME_BYE);
+    await_line(&self, "protocol version 8, this side speaks 9: install the same release");
+    bed_close(&self);
+}
+
+/* The same where the coordinator has two addresses. */
+static void another_version_in_a_session(void **state)
+{
+    (void)state;
+    bed self;
+    unsigned char answer[TRIB_HEADER_SIZE];
+    trib_frame frame;
+    trib_error error = {.text = ""};
+    bed_open_at(&self, 2, "127.0.0.2");
+    assert_true(raw_peer_greet_foreign_session(self.host.address, TRIB_WIRE_VERSION - 1, answer));
+    assert_int_equal(trib_frame_decode(answer, &frame, &error), TRIB_OK);
+    assert_int_equal(frame.type, TRIB_FRAME_BYE);
+    assert_int_equal((int32_t)frame.aux, TRIB_PROTOCOL);
+    await_line(&self, "protocol version 8, this side speaks 9: install the same release");
+    bed_close(&self);
+}
+
+static void a_coordinator_of_another_version(void **state)
+{
+    (void)state;
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof at;
+    char address[32];
+    trib_engine *engine = NULL;
+    trib_error error = {.text = ""};
+    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(listener, (struct sockaddr *)&at, length), 0);
+    assert_int_equal(listen(listener, 1), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &length), 0);
+    snprintf(address, sizeof address, "127.0.0.1:%d", ntohs(at.sin_port));
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    config.worker_count = 2;
+    config.rank = 1;
+    config.reactors = 1;
+    config.coordinator = address;
+    config.join_timeout_ns = INT64_C(60000000000);
+    assert_int_equal(trib_engine_create(&config, &engine, &error), TRIB_OK);
+    raw_peer_answer_foreign(listener, TRIB_WIRE_VERSION + 1);
+    assert_int_equal(trib_engine_wait_ready(engine, -1, &error), TRIB_PROTOCOL);
+    assert_says(error.text, "could not join at 127.0.0.1:");
+    assert_says(error.text, "protocol version 10, this side speaks 9: install the same release");
+    assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
+    close(listener);
+}
+
+/* Rank 1's, which is not a worker's that has a first one; its second, and a third. Who is turned away has had no WELCOME. */
+static void second_connections(void **state)
+{
+    (void)state;
+    bed self;
+    raw_peer peer, none, first, second, third;
+    bed_open(&self, 2);
+    join(&self, &peer, 1, 2, 0);
+    expect_roster(&self, &peer);
+    trib_member_info info;
+    take_first_member(&self, &info);
+    const char *at = info.addresses[0].text;
+    assert_false(raw_peer_ask(&none, at, HOST_TOKEN, TRIB_PURPOSE_PRIORITY, 1));
+    raw_peer_connect(&first, at, HOST_TOKEN, TRIB_PURPOSE_DATA, 1);
+    raw_peer_connect(&second, at, HOST_TOKEN, TRIB_PURPOSE_PRIORITY, 1);
+    assert_false(raw_peer_ask(&third, at, HOST_TOKEN, TRIB_PURPOSE_PRIORITY, 1));
+    raw_peer *const all[] = {&none, &third, &second, &first, &peer};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        raw_peer_close(all[i]);
+    }
+    bed_close(&self);
+}
+
+/* Up to three beside the first, each by another network; and what is wrong on one of them is wrong with the member, also if it
+ * is the first that comes there. */
+static void connections_by_other_networks(void **state)
+{
+    (void)state;
+    enum { MOST = 3 };
+    bed self;
+    raw_peer peer, none, first, subflows[MOST], one_more;
+    bed_open(&self, 2);
+    join(&self, &peer, 1, 2, 0);
+    expect_roster(&self, &peer);
+    trib_member_info info;
+    trib_error error = {.text = ""};
+    take_first_member(&self, &info);
+    const char *at = info.addresses[0].text;
+    assert_false(raw_peer_ask(&none, at, HOST_TOKEN, TRIB_PURPOSE_SUBFLOW, 1));
+    raw_peer_connect(&first, at, HOST_TOKEN, TRIB_PURPOSE_DATA, 1);
+    for (int i = 0; i < MOST; i++) {
+        raw_peer_connect(&subflows[i], at, HOST_TOKEN, TRIB_PURPOSE_SUBFLOW, 1);
+    }
+    assert_false(raw_peer_ask(&one_more, at, HOST_TOKEN, TRIB_PURPOSE_SUBFLOW, 1));
+    raw_peer_send(&subflows[1], (trib_frame){.type = TRIB_FRAME_PUSH, .epoch = 7, .round = 1, .chunk_count = 1}, NULL,
+                  0);
+    raw_peer_expect_end(&subflows[1]);
+    assert_int_equal(trib_engine_wait_ready(self.host.engine, -1, &error), TRIB_PEER_LOST);
+    assert_says(error.text,
+                "lost the connection from rank 1 (by hand): PUSH frame of epoch 7, this side is in epoch 1");
+    raw_peer *const all[] = {&none, &one_more, &subflows[0], &subflows[1], &subflows[2], &first, &peer};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        raw_peer_close(all[i]);
+    }
+    bed_close(&self);
+}
+
+/* The links of data check too: a server refuses a contribution to another epoch. */
+static void a_contribution_to_another_epoch(void **state)
+{
+    (void)state;
+    bed self;
+    raw_peer peer, data;
+    bed_open(&self, 2);
+    join(&self, &peer, 1, 2, 0);
+    expect_roster(&self, &peer);
+    trib_member_info info;
+    trib_error error = {.text = ""};
+    take_first_member(&self, &info);
+    raw_peer_connect(&data, info.addresses[0].text, HOST_TOKEN, TRIB_PURPOSE_DATA, 1);
+    raw_peer_send(&data, (trib_frame){.type = TRIB_FRAME_PUSH, .epoch = 7, .round = 1, .chunk_count = 1}, NULL, 0);
+    raw_peer_expect_end(&data);
+    assert_int_equal(trib_engine_wait_ready(self.host.engine, -1, &error), TRIB_PEER_LOST);
+    assert_says(error.text,
+                "lost the connection from rank 1 (by hand): PUSH frame of epoch 7, this side is in epoch 1");
+    raw_peer_close(&data);
+    raw_peer_close(&peer);
+    bed_close(&self);
+}
+
+/* Rank 1 begins the sum of a partition that is rank 2's and keeps its payload back: that ends the job with its name, before
+ * rank 2's own sum comes. */
+static void a_sum_of_another_member(void **state)
+{
+    (void)state;
+    enum { TENSORS = 3, COUNT = 4 };
+    bed self;
+    raw_peer peers[2], data[2];
+    trib_op *ops[TENSORS];
+    float values[TENSORS][COUNT] = {{0}};
+    trib_error error = {.text = ""};
+    bed_open(&self, 3);
+    for (uint32_t i = 0; i < 2; i++) {
+        join(&self, &peers[i], i + 1, 3, 0);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        raw_peer_accept(&peers[i], &data[i], HOST_TOKEN);
+    }
+    assert_int_equal(trib_engine_wait_ready(self.host.engine, -1, &error), TRIB_OK);
+    for (uint32_t i = 0; i < TENSORS; i++) { /* one for each member: shares are equal */
+        const char name[] = {(char)('a' + (char)i), '\0'};
+        trib_tensor *tensor = job_declare(self.host.engine, name, TRIB_FLOAT32, COUNT);
+        ops[i] = job_push_pull(self.host.engine, tensor, values[i], values[i], TRIB_SUM);
+    }
+    trib_frame push = {.type = TRIB_FRAME_NONE}, other = push;
+    assert_true(raw_peer_receive(&data[1], &push, self.payload)); /* to rank 2 */
+    assert_true(raw_peer_receive(&data[0], &other, self.payload));
+    assert_true(push.type == TRIB_FRAME_PUSH && other.type == TRIB_FRAME_PUSH && push.tensor != other.tensor);
+    push.type = TRIB_FRAME_SUM;
+    raw_peer_send_header(&data[0], push, push.size);
+    raw_peer_expect_end(&data[0]);
+    raw_peer_send(&data[1], push, self.payload, push.size);
+    for (uint32_t i = 0; i < TENSORS; i++) {
+        const trib_status status = job_wait(ops[i], &error);
+        assert_true(status == TRIB_PEER_LOST || status == TRIB_PROTOCOL);
+        assert_says(error.text, "lost the connection to rank 1 (by hand): SUM for partition 0 of tensor");
+        assert_says(error.text, "which is not pushed to it");
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        raw_peer_close(&data[i]);
+        raw_peer_close(&peers[i]);
+    }
+    bed_close(&self);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(members_too_many),
+        cmocka_unit_test(declarations_that_cannot_be),
+        cmocka_unit_test(bytes_behind_a_join),
+        cmocka_unit_test(leaving_early),
+        cmocka_unit_test(another_epoch),
+        cmocka_unit_test(bytes_behind_a_declaration),
+        cmocka_unit_test(a_loss_that_is_none),
+        cmocka_unit_test(another_token),
+        cmocka_unit_test(a_sum_of_another_member),
+        cmocka_unit_test(a_contribution_to_another_epoch),
+        cmocka_unit_test(another_version),
+        cmocka_unit_test(another_version_in_a_session),
+        cmocka_unit_test(a_coordinator_of_another_version),
+        cmocka_unit_test(second_connections),
+        cmocka_unit_test(connections_by_other_networks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,288 @@
+/* raw_peer.c - see raw_peer.h. */
+#include "tests/loop/raw_peer.h"
+
+#include <arpa/inet.h>
+#include <endian.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "engine/cluster/roster.h"
+#include "transports/failover/failover_internal.h"
+
+#define WAIT_S 30
+
+static void write_all(int fd, const void *bytes, size_t size)
+{
+    while (size > 0) {
+        ssize_t sent = send(fd, bytes, size, MSG_NOSIGNAL);
+        if (sent < 0) {
+            return; /* the other side has had enough: what was meant to be seen is seen by reading */
+        }
+        bytes = (const char *)bytes + sent;
+        size -= (size_t)sent;
+    }
+}
+
+static bool read_all(int fd, void *bytes, size_t size)
+{
+    while (size > 0) {
+        ssize_t got = recv(fd, bytes, size, 0);
+        if (got <= 0) {
+            return false;
+        }
+        bytes = (char *)bytes + got;
+        size -= (size_t)got;
+    }
+    return true;
+}
+
+void raw_peer_send_header(const raw_peer *self, trib_frame frame, size_t size)
+{
+    unsigned char header[TRIB_HEADER_SIZE];
+    frame.payload_size = (uint32_t)size;
+    trib_frame_encode(&frame, header);
+    write_all(self->fd, header, sizeof header);
+}
+
+void raw_peer_send(const raw_peer *self, trib_frame frame, const void *payload, size_t size)
+{
+    raw_peer_send_header(self, frame, size);
+    write_all(self->fd, payload, size);
+}
+
+bool raw_peer_receive(const raw_peer *self, trib_frame *frame_out, unsigned char *payload)
+{
+    unsigned char header[TRIB_HEADER_SIZE];
+    trib_error error = {.text = ""};
+    if (!read_all(self->fd, header, sizeof header)) {
+        return false;
+    }
+    if (trib_frame_decode(header, frame_out, &error) != TRIB_OK) {
+        fail_msg("%s", error.text);
+    }
+    return read_all(self->fd, payload, frame_out->payload_size);
+}
+
+static void receive_type(const raw_peer *self, trib_frame_type type, unsigned char *payload)
+{
+    trib_frame frame = {.type = TRIB_FRAME_NONE};
+    if (!raw_peer_receive(self, &frame, payload) || frame.type != type) {
+        fail_msg("expected %s, got %s", trib_frame_name(type), trib_frame_name(frame.type));
+    }
+}
+
+static void say_hello(const raw_peer *self, trib_handshake *handshake)
+{
+    unsigned char bytes[TRIB_NONCE_SIZE + 12];
+    memset(handshake->connector_nonce, 0x5a, TRIB_NONCE_SIZE); /* need not be secret, here not even fresh */
+    trib_writer writer = {.data = bytes, .capacity = sizeof bytes};
+    trib_put_u32(&writer, handshake->purpose);
+    trib_put_u32(&writer, handshake->member);
+    trib_put_u32(&writer, handshake->reactor);
+    memcpy(bytes + writer.size, handshake->connector_nonce, TRIB_NONCE_SIZE);
+    raw_peer_send(self, (trib_frame){.type = TRIB_FRAME_HELLO}, bytes, sizeof bytes);
+}
+
+static bool shake_hands(const raw_peer *self, const char *token, trib_purpose purpose, uint32_t member)
+{
+    unsigned char key[TRIB_KEY_SIZE], answer[TRIB_NONCE_SIZE + TRIB_PROOF_SIZE];
+    trib_handshake handshake = {.purpose = purpose, .member = member};
+    trib_auth_key(token, "default", key);
+    say_hello(self, &handshake);
+    receive_type(self, TRIB_FRAME_CHALLENGE, answer);
+    memcpy(handshake.acceptor_nonce, answer, TRIB_NONCE_SIZE);
+    assert_true(trib_auth_verify(key, &handshake, false, answer + TRIB_NONCE_SIZE));
+    trib_auth_prove(key, &handshake, true, answer);
+    raw_peer_send(self, (trib_frame){.type = TRIB_FRAME_PROOF}, answer, TRIB_PROOF_SIZE);
+    trib_frame frame = {.type = TRIB_FRAME_NONE};
+    return raw_peer_receive(self, &frame, answer) && frame.type == TRIB_FRAME_WELCOME;
+}
+
+static void limit_waits(int fd)
+{
+    const struct timeval limit = {.tv_sec = WAIT_S};
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+}
+
+void raw_peer_open(raw_peer *self)
+{
+    self->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(listen(self->listener, 8), 0); /* unbound: the kernel chooses the port */
+    self->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    limit_waits(self->fd);
+    limit_waits(self->listener);
+}
+
+void raw_peer_reach(const raw_peer *self, const char *address)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const char *port = strrchr(address, ':');
+    assert_non_null(port);
+    to.sin_port = htons((uint16_t)strtoul(port + 1, NULL, 10));
+    assert_int_equal(connect(self->fd, (struct sockaddr *)&to, sizeof to), 0);
+}
+
+static void dial(raw_peer *self, const char *address)
+{
+    raw_peer_open(self);
+    raw_peer_reach(self, address);
+}
+
+void raw_peer_connect(raw_peer *self, const char *address, const char *token, trib_purpose purpose, uint32_t member)
+{
+    if (!raw_peer_ask(self, address, token, purpose, member)) {
+        fail_msg("no WELCOME from %s", address);
+    }
+}
+
+bool raw_peer_ask_now(const raw_peer *self, const char *address, const char *token, trib_purpose purpose,
+                      uint32_t member)
+{
+    raw_peer_reach(self, address);
+    return shake_hands(self, token, purpose, member);
+}
+
+bool raw_peer_ask(raw_peer *self, const char *address, const char *token, trib_purpose purpose, uint32_t member)
+{
+    raw_peer_open(self);
+    return raw_peer_ask_now(self, address, token, purpose, member);
+}
+
+static void say_foreign_hello(const raw_peer *self, uint8_t version)
+{
+    unsigned char hello[TRIB_HEADER_SIZE + TRIB_NONCE_SIZE + 12] = {0};
+    trib_frame_encode(&(trib_frame){.type = TRIB_FRAME_HELLO, .payload_size = TRIB_NONCE_SIZE + 12}, hello);
+    hello[4] = version;
+    write_all(self->fd, hello, sizeof hello);
+}
+
+bool raw_peer_greet_foreign(const char *address, uint8_t version, unsigned char answer[TRIB_HEADER_SIZE])
+{
+    raw_peer self;
+    dial(&self, address);
+    say_foreign_hello(&self, version);
+    const bool answered = read_all(self.fd, answer, TRIB_HEADER_SIZE);
+    raw_peer_close(&self);
+    return answered;
+}
+
+bool raw_peer_greet_foreign_session(const char *address, uint8_t version, unsigned char answer[TRIB_HEADER_SIZE])
+{
+    raw_peer self;
+    failover_frame frame = {
+        .magic = htole32(TRIB_FAILOVER_MAGIC), .kind = FAILOVER_HELLO, .version = TRIB_FAILOVER_VERSION, .id = {9}};
+    frame.attempt = htole64(1);
+    dial(&self, address);
+    write_all(self.fd, &frame, sizeof frame);
+    assert_true(read_all(self.fd, &frame, sizeof frame));
+    assert_int_equal(frame.kind, FAILOVER_WELCOME);
+    say_foreign_hello(&self, version);
+    bool answered;
+    do {
+        answered = read_all(self.fd, answer, TRIB_HEADER_SIZE);
+    } while (answered && memcmp(answer, &frame.magic, sizeof frame.magic) == 0);
+    raw_peer_close(&self);
+    return answered;
+}
+
+void raw_peer_answer_foreign(int listener, uint8_t version)
+{
+    unsigned char header[TRIB_HEADER_SIZE];
+    trib_frame_encode(&(trib_frame){.type = TRIB_FRAME_BYE, .aux = (uint32_t)TRIB_PROTOCOL}, header);
+    header[4] = version;
+    raw_peer taken = {.fd = accept(listener, NULL, NULL), .listener = -1};
+    assert_true(taken.fd >= 0);
+    limit_waits(taken.fd);
+    write_all(taken.fd, header, sizeof header);
+    raw_peer_close(&taken);
+}
+
+void raw_peer_accept_proof(const raw_peer *self, raw_peer *taken, const char *token)
+{
+    unsigned char key[TRIB_KEY_SIZE], bytes[TRIB_NONCE_SIZE + 12], challenge[TRIB_NONCE_SIZE + TRIB_PROOF_SIZE];
+    *taken = (raw_peer){.fd = accept(self->listener, NULL, NULL), .listener = -1};
+    assert_true(taken->fd >= 0);
+    limit_waits(taken->fd);
+    trib_auth_key(token, "default", key);
+    receive_type(taken, TRIB_FRAME_HELLO, bytes);
+    trib_reader reader = {.data = bytes, .left = sizeof bytes};
+    trib_handshake handshake = {.purpose = trib_get_u32(&reader)};
+    handshake.member = trib_get_u32(&reader);
+    handshake.reactor = trib_get_u32(&reader);
+    memcpy(handshake.connector_nonce, reader.data, TRIB_NONCE_SIZE);
+    memset(challenge, 0xa5, TRIB_NONCE_SIZE);
+    memcpy(handshake.acceptor_nonce, challenge, TRIB_NONCE_SIZE);
+    trib_auth_prove(key, &handshake, false, challenge + TRIB_NONCE_SIZE);
+    raw_peer_send(taken, (trib_frame){.type = TRIB_FRAME_CHALLENGE}, challenge, sizeof challenge);
+    receive_type(taken, TRIB_FRAME_PROOF, bytes);
+}
+
+void raw_peer_accept(const raw_peer *self, raw_peer *taken, const char *token)
+{
+    raw_peer_accept_proof(self, taken, token);
+    raw_peer_send(taken, (trib_frame){.type = TRIB_FRAME_WELCOME}, NULL, 0);
+}
+
+void raw_peer_fail(const char *address, bool proves)
+{
+    raw_peer self;
+    unsigned char answer[TRIB_NONCE_SIZE + TRIB_PROOF_SIZE];
+    trib_handshake handshake = {.purpose = TRIB_PURPOSE_CONTROL, .member = 1};
+    dial(&self, address);
+    say_hello(&self, &handshake);
+    receive_type(&self, TRIB_FRAME_CHALLENGE, answer);
+    if (proves) {
+        raw_peer_send(&self, (trib_frame){.type = TRIB_FRAME_PROOF}, answer, TRIB_PROOF_SIZE);
+        raw_peer_expect_end(&self);
+    }
+    raw_peer_close(&self);
+}
+
+void raw_peer_expect_end(const raw_peer *self)
+{
+    unsigned char bytes[4096];
+    ssize_t got;
+    do {
+        got = recv(self->fd, bytes, sizeof bytes, 0);
+    } while (got > 0);
+    if (got < 0) {
+        /* A connection that is reset has ended too; one that says nothing has not. */
+        char rest;
+        assert_int_equal(recv(self->fd, &rest, 1, MSG_DONTWAIT), 0);
+    }
+}
+
+void raw_peer_close(raw_peer *self)
+{
+    (void)shutdown(self->fd, SHUT_WR);
+    raw_peer_expect_end(self);
+    close(self->fd);
+    if (self->listener >= 0) {
+        close(self->listener);
+    }
+}
+
+void raw_peer_join(const raw_peer *self, uint32_t rank, uint32_t workers, size_t extra)
+{
+    struct sockaddr_in at;
+    socklen_t length = sizeof at;
+    assert_int_equal(getsockname(self->listener, (struct sockaddr *)&at, &length), 0);
+    trib_member_info info = {.roles = TRIB_ROLE_WORKER, .reactors = 1};
+    snprintf(info.name, sizeof info.name, "rank %u (by hand)", rank);
+    snprintf(info.addresses[0].text, sizeof info.addresses[0].text, "127.0.0.1:%d", ntohs(at.sin_port));
+    unsigned char payload[512];
+    trib_writer writer = {.data = payload, .capacity = sizeof payload - extra};
+    trib_put_u32(&writer, workers);
+    trib_put_u32(&writer, 0);
+    trib_member_info_put(&writer, &info);
+    assert_false(writer.overflow);
+    memset(payload + writer.size, 0, extra);
+    raw_peer_send(self, (trib_frame){.type = TRIB_FRAME_JOIN, .root = rank}, payload, writer.size + extra);
+}

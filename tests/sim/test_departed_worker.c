@@ -1,0 +1,112 @@
+/* test_departed_worker.c - a worker leaves in good order while what it has contributed is still on its way: it counts. */
+#include <stdlib.h>
+
+#include "tests/sim/sim_bed.h"
+
+enum { WORKERS = 2, COUNT = 256 << 10 };
+
+static void narrow_rank_1(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
+{
+    (void)job;
+    (void)config;
+    link->egress_bits = member == 1 ? UINT64_C(10000000) : link->egress_bits;
+}
+
+/* All that a worker sends is with its kernel at once. */
+static sim_job_config with_deep_kernels(void)
+{
+    sim_job_config config = sim_job_config_default(WORKERS, 1);
+    config.engine.colocate = TRIB_COLOCATE_OFF;
+    config.engine.push_credit_bytes = 4 << 20;
+    config.net.unsent_bytes = 4 << 20;
+    return config;
+}
+
+/* Rank 1 hands in its own, a second after or before rank 0, and leaves while that is on its way. */
+static void leave_behind(const sim_job_config *config, bool is_last)
+{
+    sim_job *job = sim_bed_open(config);
+    exchange exchanges[WORKERS] = {{0}};
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        exchanges[rank].buffer = calloc(COUNT, sizeof(int32_t));
+        for (uint32_t i = 0; i < COUNT; i++) {
+            exchanges[rank].buffer[i] = (int32_t)(i + rank);
+        }
+    }
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        (void)sim_bed_declare(job, rank, "sum", COUNT);
+    }
+    if (is_last) {
+        sim_bed_submit(job, 0, "sum", COUNT, &exchanges[0], 0);
+    }
+    (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND, NULL, NULL); /* all connections are there */
+    sim_bed_submit(job, 1, "sum", COUNT, &exchanges[1], 0);
+    (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND / 20, NULL, NULL);
+    assert_int_equal(exchanges[0].done, 0);
+    sim_job_leave(job, 1);
+    if (!is_last) {
+        (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND / 20, NULL, NULL);
+        sim_bed_submit(job, 0, "sum", COUNT, &exchanges[0], 0);
+    }
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 20 * SECOND, sim_bed_all_done, exchanges));
+    assert_int_equal(exchanges[1].status, TRIB_CLOSED);
+    assert_int_equal(exchanges[0].status, TRIB_OK);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        assert_int_equal(exchanges[0].buffer[i], 2 * i + 1);
+    }
+    assert_true(sim_job_close(job, 20 * SECOND));
+    sim_job_free(job);
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        free(exchanges[rank].buffer);
+    }
+}
+
+/* The news that it has left goes by another connection, and overtakes a megabyte. */
+static void what_it_has_sent_counts(void **state)
+{
+    (void)state;
+    sim_job_config config = with_deep_kernels();
+    config.tweak = narrow_rank_1;
+    leave_behind(&config, true);
+}
+
+/* What goes by the slower of two networks comes when the first connection has ended. Sums that the leaver had asked for are
+ * ready by then, and nobody gets them. */
+static void by_whichever_network(void **state)
+{
+    (void)state;
+    sim_job_config config = with_deep_kernels();
+    config.further[0] = config.link;
+    config.further[0].egress_bits = UINT64_C(10000000);
+    leave_behind(&config, false);
+}
+
+/* Who has sent nothing is not waited for. */
+static void who_has_sent_nothing_is_missed(void **state)
+{
+    (void)state;
+    sim_job_config config = sim_job_config_default(WORKERS, 1);
+    sim_job *job = sim_bed_open(&config);
+    exchange exchanges[WORKERS] = {{0}};
+    exchanges[0].buffer = calloc(COUNT, sizeof(int32_t));
+    exchanges[1].done = 1;
+    (void)sim_bed_declare(job, 1, "sum", COUNT);
+    sim_bed_submit(job, 0, "sum", COUNT, &exchanges[0], 0);
+    (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND, NULL, NULL);
+    sim_job_leave(job, 1);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, sim_bed_all_done, exchanges));
+    assert_int_equal(exchanges[0].status, TRIB_PEER_LEFT);
+    assert_true(sim_job_close(job, 20 * SECOND));
+    sim_job_free(job);
+    free(exchanges[0].buffer);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_it_has_sent_counts),
+        cmocka_unit_test(by_whichever_network),
+        cmocka_unit_test(who_has_sent_nothing_is_missed),
+    };
+    return cmocka_run_group_tests_name("a worker that leaves", tests, NULL, NULL);
+}

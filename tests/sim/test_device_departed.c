@@ -1,0 +1,398 @@
+/*
+ * test_device_departed.c - a local rank leaves in good order: nobody waits on a device for what it has not done, and nobody is
+ * stopped who waits for nothing of its.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/env/device_load.h"
+#include "engine/device/host/device_host.h"
+#include "tests/sim/sim_bed.h"
+
+enum { RANKS = 3, COUNT = 1000 };
+
+/* ---- A machine of three ranks ---- */
+
+/* A rank that keeps the membership, and leaves, waits for the others: as long as this test takes. */
+static void on_a_machine(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
+{
+    (void)link;
+    config->device = "host";
+    config->device_order = *(const trib_device_order *)job->config.user;
+    config->local_size = RANKS;
+    config->local_rank = (int32_t)(member % RANKS);
+    config->close_timeout_ns = 600 * SECOND;
+}
+
+/* False: the job is over for that rank. root below 0: a sum. */
+static bool hand_in(sim_job *job, uint32_t rank, int32_t root, exchange *what)
+{
+    const trib_status status = sim_bed_hand_in_on_device(job, rank, COUNT, root, what);
+    assert_true(status == TRIB_OK || status == TRIB_PEER_LEFT);
+    return status == TRIB_OK;
+}
+
+static void hand_in_all(sim_job *job, int32_t root, exchange exchanges[RANKS])
+{
+    for (uint32_t rank = RANKS; rank-- > 0;) {
+        assert_true(hand_in(job, rank, root, &exchanges[rank]));
+    }
+}
+
+static sim_job *open_machines(uint32_t machines, exchange *exchanges, trib_host_world *world,
+                              const trib_device_order *order)
+{
+    sim_job_config config = sim_job_config_default(machines * RANKS, 0);
+    config.per_machine = RANKS;
+    config.device_world = world;
+    config.tweak = on_a_machine;
+    config.user = (void *)(uintptr_t)order;
+    for (uint32_t rank = 0; rank < machines * RANKS; rank++) {
+        exchanges[rank] = (exchange){.buffer = calloc(COUNT, sizeof(int32_t))};
+    }
+    return sim_bed_open(&config);
+}
+
+static sim_job *open_ranks(exchange exchanges[RANKS], trib_host_world *world, const trib_device_order *order)
+{
+    return open_machines(1, exchanges, world, order);
+}
+
+static void close_ranks(sim_job *job, exchange *exchanges)
+{
+    const uint32_t ranks = job->config.workers;
+    assert_true(sim_job_close(job, 20 * SECOND));
+    sim_job_free(job);
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        free(exchanges[rank].buffer);
+    }
+}
+
+static void run_for(sim_job *job, int64_t time_ns)
+{
+    (void)sim_job_run(job, trib_sim_now(job->sim) + time_ns, NULL, NULL);
+}
+
+/* Three ranks, of which the leaver and another one hand in their parts of a sum; then the leaver leaves. */
+static sim_job *open_and_leave_early(exchange exchanges[RANKS], trib_host_world *world, const trib_device_order *order,
+                                     uint32_t departed, uint32_t early)
+{
+    sim_job *job = open_ranks(exchanges, world, order);
+    assert_true(hand_in(job, departed, -1, &exchanges[departed]));
+    assert_true(hand_in(job, early, -1, &exchanges[early]));
+    run_for(job, SECOND);
+    sim_job_leave(job, departed);
+    return job;
+}
+
+/* ---- Devices whose collectives end when the test says so ---- */
+
+/* What the ranks' devices were given and have not given back, one each at most; NULL: they are plain memory. */
+static trib_device_job **held;
+static bool ends_unseen; /* the device is through when it is stopped, and nobody has looked */
+static trib_device_ops plain;
+
+trib_status __real_trib_device_load(const char *name, const trib_device_ops **ops_out, trib_error *error);
+trib_status __wrap_trib_device_load(const char *name, const trib_device_ops **ops_out, trib_error *error);
+
+static void hold(trib_device *device, trib_device_job *job, bool here)
+{
+    (void)here;
+    assert_null(held[device->params.rank]);
+    held[device->params.rank] = job;
+}
+
+static void hold_collective(trib_device *device, trib_device_job *job)
+{
+    if (job->kind == TRIB_DEVICE_BROADCAST || job->kind == TRIB_DEVICE_ALL_REDUCE) {
+        hold(device, job, false);
+    } else {
+        plain.submit(device, job);
+    }
+}
+
+static void give_back(uint32_t rank, trib_status status)
+{
+    trib_device_job *job = held[rank];
+    assert_non_null(job);
+    job->status = status;
+    held[rank] = NULL;
+    trib_reactor_post(job->reactor, &job->post);
+}
+
+static void stop_holding(trib_device *device, bool orderly)
+{
+    if (held[device->params.rank] != NULL) {
+        give_back((uint32_t)device->params.rank, ends_unseen ? TRIB_OK : TRIB_CLOSED);
+    }
+    plain.stop(device, orderly);
+}
+
+trib_status __wrap_trib_device_load(const char *name, const trib_device_ops **ops_out, trib_error *error)
+{
+    static trib_device_ops holding;
+    const trib_status status = __real_trib_device_load(name, ops_out, error);
+    if (status == TRIB_OK && held != NULL) {
+        plain = holding = **ops_out;
+        holding.issue = hold;
+        holding.submit = hold_collective;
+        holding.stop = stop_holding;
+        *ops_out = &holding;
+    }
+    return status;
+}
+
+/* ---- Who waits in vain ---- */
+
+/* It hands in its part of a sum and leaves, which takes it back: nobody waits for it, who has come to that sum or does
+ * later. */
+static void who_takes_it_along_is_missed(void **state)
+{
+    (void)state;
+    const trib_device_order order = TRIB_DEVICE_ORDER_PROGRAM;
+    trib_host_world *world = trib_host_world_create();
+    for (uint32_t departed = 0; departed < RANKS; departed++) {
+        exchange exchanges[RANKS];
+        const uint32_t early = (departed + 1) % RANKS, late = (departed + 2) % RANKS;
+        sim_job *job = open_and_leave_early(exchanges, world, &order, departed, early);
+        run_for(job, SECOND);
+        assert_int_equal(exchanges[departed].status, TRIB_CLOSED);
+        assert_int_equal(exchanges[early].done, 1);
+        assert_int_equal(exchanges[early].status, TRIB_PEER_LEFT);
+        assert_false(hand_in(job, late, -1, &exchanges[late]));
+        close_ranks(job, exchanges);
+    }
+    trib_host_world_free(world);
+}
+
+/* Where an order is agreed on, what nobody has begun yet is called off, and the job goes on. */
+static void what_has_not_begun_only_fails(void **state)
+{
+    (void)state;
+    const trib_device_order order = TRIB_DEVICE_ORDER_AGREED;
+    trib_host_world *world = trib_host_world_create();
+    for (uint32_t departed = 0; departed < RANKS; departed++) {
+        exchange exchanges[RANKS];
+        const uint32_t early = (departed + 1) % RANKS, late = (departed + 2) % RANKS;
+        sim_job *job = open_and_leave_early(exchanges, world, &order, departed, early);
+        run_for(job, 10 * SECOND);
+        assert_true(hand_in(job, late, -1, &exchanges[late]));
+        assert_true(sim_job_run(job, trib_sim_now(job->sim) + 20 * SECOND, sim_bed_all_done, exchanges));
+        for (uint32_t rank = 0; rank < RANKS; rank++) {
+            assert_int_equal(exchanges[rank].status, rank == departed ? TRIB_CLOSED : TRIB_PEER_LEFT);
+            assert_false(job->members[rank].ended_told);
+        }
+        close_ranks(job, exchanges);
+    }
+    trib_host_world_free(world);
+}
+
+static const trib_device_order both[] = {TRIB_DEVICE_ORDER_AGREED, TRIB_DEVICE_ORDER_PROGRAM};
+
+static bool is_over(sim_job *job, void *rank)
+{
+    return job->members[*(const uint32_t *)rank].ended_told;
+}
+
+/* That rank's job ends, as the other one has left. */
+static void is_let_out(sim_job *job, const exchange *exchanges, uint32_t waiting, uint32_t departed)
+{
+    char name[16];
+    snprintf(name, sizeof name, "rank %u (", departed);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 20 * SECOND, is_over, &waiting));
+    run_for(job, SECOND);
+    assert_int_equal(exchanges[waiting].done, 1);
+    assert_int_equal(exchanges[waiting].status, TRIB_PEER_LEFT);
+    assert_int_equal(job->members[waiting].ended.status, TRIB_PEER_LEFT);
+    assert_non_null(strstr(job->members[waiting].ended.text, name));
+    assert_non_null(strstr(job->members[waiting].ended.text, "has left"));
+}
+
+typedef enum leave_when {
+    BEFORE_THE_ORDER, /* which is on its way */
+    WITH_THE_DEVICE,  /* has begun, and the root is through */
+    BEHIND_THE_ROOT,  /* which has left, too */
+    TOGETHER_WITH_IT, /* the order is on its way to who leaves, and the root's farewell behind it */
+    LEAVE_WHEN_COUNT
+} leave_when;
+
+static bool root_has_begun(sim_job *job, void *unused)
+{
+    (void)job;
+    (void)unused;
+    return held[0] != NULL;
+}
+
+/* The root's part is over as soon as it has begun. */
+static void leave_at(sim_job *job, uint32_t departed, leave_when when)
+{
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, root_has_begun, NULL));
+    if (when == BEFORE_THE_ORDER || when == TOGETHER_WITH_IT) {
+        sim_job_leave(job, departed);
+    }
+    give_back(0, TRIB_OK);
+    if (when == TOGETHER_WITH_IT) {
+        sim_job_leave(job, 0);
+    }
+    run_for(job, 10 * SECOND);
+    if (when == BEHIND_THE_ROOT) {
+        sim_job_leave(job, 0);
+        run_for(job, SECOND);
+    }
+    if (when == BEHIND_THE_ROOT || when == WITH_THE_DEVICE) {
+        sim_job_leave(job, departed);
+    }
+}
+
+/* A broadcast's root is through with its part; a rank has announced its own and never does it, and the third waits, which has no
+ * connection to that one. */
+static void who_waits_in_vain_is_let_out(void **state)
+{
+    (void)state;
+    trib_host_world *world = trib_host_world_create();
+    trib_device_job *jobs[RANKS] = {NULL};
+    held = jobs;
+    for (uint32_t i = 0; i < 2 * 2 * LEAVE_WHEN_COUNT; i++) {
+        exchange exchanges[RANKS];
+        const leave_when when = i / 4;
+        const uint32_t departed = 1 + i % 2, waiting = 2 - i % 2;
+        sim_job *job = open_ranks(exchanges, world, &both[i / 2 % 2]);
+        assert_true(hand_in(job, waiting, 0, &exchanges[waiting]));
+        assert_true(hand_in(job, departed, 0, &exchanges[departed]));
+        run_for(job, SECOND);
+        assert_true(hand_in(job, 0, 0, &exchanges[0]));
+        leave_at(job, departed, when);
+        is_let_out(job, exchanges, waiting, departed);
+        close_ranks(job, exchanges);
+    }
+    held = NULL;
+    trib_host_world_free(world);
+}
+
+/* On another machine than that of who keeps the membership, and while its leader stands still: the news that one has left
+ * overtakes the order. */
+static void who_begins_later_is_let_out(void **state)
+{
+    (void)state;
+    enum { LEADER = RANKS, DEPARTED, WAITING, ALL };
+    const trib_device_order order = TRIB_DEVICE_ORDER_AGREED;
+    trib_host_world *world = trib_host_world_create();
+    exchange exchanges[ALL];
+    sim_job *job = open_machines(2, exchanges, world, &order);
+    assert_true(hand_in(job, LEADER, -1, &exchanges[LEADER]));
+    assert_true(hand_in(job, DEPARTED, -1, &exchanges[DEPARTED]));
+    run_for(job, SECOND);
+    trib_sim_process_freeze(job->members[LEADER].process, true);
+    assert_true(hand_in(job, WAITING, -1, &exchanges[WAITING]));
+    run_for(job, SECOND / 10);
+    sim_job_leave(job, DEPARTED);
+    run_for(job, SECOND);
+    assert_int_equal(exchanges[WAITING].done, 0);
+    trib_sim_process_freeze(job->members[LEADER].process, false);
+    is_let_out(job, exchanges, WAITING, DEPARTED);
+    close_ranks(job, exchanges);
+    trib_host_world_free(world);
+}
+
+/* ---- Who does not ---- */
+
+/* One has left; then the others' devices are through, and nobody has been disturbed. */
+static void others_come_through(sim_job *job, exchange exchanges[RANKS], uint32_t gone)
+{
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        assert_int_equal(exchanges[rank].done, rank == gone);
+        if (rank != gone) {
+            give_back(rank, TRIB_OK);
+        }
+    }
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, sim_bed_all_done, exchanges));
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        assert_true(rank == gone || exchanges[rank].status == TRIB_OK);
+        assert_false(job->members[rank].ended_told);
+    }
+    close_ranks(job, exchanges);
+}
+
+/* A root may be through with what it gives to all before they come to it, and leave; their streams take their time. */
+static void who_has_given_its_part_may_leave(void **state)
+{
+    (void)state;
+    trib_host_world *world = trib_host_world_create();
+    trib_device_job *jobs[RANKS] = {NULL};
+    held = jobs;
+    for (uint32_t i = 0; i < 2 * RANKS; i++) {
+        exchange exchanges[RANKS];
+        const uint32_t root = i % RANKS;
+        sim_job *job = open_ranks(exchanges, world, &both[i / RANKS]);
+        hand_in_all(job, (int32_t)root, exchanges);
+        run_for(job, SECOND);
+        give_back(root, TRIB_OK);
+        run_for(job, SECOND);
+        assert_int_equal(exchanges[root].done, 1);
+        sim_job_leave(job, root);
+        run_for(job, 30 * SECOND);
+        assert_int_equal(exchanges[root].status, TRIB_OK);
+        others_come_through(job, exchanges, root);
+    }
+    held = NULL;
+    trib_host_world_free(world);
+}
+
+/* Who leaves has not heard yet that its device is through; the others' devices are not. */
+static void what_is_over_is_not_missed(void **state)
+{
+    (void)state;
+    trib_host_world *world = trib_host_world_create();
+    trib_device_job *jobs[RANKS] = {NULL};
+    held = jobs;
+    for (uint32_t i = 0; i < 2 * RANKS; i++) {
+        exchange exchanges[RANKS];
+        const uint32_t departed = i % RANKS;
+        sim_job *job = open_ranks(exchanges, world, &both[i / RANKS]);
+        hand_in_all(job, -1, exchanges);
+        run_for(job, SECOND);
+        ends_unseen = true;
+        sim_job_leave(job, departed);
+        run_for(job, 30 * SECOND);
+        ends_unseen = false;
+        assert_int_equal(exchanges[departed].status, TRIB_CLOSED);
+        others_come_through(job, exchanges, departed);
+    }
+    held = NULL;
+    trib_host_world_free(world);
+}
+
+/* It has done its part of all that was there, and another hands in one more, in program order: that has begun. */
+static void what_who_has_left_lacks_is_missed(void **state)
+{
+    (void)state;
+    const trib_device_order order = TRIB_DEVICE_ORDER_PROGRAM;
+    trib_host_world *world = trib_host_world_create();
+    for (uint32_t departed = 0; departed < RANKS; departed++) {
+        exchange exchanges[RANKS];
+        sim_job *job = open_ranks(exchanges, world, &order);
+        const uint32_t waiting = (departed + 1) % RANKS;
+        hand_in_all(job, -1, exchanges);
+        assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, sim_bed_all_done, exchanges));
+        sim_job_leave(job, departed);
+        run_for(job, 10 * SECOND);
+        assert_false(job->members[waiting].ended_told);
+        exchanges[waiting].done = 0;
+        assert_true(hand_in(job, waiting, -1, &exchanges[waiting]));
+        is_let_out(job, exchanges, waiting, departed);
+        close_ranks(job, exchanges);
+    }
+    trib_host_world_free(world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(who_takes_it_along_is_missed),      cmocka_unit_test(what_has_not_begun_only_fails),
+        cmocka_unit_test(who_waits_in_vain_is_let_out),      cmocka_unit_test(who_has_given_its_part_may_leave),
+        cmocka_unit_test(what_who_has_left_lacks_is_missed), cmocka_unit_test(who_begins_later_is_let_out),
+        cmocka_unit_test(what_is_over_is_not_missed),
+    };
+    return cmocka_run_group_tests_name("a local rank that leaves", tests, NULL, NULL);
+}

@@ -1,0 +1,338 @@
+/*
+ * test_mutants.c - a test of the test: bugs are planted in the engine, one at a time, and the seeds must find each.
+ *
+ * The linker puts a function of ours (__wrap_x) before one of the engine's (__real_x); planted says which misbehaves.
+ * Each bug runs in a child process, since an assertion of the engine's that ends it has found the bug as well.
+ */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "engine/device/device_task.h"
+#include "engine/local_group/group.h"
+#include "engine/worker/op.h"
+#include "engine/server/relay.h"
+#include "engine/cluster/roster.h"
+#include "engine/aggregate/sum_tree.h"
+#include "engine/worker/worker.h"
+#include "stages/kernels/kernels.h"
+#include "tests/sim/torture.h"
+
+#define SEEDS 500u
+#define CPU_SECONDS 30u         /* a bug may make it turn for ever; all the others together take less */
+#define CPU_SECONDS_OF_ALL 400u /* all seeds, under a sanitizer */
+
+typedef enum bug {
+    BUG_NONE,
+    BUG_SUM_KEPT,
+    BUG_CALLBACK_LOST,
+    BUG_CALLBACK_TWICE,
+    BUG_BIT_FLIPPED,
+    BUG_CHUNK_LOST,
+    BUG_WITHDRAWAL_LOST,
+    BUG_REFUSAL_LOST,
+    BUG_NOT_RESUMED,
+    BUG_OUTLIVES_DEADLINE,
+    BUG_LOSS_IGNORED,
+    BUG_WRONG_PRIORITY_HEAP,
+    BUG_OTHER_EPOCH,
+    BUG_PARTIAL_LOST,
+    BUG_REPORT_LOST,
+    BUG_LEAVES_EARLY,
+    BUG_BLAMES_ANOTHER,
+    BUG_DROPS_UNTOLD,
+    BUG_DEPARTED_FORGETS,
+    BUG_AHEAD_TOO_SOON,
+    BUG_RECALL_WITHOUT_COPY,
+    BUG_COUNT
+} bug;
+
+static const char *const names[BUG_COUNT] = {
+    [BUG_NONE] = "none (all seeds must pass)",
+    [BUG_SUM_KEPT] = "a sum's reference is kept, 1 in 300",
+    [BUG_CALLBACK_LOST] = "a core forgets that it is done, 1 in 60",
+    [BUG_CALLBACK_TWICE] = "an operation completes twice, 1 in 60",
+    [BUG_BIT_FLIPPED] = "a bit of a contribution flips, 1 in 1000",
+    [BUG_CHUNK_LOST] = "a contribution is dropped, 1 in 1000",
+    [BUG_WITHDRAWAL_LOST] = "a withdrawal is not taken",
+    [BUG_REFUSAL_LOST] = "a refusal is not told, 1 in 2",
+    [BUG_NOT_RESUMED] = "a connection that was out of memory is not read again",
+    [BUG_OUTLIVES_DEADLINE] = "an operation that waits for its turn outlives its deadline",
+    [BUG_LOSS_IGNORED] = "the loss of a peer does not end the job",
+    [BUG_WRONG_PRIORITY_HEAP] = "a request is put into an outbox twice, 1 in 500",
+    [BUG_OTHER_EPOCH] = "a frame bears the number of another epoch, 1 in 300",
+    [BUG_PARTIAL_LOST] = "what a machine has summed does not leave it, 1 in 200",
+    [BUG_REPORT_LOST] = "a refusal on one machine is not told to the others",
+    [BUG_LEAVES_EARLY] = "who leaves does not wait until the others have its sums",
+    [BUG_BLAMES_ANOTHER] = "an error names the member above the one that it means",
+    [BUG_DROPS_UNTOLD] = "what finds no memory in an outbox is dropped, and nobody told",
+    [BUG_DEPARTED_FORGETS] = "a local rank that leaves does not count the last collective that it has carried out",
+    [BUG_AHEAD_TOO_SOON] = "what goes ahead is taken to be on the host before it is copied, 1 in 10",
+    [BUG_RECALL_WITHOUT_COPY] = "what a server has of its own worker's is not copied when the operation fails",
+};
+
+static bug planted;
+static uint32_t calls;
+
+static bool strikes(bug which, uint32_t one_in)
+{
+    return planted == which && ++calls % one_in == 0;
+}
+
+/* ---- The bugs. The types are those of what is replaced: the compiler sees when one changes. ---- */
+
+__typeof__(trib_summation_sent) __real_trib_summation_sent, __wrap_trib_summation_sent;
+void __wrap_trib_summation_sent(trib_summation *summation, trib_sum_buffer *sum)
+{
+    if (!strikes(BUG_SUM_KEPT, 300)) {
+        __real_trib_summation_sent(summation, sum);
+    }
+}
+
+__typeof__(trib_relay_partial_ready) __real_trib_relay_partial_ready, __wrap_trib_relay_partial_ready;
+void __wrap_trib_relay_partial_ready(void *user, const trib_contribution *what, trib_sum_buffer *sum)
+{
+    const trib_core *core = user;
+    if (strikes(BUG_PARTIAL_LOST, 200)) {
+        trib_summation_sent(core->summation, sum);
+    } else {
+        __real_trib_relay_partial_ready(user, what, sum);
+    }
+}
+
+__typeof__(trib_relay_round_refused) __real_trib_relay_round_refused, __wrap_trib_relay_round_refused;
+void __wrap_trib_relay_round_refused(void *user, const trib_contribution *what, trib_status status, const char *text)
+{
+    if (!strikes(BUG_REPORT_LOST, 1)) {
+        __real_trib_relay_round_refused(user, what, status, text);
+    }
+}
+
+__typeof__(trib_op_core_done) __real_trib_op_core_done, __wrap_trib_op_core_done;
+void __wrap_trib_op_core_done(trib_op *op, trib_core *core)
+{
+    if (strikes(BUG_CALLBACK_LOST, 60)) {
+        return;
+    }
+    if (strikes(BUG_CALLBACK_TWICE, 60)) {
+        atomic_fetch_add(&op->references, 1);
+        const trib_result result = {.status = TRIB_OK, .contributors = 1, .tensor = "", .text = ""};
+        op->done_cb(&result, op->user);
+    }
+    __real_trib_op_core_done(op, core);
+}
+
+__typeof__(trib_device_op_go_ahead) __real_trib_device_op_go_ahead, __wrap_trib_device_op_go_ahead;
+void __wrap_trib_device_op_go_ahead(trib_op *op)
+{
+    if (strikes(BUG_AHEAD_TOO_SOON, 10)) {
+        trib_reactor_post(op->device->wait.reactor, &op->device->wait.post);
+    } else {
+        __real_trib_device_op_go_ahead(op);
+    }
+}
+
+static bool copies_nothing;
+
+static void *copy_or_not(void *restrict to, const void *restrict from, size_t size)
+{
+    return copies_nothing ? to : memcpy(to, from, size);
+}
+
+__typeof__(trib_kernels_best) __real_trib_kernels_best, __wrap_trib_kernels_best;
+const trib_kernels *__wrap_trib_kernels_best(void)
+{
+    static trib_kernels kernels;
+    kernels = *__real_trib_kernels_best();
+    kernels.copy = copy_or_not;
+    return &kernels;
+}
+
+__typeof__(trib_self_leases_recall) __real_trib_self_leases_recall, __wrap_trib_self_leases_recall;
+void __wrap_trib_self_leases_recall(trib_self_lease **held)
+{
+    copies_nothing = *held != NULL && strikes(BUG_RECALL_WITHOUT_COPY, 1);
+    __real_trib_self_leases_recall(held);
+    copies_nothing = false;
+}
+
+__typeof__(trib_sum_chunk_add) __real_trib_sum_chunk_add, __wrap_trib_sum_chunk_add;
+void __wrap_trib_sum_chunk_add(trib_summation *self, sum_round *round, const trib_contribution *what, sum_node payload,
+                               sum_block *spare)
+{
+    if (payload.block != NULL && strikes(BUG_BIT_FLIPPED, 1000)) {
+        ((unsigned char *)payload.block->data)[what->size / 2] ^= 4;
+    }
+    __real_trib_sum_chunk_add(self, round, what, payload, spare);
+}
+
+__typeof__(trib_summation_arrived) __real_trib_summation_arrived, __wrap_trib_summation_arrived;
+trib_status __wrap_trib_summation_arrived(trib_summation *summation, const trib_contribution *what, void *buffer,
+                                          trib_error *error)
+{
+    return strikes(BUG_CHUNK_LOST, 1000) ? TRIB_OK : __real_trib_summation_arrived(summation, what, buffer, error);
+}
+
+__typeof__(trib_summation_presented) __real_trib_summation_presented, __wrap_trib_summation_presented;
+trib_status __wrap_trib_summation_presented(trib_summation *summation, const trib_contribution *what, void *buffer,
+                                            const void *payload, trib_conn *conn, trib_error *error)
+{
+    return strikes(BUG_CHUNK_LOST, 1000)
+               ? TRIB_OK
+               : __real_trib_summation_presented(summation, what, buffer, payload, conn, error);
+}
+
+__typeof__(trib_summation_withdraw) __real_trib_summation_withdraw, __wrap_trib_summation_withdraw;
+trib_status __wrap_trib_summation_withdraw(trib_summation *summation, const trib_contribution *what, trib_status status,
+                                           const char *text)
+{
+    return strikes(BUG_WITHDRAWAL_LOST, 1) ? TRIB_OK : __real_trib_summation_withdraw(summation, what, status, text);
+}
+
+__typeof__(trib_sum_round_notify) __real_trib_sum_round_notify, __wrap_trib_sum_round_notify;
+void __wrap_trib_sum_round_notify(trib_summation *self, sum_round *round, uint32_t contributor)
+{
+    if (!strikes(BUG_REFUSAL_LOST, 2)) {
+        __real_trib_sum_round_notify(self, round, contributor);
+    }
+}
+
+__typeof__(trib_link_resume) __real_trib_link_resume, __wrap_trib_link_resume;
+void __wrap_trib_link_resume(trib_link *link)
+{
+    if (!strikes(BUG_NOT_RESUMED, 1)) {
+        __real_trib_link_resume(link);
+    }
+}
+
+__typeof__(trib_worker_release) __real_trib_worker_release, __wrap_trib_worker_release;
+void __wrap_trib_worker_release(trib_core *core, trib_op_core *op_core)
+{
+    if (!strikes(BUG_OUTLIVES_DEADLINE, 1)) {
+        __real_trib_worker_release(core, op_core);
+    }
+}
+
+__typeof__(trib_engine_end) __real_trib_engine_end, __wrap_trib_engine_end;
+void __wrap_trib_engine_end(trib_engine *engine, trib_status status, const char *text)
+{
+    if (status != TRIB_PEER_LOST || !strikes(BUG_LOSS_IGNORED, 1)) {
+        __real_trib_engine_end(engine, status, text);
+    }
+}
+
+__typeof__(trib_frame_encode) __real_trib_frame_encode, __wrap_trib_frame_encode;
+void __wrap_trib_frame_encode(const trib_frame *frame, unsigned char header[TRIB_HEADER_SIZE])
+{
+    trib_frame other = *frame;
+    other.epoch += frame->epoch != 0 && strikes(BUG_OTHER_EPOCH, 300) ? 1 : 0;
+    __real_trib_frame_encode(&other, header);
+}
+
+__typeof__(trib_link_enqueue) __real_trib_link_enqueue, __wrap_trib_link_enqueue;
+trib_status __wrap_trib_link_enqueue(trib_link *link, trib_send_request *request, uint64_t bytes)
+{
+    trib_status status = __real_trib_link_enqueue(link, request, bytes);
+    if (status == TRIB_NO_MEMORY && strikes(BUG_DROPS_UNTOLD, 1)) {
+        return TRIB_OK;
+    }
+    if (status == TRIB_OK && strikes(BUG_WRONG_PRIORITY_HEAP, 500)) {
+        request->heap_index = TRIB_SEND_IDLE;
+        status = __real_trib_link_enqueue(link, request, bytes);
+    }
+    return status;
+}
+
+__typeof__(trib_server_is_idle) __real_trib_server_is_idle, __wrap_trib_server_is_idle;
+bool __wrap_trib_server_is_idle(const trib_core *core)
+{
+    return strikes(BUG_LEAVES_EARLY, 1) || __real_trib_server_is_idle(core);
+}
+
+__typeof__(trib_roster_name) __real_trib_roster_name, __wrap_trib_roster_name;
+const char *__wrap_trib_roster_name(const trib_roster *roster, uint32_t member)
+{
+    const bool is_other = roster != NULL && member < roster->member_count && strikes(BUG_BLAMES_ANOTHER, 1);
+    return __real_trib_roster_name(roster, is_other ? (member + 1) % roster->member_count : member);
+}
+
+__typeof__(trib_group_carried_out) __real_trib_group_carried_out, __wrap_trib_group_carried_out;
+uint32_t __wrap_trib_group_carried_out(const trib_core *core)
+{
+    const uint32_t carried_out = __real_trib_group_carried_out(core);
+    return carried_out > 0 && strikes(BUG_DEPARTED_FORGETS, 1) ? carried_out - 1 : carried_out;
+}
+
+/* ---- Looking for them ---- */
+
+/* Shared with the child: the seed that runs, the one that found something (0: none yet), and what. */
+typedef struct finding {
+    uint64_t running, found;
+    char why[256];
+} finding;
+
+static void hunt(bug which, finding *shared)
+{
+    planted = which;
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        shared->running = seed;
+        calls = 0;
+        torture_plan plan;
+        torture_draw(seed, &plan);
+        const torture_verdict verdict = torture_run(&plan);
+        if (!verdict.held) {
+            shared->found = seed;
+            snprintf(shared->why, sizeof shared->why, "%s", verdict.why);
+            return;
+        }
+    }
+}
+
+static void hunt_apart(bug which, finding *shared)
+{
+    memset(shared, 0, sizeof *shared);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        /* A planted bug may well be a loop without end; how busy the machine is does not matter. */
+        const rlim_t seconds = which == BUG_NONE ? CPU_SECONDS_OF_ALL : CPU_SECONDS;
+        const struct rlimit limit = {.rlim_cur = seconds, .rlim_max = seconds};
+        setrlimit(RLIMIT_CPU, &limit);
+        if (freopen("/dev/null", "w", stderr) == NULL) {
+            _exit(2);
+        }
+        hunt(which, shared);
+        _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (shared->found == 0 && !(WIFEXITED(status) && WEXITSTATUS(status) == 0)) {
+        shared->found = shared->running;
+        snprintf(shared->why, sizeof shared->why, "%s",
+                 WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "ended by a sanitizer");
+    }
+}
+
+int main(void)
+{
+    finding *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) {
+        perror("mmap");
+        return 1;
+    }
+    int missed = 0;
+    for (unsigned which = 0; which < BUG_COUNT; which++) {
+        hunt_apart((bug)which, shared);
+        const bool good = (shared->found != 0) == (which != BUG_NONE);
+        missed += !good;
+        if (shared->found != 0) {
+            printf("# found by seed %llu: %s\n", (unsigned long long)shared->found, shared->why);
+        }
+        printf("%s %u - planted: %s\n", good ? "ok" : "not ok", which + 1, names[which]);
+    }
+    return missed == 0 ? 0 : 1;
+}

@@ -1,0 +1,227 @@
+/* test_rebalance.c - shares that follow what links carry, in virtual time; rate_estimator.h has what is learned of what. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "engine/membership/rebalance.h"
+#include "tests/sim/sim_bed.h"
+
+enum { LIGHT = 1 << 10, WARM = 256 << 10, HEAVY = 1536 << 10 };
+
+/* One server's link carries half of what the others' do, and nobody said so. */
+static void slow_one(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
+{
+    const uint32_t *slow = job->config.user;
+    (void)config;
+    if (member == *slow) {
+        link->egress_bits /= 2;
+        link->ingress_bits /= 2;
+    }
+}
+
+static int64_t one_round(sim_job *job, exchange *exchanges, uint32_t workers, uint32_t count)
+{
+    const int64_t from_ns = trib_sim_now(job->sim);
+    for (uint32_t rank = 0; rank < workers; rank++) {
+        for (uint32_t i = 0; i < count; i++) {
+            exchanges[rank].buffer[i] = (int32_t)(i + rank);
+        }
+        exchanges[rank].done = 0;
+        sim_bed_submit(job, rank, "tensor", count, &exchanges[rank], 0);
+    }
+    assert_true(sim_job_run(job, from_ns + 60 * SECOND, sim_bed_all_done, exchanges));
+    const uint32_t base = workers * (workers - 1) / 2;
+    for (uint32_t rank = 0; rank < workers; rank++) {
+        assert_int_equal(exchanges[rank].status, TRIB_OK);
+        for (uint32_t i = 0; i < count; i += 997) {
+            assert_int_equal(exchanges[rank].buffer[i], base + workers * i);
+        }
+    }
+    return trib_sim_now(job->sim) - from_ns;
+}
+
+/* Shares follow what links carry: of four servers one is slow, or of four workers that sum one is. With four reactors
+ * the servers that are not slow are through with their part of a round early: a round has to be looked at whole. The
+ * least times are 1.0435 and 2 times what a link of the others takes for the tensor; equal shares take 2 and 3. On
+ * links as slow as the last a member's chunks take longer than from one look at them to the next. */
+static void shares_follow_a_slow_link(void **state)
+{
+    (void)state;
+    enum { WORKERS = 4, FAST = 1000, ROUNDS = 16 };
+    const struct {
+        uint32_t servers, slow, reactors, mbits, count;
+        double least;
+        bool is_found; /* all links are slow, and TCP has found that: it tells how busy they are */
+        double most;
+    } cases[] = {{4, 5, 1, FAST, 16 << 20, 1.0435, false, 1.2}, {4, 5, 4, FAST, 16 << 20, 1.0435, false, 1.2},
+                 {0, 1, 1, FAST, 16 << 20, 2.0, false, 1.2},    {4, 5, 1, 8, 4 << 20, 1.0435, false, 1.2},
+                 {4, 5, 1, FAST, 16 << 20, 1.0435, true, 1.3},  {0, 1, 1, FAST, 16 << 20, 2.0, true, 1.2}};
+    for (size_t which = 0; which < sizeof cases / sizeof cases[0]; which++) {
+        const uint32_t count = cases[which].count;
+        sim_job_config config = sim_job_config_default(WORKERS, cases[which].servers);
+        config.link.egress_bits = config.link.ingress_bits = cases[which].mbits * UINT64_C(1000000);
+        config.net.window_bytes = 128 << 10;
+        config.net.unsent_bytes = cases[which].is_found ? 64 << 10 : 512 << 10;
+        config.tweak = slow_one;
+        config.engine.shares = TRIB_SHARES_FOLLOW;
+        config.engine.reactors = cases[which].reactors;
+        uint32_t slow = cases[which].slow;
+        config.user = &slow;
+        sim_job *job = sim_bed_open(&config);
+        if (cases[which].is_found) {
+            sim_bed_find_slow(job, true);
+        }
+        exchange exchanges[WORKERS] = {{0}};
+        for (uint32_t rank = 0; rank < WORKERS; rank++) {
+            exchanges[rank].buffer = calloc(count, sizeof(int32_t));
+        }
+        int64_t first_ns = 0, last_ns = 0;
+        for (uint32_t round = 0; round < ROUNDS; round++) {
+            last_ns = one_round(job, exchanges, WORKERS, count);
+            first_ns = round == 0 ? last_ns : first_ns;
+        }
+        const double link_ns = (double)count * sizeof(int32_t) * 8e3 / cases[which].mbits;
+        print_message("# %u Mbit/s, slow member %u, %u reactors%s: %.3f, then %.3f of the least time\n",
+                      cases[which].mbits, slow, cases[which].reactors, cases[which].is_found ? ", found" : "",
+                      (double)first_ns / link_ns / cases[which].least, (double)last_ns / link_ns / cases[which].least);
+        assert_true((double)last_ns < cases[which].most * cases[which].least * link_ns);
+        assert_true(sim_job_close(job, 20 * SECOND));
+        sim_job_free(job);
+        for (uint32_t rank = 0; rank < WORKERS; rank++) {
+            free(exchanges[rank].buffer);
+        }
+    }
+}
+
+/* ---- A share that comes back ---- */
+
+typedef struct dealing {
+    trib_post post;
+    double weights[4];
+    bool dealt;
+} dealing;
+
+static void deal(trib_reactor *reactor, trib_post *post)
+{
+    dealing *self = (dealing *)((char *)post - offsetof(dealing, post));
+    const trib_core *core = reactor->owner;
+    self->dealt = trib_rebalance_deal(core->engine->coordinator, self->weights);
+}
+
+/* All partitions of all tensors go to one of the two servers; it takes some messages to and fro. */
+static void deal_to(sim_job *job, uint32_t server)
+{
+    dealing one = {.post.run = deal, .weights = {[2] = server == 0, [3] = server == 1}};
+    trib_reactor_post(job->members[0].engine->cores[0].reactor, &one.post);
+    sim_job_run(job, trib_sim_now(job->sim) + SECOND / 20, NULL, NULL);
+    assert_true(one.dealt);
+}
+
+static void light_round(sim_job *job, exchange light[2])
+{
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        light[rank].done = 0;
+        sim_bed_submit(job, rank, "light", LIGHT, &light[rank], 1);
+    }
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 60 * SECOND, sim_bed_all_done, light));
+    assert_int_equal(light[0].status, TRIB_OK);
+    assert_int_equal(light[1].status, TRIB_OK);
+}
+
+/* A round is given up, and its owner's connections are full, so that it hears of that late. The next round is another
+ * owner's; the one after that must not come to the first by its second connection before it has heard. */
+static void a_share_comes_back(void **state)
+{
+    (void)state;
+    sim_job_config config = sim_job_config_default(2, 2);
+    config.engine.shares = TRIB_SHARES_FOLLOW;
+    config.engine.colocate = TRIB_COLOCATE_OFF;
+    config.link.egress_bits = config.link.ingress_bits = UINT64_C(100000000);
+    config.net.window_bytes = 64 << 10;
+    config.net.unsent_bytes = 2 << 20;
+    config.net.second_connections = true;
+    sim_job *job = sim_bed_open(&config);
+    exchange light[2] = {{0}}, heavy[2] = {{0}};
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        light[rank].buffer = calloc(LIGHT, sizeof(int32_t));
+        heavy[rank].buffer = calloc(HEAVY, sizeof(int32_t));
+    }
+    deal_to(job, 0);
+    light_round(job, light);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        sim_bed_submit(job, rank, "warm", WARM, &heavy[rank], 0);
+    }
+    light_round(job, light); /* wants second connections */
+    sim_job_run(job, trib_sim_now(job->sim) + 10 * SECOND, sim_bed_all_done, heavy);
+    assert_int_equal(heavy[0].done + heavy[1].done, 2);
+    /* On the first connection, and with nobody else's to complete it. */
+    trib_op *ops[2];
+    sim_bed_begin(job, 0, "light", LIGHT, &light[0], 1, &ops[0]);
+    sim_job_run(job, trib_sim_now(job->sim) + SECOND / 100, NULL, NULL);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        heavy[rank].done = 0;
+        sim_bed_submit(job, rank, "heavy", HEAVY, &heavy[rank], 0);
+    }
+    sim_job_run(job, trib_sim_now(job->sim) + SECOND / 20, NULL, NULL);
+    sim_bed_begin(job, 1, "light", LIGHT, &light[1], 1, &ops[1]);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        trib_op_cancel(ops[rank]);
+        trib_op_release(ops[rank]);
+    }
+    deal_to(job, 1);
+    assert_int_equal(light[0].status, TRIB_CANCELLED);
+    assert_int_equal(light[1].status, TRIB_CANCELLED);
+    light_round(job, light);
+    deal_to(job, 0);
+    light_round(job, light);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 60 * SECOND, sim_bed_all_done, heavy));
+    assert_int_equal(heavy[0].status + heavy[1].status, 0);
+    assert_true(sim_job_close(job, 20 * SECOND));
+    sim_job_free(job);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        free(light[rank].buffer);
+        free(heavy[rank].buffer);
+    }
+}
+
+/* What the links of a worker's way out have to carry is what the shares are now, however long they were others. */
+static void the_way_out_follows(void **state)
+{
+    (void)state;
+    enum { ROUNDS = 5 };
+    sim_job_config config = sim_job_config_default(2, 2);
+    config.engine.shares = TRIB_SHARES_FOLLOW;
+    config.engine.colocate = TRIB_COLOCATE_OFF;
+    sim_job *job = sim_bed_open(&config);
+    exchange exchanges[2] = {{0}};
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        exchanges[rank].buffer = calloc(HEAVY, sizeof(int32_t));
+    }
+    for (uint32_t round = 1; round <= 2 * ROUNDS; round++) {
+        if (round == ROUNDS + 1) {
+            deal_to(job, 0);
+        }
+        one_round(job, exchanges, 2, HEAVY);
+        for (uint32_t rank = 0; rank < 2; rank++) {
+            const trib_core *core = &job->members[rank].engine->cores[0];
+            const uint64_t first = core->owner_links[2 * TRIB_REACTORS_MAX]->flow.offered;
+            const uint64_t second = core->owner_links[3 * TRIB_REACTORS_MAX]->flow.offered;
+            assert_int_equal(first + second, (uint64_t)round * HEAVY * sizeof(int32_t));
+            assert_int_equal(first + second, core->host.egress[0].offered);
+            assert_true(round <= ROUNDS ? first == second : second == 0);
+        }
+    }
+    assert_true(sim_job_close(job, 20 * SECOND));
+    sim_job_free(job);
+    free(exchanges[0].buffer);
+    free(exchanges[1].buffer);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shares_follow_a_slow_link),
+        cmocka_unit_test(a_share_comes_back),
+        cmocka_unit_test(the_way_out_follows),
+    };
+    return cmocka_run_group_tests_name("shares", tests, NULL, NULL);
+}

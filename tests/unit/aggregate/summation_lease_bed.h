@@ -1,0 +1,284 @@
+/*
+ * summation_lease_bed.h - a summation whose contributions a made-up connection presents where they are, and may lease; and its twin,
+ * which gets the same ones in the same order, lent for a moment each. For one test program.
+ *
+ * The connection gives and recalls leases at random, and takes the memory of a payload away when that is over.
+ */
+#ifndef TRIB_TESTS_SUMMATION_LEASE_BED_H
+#define TRIB_TESTS_SUMMATION_LEASE_BED_H
+
+#include "tests/unit/aggregate/summation_bed.h"
+
+#include <sys/mman.h>
+
+#define PAGE 4096u
+#define CHUNKS 3u
+#define SLOTS (2 * RANKS_MAX * CHUNKS)
+#define PART_BYTES (4 * CHUNK_BYTES)
+
+/* ---- A connection that leases ---- */
+
+/* A payload ends where its page does, and behind that nobody may read. */
+typedef struct slot {
+    trib_lease base; /* first */
+    unsigned char *page;
+    bool is_leased, is_torn, is_recalled;
+} slot;
+
+static struct lessor {
+    trib_transport transport;
+    trib_conn conn;
+    slot slots[SLOTS];
+    slot *presented; /* whose upcall it is */
+    uint32_t next;
+    uint32_t refuses; /* of four that are asked for */
+    uint32_t haste;   /* of a hundred occasions to recall one */
+    bool tears;       /* what is read for a moment only is taken back meanwhile */
+    uint32_t asked, brief, given, ended, recalled, lost, copies;
+} lessor;
+
+static void take_away(slot *from)
+{
+    assert_int_equal(mprotect(from->page, PAGE, PROT_NONE), 0);
+}
+
+static bool lease_end(trib_lease *lease)
+{
+    slot *of = (slot *)lease;
+    assert_true(of->is_leased);
+    of->is_leased = false;
+    lessor.ended += !of->is_recalled;
+    if (of != lessor.presented) {
+        take_away(of);
+    }
+    return !of->is_torn;
+}
+
+static trib_lease *lease(trib_conn *conn, bool keeps)
+{
+    assert_ptr_equal(conn, &lessor.conn);
+    slot *of = lessor.presented;
+    assert_true(of != NULL && !of->is_leased);
+    lessor.asked += keeps;
+    lessor.brief += !keeps;
+    if (keeps && random_below(4) < lessor.refuses) {
+        return NULL;
+    }
+    lessor.given++;
+    of->is_leased = true;
+    of->is_recalled = false;
+    of->is_torn = !keeps && lessor.tears;
+    of->base = (trib_lease){.end = lease_end};
+    return &of->base;
+}
+
+static const trib_transport_ops lessor_ops = {.name = "lending", .lease = lease};
+
+static void recall(slot *of, bool valid)
+{
+    assert_true(of->is_leased);
+    of->is_recalled = true;
+    of->is_torn = !valid;
+    if (!valid) {
+        memset(of->page, 0x5a, PAGE); /* its sender writes there already */
+    }
+    of->base.recalled(&of->base);
+    assert_false(of->is_leased);
+    lessor.recalled += valid;
+    lessor.lost += !valid;
+}
+
+static uint32_t leased(slot **any_out)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < SLOTS; i++) {
+        if (lessor.slots[i].is_leased && random_below(++count) == 0) {
+            *any_out = &lessor.slots[i];
+        }
+    }
+    return count;
+}
+
+static void recall_some(void)
+{
+    slot *one = NULL;
+    while (random_below(100) < lessor.haste && leased(&one) > 0) {
+        recall(one, true);
+    }
+}
+
+static void *counted_copy(void *restrict dst, const void *restrict src, size_t size)
+{
+    lessor.copies++;
+    return memcpy(dst, src, size);
+}
+
+static trib_kernels counting;
+
+static void open_lessor(trib_summation_config *config, uint32_t refuses, uint32_t haste)
+{
+    slot slots[SLOTS];
+    memcpy(slots, lessor.slots, sizeof slots);
+    lessor = (struct lessor){.transport = {.ops = &lessor_ops}, .refuses = refuses, .haste = haste};
+    lessor.conn.transport = &lessor.transport;
+    for (uint32_t i = 0; i < SLOTS; i++) {
+        unsigned char *page = slots[i].page;
+        if (page == NULL) {
+            page = mmap(NULL, (size_t)2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            assert_ptr_not_equal(page, MAP_FAILED);
+        }
+        lessor.slots[i].page = page;
+    }
+    counting = *trib_kernels_best();
+    counting.copy = counted_copy;
+    config->kernels = &counting;
+}
+
+static unsigned char *begin_upcall(const void *payload, uint32_t size)
+{
+    recall_some(); /* before it is taken up, as too many are behind the oldest */
+    do {
+        lessor.presented = &lessor.slots[lessor.next++ % SLOTS];
+    } while (lessor.presented->is_leased);
+    unsigned char *at = lessor.presented->page + PAGE - size;
+    assert_int_equal(mprotect(lessor.presented->page, PAGE, PROT_READ | PROT_WRITE), 0);
+    memcpy(at, payload, size);
+    return at;
+}
+
+static void end_upcall(void)
+{
+    if (!lessor.presented->is_leased) {
+        take_away(lessor.presented);
+    }
+    lessor.presented = NULL;
+}
+
+/* As a link does: announced, then shown where it is, for the time of the call or as long as it is leased. */
+static trib_status present(const trib_contribution *what, const void *payload, uint32_t size)
+{
+    trib_error error;
+    void *buffer = NULL;
+    trib_status status = trib_summation_recv_target(the.summation, what, &buffer, &error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    unsigned char *at = begin_upcall(payload, size);
+    status = trib_summation_presented(the.summation, what, buffer, at, &lessor.conn, &error);
+    end_upcall();
+    return status;
+}
+
+/* As the link to the server of one's own process does: not announced. */
+static trib_status arrive_in_place(const trib_contribution *what, const void *payload, uint32_t size)
+{
+    trib_error error;
+    unsigned char *at = begin_upcall(payload, size);
+    const trib_status status = trib_summation_arrived_in_place(the.summation, what, at, &lessor.conn, &error);
+    end_upcall();
+    return status;
+}
+
+/* All leases are over, and all copies are of those that were not to be had, or had to go. */
+static void check_lessor(void)
+{
+    slot *any = NULL;
+    assert_int_equal(leased(&any), 0);
+    assert_int_equal(lessor.given, lessor.ended + lessor.recalled + lessor.lost);
+    assert_int_equal(lessor.copies, lessor.asked + lessor.brief - lessor.given + lessor.recalled + lessor.lost);
+}
+
+/* ---- The same, copied ---- */
+
+/* Another summation with the same contributions in the same order. */
+static struct twin {
+    trib_summation *summation;
+    bool is_partial; /* what came last is */
+    uint32_t size;
+    unsigned char bytes[PART_BYTES];
+    trib_contribution what;
+} twin;
+
+static void *twin_alloc(void *user, size_t size)
+{
+    (void)user;
+    return malloc(size);
+}
+
+static void twin_free(void *user, void *buffer, size_t size)
+{
+    (void)user;
+    (void)size;
+    free(buffer);
+}
+
+static void twin_ready(void *user, uint32_t receiver, const trib_contribution *what, trib_sum_buffer *sum)
+{
+    (void)user;
+    (void)receiver;
+    if (!twin.is_partial) {
+        twin.size = what->size;
+        memcpy(twin.bytes, sum->data, what->size);
+    }
+    trib_summation_sent(twin.summation, sum);
+}
+
+static void twin_partial(void *user, const trib_contribution *what, trib_sum_buffer *sum)
+{
+    (void)user;
+    twin.is_partial = true;
+    twin.what = *what;
+    twin.size = trib_sum_partial_bytes(what);
+    memcpy(twin.bytes, sum->data, twin.size);
+    trib_summation_sent(twin.summation, sum);
+}
+
+static void round_refused(void *user, const trib_contribution *what, trib_status status, const char *text)
+{
+    (void)user;
+    (void)what;
+    (void)status;
+    (void)text;
+}
+
+/* The one that is tested gives a partial sum out, and each receiver gets what comes back. */
+static void partial_ready(void *user, const trib_contribution *what, trib_sum_buffer *sum)
+{
+    (void)user;
+    assert_int_equal(twin.size, trib_sum_partial_bytes(what));
+    assert_memory_equal(sum->data, twin.bytes, twin.size);
+    trib_summation_sent(the.summation, sum);
+    memset(sum->data, (int)(0x30 + what->chunk), what->size);
+}
+
+typedef struct shape {
+    uint32_t n;
+    trib_sum_order order;
+    bool takes_partials, gives_partials;
+} shape;
+
+static void open_both(const shape *like, uint32_t refuses, uint32_t haste)
+{
+    trib_summation_config config = bed_config(like->n, like->order);
+    config.takes_partials = like->takes_partials;
+    config.partial_ready = like->gives_partials ? partial_ready : NULL;
+    config.round_refused = like->gives_partials ? round_refused : NULL;
+    open_lessor(&config, refuses, haste);
+    open_configured(&config);
+    config.kernels = trib_kernels_best();
+    config.buffer_alloc = twin_alloc;
+    config.buffer_free = twin_free;
+    config.sum_ready = twin_ready;
+    config.partial_ready = like->gives_partials ? twin_partial : NULL;
+    memset(&twin, 0, sizeof twin);
+    assert_int_equal(trib_summation_create(&config, &twin.summation), TRIB_OK);
+}
+
+static void close_both(void)
+{
+    check_lessor();
+    close_bed();
+    trib_summation_destroy(twin.summation);
+}
+
+#endif
