@@ -1,7 +1,7 @@
 /*
  * trace_format.h - what a trace file consists of (docs/trace.md): kinds of records, sections and their sizes.
  *
- * Shared by the writer (trace_file.c) and by whoever reads traces (tools/study/trace_read.c). Everything is little-endian. A
+ * Shared by the writer (trace_file.c) and by whoever reads traces (tools/trace/trace_read.c). Everything is little-endian. A
  * reader skips sections that it does not know and takes of each entry the part that it knows, so a later minor version
  * may append to both.
  */

@@ -4,7 +4,7 @@
  * A member asks with its own time t1; the coordinator answers with t1, the time t2 at which the question came and the
  * time t3 at which the answer left; at t4 the answer is here. As in NTP (RFC 5905) the offset is
  * ((t2 - t1) + (t3 - t4)) / 2, wrong by at most half the round trip (t4 - t1) - (t3 - t2), however unequal the two ways
- * are. Whoever reads the samples (tools/study/trace_clock.c) combines them with a bound on the drift.
+ * are. Whoever reads the samples (tools/trace/trace_clock.c) combines them with a bound on the drift.
  */
 #ifndef TRIB_ENGINE_CLOCK_H
 #define TRIB_ENGINE_CLOCK_H

@@ -21,7 +21,7 @@ import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-HOSTS = os.path.join(ROOT, 'tools/hosts')
+HOSTS = os.path.join(ROOT, 'tools/cluster/hosts')
 
 
 def run(words, **more):

@@ -15,7 +15,7 @@ import time
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(ROOT, 'tools'))
+sys.path.insert(0, os.path.join(ROOT, 'tools', 'cluster'))
 sys.path.insert(0, os.path.join(ROOT, 'tests'))
 import cluster as lab  # noqa: E402
 from cases import comes_true  # noqa: E402

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "tools/study/model.h"
-#include "tools/study/parse.h"
+#include "tools/cli/option_values.h"
 
 #define VALUE_BYTES_MAX 256
 
@@ -27,16 +27,17 @@ static void require(bool holds)
 
 static void try_value(const char *text)
 {
-    char wants[STUDY_WANTS_MAX];
+    char wants[OPTION_WANTS_MAX];
     double number = 0;
     uint32_t count = 0;
     uint64_t bits = 0;
     int64_t ns = 0;
-    require(!study_parse_number(text, -5, 5, &number, wants) || (number >= -5 && number <= 5));
-    require(!study_parse_count(text, 2, 4096, &count, wants) || (count >= 2 && count <= 4096));
-    require(!study_parse_size(text, 4, UINT32_C(1) << 30, &count, wants) || (count >= 4 && count <= UINT32_C(1) << 30));
-    require(!study_parse_rate(text, &bits, wants) || (bits >= 1000 && bits <= UINT64_C(100000000000000)));
-    require(!study_parse_time(text, &ns, wants) || (ns >= 0 && ns <= INT64_C(1000000000000000)));
+    require(!option_parse_number(text, -5, 5, &number, wants) || (number >= -5 && number <= 5));
+    require(!option_parse_count(text, 2, 4096, &count, wants) || (count >= 2 && count <= 4096));
+    require(!option_parse_size(text, 4, UINT32_C(1) << 30, &count, wants) ||
+            (count >= 4 && count <= UINT32_C(1) << 30));
+    require(!option_parse_rate(text, &bits, wants) || (bits >= 1000 && bits <= UINT64_C(100000000000000)));
+    require(!option_parse_time(text, &ns, wants) || (ns >= 0 && ns <= INT64_C(1000000000000000)));
 }
 
 static void try_model(const uint8_t *data, size_t size)

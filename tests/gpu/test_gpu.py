@@ -17,7 +17,7 @@ import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path += [HERE, os.path.join(HERE, '..'), os.path.join(HERE, '..', '..', 'tools')]  # where it was packed all is beside this file
+sys.path += [HERE, os.path.join(HERE, '..'), os.path.join(HERE, '..', '..', 'tools', 'cluster')]  # where it was packed all is beside this file
 import cluster as lab
 from ports import free_port
 

@@ -60,6 +60,8 @@ def options_are_named():
                          (['bench', '--sizes', '4K,'], '--sizes 4K,: must be'),
                          (['bench', '-n', '0'], 'tributary bench: -n 0: must be a number from 1 to 256 (tributary bench --help)'),
                          (['bench', '-n', '2', '-s', '-1'], 'tributary bench: -s -1: must be'),
+                         (['bench', '--op', 'none'], '--op none: must be push_pull or broadcast'),
+                         (['replay', '--priorities', '--no-priorities', 'file'], '--no-priorities excludes --priorities'),
                          (['bench', '-s', '2'], 'tributary bench: -s 2: goes with -n'),
                          (['run', '--reactors', '17', '--', 'true'], '--reactors 17: must be a number from 0 to 16'),
                          (['run', '--colocate', 'no', '--', 'true'], '--colocate no: must be auto, off or on'),
@@ -80,7 +82,7 @@ def options_are_named():
                          (['sim', '--seed', 'x'], '--seed x: must be a whole number from 0 to'),
                          (['sim', '--nonsense'], "tributary sim: unrecognized option '--nonsense'"),
                          (['bench', '--iters'], "tributary bench: option '--iters' requires an argument"),
-                         (['tune', '--live', 'file'], '--live: is an option of tributary replay'),
+                         (['tune', '--live', 'file'], "tributary tune: unrecognized option '--live'"),
                          (['sim', '-n', '8', '--per-machine', '3'], '--per-machine 3: 8 workers (-n) cannot be 3 on each machine'),
                          (['sim', '-n', '4', '--per-machine', '8'], '4 workers (-n) cannot be 8 on each machine'),
                          (['sim', '--trace', '/nonexistent/folder'], '--trace /nonexistent/folder: No such file'),
@@ -116,7 +118,7 @@ def models_that_cannot_be():
 def manual_pages():
     """One for each command, with all that its help says, and nothing that troff complains about."""
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, 'tools/manpages.py', TOOL, folder], check=True, timeout=60)
+        subprocess.run([sys.executable, 'tools/dev/manpages.py', TOOL, folder], check=True, timeout=60)
         commands = re.findall(r'^  (\w+) ', tool('--help').stdout, re.MULTILINE)
         assert 'run' in commands and sorted(os.listdir(folder)) == sorted(['tributary.1'] + ['tributary-%s.1' % c for c in commands])
         for command in commands:

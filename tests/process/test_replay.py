@@ -89,7 +89,7 @@ def other_worlds():
 
 
 def machines():
-    """Workers that share machines, and links: those of a machine sum first, or every one pushes its own."""
+    """Workers that share machines, and links: those of a machine sum first, or each pushes its own."""
     where = ['-n', '4', '-s', '1', '--rate', '2gbit', '--per-machine', '2']
     truth = {when: sim(*where, '--local-sum', when) for when in ('on', 'off')}
     assert truth['on'] < 0.8 * truth['off'], truth
@@ -229,7 +229,7 @@ def what_cannot_be():
     assert 'which traces' in run('tune', status=2)
     assert 'no steps' in run('replay', *[f for f in files if 'server' in f], status=1)
     workers = [f for f in files if 'server' not in f]
-    assert 'tell --recorded-rate' in run('replay', *workers, status=1)
+    assert 'give --recorded-rate' in run('replay', *workers, status=1)
     replay(workers, '--recorded-rate', '10gbit')
     assert 'not a trace' in run('tune', __file__, status=1)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs tools/suite small, over the systems that are here: every system takes its turns, results are checked, files are written.
+"""Runs tools/bench/suite small, over the systems that are here: every system takes its turns, results are checked, files are written.
 
 Prints `ok NAME` / `not ok NAME: why` / `skip NAME: why`.
 """
@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import xml.etree.ElementTree
 
 BUILD = os.environ.get('TRIB_BUILD', 'build/release')
 MODEL = """# a small one; forward 1 us
@@ -21,7 +20,7 @@ first.weight,1,21.0
 
 
 def suite(folder, *arguments):
-    words = ['tools/suite', '--quick', '--turns', '2', '--no-install', '--build', BUILD, '--out', folder, *arguments]
+    words = ['tools/bench/suite', '--quick', '--turns', '2', '--no-install', '--build', BUILD, '--out', folder, *arguments]
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=150)
     return done.returncode, done.stdout, done.stderr
 
@@ -46,10 +45,6 @@ def measures(folder):
     # Gradients that become ready over time cannot all be back before the last one is ready.
     assert scene['rows'][2]['systems']['tributary']['seconds']['q1'] > 21e-6
     assert 'loopback TCP, 2 ranks' in table and '96 KiB' in table, table
-    for name in ('tcp-2-sizes.svg', 'tcp-2-ratio.svg', 'tcp-2-models.svg'):
-        root = xml.etree.ElementTree.parse(os.path.join(folder, name)).getroot()
-        texts = [t.text for t in root.iter('{http://www.w3.org/2000/svg}text')]
-        assert 'Tributary' in texts and any('logarithmic' in t or 'gradients' in t for t in texts), texts
 
 
 def refuses(folder):

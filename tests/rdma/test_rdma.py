@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs what needs RDMA in a guest with the kernel's software RDMA (tools/verbs-guest).
+"""Runs what needs RDMA in a guest with the kernel's software RDMA (tools/cluster/verbs-guest).
 
 Prints `ok NAME` / `not ok NAME: why` / `skip NAME: why`. A guest takes its time to boot: the jobs share one.
 """
@@ -176,7 +176,7 @@ def guest(command, *options, programs=(), timeout=300):
     companion = BUILD + '/libtributary-jemalloc.so.0'
     if programs and os.path.exists(companion):
         carried += ['--program', companion]
-    words = ['tools/verbs-guest', '--timeout', str(timeout), *carried, *options, '--', command]
+    words = ['tools/cluster/verbs-guest', '--timeout', str(timeout), *carried, *options, '--', command]
     for _ in range(2):
         done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace')
         fault = 'crashed in' if kernel_crashed(done.stdout) else 'stood still in' if device_stood_still(done.stdout) else None

@@ -6,7 +6,7 @@
     tests/rdma/test_rdma_counters.py --show      # RDMA and TCP side by side
 
 A worker and a server, both in one process on one loop, exchange 16 MiB (tests/bench/count_exchange.c, "rdma pair" and "tcp
-pair") in a guest whose time counts instructions (tools/verbs-guest --count). So three things are known of each MiB that goes
+pair") in a guest whose time counts instructions (tools/cluster/verbs-guest --count). So three things are known of each MiB that goes
 there and comes back, for both ends together: the instructions in user space (callgrind; two runs of different length are
 subtracted), the processor's time, which is all instructions, the kernel's too, and the system calls of the loop. What
 soft-RoCE does in the kernel a device does by itself: for RDMA user space counts, against all that TCP costs.
@@ -48,7 +48,7 @@ def guest(command, has_valgrind):
         for name in sorted(os.listdir(VALGRIND)):
             if name in ('callgrind-amd64-linux', 'default.supp') or re.match(r'vgpreload_(core|callgrind)-amd64', name):
                 carried += ['--file', '%s/%s=%s/%s' % (VALGRIND, name, VALGRIND, name)]
-    done = subprocess.run(['tools/verbs-guest', '--count', '--timeout', '240', *carried, '--', command],
+    done = subprocess.run(['tools/cluster/verbs-guest', '--count', '--timeout', '240', *carried, '--', command],
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace')
     if done.returncode == CANNOT_RUN:
         raise CannotRun(done.stdout.strip().splitlines()[-1])

@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #include "tools/study/job.h"
-#include "tools/study/trace_stats.h"
+#include "tools/trace/trace_stats.h"
 
 #define SECOND INT64_C(1000000000)
 #define WORKERS 3u

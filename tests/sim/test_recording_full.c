@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-#include "tools/study/trace_stats.h"
+#include "tools/trace/trace_stats.h"
 
 #define ROUNDS 200 /* more than a buffer of the C library's */
 

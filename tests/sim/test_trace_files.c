@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "tools/study/trace_run.h"
+#include "tools/trace/trace_run.h"
 
 #define SECOND INT64_C(1000000000)
 #define STORED "tests/fuzz/corpus/trace/worker" /* version 1.0; later readers must take it */

@@ -1,4 +1,4 @@
-"""Finds what the build depends on, says what each lack costs, and writes build_config.h."""
+"""Finds the dependencies of the build, tells what a missing one costs, and writes build_config.h."""
 import os
 import shutil
 import subprocess
@@ -13,7 +13,7 @@ class Dependency:
         self.present, self.version, self.where, self.flags = False, '', '', ''
 
 
-# use: 'library' = linked and required, 'tools' = required by the tools, 'option' = its lack costs something.
+# use: 'library' = linked and required, 'tools' = required by the tools, 'option' = works without it, at a cost.
 def dependencies():
     return [
         Dependency('libev', 'library', 'libev-dev', 'nothing works', 'ev.h', '-lev'),
@@ -64,7 +64,7 @@ def probe(env, build, version, variant, quiet=False):
 
 
 def write_config(build, found, version, variant):
-    """True if the file changed, which is when a person wants to see the table."""
+    """Returns whether the file changed, which is when the table is printed."""
     lines = ['/* Written by the build: what was found on this machine. */', '#ifndef TRIB_BUILD_CONFIG_H', '#define TRIB_BUILD_CONFIG_H',
              '#define TRIB_BUILD_VERSION "%s"' % version, '#define TRIB_BUILD_VARIANT "%s"' % variant]
     lines += ['#define %s %d' % (d.macro, d.present) for d in found]
@@ -87,14 +87,14 @@ def print_table(found):
 
 
 def archive(compiler, name):
-    """The compiler's path to a static library, '' if there is none."""
+    """Returns the compiler's path to a static library, '' if there is none."""
     done = subprocess.run([compiler, '-print-file-name=' + name], capture_output=True, text=True)
     path = done.stdout.strip()
     return path if os.path.isabs(path) and os.path.exists(path) else ''
 
 
 def cuda_runtime(found):
-    """The path of CUDA's static runtime, '' where the GPU module cannot be built."""
+    """Returns the path of CUDA's static runtime, '' where the GPU module cannot be built."""
     if not (has(found, 'CUDA') and has(found, 'NCCL')):
         return ''
     include = next(d.where for d in found if d.name == 'CUDA')

@@ -19,7 +19,7 @@ GLIBC = re.compile(r'^(linux-vdso|ld-linux|libc|libm|libdl|librt|libpthread|libr
 
 
 def needed(path):
-    """Names and places of the shared libraries that a file needs, glibc's apart."""
+    """Returns names and paths of the shared libraries that a file needs, without glibc's."""
     listing = subprocess.run(['ldd', path], capture_output=True, text=True, check=True).stdout
     found = {}
     for line in listing.splitlines():
@@ -32,7 +32,7 @@ def needed(path):
 
 
 def licence_of(path):
-    """The copyright file of the package that a library is from, where the system keeps such."""
+    """Returns the package of a library and its copyright file, where the system has them."""
     owner = shutil.which('dpkg') and subprocess.run(['dpkg', '-S', os.path.realpath(path)], capture_output=True, text=True).stdout
     package = (owner or '').split(':')[0].strip()
     place = '/usr/share/doc/%s/copyright' % package
@@ -48,7 +48,7 @@ def put(source, target, strip):
 
 
 def put_pc(target, version):
-    """Relative to itself. What the library needs lies beside it, and is not for the program to name."""
+    """Writes a file with relative paths. The library finds its own dependencies beside it, so a program does not name them."""
     with open('api/tributary.pc.in', encoding='utf-8') as template:
         text = template.read().replace('@PREFIX@', '${pcfiledir}/../..').replace('@VERSION@', version)
     os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -67,7 +67,7 @@ def fill(build, root, version):
     if os.path.exists(build + '/tests/gpu_worker'):
         put(build + '/tests/gpu_worker', root + '/tests/gpu_worker', True)
         put('tests/gpu/test_gpu.py', root + '/tests/test_gpu.py', False)
-        put('tools/cluster.py', root + '/tests/cluster.py', False)
+        put('tools/cluster/cluster.py', root + '/tests/cluster.py', False)
         put('tests/ports.py', root + '/tests/ports.py', False)
     put('api/tributary.h', root + '/include/tributary.h', False)
     for source in ['LICENSE', 'README.md'] + sorted(glob.glob('docs/**/*.md', recursive=True) + glob.glob('examples/*.c') +

@@ -17,16 +17,16 @@ import sys
 import time
 
 TAP = re.compile(r'^(not ok|ok) \d+ (?:- )?(.*)$')
-# Seconds, for those that need more than others: machines are booted there.
+# Seconds, for tests that need more than others: these boot machines.
 DEADLINES = {'test_rdma.py': 1200, 'test_rdma_counters.py': 300, 'test_gpu.py': 3600}
 SCRIPT = re.compile(r'^(not ok|ok|skip) ([^:]+)(?:: (.*))?$')
 
 
-running = set()  # leaders of the process groups that run now
+running = set()  # leaders of the running process groups
 
 
 def end_all(number, frame):
-    """Who ends this ends the programs too, which have sessions of their own."""
+    """Ends the programs too, which have sessions of their own."""
     for deadly in signal.SIGTERM, signal.SIGKILL:
         for pid in list(running):
             with contextlib.suppress(ProcessLookupError):
@@ -36,7 +36,7 @@ def end_all(number, frame):
 
 
 def run(command, env, deadline):
-    """Output and exit status; the whole process group ends with the deadline."""
+    """Returns output and exit status; the deadline ends the whole process group."""
     child = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, text=True, errors='replace', start_new_session=True)
     running.add(child.pid)
@@ -78,8 +78,8 @@ def with_note(name, note):
 
 def run_one(path, build, deadline):
     env = dict(os.environ, CMOCKA_MESSAGE_OUTPUT='TAP', TRIB_BUILD=build, PYTHONUNBUFFERED='1')
-    # gcc 14 looks for uses of a stack that is gone by itself, and its own stack for that is not aligned for vectors of 64 bytes:
-    # who sums with them ends with a signal.
+    # gcc 14 checks for uses of a stack frame after return by default, with fake frames that are not aligned for vectors of 64 bytes:
+    # a kernel that uses these crashes.
     env.setdefault('ASAN_OPTIONS', 'detect_stack_use_after_return=0')
     env.setdefault('TSAN_OPTIONS', 'halt_on_error=1:suppressions=' + os.path.abspath('tests/tsan.supp'))
     script = path.endswith('.py')

@@ -21,8 +21,7 @@ sim_job_config sim_job_config_default(uint32_t workers, uint32_t servers)
     };
     trib_config_init(&config.engine, sizeof config.engine);
     config.engine.reactors = 1;
-    config.engine.shares =
-        TRIB_SHARES_FIXED; /* links are what the study says of them, and its placement is to be compared */
+    config.engine.shares = TRIB_SHARES_FIXED; /* the study defines the links, and its placement is to be compared */
     config.engine.log_level = TRIB_LOG_NONE;
     return config;
 }
@@ -52,7 +51,7 @@ static void on_closed(trib_engine *engine, void *user)
     member->closed = true;
 }
 
-/* The first member on the machine of that one. */
+/* Returns the first member on the member's machine. */
 static uint32_t machine_of(const sim_job_config *given, uint32_t index)
 {
     if (given->machine_of != NULL) {
@@ -72,7 +71,7 @@ bool sim_job_is_one_host(const sim_job_config *config)
            !config->links_apart;
 }
 
-/* Addresses whose names begin alike, up to a slash, are of one machine (engine/cluster/machines.h). */
+/* Node names that begin with the same text, up to a slash, are of one machine (engine/cluster/machines.h). */
 static void node_name(const sim_job_config *given, uint32_t index, char *name, size_t size)
 {
     if (given->machine_of != NULL || (given->per_machine > 0 && index < given->workers)) {
@@ -91,7 +90,7 @@ static uint32_t further_count(const sim_job_config *given)
     return count;
 }
 
-/* The node's name in each of its networks. */
+/* Writes the node's name in each of its networks. */
 static void list_networks(const sim_job_config *given, const char *name, char *list, size_t size)
 {
     int length = snprintf(list, size, "%s", name);
@@ -100,7 +99,7 @@ static void list_networks(const sim_job_config *given, const char *name, char *l
     }
 }
 
-/* The machine's first member has its cores and its link. */
+/* Gives the member its place; the machine's first member brings the cores and the link. */
 static trib_status place_member(sim_job *job, sim_member *member, const char *name, const trib_sim_link *link)
 {
     const sim_job_config *given = &job->config;
@@ -303,7 +302,7 @@ bool sim_job_close(sim_job *job, int64_t limit_ns)
 void sim_job_free(sim_job *job)
 {
     for (uint32_t i = 0; job->members != NULL && i < job->member_count; i++) {
-        /* It is closed: this frees and cannot fail. */
+        /* A closed engine is only freed, which cannot fail. */
         trib_status status = trib_engine_destroy(job->members[i].engine);
         (void)status;
     }

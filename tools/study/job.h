@@ -1,8 +1,8 @@
 /*
  * job.h - a whole job in virtual time: a world, a network, and an engine for every member.
  *
- * Members are the workers by rank, then the servers. Each has a process and a node of its own, and, unless they share
- * one, a machine. Looks inside the library (api/env/sim/env_sim.h).
+ * Members are the workers by rank, then the servers. Each has a process and a node of its own, and a machine of its
+ * own unless the configuration says otherwise. Looks inside the library (api/env/sim/env_sim.h).
  */
 #ifndef TRIB_TOOLS_STUDY_JOB_H
 #define TRIB_TOOLS_STUDY_JOB_H
@@ -15,37 +15,38 @@ typedef struct sim_job sim_job;
 typedef struct sim_job_config {
     uint64_t seed;
     uint32_t workers, servers;
-    uint32_t cores;             /* of each machine */
+    uint32_t cores;             /* cores of each machine */
     bool one_machine;           /* all members share one machine's cores: network namespaces of one host */
-    uint32_t per_machine;       /* so many workers after one another share a machine; 0: each has its own */
-    const uint32_t *machine_of; /* by member: any member of its machine, also of servers; NULL: as per_machine says */
-    bool links_apart; /* who shares a machine has a link of its own nevertheless: faults then come to one alone */
+    uint32_t per_machine;       /* so many consecutive workers share a machine; 0: each has its own */
+    const uint32_t *machine_of; /* by member, servers too: any member of its machine; NULL: as per_machine says */
+    bool
+        links_apart; /* members of a shared machine have links of their own nevertheless, so that a fault can hit one alone */
     trib_sim_costs costs;
     trib_sim_net_config net;
-    trib_sim_link link; /* of every node; tweak may change one's */
-    /* Others of every node, each in a network of its own, up to the first without a rate. */
+    trib_sim_link link; /* link of every node; tweak may change that of one */
+    /* Further links of every node, each in a network of its own, up to the first one without a rate. */
     trib_sim_link further[TRIB_SIM_NETWORKS_MAX - 1];
-    uint64_t void_bytes; /* not 0: buffers come from so much memory without contents */
-    trib_config engine;  /* what all engines have in common; trib_config_init first */
-    /* May change what is special to one member. NULL: nothing is. */
+    uint64_t void_bytes; /* not 0: buffers are taken from so much memory without contents */
+    trib_config engine;  /* settings of all engines; trib_config_init first */
+    /* Changes the settings of one member; may be NULL. */
     void (*tweak)(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link);
     bool (*may_alloc)(void *member, size_t size); /* NULL: memory never runs out */
     void *user;
     trib_host_world *device_world; /* for engine.device "host"; NULL: none */
 } sim_job_config;
 
-/* Everything for a run on 10 Gbit/s links between machines of 4 cores. */
+/* Returns the settings of a run on 10 Gbit/s links between machines of 4 cores. */
 sim_job_config sim_job_config_default(uint32_t workers, uint32_t servers);
 
 typedef struct sim_member {
     sim_job *job;
     uint32_t index;
-    trib_sim_machine *machine; /* NULL: another one's, or the job's shared one */
+    trib_sim_machine *machine; /* NULL: another member's machine, or the job's shared one */
     trib_sim_process *process;
     trib_sim_node *node;
     trib_engine *engine;
     bool ready_told, ended_told, closing, closed, killed;
-    trib_error ready, ended; /* what ready_cb and ended_cb said */
+    trib_error ready, ended; /* the errors of ready_cb and ended_cb */
 } sim_member;
 
 struct sim_job {
@@ -58,23 +59,24 @@ struct sim_job {
     sim_member *members;
 };
 
-/* All members are on one machine: there is no link between them. */
+/* Tells whether all members are on one machine, without a link between them. */
 bool sim_job_is_one_host(const sim_job_config *config);
-/* Builds the world and creates all engines; none has joined yet. NULL with *error. */
+/* Builds the world and creates all engines, none of which has joined yet. Returns NULL with *error. */
 sim_job *sim_job_open(const sim_job_config *config, trib_error *error);
-/* Runs the world until done answers true (asked after each event; NULL: never), or the time has come, or nothing is
- * left to happen. True if done. */
+/* Runs the world until done returns true (it is called after each event; NULL: never), until that time, or until
+ * no event is left. Returns whether done returned true. */
 bool sim_job_run(sim_job *job, int64_t until_ns, bool (*done)(sim_job *job, void *argument), void *argument);
-/* For sim_job_run: every member's ready_cb has been called. */
+/* A condition for sim_job_run: every member's ready_cb has been called. */
 bool sim_job_all_ready(sim_job *job, void *unused);
-/* Its process dies: nothing of it runs any more, its peers see resets. */
+/* Kills the member's process: none of its code runs any more, and its peers see resets. */
 void sim_job_kill(sim_job *job, uint32_t index);
-/* Closes that member's engine, without waiting. */
+/* Closes the member's engine without waiting. */
 void sim_job_leave(sim_job *job, uint32_t index);
-/* Closes every engine that is not closing yet; those that were killed come back for it, cut off from everybody. Runs
- * the world until all are closed. False if they are not within limit_ns: then sim_job_free must not be called. */
+/* Closes every engine that is not closing yet. Killed members run again to be closed, cut off from all others.
+ * Runs the world until all engines are closed. Returns false if they are not closed within limit_ns: then
+ * sim_job_free must not be called. */
 bool sim_job_close(sim_job *job, int64_t limit_ns);
-/* After sim_job_close. */
+/* Frees the job after sim_job_close. */
 void sim_job_free(sim_job *job);
 
 #endif

@@ -5,9 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TAKEN_PER_LEFT 32 /* what the ends of a job take beside it is much less than a part of that size */
+#define TAKEN_PER_LEFT 32 /* the end of a job takes much less memory than this share of it */
 
-/* The number behind that word in a file, or at its beginning (NULL); UINT64_MAX: there is none. */
+/* Returns the number after the word in a file, or at its beginning (word NULL); UINT64_MAX: there is none. */
 static uint64_t number_in(const char *path, const char *word)
 {
     char line[160];
@@ -35,7 +35,8 @@ static uint64_t left_in_machine(void)
     return kib == UINT64_MAX ? UINT64_MAX : (kib + (swap == UINT64_MAX ? 0 : swap)) * 1024;
 }
 
-/* The group that a container sees as its own, in either version of the interface. Pages of files are given back for the asking. */
+/* Returns the memory left in this process's control group, in either version of the interface. The kernel drops
+ * cached pages of files when memory is needed, so they count as free. */
 static uint64_t left_in_group(void)
 {
     static const char *const files[][4] = {
@@ -52,7 +53,7 @@ static uint64_t left_in_group(void)
     return least;
 }
 
-static uint64_t taken(void)
+static uint64_t read_taken(void)
 {
     unsigned long long pages = 0;
     FILE *in = fopen("/proc/self/statm", "re");
@@ -66,7 +67,7 @@ static uint64_t taken(void)
 study_memory study_memory_sample(void)
 {
     const uint64_t machine = left_in_machine(), group = left_in_group();
-    return (study_memory){.taken = taken(), .left = machine < group ? machine : group};
+    return (study_memory){.taken = read_taken(), .left = machine < group ? machine : group};
 }
 
 bool study_memory_is_short(const study_memory *memory)

@@ -1,8 +1,8 @@
 /*
- * memory.h - does a simulated job still fit into this machine's memory?
+ * memory.h - the memory that is left for a simulated job.
  *
- * A system that hands out more than it has says nothing when it is used up: it kills the process. So whoever runs a job looks now
- * and then, and gives up with words before that.
+ * A system that overcommits memory gives no error when memory is used up: it kills the process. So a long job looks
+ * at the memory now and then, and ends with an error before that.
  */
 #ifndef TRIB_TOOLS_STUDY_MEMORY_H
 #define TRIB_TOOLS_STUDY_MEMORY_H
@@ -11,12 +11,13 @@
 #include <stdint.h>
 
 typedef struct study_memory {
-    uint64_t taken; /* bytes that this process has */
-    uint64_t left;  /* that it can have beside them: of the machine, and of its control group; UINT64_MAX: not known */
+    uint64_t taken; /* bytes that this process uses */
+    uint64_t left;  /* further bytes that the machine and its control group allow; UINT64_MAX: unknown */
 } study_memory;
 
 study_memory study_memory_sample(void);
-/* So little is left, measured by what this process has taken, that it is this process that will use it up. */
+/* Tells whether so little memory is left, compared with the memory of this process, that this process will use it
+ * up. */
 bool study_memory_is_short(const study_memory *memory);
 
 #endif

@@ -13,7 +13,7 @@
 #define LINE_MAX_BYTES 1024
 #define TIME_MAX_US 1e12 /* eleven days */
 
-static void complain(trib_error *error, const char *path, unsigned line, const char *what)
+static void report_fault(trib_error *error, const char *path, unsigned line, const char *what)
 {
     if (error != NULL) {
         error->status = TRIB_INVALID;
@@ -57,7 +57,7 @@ static FILE *open_model(const char *name, char *path, size_t size, trib_error *e
 
 /* ---- What is in it ---- */
 
-/* The time that the text begins with; false for what is none, or takes too long to be one. */
+/* Reads the time at the beginning of the text; false: there is none, or it is too long. */
 static bool parse_us(const char *text, const char **rest_out, int64_t *ns_out)
 {
     char *rest = NULL;
@@ -116,7 +116,8 @@ static void share_forward(study_model *model)
         study_tensor *tensor = &model->tensors[i];
         const int64_t gap_ns = tensor->ready_ns > before_ns ? tensor->ready_ns - before_ns : 0;
         before_ns += gap_ns;
-        const double share_ns = (double)gap_ns * factor; /* a list may say that gradients come after backward's end */
+        const double share_ns =
+            (double)gap_ns * factor; /* in a list gradients may be ready after the end of backward */
         tensor->forward_ns = share_ns < (double)model->forward_ns ? (int64_t)share_ns : model->forward_ns;
         model->bytes += tensor->bytes;
     }
@@ -133,9 +134,9 @@ static study_model *read_model(FILE *file, const char *path, trib_error *error)
         if (++number <= 2) {
             const bool fine = number == 1 ? parse_title(model, line) : strcmp(line, "tensor,elements,ready_us") == 0;
             if (!fine) {
-                complain(error, path, number,
-                         number == 1 ? "no title with the times of forward, backward and optimizer"
-                                     : "the columns are not tensor,elements,ready_us");
+                report_fault(error, path, number,
+                             number == 1 ? "no title with the times of forward, backward and optimizer"
+                                         : "the columns are not tensor,elements,ready_us");
                 free(model);
                 return NULL;
             }
@@ -145,24 +146,24 @@ static study_model *read_model(FILE *file, const char *path, trib_error *error)
             capacity *= 2;
             study_model *larger = realloc(model, sizeof *model + capacity * sizeof model->tensors[0]);
             if (larger == NULL) {
-                complain(error, path, number, "out of memory");
+                report_fault(error, path, number, "out of memory");
                 free(model);
                 return NULL;
             }
             model = larger;
         }
         if (model->count == TENSORS_MAX || !parse_tensor(&model->tensors[model->count++], line)) {
-            complain(error, path, number,
-                     "not a name, a number of elements and a time in microseconds, or one too many");
+            report_fault(error, path, number,
+                         "not a name, a number of elements and a time in microseconds, or one too many");
             free(model);
             return NULL;
         }
     }
     if (model == NULL || model->count == 0 || ferror(file)) {
-        complain(error, path, number,
-                 model == NULL  ? "out of memory"
-                 : ferror(file) ? strerror(errno)
-                                : "no gradients in it");
+        report_fault(error, path, number,
+                     model == NULL  ? "out of memory"
+                     : ferror(file) ? strerror(errno)
+                                    : "no gradients in it");
         free(model);
         return NULL;
     }

@@ -8,11 +8,11 @@
 
 #define STEP_BYTES_MAX (1ULL << 40)
 #define STEP_NS_MAX INT64_C(600000000000)
-#define PARTS_MEMBERS_MAX 64u /* more are run without parts: their traces would be too large */
+#define PARTS_MEMBERS_MAX 64u /* larger jobs run without parts: their traces would be too large */
 
 /* ---- From traces to models ---- */
 
-/* As in model.c: each layer's part of forward is the share that its gap has in backward. */
+/* Divides forward over the layers as in model.c: each layer gets the share that its gap has in backward. */
 static void share_forward(study_model *model)
 {
     int64_t before_ns = 0;
@@ -26,7 +26,7 @@ static void share_forward(study_model *model)
     }
 }
 
-/* Whole elements, or bytes. */
+/* Returns the tensor's type, or bytes if the type does not fit. */
 static trib_dtype dtype_of(const trace_run *run, uint32_t id)
 {
     const trace_tensor *tensor = id < run->tensor_count ? run->tensors[id] : NULL;
@@ -49,7 +49,7 @@ static study_model *model_of(const trace_run *run, const trace_steps *steps)
     for (uint32_t i = 0; i < steps->op_count; i++) {
         const trace_step_op *op = &steps->ops[i];
         char buffer[48];
-        uint32_t same = 0; /* handed in more than once a step: another tensor here */
+        uint32_t same = 0; /* the same tensor again in one step counts as another tensor here */
         for (uint32_t k = 0; k < i; k++) {
             same += steps->ops[k].tensor == op->tensor;
         }
@@ -77,7 +77,7 @@ static bool is_colocated(const trace_run *run)
     return false;
 }
 
-/* "rank 3 (host:pid)" and "server 0 (host:pid)": are they all on one host? */
+/* Tells from names such as "rank 3 (host:pid)" and "server 0 (host:pid)" whether all members are on one host. */
 static bool is_one_machine(const trace_file *file)
 {
     const char *first = NULL;
@@ -101,7 +101,7 @@ static void set_reactors(sim_job *job, uint32_t member, trib_config *config, tri
     config->reactors = member < job->config.workers ? replay->worker_reactors : replay->server_reactors;
 }
 
-/* Workers that share a machine with rank 0, if all machines have as many of consecutive ranks. */
+/* Returns the number of workers on rank 0's machine, if every machine has as many workers, of consecutive ranks. */
 static uint32_t even_machines(const trace_run *run)
 {
     uint32_t each = 1;
@@ -135,7 +135,7 @@ static bool note_machines(const trace_run *run, study_replay *replay)
     return true;
 }
 
-/* What goes over links is seen by who sums. */
+/* Tells whether the traces of all servers are there: only servers record the traffic on links. */
 static bool are_all_servers_there(const trace_run *run)
 {
     const trace_file *file = run->processes[0].file;
@@ -182,8 +182,8 @@ static void fill_settings(const trace_run *run, const trace_stats *stats, study_
     step->codec_ratio = 1;
 }
 
-/* Do both hand in the same tensors, in whatever order? */
-static uint64_t fingerprint(const study_model *model)
+/* A sum that is equal for models with the same tensors, in any order. */
+static uint64_t hash_model(const study_model *model)
 {
     uint64_t sum = model->count; /* NOLINT(clang-analyzer-core.NullDereference): models that were counted are there */
     for (uint32_t i = 0; i < model->count; i++) {
@@ -196,7 +196,7 @@ static uint64_t fingerprint(const study_model *model)
     return sum;
 }
 
-/* Events of a simulated step grow with its bytes, and heartbeats with its time. */
+/* Limits the size of a model: the events of a simulated step grow with its bytes, and heartbeats with its time. */
 static bool is_sensible(const study_model *model)
 {
     uint64_t bytes = 0;
@@ -243,7 +243,7 @@ trib_status study_replay_make(const trace_run *run, const trace_stats *stats, st
                                   "the recorded steps are longer than %lld s or larger than %llu GiB",
                                   (long long)(STEP_NS_MAX / 1000000000), STEP_BYTES_MAX >> 30);
         }
-        if (replay->model_count > 0 && fingerprint(model) != fingerprint(replay->models[0])) {
+        if (replay->model_count > 0 && hash_model(model) != hash_model(replay->models[0])) {
             replay->left_out++;
             free(model);
             continue;
@@ -262,7 +262,7 @@ trib_status study_replay_make(const trace_run *run, const trace_stats *stats, st
     if (replay->model_count == 0) {
         study_replay_free(replay);
         return trib_error_set(error, TRIB_INVALID,
-                              "these traces have no steps to replay: no worker handed in the same tensors at least "
+                              "these traces have no steps to replay: no worker submitted the same tensors at least "
                               "twice, or the workers' files are not among them");
     }
     fill_settings(run, stats, replay);
@@ -320,7 +320,7 @@ static trib_status read_parts(const char *folder, uint32_t workers, uint32_t ser
     return status;
 }
 
-/* Also what a job that failed has left there. */
+/* Removes all files of the folder, including those of a job that failed. */
 static void remove_traces(const char *folder)
 {
     DIR *open = opendir(folder);
@@ -337,8 +337,9 @@ static void remove_traces(const char *folder)
     rmdir(folder);
 }
 
-/* Machines in the recorded manner: as many workers on each, servers with them or not. NULL: out of memory. */
-static uint32_t *place(const study_replay *replay, const sim_job_config *job)
+/* Places the members on machines as in the recording: as many workers on each, with or without servers. NULL: out
+ * of memory. */
+static uint32_t *place_members(const study_replay *replay, const sim_job_config *job)
 {
     const uint32_t workers = job->workers, members = workers + job->servers, asked = job->per_machine;
     const sim_job_config *recorded = &replay->step.job;
@@ -377,7 +378,7 @@ trib_status study_replay_run(const study_replay *replay, const study_step_config
     }
     char folder[] = "/tmp/tributary-replay-XXXXXX", pattern[64];
     const study_model **by_rank = calloc(workers, sizeof(const study_model *));
-    uint32_t *machine_of = place(replay, &mine.job);
+    uint32_t *machine_of = place_members(replay, &mine.job);
     if (by_rank == NULL || machine_of == NULL) {
         free(by_rank);
         free(machine_of);
@@ -386,7 +387,7 @@ trib_status study_replay_run(const study_replay *replay, const study_step_config
     mine.job.machine_of = machine_of;
     take_turns(replay, by_rank, workers);
     mine.models = by_rank;
-    /* The replay is asked for reactors only: nothing is changed through this pointer. */
+    /* The pointer is used to read the number of reactors only; nothing is changed through it. */
     mine.job.user = (void *)(uintptr_t)replay;
     if (parts != NULL) {
         *parts = (trace_stats){.limit_name = "none"};

@@ -1,11 +1,11 @@
-/* replay_links.c - were the links of a recording alike? A replay gives all of them one rate. */
+/* replay_links.c - finds links that were slower than others in a recording. A replay gives all links one rate. */
 #include <stdio.h>
 
 #include "tools/study/replay.h"
 
 #define ALIKE_TOLD 0.95
-/* Among members of one kind equal links carry equal bytes, so one that carried less and more slowly than another has
- * been given less to sum. Tensors that are not cut finely enough for that make less of a difference. */
+/* Members of one kind with equal links carry equal bytes, so a member that carried less, and more slowly, has been
+ * given a smaller share. The difference is smaller where tensors are not cut finely enough. */
 #define ALIKE_SEEN 0.8
 
 typedef struct link_rate {
@@ -13,7 +13,7 @@ typedef struct link_rate {
     double bits;
 } link_rate;
 
-static void take(link_rate *slowest, link_rate *fastest, uint32_t member, double bits)
+static void take_rate(link_rate *slowest, link_rate *fastest, uint32_t member, double bits)
 {
     if (bits > 0 && (slowest->bits <= 0 || bits < slowest->bits)) {
         *slowest = (link_rate){member, bits};
@@ -33,9 +33,10 @@ static double bytes_of(const trace_link_use *use)
     return (double)use->out_bytes + (double)use->in_bytes;
 }
 
-/* Workers, or servers of their own: who carried most, and who carried clearly less, at clearly less than its rate. */
-static void see(const trace_run *run, const trace_stats *stats, uint32_t from, uint32_t to, link_rate *slowest,
-                link_rate *fastest)
+/* Compares workers, or dedicated servers: the one that carried most, and one that carried clearly less at clearly
+ * less than its rate. */
+static void compare_members(const trace_run *run, const trace_stats *stats, uint32_t from, uint32_t to,
+                            link_rate *slowest, link_rate *fastest)
 {
     uint32_t most = from;
     for (uint32_t i = from; i < to; i++) {
@@ -45,8 +46,8 @@ static void see(const trace_run *run, const trace_stats *stats, uint32_t from, u
         const trace_link_use *use = &stats->links[i], *full = &stats->links[most];
         if (trace_run_machine(run, i) == i && rate_of(use) < ALIKE_SEEN * rate_of(full) &&
             bytes_of(use) < ALIKE_SEEN * bytes_of(full)) {
-            take(slowest, fastest, i, rate_of(use));
-            take(slowest, fastest, most, rate_of(full));
+            take_rate(slowest, fastest, i, rate_of(use));
+            take_rate(slowest, fastest, most, rate_of(full));
         }
     }
 }
@@ -59,18 +60,19 @@ void study_replay_note_links(const trace_run *run, const trace_stats *stats, cha
         return;
     }
     for (uint32_t i = 0; i < run->member_count; i++) {
-        take(&slowest, &fastest, i, (double)run->members[i].bandwidth);
+        take_rate(&slowest, &fastest, i, (double)run->members[i].bandwidth);
     }
     const bool told = slowest.bits < ALIKE_TOLD * fastest.bits;
     if (!told) {
         slowest = fastest = (link_rate){.bits = 0};
-        see(run, stats, 0, run->worker_count, &slowest, &fastest);
-        see(run, stats, run->worker_count, run->worker_count + run->server_count, &slowest, &fastest);
+        compare_members(run, stats, 0, run->worker_count, &slowest, &fastest);
+        compare_members(run, stats, run->worker_count, run->worker_count + run->server_count, &slowest, &fastest);
     }
     if (fastest.bits > 0 && run->members != NULL && (told || slowest.bits > 0)) {
-        snprintf(text, size,
-                 "links were not alike, and a replay gives all of them one rate: %s %s %.4g Gbit/s, %s %.4g Gbit/s",
-                 run->members[slowest.member].name, told ? "was said to have" : "held", slowest.bits / 1e9,
-                 run->members[fastest.member].name, fastest.bits / 1e9);
+        snprintf(
+            text, size,
+            "the links had different rates, and a replay gives all of them one rate: %s %s %.4g Gbit/s, %s %.4g Gbit/s",
+            run->members[slowest.member].name, told ? "was said to have" : "held", slowest.bits / 1e9,
+            run->members[fastest.member].name, fastest.bits / 1e9);
     }
 }

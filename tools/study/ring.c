@@ -8,7 +8,8 @@ int64_t study_ring_step(const study_step_config *config, uint64_t bucket_bytes, 
     const trib_sim_link *link = &config->job.link;
     const uint64_t bits = link->egress_bits < link->ingress_bits ? link->egress_bits : link->ingress_bits;
     const double byte_ns = 8e9 / ((double)bits * config->job.net.goodput);
-    double free_ns = 0, device_free_ns = 0; /* the ring's, the device's; from the beginning of backward */
+    double free_ns = 0,
+           device_free_ns = 0; /* when the ring, and the device, are free; from the beginning of backward */
     uint64_t bucket = 0;
     for (uint32_t i = 0; i < model->count; i++) {
         bucket += model->tensors[i].bytes;

@@ -6,9 +6,12 @@
 #include <string.h>
 #include <time.h>
 
+#include "tools/trace/compare.h"
+
 #define JOIN_LIMIT_NS INT64_C(3600000000000)
 #define ITERATIONS_MAX 256u
-#define NAMESPACE_BYTE_NS 0.25 /* beside what a message costs; so 4 + 4 hosts on 2 cores were replayed best */
+/* Cost of a byte beside the cost of a message; with this value 4 + 4 hosts on 2 cores were replayed best. */
+#define NAMESPACE_BYTE_NS 0.25
 #define SECOND INT64_C(1000000000)
 #define LOOK_EVENTS 4096u
 
@@ -20,20 +23,20 @@ typedef struct gradient {
     uint32_t index;
     trib_tensor *tensor;
     void *buffer;
-    bool back;                 /* the sum of the latest iteration is here */
-    trib_sim_event into, from; /* has passed the device on its way in, on its way back */
+    bool back;                 /* the sum of the latest iteration is back */
+    trib_sim_event into, from; /* events: it has passed the device on its way in, and on its way back */
 } gradient;
 
 /* One worker. */
 typedef struct trainer {
     struct study *study;
     uint32_t rank, iteration;
-    trib_sim_event next; /* of what its device computes */
-    uint32_t layer;      /* forward: how many are done; backward: how many gradients are ready */
+    trib_sim_event next; /* the end of the device's computation */
+    uint32_t layer;      /* forward: the layers that are done; backward: the gradients that are ready */
     bool forward, waiting;
-    uint32_t missing; /* sums that are not back */
+    uint32_t missing; /* sums that are not back yet */
     int64_t backward_began_ns;
-    int64_t into_free_ns, from_free_ns; /* when the device in front is through with what it was given */
+    int64_t into_free_ns, from_free_ns; /* when the device has finished its previous input */
     gradient *gradients;
 } trainer;
 
@@ -41,19 +44,19 @@ typedef struct study {
     const study_step_config *config;
     sim_job *job;
     trainer *trainers;
-    uint32_t finished;                    /* workers that have done all iterations */
-    uint32_t asked;                       /* how often has_room was */
-    int64_t began_ns[ITERATIONS_MAX + 2]; /* rank 0's iterations */
+    uint32_t finished;                    /* workers that have finished all iterations */
+    uint32_t asked;                       /* calls of has_room */
+    int64_t began_ns[ITERATIONS_MAX + 2]; /* when rank 0's iterations began */
     trib_error failure;
-    trib_error untraced; /* a member's trace that could not be written */
+    trib_error untraced; /* the error of a trace that could not be written */
 } study;
 
-static trib_sim *world(const trainer *self)
+static trib_sim *world_of(const trainer *self)
 {
     return self->study->job->sim;
 }
 
-static void fail(study *self, const trib_error *error)
+static void fail_study(study *self, const trib_error *error)
 {
     if (self->failure.status == TRIB_OK) {
         self->failure = *error;
@@ -70,8 +73,9 @@ static const study_model *model_of(const trainer *self)
     return config->models != NULL ? config->models[self->rank] : config->model;
 }
 
-/* What a codec makes are bytes; what computing them costs is charged by bytes whatever they are. */
-static void describe(const trainer *self, uint32_t index, trib_tensor_desc *desc)
+/* Describes the tensor. The output of a codec is bytes; the cost of computing them is charged by bytes in any
+ * case. */
+static void describe_tensor(const trainer *self, uint32_t index, trib_tensor_desc *desc)
 {
     const study_tensor *tensor = &model_of(self)->tensors[index];
     const double ratio = self->study->config->codec_ratio, bytes = (double)tensor->bytes * ratio;
@@ -81,14 +85,14 @@ static void describe(const trainer *self, uint32_t index, trib_tensor_desc *desc
     desc->count = whole ? tensor->bytes / width : bytes < 1 ? 1 : (uint64_t)bytes;
 }
 
-/* Through the device in front, after what it was given before. */
+/* Passes the bytes through the device, after its previous input. */
 static void pass_device(const trainer *self, int64_t *free_ns, uint64_t bytes, trib_sim_event *event)
 {
     const double rate = self->study->config->device_bytes_ns;
-    const int64_t now_ns = trib_sim_now(world(self));
+    const int64_t now_ns = trib_sim_now(world_of(self));
     const int64_t begin_ns = *free_ns > now_ns ? *free_ns : now_ns;
     *free_ns = rate > 0 ? begin_ns + (int64_t)((double)bytes / rate) : now_ns;
-    trib_sim_set(world(self), event, *free_ns);
+    trib_sim_set(world_of(self), event, *free_ns);
 }
 
 static void sum_back(trib_sim *sim, trib_sim_event *event)
@@ -110,13 +114,13 @@ static void on_done(const trib_result *result, void *user)
     if (result->status != TRIB_OK) {
         trib_error error = {.status = result->status};
         snprintf(error.text, sizeof error.text, "%.*s", (int)sizeof error.text - 1, result->text);
-        fail(self->study, &error);
+        fail_study(self->study, &error);
         return;
     }
     pass_device(self, &self->from_free_ns, model_of(self)->tensors[mine->index].bytes, &mine->from);
 }
 
-static void submit(trib_sim *sim, trib_sim_event *event)
+static void submit_gradient(trib_sim *sim, trib_sim_event *event)
 {
     (void)sim;
     gradient *mine = (gradient *)((char *)event - offsetof(gradient, into));
@@ -129,15 +133,15 @@ static void submit(trib_sim *sim, trib_sim_event *event)
     params.user = mine;
     trib_error error = {.status = TRIB_OK};
     if (trib_push_pull(self->study->job->members[self->rank].engine, &params, NULL, &error) != TRIB_OK) {
-        fail(self->study, &error);
+        fail_study(self->study, &error);
     }
 }
 
 /* ---- Computing ---- */
 
-static void compute(trainer *self, int64_t ns)
+static void begin_computing(trainer *self, int64_t ns)
 {
-    trib_sim_set(world(self), &self->next, trib_sim_now(world(self)) + ns);
+    trib_sim_set(world_of(self), &self->next, trib_sim_now(world_of(self)) + ns);
 }
 
 static void begin_iteration(trainer *self)
@@ -145,7 +149,7 @@ static void begin_iteration(trainer *self)
     study *whole = self->study;
     const uint32_t last = whole->config->iterations + 1;
     if (self->rank == 0) {
-        whole->began_ns[self->iteration] = trib_sim_now(world(self));
+        whole->began_ns[self->iteration] = trib_sim_now(world_of(self));
         if (whole->config->progress != NULL) {
             whole->config->progress(whole->config->user, self->iteration, last);
         }
@@ -165,11 +169,11 @@ static void begin_backward(trainer *self)
     self->layer = 0;
     self->iteration++;
     self->missing = model_of(self)->count;
-    self->backward_began_ns = trib_sim_now(world(self));
-    compute(self, model_of(self)->tensors[0].ready_ns);
+    self->backward_began_ns = trib_sim_now(world_of(self));
+    begin_computing(self, model_of(self)->tensors[0].ready_ns);
 }
 
-/* Forward, layer by layer; its optimizer's part belongs to a layer when there is no barrier. */
+/* Continues forward layer by layer; without a barrier a layer includes its part of the optimizer. */
 static void forward_on(trainer *self)
 {
     const study_step_config *config = self->study->config;
@@ -179,7 +183,7 @@ static void forward_on(trainer *self)
             self->waiting = true;
         } else if (self->layer == 0) {
             self->layer = model->count;
-            compute(self, model->forward_ns);
+            begin_computing(self, model->forward_ns);
         } else {
             begin_backward(self);
         }
@@ -195,16 +199,16 @@ static void forward_on(trainer *self)
         return;
     }
     self->layer++;
-    compute(self,
-            model->tensors[index].forward_ns + (self->iteration > 0 ? model->optimizer_ns / (int64_t)model->count : 0));
+    begin_computing(self, model->tensors[index].forward_ns +
+                              (self->iteration > 0 ? model->optimizer_ns / (int64_t)model->count : 0));
 }
 
-/* A gradient is ready, or the pass has come to its end. */
+/* Continues backward: a gradient is ready, or the pass has ended. */
 static void backward_on(trainer *self)
 {
     const study_step_config *config = self->study->config;
     const study_model *model = model_of(self);
-    const int64_t began_ns = self->backward_began_ns, now_ns = trib_sim_now(world(self));
+    const int64_t began_ns = self->backward_began_ns, now_ns = trib_sim_now(world_of(self));
     while (self->layer < model->count && began_ns + model->tensors[self->layer].ready_ns <= now_ns) {
         gradient *mine = &self->gradients[self->layer];
         mine->back = false;
@@ -212,9 +216,9 @@ static void backward_on(trainer *self)
         self->layer++;
     }
     if (self->layer < model->count) {
-        trib_sim_set(world(self), &self->next, began_ns + model->tensors[self->layer].ready_ns);
+        trib_sim_set(world_of(self), &self->next, began_ns + model->tensors[self->layer].ready_ns);
     } else if (now_ns < began_ns + model->backward_ns) {
-        trib_sim_set(world(self), &self->next, began_ns + model->backward_ns);
+        trib_sim_set(world_of(self), &self->next, began_ns + model->backward_ns);
     } else if (config->cross_barrier) {
         begin_iteration(self);
     } else if (self->missing > 0) {
@@ -222,7 +226,7 @@ static void backward_on(trainer *self)
     } else {
         self->forward = true;
         self->layer = UINT32_MAX; /* the optimizer */
-        compute(self, model->optimizer_ns);
+        begin_computing(self, model->optimizer_ns);
     }
 }
 
@@ -241,7 +245,7 @@ static void go_on(trainer *self)
     }
 }
 
-static void computed(trib_sim *sim, trib_sim_event *event)
+static void end_computing(trib_sim *sim, trib_sim_event *event)
 {
     (void)sim;
     go_on((trainer *)((char *)event - offsetof(trainer, next)));
@@ -262,12 +266,12 @@ static trib_status declare_all(trainer *self, trib_error *error)
         trib_tensor_desc desc;
         trib_tensor_desc_init(&desc, sizeof desc);
         desc.name = model->tensors[i].name;
-        describe(self, i, &desc);
+        describe_tensor(self, i, &desc);
         const bool own = model->own_priorities && !config->by_order;
         desc.priority = !config->priorities ? 0 : own ? model->tensors[i].priority : (int32_t)i;
         mine->trainer = self;
         mine->index = i;
-        mine->into.fired = submit;
+        mine->into.fired = submit_gradient;
         mine->from.fired = sum_back;
         mine->buffer = trib_sim_void_take(&self->study->job->nothing, desc.count * trib_dtype_size(desc.dtype));
         trib_status status =
@@ -279,7 +283,8 @@ static trib_status declare_all(trainer *self, trib_error *error)
     return TRIB_OK;
 }
 
-/* Is there memory to go on? Looked at now and then: that takes as long as a few events. */
+/* Tells whether there is memory to go on. It looks only now and then, because a look takes as long as a few
+ * events. */
 static bool has_room(study *self, uint32_t every)
 {
     const study_step_config *config = self->config;
@@ -294,7 +299,7 @@ static bool has_room(study *self, uint32_t every)
                              "taken, %.1f GiB left",
                              config->job.workers, config->job.servers, config->model->count,
                              (double)memory.taken / (1 << 30), (double)memory.left / (1 << 30));
-        fail(self, &error);
+        fail_study(self, &error);
     }
     return self->failure.status == TRIB_OK;
 }
@@ -309,7 +314,7 @@ static trib_status open_trainers(study *self, trib_error *error)
         trainer *one = &self->trainers[rank];
         one->study = self;
         one->rank = rank;
-        one->next.fired = computed;
+        one->next.fired = end_computing;
         trib_status status = declare_all(one, error);
         if (status != TRIB_OK || !has_room(self, 1)) {
             return status;
@@ -332,20 +337,14 @@ static bool has_joined(sim_job *job, void *argument)
     return !has_room(argument, LOOK_EVENTS) || sim_job_all_ready(job, NULL);
 }
 
-static int compare(const void *a, const void *b)
-{
-    const int64_t *left = a, *right = b;
-    return (*left > *right) - (*left < *right);
-}
-
-static void measure(study *self, study_step_result *result, uint64_t bytes_before)
+static void measure_steps(study *self, study_step_result *result, uint64_t bytes_before)
 {
     const study_step_config *config = self->config;
     int64_t steps[ITERATIONS_MAX];
     for (uint32_t i = 0; i < config->iterations; i++) {
         steps[i] = self->began_ns[i + 2] - self->began_ns[i + 1];
     }
-    qsort(steps, config->iterations, sizeof steps[0], compare);
+    qsort(steps, config->iterations, sizeof steps[0], compare_i64_values);
     result->step_ns = steps[config->iterations / 2];
     result->compute_ns = config->model->forward_ns + config->model->backward_ns + config->model->optimizer_ns;
     trib_engine_info info = {.struct_size = sizeof info};
@@ -365,7 +364,8 @@ static void measure(study *self, study_step_result *result, uint64_t bytes_befor
     result->events = trib_sim_steps(self->job->sim);
 }
 
-/* Engines only log that a trace could not be written: the job has gone well for all that. Who asked for traces has none. */
+/* Keeps the message of a trace that could not be written. Engines only log it, because the job has succeeded; a
+ * caller who asked for traces has to know. */
 static void note_untraced(trib_log_level level, const char *line, void *user)
 {
     (void)level;
@@ -376,7 +376,7 @@ static void note_untraced(trib_log_level level, const char *line, void *user)
     }
 }
 
-static trib_status join(study *self, study_step_result *result, trib_error *error)
+static trib_status join_members(study *self, study_step_result *result, trib_error *error)
 {
     const bool all = sim_job_run(self->job, JOIN_LIMIT_NS, has_joined, self);
     result->join_ns = trib_sim_now(self->job->sim);
@@ -392,7 +392,7 @@ static trib_status join(study *self, study_step_result *result, trib_error *erro
         }
     }
     return all ? TRIB_OK
-               : trib_error_set(error, TRIB_JOIN_FAILED, "not all members have come within %lld s of virtual time",
+               : trib_error_set(error, TRIB_JOIN_FAILED, "not all members joined within %lld s of virtual time",
                                 (long long)(JOIN_LIMIT_NS / SECOND));
 }
 
@@ -412,7 +412,8 @@ static void close_study(study *self)
     free(self->trainers);
 }
 
-/* Gradients of all workers, and what the servers keep of them: a few chunks for each contributor and key. */
+/* Returns the size of the gradients of all workers and of the servers' state: a few chunks for each contributor
+ * and key. */
 static uint64_t addresses_for(const study_step_config *config)
 {
     const double all = (double)config->model->bytes * config->codec_ratio * config->job.workers;
@@ -427,8 +428,9 @@ static double seconds_now(void)
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* Hosts that are network namespaces of one machine: what cards and a switch do elsewhere (shaping, bridging, splitting)
- * is work of the processors that they share, for each byte that leaves one and again where it comes in. */
+/* Charges the cost of links between network namespaces of one machine: shaping, bridging and splitting, which
+ * cards and a switch do elsewhere, is work of the shared processors, for each byte that leaves one namespace and
+ * again where it arrives. */
 static void charge_links(sim_job_config *job)
 {
     if (job->one_machine && !sim_job_is_one_host(job) && job->costs.work[TRIB_COST_MESSAGE].byte_ns > 0) {
@@ -455,7 +457,7 @@ trib_status study_step_run(const study_step_config *config, study_step_result *r
     }
     charge_links(&job);
     self.job = sim_job_open(&job, error);
-    trib_status status = self.job == NULL ? error->status : join(&self, result, error);
+    trib_status status = self.job == NULL ? error->status : join_members(&self, result, error);
     if (self.job != NULL && status == TRIB_OK) {
         const uint64_t before = trib_sim_node_bytes_out(self.job->members[0].node);
         status = open_trainers(&self, error);
@@ -464,10 +466,10 @@ trib_status study_step_run(const study_step_config *config, study_step_result *r
             *error = self.failure;
             status = self.failure.status;
         } else if (status == TRIB_OK && !comes_to_an_end) {
-            status = trib_error_set(error, TRIB_TIMEOUT, "nothing is left to happen, and the steps are not over");
+            status = trib_error_set(error, TRIB_TIMEOUT, "no event is left, and the steps are not finished");
         }
         if (status == TRIB_OK) {
-            measure(&self, result, before);
+            measure_steps(&self, result, before);
         }
     }
     close_study(&self);

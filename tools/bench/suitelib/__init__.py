@@ -1,0 +1,1 @@
+"""The parts of tools/bench/suite: the peers' programs, long-lived jobs, measuring in turns, and the report."""

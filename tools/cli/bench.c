@@ -1,0 +1,380 @@
+/*
+ * bench.c - `tributary bench`: measures push_pull and broadcast for several sizes, checks every result once, and
+ * compares the times with the bound t_opt.
+ *
+ * Outside a job, -n starts one through `tributary run`. Inside a job every worker measures; the time of an iteration
+ * is that of the slowest worker (a MAX over the workers), and rank 0 prints.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include "api/tributary.h"
+#include "tools/cli/commands.h"
+#include "tools/cli/json_out.h"
+#include "tools/cli/options.h"
+#include "tools/cli/part.h"
+#include "tools/cli/plural.h"
+#include "tools/cli/run_options.h"
+#include "tools/trace/compare.h"
+
+#define SIZES_MAX 32
+#define ITERATIONS_MAX 10000
+#define WARMUP 3
+#define GOODPUT 0.956 /* of the line rate, TCP over Ethernet with an MTU of 1500 */
+
+typedef struct bench {
+    uint32_t workers, servers; /* of the job to start; 0 workers: this process is in a job already */
+    bool json;
+    int op; /* an index into ops */
+    trib_dtype dtype;
+    uint64_t sizes[SIZES_MAX];
+    int size_count;
+    uint32_t iterations;
+    int64_t pause_ns;
+    uint64_t rate_bits;
+    trib_engine *engine;
+    trib_engine_info info;
+    int64_t *times; /* ns per iteration: first of this worker, then of the slowest */
+    trib_tensor *times_tensor, *cpu_tensor;
+} bench;
+
+enum { PUSH_PULL, BROADCAST };
+static const char *const ops[] = {[PUSH_PULL] = "push_pull", [BROADCAST] = "broadcast", NULL};
+
+static double cpu_seconds(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
+}
+
+static bool parse_size(const char *text, char **end, uint64_t *value)
+{
+    double number = strtod(text, end);
+    const char *units = "KMG";
+    const char *unit = **end != '\0' ? strchr(units, **end) : NULL;
+    for (const char *at = units; unit != NULL && at <= unit; at++) {
+        number *= 1024;
+    }
+    *end += unit != NULL;
+    const bool fine = number >= 1 && number <= 1e12;
+    *value = fine ? (uint64_t)number : 0;
+    return fine;
+}
+
+static bool parse_sizes(bench *self, const char *text)
+{
+    self->size_count = 0;
+    while (self->size_count < SIZES_MAX) {
+        char *end = NULL;
+        if (!parse_size(text, &end, &self->sizes[self->size_count]) || end == text || (*end != ',' && *end != '\0')) {
+            return false;
+        }
+        self->size_count++;
+        if (*end == '\0') {
+            return true;
+        }
+        text = end + 1;
+    }
+    return false;
+}
+
+static bool parse_dtype(bench *self, const char *text)
+{
+    for (int i = 0; i < TRIB_DTYPE_COUNT; i++) {
+        if (strcmp(trib_dtype_name((trib_dtype)i), text) == 0) {
+            self->dtype = (trib_dtype)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Checks the options that a row of the table cannot describe. */
+static int check_options(bench *self, const option_table *table, const char *sizes, const char *dtype)
+{
+    if (!parse_sizes(self, sizes)) {
+        return options_reject(table, "--sizes", sizes,
+                              "must be up to 32 sizes of 1 to 1e12 bytes with commas between, such as 64K,1M,1.5G");
+    }
+    if (!parse_dtype(self, dtype)) {
+        return options_reject(table, "--dtype", dtype, "must be a type, such as float32 or bfloat16");
+    }
+    for (int i = 0; i < self->size_count; i++) {
+        if (self->sizes[i] < trib_dtype_size(self->dtype)) {
+            fprintf(stderr, "tributary bench: --sizes: %llu bytes are less than one element of %s\n",
+                    (unsigned long long)self->sizes[i], trib_dtype_name(self->dtype));
+            return 2;
+        }
+    }
+    return -1;
+}
+
+static int parse_options(bench *self, int argc, char **argv)
+{
+    const char *sizes = "4K,64K,1M,16M,64M", *dtype = "float32";
+    uint32_t servers = UINT32_MAX;
+    const option_row rows[] = {
+        {OPTION_COUNT("-n", &self->workers, 1, RUN_COUNT_MAX, "starts a job of so many workers")},
+        {OPTION_COUNT("-s", &servers, 0, RUN_COUNT_MAX, "and of so many servers; default 0")},
+        {OPTION_CHOICE("--op", &self->op, ops, "OP", "default push_pull")},
+        {OPTION_TEXT("--sizes", &sizes, "4K,1M,...", "bytes; default 4K,64K,1M,16M,64M")},
+        {OPTION_COUNT("--iters", &self->iterations, 1, ITERATIONS_MAX, "default 30")},
+        {OPTION_TEXT("--dtype", &dtype, "TYPE", "float32 (the default), float64, float16, bfloat16, int32, ...")},
+        {OPTION_RATE("--rate", &self->rate_bits, "1gbit",
+                     "of the links: prints the bound t_opt, and the ratio of the time to it")},
+        {OPTION_TIME("--pause", &self->pause_ns, "50ms",
+                     "before every exchange, as a training program has between its steps")},
+        {OPTION_SET("--json", &self->json, "one JSON object")},
+    };
+    const option_table table = {
+        .command = "bench",
+        .usage = "[-n WORKERS [-s SERVERS]] [options]",
+        .rows = rows,
+        .count = sizeof rows / sizeof rows[0],
+        .notes = "Without -n the process takes part in the job that its launcher started (tributary run, mpirun, "
+                 "torchrun, ...);\nwithout a launcher it is a job of one worker.\n",
+    };
+    const int status = options_parse(&table, argc, argv);
+    if (status >= 0) {
+        return status;
+    }
+    if (servers != UINT32_MAX && self->workers == 0) {
+        char text[16];
+        snprintf(text, sizeof text, "%u", servers);
+        return options_reject(&table, "-s", text,
+                              "goes with -n WORKERS, for a job that is started; one that has begun has its servers");
+    }
+    self->servers = servers != UINT32_MAX ? servers : 0;
+    return check_options(self, &table, sizes, dtype);
+}
+
+/* Tells whether the word is -n or -s. `tributary run` gets these; a bench that found them again would start
+ * another job. */
+static bool is_of_run(const char *word)
+{
+    return word[0] == '-' && (word[1] == 'n' || word[1] == 's');
+}
+
+/* Replaces this process by `tributary run`, whose program is this command again. */
+static int run_as_job(const bench *self, int argc, char **argv)
+{
+    char own[4096], workers[16], servers[16];
+    const char *fixed[] = {"tributary", "run", "-n", workers, "-s", servers, "--bind", "--", own, "bench"};
+    const size_t fixed_count = sizeof fixed / sizeof fixed[0];
+    const char **words = calloc(fixed_count + (size_t)argc + 1, sizeof *words);
+    const ssize_t length = readlink("/proc/self/exe", own, sizeof own - 1);
+    if (words != NULL && length > 0) {
+        own[length] = '\0';
+        snprintf(workers, sizeof workers, "%u", self->workers);
+        snprintf(servers, sizeof servers, "%u", self->servers);
+        memcpy(words, fixed, sizeof fixed);
+        size_t count = fixed_count;
+        for (int i = 1; i < argc; i++) {
+            if (is_of_run(argv[i])) {
+                i += argv[i][2] == '\0'; /* otherwise the number is part of this word */
+            } else {
+                words[count++] = argv[i];
+            }
+        }
+        execv(own, (char *const *)(uintptr_t)words);
+    }
+    perror("tributary bench");
+    free(words);
+    return 1;
+}
+
+static void check_status(const bench *self, trib_status status, const trib_error *error, const char *what)
+{
+    part_check("bench", self->engine, status, error, what);
+}
+
+static trib_tensor *declare_tensor(bench *self, const char *name, trib_dtype dtype, uint64_t count)
+{
+    trib_tensor_desc desc;
+    trib_tensor_desc_init(&desc, sizeof desc);
+    desc.name = name;
+    desc.dtype = dtype;
+    desc.count = count;
+    trib_tensor *tensor = NULL;
+    trib_error error = {.status = TRIB_OK};
+    check_status(self, trib_tensor_declare(self->engine, &desc, &tensor, &error), &error, name);
+    return tensor;
+}
+
+static void run_exchange(bench *self, trib_tensor *tensor, void *data, trib_reduce reduce, bool broadcast)
+{
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.tensor = tensor;
+    params.input = params.output = data;
+    params.reduce = reduce;
+    trib_op *op = NULL;
+    trib_error error = {.status = TRIB_OK};
+    check_status(self, (broadcast ? trib_broadcast : trib_push_pull)(self->engine, &params, &op, &error), &error,
+                 "exchange");
+    check_status(self, trib_op_wait(op, -1, &error), &error, "exchange");
+    trib_op_release(op);
+}
+
+static void run_barrier(bench *self)
+{
+    trib_op *op = NULL;
+    trib_error error = {.status = TRIB_OK};
+    check_status(self, trib_barrier(self->engine, NULL, &op, &error), &error, "barrier");
+    check_status(self, trib_op_wait(op, -1, &error), &error, "barrier");
+    trib_op_release(op);
+}
+
+/* Starts an iteration: all workers meet and then pause; the differences of their wake-ups are small beside the
+ * pause. */
+static void begin_together(bench *self)
+{
+    run_barrier(self);
+    struct timespec left = {.tv_sec = self->pause_ns / 1000000000, .tv_nsec = self->pause_ns % 1000000000};
+    while (self->pause_ns > 0 && nanosleep(&left, &left) != 0) {} /* a signal interrupted the sleep */
+}
+
+/* The input is small whole numbers, whose sums are exact in every type but int8, where they wrap alike on every
+ * worker. The sum is checked for float32. */
+static void check_once(bench *self, trib_tensor *tensor, void *data, uint64_t bytes)
+{
+    if (self->dtype != TRIB_FLOAT32) {
+        run_exchange(self, tensor, data, TRIB_SUM, self->op == BROADCAST);
+        return;
+    }
+    float *values = data;
+    uint64_t count = bytes / 4;
+    int n = self->info.worker_count;
+    for (uint64_t i = 0; i < count; i++) {
+        values[i] = (float)(i % 1009 + (uint64_t)self->info.rank);
+    }
+    run_exchange(self, tensor, data, TRIB_SUM, self->op == BROADCAST);
+    for (uint64_t i = 0; i < count; i++) {
+        float base = (float)(i % 1009);
+        float expected = self->op == BROADCAST ? base : base * (float)n + (float)(n * (n - 1) / 2);
+        if (values[i] != expected) {
+            trib_error error = {.status = TRIB_SYSTEM};
+            snprintf(error.text, sizeof error.text, "element %llu is %g, expected %g", (unsigned long long)i,
+                     (double)values[i], (double)expected);
+            check_status(self, error.status, &error, "WRONG RESULT");
+        }
+    }
+    memset(data, 0, bytes);
+}
+
+static void report_size(bench *self, uint64_t bytes, double cpu, json_t *rows)
+{
+    qsort(self->times, self->iterations, sizeof *self->times, compare_i64_values);
+    double p50 = (double)self->times[self->iterations / 2] / 1e9;
+    double p99 = (double)self->times[self->iterations * 99 / 100] / 1e9;
+    double t_opt =
+        self->rate_bits > 0 ? self->info.t_opt_factor * (double)bytes * 8 / ((double)self->rate_bits * GOODPUT) : 0;
+    double cpu_per_gb = bytes > 0 ? cpu / ((double)bytes * self->iterations / 1e9) : 0;
+    if (self->json) {
+        json_array_append_new(rows, json_pack("{s:I,s:f,s:f,s:f,s:f,s:f}", "bytes", (json_int_t)bytes, "p50_us",
+                                              p50 * 1e6, "p99_us", p99 * 1e6, "algbw_gb_s", (double)bytes / p50 / 1e9,
+                                              "t_opt_us", t_opt * 1e6, "worker_cpu_s_per_gb", cpu_per_gb));
+        return;
+    }
+    printf("%12llu %12.1f %12.1f %10.3f ", (unsigned long long)bytes, p50 * 1e6, p99 * 1e6, (double)bytes / p50 / 1e9);
+    if (t_opt > 0) {
+        printf("%12.1f %7.3f ", t_opt * 1e6, p50 / t_opt);
+    } else {
+        printf("%12s %7s ", "-", "-");
+    }
+    printf("%10.3f\n", cpu_per_gb);
+    fflush(stdout);
+}
+
+static void measure_size(bench *self, uint64_t bytes, json_t *rows)
+{
+    uint64_t count = bytes / trib_dtype_size(self->dtype);
+    bytes = count * trib_dtype_size(self->dtype);
+    char name[64];
+    snprintf(name, sizeof name, "bench %llu", (unsigned long long)bytes);
+    trib_tensor *tensor = declare_tensor(self, name, self->dtype, count);
+    void *data = part_alloc("bench", self->engine, bytes > 0 ? bytes : 1);
+    check_once(self, tensor, data, bytes);
+    memset(data, 0, bytes);
+    double cpu = 0;
+    for (int i = -WARMUP; i < (int)self->iterations; i++) {
+        begin_together(self);
+        double cpu_before = cpu_seconds();
+        int64_t begin = part_now_ns();
+        run_exchange(self, tensor, data, TRIB_SUM, self->op == BROADCAST);
+        if (i >= 0) {
+            self->times[i] = part_now_ns() - begin;
+            cpu += cpu_seconds() - cpu_before;
+        }
+    }
+    run_exchange(self, self->times_tensor, self->times, TRIB_MAX, false);
+    run_exchange(self, self->cpu_tensor, &cpu, TRIB_SUM, false);
+    if (self->info.rank == 0) {
+        report_size(self, bytes, cpu, rows);
+    }
+    trib_free(self->engine, data);
+}
+
+static void print_head(const bench *self)
+{
+    printf("%s of %s: %d worker%s, %d server%s, %d summing, %u iteration%s, slowest worker's time\n", ops[self->op],
+           trib_dtype_name(self->dtype), self->info.worker_count, plural(self->info.worker_count),
+           self->info.server_count, plural(self->info.server_count), self->info.summing_count, self->iterations,
+           plural(self->iterations));
+    if (self->info.local_sum > 0) {
+        printf("(the %u workers of each machine sum first: t_opt is that of %d machines)\n", self->info.local_sum,
+               self->info.worker_count / (int)self->info.local_sum);
+    }
+    printf("%12s %12s %12s %10s %12s %7s %10s\n", "bytes", "p50 us", "p99 us", "GB/s", "t_opt us", "ratio", "CPU s/GB");
+    printf("(CPU: the workers' processes, colocated servers with them; dedicated servers are not counted)\n");
+}
+
+static bool measure_all(bench *self)
+{
+    self->times = part_zalloc("bench", self->engine, self->iterations, sizeof *self->times);
+    self->times_tensor = declare_tensor(self, "bench times", TRIB_INT64, self->iterations);
+    self->cpu_tensor = declare_tensor(self, "bench cpu", TRIB_FLOAT64, 1);
+    json_t *rows = json_array();
+    bool fine = true;
+    if (self->info.rank == 0 && !self->json) {
+        print_head(self);
+    }
+    for (int i = 0; i < self->size_count; i++) {
+        measure_size(self, self->sizes[i], rows);
+    }
+    if (self->info.rank == 0 && self->json) {
+        json_t *whole =
+            json_pack("{s:s,s:s,s:i,s:i,s:i,s:i,s:i,s:f,s:O}", "op", ops[self->op], "dtype",
+                      trib_dtype_name(self->dtype), "workers", self->info.worker_count, "servers",
+                      self->info.server_count, "summing", self->info.summing_count, "iterations", (int)self->iterations,
+                      "local_sum", (int)self->info.local_sum, "t_opt_factor", self->info.t_opt_factor, "rows", rows);
+        fine = json_out("bench", whole, 6);
+    }
+    json_decref(rows);
+    free(self->times);
+    return fine;
+}
+
+int bench_command(int argc, char **argv)
+{
+    bench self = {.iterations = 30};
+    int status = parse_options(&self, argc, argv);
+    if (status >= 0) {
+        return status;
+    }
+    if (self.workers > 0) {
+        return run_as_job(&self, argc, argv);
+    }
+    self.engine = part_join("bench", &self.info);
+    const bool fine = measure_all(&self);
+    (void)trib_engine_destroy(self.engine);
+    return fine ? 0 : 1;
+}

@@ -1,0 +1,69 @@
+/* info.c - `tributary info`: prints what trib_describe_machine returns, as text or as JSON. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "api/tributary.h"
+#include "tools/cli/commands.h"
+#include "tools/cli/json_out.h"
+#include "tools/cli/options.h"
+
+static void print_value(const char *name, const json_t *value, int depth)
+{
+    printf("%*s%-*s ", depth * 2, "", 24 - depth * 2, name);
+    if (json_is_object(value)) {
+        printf("\n");
+        const char *key;
+        json_t *inner;
+        json_object_foreach((json_t *)(uintptr_t)value, key, inner)
+        {
+            print_value(key, inner, depth + 1);
+        }
+        return;
+    }
+    if (json_is_array(value)) {
+        for (size_t i = 0; i < json_array_size(value); i++) {
+            char *text = json_dumps(json_array_get(value, i), JSON_COMPACT | JSON_ENCODE_ANY);
+            printf("%s%s", i > 0 ? ", " : "", text);
+            free(text);
+        }
+        printf("\n");
+        return;
+    }
+    char *text = json_dumps(value, JSON_ENCODE_ANY);
+    printf("%s\n", text);
+    free(text);
+}
+
+int info_command(int argc, char **argv)
+{
+    bool json = false;
+    const option_row rows[] = {{OPTION_SET("--json", &json, "one JSON object")}};
+    const option_table table = {.command = "info", .usage = "[options]", .rows = rows, .count = 1};
+    const int status = options_parse(&table, argc, argv);
+    if (status >= 0) {
+        return status;
+    }
+    char *text = trib_describe_machine();
+    json_error_t error;
+    json_t *root = text == NULL ? NULL : json_loads(text, 0, &error);
+    if (root == NULL) {
+        fprintf(stderr, "tributary info: could not describe this machine\n");
+        free(text);
+        return 1;
+    }
+    free(text);
+    if (json) {
+        return json_out("info", root, 0) ? 0 : 1;
+    }
+    const char *key;
+    json_t *value;
+    json_object_foreach(root, key, value)
+    {
+        print_value(key, value, 0);
+    }
+    json_decref(root);
+    return 0;
+}

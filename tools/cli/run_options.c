@@ -1,0 +1,74 @@
+/* run_options.c - see run_options.h. */
+#include "tools/cli/run_options.h"
+
+#include <arpa/inet.h>
+#include <getopt.h>
+#include <stdio.h>
+
+#include "tools/cli/options.h"
+
+#define REACTORS_MAX 16 /* as TRIB_REACTORS */
+static const char notes_format[] =
+    "After a failure the other workers have %d s to end by themselves, and servers %d s after the last worker; then\n"
+    "they get SIGTERM, and %d s later SIGKILL (servers of workers that all ended with 0: %d s later).\n"
+    "SIGINT, SIGTERM, SIGHUP, SIGQUIT, and SIGPIPE when nobody reads the output any more, go to the workers, which\n"
+    "have the same time to end; a second signal (but SIGPIPE) ends all processes.\n"
+    "The exit status is that of the first worker that failed; if none did, that of a server that crashed, or that\n"
+    "failed while all workers were at work; else 0. Servers whose workers all went without closing their engines\n"
+    "are a warning.\n";
+
+/* The processes would tell each other to connect to 0.0.0.0, where a process can only listen. */
+static bool is_host(const char *text)
+{
+    struct in_addr numeric;
+    return inet_pton(AF_INET, text, &numeric) == 1 && numeric.s_addr != htonl(INADDR_ANY);
+}
+
+int run_options_parse(run_options *self, int argc, char **argv)
+{
+    static const char *const levels[] = {"none", "error", "warn", "info", "debug", "trace", NULL};
+    uint32_t reactors = 0;
+    int colocate = 0, level = 0;
+    *self = (run_options){.workers = 1, .host = "127.0.0.1"};
+    const option_row rows[] = {
+        {OPTION_COUNT("-n", &self->workers, 1, RUN_COUNT_MAX, "workers: processes with TRIB_RANK 0 to N-1; default 1")},
+        {OPTION_COUNT("-s", &self->servers, 0, RUN_COUNT_MAX,
+                      "servers with processes of their own; default 0: the workers sum")},
+        {OPTION_CHOICE("--colocate", &colocate, option_when_words, "WHEN", "whether workers sum a share too"),
+         .variable = "TRIB_COLOCATE"},
+        {OPTION_COUNT("--reactors", &reactors, 0, REACTORS_MAX, "event loops in each process"),
+         .variable = "TRIB_REACTORS"},
+        {OPTION_TEXT("--host", &self->host, "ADDRESS",
+                     "where the processes listen; default 127.0.0.1; RDMA needs an RDMA device's address")},
+        {OPTION_SET("--bind", &self->bind,
+                    "each process keeps to its part of the cores, or to one of them if there are too few")},
+        {OPTION_CHOICE("--log", &level, levels, "LEVEL", "what the engines write to standard error"),
+         .variable = "TRIB_LOG"},
+        {OPTION_SET("--tag-output", &self->tag_all, "a prefix for the output of rank 0, too")},
+    };
+    char notes[1024];
+    snprintf(notes, sizeof notes, notes_format, RUN_GRACE_S, RUN_SERVERS_S, RUN_KILL_S, RUN_GRACE_S);
+    const option_table table = {
+        .command = "run",
+        .usage = "-n WORKERS [-s SERVERS] [options] -- PROGRAM [ARGUMENTS]",
+        .rows = rows,
+        .count = sizeof rows / sizeof rows[0],
+        .notes = notes,
+        .takes_operands = true,
+        .ends_at_operand = true,
+    };
+    const int status = options_parse(&table, argc, argv);
+    if (status >= 0) {
+        return status;
+    }
+    if (!is_host(self->host)) {
+        return options_reject(&table, "--host", self->host,
+                              "must be an IPv4 address of this machine, such as 127.0.0.1");
+    }
+    if (optind >= argc || argv[optind][0] == '\0') {
+        fprintf(stderr, "tributary run: which program? Put it after --\n");
+        return 2;
+    }
+    self->program = optind;
+    return -1;
+}

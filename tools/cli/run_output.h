@@ -1,0 +1,22 @@
+/* run_output.h - passes on what the processes of `tributary run` write, line by line with their names in front. */
+#ifndef TRIB_TOOLS_CLI_RUN_OUTPUT_H
+#define TRIB_TOOLS_CLI_RUN_OUTPUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+
+typedef struct run_output {
+    int fd; /* -1: the output is not piped, or it has ended */
+    char line[4096];
+    size_t used;
+} run_output;
+
+/* Prints why (errno) there is no pipe for process number `index`, and how many descriptors all processes would
+ * need. */
+void run_output_refused(int processes, int index);
+/* Passes on to `to` the lines that have arrived. At the end of the output its descriptor is closed. */
+void run_output_relay(run_output *self, const char *name, FILE *to);
+void run_output_close(run_output *self);
+
+#endif
