@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/membership/wireup.h"
+#include "engine/core/wireup.h"
 #include "engine/membership/coordinator.h"
 #include "engine/local_group/group.h"
 #include "engine/wire/address_list.h"

@@ -12,7 +12,7 @@
 #include <time.h>
 
 #include "engine/base/assert.h"
-#include "engine/membership/blame.h"
+#include "engine/core/blame.h"
 #include "engine/job/completions.h"
 #include "engine/membership/coordinator.h"
 #include "engine/device/device_task.h"
@@ -158,6 +158,10 @@ static void close_device(trib_engine *engine)
 static const trib_job_hooks hooks = {.advises = trib_blame_advises,
                                      .core_closed = trib_tracer_core_closed,
                                      .data_began = trib_tracer_data_began,
+                                     .declare = trib_member_declare,
+                                     .awaited = trib_member_awaited,
+                                     .member_left = trib_group_check_departed,
+                                     .carried_out = trib_group_carried_out,
                                      .ask_time = trib_member_ask_time};
 
 trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const trib_config *config, trib_error *error)
@@ -253,6 +257,7 @@ void trib_engine_free(trib_engine *engine)
     }
     free(engine->cores);
     trib_group_close(engine->group, &engine->env);
+    trib_departed_close(&engine->departed);
     trib_tensors_free(engine);
     trib_ops_free(engine);
     if (engine->done_fd >= 0) {

@@ -16,6 +16,7 @@
 #include "engine/wire/auth.h"
 #include "engine/base/counter.h"
 #include "engine/base/kernel_ops.h"
+#include "engine/job/departed.h"
 #include "engine/reactor/reactor.h"
 #include "engine/cluster/roster.h"
 #include "transports/transport.h"
@@ -100,6 +101,14 @@ typedef struct trib_job_hooks {
     void (*core_closed)(trib_engine *engine);
     /* While something is recorded: data begins to move on that core. */
     void (*data_began)(struct trib_core *core, int64_t at_ns);
+    /* Run of a tensor's declare_post on core 0: declares it, now or when the job has formed. */
+    void (*declare)(trib_reactor *reactor, trib_post *post);
+    /* Core 0: what joining waits for, as a text: who is missing, or why the coordinator is not reached. */
+    const char *(*awaited)(const trib_engine *engine, char *text, size_t size);
+    /* Core 0: a member has left in good order. */
+    void (*member_left)(struct trib_core *core);
+    /* Core 0: how many of its machine's device collectives this process has carried out, modulo 2^32. */
+    uint32_t (*carried_out)(const struct trib_core *core);
     /* Core 0: asks the coordinator for its time; false: it cannot be asked (now). */
     bool (*ask_time)(const trib_engine *engine);
 } trib_job_hooks;
@@ -135,7 +144,8 @@ struct trib_engine {
     pthread_cond_t changed; /* phase, an operation somebody waits for, a report, closed */
     _Atomic(const trib_roster *) roster;
     _Atomic trib_phase phase;
-    trib_error fate;                 /* why it ended; guarded by mutex, final once phase is ENDED */
+    trib_error fate; /* why it ended; guarded by mutex, final once phase is ENDED */
+    trib_departed departed;
     char awaited[TRIB_AWAITED_SIZE]; /* what joining waits for, guarded by mutex (member.h) */
     atomic_uint cores_joining, cores_open;
     bool joined, close_asked, closed;

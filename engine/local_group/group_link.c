@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/membership/blame.h"
+#include "engine/core/blame.h"
 #include "engine/membership/member.h"
 
 #define GROUP_ID_SIZE (TRIB_DEVICE_ID_SIZE + TRIB_DOOR_NAME_SIZE)
@@ -140,12 +140,13 @@ void trib_group_check_departed(trib_core *core)
 {
     const trib_engine *engine = core->engine;
     trib_group *group = engine->group;
-    if (group == NULL || !trib_member_some_left(engine) || (int32_t)(group->begun - group->back) <= 0) {
+    if (group == NULL || !trib_departed_any(&engine->departed) || (int32_t)(group->begun - group->back) <= 0) {
         return;
     }
     for (uint32_t local_rank = 0; local_rank < group->local_size; local_rank++) {
         uint32_t carried_out;
-        if (trib_member_left_behind(engine, group->machine * group->local_size + local_rank, &carried_out) &&
+        if (trib_departed_carried_out(&engine->departed, group->machine * group->local_size + local_rank,
+                                      &carried_out) &&
             (int32_t)(group->begun - carried_out) > 0) {
             char text[TRIB_ERROR_TEXT_SIZE];
             snprintf(text, sizeof text,

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/membership/blame.h"
+#include "engine/core/blame.h"
 #include "engine/wire/clock.h"
 #include "engine/membership/member.h"
 #include "engine/membership/rebalance.h"

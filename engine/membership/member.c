@@ -12,10 +12,9 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/membership/blame.h"
+#include "engine/core/blame.h"
 #include "engine/device/device_task.h"
 #include "engine/membership/coordinator.h"
-#include "engine/local_group/group.h"
 #include "engine/tracer/tracer.h"
 #include "engine/worker/worker.h"
 
@@ -32,37 +31,11 @@ struct trib_member {
     bool stalled_locally; /* when the coordinator was last looked after */
     bool join_extended;   /* the join deadline has passed and the coordinator was given a little longer */
     char last_problem[TRIB_ERROR_TEXT_SIZE]; /* why the last attempt to reach the coordinator failed */
-    _Atomic int64_t *left_ns;                /* by member id: when it was told that this one leaves; 0: not yet */
-    uint32_t *carried_out;                   /* ... and how many collectives that one had carried out then */
-    uint32_t left_count;
-    atomic_bool some_left;
-    uint32_t declared; /* tags below this have been sent */
-    bool noticed;      /* that the coordinator is not reached was said while there was time left */
+    uint32_t declared;                       /* tags below this have been sent */
+    bool noticed; /* that the coordinator is not reached was said while there was time left */
 };
 
 static const trib_link_upcalls member_upcalls;
-
-bool trib_member_has_left(const trib_engine *engine, uint32_t member, int64_t *since_ns_out)
-{
-    const trib_member *self = engine->member;
-    *since_ns_out = self->left_ns != NULL && member < self->left_count ? atomic_load(&self->left_ns[member]) : 0;
-    return *since_ns_out != 0;
-}
-
-bool trib_member_left_behind(const trib_engine *engine, uint32_t member, uint32_t *carried_out_out)
-{
-    int64_t since_ns;
-    if (!trib_member_has_left(engine, member, &since_ns)) {
-        return false;
-    }
-    *carried_out_out = engine->member->carried_out[member];
-    return true;
-}
-
-bool trib_member_some_left(const trib_engine *engine)
-{
-    return atomic_load(&engine->member->some_left);
-}
 
 /* ---- Joining ---- */
 
@@ -251,13 +224,10 @@ static trib_status take_roster(trib_member *member, const trib_frame *frame, con
         free(roster);
         return trib_error_set(error, TRIB_PROTOCOL, "the roster does not contain this member");
     }
-    member->left_ns = calloc(roster->member_count, sizeof *member->left_ns);
-    member->carried_out = calloc(roster->member_count, sizeof *member->carried_out);
-    if (member->left_ns == NULL || member->carried_out == NULL) {
+    if (trib_departed_open(&engine->departed, roster->member_count) != TRIB_OK) {
         free(roster);
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the roster");
     }
-    member->left_count = roster->member_count;
     member->joined = true;
     engine->member_id = frame->root;
     member->core->host.epoch =
@@ -390,11 +360,10 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
     case TRIB_FRAME_TENSOR_BAD:
         return trib_member_take_tensor_bad(member->core->engine, frame, payload, error);
     case TRIB_FRAME_LEFT:
-        if (joined && frame->aux < member->left_count) {
-            member->carried_out[frame->aux] = frame->size;
-            atomic_store(&member->left_ns[frame->aux], trib_now(member->core->reactor));
-            atomic_store(&member->some_left, true);
-            trib_group_check_departed(member->core);
+        if (joined) {
+            trib_core *core = member->core;
+            trib_departed_add(&core->engine->departed, frame->aux, frame->size, trib_now(core->reactor));
+            core->engine->hooks->member_left(core);
         }
         return TRIB_OK;
     default:
@@ -471,7 +440,7 @@ void trib_member_leave(trib_member *member, trib_status status, const char *text
         return;
     }
     if (trib_status_is_orderly(status)) {
-        const uint32_t carried_out = trib_group_carried_out(member->core);
+        const uint32_t carried_out = member->core->engine->hooks->carried_out(member->core);
         trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_LEAVE, .size = carried_out}, NULL, 0);
         return;
     }
@@ -493,8 +462,6 @@ void trib_member_close(trib_member *member)
         trib_timer_stop(member->core->reactor, &member->retry);
         trib_timer_stop(member->core->reactor, &member->join_deadline);
         trib_timer_stop(member->core->reactor, &member->watch);
-        free(member->left_ns);
-        free(member->carried_out);
         free(member);
     }
 }

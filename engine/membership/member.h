@@ -25,9 +25,6 @@ trib_link *trib_member_link(const trib_member *member);
 /* Asks the coordinator for its time; false: it cannot be asked (now). trib_tracer_clock_answer follows. */
 bool trib_member_ask_time(const trib_engine *engine);
 
-/* Core 0: has it left in good order? How many collectives of its machine's devices it had carried out then, modulo 2^32. */
-bool trib_member_left_behind(const trib_engine *engine, uint32_t member, uint32_t *carried_out_out);
-
 /* ---- member_tensors.c: frames of the coordinator, after the roster ---- */
 TRIB_CHECKED trib_status trib_member_take_declared(trib_engine *engine, const trib_frame *frame, const void *payload,
                                                    trib_error *error);

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/membership/blame.h"
-#include "engine/membership/wireup.h"
+#include "engine/core/blame.h"
+#include "engine/core/wireup.h"
 #include "engine/core/core.h"
 #include "engine/worker/op.h"
 #include "engine/server/relay.h"
@@ -314,7 +314,7 @@ void trib_server_scan_summation(const trib_core *core, trib_summation *summation
                                 void (*notify)(void *user, uint32_t receiver, const trib_contribution *what,
                                                uint32_t missing_rank, uint32_t missing_count))
 {
-    if (trib_member_some_left(core->engine)) {
+    if (trib_departed_any(&core->engine->departed)) {
         trib_summation_refuse_gone(summation, TRIB_STALL_NOTICE_NS, gone);
     }
     trib_summation_stalls(summation, TRIB_STALL_NOTICE_NS, TRIB_STALL_NOTICES_MAX, notify);

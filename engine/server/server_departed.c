@@ -22,7 +22,7 @@ static bool may_be_on_its_way(const trib_core *core, uint32_t rank, int64_t left
 bool trib_server_is_gone(const trib_core *core, uint32_t rank, uint32_t round, char *text, size_t size)
 {
     int64_t left_ns = 0;
-    if (!trib_member_has_left(core->engine, rank, &left_ns) || may_be_on_its_way(core, rank, left_ns)) {
+    if (!trib_departed_has(&core->engine->departed, rank, &left_ns) || may_be_on_its_way(core, rank, left_ns)) {
         return false;
     }
     snprintf(text, size, "%s left the job without contributing to round %u",
@@ -34,6 +34,6 @@ uint32_t trib_server_stall_chunk(const trib_core *core, uint32_t missing_rank)
 {
     int64_t left_ns = 0;
     const bool is_gone =
-        core->worker_links[missing_rank] == NULL && trib_member_has_left(core->engine, missing_rank, &left_ns);
+        core->worker_links[missing_rank] == NULL && trib_departed_has(&core->engine->departed, missing_rank, &left_ns);
     return is_gone ? TRIB_STALL_FOR_GOOD : 0;
 }

@@ -256,9 +256,4 @@ void trib_worker_arrived(trib_core *core, trib_op_core *op_core);
 void trib_worker_prepare_op_core(trib_op_core *op_core);
 void trib_worker_tensor_bad(trib_reactor *reactor, trib_post *post);
 
-/* ---- member.c ---- */
-/* Any core: has that member said that it leaves? And since when is that known? */
-bool trib_member_has_left(const trib_engine *engine, uint32_t member, int64_t *since_ns_out);
-bool trib_member_some_left(const trib_engine *engine);
-
 #endif

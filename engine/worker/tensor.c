@@ -141,7 +141,7 @@ static trib_tensor *tensor_create(trib_engine *engine, const char *name, trib_dt
     tensor->dtype = dtype;
     tensor->count = count;
     tensor->bytes = count * trib_dtype_size(dtype);
-    tensor->declare_post.run = trib_member_declare;
+    tensor->declare_post.run = engine->hooks->declare;
     return tensor;
 }
 

@@ -157,7 +157,7 @@ const char *trib_worker_waiting_text(trib_core *core, trib_op_core *op_core, cha
         char awaited[TRIB_AWAITED_SIZE];
         if (roster == NULL) {
             snprintf(text, size, "the job has not come together yet: %s",
-                     trib_member_awaited(core->engine, awaited, sizeof awaited));
+                     core->engine->hooks->awaited(core->engine, awaited, sizeof awaited));
         } else {
             snprintf(text, size, "it was still waiting for the coordinator");
         }

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/membership/blame.h"
-#include "engine/membership/wireup.h"
+#include "engine/core/blame.h"
+#include "engine/core/wireup.h"
 #include "engine/link/link_subflow.h"
 #include "engine/worker/pipeline.h"
 #include "engine/server/relay.h"

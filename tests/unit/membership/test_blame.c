@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "engine/membership/blame.h"
+#include "engine/core/blame.h"
 #include "engine/core/core.h"
 
 static char address[] = "10.0.0.1:7077";

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "engine/membership/wireup.h"
+#include "engine/core/wireup.h"
 
 #define TRY_NS INT64_C(100000000)
 #define TRIES_MAX 20 /* without a break: two seconds */

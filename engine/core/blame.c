@@ -4,7 +4,7 @@
  * A member that ends because it has lost another says so as it goes, and may be heard before that other's own end is seen.
  * Then it is not the lost one, it tells of it.
  */
-#include "engine/membership/blame.h"
+#include "engine/core/blame.h"
 
 #include <stdio.h>
 #include <string.h>

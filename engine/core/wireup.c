@@ -1,5 +1,5 @@
 /* wireup.c - see wireup.h. */
-#include "engine/membership/wireup.h"
+#include "engine/core/wireup.h"
 
 #include <stdio.h>
 
