@@ -53,7 +53,7 @@ trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *des
         return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": %llu elements of %zu bytes: at most 2^44 bytes",
                               desc->name, (unsigned long long)desc->count, element);
     }
-    if ((desc->flags & ~(TRIB_TENSOR_DEVICE | TRIB_TENSOR_FIXED)) != 0) {
+    if ((desc->flags & ~TRIB_TENSOR_DEVICE) != 0) {
         return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown flags 0x%x", desc->name, desc->flags);
     }
     for (size_t i = 0; i < sizeof desc->reserved / sizeof desc->reserved[0]; i++) {
@@ -308,7 +308,7 @@ trib_status trib_op_stream_wait(trib_op *op, void *stream, trib_error *error)
     do {
         const uint32_t launches = atomic_load(&engine->launches);
         trib_error refusal = {.status = TRIB_OK};
-        status = engine->env.device->stream_wait(engine->device, stream, &op->device->gate, &refusal);
+        status = engine->env.device->stream_wait(engine->device, stream, &op->device->semaphore, &refusal);
         if (status == TRIB_BUSY) {
             status = atomic_load(&op->cores_left) > 0 ? await_launch(op, launches, &refusal) : TRIB_OK;
         }

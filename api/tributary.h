@@ -156,8 +156,6 @@ typedef enum trib_local_sum {
 
 typedef enum trib_shares { TRIB_SHARES_FIXED = 0, TRIB_SHARES_FOLLOW = 1 } trib_shares;
 typedef enum trib_gpu_direct { TRIB_GPU_DIRECT_AUTO = 0, TRIB_GPU_DIRECT_OFF = 1 } trib_gpu_direct;
-typedef enum trib_kept_launches { TRIB_KEPT_LAUNCHES_AUTO = 0, TRIB_KEPT_LAUNCHES_OFF = 1 } trib_kept_launches;
-typedef enum trib_device_order { TRIB_DEVICE_ORDER_AGREED = 0, TRIB_DEVICE_ORDER_PROGRAM = 1 } trib_device_order;
 
 typedef enum trib_log_level {
     TRIB_LOG_NONE = 0,
@@ -235,9 +233,7 @@ typedef struct trib_config {
     int64_t busy_poll_ns;       /* a reactor looks so long for more; 0: as it pays; with a GPU 0.5 to 25 ms */
     trib_shares shares;         /* [job] who sums how much: FOLLOW (default) what links are seen to carry */
     trib_gpu_direct gpu_direct; /* AUTO: RDMA reads and writes device memory that was registered, where it can */
-    trib_device_order device_order;   /* PROGRAM: all ranks promise one order of operations on devices (docs/gpu.md) */
-    trib_kept_launches kept_launches; /* OFF: NCCL launches every sum anew; alike on all ranks (docs/gpu.md) */
-    uint64_t reserved[8];             /* must be 0 */
+    uint64_t reserved[9];       /* must be 0 */
 } trib_config;
 
 /* Fills *config with the defaults; NULL is fine. struct_size must be sizeof(trib_config). TRIB_ANY_THREAD. */
@@ -333,12 +329,8 @@ TRIB_API TRIB_CHECKED trib_status trib_memory_unregister(trib_engine *engine, vo
 
 #define TRIB_TENSOR_NAME_MAX 255
 
-/* trib_tensor_desc.flags. DEVICE: buffers lie in the memory of trib_config.device. FIXED: a promise that every
- * trib_push_pull on the tensor has the input and the output of the first, on each rank its own, and that both stay
- * allocated until the engine is destroyed. Others are refused (TRIB_INVALID); broadcasts are free. GPUs of one machine
- * alone begin sums sooner (docs/gpu.md). In program order all ranks must declare it alike, or get TRIB_MISMATCH. */
+/* trib_tensor_desc.flags. DEVICE: buffers lie in the memory of trib_config.device. */
 #define TRIB_TENSOR_DEVICE 1u
-#define TRIB_TENSOR_FIXED 2u
 
 typedef struct trib_tensor_desc {
     uint32_t struct_size; /* set by trib_tensor_desc_init */

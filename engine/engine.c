@@ -127,7 +127,6 @@ static trib_status open_device(trib_engine *engine, trib_error *error)
                                        .size = config->local_size,
                                        .machine = config->rank / config->local_size,
                                        .alone = trib_device_alone(engine),
-                                       .in_order = trib_device_in_order(engine),
                                        .kernels = engine->env.kernels,
                                        .logger = &engine->logger,
                                        .poll_window_max_ns = engine->env.poll_window_max_ns,
@@ -256,7 +255,7 @@ void trib_engine_free(trib_engine *engine)
         }
     }
     free(engine->cores);
-    trib_group_close(engine->group, &engine->env);
+    trib_group_close(engine->group);
     trib_departed_close(&engine->departed);
     trib_tensors_free(engine);
     trib_ops_free(engine);

@@ -248,8 +248,6 @@ static trib_status check_mode(const trib_config *config, trib_error *error)
                    {"local_sum", (int)config->local_sum, TRIB_LOCAL_SUM_ON},
                    {"shares", (int)config->shares, TRIB_SHARES_FOLLOW},
                    {"gpu_direct", (int)config->gpu_direct, TRIB_GPU_DIRECT_OFF},
-                   {"device_order", (int)config->device_order, TRIB_DEVICE_ORDER_PROGRAM},
-                   {"kept_launches", (int)config->kept_launches, TRIB_KEPT_LAUNCHES_OFF},
                    {"log_level", (int)config->log_level, TRIB_LOG_TRACE}};
     for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++) {
         if (choices[i].value < 0 || choices[i].value > choices[i].last) {

@@ -411,18 +411,16 @@ static trib_status read_choices(trib_config *config, trib_error *error)
     static const char *const orders[] = {"rank", "arrival"};
     static const char *const shares_words[] = {"fixed", "follow"};
     static const char *const whens[] = {"auto", "off", "on"};
-    static const char *const device_orders[] = {"agreed", "program"};
     static const char *const levels[] = {"none", "error", "warn", "info", "debug", "trace"};
-    int order = (int)config->sum_order, level = (int)config->log_level, kept = (int)config->kept_launches;
+    int order = (int)config->sum_order, level = (int)config->log_level;
     int colocate = (int)config->colocate, local_sum = (int)config->local_sum, shares = (int)config->shares;
-    int gpu_direct = (int)config->gpu_direct, device_order = (int)config->device_order;
+    int gpu_direct = (int)config->gpu_direct;
     const struct {
         const char *name, *const *words;
         int count, *value;
     } choices[] = {{"TRIB_SUM_ORDER", orders, 2, &order},      {"TRIB_COLOCATE", whens, 3, &colocate},
                    {"TRIB_LOCAL_SUM", whens, 3, &local_sum},   {"TRIB_SHARES", shares_words, 2, &shares},
-                   {"TRIB_GPU_DIRECT", whens, 2, &gpu_direct}, {"TRIB_LOG", levels, 6, &level},
-                   {"TRIB_KEPT_LAUNCHES", whens, 2, &kept},    {"TRIB_DEVICE_ORDER", device_orders, 2, &device_order}};
+                   {"TRIB_GPU_DIRECT", whens, 2, &gpu_direct}, {"TRIB_LOG", levels, 6, &level}};
     trib_status status = TRIB_OK;
     for (size_t i = 0; status == TRIB_OK && i < sizeof choices / sizeof choices[0]; i++) {
         status = read_word(choices[i].name, choices[i].words, choices[i].count, choices[i].value, error);
@@ -441,8 +439,6 @@ static trib_status read_choices(trib_config *config, trib_error *error)
     config->local_sum = (trib_local_sum)local_sum;
     config->shares = (trib_shares)shares;
     config->gpu_direct = (trib_gpu_direct)gpu_direct;
-    config->device_order = (trib_device_order)device_order;
-    config->kept_launches = (trib_kept_launches)kept;
     config->log_level = (trib_log_level)level;
     return status;
 }

@@ -22,7 +22,7 @@ static const char *const known[] = {
     "TRIB_REACTORS",    "TRIB_ROLE",          "TRIB_SERVERS",      "TRIB_SUM_ORDER",
     "TRIB_LOCAL_SUM",   "TRIB_TEST_DATA",     "TRIB_TOKEN",        "TRIB_TOKEN_FILE",
     "TRIB_TRACE",       "TRIB_TRACE_BYTES",   "TRIB_TRANSPORT",    "TRIB_WORKERS",
-    "TRIB_SHARES",      "TRIB_GPU_DIRECT",    "TRIB_DEVICE_ORDER", "TRIB_KEPT_LAUNCHES",
+    "TRIB_SHARES",      "TRIB_GPU_DIRECT",
 };
 
 static size_t least(size_t a, size_t b)

@@ -7,7 +7,6 @@
 
 #include "api/config/config.h"
 #include "api/env/device_load.h"
-#include "api/env/env_door.h"
 #include "api/env/env_place.h"
 #include "engine/worker/pipeline.h"
 #include "engine/reactor/reactor_ev.h"
@@ -276,9 +275,6 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
         .memory_attach_device = memory_attach_device,
         .memory_detach_device = memory_detach_device,
         .device_thread = device_thread,
-        .door_make = trib_env_door_make,
-        .door_find = trib_env_door_find,
-        .door_drop = trib_env_door_drop,
         .fini = fini,
     };
     name_place(env);

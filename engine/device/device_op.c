@@ -1,19 +1,23 @@
 /*
- * device_op.c - operations on tensors on a device: what they are made of, and their input.
+ * device_op.c - operations on tensors on a device: their state, and the wait for their input.
  *
- * Threads that have slept wake up 20 to 200 us late, and a system call that wakes one takes the caller microseconds. So where the
- * cores have nothing to do before the device has, the caller wakes the device's thread alone, which wakes them (op.c). In an engine
- * that has nothing else to do the first bytes of a sum then go to the host at once, while the cores that push them wake up: `ahead`.
+ * A thread that has slept wakes up 20 to 200 us late, and the system call that wakes it takes the caller
+ * microseconds. So where the cores have nothing to do before the device has, the caller wakes the device thread
+ * alone, and that wakes the cores (op.c). In an engine that has nothing else to do the first bytes of a sum are
+ * copied to the host at once, while the cores that push them wake up. These bytes go "ahead".
  */
+#include <stdio.h>
 #include <stdlib.h>
 
+#include "engine/base/assert.h"
 #include "engine/device/device_task.h"
 #include "engine/worker/pipeline.h"
 #include "engine/worker/worker.h"
 
-#define AHEAD_COPY_BYTES (1u << 20) /* 20 to 40 us over PCIe: about as long as a core takes to wake up */
+#define AHEAD_COPY_BYTES (1u << 20) /* 20 to 40 us over PCIe: about the time that a core takes to wake up */
+#define GRACE_NS (2 * INT64_C(1000000000))
 
-trib_status trib_device_op_prepare(trib_op *op, const trib_op_params *buffers, trib_error *error)
+trib_status trib_device_op_prepare(trib_op *op, trib_error *error)
 {
     trib_engine *engine = op->engine;
     const trib_device_ops *ops = engine->env.device;
@@ -24,19 +28,15 @@ trib_status trib_device_op_prepare(trib_op *op, const trib_op_params *buffers, t
         }
         op->device->op = op;
     }
-    if (op->device->gate.word == NULL) {
-        trib_status status = ops->gate_make(engine->device, &op->device->gate, error);
+    if (op->device->semaphore.word == NULL) {
+        trib_status status = ops->semaphore_make(engine->device, &op->device->semaphore, error);
         if (status != TRIB_OK) {
             return status;
         }
     }
-    op->device->gate.value++;
-    op->device->gate.by_end = false;
-    atomic_store(&op->device->gate_count, 0);
+    op->device->semaphore.value++;
+    atomic_store(&op->device->semaphore_count, 0);
     atomic_store(&op->device->notified, false);
-    op->device->was_asked = buffers != NULL;
-    op->device->may_keep = buffers != NULL && ops->may_keep(engine->device, buffers->input) &&
-                           ops->may_keep(engine->device, buffers->output);
     return TRIB_OK;
 }
 
@@ -49,31 +49,13 @@ void trib_device_op_fill(trib_op *op)
     op->collective = trib_device_alone(op->engine) ? TRIB_COLLECTIVE_DEVICE_ALONE
                      : is_broadcast                ? TRIB_COLLECTIVE_DEVICE_BROADCAST
                                                    : TRIB_COLLECTIVE_DEVICE_ALL_REDUCE;
-    op->device->is_issued = trib_device_in_order(op->engine);
-    op->device->is_in_call = false;
     op->device->ahead_bytes = 0;
 }
 
-void trib_device_op_compare(trib_op *op, bool same)
-{
-    trib_tensor *tensor = op->tensor;
-    trib_device_op *device = op->device;
-    if (!same) {
-        tensor->keepable = TRIB_KEEP_UNKNOWN;
-    } else if (device->was_asked) {
-        tensor->keepable = device->may_keep ? TRIB_KEEP_MAY : TRIB_KEEP_NOT;
-    }
-    /* In program order nobody asks the others before. */
-    const bool may = op->engine->config.kept_launches == TRIB_KEPT_LAUNCHES_AUTO &&
-                     (tensor->is_fixed || (tensor->keepable == TRIB_KEEP_MAY && !device->is_issued));
-    device->steady =
-        same && may && op->collective == TRIB_COLLECTIVE_DEVICE_ALONE && trib_engine_local_size(op->engine) > 1;
-}
+/* ---- The input ---- */
 
-/* ---- Its input ---- */
-
-/* Core 0: the stream has come to the mark, or never will; or what goes ahead is on the host. */
-static void input_back(trib_reactor *reactor, trib_post *post)
+/* Core 0: the stream has reached the marker, or the copy ahead is over; or that has failed. */
+static void take_input_back(trib_reactor *reactor, trib_post *post)
 {
     trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
     trib_op *op = job->owner;
@@ -86,9 +68,10 @@ static void input_back(trib_reactor *reactor, trib_post *post)
     }
     atomic_store(&op->device->input, job->status == TRIB_OK ? TRIB_INPUT_READY : TRIB_INPUT_FAILED);
     if (was_ahead) {
-        atomic_store(&op->tensor->ahead_round, 0); /* the cores hear of it with the input */
+        trib_assert(atomic_load(&op->tensor->ahead_round) == op->round);
+        atomic_store(&op->tensor->ahead_round, 0); /* the cores learn of it with the input */
     }
-    /* Where the tensor has not been placed nothing waits yet. */
+    /* Before the placement no other core has tasks of the tensor. */
     const uint32_t cores = atomic_load(&op->tensor->placed) ? engine->core_count : 1;
     atomic_store(&op->device->posts_left, cores > 1 ? op->tensor->cores_used : 1);
     for (uint32_t i = 0; i < cores; i++) {
@@ -104,8 +87,9 @@ static void input_back(trib_reactor *reactor, trib_post *post)
     }
 }
 
-/* Nothing of an earlier operation is left in the staging memory of one that is alone, and no copy of higher priority waits. */
-static uint64_t what_goes_ahead(const trib_op *op)
+/* How many bytes may be copied ahead. Only the sole operation of an engine does that: the staging memory is unused
+ * then, and no copy of higher priority waits. */
+static uint64_t count_ahead_bytes(const trib_op *op)
 {
     const trib_engine *engine = op->engine;
     const trib_tensor *tensor = op->tensor;
@@ -118,29 +102,30 @@ static uint64_t what_goes_ahead(const trib_op *op)
     return tensor->bytes < most ? tensor->bytes : most;
 }
 
-void trib_device_op_begin(trib_op *op, void *mark)
+void trib_device_op_begin(trib_op *op, void *marker)
 {
     trib_engine *engine = op->engine;
     trib_device_op *device = op->device;
-    device->ahead_bytes = mark == NULL ? what_goes_ahead(op) : 0;
-    if (mark == NULL && device->ahead_bytes == 0) {
+    device->ahead_bytes = marker == NULL ? count_ahead_bytes(op) : 0;
+    if (marker == NULL && device->ahead_bytes == 0) {
         atomic_store(&device->input, TRIB_INPUT_READY);
         return;
     }
     atomic_store(&device->input, TRIB_INPUT_AWAITED);
     atomic_fetch_add(&op->references, 1);
     atomic_fetch_add(&engine->device_jobs, 1);
-    device->wait = (trib_device_job){.post.run = input_back,
+    device->wait = (trib_device_job){.post.run = take_input_back,
                                      .reactor = engine->cores[0].reactor,
                                      .owner = op,
                                      .kind = TRIB_DEVICE_WAIT,
-                                     .mark = mark};
-    if (mark != NULL) {
+                                     .marker = marker};
+    if (marker != NULL) {
         engine->env.device->submit(engine->device, &device->wait);
         return;
     }
     atomic_fetch_add(&op->cores_left, 1); /* the copy reads the caller's buffer */
     device->is_over = device->grace_extended = false;
+    trib_assert(atomic_load(&op->tensor->ahead_round) == 0);
     atomic_store(&op->tensor->ahead_round, op->round);
     device->wait.kind = TRIB_DEVICE_TO_HOST;
     device->wait.source = op->input;
@@ -168,20 +153,67 @@ void trib_device_input_arrived(trib_reactor *reactor, trib_post *post)
         for (uint32_t i = 0; i < mine->task_count && mine->active == op_core; i++) {
             trib_task *task = &mine->tasks[i];
             if (!task->settled && !task->failed && task->stage == 0) {
-                trib_pipeline_resume(core, task); /* others began after the input had come, and did not wait */
+                trib_pipeline_resume(core, task); /* the others began after the input had come */
             }
         }
     }
     if (mine != NULL) {
         trib_worker_start_next(core, tensor);
     }
-    if (atomic_fetch_sub(&op->device->posts_left, 1) == 1) {
+    const unsigned posts_left = atomic_fetch_sub(&op->device->posts_left, 1);
+    trib_assert(posts_left > 0);
+    if (posts_left == 1) {
         trib_op_unref(op);
         atomic_fetch_sub(&engine->device_jobs, 1);
     }
 }
 
+/* ---- Copies ahead of failed operations ---- */
+
+static int64_t patience_ns(const trib_engine *engine)
+{
+    return GRACE_NS + engine->config.peer_timeout_ns;
+}
+
+static void handle_grace_passed(trib_reactor *reactor, trib_timer *timer)
+{
+    trib_op *op = timer->user;
+    trib_engine *engine = op->engine;
+    if (!op->device->grace_extended && trib_timer_stalled_locally(reactor, timer, GRACE_NS / 8)) {
+        op->device->grace_extended = true;
+        trib_timer_arm(reactor, timer, trib_now(reactor) + patience_ns(engine));
+        return;
+    }
+    char text[TRIB_ERROR_TEXT_SIZE];
+    snprintf(text, sizeof text,
+             "tensor \"%.80s\": the operation has failed and the device has not copied its input yet: it does not work",
+             op->tensor->name);
+    trib_engine_end(engine, TRIB_TIMEOUT, text);
+}
+
+static void handle_failure(trib_reactor *reactor, trib_post *post)
+{
+    const trib_core *core = reactor->owner;
+    trib_device_op *device = (trib_device_op *)((char *)post - offsetof(trib_device_op, failed_post));
+    trib_op *op = device->op;
+    if (!device->is_over && !core->ended) {
+        device->grace.fired = handle_grace_passed;
+        device->grace.user = op;
+        trib_timer_arm(reactor, &device->grace, trib_now(reactor) + patience_ns(core->engine));
+    }
+    trib_op_unref(op);
+}
+
+void trib_device_ahead_failed(trib_op *op)
+{
+    if (!atomic_exchange(&op->device->notified, true)) {
+        atomic_fetch_add(&op->references, 1);
+        op->device->failed_post.run = handle_failure;
+        trib_reactor_post(op->engine->cores[0].reactor, &op->device->failed_post);
+    }
+}
+
 void trib_device_op_end(trib_op *op)
 {
-    op->engine->env.device->gate_open(op->engine->device, &op->device->gate);
+    op->engine->env.device->semaphore_signal(op->engine->device, &op->device->semaphore);
 }

@@ -1,6 +1,5 @@
 /*
- * device_task.c - partitions of tensors on a device: their memory, and what they hold on to. What they do, stage by stage, is in
- * stages/.
+ * device_task.c - partitions of tensors on a device: memory, holds and failures. The stages are in stages/.
  */
 #include "engine/device/device_task.h"
 
@@ -12,20 +11,21 @@
 #include "engine/worker/pipeline.h"
 #include "engine/worker/worker.h"
 
-/* While one share is summed the next is on its way, and sums go out while contributions come in: the smaller they are the
- * sooner. But a slice of several GPUs costs each of them two collectives, and every share two copies. */
+/* Small shares overlap better: one is summed while the next travels. But each slice of several GPUs costs two
+ * collectives, and each share two copies. */
 #define PARTITIONS_EACH 8u
 #define PARTITIONS_EACH_MIN 2u
 #define PARTITION_MIN (128u << 10)
 #define ALONE_SLICE_BYTES_MAX (UINT64_C(256) << 20)
 #define AHEAD_BYTES (UINT64_C(16) << 20) /* registering takes 0.3 ms for each MiB */
-#define AHEAD_PARTITIONS 512u            /* with as many they are as large as they may be, however many members sum */
+#define AHEAD_PARTITIONS 512u            /* with so many, partitions have their full size, however many members sum */
 
 /* ---- Holds ---- */
 
 void trib_device_submit(trib_core *core, trib_device_task *device, trib_device_job *job,
                         void (*done)(trib_reactor *reactor, trib_post *post))
 {
+    trib_assert(!device->task->settled);
     device->task->device_holds++;
     job->owner = device;
     job->reactor = core->reactor;
@@ -45,17 +45,17 @@ void trib_device_release(trib_core *core, trib_task *task)
     }
 }
 
-/* The reason is in the operation already. The servers are told, so that the other machines do not wait. */
-static void give_up(trib_core *core, trib_task *task)
+/* Aborts the round, whose operation has failed already. Servers are told, so that other machines do not wait. */
+static void abort_round(trib_core *core, trib_task *task)
 {
     if (!task->failed) {
         trib_worker_abort_active(core, task->op_core);
     }
 }
 
-/* A device that was stopped, and a group that has ended, say no more than that. If the job was lost, that is why, and what the
- * operation ends with, also where another core hears of it before it hears of the job's end: to the others it would say
- * that this process closed. */
+/* A device that was stopped, and a group that has ended, give no reason. If the engine has ended for a loss that is
+ * the reason, also on a core that has not heard of the end yet: else other members would be told that this process
+ * was closed. */
 void trib_device_fail_if_job_lost(trib_op *op, trib_status status)
 {
     trib_error fate = {.status = TRIB_OK};
@@ -72,14 +72,14 @@ bool trib_device_job_back(trib_core *core, trib_device_task *device, const trib_
         trib_device_fail_if_job_lost(task->op_core->op, job->status);
         trib_op_fail(task->op_core->op, job->status, "tensor \"%s\", partition %u in %s: %s", task->tensor->name,
                      task->partition, trib_pipeline_stage_name(task), job->text);
-        give_up(core, task);
+        abort_round(core, task);
     }
     trib_device_release(core, task);
     return ok;
 }
 
-/* Nothing follows that collective. */
-static bool is_last(const trib_device_task *device, const trib_device_job *job)
+/* True: no collective follows this one in the plan. */
+static bool is_last_collective(const trib_device_task *device, const trib_device_job *job)
 {
     return job == &device->gather || device->task->op_core->op->collective == TRIB_COLLECTIVE_DEVICE_ALONE;
 }
@@ -88,12 +88,12 @@ void trib_device_collective_done(trib_reactor *reactor, trib_post *post)
 {
     trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
     trib_device_task *device = job->owner;
-    device->last_job = device->last_job || is_last(device, job);
+    device->last_job = device->last_job || is_last_collective(device, job);
     (void)trib_device_job_back(reactor->owner, device, job);
 }
 
-/* order_post: what was announced has been given to the device, or has been called off. */
-static void order_arrived(trib_reactor *reactor, trib_post *post)
+/* order_post: the announced collective was submitted to the device, or called off. */
+static void handle_order_answer(trib_reactor *reactor, trib_post *post)
 {
     trib_core *core = reactor->owner;
     trib_device_task *device = (trib_device_task *)((char *)post - offsetof(trib_device_task, order_post));
@@ -101,8 +101,8 @@ static void order_arrived(trib_reactor *reactor, trib_post *post)
     trib_status status = device->order_status;
     trib_device_job *job = device->announced_job;
     if (status == TRIB_OK) {
-        /* The hold is the job's now. */
-        if (!is_last(device, job) && !task->failed) {
+        /* The announcement's hold is the job's now. */
+        if (!is_last_collective(device, job) && !task->failed) {
             trib_pipeline_resume(core, task);
         }
         return;
@@ -110,14 +110,14 @@ static void order_arrived(trib_reactor *reactor, trib_post *post)
     trib_device_fail_if_job_lost(task->op_core->op, status);
     trib_op_fail(task->op_core->op, status, "tensor \"%s\": a collective was called off (%s)", task->tensor->name,
                  trib_status_text(status));
-    give_up(core, task);
+    abort_round(core, task);
     trib_device_release(core, task);
 }
 
-/* ---- Past the host (GPUDirect) ---- */
+/* ---- GPUDirect ---- */
 
-/* Only where no processor will ever have to touch the bytes. A connection that could come to need one has said so, and those
- * over which something may overtake (link_priority.h) are none of these. */
+/* True: the network device can move all the bytes without a processor. A connection that could come to need one says
+ * no, and so does one with an express connection beside it (link_priority.h). */
 static bool may_go_direct(const trib_core *core, const trib_task *task, const unsigned char *memory)
 {
     const trib_conn *conn = task->link != NULL ? task->link->conn : NULL;
@@ -170,6 +170,7 @@ void trib_copy_queue_add(trib_copy_queue *queue, trib_device_task *device)
 void trib_copy_queue_remove(trib_copy_queue *queue, trib_device_task *device)
 {
     if (device->copy_waits) {
+        trib_assert(queue->head != NULL && queue->tail != NULL);
         *(device->copy_previous == NULL ? &queue->head : &device->copy_previous->copy_next) = device->copy_next;
         *(device->copy_next == NULL ? &queue->tail : &device->copy_next->copy_previous) = device->copy_previous;
         device->copy_waits = false;
@@ -188,7 +189,7 @@ static uint32_t partitions_each(uint32_t local_size, uint32_t machines, uint32_t
 uint32_t trib_device_partition_bytes(uint64_t bytes, uint32_t partition_bytes, uint32_t chunk_bytes,
                                      uint32_t local_size, uint32_t machines, uint32_t summers)
 {
-    /* A slice's bytes are counted in 32 bits. */
+    /* The size of a slice must fit in 32 bits. */
     const uint64_t limit = (UINT64_C(1) << 31) / local_size;
     uint64_t most = summers == 0 ? ALONE_SLICE_BYTES_MAX / local_size : partition_bytes;
     most = most < limit ? most : limit;
@@ -214,7 +215,7 @@ static void make_task(trib_tensor *tensor, uint32_t slice, trib_task *task, trib
                                  .slice = slice,
                                  .slice_offset = begin,
                                  .slice_bytes = (uint32_t)(left < slice_bytes ? left : slice_bytes)};
-    device->order_post.run = order_arrived;
+    device->order_post.run = handle_order_answer;
     if (tensor->device->staging != NULL) {
         device->staging = tensor->device->staging + (uint64_t)slice * tensor->partition_bytes;
     }
@@ -227,14 +228,14 @@ static uint32_t core_of_slice(const trib_tensor *tensor, uint32_t slice)
     const uint32_t local_size = trib_engine_local_size(tensor->engine);
     const uint32_t partition = slice * local_size + tensor->engine->member_id % local_size;
     if (trib_device_alone(tensor->engine)) {
-        return 0; /* no bytes pass through the host: where the group lives no thread has to wake another */
+        return 0; /* no bytes pass through the host: on the group's core no thread has to wake another */
     }
     return partition < tensor->partition_count ? tensor->owners[partition].reactor % tensor->engine->core_count
                                                : slice % tensor->engine->core_count;
 }
 
-/* Into how many slices the job will cut it is not known yet: whole partitions, smaller ones if not all who sum had several
- * otherwise. */
+/* Before the placement the size of the partitions is unknown: they are smaller than configured if not all members
+ * that sum would have several. */
 static uint64_t staging_most(const trib_engine *engine, uint64_t bytes)
 {
     const uint64_t local_size = trib_engine_local_size(engine), part = engine->config.partition_bytes;
@@ -276,7 +277,7 @@ void trib_device_tensor_drop(trib_engine *engine, trib_device_tensor *device)
     free(device);
 }
 
-/* What was taken ahead, if it is enough. */
+/* Keeps the memory that was taken before the declaration, if it is large enough. */
 static bool take_staging(trib_tensor *tensor, uint64_t bytes)
 {
     trib_engine *engine = tensor->engine;

@@ -76,11 +76,6 @@ typedef struct trib_env {
     void (*device_thread)(void *memory);  /* a thread of the device's has begun: on it, to be placed. May be NULL */
     int64_t poll_window_max_ns;           /* how long threads for the device look for more at most (poll_window.h) */
     struct trib_host_world *device_world; /* of devices in plain memory, shared by a machine's engines in one process */
-    /* The page of a machine's local ranks (group_door.h), all of it 0: who makes it gets a name under which others find it. NULL:
-     * that cannot be, as where the name is not of this machine, or the page another group's. The functions may be NULL. */
-    struct trib_door_page *(*door_make)(char *name, int *fd_out); /* name: TRIB_DOOR_NAME_SIZE */
-    struct trib_door_page *(*door_find)(const char *name, const unsigned char *id);
-    void (*door_drop)(struct trib_door_page *page, int fd); /* fd -1: it was found */
     /* Tells the arena of a device that copies from and to its memory, and before that goes. May be NULL. */
     void (*memory_attach_device)(void *memory, const struct trib_device_ops *ops, struct trib_device *device);
     void (*memory_detach_device)(void *memory);
@@ -136,9 +131,7 @@ struct trib_engine {
     _Atomic(struct trib_group *) group; /* the machine's local ranks; NULL: alone, or not yet */
     atomic_uint launches;               /* counts where a stream was refused (device.h) */
     atomic_bool refused_logged;         /* that one was; logged once */
-    atomic_uint device_jobs;            /* with the device, beside those of tasks; and calls that hand one in */
-    /* Core 0's: operations that were issued where they were handed in, of which the group is yet to be told, oldest first. */
-    struct trib_device_op *issued_head, *issued_tail;
+    atomic_uint device_jobs;            /* with the device, beside those of tasks */
 
     pthread_mutex_t mutex;
     pthread_cond_t changed; /* phase, an operation somebody waits for, a report, closed */

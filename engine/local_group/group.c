@@ -1,9 +1,9 @@
 /*
- * group.c - a local rank's side of the group: what it announces, and the orders that it carries out. The leader's decisions
- * are in group_leader.c, connections and the group's life in group_link.c.
+ * group.c - a local rank's side of the group: announcements, and the orders that it carries out. The leader's
+ * decisions are in group_leader.c, connections and the group's life in group_link.c.
  *
- * A collective is submitted to the device here, on core 0, when its order arrives; so the device sees collectives in the
- * order of one connection. The task's core hears of it by post, behind the order that it was told.
+ * A collective is submitted to the device on core 0 when its order arrives, so the device sees collectives in the
+ * order of one connection. The task's core is told by a post, after the submission.
  */
 #include "engine/local_group/group_internal.h"
 
@@ -28,7 +28,7 @@ void trib_group_end_job(trib_group *group, trib_status status, const char *text)
 
 /* ---- Announced collectives ---- */
 
-static void list_add(trib_group *group, trib_device_task *device)
+static void add_to_announced(trib_group *group, trib_device_task *device)
 {
     device->previous = NULL;
     device->next = group->announced;
@@ -40,16 +40,15 @@ static void list_add(trib_group *group, trib_device_task *device)
 
 void trib_group_forget(trib_group *group, trib_device_task *device)
 {
-    trib_assert(device != group->door.waiting); /* who waits there is settled before the leader is told of anything */
     *(device->previous == NULL ? &group->announced : &device->previous->next) = device->next;
     if (device->next != NULL) {
         device->next->previous = device->previous;
     }
-    trib_door_come_back(group);
 }
 
 void trib_group_answer(trib_device_task *device, trib_status status)
 {
+    trib_assert(device->announced_job != NULL && status != TRIB_PENDING);
     device->order_status = status;
     trib_reactor_post(trib_device_task_core(device)->reactor, &device->order_post);
 }
@@ -74,11 +73,10 @@ void trib_group_call_off(trib_group *group, uint32_t tensor, uint32_t round, tri
             trib_op *op = at->task->op_core->op;
             trib_group_forget(group, at);
             trib_op_fail(op, status, "%s", text);
-            trib_op_give_up(op); /* reaches its tasks that have nothing announced */
+            trib_op_give_up(op); /* reaches the tasks that have not announced anything */
             trib_group_answer(at, status);
         }
     }
-    trib_door_offer(group);
 }
 
 /* ---- Orders ---- */
@@ -91,13 +89,14 @@ void trib_group_end_for_failure(trib_group *group, const trib_tensor *tensor, co
     trib_group_end_job(group, job->status, text);
 }
 
-static void collective_back(trib_reactor *reactor, trib_post *post)
+static void take_collective_back(trib_reactor *reactor, trib_post *post)
 {
     trib_core *core = reactor->owner;
     trib_group *group = core->engine->group;
     trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
     trib_device_task *device = job->owner;
     group->back++;
+    trib_assert((int32_t)(group->begun - group->back) >= 0);
     group->carried_out += job->status == TRIB_OK;
     if (group->leader != NULL && kind_of(job) == TRIB_ANNOUNCE_REDUCE) {
         trib_leader_reduced(group->leader, (uint32_t)job->bytes);
@@ -106,33 +105,8 @@ static void collective_back(trib_reactor *reactor, trib_post *post)
     if (job->status != TRIB_OK && job->status != TRIB_CLOSED) {
         trib_group_end_for_failure(group, device->task->tensor, job);
     }
-    trib_door_offer(group);
     job->post.run = trib_device_collective_done;
     trib_reactor_post(trib_device_task_core(device)->reactor, &job->post);
-}
-
-/* What is kept is never for another job: operations that failed in between may have had other buffers. */
-bool trib_group_may_keep(const trib_device_task *device, const trib_op *op, const trib_device_job *job)
-{
-    const bool fits =
-        device->kept_source == NULL || (device->kept_source == job->source && device->kept_target == job->target &&
-                                        device->kept_reduce == job->reduce);
-    return job->keep != NULL && op->device->steady && fits;
-}
-
-static bool is_steady(const trib_device_task *device)
-{
-    return trib_group_may_keep(device, device->task->op_core->op, device->announced_job);
-}
-
-void trib_group_note_kept(trib_device_task *device, trib_device_job *job, bool steady)
-{
-    job->keeps = steady;
-    if (job->keep != NULL) {
-        device->kept_source = steady ? job->source : NULL;
-        device->kept_target = job->target;
-        device->kept_reduce = job->reduce;
-    }
 }
 
 trib_status trib_group_take_order(trib_group *group, const trib_announcement *what, trib_error *error)
@@ -141,28 +115,23 @@ trib_status trib_group_take_order(trib_group *group, const trib_announcement *wh
     trib_device_task *device =
         tensor == NULL || what->slice >= tensor->device->slice_count ? NULL : &tensor->device->tasks[what->slice];
     if (device == NULL || device->announced_job == NULL || device->order_status != TRIB_PENDING ||
-        kind_of(device->announced_job) != what->kind || !is_about(device, what->tensor, what->round) ||
-        device == group->door.waiting) {
+        kind_of(device->announced_job) != what->kind || !is_about(device, what->tensor, what->round)) {
         return trib_error_set(error, TRIB_PROTOCOL, "was told to do a collective that it had not announced");
-    }
-    if (what->steady && !is_steady(device)) {
-        return trib_error_set(error, TRIB_PROTOCOL, "was told that buffers had stayed which had not");
     }
     trib_device_job *job = device->announced_job;
     trib_group_forget(group, device);
     job->owner = device;
     job->reactor = group->core->reactor;
-    job->post.run = collective_back;
-    trib_group_note_kept(device, job, what->steady);
+    job->post.run = take_collective_back;
     group->begun++;
-    /* In this order: what follows on the task's core may name this job as the one to come after. */
+    /* The order matters: the next job of the task may name this one as its `after`. */
     group->core->engine->env.device->submit(group->core->engine->device, job);
     trib_group_answer(device, TRIB_OK);
     trib_group_check_departed(group->core);
     return TRIB_OK;
 }
 
-static void send_to(trib_group *group, uint32_t local_rank, trib_frame frame, const char *text)
+static void send_to_rank(trib_group *group, uint32_t local_rank, trib_frame frame, const char *text)
 {
     if (group->links[local_rank] != NULL && group->links[local_rank]->state == TRIB_LINK_READY) {
         trib_link_send_copy(group->links[local_rank], frame, text, text == NULL ? 0 : strlen(text));
@@ -176,13 +145,13 @@ void trib_group_order(void *user, const trib_announcement *what)
                         .tensor = what->tensor,
                         .partition = what->slice,
                         .round = what->round,
-                        .chunk = trib_group_chunk_of(what)};
+                        .chunk = (uint32_t)what->kind};
     for (uint32_t i = 1; i < group->local_size; i++) {
-        send_to(group, i, frame, NULL);
+        send_to_rank(group, i, frame, NULL);
     }
     trib_error error;
     trib_status status = trib_group_take_order(group, what, &error);
-    trib_assert(status == TRIB_OK); /* it has announced, as every other local rank */
+    trib_assert(status == TRIB_OK); /* this rank has announced it, as every other */
 }
 
 void trib_group_called_off(void *user, uint32_t rank, uint32_t tensor, uint32_t round, trib_status status,
@@ -194,7 +163,7 @@ void trib_group_called_off(void *user, uint32_t rank, uint32_t tensor, uint32_t 
         return;
     }
     trib_frame frame = {.type = TRIB_FRAME_GROUP_FAIL, .tensor = tensor, .round = round, .aux = (uint32_t)status};
-    send_to(group, rank, frame, text);
+    send_to_rank(group, rank, frame, text);
 }
 
 void trib_group_pump(trib_reactor *reactor, trib_post *post)
@@ -202,14 +171,14 @@ void trib_group_pump(trib_reactor *reactor, trib_post *post)
     (void)post;
     trib_core *core = reactor->owner;
     trib_group *group = core->engine->group;
-    if (!group->ended) { /* else what was announced here has been answered already */
+    if (!group->ended) { /* else all announcements have been answered */
         trib_leader_pump(group->leader);
     }
 }
 
 /* ---- Announcing ---- */
 
-static bool know_tensor(trib_group *group, trib_tensor *tensor)
+static bool note_tensor(trib_group *group, trib_tensor *tensor)
 {
     if (tensor->id >= group->tensors_capacity) {
         uint32_t capacity = group->tensors_capacity == 0 ? 256 : group->tensors_capacity;
@@ -232,7 +201,7 @@ trib_status trib_group_leader_takes_ready(trib_group *group, uint32_t local_rank
 {
     trib_status status = trib_leader_ready(group->leader, local_rank, what);
     if (status == TRIB_OK && group->links_left > 0) {
-        /* One that has left in good order will not come any more. */
+        /* A rank that has left will not announce it. */
         char text[TRIB_ERROR_TEXT_SIZE];
         snprintf(text, sizeof text, "%s has left the job", trib_group_name_of(group, group->last_left));
         status = trib_leader_fail(group->leader, local_rank, what->tensor, what->round, TRIB_PEER_LEFT, text);
@@ -245,14 +214,10 @@ trib_status trib_group_leader_takes_ready(trib_group *group, uint32_t local_rank
 uint32_t trib_group_variant_of(const trib_op *op)
 {
     const uint32_t root = op->device->root;
-    if (root != TRIB_NO_MEMBER) {
-        return TRIB_REDUCE_COUNT + root;
-    }
-    /* Where each launches by itself it must be the same on all whether a launch is kept; else that is agreed on. */
-    return (uint32_t)op->reduce | (trib_device_in_order(op->engine) && op->device->steady ? TRIB_VARIANT_STEADY : 0);
+    return root != TRIB_NO_MEMBER ? TRIB_REDUCE_COUNT + root : (uint32_t)op->reduce;
 }
 
-trib_announcement trib_group_announcement_of(const trib_device_task *device)
+static trib_announcement announcement_of(const trib_device_task *device)
 {
     const trib_op *op = device->task->op_core->op;
     return (trib_announcement){.tensor = op->tensor->id,
@@ -261,26 +226,25 @@ trib_announcement trib_group_announcement_of(const trib_device_task *device)
                                .kind = kind_of(device->announced_job),
                                .priority = op->priority,
                                .bytes = device->slice_bytes,
-                               .variant = trib_group_variant_of(op),
-                               .steady = is_steady(device)};
+                               .variant = trib_group_variant_of(op)};
 }
 
-static void notify_ready(trib_group *group, const trib_announcement *what)
+static void send_ready(trib_group *group, const trib_announcement *what)
 {
     trib_frame frame = {.type = TRIB_FRAME_GROUP_READY,
                         .tensor = what->tensor,
                         .partition = what->slice,
                         .round = what->round,
-                        .chunk = trib_group_chunk_of(what),
+                        .chunk = (uint32_t)what->kind,
                         .size = what->bytes,
                         .aux = what->variant,
                         .priority = what->priority};
-    send_to(group, 0, frame, NULL);
+    send_to_rank(group, 0, frame, NULL);
 }
 
-void trib_group_notify_ready(trib_group *group, trib_device_task *device)
+static void announce_to_leader(trib_group *group, const trib_device_task *device)
 {
-    const trib_announcement what = trib_group_announcement_of(device);
+    const trib_announcement what = announcement_of(device);
     if (group->leader != NULL) {
         if (trib_group_leader_takes_ready(group, 0, &what) != TRIB_OK) {
             trib_group_end_job(group, TRIB_NO_MEMORY, "out of memory for the order of collectives");
@@ -292,53 +256,45 @@ void trib_group_notify_ready(trib_group *group, trib_device_task *device)
         snprintf(text, sizeof text, "%s has left the job", trib_group_name_of(group, 0));
         trib_group_call_off(group, what.tensor, what.round, TRIB_PEER_LEFT, text);
     } else {
-        notify_ready(group, &what); /* if it can be reached; else trib_group_reached_leader does */
+        send_ready(group, &what); /* not sent before the link is up: then trib_group_reached_leader does */
     }
 }
 
-void trib_group_take_announced(trib_group *group, trib_device_task *device)
-{
-    device->order_status = TRIB_PENDING; /* not before: nobody can have ordered what is held */
-    list_add(group, device);
-    trib_door_announce(group, device);
-}
-
-static void announce_arrived(trib_reactor *reactor, trib_post *post)
+static void take_announcement(trib_reactor *reactor, trib_post *post)
 {
     trib_core *core = reactor->owner;
     trib_group *group = core->engine->group;
     trib_device_task *device = (trib_device_task *)((char *)post - offsetof(trib_device_task, announce_post));
-    if (group->ended || !know_tensor(group, device->task->tensor)) {
+    if (group->ended || !note_tensor(group, device->task->tensor)) {
         trib_group_answer(device, group->ended ? TRIB_CLOSED : TRIB_NO_MEMORY);
         return;
     }
-    if (trib_door_take_back(group)) {
-        trib_group_take_announced(group, device);
-    } else {
-        trib_door_hold(group, device);
-    }
+    trib_assert(device->order_status != TRIB_PENDING); /* a task has one collective announced at a time */
+    device->order_status = TRIB_PENDING;
+    add_to_announced(group, device);
+    announce_to_leader(group, device);
 }
 
 void trib_group_announce(trib_core *core, trib_device_task *device, trib_device_job *job)
 {
     device->task->device_holds++;
     device->announced_job = job;
-    device->announce_post.run = announce_arrived;
+    device->announce_post.run = take_announcement;
     trib_reactor_post(core->engine->cores[0].reactor, &device->announce_post);
 }
 
-/* Takes the reference over that trib_group_op_failed took. */
-static void notify_failed(trib_group *group, trib_op *op)
+/* Drops the reference that trib_group_op_failed took. */
+static void send_failure(trib_group *group, trib_op *op)
 {
     trib_frame frame = {.type = TRIB_FRAME_GROUP_FAIL,
                         .tensor = op->tensor->id,
                         .round = op->round,
                         .aux = (uint32_t)atomic_load(&op->claim)};
-    send_to(group, 0, frame, op->text);
+    send_to_rank(group, 0, frame, op->text);
     trib_op_unref(op);
 }
 
-static void failure_arrived(trib_reactor *reactor, trib_post *post)
+static void take_failure(trib_reactor *reactor, trib_post *post)
 {
     trib_core *core = reactor->owner;
     trib_group *group = core->engine->group;
@@ -349,15 +305,14 @@ static void failure_arrived(trib_reactor *reactor, trib_post *post)
         trib_op_unref(op);
         return;
     }
-    trib_door_settle(group);
-    /* What this rank has announced stays so: the leader orders it, or calls it off. */
+    /* Announcements of this rank stay: the leader orders them or calls them off. */
     if (group->leader != NULL) {
         if (trib_leader_fail(group->leader, 0, op->tensor->id, op->round, status, op->text) != TRIB_OK) {
             trib_group_end_job(group, TRIB_NO_MEMORY, "out of memory for a failed operation");
         }
         trib_op_unref(op);
     } else if (group->links[0] == NULL || group->links[0]->state == TRIB_LINK_READY) {
-        notify_failed(group, op);
+        send_failure(group, op);
     } else {
         device->next = group->unnotified;
         group->unnotified = device;
@@ -367,15 +322,14 @@ static void failure_arrived(trib_reactor *reactor, trib_post *post)
 void trib_group_reached_leader(trib_group *group)
 {
     for (const trib_device_task *at = group->announced; at != NULL; at = at->next) {
-        const trib_announcement what = trib_group_announcement_of(at);
-        notify_ready(group, &what);
+        const trib_announcement what = announcement_of(at);
+        send_ready(group, &what);
     }
     while (group->unnotified != NULL) {
         trib_device_op *device = group->unnotified;
         group->unnotified = device->next;
-        notify_failed(group, device->op);
+        send_failure(group, device->op);
     }
-    trib_group_notify_issued(group);
 }
 
 void trib_group_drop_unnotified(trib_group *group)
@@ -391,16 +345,16 @@ void trib_group_op_failed(trib_op *op)
 {
     trib_engine *engine = op->engine;
     if (!atomic_load(&op->has_text)) {
-        return; /* a core that came upon the failure: who is writing why it failed comes here behind that */
+        return; /* the thread that writes the text calls again after that */
     }
-    if (op->device->is_issued || op->device->ahead_bytes > 0) {
-        trib_device_order_failed(op);
+    if (op->device->ahead_bytes > 0) {
+        trib_device_ahead_failed(op);
         return;
     }
     if (engine->group == NULL || !atomic_load(&op->tensor->placed) || atomic_exchange(&op->device->notified, true)) {
         return;
     }
     atomic_fetch_add(&op->references, 1);
-    op->device->failed_post.run = failure_arrived;
+    op->device->failed_post.run = take_failure;
     trib_reactor_post(engine->cores[0].reactor, &op->device->failed_post);
 }

@@ -1,13 +1,13 @@
 /*
- * group_leader.c - which collectives all local ranks are ready for, and their order.
+ * group_leader.c - the leader's books: the collectives that local ranks are ready for, and their order.
  *
  * Invariants
  * - A collective is ordered once, when every rank has announced it, and never after its operation was called off.
- * - Gathers are ordered at once; reductions by (priority, age) while fewer than `credit` bytes of them are under way. The
- *   credit comes back when the leader's own device is through, which waits for no other machine: no deadlock across
- *   machines, however different their orders.
- * - A failed round is remembered, and why it failed until every rank is known to have come to it, and for some rounds more.
- * - A round that has not failed is never taken for one that has, however far the cores of a rank are apart.
+ * - Gathers are ordered at once; reductions by (priority, age) while fewer than `credit` bytes of them are in flight.
+ *   The credit comes back when the leader's own device is done, which depends on no other machine: so machines cannot
+ *   deadlock, however different their orders.
+ * - A failed round is remembered; its reason until every rank is known to have come to it, and for some rounds more.
+ * - A round that has not failed is never taken for a failed one, however far the cores of a rank are apart.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,16 +29,17 @@ typedef struct entry {
     uint64_t seen; /* bit: local rank */
     uint32_t count;
     trib_announcement what;
-    struct entry *next, *previous; /* among those that wait for credit */
+    struct entry *next, *previous; /* in the queue for credit */
 } entry;
 
-/* A process goes from round to round on each of its cores by itself: one may still announce slices of a round that has failed
- * when another is in later ones, and is to hear why it failed. Of rounds longer ago than so many it hears only that. */
+/* The cores of a process go from round to round independently. A core may still announce slices of a failed round
+ * when another core is some rounds further, and is told the reason. For rounds that are longer ago the reason is
+ * forgotten. */
 #define FAILED_KEPT 8u
-#define LAG_MAX (1u << 20) /* rounds of a tensor between two cores of a rank, at most: it has them all in flight */
+#define LAG_MAX (1u << 20) /* most rounds of a tensor between two cores of a rank, as all of them are in flight */
 #define RUNS_LEAST 4u
 
-/* Failed rounds that follow each other. */
+/* A run of consecutive failed rounds. */
 typedef struct round_run {
     uint32_t first, last;
 } round_run;
@@ -51,12 +52,11 @@ typedef struct failed_round {
     struct failed_round *next;
 } failed_round;
 
-/* Made when an operation on it fails for the first time. */
+/* A tensor with failed rounds. */
 typedef struct failed_tensor {
     uint32_t tensor;
     failed_round *rounds;
-    round_run
-        *runs; /* of failed rounds, oldest first; why is forgotten: what still comes for them is called off as well */
+    round_run *runs; /* oldest first; the reasons are forgotten */
     uint32_t run_count, run_capacity;
     UT_hash_handle hh;
 } failed_tensor;
@@ -66,7 +66,7 @@ struct trib_leader {
     uint64_t credit, in_flight;
     trib_leader_upcalls upcalls;
     entry *entries;
-    entry *head, *tail; /* reductions that wait for credit, first to go first */
+    entry *head, *tail; /* reductions that wait for credit, the next one first */
     failed_tensor *failed;
 };
 
@@ -82,12 +82,12 @@ trib_leader *trib_leader_create(uint32_t local_size, uint64_t credit_bytes, cons
     return leader;
 }
 
-static uint64_t everyone(const trib_leader *leader)
+static uint64_t all_ranks(const trib_leader *leader)
 {
     return leader->local_size == 64 ? UINT64_MAX : (UINT64_C(1) << leader->local_size) - 1;
 }
 
-static void queue_add(trib_leader *leader, entry *at)
+static void add_to_queue(trib_leader *leader, entry *at)
 {
     entry *before = leader->tail;
     while (before != NULL && before->what.priority < at->what.priority) {
@@ -99,8 +99,9 @@ static void queue_add(trib_leader *leader, entry *at)
     *(at->next == NULL ? &leader->tail : &at->next->previous) = at;
 }
 
-static void queue_remove(trib_leader *leader, entry *at)
+static void remove_from_queue(trib_leader *leader, entry *at)
 {
+    trib_assert(leader->head != NULL && leader->tail != NULL);
     *(at->previous == NULL ? &leader->head : &at->previous->next) = at->next;
     *(at->next == NULL ? &leader->tail : &at->next->previous) = at->previous;
 }
@@ -110,10 +111,10 @@ static bool waits_for_credit(const trib_leader *leader, const entry *at)
     return at->count == leader->local_size;
 }
 
-static void forget(trib_leader *leader, entry *at)
+static void forget_entry(trib_leader *leader, entry *at)
 {
     if (waits_for_credit(leader, at)) {
-        queue_remove(leader, at);
+        remove_from_queue(leader, at);
     }
     HASH_DEL(leader->entries, at);
     free(at);
@@ -121,14 +122,14 @@ static void forget(trib_leader *leader, entry *at)
 
 /* ---- Rounds that have failed ---- */
 
-static failed_tensor *failed_of(trib_leader *leader, uint32_t tensor)
+static failed_tensor *find_failed_tensor(trib_leader *leader, uint32_t tensor)
 {
     failed_tensor *found = NULL;
     HASH_FIND(hh, leader->failed, &tensor, sizeof tensor, found);
     return found;
 }
 
-static failed_round *find_failed(const failed_tensor *tensor, uint32_t round)
+static failed_round *find_failed_round(const failed_tensor *tensor, uint32_t round)
 {
     failed_round *at = tensor == NULL ? NULL : tensor->rounds;
     while (at != NULL && at->round != round) {
@@ -137,7 +138,7 @@ static failed_round *find_failed(const failed_tensor *tensor, uint32_t round)
     return at;
 }
 
-/* Index of the first run that does not end before the round. */
+/* The index of the first run that does not end before the round. */
 static uint32_t find_run(const failed_tensor *tensor, uint32_t round)
 {
     uint32_t low = 0, high = tensor->run_count;
@@ -164,8 +165,8 @@ static void drop_runs(failed_tensor *tensor, uint32_t from, uint32_t count)
     memmove(tensor->runs + from, tensor->runs + from + count, (tensor->run_count - from) * sizeof *tensor->runs);
 }
 
-/* Room for one more; takes that of rounds which nobody can have in flight any more, if there are such. */
-static bool have_room(failed_tensor *tensor, uint32_t round)
+/* Makes room for another run, if possible by dropping runs of rounds that no rank can have in flight any more. */
+static bool make_room_for_run(failed_tensor *tensor, uint32_t round)
 {
     if (tensor->run_count < tensor->run_capacity) {
         return true;
@@ -184,10 +185,10 @@ static bool have_room(failed_tensor *tensor, uint32_t round)
     return runs != NULL;
 }
 
-/* Only that it has failed. False: out of memory. */
-static bool remember(failed_tensor *tensor, uint32_t round)
+/* Remembers that the round has failed, without the reason. False: out of memory. */
+static bool remember_failed(failed_tensor *tensor, uint32_t round)
 {
-    if (!have_room(tensor, round)) {
+    if (!make_room_for_run(tensor, round)) {
         return false;
     }
     const uint32_t at = find_run(tensor, round);
@@ -210,14 +211,14 @@ static bool remember(failed_tensor *tensor, uint32_t round)
     return true;
 }
 
-/* The rank has shown up in that round: it has heard of those long before it. */
+/* A rank that has come to a round has been told of the failed rounds long before it. */
 static void note_progress(trib_leader *leader, failed_tensor *tensor, uint32_t rank, uint32_t round)
 {
     for (failed_round **at = &tensor->rounds; *at != NULL;) {
         failed_round *failed = *at;
         failed->seen |= failed->round <= round ? UINT64_C(1) << rank : 0;
-        const bool is_old = failed->seen == everyone(leader) && failed->round + FAILED_KEPT <= round;
-        if (is_old && remember(tensor, failed->round)) {
+        const bool is_old = failed->seen == all_ranks(leader) && failed->round + FAILED_KEPT <= round;
+        if (is_old && remember_failed(tensor, failed->round)) {
             *at = failed->next;
             free(failed);
         } else {
@@ -226,10 +227,10 @@ static void note_progress(trib_leader *leader, failed_tensor *tensor, uint32_t r
     }
 }
 
-static failed_round *make_failed(trib_leader *leader, uint32_t tensor, uint32_t round, trib_status status,
-                                 const char *text)
+static failed_round *make_failed_round(trib_leader *leader, uint32_t tensor, uint32_t round, trib_status status,
+                                       const char *text)
 {
-    failed_tensor *of = failed_of(leader, tensor);
+    failed_tensor *of = find_failed_tensor(leader, tensor);
     failed_round *made = calloc(1, sizeof *made);
     if (of == NULL && made != NULL) {
         of = calloc(1, sizeof *of);
@@ -257,14 +258,15 @@ static failed_round *make_failed(trib_leader *leader, uint32_t tensor, uint32_t 
 trib_status trib_leader_fail(trib_leader *leader, uint32_t rank, uint32_t tensor, uint32_t round, trib_status status,
                              const char *text)
 {
-    failed_tensor *of = failed_of(leader, tensor);
-    failed_round *failed = find_failed(of, round);
+    trib_assert(rank < leader->local_size);
+    failed_tensor *of = find_failed_tensor(leader, tensor);
+    failed_round *failed = find_failed_round(of, round);
     if (of != NULL && failed == NULL && has_failed_long_ago(of, round)) {
         return TRIB_OK;
     }
     const bool first = failed == NULL;
     if (first) {
-        failed = make_failed(leader, tensor, round, status, text);
+        failed = make_failed_round(leader, tensor, round, status, text);
         if (failed == NULL) {
             return TRIB_NO_MEMORY;
         }
@@ -276,7 +278,7 @@ trib_status trib_leader_fail(trib_leader *leader, uint32_t rank, uint32_t tensor
         next = at->hh.next;
         if (at->key.tensor == tensor && at->key.round == round) {
             seen |= at->seen;
-            forget(leader, at);
+            forget_entry(leader, at);
         }
     }
     failed->seen |= seen;
@@ -291,7 +293,7 @@ trib_status trib_leader_fail(trib_leader *leader, uint32_t rank, uint32_t tensor
 trib_status trib_leader_fail_all(trib_leader *leader, uint32_t rank, trib_status status, const char *text)
 {
     while (leader->entries != NULL) {
-        const entry_key key = leader->entries->key; /* it goes, with all others of its round */
+        const entry_key key = leader->entries->key; /* failing it frees all entries of its round */
         trib_status failed = trib_leader_fail(leader, rank, key.tensor, key.round, status, text);
         if (failed != TRIB_OK) {
             return failed;
@@ -302,7 +304,7 @@ trib_status trib_leader_fail_all(trib_leader *leader, uint32_t rank, trib_status
 
 /* ---- Announcements ---- */
 
-static entry *find(trib_leader *leader, const trib_announcement *what, trib_announcement_kind kind)
+static entry *find_entry(trib_leader *leader, const trib_announcement *what, trib_announcement_kind kind)
 {
     const entry_key key = {what->tensor, what->slice, what->round, (uint32_t)kind};
     entry *found = NULL;
@@ -310,18 +312,19 @@ static entry *find(trib_leader *leader, const trib_announcement *what, trib_anno
     return found;
 }
 
-/* Who sums comes to other collectives first than who broadcasts: neither would come to what the other one waits at. */
-static bool agrees(trib_leader *leader, const entry *at, const trib_announcement *what)
+/* A rank that sums and one that broadcasts begin with different kinds of collectives, so the other kind is compared,
+ * too. */
+static bool agrees_with_entry(trib_leader *leader, const entry *at, const trib_announcement *what)
 {
     const trib_announcement_kind other_kind =
         what->kind == TRIB_ANNOUNCE_GATHER ? TRIB_ANNOUNCE_REDUCE : TRIB_ANNOUNCE_GATHER;
-    const entry *other = find(leader, what, other_kind);
+    const entry *other = find_entry(leader, what, other_kind);
     return at->what.variant == what->variant && (other == NULL || other->what.variant == what->variant);
 }
 
-static entry *find_or_make(trib_leader *leader, const trib_announcement *what)
+static entry *find_or_make_entry(trib_leader *leader, const trib_announcement *what)
 {
-    entry *at = find(leader, what, what->kind);
+    entry *at = find_entry(leader, what, what->kind);
     if (at == NULL) {
         const entry_key key = {what->tensor, what->slice, what->round, (uint32_t)what->kind};
         at = calloc(1, sizeof *at);
@@ -341,16 +344,16 @@ static entry *find_or_make(trib_leader *leader, const trib_announcement *what)
 trib_status trib_leader_ready(trib_leader *leader, uint32_t rank, const trib_announcement *what)
 {
     trib_assert(rank < leader->local_size);
-    failed_tensor *of = leader->failed == NULL ? NULL : failed_of(leader, what->tensor);
+    failed_tensor *of = leader->failed == NULL ? NULL : find_failed_tensor(leader, what->tensor);
     if (of != NULL) {
-        const failed_round *failed = find_failed(of, what->round);
+        const failed_round *failed = find_failed_round(of, what->round);
         if (failed != NULL) {
             leader->upcalls.called_off(leader->upcalls.user, rank, what->tensor, what->round, failed->status,
                                        failed->text);
         }
         const bool over = failed != NULL || has_failed_long_ago(of, what->round);
         if (failed == NULL && over) {
-            /* Another of its slices was called off, and this one was on its way: it waits for an answer like any. */
+            /* The announcement was on its way when another slice was called off: it needs an answer as well. */
             leader->upcalls.called_off(leader->upcalls.user, rank, what->tensor, what->round, TRIB_CANCELLED,
                                        "the operation has failed on another local rank");
         }
@@ -359,7 +362,7 @@ trib_status trib_leader_ready(trib_leader *leader, uint32_t rank, const trib_ann
             return TRIB_OK;
         }
     }
-    entry *at = find_or_make(leader, what);
+    entry *at = find_or_make_entry(leader, what);
     if (at == NULL) {
         return TRIB_NO_MEMORY;
     }
@@ -367,20 +370,19 @@ trib_status trib_leader_ready(trib_leader *leader, uint32_t rank, const trib_ann
         return TRIB_PROTOCOL;
     }
     at->seen |= UINT64_C(1) << rank;
-    at->what.steady = at->what.steady && what->steady;
-    if (!agrees(leader, at, what)) {
+    if (!agrees_with_entry(leader, at, what)) {
         return trib_leader_fail(leader, rank, what->tensor, what->round, TRIB_MISMATCH,
                                 "the machine's local ranks disagree about the operation: not the same reduction, a "
                                 "broadcast from another root, or a sum and a broadcast");
     }
     if (rank == 0) {
-        at->what.bytes = what->bytes; /* the leader's device gives the credit back: what others say does not count */
+        at->what.bytes = what->bytes; /* the credit is counted in the leader's own bytes */
     }
     if (++at->count < leader->local_size) {
         return TRIB_OK;
     }
     if (what->kind == TRIB_ANNOUNCE_REDUCE) {
-        queue_add(leader, at);
+        add_to_queue(leader, at);
         return TRIB_OK;
     }
     trib_announcement ordered = at->what;
@@ -394,8 +396,9 @@ void trib_leader_pump(trib_leader *leader)
 {
     while (leader->head != NULL && leader->in_flight < leader->credit) {
         entry *at = leader->head;
+        trib_assert(waits_for_credit(leader, at));
         trib_announcement ordered = at->what;
-        forget(leader, at);
+        forget_entry(leader, at);
         leader->in_flight += ordered.bytes;
         leader->upcalls.order(leader->upcalls.user, &ordered);
     }
@@ -405,15 +408,6 @@ void trib_leader_reduced(trib_leader *leader, uint32_t bytes)
 {
     trib_assert(leader->in_flight >= bytes);
     leader->in_flight -= bytes;
-}
-
-void trib_leader_passed(trib_leader *leader, const trib_announcement *what)
-{
-    leader->in_flight += what->bytes;
-    failed_tensor *of = leader->failed == NULL ? NULL : failed_of(leader, what->tensor);
-    for (uint32_t i = 0; of != NULL && i < leader->local_size; i++) {
-        note_progress(leader, of, i, what->round);
-    }
 }
 
 uint32_t trib_leader_waiting(const trib_leader *leader)

@@ -11,47 +11,35 @@
 #include "engine/core/blame.h"
 #include "engine/membership/member.h"
 
-#define GROUP_ID_SIZE (TRIB_DEVICE_ID_SIZE + TRIB_DOOR_NAME_SIZE)
 #define REDUCE_CREDIT_BYTES (UINT64_C(64) << 20)
-#define ALONE_CREDIT_BYTES (UINT64_C(512) << 20) /* without other machines slices are larger: two of them at least */
+#define ALONE_CREDIT_BYTES (UINT64_C(512) << 20) /* on one machine slices are larger; this is enough for two */
 
 static trib_status group_header(trib_link *link, const trib_frame *frame, trib_recv_target *target, trib_error *error)
 {
     trib_group *group = link->core->engine->group;
     if (group == NULL) {
-        return TRIB_AGAIN; /* the roster has not reached this process yet: trib_group_open resumes */
+        return TRIB_AGAIN; /* this process has no roster yet; trib_group_open resumes the link */
     }
     const bool known = group->leader != NULL
                            ? frame->type == TRIB_FRAME_GROUP_READY || frame->type == TRIB_FRAME_GROUP_FAIL
                            : frame->type == TRIB_FRAME_GROUP_ORDER || frame->type == TRIB_FRAME_GROUP_FAIL ||
-                                 (frame->type == TRIB_FRAME_GROUP_ID && frame->payload_size == GROUP_ID_SIZE);
+                                 (frame->type == TRIB_FRAME_GROUP_ID && frame->payload_size == TRIB_DEVICE_ID_SIZE);
     if (!known) {
         return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from a local rank",
                               trib_frame_name(frame->type));
     }
-    (void)target; /* in the link's memory */
+    (void)target; /* the payload stays in the link's memory */
     return TRIB_OK;
 }
 
-static void take_id(trib_group *group)
+static void join_named_group(trib_group *group)
 {
     trib_engine *engine = group->core->engine;
     group->id_known = true;
-    trib_door_take_id(group);
     atomic_fetch_add(&engine->device_jobs, 1);
     group->join_job.kind = TRIB_DEVICE_JOIN;
     group->join_job.source = group->id;
     engine->env.device->submit(engine->device, &group->join_job);
-}
-
-static trib_status take_issued(const trib_link *link, const trib_frame *frame, trib_error *error)
-{
-    trib_group *group = link->core->engine->group;
-    const trib_issued what = {
-        .tensor = (uint64_t)frame->tensor << 32 | frame->partition, .round = frame->round, .variant = frame->aux};
-    return trib_group_leader_takes_issued(group, link->peer % group->local_size, frame->size, &what) == TRIB_OK
-               ? TRIB_OK
-               : trib_error_set(error, TRIB_PROTOCOL, "told of an operation twice or much too early, or out of memory");
 }
 
 bool trib_group_read(const trib_frame *frame, trib_announcement *what_out)
@@ -59,13 +47,11 @@ bool trib_group_read(const trib_frame *frame, trib_announcement *what_out)
     *what_out = (trib_announcement){.tensor = frame->tensor,
                                     .slice = frame->partition,
                                     .round = frame->round,
-                                    .kind = (trib_announcement_kind)(frame->chunk & ~TRIB_GROUP_STEADY),
+                                    .kind = (trib_announcement_kind)frame->chunk,
                                     .priority = frame->priority,
                                     .bytes = frame->size,
-                                    .variant = frame->aux,
-                                    .steady = (frame->chunk & TRIB_GROUP_STEADY) != 0};
-    const trib_announcement_kind last = what_out->steady ? TRIB_ANNOUNCE_REDUCE : TRIB_ANNOUNCE_GATHER;
-    return what_out->kind <= last && frame->tensor != UINT32_MAX;
+                                    .variant = frame->aux};
+    return frame->chunk <= TRIB_ANNOUNCE_GATHER && frame->tensor != UINT32_MAX;
 }
 
 static trib_status group_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
@@ -78,18 +64,11 @@ static trib_status group_received(trib_link *link, const trib_frame *frame, cons
     if (group->ended) {
         return TRIB_OK;
     }
-    if (frame->type == TRIB_FRAME_GROUP_READY && frame->chunk == TRIB_ANNOUNCE_ISSUED) {
-        return take_issued(link, frame, error);
-    }
     if (!trib_group_read(frame, &what)) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed %s frame", trib_frame_name(frame->type));
     }
     switch (frame->type) {
     case TRIB_FRAME_GROUP_READY:
-        if (group->sequence != NULL) {
-            trib_group_end_for_modes(group, link->peer % group->local_size);
-            return TRIB_OK;
-        }
         return trib_group_leader_takes_ready(group, link->peer % group->local_size, &what) == TRIB_OK
                    ? TRIB_OK
                    : trib_error_set(error, TRIB_PROTOCOL, "announced a collective twice, or out of memory");
@@ -100,9 +79,7 @@ static trib_status group_received(trib_link *link, const trib_frame *frame, cons
             return trib_error_set(error, TRIB_PROTOCOL, "a second GROUP_ID");
         }
         memcpy(group->id, payload, TRIB_DEVICE_ID_SIZE);
-        memcpy(group->door.name, (const char *)payload + TRIB_DEVICE_ID_SIZE, TRIB_DOOR_NAME_SIZE);
-        group->door.name[TRIB_DOOR_NAME_SIZE - 1] = '\0';
-        take_id(group);
+        join_named_group(group);
         return TRIB_OK;
     default: {
         trib_status status = TRIB_OK;
@@ -112,7 +89,6 @@ static trib_status group_received(trib_link *link, const trib_frame *frame, cons
         }
         trib_frame_take_text(frame, payload, text, sizeof text);
         if (group->leader == NULL) {
-            trib_door_settle(group); /* of what waits there the leader does not know: it may be wrong, but not harm */
             trib_group_call_off(group, frame->tensor, frame->round, status, text);
             return TRIB_OK;
         }
@@ -135,7 +111,8 @@ bool trib_group_is_through(const trib_core *core)
            ((int32_t)(group->begun - group->back) <= 0 && atomic_load(&core->engine->device_jobs) == 0);
 }
 
-/* A collective that one member has left never ends. What that one has carried out may take its time here. */
+/* A collective that a rank left before its part was done never ends. A collective that it has carried out may end
+ * later here. */
 void trib_group_check_departed(trib_core *core)
 {
     const trib_engine *engine = core->engine;
@@ -164,9 +141,6 @@ static void group_closed(trib_link *link, trib_status status, const char *reason
     if (group == NULL) {
         return;
     }
-    if (!group->ended) {
-        trib_door_settle(group); /* who waits there is to be called off with all others */
-    }
     const uint32_t local_rank = group->leader != NULL ? link->peer % group->local_size : 0;
     group->links[local_rank] = NULL;
     if (group->ended) {
@@ -180,7 +154,6 @@ static void group_closed(trib_link *link, trib_status status, const char *reason
     }
     group->links_left++;
     group->last_left = local_rank;
-    (void)trib_door_take_back(group); /* nobody else will pass any more */
     snprintf(text, sizeof text, "%s has left the job", trib_group_name_of(group, local_rank));
     if (group->leader != NULL && trib_leader_fail_all(group->leader, local_rank, TRIB_PEER_LEFT, text) != TRIB_OK) {
         trib_group_end_job(group, TRIB_NO_MEMORY, "out of memory for the operations of a local rank that has left");
@@ -191,7 +164,7 @@ static void group_closed(trib_link *link, trib_status status, const char *reason
     }
 }
 
-static void missing_less(trib_core *core)
+static void note_link_ready(trib_core *core)
 {
     trib_assert(core->links_missing > 0);
     if (--core->links_missing == 0) {
@@ -202,12 +175,12 @@ static void missing_less(trib_core *core)
 static void member_ready(trib_link *link)
 {
     trib_group_reached_leader(link->core->engine->group);
-    missing_less(link->core);
+    note_link_ready(link->core);
 }
 
 static void leader_ready(trib_link *link)
 {
-    (void)link; /* trib_group_adopt has been called by the accepting side */
+    (void)link; /* the accepting side has called trib_group_adopt */
 }
 
 static const trib_link_upcalls leader_upcalls = {
@@ -216,13 +189,10 @@ static const trib_link_upcalls leader_upcalls = {
 const trib_link_upcalls trib_group_member_upcalls = {
     .ready = member_ready, .header = group_header, .received = group_received, .closed = group_closed};
 
-static void send_id(trib_group *group, trib_link *link)
+static void send_group_id(trib_group *group, trib_link *link)
 {
     if (group->id_known) {
-        unsigned char payload[GROUP_ID_SIZE];
-        memcpy(payload, group->id, TRIB_DEVICE_ID_SIZE);
-        memcpy(payload + TRIB_DEVICE_ID_SIZE, group->door.name, TRIB_DOOR_NAME_SIZE);
-        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_GROUP_ID}, payload, sizeof payload);
+        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_GROUP_ID}, group->id, sizeof group->id);
     }
 }
 
@@ -242,12 +212,12 @@ void trib_group_adopt(trib_link *link)
         return;
     }
     group->links[local_rank] = link;
-    send_id(group, link);
+    send_group_id(group, link);
 }
 
 /* ---- Life ---- */
 
-static void join_back(trib_reactor *reactor, trib_post *post)
+static void take_join_back(trib_reactor *reactor, trib_post *post)
 {
     trib_core *core = reactor->owner;
     trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
@@ -259,14 +229,14 @@ static void join_back(trib_reactor *reactor, trib_post *post)
                  trib_group_name_of(group, group->local_rank), job->text);
         trib_group_end_job(group, job->status, text);
     } else if (job->kind == TRIB_DEVICE_MAKE_ID && !group->ended) {
-        take_id(group);
+        join_named_group(group);
         for (uint32_t i = 1; i < group->local_size; i++) {
             if (group->links[i] != NULL) {
-                send_id(group, group->links[i]);
+                send_group_id(group, group->links[i]);
             }
         }
     } else if (job->kind == TRIB_DEVICE_JOIN && !group->ended) {
-        missing_less(core);
+        note_link_ready(core);
     }
 }
 
@@ -276,13 +246,9 @@ static trib_status open_leader(trib_group *group, trib_error *error)
     const trib_leader_upcalls upcalls = {.order = trib_group_order, .called_off = trib_group_called_off, .user = group};
     group->leader = trib_leader_create(
         group->local_size, trib_device_alone(core->engine) ? ALONE_CREDIT_BYTES : REDUCE_CREDIT_BYTES, &upcalls);
-    if (trib_device_in_order(core->engine)) {
-        group->sequence = trib_sequence_create(group->local_size);
-    }
-    if (group->leader == NULL || (trib_device_in_order(core->engine) && group->sequence == NULL)) {
+    if (group->leader == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
-    trib_door_open(group);
     atomic_fetch_add(&core->engine->device_jobs, 1);
     group->id_job.kind = TRIB_DEVICE_MAKE_ID;
     group->id_job.target = group->id;
@@ -295,7 +261,6 @@ static trib_status open_leader(trib_group *group, trib_error *error)
             trib_link_resume(link);
         }
     }
-    trib_group_notify_issued(group);
     return TRIB_OK;
 }
 
@@ -315,24 +280,23 @@ trib_status trib_group_open(trib_core *core, trib_error *error)
     group->local_rank = engine->member_id % local_size;
     group->machine = engine->member_id / local_size;
     group->pump_post.run = trib_group_pump;
-    group->id_job.post.run = group->join_job.post.run = join_back;
+    group->id_job.post.run = group->join_job.post.run = take_join_back;
     group->id_job.reactor = group->join_job.reactor = core->reactor;
     group->id_job.owner = group->join_job.owner = group;
     engine->group = group;
-    /* The job has come together when the devices have: what they make for that must not wait for a caller's stream that
-     * waits for an operation. */
+    /* The job is not ready before the devices have joined: joining must not wait for a caller's stream that waits for
+     * an operation. */
     core->links_missing++;
     if (group->local_rank == 0) {
         return open_leader(group, error);
     }
-    trib_door_open(group);
     const uint32_t leader = group->machine * local_size;
     core->links_missing++;
     return trib_link_connect(&core->host, &engine->roster->members[leader].addresses[0], TRIB_PURPOSE_GROUP, leader, 0,
                              &trib_group_member_upcalls, NULL, &group->links[0]);
 }
 
-static void refuse(trib_device_task *device, trib_status status, const char *text)
+static void refuse_announced(trib_device_task *device, trib_status status, const char *text)
 {
     trib_op_fail(device->task->op_core->op, status, "tensor \"%s\": %s", device->task->tensor->name, text);
     trib_group_answer(device, status == TRIB_OK ? TRIB_CLOSED : status);
@@ -341,23 +305,17 @@ static void refuse(trib_device_task *device, trib_status status, const char *tex
 void trib_group_end(trib_core *core, trib_status status, const char *text)
 {
     trib_group *group = core->engine->group;
-    trib_group_drop_issued(core->engine);
     if (group == NULL) {
         return;
     }
     group->ended = true;
-    trib_door_end(group);
     trib_group_drop_unnotified(group);
     while (group->announced != NULL) {
         trib_device_task *device = group->announced;
         trib_group_forget(group, device);
-        refuse(device, status, text);
+        refuse_announced(device, status, text);
     }
-    for (trib_device_task *held = trib_door_take_held(group), *next; held != NULL; held = next) {
-        next = held->next;
-        refuse(held, status, text);
-    }
-    /* At once, though other links may stay for a while: who announces something must not wait for an answer. */
+    /* At once, although other links may stay for a while: a rank that announces must not wait for an answer. */
     for (uint32_t i = 0; i < group->local_size; i++) {
         if (group->links[i] != NULL) {
             trib_link_close(group->links[i], true, core->ended_status, core->ended_text);
@@ -365,12 +323,10 @@ void trib_group_end(trib_core *core, trib_status status, const char *text)
     }
 }
 
-void trib_group_close(trib_group *group, const trib_env *env)
+void trib_group_close(trib_group *group)
 {
     if (group != NULL) {
-        trib_door_close(group, env);
         trib_leader_free(group->leader);
-        trib_sequence_free(group->sequence);
         free(group->tensors);
         free(group);
     }

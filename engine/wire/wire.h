@@ -12,7 +12,7 @@
 #include "transports/transport.h"
 
 #define TRIB_WIRE_MAGIC 0x42495254u /* "TRIB" */
-#define TRIB_WIRE_VERSION 9u        /* of all that members say to each other, and their transports (docs/protocol.md) */
+#define TRIB_WIRE_VERSION 10u       /* of all that members say to each other, and their transports (docs/protocol.md) */
 #define TRIB_NO_MEMBER UINT32_MAX
 
 /* X(name, payload_max): the most payload a frame of the type may carry. */
@@ -43,7 +43,7 @@
     X(WITHDRAW, 1024)                                                                                                  \
     X(STALL, 0)                                                                                                        \
     /* the order of collectives, between a machine's local ranks and its local rank 0 */                               \
-    X(GROUP_ID, 192)                                                                                                   \
+    X(GROUP_ID, 128)                                                                                                   \
     X(GROUP_READY, 0)                                                                                                  \
     X(GROUP_ORDER, 0)                                                                                                  \
     X(GROUP_FAIL, 1024)                                                                                                \

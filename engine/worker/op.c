@@ -84,8 +84,7 @@ static void fill_op(trib_op *op, trib_engine *engine, const trib_op_params *para
     op->text[0] = '\0';
     atomic_init(&op->has_text, false); /* nobody knows of it yet: its posts tell the cores of all this */
     const uint32_t cores = op->spread ? tensor->cores_used : engine->core_count;
-    const bool is_issued = tensor->on_device && op->device->is_issued; /* then its collective may touch buffers, too */
-    atomic_init(&op->cores_left, is_issued ? cores + 1 : cores);
+    atomic_init(&op->cores_left, cores);
     atomic_init(&op->cores_booked, cores);
     atomic_init(&op->claim, 0);
     atomic_init(&op->status, TRIB_PENDING);
@@ -97,25 +96,6 @@ static void fill_op(trib_op *op, trib_engine *engine, const trib_op_params *para
 }
 
 /* With the mutex held. */
-static bool has_buffers_of_last(const trib_tensor *tensor, const trib_op_params *params)
-{
-    return tensor->was_summed && params->input == tensor->last_input && params->output == tensor->last_output;
-}
-
-/* With the mutex held. */
-static trib_status check_fixed(const trib_tensor *tensor, const trib_op_params *params, trib_collective collective,
-                               trib_error *error)
-{
-    if (!tensor->is_fixed || collective != TRIB_COLLECTIVE_ALL_REDUCE || !tensor->was_summed ||
-        has_buffers_of_last(tensor, params)) {
-        return TRIB_OK;
-    }
-    return trib_error_set(
-        error, TRIB_INVALID,
-        "tensor \"%s\" was declared TRIB_TENSOR_FIXED: its sums must have the buffers of the first one", tensor->name);
-}
-
-/* With the mutex held. */
 static trib_status check_rounds(const trib_tensor *tensor, trib_error *error)
 {
     return tensor->rounds < TRIB_ROUNDS_MAX
@@ -124,28 +104,9 @@ static trib_status check_rounds(const trib_tensor *tensor, trib_error *error)
                                 tensor->name, TRIB_ROUNDS_MAX);
 }
 
-/* With the mutex held: may what launching it takes be kept? Its buffers and its reduction are those of the sum before, or of
- * the first one where that has been promised: what a later sum finds kept is then never for another. */
-static bool compare(trib_tensor *tensor, const trib_op_params *params, trib_collective collective)
-{
-    if (collective != TRIB_COLLECTIVE_ALL_REDUCE) {
-        return false;
-    }
-    const bool is_first = !tensor->was_summed;
-    const bool same = has_buffers_of_last(tensor, params) && params->reduce == tensor->last_reduce;
-    if (is_first || !tensor->is_fixed) {
-        tensor->was_summed = true;
-        tensor->last_input = params->input;
-        tensor->last_output = params->output;
-        tensor->last_reduce = params->reduce;
-    }
-    return same || (is_first && tensor->is_fixed);
-}
-
 /* Called with the mutex held: one with all that an operation on the tensor needs. What the device makes for it, the first times,
  * may take as long as the driver likes: the mutex is not held then. */
-static trib_status take_op_for(trib_engine *engine, const trib_tensor *tensor, const trib_op_params *params,
-                               trib_collective collective, trib_op **op_out, trib_error *error)
+static trib_status take_op_for(trib_engine *engine, const trib_tensor *tensor, trib_op **op_out, trib_error *error)
 {
     trib_status status = take_op(engine, op_out, error);
     if (status != TRIB_OK) {
@@ -156,16 +117,12 @@ static trib_status take_op_for(trib_engine *engine, const trib_tensor *tensor, c
     trib_counter_add(&engine->ops_submitted, 1); /* from now on it counts */
     if (tensor->on_device) {
         op->engine = engine;
-        const bool asks = tensor->keepable == TRIB_KEEP_UNKNOWN && has_buffers_of_last(tensor, params);
         pthread_mutex_unlock(&engine->mutex);
-        status = trib_device_op_prepare(op, asks ? params : NULL, error);
+        status = trib_device_op_prepare(op, error);
         pthread_mutex_lock(&engine->mutex);
     }
     if (status == TRIB_OK) {
         status = trib_engine_check_open_locked(engine, error); /* nobody hears of it in one that has closed since */
-    }
-    if (status == TRIB_OK) {
-        status = check_fixed(tensor, params, collective, error);
     }
     if (status == TRIB_OK) {
         status = check_rounds(tensor, error);
@@ -180,7 +137,7 @@ static trib_status take_op_for(trib_engine *engine, const trib_tensor *tensor, c
 
 _Static_assert(TRIB_REACTORS_MAX <= 32, "there is a bit for each");
 
-/* From the last post on the operation may be over at any time, unless the device has a part of it. Between machines the device's
+/* From the last post on the operation may be over at any time. Between machines the device's
  * thread wakes the cores, if it can: where the input is not there yet (else it `hurries`) they have nothing to send before that
  * thread has seen it come. */
 static void post_op_cores(trib_op *op)
@@ -202,58 +159,36 @@ static void post_op_cores(trib_op *op)
     }
 }
 
-/* In the call, or if the others do not come to the door meanwhile as any other. */
-static void issue(trib_op *op, void *mark)
-{
-    op->device->is_in_call = true;
-    if (op->device->is_issued) {
-        trib_device_order_fill(op, mark);
-        trib_device_order_issue(op, trib_device_may_wait_here(op->engine));
-    } else if (!trib_group_pass_in_call(op)) {
-        trib_device_op_begin(op, NULL);
-    }
-    post_op_cores(op); /* its rounds find their order: it is issued, or the tensor has been placed */
-}
-
 trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, trib_collective collective,
                            trib_tensor *tensor, trib_op **op_out, trib_error *error)
 {
     const trib_device_ops *device = tensor->on_device ? engine->env.device : NULL;
-    void *mark = NULL;
-    trib_status status = device != NULL ? device->mark(engine->device, params->stream, &mark, error) : TRIB_OK;
+    void *marker = NULL;
+    trib_status status =
+        device != NULL ? device->marker_record(engine->device, params->stream, &marker, error) : TRIB_OK;
     if (status != TRIB_OK) {
         return status;
     }
     pthread_mutex_lock(&engine->mutex);
     trib_op *op = NULL;
-    status = take_op_for(engine, tensor, params, collective, &op, error);
+    status = take_op_for(engine, tensor, &op, error);
     if (status != TRIB_OK) {
         pthread_mutex_unlock(&engine->mutex);
         if (device != NULL) {
-            device->mark_drop(engine->device, mark);
+            device->marker_drop(engine->device, marker);
         }
         return status;
     }
     trib_assert(op != NULL);
     fill_op(op, engine, params, collective, tensor);
     op->round = ++tensor->rounds;
-    const bool same = compare(tensor, params, collective);
-    if (tensor->on_device) {
-        trib_device_op_compare(op, same);
-    }
     atomic_init(&op->references, op_out != NULL ? 3 : 2);
     atomic_init(&op->counts, op_out != NULL ? 2 : 1);
     if (op_out != NULL) {
         *op_out = op;
     }
-    if (tensor->on_device && (op->device->is_issued || (mark == NULL && trib_group_take_turn(op)))) {
-        atomic_fetch_add(&engine->device_jobs, 1); /* until core 0 has heard of it, or it might close before */
-        pthread_mutex_unlock(&engine->mutex);      /* launching takes a while, and a lost rank may hold it up */
-        issue(op, mark);
-        return TRIB_OK;
-    }
     if (tensor->on_device) {
-        trib_device_op_begin(op, mark);
+        trib_device_op_begin(op, marker);
     }
     /* Posting under the mutex keeps the rounds of a tensor in order on core 0, where they may wait for the placement. */
     const bool goes_ahead = tensor->on_device && op->device->ahead_bytes > 0;

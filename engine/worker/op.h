@@ -96,14 +96,7 @@ typedef struct trib_tensor {
     trib_tensor_core *cores;
     uint32_t cores_used; /* that have tasks of it, and core 0: operations go to those */
     uint64_t *received_bits;
-    bool on_device, is_fixed; /* TRIB_TENSOR_DEVICE, TRIB_TENSOR_FIXED */
-    /* Of the last sum (fixed: of the first), if there was one; guarded by the engine's mutex. */
-    bool was_summed;
-    const unsigned char *last_input;
-    unsigned char *last_output;
-    trib_reduce last_reduce;
-    enum { TRIB_KEEP_UNKNOWN, TRIB_KEEP_MAY, TRIB_KEEP_NOT } keepable; /* a launch with those buffers */
-    void *kept;                                                        /* the device's: of what is issued */
+    bool on_device;                    /* TRIB_TENSOR_DEVICE */
     struct trib_device_tensor *device; /* if on_device: made at placement, of a large one before it is declared */
     atomic_uint ahead_round;           /* whose input is being copied to its host memory; later ones wait. 0: none */
     trib_post declare_post;
@@ -115,8 +108,6 @@ typedef struct trib_tensor {
     atomic_bool
         left_unacknowledged; /* an owner may have yet to hear of a round that was given up before the tensor left it */
     trib_op_core *waiting_head, *waiting_tail; /* core 0: those that came before the placement */
-    atomic_uint
-        round_awaited; /* the one that core 0 would begin at once; if that is not the next there is another before */
 } trib_tensor;
 
 struct trib_op_core {
@@ -147,11 +138,10 @@ struct trib_op {
     void *user;
     uint32_t round;
     int64_t submit_ns, deadline_ns, duration_ns; /* deadline 0: none */
-    atomic_uint
-        cores_left; /* that may still touch its buffers, and what the device does with them by itself (a collective that was
-                     * issued, input that goes ahead); at 0 it is complete */
-    atomic_uint
-        cores_booked; /* that are still in some core's books: a round given up before its turn is spent at its turn */
+    /* Cores that may still touch its buffers, and input that goes ahead; at 0 the operation is complete. */
+    atomic_uint cores_left;
+    /* Nodes that are still in some core's books: a round that was given up before its turn is spent at its turn. */
+    atomic_uint cores_booked;
     bool spread;      /* posted to every core; false: to core 0 only, which does so when the tensor has been placed */
     atomic_int claim; /* 0: no failure yet; else the failure's status, text is being or has been written */
     char text[TRIB_ERROR_TEXT_SIZE];

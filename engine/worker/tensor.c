@@ -175,11 +175,7 @@ static trib_tensor *find(const trib_engine *engine, const char *name)
 static trib_status check_same(const trib_tensor *tensor, trib_dtype dtype, uint64_t count, uint32_t flags,
                               trib_error *error)
 {
-    const bool on_device = (flags & TRIB_TENSOR_DEVICE) != 0, is_fixed = (flags & TRIB_TENSOR_FIXED) != 0;
-    if (tensor->is_fixed != is_fixed) {
-        return trib_error_set(error, TRIB_MISMATCH, "tensor \"%s\" was declared before %s TRIB_TENSOR_FIXED",
-                              tensor->name, is_fixed ? "without" : "with");
-    }
+    const bool on_device = (flags & TRIB_TENSOR_DEVICE) != 0;
     if (tensor->dtype == dtype && tensor->count == count && tensor->on_device == on_device) {
         return TRIB_OK;
     }
@@ -235,7 +231,6 @@ trib_status trib_tensor_find_or_add(trib_engine *engine, const char *name, trib_
         if (status == TRIB_OK) {
             tensor->priority = priority;
             tensor->on_device = on_device;
-            tensor->is_fixed = (flags & TRIB_TENSOR_FIXED) != 0;
             tensor->device = device;
             device = NULL;
             trib_reactor_post(engine->cores[0].reactor, &tensor->declare_post);

@@ -169,12 +169,6 @@ void trib_worker_arrived(trib_core *core, trib_op_core *op_core)
         if (core->reactor->index == 0) {
             trib_trace_op(core, TRIB_TRACE_SUBMIT, op, op->submit_ns);
         }
-        if (tensor->on_device && op->device->is_issued) {
-            trib_group_issued(core, op);
-        }
-        if (tensor->on_device && op->device->is_in_call) {
-            atomic_fetch_sub(&core->engine->device_jobs, 1); /* the call's: it has come here */
-        }
         if (op->deadline_ns > 0) {
             op_core->deadline.fired = trib_worker_deadline_passed;
             op_core->deadline.user = op_core;
@@ -292,9 +286,6 @@ void trib_worker_start_next(trib_core *core, trib_tensor *tensor)
         } else {
             begin_round(core, tensor, op_core);
         }
-    }
-    if (core->reactor->index == 0 && mine->active == NULL) {
-        atomic_store_explicit(&tensor->round_awaited, mine->round_next, memory_order_release);
     }
 }
 

@@ -133,17 +133,13 @@ static bool may_wait_for_others(const trib_core *core, const trib_task *task)
            trib_now(core->reactor) - task->since_ns < 2 * TRIB_STALL_NOTICE_NS;
 }
 
-/* What was issued waits for its stream on the device, so nobody here knows whether that has come there. */
 static const char *awaited_on_device(const trib_op *op)
 {
     const bool is_alone = trib_engine_local_size(op->engine) == 1;
     if (op->device->ahead_bytes > 0) {
         return "the device";
     }
-    if (op->device->is_issued && !is_alone) {
-        return "the caller's stream or the machine's other local ranks";
-    }
-    if (op->device->is_issued || atomic_load(&op->device->input) == TRIB_INPUT_AWAITED) {
+    if (atomic_load(&op->device->input) == TRIB_INPUT_AWAITED) {
         return "the caller's stream";
     }
     return is_alone ? "the device" : "the machine's other local ranks";

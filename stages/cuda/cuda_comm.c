@@ -1,19 +1,19 @@
 /*
- * cuda_comm.c - the life of NCCL's communicator: how it is made, given up and taken leave of.
+ * cuda_comm.c - the life of NCCL's communicator: joining, aborting and orderly end.
  *
- * A call of NCCL's on a blocking communicator takes some microseconds; on a non-blocking one NCCL starts a thread for each
- * call, which takes tens to hundreds. So it is a blocking one, and what may wait for other ranks is kept away from
- * the device's thread: joining, with the first collectives of each kind and size, which make connections (and would wait
- * for streams of the caller's that wait for us), and the end have threads of their own. Those share the communicator with
- * the device; who lets go last frees it.
+ * The communicator is a blocking one, because a call on it takes microseconds; on a non-blocking one NCCL starts a
+ * thread per call, which takes tens to hundreds. Calls that may wait for other ranks are kept away from the device
+ * thread. Joining has a thread of its own, which also runs the first collectives of each kind and size: these make
+ * connections, and would wait for a caller's stream that waits for the engine. So has the end. The threads share the
+ * communicator by reference counts.
  *
- * Nobody frees the communicator while a thread is inside NCCL, the device's or a caller's that launches, unless it has been
- * there for RESCUE_NS after stop, or after a failure: then a rank that is gone is waited for, and giving up is what lets the
- * thread out. The same goes for a copy that the driver does not come back from before a collective has ended. The thread that
- * rescues is there from the beginning, because it may be needed where there is no memory for another.
+ * The communicator is not aborted while the device thread is inside NCCL, unless that has been there for RESCUE_NS
+ * after stop or a failure. Then it waits for a rank that is gone, or for a copy behind a collective, and only an
+ * abort lets it out. The rescue thread exists from the start, as there may be no memory for a thread when it is
+ * needed.
  *
- * Who takes leave is not let out in that way: both calls would free the communicator. It gives up by itself if it has become
- * late before what would wait for other ranks. Whoever is inside NCCL holds the end of the process up (cuda_exit.c).
+ * The orderly end is not rescued: both calls would free the communicator. It turns into an abort by itself when it is
+ * late. Threads inside NCCL hold up the end of the process (cuda_exit.c).
  */
 #include "stages/cuda/cuda_internal.h"
 
@@ -22,7 +22,7 @@
 #include <time.h>
 
 #define RESCUE_NS (2000 * INT64_C(1000000))
-#define SET_UP_NS (1000 * INT64_C(1000000)) /* who joins waits for others by then */
+#define SET_UP_NS (1000 * INT64_C(1000000)) /* by then NCCL has set itself up, and joining waits for other ranks */
 #define REST_NS (200 * INT64_C(1000))
 #define WARM_BYTES_MAX ((size_t)64 << 20)
 #define WARM_BYTES_MIN 512u
@@ -30,15 +30,16 @@
 
 void cuda_comm_let_go(cuda_comm *comm)
 {
-    if (atomic_fetch_sub(&comm->holders, 1) == 1) {
+    const int before = atomic_fetch_sub(&comm->holders, 1);
+    trib_assert(before > 0);
+    if (before == 1) {
         sem_destroy(&comm->stop);
-        pthread_mutex_destroy(&comm->kept_mutex);
         free(comm);
     }
 }
 
-/* A thread that nobody waits for, and that holds on to the communicator until it lets go. */
-static bool start(cuda_comm *comm, void *(*run)(void *comm))
+/* Starts a detached thread with a reference to the communicator. */
+static bool start_holder(cuda_comm *comm, void *(*run)(void *comm))
 {
     pthread_t thread;
     pthread_attr_t attributes;
@@ -55,54 +56,50 @@ static bool start(cuda_comm *comm, void *(*run)(void *comm))
     return started;
 }
 
-/* One that is inside NCCL from its beginning to its end, which is to come out. */
-static bool start_inside(cuda_comm *comm, void *(*run)(void *comm), bool (*hold)(void))
+/* Starts such a thread that is inside NCCL for its whole life, and ends with come_out_of_nccl. */
+static bool start_inside_nccl(cuda_comm *comm, void *(*run)(void *comm), bool (*hold)(void))
 {
     if (!hold()) {
         return false;
     }
-    const bool started = start(comm, run);
+    const bool started = start_holder(comm, run);
     if (!started) {
         cuda_exit_release();
     }
     return started;
 }
 
-static void come_out(cuda_comm *comm)
+static void come_out_of_nccl(cuda_comm *comm)
 {
     cuda_exit_release();
     cuda_comm_let_go(comm);
 }
 
-static void rest(void)
+static void pause_briefly(void)
 {
     const struct timespec pause = {.tv_nsec = REST_NS};
     nanosleep(&pause, NULL);
 }
 
-/* Whoever is inside comes out when its kernels have ended, and drops what is kept then (cuda_comm_exit). */
-static void give_up(cuda_comm *comm)
+/* A thread that is inside comes out when the kernels have ended. */
+static void abort_communicator(cuda_comm *comm)
 {
-    if (!cuda_thread_use(comm->index)) {
-        return;
+    if (cuda_thread_use(comm->index)) {
+        (void)comm->api.comm_abort(comm->nccl);
     }
-    if (atomic_load(&comm->inside) == 0) {
-        cuda_keep_drop_all(comm);
-    }
-    (void)comm->api.comm_abort(comm->nccl);
 }
 
 /* ---- Rescue ---- */
 
-/* Waits for the stop, or for the device to let go. */
+/* Waits for a stop, or until the device thread is done with the communicator. */
 static void *rescue_main(void *argument)
 {
     cuda_comm *comm = argument;
-    while (sem_wait(&comm->stop) != 0) {} /* a signal */
+    while (sem_wait(&comm->stop) != 0) {} /* interrupted */
     const int64_t until_ns = cuda_now_ns() + RESCUE_NS;
     bool is_late = false;
     while (atomic_load(&comm->inside) > 0 && !is_late) {
-        rest();
+        pause_briefly();
         is_late = cuda_now_ns() >= until_ns;
     }
     if (is_late) {
@@ -110,7 +107,7 @@ static void *rescue_main(void *argument)
     }
     if (is_late && atomic_load(&comm->inside) > 0 && cuda_exit_hold_to_end()) {
         if (!atomic_exchange(&comm->given_up, true)) {
-            give_up(comm);
+            abort_communicator(comm);
             atomic_store(&comm->over, true);
         }
         cuda_exit_release();
@@ -145,12 +142,12 @@ static ncclResult_t warm_one_size(const cuda_comm *comm, unsigned char *buffer, 
     return result != ncclSuccess ? result : nccl->broadcast(buffer, buffer, bytes, ncclUint8, 0, comm->nccl, stream);
 }
 
-static ncclResult_t await(cuda_comm *comm, cudaStream_t stream)
+static ncclResult_t await_warm_up(cuda_comm *comm, cudaStream_t stream)
 {
     ncclResult_t result = ncclSuccess, state = ncclSuccess;
     cudaError_t code = cudaStreamQuery(stream);
     while (code == cudaErrorNotReady && result == ncclSuccess && state == ncclSuccess && !is_abandoned(comm)) {
-        rest();
+        pause_briefly();
         result = comm->api.comm_error(comm->nccl, &state);
         code = cudaStreamQuery(stream);
     }
@@ -159,8 +156,8 @@ static ncclResult_t await(cuda_comm *comm, cudaStream_t stream)
                                                          : ncclUnhandledCudaError;
 }
 
-/* Everything that NCCL makes when it is first needed: of each collective, in the sizes for which it may choose another
- * way. All ranks do the same. */
+/* Makes NCCL set up all that it sets up on first use: each collective, in sizes for which it may choose other
+ * algorithms. All ranks do the same. */
 static ncclResult_t warm_up(cuda_comm *comm)
 {
     void *buffer = NULL;
@@ -175,9 +172,9 @@ static ncclResult_t warm_up(cuda_comm *comm)
         result = warm_one_size(comm, buffer, bytes, stream);
     }
     if (result == ncclSuccess) {
-        result = await(comm, stream);
+        result = await_warm_up(comm, stream);
     }
-    if (result == ncclSuccess) { /* else its kernels may still be at it */
+    if (result == ncclSuccess) { /* else kernels may still use these */
         (void)cudaStreamDestroy(stream);
         (void)cudaFree(buffer);
     }
@@ -208,7 +205,7 @@ static void *join_main(void *argument)
         }
         atomic_store(&comm->over, true);
     }
-    come_out(comm);
+    come_out_of_nccl(comm);
     return NULL;
 }
 
@@ -227,9 +224,8 @@ bool cuda_comm_join(trib_device *device, const void *id)
     atomic_init(&comm->holders, 1);
     atomic_init(&comm->phase, CUDA_COMM_JOINING);
     (void)sem_init(&comm->stop, 0, 0);
-    pthread_mutex_init(&comm->kept_mutex, NULL);
-    const bool rescued = start(comm, rescue_main);
-    if (!rescued || !start_inside(comm, join_main, cuda_exit_hold)) {
+    const bool rescued = start_holder(comm, rescue_main);
+    if (!rescued || !start_inside_nccl(comm, join_main, cuda_exit_hold)) {
         (void)sem_post(&comm->stop);
         cuda_comm_let_go(comm);
         return false;
@@ -255,20 +251,13 @@ bool cuda_comm_joined(const trib_device *device, ncclResult_t *result)
 
 /* ---- Calls ---- */
 
-/* Who gives it up may wait until what is kept is dropped. */
-static void leave(cuda_comm *comm)
-{
-    if (atomic_fetch_sub(&comm->inside, 1) == 1 && atomic_load(&comm->shut)) {
-        cuda_keep_drop_all(comm);
-    }
-}
-
 bool cuda_comm_enter(trib_device *device)
 {
     cuda_comm *comm = device->comm;
-    atomic_fetch_add(&comm->inside, 1);
+    const unsigned before = atomic_fetch_add(&comm->inside, 1);
+    trib_assert(before == 0); /* only the device thread enters */
     if (atomic_load(&device->stop_asked) || atomic_load(&comm->shut)) {
-        leave(comm);
+        atomic_fetch_sub(&comm->inside, 1);
         return false;
     }
     return true;
@@ -276,58 +265,55 @@ bool cuda_comm_enter(trib_device *device)
 
 void cuda_comm_exit(trib_device *device)
 {
-    leave(device->comm);
+    const unsigned before = atomic_fetch_sub(&device->comm->inside, 1);
+    trib_assert(before == 1);
 }
 
-/* ---- Giving up ---- */
+/* ---- Abort ---- */
 
 static void *abort_main(void *argument)
 {
     cuda_comm *comm = argument;
-    give_up(comm);
+    abort_communicator(comm);
     atomic_store(&comm->over, true);
-    come_out(comm);
+    come_out_of_nccl(comm);
     return NULL;
 }
 
-/* Unless somebody has. False: it could not. */
-static bool begin_abort(cuda_comm *comm)
+/* Starts an abort, unless one has been started. False: it could not be. */
+static bool begin_abort_once(cuda_comm *comm)
 {
     if (atomic_exchange(&comm->given_up, true)) {
         return true;
     }
     int phase = CUDA_COMM_JOINING;
     if (atomic_compare_exchange_strong(&comm->phase, &phase, CUDA_COMM_ABANDONED)) {
-        return true; /* who joins sees to it */
+        return true; /* the joining thread aborts it */
     }
-    if (comm->nccl != NULL && start_inside(comm, abort_main, cuda_exit_hold_to_end)) {
+    if (comm->nccl != NULL && start_inside_nccl(comm, abort_main, cuda_exit_hold_to_end)) {
         return true;
     }
     atomic_store(&comm->over, true);
-    return comm->nccl == NULL; /* the join has failed */
+    return comm->nccl == NULL; /* joining has failed, and there is nothing to abort */
 }
 
 void cuda_comm_abort(trib_device *device)
 {
     cuda_comm *comm = device->comm;
-    device->abort_due = false;
     if (comm == NULL || atomic_load(&comm->given_up)) {
         return;
     }
+    trib_assert(atomic_load(&comm->inside) == 0);
     if (!atomic_exchange(&comm->shut, true)) {
-        (void)sem_post(&comm->stop); /* who is inside has its time now, also where nothing has been stopped yet */
+        (void)sem_post(&comm->stop); /* starts the rescue thread's time, also without a stop */
     }
-    if (atomic_load(&comm->inside) > 0) {
-        device->abort_due = true; /* the thread comes here again */
-        return;
-    }
-    device->hung = !begin_abort(comm) || device->hung; /* what it does ends with the process */
+    device->hung = !begin_abort_once(comm) || device->hung; /* its kernels end with the process */
 }
 
 void cuda_comm_give_up(cuda_comm *comm)
 {
     atomic_store(&comm->shut, true);
-    (void)begin_abort(comm);
+    (void)begin_abort_once(comm);
 }
 
 void cuda_comm_stop(trib_device *device)
@@ -337,30 +323,29 @@ void cuda_comm_stop(trib_device *device)
     }
 }
 
-/* ---- Leaving ---- */
+/* ---- Orderly end ---- */
 
 static void *leave_main(void *argument)
 {
     cuda_comm *comm = argument;
     if (cuda_thread_use(comm->index)) {
-        cuda_keep_drop_all(comm);
         const bool in_order = comm->api.comm_finalize(comm->nccl) == ncclSuccess;
         if (in_order && !atomic_load(&comm->late)) {
             (void)comm->api.comm_destroy(comm->nccl);
         } else {
-            (void)comm->api.comm_abort(comm->nccl); /* waits for no other rank */
+            (void)comm->api.comm_abort(comm->nccl); /* does not wait for other ranks */
         }
     }
     atomic_store(&comm->over, true);
-    come_out(comm);
+    come_out_of_nccl(comm);
     return NULL;
 }
 
-static bool await_end(const cuda_comm *comm, int64_t timeout_ns)
+static bool await_communicator_end(const cuda_comm *comm, int64_t timeout_ns)
 {
     const int64_t until_ns = cuda_now_ns() + timeout_ns;
     while (!atomic_load(&comm->over) && cuda_now_ns() < until_ns) {
-        rest();
+        pause_briefly();
     }
     return atomic_load(&comm->over);
 }
@@ -373,18 +358,18 @@ void cuda_comm_end(trib_device *device)
     }
     if (device->comm_state != CUDA_COMM_READY || device->hung) {
         cuda_comm_abort(device);
-    } else if (!atomic_exchange(&comm->given_up, true) && !start_inside(comm, leave_main, cuda_exit_hold_to_end)) {
+    } else if (!atomic_exchange(&comm->given_up, true) && !start_inside_nccl(comm, leave_main, cuda_exit_hold_to_end)) {
         device->hung = true;
         atomic_store(&comm->over, true);
     }
-    if (!await_end(comm, TRIB_CUDA_STOP_NS)) {
+    if (!await_communicator_end(comm, TRIB_CUDA_STOP_NS)) {
         atomic_store(&comm->late, true);
-        device->hung = !await_end(comm, RESCUE_NS) || device->hung;
+        device->hung = !await_communicator_end(comm, RESCUE_NS) || device->hung;
     }
     pthread_mutex_lock(&device->mutex);
     device->comm = NULL;
     pthread_mutex_unlock(&device->mutex);
     cuda_exit_delist(comm);
-    (void)sem_post(&comm->stop); /* nobody is inside: the rescuer leaves */
+    (void)sem_post(&comm->stop); /* no thread is inside: the rescue thread ends */
     cuda_comm_let_go(comm);
 }

@@ -1,4 +1,4 @@
-/* cuda_device.c - the CUDA module's side of the device interface that callers' threads and reactors see. */
+/* cuda_device.c - the device interface (engine/device/device.h) as callers' threads and reactors call it. */
 #include "stages/cuda/cuda_internal.h"
 
 #include <stdio.h>
@@ -6,7 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LOOK_NS (500 * INT64_C(1000)) /* after something has moved the next thing mostly comes soon */
+#define LOOK_NS (500 * INT64_C(1000)) /* more work mostly comes soon after the last */
 #define EXPORT __attribute__((visibility("default")))
 
 EXPORT const trib_device_ops *trib_device_cuda(void);
@@ -24,7 +24,7 @@ void cuda_set_error(trib_error *error, trib_status status, const char *format, .
 
 /* ---- Streams of callers ---- */
 
-/* A stream that is being captured into a graph has no "now" to wait for. */
+/* On a stream that is being captured nothing runs now, so there is nothing to wait for. */
 trib_status cuda_check_capture(const trib_device *device, cudaStream_t stream, trib_error *error)
 {
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -44,50 +44,50 @@ trib_status cuda_check_capture(const trib_device *device, cudaStream_t stream, t
     return TRIB_OK;
 }
 
-static cuda_mark *mark_take(trib_device *device)
+static cuda_stream_marker *take_marker(trib_device *device)
 {
     pthread_mutex_lock(&device->mutex);
-    cuda_mark *mark = device->marks;
-    device->marks = mark != NULL ? mark->next : NULL;
+    cuda_stream_marker *marker = device->free_markers;
+    device->free_markers = marker != NULL ? marker->next : NULL;
     pthread_mutex_unlock(&device->mutex);
-    if (mark != NULL) {
-        return mark;
+    if (marker != NULL) {
+        return marker;
     }
-    mark = calloc(1, sizeof *mark);
-    if (mark != NULL && cudaEventCreateWithFlags(&mark->event, cudaEventDisableTiming) != cudaSuccess) {
-        (void)cudaGetLastError(); /* it is told, and is not the caller's */
-        free(mark);
-        mark = NULL;
+    marker = calloc(1, sizeof *marker);
+    if (marker != NULL && cudaEventCreateWithFlags(&marker->event, cudaEventDisableTiming) != cudaSuccess) {
+        (void)cudaGetLastError(); /* must not show up among the caller's errors */
+        free(marker);
+        marker = NULL;
     }
-    return mark;
+    return marker;
 }
 
-static void device_mark_drop(trib_device *device, void *given)
+static void device_marker_drop(trib_device *device, void *given)
 {
     if (given != NULL) {
-        cuda_mark_give(device, given);
+        cuda_marker_release(device, given);
     }
 }
 
-void cuda_signal_if_asleep(trib_device *device)
+void cuda_thread_signal_if_asleep(trib_device *device)
 {
     if (device->asleep) {
         pthread_cond_signal(&device->changed);
     }
 }
 
-/* Jobs will follow: the thread may wake up meanwhile. */
-static void kick(trib_device *device)
+/* Wakes the device thread ahead of the jobs that will follow. */
+static void rouse_thread(trib_device *device)
 {
     pthread_mutex_lock(&device->mutex);
     device->kicked = true;
-    cuda_signal_if_asleep(device);
+    cuda_thread_signal_if_asleep(device);
     pthread_mutex_unlock(&device->mutex);
 }
 
-/* Nothing is left to be done on it. Of the default streams this cannot be told, because they wait for others; nor of those that wait
- * for the legacy one, as all do that were not made to be non-blocking. */
-static bool is_idle(const trib_device *device, cudaStream_t stream)
+/* Has the stream no work left? This is unknown for the default streams, and for all streams that wait for the legacy
+ * default stream, which are those that were not made with cudaStreamNonBlocking. */
+static bool is_stream_idle(const trib_device *device, cudaStream_t stream)
 {
     if (stream == NULL || stream == cudaStreamLegacy || stream == cudaStreamPerThread) {
         return false;
@@ -97,82 +97,80 @@ static bool is_idle(const trib_device *device, cudaStream_t stream)
            device->driver.query_stream(stream) == CUDA_SUCCESS;
 }
 
-static CUresult mark_record(trib_device *device, cuda_mark *mark, cudaStream_t stream)
+static CUresult record_marker(trib_device *device, cuda_stream_marker *marker, cudaStream_t stream)
 {
-    mark->stream = stream;
-    mark->began = atomic_fetch_add(&device->marked, 1);
-    const CUresult code = device->driver.record_event(mark->event, stream);
-    mark->ended = atomic_load(&device->marked);
+    marker->stream = stream;
+    marker->began = atomic_fetch_add(&device->markers_recorded, 1);
+    const CUresult code = device->driver.record_event(marker->event, stream);
+    marker->ended = atomic_load(&device->markers_recorded);
     return code;
 }
 
-static trib_status device_mark(trib_device *device, void *stream, void **mark_out, trib_error *error)
+static trib_status device_marker_record(trib_device *device, void *stream, void **marker_out, trib_error *error)
 {
-    const cuda_visit visit = cuda_visit_begin(device);
-    *mark_out = NULL;
-    if (!device->params.in_order) { /* else what is handed in is launched first */
-        kick(device);
-    }
+    const cuda_context_guard guard = cuda_context_enter(device);
+    *marker_out = NULL;
+    rouse_thread(device);
     trib_status status = cuda_check_capture(device, stream, error);
     if (status == TRIB_OK) {
-        cuda_wait_note(device, stream);
+        cuda_stream_note(device, stream);
     }
-    const bool reached = status == TRIB_OK && is_idle(device, stream);
+    const bool reached = status == TRIB_OK && is_stream_idle(device, stream);
     if (reached) {
-        cuda_visit_end(device, visit);
+        cuda_context_leave(device, guard);
         return TRIB_OK;
     }
-    cuda_mark *mark = status == TRIB_OK ? mark_take(device) : NULL;
-    if (status == TRIB_OK && mark == NULL) {
+    cuda_stream_marker *marker = status == TRIB_OK ? take_marker(device) : NULL;
+    if (status == TRIB_OK && marker == NULL) {
         status = TRIB_NO_MEMORY;
         cuda_set_error(error, status, "no memory for a CUDA event");
     }
-    const CUresult code = status == TRIB_OK ? mark_record(device, mark, stream) : CUDA_SUCCESS;
+    const CUresult code = status == TRIB_OK ? record_marker(device, marker, stream) : CUDA_SUCCESS;
     if (code != CUDA_SUCCESS) {
-        device_mark_drop(device, mark);
+        device_marker_drop(device, marker);
         status = TRIB_INVALID;
         cuda_set_error(error, status, "the stream: %s (it must be one of device %d)",
                        cudaGetErrorString((cudaError_t)code), device->index);
     } else if (status == TRIB_OK) {
-        *mark_out = mark;
+        *marker_out = marker;
     }
-    cuda_visit_end(device, visit);
+    cuda_context_leave(device, guard);
     return status;
 }
 
-/* ---- Gates ---- */
+/* ---- Semaphores ---- */
 
-static trib_status device_gate_make(trib_device *device, trib_device_gate *gate, trib_error *error)
+static trib_status device_semaphore_make(trib_device *device, trib_device_semaphore *semaphore, trib_error *error)
 {
-    const cuda_visit visit = cuda_visit_begin(device);
-    void *end = gate->end != NULL ? gate->end : cuda_gate_end_make(device);
-    uint32_t *word = end != NULL ? cuda_gate_word(device) : NULL;
-    cuda_visit_end(device, visit);
-    *gate = (trib_device_gate){.word = word, .end = end};
+    const cuda_context_guard guard = cuda_context_enter(device);
+    void *event = semaphore->event != NULL ? semaphore->event : cuda_semaphore_event_make(device);
+    uint32_t *word = event != NULL ? cuda_semaphore_word(device) : NULL;
+    cuda_context_leave(device, guard);
+    *semaphore = (trib_device_semaphore){.word = word, .event = event};
     if (word == NULL) {
-        /* An end that was made stays with its gate, which is asked for again. */
+        /* An event that was made stays with the semaphore for the next call. */
         cuda_set_error(error, TRIB_NO_MEMORY, "no memory that the GPU sees, or no memory for a CUDA event");
         return TRIB_NO_MEMORY;
     }
     return TRIB_OK;
 }
 
-static void device_gate_open(trib_device *device, const trib_device_gate *gate)
+static void device_semaphore_signal(trib_device *device, const trib_device_semaphore *semaphore)
 {
-    __atomic_store_n(gate->word, gate->value, __ATOMIC_RELEASE);
-    cuda_wait_end(device, gate);
+    __atomic_store_n(semaphore->word, semaphore->value, __ATOMIC_RELEASE);
+    cuda_semaphore_note_launched(device, semaphore);
 }
 
 /* ---- Memory ---- */
 
 static trib_status device_pin(trib_device *device, void *base, size_t size)
 {
-    const cuda_visit visit = cuda_visit_begin(device);
+    const cuda_context_guard guard = cuda_context_enter(device);
     cudaError_t code = cudaHostRegister(base, size, cudaHostRegisterPortable);
     if (code != cudaSuccess) {
         (void)cudaGetLastError();
     }
-    cuda_visit_end(device, visit);
+    cuda_context_leave(device, guard);
     return code == cudaSuccess ? TRIB_OK : TRIB_SYSTEM;
 }
 
@@ -180,19 +178,19 @@ static void device_unpin(trib_device *device, void *base, size_t size)
 {
     (void)size;
     if (device->hung) {
-        return; /* the driver would wait for what does not end */
+        return; /* the driver would wait for work that never ends */
     }
-    const cuda_visit visit = cuda_visit_begin(device);
+    const cuda_context_guard guard = cuda_context_enter(device);
     (void)cudaHostUnregister(base);
-    cuda_visit_end(device, visit);
+    cuda_context_leave(device, guard);
 }
 
-/* Host memory is as any other, and managed memory moves about. The driver gives whole pages. */
+/* Host memory needs no dma-buf, and managed memory moves. The driver exports whole pages. */
 static trib_status device_expose(trib_device *device, void *base, size_t size, trib_device_memory *memory_out,
                                  trib_error *error)
 {
     struct cudaPointerAttributes about = {.type = cudaMemoryTypeUnregistered};
-    const cuda_visit visit = cuda_visit_begin(device);
+    const cuda_context_guard guard = cuda_context_enter(device);
     *memory_out = (trib_device_memory){.fd = -1};
     if (cudaPointerGetAttributes(&about, base) != cudaSuccess) {
         (void)cudaGetLastError();
@@ -212,7 +210,7 @@ static trib_status device_expose(trib_device *device, void *base, size_t size, t
         code = device->get_handle(&memory_out->fd, from, to - from, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
         memory_out->offset = (uintptr_t)base - from;
     }
-    cuda_visit_end(device, visit);
+    cuda_context_leave(device, guard);
     if (code != CUDA_SUCCESS) {
         memory_out->fd = -1;
         cuda_set_error(error, TRIB_UNSUPPORTED,
@@ -233,7 +231,7 @@ static void device_submit(trib_device *device, trib_device_job *job)
     *(device->new_tail == NULL ? &device->new_head : &device->new_tail->next) = job;
     device->new_tail = job;
     device->calls_come = device->calls_come || job->kind != TRIB_DEVICE_WAIT;
-    cuda_signal_if_asleep(device);
+    cuda_thread_signal_if_asleep(device);
     pthread_mutex_unlock(&device->mutex);
 }
 
@@ -257,18 +255,17 @@ static void free_all(trib_device *device)
         (void)cudaEventDestroy(slot->event);
         free(slot);
     }
-    for (cuda_mark *mark = device->marks, *next; mark != NULL; mark = next) {
-        next = mark->next;
-        (void)cudaEventDestroy(mark->event);
-        free(mark);
+    for (cuda_stream_marker *marker = device->free_markers, *next; marker != NULL; marker = next) {
+        next = marker->next;
+        (void)cudaEventDestroy(marker->event);
+        free(marker);
     }
-    for (int stream_id = 0; stream_id < CUDA_STREAMS; stream_id++) {
-        if (device->streams[stream_id] != NULL) {
-            (void)cudaStreamDestroy(device->streams[stream_id]);
+    for (int which = 0; which < CUDA_STREAM_COUNT; which++) {
+        if (device->streams[which] != NULL) {
+            (void)cudaStreamDestroy(device->streams[which]);
         }
     }
-    cuda_keep_close(device);
-    cuda_gates_free(device);
+    cuda_semaphores_free(device);
     pthread_cond_destroy(&device->changed);
     pthread_mutex_destroy(&device->mutex);
 }
@@ -280,19 +277,21 @@ static void device_close(trib_device *device)
     pthread_cond_signal(&device->changed);
     pthread_mutex_unlock(&device->mutex);
     pthread_join(device->thread, NULL);
-    cuda_wait_close(device);
+    trib_assert(device->new_head == NULL && device->waits == NULL && device->join == NULL);
+    trib_assert(device->ready.head == NULL && device->deferred.head == NULL);
+    cuda_registry_leave(device);
     if (!device->hung) {
-        const cuda_visit visit = cuda_visit_begin(device);
+        const cuda_context_guard guard = cuda_context_enter(device);
         free_all(device);
-        cuda_visit_end(device, visit);
-        cuda_visit_close(device);
+        cuda_context_leave(device, guard);
+        cuda_context_close(device);
         free(device);
     }
 }
 
-/* Only where all of it is sure to work: the driver gives dma-bufs, and what is written by others is seen in good order by
- * those who use it, or can be made so. With other GPUs in the group these may read it here. */
-static void set_up_direct(trib_device *device)
+/* GPUDirect is used only if the driver exports dma-bufs, and the GPUs that read the memory see a network device's
+ * writes in order, or can be made to. In a group of several GPUs all of them may read it. */
+static void set_up_gpu_direct(trib_device *device)
 {
     CUresult (*get_attribute)(int *, CUdevice_attribute, CUdevice) = NULL;
     int has_dmabuf = 0, ordering = 0, options = 0;
@@ -312,33 +311,30 @@ static void set_up_direct(trib_device *device)
     (void)cudaGetLastError();
 }
 
-static cudaError_t set_up(trib_device *device)
+static cudaError_t set_up_device(trib_device *device)
 {
     int least = 0, greatest = 0;
     cudaError_t code = cudaDeviceGetStreamPriorityRange(&least, &greatest);
-    for (int stream_id = 0; code == cudaSuccess && stream_id < CUDA_STREAMS; stream_id++) {
-        code = cudaStreamCreateWithPriority(&device->streams[stream_id], cudaStreamNonBlocking, greatest);
+    for (int which = 0; code == cudaSuccess && which < CUDA_STREAM_COUNT; which++) {
+        code = cudaStreamCreateWithPriority(&device->streams[which], cudaStreamNonBlocking, greatest);
     }
     if (code == cudaSuccess) {
-        set_up_direct(device);
-        cuda_wait_open(device);
-        code = cuda_keep_open(device);
-    }
-    if (code == cudaSuccess) {
-        code = cuda_gates_open(device) ? cudaSuccess : cudaErrorMemoryAllocation;
+        set_up_gpu_direct(device);
+        cuda_registry_join(device);
+        code = cuda_semaphores_open(device) ? cudaSuccess : cudaErrorMemoryAllocation;
     }
     return code;
 }
 
-/* In a visit. */
-static cudaError_t start(trib_device *device)
+/* Inside a context guard. */
+static cudaError_t start_device(trib_device *device)
 {
-    cudaError_t code = set_up(device);
+    cudaError_t code = set_up_device(device);
     if (code == cudaSuccess && trib_thread_start(&device->thread, NULL, cuda_thread_main, device) != 0) {
         code = cudaErrorMemoryAllocation;
     }
     if (code != cudaSuccess) {
-        cuda_wait_close(device);
+        cuda_registry_leave(device);
         free_all(device);
     }
     return code;
@@ -352,13 +348,13 @@ static bool device_locate(int32_t index, char *pci, size_t size)
         code = cudaDeviceGetPCIBusId(pci, (int)size, found);
     }
     if (code != cudaSuccess) {
-        (void)cudaGetLastError(); /* opening will say what is wrong */
+        (void)cudaGetLastError(); /* device_open reports it */
     }
     return code == cudaSuccess;
 }
 
-/* It is held for moments only, and by the thread often while that looks about: who finds it taken does better to look again
- * than to sleep. */
+/* The mutex is held for moments only, but often, by a device thread that spins: a thread that finds it locked spins
+ * as well. */
 static void make_mutex(pthread_mutex_t *mutex)
 {
     pthread_mutexattr_t attributes;
@@ -373,7 +369,7 @@ static trib_status device_open(const trib_device_params *params, trib_device **o
     int count = 0, before = 0;
     cudaError_t code = cudaGetDeviceCount(&count);
     if (code != cudaSuccess || cudaGetDevice(&before) != cudaSuccess) {
-        (void)cudaGetLastError(); /* as below */
+        (void)cudaGetLastError(); /* must not show up among the caller's errors */
         cuda_set_error(error, TRIB_UNSUPPORTED, "device \"cuda\": %s",
                        code != cudaSuccess ? cudaGetErrorString(code) : "no present device");
         return TRIB_UNSUPPORTED;
@@ -391,23 +387,22 @@ static trib_status device_open(const trib_device_params *params, trib_device **o
     device->params = *params;
     device->poll_window = trib_poll_window_between(LOOK_NS, params->poll_window_max_ns);
     device->index = params->index < 0 ? before : params->index;
-    device->can_launch = params->size == 1;
     make_mutex(&device->mutex);
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&device->changed, &attributes);
     pthread_condattr_destroy(&attributes);
-    code = cuda_visit_open(device);
+    code = cuda_context_open(device);
     if (code == cudaSuccess) {
-        const cuda_visit visit = cuda_visit_begin(device);
-        code = start(device);
-        cuda_visit_end(device, visit);
+        const cuda_context_guard guard = cuda_context_enter(device);
+        code = start_device(device);
+        cuda_context_leave(device, guard);
     }
     if (code != cudaSuccess) {
-        (void)cudaGetLastError(); /* it is told here, and is not the caller's */
+        (void)cudaGetLastError(); /* must not show up among the caller's errors */
         cuda_set_error(error, TRIB_SYSTEM, "CUDA device %d: %s", device->index, cudaGetErrorString(code));
-        cuda_visit_close(device);
+        cuda_context_close(device);
         free(device);
         return TRIB_SYSTEM;
     }
@@ -423,13 +418,11 @@ const trib_device_ops *trib_device_cuda(void)
         .locate = device_locate,
         .open = device_open,
         .submit = device_submit,
-        .issue = cuda_issue,
-        .may_keep = cuda_keep_may,
-        .mark = device_mark,
-        .wake = cuda_wake,
-        .mark_drop = device_mark_drop,
-        .gate_make = device_gate_make,
-        .gate_open = device_gate_open,
+        .marker_record = device_marker_record,
+        .wake = cuda_thread_wake,
+        .marker_drop = device_marker_drop,
+        .semaphore_make = device_semaphore_make,
+        .semaphore_signal = device_semaphore_signal,
         .stream_wait = cuda_stream_wait,
         .pin = device_pin,
         .unpin = device_unpin,

@@ -1,9 +1,9 @@
 /*
- * cuda_driver.c - the driver's functions that are called for every operation.
+ * cuda_driver.c - functions of the driver on the hot path.
  *
- * CUDA's runtime has the same ones, and they come to these. After a pause its part takes as long again as the driver's: for what a call
- * asks and launches 1 to 4 us of some 20. The runtime also keeps what failed for the thread that asks next, a program that has nothing to
- * do with it; the driver does not. What is rare is left to the runtime.
+ * The functions of CUDA's runtime call these. After a pause the runtime's part takes as long again: 1 to 4 us of the
+ * 20 us of a call and its launches. The runtime also keeps an error for the thread's next cudaGetLastError, where the
+ * program would find it; the driver does not. Rare calls are made through the runtime.
  */
 #include "stages/cuda/cuda_internal.h"
 

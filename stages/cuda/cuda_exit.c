@@ -1,18 +1,18 @@
 /*
- * cuda_exit.c - a process ends when no thread of the module's is inside NCCL.
+ * cuda_exit.c - a process does not end while a thread of the module's is inside NCCL.
  *
- * exit() takes down what NCCL and CUDA keep for the process, and threads that nobody waits for may be at it there: one that
- * joins, takes leave or gives up, or a device's that launches. NCCL does not expect that, and the process would crash at its
- * end. So a handler comes before theirs. From then on nobody goes in to launch; communicators that live are given up, because
- * CUDA may wait for kernels that wait for other ranks; and it waits until nobody is inside. (CUDA's calls may come late: they
- * return an error.)
+ * exit() takes down the state of NCCL and CUDA. Detached threads of the module's may be inside at that time: joining,
+ * ending or aborting a communicator, or launching. NCCL does not expect that, and the process would crash. So a
+ * handler runs before theirs. From then on no thread may enter to launch; live communicators are given up, because
+ * CUDA may wait for kernels that wait for other ranks; and the handler waits until no thread is inside. (Late calls
+ * to CUDA are harmless: they return an error.)
  *
- * Handlers run in the reverse order of their registration, and those of a library are registered when it is loaded, or when
- * something in it is first used. So ours is registered when NCCL has been loaded, which CUDA has been before, and again when
- * the first communicator has come together, by when NCCL has used what it has. The latest one runs first; the others are for
- * who exits in between: also while joining waits for others, before which NCCL sets itself up.
+ * Handlers run in the reverse order of their registration, and a library registers its own when it is loaded or first
+ * used. So this one is registered when NCCL has been loaded, which is after CUDA, and again when the first
+ * communicator has been joined, as NCCL has used all of its parts by then. The last registration runs first; the
+ * others are for a process that exits earlier, also while joining waits for other ranks.
  *
- * A handler has no argument, so this is the process's own state: docs/decisions/0004-exit.md.
+ * A handler has no argument, so this state is the process's own: docs/decisions/0004-exit.md.
  */
 #include "stages/cuda/cuda_internal.h"
 
@@ -20,17 +20,17 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LAUNCH_NS (500 * INT64_C(1000000)) /* who launches is out in microseconds, mostly */
+#define LAUNCH_NS (500 * INT64_C(1000000)) /* a launch takes microseconds, mostly */
 #define EXIT_NS (10000 * INT64_C(1000000))
 #define REST_NS (1000 * INT64_C(1000))
-#define CLOSED 0x80000000u /* nobody gets in to launch or to join */
+#define CLOSED 0x80000000u /* no thread may enter to launch or to join */
 #define OVER 0x40000000u   /* nor to end a communicator */
 
-static atomic_uint inside; /* so many threads */
+static atomic_uint inside; /* number of threads, and the flags above */
 static atomic_bool registered[CUDA_EXIT_MOMENTS];
-static atomic_int process; /* whose threads those are */
+static atomic_int process; /* the one that has these threads */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static cuda_comm *live; /* guarded by mutex */
+static cuda_comm *live; /* communicators; guarded by mutex */
 
 static bool await_threads(int64_t timeout_ns)
 {
@@ -45,13 +45,13 @@ static bool await_threads(int64_t timeout_ns)
     return true;
 }
 
-static void process_ends(void)
+static void handle_process_end(void)
 {
     if (atomic_load(&process) != (int)getpid()) {
-        return; /* a forked child has none of them */
+        return; /* a forked child does not have these threads */
     }
     if ((atomic_fetch_or(&inside, CLOSED) & CLOSED) != 0) {
-        return; /* one handler is enough */
+        return; /* another registration has run */
     }
     (void)await_threads(LAUNCH_NS);
     pthread_mutex_lock(&mutex);
@@ -59,7 +59,7 @@ static void process_ends(void)
         cuda_comm_give_up(comm);
     }
     pthread_mutex_unlock(&mutex);
-    /* If it is not over by then nothing lets them out, and a process that never ends is worse than one that may crash. */
+    /* Threads that are still inside never come out. A process that may crash is better than one that never ends. */
     (void)await_threads(EXIT_NS);
     atomic_fetch_or(&inside, OVER);
 }
@@ -68,11 +68,11 @@ void cuda_exit_watch(cuda_exit_moment moment)
 {
     if (!atomic_exchange(&registered[moment], true)) {
         atomic_store(&process, (int)getpid());
-        (void)atexit(process_ends); /* without memory for it nobody waits */
+        (void)atexit(handle_process_end); /* fails only without memory: then exit does not wait */
     }
 }
 
-static bool hold(unsigned barred)
+static bool hold_unless(unsigned barred)
 {
     unsigned seen = atomic_load(&inside);
     do {
@@ -85,17 +85,18 @@ static bool hold(unsigned barred)
 
 bool cuda_exit_hold(void)
 {
-    return hold(CLOSED);
+    return hold_unless(CLOSED);
 }
 
 bool cuda_exit_hold_to_end(void)
 {
-    return hold(OVER);
+    return hold_unless(OVER);
 }
 
 void cuda_exit_release(void)
 {
-    atomic_fetch_sub(&inside, 1);
+    const unsigned before = atomic_fetch_sub(&inside, 1);
+    trib_assert((before & ~(CLOSED | OVER)) > 0);
 }
 
 void cuda_exit_enlist(cuda_comm *comm)

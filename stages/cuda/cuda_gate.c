@@ -1,16 +1,18 @@
 /*
- * cuda_gate.c - what streams of callers wait for: words in host memory, and events. Made without the mutex, because the driver
- * may take its time; the first words with the device, before anything is under way that could hold them up.
+ * cuda_gate.c - memory of stream semaphores: words in host memory, and events.
+ *
+ * Both are made without the mutex, because the driver may take long. The first page of words is made with the device,
+ * when no work is in flight that the driver could wait for.
  */
 #include "stages/cuda/cuda_internal.h"
 
 #include <stdlib.h>
 
-static cuda_gate_page *page_make(void)
+static cuda_semaphore_page *make_page(void)
 {
-    cuda_gate_page *page = calloc(1, sizeof *page);
+    cuda_semaphore_page *page = calloc(1, sizeof *page);
     void *words = NULL;
-    if (page == NULL || cudaHostAlloc(&words, CUDA_GATES_A_PAGE * sizeof(uint32_t),
+    if (page == NULL || cudaHostAlloc(&words, CUDA_SEMAPHORES_PER_PAGE * sizeof(uint32_t),
                                       cudaHostAllocPortable | cudaHostAllocMapped) != cudaSuccess) {
         (void)cudaGetLastError();
         free(page);
@@ -20,65 +22,65 @@ static cuda_gate_page *page_make(void)
     return page;
 }
 
-bool cuda_gates_open(trib_device *device)
+bool cuda_semaphores_open(trib_device *device)
 {
-    device->gates = page_make();
-    return device->gates != NULL;
+    device->semaphore_pages = make_page();
+    return device->semaphore_pages != NULL;
 }
 
 /* With the mutex held. */
-static uint32_t *word_take(cuda_gate_page *page)
+static uint32_t *take_word(cuda_semaphore_page *page)
 {
-    uint32_t *word = page == NULL || page->used == CUDA_GATES_A_PAGE ? NULL : &page->words[page->used++];
+    trib_assert(page == NULL || page->used <= CUDA_SEMAPHORES_PER_PAGE);
+    uint32_t *word = page == NULL || page->used == CUDA_SEMAPHORES_PER_PAGE ? NULL : &page->words[page->used++];
     if (word != NULL) {
         *word = 0;
     }
     return word;
 }
 
-uint32_t *cuda_gate_word(trib_device *device)
+uint32_t *cuda_semaphore_word(trib_device *device)
 {
     pthread_mutex_lock(&device->mutex);
-    uint32_t *word = word_take(device->gates);
+    uint32_t *word = take_word(device->semaphore_pages);
     pthread_mutex_unlock(&device->mutex);
     if (word != NULL) {
         return word;
     }
-    cuda_gate_page *page = page_make();
+    cuda_semaphore_page *page = make_page();
     if (page != NULL) {
         pthread_mutex_lock(&device->mutex);
-        page->next = device->gates;
-        device->gates = page;
-        word = word_take(page);
+        page->next = device->semaphore_pages;
+        device->semaphore_pages = page;
+        word = take_word(page);
         pthread_mutex_unlock(&device->mutex);
     }
     return word;
 }
 
-cuda_gate_end *cuda_gate_end_make(trib_device *device)
+cuda_semaphore_event *cuda_semaphore_event_make(trib_device *device)
 {
-    cuda_gate_end *end = calloc(1, sizeof *end);
-    if (end == NULL || cudaEventCreateWithFlags(&end->slot.event, cudaEventDisableTiming) != cudaSuccess) {
+    cuda_semaphore_event *event = calloc(1, sizeof *event);
+    if (event == NULL || cudaEventCreateWithFlags(&event->event, cudaEventDisableTiming) != cudaSuccess) {
         (void)cudaGetLastError();
-        free(end);
+        free(event);
         return NULL;
     }
-    end->slot.is_gates = true;
     pthread_mutex_lock(&device->mutex);
-    end->next = device->ends;
-    device->ends = end;
+    event->next = device->semaphore_events;
+    device->semaphore_events = event;
     pthread_mutex_unlock(&device->mutex);
-    return end;
+    return event;
 }
 
-void cuda_gates_free(trib_device *device)
+void cuda_semaphores_free(trib_device *device)
 {
-    for (cuda_gate_end *end = device->ends, *next; end != NULL; end = next) {
-        next = end->next;
-        (void)cudaEventDestroy(end->slot.event);
-        free(end);
+    for (cuda_semaphore_event *event = device->semaphore_events, *next; event != NULL; event = next) {
+        next = event->next;
+        (void)cudaEventDestroy(event->event);
+        free(event);
     }
-    for (cuda_gate_page *page = device->gates, *next; page != NULL; page = next) {
+    for (cuda_semaphore_page *page = device->semaphore_pages, *next; page != NULL; page = next) {
         next = page->next;
         (void)cudaFreeHost(page->words);
         free(page);

@@ -1,15 +1,12 @@
 /*
- * cuda_internal.h - what the files of the CUDA module share. The module is the device interface (engine/device/device.h) on a GPU;
- * it is loaded at run time, and needs no symbol of the library.
+ * cuda_internal.h - declarations that the files of the CUDA module share. The module implements the device interface
+ * (engine/device/device.h) on a GPU. It is loaded at run time and needs no symbol of the library.
  *
- * One thread for each device makes all calls that may take time: it issues jobs to three streams (to the host, to the
- * device, collectives) and asks their events whether they have ended. It looks all the time for a while after something has
- * moved, 20 to 200 us apart while something has been under way for longer, and sleeps without limit while nothing is.
- * So no reactor ever waits for the driver or for NCCL, and nothing in here but the queue of new jobs, the pool of marks and
- * the gates' words is seen by two threads.
- *
- * What is issued a caller's thread launches by itself (cuda_issue.c), if nothing that was issued before is left to be launched; else
- * the device's thread does. One thread at a time: it holds the claim.
+ * One thread per device (the device thread) makes all calls that may take long. It issues jobs to three streams
+ * (copies to the host, copies to the device, collectives) and polls their events. It spins for a while after the last
+ * progress, polls every 20 to 200 us while work is in flight for longer, and sleeps when there is none. So no reactor
+ * ever waits for the driver or for NCCL. Threads share only the queue of new jobs, the pool of markers and the
+ * semaphores.
  */
 #ifndef TRIB_STAGES_CUDA_INTERNAL_H
 #define TRIB_STAGES_CUDA_INTERNAL_H
@@ -22,12 +19,13 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include "engine/base/assert.h"
 #include "engine/device/device.h"
 #include "engine/reactor/poll_window.h"
 #include "engine/base/thread_signals.h"
 
 #define TRIB_CUDA_STOP_NS (5 * INT64_C(1000000000))
-#define CUDA_LAUNCHED_MAX 256u /* CUDA's queue takes 1024, and there is an event and a gate beside each */
+#define CUDA_LAUNCHED_MAX 256u /* CUDA queues 1024 works, and each collective has an event and a semaphore beside it */
 
 /* NCCL, found at run time. */
 typedef struct cuda_nccl {
@@ -48,27 +46,15 @@ typedef struct cuda_nccl {
     ncclResult_t (*group_end)(void);
 } cuda_nccl;
 
-/* cuda_keep.c */
-#define CUDA_KEPT_ATTRIBUTES 4
-struct cuda_kept;
-typedef struct cuda_keep {
-    cudaStream_t stream; /* that captures */
-    CUresult (*get_params)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS *);
-    CUresult (*get_attribute)(CUgraphNode, CUkernelNodeAttrID, CUkernelNodeAttrValue *);
-    CUresult (*get_pointer)(void *, CUpointer_attribute, CUdeviceptr);
-    CUresult (*launch)(const CUlaunchConfig *, CUfunction, void **, void **); /* NULL: nothing is kept */
-} cuda_keep;
-
-typedef enum cuda_stream_id { CUDA_TO_HOST, CUDA_TO_DEVICE, CUDA_COLLECTIVE, CUDA_STREAMS } cuda_stream_id;
+typedef enum cuda_stream_id { CUDA_TO_HOST, CUDA_TO_DEVICE, CUDA_COLLECTIVE, CUDA_STREAM_COUNT } cuda_stream_id;
 
 /* A job that the device has; job->slot points to it. */
 typedef struct cuda_slot {
     trib_device_job *job;
-    cudaEvent_t event; /* made once, used again */
-    bool issued;       /* the event has been recorded, or could not be */
-    bool is_unmarked;  /* it could not: the end is known when its stream has nothing to do */
-    bool is_gates;     /* not from the pool: it is a gate's, for what callers' threads launch */
-    /* How that went. */
+    cudaEvent_t event; /* is reused */
+    bool issued;       /* the work is on its stream */
+    bool has_no_event; /* recording failed: the job has ended when its stream is idle */
+    /* Results of issuing it. */
     cudaError_t code;
     ncclResult_t result;
     struct cuda_slot *next;
@@ -80,12 +66,14 @@ typedef struct cuda_queue {
 
 static inline void cuda_queue_push(cuda_queue *queue, cuda_slot *slot)
 {
+    trib_assert(slot->job != NULL);
+    trib_assert((queue->head == NULL) == (queue->tail == NULL));
     slot->next = NULL;
     *(queue->tail == NULL ? &queue->head : &queue->tail->next) = slot;
     queue->tail = slot;
 }
 
-/* NULL: it is empty. */
+/* NULL: the queue is empty. */
 static inline cuda_slot *cuda_queue_pop(cuda_queue *queue)
 {
     cuda_slot *slot = queue->head;
@@ -101,7 +89,7 @@ typedef enum cuda_comm_state {
     CUDA_COMM_JOINING,
     CUDA_COMM_READY,
     CUDA_COMM_FAILED,
-    CUDA_COMM_ABANDONED /* of phase: the device does not wait for the join any more */
+    CUDA_COMM_ABANDONED /* only in cuda_comm.phase: the device does not wait for the join any more */
 } cuda_comm_state;
 
 /* The communicator; see cuda_comm.c. */
@@ -109,49 +97,49 @@ typedef struct cuda_comm {
     cuda_nccl api;
     int index, rank, size;
     ncclUniqueId id;
-    ncclComm_t nccl;     /* NULL: not made */
-    ncclResult_t result; /* of joining; both are the device's when phase is READY */
-    int64_t began_ns;    /* joining */
+    ncclComm_t nccl;     /* NULL: does not exist */
+    ncclResult_t result; /* of joining; this and nccl belong to the device thread once phase is READY */
+    int64_t began_ns;    /* start of joining */
     atomic_int phase;    /* JOINING, then READY or ABANDONED */
-    atomic_uint inside;  /* threads in a call: the device's, and a caller's that launches */
-    atomic_bool shut;    /* it is about to be given up: nobody enters any more */
-    sem_t stop;          /* what the rescuer waits for: stop has been asked for, or the device lets go */
+    atomic_uint inside;  /* 1 while the device thread is in a call of NCCL's, else 0 */
+    atomic_bool shut;    /* no call may start any more */
+    sem_t stop;          /* wakes the rescue thread: after stop, or when the device thread is done with it */
     atomic_bool given_up;
-    atomic_bool late; /* who takes leave has had its time */
-    atomic_bool over; /* what ends it has returned, or could not begin */
-    atomic_int holders;
-    pthread_mutex_t kept_mutex; /* guards the list */
-    struct cuda_kept *kept;     /* all there are: cuda_keep.c */
-    struct cuda_comm *next;     /* cuda_exit.c's */
+    atomic_bool late;       /* an orderly end has run out of time */
+    atomic_bool over;       /* the call that ends it has returned, or could not be made */
+    atomic_int holders;     /* references */
+    struct cuda_comm *next; /* in the list of cuda_exit.c */
 } cuda_comm;
 
-typedef struct cuda_mark {
+/* A place on a caller's stream. */
+typedef struct cuda_stream_marker {
     cudaEvent_t event;
-    cudaStream_t stream; /* of the caller's, where it was recorded last */
-    /* Recordings that had begun before this one did, and when it was over: one that begins as number `ended` or later comes behind it,
-     * if on the same stream. */
+    cudaStream_t stream; /* the caller's stream on which it was recorded last */
+    /* The number of recordings that had begun when this one began, and when it was over. On the same stream a
+     * recording with a `began` of this `ended` or more comes behind this one. */
     uint64_t began, ended;
-    struct cuda_mark *next;
-} cuda_mark;
+    struct cuda_stream_marker *next;
+} cuda_stream_marker;
 
-/* What a gate has for what is issued, and for who waits. */
-typedef struct cuda_gate_end {
-    cuda_slot slot;
-    uint32_t launched; /* the value that is written by a stream, or was by the host; with the mutex held */
-    bool is_held;      /* streams wait, and did before that; with the mutex held */
-    struct cuda_gate_end *next;
-} cuda_gate_end;
+/* The event of a semaphore. Fields but `event` and `next` are guarded by the device's mutex. */
+typedef struct cuda_semaphore_event {
+    cudaEvent_t event; /* recorded behind the work that signals the semaphore */
+    uint32_t launched; /* the last value whose signal has been launched */
+    bool is_held;      /* streams wait for the word, since before the launch */
+    struct cuda_semaphore_event *next;
+} cuda_semaphore_event;
 
-/* As many operations as there may be by default (ops_max): CUDA may wait for streams when it gives memory, also for those that wait. */
-#define CUDA_GATES_A_PAGE (64u << 10)
+/* One page is enough for the default of ops_max. A later allocation of host memory could wait for streams that wait
+ * themselves. */
+#define CUDA_SEMAPHORES_PER_PAGE (64u << 10)
 
-typedef struct cuda_gate_page {
-    struct cuda_gate_page *next;
-    uint32_t *words; /* host memory that the device sees at the same address */
+typedef struct cuda_semaphore_page {
+    struct cuda_semaphore_page *next;
+    uint32_t *words; /* host memory that is mapped into the device at the same address */
     uint32_t used;
-} cuda_gate_page;
+} cuda_semaphore_page;
 
-/* The driver's functions that every operation calls, cuda_driver.c; their errors have the numbers of the runtime's. */
+/* Functions of the driver on the hot path (cuda_driver.c). Their error numbers are those of the runtime. */
 typedef struct cuda_driver {
     CUresult (*get_device)(CUdevice *, int);
     CUresult (*retain_context)(CUcontext *, CUdevice);
@@ -168,218 +156,182 @@ typedef struct cuda_driver {
     CUresult (*wait_event)(CUstream, CUevent, unsigned);
     CUresult (*wait_value)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
     CUresult (*write_value)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
-    CUresult (*get_id)(CUstream, unsigned long long *); /* of a stream; NULL: the driver knows none */
+    CUresult (*get_id)(CUstream, unsigned long long *); /* NULL: the driver is too old to number streams */
 } cuda_driver;
 
 struct trib_device {
     trib_device_params params;
     int index;
     cuda_driver driver;
-    CUdevice ordinal;  /* the driver's name for it */
-    CUcontext primary; /* the context that CUDA's runtime uses, and so do programs, mostly */
-    /* GPUDirect; NULL: network devices cannot be told of its memory. */
+    CUdevice ordinal;  /* the device's handle in the driver */
+    CUcontext primary; /* the context of CUDA's runtime */
+    /* GPUDirect; NULL: network devices cannot use the device's memory. */
     CUresult (*get_handle)(void *, CUdeviceptr, size_t, CUmemRangeHandleType, unsigned long long);
-    enum cudaFlushGPUDirectRDMAWritesScope seen_by; /* who must see what they write */
-    bool flushes;                                   /* that takes a call */
-    uint32_t queues, copy_queues;                   /* of CUDA's, for streams */
-    bool loads_late;                                /* CUDA does, at their first use, kernels */
-    uint32_t own_copies, own_all;                   /* its streams that copy, and in all; 0: they are not counted */
+    enum cudaFlushGPUDirectRDMAWritesScope seen_by; /* the devices that must see what network devices write */
+    bool flushes;                                   /* a call is needed to make them see it */
+    uint32_t queues, copy_queues;                   /* hardware queues for streams, and for streams that copy */
+    bool loads_late;                                /* CUDA loads a kernel at its first use */
+    uint32_t own_copies, own_all; /* the engine's streams that copy, and all; 0: not in the stream registry */
     pthread_t thread;
 
     pthread_mutex_t mutex; /* guards what follows, up to the next comment */
     pthread_cond_t changed;
     trib_device_job *new_head, *new_tail;
     bool stopping, orderly, quits;
-    bool asleep, kicked; /* the thread waits for a signal; it is to look about for a while */
-    uint32_t to_wake;    /* reactors, by the thread before it does anything else */
-    bool calls_come;     /* among the new jobs are some that take calls which may last */
-    bool calls;          /* the thread makes such calls in this turn */
-    cuda_mark *marks;    /* free ones */
-    cuda_gate_page *gates;
-    cuda_comm *comm;     /* written with the mutex held, by the thread; NULL: none */
-    cuda_queue launched; /* by callers' threads, oldest first, until the thread takes note of them */
-    cuda_gate_end *ends; /* all there are */
-    bool claimed;        /* a thread makes calls of NCCL's: no other may */
-    bool can_launch;     /* the group has been joined, and nothing has failed */
-    uint32_t places;     /* issued so far */
-    uint32_t unlaunched; /* of those */
-    bool refused;        /* a stream was, since something was launched */
+    bool asleep;      /* the device thread waits for a signal */
+    bool kicked;      /* it is to spin for a while, as jobs will come */
+    uint32_t to_wake; /* reactors that it is to wake first */
+    bool calls_come;  /* a new job needs calls that may take long */
+    bool calls;       /* the device thread makes such calls in this turn */
+    cuda_stream_marker *free_markers;
+    cuda_semaphore_page *semaphore_pages;
+    cuda_comm *comm;                        /* written by the device thread with the mutex held; NULL: none */
+    cuda_semaphore_event *semaphore_events; /* all of them */
+    bool refused;                           /* a stream's wait was refused since the last launch */
 
     atomic_bool stop_asked;
-    atomic_bool hung; /* something did not come back: what it may still use is not freed; written by the thread */
-    atomic_uint collectives; /* launched, and not seen to have ended */
-    _Atomic uint64_t marked; /* recordings of marks that have begun */
+    atomic_bool hung; /* some work never ended: memory that it may use is not freed. Written by the device thread */
+    _Atomic uint64_t markers_recorded; /* recordings of markers that have begun */
 
-    /* the thread's own */
-    cudaStream_t streams[CUDA_STREAMS];
-    cuda_queue issued[CUDA_STREAMS];     /* oldest first: they end in this order */
-    cuda_queue ready;                    /* collectives that have not been issued, oldest first */
-    cuda_queue deferred;                 /* jobs whose `after` has not been issued */
-    trib_device_job *waits, *waits_tail; /* for streams of callers, oldest first */
+    /* The device thread's own. */
+    cudaStream_t streams[CUDA_STREAM_COUNT];
+    cuda_queue issued[CUDA_STREAM_COUNT]; /* oldest first: jobs of a stream end in this order */
+    uint32_t collectives;                 /* in issued[CUDA_COLLECTIVE] */
+    cuda_queue ready;                     /* collectives that have not been issued, oldest first */
+    cuda_queue deferred;                  /* copies whose `after` has not been issued */
+    trib_device_job *waits, *waits_tail;  /* jobs that wait for callers' streams, oldest first */
     cuda_slot *free_slots;
-    bool stopped;   /* stopping has been noticed */
-    bool abort_due; /* giving up the communicator waits for a caller's thread to come out of it */
+    bool stopped; /* the stop has been handled */
     int64_t stop_deadline_ns;
-    int64_t polled_ns;            /* when it was asked last whether a collective has ended */
-    trib_poll_window poll_window; /* work is a job that came or ended */
-
-    cuda_keep keep; /* whoever launches */
+    trib_poll_window poll_window; /* its work: jobs that come or end */
 
     /* cuda_nccl.c */
     cuda_nccl nccl;
     bool nccl_loaded;
     cuda_comm_state comm_state;
-    char comm_text[TRIB_DEVICE_TEXT_SIZE]; /* why it failed */
+    char comm_text[TRIB_DEVICE_TEXT_SIZE]; /* why the communicator failed */
     trib_device_job *join;                 /* while JOINING */
-    int64_t checked_ns;                    /* when NCCL was asked for errors */
+    int64_t checked_ns;                    /* the last query of asynchronous errors */
 };
 
 int64_t cuda_now_ns(void);
-/* A function of the driver's, to `where`. */
+/* Stores the driver's function of that name in *where. */
 cudaError_t cuda_find_driver(const char *name, void *where);
 cudaError_t cuda_driver_open(cuda_driver *driver);
-/* A thread of somebody else's makes calls for the device: its present device is given back. While any thread of the process
- * captures a stream, CUDA refuses to others what might be unsafe in a graph, asking an event or taking memory, and invalidates the
- * capture. None of our calls is part of a capture, so all of them are made in the mode in which none is refused. */
-typedef struct cuda_visit {
-    bool is_pushed;           /* the device's context, on the thread's */
-    CUstreamCaptureMode mode; /* before */
-} cuda_visit;
+/* Around calls to CUDA by a foreign thread: its current context and capture mode are restored. While a thread of the
+ * process captures a stream in the default mode, CUDA refuses calls such as a query of an event to all threads, and
+ * spoils the capture. The engine's calls are never part of a capture, so they are made in the relaxed mode, in which
+ * none is refused. */
+typedef struct cuda_context_guard {
+    bool is_pushed;           /* the device's context was pushed */
+    CUstreamCaptureMode mode; /* the thread's own */
+} cuda_context_guard;
 
-/* Before the first visit, and after the last. */
-cudaError_t cuda_visit_open(trib_device *device);
-void cuda_visit_close(trib_device *device);
-cuda_visit cuda_visit_begin(const trib_device *device);
-void cuda_visit_end(const trib_device *device, cuda_visit visit);
-/* A thread of our own, for as long as it lives. False: the device cannot be used. */
+/* Before the first guard is entered, and after the last was left. */
+cudaError_t cuda_context_open(trib_device *device);
+void cuda_context_close(trib_device *device);
+cuda_context_guard cuda_context_enter(const trib_device *device);
+void cuda_context_leave(const trib_device *device, cuda_context_guard guard);
+/* Binds a thread of the module's to the device, for its whole life. False: the device cannot be used. */
 bool cuda_thread_use(int index);
-/* Caller's thread: TRIB_OK, unless the stream is being captured into a graph. */
+/* Caller's thread. TRIB_UNSUPPORTED: the stream is being captured into a graph. */
 trib_status cuda_check_capture(const trib_device *device, cudaStream_t stream, trib_error *error);
 void cuda_set_error(trib_error *error, trib_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* Gives a job back. The text is cut to what fits. */
-void cuda_give_back(trib_device *device, trib_device_job *job, trib_status status, const char *format, ...)
+void cuda_job_give_back(trib_device *device, trib_device_job *job, trib_status status, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
 /* ---- cuda_thread.c ---- */
-void *cuda_thread_main(void *argument); /* the device */
+void *cuda_thread_main(void *argument); /* a trib_device */
 /* Caller's thread: trib_device_ops.wake. */
-bool cuda_wake(trib_device *device, uint32_t reactors, bool hurries);
+bool cuda_thread_wake(trib_device *device, uint32_t reactors, bool hurries);
 void cuda_slot_end(trib_device *device, cuda_slot *slot, trib_status status, const char *text);
-/* Puts the caller's stream's work before what is put on that stream next, and lets the job's mark go. */
-cudaError_t cuda_order_mark(trib_device *device, trib_device_job *job, cuda_stream_id stream_id);
-/* The slot's work is on that stream: its end will be noticed, and its gate opens behind it. */
-void cuda_issued(trib_device *device, cuda_slot *slot, cuda_stream_id stream_id);
-/* Records its event behind what it has launched. It may use its memory until then: what failed is in slot->code, and told at its end. */
-void cuda_mark_end(trib_device *device, cuda_slot *slot, cuda_stream_id stream_id);
-/* Makes the stream wait for the job that this one names. TRIB_BUSY: that has not been issued itself. Else why this one must not begin: that
- * has failed, or it cannot be waited for. */
-trib_status cuda_order_after(trib_device *device, const trib_device_job *job, cuda_stream_id stream_id,
-                             const char **why_out);
+/* The slot's work is on that stream: records its event, and signals its semaphore, behind it. */
+void cuda_slot_issued(trib_device *device, cuda_slot *slot, cuda_stream_id which);
+/* Makes the stream wait for job->after. TRIB_BUSY: that job has not been issued yet. Another error: this job must fail,
+ * because that one has failed or cannot be waited for; *why_out says why. */
+trib_status cuda_stream_order_after(trib_device *device, const trib_device_job *job, cuda_stream_id which,
+                                    const char **why_out);
 
 /* ---- cuda_nccl.c ---- */
 void cuda_nccl_make_id(trib_device *device, trib_device_job *job);
 void cuda_nccl_join(trib_device *device, trib_device_job *job);
-/* Looks how far joining has come, and gives NCCL what is ready. */
+/* Looks whether joining is over, launches ready collectives, and looks for errors of NCCL's. */
 void cuda_nccl_progress(trib_device *device);
-/* True if something there needs to be looked at again soon. */
+/* True: cuda_nccl_progress must be called again soon. */
 bool cuda_nccl_is_busy(const trib_device *device);
 
-/* Puts the slot's job on its stream, by whoever has entered and holds the claim. False: code and result say why not. */
-bool cuda_nccl_launch(trib_device *device, cuda_slot *slot);
-/* The thread: the job is not launched. If it is a collective the group ends: the others have launched theirs, or will, and the next one
- * here would meet that. */
+/* The job will not be launched. If it is a collective the communicator is given up, because the other ranks launch
+ * theirs, and the next collective here would be matched with it. */
 void cuda_nccl_give_up(trib_device *device, const trib_device_job *job, const char *text);
-/* The thread: ends such a one. */
-void cuda_nccl_end_failed(trib_device *device, cuda_slot *slot);
 
-ncclResult_t cuda_nccl_all_reduce(const trib_device *device, const trib_device_job *job, cudaStream_t stream);
+/* ---- cuda_device.c ---- */
+/* With the mutex held: wakes the device thread. */
+void cuda_thread_signal_if_asleep(trib_device *device);
 
-/* ---- cuda_keep.c ---- */
-cudaError_t cuda_keep_open(trib_device *device);
-void cuda_keep_close(trib_device *device);
-/* By whoever has entered and holds the claim: would that be launched without NCCL? */
-bool cuda_keep_has(const trib_device *device, const trib_device_job *job);
-/* As cuda_nccl_launch. False: it is not kept, NCCL is to launch it. */
-bool cuda_keep_launch(trib_device *device, cuda_slot *slot);
-/* Nobody is inside, and nobody will launch any more. */
-void cuda_keep_drop_all(cuda_comm *comm);
-/* Caller's thread: trib_device_ops.may_keep. */
-bool cuda_keep_may(trib_device *device, const void *buffer);
+/* ---- cuda_mark.c: the device thread, unless noted ---- */
+void cuda_marker_release(trib_device *device, cuda_stream_marker *marker); /* any thread */
+/* The job is given back when its stream has reached the marker, or at stop. */
+void cuda_marker_await(trib_device *device, trib_device_job *job);
+void cuda_marker_poll(trib_device *device);
 
-/* ---- cuda_issue.c ---- */
-void cuda_issue(trib_device *device, trib_device_job *job, bool here);
-/* The thread: takes note of what callers' threads have launched, which it took from the device's list. */
-void cuda_issue_notice(trib_device *device, cuda_queue launched);
-/* True: until unclaimed no other thread makes calls of NCCL's that launch or ask. False: one does, or the process ends. Never
- * waits. */
-bool cuda_claim(trib_device *device);
-void cuda_unclaim(trib_device *device);
-void cuda_unclaim_locked(trib_device *device); /* with the mutex held */
-/* With the mutex held: the thread looks about. */
-void cuda_signal_if_asleep(trib_device *device);
-
-/* ---- cuda_mark.c: the thread, where nothing else is said ---- */
-void cuda_mark_give(trib_device *device, cuda_mark *mark); /* any thread */
-/* The job comes back when its mark has been reached, or the device is stopped. */
-void cuda_mark_await(trib_device *device, trib_device_job *job);
-void cuda_mark_poll(trib_device *device);
-
-/* ---- cuda_gate.c: any thread; NULL, false: no memory ---- */
-bool cuda_gates_open(trib_device *device);
-uint32_t *cuda_gate_word(trib_device *device);
-cuda_gate_end *cuda_gate_end_make(trib_device *device);
-void cuda_gates_free(trib_device *device);
+/* ---- cuda_gate.c: any thread; NULL or false: out of memory ---- */
+bool cuda_semaphores_open(trib_device *device);
+uint32_t *cuda_semaphore_word(trib_device *device);
+cuda_semaphore_event *cuda_semaphore_event_make(trib_device *device);
+void cuda_semaphores_free(trib_device *device);
 
 /* ---- cuda_wait.c ---- */
-void cuda_wait_open(trib_device *device);
-void cuda_wait_close(trib_device *device); /* also if it was not opened */
-/* Caller's thread: the program works with that stream. */
-void cuda_wait_note(trib_device *device, cudaStream_t stream);
+void cuda_registry_join(trib_device *device);
+void cuda_registry_leave(trib_device *device); /* has no effect on a device that has not joined */
+/* Caller's thread: the program uses that stream. */
+void cuda_stream_note(trib_device *device, cudaStream_t stream);
 /* Caller's thread: trib_device_ops.stream_wait. */
-trib_status cuda_stream_wait(trib_device *device, void *stream, const trib_device_gate *gate, trib_error *error);
-/* The device's thread: what the gate opens behind has been put on the stream. */
-CUresult cuda_wait_launched(trib_device *device, const trib_device_gate *gate, cudaStream_t stream);
-/* Any thread: what opens the gate is on a stream, or the host has opened it. */
-void cuda_wait_end(trib_device *device, const trib_device_gate *gate);
+trib_status cuda_stream_wait(trib_device *device, void *stream, const trib_device_semaphore *semaphore,
+                             trib_error *error);
+/* The device thread: the work that the semaphore is for has been put on the stream; signals the semaphore behind it. */
+CUresult cuda_semaphore_signal_behind(trib_device *device, const trib_device_semaphore *semaphore, cudaStream_t stream);
+/* Any thread: the signal of the semaphore is on a stream, or the host has signalled it. */
+void cuda_semaphore_note_launched(trib_device *device, const trib_device_semaphore *semaphore);
 
 /* ---- cuda_comm.c ---- */
-/* Begins to join the group of that name. False: no memory, or no threads. */
+/* Starts to join the group of that name. False: out of memory or threads. */
 bool cuda_comm_join(trib_device *device, const void *id);
-/* True when it is over, with its result. */
+/* True: joining is over, with *result. */
 bool cuda_comm_joined(const trib_device *device, ncclResult_t *result);
-/* Around calls of NCCL's on a communicator that is READY, and what may wait for its kernels. False: do not, it is being
- * given up. */
+/* The device thread, around calls of NCCL's on a READY communicator, and calls that may wait for its kernels. False:
+ * the call must not be made, as the communicator is given up. */
 bool cuda_comm_enter(trib_device *device);
 void cuda_comm_exit(trib_device *device);
-/* Any thread, with the mutex held: stop has been asked for. If the thread is inside a call, and stays there, it is let
- * out. */
+/* Any thread, with the mutex held, after stop: if the device thread stays in a call the rescue thread aborts that. */
 void cuda_comm_stop(trib_device *device);
-/* Gives it up: its kernels end. Does not wait. */
+/* The device thread, outside of calls: gives the communicator up, so that its kernels end. Does not wait. */
 void cuda_comm_abort(trib_device *device);
-/* Frees it when nobody holds on to it any more. */
+/* Drops a reference; the last one frees it. */
 void cuda_comm_let_go(cuda_comm *comm);
-/* The process ends: gives it up, whoever is inside. Does not wait. */
+/* At the process's end: gives it up, also during a call. Does not wait. */
 void cuda_comm_give_up(cuda_comm *comm);
-/* Takes leave of the other ranks, or waits for the end of what abort began; before anything that NCCL may use is freed. What
- * has not come back 7 s later (5 s, and 2 s for who takes leave to give up instead) is hung. */
+/* Ends the communicator in good order, or waits for the end of an abort, before memory that NCCL may use is freed.
+ * After 7 s (5 s, and 2 s more for an orderly end to turn into an abort) the device counts as hung. */
 void cuda_comm_end(trib_device *device);
 
 /* ---- cuda_exit.c: any thread ---- */
 typedef enum cuda_exit_moment {
     CUDA_EXIT_LOADED,
-    CUDA_EXIT_JOINING, /* for a while */
+    CUDA_EXIT_JOINING, /* has taken a while */
     CUDA_EXIT_JOINED,
     CUDA_EXIT_MOMENTS
 } cuda_exit_moment;
-/* From now on exit() waits for the threads that hold, before it takes down what has been set up by this moment. */
+/* From now on exit() waits for the holding threads before it runs the handlers that were registered until this
+ * moment. */
 void cuda_exit_watch(cuda_exit_moment moment);
-/* The thread, or one that it starts, goes into NCCL, and releases when that is out. False: it must not, the process ends. The
- * second: it goes there to end a communicator, for which there is time until the process has ended. */
+/* Around calls of NCCL's by the device thread, and by threads that it starts. False: the process ends, and the call
+ * must not be made. The second is for ending a communicator, which is allowed for longer. */
 bool cuda_exit_hold(void);
 bool cuda_exit_hold_to_end(void);
 void cuda_exit_release(void);
-/* A communicator that is given up where a process ends with it. */
+/* Communicators that are given up if the process ends before them. */
 void cuda_exit_enlist(cuda_comm *comm);
 void cuda_exit_delist(cuda_comm *comm);
 

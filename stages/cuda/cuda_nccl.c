@@ -1,8 +1,8 @@
 /*
- * cuda_nccl.c - the machine's group: NCCL, found at run time, and its collectives.
+ * cuda_nccl.c - NCCL, loaded at run time, and the collectives of the machine's group.
  *
- * A launch takes microseconds: what it needs was made when the group was joined (cuda_comm.c). It may wait when very many
- * kernels are queued on the GPU, so their number is bounded.
+ * A launch takes microseconds, because NCCL was set up while joining (cuda_comm.c). It would block with very many
+ * kernels in CUDA's queue, so their number is bounded.
  */
 #include "stages/cuda/cuda_internal.h"
 
@@ -16,7 +16,7 @@
 
 /* ---- The library ---- */
 
-static bool load(trib_device *device, char *why, size_t size)
+static bool load_nccl(trib_device *device, char *why, size_t size)
 {
     if (device->nccl_loaded) {
         return true;
@@ -60,7 +60,7 @@ static bool load(trib_device *device, char *why, size_t size)
     return true;
 }
 
-static void describe(trib_device *device, ncclResult_t result, char *text, size_t size)
+static void describe_error(trib_device *device, ncclResult_t result, char *text, size_t size)
 {
     const char *last = device->nccl.last_error(NULL);
     snprintf(text, size, "NCCL: %s%s%.100s", device->nccl.error_text(result),
@@ -70,34 +70,35 @@ static void describe(trib_device *device, ncclResult_t result, char *text, size_
 void cuda_nccl_make_id(trib_device *device, trib_device_job *job)
 {
     char why[TRIB_DEVICE_TEXT_SIZE];
-    if (!load(device, why, sizeof why)) {
-        cuda_give_back(device, job, TRIB_UNSUPPORTED, "%s", why);
+    if (!load_nccl(device, why, sizeof why)) {
+        cuda_job_give_back(device, job, TRIB_UNSUPPORTED, "%s", why);
         return;
     }
     if (!cuda_exit_hold()) {
-        cuda_give_back(device, job, TRIB_CLOSED, "the process ends");
+        cuda_job_give_back(device, job, TRIB_CLOSED, "the process ends");
         return;
     }
     ncclUniqueId id;
     ncclResult_t result = device->nccl.get_unique_id(&id);
     cuda_exit_release();
     if (result != ncclSuccess) {
-        describe(device, result, why, sizeof why);
-        cuda_give_back(device, job, TRIB_SYSTEM, "%s", why);
+        describe_error(device, result, why, sizeof why);
+        cuda_job_give_back(device, job, TRIB_SYSTEM, "%s", why);
         return;
     }
     _Static_assert(sizeof id == TRIB_DEVICE_ID_SIZE, "the name of a group is NCCL's");
     memcpy(job->target, &id, sizeof id);
-    cuda_give_back(device, job, TRIB_OK, "%s", "");
+    cuda_job_give_back(device, job, TRIB_OK, "%s", "");
 }
 
 void cuda_nccl_join(trib_device *device, trib_device_job *job)
 {
     char why[TRIB_DEVICE_TEXT_SIZE];
-    if (!load(device, why, sizeof why)) {
-        cuda_give_back(device, job, TRIB_UNSUPPORTED, "%s", why);
+    trib_assert(device->join == NULL && device->comm == NULL);
+    if (!load_nccl(device, why, sizeof why)) {
+        cuda_job_give_back(device, job, TRIB_UNSUPPORTED, "%s", why);
     } else if (!cuda_comm_join(device, job->source)) {
-        cuda_give_back(device, job, TRIB_NO_MEMORY, "no thread to join the group with");
+        cuda_job_give_back(device, job, TRIB_NO_MEMORY, "no thread to join the group with");
     } else {
         device->join = job;
         device->comm_state = CUDA_COMM_JOINING;
@@ -132,7 +133,7 @@ static ncclRedOp_t op_of(trib_reduce reduce)
     return ops[reduce];
 }
 
-/* Shares that are not equal: one reduction or broadcast for each member, as one group. */
+/* Shards of unequal size: a reduction or a broadcast per rank, as one group of NCCL's. */
 static ncclResult_t launch_uneven(trib_device *device, const trib_device_job *job)
 {
     const cuda_nccl *nccl = &device->nccl;
@@ -157,19 +158,16 @@ static ncclResult_t launch_uneven(trib_device *device, const trib_device_job *jo
     return result != ncclSuccess ? result : ended;
 }
 
-ncclResult_t cuda_nccl_all_reduce(const trib_device *device, const trib_device_job *job, cudaStream_t stream)
-{
-    return device->nccl.all_reduce(job->source, job->target, job->bytes / element_size(job->dtype), type_of(job->dtype),
-                                   op_of(job->reduce), device->comm->nccl, stream);
-}
-
-static ncclResult_t launch(trib_device *device, const trib_device_job *job)
+static ncclResult_t launch_collective(trib_device *device, const trib_device_job *job)
 {
     const cuda_nccl *nccl = &device->nccl;
     cudaStream_t stream = device->streams[CUDA_COLLECTIVE];
     const size_t element = element_size(job->dtype);
+    trib_assert(job->kind >= TRIB_DEVICE_REDUCE_SCATTER && job->kind <= TRIB_DEVICE_BROADCAST);
+    trib_assert(atomic_load(&device->comm->inside) == 1);
     if (job->kind == TRIB_DEVICE_ALL_REDUCE) {
-        return cuda_nccl_all_reduce(device, job, stream);
+        return nccl->all_reduce(job->source, job->target, job->bytes / element, type_of(job->dtype), op_of(job->reduce),
+                                device->comm->nccl, stream);
     }
     if (job->kind == TRIB_DEVICE_BROADCAST) {
         return nccl->broadcast(job->source, job->target, job->bytes, ncclUint8, (int)job->root, device->comm->nccl,
@@ -186,19 +184,16 @@ static ncclResult_t launch(trib_device *device, const trib_device_job *job)
                             job->shard, ncclUint8, device->comm->nccl, stream);
 }
 
-/* Ends the kernels that run, and with them what waits for them; comm_text says why. */
+/* Gives the communicator up, which ends its kernels and the work behind them; comm_text says why. */
 static void end_group(trib_device *device)
 {
     device->comm_state = CUDA_COMM_FAILED;
-    pthread_mutex_lock(&device->mutex);
-    device->can_launch = false;
-    pthread_mutex_unlock(&device->mutex);
     cuda_comm_abort(device);
 }
 
-static void comm_failed(trib_device *device, ncclResult_t result)
+static void fail_communicator(trib_device *device, ncclResult_t result)
 {
-    describe(device, result, device->comm_text, sizeof device->comm_text);
+    describe_error(device, result, device->comm_text, sizeof device->comm_text);
     end_group(device);
 }
 
@@ -210,8 +205,8 @@ void cuda_nccl_give_up(trib_device *device, const trib_device_job *job, const ch
     }
 }
 
-/* In a group of one there is nobody to ask. */
-static cudaError_t copy_alone(const trib_device *device, const trib_device_job *job)
+/* A collective in a group of one is a copy at most. */
+static cudaError_t copy_in_group_of_one(const trib_device *device, const trib_device_job *job)
 {
     if (job->kind < TRIB_DEVICE_ALL_REDUCE || job->source == job->target || job->bytes == 0) {
         return cudaSuccess;
@@ -220,24 +215,26 @@ static cudaError_t copy_alone(const trib_device *device, const trib_device_job *
                            device->streams[CUDA_COLLECTIVE]);
 }
 
-bool cuda_nccl_launch(trib_device *device, cuda_slot *slot)
+/* Puts the slot's job on its stream. False: slot->code or slot->result says why not. */
+static bool launch_slot(trib_device *device, cuda_slot *slot)
 {
-    trib_device_job *job = slot->job;
+    const trib_device_job *job = slot->job;
     slot->result = ncclSuccess;
-    slot->code = cuda_order_mark(device, job, CUDA_COLLECTIVE);
-    if (slot->code == cudaSuccess && device->params.size == 1) {
-        slot->code = copy_alone(device, job);
-    } else if (slot->code == cudaSuccess && job->bytes > 0 && !cuda_keep_launch(device, slot)) {
-        slot->result = launch(device, job);
+    slot->code = cudaSuccess;
+    if (device->params.size == 1) {
+        slot->code = copy_in_group_of_one(device, job);
+    } else if (job->bytes > 0) {
+        slot->result = launch_collective(device, job);
     }
     return slot->code == cudaSuccess && slot->result == ncclSuccess;
 }
 
-void cuda_nccl_end_failed(trib_device *device, cuda_slot *slot)
+/* Ends a collective that could not be launched. */
+static void end_failed_slot(trib_device *device, cuda_slot *slot)
 {
     const bool stopped = atomic_load(&device->stop_asked);
     if (slot->result != ncclSuccess) {
-        comm_failed(device, slot->result);
+        fail_communicator(device, slot->result);
     } else {
         cuda_nccl_give_up(device, slot->job, cudaGetErrorString(slot->code));
     }
@@ -247,84 +244,77 @@ void cuda_nccl_end_failed(trib_device *device, cuda_slot *slot)
                                                 : cudaGetErrorString(slot->code));
 }
 
-/* With the claim. False: it cannot be launched any more. */
-static bool launch_first(trib_device *device)
+/* False: no collective can be launched any more. */
+static bool launch_first_ready(trib_device *device)
 {
     const bool enters = device->params.size > 1;
-    if (enters && (device->comm_state != CUDA_COMM_READY || !cuda_comm_enter(device))) {
-        return false; /* stop has been asked for, or it has failed: that is about to be noticed */
+    if (!cuda_exit_hold()) {
+        return false; /* the process ends */
+    }
+    if (enters && !cuda_comm_enter(device)) {
+        cuda_exit_release();
+        return false; /* a stop will be handled in the next turn */
     }
     cuda_slot *slot = cuda_queue_pop(&device->ready);
-    const bool launched = cuda_nccl_launch(device, slot);
+    const bool launched = launch_slot(device, slot);
     if (enters) {
         cuda_comm_exit(device);
     }
+    cuda_exit_release();
     if (launched) {
-        cuda_issued(device, slot, CUDA_COLLECTIVE);
+        cuda_slot_issued(device, slot, CUDA_COLLECTIVE);
     } else {
-        cuda_nccl_end_failed(device, slot);
+        end_failed_slot(device, slot);
     }
     return true;
 }
 
-/* The others launch theirs, and would take what is wrong here for their sum. */
-static void refuse_first(trib_device *device, trib_status status, const char *why)
+/* Fails a collective that must not be launched. The other ranks launch theirs and would sum wrong bytes, so the group
+ * ends. */
+static void refuse_first_ready(trib_device *device, trib_status status, const char *why)
 {
     cuda_slot *slot = cuda_queue_pop(&device->ready);
     cuda_nccl_give_up(device, slot->job, why);
     cuda_slot_end(device, slot, status, why);
 }
 
-/* False: nothing can be launched now. */
-static bool launch_next(trib_device *device)
+/* False: no collective can be launched now. */
+static bool launch_next_ready(trib_device *device)
 {
     const cuda_slot *slot = device->ready.head;
-    if (slot == NULL || atomic_load(&device->collectives) >= CUDA_LAUNCHED_MAX) {
+    if (slot == NULL || device->collectives >= CUDA_LAUNCHED_MAX) {
         return false;
     }
     const char *why = "";
-    const trib_status order = cuda_order_after(device, slot->job, CUDA_COLLECTIVE, &why);
+    const trib_status order = cuda_stream_order_after(device, slot->job, CUDA_COLLECTIVE, &why);
     if (order != TRIB_OK && order != TRIB_BUSY) {
-        refuse_first(device, order, why);
+        refuse_first_ready(device, order, why);
         return true;
     }
-    if (order == TRIB_BUSY || !cuda_claim(device)) {
-        return false;
-    }
-    pthread_mutex_lock(&device->mutex);
-    const cuda_queue before = device->launched;
-    device->launched = (cuda_queue){.head = NULL};
-    pthread_mutex_unlock(&device->mutex);
-    cuda_issue_notice(device, before); /* what callers have launched ends before this one */
-    const bool was_issued = slot->job->is_issued, launched = launch_first(device);
-    pthread_mutex_lock(&device->mutex);
-    cuda_unclaim_locked(device);
-    device->unlaunched -= launched && was_issued ? 1 : 0;
-    pthread_mutex_unlock(&device->mutex);
-    return launched;
+    return order == TRIB_OK && launch_first_ready(device);
 }
 
-/* Notices what went wrong with a collective that runs. */
+/* Looks for asynchronous errors of running collectives. */
 static void check_errors(trib_device *device)
 {
     if (device->issued[CUDA_COLLECTIVE].head == NULL || cuda_now_ns() - device->checked_ns < ERRORS_EVERY_NS) {
         return;
     }
-    if (!cuda_claim(device)) {
-        return; /* a caller is in a call */
+    if (!cuda_exit_hold()) {
+        return; /* the process ends */
     }
     if (!cuda_comm_enter(device)) {
-        cuda_unclaim(device);
-        return; /* it may be freed at any time */
+        cuda_exit_release();
+        return; /* the communicator may be freed at any time */
     }
     ncclResult_t state = ncclSuccess;
     ncclResult_t result = device->nccl.comm_error(device->comm->nccl, &state);
     cuda_comm_exit(device);
-    cuda_unclaim(device);
+    cuda_exit_release();
     device->checked_ns = cuda_now_ns();
     result = result != ncclSuccess ? result : state;
     if (result != ncclSuccess && result != ncclInProgress) {
-        comm_failed(device, result);
+        fail_communicator(device, result);
     }
 }
 
@@ -338,26 +328,23 @@ static void progress_join(trib_device *device)
     device->join = NULL;
     if (result == ncclSuccess) {
         device->comm_state = CUDA_COMM_READY;
-        pthread_mutex_lock(&device->mutex);
-        device->can_launch = true;
-        pthread_mutex_unlock(&device->mutex);
-        cuda_give_back(device, job, TRIB_OK, "%s", "");
+        cuda_job_give_back(device, job, TRIB_OK, "%s", "");
     } else {
-        comm_failed(device, result);
-        cuda_give_back(device, job, TRIB_SYSTEM, "%s", device->comm_text);
+        fail_communicator(device, result);
+        cuda_job_give_back(device, job, TRIB_SYSTEM, "%s", device->comm_text);
     }
 }
 
 void cuda_nccl_progress(trib_device *device)
 {
     if (device->params.size == 1) {
-        while (launch_next(device)) {}
+        while (launch_next_ready(device)) {}
         return;
     }
     if (device->comm_state == CUDA_COMM_JOINING) {
         progress_join(device);
     }
-    while (device->comm_state == CUDA_COMM_READY && launch_next(device)) {}
+    while (device->comm_state == CUDA_COMM_READY && launch_next_ready(device)) {}
     if (device->comm_state == CUDA_COMM_READY) {
         check_errors(device);
     }

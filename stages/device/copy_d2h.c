@@ -9,6 +9,7 @@
  * copied; but it waits for no stream, so the stage waits until the reduction has been seen to end. What went ahead
  * (engine/device/device_op.c) is there already.
  */
+#include "engine/base/assert.h"
 #include "engine/device/device_task.h"
 #include "stages/plans.h"
 
@@ -58,6 +59,7 @@ static void copy_back(trib_reactor *reactor, trib_post *post)
     trib_core *core = reactor->owner;
     trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
     trib_device_task *device = job->owner;
+    trib_assert(core->copies.in_flight >= job->bytes && core->copies.copies > 0);
     core->copies.in_flight -= job->bytes;
     core->copies.copies--;
     if (trib_device_job_back(core, device, job)) {

@@ -38,9 +38,9 @@ static trib_verdict copy_start(trib_core *core, trib_task *task, trib_error *err
         .bytes = task->size,
     };
     if (!gathers) {
-        device->to_device.gate = &op->device->gate;
-        device->to_device.gate_count = &op->device->gate_count;
-        device->to_device.gate_goal = task->tensor->device->slice_count;
+        device->to_device.semaphore = &op->device->semaphore;
+        device->to_device.semaphore_count = &op->device->semaphore_count;
+        device->to_device.semaphore_goal = task->tensor->device->slice_count;
         device->last_job = true;
     }
     trib_device_submit(core, device, &device->to_device, copy_back);

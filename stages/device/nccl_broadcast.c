@@ -27,9 +27,9 @@ static trib_verdict gather_start(trib_core *core, trib_task *task, trib_error *e
         .shard = tensor->partition_bytes,
         .label = trib_device_label(op, device->slice),
         .after = task->size > 0 && !has_all ? &device->to_device : NULL,
-        .gate = &op->device->gate,
-        .gate_count = &op->device->gate_count,
-        .gate_goal = tensor->device->slice_count,
+        .semaphore = &op->device->semaphore,
+        .semaphore_count = &op->device->semaphore_count,
+        .semaphore_goal = tensor->device->slice_count,
     };
     trib_group_announce(core, device, &device->gather);
     return TRIB_VERDICT_PENDING;

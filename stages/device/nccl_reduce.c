@@ -4,8 +4,7 @@
  *
  * A reduce-scatter into the output: a rank's share of the slice lands where it belongs, so that the copy to the host and
  * the gather behind it need no memory of their own. The stage is done when the collective has been ordered and given to
- * the device; the copy waits for it there. Where there is no other machine it is an all-reduce, and waits for its end: also for
- * that of one that was issued before (engine/device/device_order.c).
+ * the device; the copy waits for it there. Where there is no other machine it is an all-reduce, and waits for its end.
  */
 #include "engine/local_group/group.h"
 #include "stages/plans.h"
@@ -25,12 +24,12 @@ static void copy_back(trib_reactor *reactor, trib_post *post)
     (void)trib_device_job_back(reactor->owner, job->owner, job);
 }
 
-static void open_gate_behind(trib_device_task *device)
+static void signal_behind(trib_device_task *device)
 {
     const trib_op *op = device->task->op_core->op;
-    device->reduce.gate = &op->device->gate;
-    device->reduce.gate_count = &op->device->gate_count;
-    device->reduce.gate_goal = device->task->tensor->device->slice_count;
+    device->reduce.semaphore = &op->device->semaphore;
+    device->reduce.semaphore_count = &op->device->semaphore_count;
+    device->reduce.semaphore_goal = device->task->tensor->device->slice_count;
 }
 
 static void fill_broadcast(trib_device_task *device, uint32_t local_size)
@@ -65,7 +64,6 @@ static void fill(trib_device_task *device, bool alone)
         .bytes = device->slice_bytes,
         .shard = tensor->partition_bytes,
         .label = trib_device_label(op, device->slice),
-        .keep = alone ? &device->kept : NULL, /* keeps: if the group says so */
     };
 }
 
@@ -77,9 +75,6 @@ static trib_verdict reduce_start(trib_core *core, trib_task *task, trib_error *e
     const bool alone = op->collective == TRIB_COLLECTIVE_DEVICE_ALONE,
                is_broadcast = op->device->root != TRIB_NO_MEMBER;
     const uint32_t local_size = trib_engine_local_size(core->engine);
-    if (op->device->is_issued) {
-        return op->device->is_over ? TRIB_VERDICT_DONE : TRIB_VERDICT_PENDING;
-    }
     if ((is_broadcast && !alone && !trib_op_gives(op)) || (!is_broadcast && !alone && local_size == 1)) {
         return TRIB_VERDICT_DONE;
     }
@@ -89,7 +84,7 @@ static trib_verdict reduce_start(trib_core *core, trib_task *task, trib_error *e
         fill(device, alone);
     }
     if (alone) {
-        open_gate_behind(device);
+        signal_behind(device);
     }
     if (local_size > 1) {
         trib_group_announce(core, device, &device->reduce);

@@ -1,4 +1,5 @@
-/* fake_cuda.c - a fake of CUDA's runtime: devices, events, memory and copies. See fake_cuda.h for what it models and what not. */
+/* fake_cuda.c - a fake of CUDA's runtime: devices, events, memory and copies. See fake_cuda.h for what it models and
+ * what not. */
 #include "tests/cuda/fake_cuda.h"
 
 #include <stdlib.h>

@@ -1,14 +1,16 @@
 /*
- * fake_cuda.h - a fake of CUDA's runtime and driver, and of NCCL, under the real module: whole jobs in one process without a GPU.
+ * fake_cuda.h - a fake of CUDA's runtime and driver, and of NCCL, under the real module: whole jobs in one process
+ * without a GPU.
  *
- * What it models: GPUs whose streams go on in order, each on a thread of its own, but no faster than the hardware queue that it has
- * been given; events; copies, fills; waits for words in host memory, and writing them; collectives that end when all members of the
- * communicator have come to them; kernels that are loaded late, under the context's lock and when the GPU is idle; captures of one
- * kernel. Device memory is host memory.
+ * What it models: GPUs whose streams go on in order, each on a thread of its own, but no faster than the hardware
+ * queue that it has been given; events; copies, fills; waits for words in host memory, and writing them; collectives
+ * that end when all members of the communicator have come to them; kernels that are loaded late, under the context's
+ * lock and when the GPU is idle. Device memory is host memory.
  *
- * What only a GPU can show: what the driver and NCCL do beyond what is written here. That queues are shared in the way modelled, and that
- * a kernel's loading waits, are what was seen and what documents say (docs/decisions/0006-queues.md), not what was derived. There are
- * no default streams, no MPS, no GPUDirect, and copies from memory that is not registered are as any other.
+ * What only a GPU can show: what the driver and NCCL do beyond what is written here. That queues are shared in the
+ * way modelled, and that a kernel's loading waits, are what was seen and what documents say
+ * (docs/decisions/0006-queues.md), not what was derived. There are no default streams, no MPS, no GPUDirect, and
+ * copies from memory that is not registered are as any other.
  */
 #ifndef TRIB_TESTS_FAKE_CUDA_H
 #define TRIB_TESTS_FAKE_CUDA_H
@@ -27,7 +29,8 @@
 
 /* ---- What a test asks for ---- */
 
-/* Before the first engine: `queues` on each GPU (1 to 32), which the module is told of as a program would; kernels loaded late or not. */
+/* Before the first engine: `queues` on each GPU (1 to 32), which the module is told of as a program would; kernels
+ * loaded late or not. */
 void fake_open(unsigned queues, bool loads_late, unsigned seed);
 /* After the last: waits until all streams have come to their end, and frees what is the fake's. False: one does not. */
 bool fake_close(void);
@@ -42,8 +45,6 @@ typedef enum fake_call {
     FAKE_STREAM_MAKE,
     FAKE_WRITE_WORD,
     FAKE_COLLECTIVE, /* NCCL's */
-    FAKE_CAPTURE,
-    FAKE_KEPT_LAUNCH,
     FAKE_CALLS
 } fake_call;
 /* The n-th such call from now on fails, n from 1; 0: none does. */
@@ -51,9 +52,8 @@ void fake_fail(fake_call call, unsigned n);
 bool fake_has_failed(void);
 
 typedef struct fake_counts {
-    unsigned events, streams, host_memory, device_memory, pinned, graphs, communicators, contexts; /* that live */
+    unsigned events, streams, host_memory, device_memory, pinned, communicators, contexts; /* that live */
     unsigned waits_ahead; /* streams were made to wait for a word whose writing was not launched yet */
-    unsigned kept;        /* kernels of a capture that were launched */
     unsigned aborted;     /* communicators */
     unsigned faults;      /* what must not be: it has been told */
 } fake_counts;
@@ -83,10 +83,8 @@ typedef struct fake_stream fake_stream;
 typedef struct fake_work fake_work;
 
 typedef enum fake_moment {
-    FAKE_LAUNCHED, /* on a stream, as often as that */
-    FAKE_CAPTURED, /* into a graph */
-    FAKE_FIRST,    /* on its stream and queue: true if it is over */
-    FAKE_DROPPED   /* its graph is */
+    FAKE_LAUNCHED, /* on a stream */
+    FAKE_FIRST     /* on its stream and queue: true if it is over */
 } fake_moment;
 
 /* With the mutex held. */
@@ -149,7 +147,6 @@ void fake_memory_close(void); /* no stream is busy: frees what nobody has */
 /* fake_driver.c */
 int fake_gpu(void); /* the thread's present device */
 void fake_choose(int gpu);
-cudaError_t fake_capture(void *graph, const fake_work *work); /* with the mutex held */
 /* fake_nccl.c */
 void *fake_nccl_symbol(const char *name);
 bool fake_nccl_close(void); /* frees what lives no more */
@@ -162,7 +159,6 @@ struct fake_stream {
     fake_work *head, *tail;
     uint64_t launched, ended;
     struct fake_queue *queue; /* NULL: idle */
-    void *graph;              /* while it captures */
     bool used, dropped, gone;
     pthread_cond_t came;
     fake_stream *next;

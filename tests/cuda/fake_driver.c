@@ -1,7 +1,6 @@
 /*
- * fake_driver.c - a fake of what the module asks the driver and the loader for: waits for words, ids of streams, captures; and of NCCL
- * and the module as libraries to be loaded. See fake_cuda.h. A graph has one kernel at most: what only a GPU can show is what NCCL's
- * captures hold, and what goes with a kernel's launch.
+ * fake_driver.c - a fake of what the module asks the driver and the loader for: waits for words, ids of streams; and
+ * of NCCL and the module as libraries to be loaded. See fake_cuda.h.
  */
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -176,137 +175,15 @@ static CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice
     return CUDA_SUCCESS;
 }
 
-static CUresult get_pointer(void *value, CUpointer_attribute attribute, CUdeviceptr pointer)
-{
-    const int yes = 1;
-    (void)pointer;
-    if (attribute != CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    memcpy(value, &yes, sizeof yes);
-    return CUDA_SUCCESS;
-}
-
-/* ---- Captures: a graph is its own node, and its work the kernel's parameters ---- */
-
-typedef struct fake_graph {
-    fake_work work;
-    unsigned count;
-} fake_graph;
-
-cudaError_t fake_capture(void *graph, const fake_work *work)
-{
-    fake_graph *own = graph;
-    own->work = *work;
-    own->count++;
-    if (work->kind != FAKE_KERNEL) {
-        fake_fault("something else than a kernel is captured");
-        return cudaErrorStreamCaptureUnsupported;
-    }
-    (void)own->work.tell(&own->work, FAKE_CAPTURED);
-    return cudaSuccess;
-}
-
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
-{
-    fake_stream *own = fake_stream_of(stream);
-    fake_graph *graph = calloc(1, sizeof *graph);
-    (void)mode;
-    if (own == NULL || graph == NULL || fake_fails(FAKE_CAPTURE)) {
-        free(graph);
-        return cudaErrorMemoryAllocation;
-    }
-    pthread_mutex_lock(&fake_mutex);
-    own->graph = graph;
-    fake_counted()->graphs++;
-    pthread_mutex_unlock(&fake_mutex);
-    return cudaSuccess;
-}
-
-cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
-{
-    fake_stream *own = fake_stream_of(stream);
-    if (own == NULL) {
-        return cudaErrorInvalidResourceHandle;
-    }
-    pthread_mutex_lock(&fake_mutex);
-    *graph = own->graph;
-    own->graph = NULL;
-    pthread_mutex_unlock(&fake_mutex);
-    return cudaSuccess;
-}
-
+/* The program captures nothing. */
 static CUresult is_capturing(CUstream stream, CUstreamCaptureStatus *status)
 {
     const fake_stream *own = fake_stream_of(stream);
     if (own == NULL) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    pthread_mutex_lock(&fake_mutex);
-    *status = own->graph != NULL ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
-    pthread_mutex_unlock(&fake_mutex);
+    *status = CU_STREAM_CAPTURE_STATUS_NONE;
     return CUDA_SUCCESS;
-}
-
-cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *numNodes)
-{
-    const fake_graph *own = (const fake_graph *)(void *)graph;
-    *numNodes = own->count;
-    if (nodes != NULL && own->count > 0) {
-        nodes[0] = (cudaGraphNode_t)(void *)graph;
-    }
-    return cudaSuccess;
-}
-
-cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, enum cudaGraphNodeType *type)
-{
-    (void)node;
-    *type = cudaGraphNodeTypeKernel;
-    return cudaSuccess;
-}
-
-cudaError_t cudaGraphDestroy(cudaGraph_t graph)
-{
-    fake_graph *own = (fake_graph *)(void *)graph;
-    pthread_mutex_lock(&fake_mutex);
-    if (own->count > 0) {
-        (void)own->work.tell(&own->work, FAKE_DROPPED);
-    }
-    fake_counted()->graphs--;
-    pthread_cond_broadcast(&fake_moved);
-    pthread_mutex_unlock(&fake_mutex);
-    free(graph);
-    return cudaSuccess;
-}
-
-static CUresult get_params(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *params)
-{
-    static int function;
-    *params = (CUDA_KERNEL_NODE_PARAMS){.func = (CUfunction)(void *)&function, .kernelParams = (void **)(void *)node};
-    return CUDA_SUCCESS;
-}
-
-static CUresult get_node_attribute(CUgraphNode node, CUkernelNodeAttrID attribute, CUkernelNodeAttrValue *value)
-{
-    (void)node;
-    (void)attribute;
-    memset(value, 0, sizeof *value);
-    return CUDA_SUCCESS;
-}
-
-static CUresult launch(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra)
-{
-    const fake_graph *graph = (const fake_graph *)(void *)parameters;
-    (void)function;
-    (void)extra;
-    if (fake_fails(FAKE_KEPT_LAUNCH)) {
-        return CUDA_ERROR_LAUNCH_FAILED;
-    }
-    pthread_mutex_lock(&fake_mutex);
-    fake_counted()->kept++;
-    pthread_mutex_unlock(&fake_mutex);
-    return fake_launch((cudaStream_t)config->hStream, &graph->work) == cudaSuccess ? CUDA_SUCCESS
-                                                                                   : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* ---- What is looked up ---- */
@@ -344,10 +221,6 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **funcPtr,
         {"cuModuleGetLoadingMode", (fake_function)get_mode},
         {"cuDeviceGet", (fake_function)get_device},
         {"cuDeviceGetAttribute", (fake_function)get_attribute},
-        {"cuPointerGetAttribute", (fake_function)get_pointer},
-        {"cuGraphKernelNodeGetParams", (fake_function)get_params},
-        {"cuGraphKernelNodeGetAttribute", (fake_function)get_node_attribute},
-        {"cuLaunchKernelEx", (fake_function)launch},
     };
     (void)version;
     (void)flags;

@@ -1,10 +1,10 @@
 /*
- * fake_nccl.c - a fake of NCCL, for ranks of one process. A communicator comes together when all its members have called; the n-th
- * collective of each member meets the n-th of the others, and all end together; kinds, sizes and types that differ are told as a fault,
- * and never end. Giving up ends the member's own kernels, and only those; a communicator does not go while captures of it live.
+ * fake_nccl.c - a fake of NCCL, for ranks of one process. A communicator comes together when all its members have
+ * called; the n-th collective of each member meets the n-th of the others, and all end together; kinds, sizes and
+ * types that differ are told as a fault, and never end. Giving up ends the member's own kernels, and only those.
  *
- * What only a GPU can show: how NCCL moves data, what it does by itself (connections, registration, protocols), when its calls wait for
- * other ranks, and how its kernels get on beside others.
+ * What only a GPU can show: how NCCL moves data, what it does by itself (connections, registration, protocols), when
+ * its calls wait for other ranks, and how its kernels get on beside others.
  */
 #include "tests/cuda/fake_cuda.h"
 
@@ -36,7 +36,6 @@ typedef struct fake_comm {
     fake_group *group;
     int rank;
     uint64_t launched, ended;
-    unsigned graphs;
     bool aborted, gone;
     struct fake_comm *next;
 } fake_comm;
@@ -202,19 +201,11 @@ static bool meet(fake_work *work)
 static bool tell(fake_work *work, fake_moment moment)
 {
     fake_comm *comm = work->kernel.owner;
-    switch (moment) {
-    case FAKE_LAUNCHED:
+    if (moment == FAKE_LAUNCHED) {
         work->kernel.number = comm->launched++;
         return true;
-    case FAKE_CAPTURED:
-        comm->graphs++;
-        return true;
-    case FAKE_DROPPED:
-        comm->graphs--;
-        return true;
-    default:
-        return meet(work);
     }
+    return meet(work);
 }
 
 static ncclResult_t launch(fake_kernel kernel, ncclComm_t where, cudaStream_t stream)
@@ -319,9 +310,6 @@ static ncclResult_t comm_go(fake_comm *comm, bool aborts)
     fake_counted()->aborted += aborts ? 1 : 0;
     fake_counted()->communicators--;
     pthread_cond_broadcast(&fake_moved);
-    while (comm->graphs > 0) {
-        pthread_cond_wait(&fake_moved, &fake_mutex);
-    }
     pthread_mutex_unlock(&fake_mutex);
     return ncclSuccess;
 }

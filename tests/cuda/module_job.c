@@ -157,7 +157,6 @@ static void configure(const rank *self, trib_config *config)
     config->device_index = self->number;
     config->local_size = plan->gpus;
     config->local_rank = self->number % plan->gpus;
-    config->device_order = plan->in_order ? TRIB_DEVICE_ORDER_PROGRAM : TRIB_DEVICE_ORDER_AGREED;
     config->join_timeout_ns = plan->join_ns > 0 ? plan->join_ns : 60 * SECOND;
     config->op_timeout_ns = plan->op_ns > 0 ? plan->op_ns : 60 * SECOND;
     config->peer_timeout_ns = 20 * SECOND;
@@ -190,7 +189,7 @@ static void declare(rank *self, unsigned which)
     desc.name = name;
     desc.count = of->count;
     desc.dtype = of->type;
-    desc.flags = TRIB_TENSOR_DEVICE | (self->job->same_buffers ? TRIB_TENSOR_FIXED : 0);
+    desc.flags = TRIB_TENSOR_DEVICE;
     if (trib_tensor_declare(self->engine, &desc, &of->handle, &error) != TRIB_OK) {
         failed(self, "declare", &error);
     }
@@ -337,16 +336,14 @@ static void finish(rank *self, unsigned which, unsigned round)
     }
 }
 
-/* Ranks choose orders of their own, unless they have promised one. */
-static void shuffle(rank *self, unsigned round, unsigned *order)
+/* Ranks choose orders of their own. */
+static void shuffle(rank *self, unsigned *order)
 {
-    unsigned common = self->job->seed + round * 13;
-    unsigned *seed = self->job->in_order ? &common : &self->seed;
     for (unsigned i = 0; i < self->job->tensors; i++) {
         order[i] = i;
     }
     for (unsigned i = self->job->tensors - 1; i > 0; i--) {
-        const unsigned j = any(seed, i + 1), kept = order[i];
+        const unsigned j = any(&self->seed, i + 1), kept = order[i];
         order[i] = order[j];
         order[j] = kept;
     }
@@ -357,7 +354,7 @@ static void play(rank *self, unsigned round)
     const module_job *plan = self->job;
     const bool is_half = round == plan->rounds / 2;
     unsigned order[JOB_TENSORS_MAX] = {0};
-    shuffle(self, round, order);
+    shuffle(self, order);
     for (unsigned i = 0; i < plan->tensors && !self->over; i++) {
         hand_in(self, order[i], round);
     }
@@ -472,7 +469,6 @@ void module_job_expect_nothing_left(const module_outcome *outcome, unsigned untr
     assert_in_range(counts->device_memory, 0, untried);
     assert_int_equal(counts->host_memory, 0);
     assert_int_equal(counts->pinned, 0);
-    assert_int_equal(counts->graphs, 0);
     assert_int_equal(counts->communicators, 0);
     assert_in_range(counts->contexts, 0, untried);
 }

@@ -1,7 +1,7 @@
 /*
- * module_job.h - jobs of the real module over the fake of CUDA (fake_cuda.h): each rank is a thread with an engine of its own, which
- * hands in tensors of all types round by round, on streams of its own, and compares what comes out. A job that does not come to its
- * end is told, with what each stream is at, and ends the process.
+ * module_job.h - jobs of the real module over the fake of CUDA (fake_cuda.h): each rank is a thread with an engine of
+ * its own, which hands in tensors of all types round by round, on streams of its own, and compares what comes out. A
+ * job that does not come to its end is told, with what each stream is at, and ends the process.
  */
 #ifndef TRIB_TESTS_MODULE_JOB_H
 #define TRIB_TESTS_MODULE_JOB_H
@@ -20,7 +20,7 @@ typedef struct module_job {
     const char *address;
     unsigned rounds, streams, tensors;
     unsigned queues; /* 0: 32 */
-    bool loads_late, in_order, same_buffers;
+    bool loads_late;
     bool only_stream_waits; /* of which a kernel is loaded behind */
     bool no_stream_waits;   /* the calls would wait for the job to come together */
     bool may_fail;          /* an error is counted, and ends the rank's part */
@@ -44,10 +44,11 @@ typedef struct module_outcome {
 #define MODULE_JOB(...) ((module_job){.seed = module_seed, __VA_ARGS__})
 
 extern unsigned module_seed;
-/* Opens the fake, runs the job and closes it; `before` may ask for failures. Fails the test where a result is wrong, or an error comes
- * that may not. */
+/* Opens the fake, runs the job and closes it; `before` may ask for failures. Fails the test where a result is wrong,
+ * or an error comes that may not. */
 module_outcome module_job_run(const module_job *plan, fake_call call, unsigned fails_at);
-/* What was made is gone, but for what so many members that could not be tried in their group leave behind: a stream and memory. */
+/* What was made is gone, but for what so many members that could not be tried in their group leave behind: a stream
+ * and memory. */
 void module_job_expect_nothing_left(const module_outcome *outcome, unsigned untried);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * test_cuda_device.c - what callers' threads do with a device (stages/cuda/cuda_device.c): stand-ins for all that it calls. No GPU is
- * needed, only CUDA's headers.
+ * test_cuda_device.c - what callers' threads do with a device (stages/cuda/cuda_device.c): stand-ins for all that it
+ * calls. No GPU is needed, only CUDA's headers.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -166,84 +166,85 @@ cudaError_t cudaDeviceGetPCIBusId(char *pci, int len, int device)
     return cudaSuccess;
 }
 
-cudaError_t cuda_visit_open(trib_device *device)
+cudaError_t cuda_context_open(trib_device *device)
 {
     (void)device;
     return cudaSuccess;
 }
 
-void cuda_visit_close(trib_device *device)
+void cuda_context_close(trib_device *device)
 {
     (void)device;
 }
 
-cuda_visit cuda_visit_begin(const trib_device *device)
+cuda_context_guard cuda_context_enter(const trib_device *device)
 {
     (void)device;
-    return (cuda_visit){.mode = CU_STREAM_CAPTURE_MODE_RELAXED};
+    return (cuda_context_guard){.mode = CU_STREAM_CAPTURE_MODE_RELAXED};
 }
 
-void cuda_visit_end(const trib_device *device, cuda_visit visit)
+void cuda_context_leave(const trib_device *device, cuda_context_guard guard)
 {
     (void)device;
-    (void)visit;
+    (void)guard;
 }
 
-void cuda_wait_note(trib_device *device, cudaStream_t stream)
+void cuda_stream_note(trib_device *device, cudaStream_t stream)
 {
     (void)device;
     (void)stream;
 }
 
-void cuda_wait_open(trib_device *device)
+void cuda_registry_join(trib_device *device)
 {
     (void)device;
 }
 
-void cuda_wait_close(trib_device *device)
+void cuda_registry_leave(trib_device *device)
 {
     (void)device;
 }
 
-void cuda_wait_end(trib_device *device, const trib_device_gate *gate)
+void cuda_semaphore_note_launched(trib_device *device, const trib_device_semaphore *semaphore)
 {
     (void)device;
-    (void)gate;
+    (void)semaphore;
 }
 
-trib_status cuda_stream_wait(trib_device *device, void *stream, const trib_device_gate *gate, trib_error *error)
+trib_status cuda_stream_wait(trib_device *device, void *stream, const trib_device_semaphore *semaphore,
+                             trib_error *error)
 {
     (void)device;
     (void)stream;
-    (void)gate;
+    (void)semaphore;
     (void)error;
     return TRIB_OK;
 }
 
-void cuda_mark_give(trib_device *device, cuda_mark *mark)
+void cuda_marker_release(trib_device *device, cuda_stream_marker *marker)
 {
     (void)device;
-    free(mark);
+    free(marker);
 }
 
-bool cuda_gates_open(trib_device *device)
+bool cuda_semaphores_open(trib_device *device)
 {
     (void)device;
     return true;
 }
 
-void cuda_gates_free(trib_device *device)
+void cuda_semaphores_free(trib_device *device)
 {
     (void)device;
 }
 
-cuda_gate_end *cuda_gate_end_make(trib_device *device)
+cuda_semaphore_event *cuda_semaphore_event_make(trib_device *device)
 {
     (void)device;
     return NULL;
 }
 
-uint32_t *cuda_gate_word(trib_device *device)
+uint32_t *cuda_semaphore_word(trib_device *device)
 {
     (void)device;
     return NULL;
@@ -254,37 +255,12 @@ void cuda_comm_stop(trib_device *device)
     (void)device;
 }
 
-cudaError_t cuda_keep_open(trib_device *device)
-{
-    (void)device;
-    return cudaSuccess;
-}
-
-void cuda_keep_close(trib_device *device)
-{
-    (void)device;
-}
-
-bool cuda_keep_may(trib_device *device, const void *buffer)
-{
-    (void)device;
-    (void)buffer;
-    return false;
-}
-
 void *cuda_thread_main(void *argument)
 {
     return argument;
 }
 
-void cuda_issue(trib_device *device, trib_device_job *job, bool here)
-{
-    (void)device;
-    (void)job;
-    (void)here;
-}
-
-bool cuda_wake(trib_device *device, uint32_t reactors, bool hurries)
+bool cuda_thread_wake(trib_device *device, uint32_t reactors, bool hurries)
 {
     (void)device;
     (void)reactors;
@@ -313,10 +289,10 @@ static int setup(void **state)
     return 0;
 }
 
-static trib_status mark(trib_device *device, uintptr_t stream, void **mark_out)
+static trib_status mark(trib_device *device, uintptr_t stream, void **marker_out)
 {
     trib_error error = {.status = TRIB_OK};
-    return trib_device_cuda()->mark(device, (cudaStream_t)stream, mark_out, &error);
+    return trib_device_cuda()->marker_record(device, (cudaStream_t)stream, marker_out, &error);
 }
 
 static void a_stream_that_does_nothing_has_come_to_the_call(void **state)
@@ -327,7 +303,8 @@ static void a_stream_that_does_nothing_has_come_to_the_call(void **state)
     assert_int_equal(records, 0);
 }
 
-/* Where it is not of those that are apart from the default stream it comes behind that one's work, of which it knows nothing. */
+/* Where it is not of those that are apart from the default stream it comes behind that one's work, of which it knows
+ * nothing. */
 static void a_stream_that_waits_for_the_default_one_has_not(void **state)
 {
     const uintptr_t streams[] = {16, (uintptr_t)cudaStreamLegacy, (uintptr_t)cudaStreamPerThread, 0};
@@ -349,7 +326,7 @@ static void mark_it_too(void)
     assert_int_equal(mark(shared, 0, &between), TRIB_OK);
 }
 
-/* Behind another are marks whose recording began when that one's was over. */
+/* Behind another are markers whose recording began when that one's was over. */
 static void marks_know_which_is_behind_which(void **state)
 {
     void *made[3];
@@ -358,7 +335,7 @@ static void marks_know_which_is_behind_which(void **state)
         meanwhile = i == 1 ? mark_it_too : NULL;
         assert_int_equal(mark(shared, 0, &made[i]), TRIB_OK);
     }
-    const cuda_mark *first = made[0], *second = made[1], *third = made[2], *inside = between;
+    const cuda_stream_marker *first = made[0], *second = made[1], *third = made[2], *inside = between;
     assert_true(second->began >= first->ended);
     assert_true(inside->began >= first->ended);
     assert_true(inside->began < second->ended);

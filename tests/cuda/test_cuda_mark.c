@@ -1,4 +1,5 @@
-/* test_cuda_mark.c - which marks of callers' streams are asked for (stages/cuda/cuda_mark.c), with stand-ins for CUDA. */
+/* test_cuda_mark.c - which markers of callers' streams are asked for (stages/cuda/cuda_mark.c), with stand-ins for
+ * CUDA. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +16,7 @@
 enum { JOBS = 120 };
 
 static trib_device gpu;
-static cuda_mark marks[JOBS];
+static cuda_stream_marker markers[JOBS];
 static trib_device_job jobs[JOBS];
 static bool reached[JOBS];
 static CUresult broken; /* what an event says that has not been reached */
@@ -33,7 +34,7 @@ const char *cudaGetErrorString(cudaError_t error)
     return "broken";
 }
 
-void cuda_give_back(trib_device *device, trib_device_job *job, trib_status status, const char *format, ...)
+void cuda_job_give_back(trib_device *device, trib_device_job *job, trib_status status, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -62,19 +63,19 @@ static void await_all(int count, uintptr_t first, int streams)
 {
     for (int i = 0; i < count; i++) {
         const uintptr_t stream = first + (uintptr_t)(i % streams);
-        marks[i] = (cuda_mark){.event = (cudaEvent_t)(uintptr_t)(i + 1),
-                               .stream = (cudaStream_t)stream,
-                               .began = (uint64_t)i,
-                               .ended = (uint64_t)i + 1};
-        jobs[i] = (trib_device_job){.kind = TRIB_DEVICE_WAIT, .mark = &marks[i], .status = TRIB_PENDING};
-        cuda_mark_await(&gpu, &jobs[i]);
+        markers[i] = (cuda_stream_marker){.event = (cudaEvent_t)(uintptr_t)(i + 1),
+                                          .stream = (cudaStream_t)stream,
+                                          .began = (uint64_t)i,
+                                          .ended = (uint64_t)i + 1};
+        jobs[i] = (trib_device_job){.kind = TRIB_DEVICE_WAIT, .marker = &markers[i], .status = TRIB_PENDING};
+        cuda_marker_await(&gpu, &jobs[i]);
     }
 }
 
-static int free_marks(void)
+static int count_free_markers(void)
 {
     int count = 0;
-    for (const cuda_mark *mark = gpu.marks; mark != NULL; mark = mark->next) {
+    for (const cuda_stream_marker *marker = gpu.free_markers; marker != NULL; marker = marker->next) {
         count++;
     }
     return count;
@@ -84,31 +85,31 @@ static void each_stream_is_asked_for_once(void **state)
 {
     (void)state;
     await_all(JOBS, 16, 3);
-    cuda_mark_poll(&gpu);
-    cuda_mark_poll(&gpu);
+    cuda_marker_poll(&gpu);
+    cuda_marker_poll(&gpu);
     assert_int_equal(asked, 6);
     assert_int_equal(back_count, 0);
-    for (int i = 0; i < 7; i++) { /* stream 0 has come to three marks, the others to two */
+    for (int i = 0; i < 7; i++) { /* stream 0 has come to three markers, the others to two */
         reached[i] = true;
     }
     asked = 0;
-    cuda_mark_poll(&gpu);
+    cuda_marker_poll(&gpu);
     assert_int_equal(asked, 7 + 3);
     assert_int_equal(back_count, 7);
     for (int i = 0; i < 7; i++) {
         assert_int_equal(back[i], i);
         assert_int_equal(jobs[i].status, TRIB_OK);
     }
-    assert_int_equal(free_marks(), 7);
+    assert_int_equal(count_free_markers(), 7);
     memset(reached, 1, sizeof reached);
-    cuda_mark_poll(&gpu);
+    cuda_marker_poll(&gpu);
     assert_int_equal(back_count, JOBS);
     assert_null(gpu.waits);
     asked = 0;
-    cuda_mark_poll(&gpu);
+    cuda_marker_poll(&gpu);
     assert_int_equal(asked, 0);
     await_all(2, 16, 1); /* and it goes on */
-    cuda_mark_poll(&gpu);
+    cuda_marker_poll(&gpu);
     assert_int_equal(back_count, JOBS + 2);
 }
 
@@ -118,12 +119,12 @@ static void streams_are_waited_for_apart(void **state)
     (void)state;
     await_all(6, 16, 2);
     reached[1] = reached[3] = true;
-    cuda_mark_poll(&gpu);
+    cuda_marker_poll(&gpu);
     assert_int_equal(back_count, 2);
     assert_int_equal(back[0], 1);
     assert_int_equal(back[1], 3);
     reached[0] = reached[5] = true;
-    cuda_mark_poll(&gpu);
+    cuda_marker_poll(&gpu);
     assert_int_equal(back_count, 4);
     assert_int_equal(back[2], 0);
     assert_int_equal(back[3], 5);
@@ -135,19 +136,19 @@ static void streams_of_threads_are_asked_for_one_by_one(void **state)
     (void)state;
     await_all(10, (uintptr_t)cudaStreamPerThread, 1);
     reached[4] = true;
-    cuda_mark_poll(&gpu);
+    cuda_marker_poll(&gpu);
     assert_int_equal(asked, 10);
     assert_int_equal(back_count, 1);
     assert_int_equal(back[0], 4);
 }
 
-/* Job i is of the mark that was the count - 1 - i-th to be recorded, by threads that share a stream. */
+/* Job i is of the marker that was the count - 1 - i-th to be recorded, by threads that share a stream. */
 static void await_backwards(int count, bool at_once)
 {
     await_all(count, 16, 1);
     for (int i = 0; i < count; i++) {
-        marks[i].began = (uint64_t)(count - 1 - i);
-        marks[i].ended = at_once ? (uint64_t)count : marks[i].began + 1;
+        markers[i].began = (uint64_t)(count - 1 - i);
+        markers[i].ended = at_once ? (uint64_t)count : markers[i].began + 1;
     }
 }
 
@@ -156,15 +157,15 @@ static void marks_may_come_in_another_order(void **state)
 {
     (void)state;
     await_backwards(3, false);
-    cuda_mark_poll(&gpu);
+    cuda_marker_poll(&gpu);
     assert_int_equal(asked, 3);
     assert_int_equal(back_count, 0);
     reached[2] = true;
-    cuda_mark_poll(&gpu);
+    cuda_marker_poll(&gpu);
     assert_int_equal(back_count, 1);
     assert_int_equal(back[0], 2);
     asked = 0;
-    cuda_mark_poll(&gpu);
+    cuda_marker_poll(&gpu);
     assert_int_equal(asked, 2);
 }
 
@@ -174,7 +175,7 @@ static void marks_that_are_made_at_once_are_all_asked_for(void **state)
     (void)state;
     await_backwards(3, true);
     reached[1] = true;
-    cuda_mark_poll(&gpu);
+    cuda_marker_poll(&gpu);
     assert_int_equal(asked, 3);
     assert_int_equal(back_count, 1);
     assert_int_equal(back[0], 1);
@@ -185,10 +186,10 @@ static void there_may_be_any_number_of_streams(void **state)
     (void)state;
     await_all(JOBS, 16, 40);
     reached[39] = reached[79] = true;
-    cuda_mark_poll(&gpu);
+    cuda_marker_poll(&gpu);
     assert_int_equal(back_count, 2);
     memset(reached, 1, sizeof reached);
-    cuda_mark_poll(&gpu);
+    cuda_marker_poll(&gpu);
     assert_int_equal(back_count, JOBS);
 }
 
@@ -198,12 +199,12 @@ static void all_come_back_from_a_device_that_is_stopped(void **state)
     await_all(10, 16, 2);
     reached[8] = true;
     gpu.stopped = true;
-    cuda_mark_poll(&gpu);
+    cuda_marker_poll(&gpu);
     assert_int_equal(back_count, 10);
     for (int i = 0; i < 10; i++) {
         assert_int_equal(jobs[i].status, i == 8 ? TRIB_OK : TRIB_CLOSED);
     }
-    assert_int_equal(free_marks(), 10);
+    assert_int_equal(count_free_markers(), 10);
 }
 
 static void what_is_broken_is_told(void **state)
@@ -211,7 +212,7 @@ static void what_is_broken_is_told(void **state)
     (void)state;
     await_all(3, 16, 1);
     broken = CUDA_ERROR_ILLEGAL_ADDRESS;
-    cuda_mark_poll(&gpu);
+    cuda_marker_poll(&gpu);
     assert_int_equal(back_count, 3);
     assert_int_equal(jobs[0].status, TRIB_SYSTEM);
     assert_string_equal(jobs[0].text, "broken");
@@ -229,5 +230,5 @@ int main(void)
         cmocka_unit_test_setup(all_come_back_from_a_device_that_is_stopped, setup),
         cmocka_unit_test_setup(what_is_broken_is_told, setup),
     };
-    return cmocka_run_group_tests_name("marks of callers' streams", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("markers of callers' streams", tests, NULL, NULL);
 }

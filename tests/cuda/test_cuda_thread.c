@@ -1,6 +1,6 @@
 /*
- * test_cuda_thread.c - the device's thread (stages/cuda/cuda_thread.c) wakes reactors for callers, unless it is busy: stand-ins for all
- * that it calls. No GPU is needed, only CUDA's headers.
+ * test_cuda_thread.c - the device's thread (stages/cuda/cuda_thread.c) wakes reactors for callers, unless it is busy:
+ * stand-ins for all that it calls. No GPU is needed, only CUDA's headers.
  */
 #include <semaphore.h>
 #include <setjmp.h>
@@ -47,7 +47,8 @@ static CUresult record_event(CUevent event, CUstream stream)
     return cannot_record ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
-/* A stream of the caller's that does not come to its mark; in the thread's turn it is asked whether it would wake somebody. */
+/* A stream of the caller's that does not come to its marker; in the thread's turn it is asked whether it would wake
+ * somebody. */
 static atomic_bool is_late;
 static atomic_int would_wake, would_not;
 static trib_device *looked_at;
@@ -73,7 +74,7 @@ static CUresult query_event(CUevent event)
     if (!atomic_load(&is_late)) {
         return CUDA_SUCCESS;
     }
-    atomic_fetch_add(cuda_wake(looked_at, 1, false) ? &would_wake : &would_not, 1);
+    atomic_fetch_add(cuda_thread_wake(looked_at, 1, false) ? &would_wake : &would_not, 1);
     return CUDA_ERROR_NOT_READY;
 }
 
@@ -107,30 +108,24 @@ bool cuda_thread_use(int index)
     return true;
 }
 
-void cuda_signal_if_asleep(trib_device *device)
+void cuda_thread_signal_if_asleep(trib_device *device)
 {
     if (device->asleep) {
         pthread_cond_signal(&device->changed);
     }
 }
 
-static uint32_t word; /* a gate's */
+static uint32_t word; /* a semaphore's */
 static bool cannot_write;
 static int writes;
 
-CUresult cuda_wait_launched(trib_device *device, const trib_device_gate *gate, cudaStream_t stream)
+CUresult cuda_semaphore_signal_behind(trib_device *device, const trib_device_semaphore *semaphore, cudaStream_t stream)
 {
     (void)device;
     (void)stream;
-    assert_ptr_equal(gate->word, &word);
+    assert_ptr_equal(semaphore->word, &word);
     writes++;
     return cannot_write ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
-}
-
-void cuda_issue_notice(trib_device *device, cuda_queue launched)
-{
-    (void)device;
-    assert_null(launched.head);
 }
 
 void cuda_nccl_give_up(trib_device *device, const trib_device_job *job, const char *text)
@@ -258,7 +253,7 @@ static void hand_in(trib_device *device, trib_device_job *job)
     pthread_mutex_lock(&device->mutex);
     device->new_head = device->new_tail = job;
     device->calls_come = device->calls_come || job->kind != TRIB_DEVICE_WAIT;
-    cuda_signal_if_asleep(device);
+    cuda_thread_signal_if_asleep(device);
     pthread_mutex_unlock(&device->mutex);
 }
 
@@ -266,11 +261,11 @@ static void it_wakes_reactors_when_it_sleeps(void **state)
 {
     trib_device *device = *state;
     wait_until_it_sleeps(device);
-    assert_true(cuda_wake(device, 0x5, false));
+    assert_true(cuda_thread_wake(device, 0x5, false));
     sem_wait(&has_woken);
     assert_int_equal(atomic_exchange(&woken, 0), 0x5);
     wait_until_it_sleeps(device);
-    assert_true(cuda_wake(device, 0x8, false));
+    assert_true(cuda_thread_wake(device, 0x8, false));
     sem_wait(&has_woken);
     assert_int_equal(atomic_exchange(&woken, 0), 0x8); /* nobody is woken twice */
 }
@@ -282,7 +277,7 @@ static void it_forgets_none(void **state)
     for (int i = 0; i < 2000; i++) {
         const uint32_t reactor = 1u << i % 32;
         atomic_fetch_and(&woken, ~reactor);
-        assert_true(cuda_wake(device, reactor, false));
+        assert_true(cuda_thread_wake(device, reactor, false));
         while ((atomic_load(&woken) & reactor) == 0) {
             sem_wait(&has_woken);
         }
@@ -297,12 +292,12 @@ static void it_leaves_it_to_callers_while_it_makes_calls(void **state)
     wait_until_it_sleeps(device);
     hand_in(device, &job);
     sem_wait(&copying);
-    assert_false(cuda_wake(device, 1, false));
+    assert_false(cuda_thread_wake(device, 1, false));
     sem_post(&go_on);
     sem_wait(&job_back);
     wait_until_it_sleeps(device);
     assert_int_equal(atomic_load(&woken), 0);
-    assert_true(cuda_wake(device, 1, false));
+    assert_true(cuda_thread_wake(device, 1, false));
     sem_wait(&has_woken);
 }
 
@@ -310,9 +305,9 @@ static void it_leaves_it_to_callers_while_it_makes_calls(void **state)
 static void it_wakes_reactors_while_it_looks(void **state)
 {
     trib_device *device = *state;
-    cuda_mark mark = {.event = NULL};
+    cuda_stream_marker marker = {.event = NULL};
     trib_device_job copy = {.kind = TRIB_DEVICE_TO_HOST, .bytes = 1};
-    trib_device_job wait = {.kind = TRIB_DEVICE_WAIT, .mark = &mark};
+    trib_device_job wait = {.kind = TRIB_DEVICE_WAIT, .marker = &marker};
     hand_in(device, &copy);
     sem_wait(&copying);
     sem_post(&go_on);
@@ -334,11 +329,11 @@ static void it_takes_what_hurries_along(void **state)
 {
     trib_device *device = *state;
     wait_until_it_sleeps(device);
-    assert_false(cuda_wake(device, 1, true));
+    assert_false(cuda_thread_wake(device, 1, true));
     pthread_mutex_lock(&device->mutex);
     device->to_wake = 2; /* handed over, and not taken yet */
     pthread_mutex_unlock(&device->mutex);
-    assert_true(cuda_wake(device, 1, true));
+    assert_true(cuda_thread_wake(device, 1, true));
     sem_wait(&has_woken);
     assert_int_equal(atomic_load(&woken), 3);
 }
@@ -348,9 +343,9 @@ static void it_leaves_it_to_callers_when_it_stops(void **state)
     trib_device *device = *state;
     pthread_mutex_lock(&device->mutex);
     device->stopping = true;
-    cuda_signal_if_asleep(device);
+    cuda_thread_signal_if_asleep(device);
     pthread_mutex_unlock(&device->mutex);
-    assert_false(cuda_wake(device, 1, false));
+    assert_false(cuda_thread_wake(device, 1, false));
 }
 
 static void copy(trib_device *device, trib_device_job *job)
@@ -363,14 +358,17 @@ static void copy(trib_device *device, trib_device_job *job)
 }
 
 /* Behind the last job of an operation, and then streams may wait for it, however few queues there are. */
-static void it_says_when_a_gate_will_open(void **state)
+static void it_says_when_a_semaphore_will_be_signalled(void **state)
 {
     trib_device *device = *state;
     for (int fails = 0; fails < 2; fails++) {
         atomic_uint count = 0;
-        trib_device_gate gate = {.word = &word, .value = 7};
-        trib_device_job first = {
-            .kind = TRIB_DEVICE_TO_DEVICE, .bytes = 1, .gate = &gate, .gate_count = &count, .gate_goal = 2};
+        trib_device_semaphore semaphore = {.word = &word, .value = 7};
+        trib_device_job first = {.kind = TRIB_DEVICE_TO_DEVICE,
+                                 .bytes = 1,
+                                 .semaphore = &semaphore,
+                                 .semaphore_count = &count,
+                                 .semaphore_goal = 2};
         trib_device_job last = first;
         cannot_write = fails == 1;
         writes = 0;
@@ -389,9 +387,12 @@ static void it_keeps_what_is_still_copied(void **state)
     trib_device *device = *state;
     for (int unmarked = 0; unmarked < 2; unmarked++) {
         atomic_uint count = 0;
-        trib_device_gate gate = {.word = &word, .value = 7};
-        trib_device_job job = {
-            .kind = TRIB_DEVICE_TO_DEVICE, .bytes = 1, .gate = &gate, .gate_count = &count, .gate_goal = 1};
+        trib_device_semaphore semaphore = {.word = &word, .value = 7};
+        trib_device_job job = {.kind = TRIB_DEVICE_TO_DEVICE,
+                               .bytes = 1,
+                               .semaphore = &semaphore,
+                               .semaphore_count = &count,
+                               .semaphore_goal = 1};
         trib_device_job next = {.kind = TRIB_DEVICE_TO_HOST, .bytes = 1, .after = &job};
         atomic_int *asked = unmarked ? &asked_streams : &asked_events;
         cannot_record = unmarked == 1;
@@ -445,24 +446,17 @@ static void it_does_not_copy_behind_what_it_cannot_wait_for(void **state)
     assert_int_equal(job.status, TRIB_SYSTEM);
 }
 
-/* What cannot begin leaves nothing behind: its mark, and its place among what is left to be launched, before which no caller would
- * launch anything. */
 static void it_turns_away_what_it_has_no_memory_for(void **state)
 {
     trib_device *device = *state;
-    cuda_mark mark = {.event = NULL};
-    trib_device_job job = {.kind = TRIB_DEVICE_ALL_REDUCE, .mark = &mark, .is_issued = true};
+    trib_device_job job = {.kind = TRIB_DEVICE_ALL_REDUCE};
     atomic_store(&no_memory, true);
-    pthread_mutex_lock(&device->mutex);
-    device->unlaunched = 1;
-    pthread_mutex_unlock(&device->mutex);
     hand_in(device, &job);
     sem_wait(&job_back);
     wait_until_it_sleeps(device);
     atomic_store(&no_memory, false);
     assert_int_equal(job.status, TRIB_NO_MEMORY);
-    assert_ptr_equal(device->marks, &mark);
-    assert_int_equal(device->unlaunched, 0);
+    assert_null(job.slot);
 }
 
 int main(void)
@@ -472,7 +466,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(it_forgets_none, setup, teardown),
         cmocka_unit_test_setup_teardown(it_leaves_it_to_callers_while_it_makes_calls, setup, teardown),
         cmocka_unit_test_setup_teardown(it_wakes_reactors_while_it_looks, setup, teardown),
-        cmocka_unit_test_setup_teardown(it_says_when_a_gate_will_open, setup, teardown),
+        cmocka_unit_test_setup_teardown(it_says_when_a_semaphore_will_be_signalled, setup, teardown),
         cmocka_unit_test_setup_teardown(it_keeps_what_is_still_copied, setup, teardown),
         cmocka_unit_test_setup_teardown(it_does_not_copy_behind_what_has_failed, setup, teardown),
         cmocka_unit_test_setup_teardown(it_does_not_copy_behind_what_it_cannot_wait_for, setup, teardown),

@@ -57,17 +57,17 @@ static void streams_count_that_do_not_wait(void **state)
     open_with("8");
     assert_int_equal(wait_for(0, 0), TRIB_OK);
     for (uintptr_t i = 0; i < 4; i++) {
-        cuda_wait_note(&device, stream_of(i));
+        cuda_stream_note(&device, stream_of(i));
     }
     assert_int_equal(wait_for(0, 1), TRIB_OK);
-    cuda_wait_note(&device, stream_of(4));
+    cuda_stream_note(&device, stream_of(4));
     assert_int_equal(wait_for(0, 2), TRIB_BUSY);
     assert_int_equal(wait_for(3, 0), TRIB_BUSY);
     for (uintptr_t i = 5; i < 100; i++) {
-        cuda_wait_note(&device, stream_of(i));
+        cuda_stream_note(&device, stream_of(i));
     }
     assert_int_equal(wait_for(200, 2), TRIB_BUSY);
-    cuda_wait_end(&device, &gates[0]);
+    cuda_semaphore_note_launched(&device, &semaphores[0]);
     assert_int_equal(wait_for(200, 0), TRIB_OK); /* launched: nothing is held up by that */
 }
 
@@ -75,14 +75,12 @@ static void streams_count_that_do_not_wait(void **state)
 static void streams_count_whatever_they_wait_for(void **state)
 {
     (void)state;
-    for (int way = 0; way < 3; way++) {
+    for (int way = 0; way < 2; way++) {
         open_with(NULL);
         if (way == 0) {
-            gate_words[0] = 1; /* it is open */
-        } else if (way == 1) {
-            cuda_wait_end(&device, &gates[0]); /* launched */
+            semaphore_words[0] = 1; /* it is open */
         } else {
-            gates[0].by_end = true; /* known to the driver */
+            cuda_semaphore_note_launched(&device, &semaphores[0]); /* launched */
         }
         assert_int_equal(wait_for(0, 0), TRIB_OK);
         assert_int_equal(wait_for(1, 1), TRIB_BUSY); /* there is room for one of them */
@@ -96,13 +94,13 @@ static void nobody_waits_while_streams_come_anew(void **state)
     open_with("32");
     assert_int_equal(wait_at_once(0, 0), TRIB_BUSY);
     for (uintptr_t i = 1; i < 4; i++) {
-        cuda_wait_note(&device, stream_of(i));
+        cuda_stream_note(&device, stream_of(i));
     }
     for (int i = 0; i < 15; i++) { /* four times each */
         assert_int_equal(wait_at_once((uintptr_t)i % 4, 0), TRIB_BUSY);
     }
     assert_int_equal(wait_at_once(3, 0), TRIB_OK);
-    cuda_wait_note(&device, stream_of(4));
+    cuda_stream_note(&device, stream_of(4));
     assert_int_equal(wait_at_once(0, 1), TRIB_BUSY);
     come_often(&device, stream_of(0));
     assert_int_equal(wait_at_once(0, 1), TRIB_OK);
@@ -112,19 +110,19 @@ static void streams_are_forgotten_that_do_not_come_again(void **state)
 {
     (void)state;
     open_with(NULL);
-    cuda_wait_note(&device, stream_of(0));
+    cuda_stream_note(&device, stream_of(0));
     now_ns += INT64_C(6000000000);
     assert_int_equal(wait_for(1, 0), TRIB_BUSY);
     now_ns += INT64_C(5000000000);
     assert_int_equal(wait_for(1, 0), TRIB_OK);   /* 0 is forgotten */
     assert_int_equal(wait_for(2, 1), TRIB_BUSY); /* 1 is not */
-    cuda_wait_end(&device, &gates[0]);
-    gates[0].value = 2;
+    cuda_semaphore_note_launched(&device, &semaphores[0]);
+    semaphores[0].value = 2;
     now_ns += INT64_C(11000000000);
     assert_int_equal(wait_for(3, 0), TRIB_OK);
     now_ns += INT64_C(11000000000);
     assert_int_equal(wait_for(4, 1), TRIB_BUSY); /* 3 has waited all the time */
-    cuda_wait_end(&device, &gates[0]);
+    cuda_semaphore_note_launched(&device, &semaphores[0]);
     now_ns += INT64_C(11000000000);
     assert_int_equal(wait_for(5, 1), TRIB_OK);
 }
@@ -134,12 +132,12 @@ static void who_is_left_has_to_come_often(void **state)
 {
     (void)state;
     open_with("32");
-    cuda_wait_note(&device, stream_of(0));
+    cuda_stream_note(&device, stream_of(0));
     assert_int_equal(wait_for(1, 0), TRIB_OK);
-    cuda_wait_end(&device, &gates[0]);
-    gates[0].value = 2;
+    cuda_semaphore_note_launched(&device, &semaphores[0]);
+    semaphores[0].value = 2;
     now_ns += INT64_C(6000000000);
-    cuda_wait_note(&device, stream_of(1));
+    cuda_stream_note(&device, stream_of(1));
     now_ns += INT64_C(6000000000);
     assert_int_equal(wait_at_once(1, 0), TRIB_BUSY); /* 0 is forgotten */
     assert_int_equal(wait_for(1, 0), TRIB_OK);
@@ -150,17 +148,17 @@ static void with_one_queue_nobody_waits_for_what_is_not_launched(void **state)
     (void)state;
     open_with("1");
     trib_error error = {.status = TRIB_OK};
-    assert_int_equal(cuda_stream_wait(&device, stream_of(0), &gates[0], &error), TRIB_BUSY);
+    assert_int_equal(cuda_stream_wait(&device, stream_of(0), &semaphores[0], &error), TRIB_BUSY);
     assert_non_null(strstr(error.text, "CUDA_DEVICE_MAX_CONNECTIONS"));
     assert_int_equal(words, 0);
-    cuda_wait_end(&device, &gates[0]);
+    cuda_semaphore_note_launched(&device, &semaphores[0]);
     assert_int_equal(told, 1);
     assert_int_equal(wait_for(0, 0), TRIB_OK);
     assert_int_equal(words, 0);
     assert_int_equal(events, 1);
-    gates[0].value = 2; /* the next operation's */
+    semaphores[0].value = 2; /* the next operation's */
     assert_int_equal(wait_for(0, 0), TRIB_BUSY);
-    gate_words[0] = 2; /* it is open */
+    semaphore_words[0] = 2; /* it is open */
     assert_int_equal(wait_for(0, 0), TRIB_OK);
     assert_int_equal(words, 0);
     assert_int_equal(events, 1);
@@ -174,10 +172,10 @@ static void where_kernels_are_loaded_late_nobody_waits_for_what_is_not_launched(
     loading = &lazy;
     open_with("32");
     come_often(&device, stream_of(0));
-    assert_int_equal(cuda_stream_wait(&device, stream_of(0), &gates[0], &error), TRIB_BUSY);
+    assert_int_equal(cuda_stream_wait(&device, stream_of(0), &semaphores[0], &error), TRIB_BUSY);
     assert_non_null(strstr(error.text, "CUDA_MODULE_LOADING=EAGER"));
     assert_int_equal(words, 0);
-    cuda_wait_end(&device, &gates[0]);
+    cuda_semaphore_note_launched(&device, &semaphores[0]);
     assert_int_equal(told, 1);
     assert_int_equal(wait_for(0, 0), TRIB_OK);
     assert_int_equal(words, 0);
@@ -192,25 +190,26 @@ static void one_stream_may_wait_for_many(void **state)
 {
     (void)state;
     open_with(NULL);
-    for (int i = 0; i < GATES; i++) {
+    for (int i = 0; i < SEMAPHORES; i++) {
         assert_int_equal(wait_for(0, i), TRIB_OK);
         assert_int_equal(wait_for(0, i), TRIB_OK);
     }
-    for (int i = 0; i < GATES; i++) {
-        assert_int_equal(wait_for(1, GATES - 1), TRIB_BUSY);
-        cuda_wait_end(&device, &gates[i]);
+    for (int i = 0; i < SEMAPHORES; i++) {
+        assert_int_equal(wait_for(1, SEMAPHORES - 1), TRIB_BUSY);
+        cuda_semaphore_note_launched(&device, &semaphores[i]);
     }
-    assert_int_equal(told, GATES); /* each time that one had been refused since */
-    assert_int_equal(wait_for(1, GATES - 1), TRIB_OK);
-    gates[0].value = 2;
+    assert_int_equal(told, SEMAPHORES); /* each time that one had been refused since */
+    assert_int_equal(wait_for(1, SEMAPHORES - 1), TRIB_OK);
+    semaphores[0].value = 2;
     assert_int_equal(wait_for(0, 0), TRIB_BUSY);
-    cuda_wait_end(&device, &gates[0]);
-    assert_int_equal(told, GATES + 1);
-    cuda_wait_end(&device, &gates[1]);
-    assert_int_equal(told, GATES + 1); /* nobody was refused since */
+    cuda_semaphore_note_launched(&device, &semaphores[0]);
+    assert_int_equal(told, SEMAPHORES + 1);
+    cuda_semaphore_note_launched(&device, &semaphores[1]);
+    assert_int_equal(told, SEMAPHORES + 1); /* nobody was refused since */
 }
 
-/* A thread that comes after another may have its name, and a stream the handle of one that was destroyed: the earlier ones still wait. */
+/* A thread that comes after another may have its name, and a stream the handle of one that was destroyed: the earlier
+ * ones still wait. */
 static void streams_that_are_gone_still_count(void **state)
 {
     (void)state;
@@ -227,7 +226,7 @@ static void streams_that_are_gone_still_count(void **state)
     assert_int_equal(wait_for(0, 0), TRIB_OK);
     replaced = 1;
     assert_int_equal(wait_for(0, 1), TRIB_BUSY);
-    cuda_wait_end(&device, &gates[1]);
+    cuda_semaphore_note_launched(&device, &semaphores[1]);
     assert_int_equal(wait_for(0, 1), TRIB_OK);
     replaced = 0;
     has_ids = false;
@@ -240,8 +239,8 @@ static void the_default_stream_is_one(void **state)
     has_ids = true;
     open_with(NULL);
     come_often(&device, NULL);
-    assert_int_equal(cuda_stream_wait(&device, NULL, &gates[0], &error), TRIB_OK);
-    assert_int_equal(cuda_stream_wait(&device, cudaStreamLegacy, &gates[1], &error), TRIB_OK);
+    assert_int_equal(cuda_stream_wait(&device, NULL, &semaphores[0], &error), TRIB_OK);
+    assert_int_equal(cuda_stream_wait(&device, cudaStreamLegacy, &semaphores[1], &error), TRIB_OK);
     has_ids = false;
 }
 
@@ -250,35 +249,35 @@ static void engines_on_one_gpu_share_its_queues(void **state)
 {
     (void)state;
     static trib_device other;
-    static cuda_gate_end end;
+    static cuda_semaphore_event end;
     uint32_t word = 0;
-    const trib_device_gate gate = {.word = &word, .value = 1, .end = &end};
+    const trib_device_semaphore semaphore = {.word = &word, .value = 1, .event = &end};
     trib_error error = {.status = TRIB_OK};
     open_with("10"); /* for two engines: 3 of the program's */
     other = (trib_device){.driver = driver_now(), .params = {.launched = launched, .engine = &other}};
     pthread_mutex_init(&other.mutex, NULL);
-    cuda_wait_open(&other);
+    cuda_registry_join(&other);
     come_often(&other, stream_of(0));
     come_often(&other, stream_of(1));
-    assert_int_equal(cuda_stream_wait(&other, stream_of(0), &gate, &error), TRIB_OK);
-    assert_int_equal(cuda_stream_wait(&other, stream_of(1), &gate, &error), TRIB_OK);
+    assert_int_equal(cuda_stream_wait(&other, stream_of(0), &semaphore, &error), TRIB_OK);
+    assert_int_equal(cuda_stream_wait(&other, stream_of(1), &semaphore, &error), TRIB_OK);
     assert_int_equal(wait_for(2, 0), TRIB_OK);
     assert_int_equal(wait_for(2, 1), TRIB_OK);
     assert_int_equal(wait_for(3, 0), TRIB_BUSY);
-    assert_int_equal(cuda_stream_wait(&other, stream_of(0), &gate, &error), TRIB_BUSY);
-    cuda_wait_end(&other, &gate);
+    assert_int_equal(cuda_stream_wait(&other, stream_of(0), &semaphore, &error), TRIB_BUSY);
+    cuda_semaphore_note_launched(&other, &semaphore);
     device.index = 1; /* another GPU's queues, where no engine is */
     assert_int_equal(wait_for(4, 2), TRIB_OK);
-    cuda_wait_end(&device, &gates[2]);
+    cuda_semaphore_note_launched(&device, &semaphores[2]);
     device.index = 0;
-    cuda_wait_close(&other);
+    cuda_registry_leave(&other);
     assert_int_equal(wait_for(3, 3), TRIB_OK);
     /* With the last engine all is forgotten. */
     launch_all();
-    cuda_wait_close(&device);
-    cuda_wait_close(&device); /* as often as one likes */
-    cuda_wait_open(&device);
-    gates[4].value = 2;
+    cuda_registry_leave(&device);
+    cuda_registry_leave(&device); /* as often as one likes */
+    cuda_registry_join(&device);
+    semaphores[4].value = 2;
     for (uintptr_t i = 10; i < 16; i++) {
         assert_int_equal(wait_for(i, 4), TRIB_OK);
     }
@@ -292,8 +291,8 @@ static void streams_of_threads_are_counted_one_by_one(void **state)
     open_with(NULL);
     trib_error error = {.status = TRIB_OK};
     come_often(&device, cudaStreamPerThread);
-    assert_int_equal(cuda_stream_wait(&device, cudaStreamPerThread, &gates[0], &error), TRIB_OK);
-    assert_int_equal(cuda_stream_wait(&device, cudaStreamPerThread, &gates[1], &error), TRIB_OK);
+    assert_int_equal(cuda_stream_wait(&device, cudaStreamPerThread, &semaphores[0], &error), TRIB_OK);
+    assert_int_equal(cuda_stream_wait(&device, cudaStreamPerThread, &semaphores[1], &error), TRIB_OK);
     pthread_t other;
     trib_status status = TRIB_OK;
     assert_int_equal(pthread_create(&other, NULL, wait_on_own_stream, &status), 0);
@@ -305,7 +304,7 @@ static void what_is_known_to_the_driver_holds_nothing_up(void **state)
 {
     (void)state;
     open_with("1");
-    gates[0].by_end = true;
+    cuda_semaphore_note_launched(&device, &semaphores[0]);
     assert_int_equal(wait_for(0, 0), TRIB_OK);
     assert_int_equal(events, 1);
     is_captured = true;
@@ -321,18 +320,18 @@ static void what_has_been_launched_is_waited_for_by_an_event(void **state)
     open_with("5"); /* there is room for one */
     assert_int_equal(wait_for(0, 0), TRIB_OK);
     assert_int_equal(words, 1);
-    assert_int_equal(cuda_wait_launched(&device, &gates[0], stream_of(9)), CUDA_SUCCESS);
+    assert_int_equal(cuda_semaphore_signal_behind(&device, &semaphores[0], stream_of(9)), CUDA_SUCCESS);
     assert_string_equal(steps, "ew");
     assert_int_equal(wait_for(1, 1), TRIB_BUSY);
     assert_int_equal(told, 0);
-    assert_int_equal(cuda_wait_launched(&device, &gates[1], stream_of(9)), CUDA_SUCCESS);
+    assert_int_equal(cuda_semaphore_signal_behind(&device, &semaphores[1], stream_of(9)), CUDA_SUCCESS);
     assert_string_equal(steps, "ewe");
     assert_int_equal(told, 1);
     assert_int_equal(wait_for(1, 0), TRIB_OK);
     assert_int_equal(wait_for(1, 1), TRIB_OK);
     assert_int_equal(events, 2);
     assert_int_equal(words, 1);
-    gate_words[0] = 1; /* it is open */
+    semaphore_words[0] = 1; /* it is open */
     assert_int_equal(wait_for(0, 0), TRIB_OK);
     assert_int_equal(events, 2);
 }
@@ -343,10 +342,10 @@ static void what_could_not_be_launched_is_not_waited_for(void **state)
     open_with("5");
     assert_int_equal(wait_for(0, 0), TRIB_OK);
     cannot_write = true;
-    assert_int_equal(cuda_wait_launched(&device, &gates[0], stream_of(9)), CUDA_ERROR_UNKNOWN);
+    assert_int_equal(cuda_semaphore_signal_behind(&device, &semaphores[0], stream_of(9)), CUDA_ERROR_UNKNOWN);
     cannot_write = false;
     fails = true;
-    assert_int_equal(cuda_wait_launched(&device, &gates[0], stream_of(9)), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(cuda_semaphore_signal_behind(&device, &semaphores[0], stream_of(9)), CUDA_ERROR_INVALID_VALUE);
     fails = false;
     assert_string_equal(steps, "ewe"); /* without the event nothing is written */
     assert_int_equal(wait_for(1, 0), TRIB_BUSY);
@@ -358,9 +357,9 @@ static void a_stream_that_cannot_be_made_to_wait_is_an_error(void **state)
     trib_error error = {.status = TRIB_OK};
     (void)state;
     open_with(NULL);
-    gates[0].by_end = true;
+    cuda_semaphore_note_launched(&device, &semaphores[0]);
     fails = true;
-    assert_int_equal(cuda_stream_wait(&device, stream_of(0), &gates[0], &error), TRIB_SYSTEM);
+    assert_int_equal(cuda_stream_wait(&device, stream_of(0), &semaphores[0], &error), TRIB_SYSTEM);
     fails = false;
     assert_non_null(strstr(error.text, "it failed"));
 }

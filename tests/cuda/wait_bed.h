@@ -1,6 +1,6 @@
 /*
- * wait_bed.h - a device and its gates, for stages/cuda/cuda_wait.c, with stand-ins for all that it calls. No GPU is needed, only CUDA's
- * headers. For one test program.
+ * wait_bed.h - a device and its semaphores, for stages/cuda/cuda_wait.c, with stand-ins for all that it calls. No GPU
+ * is needed, only CUDA's headers. For one test program.
  */
 #ifndef TRIB_TESTS_WAIT_BED_H
 #define TRIB_TESTS_WAIT_BED_H
@@ -36,16 +36,16 @@ trib_status cuda_check_capture(const trib_device *device, cudaStream_t stream, t
     return is_captured ? TRIB_UNSUPPORTED : TRIB_OK;
 }
 
-cuda_visit cuda_visit_begin(const trib_device *device)
+cuda_context_guard cuda_context_enter(const trib_device *device)
 {
     (void)device;
-    return (cuda_visit){.mode = CU_STREAM_CAPTURE_MODE_RELAXED};
+    return (cuda_context_guard){.mode = CU_STREAM_CAPTURE_MODE_RELAXED};
 }
 
-void cuda_visit_end(const trib_device *device, cuda_visit visit)
+void cuda_context_leave(const trib_device *device, cuda_context_guard guard)
 {
     (void)device;
-    (void)visit;
+    (void)guard;
 }
 
 void cuda_set_error(trib_error *error, trib_status status, const char *format, ...)
@@ -177,16 +177,16 @@ static void launched(void *engine)
     told++;
 }
 
-/* ---- The device, and gates ---- */
+/* ---- The device, and semaphores ---- */
 
-enum { GATES = 40 };
+enum { SEMAPHORES = 40 };
 
 static trib_device device;
 static int size = 1; /* of its group, which may be the whole job */
 static bool alone;
-static cuda_gate_end ends[GATES];
-static uint32_t gate_words[GATES];
-static trib_device_gate gates[GATES];
+static cuda_semaphore_event ends[SEMAPHORES];
+static uint32_t semaphore_words[SEMAPHORES];
+static trib_device_semaphore semaphores[SEMAPHORES];
 
 static cudaStream_t stream_of(uintptr_t number)
 {
@@ -195,8 +195,8 @@ static cudaStream_t stream_of(uintptr_t number)
 
 static void launch_all(void)
 {
-    for (int i = 0; i < GATES; i++) {
-        cuda_wait_end(&device, &gates[i]);
+    for (int i = 0; i < SEMAPHORES; i++) {
+        cuda_semaphore_note_launched(&device, &semaphores[i]);
     }
 }
 
@@ -204,7 +204,7 @@ static void open_with(const char *connections)
 {
     if (device.driver.wait_value != NULL) { /* the one before */
         launch_all();
-        cuda_wait_close(&device);
+        cuda_registry_leave(&device);
     }
     if (connections == NULL) {
         unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
@@ -217,36 +217,36 @@ static void open_with(const char *connections)
     device.params.launched = launched;
     device.params.engine = &device;
     memset(ends, 0, sizeof ends);
-    memset(gate_words, 0, sizeof gate_words);
-    for (int i = 0; i < GATES; i++) {
-        gates[i] = (trib_device_gate){.word = &gate_words[i], .value = 1, .end = &ends[i]};
+    memset(semaphore_words, 0, sizeof semaphore_words);
+    for (int i = 0; i < SEMAPHORES; i++) {
+        semaphores[i] = (trib_device_semaphore){.word = &semaphore_words[i], .value = 1, .event = &ends[i]};
     }
     words = events = told = 0;
     steps[0] = '\0';
     is_captured = false;
     device.params.size = size;
     device.params.alone = alone;
-    cuda_wait_open(&device);
+    cuda_registry_join(&device);
 }
 
 /* So often that nobody expects another. */
 static void come_often(trib_device *of, cudaStream_t stream)
 {
     for (int i = 0; i < 200; i++) {
-        cuda_wait_note(of, stream);
+        cuda_stream_note(of, stream);
     }
 }
 
-static trib_status wait_at_once(uintptr_t stream, int gate)
+static trib_status wait_at_once(uintptr_t stream, int semaphore)
 {
     trib_error error = {.status = TRIB_OK};
-    return cuda_stream_wait(&device, stream_of(stream), &gates[gate], &error);
+    return cuda_stream_wait(&device, stream_of(stream), &semaphores[semaphore], &error);
 }
 
-static trib_status wait_for(uintptr_t stream, int gate)
+static trib_status wait_for(uintptr_t stream, int semaphore)
 {
     come_often(&device, stream_of(stream));
-    return wait_at_once(stream, gate);
+    return wait_at_once(stream, semaphore);
 }
 
 /* So many of the program's streams may wait beside the engine's own. */
@@ -270,7 +270,7 @@ static void *wait_on_own_stream(void *argument)
 {
     trib_error error = {.status = TRIB_OK};
     come_often(&device, cudaStreamPerThread);
-    *(trib_status *)argument = cuda_stream_wait(&device, cudaStreamPerThread, &gates[0], &error);
+    *(trib_status *)argument = cuda_stream_wait(&device, cudaStreamPerThread, &semaphores[0], &error);
     return NULL;
 }
 

@@ -12,7 +12,7 @@
 
 #define SECOND INT64_C(1000000000)
 
-/* ---- Sums: every type, operation and odd size, in an order of each rank's own, or in one if that is promised ---- */
+/* ---- Sums: every type, operation and odd size, in an order of each rank's own ---- */
 
 #define SUMS_MAX 256
 
@@ -104,16 +104,9 @@ void scenario_sums(rank *self)
     const int n = plan_sums(sums);
     for (int i = 0; i < n; i++) {
         prepare(self, &sums[i], i);
-        if (self->in_order && i % 3 == 0) { /* before the tensor has been placed */
-            begin_sum(self, &sums[i], (unsigned)i);
-        }
-    }
-    for (int i = 0; i < n && self->in_order; i += 3) {
-        end_sum(self, &sums[i], (unsigned)i, i);
     }
     for (unsigned round = 0; round < 3; round++) {
-        const unsigned own = self->in_order ? 0 : (unsigned)self->index * 131u;
-        unsigned order[SUMS_MAX], state = self->seed + round * 977u + own;
+        unsigned order[SUMS_MAX], state = self->seed + round * 977u + (unsigned)self->index * 131u;
         for (int i = 0; i < n; i++) {
             order[i] = (unsigned)i;
         }
@@ -396,45 +389,6 @@ void scenario_killed(rank *self)
 void scenario_stopped(rank *self)
 {
     lose_one(self, SIGSTOP);
-}
-
-/* ---- One order that was promised, and is not kept ---- */
-
-/* The ranks hand two tensors in in two orders, of one size (then NCCL adds what does not belong together) or of two (then it may
- * hang). Either way the job ends, and says why. */
-void scenario_swapped(rank *self)
-{
-    const bool alike = strcmp(self->argument, "alike") == 0;
-    void *device = NULL;
-    check_cuda(cudaMalloc(&device, 64 << 20), "cudaMalloc");
-    trib_tensor *tensors[2] = {declare(self, "one", TRIB_FLOAT32, 1 << 20, 0),
-                               declare(self, "other", TRIB_FLOAT32, alike ? 1 << 20 : 5 << 20, 0)};
-    for (int i = 0; i < 2; i++) {
-        wait_for(push_pull(self, tensors[i], device, device, TRIB_SUM));
-    }
-    const double began = now_s();
-    trib_error error = {.status = TRIB_OK};
-    trib_status status = TRIB_OK;
-    for (int i = 0; status == TRIB_OK && now_s() - began < 20; i++) {
-        trib_op_params params;
-        trib_op_params_init(&params, sizeof params);
-        params.tensor = tensors[(i + self->index) % 2];
-        params.input = params.output = (char *)device + (i % 2) * (32 << 20);
-        params.stream = self->stream;
-        trib_op *op = NULL;
-        status = trib_push_pull(self->engine, &params, &op, &error);
-        if (status == TRIB_OK) {
-            check_status(trib_op_stream_wait(op, self->stream, &error), &error, "stream_wait");
-            status = trib_op_wait(op, 60 * SECOND, &error);
-            trib_op_release(op);
-        }
-    }
-    if (status != TRIB_MISMATCH || strstr(error.text, "TRIB_DEVICE_ORDER") == NULL) {
-        fail("tensors in another order than was promised: %s after %.1f s: %s", trib_status_name(status),
-             now_s() - began, error.text);
-    }
-    check_cuda(cudaStreamSynchronize(self->stream), "cudaStreamSynchronize"); /* it goes on */
-    printf("rank %d: after %.3f s: %s\n", self->index, now_s() - began, error.text);
 }
 
 /* One rank closes while the others count on it; with the argument "stream" as soon as its GPU has come to the end. */

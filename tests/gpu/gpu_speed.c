@@ -1,8 +1,7 @@
 /*
  * gpu_speed.c - the speed of sums over all ranks, with NCCL's own all-reduce over the same ranks beside it, in turns. With
  * GPU_NCCL=no, or where there is no NCCL, alone. From 4 KiB, or GPU_SPEED_FROM (MiB, or KiB: 64K), to 256 MiB, or
- * GPU_SPEED_MIB; GPU_ROUNDS turns of each, 15 or 5 of large ones. Buffers stay where they are; with GPU_FIXED=yes the tensors say so
- * (TRIB_TENSOR_FIXED).
+ * GPU_SPEED_MIB; GPU_ROUNDS turns of each, 15 or 5 of large ones.
  *
  * Both end when the caller's stream has come past them, which is what a training step waits for. With GPU_WAIT=host ours
  * end when trib_op_wait has returned: one wake-up of a thread later. That stream is one of its own, which waits for no other;
@@ -78,12 +77,6 @@ static bool waits_on_host(void)
     return where != NULL && strcmp(where, "host") == 0;
 }
 
-static bool is_fixed(void)
-{
-    const char *fixed = getenv("GPU_FIXED");
-    return fixed != NULL && strcmp(fixed, "yes") == 0;
-}
-
 /* A link that tc shapes lets a burst through after a pause. So that no turn lives on the idle end of the one before, all begin
  * after one: busy, so that nobody has to wake up. */
 static void pause_links(void)
@@ -153,7 +146,7 @@ static void measure(rank *self, const rival *other, bool has_rival, size_t bytes
         snprintf(name, sizeof name, "speed %zu %d", bytes, i);
         check_cuda(cudaMalloc(&memory[i], bytes), "cudaMalloc");
         check_cuda(cudaMemset(memory[i], 0, bytes), "cudaMemset");
-        tensors[i] = declare_with(self, name, TRIB_FLOAT32, bytes / 4, -i, is_fixed() ? TRIB_TENSOR_FIXED : 0);
+        tensors[i] = declare(self, name, TRIB_FLOAT32, bytes / 4, -i);
     }
     for (int round = -2; round < rounds; round++) {
         const int at = round < 0 ? 0 : round;

@@ -73,13 +73,13 @@ static void check(const rank *self, flow *one, int index, unsigned seed)
     wait_for(one->op);
 }
 
-/* Each rank has an order of its own, unless the program promises one. */
+/* Each rank has an order of its own. */
 static void shuffle(rank *self, int *order)
 {
     for (int i = 0; i < FLOWS; i++) {
         order[i] = i;
     }
-    for (int i = FLOWS - 1; i > 0 && !self->in_order; i--) {
+    for (int i = FLOWS - 1; i > 0; i--) {
         const int other = (int)((unsigned)rand_r(&self->seed) % (unsigned)(i + 1)), kept = order[i];
         order[i] = order[other];
         order[other] = kept;

@@ -48,18 +48,13 @@ double now_s(void)
 
 trib_tensor *declare(rank *self, const char *name, trib_dtype dtype, uint64_t count, int priority)
 {
-    return declare_with(self, name, dtype, count, priority, 0);
-}
-
-trib_tensor *declare_with(rank *self, const char *name, trib_dtype dtype, uint64_t count, int priority, uint32_t flags)
-{
     trib_tensor_desc desc;
     trib_tensor_desc_init(&desc, sizeof desc);
     desc.name = name;
     desc.dtype = dtype;
     desc.count = count;
     desc.priority = priority;
-    desc.flags = TRIB_TENSOR_DEVICE | flags;
+    desc.flags = TRIB_TENSOR_DEVICE;
     trib_tensor *tensor = NULL;
     trib_error error = {.status = TRIB_OK};
     check_status(trib_tensor_declare(self->engine, &desc, &tensor, &error), &error, "declare");
@@ -106,13 +101,12 @@ static const struct {
     const char *name;
     void (*run)(rank *self);
 } scenarios[] = {
-    {"sums", scenario_sums},       {"stream", scenario_stream},       {"graph", scenario_graph},
-    {"declare", scenario_declare}, {"late", scenario_late},           {"killed", scenario_killed},
-    {"stopped", scenario_stopped}, {"leave", scenario_leave},         {"idle", scenario_idle},
-    {"speed", scenario_speed},     {"broadcast", scenario_broadcast}, {"swapped", scenario_swapped},
-    {"exit", scenario_exit},       {"kept", scenario_kept},           {"captured", scenario_captured},
-    {"streams", scenario_streams}, {"queues", scenario_queues},       {"unchosen", scenario_unchosen},
-    {"ahead", scenario_ahead},
+    {"sums", scenario_sums},         {"stream", scenario_stream},       {"graph", scenario_graph},
+    {"declare", scenario_declare},   {"late", scenario_late},           {"killed", scenario_killed},
+    {"stopped", scenario_stopped},   {"leave", scenario_leave},         {"idle", scenario_idle},
+    {"speed", scenario_speed},       {"broadcast", scenario_broadcast}, {"exit", scenario_exit},
+    {"captured", scenario_captured}, {"streams", scenario_streams},     {"queues", scenario_queues},
+    {"unchosen", scenario_unchosen}, {"ahead", scenario_ahead},
 };
 
 typedef struct plan {
@@ -149,7 +143,6 @@ static void open_rank(rank *self, int offset, bool captures)
     self->index = config.rank;
     self->count = config.worker_count;
     self->seed = (unsigned)number("GPU_SEED", 1);
-    self->in_order = config.device_order == TRIB_DEVICE_ORDER_PROGRAM;
     check_cuda(cudaSetDevice(config.device_index), "cudaSetDevice");
     open_stream(self);
     if (captures) {

@@ -10,7 +10,6 @@ typedef struct rank {
     trib_engine *engine;
     int index, count;           /* this rank, of so many */
     int local_rank, local_size; /* of its machine */
-    bool in_order;              /* all ranks promise one order of operations */
     cudaStream_t stream;
     const char *argument; /* of the scenario */
     unsigned seed;
@@ -23,7 +22,6 @@ void fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn
 double now_s(void);
 
 trib_tensor *declare(rank *self, const char *name, trib_dtype dtype, uint64_t count, int priority);
-trib_tensor *declare_with(rank *self, const char *name, trib_dtype dtype, uint64_t count, int priority, uint32_t flags);
 trib_op *push_pull(rank *self, trib_tensor *tensor, const void *input, void *output, trib_reduce reduce);
 void wait_for(trib_op *op);
 /* As that, but returns when the rank's stream has come on, whoever else has noticed. */
@@ -49,9 +47,7 @@ void scenario_killed(rank *self);
 void scenario_stopped(rank *self);
 void scenario_leave(rank *self);
 void scenario_exit(rank *self) __attribute__((noreturn));
-void scenario_swapped(rank *self);
 void scenario_idle(rank *self);
-void scenario_kept(rank *self);
 void scenario_unchosen(rank *self);
 void scenario_ahead(rank *self);
 /* gpu_capture.c: before the engine is opened, another thread begins to capture; the scenario has it end that. */

@@ -45,21 +45,9 @@ CASES = [
     ('stream', 1, 2, 0, 'lazy'), ('streams', 1, 2, 0, 'lazy'), ('streams', 2, 2, 1, 'lazy'), ('late', 2, 2, 0, 'lazy'), ('streams', 1, 4, 0, 'lazy'),
     ('pytorch', 1, 1, 0, 'lazy'), ('pytorch', 2, 1, 0, 'lazy'), ('pytorch', 2, 1, 1, 'lazy'), ('pytorch', 2, 1, 1, 'many_queues'),
     ('pytorch', 1, 2, 0, 'lazy'), ('pytorch', 2, 2, 1, 'lazy'), ('pytorch', 1, 4, 0, 'lazy'),
-    ('kept', 1, 2, 0, ''), ('kept', 1, 3, 0, ''), ('kept', 1, 4, 0, ''), ('kept', 2, 2, 1, ''), ('kept', 1, 8, 0, ''),
     ('sums', 1, 3, 0, ''), ('sums', 2, 3, 1, ''), ('sums', 3, 2, 1, ''), ('broadcast', 2, 3, 1, ''), ('killed', 2, 3, 1, '4'),
     ('sums', 4, 4, 2, ''), ('sums', 1, 5, 0, ''), ('sums', 1, 6, 0, ''), ('sums', 1, 7, 0, ''),
     ('sums', 1, 8, 0, ''), ('sums', 2, 8, 2, ''), ('stream', 1, 8, 0, ''), ('threads', 1, 8, 0, ''), ('killed', 1, 8, 0, '5'),
-]
-# These with TRIB_DEVICE_ORDER=program.
-PROGRAM_CASES = [
-    ('sums', 1, 1, 0, ''), ('stream', 1, 1, 0, ''), ('sums', 2, 1, 1, ''),
-    ('sums', 1, 2, 0, ''), ('broadcast', 1, 2, 0, ''), ('stream', 1, 2, 0, ''), ('graph', 1, 2, 0, ''), ('declare', 1, 2, 0, ''), ('late', 1, 2, 0, ''),
-    ('swapped', 1, 2, 0, 'alike'), ('swapped', 1, 2, 0, 'unlike'), ('killed', 1, 2, 0, '1'), ('killed', 1, 2, 0, '0'), ('stopped', 1, 2, 0, '1'),
-    ('leave', 1, 2, 0, ''), ('leave', 1, 2, 0, 'stream'), ('idle', 1, 2, 0, ''), ('exit', 1, 2, 0, ''), ('threads', 1, 2, 0, ''), ('sums', 2, 2, 0, ''),
-    ('sums', 1, 4, 0, ''), ('stream', 1, 4, 0, ''), ('swapped', 1, 4, 0, 'alike'), ('killed', 1, 4, 0, '2'),
-    ('kept', 1, 2, 0, ''), ('kept', 1, 3, 0, ''), ('kept', 1, 4, 0, ''), ('kept', 1, 8, 0, ''), ('unchosen', 1, 2, 0, ''), ('ahead', 1, 2, 0, ''),
-    ('streams', 1, 2, 0, ''), ('stream', 1, 2, 0, 'one_queue'), ('streams', 1, 2, 0, 'one_queue'),
-    ('sums', 1, 3, 0, ''), ('sums', 1, 7, 0, ''), ('sums', 1, 8, 0, ''), ('killed', 1, 8, 0, '5'),
 ]
 LIMIT_S = 150
 # Where it was packed as well as in the tree.
@@ -67,7 +55,7 @@ EXAMPLE = next((path for path in (HERE + '/../examples/pytorch.py', HERE + '/../
 
 
 class Job:
-    def __init__(self, build, case, gpus, hosts=None, seed=1, order='agreed'):
+    def __init__(self, build, case, gpus, hosts=None, seed=1):
         scenario, machines, local_size, servers, argument = case
         self.processes, self.hosts, self.here = [], hosts, 0
         self.folder = tempfile.TemporaryDirectory()
@@ -75,7 +63,7 @@ class Job:
         base = dict(os.environ, TRIB_WORKERS=str(machines * local_size), TRIB_SERVERS=str(servers), TRIB_TOKEN='gpu tests',
                     TRIB_COORDINATOR='%s:%d' % ((hosts.address(0), 7077) if hosts else ('127.0.0.1', free_port())),
                     TRIB_LOCAL_COUNT=str(servers + machines * local_size // threads), NCCL_SOCKET_IFNAME='eth0' if hosts else 'lo',
-                    GPU_LOCAL_SIZE=str(local_size), GPU_SEED=str(seed), TRIB_DEVICE_ORDER=order)
+                    GPU_LOCAL_SIZE=str(local_size), GPU_SEED=str(seed))
         if argument == 'lazy':
             base['CUDA_MODULE_LOADING'] = 'LAZY'
         base.setdefault('CUDA_MODULE_LOADING', 'EAGER')  # so that streams may wait for what is not launched
@@ -143,19 +131,19 @@ def cluster_of(case, rate):
     return hosts
 
 
-def name_of(case, order):
+def name_of(case):
     scenario, machines, local_size, servers, argument = case
-    return '%s%s%s_%dx%d+%d' % ('program_' if order == 'program' else '', scenario, argument and '_' + argument, machines, local_size, servers)
+    return '%s%s_%dx%d+%d' % (scenario, argument and '_' + argument, machines, local_size, servers)
 
 
-def is_chosen(case, order, names):
+def is_chosen(case, names):
     """`stream_1x2` means those with an argument, too."""
-    texts = name_of(case, order), name_of((*case[:4], ''), order)
+    texts = name_of(case), name_of((*case[:4], ''))
     return not names or any(name in text for name in names for text in texts)
 
 
-def run_case(build, case, order, gpus, rate, seed, verbose):
-    scenario, local_size, argument, name = case[0], case[2], case[4], name_of(case, order)
+def run_case(build, case, gpus, rate, seed, verbose):
+    scenario, local_size, argument, name = case[0], case[2], case[4], name_of(case)
     if local_size > gpus:
         print('skip %s: %d GPUs are needed, there %s %d' % (name, local_size, 'is' if gpus == 1 else 'are', gpus))
         return True
@@ -168,7 +156,7 @@ def run_case(build, case, order, gpus, rate, seed, verbose):
     began = time.monotonic()
     with cluster_of(case, rate) as hosts:
         lost = 'rank ' + argument if scenario in ('killed', 'stopped') else ''
-        statuses, output = Job(build, case, gpus, hosts, seed, order).finish(lost)
+        statuses, output = Job(build, case, gpus, hosts, seed).finish(lost)
     wrong = []
     for who, status in statuses.items():
         if status != (-signal.SIGKILL if who == lost else 0) and not (lost and who.startswith('server')):
@@ -213,7 +201,6 @@ def main():
     parser.add_argument('--seed', type=int, default=1, help='orders of tensors, and when a rank is lost')
     parser.add_argument('--verbose', action='store_true')
     parser.add_argument('--speed', action='store_true', help='measures instead, with NCCL beside it (GPU_NCCL=no: without)')
-    parser.add_argument('--order', default='agreed', choices=['agreed', 'program'], help='TRIB_DEVICE_ORDER of what is measured')
     parser.add_argument('--shape', default='1x1+0', help='MxL+S: machines, local ranks, servers')
     parser.add_argument('names', nargs='*', help='only cases that contain one of these')
     args = parser.parse_args()
@@ -234,16 +221,15 @@ def main():
             print('# %d ranks share %d GPUs, and there is no CUDA MPS (nvidia-cuda-mps-control -d): they take turns on them, of milliseconds'
                   % (case[1] * case[2], gpus))
         with cluster_of(case, args.rate) as hosts:
-            statuses, output = Job(args.build, case, gpus, hosts, order=args.order).finish()
+            statuses, output = Job(args.build, case, gpus, hosts).finish()
         print('\n'.join(output))
         return 0 if set(statuses.values()) == {0} else 1
-    chosen = [(case, order) for case, order in [(c, 'agreed') for c in CASES] + [(c, 'program') for c in PROGRAM_CASES]
-              if is_chosen(case, order, args.names)]
+    chosen = [case for case in CASES if is_chosen(case, args.names)]
     if not chosen:
         parser.error('no case is called %s' % ' or '.join(args.names))
     passed = True
-    for case, order in chosen:
-        passed = run_case(args.build, case, order, gpus, args.rate, args.seed, args.verbose) and passed
+    for case in chosen:
+        passed = run_case(args.build, case, gpus, args.rate, args.seed, args.verbose) and passed
     return 0 if passed else 1
 
 

@@ -78,7 +78,7 @@ static void steps_that_stand_still_are_told(void **state)
     study_step_result result;
     trib_error error = {.text = ""};
     assert_int_equal(study_step_run(&config, &result, &error), TRIB_TIMEOUT);
-    assert_non_null(strstr(error.text, "nothing is left to happen"));
+    assert_non_null(strstr(error.text, "no event is left"));
     free(model);
 }
 

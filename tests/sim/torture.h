@@ -63,7 +63,6 @@ typedef struct torture_tensor {
     int32_t root; /* -1: push_pull */
     bool on_device;
     uint32_t stays; /* on a device: a bit for each worker that has the same buffers in all rounds */
-    bool fixed;     /* they all have, and have promised it */
     bool inexact;   /* sums are rounded: the bits say along which tree they were made */
 } torture_tensor;
 
@@ -74,10 +73,9 @@ typedef struct torture_plan {
     trib_sim_weather weather;
     uint32_t tensor_count;
     uint32_t local_size; /* local ranks of a machine that have devices; 0: nobody has */
-    bool in_order;    /* they are all of one machine, and promise one order of operations (trib_config.device_order) */
-    int64_t pace_ns;  /* what a device does takes up to so long, on each its own time; 0: no time */
-    uint32_t dawdler; /* whose device takes several times as long, or TORTURE_NOBODY */
-    uint32_t window;  /* operations that a worker has in flight at most; 0: all it can, in an order of its own */
+    int64_t pace_ns;     /* what a device does takes up to so long, on each its own time; 0: no time */
+    uint32_t dawdler;    /* whose device takes several times as long, or TORTURE_NOBODY */
+    uint32_t window;     /* operations that a worker has in flight at most; 0: all it can, in an order of its own */
     torture_tensor tensors[TORTURE_TENSORS_MAX];
     uint32_t fault_count;
     torture_fault faults[TORTURE_FAULTS_MAX];

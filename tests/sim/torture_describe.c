@@ -93,7 +93,7 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
             what->rounds, what->root >= 0 ? " broadcast" : "", what->on_device ? " on devices" : "",
             what->inexact ? " rounded" : "");
         if (what->stays != 0) {
-            say(&out, " (buffers stay on 0x%x%s)", what->stays, what->fixed ? ", promised" : "");
+            say(&out, " (buffers stay on 0x%x)", what->stays);
         }
     }
     describe_more(plan, &out);
@@ -105,7 +105,7 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
         say(&out, "; receivers are asked about %u messages ahead", job->net.ahead);
     }
     if (plan->local_size > 0) {
-        say(&out, "; devices, %u a machine%s", plan->local_size, plan->in_order ? ", in program order" : "");
+        say(&out, "; devices, %u a machine", plan->local_size);
         say_pace(plan, &out);
     }
     if (plan->weather.shred_one_in > 0) {

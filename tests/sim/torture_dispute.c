@@ -12,14 +12,14 @@ static bool has_next_reduction(const torture_tensor *what)
     return what->root >= 0 || what->reduce != TRIB_SUM || what->dtype == TRIB_FLOAT32 || what->dtype == TRIB_FLOAT64;
 }
 
-/* Last, and from a stream of its own. Where one order is promised the job ends for it. */
+/* Last, and from a stream of its own. */
 void torture_draw_dispute(torture_plan *plan)
 {
     trib_sim_stream stream = {.state = plan->seed * UINT64_C(0x9e3779b97f4a7c15) + 71};
     const uint32_t tensor = below(&stream, plan->tensor_count), rank = below(&stream, plan->job.workers);
     const torture_tensor *what = &plan->tensors[tensor];
     const bool by_exchange = !trib_sim_draw_one_in(&stream, 3), is_peaceful = trib_sim_draw_one_in(&stream, 4);
-    const bool is_free = plan->local_size > 0 && !plan->in_order && plan->odd_rank == TORTURE_NOBODY;
+    const bool is_free = plan->local_size > 0 && plan->odd_rank == TORTURE_NOBODY;
     if (!is_free || !what->on_device || plan->job.workers < 2 || is_peaceful) {
         return;
     }

@@ -141,7 +141,7 @@ static bool declare(driver *self, uint32_t index, trib_tensor **tensor_out)
     desc.dtype = what.dtype;
     desc.count = what.count + (is_odd ? 1 : 0);
     desc.priority = -(int32_t)index;
-    desc.flags = (what.on_device ? TRIB_TENSOR_DEVICE : 0) | (what.fixed ? TRIB_TENSOR_FIXED : 0);
+    desc.flags = what.on_device ? TRIB_TENSOR_DEVICE : 0;
     return trib_tensor_declare(self->run->job->members[self->rank].engine, &desc, tensor_out, NULL) == TRIB_OK;
 }
 

@@ -97,35 +97,19 @@ static void check_result(attempt *what, const trib_result *result)
     }
 }
 
-static bool was_issued(const attempt *what)
-{
-    const torture_plan *plan = what->run->plan;
-    return plan->in_order && torture_tensor_of(plan, what->tensor).on_device;
-}
-
-/* What has been issued cannot be taken back: where it fails before the job has come together it is waited for until it has,
- * or never will, and then for as long as a local rank may be silent. */
-static int64_t slack_of(const attempt *what)
-{
-    const torture_plan *plan = what->run->plan;
-    if (was_issued(what)) {
-        return SLACK_NS + plan->job.engine.join_timeout_ns;
-    }
-    return torture_is_calm(plan) ? SLACK_CALM_NS : SLACK_NS;
-}
-
 static void check_time(attempt *what, const trib_result *result)
 {
     run *self = what->run;
     const driver *mine = what->driver;
+    const int64_t slack_ns = torture_is_calm(self->plan) ? SLACK_CALM_NS : SLACK_NS;
     const int64_t took_ns = trib_sim_process_clock(self->job->members[mine->rank].process) - what->submit_clock_ns;
-    if (took_ns > what->timeout_ns + slack_of(what) + self->grace_extended_ns[mine->rank] &&
+    if (took_ns > what->timeout_ns + slack_ns + self->grace_extended_ns[mine->rank] &&
         !self->job->members[mine->rank].killed) {
         torture_broken(self, "rank %u, tensor %u, round %u: called back after %.3f s, its deadline was %.3f s",
                        mine->rank, what->tensor, what->round, (double)took_ns / 1e9, (double)what->timeout_ns / 1e9);
     }
     const bool is_late_news =
-        result->status != TRIB_OK && result->status != TRIB_TIMEOUT && took_ns >= what->timeout_ns && !was_issued(what);
+        result->status != TRIB_OK && result->status != TRIB_TIMEOUT && took_ns >= what->timeout_ns;
     if (is_late_news && what->timeout_ns > SECOND && torture_is_calm(self->plan) && !self->plan->may_end) {
         torture_broken(self,
                        "rank %u, tensor %u, round %u: it failed long ago, and was called back at its deadline: %s",

@@ -403,32 +403,14 @@ static void draw_networks(torture_plan *plan)
     }
 }
 
-/* All workers begin their operations in one order. Who waits for one that is late has launched what it waits for, and cannot take
- * it back: nobody is later than an operation that has failed is waited for. */
-static void draw_order(torture_plan *plan)
-{
-    trib_sim_stream stream = {.state = plan->seed * UINT64_C(0x9e3779b97f4a7c15) + 31};
-    const uint32_t window = between(&stream, 1, 16);
-    if (plan->local_size == 0 || plan->local_size != plan->job.workers || trib_sim_draw_one_in(&stream, 3)) {
-        return;
-    }
-    plan->in_order = true;
-    plan->job.engine.device_order = TRIB_DEVICE_ORDER_PROGRAM;
-    plan->window = plan->window > 0 ? plan->window : window;
-    for (uint32_t i = 0; i < plan->job.workers; i++) {
-        plan->late_ns[i] = plan->late_ns[i] < SECOND ? plan->late_ns[i] : SECOND;
-    }
-}
-
-/* Tensors whose buffers stay, on all workers or on some: what launching their sums takes is kept where they do on all. */
+/* Tensors whose buffers stay, on all workers or on some. */
 static void draw_staying(torture_plan *plan)
 {
     trib_sim_stream stream = {.state = plan->seed * UINT64_C(0xbf58476d1ce4e5b9) + 53};
     for (uint32_t i = 0; i < plan->tensor_count; i++) {
-        const bool stays = trib_sim_draw_one_in(&stream, 2), fixed = trib_sim_draw_one_in(&stream, 2);
+        const bool stays = trib_sim_draw_one_in(&stream, 2);
         const uint32_t some = between(&stream, 0, UINT8_MAX);
         plan->tensors[i].stays = !plan->tensors[i].on_device ? 0 : stays ? UINT8_MAX : some;
-        plan->tensors[i].fixed = plan->tensors[i].on_device && stays && fixed;
     }
 }
 
@@ -492,7 +474,6 @@ void torture_draw(uint64_t seed, torture_plan *plan)
     plan->job.net.moves_alone = seed % 4 == 1 && plan->local_size > 0;
     draw_restless(plan);
     draw_networks(plan);
-    draw_order(plan);
     draw_staying(plan);
     draw_pace(plan);
     draw_large(plan);

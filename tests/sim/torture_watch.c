@@ -182,7 +182,7 @@ static bool are_sums_kept(const trib_core *core)
 static bool has_job(const trib_op *op)
 {
     const trib_device_op *device = op->tensor->on_device ? op->device : NULL;
-    return device != NULL && (device->is_issued || (device->ahead_bytes > 0 && !device->is_over));
+    return device != NULL && device->ahead_bytes > 0 && !device->is_over;
 }
 
 static const char *core_fault(const trib_engine *engine, const trib_core *core)

@@ -1,13 +1,13 @@
 /*
- * device_host.c - the device interface in plain memory: a GPU for machines without one, and for virtual time.
+ * device_host.c - the device interface in plain memory, for machines without a GPU and for virtual time.
  *
- * Copies are made at once, by the submitting thread; collectives by the thread that brings the last member's job. The
- * members of a group meet in a trib_host_world, by the order of their jobs as NCCL's do; where two members' jobs differ
- * NCCL would hang, and this fails them and counts it. What was issued hangs, as whoever issues notices by other means. In
- * virtual time jobs may take theirs (device_host_pace.c).
+ * The submitting thread copies at once; a collective is carried out by the thread that brings the last member's job.
+ * Members of a group meet in a trib_host_world, in the order of their jobs, as in NCCL. Where two members' jobs
+ * differ NCCL would hang; this device fails them and counts a disorder. In virtual time jobs may take time
+ * (device_host_pace.c).
  *
- * A job's slot is its device as long as the device has it. Jobs are given back without a lock held, because others may
- * have waited for them.
+ * A job's slot points to its device as long as that has the job. Jobs are given back without a lock held, because
+ * other jobs may wait for them.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,10 +21,9 @@
 static const char stopped_text[] = "the device was stopped";
 
 static void run_job(trib_device *device, trib_device_job *job);
-static void begin_issued(trib_device *device);
 
-/* Takes from what waits those that wait for that job (or, if it is NULL, all). */
-static trib_device_job *take_waiting(trib_device *device, trib_device_job *after)
+/* Takes the jobs that wait for that job; NULL: all that wait. */
+static trib_device_job *take_waiting_jobs(trib_device *device, trib_device_job *after)
 {
     trib_device_job *taken = NULL;
     for (trib_device_job **at = &device->waiting; *at != NULL;) {
@@ -43,14 +42,16 @@ static trib_device_job *take_waiting(trib_device *device, trib_device_job *after
 /* NOLINTNEXTLINE(misc-no-recursion): what waited for a job runs when that ends; a chain is three jobs long at most */
 void trib_host_give_back(trib_device *device, trib_device_job *job, trib_status status, const char *text)
 {
+    trib_assert(job->slot == device); /* a job comes back once */
     job->status = status;
     snprintf(job->text, sizeof job->text, "%s", text);
-    if (status == TRIB_OK && job->gate != NULL && atomic_fetch_add(job->gate_count, 1) + 1 == job->gate_goal) {
-        __atomic_store_n(job->gate->word, job->gate->value, __ATOMIC_RELEASE);
+    if (status == TRIB_OK && job->semaphore != NULL &&
+        atomic_fetch_add(job->semaphore_count, 1) + 1 == job->semaphore_goal) {
+        __atomic_store_n(job->semaphore->word, job->semaphore->value, __ATOMIC_RELEASE);
     }
     pthread_mutex_lock(&device->mutex);
     job->slot = NULL;
-    trib_device_job *freed = take_waiting(device, job);
+    trib_device_job *freed = take_waiting_jobs(device, job);
     pthread_mutex_unlock(&device->mutex);
     device->params.complete(job);
     while (freed != NULL) {
@@ -62,29 +63,19 @@ void trib_host_give_back(trib_device *device, trib_device_job *job, trib_status 
 
 /* ---- Collectives ---- */
 
-static bool same(const trib_device_job *a, const trib_device_job *b)
+static bool is_same_collective(const trib_device_job *a, const trib_device_job *b)
 {
     return a->kind == b->kind && a->label == b->label && a->bytes == b->bytes && a->shard == b->shard &&
-           a->dtype == b->dtype && a->reduce == b->reduce && a->root == b->root && a->keeps == b->keeps;
+           a->dtype == b->dtype && a->reduce == b->reduce && a->root == b->root;
 }
 
-/* Called with the world's mutex held. Nothing is made here that could be kept; what it would have been made for is compared. */
-static void check_kept(trib_host_world *world, const trib_device_job *job)
-{
-    void *buffers = (void *)((uintptr_t)job->source * 3 + (uintptr_t)job->target);
-    trib_assert(!job->keeps || *job->keep == NULL || *job->keep == buffers);
-    if (job->keep != NULL) {
-        world->kept += job->keeps && *job->keep != NULL;
-        *job->keep = job->keeps ? buffers : NULL;
-    }
-}
-
-/* Called with the world's mutex held: runs what all members of the machine have come to, and answers it. */
-static trib_device_job *meet(trib_host_world *world, int32_t machine, int32_t size)
+/* With the world's mutex held: carries out the collectives to which all members of the machine have come. Returns
+ * their jobs. */
+static trib_device_job *take_met_collectives(trib_host_world *world, int32_t machine, int32_t size)
 {
     trib_host_queue *queues = world->members[machine];
     trib_device_job *met = NULL;
-    while (!world->stuck[machine]) {
+    for (;;) {
         trib_device_job *jobs[TRIB_LOCAL_SIZE_MAX] = {NULL};
         bool agree = true;
         trib_assert(size > 0);
@@ -93,12 +84,7 @@ static trib_device_job *meet(trib_host_world *world, int32_t machine, int32_t si
             if (jobs[i] == NULL || trib_host_is_busy(world, &queues[i])) {
                 return met;
             }
-            agree = agree && same(jobs[0], jobs[i]);
-        }
-        if (!agree && ((trib_device *)jobs[0]->slot)->params.in_order) {
-            world->stuck[machine] = true;
-            world->disorders++;
-            return met;
+            agree = agree && is_same_collective(jobs[0], jobs[i]);
         }
         for (int32_t i = 0; i < size; i++) {
             queues[i].head = jobs[i]->next;
@@ -115,7 +101,6 @@ static trib_device_job *meet(trib_host_world *world, int32_t machine, int32_t si
             met = jobs[i];
         }
     }
-    return met;
 }
 
 /* NOLINTNEXTLINE(misc-no-recursion): see trib_host_give_back */
@@ -123,7 +108,7 @@ void trib_host_come_together(const trib_device *device)
 {
     trib_host_world *world = device->params.world;
     pthread_mutex_lock(&world->mutex);
-    trib_device_job *met = meet(world, device->params.machine, device->params.size);
+    trib_device_job *met = take_met_collectives(world, device->params.machine, device->params.size);
     pthread_mutex_unlock(&world->mutex);
     while (met != NULL) {
         trib_device_job *next = met->next;
@@ -144,12 +129,11 @@ static void submit_collective(trib_device *device, trib_device_job *job)
         return;
     }
     pthread_mutex_lock(&world->mutex);
-    if (atomic_load(&device->stopped)) { /* and its queue is emptied no more */
+    if (atomic_load(&device->stopped)) { /* its queue will not be emptied again */
         pthread_mutex_unlock(&world->mutex);
         trib_host_give_back(device, job, TRIB_CLOSED, stopped_text);
         return;
     }
-    check_kept(world, job);
     trib_host_queue *mine = &world->members[params->machine][params->rank];
     job->next = NULL;
     if (mine->tail != NULL) {
@@ -164,8 +148,8 @@ static void submit_collective(trib_device *device, trib_device_job *job)
 
 /* ---- Jobs ---- */
 
-/* Keeps the job until it is time for it, or stop, unless that has been already; asked with the mutex held. */
-static bool keep(trib_device *device, trib_device_job *job, bool (*is_early)(const trib_device_job *job))
+/* Keeps a job that is early, until its time or stop. False: the job is due, or the device was stopped. */
+static bool keep_until_due(trib_device *device, trib_device_job *job, bool (*is_early)(const trib_device_job *job))
 {
     pthread_mutex_lock(&device->mutex);
     const bool kept = !atomic_load(&device->stopped) && is_early(job);
@@ -179,7 +163,7 @@ static bool keep(trib_device *device, trib_device_job *job, bool (*is_early)(con
 
 static bool is_closed(const trib_device_job *job)
 {
-    const trib_host_stream *stream = job->mark;
+    const trib_host_stream *stream = job->marker;
     return !atomic_load(&stream->open);
 }
 
@@ -188,7 +172,7 @@ static bool waits_for_another(const trib_device_job *job)
     return job->after != NULL && job->after->slot != NULL;
 }
 
-static bool for_ever(const trib_device_job *job)
+static bool is_never_due(const trib_device_job *job)
 {
     (void)job;
     return true;
@@ -197,9 +181,9 @@ static bool for_ever(const trib_device_job *job)
 /* NOLINTNEXTLINE(misc-no-recursion): see trib_host_give_back */
 static void submit_wait(trib_device *device, trib_device_job *job)
 {
-    trib_host_stream *stream = job->mark;
+    trib_host_stream *stream = job->marker;
     atomic_store(&stream->device, device);
-    if (!keep(device, job, is_closed)) {
+    if (!keep_until_due(device, job, is_closed)) {
         trib_host_end(device, job);
     }
 }
@@ -217,10 +201,10 @@ static void run_job(trib_device *device, trib_device_job *job)
     } else if (fault == TRIB_HOST_FAULT_FAIL) {
         trib_host_give_back(device, job, TRIB_SYSTEM, "the device failed, as it was told to");
     } else if (fault == TRIB_HOST_FAULT_HANG) {
-        if (!keep(device, job, for_ever)) {
+        if (!keep_until_due(device, job, is_never_due)) {
             trib_host_give_back(device, job, TRIB_CLOSED, stopped_text);
         }
-    } else if (job->kind == TRIB_DEVICE_WAIT && job->mark != NULL) {
+    } else if (job->kind == TRIB_DEVICE_WAIT) {
         submit_wait(device, job);
     } else if (job->kind == TRIB_DEVICE_REDUCE_SCATTER || job->kind == TRIB_DEVICE_ALL_GATHER ||
                job->kind == TRIB_DEVICE_ALL_REDUCE || job->kind == TRIB_DEVICE_BROADCAST) {
@@ -229,62 +213,14 @@ static void run_job(trib_device *device, trib_device_job *job)
         if (job->kind == TRIB_DEVICE_MAKE_ID) {
             memset(job->target, 0, TRIB_DEVICE_ID_SIZE);
         }
-        const bool joins = job->kind == TRIB_DEVICE_JOIN;
         trib_host_end(device, job);
-        if (joins) {
-            pthread_mutex_lock(&device->mutex);
-            device->joined = true;
-            pthread_mutex_unlock(&device->mutex);
-            begin_issued(device);
-        }
-    }
-}
-
-/* What was issued begins in its order, when its own input is there. NOLINTNEXTLINE(misc-no-recursion): see trib_host_give_back */
-static void begin_issued(trib_device *device)
-{
-    pthread_mutex_lock(&device->mutex);
-    while (!device->beginning && device->joined && device->issued != NULL &&
-           (device->issued->mark == NULL || !is_closed(device->issued))) {
-        trib_device_job *job = device->issued;
-        device->issued = job->next;
-        device->issued_end = device->issued == NULL ? &device->issued : device->issued_end;
-        device->beginning = true;
-        pthread_mutex_unlock(&device->mutex);
-        run_job(device, job);
-        pthread_mutex_lock(&device->mutex);
-        device->beginning = false;
-    }
-    pthread_mutex_unlock(&device->mutex);
-}
-
-static void host_issue(trib_device *device, trib_device_job *job, bool here)
-{
-    (void)here; /* nothing waits */
-    job->slot = device;
-    job->next = NULL;
-    if (job->mark != NULL) {
-        atomic_store(&((trib_host_stream *)job->mark)->device, device);
-    }
-    pthread_mutex_lock(&device->mutex);
-    job->place = device->places++;
-    const bool stopped = atomic_load(&device->stopped);
-    if (!stopped) {
-        *device->issued_end = job;
-        device->issued_end = &job->next;
-    }
-    pthread_mutex_unlock(&device->mutex);
-    if (stopped) {
-        trib_host_give_back(device, job, TRIB_CLOSED, stopped_text);
-    } else {
-        begin_issued(device);
     }
 }
 
 static void host_submit(trib_device *device, trib_device_job *job)
 {
     job->slot = device;
-    if (trib_host_in_line(device, job) || !keep(device, job, waits_for_another)) {
+    if (trib_host_in_line(device, job) || !keep_until_due(device, job, waits_for_another)) {
         run_job(device, job);
     }
 }
@@ -303,9 +239,7 @@ static void host_stop(trib_device *device, bool orderly)
     (void)orderly;
     pthread_mutex_lock(&device->mutex);
     device->stopped = true;
-    trib_device_job *job = take_waiting(device, NULL), *issued = device->issued;
-    device->issued = NULL;
-    device->issued_end = &device->issued;
+    trib_device_job *job = take_waiting_jobs(device, NULL);
     pthread_mutex_unlock(&device->mutex);
     trib_host_world *world = device->params.world;
     trib_device_job *met = NULL;
@@ -318,7 +252,6 @@ static void host_stop(trib_device *device, bool orderly)
     }
     give_back_all(device, trib_host_take_late(device));
     give_back_all(device, job);
-    give_back_all(device, issued);
     give_back_all(device, met);
 }
 
@@ -335,7 +268,7 @@ void trib_host_stream_open(trib_host_stream *stream)
     pthread_mutex_lock(&device->mutex);
     for (trib_device_job **at = &device->waiting; *at != NULL;) {
         trib_device_job *job = *at;
-        if (job->kind == TRIB_DEVICE_WAIT && job->mark == stream) {
+        if (job->kind == TRIB_DEVICE_WAIT && job->marker == stream) {
             *at = job->next;
             job->next = reached;
             reached = job;
@@ -349,7 +282,6 @@ void trib_host_stream_open(trib_host_stream *stream)
         trib_host_end(device, reached);
         reached = next;
     }
-    begin_issued(device);
 }
 
 /* ---- Life ---- */
@@ -369,8 +301,6 @@ static trib_status host_open(const trib_device_params *params, trib_device **out
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
     device->params = *params;
-    device->issued_end = &device->issued;
-    device->joined = params->size == 1;
     pthread_mutex_init(&device->mutex, NULL);
     *out = device;
     return TRIB_OK;
@@ -378,32 +308,25 @@ static trib_status host_open(const trib_device_params *params, trib_device **out
 
 static void host_close(trib_device *device)
 {
-    trib_assert(device->late == NULL);
-    while (device->gates != NULL) {
-        struct gate_word *next = device->gates->next;
-        free(device->gates);
-        device->gates = next;
+    trib_assert(device->late == NULL && device->waiting == NULL);
+    while (device->semaphores != NULL) {
+        struct semaphore_word *next = device->semaphores->next;
+        free(device->semaphores);
+        device->semaphores = next;
     }
     pthread_mutex_destroy(&device->mutex);
     free(device);
 }
 
-static bool host_may_keep(trib_device *device, const void *buffer)
-{
-    (void)device;
-    (void)buffer;
-    return true;
-}
-
-static trib_status host_mark(trib_device *device, void *stream, void **mark_out, trib_error *error)
+static trib_status host_marker_record(trib_device *device, void *stream, void **marker_out, trib_error *error)
 {
     (void)device;
     (void)error;
-    *mark_out = stream;
+    *marker_out = stream;
     return TRIB_OK;
 }
 
-/* It has no thread. */
+/* This device has no thread. */
 static bool host_wake(trib_device *device, uint32_t reactors, bool hurries)
 {
     if (!hurries) {
@@ -412,41 +335,42 @@ static bool host_wake(trib_device *device, uint32_t reactors, bool hurries)
     return !hurries;
 }
 
-static void host_mark_drop(trib_device *device, void *mark)
+static void host_marker_drop(trib_device *device, void *marker)
 {
     (void)device;
-    (void)mark;
+    (void)marker;
 }
 
-static trib_status host_gate_make(trib_device *device, trib_device_gate *gate, trib_error *error)
+static trib_status host_semaphore_make(trib_device *device, trib_device_semaphore *semaphore, trib_error *error)
 {
-    struct gate_word *made = calloc(1, sizeof *made);
+    struct semaphore_word *made = calloc(1, sizeof *made);
     if (made == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
     pthread_mutex_lock(&device->mutex);
-    made->next = device->gates;
-    device->gates = made;
+    made->next = device->semaphores;
+    device->semaphores = made;
     pthread_mutex_unlock(&device->mutex);
-    *gate = (trib_device_gate){.word = &made->word};
+    *semaphore = (trib_device_semaphore){.word = &made->word};
     return TRIB_OK;
 }
 
-static void host_gate_open(trib_device *device, const trib_device_gate *gate)
+static void host_semaphore_signal(trib_device *device, const trib_device_semaphore *semaphore)
 {
     (void)device;
-    __atomic_store_n(gate->word, gate->value, __ATOMIC_RELEASE);
+    __atomic_store_n(semaphore->word, semaphore->value, __ATOMIC_RELEASE);
 }
 
-static trib_status host_stream_wait(trib_device *device, void *stream, const trib_device_gate *gate, trib_error *error)
+static trib_status host_stream_wait(trib_device *device, void *stream, const trib_device_semaphore *semaphore,
+                                    trib_error *error)
 {
     (void)device;
     (void)stream;
-    (void)gate;
+    (void)semaphore;
     return trib_error_set(error, TRIB_UNSUPPORTED, "device \"host\" has no streams that could wait");
 }
 
-/* Nothing to do: this memory is what it copies from and to anyway. */
+/* Plain memory needs no registration. */
 static trib_status host_pin(trib_device *device, void *base, size_t size)
 {
     (void)device;
@@ -460,7 +384,7 @@ static void host_unpin(trib_device *device, void *base, size_t size)
     (void)host_pin(device, base, size);
 }
 
-/* What it has instead of a GPU's memory is the processor's. */
+/* All memory is host memory. */
 static trib_status host_expose(trib_device *device, void *base, size_t size, trib_device_memory *memory_out,
                                trib_error *error)
 {
@@ -477,13 +401,11 @@ const trib_device_ops trib_device_host_ops = {
     .name = "host memory",
     .open = host_open,
     .submit = host_submit,
-    .issue = host_issue,
-    .may_keep = host_may_keep,
-    .mark = host_mark,
+    .marker_record = host_marker_record,
     .wake = host_wake,
-    .mark_drop = host_mark_drop,
-    .gate_make = host_gate_make,
-    .gate_open = host_gate_open,
+    .marker_drop = host_marker_drop,
+    .semaphore_make = host_semaphore_make,
+    .semaphore_signal = host_semaphore_signal,
     .stream_wait = host_stream_wait,
     .pin = host_pin,
     .unpin = host_unpin,

@@ -1,12 +1,12 @@
 /*
- * device_host_pace.c - devices in plain memory that take their time, in virtual time.
+ * device_host_pace.c - devices in plain memory whose jobs take time, in virtual time.
  *
- * What each member's device is busy with ends at a time of its own, and only then is its target written: who takes the end
- * of another's part for that of its own finds old bytes. As on a stream, a member comes to a collective when its own part of the
- * one before has ended, and copies of one direction end in their order. Who is stopped in the midst of a collective has given
- * nothing to those who are not through: their parts end when they are stopped, too.
+ * The parts of a collective end at different times, and each target is written at its own part's end: a member that
+ * takes another's end for its own finds old bytes. As on a stream, a member comes to a collective when its part of
+ * the one before has ended, and copies of one direction end in order. If a member is stopped in the middle of a
+ * collective the unfinished parts of the others never end before they are stopped, too.
  *
- * Virtual time has one thread: what is late needs no locks.
+ * Virtual time has one thread, so late jobs need no lock.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,8 +19,8 @@ void trib_host_world_pace(trib_host_world *world, const trib_host_pace *pace)
     world->pace = *pace;
 }
 
-/* What it copies, if it concerns its member alone. */
-static void copy(const trib_device_job *job)
+/* The copy of a job that concerns its member alone. */
+static void copy_bytes(const trib_device_job *job)
 {
     const bool copies = job->kind == TRIB_DEVICE_TO_HOST || job->kind == TRIB_DEVICE_TO_DEVICE ||
                         job->kind == TRIB_DEVICE_ALL_REDUCE || job->kind == TRIB_DEVICE_BROADCAST;
@@ -29,27 +29,27 @@ static void copy(const trib_device_job *job)
     }
 }
 
-static void put(const trib_device_job *job, const unsigned char *result, size_t size)
+static void put_result(const trib_device_job *job, const unsigned char *result, size_t size)
 {
     if (size > 0) {
         memcpy(job->target, result, size);
     }
 }
 
-static trib_host_late **part_of(trib_device *device)
+static trib_host_late **late_part_of(trib_device *device)
 {
     trib_host_world *world = device->params.world;
     return &world->members[device->params.machine][device->params.rank].late;
 }
 
-static void drop(trib_host_late *late)
+static void free_late(trib_host_late *late)
 {
     free(late->result);
     free(late);
 }
 
 /* NOLINTNEXTLINE(misc-no-recursion): see trib_host_give_back */
-static void late_ends(trib_sim *sim, trib_sim_event *event)
+static void end_late_job(trib_sim *sim, trib_sim_event *event)
 {
     (void)sim;
     trib_host_late *late = (trib_host_late *)((char *)event - offsetof(trib_host_late, end));
@@ -60,22 +60,22 @@ static void late_ends(trib_sim *sim, trib_sim_event *event)
         at = &(*at)->next;
     }
     *at = late->next;
-    const bool is_part = *part_of(device) == late;
+    const bool is_part = *late_part_of(device) == late;
     if (is_part) {
-        *part_of(device) = NULL;
-        put(job, late->result, late->size);
+        *late_part_of(device) = NULL;
+        put_result(job, late->result, late->size);
     } else {
-        copy(job);
+        copy_bytes(job);
     }
-    drop(late);
+    free_late(late);
     trib_host_give_back(device, job, TRIB_OK, "");
     if (device->params.size > 1) { /* a collective may have waited for this */
         trib_host_come_together(device);
     }
 }
 
-/* NULL: it takes no time. */
-static trib_host_late *make_late(trib_device *device, trib_device_job *job)
+/* NULL: the job takes no time. */
+static trib_host_late *make_late_job(trib_device *device, trib_device_job *job)
 {
     const trib_device_params *params = &device->params;
     const trib_host_world *world = params->world;
@@ -84,13 +84,13 @@ static trib_host_late *make_late(trib_device *device, trib_device_job *job)
     }
     const int64_t now_ns = trib_sim_now(world->pace.sim);
     int64_t end_ns = now_ns + world->pace.late_ns(world->pace.user, params->machine, params->rank);
-    if (job->kind != TRIB_DEVICE_WAIT) { /* streams of the caller's have no order */
+    if (job->kind != TRIB_DEVICE_WAIT) { /* callers' streams end in any order */
         end_ns = end_ns > device->end_ns[job->kind] ? end_ns : device->end_ns[job->kind];
         device->end_ns[job->kind] = end_ns;
     }
     trib_host_late *late = end_ns > now_ns ? calloc(1, sizeof *late) : NULL;
     if (late != NULL) {
-        *late = (trib_host_late){.end.fired = late_ends, .device = device, .job = job, .next = device->late};
+        *late = (trib_host_late){.end.fired = end_late_job, .device = device, .job = job, .next = device->late};
         device->late = late;
         trib_sim_set(world->pace.sim, &late->end, end_ns);
     }
@@ -101,8 +101,8 @@ static trib_host_late *make_late(trib_device *device, trib_device_job *job)
 void trib_host_end(trib_device *device, trib_device_job *job)
 {
     const bool is_joining = job->kind == TRIB_DEVICE_MAKE_ID || job->kind == TRIB_DEVICE_JOIN;
-    if (is_joining || make_late(device, job) == NULL) {
-        copy(job);
+    if (is_joining || make_late_job(device, job) == NULL) {
+        copy_bytes(job);
         trib_host_give_back(device, job, TRIB_OK, "");
     }
 }
@@ -127,7 +127,7 @@ bool trib_host_is_busy(const trib_host_world *world, const trib_host_queue *queu
     return queue->dead || (world->pace.sim != NULL && (queue->late != NULL || (after != NULL && after->slot != NULL)));
 }
 
-/* What that member's target gets. */
+/* How many bytes that member's target gets. */
 static size_t result_size(const trib_device_job *job, size_t member)
 {
     const size_t begin = member * job->shard;
@@ -140,8 +140,9 @@ static size_t result_size(const trib_device_job *job, size_t member)
     return begin >= job->bytes ? 0 : job->bytes - begin < job->shard ? job->bytes - begin : job->shard;
 }
 
-/* The job with memory of its own as target, in which what it takes from there is. False: out of memory. */
-static bool make_shadow(const trib_device_job *job, size_t member, trib_device_job *shadow)
+/* A copy of the job with a target of its own, which has the bytes that the collective reads there. False: out of
+ * memory. */
+static bool make_shadow_job(const trib_device_job *job, size_t member, trib_device_job *shadow)
 {
     const size_t begin = member * job->shard;
     *shadow = (trib_device_job){.kind = job->kind,
@@ -170,20 +171,20 @@ bool trib_host_carry_out(trib_host_world *world, trib_device_job *const *jobs, s
     bool ok = true;
     for (size_t i = 0; i < count; i++) {
         at[i] = &shadows[i];
-        ok = make_shadow(jobs[i], i, at[i]) && ok;
+        ok = make_shadow_job(jobs[i], i, at[i]) && ok;
     }
     ok = ok && trib_host_collective(kernels, at, count);
     for (size_t i = 0; i < count; i++) {
-        trib_host_late *late = ok ? make_late(jobs[i]->slot, jobs[i]) : NULL;
+        trib_host_late *late = ok ? make_late_job(jobs[i]->slot, jobs[i]) : NULL;
         const size_t size = result_size(jobs[i], i);
         if (late != NULL) {
             late->result = at[i]->target;
             late->size = size;
-            *part_of(late->device) = late;
+            *late_part_of(late->device) = late;
             continue;
         }
         if (ok) {
-            put(jobs[i], at[i]->target, size);
+            put_result(jobs[i], at[i]->target, size);
         }
         free(at[i]->target);
     }
@@ -192,8 +193,8 @@ bool trib_host_carry_out(trib_host_world *world, trib_device_job *const *jobs, s
 
 /* ---- The end ---- */
 
-/* All who are late with a part are so with the same collective. */
-static void never_ends(trib_host_world *world, int32_t machine)
+/* All late parts on a machine are of the same collective. */
+static void clear_late_parts(trib_host_world *world, int32_t machine)
 {
     for (int32_t i = 0; i < TRIB_LOCAL_SIZE_MAX; i++) {
         if (world->members[machine][i].late != NULL) {
@@ -208,7 +209,7 @@ void trib_host_world_kill(trib_host_world *world, int32_t machine, int32_t rank)
     world->members[machine][rank].dead = true;
     pthread_mutex_unlock(&world->mutex);
     if (world->members[machine][rank].late != NULL) {
-        never_ends(world, machine);
+        clear_late_parts(world, machine);
     }
 }
 
@@ -216,9 +217,9 @@ trib_device_job *trib_host_take_late(trib_device *device)
 {
     trib_host_world *world = device->params.world;
     trib_device_job *taken = NULL;
-    if (device->late != NULL && *part_of(device) != NULL) {
-        never_ends(world, device->params.machine);
-        *part_of(device) = NULL;
+    if (device->late != NULL && *late_part_of(device) != NULL) {
+        clear_late_parts(world, device->params.machine);
+        *late_part_of(device) = NULL;
     }
     while (device->late != NULL) {
         trib_host_late *late = device->late;
@@ -226,7 +227,7 @@ trib_device_job *trib_host_take_late(trib_device *device)
         trib_sim_clear(world->pace.sim, &late->end);
         late->job->next = taken; /* oldest first */
         taken = late->job;
-        drop(late);
+        free_late(late);
     }
     return taken;
 }

@@ -10,7 +10,7 @@ static size_t shard_size(const trib_device_job *job, size_t member)
     return begin >= job->bytes ? 0 : job->bytes - begin < job->shard ? job->bytes - begin : job->shard;
 }
 
-/* target = reduction of the members' bytes [begin, begin + size), along their ranks. */
+/* Reduces the members' bytes [begin, begin + size) in rank order into target. */
 static bool reduce_into(const trib_kernels *kernels, trib_device_job *const *jobs, size_t count, unsigned char *target,
                         size_t begin, size_t size)
 {

@@ -2,6 +2,8 @@
  * test_device.c - tensors on devices, with threads: engines of one process stand for the processes of a few machines, and
  * plain memory stands in for their GPUs. What seeds do to the same code in virtual time is in tests/sim.
  */
+#include <pthread.h>
+
 #include "tests/loop/device/device_wrap.h"
 
 enum { ROUNDS = 3, WORKERS_MAX = 8 };
@@ -321,6 +323,45 @@ static void refuses_what_cannot_be(void **state)
     close_job(&jobs);
 }
 
+/* Threads of one process hand in operations on tensors of their own. */
+static void *hand_in_many(void *argument)
+{
+    static atomic_int threads;
+    static _Thread_local int32_t data[1000];
+    trib_engine *engine = argument;
+    char name[32];
+    snprintf(name, sizeof name, "of thread %d", atomic_fetch_add(&threads, 1));
+    for (int i = 0; i < 200; i++) {
+        trib_error error = {.status = TRIB_OK};
+        trib_op_params params;
+        trib_op_params_init(&params, sizeof params);
+        params.tensor = declare_on_device(engine, name, 1000, 0, TRIB_OK);
+        params.input = params.output = data;
+        if (job_wait(push_pull_or(engine, &params, TRIB_OK), &error) != TRIB_OK) {
+            return argument;
+        }
+    }
+    return NULL;
+}
+
+static void several_threads_hand_in(void **state)
+{
+    (void)state;
+    enum { THREADS = 4 };
+    job jobs;
+    open_job(&jobs, 1, 0, 1, on_devices);
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, hand_in_many, jobs.engines[0]), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        void *failed = NULL;
+        pthread_join(threads[i], &failed);
+        assert_null(failed);
+    }
+    close_job(&jobs);
+}
+
 static void no_device_no_tensor(void **state)
 {
     (void)state;
@@ -347,7 +388,7 @@ int main(void)
         cmocka_unit_test(waits_for_the_stream), cmocka_unit_test(a_device_fails),
         cmocka_unit_test(a_local_rank_leaves),  cmocka_unit_test(refuses_what_cannot_be),
         cmocka_unit_test(no_device_no_tensor),  cmocka_unit_test(broadcasts),
-        cmocka_unit_test(local_sizes_disagree),
+        cmocka_unit_test(local_sizes_disagree), cmocka_unit_test(several_threads_hand_in),
     };
     return cmocka_run_group_tests_name("tensors on devices", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /*
- * test_device_close.c - engines that are closed while a call hands in an operation on a device (trib_config.device_order): in the
- * middle of what the call does without the engine's mutex; and while what was handed in waits. And what goes when.
+ * test_device_close.c - engines that are closed while a call hands in an operation on a device: in the middle of what the call does
+ * without the engine's mutex; and while what was handed in waits. And what goes when.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,26 +26,18 @@ trib_status __wrap_trib_env_host_init(trib_env *env, trib_config *config, trib_e
 /* What a test does inside calls of the device's; else NULL. */
 static const trib_device_ops *device_real;
 static trib_device_ops device_held;
-static void (*when_issued)(void), (*when_gate_is_made)(void);
+static void (*when_semaphore_is_made)(void);
 
 /* Reactors that have gone, and of these those that had when the device went. */
 static unsigned reactors_freed, freed_before;
 static void (*reactor_free_real)(trib_reactor *reactor);
 
-static void held_issue(trib_device *device, trib_device_job *what, bool here)
+static trib_status held_semaphore_make(trib_device *device, trib_device_semaphore *semaphore, trib_error *error)
 {
-    device_real->issue(device, what, here);
-    if (when_issued != NULL) {
-        when_issued();
+    if (when_semaphore_is_made != NULL) {
+        when_semaphore_is_made();
     }
-}
-
-static trib_status held_gate_make(trib_device *device, trib_device_gate *gate, trib_error *error)
-{
-    if (when_gate_is_made != NULL) {
-        when_gate_is_made();
-    }
-    return device_real->gate_make(device, gate, error);
+    return device_real->semaphore_make(device, semaphore, error);
 }
 
 static void held_close(trib_device *device)
@@ -66,8 +58,7 @@ trib_status __wrap_trib_env_host_init(trib_env *env, trib_config *config, trib_e
     if (status == TRIB_OK && env->device != NULL) {
         device_real = env->device;
         device_held = *env->device;
-        device_held.issue = held_issue;
-        device_held.gate_make = held_gate_make;
+        device_held.semaphore_make = held_semaphore_make;
         device_held.close = held_close;
         env->device = &device_held;
         reactor_free_real = env->reactor_free;
@@ -76,33 +67,23 @@ trib_status __wrap_trib_env_host_init(trib_env *env, trib_config *config, trib_e
     return status;
 }
 
-static void in_order(trib_config *config, int member)
+static void on_a_device(trib_config *config, int member)
 {
     (void)member;
     config->device = "host";
     config->reactors = 2;
-    config->device_order = TRIB_DEVICE_ORDER_PROGRAM;
 }
 
 static struct {
     trib_engine *engine;
     sem_t closed;
-    atomic_bool is_closed, closed_first;
 } closing;
 
 static void closing_closed(trib_engine *engine, void *user)
 {
     (void)engine;
     (void)user;
-    atomic_store(&closing.is_closed, true);
     (void)sem_post(&closing.closed);
-}
-
-static void closing_done(const trib_result *result, void *user)
-{
-    (void)result;
-    (void)user;
-    atomic_store(&closing.closed_first, atomic_load(&closing.is_closed));
 }
 
 /* Where the call is not heeded the engine has closed long before this gives up. */
@@ -135,30 +116,9 @@ static trib_status submit_and_close(job *jobs, trib_op **op_out)
     trib_op_params_init(&params, sizeof params);
     params.tensor = declare(jobs->engines[0]);
     params.input = params.output = data;
-    params.done_cb = closing_done;
-    atomic_store(&closing.is_closed, false);
-    atomic_store(&closing.closed_first, false);
     closing.engine = jobs->engines[0];
     trib_error error = {.status = TRIB_OK};
     return trib_push_pull(jobs->engines[0], &params, op_out, &error);
-}
-
-/* What a call has handed in completes before the engine has closed, as all operations do. */
-static void a_close_waits_for_the_call(void **state)
-{
-    (void)state;
-    job jobs;
-    job_open(&jobs, 1, 0, in_order);
-    assert_int_equal(sem_init(&closing.closed, 0, 0), 0);
-    trib_op *op = NULL;
-    when_issued = close_now;
-    assert_int_equal(submit_and_close(&jobs, &op), TRIB_OK);
-    when_issued = NULL;
-    trib_error error = {.status = TRIB_OK};
-    assert_int_equal(job_wait(op, &error), TRIB_CLOSED);
-    assert_false(atomic_load(&closing.closed_first));
-    job_close(&jobs);
-    sem_destroy(&closing.closed);
 }
 
 /* Nothing is handed in any more when it has closed. */
@@ -166,12 +126,12 @@ static void a_call_notices_the_close(void **state)
 {
     (void)state;
     job jobs;
-    job_open(&jobs, 1, 0, in_order);
+    job_open(&jobs, 1, 0, on_a_device);
     assert_int_equal(sem_init(&closing.closed, 0, 0), 0);
     trib_op *op = NULL;
-    when_gate_is_made = close_now;
+    when_semaphore_is_made = close_now;
     assert_int_equal(submit_and_close(&jobs, &op), TRIB_CLOSED);
-    when_gate_is_made = NULL;
+    when_semaphore_is_made = NULL;
     job_close(&jobs);
     sem_destroy(&closing.closed);
 }
@@ -181,7 +141,7 @@ static void what_waits_says_for_what(void **state)
 {
     (void)state;
     job jobs;
-    job_open(&jobs, 1, 0, in_order);
+    job_open(&jobs, 1, 0, on_a_device);
     static int32_t data[COUNT];
     trib_host_stream *stream = trib_host_stream_create(true);
     trib_op_params params;
@@ -212,7 +172,7 @@ static void a_device_goes_before_reactors(void **state)
     (void)state;
     job jobs;
     reactors_freed = freed_before = 0;
-    job_open(&jobs, 1, 0, in_order);
+    job_open(&jobs, 1, 0, on_a_device);
     job_close(&jobs);
     assert_int_equal(reactors_freed, 2);
     assert_int_equal(freed_before, 0);
@@ -221,7 +181,6 @@ static void a_device_goes_before_reactors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_close_waits_for_the_call),
         cmocka_unit_test(a_call_notices_the_close),
         cmocka_unit_test(what_waits_says_for_what),
         cmocka_unit_test(a_device_goes_before_reactors),

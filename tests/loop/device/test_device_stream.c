@@ -22,19 +22,20 @@ static trib_status open_device(const trib_device_params *params, trib_device **o
     return trib_device_host_ops.open(params, out, error);
 }
 
-static trib_status stream_wait(trib_device *device, void *stream, const trib_device_gate *gate, trib_error *error)
+static trib_status stream_wait(trib_device *device, void *stream, const trib_device_semaphore *semaphore,
+                               trib_error *error)
 {
     (void)device;
     (void)stream;
-    (void)gate;
+    (void)semaphore;
     const bool refused = atomic_load(&refuses);
     atomic_fetch_add(&asked, 1);
     return refused ? trib_error_set(error, TRIB_BUSY, "there are too few queues") : TRIB_OK;
 }
 
-static void gate_open(trib_device *device, const trib_device_gate *gate)
+static void semaphore_signal(trib_device *device, const trib_device_semaphore *semaphore)
 {
-    trib_device_host_ops.gate_open(device, gate);
+    trib_device_host_ops.semaphore_signal(device, semaphore);
     atomic_fetch_add(&opened, 1);
 }
 
@@ -66,7 +67,7 @@ static void bed_prepare(bed *self, bool queue)
     ops = trib_device_host_ops;
     ops.open = open_device;
     ops.stream_wait = stream_wait;
-    ops.gate_open = gate_open;
+    ops.semaphore_signal = semaphore_signal;
     watched = &ops;
     atomic_store(&refuses, true);
     atomic_store(&asked, 0);
@@ -196,7 +197,7 @@ static void until_the_operation_is_over(void **state)
 }
 
 /* Streams that wait for an operation go on when it is over: who would announce it may wait for one of them. */
-static void gates_open_before_anybody_announces_it(void **state)
+static void semaphores_are_signalled_before_anybody_announces_it(void **state)
 {
     (void)state;
     static bed self;
@@ -291,7 +292,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(until_something_is_launched),
         cmocka_unit_test(until_the_operation_is_over),
-        cmocka_unit_test(gates_open_before_anybody_announces_it),
+        cmocka_unit_test(semaphores_are_signalled_before_anybody_announces_it),
         cmocka_unit_test(never_in_a_callback),
         cmocka_unit_test(never_in_a_callback_while_joining),
     };

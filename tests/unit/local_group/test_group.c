@@ -287,23 +287,6 @@ static void forgets_what_nobody_has_in_flight(void **state)
     trib_leader_free(leader);
 }
 
-/* Who has come to a round by the door is through with those before it: why they failed is not kept for ever. */
-static void passing_is_progress(void **state)
-{
-    (void)state;
-    decisions told;
-    trib_leader *leader = make(&told, 2, 1000);
-    const trib_announcement failed = reduce_of(1, 4, 0, 10), later = reduce_of(1, 100, 0, 10);
-    assert_int_equal(trib_leader_fail(leader, 1, 1, 4, TRIB_TIMEOUT, "too late"), TRIB_OK);
-    trib_leader_passed(leader, &later);
-    assert_int_equal(trib_leader_in_flight(leader), 10);
-    trib_leader_reduced(leader, 10);
-    ready(leader, 0, &failed);
-    assert_int_equal(told.off_count, 1);
-    assert_string_equal(told.off_text[0], "the operation has failed on another local rank");
-    trib_leader_free(leader);
-}
-
 /* Where there are other machines who sums comes to a reduction first, and who broadcasts, from another machine's rank, to the
  * gather alone: each would wait for the other. */
 static void a_sum_and_a_broadcast_disagree(void **state)
@@ -360,38 +343,18 @@ static void credit_is_the_leaders(void **state)
     trib_leader_free(leader);
 }
 
-/* What launching takes is kept where the buffers have stayed on all ranks, whoever says otherwise, and whenever. */
-static void steady_on_all(void **state)
-{
-    (void)state;
-    decisions told;
-    trib_leader *leader = make(&told, 3, 1000);
-    for (uint32_t moved = 0; moved < 8; moved++) { /* bit: that rank's have moved */
-        for (uint32_t i = 0; i < 3; i++) {
-            trib_announcement what = reduce_of(1, moved + 1, 0, 10);
-            what.steady = (moved >> i & 1) == 0;
-            ready(leader, (moved + i) % 3, &what);
-        }
-        assert_int_equal(told.ordered_count, moved + 1);
-        assert_int_equal(told.ordered[moved].steady, moved == 0);
-    }
-    trib_leader_free(leader);
-}
-
-/* A frame says what was announced; bits that mean nothing are refused. */
+/* A frame says what was announced; kinds that there are none of are refused. */
 static void frames_of_the_group(void **state)
 {
     (void)state;
     trib_announcement read;
-    for (int i = 0; i < 3; i++) {
-        const trib_announcement what = {.kind = i == 0 ? TRIB_ANNOUNCE_GATHER : TRIB_ANNOUNCE_REDUCE, .steady = i == 2};
-        trib_frame frame = {.type = TRIB_FRAME_GROUP_ORDER, .tensor = 3, .chunk = trib_group_chunk_of(&what)};
+    for (uint32_t kind = TRIB_ANNOUNCE_REDUCE; kind <= TRIB_ANNOUNCE_GATHER; kind++) {
+        trib_frame frame = {.type = TRIB_FRAME_GROUP_ORDER, .tensor = 3, .chunk = kind};
         assert_true(trib_group_read(&frame, &read));
-        assert_int_equal(read.kind, what.kind);
-        assert_int_equal(read.steady, what.steady);
+        assert_int_equal(read.kind, kind);
         for (uint32_t bit = 1; bit < 32; bit++) {
-            frame.chunk = trib_group_chunk_of(&what) | UINT32_C(1) << bit;
-            assert_true(trib_group_read(&frame, &read) == (frame.chunk == TRIB_GROUP_STEADY));
+            frame.chunk = kind | UINT32_C(1) << bit;
+            assert_false(trib_group_read(&frame, &read));
         }
     }
     const trib_frame nowhere = {.type = TRIB_FRAME_GROUP_ORDER, .tensor = UINT32_MAX};
@@ -445,11 +408,9 @@ int main(void)
         cmocka_unit_test(a_slice_far_behind_is_no_failed_one),
         cmocka_unit_test(knows_which_have_failed),
         cmocka_unit_test(forgets_what_nobody_has_in_flight),
-        cmocka_unit_test(passing_is_progress),
         cmocka_unit_test(a_sum_and_a_broadcast_disagree),
         cmocka_unit_test(says_it_once),
         cmocka_unit_test(credit_is_the_leaders),
-        cmocka_unit_test(steady_on_all),
         cmocka_unit_test(frames_of_the_group),
         cmocka_unit_test(why_comes_with_it),
     };

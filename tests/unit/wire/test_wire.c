@@ -94,7 +94,7 @@ static void test_fixed_offsets(void **state)
 {
     (void)state;
     static const unsigned char want[60] = {
-        0x54, 0x52, 0x49, 0x42, 9,    TRIB_FRAME_PUSH,
+        0x54, 0x52, 0x49, 0x42, 10,   TRIB_FRAME_PUSH,
         0,    0,    0x00, 0x00, 0x10, 0x00,
         0x04, 0x03, 0x02, 0x01, 0x14, 0x13,
         0x12, 0x11, 0x24, 0x23, 0x22, 0x21,
@@ -141,7 +141,7 @@ static void test_wrong_fields_are_named(void **state)
     memcpy(bad, good, sizeof bad);
     bad[4] = TRIB_WIRE_VERSION + 1;
     header_seal(bad);
-    assert_refused(bad, "protocol version 10, this side speaks 9");
+    assert_refused(bad, "protocol version 11, this side speaks 10");
 
     const unsigned types[] = {TRIB_FRAME_NONE, TRIB_FRAME_COUNT, 255};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
