@@ -2,6 +2,7 @@
 #ifndef TRIB_TRANSPORTS_SEND_QUEUE_H
 #define TRIB_TRANSPORTS_SEND_QUEUE_H
 
+#include "engine/base/assert.h"
 #include "transports/transport.h"
 
 typedef struct trib_send_queue {
@@ -10,6 +11,7 @@ typedef struct trib_send_queue {
 
 static inline void trib_send_queue_add(trib_send_queue *queue, trib_send *send)
 {
+    trib_assert((queue->head == NULL) == (queue->tail == NULL));
     send->next = NULL;
     if (queue->tail != NULL) {
         queue->tail->next = send;
@@ -19,7 +21,22 @@ static inline void trib_send_queue_add(trib_send_queue *queue, trib_send *send)
     queue->tail = send;
 }
 
-/* NULL: there is none. */
+/* Moves all of `from` to the end of `to`. */
+static inline void trib_send_queue_move(trib_send_queue *to, trib_send_queue *from)
+{
+    if (from->head == NULL) {
+        return;
+    }
+    if (to->tail != NULL) {
+        to->tail->next = from->head;
+    } else {
+        to->head = from->head;
+    }
+    to->tail = from->tail;
+    *from = (trib_send_queue){.head = NULL};
+}
+
+/* Takes the oldest send off the queue; NULL if there is none. */
 static inline trib_send *trib_send_queue_take(trib_send_queue *queue)
 {
     trib_send *send = queue->head;

@@ -14,6 +14,7 @@
 #include "transports/auto/auto_rdma.h"
 #include "transports/shm/shm_internal.h"
 #include "transports/tcp/tcp.h"
+#include "transports/transport_defaults.h"
 
 #define PORT_TRIES 16u
 
@@ -269,6 +270,16 @@ static void auto_recv_resume(trib_conn *conn)
     conn->transport->ops->recv_resume(conn);
 }
 
+static trib_lease *auto_lease(trib_conn *conn, bool past_upcall)
+{
+    return conn->transport->ops->lease(conn, past_upcall);
+}
+
+static bool auto_moves_alone(const trib_conn *conn, const void *memory, size_t size, uint32_t least)
+{
+    return conn->transport->ops->moves_alone(conn, memory, size, least);
+}
+
 static void auto_conn_close(trib_conn *conn, bool flush)
 {
     conn->transport->ops->conn_close(conn, flush);
@@ -285,6 +296,9 @@ const trib_transport_ops trib_auto_ops = {
     .send = auto_send,
     .recv_resume = auto_recv_resume,
     .conn_close = auto_conn_close,
+    .is_idle = trib_transport_is_always_idle,
+    .lease = auto_lease,
+    .moves_alone = auto_moves_alone,
     .stats = auto_stats,
     .context_open = auto_context_open,
     .context_close = auto_context_close,

@@ -17,6 +17,7 @@
 #include "engine/base/log.h"
 #include "transports/rdma/rdma.h"
 #include "transports/tcp/tcp.h"
+#include "transports/transport_defaults.h"
 
 #if TRIB_HAVE_RDMA
 
@@ -292,8 +293,7 @@ static bool front_moves_alone(const trib_conn *base, const void *memory, size_t 
 {
     const auto_conn *conn = (const auto_conn *)base;
     const trib_conn *inner = conn->inner;
-    return inner != NULL && !conn->trying && inner->transport->ops->moves_alone != NULL &&
-           inner->transport->ops->moves_alone(inner, memory, size, least);
+    return inner != NULL && !conn->trying && inner->transport->ops->moves_alone(inner, memory, size, least);
 }
 
 /* What is asked of a connection; the instance itself is auto's. */
@@ -301,6 +301,7 @@ static const trib_transport_ops front_ops = {
     .name = "auto",
     .send = front_send,
     .recv_resume = front_recv_resume,
+    .lease = trib_transport_never_leases,
     .conn_close = front_conn_close,
     .moves_alone = front_moves_alone,
 };

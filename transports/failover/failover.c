@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
 #include "engine/base/assert.h"
 #include "engine/base/log.h"
@@ -19,6 +20,7 @@
 #include "transports/failover/failover_internal.h"
 #include "transports/rdma/rdma.h"
 #include "transports/tcp/tcp.h"
+#include "transports/transport_defaults.h"
 
 #define SILENCE_DEFAULT_NS (10 * INT64_C(1000000000))
 #define HELLO_NS (10 * INT64_C(1000000000))
@@ -42,22 +44,14 @@ static failover_path *path_create(failover_transport *self)
     path->transport = self;
     path->timer.fired = path_timer_fired;
     path->timer.user = path;
-    path->next = self->paths;
-    path->at = &self->paths;
-    if (path->next != NULL) {
-        path->next->at = &path->next;
-    }
-    self->paths = path;
+    DL_PREPEND(self->paths, path);
     return path;
 }
 
 static void path_free(failover_path *path)
 {
     trib_timer_stop(path->transport->base.reactor, &path->timer);
-    *path->at = path->next;
-    if (path->next != NULL) {
-        path->next->at = path->at;
-    }
+    DL_DELETE(path->transport->paths, path);
     free(path);
 }
 
@@ -408,6 +402,8 @@ const trib_transport_ops trib_failover_auto_ops = {
     .flags = TRIB_TRANSPORT_FAILOVER | TRIB_TRANSPORT_SUBFLOWS | TRIB_TRANSPORT_MAPS,
     .open = open_over_auto,
     FAILOVER_TABLE,
+    .lease = trib_transport_never_leases,
+    .moves_alone = trib_transport_never_moves_alone,
     .context_open = context_open_auto,
     .context_close = context_close_auto,
     .notifies_devices = notifies_devices_auto,
@@ -424,6 +420,11 @@ const trib_transport_ops trib_failover_tcp_ops = {
     .flags = TRIB_TRANSPORT_FAILOVER | TRIB_TRANSPORT_SUBFLOWS,
     .open = open_over_tcp,
     FAILOVER_TABLE,
+    .lease = trib_transport_never_leases,
+    .moves_alone = trib_transport_never_moves_alone,
+    .context_open = trib_transport_no_context_open,
+    .context_close = trib_transport_no_context_close,
+    .notifies_devices = trib_transport_notifies_no_devices,
 };
 
 #if TRIB_HAVE_RDMA
@@ -446,7 +447,7 @@ static void context_close_rdma(void *context)
 
 static bool notifies_devices_rdma(const void *context)
 {
-    return context != NULL;
+    return trib_rdma_ops.notifies_devices(context);
 }
 
 /* All rails are RDMA's, and what one of its devices knows all do. */
@@ -462,6 +463,7 @@ const trib_transport_ops trib_failover_rdma_ops = {
     .flags = TRIB_TRANSPORT_FAILOVER,
     .open = open_over_rdma,
     .moves_alone = moves_alone,
+    .lease = trib_transport_never_leases,
     FAILOVER_TABLE,
     .context_open = context_open_rdma,
     .context_close = context_close_rdma,

@@ -157,7 +157,7 @@ void trib_failover_dial_path_lost(failover_session *session, const failover_path
         if (session->successor == NULL) {
             trib_failover_dial_start(session, reason);
         }
-    } else if (session->successor == NULL && !session->base.keeps) {
+    } else if (session->successor == NULL && !session->base.survives_path_loss) {
         trib_failover_session_end(session, TRIB_PEER_LOST, reason);
     } else if (session->successor == NULL) {
         trib_log(reactor_of(session)->logger, TRIB_LOG_INFO,

@@ -89,8 +89,8 @@ typedef enum failover_fate {
 
 struct failover_path {
     failover_transport *transport;
-    failover_path *next, **at; /* the transport's list */
-    failover_session *session; /* NULL: somebody who has not said HELLO */
+    failover_path *prev, *next; /* the transport's list */
+    failover_session *session;  /* NULL: somebody who has not said HELLO */
     failover_listener *listener;
     trib_conn *inner;
     uint32_t rail;     /* connecting side: number in the session's list */
@@ -120,8 +120,8 @@ typedef struct failover_asked {
 struct failover_session {
     trib_conn base; /* first */
     failover_transport *transport;
-    failover_session *next, **at; /* the transport's list */
-    UT_hash_handle hh;            /* accepting side: by id */
+    failover_session *prev, *next; /* the transport's list */
+    UT_hash_handle hh;             /* accepting side: by id */
     unsigned char id[TRIB_FAILOVER_ID];
     uint64_t attempt; /* of the last try; accepting side: the newest that came. What is older comes late */
     bool outgoing;

@@ -14,8 +14,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/base/log.h"
 
 static trib_reactor *reactor_of(const failover_session *session)
@@ -47,10 +49,7 @@ void trib_failover_session_end(failover_session *session, trib_status status, co
 
 static void forget_session(failover_session *session)
 {
-    *session->at = session->next;
-    if (session->next != NULL) {
-        session->next->at = session->at;
-    }
+    DL_DELETE(session->transport->sessions, session);
     if (session->hh.tbl != NULL) {
         HASH_DEL(session->transport->accepted, session);
     }
@@ -87,7 +86,7 @@ void trib_failover_session_note_deaf(failover_session *session)
 static void run_post(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
-    failover_session *session = (failover_session *)((char *)post - offsetof(failover_session, post));
+    failover_session *session = trib_container_of(post, failover_session, post);
     trib_failover_flow_report(session);
     if (session->over) {
         if (session->paths == 0 && !post->queued) {
@@ -396,12 +395,7 @@ failover_session *trib_failover_session_create(failover_transport *transport, bo
     session->outgoing = outgoing;
     session->post.run = run_post;
     trib_failover_dial_init(session);
-    session->next = transport->sessions;
-    session->at = &transport->sessions;
-    if (session->next != NULL) {
-        session->next->at = &session->next;
-    }
-    transport->sessions = session;
+    DL_PREPEND(transport->sessions, session);
     return session;
 }
 

@@ -19,6 +19,7 @@
 #include "engine/base/assert.h"
 #include "engine/base/fork.h"
 #include "transports/rdma/rdma_internal.h"
+#include "transports/transport_defaults.h"
 #include "transports/tcp/tcp_internal.h"
 
 #define EVENTS_PER_TURN 64u
@@ -468,16 +469,15 @@ static void rdma_transport_stats(const trib_transport *transport, trib_transport
     trib_transport_counters_read(&((const verbs_transport *)transport)->stats, stats_out);
 }
 
-/* With several devices every one of them must know it: another may take over (failover.h). */
+static bool rdma_notifies_devices(const void *context)
+{
+    return context != NULL;
+}
+
 static bool rdma_transport_moves_alone(const trib_conn *conn, const void *memory, size_t size, uint32_t least)
 {
-    verbs_domain *domain = ((const verbs_transport *)conn->transport)->domain;
-    bool known = least > TRIB_RDMA_SMALL;
-    for (uint32_t i = 0; known && i < domain->device_count; i++) {
-        uint32_t local_key = 0, remote_key = 0;
-        known = trib_rdma_device_find(&domain->devices[i], memory, size, &local_key, &remote_key);
-    }
-    return known;
+    return least > TRIB_RDMA_SMALL &&
+           trib_rdma_domain_knows(((const verbs_transport *)conn->transport)->domain, memory, size);
 }
 
 const trib_transport_ops trib_rdma_ops = {
@@ -492,9 +492,12 @@ const trib_transport_ops trib_rdma_ops = {
     .recv_resume = trib_rdma_recv_resume,
     .conn_close = trib_rdma_conn_close,
     .stats = rdma_transport_stats,
+    .lease = trib_transport_never_leases,
+    .is_idle = trib_transport_is_always_idle,
     .moves_alone = rdma_transport_moves_alone,
     .context_open = rdma_context_open,
     .context_close = rdma_context_close,
+    .notifies_devices = rdma_notifies_devices,
 };
 
 #endif

@@ -24,8 +24,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/base/half_open.h"
 #include "transports/rdma/rdma_internal.h"
 #include "transports/tcp/tcp_internal.h"
@@ -41,7 +43,7 @@ static void finish_conn(trib_reactor *reactor, trib_post *post);
 static void run_turn(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
-    trib_rdma_conn_turn((verbs_conn *)((char *)post - offsetof(verbs_conn, turn_post)));
+    trib_rdma_conn_turn(trib_container_of(post, verbs_conn, turn_post));
 }
 
 /* ---- Making and unmaking ---- */
@@ -81,12 +83,7 @@ verbs_conn *trib_rdma_conn_create(verbs_transport *transport, struct rdma_cm_id 
     conn->finish_post.run = finish_conn;
     conn->timer.fired = timer_fired;
     conn->timer.user = conn;
-    conn->next = transport->conns;
-    if (conn->next != NULL) {
-        conn->next->at = &conn->next;
-    }
-    conn->at = &transport->conns;
-    transport->conns = conn;
+    DL_PREPEND(transport->conns, conn);
     trib_timer_arm(transport->base.reactor, &conn->timer, trib_now(transport->base.reactor) + CONNECT_NS);
     return conn;
 }
@@ -120,10 +117,7 @@ void trib_rdma_conn_free(verbs_conn *conn)
         trib_rdma_block_give(conn->nic->device, &conn->block);
     }
     trib_rdma_release(conn->transport->domain->releaser, conn->remains);
-    *conn->at = conn->next;
-    if (conn->next != NULL) {
-        conn->next->at = conn->at;
-    }
+    DL_DELETE(conn->transport->conns, conn);
     if (conn->turn_post.queued) {
         /* It was asked for a turn before it came to this: the post must not outlive it. */
         conn->state = VERBS_ENDING;
@@ -461,7 +455,7 @@ static void report_unsent(verbs_conn *conn)
 
 static void finish_conn(trib_reactor *reactor, trib_post *post)
 {
-    verbs_conn *conn = (verbs_conn *)((char *)post - offsetof(verbs_conn, finish_post));
+    verbs_conn *conn = trib_container_of(post, verbs_conn, finish_post);
     const trib_transport_upcalls *upcalls = conn->base.transport->upcalls;
     trib_assert(conn->state == VERBS_ENDING && conn->known);
     bool lingers = conn->flushed && !conn->peer_ended && !conn->broken && !conn->disconnected;

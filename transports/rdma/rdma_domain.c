@@ -115,6 +115,16 @@ bool trib_rdma_device_find(verbs_device *device, const void *data, size_t size, 
     return true;
 }
 
+bool trib_rdma_domain_knows(verbs_domain *domain, const void *memory, size_t size)
+{
+    bool is_known = true;
+    for (uint32_t i = 0; is_known && i < domain->device_count; i++) {
+        uint32_t local_key = 0, remote_key = 0;
+        is_known = trib_rdma_device_find(&domain->devices[i], memory, size, &local_key, &remote_key);
+    }
+    return is_known;
+}
+
 /* ---- Blocks ---- */
 
 static trib_status block_of_its_own(verbs_device *device, size_t size, verbs_block *block_out, trib_error *error)

@@ -56,6 +56,9 @@ verbs_device *trib_rdma_device_of(verbs_domain *domain, const struct ibv_context
 bool trib_rdma_device_find(verbs_device *device, const void *data, size_t size, uint32_t *local_key_out,
                            uint32_t *remote_key_out);
 
+/* True if every device of the domain knows that memory as a whole: another device may take over (failover.h). */
+bool trib_rdma_domain_knows(verbs_domain *domain, const void *memory, size_t size);
+
 /* Page-aligned memory of the arena if it is registered there, else memory of its own. */
 TRIB_CHECKED trib_status trib_rdma_block_take(verbs_device *device, size_t size, verbs_block *block_out,
                                               trib_error *error);

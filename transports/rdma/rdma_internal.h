@@ -179,17 +179,17 @@ typedef struct verbs_in {
 struct verbs_conn {
     trib_conn base; /* first */
     verbs_transport *transport;
-    verbs_conn *next, **at; /* the transport's list */
+    verbs_conn *prev, *next; /* the transport's list */
     verbs_listener *listener;
     verbs_target target;
     struct rdma_cm_id *id;
     verbs_remains *remains; /* the id's */
     verbs_nic *nic;         /* NULL: not known yet */
     struct ibv_cq *cq;
-    verbs_conn *warm_next, **warm_at; /* the transport's list; warm_at NULL: it is cold */
-    bool armed;                       /* the queue will announce what comes */
-    uint32_t events;                  /* announcements, which are acknowledged in the end */
-    verbs_block block;                /* receive buffers, then send buffers */
+    verbs_conn *warm_prev, *warm_next; /* the transport's list; warm_prev NULL: it is cold */
+    bool armed;                        /* the queue will announce what comes */
+    uint32_t events;                   /* announcements, which are acknowledged in the end */
+    verbs_block block;                 /* receive buffers, then send buffers */
     verbs_state state;
     trib_post turn_post, finish_post;
     trib_timer timer; /* connecting, lingering, parting */

@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
 #include "engine/base/assert.h"
 #include "engine/base/fork.h"
@@ -248,12 +249,7 @@ void trib_rdma_bounce_forget(verbs_conn *conn)
     if (!conn->waits_for_bounce) {
         return;
     }
-    verbs_conn **at = &conn->nic->waiting;
-    while (*at != conn) {
-        trib_assert(*at != NULL);
-        at = &(*at)->wait_next;
-    }
-    *at = conn->wait_next;
+    LL_DELETE2(conn->nic->waiting, conn, wait_next);
     conn->waits_for_bounce = false;
 }
 

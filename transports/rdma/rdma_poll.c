@@ -16,7 +16,10 @@
 
 #if TRIB_HAVE_RDMA
 
+#include <utlist.h>
+
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/base/log.h"
 #include "transports/rdma/rdma_internal.h"
 
@@ -25,30 +28,21 @@
 static void warm_conn(verbs_conn *conn)
 {
     verbs_transport *transport = conn->transport;
-    if (conn->warm_at != NULL) {
-        return;
+    if (conn->warm_prev == NULL) {
+        DL_PREPEND2(transport->warm, conn, warm_prev, warm_next);
     }
-    conn->warm_next = transport->warm;
-    if (conn->warm_next != NULL) {
-        conn->warm_next->warm_at = &conn->warm_next;
-    }
-    conn->warm_at = &transport->warm;
-    transport->warm = conn;
 }
 
 static void cool_conn(verbs_conn *conn)
 {
-    if (conn->warm_at == NULL) {
+    if (conn->warm_prev == NULL) {
         return;
     }
     if (conn->transport->poll_next == conn) {
         conn->transport->poll_next = conn->warm_next;
     }
-    *conn->warm_at = conn->warm_next;
-    if (conn->warm_next != NULL) {
-        conn->warm_next->warm_at = conn->warm_at;
-    }
-    conn->warm_at = NULL;
+    DL_DELETE2(conn->transport->warm, conn, warm_prev, warm_next);
+    conn->warm_prev = NULL;
 }
 
 static bool arm_queue(verbs_conn *conn)
@@ -156,7 +150,7 @@ static verbs_conn *first_warm(verbs_transport *self)
 
 static verbs_transport *transport_of(trib_poller *poller)
 {
-    return (verbs_transport *)(void *)((char *)poller - offsetof(verbs_transport, poller));
+    return trib_container_of(poller, verbs_transport, poller);
 }
 
 static bool poll_warm(trib_reactor *reactor, trib_poller *poller)

@@ -14,8 +14,10 @@
 #include <unistd.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/base/half_open.h"
 #include "transports/shm/shm_internal.h"
+#include "transports/transport_defaults.h"
 
 #define POLL_NS (2 * INT64_C(1000000))
 #define SAY_NS (60 * INT64_C(1000000000))
@@ -27,7 +29,7 @@
 
 static shm_transport *transport_of(trib_poller *poller)
 {
-    return (shm_transport *)((char *)poller - offsetof(shm_transport, poller));
+    return trib_container_of(poller, shm_transport, poller);
 }
 
 static void reap_conns(shm_transport *self, bool all)
@@ -165,19 +167,6 @@ static void shm_stats(const trib_transport *transport, trib_transport_stats *sta
 
 /* ---- Listeners ---- */
 
-static shm_listener *listener_of(trib_acceptor *acceptor)
-{
-    return (shm_listener *)((char *)acceptor - offsetof(shm_listener, acceptor));
-}
-
-static void listener_over(trib_acceptor *acceptor)
-{
-    shm_listener *listener = listener_of(acceptor);
-    shm_transport *transport = (shm_transport *)listener->base.transport;
-    transport->open_count--;
-    free(listener);
-}
-
 static void shm_listener_close(trib_listener *base)
 {
     shm_listener *listener = (shm_listener *)base;
@@ -188,7 +177,7 @@ static void shm_listener_close(trib_listener *base)
             trib_shm_conn_end(conn, TRIB_CLOSED, "the listener was closed");
         }
     }
-    trib_acceptor_close(&listener->acceptor);
+    trib_socket_listener_close(base);
 }
 
 /* Among those that are greeting, where they are too many. */
@@ -211,7 +200,7 @@ static void close_oldest_half_open(shm_transport *self)
 /* Whoever is on this machine may come as often as he likes: that does not fill a disk. */
 static void note_other_user(shm_listener *listener)
 {
-    trib_reactor *reactor = listener->base.transport->reactor;
+    trib_reactor *reactor = listener->socket.base.transport->reactor;
     const int64_t now_ns = trib_now(reactor);
     if (now_ns >= listener->quiet_until_ns) {
         listener->quiet_until_ns = now_ns + SAY_NS;
@@ -221,11 +210,11 @@ static void note_other_user(shm_listener *listener)
 }
 
 /* No upcalls: those follow the greeting. */
-static bool take_socket(trib_acceptor *acceptor, int fd, const struct sockaddr_storage *from)
+static bool accept_socket(trib_acceptor *acceptor, int fd, const struct sockaddr_storage *from)
 {
     (void)from;
-    shm_listener *listener = listener_of(acceptor);
-    shm_transport *self = (shm_transport *)listener->base.transport;
+    shm_listener *listener = (shm_listener *)trib_socket_listener_of(acceptor);
+    shm_transport *self = (shm_transport *)listener->socket.base.transport;
     trib_counter_add(&self->stats.system_calls, 1);
     pid_t pid = 0;
     if (!trib_shm_peer_allowed(fd, &pid)) {
@@ -293,7 +282,7 @@ static trib_status shm_listen(trib_transport *transport, const trib_address *at,
     shm_transport *self = (shm_transport *)transport;
     shm_listener *listener = calloc(1, sizeof *listener);
     if (listener == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "no memory for a listener");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a listener at %s", at->text);
     }
     trib_error local = {.status = TRIB_OK};
     int fd = listen_socket(self, at, &listener->address, &local);
@@ -301,16 +290,10 @@ static trib_status shm_listen(trib_transport *transport, const trib_address *at,
         free(listener);
         return trib_error_set(error, local.status, "%s", local.text);
     }
-    listener->base.transport = transport;
-    listener->base.user = user;
-    listener->acceptor.reactor = transport->reactor;
-    listener->acceptor.system_calls = &self->stats.system_calls;
-    listener->acceptor.take = take_socket;
-    listener->acceptor.over = listener_over;
-    self->open_count++;
-    trib_acceptor_open(&listener->acceptor, fd);
+    trib_socket_listener_open(&listener->socket, transport, user, fd, &self->stats.system_calls, &self->open_count,
+                              accept_socket);
     *bound_out = listener->address;
-    *listener_out = &listener->base;
+    *listener_out = &listener->socket.base;
     return TRIB_OK;
 }
 
@@ -329,4 +312,7 @@ const trib_transport_ops trib_shm_ops = {
     .stats = shm_stats,
     .context_open = shm_context_open,
     .context_close = shm_context_close,
+    .notifies_devices = trib_transport_notifies_no_devices,
+    .moves_alone = trib_transport_never_moves_alone,
+    .is_idle = trib_transport_is_always_idle,
 };

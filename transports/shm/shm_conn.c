@@ -19,8 +19,10 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <utlist.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/base/fork.h"
 #include "transports/shm/shm_internal.h"
 
@@ -138,7 +140,7 @@ void trib_shm_conn_watch(shm_conn *conn, int64_t now_ns, int64_t slept_ns)
 static void run_report(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
-    shm_conn *conn = (shm_conn *)((char *)post - offsetof(shm_conn, report_post));
+    shm_conn *conn = trib_container_of(post, shm_conn, report_post);
     if (is_live(conn)) {
         (void)trib_shm_stream_report(conn);
     }
@@ -147,7 +149,7 @@ static void run_report(trib_reactor *reactor, trib_post *post)
 static void run_resume(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
-    trib_shm_stream_resume((shm_conn *)((char *)post - offsetof(shm_conn, resume_post)));
+    trib_shm_stream_resume(trib_container_of(post, shm_conn, resume_post));
 }
 
 static void greeting_late(trib_reactor *reactor, trib_timer *timer)
@@ -171,7 +173,7 @@ void trib_shm_conn_take_later(shm_conn *conn, int error)
 {
     trib_reactor *reactor = conn->transport->base.reactor;
     if (error != 0) {
-        trib_acceptor_note_shortage(&conn->listener->acceptor, error);
+        trib_acceptor_note_shortage(&conn->listener->socket.acceptor, error);
     }
     trib_io_watch(reactor, &conn->io, 0);
     trib_timer_arm(reactor, &conn->again, trib_now(reactor) + TRIB_ACCEPTOR_BACKOFF_NS);
@@ -236,12 +238,7 @@ shm_conn *trib_shm_conn_create(shm_transport *transport, int fd, const trib_addr
     conn->outgoing = outgoing;
     conn->memory_fd = -1;
     conn->peer.system_calls = &transport->stats.system_calls;
-    conn->next = transport->conns;
-    conn->at = &transport->conns;
-    if (conn->next != NULL) {
-        conn->next->at = &conn->next;
-    }
-    transport->conns = conn;
+    DL_PREPEND(transport->conns, conn);
     trib_reactor *reactor = transport->base.reactor;
     if (fd >= 0) {
         trib_fork_own(fd);
@@ -260,10 +257,7 @@ void trib_shm_conn_forget(shm_conn *conn)
     trib_timer_stop(reactor, &conn->again);
     trib_timer_stop(reactor, &conn->lease_timer);
     trib_assert(conn->leased == 0);
-    *conn->at = conn->next;
-    if (conn->next != NULL) {
-        conn->next->at = conn->at;
-    }
+    DL_DELETE(conn->transport->conns, conn);
     if (conn->segment != NULL) {
         munmap(conn->segment, SHM_SEGMENT_BYTES);
     }
@@ -363,7 +357,7 @@ void trib_shm_conn_opened(shm_conn *conn)
     if (conn->outgoing) {
         upcalls->connected(&conn->base, TRIB_OK);
     } else {
-        trib_listener *listener = &conn->listener->base;
+        trib_listener *listener = &conn->listener->socket.base;
         conn->listener = NULL;
         conn->known = true;
         conn->transport->open_count++;
@@ -463,7 +457,7 @@ static bool is_read_by_peer(const shm_conn *conn)
 
 static void finish_conn(trib_reactor *reactor, trib_post *post)
 {
-    shm_conn *conn = (shm_conn *)((char *)post - offsetof(shm_conn, finish_post));
+    shm_conn *conn = trib_container_of(post, shm_conn, finish_post);
     const trib_transport_upcalls *upcalls = conn->base.transport->upcalls;
     trib_assert(conn->state == SHM_ENDING && conn->known);
     if (conn->leased != 0) {

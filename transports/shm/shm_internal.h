@@ -56,7 +56,7 @@ typedef struct shm_lease {
 struct shm_conn {
     trib_conn base; /* first */
     shm_transport *transport;
-    shm_conn *next, **at;   /* the transport's list */
+    shm_conn *prev, *next;  /* the transport's list */
     shm_listener *listener; /* of an accepted one that is still greeting */
     trib_io io;             /* the socket: greetings, wake-ups, and the peer's end */
     trib_timer deadline;    /* of the greeting */
@@ -106,8 +106,7 @@ struct shm_conn {
 };
 
 struct shm_listener {
-    trib_listener base; /* first */
-    trib_acceptor acceptor;
+    trib_socket_listener socket; /* first */
     trib_address address;
     int64_t quiet_until_ns; /* that somebody of another user came is not told again before */
 };
@@ -180,7 +179,7 @@ void trib_shm_conn_wake(shm_conn *conn, uint32_t why);
  * already. May recall a lease, and who had that may close the connection then. */
 bool trib_shm_payload_begin(shm_conn *conn, bool in_place);
 void trib_shm_payload_end(shm_conn *conn);
-trib_lease *trib_shm_lease(trib_conn *base, bool keeps);
+trib_lease *trib_shm_lease(trib_conn *base, bool past_upcall);
 /* All, at the end. */
 void trib_shm_leases_recall(shm_conn *conn);
 void trib_shm_leases_expire(trib_reactor *reactor, trib_timer *timer);

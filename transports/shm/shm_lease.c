@@ -116,21 +116,21 @@ void trib_shm_payload_end(shm_conn *conn)
     advance_done(conn);
 }
 
-trib_lease *trib_shm_lease(trib_conn *base, bool keeps)
+trib_lease *trib_shm_lease(trib_conn *base, bool past_upcall)
 {
     shm_conn *conn = (shm_conn *)base;
     const uint64_t number = conn->taken - 1;
-    if (!conn->presenting || (conn->leased & bit_of(number)) != 0 || (keeps && conn->state != SHM_OPEN)) {
+    if (!conn->presenting || (conn->leased & bit_of(number)) != 0 || (past_upcall && conn->state != SHM_OPEN)) {
         return NULL;
     }
-    if (keeps && conn->lease_pause > 0) {
+    if (past_upcall && conn->lease_pause > 0) {
         conn->lease_pause--;
         return NULL;
     }
     shm_lease *lease = &conn->leases[number % SHM_LEASES_MAX];
     *lease = (shm_lease){.base = {.end = lease_end}, .conn = conn, .number = number, .since_ns = conn->began_ns};
     conn->leased |= bit_of(number);
-    if (keeps && !conn->lease_timer.armed) {
+    if (past_upcall && !conn->lease_timer.armed) {
         trib_timer_arm(conn->transport->base.reactor, &conn->lease_timer, lease->since_ns + LEASE_NS);
     }
     return &lease->base;

@@ -4,9 +4,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "transports/sim/sim_internal.h"
+#include "transports/transport_defaults.h"
 
 #define PORT_MAX 65535u
 
@@ -106,7 +109,7 @@ static sim_pair *take_waiting(sim_listener *listener)
 static void run_accept(trib_reactor *reactor, trib_sim_work *work)
 {
     (void)reactor;
-    sim_listener *listener = (sim_listener *)((char *)work - offsetof(sim_listener, work));
+    sim_listener *listener = trib_container_of(work, sim_listener, work);
     sim_transport *transport = (sim_transport *)listener->base.transport;
     listener->accepting = true;
     for (sim_pair *pair = take_waiting(listener); pair != NULL;
@@ -126,11 +129,7 @@ static void sim_listener_close(trib_listener *base)
     sim_transport *transport = (sim_transport *)base->transport;
     trib_assert(!listener->closed);
     listener->closed = true;
-    sim_listener **at = &listener->node->listeners;
-    while (*at != listener) {
-        at = &(*at)->next;
-    }
-    *at = listener->next;
+    LL_DELETE(listener->node->listeners, listener);
     trib_sim_reactor_take_back(transport->base.reactor, &listener->work);
     for (sim_pair *pair = take_waiting(listener); pair != NULL; pair = take_waiting(listener)) {
         /* As a kernel does with what nobody has accepted. */
@@ -225,7 +224,9 @@ static bool sim_moves_alone(const trib_conn *conn, const void *memory, size_t si
         .name = "sim", .flags = (flags_), .open = sim_open, .close = sim_close, .listen = sim_listen,                  \
         .listener_close = sim_listener_close, .connect = trib_sim_connect, .send = trib_sim_send,                      \
         .recv_resume = trib_sim_recv_resume, .conn_close = trib_sim_conn_close, .stats = sim_stats,                    \
-        .moves_alone = sim_moves_alone,                                                                                \
+        .moves_alone = sim_moves_alone, .lease = trib_transport_never_leases,                                          \
+        .is_idle = trib_transport_is_always_idle, .context_open = trib_transport_no_context_open,                      \
+        .context_close = trib_transport_no_context_close, .notifies_devices = trib_transport_notifies_no_devices,      \
     }
 
 const trib_transport_ops trib_sim_transport_ops = SIM_OPS(TRIB_TRANSPORT_FAILOVER | TRIB_TRANSPORT_SUBFLOWS);

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "transports/sim/sim_internal.h"
 
 #define RETRY_FIRST_NS INT64_C(1000000000) /* as a kernel repeats its attempts to connect */
@@ -112,7 +113,7 @@ trib_status trib_sim_connect(trib_transport *transport, const trib_address *to, 
 static void answered(trib_sim *sim, trib_sim_event *event)
 {
     (void)sim;
-    sim_pair *pair = (sim_pair *)((char *)event - offsetof(sim_pair, knock));
+    sim_pair *pair = trib_container_of(event, sim_pair, knock);
     sim_end *end = &pair->ends[0];
     if (end->state == SIM_CONNECTING) {
         trib_sim_reactor_give(sim_reactor_of(end), &end->connect_work);
@@ -121,7 +122,7 @@ static void answered(trib_sim *sim, trib_sim_event *event)
 
 static void knock(trib_sim *sim, trib_sim_event *event)
 {
-    sim_pair *pair = (sim_pair *)((char *)event - offsetof(sim_pair, knock));
+    sim_pair *pair = trib_container_of(event, sim_pair, knock);
     sim_end *end = &pair->ends[0];
     if (end->state != SIM_CONNECTING) {
         pair->ends[1].state = SIM_GONE; /* given up meanwhile */
@@ -146,7 +147,7 @@ static void knock(trib_sim *sim, trib_sim_event *event)
 static void run_connected(trib_reactor *reactor, trib_sim_work *work)
 {
     (void)reactor;
-    sim_end *end = (sim_end *)((char *)work - offsetof(sim_end, connect_work));
+    sim_end *end = trib_container_of(work, sim_end, connect_work);
     if (end->state != SIM_CONNECTING) {
         return;
     }
@@ -205,7 +206,7 @@ void trib_sim_send(trib_conn *conn, trib_send *send)
 static void post_write(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
-    sim_end *end = (sim_end *)((char *)post - offsetof(sim_end, write_post));
+    sim_end *end = trib_container_of(post, sim_end, write_post);
     trib_sim_stream_write(end);
     trib_sim_pair_unref(end->pair);
 }
@@ -213,7 +214,7 @@ static void post_write(trib_reactor *reactor, trib_post *post)
 static void run_write(trib_reactor *reactor, trib_sim_work *work)
 {
     (void)reactor;
-    sim_end *end = (sim_end *)((char *)work - offsetof(sim_end, write_work));
+    sim_end *end = trib_container_of(work, sim_end, write_work);
     trib_sim_stream_write(end);
 }
 
@@ -248,7 +249,7 @@ void trib_sim_end_readable(sim_end *end)
 
 static void run_read(trib_reactor *reactor, trib_sim_work *work)
 {
-    sim_end *end = (sim_end *)((char *)work - offsetof(sim_end, read_work));
+    sim_end *end = trib_container_of(work, sim_end, read_work);
     sim_flow *flow = sim_flow_to(end);
     if (end->state == SIM_FLUSHING) {
         trib_sim_flow_read(flow, (uint32_t)flow->arrived); /* thrown away */
@@ -311,7 +312,7 @@ void trib_sim_end_reset(sim_end *end, const char *reason)
 
 static void run_end(trib_reactor *reactor, trib_sim_work *work)
 {
-    sim_end *end = (sim_end *)((char *)work - offsetof(sim_end, end_work));
+    sim_end *end = trib_container_of(work, sim_end, end_work);
     const trib_transport_upcalls *upcalls = end->transport->base.upcalls;
     trib_assert(end->state == SIM_ENDING);
     trib_send_queue_return(&end->sends, &end->base, end->end_status);

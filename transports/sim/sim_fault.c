@@ -1,5 +1,6 @@
 /* sim_fault.c - what can go wrong in the simulated network, on request; see sim.h. */
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "transports/sim/sim_internal.h"
 
 void trib_sim_node_relink(trib_sim_node *node, const trib_sim_link *link)
@@ -34,7 +35,7 @@ static int64_t silence_of(const sim_pair *pair)
 
 void trib_sim_pair_silent(trib_sim *sim, trib_sim_event *event)
 {
-    sim_pair *pair = (sim_pair *)((char *)event - offsetof(sim_pair, silence));
+    sim_pair *pair = trib_container_of(event, sim_pair, silence);
     const int64_t now_ns = trib_sim_now(sim);
     for (unsigned i = 0; i < 2; i++) {
         sim_end *end = &pair->ends[i];

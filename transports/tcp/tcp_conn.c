@@ -18,8 +18,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <utlist.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/base/fork.h"
 #include "transports/tcp/tcp_internal.h"
 
@@ -31,7 +33,7 @@ static void finish_conn(trib_reactor *reactor, trib_post *post);
 static void run_flush(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
-    tcp_conn *conn = (tcp_conn *)((char *)post - offsetof(tcp_conn, flush_post));
+    tcp_conn *conn = trib_container_of(post, tcp_conn, flush_post);
     if (!conn->want_write) {
         trib_tcp_stream_write(conn);
     }
@@ -40,7 +42,7 @@ static void run_flush(trib_reactor *reactor, trib_post *post)
 static void run_read(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
-    tcp_conn *conn = (tcp_conn *)((char *)post - offsetof(tcp_conn, read_post));
+    tcp_conn *conn = trib_container_of(post, tcp_conn, read_post);
     trib_tcp_stream_consume(conn);
     if (conn->write_errno != 0) {
         trib_tcp_stream_last_words(conn);
@@ -295,12 +297,7 @@ static void linger_begin(tcp_conn *conn)
 {
     tcp_transport *transport = conn->transport;
     conn->state = TCP_LINGERING;
-    conn->linger_next = transport->lingering;
-    if (conn->linger_next != NULL) {
-        conn->linger_next->linger_at = &conn->linger_next;
-    }
-    conn->linger_at = &transport->lingering;
-    transport->lingering = conn;
+    DL_PREPEND2(transport->lingering, conn, linger_prev, linger_next);
     trib_reactor *reactor = transport->base.reactor;
     trib_timer_arm(reactor, &conn->linger_timer, trib_now(reactor) + LINGER_NS);
     trib_tcp_conn_watch(conn);
@@ -310,10 +307,7 @@ void trib_tcp_linger_end(tcp_conn *conn)
 {
     trib_assert(conn->state == TCP_LINGERING);
     trib_reactor *reactor = conn->transport->base.reactor;
-    *conn->linger_at = conn->linger_next;
-    if (conn->linger_next != NULL) {
-        conn->linger_next->linger_at = conn->linger_at;
-    }
+    DL_DELETE2(conn->transport->lingering, conn, linger_prev, linger_next);
     trib_timer_stop(reactor, &conn->linger_timer);
     trib_io_watch(reactor, &conn->io, 0);
     trib_fork_close_socket(conn->io.fd);
@@ -322,7 +316,7 @@ void trib_tcp_linger_end(tcp_conn *conn)
 
 static void finish_conn(trib_reactor *reactor, trib_post *post)
 {
-    tcp_conn *conn = (tcp_conn *)((char *)post - offsetof(tcp_conn, finish_post));
+    tcp_conn *conn = trib_container_of(post, tcp_conn, finish_post);
     const trib_transport_upcalls *upcalls = conn->base.transport->upcalls;
     trib_assert(conn->state == TCP_ENDING);
     if (conn->connect_failed) {

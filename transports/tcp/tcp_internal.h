@@ -17,7 +17,6 @@
 #define TRIB_TCP_REASON_MAX 192
 
 typedef struct tcp_conn tcp_conn;
-typedef struct tcp_listener tcp_listener;
 
 /* What send buffers are large and small, and how long what is in them takes. */
 typedef struct tcp_backlog {
@@ -76,7 +75,7 @@ struct tcp_conn {
     trib_post flush_post, read_post, finish_post;
     trib_timer linger_timer, silence_timer;
     tcp_silence silence;
-    tcp_conn *linger_next, **linger_at;
+    tcp_conn *linger_prev, *linger_next; /* the transport's list of lingering connections */
 
     /* sending: head_sent bytes of the first one are with the kernel */
     trib_send_queue sends;

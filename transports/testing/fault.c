@@ -14,6 +14,7 @@
 
 #include "engine/base/assert.h"
 #include "transports/send_queue.h"
+#include "transports/transport_defaults.h"
 
 typedef struct fault_transport {
     trib_transport base;    /* first */
@@ -34,7 +35,6 @@ typedef enum fault_action { FAULT_NONE, FAULT_RESET, FAULT_TRUNCATE } fault_acti
 typedef struct fault_send {
     trib_send inner; /* first */
     trib_send *outer;
-    struct fault_send *next;
     int64_t due_ns;
     fault_action action;
     void *copy; /* of a payload that was changed */
@@ -44,13 +44,13 @@ typedef struct fault_conn {
     trib_conn base; /* first */
     fault_transport *transport;
     trib_conn *inner;
-    fault_send *waiting_head, *waiting_tail;
+    trib_send_queue waiting; /* of fault_send, by their inner send, which the inner transport does not have yet */
     trib_send_queue refused; /* sends that came after the connection was broken */
     trib_timer due_timer, again_timer;
     uint32_t agains_left;
     bool asked;         /* this header has had its storm */
     bool closing;       /* the caller has called conn_close */
-    bool flush_wanted;  /* conn_close(flush) waits for waiting_head */
+    bool flush_wanted;  /* conn_close(flush) waits for waiting.head */
     const char *broken; /* what was injected */
 } fault_conn;
 
@@ -83,11 +83,6 @@ static bool is_valid(const trib_fault_config *config)
 }
 
 /* ---- Sending ---- */
-
-static void queue_refused(fault_conn *conn, trib_send *send)
-{
-    trib_send_queue_add(&conn->refused, send);
-}
 
 static void break_conn(fault_conn *conn, const char *what, bool flush)
 {
@@ -122,16 +117,13 @@ static void forward_send(fault_conn *conn, fault_send *send)
 static void forward_due(trib_reactor *reactor, trib_timer *timer)
 {
     fault_conn *conn = timer->user;
-    while (conn->waiting_head != NULL && conn->broken == NULL) {
-        fault_send *send = conn->waiting_head;
+    while (conn->waiting.head != NULL && conn->broken == NULL) {
+        fault_send *send = (fault_send *)conn->waiting.head;
         if (send->due_ns > trib_now(reactor)) {
             trib_timer_arm(reactor, timer, send->due_ns);
             return;
         }
-        conn->waiting_head = send->next;
-        if (conn->waiting_head == NULL) {
-            conn->waiting_tail = NULL;
-        }
+        (void)trib_send_queue_take(&conn->waiting);
         forward_send(conn, send);
     }
     if (conn->flush_wanted && conn->broken == NULL) {
@@ -186,7 +178,7 @@ static void fault_do_send(trib_conn *base, trib_send *outer)
     fault_transport *self = conn->transport;
     fault_send *send = conn->broken == NULL ? calloc(1, sizeof *send) : NULL;
     if (send == NULL) {
-        queue_refused(conn, outer);
+        trib_send_queue_add(&conn->refused, outer);
         if (conn->broken == NULL) {
             break_conn(conn, "out of memory", false);
         }
@@ -198,18 +190,15 @@ static void fault_do_send(trib_conn *base, trib_send *outer)
     send->inner.payload_size = outer->payload_size;
     draw_damage(self, send);
     int64_t wait_ns = draw_wait(self);
-    if (wait_ns == 0 && conn->waiting_head == NULL) {
+    if (wait_ns == 0 && conn->waiting.head == NULL) {
         forward_send(conn, send);
         return;
     }
     send->due_ns = trib_now(base->transport->reactor) + wait_ns;
-    if (conn->waiting_tail != NULL) {
-        conn->waiting_tail->next = send;
-    } else {
-        conn->waiting_head = send;
+    if (conn->waiting.head == NULL) {
         trib_timer_arm(base->transport->reactor, &conn->due_timer, send->due_ns);
     }
-    conn->waiting_tail = send;
+    trib_send_queue_add(&conn->waiting, &send->inner);
 }
 
 static void send_over(fault_conn *conn, fault_send *send, trib_status status)
@@ -325,10 +314,8 @@ static void inner_closed(trib_conn *inner, trib_status status, const char *reaso
         reason = conn->broken;
     }
     const trib_status unsent = trib_send_unsent_status(status);
-    while (conn->waiting_head != NULL) {
-        fault_send *send = conn->waiting_head;
-        conn->waiting_head = send->next;
-        send_over(conn, send, unsent);
+    for (trib_send *send; (send = trib_send_queue_take(&conn->waiting)) != NULL;) {
+        send_over(conn, (fault_send *)send, unsent);
     }
     trib_send_queue_return(&conn->refused, &conn->base, status);
     conn->base.transport->upcalls->closed(&conn->base, status, reason);
@@ -345,17 +332,6 @@ static const trib_transport_upcalls inner_upcalls = {
 };
 
 /* ---- The table ---- */
-
-/* What it wraps is missing here; trib_fault_open is told. */
-static trib_status open_nothing(trib_reactor *reactor, const trib_transport_config *config,
-                                const trib_transport_upcalls *upcalls, trib_transport **transport_out)
-{
-    (void)reactor;
-    (void)config;
-    (void)upcalls;
-    (void)transport_out;
-    return TRIB_UNSUPPORTED;
-}
 
 static void fault_close(trib_transport *transport)
 {
@@ -422,10 +398,16 @@ static void fault_conn_close(trib_conn *base, bool flush)
         return; /* its end is under way */
     }
     conn->closing = true;
-    conn->flush_wanted = flush && conn->waiting_head != NULL;
+    conn->flush_wanted = flush && conn->waiting.head != NULL;
     if (!conn->flush_wanted) {
         conn->inner->transport->ops->conn_close(conn->inner, flush);
     }
+}
+
+static bool fault_is_idle(const trib_transport *transport)
+{
+    const trib_transport *inner = ((const fault_transport *)transport)->inner;
+    return inner->ops->is_idle(inner);
 }
 
 static void fault_stats(const trib_transport *transport, trib_transport_stats *stats_out)
@@ -437,7 +419,7 @@ static void fault_stats(const trib_transport *transport, trib_transport_stats *s
 static const trib_transport_ops fault_ops = {
     .name = "fault",
     .flags = 0,
-    .open = open_nothing,
+    .open = trib_transport_open_unsupported,
     .close = fault_close,
     .listen = fault_listen,
     .listener_close = fault_listener_close,
@@ -446,6 +428,12 @@ static const trib_transport_ops fault_ops = {
     .recv_resume = fault_recv_resume,
     .conn_close = fault_conn_close,
     .stats = fault_stats,
+    .lease = trib_transport_never_leases,
+    .moves_alone = trib_transport_never_moves_alone,
+    .is_idle = fault_is_idle,
+    .context_open = trib_transport_no_context_open,
+    .context_close = trib_transport_no_context_close,
+    .notifies_devices = trib_transport_notifies_no_devices,
 };
 
 trib_status trib_fault_open(const trib_fault_config *config, trib_fault_opener opener, void *context,

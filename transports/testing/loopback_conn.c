@@ -15,49 +15,12 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "transports/testing/loopback_internal.h"
 
 #define MESSAGES_PER_TURN 256u
 
 static void run_end(trib_reactor *reactor, trib_post *post);
-
-static void list_append(loop_list *list, trib_send *send)
-{
-    send->next = NULL;
-    if (list->tail != NULL) {
-        list->tail->next = send;
-    } else {
-        list->head = send;
-    }
-    list->tail = send;
-}
-
-static trib_send *list_pop(loop_list *list)
-{
-    trib_send *send = list->head;
-    if (send != NULL) {
-        list->head = send->next;
-        if (list->head == NULL) {
-            list->tail = NULL;
-        }
-    }
-    return send;
-}
-
-/* Moves all of *from behind *to. */
-static void list_move(loop_list *to, loop_list *from)
-{
-    if (from->head == NULL) {
-        return;
-    }
-    if (to->tail != NULL) {
-        to->tail->next = from->head;
-    } else {
-        to->head = from->head;
-    }
-    to->tail = from->tail;
-    from->head = from->tail = NULL;
-}
 
 static loop_end *other(loop_end *end)
 {
@@ -178,7 +141,7 @@ static void hand_over_held(loop_end *end)
         for (const trib_send *send = end->held.head; send != NULL; send = send->next) {
             end->with_peer++;
         }
-        list_move(&peer->mail, &end->held);
+        trib_send_queue_move(&peer->mail, &end->held);
         post_locked(peer);
     }
     pthread_mutex_unlock(&end->pair->mutex);
@@ -208,11 +171,11 @@ void trib_loop_send(trib_conn *conn, trib_send *send)
     bool hands_over = (end->state == LOOP_OPEN || end->state == LOOP_FLUSHING) && !peer->gone && end->held.head == NULL;
     if (hands_over) {
         end->with_peer++;
-        list_append(&peer->mail, send);
+        trib_send_queue_add(&peer->mail, send);
         post_locked(peer);
     } else {
         /* Until connected, or until the peer's leaving, which is under way, ends this side too. */
-        list_append(&end->held, send);
+        trib_send_queue_add(&end->held, send);
     }
     pthread_mutex_unlock(&end->pair->mutex);
 }
@@ -228,9 +191,9 @@ void trib_loop_recv_resume(trib_conn *conn)
     }
 }
 
-static void report_returned(loop_end *end, loop_list *list, trib_status status)
+static void report_returned(loop_end *end, trib_send_queue *list, trib_status status)
 {
-    for (trib_send *send = list_pop(list); send != NULL; send = list_pop(list)) {
+    for (trib_send *send = trib_send_queue_take(list); send != NULL; send = trib_send_queue_take(list)) {
         trib_assert(end->with_peer > 0);
         end->with_peer--;
         if (status == TRIB_OK) {
@@ -272,12 +235,12 @@ static bool present_send(loop_end *end, const trib_send *send)
     return true;
 }
 
-static void return_to_peer(loop_end *end, loop_list *presented)
+static void return_to_peer(loop_end *end, trib_send_queue *presented)
 {
     if (presented->head != NULL) {
         loop_end *peer = other(end);
         pthread_mutex_lock(&end->pair->mutex);
-        list_move(&peer->back_presented, presented);
+        trib_send_queue_move(&peer->back_presented, presented);
         post_locked(peer);
         pthread_mutex_unlock(&end->pair->mutex);
     }
@@ -285,13 +248,13 @@ static void return_to_peer(loop_end *end, loop_list *presented)
 
 static void present_incoming(loop_end *end)
 {
-    loop_list presented = {NULL, NULL};
+    trib_send_queue presented = {NULL, NULL};
     unsigned count = 0;
     while (end->incoming.head != NULL && end->state == LOOP_OPEN && !end->paused && count++ < MESSAGES_PER_TURN) {
         if (!present_send(end, end->incoming.head)) {
             break;
         }
-        list_append(&presented, list_pop(&end->incoming));
+        trib_send_queue_add(&presented, trib_send_queue_take(&end->incoming));
     }
     return_to_peer(end, &presented);
     if (end->incoming.head != NULL && end->state == LOOP_OPEN && !end->paused) {
@@ -306,7 +269,7 @@ static void drop_incoming(loop_end *end)
     if (end->incoming.head != NULL) {
         loop_end *peer = other(end);
         pthread_mutex_lock(&end->pair->mutex);
-        list_move(&peer->back_dropped, &end->incoming);
+        trib_send_queue_move(&peer->back_dropped, &end->incoming);
         post_locked(peer);
         pthread_mutex_unlock(&end->pair->mutex);
     }
@@ -332,8 +295,8 @@ static void leave_pair(loop_end *end)
     end->left = true;
     pthread_mutex_lock(&end->pair->mutex);
     end->gone = true;
-    list_move(&end->incoming, &end->mail);
-    list_move(&peer->back_dropped, &end->incoming);
+    trib_send_queue_move(&end->incoming, &end->mail);
+    trib_send_queue_move(&peer->back_dropped, &end->incoming);
     /* An end that nobody has accepted has no transport; its listener will find this one gone. */
     if (peer->transport != NULL) {
         peer->peer_left = true;
@@ -355,10 +318,7 @@ static bool finish_end(loop_end *end)
         return false; /* another run of the post is to come */
     }
     const trib_transport_upcalls *upcalls = end->base.transport->upcalls;
-    trib_status unsent = end->end_status == TRIB_OK ? TRIB_CLOSED : end->end_status;
-    for (trib_send *send = list_pop(&end->held); send != NULL; send = list_pop(&end->held)) {
-        upcalls->sent(&end->base, send, unsent);
-    }
+    trib_send_queue_return(&end->held, &end->base, end->end_status);
     upcalls->closed(&end->base, end->end_status, end->reason);
     trib_assert(end->held.head == NULL);
     end->transport->open_count--;
@@ -386,17 +346,17 @@ static void end_turn(loop_end *end, bool peer_left)
 static void run_end(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
-    loop_end *end = (loop_end *)((char *)post - offsetof(loop_end, post));
-    loop_list presented = {NULL, NULL};
-    loop_list dropped = {NULL, NULL};
+    loop_end *end = trib_container_of(post, loop_end, post);
+    trib_send_queue presented = {NULL, NULL};
+    trib_send_queue dropped = {NULL, NULL};
     pthread_mutex_lock(&end->pair->mutex);
     end->posted = false;
     bool answered = end->answered;
     end->answered = false;
     bool peer_left = end->peer_left;
-    list_move(&end->incoming, &end->mail);
-    list_move(&presented, &end->back_presented);
-    list_move(&dropped, &end->back_dropped);
+    trib_send_queue_move(&end->incoming, &end->mail);
+    trib_send_queue_move(&presented, &end->back_presented);
+    trib_send_queue_move(&dropped, &end->back_dropped);
     trib_status answer = end->answer;
     pthread_mutex_unlock(&end->pair->mutex);
 

@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 
+#include "transports/send_queue.h"
 #include "transports/testing/loopback.h"
 
 typedef struct loop_pair loop_pair;
@@ -36,10 +37,6 @@ struct loop_listener {
     bool posted;
 };
 
-typedef struct loop_list {
-    trib_send *head, *tail;
-} loop_list;
-
 typedef enum loop_state { LOOP_CONNECTING, LOOP_OPEN, LOOP_FLUSHING, LOOP_ENDING } loop_state;
 
 typedef struct loop_end {
@@ -49,9 +46,9 @@ typedef struct loop_end {
     trib_post post;
     /* its own thread's */
     loop_state state;
-    loop_list held;     /* sends that were never handed to the peer: not connected yet, or too late */
-    loop_list incoming; /* handed over by the peer, to be presented */
-    uint32_t with_peer; /* sends that are with the peer */
+    trib_send_queue held;     /* sends that were never handed to the peer: not connected yet, or too late */
+    trib_send_queue incoming; /* handed over by the peer, to be presented */
+    uint32_t with_peer;       /* sends that are with the peer */
     bool paused, asking, resume_asked;
     bool left; /* has told the peer that nothing more comes from here and is taken here */
     trib_status end_status;
@@ -60,11 +57,11 @@ typedef struct loop_end {
     bool posted;
     bool answered; /* the attempt to connect, with this: */
     trib_status answer;
-    bool gone;                              /* this end takes nothing any more */
-    bool finished;                          /* its `closed` is being told: it must not be posted any more */
-    bool peer_left;                         /* the other end takes and sends nothing any more */
-    loop_list mail;                         /* handed over by the peer */
-    loop_list back_presented, back_dropped; /* returned by the peer, in this order */
+    bool gone;                                    /* this end takes nothing any more */
+    bool finished;                                /* its `closed` is being told: it must not be posted any more */
+    bool peer_left;                               /* the other end takes and sends nothing any more */
+    trib_send_queue mail;                         /* handed over by the peer */
+    trib_send_queue back_presented, back_dropped; /* returned by the peer, in this order */
 } loop_end;
 
 struct loop_pair {
