@@ -1,4 +1,4 @@
-/* send_queue.h - sends that a connection has taken and not yet reported, oldest first. */
+/* send_queue.h - a FIFO of sends that a connection has accepted and not reported yet, linked through the sends. */
 #ifndef TRIB_TRANSPORTS_SEND_QUEUE_H
 #define TRIB_TRANSPORTS_SEND_QUEUE_H
 
@@ -47,13 +47,13 @@ static inline trib_send *trib_send_queue_take(trib_send_queue *queue)
     return send;
 }
 
-/* What a connection that has ended with that status says of what was not sent. */
+/* The status of `sent` for a message that was not sent before the connection ended with that status. */
 static inline trib_status trib_send_unsent_status(trib_status end_status)
 {
     return end_status == TRIB_OK ? TRIB_CLOSED : end_status;
 }
 
-/* The connection has ended with that status: gives all back. */
+/* Reports every send of the queue as unsent: the connection has ended with that status. */
 static inline void trib_send_queue_return(trib_send_queue *queue, trib_conn *conn, trib_status end_status)
 {
     for (trib_send *send; (send = trib_send_queue_take(queue)) != NULL;) {

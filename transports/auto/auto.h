@@ -5,8 +5,8 @@
  * It listens on a TCP address and, under the same address, for shared memory and RDMA. A connection's own `transport`
  * says what carries it. Who listens for one of them only is reached by that.
  */
-#ifndef TRIB_TRANSPORTS_AUTO_H
-#define TRIB_TRANSPORTS_AUTO_H
+#ifndef TRIB_TRANSPORTS_AUTO_AUTO_H
+#define TRIB_TRANSPORTS_AUTO_AUTO_H
 
 #include "transports/transport.h"
 

@@ -7,8 +7,8 @@
  *
  * A machine without an RDMA device has nothing of this: no instance, no thread, no library called.
  */
-#ifndef TRIB_TRANSPORTS_AUTO_RDMA_H
-#define TRIB_TRANSPORTS_AUTO_RDMA_H
+#ifndef TRIB_TRANSPORTS_AUTO_AUTO_RDMA_H
+#define TRIB_TRANSPORTS_AUTO_AUTO_RDMA_H
 
 #include "transports/transport.h"
 

@@ -23,8 +23,8 @@
  * that has come back. A receiver that answers AGAIN has what follows thrown away and sent again: acknowledgements come
  * the same way and must not wait for room.
  */
-#ifndef TRIB_TRANSPORTS_FAILOVER_H
-#define TRIB_TRANSPORTS_FAILOVER_H
+#ifndef TRIB_TRANSPORTS_FAILOVER_FAILOVER_H
+#define TRIB_TRANSPORTS_FAILOVER_FAILOVER_H
 
 #include "transports/transport.h"
 

@@ -20,8 +20,8 @@
  *   REPEAT   n is next
  *   BYE      the session is over
  */
-#ifndef TRIB_TRANSPORTS_FAILOVER_INTERNAL_H
-#define TRIB_TRANSPORTS_FAILOVER_INTERNAL_H
+#ifndef TRIB_TRANSPORTS_FAILOVER_FAILOVER_INTERNAL_H
+#define TRIB_TRANSPORTS_FAILOVER_FAILOVER_INTERNAL_H
 
 #include "engine/base/hash.h"
 #include "transports/failover/failover.h"

@@ -93,7 +93,7 @@ static void route_resolved(verbs_conn *conn)
     verbs_greeting greeting;
     struct rdma_conn_param parameters;
     fill_parameters(&parameters, &greeting);
-    conn->state = VERBS_CONNECTING;
+    trib_rdma_conn_set_state(conn, VERBS_CONNECTING);
     trib_counter_add(&conn->transport->stats.system_calls, 1);
     if (rdma_connect(conn->id, &parameters) != 0) {
         connect_failed_errno(conn, errno);

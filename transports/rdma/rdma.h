@@ -8,8 +8,8 @@
  *
  * Built where libibverbs and librdmacm are found (TRIB_HAVE_RDMA); otherwise its name is unknown.
  */
-#ifndef TRIB_TRANSPORTS_RDMA_H
-#define TRIB_TRANSPORTS_RDMA_H
+#ifndef TRIB_TRANSPORTS_RDMA_RDMA_H
+#define TRIB_TRANSPORTS_RDMA_RDMA_H
 
 #include <stdio.h>
 

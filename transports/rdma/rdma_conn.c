@@ -40,6 +40,23 @@
 
 static void finish_conn(trib_reactor *reactor, trib_post *post);
 
+void trib_rdma_conn_set_state(verbs_conn *conn, verbs_state state)
+{
+    static const unsigned predecessors[] = {
+        [VERBS_RESOLVING] = 0, /* at creation only, as is ACCEPTING */
+        [VERBS_CONNECTING] = 1u << VERBS_RESOLVING,
+        [VERBS_ACCEPTING] = 0,
+        [VERBS_OPEN] = 1u << VERBS_CONNECTING | 1u << VERBS_ACCEPTING,
+        [VERBS_FLUSHING] = 1u << VERBS_OPEN,
+        [VERBS_ENDING] = 1u << VERBS_RESOLVING | 1u << VERBS_CONNECTING | 1u << VERBS_OPEN | 1u << VERBS_FLUSHING,
+        [VERBS_LINGERING] = 1u << VERBS_ENDING,
+        [VERBS_PARTING] = 1u << VERBS_ENDING,
+        [VERBS_GONE] = 1u << VERBS_ACCEPTING | 1u << VERBS_ENDING | 1u << VERBS_LINGERING | 1u << VERBS_PARTING,
+    };
+    trib_assert((predecessors[state] & 1u << conn->state) != 0);
+    conn->state = state;
+}
+
 static void run_turn(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
@@ -120,7 +137,7 @@ void trib_rdma_conn_free(verbs_conn *conn)
     DL_DELETE(conn->transport->conns, conn);
     if (conn->turn_post.queued) {
         /* It was asked for a turn before it came to this: the post must not outlive it. */
-        conn->state = VERBS_ENDING;
+        trib_rdma_conn_set_state(conn, VERBS_GONE);
         conn->id = NULL;
         return;
     }
@@ -246,7 +263,7 @@ void trib_rdma_conn_opened(verbs_conn *conn)
 {
     trib_timer_stop(conn->base.transport->reactor, &conn->timer);
     bool accepted = conn->state == VERBS_ACCEPTING;
-    conn->state = VERBS_OPEN;
+    trib_rdma_conn_set_state(conn, VERBS_OPEN);
     conn->opened = true;
     trib_reactor_defer(conn->base.transport->reactor, &conn->turn_post);
     if (accepted) {
@@ -376,7 +393,7 @@ static void act_on_completions(verbs_conn *conn, bool more)
 
 void trib_rdma_conn_turn(verbs_conn *conn)
 {
-    if (conn->id == NULL) {
+    if (conn->state == VERBS_GONE) {
         free(conn); /* see trib_rdma_conn_free */
         return;
     }
@@ -424,7 +441,7 @@ void trib_rdma_conn_end(verbs_conn *conn, trib_status status, const char *format
         trib_reactor_defer(conn->base.transport->reactor, &conn->turn_post);
         return;
     }
-    conn->state = VERBS_ENDING;
+    trib_rdma_conn_set_state(conn, VERBS_ENDING);
     conn->end_status = status;
     trib_rdma_bounce_forget(conn);
     trib_timer_stop(conn->base.transport->reactor, &conn->timer);
@@ -436,7 +453,7 @@ void trib_rdma_conn_close(trib_conn *base, bool flush)
     verbs_conn *conn = (verbs_conn *)base;
     conn->connect_failed = false;
     if (conn->state == VERBS_OPEN && flush && !conn->broken && !conn->disconnected) {
-        conn->state = VERBS_FLUSHING;
+        trib_rdma_conn_set_state(conn, VERBS_FLUSHING);
         trib_reactor_defer(base->transport->reactor, &conn->turn_post);
     } else if (conn->state != VERBS_FLUSHING || !flush) {
         trib_rdma_conn_end(conn, TRIB_OK, "closed by this side");
@@ -471,12 +488,12 @@ static void finish_conn(trib_reactor *reactor, trib_post *post)
     trib_assert(conn->sends.head == NULL);
     conn->transport->open_count--;
     if (lingers) {
-        conn->state = VERBS_LINGERING;
+        trib_rdma_conn_set_state(conn, VERBS_LINGERING);
         trib_timer_arm(reactor, &conn->timer, trib_now(reactor) + LINGER_NS);
         trib_rdma_conn_turn(conn); /* for what came in the meantime */
     } else if (parts) {
         trib_rdma_block_give(conn->nic->device, &conn->block);
-        conn->state = VERBS_PARTING;
+        trib_rdma_conn_set_state(conn, VERBS_PARTING);
         trib_timer_arm(reactor, &conn->timer, trib_now(reactor) + LINGER_NS);
     } else {
         trib_rdma_conn_free(conn);

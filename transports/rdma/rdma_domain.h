@@ -4,8 +4,8 @@
  * A domain is shared by all instances of an engine. It is complete when it has been opened and does not change until it
  * is closed; the arena calls its registrars from any thread.
  */
-#ifndef TRIB_TRANSPORTS_RDMA_DOMAIN_H
-#define TRIB_TRANSPORTS_RDMA_DOMAIN_H
+#ifndef TRIB_TRANSPORTS_RDMA_RDMA_DOMAIN_H
+#define TRIB_TRANSPORTS_RDMA_RDMA_DOMAIN_H
 
 #include <errno.h>
 #include <infiniband/verbs.h>

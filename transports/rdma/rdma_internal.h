@@ -13,8 +13,8 @@
  * MESSAGE and REQUEST take a buffer of the receiver's until it has dealt with them; the sender counts these credits.
  * The others have buffers set aside: there are never more of them than TRIB_RDMA_RECVS provides for, see there.
  */
-#ifndef TRIB_TRANSPORTS_RDMA_INTERNAL_H
-#define TRIB_TRANSPORTS_RDMA_INTERNAL_H
+#ifndef TRIB_TRANSPORTS_RDMA_RDMA_INTERNAL_H
+#define TRIB_TRANSPORTS_RDMA_RDMA_INTERNAL_H
 
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
@@ -145,6 +145,7 @@ typedef enum verbs_state {
     VERBS_ENDING,     /* finish_post is on its way */
     VERBS_LINGERING,  /* the caller has had its `closed`; throws away until the peer ends too, or for a short time */
     VERBS_PARTING, /* the same, with nothing left but the word that it is over, which the kernel repeats until heard */
+    VERBS_GONE,    /* everything was released; the turn that is due already frees the object */
 } verbs_state;
 
 typedef enum verbs_out_phase { OUT_REQUESTED, OUT_GRANTED, OUT_WRITING, OUT_DONE } verbs_out_phase;
@@ -253,6 +254,8 @@ void trib_rdma_discard(verbs_transport *transport, struct rdma_cm_id *id); /* on
 /* rdma_conn.c */
 /* Takes the id, also where it answers NULL. */
 verbs_conn *trib_rdma_conn_create(verbs_transport *transport, struct rdma_cm_id *id, verbs_state state);
+/* The only writer of conn->state after creation; asserts that the step is legal. */
+void trib_rdma_conn_set_state(verbs_conn *conn, verbs_state state);
 TRIB_CHECKED trib_status trib_rdma_connect(trib_transport *transport, const trib_address *to, void *user,
                                            trib_conn **conn_out);
 void trib_rdma_conn_close(trib_conn *base, bool flush);

@@ -7,8 +7,8 @@
  *
  * Any thread may call; not after trib_rdma_releaser_close.
  */
-#ifndef TRIB_TRANSPORTS_RDMA_RELEASE_H
-#define TRIB_TRANSPORTS_RDMA_RELEASE_H
+#ifndef TRIB_TRANSPORTS_RDMA_RDMA_RELEASE_H
+#define TRIB_TRANSPORTS_RDMA_RDMA_RELEASE_H
 
 #include <rdma/rdma_cma.h>
 #include <stdbool.h>

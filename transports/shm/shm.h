@@ -5,8 +5,8 @@
  * namespace, which can be reached by processes of the same user in the same network namespace and by nobody else. Nothing
  * is left behind in a file system, however a process ends.
  */
-#ifndef TRIB_TRANSPORTS_SHM_H
-#define TRIB_TRANSPORTS_SHM_H
+#ifndef TRIB_TRANSPORTS_SHM_SHM_H
+#define TRIB_TRANSPORTS_SHM_SHM_H
 
 #include "transports/transport.h"
 

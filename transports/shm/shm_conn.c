@@ -54,6 +54,19 @@ static void pay_progress(shm_conn *conn)
     }
 }
 
+/* The only writer of conn->state; a connection is created greeting. */
+static void set_state(shm_conn *conn, shm_state state)
+{
+    static const unsigned predecessors[] = {
+        [SHM_GREETING] = 0, /* at creation only */
+        [SHM_OPEN] = 1u << SHM_GREETING,
+        [SHM_FLUSHING] = 1u << SHM_OPEN,
+        [SHM_ENDING] = 1u << SHM_GREETING | 1u << SHM_OPEN | 1u << SHM_FLUSHING,
+    };
+    trib_assert((predecessors[state] & 1u << conn->state) != 0);
+    conn->state = state;
+}
+
 static bool is_live(const shm_conn *conn)
 {
     return conn->state == SHM_OPEN || conn->state == SHM_FLUSHING;
@@ -353,7 +366,7 @@ void trib_shm_conn_opened(shm_conn *conn)
     trib_assert(conn->state == SHM_GREETING && conn->segment != NULL);
     const trib_transport_upcalls *upcalls = conn->base.transport->upcalls;
     trib_timer_stop(conn->transport->base.reactor, &conn->deadline);
-    conn->state = SHM_OPEN;
+    set_state(conn, SHM_OPEN);
     if (conn->outgoing) {
         upcalls->connected(&conn->base, TRIB_OK);
     } else {
@@ -402,7 +415,7 @@ void trib_shm_conn_close(trib_conn *base, bool flush)
     shm_conn *conn = (shm_conn *)base;
     conn->connect_failed = false;
     if (conn->state == SHM_OPEN && flush && !conn->hung_up) {
-        conn->state = SHM_FLUSHING;
+        set_state(conn, SHM_FLUSHING);
         atomic_store_explicit(&conn->in.mine->paused, 0, memory_order_relaxed);
         trib_reactor_defer(base->transport->reactor, &conn->report_post);
     } else if (conn->state != SHM_FLUSHING || !flush) {
@@ -423,7 +436,7 @@ void trib_shm_conn_end(shm_conn *conn, trib_status status, const char *format, .
     va_end(arguments);
     trib_reactor *reactor = conn->base.transport->reactor;
     conn->connect_failed = conn->connect_failed || (conn->state == SHM_GREETING && conn->outgoing && status != TRIB_OK);
-    conn->state = SHM_ENDING;
+    set_state(conn, SHM_ENDING);
     conn->end_status = status;
     trib_io_watch(reactor, &conn->io, 0);
     trib_timer_stop(reactor, &conn->deadline);

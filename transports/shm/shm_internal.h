@@ -4,8 +4,8 @@
  * records and back), shm_ring.c (records in memory), shm_memory.c (memory that peers map), shm_lease.c
  * (payloads that stay there).
  */
-#ifndef TRIB_TRANSPORTS_SHM_INTERNAL_H
-#define TRIB_TRANSPORTS_SHM_INTERNAL_H
+#ifndef TRIB_TRANSPORTS_SHM_SHM_INTERNAL_H
+#define TRIB_TRANSPORTS_SHM_SHM_INTERNAL_H
 
 #include <sys/socket.h>
 #include <sys/types.h>

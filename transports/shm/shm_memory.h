@@ -12,8 +12,8 @@
  * - Of a peer's list nothing is believed: what cannot shrink and is as large as it says is mapped, for reading, and no more
  *   of it than a list can have, though it may be another each time.
  */
-#ifndef TRIB_TRANSPORTS_SHM_MEMORY_H
-#define TRIB_TRANSPORTS_SHM_MEMORY_H
+#ifndef TRIB_TRANSPORTS_SHM_SHM_MEMORY_H
+#define TRIB_TRANSPORTS_SHM_SHM_MEMORY_H
 
 #include <stdatomic.h>
 #include <sys/types.h>

@@ -13,8 +13,8 @@
  *
  * Pure memory: no system calls, so that a fuzzer can be the peer.
  */
-#ifndef TRIB_TRANSPORTS_SHM_RING_H
-#define TRIB_TRANSPORTS_SHM_RING_H
+#ifndef TRIB_TRANSPORTS_SHM_SHM_RING_H
+#define TRIB_TRANSPORTS_SHM_SHM_RING_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

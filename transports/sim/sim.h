@@ -12,8 +12,8 @@
  * by the first of these it is "NAME~1". A listener takes a list of its node's addresses, with commas between, and a connection
  * to one goes by the first. A process must be attached to a node before its reactors open the transport.
  */
-#ifndef TRIB_TRANSPORTS_SIM_H
-#define TRIB_TRANSPORTS_SIM_H
+#ifndef TRIB_TRANSPORTS_SIM_SIM_H
+#define TRIB_TRANSPORTS_SIM_SIM_H
 
 #include "engine/sim/reactor_sim.h"
 #include "transports/transport.h"

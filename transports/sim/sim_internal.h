@@ -2,8 +2,8 @@
  * sim_internal.h - what the files of the simulated network share: sim.c (instance, listeners), sim_conn.c (connections
  * as their reactors see them), sim_net.c (nodes, links, what is under way) and sim_fault.c.
  */
-#ifndef TRIB_TRANSPORTS_SIM_INTERNAL_H
-#define TRIB_TRANSPORTS_SIM_INTERNAL_H
+#ifndef TRIB_TRANSPORTS_SIM_SIM_INTERNAL_H
+#define TRIB_TRANSPORTS_SIM_SIM_INTERNAL_H
 
 #include "transports/send_queue.h"
 #include "transports/sim/sim.h"

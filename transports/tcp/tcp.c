@@ -1,4 +1,4 @@
-/* tcp.c - the instance of the TCP transport and its listeners. */
+/* tcp.c - an instance of the TCP transport and its listeners. */
 #include "transports/tcp/tcp.h"
 
 #include <errno.h>
@@ -42,7 +42,7 @@ static void tcp_close(trib_transport *transport)
     tcp_transport *self = (tcp_transport *)transport;
     trib_assert(self->open_count == 0);
     while (self->lingering != NULL) {
-        /* Unread data would make the kernel answer with a reset, which can overtake what was flushed. */
+        /* The kernel would answer unread data with a reset, which can overtake what was flushed. */
         trib_tcp_stream_discard(self->lingering);
         trib_tcp_linger_end(self->lingering);
     }
@@ -82,7 +82,7 @@ static int listen_socket(tcp_transport *self, const trib_address *at, trib_addre
     trib_counter_add(&self->stats.system_calls, 5);
     int fd = socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     int on = 1;
-    /* A restarted server must not wait until the connections of its predecessor have timed out. */
+    /* A restarted server must be able to bind while connections of its predecessor are in TIME_WAIT. */
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
         bind(fd, (const struct sockaddr *)&address, size) != 0 || listen(fd, SOMAXCONN) != 0 ||
         getsockname(fd, (struct sockaddr *)&address, &size) != 0) {

@@ -6,8 +6,8 @@
  * "injected ...". A side that a truncation has ended flushes first, so it may outlive its last message for as long as
  * the peer does not read.
  */
-#ifndef TRIB_TRANSPORTS_FAULT_H
-#define TRIB_TRANSPORTS_FAULT_H
+#ifndef TRIB_TRANSPORTS_TESTING_FAULT_H
+#define TRIB_TRANSPORTS_TESTING_FAULT_H
 
 #include "transports/transport.h"
 

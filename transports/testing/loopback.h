@@ -5,8 +5,8 @@
  * every transport that shall reach the others. Because open of struct trib_transport_ops has no hub to give, these
  * transports are opened with trib_loopback_open. A connection closes only while the reactors of both its ends run.
  */
-#ifndef TRIB_TRANSPORTS_LOOPBACK_H
-#define TRIB_TRANSPORTS_LOOPBACK_H
+#ifndef TRIB_TRANSPORTS_TESTING_LOOPBACK_H
+#define TRIB_TRANSPORTS_TESTING_LOOPBACK_H
 
 #include "transports/transport.h"
 

@@ -2,8 +2,8 @@
  * loopback_internal.h - what the files of the loopback transport share: loopback.c (hub, instance, listeners) and
  * loopback_conn.c (pairs of connected ends).
  */
-#ifndef TRIB_TRANSPORTS_LOOPBACK_INTERNAL_H
-#define TRIB_TRANSPORTS_LOOPBACK_INTERNAL_H
+#ifndef TRIB_TRANSPORTS_TESTING_LOOPBACK_INTERNAL_H
+#define TRIB_TRANSPORTS_TESTING_LOOPBACK_INTERNAL_H
 
 #include <pthread.h>
 
