@@ -1,8 +1,8 @@
 /*
- * shm.c - the instance of the shared-memory transport, its listeners and its poller.
+ * shm.c - an instance of the shared-memory transport: its listeners and its poller.
  *
  * Invariants
- * - Connections are freed by their finish post or, if the caller does not know them, at the end of a poll: whoever goes
+ * - A connection is freed by its finish post or, if the caller does not know it, at the end of a poll. So a walk
  *   through the list may make upcalls.
  */
 #include "transports/shm/shm.h"
@@ -80,7 +80,7 @@ static void watch_all(trib_reactor *reactor, trib_timer *timer)
 {
     shm_transport *self = timer->user;
     const int64_t now_ns = trib_now(reactor), limit_ns = self->config.silence_timeout_ns;
-    /* While this process stood still it has not seen what its peers took, and they may have stood still with it. */
+    /* A process that stood still saw nothing of what its peers read, and they may have stood still with it. */
     const bool stalled_locally = trib_timer_stalled_locally(reactor, timer, limit_ns / 8);
     const int64_t slept_ns = stalled_locally ? now_ns - timer->due_ns : 0;
     for (shm_conn *conn = self->conns; conn != NULL; conn = conn->next) {
@@ -89,7 +89,7 @@ static void watch_all(trib_reactor *reactor, trib_timer *timer)
     trib_timer_arm(reactor, timer, now_ns + limit_ns / 4);
 }
 
-/* The poller looks in every turn: that there is one is enough. */
+/* The poller runs in every turn of the loop, so a timer that fires is enough. */
 static void poll_now(trib_reactor *reactor, trib_timer *timer)
 {
     (void)reactor;
@@ -180,7 +180,7 @@ static void shm_listener_close(trib_listener *base)
     trib_socket_listener_close(base);
 }
 
-/* Among those that are greeting, where they are too many. */
+/* Bounds the connections that are still greeting. */
 static void close_oldest_half_open(shm_transport *self)
 {
     shm_conn *oldest = NULL;
@@ -197,7 +197,7 @@ static void close_oldest_half_open(shm_transport *self)
     }
 }
 
-/* Whoever is on this machine may come as often as he likes: that does not fill a disk. */
+/* Any process of this machine can connect as often as it likes, so the log has one line a minute. */
 static void note_other_user(shm_listener *listener)
 {
     trib_reactor *reactor = listener->socket.base.transport->reactor;
@@ -209,7 +209,7 @@ static void note_other_user(shm_listener *listener)
     }
 }
 
-/* No upcalls: those follow the greeting. */
+/* Makes no upcalls: these follow the greeting. */
 static bool accept_socket(trib_acceptor *acceptor, int fd, const struct sockaddr_storage *from)
 {
     (void)from;
@@ -234,7 +234,8 @@ static bool accept_socket(trib_acceptor *acceptor, int fd, const struct sockaddr
     return true;
 }
 
-/* Replaces port 0 by a number that may be free: ports of names are nobody's but ours. */
+/* Replaces port 0 by a random number. Names of abstract sockets have port numbers of their own, which only this
+ * transport uses. */
 static void pick_port(trib_reactor *reactor, const trib_address *at, trib_address *picked)
 {
     uint32_t number = 0;

@@ -2,13 +2,14 @@
  * shm_conn.c - the life of a shared-memory connection: greet, open, flush, end.
  *
  * Invariants
- * - A connection that the caller knows ends through trib_shm_conn_end and finish, the last of its posts: nothing is
- *   deferred once it is ending. One that the caller does not know yet is only marked, and reaped by the instance.
- * - The socket ends with the process, however that ends, so a dead peer is seen at once; unless a child that it forked,
- *   and that did not exec, has it too: then by the heartbeats. What a peer that flushed has left in the ring is still read
- *   after its end.
- * - Whoever is about to sleep says so, and looks again; whoever has written looks whether the other sleeps. Both put a
- *   full fence between, so one of them sees the other.
+ * - set_state is the only writer of the state.
+ * - A connection that the caller knows ends through trib_shm_conn_end and finish_conn, its last post: nothing is
+ *   deferred in SHM_ENDING. A connection that the caller does not know yet is only marked, and shm.c frees it.
+ * - The kernel closes the socket when the peer's process ends, so a dead peer is seen at once. (If a child that it
+ *   forked without exec still holds the socket, the heartbeats notice.) What a peer flushed into the ring is still
+ *   read after its end.
+ * - A side that is about to sleep says so and looks at the ring once more; a side that has written looks whether the
+ *   other one sleeps. Both put a full fence between, so one of them always sees the other.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -27,7 +28,7 @@
 #include "transports/shm/shm_internal.h"
 
 #define GREETING_NS (5 * INT64_C(1000000000))
-#define WAKE_UPS_MAX 1024u /* more than a socket holds of a peer that means well */
+#define WAKE_UPS_MAX 1024u /* more than the socket holds of a peer that follows the protocol */
 #define READING_POLL_NS INT64_C(1000000)
 
 /* ---- Wake-ups ---- */
@@ -41,7 +42,7 @@ void trib_shm_conn_wake(shm_conn *conn, uint32_t why)
     }
     if (atomic_exchange_explicit(&peer->sleeps, 0, memory_order_acq_rel) != 0) {
         trib_counter_add(&conn->transport->stats.system_calls, 1);
-        /* No room means that wake-ups are waiting there already; an end is seen by who reads. */
+        /* A full socket holds wake-ups already. The reader notices the end of the connection. */
         (void)send(conn->io.fd, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
     }
 }
@@ -54,7 +55,7 @@ static void pay_progress(shm_conn *conn)
     }
 }
 
-/* The only writer of conn->state; a connection is created greeting. */
+/* The only writer of conn->state. A connection is created greeting. */
 static void set_state(shm_conn *conn, shm_state state)
 {
     static const unsigned predecessors[] = {
@@ -204,7 +205,7 @@ static void hang_up(shm_conn *conn)
     if (conn->state == SHM_OPEN && conn->paused && !orderly) {
         trib_shm_conn_end(conn, TRIB_PEER_LOST, "connection closed by the peer");
     }
-    /* Otherwise the poller reads what is left. */
+    /* Otherwise the poller reads what is left in the ring. */
 }
 
 static void io_ready(trib_reactor *reactor, trib_io *io, unsigned events)
@@ -285,7 +286,7 @@ void trib_shm_conn_forget(shm_conn *conn)
     free(conn);
 }
 
-/* A socket to who listens there, and why there is none: errno. */
+/* Connects a socket to the listener of that name. -1 with errno if there is none, or if it is another user's. */
 static int reach_listener(shm_transport *self, const struct sockaddr_un *name, socklen_t size, pid_t *pid_out)
 {
     trib_counter_add(&self->stats.system_calls, 3);
@@ -445,13 +446,14 @@ void trib_shm_conn_end(shm_conn *conn, trib_status status, const char *format, .
         atomic_store_explicit(&conn->out.mine->revoked, 1, memory_order_seq_cst);
         trib_shm_fence();
     }
-    conn->end_by_ns = trib_now(reactor) + SHM_READING_NS; /* from when the peer can see it: is_valid in shm_lease.c */
+    conn->end_by_ns =
+        trib_now(reactor) + SHM_READING_NS; /* counts from when the peer can see `revoked`: is_valid in shm_lease.c */
     if (conn->known) {
         trib_reactor_defer(reactor, &conn->finish_post);
     }
 }
 
-/* What it reads would become the caller's again under its hands. */
+/* True if the peer still reads a payload in place, so that its buffer must not go back to the caller. */
 static bool is_read_by_peer(const shm_conn *conn)
 {
     trib_shm_fence();
@@ -461,7 +463,8 @@ static bool is_read_by_peer(const shm_conn *conn)
     }
     char wake_up;
     ssize_t got = 1;
-    for (unsigned i = 0; got > 0 && i < WAKE_UPS_MAX; i++) { /* its end comes behind what it said before */
+    for (unsigned i = 0; got > 0 && i < WAKE_UPS_MAX;
+         i++) { /* the end of the stream comes behind the wake-ups that were sent before */
         got = recv(conn->io.fd, &wake_up, sizeof wake_up, MSG_DONTWAIT);
         trib_counter_add(&conn->transport->stats.system_calls, 1);
     }

@@ -1,18 +1,18 @@
 /*
  * shm_stream.c - messages to records and back.
  *
- * Small payloads are copied into the ring and are sent as soon as they are there. Large ones stay where they are. Those in
- * memory that the sender offers are presented there, no copy (shm_memory.h); others the receiver reads out of the sender's
- * memory with process_vm_readv, one copy, made by the kernel. It says so, then they are sent. Where the kernel does not let
- * it, they go through the ring in fragments.
+ * A small payload is copied into the ring and is sent as soon as it is there. A large one stays in the sender's
+ * memory. If the sender offers that memory (shm_memory.h), the payload is presented there, without a copy; otherwise
+ * the receiver reads it with process_vm_readv, one copy by the kernel. The message counts as sent when the receiver
+ * says that it has read it. Where the kernel forbids both, the payload goes through the ring in fragments.
  *
  * Invariants
- * - A sender that takes payloads back before they were read says so first (revoked), and a receiver looks there after
- *   it has copied: what it presents was valid.
- * - Before a receiver looks there and presents a payload in place it says so (reading), and the sender looks at that after it
- *   has taken payloads back, before anybody may write to them. It does not wait for ever: one that stands still meanwhile
- *   hears when it ends its lease that the payload was none any more (shm_lease.c).
- * - Headers are copied before they are looked at, and payloads but for who reads them under a lease.
+ * - A sender that takes payloads back before they were read sets `revoked` first, and a receiver reads `revoked` after
+ *   it has copied a payload. So a payload that it presents was valid.
+ * - A receiver sets `reading` before it reads `revoked` and presents a payload in place. The sender checks `reading`
+ *   after it has set `revoked` and before the buffers can be written to. It does not wait for ever: a receiver that
+ *   stood still meanwhile learns at the end of its lease that the payload was not valid (shm_lease.c).
+ * - Headers are copied before they are checked. Payloads are copied too, except for a receiver with a lease.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -24,9 +24,9 @@
 #include "transports/shm/shm_internal.h"
 
 #define MESSAGES_PER_TURN 64u
-#define BYTES_PER_TURN (256u * 1024u) /* then sums and answers go out before more is taken */
+#define BYTES_PER_TURN (256u * 1024u) /* bytes; sums and answers go out before more is read */
 
-/* A payload's bytes, into the ring or out of it. */
+/* Copies bytes of a payload into the ring or out of it. */
 static void copy_counted(shm_conn *conn, void *to, const void *from, uint32_t size)
 {
     if (size > 0) {
@@ -60,7 +60,7 @@ static bool write_inline(shm_conn *conn, const trib_send *send)
         return false;
     }
     copy_counted(conn, place + TRIB_HEADER_SIZE, send->payload, send->payload_size);
-    memcpy(place, send->header, TRIB_HEADER_SIZE); /* last: the peer looks at the line that it is in all the time */
+    memcpy(place, send->header, TRIB_HEADER_SIZE); /* last, because the peer polls this line */
     trib_shm_out_commit(&conn->out);
     return true;
 }
@@ -86,7 +86,7 @@ static bool write_remote(shm_conn *conn, const trib_send *send)
     return write_header(conn, send, offered ? SHM_OFFERED : SHM_REMOTE);
 }
 
-/* True when all of it is in the ring. */
+/* True if all of the payload is in the ring. */
 static bool write_stream(shm_conn *conn, const trib_send *send)
 {
     if (!conn->stream_begun) {
@@ -127,7 +127,8 @@ void trib_shm_stream_write(shm_conn *conn)
         wrote = true;
     }
     if (wrote) {
-        /* An answer tells of what it answers that it was taken, too: one look at who sleeps, and one fence before it. */
+        /* Piggybacks the pending progress report on this wake-up: one fence and one check of the peer's sleep flag
+         * serve both. */
         trib_shm_conn_wake(conn, SHM_WAKE_ON_INPUT | (conn->progress_owed ? SHM_WAKE_ON_PROGRESS : 0));
         conn->progress_owed = false;
     }
@@ -190,7 +191,7 @@ static void take_inline(shm_conn *conn)
     message_complete(conn, conn->target.buffer);
 }
 
-/* True if the target has the payload. */
+/* True if the payload is in the target. */
 static bool read_remote(shm_conn *conn)
 {
     uint32_t payload_got = 0;
@@ -247,7 +248,7 @@ static void take_remote(shm_conn *conn)
     }
 }
 
-/* The receiver has answered: the payload of conn->record goes where it said. */
+/* The receiver has answered: moves the payload of conn->record to the place that it named. */
 static void take_payload(shm_conn *conn)
 {
     switch (conn->record.kind) {
@@ -267,7 +268,7 @@ static void take_payload(shm_conn *conn)
     }
 }
 
-/* Asks the receiver where the payload goes, and takes it unless there is no room. */
+/* Asks the receiver where the payload goes, and moves it there unless it has no room. */
 static void ask_receiver(shm_conn *conn)
 {
     conn->target = (trib_recv_target){.buffer = NULL};
@@ -313,7 +314,7 @@ static void take_fragment(shm_conn *conn, const shm_record *fragment, const unsi
 static void take_next_record(shm_conn *conn, const shm_record *record, const unsigned char *behind)
 {
     if (conn->state == SHM_FLUSHING) {
-        take_record(conn); /* nobody wants it, but the peer may be flushing too */
+        take_record(conn); /* the message is dropped, but the peer may be flushing and wait for it to be read */
         if (record->kind == SHM_REMOTE || record->kind == SHM_OFFERED) {
             (void)trib_shm_payload_begin(conn, false);
             trib_shm_payload_end(conn);
