@@ -4,8 +4,8 @@
 
 #include "transports/transport.h"
 
-/* Returns NULL if no transport has that name. "auto" works between any two machines; it picks the best transport for each
- * pair of processes. */
+/* Returns NULL if no transport has that name. "auto" works between any two machines; it picks the best transport for
+ * each pair of processes. */
 const trib_transport_ops *trib_transport_by_name(const char *name);
 
 /* The names of all transports, with NULL behind the last. */

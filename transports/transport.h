@@ -82,17 +82,18 @@ typedef struct trib_transport_upcalls {
     /*
      * A whole header has arrived. The receiver checks it and answers
      *   TRIB_OK     target is filled in; `received` follows when the payload is there
-     *   TRIB_AGAIN  there is no room now: the transport reads no more of this connection until recv_resume, and then
-     *               calls again with the same header
-     *   an error    the message violates the protocol: the transport closes the connection, and `closed` has this status
+     *   TRIB_AGAIN  no room now: the transport reads no more of this connection until recv_resume, and then calls again
+     *               with the same header
+     *   an error    the message is invalid: the transport closes the connection, and `closed` has this status
+     *
      * A transport may call it for messages that follow while earlier payloads are on their way, for at most
-     * TRIB_AHEAD_MAX messages that were not received yet. `received` comes in the same order. Messages that the receiver
-     * had accepted before it answered TRIB_AGAIN are still received.
+     * TRIB_AHEAD_MAX messages that were not received yet; `received` comes in the same order. Messages that the
+     * receiver had accepted before it answered TRIB_AGAIN are still received.
      */
     trib_status (*header)(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], trib_recv_target *target);
-    /* Header and payload have arrived. The payload is in target->buffer; or, with TRIB_TRANSPORT_ZERO_COPY, in memory
-     * that is valid until this upcall returns; or, where target->in_place allowed it, in the sender's memory, to be read
-     * under a lease. */
+    /* Header and payload have arrived. The payload is in target->buffer; or, with TRIB_TRANSPORT_ZERO_COPY, in
+     * memory that is valid until this upcall returns; or, where target->in_place allowed it, in the sender's memory,
+     * to be read under a lease. */
     void (*received)(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], const void *payload,
                      uint32_t payload_size);
     /* The send is the caller's again. This upcall follows each `send` exactly once, in the order of the sends. */
@@ -143,11 +144,11 @@ typedef struct trib_transport_config {
     /* A connection ends if none of its data under way is acknowledged for so long. 0: the system's default. */
     int64_t silence_timeout_ns;
     void *context; /* the result of `context_open`; NULL if nobody called it */
-    /* Returns the payload's size in bytes for that header, more than TRIB_PAYLOAD_MAX if the header is invalid. It serves
-     * a transport that must receive a message without calling `header`. NULL: none does. */
+    /* Returns the payload's size in bytes for that header, more than TRIB_PAYLOAD_MAX if the header is invalid. It
+     * serves a transport that must receive a message without calling `header`. NULL: none does. */
     uint32_t (*payload_size)(const unsigned char header[TRIB_HEADER_SIZE]);
-    /* Computes a digest of 16 to 64 bytes over the data with the key. A peer that takes a connection over proves with it
-     * that it has the job's secret (failover.h). NULL: knowing the connection's id is proof enough. */
+    /* Computes a digest of 16 to 64 bytes over the data with the key. A peer that takes a connection over proves
+     * with it that it has the job's secret (failover.h). NULL: knowing the connection's id is proof enough. */
     void (*seal)(const void *key, const void *data, size_t size, unsigned char *digest_out, size_t digest_size);
     const void *seal_key;
     uint32_t reactors; /* of this process, whose transports share its network links; 0 means 1 */
@@ -156,11 +157,9 @@ typedef struct trib_transport_config {
     bool copies_only;  /* shared memory: never reads the peers' own memory, as if the kernel forbade it */
 } trib_transport_config;
 
-/*
- * The downcalls. Every entry is set (transport_defaults.h has functions for those that a transport does not need); the
- * registry checks it. A transport that puts its own connections in front of another's may give these connections a second
- * table, in which only the entries that take a trib_conn are set.
- */
+/* The downcalls. Every entry is set (transport_defaults.h has functions for those that a transport does not need);
+ * the registry checks it. A transport that puts its own connections in front of another's may give these connections
+ * a second table, in which only the entries that take a trib_conn are set. */
 typedef struct trib_transport_ops {
     const char *name;
     uint32_t flags; /* TRIB_TRANSPORT_* */
@@ -205,17 +204,18 @@ typedef struct trib_transport_ops {
     void (*send)(trib_conn *conn, trib_send *send);
     /* The receiver that answered TRIB_AGAIN has room again. */
     void (*recv_resume)(trib_conn *conn);
-    /* Gives a lease of the payload that `received` presents in the sender's memory; NULL if it lies elsewhere. It may be
-     * called only inside `received`, and a payload has at most one lease at a time. past_upcall: the holder will keep the
-     * lease after the upcall; the transport may answer NULL to that at any time. A kept lease holds up the sender's `sent`
-     * of this message and of those that follow. */
+    /* Gives a lease of the payload that `received` presents in the sender's memory; NULL if it lies elsewhere. It
+     * may be called only inside `received`, and a payload has at most one lease at a time. past_upcall: the holder
+     * will keep the lease after the upcall; the transport may answer NULL to that at any time. A kept lease holds up
+     * the sender's `sent` of this message and of those that follow. */
     trib_lease *(*lease)(trib_conn *conn, bool past_upcall);
-    /* Begins to end the connection; `closed` follows later. flush: what is queued is written out first (the caller sets a
-     * deadline of its own and calls again without flush when that has passed); otherwise it is dropped. Before
-     * `connected` there is nothing to write out, so flush makes no difference. May be called again. */
+    /* Begins to end the connection; `closed` follows later. flush: what is queued is written out first (the caller
+     * sets a deadline of its own and calls again without flush when that has passed); otherwise it is dropped.
+     * Before `connected` there is nothing to write out, so flush makes no difference. May be called again. */
     void (*conn_close)(trib_conn *conn, bool flush);
-    /* True if devices alone would move every payload of `least` bytes or more from or to that memory, whatever happens to
-     * the connection, so that no processor needs access to it. The answer holds while the memory stays registered. */
+    /* True if devices alone would move every payload of `least` bytes or more from or to that memory, whatever
+     * happens to the connection, so that no processor needs access to it. The answer holds while the memory stays
+     * registered. */
     bool (*moves_alone)(const trib_conn *conn, const void *memory, size_t size, uint32_t least);
 } trib_transport_ops;
 
@@ -225,8 +225,7 @@ struct trib_transport {
     trib_reactor *reactor;
     const trib_transport_upcalls *upcalls;
     void *user; /* set and read by the user */
-    bool
-        is_slow; /* set by the transport when it measures a slow network: sent data waits there long. Read by the user */
+    bool is_slow; /* set by the transport when it measures that sent data waits long; read by the user */
 };
 
 struct trib_listener {
@@ -253,11 +252,11 @@ struct trib_conn {
     /* True there while the user has more to send as soon as `sent` comes. Where it is false the transport may save a
      * wake-up and report `sent` some milliseconds late. NULL counts as true. */
     const bool *awaits_sent;
-    /* The time, in all, during which the peer's machine had not acknowledged all data of this connection. 0: not measured. */
+    /* The time, in all, during which the peer's machine had not acknowledged all data of this connection. 0: not
+     * measured. */
     uint64_t busy_ns;
     bool urgent; /* it carries little data, which must not wait behind that of others */
-    bool
-        survives_path_loss; /* the peer is authenticated: the connection shall live on when its path breaks, if it can */
+    bool survives_path_loss; /* the peer is authenticated: a broken path shall not end the connection */
     bool refused;           /* the address answered, and nobody listens there */
 };
 

@@ -306,7 +306,7 @@ static void does_not_count_its_own_standstill(void **state)
     while (!mine->closed) {
         hostile_turn(self);
     }
-    assert_non_null(strstr(mine->reason, "the peer has taken nothing for"));
+    assert_non_null(strstr(mine->reason, "the peer has read nothing for"));
     while (!its->closed) {
         hostile_turn(other);
     }

@@ -174,7 +174,7 @@ static trib_status auto_listen(trib_transport *transport, const trib_address *at
     auto_transport *self = (auto_transport *)transport;
     auto_listener *listener = calloc(1, sizeof *listener);
     if (listener == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "no memory for a listener");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a listener at %s", at->text);
     }
     listener->base = (trib_listener){.transport = transport, .user = user};
     trib_error why = {.status = TRIB_OK};
@@ -185,7 +185,8 @@ static trib_status auto_listen(trib_transport *transport, const trib_address *at
         return status;
     }
     if (listener->shm == NULL) {
-        trib_log(transport->reactor->logger, TRIB_LOG_WARN, "processes of this machine reach this one over TCP: %s",
+        trib_log(transport->reactor->logger, TRIB_LOG_WARN,
+                 "processes of this machine will reach this one over TCP: shared memory is not available (%s)",
                  why.text);
     }
     listener->rdma = trib_auto_rdma_listen(self->rdma, bound_out, user);
@@ -216,7 +217,7 @@ static void log_path_choice(auto_transport *self, const trib_address *to, bool s
     trib_logger *logger = self->base.reactor->logger;
     char why[TRIB_REASON_MAX];
     if (shm) {
-        trib_log(logger, TRIB_LOG_INFO, "to %s over shared memory: it is a process of this machine", to->text);
+        trib_log(logger, TRIB_LOG_INFO, "to %s over shared memory: the process is on this machine", to->text);
     } else {
         trib_log(logger, TRIB_LOG_INFO, "to %s over TCP: %s", to->text,
                  error == ECONNREFUSED ? "no process of this machine and network namespace offers shared memory there"

@@ -76,7 +76,7 @@ void trib_auto_rdma_context_open(struct trib_arena *arena, void **context_out)
         !trib_rdma_domain_is_active(context->domain)) {
         trib_rdma_domain_close(context->domain);
         context->domain = NULL;
-        trib_error_set(&context->why, TRIB_UNSUPPORTED, "no port of an RDMA device is active (tributary info)");
+        trib_error_set(&context->why, TRIB_UNSUPPORTED, "no port of an RDMA device is active (see tributary info)");
     }
     *context_out = context;
 }
@@ -180,14 +180,14 @@ static void inner_closed(trib_conn *inner, trib_status status, const char *reaso
             return;
         }
         if (conn->self->config.has_failover) { /* another rail may take RDMA; who connects knows when to do without */
-            reason = conn->late ? "there was no answer in time" : reason;
+            reason = conn->late ? "no answer in time" : reason;
             upcalls->connected(&conn->base, TRIB_PEER_LOST);
             upcalls->closed(&conn->base, TRIB_PEER_LOST, reason);
             free(conn);
             return;
         }
-        trib_log(logger, TRIB_LOG_WARN, "to %s over TCP: over RDMA, which it offers, %s", conn->to.text,
-                 conn->late ? "there was no answer in time" : reason);
+        trib_log(logger, TRIB_LOG_WARN, "to %s over TCP: it offers RDMA, but %s", conn->to.text,
+                 conn->late ? "gave no answer in time" : reason);
         status = connect_over_tcp(conn);
         if (status == TRIB_OK) {
             return;
@@ -371,7 +371,7 @@ trib_listener *trib_auto_rdma_listen(auto_rdma *self, trib_address *bound_io, vo
         return NULL;
     }
     if (trib_rdma_ops.listen(self->rdma, bound_io, user, &listener, &same, &why) != TRIB_OK) {
-        trib_log(self->base.reactor->logger, TRIB_LOG_INFO, "does not offer RDMA: %s", why.text);
+        trib_log(self->base.reactor->logger, TRIB_LOG_INFO, "this process does not offer RDMA: %s", why.text);
         return NULL;
     }
     const size_t length = strlen(bound_io->text);

@@ -32,7 +32,7 @@ static void path_timer_fired(trib_reactor *reactor, trib_timer *timer)
 {
     (void)reactor;
     failover_path *path = timer->user;
-    trib_failover_path_close(path, false, "there was no answer in time");
+    trib_failover_path_close(path, false, "no answer in time");
 }
 
 static failover_path *path_create(failover_transport *self)
@@ -125,7 +125,7 @@ static void close_oldest_half_open(const failover_transport *self)
         }
     }
     if (oldest != NULL && count >= trib_half_open_max() + self->config.peers) {
-        trib_failover_path_close(oldest, false, "too many others have come and say nothing");
+        trib_failover_path_close(oldest, false, "closed for newer ones: too many connections said no HELLO");
     }
 }
 
@@ -207,7 +207,7 @@ static trib_status add_rail(trib_transport *inner, const trib_address *at, failo
     const size_t size = strlen(one.text) + 1;
     if (length + size >= sizeof bound_io->text) {
         inner->ops->listener_close(listener->inner[listener->count]);
-        return trib_error_set(error, TRIB_INVALID, "the addresses are too long together");
+        return trib_error_set(error, TRIB_INVALID, "the list of listen addresses is too long");
     }
     snprintf(bound_io->text + length, sizeof bound_io->text - length, "%s,", one.text);
     listener->count++;
@@ -233,12 +233,13 @@ static trib_status listen_on_all(failover_transport *self, const trib_address *a
         rest += length + (rest[length] == ',');
         if (status != TRIB_OK && (listener->count > 0 || *rest != '\0')) {
             trib_log(self->base.reactor->logger, TRIB_LOG_WARN, "reactor %u %s: %s", self->base.reactor->index,
-                     listener->count > 0 ? "does without a listen address" : "takes the next listen address", why.text);
+                     listener->count > 0 ? "does without one listen address" : "takes the next listen address",
+                     why.text);
         }
     }
     if (listener->count == 0) {
         return trib_error_set(error, why.status != TRIB_OK ? why.status : TRIB_INVALID, "%s",
-                              why.status != TRIB_OK ? why.text : "there is no address");
+                              why.status != TRIB_OK ? why.text : "the list of listen addresses is empty");
     }
     return TRIB_OK;
 }
@@ -252,7 +253,7 @@ trib_status trib_failover_listen(trib_transport *transport, const trib_address *
     }
     failover_listener *listener = calloc(1, sizeof *listener);
     if (listener == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "no memory for a listener");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a listener at %s", at->text);
     }
     listener->base = (trib_listener){.transport = transport, .user = user};
     trib_status status = listen_on_all(self, at, listener, bound_out, error);
@@ -279,7 +280,7 @@ void trib_failover_listener_close(trib_listener *base)
         if (path->listener == listener) {
             path->listener = NULL;
             if (path->session == NULL) {
-                trib_failover_path_close(path, false, "nobody listens any more");
+                trib_failover_path_close(path, false, "the listener was closed");
             }
         }
     }

@@ -43,7 +43,7 @@ static void give_up_session(failover_session *session, const char *last)
     if (session->loss[0] == '\0') {
         snprintf(reason, sizeof reason, "%s", last);
     } else {
-        snprintf(reason, sizeof reason, "%.120s, and no other rail leads there: %.90s", session->loss, last);
+        snprintf(reason, sizeof reason, "%.120s, and no other rail works: %.90s", session->loss, last);
     }
     trib_failover_session_end(session, TRIB_PEER_LOST, reason);
 }
@@ -141,7 +141,7 @@ void trib_failover_dial_failed(failover_session *session, const failover_path *p
     }
     const char *address = session->rails[path->rail].text;
     if (!session->again && (session->established || (session->has_offers && !path->is_makeshift))) {
-        trib_log(reactor_of(session)->logger, TRIB_LOG_WARN, "the rail to %s is of no use: %s", address, reason);
+        trib_log(reactor_of(session)->logger, TRIB_LOG_WARN, "rail %s does not work: %s", address, reason);
     }
     if (path->inner->refused || path->gone) {
         session->absent |= 1u << path->rail;
@@ -161,7 +161,7 @@ void trib_failover_dial_path_lost(failover_session *session, const failover_path
         trib_failover_session_end(session, TRIB_PEER_LOST, reason);
     } else if (session->successor == NULL) {
         trib_log(reactor_of(session)->logger, TRIB_LOG_INFO,
-                 "the rail from %s failed (%s): its work waits for the peer to come by another", session->came_by.text,
+                 "the rail from %s failed (%s): waiting for the peer to connect by another rail", session->came_by.text,
                  reason);
         arm_timer(session, &session->timer, session->transport->silence_ns / 4 * 3);
     }
@@ -187,10 +187,10 @@ static void timer_fired(trib_reactor *reactor, trib_timer *timer)
         session->grace_extended = true;
     } else if (!session->outgoing) {
         if (session->successor == NULL) {
-            give_up_session(session, "nobody came by another");
+            give_up_session(session, "the peer did not connect by another rail");
         }
     } else if (session->successor != NULL) {
-        trib_failover_path_close(session->successor, false, "there was no answer in time");
+        trib_failover_path_close(session->successor, false, "no answer in time");
     } else if (session->path == NULL) { /* the pause is over */
         trib_failover_dial_start(session, session->last);
     }

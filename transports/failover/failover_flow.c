@@ -376,7 +376,7 @@ static void take_ack(failover_session *session, uint64_t count)
 static void take_go(failover_session *session, uint64_t number)
 {
     if (number < session->acked || number > session->unsent_number || session->repeat_asked) {
-        trib_failover_session_end(session, TRIB_PROTOCOL, "the peer wants messages again that it has had");
+        trib_failover_session_end(session, TRIB_PROTOCOL, "the peer asks again for messages that it has acknowledged");
         return;
     }
     session->peer_paused = true;
@@ -418,7 +418,7 @@ static void take_frame(failover_path *path, const failover_frame *frame)
         return;
     case FAILOVER_GONE:
         path->gone = true;
-        trib_failover_path_close(path, false, "this connection is not known there");
+        trib_failover_path_close(path, false, "the peer does not know this connection");
         return;
     case FAILOVER_BYE:
         session->acked = count > session->acked && count <= session->unsent_number ? count : session->acked;

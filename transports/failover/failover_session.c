@@ -138,18 +138,15 @@ static void log_path(const failover_session *session, const failover_path *path)
 {
     trib_logger *logger = reactor_of(session)->logger;
     const char *from = session->came_by.text, *to = path->inner->remote.text;
-    const char *way = session->outgoing ? "to" : "from";
     if (!session->established || strcmp(from, to) == 0) { /* a better one was tried in vain */
         return;
     }
     if (session->loss[0] != '\0') {
-        trib_log(logger, TRIB_LOG_WARN, "the rail %s %s failed (%s): its work goes on by the one %s %s", way, from,
-                 session->loss, way, to);
+        trib_log(logger, TRIB_LOG_WARN, "failed over from rail %s to rail %s: %s", from, to, session->loss);
     } else if (session->outgoing) {
-        trib_log(logger, TRIB_LOG_INFO, "the rail to %s is back: it takes over from the one to %s", to, from);
+        trib_log(logger, TRIB_LOG_INFO, "rail %s is back: the connection returned to it from rail %s", to, from);
     } else {
-        trib_log(logger, TRIB_LOG_INFO, "the rail from %s takes over from the one from %s: the peer wants it so", to,
-                 from);
+        trib_log(logger, TRIB_LOG_INFO, "failed over from rail %s to rail %s at the peer's request", from, to);
     }
 }
 
@@ -194,7 +191,7 @@ static void switch_to_successor(failover_session *session)
         path->probed = path->probed || trib_failover_send_frame(path, FAILOVER_PROBE, 0);
     } else if (carrier != NULL) {
         carrier->retired = true;
-        trib_failover_path_close(carrier, false, "another rail takes over");
+        trib_failover_path_close(carrier, false, "failed over to another rail");
     } else if (session->outgoing) {
         greet_by(session, path);
     } else if (adopt_path(session, path, path->count)) {
@@ -226,7 +223,7 @@ void trib_failover_session_welcome(failover_path *path, const failover_frame *we
     const bool is_ours =
         le64toh(welcome->attempt) == session->attempt && memcmp(welcome->id, session->id, sizeof session->id) == 0;
     if (!first && (!is_ours || !trib_failover_is_proved(path, welcome))) {
-        trib_failover_path_close(path, false, "who answers there does not prove the job's token");
+        trib_failover_path_close(path, false, "the process at this address did not prove the job's token");
         return;
     }
     if (!adopt_path(session, path, le64toh(welcome->count)) || !first) {
@@ -311,14 +308,14 @@ void trib_failover_session_greet(failover_path *path, const failover_frame *hell
     }
     if (attempt <= session->attempt || !trib_failover_flow_can_be(session, path->count) ||
         !may_take_over(session, path, hello)) {
-        trib_failover_path_close(path, false, "a greeting that was given up, or proves nothing");
+        trib_failover_path_close(path, false, "a greeting that is outdated, or does not prove the job's token");
         return;
     }
     session->attempt = attempt;
     path->session = session;
     session->paths++;
     if (session->successor != NULL) {
-        trib_failover_path_close(session->successor, false, "the peer came again");
+        trib_failover_path_close(session->successor, false, "the peer made a newer attempt");
     }
     session->successor = path;
     switch_to_successor(session);

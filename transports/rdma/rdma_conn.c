@@ -2,15 +2,17 @@
  * rdma_conn.c - the life of a connection: resolve, connect, open, flush, end, linger.
  *
  * Invariants
- * - Everything happens in a turn, which the loop begins: completions are taken, what arrived is delivered, what waits is
- *   sent. Calls and events only ask for a turn. A connection is freed in finish, or by whoever finds it ACCEPTING or
- *   LINGERING; never inside a turn of its own in another state.
- * - Before any buffer is given back to the caller the queue pair is destroyed, or everything that the device could do
- *   with it has been done. So nobody writes to memory after `closed`.
- * - The id of a connection that we end stays until the peer has answered, or for a short time: to destroy it would take
- *   from the kernel what it repeats, and a peer that sends nothing would not hear of the end if the one word were lost.
- * - A flush ends with FIN. The queue pair stays after that, until the peer has ended too or a short time has passed: the
- *   peer may still be waiting for grants of its own, and to end the connection would take them from it.
+ * - trib_rdma_conn_set_state is the only writer of the state.
+ * - A connection works in turns, which the loop begins: it reads completions, delivers what arrived, and sends what
+ *   waits. Calls and events only ask for a turn. A connection is freed in finish_conn, or by whoever finds it
+ *   ACCEPTING, LINGERING or PARTING, but never inside a turn of its own in another state.
+ * - Before a buffer goes back to the caller the queue pair is destroyed, or the device has completed everything with
+ *   that buffer. So no device writes to memory after `closed`.
+ * - The id of a connection that this side ends stays until the peer has answered, or for LINGER_NS. The kernel repeats
+ *   the disconnect message for an id only; without it, a peer that sends nothing would never hear of the end if that
+ *   one message were lost.
+ * - A flush ends with FIN. The queue pair stays until the peer has ended too, or for LINGER_NS: the peer may be
+ *   waiting for grants, and needs the connection for them.
  */
 #include "build_config.h"
 #include "transports/rdma/rdma.h"
@@ -43,7 +45,7 @@ static void finish_conn(trib_reactor *reactor, trib_post *post);
 void trib_rdma_conn_set_state(verbs_conn *conn, verbs_state state)
 {
     static const unsigned predecessors[] = {
-        [VERBS_RESOLVING] = 0, /* at creation only, as is ACCEPTING */
+        [VERBS_RESOLVING] = 0, /* at creation only, as ACCEPTING */
         [VERBS_CONNECTING] = 1u << VERBS_RESOLVING,
         [VERBS_ACCEPTING] = 0,
         [VERBS_OPEN] = 1u << VERBS_CONNECTING | 1u << VERBS_ACCEPTING,
@@ -105,12 +107,12 @@ verbs_conn *trib_rdma_conn_create(verbs_transport *transport, struct rdma_cm_id 
     return conn;
 }
 
-/* From here no device touches what was handed to this connection. */
+/* After this call no device touches the connection's memory. */
 static void drop_queues(verbs_conn *conn)
 {
     if (conn->id->qp != NULL) {
         trib_counter_add(&conn->transport->stats.system_calls, 2);
-        (void)rdma_disconnect(conn->id); /* the peer learns at once; it fails if it was the peer that ended */
+        (void)rdma_disconnect(conn->id); /* tells the peer at once; fails if the peer ended the connection */
         rdma_destroy_qp(conn->id);
         trib_rdma_queue_destroy(conn);
     }
@@ -129,14 +131,14 @@ void trib_rdma_conn_free(verbs_conn *conn)
     trib_assert(conn->sends.head == NULL && conn->out_head == conn->out_tail);
     trib_timer_stop(conn->base.transport->reactor, &conn->timer);
     drop_queues(conn);
-    trib_rdma_queue_destroy(conn); /* there never was a queue pair */
+    trib_rdma_queue_destroy(conn); /* there was no queue pair */
     if (conn->nic != NULL) {
         trib_rdma_block_give(conn->nic->device, &conn->block);
     }
     trib_rdma_release(conn->transport->domain->releaser, conn->remains);
     DL_DELETE(conn->transport->conns, conn);
     if (conn->turn_post.queued) {
-        /* It was asked for a turn before it came to this: the post must not outlive it. */
+        /* A turn is deferred already: its post must not outlive the object. */
         trib_rdma_conn_set_state(conn, VERBS_GONE);
         conn->id = NULL;
         return;
@@ -179,7 +181,8 @@ trib_status trib_rdma_conn_equip(verbs_conn *conn, trib_error *error)
     if (status != TRIB_OK) {
         return status;
     }
-    /* How long to wait for an acknowledgement. If the kernel refuses, the engine's heartbeats end what hangs. */
+    /* The time to wait for an acknowledgement. If the kernel refuses, the engine's heartbeats end a connection that
+     * hangs. */
     (void)rdma_set_option(conn->id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &conn->transport->ack_timeout,
                           sizeof conn->transport->ack_timeout);
     trib_counter_add(&conn->transport->stats.system_calls, 5);
@@ -196,37 +199,6 @@ trib_status trib_rdma_conn_equip(verbs_conn *conn, trib_error *error)
 }
 
 /* ---- Connecting ---- */
-
-void trib_rdma_greeting_fill(verbs_greeting *greeting)
-{
-    *greeting = (verbs_greeting){.magic = htole32(TRIB_RDMA_MAGIC),
-                                 .version = htole16(TRIB_RDMA_VERSION),
-                                 .buffer_bytes = htole16(TRIB_RDMA_BUFFER),
-                                 .credits = htole16(TRIB_RDMA_CREDITS),
-                                 .requests = htole16(TRIB_RDMA_REQUESTS)};
-}
-
-bool trib_rdma_conn_greet(verbs_conn *conn, const void *data, size_t size, trib_error *error)
-{
-    verbs_greeting greeting = {.magic = 0};
-    memcpy(&greeting, data != NULL ? data : &greeting, size < sizeof greeting ? size : sizeof greeting);
-    if (le32toh(greeting.magic) != TRIB_RDMA_MAGIC) {
-        trib_error_set(error, TRIB_PROTOCOL, "what answers there is no Tributary");
-        return false;
-    }
-    uint16_t version = le16toh(greeting.version);
-    uint16_t credits = le16toh(greeting.credits);
-    uint16_t requests = le16toh(greeting.requests);
-    if (version != TRIB_RDMA_VERSION || le16toh(greeting.buffer_bytes) != TRIB_RDMA_BUFFER || credits == 0 ||
-        credits > TRIB_RDMA_CREDITS || requests == 0 || requests > TRIB_RDMA_REQUESTS) {
-        trib_error_set(error, TRIB_PROTOCOL, "the peer speaks version %u of the RDMA transport, this is version %u",
-                       version, TRIB_RDMA_VERSION);
-        return false;
-    }
-    conn->peer_credits = conn->credits_max = credits;
-    conn->peer_requests = conn->requests_max = requests;
-    return true;
-}
 
 trib_status trib_rdma_connect(trib_transport *transport, const trib_address *to, void *user, trib_conn **conn_out)
 {
@@ -286,7 +258,8 @@ void trib_rdma_conn_make_room(verbs_transport *transport)
         }
     }
     if (oldest != NULL && count >= trib_half_open_max() + transport->peers) {
-        trib_rdma_conn_end(oldest, TRIB_TIMEOUT, "too many others have come"); /* its turn frees it */
+        trib_rdma_conn_end(oldest, TRIB_TIMEOUT,
+                           "closed for newer ones: too many connections are not established"); /* its turn frees it */
     }
 }
 
@@ -295,7 +268,7 @@ void trib_rdma_conn_make_room(verbs_transport *transport)
 static void take_completion(verbs_conn *conn, const struct ibv_wc *wc)
 {
     if (wc->status != IBV_WC_SUCCESS) {
-        /* Of the first failure the reason counts; the rest is flushed by it. */
+        /* The first failure has the reason; it flushes the rest. */
         if (!conn->broken) {
             snprintf(conn->loss_reason, sizeof conn->loss_reason, "connection lost: %s", ibv_wc_status_str(wc->status));
         }
@@ -315,7 +288,7 @@ static void take_completion(verbs_conn *conn, const struct ibv_wc *wc)
     }
 }
 
-/* True if there were any. */
+/* True if there were completions. */
 static bool take_completions(verbs_conn *conn, bool *more_out)
 {
     struct ibv_wc completions[POLL_COUNT];
@@ -330,10 +303,10 @@ static bool take_completions(verbs_conn *conn, bool *more_out)
         found = found || count > 0;
         for (int i = 0; i < count && conn->state != VERBS_ENDING; i++) {
             if (conn->state == VERBS_ACCEPTING && conn->broken) {
-                return found; /* it has been ended, and its turn frees it: nobody hears of it any more */
+                return found; /* the connection has ended, and its turn frees it without an upcall */
             }
             if (conn->state == VERBS_ACCEPTING && completions[i].status == IBV_WC_SUCCESS) {
-                trib_rdma_conn_opened(conn); /* the peer's first message may overtake its last word on connecting */
+                trib_rdma_conn_opened(conn); /* the peer's first message can overtake its last connection event */
             }
             take_completion(conn, &completions[i]);
         }
@@ -350,12 +323,12 @@ static void end_if_lost(verbs_conn *conn)
     if (!conn->disconnected && !conn->broken) {
         return;
     }
-    /* The peer had said its last word: what it said before is still to be delivered. */
+    /* The peer has sent FIN: what it sent before is still to be delivered. */
     if (conn->state == VERBS_OPEN && conn->paused && conn->fin_came) {
         return;
     }
     if (conn->state == VERBS_FLUSHING && conn->fin_sent) {
-        conn->flushed = true; /* it ended because we had */
+        conn->flushed = true; /* the peer ended because this side had */
     } else if (conn->broken && !conn->disconnected) {
         trib_rdma_conn_end(conn, TRIB_PEER_LOST, "%s", conn->loss_reason);
     } else {
@@ -365,10 +338,10 @@ static void end_if_lost(verbs_conn *conn)
     }
 }
 
-/* What completions make possible, and what waits. */
+/* Acts on completions, and sends what waits. */
 static void act_on_completions(verbs_conn *conn, bool more)
 {
-    trib_rdma_report_sent(conn); /* before the peer's end, which may be among what came with it */
+    trib_rdma_report_sent(conn); /* before the end of the peer, which may be among the same completions */
     trib_rdma_deliver(conn);
     const bool peer_is_deaf = conn->state == VERBS_OPEN && conn->peer_ended;
     if (conn->state != VERBS_ENDING && !conn->broken && !conn->disconnected && !peer_is_deaf) {
@@ -431,13 +404,13 @@ void trib_rdma_conn_end(verbs_conn *conn, trib_status status, const char *format
     if (conn->state == VERBS_ENDING) {
         return;
     }
-    trib_assert(conn->state != VERBS_PARTING); /* it has ended, and the caller has heard so */
+    trib_assert(conn->state != VERBS_PARTING); /* it has ended, and the caller knows */
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(conn->reason, sizeof conn->reason, format, arguments);
     va_end(arguments);
     if (conn->state == VERBS_LINGERING || conn->state == VERBS_ACCEPTING) {
-        conn->broken = true; /* nobody to tell; its turn frees it */
+        conn->broken = true; /* the caller does not know it; its turn frees it */
         trib_reactor_defer(conn->base.transport->reactor, &conn->turn_post);
         return;
     }
@@ -490,7 +463,7 @@ static void finish_conn(trib_reactor *reactor, trib_post *post)
     if (lingers) {
         trib_rdma_conn_set_state(conn, VERBS_LINGERING);
         trib_timer_arm(reactor, &conn->timer, trib_now(reactor) + LINGER_NS);
-        trib_rdma_conn_turn(conn); /* for what came in the meantime */
+        trib_rdma_conn_turn(conn); /* for completions that came meanwhile */
     } else if (parts) {
         trib_rdma_block_give(conn->nic->device, &conn->block);
         trib_rdma_conn_set_state(conn, VERBS_PARTING);

@@ -148,7 +148,7 @@ static trib_status shm_context_open(trib_arena *arena, void **context_out, trib_
     shm_offer *offer = NULL;
     trib_status status = trib_shm_offer_create(arena, &offer);
     if (status != TRIB_OK) {
-        return trib_error_set(error, status, "the engine's memory cannot be offered to processes of this machine: %s",
+        return trib_error_set(error, status, "cannot share the engine's memory with processes of this machine: %s",
                               trib_status_text(status));
     }
     *context_out = offer;
@@ -192,7 +192,8 @@ static void close_oldest_half_open(shm_transport *self)
         }
     }
     if (oldest != NULL && count >= trib_half_open_max() + self->config.peers) {
-        trib_shm_conn_end(oldest, TRIB_TIMEOUT, "too many others greet, and say nothing");
+        trib_shm_conn_end(oldest, TRIB_TIMEOUT,
+                          "closed for newer ones: too many connections have not completed the greeting");
         trib_shm_conn_forget(oldest);
     }
 }
@@ -204,7 +205,7 @@ static void note_other_user(shm_listener *listener)
     const int64_t now_ns = trib_now(reactor);
     if (now_ns >= listener->quiet_until_ns) {
         listener->quiet_until_ns = now_ns + SAY_NS;
-        trib_log(reactor->logger, TRIB_LOG_WARN, "turned away a process of another user at %s (shared memory)",
+        trib_log(reactor->logger, TRIB_LOG_WARN, "rejected a process of another user at %s (shared memory)",
                  listener->address.text);
     }
 }
@@ -250,7 +251,8 @@ static int listen_socket(shm_transport *self, const trib_address *at, trib_addre
     struct sockaddr_un name;
     socklen_t size = 0;
     if (trib_shm_name(at, &name, &size) != TRIB_OK) {
-        trib_error_set(error, TRIB_INVALID, "\"%.*s\" is no numeric address with a port", TRIB_ADDRESS_MAX, at->text);
+        trib_error_set(error, TRIB_INVALID, "\"%.*s\" is not a numeric address with a port (127.0.0.1:4242)",
+                       TRIB_ADDRESS_MAX, at->text);
         return -1;
     }
     bool pick = strcmp(strrchr(at->text, ':'), ":0") == 0;

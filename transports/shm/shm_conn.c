@@ -144,7 +144,7 @@ void trib_shm_conn_watch(shm_conn *conn, int64_t now_ns, int64_t slept_ns)
     } else if (conn->stuck_since_ns == 0) {
         conn->stuck_since_ns = now_ns;
     } else if (now_ns - conn->stuck_since_ns > limit_ns) {
-        trib_shm_conn_end(conn, TRIB_PEER_LOST, "the peer has taken nothing for %.1f s",
+        trib_shm_conn_end(conn, TRIB_PEER_LOST, "the peer has read nothing for %.1f s",
                           (double)(now_ns - conn->stuck_since_ns) / 1e9);
     }
 }
@@ -198,7 +198,7 @@ static void hang_up(shm_conn *conn)
     conn->hung_up = true;
     trib_io_watch(conn->base.transport->reactor, &conn->io, 0);
     if (!trib_shm_in_end(&conn->in)) {
-        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer's ring makes no sense");
+        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer wrote an impossible position into the shared ring");
         return;
     }
     bool orderly = atomic_load_explicit(&conn->in.peer->ended, memory_order_acquire) != 0;

@@ -149,7 +149,9 @@ static int receive_greeting(shm_conn *conn, bool stays, shm_greeting *message, i
     }
     if (got != (ssize_t)sizeof *message || message->magic != SHM_GREETING_MAGIC ||
         message->version != SHM_GREETING_VERSION || message->segment_bytes != SHM_SEGMENT_BYTES) {
-        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer at the socket speaks another language or version");
+        trib_shm_conn_end(
+            conn, TRIB_PROTOCOL,
+            "the peer speaks another version of the shared-memory transport, or is not a Tributary process");
         return -1;
     }
     if (stays && *fd_out < 0 && (header.msg_flags & MSG_CTRUNC) != 0) {
@@ -215,14 +217,14 @@ static bool can_read(shm_conn *conn, const shm_greeting *message)
 static void take_hello(shm_conn *conn, const shm_greeting *message, int fd)
 {
     if (fd < 0 || !is_segment(conn, fd)) {
-        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer offers no usable memory");
+        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer sent no segment of shared memory, or an unusable one");
         return;
     }
     if (!map_segment(conn, fd, 1)) {
         if (trib_acceptor_is_shortage(errno)) {
             trib_shm_conn_take_later(conn, errno);
         } else {
-            trib_shm_conn_end(conn, TRIB_PROTOCOL, "what the peer offers cannot be mapped");
+            trib_shm_conn_end(conn, TRIB_PROTOCOL, "cannot map the peer's segment of shared memory");
         }
         return;
     }
@@ -268,7 +270,7 @@ void trib_shm_greet_take(shm_conn *conn)
         conn->peer_reads = message.reads != 0;
         trib_shm_conn_opened(conn);
     } else {
-        trib_shm_conn_end(conn, TRIB_PROTOCOL, "a greeting out of turn");
+        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer sent a greeting out of turn");
     }
     if (fd >= 0) {
         close(fd);

@@ -47,7 +47,7 @@ static unsigned char *reserve_record(shm_conn *conn, shm_record record, uint32_t
     bool broken = false;
     unsigned char *place = trib_shm_out_reserve(&conn->out, record, behind, &broken);
     if (broken) {
-        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer's ring makes no sense");
+        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer wrote an impossible position into the shared ring");
     }
     return place;
 }
@@ -139,7 +139,7 @@ bool trib_shm_stream_report(shm_conn *conn)
     bool found = false;
     uint64_t done = atomic_load_explicit(&conn->out.peer->done, memory_order_acquire);
     if (done < conn->done_seen || done > conn->remote_written) {
-        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer has taken what was not sent");
+        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer reports payloads as read that were not sent");
         return true;
     }
     conn->done_seen = done;
@@ -204,7 +204,7 @@ static bool read_remote(shm_conn *conn)
             bool gone = got < 0 && error == ESRCH;
             char why[TRIB_REASON_MAX];
             trib_shm_conn_end(conn, TRIB_PEER_LOST, gone ? "the peer is gone" : "cannot read a payload of the peer: %s",
-                              got < 0 ? trib_log_reason(error, why) : "it ends too early");
+                              got < 0 ? trib_log_reason(error, why) : "the kernel read a part only");
             return false;
         }
         payload_got += (uint32_t)got;
@@ -237,7 +237,7 @@ static void take_remote(shm_conn *conn)
     if (payload != NULL) {
         present_payload(conn, payload);
     } else if (!conn->reads_peer) {
-        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer lends payloads that this process cannot read");
+        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer refers to payloads in memory that this process cannot read");
     } else {
         (void)trib_shm_payload_begin(conn, false);
         const bool is_there = conn->state == SHM_OPEN && read_remote(conn);
@@ -288,7 +288,7 @@ static void ask_receiver(shm_conn *conn)
     } else if (status != TRIB_OK) {
         trib_shm_conn_end(conn, status, "message refused: %s", trib_status_text(status));
     } else if (conn->target.payload_size != conn->record.size) {
-        trib_shm_conn_end(conn, TRIB_PROTOCOL, "a header speaks of %u bytes, and %u are there",
+        trib_shm_conn_end(conn, TRIB_PROTOCOL, "a header announces %u bytes of payload, and %u came",
                           conn->target.payload_size, conn->record.size);
     } else {
         trib_assert(conn->target.buffer != NULL || conn->record.size == 0);
@@ -299,7 +299,7 @@ static void ask_receiver(shm_conn *conn)
 static void take_fragment(shm_conn *conn, const shm_record *fragment, const unsigned char *bytes)
 {
     if (fragment->kind != SHM_FRAGMENT || fragment->size > conn->record.size - conn->payload_got) {
-        trib_shm_conn_end(conn, TRIB_PROTOCOL, "a payload came in fragments that do not fit");
+        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the fragments of a payload do not add up to its size");
         return;
     }
     copy_counted(conn, (unsigned char *)conn->target.buffer + conn->payload_got, bytes, fragment->size);
@@ -322,7 +322,7 @@ static void take_next_record(shm_conn *conn, const shm_record *record, const uns
     } else if (conn->streaming) {
         take_fragment(conn, record, behind);
     } else if (record->kind == SHM_FRAGMENT) {
-        trib_shm_conn_end(conn, TRIB_PROTOCOL, "a fragment without a message");
+        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer sent a fragment without a message");
     } else {
         conn->record = *record;
         conn->behind = behind;
@@ -356,7 +356,7 @@ bool trib_shm_stream_read(shm_conn *conn)
         }
         found = true;
         if (answer == SHM_BROKEN) {
-            trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer's records make no sense");
+            trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer wrote an invalid record into the shared ring");
             break;
         }
         bytes += record.size;

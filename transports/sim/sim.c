@@ -186,7 +186,7 @@ static trib_status sim_listen(trib_transport *transport, const trib_address *at,
     trib_sim_node *node = self->node;
     uint32_t port = 0;
     if (!is_of_node(node, at, &port)) {
-        return trib_error_set(error, TRIB_INVALID, "\"%.*s\" is no address of node %s", TRIB_ADDRESS_MAX, at->text,
+        return trib_error_set(error, TRIB_INVALID, "\"%.*s\" is not an address of node %s", TRIB_ADDRESS_MAX, at->text,
                               node->name);
     }
     if (!pick_port(node, &port)) {
@@ -194,7 +194,7 @@ static trib_status sim_listen(trib_transport *transport, const trib_address *at,
     }
     sim_listener *listener = calloc(1, sizeof *listener);
     if (listener == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "no memory for a listener");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a listener");
     }
     listener->base.transport = transport;
     listener->base.user = user;

@@ -76,7 +76,8 @@ static int listen_socket(tcp_transport *self, const trib_address *at, trib_addre
     struct sockaddr_storage address;
     socklen_t size = 0;
     if (trib_tcp_address_parse(at, &address, &size) != TRIB_OK) {
-        trib_error_set(error, TRIB_INVALID, "\"%.*s\" is no numeric address with a port", TRIB_ADDRESS_MAX, at->text);
+        trib_error_set(error, TRIB_INVALID, "\"%.*s\" is not a numeric address with a port (127.0.0.1:4242)",
+                       TRIB_ADDRESS_MAX, at->text);
         return -1;
     }
     trib_counter_add(&self->stats.system_calls, 5);

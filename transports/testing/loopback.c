@@ -168,7 +168,7 @@ static trib_status loop_listen(trib_transport *transport, const trib_address *at
     }
     loop_listener *listener = calloc(1, sizeof *listener);
     if (listener == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "no memory for a listener");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a listener");
     }
     listener->base.transport = transport;
     listener->base.user = user;
