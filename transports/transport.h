@@ -234,7 +234,7 @@ struct trib_listener {
 };
 
 /*
- * Fields beside the calls. A transport that wraps another one copies them in both directions.
+ * Fields beside the calls. A transport that wraps another one passes them on in both directions, or says why not.
  *
  *   field                unit, range        written by                       read by
  *   user                 -                  user: connect, or `accepted`     user

@@ -1,7 +1,9 @@
 /*
- * auto.c - see auto.h. Nothing is decided by names or settings: a process can be reached over shared memory if the
- * kernel connects this one to a socket that carries the peer's address and belongs to the same user. That is so exactly
- * if both are in one network namespace of one machine. RDMA is in auto_rdma.c.
+ * auto.c - see auto.h. RDMA's part is in auto_rdma.c.
+ *
+ * No name or setting decides: a process can be reached over shared memory if the kernel connects this process to a
+ * socket that has the peer's address as its name and belongs to the same user. That is so exactly if both are in one
+ * network namespace of one machine.
  */
 #include "transports/auto/auto.h"
 
@@ -21,8 +23,8 @@
 typedef struct auto_transport {
     trib_transport base; /* first */
     trib_transport *tcp, *shm;
-    auto_rdma *rdma;         /* NULL: not used */
-    trib_address logged_for; /* what was logged last: attempts are repeated until somebody listens */
+    auto_rdma *rdma;         /* NULL: RDMA is not used */
+    trib_address logged_for; /* of the last log line: attempts are repeated until somebody listens */
     bool shm_logged;
 } auto_transport;
 
@@ -31,7 +33,7 @@ typedef struct auto_listener {
     trib_listener *tcp, *shm, *rdma;
 } auto_listener;
 
-/* What the instances of an engine share: of each transport what it made, NULL if that is nothing. */
+/* The shared part of each transport (context_open); NULL if that is nothing. */
 typedef struct auto_context {
     void *shm, *rdma;
 } auto_context;
@@ -130,7 +132,7 @@ static bool has_port(const trib_address *at)
     return colon != NULL && strcmp(colon, ":0") != 0;
 }
 
-/* NULL: the machine's processes have to use TCP, and why. */
+/* Listens for processes of this machine. NULL, with the reason in *why, if they have to use TCP. */
 static trib_listener *listen_here(auto_transport *self, const trib_address *at, void *user, trib_error *why)
 {
     trib_listener *listener = NULL;
@@ -138,8 +140,8 @@ static trib_listener *listen_here(auto_transport *self, const trib_address *at, 
     return trib_shm_ops.listen(self->shm, at, user, &listener, &same, why) == TRIB_OK ? listener : NULL;
 }
 
-/* TCP's port is one that the kernel gives. Who has the name that goes with it, such as a job over shared memory alone, would be called in
- * this one's place: then another port is taken. */
+/* The kernel picks TCP's port. If another process has the socket name that goes with it (a job over shared memory
+ * alone, for example), local peers would reach that process instead. Then another port is picked. */
 static trib_status listen_anywhere(auto_transport *self, const trib_address *at, void *user, auto_listener *listener,
                                    trib_address *bound_out, trib_error *why, trib_error *error)
 {
@@ -156,7 +158,7 @@ static trib_status listen_anywhere(auto_transport *self, const trib_address *at,
     }
 }
 
-/* Where the port is known, a peer may try at any moment: whom TCP lets in must not have missed shared memory. */
+/* With a given port a peer may connect at any moment, so shared memory listens before TCP does. */
 static trib_status listen_at(auto_transport *self, const trib_address *at, void *user, auto_listener *listener,
                              trib_address *bound_out, trib_error *why, trib_error *error)
 {
@@ -226,7 +228,7 @@ static void log_path_choice(auto_transport *self, const trib_address *to, bool s
     }
 }
 
-/* Takes the offer of RDMA off the address. */
+/* Copies the address without the offer of RDMA; true if it had one. */
 static bool take_offer(const trib_address *to, trib_address *plain_out)
 {
     *plain_out = *to;
@@ -259,7 +261,7 @@ static trib_status auto_connect(trib_transport *transport, const trib_address *t
     return trib_tcp_ops.connect(self->tcp, &plain, user, conn_out);
 }
 
-/* A connection carries its own transport's table; these serve who calls through this one. */
+/* A connection has the table of its own transport; these functions serve a caller that uses this one's. */
 
 static void auto_send(trib_conn *conn, trib_send *send)
 {

@@ -1,9 +1,10 @@
 /*
- * failover.c - see failover.h: the instance, its two of the transport below, listeners, and the paths of sessions.
+ * failover.c - see failover.h: the instance, its two instances of the inner transport, listeners, and the paths of
+ * sessions.
  *
  * Invariants
- * - A path is freed in its `closed`, and is in the instance's list until then.
- * - The instance for paths is opened for the first address with a comma; who has none pays for nothing.
+ * - A path is in the instance's list until its `closed`, which frees it.
+ * - The inner instance for paths is opened for the first address with a comma; without one it costs nothing.
  */
 #include "build_config.h"
 #include "transports/failover/failover.h"
@@ -63,7 +64,7 @@ void trib_failover_path_close(failover_path *path, bool flush, const char *why)
     path->inner->transport->ops->conn_close(path->inner, flush);
 }
 
-void trib_failover_path_bye(failover_path *path)
+void trib_failover_path_finish(failover_path *path)
 {
     trib_reactor *reactor = path->transport->base.reactor;
     if (!path->retired && trib_failover_send_frame(path, FAILOVER_BYE, path->session->received)) {
@@ -74,7 +75,7 @@ void trib_failover_path_bye(failover_path *path)
     }
 }
 
-void trib_failover_path_turn_away(failover_path *path, const char *why)
+void trib_failover_path_reject(failover_path *path, const char *why)
 {
     trib_reactor *reactor = path->transport->base.reactor;
     if (trib_failover_send_frame(path, FAILOVER_GONE, 0)) {
@@ -113,7 +114,7 @@ failover_path *trib_failover_path_connect(failover_session *session, uint32_t ra
 
 /* ---- Upcalls of the transport below ---- */
 
-/* Of those that have come and not said HELLO or RESUME, where they are too many. */
+/* Bounds the paths that have not said HELLO or RESUME. */
 static void close_oldest_half_open(const failover_transport *self)
 {
     failover_path *oldest = NULL;
@@ -167,7 +168,7 @@ static void path_received(trib_conn *inner, const unsigned char header[TRIB_HEAD
 
 static void path_sent(trib_conn *inner, trib_send *send, trib_status status)
 {
-    (void)status; /* what counts is what the peer says of it */
+    (void)status; /* only the peer's acknowledgement counts */
     trib_failover_flow_sent(inner->user, send);
 }
 
@@ -194,8 +195,8 @@ static const trib_transport_upcalls path_upcalls = {
 
 /* ---- Listeners ---- */
 
-static trib_status add_rail(trib_transport *inner, const trib_address *at, failover_listener *listener,
-                            trib_address *bound_io, trib_error *error)
+static trib_status listen_on_rail(trib_transport *inner, const trib_address *at, failover_listener *listener,
+                                  trib_address *bound_io, trib_error *error)
 {
     const size_t length = strlen(bound_io->text);
     trib_address one;
@@ -203,7 +204,7 @@ static trib_status add_rail(trib_transport *inner, const trib_address *at, failo
     if (status != TRIB_OK) {
         return status;
     }
-    /* The comma stays at the end of a single one: it says that there are sessions. */
+    /* The comma stays behind a single address: it says that connections are sessions. */
     const size_t size = strlen(one.text) + 1;
     if (length + size >= sizeof bound_io->text) {
         inner->ops->listener_close(listener->inner[listener->count]);
@@ -214,7 +215,7 @@ static trib_status add_rail(trib_transport *inner, const trib_address *at, failo
     return TRIB_OK;
 }
 
-/* On each of them that works; at least one must. */
+/* Listens on each address that works; at least one must. */
 static trib_status listen_on_all(failover_transport *self, const trib_address *at, failover_listener *listener,
                                  trib_address *bound_out, trib_error *error)
 {
@@ -229,7 +230,7 @@ static trib_status listen_on_all(failover_transport *self, const trib_address *a
         const size_t length = strcspn(rest, ",");
         trib_address one;
         snprintf(one.text, sizeof one.text, "%.*s", (int)length, rest);
-        status = add_rail(inner, &one, listener, bound_out, &why);
+        status = listen_on_rail(inner, &one, listener, bound_out, &why);
         rest += length + (rest[length] == ',');
         if (status != TRIB_OK && (listener->count > 0 || *rest != '\0')) {
             trib_log(self->base.reactor->logger, TRIB_LOG_WARN, "reactor %u %s: %s", self->base.reactor->index,
@@ -269,7 +270,7 @@ void trib_failover_listener_close(trib_listener *base)
 {
     failover_listener *listener = (failover_listener *)base;
     if (base->transport->ops->listener_close != trib_failover_listener_close) {
-        base->transport->ops->listener_close(base); /* a plain one */
+        base->transport->ops->listener_close(base); /* a listener of the inner transport */
         return;
     }
     failover_transport *self = (failover_transport *)base->transport;
@@ -296,7 +297,8 @@ static trib_status open_inner(failover_transport *self, trib_transport **inner_o
         return TRIB_OK;
     }
     trib_transport_config config = self->config;
-    config.silence_timeout_ns = self->silence_ns / 4; /* what is not acknowledged for so long goes another way */
+    config.silence_timeout_ns =
+        self->silence_ns / 4; /* data that is not acknowledged for so long goes by another path */
     config.has_failover = true;
     trib_status status = self->ops->open(self->base.reactor, &config, &path_upcalls, inner_out);
     if (status == TRIB_OK) {
@@ -371,7 +373,7 @@ void trib_failover_stats(const trib_transport *transport, trib_transport_stats *
 
 /* ---- Tables ---- */
 
-/* What does not depend on what is below. */
+/* The part of a table that does not depend on the inner transport. */
 #define FAILOVER_TABLE                                                                                                 \
     .close = trib_failover_close, .listen = trib_failover_listen, .listener_close = trib_failover_listener_close,      \
     .connect = trib_failover_connect, .send = trib_failover_send, .recv_resume = trib_failover_recv_resume,            \
@@ -451,7 +453,7 @@ static bool notifies_devices_rdma(const void *context)
     return trib_rdma_ops.notifies_devices(context);
 }
 
-/* All rails are RDMA's, and what one of its devices knows all do. */
+/* All rails are RDMA's, and memory that one of its devices knows all devices know. */
 static bool moves_alone(const trib_conn *base, const void *memory, size_t size, uint32_t least)
 {
     const failover_session *session = (const failover_session *)base;

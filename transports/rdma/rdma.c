@@ -103,7 +103,7 @@ static void connect_rejected(verbs_conn *conn, const struct rdma_cm_event *event
     }
 }
 
-static void established(verbs_conn *conn, const verbs_greeting *greeting)
+static void connection_established(verbs_conn *conn, const verbs_greeting *greeting)
 {
     trib_error error = {.status = TRIB_OK};
     if (conn->state == VERBS_CONNECTING) {
@@ -182,7 +182,7 @@ static void connection_event(verbs_conn *conn, const struct rdma_cm_event *event
         route_resolved(conn);
         return;
     case RDMA_CM_EVENT_ESTABLISHED:
-        established(conn, greeting);
+        connection_established(conn, greeting);
         return;
     case RDMA_CM_EVENT_REJECTED:
         if (connecting) {

@@ -325,7 +325,7 @@ static bool step_message(verbs_conn *conn, verbs_in *in)
 }
 
 /* As step_message, for a connection that drops what comes in. */
-static bool step_over(verbs_conn *conn, verbs_in *in)
+static bool drop_message(verbs_conn *conn, verbs_in *in)
 {
     switch (in->phase) {
     case IN_NEW:
@@ -358,7 +358,7 @@ void trib_rdma_deliver(verbs_conn *conn)
             break;
         case VERBS_FLUSHING:
         case VERBS_LINGERING:
-            more = step_over(conn, in);
+            more = drop_message(conn, in);
             break;
         default:
             return;

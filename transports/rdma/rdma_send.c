@@ -253,7 +253,7 @@ void trib_rdma_send_fin(verbs_conn *conn)
 /* ---- Reports ---- */
 
 /* Marks that message and all writes before it as written. */
-static void settle_to(verbs_conn *conn, uint32_t number)
+static void mark_written(verbs_conn *conn, uint32_t number)
 {
     const uint32_t end = conn->settle_next + 1 + ((number - conn->settle_next) & (TRIB_RDMA_OUTS - 1));
     for (; conn->settle_next != end; conn->settle_next++) {
@@ -268,7 +268,7 @@ void trib_rdma_take_sent(verbs_conn *conn, uint64_t request_id)
 {
     conn->sends_done = (uint32_t)request_id;
     if ((request_id & ID_WRITE) != 0) {
-        settle_to(conn, (uint32_t)((request_id & ~ID_WRITE) >> 32));
+        mark_written(conn, (uint32_t)((request_id & ~ID_WRITE) >> 32));
     } else if ((request_id & ID_FIN) != 0) {
         conn->flushed = true;
     }

@@ -63,7 +63,7 @@ static bool rest_all(trib_reactor *reactor, trib_poller *poller)
     (void)reactor;
     bool busy = false;
     for (shm_conn *conn = transport_of(poller)->conns; conn != NULL; conn = conn->next) {
-        busy = trib_shm_conn_rest(conn) || busy;
+        busy = trib_shm_conn_prepare_sleep(conn) || busy;
     }
     return !busy;
 }
@@ -72,7 +72,7 @@ static void woken_all(trib_reactor *reactor, trib_poller *poller)
 {
     (void)reactor;
     for (shm_conn *conn = transport_of(poller)->conns; conn != NULL; conn = conn->next) {
-        trib_shm_conn_woken(conn);
+        trib_shm_conn_note_wake_up(conn);
     }
 }
 

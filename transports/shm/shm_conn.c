@@ -47,7 +47,7 @@ void trib_shm_conn_wake(shm_conn *conn, uint32_t why)
     }
 }
 
-static void pay_progress(shm_conn *conn)
+static void report_progress(shm_conn *conn)
 {
     if (conn->progress_owed) {
         conn->progress_owed = false;
@@ -78,12 +78,12 @@ static bool is_reading(const shm_conn *conn)
     return conn->state == SHM_FLUSHING || !conn->paused;
 }
 
-bool trib_shm_conn_rest(shm_conn *conn)
+bool trib_shm_conn_prepare_sleep(shm_conn *conn)
 {
     if (!is_live(conn)) {
         return false;
     }
-    pay_progress(conn);
+    report_progress(conn);
     bool waits = trib_shm_stream_waits(conn);
     bool hurries = conn->base.awaits_sent == NULL || *conn->base.awaits_sent;
     if (waits && conn->send_next == NULL && conn->state == SHM_OPEN && !hurries) {
@@ -102,7 +102,7 @@ bool trib_shm_conn_rest(shm_conn *conn)
             (conn->send_next != NULL && atomic_load_explicit(&peer->tail, memory_order_relaxed) != conn->out.tail));
 }
 
-void trib_shm_conn_woken(shm_conn *conn)
+void trib_shm_conn_note_wake_up(shm_conn *conn)
 {
     if (is_live(conn)) {
         atomic_store_explicit(&conn->in.mine->sleeps, 0, memory_order_relaxed);
@@ -114,7 +114,7 @@ bool trib_shm_conn_poll(shm_conn *conn)
     if (!is_live(conn)) {
         return false;
     }
-    pay_progress(conn);
+    report_progress(conn);
     bool found = false;
     if (trib_shm_stream_waits(conn)) {
         found = trib_shm_stream_report(conn);
@@ -166,14 +166,14 @@ static void run_resume(trib_reactor *reactor, trib_post *post)
     trib_shm_stream_resume(trib_container_of(post, shm_conn, resume_post));
 }
 
-static void greeting_late(trib_reactor *reactor, trib_timer *timer)
+static void end_late_greeting(trib_reactor *reactor, trib_timer *timer)
 {
     (void)reactor;
     trib_shm_conn_end(timer->user, TRIB_PEER_LOST, "cannot connect: no answer within %.0f s",
                       (double)GREETING_NS / 1e9);
 }
 
-static void take_again(trib_reactor *reactor, trib_timer *timer)
+static void resume_after_backoff(trib_reactor *reactor, trib_timer *timer)
 {
     shm_conn *conn = timer->user;
     if (conn->state == SHM_ENDING) {
@@ -193,7 +193,7 @@ void trib_shm_conn_take_later(shm_conn *conn, int error)
     trib_timer_arm(reactor, &conn->again, trib_now(reactor) + TRIB_ACCEPTOR_BACKOFF_NS);
 }
 
-static void hang_up(shm_conn *conn)
+static void note_hang_up(shm_conn *conn)
 {
     conn->hung_up = true;
     trib_io_watch(conn->base.transport->reactor, &conn->io, 0);
@@ -220,7 +220,7 @@ static void io_ready(trib_reactor *reactor, trib_io *io, unsigned events)
         trib_counter_add(&conn->transport->stats.system_calls, 1);
         ssize_t got = recv(io->fd, wake_ups, sizeof wake_ups, MSG_DONTWAIT);
         if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) {
-            hang_up(conn);
+            note_hang_up(conn);
         }
     }
 }
@@ -243,9 +243,9 @@ shm_conn *trib_shm_conn_create(shm_transport *transport, int fd, const trib_addr
     conn->report_post.run = run_report;
     conn->resume_post.run = run_resume;
     conn->finish_post.run = finish_conn;
-    conn->deadline.fired = greeting_late;
+    conn->deadline.fired = end_late_greeting;
     conn->deadline.user = conn;
-    conn->again.fired = take_again;
+    conn->again.fired = resume_after_backoff;
     conn->again.user = conn;
     conn->lease_timer.fired = trib_shm_leases_expire;
     conn->lease_timer.user = conn;

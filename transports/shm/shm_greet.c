@@ -162,7 +162,7 @@ static int receive_greeting(shm_conn *conn, bool stays, shm_greeting *message, i
 }
 
 /* Removes the greeting that was only peeked at. */
-static void take_off(shm_conn *conn)
+static void drop_peeked_greeting(shm_conn *conn)
 {
     unsigned char byte;
     trib_counter_add(&conn->transport->stats.system_calls, 1);
@@ -228,7 +228,7 @@ static void take_hello(shm_conn *conn, const shm_greeting *message, int fd)
         }
         return;
     }
-    take_off(conn);
+    drop_peeked_greeting(conn);
     trib_reactor_end_shortage(conn->transport->base.reactor);
     conn->reads_peer = can_read(conn, message);
     if (!send_greeting(conn, SHM_WELCOME)) {

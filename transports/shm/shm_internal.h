@@ -167,8 +167,8 @@ void trib_shm_conn_end(shm_conn *conn, trib_status status, const char *format, .
 /* Reads what has come and reports what was sent, within bounds; true if there was anything. */
 bool trib_shm_conn_poll(shm_conn *conn);
 /* Asks the peer to wake this side; true if there is something to do already. */
-bool trib_shm_conn_rest(shm_conn *conn);
-void trib_shm_conn_woken(shm_conn *conn);
+bool trib_shm_conn_prepare_sleep(shm_conn *conn);
+void trib_shm_conn_note_wake_up(shm_conn *conn);
 /* Ends the connection if the peer has read nothing of what waits for it for too long. slept_ns: this process stood
  * still for so long since the last check, and that does not count. */
 void trib_shm_conn_watch(shm_conn *conn, int64_t now_ns, int64_t slept_ns);

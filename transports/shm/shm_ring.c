@@ -53,7 +53,7 @@ static uint32_t bytes_behind(const shm_record *record)
 /* ---- Filling ---- */
 
 /* Reads how far the peer has read. False if its position is impossible. */
-static bool see_tail(shm_out *out)
+static bool read_tail(shm_out *out)
 {
     uint64_t tail = atomic_load_explicit(&out->peer->tail, memory_order_acquire);
     if (tail - out->tail > out->head - out->tail) {
@@ -84,7 +84,7 @@ unsigned char *trib_shm_out_reserve(shm_out *out, shm_record record, uint32_t be
     uint32_t skip = at + bytes > SHM_RING_BYTES ? SHM_RING_BYTES - at : 0;
     const uint64_t end = out->head + skip + bytes + SHM_ALIGN; /* with the SHM_NONE behind it */
     if (end - out->tail > SHM_RING_BYTES) {
-        *broken = !see_tail(out);
+        *broken = !read_tail(out);
         if (*broken || end - out->tail > SHM_RING_BYTES) {
             return NULL;
         }

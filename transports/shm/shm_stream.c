@@ -331,7 +331,7 @@ static void take_next_record(shm_conn *conn, const shm_record *record, const uns
     }
 }
 
-static void drained(shm_conn *conn)
+static void end_if_drained(shm_conn *conn)
 {
     if (conn->hung_up) {
         trib_shm_conn_end(conn, TRIB_PEER_LOST, "%s",
@@ -351,7 +351,7 @@ bool trib_shm_stream_read(shm_conn *conn)
         const unsigned char *behind = NULL;
         shm_found answer = trib_shm_in_next(&conn->in, &record, &behind);
         if (answer == SHM_NOTHING) {
-            drained(conn);
+            end_if_drained(conn);
             break;
         }
         found = true;

@@ -74,7 +74,7 @@ static sim_pair *pair_create(trib_sim_net *net, trib_sim_node *from, const sim_p
     end_init(pair, 0);
     end_init(pair, 1);
     pair->knock.fired = knock;
-    pair->silence.fired = trib_sim_pair_silent;
+    pair->silence.fired = trib_sim_pair_check_silence;
     pair->retry_ns = RETRY_FIRST_NS;
     pair->references = 2;
     pair->next = net->pairs;
@@ -110,7 +110,7 @@ trib_status trib_sim_connect(trib_transport *transport, const trib_address *to, 
 }
 
 /* Back at the end that connects, one latency later. */
-static void answered(trib_sim *sim, trib_sim_event *event)
+static void connect_answered(trib_sim *sim, trib_sim_event *event)
 {
     (void)sim;
     sim_pair *pair = trib_container_of(event, sim_pair, knock);
@@ -136,7 +136,7 @@ static void knock(trib_sim *sim, trib_sim_event *event)
     }
     bool welcome = !pair->ends[0].node->dead && trib_sim_listener_offer(pair->ends[1].node, pair);
     end->answer = welcome ? TRIB_OK : TRIB_PEER_LOST;
-    event->fired = answered;
+    event->fired = connect_answered;
     trib_sim_set(sim, event, trib_sim_now(sim) + trib_sim_latency(pair));
     if (!welcome) {
         pair->ends[1].state = SIM_GONE;

@@ -33,7 +33,7 @@ static int64_t silence_of(const sim_pair *pair)
     return least_ns;
 }
 
-void trib_sim_pair_silent(trib_sim *sim, trib_sim_event *event)
+void trib_sim_pair_check_silence(trib_sim *sim, trib_sim_event *event)
 {
     sim_pair *pair = trib_container_of(event, sim_pair, silence);
     const int64_t now_ns = trib_sim_now(sim);

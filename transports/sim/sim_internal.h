@@ -255,6 +255,6 @@ static inline bool sim_end_reads(sim_end *end)
 
 /* ---- sim_fault.c ---- */
 /* The pair's limit of silence has passed. */
-void trib_sim_pair_silent(trib_sim *sim, trib_sim_event *event);
+void trib_sim_pair_check_silence(trib_sim *sim, trib_sim_event *event);
 
 #endif

@@ -337,7 +337,7 @@ void trib_sim_flow_reset(sim_flow *flow)
 /* ---- Receiving ---- */
 
 /* The sender learns that its bytes have been read. */
-static void acknowledged(sim_flow *flow, uint32_t bytes)
+static void acknowledge_bytes(sim_flow *flow, uint32_t bytes)
 {
     trib_assert(flow->window_used >= bytes);
     flow->window_used -= bytes;
@@ -391,7 +391,7 @@ static void quantum_arrived(trib_sim *sim, trib_sim_event *event)
         }
         break;
     case SIM_ACKNOWLEDGED:
-        acknowledged(&pair->flows[end->index], quantum->bytes);
+        acknowledge_bytes(&pair->flows[end->index], quantum->bytes);
         break;
     case SIM_RESET:
         trib_sim_end_reset(end, "connection reset by the peer");
@@ -409,7 +409,7 @@ void trib_sim_flow_read(sim_flow *flow, uint32_t bytes)
     flow->arrived -= bytes;
     /* The way back takes a latency; that matters only where the window is nearly full. */
     if (flow->window_used < pair->net->config.window_bytes / 2 || sim_is_local(pair)) {
-        acknowledged(flow, bytes);
+        acknowledge_bytes(flow, bytes);
     } else {
         sim_quantum *quantum = quantum_take(&flow->pair->flows[1 - flow->from], SIM_ACKNOWLEDGED, bytes);
         trib_sim_set(pair->net->sim, &quantum->event, trib_sim_now(pair->net->sim) + trib_sim_latency(pair));

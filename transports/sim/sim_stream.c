@@ -47,7 +47,7 @@ static void message_complete(sim_flow *flow, const trib_send *send)
 }
 
 /* The kernel takes what it has room for; answers how much. */
-static size_t hand_over(sim_end *end)
+static size_t hand_to_kernel(sim_end *end)
 {
     sim_flow *flow = sim_flow_from(end);
     const uint64_t limit = end->pair->net->config.unsent_bytes;
@@ -99,7 +99,7 @@ void trib_sim_stream_write(sim_end *end)
         flow->progress_ns = flow->busy_since_ns = now_ns;
     }
     end->base.busy_ns = transport->base.is_slow ? (uint64_t)(flow->busy_ns + now_ns - flow->busy_since_ns) : 0;
-    size_t taken = hand_over(end);
+    size_t taken = hand_to_kernel(end);
     if (taken > 0) {
         trib_counter_add(&transport->stats.system_calls, 1);
         trib_counter_add(&transport->stats.bytes_sent, taken);

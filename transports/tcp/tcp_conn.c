@@ -60,12 +60,12 @@ static void run_read(trib_reactor *reactor, trib_post *post)
     tcp_conn *conn = trib_container_of(post, tcp_conn, read_post);
     trib_tcp_stream_consume(conn);
     if (conn->write_errno != 0) {
-        trib_tcp_stream_last_words(conn);
+        trib_tcp_stream_drain_and_end(conn);
     }
     trib_tcp_conn_watch(conn);
 }
 
-static void linger_over(trib_reactor *reactor, trib_timer *timer)
+static void linger_timer_fired(trib_reactor *reactor, trib_timer *timer)
 {
     (void)reactor;
     trib_tcp_linger_end(timer->user);
@@ -98,7 +98,7 @@ tcp_conn *trib_tcp_conn_create(tcp_transport *transport, int fd, const trib_addr
     conn->flush_post.run = run_flush;
     conn->read_post.run = run_read;
     conn->finish_post.run = finish_conn;
-    conn->linger_timer.fired = linger_over;
+    conn->linger_timer.fired = linger_timer_fired;
     conn->linger_timer.user = conn;
     trib_tcp_silence_init(conn);
     configure_socket(transport, fd);

@@ -168,7 +168,7 @@ void trib_tcp_stream_read(tcp_conn *conn);
 void trib_tcp_stream_consume(tcp_conn *conn);
 /* A write has failed. The peer's last messages may still be in the socket, and they explain more than EPIPE: the
  * socket is read until it is empty or has ended, and then the connection ends. */
-void trib_tcp_stream_last_words(tcp_conn *conn);
+void trib_tcp_stream_drain_and_end(tcp_conn *conn);
 /* Reads and drops what comes; true if the peer has ended its direction or the socket failed. */
 bool trib_tcp_stream_discard(tcp_conn *conn);
 

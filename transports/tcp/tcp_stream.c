@@ -82,7 +82,7 @@ static void advance_sent(tcp_conn *conn, size_t written)
     }
 }
 
-void trib_tcp_stream_last_words(tcp_conn *conn)
+void trib_tcp_stream_drain_and_end(tcp_conn *conn)
 {
     if (conn->state == TCP_OPEN && !conn->paused) {
         trib_tcp_stream_read(conn);
@@ -126,7 +126,7 @@ void trib_tcp_stream_write(tcp_conn *conn)
         }
         if (written < 0 && errno != EAGAIN) {
             conn->write_errno = errno;
-            trib_tcp_stream_last_words(conn);
+            trib_tcp_stream_drain_and_end(conn);
             return;
         }
         bool full = written < (ssize_t)total;

@@ -65,7 +65,7 @@ static uint64_t draw_random(fault_transport *self)
     return x ^ (x >> 32);
 }
 
-static bool happens(fault_transport *self, double probability)
+static bool draw_chance(fault_transport *self, double probability)
 {
     return (double)(draw_random(self) >> 11) * 0x1p-53 < probability;
 }
@@ -140,11 +140,11 @@ static void flip_bit(fault_transport *self, void *bytes, size_t size)
 static int64_t draw_wait(fault_transport *self)
 {
     int64_t wait_ns = 0;
-    if (happens(self, self->config.delay) && self->config.delay_ns_max > 0) {
+    if (draw_chance(self, self->config.delay) && self->config.delay_ns_max > 0) {
         self->counts.delays++;
         wait_ns += 1 + (int64_t)(draw_random(self) % (uint64_t)self->config.delay_ns_max);
     }
-    if (happens(self, self->config.stall)) {
+    if (draw_chance(self, self->config.stall)) {
         self->counts.stalls++;
         wait_ns += self->config.stall_ns;
     }
@@ -153,12 +153,12 @@ static int64_t draw_wait(fault_transport *self)
 
 static void draw_damage(fault_transport *self, fault_send *send)
 {
-    if (happens(self, self->config.header_flip)) {
+    if (draw_chance(self, self->config.header_flip)) {
         self->counts.header_flips++;
         flip_bit(self, send->inner.header, TRIB_HEADER_SIZE);
     }
     size_t size = send->inner.payload_size;
-    if (happens(self, self->config.payload_flip) && size > 0) {
+    if (draw_chance(self, self->config.payload_flip) && size > 0) {
         send->copy = malloc(size);
         if (send->copy != NULL) {
             self->counts.payload_flips++;
@@ -167,8 +167,8 @@ static void draw_damage(fault_transport *self, fault_send *send)
             send->inner.payload = send->copy;
         }
     }
-    bool reset = happens(self, self->config.reset);
-    bool truncate = happens(self, self->config.truncate);
+    bool reset = draw_chance(self, self->config.reset);
+    bool truncate = draw_chance(self, self->config.truncate);
     send->action = reset || (truncate && size == 0) ? FAULT_RESET : truncate ? FAULT_TRUNCATE : FAULT_NONE;
 }
 
@@ -201,7 +201,7 @@ static void fault_do_send(trib_conn *base, trib_send *outer)
     trib_send_queue_add(&conn->waiting, &send->inner);
 }
 
-static void send_over(fault_conn *conn, fault_send *send, trib_status status)
+static void report_send(fault_conn *conn, fault_send *send, trib_status status)
 {
     trib_send *outer = send->outer;
     bool damaged = send->action != FAULT_NONE || (conn->broken != NULL && !conn->closing && status == TRIB_CLOSED);
@@ -212,7 +212,7 @@ static void send_over(fault_conn *conn, fault_send *send, trib_status status)
 
 /* ---- Upcalls of the inner transport ---- */
 
-static void again_over(trib_reactor *reactor, trib_timer *timer)
+static void resume_inner(trib_reactor *reactor, trib_timer *timer)
 {
     (void)reactor;
     fault_conn *conn = timer->user;
@@ -229,7 +229,7 @@ static fault_conn *conn_create(fault_transport *self, trib_conn *inner)
     conn->transport = self;
     conn->due_timer.fired = forward_due;
     conn->due_timer.user = conn;
-    conn->again_timer.fired = again_over;
+    conn->again_timer.fired = resume_inner;
     conn->again_timer.user = conn;
     conn->inner = inner;
     return conn;
@@ -268,7 +268,7 @@ static trib_status inner_header(trib_conn *inner, const unsigned char header[TRI
     fault_transport *self = conn->transport;
     if (!conn->asked) {
         conn->asked = true;
-        bool storm = happens(self, self->config.again) && self->config.again_max > 0;
+        bool storm = draw_chance(self, self->config.again) && self->config.again_max > 0;
         conn->agains_left = storm ? 1 + (uint32_t)(draw_random(self) % self->config.again_max) : 0;
     }
     if (conn->agains_left > 0) {
@@ -295,7 +295,7 @@ static void inner_received(trib_conn *inner, const unsigned char header[TRIB_HEA
 
 static void inner_sent(trib_conn *inner, trib_send *send, trib_status status)
 {
-    send_over(inner->user, (fault_send *)send, status);
+    report_send(inner->user, (fault_send *)send, status);
 }
 
 static void inner_closed(trib_conn *inner, trib_status status, const char *reason)
@@ -315,7 +315,7 @@ static void inner_closed(trib_conn *inner, trib_status status, const char *reaso
     }
     const trib_status unsent = trib_send_unsent_status(status);
     for (trib_send *send; (send = trib_send_queue_take(&conn->waiting)) != NULL;) {
-        send_over(conn, (fault_send *)send, unsent);
+        report_send(conn, (fault_send *)send, unsent);
     }
     trib_send_queue_return(&conn->refused, &conn->base, status);
     conn->base.transport->upcalls->closed(&conn->base, status, reason);

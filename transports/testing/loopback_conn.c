@@ -22,7 +22,7 @@
 
 static void run_end(trib_reactor *reactor, trib_post *post);
 
-static loop_end *other(loop_end *end)
+static loop_end *peer_of(loop_end *end)
 {
     return &end->pair->ends[end == &end->pair->ends[0] ? 1 : 0];
 }
@@ -135,7 +135,7 @@ void trib_loop_pair_refuse(loop_pair *pair)
 /* Lends what was held until the peer was there. */
 static void hand_over_held(loop_end *end)
 {
-    loop_end *peer = other(end);
+    loop_end *peer = peer_of(end);
     pthread_mutex_lock(&end->pair->mutex);
     if (!peer->gone && end->held.head != NULL) {
         for (const trib_send *send = end->held.head; send != NULL; send = send->next) {
@@ -166,7 +166,7 @@ void trib_loop_send(trib_conn *conn, trib_send *send)
     loop_end *end = (loop_end *)conn;
     trib_assert(send->payload_size <= TRIB_PAYLOAD_MAX);
     trib_assert(send->payload != NULL || send->payload_size == 0);
-    loop_end *peer = other(end);
+    loop_end *peer = peer_of(end);
     pthread_mutex_lock(&end->pair->mutex);
     bool hands_over = (end->state == LOOP_OPEN || end->state == LOOP_FLUSHING) && !peer->gone && end->held.head == NULL;
     if (hands_over) {
@@ -238,7 +238,7 @@ static bool present_send(loop_end *end, const trib_send *send)
 static void return_to_peer(loop_end *end, trib_send_queue *presented)
 {
     if (presented->head != NULL) {
-        loop_end *peer = other(end);
+        loop_end *peer = peer_of(end);
         pthread_mutex_lock(&end->pair->mutex);
         trib_send_queue_move(&peer->back_presented, presented);
         post_locked(peer);
@@ -267,7 +267,7 @@ static void present_incoming(loop_end *end)
 static void drop_incoming(loop_end *end)
 {
     if (end->incoming.head != NULL) {
-        loop_end *peer = other(end);
+        loop_end *peer = peer_of(end);
         pthread_mutex_lock(&end->pair->mutex);
         trib_send_queue_move(&peer->back_dropped, &end->incoming);
         post_locked(peer);
@@ -291,7 +291,7 @@ void trib_loop_conn_close(trib_conn *conn, bool flush)
 /* Gives back what was handed to this end and tells the peer. */
 static void leave_pair(loop_end *end)
 {
-    loop_end *peer = other(end);
+    loop_end *peer = peer_of(end);
     end->left = true;
     pthread_mutex_lock(&end->pair->mutex);
     end->gone = true;
