@@ -1,4 +1,4 @@
-/* sim.c - the instance of the simulated transport and its listeners; see sim.h. */
+/* sim.c - an instance of the simulated transport and its listeners; see sim.h. */
 #include "transports/sim/sim.h"
 
 #include <stdio.h>
@@ -132,7 +132,7 @@ static void sim_listener_close(trib_listener *base)
     LL_DELETE(listener->node->listeners, listener);
     trib_sim_reactor_take_back(transport->base.reactor, &listener->work);
     for (sim_pair *pair = take_waiting(listener); pair != NULL; pair = take_waiting(listener)) {
-        /* As a kernel does with what nobody has accepted. */
+        /* A kernel resets the connections that nobody has accepted. */
         pair->ends[1].state = SIM_GONE;
         trib_sim_flow_reset(&pair->flows[1]);
         trib_sim_pair_unref(pair);
@@ -152,7 +152,7 @@ static bool pick_port(trib_sim_node *node, uint32_t *port)
     return *port != 0 && find_listener(node, *port) == NULL;
 }
 
-/* Each of the list is of that node. */
+/* True if each address of the list belongs to that node. */
 static bool is_of_node(const trib_sim_node *node, const trib_address *at, uint32_t *port_out)
 {
     sim_place place;
@@ -167,7 +167,7 @@ static bool is_of_node(const trib_sim_node *node, const trib_address *at, uint32
     return is_own;
 }
 
-/* The same list, with the port that was picked. */
+/* Writes the same list with the port that was picked. */
 static void put_bound(const trib_address *at, uint32_t port, trib_address *bound_out)
 {
     size_t size = 0;

@@ -2,9 +2,9 @@
  * fault.c - the wrapper that breaks another transport.
  *
  * Invariants
- * - The order of messages is kept: once one waits, all that follow wait behind it.
- * - A connection makes downcalls of the inner transport only, from downcalls and timers, and upcalls only from the
- *   inner one's; so the contract's rules about who calls whom hold because they hold inside.
+ * - The order of messages is kept: once one waits, all behind it wait too.
+ * - A connection makes downcalls of the inner transport only from downcalls and timers, and upcalls only from the
+ *   inner one's. So the contract's rules about who calls whom hold because they hold inside.
  * - A wrapped connection lives as long as the inner one: it is freed in the inner one's `closed`.
  */
 #include "transports/testing/fault.h"
@@ -18,7 +18,7 @@
 
 typedef struct fault_transport {
     trib_transport base;    /* first */
-    trib_transport_ops ops; /* of this instance: the flags are the inner transport's */
+    trib_transport_ops ops; /* of this instance, with the inner transport's flags */
     trib_transport *inner;
     trib_fault_config config;
     uint64_t random_state;
@@ -37,28 +37,28 @@ typedef struct fault_send {
     trib_send *outer;
     int64_t due_ns;
     fault_action action;
-    void *copy; /* of a payload that was changed */
+    void *copy; /* of the payload, if that was changed */
 } fault_send;
 
 typedef struct fault_conn {
     trib_conn base; /* first */
     fault_transport *transport;
     trib_conn *inner;
-    trib_send_queue waiting; /* of fault_send, by their inner send, which the inner transport does not have yet */
+    trib_send_queue waiting; /* of fault_send, by their inner sends, which the inner transport does not have yet */
     trib_send_queue refused; /* sends that came after the connection was broken */
     trib_timer due_timer, again_timer;
     uint32_t agains_left;
-    bool asked;         /* this header has had its storm */
+    bool asked;         /* the storm of TRIB_AGAIN was drawn for this header */
     bool closing;       /* the caller has called conn_close */
-    bool flush_wanted;  /* conn_close(flush) waits for waiting.head */
-    const char *broken; /* what was injected */
+    bool flush_wanted;  /* conn_close(flush) waits until `waiting` is empty */
+    const char *broken; /* the fault that was injected; NULL: none */
 } fault_conn;
 
 /* ---- Chance ---- */
 
 static uint64_t draw_random(fault_transport *self)
 {
-    /* A Weyl sequence and a finalizer: every seed, zero too, gives a full-length sequence. */
+    /* A Weyl sequence and a finalizer: every seed, 0 too, gives a sequence of full length. */
     uint64_t x = self->random_state += UINT64_C(0x9e3779b97f4a7c15);
     x = (x ^ (x >> 32)) * UINT64_C(0xd6e8feb86659fd93);
     x = (x ^ (x >> 32)) * UINT64_C(0xd6e8feb86659fd93);
@@ -91,7 +91,7 @@ static void break_conn(fault_conn *conn, const char *what, bool flush)
     conn->inner->transport->ops->conn_close(conn->inner, flush);
 }
 
-/* Gives it to the inner transport, or does to it what was drawn. */
+/* Gives the send to the inner transport, or injects the fault that was drawn for it. */
 static void forward_send(fault_conn *conn, fault_send *send)
 {
     fault_transport *self = conn->transport;
@@ -263,7 +263,7 @@ static trib_status inner_header(trib_conn *inner, const unsigned char header[TRI
         return TRIB_CLOSED;
     }
     if (conn->closing) {
-        return TRIB_AGAIN; /* the inner one is still open, for what waits to be sent */
+        return TRIB_AGAIN; /* the inner connection is still open for sends that wait */
     }
     fault_transport *self = conn->transport;
     if (!conn->asked) {
@@ -308,7 +308,7 @@ static void inner_closed(trib_conn *inner, trib_status status, const char *reaso
     trib_timer_stop(reactor, &conn->due_timer);
     trib_timer_stop(reactor, &conn->again_timer);
     if (conn->broken == NULL) {
-        conn->broken = "connection is ending"; /* what is sent from now on is refused */
+        conn->broken = "connection is ending"; /* later sends are rejected */
     } else if (!conn->closing) {
         status = TRIB_PEER_LOST;
         reason = conn->broken;
@@ -395,7 +395,7 @@ static void fault_conn_close(trib_conn *base, bool flush)
     fault_conn *conn = (fault_conn *)base;
     if (conn->broken != NULL && flush) {
         conn->closing = true;
-        return; /* its end is under way */
+        return; /* it is ending already */
     }
     conn->closing = true;
     conn->flush_wanted = flush && conn->waiting.head != NULL;

@@ -1,9 +1,9 @@
 /*
- * loopback.c - the instance of the loopback transport, its hub and its listeners. Connections are in loopback_conn.c.
+ * loopback.c - an instance of the loopback transport, its hub and its listeners; connections are in loopback_conn.c.
  *
  * Invariants
- * - The hub's mutex guards the list of listeners and what waits at each; it is held for a few instructions and never
- *   during an upcall.
+ * - The hub's mutex guards the list of listeners and the pairs that wait at each. It is held for a few instructions,
+ *   and never during an upcall.
  * - A listener whose post is under way is freed by that post.
  */
 #include "transports/testing/loopback.h"
@@ -153,7 +153,7 @@ static void loop_listener_close(trib_listener *base)
         waiting = next;
     }
     transport->open_count--;
-    /* Nobody finds it any more, but its post may be under way; the transport may be gone when that runs. */
+    /* The listener is in no list any more, but its post may be under way; the transport may be gone when that runs. */
     if (!posted) {
         free(listener);
     }

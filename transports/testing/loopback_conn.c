@@ -1,15 +1,13 @@
 /*
- * loopback_conn.c - two ends of a connection, each on its reactor, that lend each other their messages.
+ * loopback_conn.c - the two ends of a connection, each on its reactor, which lend each other their messages.
  *
  * Invariants
- * - An end has one post. Whoever brings it something puts that down under the pair's mutex and posts it unless it is
- *   on its way; everything an end does to the caller, it does from that post. The mutex is never held during an
- *   upcall.
- * - A trib_send is in exactly one list: held, or the peer's mail, or the peer's incoming, or back_presented or
- *   back_dropped.
- * - An end returns what was handed to it in order: first what it presented, and, once it has left, all the rest as
- *   dropped. So a sender reads back_presented first.
- * - An end is finished when it has left and all it had handed over is back. Nobody posts it after that.
+ * - An end has one post. A thread that has something for an end stores it under the pair's mutex and posts the end
+ *   unless that is done already. An end makes all its upcalls from its post, and never with the mutex held.
+ * - A trib_send is in exactly one queue: held, or the peer's mail, incoming, back_presented or back_dropped.
+ * - An end returns sends in order: first those that it presented, then, once it has left, the rest as dropped. So a
+ *   sender reads back_presented first.
+ * - An end is finished when it has left and all its sends are back. Nothing posts it after that.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -132,7 +130,7 @@ void trib_loop_pair_refuse(loop_pair *pair)
     pair_unref(pair);
 }
 
-/* Lends what was held until the peer was there. */
+/* Lends the sends that were held until the peer was there. */
 static void hand_over_held(loop_end *end)
 {
     loop_end *peer = peer_of(end);
@@ -174,7 +172,7 @@ void trib_loop_send(trib_conn *conn, trib_send *send)
         trib_send_queue_add(&peer->mail, send);
         post_locked(peer);
     } else {
-        /* Until connected, or until the peer's leaving, which is under way, ends this side too. */
+        /* Not connected yet; or the peer has left, which will end this side too. */
         trib_send_queue_add(&end->held, send);
     }
     pthread_mutex_unlock(&end->pair->mutex);
@@ -204,7 +202,7 @@ static void report_returned(loop_end *end, trib_send_queue *list, trib_status st
     }
 }
 
-/* False if it was not presented: paused, or the connection is ending. */
+/* False if the message was not presented: the end is paused, or the connection is ending. */
 static bool present_send(loop_end *end, const trib_send *send)
 {
     const trib_transport_upcalls *upcalls = end->base.transport->upcalls;
@@ -217,7 +215,7 @@ static bool present_send(loop_end *end, const trib_send *send)
         return false;
     }
     if (status == TRIB_AGAIN) {
-        end->paused = !end->resume_asked; /* if it was: asked again in the next turn */
+        end->paused = !end->resume_asked; /* after recv_resume inside the upcall: asked again in the next turn */
         return false;
     }
     if (status != TRIB_OK) {
@@ -262,8 +260,8 @@ static void present_incoming(loop_end *end)
     }
 }
 
-/* An end that flushes presents nothing more. What was handed to it goes back at once: the peer may be waiting for it to
- * flush too. */
+/* An end that flushes presents nothing more. Sends that it was lent go back at once, because the peer may be waiting
+ * for them to flush too. */
 static void drop_incoming(loop_end *end)
 {
     if (end->incoming.head != NULL) {
@@ -288,7 +286,7 @@ void trib_loop_conn_close(trib_conn *conn, bool flush)
     }
 }
 
-/* Gives back what was handed to this end and tells the peer. */
+/* Returns the sends that this end was lent, and tells the peer. */
 static void leave_pair(loop_end *end)
 {
     loop_end *peer = peer_of(end);
@@ -297,7 +295,7 @@ static void leave_pair(loop_end *end)
     end->gone = true;
     trib_send_queue_move(&end->incoming, &end->mail);
     trib_send_queue_move(&peer->back_dropped, &end->incoming);
-    /* An end that nobody has accepted has no transport; its listener will find this one gone. */
+    /* An end that was not accepted has no transport; its listener will find this end gone. */
     if (peer->transport != NULL) {
         peer->peer_left = true;
         if (!peer->finished) {
@@ -307,7 +305,7 @@ static void leave_pair(loop_end *end)
     pthread_mutex_unlock(&end->pair->mutex);
 }
 
-/* True if the end is no more. */
+/* True if the end has been freed. */
 static bool finish_end(loop_end *end)
 {
     pthread_mutex_lock(&end->pair->mutex);
@@ -315,7 +313,7 @@ static bool finish_end(loop_end *end)
     end->finished = !busy;
     pthread_mutex_unlock(&end->pair->mutex);
     if (busy) {
-        return false; /* another run of the post is to come */
+        return false; /* another run of the post will come */
     }
     const trib_transport_upcalls *upcalls = end->base.transport->upcalls;
     trib_send_queue_return(&end->held, &end->base, end->end_status);
@@ -331,7 +329,7 @@ static void end_turn(loop_end *end, bool peer_left)
     if (end->state == LOOP_FLUSHING && (end->with_peer == 0 || peer_left)) {
         begin_end(end, TRIB_OK, "closed by this side");
     }
-    /* What the peer had handed over before it left has been presented by now, or its buffers have to go back. */
+    /* What the peer had sent before it left has been presented by now; the rest must go back. */
     if (end->state == LOOP_OPEN && peer_left) {
         begin_end(end, TRIB_PEER_LOST, "connection closed by the peer");
     }
