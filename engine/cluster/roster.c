@@ -1,4 +1,5 @@
 /* roster.c - encoding of members and rosters. Pure functions; everything from the wire is checked here. */
+#include "engine/base/limits.h"
 #include "engine/cluster/roster.h"
 
 #include <stdlib.h>
@@ -6,7 +7,6 @@
 
 #include "engine/cluster/rate_estimator.h"
 #include "engine/wire/address_list.h"
-#include "engine/aggregate/summation.h"
 
 /* A bit in the byte of a description with the member's properties. */
 #define SUMS 1u
