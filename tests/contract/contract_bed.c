@@ -402,7 +402,8 @@ static bool do_close_transport(side *where, void *argument)
     return true;
 }
 
-/* What a test leaves open has failed, and is to be told: a transport that is closed beside it would end the process first. */
+/* A test that leaves something open has failed, and shall say so: a transport that is closed then would end the
+ * process first. */
 int trib_bed_teardown(void **state)
 {
     bed *self = *state;

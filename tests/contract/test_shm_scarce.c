@@ -324,7 +324,7 @@ static void may_make_no_file(void **state)
     comes_in(&self);
 }
 
-/* Whoever comes as somebody else is turned away each time; the log says so once. */
+/* Each process of another user is rejected; the log says so once. */
 static void does_not_tell_of_each_other_user(void **state)
 {
     (void)state;

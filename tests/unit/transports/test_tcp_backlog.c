@@ -1,7 +1,5 @@
-/*
- * test_tcp_backlog.c - what is learned of a network from what the kernel says: whether it is slow, and what may lie in
- * front of it.
- */
+/* test_tcp_backlog.c - the controller of send buffers: when samples make a network slow or fast, and how large
+ * buffers are. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -116,7 +114,7 @@ static void few_fast_ones_are_not_believed(void **state)
     assert_false(backlog.paces);
 }
 
-/* What looks fast as long as little is sent is slow again as soon as there is more, each time: that must not cost
+/* A link that looks fast while little is sent is slow again as soon as there is more, each time: that must not cost
  * much. */
 static void each_error_makes_it_believed_later(void **state)
 {
@@ -132,7 +130,7 @@ static void each_error_makes_it_believed_later(void **state)
     assert_false(learn_on(&backlog, &now_ns, 200, 160, 64 + A_WHILE));
 }
 
-/* What lies in the kernel is the sum of all reactors' buffers: theirs are smaller where it takes long. */
+/* The kernel holds the sum of all reactors' buffers, so these are smaller where data waits long. */
 static void reactors_that_share_a_link_leave_less_there(void **state)
 {
     (void)state;
