@@ -277,8 +277,8 @@ static trib_status bind_to(verbs_transport *self, verbs_listener *listener, cons
     struct sockaddr_storage address;
     socklen_t size = 0;
     if (trib_tcp_address_parse(at, &address, &size) != TRIB_OK) {
-        return trib_error_set(error, TRIB_INVALID, "\"%.*s\" is no numeric address with a port", TRIB_ADDRESS_MAX,
-                              at->text);
+        return trib_error_set(error, TRIB_INVALID, "\"%.*s\" is not a numeric address with a port (10.0.0.7:4242)",
+                              TRIB_ADDRESS_MAX, at->text);
     }
     trib_counter_add(&self->stats.system_calls, 4);
     listener->target.listener = listener;

@@ -130,7 +130,7 @@ void trib_rdma_channel_ready(trib_reactor *reactor, trib_io *io, unsigned events
 
 static bool may_poll(const verbs_conn *conn)
 {
-    return conn->state >= VERBS_ACCEPTING && conn->state != VERBS_ENDING;
+    return conn->state >= VERBS_ACCEPTING && conn->state != VERBS_ENDING && conn->state != VERBS_GONE;
 }
 
 /* The next warm connection. Connections may leave the list between two calls, the last one returned too. */

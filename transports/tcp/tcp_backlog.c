@@ -32,7 +32,7 @@
 #define WMEM_MAX_USUAL 212992u
 #define BBR "bbr"
 
-/* The controller's constants. They were measured between hosts at 1, 10 and 25 Gbit/s and over the loopback device. */
+/* The controller's constants, grouped by the decision that uses them. */
 static const struct backlog_tuning {
     uint32_t far_us;
     double long_us, urgent_long_us;
@@ -61,9 +61,8 @@ static const struct backlog_tuning {
     .weight = 8.0,                  /* of the running mean against a new sample */
 
     /* Sizes of send buffers, as the kernel counts them. */
-    .large_bytes = 512u << 10, /* of a connection that waits for an answer now and then */
-    .small_bytes =
-        128u << 10, /* of one with more to send: two of the kernel's largest packets with their bookkeeping */
+    .large_bytes = 512u << 10,  /* of a connection that waits for an answer now and then */
+    .small_bytes = 128u << 10,  /* of one with more to send: two of the largest packets with their bookkeeping */
     .crowded_bytes = 64u << 10, /* the same if the process's reactors crowd one link */
     .least_bytes = 32u << 10,   /* the same behind a slow link */
     .urgent_bytes = 32u << 10,
