@@ -187,8 +187,8 @@ static void inner_closed(trib_conn *inner, trib_status status, const char *reaso
             free(conn);
             return;
         }
-        trib_log(logger, TRIB_LOG_WARN, "to %s over TCP: it offers RDMA, but %s", conn->to.text,
-                 conn->late ? "gave no answer in time" : reason);
+        trib_log(logger, TRIB_LOG_WARN, "to %s over TCP: the RDMA that it offers does not work: %s", conn->to.text,
+                 conn->late ? "no answer in time" : reason);
         status = connect_over_tcp(conn);
         if (status == TRIB_OK) {
             return;
