@@ -377,8 +377,7 @@ trib_status trib_memory_register(trib_engine *engine, void *memory, size_t size,
     }
     status = engine->env.memory_adopt(engine->env.memory, memory, size, &why);
     const trib_transport_ops *transport = engine->env.transport;
-    if (transport->notifies_devices != NULL &&
-        transport->notifies_devices(engine->env.transport_context)) { /* there are devices that want to know */
+    if (transport->notifies_devices(engine->env.transport_context)) { /* there are devices that want to know */
         trib_log(&engine->logger, status == TRIB_OK ? TRIB_LOG_INFO : TRIB_LOG_WARN, "%zu bytes at %p are %s%s", size,
                  memory,
                  status == TRIB_OK ? "registered" : "not registered, so payloads in them are copied: ", why.text);

@@ -189,9 +189,7 @@ static void host_destroy(host *self)
 
 static void fini(trib_env *env)
 {
-    if (env->transport->context_close != NULL) {
-        env->transport->context_close(env->transport_context);
-    }
+    env->transport->context_close(env->transport_context);
     host_destroy(env->memory);
 }
 
@@ -296,15 +294,14 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
     if (status == TRIB_OK && arena_open(self, env->transport) != TRIB_OK) {
         status = trib_error_set(error, TRIB_NO_MEMORY, "no memory for the arena");
     }
-    if (status == TRIB_OK && env->transport->context_open != NULL) {
+    if (status == TRIB_OK) {
         trib_error why = {.status = TRIB_OK};
         status = env->transport->context_open(self->arena, &env->transport_context, &why);
         if (status != TRIB_OK) {
             trib_error_set(error, status, "transport %s: %s", env->transport->name, why.text);
         }
     }
-    self->notifies_devices =
-        env->transport->notifies_devices != NULL && env->transport->notifies_devices(env->transport_context);
+    self->notifies_devices = status == TRIB_OK && env->transport->notifies_devices(env->transport_context);
     self->gpu_direct = config->gpu_direct == TRIB_GPU_DIRECT_AUTO;
     if (status != TRIB_OK) {
         host_destroy(self);
