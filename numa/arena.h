@@ -3,8 +3,7 @@
  * once.
  *
  * An arena takes big extents from the kernel and keeps them until it is destroyed, so that transports and devices
- * register memory when an extent is made and never again. Blocks are cut from them by jemalloc if its module is in the
- * process, else by the built-in pool (docs/decisions/0001-jemalloc.md).
+ * register memory when an extent is made and never again. A heap (heap.h) cuts them into blocks.
  *
  * Memory of somebody else's can be adopted: it is registered as extents are, and found as they are; nothing else is done
  * with it.
@@ -53,15 +52,8 @@ typedef struct trib_arena_registrar {
     void *user;
 } trib_arena_registrar;
 
-typedef enum trib_arena_heap {
-    TRIB_ARENA_HEAP_AUTO = 0, /* jemalloc if its module can be had, else the pool */
-    TRIB_ARENA_HEAP_POOL = 1,
-    TRIB_ARENA_HEAP_JEMALLOC = 2 /* TRIB_UNSUPPORTED without its module */
-} trib_arena_heap;
-
 typedef struct trib_arena_params {
-    int32_t node; /* the operating system's number of the NUMA node to bind to; -1: do not bind */
-    trib_arena_heap heap;
+    int32_t node;     /* the operating system's number of the NUMA node to bind to; -1: do not bind */
     size_t bytes_max; /* most bytes to map; 0: no limit but the machine's */
     bool is_shared;   /* extents are files without a name where the process may have such (trib_arena_memory.fd) */
     /* How to map and unmap, and nothing is shared then; NULL: mmap. map returns memory aligned to TRIB_EXTENT_BYTES, or NULL;
@@ -75,7 +67,7 @@ void trib_arena_params_init(trib_arena_params *params);
 
 /* An arena on that node (-1: any) with the defaults. */
 TRIB_CHECKED trib_status trib_arena_create(int32_t node, trib_arena **arena_out);
-/* TRIB_INVALID, TRIB_NO_MEMORY, TRIB_UNSUPPORTED. */
+/* TRIB_INVALID, TRIB_NO_MEMORY. */
 TRIB_CHECKED trib_status trib_arena_create_with(const trib_arena_params *params, trib_arena **arena_out);
 /* Unregisters and unmaps everything, blocks still in use included. NULL is fine. */
 void trib_arena_destroy(trib_arena *arena);
@@ -129,7 +121,6 @@ typedef struct trib_arena_location {
 bool trib_arena_find(trib_arena *arena, const void *address, uint32_t id, trib_arena_location *location_out);
 
 typedef struct trib_arena_stats {
-    const char *heap; /* "jemalloc" or "pool" */
     int32_t node;
     uint64_t extents;
     uint64_t bytes_mapped;

@@ -324,15 +324,6 @@ bool trib_extents_reserve(trib_extents *extents, size_t size)
     return is_there;
 }
 
-bool trib_extents_same(trib_extents *extents, const void *a, const void *b)
-{
-    pthread_rwlock_rdlock(&extents->lock);
-    const trib_extent *extent = find_locked(extents, a);
-    bool same = extent != NULL && extent == find_locked(extents, b);
-    pthread_rwlock_unlock(&extents->lock);
-    return same;
-}
-
 bool trib_extents_find(trib_extents *extents, const void *address, trib_extent *extent_out)
 {
     pthread_rwlock_rdlock(&extents->lock);

@@ -69,8 +69,6 @@ void *trib_extents_take_left(trib_extents *extents, size_t size, size_t alignmen
 /* As trib_arena_reserve. */
 bool trib_extents_reserve(trib_extents *extents, size_t size);
 
-bool trib_extents_same(trib_extents *extents, const void *a, const void *b);
-
 /* Copies the extent that address lies in; false if it lies in none. */
 bool trib_extents_find(trib_extents *extents, const void *address, trib_extent *extent_out);
 
