@@ -1,9 +1,9 @@
 /*
  * arena.c - an arena: extents (extents.c) cut into blocks by a heap (heap.h), with counters.
  *
- * The order of locks is the heap's, then the extents'. Registrars run under both and may take their own. Not so where the
- * caller has patience: then the heap is made to do with what is left of extents, and if that is not enough one is
- * made without the heap's lock before it is asked again.
+ * The order of locks is the heap's, then the extents'. Registrars run under both and may take their own. A blocking allocation
+ * differs: the heap may take only what is left of extents, and if that is not enough, an extent is made without the heap's
+ * lock before the heap is asked again.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -21,7 +21,7 @@
 
 /* For smaller blocks a heap takes several blocks' worth at a time, which is worth more than what a registrar costs then. */
 #define BLOCKING_BYTES_MIN ((size_t)16 << 20)
-/* Others may take what was reserved before it can be used. */
+/* Other threads may take what was reserved before this one can. */
 #define BLOCKING_TRIES 4
 
 struct trib_arena {
@@ -120,7 +120,7 @@ void *trib_arena_alloc_blocking(trib_arena *arena, size_t size, size_t alignment
 {
     void *block = NULL;
     if (size >= BLOCKING_BYTES_MIN && is_valid_block(size, alignment)) {
-        /* Room for an alignment that what is left may not have. */
+        /* Room for an alignment that the extent's free part may not have. */
         const size_t slack = alignment > TRIB_PAGE_BYTES ? alignment : 0;
         const size_t need = trib_heap_growth_for(size) + slack;
         bool is_room = true;

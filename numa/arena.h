@@ -1,16 +1,14 @@
 /*
- * arena.h - memory that moves: page-aligned blocks on one NUMA node, on huge pages where there are any, registered
- * once.
+ * arena.h - memory for payloads: page-aligned blocks on one NUMA node, on huge pages where there are any, registered once.
  *
  * An arena takes big extents from the kernel and keeps them until it is destroyed, so that transports and devices
  * register memory when an extent is made and never again. A heap (heap.h) cuts them into blocks.
  *
- * Memory of somebody else's can be adopted: it is registered as extents are, and found as they are; nothing else is done
- * with it.
+ * Memory of the caller's own can be adopted: it is registered and found as extents are; nothing else is done with it.
  *
- * To register memory takes its time: with CUDA 0.3 ms and more for each MiB. Extents are made as blocks need them, of up to
- * 64 MiB or what one block needs, and who asked waits for that, and so does whoever takes a block or looks one up meanwhile.
- * Threads that may wait keep that from those that may not: trib_arena_reserve, trib_arena_alloc_blocking.
+ * Registering takes time: with CUDA 0.3 ms and more for each MiB. Extents are made as blocks need them, of up to 64 MiB or what
+ * one block needs. The caller waits for that, and so does each thread that takes or looks up a block meanwhile. A thread that
+ * may wait spares the others: trib_arena_reserve, trib_arena_alloc_blocking.
  *
  * THREADS    Every function may be called from any thread, create and destroy apart. A registrar runs inside the call
  * that made the extent, adopted, added or removed it, with locks of the arena held: it must not call the arena. It may be
@@ -28,24 +26,24 @@
 
 typedef struct trib_arena trib_arena;
 
-/* What stands for memory of a device, which no processor needs to reach: a dma-buf. */
+/* Memory of a device, which no processor needs to reach, as a dma-buf. */
 typedef struct trib_arena_dmabuf {
-    int fd; /* open while it is being registered; who needs it for longer duplicates it */
+    int fd; /* open while it is being registered; a registrar that needs it for longer duplicates it */
     uint64_t offset;
 } trib_arena_dmabuf;
 
 typedef struct trib_arena_memory {
     void *base;
     size_t size;
-    bool is_adopted;                 /* somebody else's, and no extent that the arena has made */
-    int fd;                          /* which other processes can map; -1: they cannot */
+    bool is_adopted;                 /* not mapped by the arena */
+    int fd;                          /* a file that other processes can map; -1: none */
     const trib_arena_dmabuf *dmabuf; /* NULL: host memory */
 } trib_arena_memory;
 
-/* Somebody who must know memory before it can move it: verbs, CUDA. */
+/* A transport or device that must know memory before it can move it: verbs, CUDA. */
 typedef struct trib_arena_registrar {
     /* A failure is not fatal: the extent stays usable, and trib_arena_find tells that this registrar does not know it.
-     * Of adopted memory its owner reads in the error why. */
+     * The owner of adopted memory reads in the error why. */
     trib_status (*register_extent)(void *user, const trib_arena_memory *memory, void **cookie_out, trib_error *error);
     /* Called only for extents that were registered. */
     void (*unregister_extent)(void *user, void *base, size_t size, void *cookie);
@@ -78,15 +76,15 @@ void trib_arena_destroy(trib_arena *arena);
  * memory, or for size 0 or a wrong alignment.
  */
 void *trib_arena_alloc(trib_arena *arena, size_t size, size_t alignment);
-/* The same for a thread that may wait. A block of 16 MiB or more for which there is no room is registered with none waiting
- * but those that adopt, disown, reserve, take with patience or are about registrars. */
+/* The same for a thread that may wait. Memory for a block of 16 MiB or more is registered while other threads go on, but for
+ * those that adopt, disown, reserve, allocate blocking, or add or remove registrars. */
 void *trib_arena_alloc_blocking(trib_arena *arena, size_t size, size_t alignment);
 /* NULL is fine. */
 void trib_arena_free(trib_arena *arena, void *block);
 
 /* Makes an extent of that size ahead, unless what is left of one is as large: blocks are cut from it as long as there is room,
- * and none of them waits for a registrar. Meanwhile others wait as for trib_arena_alloc_blocking. False: no memory, or more
- * than bytes_max. */
+ * without waiting for a registrar. Other threads wait as in trib_arena_alloc_blocking. False: no memory, or more than
+ * bytes_max. */
 bool trib_arena_reserve(trib_arena *arena, size_t size);
 
 /* Calls it for the extents that are there and for those to come. TRIB_BUSY: TRIB_ARENA_REGISTRARS_MAX are there

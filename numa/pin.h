@@ -1,7 +1,4 @@
-/*
- * pin.h - puts threads where the plan wants them. Never fatal: a reactor that could not be pinned runs
- * anywhere.
- */
+/* pin.h - pins threads as the plan says. Never fatal: a reactor that could not be pinned runs anywhere. */
 #ifndef TRIB_NUMA_PIN_H
 #define TRIB_NUMA_PIN_H
 

@@ -66,7 +66,7 @@ static trib_status check_shape(const trib_config *given, trib_error *error)
     return TRIB_OK;
 }
 
-/* "host:0", or several with commas between of which one is: the system chooses the port, and only its own process knows it. */
+/* True if one address of the list has port 0: the system chooses the port then, and only its own process knows it. */
 static bool leaves_port_open(const char *coordinator)
 {
     for (const char *at = coordinator; at != NULL && (at = strchr(at, ':')) != NULL; at++) {
@@ -112,7 +112,7 @@ static trib_status check_job(const trib_config *config, trib_error *error)
     if (config->colocate == TRIB_COLOCATE_OFF && config->server_count == 0) {
         return trib_error_set(
             error, TRIB_INVALID,
-            "colocate is off (TRIB_COLOCATE) and there are no servers (TRIB_SERVERS): nobody would sum");
+            "colocate is off (TRIB_COLOCATE) and there are no servers (TRIB_SERVERS): no member is left to sum");
     }
     return TRIB_OK;
 }

@@ -92,7 +92,7 @@ CHANGE(long_poll, config->busy_poll_ns = INT64_C(1000000001))
 CHANGE(large_trace, config->trace_bytes = UINT64_MAX)
 CHANGE(unknown_transport, config->transport = "pigeon")
 
-/* What a variable may have set names the variable, however it was set. */
+/* The text for a field that has a variable names it, whether the variable or the program has set the field. */
 static void variables_are_named(void **state)
 {
     (void)state;
@@ -167,7 +167,7 @@ static void wrong_fields(void **state)
         {open_port, TRIB_INVALID, "127.0.0.1:0", "choose a port"},
         {open_port_for_server, TRIB_INVALID, "[::1]:0", "choose a port"},
         {open_port_elsewhere, TRIB_INVALID, "127.0.0.1:00", "choose a port"},
-        {nobody_sums, TRIB_INVALID, "colocate", "nobody would sum"},
+        {nobody_sums, TRIB_INVALID, "colocate", "no member is left to sum"},
         {small_chunk, TRIB_INVALID, "chunk_bytes 2048", "4096..1048576"},
         {large_chunk, TRIB_INVALID, "chunk_bytes 2097152", "4096..1048576"},
         {odd_chunk, TRIB_INVALID, "chunk_bytes 12288", "power of two"},
@@ -263,7 +263,7 @@ static void zero_is_the_default(void **state)
     assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
 }
 
-/* For ever: what is added to it stays a time. */
+/* The longest timeouts are cut, so that a time can be added to them. */
 static void endless_timeouts(void **state)
 {
     (void)state;
@@ -279,7 +279,7 @@ static void endless_timeouts(void **state)
     assert_true(INT64_MAX - TRIB_TIMEOUT_MAX_NS > TRIB_TIMEOUT_MAX_NS);
 }
 
-/* It names no worker. Launchers that count servers too set a rank for each, which may be no number of a server. */
+/* A launcher that counts servers too gives each a rank, which may be no number of a server. */
 static void rank_of_a_server(void **state)
 {
     (void)state;
@@ -293,7 +293,7 @@ static void rank_of_a_server(void **state)
     }
 }
 
-/* Where nobody else has to find it the system may choose it. Zeros may be part of a port, and of an address. */
+/* In a job of one process the system may choose the port. Zeros may be part of other ports, and of addresses. */
 static void port_0(void **state)
 {
     (void)state;
@@ -309,7 +309,7 @@ static void port_0(void **state)
     }
 }
 
-/* Who listens at every address, and says elsewhere where it is reached or is reached by nobody else, may. */
+/* A wildcard coordinator is accepted where TRIB_LISTEN says how it is reached, or nobody else is told of it. */
 static void listening_everywhere(void **state)
 {
     (void)state;
