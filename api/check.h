@@ -4,8 +4,8 @@
 
 #include "engine/worker/op.h"
 
-/* TRIB_OK; TRIB_INVALID: it is NULL; TRIB_STATE: it is the copy that a fork made (engine/base/fork.h). Nothing else of the
- * engine may be read before. */
+/* TRIB_OK; TRIB_INVALID: it is NULL; TRIB_STATE: it is the copy that a fork made (engine/base/fork.h). Nothing else of
+ * the engine may be read before. */
 TRIB_CHECKED trib_status trib_api_check_engine(const trib_engine *engine, trib_error *error);
 TRIB_CHECKED trib_status trib_api_check_op(const trib_op *op, trib_error *error);
 

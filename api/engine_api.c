@@ -26,8 +26,9 @@
 
 #define RESOLVE_AGAIN_NS INT64_C(250000000)
 
-/* Processes may start before the coordinator's name is in DNS: an unknown name is looked up until the join timeout, just as
- * a coordinator that does not answer yet is connected to again. The time that it takes counts as time to join. */
+/* Processes may start before the coordinator's name is in DNS: an unknown name is looked up until the join timeout,
+ * just as a coordinator that does not answer yet is connected to again. The time that it takes counts as time to join.
+ * */
 static trib_status resolve_coordinator(trib_config *config, const char *wanted, trib_address *address,
                                        trib_error *error)
 {
@@ -64,8 +65,8 @@ static trib_status resolve_coordinator(trib_config *config, const char *wanted, 
     }
 }
 
-/* Members connect to the addresses that the roster names; a wildcard (0.0.0.0, ::) would lead each to itself. A dedicated
- * coordinator is in no roster, and rank 0's listener for the membership is not either. */
+/* Members connect to the addresses that the roster names; a wildcard (0.0.0.0, ::) would lead each to itself. A
+ * dedicated coordinator is in no roster, and rank 0's listener for the membership is not either. */
 static trib_status check_reachable(const trib_config *config, const char *coordinator, bool is_listen_given,
                                    trib_error *error)
 {

@@ -224,8 +224,8 @@ void trib_op_cancel(trib_op *op)
     }
 }
 
-/* Waits until the job has come together: a stream that waited before might hold up the work of forming the group of GPUs.
- * If the job fails, the operation itself says why. */
+/* Waits until the job has come together: a stream that waited before might hold up the work of forming the group of
+ * GPUs. If the job fails, the operation itself says why. */
 static trib_status wait_for_job(trib_engine *engine, trib_error *error)
 {
     if (atomic_load(&engine->phase) != TRIB_PHASE_JOINING) {
@@ -271,8 +271,8 @@ static void wait_for_change(trib_op *op, uint32_t launches)
     atomic_fetch_sub(&engine->waiters, 1);
 }
 
-/* A stream that waited now might block the launch of the very work that it waits for. So this thread waits, until something
- * has been launched or the operation is over, even if its completion has not been announced. */
+/* A stream that waited now might block the launch of the very work that it waits for. So this thread waits, until
+ * something has been launched or the operation is over, even if its completion has not been announced. */
 static trib_status wait_for_launch(trib_op *op, uint32_t launches, trib_error *refusal)
 {
     trib_engine *engine = op->engine;

@@ -1,9 +1,9 @@
 /*
  * arena.c - an arena: extents (extents.c) cut into blocks by a heap (heap.h), with counters.
  *
- * The order of locks is the heap's, then the extents'. Registrars run under both and may take their own. A blocking allocation
- * differs: the heap may take only what is left of extents, and if that is not enough, an extent is made without the heap's
- * lock before the heap is asked again.
+ * The order of locks is the heap's, then the extents'. Registrars run under both and may take their own. A blocking
+ * allocation differs: the heap may take only what is left of extents, and if that is not enough, an extent is made
+ * without the heap's lock before the heap is asked again.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -19,7 +19,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* For smaller blocks a heap takes several blocks' worth at a time, which is worth more than what a registrar costs then. */
+/* For smaller blocks a heap takes several blocks' worth at a time, which is worth more than what a registrar costs
+ * then. */
 #define BLOCKING_BYTES_MIN ((size_t)16 << 20)
 /* Other threads may take what was reserved before this one can. */
 #define BLOCKING_TRIES 4

@@ -158,8 +158,8 @@ static bool claim_extent(trib_extents *extents, size_t size)
     return true;
 }
 
-/* Maps and registers an extent, and changes nothing of `extents`, whose registrars stay as long as the caller holds `lock` or
- * `registering`. False: no memory. */
+/* Maps and registers an extent, and changes nothing of `extents`, whose registrars stay as long as the caller holds
+ * `lock` or `registering`. False: no memory. */
 static bool map_extent(const trib_extents *extents, size_t size, trib_extent *extent, trib_extent_failures *failures)
 {
     int fd = -1;

@@ -7,8 +7,9 @@
  *
  * Adopted memory is an extent of any place and size, which is never mapped, unmapped, bound or handed out.
  *
- * Registering takes long for large memory. So adopted and reserved memory is registered without `lock`, under which reactors
- * find extents and take pieces of them. Only a caller that takes more than is left of any extent registers with it held.
+ * Registering takes long for large memory. So adopted and reserved memory is registered without `lock`, under which
+ * reactors find extents and take pieces of them. Only a caller that takes more than is left of any extent registers
+ * with it held.
  */
 #ifndef TRIB_NUMA_EXTENTS_H
 #define TRIB_NUMA_EXTENTS_H

@@ -2,22 +2,22 @@
  * heap.h - cuts the memory of an arena into blocks: neighbours by address, joined again when both are free.
  *
  * A heap takes memory from its source and never gives it back: the arena unmaps all of it once the heap is destroyed.
- * It keeps its records outside that memory, because devices may write there. All functions may be called from any thread
- * at any time between create and destroy.
+ * It keeps its records outside that memory, because devices may write there. All functions may be called from any
+ * thread at any time between create and destroy.
  */
 #ifndef TRIB_NUMA_HEAP_H
 #define TRIB_NUMA_HEAP_H
 
 #include "api/tributary.h"
 
-/* A heap takes more than a block needs, so that the source's pieces stay few; but not more than this: a thread that needs a
- * little memory waits until the source has registered all that was taken. */
+/* A heap takes more than a block needs, so that the source's pieces stay few; but not more than this: a thread that
+ * needs a little memory waits until the source has registered all that was taken. */
 #define TRIB_HEAP_GROWTH_BYTES_MAX ((size_t)64 << 20)
 
 /* Where a heap's memory comes from. */
 typedef struct trib_heap_source {
-    /* Fresh zeroed memory, or NULL: then the heap asks for what it needs and no more. size: a multiple of the page size;
-     * alignment: a power of two, at least a page. A block lies within one such piece. */
+    /* Fresh zeroed memory, or NULL: then the heap asks for what it needs and no more. size: a multiple of the page
+     * size; alignment: a power of two, at least a page. A block lies within one such piece. */
     void *(*take)(void *user, size_t size, size_t alignment);
     void *user;
 } trib_heap_source;

@@ -35,8 +35,8 @@ static trib_status check_request(const trib_topo *topo, const trib_place_request
     return TRIB_OK;
 }
 
-/* The number of processes that share the usable cores. If parts of this size fit beside each other, each process is taken to
- * have one of its own. */
+/* The number of processes that share the usable cores. If parts of this size fit beside each other, each process is
+ * taken to have one of its own. */
 static uint32_t count_sharers(const trib_topo *topo, uint32_t local_count)
 {
     bool bound = topo->core_count < topo->machine_core_count;
@@ -54,9 +54,9 @@ static uint32_t greatest_divisor(uint32_t a, uint32_t b)
     return a;
 }
 
-/* Half of the cores are left to the callers. Reactors of all processes together are so many that each address has as many, as
- * far as that half allows. Where it is too small to give each address one, it is exceeded; but rather than crowd the
- * cores some addresses have one more. */
+/* Half of the cores are left to the callers. Reactors of all processes together are so many that each address has as
+ * many, as far as that half allows. Where it is too small to give each address one, it is exceeded; but rather than
+ * crowd the cores some addresses have one more. */
 static uint32_t count_default_reactors(const trib_topo *topo, uint32_t sharer_count, const trib_place_request *request)
 {
     trib_assert(sharer_count > 0 && request->local_count > 0 && request->addresses > 0);

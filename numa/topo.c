@@ -2,8 +2,8 @@
  * topo.c - reads hwloc's tree into a trib_topo.
  *
  * hwloc's plugins for CUDA, NVML, OpenCL and the like stay off: an embedded library must not start device runtimes in
- * its host. The one over libpciaccess stays off too, because it leaks; the kernel's own account of PCI in /sys is enough. Only
- * network devices on a bus are listed; bridges, bonds and the loopback are near no node.
+ * its host. The one over libpciaccess stays off too, because it leaks; the kernel's own account of PCI in /sys is
+ * enough. Only network devices on a bus are listed; bridges, bonds and the loopback are near no node.
  */
 #include "numa/topo.h"
 

@@ -35,8 +35,8 @@ static trib_status split_address(const char *text, char *host, size_t host_size,
     return TRIB_OK;
 }
 
-/* False for a text that no resolver will ever know, such as a mistyped address: labels of host names consist of letters,
- * digits, hyphens and underscores, and the last is not a number. */
+/* False for a text that no resolver will ever know, such as a mistyped address: labels of host names consist of
+ * letters, digits, hyphens and underscores, and the last is not a number. */
 static bool is_host_name(const char *host)
 {
     for (const char *label = host;;) {
@@ -91,8 +91,8 @@ static void format_address(const struct sockaddr *address, socklen_t length, boo
     }
 }
 
-/* A host in several networks may be reachable by one of them only, and the resolver does not know by which. It does know
- * which of the two families of addresses is used, so only other addresses of that family are worth a warning. */
+/* A host in several networks may be reachable by one of them only, and the resolver does not know by which. It does
+ * know which of the two families of addresses is used, so only other addresses of that family are worth a warning. */
 static void log_other_addresses(const char *text, const struct addrinfo *first, const trib_address *taken,
                                 trib_error *error)
 {

@@ -1,6 +1,6 @@
 /*
- * config.c - checks of a configuration. Limits of single fields are in the table of settings (settings.c); here are those
- * that hold between fields.
+ * config.c - checks of a configuration. Limits of single fields are in the table of settings (settings.c); here are
+ * those that hold between fields.
  */
 #include "api/config/config.h"
 #include "api/config/settings.h"
@@ -13,8 +13,8 @@
 #include "engine/cluster/roster.h"
 #include "engine/tracer/tracer.h"
 
-/* A caller that was built against another header has a struct of another size: the fields that both know are written, and
- * the call that the struct is for refuses it. That call also refuses NULL. */
+/* A caller that was built against another header has a struct of another size: the fields that both know are written,
+ * and the call that the struct is for refuses it. That call also refuses NULL. */
 static void copy_common_part(void *out, size_t size, const void *defaults, size_t default_size)
 {
     if (out != NULL) {

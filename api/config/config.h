@@ -10,24 +10,25 @@ TRIB_CHECKED trib_status trib_config_check_size(const trib_config *given, trib_e
  * TRIB_INVALID with a text that names the field, its value and what is allowed. */
 TRIB_CHECKED trib_status trib_config_check(const trib_config *given, trib_config *checked_out, trib_error *error);
 
-/* Rank, counts, coordinator and the job's name from the launcher's variables. TRIB_INVALID if one of them makes no sense, or
- * the launcher has said that there are several processes, but not which of them this one is. */
+/* Rank, counts, coordinator and the job's name from the launcher's variables. TRIB_INVALID if one of them makes no
+ * sense, or the launcher has said that there are several processes, but not which of them this one is. */
 TRIB_CHECKED trib_status trib_config_take_launcher(trib_config *config, trib_error *error);
 
-/* This process's number among the job's processes on this machine, and their count, as the launcher says; false, and 0 of
- * 1, if none does. */
+/* This process's number among the job's processes on this machine, and their count, as the launcher says; false, and 0
+ * of 1, if none does. */
 bool trib_config_local(uint32_t *index_out, uint32_t *count_out);
 /* TRIB_INVALID, with its name, if TRIB_LOCAL_RANK or TRIB_LOCAL_COUNT makes no sense: these are set by hand. */
 TRIB_CHECKED trib_status trib_config_check_local(trib_error *error);
 /* TRIB_DEVICE, with what trib_config_local says; NULL: nothing. */
 void trib_config_take_device(trib_config *config, const char *device);
 
-/* The token: the first line of `token` (TRIB_TOKEN), else of the file at `path` (TRIB_TOKEN_FILE); both NULL: as it was. The
- * text stays until this thread's next call. */
+/* The token: the first line of `token` (TRIB_TOKEN), else of the file at `path` (TRIB_TOKEN_FILE); both NULL: as it
+ * was. The text stays until this thread's next call. */
 TRIB_CHECKED trib_status trib_config_take_token(trib_config *config, const char *token, const char *path,
                                                 trib_error *error);
 
-/* A line of warning, in the configuration's log, for each TRIB_ variable that is no setting, with the one that is meant. */
+/* A line of warning, in the configuration's log, for each TRIB_ variable that is no setting, with the one that is
+ * meant. */
 void trib_config_warn_of_unknown_names(const trib_config *config);
 
 #endif

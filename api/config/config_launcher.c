@@ -207,7 +207,8 @@ static trib_status read_byteps(trib_config *config, trib_error *error)
     return status;
 }
 
-/* The value of a launcher's variable; false if there is none, or it makes no sense: a launcher's word on local ranks is advice. */
+/* The value of a launcher's variable; false if there is none, or it makes no sense: a launcher's word on local ranks is
+ * advice. */
 static bool read_advice(const char *name, int64_t low, int64_t high, int64_t *value)
 {
     const char *text = trib_setting_get(name);

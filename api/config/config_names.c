@@ -1,6 +1,6 @@
 /*
- * config_names.c - warns of variables of the environment that look like settings and are none: most likely a typing error,
- * which would otherwise leave a default in force without a word.
+ * config_names.c - warns of variables of the environment that look like settings and are none: most likely a typing
+ * error, which would otherwise leave a default in force without a word.
  */
 #include <stdio.h>
 #include <string.h>

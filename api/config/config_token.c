@@ -1,6 +1,6 @@
 /*
- * config_token.c - the token, from TRIB_TOKEN or TRIB_TOKEN_FILE: the first line of either, without its line end, so that
- * members that get it in different ways have the same.
+ * config_token.c - the token, from TRIB_TOKEN or TRIB_TOKEN_FILE: the first line of either, without its line end, so
+ * that members that get it in different ways have the same.
  */
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /*
  * settings.h - the table of settings: each field of trib_config and each variable of the environment stands in it once.
  *
- * Defaults, what is read from the environment, the names that are known there, the range of each field, and the table in
- * docs/operating.md (tools/dev/settingsdoc.py) come from it.
+ * Defaults, what is read from the environment, the names that are known there, the range of each field, and the table
+ * in docs/operating.md (tools/dev/settingsdoc.py) come from it.
  */
 #ifndef TRIB_API_CONFIG_SETTINGS_H
 #define TRIB_API_CONFIG_SETTINGS_H
@@ -41,15 +41,17 @@ extern const size_t trib_settings_count;
 
 /* All defaults, and 0 elsewhere. */
 void trib_settings_init(trib_config *config);
-/* Puts the default where 0 or NULL stands for it: in numbers, texts, sizes, times and roles. Times that are longer than any
- * (TRIB_TIMEOUT_MAX_NS) become that. */
+/* Puts the default where 0 or NULL stands for it: in numbers, texts, sizes, times and roles. Times that are longer than
+ * any (TRIB_TIMEOUT_MAX_NS) become that. */
 void trib_settings_apply_defaults(trib_config *config);
 /* Each field that has limits of its own. TRIB_INVALID names the field, its value, what is allowed, and the variable. */
 TRIB_CHECKED trib_status trib_settings_check(const trib_config *config, trib_error *error);
-/* The variables that are set. An error names the variable, its value and what is allowed; *config may then be half-read. */
+/* The variables that are set. An error names the variable, its value and what is allowed; *config may then be
+ * half-read. */
 TRIB_CHECKED trib_status trib_settings_read(trib_config *config, trib_error *error);
 
-/* ---- Values as texts. The host's locale takes no part: 0.5 is a half everywhere, and INFO is info in Turkey too. ---- */
+/* ---- Values as texts. The host's locale takes no part: 0.5 is a half everywhere, and INFO is info in Turkey too. ----
+ * */
 
 /* The value of a variable that is set and not empty; else NULL. */
 const char *trib_setting_get(const char *variable);

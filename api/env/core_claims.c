@@ -1,4 +1,5 @@
-/* core_claims.c - see core_claims.h. A name is "tributary-cores/JOB/PROCESS.FD/CPU,CPU,...": job and process in hexadecimal. */
+/* core_claims.c - see core_claims.h. A name is "tributary-cores/JOB/PROCESS.FD/CPU,CPU,...": job and process in
+ * hexadecimal. */
 #include "api/env/core_claims.h"
 
 #include <fcntl.h>

@@ -1,10 +1,10 @@
 /*
- * core_claims.h - which cores the engines of this machine have pinned reactors to, so that jobs that do not know of each
- * other use different ones.
+ * core_claims.h - which cores the engines of this machine have pinned reactors to, so that jobs that do not know of
+ * each other use different ones.
  *
- * An engine that pins has a socket in the kernel's abstract namespace whose name lists its cores and a number of its job's, and
- * /proc/net/unix lists such names. They end with their process, take no folder and no right, and are seen by all processes of a
- * network namespace. An engine that can make none, or read none, behaves as if it was alone.
+ * An engine that pins has a socket in the kernel's abstract namespace whose name lists its cores and a number of its
+ * job's, and /proc/net/unix lists such names. They end with their process, take no folder and no right, and are seen by
+ * all processes of a network namespace. An engine that can make none, or read none, behaves as if it was alone.
  */
 #ifndef TRIB_API_ENV_CORE_CLAIMS_H
 #define TRIB_API_ENV_CORE_CLAIMS_H
@@ -12,11 +12,12 @@
 #include "api/tributary.h"
 #include "numa/place.h"
 
-/* The same for all members of a job, as they are told the same name and coordinator; a job of one process has its own. */
+/* The same for all members of a job, as they are told the same name and coordinator; a job of one process has its own.
+ * */
 uint32_t trib_core_claims_job(const trib_config *config);
 
-/* The cores that other jobs' engines have claimed. A core that this engine has claimed too (mine: its plan; NULL: none yet)
- * counts only if the other job has a lower number, so that of two jobs on one core one stays. */
+/* The cores that other jobs' engines have claimed. A core that this engine has claimed too (mine: its plan; NULL: none
+ * yet) counts only if the other job has a lower number, so that of two jobs on one core one stays. */
 void trib_core_claims_read(uint32_t job, const trib_place_plan *mine, trib_place_cpus *taken_out);
 
 /* The same in pieces, for a thread that must not be held up: a machine may have ten thousand such sockets. */

@@ -22,8 +22,8 @@
 #define GPU_BUSY_POLL_ALONE_NS INT64_C(25000000)
 #define GPU_BUSY_POLL_MOST_NS INT64_C(8000000)
 
-/* Registering memory with a GPU takes 0.3 ms and more for each MiB, and a reactor that needs the memory would wait for it. So
- * the memory of the first exchanges is made with the engine. */
+/* Registering memory with a GPU takes 0.3 ms and more for each MiB, and a reactor that needs the memory would wait for
+ * it. So the memory of the first exchanges is made with the engine. */
 #define GPU_RESERVE_BYTES ((size_t)256 << 20)
 
 /* trib_env.memory points to it. */
@@ -130,7 +130,8 @@ static trib_status memory_disown(void *memory, void *base)
 
 /* ---- Memory that a device copies from and to ---- */
 
-/* The device copies from and to the arena's own memory only; an owner of adopted memory decides itself whether to pin it. */
+/* The device copies from and to the arena's own memory only; an owner of adopted memory decides itself whether to pin
+ * it. */
 static trib_status register_extent(void *user, const trib_arena_memory *memory, void **cookie_out, trib_error *error)
 {
     (void)error;
@@ -242,7 +243,8 @@ static void choose_polling(host *self, trib_env *env, trib_config *config)
     }
 }
 
-/* Extents are shared only if the transport maps other processes' memory: private memory is better, as it gets huge pages. */
+/* Extents are shared only if the transport maps other processes' memory: private memory is better, as it gets huge
+ * pages. */
 static trib_status open_arena(host *self, const trib_transport_ops *transport)
 {
     trib_arena_params params;
@@ -280,7 +282,8 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
     name_place(env);
     const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     env->cpu_count = cpus > 0 ? (uint32_t)cpus : 0;
-    /* A server sums in host memory; TRIB_DEVICE in an environment that it shares with the workers does not concern it. */
+    /* A server sums in host memory; TRIB_DEVICE in an environment that it shares with the workers does not concern it.
+     * */
     trib_status loaded =
         config->roles & TRIB_ROLE_WORKER ? trib_device_load(config->device, &env->device, error) : TRIB_OK;
     if (loaded != TRIB_OK || env->transport == NULL) {

@@ -134,8 +134,8 @@ trib_status trib_env_place_start(trib_env_place *self, trib_engine *engine, trib
     return trib_reactor_ev_start_held(reactor, cpu, engine->config.busy_poll);
 }
 
-/* The scheduler likes to run a woken thread on its waker's core. Here the waker is a reactor that polls on, so each of the two
- * would wait for the other's time slices. */
+/* The scheduler likes to run a woken thread on its waker's core. Here the waker is a reactor that polls on, so each of
+ * the two would wait for the other's time slices. */
 static void keep_off_reactors(const trib_env_place *self, const trib_place_plan *plan)
 {
     const pid_t thread = (pid_t)atomic_load(&self->device_thread);
@@ -203,9 +203,9 @@ static bool may_move(const trib_engine *engine)
 }
 
 /* Processes without a launcher were all placed alike, so each gets a part of the cores now. A launcher's processes have
- * theirs and stay, but do not count the others: so none of those takes a core of its own. A process that is alone moves only
- * if another job, with a lower number, claimed the same cores at the same moment. The NICs that reactors listen by stay,
- * and decide as before where the reactors run. */
+ * theirs and stay, but do not count the others: so none of those takes a core of its own. A process that is alone moves
+ * only if another job, with a lower number, claimed the same cores at the same moment. The NICs that reactors listen by
+ * stay, and decide as before where the reactors run. */
 static void settle_process(trib_env_place *self, trib_reactor *reactor)
 {
     trib_engine *engine = self->engine;

@@ -1,9 +1,9 @@
 /*
- * env_place.h - where an engine's reactors run on this machine: planned first for this process alone, and again when the
- * job's roster has named the other members on this machine.
+ * env_place.h - where an engine's reactors run on this machine: planned first for this process alone, and again when
+ * the job's roster has named the other members on this machine.
  *
- * The first plan is made on the thread that creates the engine. Core 0 makes the second and posts it to the other reactors;
- * it does not change afterwards.
+ * The first plan is made on the thread that creates the engine. Core 0 makes the second and posts it to the other
+ * reactors; it does not change afterwards.
  */
 #ifndef TRIB_API_ENV_ENV_PLACE_H
 #define TRIB_API_ENV_ENV_PLACE_H

@@ -10,8 +10,9 @@ static bool only_serves(const trib_config *config)
     return config->roles == TRIB_ROLE_SERVER && config->mode != TRIB_MODE_ATTACHED;
 }
 
-/* Answers from processes of this machine come sooner than a thread wakes up; those of other machines do not. Where reactors
- * outnumber the cores, one that polls takes the core from the process that it waits for, unless it yields after each look. */
+/* Answers from processes of this machine come sooner than a thread wakes up; those of other machines do not. Where
+ * reactors outnumber the cores, one that polls takes the core from the process that it waits for, unless it yields
+ * after each look. */
 trib_env_polling trib_env_polling_of(const trib_config *config, int64_t device_most_ns, uint32_t local_count,
                                      const trib_place_plan *plan)
 {

@@ -1,4 +1,5 @@
-/* test_config_fields.c - what trib_engine_create makes of a configuration: wrong fields are told by name, 0 is the default. */
+/* test_config_fields.c - what trib_engine_create makes of a configuration: wrong fields are told by name, 0 is the
+ * default. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -273,7 +273,8 @@ static void assert_adopts(trib_arena *arena, void *base, size_t size, trib_statu
     }
 }
 
-/* Memory of the test's own: known to every registrar, early or late, from its first byte to its last, until it is disowned. */
+/* Memory of the test's own: known to every registrar, early or late, from its first byte to its last, until it is
+ * disowned. */
 static void test_adopted(void **state)
 {
     (void)state;
@@ -329,7 +330,8 @@ static void test_adopted(void **state)
     free(own);
 }
 
-/* Memory of a device is registered by its dma-buf with those that are there, and by nothing with those that come later. */
+/* Memory of a device is registered by its dma-buf with those that are there, and by nothing with those that come later.
+ * */
 static void test_adopted_on_device(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * test_arena_ahead.c - who waits for a registrar, and how much is registered at a time: memory that is made ahead holds up nobody
- * who takes blocks or looks them up, and a heap that needs a little takes no more than a limit.
+ * test_arena_ahead.c - who waits for a registrar, and how much is registered at a time: memory that is made ahead holds
+ * up nobody who takes blocks or looks them up, and a heap that needs a little takes no more than a limit.
  */
 #include <semaphore.h>
 #include <stdatomic.h>

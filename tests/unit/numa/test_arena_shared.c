@@ -1,6 +1,6 @@
 /*
- * test_arena_shared.c - arenas whose extents other processes can map: what stands for them, what is refused, and what becomes of
- * them where the process may have no more of it.
+ * test_arena_shared.c - arenas whose extents other processes can map: what stands for them, what is refused, and what
+ * becomes of them where the process may have no more of it.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
