@@ -173,9 +173,6 @@ def guest(command, *options, programs=(), timeout=300):
     if missing:
         raise Skip('not built: %s' % ', '.join(missing))
     carried = [word for path in programs for word in ('--program', path)]
-    companion = BUILD + '/libtributary-jemalloc.so.0'
-    if programs and os.path.exists(companion):
-        carried += ['--program', companion]
     words = ['tools/cluster/verbs-guest', '--timeout', str(timeout), *carried, *options, '--', command]
     for _ in range(2):
         done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace')
