@@ -13,6 +13,7 @@
 
 #include "engine/wire/auth.h"
 #include "engine/link/egress.h"
+#include "engine/base/heap.h"
 #include "engine/base/kernel_ops.h"
 #include "engine/wire/wire.h"
 
@@ -53,21 +54,25 @@ typedef enum trib_route {
     3u /* of a link: with the first connection as many as an address can have rails (failover.h) */
 #define TRIB_CONNECTIONS_MAX (TRIB_SUBFLOWS_MAX + 2u)
 
-#define TRIB_SEND_IDLE UINT32_MAX
-#define TRIB_SEND_BEGUN (UINT32_MAX - 1)
-
-/* Something that waits for a link's credit; embedded in what it is about. */
+/* Something that waits for a link's credit (scheduler.h); embedded in what it is about. Zeroed before first use. */
 typedef struct trib_send_request {
-    int32_t priority;
+    trib_min_heap_node node; /* in the link's outbox */
+    int32_t priority;        /* higher goes first; does not change while it waits */
     trib_route route;
-    uint64_t sequence;   /* age: lower goes first among equals */
-    uint32_t heap_index; /* or TRIB_SEND_IDLE: not waiting; TRIB_SEND_BEGUN: one of the link's connections has it */
+    uint64_t age;        /* lower goes first among equals */
     uint8_t connection;  /* of TRIB_ROUTE_PINNED: as trib_link_connection counts */
-    struct trib_send_request *begun_next;
+    trib_link *begun_on; /* connection of the link that has it in `begun`; NULL: none */
+    struct trib_send_request *begun_previous, *begun_next;
     /* Sends one chunk over that link, or another of its connections if the route allows that; false: that was the last. */
     bool (*send_chunk)(trib_link *link, struct trib_send_request *request);
     void (*on_drop)(struct trib_send_request *request); /* the link ended first; may be NULL */
 } trib_send_request;
+
+/* Does the request wait for a link? */
+static inline bool trib_send_request_waits(const trib_send_request *request)
+{
+    return request->node.place != 0 || request->begun_on != NULL;
+}
 
 /*
  * header may come for several frames before the first of them is received (transport.h). It answers where the payload shall
@@ -102,58 +107,75 @@ typedef struct trib_arrival {
 } trib_arrival;
 
 struct trib_link {
+    /* What it is, and whose. */
     trib_link_host *host;
     struct trib_core *core; /* the host's owner, for the upper layers */
     const trib_link_upcalls *upcalls;
-    trib_conn *conn;            /* NULL: self */
-    trib_link *next, *previous; /* the core's list */
-    trib_link *pump_next;
-    bool pump_queued;
-    trib_link_state state;
+    void *user;      /* the upper layer's */
+    trib_conn *conn; /* NULL: to this process's own server, or gone while other connections of the link are left */
+    trib_link *next, *previous; /* of host->links (utlist.h) */
+    trib_link_state state;      /* changed by trib_link_set_state only */
     trib_purpose purpose;
     trib_link_role role;
-    bool outgoing;
-    bool proved;       /* it has been READY, or could have been */
+    uint32_t peer;         /* member id, TRIB_NO_MEMBER if not known */
+    uint32_t peer_reactor; /* 0..TRIB_REACTORS_MAX - 1 */
+    bool outgoing;         /* this side has made the connection */
+    bool proved;           /* has been READY, or could have been */
+
+    /* The handshake. */
+    trib_handshake handshake;
+    unsigned char scratch[64]; /* payload of the one handshake frame that is expected */
+    trib_timer deadline;       /* armed until the link is READY */
+
+    /* What arrives. */
+    trib_arrival arrivals[TRIB_AHEAD_MAX]; /* a ring */
+    uint32_t arrival_first, arrival_count; /* index of the oldest, 0..TRIB_AHEAD_MAX - 1; number of them */
+    trib_recv_claim recv_claim;            /* of the frame that `header` or `received` is about */
+    int64_t last_received_ns;
+    bool asks_again;   /* a header was turned down while arrivals were awaited */
+    bool has_received; /* of a second connection: something has come over it */
+
+    /* What waits to be sent, and what is being sent; scheduler.c's. */
+    trib_min_heap outbox; /* requests that no connection has begun, by (priority, age) */
+    trib_send_request
+        *begun; /* requests begun over this connection, or bound to it: by priority, then by age (utlist.h) */
+    trib_egress_flow flow; /* of a connection that this reactor pushes over */
+    uint64_t in_flight;    /* bytes with the transport */
+    uint32_t credit;       /* bytes that may be in flight; counts where flow.egress is NULL */
+    bool waits;            /* something in the outbox waits for credit */
+    bool pump_queued;      /* it is in the scheduler's list of woken links */
+    trib_link *pump_next;  /* of that list */
+
+    /* Its other connections. */
+    trib_link *main;          /* link that this is a second connection of, once known; NULL: it is a link itself */
+    trib_link *priority_link; /* link_priority.h; NULL: none */
+    trib_link *subflows[TRIB_SUBFLOWS_MAX]; /* link_subflow.h; NULL: none */
+    uint8_t rail;         /* network of the peer's that it goes by, of those that it may have subflows for */
+    bool forks;           /* it may have subflows: a request goes on over the connection on which it was begun */
+    bool has_subflows;    /* has some, or has had */
+    bool priority_failed; /* no priority link could be made, so none is tried again */
+
+    /* How busy it is, for the report of loads; link_stats.c's. */
+    int64_t busy_since_ns; /* until when it has been counted how long some was in flight */
+    uint64_t busy_seen_ns; /* what the transport itself had counted then; 0: nothing */
+    bool is_counted;       /* among those that a load is about */
+    bool is_busy;          /* some is in flight, and will be counted when it is back */
+
+    /* Of a link to this process's own server: frames that are handed over on the next turn. */
+    trib_send_record *self_head, *self_tail;
+    trib_post self_post;
+
+    /* Its end. */
     bool bye;          /* the peer said it closes in good order */
     uint32_t farewell; /* ... or not: its status, and why */
     char farewell_text[TRIB_ERROR_TEXT_SIZE + 1];
-    uint32_t peer; /* member id, TRIB_NO_MEMBER if not known */
-    uint32_t peer_reactor;
-    trib_handshake handshake;
-    unsigned char scratch[64];
-    trib_arrival arrivals[TRIB_AHEAD_MAX]; /* a ring */
-    uint32_t arrival_first, arrival_count;
-    bool asks_again;            /* a header was turned down while arrivals were awaited */
-    trib_recv_claim recv_claim; /* of the frame that `header` or `received` is about */
-    void *user;                 /* the upper layer's */
-    trib_timer deadline;
-    int64_t last_received_ns;
-    uint64_t in_flight; /* bytes with the transport */
-    uint32_t credit;
-    int64_t busy_since_ns;    /* until when it has been counted how long some was in flight (load_report.h) */
-    uint64_t busy_seen_ns;    /* what the transport itself had counted then; 0: nothing */
-    bool is_counted;          /* among those that a load is about */
-    bool is_busy;             /* ... some is in flight, and will be counted when it is back */
-    bool waits;               /* something in the outbox waits for credit */
-    trib_link *priority_link; /* its second connection; NULL: none */
-    trib_link *subflows[TRIB_SUBFLOWS_MAX]; /* its connections by other networks; NULL: none */
-    bool has_subflows;                      /* or has had */
-    trib_link *main;          /* what a priority one or a subflow belongs to, once that is known; NULL of all others */
-    bool forks;               /* what is begun over one of its connections goes on there: it may have subflows */
-    uint8_t rail;             /* which of the peer's networks it goes by, of those that it may have subflows for */
-    trib_send_request *begun; /* what has been begun over it, or must go over it: by priority, then by age */
-    bool priority_failed;     /* it could not be made */
-    bool has_received;        /* of one with a main one: something has come over it */
-    bool conn_closed;         /* the connection is gone, and `closed` waits for the end of the other ones */
-    trib_egress_flow flow;    /* of a link that this core pushes over */
-    trib_send_request **heap;
-    uint32_t heap_size, heap_capacity;
-    trib_send_record *self_head, *self_tail; /* self: frames handed over on the next turn */
-    trib_post self_post;
     trib_status end_status;
     char end_reason[TRIB_ERROR_TEXT_SIZE];
     bool end_from_peer; /* end_reason is what the peer said why it goes */
 };
+
+/* The only writer of link->state after the link was made: asserts that the new one may follow, and traces. */
+void trib_link_set_state(trib_link *link, trib_link_state state);
 
 /* The i-th of the frames whose headers have been taken, oldest first. */
 static inline const trib_arrival *trib_link_arrival(const trib_link *link, uint32_t i)
@@ -170,6 +192,12 @@ static inline uint32_t trib_link_connections(const trib_link *link)
 static inline trib_link *trib_link_connection(trib_link *link, uint32_t i)
 {
     return i == 0 ? link : i == 1 ? link->priority_link : link->subflows[i - 2];
+}
+
+/* The link that it is a connection of; itself, if it is no second one. */
+static inline const trib_link *trib_link_main(const trib_link *link)
+{
+    return link->main != NULL ? link->main : link;
 }
 
 static inline bool trib_link_carries_data(const trib_link *link)
@@ -237,19 +265,8 @@ TRIB_CHECKED trib_status trib_link_send_held(trib_link *link, const trib_frame *
 /* As send, with a copy of the payload; failures end the link. For control. */
 void trib_link_send_copy(trib_link *link, trib_frame frame, const void *payload, size_t size);
 
-/* bytes: what the request will emit. */
-TRIB_CHECKED trib_status trib_link_enqueue(trib_link *link, trib_send_request *request, uint64_t bytes);
-void trib_link_dequeue(trib_link *link, trib_send_request *request); /* no-op if it does not wait */
-
-/* The link has ended: what waits for it is told. */
-void trib_link_drop_requests(trib_link *link);
-
-/* Lets out one chunk of the request that is first; there must be one. For egress.c. */
-void trib_link_send_next(trib_link *link);
 /* For the trace: from here on something in the outbox waits for credit, or nothing does. */
-void trib_link_note_wait(trib_link *link, bool waits);
-/* Lets out what the credit allows. */
-void trib_link_pump(trib_link *link);
+void trib_link_note_waiting(trib_link *link, bool waits);
 
 /* The upper layer answered TRIB_AGAIN to a header and has room now. */
 void trib_link_resume(trib_link *link);

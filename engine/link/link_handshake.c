@@ -13,7 +13,6 @@
 #include "engine/link/link_host.h"
 #include "engine/link/link_priority.h"
 #include "engine/base/half_open.h"
-#include "engine/link/link_trace.h"
 
 #define HANDSHAKE_TIMEOUT_NS (10 * INT64_C(1000000000))
 #define REFUSED_LINES_MAX 20u /* of each core, in that time: a port scan does not fill a disk */
@@ -66,7 +65,7 @@ void trib_link_handshake_begin(trib_link *link)
     trib_put_u32(&writer, handshake->member);
     trib_put_u32(&writer, handshake->reactor);
     memcpy(hello + writer.size, handshake->connector_nonce, TRIB_NONCE_SIZE);
-    link->state = TRIB_LINK_AWAIT_CHALLENGE;
+    trib_link_set_state(link, TRIB_LINK_AWAIT_CHALLENGE);
     send_handshake(link, TRIB_FRAME_HELLO, hello, sizeof hello);
 }
 
@@ -89,11 +88,10 @@ static void become_ready(trib_link *link)
         return; /* there was no memory for the last message */
     }
     trib_timer_stop(link->host->reactor, &link->deadline);
-    link->state = TRIB_LINK_READY;
+    trib_link_set_state(link, TRIB_LINK_READY);
     link->proved = true;
     /* Who joins is known when the job runs: till then its rank is free again as soon as it is gone. */
     link->conn->keeps = link->purpose != TRIB_PURPOSE_CONTROL;
-    trib_trace_link(link->host, TRIB_TRACE_LINK_READY, link, link->purpose);
     link->upcalls->ready(link);
 }
 
@@ -109,7 +107,7 @@ static trib_status take_hello(trib_link *link, const unsigned char *payload)
     unsigned char challenge[TRIB_NONCE_SIZE + TRIB_PROOF_SIZE];
     memcpy(challenge, handshake->acceptor_nonce, TRIB_NONCE_SIZE);
     trib_auth_prove(link->host->engine->key, handshake, false, challenge + TRIB_NONCE_SIZE);
-    link->state = TRIB_LINK_AWAIT_PROOF;
+    trib_link_set_state(link, TRIB_LINK_AWAIT_PROOF);
     send_handshake(link, TRIB_FRAME_CHALLENGE, challenge, sizeof challenge);
     return TRIB_OK;
 }
@@ -127,7 +125,7 @@ static trib_status take_challenge(trib_link *link, const unsigned char *payload,
     }
     unsigned char proof[TRIB_PROOF_SIZE];
     trib_auth_prove(link->host->engine->key, handshake, true, proof);
-    link->state = TRIB_LINK_AWAIT_WELCOME;
+    trib_link_set_state(link, TRIB_LINK_AWAIT_WELCOME);
     send_handshake(link, TRIB_FRAME_PROOF, proof, sizeof proof);
     return TRIB_OK;
 }

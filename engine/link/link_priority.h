@@ -35,33 +35,14 @@ static inline bool trib_link_priority_fits(uint64_t bytes)
 /* The upcalls of a connection that has a main one; of a subflow too (link_subflow.h). */
 extern const trib_link_upcalls trib_link_second_upcalls;
 
-/* What a core's links have sent last that takes long. */
-typedef struct trib_bulk {
-    int32_t priority;
-    int64_t sent_ns;
-} trib_bulk;
-
-/* The link that it is a connection of. */
-static inline const trib_link *trib_link_main(const trib_link *link)
-{
-    return link->main != NULL ? link->main : link;
-}
-
 /* Can what is sent over it be overtaken over another connection? */
 static inline bool trib_link_priority_is_possible(const trib_link *link)
 {
     return link->conn != NULL && !link->forks && (link->conn->transport->ops->flags & TRIB_TRANSPORT_QUEUES) != 0;
 }
 
-/* If it is, lets out what is first in the outbox, small and urgent, while the priority link has nothing on its way. */
-void trib_link_priority_send(trib_link *link);
-/* Over which of the two the request goes whose turn on the link has come. */
-trib_link *trib_link_express_route(trib_link *link, const trib_send_request *request);
-/* Where a frame goes that must keep its place behind those of a request that took that connection. */
-trib_link *trib_link_connection_or_main(trib_link *link, uint8_t connection);
-/* So many bytes of that priority have been given to the transport, or were taken by it. */
-void trib_link_priority_note(trib_link *link, int32_t priority, uint32_t bytes);
-void trib_link_priority_note_sent(trib_link *link, uint32_t bytes);
+/* Makes the link's priority link, which it does not have; one that cannot be made is not tried again. */
+void trib_link_priority_connect(trib_link *link);
 
 /* The main link of an accepted one that has proved itself; NULL: there is none, or it has its second connection. To be asked
  * before the other side is told that this one is ready: what it has begun to use cannot go alone any more. */

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/link/link_host.h"
 
 /* ---- Frames ---- */
@@ -26,7 +27,7 @@ static bool may_stay(const trib_link_host *host, const trib_send_record *next)
 static void deliver_self(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
-    trib_link *link = (trib_link *)((char *)post - offsetof(trib_link, self_post));
+    trib_link *link = trib_container_of(post, trib_link, self_post);
     /* Only what was there at the beginning: answers go out in a later turn. */
     trib_send_record *out = link->self_head;
     link->self_head = link->self_tail = NULL;
@@ -49,9 +50,9 @@ static void deliver_self(trib_reactor *reactor, trib_post *post)
         out = next;
     }
     if (link->state != TRIB_LINK_CLOSING) {
-        trib_link_pump(link);
+        trib_scheduler_credit_returned(link, 0);
     } else if (!link->self_post.queued) { /* one that was closed by what it delivered comes here again */
-        trib_link_drop_requests(link);
+        trib_scheduler_drop_requests(link);
         link->upcalls->closed(link, link->end_status, link->end_reason);
         trib_link_free(link);
     }
@@ -60,7 +61,7 @@ static void deliver_self(trib_reactor *reactor, trib_post *post)
 trib_status trib_link_self(trib_link_host *host, uint32_t member, const trib_link_upcalls *upcalls,
                            trib_link **link_out)
 {
-    trib_link *link = trib_link_create(host, upcalls);
+    trib_link *link = trib_link_create(host, upcalls, TRIB_LINK_READY);
     if (link == NULL) {
         return TRIB_NO_MEMORY;
     }
@@ -68,7 +69,6 @@ trib_status trib_link_self(trib_link_host *host, uint32_t member, const trib_lin
     link->peer = member;
     link->peer_reactor = host->reactor->index;
     link->credit = host->push_credit; /* what one turn hands over, so that the loop soon looks at its other business */
-    link->state = TRIB_LINK_READY;
     link->self_post.run = deliver_self;
     *link_out = link;
     return TRIB_OK;
@@ -95,7 +95,7 @@ struct trib_self_lease {
 
 static bool lease_end(trib_lease *base)
 {
-    trib_self_lease *lease = (trib_self_lease *)base;
+    trib_self_lease *lease = trib_container_of(base, trib_self_lease, base);
     trib_self_leases *leases = lease->leases;
     trib_assert(leases->count > 0);
     leases->count--;
@@ -110,7 +110,7 @@ static bool lease_end(trib_lease *base)
 
 static trib_lease *lease_begin(trib_conn *conn, bool keeps)
 {
-    trib_self_leases *leases = (trib_self_leases *)((char *)conn - offsetof(trib_self_leases, conn));
+    trib_self_leases *leases = trib_container_of(conn, trib_self_leases, conn);
     trib_self_lease *lease = leases->unused;
     if (!keeps || leases->held == NULL) {
         return NULL;

@@ -30,8 +30,8 @@ void trib_self_leases_open(trib_self_leases *leases, trib_link_host *host);
 void trib_self_leases_recall(trib_self_lease **held);
 void trib_self_leases_close(trib_self_leases *leases); /* all have ended */
 
-/* link.c, for link_self.c. NULL: no memory. */
-TRIB_CHECKED trib_link *trib_link_create(trib_link_host *host, const trib_link_upcalls *upcalls);
+/* link.c, for link_self.c. state: the first one. NULL: no memory. */
+TRIB_CHECKED trib_link *trib_link_create(trib_link_host *host, const trib_link_upcalls *upcalls, trib_link_state state);
 void trib_link_free(trib_link *link);
 void trib_link_send_finish(trib_send_record *out, trib_status status);
 /* link_self.c, for link.c */

@@ -27,15 +27,4 @@ void trib_link_subflows_connect(trib_link *link);
 /* A subflow that this side has made is. */
 void trib_link_subflow_ready(trib_link *subflow);
 
-/* Of the link's connections the one that takes the next sum: ready, and with the least under way. NULL: none has credit. */
-trib_link *trib_link_subflow_least_loaded(trib_link *link);
-/* Is there anything for this connection to send? */
-bool trib_link_has_work(const trib_link *link);
-/* What waits for those of its connections with something to send has changed. */
-void trib_link_subflows_update(trib_link *link);
-/* Sends one chunk over that connection of a link that may have subflows. */
-void trib_link_subflow_send_next(trib_link *link);
-/* The request was begun on one of the link's connections, and is no more. */
-void trib_link_subflow_unbind(trib_link *link, trib_send_request *request);
-
 #endif

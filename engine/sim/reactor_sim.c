@@ -70,7 +70,7 @@ static bool has_work(const sim_reactor *self)
 static void schedule_turn(sim_reactor *self)
 {
     trib_sim_process *process = self->process;
-    if (self->runs || process->frozen || self->turn.place != 0) {
+    if (self->runs || process->frozen || trib_sim_event_is_set(&self->turn)) {
         return;
     }
     int64_t at_ns = trib_sim_now(process->sim) + process->costs.wake_ns;

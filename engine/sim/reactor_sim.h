@@ -13,6 +13,7 @@
 #ifndef TRIB_ENGINE_REACTOR_SIM_H
 #define TRIB_ENGINE_REACTOR_SIM_H
 
+#include "engine/base/heap.h"
 #include "engine/reactor/reactor.h"
 
 typedef struct trib_sim trib_sim;
@@ -25,9 +26,15 @@ typedef struct trib_sim_process trib_sim_process;
 typedef struct trib_sim_event {
     int64_t at_ns;
     uint64_t order;
-    uint32_t place; /* in the queue, counted from 1; 0: not in it */
+    trib_min_heap_node node; /* in the world's queue */
     void (*fired)(trib_sim *sim, struct trib_sim_event *event);
 } trib_sim_event;
+
+/* Is it still to happen? */
+static inline bool trib_sim_event_is_set(const trib_sim_event *event)
+{
+    return event->node.place != 0;
+}
 
 /* NULL when out of memory. */
 trib_sim *trib_sim_create(uint64_t seed);

@@ -260,7 +260,6 @@ void trib_tensor_make_task(trib_tensor *tensor, uint32_t partition, trib_task *t
     uint64_t offset = (uint64_t)partition * tensor->partition_bytes;
     uint64_t left = offset < tensor->bytes ? tensor->bytes - offset : 0;
     *task = (trib_task){
-        .request.heap_index = TRIB_SEND_IDLE,
         .tensor = tensor,
         .offset = offset,
         .size = left < tensor->partition_bytes ? (uint32_t)left : tensor->partition_bytes,
