@@ -34,14 +34,10 @@
 #ifndef TRIB_TRANSPORTS_TRANSPORT_H
 #define TRIB_TRANSPORTS_TRANSPORT_H
 
+#include "engine/base/limits.h"
 #include "api/tributary.h"
 #include "engine/base/counter.h"
 #include "engine/reactor/reactor.h"
-
-#define TRIB_HEADER_SIZE 64u
-#define TRIB_PAYLOAD_MAX (1u << 20)
-#define TRIB_ADDRESS_MAX 160
-#define TRIB_AHEAD_MAX 8u
 
 /* Text: "127.0.0.1:4242", "[::1]:4242", or whatever the transport understands ("n0:3"). Numeric only, nothing is
  * resolved. */

@@ -198,7 +198,7 @@ static trib_status check_device(const trib_config *config, trib_error *error)
 static trib_status check_sizes(const trib_config *config, trib_error *error)
 {
     uint32_t chunk = config->chunk_bytes;
-    if (chunk < 4096 || chunk > TRIB_PAYLOAD_MAX || (chunk & (chunk - 1)) != 0) {
+    if (chunk < TRIB_CHUNK_BYTES_MIN || chunk > TRIB_PAYLOAD_MAX || (chunk & (chunk - 1)) != 0) {
         return trib_error_set(error, TRIB_INVALID,
                               "chunk_bytes %u: must be a power of two, 4096..%u (TRIB_CHUNK_BYTES)", chunk,
                               TRIB_PAYLOAD_MAX);

@@ -20,13 +20,12 @@
 #ifndef TRIB_ENGINE_SUMMATION_H
 #define TRIB_ENGINE_SUMMATION_H
 
+#include "engine/base/limits.h"
 #include "api/tributary.h"
 #include "engine/base/kernel_ops.h"
 #include "engine/reactor/reactor.h"
 #include "transports/transport.h"
 
-#define TRIB_CONTRIBUTORS_MAX 4096u
-#define TRIB_SUM_CHUNKS_MAX 65536u /* of a partition */
 /* Rounds of a key that one contributor may have given up, all of it being here, before it begins a further one. */
 #define TRIB_SUM_KEPT_ROUNDS_MAX 2u
 

@@ -5,8 +5,8 @@
  * can reach is a mistake in the checks before it. A failed one means that the engine's own state is wrong; it prints where
  * and aborts, because going on would risk wrong sums.
  */
-#ifndef TRIB_ENGINE_ASSERT_H
-#define TRIB_ENGINE_ASSERT_H
+#ifndef TRIB_ENGINE_BASE_ASSERT_H
+#define TRIB_ENGINE_BASE_ASSERT_H
 
 _Noreturn void trib_assert_failed(const char *expression, const char *file, int line, const char *function);
 

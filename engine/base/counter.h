@@ -4,8 +4,8 @@
  * Relaxed on both sides, and with one writer there is nothing to lock: on x86-64 adding costs what it costs on a plain
  * integer. What is read may be a moment old; counters say nothing about one another.
  */
-#ifndef TRIB_ENGINE_COUNTER_H
-#define TRIB_ENGINE_COUNTER_H
+#ifndef TRIB_ENGINE_BASE_COUNTER_H
+#define TRIB_ENGINE_BASE_COUNTER_H
 
 #include <stdatomic.h>
 #include <stdint.h>

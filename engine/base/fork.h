@@ -10,8 +10,8 @@
  * - The handler takes no lock and reads atomics only: it does not matter what other threads were doing at the fork.
  * - A descriptor is disowned before it is closed. Afterwards its number may be somebody else's.
  */
-#ifndef TRIB_ENGINE_FORK_H
-#define TRIB_ENGINE_FORK_H
+#ifndef TRIB_ENGINE_BASE_FORK_H
+#define TRIB_ENGINE_BASE_FORK_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -8,8 +8,8 @@
  *
  * THREADS  The tables are const and the functions keep no state: any thread.
  */
-#ifndef TRIB_ENGINE_KERNEL_OPS_H
-#define TRIB_ENGINE_KERNEL_OPS_H
+#ifndef TRIB_ENGINE_BASE_KERNEL_OPS_H
+#define TRIB_ENGINE_BASE_KERNEL_OPS_H
 
 #include "api/tributary.h"
 #include "engine/base/assert.h"

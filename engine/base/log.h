@@ -3,8 +3,8 @@
  *
  * A logger is shared by an engine's threads; it holds no lock: a line is formatted on the stack and handed over whole.
  */
-#ifndef TRIB_ENGINE_LOG_H
-#define TRIB_ENGINE_LOG_H
+#ifndef TRIB_ENGINE_BASE_LOG_H
+#define TRIB_ENGINE_BASE_LOG_H
 
 #include <stdarg.h>
 

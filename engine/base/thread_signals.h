@@ -3,8 +3,8 @@
  *
  * Header-only, because modules that are loaded at run time start threads, too.
  */
-#ifndef TRIB_ENGINE_THREAD_SIGNALS_H
-#define TRIB_ENGINE_THREAD_SIGNALS_H
+#ifndef TRIB_ENGINE_BASE_THREAD_SIGNALS_H
+#define TRIB_ENGINE_BASE_THREAD_SIGNALS_H
 
 #include <pthread.h>
 #include <signal.h>

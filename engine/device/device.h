@@ -19,13 +19,13 @@
 #ifndef TRIB_ENGINE_DEVICE_H
 #define TRIB_ENGINE_DEVICE_H
 
+#include "engine/base/limits.h"
 #include "engine/base/kernel_ops.h"
 #include "engine/reactor/reactor.h"
 
 #define TRIB_DEVICE_ABI 12u
 #define TRIB_DEVICE_ID_SIZE 128u
 #define TRIB_DEVICE_TEXT_SIZE 160u
-#define TRIB_LOCAL_SIZE_MAX 64
 
 typedef struct trib_device trib_device;
 

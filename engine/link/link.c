@@ -192,6 +192,14 @@ void trib_link_send_copy(trib_link *link, trib_frame frame, const void *payload,
     }
 }
 
+/* No-op for a link that closes already: its last words may have found no memory, and ended it. */
+static void begin_closing(trib_link *link)
+{
+    if (link->state != TRIB_LINK_CLOSING) {
+        trib_link_set_state(link, TRIB_LINK_CLOSING);
+    }
+}
+
 /* NOLINTNEXTLINE(misc-no-recursion): see trib_link_send_copy */
 static void close_one(trib_link *link, bool flush, trib_status status, const char *reason)
 {
@@ -207,7 +215,7 @@ static void close_one(trib_link *link, bool flush, trib_status status, const cha
         trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_BYE, .aux = orderly ? 0 : (uint32_t)status}, reason,
                             length);
     }
-    trib_link_set_state(link, TRIB_LINK_CLOSING);
+    begin_closing(link);
     trib_egress_rest(link);
     link->end_status = status;
     snprintf(link->end_reason, sizeof link->end_reason, "%s", reason);
@@ -421,9 +429,7 @@ static void transport_closed(trib_conn *conn, trib_status status, const char *re
     }
     trib_link_host *host = link->host;
     const bool was_handshake = !link->proved, pushed = link->flow.egress != NULL;
-    if (link->state != TRIB_LINK_CLOSING) {
-        trib_link_set_state(link, TRIB_LINK_CLOSING);
-    }
+    begin_closing(link);
     trib_scheduler_drop_requests(link);
     trib_link_arrivals_abandon(link);
     if (link->main != NULL) {

@@ -8,9 +8,10 @@
  * What may be sent by priority waits in the link's outbox, a heap ordered by (priority, age); it sends chunk by chunk
  * while fewer than `credit` bytes are with the transport, so what is urgent never waits behind more than that.
  */
-#ifndef TRIB_ENGINE_LINK_H
-#define TRIB_ENGINE_LINK_H
+#ifndef TRIB_ENGINE_LINK_LINK_H
+#define TRIB_ENGINE_LINK_LINK_H
 
+#include "engine/base/limits.h"
 #include "engine/wire/auth.h"
 #include "engine/link/egress.h"
 #include "engine/base/heap.h"
@@ -49,10 +50,6 @@ typedef enum trib_route {
     TRIB_ROUTE_ANY,    /* either: it is one small message, and nothing that was sent before must come before it */
     TRIB_ROUTE_PINNED, /* the request's `connection`, if it is there */
 } trib_route;
-
-#define TRIB_SUBFLOWS_MAX                                                                                              \
-    3u /* of a link: with the first connection as many as an address can have rails (failover.h) */
-#define TRIB_CONNECTIONS_MAX (TRIB_SUBFLOWS_MAX + 2u)
 
 /* Something that waits for a link's credit (scheduler.h); embedded in what it is about. Zeroed before first use. */
 typedef struct trib_send_request {

@@ -2,8 +2,8 @@
  * link_arrival.h - frames of a link whose headers have been taken and whose payloads are on their way: whom they are for, where
  * they land, and whom to tell that they never will. For link.c; trib_link_is_receiving is in link.h.
  */
-#ifndef TRIB_ENGINE_LINK_ARRIVAL_H
-#define TRIB_ENGINE_LINK_ARRIVAL_H
+#ifndef TRIB_ENGINE_LINK_LINK_ARRIVAL_H
+#define TRIB_ENGINE_LINK_LINK_ARRIVAL_H
 
 #include "engine/link/link.h"
 

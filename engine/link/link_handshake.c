@@ -14,7 +14,6 @@
 #include "engine/link/link_priority.h"
 #include "engine/base/half_open.h"
 
-#define HANDSHAKE_TIMEOUT_NS (10 * INT64_C(1000000000))
 #define REFUSED_LINES_MAX 20u /* of each core, in that time: a port scan does not fill a disk */
 #define REFUSED_LINES_NS (60 * INT64_C(1000000000))
 #define HELLO_SIZE (TRIB_NONCE_SIZE + 12u)
@@ -43,7 +42,7 @@ void trib_link_handshake_arm(trib_link *link)
 {
     link->deadline.fired = deadline_passed;
     link->deadline.user = link;
-    trib_timer_arm(link->host->reactor, &link->deadline, trib_now(link->host->reactor) + HANDSHAKE_TIMEOUT_NS);
+    trib_timer_arm(link->host->reactor, &link->deadline, trib_now(link->host->reactor) + TRIB_HANDSHAKE_TIMEOUT_NS);
 }
 
 static void send_handshake(trib_link *link, trib_frame_type type, const void *payload, size_t size)

@@ -1,6 +1,6 @@
 /* link_handshake.h - the part of a link's life before it is READY. */
-#ifndef TRIB_ENGINE_LINK_HANDSHAKE_H
-#define TRIB_ENGINE_LINK_HANDSHAKE_H
+#ifndef TRIB_ENGINE_LINK_LINK_HANDSHAKE_H
+#define TRIB_ENGINE_LINK_LINK_HANDSHAKE_H
 
 #include "engine/link/link.h"
 

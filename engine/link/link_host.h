@@ -4,8 +4,8 @@
  * It is embedded in what one reactor of an engine owns (engine/core/core.h), which fills in the first group when it opens.
  * Everything here belongs to the reactor's thread.
  */
-#ifndef TRIB_ENGINE_LINK_HOST_H
-#define TRIB_ENGINE_LINK_HOST_H
+#ifndef TRIB_ENGINE_LINK_LINK_HOST_H
+#define TRIB_ENGINE_LINK_LINK_HOST_H
 
 #include "engine/job/core_stats.h"
 #include "engine/job/job.h"

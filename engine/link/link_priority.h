@@ -17,8 +17,8 @@
  * the same owner: see tensor_move.c). What parts of
  * sums and of refusals (relay.h) need to be in order stays on the main one.
  */
-#ifndef TRIB_ENGINE_LINK_PRIORITY_H
-#define TRIB_ENGINE_LINK_PRIORITY_H
+#ifndef TRIB_ENGINE_LINK_LINK_PRIORITY_H
+#define TRIB_ENGINE_LINK_LINK_PRIORITY_H
 
 #include "engine/link/link.h"
 

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <utlist.h>
+
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/link/link_host.h"
@@ -90,7 +92,8 @@ void trib_link_self_hand_over(trib_link *link, trib_send_record *out)
 struct trib_self_lease {
     trib_lease base; /* first */
     trib_self_leases *leases;
-    trib_self_lease *next, **at; /* the task's list */
+    trib_self_lease **list; /* head of the task's list, in which it is (utlist.h) */
+    trib_self_lease *next, *previous;
 };
 
 static bool lease_end(trib_lease *base)
@@ -99,12 +102,8 @@ static bool lease_end(trib_lease *base)
     trib_self_leases *leases = lease->leases;
     trib_assert(leases->count > 0);
     leases->count--;
-    *lease->at = lease->next;
-    if (lease->next != NULL) {
-        lease->next->at = lease->at;
-    }
-    lease->next = leases->unused;
-    leases->unused = lease;
+    DL_DELETE2(*lease->list, lease, previous, next);
+    LL_PREPEND(leases->unused, lease);
     return true; /* the caller leaves its buffer alone until the operation is over */
 }
 
@@ -116,18 +115,15 @@ static trib_lease *lease_begin(trib_conn *conn, bool keeps)
         return NULL;
     }
     if (lease != NULL) {
-        leases->unused = lease->next;
+        LL_DELETE(leases->unused, lease);
     } else {
         lease = trib_link_zalloc(leases->host, sizeof *lease);
         if (lease == NULL) {
             return NULL;
         }
     }
-    *lease = (trib_self_lease){.base = {.end = lease_end}, .leases = leases, .next = *leases->held, .at = leases->held};
-    if (lease->next != NULL) {
-        lease->next->at = &lease->next;
-    }
-    *leases->held = lease;
+    *lease = (trib_self_lease){.base = {.end = lease_end}, .leases = leases, .list = leases->held};
+    DL_PREPEND2(*lease->list, lease, previous, next);
     leases->count++;
     return &lease->base;
 }

@@ -9,8 +9,8 @@
  *
  * The core's thread only.
  */
-#ifndef TRIB_ENGINE_LINK_SELF_H
-#define TRIB_ENGINE_LINK_SELF_H
+#ifndef TRIB_ENGINE_LINK_LINK_SELF_H
+#define TRIB_ENGINE_LINK_LINK_SELF_H
 
 #include "engine/link/link.h"
 

@@ -6,8 +6,8 @@
  * were there. Where the transport counts for how long some were under way (its network is slow), that counts instead: a
  * peer that gets little credit seldom has any, also where all links are full.
  */
-#ifndef TRIB_ENGINE_LINK_STATS_H
-#define TRIB_ENGINE_LINK_STATS_H
+#ifndef TRIB_ENGINE_LINK_LINK_STATS_H
+#define TRIB_ENGINE_LINK_LINK_STATS_H
 
 #include "engine/link/link.h"
 

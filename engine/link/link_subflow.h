@@ -15,8 +15,8 @@
  * link has none. It is made when the main one is ready, which does not wait for it, and begins to carry when it is. Over TCP
  * only, between machines, and where machines do not sum first: partial sums must keep their order (relay.h).
  */
-#ifndef TRIB_ENGINE_LINK_SUBFLOW_H
-#define TRIB_ENGINE_LINK_SUBFLOW_H
+#ifndef TRIB_ENGINE_LINK_LINK_SUBFLOW_H
+#define TRIB_ENGINE_LINK_LINK_SUBFLOW_H
 
 #include "engine/link/link.h"
 

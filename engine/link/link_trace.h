@@ -1,6 +1,6 @@
 /* link_trace.h - records what happens to links. */
-#ifndef TRIB_ENGINE_LINK_TRACE_H
-#define TRIB_ENGINE_LINK_TRACE_H
+#ifndef TRIB_ENGINE_LINK_LINK_TRACE_H
+#define TRIB_ENGINE_LINK_LINK_TRACE_H
 
 #include "engine/link/link_host.h"
 

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/core/blame.h"
 #include "engine/device/device_task.h"
 #include "engine/membership/coordinator.h"
@@ -279,7 +280,7 @@ void trib_member_declare(trib_reactor *reactor, trib_post *post)
 {
     trib_core *core = reactor->owner;
     trib_member *member = core->engine->member;
-    trib_tensor *tensor = (trib_tensor *)((char *)post - offsetof(trib_tensor, declare_post));
+    trib_tensor *tensor = trib_container_of(post, trib_tensor, declare_post);
     /* Declared in the order of tags, each once: those that were made before the roster came are sent by take_roster. */
     if (!member->joined || member->link == NULL || tensor->tag != member->declared) {
         return;

@@ -10,8 +10,8 @@
  * waking up does not: a thread that gets its core back late does not look for many times as long, unless it is told to
  * (least_ns).
  */
-#ifndef TRIB_ENGINE_POLL_WINDOW_H
-#define TRIB_ENGINE_POLL_WINDOW_H
+#ifndef TRIB_ENGINE_REACTOR_POLL_WINDOW_H
+#define TRIB_ENGINE_REACTOR_POLL_WINDOW_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -10,6 +10,8 @@
  */
 #include "engine/reactor/reactor.h"
 
+#include <utlist.h>
+
 #include "engine/base/assert.h"
 
 /* Both keep the loop responsive: input is looked at again after so many posts, and after a post that defers
@@ -139,18 +141,12 @@ bool trib_reactor_run_posts(trib_reactor *reactor)
 void trib_reactor_poller_add(trib_reactor *reactor, trib_poller *poller)
 {
     trib_assert(poller->poll != NULL && poller->rest != NULL && poller->woken != NULL);
-    poller->next = reactor->pollers;
-    reactor->pollers = poller;
+    LL_PREPEND(reactor->pollers, poller);
 }
 
 void trib_reactor_poller_remove(trib_reactor *reactor, trib_poller *poller)
 {
-    trib_poller **at = &reactor->pollers;
-    while (*at != poller) {
-        trib_assert(*at != NULL);
-        at = &(*at)->next;
-    }
-    *at = poller->next;
+    LL_DELETE(reactor->pollers, poller);
 }
 
 bool trib_reactor_poll(trib_reactor *reactor)

@@ -11,14 +11,15 @@
  *   run function begins. The mailbox is bounded because whatever is posted comes from a bounded pool (operations,
  *   peers).
  */
-#ifndef TRIB_ENGINE_REACTOR_H
-#define TRIB_ENGINE_REACTOR_H
+#ifndef TRIB_ENGINE_REACTOR_REACTOR_H
+#define TRIB_ENGINE_REACTOR_REACTOR_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/base/limits.h"
 #include "api/tributary.h"
 #include "engine/base/log.h"
 
@@ -140,9 +141,6 @@ typedef struct trib_turn {
     bool posted; /* some of it came by post */
 } trib_turn;
 trib_turn trib_reactor_turn(trib_reactor *reactor, bool polls_more);
-
-/* The longest timeout that is told apart from none, 100 years: added to a time, or to another, it does not overflow. */
-#define TRIB_TIMEOUT_MAX_NS (INT64_C(100) * 365 * 86400 * 1000000000)
 
 static inline int64_t trib_timeout_clamp(int64_t timeout_ns)
 {

@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/base/fork.h"
 
 #define NS_PER_S INT64_C(1000000000)
@@ -66,7 +67,7 @@ static void wake_loop(trib_reactor *reactor)
 
 static void io_ready(struct ev_loop *loop, ev_io *watcher, int events)
 {
-    trib_io *io = (trib_io *)(void *)((unsigned char *)watcher - offsetof(trib_io, storage));
+    trib_io *io = trib_container_of((unsigned char(*)[TRIB_IO_STORAGE])(void *)watcher, trib_io, storage);
     reactor_ev *self = watcher->data;
     if (trib_reactor_ev_is_foreign(self)) {
         ev_io_stop(loop, watcher);

@@ -5,8 +5,8 @@
  * the caller runs. Its watchers keep an attached loop's ev_run from returning for as long as the reactor exists, as
  * any watcher does; trib_reactor_ev_destroy removes them.
  */
-#ifndef TRIB_ENGINE_REACTOR_EV_H
-#define TRIB_ENGINE_REACTOR_EV_H
+#ifndef TRIB_ENGINE_REACTOR_REACTOR_EV_H
+#define TRIB_ENGINE_REACTOR_REACTOR_EV_H
 
 #include "engine/reactor/reactor.h"
 

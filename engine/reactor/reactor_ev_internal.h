@@ -2,8 +2,8 @@
  * reactor_ev_internal.h - what reactor_ev.c, the loop, reactor_ev_timer.c, its timers, and reactor_ev_thread.c, the thread that
  * runs it, share.
  */
-#ifndef TRIB_ENGINE_REACTOR_EV_INTERNAL_H
-#define TRIB_ENGINE_REACTOR_EV_INTERNAL_H
+#ifndef TRIB_ENGINE_REACTOR_REACTOR_EV_INTERNAL_H
+#define TRIB_ENGINE_REACTOR_REACTOR_EV_INTERNAL_H
 
 #include <ev.h>
 #include <pthread.h>
@@ -11,6 +11,7 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 
+#include "engine/base/container_of.h"
 #include "engine/base/fork.h"
 #include "engine/reactor/poll_window.h"
 #include "engine/reactor/reactor_ev.h"
@@ -38,7 +39,7 @@ typedef struct reactor_ev {
     ev_idle idle;
     ev_timer horizon; /* for the far timers */
     int64_t horizon_ns;
-    trib_timer *far_first, *far_last; /* by time */
+    struct timer_ev *far_timers; /* by time, soonest first (utlist.h) */
     trib_poll_window poll_window;
     int64_t turn_ns; /* when it was over that the loop waited */
     trib_tsc_clock tsc_clock;
@@ -49,7 +50,7 @@ typedef struct reactor_ev {
 
 static inline reactor_ev *reactor_of(trib_reactor *reactor)
 {
-    return (reactor_ev *)reactor;
+    return trib_container_of(reactor, reactor_ev, base);
 }
 
 /* In a child of a fork, which has the loop's memory, but none of the descriptors, or others by their numbers? */

@@ -6,8 +6,8 @@
  * Used only where the kernel itself takes that counter for its clock (then it is steady, and the same on all cores); else
  * the system is asked each time. One owner, one thread.
  */
-#ifndef TRIB_ENGINE_TSC_CLOCK_H
-#define TRIB_ENGINE_TSC_CLOCK_H
+#ifndef TRIB_ENGINE_REACTOR_TSC_CLOCK_H
+#define TRIB_ENGINE_REACTOR_TSC_CLOCK_H
 
 #include <stdbool.h>
 #include <stdint.h>

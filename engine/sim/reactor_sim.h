@@ -10,8 +10,8 @@
  *
  * Everything here must be called on the world's one thread.
  */
-#ifndef TRIB_ENGINE_REACTOR_SIM_H
-#define TRIB_ENGINE_REACTOR_SIM_H
+#ifndef TRIB_ENGINE_SIM_REACTOR_SIM_H
+#define TRIB_ENGINE_SIM_REACTOR_SIM_H
 
 #include "engine/base/heap.h"
 #include "engine/reactor/reactor.h"

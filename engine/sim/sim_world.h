@@ -1,6 +1,6 @@
 /* sim_world.h - inside of virtual time: what reactor_sim.c asks of the world's clock beyond reactor_sim.h. */
-#ifndef TRIB_ENGINE_SIM_WORLD_H
-#define TRIB_ENGINE_SIM_WORLD_H
+#ifndef TRIB_ENGINE_SIM_SIM_WORLD_H
+#define TRIB_ENGINE_SIM_SIM_WORLD_H
 
 #include "engine/sim/reactor_sim.h"
 

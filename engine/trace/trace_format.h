@@ -5,8 +5,8 @@
  * reader skips sections that it does not know and takes of each entry the part that it knows, so a later minor version
  * may append to both.
  */
-#ifndef TRIB_ENGINE_TRACE_FORMAT_H
-#define TRIB_ENGINE_TRACE_FORMAT_H
+#ifndef TRIB_ENGINE_TRACE_TRACE_FORMAT_H
+#define TRIB_ENGINE_TRACE_TRACE_FORMAT_H
 
 #include <stddef.h>
 #include <stdint.h>

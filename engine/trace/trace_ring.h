@@ -6,8 +6,8 @@
  * which record it begins before it touches the slot (`begun`), and each word of the record is released after that, so
  * whoever sees a new word sees that it was begun.
  */
-#ifndef TRIB_ENGINE_TRACE_RING_H
-#define TRIB_ENGINE_TRACE_RING_H
+#ifndef TRIB_ENGINE_TRACE_TRACE_RING_H
+#define TRIB_ENGINE_TRACE_TRACE_RING_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

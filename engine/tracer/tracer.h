@@ -5,8 +5,8 @@
  * time. An engine records from its opening on if the configuration names a file, which is then written when the last core has
  * closed its links: at the end of a job that failed just as of one that was closed.
  */
-#ifndef TRIB_ENGINE_TRACER_H
-#define TRIB_ENGINE_TRACER_H
+#ifndef TRIB_ENGINE_TRACER_TRACER_H
+#define TRIB_ENGINE_TRACER_TRACER_H
 
 #include "engine/wire/clock.h"
 #include "engine/core/core.h"

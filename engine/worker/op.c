@@ -135,8 +135,6 @@ static trib_status take_op_for(trib_engine *engine, const trib_tensor *tensor, t
     return status;
 }
 
-_Static_assert(TRIB_REACTORS_MAX <= 32, "there is a bit for each");
-
 /* From the last post on the operation may be over at any time. Between machines the device's
  * thread wakes the cores, if it can: where the input is not there yet (else it `hurries`) they have nothing to send before that
  * thread has seen it come. */

@@ -28,7 +28,7 @@
 
 #include "transports/transport.h"
 
-#define TRIB_FAILOVER_MAX 4u
+#define TRIB_FAILOVER_MAX TRIB_NETWORKS_MAX
 
 /* The table of what is opened: name and flags are its own, the rest trib_rails_ops's. */
 TRIB_CHECKED trib_status trib_failover_open(const trib_transport_ops *ops, const trib_transport_ops *inner,
