@@ -144,7 +144,7 @@ static inline void trib_min_heap_update(trib_min_heap *heap, trib_min_heap_node 
     trib_min_heap_sift(heap, node->place - 1, (trib_min_heap_slot){.key = key, .node = node});
 }
 
-/* It must be in the heap. */
+/* Takes out an element, which must be in the heap. */
 static inline void trib_min_heap_remove(trib_min_heap *heap, trib_min_heap_node *node)
 {
     const uint32_t index = node->place - 1;

@@ -1,8 +1,9 @@
 /*
- * limits.h - the numbers that bound things engine-wide, with the reason for each, and the relations that they must keep.
+ * limits.h - the numbers that bound things engine-wide, with the reason for each, and the relations that they must
+ * keep.
  *
- * A number that bounds something of one file only stays in that file. Where another process reads or writes what a number
- * bounds, changing it changes the protocol (engine/wire/wire.h).
+ * A number that bounds something of one file only stays in that file. Where another process reads or writes what a
+ * number bounds, changing it changes the protocol (engine/wire/wire.h).
  */
 #ifndef TRIB_ENGINE_BASE_LIMITS_H
 #define TRIB_ENGINE_BASE_LIMITS_H
@@ -34,10 +35,11 @@ _Static_assert(TRIB_LOCAL_SIZE_MAX <= 64, "sets of a machine's devices are kept 
 #define TRIB_PARTITIONS_MAX 65536u            /* partitions of a tensor, of which a DECLARED frame names the owners */
 #define TRIB_TENSOR_BYTES_MAX (UINT64_C(1) << 44) /* bytes of a tensor, also of one that another member declares */
 #define TRIB_TENSORS_MAX (1u << 20) /* a job's tensors are numbered below this; each core has a table of them */
-/* Rounds of a tensor. Numbers do not begin again: everywhere a later round has a higher one, and what is compared may be a few
- * beyond. */
+/* Rounds of a tensor. Numbers do not begin again: everywhere a later round has a higher one, and what is compared may
+ * be a few beyond. */
 #define TRIB_ROUNDS_MAX (UINT32_MAX - 1024u)
-/* Elements of a partial sum are at most so many times as wide as the tensor's: 16 bits are added in 32, AVG of 8 in 32. */
+/* Elements of a partial sum are at most so many times as wide as the tensor's: 16 bits are added in 32, AVG of 8 in 32.
+ * */
 #define TRIB_PARTIAL_WIDTH_MAX 4u
 _Static_assert((TRIB_CHUNK_BYTES_MIN & (TRIB_CHUNK_BYTES_MIN - 1)) == 0, "chunks are powers of two");
 _Static_assert(TRIB_CHUNK_BYTES_MIN <= TRIB_CHUNK_BYTES_MAX, "there is a size that a chunk may have");
@@ -51,16 +53,16 @@ _Static_assert(TRIB_TENSOR_BYTES_MAX <= (uint64_t)TRIB_CHUNK_BYTES_MIN * TRIB_PA
 #define TRIB_SUBFLOWS_MAX 3u                          /* of a link, beside its first connection */
 #define TRIB_CONNECTIONS_MAX (TRIB_SUBFLOWS_MAX + 2u) /* of a link: itself, its priority link, its subflows */
 _Static_assert(TRIB_SUBFLOWS_MAX + 1 == TRIB_NETWORKS_MAX, "a link has a connection by each network at most");
-/* Connections whose peer has not proved yet who it is, for each listener: an eighth of the process's descriptors, within these
- * bounds (half_open.h). */
+/* Connections whose peer has not proved yet who it is, for each listener: an eighth of the process's descriptors,
+ * within these bounds (half_open.h). */
 #define TRIB_HALF_OPEN_MIN 16u
 #define TRIB_HALF_OPEN_MAX 128u
 _Static_assert(TRIB_HALF_OPEN_MIN <= TRIB_HALF_OPEN_MAX, "a bound from below and one from above");
 
 /* ---- Credits (bytes); those of links are settings: push_credit_bytes, pull_credit_bytes ---- */
 
-/* Copies between a device and the host that are in flight, of all cores: they share a stream, so each core waits for what the
- * others have submitted. */
+/* Copies between a device and the host that are in flight, of all cores: they share a stream, so each core waits for
+ * what the others have submitted. */
 #define TRIB_COPY_CREDIT_BYTES (8u << 20)
 _Static_assert(TRIB_COPY_CREDIT_BYTES >= 2 * TRIB_CHUNK_BYTES_MAX,
                "one copy runs while the end of another is reported");

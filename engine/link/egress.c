@@ -72,7 +72,8 @@ static inline void account_flow_bytes(trib_egress_flow *flow, uint64_t more, uin
     flow->egress->offered += more - less;
 }
 
-/* So many bytes more for all of the link's connections, or fewer. One that is not ready yet is told when it is. */
+/* Adds bytes to, or takes them from, the weight of all of the link's connections. A subflow that is not ready yet gets
+ * the whole sum when it is (trib_egress_join_in). */
 static inline void account_bytes(trib_link *link, uint64_t more, uint64_t less)
 {
     account_flow_bytes(&link->flow, more, less);
@@ -131,7 +132,8 @@ trib_link *trib_egress_waiting_link(const trib_egress *egress, uint32_t i)
     return trib_container_of(egress->waiting.slots[i].node, trib_link, flow.node);
 }
 
-/* A link may go by another transport than the others, which knows nothing of slow links: only the one that said it takes it back. */
+/* A link may go by another transport than the others, which knows nothing of slow links: only the one that said it
+ * takes it back. */
 static inline void note_transport_speed(const trib_link_host *host, trib_egress *egress,
                                         const trib_transport *transport)
 {

@@ -3,17 +3,17 @@
  *
  * Where some servers sum more than others, links that are treated alike finish at different times: the small ones are
  * through first, and the servers behind the large ones, whose way in was idle till then, are overrun at the end. So the
- * links by which a reactor pushes share one credit, and the next chunk is of the link that is furthest behind its weight:
- * weighted fair queueing (Demers, Keshav, Shenker, SIGCOMM'89), self-clocked (Golestani, INFOCOM'94), the weight being the
- * bytes that were submitted to the link so far. Within a link priorities decide, as everywhere.
+ * links by which a reactor pushes share one credit, and the next chunk is of the link that is furthest behind its
+ * weight: weighted fair queueing (Demers, Keshav, Shenker, SIGCOMM'89), self-clocked (Golestani, INFOCOM'94), the
+ * weight being the bytes that were submitted to the link so far. Within a link priorities decide, as everywhere.
  *
  * Where links are slow, and several reactors share them, the reactors also share one credit. What each has handed over
- * takes its part of the way out at the same time as what the others have, and a tensor that is all handed over arrives all
- * at once, at the end. For the same reason a part of the credit is enough there: the fewer chunks are on their way
+ * takes its part of the way out at the same time as what the others have, and a tensor that is all handed over arrives
+ * all at once, at the end. For the same reason a part of the credit is enough there: the fewer chunks are on their way
  * together, the sooner each is there, and its sum may go back.
  *
- * Where links have connections by several networks (link_subflow.h) each network has a credit, and a connection by each is
- * a flow of its own; what is submitted to a link counts for all of its connections.
+ * Where links have connections by several networks (link_subflow.h) each network has a credit, and a connection by each
+ * is a flow of its own; what is submitted to a link counts for all of its connections.
  *
  * This file keeps credits, clocks and shares; scheduler.c decides by them.
  */
@@ -28,12 +28,12 @@
 struct trib_link;
 typedef struct trib_link_host trib_link_host;
 
-/* With so much in flight a slow network has enough, if it is so many messages: a few large ones to a peer that takes its time
- * would hold up those to the others. */
+/* With so much in flight a slow network has enough, if it is so many messages: a few large ones to a peer that takes
+ * its time would hold up those to the others. */
 #define TRIB_EGRESS_SLOW_BYTES (256u << 10)
 #define TRIB_EGRESS_SLOW_MESSAGES 8u
 
-/* One for each network of a reactor; where links have no subflows there is one. */
+/* A network's credit; where links have no subflows a reactor has one. */
 typedef struct trib_egress {
     uint64_t limit;                       /* bytes that may be in flight before another chunk is let out */
     uint64_t in_flight;                   /* bytes with the transport, of all its links */
@@ -65,8 +65,8 @@ void trib_egress_join_in(struct trib_link *subflow);
 void trib_egress_leave(struct trib_link *link);
 /* So many bytes more were submitted to the link, for any of its connections. */
 void trib_egress_offer(struct trib_link *link, uint64_t bytes);
-/* Of what was submitted to one link, or to none, so many bytes are another's from now on: shares are as if they had always been
- * dealt like that. Either may be NULL, or a link that never joined. */
+/* Of what was submitted to one link, or to none, so many bytes are another's from now on: shares are as if they had
+ * always been dealt like that. Either may be NULL, or a link that never joined. */
 void trib_egress_move(struct trib_link *from, struct trib_link *to, uint64_t bytes);
 /* The connection has something to send. No-op if it waits. */
 void trib_egress_wait(struct trib_link *link);

@@ -1,5 +1,5 @@
-/* link.c - frames over a connection, its states and its end. What goes next is decided in scheduler.c; the handshake in link_handshake.c, and the link to this
- * process's own server in link_self.c. */
+/* link.c - frames over a connection, its states and its end. What goes next is decided in scheduler.c; the handshake in
+ * link_handshake.c, and the link to this process's own server in link_self.c. */
 #include "engine/link/link.h"
 
 #include <errno.h>
@@ -278,7 +278,7 @@ static trib_status refuse_frame(trib_link *link, trib_status status, const trib_
     return status;
 }
 
-/* Who greets in another version learns it from a frame in ours: ended without a word it would only try again. */
+/* A peer that greets in another version learns it from a frame in this one: without a word it would only try again. */
 static trib_status send_away(trib_link *link, const trib_error *error)
 {
     trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_BYE, .aux = (uint32_t)TRIB_PROTOCOL}, NULL, 0);
@@ -298,7 +298,8 @@ static trib_status transport_header(trib_conn *conn, const unsigned char header[
         return TRIB_CLOSED;
     }
     trib_assert(link->arrival_count < TRIB_AHEAD_MAX);
-    if (link->main != NULL && !link->has_received) { /* whatever it says: what waits may take it, too, from here on */
+    if (link->main != NULL &&
+        !link->has_received) { /* whatever the frame is: requests may go by this connection from here on */
         link->has_received = true;
         trib_scheduler_wake(link->main);
     }
@@ -362,7 +363,7 @@ static void finish_closed(trib_link *link)
     trib_link_free(link);
 }
 
-/* The first of a link's connections has gone, and there are others. */
+/* The main connection of a link has gone, and others are left. */
 static void main_closed(trib_link *link)
 {
     link->conn = NULL;
@@ -371,11 +372,11 @@ static void main_closed(trib_link *link)
         if (other == NULL) {
             continue;
         }
-        /* What an orderly peer has sent over it is still to come, and then its end. */
+        /* Frames that an orderly peer has sent over it are still to come, and then its end. */
         if (other->state != TRIB_LINK_CLOSING && (!link->bye || other->state != TRIB_LINK_READY)) {
             close_one(other, false, link->end_status, link->end_reason);
         } else if (other->state == TRIB_LINK_READY) {
-            trib_link_handshake_arm(other); /* nor is that waited for without end */
+            trib_link_handshake_arm(other); /* not waited for without end */
         }
     }
 }
@@ -389,16 +390,17 @@ static void second_closed(trib_link *link, bool was_handshake)
         finish_closed(main);
     } else if (main->state != TRIB_LINK_CLOSING && !was_handshake && !link->bye &&
                (link->outgoing || link->has_received)) {
-        /* One that the peer dropped before it knew it to be ready was not used. A main one that is closing has its own
-         * last words to write. */
+        /* A second connection that the peer dropped before it knew it to be ready was not used. A main link that is
+         * closing has its own last words to write. */
         main->end_from_peer = link->end_from_peer;
         trib_link_close(main, false, link->end_status, link->end_reason);
     }
     trib_link_free(link);
 }
 
-/* A peer that goes because the process that keeps the membership has left, or because workers disagree, says so, and may be heard
- * before that process is: the job ends for all with the same status. Whatever else a peer goes for, to this one it is lost. */
+/* A peer that goes because the process that keeps the membership has left, or because workers disagree, says so, and
+ * may be heard before that process is: the job ends for all with the same status. Whatever else a peer goes for, to
+ * this one it is lost. */
 static trib_status status_of_end(const trib_link *link, trib_status status)
 {
     if (link->bye || link->farewell == (uint32_t)TRIB_PEER_LEFT) {

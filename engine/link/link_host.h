@@ -1,8 +1,9 @@
 /*
- * link_host.h - what the links of one reactor share: its transport, the credit of all of them, their chunks that wait.
+ * link_host.h - the state that the links of one reactor share: its transport, its scheduler, its credits, and records
+ * to use again.
  *
- * It is embedded in what one reactor of an engine owns (engine/core/core.h), which fills in the first group when it opens.
- * Everything here belongs to the reactor's thread.
+ * It is embedded in what one reactor of an engine owns (engine/core/core.h), which fills in the first group when it
+ * opens. Everything here belongs to the reactor's thread.
  */
 #ifndef TRIB_ENGINE_LINK_LINK_HOST_H
 #define TRIB_ENGINE_LINK_LINK_HOST_H
@@ -38,10 +39,10 @@ struct trib_link_host {
     trib_self_leases leases;
     trib_link_stats *loads; /* by member; NULL: nothing is counted */
 
-    /* Connections that were turned away (link_handshake.c). */
-    int64_t refused_since_ns; /* when the minute began in which lines are counted; 0: nobody was */
+    /* Log lines about connections that were turned away (link_handshake.c). */
+    int64_t refused_since_ns; /* when the minute began in which lines are counted; 0: none was turned away yet */
     uint32_t refused_logged, refused_unlogged;
-    char refused_last[TRIB_REASON_MAX]; /* "": nobody */
+    char refused_last[TRIB_REASON_MAX]; /* "": none */
 };
 
 /* Before the transport is opened. The credits are the engine's settings. */
@@ -51,7 +52,8 @@ void trib_link_host_close(trib_link_host *host);
 /* Counted in stats.allocations; NULL when out of memory. Freed with free(). */
 void *trib_link_zalloc(trib_link_host *host, size_t size);
 
-/* link_handshake.c: a line about a connection that was turned away; so many in a minute, and then how many more there were. */
+/* link_handshake.c: logs that a connection was turned away; a minute has a bounded number of lines, and then one with a
+ * count. */
 void trib_link_note_refused(trib_link_host *host, const char *what, const char *text);
 void trib_link_report_refused(trib_link_host *host, bool now);
 

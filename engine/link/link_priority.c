@@ -5,7 +5,7 @@
 #include "engine/link/link_host.h"
 #include "engine/link/link_subflow.h"
 
-/* ---- What arrives ---- */
+/* ---- Upcalls of a second connection: frames are the main link's ---- */
 
 static void second_ready(trib_link *link)
 {
@@ -41,7 +41,7 @@ const trib_link_upcalls trib_link_second_upcalls = {
     .closed = second_closed,
 };
 
-/* ---- Making it ---- */
+/* ---- Making and ending it ---- */
 
 void trib_link_priority_connect(trib_link *link)
 {
@@ -60,7 +60,7 @@ void trib_link_priority_connect(trib_link *link)
     link->priority_link = priority_link;
 }
 
-/* Where the main link has room for such a one; NULL: nowhere. */
+/* The main link's place for a second connection of that purpose; NULL: none is free. */
 static trib_link **free_place_in(trib_link *main, trib_purpose purpose)
 {
     if (purpose == TRIB_PURPOSE_PRIORITY) {

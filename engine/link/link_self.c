@@ -3,7 +3,8 @@
  *
  * Invariants
  * - A lease is in the list of the task whose chunk it is of until it ends.
- * - A chunk's lease ends before its sum is complete, as the sum is made of it. So only a task that fails has any to be recalled.
+ * - A chunk's lease ends before its sum is complete, as the sum is made of it. So only a task that fails has any to be
+ *   recalled.
  */
 #include "engine/link/link_self.h"
 
@@ -20,7 +21,8 @@
 
 _Static_assert(sizeof(trib_frame) <= TRIB_HEADER_SIZE, "a frame to this process itself travels in place of its header");
 
-/* A chunk that nothing else is there beside is copied while its partner is on its way: this core would wait, and has it at hand then. */
+/* A chunk that is alone is copied while its partner is on its way: the reactor would wait otherwise, and so has it in
+ * its cache. */
 static bool may_stay(const trib_link_host *host, const trib_send_record *next)
 {
     return next != NULL || host->leases.count > 0;
@@ -30,7 +32,7 @@ static void deliver_self(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
     trib_link *link = trib_container_of(post, trib_link, self_post);
-    /* Only what was there at the beginning: answers go out in a later turn. */
+    /* Only frames that were there at the beginning: answers go out in a later turn. */
     trib_send_record *out = link->self_head;
     link->self_head = link->self_tail = NULL;
     while (out != NULL) {
@@ -44,7 +46,7 @@ static void deliver_self(trib_reactor *reactor, trib_post *post)
             trib_status status = link->upcalls->received(link, &frame, out->send.payload, true, &error);
             link->host->leases.held = NULL;
             if (status != TRIB_OK) {
-                /* As from anybody else: what was not taken would be waited for. */
+                /* As from any other peer: a frame that was not taken would be waited for. */
                 trib_link_close(link, false, status, error.text);
             }
         }
@@ -53,7 +55,7 @@ static void deliver_self(trib_reactor *reactor, trib_post *post)
     }
     if (link->state != TRIB_LINK_CLOSING) {
         trib_scheduler_credit_returned(link, 0);
-    } else if (!link->self_post.queued) { /* one that was closed by what it delivered comes here again */
+    } else if (!link->self_post.queued) { /* a link that was closed by a frame that it delivered comes here again */
         trib_scheduler_drop_requests(link);
         link->upcalls->closed(link, link->end_status, link->end_reason);
         trib_link_free(link);
@@ -70,7 +72,8 @@ trib_status trib_link_self(trib_link_host *host, uint32_t member, const trib_lin
     link->purpose = TRIB_PURPOSE_DATA;
     link->peer = member;
     link->peer_reactor = host->reactor->index;
-    link->credit = host->push_credit; /* what one turn hands over, so that the loop soon looks at its other business */
+    link->credit =
+        host->push_credit; /* one turn hands over no more, so that the loop soon looks at its other business */
     link->self_post.run = deliver_self;
     *link_out = link;
     return TRIB_OK;

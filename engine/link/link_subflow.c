@@ -9,9 +9,9 @@
 #include "engine/wire/address_list.h"
 #include "engine/link/link_priority.h"
 
-/* ---- Which there are ---- */
+/* ---- Networks of the peer ---- */
 
-/* NULL after the last. */
+/* The next entry of a list of addresses; NULL after the last. */
 static const char *next_address(const char *at)
 {
     at += strcspn(at, ",");
@@ -19,7 +19,7 @@ static const char *next_address(const char *at)
     return *at != '\0' ? at : NULL;
 }
 
-/* The list with that entry first; the others are where the connection can go on if that fails. */
+/* The list with that entry first; by the others the connection can go on if that fails. */
 static trib_address rotate_address_list(const trib_address *list, uint32_t index)
 {
     trib_address turned = {.text = ""};
@@ -34,7 +34,7 @@ static trib_address rotate_address_list(const trib_address *list, uint32_t index
     return turned;
 }
 
-/* To how many networks of the peer's the link has a connection. */
+/* By how many networks of the peer's the link has a connection: 1..TRIB_NETWORKS_MAX. */
 static uint32_t networks_of(const trib_link *link)
 {
     const trib_roster *roster = link->host->engine->roster;

@@ -16,10 +16,10 @@
 #define PRIORITY_CREDIT                                                                                                \
     TRIB_LINK_PRIORITY_BYTES_MAX /* bytes beyond which a priority link is no faster than its main one */
 
-/* ---- What is known of a connection ---- */
+/* ---- Connections and requests ---- */
 
-/* Has the connection its handshake behind it? The side that accepted a second connection begins when the other has: until then
- * that may not know it to be ready, and give it up. */
+/* Has the connection its handshake behind it? The side that accepted a second connection begins when the other has:
+ * until then that may not know it to be ready, and give it up. */
 static bool may_carry(const trib_link *connection)
 {
     return connection->state == TRIB_LINK_READY &&
@@ -44,7 +44,7 @@ bool trib_scheduler_has_work(const trib_link *connection)
     return connection->begun != NULL || (main->outbox.count > 0 && (connection == main || may_carry(connection)));
 }
 
-/* ---- Step 1: what overtakes ---- */
+/* ---- Step 1: a request that overtakes ---- */
 
 /* Is much that is less urgent ahead of a request of that priority? */
 static bool is_behind_bulk(const trib_link *link, int32_t priority)
@@ -57,8 +57,8 @@ static bool is_behind_bulk(const trib_link *link, int32_t priority)
     return in_flight >= BULK_BYTES || trib_now(link->host->reactor) - bulk->sent_ns < BULK_NS;
 }
 
-/* The link's first request, if it is small and urgent, and the priority link has nothing in flight. So one message at a time
- * goes over that, and what comes later and is more urgent goes next. */
+/* The link's first request, if it is small and urgent, and the priority link has nothing in flight. So one message at a
+ * time goes over that, and what comes later and is more urgent goes next. */
 static trib_send_request *find_overtaking(trib_link *link)
 {
     trib_send_request *first = first_request(link);
@@ -74,7 +74,7 @@ static trib_send_request *find_overtaking(trib_link *link)
     return is_free ? first : NULL;
 }
 
-/* ---- Steps 2 and 3: which network, and which link ---- */
+/* ---- Steps 2 and 3: the link with credit, or the network ---- */
 
 trib_link *trib_scheduler_connection_with_credit(trib_link *link)
 {
@@ -123,7 +123,7 @@ static void update_waiting_connection(trib_link *connection)
     }
 }
 
-/* What waits for the link has changed. */
+/* Requests of the link have come or gone: all of its connections are looked at. */
 static void update_waiting(trib_link *link)
 {
     update_waiting_connection(link);
@@ -134,9 +134,10 @@ static void update_waiting(trib_link *link)
     }
 }
 
-/* ---- Step 4: which connection, and which request ---- */
+/* ---- Step 4: the connection, and the request ---- */
 
-/* Over which of its connections the first request of a link without subflows goes, now that the link's turn has come. */
+/* Over which of its connections the first request of a link without subflows goes, now that the link's turn has come.
+ * */
 static trib_link *route_connection(trib_link *link, const trib_send_request *request)
 {
     if (request->route == TRIB_ROUTE_PINNED) {
@@ -159,8 +160,8 @@ static void begin_request(trib_link *connection, trib_send_request *request, boo
     request->begun_on = connection;
 }
 
-/* What a connection of a link that may have subflows sends next, of what was begun on it and what is first in the outbox. That
- * is begun now. NULL: it must go by another connection, where it waits now. */
+/* The next request for a connection of a link that may have subflows, of those begun on it and the first of the outbox,
+ * which is begun by this. NULL: that one must go by another connection, where it waits now. */
 static trib_send_request *begin_next_request(trib_link *main, trib_link *connection)
 {
     trib_send_request *first = first_request(main);
@@ -177,7 +178,7 @@ static trib_send_request *begin_next_request(trib_link *main, trib_link *connect
 
 /* ---- The order ---- */
 
-/* What goes next. */
+/* The request that sends next. */
 typedef struct choice {
     trib_link *link; /* main link that the request waits for */
     trib_send_request *request;
@@ -186,8 +187,8 @@ typedef struct choice {
     bool nothing_overtakes; /* step 1 is over for this run */
 } choice;
 
-/* The whole order. woken: the link for which the scheduler runs, NULL if that has gone. False: nothing may go until credit
- * returns, or something is submitted. */
+/* The whole order. woken: the link for which the scheduler runs, NULL if that has gone. False: nothing may go until
+ * credit returns, or something is submitted. */
 static bool choose_next(trib_link_host *host, trib_link *woken, choice *next)
 {
     /* 1. A small urgent request of the woken link overtakes what is in flight, over the link's priority link. */
@@ -215,9 +216,9 @@ static bool choose_next(trib_link_host *host, trib_link *woken, choice *next)
     for (trib_egress *network; (network = choose_network(host)) != NULL;) {
         next->payer = trib_egress_begin_turn(host, network);
         next->link = next->payer->main != NULL ? next->payer->main : next->payer;
-        /* 4. Of the link the request of the highest priority, the oldest first. Where there are subflows a request goes on by
-         *    the connection on which it was begun, else over the one whose turn it is; a request that is pinned to another
-         *    connection waits for that one's turn. */
+        /* 4. Of the link the request of the highest priority, the oldest first. Where there are subflows a request goes
+         * on by    the connection on which it was begun, else over the one whose turn it is; a request that is pinned
+         * to another    connection waits for that one's turn. */
         if (next->link->forks) {
             next->request = begin_next_request(next->link, next->payer);
             next->connection = next->payer;
@@ -347,8 +348,8 @@ static void set_awaits_sent(const trib_link *connection, const bool *waits)
     }
 }
 
-/* Nothing is with the transport and nothing else waits, so what is small can go at once: whatever is submitted next, however
- * urgent, comes behind no more than that. Where sends of one event share a system call they shall. */
+/* Nothing is with the transport and nothing else waits, so what is small can go at once: whatever is submitted next,
+ * however urgent, comes behind no more than that. Where sends of one event share a system call they shall. */
 static bool may_go_at_once(const trib_link *link, uint64_t bytes)
 {
     const trib_egress *egress = link->flow.egress;

@@ -3,9 +3,9 @@
  *
  * A request (trib_send_request) is submitted to a link and waits in that link's outbox. Whenever credit returns, or
  * something was submitted, the scheduler lets requests send chunk after chunk until no credit is left. The whole order,
- * from the network to the request, is in one function: choose_next in scheduler.c. Other files keep the mechanics: egress.h
- * the credit of a network and each link's share of it, link_priority.h and link_subflow.h the making of a link's
- * further connections, link.h the frames.
+ * from the network to the request, is in one function: choose_next in scheduler.c. Other files keep the mechanics:
+ * egress.h the credit of a network and each link's share of it, link_priority.h and link_subflow.h the making of a
+ * link's further connections, link.h the frames.
  *
  * Invariants
  * - A request is in one place at most: in its link's outbox, or in `begun` of one of that link's connections.
@@ -19,7 +19,7 @@
 #include "engine/link/egress.h"
 #include "engine/link/link.h"
 
-/* What the reactor's links have sent last that takes long: small urgent requests may overtake it (link_priority.h). */
+/* The last large chunk that the reactor's links sent: small urgent requests may overtake it (link_priority.h). */
 typedef struct trib_bulk {
     int32_t priority; /* of the last large chunk */
     int64_t sent_ns;  /* when the transport had taken the last one */
@@ -40,8 +40,8 @@ void trib_scheduler_close(trib_link_host *host);
 
 /* ---- What upper layers call ---- */
 
-/* The request waits for the link's credit from now on. bytes: what it will send. TRIB_CLOSED: the link ends, and nothing was
- * taken; TRIB_NO_MEMORY: nothing was taken. */
+/* The request waits for the link's credit from now on. bytes: what it will send. TRIB_CLOSED: the link ends, and
+ * nothing was taken; TRIB_NO_MEMORY: nothing was taken. */
 TRIB_CHECKED trib_status trib_scheduler_submit(trib_link *link, trib_send_request *request, uint64_t bytes);
 /* The request waits no more; no-op if it did not. */
 void trib_scheduler_withdraw(trib_link *link, trib_send_request *request);
@@ -89,7 +89,8 @@ static inline void trib_scheduler_return_credit(trib_link *link, uint32_t bytes)
 
 /* ---- What may be asked ---- */
 
-/* The connection of the link that takes what may go by any: ready, and with the least in flight. NULL: none has credit. */
+/* The connection of the link that takes what may go by any: ready, and with the least in flight. NULL: none has credit.
+ * */
 trib_link *trib_scheduler_connection_with_credit(trib_link *link);
 /* Is there anything for this connection to send? */
 bool trib_scheduler_has_work(const trib_link *connection);

@@ -1,15 +1,16 @@
 /*
- * reactor_ev_timer.c - the timers of a reactor on libev: those that go off soon are libev's, the far ones wait in a list.
+ * reactor_ev_timer.c - the timers of a reactor on libev: those that go off soon are libev's, the far ones wait in a
+ * list.
  *
- * Hardly a far timer ever goes off: they are deadlines of what is over before. In libev's heap each would cost a way in and
- * a way out, and a look at the system's clock. So they wait in a list by time, which is nearly always the order in which
- * they were armed, and libev has one timer for all of them, the horizon.
+ * Hardly a far timer ever goes off: they are deadlines of what is over before. In libev's heap each would cost a way in
+ * and a way out, and a look at the system's clock. So they wait in a list by time, which is nearly always the order in
+ * which they were armed, and libev has one timer for all of them, the horizon.
  *
  * Invariants
- * - The horizon is armed while there are far timers, for the time of the first of them or an earlier one: it is left alone when
- *   the first is stopped, and armed anew when it has gone off.
- * - A timer does not go off before its time. libev counts in double, from the time at which its turn began: what is early
- *   goes back.
+ * - The horizon is armed while there are far timers, for the time of the first of them or an earlier one: it is left
+ *   alone when the first is stopped, and armed anew when it has gone off.
+ * - A timer does not go off before its time. libev counts in double, from the time at which its turn began: what is
+ *   early goes back.
  */
 #include "engine/reactor/reactor_ev_internal.h"
 

@@ -17,7 +17,8 @@
 #include "engine/base/container_of.h"
 #include "engine/sim/sim_world.h"
 
-/* What has arrived is run until so much time has passed in a turn, then posts; as a loop's budget does. */
+/* Work of the simulated kernel is run until so much time has passed in a turn, then posts: as a loop's budget has it.
+ * */
 #define TURN_BUDGET_NS 50000
 
 typedef struct sim_reactor {
@@ -25,14 +26,14 @@ typedef struct sim_reactor {
     trib_sim_process *process;
     struct sim_reactor *next; /* of its process */
     trib_sim_event turn;
-    trib_sim_work *head, *tail;
-    int64_t busy_until_ns;
-    bool runs;
+    trib_sim_work *head, *tail; /* that has arrived, oldest first */
+    int64_t busy_until_ns;      /* when its last turn ended, or will */
+    bool runs;                  /* its turn is running right now */
 } sim_reactor;
 
 struct trib_sim_machine {
     trib_sim *sim;
-    uint32_t processes;
+    uint32_t processes; /* on it */
     uint32_t cores;
     int64_t free_at_ns[]; /* by core */
 };
@@ -43,9 +44,9 @@ struct trib_sim_process {
     trib_sim_costs costs;
     sim_reactor *reactors;
     trib_sim_stream random;
-    double factor;
+    double factor;    /* its work takes so many times as long */
     int64_t ahead_ns; /* its clock minus the world's */
-    void *node;
+    void *node;       /* the simulated network's */
     bool frozen;
 };
 

@@ -1,4 +1,5 @@
-/* stage_list.h - every stage of a worker's pipeline: its number in traces, and its name. Plans (stages/plans.c) order them. */
+/* stage_list.h - every stage of a worker's pipeline: its number in traces, and its name. Plans (stages/plans.c) order
+ * them. */
 #ifndef TRIB_ENGINE_TRACE_STAGE_LIST_H
 #define TRIB_ENGINE_TRACE_STAGE_LIST_H
 
