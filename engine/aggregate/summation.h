@@ -20,9 +20,9 @@
 #ifndef TRIB_ENGINE_SUMMATION_H
 #define TRIB_ENGINE_SUMMATION_H
 
-#include "engine/base/limits.h"
 #include "api/tributary.h"
 #include "engine/base/kernel_ops.h"
+#include "engine/base/limits.h"
 #include "engine/reactor/reactor.h"
 #include "transports/transport.h"
 

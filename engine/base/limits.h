@@ -15,7 +15,7 @@
 #define TRIB_MEMBERS_MAX 4096u      /* members; a table with an entry for each stays within a few hundred KiB */
 #define TRIB_CONTRIBUTORS_MAX 4096u /* workers whose contributions one sum has */
 #define TRIB_REACTORS_MAX 16u       /* reactors of a member; each has a link to every reactor of every server */
-#define TRIB_LOCAL_SIZE_MAX 64      /* devices of a machine: there is a bit for each in a word of 64 bits */
+#define TRIB_LOCAL_SIZE_MAX 64      /* ranks of one machine, each with a device: a word has a bit for each */
 _Static_assert(TRIB_CONTRIBUTORS_MAX <= TRIB_MEMBERS_MAX, "each contributor is a member");
 _Static_assert(TRIB_REACTORS_MAX <= 32, "sets of reactors are kept as the bits of 32");
 _Static_assert(TRIB_LOCAL_SIZE_MAX <= 64, "sets of a machine's devices are kept as the bits of 64");
@@ -38,8 +38,7 @@ _Static_assert(TRIB_LOCAL_SIZE_MAX <= 64, "sets of a machine's devices are kept 
 /* Rounds of a tensor. Numbers do not begin again: everywhere a later round has a higher one, and what is compared may
  * be a few beyond. */
 #define TRIB_ROUNDS_MAX (UINT32_MAX - 1024u)
-/* Elements of a partial sum are at most so many times as wide as the tensor's: 16 bits are added in 32, AVG of 8 in 32.
- * */
+/* Elements of a partial sum are at most so many times as wide as the tensor's: 16 bits are added in 32 ones. */
 #define TRIB_PARTIAL_WIDTH_MAX 4u
 _Static_assert((TRIB_CHUNK_BYTES_MIN & (TRIB_CHUNK_BYTES_MIN - 1)) == 0, "chunks are powers of two");
 _Static_assert(TRIB_CHUNK_BYTES_MIN <= TRIB_CHUNK_BYTES_MAX, "there is a size that a chunk may have");

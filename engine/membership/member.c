@@ -14,7 +14,6 @@
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/core/blame.h"
-#include "engine/device/device_task.h"
 #include "engine/membership/coordinator.h"
 #include "engine/tracer/tracer.h"
 #include "engine/worker/worker.h"
