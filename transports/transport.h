@@ -24,14 +24,10 @@
 #ifndef TRIB_TRANSPORTS_TRANSPORT_H
 #define TRIB_TRANSPORTS_TRANSPORT_H
 
+#include "engine/base/limits.h"
 #include "api/tributary.h"
 #include "engine/base/counter.h"
 #include "engine/reactor/reactor.h"
-
-#define TRIB_HEADER_SIZE 64u        /* bytes */
-#define TRIB_PAYLOAD_MAX (1u << 20) /* bytes */
-#define TRIB_ADDRESS_MAX 160        /* bytes of an address, with the final 0 */
-#define TRIB_AHEAD_MAX 8u           /* messages that `header` was called for and `received` was not, at most */
 
 /* An address as text: "127.0.0.1:4242", "[::1]:4242", or another form that the transport defines ("n0:3"). Hosts and
  * ports are numbers; no transport looks up a name. */

@@ -26,7 +26,6 @@
 #include "engine/reactor/reactor.h"
 #include "transports/transport.h"
 
-#define TRIB_CONTRIBUTORS_MAX 4096u
 /* Rounds of a key that one contributor may have given up, all of it being here, before it begins a further one. */
 #define TRIB_SUM_KEPT_ROUNDS_MAX 2u
 

@@ -1,12 +1,12 @@
 /*
  * assert.h - assertions for programmer errors, on in release builds too.
  *
- * What a peer, the kernel, a device or the caller can cause is answered with a trib_status. An assertion that one of them
- * can reach is a mistake in the checks before it. A failed one means that the engine's own state is wrong; it prints where
- * and aborts, because going on would risk wrong sums.
+ * What a peer, the kernel, a device or the caller can cause is answered with a trib_status. An assertion that one of
+ * them can reach is a mistake in the checks before it. A failed one means that the engine's own state is wrong; it
+ * prints where and aborts, because going on would risk wrong sums.
  */
-#ifndef TRIB_ENGINE_ASSERT_H
-#define TRIB_ENGINE_ASSERT_H
+#ifndef TRIB_ENGINE_BASE_ASSERT_H
+#define TRIB_ENGINE_BASE_ASSERT_H
 
 _Noreturn void trib_assert_failed(const char *expression, const char *file, int line, const char *function);
 

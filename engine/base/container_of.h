@@ -1,6 +1,6 @@
 /* container_of.h - from a member to the struct that it is embedded in. */
-#ifndef TRIB_BASE_CONTAINER_OF_H
-#define TRIB_BASE_CONTAINER_OF_H
+#ifndef TRIB_ENGINE_BASE_CONTAINER_OF_H
+#define TRIB_ENGINE_BASE_CONTAINER_OF_H
 
 #include <stddef.h>
 

@@ -1,11 +1,11 @@
 /*
- * counter.h - a count that one thread writes and any thread reads at any time.
+ * counter.h - a counter that one thread writes and any thread reads at any time.
  *
- * Relaxed on both sides, and with one writer there is nothing to lock: on x86-64 adding costs what it costs on a plain
- * integer. What is read may be a moment old; counters say nothing about one another.
+ * Access is relaxed on both sides, and with one writer there is nothing to lock: on x86-64 adding costs what it costs
+ * on a plain integer. A reader may see a value that is a moment old; the order of two counters means nothing.
  */
-#ifndef TRIB_ENGINE_COUNTER_H
-#define TRIB_ENGINE_COUNTER_H
+#ifndef TRIB_ENGINE_BASE_COUNTER_H
+#define TRIB_ENGINE_BASE_COUNTER_H
 
 #include <stdatomic.h>
 #include <stdint.h>

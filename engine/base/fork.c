@@ -15,15 +15,16 @@
 
 #include "engine/base/assert.h"
 
-/* Descriptors from here on are not known of, and a child keeps them. Linux gives the lowest numbers first. */
+/* Descriptors from this number on are not remembered, and a child keeps them. Linux gives the lowest numbers first. */
 #define DESCRIPTORS_MAX (1u << 20)
-#define BITS 64u
-#define SHARED_MAX 4096u
+#define BITS 64u         /* of a word of the sets below */
+#define SHARED_MAX 4096u /* pieces of memory that are remembered */
 
-/* The process's own state, and all there is of it. Pages that nobody has written to take no memory. */
+/* State of the process, not of an engine; there is no other in the library. Pages that are never written take no
+ * memory. */
 static _Atomic uint64_t owned[DESCRIPTORS_MAX / BITS];
-static _Atomic uint64_t watched[DESCRIPTORS_MAX / BITS]; /* of those: by loops of the caller's */
-/* Memory that others map too. A base of 1: somebody is filling that place. */
+static _Atomic uint64_t watched[DESCRIPTORS_MAX / BITS]; /* those of owned that loops of the caller's watch */
+/* Memory that other processes map too. base 0: the place is free; 1: a thread is filling it. */
 static struct {
     _Atomic uintptr_t base;
     atomic_size_t size;
@@ -43,7 +44,7 @@ static void give_up(int fd, int *stand_in, bool is_watched)
     }
 }
 
-/* If it cannot be had, an access to it shall rather end the child than reach the parent. */
+/* If private memory cannot be had, an access to it shall rather end the child than reach the parent. */
 static void make_private(void *base, size_t size, int fd)
 {
     if (mmap(base, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, fd, 0) == MAP_FAILED) {
@@ -51,7 +52,7 @@ static void make_private(void *base, size_t size, int fd)
     }
 }
 
-/* In the child, before fork returns there. */
+/* The handler: runs in the child, before fork returns there. */
 static void forked(void)
 {
     const int error = errno;

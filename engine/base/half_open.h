@@ -1,17 +1,16 @@
 /*
- * half_open.h - how many connections a process keeps of those who have not shown yet who they are.
+ * half_open.h - how many half-open connections a listener keeps: accepted ones whose peer has proved nothing yet.
  *
- * Each holds a descriptor of the process that embeds the engine, for as long as it is waited for. So every listener has a
- * bound for them, and where another comes the oldest ends: who belongs to the job has said what it must soon after it came.
+ * Each of them holds a descriptor of the process that embeds the engine. So every listener has a bound for them, and
+ * when another comes the oldest is ended: a member of the job proves itself soon after it has connected.
  */
-#ifndef TRIB_ENGINE_HALF_OPEN_H
-#define TRIB_ENGINE_HALF_OPEN_H
+#ifndef TRIB_ENGINE_BASE_HALF_OPEN_H
+#define TRIB_ENGINE_BASE_HALF_OPEN_H
 
 #include <stdint.h>
 #include <sys/resource.h>
 
-#define TRIB_HALF_OPEN_MIN 16u
-#define TRIB_HALF_OPEN_MAX 128u
+#include "engine/base/limits.h"
 
 /* An eighth of the descriptors that there can be, within those bounds. */
 static inline uint32_t trib_half_open_max(void)

@@ -3,13 +3,13 @@
  *
  * A contributor's chunk arrives in WIRE form: elements of the tensor's type. Chunks are combined two by two along a
  * tree; what comes out of a combination is in ACCUMULATOR form, whose elements may be wider, so that nothing overflows
- * or is rounded on the way. Finishing divides (AVG) and goes back to WIRE form, rounding once. Implementations, and
- * the exact rules for NaN, zeros and rounding, are in stages/kernels/kernels.h; the engine gets one table and passes it on.
+ * or is rounded on the way. Finishing divides (AVG) and goes back to WIRE form, rounding once. Implementations, and the
+ * exact rules for NaN, zeros and rounding, are in stages/kernels/kernels.h; the engine gets one table and passes it on.
  *
  * THREADS  The tables are const and the functions keep no state: any thread.
  */
-#ifndef TRIB_ENGINE_KERNEL_OPS_H
-#define TRIB_ENGINE_KERNEL_OPS_H
+#ifndef TRIB_ENGINE_BASE_KERNEL_OPS_H
+#define TRIB_ENGINE_BASE_KERNEL_OPS_H
 
 #include "api/tributary.h"
 #include "engine/base/assert.h"

@@ -3,8 +3,8 @@
  *
  * A logger is shared by an engine's threads; it holds no lock: a line is formatted on the stack and handed over whole.
  */
-#ifndef TRIB_ENGINE_LOG_H
-#define TRIB_ENGINE_LOG_H
+#ifndef TRIB_ENGINE_BASE_LOG_H
+#define TRIB_ENGINE_BASE_LOG_H
 
 #include <stdarg.h>
 
@@ -19,24 +19,27 @@ typedef struct trib_logger {
     char prefix[48]; /* "tributary rank 3" */
 } trib_logger;
 
-/* As the settings say, which name the member too. */
+/* Takes the level, the callback and the member's name from the settings. */
 void trib_logger_init(trib_logger *logger, const trib_config *config);
 void trib_log(trib_logger *logger, trib_log_level level, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 #define TRIB_REASON_MAX 256
-/* What the system says of that errno; where file descriptors are short, also the limit and how to raise it. Returns text. */
+/* Fills text with the system's words for that errno; where a limit of the system may be the cause, also with the limit
+ * and how to raise it. Returns text. */
 const char *trib_log_reason(int number, char text[TRIB_REASON_MAX]);
 
-/* The same of a thread that could not be made: which limits that may be. */
+/* The same for a thread that could not be made. Returns text. */
 const char *trib_log_thread_reason(int number, char text[TRIB_REASON_MAX]);
 
-/* For a status that a function below has returned: that, if it is TRIB_SYSTEM and left its errno, else the status's text. */
+/* The reason for a status that a function below has returned: the system's words if the status is TRIB_SYSTEM and
+ * number is the errno that it left, else the status's own text. Fills text where that is needed. */
 const char *trib_log_status_reason(trib_status status, int number, char text[TRIB_REASON_MAX]);
 
 /* Fills *error (may be NULL) and returns status, so that "return trib_error_set(...)" reads as one step. */
 trib_status trib_error_set(trib_error *error, trib_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* One that says nothing yet. Not by an initializer, which writes all of its text: a message would pay for that several times. */
+/* Makes an error that says nothing yet. An initializer would write all of its text, and every message would pay for
+ * that. */
 static inline void trib_error_clear(trib_error *error)
 {
     error->status = TRIB_OK;

@@ -2,12 +2,10 @@
 #ifndef TRIB_ENGINE_ROSTER_H
 #define TRIB_ENGINE_ROSTER_H
 
+#include "engine/base/limits.h"
 #include "engine/cluster/placement.h"
 #include "engine/wire/wire.h"
 
-#define TRIB_REACTORS_MAX 16u
-#define TRIB_LOCAL_SIZE_MAX 64 /* ranks of one machine, each with a device */
-#define TRIB_MEMBERS_MAX 4096u
 #define TRIB_MEMBER_NAME_MAX 64
 /* Slower links are announced as this slow; the factor travels in billionths, in 64 bits. */
 #define TRIB_T_OPT_FACTOR_MAX 1e9
@@ -50,8 +48,6 @@ void trib_roster_put(trib_writer *writer, const trib_roster *roster);
 /* Reads all that is left and checks everything; *roster_out is written on success only. */
 TRIB_CHECKED trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_error *error);
 
-/* Elements of a partial sum are at most this many times as wide as the tensor's. */
-#define TRIB_PARTIAL_WIDTH_MAX 4u
 /* True if counts and sizes allow that local_size workers of each machine sum first. 0: always. */
 bool trib_roster_can_sum_first(const trib_roster *roster, uint32_t local_size);
 

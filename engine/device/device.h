@@ -19,6 +19,7 @@
 #ifndef TRIB_ENGINE_DEVICE_H
 #define TRIB_ENGINE_DEVICE_H
 
+#include "engine/base/limits.h"
 #include "engine/base/kernel_ops.h"
 #include "engine/reactor/reactor.h"
 

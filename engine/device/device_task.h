@@ -12,6 +12,7 @@
 #ifndef TRIB_ENGINE_DEVICE_TASK_H
 #define TRIB_ENGINE_DEVICE_TASK_H
 
+#include "engine/base/limits.h"
 #include "engine/device/device.h"
 #include "engine/worker/device_hooks.h"
 
@@ -90,9 +91,8 @@ bool trib_device_job_back(trib_core *core, trib_device_task *device, const trib_
 void trib_device_fail_if_job_lost(trib_op *op, trib_status status);
 
 /* ---- The queue for copies to the host, by priority and credit ---- */
-/* Credit of all cores. Their copies share a stream, so each core waits for what the others have submitted. Each core
+/* TRIB_COPY_CREDIT_BYTES is the credit of all cores. Each core
  * has two copies at least, so that one runs while the end of the other is reported. */
-#define TRIB_COPY_CREDIT_BYTES (8u << 20)
 #define TRIB_COPIES_LEAST 2u
 
 void trib_copy_queue_add(trib_copy_queue *queue, trib_device_task *device);

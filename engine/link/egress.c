@@ -4,61 +4,25 @@
 #include <stdlib.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/link/link_host.h"
-#include "engine/link/link_trace.h"
 
-#define CAPACITY_FIRST 16u
-#define PART_MIN (512u << 10) /* of the credit, for each of several networks: two chunks */
-#define SLOW_MIN (128u << 10) /* ... for each of several cores, by slow links */
-/* By those so much is enough, if it is so many messages: a few large ones to a peer that takes its time would hold up
- * those to the others. */
-#define SLOW_BYTES (256u << 10)
-#define SLOW_MESSAGES 8u
+#define PART_MIN (512u << 10) /* bytes of the credit, for each of several networks: two chunks */
+#define SLOW_MIN (128u << 10) /* bytes of the credit, for each of several reactors, by slow links */
 
-/* ---- The heap: who is furthest behind comes first ---- */
-
-static void place_in_heap(trib_egress *self, uint32_t index, trib_link *link)
+static void *allocate_waiting(void *user, size_t size)
 {
-    self->waiting[index] = link;
-    link->flow.heap_index = index;
+    (void)user;
+    return malloc(size);
 }
-
-static void sift_heap(trib_egress *self, uint32_t index)
-{
-    trib_link *link = self->waiting[index];
-    const double at = link->flow.at;
-    while (index > 0 && at < self->waiting[(index - 1) / 2]->flow.at) {
-        place_in_heap(self, index, self->waiting[(index - 1) / 2]);
-        index = (index - 1) / 2;
-    }
-    for (uint32_t child; (child = 2 * index + 1) < self->waiting_count; index = child) {
-        if (child + 1 < self->waiting_count && self->waiting[child + 1]->flow.at < self->waiting[child]->flow.at) {
-            child++;
-        }
-        if (at <= self->waiting[child]->flow.at) {
-            break;
-        }
-        place_in_heap(self, index, self->waiting[child]);
-    }
-    place_in_heap(self, index, link);
-}
-
-/* ---- Links ---- */
 
 trib_status trib_egress_join(trib_egress *egress, trib_link *link)
 {
-    if (egress->link_count == egress->capacity) {
-        const uint32_t capacity = egress->capacity == 0 ? CAPACITY_FIRST : egress->capacity * 2;
-        trib_link **waiting = realloc(egress->waiting, capacity * sizeof(trib_link *));
-        if (waiting == NULL) {
-            return TRIB_NO_MEMORY;
-        }
-        egress->waiting = waiting;
-        egress->capacity = capacity;
+    if (!trib_min_heap_reserve(&egress->waiting, egress->link_count + 1, allocate_waiting, NULL)) {
+        return TRIB_NO_MEMORY;
     }
     egress->link_count++;
     link->flow.egress = egress;
-    link->flow.heap_index = UINT32_MAX;
     return TRIB_OK;
 }
 
@@ -83,7 +47,7 @@ void trib_egress_join_in(trib_link *subflow)
 
 static void set_limit(const trib_link_host *host, trib_egress *egress)
 {
-    const uint64_t part = host->push_credit / host->egress_count;
+    const uint64_t part = host->push_credit / host->scheduler.network_count;
     const uint64_t wanted = egress->is_slow ? part / host->engine->core_count : part;
     const uint64_t enough = egress->is_slow ? SLOW_MIN : PART_MIN;
     const uint64_t least = host->push_credit < enough ? host->push_credit : enough;
@@ -92,12 +56,12 @@ static void set_limit(const trib_link_host *host, trib_egress *egress)
 
 void trib_egress_divide(trib_link_host *host, uint32_t networks)
 {
-    if (networks <= host->egress_count) {
+    if (networks <= host->scheduler.network_count) {
         return;
     }
-    host->egress_count = networks;
+    host->scheduler.network_count = networks;
     for (uint32_t i = 0; i < networks; i++) {
-        set_limit(host, &host->egress[i]);
+        set_limit(host, &host->scheduler.networks[i]);
     }
 }
 
@@ -108,7 +72,8 @@ static inline void account_flow_bytes(trib_egress_flow *flow, uint64_t more, uin
     flow->egress->offered += more - less;
 }
 
-/* So many bytes more for all of the link's connections, or fewer. One that is not ready yet is told when it is. */
+/* Adds bytes to, or takes them from, the weight of all of the link's connections. A subflow that is not ready yet gets
+ * the whole sum when it is (trib_egress_join_in). */
 static inline void account_bytes(trib_link *link, uint64_t more, uint64_t less)
 {
     account_flow_bytes(&link->flow, more, less);
@@ -125,15 +90,19 @@ void trib_egress_offer(trib_link *link, uint64_t bytes)
     account_bytes(link, bytes, 0);
 }
 
+static inline trib_min_heap_key flow_key(const trib_egress_flow *flow)
+{
+    return (trib_min_heap_key){.major = trib_min_heap_key_of_double(flow->at)};
+}
+
 void trib_egress_wait(trib_link *link)
 {
     trib_egress_flow *flow = &link->flow;
     trib_egress *egress = flow->egress;
-    if (flow->heap_index == UINT32_MAX) {
+    if (flow->node.place == 0) {
         flow->at = flow->at > egress->clock ? flow->at : egress->clock; /* nobody saves up while it is idle */
-        trib_assert(egress->waiting_count < egress->link_count);
-        place_in_heap(egress, egress->waiting_count++, link);
-        sift_heap(egress, flow->heap_index);
+        trib_assert(egress->waiting.count < egress->link_count);
+        trib_min_heap_insert(&egress->waiting, &flow->node, flow_key(flow));
     }
 }
 
@@ -151,41 +120,20 @@ void trib_egress_move(trib_link *from, trib_link *to, uint64_t bytes)
 
 void trib_egress_rest(trib_link *link)
 {
-    trib_egress *egress = link->flow.egress;
-    const uint32_t index = link->flow.heap_index;
-    if (egress == NULL || index == UINT32_MAX) {
-        return;
-    }
-    trib_assert(index < egress->waiting_count && egress->waiting[index] == link);
-    link->flow.heap_index = UINT32_MAX;
-    trib_link_note_wait(link, false);
-    egress->waiting_count--;
-    if (index < egress->waiting_count) {
-        place_in_heap(egress, index, egress->waiting[egress->waiting_count]);
-        sift_heap(egress, index);
+    if (link->flow.node.place != 0) {
+        trib_min_heap_remove(&link->flow.egress->waiting, &link->flow.node);
+        trib_link_note_waiting(link, false);
     }
 }
 
-static inline bool has_room(const trib_egress *egress)
+trib_link *trib_egress_waiting_link(const trib_egress *egress, uint32_t i)
 {
-    const bool is_enough = egress->is_slow && egress->in_flight >= SLOW_BYTES && egress->messages >= SLOW_MESSAGES;
-    return egress->waiting_count > 0 && egress->in_flight < egress->limit && !is_enough;
+    trib_assert(i < egress->waiting.count);
+    return trib_container_of(egress->waiting.slots[i].node, trib_link, flow.node);
 }
 
-/* The one that has room, and of those the one that is idle most; of several that are as much, the core's own. */
-static trib_egress *least_loaded(trib_link_host *host)
-{
-    trib_egress *best = NULL;
-    for (uint32_t i = 0; i < host->egress_count; i++) {
-        trib_egress *egress = &host->egress[(host->reactor->index + i) % host->egress_count];
-        if (has_room(egress) && (best == NULL || egress->in_flight < best->in_flight)) {
-            best = egress;
-        }
-    }
-    return best;
-}
-
-/* A link may go by another transport than the others, which knows nothing of slow links: only who said it takes it back. */
+/* A link may go by another transport than the others, which knows nothing of slow links: only the one that said it
+ * takes it back. */
 static inline void note_transport_speed(const trib_link_host *host, trib_egress *egress,
                                         const trib_transport *transport)
 {
@@ -200,60 +148,40 @@ static inline void note_transport_speed(const trib_link_host *host, trib_egress 
     set_limit(host, egress);
 }
 
-static inline void send_next_of(const trib_link_host *host, trib_egress *egress)
+trib_link *trib_egress_begin_turn(trib_link_host *host, trib_egress *egress)
 {
-    trib_link *link = egress->waiting[0];
-    trib_egress_flow *flow = &link->flow;
-    const uint64_t before = egress->in_flight;
-    egress->clock = flow->at;
+    trib_link *link = trib_egress_waiting_link(egress, 0);
+    egress->clock = link->flow.at;
     if (link->conn != NULL) {
         note_transport_speed(host, egress, link->conn->transport);
     }
-    trib_link_send_next(link);
+    return link;
+}
+
+void trib_egress_end_turn(trib_link *link, uint64_t bytes)
+{
+    trib_egress_flow *flow = &link->flow;
     /* Tensors of no bytes weigh nothing, and are few. */
-    const double weight = flow->offered > 0 ? (double)flow->offered / (double)egress->offered : 1.0;
-    flow->at += (double)(egress->in_flight - before) / weight;
-    if (flow->heap_index != UINT32_MAX) {
-        sift_heap(egress, flow->heap_index);
+    const double weight = flow->offered > 0 ? (double)flow->offered / (double)flow->egress->offered : 1.0;
+    flow->at += (double)bytes / weight;
+    if (flow->node.place != 0) {
+        trib_min_heap_update(&flow->egress->waiting, &flow->node, flow_key(flow));
     }
 }
 
 bool trib_egress_is_slow(const trib_link_host *host)
 {
     bool all = true;
-    for (uint32_t i = 0; i < host->egress_count; i++) {
-        all = all && host->egress[i].is_slow;
+    for (uint32_t i = 0; i < host->scheduler.network_count; i++) {
+        all = all && host->scheduler.networks[i].is_slow;
     }
     return all;
-}
-
-void trib_egress_pump(trib_link_host *host)
-{
-    if (host->egress_count == 1) {
-        while (has_room(&host->egress[0])) {
-            send_next_of(host, &host->egress[0]);
-        }
-    } else {
-        for (trib_egress *egress = least_loaded(host); egress != NULL; egress = least_loaded(host)) {
-            send_next_of(host, egress);
-        }
-    }
-    for (uint32_t k = 0; k < host->egress_count; k++) {
-        trib_egress *egress = &host->egress[k];
-        egress->waits = egress->waiting_count > 0;
-        if (egress->waits && trib_trace_ring_is_on(host->trace)) {
-            for (uint32_t i = 0; i < egress->waiting_count; i++) {
-                trib_link_note_wait(egress->waiting[i], true);
-            }
-        }
-    }
 }
 
 void trib_egress_close(trib_link_host *host)
 {
     for (uint32_t i = 0; i < TRIB_SUBFLOWS_MAX + 1; i++) {
-        trib_assert(host->egress[i].link_count == 0);
-        free(host->egress[i].waiting);
-        host->egress[i].waiting = NULL;
+        trib_assert(host->scheduler.networks[i].link_count == 0);
+        trib_min_heap_close(&host->scheduler.networks[i].waiting);
     }
 }

@@ -1,5 +1,5 @@
-/* link.c - frames over a connection. The outbox is in link_outbox.c, the handshake in link_handshake.c, and the link to this
- * process's own server in link_self.c. */
+/* link.c - frames over a connection, its states and its end. What goes next is decided in scheduler.c; the handshake in
+ * link_handshake.c, and the link to this process's own server in link_self.c. */
 #include "engine/link/link.h"
 
 #include <errno.h>
@@ -7,7 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <utlist.h>
+
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/link/link_host.h"
 #include "engine/link/link_arrival.h"
 #include "engine/link/link_cause.h"
@@ -17,7 +20,7 @@
 #include "engine/link/link_subflow.h"
 #include "engine/link/link_trace.h"
 
-trib_link *trib_link_create(trib_link_host *host, const trib_link_upcalls *upcalls)
+trib_link *trib_link_create(trib_link_host *host, const trib_link_upcalls *upcalls, trib_link_state state)
 {
     trib_link *link = trib_link_zalloc(host, sizeof *link);
     if (link == NULL) {
@@ -28,41 +31,46 @@ trib_link *trib_link_create(trib_link_host *host, const trib_link_upcalls *upcal
     link->upcalls = upcalls;
     link->peer = TRIB_NO_MEMBER;
     link->last_received_ns = trib_now(host->reactor);
-    link->next = host->links;
-    if (host->links != NULL) {
-        host->links->previous = link;
-    }
-    host->links = link;
+    link->state = state;
+    DL_PREPEND2(host->links, link, previous, next);
     return link;
 }
 
 void trib_link_free(trib_link *link)
 {
-    trib_assert(link->heap_size == 0 && link->begun == NULL && !trib_link_has_others(link));
+    trib_assert(!trib_link_has_others(link));
     trib_timer_stop(link->host->reactor, &link->deadline);
-    for (trib_link **at = &link->host->pump_head; link->pump_queued && *at != NULL; at = &(*at)->pump_next) {
-        if (*at == link) {
-            *at = link->pump_next;
-            break;
-        }
-    }
-    if (link->previous != NULL) {
-        link->previous->next = link->next;
-    } else {
-        link->host->links = link->next;
-    }
-    if (link->next != NULL) {
-        link->next->previous = link->previous;
-    }
-    trib_egress_leave(link);
-    free(link->heap);
+    trib_scheduler_forget(link);
+    DL_DELETE2(link->host->links, link, previous, next);
     free(link);
+}
+
+/* By which states each may be preceded: bit s stands for state s. */
+#define AFTER(state) (1u << TRIB_LINK_##state)
+static const uint32_t may_follow[TRIB_LINK_CLOSING + 1] = {
+    [TRIB_LINK_CONNECTING] = 0,
+    [TRIB_LINK_AWAIT_CHALLENGE] = AFTER(CONNECTING),
+    [TRIB_LINK_AWAIT_WELCOME] = AFTER(AWAIT_CHALLENGE),
+    [TRIB_LINK_AWAIT_HELLO] = 0,
+    [TRIB_LINK_AWAIT_PROOF] = AFTER(AWAIT_HELLO),
+    [TRIB_LINK_READY] = AFTER(AWAIT_WELCOME) | AFTER(AWAIT_PROOF),
+    [TRIB_LINK_CLOSING] = AFTER(CONNECTING) | AFTER(AWAIT_CHALLENGE) | AFTER(AWAIT_WELCOME) | AFTER(AWAIT_HELLO) |
+                          AFTER(AWAIT_PROOF) | AFTER(READY),
+};
+
+void trib_link_set_state(trib_link *link, trib_link_state state)
+{
+    trib_assert((may_follow[state] & (1u << link->state)) != 0);
+    link->state = state;
+    if (state == TRIB_LINK_READY) {
+        trib_trace_link(link->host, TRIB_TRACE_LINK_READY, link, link->purpose);
+    }
 }
 
 trib_status trib_link_connect(trib_link_host *host, const trib_address *to, trib_purpose purpose, uint32_t peer,
                               uint32_t peer_reactor, const trib_link_upcalls *upcalls, void *user, trib_link **link_out)
 {
-    trib_link *link = trib_link_create(host, upcalls);
+    trib_link *link = trib_link_create(host, upcalls, TRIB_LINK_CONNECTING);
     if (link == NULL) {
         return TRIB_NO_MEMORY;
     }
@@ -72,9 +80,9 @@ trib_status trib_link_connect(trib_link_host *host, const trib_address *to, trib
     link->peer_reactor = peer_reactor;
     link->user = user;
     link->credit = host->push_credit;
-    link->state = TRIB_LINK_CONNECTING;
     trib_link_subflow_choose_rail(link, to);
-    trib_status status = trib_link_carries_data(link) ? trib_egress_join(&host->egress[link->rail], link) : TRIB_OK;
+    trib_status status =
+        trib_link_carries_data(link) ? trib_egress_join(&host->scheduler.networks[link->rail], link) : TRIB_OK;
     if (status != TRIB_OK) {
         trib_link_free(link);
         return status;
@@ -96,13 +104,8 @@ void trib_link_send_finish(trib_send_record *out, trib_status status)
     trib_link *link = out->link;
     trib_link_host *host = link->host;
     uint32_t weight = TRIB_HEADER_SIZE + out->send.payload_size;
-    trib_assert(link->in_flight >= weight);
     trib_link_stats_returned(link, weight);
-    link->in_flight -= weight;
-    if (link->flow.egress != NULL) {
-        link->flow.egress->in_flight -= weight;
-        link->flow.egress->messages--;
-    }
+    trib_scheduler_return_credit(link, weight);
     if (out->done != NULL) {
         out->done(out, status);
     }
@@ -144,11 +147,7 @@ trib_status trib_link_send_held(trib_link *link, const trib_frame *frame, const 
     out->send.payload_size = frame->payload_size;
     out->send.user = link;
     trib_link_stats_handed(link);
-    link->in_flight += TRIB_HEADER_SIZE + frame->payload_size;
-    if (link->flow.egress != NULL) {
-        link->flow.egress->in_flight += TRIB_HEADER_SIZE + frame->payload_size;
-        link->flow.egress->messages++;
-    }
+    trib_scheduler_take_credit(link, TRIB_HEADER_SIZE + frame->payload_size);
     trib_counter_add(&host->stats->messages_sent, 1);
     if (link->conn != NULL) {
         link->conn->transport->ops->send(link->conn, &out->send);
@@ -194,6 +193,14 @@ void trib_link_send_copy(trib_link *link, trib_frame frame, const void *payload,
     }
 }
 
+/* No-op for a link that closes already: its last words may have found no memory, and ended it. */
+static void begin_closing(trib_link *link)
+{
+    if (link->state != TRIB_LINK_CLOSING) {
+        trib_link_set_state(link, TRIB_LINK_CLOSING);
+    }
+}
+
 /* NOLINTNEXTLINE(misc-no-recursion): see trib_link_send_copy */
 static void close_one(trib_link *link, bool flush, const trib_cause *cause)
 {
@@ -211,7 +218,7 @@ static void close_one(trib_link *link, bool flush, const trib_cause *cause)
             trib_link_send_cause(link, bye, cause);
         }
     }
-    link->state = TRIB_LINK_CLOSING;
+    begin_closing(link);
     trib_egress_rest(link);
     link->end = *cause;
     link->is_ended = true;
@@ -251,7 +258,7 @@ static void transport_accepted(trib_listener *listener, trib_conn *conn)
 {
     trib_link_host *host = listener->user;
     trib_link_handshake_make_room(host);
-    trib_link *link = trib_link_create(host, host->incoming);
+    trib_link *link = trib_link_create(host, host->incoming, TRIB_LINK_AWAIT_HELLO);
     conn->user = link;
     if (link == NULL || host->is_closed) {
         conn->user = NULL;
@@ -263,7 +270,6 @@ static void transport_accepted(trib_listener *listener, trib_conn *conn)
     }
     link->conn = conn;
     link->credit = host->pull_credit;
-    link->state = TRIB_LINK_AWAIT_HELLO;
     trib_link_handshake_arm(link);
 }
 
@@ -285,7 +291,7 @@ static trib_status refuse_frame(trib_link *link, trib_status status, const trib_
     return status;
 }
 
-/* Who greets in another version learns it from a frame in ours: ended without a word it would only try again. */
+/* A peer that greets in another version learns it from a frame in this one: without a word it would only try again. */
 static trib_status send_away(trib_link *link, const trib_error *error)
 {
     trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_BYE, .aux = (uint32_t)TRIB_PROTOCOL}, NULL, 0);
@@ -306,9 +312,10 @@ static trib_status transport_header(trib_conn *conn, const unsigned char header[
         return TRIB_CLOSED;
     }
     trib_assert(link->arrival_count < TRIB_AHEAD_MAX);
-    if (link->main != NULL && !link->has_received) { /* whatever it says: what waits may take it, too, from here on */
+    if (link->main != NULL &&
+        !link->has_received) { /* whatever the frame is: requests may go by this connection from here on */
         link->has_received = true;
-        trib_link_pump_later(link->main);
+        trib_scheduler_wake(link->main);
     }
     trib_frame frame;
     trib_status status = trib_frame_decode(header, &frame, &error);
@@ -356,14 +363,11 @@ static void transport_received(trib_conn *conn, const unsigned char header[TRIB_
 static void transport_sent(trib_conn *conn, trib_send *send, trib_status status)
 {
     (void)conn;
-    trib_send_record *out = (trib_send_record *)send;
+    trib_send_record *out = trib_container_of(send, trib_send_record, send);
     trib_link *link = out->link;
-    trib_link_priority_note_sent(link, send->payload_size);
     trib_link_send_finish(out, status);
-    if (status == TRIB_OK) {
-        trib_link_pump(link->main != NULL
-                           ? link->main
-                           : link); /* after a failure `closed` is near: what is sent now would only fail too */
+    if (status == TRIB_OK) { /* after a failure `closed` is near: what is sent now would only fail too */
+        trib_scheduler_credit_returned(link, send->payload_size);
     }
 }
 
@@ -373,21 +377,20 @@ static void finish_closed(trib_link *link)
     trib_link_free(link);
 }
 
-/* The first of a link's connections has gone, and there are others. */
+/* The main connection of a link has gone, and others are left. */
 static void main_closed(trib_link *link)
 {
     link->conn = NULL;
-    link->conn_closed = true;
     for (uint32_t i = 1; i < trib_link_connections(link); i++) {
         trib_link *other = trib_link_connection(link, i);
         if (other == NULL) {
             continue;
         }
-        /* What an orderly peer has sent over it is still to come, and then its end. */
+        /* Frames that an orderly peer has sent over it are still to come, and then its end. */
         if (other->state != TRIB_LINK_CLOSING && (!link->bye || other->state != TRIB_LINK_READY)) {
             close_one(other, false, &link->end);
         } else if (other->state == TRIB_LINK_READY) {
-            trib_link_handshake_arm(other); /* nor is that waited for without end */
+            trib_link_handshake_arm(other); /* not waited for without end */
         }
     }
 }
@@ -401,16 +404,17 @@ static void second_closed(trib_link *link, bool was_handshake)
         finish_closed(main);
     } else if (main->state != TRIB_LINK_CLOSING && !was_handshake && !link->bye &&
                (link->outgoing || link->has_received)) {
-        /* One that the peer dropped before it knew it to be ready was not used. A main one that is closing has its own
-         * last words to write. */
+        /* A second connection that the peer dropped before it knew it to be ready was not used. A main link that is
+         * closing has its own last words to write. */
         trib_link_close_for(main, false, &link->end);
         main->end_from_peer = link->end_from_peer;
     }
     trib_link_free(link);
 }
 
-/* A peer that goes because the process that keeps the membership has left, or because workers disagree, says so, and may be heard
- * before that process is: the job ends for all with the same status. Whatever else a peer goes for, to this one it is lost. */
+/* A peer that goes because the process that keeps the membership has left, or because workers disagree, says so, and
+ * may be heard before that process is: the job ends for all with the same status. Whatever else a peer goes for, to
+ * this one it is lost. */
 static trib_status status_of_end(const trib_link *link, trib_status status)
 {
     if (link->bye) {
@@ -445,8 +449,8 @@ static void transport_closed(trib_conn *conn, trib_status status, const char *re
     }
     trib_link_host *host = link->host;
     const bool was_handshake = !link->proved, pushed = link->flow.egress != NULL;
-    link->state = TRIB_LINK_CLOSING;
-    trib_link_drop_requests(link);
+    begin_closing(link);
+    trib_scheduler_drop_requests(link);
     trib_link_arrivals_abandon(link);
     if (link->main != NULL) {
         second_closed(link, was_handshake);
@@ -456,7 +460,7 @@ static void transport_closed(trib_conn *conn, trib_status status, const char *re
         finish_closed(link);
     }
     if (pushed) {
-        trib_egress_pump(host); /* the others have the credit that it held */
+        trib_scheduler_link_gone(host);
     }
 }
 

@@ -8,7 +8,7 @@
 #include "engine/link/link_host.h"
 #include "engine/link/link_handshake.h"
 
-/* What it says is final if its turn has come; link->recv_claim is filled in if it says TRIB_OK. */
+/* The answer is final if the frame's turn has come; link->recv_claim is filled in if the answer is TRIB_OK. */
 static trib_status ask_upper(trib_link *link, const trib_frame *frame, trib_recv_target *target, trib_error *error)
 {
     if (link->state != TRIB_LINK_READY) {

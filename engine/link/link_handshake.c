@@ -13,14 +13,12 @@
 #include "engine/link/link_host.h"
 #include "engine/link/link_priority.h"
 #include "engine/base/half_open.h"
-#include "engine/link/link_trace.h"
 
-#define HANDSHAKE_TIMEOUT_NS (10 * INT64_C(1000000000))
-#define REFUSED_LINES_MAX 20u /* of each core, in that time: a port scan does not fill a disk */
+#define REFUSED_LINES_MAX 20u /* of each reactor, in REFUSED_LINES_NS: a port scan does not fill a disk */
 #define REFUSED_LINES_NS (60 * INT64_C(1000000000))
 #define HELLO_SIZE (TRIB_NONCE_SIZE + 12u)
 
-/* What each state waits for. */
+/* The frame that each state waits for. */
 static const struct {
     trib_frame_type expected;
     uint32_t payload_size;
@@ -44,7 +42,7 @@ void trib_link_handshake_arm(trib_link *link)
 {
     link->deadline.fired = deadline_passed;
     link->deadline.user = link;
-    trib_timer_arm(link->host->reactor, &link->deadline, trib_now(link->host->reactor) + HANDSHAKE_TIMEOUT_NS);
+    trib_timer_arm(link->host->reactor, &link->deadline, trib_now(link->host->reactor) + TRIB_HANDSHAKE_TIMEOUT_NS);
 }
 
 static void send_handshake(trib_link *link, trib_frame_type type, const void *payload, size_t size)
@@ -66,7 +64,7 @@ void trib_link_handshake_begin(trib_link *link)
     trib_put_u32(&writer, handshake->member);
     trib_put_u32(&writer, handshake->reactor);
     memcpy(hello + writer.size, handshake->connector_nonce, TRIB_NONCE_SIZE);
-    link->state = TRIB_LINK_AWAIT_CHALLENGE;
+    trib_link_set_state(link, TRIB_LINK_AWAIT_CHALLENGE);
     send_handshake(link, TRIB_FRAME_HELLO, hello, sizeof hello);
 }
 
@@ -89,11 +87,10 @@ static void become_ready(trib_link *link)
         return; /* there was no memory for the last message */
     }
     trib_timer_stop(link->host->reactor, &link->deadline);
-    link->state = TRIB_LINK_READY;
+    trib_link_set_state(link, TRIB_LINK_READY);
     link->proved = true;
-    /* Who joins is known when the job runs: till then its rank is free again as soon as it is gone. */
+    /* A control link does not keep its place: until the job runs a rank is free again as soon as its link is gone. */
     link->conn->survives_path_loss = link->purpose != TRIB_PURPOSE_CONTROL;
-    trib_trace_link(link->host, TRIB_TRACE_LINK_READY, link, link->purpose);
     link->upcalls->ready(link);
 }
 
@@ -109,7 +106,7 @@ static trib_status take_hello(trib_link *link, const unsigned char *payload)
     unsigned char challenge[TRIB_NONCE_SIZE + TRIB_PROOF_SIZE];
     memcpy(challenge, handshake->acceptor_nonce, TRIB_NONCE_SIZE);
     trib_auth_prove(link->host->engine->key, handshake, false, challenge + TRIB_NONCE_SIZE);
-    link->state = TRIB_LINK_AWAIT_PROOF;
+    trib_link_set_state(link, TRIB_LINK_AWAIT_PROOF);
     send_handshake(link, TRIB_FRAME_CHALLENGE, challenge, sizeof challenge);
     return TRIB_OK;
 }
@@ -127,7 +124,7 @@ static trib_status take_challenge(trib_link *link, const unsigned char *payload,
     }
     unsigned char proof[TRIB_PROOF_SIZE];
     trib_auth_prove(link->host->engine->key, handshake, true, proof);
-    link->state = TRIB_LINK_AWAIT_WELCOME;
+    trib_link_set_state(link, TRIB_LINK_AWAIT_WELCOME);
     send_handshake(link, TRIB_FRAME_PROOF, proof, sizeof proof);
     return TRIB_OK;
 }
@@ -147,7 +144,7 @@ static trib_status take_proof(trib_link *link, const unsigned char *payload, tri
     link->peer_reactor = handshake->reactor;
     const bool is_second = link->purpose == TRIB_PURPOSE_PRIORITY || link->purpose == TRIB_PURPOSE_SUBFLOW;
     if (is_second && trib_link_find_main(link) == NULL) {
-        link->proved = true; /* it is turned away, but as no stranger: the other may be about to leave */
+        link->proved = true; /* turned away, but not counted as half-open: the main link may be about to end */
         return trib_error_set(error, TRIB_PROTOCOL, "a second connection of a link that is not there, or a third");
     }
     send_handshake(link, TRIB_FRAME_WELCOME, NULL, 0);
@@ -189,7 +186,7 @@ uint32_t trib_link_handshake_at_once(const struct trib_engine *engine)
     return (networks > 1 ? networks : 2) * members * engine->core_count;
 }
 
-/* No more strangers beside members than the host can spare. */
+/* Half-open links that this reactor keeps: its part of what the process can spare, and all members at once. */
 static uint32_t most_unproved(const trib_link_host *host)
 {
     return trib_half_open_max() / host->engine->core_count + trib_link_handshake_at_once(host->engine);
@@ -232,7 +229,7 @@ bool trib_link_handshake_send_away(trib_link_host *host)
 void trib_link_handshake_refused(trib_link *link, trib_conn *conn)
 {
     trib_counter_add(&link->host->stats->peers_refused, 1);
-    /* One that finds our own proof wrong goes without a word. */
+    /* A peer that finds this side's proof wrong goes without a word. */
     const bool went = link->state == TRIB_LINK_AWAIT_PROOF && link->end.status == TRIB_PEER_LOST;
     char text[TRIB_REASON_MAX];
     snprintf(text, sizeof text, "%s: %s%s", conn->remote.text, link->end.detail,

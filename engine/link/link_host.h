@@ -1,11 +1,12 @@
 /*
- * link_host.h - what the links of one reactor share: its transport, the credit of all of them, their chunks that wait.
+ * link_host.h - the state that the links of one reactor share: its transport, its scheduler, its credits, and records
+ * to use again.
  *
- * It is embedded in what one reactor of an engine owns (engine/core/core.h), which fills in the first group when it opens.
- * Everything here belongs to the reactor's thread.
+ * It is embedded in what one reactor of an engine owns (engine/core/core.h), which fills in the first group when it
+ * opens. Everything here belongs to the reactor's thread.
  */
-#ifndef TRIB_ENGINE_LINK_HOST_H
-#define TRIB_ENGINE_LINK_HOST_H
+#ifndef TRIB_ENGINE_LINK_LINK_HOST_H
+#define TRIB_ENGINE_LINK_LINK_HOST_H
 
 #include "engine/job/core_stats.h"
 #include "engine/job/job.h"
@@ -13,6 +14,7 @@
 #include "engine/link/link_priority.h"
 #include "engine/link/link_self.h"
 #include "engine/link/link_stats.h"
+#include "engine/link/scheduler.h"
 #include "engine/trace/trace_ring.h"
 
 struct trib_core;
@@ -30,22 +32,17 @@ struct trib_link_host {
     uint32_t epoch;       /* of the roster that this reactor knows of, 0: none yet; in every frame that it sends */
     bool is_closed;       /* the job is over: no connection is accepted */
 
-    trib_link *links;
-    trib_link *pump_head; /* links whose outbox has something new */
-    trib_post pump_post;
-    trib_send_record *free_outs;
+    trib_link *links; /* all that there are, newest first (utlist.h) */
+    trib_scheduler scheduler;
+    uint32_t push_credit, pull_credit; /* bytes */
+    trib_send_record *free_outs;       /* records that are used again */
     trib_self_leases leases;
-    uint32_t push_credit, pull_credit;
-    trib_egress egress[TRIB_SUBFLOWS_MAX + 1]; /* by network */
-    uint32_t egress_count;
-    trib_bulk bulk;
-    uint64_t sequence;      /* ages of what waits in outboxes */
     trib_link_stats *loads; /* by member; NULL: nothing is counted */
 
-    /* Connections that were turned away (link_handshake.c). */
-    int64_t refused_since_ns; /* when the minute began in which lines are counted; 0: nobody was */
+    /* Log lines about connections that were turned away (link_handshake.c). */
+    int64_t refused_since_ns; /* when the minute began in which lines are counted; 0: none was turned away yet */
     uint32_t refused_logged, refused_unlogged;
-    char refused_last[TRIB_REASON_MAX]; /* "": nobody */
+    char refused_last[TRIB_REASON_MAX]; /* "": none */
 };
 
 /* Before the transport is opened. The credits are the engine's settings. */
@@ -54,10 +51,9 @@ void trib_link_host_open(trib_link_host *host);
 void trib_link_host_close(trib_link_host *host);
 /* Counted in stats.allocations; NULL when out of memory. Freed with free(). */
 void *trib_link_zalloc(trib_link_host *host, size_t size);
-/* Lets the link emit at the end of this event. */
-void trib_link_pump_later(trib_link *link);
 
-/* link_handshake.c: a line about a connection that was turned away; so many in a minute, and then how many more there were. */
+/* link_handshake.c: logs that a connection was turned away; a minute has a bounded number of lines, and then one with a
+ * count. */
 void trib_link_note_refused(trib_link_host *host, const char *what, const char *text);
 void trib_link_report_refused(trib_link_host *host, bool now);
 

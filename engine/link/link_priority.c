@@ -5,11 +5,7 @@
 #include "engine/link/link_host.h"
 #include "engine/link/link_subflow.h"
 
-#define PRIORITY_CREDIT TRIB_LINK_PRIORITY_BYTES_MAX /* beyond which it is no faster than the other */
-#define BULK_BYTES (16u << 10)                       /* less is no reason to wait */
-#define BULK_NS (5 * INT64_C(1000000))               /* so long what was sent may lie in the kernel */
-
-/* ---- What arrives ---- */
+/* ---- Upcalls of a second connection: frames are the main link's ---- */
 
 static void second_ready(trib_link *link)
 {
@@ -45,9 +41,9 @@ const trib_link_upcalls trib_link_second_upcalls = {
     .closed = second_closed,
 };
 
-/* ---- Making it ---- */
+/* ---- Making and ending it ---- */
 
-static void connect_priority_link(trib_link *link)
+void trib_link_priority_connect(trib_link *link)
 {
     trib_link_host *host = link->host;
     const trib_roster *roster = host->engine->roster;
@@ -64,7 +60,7 @@ static void connect_priority_link(trib_link *link)
     link->priority_link = priority_link;
 }
 
-/* Where the main link has room for such a one; NULL: nowhere. */
+/* The main link's place for a second connection of that purpose; NULL: none is free. */
 static trib_link **free_place_in(trib_link *main, trib_purpose purpose)
 {
     if (purpose == TRIB_PURPOSE_PRIORITY) {
@@ -112,70 +108,5 @@ bool trib_link_detach_from_main(trib_link *link)
         main->subflows[i] = main->subflows[i] == link ? NULL : main->subflows[i];
     }
     link->main = NULL;
-    return main->conn_closed && !trib_link_has_others(main);
-}
-
-/* ---- Who takes it ---- */
-
-void trib_link_priority_note(trib_link *link, int32_t priority, uint32_t bytes)
-{
-    if (bytes >= BULK_BYTES && link->purpose == TRIB_PURPOSE_DATA && link->conn != NULL) {
-        link->host->bulk.priority = priority;
-    }
-}
-
-void trib_link_priority_note_sent(trib_link *link, uint32_t bytes)
-{
-    if (bytes >= BULK_BYTES && link->purpose == TRIB_PURPOSE_DATA) {
-        link->host->bulk.sent_ns = trib_now(link->host->reactor);
-    }
-}
-
-/* The side that accepted it begins when the other has: until then that may not know it to be ready, and give it up. */
-static bool is_ready(const trib_link *second)
-{
-    return second != NULL && second->state == TRIB_LINK_READY && (second->outgoing || second->has_received);
-}
-
-/* Much that is less urgent is ahead of it. */
-static bool is_behind(const trib_link *link, int32_t priority)
-{
-    trib_link_host *host = link->host;
-    if (priority <= host->bulk.priority) {
-        return false;
-    }
-    const uint64_t in_flight = link->flow.egress != NULL ? link->flow.egress->in_flight : link->in_flight;
-    return in_flight >= BULK_BYTES || trib_now(host->reactor) - host->bulk.sent_ns < BULK_NS;
-}
-
-void trib_link_priority_send(trib_link *link)
-{
-    while (link->heap_size > 0 && link->heap[0]->route == TRIB_ROUTE_ANY && is_behind(link, link->heap[0]->priority)) {
-        if (link->priority_link == NULL && link->outgoing && !link->priority_failed) {
-            connect_priority_link(link);
-        }
-        if (!is_ready(link->priority_link) || link->priority_link->in_flight > 0) {
-            return;
-        }
-        trib_send_request *first = link->heap[0];
-        const bool more = first->send_chunk(link->priority_link, first);
-        trib_assert(!more);
-        trib_link_dequeue(link, first);
-    }
-}
-
-trib_link *trib_link_express_route(trib_link *link, const trib_send_request *request)
-{
-    if (request->route == TRIB_ROUTE_PINNED) {
-        return trib_link_connection_or_main(link, request->connection);
-    }
-    const bool overtakes = request->route == TRIB_ROUTE_ANY && is_ready(link->priority_link) &&
-                           link->priority_link->in_flight < PRIORITY_CREDIT && is_behind(link, request->priority);
-    return overtakes ? link->priority_link : link;
-}
-
-trib_link *trib_link_connection_or_main(trib_link *link, uint8_t connection)
-{
-    trib_link *second = connection > 0 ? trib_link_connection(link, connection) : NULL;
-    return is_ready(second) ? second : link;
+    return main->conn == NULL && !trib_link_has_others(main);
 }

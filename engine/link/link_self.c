@@ -3,21 +3,26 @@
  *
  * Invariants
  * - A lease is in the list of the task whose chunk it is of until it ends.
- * - A chunk's lease ends before its sum is complete, as the sum is made of it. So only a task that fails has any to be recalled.
+ * - A chunk's lease ends before its sum is complete, as the sum is made of it. So only a task that fails has any to be
+ *   recalled.
  */
 #include "engine/link/link_self.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include <utlist.h>
+
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/link/link_host.h"
 
 /* ---- Frames ---- */
 
 _Static_assert(sizeof(trib_frame) <= TRIB_HEADER_SIZE, "a frame to this process itself travels in place of its header");
 
-/* A chunk that nothing else is there beside is copied while its partner is on its way: this core would wait, and has it at hand then. */
+/* A chunk that is alone is copied while its partner is on its way: the reactor would wait otherwise, and so has it in
+ * its cache. */
 static bool may_stay(const trib_link_host *host, const trib_send_record *next)
 {
     return next != NULL || host->leases.count > 0;
@@ -26,8 +31,8 @@ static bool may_stay(const trib_link_host *host, const trib_send_record *next)
 static void deliver_self(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
-    trib_link *link = (trib_link *)((char *)post - offsetof(trib_link, self_post));
-    /* Only what was there at the beginning: answers go out in a later turn. */
+    trib_link *link = trib_container_of(post, trib_link, self_post);
+    /* Only frames that were there at the beginning: answers go out in a later turn. */
     trib_send_record *out = link->self_head;
     link->self_head = link->self_tail = NULL;
     while (out != NULL) {
@@ -41,7 +46,7 @@ static void deliver_self(trib_reactor *reactor, trib_post *post)
             trib_status status = link->upcalls->received(link, &frame, out->send.payload, true, &error);
             link->host->leases.held = NULL;
             if (status != TRIB_OK) {
-                /* As from anybody else: what was not taken would be waited for. */
+                /* As from any other peer: a frame that was not taken would be waited for. */
                 trib_link_close(link, false, status, error.text);
             }
         }
@@ -49,9 +54,9 @@ static void deliver_self(trib_reactor *reactor, trib_post *post)
         out = next;
     }
     if (link->state != TRIB_LINK_CLOSING) {
-        trib_link_pump(link);
-    } else if (!link->self_post.queued) { /* one that was closed by what it delivered comes here again */
-        trib_link_drop_requests(link);
+        trib_scheduler_credit_returned(link, 0);
+    } else if (!link->self_post.queued) { /* a link that was closed by a frame that it delivered comes here again */
+        trib_scheduler_drop_requests(link);
         link->upcalls->closed(link, link->end.status, link->end.detail);
         trib_link_free(link);
     }
@@ -60,15 +65,15 @@ static void deliver_self(trib_reactor *reactor, trib_post *post)
 trib_status trib_link_self(trib_link_host *host, uint32_t member, const trib_link_upcalls *upcalls,
                            trib_link **link_out)
 {
-    trib_link *link = trib_link_create(host, upcalls);
+    trib_link *link = trib_link_create(host, upcalls, TRIB_LINK_READY);
     if (link == NULL) {
         return TRIB_NO_MEMORY;
     }
     link->purpose = TRIB_PURPOSE_DATA;
     link->peer = member;
     link->peer_reactor = host->reactor->index;
-    link->credit = host->push_credit; /* what one turn hands over, so that the loop soon looks at its other business */
-    link->state = TRIB_LINK_READY;
+    link->credit =
+        host->push_credit; /* one turn hands over no more, so that the loop soon looks at its other business */
     link->self_post.run = deliver_self;
     *link_out = link;
     return TRIB_OK;
@@ -90,44 +95,38 @@ void trib_link_self_hand_over(trib_link *link, trib_send_record *out)
 struct trib_self_lease {
     trib_lease base; /* first */
     trib_self_leases *leases;
-    trib_self_lease *next, **at; /* the task's list */
+    trib_self_lease **list; /* head of the task's list, in which it is (utlist.h) */
+    trib_self_lease *next, *previous;
 };
 
 static bool lease_end(trib_lease *base)
 {
-    trib_self_lease *lease = (trib_self_lease *)base;
+    trib_self_lease *lease = trib_container_of(base, trib_self_lease, base);
     trib_self_leases *leases = lease->leases;
     trib_assert(leases->count > 0);
     leases->count--;
-    *lease->at = lease->next;
-    if (lease->next != NULL) {
-        lease->next->at = lease->at;
-    }
-    lease->next = leases->unused;
-    leases->unused = lease;
+    DL_DELETE2(*lease->list, lease, previous, next);
+    LL_PREPEND(leases->unused, lease);
     return true; /* the caller leaves its buffer alone until the operation is over */
 }
 
 static trib_lease *lease_begin(trib_conn *conn, bool keeps)
 {
-    trib_self_leases *leases = (trib_self_leases *)((char *)conn - offsetof(trib_self_leases, conn));
+    trib_self_leases *leases = trib_container_of(conn, trib_self_leases, conn);
     trib_self_lease *lease = leases->unused;
     if (!keeps || leases->held == NULL) {
         return NULL;
     }
     if (lease != NULL) {
-        leases->unused = lease->next;
+        LL_DELETE(leases->unused, lease);
     } else {
         lease = trib_link_zalloc(leases->host, sizeof *lease);
         if (lease == NULL) {
             return NULL;
         }
     }
-    *lease = (trib_self_lease){.base = {.end = lease_end}, .leases = leases, .next = *leases->held, .at = leases->held};
-    if (lease->next != NULL) {
-        lease->next->at = &lease->next;
-    }
-    *leases->held = lease;
+    *lease = (trib_self_lease){.base = {.end = lease_end}, .leases = leases, .list = leases->held};
+    DL_PREPEND2(*lease->list, lease, previous, next);
     leases->count++;
     return &lease->base;
 }

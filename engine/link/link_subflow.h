@@ -1,41 +1,33 @@
 /*
- * link_subflow.h - a link's further connections, by the other addresses of its peer, so that what has to go takes the way
+ * link_subflow.h - a link's further connections, by the other addresses of its peer, so that chunks go by the network
  * that has room.
  *
- * Where members have several network interfaces a reactor is reached at an address of each. Its link goes by the first; a
- * subflow is a connection by another, to the same reactor. The links of a core that go by one of the networks share a credit
- * (egress.h), and whichever has room takes the partition that is first in the link's outbox: a fast network asks more often
- * than a slow one, and nobody needs to know how fast they are.
+ * Where members have several network interfaces a reactor is reached at an address of each. Its link goes by the first;
+ * a subflow is a connection by another, to the same reactor. The links of a core that go by one of the networks share a
+ * credit (egress.h), and whichever has room takes the partition that is first in the link's outbox: a fast network asks
+ * more often than a slow one, and nobody needs to know how fast they are.
  *
- * There is no order between connections. So a partition's contributions to a round all go by the one that took the first of
- * them (its request waits in `begun` there), a withdrawal follows them, and where it was withdrawn the next round follows that.
- * Sums go by any: each chunk's stands for itself, and a round begins when the last one's sums are all there.
+ * There is no order between connections. So a partition's contributions to a round all go by the one that took the
+ * first of them (its request waits in `begun` there); a withdrawal goes by the same one, and so does the round after a
+ * withdrawal. Sums go by any: the sum of each chunk stands for itself, and a round begins when all sums of the last one
+ * are there.
  *
- * A subflow is a trib_link that its main one owns; it lives and ends as a priority one does (link_priority.h), of which such a
- * link has none. It is made when the main one is ready, which does not wait for it, and begins to carry when it is. Over TCP
- * only, between machines, and where machines do not sum first: partial sums must keep their order (relay.h).
+ * A subflow is a trib_link that its main one owns; it lives and ends as a priority one does (link_priority.h), of which
+ * such a link has none. It is made when the main one is ready, which does not wait for it, and begins to carry when it
+ * is. Over TCP only, between machines, and where machines do not sum first: partial sums must keep their order
+ * (relay.h).
  */
-#ifndef TRIB_ENGINE_LINK_SUBFLOW_H
-#define TRIB_ENGINE_LINK_SUBFLOW_H
+#ifndef TRIB_ENGINE_LINK_LINK_SUBFLOW_H
+#define TRIB_ENGINE_LINK_LINK_SUBFLOW_H
 
 #include "engine/link/link.h"
 
-/* Before the link is connected to that address, which is a list: by which of the networks, and may it have subflows? */
+/* Before the link is connected to that address, which is a list: decides by which network it goes (link->rail), and
+ * whether it may have subflows (link->forks). */
 void trib_link_subflow_choose_rail(trib_link *link, const trib_address *to);
-/* The link is ready. */
+/* The link is READY: connects its subflows, if it may have any. */
 void trib_link_subflows_connect(trib_link *link);
-/* A subflow that this side has made is. */
+/* A subflow that this side has made is READY: it takes part in sending. */
 void trib_link_subflow_ready(trib_link *subflow);
-
-/* Of the link's connections the one that takes the next sum: ready, and with the least under way. NULL: none has credit. */
-trib_link *trib_link_subflow_least_loaded(trib_link *link);
-/* Is there anything for this connection to send? */
-bool trib_link_has_work(const trib_link *link);
-/* What waits for those of its connections with something to send has changed. */
-void trib_link_subflows_update(trib_link *link);
-/* Sends one chunk over that connection of a link that may have subflows. */
-void trib_link_subflow_send_next(trib_link *link);
-/* The request was begun on one of the link's connections, and is no more. */
-void trib_link_subflow_unbind(trib_link *link, trib_send_request *request);
 
 #endif

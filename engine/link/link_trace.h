@@ -1,10 +1,10 @@
-/* link_trace.h - records what happens to links. */
-#ifndef TRIB_ENGINE_LINK_TRACE_H
-#define TRIB_ENGINE_LINK_TRACE_H
+/* link_trace.h - puts records about links into the trace of their reactor. */
+#ifndef TRIB_ENGINE_LINK_LINK_TRACE_H
+#define TRIB_ENGINE_LINK_LINK_TRACE_H
 
 #include "engine/link/link_host.h"
 
-/* NULL: the core itself. */
+/* link NULL: the record is about the core itself. */
 static inline void trib_trace_link(trib_link_host *host, trib_trace_kind kind, const trib_link *link, uint32_t value)
 {
     if (trib_trace_ring_is_on(host->trace)) {

@@ -1,31 +1,31 @@
 /*
  * poll_window.h - how long a thread that has nothing to do looks for more before it sleeps.
  *
- * A thread that sleeps is woken 20 to 200 us late, and a virtual machine's is later than others; to look for long takes a
- * core. So a thread looks for `least_ns` after work, and for longer, up to `most_ns`, where looking so long would have found
- * the next work: the pauses of the past say so. Where work comes too seldom for that the window halves at each arrival; and what was
- * learned from work is forgotten where only what comes by itself, such as heartbeats, has come for a second.
+ * A thread that sleeps is woken 20 to 200 us late, and a virtual machine's is later than others; to look for long takes
+ * a core. So a thread looks for `least_ns` after work, and for longer, up to `most_ns`, where looking so long would
+ * have found the next work, as far as the pauses of the past tell. Where work comes too seldom for that the window
+ * halves at each arrival; and the window falls back to least_ns where only heartbeats have come for a second.
  *
- * Who looks lets other threads of its core run in between. If one of them is busy each such chance costs its whole slice, which
- * waking up does not: a thread that gets its core back late does not look for many times as long, unless it is told to
- * (least_ns).
+ * A thread that looks lets other threads of its core run in between. If one of them is busy each such chance costs its
+ * whole slice, which waking up does not: a thread that gets its core back late does not look for many times as long,
+ * unless least_ns tells it to.
  */
-#ifndef TRIB_ENGINE_POLL_WINDOW_H
-#define TRIB_ENGINE_POLL_WINDOW_H
+#ifndef TRIB_ENGINE_REACTOR_POLL_WINDOW_H
+#define TRIB_ENGINE_REACTOR_POLL_WINDOW_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#define TRIB_POLL_WINDOW_LATE_NS INT64_C(50000) /* no mere caller that was told of a sum has the core for so long */
+#define TRIB_POLL_WINDOW_LATE_NS INT64_C(50000) /* a caller that is told of a sum has the core for less */
 #define TRIB_POLL_WINDOW_FORGETS_NS INT64_C(1000000000)
 #define TRIB_POLL_WINDOW_YIELD_FACTOR 32 /* so slices that others take cost at most about 3 % of the time */
 
 typedef struct trib_poll_window {
     int64_t least_ns, most_ns; /* both 0: never */
-    int64_t window_ns;
-    int64_t worked_ns;      /* when there was work last */
-    int64_t taught_ns;      /* when there was some last that did not come by itself */
-    int64_t yield_until_ns; /* others want the core until then */
+    int64_t window_ns;         /* the present one, least_ns..most_ns */
+    int64_t worked_ns;         /* when there was work last */
+    int64_t taught_ns;         /* when there was some last that teaches */
+    int64_t yield_until_ns;    /* others want the core until then */
 } trib_poll_window;
 
 static inline trib_poll_window trib_poll_window_between(int64_t least_ns, int64_t most_ns)
@@ -34,7 +34,8 @@ static inline trib_poll_window trib_poll_window_between(int64_t least_ns, int64_
         .least_ns = least_ns, .most_ns = most_ns > least_ns ? most_ns : least_ns, .window_ns = least_ns};
 }
 
-/* There was work. What comes by itself, such as heartbeats, is no reason to look for longer: it does not teach. */
+/* There was work. Heartbeats and the like come by themselves, and are no reason to look for longer: teaches is false.
+ * */
 static inline void trib_poll_window_note_work(trib_poll_window *window, int64_t now_ns, bool teaches)
 {
     const int64_t pause_ns = now_ns - window->worked_ns;
@@ -51,7 +52,7 @@ static inline void trib_poll_window_note_work(trib_poll_window *window, int64_t 
     window->worked_ns = now_ns;
 }
 
-/* As that, for who knows when the work began, too: it is no part of the pause. */
+/* The same for a caller that knows when the work began: the work itself is no part of the pause. */
 static inline void trib_poll_window_note_work_since(trib_poll_window *window, int64_t begun_ns, int64_t now_ns,
                                                     bool teaches)
 {

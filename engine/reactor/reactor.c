@@ -4,16 +4,18 @@
  * Invariants
  * - The mailbox is a stack that any thread pushes on; the loop takes it whole and reverses it, so the posts of one
  *   thread run in the order in which they were posted.
- * - Whoever pushes wakes the loop afterwards if it dozes; or has somebody do it, who may be late: what others push meanwhile
- *   wakes it too. Of those who find it dozing one makes the system call (`wake`).
- * - What is taken from the mailbox joins the deferred list, so that one bound holds for both.
+ * - A thread that pushes wakes the loop afterwards if the loop dozes, or sees to it that another thread does. Of
+ *   several threads that find the loop dozing one makes the system call (`wake`).
+ * - A post that is taken from the mailbox joins the deferred list, so that one bound holds for both.
  */
 #include "engine/reactor/reactor.h"
 
+#include <utlist.h>
+
 #include "engine/base/assert.h"
 
-/* Both keep the loop responsive: input is looked at again after so many posts, and after a post that defers
- * itself again has had so many goes. More than one go, because "receive, pump, flush" is a chain of deferrals that
+/* Both bounds keep the loop responsive: input is looked at again after so many posts, and after a post that defers
+ * itself again has run so many times. More than once, because "receive, pump, flush" is a chain of deferrals that
  * should not cost a poll for each link. */
 #define POSTS_PER_RUN 1024u
 #define PASSES_PER_RUN 4u
@@ -124,7 +126,8 @@ bool trib_reactor_run_posts(trib_reactor *reactor)
         /* A pass ends with what was there when it began; that post may be freed by then, so it is only compared. */
         const trib_post *last = reactor->deferred_tail;
         bool at_last = false;
-        /* On a loop of the caller's a post may call back, and the callback run the loop: then the rest is run in there. */
+        /* On a loop of the caller's a post may call back, and the callback run the loop: then the rest is run in there.
+         * */
         while (!at_last && budget > 0 && reactor->deferred_head != NULL) {
             at_last = reactor->deferred_head == last;
             budget--;
@@ -139,18 +142,12 @@ bool trib_reactor_run_posts(trib_reactor *reactor)
 void trib_reactor_poller_add(trib_reactor *reactor, trib_poller *poller)
 {
     trib_assert(poller->poll != NULL && poller->rest != NULL && poller->woken != NULL);
-    poller->next = reactor->pollers;
-    reactor->pollers = poller;
+    LL_PREPEND(reactor->pollers, poller);
 }
 
 void trib_reactor_poller_remove(trib_reactor *reactor, trib_poller *poller)
 {
-    trib_poller **at = &reactor->pollers;
-    while (*at != poller) {
-        trib_assert(*at != NULL);
-        at = &(*at)->next;
-    }
-    *at = poller->next;
+    LL_DELETE(reactor->pollers, poller);
 }
 
 bool trib_reactor_poll(trib_reactor *reactor)
@@ -194,7 +191,7 @@ trib_turn trib_reactor_turn(trib_reactor *reactor, bool polls_more)
     unsigned polls = POLLS_PER_TURN, more = polls_more && reactor->pollers != NULL ? EXTRA_POLLS_PER_TURN : 0;
     while (polls > 0) {
         const bool awaits = reactor->awaited > 0;
-        /* Before others are looked at: who has just handed something in waits for it to go out. */
+        /* Posts come before pollers: a caller that has just submitted something waits for it to go out. */
         turn.posted = run_if_any(reactor) || turn.posted;
         const bool found = trib_reactor_poll(reactor);
         turn.worked = turn.worked || found || turn.posted;
@@ -202,7 +199,7 @@ trib_turn trib_reactor_turn(trib_reactor *reactor, bool polls_more)
             (void)run_if_any(reactor);
         }
         const bool goes_on = found ? !awaits || reactor->awaited > 0 : more > 0 && reactor->awaited > 0;
-        if (!goes_on) { /* who has all that it waited for is not kept */
+        if (!goes_on) { /* a caller that has all that it waited for is not kept */
             break;
         }
         *(found ? &polls : &more) -= 1;

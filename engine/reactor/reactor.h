@@ -11,14 +11,15 @@
  *   run function begins. The mailbox is bounded because whatever is posted comes from a bounded pool (operations,
  *   peers).
  */
-#ifndef TRIB_ENGINE_REACTOR_H
-#define TRIB_ENGINE_REACTOR_H
+#ifndef TRIB_ENGINE_REACTOR_REACTOR_H
+#define TRIB_ENGINE_REACTOR_REACTOR_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/base/limits.h"
 #include "api/tributary.h"
 #include "engine/base/log.h"
 
@@ -35,7 +36,7 @@ typedef struct trib_post {
 typedef struct trib_timer {
     void (*fired)(trib_reactor *reactor, struct trib_timer *timer);
     void *user;
-    int64_t due_ns; /* what it was armed for last */
+    int64_t due_ns; /* the time for which it was armed last */
     bool armed;
     _Alignas(16) unsigned char storage[TRIB_TIMER_STORAGE]; /* the implementation's own */
 } trib_timer;
@@ -51,7 +52,7 @@ typedef struct trib_io {
     _Alignas(16) unsigned char storage[TRIB_IO_STORAGE];
 } trib_io;
 
-/* What computing costs; a simulated reactor lets its time pass, a real one ignores it because time passes by itself. */
+/* Kinds of computing that are charged: a simulated reactor lets time pass for them, a real one ignores them. */
 typedef enum trib_cost { TRIB_COST_SUM, TRIB_COST_COPY, TRIB_COST_CODEC, TRIB_COST_MESSAGE } trib_cost;
 
 typedef struct trib_reactor_ops {
@@ -67,9 +68,9 @@ typedef struct trib_reactor_ops {
 } trib_reactor_ops;
 
 /*
- * Input that no descriptor announces, such as memory that another process writes to. The loop looks at it in every turn;
- * before it blocks it lets the source ask for wake-ups, which come through a descriptor. A reactor that never blocks
- * (a simulated one) need not know of them.
+ * Input that no descriptor announces, such as memory that another process writes to. The loop looks at it in every
+ * turn; before it blocks it lets the source ask for wake-ups, which come through a descriptor. A reactor that never
+ * blocks (a simulated one) need not know of them.
  */
 typedef struct trib_poller {
     struct trib_poller *next;
@@ -83,8 +84,8 @@ typedef struct trib_poller {
 
 /* The resource that listeners of this loop are short of. */
 typedef struct trib_shortage {
-    int error; /* errno's number; 0: nothing */
-    int64_t since_ns, last_ns;
+    int error;                 /* errno's number; 0: nothing is short */
+    int64_t since_ns, last_ns; /* when it was noted first, and last */
 } trib_shortage;
 
 struct trib_reactor {
@@ -95,8 +96,8 @@ struct trib_reactor {
     _Atomic(trib_post *) mail; /* newest first; other threads push */
     trib_post *deferred_head, *deferred_tail;
     trib_poller *pollers;
-    uint32_t awaited; /* of what its owner has begun, how much waits for others: their answers may come at any moment */
-    bool got_payload; /* payload has come; after heartbeats no more need come. The loop takes it back */
+    uint32_t awaited; /* operations of its owner's that wait for answers of others, which may come at any moment */
+    bool got_payload; /* payload has come, so more may follow soon (heartbeats do not count); the loop clears it */
     trib_shortage shortage;
 };
 
@@ -104,7 +105,7 @@ void trib_reactor_init(trib_reactor *reactor, const trib_reactor_ops *ops, uint3
 
 /* Any thread: runs post->run on the reactor soon, in order of posting from one thread. */
 void trib_reactor_post(trib_reactor *reactor, trib_post *post);
-/* The same, but who calls sees to it that somebody calls trib_reactor_wake soon. */
+/* The same without a wake-up: the caller sees to it that trib_reactor_wake is called soon. */
 void trib_reactor_post_nowake(trib_reactor *reactor, trib_post *post);
 /* Any thread. */
 static inline void trib_reactor_wake(trib_reactor *reactor)
@@ -117,7 +118,7 @@ void trib_reactor_defer(trib_reactor *reactor, trib_post *post);
 
 /* For implementations: runs what is in the mailbox and deferred, at most a bounded number; true if some is left. */
 bool trib_reactor_run_posts(trib_reactor *reactor);
-/* Sequentially consistent, for who has just said that it goes to sleep. */
+/* Sequentially consistent, for a loop that has just announced that it goes to sleep. */
 static inline bool trib_reactor_has_posts(const trib_reactor *reactor)
 {
     return reactor->deferred_head != NULL || atomic_load(&reactor->mail) != NULL;
@@ -133,16 +134,13 @@ bool trib_reactor_poll(trib_reactor *reactor);
 bool trib_reactor_rest(trib_reactor *reactor);
 void trib_reactor_woken(trib_reactor *reactor);
 
-/* For implementations: what they do with a turn, apart from timers and descriptors. Polls and runs posts, bounded; with `looks`
- * also where a poller had nothing, for about a microsecond, as long as something is awaited. */
+/* For implementations: what they do with a turn, apart from timers and descriptors. Polls and runs posts, bounded; with
+ * `looks` also where a poller had nothing, for about a microsecond, as long as something is awaited. */
 typedef struct trib_turn {
     bool worked; /* there was something to do */
     bool posted; /* some of it came by post */
 } trib_turn;
 trib_turn trib_reactor_turn(trib_reactor *reactor, bool polls_more);
-
-/* The longest timeout that is told apart from none, 100 years: added to a time, or to another, it does not overflow. */
-#define TRIB_TIMEOUT_MAX_NS (INT64_C(100) * 365 * 86400 * 1000000000)
 
 static inline int64_t trib_timeout_clamp(int64_t timeout_ns)
 {
@@ -165,8 +163,8 @@ static inline void trib_timer_arm(trib_reactor *reactor, trib_timer *timer, int6
     reactor->ops->timer_arm(reactor, timer, at_ns);
 }
 
-/* For who judges others by their silence, when timer has fired: was this reactor away itself for longer than that? Then
- * what they have said may lie unread, and judging has to wait for the next time. That time it is done, late or not: a
+/* Asked when a timer has fired that looks for silent peers: was this reactor itself away for longer than that? Then
+ * messages may lie unread, and the caller has to wait for the next time before it judges. It then judges late or not: a
  * loop that is late each time would never judge. */
 static inline bool trib_timer_stalled_locally(trib_reactor *reactor, const trib_timer *timer, int64_t tolerance_ns)
 {
@@ -183,18 +181,18 @@ static inline void trib_io_watch(trib_reactor *reactor, trib_io *io, unsigned ev
     reactor->ops->io_watch(reactor, io, events);
 }
 
-/* A listener that is short of something to let a connection in notes it each time that it has tried in vain, several times in this time:
- * what is older is over, too. */
+/* A listener that lacks a resource to accept a connection notes the shortage at each attempt, several times in this
+ * time: a shortage that was not noted for so long is over. */
 #define TRIB_SHORTAGE_GAP_NS (1000 * INT64_C(1000000))
 void trib_reactor_note_shortage(trib_reactor *reactor, int error);
 
-/* One has been let in. */
+/* A connection has been accepted: the shortage is over. */
 static inline void trib_reactor_end_shortage(trib_reactor *reactor)
 {
     reactor->shortage.error = 0;
 }
 
-/* The shortage now, errno's number, and for how long it has lasted; 0: none. */
+/* The present shortage, as errno's number, and for how long it has lasted; 0: none. */
 int trib_reactor_find_shortage(trib_reactor *reactor, int64_t *for_ns_out);
 
 static inline void trib_charge(trib_reactor *reactor, trib_cost cost, size_t bytes)

@@ -6,12 +6,13 @@
  *   its turn. The prepare watcher keeps the loop from blocking, through an idle watcher, while there are posts to
  *   run. So one turn (EVRUN_ONCE) never runs a post and then blocks: a host that tests a flag between turns sees what
  *   callbacks did.
- * - The watchers of timers (reactor_ev_timer.c) and descriptors live in the storage of trib_timer and trib_io; nothing is
- *   allocated for them.
- * - Other threads wake it through an eventfd of its own, and not through ev_async: libev ends the process if there is no
- *   descriptor for that. They write to it only while the loop may be about to block: `dozes` is set before the last look
- *   at the mailbox, and who takes it away writes. Who posts looks at `dozes` after that, and who dozes at the mailbox after that; all four
- *   are sequentially consistent, so one of the two sees the other. A loop that does not doze costs its callers no exchange.
+ * - The watchers of timers (reactor_ev_timer.c) and descriptors live in the storage of trib_timer and trib_io; nothing
+ *   is allocated for them.
+ * - Other threads wake it through an eventfd of its own, and not through ev_async: libev ends the process if there is
+ *   no descriptor for that. They write to it only while the loop may be about to block: `dozes` is set before the last
+ *   look at the mailbox, and the thread that clears it writes. A poster looks at `dozes` after it has posted, the loop
+ *   at the mailbox after it has set `dozes`; all four accesses are sequentially consistent, so one of the two sees the
+ *   other. A loop that does not doze costs its callers no exchange.
  * - In a child of a fork (fork.h) every watcher that is called stops itself and does nothing else.
  */
 #ifndef _GNU_SOURCE
@@ -27,6 +28,7 @@
 #include <unistd.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/base/fork.h"
 
 #define NS_PER_S INT64_C(1000000000)
@@ -66,7 +68,7 @@ static void wake_loop(trib_reactor *reactor)
 
 static void io_ready(struct ev_loop *loop, ev_io *watcher, int events)
 {
-    trib_io *io = (trib_io *)(void *)((unsigned char *)watcher - offsetof(trib_io, storage));
+    trib_io *io = trib_container_of((unsigned char(*)[TRIB_IO_STORAGE])(void *)watcher, trib_io, storage);
     reactor_ev *self = watcher->data;
     if (trib_reactor_ev_is_foreign(self)) {
         ev_io_stop(loop, watcher);
@@ -164,7 +166,7 @@ static void stop_watchers(reactor_ev *self)
     ev_timer_stop(self->loop, &self->horizon);
 }
 
-/* True: it has not been told anything, and what it is told from now on wakes it. */
+/* True: the mailbox is empty, and a post from now on wakes the loop. */
 static bool may_doze(reactor_ev *self)
 {
     (void)atomic_exchange(&self->dozes, true);
@@ -183,7 +185,7 @@ static void prepare_called(struct ev_loop *loop, ev_prepare *watcher, int events
         return;
     }
     atomic_store_explicit(&self->runner, pthread_self(), memory_order_relaxed);
-    /* One that spins does not block, and needs nobody to wake it. */
+    /* A loop that spins does not block, and needs nobody to wake it. */
     if (trib_reactor_has_posts(&self->base) || keeps_polling(self) || (!self->busy_poll && !may_doze(self))) {
         ev_idle_start(loop, &self->idle);
     } else if (self->base.pollers != NULL && !self->busy_poll) {

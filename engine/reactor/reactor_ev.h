@@ -5,8 +5,8 @@
  * the caller runs. Its watchers keep an attached loop's ev_run from returning for as long as the reactor exists, as
  * any watcher does; trib_reactor_ev_destroy removes them.
  */
-#ifndef TRIB_ENGINE_REACTOR_EV_H
-#define TRIB_ENGINE_REACTOR_EV_H
+#ifndef TRIB_ENGINE_REACTOR_REACTOR_EV_H
+#define TRIB_ENGINE_REACTOR_REACTOR_EV_H
 
 #include "engine/reactor/reactor.h"
 
@@ -21,10 +21,10 @@ TRIB_CHECKED trib_status trib_reactor_ev_create(uint32_t index, trib_logger *log
  * not run are forgotten. NULL is fine. On an attached loop: from the thread that runs it. */
 void trib_reactor_ev_destroy(trib_reactor *reactor);
 
-/* Makes a thread of its own for the loop, named "trib-<index>", with the signals of the host blocked (thread_signals.h), pinned to core
- * unless that is -1 (if pinning fails it is logged and the thread runs anywhere). It runs the loop once it is released;
- * stopped before that, it runs nothing. busy_poll: it never sleeps. TRIB_STATE on an attached loop or when it has been started,
- * TRIB_SYSTEM if no thread could be made: errno says why. */
+/* Makes a thread of its own for the loop, named "trib-<index>", with the signals of the host blocked
+ * (thread_signals.h), pinned to core unless that is -1 (if pinning fails it is logged and the thread runs anywhere). It
+ * runs the loop once it is released; stopped before that, it runs nothing. busy_poll: it never sleeps. TRIB_STATE on an
+ * attached loop or when it has been started, TRIB_SYSTEM if no thread could be made: errno says why. */
 TRIB_CHECKED trib_status trib_reactor_ev_start_held(trib_reactor *reactor, int core, bool busy_poll);
 void trib_reactor_ev_release(trib_reactor *reactor);
 
@@ -43,12 +43,14 @@ void trib_reactor_ev_pin(trib_reactor *reactor, int core);
 /* On its thread: it has spun long enough (busy_poll), from now on it sleeps when there is nothing to do. */
 void trib_reactor_ev_stop_spinning(trib_reactor *reactor);
 
-/* Before it starts, or on its thread: for so long after it has had something to do, it looks for more before it sleeps (poll_window.h), and
- * lets other threads of its core run in between; crowded: after each look, as it may be they that it waits for. Posts teach it, and payload
- * (trib_reactor.got_payload); where most_ns is below 1 ms all work. Both 0: it sleeps at once. */
+/* Before it starts, or on its thread: for so long after it has had something to do, it looks for more before it sleeps
+ * (poll_window.h), and lets other threads of its core run in between; crowded: after each look, as it may be they that
+ * it waits for. Posts teach it, and payload (trib_reactor.got_payload); where most_ns is below 1 ms all work. Both 0:
+ * it sleeps at once. */
 void trib_reactor_ev_set_poll_window(trib_reactor *reactor, int64_t least_ns, int64_t most_ns, bool crowded);
 
-/* On its thread, not from a callback: what a turn of the loop does, but for timers and descriptors. True: there was something. */
+/* On its thread, not from a callback: what a turn of the loop does, but for timers and descriptors. True: there was
+ * something. */
 bool trib_reactor_ev_poll(trib_reactor *reactor);
 
 /* Any thread, the reactor's own too: the loop ends soon, for good. No-op on an attached loop. */

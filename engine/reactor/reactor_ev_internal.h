@@ -1,9 +1,9 @@
 /*
- * reactor_ev_internal.h - what reactor_ev.c, the loop, reactor_ev_timer.c, its timers, and reactor_ev_thread.c, the thread that
- * runs it, share.
+ * reactor_ev_internal.h - the state that reactor_ev.c (the loop), reactor_ev_timer.c (its timers) and
+ * reactor_ev_thread.c (the thread that runs it) share.
  */
-#ifndef TRIB_ENGINE_REACTOR_EV_INTERNAL_H
-#define TRIB_ENGINE_REACTOR_EV_INTERNAL_H
+#ifndef TRIB_ENGINE_REACTOR_REACTOR_EV_INTERNAL_H
+#define TRIB_ENGINE_REACTOR_REACTOR_EV_INTERNAL_H
 
 #include <ev.h>
 #include <pthread.h>
@@ -11,6 +11,7 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 
+#include "engine/base/container_of.h"
 #include "engine/base/fork.h"
 #include "engine/reactor/poll_window.h"
 #include "engine/reactor/reactor_ev.h"
@@ -19,26 +20,26 @@
 typedef struct reactor_ev {
     trib_reactor base; /* first */
     struct ev_loop *loop;
-    bool attached;
-    bool started; /* has a thread to join */
-    bool busy_poll;
+    bool attached;      /* to a loop of the caller's */
+    bool started;       /* has a thread to join */
+    bool busy_poll;     /* it spins, and never sleeps */
     int first_core;     /* to be pinned to when it starts */
     int core;           /* that it is pinned to; -1: none */
     cpu_set_t anywhere; /* where its thread might run when it began */
     pthread_t thread;
-    _Atomic pthread_t runner; /* who ran the loop last */
+    _Atomic pthread_t runner; /* thread that ran the loop last */
     atomic_bool stopping, released;
     sem_t leave;       /* the thread waits for it before it runs the loop: released, or stopped */
-    uint32_t process;  /* that made it */
+    uint32_t process;  /* trib_fork_process of the process that made it */
     int wake_fd;       /* an eventfd */
     atomic_bool dozes; /* the loop may be about to block: wake_fd would wake it */
     ev_io wake;
     ev_prepare prepare;
     ev_check check;
     ev_idle idle;
-    ev_timer horizon; /* for the far timers */
-    int64_t horizon_ns;
-    trib_timer *far_first, *far_last; /* by time */
+    ev_timer horizon;            /* for the far timers */
+    int64_t horizon_ns;          /* for when it is armed */
+    struct timer_ev *far_timers; /* by time, soonest first (utlist.h) */
     trib_poll_window poll_window;
     int64_t turn_ns; /* when it was over that the loop waited */
     trib_tsc_clock tsc_clock;
@@ -49,7 +50,7 @@ typedef struct reactor_ev {
 
 static inline reactor_ev *reactor_of(trib_reactor *reactor)
 {
-    return (reactor_ev *)reactor;
+    return trib_container_of(reactor, reactor_ev, base);
 }
 
 /* In a child of a fork, which has the loop's memory, but none of the descriptors, or others by their numbers? */

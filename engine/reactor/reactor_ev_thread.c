@@ -25,14 +25,14 @@ static void pin_thread(reactor_ev *self, int core)
                  core, strerror_r(error, why, sizeof why));
     } else {
         self->core = core;
-        trib_thread_be_prompt(true); /* who has that core as well, such as a caller that spins, cannot be avoided */
+        trib_thread_be_prompt(true); /* another thread on that core, such as a caller that spins, cannot be avoided */
     }
 }
 
 void trib_reactor_ev_pin(trib_reactor *reactor, int core)
 {
     reactor_ev *self = reactor_of(reactor);
-    /* `started` is for who starts and joins: the thread may be here before it is set. */
+    /* `started` belongs to the thread that starts and joins: this one may be here before it is set. */
     trib_assert(!self->attached && trib_reactor_ev_on_thread(reactor));
     if (core >= 0) {
         pin_thread(self, core);
@@ -65,7 +65,7 @@ static void *thread_main(void *argument)
         self->worked = false;
         ev_run(self->loop, EVRUN_NOWAIT);
         if (!self->worked) {
-            sched_yield(); /* whom it waits for may be waiting for this core */
+            sched_yield(); /* the peer that it waits for may be waiting for this core */
         }
     }
     /* Spinning may have ended because of a stop. */
@@ -127,7 +127,7 @@ void trib_reactor_ev_join(trib_reactor *reactor)
     if (self->started) {
         pthread_join(self->thread, NULL);
         self->started = false;
-        /* Who joins tears down: what needs the reactor's thread is now that one's to do. */
+        /* The joining thread tears down: it counts as the reactor's thread from here on. */
         atomic_store(&self->runner, pthread_self());
     }
 }

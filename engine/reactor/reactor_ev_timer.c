@@ -1,19 +1,22 @@
 /*
- * reactor_ev_timer.c - the timers of a reactor on libev: those that go off soon are libev's, the far ones wait in a list.
+ * reactor_ev_timer.c - the timers of a reactor on libev: those that go off soon are libev's, the far ones wait in a
+ * list.
  *
- * Hardly a far timer ever goes off: they are deadlines of what is over before. In libev's heap each would cost a way in and
- * a way out, and a look at the system's clock. So they wait in a list by time, which is nearly always the order in which
- * they were armed, and libev has one timer for all of them, the horizon.
+ * Hardly a far timer ever goes off: they are deadlines of what is over before. In libev's heap each would cost a way in
+ * and a way out, and a look at the system's clock. So they wait in a list by time, which is nearly always the order in
+ * which they were armed, and libev has one timer for all of them, the horizon.
  *
  * Invariants
- * - The horizon is armed while there are far timers, for the time of the first of them or an earlier one: it is left alone when
- *   the first is stopped, and armed anew when it has gone off.
- * - A timer does not go off before its time. libev counts in double, from the time at which its turn began: what is early
- *   goes back.
+ * - The horizon is armed while there are far timers, for the time of the first of them or an earlier one: it is left
+ *   alone when the first is stopped, and armed anew when it has gone off.
+ * - A timer does not go off before its time. libev counts in double, from the time at which its turn began: what is
+ *   early goes back.
  */
 #include "engine/reactor/reactor_ev_internal.h"
 
 #include <stddef.h>
+
+#include <utlist.h>
 
 #include "engine/base/assert.h"
 
@@ -25,7 +28,7 @@ typedef struct timer_ev {
     union {
         ev_timer watcher; /* its data is the reactor */
         struct {
-            trib_timer *next, *previous;
+            struct timer_ev *next, *previous; /* of far_timers */
         } far;
     };
     int64_t at_ns;
@@ -39,6 +42,11 @@ _Static_assert(offsetof(timer_ev, watcher) == 0, "a watcher is where its timer's
 static timer_ev *state_of(trib_timer *timer)
 {
     return (timer_ev *)(void *)timer->storage;
+}
+
+static trib_timer *timer_of(timer_ev *state)
+{
+    return trib_container_of((unsigned char(*)[TRIB_TIMER_STORAGE])(void *)state, trib_timer, storage);
 }
 
 static void expire_timer(reactor_ev *self, trib_timer *timer)
@@ -62,8 +70,7 @@ static void soon_called(struct ev_loop *loop, ev_timer *watcher, int events)
     (void)loop;
     (void)events;
     reactor_ev *self = watcher->data;
-    timer_ev *state = (timer_ev *)(void *)watcher;
-    trib_timer *timer = (trib_timer *)(void *)((unsigned char *)watcher - offsetof(trib_timer, storage));
+    timer_ev *state = trib_container_of(watcher, timer_ev, watcher);
     if (trib_reactor_ev_is_foreign(self)) {
         return;
     }
@@ -71,7 +78,7 @@ static void soon_called(struct ev_loop *loop, ev_timer *watcher, int events)
         begin_at(self, watcher, state->at_ns);
         return;
     }
-    expire_timer(self, timer);
+    expire_timer(self, timer_of(state));
 }
 
 /* ---- Far ---- */
@@ -85,37 +92,29 @@ static void horizon_begin(reactor_ev *self, int64_t at_ns)
 
 static void horizon_follow(reactor_ev *self)
 {
-    if (self->far_first != NULL && !ev_is_active(&self->horizon)) {
-        horizon_begin(self, state_of(self->far_first)->at_ns);
+    if (self->far_timers != NULL && !ev_is_active(&self->horizon)) {
+        horizon_begin(self, self->far_timers->at_ns);
     }
 }
 
 /* False: its place is too far from the end. */
-static bool far_add(reactor_ev *self, trib_timer *timer)
+static bool far_add(reactor_ev *self, timer_ev *state)
 {
-    timer_ev *state = state_of(timer);
-    trib_timer *before = self->far_last;
-    for (unsigned steps = 0; before != NULL && state_of(before)->at_ns > state->at_ns; steps++) {
+    timer_ev *before = self->far_timers != NULL ? self->far_timers->far.previous : NULL; /* the last one */
+    for (unsigned steps = 0; before != NULL && before->at_ns > state->at_ns; steps++) {
         if (steps == STEPS_MAX) {
             return false;
         }
-        before = state_of(before)->far.previous;
+        before = before != self->far_timers ? before->far.previous : NULL;
     }
-    trib_timer **at = before != NULL ? &state_of(before)->far.next : &self->far_first;
     state->is_far = true;
-    state->far.previous = before;
-    state->far.next = *at;
-    *(state->far.next != NULL ? &state_of(state->far.next)->far.previous : &self->far_last) = timer;
-    *at = timer;
+    DL_APPEND_ELEM2(self->far_timers, before, state, far.previous, far.next);
     return true;
 }
 
-static void far_remove(reactor_ev *self, trib_timer *timer)
+static void far_remove(reactor_ev *self, timer_ev *state)
 {
-    timer_ev *state = state_of(timer);
-    trib_timer *next = state->far.next, *previous = state->far.previous;
-    *(previous != NULL ? &state_of(previous)->far.next : &self->far_first) = next;
-    *(next != NULL ? &state_of(next)->far.previous : &self->far_last) = previous;
+    DL_DELETE2(self->far_timers, state, far.previous, far.next);
     state->is_far = false;
 }
 
@@ -128,11 +127,11 @@ static void horizon_called(struct ev_loop *loop, ev_timer *watcher, int events)
         return;
     }
     const int64_t now_ns = trib_now(&self->base);
-    while (self->far_first != NULL && state_of(self->far_first)->at_ns <= now_ns) {
-        trib_timer *timer = self->far_first;
-        far_remove(self, timer);
+    while (self->far_timers != NULL && self->far_timers->at_ns <= now_ns) {
+        timer_ev *state = self->far_timers;
+        far_remove(self, state);
         horizon_follow(self); /* it may run the loop until another one goes off */
-        expire_timer(self, timer);
+        expire_timer(self, timer_of(state));
     }
     horizon_follow(self);
 }
@@ -143,7 +142,7 @@ void trib_reactor_ev_timers_open(reactor_ev *self)
 {
     ev_timer_init(&self->horizon, horizon_called, 0.0, 0.0);
     self->horizon.data = self;
-    self->far_first = self->far_last = NULL;
+    self->far_timers = NULL;
 }
 
 void trib_reactor_ev_timer_stop(trib_reactor *reactor, trib_timer *timer)
@@ -154,7 +153,7 @@ void trib_reactor_ev_timer_stop(trib_reactor *reactor, trib_timer *timer)
     }
     timer->armed = false;
     if (state_of(timer)->is_far) {
-        far_remove(self, timer);
+        far_remove(self, state_of(timer));
     } else {
         ev_timer_stop(self->loop, &state_of(timer)->watcher);
     }
@@ -169,11 +168,11 @@ void trib_reactor_ev_timer_arm(trib_reactor *reactor, trib_timer *timer, int64_t
     state->at_ns = at_ns < 0 ? 0 : at_ns;
     state->is_far = false;
     timer->armed = true;
-    if (state->at_ns - trib_now_fast(reactor) < FAR_NS || !far_add(self, timer)) {
+    if (state->at_ns - trib_now_fast(reactor) < FAR_NS || !far_add(self, state)) {
         ev_timer_init(&state->watcher, soon_called, 0.0, 0.0);
         state->watcher.data = self;
         begin_at(self, &state->watcher, state->at_ns);
     } else if (!ev_is_active(&self->horizon) || state->at_ns < self->horizon_ns) {
-        horizon_begin(self, state_of(self->far_first)->at_ns); /* of another, where one that goes off arms this one */
+        horizon_begin(self, self->far_timers->at_ns); /* of another, where one that goes off arms this one */
     }
 }

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #define SPAN_NS 250000.0    /* that one setting holds: a clock that is slewed by 500 millionths is off by 125 ns */
-#define BASE_MIN_NS 2000000 /* over which a rate is taken */
+#define BASE_MIN_NS 2000000 /* the shortest and the longest time over which a rate is taken */
 #define BASE_MAX_NS INT64_C(1000000000)
 #define APART_MAX_NS 1000 /* between the system's time before and after the counter is read */
 #define TRIES 3u
@@ -25,7 +25,7 @@ static bool is_kernels_clock(void)
 #endif
 }
 
-/* The counter and the system's time of one moment. False: who reads them was interrupted in between each time, so they
+/* The counter and the system's time of one moment. False: the thread was interrupted in between each time, so the two
  * may be any time apart; *ns_out is the system's time now all the same. */
 static bool read_both(const trib_tsc_clock *clock, uint64_t *count_out, int64_t *ns_out)
 {

@@ -1,21 +1,22 @@
 /*
- * tsc_clock.h - the monotonic clock for who asks for it very often: the processor's counter, set by the system's clock every
- * fraction of a millisecond. Off from it by less than some 100 ns, for half of the price; also where the one who sets it is
- * interrupted just then, which a counter that is read once would be off by until it is set again.
+ * tsc_clock.h - a cheap monotonic clock for hot paths: the processor's counter, set by the system's clock every
+ * fraction of a millisecond. It differs from the system's by less than some 100 ns, for half of the price. The counter
+ * is read together with the clock, and read again if the thread was interrupted in between: else it would be off by
+ * that until it is set again.
  *
- * Used only where the kernel itself takes that counter for its clock (then it is steady, and the same on all cores); else
- * the system is asked each time. One owner, one thread.
+ * Used only where the kernel itself takes that counter for its clock (then it is steady, and the same on all cores);
+ * else the system is asked each time. A clock belongs to one thread.
  */
-#ifndef TRIB_ENGINE_TSC_CLOCK_H
-#define TRIB_ENGINE_TSC_CLOCK_H
+#ifndef TRIB_ENGINE_REACTOR_TSC_CLOCK_H
+#define TRIB_ENGINE_REACTOR_TSC_CLOCK_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 typedef struct trib_tsc_clock {
-    int64_t (*clock_ns)(void);
-    uint64_t set_at, span; /* ticks: when it was set, and how long that holds; 0: ask the system */
-    uint64_t origin;       /* rates are taken from here */
+    int64_t (*clock_ns)(void); /* the system's */
+    uint64_t set_at, span;     /* ticks: when it was set, and how long that holds; 0: ask the system */
+    uint64_t origin;           /* rates are taken from here */
     int64_t set_ns, origin_ns, last_ns;
     double tick_ns;
     bool usable, has_origin;

@@ -157,8 +157,7 @@ static void push_enqueue(trib_link *link, relay_push *push, bool check_older)
 {
     trib_core *core = push->core;
     push->request = (trib_send_request){.priority = push->what.priority,
-                                        .sequence = core->host.sequence++,
-                                        .heap_index = TRIB_SEND_IDLE,
+                                        .age = trib_scheduler_take_age(&core->host.scheduler),
                                         .send_chunk = push_send_chunk,
                                         .on_drop = push_on_drop};
     for (const relay_push *at = check_older ? core->relay->waiting : NULL; at != NULL; at = at->next) {
@@ -168,7 +167,7 @@ static void push_enqueue(trib_link *link, relay_push *push, bool check_older)
     }
     list_add(push);
     const uint64_t bytes = push->sum == NULL ? 0 : trib_sum_partial_bytes(&push->what);
-    const trib_status status = trib_link_enqueue(link, &push->request, bytes);
+    const trib_status status = trib_scheduler_submit(link, &push->request, bytes);
     if (status != TRIB_OK) {
         push_on_drop(&push->request);
     }
@@ -186,7 +185,7 @@ static void drop_pushes(trib_core *core, const trib_contribution *what)
         if (push->sum != NULL && is_of_key(&push->what, what) && push->what.round == what->round) {
             trib_link *link = core->owner_links[push->what.owner];
             trib_assert(link != NULL); /* its end would have dropped it */
-            trib_link_dequeue(link, &push->request);
+            trib_scheduler_withdraw(link, &push->request);
             list_remove(push);
             push->next = NULL;
             push_give(push);

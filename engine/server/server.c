@@ -242,13 +242,12 @@ void trib_server_hand_out(trib_core *core, trib_summation *summation, uint32_t r
     entry->next = NULL;
     entry->request = (trib_send_request){
         .priority = what->priority,
-        .sequence = core->host.sequence++,
+        .age = trib_scheduler_take_age(&core->host.scheduler),
         .route = summation != core->host_sums && trib_link_priority_fits(sum->size) ? TRIB_ROUTE_ANY : TRIB_ROUTE_MAIN,
-        .heap_index = TRIB_SEND_IDLE,
         .send_chunk = sum_send_chunk,
         .on_drop = sum_on_drop};
     core->entries_waiting++;
-    const trib_status status = trib_link_enqueue(link, &entry->request, entry->sum->size);
+    const trib_status status = trib_scheduler_submit(link, &entry->request, entry->sum->size);
     if (status != TRIB_OK) {
         entry_recycle(entry);
     }

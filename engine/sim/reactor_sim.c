@@ -11,10 +11,14 @@
 
 #include <stdlib.h>
 
+#include <utlist.h>
+
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/sim/sim_world.h"
 
-/* What has arrived is run until so much time has passed in a turn, then posts; as a loop's budget does. */
+/* Work of the simulated kernel is run until so much time has passed in a turn, then posts: as a loop's budget has it.
+ * */
 #define TURN_BUDGET_NS 50000
 
 typedef struct sim_reactor {
@@ -22,14 +26,14 @@ typedef struct sim_reactor {
     trib_sim_process *process;
     struct sim_reactor *next; /* of its process */
     trib_sim_event turn;
-    trib_sim_work *head, *tail;
-    int64_t busy_until_ns;
-    bool runs;
+    trib_sim_work *head, *tail; /* that has arrived, oldest first */
+    int64_t busy_until_ns;      /* when its last turn ended, or will */
+    bool runs;                  /* its turn is running right now */
 } sim_reactor;
 
 struct trib_sim_machine {
     trib_sim *sim;
-    uint32_t processes;
+    uint32_t processes; /* on it */
     uint32_t cores;
     int64_t free_at_ns[]; /* by core */
 };
@@ -40,9 +44,9 @@ struct trib_sim_process {
     trib_sim_costs costs;
     sim_reactor *reactors;
     trib_sim_stream random;
-    double factor;
+    double factor;    /* its work takes so many times as long */
     int64_t ahead_ns; /* its clock minus the world's */
-    void *node;
+    void *node;       /* the simulated network's */
     bool frozen;
 };
 
@@ -57,7 +61,7 @@ _Static_assert(sizeof(trib_sim_event) == 32, "and so it stays");
 
 static sim_reactor *reactor_of(trib_reactor *reactor)
 {
-    return (sim_reactor *)reactor;
+    return trib_container_of(reactor, sim_reactor, base);
 }
 
 /* ---- Turns ---- */
@@ -70,7 +74,7 @@ static bool has_work(const sim_reactor *self)
 static void schedule_turn(sim_reactor *self)
 {
     trib_sim_process *process = self->process;
-    if (self->runs || process->frozen || self->turn.place != 0) {
+    if (self->runs || process->frozen || trib_sim_event_is_set(&self->turn)) {
         return;
     }
     int64_t at_ns = trib_sim_now(process->sim) + process->costs.wake_ns;
@@ -110,7 +114,7 @@ static void run_work(sim_reactor *self)
 
 static void turn_fired(trib_sim *sim, trib_sim_event *event)
 {
-    sim_reactor *self = (sim_reactor *)((char *)event - offsetof(sim_reactor, turn));
+    sim_reactor *self = trib_container_of(event, sim_reactor, turn);
     trib_assert(!self->runs && !self->process->frozen);
     int64_t *core_free_ns = pick_core(self->process->machine);
     if (*core_free_ns > trib_sim_now(sim)) {
@@ -175,8 +179,8 @@ static sim_timer *state_of(trib_timer *timer)
 
 static void timer_run(trib_reactor *reactor, trib_sim_work *work)
 {
-    trib_timer *timer =
-        (trib_timer *)(void *)((char *)work - offsetof(sim_timer, work) - offsetof(trib_timer, storage));
+    sim_timer *state = trib_container_of(work, sim_timer, work);
+    trib_timer *timer = trib_container_of((unsigned char(*)[TRIB_TIMER_STORAGE])(void *)state, trib_timer, storage);
     timer->armed = false;
     timer->fired(reactor, timer);
 }
@@ -184,7 +188,7 @@ static void timer_run(trib_reactor *reactor, trib_sim_work *work)
 static void timer_due(trib_sim *sim, trib_sim_event *event)
 {
     (void)sim;
-    sim_timer *state = (sim_timer *)event;
+    sim_timer *state = trib_container_of(event, sim_timer, event);
     trib_sim_reactor_give(&state->reactor->base, &state->work);
 }
 
@@ -256,8 +260,7 @@ trib_reactor *trib_sim_reactor_create(trib_sim_process *process, uint32_t index,
     trib_reactor_init(&self->base, &sim_ops, index, logger);
     self->process = process;
     self->turn.fired = turn_fired;
-    self->next = process->reactors;
-    process->reactors = self;
+    LL_PREPEND(process->reactors, self);
     return &self->base;
 }
 
@@ -266,11 +269,7 @@ void trib_sim_reactor_free(trib_reactor *reactor)
     sim_reactor *self = reactor_of(reactor);
     trib_assert(!self->runs);
     trib_sim_clear(self->process->sim, &self->turn);
-    sim_reactor **at = &self->process->reactors;
-    while (*at != self) {
-        at = &(*at)->next;
-    }
-    *at = self->next;
+    LL_DELETE(self->process->reactors, self);
     free(self);
 }
 

@@ -10,9 +10,10 @@
  *
  * Everything here must be called on the world's one thread.
  */
-#ifndef TRIB_ENGINE_REACTOR_SIM_H
-#define TRIB_ENGINE_REACTOR_SIM_H
+#ifndef TRIB_ENGINE_SIM_REACTOR_SIM_H
+#define TRIB_ENGINE_SIM_REACTOR_SIM_H
 
+#include "engine/base/heap.h"
 #include "engine/reactor/reactor.h"
 
 typedef struct trib_sim trib_sim;
@@ -25,9 +26,15 @@ typedef struct trib_sim_process trib_sim_process;
 typedef struct trib_sim_event {
     int64_t at_ns;
     uint64_t order;
-    uint32_t place; /* in the queue, counted from 1; 0: not in it */
+    trib_min_heap_node node; /* in the world's queue */
     void (*fired)(trib_sim *sim, struct trib_sim_event *event);
 } trib_sim_event;
+
+/* Is it still to happen? */
+static inline bool trib_sim_event_is_set(const trib_sim_event *event)
+{
+    return event->node.place != 0;
+}
 
 /* NULL when out of memory. */
 trib_sim *trib_sim_create(uint64_t seed);
@@ -65,7 +72,7 @@ bool trib_sim_draw_one_in(trib_sim_stream *stream, uint64_t of);
 trib_sim_machine *trib_sim_machine_create(trib_sim *sim, uint32_t cores);
 void trib_sim_machine_free(trib_sim_machine *machine);
 
-/* What work costs on a process: a fixed part per piece of work and one per byte. */
+/* The costs of work on a process: a fixed part per piece of work and one per byte. */
 typedef struct trib_sim_costs {
     int64_t wake_ns; /* from something's arrival until a sleeping loop runs */
     int64_t turn_ns; /* each turn of a loop */
@@ -86,7 +93,7 @@ trib_sim_process *trib_sim_process_create(trib_sim_machine *machine, const trib_
 /* Its reactors must be gone. */
 void trib_sim_process_free(trib_sim_process *process);
 trib_sim *trib_sim_process_world(const trib_sim_process *process);
-/* The network's own: where this process is connected. */
+/* The simulated network's pointer: its node for this process. */
 void trib_sim_process_attach(trib_sim_process *process, void *node);
 void *trib_sim_process_attached(const trib_sim_process *process);
 
@@ -96,14 +103,14 @@ void trib_sim_process_freeze(trib_sim_process *process, bool frozen);
 void trib_sim_process_jump(trib_sim_process *process, int64_t jump_ns);
 /* All its work takes so many times as long from now on. */
 void trib_sim_process_slow(trib_sim_process *process, double factor);
-/* What its clock shows. */
+/* The time that the process's clock shows. */
 int64_t trib_sim_process_clock(const trib_sim_process *process);
 
 /* ---- Reactors ---- */
 
 /* NULL when out of memory. */
 trib_reactor *trib_sim_reactor_create(trib_sim_process *process, uint32_t index, trib_logger *logger);
-/* What is still queued on it is dropped. */
+/* Posts and work that are still queued on it are dropped. */
 void trib_sim_reactor_free(trib_reactor *reactor);
 /* Is its turn running right now? */
 bool trib_sim_reactor_runs(const trib_reactor *reactor);

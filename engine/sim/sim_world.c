@@ -1,33 +1,20 @@
-/*
- * sim_world.c - the world's clock, its queue of events and its chance; see reactor_sim.h.
- *
- * The queue is a heap of four children a node, ordered by (time, order of making): half the depth of a binary one, and
- * the four lie in one cache line.
- */
+/* sim_world.c - the world's clock, its queue of events and its chance; see reactor_sim.h. */
 #include "engine/sim/sim_world.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "engine/base/assert.h"
-
-#define ARITY 4u
-#define CAPACITY_FIRST 1024u
-
-typedef struct place {
-    int64_t at_ns; /* copies of the event's, so that comparing stays in this array */
-    uint64_t order;
-    trib_sim_event *event;
-} place;
+#include "engine/base/container_of.h"
+#include "engine/base/heap.h"
 
 struct trib_sim {
     uint64_t seed;
     int64_t now_ns;
     int64_t spent_ns; /* by the turn that runs */
     bool in_turn;
-    place *heap;
-    uint32_t count, capacity;
-    uint64_t orders, steps;
+    trib_min_heap queue;    /* events, by (time, order of making) */
+    uint64_t orders, steps; /* so many events were set, and run */
 };
 
 trib_sim *trib_sim_create(uint64_t seed)
@@ -42,7 +29,7 @@ trib_sim *trib_sim_create(uint64_t seed)
 void trib_sim_free(trib_sim *sim)
 {
     if (sim != NULL) {
-        free(sim->heap);
+        trib_min_heap_close(&sim->queue);
         free(sim);
     }
 }
@@ -59,101 +46,54 @@ uint64_t trib_sim_steps(const trib_sim *sim)
 
 /* ---- The queue ---- */
 
-static bool goes_before(const place *a, const place *b)
+static trib_min_heap_key event_key(const trib_sim_event *event)
 {
-    return a->at_ns != b->at_ns ? a->at_ns < b->at_ns : a->order < b->order;
+    return (trib_min_heap_key){.major = (uint64_t)event->at_ns, .minor = event->order}; /* no time is negative */
 }
 
-static void put(trib_sim *sim, uint32_t index, place what)
+static trib_sim_event *event_of_node(trib_min_heap_node *node)
 {
-    sim->heap[index] = what;
-    what.event->place = index + 1;
+    return trib_container_of(node, trib_sim_event, node);
 }
 
-static void sift_up(trib_sim *sim, uint32_t index, place what)
+static void *allocate_slots(void *user, size_t size)
 {
-    while (index > 0 && goes_before(&what, &sim->heap[(index - 1) / ARITY])) {
-        put(sim, index, sim->heap[(index - 1) / ARITY]);
-        index = (index - 1) / ARITY;
-    }
-    put(sim, index, what);
-}
-
-static void sift_down(trib_sim *sim, uint32_t index, place what)
-{
-    for (;;) {
-        uint32_t first = ARITY * index + 1;
-        uint32_t best = first;
-        for (uint32_t i = first + 1; i < first + ARITY && i < sim->count; i++) {
-            best = goes_before(&sim->heap[i], &sim->heap[best]) ? i : best;
-        }
-        if (first >= sim->count || !goes_before(&sim->heap[best], &what)) {
-            break;
-        }
-        put(sim, index, sim->heap[best]);
-        index = best;
-    }
-    put(sim, index, what);
-}
-
-static void make_room(trib_sim *sim)
-{
-    if (sim->count < sim->capacity) {
-        return;
-    }
-    uint32_t capacity = sim->capacity == 0 ? CAPACITY_FIRST : sim->capacity * 2;
-    place *heap = realloc(sim->heap, capacity * sizeof *heap);
-    if (heap == NULL) {
-        fprintf(stderr, "tributary: out of memory for the events of a simulation (%u are set)\n", sim->count);
-        abort();
-    }
-    sim->heap = heap;
-    sim->capacity = capacity;
+    (void)user;
+    return malloc(size);
 }
 
 void trib_sim_set(trib_sim *sim, trib_sim_event *event, int64_t at_ns)
 {
     trib_assert(event->fired != NULL);
     trib_sim_clear(sim, event);
-    make_room(sim);
+    if (!trib_min_heap_reserve(&sim->queue, sim->queue.count + 1, allocate_slots, NULL)) {
+        fprintf(stderr, "tributary: out of memory for the events of a simulation (%u are set)\n", sim->queue.count);
+        abort();
+    }
     event->at_ns = at_ns < trib_sim_now(sim) ? trib_sim_now(sim) : at_ns;
     event->order = sim->orders++;
-    sim->count++;
-    sift_up(sim, sim->count - 1, (place){.at_ns = event->at_ns, .order = event->order, .event = event});
+    trib_min_heap_insert(&sim->queue, &event->node, event_key(event));
 }
 
 void trib_sim_clear(trib_sim *sim, trib_sim_event *event)
 {
-    if (event->place == 0) {
-        return;
-    }
-    uint32_t index = event->place - 1;
-    trib_assert(index < sim->count && sim->heap[index].event == event);
-    event->place = 0;
-    sim->count--;
-    if (index == sim->count) {
-        return;
-    }
-    place last = sim->heap[sim->count];
-    if (index > 0 && goes_before(&last, &sim->heap[(index - 1) / ARITY])) {
-        sift_up(sim, index, last);
-    } else {
-        sift_down(sim, index, last);
+    if (trib_sim_event_is_set(event)) {
+        trib_min_heap_remove(&sim->queue, &event->node);
     }
 }
 
 int64_t trib_sim_next(const trib_sim *sim)
 {
-    return sim->count == 0 ? INT64_MAX : sim->heap[0].at_ns;
+    return sim->queue.count == 0 ? INT64_MAX : event_of_node(trib_min_heap_first(&sim->queue))->at_ns;
 }
 
 bool trib_sim_step(trib_sim *sim)
 {
     trib_assert(!sim->in_turn);
-    if (sim->count == 0) {
+    if (sim->queue.count == 0) {
         return false;
     }
-    trib_sim_event *event = sim->heap[0].event;
+    trib_sim_event *event = event_of_node(trib_min_heap_first(&sim->queue));
     trib_assert(event->at_ns >= sim->now_ns);
     sim->now_ns = event->at_ns;
     sim->steps++;
@@ -165,13 +105,14 @@ bool trib_sim_step(trib_sim *sim)
 void trib_sim_world_move(trib_sim *sim, int64_t (*moved_to)(const trib_sim_event *event, void *argument),
                          void *argument)
 {
-    for (uint32_t i = 0; i < sim->count; i++) {
-        place *at = &sim->heap[i];
-        int64_t at_ns = moved_to(at->event, argument);
-        at->at_ns = at->event->at_ns = at_ns < trib_sim_now(sim) ? trib_sim_now(sim) : at_ns;
+    for (uint32_t i = 0; i < sim->queue.count; i++) {
+        trib_sim_event *event = event_of_node(sim->queue.slots[i].node);
+        int64_t at_ns = moved_to(event, argument);
+        event->at_ns = at_ns < trib_sim_now(sim) ? trib_sim_now(sim) : at_ns;
+        sim->queue.slots[i].key = event_key(event);
     }
-    for (uint32_t i = sim->count; i-- > 0;) {
-        sift_down(sim, i, sim->heap[i]);
+    for (uint32_t i = sim->queue.count; i-- > 0;) {
+        trib_min_heap_sift_down(&sim->queue, i, sim->queue.slots[i]);
     }
 }
 

@@ -1,6 +1,6 @@
-/* sim_world.h - inside of virtual time: what reactor_sim.c asks of the world's clock beyond reactor_sim.h. */
-#ifndef TRIB_ENGINE_SIM_WORLD_H
-#define TRIB_ENGINE_SIM_WORLD_H
+/* sim_world.h - functions of the world's clock for reactor_sim.c only: turns, and moving all events in time. */
+#ifndef TRIB_ENGINE_SIM_SIM_WORLD_H
+#define TRIB_ENGINE_SIM_SIM_WORLD_H
 
 #include "engine/sim/reactor_sim.h"
 

@@ -1,6 +1,7 @@
-/* stage_list.h - every stage of a worker's pipeline: its number in traces, and its name. Plans (stages/plans.c) order them. */
-#ifndef TRIB_ENGINE_STAGE_LIST_H
-#define TRIB_ENGINE_STAGE_LIST_H
+/* stage_list.h - every stage of a worker's pipeline: its number in traces, and its name. Plans (stages/plans.c) order
+ * them. */
+#ifndef TRIB_ENGINE_TRACE_STAGE_LIST_H
+#define TRIB_ENGINE_TRACE_STAGE_LIST_H
 
 /* X(id, name) */
 #define TRIB_STAGE_LIST(X)                                                                                             \

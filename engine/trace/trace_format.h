@@ -1,12 +1,12 @@
 /*
- * trace_format.h - what a trace file consists of (docs/trace.md): kinds of records, sections and their sizes.
+ * trace_format.h - the format of trace files (docs/trace.md): kinds of records, sections and their sizes.
  *
- * Shared by the writer (trace_file.c) and by whoever reads traces (tools/trace/trace_read.c). Everything is little-endian. A
- * reader skips sections that it does not know and takes of each entry the part that it knows, so a later minor version
- * may append to both.
+ * Shared by the writer (engine/tracer/trace_file.c) and by the reader (tools/trace/trace_read.c). Everything is
+ * little-endian. A reader skips sections that it does not know and takes of each entry the part that it knows, so a
+ * later minor version may append to both.
  */
-#ifndef TRIB_ENGINE_TRACE_FORMAT_H
-#define TRIB_ENGINE_TRACE_FORMAT_H
+#ifndef TRIB_ENGINE_TRACE_TRACE_FORMAT_H
+#define TRIB_ENGINE_TRACE_TRACE_FORMAT_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -24,40 +24,40 @@
  * X(name, number): numbers never change. A worker's records name a tensor by the process's own number for it (tag),
  * a server's by the job's (id), because each is what that side knows.
  */
-#define TRIB_TRACE_KIND_LIST(X)                                                                                           \
-    /* operations of a worker: value is the priority, extra collective | reduce << 8 | root << 16; then the status */     \
-    X(SUBMIT, 1)                                                                                                          \
-    X(COMPLETE, 2)                                                                                                        \
-    /* partitions of a worker: stage, peer is who sums it, value the partition's bytes (FAILED: a status) */              \
-    X(ENTER, 3)   /* a stage was entered; the one before it, if any, is done */                                           \
-    X(START, 4)   /* PUSH: its first chunk goes to the transport; until here it waited for its turn and for credit */     \
-    X(EMITTED, 5) /* PUSH: its last chunk went to the transport, if it has several */                                     \
-    X(LANDED, 6)  /* the first of its sum's chunks is there, if it has several */                                         \
-    X(DONE, 7)    /* the last stage is done */                                                                            \
-    X(FAILED, 8)  /* it was given up in this stage */                                                                     \
-    X(STALL, 9)   /* the server says that it waits for peer's contribution */                                             \
-    /* chunks on a server: extra is the chunk, value its bytes */                                                         \
-    X(SUM_ARRIVE, 16)   /* peer's contribution is there, whole */                                                         \
-    X(SUM_COMPLETE, 17) /* the sum is complete and waits in the outboxes */                                               \
-    X(SUM_START, 18)    /* it goes to the transport for peer, if it had to wait for credit */                             \
-    X(SUM_SENT, 19)     /* the transport has sent it to peer */                                                           \
-    X(SUM_REFUSED, 20)  /* the round is refused to peer; value is the status */                                           \
-    /* chunks on a relay (relay.h): of workers of its own machine as on a server, with numbers that are TRIB_TRACE_NEAR \
-     * higher; then the machine's partial sum */ \
-    X(NEAR_ARRIVE, 24)   /* peer's contribution is there, whole */                                                        \
-    X(NEAR_COMPLETE, 25) /* the partial sum is complete and waits in the outbox to peer, who sums machines */             \
-    X(NEAR_START, 26)    /* the sum goes to the transport for peer, if it had to wait for credit */                       \
-    X(NEAR_SENT, 27)     /* the transport has handed it to peer */                                                        \
-    X(NEAR_REFUSED, 28)  /* the round is refused to peer; value is the status */                                          \
-    X(PARTIAL_START, 29) /* the partial sum goes to the transport, if it had to wait */                                   \
-    X(PARTIAL_SUM, 30)   /* the sum of all machines is back from peer */                                                  \
-    /* links: extra is the peer's reactor */                                                                              \
-    X(LINK_READY, 32)  /* value: 1 control, 2 data */                                                                     \
-    X(LINK_CLOSED, 33) /* value: the status */                                                                            \
-    X(LINK_WAIT, 34)   /* something waits for credit; value: bytes with the transport */                                  \
-    X(LINK_FREE, 35)   /* nothing does any more */                                                                        \
-    /* the core */                                                                                                        \
-    X(JOINED, 48)                                                                                                         \
+#define TRIB_TRACE_KIND_LIST(X)                                                                                        \
+    /* operations of a worker: value is the priority, extra collective | reduce << 8 | root << 16; then the status */  \
+    X(SUBMIT, 1)                                                                                                       \
+    X(COMPLETE, 2)                                                                                                     \
+    /* partitions of a worker: stage; peer sums the partition; value is its bytes (FAILED: a status) */                \
+    X(ENTER, 3)   /* a stage was entered; the one before it, if any, is done */                                        \
+    X(START, 4)   /* PUSH: its first chunk goes to the transport; until here it waited for its turn and for credit */  \
+    X(EMITTED, 5) /* PUSH: its last chunk went to the transport, if it has several */                                  \
+    X(LANDED, 6)  /* the first of its sum's chunks is there, if it has several */                                      \
+    X(DONE, 7)    /* the last stage is done */                                                                         \
+    X(FAILED, 8)  /* it was given up in this stage */                                                                  \
+    X(STALL, 9)   /* the server says that it waits for peer's contribution */                                          \
+    /* chunks on a server: extra is the chunk, value its bytes */                                                      \
+    X(SUM_ARRIVE, 16)   /* peer's contribution is there, whole */                                                      \
+    X(SUM_COMPLETE, 17) /* the sum is complete and waits in the outboxes */                                            \
+    X(SUM_START, 18)    /* it goes to the transport for peer, if it had to wait for credit */                          \
+    X(SUM_SENT, 19)     /* the transport has sent it to peer */                                                        \
+    X(SUM_REFUSED, 20)  /* the round is refused to peer; value is the status */                                        \
+    /* chunks on a relay (relay.h), of workers of its own machine: as on a server, numbers TRIB_TRACE_NEAR higher */   \
+    X(NEAR_ARRIVE, 24)   /* peer's contribution is there, whole */                                                     \
+    X(NEAR_COMPLETE, 25) /* the partial sum is complete and waits in the outbox to peer, which sums machines */        \
+    X(NEAR_START, 26)    /* the sum goes to the transport for peer, if it had to wait for credit */                    \
+    X(NEAR_SENT, 27)     /* the transport has handed it to peer */                                                     \
+    X(NEAR_REFUSED, 28)  /* the round is refused to peer; value is the status */                                       \
+    /* and the machine's partial sum */                                                                                \
+    X(PARTIAL_START, 29) /* the partial sum goes to the transport, if it had to wait */                                \
+    X(PARTIAL_SUM, 30)   /* the sum of all machines is back from peer */                                               \
+    /* links: extra is the peer's reactor */                                                                           \
+    X(LINK_READY, 32)  /* value: 1 control, 2 data */                                                                  \
+    X(LINK_CLOSED, 33) /* value: the status */                                                                         \
+    X(LINK_WAIT, 34)   /* something waits for credit; value: bytes with the transport */                               \
+    X(LINK_FREE, 35)   /* nothing does any more */                                                                     \
+    /* the core */                                                                                                     \
+    X(JOINED, 48)                                                                                                      \
     X(ENDED, 49) /* value: the status */
 
 typedef enum trib_trace_kind {

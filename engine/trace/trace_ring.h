@@ -4,10 +4,10 @@
  * When it is full the oldest records are overwritten; how many went that way is known from the counters. A reader
  * copies without stopping the writer and drops what the writer may have been overwriting meanwhile: the writer says
  * which record it begins before it touches the slot (`begun`), and each word of the record is released after that, so
- * whoever sees a new word sees that it was begun.
+ * a reader that sees a new word sees that it was begun.
  */
-#ifndef TRIB_ENGINE_TRACE_RING_H
-#define TRIB_ENGINE_TRACE_RING_H
+#ifndef TRIB_ENGINE_TRACE_TRACE_RING_H
+#define TRIB_ENGINE_TRACE_TRACE_RING_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -19,10 +19,10 @@
 typedef struct trib_trace_ring {
     atomic_bool on; /* any thread; the slots are there before it becomes true, and stay */
     _Atomic uint64_t *slots;
-    uint64_t capacity;      /* records, a power of two */
-    _Atomic uint64_t begun; /* the core: records that it has begun to write, and those that are whole */
-    _Atomic uint64_t written;
-    _Atomic uint64_t base; /* records before this belong to an earlier recording */
+    uint64_t capacity;        /* records, a power of two */
+    _Atomic uint64_t begun;   /* records that the core has begun to write */
+    _Atomic uint64_t written; /* records that are whole; begun - 1 or begun */
+    _Atomic uint64_t base;    /* records before this belong to an earlier recording */
 } trib_trace_ring;
 
 /* Makes room for that many bytes, rounded down to a power of two of records. False: out of memory. */
@@ -34,7 +34,7 @@ static inline bool trib_trace_ring_is_on(const trib_trace_ring *ring)
     return __builtin_expect(atomic_load_explicit(&ring->on, memory_order_acquire), 0);
 }
 
-/* Forgets what is there. */
+/* Forgets the records that are there. */
 static inline void trib_trace_ring_clear(trib_trace_ring *ring)
 {
     atomic_store_explicit(&ring->base, atomic_load_explicit(&ring->written, memory_order_acquire),

@@ -1,5 +1,5 @@
 /*
- * trace_file.c - writes what an engine has recorded, with what a reader needs to understand it (docs/trace.md).
+ * trace_file.c - writes the records of an engine into a file, with the tables that explain them (docs/trace.md).
  *
  * Sections are written one after the other behind an empty header; the header follows when all is known. The file has
  * another name until it is whole, so that nobody reads half of one.
@@ -28,10 +28,10 @@ typedef struct trace_writer {
     char path[4160]; /* while it is written */
     unsigned char table[SECTION_COUNT * TRIB_TRACE_SECTION_BYTES];
     uint32_t sections;
-    uint64_t at; /* bytes written */
-    bool out_of_memory;
+    uint64_t at;         /* bytes written */
+    bool out_of_memory;  /* some section could not be built: no file is made */
     int why;             /* errno of the first write that failed; 0: none has */
-    trib_writer strings; /* its data grows */
+    trib_writer strings; /* the section of texts; its data grows */
 } trace_writer;
 
 /* ---- Pieces ---- */

@@ -7,14 +7,14 @@
 #include "engine/base/assert.h"
 
 #define CLOCK_BURST 8u /* questions at the beginning, close together: before the links are busy */
-#define CLOCK_BURST_NS (2 * INT64_C(1000000))
-#define CLOCK_PERIOD_NS (250 * INT64_C(1000000))
-#define CLOCK_QUIET_NS (5 * INT64_C(1000000))    /* without a record: nothing was on its way */
-#define CLOCK_BETWEEN_NS (20 * INT64_C(1000000)) /* from one such question to the next */
+#define CLOCK_BURST_NS (2 * INT64_C(1000000))    /* from one of those to the next */
+#define CLOCK_PERIOD_NS (250 * INT64_C(1000000)) /* from one later question to the next */
+#define CLOCK_QUIET_NS (5 * INT64_C(1000000))    /* no data moved for so long: a question meets none on its way */
+#define CLOCK_BETWEEN_NS (20 * INT64_C(1000000)) /* from one question at a quiet moment to the next */
 
 /* ---- The clock ---- */
 
-/* Core 0. False: it cannot be asked now. */
+/* Core 0. Asks the coordinator for its time. False: it cannot be asked now. */
 static bool ask(trib_tracer *tracer, int64_t now_ns)
 {
     if (!atomic_load(&tracer->on) || tracer->engine->cores[0].ended ||
@@ -27,7 +27,7 @@ static bool ask(trib_tracer *tracer, int64_t now_ns)
 }
 
 /*
- * Something begins. A question that meets no data on its way is worth many that do, so it is asked when nothing went on
+ * A question that meets no data on its way is worth many that do, so it is asked when nothing went on
  * before, at the beginning of a step for example. (A timer that looks for such times would wake the loop too often.)
  */
 void trib_tracer_data_began(trib_core *core, int64_t at_ns)

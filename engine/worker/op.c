@@ -134,8 +134,6 @@ static trib_status take_op_for(trib_engine *engine, const trib_tensor *tensor, t
     return status;
 }
 
-_Static_assert(TRIB_REACTORS_MAX <= 32, "there is a bit for each");
-
 /* From the last post on the operation may be over at any time. */
 static void post_op_cores(trib_op *op)
 {

@@ -11,6 +11,7 @@
 #ifndef TRIB_ENGINE_OP_H
 #define TRIB_ENGINE_OP_H
 
+#include "engine/base/limits.h"
 #include "engine/core/core.h"
 #include "engine/base/hash.h"
 
@@ -176,13 +177,6 @@ TRIB_CHECKED trib_status trib_tensor_find_or_add(trib_engine *engine, const char
 void trib_tensor_placed(trib_tensor *tensor, uint32_t id, trib_place_owner *owners_owned, uint32_t partition_count,
                         uint32_t partition_bytes);
 void trib_tensor_bad(trib_tensor *tensor, const char *text);
-/* The largest tensor, also of those that another member declares: as many partitions as a DECLARED frame names, of as many
- * chunks as can be summed, of the least size. */
-#define TRIB_TENSOR_BYTES_MAX (UINT64_C(1) << 44)
-/* A job's tensors are numbered from 0 and end below this; each core of each worker has a table of them. */
-#define TRIB_TENSORS_MAX (1u << 20)
-/* Of a tensor. Numbers do not begin again: everywhere a later round has a higher one, and what is compared may be a few beyond. */
-#define TRIB_ROUNDS_MAX (UINT32_MAX - 1024u)
 /* With which all workers, or all machines of devices, together push a tensor that is cut finer than a few parts for each
  * who sums: as many as go unnoticed beside its bytes. */
 #define TRIB_TENSOR_MESSAGES_MAX 256u

@@ -11,8 +11,6 @@
 #include "engine/worker/device_hooks.h"
 #include "engine/worker/op.h"
 
-#define PARTITIONS_MAX 65536u
-_Static_assert(TRIB_TENSOR_BYTES_MAX <= UINT64_C(4096) * PARTITIONS_MAX * TRIB_SUM_CHUNKS_MAX, "or it cannot be cut");
 #define PARTITIONS_EACH 64u /* for each who sums, of a tensor that has the bytes: nobody has much more than its part */
 #define PARTITIONS_EACH_NEAR 16u /* ... within one host */
 #define PARTITION_MIN (32u << 10)
@@ -77,11 +75,11 @@ uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, 
                                 ? fair_partition(bytes, roster, summing)
                                 : trib_shard_bytes(bytes, asked, roster->chunk_bytes, local_size,
                                                    roster->worker_count / local_size, is_alone ? 0 : summing);
-    if (bytes <= (uint64_t)PARTITIONS_MAX * wanted) {
+    if (bytes <= (uint64_t)TRIB_PARTITIONS_MAX * wanted) {
         return wanted;
     }
     /* Larger ones, whole chunks, because those would be too many for one DECLARED frame. */
-    return (uint32_t)(((bytes + PARTITIONS_MAX - 1) / PARTITIONS_MAX + chunk - 1) / chunk * chunk);
+    return (uint32_t)(((bytes + TRIB_PARTITIONS_MAX - 1) / TRIB_PARTITIONS_MAX + chunk - 1) / chunk * chunk);
 }
 
 /*
@@ -100,7 +98,7 @@ uint32_t trib_tensor_partition_bytes_slow(const trib_roster *roster, uint64_t by
     uint32_t fair = usual;
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
         const uint64_t most =
-            (uint64_t)steps[i].each * summing < PARTITIONS_MAX ? steps[i].each * summing : PARTITIONS_MAX;
+            (uint64_t)steps[i].each * summing < TRIB_PARTITIONS_MAX ? steps[i].each * summing : TRIB_PARTITIONS_MAX;
         while (fair > steps[i].bytes && fair / 2 * most >= bytes) {
             fair /= 2;
         }
@@ -261,7 +259,6 @@ void trib_tensor_make_task(trib_tensor *tensor, uint32_t partition, trib_task *t
     uint64_t offset = (uint64_t)partition * tensor->partition_bytes;
     uint64_t left = offset < tensor->bytes ? tensor->bytes - offset : 0;
     *task = (trib_task){
-        .request.heap_index = TRIB_SEND_IDLE,
         .tensor = tensor,
         .offset = offset,
         .size = left < tensor->partition_bytes ? (uint32_t)left : tensor->partition_bytes,

@@ -48,7 +48,7 @@ static void let_go(trib_task *task)
     trib_link *link = task->link;
     task->held = false;
     task->missing_rank = TRIB_NO_MEMBER;
-    if (trib_link_enqueue(link, &task->request, task->size) == TRIB_NO_MEMORY) {
+    if (trib_scheduler_submit(link, &task->request, task->size) == TRIB_NO_MEMORY) {
         /* Its server would wait for this round. A link that is closing fails its tasks when it has closed. */
         trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for what waits to be pushed");
     }

@@ -101,9 +101,8 @@ static trib_verdict push_start(trib_core *core, trib_task *task, trib_error *err
         return TRIB_VERDICT_DONE;
     }
     task->request.priority = task->op_core->op->priority;
-    task->request.sequence = core->host.sequence++;
+    task->request.age = trib_scheduler_take_age(&core->host.scheduler);
     task->request.send_chunk = push_send_chunk;
-    task->request.heap_index = TRIB_SEND_IDLE;
     if (task->in_order) {
         task->request.route = TRIB_ROUTE_PINNED;
         task->request.connection = task->connection;
@@ -115,7 +114,7 @@ static trib_verdict push_start(trib_core *core, trib_task *task, trib_error *err
         return TRIB_VERDICT_PENDING;
     }
     trib_status status =
-        task->link == NULL ? TRIB_PEER_LEFT : trib_link_enqueue(task->link, &task->request, task->size);
+        task->link == NULL ? TRIB_PEER_LEFT : trib_scheduler_submit(task->link, &task->request, task->size);
     if (status == TRIB_NO_MEMORY) {
         /* Its server would wait for this round, and take the next for a mistake. */
         trib_link_close(task->link, false, TRIB_NO_MEMORY, "out of memory for what waits to be pushed");
@@ -132,7 +131,7 @@ static void push_cancel(trib_core *core, trib_task *task)
     (void)core;
     task->held = false;
     if (task->link != NULL) {
-        trib_link_dequeue(task->link, &task->request);
+        trib_scheduler_withdraw(task->link, &task->request);
     }
 }
 

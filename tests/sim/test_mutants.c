@@ -233,16 +233,16 @@ void __wrap_trib_frame_encode(const trib_frame *frame, unsigned char header[TRIB
     __real_trib_frame_encode(&other, header);
 }
 
-__typeof__(trib_link_enqueue) __real_trib_link_enqueue, __wrap_trib_link_enqueue;
-trib_status __wrap_trib_link_enqueue(trib_link *link, trib_send_request *request, uint64_t bytes)
+__typeof__(trib_scheduler_submit) __real_trib_scheduler_submit, __wrap_trib_scheduler_submit;
+trib_status __wrap_trib_scheduler_submit(trib_link *link, trib_send_request *request, uint64_t bytes)
 {
-    trib_status status = __real_trib_link_enqueue(link, request, bytes);
+    trib_status status = __real_trib_scheduler_submit(link, request, bytes);
     if (status == TRIB_NO_MEMORY && strikes(BUG_DROPS_UNTOLD, 1)) {
         return TRIB_OK;
     }
     if (status == TRIB_OK && strikes(BUG_WRONG_PRIORITY_HEAP, 500)) {
-        request->heap_index = TRIB_SEND_IDLE;
-        status = __real_trib_link_enqueue(link, request, bytes);
+        request->node.place = 0;
+        status = __real_trib_scheduler_submit(link, request, bytes);
     }
     return status;
 }

@@ -206,7 +206,7 @@ static void the_way_out_follows(void **state)
             const uint64_t first = core->owner_links[2 * TRIB_REACTORS_MAX]->flow.offered;
             const uint64_t second = core->owner_links[3 * TRIB_REACTORS_MAX]->flow.offered;
             assert_int_equal(first + second, (uint64_t)round * HEAVY * sizeof(int32_t));
-            assert_int_equal(first + second, core->host.egress[0].offered);
+            assert_int_equal(first + second, core->host.scheduler.networks[0].offered);
             assert_true(round <= ROUNDS ? first == second : second == 0);
         }
     }

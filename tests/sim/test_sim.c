@@ -194,7 +194,8 @@ static void the_first_wait_for_the_last(void **state)
 static bool has_no_outbox(void *argument, size_t size)
 {
     const sim_member *member = argument;
-    return member->index != 2 || size != 64 * sizeof(void *); /* the first heap of an outbox */
+    return member->index != 2 ||
+           size != TRIB_MIN_HEAP_CAPACITY_FIRST * sizeof(trib_min_heap_slot); /* an outbox's first */
 }
 
 /* A server that has no memory to queue a sum says so: nobody waits for it until a deadline. */

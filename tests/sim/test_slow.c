@@ -36,7 +36,7 @@ static bool watch_all(sim_job *job, void *argument)
     for (uint32_t i = 0; i < job->config.workers; i++) {
         const trib_engine *engine = job->members[i].engine;
         for (uint32_t k = 0; k < engine->core_count; k++) {
-            const uint64_t now = engine->cores[k].host.egress[0].in_flight;
+            const uint64_t now = engine->cores[k].host.scheduler.networks[0].in_flight;
             self->most = now > self->most ? now : self->most;
         }
     }

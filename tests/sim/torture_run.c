@@ -249,16 +249,16 @@ static bool is_settled(sim_job *job, void *argument)
         return true;
     }
     for (uint32_t i = 0; i < self->plan->fault_count; i++) {
-        if (self->faults[i].begin.place != 0 || self->faults[i].end.place != 0) {
+        if (trib_sim_event_is_set(&self->faults[i].begin) || trib_sim_event_is_set(&self->faults[i].end)) {
             return false;
         }
     }
-    if (self->absence.place != 0) {
+    if (trib_sim_event_is_set(&self->absence)) {
         return false;
     }
     for (uint32_t rank = 0; rank < self->plan->job.workers; rank++) {
         const driver *mine = &self->drivers[rank];
-        const bool is_busy = mine->in_flight + mine->crowd_in_flight > 0 || mine->begin.place != 0;
+        const bool is_busy = mine->in_flight + mine->crowd_in_flight > 0 || trib_sim_event_is_set(&mine->begin);
         if (is_busy && !job->members[rank].killed) {
             return false;
         }
@@ -271,9 +271,9 @@ static bool is_settled(sim_job *job, void *argument)
 static void check_core(run *self, uint32_t member, const trib_core *core)
 {
     for (const trib_link *link = core->host.links; link != NULL; link = link->next) {
-        if (link->heap_size > 0 || link->in_flight > 0 || link->arrival_count > 0) {
+        if (link->outbox.count > 0 || link->in_flight > 0 || link->arrival_count > 0) {
             torture_broken(self, "at rest, member %u has %u waiting and %u bytes under way on a link", member,
-                           link->heap_size, (unsigned)link->in_flight);
+                           link->outbox.count, (unsigned)link->in_flight);
         }
     }
     if (core->op_cores != NULL || core->entries_waiting > 0) {

@@ -6,34 +6,41 @@
  * credit is. A fault in these shows at once, where the operation that it will hold up, or never, is far off.
  */
 #include "engine/local_group/group_internal.h"
-#include "engine/link/link_subflow.h"
+#include "engine/base/container_of.h"
+#include "engine/link/link_host.h"
 #include "engine/server/server_shard.h"
 #include "engine/aggregate/sum_tree.h"
 #include "tests/sim/torture_internal.h"
 
 /* ---- Links ---- */
 
+static const trib_send_request *request_at(const trib_link *link, uint32_t i)
+{
+    return trib_container_of(link->outbox.slots[i].node, trib_send_request, node);
+}
+
 static bool goes_before(const trib_send_request *a, const trib_send_request *b)
 {
-    return a->priority > b->priority || (a->priority == b->priority && a->sequence < b->sequence);
+    return a->priority > b->priority || (a->priority == b->priority && a->age < b->age);
 }
 
 static const char *outbox_fault(const trib_core *core, trib_link *link)
 {
-    for (uint32_t i = 0; i < link->heap_size; i++) {
-        if (link->heap[i]->heap_index != i) {
+    for (uint32_t i = 0; i < link->outbox.count; i++) {
+        if (request_at(link, i)->node.place != i + 1) {
             return "a request of an outbox is not where it says";
         }
-        if (i > 0 && goes_before(link->heap[i], link->heap[(i - 1) / 2])) {
+        if (i > 0 && goes_before(request_at(link, i), request_at(link, (i - 1) / 2))) {
             return "an outbox is not in the order of priority and age";
         }
     }
-    const bool has_credit = link->flow.egress == NULL && trib_link_subflow_least_loaded(link) != NULL;
-    if (link->heap_size > 0 && has_credit && link->state == TRIB_LINK_READY && !link->pump_queued) {
+    const bool has_credit = link->flow.egress == NULL && trib_scheduler_connection_with_credit(link) != NULL;
+    if (link->outbox.count > 0 && has_credit && link->state == TRIB_LINK_READY && !link->pump_queued) {
         return "something waits in an outbox though there is credit";
     }
-    return link->pump_queued && !core->host.pump_post.queued ? "an outbox waits for a turn that nobody has asked for"
-                                                             : NULL;
+    return link->pump_queued && !core->host.scheduler.wake_post.queued
+               ? "an outbox waits for a turn that nobody has asked for"
+               : NULL;
 }
 
 static const char *egress_fault(const trib_core *core, const trib_egress *egress)
@@ -45,16 +52,17 @@ static const char *egress_fault(const trib_core *core, const trib_egress *egress
     if (in_flight != egress->in_flight || (in_flight == 0) != (egress->messages == 0)) {
         return "the credit of pushes is not what the links have under way";
     }
-    for (uint32_t i = 0; i < egress->waiting_count; i++) {
-        const trib_egress_flow *flow = &egress->waiting[i]->flow;
-        if (flow->heap_index != i || !trib_link_has_work(egress->waiting[i])) {
+    for (uint32_t i = 0; i < egress->waiting.count; i++) {
+        const trib_link *link = trib_egress_waiting_link(egress, i);
+        const trib_egress_flow *flow = &link->flow;
+        if (flow->node.place != i + 1 || !trib_scheduler_has_work(link)) {
             return "a link waits for its turn, and is not where it says, or has nothing to send";
         }
-        if (flow->at < egress->clock || flow->at < egress->waiting[i > 0 ? (i - 1) / 2 : 0]->flow.at) {
+        if (flow->at < egress->clock || flow->at < trib_egress_waiting_link(egress, i > 0 ? (i - 1) / 2 : 0)->flow.at) {
             return "a link is ahead of its turn";
         }
     }
-    return egress->waiting_count > 0 && egress->in_flight < egress->limit && !core->host.pump_post.queued
+    return egress->waiting.count > 0 && egress->in_flight < egress->limit && !core->host.scheduler.wake_post.queued
                ? "a link waits for its turn though there is credit"
                : NULL;
 }
@@ -150,7 +158,7 @@ static uint32_t task_receives(const trib_engine *engine, uint32_t core)
         for (uint32_t t = 0; atomic_load(&tensor->placed) && t < part->task_count; t++) {
             const trib_task *task = &part->tasks[t];
             receives += task->receives_in_progress;
-            if (task->request.heap_index != UINT32_MAX && task->request.priority != task->op_core->op->priority) {
+            if (trib_send_request_waits(&task->request) && task->request.priority != task->op_core->op->priority) {
                 return UINT32_MAX;
             }
         }
@@ -188,8 +196,8 @@ static bool has_job(const trib_op *op)
 static const char *core_fault(const trib_engine *engine, const trib_core *core)
 {
     const char *fault = NULL;
-    for (uint32_t i = 0; i < core->host.egress_count && fault == NULL; i++) {
-        fault = egress_fault(core, &core->host.egress[i]);
+    for (uint32_t i = 0; i < core->host.scheduler.network_count && fault == NULL; i++) {
+        fault = egress_fault(core, &core->host.scheduler.networks[i]);
     }
     uint32_t to_worker = 0, to_server = 0, receiving = 0;
     for (trib_link *link = core->host.links; link != NULL && fault == NULL; link = link->next) {

@@ -29,7 +29,7 @@
 
 #include "transports/transport.h"
 
-#define TRIB_FAILOVER_MAX 4u
+#define TRIB_FAILOVER_MAX TRIB_NETWORKS_MAX
 
 /* ops: the table of the new instance; only its name, flags and open are its own. */
 TRIB_CHECKED trib_status trib_failover_open(const trib_transport_ops *ops, const trib_transport_ops *inner,

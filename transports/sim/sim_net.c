@@ -236,7 +236,7 @@ void trib_sim_flow_ready(sim_flow *flow)
     port->tail = flow;
     int64_t now_ns = trib_sim_now(port->net->sim);
     int64_t at_ns = port->free_ns > now_ns ? port->free_ns : now_ns;
-    if (port->turn.place == 0 || port->turn.at_ns > at_ns) {
+    if (!trib_sim_event_is_set(&port->turn) || port->turn.at_ns > at_ns) {
         trib_sim_set(port->net->sim, &port->turn, at_ns);
     }
 }
@@ -323,7 +323,7 @@ static void port_turn(trib_sim *sim, trib_sim_event *event)
         trib_sim_set(sim, &quantum_take(flow, SIM_END_OF_STREAM, 0)->event, arrival_of(flow, 0, trib_sim_now(sim)));
     }
     trib_sim_flow_ready(flow);
-    if (port->head != NULL && port->turn.place == 0) {
+    if (port->head != NULL && !trib_sim_event_is_set(&port->turn)) {
         trib_sim_set(sim, &port->turn, port->free_ns);
     }
 }

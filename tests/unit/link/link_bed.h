@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <utlist.h>
 
 #include "engine/worker/op.h"
 #include "engine/server/relay.h"
@@ -122,11 +123,7 @@ static trib_link *bed_link(bed *self, uint32_t member, const trib_link_upcalls *
     link->peer = member;
     link->conn = &self->conns[member];
     self->conns[member] = (trib_conn){.transport = &self->transport, .user = link};
-    link->next = self->core.host.links;
-    if (link->next != NULL) {
-        link->next->previous = link;
-    }
-    self->core.host.links = link;
+    DL_PREPEND2(self->core.host.links, link, previous, next);
     self->links[member] = link;
     self->core.owner_links[trib_relay_owner(member, 0)] = link;
     return link;

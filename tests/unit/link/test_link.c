@@ -28,8 +28,7 @@ static void open_worker(bed *self)
         .tasks = &self->task, .task_count = 1, .round_next = 2, .active = &self->op_core, .tensor = tensor};
     atomic_store(&tensor->placed, true);
     /* Both chunks are out, one of them not yet reported sent: so the task does not settle. */
-    self->task = (trib_task){.request.heap_index = UINT32_MAX,
-                             .tensor = tensor,
+    self->task = (trib_task){.tensor = tensor,
                              .op_core = &self->op_core,
                              .owner = self->owner,
                              .link = self->links[1],
