@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/device/device_task.h"
 #include "engine/worker/pipeline.h"
 #include "engine/worker/worker.h"
@@ -57,7 +58,7 @@ void trib_device_op_fill(trib_op *op)
 /* Core 0: the stream has reached the marker, or the copy ahead is over; or that has failed. */
 static void take_input_back(trib_reactor *reactor, trib_post *post)
 {
-    trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
+    trib_device_job *job = trib_container_of(post, trib_device_job, post);
     trib_op *op = job->owner;
     trib_engine *engine = op->engine;
     const bool was_ahead = op->device->ahead_bytes > 0;
@@ -141,7 +142,7 @@ void trib_device_op_go_ahead(trib_op *op)
 void trib_device_input_arrived(trib_reactor *reactor, trib_post *post)
 {
     trib_core *core = reactor->owner;
-    trib_op_core *op_core = (trib_op_core *)((char *)post - offsetof(trib_op_core, input_post));
+    trib_op_core *op_core = trib_container_of(post, trib_op_core, input_post);
     trib_op *op = op_core->op;
     trib_engine *engine = op->engine;
     trib_tensor *tensor = op->tensor;
@@ -152,7 +153,7 @@ void trib_device_input_arrived(trib_reactor *reactor, trib_post *post)
         }
         for (uint32_t i = 0; i < mine->task_count && mine->active == op_core; i++) {
             trib_task *task = &mine->tasks[i];
-            if (!task->settled && !task->failed && task->stage == 0) {
+            if (trib_pipeline_waits_in(task, TRIB_STAGE_INPUT)) {
                 trib_pipeline_resume(core, task); /* the others began after the input had come */
             }
         }
@@ -194,7 +195,7 @@ static void handle_grace_passed(trib_reactor *reactor, trib_timer *timer)
 static void handle_failure(trib_reactor *reactor, trib_post *post)
 {
     const trib_core *core = reactor->owner;
-    trib_device_op *device = (trib_device_op *)((char *)post - offsetof(trib_device_op, failed_post));
+    trib_device_op *device = trib_container_of(post, trib_device_op, failed_post);
     trib_op *op = device->op;
     if (!device->is_over && !core->ended) {
         device->grace.fired = handle_grace_passed;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/local_group/group.h"
 #include "engine/worker/pipeline.h"
 #include "engine/worker/worker.h"
@@ -25,8 +26,7 @@
 void trib_device_submit(trib_core *core, trib_device_task *device, trib_device_job *job,
                         void (*done)(trib_reactor *reactor, trib_post *post))
 {
-    trib_assert(!device->task->settled);
-    device->task->device_holds++;
+    trib_task_hold(device->task, TRIB_HOLD_DEVICE);
     job->owner = device;
     job->reactor = core->reactor;
     job->post.run = done;
@@ -35,11 +35,9 @@ void trib_device_submit(trib_core *core, trib_device_task *device, trib_device_j
 
 void trib_device_release(trib_core *core, trib_task *task)
 {
-    trib_assert(task->device_holds > 0);
-    task->device_holds--;
-    if (task->failed) {
-        trib_pipeline_try_settle(core, task);
-    } else if (task->device_holds == 0 && (task->device->last_job || task->device->awaits_reduce)) {
+    trib_task_release(core, task, TRIB_HOLD_DEVICE);
+    if (trib_task_is_open(task) && task->held[TRIB_HOLD_DEVICE] == 0 &&
+        (task->device->last_job || task->device->awaits_reduce)) {
         task->device->awaits_reduce = false;
         trib_pipeline_resume(core, task);
     }
@@ -48,7 +46,7 @@ void trib_device_release(trib_core *core, trib_task *task)
 /* Aborts the round, whose operation has failed already. Servers are told, so that other machines do not wait. */
 static void abort_round(trib_core *core, trib_task *task)
 {
-    if (!task->failed) {
+    if (trib_task_is_open(task)) {
         trib_worker_abort_active(core, task->op_core);
     }
 }
@@ -67,7 +65,7 @@ void trib_device_fail_if_job_lost(trib_op *op, trib_status status)
 bool trib_device_job_back(trib_core *core, trib_device_task *device, const trib_device_job *job)
 {
     trib_task *task = device->task;
-    const bool ok = job->status == TRIB_OK && !task->failed;
+    const bool ok = job->status == TRIB_OK && trib_task_is_open(task);
     if (job->status != TRIB_OK) {
         trib_device_fail_if_job_lost(task->op_core->op, job->status);
         trib_op_fail(task->op_core->op, job->status, "tensor \"%s\", partition %u in %s: %s", task->tensor->name,
@@ -86,7 +84,7 @@ static bool is_last_collective(const trib_device_task *device, const trib_device
 
 void trib_device_collective_done(trib_reactor *reactor, trib_post *post)
 {
-    trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
+    trib_device_job *job = trib_container_of(post, trib_device_job, post);
     trib_device_task *device = job->owner;
     device->last_job = device->last_job || is_last_collective(device, job);
     (void)trib_device_job_back(reactor->owner, device, job);
@@ -96,13 +94,13 @@ void trib_device_collective_done(trib_reactor *reactor, trib_post *post)
 static void handle_order_answer(trib_reactor *reactor, trib_post *post)
 {
     trib_core *core = reactor->owner;
-    trib_device_task *device = (trib_device_task *)((char *)post - offsetof(trib_device_task, order_post));
+    trib_device_task *device = trib_container_of(post, trib_device_task, order_post);
     trib_task *task = device->task;
     trib_status status = device->order_status;
     trib_device_job *job = device->announced_job;
     if (status == TRIB_OK) {
         /* The announcement's hold is the job's now. */
-        if (!is_last_collective(device, job) && !task->failed) {
+        if (!is_last_collective(device, job) && trib_task_is_open(task)) {
             trib_pipeline_resume(core, task);
         }
         return;

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/job/completions.h"
 #include "engine/device/device_task.h"
 #include "engine/local_group/group.h"
@@ -314,7 +315,7 @@ static void complete(trib_op *op)
 static void complete_posted(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
-    complete((trib_op *)((char *)post - offsetof(trib_op, done_post)));
+    complete(trib_container_of(post, trib_op, done_post));
 }
 
 static void queue_completion(trib_engine *engine, trib_op *op)

@@ -11,50 +11,11 @@
 #ifndef TRIB_ENGINE_OP_H
 #define TRIB_ENGINE_OP_H
 
-#include "engine/core/core.h"
 #include "engine/base/hash.h"
+#include "engine/core/core.h"
+#include "engine/worker/task.h"
 
 typedef struct trib_op_core trib_op_core;
-
-/* A round of a partition that was given up here when all of it had gone, as long as its owner has not answered. */
-typedef struct trib_kept_round {
-    const trib_link *link; /* to the owner; only compared */
-    uint32_t round;
-    uint32_t chunks; /* whose sums have not come; 0: none is kept */
-} trib_kept_round;
-
-/* One partition of a tensor and where it stands. */
-typedef struct trib_task {
-    trib_send_request request; /* first: in its link's outbox while it is being pushed */
-    struct trib_tensor *tensor;
-    trib_op_core *op_core; /* the operation it works for; NULL: none */
-    trib_link *link;       /* to the core that sums it */
-    uint64_t offset;       /* in the tensor, bytes */
-    uint32_t size;
-    uint32_t partition;
-    uint8_t connection;     /* of the link, that its contributions took (link_priority.h, link_subflow.h) */
-    trib_place_owner owner; /* of the partition, in the round that runs or is next; not of an absent share */
-    uint32_t chunk_count;
-    uint32_t chunks_sent;              /* given to the link */
-    uint32_t sends_in_flight;          /* of those, not reported sent */
-    struct trib_self_lease *self_held; /* chunks that the server of this process reads where they are */
-    uint32_t chunks_received;
-    uint32_t receives_in_progress;   /* payload that is being received in the caller's buffer right now */
-    uint32_t device_holds;           /* what a device or its group may still do with this task */
-    struct trib_device_task *device; /* NULL: the tensor lies in host memory */
-    uint32_t stage;                  /* index into the plan */
-    bool running;                    /* inside a stage's start: a completion that comes now is only noted */
-    bool resumed;
-    bool failed;
-    bool settled;
-    bool withdrawn; /* since the last round that began its server has been told that one is given up */
-    bool in_order;  /* what the server was told of the last round may still be on its way: this one goes behind it */
-    bool held;      /* in PUSH, until its owner has answered a round that was given up (worker_held.c) */
-    trib_kept_round kept[TRIB_SUM_KEPT_ROUNDS_MAX];
-    uint32_t missing_rank; /* last heard reason of waiting; TRIB_NO_MEMBER: none */
-    int64_t since_ns;      /* in this stage */
-    uint64_t *received;    /* one bit per chunk */
-} trib_task;
 
 /* A tensor on one core. */
 typedef struct trib_tensor_core {

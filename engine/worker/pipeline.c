@@ -2,7 +2,6 @@
 #include "engine/worker/pipeline.h"
 
 #include "engine/base/assert.h"
-#include "engine/link/link_self.h"
 #include "engine/worker/task_trace.h"
 #include "engine/worker/worker.h"
 
@@ -21,16 +20,69 @@ const trib_stage *trib_pipeline_stage(const trib_task *task)
     return plan_of(task)->stages[task->stage];
 }
 
+bool trib_pipeline_waits_in(const trib_task *task, trib_stage_id id)
+{
+    return task->state == TRIB_TASK_WAITING && trib_pipeline_stage(task)->id == id;
+}
+
+/* ---- States ---- */
+
+#define FROM(state) (1u << TRIB_TASK_##state)
+
+/* From which states a task comes to each. */
+static const uint32_t predecessors[TRIB_TASK_STATES] = {
+    [TRIB_TASK_IDLE] = FROM(IDLE) | FROM(SETTLED),
+    [TRIB_TASK_RUNNING] = FROM(IDLE) | FROM(RUNNING) | FROM(RESUMED) | FROM(WAITING),
+    [TRIB_TASK_RESUMED] = FROM(RUNNING),
+    [TRIB_TASK_WAITING] = FROM(RUNNING),
+    [TRIB_TASK_FAILING] = FROM(IDLE) | FROM(RUNNING) | FROM(RESUMED) | FROM(WAITING),
+    [TRIB_TASK_SETTLED] = FROM(RUNNING) | FROM(RESUMED) | FROM(WAITING) | FROM(FAILING),
+};
+
+static void set_state(trib_core *core, trib_task *task, trib_task_state state)
+{
+    const trib_task_state before = task->state;
+    trib_assert((predecessors[state] >> before & 1) != 0);
+    task->state = state;
+    if (state == TRIB_TASK_RUNNING) {
+        trib_trace_enter(core, task);
+    } else if (state == TRIB_TASK_FAILING) {
+        trib_trace_task(core, TRIB_TRACE_FAILED, task, (uint32_t)atomic_load(&task->op_core->op->claim));
+    } else if (state == TRIB_TASK_SETTLED && before != TRIB_TASK_FAILING) {
+        trib_trace_task(core, TRIB_TRACE_DONE, task, task->size);
+    }
+}
+
 static void settle(trib_core *core, trib_task *task)
 {
-    trib_assert(!task->settled);
-    trib_assert(task->sends_in_flight == 0);
-    trib_assert(task->self_held == NULL);
-    trib_assert(task->receives_in_progress == 0);
-    trib_assert(task->device_holds == 0);
-    task->settled = true;
+    trib_assert(task->holds == 0);
+    set_state(core, task, TRIB_TASK_SETTLED);
     trib_worker_task_settled(core, task);
 }
+
+static void settle_if_free(trib_core *core, trib_task *task)
+{
+    if (task->state == TRIB_TASK_FAILING && task->holds == 0) {
+        settle(core, task);
+    }
+}
+
+void trib_task_hold(trib_task *task, trib_hold reason)
+{
+    trib_assert(task->state != TRIB_TASK_SETTLED);
+    task->holds++;
+    task->held[reason]++;
+}
+
+void trib_task_release(trib_core *core, trib_task *task, trib_hold reason)
+{
+    trib_assert(task->holds > 0 && task->held[reason] > 0);
+    task->holds--;
+    task->held[reason]--;
+    settle_if_free(core, task);
+}
+
+/* ---- Stages ---- */
 
 /* The operation has failed by this worker alone: what its other partitions wait for, on this core and on others, may come at
  * its deadline only, or never. By a post, as those of this core may not have begun yet. Once the job is over every core gives up
@@ -42,76 +94,99 @@ static void give_up_soon(trib_core *core, trib_op *op)
     }
 }
 
+static void skip_from(trib_core *core, trib_task *task, uint32_t stage)
+{
+    for (const trib_stage *const *at = &plan_of(task)->stages[stage]; *at != NULL; at++) {
+        if ((*at)->skip != NULL) {
+            (*at)->skip(core, task);
+        }
+    }
+}
+
+static void fail_by_itself(trib_core *core, trib_task *task, const trib_error *error)
+{
+    trib_op *op = task->op_core->op;
+    trib_op_fail(op, error->status, "tensor \"%s\": %s", task->tensor->name, error->text);
+    task->gave_up = true;
+    set_state(core, task, TRIB_TASK_FAILING);
+    skip_from(core, task, task->stage + 1);
+    give_up_soon(core, op);
+    settle_if_free(core, task);
+}
+
 /* Runs stages until one waits, fails, or the plan ends; bounded by the length of the plan. */
-static void pipeline_run(trib_core *core, trib_task *task)
+static void run_stages(trib_core *core, trib_task *task)
 {
     const trib_plan *plan = plan_of(task);
     while (plan->stages[task->stage] != NULL) {
         trib_error error;
         trib_error_clear(&error);
         task->since_ns = trib_now_fast(core->reactor);
-        trib_trace_enter(core, task);
-        task->running = true;
-        task->resumed = false;
-        trib_verdict verdict = plan->stages[task->stage]->start(core, task, &error);
-        task->running = false;
+        set_state(core, task, TRIB_TASK_RUNNING);
+        const trib_verdict verdict = plan->stages[task->stage]->start(core, task, &error);
+        if (!trib_task_is_open(task)) {
+            return; /* what start did has made somebody give it up */
+        }
         if (verdict == TRIB_VERDICT_FAILED) {
-            trib_op_fail(task->op_core->op, error.status, "tensor \"%s\": %s", task->tensor->name, error.text);
-            task->failed = true;
-            trib_trace_task(core, TRIB_TRACE_FAILED, task, (uint32_t)atomic_load(&task->op_core->op->claim));
-            give_up_soon(core, task->op_core->op);
-            trib_pipeline_try_settle(core, task);
+            fail_by_itself(core, task, &error);
             return;
         }
-        if (verdict == TRIB_VERDICT_PENDING && !task->resumed) {
+        if (verdict == TRIB_VERDICT_PENDING && task->state == TRIB_TASK_RUNNING) {
+            set_state(core, task, TRIB_TASK_WAITING);
             return;
         }
         task->stage++;
     }
-    trib_trace_task(core, TRIB_TRACE_DONE, task, task->size);
     settle(core, task);
+}
+
+void trib_pipeline_prepare(trib_core *core, trib_task *task, trib_op_core *op_core)
+{
+    trib_assert(op_core != NULL && task->holds == 0);
+    task->op_core = op_core;
+    task->stage = 0;
+    task->refused = false;
+    set_state(core, task, TRIB_TASK_IDLE);
+}
+
+void trib_pipeline_skip(trib_core *core, trib_task *task, trib_op_core *op_core)
+{
+    trib_pipeline_prepare(core, task, op_core);
+    task->gave_up = true;
+    skip_from(core, task, 0);
 }
 
 void trib_pipeline_begin(trib_core *core, trib_task *task)
 {
-    trib_assert(task->op_core != NULL);
-    task->stage = 0;
-    task->failed = false;
-    task->settled = false;
-    pipeline_run(core, task);
+    if (task->state == TRIB_TASK_IDLE) { /* else it has been given up since it was prepared */
+        run_stages(core, task);
+    }
 }
 
 void trib_pipeline_resume(trib_core *core, trib_task *task)
 {
-    trib_assert(!task->settled);
-    if (task->failed) {
-        trib_pipeline_try_settle(core, task);
+    if (task->state == TRIB_TASK_RUNNING) {
+        set_state(core, task, TRIB_TASK_RESUMED);
         return;
     }
-    task->resumed = true;
-    if (!task->running) {
-        task->stage++;
-        pipeline_run(core, task);
-    }
+    trib_assert(task->state == TRIB_TASK_WAITING);
+    task->stage++;
+    run_stages(core, task);
 }
 
 void trib_pipeline_fail(trib_core *core, trib_task *task)
 {
-    if (task->settled || task->failed) {
+    if (!trib_task_is_open(task)) {
         return;
     }
-    plan_of(task)->stages[task->stage]->cancel(core, task);
-    task->failed = true;
-    trib_worker_keep_round(task);
-    trib_trace_task(core, TRIB_TRACE_FAILED, task, (uint32_t)atomic_load(&task->op_core->op->claim));
-    trib_pipeline_try_settle(core, task);
-}
-
-void trib_pipeline_try_settle(trib_core *core, trib_task *task)
-{
-    trib_assert(task->failed);
-    if (!task->settled && task->sends_in_flight == 0 && task->receives_in_progress == 0 && task->device_holds == 0) {
-        trib_self_leases_recall(&task->self_held);
-        settle(core, task);
+    const trib_stage *stage = trib_pipeline_stage(task);
+    const bool has_begun = task->state != TRIB_TASK_IDLE;
+    trib_task_hold(task, TRIB_HOLD_DRIVER); /* else it could settle in the middle of this */
+    task->gave_up = true;
+    set_state(core, task, TRIB_TASK_FAILING);
+    if (has_begun && stage->cancel != NULL) {
+        stage->cancel(core, task);
     }
+    skip_from(core, task, task->stage + (has_begun ? 1 : 0));
+    trib_task_release(core, task, TRIB_HOLD_DRIVER);
 }

@@ -266,7 +266,6 @@ void trib_tensor_make_task(trib_tensor *tensor, uint32_t partition, trib_task *t
         .size = left < tensor->partition_bytes ? (uint32_t)left : tensor->partition_bytes,
         .partition = partition,
         .owner = partition < tensor->partition_count ? tensor->owners[partition] : (trib_place_owner){0},
-        .settled = true,
         .missing_rank = TRIB_NO_MEMBER,
         .received = *bits,
     };

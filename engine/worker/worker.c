@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/device/device_task.h"
 #include "engine/local_group/group.h"
 #include "engine/worker/pipeline.h"
@@ -107,7 +108,7 @@ static void skip_round(trib_core *core, trib_op_core *op_core)
 {
     trib_tensor_core *mine = trib_tensor_core_of(core, op_core->op->tensor);
     for (uint32_t i = 0; i < mine->task_count; i++) {
-        trib_worker_withdraw(core, op_core, &mine->tasks[i]);
+        trib_pipeline_skip(core, &mine->tasks[i], op_core);
     }
     if (op_core->op->tensor->on_device) {
         trib_group_op_failed(op_core->op);
@@ -118,7 +119,7 @@ static void skip_round(trib_core *core, trib_op_core *op_core)
 
 static void submit_arrived(trib_reactor *reactor, trib_post *post)
 {
-    trib_op_core *op_core = (trib_op_core *)((char *)post - offsetof(trib_op_core, submit_post));
+    trib_op_core *op_core = trib_container_of(post, trib_op_core, submit_post);
     trib_worker_arrived(reactor->owner, op_core);
 }
 
@@ -221,7 +222,7 @@ bool trib_worker_know_tensor(trib_core *core, trib_tensor *tensor)
 
 static void continue_tensor(trib_reactor *reactor, trib_post *post)
 {
-    trib_op_core *op_core = (trib_op_core *)((char *)post - offsetof(trib_op_core, submit_post));
+    trib_op_core *op_core = trib_container_of(post, trib_op_core, submit_post);
     trib_core *core = reactor->owner;
     trib_tensor *tensor = op_core->op->tensor;
     trib_tensor_core_of(core, tensor)->active = NULL;
@@ -244,15 +245,11 @@ static void begin_round(trib_core *core, trib_tensor *tensor, trib_op_core *op_c
     op_core->tasks_left = mine->task_count;
     for (uint32_t i = 0; i < mine->task_count; i++) {
         trib_task *task = &mine->tasks[i];
-        task->op_core = op_core;
+        trib_pipeline_prepare(core, task, op_core);
         task->link = trib_worker_owner_link(core, task);
-        task->in_order = task->failed || task->withdrawn;
-        task->withdrawn = false;
-        task->settled = false;
-        task->failed = false;
+        task->in_order = task->gave_up;
+        task->gave_up = false;
         task->chunks_sent = task->chunks_received = 0;
-        task->sends_in_flight = task->receives_in_progress = 0;
-        trib_assert(task->device_holds == 0);
         task->missing_rank = TRIB_NO_MEMBER;
         memset(task->received, 0, (task->chunk_count + 63) / 64 * sizeof(uint64_t));
     }
@@ -293,6 +290,7 @@ void trib_worker_task_settled(trib_core *core, trib_task *task)
 {
     trib_op_core *op_core = task->op_core;
     trib_assert(op_core->tasks_left > 0);
+    trib_assert(task->self_held == NULL && task->request.heap_index == TRIB_SEND_IDLE && !task->held_back);
     task->link = NULL;
     if (--op_core->tasks_left == 0) {
         finish_round(core, op_core);

@@ -81,7 +81,7 @@ static void detach_tasks(trib_core *core, trib_link *link, trib_status status, c
         bool gives_up = false;
         for (uint32_t i = 0; mine != NULL && mine->active == op_core && i < mine->task_count; i++) {
             trib_task *task = &mine->tasks[i];
-            if (task->link != link || task->settled) {
+            if (task->link != link || task->state == TRIB_TASK_SETTLED) {
                 continue;
             }
             task->link = NULL;
@@ -94,11 +94,7 @@ static void detach_tasks(trib_core *core, trib_link *link, trib_status status, c
             trib_op_fail(op_core->op, link->bye || status == TRIB_PEER_LEFT ? TRIB_PEER_LEFT : TRIB_PEER_LOST,
                          "tensor \"%s\": %s", tensor->name, text);
             gives_up = link->bye && !core->ended; /* else the job is over, which every core hears of */
-            if (task->failed) {
-                trib_pipeline_try_settle(core, task);
-            } else {
-                trib_pipeline_fail(core, task);
-            }
+            trib_pipeline_fail(core, task);
         }
         if (gives_up && mine->active == op_core) {
             give_up_everywhere(core, op_core);
@@ -159,7 +155,7 @@ static trib_status find_task(const trib_link *link, const trib_frame *frame, tri
         return trib_error_set(error, TRIB_PROTOCOL, "%s for partition %u of tensor \"%s\", which is not pushed to it",
                               trib_frame_name(frame->type), frame->partition, tensor->name);
     }
-    if (!task->settled && !task->failed) {
+    if (trib_task_is_open(task)) {
         *task_out = task;
     }
     return TRIB_OK;
@@ -205,9 +201,7 @@ static trib_status check_sum(trib_link *link, const trib_task *task, const trib_
 /* Tasks settle when the job's end reaches this core; their receive targets are void from here. */
 static void sum_abandoned(trib_link *link, const trib_recv_claim *recv_claim)
 {
-    (void)link;
-    trib_task *task = recv_claim->what;
-    task->receives_in_progress--;
+    trib_task_release(link->core, recv_claim->what, TRIB_HOLD_RECEIVE);
 }
 
 trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_recv_target *target, trib_error *error)
@@ -233,7 +227,7 @@ trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_re
     if (status == TRIB_OK && frame->payload_size > 0) {
         target->buffer = trib_task_output(task) + (uint64_t)frame->chunk * task->tensor->chunk_bytes;
         link->recv_claim = (trib_recv_claim){.abandon = sum_abandoned, .what = task};
-        task->receives_in_progress++;
+        trib_task_hold(task, TRIB_HOLD_RECEIVE);
     }
     return status;
 }
@@ -258,9 +252,8 @@ static void copy_given(const trib_core *core, const trib_task *task, uint32_t ch
 static void take_sum(trib_link *link, trib_task *task, const trib_frame *frame)
 {
     trib_core *core = link->core;
-    if (task->failed) {
+    if (!trib_task_is_open(task)) {
         trib_worker_hear_of_kept(link, frame);
-        trib_pipeline_try_settle(core, task);
         return;
     }
     copy_given(core, task, frame->chunk);
@@ -269,7 +262,7 @@ static void take_sum(trib_link *link, trib_task *task, const trib_frame *frame)
     if (task->chunks_received++ == 0 && task->chunk_count > 1) { /* else it is done */
         trib_trace_task(core, TRIB_TRACE_LANDED, task, frame->payload_size);
     }
-    if (task->chunks_received == task->chunk_count && trib_pipeline_stage(task)->id == TRIB_STAGE_PULL) {
+    if (task->chunks_received == task->chunk_count && trib_pipeline_waits_in(task, TRIB_STAGE_PULL)) {
         trib_pipeline_resume(core, task);
     }
 }
@@ -321,9 +314,9 @@ static trib_status receive_sum(trib_link *link, const trib_frame *frame, const v
             return status;
         }
     } else {
-        task->receives_in_progress--;
+        trib_task_release(link->core, task, TRIB_HOLD_RECEIVE);
     }
-    if (frame->payload_size > 0 && !task->failed) {
+    if (frame->payload_size > 0 && trib_task_is_open(task)) {
         trib_status status = store_sum(link, task, frame, payload, error);
         if (status != TRIB_OK) {
             return status;
@@ -356,6 +349,7 @@ static trib_status take_refusal(trib_link *link, trib_task *task, const trib_fra
     }
     char text[TRIB_ERROR_TEXT_SIZE];
     trib_frame_take_text(frame, payload, text, sizeof text);
+    task->refused = true;
     trib_op_fail(task->op_core->op, reason, "tensor \"%s\": %s", task->tensor->name, text);
     if (reason == TRIB_MISMATCH) {
         trib_pipeline_fail(core, task); /* each partition's owner says so itself, and better than this worker could */

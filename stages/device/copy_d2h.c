@@ -10,6 +10,7 @@
  * (engine/device/device_op.c) is there already.
  */
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/device/device_task.h"
 #include "stages/plans.h"
 
@@ -57,7 +58,7 @@ static void start_copies(trib_core *core)
 static void copy_back(trib_reactor *reactor, trib_post *post)
 {
     trib_core *core = reactor->owner;
-    trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
+    trib_device_job *job = trib_container_of(post, trib_device_job, post);
     trib_device_task *device = job->owner;
     trib_assert(core->copies.in_flight >= job->bytes && core->copies.copies > 0);
     core->copies.in_flight -= job->bytes;
@@ -83,7 +84,7 @@ static trib_verdict copy_start(trib_core *core, trib_task *task, trib_error *err
         return TRIB_VERDICT_DONE;
     }
     if (device->pushed != device->staging) {
-        device->awaits_reduce = trib_engine_local_size(core->engine) > 1 && task->device_holds > 0;
+        device->awaits_reduce = trib_engine_local_size(core->engine) > 1 && task->held[TRIB_HOLD_DEVICE] > 0;
         return device->awaits_reduce ? TRIB_VERDICT_PENDING : TRIB_VERDICT_DONE;
     }
     if (trib_device_is_ahead(task)) {
@@ -99,4 +100,4 @@ static void copy_cancel(trib_core *core, trib_task *task)
     trib_copy_queue_remove(&core->copies, task->device);
 }
 
-const trib_stage trib_stage_copy_d2h = {TRIB_STAGE_COPY_D2H, copy_start, copy_cancel};
+const trib_stage trib_stage_copy_d2h = {.id = TRIB_STAGE_COPY_D2H, .start = copy_start, .cancel = copy_cancel};

@@ -8,12 +8,13 @@
  * Sums that the network's device has written to their place need no copy, but a word to the GPU that they are there: that
  * job takes the copy's place, with all that waits for it.
  */
+#include "engine/base/container_of.h"
 #include "engine/device/device_task.h"
 #include "stages/plans.h"
 
 static void copy_back(trib_reactor *reactor, trib_post *post)
 {
-    trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
+    trib_device_job *job = trib_container_of(post, trib_device_job, post);
     trib_device_task *device = job->owner;
     (void)trib_device_job_back(reactor->owner, device, job);
 }
@@ -26,7 +27,7 @@ static trib_verdict copy_start(trib_core *core, trib_task *task, trib_error *err
     const bool gathers = trib_engine_local_size(core->engine) > 1;
     if (trib_op_gives(op)) {
         device->last_job = !gathers;
-        return gathers || task->device_holds == 0 ? TRIB_VERDICT_DONE : TRIB_VERDICT_PENDING;
+        return gathers || task->held[TRIB_HOLD_DEVICE] == 0 ? TRIB_VERDICT_DONE : TRIB_VERDICT_PENDING;
     }
     if (task->size == 0 && gathers) {
         return TRIB_VERDICT_DONE;
@@ -47,10 +48,4 @@ static trib_verdict copy_start(trib_core *core, trib_task *task, trib_error *err
     return gathers ? TRIB_VERDICT_DONE : TRIB_VERDICT_PENDING;
 }
 
-static void copy_cancel(trib_core *core, trib_task *task)
-{
-    (void)core;
-    (void)task;
-}
-
-const trib_stage trib_stage_copy_h2d = {TRIB_STAGE_COPY_H2D, copy_start, copy_cancel};
+const trib_stage trib_stage_copy_h2d = {.id = TRIB_STAGE_COPY_H2D, .start = copy_start};

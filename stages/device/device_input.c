@@ -21,10 +21,4 @@ static trib_verdict input_start(trib_core *core, trib_task *task, trib_error *er
     }
 }
 
-static void input_cancel(trib_core *core, trib_task *task)
-{
-    (void)core;
-    (void)task;
-}
-
-const trib_stage trib_stage_input = {TRIB_STAGE_INPUT, input_start, input_cancel};
+const trib_stage trib_stage_input = {.id = TRIB_STAGE_INPUT, .start = input_start};

@@ -35,10 +35,4 @@ static trib_verdict gather_start(trib_core *core, trib_task *task, trib_error *e
     return TRIB_VERDICT_PENDING;
 }
 
-static void gather_cancel(trib_core *core, trib_task *task)
-{
-    (void)core;
-    (void)task;
-}
-
-const trib_stage trib_stage_nccl_broadcast = {TRIB_STAGE_NCCL_BROADCAST, gather_start, gather_cancel};
+const trib_stage trib_stage_nccl_broadcast = {.id = TRIB_STAGE_NCCL_BROADCAST, .start = gather_start};

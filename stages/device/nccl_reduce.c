@@ -6,12 +6,13 @@
  * the gather behind it need no memory of their own. The stage is done when the collective has been ordered and given to
  * the device; the copy waits for it there. Where there is no other machine it is an all-reduce, and waits for its end.
  */
+#include "engine/base/container_of.h"
 #include "engine/local_group/group.h"
 #include "stages/plans.h"
 
 static void alone_back(trib_reactor *reactor, trib_post *post)
 {
-    trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
+    trib_device_job *job = trib_container_of(post, trib_device_job, post);
     trib_device_task *device = job->owner;
     device->last_job = true;
     (void)trib_device_job_back(reactor->owner, device, job);
@@ -20,7 +21,7 @@ static void alone_back(trib_reactor *reactor, trib_post *post)
 /* The only GPU of the root's machine has its own bytes in the output. */
 static void copy_back(trib_reactor *reactor, trib_post *post)
 {
-    trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
+    trib_device_job *job = trib_container_of(post, trib_device_job, post);
     (void)trib_device_job_back(reactor->owner, job->owner, job);
 }
 
@@ -95,10 +96,4 @@ static trib_verdict reduce_start(trib_core *core, trib_task *task, trib_error *e
 }
 
 /* What was announced stays so until it is ordered or called off; the task holds on for that long. */
-static void reduce_cancel(trib_core *core, trib_task *task)
-{
-    (void)core;
-    (void)task;
-}
-
-const trib_stage trib_stage_nccl_reduce = {TRIB_STAGE_NCCL_REDUCE, reduce_start, reduce_cancel};
+const trib_stage trib_stage_nccl_reduce = {.id = TRIB_STAGE_NCCL_REDUCE, .start = reduce_start};

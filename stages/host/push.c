@@ -6,6 +6,7 @@
  */
 #include "engine/base/assert.h"
 #include "engine/link/link_priority.h"
+#include "engine/link/link_self.h"
 #include "engine/worker/task_trace.h"
 #include "engine/worker/worker.h"
 #include "stages/plans.h"
@@ -14,16 +15,18 @@ static void chunk_sent(trib_send_record *out, trib_status status)
 {
     trib_task *task = out->context;
     trib_core *core = out->link->core;
-    trib_assert(task->sends_in_flight > 0);
-    task->sends_in_flight--;
-    if (task->failed) {
-        trib_pipeline_try_settle(core, task);
+    if (!trib_task_is_open(task)) {
+        if (task->held[TRIB_HOLD_SEND] == 1) { /* the last: no more of it comes to a server of this process */
+            trib_self_leases_recall(&task->self_held);
+        }
+        trib_task_release(core, task, TRIB_HOLD_SEND);
         return;
     }
+    trib_task_release(core, task, TRIB_HOLD_SEND);
     /* A send that failed is followed by the link's end, which fails the task. But where the sum is there it did arrive, and
      * who summed it may have left since. */
     const bool arrived = status == TRIB_OK || task->chunks_received == task->chunk_count;
-    if (arrived && task->sends_in_flight == 0 && task->chunks_sent == task->chunk_count) {
+    if (arrived && task->held[TRIB_HOLD_SEND] == 0 && task->chunks_sent == task->chunk_count) {
         trib_pipeline_resume(core, task);
     }
 }
@@ -70,7 +73,7 @@ static bool push_send_chunk(trib_link *link, trib_send_request *request)
     trib_counter_add(&link->core->stats.bytes_pushed, frame.payload_size);
     task->connection = trib_link_connection_index(link);
     task->chunks_sent++;
-    task->sends_in_flight++;
+    trib_task_hold(task, TRIB_HOLD_SEND);
     return task->chunks_sent < task->chunk_count;
 }
 
@@ -127,11 +130,12 @@ static trib_verdict push_start(trib_core *core, trib_task *task, trib_error *err
 
 static void push_cancel(trib_core *core, trib_task *task)
 {
-    (void)core;
-    task->held = false;
+    trib_worker_give_up_exchange(core, task);
+    task->held_back = false;
     if (task->link != NULL) {
         trib_link_dequeue(task->link, &task->request);
     }
 }
 
-const trib_stage trib_stage_push = {TRIB_STAGE_PUSH, push_start, push_cancel};
+const trib_stage trib_stage_push = {
+    .id = TRIB_STAGE_PUSH, .start = push_start, .cancel = push_cancel, .skip = trib_worker_withdraw};

@@ -149,7 +149,7 @@ static uint32_t task_receives(const trib_engine *engine, uint32_t core)
         const trib_tensor_core *part = &tensor->cores[core];
         for (uint32_t t = 0; atomic_load(&tensor->placed) && t < part->task_count; t++) {
             const trib_task *task = &part->tasks[t];
-            receives += task->receives_in_progress;
+            receives += task->held[TRIB_HOLD_RECEIVE];
             if (task->request.heap_index != UINT32_MAX && task->request.priority != task->op_core->op->priority) {
                 return UINT32_MAX;
             }

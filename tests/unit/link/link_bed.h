@@ -140,7 +140,7 @@ static void bed_close(bed *self)
         }
     }
     assert_null(self->core.host.links);
-    assert_int_equal(self->task.receives_in_progress, 0);
+    assert_int_equal(self->task.held[TRIB_HOLD_RECEIVE], 0);
     trib_summation_destroy(self->core.summation);
     self->core.summation = NULL;
     trib_relay_close(&self->core);
