@@ -47,9 +47,6 @@ void trib_device_op_fill(trib_op *op)
     const bool is_broadcast = op->collective == TRIB_COLLECTIVE_BROADCAST;
     op->device->root = is_broadcast ? op->root : TRIB_NO_MEMBER;
     op->root = trib_device_root(local_size, is_broadcast ? op->root / local_size : 0);
-    op->collective = trib_device_alone(op->engine) ? TRIB_COLLECTIVE_DEVICE_ALONE
-                     : is_broadcast                ? TRIB_COLLECTIVE_DEVICE_BROADCAST
-                                                   : TRIB_COLLECTIVE_DEVICE_ALL_REDUCE;
     op->device->ahead_bytes = 0;
 }
 
@@ -94,8 +91,8 @@ static uint64_t count_ahead_bytes(const trib_op *op)
 {
     const trib_engine *engine = op->engine;
     const trib_tensor *tensor = op->tensor;
-    const bool goes_by_host =
-        op->collective == TRIB_COLLECTIVE_DEVICE_ALL_REDUCE && !atomic_load(&engine->direct_logged);
+    const bool goes_by_host = op->collective == TRIB_COLLECTIVE_ALL_REDUCE && !trib_device_alone(engine) &&
+                              !atomic_load(&engine->direct_logged);
     if (!goes_by_host || trib_engine_local_size(engine) > 1 || !op->spread || trib_engine_ops_in_flight(engine) > 1) {
         return 0;
     }

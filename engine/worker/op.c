@@ -201,16 +201,6 @@ trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, tr
     return TRIB_OK;
 }
 
-const unsigned char *trib_task_input(const trib_task *task)
-{
-    return task->device != NULL ? task->device->pushed : task->op_core->op->input + task->offset;
-}
-
-unsigned char *trib_task_output(const trib_task *task)
-{
-    return task->device != NULL ? task->device->recv_buffer : task->op_core->op->output + task->offset;
-}
-
 /* Takes what the caller has of a count off; true for who takes the last. Whoever has all that is left of it is alone with it,
  * as only they who have a part of a count add to it or take from it: what an operation on one core has of its counts it need not
  * take off in competition with others. */

@@ -52,8 +52,9 @@ typedef struct trib_tensor {
     char bad_text[TRIB_ERROR_TEXT_SIZE];
     uint32_t id;
     uint32_t partition_bytes, chunk_bytes, partition_count;
-    trib_place_owner *owners; /* core 0's; a core's tasks have their own copy */
-    uint32_t *task_index;     /* of a partition among its core's tasks */
+    const struct trib_plan *plan; /* how its collectives are carried out */
+    trib_place_owner *owners;     /* core 0's; a core's tasks have their own copy */
+    uint32_t *task_index;         /* of a partition among its core's tasks */
     trib_tensor_core *cores;
     uint32_t cores_used; /* that have tasks of it, and core 0: operations go to those */
     uint64_t *received_bits;
@@ -121,11 +122,23 @@ struct trib_op {
 /* A broadcast whose bytes this member has, or its machine: they travel from here. */
 static inline bool trib_op_gives(const trib_op *op)
 {
-    if (op->collective == TRIB_COLLECTIVE_BROADCAST) {
-        return op->root == op->engine->member_id;
+    if (op->collective != TRIB_COLLECTIVE_BROADCAST) {
+        return false;
     }
-    return op->collective == TRIB_COLLECTIVE_DEVICE_BROADCAST &&
-           trib_device_root_machine(op->root) == op->engine->member_id / (uint32_t)op->engine->config.local_size;
+    return op->tensor->on_device
+               ? trib_device_root_machine(op->root) == op->engine->member_id / (uint32_t)op->engine->config.local_size
+               : op->root == op->engine->member_id;
+}
+
+/* What frames and records say of it. Shards of a device tensor have values of their own there, as one member of each machine
+ * contributes to them; on the worker's side nothing else tells them apart. */
+static inline uint8_t trib_op_wire_collective(const trib_op *op)
+{
+    if (!op->tensor->on_device) {
+        return (uint8_t)op->collective;
+    }
+    return op->collective == TRIB_COLLECTIVE_BROADCAST ? TRIB_COLLECTIVE_DEVICE_BROADCAST
+                                                       : TRIB_COLLECTIVE_DEVICE_ALL_REDUCE;
 }
 
 /* ---- tensor.c: declaring and placing ---- */
@@ -196,10 +209,6 @@ void trib_op_give_back(trib_op *op);
 /* The tensor of an operation in flight that has a buffer there, in part at least; NULL. */
 const trib_tensor *trib_op_find_user(trib_engine *engine, const void *memory, size_t size);
 void trib_ops_free(trib_engine *engine);
-
-/* Where the task's bytes come from, and where its sums go. */
-const unsigned char *trib_task_input(const trib_task *task);
-unsigned char *trib_task_output(const trib_task *task);
 
 /* ---- worker.c ---- */
 /* An operation's turn to go on the core that it was posted to. */

@@ -7,7 +7,7 @@
 
 static const trib_plan *plan_of(const trib_task *task)
 {
-    return &task->tensor->engine->env.plans[task->op_core->op->collective];
+    return task->tensor->plan;
 }
 
 const char *trib_pipeline_stage_name(const trib_task *task)
@@ -32,10 +32,11 @@ bool trib_pipeline_waits_in(const trib_task *task, trib_stage_id id)
 /* From which states a task comes to each. */
 static const uint32_t predecessors[TRIB_TASK_STATES] = {
     [TRIB_TASK_IDLE] = FROM(IDLE) | FROM(SETTLED),
-    [TRIB_TASK_RUNNING] = FROM(IDLE) | FROM(RUNNING) | FROM(RESUMED) | FROM(WAITING),
+    [TRIB_TASK_QUEUED] = FROM(RUNNING),
+    [TRIB_TASK_RUNNING] = FROM(IDLE) | FROM(QUEUED) | FROM(RUNNING) | FROM(RESUMED) | FROM(WAITING),
     [TRIB_TASK_RESUMED] = FROM(RUNNING),
     [TRIB_TASK_WAITING] = FROM(RUNNING),
-    [TRIB_TASK_FAILING] = FROM(IDLE) | FROM(RUNNING) | FROM(RESUMED) | FROM(WAITING),
+    [TRIB_TASK_FAILING] = FROM(IDLE) | FROM(QUEUED) | FROM(RUNNING) | FROM(RESUMED) | FROM(WAITING),
     [TRIB_TASK_SETTLED] = FROM(RUNNING) | FROM(RESUMED) | FROM(WAITING) | FROM(FAILING),
 };
 
@@ -44,7 +45,7 @@ static void set_state(trib_core *core, trib_task *task, trib_task_state state)
     const trib_task_state before = task->state;
     trib_assert((predecessors[state] >> before & 1) != 0);
     task->state = state;
-    if (state == TRIB_TASK_RUNNING) {
+    if (state == TRIB_TASK_RUNNING && before != TRIB_TASK_QUEUED) {
         trib_trace_enter(core, task);
     } else if (state == TRIB_TASK_FAILING) {
         trib_trace_task(core, TRIB_TRACE_FAILED, task, (uint32_t)atomic_load(&task->op_core->op->claim));
@@ -53,11 +54,80 @@ static void set_state(trib_core *core, trib_task *task, trib_task_state state)
     }
 }
 
+/* ---- Credit, and what takes how long ---- */
+
+static void count_time(trib_stage_times *times, int64_t ns)
+{
+    const uint32_t bucket = ns <= 0 ? 0 : 64 - (uint32_t)__builtin_clzll((unsigned long long)ns);
+    trib_counter_add(&times->buckets[bucket < TRIB_STAGE_BUCKETS ? bucket : TRIB_STAGE_BUCKETS - 1], 1);
+}
+
+void trib_pipeline_read_times(const trib_core *core, trib_stage_id id, uint64_t stayed[TRIB_STAGE_BUCKETS],
+                              uint64_t waited[TRIB_STAGE_BUCKETS])
+{
+    for (uint32_t i = 0; i < TRIB_STAGE_BUCKETS; i++) {
+        stayed[i] = trib_counter_get(&core->stages[id].stayed.buckets[i]);
+        waited[i] = trib_counter_get(&core->stages[id].waited.buckets[i]);
+    }
+}
+
+static void enqueue(trib_stage_state *state, trib_task *task)
+{
+    trib_task *before = state->tail;
+    while (before != NULL && before->op_core->op->priority < task->op_core->op->priority) {
+        before = before->queue_previous;
+    }
+    task->queue_previous = before;
+    task->queue_next = before == NULL ? state->head : before->queue_next;
+    *(before == NULL ? &state->head : &before->queue_next) = task;
+    *(task->queue_next == NULL ? &state->tail : &task->queue_next->queue_previous) = task;
+}
+
+static void dequeue(trib_stage_state *state, trib_task *task)
+{
+    trib_assert(task->state == TRIB_TASK_QUEUED && state->head != NULL && state->tail != NULL);
+    *(task->queue_previous == NULL ? &state->head : &task->queue_previous->queue_next) = task->queue_next;
+    *(task->queue_next == NULL ? &state->tail : &task->queue_next->queue_previous) = task->queue_previous;
+    task->queue_next = task->queue_previous = NULL;
+}
+
+static bool has_credit(const trib_core *core, const trib_stage *stage, const trib_stage_state *state)
+{
+    return state->tasks < stage->credit.tasks_least || state->bytes < stage->credit.bytes / core->engine->core_count;
+}
+
+static void take_credit(trib_stage_state *state, trib_task *task)
+{
+    trib_assert(!task->has_credit);
+    task->has_credit = true;
+    state->bytes += task->size;
+    state->tasks++;
+}
+
+static void give_credit_back(trib_stage_state *state, trib_task *task)
+{
+    trib_assert(task->has_credit && state->tasks > 0 && state->bytes >= task->size);
+    task->has_credit = false;
+    state->bytes -= task->size;
+    state->tasks--;
+}
+
+/* ---- Holds ---- */
+
+static void admit_queued(trib_core *core, const trib_stage *stage);
+
 static void settle(trib_core *core, trib_task *task)
 {
+    const trib_stage *stage = task->has_credit ? trib_pipeline_stage(task) : NULL; /* it failed there */
     trib_assert(task->holds == 0);
     set_state(core, task, TRIB_TASK_SETTLED);
+    if (stage != NULL) {
+        give_credit_back(&core->stages[stage->id], task);
+    }
     trib_worker_task_settled(core, task);
+    if (stage != NULL) {
+        admit_queued(core, stage);
+    }
 }
 
 static void settle_if_free(trib_core *core, trib_task *task)
@@ -114,30 +184,78 @@ static void fail_by_itself(trib_core *core, trib_task *task, const trib_error *e
     settle_if_free(core, task);
 }
 
-/* Runs stages until one waits, fails, or the plan ends; bounded by the length of the plan. */
+/* What its stage answered, is it done? */
+static bool take_verdict(trib_core *core, trib_task *task, trib_verdict verdict, const trib_error *error)
+{
+    if (!trib_task_is_open(task)) {
+        return false; /* what the stage did has made somebody give it up */
+    }
+    if (verdict == TRIB_VERDICT_FAILED) {
+        fail_by_itself(core, task, error);
+        return false;
+    }
+    if (verdict == TRIB_VERDICT_QUEUE) {
+        const trib_stage *stage = trib_pipeline_stage(task);
+        set_state(core, task, TRIB_TASK_QUEUED);
+        enqueue(&core->stages[stage->id], task);
+        admit_queued(core, stage);
+        return false;
+    }
+    if (verdict == TRIB_VERDICT_PENDING && task->state == TRIB_TASK_RUNNING) {
+        set_state(core, task, TRIB_TASK_WAITING);
+        return false;
+    }
+    return true;
+}
+
+static void leave_stage(trib_core *core, trib_task *task)
+{
+    trib_stage_state *state = &core->stages[trib_pipeline_stage(task)->id];
+    const int64_t now = trib_now_fast(core->reactor);
+    count_time(&state->stayed, now - task->since_ns);
+    if (task->has_credit) {
+        give_credit_back(state, task);
+    }
+    task->since_ns = now;
+    task->stage++;
+}
+
+/* Begins stages until one waits or fails, or the plan ends; bounded by the length of the plan. */
 static void run_stages(trib_core *core, trib_task *task)
 {
-    const trib_plan *plan = plan_of(task);
-    while (plan->stages[task->stage] != NULL) {
+    for (const trib_stage *stage; (stage = trib_pipeline_stage(task)) != NULL; leave_stage(core, task)) {
         trib_error error;
         trib_error_clear(&error);
-        task->since_ns = trib_now_fast(core->reactor);
         set_state(core, task, TRIB_TASK_RUNNING);
-        const trib_verdict verdict = plan->stages[task->stage]->start(core, task, &error);
-        if (!trib_task_is_open(task)) {
-            return; /* what start did has made somebody give it up */
-        }
-        if (verdict == TRIB_VERDICT_FAILED) {
-            fail_by_itself(core, task, &error);
+        if (!take_verdict(core, task, stage->start(core, task, &error), &error)) {
             return;
         }
-        if (verdict == TRIB_VERDICT_PENDING && task->state == TRIB_TASK_RUNNING) {
-            set_state(core, task, TRIB_TASK_WAITING);
-            return;
-        }
-        task->stage++;
     }
     settle(core, task);
+}
+
+/* Those that wait for the stage's credit go on as far as there is some. */
+static void admit_queued(trib_core *core, const trib_stage *stage)
+{
+    trib_stage_state *state = &core->stages[stage->id];
+    if (state->is_admitting) {
+        return; /* further up: it goes on there */
+    }
+    state->is_admitting = true;
+    while (state->head != NULL && has_credit(core, stage, state)) {
+        trib_task *task = state->head;
+        trib_error error;
+        trib_error_clear(&error);
+        dequeue(state, task);
+        take_credit(state, task);
+        count_time(&state->waited, trib_now_fast(core->reactor) - task->since_ns);
+        set_state(core, task, TRIB_TASK_RUNNING);
+        if (take_verdict(core, task, stage->run(core, task, &error), &error)) {
+            leave_stage(core, task);
+            run_stages(core, task);
+        }
+    }
+    state->is_admitting = false;
 }
 
 void trib_pipeline_prepare(trib_core *core, trib_task *task, trib_op_core *op_core)
@@ -159,6 +277,7 @@ void trib_pipeline_skip(trib_core *core, trib_task *task, trib_op_core *op_core)
 void trib_pipeline_begin(trib_core *core, trib_task *task)
 {
     if (task->state == TRIB_TASK_IDLE) { /* else it has been given up since it was prepared */
+        task->since_ns = trib_now_fast(core->reactor);
         run_stages(core, task);
     }
 }
@@ -170,8 +289,13 @@ void trib_pipeline_resume(trib_core *core, trib_task *task)
         return;
     }
     trib_assert(task->state == TRIB_TASK_WAITING);
-    task->stage++;
+    const trib_stage *stage = trib_pipeline_stage(task);
+    const bool had_credit = task->has_credit;
+    leave_stage(core, task);
     run_stages(core, task);
+    if (had_credit) {
+        admit_queued(core, stage);
+    }
 }
 
 void trib_pipeline_fail(trib_core *core, trib_task *task)
@@ -180,11 +304,14 @@ void trib_pipeline_fail(trib_core *core, trib_task *task)
         return;
     }
     const trib_stage *stage = trib_pipeline_stage(task);
-    const bool has_begun = task->state != TRIB_TASK_IDLE;
+    const bool has_begun = task->state != TRIB_TASK_IDLE, is_queued = task->state == TRIB_TASK_QUEUED;
     trib_task_hold(task, TRIB_HOLD_DRIVER); /* else it could settle in the middle of this */
     task->gave_up = true;
+    if (is_queued) {
+        dequeue(&core->stages[stage->id], task);
+    }
     set_state(core, task, TRIB_TASK_FAILING);
-    if (has_begun && stage->cancel != NULL) {
+    if (has_begun && !is_queued && stage->cancel != NULL) {
         stage->cancel(core, task);
     }
     skip_from(core, task, task->stage + (has_begun ? 1 : 0));

@@ -39,6 +39,22 @@ typedef struct trib_kept_round {
     uint32_t chunks; /* whose sums have not come; 0: none is kept */
 } trib_kept_round;
 
+/* Bytes of a partition, in one of their forms. */
+typedef struct trib_view {
+    unsigned char *data; /* NULL: there are none */
+    uint32_t bytes;
+    uint32_t chunk_bytes; /* of each chunk but the last, and from one to the next */
+} trib_view;
+
+/* Where the bytes of the round are. Stages put others in place: a copy to the host that of the source, a codec those of what
+ * travels. Memory of a device that the network reads and writes is a view as any other. */
+typedef struct trib_task_io {
+    trib_view source;      /* this worker's contribution, only read */
+    trib_view encoded;     /* what PUSH sends */
+    trib_view received;    /* where the sum lands, as it travels */
+    trib_view destination; /* where the sum is when it has been decoded */
+} trib_task_io;
+
 /* One partition of a tensor and where it stands. */
 typedef struct trib_task {
     trib_send_request request; /* first: in its link's outbox while it is being pushed */
@@ -54,11 +70,14 @@ typedef struct trib_task {
     uint32_t chunks_sent; /* given to the link */
     uint32_t chunks_received;
     struct trib_self_lease *self_held; /* chunks that the server of this process reads where they are */
-    struct trib_device_task *device;   /* NULL: the tensor lies in host memory */
+    trib_task_io io;
+    struct trib_device_task *device; /* NULL: the tensor lies in host memory */
     trib_task_state state;
     uint32_t stage; /* index into the plan */
     uint32_t holds; /* the sum of held */
     uint32_t held[TRIB_HOLD_COUNT];
+    bool has_credit;                               /* its bytes count as its stage's in flight */
+    struct trib_task *queue_next, *queue_previous; /* while QUEUED */
     bool
         gave_up; /* since the last round that began one was given up: what its server was told may be on its way still */
     bool in_order;  /* what the server was told of the last round may still be on its way: this one goes behind it */
@@ -69,6 +88,17 @@ typedef struct trib_task {
     int64_t since_ns;      /* in this stage */
     uint64_t *received;    /* one bit per chunk */
 } trib_task;
+
+static inline unsigned char *trib_view_chunk(const trib_view *view, uint32_t chunk)
+{
+    return view->data + (uint64_t)chunk * view->chunk_bytes;
+}
+
+static inline uint32_t trib_view_chunk_size(const trib_view *view, uint32_t chunk)
+{
+    const uint64_t left = view->bytes - (uint64_t)chunk * view->chunk_bytes;
+    return left < view->chunk_bytes ? (uint32_t)left : view->chunk_bytes;
+}
 
 /* Neither given up nor over: of a round that has been prepared. */
 static inline bool trib_task_is_open(const trib_task *task)

@@ -333,6 +333,7 @@ void trib_tensor_placed(trib_tensor *tensor, uint32_t id, trib_place_owner *owne
     tensor->partition_bytes = partition_bytes;
     tensor->partition_count = partition_count;
     tensor->owners = owners_owned;
+    tensor->plan = tensor->engine->env.choose_plan(tensor);
     if (!(tensor->on_device ? trib_device_tensor_place(tensor) : make_tasks(tensor))) {
         /* The others wait for what this worker will never push. */
         char text[TRIB_ERROR_TEXT_SIZE];

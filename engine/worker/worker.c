@@ -237,6 +237,21 @@ static void finish_round(trib_core *core, trib_op_core *op_core)
     trib_reactor_defer(core->reactor, &op_core->submit_post);
 }
 
+/* Where the caller has the bytes, and wants them. */
+static void set_views(trib_task *task)
+{
+    const trib_op *op = task->op_core->op;
+    const trib_view view = {.bytes = task->size, .chunk_bytes = task->tensor->chunk_bytes};
+    trib_task_io *io = &task->io;
+    io->source = io->encoded = io->received = io->destination = view;
+    if (op->input != NULL) {
+        io->source.data = (unsigned char *)(uintptr_t)op->input + task->offset;
+    }
+    if (op->output != NULL) {
+        io->destination.data = op->output + task->offset;
+    }
+}
+
 static void begin_round(trib_core *core, trib_tensor *tensor, trib_op_core *op_core)
 {
     trib_tensor_core *mine = trib_tensor_core_of(core, tensor);
@@ -246,7 +261,8 @@ static void begin_round(trib_core *core, trib_tensor *tensor, trib_op_core *op_c
     for (uint32_t i = 0; i < mine->task_count; i++) {
         trib_task *task = &mine->tasks[i];
         trib_pipeline_prepare(core, task, op_core);
-        task->link = trib_worker_owner_link(core, task);
+        set_views(task);
+        task->link = tensor->plan->is_local ? NULL : trib_worker_owner_link(core, task);
         task->in_order = task->gave_up;
         task->gave_up = false;
         task->chunks_sent = task->chunks_received = 0;
@@ -324,12 +340,18 @@ void trib_worker_joined(trib_core *core)
 trib_status trib_worker_open(trib_core *core, trib_error *error)
 {
     core->discard = trib_core_zalloc(core, TRIB_PAYLOAD_MAX);
-    return core->discard != NULL ? TRIB_OK : trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+    core->stages = trib_core_zalloc(core, TRIB_STAGE_COUNT * sizeof *core->stages);
+    return core->discard != NULL && core->stages != NULL ? TRIB_OK
+                                                         : trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
 }
 
 void trib_worker_close(trib_core *core)
 {
     trib_assert(core->op_cores == NULL);
+    for (uint32_t i = 0; core->stages != NULL && i < TRIB_STAGE_COUNT; i++) {
+        trib_assert(core->stages[i].head == NULL && core->stages[i].tasks == 0 && core->stages[i].bytes == 0);
+    }
+    free(core->stages);
     free(core->discard);
     free(core->tensors);
     free(core->owner_links);

@@ -37,7 +37,7 @@ void trib_worker_withdraw(trib_core *core, trib_task *task)
     const trib_op *op = task->op_core->op;
     trib_status status = (trib_status)atomic_load(&op->claim);
     trib_link *link = trib_worker_owner_link(core, task);
-    if (link == NULL || core->ended || task->refused || op->collective == TRIB_COLLECTIVE_DEVICE_ALONE) {
+    if (link == NULL || core->ended || task->refused) {
         return;
     }
     char text[TRIB_ERROR_TEXT_SIZE + 64];
@@ -48,7 +48,7 @@ void trib_worker_withdraw(trib_core *core, trib_task *task)
         .partition = task->partition,
         .round = op->round,
         .chunk_count = task->chunk_count,
-        .collective = (uint8_t)op->collective,
+        .collective = trib_op_wire_collective(op),
         .dtype = (uint8_t)op->tensor->dtype,
         .reduce = (uint8_t)op->reduce,
         .root = op->root,
@@ -180,7 +180,7 @@ const char *trib_worker_waiting_text(trib_core *core, trib_op_core *op_core, cha
             return text;
         }
         const bool awaits_input = trib_pipeline_waits_in(task, TRIB_STAGE_INPUT);
-        if (op_core->op->collective == TRIB_COLLECTIVE_DEVICE_ALONE || awaits_input) {
+        if (tensor->plan->is_local || awaits_input) {
             snprintf(text, size, "it was in %s, waiting for %s", trib_pipeline_stage_name(task),
                      awaited_on_device(op_core->op));
             return text;

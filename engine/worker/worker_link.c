@@ -85,9 +85,6 @@ static void detach_tasks(trib_core *core, trib_link *link, trib_status status, c
                 continue;
             }
             task->link = NULL;
-            if (op_core->op->collective == TRIB_COLLECTIVE_DEVICE_ALONE) {
-                continue; /* no server has to do with it */
-            }
             if (link->bye && task->device != NULL && task->chunks_received == task->chunk_count) {
                 continue; /* it has its sum, and is on the way back to its device */
             }
@@ -170,12 +167,8 @@ static trib_status check_sum(trib_link *link, const trib_task *task, const trib_
 {
     const trib_op *op = task->op_core->op;
     const bool is_root = trib_op_gives(op);
-    uint32_t chunk_bytes = task->tensor->chunk_bytes;
-    uint32_t expected = 0;
-    if (frame->chunk < task->chunk_count && !is_root) {
-        uint64_t begin = (uint64_t)frame->chunk * chunk_bytes;
-        expected = task->size - begin < chunk_bytes ? (uint32_t)(task->size - begin) : chunk_bytes;
-    }
+    const uint32_t expected =
+        frame->chunk < task->chunk_count && !is_root ? trib_view_chunk_size(&task->io.received, frame->chunk) : 0;
     if (frame->chunk >= task->chunk_count || frame->payload_size != expected) {
         return trib_error_set(error, TRIB_PROTOCOL, "sum of tensor \"%s\" chunk %u has %u bytes, expected %u",
                               task->tensor->name, frame->chunk, frame->payload_size, expected);
@@ -225,7 +218,7 @@ trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_re
     }
     status = check_sum(link, task, frame, error);
     if (status == TRIB_OK && frame->payload_size > 0) {
-        target->buffer = trib_task_output(task) + (uint64_t)frame->chunk * task->tensor->chunk_bytes;
+        target->buffer = trib_view_chunk(&task->io.received, frame->chunk);
         link->recv_claim = (trib_recv_claim){.abandon = sum_abandoned, .what = task};
         trib_task_hold(task, TRIB_HOLD_RECEIVE);
     }
@@ -235,16 +228,14 @@ trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_re
 /* The root's own output, if it wants one. Here, and not when it submits: earlier operations may still use that memory. */
 static void copy_given(const trib_core *core, const trib_task *task, uint32_t chunk)
 {
-    const trib_op *op = task->op_core->op;
-    if (op->collective != TRIB_COLLECTIVE_BROADCAST || !trib_op_gives(op) || op->output == NULL ||
-        op->output == op->input) {
+    const trib_view *source = &task->io.source, *destination = &task->io.destination;
+    if (task->device != NULL || !trib_op_gives(task->op_core->op) || destination->data == NULL ||
+        destination->data == source->data) {
         return;
     }
-    const uint32_t chunk_bytes = task->tensor->chunk_bytes;
-    const uint64_t begin = (uint64_t)chunk * chunk_bytes, left = task->size - begin;
-    const size_t size = left < chunk_bytes ? (size_t)left : chunk_bytes;
+    const size_t size = trib_view_chunk_size(source, chunk);
     if (size > 0) {
-        core->engine->env.kernels->copy(trib_task_output(task) + begin, trib_task_input(task) + begin, size);
+        core->engine->env.kernels->copy(trib_view_chunk(destination, chunk), trib_view_chunk(source, chunk), size);
         trib_charge(core->reactor, TRIB_COST_COPY, size);
     }
 }
@@ -283,7 +274,7 @@ static trib_status store_sum(trib_link *link, const trib_task *task, const trib_
 {
     const trib_core *core = link->core;
     trib_status status = TRIB_OK;
-    unsigned char *at = trib_task_output(task) + (uint64_t)frame->chunk * task->tensor->chunk_bytes;
+    unsigned char *at = trib_view_chunk(&task->io.received, frame->chunk);
     if (payload != at) {
         /* What a device fetches, or is too much for caches to keep until somebody reads it, need not pass through them. */
         const trib_kernels *kernels = core->engine->env.kernels;

@@ -25,15 +25,16 @@ static trib_verdict copy_start(trib_core *core, trib_task *task, trib_error *err
     trib_device_task *device = task->device;
     const trib_op *op = task->op_core->op;
     const bool gathers = trib_engine_local_size(core->engine) > 1;
+    device->ready = NULL;
+    device->awaits_jobs = !gathers;
     if (trib_op_gives(op)) {
-        device->last_job = !gathers;
         return gathers || task->held[TRIB_HOLD_DEVICE] == 0 ? TRIB_VERDICT_DONE : TRIB_VERDICT_PENDING;
     }
     if (task->size == 0 && gathers) {
         return TRIB_VERDICT_DONE;
     }
     device->to_device = (trib_device_job){
-        .kind = device->recv_buffer == device->staging ? TRIB_DEVICE_TO_DEVICE : TRIB_DEVICE_SEE,
+        .kind = task->io.destination.data == device->staging ? TRIB_DEVICE_TO_DEVICE : TRIB_DEVICE_SEE,
         .source = device->staging,
         .target = op->output + task->offset,
         .bytes = task->size,
@@ -42,8 +43,9 @@ static trib_verdict copy_start(trib_core *core, trib_task *task, trib_error *err
         device->to_device.semaphore = &op->device->semaphore;
         device->to_device.semaphore_count = &op->device->semaphore_count;
         device->to_device.semaphore_goal = task->tensor->device->slice_count;
-        device->last_job = true;
     }
+    task->io.destination.data = op->output + task->offset;
+    device->ready = &device->to_device;
     trib_device_submit(core, device, &device->to_device, copy_back);
     return gathers ? TRIB_VERDICT_DONE : TRIB_VERDICT_PENDING;
 }

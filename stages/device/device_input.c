@@ -9,7 +9,8 @@
 static trib_verdict input_start(trib_core *core, trib_task *task, trib_error *error)
 {
     (void)core;
-    task->device->last_job = task->device->awaits_reduce = false;
+    task->device->awaits_jobs = false;
+    task->device->ready = NULL;
     switch ((trib_device_input)atomic_load(&task->op_core->op->device->input)) {
     case TRIB_INPUT_AWAITED:
         return TRIB_VERDICT_PENDING;

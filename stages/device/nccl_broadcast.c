@@ -26,11 +26,12 @@ static trib_verdict gather_start(trib_core *core, trib_task *task, trib_error *e
         .bytes = has_all ? 0 : device->slice_bytes,
         .shard = tensor->partition_bytes,
         .label = trib_device_label(op, device->slice),
-        .after = task->size > 0 && !has_all ? &device->to_device : NULL,
+        .after = device->ready,
         .semaphore = &op->device->semaphore,
         .semaphore_count = &op->device->semaphore_count,
         .semaphore_goal = tensor->device->slice_count,
     };
+    device->awaits_jobs = true;
     trib_group_announce(core, device, &device->gather);
     return TRIB_VERDICT_PENDING;
 }

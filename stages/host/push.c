@@ -37,28 +37,24 @@ static bool push_send_chunk(trib_link *link, trib_send_request *request)
     const trib_op *op = task->op_core->op;
     const trib_tensor *tensor = task->tensor;
     uint32_t chunk = task->chunks_sent;
-    uint64_t begin = (uint64_t)chunk * tensor->chunk_bytes;
-    uint32_t size = task->size - begin < tensor->chunk_bytes ? (uint32_t)(task->size - begin) : tensor->chunk_bytes;
-    const bool is_broadcast =
-        op->collective == TRIB_COLLECTIVE_BROADCAST || op->collective == TRIB_COLLECTIVE_DEVICE_BROADCAST;
-    const bool carries = !is_broadcast || trib_op_gives(op);
+    const bool carries = op->collective != TRIB_COLLECTIVE_BROADCAST || trib_op_gives(op);
     trib_frame frame = {
         .type = TRIB_FRAME_PUSH,
-        .payload_size = carries ? size : 0,
+        .payload_size = carries ? trib_view_chunk_size(&task->io.encoded, chunk) : 0,
         .tensor = tensor->id,
         .partition = task->partition,
         .round = op->round,
         .chunk = chunk,
         .chunk_count = task->chunk_count,
-        .size = size,
+        .size = trib_view_chunk_size(&task->io.source, chunk),
         .priority = op->priority,
-        .collective = (uint8_t)op->collective,
+        .collective = trib_op_wire_collective(op),
         .dtype = (uint8_t)tensor->dtype,
         .reduce = (uint8_t)op->reduce,
         .root = op->root,
         .aux = trib_worker_owner_code(link->core, task),
     };
-    const void *payload = frame.payload_size > 0 ? trib_task_input(task) + begin : NULL;
+    const void *payload = frame.payload_size > 0 ? trib_view_chunk(&task->io.encoded, chunk) : NULL;
     if (chunk == 0) {
         /* Before it goes: a peer on this machine may have it before the next line runs here. */
         trib_trace_task(link->core, TRIB_TRACE_START, task, task->size);

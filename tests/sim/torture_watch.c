@@ -8,6 +8,7 @@
 #include "engine/local_group/group_internal.h"
 #include "engine/link/link_subflow.h"
 #include "engine/server/server_shard.h"
+#include "engine/worker/pipeline.h"
 #include "engine/aggregate/sum_tree.h"
 #include "tests/sim/torture_internal.h"
 
@@ -226,9 +227,10 @@ static const char *core_fault(const trib_engine *engine, const trib_core *core)
                     ? "an operation counts more or less than its cores"
                     : NULL;
     }
-    for (const trib_device_task *at = core->copies.head; fault == NULL && at != NULL; at = at->copy_next) {
-        const trib_device_task *next = at->copy_next;
-        fault = next != NULL && next->task->op_core->op->priority > at->task->op_core->op->priority
+    for (const trib_task *at = core->stages[TRIB_STAGE_COPY_D2H].head; fault == NULL && at != NULL;
+         at = at->queue_next) {
+        const trib_task *next = at->queue_next;
+        fault = next != NULL && next->op_core->op->priority > at->op_core->op->priority
                     ? "copies to the host are not in the order of priority"
                     : NULL;
     }
@@ -295,8 +297,8 @@ void torture_watch_closed(run *self)
         }
         for (uint32_t c = 0; c < engine->core_count; c++) {
             const trib_core *core = &engine->cores[c];
-            if (core->entries_waiting > 0 || core->copies.copies > 0) {
-                torture_broken(self, "member %u is closed, and has sums or copies under way", i);
+            if (core->entries_waiting > 0) {
+                torture_broken(self, "member %u is closed, and has sums under way", i);
             }
         }
         const trib_group *group = engine->group;

@@ -19,6 +19,7 @@ static void open_worker(bed *self)
     self->owner = (trib_place_owner){.member = 1};
     snprintf(tensor->name, sizeof tensor->name, "w");
     tensor->engine = self->engine;
+    tensor->plan = trib_plan_choose(tensor);
     tensor->chunk_bytes = CHUNK_BYTES;
     tensor->partition_count = 1;
     tensor->owners = &self->owner;
@@ -36,7 +37,9 @@ static void open_worker(bed *self)
                              .size = CHUNKS * CHUNK_BYTES,
                              .chunk_count = CHUNKS,
                              .chunks_sent = CHUNKS,
+                             .io.received = {self->output, CHUNKS * CHUNK_BYTES, CHUNK_BYTES},
                              .state = TRIB_TASK_WAITING,
+                             .stage = 1, /* PUSH */
                              .holds = 1,
                              .held[TRIB_HOLD_SEND] = 1,
                              .received = &self->received};
