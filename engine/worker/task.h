@@ -8,6 +8,7 @@
 #ifndef TRIB_ENGINE_TASK_H
 #define TRIB_ENGINE_TASK_H
 
+#include "engine/base/assert.h"
 #include "engine/core/core.h"
 
 struct trib_op_core;
@@ -106,9 +107,14 @@ static inline bool trib_task_is_open(const trib_task *task)
     return task->state <= TRIB_TASK_WAITING;
 }
 
-/* ---- pipeline.c ---- */
-void trib_task_hold(trib_task *task, trib_hold reason);
-/* A task that fails settles with its last hold. */
+static inline void trib_task_hold(trib_task *task, trib_hold reason)
+{
+    trib_assert(task->state != TRIB_TASK_SETTLED);
+    task->holds++;
+    task->held[reason]++;
+}
+
+/* pipeline.c. A task that fails settles with its last hold. */
 void trib_task_release(trib_core *core, trib_task *task, trib_hold reason);
 
 #endif
