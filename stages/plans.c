@@ -6,7 +6,6 @@
  */
 #include "stages/plans.h"
 
-#include "engine/device/device_task.h"
 #include "stages/codec/codec.h"
 
 static const trib_plan host = {
@@ -30,5 +29,5 @@ static const trib_plan one_machine = {
 
 const trib_plan *trib_plan_choose(const trib_tensor *tensor)
 {
-    return !tensor->on_device ? &host : trib_device_alone(tensor->engine) ? &one_machine : &devices;
+    return !tensor->on_device ? &host : trib_engine_is_one_machine(tensor->engine) ? &one_machine : &devices;
 }

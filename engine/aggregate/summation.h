@@ -22,11 +22,11 @@
 
 #include "api/tributary.h"
 #include "engine/base/kernel_ops.h"
+#include "engine/base/limits.h"
 #include "engine/reactor/reactor.h"
 #include "transports/transport.h"
 
 #define TRIB_CONTRIBUTORS_MAX 4096u
-#define TRIB_SUM_CHUNKS_MAX 65536u /* of a partition */
 /* Rounds of a key that one contributor may have given up, all of it being here, before it begins a further one. */
 #define TRIB_SUM_KEPT_ROUNDS_MAX 2u
 

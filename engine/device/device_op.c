@@ -91,7 +91,7 @@ static uint64_t count_ahead_bytes(const trib_op *op)
 {
     const trib_engine *engine = op->engine;
     const trib_tensor *tensor = op->tensor;
-    const bool goes_by_host = op->collective == TRIB_COLLECTIVE_ALL_REDUCE && !trib_device_alone(engine) &&
+    const bool goes_by_host = op->collective == TRIB_COLLECTIVE_ALL_REDUCE && !trib_engine_is_one_machine(engine) &&
                               !atomic_load(&engine->direct_logged);
     if (!goes_by_host || trib_engine_local_size(engine) > 1 || !op->spread || trib_engine_ops_in_flight(engine) > 1) {
         return 0;
@@ -129,11 +129,6 @@ void trib_device_op_begin(trib_op *op, void *marker)
     device->wait.source = op->input;
     device->wait.target = op->tensor->device->staging;
     device->wait.bytes = device->ahead_bytes;
-}
-
-void trib_device_op_go_ahead(trib_op *op)
-{
-    op->engine->env.device->submit(op->engine->device, &op->device->wait);
 }
 
 void trib_device_input_arrived(trib_reactor *reactor, trib_post *post)
@@ -209,6 +204,11 @@ void trib_device_ahead_failed(trib_op *op)
         op->device->failed_post.run = handle_failure;
         trib_reactor_post(op->engine->cores[0].reactor, &op->device->failed_post);
     }
+}
+
+void trib_device_op_go_ahead(trib_op *op)
+{
+    op->engine->env.device->submit(op->engine->device, &op->device->wait);
 }
 
 void trib_device_op_end(trib_op *op)

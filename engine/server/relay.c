@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/worker/op.h"
 #include "engine/server/server_shard.h"
 #include "engine/core/core_trace.h"
 

@@ -11,7 +11,6 @@
 #include "engine/core/blame.h"
 #include "engine/core/wireup.h"
 #include "engine/core/core.h"
-#include "engine/worker/op.h"
 #include "engine/server/relay.h"
 #include "engine/server/server_shard.h"
 #include "engine/server/host_sum.h"

@@ -1,7 +1,6 @@
 /* server_departed.c - who has left the job, and when nothing can come from it any more. */
 #include <stdio.h>
 
-#include "engine/worker/op.h"
 #include "engine/server/server_shard.h"
 
 /* That it leaves is told by the coordinator, and overtakes what its own connections still bring. One that also sums for

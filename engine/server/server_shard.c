@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 
-#include "engine/device/device.h"
 #include "engine/server/relay.h"
 #include "engine/server/host_sum.h"
 #include "engine/core/core_trace.h"
