@@ -14,6 +14,13 @@ static const trib_plan host = {
     .stages = {&trib_stage_compress, &trib_stage_push, &trib_stage_pull, &trib_stage_decompress, NULL},
 };
 
+static const trib_plan device_each = {
+    .name = "one device on each machine",
+    .codec = &trib_codec_none,
+    .stages = {&trib_stage_input, &trib_stage_nccl_reduce, &trib_stage_copy_d2h, &trib_stage_compress, &trib_stage_push,
+               &trib_stage_pull, &trib_stage_decompress, &trib_stage_copy_h2d_last, NULL},
+};
+
 static const trib_plan devices = {
     .name = "devices of several machines",
     .codec = &trib_codec_none,
@@ -29,5 +36,11 @@ static const trib_plan one_machine = {
 
 const trib_plan *trib_plan_choose(const trib_tensor *tensor)
 {
-    return !tensor->on_device ? &host : trib_engine_is_one_machine(tensor->engine) ? &one_machine : &devices;
+    if (!tensor->on_device) {
+        return &host;
+    }
+    if (trib_engine_is_one_machine(tensor->engine)) {
+        return &one_machine;
+    }
+    return tensor->engine->config.local_size == 1 ? &device_each : &devices;
 }

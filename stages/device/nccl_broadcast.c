@@ -15,9 +15,6 @@ static trib_verdict gather_start(trib_core *core, trib_task *task, trib_error *e
     const trib_op *op = task->op_core->op;
     const trib_tensor *tensor = task->tensor;
     const bool has_all = trib_op_gives(op);
-    if (trib_engine_local_size(core->engine) == 1) {
-        return TRIB_VERDICT_DONE;
-    }
     device->gather = (trib_device_job){
         .kind = TRIB_DEVICE_ALL_GATHER,
         .dtype = tensor->dtype,

@@ -338,14 +338,14 @@ static void tasks_settle_once_whatever_happens(void **state)
     }
 }
 
-/* Both kinds of plans that there are: a stage speaks with servers exactly where the plan says so, and has a codec then. */
+/* A stage speaks with servers exactly where its plan says so, and the plan has a codec then. */
 static void plans_say_whether_they_are_local(void **state)
 {
     (void)state;
-    trib_engine engine = {.config.worker_count = 4, .config.local_size = 2};
-    for (uint32_t i = 0; i < 3; i++) {
-        engine.config.local_size = i == 2 ? 4 : 2;
-        const trib_tensor tensor = {.engine = &engine, .on_device = i > 0};
+    const int32_t local_sizes[] = {0, 1, 2, 4}; /* 0: in host memory */
+    for (size_t i = 0; i < sizeof local_sizes / sizeof local_sizes[0]; i++) {
+        trib_engine engine = {.config.worker_count = 4, .config.local_size = local_sizes[i]};
+        const trib_tensor tensor = {.engine = &engine, .on_device = local_sizes[i] > 0};
         const trib_plan *chosen = trib_plan_choose(&tensor);
         uint32_t count = 0, pushes = 0;
         while (chosen->stages[count] != NULL) {
