@@ -53,7 +53,7 @@ typedef struct trib_stage_state {
     uint64_t bytes;         /* of those that have credit */
     uint32_t tasks;         /* that have it */
     bool is_admitting;
-    trib_stage_times stayed; /* in the stage, of those that left it for the next one; none if start said DONE */
+    trib_stage_times stayed; /* in the stage, of those that left it; no time if start said DONE */
     trib_stage_times waited; /* of that for credit, of those that got some */
 } trib_stage_state;
 

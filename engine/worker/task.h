@@ -79,8 +79,8 @@ typedef struct trib_task {
     uint32_t held[TRIB_HOLD_COUNT];
     bool has_credit;                               /* its bytes count as its stage's in flight */
     struct trib_task *queue_next, *queue_previous; /* while QUEUED */
-    bool
-        gave_up; /* since the last round that began one was given up: what its server was told may be on its way still */
+    /* Since the last round that began one was given up: what its server was told may be on its way still. */
+    bool gave_up;
     bool in_order;  /* what the server was told of the last round may still be on its way: this one goes behind it */
     bool refused;   /* by the owner, in this round: it need not be told that the round is given up */
     bool held_back; /* in PUSH, until its owner has answered a round that was given up (worker_held.c) */
