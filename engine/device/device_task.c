@@ -50,7 +50,7 @@ void trib_device_fail_if_job_lost(trib_op *op, trib_status status)
 {
     trib_error fate = {.status = TRIB_OK};
     if (status == TRIB_CLOSED && trib_engine_check_open(op->engine, &fate) != TRIB_OK && fate.status != TRIB_CLOSED) {
-        trib_op_fail(op, fate.status, "tensor \"%s\": %s", op->tensor->name, fate.text);
+        trib_op_fail(op, fate.status, "%s", fate.text);
     }
 }
 
@@ -60,8 +60,8 @@ bool trib_device_job_back(trib_core *core, trib_device_task *device, const trib_
     const bool ok = job->status == TRIB_OK && trib_task_is_open(task);
     if (job->status != TRIB_OK) {
         trib_device_fail_if_job_lost(task->op_core->op, job->status);
-        trib_op_fail(task->op_core->op, job->status, "tensor \"%s\", partition %u in %s: %s", task->tensor->name,
-                     task->partition, trib_pipeline_stage_name(task), job->text);
+        trib_op_fail(task->op_core->op, job->status, "partition %u in %s: %s", task->partition,
+                     trib_pipeline_stage_name(task), job->text);
         abort_round(core, task);
     }
     trib_device_release(core, task);
@@ -90,8 +90,7 @@ static void handle_order_answer(trib_reactor *reactor, trib_post *post)
         return;
     }
     trib_device_fail_if_job_lost(task->op_core->op, status);
-    trib_op_fail(task->op_core->op, status, "tensor \"%s\": a collective was called off (%s)", task->tensor->name,
-                 trib_status_text(status));
+    trib_op_fail(task->op_core->op, status, "a collective was called off (%s)", trib_status_text(status));
     abort_round(core, task);
     trib_device_release(core, task);
 }
@@ -103,8 +102,7 @@ static void handle_order_answer(trib_reactor *reactor, trib_post *post)
 static bool may_go_direct(const trib_core *core, const trib_task *task, const unsigned char *memory)
 {
     const trib_conn *conn = task->link != NULL ? task->link->conn : NULL;
-    if (memory == NULL || conn == NULL || task->size == 0 || core->engine->config.gpu_direct == TRIB_GPU_DIRECT_OFF ||
-        conn->transport->ops->moves_alone == NULL) {
+    if (memory == NULL || conn == NULL || task->size == 0 || core->engine->config.gpu_direct == TRIB_GPU_DIRECT_OFF) {
         return false;
     }
     const uint32_t chunk = task->tensor->chunk_bytes, rest = task->size % chunk;

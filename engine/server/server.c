@@ -3,12 +3,10 @@
  *
  * The frames' lengths are checked here; what they mean is checked by summation.c.
  */
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/core/blame.h"
+#include "engine/link/link_cause.h"
 #include "engine/core/wireup.h"
 #include "engine/core/core.h"
 #include "engine/server/relay.h"
@@ -88,11 +86,15 @@ static trib_status take_withdraw(trib_link *link, const trib_frame *frame, const
     if (found != TRIB_OK) {
         return found;
     }
+    trib_cause cause;
+    const trib_status status = trib_cause_decode(frame, payload, &cause, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
     char text[TRIB_ERROR_TEXT_SIZE];
-    trib_frame_take_text(frame, payload, text, sizeof text);
+    trib_job_render_for_others(link->core->engine, &cause, text);
     trib_contribution what = trib_server_contribution(link, frame);
-    return trib_summation_withdraw(summation, &what, trib_frame_withdraw_reason((trib_status)(int32_t)frame->aux),
-                                   text);
+    return trib_summation_withdraw(summation, &what, trib_frame_withdraw_reason(cause.status), text);
 }
 
 static trib_status take_stall(trib_link *link, const trib_frame *frame, trib_error *error)
@@ -276,7 +278,12 @@ void trib_server_notice(trib_core *core, const trib_frame *extra, uint32_t recei
                             .collective = extra->collective,
                             .root = extra->root,
                             .aux = extra->aux};
-        trib_link_send_copy(link, frame, text, text == NULL ? 0 : strlen(text));
+        if (text == NULL) {
+            trib_link_send_copy(link, frame, NULL, 0);
+        } else {
+            const trib_cause cause = trib_cause_note((trib_status)(int32_t)extra->aux, TRIB_NO_MEMBER, text);
+            trib_link_send_cause(link, frame, &cause);
+        }
     }
 }
 
@@ -373,6 +380,7 @@ void trib_server_adopt(trib_link *link)
 
 static void server_closed(trib_link *link, trib_status status, const char *reason)
 {
+    (void)reason;
     trib_core *core = link->core;
     trib_counter_sub(&core->stats.connections, 1);
     if (core->worker_links != NULL && link->peer < core->engine->roster->worker_count &&
@@ -382,9 +390,9 @@ static void server_closed(trib_link *link, trib_status status, const char *reaso
     if (core->ended || (link->bye && status == TRIB_PEER_LEFT)) {
         return; /* trib_server_scan_stalls refuses the rounds that miss its contribution */
     }
-    char text[TRIB_ERROR_TEXT_SIZE], rank[TRIB_MEMBER_NAME_MAX];
-    trib_blame_end(link, "from", trib_blame_caller(core->engine->roster, link->peer, rank), reason, text);
-    trib_engine_end(core->engine, trib_blame_status(status), text);
+    trib_cause cause;
+    trib_link_end_cause(link, &cause);
+    trib_job_member_lost(core->engine, &cause);
 }
 
 void *trib_server_buffer_alloc(void *user, size_t size)

@@ -170,7 +170,7 @@ static void skip_from(trib_core *core, trib_task *task, uint32_t stage)
 static void fail_by_itself(trib_core *core, trib_task *task, const trib_error *error)
 {
     trib_op *op = task->op_core->op;
-    trib_op_fail(op, error->status, "tensor \"%s\": %s", task->tensor->name, error->text);
+    trib_op_fail(op, error->status, "%s", error->text);
     task->gave_up = true;
     set_state(core, task, TRIB_TASK_FAILING);
     skip_from(core, task, task->stage + 1);

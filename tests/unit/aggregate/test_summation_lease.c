@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 #endif
 #include "tests/unit/aggregate/summation_lease_bed.h"
+#include "transports/transport_defaults.h"
 
 /* ---- Sums ---- */
 
@@ -427,7 +428,7 @@ static void test_others_that_are_lost(void **state)
 static void test_without_leases(void **state)
 {
     (void)state;
-    static const trib_transport_ops plain_ops = {.name = "plain"};
+    static const trib_transport_ops plain_ops = {.name = "plain", .lease = trib_transport_never_leases};
     unsigned char bytes[CHUNK_BYTES];
     for (uint32_t i = 0; i < 2; i++) {
         const shape like = {.n = 2, .order = TRIB_ORDER_RANK};
