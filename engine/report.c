@@ -80,7 +80,7 @@ void trib_report_core(trib_core *core, trib_waiting *entries, size_t capacity, s
             continue;
         }
         for (uint32_t i = 0; i < mine->task_count; i++) {
-            if (!mine->tasks[i].settled) {
+            if (mine->tasks[i].state != TRIB_TASK_SETTLED) {
                 report_task(core, &mine->tasks[i], &entry);
                 add(entries, capacity, count, &entry);
             }

@@ -1,22 +1,46 @@
 /*
- * plans.c - read this file and know the engine: the stages of each kind of collective, in order.
+ * plans.c - read this file and know the engine: the stages of each way to carry out a collective, in order.
  *
- * SUM happens on the server between PUSH and PULL (engine/aggregate/summation.c). The stages of codecs (COMPRESS, DECOMPRESS) take
- * their places in further plans beside these.
+ * A plan says how, a collective says what: all-reduce and broadcast of a tensor take the same way. The sum is made on the server
+ * between PUSH and PULL (engine/aggregate/summation.c).
  */
 #include "stages/plans.h"
 
-const trib_plan trib_plans[] = {
-    [TRIB_COLLECTIVE_ALL_REDUCE] = {"push_pull on host memory", {&trib_stage_push, &trib_stage_pull, NULL}},
-    [TRIB_COLLECTIVE_BROADCAST] = {"broadcast on host memory", {&trib_stage_push, &trib_stage_pull, NULL}},
-    [TRIB_COLLECTIVE_DEVICE_ALL_REDUCE] = {"push_pull on devices",
-                                           {&trib_stage_input, &trib_stage_nccl_reduce, &trib_stage_copy_d2h,
-                                            &trib_stage_push, &trib_stage_pull, &trib_stage_copy_h2d,
-                                            &trib_stage_nccl_broadcast, NULL}},
-    [TRIB_COLLECTIVE_DEVICE_ALONE] = {"push_pull or broadcast on the devices of one machine",
-                                      {&trib_stage_input, &trib_stage_nccl_reduce, NULL}},
-    [TRIB_COLLECTIVE_DEVICE_BROADCAST] = {"broadcast on devices",
-                                          {&trib_stage_input, &trib_stage_nccl_reduce, &trib_stage_copy_d2h,
-                                           &trib_stage_push, &trib_stage_pull, &trib_stage_copy_h2d,
-                                           &trib_stage_nccl_broadcast, NULL}},
+#include "stages/codec/codec.h"
+
+static const trib_plan host = {
+    .name = "host memory",
+    .codec = &trib_codec_none,
+    .stages = {&trib_stage_compress, &trib_stage_push, &trib_stage_pull, &trib_stage_decompress, NULL},
 };
+
+static const trib_plan device_each = {
+    .name = "one device on each machine",
+    .codec = &trib_codec_none,
+    .stages = {&trib_stage_input, &trib_stage_nccl_reduce, &trib_stage_copy_d2h, &trib_stage_compress, &trib_stage_push,
+               &trib_stage_pull, &trib_stage_decompress, &trib_stage_copy_h2d_last, NULL},
+};
+
+static const trib_plan devices = {
+    .name = "devices of several machines",
+    .codec = &trib_codec_none,
+    .stages = {&trib_stage_input, &trib_stage_nccl_reduce, &trib_stage_copy_d2h, &trib_stage_compress, &trib_stage_push,
+               &trib_stage_pull, &trib_stage_decompress, &trib_stage_copy_h2d, &trib_stage_nccl_broadcast, NULL},
+};
+
+static const trib_plan one_machine = {
+    .name = "devices of one machine",
+    .is_local = true,
+    .stages = {&trib_stage_input, &trib_stage_nccl_all_reduce, NULL},
+};
+
+const trib_plan *trib_plan_choose(const trib_tensor *tensor)
+{
+    if (!tensor->on_device) {
+        return &host;
+    }
+    if (trib_engine_is_one_machine(tensor->engine)) {
+        return &one_machine;
+    }
+    return tensor->engine->config.local_size == 1 ? &device_each : &devices;
+}

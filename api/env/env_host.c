@@ -257,7 +257,7 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
     *env = (trib_env){
         .transport = trib_transport_by_name(config->transport),
         .kernels = trib_kernels_best(),
-        .plans = trib_plans,
+        .choose_plan = trib_plan_choose,
         .reactor_open = reactor_open,
         .reactor_start = reactor_start,
         .reactor_go = reactor_go,

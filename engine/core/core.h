@@ -16,15 +16,8 @@
 
 struct trib_op_core;
 struct trib_tensor;
-struct trib_device_task;
+struct trib_stage_state;
 struct trib_load_report;
-
-/* Copies from the device to the host that wait for credit, by priority, then by age (device_task.c). */
-typedef struct trib_copy_queue {
-    struct trib_device_task *head, *tail;
-    uint64_t in_flight; /* bytes */
-    uint32_t copies;    /* of so many */
-} trib_copy_queue;
 
 /* A sum that waits for its turn on the link to its receiver; see server.c. */
 typedef struct trib_sum_entry trib_sum_entry;
@@ -57,7 +50,7 @@ typedef struct trib_core {
     struct trib_op_core *op_cores; /* all that arrived and are not done, newest first */
     unsigned char *discard;        /* where payload lands that nobody wants any more */
 
-    trib_copy_queue copies;
+    struct trib_stage_state *stages; /* by trib_stage_id: what the dispatcher keeps for each (pipeline.h) */
 
     /* server */
     trib_summation *summation;

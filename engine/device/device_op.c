@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/device/device_task.h"
 #include "engine/worker/pipeline.h"
 #include "engine/worker/worker.h"
@@ -46,9 +47,6 @@ void trib_device_op_fill(trib_op *op)
     const bool is_broadcast = op->collective == TRIB_COLLECTIVE_BROADCAST;
     op->device->root = is_broadcast ? op->root : TRIB_NO_MEMBER;
     op->root = trib_device_root(local_size, is_broadcast ? op->root / local_size : 0);
-    op->collective = trib_engine_is_one_machine(op->engine) ? TRIB_COLLECTIVE_DEVICE_ALONE
-                     : is_broadcast                         ? TRIB_COLLECTIVE_DEVICE_BROADCAST
-                                                            : TRIB_COLLECTIVE_DEVICE_ALL_REDUCE;
     op->device->ahead_bytes = 0;
 }
 
@@ -57,7 +55,7 @@ void trib_device_op_fill(trib_op *op)
 /* Core 0: the stream has reached the marker, or the copy ahead is over; or that has failed. */
 static void take_input_back(trib_reactor *reactor, trib_post *post)
 {
-    trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
+    trib_device_job *job = trib_container_of(post, trib_device_job, post);
     trib_op *op = job->owner;
     trib_engine *engine = op->engine;
     const bool was_ahead = op->device->ahead_bytes > 0;
@@ -93,8 +91,8 @@ static uint64_t count_ahead_bytes(const trib_op *op)
 {
     const trib_engine *engine = op->engine;
     const trib_tensor *tensor = op->tensor;
-    const bool goes_by_host =
-        op->collective == TRIB_COLLECTIVE_DEVICE_ALL_REDUCE && !atomic_load(&engine->direct_logged);
+    const bool goes_by_host = op->collective == TRIB_COLLECTIVE_ALL_REDUCE && !trib_engine_is_one_machine(engine) &&
+                              !atomic_load(&engine->direct_logged);
     if (!goes_by_host || trib_engine_local_size(engine) > 1 || !op->spread || trib_engine_ops_in_flight(engine) > 1) {
         return 0;
     }
@@ -136,7 +134,7 @@ void trib_device_op_begin(trib_op *op, void *marker)
 void trib_device_input_arrived(trib_reactor *reactor, trib_post *post)
 {
     trib_core *core = reactor->owner;
-    trib_op_core *op_core = (trib_op_core *)((char *)post - offsetof(trib_op_core, input_post));
+    trib_op_core *op_core = trib_container_of(post, trib_op_core, input_post);
     trib_op *op = op_core->op;
     trib_engine *engine = op->engine;
     trib_tensor *tensor = op->tensor;
@@ -147,7 +145,7 @@ void trib_device_input_arrived(trib_reactor *reactor, trib_post *post)
         }
         for (uint32_t i = 0; i < mine->task_count && mine->active == op_core; i++) {
             trib_task *task = &mine->tasks[i];
-            if (!task->settled && !task->failed && task->stage == 0) {
+            if (trib_pipeline_waits_in(task, TRIB_STAGE_INPUT)) {
                 trib_pipeline_resume(core, task); /* the others began after the input had come */
             }
         }
@@ -189,7 +187,7 @@ static void handle_grace_passed(trib_reactor *reactor, trib_timer *timer)
 static void handle_failure(trib_reactor *reactor, trib_post *post)
 {
     const trib_core *core = reactor->owner;
-    trib_device_op *device = (trib_device_op *)((char *)post - offsetof(trib_device_op, failed_post));
+    trib_device_op *device = trib_container_of(post, trib_device_op, failed_post);
     trib_op *op = device->op;
     if (!device->is_over && !core->ended) {
         device->grace.fired = handle_grace_passed;

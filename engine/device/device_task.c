@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/worker/pipeline.h"
 #include "engine/worker/worker.h"
 
@@ -18,8 +19,7 @@
 void trib_device_submit(trib_core *core, trib_device_task *device, trib_device_job *job,
                         void (*done)(trib_reactor *reactor, trib_post *post))
 {
-    trib_assert(!device->task->settled);
-    device->task->device_holds++;
+    trib_task_hold(device->task, TRIB_HOLD_DEVICE);
     job->owner = device;
     job->reactor = core->reactor;
     job->post.run = done;
@@ -28,12 +28,9 @@ void trib_device_submit(trib_core *core, trib_device_task *device, trib_device_j
 
 void trib_device_release(trib_core *core, trib_task *task)
 {
-    trib_assert(task->device_holds > 0);
-    task->device_holds--;
-    if (task->failed) {
-        trib_pipeline_try_settle(core, task);
-    } else if (task->device_holds == 0 && (task->device->last_job || task->device->awaits_reduce)) {
-        task->device->awaits_reduce = false;
+    trib_task_release(core, task, TRIB_HOLD_DEVICE);
+    if (trib_task_is_open(task) && task->held[TRIB_HOLD_DEVICE] == 0 && task->device->awaits_jobs) {
+        task->device->awaits_jobs = false;
         trib_pipeline_resume(core, task);
     }
 }
@@ -41,7 +38,7 @@ void trib_device_release(trib_core *core, trib_task *task)
 /* Aborts the round, whose operation has failed already. Servers are told, so that other machines do not wait. */
 static void abort_round(trib_core *core, trib_task *task)
 {
-    if (!task->failed) {
+    if (trib_task_is_open(task)) {
         trib_worker_abort_active(core, task->op_core);
     }
 }
@@ -60,7 +57,7 @@ void trib_device_fail_if_job_lost(trib_op *op, trib_status status)
 bool trib_device_job_back(trib_core *core, trib_device_task *device, const trib_device_job *job)
 {
     trib_task *task = device->task;
-    const bool ok = job->status == TRIB_OK && !task->failed;
+    const bool ok = job->status == TRIB_OK && trib_task_is_open(task);
     if (job->status != TRIB_OK) {
         trib_device_fail_if_job_lost(task->op_core->op, job->status);
         trib_op_fail(task->op_core->op, job->status, "partition %u in %s: %s", task->partition,
@@ -71,17 +68,10 @@ bool trib_device_job_back(trib_core *core, trib_device_task *device, const trib_
     return ok;
 }
 
-/* True: no collective follows this one in the plan. */
-static bool is_last_collective(const trib_device_task *device, const trib_device_job *job)
-{
-    return job == &device->gather || device->task->op_core->op->collective == TRIB_COLLECTIVE_DEVICE_ALONE;
-}
-
 void trib_device_collective_done(trib_reactor *reactor, trib_post *post)
 {
-    trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
+    trib_device_job *job = trib_container_of(post, trib_device_job, post);
     trib_device_task *device = job->owner;
-    device->last_job = device->last_job || is_last_collective(device, job);
     (void)trib_device_job_back(reactor->owner, device, job);
 }
 
@@ -89,13 +79,12 @@ void trib_device_collective_done(trib_reactor *reactor, trib_post *post)
 static void handle_order_answer(trib_reactor *reactor, trib_post *post)
 {
     trib_core *core = reactor->owner;
-    trib_device_task *device = (trib_device_task *)((char *)post - offsetof(trib_device_task, order_post));
+    trib_device_task *device = trib_container_of(post, trib_device_task, order_post);
     trib_task *task = device->task;
     trib_status status = device->order_status;
-    trib_device_job *job = device->announced_job;
     if (status == TRIB_OK) {
         /* The announcement's hold is the job's now. */
-        if (!is_last_collective(device, job) && !task->failed) {
+        if (!device->awaits_jobs && trib_task_is_open(task)) {
             trib_pipeline_resume(core, task);
         }
         return;
@@ -120,15 +109,16 @@ static bool may_go_direct(const trib_core *core, const trib_task *task, const un
     return conn->transport->ops->moves_alone(conn, memory, task->size, rest > 0 ? rest : chunk);
 }
 
-void trib_device_route(trib_core *core, trib_task *task, const unsigned char *source, unsigned char *target)
+bool trib_device_route(trib_core *core, trib_task *task, bool pushes, bool pulls)
 {
     trib_engine *engine = core->engine;
-    trib_device_task *device = task->device;
-    const bool pushes = may_go_direct(core, task, source), pulls = may_go_direct(core, task, target);
-    device->pushed = pushes ? source : device->staging;
-    device->recv_buffer = pulls ? target : device->staging;
+    pushes = pushes && may_go_direct(core, task, task->io.source.data);
+    pulls = pulls && may_go_direct(core, task, task->io.destination.data);
+    if (!pulls) {
+        task->io.destination.data = task->device->staging;
+    }
     if (!pushes && !pulls) {
-        return;
+        return false;
     }
     trib_counter_add(&core->stats.bytes_direct, (uint64_t)task->size * ((uint64_t)pushes + (uint64_t)pulls));
     if (!atomic_exchange(&engine->direct_logged, true)) {
@@ -139,33 +129,7 @@ void trib_device_route(trib_core *core, trib_task *task, const unsigned char *so
                  : !pushes ? "to"
                            : "from and to");
     }
-}
-
-/* ---- The queue for copies ---- */
-
-void trib_copy_queue_add(trib_copy_queue *queue, trib_device_task *device)
-{
-    trib_assert(!device->copy_waits);
-    const int32_t priority = device->task->op_core->op->priority;
-    trib_device_task *before = queue->tail;
-    while (before != NULL && before->task->op_core->op->priority < priority) {
-        before = before->copy_previous;
-    }
-    device->copy_previous = before;
-    device->copy_next = before == NULL ? queue->head : before->copy_next;
-    *(before == NULL ? &queue->head : &before->copy_next) = device;
-    *(device->copy_next == NULL ? &queue->tail : &device->copy_next->copy_previous) = device;
-    device->copy_waits = true;
-}
-
-void trib_copy_queue_remove(trib_copy_queue *queue, trib_device_task *device)
-{
-    if (device->copy_waits) {
-        trib_assert(queue->head != NULL && queue->tail != NULL);
-        *(device->copy_previous == NULL ? &queue->head : &device->copy_previous->copy_next) = device->copy_next;
-        *(device->copy_next == NULL ? &queue->tail : &device->copy_next->copy_previous) = device->copy_previous;
-        device->copy_waits = false;
-    }
+    return pushes;
 }
 
 /* ---- Tensors ---- */
@@ -183,7 +147,6 @@ static void make_task(trib_tensor *tensor, uint32_t slice, trib_task *task, trib
     if (tensor->device->staging != NULL) {
         device->staging = tensor->device->staging + (uint64_t)slice * tensor->partition_bytes;
     }
-    device->pushed = device->recv_buffer = device->staging;
     task->device = device;
 }
 

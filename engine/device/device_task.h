@@ -21,18 +21,11 @@ typedef struct trib_device_task trib_device_task;
 struct trib_device_task {
     trib_task *task;
     trib_device_job reduce, to_host, to_device, gather;
-    unsigned char *staging; /* host memory for the share */
-    /* Source of this round's pushes and target of its sums: staging, or memory on the device (GPUDirect). */
-    const unsigned char *pushed;
-    unsigned char *recv_buffer;
-    bool awaits_reduce;    /* GPUDirect: COPYD2H ends when the jobs of the device are over */
-    uint64_t slice_offset; /* in the tensor, bytes */
+    unsigned char *staging;       /* host memory for the share */
+    const trib_device_job *ready; /* behind which the round's bytes are in place on the device; NULL: they are */
+    bool awaits_jobs;             /* the stage is done when the device has given all jobs back */
+    uint64_t slice_offset;        /* in the tensor, bytes */
     uint32_t slice_bytes, slice;
-    bool last_job; /* no job follows those that the device has */
-
-    /* In the copy queue of its core. */
-    trib_device_task *copy_next, *copy_previous;
-    bool copy_waits;
 
     /* Announced to the group; core 0. */
     trib_post announce_post, order_post;
@@ -79,9 +72,9 @@ void trib_device_submit(trib_core *core, trib_device_task *device, trib_device_j
                         void (*done)(trib_reactor *reactor, trib_post *post));
 /* The post of a collective that is over; runs on the task's core. */
 void trib_device_collective_done(trib_reactor *reactor, trib_post *post);
-/* Decides how the round's bytes travel: by way of staging, or read at `source` and written to `target` by the network
- * device. NULL: no bytes travel in that direction. */
-void trib_device_route(trib_core *core, trib_task *task, const unsigned char *source, unsigned char *target);
+/* Decides how the round's bytes travel, in the directions in which they do: read at the task's source and written to its
+ * destination by the network's device, or by way of staging, which becomes the destination then. True: the source is read. */
+bool trib_device_route(trib_core *core, trib_task *task, bool pushes, bool pulls);
 /* Drops a hold. Settles the task if it has failed; resumes it if it waits for its last hold. */
 void trib_device_release(trib_core *core, trib_task *task);
 /* A job is back: fails its operation if it has failed, and drops its hold. False: the job or its task has failed. */
@@ -89,14 +82,6 @@ bool trib_device_job_back(trib_core *core, trib_device_task *device, const trib_
 
 /* The status is of a device that was stopped: fails the operation with the reason for which the engine has ended. */
 void trib_device_fail_if_job_lost(trib_op *op, trib_status status);
-
-/* ---- The queue for copies to the host, by priority and credit ---- */
-/* TRIB_COPY_CREDIT_BYTES is the credit of all cores. Each core
- * has two copies at least, so that one runs while the end of the other is reported. */
-#define TRIB_COPIES_LEAST 2u
-
-void trib_copy_queue_add(trib_copy_queue *queue, trib_device_task *device);
-void trib_copy_queue_remove(trib_copy_queue *queue, trib_device_task *device);
 
 /* ---- An operation on a device tensor ---- */
 /* Caller's thread, before the operation is filled in: makes its trib_device_op. */

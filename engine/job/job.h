@@ -24,6 +24,7 @@
 
 struct trib_core;
 struct trib_plan;
+struct trib_tensor;
 struct trib_coordinator;
 struct trib_member;
 struct trib_tracer;
@@ -41,7 +42,7 @@ struct trib_machine_place;
 typedef struct trib_env {
     const trib_transport_ops *transport;
     const trib_kernels *kernels;
-    const struct trib_plan *plans; /* by trib_collective */
+    const struct trib_plan *(*choose_plan)(const struct trib_tensor *tensor); /* when it is placed */
     /* Opens reactor i; starts it later, stops and frees it at the end. A started reactor runs after `go`, or is stopped
      * without having run. `go` may be NULL. */
     trib_status (*reactor_open)(trib_engine *engine, uint32_t index, trib_reactor **out);

@@ -42,21 +42,6 @@ static const char *name_awaited(const trib_op *op)
     return is_alone ? "the device" : "the machine's other local ranks";
 }
 
-static bool awaits_input(const trib_op *op)
-{
-    return atomic_load(&op->device->input) == TRIB_INPUT_AWAITED;
-}
-
-static const unsigned char *source_of(const trib_task *task)
-{
-    return task->device->pushed;
-}
-
-static unsigned char *target_of(const trib_task *task)
-{
-    return task->device->recv_buffer;
-}
-
 const trib_device_hooks trib_group_device_hooks = {
     .marker_record = record_marker,
     .marker_drop = drop_marker,
@@ -67,9 +52,6 @@ const trib_device_hooks trib_group_device_hooks = {
     .failed = trib_group_op_failed,
     .end = trib_device_op_end,
     .awaited = name_awaited,
-    .awaits_input = awaits_input,
-    .source = source_of,
-    .target = target_of,
     .take_ahead = trib_device_tensor_ahead,
     .drop = trib_device_tensor_drop,
     .place = trib_device_tensor_place,

@@ -277,7 +277,7 @@ static void take_announcement(trib_reactor *reactor, trib_post *post)
 
 void trib_group_announce(trib_core *core, trib_device_task *device, trib_device_job *job)
 {
-    device->task->device_holds++;
+    trib_task_hold(device->task, TRIB_HOLD_DEVICE);
     device->announced_job = job;
     device->announce_post.run = take_announcement;
     trib_reactor_post(core->engine->cores[0].reactor, &device->announce_post);

@@ -11,7 +11,9 @@
     X(PUSH, "PUSH")                                                                                                    \
     X(PULL, "PULL")                                                                                                    \
     X(COPY_H2D, "COPYH2D")                                                                                             \
-    X(NCCL_BROADCAST, "NCCL_BROADCAST")
+    X(NCCL_BROADCAST, "NCCL_BROADCAST")                                                                                \
+    X(COMPRESS, "COMPRESS")                                                                                            \
+    X(DECOMPRESS, "DECOMPRESS")
 
 typedef enum trib_stage_id {
 #define TRIB_STAGE_ENUM(id, name) TRIB_STAGE_##id,

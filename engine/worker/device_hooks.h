@@ -26,10 +26,6 @@ typedef struct trib_device_hooks {
     void (*end)(trib_op *op);
     /* The core: what an operation whose input stage has not ended waits for, as a noun for a text. */
     const char *(*awaited)(const trib_op *op);
-    bool (*awaits_input)(const trib_op *op);
-    /* The core: where the task's bytes are pushed from, and where their sums go. */
-    const unsigned char *(*source)(const trib_task *task);
-    unsigned char *(*target)(const trib_task *task);
 
     /* ---- Tensors ---- */
     /* Caller's thread, without the mutex, before the tensor is declared: takes its host memory if registering that would hold

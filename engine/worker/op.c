@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/job/completions.h"
 #include "engine/worker/device_hooks.h"
 #include "engine/worker/op.h"
@@ -190,18 +191,6 @@ trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, tr
     return TRIB_OK;
 }
 
-const unsigned char *trib_task_input(const trib_task *task)
-{
-    return task->device != NULL ? task->tensor->engine->device_hooks->source(task)
-                                : task->op_core->op->input + task->offset;
-}
-
-unsigned char *trib_task_output(const trib_task *task)
-{
-    return task->device != NULL ? task->tensor->engine->device_hooks->target(task)
-                                : task->op_core->op->output + task->offset;
-}
-
 /* Takes what the caller has of a count off; true for who takes the last. Whoever has all that is left of it is alone with it,
  * as only they who have a part of a count add to it or take from it: what an operation on one core has of its counts it need not
  * take off in competition with others. */
@@ -309,7 +298,7 @@ static void complete(trib_op *op)
 static void complete_posted(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
-    complete((trib_op *)((char *)post - offsetof(trib_op, done_post)));
+    complete(trib_container_of(post, trib_op, done_post));
 }
 
 static void queue_completion(trib_engine *engine, trib_op *op)

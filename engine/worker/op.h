@@ -12,50 +12,11 @@
 #define TRIB_ENGINE_OP_H
 
 #include "engine/base/limits.h"
-#include "engine/core/core.h"
 #include "engine/base/hash.h"
+#include "engine/core/core.h"
+#include "engine/worker/task.h"
 
 typedef struct trib_op_core trib_op_core;
-
-/* A round of a partition that was given up here when all of it had gone, as long as its owner has not answered. */
-typedef struct trib_kept_round {
-    const trib_link *link; /* to the owner; only compared */
-    uint32_t round;
-    uint32_t chunks; /* whose sums have not come; 0: none is kept */
-} trib_kept_round;
-
-/* One partition of a tensor and where it stands. */
-typedef struct trib_task {
-    trib_send_request request; /* first: in its link's outbox while it is being pushed */
-    struct trib_tensor *tensor;
-    trib_op_core *op_core; /* the operation it works for; NULL: none */
-    trib_link *link;       /* to the core that sums it */
-    uint64_t offset;       /* in the tensor, bytes */
-    uint32_t size;
-    uint32_t partition;
-    uint8_t connection;     /* of the link, that its contributions took (link_priority.h, link_subflow.h) */
-    trib_place_owner owner; /* of the partition, in the round that runs or is next; not of an absent share */
-    uint32_t chunk_count;
-    uint32_t chunks_sent;              /* given to the link */
-    uint32_t sends_in_flight;          /* of those, not reported sent */
-    struct trib_self_lease *self_held; /* chunks that the server of this process reads where they are */
-    uint32_t chunks_received;
-    uint32_t receives_in_progress;   /* payload that is being received in the caller's buffer right now */
-    uint32_t device_holds;           /* what a device or its group may still do with this task */
-    struct trib_device_task *device; /* NULL: the tensor lies in host memory */
-    uint32_t stage;                  /* index into the plan */
-    bool running;                    /* inside a stage's start: a completion that comes now is only noted */
-    bool resumed;
-    bool failed;
-    bool settled;
-    bool withdrawn; /* since the last round that began its server has been told that one is given up */
-    bool in_order;  /* what the server was told of the last round may still be on its way: this one goes behind it */
-    bool held;      /* in PUSH, until its owner has answered a round that was given up (worker_held.c) */
-    trib_kept_round kept[TRIB_SUM_KEPT_ROUNDS_MAX];
-    uint32_t missing_rank; /* last heard reason of waiting; TRIB_NO_MEMBER: none */
-    int64_t since_ns;      /* in this stage */
-    uint64_t *received;    /* one bit per chunk */
-} trib_task;
 
 /* A tensor on one core. */
 typedef struct trib_tensor_core {
@@ -92,8 +53,9 @@ typedef struct trib_tensor {
     char bad_text[TRIB_ERROR_TEXT_SIZE];
     uint32_t id;
     uint32_t partition_bytes, chunk_bytes, partition_count;
-    trib_place_owner *owners; /* core 0's; a core's tasks have their own copy */
-    uint32_t *task_index;     /* of a partition among its core's tasks */
+    const struct trib_plan *plan; /* how its collectives are carried out */
+    trib_place_owner *owners;     /* core 0's; a core's tasks have their own copy */
+    uint32_t *task_index;         /* of a partition among its core's tasks */
     trib_tensor_core *cores;
     uint32_t cores_used; /* that have tasks of it, and core 0: operations go to those */
     uint64_t *received_bits;
@@ -162,11 +124,23 @@ struct trib_op {
 /* A broadcast whose bytes this member has, or its machine: they travel from here. */
 static inline bool trib_op_gives(const trib_op *op)
 {
-    if (op->collective == TRIB_COLLECTIVE_BROADCAST) {
-        return op->root == op->engine->member_id;
+    if (op->collective != TRIB_COLLECTIVE_BROADCAST) {
+        return false;
     }
-    return op->collective == TRIB_COLLECTIVE_DEVICE_BROADCAST &&
-           trib_device_root_machine(op->root) == op->engine->member_id / (uint32_t)op->engine->config.local_size;
+    return op->tensor->on_device
+               ? trib_device_root_machine(op->root) == op->engine->member_id / (uint32_t)op->engine->config.local_size
+               : op->root == op->engine->member_id;
+}
+
+/* What frames and records say of it. Shards of a device tensor have values of their own there, as one member of each machine
+ * contributes to them; on the worker's side nothing else tells them apart. */
+static inline uint8_t trib_op_wire_collective(const trib_op *op)
+{
+    if (!op->tensor->on_device) {
+        return (uint8_t)op->collective;
+    }
+    return op->collective == TRIB_COLLECTIVE_BROADCAST ? TRIB_COLLECTIVE_DEVICE_BROADCAST
+                                                       : TRIB_COLLECTIVE_DEVICE_ALL_REDUCE;
 }
 
 /* ---- tensor.c: declaring and placing ---- */
@@ -246,10 +220,6 @@ void trib_op_give_back(trib_op *op);
 /* The tensor of an operation in flight that has a buffer there, in part at least; NULL. */
 const trib_tensor *trib_op_find_user(trib_engine *engine, const void *memory, size_t size);
 void trib_ops_free(trib_engine *engine);
-
-/* Where the task's bytes come from, and where its sums go. */
-const unsigned char *trib_task_input(const trib_task *task);
-unsigned char *trib_task_output(const trib_task *task);
 
 /* ---- worker.c ---- */
 /* An operation's turn to go on the core that it was posted to. */

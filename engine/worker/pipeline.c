@@ -2,13 +2,12 @@
 #include "engine/worker/pipeline.h"
 
 #include "engine/base/assert.h"
-#include "engine/link/link_self.h"
 #include "engine/worker/task_trace.h"
 #include "engine/worker/worker.h"
 
 static const trib_plan *plan_of(const trib_task *task)
 {
-    return &task->tensor->engine->env.plans[task->op_core->op->collective];
+    return task->tensor->plan;
 }
 
 const char *trib_pipeline_stage_name(const trib_task *task)
@@ -21,16 +20,133 @@ const trib_stage *trib_pipeline_stage(const trib_task *task)
     return plan_of(task)->stages[task->stage];
 }
 
+bool trib_pipeline_waits_in(const trib_task *task, trib_stage_id id)
+{
+    return task->state == TRIB_TASK_WAITING && trib_pipeline_stage(task)->id == id;
+}
+
+/* ---- States ---- */
+
+#define FROM(state) (1u << TRIB_TASK_##state)
+
+/* From which states a task comes to each. */
+static const uint32_t predecessors[TRIB_TASK_STATES] = {
+    [TRIB_TASK_IDLE] = FROM(IDLE) | FROM(SETTLED),
+    [TRIB_TASK_QUEUED] = FROM(RUNNING),
+    [TRIB_TASK_RUNNING] = FROM(IDLE) | FROM(QUEUED) | FROM(RUNNING) | FROM(RESUMED) | FROM(WAITING),
+    [TRIB_TASK_RESUMED] = FROM(RUNNING),
+    [TRIB_TASK_WAITING] = FROM(RUNNING),
+    [TRIB_TASK_FAILING] = FROM(IDLE) | FROM(QUEUED) | FROM(RUNNING) | FROM(RESUMED) | FROM(WAITING),
+    [TRIB_TASK_SETTLED] = FROM(RUNNING) | FROM(RESUMED) | FROM(WAITING) | FROM(FAILING),
+};
+
+/* Inline, as the state is a constant wherever it is set. */
+static inline __attribute__((always_inline)) void set_state(trib_core *core, trib_task *task, trib_task_state state)
+{
+    const trib_task_state before = task->state;
+    trib_assert((predecessors[state] >> before & 1) != 0);
+    task->state = state;
+    if (state == TRIB_TASK_RUNNING && before != TRIB_TASK_QUEUED) {
+        trib_trace_enter(core, task);
+    } else if (state == TRIB_TASK_FAILING) {
+        trib_trace_task(core, TRIB_TRACE_FAILED, task, (uint32_t)atomic_load(&task->op_core->op->claim));
+    } else if (state == TRIB_TASK_SETTLED && before != TRIB_TASK_FAILING) {
+        trib_trace_task(core, TRIB_TRACE_DONE, task, task->size);
+    }
+}
+
+/* ---- Credit, and what takes how long ---- */
+
+static void count_time(trib_stage_times *times, int64_t ns)
+{
+    const uint32_t bucket = ns <= 0 ? 0 : 64 - (uint32_t)__builtin_clzll((unsigned long long)ns);
+    trib_counter_add(&times->buckets[bucket < TRIB_STAGE_BUCKETS ? bucket : TRIB_STAGE_BUCKETS - 1], 1);
+}
+
+void trib_pipeline_read_times(const trib_core *core, trib_stage_id id, uint64_t stayed[TRIB_STAGE_BUCKETS],
+                              uint64_t waited[TRIB_STAGE_BUCKETS])
+{
+    for (uint32_t i = 0; i < TRIB_STAGE_BUCKETS; i++) {
+        stayed[i] = trib_counter_get(&core->stages[id].stayed.buckets[i]);
+        waited[i] = trib_counter_get(&core->stages[id].waited.buckets[i]);
+    }
+}
+
+static void enqueue(trib_stage_state *state, trib_task *task)
+{
+    trib_task *before = state->tail;
+    while (before != NULL && before->op_core->op->priority < task->op_core->op->priority) {
+        before = before->queue_previous;
+    }
+    task->queue_previous = before;
+    task->queue_next = before == NULL ? state->head : before->queue_next;
+    *(before == NULL ? &state->head : &before->queue_next) = task;
+    *(task->queue_next == NULL ? &state->tail : &task->queue_next->queue_previous) = task;
+}
+
+static void dequeue(trib_stage_state *state, trib_task *task)
+{
+    trib_assert(task->state == TRIB_TASK_QUEUED && state->head != NULL && state->tail != NULL);
+    *(task->queue_previous == NULL ? &state->head : &task->queue_previous->queue_next) = task->queue_next;
+    *(task->queue_next == NULL ? &state->tail : &task->queue_next->queue_previous) = task->queue_previous;
+    task->queue_next = task->queue_previous = NULL;
+}
+
+static bool has_credit(const trib_core *core, const trib_stage *stage, const trib_stage_state *state)
+{
+    return state->tasks < stage->credit.tasks_least || state->bytes < stage->credit.bytes / core->engine->core_count;
+}
+
+static void take_credit(trib_stage_state *state, trib_task *task)
+{
+    trib_assert(!task->has_credit);
+    task->has_credit = true;
+    state->bytes += task->size;
+    state->tasks++;
+}
+
+static void give_credit_back(trib_stage_state *state, trib_task *task)
+{
+    trib_assert(task->has_credit && state->tasks > 0 && state->bytes >= task->size);
+    task->has_credit = false;
+    state->bytes -= task->size;
+    state->tasks--;
+}
+
+/* ---- Holds ---- */
+
+static void admit_queued(trib_core *core, const trib_stage *stage);
+
 static void settle(trib_core *core, trib_task *task)
 {
-    trib_assert(!task->settled);
-    trib_assert(task->sends_in_flight == 0);
-    trib_assert(task->self_held == NULL);
-    trib_assert(task->receives_in_progress == 0);
-    trib_assert(task->device_holds == 0);
-    task->settled = true;
+    const trib_stage *stage = task->has_credit ? trib_pipeline_stage(task) : NULL; /* it failed there */
+    trib_assert(task->holds == 0);
+    set_state(core, task, TRIB_TASK_SETTLED);
+    if (stage != NULL) {
+        give_credit_back(&core->stages[stage->id], task);
+    }
     trib_worker_task_settled(core, task);
+    if (stage != NULL) {
+        admit_queued(core, stage);
+    }
 }
+
+static inline void settle_if_free(trib_core *core, trib_task *task)
+{
+    if (task->state == TRIB_TASK_FAILING && task->holds == 0) {
+        settle(core, task);
+    }
+}
+
+void trib_task_release(trib_core *core, trib_task *task, trib_hold reason)
+{
+    trib_assert(task->holds > 0 && task->held[reason] > 0);
+    task->holds--;
+    task->held[reason]--;
+    settle_if_free(core, task);
+}
+
+/* ---- Stages ---- */
 
 /* The operation has failed by this worker alone: what its other partitions wait for, on this core and on others, may come at
  * its deadline only, or never. By a post, as those of this core may not have begun yet. Once the job is over every core gives up
@@ -42,76 +158,163 @@ static void give_up_soon(trib_core *core, trib_op *op)
     }
 }
 
-/* Runs stages until one waits, fails, or the plan ends; bounded by the length of the plan. */
-static void pipeline_run(trib_core *core, trib_task *task)
+static void skip_from(trib_core *core, trib_task *task, uint32_t stage)
 {
-    const trib_plan *plan = plan_of(task);
-    while (plan->stages[task->stage] != NULL) {
+    for (const trib_stage *const *at = &plan_of(task)->stages[stage]; *at != NULL; at++) {
+        if ((*at)->skip != NULL) {
+            (*at)->skip(core, task);
+        }
+    }
+}
+
+static void fail_by_itself(trib_core *core, trib_task *task, const trib_error *error)
+{
+    trib_op *op = task->op_core->op;
+    trib_op_fail(op, error->status, "%s", error->text);
+    task->gave_up = true;
+    set_state(core, task, TRIB_TASK_FAILING);
+    skip_from(core, task, task->stage + 1);
+    give_up_soon(core, op);
+    settle_if_free(core, task);
+}
+
+/* What its stage answered, is it done? */
+static bool take_verdict(trib_core *core, trib_task *task, trib_verdict verdict, const trib_error *error)
+{
+    if (!trib_task_is_open(task)) {
+        return false; /* what the stage did has made somebody give it up */
+    }
+    if (verdict == TRIB_VERDICT_FAILED) {
+        fail_by_itself(core, task, error);
+        return false;
+    }
+    if (verdict == TRIB_VERDICT_QUEUE) {
+        const trib_stage *stage = trib_pipeline_stage(task);
+        set_state(core, task, TRIB_TASK_QUEUED);
+        enqueue(&core->stages[stage->id], task);
+        admit_queued(core, stage);
+        return false;
+    }
+    if (verdict == TRIB_VERDICT_PENDING && task->state == TRIB_TASK_RUNNING) {
+        set_state(core, task, TRIB_TASK_WAITING);
+        return false;
+    }
+    return true;
+}
+
+static void leave_stage(trib_core *core, trib_task *task)
+{
+    trib_stage_state *state = &core->stages[trib_pipeline_stage(task)->id];
+    const int64_t now = trib_now_fast(core->reactor);
+    count_time(&state->stayed, now - task->since_ns);
+    if (task->has_credit) {
+        give_credit_back(state, task);
+    }
+    task->since_ns = now;
+    task->stage++;
+}
+
+/* Begins stages until one waits or fails, or the plan ends; bounded by the length of the plan. */
+static void run_stages(trib_core *core, trib_task *task)
+{
+    trib_error error;
+    trib_error_clear(&error);
+    for (const trib_stage *stage; (stage = trib_pipeline_stage(task)) != NULL;) {
+        set_state(core, task, TRIB_TASK_RUNNING);
+        const trib_verdict verdict = stage->start(core, task, &error);
+        if (verdict == TRIB_VERDICT_DONE && task->state == TRIB_TASK_RUNNING) {
+            /* At once: that is no time, and the clock need not be asked. */
+            trib_counter_add(&core->stages[stage->id].stayed.buckets[0], 1);
+            task->stage++;
+        } else if (take_verdict(core, task, verdict, &error)) {
+            leave_stage(core, task);
+        } else {
+            return;
+        }
+    }
+    settle(core, task);
+}
+
+/* Those that wait for the stage's credit go on as far as there is some. */
+static void admit_queued(trib_core *core, const trib_stage *stage)
+{
+    trib_stage_state *state = &core->stages[stage->id];
+    if (state->is_admitting) {
+        return; /* further up: it goes on there */
+    }
+    state->is_admitting = true;
+    while (state->head != NULL && has_credit(core, stage, state)) {
+        trib_task *task = state->head;
         trib_error error;
         trib_error_clear(&error);
-        task->since_ns = trib_now_fast(core->reactor);
-        trib_trace_enter(core, task);
-        task->running = true;
-        task->resumed = false;
-        trib_verdict verdict = plan->stages[task->stage]->start(core, task, &error);
-        task->running = false;
-        if (verdict == TRIB_VERDICT_FAILED) {
-            trib_op_fail(task->op_core->op, error.status, "%s", error.text);
-            task->failed = true;
-            trib_trace_task(core, TRIB_TRACE_FAILED, task, (uint32_t)atomic_load(&task->op_core->op->claim));
-            give_up_soon(core, task->op_core->op);
-            trib_pipeline_try_settle(core, task);
-            return;
+        dequeue(state, task);
+        take_credit(state, task);
+        count_time(&state->waited, trib_now_fast(core->reactor) - task->since_ns);
+        set_state(core, task, TRIB_TASK_RUNNING);
+        if (take_verdict(core, task, stage->run(core, task, &error), &error)) {
+            leave_stage(core, task);
+            run_stages(core, task);
         }
-        if (verdict == TRIB_VERDICT_PENDING && !task->resumed) {
-            return;
-        }
-        task->stage++;
     }
-    trib_trace_task(core, TRIB_TRACE_DONE, task, task->size);
-    settle(core, task);
+    state->is_admitting = false;
+}
+
+void trib_pipeline_prepare(trib_core *core, trib_task *task, trib_op_core *op_core)
+{
+    trib_assert(op_core != NULL && task->holds == 0);
+    task->op_core = op_core;
+    task->stage = 0;
+    task->refused = false;
+    set_state(core, task, TRIB_TASK_IDLE);
+}
+
+void trib_pipeline_skip(trib_core *core, trib_task *task, trib_op_core *op_core)
+{
+    trib_pipeline_prepare(core, task, op_core);
+    task->gave_up = true;
+    skip_from(core, task, 0);
 }
 
 void trib_pipeline_begin(trib_core *core, trib_task *task)
 {
-    trib_assert(task->op_core != NULL);
-    task->stage = 0;
-    task->failed = false;
-    task->settled = false;
-    pipeline_run(core, task);
+    if (task->state == TRIB_TASK_IDLE) { /* else it has been given up since it was prepared */
+        task->since_ns = trib_now_fast(core->reactor);
+        run_stages(core, task);
+    }
 }
 
 void trib_pipeline_resume(trib_core *core, trib_task *task)
 {
-    trib_assert(!task->settled);
-    if (task->failed) {
-        trib_pipeline_try_settle(core, task);
+    if (task->state == TRIB_TASK_RUNNING) {
+        set_state(core, task, TRIB_TASK_RESUMED);
         return;
     }
-    task->resumed = true;
-    if (!task->running) {
-        task->stage++;
-        pipeline_run(core, task);
+    trib_assert(task->state == TRIB_TASK_WAITING);
+    const trib_stage *stage = trib_pipeline_stage(task);
+    const bool had_credit = task->has_credit;
+    leave_stage(core, task);
+    run_stages(core, task);
+    if (had_credit) {
+        admit_queued(core, stage);
     }
 }
 
 void trib_pipeline_fail(trib_core *core, trib_task *task)
 {
-    if (task->settled || task->failed) {
+    if (!trib_task_is_open(task)) {
         return;
     }
-    plan_of(task)->stages[task->stage]->cancel(core, task);
-    task->failed = true;
-    trib_worker_keep_round(task);
-    trib_trace_task(core, TRIB_TRACE_FAILED, task, (uint32_t)atomic_load(&task->op_core->op->claim));
-    trib_pipeline_try_settle(core, task);
-}
-
-void trib_pipeline_try_settle(trib_core *core, trib_task *task)
-{
-    trib_assert(task->failed);
-    if (!task->settled && task->sends_in_flight == 0 && task->receives_in_progress == 0 && task->device_holds == 0) {
-        trib_self_leases_recall(&task->self_held);
-        settle(core, task);
+    const trib_stage *stage = trib_pipeline_stage(task);
+    const bool has_begun = task->state != TRIB_TASK_IDLE, is_queued = task->state == TRIB_TASK_QUEUED;
+    trib_task_hold(task, TRIB_HOLD_DRIVER); /* else it could settle in the middle of this */
+    task->gave_up = true;
+    if (is_queued) {
+        dequeue(&core->stages[stage->id], task);
     }
+    set_state(core, task, TRIB_TASK_FAILING);
+    if (has_begun && !is_queued && stage->cancel != NULL) {
+        stage->cancel(core, task);
+    }
+    skip_from(core, task, task->stage + (has_begun ? 1 : 0));
+    trib_task_release(core, task, TRIB_HOLD_DRIVER);
 }

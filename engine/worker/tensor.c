@@ -264,7 +264,6 @@ void trib_tensor_make_task(trib_tensor *tensor, uint32_t partition, trib_task *t
         .size = left < tensor->partition_bytes ? (uint32_t)left : tensor->partition_bytes,
         .partition = partition,
         .owner = partition < tensor->partition_count ? tensor->owners[partition] : (trib_place_owner){0},
-        .settled = true,
         .missing_rank = TRIB_NO_MEMBER,
         .received = *bits,
     };
@@ -332,6 +331,7 @@ void trib_tensor_placed(trib_tensor *tensor, uint32_t id, trib_place_owner *owne
     tensor->partition_bytes = partition_bytes;
     tensor->partition_count = partition_count;
     tensor->owners = owners_owned;
+    tensor->plan = tensor->engine->env.choose_plan(tensor);
     if (!(tensor->on_device ? tensor->engine->device_hooks->place(tensor) : make_tasks(tensor))) {
         /* The others wait for what this worker will never push. */
         char text[TRIB_ERROR_TEXT_SIZE];

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/link/link_priority.h"
 #include "engine/worker/worker.h"
 
@@ -62,7 +63,7 @@ bool trib_tensor_move_apply(trib_tensor *tensor, trib_tensor_core *mine)
         trib_task *task = &mine->tasks[i];
         const trib_place_owner owner = tensor->owners[task->partition];
         trib_link *link = trib_worker_owner_link(core, task);
-        if ((task->failed || task->withdrawn) && memcmp(&owner, &task->owner, sizeof owner) != 0 && link != NULL &&
+        if (task->gave_up && memcmp(&owner, &task->owner, sizeof owner) != 0 && link != NULL &&
             (trib_link_priority_is_possible(link) || link->forks)) {
             atomic_store(&tensor->left_unacknowledged, true);
         }
@@ -75,7 +76,7 @@ bool trib_tensor_move_apply(trib_tensor *tensor, trib_tensor_core *mine)
 
 static void decided(trib_reactor *reactor, trib_post *post)
 {
-    trib_tensor_core *mine = (trib_tensor_core *)((char *)post - offsetof(trib_tensor_core, move_post));
+    trib_tensor_core *mine = trib_container_of(post, trib_tensor_core, move_post);
     trib_tensor *tensor = mine->tensor;
     mine->move_known = atomic_load(&tensor->move_number);
     trib_assert(mine->moved_from == 0);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/worker/device_hooks.h"
 #include "engine/worker/pipeline.h"
 #include "engine/worker/task_trace.h"
@@ -106,7 +107,7 @@ static void skip_round(trib_core *core, trib_op_core *op_core)
 {
     trib_tensor_core *mine = trib_tensor_core_of(core, op_core->op->tensor);
     for (uint32_t i = 0; i < mine->task_count; i++) {
-        trib_worker_withdraw(core, op_core, &mine->tasks[i]);
+        trib_pipeline_skip(core, &mine->tasks[i], op_core);
     }
     if (op_core->op->tensor->on_device) {
         core->engine->device_hooks->failed(op_core->op);
@@ -117,7 +118,7 @@ static void skip_round(trib_core *core, trib_op_core *op_core)
 
 static void submit_arrived(trib_reactor *reactor, trib_post *post)
 {
-    trib_op_core *op_core = (trib_op_core *)((char *)post - offsetof(trib_op_core, submit_post));
+    trib_op_core *op_core = trib_container_of(post, trib_op_core, submit_post);
     trib_worker_arrived(reactor->owner, op_core);
 }
 
@@ -220,7 +221,7 @@ bool trib_worker_know_tensor(trib_core *core, trib_tensor *tensor)
 
 static void continue_tensor(trib_reactor *reactor, trib_post *post)
 {
-    trib_op_core *op_core = (trib_op_core *)((char *)post - offsetof(trib_op_core, submit_post));
+    trib_op_core *op_core = trib_container_of(post, trib_op_core, submit_post);
     trib_core *core = reactor->owner;
     trib_tensor *tensor = op_core->op->tensor;
     trib_tensor_core_of(core, tensor)->active = NULL;
@@ -235,6 +236,21 @@ static void finish_round(trib_core *core, trib_op_core *op_core)
     trib_reactor_defer(core->reactor, &op_core->submit_post);
 }
 
+/* Where the caller has the bytes, and wants them. */
+static void set_views(trib_task *task)
+{
+    const trib_op *op = task->op_core->op;
+    const trib_view view = {.bytes = task->size, .chunk_bytes = task->tensor->chunk_bytes};
+    trib_task_io *io = &task->io;
+    io->source = io->encoded = io->received = io->destination = view;
+    if (op->input != NULL) {
+        io->source.data = (unsigned char *)(uintptr_t)op->input + task->offset;
+    }
+    if (op->output != NULL) {
+        io->destination.data = op->output + task->offset;
+    }
+}
+
 static void begin_round(trib_core *core, trib_tensor *tensor, trib_op_core *op_core)
 {
     trib_tensor_core *mine = trib_tensor_core_of(core, tensor);
@@ -243,15 +259,12 @@ static void begin_round(trib_core *core, trib_tensor *tensor, trib_op_core *op_c
     op_core->tasks_left = mine->task_count;
     for (uint32_t i = 0; i < mine->task_count; i++) {
         trib_task *task = &mine->tasks[i];
-        task->op_core = op_core;
-        task->link = trib_worker_owner_link(core, task);
-        task->in_order = task->failed || task->withdrawn;
-        task->withdrawn = false;
-        task->settled = false;
-        task->failed = false;
+        trib_pipeline_prepare(core, task, op_core);
+        set_views(task);
+        task->link = tensor->plan->is_local ? NULL : trib_worker_owner_link(core, task);
+        task->in_order = task->gave_up;
+        task->gave_up = false;
         task->chunks_sent = task->chunks_received = 0;
-        task->sends_in_flight = task->receives_in_progress = 0;
-        trib_assert(task->device_holds == 0);
         task->missing_rank = TRIB_NO_MEMBER;
         memset(task->received, 0, (task->chunk_count + 63) / 64 * sizeof(uint64_t));
     }
@@ -292,6 +305,7 @@ void trib_worker_task_settled(trib_core *core, trib_task *task)
 {
     trib_op_core *op_core = task->op_core;
     trib_assert(op_core->tasks_left > 0);
+    trib_assert(task->self_held == NULL && !trib_send_request_waits(&task->request) && !task->held_back);
     task->link = NULL;
     if (--op_core->tasks_left == 0) {
         finish_round(core, op_core);
@@ -325,12 +339,18 @@ void trib_worker_joined(trib_core *core)
 trib_status trib_worker_open(trib_core *core, trib_error *error)
 {
     core->discard = trib_core_zalloc(core, TRIB_PAYLOAD_MAX);
-    return core->discard != NULL ? TRIB_OK : trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+    core->stages = trib_core_zalloc(core, TRIB_STAGE_COUNT * sizeof *core->stages);
+    return core->discard != NULL && core->stages != NULL ? TRIB_OK
+                                                         : trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
 }
 
 void trib_worker_close(trib_core *core)
 {
     trib_assert(core->op_cores == NULL);
+    for (uint32_t i = 0; core->stages != NULL && i < TRIB_STAGE_COUNT; i++) {
+        trib_assert(core->stages[i].head == NULL && core->stages[i].tasks == 0 && core->stages[i].bytes == 0);
+    }
+    free(core->stages);
     free(core->discard);
     free(core->tensors);
     free(core->owner_links);

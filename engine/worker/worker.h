@@ -22,8 +22,10 @@ void trib_worker_release(trib_core *core, trib_op_core *op_core);
 void trib_worker_start_next(trib_core *core, trib_tensor *tensor);
 
 /* ---- worker_abort.c ---- */
-/* Tells the task's server that this worker's contribution to what has not settled will not come. */
-void trib_worker_withdraw(trib_core *core, trib_op_core *op_core, trib_task *task);
+/* Tells the task's server that this worker's contribution to the round will not come. */
+void trib_worker_withdraw(trib_core *core, trib_task *task);
+/* The exchange with the task's server is given up: it is told so, keeps what it has got, and leaves the caller's buffers. */
+void trib_worker_give_up_exchange(trib_core *core, trib_task *task);
 /* Fails what has not settled of the round that runs. The reason is in the operation already. */
 void trib_worker_abort_active(trib_core *core, trib_op_core *op_core);
 /* What the op_core waits for, in words; returns text. */

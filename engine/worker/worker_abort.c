@@ -7,11 +7,13 @@
 #include <stdio.h>
 
 #include "engine/base/assert.h"
-#include "engine/worker/device_hooks.h"
+#include "engine/base/container_of.h"
 #include "engine/link/link_cause.h"
 #include "engine/link/link_priority.h"
-#include "engine/worker/pipeline.h"
+#include "engine/link/link_self.h"
 #include "engine/server/server_shard.h"
+#include "engine/worker/device_hooks.h"
+#include "engine/worker/pipeline.h"
 #include "engine/worker/worker.h"
 
 #define GRACE_NS (2 * INT64_C(1000000000))
@@ -44,12 +46,12 @@ static trib_cause withdraw_cause(const trib_op *op, trib_status status)
     return trib_cause_about(trib_frame_withdraw_reason(status), TRIB_CAUSE_NOTE, TRIB_SUBJECT_MEMBER, me, me, detail);
 }
 
-void trib_worker_withdraw(trib_core *core, trib_op_core *op_core, trib_task *task)
+void trib_worker_withdraw(trib_core *core, trib_task *task)
 {
-    const trib_op *op = op_core->op;
+    const trib_op *op = task->op_core->op;
     trib_status status = (trib_status)atomic_load(&op->claim);
     trib_link *link = trib_worker_owner_link(core, task);
-    if (link == NULL || core->ended || op->collective == TRIB_COLLECTIVE_DEVICE_ALONE) {
+    if (link == NULL || core->ended || task->refused) {
         return;
     }
     const trib_cause cause = withdraw_cause(op, status);
@@ -59,17 +61,25 @@ void trib_worker_withdraw(trib_core *core, trib_op_core *op_core, trib_task *tas
         .partition = task->partition,
         .round = op->round,
         .chunk_count = task->chunk_count,
-        .collective = (uint8_t)op->collective,
+        .collective = trib_op_wire_collective(op),
         .dtype = (uint8_t)op->tensor->dtype,
         .reduce = (uint8_t)op->reduce,
         .root = op->root,
         .size = trib_worker_owner_code(core, task),
     };
-    task->withdrawn = true;
     trib_link *connection = trib_link_connection_or_main(link, task->connection);
     /* The next round comes behind it; the owner may be another one than it was. */
     task->connection = trib_link_connection_index(connection);
     trib_link_send_cause(connection, frame, &cause);
+}
+
+void trib_worker_give_up_exchange(trib_core *core, trib_task *task)
+{
+    trib_worker_withdraw(core, task);
+    trib_worker_keep_round(task);
+    if (task->held[TRIB_HOLD_SEND] == 0) { /* else the last of them does that */
+        trib_self_leases_recall(&task->self_held);
+    }
 }
 
 static void grace_passed(trib_reactor *reactor, trib_timer *timer)
@@ -86,10 +96,10 @@ static void grace_passed(trib_reactor *reactor, trib_timer *timer)
     }
     for (uint32_t i = 0; i < tensor->task_count; i++) {
         trib_task *task = &tensor->tasks[i];
-        if (!task->settled && task->link != NULL && task->sends_in_flight + task->receives_in_progress > 0) {
+        if (task->link != NULL && task->held[TRIB_HOLD_SEND] + task->held[TRIB_HOLD_RECEIVE] > 0) {
             trib_link_close(task->link, false, TRIB_PEER_LOST, "took no data for too long after a deadline had passed");
         }
-        held = held || (!task->settled && task->device_holds > 0);
+        held = held || task->held[TRIB_HOLD_DEVICE] > 0;
     }
     const int64_t waited_ns = trib_now(reactor) - op_core->abort_ns, limit_ns = core->engine->config.peer_timeout_ns;
     if (held && waited_ns < GRACE_NS + limit_ns) {
@@ -120,11 +130,7 @@ void trib_worker_abort_active(trib_core *core, trib_op_core *op_core)
     trib_timer_arm(core->reactor, &op_core->grace, trib_now(core->reactor) + GRACE_NS);
     uint32_t count = mine->task_count;
     for (uint32_t i = 0; i < count && mine->active == op_core; i++) {
-        trib_task *task = &mine->tasks[i];
-        if (!task->settled && !task->failed) {
-            trib_worker_withdraw(core, op_core, task);
-            trib_pipeline_fail(core, task);
-        }
+        trib_pipeline_fail(core, &mine->tasks[i]);
     }
 }
 
@@ -141,7 +147,7 @@ static void abort_op_core(trib_core *core, trib_op_core *op_core)
 /* Has the owner all that this worker gives, and not had the time yet to say whose contribution is missing? */
 static bool may_wait_for_others(const trib_core *core, const trib_task *task)
 {
-    return task->chunk_count > 0 && task->chunks_sent == task->chunk_count && task->sends_in_flight == 0 &&
+    return task->chunk_count > 0 && task->chunks_sent == task->chunk_count && task->held[TRIB_HOLD_SEND] == 0 &&
            trib_now(core->reactor) - task->since_ns < 2 * TRIB_STALL_NOTICE_NS;
 }
 
@@ -166,16 +172,15 @@ const char *trib_worker_waiting_text(trib_core *core, trib_op_core *op_core, cha
     }
     for (uint32_t i = 0; i < mine->task_count; i++) {
         const trib_task *task = &mine->tasks[i];
-        if (task->settled) {
+        if (task->state == TRIB_TASK_SETTLED) {
             continue;
         }
-        if (task->held) {
+        if (task->held_back) {
             trib_worker_held_text(core, task, text, size);
             return text;
         }
-        const bool awaits_input =
-            tensor->on_device && tensor->engine->device_hooks->awaits_input(op_core->op) && task->stage == 0;
-        if (op_core->op->collective == TRIB_COLLECTIVE_DEVICE_ALONE || awaits_input) {
+        const bool awaits_input = trib_pipeline_waits_in(task, TRIB_STAGE_INPUT);
+        if (tensor->plan->is_local || awaits_input) {
             snprintf(text, size, "it was in %s, waiting for %s", trib_pipeline_stage_name(task),
                      op_core->op->engine->device_hooks->awaited(op_core->op));
             return text;
@@ -212,7 +217,7 @@ void trib_worker_deadline_passed(trib_reactor *reactor, trib_timer *timer)
 void trib_worker_cancel_arrived(trib_reactor *reactor, trib_post *post)
 {
     trib_core *core = reactor->owner;
-    trib_op_core *op_core = (trib_op_core *)((char *)post - offsetof(trib_op_core, cancel_post));
+    trib_op_core *op_core = trib_container_of(post, trib_op_core, cancel_post);
     if (op_core->core == core) {
         trib_op_fail(op_core->op, TRIB_CANCELLED, "cancelled");
         abort_op_core(core, op_core);
@@ -223,7 +228,7 @@ void trib_worker_cancel_arrived(trib_reactor *reactor, trib_post *post)
 void trib_worker_tensor_bad(trib_reactor *reactor, trib_post *post)
 {
     trib_core *core = reactor->owner;
-    trib_tensor_core *mine = (trib_tensor_core *)((char *)post - offsetof(trib_tensor_core, bad_post));
+    trib_tensor_core *mine = trib_container_of(post, trib_tensor_core, bad_post);
     if (mine->active != NULL) {
         trib_op_fail(mine->active->op, TRIB_MISMATCH, "%s", mine->tensor->bad_text);
         trib_worker_abort_active(core, mine->active);

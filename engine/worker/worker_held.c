@@ -39,14 +39,14 @@ bool trib_worker_hold_back(trib_task *task)
     for (uint32_t i = 0; i < TRIB_SUM_KEPT_ROUNDS_MAX; i++) {
         count += is_kept(task, &task->kept[i]);
     }
-    task->held = count == TRIB_SUM_KEPT_ROUNDS_MAX;
-    return task->held;
+    task->held_back = count == TRIB_SUM_KEPT_ROUNDS_MAX;
+    return task->held_back;
 }
 
 static void let_go(trib_task *task)
 {
     trib_link *link = task->link;
-    task->held = false;
+    task->held_back = false;
     task->missing_rank = TRIB_NO_MEMBER;
     if (trib_scheduler_submit(link, &task->request, task->size) == TRIB_NO_MEMORY) {
         /* Its server would wait for this round. A link that is closing fails its tasks when it has closed. */
@@ -65,12 +65,12 @@ void trib_worker_hear_of_kept(trib_link *link, const trib_frame *frame)
             continue;
         }
         if (frame->type == TRIB_FRAME_STALL) {
-            task->missing_rank = task->held ? frame->aux : task->missing_rank;
+            task->missing_rank = task->held_back ? frame->aux : task->missing_rank;
         } else {
             kept->chunks = frame->type == TRIB_FRAME_SUM ? kept->chunks - 1 : 0;
         }
     }
-    if (task->held && !trib_worker_hold_back(task)) {
+    if (task->held_back && !trib_worker_hold_back(task)) {
         let_go(task);
     }
 }

@@ -81,24 +81,17 @@ static void detach_tasks(trib_core *core, trib_link *link, trib_status status, c
         bool gives_up = false;
         for (uint32_t i = 0; mine != NULL && mine->active == op_core && i < mine->task_count; i++) {
             trib_task *task = &mine->tasks[i];
-            if (task->link != link || task->settled) {
+            if (task->link != link || task->state == TRIB_TASK_SETTLED) {
                 continue;
             }
             task->link = NULL;
-            if (op_core->op->collective == TRIB_COLLECTIVE_DEVICE_ALONE) {
-                continue; /* no server has to do with it */
-            }
             if (link->bye && task->device != NULL && task->chunks_received == task->chunk_count) {
                 continue; /* it has its sum, and is on the way back to its device */
             }
             trib_op_fail(op_core->op, link->bye || status == TRIB_PEER_LEFT ? TRIB_PEER_LEFT : TRIB_PEER_LOST, "%s",
                          text);
             gives_up = link->bye && !core->ended; /* else the job is over, which every core hears of */
-            if (task->failed) {
-                trib_pipeline_try_settle(core, task);
-            } else {
-                trib_pipeline_fail(core, task);
-            }
+            trib_pipeline_fail(core, task);
         }
         if (gives_up && mine->active == op_core) {
             give_up_everywhere(core, op_core);
@@ -162,7 +155,7 @@ static trib_status find_task(const trib_link *link, const trib_frame *frame, tri
         return trib_error_set(error, TRIB_PROTOCOL, "%s for partition %u of tensor \"%s\", which is not pushed to it",
                               trib_frame_name(frame->type), frame->partition, tensor->name);
     }
-    if (!task->settled && !task->failed) {
+    if (trib_task_is_open(task)) {
         *task_out = task;
     }
     return TRIB_OK;
@@ -177,12 +170,8 @@ static trib_status check_sum(trib_link *link, const trib_task *task, const trib_
 {
     const trib_op *op = task->op_core->op;
     const bool is_root = trib_op_gives(op);
-    uint32_t chunk_bytes = task->tensor->chunk_bytes;
-    uint32_t expected = 0;
-    if (frame->chunk < task->chunk_count && !is_root) {
-        uint64_t begin = (uint64_t)frame->chunk * chunk_bytes;
-        expected = task->size - begin < chunk_bytes ? (uint32_t)(task->size - begin) : chunk_bytes;
-    }
+    const uint32_t expected =
+        frame->chunk < task->chunk_count && !is_root ? trib_view_chunk_size(&task->io.received, frame->chunk) : 0;
     if (frame->chunk >= task->chunk_count || frame->payload_size != expected) {
         return trib_error_set(error, TRIB_PROTOCOL, "sum of tensor \"%s\" chunk %u has %u bytes, expected %u",
                               task->tensor->name, frame->chunk, frame->payload_size, expected);
@@ -208,9 +197,7 @@ static trib_status check_sum(trib_link *link, const trib_task *task, const trib_
 /* Tasks settle when the job's end reaches this core; their receive targets are void from here. */
 static void sum_abandoned(trib_link *link, const trib_recv_claim *recv_claim)
 {
-    (void)link;
-    trib_task *task = recv_claim->what;
-    task->receives_in_progress--;
+    trib_task_release(link->core, recv_claim->what, TRIB_HOLD_RECEIVE);
 }
 
 trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_recv_target *target, trib_error *error)
@@ -234,9 +221,9 @@ trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_re
     }
     status = check_sum(link, task, frame, error);
     if (status == TRIB_OK && frame->payload_size > 0) {
-        target->buffer = trib_task_output(task) + (uint64_t)frame->chunk * task->tensor->chunk_bytes;
+        target->buffer = trib_view_chunk(&task->io.received, frame->chunk);
         link->recv_claim = (trib_recv_claim){.abandon = sum_abandoned, .what = task};
-        task->receives_in_progress++;
+        trib_task_hold(task, TRIB_HOLD_RECEIVE);
     }
     return status;
 }
@@ -244,16 +231,14 @@ trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_re
 /* The root's own output, if it wants one. Here, and not when it submits: earlier operations may still use that memory. */
 static void copy_given(const trib_core *core, const trib_task *task, uint32_t chunk)
 {
-    const trib_op *op = task->op_core->op;
-    if (op->collective != TRIB_COLLECTIVE_BROADCAST || !trib_op_gives(op) || op->output == NULL ||
-        op->output == op->input) {
+    const trib_view *source = &task->io.source, *destination = &task->io.destination;
+    if (task->device != NULL || !trib_op_gives(task->op_core->op) || destination->data == NULL ||
+        destination->data == source->data) {
         return;
     }
-    const uint32_t chunk_bytes = task->tensor->chunk_bytes;
-    const uint64_t begin = (uint64_t)chunk * chunk_bytes, left = task->size - begin;
-    const size_t size = left < chunk_bytes ? (size_t)left : chunk_bytes;
+    const size_t size = trib_view_chunk_size(source, chunk);
     if (size > 0) {
-        core->engine->env.kernels->copy(trib_task_output(task) + begin, trib_task_input(task) + begin, size);
+        core->engine->env.kernels->copy(trib_view_chunk(destination, chunk), trib_view_chunk(source, chunk), size);
         trib_charge(core->reactor, TRIB_COST_COPY, size);
     }
 }
@@ -261,9 +246,8 @@ static void copy_given(const trib_core *core, const trib_task *task, uint32_t ch
 static void take_sum(trib_link *link, trib_task *task, const trib_frame *frame)
 {
     trib_core *core = link->core;
-    if (task->failed) {
+    if (!trib_task_is_open(task)) {
         trib_worker_hear_of_kept(link, frame);
-        trib_pipeline_try_settle(core, task);
         return;
     }
     copy_given(core, task, frame->chunk);
@@ -272,7 +256,7 @@ static void take_sum(trib_link *link, trib_task *task, const trib_frame *frame)
     if (task->chunks_received++ == 0 && task->chunk_count > 1) { /* else it is done */
         trib_trace_task(core, TRIB_TRACE_LANDED, task, frame->payload_size);
     }
-    if (task->chunks_received == task->chunk_count && trib_pipeline_stage(task)->id == TRIB_STAGE_PULL) {
+    if (task->chunks_received == task->chunk_count && trib_pipeline_waits_in(task, TRIB_STAGE_PULL)) {
         trib_pipeline_resume(core, task);
     }
 }
@@ -293,7 +277,7 @@ static trib_status store_sum(trib_link *link, const trib_task *task, const trib_
 {
     const trib_core *core = link->core;
     trib_status status = TRIB_OK;
-    unsigned char *at = trib_task_output(task) + (uint64_t)frame->chunk * task->tensor->chunk_bytes;
+    unsigned char *at = trib_view_chunk(&task->io.received, frame->chunk);
     if (payload != at) {
         /* What a device fetches, or is too much for caches to keep until somebody reads it, need not pass through them. */
         const trib_kernels *kernels = core->engine->env.kernels;
@@ -324,9 +308,9 @@ static trib_status receive_sum(trib_link *link, const trib_frame *frame, const v
             return status;
         }
     } else {
-        task->receives_in_progress--;
+        trib_task_release(link->core, task, TRIB_HOLD_RECEIVE);
     }
-    if (frame->payload_size > 0 && !task->failed) {
+    if (frame->payload_size > 0 && trib_task_is_open(task)) {
         trib_status status = store_sum(link, task, frame, payload, error);
         if (status != TRIB_OK) {
             return status;
@@ -358,6 +342,7 @@ static trib_status take_refusal(trib_link *link, trib_task *task, const trib_fra
     }
     char text[TRIB_ERROR_TEXT_SIZE];
     trib_job_render(core->engine, &cause, text);
+    task->refused = true;
     trib_op_fail(task->op_core->op, cause.status, "%s", text);
     if (cause.status == TRIB_MISMATCH) {
         trib_pipeline_fail(core, task); /* each partition's owner says so itself, and better than this worker could */

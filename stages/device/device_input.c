@@ -9,7 +9,8 @@
 static trib_verdict input_start(trib_core *core, trib_task *task, trib_error *error)
 {
     (void)core;
-    task->device->last_job = task->device->awaits_reduce = false;
+    task->device->awaits_jobs = false;
+    task->device->ready = NULL;
     switch ((trib_device_input)atomic_load(&task->op_core->op->device->input)) {
     case TRIB_INPUT_AWAITED:
         return TRIB_VERDICT_PENDING;
@@ -21,10 +22,4 @@ static trib_verdict input_start(trib_core *core, trib_task *task, trib_error *er
     }
 }
 
-static void input_cancel(trib_core *core, trib_task *task)
-{
-    (void)core;
-    (void)task;
-}
-
-const trib_stage trib_stage_input = {TRIB_STAGE_INPUT, input_start, input_cancel};
+const trib_stage trib_stage_input = {.id = TRIB_STAGE_INPUT, .start = input_start};

@@ -15,9 +15,6 @@ static trib_verdict gather_start(trib_core *core, trib_task *task, trib_error *e
     const trib_op *op = task->op_core->op;
     const trib_tensor *tensor = task->tensor;
     const bool has_all = trib_op_gives(op);
-    if (trib_engine_local_size(core->engine) == 1) {
-        return TRIB_VERDICT_DONE;
-    }
     device->gather = (trib_device_job){
         .kind = TRIB_DEVICE_ALL_GATHER,
         .dtype = tensor->dtype,
@@ -26,19 +23,14 @@ static trib_verdict gather_start(trib_core *core, trib_task *task, trib_error *e
         .bytes = has_all ? 0 : device->slice_bytes,
         .shard = tensor->partition_bytes,
         .label = trib_device_label(op, device->slice),
-        .after = task->size > 0 && !has_all ? &device->to_device : NULL,
+        .after = device->ready,
         .semaphore = &op->device->semaphore,
         .semaphore_count = &op->device->semaphore_count,
         .semaphore_goal = tensor->device->slice_count,
     };
+    device->awaits_jobs = true;
     trib_group_announce(core, device, &device->gather);
     return TRIB_VERDICT_PENDING;
 }
 
-static void gather_cancel(trib_core *core, trib_task *task)
-{
-    (void)core;
-    (void)task;
-}
-
-const trib_stage trib_stage_nccl_broadcast = {TRIB_STAGE_NCCL_BROADCAST, gather_start, gather_cancel};
+const trib_stage trib_stage_nccl_broadcast = {.id = TRIB_STAGE_NCCL_BROADCAST, .start = gather_start};

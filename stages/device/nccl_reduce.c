@@ -6,30 +6,14 @@
  * the gather behind it need no memory of their own. The stage is done when the collective has been ordered and given to
  * the device; the copy waits for it there. Where there is no other machine it is an all-reduce, and waits for its end.
  */
+#include "engine/base/container_of.h"
 #include "engine/local_group/group.h"
 #include "stages/plans.h"
 
-static void alone_back(trib_reactor *reactor, trib_post *post)
+static void job_back(trib_reactor *reactor, trib_post *post)
 {
-    trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
-    trib_device_task *device = job->owner;
-    device->last_job = true;
-    (void)trib_device_job_back(reactor->owner, device, job);
-}
-
-/* The only GPU of the root's machine has its own bytes in the output. */
-static void copy_back(trib_reactor *reactor, trib_post *post)
-{
-    trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
+    trib_device_job *job = trib_container_of(post, trib_device_job, post);
     (void)trib_device_job_back(reactor->owner, job->owner, job);
-}
-
-static void signal_behind(trib_device_task *device)
-{
-    const trib_op *op = device->task->op_core->op;
-    device->reduce.semaphore = &op->device->semaphore;
-    device->reduce.semaphore_count = &op->device->semaphore_count;
-    device->reduce.semaphore_goal = device->task->tensor->device->slice_count;
 }
 
 static void fill_broadcast(trib_device_task *device, uint32_t local_size)
@@ -67,38 +51,55 @@ static void fill(trib_device_task *device, bool alone)
     };
 }
 
+/* What was announced stays so until it is ordered or called off; the task holds on for that long. */
 static trib_verdict reduce_start(trib_core *core, trib_task *task, trib_error *error)
 {
     (void)error;
     trib_device_task *device = task->device;
     const trib_op *op = task->op_core->op;
-    const bool alone = op->collective == TRIB_COLLECTIVE_DEVICE_ALONE,
-               is_broadcast = op->device->root != TRIB_NO_MEMBER;
+    const bool is_broadcast = op->collective == TRIB_COLLECTIVE_BROADCAST;
     const uint32_t local_size = trib_engine_local_size(core->engine);
-    if ((is_broadcast && !alone && !trib_op_gives(op)) || (!is_broadcast && !alone && local_size == 1)) {
+    if (is_broadcast ? !trib_op_gives(op) : local_size == 1) {
         return TRIB_VERDICT_DONE;
     }
     if (is_broadcast) {
         fill_broadcast(device, local_size);
     } else {
-        fill(device, alone);
+        fill(device, false);
     }
-    if (alone) {
-        signal_behind(device);
+    if (local_size == 1) { /* the root's: its own output gets the bytes, while they travel from where they are */
+        trib_device_submit(core, device, &device->reduce, job_back);
+        return TRIB_VERDICT_DONE;
     }
+    task->io.source.data = trib_device_data(op) + task->offset;
+    device->ready = &device->reduce;
+    trib_group_announce(core, device, &device->reduce);
+    return TRIB_VERDICT_PENDING;
+}
+
+const trib_stage trib_stage_nccl_reduce = {.id = TRIB_STAGE_NCCL_REDUCE, .start = reduce_start};
+
+static trib_verdict all_reduce_start(trib_core *core, trib_task *task, trib_error *error)
+{
+    (void)error;
+    trib_device_task *device = task->device;
+    const trib_op *op = task->op_core->op;
+    const uint32_t local_size = trib_engine_local_size(core->engine);
+    if (op->collective == TRIB_COLLECTIVE_BROADCAST) {
+        fill_broadcast(device, local_size);
+    } else {
+        fill(device, true);
+    }
+    device->reduce.semaphore = &op->device->semaphore;
+    device->reduce.semaphore_count = &op->device->semaphore_count;
+    device->reduce.semaphore_goal = task->tensor->device->slice_count;
+    device->awaits_jobs = true;
     if (local_size > 1) {
         trib_group_announce(core, device, &device->reduce);
-        return TRIB_VERDICT_PENDING;
+    } else {
+        trib_device_submit(core, device, &device->reduce, job_back);
     }
-    trib_device_submit(core, device, &device->reduce, alone ? alone_back : copy_back);
-    return alone ? TRIB_VERDICT_PENDING : TRIB_VERDICT_DONE;
+    return TRIB_VERDICT_PENDING;
 }
 
-/* What was announced stays so until it is ordered or called off; the task holds on for that long. */
-static void reduce_cancel(trib_core *core, trib_task *task)
-{
-    (void)core;
-    (void)task;
-}
-
-const trib_stage trib_stage_nccl_reduce = {TRIB_STAGE_NCCL_REDUCE, reduce_start, reduce_cancel};
+const trib_stage trib_stage_nccl_all_reduce = {.id = TRIB_STAGE_NCCL_REDUCE, .start = all_reduce_start};

@@ -4,6 +4,7 @@
  * Chunks land in the caller's buffer as they arrive, possibly while later ones are still being pushed; the stage only
  * waits for the rest of them.
  */
+#include "engine/worker/worker.h"
 #include "stages/plans.h"
 
 static trib_verdict pull_start(trib_core *core, trib_task *task, trib_error *error)
@@ -13,10 +14,4 @@ static trib_verdict pull_start(trib_core *core, trib_task *task, trib_error *err
     return task->chunks_received == task->chunk_count ? TRIB_VERDICT_DONE : TRIB_VERDICT_PENDING;
 }
 
-static void pull_cancel(trib_core *core, trib_task *task)
-{
-    (void)core;
-    (void)task;
-}
-
-const trib_stage trib_stage_pull = {TRIB_STAGE_PULL, pull_start, pull_cancel};
+const trib_stage trib_stage_pull = {.id = TRIB_STAGE_PULL, .start = pull_start, .cancel = trib_worker_give_up_exchange};

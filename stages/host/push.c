@@ -6,6 +6,7 @@
  */
 #include "engine/base/assert.h"
 #include "engine/link/link_priority.h"
+#include "engine/link/link_self.h"
 #include "engine/worker/task_trace.h"
 #include "engine/worker/worker.h"
 #include "stages/plans.h"
@@ -14,16 +15,18 @@ static void chunk_sent(trib_send_record *out, trib_status status)
 {
     trib_task *task = out->context;
     trib_core *core = out->link->core;
-    trib_assert(task->sends_in_flight > 0);
-    task->sends_in_flight--;
-    if (task->failed) {
-        trib_pipeline_try_settle(core, task);
+    if (!trib_task_is_open(task)) {
+        if (task->held[TRIB_HOLD_SEND] == 1) { /* the last: no more of it comes to a server of this process */
+            trib_self_leases_recall(&task->self_held);
+        }
+        trib_task_release(core, task, TRIB_HOLD_SEND);
         return;
     }
+    trib_task_release(core, task, TRIB_HOLD_SEND);
     /* A send that failed is followed by the link's end, which fails the task. But where the sum is there it did arrive, and
      * who summed it may have left since. */
     const bool arrived = status == TRIB_OK || task->chunks_received == task->chunk_count;
-    if (arrived && task->sends_in_flight == 0 && task->chunks_sent == task->chunk_count) {
+    if (arrived && task->held[TRIB_HOLD_SEND] == 0 && task->chunks_sent == task->chunk_count) {
         trib_pipeline_resume(core, task);
     }
 }
@@ -34,28 +37,24 @@ static bool push_send_chunk(trib_link *link, trib_send_request *request)
     const trib_op *op = task->op_core->op;
     const trib_tensor *tensor = task->tensor;
     uint32_t chunk = task->chunks_sent;
-    uint64_t begin = (uint64_t)chunk * tensor->chunk_bytes;
-    uint32_t size = task->size - begin < tensor->chunk_bytes ? (uint32_t)(task->size - begin) : tensor->chunk_bytes;
-    const bool is_broadcast =
-        op->collective == TRIB_COLLECTIVE_BROADCAST || op->collective == TRIB_COLLECTIVE_DEVICE_BROADCAST;
-    const bool carries = !is_broadcast || trib_op_gives(op);
+    const bool carries = op->collective != TRIB_COLLECTIVE_BROADCAST || trib_op_gives(op);
     trib_frame frame = {
         .type = TRIB_FRAME_PUSH,
-        .payload_size = carries ? size : 0,
+        .payload_size = carries ? trib_view_chunk_size(&task->io.encoded, chunk) : 0,
         .tensor = tensor->id,
         .partition = task->partition,
         .round = op->round,
         .chunk = chunk,
         .chunk_count = task->chunk_count,
-        .size = size,
+        .size = trib_view_chunk_size(&task->io.source, chunk),
         .priority = op->priority,
-        .collective = (uint8_t)op->collective,
+        .collective = trib_op_wire_collective(op),
         .dtype = (uint8_t)tensor->dtype,
         .reduce = (uint8_t)op->reduce,
         .root = op->root,
         .aux = trib_worker_owner_code(link->core, task),
     };
-    const void *payload = frame.payload_size > 0 ? trib_task_input(task) + begin : NULL;
+    const void *payload = frame.payload_size > 0 ? trib_view_chunk(&task->io.encoded, chunk) : NULL;
     if (chunk == 0) {
         /* Before it goes: a peer on this machine may have it before the next line runs here. */
         trib_trace_task(link->core, TRIB_TRACE_START, task, task->size);
@@ -70,7 +69,7 @@ static bool push_send_chunk(trib_link *link, trib_send_request *request)
     trib_counter_add(&link->core->stats.bytes_pushed, frame.payload_size);
     task->connection = trib_link_connection_index(link);
     task->chunks_sent++;
-    task->sends_in_flight++;
+    trib_task_hold(task, TRIB_HOLD_SEND);
     return task->chunks_sent < task->chunk_count;
 }
 
@@ -128,11 +127,12 @@ static trib_verdict push_start(trib_core *core, trib_task *task, trib_error *err
 
 static void push_cancel(trib_core *core, trib_task *task)
 {
-    (void)core;
-    task->held = false;
+    trib_worker_give_up_exchange(core, task);
+    task->held_back = false;
     if (task->link != NULL) {
         trib_scheduler_withdraw(task->link, &task->request);
     }
 }
 
-const trib_stage trib_stage_push = {TRIB_STAGE_PUSH, push_start, push_cancel};
+const trib_stage trib_stage_push = {
+    .id = TRIB_STAGE_PUSH, .start = push_start, .cancel = push_cancel, .skip = trib_worker_withdraw};

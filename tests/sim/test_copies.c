@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "engine/device/device_task.h"
+#include "stages/plans.h"
 #include "tests/sim/sim_bed.h"
 
 enum { REACTORS = 4, COUNT = 8 << 20, WORKERS = 2 };
@@ -28,7 +29,7 @@ void __wrap_trib_device_submit(trib_core *core, trib_device_task *device, trib_d
     uint32_t least = UINT32_MAX;
     seen.copies[core->reactor->index]++;
     for (uint32_t i = 0; i < REACTORS; i++) {
-        bytes += core->engine->cores[i].copies.in_flight;
+        bytes += core->engine->cores[i].stages[TRIB_STAGE_COPY_D2H].bytes;
         least = seen.copies[i] < least ? seen.copies[i] : least;
     }
     const uint32_t ahead = seen.copies[core->reactor->index] - least;
@@ -77,15 +78,16 @@ static void cores_take_turns(void **state)
     }
     const int64_t until_ns = trib_sim_now(job->sim) + 60 * SECOND;
     assert_true(sim_job_run(job, until_ns, sim_bed_all_done, exchanges));
+    const trib_stage_credit *credit = &trib_stage_copy_d2h.credit;
     uint32_t copies = 0;
     for (uint32_t i = 0; i < REACTORS; i++) {
-        assert_true(seen.copies[i] > 2 * TRIB_COPIES_LEAST);
+        assert_true(seen.copies[i] > 2 * credit->tasks_least);
         copies += seen.copies[i];
     }
     const uint64_t partition = (uint64_t)COUNT * sizeof(int32_t) / copies;
-    assert_true(seen.most <= TRIB_COPY_CREDIT_BYTES + REACTORS * partition);
-    assert_true(seen.most >= TRIB_COPY_CREDIT_BYTES / 2);
-    assert_true(seen.uneven * partition <= TRIB_COPY_CREDIT_BYTES / REACTORS + 2 * partition);
+    assert_true(seen.most <= credit->bytes + REACTORS * partition);
+    assert_true(seen.most >= credit->bytes / 2);
+    assert_true(seen.uneven * partition <= credit->bytes / REACTORS + 2 * partition);
     assert_true(sim_job_close(job, 20 * SECOND));
     sim_job_free(job);
     trib_host_world_free(world);

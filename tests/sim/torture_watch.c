@@ -9,6 +9,7 @@
 #include "engine/base/container_of.h"
 #include "engine/link/link_host.h"
 #include "engine/server/server_shard.h"
+#include "engine/worker/pipeline.h"
 #include "engine/aggregate/sum_tree.h"
 #include "tests/sim/torture_internal.h"
 
@@ -157,7 +158,7 @@ static uint32_t task_receives(const trib_engine *engine, uint32_t core)
         const trib_tensor_core *part = &tensor->cores[core];
         for (uint32_t t = 0; atomic_load(&tensor->placed) && t < part->task_count; t++) {
             const trib_task *task = &part->tasks[t];
-            receives += task->receives_in_progress;
+            receives += task->held[TRIB_HOLD_RECEIVE];
             if (trib_send_request_waits(&task->request) && task->request.priority != task->op_core->op->priority) {
                 return UINT32_MAX;
             }
@@ -234,9 +235,10 @@ static const char *core_fault(const trib_engine *engine, const trib_core *core)
                     ? "an operation counts more or less than its cores"
                     : NULL;
     }
-    for (const trib_device_task *at = core->copies.head; fault == NULL && at != NULL; at = at->copy_next) {
-        const trib_device_task *next = at->copy_next;
-        fault = next != NULL && next->task->op_core->op->priority > at->task->op_core->op->priority
+    for (const trib_task *at = core->stages[TRIB_STAGE_COPY_D2H].head; fault == NULL && at != NULL;
+         at = at->queue_next) {
+        const trib_task *next = at->queue_next;
+        fault = next != NULL && next->op_core->op->priority > at->op_core->op->priority
                     ? "copies to the host are not in the order of priority"
                     : NULL;
     }
@@ -303,8 +305,8 @@ void torture_watch_closed(run *self)
         }
         for (uint32_t c = 0; c < engine->core_count; c++) {
             const trib_core *core = &engine->cores[c];
-            if (core->entries_waiting > 0 || core->copies.copies > 0) {
-                torture_broken(self, "member %u is closed, and has sums or copies under way", i);
+            if (core->entries_waiting > 0) {
+                torture_broken(self, "member %u is closed, and has sums under way", i);
             }
         }
         const trib_group *group = engine->group;

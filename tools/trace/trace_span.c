@@ -28,6 +28,7 @@ typedef struct walk {
     int64_t *went_ns; /* by process * members + owner: when a partition was last sent on that link */
     uint32_t member_count;
     uint8_t pull;
+    uint64_t way_back; /* a bit for each stage that no partition begins with */
 } walk;
 
 static uint64_t mix_hash(uint64_t a, uint64_t b, uint64_t c)
@@ -134,7 +135,7 @@ static void take_enter(walk *self, const trace_event *event)
     trace_span *span = span_find(self, event->process, &event->record);
     const uint8_t stage = event->record.stage;
     if (span == NULL) {
-        if (stage == self->pull) {
+        if (stage < TRACE_STAGES_MAX && (self->way_back >> stage & 1) != 0) {
             return; /* the record of its beginning was overwritten */
         }
         span = span_open(self, event);
@@ -315,6 +316,18 @@ static void take_chunk(walk *self, const trace_event *event, bool near)
     }
 }
 
+/* No partition begins with that stage. */
+static bool is_way_back(const char *stage)
+{
+    static const char *const names[] = {"PULL", "DECOMPRESS", "COPYH2D", "NCCL_BROADCAST"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (strcmp(stage, names[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool walk_open(walk *self)
 {
     trace_run *run = self->run;
@@ -329,6 +342,7 @@ static bool walk_open(walk *self)
     }
     self->pull = TRIB_TRACE_NO_STAGE - 1;
     for (uint32_t i = 0; i < run->stage_count; i++) {
+        self->way_back |= is_way_back(run->stages[i]) ? UINT64_C(1) << i : 0;
         self->pull = strcmp(run->stages[i], "PULL") == 0 ? (uint8_t)i : self->pull;
     }
     self->member_count = run->worker_count + run->server_count;

@@ -152,7 +152,7 @@ trib_status trib_engine_create_sim(const trib_sim_host *host, const trib_config 
     trib_env env = {
         .transport = &trib_sim_transport_ops,
         .kernels = host->nothing != NULL ? &kernels_of_nothing : trib_kernels_best(),
-        .plans = trib_plans,
+        .choose_plan = trib_plan_choose,
         .reactor_open = reactor_open,
         .reactor_start = reactor_start,
         .reactor_stop = reactor_stop,

@@ -100,16 +100,17 @@ static void bed_open(bed *self, uint32_t local_size)
     atomic_store(&self->engine->roster, self->roster);
     self->engine->core_count = 1;
     self->engine->env.kernels = trib_kernels_best();
-    self->engine->env.plans = trib_plans;
     self->reactor.ops = &fake_reactor;
     self->transport = (trib_transport){.ops = &fake_transport, .user = self};
     trib_core *core = &self->core;
     trib_core_init(core, self->engine, &self->reactor, &trib_link_second_upcalls);
     core->host.epoch = EPOCH;
     core->discard = malloc(TRIB_PAYLOAD_MAX);
+    core->stages = calloc(TRIB_STAGE_COUNT, sizeof *core->stages);
     core->owner_links = calloc((size_t)MEMBERS * TRIB_REACTORS_MAX, sizeof(trib_link *));
     core->worker_links = calloc(MEMBERS, sizeof(trib_link *));
-    assert_true(core->discard != NULL && core->owner_links != NULL && core->worker_links != NULL);
+    assert_true(core->discard != NULL && core->stages != NULL && core->owner_links != NULL &&
+                core->worker_links != NULL);
 }
 
 static trib_link *bed_link(bed *self, uint32_t member, const trib_link_upcalls *upcalls)
@@ -139,12 +140,13 @@ static void bed_close(bed *self)
         }
     }
     assert_null(self->core.host.links);
-    assert_int_equal(self->task.receives_in_progress, 0);
+    assert_int_equal(self->task.held[TRIB_HOLD_RECEIVE], 0);
     trib_summation_destroy(self->core.summation);
     self->core.summation = NULL;
     trib_relay_close(&self->core);
     trib_link_host_close(&self->core.host);
     free(self->core.discard);
+    free(self->core.stages);
     free(self->core.owner_links);
     free(self->core.worker_links);
     free(self->op);

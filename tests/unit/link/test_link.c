@@ -19,6 +19,7 @@ static void open_worker(bed *self)
     self->owner = (trib_place_owner){.member = 1};
     snprintf(tensor->name, sizeof tensor->name, "w");
     tensor->engine = self->engine;
+    tensor->plan = trib_plan_choose(tensor);
     tensor->chunk_bytes = CHUNK_BYTES;
     tensor->partition_count = 1;
     tensor->owners = &self->owner;
@@ -35,7 +36,11 @@ static void open_worker(bed *self)
                              .size = CHUNKS * CHUNK_BYTES,
                              .chunk_count = CHUNKS,
                              .chunks_sent = CHUNKS,
-                             .sends_in_flight = 1,
+                             .io.received = {self->output, CHUNKS * CHUNK_BYTES, CHUNK_BYTES},
+                             .state = TRIB_TASK_WAITING,
+                             .stage = 1, /* PUSH */
+                             .holds = 1,
+                             .held[TRIB_HOLD_SEND] = 1,
                              .received = &self->received};
     self->core.op_cores = &self->op_core;
     self->core.tensors = calloc(1, sizeof(trib_tensor *));
@@ -58,10 +63,10 @@ static void sums_are_received_where_they_belong(void **state)
     trib_recv_target first, second;
     assert_int_equal(ask(&self, 1, sum_frame(1), &first), TRIB_OK);
     assert_int_equal(ask(&self, 1, sum_frame(0), &second), TRIB_OK);
-    assert_int_equal(self.task.receives_in_progress, 2);
+    assert_int_equal(self.task.held[TRIB_HOLD_RECEIVE], 2);
     deliver_value(&self, 1, &first, 11);
     deliver_value(&self, 1, &second, 10);
-    assert_int_equal(self.task.receives_in_progress, 0);
+    assert_int_equal(self.task.held[TRIB_HOLD_RECEIVE], 0);
     assert_int_equal(self.task.chunks_received, CHUNKS);
     assert_int_equal(self.output[0], 10);
     assert_int_equal(self.output[CHUNK_BYTES], 11);
@@ -89,8 +94,8 @@ static void other_members_do_not_sum(void **state)
             assert_int_equal(self.links[2]->state, TRIB_LINK_CLOSING);
         }
         assert_said(&self, 2, "for partition 0 of tensor \"w\", which is not pushed to it");
-        assert_int_equal(self.task.receives_in_progress, 0);
-        assert_false(self.task.failed);
+        assert_int_equal(self.task.held[TRIB_HOLD_RECEIVE], 0);
+        assert_true(trib_task_is_open(&self.task));
         close_worker(&self);
     }
 }
@@ -104,7 +109,7 @@ static void a_sum_comes_once(void **state)
     trib_recv_target target, again;
     assert_int_equal(ask(&self, 1, sum_frame(0), &target), TRIB_OK);
     assert_int_equal(ask(&self, 1, sum_frame(0), &again), TRIB_AGAIN);
-    assert_int_equal(self.task.receives_in_progress, 1);
+    assert_int_equal(self.task.held[TRIB_HOLD_RECEIVE], 1);
     deliver_value(&self, 1, &target, 1);
     assert_int_equal(self.resumed, 1);
     assert_int_equal(ask(&self, 1, sum_frame(0), &again), TRIB_PROTOCOL);
@@ -134,7 +139,7 @@ static void what_is_never_received_is_given_back(void **state)
     assert_int_equal(ask(&self, 1, sum_frame(0), &target), TRIB_OK);
     assert_int_equal(ask(&self, 1, refusal, &target), TRIB_OK);
     assert_int_equal(ask(&self, 1, sum_frame(1), &target), TRIB_OK);
-    assert_int_equal(self.task.receives_in_progress, 2);
+    assert_int_equal(self.task.held[TRIB_HOLD_RECEIVE], 2);
     close_worker(&self); /* looks */
 }
 
@@ -183,7 +188,7 @@ static void a_farewell_has_a_status(void **state)
         trib_link_transport_upcalls.closed(&self.conns[1], TRIB_OK, "closed by the peer");
         assert_int_equal(atomic_load(&self.op->claim), has_received[i]);
         assert_non_null(strstr(self.op->text, ": gone, as "));
-        assert_true(self.task.failed);
+        assert_int_equal(self.task.state, TRIB_TASK_FAILING);
         close_worker(&self);
     }
 }

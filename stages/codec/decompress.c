@@ -1,0 +1,13 @@
+/* decompress.c - DECOMPRESS: the sum, which is all there, gets the form in which it is wanted. */
+#include "stages/codec/codec.h"
+#include "stages/plans.h"
+
+static trib_verdict decompress_start(trib_core *core, trib_task *task, trib_error *error)
+{
+    (void)core;
+    (void)error;
+    task->tensor->plan->codec->decode(&task->io);
+    return TRIB_VERDICT_DONE;
+}
+
+const trib_stage trib_stage_decompress = {.id = TRIB_STAGE_DECOMPRESS, .start = decompress_start};
