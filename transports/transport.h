@@ -36,6 +36,7 @@
 
 #include "api/tributary.h"
 #include "engine/base/counter.h"
+#include "engine/base/lease.h"
 #include "engine/reactor/reactor.h"
 
 #define TRIB_HEADER_SIZE 64u
@@ -61,17 +62,6 @@ typedef struct trib_send {
     uint32_t payload_size;
     void *user; /* the caller's */
 } trib_send;
-
-/* The right to read a payload that was presented in the sender's memory. One reactor's, as the connection is. */
-typedef struct trib_lease {
-    /* The transport's, to be called once: the payload is read no more. False: it was not the same until now, and nothing that was
-     * made of it may be used. */
-    bool (*end)(struct trib_lease *lease);
-    /* Set by who keeps it beyond `received`, and has to end it inside this, after a copy if need be. It comes from the loop,
-     * before another message of that connection, or before `closed`. */
-    void (*recalled)(struct trib_lease *lease);
-    void *user; /* of who has it */
-} trib_lease;
 
 typedef struct trib_recv_target {
     void *buffer;
@@ -218,6 +208,18 @@ struct trib_conn {
 static inline trib_lease *trib_conn_lease(trib_conn *conn, bool keeps)
 {
     return conn != NULL && conn->transport->ops->lease != NULL ? conn->transport->ops->lease(conn, keeps) : NULL;
+}
+
+/* A trib_lender's lease, whose source is a connection. */
+static inline trib_lease *trib_conn_lend(void *conn, bool keeps)
+{
+    return trib_conn_lease(conn, keeps);
+}
+
+/* For what takes leases and knows nothing of connections. */
+static inline trib_lender trib_conn_lender(trib_conn *conn)
+{
+    return (trib_lender){.lease = trib_conn_lend, .source = conn};
 }
 
 #endif

@@ -128,6 +128,7 @@ typedef struct sum_round_table {
 } sum_round_table;
 
 struct trib_summation {
+    trib_aggregator base;
     trib_summation_config config;
     void *(*memory_alloc)(size_t size); /* zeroed; a test puts its own here */
     uint64_t allocations;               /* calls of memory_alloc and buffer_alloc */
@@ -144,6 +145,10 @@ struct trib_summation {
     uint32_t blocks_out; /* not in a free list */
     uint64_t bytes_in, bytes_out;
 };
+
+/* ---- sum_aggregator.c ---- */
+
+extern const trib_aggregator_ops trib_sum_aggregator_ops;
 
 /* ---- sum_memory.c: all of these answer NULL when out of memory ---- */
 
@@ -224,9 +229,9 @@ void trib_sum_buffer_unref(trib_summation *self, trib_sum_buffer *sum);
 uint8_t trib_sum_payload_width(const trib_summation *self, const trib_contribution *what);
 uint8_t trib_sum_payload_form(const trib_summation *self);
 /* The operand that a payload becomes for which block was taken: it lies there, or is copied there, or stays where it is under a
- * lease of conn's and the block stands by. spare: what was taken for its combination, or NULL. */
+ * lease of the lender's and the block stands by. spare: what was taken for its combination, or NULL. */
 sum_node trib_sum_operand(trib_summation *self, sum_round *round, const trib_contribution *what, sum_block *block,
-                          const void *payload, trib_conn *conn, const sum_block *spare);
+                          const void *payload, const trib_lender *lender, const sum_block *spare);
 
 /* ---- sum_partial.c: for those that give partial sums out; the others pass through ---- */
 

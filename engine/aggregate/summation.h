@@ -1,7 +1,7 @@
 /*
- * summation.h - the SUM side of a server, for the keys of one reactor: contributions in, sums out.
+ * summation.h - the aggregator that sums, for the keys of one reactor (aggregator.h).
  *
- * Pure state and arithmetic: it knows nothing of connections or the wire. Its owner (server.c) feeds it
+ * Pure state and arithmetic: it knows nothing of connections or the wire. Its owner feeds it
  * checked-for-length contributions and gets sums and refusals back through the upcalls. All of it runs on one
  * reactor's thread.
  *
@@ -20,73 +20,10 @@
 #ifndef TRIB_ENGINE_SUMMATION_H
 #define TRIB_ENGINE_SUMMATION_H
 
-#include "api/tributary.h"
+#include "engine/aggregate/aggregator.h"
 #include "engine/base/kernel_ops.h"
 #include "engine/reactor/reactor.h"
-#include "transports/transport.h"
 
-#define TRIB_CONTRIBUTORS_MAX 4096u
-#define TRIB_SUM_CHUNKS_MAX 65536u /* of a partition */
-/* Rounds of a key that one contributor may have given up, all of it being here, before it begins a further one. */
-#define TRIB_SUM_KEPT_ROUNDS_MAX 2u
-
-/* What is asked of the round. All contributors must agree on every member, or the round is refused to all. */
-typedef enum trib_collective {
-    TRIB_COLLECTIVE_ALL_REDUCE = 0,
-    TRIB_COLLECTIVE_BROADCAST = 1,
-    TRIB_COLLECTIVE_DEVICE_ALL_REDUCE =
-        2, /* push_pull of a device tensor: one contributor a machine; not inside summation */
-    TRIB_COLLECTIVE_DEVICE_ALONE = 3,     /* either, within one machine: never on the wire */
-    TRIB_COLLECTIVE_DEVICE_BROADCAST = 4, /* broadcast of a device tensor; not inside summation */
-} trib_collective;
-
-/* What frames about device tensors carry as their root: how many local ranks share the tensor, and the broadcast's root's
- * machine. */
-static inline uint32_t trib_device_root(uint32_t local_size, uint32_t machine)
-{
-    return local_size | machine << 8;
-}
-
-static inline uint32_t trib_device_root_local_size(uint32_t root)
-{
-    return root & 0xff;
-}
-
-static inline uint32_t trib_device_root_machine(uint32_t root)
-{
-    return root >> 8;
-}
-
-/* A share of a device tensor: each local rank contributes its own, for its machine. */
-static inline bool trib_collective_is_sharded(uint32_t collective)
-{
-    return collective == TRIB_COLLECTIVE_DEVICE_ALL_REDUCE || collective == TRIB_COLLECTIVE_DEVICE_BROADCAST;
-}
-
-typedef struct trib_contribution {
-    uint32_t tensor;
-    uint32_t partition;
-    uint32_t round;
-    uint32_t chunk;
-    uint32_t chunk_count; /* of the partition */
-    uint32_t size;        /* bytes of this chunk of the tensor, also when no payload travels (broadcast, not root) */
-    uint32_t contributor; /* rank */
-    int32_t priority;
-    trib_collective collective;
-    trib_dtype dtype;
-    trib_reduce reduce;
-    uint32_t root;  /* broadcast: a rank */
-    bool is_ahead;  /* asked about before its turn: what came before it is not in yet, so it does not jump (may_jump) */
-    uint32_t owner; /* of a partial sum (below): who sums those, as relay.h writes it; not looked at */
-} trib_contribution;
-
-/* A sum on its way to its receivers; shared by reference count. */
-typedef struct trib_sum_buffer {
-    void *data;
-    uint32_t size;
-    uint32_t references;
-    void *slot; /* summation's own */
-} trib_sum_buffer;
 
 typedef struct trib_summation trib_summation;
 
@@ -127,6 +64,9 @@ typedef struct trib_summation_config {
 } trib_summation_config;
 
 TRIB_CHECKED trib_status trib_summation_create(const trib_summation_config *config, trib_summation **out);
+/* As an aggregator, and back. The ops answer as the functions below. */
+trib_aggregator *trib_sum_aggregator(trib_summation *self);
+trib_summation *trib_sum_aggregator_summation(trib_aggregator *aggregator);
 /* Gives everything back; sums not yet sent are forgotten (their sent must not follow). NULL is fine. */
 void trib_summation_destroy(trib_summation *self);
 
@@ -145,16 +85,16 @@ TRIB_CHECKED trib_status trib_summation_arrived(trib_summation *self, const trib
                                                 trib_error *error);
 /* The connection ended before the payload was there. */
 void trib_summation_abandon(trib_summation *self, void *buffer);
-/* As arrived, inside the upcall of the connection that has brought it (NULL: of none). payload: buffer, or where else it was
- * presented: summed from there if its partner is here, else leased if that can be had, else copied. */
+/* As arrived. payload: buffer, or where else the lender (NULL: none) presents it during this call: summed from there if its
+ * partner is here, else leased if that can be had, else copied. */
 TRIB_CHECKED trib_status trib_summation_presented(trib_summation *self, const trib_contribution *what, void *buffer,
-                                                  const void *payload, trib_conn *conn, trib_error *error);
+                                                  const void *payload, const trib_lender *lender, trib_error *error);
 
-/* A payload received in place (in-process contributors), inside the upcall of the connection that presents it: summed from there if its
- * partner is here, else leased if that can be had, else copied. conn NULL: it is valid during the call only.
+/* A payload that was not asked about (in-process contributors), else as presented. Without a lender it is valid during the call only.
  * TRIB_NO_MEMORY: nothing has changed, and it may be tried again. */
 TRIB_CHECKED trib_status trib_summation_arrived_in_place(trib_summation *self, const trib_contribution *what,
-                                                         const void *payload, trib_conn *conn, trib_error *error);
+                                                         const void *payload, const trib_lender *lender,
+                                                         trib_error *error);
 
 /* One reference of a sum is given back: it was sent, or its receiver is gone. */
 void trib_summation_sent(trib_summation *self, trib_sum_buffer *sum);
@@ -167,14 +107,11 @@ TRIB_CHECKED trib_status trib_summation_withdraw(trib_summation *self, const tri
 /* Calls stalled for each incomplete round older than older_than_ns with the lowest rank that has not contributed and
  * how many are missing; at most limit calls; `receiver` runs over those who wait. The next call goes on where the limit ended
  * this one, else with the oldest round. */
-void trib_summation_stalls(trib_summation *self, int64_t older_than_ns, uint32_t limit,
-                           void (*stalled)(void *user, uint32_t receiver, const trib_contribution *what,
-                                           uint32_t missing_rank, uint32_t missing_count));
+void trib_summation_stalls(trib_summation *self, int64_t older_than_ns, uint32_t limit, trib_stalled *stalled);
 
 /* Refuses with TRIB_PEER_LEFT each incomplete round older than older_than_ns that misses a contributor of whom is_gone says
  * that it will not come, and why it cannot in *text. */
-void trib_summation_refuse_gone(trib_summation *self, int64_t older_than_ns,
-                                bool (*is_gone)(void *user, const trib_contribution *what, char *text, size_t size));
+void trib_summation_refuse_gone(trib_summation *self, int64_t older_than_ns, trib_is_gone *is_gone);
 
 /* ---- Partial sums (partial_ready) ---- */
 
@@ -196,17 +133,14 @@ bool trib_summation_find_owner(const trib_summation *self, const trib_contributi
 /* Has an older round of the key partial sums out? */
 bool trib_summation_is_behind(const trib_summation *self, const trib_contribution *what);
 /* Calls told for each who is in the round and has not been refused. */
-void trib_summation_each_waiting(trib_summation *self, const trib_contribution *what,
-                                 void (*notify)(void *user, uint32_t receiver, const trib_contribution *what),
-                                 void *user);
+void trib_summation_each_waiting(trib_summation *self, const trib_contribution *what, trib_waits *notify, void *user);
 
 /* Nothing is being summed or sent. */
 bool trib_summation_is_idle(const trib_summation *self);
 /* Is there a round that this contributor is through with and others are not? One who leaves stays until there is none:
  * in a broadcast others may still have to ask for what it has long got. And that the workers disagree all are told, but
  * those of whom is_gone says that they have left: who comes last would else be told that this one has. */
-bool trib_summation_owes(const trib_summation *self, uint32_t contributor,
-                         bool (*is_gone)(void *user, const trib_contribution *what, char *text, size_t size));
+bool trib_summation_owes(const trib_summation *self, uint32_t contributor, trib_is_gone *is_gone);
 /* Bytes of contributions taken in, and of sums handed out. */
 uint64_t trib_summation_bytes_in(const trib_summation *self);
 uint64_t trib_summation_bytes_out(const trib_summation *self);

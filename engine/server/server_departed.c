@@ -1,8 +1,7 @@
 /* server_departed.c - who has left the job, and when nothing can come from it any more. */
 #include <stdio.h>
 
-#include "engine/worker/op.h"
-#include "engine/server/server_shard.h"
+#include "engine/server/server_sum.h"
 
 /* That it leaves is told by the coordinator, and overtakes what its own connections still bring. One that also sums for
  * others keeps them for as long as it is owed something, so their end is not waited for: silence is enough. */

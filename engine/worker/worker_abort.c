@@ -12,7 +12,7 @@
 #include "engine/link/link_priority.h"
 #include "engine/membership/member.h"
 #include "engine/worker/pipeline.h"
-#include "engine/server/server_shard.h"
+#include "engine/server/server_sum.h"
 #include "engine/worker/worker.h"
 
 #define GRACE_NS (2 * INT64_C(1000000000))
