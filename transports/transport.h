@@ -39,7 +39,7 @@
 #include "engine/base/lease.h"
 #include "engine/reactor/reactor.h"
 
-#define TRIB_HEADER_SIZE 64u
+#define TRIB_HEADER_SIZE 96u
 #define TRIB_PAYLOAD_MAX (1u << 20)
 #define TRIB_ADDRESS_MAX 160
 #define TRIB_AHEAD_MAX 8u
