@@ -92,9 +92,9 @@ void trib_frame_encode(const trib_frame *frame, unsigned char header[TRIB_HEADER
 {
     trib_assert(frame->type > TRIB_FRAME_NONE && frame->type < TRIB_FRAME_COUNT);
     trib_assert(frame->payload_size <= frame_types[frame->type].payload_max);
-#define IS_UNSET(name, offset, bytes) trib_assert(frame->name == 0);
-    TRIB_HEADER_LIST(NONE, NONE, IS_UNSET)
-#undef IS_UNSET
+#define OR_LATER(name, offset, bytes) | frame->name
+    trib_assert((0 TRIB_HEADER_LIST(NONE, NONE, OR_LATER)) == 0);
+#undef OR_LATER
     uint64_t words[HEADER_WORDS] = {TRIB_WIRE_MAGIC | (uint64_t)TRIB_WIRE_VERSION << SHIFT(4)};
 #define PUT(name, offset, bytes) words[(offset) / 8] |= ((uint64_t)frame->name & MASK(bytes)) << SHIFT(offset);
     TRIB_HEADER_LIST(NONE, PUT, NONE)
@@ -108,6 +108,29 @@ void trib_frame_encode(const trib_frame *frame, unsigned char header[TRIB_HEADER
 bool trib_frame_is_foreign(const unsigned char header[TRIB_HEADER_SIZE])
 {
     return load_u32(header) == TRIB_WIRE_MAGIC && header[offsetof(header_layout, version)] != TRIB_WIRE_VERSION;
+}
+
+/* Names the first field that has a value and no meaning. */
+static trib_status refuse_later(const uint64_t words[HEADER_WORDS], const char *type, trib_error *error)
+{
+    static const struct {
+        const char *name;
+        uint32_t offset, bytes;
+    } fields[] = {
+#define LATER_ROW(name, offset, bytes) {#name, offset, bytes},
+        TRIB_HEADER_LIST(NONE, NONE, LATER_ROW)
+#undef LATER_ROW
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        const uint64_t value =
+            words[fields[i].offset / 8] >> SHIFT(fields[i].offset) & MASK(fields[i].bytes);
+        if (value != 0) {
+            return trib_error_set(error, TRIB_PROTOCOL, "%s frame with %s %" PRIu64 ", which is 0 so far", type,
+                                  fields[i].name, value);
+        }
+    }
+    trib_assert(false); /* asked for one that there is */
+    return TRIB_PROTOCOL;
 }
 
 trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib_frame *frame_out, trib_error *error)
@@ -132,18 +155,18 @@ trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib
     if (type == TRIB_FRAME_NONE || type >= TRIB_FRAME_COUNT) {
         return trib_error_set(error, TRIB_PROTOCOL, "unknown frame type %u", type);
     }
-    trib_frame frame;
+    uint64_t later = 0;
+#define OR_LATER(name, offset, bytes) later |= words[(offset) / 8] & MASK(bytes) << SHIFT(offset);
+    TRIB_HEADER_LIST(NONE, NONE, OR_LATER)
+#undef OR_LATER
+    if (later != 0) {
+        return refuse_later(words, frame_types[type].name, error);
+    }
+    trib_frame frame = {.flags = 0};
 #define GET(name, offset, bytes)                                                                                       \
     frame.name = (__typeof__(frame.name))(words[(offset) / 8] >> SHIFT(offset) & MASK(bytes));
-    TRIB_HEADER_LIST(NONE, GET, GET)
+    TRIB_HEADER_LIST(NONE, GET, NONE)
 #undef GET
-#define REFUSE_SET(field, offset, bytes)                                                                               \
-    if (frame.field != 0) {                                                                                            \
-        return trib_error_set(error, TRIB_PROTOCOL, "%s frame with " #field " %" PRIu64 ", which is 0 so far",         \
-                              frame_types[type].name, (uint64_t)frame.field);                                          \
-    }
-    TRIB_HEADER_LIST(NONE, NONE, REFUSE_SET)
-#undef REFUSE_SET
     if (frame.payload_size > frame_types[type].payload_max) {
         return trib_error_set(error, TRIB_PROTOCOL, "%s frame with a payload of %u bytes, at most %u are allowed",
                               frame_types[type].name, frame.payload_size, frame_types[type].payload_max);
