@@ -126,7 +126,7 @@ static trib_status open_device(trib_engine *engine, trib_error *error)
                                        .rank = config->local_rank,
                                        .size = config->local_size,
                                        .machine = config->rank / config->local_size,
-                                       .alone = trib_device_alone(engine),
+                                       .alone = trib_engine_is_one_machine(engine),
                                        .kernels = engine->env.kernels,
                                        .logger = &engine->logger,
                                        .poll_window_max_ns = engine->env.poll_window_max_ns,
@@ -137,6 +137,7 @@ static trib_status open_device(trib_engine *engine, trib_error *error)
                                        .launched = launched,
                                        .engine = engine,
                                        .world = engine->env.device_world};
+    engine->device_hooks = &trib_group_device_hooks;
     trib_status status = engine->env.device->open(&params, &engine->device, error);
     if (status == TRIB_OK && engine->env.memory_attach_device != NULL) {
         engine->env.memory_attach_device(engine->env.memory, engine->env.device, engine->device);

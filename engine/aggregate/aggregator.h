@@ -9,9 +9,9 @@
 
 #include "api/tributary.h"
 #include "engine/base/lease.h"
+#include "engine/base/limits.h"
 
 #define TRIB_CONTRIBUTORS_MAX 4096u
-#define TRIB_SUM_CHUNKS_MAX 65536u /* of a partition */
 
 /* Rounds of a key that one contributor may have given up, all of it being here, before it begins a further one. */
 #define TRIB_SUM_KEPT_ROUNDS_MAX 2u

@@ -24,7 +24,6 @@
 #include "engine/base/kernel_ops.h"
 #include "engine/reactor/reactor.h"
 
-
 typedef struct trib_summation trib_summation;
 
 typedef struct trib_summation_config {

@@ -1,4 +1,5 @@
 /* roster.c - encoding of members and rosters. Pure; what comes from the wire is checked here. */
+#include "engine/base/limits.h"
 #include "engine/cluster/roster.h"
 
 #include <stdlib.h>
@@ -6,7 +7,6 @@
 
 #include "engine/cluster/rate_estimator.h"
 #include "engine/wire/address_list.h"
-#include "engine/aggregate/summation.h"
 
 /* In the byte of a description that says what else a member is. */
 #define SUMS 1u

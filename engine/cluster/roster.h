@@ -8,6 +8,7 @@
 #include "engine/wire/wire.h"
 
 #define TRIB_REACTORS_MAX 16u
+#define TRIB_LOCAL_SIZE_MAX 64 /* ranks of one machine, each with a device */
 #define TRIB_MEMBERS_MAX 4096u
 #define TRIB_MEMBER_NAME_MAX 64
 /* Slower links are announced as this slow; the number travels in billionths in 64 bits. */

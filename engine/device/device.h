@@ -25,7 +25,6 @@
 #define TRIB_DEVICE_ABI 12u
 #define TRIB_DEVICE_ID_SIZE 128u
 #define TRIB_DEVICE_TEXT_SIZE 160u
-#define TRIB_LOCAL_SIZE_MAX 64
 
 typedef struct trib_device trib_device;
 

@@ -46,9 +46,9 @@ void trib_device_op_fill(trib_op *op)
     const bool is_broadcast = op->collective == TRIB_COLLECTIVE_BROADCAST;
     op->device->root = is_broadcast ? op->root : TRIB_NO_MEMBER;
     op->root = trib_device_root(local_size, is_broadcast ? op->root / local_size : 0);
-    op->collective = trib_device_alone(op->engine) ? TRIB_COLLECTIVE_DEVICE_ALONE
-                     : is_broadcast                ? TRIB_COLLECTIVE_DEVICE_BROADCAST
-                                                   : TRIB_COLLECTIVE_DEVICE_ALL_REDUCE;
+    op->collective = trib_engine_is_one_machine(op->engine) ? TRIB_COLLECTIVE_DEVICE_ALONE
+                     : is_broadcast                         ? TRIB_COLLECTIVE_DEVICE_BROADCAST
+                                                            : TRIB_COLLECTIVE_DEVICE_ALL_REDUCE;
     op->device->ahead_bytes = 0;
 }
 
@@ -133,11 +133,6 @@ void trib_device_op_begin(trib_op *op, void *marker)
     device->wait.bytes = device->ahead_bytes;
 }
 
-void trib_device_op_go_ahead(trib_op *op)
-{
-    op->engine->env.device->submit(op->engine->device, &op->device->wait);
-}
-
 void trib_device_input_arrived(trib_reactor *reactor, trib_post *post)
 {
     trib_core *core = reactor->owner;
@@ -211,6 +206,11 @@ void trib_device_ahead_failed(trib_op *op)
         op->device->failed_post.run = handle_failure;
         trib_reactor_post(op->engine->cores[0].reactor, &op->device->failed_post);
     }
+}
+
+void trib_device_op_go_ahead(trib_op *op)
+{
+    op->engine->env.device->submit(op->engine->device, &op->device->wait);
 }
 
 void trib_device_op_end(trib_op *op)

@@ -7,16 +7,9 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/local_group/group.h"
 #include "engine/worker/pipeline.h"
 #include "engine/worker/worker.h"
 
-/* Small shares overlap better: one is summed while the next travels. But each slice of several GPUs costs two
- * collectives, and each share two copies. */
-#define PARTITIONS_EACH 8u
-#define PARTITIONS_EACH_MIN 2u
-#define PARTITION_MIN (128u << 10)
-#define ALONE_SLICE_BYTES_MAX (UINT64_C(256) << 20)
 #define AHEAD_BYTES (UINT64_C(16) << 20) /* registering takes 0.3 ms for each MiB */
 #define AHEAD_PARTITIONS 512u            /* with so many, partitions have their full size, however many members sum */
 
@@ -179,33 +172,6 @@ void trib_copy_queue_remove(trib_copy_queue *queue, trib_device_task *device)
 
 /* ---- Tensors ---- */
 
-static uint32_t partitions_each(uint32_t local_size, uint32_t machines, uint32_t summers)
-{
-    const uint64_t most = TRIB_TENSOR_MESSAGES_MAX / ((uint64_t)machines * (summers == 0 ? 1 : summers));
-    const uint32_t wanted = local_size > 1 || most < PARTITIONS_EACH_MIN ? PARTITIONS_EACH_MIN : (uint32_t)most;
-    return wanted < PARTITIONS_EACH ? wanted : PARTITIONS_EACH;
-}
-
-uint32_t trib_device_partition_bytes(uint64_t bytes, uint32_t partition_bytes, uint32_t chunk_bytes,
-                                     uint32_t local_size, uint32_t machines, uint32_t summers)
-{
-    /* The size of a slice must fit in 32 bits. */
-    const uint64_t limit = (UINT64_C(1) << 31) / local_size;
-    uint64_t most = summers == 0 ? ALONE_SLICE_BYTES_MAX / local_size : partition_bytes;
-    most = most < limit ? most : limit;
-    most = most / chunk_bytes * chunk_bytes;
-    const uint32_t each = partitions_each(local_size, machines, summers);
-    const uint64_t parts = (uint64_t)local_size * (summers == 0 ? 1 : summers * each);
-    const uint64_t least = (bytes + parts - 1) / parts;
-    uint64_t fine = chunk_bytes < PARTITION_MIN || summers == 0 ? chunk_bytes : PARTITION_MIN;
-    while (fine < chunk_bytes && fine < least) {
-        fine *= 2; /* less than a chunk: a power of two, as chunks are */
-    }
-    const uint64_t part = (least + fine - 1) / fine * fine;
-    const uint64_t wanted = part < most ? part : most;
-    return wanted < fine ? (uint32_t)fine : (uint32_t)wanted;
-}
-
 static void make_task(trib_tensor *tensor, uint32_t slice, trib_task *task, trib_device_task *device)
 {
     const uint32_t local_size = trib_engine_local_size(tensor->engine);
@@ -227,7 +193,7 @@ static uint32_t core_of_slice(const trib_tensor *tensor, uint32_t slice)
 {
     const uint32_t local_size = trib_engine_local_size(tensor->engine);
     const uint32_t partition = slice * local_size + tensor->engine->member_id % local_size;
-    if (trib_device_alone(tensor->engine)) {
+    if (trib_engine_is_one_machine(tensor->engine)) {
         return 0; /* no bytes pass through the host: on the group's core no thread has to wake another */
     }
     return partition < tensor->partition_count ? tensor->owners[partition].reactor % tensor->engine->core_count
@@ -247,7 +213,7 @@ trib_status trib_device_tensor_ahead(trib_engine *engine, const char *name, uint
                                      trib_device_tensor **device_out, trib_error *error)
 {
     *device_out = NULL;
-    if (trib_device_alone(engine) || bytes / trib_engine_local_size(engine) < AHEAD_BYTES) {
+    if (trib_engine_is_one_machine(engine) || bytes / trib_engine_local_size(engine) < AHEAD_BYTES) {
         return TRIB_OK;
     }
     const uint64_t most = staging_most(engine, bytes);
@@ -303,7 +269,7 @@ static bool take_memory(trib_tensor *tensor, uint32_t slices)
     memset(tensor->task_index, 0xff, (size_t)tensor->partition_count * sizeof *tensor->task_index);
     tensor->device->slice_count = slices;
     tensor->device->tasks = calloc(slices, sizeof *tensor->device->tasks);
-    const bool is_staged = !trib_device_alone(tensor->engine) && tensor->bytes > 0;
+    const bool is_staged = !trib_engine_is_one_machine(tensor->engine) && tensor->bytes > 0;
     return tensor->device->tasks != NULL &&
            (!is_staged || take_staging(tensor, (uint64_t)slices * tensor->partition_bytes));
 }

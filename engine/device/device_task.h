@@ -13,7 +13,7 @@
 #define TRIB_ENGINE_DEVICE_TASK_H
 
 #include "engine/device/device.h"
-#include "engine/worker/op.h"
+#include "engine/worker/device_hooks.h"
 
 typedef struct trib_device_task trib_device_task;
 
@@ -68,17 +68,6 @@ typedef struct trib_device_op {
     trib_timer grace;            /* core 0: for the copy ahead of a failed operation */
 } trib_device_op;
 
-static inline uint32_t trib_engine_local_size(const trib_engine *engine)
-{
-    return (uint32_t)engine->config.local_size;
-}
-
-/* True: the job has one machine. */
-static inline bool trib_device_alone(const trib_engine *engine)
-{
-    return engine->config.local_size == engine->config.worker_count;
-}
-
 static inline trib_core *trib_device_task_core(const trib_device_task *device)
 {
     return device->task->op_core->core;
@@ -117,15 +106,9 @@ void trib_device_op_fill(trib_op *op);
 /* Caller's thread, with the engine's mutex held, before the nodes are posted: waits for the stream's marker, or
  * copies bytes ahead. NULL: the input is there. */
 void trib_device_op_begin(trib_op *op, void *marker);
-/* The same thread, if bytes go ahead, after the cores have been posted to. */
+/* After the cores have been posted to, if bytes go ahead. */
 void trib_device_op_go_ahead(trib_op *op);
-/* False: a copy ahead of an earlier round, which may have been given up, still writes to the tensor's staging
- * memory. */
-static inline bool trib_device_may_begin(const trib_tensor *tensor, uint32_t round)
-{
-    const uint32_t ahead = atomic_load(&tensor->ahead_round);
-    return ahead == 0 || round <= ahead;
-}
+
 /* True: the task's bytes were copied ahead. */
 static inline bool trib_device_is_ahead(const trib_task *task)
 {
@@ -148,10 +131,7 @@ void trib_device_ahead_failed(trib_op *op);
 /* The operation is complete: signals its semaphore, also after a failure. */
 void trib_device_op_end(trib_op *op);
 
-/* ---- A tensor ---- */
-/* The size of a share: partition_bytes, or less, so that all `summers` have several pieces also of a small tensor. */
-uint32_t trib_device_partition_bytes(uint64_t bytes, uint32_t partition_bytes, uint32_t chunk_bytes,
-                                     uint32_t local_size, uint32_t machines, uint32_t summers);
+/* ---- A tensor: see device_hooks.h ---- */
 /* Caller's thread, without the mutex, before a tensor is declared: takes its host memory if the tensor is so large that
  * registering the memory would hold up a core. Else *device_out is NULL. */
 TRIB_CHECKED trib_status trib_device_tensor_ahead(trib_engine *engine, const char *name, uint64_t bytes,

@@ -126,12 +126,13 @@ struct trib_engine {
     struct trib_coordinator *coordinator; /* NULL: it is elsewhere */
     struct trib_member *member;
     struct trib_tracer *tracer;
-    struct trib_device *device;         /* NULL: none */
-    atomic_bool direct_logged;          /* that bytes go past host memory; logged once */
-    _Atomic(struct trib_group *) group; /* the machine's local ranks; NULL: alone, or not yet */
-    atomic_uint launches;               /* counts where a stream was refused (device.h) */
-    atomic_bool refused_logged;         /* that one was; logged once */
-    atomic_uint device_jobs;            /* with the device, beside those of tasks */
+    const struct trib_device_hooks *device_hooks; /* NULL: no device */
+    struct trib_device *device;                   /* NULL: none */
+    atomic_bool direct_logged;                    /* that bytes go past host memory; logged once */
+    _Atomic(struct trib_group *) group;           /* the machine's local ranks; NULL: alone, or not yet */
+    atomic_uint launches;                         /* counts where a stream was refused (device.h) */
+    atomic_bool refused_logged;                   /* that one was; logged once */
+    atomic_uint device_jobs;                      /* with the device, beside those of tasks */
 
     pthread_mutex_t mutex;
     pthread_cond_t changed; /* phase, an operation somebody waits for, a report, closed */
@@ -209,6 +210,18 @@ static inline void trib_engine_callback_end(trib_engine *engine)
 
 /* Memory that is small and zeroed, counted in *allocations; NULL when there is none. Freed with free(). */
 void *trib_job_zalloc(trib_engine *engine, trib_counter *allocations, size_t size);
+
+/* How many ranks, each with a device, share this machine; 1 without devices. */
+static inline uint32_t trib_engine_local_size(const trib_engine *engine)
+{
+    return (uint32_t)engine->config.local_size;
+}
+
+/* True: the job has one machine. */
+static inline bool trib_engine_is_one_machine(const trib_engine *engine)
+{
+    return engine->config.local_size == engine->config.worker_count;
+}
 
 /* Wakes those who wait on `changed`. */
 void trib_engine_notify(trib_engine *engine);

@@ -4,7 +4,6 @@
 #include "engine/base/assert.h"
 #include "engine/link/link_host.h"
 #include "engine/link/link_subflow.h"
-#include "engine/server/server_sum.h"
 
 #define PRIORITY_CREDIT TRIB_LINK_PRIORITY_BYTES_MAX /* beyond which it is no faster than the other */
 #define BULK_BYTES (16u << 10)                       /* less is no reason to wait */

@@ -18,6 +18,7 @@
 #ifndef TRIB_ENGINE_GROUP_H
 #define TRIB_ENGINE_GROUP_H
 
+#include "engine/worker/device_hooks.h"
 #include "engine/device/device_task.h"
 
 typedef struct trib_group trib_group;
@@ -82,5 +83,8 @@ void trib_leader_pump(trib_leader *leader);
 uint32_t trib_leader_waiting(const trib_leader *leader);
 /* Bytes of reductions that were ordered and have not ended; 0 at rest. */
 uint64_t trib_leader_in_flight(const trib_leader *leader);
+
+/* What the worker asks of devices (engine/worker/device_hooks.h); also where this machine has one rank. */
+extern const trib_device_hooks trib_group_device_hooks;
 
 #endif

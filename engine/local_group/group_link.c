@@ -245,7 +245,8 @@ static trib_status open_leader(trib_group *group, trib_error *error)
     trib_core *core = group->core;
     const trib_leader_upcalls upcalls = {.order = trib_group_order, .called_off = trib_group_called_off, .user = group};
     group->leader = trib_leader_create(
-        group->local_size, trib_device_alone(core->engine) ? ALONE_CREDIT_BYTES : REDUCE_CREDIT_BYTES, &upcalls);
+        group->local_size, trib_engine_is_one_machine(core->engine) ? ALONE_CREDIT_BYTES : REDUCE_CREDIT_BYTES,
+        &upcalls);
     if (group->leader == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }

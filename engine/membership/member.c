@@ -13,7 +13,6 @@
 
 #include "engine/base/assert.h"
 #include "engine/core/blame.h"
-#include "engine/device/device_task.h"
 #include "engine/membership/coordinator.h"
 #include "engine/tracer/tracer.h"
 #include "engine/worker/worker.h"

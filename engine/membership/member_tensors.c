@@ -1,7 +1,6 @@
 /* member_tensors.c - what the coordinator says about tensors: where their partitions are, that they move, that they are bad. */
 #include <stdlib.h>
 
-#include "engine/device/device_task.h"
 #include "engine/membership/member.h"
 #include "engine/worker/worker.h"
 

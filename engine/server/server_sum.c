@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "engine/aggregate/summation.h"
-#include "engine/device/device.h"
+#include "engine/base/limits.h"
 #include "engine/server/relay.h"
 
 #define STALL_NOTICES_MAX 256u

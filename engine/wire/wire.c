@@ -122,8 +122,7 @@ static trib_status refuse_later(const uint64_t words[HEADER_WORDS], const char *
 #undef LATER_ROW
     };
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
-        const uint64_t value =
-            words[fields[i].offset / 8] >> SHIFT(fields[i].offset) & MASK(fields[i].bytes);
+        const uint64_t value = words[fields[i].offset / 8] >> SHIFT(fields[i].offset) & MASK(fields[i].bytes);
         if (value != 0) {
             return trib_error_set(error, TRIB_PROTOCOL, "%s frame with %s %" PRIu64 ", which is 0 so far", type,
                                   fields[i].name, value);

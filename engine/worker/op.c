@@ -13,8 +13,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/job/completions.h"
-#include "engine/device/device_task.h"
-#include "engine/local_group/group.h"
+#include "engine/worker/device_hooks.h"
 #include "engine/worker/op.h"
 #include "engine/worker/task_trace.h"
 
@@ -69,7 +68,7 @@ static void fill_op(trib_op *op, trib_engine *engine, const trib_op_params *para
     op->reduce = collective == TRIB_COLLECTIVE_ALL_REDUCE ? params->reduce : TRIB_SUM;
     op->root = collective == TRIB_COLLECTIVE_BROADCAST ? (uint32_t)params->root : 0;
     if (tensor->on_device) {
-        trib_device_op_fill(op);
+        engine->device_hooks->fill(op);
     }
     op->priority = params->has_priority ? params->priority : tensor->priority;
     op->input = params->input;
@@ -118,7 +117,7 @@ static trib_status take_op_for(trib_engine *engine, const trib_tensor *tensor, t
     if (tensor->on_device) {
         op->engine = engine;
         pthread_mutex_unlock(&engine->mutex);
-        status = trib_device_op_prepare(op, error);
+        status = engine->device_hooks->prepare(op, error);
         pthread_mutex_lock(&engine->mutex);
     }
     if (status == TRIB_OK) {
@@ -137,15 +136,11 @@ static trib_status take_op_for(trib_engine *engine, const trib_tensor *tensor, t
 
 _Static_assert(TRIB_REACTORS_MAX <= 32, "there is a bit for each");
 
-/* From the last post on the operation may be over at any time. Between machines the device's
- * thread wakes the cores, if it can: where the input is not there yet (else it `hurries`) they have nothing to send before that
- * thread has seen it come. */
+/* From the last post on the operation may be over at any time. */
 static void post_op_cores(trib_op *op)
 {
     trib_engine *engine = op->engine;
     const trib_tensor *tensor = op->tensor;
-    const bool by_device = tensor->on_device && !trib_device_alone(engine);
-    const bool hurries = by_device && atomic_load(&op->device->input) != TRIB_INPUT_AWAITED;
     const uint32_t cores = op->spread ? engine->core_count : 1;
     uint32_t unwoken = 0;
     for (uint32_t i = 0; i < cores; i++) {
@@ -154,7 +149,9 @@ static void post_op_cores(trib_op *op)
             unwoken |= 1u << i;
         }
     }
-    if (!by_device || !engine->env.device->wake(engine->device, unwoken, hurries)) {
+    if (tensor->on_device) {
+        engine->device_hooks->wake(op, unwoken);
+    } else {
         trib_engine_wake(engine, unwoken);
     }
 }
@@ -162,10 +159,9 @@ static void post_op_cores(trib_op *op)
 trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, trib_collective collective,
                            trib_tensor *tensor, trib_op **op_out, trib_error *error)
 {
-    const trib_device_ops *device = tensor->on_device ? engine->env.device : NULL;
+    const trib_device_hooks *device = tensor->on_device ? engine->device_hooks : NULL;
     void *marker = NULL;
-    trib_status status =
-        device != NULL ? device->marker_record(engine->device, params->stream, &marker, error) : TRIB_OK;
+    trib_status status = device != NULL ? device->marker_record(engine, params->stream, &marker, error) : TRIB_OK;
     if (status != TRIB_OK) {
         return status;
     }
@@ -175,7 +171,7 @@ trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, tr
     if (status != TRIB_OK) {
         pthread_mutex_unlock(&engine->mutex);
         if (device != NULL) {
-            device->marker_drop(engine->device, marker);
+            device->marker_drop(engine, marker);
         }
         return status;
     }
@@ -187,27 +183,25 @@ trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, tr
     if (op_out != NULL) {
         *op_out = op;
     }
-    if (tensor->on_device) {
-        trib_device_op_begin(op, marker);
+    if (device != NULL) {
+        device->begin(op, marker);
     }
     /* Posting under the mutex keeps the rounds of a tensor in order on core 0, where they may wait for the placement. */
-    const bool goes_ahead = tensor->on_device && op->device->ahead_bytes > 0;
     post_op_cores(op);
-    if (goes_ahead) {
-        trib_device_op_go_ahead(op);
-    }
     pthread_mutex_unlock(&engine->mutex);
     return TRIB_OK;
 }
 
 const unsigned char *trib_task_input(const trib_task *task)
 {
-    return task->device != NULL ? task->device->pushed : task->op_core->op->input + task->offset;
+    return task->device != NULL ? task->tensor->engine->device_hooks->source(task)
+                                : task->op_core->op->input + task->offset;
 }
 
 unsigned char *trib_task_output(const trib_task *task)
 {
-    return task->device != NULL ? task->device->recv_buffer : task->op_core->op->output + task->offset;
+    return task->device != NULL ? task->tensor->engine->device_hooks->target(task)
+                                : task->op_core->op->output + task->offset;
 }
 
 /* Takes what the caller has of a count off; true for who takes the last. Whoever has all that is left of it is alone with it,
@@ -277,7 +271,7 @@ void trib_op_fail(trib_op *op, trib_status status, const char *format, ...)
     va_end(arguments);
     atomic_store(&op->has_text, true);
     if (op->tensor->on_device) {
-        trib_group_op_failed(op);
+        op->engine->device_hooks->failed(op);
     }
 }
 
@@ -349,7 +343,7 @@ void trib_op_core_done(trib_op *op, trib_core *core)
     op->duration_ns = trib_now(core->reactor) - op->submit_ns;
     trib_trace_op(core, TRIB_TRACE_COMPLETE, op, op->submit_ns + op->duration_ns);
     if (op->tensor->on_device) {
-        trib_device_op_end(op); /* now: who is to announce it may wait for a stream that waits for it */
+        engine->device_hooks->end(op); /* now: who is to announce it may wait for a stream that waits for it */
     }
     op->done_post.run = complete_posted;
     if (engine->config.mode == TRIB_MODE_QUEUE) {

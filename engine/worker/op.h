@@ -191,6 +191,17 @@ static inline bool trib_tensor_is_used(const trib_tensor *tensor, uint32_t core)
     return core == 0 || tensor->cores[core].task_count > 0;
 }
 
+/* False: a copy ahead of an earlier round, which may have been given up, still writes to the tensor's staging
+ * memory. */
+static inline bool trib_tensor_copy_allows(const trib_tensor *tensor, uint32_t round)
+{
+    const uint32_t ahead = atomic_load(&tensor->ahead_round);
+    return ahead == 0 || round <= ahead;
+}
+
+/* The size of a shard: partition_bytes, or less, so that all `summers` have several pieces also of a small tensor. */
+uint32_t trib_shard_bytes(uint64_t bytes, uint32_t partition_bytes, uint32_t chunk_bytes, uint32_t local_size,
+                          uint32_t machines, uint32_t summers);
 /* Of a tensor in that job; local_size: local ranks that share it on their devices, 0: in host memory. */
 uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, uint32_t local_size);
 /* ... in host memory, where links have been found to be slow. */

@@ -8,8 +8,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/device/device_task.h"
-#include "engine/membership/member.h"
+#include "engine/worker/device_hooks.h"
 #include "engine/worker/op.h"
 
 #define PARTITIONS_MAX 65536u
@@ -74,10 +73,10 @@ uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, 
     const uint64_t chunk = roster->chunk_bytes;
     const uint32_t asked = roster->partition_bytes, summing = trib_roster_summing(roster);
     const bool is_alone = local_size >= roster->worker_count; /* one machine: nobody sums */
-    const uint32_t wanted =
-        local_size == 0 ? fair_partition(bytes, roster, summing)
-                        : trib_device_partition_bytes(bytes, asked, roster->chunk_bytes, local_size,
-                                                      roster->worker_count / local_size, is_alone ? 0 : summing);
+    const uint32_t wanted = local_size == 0
+                                ? fair_partition(bytes, roster, summing)
+                                : trib_shard_bytes(bytes, asked, roster->chunk_bytes, local_size,
+                                                   roster->worker_count / local_size, is_alone ? 0 : summing);
     if (bytes <= (uint64_t)PARTITIONS_MAX * wanted) {
         return wanted;
     }
@@ -203,11 +202,11 @@ static trib_status add(trib_engine *engine, const char *name, trib_dtype dtype, 
 }
 
 /* Called with the mutex held, which is given up meanwhile: somebody else may declare the tensor then, or close the engine. */
-static trib_status take_ahead(trib_engine *engine, const char *name, uint64_t bytes, trib_device_tensor **device_out,
-                              trib_error *error)
+static trib_status take_ahead(trib_engine *engine, const char *name, uint64_t bytes,
+                              struct trib_device_tensor **device_out, trib_error *error)
 {
     pthread_mutex_unlock(&engine->mutex);
-    const trib_status status = trib_device_tensor_ahead(engine, name, bytes, device_out, error);
+    const trib_status status = engine->device_hooks->take_ahead(engine, name, bytes, device_out, error);
     pthread_mutex_lock(&engine->mutex);
     const trib_status fate = trib_engine_check_open_locked(engine, error);
     return fate != TRIB_OK ? fate : find(engine, name) != NULL ? TRIB_OK : status;
@@ -217,7 +216,7 @@ trib_status trib_tensor_find_or_add(trib_engine *engine, const char *name, trib_
                                     int32_t priority, uint32_t flags, trib_tensor **tensor_out, trib_error *error)
 {
     const bool on_device = (flags & TRIB_TENSOR_DEVICE) != 0;
-    trib_device_tensor *device = NULL;
+    struct trib_device_tensor *device = NULL;
     trib_status status = TRIB_OK;
     pthread_mutex_lock(&engine->mutex);
     if (on_device && find(engine, name) == NULL) {
@@ -237,7 +236,9 @@ trib_status trib_tensor_find_or_add(trib_engine *engine, const char *name, trib_
         }
     }
     pthread_mutex_unlock(&engine->mutex);
-    trib_device_tensor_drop(engine, device);
+    if (device != NULL) {
+        engine->device_hooks->drop(engine, device);
+    }
     if (status == TRIB_OK) {
         *tensor_out = tensor;
     }
@@ -334,7 +335,7 @@ void trib_tensor_placed(trib_tensor *tensor, uint32_t id, trib_place_owner *owne
     tensor->partition_bytes = partition_bytes;
     tensor->partition_count = partition_count;
     tensor->owners = owners_owned;
-    if (!(tensor->on_device ? trib_device_tensor_place(tensor) : make_tasks(tensor))) {
+    if (!(tensor->on_device ? tensor->engine->device_hooks->place(tensor) : make_tasks(tensor))) {
         /* The others wait for what this worker will never push. */
         char text[TRIB_ERROR_TEXT_SIZE];
         snprintf(text, sizeof text, "out of memory for the partitions of tensor \"%s\"", tensor->name);
@@ -373,7 +374,9 @@ void trib_tensors_free(trib_engine *engine)
         for (uint32_t core = 0; core < engine->core_count; core++) {
             free(tensor->cores[core].tasks);
         }
-        trib_device_tensor_free(tensor);
+        if (tensor->on_device) {
+            engine->device_hooks->free(tensor);
+        }
         free(tensor->cores);
         free(tensor->task_index);
         free(tensor->received_bits);

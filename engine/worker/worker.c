@@ -8,8 +8,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/device/device_task.h"
-#include "engine/local_group/group.h"
+#include "engine/worker/device_hooks.h"
 #include "engine/worker/pipeline.h"
 #include "engine/worker/task_trace.h"
 #include "engine/worker/worker.h"
@@ -110,7 +109,7 @@ static void skip_round(trib_core *core, trib_op_core *op_core)
         trib_worker_withdraw(core, op_core, &mine->tasks[i]);
     }
     if (op_core->op->tensor->on_device) {
-        trib_group_op_failed(op_core->op);
+        core->engine->device_hooks->failed(op_core->op);
     }
     mine->round_next++;
     finish_op_core(core, op_core);
@@ -270,7 +269,7 @@ void trib_worker_start_next(trib_core *core, trib_tensor *tensor)
     trib_tensor_core *mine = trib_tensor_core_of(core, tensor);
     while (core->joined && trib_tensor_move_apply(tensor, mine) && mine->active == NULL && mine->pending != NULL &&
            mine->pending->op->round == mine->round_next && trib_tensor_move_may_begin(tensor, mine, mine->round_next) &&
-           trib_device_may_begin(tensor, mine->round_next)) {
+           trib_tensor_copy_allows(tensor, mine->round_next)) {
         trib_op_core *op_core = dequeue_first(mine);
         if (atomic_load(&op_core->op->cancelled)) {
             trib_op_fail(op_core->op, TRIB_CANCELLED, "tensor \"%s\": cancelled", tensor->name);

@@ -8,9 +8,8 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/device/device_task.h"
+#include "engine/worker/device_hooks.h"
 #include "engine/link/link_priority.h"
-#include "engine/membership/member.h"
 #include "engine/worker/pipeline.h"
 #include "engine/server/server_sum.h"
 #include "engine/worker/worker.h"
@@ -133,18 +132,6 @@ static bool may_wait_for_others(const trib_core *core, const trib_task *task)
            trib_now(core->reactor) - task->since_ns < 2 * TRIB_STALL_NOTICE_NS;
 }
 
-static const char *awaited_on_device(const trib_op *op)
-{
-    const bool is_alone = trib_engine_local_size(op->engine) == 1;
-    if (op->device->ahead_bytes > 0) {
-        return "the device";
-    }
-    if (atomic_load(&op->device->input) == TRIB_INPUT_AWAITED) {
-        return "the caller's stream";
-    }
-    return is_alone ? "the device" : "the machine's other local ranks";
-}
-
 const char *trib_worker_waiting_text(trib_core *core, trib_op_core *op_core, char *text, size_t size)
 {
     trib_tensor *tensor = op_core->op->tensor;
@@ -174,10 +161,10 @@ const char *trib_worker_waiting_text(trib_core *core, trib_op_core *op_core, cha
             return text;
         }
         const bool awaits_input =
-            tensor->on_device && atomic_load(&op_core->op->device->input) == TRIB_INPUT_AWAITED && task->stage == 0;
+            tensor->on_device && tensor->engine->device_hooks->awaits_input(op_core->op) && task->stage == 0;
         if (op_core->op->collective == TRIB_COLLECTIVE_DEVICE_ALONE || awaits_input) {
             snprintf(text, size, "it was in %s, waiting for %s", trib_pipeline_stage_name(task),
-                     awaited_on_device(op_core->op));
+                     op_core->op->engine->device_hooks->awaited(op_core->op));
             return text;
         }
         uint32_t server = task->partition < tensor->partition_count ? task->owner.member : TRIB_NO_MEMBER;

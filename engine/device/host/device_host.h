@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include "engine/cluster/roster.h"
 #include "engine/device/device.h"
 #include "engine/sim/reactor_sim.h"
 

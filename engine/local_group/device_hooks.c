@@ -1,0 +1,77 @@
+/* device_hooks.c - what operations and tensors on a device do: the table that the worker asks (engine/worker/device_hooks.h). */
+#include "engine/device/device_task.h"
+#include "engine/local_group/group.h"
+
+static trib_status record_marker(trib_engine *engine, void *stream, void **marker_out, trib_error *error)
+{
+    return engine->env.device->marker_record(engine->device, stream, marker_out, error);
+}
+
+static void drop_marker(trib_engine *engine, void *marker)
+{
+    engine->env.device->marker_drop(engine->device, marker);
+}
+
+/*
+ * Between machines the device's thread wakes the cores, if it can. Where the input is awaited it need not hurry: the cores
+ * have nothing to send before that thread has seen the input come.
+ */
+static void wake_cores(trib_op *op, uint32_t reactors)
+{
+    trib_engine *engine = op->engine;
+    const trib_device_ops *device = engine->env.device;
+    const bool goes_ahead = op->device->ahead_bytes > 0;
+    const bool hurries = atomic_load(&op->device->input) != TRIB_INPUT_AWAITED;
+    if (trib_engine_is_one_machine(engine) || !device->wake(engine->device, reactors, hurries)) {
+        trib_engine_wake(engine, reactors);
+    }
+    if (goes_ahead) {
+        trib_device_op_go_ahead(op);
+    }
+}
+
+static const char *name_awaited(const trib_op *op)
+{
+    const bool is_alone = trib_engine_local_size(op->engine) == 1;
+    if (op->device->ahead_bytes > 0) {
+        return "the device";
+    }
+    if (atomic_load(&op->device->input) == TRIB_INPUT_AWAITED) {
+        return "the caller's stream";
+    }
+    return is_alone ? "the device" : "the machine's other local ranks";
+}
+
+static bool awaits_input(const trib_op *op)
+{
+    return atomic_load(&op->device->input) == TRIB_INPUT_AWAITED;
+}
+
+static const unsigned char *source_of(const trib_task *task)
+{
+    return task->device->pushed;
+}
+
+static unsigned char *target_of(const trib_task *task)
+{
+    return task->device->recv_buffer;
+}
+
+const trib_device_hooks trib_group_device_hooks = {
+    .marker_record = record_marker,
+    .marker_drop = drop_marker,
+    .prepare = trib_device_op_prepare,
+    .fill = trib_device_op_fill,
+    .begin = trib_device_op_begin,
+    .wake = wake_cores,
+    .failed = trib_group_op_failed,
+    .end = trib_device_op_end,
+    .awaited = name_awaited,
+    .awaits_input = awaits_input,
+    .source = source_of,
+    .target = target_of,
+    .take_ahead = trib_device_tensor_ahead,
+    .drop = trib_device_tensor_drop,
+    .place = trib_device_tensor_place,
+    .free = trib_device_tensor_free,
+};
