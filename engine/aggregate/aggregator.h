@@ -1,8 +1,9 @@
 /*
  * aggregator.h - what a server does with contributions, behind one interface: contributions in, sums and refusals out.
  *
- * An aggregator knows contributors by number, and nothing of connections or the wire. It belongs to one reactor. Sums and refusals
- * leave it through upcalls that its implementation was opened with. From inside them it may be called again, except for destroy.
+ * An aggregator knows contributors by number, and nothing of connections or the wire. It belongs to one reactor. Sums
+ * and refusals leave it through upcalls that its implementation was opened with. From inside them it may be called
+ * again, except for destroy.
  */
 #ifndef TRIB_ENGINE_AGGREGATOR_H
 #define TRIB_ENGINE_AGGREGATOR_H
@@ -16,7 +17,7 @@
 /* Rounds of a key that one contributor may have given up, all of it being here, before it begins a further one. */
 #define TRIB_SUM_KEPT_ROUNDS_MAX 2u
 
-/* What is asked of the round. All contributors must agree on every member, or the round is refused to all. */
+/* The operation that a round is. All contributors must agree on every member, or the round is refused to all. */
 typedef enum trib_collective {
     TRIB_COLLECTIVE_ALL_REDUCE = 0,
     TRIB_COLLECTIVE_BROADCAST = 1,
@@ -26,8 +27,8 @@ typedef enum trib_collective {
     TRIB_COLLECTIVE_DEVICE_BROADCAST = 4, /* broadcast of a device tensor; not inside summation */
 } trib_collective;
 
-/* What frames about device tensors carry as their root: how many local ranks share the tensor, and the broadcast's root's
- * machine. */
+/* The root in frames about device tensors: how many local ranks share the tensor, and the machine of the broadcast's
+ * root. */
 static inline uint32_t trib_device_root(uint32_t local_size, uint32_t machine)
 {
     return local_size | machine << 8;
@@ -94,9 +95,9 @@ typedef struct trib_aggregator trib_aggregator;
 typedef struct trib_aggregator_ops {
     const char *name;
     /*
-     * A contribution with a payload announces itself: *buffer_out is where it shall land. TRIB_AGAIN: no memory now (ask again
-     * later); TRIB_PROTOCOL with *error: the contributor broke the protocol, disconnect it. Exactly one of arrived and abandon
-     * follows, with that buffer, which is the caller's to fill until then.
+     * A contribution with a payload announces itself: *buffer_out is where it shall land. TRIB_AGAIN: no memory now
+     * (ask again later); TRIB_PROTOCOL with *error: the contributor broke the protocol, disconnect it. Exactly one of
+     * arrived and abandon follows, with that buffer, which is the caller's to fill until then.
      */
     trib_status (*recv_target)(trib_aggregator *self, const trib_contribution *what, void **buffer_out,
                                trib_error *error);
@@ -108,7 +109,8 @@ typedef struct trib_aggregator_ops {
     void (*sent)(trib_aggregator *self, trib_sum_buffer *sum);
     /* The contributor takes no part in the round, which is then refused to all who are in it or come later. */
     trib_status (*withdraw)(trib_aggregator *self, const trib_contribution *what, trib_status why, const char *text);
-    /* Tells who waits for rounds older than that; at most limit calls, and the next scan goes on where this one ended. */
+    /* Tells who waits for rounds older than that; at most limit calls, and the next scan goes on where this one
+     * ended. */
     void (*scan)(trib_aggregator *self, int64_t older_than_ns, uint32_t limit, trib_stalled *stalled);
     void (*refuse_gone)(trib_aggregator *self, int64_t older_than_ns, trib_is_gone *is_gone);
     /* Of one round: the receivers that wait, and have not been refused. */

@@ -1,6 +1,6 @@
 /*
- * sum_operand.c - what becomes of a payload that was presented where it was: it is summed from there at once, stays there under a
- * lease until its partner comes, or is copied.
+ * sum_operand.c - what becomes of a payload that was presented where it was: it is summed from there at once, stays
+ * there under a lease until its partner comes, or is copied.
  */
 #include "engine/aggregate/sum_tree.h"
 

@@ -22,9 +22,9 @@ static uint32_t rank_count(const trib_summation *self)
     return self->config.rank_limit == 0 ? self->config.contributor_count : self->config.rank_limit;
 }
 
-/* How many rounds of a key may miss contributions. Each has a worker that has done its part and waits: of a broadcast that
- * is the root, for those who have asked are served, and go on. A worker has given up a few such rounds at most, and is at
- * one more. */
+/* How many rounds of a key may miss contributions. Each has a worker that has done its part and waits: of a
+ * broadcast that is the root, for those who have asked are served, and go on. A worker has given up a few such
+ * rounds at most, and is at one more. */
 static uint32_t open_rounds_max(const trib_summation *self)
 {
     return (TRIB_SUM_KEPT_ROUNDS_MAX + 1) * rank_count(self);

@@ -5,13 +5,15 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The right to read a payload that was presented in the sender's memory. It belongs to one reactor, as its lender does. */
+/* The right to read a payload that was presented in the sender's memory. It belongs to one reactor, as its lender
+ * does. */
 typedef struct trib_lease {
-    /* The lender's, to be called once: the payload is read no more. False: it was not the same until now, and nothing that was
-     * made of it may be used. */
+    /* The lender's, to be called once: the payload is read no more. False: it was not the same until now, and
+     * nothing that was made of it may be used. */
     bool (*end)(struct trib_lease *lease);
-    /* Set by the holder that keeps it beyond the call which presented the payload; the holder has to end it inside this, after a
-     * copy if need be. A connection calls it from the loop, before another of its messages, or before `closed`. */
+    /* Set by the holder that keeps it beyond the call which presented the payload; the holder has to end it inside
+     * this, after a copy if need be. A connection calls it from the loop, before another of its messages, or before
+     * `closed`. */
     void (*recalled)(struct trib_lease *lease);
     void *user; /* the holder's */
 } trib_lease;

@@ -33,7 +33,7 @@ static uint32_t machine_of(const trib_core *core, uint32_t rank)
     return rank / core->engine->roster->local_size;
 }
 
-/* That of the machine's workers. */
+/* The summation of the machine's workers. */
 static trib_summation *summation_of(const trib_core *core)
 {
     return trib_sum_aggregator_summation(core->sums[TRIB_SUM_RANK].aggregator);
@@ -76,6 +76,7 @@ static void list_remove(relay_push *push)
     if (push->next != NULL) {
         push->next->previous = push->previous;
     }
+    trib_assert(push->sum != NULL || relay->refusals_waiting > 0);
     relay->refusals_waiting -= push->sum == NULL;
 }
 
@@ -160,7 +161,7 @@ static void push_on_drop(trib_send_request *request)
     push_give(push);
 }
 
-/* What waits is not more urgent than anything older of its key: owners expect a machine's rounds one after the other. */
+/* A push is not more urgent than an older one of its key: owners expect a machine's rounds one after the other. */
 static void push_enqueue(trib_link *link, relay_push *push, bool check_older)
 {
     trib_core *core = push->core;

@@ -36,7 +36,7 @@ static bool is_root_known(const trib_roster *roster, const trib_frame *frame)
                      (machine == 0 || frame->collective == TRIB_COLLECTIVE_DEVICE_BROADCAST);
 }
 
-/* What a PUSH should bring; the frame is otherwise sound. */
+/* Bytes of payload that a PUSH should bring; the frame is otherwise sound. */
 static uint32_t expected_payload(const trib_link *link, const trib_frame *frame)
 {
     if (frame->collective == TRIB_COLLECTIVE_DEVICE_BROADCAST) {

@@ -1,14 +1,14 @@
 /*
  * server_plan.c - the way of a chunk through a server, step by step.
  *
- *     RECEIVE    the header says which aggregator the contribution is for, and that names the place where the payload lands
+ *     RECEIVE    the header tells the aggregator, and that names the place where the payload lands
  *     DECODE     a codec's bytes become a contribution; without a codec the payload is the contribution
  *     AGGREGATE  the aggregator takes the contribution in, and hands out each chunk's sum when it is complete
  *     ENCODE     a sum becomes a codec's bytes; without a codec the sum is the payload
  *     SEND       the sum waits in the outbox of its receiver's link, and goes
  *
- * RECEIVE begins with the header. What it finds is kept with the frame (link->recv_claim) until the payload is there. The frames'
- * lengths are checked here; what they mean is checked by the aggregator.
+ * RECEIVE begins with the header. What it finds is kept with the frame (link->recv_claim) until the payload is there.
+ * The frames' lengths are checked here; what they mean is checked by the aggregator.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -99,7 +99,7 @@ trib_status trib_server_header(trib_link *link, const trib_frame *frame, trib_re
     return status;
 }
 
-static void receive_payload(server_chunk *chunk, const void *payload, bool in_place)
+static void receive_payload(server_chunk *chunk, bool in_place)
 {
     const trib_frame *frame = chunk->frame;
     trib_core *core = chunk->link->core;
@@ -108,6 +108,15 @@ static void receive_payload(server_chunk *chunk, const void *payload, bool in_pl
     core->traced_sum = NULL;
     trib_counter_add(&core->stats.bytes_summed, frame->payload_size);
     trib_server_trace_chunk(chunk->sum, TRIB_TRACE_SUM_ARRIVE, &chunk->what, chunk->link->peer, frame->payload_size);
+}
+
+/* ---- DECODE ---- */
+
+static void decode_payload(server_chunk *chunk, const void *payload, bool in_place)
+{
+    const trib_frame *frame = chunk->frame;
+    trib_core *core = chunk->link->core;
+    trib_assert(frame->codec == 0); /* the header's decoder takes no other */
     chunk->lender = trib_conn_lender(in_place ? &core->host.leases.conn : chunk->link->conn);
     chunk->arrived = (trib_arrived){.buffer = chunk->link->recv_claim.what,
                                     .payload = frame->payload_size > 0 ? payload : NULL,
@@ -156,7 +165,8 @@ trib_status trib_server_received(trib_link *link, const trib_frame *frame, const
         }
         return TRIB_OK;
     }
-    receive_payload(&chunk, payload, in_place);
+    receive_payload(&chunk, in_place);
+    decode_payload(&chunk, payload, in_place);
     return aggregate_chunk(&chunk, error);
 }
 
@@ -269,7 +279,8 @@ void trib_server_hand_out(trib_server_sum *sum, uint32_t rank, const trib_contri
         entry_recycle(entry);
     }
     if (status == TRIB_NO_MEMORY) {
-        /* Its receiver would wait for ever. One whose link is closing waits for nothing, but may have sent what others wait for. */
+        /* Its receiver would wait for ever. One whose link is closing waits for nothing, but may have sent what
+         * others wait for. */
         trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a sum");
     }
 }

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "engine/aggregate/summation.h"
-#include "engine/base/limits.h"
 #include "engine/server/relay.h"
 
 #define STALL_NOTICES_MAX 256u
@@ -75,8 +74,8 @@ static bool is_gone(void *user, const trib_contribution *what, char *text, size_
            trib_server_is_gone(sum->core, rank, what->round, text, size);
 }
 
-/* No worker of that contributor will hear anything any more. A relay's link stays for as long as a worker is owed something: one
- * that this core has to itself goes when links are closed, and others wait for it in turn. */
+/* No worker of that contributor will hear anything any more. A relay's link stays for as long as a worker is owed
+ * something: one that this core has to itself goes when links are closed, and others wait for it in turn. */
 static bool has_left(void *user, const trib_contribution *what, char *text, size_t size)
 {
     const trib_server_sum *sum = user;
@@ -182,7 +181,7 @@ static trib_status open_sum(trib_server_sum *sum)
     }
     if (sum->level == TRIB_SUM_RANK) {
         config.may_jump = roster->follows;
-        /* This process's own worker comes last: what it is handed need not travel. */
+        /* The worker of this process comes last, as its sums need not travel. */
         config.receiver_last = me < roster->worker_count ? own_contributor(sum) + 1 : 0;
     }
     trib_summation *summation = NULL;

@@ -1,8 +1,8 @@
 /*
  * server_sum.h - the aggregators of one core: what each sums, and which member speaks for each of its contributors.
  *
- * One array (core->sums) holds all of them, whatever their contributors are: workers, machines, or a machine's local ranks. The
- * rest of the server meets aggregators here only.
+ * One array (core->sums) holds all of them, whatever their contributors are: workers, machines, or a machine's local
+ * ranks. The rest of the server meets aggregators here only.
  */
 #ifndef TRIB_ENGINE_SERVER_SUM_H
 #define TRIB_ENGINE_SERVER_SUM_H
@@ -28,7 +28,8 @@ typedef struct trib_server_sum {
 /* With the roster, all but the shards' aggregators: those are made when their first frame comes. */
 TRIB_CHECKED trib_status trib_server_sums_open(trib_core *core);
 void trib_server_sums_close(trib_core *core);
-/* Looks at what waits: rounds that miss a member that has left are refused; of the others those that wait are told for which. */
+/* Looks at what waits: rounds that miss a member that has left are refused; of the others those that wait are told
+ * for which. */
 void trib_server_sums_scan(trib_core *core);
 /* Does another member still need something of a round that this member, or its machine, is through with? */
 bool trib_server_sums_owe(const trib_core *core);
@@ -54,11 +55,12 @@ TRIB_CHECKED trib_status trib_server_check_push(const trib_link *link, const tri
 
 /* ---- server_departed.c ---- */
 #define TRIB_STALL_NOTICE_NS (500 * INT64_C(1000000))
-/* The chunk of a STALL whose missing rank has left, and its link has ended, so that it will not come any more. Else it may have
- * come meanwhile: a notice can be overtaken by the news that the rank has done its part and gone. */
+/* The chunk of a STALL whose missing rank has left, and its link has ended, so that it will not come any more. Else
+ * it may have come meanwhile: a notice can be overtaken by the news that the rank has done its part and gone. */
 #define TRIB_STALL_FOR_GOOD 1u
 uint32_t trib_server_stall_chunk(const trib_core *core, uint32_t missing_rank);
-/* Has that rank left, and all that it has sent before come? In text what those are told that wait for its contribution. */
+/* Has that rank left, and all that it has sent before come? In text what those are told that wait for its
+ * contribution. */
 bool trib_server_is_gone(const trib_core *core, uint32_t rank, uint32_t round, char *text, size_t size);
 
 /* ---- server_plan.c ---- */

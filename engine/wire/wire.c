@@ -76,8 +76,8 @@ static uint64_t mix(uint64_t sum, uint64_t word)
 }
 
 /* Each step is a bijection of the 64-bit sum, so that words which differ leave it different; the 32 bits of it that
- * travel miss an accident once in 2^32. Two sums, as a processor multiplies them side by side: every message waits for this
- * twice. It is no defence against intent: that is what the handshake is for. */
+ * travel miss an accident once in 2^32. Two sums, as a processor multiplies them side by side: every message waits
+ * for this twice. It is no defence against intent: that is what the handshake is for. */
 static uint32_t checksum(const uint64_t words[HEADER_WORDS])
 {
     uint64_t even = 0x9e3779b97f4a7c15u, odd = 0xc2b2ae3d27d4eb4fu;
@@ -174,7 +174,8 @@ trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib
     return TRIB_OK;
 }
 
-/* A member that has no roster yet joins, ends its connection or gives up; and every connection begins with a handshake. */
+/* A member that has no roster yet joins, ends its connection or gives up; and every connection begins with a
+ * handshake. */
 static bool may_precede_roster(trib_frame_type type)
 {
     return type <= TRIB_FRAME_JOIN || type == TRIB_FRAME_LEAVE || type == TRIB_FRAME_LOST;

@@ -109,8 +109,7 @@ typedef struct trib_frame {
     uint32_t epoch;  /* of the roster that the sender has; 0: it has none yet */
     uint32_t term;   /* epoch in which the partition's owner got it */
     uint32_t group;  /* of the workers that the tensor was declared in */
-    uint32_t
-        tensor; /* id; DECLARE, DECLARED, TENSOR_BAD, MOVE, MOVE_DECIDED: the declaring member's own number for it */
+    uint32_t tensor; /* id; in DECLARE, DECLARED, TENSOR_BAD, MOVE, MOVE_DECIDED the declaring member's tag */
     uint32_t partition;
     uint32_t round;
     uint32_t chunk;
@@ -147,17 +146,18 @@ bool trib_frame_is_foreign(const unsigned char header[TRIB_HEADER_SIZE]);
 /* See trib_transport_config. */
 uint32_t trib_frame_payload_size(const unsigned char header[TRIB_HEADER_SIZE]);
 
-/* The receiver's part: it has the roster of that epoch, 0 if none yet (then every frame passes: what may come before the
- * roster is its upper layers' business). TRIB_PROTOCOL for a frame that belongs to another epoch; frames that a member
- * may have sent before the roster reached it pass with 0. */
+/* The receiver's part: it has the roster of that epoch, 0 if none yet (then every frame passes: what may come before
+ * the roster is its upper layers' business). TRIB_PROTOCOL for a frame that belongs to another epoch; frames that a
+ * member may have sent before the roster reached it pass with 0. */
 TRIB_CHECKED trib_status trib_frame_check_epoch(const trib_frame *frame, uint32_t epoch, trib_error *error);
 
 /* aux of a frame that says why something failed. TRIB_PROTOCOL if it is not the number of an error. */
 TRIB_CHECKED trib_status trib_frame_take_error(const trib_frame *frame, trib_status *status_out, trib_error *error);
-/* The payload of a frame that is text, terminated and cut to the capacity; control bytes become '?'. It may be `text` itself. */
+/* The payload of a frame that is text, terminated and cut to the capacity; control bytes become '?'. It may be
+ * `text` itself. */
 void trib_frame_take_text(const trib_frame *frame, const void *payload, char *text, size_t capacity);
-/* What the others are told when an operation has failed at one worker with that status, aux of WITHDRAW: what concerns them
- * as it is, all else (its own memory, its own device) as TRIB_CANCELLED. */
+/* What the others are told when an operation has failed at one worker with that status, aux of WITHDRAW: what
+ * concerns them as it is, all else (its own memory, its own device) as TRIB_CANCELLED. */
 TRIB_CHECKED trib_status trib_frame_withdraw_reason(trib_status status);
 
 /* Control payloads: a cursor that remembers whether anything did not fit. */
