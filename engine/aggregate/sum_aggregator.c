@@ -16,7 +16,7 @@ trib_summation *trib_sum_aggregator_summation(trib_aggregator *aggregator)
 static const trib_summation *const_of(const trib_aggregator *aggregator)
 {
     trib_assert(aggregator->ops == &trib_sum_aggregator_ops);
-    return trib_container_of(aggregator, const trib_summation, base);
+    return (const trib_summation *)((const char *)aggregator - offsetof(trib_summation, base));
 }
 
 static trib_status recv_target(trib_aggregator *self, const trib_contribution *what, void **buffer_out,
