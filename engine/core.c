@@ -189,8 +189,8 @@ void trib_core_roster(trib_reactor *reactor, trib_post *post)
         status = trib_group_open(core, &error);
     }
     if (status != TRIB_OK) {
-        trib_engine_end(engine, status,
-                        error.status != TRIB_OK ? error.text : "out of memory for the connections of the job");
+        trib_job_fail(engine, status,
+                      error.status != TRIB_OK ? error.text : "out of memory for the connections of the job");
     } else if (core->links_missing == 0) {
         trib_worker_joined(core);
     }
@@ -203,7 +203,7 @@ static void close_links(trib_core *core, bool flush)
     trib_link *next;
     for (trib_link *link = core->host.links; link != NULL; link = next) {
         next = link->next;
-        trib_link_close(link, flush, core->ended_status, core->ended_text);
+        trib_link_close_for(link, flush, &core->engine->cause);
     }
 }
 
@@ -229,7 +229,7 @@ static bool may_close_links(const trib_core *core)
 static void leave(trib_core *core, bool at_once)
 {
     if (at_once || trib_group_is_through(core)) {
-        trib_member_leave(core->engine->member, core->ended_status, core->ended_text);
+        trib_member_leave(core->engine->member, &core->engine->cause);
     }
 }
 
@@ -240,7 +240,7 @@ static void finish_ending(trib_core *core)
     trib_link_report_refused(&core->host, true);
     if (core->reactor->index == 0) {
         if (engine->coordinator != NULL) {
-            trib_coordinator_end(engine->coordinator, core->ended_status, core->ended_text);
+            trib_coordinator_end(engine->coordinator, &engine->cause);
         }
     }
     /* An orderly end and a report of a loss both want their last words written out. */

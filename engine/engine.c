@@ -12,7 +12,6 @@
 #include <time.h>
 
 #include "engine/base/assert.h"
-#include "engine/core/blame.h"
 #include "engine/job/completions.h"
 #include "engine/membership/coordinator.h"
 #include "engine/device/device_task.h"
@@ -155,8 +154,7 @@ static void close_device(trib_engine *engine)
     }
 }
 
-static const trib_job_hooks hooks = {.advises = trib_blame_advises,
-                                     .core_closed = trib_tracer_core_closed,
+static const trib_job_hooks hooks = {.core_closed = trib_tracer_core_closed,
                                      .data_began = trib_tracer_data_began,
                                      .declare = trib_member_declare,
                                      .awaited = trib_member_awaited,

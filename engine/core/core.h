@@ -36,8 +36,7 @@ typedef struct trib_core {
     trib_link_host host;    /* its links */
     uint32_t links_missing; /* data links that are not READY yet */
     trib_timer doubt;       /* one of them will not be (wireup.h) */
-    trib_status doubt_status;
-    char doubt_text[TRIB_ERROR_TEXT_SIZE];
+    trib_cause doubt_cause;
     bool joined;  /* all data links are READY: operations may run */
     bool ended;   /* the job is over for this core: ended_status and ended_text say why */
     bool closing; /* links are being closed */

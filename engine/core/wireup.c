@@ -24,7 +24,7 @@ static bool connects(const trib_engine *engine, uint32_t worker, uint32_t member
     if (roster->local_size == 0) {
         return deals;
     }
-    if (deals && engine->device != NULL) { /* shares of device tensors go to all who sum */
+    if (deals && engine->device != NULL) { /* shards of device tensors go to all members that sum */
         return true;
     }
     const bool is_near = member < roster->worker_count && machine_of(roster, member) == machine_of(roster, worker);
@@ -73,28 +73,28 @@ void trib_wireup_check(trib_core *core)
         trib_reactor_end_shortage(core->reactor); /* what they held lets others in */
         return;
     }
-    char why[TRIB_REASON_MAX], text[TRIB_ERROR_TEXT_SIZE];
-    snprintf(text, sizeof text, "%s could let nobody else connect for %.1f s: %.250s",
-             trib_roster_name(core->engine->roster, core->engine->member_id), (double)for_ns / NS_PER_S,
+    char why[TRIB_REASON_MAX], detail[TRIB_ERROR_TEXT_SIZE];
+    snprintf(detail, sizeof detail, "could let nobody else connect for %.1f s: %s", (double)for_ns / NS_PER_S,
              trib_log_reason(shortage, why));
     core->wireup_missing = 0;
-    trib_engine_end(core->engine, TRIB_SYSTEM, text);
+    const uint32_t me = core->engine->member_id;
+    const trib_cause cause = trib_cause_about(TRIB_SYSTEM, TRIB_CAUSE_SHORTAGE, TRIB_SUBJECT_MEMBER, me, me, detail);
+    trib_job_end(core->engine, &cause);
 }
 
 static void no_verdict(trib_reactor *reactor, trib_timer *timer)
 {
     (void)timer;
     trib_core *core = reactor->owner;
-    trib_engine_end(core->engine, core->doubt_status, core->doubt_text);
+    trib_job_member_lost(core->engine, &core->doubt_cause);
 }
 
-void trib_wireup_defer_failure(trib_core *core, trib_status status, const char *text)
+void trib_wireup_defer_failure(trib_core *core, const trib_cause *cause)
 {
     if (core->doubt.armed || core->ended) {
         return; /* the first one counts */
     }
-    core->doubt_status = status;
-    snprintf(core->doubt_text, sizeof core->doubt_text, "%s", text);
+    core->doubt_cause = *cause;
     core->doubt.fired = no_verdict;
     trib_timer_arm(core->reactor, &core->doubt, trib_now(core->reactor) + VERDICT_NS);
 }

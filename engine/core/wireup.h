@@ -1,13 +1,12 @@
 /*
- * wireup.h - who connects to whom when the roster has come, and what a member does that cannot let its callers in.
+ * wireup.h - which members connect to which when the roster has come, and what a member does that cannot accept connections.
  *
- * A caller that nobody lets in gives up in the end, and would say of the process that it called that it does not answer.
- * So that process ends the job first, in its own words: it knows what it is short of. It does so only while callers are missing;
- * who else comes to it is a stranger, and may stay outside. Those that it has let in and that have proved nothing all the
- * while hold what it is short of: they go first.
+ * A worker that nobody accepts gives up in the end, and would report that the process it called does not answer. So that
+ * process ends the job first and names the resource that it lacks, but only while workers are missing: other connections are
+ * strangers, which may stay outside. Half-open connections hold the same resource, so they are dropped before that.
  *
- * A caller whose connection ends before it stands does not know why: the process that it called may have ended because of
- * another's trouble, and could tell that only those whom it knows. So the caller leaves the coordinator a moment to say it.
+ * A worker whose connection ends before it stands does not know the reason: the process that it called may have ended for
+ * another member's cause, which it can tell only members that it knows. So the worker gives the coordinator a moment to tell it.
  *
  * Everything here belongs to one core.
  */
@@ -16,19 +15,19 @@
 
 #include "engine/core/core.h"
 
-/* Does this member's core of that index connect to that reactor of that member? */
+/* True if this core connects to that reactor of that member. */
 bool trib_wireup_connects_to(const trib_core *core, uint32_t member, uint32_t reactor);
-/* Does one of that worker's cores connect to this one? On members that sum for others. */
+/* On members that sum: true if one of that worker's cores connects to this core. */
 bool trib_wireup_expects_worker(const trib_core *core, uint32_t worker);
 
-/* With the roster: who has not come yet is awaited from here on. */
+/* With the roster: workers that have not connected yet are awaited from here on. */
 void trib_wireup_expect_peers(trib_core *core);
 void trib_wireup_note_peer(trib_core *core, uint32_t worker);
 /* Every tick. */
 void trib_wireup_check(trib_core *core);
 
-/* A connection that this core was making has ended: so does the job with these words, if nobody says more before. */
-void trib_wireup_defer_failure(trib_core *core, trib_status status, const char *text);
+/* A connection that this core was making has ended: its peer is lost for that cause, if nobody says more before. */
+void trib_wireup_defer_failure(trib_core *core, const trib_cause *cause);
 /* The job is over. */
 void trib_wireup_stop(trib_core *core);
 

@@ -63,8 +63,8 @@ static void take_input_back(trib_reactor *reactor, trib_post *post)
     const bool was_ahead = op->device->ahead_bytes > 0;
     if (job->status != TRIB_OK) {
         trib_device_fail_if_job_lost(op, job->status);
-        trib_op_fail(op, job->status, "tensor \"%s\": its input did not %s: %s", op->tensor->name,
-                     was_ahead ? "come to the host" : "become ready", job->text);
+        trib_op_fail(op, job->status, "its input did not %s: %s", was_ahead ? "come to the host" : "become ready",
+                     job->text);
     }
     atomic_store(&op->device->input, job->status == TRIB_OK ? TRIB_INPUT_READY : TRIB_INPUT_FAILED);
     if (was_ahead) {
@@ -183,7 +183,7 @@ static void handle_grace_passed(trib_reactor *reactor, trib_timer *timer)
     snprintf(text, sizeof text,
              "tensor \"%.80s\": the operation has failed and the device has not copied its input yet: it does not work",
              op->tensor->name);
-    trib_engine_end(engine, TRIB_TIMEOUT, text);
+    trib_job_fail(engine, TRIB_TIMEOUT, text);
 }
 
 static void handle_failure(trib_reactor *reactor, trib_post *post)

@@ -53,7 +53,7 @@ void trib_device_fail_if_job_lost(trib_op *op, trib_status status)
 {
     trib_error fate = {.status = TRIB_OK};
     if (status == TRIB_CLOSED && trib_engine_check_open(op->engine, &fate) != TRIB_OK && fate.status != TRIB_CLOSED) {
-        trib_op_fail(op, fate.status, "tensor \"%s\": %s", op->tensor->name, fate.text);
+        trib_op_fail(op, fate.status, "%s", fate.text);
     }
 }
 
@@ -63,8 +63,8 @@ bool trib_device_job_back(trib_core *core, trib_device_task *device, const trib_
     const bool ok = job->status == TRIB_OK && !task->failed;
     if (job->status != TRIB_OK) {
         trib_device_fail_if_job_lost(task->op_core->op, job->status);
-        trib_op_fail(task->op_core->op, job->status, "tensor \"%s\", partition %u in %s: %s", task->tensor->name,
-                     task->partition, trib_pipeline_stage_name(task), job->text);
+        trib_op_fail(task->op_core->op, job->status, "partition %u in %s: %s", task->partition,
+                     trib_pipeline_stage_name(task), job->text);
         abort_round(core, task);
     }
     trib_device_release(core, task);
@@ -101,8 +101,7 @@ static void handle_order_answer(trib_reactor *reactor, trib_post *post)
         return;
     }
     trib_device_fail_if_job_lost(task->op_core->op, status);
-    trib_op_fail(task->op_core->op, status, "tensor \"%s\": a collective was called off (%s)", task->tensor->name,
-                 trib_status_text(status));
+    trib_op_fail(task->op_core->op, status, "a collective was called off (%s)", trib_status_text(status));
     abort_round(core, task);
     trib_device_release(core, task);
 }

@@ -15,7 +15,7 @@ void trib_completions_add(trib_engine *engine, trib_post *post);
 void trib_completions_signal(trib_engine *engine);
 /* Runs at most max entries, 0: all that are there; answers how many. */
 size_t trib_completions_run(trib_engine *engine, size_t max);
-/* Is there one? */
+/* True if a completion waits. */
 bool trib_completions_any(trib_engine *engine);
 
 #endif

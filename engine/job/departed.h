@@ -20,7 +20,7 @@ TRIB_CHECKED trib_status trib_departed_open(trib_departed *departed, uint32_t me
 void trib_departed_close(trib_departed *departed);
 /* Core 0. No-op for a member that does not exist. */
 void trib_departed_add(trib_departed *departed, uint32_t member, uint32_t carried_out, int64_t now_ns);
-/* Has that member announced that it leaves? Since when is that known? */
+/* True if the member has announced that it leaves; *since_ns_out is when that became known. */
 bool trib_departed_has(const trib_departed *departed, uint32_t member, int64_t *since_ns_out);
 /* Core 0: as above, with what it had carried out by then. */
 bool trib_departed_carried_out(const trib_departed *departed, uint32_t member, uint32_t *carried_out_out);

@@ -3,8 +3,8 @@
  */
 #include "engine/job/job.h"
 
-#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
@@ -102,16 +102,46 @@ void trib_engine_core_joined(trib_engine *engine)
     pthread_mutex_unlock(&engine->mutex);
 }
 
-void trib_engine_end(trib_engine *engine, trib_status status, const char *text)
+static trib_cause_reader reader_of(const trib_engine *engine, uint32_t member)
 {
+    return (trib_cause_reader){.roster = engine->roster,
+                               .member = member,
+                               .worker_count = (uint32_t)engine->config.worker_count,
+                               .coordinator_address = engine->coordinator_address};
+}
+
+void trib_job_render(const trib_engine *engine, const trib_cause *cause, char text[TRIB_ERROR_TEXT_SIZE])
+{
+    const trib_cause_reader reader = reader_of(engine, engine->member_id);
+    trib_cause_render(cause, &reader, text);
+}
+
+void trib_job_render_for_others(const trib_engine *engine, const trib_cause *cause, char text[TRIB_ERROR_TEXT_SIZE])
+{
+    const trib_cause_reader reader = reader_of(engine, TRIB_NO_MEMBER);
+    trib_cause_render(cause, &reader, text);
+}
+
+/* The process that keeps the membership advises what to look at. Where that process is lost, all others do. */
+static bool advises(const trib_engine *engine, const trib_cause *cause)
+{
+    return cause->status == TRIB_PEER_LOST &&
+           (engine->coordinator != NULL || trib_cause_is_about_coordinator(cause, engine->roster));
+}
+
+void trib_job_end(trib_engine *engine, const trib_cause *cause)
+{
+    char text[TRIB_ERROR_TEXT_SIZE];
+    trib_job_render(engine, cause, text);
     pthread_mutex_lock(&engine->mutex);
     trib_phase phase = atomic_load(&engine->phase);
     if (phase == TRIB_PHASE_ENDED) {
         pthread_mutex_unlock(&engine->mutex);
         return;
     }
-    engine->fate.status = status;
-    snprintf(engine->fate.text, sizeof engine->fate.text, "%s", text);
+    engine->cause = *cause;
+    engine->fate.status = cause->status;
+    memcpy(engine->fate.text, text, sizeof text);
     atomic_store(&engine->phase, TRIB_PHASE_ENDED);
     trib_logger logger = engine->logger;
     for (uint32_t i = 0; i < engine->core_count; i++) {
@@ -125,17 +155,31 @@ void trib_engine_end(trib_engine *engine, trib_status status, const char *text)
         engine->ended_post.run = notify_ended;
         tell(engine, &engine->ended_post, engine->config.ended_cb != NULL);
     }
-    const bool advises = status == TRIB_PEER_LOST && engine->hooks->advises(engine, text);
+    const bool has_advice = advises(engine, cause);
     pthread_cond_broadcast(&engine->changed);
     pthread_mutex_unlock(&engine->mutex);
     /* Not with the mutex held: log_cb may wait for a lock of the host's that a thread holds while it submits. And with a
      * copy: from here on another thread may find the engine closed and destroy it. */
-    trib_log(&logger, trib_status_is_orderly(status) ? TRIB_LOG_INFO : TRIB_LOG_ERROR, "the job is over: %s", text);
-    if (advises) {
+    trib_log(&logger, trib_status_is_orderly(cause->status) ? TRIB_LOG_INFO : TRIB_LOG_ERROR, "the job is over: %s",
+             text);
+    if (has_advice) {
         trib_log(&logger, TRIB_LOG_WARN,
                  "what to look at: the last lines that the lost process has written, then its machine's kernel log "
                  "(journalctl -k: out of memory?) and network; the job has to be started again");
     }
+}
+
+void trib_job_member_lost(trib_engine *engine, const trib_cause *cause)
+{
+    trib_assert(!trib_status_is_orderly(cause->status));
+    trib_job_end(engine, cause);
+}
+
+void trib_job_fail(trib_engine *engine, trib_status status, const char *detail)
+{
+    trib_assert(!trib_status_is_orderly(status));
+    const trib_cause cause = trib_cause_trouble(status, engine->member_id, detail);
+    trib_job_end(engine, &cause);
 }
 
 /* Called with the mutex held. */
@@ -194,7 +238,8 @@ void trib_engine_begin_close(trib_engine *engine, trib_closed_cb closed_cb, void
     }
     pthread_mutex_unlock(&engine->mutex);
     if (first) {
-        trib_engine_end(engine, TRIB_CLOSED, "the engine was closed");
+        const trib_cause closed = trib_cause_note(TRIB_CLOSED, engine->member_id, "the engine was closed");
+        trib_job_end(engine, &closed);
     }
 }
 

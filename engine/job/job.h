@@ -16,6 +16,7 @@
 #include "engine/wire/auth.h"
 #include "engine/base/counter.h"
 #include "engine/base/kernel_ops.h"
+#include "engine/job/cause.h"
 #include "engine/job/departed.h"
 #include "engine/reactor/reactor.h"
 #include "engine/cluster/roster.h"
@@ -41,12 +42,12 @@ typedef struct trib_env {
     const trib_transport_ops *transport;
     const trib_kernels *kernels;
     const struct trib_plan *plans; /* by trib_collective */
-    /* Opens reactor i; starts it later, stops and frees it at the end. Once started it runs when it is told to go, or is
-     * stopped without having run. go may be NULL. */
+    /* Opens reactor i; starts it later, stops and frees it at the end. A started reactor runs after `go`, or is stopped
+     * without having run. `go` may be NULL. */
     trib_status (*reactor_open)(trib_engine *engine, uint32_t index, trib_reactor **out);
     trib_status (*reactor_start)(trib_engine *engine, trib_reactor *reactor);
     void (*reactor_go)(trib_engine *engine, trib_reactor *reactor);
-    /* On the reactor's thread, when the job has come together: who else is on this machine. May be NULL. */
+    /* On the reactor's thread, when the job has come together; `place` counts the machine's other processes. May be NULL. */
     void (*reactor_settle)(trib_engine *engine, trib_reactor *reactor, const struct trib_machine_place *place);
     void (*reactor_stop)(trib_engine *engine, trib_reactor *reactor); /* returns when its thread is gone */
     void (*reactor_free)(trib_reactor *reactor);
@@ -63,7 +64,7 @@ typedef struct trib_env {
     trib_status (*memory_disown)(void *memory, void *base);
     void *memory;            /* the arena */
     void *transport_context; /* what the transport's `context_open` made, or NULL */
-    /* May a core take so much small memory? NULL: always. For tests of what happens when there is none. */
+    /* False: a core may not take so much small memory, as if there were none; for tests. NULL: it always may. */
     bool (*may_alloc)(void *memory, size_t size);
     void (*fini)(struct trib_env *env); /* gives back what it was made of, after the engine has gone */
     /* By reactor, which of the addresses to listen on is its own, modulo their number; NULL: the i-th. */
@@ -88,17 +89,15 @@ typedef struct trib_job_reactor {
     trib_post *roster_post, *ended_post;
 } trib_job_reactor;
 
-/* What the layers below the engine's root ask of it; set when the engine is opened. */
+/* Functions of the engine's upper layers that lower ones call; set when the engine is opened. */
 typedef struct trib_job_hooks {
-    /* The mutex is held: does this process say what a person should look at after that loss? */
-    bool (*advises)(const trib_engine *engine, const char *text);
     /* The last core has closed; before `closed` is called. Any core. */
     void (*core_closed)(trib_engine *engine);
     /* While something is recorded: data begins to move on that core. */
     void (*data_began)(struct trib_core *core, int64_t at_ns);
     /* Run of a tensor's declare_post on core 0: declares it, now or when the job has formed. */
     void (*declare)(trib_reactor *reactor, trib_post *post);
-    /* Core 0: what joining waits for, as a text: who is missing, or why the coordinator is not reached. */
+    /* Core 0: what joining waits for, as a text: the missing members, or why the coordinator is not reached. */
     const char *(*awaited)(const trib_engine *engine, char *text, size_t size);
     /* Core 0: a member has left in good order. */
     void (*member_left)(struct trib_core *core);
@@ -138,7 +137,8 @@ struct trib_engine {
     pthread_cond_t changed; /* phase, an operation somebody waits for, a report, closed */
     _Atomic(const trib_roster *) roster;
     _Atomic trib_phase phase;
-    trib_error fate; /* why it ended; guarded by mutex, final once phase is ENDED */
+    trib_cause cause; /* why the job ended; written with the mutex held, final once phase is ENDED */
+    trib_error fate;  /* the same, rendered for this process; guarded by mutex, final once phase is ENDED */
     trib_departed departed;
     char awaited[TRIB_AWAITED_SIZE]; /* what joining waits for, guarded by mutex (member.h) */
     atomic_uint cores_joining, cores_open;
@@ -162,14 +162,21 @@ struct trib_engine {
     atomic_uint waiters;
     trib_post *done_head, *done_tail; /* completions.h; TRIB_MODE_QUEUE */
     int done_fd;
-    _Atomic pthread_t dispatcher; /* who is inside trib_engine_dispatch; TRIB_NO_THREAD: nobody */
+    _Atomic pthread_t dispatcher; /* the thread inside trib_engine_dispatch, or TRIB_NO_THREAD */
     uint32_t callbacks_running;   /* TRIB_MODE_ATTACHED, on the loop's thread; more than one if they run the loop */
     _Atomic uint64_t ops_completed, ops_failed;
 };
 
-/* Any core: the job is over for this engine, for that reason. Only the first call counts. */
-void trib_engine_end(trib_engine *engine, trib_status status, const char *text);
-/* Is that the status of an end that nobody needs to be alarmed about? */
+/* Any core: the job is over for this engine, for that cause. Only the first call counts. */
+void trib_job_end(trib_engine *engine, const trib_cause *cause);
+/* Any core: a member is lost, or the coordinator is. This function alone decides what that means: the job ends. */
+void trib_job_member_lost(trib_engine *engine, const trib_cause *cause);
+/* Any core: a failure of this process's own. */
+void trib_job_fail(trib_engine *engine, trib_status status, const char *detail);
+/* The cause as this process reads it; and as others read it, too, without "this process". */
+void trib_job_render(const trib_engine *engine, const trib_cause *cause, char text[TRIB_ERROR_TEXT_SIZE]);
+void trib_job_render_for_others(const trib_engine *engine, const trib_cause *cause, char text[TRIB_ERROR_TEXT_SIZE]);
+/* True if the status is that of an end that needs no alarm. */
 static inline bool trib_status_is_orderly(trib_status status)
 {
     return status == TRIB_OK || status == TRIB_CLOSED;
@@ -223,7 +230,7 @@ static inline bool trib_engine_is_one_machine(const trib_engine *engine)
     return engine->config.local_size == engine->config.worker_count;
 }
 
-/* Wakes those who wait on `changed`. */
+/* Wakes the threads that wait on `changed`. */
 void trib_engine_notify(trib_engine *engine);
 
 /* Any thread: wakes those of its reactors, bit i for that with index i. */

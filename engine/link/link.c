@@ -10,6 +10,7 @@
 #include "engine/base/assert.h"
 #include "engine/link/link_host.h"
 #include "engine/link/link_arrival.h"
+#include "engine/link/link_cause.h"
 #include "engine/link/link_priority.h"
 #include "engine/link/link_handshake.h"
 #include "engine/link/link_self.h"
@@ -194,7 +195,7 @@ void trib_link_send_copy(trib_link *link, trib_frame frame, const void *payload,
 }
 
 /* NOLINTNEXTLINE(misc-no-recursion): see trib_link_send_copy */
-static void close_one(trib_link *link, bool flush, trib_status status, const char *reason)
+static void close_one(trib_link *link, bool flush, const trib_cause *cause)
 {
     if (link->state == TRIB_LINK_CLOSING) {
         if (!flush && link->conn != NULL) {
@@ -203,15 +204,18 @@ static void close_one(trib_link *link, bool flush, trib_status status, const cha
         return;
     }
     if (flush && trib_link_handshake_lets_speak(link) && link->conn != NULL) {
-        const bool orderly = trib_status_is_orderly(status);
-        size_t length = orderly ? 0 : strnlen(reason, TRIB_ERROR_TEXT_SIZE);
-        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_BYE, .aux = orderly ? 0 : (uint32_t)status}, reason,
-                            length);
+        const trib_frame bye = {.type = TRIB_FRAME_BYE};
+        if (trib_status_is_orderly(cause->status)) {
+            trib_link_send_copy(link, bye, NULL, 0);
+        } else {
+            trib_link_send_cause(link, bye, cause);
+        }
     }
     link->state = TRIB_LINK_CLOSING;
     trib_egress_rest(link);
-    link->end_status = status;
-    snprintf(link->end_reason, sizeof link->end_reason, "%s", reason);
+    link->end = *cause;
+    link->is_ended = true;
+    link->end_from_peer = false;
     if (link->conn != NULL) {
         link->conn->transport->ops->conn_close(link->conn, flush);
     } else {
@@ -220,17 +224,25 @@ static void close_one(trib_link *link, bool flush, trib_status status, const cha
 }
 
 /* NOLINTNEXTLINE(misc-no-recursion): see trib_link_send_copy */
-void trib_link_close(trib_link *link, bool flush, trib_status status, const char *reason)
+void trib_link_close_for(trib_link *link, bool flush, const trib_cause *cause)
 {
+    const trib_cause copy = *cause; /* it may be the `end` of a link that is closed here */
     /* A second connection that never became ready may go alone. */
     if (link->main != NULL && link->state == TRIB_LINK_READY && link->main->state != TRIB_LINK_CLOSING) {
         link = link->main;
     }
     for (uint32_t i = 0; i < trib_link_connections(link); i++) {
         if (trib_link_connection(link, i) != NULL) {
-            close_one(trib_link_connection(link, i), flush, status, reason);
+            close_one(trib_link_connection(link, i), flush, &copy);
         }
     }
+}
+
+/* NOLINTNEXTLINE(misc-no-recursion): see trib_link_send_copy */
+void trib_link_close(trib_link *link, bool flush, trib_status status, const char *reason)
+{
+    const trib_cause cause = trib_cause_note(status, link->host->engine->member_id, reason);
+    trib_link_close_for(link, flush, &cause);
 }
 
 /* ---- Upcalls from the transport ---- */
@@ -266,8 +278,9 @@ static void transport_connected(trib_conn *conn, trib_status status)
 static trib_status refuse_frame(trib_link *link, trib_status status, const trib_error *error)
 {
     if (link->state != TRIB_LINK_CLOSING) {
-        link->end_status = status;
-        snprintf(link->end_reason, sizeof link->end_reason, "%s", error->text);
+        link->end = trib_cause_note(status, link->host->engine->member_id, error->text);
+        link->is_ended = true;
+        link->end_from_peer = false;
     }
     return status;
 }
@@ -276,7 +289,8 @@ static trib_status refuse_frame(trib_link *link, trib_status status, const trib_
 static trib_status send_away(trib_link *link, const trib_error *error)
 {
     trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_BYE, .aux = (uint32_t)TRIB_PROTOCOL}, NULL, 0);
-    close_one(link, true, TRIB_PROTOCOL, error->text);
+    const trib_cause cause = trib_cause_note(TRIB_PROTOCOL, link->host->engine->member_id, error->text);
+    close_one(link, true, &cause);
     return TRIB_CLOSED;
 }
 
@@ -355,7 +369,7 @@ static void transport_sent(trib_conn *conn, trib_send *send, trib_status status)
 
 static void finish_closed(trib_link *link)
 {
-    link->upcalls->closed(link, link->end_status, link->end_reason);
+    link->upcalls->closed(link, link->end.status, link->end.detail);
     trib_link_free(link);
 }
 
@@ -371,7 +385,7 @@ static void main_closed(trib_link *link)
         }
         /* What an orderly peer has sent over it is still to come, and then its end. */
         if (other->state != TRIB_LINK_CLOSING && (!link->bye || other->state != TRIB_LINK_READY)) {
-            close_one(other, false, link->end_status, link->end_reason);
+            close_one(other, false, &link->end);
         } else if (other->state == TRIB_LINK_READY) {
             trib_link_handshake_arm(other); /* nor is that waited for without end */
         }
@@ -389,8 +403,8 @@ static void second_closed(trib_link *link, bool was_handshake)
                (link->outgoing || link->has_received)) {
         /* One that the peer dropped before it knew it to be ready was not used. A main one that is closing has its own
          * last words to write. */
+        trib_link_close_for(main, false, &link->end);
         main->end_from_peer = link->end_from_peer;
-        trib_link_close(main, false, link->end_status, link->end_reason);
     }
     trib_link_free(link);
 }
@@ -399,11 +413,11 @@ static void second_closed(trib_link *link, bool was_handshake)
  * before that process is: the job ends for all with the same status. Whatever else a peer goes for, to this one it is lost. */
 static trib_status status_of_end(const trib_link *link, trib_status status)
 {
-    if (link->bye || link->farewell == (uint32_t)TRIB_PEER_LEFT) {
+    if (link->bye) {
         return TRIB_PEER_LEFT;
     }
-    if (link->farewell == (uint32_t)TRIB_MISMATCH) {
-        return TRIB_MISMATCH;
+    if (link->has_farewell && (link->end.status == TRIB_PEER_LEFT || link->end.status == TRIB_MISMATCH)) {
+        return link->end.status;
     }
     return status == TRIB_OK ? TRIB_PEER_LOST : status;
 }
@@ -415,13 +429,17 @@ static void transport_closed(trib_conn *conn, trib_status status, const char *re
         return;
     }
     conn->user = NULL;
-    if (link->end_status == TRIB_OK && link->end_reason[0] == '\0') {
-        link->end_status = status_of_end(link, status);
-        link->end_from_peer = !link->bye && link->farewell != 0;
-        const char *why = link->bye ? "left" : link->end_from_peer ? link->farewell_text : reason;
-        snprintf(link->end_reason, sizeof link->end_reason, "%s", why);
+    if (!link->is_ended) {
+        const trib_status end_status = status_of_end(link, status);
+        link->end_from_peer = link->has_farewell;
+        if (link->end_from_peer) {
+            link->end.status = end_status;
+        } else {
+            link->end = trib_cause_note(end_status, link->host->engine->member_id, link->bye ? "left" : reason);
+        }
+        link->is_ended = true;
     }
-    trib_trace_link(link->host, TRIB_TRACE_LINK_CLOSED, link, (uint32_t)link->end_status);
+    trib_trace_link(link->host, TRIB_TRACE_LINK_CLOSED, link, (uint32_t)link->end.status);
     if (!link->proved && !link->outgoing && !link->host->is_closed) {
         trib_link_handshake_refused(link, conn);
     }

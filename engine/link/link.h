@@ -14,6 +14,7 @@
 #include "engine/wire/auth.h"
 #include "engine/link/egress.h"
 #include "engine/base/kernel_ops.h"
+#include "engine/wire/cause_wire.h"
 #include "engine/wire/wire.h"
 
 typedef struct trib_link trib_link;
@@ -115,8 +116,8 @@ struct trib_link {
     bool outgoing;
     bool proved;       /* it has been READY, or could have been */
     bool bye;          /* the peer said it closes in good order */
-    uint32_t farewell; /* ... or not: its status, and why */
-    char farewell_text[TRIB_ERROR_TEXT_SIZE + 1];
+    bool has_farewell; /* ... or not: `end` is the cause that the peer told, unless is_ended */
+    unsigned char farewell[TRIB_CAUSE_PAYLOAD_MAX];
     uint32_t peer; /* member id, TRIB_NO_MEMBER if not known */
     uint32_t peer_reactor;
     trib_handshake handshake;
@@ -150,9 +151,9 @@ struct trib_link {
     uint32_t heap_size, heap_capacity;
     trib_send_record *self_head, *self_tail; /* self: frames handed over on the next turn */
     trib_post self_post;
-    trib_status end_status;
-    char end_reason[TRIB_ERROR_TEXT_SIZE];
-    bool end_from_peer; /* end_reason is what the peer said why it goes */
+    trib_cause end;     /* why it ends; link_cause.h makes of it what the job is told */
+    bool is_ended;      /* `end` is final */
+    bool end_from_peer; /* `end` is the cause that the peer told */
 };
 
 /* The i-th of the frames whose headers have been taken, oldest first. */
@@ -256,6 +257,8 @@ void trib_link_resume(trib_link *link);
 
 /* Ends it with that status and reason; flush: says BYE and writes out what is queued first. */
 void trib_link_close(trib_link *link, bool flush, trib_status status, const char *reason);
+/* As close, because the job ends for that cause: BYE tells it. */
+void trib_link_close_for(trib_link *link, bool flush, const trib_cause *cause);
 
 /* This process stood still for slept_ns: so long the peer cannot be said to have been silent. */
 static inline void trib_link_extend_grace(trib_link *link, int64_t slept_ns, int64_t now_ns)

@@ -1,6 +1,7 @@
 /* link_arrival.c - see link_arrival.h. */
 #include "engine/link/link_arrival.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "engine/base/assert.h"
@@ -17,7 +18,7 @@ static trib_status ask_upper(trib_link *link, const trib_frame *frame, trib_recv
         return trib_error_set(error, TRIB_PROTOCOL, "%s frame after the handshake", trib_frame_name(frame->type));
     }
     if (frame->type == TRIB_FRAME_BYE) {
-        target->buffer = link->farewell_text;
+        target->buffer = link->farewell;
         return TRIB_OK;
     }
     return link->upcalls->header(link, frame, target, error);
@@ -88,6 +89,31 @@ void trib_link_arrivals_abandon(trib_link *link)
     }
 }
 
+/* A peer that speaks another version says BYE without a payload. A cause without an origin is the peer's own. */
+static trib_status take_farewell(trib_link *link, const trib_frame *frame, const void *payload, trib_error *error)
+{
+    link->bye = frame->aux == 0;
+    if (link->bye || link->is_ended) {
+        return TRIB_OK;
+    }
+    if (frame->payload_size == 0) {
+        link->end = trib_cause_note(TRIB_OK, link->peer, "");
+        const trib_status status = trib_frame_take_error(frame, &link->end.status, error);
+        if (status != TRIB_OK) {
+            return status;
+        }
+        snprintf(link->end.detail, sizeof link->end.detail, "%s", trib_status_text(link->end.status));
+    } else {
+        const trib_status status = trib_cause_decode(frame, payload, &link->end, error);
+        if (status != TRIB_OK) {
+            return status;
+        }
+        trib_cause_set_sender(&link->end, link->peer);
+    }
+    link->has_farewell = true;
+    return TRIB_OK;
+}
+
 trib_status trib_link_arrival_give(trib_link *link, const trib_arrival *arrival, const void *payload, trib_error *error)
 {
     const trib_frame *frame = &arrival->frame;
@@ -95,10 +121,7 @@ trib_status trib_link_arrival_give(trib_link *link, const trib_arrival *arrival,
         return trib_link_handshake_received(link, frame, payload, error);
     }
     if (frame->type == TRIB_FRAME_BYE) {
-        link->bye = frame->aux == 0;
-        link->farewell = frame->aux;
-        trib_frame_take_text(frame, payload, link->farewell_text, sizeof link->farewell_text);
-        return TRIB_OK;
+        return take_farewell(link, frame, payload, error);
     }
     link->recv_claim = arrival->recv_claim;
     trib_status status = link->upcalls->received(link, frame, payload, false, error);

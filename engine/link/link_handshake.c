@@ -233,9 +233,9 @@ void trib_link_handshake_refused(trib_link *link, trib_conn *conn)
 {
     trib_counter_add(&link->host->stats->peers_refused, 1);
     /* One that finds our own proof wrong goes without a word. */
-    const bool went = link->state == TRIB_LINK_AWAIT_PROOF && link->end_status == TRIB_PEER_LOST;
+    const bool went = link->state == TRIB_LINK_AWAIT_PROOF && link->end.status == TRIB_PEER_LOST;
     char text[TRIB_REASON_MAX];
-    snprintf(text, sizeof text, "%s: %s%s", conn->remote.text, link->end_reason,
+    snprintf(text, sizeof text, "%s: %s%s", conn->remote.text, link->end.detail,
              went ? ", without proving the token (another TRIB_TOKEN or TRIB_JOB?)" : "");
     trib_link_note_refused(link->host, "turned away", text);
 }

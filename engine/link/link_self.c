@@ -45,14 +45,14 @@ static void deliver_self(trib_reactor *reactor, trib_post *post)
                 trib_link_close(link, false, status, error.text);
             }
         }
-        trib_link_send_finish(out, link->state == TRIB_LINK_READY ? TRIB_OK : link->end_status);
+        trib_link_send_finish(out, link->state == TRIB_LINK_READY ? TRIB_OK : link->end.status);
         out = next;
     }
     if (link->state != TRIB_LINK_CLOSING) {
         trib_link_pump(link);
     } else if (!link->self_post.queued) { /* one that was closed by what it delivered comes here again */
         trib_link_drop_requests(link);
-        link->upcalls->closed(link, link->end_status, link->end_reason);
+        link->upcalls->closed(link, link->end.status, link->end.detail);
         trib_link_free(link);
     }
 }

@@ -19,10 +19,10 @@ const char *trib_group_name_of(const trib_group *group, uint32_t local_rank)
     return trib_roster_name(group->core->engine->roster, group->machine * group->local_size + local_rank);
 }
 
-void trib_group_end_job(trib_group *group, trib_status status, const char *text)
+void trib_group_end_job(trib_group *group, trib_status status, const char *detail)
 {
     if (!group->ended) {
-        trib_engine_end(group->core->engine, status, text);
+        trib_job_fail(group->core->engine, status, detail);
     }
 }
 
@@ -84,8 +84,8 @@ void trib_group_call_off(trib_group *group, uint32_t tensor, uint32_t round, tri
 void trib_group_end_for_failure(trib_group *group, const trib_tensor *tensor, const trib_device_job *job)
 {
     char text[TRIB_ERROR_TEXT_SIZE];
-    snprintf(text, sizeof text, "tensor \"%.80s\": a collective of the machine's GPUs failed on %s: %s", tensor->name,
-             trib_group_name_of(group, group->local_rank), job->text);
+    snprintf(text, sizeof text, "tensor \"%.80s\": a collective of the machine's GPUs failed: %s", tensor->name,
+             job->text);
     trib_group_end_job(group, job->status, text);
 }
 
@@ -290,7 +290,7 @@ static void send_failure(trib_group *group, trib_op *op)
                         .tensor = op->tensor->id,
                         .round = op->round,
                         .aux = (uint32_t)atomic_load(&op->claim)};
-    send_to_rank(group, 0, frame, op->text);
+    send_to_rank(group, 0, frame, trib_op_reason(op));
     trib_op_unref(op);
 }
 
@@ -307,7 +307,7 @@ static void take_failure(trib_reactor *reactor, trib_post *post)
     }
     /* Announcements of this rank stay: the leader orders them or calls them off. */
     if (group->leader != NULL) {
-        if (trib_leader_fail(group->leader, 0, op->tensor->id, op->round, status, op->text) != TRIB_OK) {
+        if (trib_leader_fail(group->leader, 0, op->tensor->id, op->round, status, trib_op_reason(op)) != TRIB_OK) {
             trib_group_end_job(group, TRIB_NO_MEMORY, "out of memory for a failed operation");
         }
         trib_op_unref(op);

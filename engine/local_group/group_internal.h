@@ -27,7 +27,8 @@ struct trib_group {
 };
 
 const char *trib_group_name_of(const trib_group *group, uint32_t local_rank);
-void trib_group_end_job(trib_group *group, trib_status status, const char *text);
+/* This process failed by itself. */
+void trib_group_end_job(trib_group *group, trib_status status, const char *detail);
 /* Takes the task out of the announced list. */
 void trib_group_forget(trib_group *group, trib_device_task *device);
 /* Posts to the task's core: ordered (TRIB_OK) or called off. */

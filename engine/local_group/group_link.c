@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/core/blame.h"
+#include "engine/link/link_cause.h"
 #include "engine/membership/member.h"
 
 #define REDUCE_CREDIT_BYTES (UINT64_C(64) << 20)
@@ -125,11 +125,11 @@ void trib_group_check_departed(trib_core *core)
         if (trib_departed_carried_out(&engine->departed, group->machine * group->local_size + local_rank,
                                       &carried_out) &&
             (int32_t)(group->begun - carried_out) > 0) {
-            char text[TRIB_ERROR_TEXT_SIZE];
-            snprintf(text, sizeof text,
-                     "%s has left the job without its part of a collective that others on its machine have begun",
-                     trib_group_name_of(group, local_rank));
-            trib_group_end_job(group, TRIB_PEER_LEFT, text);
+            const uint32_t rank = group->machine * group->local_size + local_rank;
+            const trib_cause cause = trib_cause_about(
+                TRIB_PEER_LEFT, TRIB_CAUSE_LEFT, TRIB_SUBJECT_MEMBER, rank, rank,
+                "has left the job without its part of a collective that others on its machine have begun");
+            trib_job_end(core->engine, &cause);
             return;
         }
     }
@@ -137,6 +137,8 @@ void trib_group_check_departed(trib_core *core)
 
 static void group_closed(trib_link *link, trib_status status, const char *reason)
 {
+    (void)status;
+    (void)reason;
     trib_group *group = link->core->engine->group;
     if (group == NULL) {
         return;
@@ -148,8 +150,9 @@ static void group_closed(trib_link *link, trib_status status, const char *reason
     }
     char text[TRIB_ERROR_TEXT_SIZE];
     if (!link->bye) {
-        trib_blame_end(link, "to local rank", trib_group_name_of(group, local_rank), reason, text);
-        trib_group_end_job(group, trib_blame_status(status), text);
+        trib_cause cause;
+        trib_link_end_cause(link, &cause);
+        trib_job_member_lost(group->core->engine, &cause);
         return;
     }
     group->links_left++;
@@ -225,8 +228,7 @@ static void take_join_back(trib_reactor *reactor, trib_post *post)
     atomic_fetch_sub(&core->engine->device_jobs, 1);
     if (job->status != TRIB_OK) {
         char text[TRIB_ERROR_TEXT_SIZE];
-        snprintf(text, sizeof text, "the GPUs of %s's machine could not form a group: %s",
-                 trib_group_name_of(group, group->local_rank), job->text);
+        snprintf(text, sizeof text, "the GPUs of its machine could not form a group: %s", job->text);
         trib_group_end_job(group, job->status, text);
     } else if (job->kind == TRIB_DEVICE_MAKE_ID && !group->ended) {
         join_named_group(group);
@@ -299,7 +301,7 @@ trib_status trib_group_open(trib_core *core, trib_error *error)
 
 static void refuse_announced(trib_device_task *device, trib_status status, const char *text)
 {
-    trib_op_fail(device->task->op_core->op, status, "tensor \"%s\": %s", device->task->tensor->name, text);
+    trib_op_fail(device->task->op_core->op, status, "%s", text);
     trib_group_answer(device, status == TRIB_OK ? TRIB_CLOSED : status);
 }
 
@@ -319,7 +321,7 @@ void trib_group_end(trib_core *core, trib_status status, const char *text)
     /* At once, although other links may stay for a while: a rank that announces must not wait for an answer. */
     for (uint32_t i = 0; i < group->local_size; i++) {
         if (group->links[i] != NULL) {
-            trib_link_close(group->links[i], true, core->ended_status, core->ended_text);
+            trib_link_close_for(group->links[i], true, &core->engine->cause);
         }
     }
 }

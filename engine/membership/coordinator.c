@@ -3,7 +3,7 @@
  *
  * Joining (coordinator_join.c) ends when all workers and servers have joined, or with an error to everybody when the
  * join deadline passes. Running ends when all workers have left (servers are told that the job is over) or when somebody
- * is lost (everybody is told who).
+ * is lost (everybody is told the cause).
  */
 #include "engine/membership/coordinator.h"
 
@@ -11,20 +11,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/core/blame.h"
+#include "engine/link/link_cause.h"
 #include "engine/wire/clock.h"
 #include "engine/membership/member.h"
 #include "engine/membership/rebalance.h"
 
-void trib_coordinator_notify_end(trib_link *link, trib_status status, const char *text)
+#define LEFT_EARLY "left the job before its workers"
+
+void trib_coordinator_notify_end(trib_link *link, const trib_cause *cause)
 {
-    unsigned char payload[TRIB_ERROR_TEXT_SIZE + 2];
-    trib_writer writer = {.data = payload, .capacity = sizeof payload};
-    trib_put_text(&writer, text);
-    trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_ENDED, .aux = (uint32_t)status}, payload, writer.size);
+    trib_link_send_cause(link, (trib_frame){.type = TRIB_FRAME_ENDED}, cause);
 }
 
-void trib_coordinator_end_job(trib_coordinator *self, trib_status status, const char *text)
+void trib_coordinator_end_job(trib_coordinator *self, const trib_cause *cause)
 {
     if (self->over) {
         return;
@@ -34,25 +33,31 @@ void trib_coordinator_end_job(trib_coordinator *self, trib_status status, const 
     trib_timer_stop(self->core->reactor, &self->heartbeat);
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
         if (self->slots[i].link != NULL && !self->slots[i].left) {
-            trib_coordinator_notify_end(self->slots[i].link, status, text);
+            trib_coordinator_notify_end(self->slots[i].link, cause);
         }
     }
     if ((self->core->engine->config.roles & (TRIB_ROLE_WORKER | TRIB_ROLE_SERVER)) == 0) {
-        trib_engine_end(self->core->engine, status, text); /* a coordinator of its own has no member to tell it */
+        trib_job_end(self->core->engine, cause); /* a coordinator of its own has no member to tell it */
     }
+}
+
+/* The coordinator announces a loss, and every member that hears of it decides by trib_job_member_lost what it means. */
+static void announce_loss(trib_coordinator *self, const trib_cause *cause)
+{
+    trib_coordinator_end_job(self, cause);
 }
 
 /* In good order only if the servers stayed as long. */
 static void end_with_workers(trib_coordinator *self)
 {
     if (self->early_leaver == TRIB_NO_MEMBER) {
-        trib_coordinator_end_job(self, TRIB_OK, "all workers have left");
+        const trib_cause orderly = trib_cause_note(TRIB_OK, TRIB_NO_MEMBER, "all workers have left");
+        trib_coordinator_end_job(self, &orderly);
         return;
     }
-    char text[TRIB_ERROR_TEXT_SIZE];
-    snprintf(text, sizeof text, "%s left the job before its workers",
-             trib_roster_name(self->roster, self->early_leaver));
-    trib_coordinator_end_job(self, TRIB_PEER_LEFT, text);
+    const trib_cause cause = trib_cause_about(TRIB_PEER_LEFT, TRIB_CAUSE_LEFT, TRIB_SUBJECT_MEMBER, self->early_leaver,
+                                              TRIB_NO_MEMBER, LEFT_EARLY);
+    trib_coordinator_end_job(self, &cause);
 }
 
 static void heartbeat(trib_reactor *reactor, trib_timer *timer)
@@ -71,10 +76,10 @@ static void heartbeat(trib_reactor *reactor, trib_timer *timer)
             trib_link_extend_grace(at->link, now_ns - timer->due_ns, now_ns);
         }
         if (now_ns - at->link->last_received_ns > timeout_ns && judges) {
-            char reason[TRIB_REASON_MAX], text[TRIB_ERROR_TEXT_SIZE];
-            snprintf(text, sizeof text, "lost %s: %s", trib_roster_name(self->roster, i),
-                     trib_blame_silence(now_ns - at->link->last_received_ns, reason));
-            trib_coordinator_end_job(self, TRIB_PEER_LOST, text);
+            trib_cause cause =
+                trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_SILENT, TRIB_SUBJECT_MEMBER, i, TRIB_NO_MEMBER, "");
+            cause.silence_ns = now_ns - at->link->last_received_ns;
+            announce_loss(self, &cause);
             return;
         }
         trib_link_send_copy(at->link, (trib_frame){.type = TRIB_FRAME_PING}, NULL, 0);
@@ -120,7 +125,7 @@ static void member_left(trib_coordinator *self, uint32_t member, uint32_t carrie
                  "%s has left while workers are at work: operations that it had a part in fail",
                  trib_roster_name(self->roster, member));
     }
-    /* Those that have left themselves too: their servers may still be at work for others. */
+    /* Members that have left hear it, too: their servers may still be at work for others. */
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
         if (self->slots[i].link != NULL) {
             trib_link_send_copy(self->slots[i].link,
@@ -148,19 +153,14 @@ static trib_status coordinator_header(trib_link *link, const trib_frame *frame, 
 static trib_status take_lost(trib_coordinator *self, uint32_t member, const trib_frame *frame, const void *payload,
                              trib_error *error)
 {
-    char reported[TRIB_ERROR_TEXT_SIZE], text[TRIB_ERROR_TEXT_SIZE];
-    trib_reader reader = {.data = payload, .left = frame->payload_size};
-    trib_get_text(&reader, reported, sizeof reported);
-    trib_status reason = TRIB_OK, status = trib_get_end(&reader, "LOST", error);
-    if (status == TRIB_OK) {
-        status = trib_frame_take_error(frame, &reason, error);
-    }
+    trib_cause cause;
+    const trib_status status = trib_cause_decode(frame, payload, &cause, error);
     if (status != TRIB_OK) {
         return status;
     }
     self->slots[member].left = true;
-    trib_blame_member(self->slots[member].info.name, reason, reported, text);
-    trib_coordinator_end_job(self, reason, text);
+    trib_cause_set_sender(&cause, member);
+    trib_coordinator_end_job(self, &cause);
     return TRIB_OK;
 }
 
@@ -223,16 +223,15 @@ static void coordinator_link_closed(trib_link *link, trib_status status, const c
         return;
     }
     if (!self->running) {
-        /* It may come back until the deadline. */
+        /* The member may come back until the deadline. */
         at->joined = false;
         self->joined--;
         trib_member_note_awaited(self->core->engine);
         return;
     }
-    char why[TRIB_REASON_MAX], text[TRIB_ERROR_TEXT_SIZE];
-    snprintf(text, sizeof text, "lost %s: %s", trib_roster_name(self->roster, link->peer),
-             trib_blame_control(link, reason, why));
-    trib_coordinator_end_job(self, TRIB_PEER_LOST, text);
+    trib_cause cause;
+    trib_link_control_cause(link, TRIB_SUBJECT_MEMBER, link->peer, &cause);
+    announce_loss(self, &cause);
 }
 
 static void coordinator_ready(trib_link *link)
@@ -317,22 +316,21 @@ void trib_coordinator_stop_listening(trib_coordinator *self)
     }
 }
 
-void trib_coordinator_end(trib_coordinator *self, trib_status status, const char *text)
+void trib_coordinator_end(trib_coordinator *self, const trib_cause *cause)
 {
-    const bool orderly = trib_status_is_orderly(status);
-    const trib_engine *engine = self->core->engine;
-    const bool is_rank = (engine->config.roles & TRIB_ROLE_WORKER) != 0;
-    char name[TRIB_MEMBER_NAME_MAX], reported[TRIB_ERROR_TEXT_SIZE];
-    snprintf(name, sizeof name, "%s (%s)", is_rank ? "rank 0" : "the coordinator", engine->env.place);
-    if (orderly && self->running && trib_coordinator_is_alone(self)) {
+    trib_cause told = *cause;
+    const bool is_orderly = trib_status_is_orderly(cause->status);
+    if (is_orderly && self->running && trib_coordinator_is_alone(self)) {
         end_with_workers(self);
-    } else if (orderly) {
-        snprintf(reported, sizeof reported, "%s, which keeps the membership, left the job before its workers", name);
-        trib_coordinator_end_job(self, TRIB_PEER_LEFT, reported);
-    } else {
-        trib_blame_member(name, status, text, reported);
-        trib_coordinator_end_job(self, status, reported);
+        return;
     }
+    if (is_orderly) {
+        told =
+            trib_cause_about(TRIB_PEER_LEFT, TRIB_CAUSE_LEFT, TRIB_SUBJECT_COORDINATOR, 0, TRIB_NO_MEMBER, LEFT_EARLY);
+    } else if (told.subject_kind == TRIB_SUBJECT_MEMBER && told.subject == TRIB_NO_MEMBER) {
+        told.subject_kind = TRIB_SUBJECT_COORDINATOR; /* a coordinator of its own speaks of itself */
+    }
+    trib_coordinator_end_job(self, &told);
 }
 
 void trib_coordinator_close(trib_coordinator *self)

@@ -1,5 +1,5 @@
 /*
- * coordinator.h - keeps the membership: who is here, what each tensor is, who sums which partition, who was lost.
+ * coordinator.h - keeps the membership: the members, the tensors, the owners of their partitions, and losses.
  *
  * Lives on core 0 of one engine (rank 0's, or one of its own) and speaks to members over control links alone, its own
  * process's member included, so there is one path for all.
@@ -14,7 +14,7 @@ typedef struct trib_coordinator trib_coordinator;
 /* Listens at engine->coordinator_address; *bound_out is where. */
 TRIB_CHECKED trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib_error *error);
 void trib_coordinator_close(trib_coordinator *self);
-/* Who has not joined, in words; size: 200 or more. */
+/* The members that have not joined, as a text; size: 200 or more. */
 void trib_coordinator_list_missing(const trib_coordinator *self, char *text, size_t size);
 /* An accepted control link has proved itself. */
 void trib_coordinator_adopt(trib_link *link);
@@ -22,7 +22,7 @@ void trib_coordinator_adopt(trib_link *link);
 bool trib_coordinator_is_alone(const trib_coordinator *self);
 /* Nobody is to come any more. */
 void trib_coordinator_stop_listening(trib_coordinator *self);
-/* This process ends: tells everybody, as an orderly end if no worker is left. */
-void trib_coordinator_end(trib_coordinator *self, trib_status status, const char *text);
+/* The engine of this process has ended for that cause: tells everybody, as an orderly end if no worker is left. */
+void trib_coordinator_end(trib_coordinator *self, const trib_cause *cause);
 
 #endif

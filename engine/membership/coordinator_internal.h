@@ -29,7 +29,7 @@ typedef struct trib_registry_entry {
     uint32_t partition_count, partition_bytes;
     uint32_t *tags; /* by rank; UINT32_MAX: not declared there */
     uint32_t declared_count;
-    /* Another placement (rebalance.c): who sums what then; NULL: none is under way. */
+    /* The owners in another placement (rebalance.c); NULL: none is under way. */
     trib_place_owner *owners_next;
     unsigned char *answered; /* by rank; NULL: it has not been proposed yet */
     uint32_t answer_count, first_round;
@@ -53,7 +53,7 @@ struct trib_coordinator {
     trib_dealer *dealer;
     struct trib_registry_entry *registry;
     uint32_t registry_count;
-    bool noticed;                           /* who is missing was said while there was time left */
+    bool noticed;                           /* missing members were logged while there was time left */
     struct trib_rebalance_state *rebalance; /* NULL: they stay as they are */
 };
 
@@ -63,9 +63,9 @@ static inline uint32_t trib_coordinator_slots(const trib_coordinator *self)
 }
 
 /* ---- coordinator.c ---- */
-void trib_coordinator_notify_end(trib_link *link, trib_status status, const char *text);
-/* Tells everybody who has not left; only the first call counts. */
-void trib_coordinator_end_job(trib_coordinator *self, trib_status status, const char *text);
+void trib_coordinator_notify_end(trib_link *link, const trib_cause *cause);
+/* Tells all members that have not left, whose engines end then; only the first call counts. */
+void trib_coordinator_end_job(trib_coordinator *self, const trib_cause *cause);
 /* The roster has been sent: begins to watch over the members. */
 void trib_coordinator_run(trib_coordinator *self);
 

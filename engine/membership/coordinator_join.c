@@ -1,5 +1,5 @@
 /*
- * coordinator_join.c - until everybody is there: who may join, who is missing, and the roster that begins the job.
+ * coordinator_join.c - until everybody is there: accepting and rejecting members, and the roster that begins the job.
  *
  * A member that goes before the job has begun may come back; one that comes afterwards is refused.
  */
@@ -66,7 +66,8 @@ void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *ti
                  "; the coordinator listens on %s, where no other machine reaches it: see its name in /etc/hosts",
                  here);
     }
-    trib_coordinator_end_job(self, TRIB_JOIN_FAILED, text);
+    const trib_cause cause = trib_cause_note(TRIB_JOIN_FAILED, TRIB_NO_MEMBER, text);
+    trib_coordinator_end_job(self, &cause);
 }
 
 /* With servers of their own on the same machine nothing is gained by summing in workers too; across machines it is, as long
@@ -174,7 +175,7 @@ static trib_status make_roster(trib_coordinator *self)
     return status;
 }
 
-/* One copy of the roster for all: it grows with the members, and so do they. */
+/* The encoded roster, shared by all sends: one copy for each member would take memory that grows with their square. */
 typedef struct roster_payload {
     uint32_t references;
     unsigned char bytes[];
@@ -211,7 +212,9 @@ static void start_running(trib_coordinator *self)
     roster_payload *payload = malloc(sizeof *payload + capacity);
     if (payload == NULL || make_roster(self) != TRIB_OK) {
         free(payload);
-        trib_coordinator_end_job(self, TRIB_NO_MEMORY, "the coordinator could not make the roster");
+        const trib_cause cause =
+            trib_cause_note(TRIB_NO_MEMORY, TRIB_NO_MEMBER, "the coordinator could not make the roster");
+        trib_coordinator_end_job(self, &cause);
         return;
     }
     self->core->host.epoch = self->roster->epoch;
@@ -219,7 +222,8 @@ static void start_running(trib_coordinator *self)
     trib_writer writer = {.data = payload->bytes, .capacity = capacity};
     trib_roster_put(&writer, self->roster);
     if (writer.overflow) {
-        trib_coordinator_end_job(self, TRIB_UNSUPPORTED, "too many members for one roster");
+        const trib_cause cause = trib_cause_note(TRIB_UNSUPPORTED, TRIB_NO_MEMBER, "too many members for one roster");
+        trib_coordinator_end_job(self, &cause);
     }
     for (uint32_t i = 0; i < trib_coordinator_slots(self) && !writer.overflow; i++) {
         send_roster(self->slots[i].link, i, payload, writer.size);
@@ -247,12 +251,13 @@ static trib_coordinator_slot *find_slot(trib_coordinator *self, const trib_membe
 static void refuse_join(trib_link *link, const char *text)
 {
     trib_link_note_refused(link->host, "refused a member:", text);
-    trib_coordinator_notify_end(link, TRIB_JOIN_FAILED, text);
-    trib_link_close(link, true, TRIB_JOIN_FAILED, text);
+    const trib_cause cause = trib_cause_note(TRIB_JOIN_FAILED, TRIB_NO_MEMBER, text);
+    trib_coordinator_notify_end(link, &cause);
+    trib_link_close_for(link, true, &cause);
 }
 
-/* Does the member expect another job? A server need not be told how many there are of each; then it says none of its own kind.
- * What it says of workers may be a launcher's, which counts those that it has started itself, and is not looked at. */
+/* True if the member expects another job. A server need not know the counts, and then says 0 servers. Its count of workers is not
+ * compared: a launcher that starts servers apart counts only the workers that it has started itself. */
 static bool expects_others(const trib_coordinator *self, const trib_member_info *info, uint32_t workers,
                            uint32_t servers)
 {

@@ -26,7 +26,7 @@ struct trib_load_report {
     } peers[];
 };
 
-/* What all cores have counted of a peer. */
+/* The counts of all cores about a peer. */
 typedef struct carried {
     uint64_t bytes, busy_ns; /* the time is the mean of the links to it */
     bool is_busy;
@@ -143,7 +143,7 @@ static void report_sent(trib_send_record *out, trib_status status)
 void trib_load_report_send(trib_core *core)
 {
     struct trib_load_report *report = core->load_report;
-    if (report == NULL || core->ended) { /* who only keeps the membership has none */
+    if (report == NULL || core->ended) { /* a coordinator of its own has none */
         return;
     }
     note_progress(core);

@@ -12,7 +12,8 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/core/blame.h"
+#include "engine/base/container_of.h"
+#include "engine/link/link_cause.h"
 #include "engine/membership/coordinator.h"
 #include "engine/tracer/tracer.h"
 #include "engine/worker/worker.h"
@@ -25,7 +26,7 @@ struct trib_member {
     trib_link *link; /* NULL: not connected */
     trib_timer retry, join_deadline, watch;
     bool joined;
-    bool has_begun; /* the roster was sent to it: who does not get it now has lost the job */
+    bool has_begun; /* the roster was sent to it: if it does not arrive, the job is lost */
     bool leaving;
     bool stalled_locally; /* when the coordinator was last looked after */
     bool join_extended;   /* the join deadline has passed and the coordinator was given a little longer */
@@ -146,7 +147,7 @@ static void join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
         return;
     }
     if (reached && !member->join_extended) {
-        /* The coordinator's own deadline is about to pass; its verdict says who is missing. */
+        /* The coordinator's own deadline is about to pass; its verdict names the missing members. */
         member->join_extended = true;
         trib_timer_arm(reactor, timer, trib_now(reactor) + VERDICT_NS);
         return;
@@ -163,7 +164,9 @@ static void join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
         snprintf(text, sizeof text, "reached the coordinator at %s, but the job did not come together within %.1f s",
                  engine->coordinator_address, (double)engine->config.join_timeout_ns / 1e9);
     }
-    trib_engine_end(engine, TRIB_JOIN_FAILED, text);
+    const trib_cause cause =
+        trib_cause_about(TRIB_JOIN_FAILED, TRIB_CAUSE_NOTE, TRIB_SUBJECT_COORDINATOR, 0, engine->member_id, text);
+    trib_job_end(engine, &cause);
 }
 
 /* All members are there, but NCCL may wait for ever, for a rank that it does not reach. */
@@ -178,7 +181,8 @@ static void group_deadline_passed(trib_reactor *reactor, trib_timer *timer)
                  "all members are there, but the GPUs of this machine did not form a group within %.1f s more "
                  "(NCCL_DEBUG=INFO says what NCCL waits for)",
                  (double)engine->config.join_timeout_ns / 1e9);
-        trib_engine_end(engine, TRIB_JOIN_FAILED, text);
+        const trib_cause cause = trib_cause_note(TRIB_JOIN_FAILED, engine->member_id, text);
+        trib_job_end(engine, &cause);
     }
 }
 
@@ -198,9 +202,11 @@ static void watch_coordinator(trib_reactor *reactor, trib_timer *timer)
     }
     int64_t silence_ns = now_ns - member->link->last_received_ns;
     if (silence_ns > roster->peer_timeout_ns && judges) {
-        char reason[TRIB_REASON_MAX], text[TRIB_ERROR_TEXT_SIZE];
-        trib_blame_coordinator(member->core->engine, trib_blame_silence(silence_ns, reason), text);
-        trib_engine_end(member->core->engine, TRIB_PEER_LOST, text);
+        trib_engine *engine = member->core->engine;
+        trib_cause cause =
+            trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_SILENT, TRIB_SUBJECT_COORDINATOR, 0, engine->member_id, "");
+        cause.silence_ns = silence_ns;
+        trib_job_member_lost(engine, &cause);
         return;
     }
     trib_timer_arm(reactor, timer, now_ns + roster->peer_timeout_ns / 4);
@@ -278,7 +284,7 @@ void trib_member_declare(trib_reactor *reactor, trib_post *post)
 {
     trib_core *core = reactor->owner;
     trib_member *member = core->engine->member;
-    trib_tensor *tensor = (trib_tensor *)((char *)post - offsetof(trib_tensor, declare_post));
+    trib_tensor *tensor = trib_container_of(post, trib_tensor, declare_post);
     /* Declared in the order of tags, each once: those that were made before the roster came are sent by take_roster. */
     if (!member->joined || member->link == NULL || tensor->tag != member->declared) {
         return;
@@ -314,18 +320,16 @@ static trib_status member_header(trib_link *link, const trib_frame *frame, trib_
     return TRIB_OK;
 }
 
-static trib_status take_ended(trib_member *member, const trib_frame *frame, const void *payload, trib_error *error)
+static trib_status take_ended(const trib_member *member, const trib_frame *frame, const void *payload,
+                              trib_error *error)
 {
-    char reported[TRIB_ERROR_TEXT_SIZE], text[TRIB_ERROR_TEXT_SIZE];
-    trib_reader reader = {.data = payload, .left = frame->payload_size};
-    trib_get_text(&reader, reported, sizeof reported);
-    trib_status fate = TRIB_OK, status = trib_get_end(&reader, "ENDED", error);
-    if (status == TRIB_OK && frame->aux != TRIB_OK) {
-        status = trib_frame_take_error(frame, &fate, error);
-    }
-    if (status == TRIB_OK) {
-        trib_blame_self(member->core->engine, reported, text);
-        trib_engine_end(member->core->engine, fate, text);
+    trib_engine *engine = member->core->engine;
+    trib_cause cause;
+    const trib_status status = trib_cause_decode(frame, payload, &cause, error);
+    if (status == TRIB_OK && cause.status == TRIB_PEER_LOST) {
+        trib_job_member_lost(engine, &cause);
+    } else if (status == TRIB_OK) {
+        trib_job_end(engine, &cause);
     }
     return status;
 }
@@ -373,22 +377,30 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
 
 static void member_closed(trib_link *link, trib_status status, const char *reason)
 {
+    (void)reason;
     trib_member *member = link->user;
     trib_core *core = member->core;
     member->link = NULL;
     if (member->leaving || core->ended) {
         return;
     }
-    char text[TRIB_ERROR_TEXT_SIZE];
+    char why[TRIB_ERROR_TEXT_SIZE];
+    trib_job_render(core->engine, &link->end, why);
     if (member->joined) {
-        char why[TRIB_REASON_MAX];
-        trib_blame_coordinator(core->engine, trib_blame_control(link, reason, why), text);
-        trib_engine_end(core->engine, TRIB_PEER_LOST, text);
+        trib_cause cause;
+        trib_link_control_cause(link, TRIB_SUBJECT_COORDINATOR, 0, &cause);
+        if (cause.origin == TRIB_NO_MEMBER) {
+            cause.origin = core->engine->member_id;
+        }
+        trib_job_member_lost(core->engine, &cause);
     } else if (status == TRIB_UNAUTHORIZED || status == TRIB_PROTOCOL || member->has_begun) {
-        snprintf(text, sizeof text, "could not join at %s: %.250s", core->engine->coordinator_address, reason);
-        trib_engine_end(core->engine, status, text);
+        char text[TRIB_ERROR_TEXT_SIZE];
+        snprintf(text, sizeof text, "could not join at %.100s: %.250s", core->engine->coordinator_address, why);
+        const trib_cause cause =
+            trib_cause_about(status, TRIB_CAUSE_NOTE, TRIB_SUBJECT_COORDINATOR, 0, core->engine->member_id, text);
+        trib_job_end(core->engine, &cause);
     } else {
-        snprintf(member->last_problem, sizeof member->last_problem, "%.380s", reason);
+        snprintf(member->last_problem, sizeof member->last_problem, "%.380s", why);
         trib_member_note_awaited(core->engine);
         trib_timer_arm(core->reactor, &member->retry, trib_now(core->reactor) + RETRY_NS);
     }
@@ -424,7 +436,7 @@ trib_status trib_member_open(trib_core *core, trib_error *error)
     return TRIB_OK;
 }
 
-void trib_member_leave(trib_member *member, trib_status status, const char *text)
+void trib_member_leave(trib_member *member, const trib_cause *cause)
 {
     if (member == NULL || member->leaving) {
         return;
@@ -438,15 +450,12 @@ void trib_member_leave(trib_member *member, trib_status status, const char *text
     if (link == NULL || link->state != TRIB_LINK_READY) {
         return;
     }
-    if (trib_status_is_orderly(status)) {
+    if (trib_status_is_orderly(cause->status)) {
         const uint32_t carried_out = member->core->engine->hooks->carried_out(member->core);
         trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_LEAVE, .size = carried_out}, NULL, 0);
         return;
     }
-    unsigned char payload[TRIB_ERROR_TEXT_SIZE + 2];
-    trib_writer writer = {.data = payload, .capacity = sizeof payload};
-    trib_put_text(&writer, text);
-    trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_LOST, .aux = (uint32_t)status}, payload, writer.size);
+    trib_link_send_cause(link, (trib_frame){.type = TRIB_FRAME_LOST}, cause);
 }
 
 bool trib_member_is_leaving(const trib_member *member)

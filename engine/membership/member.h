@@ -9,12 +9,12 @@ typedef struct trib_member trib_member;
 /* Starts to join. */
 TRIB_CHECKED trib_status trib_member_open(trib_core *core, trib_error *error);
 void trib_member_close(trib_member *member);
-/* Core 0: what joining waits for, as far as this process knows: who is missing, or why the coordinator is not reached. */
+/* Core 0: what joining waits for, as far as this process knows: missing members, or why the coordinator is not reached. */
 const char *trib_member_awaited(const trib_engine *engine, char *text, size_t size);
 /* Core 0: that may have changed; engine->awaited says it to other threads. */
 void trib_member_note_awaited(trib_engine *engine);
-/* Core 0, at the job's end: tells the coordinator, in good order or why not. */
-void trib_member_leave(trib_member *member, trib_status status, const char *text);
+/* Core 0, when the job has ended for that cause: tells the coordinator, in good order or why not. */
+void trib_member_leave(trib_member *member, const trib_cause *cause);
 bool trib_member_is_leaving(const trib_member *member); /* it has; or there is no membership (member is NULL) */
 /* trib_post of a tensor: declares it, now or when the job has come together. */
 void trib_member_declare(trib_reactor *reactor, trib_post *post);

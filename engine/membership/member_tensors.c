@@ -12,7 +12,7 @@ static trib_tensor *tensor_by_tag(trib_engine *engine, uint32_t tag)
     return tensor;
 }
 
-/* May the coordinator have cut it so? Once it is cut, it stays so. */
+/* True if the coordinator may have cut the tensor so. A tensor that was cut stays so. */
 static bool is_cut(const trib_engine *engine, const trib_tensor *tensor, uint32_t partition_bytes)
 {
     if (atomic_load(&tensor->placed)) {
@@ -23,7 +23,7 @@ static bool is_cut(const trib_engine *engine, const trib_tensor *tensor, uint32_
            (local_size == 0 && partition_bytes == trib_tensor_partition_bytes_slow(engine->roster, tensor->bytes));
 }
 
-/* Who sums the partitions of the tensor, as DECLARED and MOVE say it. */
+/* Reads the owners of the tensor's partitions, as DECLARED and MOVE tell them. */
 static trib_status read_owners(const trib_engine *engine, const trib_tensor *tensor, const trib_frame *frame,
                                const void *payload, trib_place_owner **owners_out, uint32_t *partition_bytes_out,
                                trib_error *error)
@@ -130,11 +130,11 @@ trib_status trib_member_take_tensor_bad(trib_engine *engine, const trib_frame *f
                                         trib_error *error)
 {
     trib_tensor *tensor = tensor_by_tag(engine, frame->tensor);
-    char text[TRIB_ERROR_TEXT_SIZE];
-    trib_reader reader = {.data = payload, .left = frame->payload_size};
-    trib_get_text(&reader, text, sizeof text);
-    trib_status status = trib_get_end(&reader, "TENSOR_BAD", error);
+    trib_cause cause;
+    const trib_status status = trib_cause_decode(frame, payload, &cause, error);
     if (status == TRIB_OK && tensor != NULL) {
+        char text[TRIB_ERROR_TEXT_SIZE];
+        trib_job_render(engine, &cause, text);
         trib_tensor_bad(tensor, text);
     }
     return status;

@@ -16,7 +16,7 @@
 
 typedef struct trib_rebalance_state trib_rebalance_state;
 
-/* Can shares follow in that job? Its members and settings are in it. */
+/* True if weights can follow the links in a job with that roster. */
 bool trib_rebalance_is_possible(const trib_roster *roster);
 
 /* The roster has been sent, and says that shares follow. members: as they were placed; copied. */

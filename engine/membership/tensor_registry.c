@@ -1,5 +1,5 @@
 /*
- * tensor_registry.c - the tensors of the job: who declared what, and who sums which partition.
+ * tensor_registry.c - the tensors of the job: their declarations, and the owners of their partitions.
  *
  * The first worker that declares a name defines it and has its partitions dealt out; the others must agree, or the
  * tensor is bad for everybody.
@@ -11,18 +11,19 @@
 #include "engine/base/assert.h"
 #include "engine/membership/coordinator_internal.h"
 #include "engine/link/egress.h"
+#include "engine/link/link_cause.h"
 #include "engine/worker/op.h"
 #include "engine/cluster/tensor_owners.h"
 
 static void send_bad(trib_coordinator *self, const trib_registry_entry *entry, uint32_t rank)
 {
-    unsigned char payload[TRIB_ERROR_TEXT_SIZE + 2];
-    trib_writer writer = {.data = payload, .capacity = sizeof payload};
-    trib_put_text(&writer, entry->bad_text);
-    if (self->slots[rank].link != NULL && entry->tags[rank] != UINT32_MAX) {
-        trib_frame frame = {.type = TRIB_FRAME_TENSOR_BAD, .tensor = entry->tags[rank]};
-        trib_link_send_copy(self->slots[rank].link, frame, payload, writer.size);
+    if (self->slots[rank].link == NULL || entry->tags[rank] == UINT32_MAX) {
+        return;
     }
+    const trib_cause cause = trib_cause_about(TRIB_MISMATCH, TRIB_CAUSE_NOTE, TRIB_SUBJECT_TENSOR, entry->tags[rank],
+                                              TRIB_NO_MEMBER, entry->bad_text);
+    const trib_frame frame = {.type = TRIB_FRAME_TENSOR_BAD, .tensor = entry->tags[rank]};
+    trib_link_send_cause(self->slots[rank].link, frame, &cause);
 }
 
 static void mark_bad(const trib_coordinator *self, trib_registry_entry *entry, const char *text)

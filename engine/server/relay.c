@@ -9,6 +9,7 @@
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/core/core_trace.h"
+#include "engine/link/link_cause.h"
 #include "engine/server/server_sum.h"
 
 /* A partial sum on its way to its owner, or a refusal that must not overtake the partial sums of older rounds. */
@@ -116,9 +117,8 @@ static void push_sent(trib_send_record *out, trib_status status)
 
 static void send_refusal(trib_link *link, const trib_contribution *what, trib_status status, const char *text)
 {
-    trib_frame frame = frame_of(TRIB_FRAME_WITHDRAW, what);
-    frame.aux = (uint32_t)trib_frame_withdraw_reason(status);
-    trib_link_send_copy(link, frame, text, strlen(text));
+    const trib_cause cause = trib_cause_note(trib_frame_withdraw_reason(status), TRIB_NO_MEMBER, text);
+    trib_link_send_cause(link, frame_of(TRIB_FRAME_WITHDRAW, what), &cause);
 }
 
 static bool brings_payload(const trib_core *core, const trib_contribution *what)
@@ -431,7 +431,7 @@ trib_status trib_relay_received(trib_link *link, const trib_frame *frame, const 
                                 trib_error *error)
 {
     trib_core *core = link->core;
-    trib_status reason = TRIB_OK, status = check_owner(link, frame, error);
+    trib_status status = check_owner(link, frame, error);
     if (status == TRIB_OK && frame->type == TRIB_FRAME_SUM) {
         return take_sum(link, frame, payload, in_place, error);
     }
@@ -439,13 +439,14 @@ trib_status trib_relay_received(trib_link *link, const trib_frame *frame, const 
         take_stall(core, frame);
         return TRIB_OK;
     }
-    status = status == TRIB_OK ? trib_frame_take_error(frame, &reason, error) : status;
+    trib_cause cause;
+    status = status == TRIB_OK ? trib_cause_decode(frame, payload, &cause, error) : status;
     if (status == TRIB_OK) {
         char text[TRIB_ERROR_TEXT_SIZE];
-        trib_frame_take_text(frame, payload, text, sizeof text);
+        trib_job_render_for_others(core->engine, &cause, text);
         const trib_contribution key = key_of(frame);
         drop_pushes(core, &key);
-        trib_summation_refuse(summation_of(core), &key, reason, text);
+        trib_summation_refuse(summation_of(core), &key, cause.status, text);
     }
     return status;
 }

@@ -1,8 +1,8 @@
 /* server.c - the server's side of one core: its links from workers, its life, and what it looks at every tick. */
 #include <stdlib.h>
 
-#include "engine/core/blame.h"
 #include "engine/core/wireup.h"
+#include "engine/link/link_cause.h"
 #include "engine/server/relay.h"
 #include "engine/server/server_sum.h"
 
@@ -51,6 +51,7 @@ void trib_server_adopt(trib_link *link)
 
 static void server_closed(trib_link *link, trib_status status, const char *reason)
 {
+    (void)reason;
     trib_core *core = link->core;
     trib_counter_sub(&core->stats.connections, 1);
     if (core->worker_links != NULL && link->peer < core->engine->roster->worker_count &&
@@ -60,9 +61,9 @@ static void server_closed(trib_link *link, trib_status status, const char *reaso
     if (core->ended || (link->bye && status == TRIB_PEER_LEFT)) {
         return; /* trib_server_sums_scan refuses the rounds that miss its contribution */
     }
-    char text[TRIB_ERROR_TEXT_SIZE], rank[TRIB_MEMBER_NAME_MAX];
-    trib_blame_end(link, "from", trib_blame_caller(core->engine->roster, link->peer, rank), reason, text);
-    trib_engine_end(core->engine, trib_blame_status(status), text);
+    trib_cause cause;
+    trib_link_end_cause(link, &cause);
+    trib_job_member_lost(core->engine, &cause);
 }
 
 /* ---- Life ---- */

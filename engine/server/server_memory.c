@@ -51,13 +51,15 @@ void trib_server_check_memory(trib_core *core)
     if (core->entries_waiting > 0) {
         core->out_of_memory_ns = 0; /* memory comes back as they go */
     } else if (core->out_of_memory_ns >= limit_ns) {
-        char text[TRIB_ERROR_TEXT_SIZE];
-        snprintf(
-            text, sizeof text,
-            "%s found no memory for contributions for %.1f s: raise its limit (ulimit -v, a container's), or start "
-            "more servers",
-            trib_roster_name(core->engine->roster, core->engine->member_id), (double)core->out_of_memory_ns / NS_PER_S);
+        char detail[TRIB_ERROR_TEXT_SIZE];
+        snprintf(detail, sizeof detail,
+                 "found no memory for contributions for %.1f s: raise its limit (ulimit -v, a container's), or start "
+                 "more servers",
+                 (double)core->out_of_memory_ns / NS_PER_S);
         core->out_of_memory_at_ns = 0;
-        trib_engine_end(core->engine, TRIB_NO_MEMORY, text);
+        const uint32_t me = core->engine->member_id;
+        const trib_cause cause =
+            trib_cause_about(TRIB_NO_MEMORY, TRIB_CAUSE_SHORTAGE, TRIB_SUBJECT_MEMBER, me, me, detail);
+        trib_job_end(core->engine, &cause);
     }
 }

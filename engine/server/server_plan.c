@@ -11,11 +11,11 @@
  * The frames' lengths are checked here; what they mean is checked by the aggregator.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/core/core_trace.h"
+#include "engine/link/link_cause.h"
 #include "engine/server/relay.h"
 #include "engine/server/server_sum.h"
 
@@ -136,11 +136,16 @@ static trib_status aggregate_chunk(server_chunk *chunk, trib_error *error)
     return status;
 }
 
-static trib_status withdraw_contributor(const server_chunk *chunk, const void *payload)
+static trib_status withdraw_contributor(const server_chunk *chunk, const void *payload, trib_error *error)
 {
+    trib_cause cause;
+    const trib_status status = trib_cause_decode(chunk->frame, payload, &cause, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
     char text[TRIB_ERROR_TEXT_SIZE];
-    trib_frame_take_text(chunk->frame, payload, text, sizeof text);
-    const trib_status why = trib_frame_withdraw_reason((trib_status)(int32_t)chunk->frame->aux);
+    trib_job_render_for_others(chunk->link->core->engine, &cause, text);
+    const trib_status why = trib_frame_withdraw_reason(cause.status);
     return chunk->sum->aggregator->ops->withdraw(chunk->sum->aggregator, &chunk->what, why, text);
 }
 
@@ -157,7 +162,7 @@ trib_status trib_server_received(trib_link *link, const trib_frame *frame, const
     }
     chunk.what = trib_server_contribution(chunk.sum, link, frame);
     if (frame->type == TRIB_FRAME_WITHDRAW) {
-        return withdraw_contributor(&chunk, payload);
+        return withdraw_contributor(&chunk, payload, error);
     }
     if (frame->type == TRIB_FRAME_STALL) {
         if (frame->aux < link->core->engine->roster->worker_count) {
@@ -308,6 +313,11 @@ void trib_server_notice(const trib_core *core, const trib_frame *extra, uint32_t
                             .collective = extra->collective,
                             .root = extra->root,
                             .aux = extra->aux};
-        trib_link_send_copy(link, frame, text, text == NULL ? 0 : strlen(text));
+        if (text == NULL) {
+            trib_link_send_copy(link, frame, NULL, 0);
+        } else {
+            const trib_cause cause = trib_cause_note((trib_status)(int32_t)extra->aux, TRIB_NO_MEMBER, text);
+            trib_link_send_cause(link, frame, &cause);
+        }
     }
 }

@@ -23,7 +23,7 @@
     X(PROOF, 32)                                                                                                       \
     X(WELCOME, 0)                                                                                                      \
     /* BYE: the sender closes, in good order (aux 0) or because of a status, and the payload says why */               \
-    X(BYE, 384)                                                                                                        \
+    X(BYE, 512)                                                                                                        \
     /* membership, between a member and the coordinator */                                                             \
     X(JOIN, 4096)                                                                                                      \
     X(ROSTER, TRIB_PAYLOAD_MAX)                                                                                        \

@@ -265,9 +265,12 @@ void trib_op_fail(trib_op *op, trib_status status, const char *format, ...)
     if (!atomic_compare_exchange_strong(&op->claim, &none, (int)status)) {
         return;
     }
+    const int length = snprintf(op->text, sizeof op->text, "tensor \"%s\": ", op->tensor->name);
+    trib_assert(length > 0 && (size_t)length < sizeof op->text);
+    op->reason_at = (uint32_t)length;
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(op->text, sizeof op->text, format, arguments);
+    vsnprintf(op->text + length, sizeof op->text - (size_t)length, format, arguments);
     va_end(arguments);
     atomic_store(&op->has_text, true);
     if (op->tensor->on_device) {

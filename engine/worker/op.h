@@ -87,7 +87,7 @@ typedef struct trib_tensor {
 
     /* Written on core 0, then published by state. */
     atomic_bool placed; /* it has partitions and owners */
-    atomic_bool bad;    /* the workers disagree about it: every operation on it fails with bad_text */
+    atomic_bool bad;    /* the workers disagree about it: every operation on it fails for bad_text */
     char bad_text[TRIB_ERROR_TEXT_SIZE];
     uint32_t id;
     uint32_t partition_bytes, chunk_bytes, partition_count;
@@ -145,6 +145,7 @@ struct trib_op {
     bool spread;      /* posted to every core; false: to core 0 only, which does so when the tensor has been placed */
     atomic_int claim; /* 0: no failure yet; else the failure's status, text is being or has been written */
     char text[TRIB_ERROR_TEXT_SIZE];
+    uint32_t reason_at;            /* where in the text the reason begins, behind the name of the tensor */
     atomic_bool has_text;          /* it has been written, and stays */
     atomic_int status;             /* TRIB_PENDING until complete, seen by callers */
     atomic_bool cancelled;         /* asked for */
@@ -232,8 +233,13 @@ bool trib_tensor_move_apply(trib_tensor *tensor, trib_tensor_core *mine);
 /* ---- op.c: taking, cancelling and completing ---- */
 TRIB_CHECKED trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, trib_collective collective,
                                         trib_tensor *tensor, trib_op **op_out, trib_error *error);
-/* Any core: its first failure; later ones are ignored. */
+/* Any core: its first failure; later ones are ignored. The name of the tensor is put before the text. */
 void trib_op_fail(trib_op *op, trib_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Why it failed, once has_text is set, without the name of the tensor. */
+static inline const char *trib_op_reason(const trib_op *op)
+{
+    return op->text + op->reason_at;
+}
 /* Any thread: asks every core to give the operation up. Only the first call counts. */
 void trib_op_give_up(trib_op *op);
 /* A core touches its buffers no more. */

@@ -56,7 +56,7 @@ static void pipeline_run(trib_core *core, trib_task *task)
         trib_verdict verdict = plan->stages[task->stage]->start(core, task, &error);
         task->running = false;
         if (verdict == TRIB_VERDICT_FAILED) {
-            trib_op_fail(task->op_core->op, error.status, "tensor \"%s\": %s", task->tensor->name, error.text);
+            trib_op_fail(task->op_core->op, error.status, "%s", error.text);
             task->failed = true;
             trib_trace_task(core, TRIB_TRACE_FAILED, task, (uint32_t)atomic_load(&task->op_core->op->claim));
             give_up_soon(core, task->op_core->op);

@@ -339,7 +339,7 @@ void trib_tensor_placed(trib_tensor *tensor, uint32_t id, trib_place_owner *owne
         /* The others wait for what this worker will never push. */
         char text[TRIB_ERROR_TEXT_SIZE];
         snprintf(text, sizeof text, "out of memory for the partitions of tensor \"%s\"", tensor->name);
-        trib_engine_end(tensor->engine, TRIB_NO_MEMORY, text);
+        trib_job_fail(tensor->engine, TRIB_NO_MEMORY, text);
         return;
     }
     for (uint32_t i = 0; i < tensor->engine->core_count; i++) {
@@ -354,7 +354,7 @@ void trib_tensor_bad(trib_tensor *tensor, const char *text)
     if (atomic_load(&tensor->bad)) {
         return;
     }
-    snprintf(tensor->bad_text, sizeof tensor->bad_text, "tensor \"%s\": %.300s", tensor->name, text);
+    snprintf(tensor->bad_text, sizeof tensor->bad_text, "%s", text);
     atomic_store(&tensor->bad, true);
     if (!atomic_load(&tensor->placed)) {
         release_waiting(tensor);

@@ -175,7 +175,7 @@ void trib_worker_arrived(trib_core *core, trib_op_core *op_core)
         }
     }
     if (core->ended) {
-        trib_op_fail(op, core->ended_status, "tensor \"%s\": %s", tensor->name, core->ended_text);
+        trib_op_fail(op, core->ended_status, "%s", core->ended_text);
         drop_op_core(core, op_core);
     } else if (atomic_load(&tensor->placed)) {
         spread(core, op);
@@ -272,7 +272,7 @@ void trib_worker_start_next(trib_core *core, trib_tensor *tensor)
            trib_tensor_copy_allows(tensor, mine->round_next)) {
         trib_op_core *op_core = dequeue_first(mine);
         if (atomic_load(&op_core->op->cancelled)) {
-            trib_op_fail(op_core->op, TRIB_CANCELLED, "tensor \"%s\": cancelled", tensor->name);
+            trib_op_fail(op_core->op, TRIB_CANCELLED, "cancelled");
         }
         if (atomic_load(&tensor->bad)) {
             trib_op_fail(op_core->op, TRIB_MISMATCH, "%s", tensor->bad_text);
@@ -280,7 +280,7 @@ void trib_worker_start_next(trib_core *core, trib_tensor *tensor)
         if (atomic_load(&op_core->op->claim) != 0) {
             skip_round(core, op_core);
         } else if (!trib_worker_know_tensor(core, tensor)) {
-            trib_op_fail(op_core->op, TRIB_NO_MEMORY, "tensor \"%s\": out of memory", tensor->name);
+            trib_op_fail(op_core->op, TRIB_NO_MEMORY, "out of memory");
             skip_round(core, op_core);
         } else {
             begin_round(core, tensor, op_core);
@@ -345,10 +345,9 @@ void trib_worker_fail_all(trib_core *core, trib_status status, const char *text)
         trib_tensor *tensor = op->tensor;
         char waiting[256];
         if (core->engine->roster == NULL) {
-            trib_op_fail(op, status, "tensor \"%s\": %s", tensor->name, text); /* which says what there is to say */
+            trib_op_fail(op, status, "%s", text); /* which says what there is to say */
         } else {
-            trib_op_fail(op, status, "tensor \"%s\": %s (%s)", tensor->name, text,
-                         trib_worker_waiting_text(core, op_core, waiting, sizeof waiting));
+            trib_op_fail(op, status, "%s (%s)", text, trib_worker_waiting_text(core, op_core, waiting, sizeof waiting));
         }
         trib_tensor_core *mine = atomic_load(&tensor->placed) ? trib_tensor_core_of(core, tensor) : NULL;
         if (mine != NULL && mine->active == op_core) {

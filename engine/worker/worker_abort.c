@@ -5,10 +5,10 @@
  * within GRACE_NS the link that holds them is ended, which gives them back.
  */
 #include <stdio.h>
-#include <string.h>
 
 #include "engine/base/assert.h"
 #include "engine/worker/device_hooks.h"
+#include "engine/link/link_cause.h"
 #include "engine/link/link_priority.h"
 #include "engine/worker/pipeline.h"
 #include "engine/server/server_sum.h"
@@ -16,17 +16,32 @@
 
 #define GRACE_NS (2 * INT64_C(1000000000))
 
-/* What the others are told. Who disagrees, and about what, may reach them by this alone; and who was lost comes first. */
-static void say_why(const trib_op *op, trib_status status, const char *name, char *text, size_t size)
+/* Why a peer of this worker is lost, as the other workers read it. */
+static const char *loss_reason(const trib_op *op, char text[TRIB_ERROR_TEXT_SIZE])
 {
-    const bool has_text = atomic_load(&op->has_text);
-    if ((status == TRIB_PEER_LOST || status == TRIB_PEER_LEFT) && has_text) {
-        const char *why = strstr(op->text, "\": "); /* behind the tensor's name, which they have themselves */
-        snprintf(text, size, "%s; %s withdrew from round %u", why != NULL ? why + 3 : op->text, name, op->round);
-    } else {
-        snprintf(text, size, "%s withdrew from round %u (%s)", name, op->round,
-                 status == TRIB_MISMATCH && has_text ? op->text : trib_status_text(status));
+    const trib_engine *engine = op->engine;
+    if (atomic_load(&engine->phase) != TRIB_PHASE_ENDED || trib_status_is_orderly(engine->cause.status)) {
+        return trib_op_reason(op);
     }
+    trib_job_render_for_others(engine, &engine->cause, text);
+    return text;
+}
+
+/* What a WITHDRAW frame says. It may be the only message that explains a mismatch to the other workers, and a lost peer comes
+ * first in it. */
+static trib_cause withdraw_cause(const trib_op *op, trib_status status)
+{
+    const uint32_t me = op->engine->member_id;
+    const char *name = trib_roster_name(op->engine->roster, me);
+    const bool has_text = atomic_load(&op->has_text);
+    char text[TRIB_ERROR_TEXT_SIZE], detail[TRIB_ERROR_TEXT_SIZE + 64];
+    if ((status == TRIB_PEER_LOST || status == TRIB_PEER_LEFT) && has_text) {
+        snprintf(detail, sizeof detail, "%.280s; %s withdrew from round %u", loss_reason(op, text), name, op->round);
+    } else {
+        snprintf(detail, sizeof detail, "%s withdrew from round %u (%s)", name, op->round,
+                 status == TRIB_MISMATCH && has_text ? trib_op_reason(op) : trib_status_text(status));
+    }
+    return trib_cause_about(trib_frame_withdraw_reason(status), TRIB_CAUSE_NOTE, TRIB_SUBJECT_MEMBER, me, me, detail);
 }
 
 void trib_worker_withdraw(trib_core *core, trib_op_core *op_core, trib_task *task)
@@ -37,8 +52,7 @@ void trib_worker_withdraw(trib_core *core, trib_op_core *op_core, trib_task *tas
     if (link == NULL || core->ended || op->collective == TRIB_COLLECTIVE_DEVICE_ALONE) {
         return;
     }
-    char text[TRIB_ERROR_TEXT_SIZE + 64];
-    say_why(op, status, trib_roster_name(core->engine->roster, core->engine->member_id), text, sizeof text);
+    const trib_cause cause = withdraw_cause(op, status);
     trib_frame frame = {
         .type = TRIB_FRAME_WITHDRAW,
         .tensor = op->tensor->id,
@@ -50,13 +64,12 @@ void trib_worker_withdraw(trib_core *core, trib_op_core *op_core, trib_task *tas
         .reduce = (uint8_t)op->reduce,
         .root = op->root,
         .size = trib_worker_owner_code(core, task),
-        .aux = (uint32_t)trib_frame_withdraw_reason(status),
     };
     task->withdrawn = true;
     trib_link *connection = trib_link_connection_or_main(link, task->connection);
     /* The next round comes behind it; the owner may be another one than it was. */
     task->connection = trib_link_connection_index(connection);
-    trib_link_send_copy(connection, frame, text, strlen(text));
+    trib_link_send_cause(connection, frame, &cause);
 }
 
 static void grace_passed(trib_reactor *reactor, trib_timer *timer)
@@ -87,7 +100,7 @@ static void grace_passed(trib_reactor *reactor, trib_timer *timer)
         snprintf(text, sizeof text,
                  "tensor \"%s\": the device did not give its buffers back after the operation failed",
                  op_core->op->tensor->name);
-        trib_engine_end(core->engine, TRIB_SYSTEM, text);
+        trib_job_fail(core->engine, TRIB_SYSTEM, text);
     }
 }
 
@@ -190,8 +203,8 @@ void trib_worker_deadline_passed(trib_reactor *reactor, trib_timer *timer)
     trib_core *core = reactor->owner;
     trib_op_core *op_core = timer->user;
     char waiting[256];
-    trib_op_fail(op_core->op, TRIB_TIMEOUT, "tensor \"%s\": not complete by its deadline of %.3f s: %s",
-                 op_core->op->tensor->name, (double)(op_core->op->deadline_ns - op_core->op->submit_ns) / 1e9,
+    trib_op_fail(op_core->op, TRIB_TIMEOUT, "not complete by its deadline of %.3f s: %s",
+                 (double)(op_core->op->deadline_ns - op_core->op->submit_ns) / 1e9,
                  trib_worker_waiting_text(core, op_core, waiting, sizeof waiting));
     abort_op_core(core, op_core);
 }
@@ -201,7 +214,7 @@ void trib_worker_cancel_arrived(trib_reactor *reactor, trib_post *post)
     trib_core *core = reactor->owner;
     trib_op_core *op_core = (trib_op_core *)((char *)post - offsetof(trib_op_core, cancel_post));
     if (op_core->core == core) {
-        trib_op_fail(op_core->op, TRIB_CANCELLED, "tensor \"%s\": cancelled", op_core->op->tensor->name);
+        trib_op_fail(op_core->op, TRIB_CANCELLED, "cancelled");
         abort_op_core(core, op_core);
     }
     trib_op_unref(op_core->op);

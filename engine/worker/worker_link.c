@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/core/blame.h"
+#include "engine/link/link_cause.h"
 #include "engine/core/wireup.h"
 #include "engine/link/link_subflow.h"
 #include "engine/worker/pipeline.h"
@@ -91,8 +91,8 @@ static void detach_tasks(trib_core *core, trib_link *link, trib_status status, c
             if (link->bye && task->device != NULL && task->chunks_received == task->chunk_count) {
                 continue; /* it has its sum, and is on the way back to its device */
             }
-            trib_op_fail(op_core->op, link->bye || status == TRIB_PEER_LEFT ? TRIB_PEER_LEFT : TRIB_PEER_LOST,
-                         "tensor \"%s\": %s", tensor->name, text);
+            trib_op_fail(op_core->op, link->bye || status == TRIB_PEER_LEFT ? TRIB_PEER_LEFT : TRIB_PEER_LOST, "%s",
+                         text);
             gives_up = link->bye && !core->ended; /* else the job is over, which every core hears of */
             if (task->failed) {
                 trib_pipeline_try_settle(core, task);
@@ -108,20 +108,23 @@ static void detach_tasks(trib_core *core, trib_link *link, trib_status status, c
 
 static void worker_link_closed(trib_link *link, trib_status status, const char *reason)
 {
+    (void)reason;
     trib_core *core = link->core;
     trib_link **slot = &core->owner_links[link->peer * TRIB_REACTORS_MAX + link->peer_reactor];
     if (*slot == link) {
         *slot = NULL;
         trib_counter_sub(&core->stats.connections, 1);
     }
+    trib_cause cause;
     char text[TRIB_ERROR_TEXT_SIZE];
-    trib_blame_end(link, "to", trib_roster_name(core->engine->roster, link->peer), reason, text);
-    /* The job ends before any operation does: who submits another from its callback is told of the loss at once. */
+    trib_link_end_cause(link, &cause);
+    /* The job ends before any operation does: a callback that submits another one learns of the loss at once. */
     if (!link->proved && status == TRIB_PEER_LOST) {
-        trib_wireup_defer_failure(core, status, text);
+        trib_wireup_defer_failure(core, &cause);
     } else if (!link->bye && !core->ended) {
-        trib_engine_end(core->engine, trib_status_is_orderly(status) ? TRIB_PEER_LOST : status, text);
+        trib_job_member_lost(core->engine, &cause);
     }
+    trib_job_render(core->engine, &cause, text);
     trib_relay_detach(link, text);
     detach_tasks(core, link, status, text);
 }
@@ -338,8 +341,7 @@ static void take_stall(trib_core *core, trib_task *task, const trib_frame *frame
     take_missing(core, task, frame);
     trib_trace_task(core, TRIB_TRACE_STALL, task, 0);
     if (frame->chunk == TRIB_STALL_FOR_GOOD) {
-        trib_op_fail(task->op_core->op, TRIB_PEER_LEFT,
-                     "tensor \"%s\": %s left the job without contributing to round %u", task->tensor->name,
+        trib_op_fail(task->op_core->op, TRIB_PEER_LEFT, "%s left the job without contributing to round %u",
                      trib_roster_name(core->engine->roster, frame->aux), frame->round);
         give_up_everywhere(core, task->op_core);
     }
@@ -349,15 +351,15 @@ static trib_status take_refusal(trib_link *link, trib_task *task, const trib_fra
                                 trib_error *error)
 {
     trib_core *core = link->core;
-    trib_status reason = TRIB_OK;
-    trib_status status = trib_frame_take_error(frame, &reason, error);
+    trib_cause cause;
+    const trib_status status = trib_cause_decode(frame, payload, &cause, error);
     if (status != TRIB_OK) {
         return status;
     }
     char text[TRIB_ERROR_TEXT_SIZE];
-    trib_frame_take_text(frame, payload, text, sizeof text);
-    trib_op_fail(task->op_core->op, reason, "tensor \"%s\": %s", task->tensor->name, text);
-    if (reason == TRIB_MISMATCH) {
+    trib_job_render(core->engine, &cause, text);
+    trib_op_fail(task->op_core->op, cause.status, "%s", text);
+    if (cause.status == TRIB_MISMATCH) {
         trib_pipeline_fail(core, task); /* each partition's owner says so itself, and better than this worker could */
     } else {
         give_up_everywhere(core, task->op_core);

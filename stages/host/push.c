@@ -85,8 +85,10 @@ static void notify_missing(trib_core *core, const trib_task *task, trib_status s
     } else if (trib_engine_check_open(core->engine, error) != TRIB_OK) {
         return;
     } else if (link != NULL && !link->bye) {
+        char why[TRIB_ERROR_TEXT_SIZE];
+        trib_job_render(core->engine, &link->end, why);
         trib_error_set(error, TRIB_PEER_LOST, "the connection to %s, which sums partition %u, ends: %.200s", name,
-                       task->partition, link->end_reason);
+                       task->partition, why);
     } else {
         trib_error_set(error, TRIB_PEER_LEFT, "%s, which sums partition %u, has left the job", name, task->partition);
     }

@@ -1,9 +1,9 @@
 /*
- * fuzz_wire.c - whatever a peer sends: decoding a header, a roster or a member's description must not crash, and what
- * was taken must encode again to the same bytes.
+ * fuzz_wire.c - whatever a peer sends: decoding a header, a roster, a member's description or a cause must not crash, and what
+ * was taken must encode again to the same bytes. A cause can be rendered, too.
  *
- * The first byte of the input chooses what the rest is: its remainder by 3 is 0 for a header, 1 for a roster, 2 for a
- * member.
+ * The first byte of the input chooses what the rest is: its remainder by 4 is 0 for a header, 1 for a roster, 2 for a
+ * member, 3 for a cause.
  */
 #include <math.h>
 #include <stddef.h>
@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "engine/cluster/roster.h"
+#include "engine/job/cause.h"
 #include "engine/wire/wire.h"
 #include "tests/support/seal.h"
 
@@ -135,12 +136,35 @@ static void try_member(const uint8_t *data, size_t size)
     free(bytes);
 }
 
+static void try_cause(const uint8_t *data, size_t size)
+{
+    const trib_frame frame = {.type = TRIB_FRAME_LOST, .aux = (uint32_t)TRIB_PEER_LOST, .payload_size = (uint32_t)size};
+    trib_cause cause, again;
+    trib_error error = {.text = ""};
+    const trib_status status = trib_cause_decode(&frame, data, &cause, &error);
+    if (status != TRIB_OK) {
+        require_refusal(status, &error);
+        return;
+    }
+    unsigned char bytes[2][TRIB_CAUSE_PAYLOAD_MAX];
+    trib_writer first = {.data = bytes[0], .capacity = size}, second = {.data = bytes[1], .capacity = size};
+    require(size <= TRIB_CAUSE_PAYLOAD_MAX);
+    trib_cause_put(&first, &cause);
+    require(trib_cause_decode(&frame, first.data, &again, NULL) == TRIB_OK);
+    trib_cause_put(&second, &again);
+    require_fixed_point(&first, &second, size);
+    const trib_cause_reader reader = {.member = 1, .worker_count = 2, .coordinator_address = "127.0.0.1:1"};
+    char text[TRIB_ERROR_TEXT_SIZE];
+    trib_cause_render(&cause, &reader, text);
+    require(strnlen(text, sizeof text) < sizeof text);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size == 0) {
         return 0;
     }
-    switch (data[0] % 3) {
+    switch (data[0] % 4) {
     case 0:
         if (size > TRIB_HEADER_SIZE) {
             try_header(data + 1);
@@ -150,8 +174,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     case 1:
         try_roster(data + 1, size - 1);
         break;
-    default:
+    case 2:
         try_member(data + 1, size - 1);
+        break;
+    default:
+        try_cause(data + 1, size - 1);
         break;
     }
     return 0;

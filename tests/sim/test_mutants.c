@@ -218,11 +218,11 @@ void __wrap_trib_worker_release(trib_core *core, trib_op_core *op_core)
     }
 }
 
-__typeof__(trib_engine_end) __real_trib_engine_end, __wrap_trib_engine_end;
-void __wrap_trib_engine_end(trib_engine *engine, trib_status status, const char *text)
+__typeof__(trib_job_member_lost) __real_trib_job_member_lost, __wrap_trib_job_member_lost;
+void __wrap_trib_job_member_lost(trib_engine *engine, const trib_cause *cause)
 {
-    if (status != TRIB_PEER_LOST || !strikes(BUG_LOSS_IGNORED, 1)) {
-        __real_trib_engine_end(engine, status, text);
+    if (!strikes(BUG_LOSS_IGNORED, 1)) {
+        __real_trib_job_member_lost(engine, cause);
     }
 }
 

@@ -185,7 +185,7 @@ static void inner_closed(trib_conn *inner, trib_status status, const char *reaso
             free(conn);
             return;
         }
-        trib_log(logger, TRIB_LOG_WARN, "to %s over TCP: over RDMA, which it offers, %s", conn->to.text,
+        trib_log(logger, TRIB_LOG_WARN, "to %s over TCP: over RDMA, which it offers: %s", conn->to.text,
                  conn->late ? "there was no answer in time" : reason);
         status = connect_over_tcp(conn);
         if (status == TRIB_OK) {

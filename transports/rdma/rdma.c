@@ -44,22 +44,20 @@ struct verbs_listener {
 
 static void connect_failed(verbs_conn *conn, const char *why)
 {
-    trib_rdma_conn_end(conn, TRIB_PEER_LOST, "cannot connect: %s", why);
+    trib_rdma_conn_end(conn, TRIB_PEER_LOST, "%s", why);
     conn->base.transport->upcalls->connected(&conn->base, conn->end_status);
 }
 
 static void connect_failed_errno(verbs_conn *conn, int number)
 {
     errno = number;
-    trib_rdma_conn_end(conn, TRIB_PEER_LOST,
-                       number == ENODEV ? "cannot connect: no RDMA device of this machine leads there"
-                                        : "cannot connect: %m");
+    trib_rdma_conn_end(conn, TRIB_PEER_LOST, number == ENODEV ? "no RDMA device of this machine leads there" : "%m");
     conn->base.transport->upcalls->connected(&conn->base, conn->end_status);
 }
 
 static void connect_failed_error(verbs_conn *conn, const trib_error *error)
 {
-    trib_rdma_conn_end(conn, error->status, "cannot connect: %s", error->text);
+    trib_rdma_conn_end(conn, error->status, "%s", error->text);
     conn->base.transport->upcalls->connected(&conn->base, conn->end_status);
 }
 

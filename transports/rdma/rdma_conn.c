@@ -55,7 +55,7 @@ static void timer_fired(trib_reactor *reactor, trib_timer *timer)
         return;
     }
     char reason[64];
-    snprintf(reason, sizeof reason, "cannot connect: no answer within %d s", (int)(CONNECT_NS / INT64_C(1000000000)));
+    snprintf(reason, sizeof reason, "no answer within %d s", (int)(CONNECT_NS / INT64_C(1000000000)));
     trib_rdma_conn_lose(conn, reason);
 }
 
@@ -242,7 +242,7 @@ trib_status trib_rdma_connect(trib_transport *transport, const trib_address *to,
     conn->base.user = user;
     *conn_out = &conn->base;
     if (rdma_resolve_addr(id, NULL, (struct sockaddr *)&address, RESOLVE_MS) != 0) {
-        trib_rdma_conn_end(conn, TRIB_PEER_LOST, "cannot connect: %m");
+        trib_rdma_conn_end(conn, TRIB_PEER_LOST, "%m");
         conn->connect_failed = true;
     }
     return TRIB_OK;

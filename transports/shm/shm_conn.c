@@ -153,8 +153,7 @@ static void run_resume(trib_reactor *reactor, trib_post *post)
 static void greeting_late(trib_reactor *reactor, trib_timer *timer)
 {
     (void)reactor;
-    trib_shm_conn_end(timer->user, TRIB_PEER_LOST, "cannot connect: no answer within %.0f s",
-                      (double)GREETING_NS / 1e9);
+    trib_shm_conn_end(timer->user, TRIB_PEER_LOST, "no answer within %.0f s", (double)GREETING_NS / 1e9);
 }
 
 static void take_again(trib_reactor *reactor, trib_timer *timer)

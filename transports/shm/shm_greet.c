@@ -135,8 +135,7 @@ static int receive_greeting(shm_conn *conn, bool stays, shm_greeting *message, i
     }
     if (got <= 0) {
         char why[TRIB_REASON_MAX];
-        trib_shm_conn_end(conn, TRIB_PEER_LOST, "cannot connect: %s",
-                          got == 0 ? "closed by the peer" : trib_log_reason(errno, why));
+        trib_shm_conn_end(conn, TRIB_PEER_LOST, "%s", got == 0 ? "closed by the peer" : trib_log_reason(errno, why));
     }
     if (got >= 0) {
         *fd_out = take_descriptor(&header); /* an empty message brings them as well */
@@ -239,7 +238,7 @@ static void take_welcome(shm_conn *conn, const shm_greeting *message)
     conn->memory_fd = -1;
     if (!send_greeting(conn, SHM_READY)) {
         char why[TRIB_REASON_MAX];
-        trib_shm_conn_end(conn, TRIB_PEER_LOST, "cannot connect: %s", trib_log_reason(errno, why));
+        trib_shm_conn_end(conn, TRIB_PEER_LOST, "%s", trib_log_reason(errno, why));
         return;
     }
     trib_shm_conn_opened(conn);

@@ -144,7 +144,7 @@ static void connect_ready(tcp_conn *conn)
     }
     if (error != 0) {
         conn->base.refused = error == ECONNREFUSED;
-        trib_tcp_conn_end_errno(conn, "cannot connect", error);
+        trib_tcp_conn_end_errno(conn, "", error);
         conn->base.transport->upcalls->connected(&conn->base, conn->end_status);
         return;
     }
@@ -189,7 +189,7 @@ trib_status trib_tcp_connect(trib_transport *transport, const trib_address *to, 
     if (connect(fd, (const struct sockaddr *)&address, size) != 0 && errno != EINPROGRESS && errno != EINTR) {
         /* Unreachable, say. The upcalls tell, as for those that fail later. */
         int error = errno;
-        trib_tcp_conn_end_errno(conn, "cannot connect", error);
+        trib_tcp_conn_end_errno(conn, "", error);
         conn->connect_failed = true;
         return TRIB_OK;
     }
@@ -274,7 +274,8 @@ void trib_tcp_conn_end(tcp_conn *conn, trib_status status, const char *format, .
 void trib_tcp_conn_end_errno(tcp_conn *conn, const char *what, int error)
 {
     char why[64];
-    trib_tcp_conn_end(conn, TRIB_PEER_LOST, "%s: %s", what, strerror_r(error, why, sizeof why));
+    trib_tcp_conn_end(conn, TRIB_PEER_LOST, "%s%s%s", what, what[0] != '\0' ? ": " : "",
+                      strerror_r(error, why, sizeof why));
 }
 
 void trib_tcp_conn_close(trib_conn *base, bool flush)

@@ -192,7 +192,7 @@ static void take_answer(loop_end *end, trib_status answer)
         hand_over_held(end);
         return;
     }
-    begin_end(end, answer, "cannot connect: nobody listens there");
+    begin_end(end, answer, "nobody listens there");
     end->base.transport->upcalls->connected(&end->base, answer);
 }
 

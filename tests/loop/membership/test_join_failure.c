@@ -13,10 +13,12 @@
 #include <cmocka.h>
 
 #include "engine/cluster/roster.h"
+#include "engine/wire/cause_wire.h"
 #include "tests/loop/host.h"
 #include "tests/loop/raw_peer.h"
 
-#define REASON "rank 1 (by hand): has a reason of its own"
+#define DETAIL "has a reason of its own"
+#define REASON "rank 1 (by hand): " DETAIL
 
 typedef struct bed {
     host host;
@@ -48,11 +50,11 @@ static void look_at_clock(bed *self)
 
 static void give_reason(bed *self)
 {
-    unsigned char bytes[TRIB_ERROR_TEXT_SIZE];
-    trib_writer writer = {.data = bytes, .capacity = sizeof bytes};
-    trib_put_text(&writer, REASON);
+    unsigned char payload[TRIB_CAUSE_PAYLOAD_MAX];
+    const trib_cause cause = trib_cause_trouble(TRIB_SYSTEM, 1, DETAIL);
+    const size_t size = trib_cause_encode(&cause, payload);
     const trib_frame lost = {.type = TRIB_FRAME_LOST, .aux = (uint32_t)TRIB_SYSTEM, .epoch = 1};
-    raw_peer_send(&self->control, lost, bytes, writer.size);
+    raw_peer_send(&self->control, lost, payload, size);
 }
 
 static void bed_close(bed *self)
@@ -98,15 +100,20 @@ static void last_words_follow_the_proof(void **state)
 {
     (void)state;
     trib_frame frame = {.type = TRIB_FRAME_NONE};
-    char text[TRIB_ERROR_TEXT_SIZE];
+    trib_cause cause;
     bed self;
     bed_open(&self);
     raw_peer_accept_proof(&self.control, &self.data, HOST_TOKEN);
     give_reason(&self);
     assert_true(raw_peer_receive(&self.data, &frame, self.payload));
     assert_int_equal(frame.type, TRIB_FRAME_BYE);
-    trib_frame_take_text(&frame, self.payload, text, sizeof text);
-    assert_string_equal(text, REASON);
+    assert_int_equal(trib_cause_decode(&frame, self.payload, &cause, NULL), TRIB_OK);
+    assert_int_equal(cause.status, TRIB_SYSTEM);
+    assert_int_equal(cause.kind, TRIB_CAUSE_TROUBLE);
+    assert_int_equal(cause.subject_kind, TRIB_SUBJECT_MEMBER);
+    assert_int_equal(cause.subject, 1);
+    assert_int_equal(cause.origin, 1);
+    assert_string_equal(cause.detail, DETAIL);
     raw_peer_close(&self.data);
     bed_close(&self);
 }
@@ -140,8 +147,10 @@ static void who_is_early_bears_a_rank(void **state)
     host_open(&first, 3, "");
     find_door(&first, door, sizeof door);
     raw_peer_connect(&data, door, HOST_TOKEN, TRIB_PURPOSE_DATA, 2);
-    raw_peer_send(&data, (trib_frame){.type = TRIB_FRAME_BYE, .aux = (uint32_t)TRIB_SYSTEM, .epoch = 1}, REASON,
-                  strlen(REASON));
+    const trib_cause cause = trib_cause_note(TRIB_SYSTEM, TRIB_NO_MEMBER, REASON);
+    unsigned char payload[TRIB_CAUSE_PAYLOAD_MAX];
+    const size_t size = trib_cause_encode(&cause, payload);
+    raw_peer_send(&data, (trib_frame){.type = TRIB_FRAME_BYE, .aux = (uint32_t)TRIB_SYSTEM, .epoch = 1}, payload, size);
     raw_peer_close(&data);
     assert_int_equal(trib_engine_wait_ready(first.engine, -1, &error), TRIB_PEER_LOST);
     assert_string_equal(error.text, REASON ", as rank 2 says");

@@ -140,12 +140,12 @@ static void leaving_early(void **state)
 static void expect_refusal(bed *self, const raw_peer *peer, const char *words)
 {
     trib_frame frame = {.type = TRIB_FRAME_NONE};
-    char text[TRIB_ERROR_TEXT_SIZE];
+    trib_cause cause;
     assert_true(raw_peer_receive(peer, &frame, self->payload));
     assert_int_equal(frame.type, TRIB_FRAME_ENDED);
-    trib_reader reader = {.data = self->payload, .left = frame.payload_size};
-    trib_get_text(&reader, text, sizeof text);
-    assert_says(text, words);
+    assert_int_equal(trib_cause_decode(&frame, self->payload, &cause, NULL), TRIB_OK);
+    assert_int_equal(cause.status, TRIB_JOIN_FAILED);
+    assert_says(cause.detail, words);
 }
 
 /* Who has no place is refused, and the others come together all the same. */
@@ -235,11 +235,16 @@ static void declarations_that_cannot_be(void **state)
 static void a_loss_that_is_none(void **state)
 {
     (void)state;
-    const unsigned char text[] = {2, 0, 'n', 'o'};
-    ends_the_job((trib_frame){.type = TRIB_FRAME_LOST, .epoch = 1}, text, sizeof text,
+    const trib_cause cause = trib_cause_note(TRIB_PEER_LOST, 1, "no");
+    unsigned char payload[TRIB_CAUSE_PAYLOAD_MAX];
+    const size_t size = trib_cause_encode(&cause, payload);
+    const trib_frame lost = {.type = TRIB_FRAME_LOST, .epoch = 1, .aux = (uint32_t)TRIB_PEER_LOST};
+    ends_the_job((trib_frame){.type = TRIB_FRAME_LOST, .epoch = 1}, payload, size,
                  "LOST frame with status 0, which is no error");
-    ends_the_job((trib_frame){.type = TRIB_FRAME_LOST, .epoch = 1, .aux = (uint32_t)TRIB_PEER_LOST}, text, 3,
-                 "malformed LOST");
+    ends_the_job(lost, payload, size - 1, "malformed LOST");
+    ends_the_job(lost, payload, 0, "malformed LOST");
+    payload[size] = 0;
+    ends_the_job(lost, payload, size + 1, "LOST with 1 bytes too many");
 }
 
 /* Both sides learn which versions there are, whoever is the newer one. */
@@ -352,8 +357,7 @@ static void connections_by_other_networks(void **state)
                   0);
     raw_peer_expect_end(&subflows[1]);
     assert_int_equal(trib_engine_wait_ready(self.host.engine, -1, &error), TRIB_PEER_LOST);
-    assert_says(error.text,
-                "lost the connection from rank 1 (by hand): PUSH frame of epoch 7, this side is in epoch 1");
+    assert_says(error.text, "lost the connection to rank 1 (by hand): PUSH frame of epoch 7, this side is in epoch 1");
     raw_peer *const all[] = {&none, &one_more, &subflows[0], &subflows[1], &subflows[2], &first, &peer};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         raw_peer_close(all[i]);
@@ -377,8 +381,7 @@ static void a_contribution_to_another_epoch(void **state)
     raw_peer_send(&data, (trib_frame){.type = TRIB_FRAME_PUSH, .epoch = 7, .round = 1, .chunk_count = 1}, NULL, 0);
     raw_peer_expect_end(&data);
     assert_int_equal(trib_engine_wait_ready(self.host.engine, -1, &error), TRIB_PEER_LOST);
-    assert_says(error.text,
-                "lost the connection from rank 1 (by hand): PUSH frame of epoch 7, this side is in epoch 1");
+    assert_says(error.text, "lost the connection to rank 1 (by hand): PUSH frame of epoch 7, this side is in epoch 1");
     raw_peer_close(&data);
     raw_peer_close(&peer);
     bed_close(&self);

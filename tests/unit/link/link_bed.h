@@ -212,7 +212,7 @@ static void deliver_text(bed *self, uint32_t member, const trib_recv_target *tar
 
 static void assert_said(const bed *self, uint32_t member, const char *words)
 {
-    const char *reason = self->links[member]->end_reason;
+    const char *reason = self->links[member]->end.detail;
     if (strstr(reason, words) == NULL) {
         fail_msg("\"%s\" is not in: %s", words, reason);
     }

@@ -148,13 +148,15 @@ static void texts_do_not_mix(void **state)
     open_worker(&self);
     trib_recv_target mine, more, theirs;
     trib_frame refusal = {.type = TRIB_FRAME_REFUSED, .round = 1, .aux = (uint32_t)TRIB_MISMATCH};
-    refusal.payload_size = 12;
+    const trib_cause cause = trib_cause_note(TRIB_MISMATCH, TRIB_NO_MEMBER, "rank 3\033[2Jok");
+    unsigned char payload[TRIB_CAUSE_PAYLOAD_MAX];
+    refusal.payload_size = (uint32_t)trib_cause_encode(&cause, payload);
     assert_int_equal(ask(&self, 1, refusal, &mine), TRIB_OK);
     assert_int_equal(ask(&self, 1, refusal, &more), TRIB_OK);
     assert_int_equal(ask(&self, 2, refusal, &theirs), TRIB_OK);
-    memcpy(mine.buffer, "rank 3\033[2Jok", 12);
-    memset(more.buffer, 'y', 12);
-    memset(theirs.buffer, 'x', 12);
+    memcpy(mine.buffer, payload, refusal.payload_size);
+    memset(more.buffer, 'y', refusal.payload_size);
+    memset(theirs.buffer, 'x', refusal.payload_size);
     deliver_text(&self, 1, &mine);
     assert_string_equal(self.op->text, "tensor \"w\": rank 3?[2Jok");
     close_worker(&self);
@@ -170,9 +172,12 @@ static void a_farewell_has_a_status(void **state)
         bed self;
         open_worker(&self);
         trib_recv_target target;
-        const trib_frame bye = {.type = TRIB_FRAME_BYE, .payload_size = 4, .aux = (uint32_t)said[i]};
+        const trib_cause cause = trib_cause_note(said[i], TRIB_NO_MEMBER, "gone");
+        unsigned char payload[TRIB_CAUSE_PAYLOAD_MAX];
+        const uint32_t size = (uint32_t)trib_cause_encode(&cause, payload);
+        const trib_frame bye = {.type = TRIB_FRAME_BYE, .payload_size = size, .aux = (uint32_t)said[i]};
         assert_int_equal(ask(&self, 1, bye, &target), TRIB_OK);
-        memcpy(target.buffer, "gone", 4);
+        memcpy(target.buffer, payload, size);
         deliver_text(&self, 1, &target);
         self.core.ended = self.core.host.is_closed = true; /* the engine need not be told */
         self.links[1] = NULL;
@@ -375,16 +380,19 @@ static void strangers_do_not_refuse_partials(void **state)
     bed self;
     open_relay(&self);
     const trib_frame_type types[] = {TRIB_FRAME_REFUSED, TRIB_FRAME_STALL};
+    const trib_cause cause = trib_cause_note(TRIB_TIMEOUT, TRIB_NO_MEMBER, "why");
+    unsigned char payload[TRIB_CAUSE_PAYLOAD_MAX];
+    const size_t size = trib_cause_encode(&cause, payload);
     for (size_t i = 0; i < 2; i++) {
         trib_frame frame = partial_frame(0);
         frame.type = types[i];
-        frame.payload_size = 0;
+        frame.payload_size = (uint32_t)size;
         frame.aux = types[i] == TRIB_FRAME_REFUSED ? (uint32_t)TRIB_TIMEOUT : 3;
         trib_error error = {.text = ""};
-        assert_int_equal(trib_relay_received(self.links[3], &frame, NULL, false, &error), TRIB_PROTOCOL);
+        assert_int_equal(trib_relay_received(self.links[3], &frame, payload, false, &error), TRIB_PROTOCOL);
         assert_non_null(strstr(error.text, "which is not pushed to it"));
         frame.round = 2; /* not begun, or over: nothing is known of it */
-        assert_int_equal(trib_relay_received(self.links[3], &frame, NULL, false, &error), TRIB_OK);
+        assert_int_equal(trib_relay_received(self.links[3], &frame, payload, false, &error), TRIB_OK);
     }
     bed_close(&self);
 }

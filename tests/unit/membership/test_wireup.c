@@ -44,12 +44,17 @@ static void fake_stop(trib_reactor *reactor, trib_timer *timer)
 static const trib_reactor_ops fake_reactor = {
     .name = "fake", .now_ns = fake_now, .timer_arm = fake_arm, .timer_stop = fake_stop};
 
-void __wrap_trib_engine_end(trib_engine *engine, trib_status status, const char *text);
-void __wrap_trib_engine_end(trib_engine *engine, trib_status status, const char *text)
+void __wrap_trib_job_end(trib_engine *engine, const trib_cause *cause);
+void __wrap_trib_job_end(trib_engine *engine, const trib_cause *cause)
 {
-    (void)engine;
-    ended.status = status;
-    snprintf(ended.text, sizeof ended.text, "%s", text);
+    ended.status = cause->status;
+    trib_job_render(engine, cause, ended.text);
+}
+
+void __wrap_trib_job_member_lost(trib_engine *engine, const trib_cause *cause);
+void __wrap_trib_job_member_lost(trib_engine *engine, const trib_cause *cause)
+{
+    __wrap_trib_job_end(engine, cause);
 }
 
 typedef struct bed {
@@ -153,6 +158,12 @@ static void has_let_all_in(void **state)
     bed_close(&self);
 }
 
+static void defer(bed *self, const char *detail)
+{
+    const trib_cause cause = trib_cause_note(TRIB_PEER_LOST, TRIB_NO_MEMBER, detail);
+    trib_wireup_defer_failure(&self->core, &cause);
+}
+
 /* One that this member was making ends: the coordinator may know why. The first of several counts. */
 static void leaves_time_for_a_verdict(void **state)
 {
@@ -160,10 +171,10 @@ static void leaves_time_for_a_verdict(void **state)
     bed self;
     bed_open(&self, 0);
     self.reactor.owner = &self.core;
-    trib_wireup_defer_failure(&self.core, TRIB_PEER_LOST, "lost the connection to server 0");
+    defer(&self, "lost the connection to server 0");
     const int64_t due_ns = self.core.doubt.due_ns;
     time_ns += TRY_NS;
-    trib_wireup_defer_failure(&self.core, TRIB_PEER_LOST, "lost the connection to server 1");
+    defer(&self, "lost the connection to server 1");
     assert_true(self.core.doubt.armed);
     assert_int_equal(self.core.doubt.due_ns, due_ns);
     assert_true(due_ns > time_ns);
@@ -179,11 +190,11 @@ static void needs_no_verdict_any_more(void **state)
     (void)state;
     bed self;
     bed_open(&self, 0);
-    trib_wireup_defer_failure(&self.core, TRIB_PEER_LOST, "lost the connection to server 0");
+    defer(&self, "lost the connection to server 0");
     trib_wireup_stop(&self.core);
     assert_false(self.core.doubt.armed);
     self.core.ended = self.core.host.is_closed = true;
-    trib_wireup_defer_failure(&self.core, TRIB_PEER_LOST, "lost the connection to server 0");
+    defer(&self, "lost the connection to server 0");
     assert_false(self.core.doubt.armed);
     bed_close(&self);
 }

@@ -25,12 +25,13 @@ static int64_t fake_now(trib_reactor *reactor)
 
 static const trib_reactor_ops fake_reactor = {.name = "fake", .now_ns = fake_now};
 
-void __wrap_trib_engine_end(trib_engine *engine, trib_status status, const char *text);
-void __wrap_trib_engine_end(trib_engine *engine, trib_status status, const char *text)
+void __wrap_trib_job_end(trib_engine *engine, const trib_cause *cause);
+void __wrap_trib_job_end(trib_engine *engine, const trib_cause *cause)
 {
     (void)engine;
-    assert_non_null(strstr(text, "found no memory for contributions"));
-    ended = status;
+    assert_int_equal(cause->kind, TRIB_CAUSE_SHORTAGE);
+    assert_non_null(strstr(cause->detail, "found no memory for contributions"));
+    ended = cause->status;
 }
 
 typedef struct bed {

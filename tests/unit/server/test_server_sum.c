@@ -46,6 +46,7 @@ static void bed_open(bed *self, uint32_t local_size)
     self->engine->env.kernels = trib_kernels_best();
     self->core.engine = self->engine;
     self->core.reactor = &self->reactor;
+    self->core.host.engine = self->engine;
     self->core.host.stats = &self->core.stats;
     self->link.core = &self->core;
     assert_int_equal(trib_server_sums_open(&self->core), TRIB_OK);

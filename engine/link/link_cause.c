@@ -1,0 +1,73 @@
+/*
+ * link_cause.c - see link_cause.h.
+ *
+ * A member that ends because it lost another one says so in its BYE, and may be heard before the end of that other one is seen.
+ * So the cause that a BYE tells is passed on as it is: the lost member is its subject, and the peer is not lost but its origin.
+ */
+#include "engine/link/link_cause.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/link/link_host.h"
+
+/* NOLINTNEXTLINE(misc-no-recursion): see trib_link_send_copy */
+void trib_link_send_cause(trib_link *link, trib_frame frame, const trib_cause *cause)
+{
+    unsigned char payload[TRIB_CAUSE_PAYLOAD_MAX];
+    frame.aux = (uint32_t)cause->status;
+    trib_link_send_copy(link, frame, payload, trib_cause_encode(cause, payload));
+}
+
+/* The peer is lost, unless it announced an end of the whole job, or this process had no memory. */
+static trib_status status_for_job(const trib_link *link)
+{
+    const trib_status status = link->end.status;
+    const bool is_everyones =
+        status == TRIB_PEER_LEFT || status == TRIB_MISMATCH || (status == TRIB_NO_MEMORY && !link->end_from_peer);
+    return is_everyones ? status : TRIB_PEER_LOST;
+}
+
+/* A connection that was never made was not lost: its address may be what is wrong. */
+static void set_not_connected(const trib_link *link, trib_cause *cause)
+{
+    const trib_roster *roster = link->host->engine->roster;
+    const bool has_address = roster != NULL && link->peer < roster->member_count;
+    const char *at = has_address ? roster->members[link->peer].addresses[link->peer_reactor].text : "?";
+    cause->kind = TRIB_CAUSE_NOT_CONNECTED;
+    snprintf(cause->detail, sizeof cause->detail, "%.*s: %s", (int)strcspn(at, "+,"), at, link->end.detail);
+}
+
+void trib_link_end_cause(const trib_link *link, trib_cause *cause_out)
+{
+    const uint32_t self = link->host->engine->member_id;
+    *cause_out = link->end;
+    cause_out->status = status_for_job(link);
+    if (link->end_from_peer) {
+        return;
+    }
+    cause_out->origin = self;
+    cause_out->subject_kind = TRIB_SUBJECT_MEMBER;
+    cause_out->subject = link->peer;
+    if (link->end.status == TRIB_NO_MEMORY) { /* nobody was lost */
+        cause_out->kind = TRIB_CAUSE_TROUBLE;
+        cause_out->subject = self;
+    } else if (!link->proved && link->outgoing) {
+        set_not_connected(link, cause_out);
+    } else {
+        cause_out->kind = TRIB_CAUSE_CONNECTION_LOST;
+    }
+}
+
+void trib_link_control_cause(const trib_link *link, trib_cause_subject subject_kind, uint32_t subject,
+                             trib_cause *cause_out)
+{
+    if (link->end_from_peer) {
+        trib_link_end_cause(link, cause_out);
+        return;
+    }
+    *cause_out = trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_MEMBER_LOST, subject_kind, subject, TRIB_NO_MEMBER,
+                                  link->end.detail);
+    const int64_t silence_ns = trib_now(link->host->reactor) - link->last_received_ns;
+    cause_out->silence_ns = silence_ns > 0 ? silence_ns : 0; /* what came was noted by the fast clock */
+}
