@@ -8,7 +8,7 @@ struct timespec trib_api_deadline_in(int64_t timeout_ns)
 {
     struct timespec at;
     clock_gettime(CLOCK_MONOTONIC, &at);
-    timeout_ns = trib_timeout_clamp(timeout_ns); /* so that what is left of it can be said in nanoseconds */
+    timeout_ns = trib_timeout_clamp(timeout_ns); /* so that the time left fits nanoseconds */
     int64_t total_ns = at.tv_nsec + timeout_ns % INT64_C(1000000000);
     at.tv_sec += timeout_ns / INT64_C(1000000000) + total_ns / INT64_C(1000000000);
     at.tv_nsec = total_ns % INT64_C(1000000000);

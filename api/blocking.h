@@ -1,4 +1,4 @@
-/* blocking.h - what calls that wait have in common. */
+/* blocking.h - deadlines, and the check whether a thread may wait, for the blocking calls of the API. */
 #ifndef TRIB_API_BLOCKING_H
 #define TRIB_API_BLOCKING_H
 
@@ -6,11 +6,11 @@
 
 #include "engine/job/job.h"
 
-/* On the clock of engine->changed. */
+/* The time that far from now, on the clock of engine->changed. */
 struct timespec trib_api_deadline_in(int64_t timeout_ns);
-/* Until then; below 0: since then. */
+/* Time until the deadline; below 0: it has passed. */
 int64_t trib_api_left_ns(const struct timespec *deadline);
-/* TRIB_OK, or why the engine (check.h) or the calling thread must not wait. */
+/* TRIB_OK, or the reason why the engine (check.h) or the calling thread must not wait. */
 TRIB_CHECKED trib_status trib_api_check_may_block(const trib_engine *engine, trib_error *error);
 
 #endif

@@ -1,11 +1,11 @@
-/* check.h - what every call asks first: is there such a handle, and is this the process that it was made in? */
+/* check.h - the first check of every call: the handle is not NULL, and was made in this process. */
 #ifndef TRIB_API_CHECK_H
 #define TRIB_API_CHECK_H
 
 #include "engine/worker/op.h"
 
-/* TRIB_OK; TRIB_INVALID: it is NULL; TRIB_STATE: it is the copy that a fork made (engine/base/fork.h). Nothing else of the
- * engine may be looked at before. */
+/* TRIB_OK; TRIB_INVALID: it is NULL; TRIB_STATE: it is the copy that a fork made (engine/base/fork.h). Nothing else of
+ * the engine may be read before. */
 TRIB_CHECKED trib_status trib_api_check_engine(const trib_engine *engine, trib_error *error);
 TRIB_CHECKED trib_status trib_api_check_op(const trib_op *op, trib_error *error);
 

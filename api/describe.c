@@ -20,7 +20,7 @@ typedef struct text {
     size_t used;
 } text;
 
-__attribute__((format(printf, 2, 3))) static void add(text *out, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void add_text(text *out, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -32,7 +32,7 @@ __attribute__((format(printf, 2, 3))) static void add(text *out, const char *for
     }
 }
 
-/* What an engine of this environment would use. */
+/* The transport that an engine of this environment would use. */
 static const char *chosen_transport(void)
 {
     trib_config config;
@@ -46,13 +46,14 @@ static const char *chosen_transport(void)
 
 static void add_build(text *out)
 {
-    add(out, "\"version\": \"%s\", \"variant\": \"%s\", \"kernels\": \"%s\", \"transports\": [", trib_version(),
-        TRIB_BUILD_VARIANT, trib_kernels_best()->name);
+    add_text(out, "\"version\": \"%s\", \"variant\": \"%s\", \"kernels\": \"%s\", \"transports\": [", trib_version(),
+             TRIB_BUILD_VARIANT, trib_kernels_best()->name);
     const char *const *names = trib_transport_names();
     for (size_t i = 0; names[i] != NULL; i++) {
-        add(out, "%s\"%s\"", i > 0 ? ", " : "", names[i]);
+        add_text(out, "%s\"%s\"", i > 0 ? ", " : "", names[i]);
     }
-    add(out,
+    add_text(
+        out,
         "], \"transport\": \"%s\", \"found_when_built\": {\"ibverbs\": %s, \"rdmacm\": %s, \"cuda\": %s, \"nccl\": "
         "%s}, ",
         chosen_transport(), TRIB_HAVE_IBVERBS ? "true" : "false", TRIB_HAVE_RDMACM ? "true" : "false",
@@ -64,14 +65,14 @@ static void add_limit(text *out, const char *name, int resource, rlim_t wanted, 
     struct rlimit limit = {0};
     getrlimit(resource, &limit);
     if (limit.rlim_cur == RLIM_INFINITY) {
-        add(out, "\"%s\": \"unlimited\"", name);
+        add_text(out, "\"%s\": \"unlimited\"", name);
     } else {
-        add(out, "\"%s\": \"%llu%s%s\"", name, (unsigned long long)limit.rlim_cur, limit.rlim_cur < wanted ? ": " : "",
-            limit.rlim_cur < wanted ? advice : "");
+        add_text(out, "\"%s\": \"%llu%s%s\"", name, (unsigned long long)limit.rlim_cur,
+                 limit.rlim_cur < wanted ? ": " : "", limit.rlim_cur < wanted ? advice : "");
     }
 }
 
-/* A value that somebody prints. */
+/* A member whose value the function prints as JSON. */
 static void add_printed(text *out, const char *name, void (*print)(FILE *stream))
 {
     char *value = NULL;
@@ -80,13 +81,13 @@ static void add_printed(text *out, const char *name, void (*print)(FILE *stream)
     if (stream != NULL) {
         print(stream);
         fclose(stream);
-        add(out, "\"%s\": %s, ", name, value);
+        add_text(out, "\"%s\": %s, ", name, value);
         free(value);
     }
 }
 
-/* How large payloads travel between processes of this machine. */
-static const char *shared_memory(void)
+/* The way of large payloads between processes of this machine. */
+static const char *describe_shared_memory(void)
 {
     FILE *file = fopen("/proc/sys/kernel/yama/ptrace_scope", "re");
     int scope = 0;
@@ -102,17 +103,17 @@ static void add_machine(text *out)
 {
     struct utsname names;
     uname(&names);
-    add(out, "\"kernel\": \"%s\", \"cores_online\": %ld, ", names.release, sysconf(_SC_NPROCESSORS_ONLN));
+    add_text(out, "\"kernel\": \"%s\", \"cores_online\": %ld, ", names.release, sysconf(_SC_NPROCESSORS_ONLN));
     add_printed(out, "topology", trib_env_host_describe);
     add_printed(out, "rdma_devices", trib_rdma_describe);
-    add(out, "\"memory_bytes\": %lld, ", (long long)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE));
-    add(out, "\"limits\": {");
+    add_text(out, "\"memory_bytes\": %lld, ", (long long)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE));
+    add_text(out, "\"limits\": {");
     add_limit(out, "memlock_bytes", RLIMIT_MEMLOCK, 1u << 30,
               "too little to register memory for RDMA; raise it with ulimit -l");
-    add(out, ", \"shared_memory\": \"%s\", ", shared_memory());
+    add_text(out, ", \"shared_memory\": \"%s\", ", describe_shared_memory());
     add_limit(out, "open_files", RLIMIT_NOFILE, 4096,
               "too few for a server of a thousand connections; raise it with ulimit -n");
-    add(out, "}");
+    add_text(out, "}");
 }
 
 char *trib_describe_machine(void)
@@ -121,9 +122,9 @@ char *trib_describe_machine(void)
     if (out.data == NULL) {
         return NULL;
     }
-    add(&out, "{");
+    add_text(&out, "{");
     add_build(&out);
     add_machine(&out);
-    add(&out, "}");
+    add_text(&out, "}");
     return out.data;
 }

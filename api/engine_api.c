@@ -26,8 +26,9 @@
 
 #define RESOLVE_AGAIN_NS INT64_C(250000000)
 
-/* Members may start before their names are known: what no resolver knows is looked up again and again, as a coordinator
- * that does not answer yet is connected to again and again. The time that it takes counts as time to join. */
+/* Processes may start before the coordinator's name is in DNS: an unknown name is looked up until the join timeout,
+ * just as a coordinator that does not answer yet is connected to again. The time that it takes counts as time to join.
+ * */
 static trib_status resolve_coordinator(trib_config *config, const char *wanted, trib_address *address,
                                        trib_error *error)
 {
@@ -64,8 +65,8 @@ static trib_status resolve_coordinator(trib_config *config, const char *wanted, 
     }
 }
 
-/* 0.0.0.0 and :: are all addresses of whoever listens there. Members are told where to connect, and would connect to themselves.
- * A coordinator that is nothing else tells nobody, nor does rank 0 what it listens on for the membership. */
+/* Members connect to the addresses that the roster names; a wildcard (0.0.0.0, ::) would lead each to itself. A
+ * dedicated coordinator is in no roster, and rank 0's listener for the membership is not either. */
 static trib_status check_reachable(const trib_config *config, const char *coordinator, bool is_listen_given,
                                    trib_error *error)
 {
@@ -73,18 +74,19 @@ static trib_status check_reachable(const trib_config *config, const char *coordi
     const bool keeps = (config->roles & TRIB_ROLE_COORDINATOR) ||
                        ((config->roles & TRIB_ROLE_WORKER) && config->rank == 0 && !config->external_coordinator);
     if (!keeps_only && trib_address_has_wildcard(config->listen)) {
-        return trib_error_set(error, TRIB_INVALID,
-                              "listen \"%.80s\": the others are told to connect there, and 0.0.0.0 and :: lead each to "
-                              "itself: give the address of this machine that they reach (TRIB_LISTEN, or "
-                              "trib_config.listen)",
-                              config->listen);
+        return trib_error_set(
+            error, TRIB_INVALID,
+            "listen \"%.80s\": a wildcard address cannot be advertised to peers; set it to an address of "
+            "this machine that the peers can reach (TRIB_LISTEN, or trib_config.listen)",
+            config->listen);
     }
     if (!trib_address_has_wildcard(coordinator) || keeps_only || (keeps && is_listen_given)) {
         return TRIB_OK;
     }
     return trib_error_set(error, TRIB_INVALID,
-                          "coordinator %.80s: 0.0.0.0 and :: are for who listens, and lead each to itself: give the "
-                          "address of rank 0's machine that all reach (TRIB_COORDINATOR, or trib_config.coordinator)%s",
+                          "coordinator %.80s: a wildcard address is only valid for listening; set it to an address of "
+                          "rank 0's machine that all members can reach (TRIB_COORDINATOR, or "
+                          "trib_config.coordinator)%s",
                           coordinator,
                           keeps ? "; rank 0 may listen there if TRIB_LISTEN says where it is reached" : "");
 }
@@ -111,9 +113,9 @@ static trib_status complete_config(trib_config *config, trib_address *coordinato
         status = trib_address_check_listen(config->listen, error);
     }
     status = status == TRIB_OK ? check_reachable(config, coordinator->text, is_listen_given, error) : status;
-    const bool several =
-        status == TRIB_OK && (strchr(config->listen, ',') != NULL ||
-                              strchr(coordinator->text, ',') != NULL); /* only the first is looked at */
+    const bool several = status == TRIB_OK &&
+                         (strchr(config->listen, ',') != NULL ||
+                          strchr(coordinator->text, ',') != NULL); /* the checks for loopback look at the first only */
     if (status == TRIB_OK && config->token == NULL &&
         (several || !(trib_address_is_loopback(coordinator->text) && trib_address_is_loopback(config->listen)))) {
         status =
@@ -235,7 +237,7 @@ static void wait_closed(trib_engine *engine)
     }
 }
 
-/* Does another thread run the caller's loop just now? When nobody does, whoever destroys may. */
+/* True while another thread runs the caller's loop. If none does, the destroying thread may run it. */
 static bool is_run_elsewhere(const trib_engine *engine)
 {
     return engine->config.mode == TRIB_MODE_ATTACHED && ev_depth(engine->config.loop) > 0 &&
@@ -245,7 +247,7 @@ static bool is_run_elsewhere(const trib_engine *engine)
 trib_status trib_engine_destroy(trib_engine *engine)
 {
     if (!trib_api_is_usable(engine)) {
-        return TRIB_OK; /* in a child of a fork it stays as it is: what threads were at is nowhere whole */
+        return TRIB_OK; /* in a forked child it stays as it is: the threads that would finish its work are not there */
     }
     if (trib_engine_on_thread(engine) || is_run_elsewhere(engine)) {
         return TRIB_WRONG_THREAD;
@@ -288,7 +290,7 @@ size_t trib_engine_dispatch(trib_engine *engine, size_t max)
     size_t count = trib_completions_run(engine, max);
     atomic_store(&engine->dispatcher, TRIB_NO_THREAD);
     if (atomic_load(&engine->waiters) > 0 && trib_completions_any(engine)) {
-        trib_engine_notify(engine); /* it came meanwhile, and is for one of them to dispatch */
+        trib_engine_notify(engine); /* it came meanwhile: one of the waiters has to dispatch it */
     }
     return count;
 }
@@ -330,7 +332,7 @@ trib_status trib_alloc(trib_engine *engine, size_t size, void **memory_out)
     if (status != TRIB_OK || size == 0 || memory_out == NULL) {
         return status != TRIB_OK ? status : TRIB_INVALID;
     }
-    /* A whole page is aligned to one. */
+    /* The arena aligns blocks of at least a page to pages. */
     void *block = engine->env.memory_alloc_blocking(engine->env.memory, size < PAGE ? PAGE : size);
     if (block == NULL) {
         char why[TRIB_REASON_MAX];
@@ -377,8 +379,7 @@ trib_status trib_memory_register(trib_engine *engine, void *memory, size_t size,
     }
     status = engine->env.memory_adopt(engine->env.memory, memory, size, &why);
     const trib_transport_ops *transport = engine->env.transport;
-    if (transport->notifies_devices != NULL &&
-        transport->notifies_devices(engine->env.transport_context)) { /* there are devices that want to know */
+    if (transport->notifies_devices(engine->env.transport_context)) { /* else a user could see no effect */
         trib_log(&engine->logger, status == TRIB_OK ? TRIB_LOG_INFO : TRIB_LOG_WARN, "%zu bytes at %p are %s%s", size,
                  memory,
                  status == TRIB_OK ? "registered" : "not registered, so payloads in them are copied: ", why.text);

@@ -10,7 +10,7 @@
 #include "api/check.h"
 #include "engine/device/device_task.h"
 
-#define POLL_NS (50 * INT64_C(1000)) /* before a call sleeps that waits for a launch */
+#define POLL_NS (50 * INT64_C(1000)) /* a call that waits for a launch polls so long before it sleeps */
 
 /* ---- Tensors ---- */
 
@@ -224,8 +224,9 @@ void trib_op_cancel(trib_op *op)
     }
 }
 
-/* A stream that waited now might hold up what is made for the group when it is joined. How that ends the operation says. */
-static trib_status await_job(trib_engine *engine, trib_error *error)
+/* Waits until the job has come together: a stream that waited before might hold up the work of forming the group of
+ * GPUs. If the job fails, the operation itself says why. */
+static trib_status wait_for_job(trib_engine *engine, trib_error *error)
 {
     if (atomic_load(&engine->phase) != TRIB_PHASE_JOINING) {
         return TRIB_OK;
@@ -235,8 +236,8 @@ static trib_status await_job(trib_engine *engine, trib_error *error)
     if (status != TRIB_OK) {
         return trib_error_set(error, status, "a stream may wait only when the job has come together; %s", here.text);
     }
-    const trib_status fate = trib_engine_wait_ready(engine, -1, NULL);
-    (void)fate;
+    const trib_status unused = trib_engine_wait_ready(engine, -1, NULL);
+    (void)unused;
     return TRIB_OK;
 }
 
@@ -245,7 +246,7 @@ static bool is_launched(const trib_op *op, uint32_t launches)
     return atomic_load(&op->engine->launches) != launches || atomic_load(&op->cores_left) == 0;
 }
 
-/* On one machine it takes less than a thread takes to wake up. */
+/* Polls: on one machine a launch takes less time than a thread takes to wake up. */
 static bool is_launched_soon(const trib_op *op, uint32_t launches)
 {
     const struct timespec until = trib_api_deadline_in(POLL_NS);
@@ -253,26 +254,26 @@ static bool is_launched_soon(const trib_op *op, uint32_t launches)
         if (trib_api_left_ns(&until) <= 0) {
             return false;
         }
-        sched_yield(); /* who launches it may need this core */
+        sched_yield(); /* the thread that launches it may need this core */
     }
     return true;
 }
 
-static void await_change(trib_op *op, uint32_t launches)
+static void wait_for_change(trib_op *op, uint32_t launches)
 {
     trib_engine *engine = op->engine;
     atomic_fetch_add(&engine->waiters, 1);
     pthread_mutex_lock(&engine->mutex);
     while (!is_launched(op, launches)) {
-        pthread_cond_wait(&engine->changed, &engine->mutex); /* the operation's deadline, or the job's end */
+        pthread_cond_wait(&engine->changed, &engine->mutex); /* bounded by the operation's deadline and the job's end */
     }
     pthread_mutex_unlock(&engine->mutex);
     atomic_fetch_sub(&engine->waiters, 1);
 }
 
-/* A stream that waited now might keep from being launched what it waits for: this thread waits, until something has been launched or the
- * operation is over, whether or not that has been announced. */
-static trib_status await_launch(trib_op *op, uint32_t launches, trib_error *refusal)
+/* A stream that waited now might block the launch of the very work that it waits for. So this thread waits, until
+ * something has been launched or the operation is over, even if its completion has not been announced. */
+static trib_status wait_for_launch(trib_op *op, uint32_t launches, trib_error *refusal)
 {
     trib_engine *engine = op->engine;
     const trib_error reason = *refusal;
@@ -286,7 +287,7 @@ static trib_status await_launch(trib_op *op, uint32_t launches, trib_error *refu
                  op->tensor->name, reason.text);
     }
     if (!is_launched_soon(op, launches)) {
-        await_change(op, launches);
+        wait_for_change(op, launches);
     }
     return TRIB_BUSY;
 }
@@ -301,7 +302,7 @@ trib_status trib_op_stream_wait(trib_op *op, void *stream, trib_error *error)
         return trib_error_set(error, TRIB_INVALID, "op must be an operation on a TRIB_TENSOR_DEVICE tensor");
     }
     trib_engine *engine = op->engine;
-    status = await_job(engine, error);
+    status = wait_for_job(engine, error);
     if (status != TRIB_OK) {
         return status;
     }
@@ -310,7 +311,7 @@ trib_status trib_op_stream_wait(trib_op *op, void *stream, trib_error *error)
         trib_error refusal = {.status = TRIB_OK};
         status = engine->env.device->stream_wait(engine->device, stream, &op->device->semaphore, &refusal);
         if (status == TRIB_BUSY) {
-            status = atomic_load(&op->cores_left) > 0 ? await_launch(op, launches, &refusal) : TRIB_OK;
+            status = atomic_load(&op->cores_left) > 0 ? wait_for_launch(op, launches, &refusal) : TRIB_OK;
         }
         if (status != TRIB_OK && status != TRIB_BUSY) {
             return trib_error_set(error, status, "%s", refusal.text);
@@ -339,7 +340,7 @@ trib_status trib_op_wait(trib_op *op, int64_t timeout_ns, trib_error *error)
     int code = 0;
     atomic_fetch_add(&engine->waiters, 1);
     while (atomic_load(&op->status) == TRIB_PENDING && code != ETIMEDOUT) {
-        if (trib_engine_dispatch(engine, 0) > 0) { /* there may always be more */
+        if (trib_engine_dispatch(engine, 0) > 0) { /* a steady flow of completions must not outlast the deadline */
             code = timeout_ns >= 0 && trib_api_left_ns(&deadline) <= 0 ? ETIMEDOUT : 0;
             continue;
         }

@@ -1,8 +1,8 @@
-/* trace_api.c - the library's entry points for traces: they check arguments and go on to engine/trace/trace.c. */
+/* trace_api.c - the entry points for traces: check the arguments, then forward to the tracer (engine/tracer). */
 #include "api/check.h"
 #include "engine/tracer/tracer.h"
 
-static trib_status check(const trib_engine *engine, uint64_t bytes, trib_error *error)
+static trib_status check_arguments(const trib_engine *engine, uint64_t bytes, trib_error *error)
 {
     trib_status status = trib_api_check_engine(engine, error);
     if (status != TRIB_OK) {
@@ -17,7 +17,7 @@ static trib_status check(const trib_engine *engine, uint64_t bytes, trib_error *
 
 trib_status trib_trace_start(trib_engine *engine, uint64_t bytes, trib_error *error)
 {
-    trib_status status = check(engine, bytes, error);
+    trib_status status = check_arguments(engine, bytes, error);
     return status == TRIB_OK ? trib_tracer_start(engine, bytes, error) : status;
 }
 
@@ -30,7 +30,7 @@ void trib_trace_stop(trib_engine *engine)
 
 trib_status trib_trace_write(trib_engine *engine, const char *path, trib_error *error)
 {
-    trib_status status = check(engine, 0, error);
+    trib_status status = check_arguments(engine, 0, error);
     if (status == TRIB_OK && (path == NULL || path[0] == '\0')) {
         status = trib_error_set(error, TRIB_INVALID, "path is %s", path == NULL ? "NULL" : "empty");
     }

@@ -12,8 +12,9 @@
  *            docs/embedding.md); those that return no status do nothing then.
  * CALLBACKS  An operation that was taken (the call returned TRIB_OK) completes exactly once; one that was not taken was
  *            not touched, and its callback never runs. No callback runs inside the call that caused it, but on another
- *            thread it may run before that call has returned; trib_config.mode chooses where. A callback may call every TRIB_ANY_THREAD
- *            function. Those that block return TRIB_WRONG_THREAD there, but for trib_trace_write and trib_alloc: its thread waits.
+ *            thread it may run before that call has returned; trib_config.mode chooses where. A callback may call every
+ *            TRIB_ANY_THREAD function. Those that block return TRIB_WRONG_THREAD there, but for trib_trace_write and
+ *            trib_alloc: its thread waits.
  * STRUCTS    Parameter structs start with struct_size; fill them with their *_init function, which zeroes the rest.
  *            Unknown flags and non-zero reserved fields are refused: a program built for a newer header fails clearly.
  */
@@ -102,9 +103,9 @@ typedef enum trib_dtype {
     TRIB_DTYPE_COUNT = 8
 } trib_dtype;
 
-/* SUM of integers wraps modulo 2^bits. AVG divides the sum by the number of contributors: floats round once, integers are
- * summed in a wider type (int64 wraps) and truncated. MIN and MAX of floats give NaN if an input is NaN. GPUs of a machine
- * add as NCCL does, rounding each time; with no other machine AVG multiplies inputs by 1 / contributors, rounded too. */
+/* SUM of integers wraps modulo 2^bits. AVG divides by the number of contributors: floats round once, integers are
+ * summed wider (int64 wraps) and truncated. MIN and MAX of floats give NaN if an input is NaN. GPUs of a machine add as
+ * NCCL does, rounding each time; with no other machine AVG multiplies inputs by 1 / contributors, rounded too. */
 typedef enum trib_reduce { TRIB_SUM = 0, TRIB_AVG = 1, TRIB_MIN = 2, TRIB_MAX = 3, TRIB_REDUCE_COUNT = 4 } trib_reduce;
 
 /* Bytes per element; 0 for an unknown type. TRIB_ANY_THREAD. */
@@ -255,9 +256,10 @@ TRIB_API TRIB_CHECKED trib_status trib_config_from_env(trib_config *config, trib
 TRIB_API TRIB_CHECKED trib_status trib_engine_create(const trib_config *config, trib_engine **engine_out,
                                                      trib_error *error);
 
-/* Blocks until the job has come together, at most timeout_ns (below 0: the join timeout decides). TRIB_OK, TRIB_TIMEOUT,
- * TRIB_JOIN_FAILED, TRIB_UNAUTHORIZED ... *error (may be NULL) says who is missing, or why the coordinator is not reached.
- * TRIB_STATE in TRIB_MODE_ATTACHED (use ready_cb), TRIB_WRONG_THREAD from a callback. Else TRIB_ANY_THREAD. */
+/* Blocks until the job has come together, at most timeout_ns (below 0: the join timeout decides). TRIB_OK,
+ * TRIB_TIMEOUT, TRIB_JOIN_FAILED, TRIB_UNAUTHORIZED ... *error (may be NULL) says who is missing, or why the
+ * coordinator is not reached. TRIB_STATE in TRIB_MODE_ATTACHED (use ready_cb), TRIB_WRONG_THREAD from a callback. Else
+ * TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_engine_wait_ready(trib_engine *engine, int64_t timeout_ns, trib_error *error);
 
 /* Begins to close: new operations are refused, those in flight complete with TRIB_CLOSED, sums that others still wait
@@ -267,9 +269,10 @@ TRIB_API TRIB_CHECKED trib_status trib_engine_wait_ready(trib_engine *engine, in
 typedef void (*trib_closed_cb)(trib_engine *engine, void *user);
 TRIB_API void trib_engine_close(trib_engine *engine, trib_closed_cb closed_cb, void *user);
 
-/* Frees the engine, its tensors and its memory; NULL is fine. Closes first if need be, and blocks up to close_timeout_ns
- * (with a GPU 12 s more: docs/gpu.md); ATTACHED: it runs the caller's loop then. QUEUE: it dispatches what is left. Nothing is
- * done from a callback or, ATTACHED, while another thread runs the loop: TRIB_WRONG_THREAD; in a forked child: TRIB_OK. */
+/* Frees the engine, its tensors and its memory; NULL is fine. Closes first if need be, and blocks up to
+ * close_timeout_ns (with a GPU 12 s more: docs/gpu.md); ATTACHED: it runs the caller's loop then. QUEUE: it dispatches
+ * what is left. Nothing is done from a callback or, ATTACHED, while another thread runs the loop: TRIB_WRONG_THREAD; in
+ * a forked child: TRIB_OK. */
 TRIB_API trib_status trib_engine_destroy(trib_engine *engine);
 
 /* TRIB_MODE_QUEUE: a file descriptor that is readable while callbacks wait; watch it in any event loop and call
@@ -304,9 +307,10 @@ TRIB_API TRIB_CHECKED trib_status trib_engine_get_info(const trib_engine *engine
 
 /* ---- Memory ------------------------------------------------------------------------------------------------- */
 
-/* Page-aligned memory from the engine's arena: on the NUMA node of its reactors, on huge pages where there are any, registered with
- * transports that want it (part of a second for each GiB). Any memory may be used in operations; of this kind least is copied. In
- * a forked child it may follow the parent's. TRIB_INVALID (size 0), TRIB_NO_MEMORY. trib_free before destroy. TRIB_ANY_THREAD. */
+/* Page-aligned memory from the engine's arena: on the NUMA node of its reactors, on huge pages where there are any,
+ * registered with transports that want it (part of a second for each GiB). Any memory may be used in operations; of
+ * this kind least is copied. In a forked child it may follow the parent's. TRIB_INVALID (size 0), TRIB_NO_MEMORY.
+ * trib_free before destroy. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_alloc(trib_engine *engine, size_t size, void **memory_out);
 TRIB_API void trib_free(trib_engine *engine, void *memory);
 
@@ -345,12 +349,13 @@ typedef struct trib_tensor_desc {
 /* Fills *desc with the defaults; NULL is fine. struct_size must be sizeof(trib_tensor_desc). TRIB_ANY_THREAD. */
 TRIB_API void trib_tensor_desc_init(trib_tensor_desc *desc, size_t struct_size);
 
-/* Declares a tensor once; workers may do so at any time and in any order: names decide which belong together. Declaring a name
- * again with the same type, count and flags gives the same handle; with others TRIB_MISMATCH. Returns at once; but for a tensor on
- * devices of several machines, of 16 MiB or more for each rank, it takes and registers host memory: part of a second for each GiB.
- * Workers agree behind; if they differ all its operations not yet over complete with TRIB_MISMATCH, on every worker, and a text that
- * says who declared what (a broadcast may be over before all have declared). TRIB_STATE (no worker), TRIB_INVALID, TRIB_UNSUPPORTED
- * (a device tensor in an engine without a device), TRIB_NO_MEMORY, TRIB_CLOSED, or what ended the job if it is over. TRIB_ANY_THREAD. */
+/* Declares a tensor once; workers may do so at any time and in any order: names decide which belong together. Declaring
+ * a name again with the same type, count and flags gives the same handle; with others TRIB_MISMATCH. Returns at once;
+ * but for a tensor on devices of several machines, of 16 MiB or more for each rank, it takes and registers host memory:
+ * part of a second for each GiB. Workers agree behind; if they differ all its operations not yet over complete with
+ * TRIB_MISMATCH, on every worker, and a text that says who declared what (a broadcast may be over before all have
+ * declared). TRIB_STATE (no worker), TRIB_INVALID, TRIB_UNSUPPORTED (a device tensor in an engine without a device),
+ * TRIB_NO_MEMORY, TRIB_CLOSED, or what ended the job if it is over. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *desc,
                                                       trib_tensor **tensor_out, trib_error *error);
 
@@ -389,12 +394,13 @@ typedef struct trib_op_params {
 /* Fills *params with the defaults; NULL is fine. struct_size must be sizeof(trib_op_params). TRIB_ANY_THREAD. */
 TRIB_API void trib_op_params_init(trib_op_params *params, size_t struct_size);
 
-/* output = reduction of all workers' inputs. Each worker must issue the same operations on a tensor in the same order (the n-th is
- * its round n, 4294966271 the last); between tensors order is free, while ops_max holds all. Those on one tensor run one after
- * the other, others at once, by priority. The buffers must stay valid until completion. op_out may be NULL; else the handle must
- * be given to trib_op_release. Returns TRIB_OK (taken), TRIB_INVALID, TRIB_BUSY (ops_max in flight or not given back), TRIB_STATE
- * (no round left), TRIB_NO_MEMORY, TRIB_CLOSED, or TRIB_PEER_LOST / TRIB_PEER_LEFT / TRIB_JOIN_FAILED if the job has failed; error
- * (may be NULL) says more. TRIB_ANY_THREAD, some microseconds, never waits for the network. */
+/* output = reduction of all workers' inputs. Each worker must issue the same operations on a tensor in the same order
+ * (the n-th is its round n, 4294966271 the last); between tensors order is free, while ops_max holds all. Those on one
+ * tensor run one after the other, others at once, by priority. The buffers must stay valid until completion. op_out may
+ * be NULL; else the handle must be given to trib_op_release. Returns TRIB_OK (taken), TRIB_INVALID, TRIB_BUSY (ops_max
+ * in flight or not given back), TRIB_STATE (no round left), TRIB_NO_MEMORY, TRIB_CLOSED, or TRIB_PEER_LOST /
+ * TRIB_PEER_LEFT / TRIB_JOIN_FAILED if the job has failed; error (may be NULL) says more. TRIB_ANY_THREAD, some
+ * microseconds, never waits for the network. */
 TRIB_API TRIB_CHECKED trib_status trib_push_pull(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
                                                  trib_error *error);
 
@@ -406,21 +412,23 @@ TRIB_API TRIB_CHECKED trib_status trib_broadcast(trib_engine *engine, const trib
 TRIB_API TRIB_CHECKED trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
                                                trib_error *error);
 
-/* Asks that an operation end soon with TRIB_CANCELLED (it may still succeed), when a device has given its buffers back. The round is
- * spent: the others' ends with TRIB_CANCELLED too, naming this worker, unless its contribution was complete. TRIB_ANY_THREAD. */
+/* Asks that an operation end soon with TRIB_CANCELLED (it may still succeed), when a device has given its buffers back.
+ * The round is spent: the others' ends with TRIB_CANCELLED too, naming this worker, unless its contribution was
+ * complete. TRIB_ANY_THREAD. */
 TRIB_API void trib_op_cancel(trib_op *op);
 
-/* What is put on a stream (cudaStream_t) from now on starts when an operation on a device tensor is over, well or not. The call waits
- * for the job to come together, and as a rule until that end is launched (docs/gpu.md): TRIB_STATE on your loop, TRIB_WRONG_THREAD in a
- * callback. TRIB_INVALID (no device tensor), TRIB_UNSUPPORTED (the stream is being captured into a graph), TRIB_SYSTEM. TRIB_ANY_THREAD. */
+/* What is put on a stream (cudaStream_t) from now on starts when an operation on a device tensor is over, well or not.
+ * The call waits for the job to come together, and as a rule until that end is launched (docs/gpu.md): TRIB_STATE on
+ * your loop, TRIB_WRONG_THREAD in a callback. TRIB_INVALID (no device tensor), TRIB_UNSUPPORTED (the stream is being
+ * captured into a graph), TRIB_SYSTEM. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_op_stream_wait(trib_op *op, void *stream, trib_error *error);
 
 /* The operation's status: TRIB_PENDING until it is complete (TRIB_MODE_QUEUE: and dispatched). TRIB_ANY_THREAD. */
 TRIB_API trib_status trib_op_status(const trib_op *op);
 
-/* Blocks until op is complete (its callback, if any, has run), at most timeout_ns (below 0: as long as the
- * operation's own deadline lets it). Returns its status, or TRIB_TIMEOUT when timeout_ns is over: trib_op_status, called
- * then, is TRIB_PENDING, or how it ended. *error (may be NULL) gets the text. TRIB_MODE_QUEUE: dispatches meanwhile.
+/* Blocks until op is complete (its callback, if any, has run), at most timeout_ns (below 0: as long as the operation's
+ * own deadline lets it). Returns its status, or TRIB_TIMEOUT when timeout_ns is over: trib_op_status, called then, is
+ * TRIB_PENDING, or how it ended. *error (may be NULL) gets the text. TRIB_MODE_QUEUE: dispatches meanwhile.
  * TRIB_MODE_ATTACHED: TRIB_STATE. From a callback: TRIB_WRONG_THREAD. */
 TRIB_API trib_status trib_op_wait(trib_op *op, int64_t timeout_ns, trib_error *error);
 

@@ -261,8 +261,7 @@ static void stop_listening(trib_core *core)
 
 static bool transport_is_idle(const trib_core *core)
 {
-    const trib_transport_ops *ops = core->host.transport->ops;
-    return ops->is_idle == NULL || ops->is_idle(core->host.transport);
+    return core->host.transport->ops->is_idle(core->host.transport);
 }
 
 static void tick(trib_reactor *reactor, trib_timer *timer)

@@ -1,9 +1,9 @@
 /*
  * arena.c - an arena: extents (extents.c) cut into blocks by a heap (heap.h), with counters.
  *
- * The order of locks is the heap's, then the extents'. Registrars run under both and may take their own. Not so where the
- * caller has patience: then the heap is made to do with what is left of extents, and if that is not enough one is
- * made without the heap's lock before it is asked again.
+ * The order of locks is the heap's, then the extents'. Registrars run under both and may take their own. A blocking
+ * allocation differs: the heap may take only what is left of extents, and if that is not enough, an extent is made
+ * without the heap's lock before the heap is asked again.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -14,22 +14,21 @@
 #include "numa/heap.h"
 #include "numa/poison.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Of less a heap takes several blocks' worth at a time, and that is worth more than what a registrar costs then. */
+/* For smaller blocks a heap takes several blocks' worth at a time, which is worth more than what a registrar costs
+ * then. */
 #define BLOCKING_BYTES_MIN ((size_t)16 << 20)
-/* Others may take what was reserved before it can be used. */
+/* Other threads may take what was reserved before this one can. */
 #define BLOCKING_TRIES 4
 
 struct trib_arena {
     trib_extents extents;
-    const trib_heap_ops *ops;
     trib_heap *heap;
-    pthread_mutex_t blocking_mutex; /* who has it may set `frugal`; taken before all others */
+    pthread_mutex_t blocking_mutex; /* its holder may set `frugal`; taken before all others */
     atomic_int frugal;              /* the thread for which no extents are made; 0: none */
     atomic_uint_fast64_t bytes_in_use;
     atomic_uint_fast64_t blocks_in_use;
@@ -37,46 +36,10 @@ struct trib_arena {
 
 void trib_arena_params_init(trib_arena_params *params)
 {
-    *params = (trib_arena_params){.node = -1, .heap = TRIB_ARENA_HEAP_AUTO};
+    *params = (trib_arena_params){.node = -1};
 }
 
-#if defined(__SANITIZE_THREAD__)
-#define UNDER_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define UNDER_TSAN 1
-#endif
-#endif
-
-#ifdef UNDER_TSAN
-/* Over a fork jemalloc holds more locks at once (some 100) than ThreadSanitizer can follow (64), which then aborts. */
-static const trib_heap_ops *jemalloc_find(void)
-{
-    return NULL;
-}
-#else
-/*
- * The jemalloc module, if the program was linked with it or it can still be loaded. Loading fails, and harms nothing,
- * where there is not enough static thread-local storage left, which is the rule. It is never unloaded: it holds fork
- * handlers.
- */
-static const trib_heap_ops *jemalloc_find(void)
-{
-    void *symbol = dlsym(RTLD_DEFAULT, TRIB_HEAP_JEMALLOC_SYMBOL);
-    if (symbol == NULL) {
-        void *module = dlopen(TRIB_HEAP_JEMALLOC_MODULE, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-        symbol = module != NULL ? dlsym(module, TRIB_HEAP_JEMALLOC_SYMBOL) : NULL;
-    }
-    if (symbol == NULL) {
-        return NULL;
-    }
-    const trib_heap_ops *(*get)(void);
-    *(void **)&get = symbol;
-    return get();
-}
-#endif
-
-static void *source_take(void *user, size_t size, size_t alignment)
+static void *take_for_heap(void *user, size_t size, size_t alignment)
 {
     trib_arena *arena = user;
     const int frugal = atomic_load(&arena->frugal);
@@ -84,34 +47,9 @@ static void *source_take(void *user, size_t size, size_t alignment)
                                                   : trib_extents_take(&arena->extents, size, alignment);
 }
 
-static bool source_same_extent(void *user, const void *a, const void *b)
-{
-    return trib_extents_same(&((trib_arena *)user)->extents, a, b);
-}
-
-static trib_status heap_open(trib_arena *arena, trib_arena_heap wanted)
-{
-    trib_heap_source source = {.take = source_take, .same_extent = source_same_extent, .user = arena};
-    if (wanted != TRIB_ARENA_HEAP_POOL) {
-        arena->ops = jemalloc_find();
-        if (arena->ops != NULL) {
-            trib_status status = arena->ops->create(&source, &arena->heap);
-            if (status == TRIB_OK || wanted == TRIB_ARENA_HEAP_JEMALLOC) {
-                return status;
-            }
-        } else if (wanted == TRIB_ARENA_HEAP_JEMALLOC) {
-            return TRIB_UNSUPPORTED;
-        }
-    }
-    arena->ops = &trib_heap_pool;
-    return arena->ops->create(&source, &arena->heap);
-}
-
 trib_status trib_arena_create_with(const trib_arena_params *params, trib_arena **arena_out)
 {
-    bool heap_known = params->heap == TRIB_ARENA_HEAP_AUTO || params->heap == TRIB_ARENA_HEAP_POOL ||
-                      params->heap == TRIB_ARENA_HEAP_JEMALLOC;
-    if (!heap_known || (params->map == NULL) != (params->unmap == NULL)) {
+    if ((params->map == NULL) != (params->unmap == NULL)) {
         return TRIB_INVALID;
     }
     trib_arena *arena = calloc(1, sizeof(*arena));
@@ -124,7 +62,8 @@ trib_status trib_arena_create_with(const trib_arena_params *params, trib_arena *
     }
     trib_status status = trib_extents_init(&arena->extents, params);
     if (status == TRIB_OK) {
-        status = heap_open(arena, params->heap);
+        const trib_heap_source source = {.take = take_for_heap, .user = arena};
+        status = trib_heap_create(&source, &arena->heap);
         if (status != TRIB_OK) {
             trib_extents_fini(&arena->extents);
         }
@@ -151,29 +90,29 @@ void trib_arena_destroy(trib_arena *arena)
     if (arena == NULL) {
         return;
     }
-    arena->ops->destroy(arena->heap);
+    trib_heap_destroy(arena->heap);
     trib_extents_fini(&arena->extents);
     pthread_mutex_destroy(&arena->blocking_mutex);
     free(arena);
 }
 
-static bool is_block(size_t size, size_t alignment)
+static bool is_valid_block(size_t size, size_t alignment)
 {
     return size > 0 && (alignment & (alignment - 1)) == 0 && alignment <= TRIB_EXTENT_BYTES && size <= SIZE_MAX / 4;
 }
 
 void *trib_arena_alloc(trib_arena *arena, size_t size, size_t alignment)
 {
-    if (!is_block(size, alignment)) {
+    if (!is_valid_block(size, alignment)) {
         return NULL;
     }
     size_t natural = size >= TRIB_PAGE_BYTES ? TRIB_PAGE_BYTES : TRIB_CACHE_LINE_BYTES;
-    void *block = arena->ops->alloc(arena->heap, size, alignment > natural ? alignment : natural);
+    void *block = trib_heap_alloc(arena->heap, size, alignment > natural ? alignment : natural);
     if (block == NULL) {
         return NULL;
     }
     trib_unpoison(block, size);
-    atomic_fetch_add_explicit(&arena->bytes_in_use, arena->ops->usable_size(arena->heap, block), memory_order_relaxed);
+    atomic_fetch_add_explicit(&arena->bytes_in_use, trib_heap_usable_size(arena->heap, block), memory_order_relaxed);
     atomic_fetch_add_explicit(&arena->blocks_in_use, 1, memory_order_relaxed);
     return block;
 }
@@ -181,10 +120,10 @@ void *trib_arena_alloc(trib_arena *arena, size_t size, size_t alignment)
 void *trib_arena_alloc_blocking(trib_arena *arena, size_t size, size_t alignment)
 {
     void *block = NULL;
-    if (size >= BLOCKING_BYTES_MIN && is_block(size, alignment)) {
-        /* Room for an alignment that what is left may not have. */
+    if (size >= BLOCKING_BYTES_MIN && is_valid_block(size, alignment)) {
+        /* Room for an alignment that the extent's free part may not have. */
         const size_t slack = alignment > TRIB_PAGE_BYTES ? alignment : 0;
-        const size_t need = arena->ops->need(arena->heap, size, alignment > 0 ? alignment : TRIB_PAGE_BYTES) + slack;
+        const size_t need = trib_heap_growth_for(size) + slack;
         bool is_room = true;
         pthread_mutex_lock(&arena->blocking_mutex);
         atomic_store(&arena->frugal, (int)gettid());
@@ -203,11 +142,11 @@ void trib_arena_free(trib_arena *arena, void *block)
     if (block == NULL) {
         return;
     }
-    size_t size = arena->ops->usable_size(arena->heap, block);
+    size_t size = trib_heap_usable_size(arena->heap, block);
     trib_poison(block, size);
     atomic_fetch_sub_explicit(&arena->bytes_in_use, size, memory_order_relaxed);
     atomic_fetch_sub_explicit(&arena->blocks_in_use, 1, memory_order_relaxed);
-    arena->ops->free(arena->heap, block);
+    trib_heap_free(arena->heap, block);
 }
 
 bool trib_arena_reserve(trib_arena *arena, size_t size)
@@ -260,7 +199,7 @@ bool trib_arena_find(trib_arena *arena, const void *address, uint32_t id, trib_a
 
 void trib_arena_get_stats(trib_arena *arena, trib_arena_stats *stats_out)
 {
-    *stats_out = (trib_arena_stats){.heap = arena->ops->name};
+    *stats_out = (trib_arena_stats){.node = -1};
     trib_extents_stats(&arena->extents, stats_out);
     stats_out->bytes_in_use = atomic_load_explicit(&arena->bytes_in_use, memory_order_relaxed);
     stats_out->blocks_in_use = atomic_load_explicit(&arena->blocks_in_use, memory_order_relaxed);

@@ -1,21 +1,19 @@
 /*
- * arena.h - memory that moves: page-aligned blocks on one NUMA node, on huge pages where there are any, registered
+ * arena.h - memory for payloads: page-aligned blocks on one NUMA node, on huge pages where there are any, registered
  * once.
  *
  * An arena takes big extents from the kernel and keeps them until it is destroyed, so that transports and devices
- * register memory when an extent is made and never again. Blocks are cut from them by jemalloc if its module is in the
- * process, else by the built-in pool (docs/decisions/0001-jemalloc.md).
+ * register memory when an extent is made and never again. A heap (heap.h) cuts them into blocks.
  *
- * Memory of somebody else's can be adopted: it is registered as extents are, and found as they are; nothing else is done
- * with it.
+ * Memory of the caller's own can be adopted: it is registered and found as extents are; nothing else is done with it.
  *
- * To register memory takes its time: with CUDA 0.3 ms and more for each MiB. Extents are made as blocks need them, of up to
- * 64 MiB or what one block needs, and who asked waits for that, and so does whoever takes a block or looks one up meanwhile.
- * Threads that may wait keep that from those that may not: trib_arena_reserve, trib_arena_alloc_blocking.
+ * Registering takes time: with CUDA 0.3 ms and more for each MiB. Extents are made as blocks need them, of up to 64 MiB
+ * or what one block needs. The caller waits for that, and so does each thread that takes or looks up a block meanwhile.
+ * A thread that may wait spares the others: trib_arena_reserve, trib_arena_alloc_blocking.
  *
  * THREADS    Every function may be called from any thread, create and destroy apart. A registrar runs inside the call
- * that made the extent, adopted, added or removed it, with locks of the arena held: it must not call the arena. It may be
- * called for two pieces of memory at once.
+ * that made the extent, adopted, added or removed it, with locks of the arena held: it must not call the arena. It may
+ * be called for two pieces of memory at once.
  */
 #ifndef TRIB_NUMA_ARENA_H
 #define TRIB_NUMA_ARENA_H
@@ -29,43 +27,36 @@
 
 typedef struct trib_arena trib_arena;
 
-/* What stands for memory of a device, which no processor needs to reach: a dma-buf. */
+/* Memory of a device, which no processor needs to reach, as a dma-buf. */
 typedef struct trib_arena_dmabuf {
-    int fd; /* open while it is being registered; who needs it for longer duplicates it */
+    int fd; /* open while it is being registered; a registrar that needs it for longer duplicates it */
     uint64_t offset;
 } trib_arena_dmabuf;
 
 typedef struct trib_arena_memory {
     void *base;
     size_t size;
-    bool is_adopted;                 /* somebody else's, and no extent that the arena has made */
-    int fd;                          /* which other processes can map; -1: they cannot */
+    bool is_adopted;                 /* not mapped by the arena */
+    int fd;                          /* a file that other processes can map; -1: none */
     const trib_arena_dmabuf *dmabuf; /* NULL: host memory */
 } trib_arena_memory;
 
-/* Somebody who must know memory before it can move it: verbs, CUDA. */
+/* A transport or device that must know memory before it can move it: verbs, CUDA. */
 typedef struct trib_arena_registrar {
     /* A failure is not fatal: the extent stays usable, and trib_arena_find tells that this registrar does not know it.
-     * Of adopted memory its owner reads in the error why. */
+     * The owner of adopted memory reads in the error why. */
     trib_status (*register_extent)(void *user, const trib_arena_memory *memory, void **cookie_out, trib_error *error);
     /* Called only for extents that were registered. */
     void (*unregister_extent)(void *user, void *base, size_t size, void *cookie);
     void *user;
 } trib_arena_registrar;
 
-typedef enum trib_arena_heap {
-    TRIB_ARENA_HEAP_AUTO = 0, /* jemalloc if its module can be had, else the pool */
-    TRIB_ARENA_HEAP_POOL = 1,
-    TRIB_ARENA_HEAP_JEMALLOC = 2 /* TRIB_UNSUPPORTED without its module */
-} trib_arena_heap;
-
 typedef struct trib_arena_params {
-    int32_t node; /* the operating system's number of the NUMA node to bind to; -1: do not bind */
-    trib_arena_heap heap;
+    int32_t node;     /* the operating system's number of the NUMA node to bind to; -1: do not bind */
     size_t bytes_max; /* most bytes to map; 0: no limit but the machine's */
     bool is_shared;   /* extents are files without a name where the process may have such (trib_arena_memory.fd) */
-    /* How to map and unmap, and nothing is shared then; NULL: mmap. map returns memory aligned to TRIB_EXTENT_BYTES, or NULL;
-     * two threads may be in it. */
+    /* How to map and unmap, and nothing is shared then; NULL: mmap. map returns memory aligned to TRIB_EXTENT_BYTES, or
+     * NULL; two threads may be in it. */
     void *(*map)(void *user, size_t size);
     void (*unmap)(void *user, void *base, size_t size);
     void *map_user;
@@ -75,7 +66,7 @@ void trib_arena_params_init(trib_arena_params *params);
 
 /* An arena on that node (-1: any) with the defaults. */
 TRIB_CHECKED trib_status trib_arena_create(int32_t node, trib_arena **arena_out);
-/* TRIB_INVALID, TRIB_NO_MEMORY, TRIB_UNSUPPORTED. */
+/* TRIB_INVALID, TRIB_NO_MEMORY. */
 TRIB_CHECKED trib_status trib_arena_create_with(const trib_arena_params *params, trib_arena **arena_out);
 /* Unregisters and unmaps everything, blocks still in use included. NULL is fine. */
 void trib_arena_destroy(trib_arena *arena);
@@ -86,15 +77,15 @@ void trib_arena_destroy(trib_arena *arena);
  * memory, or for size 0 or a wrong alignment.
  */
 void *trib_arena_alloc(trib_arena *arena, size_t size, size_t alignment);
-/* The same for a thread that may wait. A block of 16 MiB or more for which there is no room is registered with none waiting
- * but those that adopt, disown, reserve, take with patience or are about registrars. */
+/* The same for a thread that may wait. Memory for a block of 16 MiB or more is registered while other threads go on,
+ * but for those that adopt, disown, reserve, allocate blocking, or add or remove registrars. */
 void *trib_arena_alloc_blocking(trib_arena *arena, size_t size, size_t alignment);
 /* NULL is fine. */
 void trib_arena_free(trib_arena *arena, void *block);
 
-/* Makes an extent of that size ahead, unless what is left of one is as large: blocks are cut from it as long as there is room,
- * and none of them waits for a registrar. Meanwhile others wait as for trib_arena_alloc_blocking. False: no memory, or more
- * than bytes_max. */
+/* Makes an extent of that size ahead, unless what is left of one is as large: blocks are cut from it as long as there
+ * is room, without waiting for a registrar. Other threads wait as in trib_arena_alloc_blocking. False: no memory, or
+ * more than bytes_max. */
 bool trib_arena_reserve(trib_arena *arena, size_t size);
 
 /* Calls it for the extents that are there and for those to come. TRIB_BUSY: TRIB_ARENA_REGISTRARS_MAX are there
@@ -107,8 +98,8 @@ void trib_arena_remove_registrar(trib_arena *arena, uint32_t id);
 /*
  * Registers memory that is not the arena's with all registrars, and those to come, until it is disowned or the arena
  * destroyed; meanwhile it must stay where it is. Takes as long as the registrars do, and holds up no other function but
- * this, trib_arena_disown, those about registrars, and those that make memory ahead. TRIB_INVALID: part of it is an extent,
- * or adopted already; or what the first registrar said that refused: then none knows it. TRIB_NO_MEMORY.
+ * this, trib_arena_disown, those about registrars, and those that make memory ahead. TRIB_INVALID: part of it is an
+ * extent, or adopted already; or what the first registrar said that refused: then none knows it. TRIB_NO_MEMORY.
  * dmabuf: NULL for host memory. Memory of a device is unknown to registrars that come later.
  */
 TRIB_CHECKED trib_status trib_arena_adopt(trib_arena *arena, void *base, size_t size, const trib_arena_dmabuf *dmabuf,
@@ -129,7 +120,6 @@ typedef struct trib_arena_location {
 bool trib_arena_find(trib_arena *arena, const void *address, uint32_t id, trib_arena_location *location_out);
 
 typedef struct trib_arena_stats {
-    const char *heap; /* "jemalloc" or "pool" */
     int32_t node;
     uint64_t extents;
     uint64_t bytes_mapped;

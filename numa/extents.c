@@ -2,8 +2,8 @@
  * extents.c - see extents.h. The list is sorted by address, so that finding an extent is a binary search.
  *
  * A heap asks for pieces of any number of pages. What is left of an extent after a piece is kept as its tail, and
- * serves the next pieces that fit; the space in front of an aligned piece is lost, which is rare and less than the
- * alignment. A few tails are kept, the largest, so that an extent reserved for one block is not lost for the next.
+ * serves the next pieces that fit. The space in front of an aligned piece is lost, which is rare and less than the
+ * alignment. The largest few tails are kept, so that what is left of a reserved extent is not lost.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -44,8 +44,8 @@ trib_status trib_extents_init(trib_extents *extents, const trib_arena_params *pa
     return TRIB_OK;
 }
 
-static trib_status extent_register(const trib_extents *extents, trib_extent *extent, uint32_t id,
-                                   const trib_arena_dmabuf *dmabuf, trib_error *error)
+static trib_status register_extent_with(const trib_extents *extents, trib_extent *extent, uint32_t id,
+                                        const trib_arena_dmabuf *dmabuf, trib_error *error)
 {
     const trib_arena_registrar *registrar = &extents->registrars[id];
     trib_extent_registration *registration = &extent->registrations[id];
@@ -59,7 +59,7 @@ static trib_status extent_register(const trib_extents *extents, trib_extent *ext
     return registration->status;
 }
 
-static void extent_unregister(const trib_extents *extents, trib_extent *extent, uint32_t id)
+static void unregister_extent_with(const trib_extents *extents, trib_extent *extent, uint32_t id)
 {
     const trib_arena_registrar *registrar = &extents->registrars[id];
     trib_extent_registration *registration = &extent->registrations[id];
@@ -92,7 +92,7 @@ void trib_extents_fini(trib_extents *extents)
 }
 
 /* The index of the first extent that lies above address. */
-static size_t upper_index(const trib_extents *extents, const void *address)
+static size_t index_above(const trib_extents *extents, const void *address)
 {
     size_t low = 0;
     size_t high = extents->count;
@@ -109,7 +109,7 @@ static size_t upper_index(const trib_extents *extents, const void *address)
 
 static const trib_extent *find_locked(const trib_extents *extents, const void *address)
 {
-    size_t index = upper_index(extents, address);
+    size_t index = index_above(extents, address);
     if (index == 0) {
         return NULL;
     }
@@ -117,8 +117,8 @@ static const trib_extent *find_locked(const trib_extents *extents, const void *a
     return (uintptr_t)address - (uintptr_t)extent->base < extent->size ? extent : NULL;
 }
 
-/* Room for one more in the list, taken before the mapping so that nothing is to be undone. */
-static bool list_reserve(trib_extents *extents)
+/* Makes room for one more in the list, before the mapping, so that nothing has to be undone. */
+static bool reserve_in_list(trib_extents *extents)
 {
     if (extents->count + extents->coming < extents->capacity) {
         return true;
@@ -133,23 +133,23 @@ static bool list_reserve(trib_extents *extents)
     return true;
 }
 
-static void list_insert(trib_extents *extents, const trib_extent *extent)
+static void insert_in_list(trib_extents *extents, const trib_extent *extent)
 {
     trib_assert(extents->count < extents->capacity);
-    size_t index = upper_index(extents, extent->base);
+    size_t index = index_above(extents, extent->base);
     trib_extent *place = &extents->list[index];
     memmove(place + 1, place, (extents->count - index) * sizeof(*place));
     *place = *extent;
     extents->count++;
 }
 
-/* ---- Extents of its own: claimed and settled with the lock held for writing, mapped with it or beside it ---- */
+/* ---- Mapped extents: claimed and settled with the lock held for writing, mapped with or without it ---- */
 
-static bool extent_claim(trib_extents *extents, size_t size)
+static bool claim_extent(trib_extents *extents, size_t size)
 {
     const size_t bytes_max = extents->params.bytes_max;
     const bool fits = bytes_max == 0 || (size <= bytes_max && extents->mapped_bytes <= bytes_max - size);
-    if (!fits || !list_reserve(extents)) {
+    if (!fits || !reserve_in_list(extents)) {
         extents->failures.map++;
         return false;
     }
@@ -158,9 +158,9 @@ static bool extent_claim(trib_extents *extents, size_t size)
     return true;
 }
 
-/* Maps and registers it. Changes nothing of the extents, whose registrars stay as long as who calls holds `lock` or
- * `registering`. False: no memory. */
-static bool extent_map(const trib_extents *extents, size_t size, trib_extent *extent, trib_extent_failures *failures)
+/* Maps and registers an extent, and changes nothing of `extents`, whose registrars stay as long as the caller holds
+ * `lock` or `registering`. False: no memory. */
+static bool map_extent(const trib_extents *extents, size_t size, trib_extent *extent, trib_extent_failures *failures)
 {
     int fd = -1;
     uint8_t *base = extents->params.is_shared ? trib_pages_map_shared(size, &fd) : NULL;
@@ -182,7 +182,7 @@ static bool extent_map(const trib_extents *extents, size_t size, trib_extent *ex
     trib_error unseen;
     for (uint32_t id = 0; id < TRIB_ARENA_REGISTRARS_MAX; id++) {
         extent->registrations[id].status = TRIB_PENDING;
-        if (extents->used[id] && extent_register(extents, extent, id, NULL, &unseen) != TRIB_OK) {
+        if (extents->used[id] && register_extent_with(extents, extent, id, NULL, &unseen) != TRIB_OK) {
             failures->registration++;
         }
     }
@@ -190,8 +190,8 @@ static bool extent_map(const trib_extents *extents, size_t size, trib_extent *ex
     return true;
 }
 
-/* What was claimed is there, or could not be had. */
-static void extent_settle(trib_extents *extents, const trib_extent *extent, const trib_extent_failures *failures)
+/* Ends a claim: the extent is there, or base is NULL. */
+static void settle_extent(trib_extents *extents, const trib_extent *extent, const trib_extent_failures *failures)
 {
     trib_assert(extents->coming > 0 && extents->mapped_bytes >= extent->size);
     extents->coming--;
@@ -200,14 +200,14 @@ static void extent_settle(trib_extents *extents, const trib_extent *extent, cons
     extents->failures.huge_page += failures->huge_page;
     extents->failures.registration += failures->registration;
     if (extent->base != NULL) {
-        list_insert(extents, extent);
+        insert_in_list(extents, extent);
     } else {
         extents->mapped_bytes -= extent->size;
     }
 }
 
-/* Too many tails would cost every search; the larger ones are worth keeping. */
-static void tail_keep(trib_extents *extents, uint8_t *start, size_t size)
+/* Keeps the larger tails only, as each would cost every search. */
+static void keep_tail(trib_extents *extents, uint8_t *start, size_t size)
 {
     trib_extent_tail *least = &extents->tails[0];
     for (size_t i = 1; i < TRIB_EXTENT_TAILS_MAX; i++) {
@@ -218,8 +218,8 @@ static void tail_keep(trib_extents *extents, uint8_t *start, size_t size)
     }
 }
 
-/* From the smallest that has room: large ones were made for large pieces. */
-static void *tail_take(trib_extents *extents, size_t size, size_t alignment)
+/* Cuts from the smallest tail with room: large ones were made for large pieces. */
+static void *take_from_tail(trib_extents *extents, size_t size, size_t alignment)
 {
     trib_extent_tail *best = NULL;
     for (size_t i = 0; i < TRIB_EXTENT_TAILS_MAX; i++) {
@@ -239,7 +239,7 @@ static void *tail_take(trib_extents *extents, size_t size, size_t alignment)
 
 static void *take_locked(trib_extents *extents, size_t size, size_t alignment)
 {
-    void *piece = tail_take(extents, size, alignment);
+    void *piece = take_from_tail(extents, size, alignment);
     if (piece != NULL) {
         return piece;
     }
@@ -251,18 +251,18 @@ static void *take_locked(trib_extents *extents, size_t size, size_t alignment)
     const size_t whole = round_up(size + slack, TRIB_EXTENT_BYTES);
     trib_extent extent;
     trib_extent_failures failures = {0};
-    if (!extent_claim(extents, whole)) {
+    if (!claim_extent(extents, whole)) {
         return NULL;
     }
-    const bool is_there = extent_map(extents, whole, &extent, &failures);
-    extent_settle(extents, &extent, &failures);
+    const bool is_there = map_extent(extents, whole, &extent, &failures);
+    settle_extent(extents, &extent, &failures);
     if (!is_there) {
         return NULL;
     }
     uintptr_t start = (uintptr_t)extent.base;
     size_t before = round_up(start, alignment) - start;
     piece = extent.base + before;
-    tail_keep(extents, extent.base + before + size, extent.size - before - size);
+    keep_tail(extents, extent.base + before + size, extent.size - before - size);
     return piece;
 }
 
@@ -287,7 +287,7 @@ void *trib_extents_take_left(trib_extents *extents, size_t size, size_t alignmen
 {
     check_piece(size, alignment);
     pthread_rwlock_wrlock(&extents->lock);
-    void *piece = tail_take(extents, size, alignment);
+    void *piece = take_from_tail(extents, size, alignment);
     pthread_rwlock_unlock(&extents->lock);
     return piece;
 }
@@ -307,30 +307,21 @@ bool trib_extents_reserve(trib_extents *extents, size_t size)
     pthread_rwlock_wrlock(&extents->lock);
     bool is_there = has_tail(extents, size);
     const bool is_coming =
-        !is_there && size <= SIZE_MAX / 4 && extent_claim(extents, round_up(size, TRIB_EXTENT_BYTES));
+        !is_there && size <= SIZE_MAX / 4 && claim_extent(extents, round_up(size, TRIB_EXTENT_BYTES));
     pthread_rwlock_unlock(&extents->lock);
     if (is_coming) {
         trib_extent extent;
         trib_extent_failures failures = {0};
-        is_there = extent_map(extents, round_up(size, TRIB_EXTENT_BYTES), &extent, &failures);
+        is_there = map_extent(extents, round_up(size, TRIB_EXTENT_BYTES), &extent, &failures);
         pthread_rwlock_wrlock(&extents->lock);
-        extent_settle(extents, &extent, &failures);
+        settle_extent(extents, &extent, &failures);
         if (is_there) {
-            tail_keep(extents, extent.base, extent.size);
+            keep_tail(extents, extent.base, extent.size);
         }
         pthread_rwlock_unlock(&extents->lock);
     }
     pthread_mutex_unlock(&extents->registering);
     return is_there;
-}
-
-bool trib_extents_same(trib_extents *extents, const void *a, const void *b)
-{
-    pthread_rwlock_rdlock(&extents->lock);
-    const trib_extent *extent = find_locked(extents, a);
-    bool same = extent != NULL && extent == find_locked(extents, b);
-    pthread_rwlock_unlock(&extents->lock);
-    return same;
 }
 
 bool trib_extents_find(trib_extents *extents, const void *address, trib_extent *extent_out)
@@ -358,7 +349,7 @@ trib_status trib_extents_add_registrar(trib_extents *extents, const trib_arena_r
         extents->registrars[id] = *registrar;
         for (size_t i = 0; i < extents->count; i++) {
             trib_extent *extent = &extents->list[i];
-            extents->failures.registration += extent_register(extents, extent, id, NULL, &unseen) != TRIB_OK;
+            extents->failures.registration += register_extent_with(extents, extent, id, NULL, &unseen) != TRIB_OK;
         }
         *id_out = id;
     }
@@ -373,7 +364,7 @@ void trib_extents_remove_registrar(trib_extents *extents, uint32_t id)
     pthread_rwlock_wrlock(&extents->lock);
     if (id < TRIB_ARENA_REGISTRARS_MAX && extents->used[id]) {
         for (size_t i = 0; i < extents->count; i++) {
-            extent_unregister(extents, &extents->list[i], id);
+            unregister_extent_with(extents, &extents->list[i], id);
         }
         extents->used[id] = false;
     }
@@ -381,12 +372,12 @@ void trib_extents_remove_registrar(trib_extents *extents, uint32_t id)
     pthread_mutex_unlock(&extents->registering);
 }
 
-/* ---- Memory of somebody else's ---- */
+/* ---- Adopted memory ---- */
 
-/* An extent of which part lies there; NULL. Called with the lock held. */
-static const trib_extent *overlapping(const trib_extents *extents, const void *base, size_t size)
+/* An extent that overlaps the range, or NULL. Called with the lock held. */
+static const trib_extent *find_overlap(const trib_extents *extents, const void *base, size_t size)
 {
-    size_t index = upper_index(extents, (const uint8_t *)base + (size - 1));
+    size_t index = index_above(extents, (const uint8_t *)base + (size - 1));
     const trib_extent *last = index > 0 ? &extents->list[index - 1] : NULL;
     bool overlaps = last != NULL && (uintptr_t)last->base + last->size > (uintptr_t)base;
     return overlaps ? last : NULL;
@@ -395,7 +386,7 @@ static const trib_extent *overlapping(const trib_extents *extents, const void *b
 static trib_status check_free(trib_extents *extents, const void *base, size_t size, trib_error *error)
 {
     pthread_rwlock_rdlock(&extents->lock);
-    const trib_extent *other = overlapping(extents, base, size);
+    const trib_extent *other = find_overlap(extents, base, size);
     trib_status status = TRIB_OK;
     if (other != NULL && other->adopted) {
         status = trib_error_set(error, TRIB_INVALID, "%zu bytes at %p: part of them is registered, as %zu bytes at %p",
@@ -413,11 +404,11 @@ static trib_status check_free(trib_extents *extents, const void *base, size_t si
 static void unregister_with_all(const trib_extents *extents, trib_extent *extent)
 {
     for (uint32_t id = 0; id < TRIB_ARENA_REGISTRARS_MAX; id++) {
-        extent_unregister(extents, extent, id);
+        unregister_extent_with(extents, extent, id);
     }
 }
 
-/* With all registrars or none. */
+/* Registers with all registrars or with none. */
 static trib_status register_with_all(const trib_extents *extents, trib_extent *extent, const trib_arena_dmabuf *dmabuf,
                                      trib_error *error)
 {
@@ -425,7 +416,7 @@ static trib_status register_with_all(const trib_extents *extents, trib_extent *e
     for (uint32_t id = 0; id < TRIB_ARENA_REGISTRARS_MAX; id++) {
         extent->registrations[id].status = TRIB_PENDING;
         if (extents->used[id] && status == TRIB_OK) {
-            status = extent_register(extents, extent, id, dmabuf, error);
+            status = register_extent_with(extents, extent, id, dmabuf, error);
         }
     }
     if (status != TRIB_OK) {
@@ -446,8 +437,8 @@ trib_status trib_extents_adopt(trib_extents *extents, void *base, size_t size, c
     status = status == TRIB_OK ? register_with_all(extents, &extent, dmabuf, error) : status;
     if (status == TRIB_OK) {
         pthread_rwlock_wrlock(&extents->lock);
-        if (list_reserve(extents)) {
-            list_insert(extents, &extent);
+        if (reserve_in_list(extents)) {
+            insert_in_list(extents, &extent);
             extents->adopted_count++;
         } else {
             status = trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
@@ -466,7 +457,7 @@ trib_status trib_extents_disown(trib_extents *extents, void *base)
     trib_extent extent = {.base = NULL};
     pthread_mutex_lock(&extents->registering);
     pthread_rwlock_wrlock(&extents->lock);
-    size_t above = upper_index(extents, base);
+    size_t above = index_above(extents, base);
     trib_extent *place = above > 0 ? &extents->list[above - 1] : NULL;
     if (place != NULL && place->adopted && place->base == base) {
         extent = *place;

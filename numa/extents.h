@@ -1,5 +1,5 @@
 /*
- * extents.h - the memory of an arena: big mappings, bound to a NUMA node and registered with whoever asked.
+ * extents.h - the memory of an arena: big mappings, bound to a NUMA node and registered with the registrars.
  *
  * An extent is a multiple of TRIB_EXTENT_BYTES, aligned to it, and lives until trib_extents_fini. Each registrar is
  * called once per extent, when the extent is made or when the registrar is added, whichever is later; and once more
@@ -7,8 +7,9 @@
  *
  * Adopted memory is an extent of any place and size, which is never mapped, unmapped, bound or handed out.
  *
- * To register memory takes long if it is large. So what is adopted or reserved is registered beside `lock`, under which reactors
- * look for extents and take pieces of them; only who takes more than is left of any extent registers with it held.
+ * Registering takes long for large memory. So adopted and reserved memory is registered without `lock`, under which
+ * reactors find extents and take pieces of them. Only a caller that takes more than is left of any extent registers
+ * with it held.
  */
 #ifndef TRIB_NUMA_EXTENTS_H
 #define TRIB_NUMA_EXTENTS_H
@@ -27,11 +28,11 @@ typedef struct trib_extent {
     size_t size;
     bool adopted;
     bool on_device; /* adopted by a dma-buf */
-    int fd;         /* of its own, -1: none */
+    int fd;         /* the file of a shared extent; -1: none */
     trib_extent_registration registrations[TRIB_ARENA_REGISTRARS_MAX];
 } trib_extent;
 
-/* What no piece has been cut from yet, at the end of an extent. */
+/* The part at the end of an extent that no piece has been cut from yet. */
 typedef struct trib_extent_tail {
     uint8_t *start;
     size_t size;
@@ -45,16 +46,16 @@ typedef struct trib_extent_failures {
 
 typedef struct trib_extents {
     trib_arena_params params;
-    pthread_mutex_t registering; /* who adds, removes, adopts, disowns or reserves has it, and takes it before lock */
+    pthread_mutex_t registering; /* held to add, remove, adopt, disown or reserve; taken before lock */
     pthread_rwlock_t lock; /* protects all below; written only when an extent is made or a registrar comes or goes */
     trib_extent *list;     /* by address */
     size_t count, capacity;
     size_t adopted_count; /* of these */
-    size_t coming;        /* extents that are being made beside lock: there is room for them in the list */
+    size_t coming;        /* extents that are being made without lock; the list has room for them */
     bool used[TRIB_ARENA_REGISTRARS_MAX];
     trib_arena_registrar registrars[TRIB_ARENA_REGISTRARS_MAX];
     trib_extent_tail tails[TRIB_EXTENT_TAILS_MAX]; /* size 0: none */
-    size_t mapped_bytes;                           /* those that are coming included */
+    size_t mapped_bytes;                           /* with extents that are coming */
     trib_extent_failures failures;
 } trib_extents;
 
@@ -68,8 +69,6 @@ void *trib_extents_take_left(trib_extents *extents, size_t size, size_t alignmen
 
 /* As trib_arena_reserve. */
 bool trib_extents_reserve(trib_extents *extents, size_t size);
-
-bool trib_extents_same(trib_extents *extents, const void *a, const void *b);
 
 /* Copies the extent that address lies in; false if it lies in none. */
 bool trib_extents_find(trib_extents *extents, const void *address, trib_extent *extent_out);

@@ -49,7 +49,7 @@ void *trib_pages_map(void *user, size_t size)
     return map_aligned(size, PROT_READ | PROT_WRITE);
 }
 
-/* Over addresses taken before, so that huge pages fit. */
+/* Maps the file over addresses that are aligned for huge pages. */
 static void *map_file(int fd, size_t size, int protection)
 {
     void *base = map_aligned(size, PROT_NONE);
@@ -64,7 +64,7 @@ static void *map_file(int fd, size_t size, int protection)
 #define MFD_NOEXEC_SEAL 0x8u
 #endif
 
-static int make_file(const char *label)
+static int create_memfd(const char *label)
 {
     const int fd = memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
     return fd >= 0 || errno != EINVAL ? fd
@@ -84,7 +84,7 @@ int trib_pages_file(const char *label, size_t size)
         errno = EFBIG;
         return -1;
     }
-    const int fd = make_file(label);
+    const int fd = create_memfd(label);
     if (fd >= 0 && ftruncate(fd, (off_t)size) != 0) {
         const int error = errno;
         close(fd);
@@ -94,7 +94,7 @@ int trib_pages_file(const char *label, size_t size)
     return fd;
 }
 
-/* Where memory is only given out that there is, a file's is found to be missing when it is touched, which ends the process too. */
+/* False under strict accounting: a file's pages may then be missing when they are touched, which ends the process. */
 static bool is_overcommitted(void)
 {
     char mode = '2';
@@ -106,8 +106,8 @@ static bool is_overcommitted(void)
     return !is_known || mode != '2';
 }
 
-/* Linux gives the lowest numbers first: others shall find some as well. */
-static bool is_spared(int fd)
+/* Descriptors are given out lowest first; the upper half of the allowed numbers is left to the host. */
+static bool leaves_descriptors(int fd)
 {
     struct rlimit limit = {.rlim_cur = 0};
     return getrlimit(RLIMIT_NOFILE, &limit) == 0 && (rlim_t)fd < limit.rlim_cur / 2;
@@ -119,8 +119,9 @@ void *trib_pages_map_shared(size_t size, int *fd_out)
     if (fd < 0) {
         return NULL;
     }
-    void *base =
-        is_spared(fd) && fcntl(fd, F_ADD_SEALS, SEALS) == 0 ? map_file(fd, size, PROT_READ | PROT_WRITE) : NULL;
+    void *base = leaves_descriptors(fd) && fcntl(fd, F_ADD_SEALS, SEALS) == 0
+                     ? map_file(fd, size, PROT_READ | PROT_WRITE)
+                     : NULL;
     if (base == NULL) {
         close(fd);
         return NULL;
@@ -134,12 +135,12 @@ void *trib_pages_map_foreign(int fd, size_t size)
     struct stat about;
     struct statfs system;
     const int seals = fcntl(fd, F_GET_SEALS);
-    /* Nor on huge pages of their own, which may run out under who reads a hole. */
+    /* No hugetlbfs either: its pages may run out when a reader touches a hole. */
     const bool is_such = fstatfs(fd, &system) == 0 && system.f_type == TMPFS_MAGIC && seals >= 0 &&
                          (seals & F_SEAL_SHRINK) != 0 && size > 0 && size % TRIB_EXTENT_BYTES == 0 &&
                          fstat(fd, &about) == 0 && about.st_size >= 0 && (size_t)about.st_size >= size;
     void *base = is_such ? map_file(fd, size, PROT_READ) : NULL;
-    if (base != NULL) { /* nor shall it live as long as a child does, or fill dumps of what is not this process's */
+    if (base != NULL) { /* it is another process's memory: no child keeps it alive, no core dump holds it */
         (void)madvise(base, size, MADV_DONTFORK);
         (void)madvise(base, size, MADV_DONTDUMP);
     }

@@ -7,48 +7,37 @@
  */
 #include "numa/place.h"
 
-#include <stdarg.h>
-
 #include "engine/base/assert.h"
+#include "engine/base/log.h"
 
 void trib_place_request_init(trib_place_request *request)
 {
     *request = (trib_place_request){.addresses = 1, .local_count = 1, .gpu = -1, .pin = true};
 }
 
-__attribute__((format(printf, 2, 3))) static trib_status refuse(trib_error *error, const char *format, ...)
-{
-    if (error != NULL) {
-        error->status = TRIB_INVALID;
-        va_list arguments;
-        va_start(arguments, format);
-        (void)vsnprintf(error->text, sizeof(error->text), format, arguments);
-        va_end(arguments);
-    }
-    return TRIB_INVALID;
-}
-
-static trib_status request_check(const trib_topo *topo, const trib_place_request *request, trib_error *error)
+static trib_status check_request(const trib_topo *topo, const trib_place_request *request, trib_error *error)
 {
     if (request->reactors > TRIB_PLACE_REACTORS_MAX) {
-        return refuse(error, "reactors is %u: at most %d", request->reactors, TRIB_PLACE_REACTORS_MAX);
+        return trib_error_set(error, TRIB_INVALID, "reactors is %u: at most %d", request->reactors,
+                              TRIB_PLACE_REACTORS_MAX);
     }
     if (request->local_count == 0 || request->local_index >= request->local_count) {
-        return refuse(error, "local index %u of %u processes on this machine", request->local_index,
-                      request->local_count);
+        return trib_error_set(error, TRIB_INVALID, "local index %u of %u processes on this machine",
+                              request->local_index, request->local_count);
     }
     if (request->addresses == 0 || request->addresses > TRIB_PLACE_NICS_MAX) {
-        return refuse(error, "%u addresses to listen on: 1 to %d", request->addresses, TRIB_PLACE_NICS_MAX);
+        return trib_error_set(error, TRIB_INVALID, "%u addresses to listen on: 1 to %d", request->addresses,
+                              TRIB_PLACE_NICS_MAX);
     }
     if (request->gpu < -1 || request->gpu >= (int32_t)topo->gpu_count) {
-        return refuse(error, "GPU %d: this machine has %u", request->gpu, topo->gpu_count);
+        return trib_error_set(error, TRIB_INVALID, "GPU %d: this machine has %u", request->gpu, topo->gpu_count);
     }
     return TRIB_OK;
 }
 
-/* Among how many processes the usable cores are to be shared. Parts that would fit beside each other are taken for
- * exclusive. */
-static uint32_t sharers(const trib_topo *topo, uint32_t local_count)
+/* The number of processes that share the usable cores. If parts of this size fit beside each other, each process is
+ * taken to have one of its own. */
+static uint32_t count_sharers(const trib_topo *topo, uint32_t local_count)
 {
     bool bound = topo->core_count < topo->machine_core_count;
     bool exclusive = bound && (uint64_t)topo->core_count * local_count <= topo->machine_core_count;
@@ -65,10 +54,10 @@ static uint32_t greatest_divisor(uint32_t a, uint32_t b)
     return a;
 }
 
-/* Half of the cores are left to the callers. Reactors of all processes together are so many that each address has as many, as
- * far as that half allows. Where it is too small to give each address one, it is exceeded; but rather than crowd the
- * cores some addresses have one more. */
-static uint32_t default_reactors(const trib_topo *topo, uint32_t sharer_count, const trib_place_request *request)
+/* Half of the cores are left to the callers. Reactors of all processes together are so many that each address has as
+ * many, as far as that half allows. Where it is too small to give each address one, it is exceeded; but rather than
+ * crowd the cores some addresses have one more. */
+static uint32_t count_default_reactors(const trib_topo *topo, uint32_t sharer_count, const trib_place_request *request)
 {
     trib_assert(sharer_count > 0 && request->local_count > 0 && request->addresses > 0);
     const uint64_t share = topo->core_count / (2 * (uint64_t)sharer_count);
@@ -85,9 +74,8 @@ static uint32_t default_reactors(const trib_topo *topo, uint32_t sharer_count, c
     return (uint64_t)even * sharer_count <= topo->core_count ? even : least;
 }
 
-/* The node to be near to: the GPU's, else the NIC's, else, so that processes spread, this process's part of the nodes.
- */
-static int32_t anchor_node(const trib_topo *topo, const trib_place_request *request, int32_t nic)
+/* The node to be near to: the GPU's, else the NIC's, else one by this process's number, so that processes spread. */
+static int32_t find_anchor_node(const trib_topo *topo, const trib_place_request *request, int32_t nic)
 {
     if (request->gpu >= 0 && topo->gpus[request->gpu].node >= 0) {
         return topo->gpus[request->gpu].node;
@@ -123,7 +111,7 @@ static uint32_t core_distance(const trib_topo *topo, const trib_topo_core *core,
     return distance + !shares_cache;
 }
 
-/* A free one that is far goes before one that is taken. */
+/* A far free core costs less than a near one that another job has claimed. */
 static uint32_t core_cost(const trib_topo *topo, const trib_place_request *request, const trib_topo_core *core,
                           int32_t anchor, const trib_topo_core *first)
 {
@@ -141,8 +129,8 @@ static bool plan_has_cpu(const trib_place_plan *plan, uint32_t count, int32_t cp
     return false;
 }
 
-/* The nearest core of this process's own that it has no reactor on; NULL if it has on all. */
-static const trib_topo_core *core_choose(const trib_topo *topo, const trib_place_request *request,
+/* The nearest core of this process's own without a reactor of it; NULL if all have one. */
+static const trib_topo_core *choose_core(const trib_topo *topo, const trib_place_request *request,
                                          const trib_place_plan *plan, uint32_t taken, int32_t anchor,
                                          const trib_topo_core *first)
 {
@@ -160,7 +148,7 @@ static const trib_topo_core *core_choose(const trib_topo *topo, const trib_place
     return best;
 }
 
-/* The node of all usable cores, where there is but one such; -1. */
+/* The node of all usable cores; -1 if they lie on several. */
 static int32_t common_node(const trib_topo *topo)
 {
     for (uint32_t i = 1; i < topo->core_count; i++) {
@@ -177,7 +165,7 @@ static uint32_t turn_of(const trib_place_request *request, const trib_place_plan
     return (uint32_t)(((uint64_t)request->local_index * plan->reactor_count + reactor) % request->addresses);
 }
 
-static void reactors_place(const trib_topo *topo, const trib_place_request *request, const int32_t *nics,
+static void place_reactors(const trib_topo *topo, const trib_place_request *request, const int32_t *nics,
                            trib_place_plan *plan)
 {
     const trib_topo_core *first[TRIB_PLACE_NICS_MAX] = {NULL}; /* by address that decided */
@@ -185,8 +173,8 @@ static void reactors_place(const trib_topo *topo, const trib_place_request *requ
         const trib_topo_core *core = NULL;
         uint32_t turn = turn_of(request, plan, i);
         if (request->pin && !plan->crowded && !plan->bound) {
-            int32_t anchor = anchor_node(topo, request, nics[turn]);
-            core = core_choose(topo, request, plan, i, anchor, first[turn]);
+            int32_t anchor = find_anchor_node(topo, request, nics[turn]);
+            core = choose_core(topo, request, plan, i, anchor, first[turn]);
         }
         plan->reactors[i].cpu = core != NULL ? core->cpu : -1;
         plan->reactors[i].node = core != NULL ? core->node : common_node(topo);
@@ -194,7 +182,7 @@ static void reactors_place(const trib_topo *topo, const trib_place_request *requ
     }
 }
 
-/* Smaller is nearer; equal for all but the GPU's where it is not known where the reactor runs. */
+/* Smaller is nearer. If the reactor's node is not known, all NICs but the GPU's are equally near. */
 static uint32_t nic_distance(const trib_topo *topo, const trib_place_request *request, int32_t node, int32_t nic)
 {
     if (request->gpu >= 0 && nic >= 0 && topo->gpus[request->gpu].nic == nic) {
@@ -211,7 +199,7 @@ static uint32_t nic_distance(const trib_topo *topo, const trib_place_request *re
 }
 
 /* Each address gets as many reactors as the others, or one more. */
-static void addresses_deal(const trib_topo *topo, const trib_place_request *request, const int32_t *nics,
+static void deal_addresses(const trib_topo *topo, const trib_place_request *request, const int32_t *nics,
                            trib_place_plan *plan)
 {
     uint32_t taken[TRIB_PLACE_NICS_MAX] = {0};
@@ -238,7 +226,7 @@ static void addresses_deal(const trib_topo *topo, const trib_place_request *requ
     }
 }
 
-/* The node that most reactors run on, the first on a tie; without one, memory goes where it is touched. */
+/* The node that most reactors run on, the first on a tie; -1: memory goes where it is touched. */
 static int32_t arena_node(const trib_topo *topo, const trib_place_plan *plan)
 {
     int32_t best = -1;
@@ -259,7 +247,7 @@ static int32_t arena_node(const trib_topo *topo, const trib_place_plan *plan)
 trib_status trib_place_make(const trib_topo *topo, const trib_place_request *request, trib_place_plan *plan_out,
                             trib_error *error)
 {
-    trib_status status = request_check(topo, request, error);
+    trib_status status = check_request(topo, request, error);
     if (status != TRIB_OK) {
         return status;
     }
@@ -268,23 +256,24 @@ trib_status trib_place_make(const trib_topo *topo, const trib_place_request *req
     for (uint32_t i = 0; i < request->addresses; i++) {
         nics[i] = request->nics[i] != NULL ? trib_topo_nic_find(topo, request->nics[i]) : -1;
     }
-    uint32_t sharer_count = sharers(topo, request->local_count);
-    plan.reactor_count = request->reactors > 0 ? request->reactors : default_reactors(topo, sharer_count, request);
+    uint32_t sharer_count = count_sharers(topo, request->local_count);
+    plan.reactor_count =
+        request->reactors > 0 ? request->reactors : count_default_reactors(topo, sharer_count, request);
     const bool is_known = request->reactors_in_all > 0 && sharer_count == request->local_count;
     plan.sharing = is_known ? request->reactors_in_all : (uint64_t)plan.reactor_count * sharer_count;
     plan.bound = topo->core_count < topo->machine_core_count;
     plan.crowded = plan.sharing > topo->core_count;
     plan.roomy = plan.sharing + sharer_count - 1 <= topo->core_count;
     plan.busy_poll = request->busy_poll && plan.sharing < topo->core_count;
-    reactors_place(topo, request, nics, &plan);
-    addresses_deal(topo, request, nics, &plan);
+    place_reactors(topo, request, nics, &plan);
+    deal_addresses(topo, request, nics, &plan);
     plan.arena_node = arena_node(topo, &plan);
     *plan_out = plan;
     return TRIB_OK;
 }
 
-/* As far as they are on that node (-1: any). False: there are none. */
-static bool rest_of(const trib_topo *topo, const trib_place_plan *plan, int32_t node, trib_place_cpus *cpus)
+/* Adds the free cores on that node (-1: any). False: there are none. */
+static bool add_free_cores(const trib_topo *topo, const trib_place_plan *plan, int32_t node, trib_place_cpus *cpus)
 {
     bool any = false;
     for (uint32_t i = 0; i < topo->core_count; i++) {
@@ -302,7 +291,8 @@ void trib_place_rest(const trib_topo *topo, const trib_place_plan *plan, trib_pl
 {
     *cpus_out = (trib_place_cpus){.bits = {0}};
     const int32_t node = plan->gpu >= 0 ? topo->gpus[plan->gpu].node : -1;
-    if (plan->reactor_count > 0 && plan->reactors[0].cpu >= 0 && !rest_of(topo, plan, node, cpus_out) && node >= 0) {
-        (void)rest_of(topo, plan, -1, cpus_out);
+    if (plan->reactor_count > 0 && plan->reactors[0].cpu >= 0 && !add_free_cores(topo, plan, node, cpus_out) &&
+        node >= 0) {
+        (void)add_free_cores(topo, plan, -1, cpus_out);
     }
 }

@@ -1,20 +1,21 @@
 /*
- * place.h - topology + wishes -> where an engine's reactors and memory go. A pure function: it touches no machine.
+ * place.h - plans where an engine's reactors and memory go, from a topology and a request. A pure function: it touches
+ * no machine.
  *
  * The processes of one machine do not talk before they place themselves. Each owns every local_count-th core of the
  * list, starting with its local_index, whatever its GPU or NIC: so no two of them ever choose the same core, as long as
  * all are given the same local_count and see the same cores. Among its own, a process takes those nearest to its GPU,
  * else its NIC.
  *
- * With several addresses to listen on, each has a NIC, and each is the own one of as many reactors, or one more. Without a GPU
- * reactors go near the NICs in the order of the addresses, in turns. Then each reactor in turn takes, of the addresses that are
- * still free for it, the one whose NIC is nearest to where it came to be: the GPU's own NIC, then one of its node, of its
- * socket, one that is near no node, any. Of equally near ones it takes the one with fewest reactors, then the first: so where
- * all are equally near, reactor i has the i-th address. The processes of a machine go on where the one before them ends: the
- * second of those with one reactor begins with the second address.
+ * With several addresses to listen on, each has a NIC, and each is the own one of as many reactors, or one more.
+ * Without a GPU reactors go near the NICs in the order of the addresses, in turns. Then each reactor in turn takes, of
+ * the addresses that are still free for it, the one whose NIC is nearest to where it came to be: the GPU's own NIC,
+ * then one of its node, of its socket, one that is near no node, any. Of equally near ones it takes the one with fewest
+ * reactors, then the first: so where all are equally near, reactor i has the i-th address. The processes of a machine
+ * go on where the one before them ends: the second of those with one reactor begins with the second address.
  *
- * What other jobs' reactors are pinned to is left to them as long as there are others among a process's own: a core that one
- * shares is worse than one that is far. Else it is as if they were not there.
+ * Cores that other jobs' reactors are pinned to are left to them as long as the process has others: a shared core is
+ * worse than a far one. If it has none, they count as free.
  *
  * A process that its launcher has bound to part of the machine pins nothing: whether the others share that part cannot
  * be seen from inside, and the launcher has placed it already.
@@ -55,8 +56,8 @@ typedef struct trib_place_request {
     uint32_t local_count;     /* processes of the job on this machine; at least 1 */
     uint32_t reactors_in_all; /* of those processes; 0: not known, each has as many as this one */
     int32_t gpu;              /* index into the topology's GPUs; -1: none */
-    /* Of the addresses to listen on, in their order: a name or RDMA device. NULL, or one that hwloc does not know: near no
-     * node. */
+    /* The NICs of the addresses to listen on, in their order, by name or RDMA device. NULL, or one that hwloc does not
+     * know: near no node. */
     const char *nics[TRIB_PLACE_NICS_MAX];
     const trib_place_cpus *taken; /* by reactors of other jobs; NULL: none */
     bool pin;
@@ -66,8 +67,8 @@ typedef struct trib_place_request {
 typedef struct trib_place_reactor {
     int32_t cpu;      /* to pin to, the operating system's number; -1: do not pin */
     int32_t node;     /* index into the topology's nodes; -1: any */
-    uint32_t address; /* its own of those to listen on: index into the request's NICs */
-    int32_t nic;      /* that address's: index into the topology's NICs; -1: not known */
+    uint32_t address; /* the one it listens on: index into the request's NICs */
+    int32_t nic;      /* that address's NIC: index into the topology's NICs; -1: not known */
 } trib_place_reactor;
 
 typedef struct trib_place_plan {
@@ -90,8 +91,8 @@ void trib_place_request_init(trib_place_request *request);
 TRIB_CHECKED trib_status trib_place_make(const trib_topo *topo, const trib_place_request *request,
                                          trib_place_plan *plan_out, trib_error *error);
 
-/* The cores that this process may use and has no reactor on, those of the GPU's node if there are any: where a thread goes that
- * works beside reactors. None where these are not pinned, or have all. */
+/* The cores for a thread that works beside reactors: those that this process may use and has no reactor on, on the
+ * GPU's node if there are any. None if reactors are not pinned, or have all cores. */
 void trib_place_rest(const trib_topo *topo, const trib_place_plan *plan, trib_place_cpus *cpus_out);
 
 /* One JSON object each, over several lines, without a newline at the end. */

@@ -1,12 +1,13 @@
 /*
- * topo.c - hwloc's tree -> trib_topo.
+ * topo.c - reads hwloc's tree into a trib_topo.
  *
  * hwloc's plugins for CUDA, NVML, OpenCL and the like stay off: an embedded library must not start device runtimes in
- * its host. So does the one over libpciaccess, which leaks: the kernel's own account of PCI in /sys is enough. Only
- * network devices on a bus are listed; bridges, bonds and the loopback are near no node.
+ * its host. The one over libpciaccess stays off too, because it leaks; the kernel's own account of PCI in /sys is
+ * enough. Only network devices on a bus are listed; bridges, bonds and the loopback are near no node.
  */
 #include "numa/topo.h"
 
+#include "engine/base/log.h"
 #include "numa/topo_fallback.h"
 
 #include <hwloc.h>
@@ -21,7 +22,7 @@
 #define PCI_VENDOR_NVIDIA 0x10de
 #define PCI_VENDOR_AMD 0x1002
 
-static void components_disable(hwloc_topology_t hwloc)
+static void disable_components(hwloc_topology_t hwloc)
 {
     static const char *const names[] = {"pci", "cuda", "nvml", "opencl", "gl", "rsmi", "levelzero"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
@@ -29,7 +30,7 @@ static void components_disable(hwloc_topology_t hwloc)
     }
 }
 
-static bool hwloc_open(hwloc_topology_t *hwloc_out, const char *xml_path)
+static bool open_hwloc(hwloc_topology_t *hwloc_out, const char *xml_path)
 {
     hwloc_topology_t hwloc;
     if (hwloc_topology_init(&hwloc) != 0) {
@@ -39,7 +40,7 @@ static bool hwloc_open(hwloc_topology_t *hwloc_out, const char *xml_path)
     if (xml_path != NULL) {
         ok = hwloc_topology_set_xml(hwloc, xml_path) == 0;
     } else {
-        components_disable(hwloc);
+        disable_components(hwloc);
     }
     (void)hwloc_topology_set_io_types_filter(hwloc, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
     if (!ok || hwloc_topology_load(hwloc) != 0) {
@@ -50,7 +51,7 @@ static bool hwloc_open(hwloc_topology_t *hwloc_out, const char *xml_path)
     return true;
 }
 
-/* Of the CPUs the machine or container allows, those that this process is bound to. For an XML file, all. */
+/* The CPUs that this process is bound to, of those that the machine or container allows. For an XML file, all. */
 static hwloc_bitmap_t usable_cpus(hwloc_topology_t hwloc)
 {
     hwloc_bitmap_t cpus = hwloc_bitmap_dup(hwloc_topology_get_allowed_cpuset(hwloc));
@@ -64,7 +65,7 @@ static hwloc_bitmap_t usable_cpus(hwloc_topology_t hwloc)
 }
 
 /* Index of the node with that operating system's number; -1. */
-static int32_t node_index(const trib_topo *topo, int os_index)
+static int32_t find_node(const trib_topo *topo, int os_index)
 {
     for (uint32_t i = 0; i < topo->node_count; i++) {
         if (topo->nodes[i].os_index == os_index) {
@@ -99,7 +100,7 @@ static trib_status read_nodes(hwloc_topology_t hwloc, trib_topo *topo)
     return TRIB_OK;
 }
 
-static void core_cache(hwloc_obj_t object, hwloc_obj_type_t type, int32_t *index_out, uint64_t *bytes_out)
+static void read_cache(hwloc_obj_t object, hwloc_obj_type_t type, int32_t *index_out, uint64_t *bytes_out)
 {
     *index_out = -1;
     for (hwloc_obj_t parent = object->parent; parent != NULL; parent = parent->parent) {
@@ -115,10 +116,10 @@ static void read_core(trib_topo *topo, hwloc_topology_t hwloc, hwloc_obj_t objec
 {
     trib_topo_core *core = &topo->cores[topo->core_count++];
     core->cpu = cpu;
-    int32_t node = node_index(topo, hwloc_bitmap_first(object->nodeset));
+    int32_t node = find_node(topo, hwloc_bitmap_first(object->nodeset));
     core->node = node >= 0 ? node : 0;
-    core_cache(object, HWLOC_OBJ_L2CACHE, &core->l2, &core->l2_bytes);
-    core_cache(object, HWLOC_OBJ_L3CACHE, &core->l3, &core->l3_bytes);
+    read_cache(object, HWLOC_OBJ_L2CACHE, &core->l2, &core->l2_bytes);
+    read_cache(object, HWLOC_OBJ_L3CACHE, &core->l3, &core->l3_bytes);
     hwloc_obj_t package = hwloc_get_ancestor_obj_by_type(hwloc, HWLOC_OBJ_PACKAGE, object);
     core->package = package != NULL ? (int32_t)package->logical_index : 0;
     topo->nodes[core->node].package = core->package;
@@ -142,7 +143,7 @@ static trib_status read_cores(hwloc_topology_t hwloc, trib_topo *topo)
     for (uint32_t node = 0; node < topo->node_count; node++) {
         hwloc_obj_t object = NULL;
         while ((object = hwloc_get_next_obj_by_type(hwloc, type, object)) != NULL) {
-            int32_t home = node_index(topo, hwloc_bitmap_first(object->nodeset));
+            int32_t home = find_node(topo, hwloc_bitmap_first(object->nodeset));
             bool here = home >= 0 ? home == (int32_t)node : node == 0;
             (void)hwloc_bitmap_and(own, object->cpuset, cpus);
             topo->machine_core_count += here && hwloc_bitmap_intersects(object->cpuset, allowed);
@@ -156,8 +157,8 @@ static trib_status read_cores(hwloc_topology_t hwloc, trib_topo *topo)
     return topo->core_count > 0 ? TRIB_OK : TRIB_UNSUPPORTED;
 }
 
-/* The node a device hangs at; -1 if it is as near to several. */
-static int32_t device_node(const trib_topo *topo, hwloc_topology_t hwloc, hwloc_obj_t device)
+/* The node that a device is attached to; -1 if several are equally near. */
+static int32_t find_device_node(const trib_topo *topo, hwloc_topology_t hwloc, hwloc_obj_t device)
 {
     hwloc_obj_t parent = hwloc_get_non_io_ancestor_obj(hwloc, device);
     if (topo->node_count == 1) {
@@ -166,10 +167,10 @@ static int32_t device_node(const trib_topo *topo, hwloc_topology_t hwloc, hwloc_
     if (parent == NULL || parent->nodeset == NULL || hwloc_bitmap_weight(parent->nodeset) != 1) {
         return -1;
     }
-    return node_index(topo, hwloc_bitmap_first(parent->nodeset));
+    return find_node(topo, hwloc_bitmap_first(parent->nodeset));
 }
 
-static hwloc_obj_t device_pci(hwloc_obj_t device)
+static hwloc_obj_t find_pci_device(hwloc_obj_t device)
 {
     while (device != NULL && device->type != HWLOC_OBJ_PCI_DEVICE) {
         device = device->parent;
@@ -177,16 +178,16 @@ static hwloc_obj_t device_pci(hwloc_obj_t device)
     return device;
 }
 
-static void pci_text(hwloc_obj_t pci, char text[TRIB_TOPO_PCI_SIZE])
+static void format_pci(hwloc_obj_t pci, char text[TRIB_TOPO_PCI_SIZE])
 {
     const struct hwloc_pcidev_attr_s *at = &pci->attr->pcidev;
     (void)snprintf(text, TRIB_TOPO_PCI_SIZE, "%04x:%02x:%02x.%01x", (unsigned)at->domain & 0xffffffu, (unsigned)at->bus,
                    (unsigned)at->dev, (unsigned)at->func & 0xfu);
 }
 
-/* A GPU that computes: any accelerator, and display controllers of those who make such. A server's VGA console is none.
- */
-static bool pci_is_gpu(hwloc_obj_t pci)
+/* True for GPUs that compute: accelerators, and display controllers of the vendors that make such, but no server's VGA
+ * console. */
+static bool is_gpu(hwloc_obj_t pci)
 {
     unsigned class_id = pci->attr->pcidev.class_id;
     unsigned vendor = pci->attr->pcidev.vendor_id;
@@ -204,21 +205,20 @@ static trib_status read_gpus(hwloc_topology_t hwloc, trib_topo *topo)
     }
     hwloc_obj_t object = NULL;
     while ((object = hwloc_get_next_pcidev(hwloc, object)) != NULL) {
-        if (pci_is_gpu(object)) {
+        if (is_gpu(object)) {
             trib_topo_gpu *gpu = &topo->gpus[topo->gpu_count++];
-            pci_text(object, gpu->pci);
+            format_pci(object, gpu->pci);
             const char *model = hwloc_obj_get_info_by_name(object, "PCIDevice");
             (void)snprintf(gpu->model, sizeof(gpu->model), "%s", model != NULL ? model : "");
-            gpu->node = device_node(topo, hwloc, object);
+            gpu->node = find_device_node(topo, hwloc, object);
             gpu->nic = -1;
         }
     }
     return TRIB_OK;
 }
 
-/* A device with several functions in the system is one NIC: its network interface and its RDMA device share a PCI
- * address. */
-static trib_topo_nic *nic_slot(trib_topo *topo, const char *pci, hwloc_obj_osdev_type_t type)
+/* The NIC's entry, new or begun: a network interface and an RDMA device at one PCI address are one NIC. */
+static trib_topo_nic *claim_nic(trib_topo *topo, const char *pci, hwloc_obj_osdev_type_t type)
 {
     for (uint32_t i = 0; i < topo->nic_count && pci[0] != '\0'; i++) {
         trib_topo_nic *nic = &topo->nics[i];
@@ -260,15 +260,15 @@ static trib_status read_nics(hwloc_topology_t hwloc, trib_topo *topo)
             continue;
         }
         char pci[TRIB_TOPO_PCI_SIZE] = "";
-        hwloc_obj_t device = device_pci(object);
+        hwloc_obj_t device = find_pci_device(object);
         if (device != NULL) {
-            pci_text(device, pci);
+            format_pci(device, pci);
         }
-        trib_topo_nic *nic = nic_slot(topo, pci, type);
+        trib_topo_nic *nic = claim_nic(topo, pci, type);
         char *name = type == HWLOC_OBJ_OSDEV_NETWORK ? nic->name : nic->rdma_device;
         (void)snprintf(name, TRIB_TOPO_NAME_SIZE, "%s", object->name);
         memcpy(nic->pci, pci, sizeof(pci));
-        nic->node = device_node(topo, hwloc, object);
+        nic->node = find_device_node(topo, hwloc, object);
     }
     for (uint32_t i = 0; i < topo->nic_count; i++) {
         if (topo->nics[i].name[0] == '\0') {
@@ -278,13 +278,13 @@ static trib_status read_nics(hwloc_topology_t hwloc, trib_topo *topo)
     return TRIB_OK;
 }
 
-static hwloc_obj_t pci_find(hwloc_topology_t hwloc, const char *pci)
+static hwloc_obj_t find_pci(hwloc_topology_t hwloc, const char *pci)
 {
     return pci[0] != '\0' ? hwloc_get_pcidev_by_busidstring(hwloc, pci) : NULL;
 }
 
-/* How many PCI bridges lie above both. */
-static int32_t bridges_in_common(hwloc_obj_t a, hwloc_obj_t b)
+/* The number of PCI bridges above both. */
+static int32_t count_common_bridges(hwloc_obj_t a, hwloc_obj_t b)
 {
     int32_t count = 0;
     for (hwloc_obj_t above = a; above != NULL; above = above->parent) {
@@ -299,19 +299,19 @@ static int32_t bridges_in_common(hwloc_obj_t a, hwloc_obj_t b)
     return count;
 }
 
-/* Gives each GPU its NIC. RDMA breaks ties, then how many GPUs have that NIC already, then the order. */
-static void gpus_choose_nics(hwloc_topology_t hwloc, trib_topo *topo)
+/* Gives each GPU its NIC. RDMA breaks ties, then the number of GPUs that have that NIC already, then the order. */
+static void choose_nics(hwloc_topology_t hwloc, trib_topo *topo)
 {
     for (uint32_t g = 0; g < topo->gpu_count; g++) {
         trib_topo_gpu *gpu = &topo->gpus[g];
-        hwloc_obj_t gpu_object = pci_find(hwloc, gpu->pci);
+        hwloc_obj_t gpu_object = find_pci(hwloc, gpu->pci);
         int32_t best = 0;
         for (uint32_t n = 0; n < topo->nic_count; n++) {
             const trib_topo_nic *nic = &topo->nics[n];
-            hwloc_obj_t nic_object = pci_find(hwloc, nic->pci);
+            hwloc_obj_t nic_object = find_pci(hwloc, nic->pci);
             bool same_node = nic->node >= 0 && nic->node == gpu->node;
             int32_t score =
-                10000 * (gpu_object != NULL && nic_object != NULL ? bridges_in_common(gpu_object, nic_object) : 0) +
+                10000 * (gpu_object != NULL && nic_object != NULL ? count_common_bridges(gpu_object, nic_object) : 0) +
                 5000 * same_node + 2500 * (nic->rdma_device[0] != '\0') + 2000;
             for (uint32_t other = 0; other < g; other++) {
                 score -= topo->gpus[other].nic == (int32_t)n;
@@ -341,11 +341,11 @@ static trib_status read_all(hwloc_topology_t hwloc, trib_topo *topo)
     }
     qsort(topo->gpus, topo->gpu_count, sizeof(*topo->gpus), compare_gpus);
     qsort(topo->nics, topo->nic_count, sizeof(*topo->nics), compare_nics);
-    gpus_choose_nics(hwloc, topo);
+    choose_nics(hwloc, topo);
     return TRIB_OK;
 }
 
-static void arrays_free(trib_topo *topo)
+static void free_arrays(trib_topo *topo)
 {
     free(topo->cores);
     free(topo->nodes);
@@ -357,46 +357,40 @@ static void arrays_free(trib_topo *topo)
 void trib_topo_free(trib_topo *topo)
 {
     if (topo != NULL) {
-        arrays_free(topo);
+        free_arrays(topo);
         free(topo);
     }
 }
 
-static trib_status fail(trib_topo *topo, const char *xml_path, trib_status status, trib_error *error)
+static trib_status refuse_load(trib_topo *topo, const char *xml_path, trib_status status, trib_error *error)
 {
     trib_topo_free(topo);
-    if (error != NULL) {
-        error->status = status;
-        if (status == TRIB_NO_MEMORY) {
-            (void)snprintf(error->text, sizeof(error->text), "out of memory while reading the machine's topology");
-        } else {
-            (void)snprintf(error->text, sizeof(error->text), "%s is not a topology that hwloc can read", xml_path);
-        }
-    }
-    return status;
+    return status == TRIB_NO_MEMORY
+               ? trib_error_set(error, status, "out of memory while reading the machine's topology")
+               : trib_error_set(error, status, "%s is not a topology that hwloc can read", xml_path);
 }
 
 trib_status trib_topo_load(const char *xml_path, trib_topo **topo_out, trib_error *error)
 {
     trib_topo *topo = calloc(1, sizeof(*topo));
     if (topo == NULL) {
-        return fail(NULL, xml_path, TRIB_NO_MEMORY, error);
+        return refuse_load(NULL, xml_path, TRIB_NO_MEMORY, error);
     }
     trib_status status = TRIB_UNSUPPORTED;
     hwloc_topology_t hwloc;
-    if (hwloc_open(&hwloc, xml_path)) {
+    if (open_hwloc(&hwloc, xml_path)) {
         status = read_all(hwloc, topo);
         hwloc_topology_destroy(hwloc);
     }
     if (status == TRIB_UNSUPPORTED && xml_path != NULL) {
-        return fail(topo, xml_path, TRIB_INVALID, error);
+        return refuse_load(topo, xml_path, TRIB_INVALID, error);
     }
     if (status == TRIB_UNSUPPORTED) {
-        arrays_free(topo);
+        free_arrays(topo);
         status = trib_topo_fallback(topo);
     }
     if (status != TRIB_OK) {
-        return fail(topo, xml_path, status, error);
+        return refuse_load(topo, xml_path, status, error);
     }
     *topo_out = topo;
     return TRIB_OK;

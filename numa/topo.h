@@ -48,7 +48,7 @@ typedef struct trib_topo_gpu {
 typedef struct trib_topo {
     trib_topo_core *cores; /* at least one */
     uint32_t core_count;
-    uint32_t machine_core_count; /* with those that this process alone is kept from; at least core_count */
+    uint32_t machine_core_count; /* with those that this process is bound away from; at least core_count */
     trib_topo_node *nodes;       /* at least one; ordered by os_index */
     uint32_t node_count;
     trib_topo_nic *nics; /* ordered by PCI address, then by name */

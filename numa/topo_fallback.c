@@ -11,7 +11,7 @@
 
 #define CPUS_MAX 8192
 
-static void core_add(trib_topo *topo, int cpu)
+static void add_core(trib_topo *topo, int cpu)
 {
     topo->cores[topo->core_count++] = (trib_topo_core){.cpu = cpu, .l2 = -1, .l3 = -1};
 }
@@ -32,13 +32,13 @@ trib_status trib_topo_fallback(trib_topo *topo)
     if (sched_getaffinity(0, size, set) == 0) {
         for (int cpu = 0; cpu < CPUS_MAX; cpu++) {
             if (CPU_ISSET_S(cpu, size, set)) {
-                core_add(topo, cpu);
+                add_core(topo, cpu);
             }
         }
     }
     CPU_FREE(set);
     if (topo->core_count == 0) {
-        core_add(topo, 0);
+        add_core(topo, 0);
     }
     topo->machine_core_count = topo->core_count;
     topo->node_count = 1;

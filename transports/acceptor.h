@@ -1,10 +1,11 @@
 /*
- * acceptor.h - a socket that listens: each connection that it accepts goes to its owner, a few in a turn.
+ * acceptor.h - a listening socket: each connection that it accepts goes to its owner, a few in a turn.
  *
  * Invariants
- * - One that is closed inside `take` is over when that has returned, and not before.
- * - When the process lacks descriptors or memory it sleeps on a timer: the pending connection would otherwise make the
- *   loop spin. The log says so once a minute, and the reactor knows for how long it has been so.
+ * - An acceptor that is closed inside `accepted` calls `closed` after that has returned; otherwise it does so inside
+ *   trib_acceptor_close.
+ * - When the process lacks descriptors or memory the acceptor waits on a timer: the pending connection would otherwise
+ *   make the loop spin. The log says so once a minute, and the reactor knows since when.
  */
 #ifndef TRIB_TRANSPORTS_ACCEPTOR_H
 #define TRIB_TRANSPORTS_ACCEPTOR_H
@@ -12,38 +13,55 @@
 #include <errno.h>
 #include <sys/socket.h>
 
-#include "engine/base/counter.h"
-#include "engine/reactor/reactor.h"
+#include "transports/transport.h"
+
+/* The time from a failure to accept to the next attempt. */
+#define TRIB_ACCEPTOR_BACKOFF_NS (100 * INT64_C(1000000))
 
 typedef struct trib_acceptor trib_acceptor;
 
-/* The owner zeroes it and fills in the first four. */
+/* The owner of the new descriptor from here on. False: there was no memory, and the descriptor has been closed. */
+typedef bool (*trib_accepted_cb)(trib_acceptor *acceptor, int fd, const struct sockaddr_storage *from);
+
+/* The owner zeroes it and fills in the first four fields. */
 struct trib_acceptor {
     trib_reactor *reactor;
-    trib_counter *system_calls;
-    /* Takes the descriptor over. False: there was no memory, and it has been closed. */
-    bool (*take)(trib_acceptor *acceptor, int fd, const struct sockaddr_storage *from);
-    void (*over)(trib_acceptor *acceptor); /* it was closed, and may be freed */
+    trib_counter *system_calls; /* the transport's */
+    trib_accepted_cb accepted;
+    void (*closed)(trib_acceptor *acceptor); /* the last call: it may be freed */
     trib_io io;
     trib_timer backoff;
-    int64_t quiet_until_ns; /* a shortage was told of, and is not again before */
-    bool accepting, closed;
+    int64_t quiet_until_ns;       /* no shortage is logged before this time */
+    bool is_accepting, is_closed; /* is_accepting: inside the loop that calls `accepted` */
 };
 
-/* Takes over a descriptor that listens. */
+/* Starts to accept on a socket that listens; the acceptor owns the descriptor. */
 void trib_acceptor_open(trib_acceptor *acceptor, int fd);
-/* After so long it is tried again to let one in. */
-#define TRIB_ACCEPTOR_BACKOFF_NS (100 * INT64_C(1000000))
-/* For who cannot make use of one that was accepted, for want of what errno's number says. */
+/* Ends it, once. */
+void trib_acceptor_close(trib_acceptor *acceptor);
+/* For an owner that cannot make use of an accepted connection: logs the shortage that errno's number names. */
 void trib_acceptor_note_shortage(trib_acceptor *acceptor, int error);
 
-/* Whether the number says that this process, or its machine, has too little of something. */
+/* True if errno's number says that this process or its machine has run out of something. */
 static inline bool trib_acceptor_is_shortage(int error)
 {
     return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
 }
 
-/* Once; `over` follows, from inside this call unless that is inside `take`. */
-void trib_acceptor_close(trib_acceptor *acceptor);
+/* A transport's listener that is one such socket. The transport allocates it, alone or as the first member of its own
+ * listener, with calloc; it is freed when the acceptor has closed. */
+typedef struct trib_socket_listener {
+    trib_listener base; /* first */
+    trib_acceptor acceptor;
+    uint32_t *open_count; /* the transport's listeners and connections that the user knows of; this one counts */
+} trib_socket_listener;
+
+/* Fills it in and starts to accept on fd, which it owns from here on. */
+void trib_socket_listener_open(trib_socket_listener *listener, trib_transport *transport, void *user, int fd,
+                               trib_counter *system_calls, uint32_t *open_count, trib_accepted_cb accepted);
+/* The transport's `listener_close`. */
+void trib_socket_listener_close(trib_listener *base);
+/* The listener that the acceptor belongs to. */
+trib_socket_listener *trib_socket_listener_of(trib_acceptor *acceptor);
 
 #endif

@@ -1,4 +1,8 @@
-/* registry.c - an explicit list: what is compiled in can be read here, and nothing registers itself. */
+/*
+ * registry.c - the list of the transports that are compiled in. It is explicit: nothing registers itself.
+ *
+ * Invariant: `names` and `transports` have the same order, and every table is complete (checked at each look-up).
+ */
 
 #include "transports/registry.h"
 
@@ -8,6 +12,7 @@
 #include "transports/failover/failover.h"
 #include "transports/rdma/rdma.h"
 #include "transports/shm/shm.h"
+#include "transports/transport_defaults.h"
 
 static const trib_transport_ops *const transports[] = {
     &trib_failover_auto_ops,
@@ -26,22 +31,13 @@ static const char *const names[] = {
 };
 
 _Static_assert(sizeof names / sizeof names[0] == sizeof transports / sizeof transports[0] + 1,
-               "every transport has a name");
-
-static void check_complete(const trib_transport_ops *ops, const char *name)
-{
-    trib_assert(ops->name != NULL && strcmp(ops->name, name) == 0);
-    trib_assert(ops->open != NULL && ops->close != NULL);
-    trib_assert(ops->listen != NULL && ops->listener_close != NULL);
-    trib_assert(ops->connect != NULL && ops->conn_close != NULL);
-    trib_assert(ops->send != NULL && ops->recv_resume != NULL);
-    trib_assert(ops->stats != NULL);
-}
+               "every transport needs a name");
 
 const trib_transport_ops *trib_transport_by_name(const char *name)
 {
     for (size_t i = 0; names[i] != NULL; i++) {
-        check_complete(transports[i], names[i]);
+        trib_transport_check_ops(transports[i]);
+        trib_assert(strcmp(transports[i]->name, names[i]) == 0);
         if (strcmp(names[i], name) == 0) {
             return transports[i];
         }

@@ -4,10 +4,11 @@
 
 #include "transports/transport.h"
 
-/* NULL if there is none of that name. "auto" works between any two machines and chooses the best for each pair. */
+/* Returns NULL if no transport has that name. "auto" works between any two machines; it picks the best transport for
+ * each pair of processes. */
 const trib_transport_ops *trib_transport_by_name(const char *name);
 
-/* The names, NULL-terminated. */
+/* The names of all transports, with NULL behind the last. */
 const char *const *trib_transport_names(void);
 
 #endif

@@ -1,35 +1,25 @@
 /*
- * transport.h - the contract of every transport: messages between two reactors, in order, whole, or an error.
+ * transport.h - the contract of every transport: whole messages between two reactors, in order, or an error.
  *
- * A message is a header of TRIB_HEADER_SIZE bytes, opaque to the transport, and a payload of 0..TRIB_PAYLOAD_MAX
- * bytes. One trib_transport belongs to one reactor; every downcall and upcall is on that reactor's thread.
+ * A message is a header of TRIB_HEADER_SIZE bytes, which the transport does not interpret, and a payload of 0 to
+ * TRIB_PAYLOAD_MAX bytes. A trib_transport belongs to one reactor. Every downcall and every upcall is made on that
+ * reactor's thread, except where a function says "any thread".
  *
- * Downcalls never block and never call back before they return. Upcalls may make downcalls, conn_close included.
+ * Rules for all calls
+ * - A downcall never blocks, and makes no upcall before it returns.
+ * - An upcall may make any downcall, conn_close included.
+ * - Every entry of the table is set. An entry that a transport has no use for is a function of transport_defaults.h.
  *
- * A connection: connect -> `connected` (once, with success or the reason why not; after a failure nothing follows but
- * `closed`), or `accepted`. Then any number of header/received upcalls and `sent` upcalls. It ends with exactly one
- * `closed`, whoever ended it; the connection is freed when that upcall returns. Before `closed`, every send that was
- * taken and not yet reported gets its `sent` with an error, so that buffers always come back. After conn_close no
- * `connected`, `header` or `received` follows, only `sent` and `closed`. The status of `closed` is TRIB_OK if
- * conn_close ended it (unsent messages: TRIB_CLOSED), TRIB_PEER_LOST if the peer or the network did, or what `header`
- * answered.
- *
- * send       takes it always: it is borrowed, header and payload, until `sent`, which follows exactly once, in order.
- *            Bounding what is queued is the caller's business (credit). Sends of one turn may travel in one system call.
- * header     a whole header has arrived. The receiver checks it and answers how long the payload is and where it shall
- *            land:
- *            TRIB_OK     target filled (payload_size 0: no buffer is needed); `received` follows when it is there
- *            TRIB_AGAIN  no room now: the transport reads no more from this connection until recv_resume, and
- *                        then asks again with the same header
- *            error       protocol violation: the transport closes the connection, `closed` carries the status
- *            While payloads are on their way to where they shall land, a transport may ask about messages that follow,
- *            until TRIB_AHEAD_MAX have been asked about and not received; `received` comes in the same order. After
- *            TRIB_AGAIN those asked about before are still received.
- *            A transport with TRIB_TRANSPORT_ZERO_COPY may ignore target->buffer and present the payload where it already
- *            is.
- * received   header and payload are there. payload is target->buffer, or memory of the transport or the sender that is
- *            valid until the upcall returns (ZERO_COPY), or where target->in_place allowed that the sender's, to be read
- *            under a lease.
+ * Life of a connection
+ * - It begins with `connect`, which `connected` answers once, or with `accepted`. After a `connected` that reports a
+ *   failure only `closed` follows.
+ * - It then has any number of `header`, `received` and `sent` upcalls.
+ * - It ends with exactly one `closed`, whichever side ended it. The transport frees it when that upcall has returned.
+ * - Before `closed`, each send that was accepted and not reported yet gets its `sent` with an error, so the caller has
+ *   all its buffers back.
+ * - After conn_close there is no `connected`, `header` or `received` any more, only `sent` and `closed`.
+ * - The status of `closed` is TRIB_OK if conn_close ended the connection (its unsent messages get TRIB_CLOSED),
+ *   TRIB_PEER_LOST if the peer or the network did, or the error that `header` answered.
  */
 #ifndef TRIB_TRANSPORTS_TRANSPORT_H
 #define TRIB_TRANSPORTS_TRANSPORT_H
@@ -39,13 +29,13 @@
 #include "engine/base/lease.h"
 #include "engine/reactor/reactor.h"
 
-#define TRIB_HEADER_SIZE 96u
-#define TRIB_PAYLOAD_MAX (1u << 20)
-#define TRIB_ADDRESS_MAX 160
-#define TRIB_AHEAD_MAX 8u
+#define TRIB_HEADER_SIZE 96u        /* bytes */
+#define TRIB_PAYLOAD_MAX (1u << 20) /* bytes */
+#define TRIB_ADDRESS_MAX 160        /* bytes of an address, with the final 0 */
+#define TRIB_AHEAD_MAX 8u           /* messages that `header` was called for and `received` was not, at most */
 
-/* Text: "127.0.0.1:4242", "[::1]:4242", or whatever the transport understands ("n0:3"). Numeric only, nothing is
- * resolved. */
+/* An address as text: "127.0.0.1:4242", "[::1]:4242", or another form that the transport defines ("n0:3"). Hosts and
+ * ports are numbers; no transport looks up a name. */
 typedef struct trib_address {
     char text[TRIB_ADDRESS_MAX];
 } trib_address;
@@ -55,46 +45,68 @@ typedef struct trib_transport trib_transport;
 typedef struct trib_listener trib_listener;
 typedef struct trib_conn trib_conn;
 
+/* A message to be sent. The caller owns the object; the transport borrows it from `send` until `sent`. */
 typedef struct trib_send {
-    struct trib_send *next; /* the transport's while it is taken */
+    struct trib_send *next; /* written by the transport, between `send` and `sent` */
     unsigned char header[TRIB_HEADER_SIZE];
-    const void *payload;
-    uint32_t payload_size;
-    void *user; /* the caller's */
+    const void *payload;   /* NULL if payload_size is 0 */
+    uint32_t payload_size; /* bytes, 0 to TRIB_PAYLOAD_MAX */
+    void *user;            /* the caller's */
 } trib_send;
 
+/* The place where a receiver wants a payload. */
 typedef struct trib_recv_target {
-    void *buffer;
-    uint32_t payload_size;
-    /* Set by the receiver: it takes a lease of what is presented elsewhere. Who stands between it and the transport unsets it. */
+    void *buffer;          /* payload_size bytes; NULL only if that is 0 */
+    uint32_t payload_size; /* bytes, 0 to TRIB_PAYLOAD_MAX */
+    /* Set by a receiver that will take a lease of a payload in the sender's memory. A transport that wraps another one
+     * clears it if it does not pass leases on. */
     bool in_place;
 } trib_recv_target;
 
+/* The upcalls: what the transport reports to its user. */
 typedef struct trib_transport_upcalls {
+    /* A peer has connected to the listener. The user may set conn->user here. */
     void (*accepted)(trib_listener *listener, trib_conn *conn);
+    /* The answer to `connect`: TRIB_OK, or the reason why there is no connection. */
     void (*connected)(trib_conn *conn, trib_status status);
+    /*
+     * A whole header has arrived. The receiver checks it and answers
+     *   TRIB_OK     target is filled in; `received` follows when the payload is there
+     *   TRIB_AGAIN  no room now: the transport reads no more of this connection until recv_resume, and then calls again
+     *               with the same header
+     *   an error    the message is invalid: the transport closes the connection, and `closed` has this status
+     *
+     * A transport may call it for messages that follow while earlier payloads are on their way, for at most
+     * TRIB_AHEAD_MAX messages that were not received yet; `received` comes in the same order. Messages that the
+     * receiver had accepted before it answered TRIB_AGAIN are still received.
+     */
     trib_status (*header)(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], trib_recv_target *target);
+    /* Header and payload have arrived. The payload is in target->buffer; or, with TRIB_TRANSPORT_ZERO_COPY, in
+     * memory that is valid until this upcall returns; or, where target->in_place allowed it, in the sender's memory,
+     * to be read under a lease. */
     void (*received)(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], const void *payload,
                      uint32_t payload_size);
+    /* The send is the caller's again. This upcall follows each `send` exactly once, in the order of the sends. */
     void (*sent)(trib_conn *conn, trib_send *send, trib_status status);
+    /* The connection has ended. The reason is one sentence for the log, valid during the upcall. */
     void (*closed)(trib_conn *conn, trib_status status, const char *reason);
 } trib_transport_upcalls;
 
-#define TRIB_TRANSPORT_ZERO_COPY 1u /* received may present payloads in place */
-#define TRIB_TRANSPORT_QUEUES                                                                                          \
-    2u /* much of what a connection has sent may wait out of reach: what is urgent wants another */
-#define TRIB_TRANSPORT_FAILOVER 4u /* an address may be several, with commas between (failover.h) */
-#define TRIB_TRANSPORT_SUBFLOWS 8u /* ... and connections by different ones of them are worth having side by side */
-#define TRIB_TRANSPORT_MAPS 16u /* presents payloads of processes of this machine in place if their arena is shared */
+/* Flags of a transport. */
+#define TRIB_TRANSPORT_ZERO_COPY 1u /* `received` may present a payload elsewhere than in target->buffer */
+#define TRIB_TRANSPORT_QUEUES 2u /* sent data may queue where priorities do not reach: urgent data wants its own conn */
+#define TRIB_TRANSPORT_FAILOVER 4u /* an address may be a list, with commas between (failover.h) */
+#define TRIB_TRANSPORT_SUBFLOWS 8u /* connections by different addresses of such a list add up their rates */
+#define TRIB_TRANSPORT_MAPS 16u    /* presents payloads of this machine's processes in place if their arena is shared */
 
 typedef struct trib_transport_stats {
     uint64_t system_calls;
     uint64_t messages_sent, messages_received;
-    uint64_t bytes_sent, bytes_received;
-    uint64_t bytes_copied; /* of payloads, in this process, on their way in or out */
+    uint64_t bytes_sent, bytes_received; /* headers included */
+    uint64_t bytes_copied;               /* bytes of payloads that this process copied on their way out or in */
 } trib_transport_stats;
 
-/* The same as an instance keeps them: written by its reactor, read by any thread through `stats`. */
+/* The same numbers inside an instance: its reactor writes them, any thread reads them through `stats`. */
 typedef struct trib_transport_counters {
     trib_counter system_calls;
     trib_counter messages_sent, messages_received;
@@ -115,99 +127,133 @@ static inline void trib_transport_counters_read(const trib_transport_counters *c
     };
 }
 
-/* Settings a transport may use; those it has no use for it ignores. */
+/* Settings of an instance. A transport ignores those that it has no use for. */
 typedef struct trib_transport_config {
-    /* Most bytes of a connection that are handed to the kernel and not yet on the wire; 0 = default. */
+    /* Bytes of a connection that the kernel may hold unsent, at most. 0: the transport's default. */
     uint32_t send_buffer_bytes;
-    int64_t
-        silence_timeout_ns; /* none of the data under way acknowledged for so long ends the connection; 0 = the system's */
-    void *context;          /* what the transport's `context_open` made, NULL if nobody called it */
-    /* How long the payload of a message with that header is, more than TRIB_PAYLOAD_MAX if the header is none. For who must
-     * take a message without its receiver's having been asked; NULL: nobody must. */
+    /* A connection ends if none of its data under way is acknowledged for so long. 0: the system's default. */
+    int64_t silence_timeout_ns;
+    void *context; /* the result of `context_open`; NULL if nobody called it */
+    /* Returns the payload's size in bytes for that header, more than TRIB_PAYLOAD_MAX if the header is invalid. It
+     * serves a transport that must receive a message without calling `header`. NULL: none does. */
     uint32_t (*payload_size)(const unsigned char header[TRIB_HEADER_SIZE]);
-    /* What shows that who takes a connection over has the job's secret (failover.h): a digest of the data under the key, of
-     * 16 to 64 bytes. NULL: who knows the connection's id may. */
+    /* Computes a digest of 16 to 64 bytes over the data with the key. A peer that takes a connection over proves
+     * with it that it has the job's secret (failover.h). NULL: knowing the connection's id is proof enough. */
     void (*seal)(const void *key, const void *data, size_t size, unsigned char *digest_out, size_t digest_size);
     const void *seal_key;
-    uint32_t reactors; /* of the process, whose transports share its links; 0: this is the only one */
-    uint32_t
-        peers; /* connections of peers that may come at once; of half-open ones a process keeps few (half_open.h) */
-    bool has_failover; /* there are other ways: a connection whose port goes down ends at once */
-    bool copies_only;  /* shared memory: does not read the peers' own memory, as if the kernel forbade it */
+    uint32_t reactors; /* of this process, whose transports share its network links; 0 means 1 */
+    uint32_t peers;    /* peers that may connect at the same moment; bounds half-open connections (half_open.h) */
+    bool has_failover; /* there are other paths: a connection ends at once when its port goes down */
+    bool copies_only;  /* shared memory: never reads the peers' own memory, as if the kernel forbade it */
 } trib_transport_config;
 
+/* The downcalls. Every entry is set (transport_defaults.h has functions for those that a transport does not need);
+ * the registry checks it. A transport that puts its own connections in front of another's may give these connections
+ * a second table, in which only the entries that take a trib_conn are set. */
 typedef struct trib_transport_ops {
     const char *name;
     uint32_t flags; /* TRIB_TRANSPORT_* */
-    /* Creates this reactor's instance; *transport_out is written on success. */
+
+    /* ---- What the instances of an engine share. Any thread. ---- */
+
+    /* Makes the shared part, such as memory that devices know, from the engine's arena, before the first instance is
+     * opened. *context_out is NULL if there is nothing to share. */
+    trib_status (*context_open)(struct trib_arena *arena, void **context_out, trib_error *error);
+    /* Frees the shared part after the last instance was closed. */
+    void (*context_close)(void *context);
+    /* True if there are devices that learn of memory that the arena adopts. */
+    bool (*notifies_devices)(const void *context);
+
+    /* ---- Instances ---- */
+
+    /* Makes this reactor's instance; *transport_out is written on success. */
     trib_status (*open)(trib_reactor *reactor, const trib_transport_config *config,
                         const trib_transport_upcalls *upcalls, trib_transport **transport_out);
-    /* Frees it. Every connection and listener must have been closed (asserted). */
+    /* True if nothing is under way that the user has not heard of. The user waits for it before `close`. */
+    bool (*is_idle)(const trib_transport *transport);
+    /* Frees the instance. Every connection and listener must have been closed before (asserted). */
     void (*close)(trib_transport *transport);
-    /* Listens; port 0 picks one; *bound_out is the address to connect to. */
+    /* Reads the counters. Any thread. */
+    void (*stats)(const trib_transport *transport, trib_transport_stats *stats_out);
+
+    /* ---- Listeners ---- */
+
+    /* Listens at the address; port 0 picks a free one. *bound_out is the address that peers connect to. */
     trib_status (*listen)(trib_transport *transport, const trib_address *at, void *user, trib_listener **listener_out,
                           trib_address *bound_out, trib_error *error);
-    void (*listener_close)(trib_listener *listener); /* at once, no upcall follows */
-    /* TRIB_SYSTEM, errno says why: there is no socket to be had, say. What the peer or the way to it lacks is told by upcalls. */
+    /* Ends it at once; no upcall follows. */
+    void (*listener_close)(trib_listener *listener);
+
+    /* ---- Connections ---- */
+
+    /* Begins to connect. TRIB_SYSTEM, with errno, if this process lacks something (a file descriptor, for example). A
+     * failure of the peer or of the network is reported by `connected` and `closed`. */
     trib_status (*connect)(trib_transport *transport, const trib_address *to, void *user, trib_conn **conn_out);
+    /* Accepts the send in every state of the connection and borrows it, header and payload, until `sent`. The caller
+     * bounds how much is queued (by credit). The sends of one turn may go out in one system call. */
     void (*send)(trib_conn *conn, trib_send *send);
+    /* The receiver that answered TRIB_AGAIN has room again. */
     void (*recv_resume)(trib_conn *conn);
-    /* NULL: never. Inside `received`, of the payload that was presented in the sender's memory; NULL if it was not. keeps: beyond
-     * the upcall, for which NULL may be the answer too; it is sent when the lease ends, and those behind it after it. One at
-     * a time for a payload. */
-    trib_lease *(*lease)(trib_conn *conn, bool keeps);
-    /* Begins to end it: flush false drops what is queued, true writes it out first (the caller sets the deadline and
-     * calls again with false when it has passed). Before `connected` there is nothing to write out: flush is as
-     * false. Idempotent. `closed` follows, never from inside this call. */
+    /* Gives a lease of the payload that `received` presents in the sender's memory; NULL if it lies elsewhere. It
+     * may be called only inside `received`, and a payload has at most one lease at a time. past_upcall: the holder
+     * will keep the lease after the upcall; the transport may answer NULL to that at any time. A kept lease holds up
+     * the sender's `sent` of this message and of those that follow. */
+    trib_lease *(*lease)(trib_conn *conn, bool past_upcall);
+    /* Begins to end the connection; `closed` follows later. flush: what is queued is written out first (the caller
+     * sets a deadline of its own and calls again without flush when that has passed); otherwise it is dropped.
+     * Before `connected` there is nothing to write out, so flush makes no difference. May be called again. */
     void (*conn_close)(trib_conn *conn, bool flush);
-    /* NULL: always. Whether nothing is under way of which the caller has not heard; to be waited for before `close`. */
-    bool (*is_idle)(const trib_transport *transport);
-    /* NULL: never. Whether devices alone would move payloads of `least` bytes or more that lie, or shall land, in that
-     * memory, whatever becomes of the connection: no processor need be able to reach it. Holds while it is registered. */
+    /* True if devices alone would move every payload of `least` bytes or more from or to that memory, whatever
+     * happens to the connection, so that no processor needs access to it. The answer holds while the memory stays
+     * registered. */
     bool (*moves_alone)(const trib_conn *conn, const void *memory, size_t size, uint32_t least);
-    void (*stats)(const trib_transport *transport, trib_transport_stats *stats_out); /* from any thread */
-    /* NULL where there is nothing of the kind. What all instances of an engine have in common, such as memory that
-     * devices know: made before the first of them from the engine's arena, given back after the last. Any thread. */
-    trib_status (*context_open)(struct trib_arena *arena, void **context_out, trib_error *error);
-    void (*context_close)(void *context);
-    /* NULL: never. Whether there are devices that learn of memory that the arena adopts. */
-    bool (*notifies_devices)(const void *context);
 } trib_transport_ops;
 
-/* The part of the objects that both sides see; each transport embeds it as the first member of its own. */
+/* What both sides see of the objects. Each transport embeds it as the first member of its own. */
 struct trib_transport {
     const trib_transport_ops *ops;
     trib_reactor *reactor;
     const trib_transport_upcalls *upcalls;
-    void *user;   /* the engine's */
-    bool is_slow; /* the network behind it has been found to be: what it is given waits there for long, out of order */
+    void *user; /* set and read by the user */
+    bool is_slow; /* set by the transport when it measures that sent data waits long; read by the user */
 };
 
 struct trib_listener {
     trib_transport *transport;
-    void *user;
+    void *user; /* as given to `listen` */
 };
 
+/*
+ * Fields beside the calls. A transport that wraps another one passes them on in both directions, or says why not.
+ *
+ *   field                unit, range        written by                       read by
+ *   user                 -                  user: connect, or `accepted`     user
+ *   remote               text               transport, before the upcall     user, for logs
+ *   awaits_sent          NULL or a flag     user, before it sends            shm, tcp
+ *   busy_ns              ns, grows          transport, while is_slow         user
+ *   urgent               flag, stays set    user, before it sends            tcp
+ *   survives_path_loss   flag, stays set    user, after authentication       failover
+ *   refused              flag               transport, before `connected`    user, failover
+ */
 struct trib_conn {
     trib_transport *transport;
-    void *user;          /* given to connect, or set by `accepted` */
-    trib_address remote; /* for logs */
-    /* Set by the caller: points to whether it has more to do when `sent` comes. If not, a transport may spare itself a
-     * wake-up and tell it some milliseconds late. NULL: it has. */
+    void *user;
+    trib_address remote;
+    /* True there while the user has more to send as soon as `sent` comes. Where it is false the transport may save a
+     * wake-up and report `sent` some milliseconds late. NULL counts as true. */
     const bool *awaits_sent;
-    /* Set by the transport, now and then while its network is slow: for how long, in all, it had taken what the peer's
-     * machine had not acknowledged. 0: it does not count that. */
+    /* The time, in all, during which the peer's machine had not acknowledged all data of this connection. 0: not
+     * measured. */
     uint64_t busy_ns;
-    bool urgent; /* set by the caller, before it sends: little goes over it, and that shall not wait */
-    bool keeps;  /* set by the caller: who came has shown who it is; if the connection can outlive its way, it shall */
-    bool
-        refused; /* set by the transport before `connected` says that there is none: the address answers, nobody listens */
+    bool urgent; /* it carries little data, which must not wait behind that of others */
+    bool survives_path_loss; /* the peer is authenticated: a broken path shall not end the connection */
+    bool refused;           /* the address answered, and nobody listens there */
 };
 
-/* As the transport's `lease`; NULL also without a connection, or from a transport that has none. */
-static inline trib_lease *trib_conn_lease(trib_conn *conn, bool keeps)
+/* The transport's `lease`; NULL without a connection, for a caller that has none (a process's messages to itself). */
+static inline trib_lease *trib_conn_lease(trib_conn *conn, bool past_upcall)
 {
-    return conn != NULL && conn->transport->ops->lease != NULL ? conn->transport->ops->lease(conn, keeps) : NULL;
+    return conn != NULL ? conn->transport->ops->lease(conn, past_upcall) : NULL;
 }
 
 /* A trib_lender's lease, whose source is a connection. */

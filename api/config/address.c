@@ -13,7 +13,7 @@
 
 #define DIGITS "0123456789"
 
-static trib_status split(const char *text, char *host, size_t host_size, char *port, size_t port_size)
+static trib_status split_address(const char *text, char *host, size_t host_size, char *port, size_t port_size)
 {
     const char *colon = strrchr(text, ':');
     const char *begin = text, *end = colon;
@@ -35,9 +35,9 @@ static trib_status split(const char *text, char *host, size_t host_size, char *p
     return TRIB_OK;
 }
 
-/* No resolver will ever know what is no host's name, such as an address with a slip in it: here labels are of letters,
- * digits, hyphens and underscores, and the last is not a number. */
-static bool may_be_a_name(const char *host)
+/* False for a text that no resolver will ever know, such as a mistyped address: labels of host names consist of
+ * letters, digits, hyphens and underscores, and the last is not a number. */
+static bool is_host_name(const char *host)
 {
     for (const char *label = host;;) {
         const size_t length = strspn(label, DIGITS "-_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ");
@@ -51,16 +51,16 @@ static bool may_be_a_name(const char *host)
     }
 }
 
-/* A name that nobody knows may be known soon, and a server of names that does not answer may. */
-static bool may_come(int code, const char *host)
+/* True if trying again may help: an unknown name may be registered soon, and a DNS server may answer again. */
+static bool is_worth_retrying(int code, const char *host)
 {
-    return (code == EAI_AGAIN || code == EAI_NONAME || code == EAI_NODATA || code == EAI_FAIL) && may_be_a_name(host);
+    return (code == EAI_AGAIN || code == EAI_NONAME || code == EAI_NODATA || code == EAI_FAIL) && is_host_name(host);
 }
 
-static trib_status lookup(const char *text, int flags, struct addrinfo **found, trib_error *error)
+static trib_status look_up(const char *text, int flags, struct addrinfo **found, trib_error *error)
 {
     char host[256], port[8];
-    if (split(text, host, sizeof host, port, sizeof port) != TRIB_OK) {
+    if (split_address(text, host, sizeof host, port, sizeof port) != TRIB_OK) {
         return trib_error_set(error, TRIB_INVALID, "\"%s\" is not host:port or [address]:port", text);
     }
     /* getaddrinfo would keep the low 16 bits and say nothing. */
@@ -73,14 +73,14 @@ static trib_status lookup(const char *text, int flags, struct addrinfo **found, 
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = flags | AI_NUMERICSERV};
     int code = getaddrinfo(host, port, &hints, found);
     if (code != 0) {
-        const trib_status status = may_come(code, host) ? TRIB_JOIN_FAILED : TRIB_INVALID;
+        const trib_status status = is_worth_retrying(code, host) ? TRIB_JOIN_FAILED : TRIB_INVALID;
         return trib_error_set(error, status, "address \"%s\": %s%s", text, gai_strerror(code),
                               status == TRIB_INVALID ? "" : " (this machine's /etc/hosts or DNS must know it)");
     }
     return TRIB_OK;
 }
 
-static void format(const struct sockaddr *address, socklen_t length, bool with_port, trib_address *out)
+static void format_address(const struct sockaddr *address, socklen_t length, bool with_port, trib_address *out)
 {
     char host[64], port[8];
     getnameinfo(address, length, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV);
@@ -91,14 +91,14 @@ static void format(const struct sockaddr *address, socklen_t length, bool with_p
     }
 }
 
-/* A host that is in several networks may be reached by one of them alone, and the resolver does not know by which. Of the two
- * kinds of addresses it knows which one is used. */
+/* A host in several networks may be reachable by one of them only, and the resolver does not know by which. It does
+ * know which of the two families of addresses is used, so only other addresses of that family are worth a warning. */
 static void log_other_addresses(const char *text, const struct addrinfo *first, const trib_address *taken,
                                 trib_error *error)
 {
     for (const struct addrinfo *at = first->ai_next; at != NULL; at = at->ai_next) {
         trib_address other;
-        format(at->ai_addr, at->ai_addrlen, true, &other);
+        format_address(at->ai_addr, at->ai_addrlen, true, &other);
         if (at->ai_family == first->ai_family && strcmp(other.text, taken->text) != 0) {
             (void)trib_error_set(error, TRIB_OK,
                                  "\"%s\" is %s here, and %s too, which is not tried: if that is the right one give the "
@@ -112,20 +112,20 @@ static void log_other_addresses(const char *text, const struct addrinfo *first, 
 static trib_status resolve_one(const char *text, trib_address *address_out, trib_error *error)
 {
     struct addrinfo *found = NULL;
-    trib_status status = lookup(text, 0, &found, error);
+    trib_status status = look_up(text, 0, &found, error);
     if (status == TRIB_OK) {
         trib_assert(found != NULL);
-        format(found->ai_addr, found->ai_addrlen, true, address_out);
+        format_address(found->ai_addr, found->ai_addrlen, true, address_out);
         log_other_addresses(text, found, address_out, error);
         freeaddrinfo(found);
     }
     return status;
 }
 
-static trib_status local_one(const char *remote, trib_address *local_out, trib_error *error)
+static trib_status find_local_for_one(const char *remote, trib_address *local_out, trib_error *error)
 {
     struct addrinfo *found = NULL;
-    trib_status status = lookup(remote, AI_NUMERICHOST, &found, error);
+    trib_status status = look_up(remote, AI_NUMERICHOST, &found, error);
     if (status != TRIB_OK) {
         return status;
     }
@@ -138,7 +138,7 @@ static trib_status local_one(const char *remote, trib_address *local_out, trib_e
         getsockname(fd, (struct sockaddr *)&local, &length) != 0) {
         status = trib_error_set(error, TRIB_SYSTEM, "no route to the coordinator at %s: %m", remote);
     } else {
-        format((struct sockaddr *)&local, length, false, local_out);
+        format_address((struct sockaddr *)&local, length, false, local_out);
     }
     if (fd >= 0) {
         close(fd);
@@ -149,9 +149,9 @@ static trib_status local_one(const char *remote, trib_address *local_out, trib_e
 
 typedef trib_status (*each_function)(const char *text, trib_address *address_out, trib_error *error);
 
-/* Does it to each of a list and joins the answers. Of several, `any` is enough. */
-static trib_status do_each(const char *list, each_function function, bool any, trib_address *list_out,
-                           trib_error *error)
+/* Calls the function for each address of the list and joins the results. any: one success is enough. */
+static trib_status convert_each(const char *list, each_function function, bool any, trib_address *list_out,
+                                trib_error *error)
 {
     trib_address joined = {.text = ""};
     trib_status status = TRIB_OK;
@@ -180,15 +180,15 @@ static trib_status do_each(const char *list, each_function function, bool any, t
 
 trib_status trib_address_resolve(const char *text, trib_address *address_out, trib_error *error)
 {
-    return do_each(text, resolve_one, false, address_out, error);
+    return convert_each(text, resolve_one, false, address_out, error);
 }
 
 trib_status trib_address_local(const trib_address *remote, trib_address *local_out, trib_error *error)
 {
-    return do_each(remote->text, local_one, true, local_out, error);
+    return convert_each(remote->text, find_local_for_one, true, local_out, error);
 }
 
-static trib_status is_host(const char *text, trib_address *address_out, trib_error *error)
+static trib_status check_numeric(const char *text, trib_address *address_out, trib_error *error)
 {
     unsigned char binary[sizeof(struct in6_addr)];
     if (inet_pton(AF_INET, text, binary) != 1 && inet_pton(AF_INET6, text, binary) != 1) {
@@ -204,7 +204,7 @@ static trib_status is_host(const char *text, trib_address *address_out, trib_err
 trib_status trib_address_check_listen(const char *list, trib_error *error)
 {
     trib_address same;
-    return do_each(list, is_host, false, &same, error);
+    return convert_each(list, check_numeric, false, &same, error);
 }
 
 bool trib_address_is_loopback(const char *numeric)

@@ -1,7 +1,7 @@
 /* address.h - host names and local addresses, before an engine starts; the only place that may ask a resolver (and so
  * block). */
-#ifndef TRIB_API_ADDRESS_H
-#define TRIB_API_ADDRESS_H
+#ifndef TRIB_API_CONFIG_ADDRESS_H
+#define TRIB_API_CONFIG_ADDRESS_H
 
 #include "transports/transport.h"
 
@@ -14,7 +14,7 @@ TRIB_CHECKED trib_status trib_address_resolve(const char *text, trib_address *ad
 TRIB_CHECKED trib_status trib_address_local(const trib_address *remote, trib_address *local_out, trib_error *error);
 /* Numeric hosts without ports, one or several. */
 TRIB_CHECKED trib_status trib_address_check_listen(const char *list, trib_error *error);
-/* Is one of them (numeric, with or without ports) 0.0.0.0 or ::, where one may listen and which nobody else can connect to? */
+/* True if one of the list (numeric, with or without ports) is 0.0.0.0 or ::, which are valid for listening only. */
 bool trib_address_has_wildcard(const char *list);
 /* True for 127.0.0.0/8 and ::1 (numeric, with or without a port). */
 bool trib_address_is_loopback(const char *numeric);

@@ -1,7 +1,9 @@
 /*
- * config.c - defaults, checks and names. Where a setting comes from the environment is in config_env.c.
+ * config.c - checks of a configuration. Limits of single fields are in the table of settings (settings.c); here are
+ * those that hold between fields.
  */
 #include "api/config/config.h"
+#include "api/config/settings.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -11,12 +13,9 @@
 #include "engine/cluster/roster.h"
 #include "engine/tracer/tracer.h"
 
-#define SECOND_NS INT64_C(1000000000)
-#define BUSY_POLL_MAX_NS SECOND_NS
-
-/* A caller that was built against another header has a struct of another size: what is in both is written. NULL, for one
- * whose memory was not to be had, is left to the call that the struct is for. */
-static void init(void *out, size_t size, const void *defaults, size_t default_size)
+/* A caller that was built against another header has a struct of another size: the fields that both know are written,
+ * and the call that the struct is for refuses it. That call also refuses NULL. */
+static void copy_common_part(void *out, size_t size, const void *defaults, size_t default_size)
 {
     if (out != NULL) {
         memset(out, 0, size);
@@ -26,60 +25,16 @@ static void init(void *out, size_t size, const void *defaults, size_t default_si
 
 void trib_config_init(trib_config *config, size_t struct_size)
 {
-    const trib_config defaults = {
-        .struct_size = (uint32_t)struct_size,
-        .mode = TRIB_MODE_THREADS,
-        .roles = TRIB_ROLE_WORKER,
-        .worker_count = 1,
-        .transport = "auto",
-        .device = "none",
-        .shares = TRIB_SHARES_FOLLOW,
-        .device_index = -1,
-        .local_size = 1,
-        .job = "default",
-        .partition_bytes = 1u << 20,
-        .chunk_bytes = 256u << 10,
-        .push_credit_bytes = 1u << 20,
-        .pull_credit_bytes = 1u << 20,
-        .ops_max = 65536,
-        .pin = true,
-        .join_timeout_ns = 60 * SECOND_NS,
-        .op_timeout_ns = 300 * SECOND_NS,
-        .peer_timeout_ns = 10 * SECOND_NS,
-        .close_timeout_ns = 5 * SECOND_NS,
-        .log_level = TRIB_LOG_WARN,
-    };
-    init(config, struct_size, &defaults, sizeof defaults);
-}
-
-static void set_default_u32(uint32_t *value, uint32_t fallback)
-{
-    *value = *value == 0 ? fallback : *value;
-}
-
-static void set_timeout(int64_t *value, int64_t fallback)
-{
-    *value = *value == 0 ? fallback : trib_timeout_clamp(*value);
+    trib_config defaults;
+    trib_settings_init(&defaults);
+    defaults.struct_size = (uint32_t)struct_size;
+    copy_common_part(config, struct_size, &defaults, sizeof defaults);
 }
 
 static void apply_defaults(trib_config *config)
 {
-    trib_config defaults;
-    trib_config_init(&defaults, sizeof defaults);
-    set_default_u32(&config->roles, defaults.roles);
-    set_default_u32(&config->partition_bytes, defaults.partition_bytes);
-    set_default_u32(&config->chunk_bytes, defaults.chunk_bytes);
-    set_default_u32(&config->push_credit_bytes, defaults.push_credit_bytes);
-    set_default_u32(&config->pull_credit_bytes, defaults.pull_credit_bytes);
-    set_default_u32(&config->ops_max, defaults.ops_max);
-    set_timeout(&config->join_timeout_ns, defaults.join_timeout_ns);
-    set_timeout(&config->op_timeout_ns, defaults.op_timeout_ns);
-    set_timeout(&config->peer_timeout_ns, defaults.peer_timeout_ns);
-    set_timeout(&config->close_timeout_ns, defaults.close_timeout_ns);
-    config->job = config->job == NULL ? defaults.job : config->job;
-    config->transport = config->transport == NULL ? defaults.transport : config->transport;
-    config->device = config->device == NULL ? defaults.device : config->device;
-    config->local_size = config->local_size == 0 ? defaults.local_size : config->local_size;
+    trib_settings_apply_defaults(config);
+    config->local_size = config->local_size == 0 ? 1 : config->local_size;
     config->token = config->token != NULL && config->token[0] == '\0' ? NULL : config->token;
 }
 
@@ -111,7 +66,7 @@ static trib_status check_shape(const trib_config *given, trib_error *error)
     return TRIB_OK;
 }
 
-/* "host:0", or several with commas between of which one is: the system chooses the port, and only its own process knows it. */
+/* True if one address of the list has port 0: the system chooses the port then, and only its own process knows it. */
 static bool leaves_port_open(const char *coordinator)
 {
     for (const char *at = coordinator; at != NULL && (at = strchr(at, ':')) != NULL; at++) {
@@ -157,20 +112,9 @@ static trib_status check_job(const trib_config *config, trib_error *error)
     if (config->colocate == TRIB_COLOCATE_OFF && config->server_count == 0) {
         return trib_error_set(
             error, TRIB_INVALID,
-            "colocate is off (TRIB_COLOCATE) and there are no servers (TRIB_SERVERS): nobody would sum");
+            "colocate is off (TRIB_COLOCATE) and there are no servers (TRIB_SERVERS): no member is left to sum");
     }
     return TRIB_OK;
-}
-
-void trib_config_take_device(trib_config *config, const char *device)
-{
-    if (device != NULL) {
-        uint32_t index = 0, count = 1;
-        (void)trib_config_local(&index, &count);
-        config->device = device;
-        config->local_rank = (int32_t)index;
-        config->local_size = (int32_t)count;
-    }
 }
 
 static trib_status check_device(const trib_config *config, trib_error *error)
@@ -197,8 +141,8 @@ static trib_status check_device(const trib_config *config, trib_error *error)
 
 static trib_status check_sizes(const trib_config *config, trib_error *error)
 {
-    uint32_t chunk = config->chunk_bytes;
-    if (chunk < 4096 || chunk > TRIB_PAYLOAD_MAX || (chunk & (chunk - 1)) != 0) {
+    const uint32_t chunk = config->chunk_bytes;
+    if ((chunk & (chunk - 1)) != 0) {
         return trib_error_set(error, TRIB_INVALID,
                               "chunk_bytes %u: must be a power of two, 4096..%u (TRIB_CHUNK_BYTES)", chunk,
                               TRIB_PAYLOAD_MAX);
@@ -216,46 +160,12 @@ static trib_status check_sizes(const trib_config *config, trib_error *error)
             "or partitions smaller (TRIB_CHUNK_BYTES, TRIB_PARTITION_BYTES)",
             config->partition_bytes, TRIB_SUM_CHUNKS_MAX, chunk);
     }
-    if (config->reactors > TRIB_REACTORS_MAX) {
-        return trib_error_set(error, TRIB_INVALID, "reactors %u: at most %u (TRIB_REACTORS)", config->reactors,
-                              TRIB_REACTORS_MAX);
-    }
-    if (config->trace_bytes > TRIB_TRACE_BYTES_MAX) {
-        return trib_error_set(error, TRIB_INVALID, "trace_bytes %llu: at most %llu (TRIB_TRACE_BYTES)",
-                              (unsigned long long)config->trace_bytes, (unsigned long long)TRIB_TRACE_BYTES_MAX);
-    }
-    if (config->trace != NULL && trib_trace_check_name(config->trace, error) != TRIB_OK) {
-        return TRIB_INVALID;
-    }
-    if (config->busy_poll_ns < 0 || config->busy_poll_ns > BUSY_POLL_MAX_NS) {
-        return trib_error_set(error, TRIB_INVALID, "busy_poll_ns %lld: at most %lld (TRIB_BUSY_POLL_TIME)",
-                              (long long)config->busy_poll_ns, (long long)BUSY_POLL_MAX_NS);
-    }
-    if (config->join_timeout_ns < 0 || config->peer_timeout_ns < 0 || config->close_timeout_ns < 0) {
-        return trib_error_set(error, TRIB_INVALID, "join, peer and close timeouts must be above 0");
-    }
-    return TRIB_OK;
+    return config->trace != NULL ? trib_trace_check_name(config->trace, error) : TRIB_OK;
 }
 
-static trib_status check_mode(const trib_config *config, trib_error *error)
+static trib_status check_loop(const trib_config *config, trib_error *error)
 {
-    const struct {
-        const char *name;
-        int value, last;
-    } choices[] = {{"mode", (int)config->mode, TRIB_MODE_ATTACHED},
-                   {"colocate", (int)config->colocate, TRIB_COLOCATE_ON},
-                   {"sum_order", (int)config->sum_order, TRIB_ORDER_ARRIVAL},
-                   {"local_sum", (int)config->local_sum, TRIB_LOCAL_SUM_ON},
-                   {"shares", (int)config->shares, TRIB_SHARES_FOLLOW},
-                   {"gpu_direct", (int)config->gpu_direct, TRIB_GPU_DIRECT_OFF},
-                   {"log_level", (int)config->log_level, TRIB_LOG_TRACE}};
-    for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++) {
-        if (choices[i].value < 0 || choices[i].value > choices[i].last) {
-            return trib_error_set(error, TRIB_INVALID, "%s %d: unknown, must be 0..%d", choices[i].name,
-                                  choices[i].value, choices[i].last);
-        }
-    }
-    bool attached = config->mode == TRIB_MODE_ATTACHED;
+    const bool attached = config->mode == TRIB_MODE_ATTACHED;
     if (attached != (config->loop != NULL)) {
         return trib_error_set(error, TRIB_INVALID, "loop must be given in TRIB_MODE_ATTACHED, and only there");
     }
@@ -275,20 +185,15 @@ trib_status trib_config_check(const trib_config *given, trib_config *checked_out
     }
     trib_config config = *given;
     apply_defaults(&config);
-    status = check_mode(&config, error);
-    if (status == TRIB_OK) {
-        status = check_job(&config, error);
-    }
-    if (status == TRIB_OK) {
-        status = check_sizes(&config, error);
-    }
-    if (status == TRIB_OK) {
-        status = check_device(&config, error);
+    trib_status (*const checks[])(const trib_config *, trib_error *) = {trib_settings_check, check_loop, check_job,
+                                                                        check_sizes, check_device};
+    for (size_t i = 0; status == TRIB_OK && i < sizeof checks / sizeof checks[0]; i++) {
+        status = checks[i](&config, error);
     }
     if (status == TRIB_OK) {
         *checked_out = config;
         if (!(config.roles & TRIB_ROLE_WORKER) && (config.rank < 0 || config.rank >= config.server_count)) {
-            checked_out->rank = -1; /* no number to ask for: whatever a launcher that counts servers too has set */
+            checked_out->rank = -1; /* a launcher that counts servers too has set a rank that is no server's number */
         }
     }
     return status;
@@ -297,13 +202,13 @@ trib_status trib_config_check(const trib_config *given, trib_config *checked_out
 void trib_tensor_desc_init(trib_tensor_desc *desc, size_t struct_size)
 {
     const trib_tensor_desc defaults = {.struct_size = (uint32_t)struct_size};
-    init(desc, struct_size, &defaults, sizeof defaults);
+    copy_common_part(desc, struct_size, &defaults, sizeof defaults);
 }
 
 void trib_op_params_init(trib_op_params *params, size_t struct_size)
 {
     const trib_op_params defaults = {.struct_size = (uint32_t)struct_size};
-    init(params, struct_size, &defaults, sizeof defaults);
+    copy_common_part(params, struct_size, &defaults, sizeof defaults);
 }
 
 /* ---- Names ---- */

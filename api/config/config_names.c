@@ -1,5 +1,5 @@
 /*
- * config_names.c - variables of the environment that look like settings of ours and are none: most likely a typing
+ * config_names.c - warns of variables of the environment that look like settings and are none: most likely a typing
  * error, which would otherwise leave a default in force without a word.
  */
 #include <stdio.h>
@@ -7,31 +7,29 @@
 #include <unistd.h>
 
 #include "api/config/config.h"
+#include "api/config/settings.h"
 #include "engine/base/log.h"
 
 #define NAME_MAX_COMPARED 40u
 
-/* Settings, and what the tools and tests read. */
-static const char *const known[] = {
-    "TRIB_BANDWIDTH",   "TRIB_BUILD",         "TRIB_BUSY_POLL",    "TRIB_BUSY_POLL_TIME",
-    "TRIB_CHUNK_BYTES", "TRIB_CLOSE_TIMEOUT", "TRIB_COLOCATE",     "TRIB_COORDINATOR",
-    "TRIB_DEVICE",      "TRIB_JOB",           "TRIB_JOIN_TIMEOUT", "TRIB_EXTERNAL_COORDINATOR",
-    "TRIB_LISTEN",      "TRIB_LOCAL_COUNT",   "TRIB_LOCAL_RANK",   "TRIB_LOG",
-    "TRIB_MODELS",      "TRIB_OP_TIMEOUT",    "TRIB_PEER_TIMEOUT", "TRIB_PARTITION_BYTES",
-    "TRIB_PIN",         "TRIB_PULL_CREDIT",   "TRIB_PUSH_CREDIT",  "TRIB_RANK",
-    "TRIB_REACTORS",    "TRIB_ROLE",          "TRIB_SERVERS",      "TRIB_SUM_ORDER",
-    "TRIB_LOCAL_SUM",   "TRIB_TEST_DATA",     "TRIB_TOKEN",        "TRIB_TOKEN_FILE",
-    "TRIB_TRACE",       "TRIB_TRACE_BYTES",   "TRIB_TRANSPORT",    "TRIB_WORKERS",
-    "TRIB_SHARES",      "TRIB_GPU_DIRECT",
-};
+/* Variables that the project's tests and tools read, and that are no settings. */
+static const char *const other_names[] = {"TRIB_BUILD", "TRIB_TEST_DATA"};
 
-static size_t least(size_t a, size_t b)
+#define NAMES_COUNT (trib_settings_count + sizeof other_names / sizeof other_names[0])
+
+/* NULL for a setting without a variable. */
+static const char *known_name(size_t i)
+{
+    return i < trib_settings_count ? trib_settings[i].variable : other_names[i - trib_settings_count];
+}
+
+static size_t smaller_of(size_t a, size_t b)
 {
     return a < b ? a : b;
 }
 
-/* How many characters have to be put in, taken out or replaced to get from one to the other (Levenshtein). */
-static size_t distance(const char *a, const char *b)
+/* The characters that have to be put in, taken out or replaced to get from one to the other (Levenshtein). */
+static size_t count_edits(const char *a, const char *b)
 {
     const size_t length = strnlen(b, NAME_MAX_COMPARED);
     size_t row[NAME_MAX_COMPARED + 1];
@@ -44,38 +42,40 @@ static size_t distance(const char *a, const char *b)
         for (size_t j = 0; j < length; j++) {
             const size_t replaced = diagonal + (a[i] != b[j]);
             diagonal = row[j + 1];
-            row[j + 1] = least(replaced, least(row[j], diagonal) + 1);
+            row[j + 1] = smaller_of(replaced, smaller_of(row[j], diagonal) + 1);
         }
     }
     return row[length];
 }
 
-/* The only one that begins with it: TRIB_CHUNK for TRIB_CHUNK_BYTES. */
-static const char *completed(const char *name)
+/* The only known name that begins with this one: TRIB_CHUNK_BYTES for TRIB_CHUNK. */
+static const char *find_completion(const char *name)
 {
     const char *best = NULL;
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
-        const size_t length = strlen(name);
-        if (strncmp(known[i], name, length) == 0 && known[i][length] == '_') {
+    const size_t length = strlen(name);
+    for (size_t i = 0; i < NAMES_COUNT; i++) {
+        const char *known = known_name(i);
+        if (known != NULL && strncmp(known, name, length) == 0 && known[length] == '_') {
             if (best != NULL) {
                 return NULL;
             }
-            best = known[i];
+            best = known;
         }
     }
     return best;
 }
 
 /* NULL if none is near enough to be meant: a third of the letters after TRIB_ may be wrong. */
-static const char *nearest(const char *name)
+static const char *find_nearest(const char *name)
 {
     const char *best = NULL;
     size_t least_yet = (strnlen(name, NAME_MAX_COMPARED) - strlen("TRIB_")) / 3 + 1;
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
-        const size_t away = distance(name, known[i]);
-        if (away <= least_yet && (best == NULL || away < least_yet)) {
-            best = known[i];
-            least_yet = away;
+    for (size_t i = 0; i < NAMES_COUNT; i++) {
+        const char *known = known_name(i);
+        const size_t edits = known != NULL ? count_edits(name, known) : SIZE_MAX;
+        if (edits <= least_yet && (best == NULL || edits < least_yet)) {
+            best = known;
+            least_yet = edits;
         }
     }
     return best;
@@ -83,15 +83,16 @@ static const char *nearest(const char *name)
 
 static bool is_known(const char *name)
 {
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
-        if (strcmp(name, known[i]) == 0) {
+    for (size_t i = 0; i < NAMES_COUNT; i++) {
+        const char *known = known_name(i);
+        if (known != NULL && strcmp(name, known) == 0) {
             return true;
         }
     }
     return false;
 }
 
-void trib_config_check_names(const trib_config *config)
+void trib_config_warn_of_unknown_names(const trib_config *config)
 {
     trib_logger logger = {
         .level = config->log_level, .cb = config->log_cb, .user = config->log_user, .prefix = "tributary"};
@@ -105,8 +106,8 @@ void trib_config_check_names(const trib_config *config)
         if (is_known(name)) {
             continue;
         }
-        const char *begun = completed(name);
-        const char *meant = begun != NULL ? begun : nearest(name);
+        const char *begun = find_completion(name);
+        const char *meant = begun != NULL ? begun : find_nearest(name);
         trib_log(&logger, TRIB_LOG_WARN, "%s is set, is no setting, and is ignored%s%s%s", name,
                  meant != NULL ? "; is " : "", meant != NULL ? meant : "", meant != NULL ? " meant?" : "");
     }

@@ -1,19 +1,19 @@
 /*
- * config_token.c - the token, from TRIB_TOKEN or TRIB_TOKEN_FILE: the first line of either, without its end. Members that
- * are given it in different ways have the same then.
+ * config_token.c - the token, from TRIB_TOKEN or TRIB_TOKEN_FILE: the first line of either, without its line end, so
+ * that members that get it in different ways have the same.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "api/config/config.h"
 
-#define TOKEN_MAX 511u /* where there is a line's end to be cut off */
+#define TOKEN_MAX 511u /* of a token whose line end is cut off; others are passed on as they are */
 #define LINE_ENDS "\r\n"
 
-/* What a config points to until trib_engine_create has copied it. Per thread, so that threads do not share it. */
+/* A config points to it until trib_engine_create has copied the text. Per thread, so that threads do not share it. */
 static _Thread_local char token_text[TOKEN_MAX + 2]; /* and the end of its line */
 
-static trib_status keep(trib_config *config, const char *line, trib_error *error, const char *source)
+static trib_status keep_token(trib_config *config, const char *line, trib_error *error, const char *source)
 {
     const size_t length = strcspn(line, LINE_ENDS);
     if (length == 0 || length > TOKEN_MAX) {
@@ -32,7 +32,7 @@ trib_status trib_config_take_token(trib_config *config, const char *token, const
         return TRIB_OK;
     }
     if (token != NULL) {
-        return keep(config, token, error, "TRIB_TOKEN: must be one line, or several whose");
+        return keep_token(config, token, error, "TRIB_TOKEN: must be one line, or several whose");
     }
     if (path == NULL) {
         return TRIB_OK;
@@ -47,5 +47,5 @@ trib_status trib_config_take_token(trib_config *config, const char *token, const
         token_text[0] = '\0';
     }
     (void)fclose(file);
-    return keep(config, token_text, error, source);
+    return keep_token(config, token_text, error, source);
 }

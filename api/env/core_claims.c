@@ -1,4 +1,5 @@
-/* core_claims.c - see core_claims.h. A name is "tributary-cores/JOB/PROCESS.FD/CPU,CPU,...": job and process in hexadecimal. */
+/* core_claims.c - see core_claims.h. A name is "tributary-cores/JOB/PROCESS.FD/CPU,CPU,...": job and process in
+ * hexadecimal. */
 #include "api/env/core_claims.h"
 
 #include <fcntl.h>
@@ -13,7 +14,7 @@
 
 #define PREFIX "tributary-cores/"
 
-static uint32_t mix(uint32_t hash, const char *text)
+static uint32_t mix_text(uint32_t hash, const char *text)
 {
     for (; text != NULL && *text != '\0'; text++) { /* FNV-1a */
         hash = (hash ^ (unsigned char)*text) * 16777619u;
@@ -23,13 +24,13 @@ static uint32_t mix(uint32_t hash, const char *text)
 
 uint32_t trib_core_claims_job(const trib_config *config)
 {
-    const uint32_t hash = mix(mix(2166136261u, config->job), config->coordinator);
+    const uint32_t hash = mix_text(mix_text(2166136261u, config->job), config->coordinator);
     if (config->worker_count + config->server_count > 1) {
         return hash;
     }
     char process[16];
     snprintf(process, sizeof process, "%d", (int)getpid());
-    return mix(hash, process);
+    return mix_text(hash, process);
 }
 
 static bool plan_has(const trib_place_plan *plan, int32_t cpu)
@@ -42,7 +43,7 @@ static bool plan_has(const trib_place_plan *plan, int32_t cpu)
     return false;
 }
 
-/* What anybody may have written: "JOB/PROCESS.FD/CPU,CPU,...". */
+/* Any process can have written such a name, so nothing is taken for granted: "JOB/PROCESS.FD/CPU,CPU,...". */
 static void read_claim(const char *text, uint32_t job, const trib_place_plan *mine, trib_place_cpus *taken)
 {
     char *end = NULL;
@@ -134,7 +135,7 @@ bool trib_core_claims_meet(const trib_place_plan *plan, const trib_place_cpus *t
 
 int trib_core_claims_make(uint32_t job, const trib_place_plan *plan)
 {
-    struct sockaddr_un name = {.sun_family = AF_UNIX}; /* the path begins with a zero: it is no file's */
+    struct sockaddr_un name = {.sun_family = AF_UNIX}; /* a path that begins with a zero byte is abstract: no file */
     char *const path = name.sun_path + 1;
     const size_t size = sizeof name.sun_path - 1;
     const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);

@@ -1,6 +1,6 @@
 /* device_load.h - which implementation of the device interface a configuration asks for. */
-#ifndef TRIB_API_DEVICE_LOAD_H
-#define TRIB_API_DEVICE_LOAD_H
+#ifndef TRIB_API_ENV_DEVICE_LOAD_H
+#define TRIB_API_ENV_DEVICE_LOAD_H
 
 #include "engine/device/device.h"
 

@@ -16,16 +16,17 @@
 #include "transports/registry.h"
 
 #define PAGE 4096u
-#define GPU_BUSY_POLL_NS INT64_C(500000) /* a step's pieces follow each other sooner than a thread wakes up */
-/* At most, where pauses are of that kind. A machine alone keeps one reactor busy at such times, others keep all. */
+#define GPU_BUSY_POLL_NS                                                                                               \
+    INT64_C(500000) /* the operations of a training step follow each other sooner than a thread wakes up */
+/* Upper limits of the adaptive window. In a job of one machine one reactor polls so long, in others all of them do. */
 #define GPU_BUSY_POLL_ALONE_NS INT64_C(25000000)
 #define GPU_BUSY_POLL_MOST_NS INT64_C(8000000)
 
-/* Registering memory with a GPU takes 0.3 ms and more for each MiB, and whoever needs the memory then waits: a reactor. So what
- * first exchanges need is made with the engine. */
+/* Registering memory with a GPU takes 0.3 ms and more for each MiB, and a reactor that needs the memory would wait for
+ * it. So the memory of the first exchanges is made with the engine. */
 #define GPU_RESERVE_BYTES ((size_t)256 << 20)
 
-/* What trib_env.memory points to. */
+/* trib_env.memory points to it. */
 typedef struct host {
     trib_env_place place;
     trib_arena *arena;
@@ -33,8 +34,8 @@ typedef struct host {
     trib_device *device;
     bool is_registrar; /* the device is told of the arena's extents */
     uint32_t registrar;
-    bool notifies_devices; /* there are network devices that want to know memory */
-    bool gpu_direct;       /* that of the device too */
+    bool notifies_devices; /* network devices that register memory are there */
+    bool gpu_direct;       /* they may register device memory too */
     bool copies;           /* device tensors pass through the arena's memory */
 } host;
 
@@ -94,7 +95,7 @@ static void memory_free(void *memory, void *block)
     trib_arena_free(self->arena, block);
 }
 
-/* What lies on the device is registered as such or not at all. */
+/* Memory that lies on the device is registered as device memory or not at all. */
 static trib_status memory_adopt(void *memory, void *base, size_t size, trib_error *error)
 {
     const host *self = memory;
@@ -129,8 +130,8 @@ static trib_status memory_disown(void *memory, void *base)
 
 /* ---- Memory that a device copies from and to ---- */
 
-/* The device copies from and to the arena's memory alone, not what was adopted: whether that is pinned is its owner's
- * business. */
+/* The device copies from and to the arena's own memory only; an owner of adopted memory decides itself whether to pin
+ * it. */
 static trib_status register_extent(void *user, const trib_arena_memory *memory, void **cookie_out, trib_error *error)
 {
     (void)error;
@@ -154,10 +155,10 @@ static void memory_attach_device(void *memory, const trib_device_ops *ops, trib_
     self->device = device;
     const trib_arena_registrar registrar = {
         .register_extent = register_extent, .unregister_extent = unregister_extent, .user = self};
-    /* If not, copies work all the same, while the device's thread waits for each. */
+    /* On failure copies still work, but the device's thread waits for each. */
     self->is_registrar = trib_arena_add_registrar(self->arena, &registrar, &self->registrar) == TRIB_OK;
     if (self->is_registrar && self->copies) {
-        (void)trib_arena_reserve(self->arena, GPU_RESERVE_BYTES); /* else it is made when it is needed */
+        (void)trib_arena_reserve(self->arena, GPU_RESERVE_BYTES); /* on failure it is made when it is needed */
     }
 }
 
@@ -171,7 +172,7 @@ static void memory_detach_device(void *memory)
     self->device_ops = NULL;
 }
 
-static host *host_create(void)
+static host *create_host(void)
 {
     host *self = calloc(1, sizeof *self);
     if (self != NULL) {
@@ -180,19 +181,17 @@ static host *host_create(void)
     return self;
 }
 
-static void host_destroy(host *self)
+static void destroy_host(host *self)
 {
     trib_arena_destroy(self->arena);
     trib_env_place_fini(&self->place);
     free(self);
 }
 
-static void fini(trib_env *env)
+static void close_env(trib_env *env)
 {
-    if (env->transport->context_close != NULL) {
-        env->transport->context_close(env->transport_context);
-    }
-    host_destroy(env->memory);
+    env->transport->context_close(env->transport_context);
+    destroy_host(env->memory);
 }
 
 /* The id that a kernel draws when it boots: 32 hexadecimal digits, with dashes between. */
@@ -242,8 +241,9 @@ static void choose_polling(host *self, trib_env *env, trib_config *config)
     }
 }
 
-/* Where no process of this machine can be met, private memory is better: the kernel has huge pages for it. */
-static trib_status arena_open(host *self, const trib_transport_ops *transport)
+/* Extents are shared only if the transport maps other processes' memory: private memory is better, as it gets huge
+ * pages. */
+static trib_status open_arena(host *self, const trib_transport_ops *transport)
 {
     trib_arena_params params;
     trib_arena_params_init(&params);
@@ -275,39 +275,39 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
         .memory_attach_device = memory_attach_device,
         .memory_detach_device = memory_detach_device,
         .device_thread = device_thread,
-        .fini = fini,
+        .fini = close_env,
     };
     name_place(env);
     const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     env->cpu_count = cpus > 0 ? (uint32_t)cpus : 0;
-    /* A server sums in host memory, and may be set up by the same environment as the workers. */
+    /* A server sums in host memory; TRIB_DEVICE in an environment that it shares with the workers does not concern it.
+     * */
     trib_status loaded =
         config->roles & TRIB_ROLE_WORKER ? trib_device_load(config->device, &env->device, error) : TRIB_OK;
     if (loaded != TRIB_OK || env->transport == NULL) {
         return loaded != TRIB_OK ? loaded : refuse_transport(config->transport, error);
     }
-    host *self = host_create();
+    host *self = create_host();
     if (self == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
     env->memory = self;
     env->listen_choice = self->place.listen_choice;
     trib_status status = trib_env_place_make(&self->place, config, env->device, &env->placed, error);
-    if (status == TRIB_OK && arena_open(self, env->transport) != TRIB_OK) {
+    if (status == TRIB_OK && open_arena(self, env->transport) != TRIB_OK) {
         status = trib_error_set(error, TRIB_NO_MEMORY, "no memory for the arena");
     }
-    if (status == TRIB_OK && env->transport->context_open != NULL) {
+    if (status == TRIB_OK) {
         trib_error why = {.status = TRIB_OK};
         status = env->transport->context_open(self->arena, &env->transport_context, &why);
         if (status != TRIB_OK) {
             trib_error_set(error, status, "transport %s: %s", env->transport->name, why.text);
         }
     }
-    self->notifies_devices =
-        env->transport->notifies_devices != NULL && env->transport->notifies_devices(env->transport_context);
+    self->notifies_devices = status == TRIB_OK && env->transport->notifies_devices(env->transport_context);
     self->gpu_direct = config->gpu_direct == TRIB_GPU_DIRECT_AUTO;
     if (status != TRIB_OK) {
-        host_destroy(self);
+        destroy_host(self);
         return status;
     }
     if (config->reactors == 0) {
@@ -325,7 +325,7 @@ void trib_env_host_describe(FILE *out)
     bool is_placed = false;
     trib_config config;
     trib_config_init(&config, sizeof config);
-    if (trib_config_from_env(&config, NULL) != TRIB_OK) { /* what is wrong, an engine will say */
+    if (trib_config_from_env(&config, NULL) != TRIB_OK) { /* an engine's creation says what is wrong */
         config.listen = NULL;
     }
     const trib_status status = trib_env_place_make(&self, &config, NULL, &is_placed, NULL);

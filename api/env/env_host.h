@@ -1,7 +1,7 @@
 /* env_host.h - the environment of production: libev reactors, the machine's memory, the best kernels, real
  * transports. */
-#ifndef TRIB_API_ENV_HOST_H
-#define TRIB_API_ENV_HOST_H
+#ifndef TRIB_API_ENV_ENV_HOST_H
+#define TRIB_API_ENV_ENV_HOST_H
 
 #include <stdio.h>
 

@@ -31,7 +31,7 @@ void trib_env_place_fini(trib_env_place *self)
     trib_topo_free(self->topo);
 }
 
-/* Reactors and memory are near the device, which is at the topology's GPU of that index; -1: not known. */
+/* The topology's GPU that the device is, to place reactors and memory near it; -1: not known. */
 static int32_t find_gpu(const trib_topo *topo, const trib_config *config, const trib_device_ops *device)
 {
     char pci[32] = "";
@@ -40,7 +40,7 @@ static int32_t find_gpu(const trib_topo *topo, const trib_config *config, const 
                : -1;
 }
 
-/* The NICs that the listen addresses lead to; of more than there can be reactors, those that reactors would take. */
+/* Finds the NICs of the listen addresses, for as many addresses as there can be reactors. */
 static void find_nics(trib_env_place *self, const char *listen)
 {
     uint32_t count = 0;
@@ -57,7 +57,7 @@ static void find_nics(trib_env_place *self, const char *listen)
     self->request.addresses = count > 0 ? count : 1;
 }
 
-static void keep_choice(trib_env_place *self)
+static void keep_listen_choice(trib_env_place *self)
 {
     for (uint32_t i = 0; i < self->plan.reactor_count && i < TRIB_REACTORS_MAX; i++) {
         const trib_place_reactor *reactor = &self->plan.reactors[i];
@@ -90,7 +90,7 @@ trib_status trib_env_place_make(trib_env_place *self, const trib_config *config,
     find_nics(self, config->listen);
     status = trib_place_make(self->topo, request, &self->plan, error);
     if (status == TRIB_OK) {
-        keep_choice(self);
+        keep_listen_choice(self);
     }
     return status;
 }
@@ -134,15 +134,15 @@ trib_status trib_env_place_start(trib_env_place *self, trib_engine *engine, trib
     return trib_reactor_ev_start_held(reactor, cpu, engine->config.busy_poll);
 }
 
-/* The scheduler likes to put who is woken where who woke it runs, and that is a reactor that looks on: each would wait for the
- * other's slices. */
+/* The scheduler likes to run a woken thread on its waker's core. Here the waker is a reactor that polls on, so each of
+ * the two would wait for the other's time slices. */
 static void keep_off_reactors(const trib_env_place *self, const trib_place_plan *plan)
 {
     const pid_t thread = (pid_t)atomic_load(&self->device_thread);
     trib_place_cpus rest;
     trib_place_rest(self->topo, plan, &rest);
     if (thread != 0) {
-        (void)trib_pin_among(thread, &rest); /* else it runs where it did */
+        (void)trib_pin_among(thread, &rest); /* on failure it runs where it did */
     }
 }
 
@@ -154,8 +154,8 @@ void trib_env_place_device_thread(trib_env_place *self)
 
 /* ---- Settling ---- */
 
-/* Where the process is among those of its machine, as the roster tells it. */
-static trib_place_request request_beside(const trib_engine *engine, const trib_env_place *self)
+/* The request as the roster changes it: this process's number and count among those of its machine. */
+static trib_place_request make_settled_request(const trib_engine *engine, const trib_env_place *self)
 {
     trib_place_request request = self->request;
     if (!engine->env.placed) {
@@ -174,8 +174,8 @@ static trib_place_request request_beside(const trib_engine *engine, const trib_e
     return request;
 }
 
-/* On each reactor. Claims have moved already. */
-static void settle_one(trib_env_place *self, trib_reactor *reactor)
+/* Runs on each reactor, after the claims have moved. */
+static void settle_reactor(trib_env_place *self, trib_reactor *reactor)
 {
     trib_engine *engine = self->engine;
     const trib_place_plan *plan = &self->settled;
@@ -192,48 +192,49 @@ static void settle_one(trib_env_place *self, trib_reactor *reactor)
     }
 }
 
-static void notified(trib_reactor *reactor, trib_post *post)
+static void on_notified(trib_reactor *reactor, trib_post *post)
 {
-    settle_one(((struct trib_env_notified *)post)->place, reactor);
+    settle_reactor(((struct trib_env_notified *)post)->place, reactor);
 }
 
-static bool moves(const trib_engine *engine)
+static bool may_move(const trib_engine *engine)
 {
     return !engine->env.placed && engine->config.mode != TRIB_MODE_ATTACHED;
 }
 
-/* Processes that no launcher counts have all been placed alike, and now get each another part of the cores. A
- * launcher's know theirs and stay there, but do not count others: so of such others none takes a core of its own. Who
- * is alone settles elsewhere only if another job has come to the same cores at the same moment, and goes first. The
- * NICs that reactors listen by stay, and decide as before where those are to run. */
-static void settle(trib_env_place *self, trib_reactor *reactor)
+/* Processes without a launcher were all placed alike, so each gets a part of the cores now. A launcher's processes have
+ * theirs and stay, but do not count the others: so none of those takes a core of its own. A process that is alone moves
+ * only if another job, with a lower number, claimed the same cores at the same moment. The NICs that reactors listen by
+ * stay, and decide as before where the reactors run. */
+static void settle_process(trib_env_place *self, trib_reactor *reactor)
 {
     trib_engine *engine = self->engine;
-    const trib_place_request request = request_beside(engine, self);
-    const bool needs_to = self->where.count > 1 || (moves(engine) && trib_core_claims_meet(&self->plan, &self->taken));
+    const trib_place_request request = make_settled_request(engine, self);
+    const bool needs_to =
+        self->where.count > 1 || (may_move(engine) && trib_core_claims_meet(&self->plan, &self->taken));
     if (!needs_to || trib_place_make(self->topo, &request, &self->settled, NULL) != TRIB_OK) {
         return;
     }
-    if (moves(engine)) {
+    if (may_move(engine)) {
         const int old = self->claim;
         self->claim = trib_core_claims_make(self->job, &self->settled);
         trib_core_claims_drop(old);
         keep_off_reactors(self, &self->settled);
     }
-    settle_one(self, reactor);
+    settle_reactor(self, reactor);
     for (uint32_t i = 1; i < engine->core_count; i++) {
-        self->notified[i] = (struct trib_env_notified){.post = {.run = notified}, .place = self};
+        self->notified[i] = (struct trib_env_notified){.post = {.run = on_notified}, .place = self};
         trib_reactor_post(engine->cores[i].reactor, &self->notified[i].post);
     }
 }
 
-static void read_on(trib_reactor *reactor, trib_timer *timer)
+static void read_claims(trib_reactor *reactor, trib_timer *timer)
 {
     trib_env_place *self = timer->user;
     if (trib_core_claims_more(&self->reading)) {
         trib_timer_arm(reactor, timer, 0); /* in the next turn: input comes first */
     } else {
-        settle(self, reactor);
+        settle_process(self, reactor);
     }
 }
 
@@ -241,16 +242,16 @@ void trib_env_place_settle(trib_env_place *self, trib_engine *engine, trib_react
                            const trib_machine_place *where)
 {
     if (reactor->index != 0) {
-        return; /* it will be told */
+        return; /* core 0 posts to it */
     }
     trib_assert(self->engine == NULL); /* a job comes together once */
     self->engine = engine;
     self->where = *where;
-    if (!self->request.pin || !moves(engine)) {
-        settle(self, reactor);
+    if (!self->request.pin || !may_move(engine)) {
+        settle_process(self, reactor);
         return;
     }
     trib_core_claims_begin(&self->reading, self->job, &self->plan, &self->taken);
-    self->goes_on = (trib_timer){.fired = read_on, .user = self};
-    trib_timer_arm(reactor, &self->goes_on, 0);
+    self->read_timer = (trib_timer){.fired = read_claims, .user = self};
+    trib_timer_arm(reactor, &self->read_timer, 0);
 }

@@ -1,17 +1,17 @@
 /* env_polling.c - see env_polling.h. */
 #include "api/env/env_polling.h"
 
-#define SOON_NS INT64_C(50000) /* a few times what falling asleep and waking up cost */
+#define SOON_NS INT64_C(50000) /* a few times the cost of falling asleep and waking up */
 #define SERVED_NS INT64_C(8000000)
 
-/* All that a server does is wait for the others, and each of their sums waits until it is awake. */
+/* A dedicated server has nothing else to do, and each sum waits until it is awake. */
 static bool only_serves(const trib_config *config)
 {
     return config->roles == TRIB_ROLE_SERVER && config->mode != TRIB_MODE_ATTACHED;
 }
 
-/* Answers of the machine's own processes come sooner than a thread wakes up; those of other machines do not. Where
- * reactors outnumber the cores, one that looks keeps those from working that it waits for, unless it lets them run
+/* Answers from processes of this machine come sooner than a thread wakes up; those of other machines do not. Where
+ * reactors outnumber the cores, one that polls takes the core from the process that it waits for, unless it yields
  * after each look. */
 trib_env_polling trib_env_polling_of(const trib_config *config, int64_t device_most_ns, uint32_t local_count,
                                      const trib_place_plan *plan)

@@ -16,7 +16,7 @@ typedef struct numeric {
     unsigned char bytes[sizeof(struct in6_addr)];
 } numeric;
 
-static bool parse(const char *text, size_t length, numeric *address_out)
+static bool parse_address(const char *text, size_t length, numeric *address_out)
 {
     char host[INET6_ADDRSTRLEN];
     const bool bracketed = length >= 2 && text[0] == '[' && text[length - 1] == ']';
@@ -31,7 +31,7 @@ static bool parse(const char *text, size_t length, numeric *address_out)
     return inet_pton(address_out->family, host, address_out->bytes) == 1;
 }
 
-static bool is_at(const struct sockaddr *at, const numeric *address)
+static bool is_same_address(const struct sockaddr *at, const numeric *address)
 {
     if (at == NULL || at->sa_family != address->family) {
         return false;
@@ -46,11 +46,11 @@ bool trib_interface_find(const char *text, size_t length, char name_out[IF_NAMES
 {
     numeric address;
     struct ifaddrs *list = NULL;
-    if (!parse(text, length, &address) || getifaddrs(&list) != 0) {
+    if (!parse_address(text, length, &address) || getifaddrs(&list) != 0) {
         return false;
     }
     const struct ifaddrs *at = list;
-    while (at != NULL && !is_at(at->ifa_addr, &address)) {
+    while (at != NULL && !is_same_address(at->ifa_addr, &address)) {
         at = at->ifa_next;
     }
     if (at != NULL) {
@@ -60,8 +60,8 @@ bool trib_interface_find(const char *text, size_t length, char name_out[IF_NAMES
     return at != NULL;
 }
 
-/* The first by name of those below; false: there is none. */
-static bool lower_of(const char *folder, char name[IF_NAMESIZE])
+/* Replaces name by the first, in order of names, of the interfaces below it; false: there is none. */
+static bool descend_once(const char *folder, char name[IF_NAMESIZE])
 {
     static const char prefix[] = "lower_";
     char path[FOLDER_MAX + IF_NAMESIZE];
@@ -87,5 +87,5 @@ static bool lower_of(const char *folder, char name[IF_NAMESIZE])
 
 void trib_interface_descend(const char *folder, char name[IF_NAMESIZE])
 {
-    for (int layer = 0; layer < LAYERS_MAX && lower_of(folder, name); layer++) {}
+    for (int layer = 0; layer < LAYERS_MAX && descend_once(folder, name); layer++) {}
 }

@@ -1,7 +1,7 @@
-/* interface.h - which network interface an address of this machine's belongs to: by its name placement finds the
- * NIC. */
-#ifndef TRIB_API_INTERFACE_H
-#define TRIB_API_INTERFACE_H
+/* interface.h - the network interface that an address of this machine belongs to; placement finds the NIC by its name.
+ * */
+#ifndef TRIB_API_ENV_INTERFACE_H
+#define TRIB_API_ENV_INTERFACE_H
 
 #include <net/if.h>
 #include <stdbool.h>
@@ -11,8 +11,8 @@
  * it. */
 bool trib_interface_find(const char *text, size_t length, char name_out[IF_NAMESIZE]);
 
-/* What a bond, a bridge or a VLAN is made over, the first of several; an interface of a device's stays as it is. folder
- * is where the system tells of interfaces: "/sys/class/net". */
+/* Replaces a bond, a bridge or a VLAN by the interface below it, the first of several; a device's own interface stays.
+ * folder: the system's list of interfaces, "/sys/class/net". */
 void trib_interface_descend(const char *folder, char name[IF_NAMESIZE]);
 
 #endif

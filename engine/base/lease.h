@@ -5,15 +5,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The right to read a payload that was presented in the sender's memory. It belongs to one reactor, as its lender
- * does. */
+/* A lease: the right to read a payload in the sender's own memory. It belongs to the reactor of its lender. */
 typedef struct trib_lease {
-    /* The lender's, to be called once: the payload is read no more. False: it was not the same until now, and
-     * nothing that was made of it may be used. */
+    /* Set by the lender. The holder calls it once, after its last read. False means that the sender may have changed
+     * the payload meanwhile: the holder must drop every result computed from it. */
     bool (*end)(struct trib_lease *lease);
-    /* Set by the holder that keeps it beyond the call which presented the payload; the holder has to end it inside
-     * this, after a copy if need be. A connection calls it from the loop, before another of its messages, or before
-     * `closed`. */
+    /* Set by a holder that keeps the lease beyond the call which presented the payload. A connection calls it from the
+     * loop, before another of its messages or before `closed`. The holder must call `end` inside it, after a copy if
+     * need be. */
     void (*recalled)(struct trib_lease *lease);
     void *user; /* the holder's */
 } trib_lease;

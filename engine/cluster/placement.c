@@ -1,8 +1,8 @@
 /*
- * placement.c - shares by bandwidth and dealing by bytes; see placement.h. Pure.
+ * placement.c - weights by bandwidth and dealing by bytes; see placement.h. Pure functions.
  *
- * Only additions, products and quotients of doubles in a fixed order, so the same members give the same shares
- * everywhere.
+ * Only additions, products and quotients of doubles in a fixed order, so the same members get the same weights on
+ * every machine.
  */
 #include "engine/cluster/placement.h"
 
@@ -14,14 +14,15 @@
 #define BISECTIONS 200
 #define CRUMB 1e-6
 
-/* What the shares are worked out from. Times are in units of M / reference. */
+/* The input of the computation. Times are in units of M / reference. */
 typedef struct place_job {
     const trib_place_member *members;
     uint32_t count, workers;
     double reference; /* bits per second that count as 1 */
 } place_job;
 
-/* The fastest worker's link, or anybody's if no worker's is known; so links that are not known are like that. */
+/* The rate of the fastest worker's link, or of the fastest member's if no worker's is known. Unknown links count as
+ * this fast. */
 static double reference_rate(const trib_place_member *members, uint32_t count)
 {
     uint64_t workers = 0, all = 0;
@@ -43,7 +44,7 @@ static double server_capacity(const place_job *job, const trib_place_member *mem
     return member->can_sum && !member->is_worker ? rate_of(job, member) * t / job->workers : 0;
 }
 
-/* A worker sends its pushes but for its own share, and the sums of its share to the others: M + (n-2) x <= B t. */
+/* A worker sends its pushes except for its own part, and the sums of its part to the others: M + (n-2) x <= B t. */
 static double worker_capacity(const place_job *job, const trib_place_member *member, double t)
 {
     if (!member->can_sum || !member->is_worker) {
@@ -62,7 +63,7 @@ static double total_capacity(const place_job *job, double t)
     return total;
 }
 
-/* Never below what the slowest worker's own pushes take. */
+/* The time of the slowest worker's own pushes, a lower bound. */
 static double slowest_push(const place_job *job)
 {
     double slowest = 0;
@@ -73,7 +74,7 @@ static double slowest_push(const place_job *job)
     return slowest;
 }
 
-/* The least time in which all shares together are enough; capacity grows with time. */
+/* The least time in which all capacities together suffice; they grow with time. */
 static double least_time(const place_job *job)
 {
     double low = slowest_push(job);
@@ -91,7 +92,7 @@ static double least_time(const place_job *job)
     return high;
 }
 
-/* Three workers or more: everybody gets what it can do in the least time. */
+/* Three workers or more: each member gets what it can do in the least time. */
 static double share_out_many(const place_job *job, trib_place_member *members)
 {
     const double t = least_time(job), total = total_capacity(job, t);
@@ -101,11 +102,9 @@ static double share_out_many(const place_job *job, trib_place_member *members)
     return t;
 }
 
-/*
- * One or two workers: summing costs a worker nothing beyond its own pushes. Alone, it keeps all and sends none. Of
- * two, each sends M whatever the shares are; then servers take what they can in that time, and the workers the rest,
- * by link.
- */
+/* One or two workers: for a worker, summing costs nothing beyond its own pushes. One alone sums everything and sends
+ * nothing. Of two, each sends M whatever the weights are; servers take what they can in that time, and the workers
+ * the rest, in proportion to their links. */
 static double share_out_few(const place_job *job, trib_place_member *members)
 {
     double servers = 0, colocated = 0, at_once = 0;
@@ -133,7 +132,8 @@ static double share_out_few(const place_job *job, trib_place_member *members)
     return t;
 }
 
-/* What rounding has left for a worker where servers can do all is not worth a partition. */
+/* Drops weights that only rounding has left to workers where servers can do everything; they are not worth a
+ * partition. */
 static void drop_crumbs(trib_place_member *members, uint32_t count)
 {
     double crumbs = 0;
@@ -172,8 +172,8 @@ trib_status trib_place_weights(trib_place_member *members, uint32_t member_count
 
 typedef struct dealt_member {
     double weight, dealt;
-    double here, most;                     /* of the tensor that is being dealt: what it has got, and may get */
-    uint32_t reactor_count, reactor_first; /* in reactor_dealt */
+    double here, most;                     /* bytes of the tensor being dealt: received, and at most */
+    uint32_t reactor_count, reactor_first; /* its range in reactor_dealt */
 } dealt_member;
 
 struct trib_dealer {
@@ -239,7 +239,8 @@ void trib_dealer_begin(trib_dealer *dealer, uint64_t bytes, uint32_t partition_b
     }
 }
 
-/* Of those who have a reactor of at least that index, and may get so much more. UINT32_MAX: there is none. */
+/* The member that is furthest below its weight, of those with a reactor of at least that index and room for that
+ * many bytes. UINT32_MAX if there is none. */
 static uint32_t furthest_below(const trib_dealer *dealer, uint32_t reactor, double more)
 {
     uint32_t best = UINT32_MAX;
@@ -256,7 +257,7 @@ static uint32_t furthest_below(const trib_dealer *dealer, uint32_t reactor, doub
     return best;
 }
 
-/* Those who may get more can be elsewhere, or nobody, where the shares of all are less than the whole. */
+/* As furthest_below, and without the limit if no member has room: the limits of all can be less than the whole. */
 static uint32_t next_member(const trib_dealer *dealer, uint32_t reactor, double size)
 {
     const uint32_t best = furthest_below(dealer, reactor, size);
@@ -276,8 +277,9 @@ static void deal(trib_dealer *dealer, double size, trib_place_owner owner)
     dealer->reactor_dealt[member->reactor_first + owner.reactor] += size;
 }
 
-/* The reactor of the member that has the least, of rest, rest + step, ...: of equals the first from the member's own index on, so that
- * a worker mostly has the partitions of a tensor on different cores, as they are dealt to one member after another. */
+/* The reactor with the least bytes of rest, rest + step, ... Of equals, the first one from the member's own index
+ * on, so that the partitions of a tensor, dealt to one member after another, mostly come from different cores of a
+ * worker. */
 static uint16_t least_loaded(const trib_dealer *dealer, uint32_t index, uint32_t rest, uint32_t step)
 {
     const dealt_member *member = &dealer->members[index];

@@ -6,47 +6,47 @@
 
 #include "engine/base/assert.h"
 
-#define BYTES_MIN 4e6       /* less says nothing */
-#define BUSY_MIN 0.2        /* of the time: a network that is seldom busy is not what the job waits for */
-#define FULL 0.75           /* of the busiest way: such a link carries what it can */
-#define SLACK 0.4           /* of it: such a link can carry much more */
-#define GROWTH 2.0          /* that is, so much; a link that is slower than others is often one of half the rate */
-#define GROWTH_AGAIN 1.3    /* ... when other shares have been dealt */
-#define FLOOR 0.05          /* of the fastest: who has no share could not show that it deserves one */
-#define GAIN_FIRST 1.10     /* by which other shares must be faster as long as all links seemed alike */
-#define GAIN_AGAIN 1.05     /* ... and when they have been found not to be */
-#define JUDGEMENTS 4u       /* that must agree */
-#define APART 0.5           /* of the busiest way: full links stand out if all others are below this */
-#define APART_LONG 0.65     /* ... in a look of twice REPORTS or more: chance has less of a part in it */
-#define FEW 4u              /* and if they are one in so many, or one */
-#define JUDGEMENTS_FIRST 2u /* are passed over: a job that begins is busy with other things */
+#define BYTES_MIN 4e6       /* bytes; fewer say nothing */
+#define BUSY_MIN 0.2        /* part of the time; a network that is busy for less does not limit the job */
+#define FULL 0.75           /* part of the busiest way's time; a link above it is full and carries what it can */
+#define SLACK 0.4           /* part of it; a link below it can carry much more */
+#define GROWTH 2.0          /* by this factor at most; a slower link is often one of half the rate */
+#define GROWTH_AGAIN 1.3    /* the same after weights were changed once */
+#define FLOOR 0.05          /* part of the fastest; a member without a weight could not show that it deserves one */
+#define GAIN_FIRST 1.10     /* by which new weights must be faster, while all links seemed equal */
+#define GAIN_AGAIN 1.05     /* the same after links were found unequal */
+#define JUDGEMENTS 4u       /* judgements in a row that must agree */
+#define APART 0.5           /* part of the busiest way's time; full links stand out if all others are below this */
+#define APART_LONG 0.65     /* the same for samples of twice REPORTS or more, which depend less on chance */
+#define FEW 4u              /* full links stand out only if they are one in this many, or a single one */
+#define JUDGEMENTS_FIRST 2u /* judgements that are ignored: a job that begins is busy with other things */
 #define REPORTS 2u          /* of every worker, for a judgement */
-#define REPORTS_MAX 32u     /* ... while these are about less than a round: not all that was declared may be in use */
-#define RATE_MAX 1e18       /* what members say of their links may be anything */
+#define REPORTS_MAX 32u /* the same while reports are about less than a round: some declared tensors may be unused */
+#define RATE_MAX 1e18   /* bits per second; members may report anything */
 #define NS_PER_SECOND 1e9
 
-/* From one member to another, since the last judgement. */
+/* The traffic from one member to another since the last judgement. */
 typedef struct way {
     double bytes;
     int64_t busy_ns;
 } way;
 
 typedef struct estimator_member {
-    int64_t elapsed_ns; /* that its reports are about; 0: none came */
+    int64_t elapsed_ns; /* time that its reports cover; 0: none came */
     uint32_t reports;
-    bool has_reported; /* ever */
-    bool skips;        /* its next report */
+    bool has_reported; /* at any time */
+    bool skips;        /* its next report is ignored */
     bool was_full;     /* at the last judgement */
-    double weight;     /* what its link carries, in units of the fastest one's */
+    double weight;     /* of its link, in units of the fastest one */
 } estimator_member;
 
 struct trib_rate_estimator {
     uint32_t count, worker_count;
-    uint32_t agreed; /* judgements in a row */
-    uint32_t judged; /* all that there were */
-    uint32_t wanted; /* reports of every worker, for the next one */
-    bool is_uneven;  /* other shares have been dealt once */
-    way *ways;       /* [sender * count + peer] */
+    uint32_t agreed; /* judgements in a row that agree */
+    uint32_t judged; /* judgements in all */
+    uint32_t wanted; /* reports of every worker for the next judgement */
+    bool is_uneven;  /* weights were changed once */
+    way *ways;       /* index: sender * count + peer */
     struct seen_way *sorted;
     estimator_member members[];
 };
@@ -55,7 +55,7 @@ typedef struct seen_way {
     double busy, bytes;
 } seen_way;
 
-/* What is said of the links to begin with. One of which nothing is said is like the fastest. */
+/* Starts with the configured rates of the links. An unknown link counts as the fastest. */
 static void take_configured_rates(trib_rate_estimator *self, const trib_place_member *members)
 {
     uint64_t fastest = 1;
@@ -143,7 +143,8 @@ void trib_rate_estimator_add(trib_rate_estimator *self, uint32_t sender, uint32_
     at->busy_ns += busy_ns;
 }
 
-/* All workers, and of the others who tells at all; who has nothing to tell any more is not waited for. */
+/* All workers have reported, and the servers that report at all. A member with nothing more to report is not waited
+ * for. */
 bool trib_rate_estimator_is_full(const trib_rate_estimator *self)
 {
     uint32_t fewest = UINT32_MAX;
@@ -173,11 +174,10 @@ static int by_busy(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-/*
- * For how much of the time the member's way out, or in, is busy with most of its bytes: the lower median, by bytes, of the
- * ways to its peers. So a peer that is slow, or half of them, are not taken for this member. Ways that share a full link are
- * busy in proportion to what they carry, so each counts as if it carried as much as the heaviest.
- */
+/* The part of the time for which the member's way out, or in, is busy to most of its peers: the lower median, by
+ * bytes, over the ways to its peers. So a slow peer, or even half of them, is not taken for a slow member. Ways that
+ * share a full link are busy in proportion to their bytes, so each counts as if it carried as much as the heaviest
+ * one. */
 static double busy_with_most(const trib_rate_estimator *self, uint32_t member, bool out)
 {
     double total = 0, below = 0, heaviest = 0;
@@ -219,14 +219,14 @@ static double busiest_way(const trib_rate_estimator *self)
 
 /* ---- Judging ---- */
 
-/* Bytes that pass the member's link each way for one byte of every worker's tensor. */
+/* Bytes that pass the member's link in each direction for one byte of every worker's tensor. */
 static double stats_of(const trib_rate_estimator *self, const trib_place_member *member)
 {
     const double n = self->worker_count;
     return member->is_worker ? 1 + (n - 2) * member->weight : n * member->weight;
 }
 
-/* How long the link that is through last takes for them. */
+/* The time that the slowest link takes for them. */
 static double time_of(const trib_rate_estimator *self, const trib_place_member *members)
 {
     double longest = 0;
@@ -237,9 +237,9 @@ static double time_of(const trib_rate_estimator *self, const trib_place_member *
     return longest;
 }
 
-/* What one look at a member's link says. */
+/* What one sample says of a member's link. */
 typedef struct seen_link {
-    double load, need; /* for how much of the busiest way's time it is busy */
+    double load, need; /* part of the busiest way's time for which it is busy */
     bool is_full;
 } seen_link;
 
@@ -249,16 +249,15 @@ static int by_number(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-/* By how much more it is taken to be able to carry. Queues are long only where a link is nearly full: one that is busy for a
- * third of the time may be half full or nearly so, and says no more than that. */
+/* The factor by which the link is assumed to be able to carry more. Queues are long only where a link is nearly
+ * full: one that is busy for a third of the time may be half full or nearly full, and says no more than that. */
 static double slack_of(const seen_link *seen, double most)
 {
     const double above = seen->need > SLACK ? (seen->need - SLACK) / (FULL - SLACK) : 0;
     return above >= 1 ? 1 : most - (most - 1) * above;
 }
 
-/* What a link of weight 1 carries: the median of the links that are full, or of those that are not, of which it is
- * guessed. */
+/* The rate of a link of weight 1: the median of the full links, or of the others, for which it is a guess. */
 static double unit_of(const trib_rate_estimator *self, const seen_link *seen, bool of_full)
 {
     double units[TRIB_RATE_MEMBERS_MAX];
@@ -271,18 +270,16 @@ static double unit_of(const trib_rate_estimator *self, const seen_link *seen, bo
         }
     }
     if (count == 0) {
-        return 0; /* those who sum nothing say nothing */
+        return 0; /* members that sum nothing say nothing */
     }
     qsort(units, count, sizeof *units, by_number);
     return units[(count - 1) / 2];
 }
 
-/*
- * All members are at the same rounds, so their links carry in proportion to their loads. Where some links are full and most
- * are not, those carry what they can, and less than was thought: the others are taken for faster, in proportion to how seldom
- * they are busy. Where most are full, those that are not can carry more than was thought. Either is a guess, so it is limited,
- * and there will be another judgement when the shares have changed.
- */
+/* All members work on the same rounds, so their links carry in proportion to their loads. If a few links are full,
+ * they carry what they can, which is less than assumed; the others are assumed to be faster, in proportion to how
+ * seldom they are busy. If most are full, the others can carry more than assumed. Both are guesses, so the change is
+ * limited, and there will be another judgement with the new weights. */
 static void learn_unit(trib_rate_estimator *self, const seen_link *seen)
 {
     uint32_t full = 0;
@@ -311,7 +308,7 @@ static void learn_unit(trib_rate_estimator *self, const seen_link *seen)
     }
 }
 
-/* Bits per second that a link of weight 1 carries. */
+/* The rate in bits per second of a link of weight 1. */
 static double rate_of_unit(const trib_rate_estimator *self, const seen_link *seen)
 {
     double loads = 0, sent = 0;
@@ -335,12 +332,11 @@ static bool is_few(const trib_rate_estimator *self, uint32_t count)
     return count == 1 || count * FEW <= self->count;
 }
 
-/*
- * Are few links full and all others idle for most of the time, and are they those of the last look? That is how it is beside a
- * link of half the rate. A process that gets no time, or one to which all send at once, is busy to most of its peers as well,
- * but then others are busy for half of the time or more, or it is another one at each look. When shares have been dealt it may
- * be the other way round: few are idle that could carry more.
- */
+/* True if few links are full, all others are idle for most of the time, and the full ones are those of the last
+ * sample: the picture of a link of half the rate. A process without CPU time, or one that all others send to at
+ * once, is also busy to most of its peers, but then others are busy for half of the time or more, or it is another
+ * one in each sample. After weights were changed the picture may be reversed: a few links are idle that could carry
+ * more. */
 static bool stand_out(trib_rate_estimator *self, const seen_link *seen)
 {
     const double apart = self->wanted >= 2 * REPORTS ? APART_LONG : APART;
@@ -365,7 +361,7 @@ static bool find_rates(trib_rate_estimator *self, trib_place_member *members, do
         seen[i] = (seen_link){.load = stats_of(self, &members[i]), .need = need, .is_full = need >= FULL};
     }
     if (!stand_out(self, seen)) {
-        return false; /* nothing is learned of links that are alike */
+        return false; /* equal links teach nothing */
     }
     learn_unit(self, seen);
     const double rate = rate_of_unit(self, seen);
@@ -376,7 +372,7 @@ static bool find_rates(trib_rate_estimator *self, trib_place_member *members, do
     return rate > 0;
 }
 
-/* By how much other shares would be faster, which are in members then. */
+/* Finds other weights, which it writes to members; returns by which factor they are faster. */
 static double find_better(trib_rate_estimator *self, trib_place_member *members, double top)
 {
     double factor = 0;
@@ -396,12 +392,9 @@ static double bytes_seen(const trib_rate_estimator *self)
     return bytes;
 }
 
-/*
- * Is what was seen as much as a round carries? In a long round a slow link shows itself in parts: while the others have
- * something to carry they are all busy, and then it is alone. A look at either says something else than the last one did, so
- * none agrees with the next. As many bytes as a round has are one of each part, wherever they begin. The first looks count for
- * nothing, and need not wait for that.
- */
+/* True if the sample covers as much as a round carries. In a long round a slow link shows in phases: it is busy
+ * along with the others, and then alone. Samples of different phases never agree. A sample of as many bytes as a
+ * round has covers each phase once, wherever it begins. The first samples are ignored and need not wait for that. */
 static bool is_whole(const trib_rate_estimator *self, const trib_place_member *members, double bytes,
                      double round_bytes)
 {

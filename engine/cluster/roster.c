@@ -1,4 +1,4 @@
-/* roster.c - encoding of members and rosters. Pure; what comes from the wire is checked here. */
+/* roster.c - encoding of members and rosters. Pure functions; everything from the wire is checked here. */
 #include "engine/base/limits.h"
 #include "engine/cluster/roster.h"
 
@@ -8,7 +8,7 @@
 #include "engine/cluster/rate_estimator.h"
 #include "engine/wire/address_list.h"
 
-/* In the byte of a description that says what else a member is. */
+/* A bit in the byte of a description with the member's properties. */
 #define SUMS 1u
 #define STANDS_BY 2u
 #define PLACED 4u
@@ -89,7 +89,7 @@ bool trib_roster_can_sum_first(const trib_roster *roster, uint32_t local_size)
             roster->chunk_bytes <= TRIB_PAYLOAD_MAX / TRIB_PARTIAL_WIDTH_MAX);
 }
 
-/* Reactors of the same index must find each other on a machine. */
+/* True if reactors of the same index can find each other on a machine. */
 static bool reactors_agree(const trib_roster *roster)
 {
     for (uint32_t i = 1; roster->local_size > 0 && i < roster->worker_count; i++) {

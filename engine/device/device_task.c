@@ -113,8 +113,7 @@ static void handle_order_answer(trib_reactor *reactor, trib_post *post)
 static bool may_go_direct(const trib_core *core, const trib_task *task, const unsigned char *memory)
 {
     const trib_conn *conn = task->link != NULL ? task->link->conn : NULL;
-    if (memory == NULL || conn == NULL || task->size == 0 || core->engine->config.gpu_direct == TRIB_GPU_DIRECT_OFF ||
-        conn->transport->ops->moves_alone == NULL) {
+    if (memory == NULL || conn == NULL || task->size == 0 || core->engine->config.gpu_direct == TRIB_GPU_DIRECT_OFF) {
         return false;
     }
     const uint32_t chunk = task->tensor->chunk_bytes, rest = task->size % chunk;

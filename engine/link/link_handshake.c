@@ -92,7 +92,7 @@ static void become_ready(trib_link *link)
     link->state = TRIB_LINK_READY;
     link->proved = true;
     /* Who joins is known when the job runs: till then its rank is free again as soon as it is gone. */
-    link->conn->keeps = link->purpose != TRIB_PURPOSE_CONTROL;
+    link->conn->survives_path_loss = link->purpose != TRIB_PURPOSE_CONTROL;
     trib_trace_link(link->host, TRIB_TRACE_LINK_READY, link, link->purpose);
     link->upcalls->ready(link);
 }

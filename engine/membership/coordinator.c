@@ -100,7 +100,7 @@ void trib_coordinator_run(trib_coordinator *self)
         trib_link *link = self->slots[i].link;
         link->last_received_ns = now_ns; /* it had nothing to say while others were awaited */
         if (link->conn != NULL) {
-            link->conn->keeps = true;
+            link->conn->survives_path_loss = true;
         }
     }
     self->heartbeat.due_ns = now_ns;

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "tests/contract/contract_watch.h"
 
 static void resume(trib_reactor *reactor, trib_post *post);
@@ -101,7 +102,7 @@ static void send_more(peer *self)
 static void resume(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
-    peer *self = (peer *)((char *)post - offsetof(peer, resume_post));
+    peer *self = trib_container_of(post, peer, resume_post);
     self->paused = false;
     if (!self->closed) {
         self->conn->transport->ops->recv_resume(self->conn);
@@ -128,7 +129,7 @@ static void on_accepted(trib_listener *listener, trib_conn *conn)
     self->conn = conn;
     self->connected = true;
     conn->user = self;
-    conn->keeps = true;
+    conn->survives_path_loss = true;
     close_if(self, IN_ACCEPTED);
     send_more(self);
 }
@@ -391,8 +392,7 @@ int trib_bed_setup(void **state)
 static bool is_idle(side *where, void *argument)
 {
     (void)argument;
-    const trib_transport_ops *ops = where->transport->ops;
-    return ops->is_idle == NULL || ops->is_idle(where->transport);
+    return where->transport->ops->is_idle(where->transport);
 }
 
 static bool do_close_transport(side *where, void *argument)
@@ -402,7 +402,8 @@ static bool do_close_transport(side *where, void *argument)
     return true;
 }
 
-/* What a test leaves open has failed, and is to be told: a transport that is closed beside it would end the process first. */
+/* A test that leaves something open has failed, and shall say so: a transport that is closed then would end the
+ * process first. */
 int trib_bed_teardown(void **state)
 {
     bed *self = *state;

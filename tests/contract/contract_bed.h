@@ -90,7 +90,7 @@ bool trib_bed_has_peers(side *where, void *argument);    /* *(uint32_t *)argumen
 bool trib_bed_send_one(side *where, void *argument);     /* its latest peer sends one message more */
 void trib_bed_close_peer(peer *mine, bool flush);
 bool trib_bed_close_all(side *where, void *argument);
-/* What side 1's peer looked like when everything was over; by then its thread does not touch it any more. */
+/* The peer of side 1 as it was at the end; its thread does not touch it any more. */
 const peer *trib_bed_theirs(bed *self, uint32_t index);
 
 #endif

@@ -32,7 +32,7 @@ typedef struct scene {
     unsigned char *payload;
 } scene;
 
-/* How payloads come: memory that is offered, and what is not. */
+/* The way of payloads: in offered memory, read by the kernel, or copied through the ring. */
 typedef enum way { IN_PLACE, READING, COPYING } way;
 
 uint64_t hostile_draw(scene *self);

@@ -34,8 +34,8 @@ typedef struct end {
     unsigned begun, sent, sent_ok, received, recalled;
     bool closed;
     trib_status status;
-    /* What it does: leases message n if bit n is set, or all; ends leases within `received`; closes when one is recalled, or
-     * within `received`. */
+    /* The receiver's behaviour: leases message n if bit n is set, or all; ends leases within `received`; closes when
+     * one is recalled, or within `received`. */
     uint64_t leases;
     bool leases_all, ends_inside, closes_in_recall, closes_inside, close_flush;
     bool copies; /* takes nothing in place */

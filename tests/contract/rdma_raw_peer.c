@@ -63,7 +63,7 @@ static void raw_peer_end(raw_peer *self)
     rdma_destroy_ep(self->id); /* with its queues; the peer is told if it was connected */
 }
 
-/* Whether the device says so in time of itself: it gives up after seven tries, so it must say one or the other. */
+/* The device's report on the send. It gives up after seven tries, so it must report one or the other. */
 static enum ibv_wc_status await_sent(const raw_peer *self)
 {
     struct ibv_wc wc = {.status = IBV_WC_SUCCESS};
@@ -238,8 +238,8 @@ static void ends_on_writes_without_a_grant(void **state)
     }
 }
 
-/* Its device has forgotten the queue pair, and nobody says that it is over: nothing that we send is acknowledged, and our
- * device gives up in about the time that it was given. */
+/* Its device has forgotten the queue pair, and nobody says that it is over: nothing that we send is acknowledged,
+ * and our device gives up in about the time that it was given. */
 static void notices_that_nobody_answers(void **state)
 {
     bed *self = *state;

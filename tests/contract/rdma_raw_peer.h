@@ -12,7 +12,7 @@
 
 #include "transports/rdma/rdma_domain.h"
 
-/* What the sides share, as the reactors of an engine do. */
+/* The objects that both sides share, as the reactors of an engine do. */
 typedef struct world_of_rdma {
     trib_arena *arena;
     verbs_domain *domain;
@@ -21,8 +21,9 @@ typedef struct world_of_rdma {
 
 #endif
 
-/* What a test says that hangs although the device was to speak: it has tried seven times, and must tell of success or failure. Linux's
- * software RDMA fails to now and then, on a machine that is busy; tests/rdma then gives the tests a second chance. */
+/* What a test says that hangs although the device was to speak: it has tried seven times, and must tell of success
+ * or failure. Linux's software RDMA fails to now and then, on a machine that is busy; tests/rdma then gives the
+ * tests a second chance. */
 #define TRIB_RDMA_OWES "the device owes an answer"
 
 void trib_rdma_say_owed(const trib_transport *transport); /* for trib_contract_maker */

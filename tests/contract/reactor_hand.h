@@ -20,7 +20,7 @@ typedef struct reactor_hand {
 } reactor_hand;
 
 void reactor_hand_init(reactor_hand *self, uint32_t index, trib_logger *logger, const int64_t *clock_ns);
-/* What has come in, what is due, what was deferred; it ends where there is nothing more. Nothing waits. */
+/* Handles what has come in, what is due and what was deferred, until there is nothing more. Never waits. */
 void reactor_hand_turn(reactor_hand *self);
 
 #endif

@@ -37,7 +37,7 @@ typedef struct world {
     trib_listener *listener;
     trib_address bound;
     trib_conn *accepted, *connected;
-    bool keeps, is_connected;
+    bool survives_path_loss, is_connected;
     unsigned received, sent, closed;
     char reason[256];
     char target[BIG];
@@ -52,7 +52,7 @@ static void on_accepted(trib_listener *listener, trib_conn *conn)
 {
     world *self = listener->user;
     self->accepted = conn;
-    conn->keeps = self->keeps;
+    conn->survives_path_loss = self->survives_path_loss;
 }
 
 static void on_connected(trib_conn *conn, trib_status status)
@@ -145,7 +145,7 @@ static world *world_create(int64_t silence_ns, const char *at, bool is_sealed)
     static const unsigned char key[TRIB_KEY_SIZE] = {7};
     world *self = calloc(1, sizeof *self);
     assert_non_null(self);
-    self->keeps = true;
+    self->survives_path_loss = true;
     self->logger.level = TRIB_LOG_ERROR;
     const trib_transport_config config = {.silence_timeout_ns = silence_ns,
                                           .payload_size = payload_size,
@@ -401,7 +401,7 @@ static void a_process_that_is_gone_is_not_waited_for(void **state)
     close(rails[1]);
     close(fd);
     UNTIL(self, self->closed == 1);
-    assert_non_null(strstr(self->reason, "no other rail leads there"));
+    assert_non_null(strstr(self->reason, "no other rail works"));
     world_destroy(self);
 }
 
@@ -470,14 +470,14 @@ static void a_half_open_connection_goes_with_its_path(void **state)
 {
     (void)state;
     world *self = world_create(60 * SECOND_NS, "127.0.0.1:0,127.0.0.2:0", true);
-    self->keeps = false;
+    self->survives_path_loss = false;
     for (unsigned i = 1; i <= 3; i++) {
         const int fd = come(self, 0);
         say(fd, FAILOVER_HELLO, 0, 1);
         assert_int_equal(hear(self, fd), FAILOVER_WELCOME);
         close(fd);
         UNTIL(self, self->closed == i);
-        assert_null(strstr(self->reason, "nobody came by another"));
+        assert_null(strstr(self->reason, "the peer did not connect by another rail"));
     }
     world_destroy(self);
 }

@@ -190,7 +190,7 @@ static void turns_nonsense_away(void **state)
     hostile_close(self);
 }
 
-/* That it cannot be used is the stranger's doing: nothing is short here. */
+/* A segment that cannot be mapped is the stranger's fault, and no shortage of this process. */
 static void turns_away_what_is_only_for_reading(void **state)
 {
     (void)state;
@@ -211,7 +211,7 @@ static void turns_away_what_is_only_for_reading(void **state)
     hostile_close(self);
 }
 
-/* What is turned away takes along the descriptors that came with it, also those of a message without a byte. */
+/* A rejected greeting takes along the descriptors that came with it, also those of a message without a byte. */
 static void keeps_no_descriptors(void **state)
 {
     (void)state;
@@ -306,7 +306,7 @@ static void does_not_count_its_own_standstill(void **state)
     while (!mine->closed) {
         hostile_turn(self);
     }
-    assert_non_null(strstr(mine->reason, "the peer has taken nothing for"));
+    assert_non_null(strstr(mine->reason, "the peer has read nothing for"));
     while (!its->closed) {
         hostile_turn(other);
     }

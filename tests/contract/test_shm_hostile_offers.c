@@ -144,7 +144,7 @@ static void turn(victim *self)
     }
 }
 
-/* It keeps nothing of what it took. */
+/* The victim must have kept nothing of what it received. */
 static void victim_close(victim *self)
 {
     if (!self->closed) {
@@ -305,7 +305,7 @@ typedef enum stand {
     HUGE_PAGES,
 } stand;
 
-/* What is not said is true: one entry for all of the memory. */
+/* Fields that are not set are true: one entry for all of the memory. */
 typedef struct lie {
     const char *name;
     uint64_t list_address;
@@ -441,7 +441,7 @@ static void believes_nothing(void **state)
     }
 }
 
-/* It has said that it does not read, and is told of payloads that it would have to. */
+/* The victim has said that it cannot read memory, and is sent payloads that it would have to read. */
 static void is_not_made_to_read(void **state)
 {
     (void)state;

@@ -20,7 +20,7 @@
 
 /* ---- While nothing ends ---- */
 
-/* It stays what it is, and the sender hears nothing of it nor of those behind it, large or small. */
+/* A leased payload stays as it is, and the sender hears nothing of it nor of those behind it, large or small. */
 static void keeps_a_payload(void **state)
 {
     (void)state;
@@ -92,7 +92,7 @@ static void recalls_in_time(void **state)
     lease_close(self);
 }
 
-/* What a lease waits for may be behind those that use the sender's credit up. */
+/* The payload that a lease waits for may be behind those that use up the sender's credit. */
 static void recalls_for_others(void **state)
 {
     (void)state;
@@ -173,7 +173,7 @@ static void gives_none_of_copies(void **state)
     }
 }
 
-/* It would not be woken for what it is told of, and others wait behind that. */
+/* A sender that does not hurry is not woken for a progress report, but others may wait behind it. */
 static void wakes_who_does_not_hurry(void **state)
 {
     (void)state;
@@ -218,7 +218,8 @@ static void copies_without_descriptors(void **state)
 
 /* ---- Ends ---- */
 
-/* By either side, with and without flush; some leases are ended meanwhile, others are recalled, once, before `closed`. */
+/* By either side, with and without flush; some leases are ended meanwhile, others are recalled, once, before
+ * `closed`. */
 static void ends_with_leases_held(void **state)
 {
     (void)state;
@@ -253,7 +254,7 @@ static void ends_with_leases_held(void **state)
     }
 }
 
-/* What it reads is the sender's again, after a while: it finds that out before it uses it. */
+/* The payload that it reads is the sender's again after a while: it finds that out before it uses the payload. */
 static void does_not_wait_for_ever(void **state)
 {
     (void)state;
@@ -370,7 +371,7 @@ static void closes_when_one_is_recalled(void **state)
     }
 }
 
-/* Who has closed takes nothing more on. */
+/* A side that has closed takes no lease. */
 static void gives_none_to_who_closes(void **state)
 {
     (void)state;

@@ -324,7 +324,7 @@ static void may_make_no_file(void **state)
     comes_in(&self);
 }
 
-/* Whoever comes as somebody else is turned away each time; the log says so once. */
+/* Each process of another user is rejected; the log says so once. */
 static void does_not_tell_of_each_other_user(void **state)
 {
     (void)state;
@@ -347,9 +347,9 @@ static void does_not_tell_of_each_other_user(void **state)
     assert_int_equal(trib_shm_connect_now(self.transport, &self.address, &self, &self.out, &error), TRIB_PEER_LOST);
     assert_int_equal(error, EPERM);
     is_another_user = false;
-    const char *first = strstr(self.log, "turned away a process of another user");
+    const char *first = strstr(self.log, "rejected a process of another user");
     assert_non_null(first);
-    assert_null(strstr(first + 1, "turned away a process of another user"));
+    assert_null(strstr(first + 1, "rejected a process of another user"));
     scene_close(&self);
 }
 

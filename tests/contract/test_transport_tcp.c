@@ -172,8 +172,8 @@ static void says_where_the_peer_ended(void **state)
     assert_string_equal(seen.reason, "connection lost: Connection reset by peer");
 }
 
-/* The program's own calls come before the C library's: here the kernel can be made to run out of memory for what is sent,
- * and to give little at a time of what has come. */
+/* The program's own calls come before the C library's: here the kernel can be made to run out of memory for what is
+ * sent, and to give little at a time of what has come. */
 static atomic_bool kernel_is_short;
 static atomic_size_t kernel_gives; /* 0: all that there is */
 
@@ -201,7 +201,7 @@ ssize_t readv(int fd, const struct iovec *iovec, int count)
     return real(fd, &first, 1);
 }
 
-/* What the peer has said is read, as much as a turn reads, and that was all: nothing comes any more that would wake us up. */
+/* The peer's messages are read, as many as a turn reads, and these were all: nothing more will wake the loop. */
 static void ends_when_nothing_can_be_sent(void **state)
 {
     (void)state;
@@ -399,8 +399,8 @@ static void ask_and_answer(pair *self)
     }
 }
 
-/* Whose answers have carried acknowledgements leaves the last one to an answer that does not come before a pause: 40 ms later the
- * peer takes it for a slow path, and spaces its packets out accordingly. */
+/* Whose answers have carried acknowledgements leaves the last one to an answer that does not come before a pause: 40
+ * ms later the peer takes it for a slow path, and spaces its packets out accordingly. */
 static void nothing_read_waits_to_be_acknowledged_where_packets_are_spaced(void **state)
 {
     (void)state;

@@ -12,8 +12,19 @@
 #include <cmocka.h>
 
 #include "tests/contract/contract_bed.h"
+#include "transports/transport_defaults.h"
 
 /* ---- The tests ---- */
+
+static void fills_in_every_entry(void **state)
+{
+    const bed *self = *state;
+    for (unsigned i = 0; i < 2; i++) {
+        const trib_transport *transport = self->sides[i].transport;
+        trib_transport_check_ops(transport->ops);
+        assert_true(transport->ops->is_idle(transport)); /* there is no connection yet */
+    }
+}
 
 static void connects_and_closes(void **state)
 {
@@ -286,7 +297,7 @@ int trib_contract_run(const trib_contract_maker *maker)
         cmocka_unit_test(flush_delivers_everything), cmocka_unit_test(both_flush_at_once),
         cmocka_unit_test(flush_gives_way_to_drop),   cmocka_unit_test(closes_inside_any_upcall),
         cmocka_unit_test(carries_many_connections),  cmocka_unit_test(is_quiet_when_idle),
-        cmocka_unit_test(reports_without_hurry),
+        cmocka_unit_test(reports_without_hurry),     cmocka_unit_test(fills_in_every_entry),
     };
     for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
         tests[i].setup_func = trib_bed_setup;

@@ -15,7 +15,8 @@ typedef struct trib_contract_maker {
     const char *listen_at;
     const char *reach_at; /* the host by which the other side reaches it; NULL: as it is told */
     bool threaded;        /* the listening side runs on a thread of its own; else both are attached to one loop */
-    /* How many connections a test may be making at once: what gives up after some seconds is not to be tested for speed. 0: all. */
+    /* Connections that a test may be making at once, at most; some transports give up after some seconds. 0: any
+     * number. */
     uint32_t connecting_max;
     /* Makes what the two instances share; NULL if there is nothing. */
     void *(*setup)(void);
@@ -25,7 +26,7 @@ typedef struct trib_contract_maker {
     /* Memory that payloads lie and land in. NULL: malloc and free. */
     void *(*alloc)(void *shared, size_t size);
     void (*release)(void *shared, void *memory);
-    /* Whether what that side receives is presented elsewhere than where it should land. NULL: that is not looked at. */
+    /* True if what that side receives is presented elsewhere than in its target. NULL: not checked. */
     bool (*is_in_place)(unsigned side, uint32_t size);
     /* Says on the standard error what a transport waits for, when a test hangs. NULL: there is nothing to say. */
     void (*explain)(const trib_transport *transport);

@@ -10,68 +10,40 @@
 #include <unistd.h>
 
 #include "api/config/config.h"
+#include "api/config/settings.h"
 #include "transports/tcp/tcp_internal.h"
 
 #define LINES_MAX 64
 #define LINE_BYTES_MAX 1024
 
-static const char *const names[] = {"TRIB_RANK",
-                                    "TRIB_WORKERS",
-                                    "TRIB_SERVERS",
-                                    "TRIB_REACTORS",
-                                    "TRIB_ROLE",
-                                    "TRIB_TOKEN",
-                                    "TRIB_PARTITION_BYTES",
-                                    "TRIB_CHUNK_BYTES",
-                                    "TRIB_PUSH_CREDIT",
-                                    "TRIB_PULL_CREDIT",
-                                    "TRIB_JOIN_TIMEOUT",
-                                    "TRIB_OP_TIMEOUT",
-                                    "TRIB_PEER_TIMEOUT",
-                                    "TRIB_CLOSE_TIMEOUT",
-                                    "TRIB_BANDWIDTH",
-                                    "TRIB_SUM_ORDER",
-                                    "TRIB_COLOCATE",
-                                    "TRIB_LOG",
-                                    "TRIB_BUSY_POLL",
-                                    "TRIB_PIN",
-                                    "TRIB_TRACE",
-                                    "TRIB_TRACE_BYTES",
-                                    "TRIB_EXTERNAL_COORDINATOR",
-                                    "TRIB_COORDINATOR",
-                                    "TRIB_LISTEN",
-                                    "TRIB_JOB",
-                                    "TRIB_TRANSPORT",
-                                    "TRIB_LOCAL_RANK",
-                                    "TRIB_LOCAL_COUNT",
-                                    "RANK",
-                                    "WORLD_SIZE",
-                                    "MASTER_ADDR",
-                                    "MASTER_PORT",
-                                    "LOCAL_RANK",
-                                    "LOCAL_WORLD_SIZE",
-                                    "OMPI_COMM_WORLD_RANK",
-                                    "OMPI_COMM_WORLD_SIZE",
-                                    "OMPI_COMM_WORLD_LOCAL_RANK",
-                                    "OMPI_COMM_WORLD_LOCAL_SIZE",
-                                    "PMIX_NAMESPACE",
-                                    "PMI_RANK",
-                                    "PMI_SIZE",
-                                    "MPI_LOCALRANKID",
-                                    "MPI_LOCALNRANKS",
-                                    "SLURM_PROCID",
-                                    "SLURM_NTASKS",
-                                    "SLURM_STEP_NODELIST",
-                                    "SLURM_JOB_NODELIST",
-                                    "SLURM_JOB_ID",
-                                    "SLURM_STEP_ID",
-                                    "SLURM_NNODES",
-                                    "DMLC_ROLE",
-                                    "DMLC_NUM_WORKER",
-                                    "DMLC_NUM_SERVER",
-                                    "DMLC_WORKER_ID",
-                                    "DMLC_PS_ROOT_URI",
-                                    "DMLC_PS_ROOT_PORT"};
+static const char *const launcher_names[] = {"RANK",
+                                             "WORLD_SIZE",
+                                             "MASTER_ADDR",
+                                             "MASTER_PORT",
+                                             "LOCAL_RANK",
+                                             "LOCAL_WORLD_SIZE",
+                                             "OMPI_COMM_WORLD_RANK",
+                                             "OMPI_COMM_WORLD_SIZE",
+                                             "OMPI_COMM_WORLD_LOCAL_RANK",
+                                             "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                             "PMIX_NAMESPACE",
+                                             "PMI_RANK",
+                                             "PMI_SIZE",
+                                             "MPI_LOCALRANKID",
+                                             "MPI_LOCALNRANKS",
+                                             "SLURM_PROCID",
+                                             "SLURM_NTASKS",
+                                             "SLURM_STEP_NODELIST",
+                                             "SLURM_JOB_NODELIST",
+                                             "SLURM_JOB_ID",
+                                             "SLURM_STEP_ID",
+                                             "SLURM_NNODES",
+                                             "DMLC_ROLE",
+                                             "DMLC_NUM_WORKER",
+                                             "DMLC_NUM_SERVER",
+                                             "DMLC_WORKER_ID",
+                                             "DMLC_PS_ROOT_URI",
+                                             "DMLC_PS_ROOT_PORT"};
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -82,12 +54,22 @@ static void require(bool holds)
     }
 }
 
+static bool begins_with(const char *line, const char *name)
+{
+    const size_t length = strlen(name);
+    return strncmp(line, name, length) == 0 && line[length] == '=';
+}
+
 static bool is_known(const char *line)
 {
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        const size_t length = strlen(names[i]);
-        if (strncmp(line, names[i], length) == 0 && line[length] == '=') {
+    for (size_t i = 0; i < sizeof launcher_names / sizeof launcher_names[0]; i++) {
+        if (begins_with(line, launcher_names[i])) {
             return true;
+        }
+    }
+    for (size_t i = 0; i < trib_settings_count; i++) {
+        if (trib_settings[i].variable != NULL && begins_with(line, trib_settings[i].variable)) {
+            return !begins_with(line, "TRIB_TOKEN_FILE");
         }
     }
     return false;

@@ -21,8 +21,6 @@ def dependencies():
         Dependency('hwloc', 'library', 'libhwloc-dev', 'nothing works', 'hwloc.h', '-lhwloc', 'hwloc'),
         Dependency('uthash', 'header', 'uthash-dev', 'nothing works', 'uthash.h'),
         Dependency('jansson', 'tools', 'libjansson-dev', 'no tools', 'jansson.h', '-ljansson', 'jansson'),
-        Dependency('jemalloc', 'option', 'libjemalloc-dev', 'no arenas per NUMA node', 'jemalloc/jemalloc.h', '',
-                   'jemalloc'),
         Dependency('cmocka', 'option', 'libcmocka-dev', 'no unit tests', 'cmocka.h', '-lcmocka', 'cmocka'),
         Dependency('libuv', 'option', 'libuv1-dev', 'one example is left out', 'uv.h', '-luv', 'libuv'),
         Dependency('ibverbs', 'option', 'libibverbs-dev', 'no RDMA transport', 'infiniband/verbs.h', '-libverbs',
@@ -84,13 +82,6 @@ def print_table(found):
         print('%-10s %-8s %-10s %s' % (d.name, 'yes' if d.present else 'NO', d.version or '-',
                                       d.where if d.present else d.cost + ' (package %s)' % d.package))
     sys.stdout.flush()
-
-
-def archive(compiler, name):
-    """Returns the compiler's path to a static library, '' if there is none."""
-    done = subprocess.run([compiler, '-print-file-name=' + name], capture_output=True, text=True)
-    path = done.stdout.strip()
-    return path if os.path.isabs(path) and os.path.exists(path) else ''
 
 
 def cuda_runtime(found):

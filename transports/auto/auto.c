@@ -1,7 +1,9 @@
 /*
- * auto.c - see auto.h. Nothing is decided by names or settings: a process can be reached over shared memory if the
- * kernel connects this one to a socket that carries the peer's address and belongs to the same user. That is so exactly
- * if both are in one network namespace of one machine. RDMA is in auto_rdma.c.
+ * auto.c - see auto.h. RDMA's part is in auto_rdma.c.
+ *
+ * No name or setting decides: a process can be reached over shared memory if the kernel connects this process to a
+ * socket that has the peer's address as its name and belongs to the same user. That is so exactly if both are in one
+ * network namespace of one machine.
  */
 #include "transports/auto/auto.h"
 
@@ -14,14 +16,15 @@
 #include "transports/auto/auto_rdma.h"
 #include "transports/shm/shm_internal.h"
 #include "transports/tcp/tcp.h"
+#include "transports/transport_defaults.h"
 
 #define PORT_TRIES 16u
 
 typedef struct auto_transport {
     trib_transport base; /* first */
     trib_transport *tcp, *shm;
-    auto_rdma *rdma;         /* NULL: not used */
-    trib_address logged_for; /* what was logged last: attempts are repeated until somebody listens */
+    auto_rdma *rdma;         /* NULL: RDMA is not used */
+    trib_address logged_for; /* of the last log line: attempts are repeated until somebody listens */
     bool shm_logged;
 } auto_transport;
 
@@ -30,7 +33,7 @@ typedef struct auto_listener {
     trib_listener *tcp, *shm, *rdma;
 } auto_listener;
 
-/* What the instances of an engine share: of each transport what it made, NULL if that is nothing. */
+/* The shared part of each transport (context_open); NULL if that is nothing. */
 typedef struct auto_context {
     void *shm, *rdma;
 } auto_context;
@@ -129,7 +132,7 @@ static bool has_port(const trib_address *at)
     return colon != NULL && strcmp(colon, ":0") != 0;
 }
 
-/* NULL: the machine's processes have to use TCP, and why. */
+/* Listens for processes of this machine. NULL, with the reason in *why, if they have to use TCP. */
 static trib_listener *listen_here(auto_transport *self, const trib_address *at, void *user, trib_error *why)
 {
     trib_listener *listener = NULL;
@@ -137,8 +140,8 @@ static trib_listener *listen_here(auto_transport *self, const trib_address *at, 
     return trib_shm_ops.listen(self->shm, at, user, &listener, &same, why) == TRIB_OK ? listener : NULL;
 }
 
-/* TCP's port is one that the kernel gives. Who has the name that goes with it, such as a job over shared memory alone, would be called in
- * this one's place: then another port is taken. */
+/* The kernel picks TCP's port. If another process has the socket name that goes with it (a job over shared memory
+ * alone, for example), local peers would reach that process instead. Then another port is picked. */
 static trib_status listen_anywhere(auto_transport *self, const trib_address *at, void *user, auto_listener *listener,
                                    trib_address *bound_out, trib_error *why, trib_error *error)
 {
@@ -155,7 +158,7 @@ static trib_status listen_anywhere(auto_transport *self, const trib_address *at,
     }
 }
 
-/* Where the port is known, a peer may try at any moment: whom TCP lets in must not have missed shared memory. */
+/* With a given port a peer may connect at any moment, so shared memory listens before TCP does. */
 static trib_status listen_at(auto_transport *self, const trib_address *at, void *user, auto_listener *listener,
                              trib_address *bound_out, trib_error *why, trib_error *error)
 {
@@ -173,7 +176,7 @@ static trib_status auto_listen(trib_transport *transport, const trib_address *at
     auto_transport *self = (auto_transport *)transport;
     auto_listener *listener = calloc(1, sizeof *listener);
     if (listener == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "no memory for a listener");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a listener at %s", at->text);
     }
     listener->base = (trib_listener){.transport = transport, .user = user};
     trib_error why = {.status = TRIB_OK};
@@ -184,7 +187,8 @@ static trib_status auto_listen(trib_transport *transport, const trib_address *at
         return status;
     }
     if (listener->shm == NULL) {
-        trib_log(transport->reactor->logger, TRIB_LOG_WARN, "processes of this machine reach this one over TCP: %s",
+        trib_log(transport->reactor->logger, TRIB_LOG_WARN,
+                 "processes of this machine will reach this one over TCP: shared memory is not available (%s)",
                  why.text);
     }
     listener->rdma = trib_auto_rdma_listen(self->rdma, bound_out, user);
@@ -215,7 +219,7 @@ static void log_path_choice(auto_transport *self, const trib_address *to, bool s
     trib_logger *logger = self->base.reactor->logger;
     char why[TRIB_REASON_MAX];
     if (shm) {
-        trib_log(logger, TRIB_LOG_INFO, "to %s over shared memory: it is a process of this machine", to->text);
+        trib_log(logger, TRIB_LOG_INFO, "to %s over shared memory: the process is on this machine", to->text);
     } else {
         trib_log(logger, TRIB_LOG_INFO, "to %s over TCP: %s", to->text,
                  error == ECONNREFUSED ? "no process of this machine and network namespace offers shared memory there"
@@ -224,7 +228,7 @@ static void log_path_choice(auto_transport *self, const trib_address *to, bool s
     }
 }
 
-/* Takes the offer of RDMA off the address. */
+/* Copies the address without the offer of RDMA; true if it had one. */
 static bool take_offer(const trib_address *to, trib_address *plain_out)
 {
     *plain_out = *to;
@@ -257,7 +261,7 @@ static trib_status auto_connect(trib_transport *transport, const trib_address *t
     return trib_tcp_ops.connect(self->tcp, &plain, user, conn_out);
 }
 
-/* A connection carries its own transport's table; these serve who calls through this one. */
+/* A connection has the table of its own transport; these functions serve a caller that uses this one's. */
 
 static void auto_send(trib_conn *conn, trib_send *send)
 {
@@ -267,6 +271,16 @@ static void auto_send(trib_conn *conn, trib_send *send)
 static void auto_recv_resume(trib_conn *conn)
 {
     conn->transport->ops->recv_resume(conn);
+}
+
+static trib_lease *auto_lease(trib_conn *conn, bool past_upcall)
+{
+    return conn->transport->ops->lease(conn, past_upcall);
+}
+
+static bool auto_moves_alone(const trib_conn *conn, const void *memory, size_t size, uint32_t least)
+{
+    return conn->transport->ops->moves_alone(conn, memory, size, least);
 }
 
 static void auto_conn_close(trib_conn *conn, bool flush)
@@ -285,6 +299,9 @@ const trib_transport_ops trib_auto_ops = {
     .send = auto_send,
     .recv_resume = auto_recv_resume,
     .conn_close = auto_conn_close,
+    .is_idle = trib_transport_is_always_idle,
+    .lease = auto_lease,
+    .moves_alone = auto_moves_alone,
     .stats = auto_stats,
     .context_open = auto_context_open,
     .context_close = auto_context_close,

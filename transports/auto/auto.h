@@ -1,12 +1,13 @@
 /*
- * auto.h - the transport that chooses: shared memory to processes of this machine that can be reached so, RDMA to those
- * that offer it where this machine has it too, TCP to all others and wherever RDMA does not come to a connection.
+ * auto.h - the transport that picks another one for each peer.
  *
- * It listens on a TCP address and, under the same address, for shared memory and RDMA. A connection's own `transport`
- * says what carries it. Who listens for one of them only is reached by that.
+ * It uses shared memory to processes of this machine that can be reached so, RDMA to peers that offer it if this
+ * machine has it too, and TCP to all others and where RDMA fails to connect. It listens on a TCP address and, under
+ * the same address, for shared memory and RDMA. The `transport` of a connection says what carries it. A peer that
+ * listens for one of them only is reached by that one.
  */
-#ifndef TRIB_TRANSPORTS_AUTO_H
-#define TRIB_TRANSPORTS_AUTO_H
+#ifndef TRIB_TRANSPORTS_AUTO_AUTO_H
+#define TRIB_TRANSPORTS_AUTO_AUTO_H
 
 #include "transports/transport.h"
 

@@ -2,9 +2,9 @@
  * auto_rdma.c - see auto_rdma.h.
  *
  * Invariants
- * - `inner` is what carries the connection: RDMA's, and after its `closed`, if it never was `connected`, TCP's. The
- *   caller's upcalls are made with the object in front, which is freed after the last of them.
- * - TCP's connections that are made here need an instance with these upcalls; it is opened for the first of them.
+ * - `inner` carries the connection: RDMA's, or, if that was `closed` without ever being `connected`, TCP's. The caller
+ *   sees the auto_conn in front of it, which is freed after the last upcall.
+ * - TCP connections that are made here need an instance with these upcalls. It is opened for the first of them.
  */
 #include "transports/auto/auto.h"
 #include "transports/auto/auto_rdma.h"
@@ -17,6 +17,7 @@
 #include "engine/base/log.h"
 #include "transports/rdma/rdma.h"
 #include "transports/tcp/tcp.h"
+#include "transports/transport_defaults.h"
 
 #if TRIB_HAVE_RDMA
 
@@ -27,7 +28,7 @@
 #define ATTEMPT_NS (3 * INT64_C(1000000000))
 
 typedef struct rdma_context {
-    verbs_domain *domain; /* NULL: it cannot be used */
+    verbs_domain *domain; /* NULL: RDMA cannot be used, and `why` says why */
     trib_error why;
 } rdma_context;
 
@@ -46,7 +47,7 @@ typedef struct auto_conn {
     trib_address to;
     trib_timer attempt;
     bool trying;       /* over RDMA, not connected yet */
-    bool late;         /* that takes too long */
+    bool late;         /* RDMA takes too long */
     bool close_called; /* by the caller */
 } auto_conn;
 
@@ -62,7 +63,7 @@ static bool kernel_has_devices(void)
     if (folder != NULL) {
         closedir(folder);
     }
-    return count > 2; /* itself and its parent are always there */
+    return count > 2; /* "." and ".." are always there */
 }
 
 void trib_auto_rdma_context_open(struct trib_arena *arena, void **context_out)
@@ -75,7 +76,7 @@ void trib_auto_rdma_context_open(struct trib_arena *arena, void **context_out)
         !trib_rdma_domain_is_active(context->domain)) {
         trib_rdma_domain_close(context->domain);
         context->domain = NULL;
-        trib_error_set(&context->why, TRIB_UNSUPPORTED, "no port of an RDMA device is active (tributary info)");
+        trib_error_set(&context->why, TRIB_UNSUPPORTED, "no port of an RDMA device is active (see tributary info)");
     }
     *context_out = context;
 }
@@ -123,7 +124,7 @@ static void inner_connected(trib_conn *inner, trib_status status)
     auto_rdma *self = conn->self;
     conn->base.refused = inner->refused;
     if (conn->trying && status != TRIB_OK) {
-        return; /* its `closed` says why, and TCP takes over */
+        return; /* its `closed` has the reason, and TCP is tried next */
     }
     if (conn->trying) {
         conn->trying = false;
@@ -178,15 +179,16 @@ static void inner_closed(trib_conn *inner, trib_status status, const char *reaso
             free(conn);
             return;
         }
-        if (conn->self->config.has_failover) { /* another rail may take RDMA; who connects knows when to do without */
-            reason = conn->late ? "there was no answer in time" : reason;
+        if (conn->self->config
+                .has_failover) { /* another rail may have RDMA; the failover layer decides when to do without */
+            reason = conn->late ? "no answer in time" : reason;
             upcalls->connected(&conn->base, TRIB_PEER_LOST);
             upcalls->closed(&conn->base, TRIB_PEER_LOST, reason);
             free(conn);
             return;
         }
-        trib_log(logger, TRIB_LOG_WARN, "to %s over TCP: over RDMA, which it offers: %s", conn->to.text,
-                 conn->late ? "there was no answer in time" : reason);
+        trib_log(logger, TRIB_LOG_WARN, "to %s over TCP: the RDMA that it offers does not work: %s", conn->to.text,
+                 conn->late ? "no answer in time" : reason);
         status = connect_over_tcp(conn);
         if (status == TRIB_OK) {
             return;
@@ -282,25 +284,25 @@ static void front_conn_close(trib_conn *base, bool flush)
 {
     auto_conn *conn = (auto_conn *)base;
     conn->close_called = true;
-    if (conn->inner != NULL) { /* else it is ending, inside an upcall */
+    if (conn->inner != NULL) { /* otherwise it is ending, inside an upcall */
         conn->inner->transport->ops->conn_close(conn->inner, flush);
     }
 }
 
-/* Once it is connected it stays what it is. */
+/* Once connected, a connection does not change what carries it. */
 static bool front_moves_alone(const trib_conn *base, const void *memory, size_t size, uint32_t least)
 {
     const auto_conn *conn = (const auto_conn *)base;
     const trib_conn *inner = conn->inner;
-    return inner != NULL && !conn->trying && inner->transport->ops->moves_alone != NULL &&
-           inner->transport->ops->moves_alone(inner, memory, size, least);
+    return inner != NULL && !conn->trying && inner->transport->ops->moves_alone(inner, memory, size, least);
 }
 
-/* What is asked of a connection; the instance itself is auto's. */
+/* The table of the connections in front; their instance is auto's. */
 static const trib_transport_ops front_ops = {
     .name = "auto",
     .send = front_send,
     .recv_resume = front_recv_resume,
+    .lease = trib_transport_never_leases,
     .conn_close = front_conn_close,
     .moves_alone = front_moves_alone,
 };
@@ -328,7 +330,7 @@ auto_rdma *trib_auto_rdma_open(trib_reactor *reactor, const trib_transport_confi
     self->config = *config;
     self->config.context = context->domain;
     if (trib_rdma_ops.open(reactor, &self->config, &inner_upcalls, &self->rdma) != TRIB_OK) {
-        free(self); /* the log says why */
+        free(self); /* the log has the reason */
         return NULL;
     }
     self->rdma->user = self;
@@ -370,7 +372,7 @@ trib_listener *trib_auto_rdma_listen(auto_rdma *self, trib_address *bound_io, vo
         return NULL;
     }
     if (trib_rdma_ops.listen(self->rdma, bound_io, user, &listener, &same, &why) != TRIB_OK) {
-        trib_log(self->base.reactor->logger, TRIB_LOG_INFO, "does not offer RDMA: %s", why.text);
+        trib_log(self->base.reactor->logger, TRIB_LOG_INFO, "this process does not offer RDMA: %s", why.text);
         return NULL;
     }
     const size_t length = strlen(bound_io->text);

@@ -1,14 +1,14 @@
 /*
- * auto_rdma.h - RDMA's part in the transport that chooses (auto.h).
+ * auto_rdma.h - RDMA's part in the transport that picks another one (auto.h).
  *
- * Who can be reached over RDMA says so in its address: "10.0.0.7:4242+rdma". Who has a device too tries that, and takes
- * TCP if it does not come to a connection. So a connection made here may change what carries it before it is
- * `connected`, and is an object of its own that stands in front of the one that does.
+ * A process that can be reached over RDMA says so in its address: "10.0.0.7:4242+rdma". A peer with a device tries
+ * that, and uses TCP if RDMA does not connect. So a connection made here may change what carries it before it is
+ * `connected`, and is an object of its own in front of the one that does.
  *
- * A machine without an RDMA device has nothing of this: no instance, no thread, no library called.
+ * A machine without an RDMA device pays for nothing of this: no instance, no thread, no library call.
  */
-#ifndef TRIB_TRANSPORTS_AUTO_RDMA_H
-#define TRIB_TRANSPORTS_AUTO_RDMA_H
+#ifndef TRIB_TRANSPORTS_AUTO_AUTO_RDMA_H
+#define TRIB_TRANSPORTS_AUTO_AUTO_RDMA_H
 
 #include "transports/transport.h"
 
@@ -16,23 +16,23 @@
 
 typedef struct auto_rdma auto_rdma;
 
-/* See `context_open` of the contract. Never fails: *context_out is NULL where there is no device, and knows what is wrong where
- * there is one that cannot be used. */
+/* As `context_open` of the contract, but it never fails. *context_out is NULL without a device; with a device that
+ * cannot be used it has the reason. */
 void trib_auto_rdma_context_open(struct trib_arena *arena, void **context_out);
 void trib_auto_rdma_context_close(void *context);
 
-/* NULL: RDMA is not used, the log says why if it could be. */
+/* NULL: RDMA is not used. The log says why if there is a device. */
 auto_rdma *trib_auto_rdma_open(trib_reactor *reactor, const trib_transport_config *config,
                                const trib_transport_upcalls *upcalls);
-/* The others: self may be NULL. */
+/* In the functions below self may be NULL. */
 void trib_auto_rdma_close(auto_rdma *self);
-void trib_auto_rdma_stats(const auto_rdma *self, trib_transport_stats *stats_io); /* adds */
+void trib_auto_rdma_stats(const auto_rdma *self, trib_transport_stats *stats_io); /* adds to *stats_io */
 
-/* Listens under the address of TCP's listener, and adds the offer to it. NULL: it does not. */
+/* Listens under the address of TCP's listener, and appends the offer to it. NULL: it does not listen. */
 trib_listener *trib_auto_rdma_listen(auto_rdma *self, trib_address *bound_io, void *user);
 void trib_auto_rdma_listener_close(trib_listener *listener); /* NULL is fine */
 
-/* to: without the offer. As `connect` of the contract. */
+/* As `connect` of the contract. to: the address without the offer. */
 TRIB_CHECKED trib_status trib_auto_rdma_connect(auto_rdma *self, const trib_address *to, void *user,
                                                 trib_conn **conn_out);
 

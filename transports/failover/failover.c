@@ -1,9 +1,10 @@
 /*
- * failover.c - see failover.h: the instance, its two of the transport below, listeners, and the paths of sessions.
+ * failover.c - see failover.h: the instance, its two instances of the inner transport, listeners, and the paths of
+ * sessions.
  *
  * Invariants
- * - A path is freed in its `closed`, and is in the instance's list until then.
- * - The instance for paths is opened for the first address with a comma; who has none pays for nothing.
+ * - A path is in the instance's list until its `closed`, which frees it.
+ * - The inner instance for paths is opened for the first address with a comma; without one it costs nothing.
  */
 #include "build_config.h"
 #include "transports/failover/failover.h"
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
 #include "engine/base/assert.h"
 #include "engine/base/log.h"
@@ -19,6 +21,7 @@
 #include "transports/failover/failover_internal.h"
 #include "transports/rdma/rdma.h"
 #include "transports/tcp/tcp.h"
+#include "transports/transport_defaults.h"
 
 #define SILENCE_DEFAULT_NS (10 * INT64_C(1000000000))
 #define HELLO_NS (10 * INT64_C(1000000000))
@@ -30,7 +33,7 @@ static void path_timer_fired(trib_reactor *reactor, trib_timer *timer)
 {
     (void)reactor;
     failover_path *path = timer->user;
-    trib_failover_path_close(path, false, "there was no answer in time");
+    trib_failover_path_close(path, false, "no answer in time");
 }
 
 static failover_path *path_create(failover_transport *self)
@@ -42,22 +45,14 @@ static failover_path *path_create(failover_transport *self)
     path->transport = self;
     path->timer.fired = path_timer_fired;
     path->timer.user = path;
-    path->next = self->paths;
-    path->at = &self->paths;
-    if (path->next != NULL) {
-        path->next->at = &path->next;
-    }
-    self->paths = path;
+    DL_PREPEND(self->paths, path);
     return path;
 }
 
 static void path_free(failover_path *path)
 {
     trib_timer_stop(path->transport->base.reactor, &path->timer);
-    *path->at = path->next;
-    if (path->next != NULL) {
-        path->next->at = path->at;
-    }
+    DL_DELETE(path->transport->paths, path);
     free(path);
 }
 
@@ -69,7 +64,7 @@ void trib_failover_path_close(failover_path *path, bool flush, const char *why)
     path->inner->transport->ops->conn_close(path->inner, flush);
 }
 
-void trib_failover_path_bye(failover_path *path)
+void trib_failover_path_finish(failover_path *path)
 {
     trib_reactor *reactor = path->transport->base.reactor;
     if (!path->retired && trib_failover_send_frame(path, FAILOVER_BYE, path->session->received)) {
@@ -80,7 +75,7 @@ void trib_failover_path_bye(failover_path *path)
     }
 }
 
-void trib_failover_path_turn_away(failover_path *path, const char *why)
+void trib_failover_path_reject(failover_path *path, const char *why)
 {
     trib_reactor *reactor = path->transport->base.reactor;
     if (trib_failover_send_frame(path, FAILOVER_GONE, 0)) {
@@ -119,7 +114,7 @@ failover_path *trib_failover_path_connect(failover_session *session, uint32_t ra
 
 /* ---- Upcalls of the transport below ---- */
 
-/* Of those that have come and not said HELLO or RESUME, where they are too many. */
+/* Bounds the paths that have not said HELLO or RESUME. */
 static void close_oldest_half_open(const failover_transport *self)
 {
     failover_path *oldest = NULL;
@@ -131,7 +126,7 @@ static void close_oldest_half_open(const failover_transport *self)
         }
     }
     if (oldest != NULL && count >= trib_half_open_max() + self->config.peers) {
-        trib_failover_path_close(oldest, false, "too many others have come and say nothing");
+        trib_failover_path_close(oldest, false, "closed for newer ones: too many connections said no HELLO");
     }
 }
 
@@ -173,7 +168,7 @@ static void path_received(trib_conn *inner, const unsigned char header[TRIB_HEAD
 
 static void path_sent(trib_conn *inner, trib_send *send, trib_status status)
 {
-    (void)status; /* what counts is what the peer says of it */
+    (void)status; /* only the peer's acknowledgement counts */
     trib_failover_flow_sent(inner->user, send);
 }
 
@@ -200,8 +195,8 @@ static const trib_transport_upcalls path_upcalls = {
 
 /* ---- Listeners ---- */
 
-static trib_status add_rail(trib_transport *inner, const trib_address *at, failover_listener *listener,
-                            trib_address *bound_io, trib_error *error)
+static trib_status listen_on_rail(trib_transport *inner, const trib_address *at, failover_listener *listener,
+                                  trib_address *bound_io, trib_error *error)
 {
     const size_t length = strlen(bound_io->text);
     trib_address one;
@@ -209,18 +204,18 @@ static trib_status add_rail(trib_transport *inner, const trib_address *at, failo
     if (status != TRIB_OK) {
         return status;
     }
-    /* The comma stays at the end of a single one: it says that there are sessions. */
+    /* The comma stays behind a single address: it says that connections are sessions. */
     const size_t size = strlen(one.text) + 1;
     if (length + size >= sizeof bound_io->text) {
         inner->ops->listener_close(listener->inner[listener->count]);
-        return trib_error_set(error, TRIB_INVALID, "the addresses are too long together");
+        return trib_error_set(error, TRIB_INVALID, "the list of listen addresses is too long");
     }
     snprintf(bound_io->text + length, sizeof bound_io->text - length, "%s,", one.text);
     listener->count++;
     return TRIB_OK;
 }
 
-/* On each of them that works; at least one must. */
+/* Listens on each address that works; at least one must. */
 static trib_status listen_on_all(failover_transport *self, const trib_address *at, failover_listener *listener,
                                  trib_address *bound_out, trib_error *error)
 {
@@ -235,16 +230,17 @@ static trib_status listen_on_all(failover_transport *self, const trib_address *a
         const size_t length = strcspn(rest, ",");
         trib_address one;
         snprintf(one.text, sizeof one.text, "%.*s", (int)length, rest);
-        status = add_rail(inner, &one, listener, bound_out, &why);
+        status = listen_on_rail(inner, &one, listener, bound_out, &why);
         rest += length + (rest[length] == ',');
         if (status != TRIB_OK && (listener->count > 0 || *rest != '\0')) {
             trib_log(self->base.reactor->logger, TRIB_LOG_WARN, "reactor %u %s: %s", self->base.reactor->index,
-                     listener->count > 0 ? "does without a listen address" : "takes the next listen address", why.text);
+                     listener->count > 0 ? "does without one listen address" : "takes the next listen address",
+                     why.text);
         }
     }
     if (listener->count == 0) {
         return trib_error_set(error, why.status != TRIB_OK ? why.status : TRIB_INVALID, "%s",
-                              why.status != TRIB_OK ? why.text : "there is no address");
+                              why.status != TRIB_OK ? why.text : "the list of listen addresses is empty");
     }
     return TRIB_OK;
 }
@@ -258,7 +254,7 @@ trib_status trib_failover_listen(trib_transport *transport, const trib_address *
     }
     failover_listener *listener = calloc(1, sizeof *listener);
     if (listener == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "no memory for a listener");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a listener at %s", at->text);
     }
     listener->base = (trib_listener){.transport = transport, .user = user};
     trib_status status = listen_on_all(self, at, listener, bound_out, error);
@@ -274,7 +270,7 @@ void trib_failover_listener_close(trib_listener *base)
 {
     failover_listener *listener = (failover_listener *)base;
     if (base->transport->ops->listener_close != trib_failover_listener_close) {
-        base->transport->ops->listener_close(base); /* a plain one */
+        base->transport->ops->listener_close(base); /* a listener of the inner transport */
         return;
     }
     failover_transport *self = (failover_transport *)base->transport;
@@ -285,7 +281,7 @@ void trib_failover_listener_close(trib_listener *base)
         if (path->listener == listener) {
             path->listener = NULL;
             if (path->session == NULL) {
-                trib_failover_path_close(path, false, "nobody listens any more");
+                trib_failover_path_close(path, false, "the listener was closed");
             }
         }
     }
@@ -301,7 +297,8 @@ static trib_status open_inner(failover_transport *self, trib_transport **inner_o
         return TRIB_OK;
     }
     trib_transport_config config = self->config;
-    config.silence_timeout_ns = self->silence_ns / 4; /* what is not acknowledged for so long goes another way */
+    config.silence_timeout_ns =
+        self->silence_ns / 4; /* data that is not acknowledged for so long goes by another path */
     config.has_failover = true;
     trib_status status = self->ops->open(self->base.reactor, &config, &path_upcalls, inner_out);
     if (status == TRIB_OK) {
@@ -376,7 +373,7 @@ void trib_failover_stats(const trib_transport *transport, trib_transport_stats *
 
 /* ---- Tables ---- */
 
-/* What does not depend on what is below. */
+/* The part of a table that does not depend on the inner transport. */
 #define FAILOVER_TABLE                                                                                                 \
     .close = trib_failover_close, .listen = trib_failover_listen, .listener_close = trib_failover_listener_close,      \
     .connect = trib_failover_connect, .send = trib_failover_send, .recv_resume = trib_failover_recv_resume,            \
@@ -408,6 +405,8 @@ const trib_transport_ops trib_failover_auto_ops = {
     .flags = TRIB_TRANSPORT_FAILOVER | TRIB_TRANSPORT_SUBFLOWS | TRIB_TRANSPORT_MAPS,
     .open = open_over_auto,
     FAILOVER_TABLE,
+    .lease = trib_transport_never_leases,
+    .moves_alone = trib_transport_never_moves_alone,
     .context_open = context_open_auto,
     .context_close = context_close_auto,
     .notifies_devices = notifies_devices_auto,
@@ -424,6 +423,11 @@ const trib_transport_ops trib_failover_tcp_ops = {
     .flags = TRIB_TRANSPORT_FAILOVER | TRIB_TRANSPORT_SUBFLOWS,
     .open = open_over_tcp,
     FAILOVER_TABLE,
+    .lease = trib_transport_never_leases,
+    .moves_alone = trib_transport_never_moves_alone,
+    .context_open = trib_transport_no_context_open,
+    .context_close = trib_transport_no_context_close,
+    .notifies_devices = trib_transport_notifies_no_devices,
 };
 
 #if TRIB_HAVE_RDMA
@@ -446,10 +450,10 @@ static void context_close_rdma(void *context)
 
 static bool notifies_devices_rdma(const void *context)
 {
-    return context != NULL;
+    return trib_rdma_ops.notifies_devices(context);
 }
 
-/* All rails are RDMA's, and what one of its devices knows all do. */
+/* All rails are RDMA's, and memory that one of its devices knows all devices know. */
 static bool moves_alone(const trib_conn *base, const void *memory, size_t size, uint32_t least)
 {
     const failover_session *session = (const failover_session *)base;
@@ -462,6 +466,7 @@ const trib_transport_ops trib_failover_rdma_ops = {
     .flags = TRIB_TRANSPORT_FAILOVER,
     .open = open_over_rdma,
     .moves_alone = moves_alone,
+    .lease = trib_transport_never_leases,
     FAILOVER_TABLE,
     .context_open = context_open_rdma,
     .context_close = context_close_rdma,

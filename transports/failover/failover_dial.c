@@ -1,12 +1,12 @@
 /*
- * failover_dial.c - how a session looks for a way: tries, rounds of them, and returns to a rail that was better.
+ * failover_dial.c - how a session finds a path: attempts, rounds of attempts, and returns to a better rail.
  *
  * Invariants
- * - The connecting side looks, the accepting side waits, both for three quarters of the silence timeout from the loss on.
- *   Tries come in rounds of every way there is. Another round begins until the deadline; before it ends the search only
- *   that within one round every rail has said that there is nothing.
- * - Each try is bounded by a timer, and a round's by what is left until the deadline.
- * - A return is tried beside the path that works; one that fails changes nothing, and the next waits longer.
+ * - The connecting side dials, the accepting side waits; both for three quarters of the silence timeout after the
+ *   loss. A round has one attempt for each way to connect. Rounds repeat until the deadline; the search ends earlier
+ *   only if in one round every rail said that nobody listens.
+ * - Each attempt is bounded by a timer, and by its part of the time that is left until the deadline.
+ * - A return is tried beside the path that works. One that fails changes nothing, and the next waits longer.
  */
 #include "transports/failover/failover_internal.h"
 
@@ -31,7 +31,7 @@ static void arm_timer(failover_session *session, trib_timer *timer, int64_t in_n
     session->grace_extended = session->grace_extended && timer != &session->timer;
 }
 
-/* How many tries a round has. */
+/* The number of attempts in a round. */
 static uint32_t tries_of(const failover_session *session)
 {
     return session->rail_count * (session->has_offers ? 2 : 1);
@@ -43,7 +43,7 @@ static void give_up_session(failover_session *session, const char *last)
     if (session->loss[0] == '\0') {
         snprintf(reason, sizeof reason, "%s", last);
     } else {
-        snprintf(reason, sizeof reason, "%.120s, and no other rail leads there: %.90s", session->loss, last);
+        snprintf(reason, sizeof reason, "%.120s, and no other rail works: %.90s", session->loss, last);
     }
     trib_failover_session_end(session, TRIB_PEER_LOST, reason);
 }
@@ -59,7 +59,7 @@ void trib_failover_dial_begin(failover_session *session, uint32_t first)
     session->deadline_ns = trib_now(reactor_of(session)) + session->transport->silence_ns / 4 * 3;
 }
 
-/* So that all that are left in this round have their turn before the deadline. */
+/* The time of an attempt, so that all that are left in this round have their turn before the deadline. */
 static int64_t attempt_ns(const failover_session *session)
 {
     const int64_t silence_ns = session->transport->silence_ns;
@@ -85,8 +85,8 @@ trib_status trib_failover_dial_try(failover_session *session, uint32_t rail, boo
     return status;
 }
 
-/* Which rail a try of this round takes. First comes what is offered, then what goes without; and before a rail that has
- * just failed all others, either way. */
+/* The rail of an attempt of this round. Attempts with what the addresses offer come first, then those without; a
+ * rail that has just failed comes last in both. */
 static uint32_t choose_rail(const failover_session *session, uint32_t try, bool *is_makeshift_out)
 {
     const uint32_t others = session->rail_count - (session->established ? 1 : 0);
@@ -95,7 +95,7 @@ static uint32_t choose_rail(const failover_session *session, uint32_t try, bool 
     return (session->first_try + (try < others * ways ? try % others : others)) % session->rail_count;
 }
 
-static void round_over(failover_session *session)
+static void end_round(failover_session *session)
 {
     const bool nobody = session->absent == (1u << session->rail_count) - 1;
     if (nobody || trib_now(reactor_of(session)) + PAUSE_NS >= session->deadline_ns) {
@@ -122,11 +122,11 @@ void trib_failover_dial_start(failover_session *session, const char *last)
         }
     }
     if (session->successor == NULL) {
-        round_over(session);
+        end_round(session);
     }
 }
 
-void trib_failover_dial_failed(failover_session *session, const failover_path *path, const char *reason)
+void trib_failover_dial_note_failure(failover_session *session, const failover_path *path, const char *reason)
 {
     if (!session->outgoing) {
         if (session->path == NULL) {
@@ -141,7 +141,7 @@ void trib_failover_dial_failed(failover_session *session, const failover_path *p
     }
     const char *address = session->rails[path->rail].text;
     if (!session->again && (session->established || (session->has_offers && !path->is_makeshift))) {
-        trib_log(reactor_of(session)->logger, TRIB_LOG_WARN, "the rail to %s is of no use: %s", address, reason);
+        trib_log(reactor_of(session)->logger, TRIB_LOG_WARN, "rail %s does not work: %s", address, reason);
     }
     if (path->inner->refused || path->gone) {
         session->absent |= 1u << path->rail;
@@ -149,7 +149,7 @@ void trib_failover_dial_failed(failover_session *session, const failover_path *p
     trib_failover_dial_start(session, reason);
 }
 
-void trib_failover_dial_path_lost(failover_session *session, const failover_path *path, const char *reason)
+void trib_failover_dial_note_loss(failover_session *session, const failover_path *path, const char *reason)
 {
     snprintf(session->loss, sizeof session->loss, "%s", reason);
     if (session->outgoing) {
@@ -157,17 +157,17 @@ void trib_failover_dial_path_lost(failover_session *session, const failover_path
         if (session->successor == NULL) {
             trib_failover_dial_start(session, reason);
         }
-    } else if (session->successor == NULL && !session->base.keeps) {
+    } else if (session->successor == NULL && !session->base.survives_path_loss) {
         trib_failover_session_end(session, TRIB_PEER_LOST, reason);
     } else if (session->successor == NULL) {
         trib_log(reactor_of(session)->logger, TRIB_LOG_INFO,
-                 "the rail from %s failed (%s): its work waits for the peer to come by another", session->came_by.text,
+                 "the rail from %s failed (%s): waiting for the peer to connect by another rail", session->came_by.text,
                  reason);
         arm_timer(session, &session->timer, session->transport->silence_ns / 4 * 3);
     }
 }
 
-void trib_failover_dial_found(failover_session *session)
+void trib_failover_dial_note_success(failover_session *session)
 {
     session->return_wait_ns = RETURN_NS;
     session->return_at_ns = trib_now(reactor_of(session)) + RETURN_NS;
@@ -182,21 +182,22 @@ static void timer_fired(trib_reactor *reactor, trib_timer *timer)
     failover_session *session = timer->user;
     const int64_t tolerance_ns = session->transport->silence_ns / 8;
     if (!session->grace_extended && trib_timer_stalled_locally(reactor, timer, tolerance_ns)) {
-        /* Who has come, or answered, may be unread. Once: a loop may always be late. */
+        /* The peer's message may have arrived and not been read yet. Extended once, because a loop may always be
+         * late. */
         arm_timer(session, timer, tolerance_ns);
         session->grace_extended = true;
     } else if (!session->outgoing) {
         if (session->successor == NULL) {
-            give_up_session(session, "nobody came by another");
+            give_up_session(session, "the peer did not connect by another rail");
         }
     } else if (session->successor != NULL) {
-        trib_failover_path_close(session->successor, false, "there was no answer in time");
-    } else if (session->path == NULL) { /* the pause is over */
+        trib_failover_path_close(session->successor, false, "no answer in time");
+    } else if (session->path == NULL) { /* the pause between rounds is over */
         trib_failover_dial_start(session, session->last);
     }
 }
 
-/* Shows that the way leads there, and tries the first rail again where it goes by another. */
+/* Sends an ACK as a sign of life, and tries the first rail again if the session uses another. */
 static void beat_fired(trib_reactor *reactor, trib_timer *timer)
 {
     failover_session *session = timer->user;
@@ -206,10 +207,11 @@ static void beat_fired(trib_reactor *reactor, trib_timer *timer)
     const bool could_be_better = path != NULL && !path->retired && (path->rail != 0 || path->is_makeshift);
     if (session->outgoing && could_be_better && session->successor == NULL && !session->bye_sent &&
         trib_now(reactor) >= session->return_at_ns) {
-        trib_failover_dial_begin(session, path->rail); /* for the time that a try may take */
+        trib_failover_dial_begin(session, path->rail); /* bounds the attempt */
         session->return_at_ns = trib_now(reactor) + session->return_wait_ns;
         session->return_next = path->is_makeshift ? (session->return_next + 1) % session->rail_count : 0;
-        (void)!trib_failover_dial_try(session, session->return_next, false); /* if not now, then the next time */
+        (void)!trib_failover_dial_try(session, session->return_next,
+                                      false); /* if it fails, the next beat tries again */
     }
     arm_timer(session, timer, session->transport->silence_ns / 16);
 }

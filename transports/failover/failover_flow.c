@@ -2,10 +2,11 @@
  * failover_flow.c - the messages of a session, and what its two sides tell each other about them.
  *
  * Invariants
- * - Messages have numbers, from 0, which do not travel: a path keeps their order, and both sides know where it began.
- * - A send stays in the list until the peer has counted it and the inner transport has given it back. So whatever a path
- *   takes with it can be sent again.
- * - The caller is asked about a message once, and where it said that it shall land, every repetition lands.
+ * - Messages are numbered from 0. The numbers do not travel: a path keeps the order, and both sides know the number it
+ *   began with.
+ * - A send stays in the list until the peer has acknowledged it and the inner transport has given it back. So what a
+ *   broken path loses can be sent again.
+ * - The caller is asked about a message once. A repetition goes to the target that it named then.
  */
 #include "transports/failover/failover_internal.h"
 
@@ -41,7 +42,7 @@ static void entry_give(failover_transport *self, failover_entry *entry)
     self->spare = entry;
 }
 
-/* Over the path's nonce and all of the frame before the proof: kind, count, id, number of the try. */
+/* A digest over the path's nonce and the frame up to the proof: kind, count, id, number of the attempt. */
 static void make_proof(const failover_path *path, const failover_frame *frame,
                        unsigned char proof_out[TRIB_FAILOVER_PROOF])
 {
@@ -55,11 +56,11 @@ static void make_proof(const failover_path *path, const failover_frame *frame,
     }
 }
 
-bool trib_failover_is_proved(const failover_path *path, const failover_frame *frame)
+bool trib_failover_proof_is_valid(const failover_path *path, const failover_frame *frame)
 {
     unsigned char expected[TRIB_FAILOVER_PROOF], difference = 0;
     make_proof(path, frame, expected);
-    for (size_t i = 0; i < sizeof expected; i++) { /* in time that does not depend on what is guessed right */
+    for (size_t i = 0; i < sizeof expected; i++) { /* in constant time, so that a guess learns nothing from it */
         difference |= expected[i] ^ frame->proof[i];
     }
     return difference == 0;
@@ -74,7 +75,7 @@ static void fill_greeting(const failover_path *path, failover_frame *frame)
         memcpy(frame->id, path->session->id, sizeof frame->id);
         frame->attempt = htole64(path->session->attempt);
     }
-    /* Nothing for strangers: the answer to HELLO is none that another member's RESUME could get. */
+    /* No proof is given to an unauthenticated peer: an answer to HELLO must not serve as another member's RESUME. */
     if (frame->kind == FAILOVER_RESUME || (frame->kind == FAILOVER_WELCOME && path->probed)) {
         make_proof(path, frame, frame->proof);
     }
@@ -105,7 +106,7 @@ void trib_failover_send(trib_conn *base, trib_send *send)
 {
     failover_session *session = (failover_session *)base;
     if (base->transport->ops->send != trib_failover_send) {
-        base->transport->ops->send(base, send); /* a plain one, by who calls through this table */
+        base->transport->ops->send(base, send); /* an inner connection, through this table */
         return;
     }
     failover_entry *entry = session->over ? NULL : entry_take(session->transport);
@@ -128,10 +129,10 @@ void trib_failover_send(trib_conn *base, trib_send *send)
         session->unsent = entry;
     }
     session->next_number++;
-    trib_failover_flow_give(session);
+    trib_failover_flow_send_more(session);
 }
 
-/* What the path is given next is that message; it is in the list, or the next to come. */
+/* The next message that the path is given has that number; it is in the list, or the caller's next one. */
 static void skip_to(failover_session *session, uint64_t number)
 {
     session->unsent = session->head;
@@ -143,7 +144,7 @@ static void skip_to(failover_session *session, uint64_t number)
     }
 }
 
-void trib_failover_flow_give(failover_session *session)
+void trib_failover_flow_send_more(failover_session *session)
 {
     failover_path *path = session->path;
     if (path == NULL || path->retired || session->over || session->bye_sent) {
@@ -166,7 +167,7 @@ void trib_failover_flow_give(failover_session *session)
     }
 }
 
-void trib_failover_flow_report(failover_session *session)
+void trib_failover_flow_report_sent(failover_session *session)
 {
     while (session->head != NULL && !session->head->is_out && session->head_number < session->acked) {
         failover_entry *entry = session->head;
@@ -182,7 +183,7 @@ void trib_failover_flow_report(failover_session *session)
     }
 }
 
-void trib_failover_flow_return(failover_session *session)
+void trib_failover_flow_return_sends(failover_session *session)
 {
     const trib_transport_upcalls *upcalls = session->base.transport->upcalls;
     while (session->head != NULL) {
@@ -214,7 +215,7 @@ void trib_failover_flow_sent(failover_path *path, trib_send *send)
 
 /* ---- A path comes and goes ---- */
 
-bool trib_failover_flow_can_be(const failover_session *session, uint64_t count)
+bool trib_failover_flow_accepts_count(const failover_session *session, uint64_t count)
 {
     return count >= session->acked && count <= session->next_number;
 }
@@ -222,7 +223,7 @@ bool trib_failover_flow_can_be(const failover_session *session, uint64_t count)
 bool trib_failover_flow_begin(failover_session *session, uint64_t count)
 {
     trib_assert(session->outs == 0);
-    if (!trib_failover_flow_can_be(session, count)) {
+    if (!trib_failover_flow_accepts_count(session, count)) {
         return false;
     }
     session->acked = count;
@@ -245,7 +246,7 @@ static void refuse_message(failover_session *session, uint64_t number)
     trib_failover_send_frame(session->path, session->paused ? FAILOVER_PAUSE : FAILOVER_GO, number);
 }
 
-/* Lets it land where it is in nobody's way. */
+/* Receives a message that is dropped into the scratch buffer. */
 static trib_status discard_message(failover_path *path, const unsigned char header[TRIB_HEADER_SIZE],
                                    trib_recv_target *target)
 {
@@ -262,7 +263,7 @@ static trib_status discard_message(failover_path *path, const unsigned char head
     return TRIB_OK;
 }
 
-/* The caller's answer about a message that comes for the first time. */
+/* Asks the caller about a message that comes for the first time. */
 static trib_status ask_receiver(failover_session *session, const unsigned char header[TRIB_HEADER_SIZE],
                                 trib_recv_target *target)
 {
@@ -309,7 +310,7 @@ static trib_status take_message(failover_path *path, const unsigned char header[
     return discard_message(path, header, target);
 }
 
-/* False: it makes no sense now. */
+/* False if the frame is not valid now. */
 static bool take_frame_header(const failover_path *path, const failover_frame *frame)
 {
     const bool is_greeting = frame->kind == FAILOVER_HELLO || frame->kind == FAILOVER_RESUME;
@@ -328,7 +329,7 @@ static bool take_frame_header(const failover_path *path, const failover_frame *f
     if (is_greeting || frame->kind == FAILOVER_WELCOME || frame->kind > FAILOVER_BYE || path != session->path) {
         return false;
     }
-    if (frame->kind == FAILOVER_REPEAT) { /* counts from the very next message on */
+    if (frame->kind == FAILOVER_REPEAT) { /* counts from the next message on */
         const bool expected = session->refusing && le64toh(frame->count) == session->received + session->asked_count;
         session->refusing = session->refusing && !expected;
         return expected;
@@ -351,7 +352,7 @@ trib_status trib_failover_flow_header(failover_path *path, const unsigned char h
     } else {
         status = take_message(path, header, target, &fate);
         if (status != TRIB_OK) {
-            trib_failover_session_note_deaf(path->session);
+            trib_failover_session_note_dropping(path->session);
         }
     }
     if (status != TRIB_OK) {
@@ -376,7 +377,7 @@ static void take_ack(failover_session *session, uint64_t count)
 static void take_go(failover_session *session, uint64_t number)
 {
     if (number < session->acked || number > session->unsent_number || session->repeat_asked) {
-        trib_failover_session_end(session, TRIB_PROTOCOL, "the peer wants messages again that it has had");
+        trib_failover_session_end(session, TRIB_PROTOCOL, "the peer asks again for messages that it has acknowledged");
         return;
     }
     session->peer_paused = true;
@@ -394,10 +395,10 @@ static void take_frame(failover_path *path, const failover_frame *frame)
     switch ((failover_kind)frame->kind) {
     case FAILOVER_HELLO:
     case FAILOVER_RESUME:
-        trib_failover_session_greet(path, frame);
+        trib_failover_session_take_hello(path, frame);
         return;
     case FAILOVER_WELCOME:
-        trib_failover_session_welcome(path, frame);
+        trib_failover_session_take_welcome(path, frame);
         return;
     case FAILOVER_ACK:
         take_ack(session, count);
@@ -409,16 +410,16 @@ static void take_frame(failover_path *path, const failover_frame *frame)
         take_go(session, count);
         return;
     case FAILOVER_REPEAT:
-        return; /* done when it was seen first */
+        return; /* it was done when its header came */
     case FAILOVER_PROBE:
-        trib_failover_session_probe(path, frame);
+        trib_failover_session_take_probe(path, frame);
         return;
     case FAILOVER_READY:
-        trib_failover_session_ready(path, frame);
+        trib_failover_session_take_ready(path, frame);
         return;
     case FAILOVER_GONE:
         path->gone = true;
-        trib_failover_path_close(path, false, "this connection is not known there");
+        trib_failover_path_close(path, false, "the peer does not know this connection");
         return;
     case FAILOVER_BYE:
         session->acked = count > session->acked && count <= session->unsent_number ? count : session->acked;

@@ -2,11 +2,11 @@
  * failover_session.c - the life of a session: its paths, how one takes over from another, the end.
  *
  * Invariants
- * - A session ends once: trib_failover_session_end says how, and its post tells the caller when the last path is closed.
- * - A path takes over in steps: it is ready (connected, or greeted by the peer); if the one before it works, the peer has
- *   answered by the new one; the one before it is closed. On the accepting side the newest try takes over, and none that
- *   was given up and comes late.
- * - On the accepting side a session that its caller does not keep ends with its path: till then it is a stranger's.
+ * - A session ends once: trib_failover_session_end decides how, and its post reports it when the last path is closed.
+ * - A path takes over in steps: it is ready (connected, or greeted by the peer); if the earlier path works, the peer
+ *   has answered on the new one; the earlier path is closed. On the accepting side the newest attempt takes over, and
+ *   no outdated one.
+ * - On the accepting side a session without survives_path_loss ends with its path: its peer is not authenticated yet.
  */
 #include "transports/failover/failover_internal.h"
 
@@ -14,8 +14,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/base/log.h"
 
 static trib_reactor *reactor_of(const failover_session *session)
@@ -40,17 +42,14 @@ void trib_failover_session_end(failover_session *session, trib_status status, co
     }
     if (session->path != NULL && !session->bye_sent) {
         session->bye_sent = true;
-        trib_failover_path_bye(session->path);
+        trib_failover_path_finish(session->path);
     }
     trib_reactor_defer(reactor_of(session), &session->post);
 }
 
 static void forget_session(failover_session *session)
 {
-    *session->at = session->next;
-    if (session->next != NULL) {
-        session->next->at = session->at;
-    }
+    DL_DELETE(session->transport->sessions, session);
     if (session->hh.tbl != NULL) {
         HASH_DEL(session->transport->accepted, session);
     }
@@ -60,7 +59,7 @@ static void forget_session(failover_session *session)
 static void finish_session(failover_session *session)
 {
     const trib_transport_upcalls *upcalls = session->base.transport->upcalls;
-    trib_failover_flow_return(session);
+    trib_failover_flow_return_sends(session);
     if (!session->established && !session->closing) {
         upcalls->connected(&session->base, session->end_status);
     }
@@ -76,26 +75,26 @@ static void send_bye(failover_session *session, failover_path *path)
     }
 }
 
-void trib_failover_session_note_deaf(failover_session *session)
+void trib_failover_session_note_dropping(failover_session *session)
 {
     if (session->flushing && !session->over && !session->bye_sent) {
         send_bye(session, session->path);
     }
 }
 
-/* Everything that is due in a turn. It may make upcalls, and these may do anything. */
+/* Does everything that is due in a turn. Its upcalls may do anything. */
 static void run_post(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
-    failover_session *session = (failover_session *)((char *)post - offsetof(failover_session, post));
-    trib_failover_flow_report(session);
+    failover_session *session = trib_container_of(post, failover_session, post);
+    trib_failover_flow_report_sent(session);
     if (session->over) {
         if (session->paths == 0 && !post->queued) {
             finish_session(session);
         }
         return;
     }
-    trib_failover_flow_give(session);
+    trib_failover_flow_send_more(session);
     failover_path *path = session->path;
     if (path == NULL || path->retired) {
         return;
@@ -139,22 +138,19 @@ static void log_path(const failover_session *session, const failover_path *path)
 {
     trib_logger *logger = reactor_of(session)->logger;
     const char *from = session->came_by.text, *to = path->inner->remote.text;
-    const char *way = session->outgoing ? "to" : "from";
-    if (!session->established || strcmp(from, to) == 0) { /* a better one was tried in vain */
+    if (!session->established || strcmp(from, to) == 0) { /* a return to a better rail failed */
         return;
     }
     if (session->loss[0] != '\0') {
-        trib_log(logger, TRIB_LOG_WARN, "the rail %s %s failed (%s): its work goes on by the one %s %s", way, from,
-                 session->loss, way, to);
+        trib_log(logger, TRIB_LOG_WARN, "failed over from rail %s to rail %s: %s", from, to, session->loss);
     } else if (session->outgoing) {
-        trib_log(logger, TRIB_LOG_INFO, "the rail to %s is back: it takes over from the one to %s", to, from);
+        trib_log(logger, TRIB_LOG_INFO, "rail %s is back: the connection returned to it from rail %s", to, from);
     } else {
-        trib_log(logger, TRIB_LOG_INFO, "the rail from %s takes over from the one from %s: the peer wants it so", to,
-                 from);
+        trib_log(logger, TRIB_LOG_INFO, "failed over from rail %s to rail %s at the peer's request", from, to);
     }
 }
 
-/* It carries the session from here on; the peer has received so many. */
+/* The path carries the session from here on; the peer has received `count` messages. */
 static bool adopt_path(failover_session *session, failover_path *path, uint64_t count)
 {
     if (!trib_failover_flow_begin(session, count)) {
@@ -166,12 +162,12 @@ static bool adopt_path(failover_session *session, failover_path *path, uint64_t 
     session->successor = NULL;
     session->loss[0] = '\0';
     session->came_by = path->inner->remote;
-    trib_failover_dial_found(session);
+    trib_failover_dial_note_success(session);
     trib_reactor_defer(reactor_of(session), &session->post);
     return true;
 }
 
-static void greet_by(failover_session *session, failover_path *path)
+static void send_greeting(failover_session *session, failover_path *path)
 {
     if (!path->greeted) {
         session->attempt++;
@@ -180,7 +176,7 @@ static void greet_by(failover_session *session, failover_path *path)
     }
 }
 
-/* Goes on with the path that shall take over, if it may. */
+/* Goes on with the successor, if it is ready. */
 static void switch_to_successor(failover_session *session)
 {
     failover_path *path = session->successor;
@@ -189,15 +185,16 @@ static void switch_to_successor(failover_session *session)
     }
     failover_path *carrier = session->path;
     if (carrier != NULL && carrier->retired) {
-        return; /* its `closed` comes */
+        return; /* it is closing; its `closed` calls again */
     }
-    if (session->outgoing && session->established && !path->answered) { /* nothing is given up for what may not work */
+    if (session->outgoing && session->established &&
+        !path->answered) { /* the working path is kept until the new one answers */
         path->probed = path->probed || trib_failover_send_frame(path, FAILOVER_PROBE, 0);
     } else if (carrier != NULL) {
         carrier->retired = true;
-        trib_failover_path_close(carrier, false, "another rail takes over");
+        trib_failover_path_close(carrier, false, "failed over to another rail");
     } else if (session->outgoing) {
-        greet_by(session, path);
+        send_greeting(session, path);
     } else if (adopt_path(session, path, path->count)) {
         trib_failover_send_frame(path, FAILOVER_WELCOME, session->received);
     }
@@ -211,7 +208,7 @@ void trib_failover_session_connected(failover_path *path)
     }
 }
 
-void trib_failover_session_ready(failover_path *path, const failover_frame *ready)
+void trib_failover_session_take_ready(failover_path *path, const failover_frame *ready)
 {
     path->answered = true;
     memcpy(path->nonce, ready->id, sizeof path->nonce);
@@ -220,14 +217,14 @@ void trib_failover_session_ready(failover_path *path, const failover_frame *read
     }
 }
 
-void trib_failover_session_welcome(failover_path *path, const failover_frame *welcome)
+void trib_failover_session_take_welcome(failover_path *path, const failover_frame *welcome)
 {
     failover_session *session = path->session;
     const bool first = !session->established;
     const bool is_ours =
         le64toh(welcome->attempt) == session->attempt && memcmp(welcome->id, session->id, sizeof session->id) == 0;
-    if (!first && (!is_ours || !trib_failover_is_proved(path, welcome))) {
-        trib_failover_path_close(path, false, "who answers there does not prove the job's token");
+    if (!first && (!is_ours || !trib_failover_proof_is_valid(path, welcome))) {
+        trib_failover_path_close(path, false, "the process at this address did not prove the job's token");
         return;
     }
     if (!adopt_path(session, path, le64toh(welcome->count)) || !first) {
@@ -245,7 +242,7 @@ static failover_session *session_of(failover_transport *self, const unsigned cha
     return session;
 }
 
-/* The session of who comes first; NULL if it may not, or there is no memory. */
+/* Makes the session of a new peer; NULL if it is not allowed, or there is no memory. */
 static failover_session *session_begin(failover_path *path, const failover_frame *hello)
 {
     failover_transport *self = path->transport;
@@ -265,11 +262,11 @@ static failover_session *session_begin(failover_path *path, const failover_frame
     return session;
 }
 
-static void greet_first(failover_path *path, const failover_frame *hello)
+static void take_first_hello(failover_path *path, const failover_frame *hello)
 {
     failover_session *session = session_begin(path, hello);
     if (session == NULL) {
-        trib_failover_path_turn_away(path, "no such session");
+        trib_failover_path_reject(path, "no such session");
         return;
     }
     session->attempt = le64toh(hello->attempt);
@@ -282,16 +279,17 @@ static void greet_first(failover_path *path, const failover_frame *hello)
     path->transport->base.upcalls->accepted(&path->listener->base, &session->base);
 }
 
-/* HELLO: its caller has not heard WELCOME, and said nothing. Else it has to prove that it is of this job. */
+/* A HELLO may repeat the first one if the peer got no WELCOME and sent nothing. Anything else has to prove that it
+ * is of this job. */
 static bool may_take_over(const failover_session *session, const failover_path *path, const failover_frame *hello)
 {
     if (hello->kind == FAILOVER_HELLO) {
         return session->received == 0 && session->acked == 0;
     }
-    return path->probed && trib_failover_is_proved(path, hello);
+    return path->probed && trib_failover_proof_is_valid(path, hello);
 }
 
-void trib_failover_session_greet(failover_path *path, const failover_frame *hello)
+void trib_failover_session_take_hello(failover_path *path, const failover_frame *hello)
 {
     failover_session *session = session_of(path->transport, hello->id);
     const uint64_t attempt = le64toh(hello->attempt);
@@ -303,36 +301,36 @@ void trib_failover_session_greet(failover_path *path, const failover_frame *hell
     path->ready = true;
     path->count = le64toh(hello->count);
     if (session == NULL) {
-        greet_first(path, hello);
+        take_first_hello(path, hello);
         return;
     }
     if (session->over || session->bye_sent) {
-        trib_failover_path_turn_away(path, "the session is over");
+        trib_failover_path_reject(path, "the session is over");
         return;
     }
-    if (attempt <= session->attempt || !trib_failover_flow_can_be(session, path->count) ||
+    if (attempt <= session->attempt || !trib_failover_flow_accepts_count(session, path->count) ||
         !may_take_over(session, path, hello)) {
-        trib_failover_path_close(path, false, "a greeting that was given up, or proves nothing");
+        trib_failover_path_close(path, false, "a greeting that is outdated, or does not prove the job's token");
         return;
     }
     session->attempt = attempt;
     path->session = session;
     session->paths++;
     if (session->successor != NULL) {
-        trib_failover_path_close(session->successor, false, "the peer came again");
+        trib_failover_path_close(session->successor, false, "the peer made a newer attempt");
     }
     session->successor = path;
     switch_to_successor(session);
 }
 
-void trib_failover_session_probe(failover_path *path, const failover_frame *probe)
+void trib_failover_session_take_probe(failover_path *path, const failover_frame *probe)
 {
     const failover_session *session = session_of(path->transport, probe->id);
     if (path->ready || path->probed) {
         trib_failover_path_close(path, false, "a second greeting");
     } else if (session == NULL || session->over || session->bye_sent) {
-        path->ready = true; /* has had its answer */
-        trib_failover_path_turn_away(path, "no such session");
+        path->ready = true; /* it gets its answer */
+        trib_failover_path_reject(path, "no such session");
     } else {
         trib_reactor *reactor = path->transport->base.reactor;
         reactor->ops->random(reactor, path->nonce, sizeof path->nonce);
@@ -358,7 +356,7 @@ static void carrier_closed(failover_session *session, const failover_path *path,
         trib_failover_session_end(session, path->refusal != TRIB_OK ? path->refusal : status, reason);
     } else {
         if (!path->retired || session->successor == NULL) {
-            trib_failover_dial_path_lost(session, path, reason);
+            trib_failover_dial_note_loss(session, path, reason);
         } else if (session->outgoing) {
             trib_failover_dial_begin(session, path->rail);
             trib_failover_dial_set_bound(session);
@@ -377,7 +375,7 @@ void trib_failover_session_path_closed(failover_path *path, trib_status status, 
     } else if (path == session->successor) {
         session->successor = NULL;
         if (!session->over) {
-            trib_failover_dial_failed(session, path, reason);
+            trib_failover_dial_note_failure(session, path, reason);
         }
     }
     trib_reactor_defer(reactor_of(session), &session->post);
@@ -396,12 +394,7 @@ failover_session *trib_failover_session_create(failover_transport *transport, bo
     session->outgoing = outgoing;
     session->post.run = run_post;
     trib_failover_dial_init(session);
-    session->next = transport->sessions;
-    session->at = &transport->sessions;
-    if (session->next != NULL) {
-        session->next->at = &session->next;
-    }
-    transport->sessions = session;
+    DL_PREPEND(transport->sessions, session);
     return session;
 }
 

@@ -1,9 +1,10 @@
 /*
- * rdma.c - the instance of the RDMA transport, its listeners, and what the connection manager reports.
+ * rdma.c - an instance of the RDMA transport, its listeners, and the events of the connection manager.
  *
  * Invariants
- * - An event is acknowledged before it is acted upon, so that whatever it is about can be destroyed at any time.
- * - A connection is told to the caller when the peer has it too; until then it belongs to its listener.
+ * - An event is acknowledged before it is acted upon, so its object can be destroyed at any time.
+ * - The caller hears of an accepted connection when the peer has it too. Until then the connection belongs to its
+ *   listener.
  */
 #include "build_config.h"
 #include "transports/rdma/rdma.h"
@@ -19,25 +20,24 @@
 #include "engine/base/assert.h"
 #include "engine/base/fork.h"
 #include "transports/rdma/rdma_internal.h"
+#include "transports/transport_defaults.h"
 #include "transports/tcp/tcp_internal.h"
 
 #define EVENTS_PER_TURN 64u
 #define BACKLOG 1024
 #define ROUTE_MS 3000
 #define SILENCE_DEFAULT_NS INT64_C(10000000000)
-#define ACK_UNIT_NS 4096 /* a device waits 2^n of these before it sends again */
+#define ACK_UNIT_NS 4096 /* a device waits 2^n of these units before it sends again */
 #define ACK_TIMEOUT_MIN 8u
 #define ACK_TIMEOUT_MAX 24u
-/* The first and six more: seven more would be the most there is, but soft-RoCE takes a seven to mean for ever. */
-#define TRIES 7
-#define NOBODY_LISTENS 8 /* the connection manager's reason: invalid service */
+#define NOBODY_LISTENS 8 /* the connection manager's reason "invalid service" */
 #define REFUSED_BY_PEER 28
 
 struct verbs_listener {
     trib_listener base; /* first */
     verbs_target target;
     struct rdma_cm_id *id;
-    verbs_remains *remains; /* the id's */
+    verbs_remains *remains; /* of the id */
 };
 
 /* ---- Connecting, step by step ---- */
@@ -61,22 +61,11 @@ static void connect_failed_error(verbs_conn *conn, const trib_error *error)
     conn->base.transport->upcalls->connected(&conn->base, conn->end_status);
 }
 
-static void fill_parameters(struct rdma_conn_param *parameters, verbs_greeting *greeting)
-{
-    trib_rdma_greeting_fill(greeting);
-    *parameters = (struct rdma_conn_param){
-        .private_data = greeting,
-        .private_data_len = sizeof *greeting,
-        .retry_count = TRIES - 1,
-        .rnr_retry_count = 6, /* buffers are never missing to a peer that counts its credits */
-    };
-}
-
 static void address_resolved(verbs_conn *conn)
 {
     trib_counter_add(&conn->transport->stats.system_calls, 1);
     if (rdma_resolve_route(conn->id, ROUTE_MS) != 0) {
-        connect_failed_errno(conn, errno); /* 127.0.0.1 leads to no device, for one */
+        connect_failed_errno(conn, errno); /* for example 127.0.0.1, which leads to no device */
     }
 }
 
@@ -89,8 +78,8 @@ static void route_resolved(verbs_conn *conn)
     }
     verbs_greeting greeting;
     struct rdma_conn_param parameters;
-    fill_parameters(&parameters, &greeting);
-    conn->state = VERBS_CONNECTING;
+    trib_rdma_connect_params_fill(&parameters, &greeting);
+    trib_rdma_conn_set_state(conn, VERBS_CONNECTING);
     trib_counter_add(&conn->transport->stats.system_calls, 1);
     if (rdma_connect(conn->id, &parameters) != 0) {
         connect_failed_errno(conn, errno);
@@ -100,7 +89,7 @@ static void route_resolved(verbs_conn *conn)
 static void connect_rejected(verbs_conn *conn, const struct rdma_cm_event *event, const verbs_greeting *greeting)
 {
     trib_error error = {.status = TRIB_PEER_LOST};
-    const bool is_logged = event->status == REFUSED_BY_PEER && greeting->magic != 0; /* else by its kernel */
+    const bool is_logged = event->status == REFUSED_BY_PEER && greeting->magic != 0; /* otherwise its kernel refused */
     if (event->status == NOBODY_LISTENS) {
         conn->base.refused = true;
         connect_failed(conn, "nobody listens there");
@@ -112,7 +101,7 @@ static void connect_rejected(verbs_conn *conn, const struct rdma_cm_event *event
     }
 }
 
-static void established(verbs_conn *conn, const verbs_greeting *greeting)
+static void connection_established(verbs_conn *conn, const verbs_greeting *greeting)
 {
     trib_error error = {.status = TRIB_OK};
     if (conn->state == VERBS_CONNECTING) {
@@ -160,7 +149,7 @@ static void connect_requested(verbs_listener *listener, struct rdma_cm_id *id, c
     trib_error error = {.status = TRIB_OK};
     struct rdma_conn_param parameters;
     verbs_greeting ours;
-    fill_parameters(&parameters, &ours);
+    trib_rdma_connect_params_fill(&parameters, &ours);
     bool fine =
         trib_rdma_conn_greet(conn, greeting, sizeof *greeting, &error) && trib_rdma_conn_equip(conn, &error) == TRIB_OK;
     if (fine && rdma_accept(id, &parameters) != 0) {
@@ -191,7 +180,7 @@ static void connection_event(verbs_conn *conn, const struct rdma_cm_event *event
         route_resolved(conn);
         return;
     case RDMA_CM_EVENT_ESTABLISHED:
-        established(conn, greeting);
+        connection_established(conn, greeting);
         return;
     case RDMA_CM_EVENT_REJECTED:
         if (connecting) {
@@ -218,7 +207,7 @@ static void connection_event(verbs_conn *conn, const struct rdma_cm_event *event
         trib_rdma_conn_lose(conn, "the RDMA device was removed");
         return;
     default:
-        return; /* of no concern: the address moved, the time to wait is over */
+        return; /* the address moved, or the timewait is over: nothing to do */
     }
     conn->disconnected = true;
     if (conn->state == VERBS_PARTING) {
@@ -247,7 +236,7 @@ static void events_ready(trib_reactor *reactor, trib_io *io, unsigned events)
         if (has_data && data != NULL && event->param.conn.private_data_len >= sizeof greeting) {
             memcpy(&greeting, data, sizeof greeting);
         }
-        /* The id of what has been released has no target; it may be gone once the event is acknowledged. */
+        /* A released id has no target, and may be gone once the event is acknowledged. */
         bool is_request = event->event == RDMA_CM_EVENT_CONNECT_REQUEST;
         const verbs_target *target = is_request ? event->listen_id->context : event->id->context;
         rdma_ack_cm_event(event);
@@ -286,8 +275,8 @@ static trib_status bind_to(verbs_transport *self, verbs_listener *listener, cons
     struct sockaddr_storage address;
     socklen_t size = 0;
     if (trib_tcp_address_parse(at, &address, &size) != TRIB_OK) {
-        return trib_error_set(error, TRIB_INVALID, "\"%.*s\" is no numeric address with a port", TRIB_ADDRESS_MAX,
-                              at->text);
+        return trib_error_set(error, TRIB_INVALID, "\"%.*s\" is not a numeric address with a port (10.0.0.7:4242)",
+                              TRIB_ADDRESS_MAX, at->text);
     }
     trib_counter_add(&self->stats.system_calls, 4);
     listener->target.listener = listener;
@@ -309,7 +298,7 @@ static trib_status bind_to(verbs_transport *self, verbs_listener *listener, cons
     }
     struct sockaddr_storage bound;
     memcpy(&bound, rdma_get_local_addr(listener->id), size);
-    ((struct sockaddr_in *)&bound)->sin_port = rdma_get_src_port(listener->id); /* where IPv6 has it too */
+    ((struct sockaddr_in *)&bound)->sin_port = rdma_get_src_port(listener->id); /* sin6_port has the same offset */
     trib_tcp_address_format(&bound, bound_out);
     return TRIB_OK;
 }
@@ -354,10 +343,10 @@ static void rdma_context_close(void *context)
     trib_rdma_domain_close(context);
 }
 
-/* A device waits so long after each of its tries. */
-static uint8_t ack_timeout(int64_t silence_ns)
+/* The exponent for ibv: a device waits for 4.096 us * 2^n after each of TRIB_RDMA_TRIES attempts. */
+static uint8_t find_ack_timeout(int64_t silence_ns)
 {
-    int64_t each = (silence_ns > 0 ? silence_ns : SILENCE_DEFAULT_NS) / TRIES;
+    int64_t each = (silence_ns > 0 ? silence_ns : SILENCE_DEFAULT_NS) / TRIB_RDMA_TRIES;
     uint8_t exponent = ACK_TIMEOUT_MIN;
     while (exponent < ACK_TIMEOUT_MAX && ((int64_t)ACK_UNIT_NS << (exponent + 1)) <= each) {
         exponent++;
@@ -402,7 +391,7 @@ static void rdma_transport_free(verbs_transport *self)
             trib_log(self->base.reactor->logger, TRIB_LOG_WARN,
                      "the kernel holds %u RDMA connections that were ended; they stay until this process ends", left);
         }
-        if (left > 0 && self->remains != NULL) { /* to close it would wait for what is left in it */
+        if (left > 0 && self->remains != NULL) { /* closing it would wait for the rest of its ids */
             trib_rdma_release(self->domain->releaser, self->remains);
             self->remains = NULL;
         } else {
@@ -427,7 +416,7 @@ static trib_status rdma_transport_open(trib_reactor *reactor, const trib_transpo
     self->base = (trib_transport){.ops = &trib_rdma_ops, .reactor = reactor, .upcalls = upcalls};
     self->has_failover = config->has_failover;
     self->peers = config->peers;
-    self->ack_timeout = ack_timeout(config->silence_timeout_ns);
+    self->ack_timeout = find_ack_timeout(config->silence_timeout_ns);
     self->domain = config->context;
     trib_status status = TRIB_OK;
     if (self->domain == NULL) {
@@ -466,16 +455,15 @@ static void rdma_transport_stats(const trib_transport *transport, trib_transport
     trib_transport_counters_read(&((const verbs_transport *)transport)->stats, stats_out);
 }
 
-/* With several devices every one of them must know it: another may take over (failover.h). */
+static bool rdma_notifies_devices(const void *context)
+{
+    return context != NULL;
+}
+
 static bool rdma_transport_moves_alone(const trib_conn *conn, const void *memory, size_t size, uint32_t least)
 {
-    verbs_domain *domain = ((const verbs_transport *)conn->transport)->domain;
-    bool known = least > TRIB_RDMA_SMALL;
-    for (uint32_t i = 0; known && i < domain->device_count; i++) {
-        uint32_t local_key = 0, remote_key = 0;
-        known = trib_rdma_device_find(&domain->devices[i], memory, size, &local_key, &remote_key);
-    }
-    return known;
+    return least > TRIB_RDMA_SMALL &&
+           trib_rdma_domain_knows(((const verbs_transport *)conn->transport)->domain, memory, size);
 }
 
 const trib_transport_ops trib_rdma_ops = {
@@ -490,9 +478,12 @@ const trib_transport_ops trib_rdma_ops = {
     .recv_resume = trib_rdma_recv_resume,
     .conn_close = trib_rdma_conn_close,
     .stats = rdma_transport_stats,
+    .lease = trib_transport_never_leases,
+    .is_idle = trib_transport_is_always_idle,
     .moves_alone = rdma_transport_moves_alone,
     .context_open = rdma_context_open,
     .context_close = rdma_context_close,
+    .notifies_devices = rdma_notifies_devices,
 };
 
 #endif

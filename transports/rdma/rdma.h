@@ -1,15 +1,15 @@
 /*
- * rdma.h - the transport over RDMA verbs: InfiniBand, RoCE, iWARP, with connections made by librdmacm (docs/rdma.md).
+ * rdma.h - the transport over RDMA verbs: InfiniBand, RoCE, iWARP. librdmacm makes the connections (docs/rdma.md).
  *
- * Small messages are sent into buffers that the receiver has posted. A larger payload is announced; the receiver grants
- * the place where it shall land, and the sender's device writes it there, which no processor has to do with on either
- * side. Both ends of such a write must be memory that is registered with the device: the engine's arena is; what is not
- * is copied through memory of the transport's own.
+ * A small message is sent into a buffer that the receiver has posted. A larger payload is announced; the receiver
+ * grants a place for it, and the sender's device writes it there, without a processor on either side. Both ends of
+ * such a write must be memory that the device knows: the engine's arena is registered; a payload elsewhere is copied
+ * through memory of the transport.
  *
- * Built where libibverbs and librdmacm are found (TRIB_HAVE_RDMA); otherwise its name is unknown.
+ * It is built if libibverbs and librdmacm are found (TRIB_HAVE_RDMA). Otherwise the name "rdma" is unknown.
  */
-#ifndef TRIB_TRANSPORTS_RDMA_H
-#define TRIB_TRANSPORTS_RDMA_H
+#ifndef TRIB_TRANSPORTS_RDMA_RDMA_H
+#define TRIB_TRANSPORTS_RDMA_RDMA_H
 
 #include <stdio.h>
 
@@ -20,7 +20,7 @@
 
 extern const trib_transport_ops trib_rdma_ops;
 
-/* This machine's devices, their ports and addresses, as a JSON array. */
+/* Writes this machine's devices, their ports and addresses, as a JSON array. */
 void trib_rdma_describe(FILE *out);
 
 #endif

@@ -2,15 +2,17 @@
  * rdma_conn.c - the life of a connection: resolve, connect, open, flush, end, linger.
  *
  * Invariants
- * - Everything happens in a turn, which the loop begins: completions are taken, what arrived is delivered, what waits is
- *   sent. Calls and events only ask for a turn. A connection is freed in finish, or by whoever finds it ACCEPTING or
- *   LINGERING; never inside a turn of its own in another state.
- * - Before any buffer is given back to the caller the queue pair is destroyed, or everything that the device could do
- *   with it has been done. So nobody writes to memory after `closed`.
- * - The id of a connection that we end stays until the peer has answered, or for a short time: to destroy it would take
- *   from the kernel what it repeats, and a peer that sends nothing would not hear of the end if the one word were lost.
- * - A flush ends with FIN. The queue pair stays after that, until the peer has ended too or a short time has passed: the
- *   peer may still be waiting for grants of its own, and to end the connection would take them from it.
+ * - trib_rdma_conn_set_state is the only writer of the state.
+ * - A connection works in turns, which the loop begins: it reads completions, delivers what arrived, and sends what
+ *   waits. Calls and events only ask for a turn. A connection is freed in finish_conn, or by whoever finds it
+ *   ACCEPTING, LINGERING or PARTING, but never inside a turn of its own in another state.
+ * - Before a buffer goes back to the caller the queue pair is destroyed, or the device has completed everything with
+ *   that buffer. So no device writes to memory after `closed`.
+ * - The id of a connection that this side ends stays until the peer has answered, or for LINGER_NS. The kernel repeats
+ *   the disconnect message for an id only; without it, a peer that sends nothing would never hear of the end if that
+ *   one message were lost.
+ * - A flush ends with FIN. The queue pair stays until the peer has ended too, or for LINGER_NS: the peer may be
+ *   waiting for grants, and needs the connection for them.
  */
 #include "build_config.h"
 #include "transports/rdma/rdma.h"
@@ -24,8 +26,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/base/half_open.h"
 #include "transports/rdma/rdma_internal.h"
 #include "transports/tcp/tcp_internal.h"
@@ -38,10 +42,27 @@
 
 static void finish_conn(trib_reactor *reactor, trib_post *post);
 
+void trib_rdma_conn_set_state(verbs_conn *conn, verbs_state state)
+{
+    static const unsigned predecessors[] = {
+        [VERBS_RESOLVING] = 0, /* at creation only, as ACCEPTING */
+        [VERBS_CONNECTING] = 1u << VERBS_RESOLVING,
+        [VERBS_ACCEPTING] = 0,
+        [VERBS_OPEN] = 1u << VERBS_CONNECTING | 1u << VERBS_ACCEPTING,
+        [VERBS_FLUSHING] = 1u << VERBS_OPEN,
+        [VERBS_ENDING] = 1u << VERBS_RESOLVING | 1u << VERBS_CONNECTING | 1u << VERBS_OPEN | 1u << VERBS_FLUSHING,
+        [VERBS_LINGERING] = 1u << VERBS_ENDING,
+        [VERBS_PARTING] = 1u << VERBS_ENDING,
+        [VERBS_GONE] = 1u << VERBS_ACCEPTING | 1u << VERBS_ENDING | 1u << VERBS_LINGERING | 1u << VERBS_PARTING,
+    };
+    trib_assert((predecessors[state] & 1u << conn->state) != 0);
+    conn->state = state;
+}
+
 static void run_turn(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
-    trib_rdma_conn_turn((verbs_conn *)((char *)post - offsetof(verbs_conn, turn_post)));
+    trib_rdma_conn_turn(trib_container_of(post, verbs_conn, turn_post));
 }
 
 /* ---- Making and unmaking ---- */
@@ -81,22 +102,17 @@ verbs_conn *trib_rdma_conn_create(verbs_transport *transport, struct rdma_cm_id 
     conn->finish_post.run = finish_conn;
     conn->timer.fired = timer_fired;
     conn->timer.user = conn;
-    conn->next = transport->conns;
-    if (conn->next != NULL) {
-        conn->next->at = &conn->next;
-    }
-    conn->at = &transport->conns;
-    transport->conns = conn;
+    DL_PREPEND(transport->conns, conn);
     trib_timer_arm(transport->base.reactor, &conn->timer, trib_now(transport->base.reactor) + CONNECT_NS);
     return conn;
 }
 
-/* From here no device touches what was handed to this connection. */
+/* After this call no device touches the connection's memory. */
 static void drop_queues(verbs_conn *conn)
 {
     if (conn->id->qp != NULL) {
         trib_counter_add(&conn->transport->stats.system_calls, 2);
-        (void)rdma_disconnect(conn->id); /* the peer learns at once; it fails if it was the peer that ended */
+        (void)rdma_disconnect(conn->id); /* tells the peer at once; fails if the peer ended the connection */
         rdma_destroy_qp(conn->id);
         trib_rdma_queue_destroy(conn);
     }
@@ -115,18 +131,15 @@ void trib_rdma_conn_free(verbs_conn *conn)
     trib_assert(conn->sends.head == NULL && conn->out_head == conn->out_tail);
     trib_timer_stop(conn->base.transport->reactor, &conn->timer);
     drop_queues(conn);
-    trib_rdma_queue_destroy(conn); /* there never was a queue pair */
+    trib_rdma_queue_destroy(conn); /* there was no queue pair */
     if (conn->nic != NULL) {
         trib_rdma_block_give(conn->nic->device, &conn->block);
     }
     trib_rdma_release(conn->transport->domain->releaser, conn->remains);
-    *conn->at = conn->next;
-    if (conn->next != NULL) {
-        conn->next->at = conn->at;
-    }
+    DL_DELETE(conn->transport->conns, conn);
     if (conn->turn_post.queued) {
-        /* It was asked for a turn before it came to this: the post must not outlive it. */
-        conn->state = VERBS_ENDING;
+        /* A turn is deferred already: its post must not outlive the object. */
+        trib_rdma_conn_set_state(conn, VERBS_GONE);
         conn->id = NULL;
         return;
     }
@@ -168,7 +181,8 @@ trib_status trib_rdma_conn_equip(verbs_conn *conn, trib_error *error)
     if (status != TRIB_OK) {
         return status;
     }
-    /* How long to wait for an acknowledgement. If the kernel refuses, the engine's heartbeats end what hangs. */
+    /* The time to wait for an acknowledgement. If the kernel refuses, the engine's heartbeats end a connection that
+     * hangs. */
     (void)rdma_set_option(conn->id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &conn->transport->ack_timeout,
                           sizeof conn->transport->ack_timeout);
     trib_counter_add(&conn->transport->stats.system_calls, 5);
@@ -185,37 +199,6 @@ trib_status trib_rdma_conn_equip(verbs_conn *conn, trib_error *error)
 }
 
 /* ---- Connecting ---- */
-
-void trib_rdma_greeting_fill(verbs_greeting *greeting)
-{
-    *greeting = (verbs_greeting){.magic = htole32(TRIB_RDMA_MAGIC),
-                                 .version = htole16(TRIB_RDMA_VERSION),
-                                 .buffer_bytes = htole16(TRIB_RDMA_BUFFER),
-                                 .credits = htole16(TRIB_RDMA_CREDITS),
-                                 .requests = htole16(TRIB_RDMA_REQUESTS)};
-}
-
-bool trib_rdma_conn_greet(verbs_conn *conn, const void *data, size_t size, trib_error *error)
-{
-    verbs_greeting greeting = {.magic = 0};
-    memcpy(&greeting, data != NULL ? data : &greeting, size < sizeof greeting ? size : sizeof greeting);
-    if (le32toh(greeting.magic) != TRIB_RDMA_MAGIC) {
-        trib_error_set(error, TRIB_PROTOCOL, "what answers there is no Tributary");
-        return false;
-    }
-    uint16_t version = le16toh(greeting.version);
-    uint16_t credits = le16toh(greeting.credits);
-    uint16_t requests = le16toh(greeting.requests);
-    if (version != TRIB_RDMA_VERSION || le16toh(greeting.buffer_bytes) != TRIB_RDMA_BUFFER || credits == 0 ||
-        credits > TRIB_RDMA_CREDITS || requests == 0 || requests > TRIB_RDMA_REQUESTS) {
-        trib_error_set(error, TRIB_PROTOCOL, "the peer speaks version %u of the RDMA transport, this is version %u",
-                       version, TRIB_RDMA_VERSION);
-        return false;
-    }
-    conn->peer_credits = conn->credits_max = credits;
-    conn->peer_requests = conn->requests_max = requests;
-    return true;
-}
 
 trib_status trib_rdma_connect(trib_transport *transport, const trib_address *to, void *user, trib_conn **conn_out)
 {
@@ -252,7 +235,7 @@ void trib_rdma_conn_opened(verbs_conn *conn)
 {
     trib_timer_stop(conn->base.transport->reactor, &conn->timer);
     bool accepted = conn->state == VERBS_ACCEPTING;
-    conn->state = VERBS_OPEN;
+    trib_rdma_conn_set_state(conn, VERBS_OPEN);
     conn->opened = true;
     trib_reactor_defer(conn->base.transport->reactor, &conn->turn_post);
     if (accepted) {
@@ -275,7 +258,8 @@ void trib_rdma_conn_make_room(verbs_transport *transport)
         }
     }
     if (oldest != NULL && count >= trib_half_open_max() + transport->peers) {
-        trib_rdma_conn_end(oldest, TRIB_TIMEOUT, "too many others have come"); /* its turn frees it */
+        trib_rdma_conn_end(oldest, TRIB_TIMEOUT,
+                           "closed for newer ones: too many connections are not established"); /* its turn frees it */
     }
 }
 
@@ -284,7 +268,7 @@ void trib_rdma_conn_make_room(verbs_transport *transport)
 static void take_completion(verbs_conn *conn, const struct ibv_wc *wc)
 {
     if (wc->status != IBV_WC_SUCCESS) {
-        /* Of the first failure the reason counts; the rest is flushed by it. */
+        /* The first failure has the reason; it flushes the rest. */
         if (!conn->broken) {
             snprintf(conn->loss_reason, sizeof conn->loss_reason, "connection lost: %s", ibv_wc_status_str(wc->status));
         }
@@ -304,7 +288,7 @@ static void take_completion(verbs_conn *conn, const struct ibv_wc *wc)
     }
 }
 
-/* True if there were any. */
+/* True if there were completions. */
 static bool take_completions(verbs_conn *conn, bool *more_out)
 {
     struct ibv_wc completions[POLL_COUNT];
@@ -319,10 +303,10 @@ static bool take_completions(verbs_conn *conn, bool *more_out)
         found = found || count > 0;
         for (int i = 0; i < count && conn->state != VERBS_ENDING; i++) {
             if (conn->state == VERBS_ACCEPTING && conn->broken) {
-                return found; /* it has been ended, and its turn frees it: nobody hears of it any more */
+                return found; /* the connection has ended, and its turn frees it without an upcall */
             }
             if (conn->state == VERBS_ACCEPTING && completions[i].status == IBV_WC_SUCCESS) {
-                trib_rdma_conn_opened(conn); /* the peer's first message may overtake its last word on connecting */
+                trib_rdma_conn_opened(conn); /* the peer's first message can overtake its last connection event */
             }
             take_completion(conn, &completions[i]);
         }
@@ -339,12 +323,12 @@ static void end_if_lost(verbs_conn *conn)
     if (!conn->disconnected && !conn->broken) {
         return;
     }
-    /* The peer had said its last word: what it said before is still to be delivered. */
+    /* The peer has sent FIN: what it sent before is still to be delivered. */
     if (conn->state == VERBS_OPEN && conn->paused && conn->fin_came) {
         return;
     }
     if (conn->state == VERBS_FLUSHING && conn->fin_sent) {
-        conn->flushed = true; /* it ended because we had */
+        conn->flushed = true; /* the peer ended because this side had */
     } else if (conn->broken && !conn->disconnected) {
         trib_rdma_conn_end(conn, TRIB_PEER_LOST, "%s", conn->loss_reason);
     } else {
@@ -354,10 +338,10 @@ static void end_if_lost(verbs_conn *conn)
     }
 }
 
-/* What completions make possible, and what waits. */
+/* Acts on completions, and sends what waits. */
 static void act_on_completions(verbs_conn *conn, bool more)
 {
-    trib_rdma_report_sent(conn); /* before the peer's end, which may be among what came with it */
+    trib_rdma_report_sent(conn); /* before the end of the peer, which may be among the same completions */
     trib_rdma_deliver(conn);
     const bool peer_is_deaf = conn->state == VERBS_OPEN && conn->peer_ended;
     if (conn->state != VERBS_ENDING && !conn->broken && !conn->disconnected && !peer_is_deaf) {
@@ -382,7 +366,7 @@ static void act_on_completions(verbs_conn *conn, bool more)
 
 void trib_rdma_conn_turn(verbs_conn *conn)
 {
-    if (conn->id == NULL) {
+    if (conn->state == VERBS_GONE) {
         free(conn); /* see trib_rdma_conn_free */
         return;
     }
@@ -420,17 +404,17 @@ void trib_rdma_conn_end(verbs_conn *conn, trib_status status, const char *format
     if (conn->state == VERBS_ENDING) {
         return;
     }
-    trib_assert(conn->state != VERBS_PARTING); /* it has ended, and the caller has heard so */
+    trib_assert(conn->state != VERBS_PARTING); /* it has ended, and the caller knows */
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(conn->reason, sizeof conn->reason, format, arguments);
     va_end(arguments);
     if (conn->state == VERBS_LINGERING || conn->state == VERBS_ACCEPTING) {
-        conn->broken = true; /* nobody to tell; its turn frees it */
+        conn->broken = true; /* the caller does not know it; its turn frees it */
         trib_reactor_defer(conn->base.transport->reactor, &conn->turn_post);
         return;
     }
-    conn->state = VERBS_ENDING;
+    trib_rdma_conn_set_state(conn, VERBS_ENDING);
     conn->end_status = status;
     trib_rdma_bounce_forget(conn);
     trib_timer_stop(conn->base.transport->reactor, &conn->timer);
@@ -442,7 +426,7 @@ void trib_rdma_conn_close(trib_conn *base, bool flush)
     verbs_conn *conn = (verbs_conn *)base;
     conn->connect_failed = false;
     if (conn->state == VERBS_OPEN && flush && !conn->broken && !conn->disconnected) {
-        conn->state = VERBS_FLUSHING;
+        trib_rdma_conn_set_state(conn, VERBS_FLUSHING);
         trib_reactor_defer(base->transport->reactor, &conn->turn_post);
     } else if (conn->state != VERBS_FLUSHING || !flush) {
         trib_rdma_conn_end(conn, TRIB_OK, "closed by this side");
@@ -461,7 +445,7 @@ static void report_unsent(verbs_conn *conn)
 
 static void finish_conn(trib_reactor *reactor, trib_post *post)
 {
-    verbs_conn *conn = (verbs_conn *)((char *)post - offsetof(verbs_conn, finish_post));
+    verbs_conn *conn = trib_container_of(post, verbs_conn, finish_post);
     const trib_transport_upcalls *upcalls = conn->base.transport->upcalls;
     trib_assert(conn->state == VERBS_ENDING && conn->known);
     bool lingers = conn->flushed && !conn->peer_ended && !conn->broken && !conn->disconnected;
@@ -477,12 +461,12 @@ static void finish_conn(trib_reactor *reactor, trib_post *post)
     trib_assert(conn->sends.head == NULL);
     conn->transport->open_count--;
     if (lingers) {
-        conn->state = VERBS_LINGERING;
+        trib_rdma_conn_set_state(conn, VERBS_LINGERING);
         trib_timer_arm(reactor, &conn->timer, trib_now(reactor) + LINGER_NS);
-        trib_rdma_conn_turn(conn); /* for what came in the meantime */
+        trib_rdma_conn_turn(conn); /* for completions that came meanwhile */
     } else if (parts) {
         trib_rdma_block_give(conn->nic->device, &conn->block);
-        conn->state = VERBS_PARTING;
+        trib_rdma_conn_set_state(conn, VERBS_PARTING);
         trib_timer_arm(reactor, &conn->timer, trib_now(reactor) + LINGER_NS);
     } else {
         trib_rdma_conn_free(conn);

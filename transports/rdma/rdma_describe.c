@@ -1,5 +1,7 @@
-/* rdma_describe.c - the RDMA devices of this machine as JSON, for `tributary info`: what a person needs to see whether the
- * transport can work, and by which addresses. */
+/*
+ * rdma_describe.c - the RDMA devices of this machine as JSON for `tributary info`, which shows whether the transport
+ * can work and by which addresses.
+ */
 #include "build_config.h"
 #include "transports/rdma/rdma.h"
 
@@ -16,7 +18,7 @@ static const char *link_layer_name(uint8_t layer)
     return layer == IBV_LINK_LAYER_INFINIBAND ? "InfiniBand" : layer == IBV_LINK_LAYER_ETHERNET ? "Ethernet" : "other";
 }
 
-/* Addresses as peers write them: IPv4 where the GID is a mapped one. */
+/* Addresses as peers write them: IPv4 if the GID is a mapped one. */
 static void describe_gids(FILE *out, struct ibv_context *verbs, uint8_t port, int count)
 {
     const char *before = "";

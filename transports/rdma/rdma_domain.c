@@ -1,9 +1,9 @@
 /*
  * rdma_domain.c - see rdma_domain.h.
  *
- * The arena hands over every extent when it makes it, so that nothing is registered later on. A registration that fails
- * does not stop the arena: what lies in such an extent is copied. Memory of the caller's own comes the same way, when it says
- * so (trib_memory_register); that of a device by its dma-buf.
+ * The arena hands over each extent when it makes it, so nothing is registered later. If a registration fails, the
+ * arena goes on, and payloads in that extent are copied. The caller's own memory comes the same way
+ * (trib_memory_register), a device's memory as a dma-buf.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -28,7 +28,7 @@
 #include "transports/rdma/rdma_domain.h"
 
 #define ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
-/* Registered at the start to see whether memory can be: an extent of the arena, the least that is of any use. */
+/* Bytes that are registered at the start as a test: an extent of the arena, the least that is of use. */
 #define TRIAL_BYTES TRIB_EXTENT_BYTES
 
 trib_status trib_rdma_register_error(trib_error *error, const verbs_device *device, size_t size, int number)
@@ -48,7 +48,8 @@ trib_status trib_rdma_register_error(trib_error *error, const verbs_device *devi
 
 /* ---- The arena's registrar ---- */
 
-/* libibverbs has it since rdma-core 34; a library that named it would not load beside an older one. */
+/* libibverbs has this function since rdma-core 34. A library that links to it by name would not load beside an older
+ * one. */
 static struct ibv_mr *register_dmabuf(const verbs_device *device, const trib_arena_memory *memory)
 {
     const trib_arena_dmabuf *dmabuf = memory->dmabuf;
@@ -66,7 +67,7 @@ static trib_status dmabuf_error(trib_error *error, const verbs_device *device, s
     errno = number;
     return trib_error_set(error, number == EOPNOTSUPP ? TRIB_UNSUPPORTED : TRIB_SYSTEM,
                           "cannot register %zu KiB of a device's memory with %s: %m%s", size / 1024, name,
-                          number == EOPNOTSUPP ? "; that takes an adapter, a kernel and rdma-core that know dma-buf"
+                          number == EOPNOTSUPP ? "; it takes an adapter, a kernel and an rdma-core that know dma-buf"
                                                : "");
 }
 
@@ -115,13 +116,23 @@ bool trib_rdma_device_find(verbs_device *device, const void *data, size_t size, 
     return true;
 }
 
+bool trib_rdma_domain_knows(verbs_domain *domain, const void *memory, size_t size)
+{
+    bool is_known = true;
+    for (uint32_t i = 0; is_known && i < domain->device_count; i++) {
+        uint32_t local_key = 0, remote_key = 0;
+        is_known = trib_rdma_device_find(&domain->devices[i], memory, size, &local_key, &remote_key);
+    }
+    return is_known;
+}
+
 /* ---- Blocks ---- */
 
-static trib_status block_of_its_own(verbs_device *device, size_t size, verbs_block *block_out, trib_error *error)
+static trib_status make_block(verbs_device *device, size_t size, verbs_block *block_out, trib_error *error)
 {
     void *data = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "no memory for buffers");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for buffers");
     }
     struct ibv_mr *mr = ibv_reg_mr(device->pd, data, size, ACCESS);
     if (mr == NULL) {
@@ -143,7 +154,7 @@ trib_status trib_rdma_block_take(verbs_device *device, size_t size, verbs_block 
         return TRIB_OK;
     }
     trib_arena_free(device->arena, data);
-    return block_of_its_own(device, size, block_out, error);
+    return make_block(device, size, block_out, error);
 }
 
 void trib_rdma_block_give(verbs_device *device, verbs_block *block)
@@ -152,7 +163,7 @@ void trib_rdma_block_give(verbs_device *device, verbs_block *block)
         return;
     }
     if (block->mr != NULL) {
-        if (trib_rdma_is_gone(ibv_dereg_mr(block->mr))) { /* else the device may still write there */
+        if (trib_rdma_is_gone(ibv_dereg_mr(block->mr))) { /* otherwise the device may still write there */
             munmap(block->data, block->size);
         }
     } else {
@@ -166,16 +177,16 @@ void trib_rdma_block_give(verbs_device *device, verbs_block *block)
 static trib_status device_open(verbs_device *device, struct ibv_context *verbs, trib_arena *arena, trib_error *error)
 {
     device->verbs = verbs;
-    /* While a child had it, the kernel would keep the queue pairs of a process that has died. It is never disowned: the
-     * connection manager's library closes it with itself. */
+    /* While a forked child had this descriptor, the kernel would keep the queue pairs of a dead process. It is never
+     * disowned: librdmacm closes it. */
     trib_fork_own(verbs->cmd_fd);
     device->pd = ibv_alloc_pd(verbs);
     if (device->pd == NULL) {
-        return trib_error_set(error, TRIB_SYSTEM, "%s gives no protection domain: %m",
+        return trib_error_set(error, TRIB_SYSTEM, "cannot allocate a protection domain of %s: %m",
                               ibv_get_device_name(verbs->device));
     }
     verbs_block trial = {.data = NULL};
-    trib_status status = block_of_its_own(device, TRIAL_BYTES, &trial, error);
+    trib_status status = make_block(device, TRIAL_BYTES, &trial, error);
     if (status != TRIB_OK) {
         return status;
     }
@@ -188,10 +199,12 @@ static trib_status device_open(verbs_device *device, struct ibv_context *verbs, 
         .register_extent = register_extent, .unregister_extent = unregister_extent, .user = device};
     status = trib_arena_add_registrar(arena, &registrar, &device->registrar);
     device->is_registrar = status == TRIB_OK;
-    return status == TRIB_OK ? TRIB_OK : trib_error_set(error, status, "the arena takes no further device");
+    return status == TRIB_OK ? TRIB_OK
+                             : trib_error_set(error, status,
+                                              "the arena has as many registrars as it can have: too many RDMA devices");
 }
 
-/* librdmacm says on standard error that there is no device; asking the kernel first spares the user that. */
+/* librdmacm prints a warning if there is no device; asking the kernel first avoids that. */
 static bool has_devices(void)
 {
     int count = 0;
@@ -213,17 +226,18 @@ trib_status trib_rdma_domain_open(trib_arena *arena, verbs_domain **domain_out, 
         free(domain);
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
-    /* Kernels since 5.12 copy what devices know when a process forks. Where that is so, ibv_fork_init would only take the
-     * arena out of children's sight. */
+    /* Kernels since 5.12 copy registered memory when a process forks. There ibv_fork_init would only hide the arena
+     * from children. */
     domain->fork_failure = ibv_is_fork_initialized() == IBV_FORK_UNNEEDED ? 0 : ibv_fork_init();
     int count = 0;
     struct ibv_context **list = has_devices() ? rdma_get_devices(&count) : NULL;
     domain->list = list;
     trib_status status = TRIB_OK;
     if (list == NULL || count == 0) {
-        status = trib_error_set(error, TRIB_UNSUPPORTED,
-                                "there is no RDMA device here, or no right to use it: ibv_devices lists them, and "
-                                "/dev/infiniband/rdma_cm must be writable (docs/rdma.md)");
+        status = trib_error_set(
+            error, TRIB_UNSUPPORTED,
+            "this machine has no RDMA device, or this user has no right to use it: ibv_devices lists them, and "
+            "/dev/infiniband/rdma_cm must be writable (docs/rdma.md)");
     }
     for (int i = 0; list != NULL && status == TRIB_OK && i < count && i < (int)TRIB_RDMA_DEVICES_MAX; i++) {
         domain->device_count++;

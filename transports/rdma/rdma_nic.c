@@ -1,12 +1,12 @@
 /*
- * rdma_nic.c - what an instance has on one device: the channel on which completions are announced, and the memory that
- * payloads are copied through where the caller's is not registered.
+ * rdma_nic.c - what an instance has on one device: the channel that announces completions, and the bounce memory,
+ * through which payloads in unregistered memory are copied.
  *
  * Bounce memory
- * - It is bounded: BOUNCES_SMALL and BOUNCES_LARGE pieces a way, made when first needed and kept.
- * - A piece for sending is held only while the device writes from it, and that needs nothing of the peer's; a piece for
- *   receiving is held until the peer has written to it, and that needs a piece of its for sending at most. So two sides
- *   never wait for each other.
+ * - It is bounded: at most BOUNCES_SMALL and BOUNCES_LARGE pieces a direction, made when first needed and kept.
+ * - Two sides never wait for each other. A piece for sending is held while the device writes from it, which needs
+ *   nothing of the peer. A piece for receiving is held until the peer has written to it, which needs at most a piece
+ *   for sending there.
  */
 #include "build_config.h"
 #include "transports/rdma/rdma.h"
@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
 #include "engine/base/assert.h"
 #include "engine/base/fork.h"
@@ -27,7 +28,7 @@
 #define SMALL_BYTES ((size_t)64 * 1024)
 #define BOUNCES_SMALL 16u
 #define BOUNCES_LARGE 4u
-#define WORTH_SAYING ((size_t)64 * 1024) /* bytes of a payload whose copy is logged */
+#define LOG_BYTES_MIN ((size_t)64 * 1024) /* bytes of a payload whose copy is logged */
 
 static bool set_nonblocking(int fd)
 {
@@ -56,8 +57,8 @@ static void lose_port(verbs_nic *nic, int port, const char *what)
     }
 }
 
-/* A port that is down may come back, and connections outlive that if it does not take long: only where there is another
- * way they need not wait. */
+/* A port that is down may come back, and connections survive that if it does not take long. They end at once only if
+ * there is another path. */
 static void watch_ready(trib_reactor *reactor, trib_io *io, unsigned events)
 {
     (void)reactor;
@@ -86,7 +87,7 @@ static void watch_open(verbs_nic *nic)
     const char *name = ibv_get_device_name(nic->device->verbs->device);
     nic->watch = ibv_open_device(nic->device->verbs->device);
     if (nic->watch == NULL || !set_nonblocking(nic->watch->async_fd)) {
-        trib_log(reactor->logger, TRIB_LOG_WARN, "%s does not tell when its ports fail: %m", name);
+        trib_log(reactor->logger, TRIB_LOG_WARN, "cannot watch the ports of %s for failures: %m", name);
         return;
     }
     trib_fork_own(nic->watch->async_fd);
@@ -110,14 +111,15 @@ trib_status trib_rdma_nic_of(verbs_transport *transport, struct ibv_context *ver
 {
     verbs_device *device = trib_rdma_device_of(transport->domain, verbs);
     if (device == NULL) {
-        return trib_error_set(error, TRIB_SYSTEM, "device %s came after this process had begun; start it again",
+        return trib_error_set(error, TRIB_SYSTEM,
+                              "device %s appeared after this process started; restart the process to use it",
                               ibv_get_device_name(verbs->device));
     }
     verbs_nic *nic = &transport->nics[device - transport->domain->devices];
     if (nic->device == NULL) {
         nic->channel = ibv_create_comp_channel(verbs);
         if (nic->channel == NULL || !set_nonblocking(nic->channel->fd)) {
-            trib_error_set(error, TRIB_SYSTEM, "%s gives no channel for completions: %m",
+            trib_error_set(error, TRIB_SYSTEM, "cannot create a completion channel of %s: %m",
                            ibv_get_device_name(verbs->device));
             if (nic->channel != NULL) {
                 ibv_destroy_comp_channel(nic->channel);
@@ -162,7 +164,7 @@ void trib_rdma_nic_close(verbs_nic *nic)
 
 /* ---- Bounce memory ---- */
 
-static void say_copy(verbs_nic *nic, const void *memory, size_t size)
+static void log_copy(verbs_nic *nic, const void *memory, size_t size)
 {
     trib_logger *logger = nic->transport->base.reactor->logger;
     const char *name = ibv_get_device_name(nic->device->verbs->device);
@@ -172,7 +174,7 @@ static void say_copy(verbs_nic *nic, const void *memory, size_t size)
         trib_error why;
         (void)trib_rdma_register_error(&why, nic->device, TRIB_EXTENT_BYTES, number);
         trib_log(logger, TRIB_LOG_WARN, "payloads are copied: %s", why.text);
-    } else if (number == 0 && size >= WORTH_SAYING && !nic->copy_logged) {
+    } else if (number == 0 && size >= LOG_BYTES_MIN && !nic->copy_logged) {
         nic->copy_logged = true;
         trib_log(logger, TRIB_LOG_INFO,
                  "payloads at %p are copied: %s knows memory of trib_alloc and of trib_memory_register, and this is "
@@ -207,7 +209,7 @@ trib_status trib_rdma_bounce_take(verbs_conn *conn, unsigned way, const void *me
     verbs_nic *nic = conn->nic;
     unsigned size_class = size <= SMALL_BYTES ? BOUNCE_SMALL : BOUNCE_LARGE;
     verbs_bounce *bounce = nic->free[way][size_class];
-    say_copy(nic, memory, size);
+    log_copy(nic, memory, size);
     if (bounce != NULL) {
         nic->free[way][size_class] = bounce->next;
         *bounce_out = bounce;
@@ -248,12 +250,7 @@ void trib_rdma_bounce_forget(verbs_conn *conn)
     if (!conn->waits_for_bounce) {
         return;
     }
-    verbs_conn **at = &conn->nic->waiting;
-    while (*at != conn) {
-        trib_assert(*at != NULL);
-        at = &(*at)->wait_next;
-    }
-    *at = conn->wait_next;
+    LL_DELETE2(conn->nic->waiting, conn, wait_next);
     conn->waits_for_bounce = false;
 }
 

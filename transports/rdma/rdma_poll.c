@@ -1,22 +1,26 @@
 /*
- * rdma_poll.c - when completions are looked for, and when the device shall announce them.
+ * rdma_poll.c - when completions are polled for, and when the device shall announce them.
  *
- * A connection is warm from its first completion until the loop sleeps: its queue is looked at in every turn of the loop,
- * which costs no system call, and announces nothing. Before the loop sleeps, warm queues are armed, looked at once more,
- * and are cold: the next completion makes the channel readable, which warms the connection again. So a reactor that is
- * busy, or that lingers for more (busy polling), hears of no announcement at all, and one that sleeps of one for each time.
+ * A connection is warm from its first completion until the loop sleeps. A warm queue is polled in every turn of the
+ * loop, which costs no system call, and announces nothing. Before the loop sleeps, warm queues are armed, polled once
+ * more, and become cold; the next completion then makes the channel readable, which warms the connection again. So a
+ * busy reactor gets no announcements at all, and one that sleeps gets one for each sleep.
  *
  * Invariants
- * - Who is not warm is armed, or will get a turn by something else (it is not open yet, or ending).
- * - A queue is armed before it is looked at for the last time, so that nothing comes unseen in between.
- * - A look may free its connection and others: who goes through the list goes on at `poll_next`, which who leaves moves.
+ * - A cold connection is armed, or something else will give it a turn (it is not open yet, or it is ending).
+ * - A queue is armed before it is polled for the last time, so no completion goes unseen.
+ * - A poll may free its connection and others. The walk through the list goes on at `poll_next`, which a leaving
+ *   connection moves.
  */
 #include "build_config.h"
 #include "transports/rdma/rdma.h"
 
 #if TRIB_HAVE_RDMA
 
+#include <utlist.h>
+
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/base/log.h"
 #include "transports/rdma/rdma_internal.h"
 
@@ -25,30 +29,21 @@
 static void warm_conn(verbs_conn *conn)
 {
     verbs_transport *transport = conn->transport;
-    if (conn->warm_at != NULL) {
-        return;
+    if (conn->warm_prev == NULL) {
+        DL_PREPEND2(transport->warm, conn, warm_prev, warm_next);
     }
-    conn->warm_next = transport->warm;
-    if (conn->warm_next != NULL) {
-        conn->warm_next->warm_at = &conn->warm_next;
-    }
-    conn->warm_at = &transport->warm;
-    transport->warm = conn;
 }
 
 static void cool_conn(verbs_conn *conn)
 {
-    if (conn->warm_at == NULL) {
+    if (conn->warm_prev == NULL) {
         return;
     }
     if (conn->transport->poll_next == conn) {
         conn->transport->poll_next = conn->warm_next;
     }
-    *conn->warm_at = conn->warm_next;
-    if (conn->warm_next != NULL) {
-        conn->warm_next->warm_at = conn->warm_at;
-    }
-    conn->warm_at = NULL;
+    DL_DELETE2(conn->transport->warm, conn, warm_prev, warm_next);
+    conn->warm_prev = NULL;
 }
 
 static bool arm_queue(verbs_conn *conn)
@@ -61,7 +56,7 @@ static bool arm_queue(verbs_conn *conn)
     return true;
 }
 
-static void disarmed(verbs_conn *conn)
+static void note_disarmed(verbs_conn *conn)
 {
     trib_assert(conn->nic->armed_count > 0);
     conn->armed = false;
@@ -83,26 +78,26 @@ void trib_rdma_queue_destroy(verbs_conn *conn)
     }
     cool_conn(conn);
     if (conn->armed) {
-        disarmed(conn);
+        note_disarmed(conn);
     }
     if (conn->events > 0) {
-        ibv_ack_cq_events(conn->cq, conn->events); /* takes a lock: once for all */
+        ibv_ack_cq_events(conn->cq, conn->events); /* takes a lock, so once for all */
     }
     struct ibv_cq *cq = conn->cq;
     const int error = ibv_destroy_cq(cq);
     if (error != 0) {
-        cq->cq_context = NULL; /* it stays in this process, and the connection does not */
+        cq->cq_context = NULL; /* the queue stays in this process, and the connection does not */
     }
     if (!trib_rdma_is_gone(error)) {
         char why[TRIB_REASON_MAX];
         trib_log(conn->base.transport->reactor->logger, TRIB_LOG_WARN,
-                 "the completion queue of a connection to %s stays: %s", conn->base.remote.text,
+                 "cannot destroy the completion queue of a connection to %s: %s", conn->base.remote.text,
                  trib_log_reason(error, why));
     }
     conn->cq = NULL;
 }
 
-/* It only warms: the poller looks in this same turn of the loop. */
+/* Only warms the connection: the poller polls it in the same turn of the loop. */
 void trib_rdma_channel_ready(trib_reactor *reactor, trib_io *io, unsigned events)
 {
     (void)reactor;
@@ -122,11 +117,11 @@ void trib_rdma_channel_ready(trib_reactor *reactor, trib_io *io, unsigned events
         }
         conn->events++;
         if (conn->armed) {
-            disarmed(conn);
+            note_disarmed(conn);
         }
         warm_conn(conn);
         if (nic->armed_count == 0) {
-            return; /* nobody else can have said anything */
+            return; /* no other queue can have announced anything */
         }
     }
 }
@@ -135,10 +130,10 @@ void trib_rdma_channel_ready(trib_reactor *reactor, trib_io *io, unsigned events
 
 static bool may_poll(const verbs_conn *conn)
 {
-    return conn->state >= VERBS_ACCEPTING && conn->state != VERBS_ENDING;
+    return conn->state >= VERBS_ACCEPTING && conn->state != VERBS_ENDING && conn->state != VERBS_GONE;
 }
 
-/* The warm ones, one after the other; those that leave meanwhile, also the one before, do not disturb. */
+/* The next warm connection. Connections may leave the list between two calls, the last one returned too. */
 static verbs_conn *next_warm(verbs_transport *self)
 {
     verbs_conn *conn = self->poll_next;
@@ -156,7 +151,7 @@ static verbs_conn *first_warm(verbs_transport *self)
 
 static verbs_transport *transport_of(trib_poller *poller)
 {
-    return (verbs_transport *)(void *)((char *)poller - offsetof(verbs_transport, poller));
+    return trib_container_of(poller, verbs_transport, poller);
 }
 
 static bool poll_warm(trib_reactor *reactor, trib_poller *poller)
@@ -180,7 +175,7 @@ static bool rest_warm(trib_reactor *reactor, trib_poller *poller)
             continue;
         }
         if (!conn->armed && !arm_queue(conn)) {
-            trib_rdma_conn_end(conn, TRIB_PEER_LOST, "the device does not announce completions: %m");
+            trib_rdma_conn_end(conn, TRIB_PEER_LOST, "cannot arm the device's completion queue: %m");
             may_sleep = false;
         } else if (trib_rdma_conn_poll(conn)) {
             may_sleep = false;
@@ -191,15 +186,15 @@ static bool rest_warm(trib_reactor *reactor, trib_poller *poller)
     return may_sleep;
 }
 
-static void woken(trib_reactor *reactor, trib_poller *poller)
+static void ignore_wake_up(trib_reactor *reactor, trib_poller *poller)
 {
     (void)reactor;
-    (void)poller; /* what was armed stays so until it has announced something */
+    (void)poller; /* an armed queue stays armed until it has announced something */
 }
 
 void trib_rdma_poller_start(verbs_transport *transport)
 {
-    transport->poller = (trib_poller){.poll = poll_warm, .rest = rest_warm, .woken = woken};
+    transport->poller = (trib_poller){.poll = poll_warm, .rest = rest_warm, .woken = ignore_wake_up};
     trib_reactor_poller_add(transport->base.reactor, &transport->poller);
 }
 

@@ -4,9 +4,9 @@
  * Invariants
  * - The receiver is asked about a message when the one before it has been delivered; about a large one already when
  *   those before it are large and have their places.
- * - A receive target that was granted may be written to until the payload has arrived or the queue pair is gone: a connection
- *   that flushes waits for the one, and what ends otherwise takes care of the other before it reports anything.
- * - What a peer says is checked before it is used: kinds, numbers, sizes, and credits it does not have.
+ * - The device may write to a granted target until the payload has arrived or the queue pair is destroyed. A
+ *   connection that flushes waits for the first; any other end does the second before it reports anything.
+ * - What a peer says is checked before it is used: kinds, numbers, sizes, and credits that it does not have.
  */
 #include "build_config.h"
 #include "transports/rdma/rdma.h"
@@ -62,14 +62,14 @@ void trib_rdma_repost(verbs_conn *conn)
     struct ibv_recv_wr *bad = NULL;
     errno = ibv_post_recv(conn->id->qp, requests, &bad);
     if (errno != 0) {
-        trib_rdma_conn_end(conn, TRIB_PEER_LOST, "the device takes no buffers: %m");
+        trib_rdma_conn_end(conn, TRIB_PEER_LOST, "cannot post receive buffers to the device: %m");
     }
 }
 
 bool trib_rdma_recv_start(verbs_conn *conn)
 {
     for (uint32_t i = 0; i < TRIB_RDMA_RECVS; i++) {
-        buffer_free(conn, i, false); /* the greeting tells of the credits */
+        buffer_free(conn, i, false); /* the greeting announces the credits */
     }
     trib_rdma_repost(conn);
     return conn->state != VERBS_ENDING;
@@ -77,8 +77,8 @@ bool trib_rdma_recv_start(verbs_conn *conn)
 
 /* ---- What the device reports ---- */
 
-/* A REQUEST is for what fits into no message. What comes before a peer has proved itself is small, and refused in any
- * other size: so nobody is granted a place, and told the key of memory, without the proof. */
+/* A REQUEST is valid only for a payload that fits into no MESSAGE. An unauthenticated peer may only send small
+ * messages, and other sizes are refused; so it is never granted a place, and never learns the key of any memory. */
 static void take_message(verbs_conn *conn, verbs_kind kind, const verbs_prefix *prefix, uint32_t index, uint32_t size)
 {
     uint32_t payload = le32toh(prefix->size);
@@ -104,7 +104,7 @@ void trib_rdma_take_buffer(verbs_conn *conn, uint32_t index, uint32_t size)
     const verbs_prefix *prefix = (const verbs_prefix *)(const void *)buffer_at(conn, index);
     conn->peer_credits += size < sizeof *prefix ? 0 : le16toh(prefix->credits);
     if (size < sizeof *prefix || conn->peer_credits > conn->credits_max) {
-        trib_rdma_conn_end(conn, TRIB_PROTOCOL, "the peer sent %u bytes that are no message", size);
+        trib_rdma_conn_end(conn, TRIB_PROTOCOL, "the peer sent %u bytes, too few for a message", size);
         return;
     }
     switch (prefix->kind) {
@@ -119,7 +119,7 @@ void trib_rdma_take_buffer(verbs_conn *conn, uint32_t index, uint32_t size)
     case KIND_CREDIT:
         break;
     default:
-        trib_rdma_conn_end(conn, TRIB_PROTOCOL, "the peer sent a message of kind %u, which there is not", prefix->kind);
+        trib_rdma_conn_end(conn, TRIB_PROTOCOL, "the peer sent a message of unknown kind %u", prefix->kind);
         return;
     }
     buffer_free(conn, index, false);
@@ -129,7 +129,7 @@ void trib_rdma_take_write(verbs_conn *conn, uint32_t index, uint32_t size, uint3
 {
     verbs_in *in = in_at(conn, sequence);
     if (sequence - conn->in_head >= conn->in_tail - conn->in_head || in->phase != IN_GRANTED || in->size != size) {
-        trib_rdma_conn_end(conn, TRIB_PROTOCOL, "the peer wrote %u bytes as message %u, which was not granted", size,
+        trib_rdma_conn_end(conn, TRIB_PROTOCOL, "the peer wrote %u bytes of message %u, which was not granted", size,
                            sequence);
         return;
     }
@@ -141,7 +141,7 @@ void trib_rdma_take_write(verbs_conn *conn, uint32_t index, uint32_t size, uint3
 
 /* ---- Granting ---- */
 
-/* False if there is no send buffer now: the turn in which one is free tries again. */
+/* False if there is no send buffer now; the turn in which one is free tries again. */
 static bool post_grant(verbs_conn *conn, uint32_t sequence, uint64_t address, uint32_t key, uint8_t flags)
 {
     verbs_prefix *prefix = trib_rdma_buffer_take(conn, KIND_GRANT);
@@ -196,7 +196,7 @@ void trib_rdma_drop_in(verbs_conn *conn, verbs_in *in)
     in->is_ahead = false;
 }
 
-/* Gives the head's buffer back. */
+/* Gives back the buffer of the oldest message. */
 static void consume_message(verbs_conn *conn, verbs_in *in)
 {
     trib_rdma_drop_in(conn, in);
@@ -254,10 +254,10 @@ static bool ask_receiver(verbs_conn *conn, verbs_in *in)
     return true;
 }
 
-/* Grants places to payloads, in order: to the first that waits, and to those that follow it while there are any left and
- * no more than TRIB_AHEAD_MAX have been asked about: a peer may have requested more, for it sends what it was granted
- * when it can. A message without a payload of its own way is not asked about before its turn: its receiver may have to know what came
- * before. */
+/* Grants places to payloads in order: to the first that waits, and to those behind it while targets are left and at
+ * most TRIB_AHEAD_MAX have been asked about. (A peer may have requested more, because it sends what was granted when
+ * it can.) A message without a write of its own is not asked about before its turn: its receiver may have to know
+ * what came before. */
 static void grant_ahead(verbs_conn *conn)
 {
     for (; conn->place_next != conn->in_tail && conn->place_next - conn->in_head < TRIB_AHEAD_MAX &&
@@ -284,13 +284,13 @@ static void grant_ahead(verbs_conn *conn)
     }
 }
 
-/* Deals with the message that is next. False if there is nothing more to do now. */
+/* Deals with the next message. False if there is nothing more to do now. */
 static bool step_message(verbs_conn *conn, verbs_in *in)
 {
     if (in->phase == IN_NEW && in->kind == KIND_FIN) {
         conn->peer_ended = true;
         if (trib_rdma_is_writing(conn)) {
-            return false; /* the peer may have it all; it stays for so long that the device says */
+            return false; /* the peer may have received everything; wait until the device says so */
         }
         trib_rdma_conn_end(conn, TRIB_PEER_LOST, "connection closed by the peer");
         return false;
@@ -324,8 +324,8 @@ static bool step_message(verbs_conn *conn, verbs_in *in)
     return true;
 }
 
-/* As step, for a connection that throws away what comes in. */
-static bool step_over(verbs_conn *conn, verbs_in *in)
+/* As step_message, for a connection that drops what comes in. */
+static bool drop_message(verbs_conn *conn, verbs_in *in)
 {
     switch (in->phase) {
     case IN_NEW:
@@ -358,7 +358,7 @@ void trib_rdma_deliver(verbs_conn *conn)
             break;
         case VERBS_FLUSHING:
         case VERBS_LINGERING:
-            more = step_over(conn, in);
+            more = drop_message(conn, in);
             break;
         default:
             return;

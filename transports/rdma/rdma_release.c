@@ -2,9 +2,9 @@
  * rdma_release.c - see rdma_release.h.
  *
  * Invariants
- * - `pending` counts what was handed over and has not been destroyed; the queue holds all of it but the one that the
- *   thread is at.
- * - The thread frees the releaser if it is stuck when it is closed and comes back after all; else close does.
+ * - `pending` counts what was handed over and is not destroyed. The queue has all of that except the one that the
+ *   thread is destroying.
+ * - If the thread is stuck at the close it frees the releaser should it come back; otherwise close frees it.
  */
 #include "build_config.h"
 #include "transports/rdma/rdma.h"
@@ -30,7 +30,7 @@ struct verbs_releaser {
     verbs_remains *head, *tail;
     uint32_t pending;
     bool has_thread, closed, abandoned;
-    bool short_wait; /* somebody has waited in vain: nobody waits again */
+    bool short_wait; /* one wait was in vain, so there is no other */
 };
 
 static void releaser_free(verbs_releaser *self)
@@ -54,7 +54,7 @@ static void destroy_remains(verbs_remains *remains)
 static void *thread_main(void *argument)
 {
     verbs_releaser *self = argument;
-    trib_thread_be_prompt(false); /* as the reactor may be that started it */
+    trib_thread_be_prompt(false); /* the reactor that starts this thread may be prompt */
     pthread_mutex_lock(&self->mutex);
     for (;;) {
         verbs_remains *remains = self->head;
@@ -117,7 +117,7 @@ void trib_rdma_release(verbs_releaser *self, verbs_remains *remains)
         pthread_cond_broadcast(&self->changed);
     }
     pthread_mutex_unlock(&self->mutex);
-    if (remains != NULL) { /* no thread is to be had */
+    if (remains != NULL) { /* there is no thread */
         destroy_remains(remains);
     }
 }

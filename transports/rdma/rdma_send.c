@@ -2,11 +2,12 @@
  * rdma_send.c - messages out: small ones at once, large payloads when the receiver has granted a place.
  *
  * Invariants
- * - Messages begin in order, and their numbers count them. A small one is out of our hands when the device has it; a
- *   large one when its payload was written. `sent` is told in order, so a small one may wait for a large one before it.
- * - A send buffer is free again when the device has reported a later one, or a write after it: the queue completes in
- *   order. One in TRIB_RDMA_SIGNAL_EVERY sends is reported, and the last write of each chain, with those before it.
- * - The device is spoken to in chains: what a turn has to say goes to it in one call, at the turn's end.
+ * - Messages begin in order, and their numbers count them. A small one is done when the device has it, a large one
+ *   when its payload was written. `sent` is reported in order, so a small one may wait for a large one before it.
+ * - A send buffer is free again when the device has reported a later one, or a later write: the queue completes in
+ *   order. The device reports one in TRIB_RDMA_SIGNAL_EVERY sends, and the last write of each chain, with those before
+ *   it.
+ * - Work requests go to the device in chains: all of a turn in one call, at its end.
  */
 #include "build_config.h"
 #include "transports/rdma/rdma.h"
@@ -25,7 +26,7 @@ _Static_assert((TRIB_RDMA_OUTS & (TRIB_RDMA_OUTS - 1)) == 0 && (TRIB_RDMA_INS & 
                "numbers run on when they wrap");
 _Static_assert(TRIB_RDMA_SIGNAL_EVERY * 2 <= TRIB_RDMA_SENDS, "a full ring has a report on its way");
 
-#define ID_WRITE (UINT64_C(1) << 63) /* request ids: a write of message (id >> 32), with the sends before it */
+#define ID_WRITE (UINT64_C(1) << 63) /* in a request's id: a write of message (id >> 32), with the sends before it */
 #define ID_FIN (UINT64_C(1) << 62)
 
 /* ---- Chains ---- */
@@ -54,7 +55,7 @@ void trib_rdma_commit(verbs_conn *conn)
     struct ibv_send_wr *bad = NULL;
     errno = ibv_post_send(conn->id->qp, chain->requests, &bad);
     if (errno != 0) {
-        trib_rdma_conn_end(conn, TRIB_PEER_LOST, "the device takes no requests: %m");
+        trib_rdma_conn_end(conn, TRIB_PEER_LOST, "cannot post work requests to the device: %m");
     }
 }
 
@@ -145,7 +146,7 @@ static bool write_one(verbs_conn *conn, uint32_t number)
     request->send_flags = IBV_SEND_SIGNALED;
     verbs_chain *chain = &conn->transport->chain;
     if (chain->last_write != NULL) {
-        chain->last_write->send_flags = 0; /* this one is reported for it */
+        chain->last_write->send_flags = 0; /* the new last write is reported for both */
     }
     chain->last_write = request;
     request->imm_data = htonl(number);
@@ -173,7 +174,7 @@ void trib_rdma_take_grant(verbs_conn *conn, const verbs_prefix *prefix)
         conn->grant_next++;
     }
     if (conn->grant_next == conn->out_tail || le32toh(prefix->sequence) != conn->grant_next) {
-        trib_rdma_conn_end(conn, TRIB_PROTOCOL, "the peer granted message %u, which does not wait for it",
+        trib_rdma_conn_end(conn, TRIB_PROTOCOL, "the peer granted message %u, which does not wait for a grant",
                            le32toh(prefix->sequence));
         return;
     }
@@ -227,7 +228,7 @@ void trib_rdma_send_more(verbs_conn *conn)
         }
         (void)trib_send_queue_take(&conn->sends);
     }
-    /* The peer is told of free buffers with whatever goes there; if nothing does, when half of them are. */
+    /* Every message tells the peer of free buffers; if none goes out, a CREDIT does when half of them are free. */
     if (conn->credits_due >= TRIB_RDMA_CREDITS / 2 && conn->state != VERBS_ENDING &&
         trib_rdma_buffer_take(conn, KIND_CREDIT) != NULL) {
         trib_rdma_buffer_post(conn, sizeof(verbs_prefix));
@@ -251,8 +252,8 @@ void trib_rdma_send_fin(verbs_conn *conn)
 
 /* ---- Reports ---- */
 
-/* That message has been written, and so have been those before it that were to be. */
-static void settle_to(verbs_conn *conn, uint32_t number)
+/* Marks that message and all writes before it as written. */
+static void mark_written(verbs_conn *conn, uint32_t number)
 {
     const uint32_t end = conn->settle_next + 1 + ((number - conn->settle_next) & (TRIB_RDMA_OUTS - 1));
     for (; conn->settle_next != end; conn->settle_next++) {
@@ -267,7 +268,7 @@ void trib_rdma_take_sent(verbs_conn *conn, uint64_t request_id)
 {
     conn->sends_done = (uint32_t)request_id;
     if ((request_id & ID_WRITE) != 0) {
-        settle_to(conn, (uint32_t)((request_id & ~ID_WRITE) >> 32));
+        mark_written(conn, (uint32_t)((request_id & ~ID_WRITE) >> 32));
     } else if ((request_id & ID_FIN) != 0) {
         conn->flushed = true;
     }

@@ -1,8 +1,8 @@
 /*
- * shm.c - the instance of the shared-memory transport, its listeners and its poller.
+ * shm.c - an instance of the shared-memory transport: its listeners and its poller.
  *
  * Invariants
- * - Connections are freed by their finish post or, if the caller does not know them, at the end of a poll: whoever goes
+ * - A connection is freed by its finish post or, if the caller does not know it, at the end of a poll. So a walk
  *   through the list may make upcalls.
  */
 #include "transports/shm/shm.h"
@@ -14,8 +14,10 @@
 #include <unistd.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/base/half_open.h"
 #include "transports/shm/shm_internal.h"
+#include "transports/transport_defaults.h"
 
 #define POLL_NS (2 * INT64_C(1000000))
 #define SAY_NS (60 * INT64_C(1000000000))
@@ -27,7 +29,7 @@
 
 static shm_transport *transport_of(trib_poller *poller)
 {
-    return (shm_transport *)((char *)poller - offsetof(shm_transport, poller));
+    return trib_container_of(poller, shm_transport, poller);
 }
 
 static void reap_conns(shm_transport *self, bool all)
@@ -61,7 +63,7 @@ static bool rest_all(trib_reactor *reactor, trib_poller *poller)
     (void)reactor;
     bool busy = false;
     for (shm_conn *conn = transport_of(poller)->conns; conn != NULL; conn = conn->next) {
-        busy = trib_shm_conn_rest(conn) || busy;
+        busy = trib_shm_conn_prepare_sleep(conn) || busy;
     }
     return !busy;
 }
@@ -70,7 +72,7 @@ static void woken_all(trib_reactor *reactor, trib_poller *poller)
 {
     (void)reactor;
     for (shm_conn *conn = transport_of(poller)->conns; conn != NULL; conn = conn->next) {
-        trib_shm_conn_woken(conn);
+        trib_shm_conn_note_wake_up(conn);
     }
 }
 
@@ -78,7 +80,7 @@ static void watch_all(trib_reactor *reactor, trib_timer *timer)
 {
     shm_transport *self = timer->user;
     const int64_t now_ns = trib_now(reactor), limit_ns = self->config.silence_timeout_ns;
-    /* While this process stood still it has not seen what its peers took, and they may have stood still with it. */
+    /* A process that stood still saw nothing of what its peers read, and they may have stood still with it. */
     const bool stalled_locally = trib_timer_stalled_locally(reactor, timer, limit_ns / 8);
     const int64_t slept_ns = stalled_locally ? now_ns - timer->due_ns : 0;
     for (shm_conn *conn = self->conns; conn != NULL; conn = conn->next) {
@@ -87,7 +89,7 @@ static void watch_all(trib_reactor *reactor, trib_timer *timer)
     trib_timer_arm(reactor, timer, now_ns + limit_ns / 4);
 }
 
-/* The poller looks in every turn: that there is one is enough. */
+/* The poller runs in every turn of the loop, so a timer that fires is enough. */
 static void poll_now(trib_reactor *reactor, trib_timer *timer)
 {
     (void)reactor;
@@ -146,7 +148,7 @@ static trib_status shm_context_open(trib_arena *arena, void **context_out, trib_
     shm_offer *offer = NULL;
     trib_status status = trib_shm_offer_create(arena, &offer);
     if (status != TRIB_OK) {
-        return trib_error_set(error, status, "the engine's memory cannot be offered to processes of this machine: %s",
+        return trib_error_set(error, status, "cannot share the engine's memory with processes of this machine: %s",
                               trib_status_text(status));
     }
     *context_out = offer;
@@ -165,19 +167,6 @@ static void shm_stats(const trib_transport *transport, trib_transport_stats *sta
 
 /* ---- Listeners ---- */
 
-static shm_listener *listener_of(trib_acceptor *acceptor)
-{
-    return (shm_listener *)((char *)acceptor - offsetof(shm_listener, acceptor));
-}
-
-static void listener_over(trib_acceptor *acceptor)
-{
-    shm_listener *listener = listener_of(acceptor);
-    shm_transport *transport = (shm_transport *)listener->base.transport;
-    transport->open_count--;
-    free(listener);
-}
-
 static void shm_listener_close(trib_listener *base)
 {
     shm_listener *listener = (shm_listener *)base;
@@ -188,10 +177,10 @@ static void shm_listener_close(trib_listener *base)
             trib_shm_conn_end(conn, TRIB_CLOSED, "the listener was closed");
         }
     }
-    trib_acceptor_close(&listener->acceptor);
+    trib_socket_listener_close(base);
 }
 
-/* Among those that are greeting, where they are too many. */
+/* Bounds the connections that are still greeting. */
 static void close_oldest_half_open(shm_transport *self)
 {
     shm_conn *oldest = NULL;
@@ -203,29 +192,30 @@ static void close_oldest_half_open(shm_transport *self)
         }
     }
     if (oldest != NULL && count >= trib_half_open_max() + self->config.peers) {
-        trib_shm_conn_end(oldest, TRIB_TIMEOUT, "too many others greet, and say nothing");
+        trib_shm_conn_end(oldest, TRIB_TIMEOUT,
+                          "closed for newer ones: too many connections have not completed the greeting");
         trib_shm_conn_forget(oldest);
     }
 }
 
-/* Whoever is on this machine may come as often as he likes: that does not fill a disk. */
+/* Any process of this machine can connect as often as it likes, so the log has one line a minute. */
 static void note_other_user(shm_listener *listener)
 {
-    trib_reactor *reactor = listener->base.transport->reactor;
+    trib_reactor *reactor = listener->socket.base.transport->reactor;
     const int64_t now_ns = trib_now(reactor);
     if (now_ns >= listener->quiet_until_ns) {
         listener->quiet_until_ns = now_ns + SAY_NS;
-        trib_log(reactor->logger, TRIB_LOG_WARN, "turned away a process of another user at %s (shared memory)",
+        trib_log(reactor->logger, TRIB_LOG_WARN, "rejected a process of another user at %s (shared memory)",
                  listener->address.text);
     }
 }
 
-/* No upcalls: those follow the greeting. */
-static bool take_socket(trib_acceptor *acceptor, int fd, const struct sockaddr_storage *from)
+/* Makes no upcalls: these follow the greeting. */
+static bool accept_socket(trib_acceptor *acceptor, int fd, const struct sockaddr_storage *from)
 {
     (void)from;
-    shm_listener *listener = listener_of(acceptor);
-    shm_transport *self = (shm_transport *)listener->base.transport;
+    shm_listener *listener = (shm_listener *)trib_socket_listener_of(acceptor);
+    shm_transport *self = (shm_transport *)listener->socket.base.transport;
     trib_counter_add(&self->stats.system_calls, 1);
     pid_t pid = 0;
     if (!trib_shm_peer_allowed(fd, &pid)) {
@@ -245,7 +235,8 @@ static bool take_socket(trib_acceptor *acceptor, int fd, const struct sockaddr_s
     return true;
 }
 
-/* Replaces port 0 by a number that may be free: ports of names are nobody's but ours. */
+/* Replaces port 0 by a random number. Names of abstract sockets have port numbers of their own, which only this
+ * transport uses. */
 static void pick_port(trib_reactor *reactor, const trib_address *at, trib_address *picked)
 {
     uint32_t number = 0;
@@ -260,7 +251,8 @@ static int listen_socket(shm_transport *self, const trib_address *at, trib_addre
     struct sockaddr_un name;
     socklen_t size = 0;
     if (trib_shm_name(at, &name, &size) != TRIB_OK) {
-        trib_error_set(error, TRIB_INVALID, "\"%.*s\" is no numeric address with a port", TRIB_ADDRESS_MAX, at->text);
+        trib_error_set(error, TRIB_INVALID, "\"%.*s\" is not a numeric address with a port (127.0.0.1:4242)",
+                       TRIB_ADDRESS_MAX, at->text);
         return -1;
     }
     bool pick = strcmp(strrchr(at->text, ':'), ":0") == 0;
@@ -293,7 +285,7 @@ static trib_status shm_listen(trib_transport *transport, const trib_address *at,
     shm_transport *self = (shm_transport *)transport;
     shm_listener *listener = calloc(1, sizeof *listener);
     if (listener == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "no memory for a listener");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a listener at %s", at->text);
     }
     trib_error local = {.status = TRIB_OK};
     int fd = listen_socket(self, at, &listener->address, &local);
@@ -301,16 +293,10 @@ static trib_status shm_listen(trib_transport *transport, const trib_address *at,
         free(listener);
         return trib_error_set(error, local.status, "%s", local.text);
     }
-    listener->base.transport = transport;
-    listener->base.user = user;
-    listener->acceptor.reactor = transport->reactor;
-    listener->acceptor.system_calls = &self->stats.system_calls;
-    listener->acceptor.take = take_socket;
-    listener->acceptor.over = listener_over;
-    self->open_count++;
-    trib_acceptor_open(&listener->acceptor, fd);
+    trib_socket_listener_open(&listener->socket, transport, user, fd, &self->stats.system_calls, &self->open_count,
+                              accept_socket);
     *bound_out = listener->address;
-    *listener_out = &listener->base;
+    *listener_out = &listener->socket.base;
     return TRIB_OK;
 }
 
@@ -329,4 +315,7 @@ const trib_transport_ops trib_shm_ops = {
     .stats = shm_stats,
     .context_open = shm_context_open,
     .context_close = shm_context_close,
+    .notifies_devices = trib_transport_notifies_no_devices,
+    .moves_alone = trib_transport_never_moves_alone,
+    .is_idle = trib_transport_is_always_idle,
 };

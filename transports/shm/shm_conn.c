@@ -2,13 +2,14 @@
  * shm_conn.c - the life of a shared-memory connection: greet, open, flush, end.
  *
  * Invariants
- * - A connection that the caller knows ends through trib_shm_conn_end and finish, the last of its posts: nothing is
- *   deferred once it is ending. One that the caller does not know yet is only marked, and reaped by the instance.
- * - The socket ends with the process, however that ends, so a dead peer is seen at once; unless a child that it forked,
- *   and that did not exec, has it too: then by the heartbeats. What a peer that flushed has left in the ring is still read
- *   after its end.
- * - Whoever is about to sleep says so, and looks again; whoever has written looks whether the other sleeps. Both put a
- *   full fence between, so one of them sees the other.
+ * - set_state is the only writer of the state.
+ * - A connection that the caller knows ends through trib_shm_conn_end and finish_conn, its last post: nothing is
+ *   deferred in SHM_ENDING. A connection that the caller does not know yet is only marked, and shm.c frees it.
+ * - The kernel closes the socket when the peer's process ends, so a dead peer is seen at once. (If a child that it
+ *   forked without exec still holds the socket, the heartbeats notice.) What a peer flushed into the ring is still
+ *   read after its end.
+ * - A side that is about to sleep says so and looks at the ring once more; a side that has written looks whether the
+ *   other one sleeps. Both put a full fence between, so one of them always sees the other.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -19,13 +20,15 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <utlist.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/base/fork.h"
 #include "transports/shm/shm_internal.h"
 
 #define GREETING_NS (5 * INT64_C(1000000000))
-#define WAKE_UPS_MAX 1024u /* more than a socket holds of a peer that means well */
+#define WAKE_UPS_MAX 1024u /* more than the socket holds of a peer that follows the protocol */
 #define READING_POLL_NS INT64_C(1000000)
 
 /* ---- Wake-ups ---- */
@@ -39,17 +42,30 @@ void trib_shm_conn_wake(shm_conn *conn, uint32_t why)
     }
     if (atomic_exchange_explicit(&peer->sleeps, 0, memory_order_acq_rel) != 0) {
         trib_counter_add(&conn->transport->stats.system_calls, 1);
-        /* No room means that wake-ups are waiting there already; an end is seen by who reads. */
+        /* A full socket holds wake-ups already. The reader notices the end of the connection. */
         (void)send(conn->io.fd, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
     }
 }
 
-static void pay_progress(shm_conn *conn)
+static void report_progress(shm_conn *conn)
 {
     if (conn->progress_owed) {
         conn->progress_owed = false;
         trib_shm_conn_wake(conn, SHM_WAKE_ON_PROGRESS);
     }
+}
+
+/* The only writer of conn->state. A connection is created greeting. */
+static void set_state(shm_conn *conn, shm_state state)
+{
+    static const unsigned predecessors[] = {
+        [SHM_GREETING] = 0, /* at creation only */
+        [SHM_OPEN] = 1u << SHM_GREETING,
+        [SHM_FLUSHING] = 1u << SHM_OPEN,
+        [SHM_ENDING] = 1u << SHM_GREETING | 1u << SHM_OPEN | 1u << SHM_FLUSHING,
+    };
+    trib_assert((predecessors[state] & 1u << conn->state) != 0);
+    conn->state = state;
 }
 
 static bool is_live(const shm_conn *conn)
@@ -62,12 +78,12 @@ static bool is_reading(const shm_conn *conn)
     return conn->state == SHM_FLUSHING || !conn->paused;
 }
 
-bool trib_shm_conn_rest(shm_conn *conn)
+bool trib_shm_conn_prepare_sleep(shm_conn *conn)
 {
     if (!is_live(conn)) {
         return false;
     }
-    pay_progress(conn);
+    report_progress(conn);
     bool waits = trib_shm_stream_waits(conn);
     bool hurries = conn->base.awaits_sent == NULL || *conn->base.awaits_sent;
     if (waits && conn->send_next == NULL && conn->state == SHM_OPEN && !hurries) {
@@ -86,7 +102,7 @@ bool trib_shm_conn_rest(shm_conn *conn)
             (conn->send_next != NULL && atomic_load_explicit(&peer->tail, memory_order_relaxed) != conn->out.tail));
 }
 
-void trib_shm_conn_woken(shm_conn *conn)
+void trib_shm_conn_note_wake_up(shm_conn *conn)
 {
     if (is_live(conn)) {
         atomic_store_explicit(&conn->in.mine->sleeps, 0, memory_order_relaxed);
@@ -98,7 +114,7 @@ bool trib_shm_conn_poll(shm_conn *conn)
     if (!is_live(conn)) {
         return false;
     }
-    pay_progress(conn);
+    report_progress(conn);
     bool found = false;
     if (trib_shm_stream_waits(conn)) {
         found = trib_shm_stream_report(conn);
@@ -128,7 +144,7 @@ void trib_shm_conn_watch(shm_conn *conn, int64_t now_ns, int64_t slept_ns)
     } else if (conn->stuck_since_ns == 0) {
         conn->stuck_since_ns = now_ns;
     } else if (now_ns - conn->stuck_since_ns > limit_ns) {
-        trib_shm_conn_end(conn, TRIB_PEER_LOST, "the peer has taken nothing for %.1f s",
+        trib_shm_conn_end(conn, TRIB_PEER_LOST, "the peer has read nothing for %.1f s",
                           (double)(now_ns - conn->stuck_since_ns) / 1e9);
     }
 }
@@ -138,7 +154,7 @@ void trib_shm_conn_watch(shm_conn *conn, int64_t now_ns, int64_t slept_ns)
 static void run_report(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
-    shm_conn *conn = (shm_conn *)((char *)post - offsetof(shm_conn, report_post));
+    shm_conn *conn = trib_container_of(post, shm_conn, report_post);
     if (is_live(conn)) {
         (void)trib_shm_stream_report(conn);
     }
@@ -147,16 +163,16 @@ static void run_report(trib_reactor *reactor, trib_post *post)
 static void run_resume(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
-    trib_shm_stream_resume((shm_conn *)((char *)post - offsetof(shm_conn, resume_post)));
+    trib_shm_stream_resume(trib_container_of(post, shm_conn, resume_post));
 }
 
-static void greeting_late(trib_reactor *reactor, trib_timer *timer)
+static void end_late_greeting(trib_reactor *reactor, trib_timer *timer)
 {
     (void)reactor;
     trib_shm_conn_end(timer->user, TRIB_PEER_LOST, "no answer within %.0f s", (double)GREETING_NS / 1e9);
 }
 
-static void take_again(trib_reactor *reactor, trib_timer *timer)
+static void resume_after_backoff(trib_reactor *reactor, trib_timer *timer)
 {
     shm_conn *conn = timer->user;
     if (conn->state == SHM_ENDING) {
@@ -170,25 +186,25 @@ void trib_shm_conn_take_later(shm_conn *conn, int error)
 {
     trib_reactor *reactor = conn->transport->base.reactor;
     if (error != 0) {
-        trib_acceptor_note_shortage(&conn->listener->acceptor, error);
+        trib_acceptor_note_shortage(&conn->listener->socket.acceptor, error);
     }
     trib_io_watch(reactor, &conn->io, 0);
     trib_timer_arm(reactor, &conn->again, trib_now(reactor) + TRIB_ACCEPTOR_BACKOFF_NS);
 }
 
-static void hang_up(shm_conn *conn)
+static void note_hang_up(shm_conn *conn)
 {
     conn->hung_up = true;
     trib_io_watch(conn->base.transport->reactor, &conn->io, 0);
     if (!trib_shm_in_end(&conn->in)) {
-        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer's ring makes no sense");
+        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer wrote an impossible position into the shared ring");
         return;
     }
     bool orderly = atomic_load_explicit(&conn->in.peer->ended, memory_order_acquire) != 0;
     if (conn->state == SHM_OPEN && conn->paused && !orderly) {
         trib_shm_conn_end(conn, TRIB_PEER_LOST, "connection closed by the peer");
     }
-    /* Otherwise the poller reads what is left. */
+    /* Otherwise the poller reads what is left in the ring. */
 }
 
 static void io_ready(trib_reactor *reactor, trib_io *io, unsigned events)
@@ -203,7 +219,7 @@ static void io_ready(trib_reactor *reactor, trib_io *io, unsigned events)
         trib_counter_add(&conn->transport->stats.system_calls, 1);
         ssize_t got = recv(io->fd, wake_ups, sizeof wake_ups, MSG_DONTWAIT);
         if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) {
-            hang_up(conn);
+            note_hang_up(conn);
         }
     }
 }
@@ -226,21 +242,16 @@ shm_conn *trib_shm_conn_create(shm_transport *transport, int fd, const trib_addr
     conn->report_post.run = run_report;
     conn->resume_post.run = run_resume;
     conn->finish_post.run = finish_conn;
-    conn->deadline.fired = greeting_late;
+    conn->deadline.fired = end_late_greeting;
     conn->deadline.user = conn;
-    conn->again.fired = take_again;
+    conn->again.fired = resume_after_backoff;
     conn->again.user = conn;
     conn->lease_timer.fired = trib_shm_leases_expire;
     conn->lease_timer.user = conn;
     conn->outgoing = outgoing;
     conn->memory_fd = -1;
     conn->peer.system_calls = &transport->stats.system_calls;
-    conn->next = transport->conns;
-    conn->at = &transport->conns;
-    if (conn->next != NULL) {
-        conn->next->at = &conn->next;
-    }
-    transport->conns = conn;
+    DL_PREPEND(transport->conns, conn);
     trib_reactor *reactor = transport->base.reactor;
     if (fd >= 0) {
         trib_fork_own(fd);
@@ -259,10 +270,7 @@ void trib_shm_conn_forget(shm_conn *conn)
     trib_timer_stop(reactor, &conn->again);
     trib_timer_stop(reactor, &conn->lease_timer);
     trib_assert(conn->leased == 0);
-    *conn->at = conn->next;
-    if (conn->next != NULL) {
-        conn->next->at = conn->at;
-    }
+    DL_DELETE(conn->transport->conns, conn);
     if (conn->segment != NULL) {
         munmap(conn->segment, SHM_SEGMENT_BYTES);
     }
@@ -277,7 +285,7 @@ void trib_shm_conn_forget(shm_conn *conn)
     free(conn);
 }
 
-/* A socket to who listens there, and why there is none: errno. */
+/* Connects a socket to the listener of that name. -1 with errno if there is none, or if it is another user's. */
 static int reach_listener(shm_transport *self, const struct sockaddr_un *name, socklen_t size, pid_t *pid_out)
 {
     trib_counter_add(&self->stats.system_calls, 3);
@@ -358,11 +366,11 @@ void trib_shm_conn_opened(shm_conn *conn)
     trib_assert(conn->state == SHM_GREETING && conn->segment != NULL);
     const trib_transport_upcalls *upcalls = conn->base.transport->upcalls;
     trib_timer_stop(conn->transport->base.reactor, &conn->deadline);
-    conn->state = SHM_OPEN;
+    set_state(conn, SHM_OPEN);
     if (conn->outgoing) {
         upcalls->connected(&conn->base, TRIB_OK);
     } else {
-        trib_listener *listener = &conn->listener->base;
+        trib_listener *listener = &conn->listener->socket.base;
         conn->listener = NULL;
         conn->known = true;
         conn->transport->open_count++;
@@ -407,7 +415,7 @@ void trib_shm_conn_close(trib_conn *base, bool flush)
     shm_conn *conn = (shm_conn *)base;
     conn->connect_failed = false;
     if (conn->state == SHM_OPEN && flush && !conn->hung_up) {
-        conn->state = SHM_FLUSHING;
+        set_state(conn, SHM_FLUSHING);
         atomic_store_explicit(&conn->in.mine->paused, 0, memory_order_relaxed);
         trib_reactor_defer(base->transport->reactor, &conn->report_post);
     } else if (conn->state != SHM_FLUSHING || !flush) {
@@ -428,7 +436,7 @@ void trib_shm_conn_end(shm_conn *conn, trib_status status, const char *format, .
     va_end(arguments);
     trib_reactor *reactor = conn->base.transport->reactor;
     conn->connect_failed = conn->connect_failed || (conn->state == SHM_GREETING && conn->outgoing && status != TRIB_OK);
-    conn->state = SHM_ENDING;
+    set_state(conn, SHM_ENDING);
     conn->end_status = status;
     trib_io_watch(reactor, &conn->io, 0);
     trib_timer_stop(reactor, &conn->deadline);
@@ -437,13 +445,14 @@ void trib_shm_conn_end(shm_conn *conn, trib_status status, const char *format, .
         atomic_store_explicit(&conn->out.mine->revoked, 1, memory_order_seq_cst);
         trib_shm_fence();
     }
-    conn->end_by_ns = trib_now(reactor) + SHM_READING_NS; /* from when the peer can see it: is_valid in shm_lease.c */
+    conn->end_by_ns =
+        trib_now(reactor) + SHM_READING_NS; /* counts from when the peer can see `revoked`: is_valid in shm_lease.c */
     if (conn->known) {
         trib_reactor_defer(reactor, &conn->finish_post);
     }
 }
 
-/* What it reads would become the caller's again under its hands. */
+/* True if the peer still reads a payload in place, so that its buffer must not go back to the caller. */
 static bool is_read_by_peer(const shm_conn *conn)
 {
     trib_shm_fence();
@@ -453,7 +462,8 @@ static bool is_read_by_peer(const shm_conn *conn)
     }
     char wake_up;
     ssize_t got = 1;
-    for (unsigned i = 0; got > 0 && i < WAKE_UPS_MAX; i++) { /* its end comes behind what it said before */
+    for (unsigned i = 0; got > 0 && i < WAKE_UPS_MAX;
+         i++) { /* the end of the stream comes behind the wake-ups that were sent before */
         got = recv(conn->io.fd, &wake_up, sizeof wake_up, MSG_DONTWAIT);
         trib_counter_add(&conn->transport->stats.system_calls, 1);
     }
@@ -462,7 +472,7 @@ static bool is_read_by_peer(const shm_conn *conn)
 
 static void finish_conn(trib_reactor *reactor, trib_post *post)
 {
-    shm_conn *conn = (shm_conn *)((char *)post - offsetof(shm_conn, finish_post));
+    shm_conn *conn = trib_container_of(post, shm_conn, finish_post);
     const trib_transport_upcalls *upcalls = conn->base.transport->upcalls;
     trib_assert(conn->state == SHM_ENDING && conn->known);
     if (conn->leased != 0) {

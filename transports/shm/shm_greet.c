@@ -2,10 +2,11 @@
  * shm_greet.c - how two processes come to share a segment.
  *
  * The connector makes the segment, a memfd whose size is sealed, and sends it over the socket with HELLO. The acceptor
- * checks it, maps it and answers WELCOME; READY from the connector opens the connection. Both tell where a random
- * number lies in their memory; who can read the other's there will read payloads the same way, and says so.
+ * checks it, maps it and answers WELCOME; READY from the connector opens the connection. Both say where a random
+ * number lies in their memory. A side that can read the other's number there will read payloads the same way, and says
+ * so.
  *
- * Who has no business here is another user's process: the kernel says who is at the other end of the socket.
+ * Processes of other users are rejected: the kernel says which user is at the other end of the socket.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -38,7 +39,7 @@ trib_status trib_shm_name(const trib_address *address, struct sockaddr_un *out, 
     trib_address canonical;
     trib_tcp_address_format(&parsed, &canonical);
     *out = (struct sockaddr_un){.sun_family = AF_UNIX};
-    /* The first byte stays 0: a name without a file. */
+    /* The first byte stays 0: the name of an abstract socket, without a file. */
     int length = snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "tributary/%s", canonical.text);
     trib_assert(length > 0 && (size_t)length < sizeof out->sun_path - 1);
     *size_out = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
@@ -87,7 +88,7 @@ static bool send_greeting(shm_conn *conn, shm_greeting_step step)
     return sendmsg(conn->io.fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof message;
 }
 
-/* Closes all descriptors that came along but the first, which is returned; -1: none came. */
+/* Returns the first descriptor that came along, -1 if none did; closes the others. */
 static int take_descriptor(struct msghdr *header)
 {
     int kept = -1;
@@ -109,7 +110,8 @@ static int take_descriptor(struct msghdr *header)
     return kept;
 }
 
-/* What this process has none left of where it was given no descriptor; 0: it has some again, or may not have that one. */
+/* The message had a descriptor that this process did not get. Returns errno of the shortage; 0 if it is over, or if
+ * there was none and the kernel forbids this descriptor. */
 static int find_descriptor_shortage(shm_conn *conn)
 {
     trib_counter_add(&conn->transport->stats.system_calls, 2);
@@ -120,8 +122,9 @@ static int find_descriptor_shortage(shm_conn *conn)
     return fd >= 0 ? 0 : errno;
 }
 
-/* 1: one came; 0: none yet, or not now; -1: the connection has ended or will. stays: it is still there the next time, as what
- * comes along is lost where the process has no room for it. */
+/* Returns 1 if a greeting came, 0 if none came or it cannot be received now, -1 if the connection ends. stays: the
+ * greeting stays in the socket for another attempt, because a descriptor that comes along is lost if the process has
+ * no room for it. */
 static int receive_greeting(shm_conn *conn, bool stays, shm_greeting *message, int *fd_out)
 {
     struct iovec bytes = {.iov_base = message, .iov_len = sizeof *message};
@@ -138,14 +141,16 @@ static int receive_greeting(shm_conn *conn, bool stays, shm_greeting *message, i
         trib_shm_conn_end(conn, TRIB_PEER_LOST, "%s", got == 0 ? "closed by the peer" : trib_log_reason(errno, why));
     }
     if (got >= 0) {
-        *fd_out = take_descriptor(&header); /* an empty message brings them as well */
+        *fd_out = take_descriptor(&header); /* an empty message can bring descriptors too */
     }
     if (got <= 0) {
         return -1;
     }
     if (got != (ssize_t)sizeof *message || message->magic != SHM_GREETING_MAGIC ||
         message->version != SHM_GREETING_VERSION || message->segment_bytes != SHM_SEGMENT_BYTES) {
-        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer at the socket speaks another language or version");
+        trib_shm_conn_end(
+            conn, TRIB_PROTOCOL,
+            "the peer speaks another version of the shared-memory transport, or is not a Tributary process");
         return -1;
     }
     if (stays && *fd_out < 0 && (header.msg_flags & MSG_CTRUNC) != 0) {
@@ -155,12 +160,13 @@ static int receive_greeting(shm_conn *conn, bool stays, shm_greeting *message, i
     return 1;
 }
 
-/* What was only looked at. */
-static void take_off(shm_conn *conn)
+/* Removes the greeting that was only peeked at. */
+static void drop_peeked_greeting(shm_conn *conn)
 {
     unsigned char byte;
     trib_counter_add(&conn->transport->stats.system_calls, 1);
-    (void)recv(conn->io.fd, &byte, sizeof byte, MSG_DONTWAIT); /* one that stays is out of turn the next time */
+    (void)recv(conn->io.fd, &byte, sizeof byte,
+               MSG_DONTWAIT); /* if it stays after all, it is out of turn the next time */
 }
 
 /* ---- The segment ---- */
@@ -187,7 +193,7 @@ bool trib_shm_greet_begin(shm_conn *conn)
            map_segment(conn, conn->memory_fd, 0) && send_greeting(conn, SHM_HELLO);
 }
 
-/* A segment that can shrink would kill this process when it is touched. */
+/* Touching a segment that can shrink could kill this process, so its size must be sealed. */
 static bool is_segment(shm_conn *conn, int fd)
 {
     struct stat about;
@@ -210,18 +216,18 @@ static bool can_read(shm_conn *conn, const shm_greeting *message)
 static void take_hello(shm_conn *conn, const shm_greeting *message, int fd)
 {
     if (fd < 0 || !is_segment(conn, fd)) {
-        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer offers no usable memory");
+        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer sent no segment of shared memory, or an unusable one");
         return;
     }
     if (!map_segment(conn, fd, 1)) {
         if (trib_acceptor_is_shortage(errno)) {
             trib_shm_conn_take_later(conn, errno);
         } else {
-            trib_shm_conn_end(conn, TRIB_PROTOCOL, "what the peer offers cannot be mapped");
+            trib_shm_conn_end(conn, TRIB_PROTOCOL, "cannot map the peer's segment of shared memory");
         }
         return;
     }
-    take_off(conn);
+    drop_peeked_greeting(conn);
     trib_reactor_end_shortage(conn->transport->base.reactor);
     conn->reads_peer = can_read(conn, message);
     if (!send_greeting(conn, SHM_WELCOME)) {
@@ -263,7 +269,7 @@ void trib_shm_greet_take(shm_conn *conn)
         conn->peer_reads = message.reads != 0;
         trib_shm_conn_opened(conn);
     } else {
-        trib_shm_conn_end(conn, TRIB_PROTOCOL, "a greeting out of turn");
+        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer sent a greeting out of turn");
     }
     if (fd >= 0) {
         close(fd);

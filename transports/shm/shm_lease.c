@@ -1,29 +1,32 @@
 /*
- * shm_lease.c - payloads in the peer's memory: which are read, which are leased, and what the peer is told of it.
+ * shm_lease.c - payloads in the peer's memory: which are being read, which are leased, and what the peer hears of it.
  *
- * Who sums needs two operands, and the first would have to be copied while the second is on its way. So it may be leased: it stays
- * where it is, and the peer, who is told of payloads in their order, waits with it and with those behind it.
+ * A summation needs two operands, and without a lease the first would have to be copied while the second is on its
+ * way. A leased payload stays in the sender's memory. The sender hears of payloads in their order, so it waits with
+ * this one and those behind it.
  *
  * Invariants
- * - `done` in the segment counts payloads that are over, without a gap: leased is what may be between it and `taken`.
- * - A lease ends, or is recalled, after LEASE_NS at most, and when too many payloads are behind it: a peer whose credit they use
- *   up would never send what the first one waits for. Where that happened none are given for a while.
- * - `reading` is set as long as anything may be read where it is, and for no longer than a payload takes and LEASE_NS, unless this
- *   process stands still. Then the peer may have gone on; whether it did is asked after the last look at the payload.
+ * - `done` in the segment counts payloads that are read, without a gap; leases exist only between it and `taken`.
+ * - A lease ends or is recalled after LEASE_NS at most, and when SHM_LEASES_MAX payloads are waiting: a peer whose
+ *   credit they use up could never send the payload that the holder waits for. After a recall no lease is given for
+ *   PAUSE payloads.
+ * - `reading` is set while a payload may be read in place: for the time of one payload and LEASE_NS at most, unless
+ *   this process stands still. The peer may go on without it then; `revoked`, read after the last read of the payload,
+ *   says whether it did.
  */
 #include "transports/shm/shm_internal.h"
 
 #include "engine/base/assert.h"
 
-#define LEASE_NS INT64_C(500000) /* a loop that waits may take twice as long */
-#define PAUSE 128u               /* payloads without a lease after one that was recalled */
+#define LEASE_NS INT64_C(500000) /* ns; a loop that waits may take twice as long */
+#define PAUSE 128u               /* payloads without a lease after a recall */
 
 static uint64_t bit_of(uint64_t number)
 {
     return UINT64_C(1) << number % SHM_LEASES_MAX;
 }
 
-/* Tells the peer what is over. */
+/* Tells the peer which payloads are read. */
 static void advance_done(shm_conn *conn)
 {
     const uint64_t before = conn->done, end = conn->taken - conn->presenting;
@@ -39,7 +42,8 @@ static void advance_done(shm_conn *conn)
     }
 }
 
-/* Who has taken a payload back waits while `reading` is set before anybody may write to it, but not for ever. */
+/* A sender that takes payloads back waits while `reading` is set before their buffers are written to, but no longer
+ * than SHM_READING_NS. */
 static bool is_valid(const shm_conn *conn, const shm_lease *lease)
 {
     return atomic_load_explicit(&conn->in.peer->revoked, memory_order_acquire) == 0 ||
@@ -52,7 +56,7 @@ static bool lease_end(trib_lease *base)
     shm_conn *conn = lease->conn;
     trib_assert(lease->number >= conn->done && lease->number < conn->taken);
     trib_assert((conn->leased & bit_of(lease->number)) != 0);
-    trib_shm_fence(); /* that is asked after the last look at the payload */
+    trib_shm_fence(); /* `revoked` is read after the last read of the payload */
     const bool valid = is_valid(conn, lease);
     conn->leased &= ~bit_of(lease->number);
     advance_done(conn);
@@ -76,7 +80,7 @@ void trib_shm_leases_recall(shm_conn *conn)
     }
 }
 
-/* The oldest is the first to be recalled: `done` waits for it. */
+/* Recalls the oldest lease first: `done` waits for it. */
 void trib_shm_leases_expire(trib_reactor *reactor, trib_timer *timer)
 {
     shm_conn *conn = timer->user;
@@ -87,7 +91,8 @@ void trib_shm_leases_expire(trib_reactor *reactor, trib_timer *timer)
         conn->lease_pause = PAUSE;
     }
     if (conn->done != before) {
-        trib_shm_conn_wake(conn, SHM_WAKE_ON_INPUT | SHM_WAKE_ON_PROGRESS); /* who does not hurry has waited long */
+        trib_shm_conn_wake(conn, SHM_WAKE_ON_INPUT |
+                                     SHM_WAKE_ON_PROGRESS); /* a sender that does not hurry has waited long enough */
     }
     if (conn->leased != 0) {
         trib_timer_arm(reactor, timer, conn->leases[conn->done % SHM_LEASES_MAX].since_ns + LEASE_NS);
@@ -116,21 +121,21 @@ void trib_shm_payload_end(shm_conn *conn)
     advance_done(conn);
 }
 
-trib_lease *trib_shm_lease(trib_conn *base, bool keeps)
+trib_lease *trib_shm_lease(trib_conn *base, bool past_upcall)
 {
     shm_conn *conn = (shm_conn *)base;
     const uint64_t number = conn->taken - 1;
-    if (!conn->presenting || (conn->leased & bit_of(number)) != 0 || (keeps && conn->state != SHM_OPEN)) {
+    if (!conn->presenting || (conn->leased & bit_of(number)) != 0 || (past_upcall && conn->state != SHM_OPEN)) {
         return NULL;
     }
-    if (keeps && conn->lease_pause > 0) {
+    if (past_upcall && conn->lease_pause > 0) {
         conn->lease_pause--;
         return NULL;
     }
     shm_lease *lease = &conn->leases[number % SHM_LEASES_MAX];
     *lease = (shm_lease){.base = {.end = lease_end}, .conn = conn, .number = number, .since_ns = conn->began_ns};
     conn->leased |= bit_of(number);
-    if (keeps && !conn->lease_timer.armed) {
+    if (past_upcall && !conn->lease_timer.armed) {
         trib_timer_arm(conn->transport->base.reactor, &conn->lease_timer, lease->since_ns + LEASE_NS);
     }
     return &lease->base;

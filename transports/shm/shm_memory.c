@@ -16,9 +16,9 @@
 #include "engine/base/fork.h"
 #include "numa/pages.h"
 
-#define EXTENTS_MAX 1024u /* 64 GiB and more, as the arena makes them; what comes after is not offered */
+#define EXTENTS_MAX 1024u /* 64 GiB or more in the arena's extents; later extents are not offered */
 #define ENTRIES_AT_ONCE 32u
-#define PAUSE 256u /* what cannot be mapped may be lack of a descriptor, which passes, or forbidden, which does not */
+#define PAUSE 256u /* payloads until the next attempt to map: a lack of descriptors passes, a prohibition does not */
 
 typedef struct shm_entry {
     uint64_t base, size;
@@ -26,7 +26,7 @@ typedef struct shm_entry {
     uint32_t unused;
 } shm_entry;
 
-/* As peers read it. */
+/* The list as peers read it. */
 typedef struct shm_list {
     _Atomic uint32_t count;
     shm_entry entries[EXTENTS_MAX];
@@ -35,7 +35,7 @@ typedef struct shm_list {
 struct shm_offer {
     trib_arena *arena;
     uint32_t registrar;
-    pthread_mutex_t lock; /* who adds to the list has it: extents may be made by two threads at once */
+    pthread_mutex_t lock; /* held to add to the list: two threads may make extents at once */
     shm_list list;
 };
 
@@ -47,11 +47,11 @@ static trib_status register_extent(void *user, const trib_arena_memory *memory, 
     shm_offer *offer = user;
     *cookie_out = NULL;
     if (memory->fd < 0) {
-        return TRIB_OK; /* what is not offered is sent all the same */
+        return TRIB_OK; /* a payload in it is sent as any other */
     }
     *cookie_out = memory->base;
     if (!trib_fork_own_memory(memory->base, memory->size, memory->fd)) {
-        (void)madvise(memory->base, memory->size, MADV_DONTFORK); /* a child shall not write to it */
+        (void)madvise(memory->base, memory->size, MADV_DONTFORK); /* a child must not write to it */
     }
     pthread_mutex_lock(&offer->lock);
     const uint32_t count = atomic_load_explicit(&offer->list.count, memory_order_relaxed);
@@ -66,7 +66,7 @@ static trib_status register_extent(void *user, const trib_arena_memory *memory, 
 
 static void unregister_extent(void *user, void *base, size_t size, void *cookie)
 {
-    (void)user; /* the list goes as a whole */
+    (void)user; /* entries are not removed one by one */
     (void)size;
     if (cookie != NULL) {
         trib_fork_disown_memory(base);
@@ -139,7 +139,8 @@ static bool read_from(const shm_peer_memory *peer, uint64_t address, void *to, s
     return process_vm_readv(peer->pid, &local, 1, &remote, 1, 0) == (ssize_t)size;
 }
 
-/* The number and the bytes are read out of one process: an id can be another's between two calls. */
+/* The number and the bytes are read in one call, so out of one process: an id can name another process a moment
+ * later. */
 ssize_t trib_shm_peer_read(const shm_peer_memory *peer, uint64_t address, void *to, uint32_t size)
 {
     uint64_t found = ~peer->probe;
@@ -164,7 +165,7 @@ bool trib_shm_peer_can_be_read(const shm_peer_memory *peer)
     return peer->pid > 0 && read_from(peer, peer->probe_address, &found, sizeof found) && found == peer->probe;
 }
 
-/* The entry of its list in which those bytes lie. */
+/* Finds the entry of the peer's list that has all those bytes. */
 static bool find_entry(const shm_peer_memory *peer, uint64_t address, uint32_t size, shm_entry *entry_out)
 {
     shm_entry some[ENTRIES_AT_ONCE];
@@ -230,7 +231,8 @@ const void *trib_shm_peer_find(shm_peer_memory *peer, uint64_t address, uint32_t
         return NULL;
     }
     shm_entry entry;
-    /* The number is looked at after the process has been taken hold of: it is not another one with the same id. */
+    /* The number is read after the process was opened, so it proves that this is not another process with the same
+     * id. */
     trib_counter_add(peer->system_calls, 2);
     const int process = (int)syscall(SYS_pidfd_open, peer->pid, 0);
     if (process >= 0) {

@@ -1,19 +1,19 @@
 /*
- * shm_memory.h - memory that a process offers to its peers, who read it where it is.
+ * shm_memory.h - memory that a process offers to its peers, which read it in place.
  *
- * What an engine's arena makes it offers: each extent is a file without a name, and a list says at which addresses they lie. A
- * peer reads that list out of this process's memory, takes the descriptors from it, and maps them, when it is first told of
- * a payload that lies there. All of that takes the right that reading the memory itself takes. Where it cannot be had the payload
- * is read as any other.
+ * A process offers what its engine's arena allocates: each extent is a file without a name, and a list says at which
+ * addresses the extents lie. When a peer first hears of a payload there, it reads the list out of this process's
+ * memory, copies the descriptor, and maps the file. The kernel demands for it the same right as for reading the memory
+ * itself. Where the right is missing, the payload is read as any other.
  *
  * Invariants
- * - An entry of the list does not change after it was counted, and what it names stays until the list goes, which no connection
- *   outlives.
- * - Of a peer's list nothing is believed: what cannot shrink and is as large as it says is mapped, for reading, and no more
- *   of it than a list can have, though it may be another each time.
+ * - An entry of the list does not change after it was counted, and its file stays until the list is destroyed, which
+ *   is after the last connection.
+ * - A peer's list is not trusted. A file is mapped only if it cannot shrink and has the size that the list says, for
+ *   reading only, and at most as many files as a list can have, even if the list changes each time.
  */
-#ifndef TRIB_TRANSPORTS_SHM_MEMORY_H
-#define TRIB_TRANSPORTS_SHM_MEMORY_H
+#ifndef TRIB_TRANSPORTS_SHM_SHM_MEMORY_H
+#define TRIB_TRANSPORTS_SHM_SHM_MEMORY_H
 
 #include <stdatomic.h>
 #include <sys/types.h>
@@ -25,38 +25,40 @@
 
 typedef struct shm_offer shm_offer;
 
-/* Offers what that arena has made and will make. TRIB_NO_MEMORY, TRIB_BUSY (arena.h). */
+/* Offers the extents that the arena has and will have. TRIB_NO_MEMORY, TRIB_BUSY (arena.h). */
 TRIB_CHECKED trib_status trib_shm_offer_create(trib_arena *arena, shm_offer **offer_out);
-/* Before the arena goes. NULL is fine. */
+/* Called before the arena is destroyed. NULL is fine. */
 void trib_shm_offer_destroy(shm_offer *offer);
-/* Where peers find the list. NULL: 0, there is none. */
+/* The address of the list in this process; 0 if offer is NULL. */
 uint64_t trib_shm_offer_address(const shm_offer *offer);
-/* Any thread; takes no lock. NULL: false. *hint_io is the caller's: where it was found the last time, 0 at first. */
+/* True if a peer can map those bytes. Any thread; takes no lock. NULL: false. *hint_io is the caller's, 0 at first:
+ * where the last search ended. */
 bool trib_shm_is_offered(const shm_offer *offer, const void *data, uint32_t size, uint32_t *hint_io);
 
 /* ---- Reading ---- */
 
 typedef struct shm_mapping {
-    uint64_t base, size; /* in the peer */
+    uint64_t base, size; /* the address in the peer, and bytes */
     unsigned char *here;
 } shm_mapping;
 
-/* A peer's, as one connection sees it. */
+/* The memory of a peer as one connection sees it. */
 typedef struct shm_peer_memory {
     pid_t pid;
-    uint64_t address; /* of its list; 0: it has none */
+    uint64_t address; /* of the peer's list; 0: it has none */
     uint64_t probe_address, probe;
-    uint32_t pause;       /* so many payloads are not looked for, after one that could not be mapped */
-    uint32_t count, last; /* last: where something was found the last time */
+    uint32_t pause;       /* payloads to be read without a search, after one that could not be mapped */
+    uint32_t count, last; /* last: the index of the mapping that was used last */
     shm_mapping *mappings;
     trib_counter *system_calls;
 } shm_peer_memory;
 
-/* Whether that number can be read there: this is the process that said so. */
+/* True if the peer's number can be read there, which proves that pid is the process that named it. */
 bool trib_shm_peer_can_be_read(const shm_peer_memory *peer);
-/* As process_vm_readv of those bytes, which the process that said so has: errno is ESRCH where its id is another's by now. */
+/* As process_vm_readv of bytes of the peer. It reads the peer's number too: errno is ESRCH if pid is another process
+ * by now. */
 ssize_t trib_shm_peer_read(const shm_peer_memory *peer, uint64_t address, void *to, uint32_t size);
-/* Where those bytes of the peer's can be read; NULL: they cannot be. Maps the extent if that is new. */
+/* Returns where those bytes of the peer can be read here; NULL if they cannot. Maps the extent if that is new. */
 const void *trib_shm_peer_find(shm_peer_memory *peer, uint64_t address, uint32_t size);
 void trib_shm_peer_forget(shm_peer_memory *peer);
 

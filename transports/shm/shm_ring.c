@@ -25,7 +25,7 @@ uint32_t trib_shm_record_bytes(uint32_t behind)
     return SHM_ALIGN + round_up(behind);
 }
 
-/* Bytes behind a record; UINT32_MAX for what is none. */
+/* Bytes behind a record; UINT32_MAX for an invalid one. */
 static uint32_t bytes_behind(const shm_record *record)
 {
     switch (record->kind) {
@@ -33,7 +33,7 @@ static uint32_t bytes_behind(const shm_record *record)
         return record->size <= SHM_RING_BYTES ? record->size : UINT32_MAX;
     case SHM_INLINE:
         return record->size <= SHM_INLINE_MAX ? TRIB_HEADER_SIZE + record->size : UINT32_MAX;
-    case SHM_REMOTE: /* small ones are never presented in place, so that nothing is read of a peer that has proved nothing yet */
+    case SHM_REMOTE: /* Small payloads never come so: nothing is read in place of a peer that has proved nothing yet. */
     case SHM_OFFERED:
     case SHM_STREAM:
         if (record->size <= SHM_INLINE_MAX) {
@@ -48,28 +48,28 @@ static uint32_t bytes_behind(const shm_record *record)
 }
 
 #define LINE 64u
-#define FETCH_BYTES (4096u + 2 * LINE) /* beyond that the processor itself has seen where this goes */
+#define FETCH_BYTES (4096u + 2 * LINE) /* beyond it the processor's own prefetcher has recognized the pattern */
 
 /* ---- Filling ---- */
 
-/* Looks how far the peer has come. False if it says what cannot be. */
-static bool see_tail(shm_out *out)
+/* Reads how far the peer has read. False if its position is impossible. */
+static bool read_tail(shm_out *out)
 {
     uint64_t tail = atomic_load_explicit(&out->peer->tail, memory_order_acquire);
     if (tail - out->tail > out->head - out->tail) {
-        return false; /* behind what it has said before, or ahead of what there is */
+        return false; /* behind its earlier position, or ahead of what was written */
     }
     out->tail = tail;
     return true;
 }
 
-/* Where a record's kind stands. */
+/* The address of a record's kind. */
 static _Atomic uint32_t *kind_at(unsigned char *ring, uint64_t position)
 {
     return (_Atomic uint32_t *)(void *)(ring + position % SHM_RING_BYTES);
 }
 
-/* All of a record's beginning but its kind. */
+/* Writes the beginning of a record except its kind. */
 static void write_record_head(unsigned char *ring, uint64_t position, const shm_record *record)
 {
     const size_t kind = sizeof record->kind;
@@ -84,7 +84,7 @@ unsigned char *trib_shm_out_reserve(shm_out *out, shm_record record, uint32_t be
     uint32_t skip = at + bytes > SHM_RING_BYTES ? SHM_RING_BYTES - at : 0;
     const uint64_t end = out->head + skip + bytes + SHM_ALIGN; /* with the SHM_NONE behind it */
     if (end - out->tail > SHM_RING_BYTES) {
-        *broken = !see_tail(out);
+        *broken = !read_tail(out);
         if (*broken || end - out->tail > SHM_RING_BYTES) {
             return NULL;
         }
@@ -107,7 +107,7 @@ void trib_shm_out_commit(shm_out *out)
         write_record_head(out->ring, out->head, &filler);
         out->record.kind = SHM_SKIP;
     }
-    /* Whoever sees this sees all that was written before, the SHM_NONE too. */
+    /* A reader that sees the kind sees everything that was written before, the SHM_NONE too. */
     atomic_store_explicit(kind_at(out->ring, out->head), out->record.kind, memory_order_release);
     out->head = out->next;
 }
@@ -121,7 +121,7 @@ bool trib_shm_in_end(shm_in *in)
     return in->end - in->tail <= SHM_RING_BYTES;
 }
 
-/* What has come lies in another core's cache. Asked for at once it is on its way while its header is read and thought about. */
+/* New records lie in another core's cache. Prefetched at once, they travel while their header is being read. */
 static void prefetch_bytes(const unsigned char *from, uint32_t bytes)
 {
     for (uint32_t i = LINE; i < bytes && i < FETCH_BYTES; i += LINE) {
@@ -129,7 +129,7 @@ static void prefetch_bytes(const unsigned char *from, uint32_t bytes)
     }
 }
 
-/* The record at `in->tail`, which the peer can still change: it is read once. */
+/* Reads the record at in->tail once, because the peer can still change it. */
 static shm_found read_record(shm_in *in, shm_record *record_out, const unsigned char **behind_out)
 {
     if (!trib_shm_in_has_more(in)) {
@@ -155,7 +155,7 @@ shm_found trib_shm_in_next(shm_in *in, shm_record *record_out, const unsigned ch
 {
     shm_found found = read_record(in, record_out, behind_out);
     if (found == SHM_RECORD && record_out->kind == SHM_SKIP) {
-        /* It reaches to the end of the ring and is published together with the record after it. */
+        /* The record reaches to the end of the ring, and is published together with the record behind it. */
         trib_shm_in_take(in);
         const bool good = in->tail % SHM_RING_BYTES == 0 && read_record(in, record_out, behind_out) == SHM_RECORD;
         found = good && record_out->kind != SHM_SKIP ? SHM_RECORD : SHM_BROKEN;

@@ -1,18 +1,18 @@
 /*
  * shm_stream.c - messages to records and back.
  *
- * Small payloads are copied into the ring and are sent as soon as they are there. Large ones stay where they are. Those in
- * memory that the sender offers are presented there, no copy (shm_memory.h); others the receiver reads out of the sender's
- * memory with process_vm_readv, one copy, made by the kernel. It says so, then they are sent. Where the kernel does not let
- * it, they go through the ring in fragments.
+ * A small payload is copied into the ring and is sent as soon as it is there. A large one stays in the sender's
+ * memory. If the sender offers that memory (shm_memory.h), the payload is presented there, without a copy; otherwise
+ * the receiver reads it with process_vm_readv, one copy by the kernel. The message counts as sent when the receiver
+ * says that it has read it. Where the kernel forbids both, the payload goes through the ring in fragments.
  *
  * Invariants
- * - A sender that takes payloads back before they were read says so first (revoked), and a receiver looks there after
- *   it has copied: what it presents was valid.
- * - Before a receiver looks there and presents a payload in place it says so (reading), and the sender looks at that after it
- *   has taken payloads back, before anybody may write to them. It does not wait for ever: one that stands still meanwhile
- *   hears when it ends its lease that the payload was none any more (shm_lease.c).
- * - Headers are copied before they are looked at, and payloads but for who reads them under a lease.
+ * - A sender that takes payloads back before they were read sets `revoked` first, and a receiver reads `revoked` after
+ *   it has copied a payload. So a payload that it presents was valid.
+ * - A receiver sets `reading` before it reads `revoked` and presents a payload in place. The sender checks `reading`
+ *   after it has set `revoked` and before the buffers can be written to. It does not wait for ever: a receiver that
+ *   stood still meanwhile learns at the end of its lease that the payload was not valid (shm_lease.c).
+ * - Headers are copied before they are checked. Payloads are copied too, except for a receiver with a lease.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -24,9 +24,9 @@
 #include "transports/shm/shm_internal.h"
 
 #define MESSAGES_PER_TURN 64u
-#define BYTES_PER_TURN (256u * 1024u) /* then sums and answers go out before more is taken */
+#define BYTES_PER_TURN (256u * 1024u) /* bytes; sums and answers go out before more is read */
 
-/* A payload's bytes, into the ring or out of it. */
+/* Copies bytes of a payload into the ring or out of it. */
 static void copy_counted(shm_conn *conn, void *to, const void *from, uint32_t size)
 {
     if (size > 0) {
@@ -47,7 +47,7 @@ static unsigned char *reserve_record(shm_conn *conn, shm_record record, uint32_t
     bool broken = false;
     unsigned char *place = trib_shm_out_reserve(&conn->out, record, behind, &broken);
     if (broken) {
-        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer's ring makes no sense");
+        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer wrote an impossible position into the shared ring");
     }
     return place;
 }
@@ -60,7 +60,7 @@ static bool write_inline(shm_conn *conn, const trib_send *send)
         return false;
     }
     copy_counted(conn, place + TRIB_HEADER_SIZE, send->payload, send->payload_size);
-    memcpy(place, send->header, TRIB_HEADER_SIZE); /* last: the peer looks at the line that it is in all the time */
+    memcpy(place, send->header, TRIB_HEADER_SIZE); /* last, because the peer polls this line */
     trib_shm_out_commit(&conn->out);
     return true;
 }
@@ -86,7 +86,7 @@ static bool write_remote(shm_conn *conn, const trib_send *send)
     return write_header(conn, send, offered ? SHM_OFFERED : SHM_REMOTE);
 }
 
-/* True when all of it is in the ring. */
+/* True if all of the payload is in the ring. */
 static bool write_stream(shm_conn *conn, const trib_send *send)
 {
     if (!conn->stream_begun) {
@@ -127,7 +127,8 @@ void trib_shm_stream_write(shm_conn *conn)
         wrote = true;
     }
     if (wrote) {
-        /* An answer tells of what it answers that it was taken, too: one look at who sleeps, and one fence before it. */
+        /* Piggybacks the pending progress report on this wake-up: one fence and one check of the peer's sleep flag
+         * serve both. */
         trib_shm_conn_wake(conn, SHM_WAKE_ON_INPUT | (conn->progress_owed ? SHM_WAKE_ON_PROGRESS : 0));
         conn->progress_owed = false;
     }
@@ -138,7 +139,7 @@ bool trib_shm_stream_report(shm_conn *conn)
     bool found = false;
     uint64_t done = atomic_load_explicit(&conn->out.peer->done, memory_order_acquire);
     if (done < conn->done_seen || done > conn->remote_written) {
-        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer has taken what was not sent");
+        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer reports payloads as read that were not sent");
         return true;
     }
     conn->done_seen = done;
@@ -190,7 +191,7 @@ static void take_inline(shm_conn *conn)
     message_complete(conn, conn->target.buffer);
 }
 
-/* True if the target has the payload. */
+/* True if the payload is in the target. */
 static bool read_remote(shm_conn *conn)
 {
     uint32_t payload_got = 0;
@@ -203,7 +204,7 @@ static bool read_remote(shm_conn *conn)
             bool gone = got < 0 && error == ESRCH;
             char why[TRIB_REASON_MAX];
             trib_shm_conn_end(conn, TRIB_PEER_LOST, gone ? "the peer is gone" : "cannot read a payload of the peer: %s",
-                              got < 0 ? trib_log_reason(error, why) : "it ends too early");
+                              got < 0 ? trib_log_reason(error, why) : "the kernel read a part only");
             return false;
         }
         payload_got += (uint32_t)got;
@@ -236,7 +237,7 @@ static void take_remote(shm_conn *conn)
     if (payload != NULL) {
         present_payload(conn, payload);
     } else if (!conn->reads_peer) {
-        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer lends payloads that this process cannot read");
+        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer refers to payloads in memory that this process cannot read");
     } else {
         (void)trib_shm_payload_begin(conn, false);
         const bool is_there = conn->state == SHM_OPEN && read_remote(conn);
@@ -247,7 +248,7 @@ static void take_remote(shm_conn *conn)
     }
 }
 
-/* The receiver has answered: the payload of conn->record goes where it said. */
+/* The receiver has answered: moves the payload of conn->record to the place that it named. */
 static void take_payload(shm_conn *conn)
 {
     switch (conn->record.kind) {
@@ -267,7 +268,7 @@ static void take_payload(shm_conn *conn)
     }
 }
 
-/* Asks the receiver where the payload goes, and takes it unless there is no room. */
+/* Asks the receiver where the payload goes, and moves it there unless it has no room. */
 static void ask_receiver(shm_conn *conn)
 {
     conn->target = (trib_recv_target){.buffer = NULL};
@@ -287,7 +288,7 @@ static void ask_receiver(shm_conn *conn)
     } else if (status != TRIB_OK) {
         trib_shm_conn_end(conn, status, "message refused: %s", trib_status_text(status));
     } else if (conn->target.payload_size != conn->record.size) {
-        trib_shm_conn_end(conn, TRIB_PROTOCOL, "a header speaks of %u bytes, and %u are there",
+        trib_shm_conn_end(conn, TRIB_PROTOCOL, "a header announces %u bytes of payload, and %u came",
                           conn->target.payload_size, conn->record.size);
     } else {
         trib_assert(conn->target.buffer != NULL || conn->record.size == 0);
@@ -298,7 +299,7 @@ static void ask_receiver(shm_conn *conn)
 static void take_fragment(shm_conn *conn, const shm_record *fragment, const unsigned char *bytes)
 {
     if (fragment->kind != SHM_FRAGMENT || fragment->size > conn->record.size - conn->payload_got) {
-        trib_shm_conn_end(conn, TRIB_PROTOCOL, "a payload came in fragments that do not fit");
+        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the fragments of a payload do not add up to its size");
         return;
     }
     copy_counted(conn, (unsigned char *)conn->target.buffer + conn->payload_got, bytes, fragment->size);
@@ -313,7 +314,7 @@ static void take_fragment(shm_conn *conn, const shm_record *fragment, const unsi
 static void take_next_record(shm_conn *conn, const shm_record *record, const unsigned char *behind)
 {
     if (conn->state == SHM_FLUSHING) {
-        take_record(conn); /* nobody wants it, but the peer may be flushing too */
+        take_record(conn); /* the message is dropped, but the peer may be flushing and wait for it to be read */
         if (record->kind == SHM_REMOTE || record->kind == SHM_OFFERED) {
             (void)trib_shm_payload_begin(conn, false);
             trib_shm_payload_end(conn);
@@ -321,7 +322,7 @@ static void take_next_record(shm_conn *conn, const shm_record *record, const uns
     } else if (conn->streaming) {
         take_fragment(conn, record, behind);
     } else if (record->kind == SHM_FRAGMENT) {
-        trib_shm_conn_end(conn, TRIB_PROTOCOL, "a fragment without a message");
+        trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer sent a fragment without a message");
     } else {
         conn->record = *record;
         conn->behind = behind;
@@ -330,7 +331,7 @@ static void take_next_record(shm_conn *conn, const shm_record *record, const uns
     }
 }
 
-static void drained(shm_conn *conn)
+static void end_if_drained(shm_conn *conn)
 {
     if (conn->hung_up) {
         trib_shm_conn_end(conn, TRIB_PEER_LOST, "%s",
@@ -350,12 +351,12 @@ bool trib_shm_stream_read(shm_conn *conn)
         const unsigned char *behind = NULL;
         shm_found answer = trib_shm_in_next(&conn->in, &record, &behind);
         if (answer == SHM_NOTHING) {
-            drained(conn);
+            end_if_drained(conn);
             break;
         }
         found = true;
         if (answer == SHM_BROKEN) {
-            trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer's records make no sense");
+            trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer wrote an invalid record into the shared ring");
             break;
         }
         bytes += record.size;

@@ -1,12 +1,15 @@
-/* sim.c - the instance of the simulated transport and its listeners; see sim.h. */
+/* sim.c - an instance of the simulated transport and its listeners; see sim.h. */
 #include "transports/sim/sim.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "transports/sim/sim_internal.h"
+#include "transports/transport_defaults.h"
 
 #define PORT_MAX 65535u
 
@@ -106,7 +109,7 @@ static sim_pair *take_waiting(sim_listener *listener)
 static void run_accept(trib_reactor *reactor, trib_sim_work *work)
 {
     (void)reactor;
-    sim_listener *listener = (sim_listener *)((char *)work - offsetof(sim_listener, work));
+    sim_listener *listener = trib_container_of(work, sim_listener, work);
     sim_transport *transport = (sim_transport *)listener->base.transport;
     listener->accepting = true;
     for (sim_pair *pair = take_waiting(listener); pair != NULL;
@@ -126,14 +129,10 @@ static void sim_listener_close(trib_listener *base)
     sim_transport *transport = (sim_transport *)base->transport;
     trib_assert(!listener->closed);
     listener->closed = true;
-    sim_listener **at = &listener->node->listeners;
-    while (*at != listener) {
-        at = &(*at)->next;
-    }
-    *at = listener->next;
+    LL_DELETE(listener->node->listeners, listener);
     trib_sim_reactor_take_back(transport->base.reactor, &listener->work);
     for (sim_pair *pair = take_waiting(listener); pair != NULL; pair = take_waiting(listener)) {
-        /* As a kernel does with what nobody has accepted. */
+        /* A kernel resets the connections that nobody has accepted. */
         pair->ends[1].state = SIM_GONE;
         trib_sim_flow_reset(&pair->flows[1]);
         trib_sim_pair_unref(pair);
@@ -153,7 +152,7 @@ static bool pick_port(trib_sim_node *node, uint32_t *port)
     return *port != 0 && find_listener(node, *port) == NULL;
 }
 
-/* Each of the list is of that node. */
+/* True if each address of the list belongs to that node. */
 static bool is_of_node(const trib_sim_node *node, const trib_address *at, uint32_t *port_out)
 {
     sim_place place;
@@ -168,7 +167,7 @@ static bool is_of_node(const trib_sim_node *node, const trib_address *at, uint32
     return is_own;
 }
 
-/* The same list, with the port that was picked. */
+/* Writes the same list with the port that was picked. */
 static void put_bound(const trib_address *at, uint32_t port, trib_address *bound_out)
 {
     size_t size = 0;
@@ -187,7 +186,7 @@ static trib_status sim_listen(trib_transport *transport, const trib_address *at,
     trib_sim_node *node = self->node;
     uint32_t port = 0;
     if (!is_of_node(node, at, &port)) {
-        return trib_error_set(error, TRIB_INVALID, "\"%.*s\" is no address of node %s", TRIB_ADDRESS_MAX, at->text,
+        return trib_error_set(error, TRIB_INVALID, "\"%.*s\" is not an address of node %s", TRIB_ADDRESS_MAX, at->text,
                               node->name);
     }
     if (!pick_port(node, &port)) {
@@ -195,7 +194,7 @@ static trib_status sim_listen(trib_transport *transport, const trib_address *at,
     }
     sim_listener *listener = calloc(1, sizeof *listener);
     if (listener == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "no memory for a listener");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a listener");
     }
     listener->base.transport = transport;
     listener->base.user = user;
@@ -225,7 +224,9 @@ static bool sim_moves_alone(const trib_conn *conn, const void *memory, size_t si
         .name = "sim", .flags = (flags_), .open = sim_open, .close = sim_close, .listen = sim_listen,                  \
         .listener_close = sim_listener_close, .connect = trib_sim_connect, .send = trib_sim_send,                      \
         .recv_resume = trib_sim_recv_resume, .conn_close = trib_sim_conn_close, .stats = sim_stats,                    \
-        .moves_alone = sim_moves_alone,                                                                                \
+        .moves_alone = sim_moves_alone, .lease = trib_transport_never_leases,                                          \
+        .is_idle = trib_transport_is_always_idle, .context_open = trib_transport_no_context_open,                      \
+        .context_close = trib_transport_no_context_close, .notifies_devices = trib_transport_notifies_no_devices,      \
     }
 
 const trib_transport_ops trib_sim_transport_ops = SIM_OPS(TRIB_TRANSPORT_FAILOVER | TRIB_TRANSPORT_SUBFLOWS);

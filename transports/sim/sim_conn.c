@@ -1,14 +1,14 @@
 /*
- * sim_conn.c - connections of the simulated transport, as the reactors of their two ends see them; the messages on them
- * are in sim_stream.c.
+ * sim_conn.c - connections of the simulated transport as the reactors of their ends see them; the messages are in
+ * sim_stream.c.
  *
- * The same states as TCP's (tcp_conn.c): what is sent goes to the kernel at the end of the turn, as far as it takes it;
- * what has arrived is read in turns; the end of a connection is told from the loop.
+ * The states are those of TCP (tcp_conn.c): sends go to the kernel at the end of the turn, as far as it accepts them;
+ * bytes that arrived are read in turns; the end is reported from the loop.
  *
  * Invariants
- * - An end that is GONE has been told to its reactor and is not touched by it any more; the pair still carries what
- *   the kernel has of its messages.
- * - Works and posts of an end are queued only while it is not GONE.
+ * - An end that is SIM_GONE was reported to its reactor, which does not touch it any more. The pair still carries the
+ *   messages that the kernel has.
+ * - Works and posts of an end are queued only while it is not SIM_GONE.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,16 +16,17 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "transports/sim/sim_internal.h"
 
-#define RETRY_FIRST_NS INT64_C(1000000000) /* as a kernel repeats its attempts to connect */
+#define RETRY_FIRST_NS INT64_C(1000000000) /* the first interval at which a kernel repeats an attempt to connect */
 
 static void run_connected(trib_reactor *reactor, trib_sim_work *work);
 static void run_read(trib_reactor *reactor, trib_sim_work *work);
 static void run_write(trib_reactor *reactor, trib_sim_work *work);
 static void run_end(trib_reactor *reactor, trib_sim_work *work);
 static void post_write(trib_reactor *reactor, trib_post *post);
-static void knock(trib_sim *sim, trib_sim_event *event);
+static void connect_arrived(trib_sim *sim, trib_sim_event *event);
 static void write_later(sim_end *end);
 
 static void end_init(sim_pair *pair, uint8_t index)
@@ -51,7 +52,7 @@ static void attach_end(sim_end *end, sim_transport *transport)
 
 /* ---- Connecting ---- */
 
-/* Its wire in that network, or if it has none the first one. */
+/* The machine's link in that network, or its first one if it has none there. */
 static trib_sim_node *wire_of(trib_sim_node *node, uint32_t network)
 {
     trib_sim_node *further = network > 0 ? node->machine->further[network - 1] : NULL;
@@ -72,8 +73,8 @@ static sim_pair *pair_create(trib_sim_net *net, trib_sim_node *from, const sim_p
     pair->port = to->port;
     end_init(pair, 0);
     end_init(pair, 1);
-    pair->knock.fired = knock;
-    pair->silence.fired = trib_sim_pair_silent;
+    pair->knock.fired = connect_arrived;
+    pair->silence.fired = trib_sim_pair_check_silence;
     pair->retry_ns = RETRY_FIRST_NS;
     pair->references = 2;
     pair->next = net->pairs;
@@ -108,23 +109,23 @@ trib_status trib_sim_connect(trib_transport *transport, const trib_address *to, 
     return TRIB_OK;
 }
 
-/* Back at the end that connects, one latency later. */
-static void answered(trib_sim *sim, trib_sim_event *event)
+/* The answer is back at the connecting end, one latency later. */
+static void connect_answered(trib_sim *sim, trib_sim_event *event)
 {
     (void)sim;
-    sim_pair *pair = (sim_pair *)((char *)event - offsetof(sim_pair, knock));
+    sim_pair *pair = trib_container_of(event, sim_pair, knock);
     sim_end *end = &pair->ends[0];
     if (end->state == SIM_CONNECTING) {
         trib_sim_reactor_give(sim_reactor_of(end), &end->connect_work);
     }
 }
 
-static void knock(trib_sim *sim, trib_sim_event *event)
+static void connect_arrived(trib_sim *sim, trib_sim_event *event)
 {
-    sim_pair *pair = (sim_pair *)((char *)event - offsetof(sim_pair, knock));
+    sim_pair *pair = trib_container_of(event, sim_pair, knock);
     sim_end *end = &pair->ends[0];
     if (end->state != SIM_CONNECTING) {
-        pair->ends[1].state = SIM_GONE; /* given up meanwhile */
+        pair->ends[1].state = SIM_GONE; /* the connecting end has given up meanwhile */
         trib_sim_pair_unref(pair);
         return;
     }
@@ -135,7 +136,7 @@ static void knock(trib_sim *sim, trib_sim_event *event)
     }
     bool welcome = !pair->ends[0].node->dead && trib_sim_listener_offer(pair->ends[1].node, pair);
     end->answer = welcome ? TRIB_OK : TRIB_PEER_LOST;
-    event->fired = answered;
+    event->fired = connect_answered;
     trib_sim_set(sim, event, trib_sim_now(sim) + trib_sim_latency(pair));
     if (!welcome) {
         pair->ends[1].state = SIM_GONE;
@@ -146,7 +147,7 @@ static void knock(trib_sim *sim, trib_sim_event *event)
 static void run_connected(trib_reactor *reactor, trib_sim_work *work)
 {
     (void)reactor;
-    sim_end *end = (sim_end *)((char *)work - offsetof(sim_end, connect_work));
+    sim_end *end = trib_container_of(work, sim_end, connect_work);
     if (end->state != SIM_CONNECTING) {
         return;
     }
@@ -180,14 +181,14 @@ void trib_sim_end_accept(sim_end *end, sim_transport *transport)
 
 /* ---- Sending ---- */
 
-/* Sends of one turn travel together. The post keeps the pair alive: a post cannot be taken back. */
+/* The sends of one turn travel together. The post cannot be taken back, so it keeps the pair alive. */
 static void write_later(sim_end *end)
 {
     if (!end->write_post.queued) {
         trib_sim_pair_ref(end->pair);
         trib_reactor *reactor = sim_reactor_of(end);
         trib_reactor_defer(reactor, &end->write_post);
-        trib_reactor_wake(reactor); /* for a caller outside of its turns */
+        trib_reactor_wake(reactor); /* the caller may be outside of the reactor's turns */
     }
 }
 
@@ -205,7 +206,7 @@ void trib_sim_send(trib_conn *conn, trib_send *send)
 static void post_write(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
-    sim_end *end = (sim_end *)((char *)post - offsetof(sim_end, write_post));
+    sim_end *end = trib_container_of(post, sim_end, write_post);
     trib_sim_stream_write(end);
     trib_sim_pair_unref(end->pair);
 }
@@ -213,13 +214,13 @@ static void post_write(trib_reactor *reactor, trib_post *post)
 static void run_write(trib_reactor *reactor, trib_sim_work *work)
 {
     (void)reactor;
-    sim_end *end = (sim_end *)((char *)work - offsetof(sim_end, write_work));
+    sim_end *end = trib_container_of(work, sim_end, write_work);
     trib_sim_stream_write(end);
 }
 
 void trib_sim_end_writable(sim_end *end)
 {
-    /* Not at the first free byte: half of the limit must be free again, as with TCP_NOTSENT_LOWAT. */
+    /* As with TCP_NOTSENT_LOWAT, half of the limit must be free again, not only the first byte. */
     if (end->want_write && sim_flow_held(sim_flow_from(end)) * 2 < end->pair->net->config.unsent_bytes &&
         (end->state == SIM_OPEN || end->state == SIM_FLUSHING)) {
         trib_sim_reactor_give(sim_reactor_of(end), &end->write_work);
@@ -248,10 +249,10 @@ void trib_sim_end_readable(sim_end *end)
 
 static void run_read(trib_reactor *reactor, trib_sim_work *work)
 {
-    sim_end *end = (sim_end *)((char *)work - offsetof(sim_end, read_work));
+    sim_end *end = trib_container_of(work, sim_end, read_work);
     sim_flow *flow = sim_flow_to(end);
     if (end->state == SIM_FLUSHING) {
-        trib_sim_flow_read(flow, (uint32_t)flow->arrived); /* thrown away */
+        trib_sim_flow_read(flow, (uint32_t)flow->arrived); /* the bytes are dropped */
         return;
     }
     if (!sim_end_reads(end)) {
@@ -302,7 +303,7 @@ void trib_sim_conn_close(trib_conn *conn, bool flush)
 void trib_sim_end_reset(sim_end *end, const char *reason)
 {
     if (end->state == SIM_UNACCEPTED) {
-        sim_flow_to(end)->over = true; /* found when it is accepted */
+        sim_flow_to(end)->over = true; /* the acceptor finds it when it accepts */
     } else if (end->state != SIM_GONE) {
         trib_sim_flow_drop(sim_flow_from(end));
         trib_sim_end_begin(end, TRIB_PEER_LOST, "%s", reason);
@@ -311,7 +312,7 @@ void trib_sim_end_reset(sim_end *end, const char *reason)
 
 static void run_end(trib_reactor *reactor, trib_sim_work *work)
 {
-    sim_end *end = (sim_end *)((char *)work - offsetof(sim_end, end_work));
+    sim_end *end = trib_container_of(work, sim_end, end_work);
     const trib_transport_upcalls *upcalls = end->transport->base.upcalls;
     trib_assert(end->state == SIM_ENDING);
     trib_send_queue_return(&end->sends, &end->base, end->end_status);

@@ -1,5 +1,6 @@
-/* sim_fault.c - what can go wrong in the simulated network, on request; see sim.h. */
+/* sim_fault.c - faults of the simulated network, on request; see sim.h. */
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "transports/sim/sim_internal.h"
 
 void trib_sim_node_relink(trib_sim_node *node, const trib_sim_link *link)
@@ -21,7 +22,7 @@ static bool is_open(const sim_end *end)
     return end->transport != NULL && (end->state == SIM_OPEN || end->state == SIM_FLUSHING);
 }
 
-/* The shorter of both ends' limits; 0: neither has one. */
+/* The shorter of the silence limits of both ends; 0: neither has one. */
 static int64_t silence_of(const sim_pair *pair)
 {
     int64_t least_ns = 0;
@@ -32,9 +33,9 @@ static int64_t silence_of(const sim_pair *pair)
     return least_ns;
 }
 
-void trib_sim_pair_silent(trib_sim *sim, trib_sim_event *event)
+void trib_sim_pair_check_silence(trib_sim *sim, trib_sim_event *event)
 {
-    sim_pair *pair = (sim_pair *)((char *)event - offsetof(sim_pair, silence));
+    sim_pair *pair = trib_container_of(event, sim_pair, silence);
     const int64_t now_ns = trib_sim_now(sim);
     for (unsigned i = 0; i < 2; i++) {
         sim_end *end = &pair->ends[i];
@@ -70,7 +71,7 @@ void trib_sim_node_regroup(trib_sim_node *node, uint32_t group)
 
 /* ---- Ends of connections ---- */
 
-/* Nothing that either kernel has goes any further; both learn of it. */
+/* Drops what both kernels have; both ends see the reset. */
 static void cut_pair(sim_pair *pair)
 {
     for (unsigned i = 0; i < 2; i++) {
@@ -81,7 +82,7 @@ static void cut_pair(sim_pair *pair)
     }
 }
 
-/* Of ends that cannot reach each other neither would learn of it. */
+/* Ends that cannot reach each other would not see a reset. */
 static bool may_be_reset(const sim_pair *pair)
 {
     return is_open(&pair->ends[0]) && is_open(&pair->ends[1]) && trib_sim_reachable(pair);

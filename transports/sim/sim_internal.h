@@ -1,9 +1,11 @@
 /*
- * sim_internal.h - what the files of the simulated network share: sim.c (instance, listeners), sim_conn.c (connections
- * as their reactors see them), sim_net.c (nodes, links, what is under way) and sim_fault.c.
+ * sim_internal.h - what the files of the simulated network share.
+ *
+ * sim.c has the instance and listeners, sim_conn.c the connections as their reactors see them, sim_stream.c the
+ * messages, sim_net.c nodes, links and what is under way, sim_fault.c the faults.
  */
-#ifndef TRIB_TRANSPORTS_SIM_INTERNAL_H
-#define TRIB_TRANSPORTS_SIM_INTERNAL_H
+#ifndef TRIB_TRANSPORTS_SIM_SIM_INTERNAL_H
+#define TRIB_TRANSPORTS_SIM_SIM_INTERNAL_H
 
 #include "transports/send_queue.h"
 #include "transports/sim/sim.h"
@@ -13,9 +15,9 @@ typedef struct sim_end sim_end;
 typedef struct sim_flow sim_flow;
 typedef struct sim_listener sim_listener;
 
-/* Where streams take turns. */
+/* The place where streams take turns on a link. */
 typedef struct sim_port {
-    trib_sim_event turn; /* the next quantum may go */
+    trib_sim_event turn; /* fires when the next quantum may be sent */
     sim_flow *head, *tail;
     trib_sim_net *net;
     double byte_ns;
@@ -25,8 +27,9 @@ typedef struct sim_port {
 struct trib_sim_node {
     trib_sim_net *net;
     trib_sim_node *next;
-    trib_sim_node *machine;                            /* whose wire it uses: mostly its own */
-    trib_sim_node *further[TRIB_SIM_NETWORKS_MAX - 1]; /* its wires in other networks; no nodes of the network's */
+    trib_sim_node *machine; /* the node whose link it uses; mostly itself */
+    trib_sim_node *further[TRIB_SIM_NETWORKS_MAX -
+                           1]; /* its links in other networks; they are not in the network's list of nodes */
     char name[TRIB_SIM_NAME_MAX];
     trib_sim_link link;
     sim_port wire, local;
@@ -41,11 +44,11 @@ struct trib_sim_node {
 
 typedef enum sim_kind { SIM_DATA, SIM_END_OF_STREAM, SIM_ACKNOWLEDGED, SIM_RESET } sim_kind;
 
-/* Under way to the receiving end of a flow. */
+/* A piece of a flow on its way to the receiving end. */
 typedef struct sim_quantum {
     trib_sim_event event;         /* first */
-    struct sim_quantum *next;     /* free list */
-    struct sim_quantum *all_next; /* every one there is */
+    struct sim_quantum *next;     /* in the free list */
+    struct sim_quantum *all_next; /* in the list of all quanta */
     sim_flow *flow;
     uint32_t bytes;
     sim_kind kind;
@@ -61,46 +64,46 @@ struct trib_sim_net {
     uint64_t pair_count;
     sim_quantum *free_quanta, *all_quanta;
     uint32_t transports;
-    uint32_t asked; /* how often, whether devices alone would move something */
+    uint32_t asked; /* calls of moves_alone */
 };
 
-/* A message of which the sender's kernel has at least the beginning and the receiver has not all. */
+/* A message whose beginning the sender's kernel has, and of which the receiver has not read everything. */
 typedef struct sim_message {
     struct sim_message *next;
     unsigned char header[TRIB_HEADER_SIZE];
-    void *payload; /* a copy, once all of it is with the kernel; NULL: it has no contents */
+    void *payload; /* a copy, once the kernel has all of it; NULL: it has no contents */
     uint32_t payload_size;
     trib_recv_target target; /* the receiver's answer */
-    trib_status refusal;     /* ... which ends the connection when the message's turn comes; TRIB_OK: it does not */
-    bool asked;              /* the answer is there */
+    trib_status refusal;     /* an error ends the connection when the message's turn comes */
+    bool asked;              /* the receiver has answered */
 } sim_message;
 
 /* One direction of a connection. */
 struct sim_flow {
     sim_pair *pair;
-    sim_flow *next; /* at its port */
+    sim_flow *next; /* in its port's queue */
     sim_port *port;
     sim_message *head, *tail;
-    uint64_t unsent;      /* the kernel has it, the link not yet */
-    uint64_t window_used; /* under way, or arrived and unread */
-    uint64_t arrived;     /* unread */
+    uint64_t unsent;      /* bytes that the kernel has and the link has not */
+    uint64_t window_used; /* bytes under way, or arrived and unread */
+    uint64_t arrived;     /* bytes arrived and unread */
     int64_t last_arrival_ns;
-    int64_t progress_ns;            /* something was sent or read */
-    int64_t busy_since_ns, busy_ns; /* it had something unsent or unread, and for how long before that */
+    int64_t progress_ns;            /* when something was last sent or read */
+    int64_t busy_since_ns, busy_ns; /* since when it has unsent or unread bytes; and how long it had some before */
     uint8_t from;                   /* index of the sending end */
-    bool queued;                    /* at its port */
-    bool finished;                  /* the sender sends no more; what it has sent is followed by an end of stream */
-    bool ended;                     /* that has been sent */
-    bool over;                      /* and has arrived */
-    bool broken;                    /* reset: what is under way counts for nothing */
+    bool queued;                    /* in its port's queue */
+    bool finished;                  /* the sender sends no more; an end of stream follows its bytes */
+    bool ended;                     /* the end of stream was sent */
+    bool over;                      /* the end of stream has arrived */
+    bool broken;                    /* reset: what is under way is dropped */
 };
 
 typedef enum sim_state {
-    SIM_UNACCEPTED, /* the listener's side, before its turn */
+    SIM_UNACCEPTED, /* the listener's side, before it was accepted */
     SIM_CONNECTING,
     SIM_OPEN,
     SIM_FLUSHING, /* hands what is queued to the kernel, reads nothing */
-    SIM_ENDING,   /* end_work is on its way */
+    SIM_ENDING,   /* end_work is queued */
     SIM_GONE,
 } sim_state;
 
@@ -116,33 +119,33 @@ struct sim_end {
     trib_conn base; /* first */
     sim_pair *pair;
     sim_transport *transport;      /* NULL: not accepted */
-    trib_sim_node *node, *machine; /* whose wire of the connection's network is used */
+    trib_sim_node *node, *machine; /* machine: the node whose link in the connection's network is used */
     trib_sim_work connect_work, read_work, write_work, end_work;
     trib_post write_post;
     sim_state state;
     trib_send_queue sends;
     size_t head_sent;
     uint32_t header_got, payload_got;
-    trib_status answer; /* of the attempt to connect */
+    trib_status answer; /* to the attempt to connect */
     trib_status end_status;
     uint8_t index;
-    bool want_write;                   /* the kernel had no room */
+    bool want_write;                   /* the kernel has no room */
     bool paused, asking, resume_asked; /* as the contract's recv_resume needs */
-    bool lingers;                      /* gone in order: what still arrives is read and thrown away */
+    bool lingers;                      /* ended in order: what still arrives is read and dropped */
     char reason[96];
 };
 
 struct sim_pair {
     trib_sim_net *net;
     sim_pair *next, *previous;
-    sim_pair *next_waiting; /* at a listener */
+    sim_pair *next_waiting; /* in a listener's queue */
     trib_sim_event knock;   /* the attempt to connect arrives */
-    trib_sim_event silence; /* nothing came through for that long */
+    trib_sim_event silence; /* nothing came through for the silence limit */
     int64_t retry_ns;
     uint32_t port;
     uint32_t references; /* ends that are not gone, quanta under way, posts */
-    sim_end ends[2];     /* 0 has connected */
-    sim_flow flows[2];   /* from the end of that index */
+    sim_end ends[2];     /* 0 has connected, 1 was accepted */
+    sim_flow flows[2];   /* index: the sending end */
 };
 
 struct sim_listener {
@@ -151,7 +154,7 @@ struct sim_listener {
     sim_listener *next;
     uint32_t port;
     trib_sim_work work;
-    sim_pair *head, *tail; /* waiting to be accepted */
+    sim_pair *head, *tail; /* pairs that wait to be accepted */
     bool accepting, closed;
 };
 
@@ -166,9 +169,9 @@ static inline trib_reactor *sim_reactor_of(sim_end *end)
 }
 
 /* ---- sim.c ---- */
-/* An attempt to connect has arrived: it waits to be accepted, or false if nobody listens there. */
+/* An attempt to connect has arrived and waits to be accepted. False if nobody listens there. */
 bool trib_sim_listener_offer(trib_sim_node *node, sim_pair *pair);
-/* Where an address, or the first of a list, leads. */
+/* The place that an address leads to, or the first one of a list. */
 typedef struct sim_place {
     trib_sim_node *node;
     uint32_t network, port;
@@ -182,31 +185,31 @@ TRIB_CHECKED trib_status trib_sim_connect(trib_transport *transport, const trib_
 void trib_sim_send(trib_conn *conn, trib_send *send);
 void trib_sim_recv_resume(trib_conn *conn);
 void trib_sim_conn_close(trib_conn *conn, bool flush);
-/* On the listener's turn. */
+/* Called in the listener's turn. */
 void trib_sim_end_accept(sim_end *end, sim_transport *transport);
-/* Ends it for that reason; no-op if it is ending already. */
+/* Ends the connection for that reason; does nothing if it is ending already. */
 void trib_sim_end_begin(sim_end *end, trib_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* From the network: bytes or the end of the stream have arrived; the kernel has room again; the peer is no more. */
+/* Called by the network: bytes or the end of the stream have arrived; the kernel has room again; the peer is gone. */
 void trib_sim_end_readable(sim_end *end);
 void trib_sim_end_writable(sim_end *end);
 void trib_sim_end_reset(sim_end *end, const char *reason);
 
 /* ---- sim_stream.c ---- */
-/* Hands what is queued to the kernel, as far as it takes it. */
+/* Hands what is queued to the kernel, as far as it accepts it. */
 void trib_sim_stream_write(sim_end *end);
-/* Reads a part of what has arrived and tells of the messages in it. */
+/* Reads a part of what has arrived, and reports the messages in it. */
 void trib_sim_stream_read(sim_end *end);
 
 /* ---- sim_net.c ---- */
 void trib_sim_node_rates(trib_sim_node *node);
 /* The flow has something to send, or has finished. */
 void trib_sim_flow_ready(sim_flow *flow);
-/* The receiver has read so much. */
+/* The receiver has read that many bytes. */
 void trib_sim_flow_read(sim_flow *flow, uint32_t bytes);
-/* Forgets what the receiver has not read and what the link has not taken. */
+/* Drops what the receiver has not read and what the link has not sent. */
 void trib_sim_flow_drop(sim_flow *flow);
-/* Tells the receiving end of the flow that the other is no more, one latency from now. */
+/* The receiving end of the flow learns one latency from now that the sender is gone. */
 void trib_sim_flow_reset(sim_flow *flow);
 bool trib_sim_reachable(const sim_pair *pair);
 int64_t trib_sim_latency(const sim_pair *pair);
@@ -223,7 +226,7 @@ static inline sim_flow *sim_flow_to(sim_end *end)
     return &end->pair->flows[1 - end->index];
 }
 
-/* Are both ends on one machine? */
+/* True if both ends are on one machine. */
 static inline bool sim_is_local(const sim_pair *pair)
 {
     return pair->ends[0].machine == pair->ends[1].machine;
@@ -234,19 +237,19 @@ static inline bool sim_is_in_memory(const sim_pair *pair)
     return sim_is_local(pair) && pair->net->config.local_memory;
 }
 
-/* Bytes for which the sender has no room any more: what waits for the link; in shared memory also what is unread. */
+/* Bytes that take up the sender's room: those that wait for the link; in shared memory also the unread ones. */
 static inline uint64_t sim_flow_held(const sim_flow *flow)
 {
     return flow->unsent + (sim_is_in_memory(flow->pair) ? flow->window_used : 0);
 }
 
-/* Has the flow bytes that the receiver has not read yet? */
+/* True if the flow has bytes that the receiver has not read. */
 static inline bool sim_flow_is_waiting(const sim_flow *flow)
 {
     return flow->unsent > 0 || flow->window_used > 0;
 }
 
-/* May the end read what has arrived? One that is paused may take in what it has been asked about. */
+/* True if the end may read what has arrived. A paused end may read the messages that it was asked about. */
 static inline bool sim_end_reads(sim_end *end)
 {
     const sim_message *first = sim_flow_to(end)->head;
@@ -254,7 +257,7 @@ static inline bool sim_end_reads(sim_end *end)
 }
 
 /* ---- sim_fault.c ---- */
-/* The pair's limit of silence has passed. */
-void trib_sim_pair_silent(trib_sim *sim, trib_sim_event *event);
+/* The silence limit of the pair has passed. */
+void trib_sim_pair_check_silence(trib_sim *sim, trib_sim_event *event);
 
 #endif

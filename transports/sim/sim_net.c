@@ -2,10 +2,10 @@
  * sim_net.c - nodes, and the bytes between them: streams take turns on a link, quanta arrive.
  *
  * Invariants
- * - A flow is at its port exactly if it may send: it has unsent bytes or an end of stream to send, its window is open
+ * - A flow is in its port's queue exactly if it may send: it has unsent bytes or an end of stream, its window is open,
  *   and the other node can be reached.
- * - What a flow sends arrives in order, its end of stream last.
- * - A pair lives until both its ends are gone and nothing is under way on it.
+ * - The bytes of a flow arrive in order, its end of stream last.
+ * - A pair lives until both its ends are gone and nothing of it is under way.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,7 +65,7 @@ void trib_sim_net_free(trib_sim_net *net)
     }
     trib_assert(net->transports == 0);
     while (net->pairs != NULL) {
-        /* Held by what is under way to nobody, or to a listener that it never reached. */
+        /* Pairs are left if quanta are still under way to a dead node, or to a listener that was never reached. */
         sim_pair *pair = net->pairs;
         trib_assert(pair->ends[0].state == SIM_GONE);
         trib_assert(pair->ends[1].state == SIM_GONE || pair->ends[1].state == SIM_UNACCEPTED);
@@ -266,7 +266,7 @@ static uint32_t draw_size(sim_flow *flow)
     return (uint32_t)(size < flow->unsent ? size : flow->unsent);
 }
 
-/* When the last byte of what begins to leave now has arrived. */
+/* When the last byte of the quantum that leaves now has arrived. */
 static int64_t arrival_of(sim_flow *flow, double bytes, int64_t sent_ns)
 {
     trib_sim_net *net = flow->pair->net;
@@ -337,7 +337,7 @@ void trib_sim_flow_reset(sim_flow *flow)
 /* ---- Receiving ---- */
 
 /* The sender learns that its bytes have been read. */
-static void acknowledged(sim_flow *flow, uint32_t bytes)
+static void acknowledge_bytes(sim_flow *flow, uint32_t bytes)
 {
     trib_assert(flow->window_used >= bytes);
     flow->window_used -= bytes;
@@ -391,7 +391,7 @@ static void quantum_arrived(trib_sim *sim, trib_sim_event *event)
         }
         break;
     case SIM_ACKNOWLEDGED:
-        acknowledged(&pair->flows[end->index], quantum->bytes);
+        acknowledge_bytes(&pair->flows[end->index], quantum->bytes);
         break;
     case SIM_RESET:
         trib_sim_end_reset(end, "connection reset by the peer");
@@ -407,9 +407,9 @@ void trib_sim_flow_read(sim_flow *flow, uint32_t bytes)
     const sim_pair *pair = flow->pair;
     trib_assert(flow->arrived >= bytes);
     flow->arrived -= bytes;
-    /* The way back takes a latency; that matters only where the window is nearly full. */
+    /* The acknowledgement takes a latency; that matters only if the window is nearly full. */
     if (flow->window_used < pair->net->config.window_bytes / 2 || sim_is_local(pair)) {
-        acknowledged(flow, bytes);
+        acknowledge_bytes(flow, bytes);
     } else {
         sim_quantum *quantum = quantum_take(&flow->pair->flows[1 - flow->from], SIM_ACKNOWLEDGED, bytes);
         trib_sim_set(pair->net->sim, &quantum->event, trib_sim_now(pair->net->sim) + trib_sim_latency(pair));

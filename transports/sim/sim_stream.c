@@ -1,7 +1,8 @@
 /*
- * sim_stream.c - messages over a simulated stream: cut into bytes for the kernel, put together from bytes that arrive.
+ * sim_stream.c - messages over a simulated stream: cut into bytes for the kernel, and put together from bytes that
+ * arrive.
  *
- * Bytes are counted, not carried: a message travels as one object that the receiver may look into as far as its bytes
+ * Bytes are counted and not carried: a message travels as one object, which the receiver reads as far as its bytes
  * have arrived, header first.
  */
 #include <stdlib.h>
@@ -29,14 +30,14 @@ static sim_message *message_begin(sim_flow *flow, const trib_send *send)
     return message;
 }
 
-/* Has that memory no contents? */
+/* True if that memory has no contents (void_base). */
 static bool is_void(const trib_sim_net *net, const void *memory)
 {
     const unsigned char *base = net->config.void_base, *at = memory;
     return base != NULL && at >= base && at < base + net->config.void_bytes;
 }
 
-/* The buffer goes back to its owner: what the receiver will read has to be somewhere else by then. */
+/* The buffer goes back to its owner, so the payload is copied for the receiver. */
 static void message_complete(sim_flow *flow, const trib_send *send)
 {
     if (send->payload_size > 0 && !is_void(flow->pair->net, send->payload)) {
@@ -46,8 +47,8 @@ static void message_complete(sim_flow *flow, const trib_send *send)
     }
 }
 
-/* The kernel takes what it has room for; answers how much. */
-static size_t hand_over(sim_end *end)
+/* Hands to the kernel what it has room for; returns the number of bytes. */
+static size_t hand_to_kernel(sim_end *end)
 {
     sim_flow *flow = sim_flow_from(end);
     const uint64_t limit = end->pair->net->config.unsent_bytes;
@@ -77,7 +78,7 @@ static size_t hand_over(sim_end *end)
     return taken;
 }
 
-/* What it costs the processor that so many bytes go to the kernel, or come from it. Of shared memory the reader copies. */
+/* Charges the processor's time for handing bytes to the kernel, or reading them. In shared memory the reader copies. */
 static void charge_copy(sim_end *end, size_t bytes, bool is_reader)
 {
     if (sim_is_in_memory(end->pair)) {
@@ -99,7 +100,7 @@ void trib_sim_stream_write(sim_end *end)
         flow->progress_ns = flow->busy_since_ns = now_ns;
     }
     end->base.busy_ns = transport->base.is_slow ? (uint64_t)(flow->busy_ns + now_ns - flow->busy_since_ns) : 0;
-    size_t taken = hand_over(end);
+    size_t taken = hand_to_kernel(end);
     if (taken > 0) {
         trib_counter_add(&transport->stats.system_calls, 1);
         trib_counter_add(&transport->stats.bytes_sent, taken);
@@ -115,7 +116,7 @@ void trib_sim_stream_write(sim_end *end)
 
 /* ---- Receiving ---- */
 
-/* False if reading cannot go on: paused, or the connection is ending. */
+/* False if reading cannot go on: the end is paused, or the connection is ending. */
 static bool ask_receiver(sim_end *end, sim_message *message)
 {
     end->asking = true;
@@ -141,7 +142,7 @@ static bool ask_receiver(sim_end *end, sim_message *message)
     return true;
 }
 
-/* The first message's payload is on its way. */
+/* Asks about the messages behind the first one, whose payload is on its way. */
 static void ask_ahead(sim_end *end, const sim_message *first)
 {
     sim_message *message = first->next;
@@ -169,7 +170,7 @@ static void deliver_message(sim_end *end, sim_message *message)
     free(message);
 }
 
-/* Takes up to *budget bytes for the message that is first; true if there may be more to do. */
+/* Reads up to *budget bytes of the first message; true if there may be more to do. */
 static bool read_message(sim_end *end, uint32_t *budget)
 {
     sim_message *message = sim_flow_to(end)->head;
@@ -204,8 +205,8 @@ static bool read_message(sim_end *end, uint32_t *budget)
     return end->state == SIM_OPEN;
 }
 
-/* What came before the sender's kernel had taken all of a message is read as it comes, so a flow's bytes are counted
- * and not looked for. */
+/* Bytes can arrive before the sender's kernel has all of a message. They are read as they come, so a flow's bytes
+ * are counted without a look at its messages. */
 void trib_sim_stream_read(sim_end *end)
 {
     sim_flow *flow = sim_flow_to(end);

@@ -1,4 +1,4 @@
-/* tcp.c - the instance of the TCP transport and its listeners. */
+/* tcp.c - an instance of the TCP transport and its listeners. */
 #include "transports/tcp/tcp.h"
 
 #include <errno.h>
@@ -7,17 +7,14 @@
 #include <unistd.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "transports/acceptor.h"
 #include "transports/tcp/tcp_internal.h"
+#include "transports/transport_defaults.h"
 
 #define SEND_BUFFER_DEFAULT (256u * 1024u)
 #define SEND_BUFFER_MIN (16u * 1024u)
 #define SEND_BUFFER_MAX (64u * 1024u * 1024u)
-
-struct tcp_listener {
-    trib_listener base; /* first */
-    trib_acceptor acceptor;
-};
 
 static trib_status tcp_open(trib_reactor *reactor, const trib_transport_config *config,
                             const trib_transport_upcalls *upcalls, trib_transport **transport_out)
@@ -45,7 +42,7 @@ static void tcp_close(trib_transport *transport)
     tcp_transport *self = (tcp_transport *)transport;
     trib_assert(self->open_count == 0);
     while (self->lingering != NULL) {
-        /* Unread data would make the kernel answer with a reset, which can overtake what was flushed. */
+        /* The kernel would answer unread data with a reset, which can overtake what was flushed. */
         trib_tcp_stream_discard(self->lingering);
         trib_tcp_linger_end(self->lingering);
     }
@@ -59,27 +56,9 @@ static void tcp_stats(const trib_transport *transport, trib_transport_stats *sta
 
 /* ---- Listeners ---- */
 
-static tcp_listener *listener_of(trib_acceptor *acceptor)
+static bool accept_socket(trib_acceptor *acceptor, int fd, const struct sockaddr_storage *from)
 {
-    return (tcp_listener *)((char *)acceptor - offsetof(tcp_listener, acceptor));
-}
-
-static void listener_over(trib_acceptor *acceptor)
-{
-    tcp_listener *listener = listener_of(acceptor);
-    tcp_transport *transport = (tcp_transport *)listener->base.transport;
-    transport->open_count--;
-    free(listener);
-}
-
-static void tcp_listener_close(trib_listener *base)
-{
-    trib_acceptor_close(&((tcp_listener *)base)->acceptor);
-}
-
-static bool take_socket(trib_acceptor *acceptor, int fd, const struct sockaddr_storage *from)
-{
-    tcp_listener *listener = listener_of(acceptor);
+    trib_socket_listener *listener = trib_socket_listener_of(acceptor);
     tcp_transport *transport = (tcp_transport *)listener->base.transport;
     trib_address remote;
     trib_tcp_address_format(from, &remote);
@@ -97,13 +76,14 @@ static int listen_socket(tcp_transport *self, const trib_address *at, trib_addre
     struct sockaddr_storage address;
     socklen_t size = 0;
     if (trib_tcp_address_parse(at, &address, &size) != TRIB_OK) {
-        trib_error_set(error, TRIB_INVALID, "\"%.*s\" is no numeric address with a port", TRIB_ADDRESS_MAX, at->text);
+        trib_error_set(error, TRIB_INVALID, "\"%.*s\" is not a numeric address with a port (127.0.0.1:4242)",
+                       TRIB_ADDRESS_MAX, at->text);
         return -1;
     }
     trib_counter_add(&self->stats.system_calls, 5);
     int fd = socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     int on = 1;
-    /* A restarted server must not wait until the connections of its predecessor have timed out. */
+    /* A restarted server must be able to bind while connections of its predecessor are in TIME_WAIT. */
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
         bind(fd, (const struct sockaddr *)&address, size) != 0 || listen(fd, SOMAXCONN) != 0 ||
         getsockname(fd, (struct sockaddr *)&address, &size) != 0) {
@@ -123,24 +103,18 @@ static trib_status tcp_listen(trib_transport *transport, const trib_address *at,
                               trib_listener **listener_out, trib_address *bound_out, trib_error *error)
 {
     tcp_transport *self = (tcp_transport *)transport;
-    tcp_listener *listener = calloc(1, sizeof *listener);
-    if (listener == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "no memory for a listener");
-    }
     trib_error local = {.status = TRIB_OK};
     int fd = listen_socket(self, at, bound_out, &local);
     if (fd < 0) {
-        free(listener);
         return trib_error_set(error, local.status, "%s", local.text);
     }
-    listener->base.transport = transport;
-    listener->base.user = user;
-    listener->acceptor.reactor = transport->reactor;
-    listener->acceptor.system_calls = &self->stats.system_calls;
-    listener->acceptor.take = take_socket;
-    listener->acceptor.over = listener_over;
-    self->open_count++;
-    trib_acceptor_open(&listener->acceptor, fd);
+    trib_socket_listener *listener = calloc(1, sizeof *listener);
+    if (listener == NULL) {
+        close(fd);
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a listener at %s", at->text);
+    }
+    trib_socket_listener_open(listener, transport, user, fd, &self->stats.system_calls, &self->open_count,
+                              accept_socket);
     *listener_out = &listener->base;
     return TRIB_OK;
 }
@@ -151,10 +125,16 @@ const trib_transport_ops trib_tcp_ops = {
     .open = tcp_open,
     .close = tcp_close,
     .listen = tcp_listen,
-    .listener_close = tcp_listener_close,
+    .listener_close = trib_socket_listener_close,
     .connect = trib_tcp_connect,
     .send = trib_tcp_send,
     .recv_resume = trib_tcp_recv_resume,
+    .lease = trib_transport_never_leases,
     .conn_close = trib_tcp_conn_close,
+    .moves_alone = trib_transport_never_moves_alone,
+    .is_idle = trib_transport_is_always_idle,
     .stats = tcp_stats,
+    .context_open = trib_transport_no_context_open,
+    .context_close = trib_transport_no_context_close,
+    .notifies_devices = trib_transport_notifies_no_devices,
 };

@@ -1,6 +1,6 @@
-/* tcp.h - the transport that works between any two machines: messages over TCP sockets. */
-#ifndef TRIB_TRANSPORTS_TCP_H
-#define TRIB_TRANSPORTS_TCP_H
+/* tcp.h - the transport over TCP sockets, which works between any two machines. */
+#ifndef TRIB_TRANSPORTS_TCP_TCP_H
+#define TRIB_TRANSPORTS_TCP_TCP_H
 
 #include "transports/transport.h"
 

@@ -1,5 +1,9 @@
-/* tcp_address.c - "127.0.0.1:4242" and "[::1]:4242" to socket addresses and back. Nothing is resolved. What follows a "+" says
- * what else is offered there (transports/auto/auto_rdma.h), and is of no concern here. */
+/*
+ * tcp_address.c - numeric addresses ("127.0.0.1:4242", "[::1]:4242") to socket addresses and back.
+ *
+ * An address may end with "+" and the name of another transport that its process offers (transports/auto/auto_rdma.h);
+ * that part is skipped here.
+ */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>

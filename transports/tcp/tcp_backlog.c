@@ -1,22 +1,25 @@
 /*
- * tcp_backlog.c - how much of a connection's data may lie in the kernel and in the network's queues.
+ * tcp_backlog.c - the controller of send buffers: how much data of a connection may lie in the kernel and in the
+ * network.
  *
- * A kernel lets send buffers grow to megabytes. What lies there is beyond the reach of priorities and shares: urgent chunks
- * wait behind it, the chunks of one sum arrive far apart, at the end of a step it is all that is left to do; and between
- * processes of one machine it leaves the cache before it is read. So a connection whose caller has more to send than its
- * credit allows gets a small send buffer, and so do all as long as what they have under way takes long to be acknowledged.
- * Who sends a little and then waits for the answer gets a larger one, which takes it in one system call.
+ * Aim: priorities and weights decide the order only of data that the kernel does not have yet. A kernel lets send
+ * buffers grow to megabytes. Urgent chunks then wait behind them, the chunks of one sum arrive far apart, they are all
+ * that is left to do at the end of a step, and between processes of one machine the data leaves the cache before it is
+ * read.
  *
- * Two packets at least fit in: a receiver acknowledges the second at once, and a single one up to 40 ms late. Where packets are
- * as large as those of a loopback device a smaller buffer would carry one in that time, and make the network look slow for good.
+ * Input: a sample of TCP_INFO now and then gives the time from the system call to the acknowledgement (delay_us) and
+ * the rate (bytes_per_us). Means over all connections of the instance are kept, because these share the way out.
  *
- * The connections of a transport share the way out as their buffers are large. With buffers of one size, what is sent in
- * shares arrives in shares, and the contributions to a sum come together.
+ * Output
+ * - The size of the send buffer. Small for a connection whose caller has more to send (awaits_sent), and for all while
+ *   delay_us is long; otherwise large, so that a message fits in one system call. Equal sizes keep the shares of the
+ *   connections equal, so the contributions to a sum arrive together. `small` halves and doubles in adapt_buffers.
+ * - Pacing. Behind a slow network packets are spaced out, because a burst makes others wait for milliseconds; on a
+ *   fast one the kernel's timers, and a pace that it learned under load, would only hold data up.
+ * - Connections to a far peer are left to the kernel: they need more in flight than a socket may be given.
  *
- * Where the way out is slow, what leaves in heaps makes others wait for milliseconds: packets are spaced out there. Where it
- * is fast the kernel's timers, and a pace that it has learned while much was under way, hold up what could go at once.
- *
- * Connections to a far peer are left to the kernel: what is under way there is more than a socket may be given.
+ * Invariant: a buffer holds at least two packets. A receiver acknowledges the second at once, and a single one up to
+ * 40 ms late, which would make any network look slow for good (the packets of a loopback device are 64 KiB).
  */
 #include <linux/tcp.h>
 #include <netinet/in.h>
@@ -26,44 +29,72 @@
 
 #include "transports/tcp/tcp_internal.h"
 
-#define FAR_US 2000u              /* round trips that take longer */
-#define LONG_US 1000.0            /* from the system call to the acknowledgement */
-#define URGENT_LONG_US 3000.0     /* ... where something urgent may be waiting for it */
-#define SAMPLE_BYTES (1u << 20)   /* a connection is asked once in so much */
-#define SAMPLE_SLOW (32u << 10)   /* ... where it is to be known for how long it was busy */
-#define IN_FLIGHT_MIN 16384.0     /* less says nothing */
-#define DATA_BYTES 4096u          /* written at a time; less may be control frames */
-#define CARRIED_BYTES (32u << 10) /* long before it is asked first */
-#define BUFFER_SMALL (128u << 10) /* two of the largest packets of the kernel's own, with what it keeps about them */
-#define BUFFER_LARGE (512u << 10)
-#define BUFFER_LEAST (32u << 10)
-#define BUFFER_URGENT BUFFER_LEAST
-/* Where several reactors fill one link each adds its connections' buffers, and what they take is so many times as long: at 10
- * Gbit/s, with four reactors and four peers, 0.9 ms with small ones. Half of that is as good, and neither is there at 25 Gbit/s. */
-#define CROWDED_LONG_US 600.0
-#define CROWDED_SHORT_US 250.0
-#define BUFFER_CROWDED (BUFFER_SMALL / 2)
-/* What a slow link takes so long for, and carries for all reactors: at 10 Gbit/s 1 MiB would take twice the time with pacing, at 1
- * Gbit/s it takes less. A machine that is late for once makes any link look slow: it has to look so so many times in a row, and
- * for so long. */
-#define SLOW_US 2000.0
-#define SLOW_BYTES_PER_US 450.0
-#define SLOW_TIMES 6u
-#define SLOW_FOR_NS (100 * INT64_C(1000000))
-/* A link that was narrow for a while, or that others used, is free again. But as long as little is to be sent, or what is sent
- * passes as a burst, any link looks fast, and until it has shown again that it is slow too much is under way. So this takes ten
- * times as long to be believed, and twice as long after each time that it was. */
-#define FAST_US LONG_US
-#define FAST_BYTES_PER_US (SLOW_BYTES_PER_US * 5 / 4)
-#define FAST_TIMES 64u
-#define FAST_FOR_NS (10 * SLOW_FOR_NS)
-#define FAST_FOR_NS_MAX (64 * FAST_FOR_NS)
-#define WEIGHT 8.0 /* of what was known against what is learned */
 #define WMEM_MAX_USUAL 212992u
 #define BBR "bbr"
 
-/* The kernel counts what a packet takes in memory against the size, and takes twice the size that it is told. */
-static uint32_t most_allowed(void)
+/* The controller's constants, grouped by the decision that uses them. */
+static const struct backlog_tuning {
+    uint32_t far_us;
+    double long_us, urgent_long_us;
+    uint32_t sample_bytes, sample_slow_bytes;
+    double in_flight_min;
+    uint32_t data_bytes, carried_bytes;
+    uint32_t large_bytes, small_bytes, crowded_bytes, least_bytes, urgent_bytes;
+    double crowded_long_us, crowded_short_us;
+    double slow_us, slow_bytes_per_us;
+    uint32_t slow_times;
+    int64_t slow_for_ns;
+    double fast_us, fast_bytes_per_us;
+    uint32_t fast_times;
+    int64_t fast_for_ns, fast_for_ns_max;
+    double weight;
+} tuning = {
+    /* Which connections: those with a longer round trip are left to the kernel. */
+    .far_us = 2000,
+
+    /* Samples. */
+    .sample_bytes = 1u << 20,       /* written between two samples of a connection */
+    .sample_slow_bytes = 32u << 10, /* the same on a slow network, where busy_ns needs to be fresh */
+    .in_flight_min = 16384.0,       /* bytes in flight below which a sample says nothing about the path */
+    .data_bytes = 4096,             /* smaller writes may be control frames only */
+    .carried_bytes = 32u << 10,     /* data after which a connection counts as carrying; well before its first sample */
+    .weight = 8.0,                  /* of the running mean against a new sample */
+
+    /* Sizes of send buffers, as the kernel counts them. */
+    .large_bytes = 512u << 10,  /* of a connection that waits for an answer now and then */
+    .small_bytes = 128u << 10,  /* of one with more to send: two of the largest packets with their bookkeeping */
+    .crowded_bytes = 64u << 10, /* the same if the process's reactors crowd one link */
+    .least_bytes = 32u << 10,   /* the same behind a slow link */
+    .urgent_bytes = 32u << 10,
+
+    /* When a wait, from the system call to the acknowledgement, is too long. */
+    .long_us = 1000.0,
+    .urgent_long_us = 3000.0, /* while a connection is urgent, whose data waits behind that of others */
+    /* Several reactors fill one link, and each adds the buffers of its connections: with small ones 0.9 ms at 10
+     * Gbit/s with four reactors and four peers. Half of that carries as much. At 25 Gbit/s neither bound is met. */
+    .crowded_long_us = 600.0,
+    .crowded_short_us = 250.0, /* below it the small size grows back */
+
+    /* When the network counts as slow. The rate is that of all reactors: 3.6 Gbit/s. At 10 Gbit/s pacing would
+     * double the time of 1 MiB, at 1 Gbit/s it saves some. A machine that is late once makes any link look slow, so
+     * it takes several samples in a row, and some time. */
+    .slow_us = 2000.0,
+    .slow_bytes_per_us = 450.0,
+    .slow_times = 6,
+    .slow_for_ns = 100 * INT64_C(1000000),
+
+    /* When it counts as fast again. While little is sent, or short bursts, any link looks fast, and until it has
+     * been found slow again too much data is under way. So this takes ten times as long, and twice as long after
+     * each relapse. */
+    .fast_us = 1000.0,
+    .fast_bytes_per_us = 562.5, /* 5/4 of the bound for slow */
+    .fast_times = 64,
+    .fast_for_ns = 1000 * INT64_C(1000000),
+    .fast_for_ns_max = 64000 * INT64_C(1000000),
+};
+
+/* The kernel doubles the size that it is told, and counts a packet's bookkeeping against it. */
+static uint32_t find_size_max(void)
 {
     unsigned long bytes = WMEM_MAX_USUAL;
     FILE *file = fopen("/proc/sys/net/core/wmem_max", "re");
@@ -74,14 +105,14 @@ static uint32_t most_allowed(void)
         bytes = found > 0 ? found : bytes;
         fclose(file);
     }
-    return bytes > BUFFER_LARGE / 2 ? BUFFER_LARGE : (uint32_t)bytes * 2;
+    return bytes > tuning.large_bytes / 2 ? tuning.large_bytes : (uint32_t)bytes * 2;
 }
 
 void trib_tcp_backlog_open(tcp_backlog *backlog, uint32_t reactors)
 {
     *backlog = (tcp_backlog){.reactors = reactors > 0 ? reactors : 1};
-    backlog->large = most_allowed();
-    backlog->small = backlog->large < BUFFER_SMALL ? backlog->large : BUFFER_SMALL;
+    backlog->large = find_size_max();
+    backlog->small = backlog->large < tuning.small_bytes ? backlog->large : tuning.small_bytes;
 }
 
 static bool query_kernel(const tcp_conn *conn, struct tcp_info *info)
@@ -102,12 +133,11 @@ static void resize_send_buffer(tcp_conn *conn, uint32_t size)
     }
 }
 
-/*
- * BBR is made for long paths. Between near hosts its idea of the shortest round trip is a few microseconds, from a moment when
- * no queue was there, and its idea of the rate is from a moment when little was to be sent; then it lets a chunk wait for
- * tens of milliseconds. A socket that has begun with BBR keeps its pacing timers whatever it is told later, so it begins
- * without, and far ones get it. What the kernel does not let us choose stays as it is.
- */
+/* BBR suits long paths. Between near hosts its estimate of the shortest round trip (a few microseconds) comes from a
+ * moment without queues, and its estimate of the rate from a moment with little to send; a chunk can then wait for
+ * tens of milliseconds. A socket that began with BBR keeps its pacing timers even under another algorithm. So every
+ * socket begins with another one, and connections to far peers get BBR back. If the kernel refuses the change, its
+ * choice stays. */
 void trib_tcp_backlog_prepare(tcp_transport *transport, int fd)
 {
     static const char *const choices[] = {"cubic", "reno"};
@@ -125,7 +155,7 @@ void trib_tcp_backlog_prepare(tcp_transport *transport, int fd)
     transport->backlog.replaced_bbr = transport->backlog.replaced_bbr || replaced;
 }
 
-/* Both ends have one address. */
+/* True if both ends have the same address. */
 static bool is_same_host(const tcp_conn *conn)
 {
     struct sockaddr_storage here, there;
@@ -145,11 +175,11 @@ static bool is_same_host(const tcp_conn *conn)
     return a->sin_addr.s_addr == b->sin_addr.s_addr;
 }
 
-/* Packets leave evenly, as the congestion window lets them, rather than in heaps that others queue behind: a highest rate asks
- * for that, and this one is out of reach. A kernel that has begun with it goes on, with no highest rate, too, and where links are
- * fast its timers cost more than what else is given back gains. With one of 0 it goes without pauses. Within a host there is
- * nobody to be kind to, and what is urgent is small. */
-static void ask_for_pacing(tcp_conn *conn, bool paced)
+/* The kernel spaces packets out evenly if the socket has a maximum pacing rate; this one is so high that it never
+ * limits. Once begun, the kernel goes on pacing even without a maximum, and on fast links its timers cost more than
+ * the pacing gains, so it is switched off with a rate of 0. Connections within a host and urgent ones (which carry
+ * little) are not paced. */
+static void set_pacing(tcp_conn *conn, bool paced)
 {
     if (conn->is_paced == paced || conn->is_same_host || (paced && conn->is_urgent)) {
         return;
@@ -166,7 +196,7 @@ void trib_tcp_backlog_begin(tcp_conn *conn)
     if (!query_kernel(conn, &info)) {
         return;
     }
-    if (info.tcpi_rtt >= FAR_US) {
+    if (info.tcpi_rtt >= tuning.far_us) {
         if (conn->transport->backlog.replaced_bbr) {
             trib_counter_add(&conn->transport->stats.system_calls, 1);
             (void)setsockopt(conn->io.fd, IPPROTO_TCP, TCP_CONGESTION, BBR, sizeof BBR - 1);
@@ -174,8 +204,8 @@ void trib_tcp_backlog_begin(tcp_conn *conn)
         return;
     }
     conn->is_same_host = is_same_host(conn);
-    conn->backlog_left = SAMPLE_BYTES / 8; /* something is to be known soon */
-    conn->backlog_least = info.tcpi_snd_mss > BUFFER_LEAST / 2 ? BUFFER_SMALL : BUFFER_LEAST;
+    conn->backlog_left = tuning.sample_bytes / 8; /* a first sample soon */
+    conn->backlog_least = info.tcpi_snd_mss > tuning.least_bytes / 2 ? tuning.small_bytes : tuning.least_bytes;
     resize_send_buffer(conn, conn->transport->backlog.large);
 }
 
@@ -183,49 +213,52 @@ void trib_tcp_backlog_fit(tcp_conn *conn)
 {
     const tcp_backlog *backlog = &conn->transport->backlog;
     if (conn->base.urgent && !conn->is_urgent) {
-        /* Queues of this host that know of priorities let it pass. 6 is the highest that needs no privilege. */
+        /* Queues of this host that know priorities let urgent packets pass. 6 is the highest priority without a
+         * privilege. */
         const int priority = 6;
         conn->is_urgent = conn->transport->backlog.has_urgent = true;
         trib_counter_add(&conn->transport->stats.system_calls, 1);
         (void)setsockopt(conn->io.fd, SOL_SOCKET, SO_PRIORITY, &priority, sizeof priority);
     }
     if (conn->backlog_size != 0) {
-        ask_for_pacing(conn, backlog->paces);
+        set_pacing(conn, backlog->paces);
         const bool more = conn->base.awaits_sent != NULL && *conn->base.awaits_sent;
-        const uint32_t size = conn->base.urgent                     ? BUFFER_URGENT
-                              : more || backlog->delay_us > LONG_US ? backlog->small
-                                                                    : backlog->large;
+        const uint32_t size = conn->base.urgent                            ? tuning.urgent_bytes
+                              : more || backlog->delay_us > tuning.long_us ? backlog->small
+                                                                           : backlog->large;
         const uint32_t least = conn->backlog_least < backlog->large ? conn->backlog_least : backlog->large;
         resize_send_buffer(conn, size > least ? size : least);
     }
 }
 
-/* Where links are slow, or many connections share one, what is small elsewhere takes long. */
+/* Halves the small size while data waits too long in the buffers: behind a slow link, or where many connections
+ * share one. Doubles it again when the wait is short. */
 static void adapt_buffers(tcp_backlog *backlog)
 {
-    const bool urgent_waits = backlog->has_urgent && backlog->delay_us > URGENT_LONG_US;
+    const bool urgent_waits = backlog->has_urgent && backlog->delay_us > tuning.urgent_long_us;
     const bool has_others = backlog->reactors > 1;
-    const bool is_crowded = has_others && backlog->delay_us > CROWDED_LONG_US;
+    const bool is_crowded = has_others && backlog->delay_us > tuning.crowded_long_us;
     const bool is_slow = has_others && backlog->paces;
-    if (backlog->small > (urgent_waits || is_slow ? BUFFER_LEAST : is_crowded ? BUFFER_CROWDED : BUFFER_SMALL)) {
+    if (backlog->small > (urgent_waits || is_slow ? tuning.least_bytes
+                          : is_crowded            ? tuning.crowded_bytes
+                                                  : tuning.small_bytes)) {
         backlog->small /= 2;
         backlog->delay_us /= 2;
-    } else if (backlog->delay_us < (has_others ? CROWDED_SHORT_US : LONG_US) && backlog->small < BUFFER_SMALL &&
-               backlog->small < backlog->large) {
+    } else if (backlog->delay_us < (has_others ? tuning.crowded_short_us : tuning.long_us) &&
+               backlog->small < tuning.small_bytes && backlog->small < backlog->large) {
         backlog->small *= 2;
     }
 }
 
-/*
- * A receiver that has nothing to say acknowledges the last packet before a pause up to 40 ms late, and the kernel takes that for
- * a round trip. It is one of many in the mean, and goes out of it within some more, but the deviation tells.
- */
-bool trib_tcp_backlog_believes(uint32_t rtt_us, uint32_t deviation_us)
+/* A receiver with nothing to send acknowledges the last packet before a pause up to 40 ms late, and the kernel
+ * counts that as a round trip. One such sample distorts the mean for a while; the deviation then exceeds the mean. */
+bool trib_tcp_rtt_is_reliable(uint32_t rtt_us, uint32_t deviation_us)
 {
     return rtt_us > 0 && deviation_us < rtt_us;
 }
 
-/* The kernel paces by the mean, so what was late in a pause makes it slow after it. Asked for, the acknowledgement goes out now. */
+/* The kernel derives its pace from the mean round trip, so an acknowledgement that is late in a pause makes it slow
+ * afterwards. TCP_QUICKACK sends the acknowledgement now. */
 void trib_tcp_backlog_read_all(const tcp_conn *conn)
 {
     if (conn->transport->backlog.paces && !conn->is_same_host) {
@@ -235,48 +268,49 @@ void trib_tcp_backlog_read_all(const tcp_conn *conn)
     }
 }
 
-/* The network has looked other than it is taken for so many times in a row, and for so long. */
-static bool is_other(tcp_backlog *backlog, int64_t now_ns, bool seems_other, uint32_t times, int64_t for_ns)
+/* True if the network has looked different from the current verdict for that many samples in a row and for that
+ * long. */
+static bool has_changed(tcp_backlog *backlog, int64_t now_ns, bool looks_different, uint32_t times, int64_t for_ns)
 {
     backlog->other_since_ns = backlog->other_times == 0 ? now_ns : backlog->other_since_ns;
-    backlog->other_times = seems_other ? backlog->other_times + 1 : 0;
+    backlog->other_times = looks_different ? backlog->other_times + 1 : 0;
     return backlog->other_times >= times && now_ns - backlog->other_since_ns >= for_ns;
 }
 
-static void take_for_slow(tcp_backlog *backlog)
+static void mark_slow(tcp_backlog *backlog)
 {
-    const int64_t longer_ns = backlog->fast_for_ns > 0 ? backlog->fast_for_ns * 2 : FAST_FOR_NS;
-    backlog->fast_for_ns = longer_ns < FAST_FOR_NS_MAX ? longer_ns : FAST_FOR_NS_MAX;
+    const int64_t longer_ns = backlog->fast_for_ns > 0 ? backlog->fast_for_ns * 2 : tuning.fast_for_ns;
+    backlog->fast_for_ns = longer_ns < tuning.fast_for_ns_max ? longer_ns : tuning.fast_for_ns_max;
     backlog->paces = true;
     backlog->other_times = 0;
 }
 
-static void take_for_fast(tcp_backlog *backlog)
+static void mark_fast(tcp_backlog *backlog)
 {
     backlog->paces = false;
-    backlog->bytes_per_us = 0; /* of a time in which it was fast: the next slow one begins anew */
+    backlog->bytes_per_us = 0; /* the mean belongs to the slow time that is over */
     backlog->other_times = 0;
 }
 
 void trib_tcp_backlog_learn(tcp_backlog *backlog, int64_t now_ns, double delay_us, double bytes_per_us)
 {
-    backlog->delay_us += (delay_us - backlog->delay_us) / WEIGHT;
-    if (delay_us > SLOW_US || backlog->paces) {
+    backlog->delay_us += (delay_us - backlog->delay_us) / tuning.weight;
+    if (delay_us > tuning.slow_us || backlog->paces) {
         const double known = backlog->bytes_per_us;
-        backlog->bytes_per_us = known > 0 ? known + (bytes_per_us - known) / WEIGHT : bytes_per_us;
+        backlog->bytes_per_us = known > 0 ? known + (bytes_per_us - known) / tuning.weight : bytes_per_us;
     }
-    /* As if all connections carried as much: more than they do where some have little to send. Those that have not been asked
-     * yet, too: the first to be asked of many carries but a small part of a fast link. */
+    /* An upper bound of the rate: some connections have less to send. Connections that were not sampled yet count
+     * too, because the first of many to be sampled carries only a small part of a fast link. */
     const double all = backlog->bytes_per_us * backlog->carrying * backlog->reactors;
     if (!backlog->paces) {
-        const bool seems_slow = backlog->delay_us > SLOW_US && all < SLOW_BYTES_PER_US;
-        if (is_other(backlog, now_ns, seems_slow, SLOW_TIMES, SLOW_FOR_NS)) {
-            take_for_slow(backlog);
+        const bool seems_slow = backlog->delay_us > tuning.slow_us && all < tuning.slow_bytes_per_us;
+        if (has_changed(backlog, now_ns, seems_slow, tuning.slow_times, tuning.slow_for_ns)) {
+            mark_slow(backlog);
         }
     } else {
-        const bool seems_fast = backlog->delay_us < FAST_US && all > FAST_BYTES_PER_US;
-        if (is_other(backlog, now_ns, seems_fast, FAST_TIMES, backlog->fast_for_ns)) {
-            take_for_fast(backlog);
+        const bool seems_fast = backlog->delay_us < tuning.fast_us && all > tuning.fast_bytes_per_us;
+        if (has_changed(backlog, now_ns, seems_fast, tuning.fast_times, backlog->fast_for_ns)) {
+            mark_fast(backlog);
         }
     }
     adapt_buffers(backlog);
@@ -288,8 +322,9 @@ static void log_pacing(const tcp_conn *conn, double delay_us)
     const trib_reactor *reactor = conn->transport->base.reactor;
     if (!backlog->paces) {
         trib_log(reactor->logger, TRIB_LOG_INFO,
-                 "reactor %u: the network is not slow any more (data is acknowledged after %.1f ms)", reactor->index,
-                 delay_us / 1e3);
+                 "reactor %u: the network is fast again (data is acknowledged after %.1f ms): packets are no longer "
+                 "spaced out",
+                 reactor->index, delay_us / 1e3);
         return;
     }
     const double carried = backlog->bytes_per_us * backlog->carrying * backlog->reactors;
@@ -302,15 +337,15 @@ static void log_pacing(const tcp_conn *conn, double delay_us)
 
 void trib_tcp_backlog_end(tcp_conn *conn)
 {
-    conn->transport->backlog.carrying -= conn->carried >= CARRIED_BYTES;
+    conn->transport->backlog.carrying -= conn->carried >= tuning.carried_bytes;
     conn->carried = 0;
 }
 
 static void count_carrying(tcp_conn *conn, size_t written)
 {
-    if (conn->carried < CARRIED_BYTES && written >= DATA_BYTES) {
-        conn->carried += written < CARRIED_BYTES ? (uint32_t)written : CARRIED_BYTES;
-        conn->transport->backlog.carrying += conn->carried >= CARRIED_BYTES;
+    if (conn->carried < tuning.carried_bytes && written >= tuning.data_bytes) {
+        conn->carried += written < tuning.carried_bytes ? (uint32_t)written : tuning.carried_bytes;
+        conn->transport->backlog.carrying += conn->carried >= tuning.carried_bytes;
     }
 }
 
@@ -322,13 +357,15 @@ void trib_tcp_backlog_add(tcp_conn *conn, size_t written)
         return;
     }
     const tcp_backlog *known = &conn->transport->backlog;
-    conn->backlog_left = known->paces ? SAMPLE_SLOW : known->delay_us > LONG_US ? SAMPLE_BYTES / 4 : SAMPLE_BYTES;
+    conn->backlog_left = known->paces                       ? tuning.sample_slow_bytes
+                         : known->delay_us > tuning.long_us ? tuning.sample_bytes / 4
+                                                            : tuning.sample_bytes;
     struct tcp_info info;
     if (query_kernel(conn, &info)) {
         conn->base.busy_ns = known->paces ? info.tcpi_busy_time * 1000 : 0;
-        /* By Little's law the path carries in a round trip what is in flight. */
+        /* Little's law: what is in flight is what the path carries in one round trip. */
         const double in_flight = (double)info.tcpi_unacked * info.tcpi_snd_mss;
-        if (in_flight >= IN_FLIGHT_MIN && trib_tcp_backlog_believes(info.tcpi_rtt, info.tcpi_rttvar)) {
+        if (in_flight >= tuning.in_flight_min && trib_tcp_rtt_is_reliable(info.tcpi_rtt, info.tcpi_rttvar)) {
             tcp_backlog *backlog = &conn->transport->backlog;
             const double rate = in_flight / info.tcpi_rtt;
             const double delay_us = (in_flight + info.tcpi_notsent_bytes) / rate;

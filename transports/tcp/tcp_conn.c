@@ -2,11 +2,12 @@
  * tcp_conn.c - the life of a TCP connection: connect, open, flush, end, linger.
  *
  * Invariants
- * - A connection leaves its state only through trib_tcp_conn_end, flush or finish, and it is freed only in finish or
- *   after lingering. finish is the last of its posts: whatever was deferred before runs before it and finds
- *   TCP_ENDING; nothing is deferred in that state.
- * - After a flush the socket is shut for writing and read until the peer ends too. To close it with unread data in it
- *   would send a reset, and a reset can destroy what the peer has not read yet. The caller does not wait for that.
+ * - set_state is the only writer of the state. A connection is freed in finish_conn or after it has lingered.
+ * - finish_post is the last post of a connection: every post that was deferred before runs before it and finds
+ *   TCP_ENDING, and in that state nothing is deferred.
+ * - After a flush the socket is shut for writing and read until the peer ends too. Closing it with unread data in it
+ *   would send a reset, and a reset can destroy data that the peer has not read yet. The caller does not wait for
+ *   that.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -18,8 +19,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <utlist.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/base/fork.h"
 #include "transports/tcp/tcp_internal.h"
 
@@ -28,10 +31,24 @@
 static void io_ready(trib_reactor *reactor, trib_io *io, unsigned events);
 static void finish_conn(trib_reactor *reactor, trib_post *post);
 
+/* The only writer of conn->state after creation. */
+static void set_state(tcp_conn *conn, tcp_state state)
+{
+    static const unsigned predecessors[] = {
+        [TCP_CONNECTING] = 0, /* at creation only */
+        [TCP_OPEN] = 1u << TCP_CONNECTING,
+        [TCP_FLUSHING] = 1u << TCP_OPEN,
+        [TCP_ENDING] = 1u << TCP_CONNECTING | 1u << TCP_OPEN | 1u << TCP_FLUSHING,
+        [TCP_LINGERING] = 1u << TCP_ENDING,
+    };
+    trib_assert((predecessors[state] & 1u << conn->state) != 0);
+    conn->state = state;
+}
+
 static void run_flush(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
-    tcp_conn *conn = (tcp_conn *)((char *)post - offsetof(tcp_conn, flush_post));
+    tcp_conn *conn = trib_container_of(post, tcp_conn, flush_post);
     if (!conn->want_write) {
         trib_tcp_stream_write(conn);
     }
@@ -40,21 +57,21 @@ static void run_flush(trib_reactor *reactor, trib_post *post)
 static void run_read(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
-    tcp_conn *conn = (tcp_conn *)((char *)post - offsetof(tcp_conn, read_post));
+    tcp_conn *conn = trib_container_of(post, tcp_conn, read_post);
     trib_tcp_stream_consume(conn);
     if (conn->write_errno != 0) {
-        trib_tcp_stream_last_words(conn);
+        trib_tcp_stream_drain_and_end(conn);
     }
     trib_tcp_conn_watch(conn);
 }
 
-static void linger_over(trib_reactor *reactor, trib_timer *timer)
+static void linger_timer_fired(trib_reactor *reactor, trib_timer *timer)
 {
     (void)reactor;
     trib_tcp_linger_end(timer->user);
 }
 
-/* Settings that fail to apply make a connection slower, not wrong: their results are not looked at. */
+/* The results are ignored: without these options a connection is slower, not wrong. */
 static void configure_socket(tcp_transport *transport, int fd)
 {
     int on = 1;
@@ -81,7 +98,7 @@ tcp_conn *trib_tcp_conn_create(tcp_transport *transport, int fd, const trib_addr
     conn->flush_post.run = run_flush;
     conn->read_post.run = run_read;
     conn->finish_post.run = finish_conn;
-    conn->linger_timer.fired = linger_over;
+    conn->linger_timer.fired = linger_timer_fired;
     conn->linger_timer.user = conn;
     trib_tcp_silence_init(conn);
     configure_socket(transport, fd);
@@ -119,7 +136,8 @@ void trib_tcp_conn_watch(tcp_conn *conn)
 
 static bool is_connected_to_itself(const tcp_conn *conn)
 {
-    /* Connecting to a free port of this machine can, once in a blue moon, pick that very port as its own. */
+    /* Connecting to a free local port can, very rarely, pick that same port as the source: the socket is then
+     * connected to itself. */
     struct sockaddr_storage here;
     socklen_t size = sizeof here;
     memset(&here, 0, sizeof here);
@@ -148,7 +166,7 @@ static void connect_ready(tcp_conn *conn)
         conn->base.transport->upcalls->connected(&conn->base, conn->end_status);
         return;
     }
-    conn->state = TCP_OPEN;
+    set_state(conn, TCP_OPEN);
     trib_tcp_silence_open(conn);
     trib_tcp_backlog_begin(conn);
     conn->base.transport->upcalls->connected(&conn->base, TRIB_OK);
@@ -187,7 +205,7 @@ trib_status trib_tcp_connect(trib_transport *transport, const trib_address *to, 
     conn->base.user = user;
     *conn_out = &conn->base;
     if (connect(fd, (const struct sockaddr *)&address, size) != 0 && errno != EINPROGRESS && errno != EINTR) {
-        /* Unreachable, say. The upcalls tell, as for those that fail later. */
+        /* An unreachable network, for example. The upcalls report it, as they do for later failures. */
         int error = errno;
         trib_tcp_conn_end_errno(conn, "", error);
         conn->connect_failed = true;
@@ -265,7 +283,7 @@ void trib_tcp_conn_end(tcp_conn *conn, trib_status status, const char *format, .
     va_start(arguments, format);
     vsnprintf(conn->reason, sizeof conn->reason, format, arguments);
     va_end(arguments);
-    conn->state = TCP_ENDING;
+    set_state(conn, TCP_ENDING);
     conn->end_status = status;
     trib_tcp_conn_watch(conn);
     trib_reactor_defer(conn->base.transport->reactor, &conn->finish_post);
@@ -283,7 +301,7 @@ void trib_tcp_conn_close(trib_conn *base, bool flush)
     tcp_conn *conn = (tcp_conn *)base;
     conn->connect_failed = false;
     if (conn->state == TCP_OPEN && flush && conn->write_errno == 0) {
-        conn->state = TCP_FLUSHING;
+        set_state(conn, TCP_FLUSHING);
         conn->begin = conn->end = 0;
         trib_reactor_defer(base->transport->reactor, &conn->flush_post);
         trib_tcp_conn_watch(conn);
@@ -295,13 +313,8 @@ void trib_tcp_conn_close(trib_conn *base, bool flush)
 static void linger_begin(tcp_conn *conn)
 {
     tcp_transport *transport = conn->transport;
-    conn->state = TCP_LINGERING;
-    conn->linger_next = transport->lingering;
-    if (conn->linger_next != NULL) {
-        conn->linger_next->linger_at = &conn->linger_next;
-    }
-    conn->linger_at = &transport->lingering;
-    transport->lingering = conn;
+    set_state(conn, TCP_LINGERING);
+    DL_PREPEND2(transport->lingering, conn, linger_prev, linger_next);
     trib_reactor *reactor = transport->base.reactor;
     trib_timer_arm(reactor, &conn->linger_timer, trib_now(reactor) + LINGER_NS);
     trib_tcp_conn_watch(conn);
@@ -311,10 +324,7 @@ void trib_tcp_linger_end(tcp_conn *conn)
 {
     trib_assert(conn->state == TCP_LINGERING);
     trib_reactor *reactor = conn->transport->base.reactor;
-    *conn->linger_at = conn->linger_next;
-    if (conn->linger_next != NULL) {
-        conn->linger_next->linger_at = conn->linger_at;
-    }
+    DL_DELETE2(conn->transport->lingering, conn, linger_prev, linger_next);
     trib_timer_stop(reactor, &conn->linger_timer);
     trib_io_watch(reactor, &conn->io, 0);
     trib_fork_close_socket(conn->io.fd);
@@ -323,7 +333,7 @@ void trib_tcp_linger_end(tcp_conn *conn)
 
 static void finish_conn(trib_reactor *reactor, trib_post *post)
 {
-    tcp_conn *conn = (tcp_conn *)((char *)post - offsetof(tcp_conn, finish_post));
+    tcp_conn *conn = trib_container_of(post, tcp_conn, finish_post);
     const trib_transport_upcalls *upcalls = conn->base.transport->upcalls;
     trib_assert(conn->state == TCP_ENDING);
     if (conn->connect_failed) {

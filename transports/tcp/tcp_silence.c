@@ -1,15 +1,16 @@
 /*
- * tcp_silence.c - when a connection whose peer acknowledges nothing is over.
+ * tcp_silence.c - ends a connection whose peer acknowledges nothing for too long.
  *
- * The kernel has a limit of its own (TCP_USER_TIMEOUT), but counts from the first packet that it had to send again until all
- * that was lost is made good. Behind a link that has become slow, whose queue takes longer than TCP waits between two tries,
- * that is never: what has been acknowledged meanwhile does not count, and two tries without an answer are enough. The same
- * goes for a link that fails for the second time before it has recovered. So the kernel's limit is far away, and what counts
- * is looked at here: for how long none of what is under way has been acknowledged.
+ * The kernel's own limit (TCP_USER_TIMEOUT) counts from the first retransmission until everything that was lost has
+ * arrived. Behind a link that has become slow, or that fails a second time before it has recovered, this time never
+ * restarts: what is acknowledged meanwhile does not count, and two unanswered retries end the connection. So the
+ * kernel's limit is set far away, and this file measures what matters: the time during which none of the data under
+ * way was acknowledged.
  *
- * A peer that lets nothing in, because it has no room, answers the kernel's probes: that is no silence.
+ * A peer whose receive window is closed answers the kernel's probes, which is not silence.
  *
- * Invariant: the timer runs as long as something that was written may be unacknowledged, and no longer. An idle connection costs nothing.
+ * Invariant: the timer runs exactly while something that was written may be unacknowledged. An idle connection costs
+ * nothing.
  */
 #include <errno.h>
 #include <linux/tcp.h>
@@ -18,11 +19,11 @@
 #include "transports/tcp/tcp_internal.h"
 
 #define NS_PER_MS INT64_C(1000000)
-#define CHECKS 8                /* within the time that ends a connection */
-#define KERNEL_LIMIT_MS 900000u /* about as long as TCP tries where nobody has set a limit */
-#define RETRY_MS_MAX 1000u      /* the least that the kernel allows */
+#define CHECKS 8                /* checks within the time that ends a connection */
+#define KERNEL_LIMIT_MS 900000u /* about as long as TCP retries without a limit */
+#define RETRY_MS_MAX 1000u      /* the smallest value that the kernel allows */
 #ifndef TCP_RTO_MAX_MS
-#define TCP_RTO_MAX_MS 44 /* of Linux 6.15; older headers lack it, and older kernels refuse it */
+#define TCP_RTO_MAX_MS 44 /* since Linux 6.15; older headers lack it, older kernels refuse it */
 #endif
 
 static void limit_kernel(const tcp_conn *conn, unsigned limit_ms)
@@ -31,7 +32,7 @@ static void limit_kernel(const tcp_conn *conn, unsigned limit_ms)
     (void)setsockopt(conn->io.fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof limit_ms);
 }
 
-/* What fails to apply makes a loss be seen later, not wrong: results are not looked at. */
+/* The results are ignored: without these options a loss is noticed later, not wrongly. */
 void trib_tcp_silence_open(tcp_conn *conn)
 {
     const int64_t silence_ns = conn->transport->config.silence_timeout_ns;
@@ -44,8 +45,8 @@ void trib_tcp_silence_open(tcp_conn *conn)
     } else {
         limit_kernel(conn, ms < KERNEL_LIMIT_MS ? KERNEL_LIMIT_MS : (unsigned)INT32_MAX);
     }
-    /* TCP waits twice as long after each try: behind a link that was down for 3 s of a timeout of 6 s the next
-     * try would be the one that comes too late. */
+    /* TCP doubles the time between retries: after 3 s of an outage, with a limit of 6 s, the next retry could come
+     * too late. */
     const unsigned retry = RETRY_MS_MAX;
     trib_counter_add(&conn->transport->stats.system_calls, 1);
     (void)setsockopt(conn->io.fd, IPPROTO_TCP, TCP_RTO_MAX_MS, &retry, sizeof retry);
@@ -64,7 +65,7 @@ void trib_tcp_silence_written(tcp_conn *conn)
 int64_t trib_tcp_silence_learn(tcp_silence *silence, int64_t now_ns, const tcp_seen *seen)
 {
     if (seen->unacked == 0 && seen->probes == 0) {
-        /* The peer has no room for what is left, and answered when it was asked last: the next probe may have no answer. */
+        /* The peer has no room and has answered the last probe; the next probe may go unanswered. */
         silence->since_ns = now_ns;
         silence->was_checked = true;
         silence->acked = seen->acked;
@@ -94,7 +95,7 @@ static void check_silence(trib_reactor *reactor, trib_timer *timer)
     if (getsockopt(conn->io.fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) {
         return;
     }
-    /* A machine that stood still has not sent either. */
+    /* If this process stood still it did not send either, so that time does not count. */
     if (trib_timer_stalled_locally(reactor, timer, silence_ns / CHECKS)) {
         conn->silence.since_ns += now_ns - timer->due_ns;
     }

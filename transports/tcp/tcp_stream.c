@@ -1,14 +1,14 @@
 /*
  * tcp_stream.c - messages to bytes and bytes to messages, with few system calls.
  *
- * Writing: what was queued in one turn goes out together, headers and payloads gathered from where they are. A short
- * write means that the kernel has no room; the loop says when it has.
+ * Writing: the messages that were queued in one turn go out together, headers and payloads gathered from where they
+ * lie. A short write means that the kernel's buffer is full; the loop reports when it has room.
  *
  * Reading: the rest of a payload goes straight to its target; a buffer behind it catches the messages that follow.
- * Whole small messages therefore cost one copy and a fraction of a system call, large ones no copy but of their
- * beginning, which is kept short by reading little behind a large payload.
+ * Whole small messages therefore cost one copy and a fraction of a system call. Of a large message only the beginning
+ * is copied, and that is short because little is read behind a large payload.
  *
- * Invariant: outside an upcall the buffer holds less than a header unless the connection is paused, so nothing that
+ * Invariant: outside an upcall the buffer holds less than a header unless the connection is paused. So nothing that
  * has arrived waits for more to arrive.
  */
 #ifndef _GNU_SOURCE
@@ -31,7 +31,7 @@
 
 /* ---- Writing ---- */
 
-/* No more than a small send buffer holds: the kernel looks at its size only once a packet. */
+/* Gathers at most one small send buffer: the kernel checks the buffer's size once a packet, and would take more. */
 static size_t gather_iovecs(tcp_conn *conn, struct iovec *iovecs, size_t *count_out)
 {
     const size_t most =
@@ -52,7 +52,7 @@ static size_t gather_iovecs(tcp_conn *conn, struct iovec *iovecs, size_t *count_
         if (send->payload_size > skip) {
             /* struct iovec serves reading too and has no const. */
             iovecs[count].iov_base = (void *)((uintptr_t)send->payload + skip);
-            const size_t room = total < most ? most - total : 1; /* a header may have taken what was left */
+            const size_t room = total < most ? most - total : 1; /* a header may have used up the room */
             iovecs[count].iov_len = send->payload_size - skip < room ? send->payload_size - skip : room;
             total += iovecs[count++].iov_len;
         }
@@ -62,7 +62,7 @@ static size_t gather_iovecs(tcp_conn *conn, struct iovec *iovecs, size_t *count_
     return total;
 }
 
-/* The kernel has taken so many bytes: reports the messages that are complete. */
+/* Counts bytes that the kernel has accepted, and reports the messages that are complete. */
 static void advance_sent(tcp_conn *conn, size_t written)
 {
     trib_counter_add(&conn->transport->stats.bytes_sent, written);
@@ -82,13 +82,14 @@ static void advance_sent(tcp_conn *conn, size_t written)
     }
 }
 
-void trib_tcp_stream_last_words(tcp_conn *conn)
+void trib_tcp_stream_drain_and_end(tcp_conn *conn)
 {
     if (conn->state == TCP_OPEN && !conn->paused) {
         trib_tcp_stream_read(conn);
     }
     if (conn->state == TCP_OPEN && !conn->paused) {
-        /* As much as a turn may read has been read. An empty socket tells nothing by itself: it is asked. */
+        /* The turn's share has been read. Only a read that fails or returns 0 shows that the socket is empty, so it
+         * is tried again. */
         trib_reactor_defer(conn->base.transport->reactor, &conn->read_post);
     } else {
         trib_tcp_conn_end_errno(conn, "connection lost while sending", conn->write_errno);
@@ -125,7 +126,7 @@ void trib_tcp_stream_write(tcp_conn *conn)
         }
         if (written < 0 && errno != EAGAIN) {
             conn->write_errno = errno;
-            trib_tcp_stream_last_words(conn);
+            trib_tcp_stream_drain_and_end(conn);
             return;
         }
         bool full = written < (ssize_t)total;
@@ -187,7 +188,7 @@ static bool ask_receiver(tcp_conn *conn)
     return true;
 }
 
-/* False if the payload is not whole yet. */
+/* False if the payload is not complete yet. */
 static bool take_payload(tcp_conn *conn)
 {
     size_t there = conn->end - conn->begin;
@@ -238,7 +239,7 @@ void trib_tcp_stream_consume(tcp_conn *conn)
     }
 }
 
-/* One read: the payload's rest first, then the buffer. How much was asked for is written to *wanted_out. */
+/* One read: the rest of the payload first, then the buffer. *wanted_out is the number of bytes asked for. */
 static ssize_t read_some(tcp_conn *conn, size_t *wanted_out)
 {
     struct iovec iovecs[2];
@@ -274,7 +275,7 @@ void trib_tcp_stream_read(tcp_conn *conn)
     size_t bytes = 0;
     for (unsigned reads = 0; reads < READS_PER_TURN && bytes < READ_BYTES_PER_TURN; reads++) {
         if (conn->phase == TCP_PHASE_ASK) {
-            return; /* resumed: read_post asks before more is read */
+            return; /* recv_resume was called: read_post calls `header` before more is read */
         }
         size_t wanted = 0;
         ssize_t got = read_some(conn, &wanted);
@@ -296,7 +297,7 @@ void trib_tcp_stream_read(tcp_conn *conn)
         if (conn->paused && conn->write_errno != 0) {
             trib_tcp_conn_end_errno(conn, "connection lost while sending", conn->write_errno);
         }
-        const bool is_short = (size_t)got < wanted; /* the socket is empty; the loop tells when there is more */
+        const bool is_short = (size_t)got < wanted; /* the socket is empty, and the loop reports when it is not */
         if (is_short && conn->phase == TCP_PHASE_HEADER && conn->begin == conn->end) {
             trib_tcp_backlog_read_all(conn);
         }

@@ -2,9 +2,9 @@
  * fault.c - the wrapper that breaks another transport.
  *
  * Invariants
- * - The order of messages is kept: once one waits, all that follow wait behind it.
- * - A connection makes downcalls of the inner transport only, from downcalls and timers, and upcalls only from the
- *   inner one's; so the contract's rules about who calls whom hold because they hold inside.
+ * - The order of messages is kept: once one waits, all behind it wait too.
+ * - A connection makes downcalls of the inner transport only from downcalls and timers, and upcalls only from the
+ *   inner one's. So the contract's rules about who calls whom hold because they hold inside.
  * - A wrapped connection lives as long as the inner one: it is freed in the inner one's `closed`.
  */
 #include "transports/testing/fault.h"
@@ -14,10 +14,11 @@
 
 #include "engine/base/assert.h"
 #include "transports/send_queue.h"
+#include "transports/transport_defaults.h"
 
 typedef struct fault_transport {
     trib_transport base;    /* first */
-    trib_transport_ops ops; /* of this instance: the flags are the inner transport's */
+    trib_transport_ops ops; /* of this instance, with the inner transport's flags */
     trib_transport *inner;
     trib_fault_config config;
     uint64_t random_state;
@@ -34,38 +35,37 @@ typedef enum fault_action { FAULT_NONE, FAULT_RESET, FAULT_TRUNCATE } fault_acti
 typedef struct fault_send {
     trib_send inner; /* first */
     trib_send *outer;
-    struct fault_send *next;
     int64_t due_ns;
     fault_action action;
-    void *copy; /* of a payload that was changed */
+    void *copy; /* of the payload, if that was changed */
 } fault_send;
 
 typedef struct fault_conn {
     trib_conn base; /* first */
     fault_transport *transport;
     trib_conn *inner;
-    fault_send *waiting_head, *waiting_tail;
+    trib_send_queue waiting; /* of fault_send, by their inner sends, which the inner transport does not have yet */
     trib_send_queue refused; /* sends that came after the connection was broken */
     trib_timer due_timer, again_timer;
     uint32_t agains_left;
-    bool asked;         /* this header has had its storm */
+    bool asked;         /* the storm of TRIB_AGAIN was drawn for this header */
     bool closing;       /* the caller has called conn_close */
-    bool flush_wanted;  /* conn_close(flush) waits for waiting_head */
-    const char *broken; /* what was injected */
+    bool flush_wanted;  /* conn_close(flush) waits until `waiting` is empty */
+    const char *broken; /* the fault that was injected; NULL: none */
 } fault_conn;
 
 /* ---- Chance ---- */
 
 static uint64_t draw_random(fault_transport *self)
 {
-    /* A Weyl sequence and a finalizer: every seed, zero too, gives a full-length sequence. */
+    /* A Weyl sequence and a finalizer: every seed, 0 too, gives a sequence of full length. */
     uint64_t x = self->random_state += UINT64_C(0x9e3779b97f4a7c15);
     x = (x ^ (x >> 32)) * UINT64_C(0xd6e8feb86659fd93);
     x = (x ^ (x >> 32)) * UINT64_C(0xd6e8feb86659fd93);
     return x ^ (x >> 32);
 }
 
-static bool happens(fault_transport *self, double probability)
+static bool draw_chance(fault_transport *self, double probability)
 {
     return (double)(draw_random(self) >> 11) * 0x1p-53 < probability;
 }
@@ -84,11 +84,6 @@ static bool is_valid(const trib_fault_config *config)
 
 /* ---- Sending ---- */
 
-static void queue_refused(fault_conn *conn, trib_send *send)
-{
-    trib_send_queue_add(&conn->refused, send);
-}
-
 static void break_conn(fault_conn *conn, const char *what, bool flush)
 {
     conn->broken = what;
@@ -96,7 +91,7 @@ static void break_conn(fault_conn *conn, const char *what, bool flush)
     conn->inner->transport->ops->conn_close(conn->inner, flush);
 }
 
-/* Gives it to the inner transport, or does to it what was drawn. */
+/* Gives the send to the inner transport, or injects the fault that was drawn for it. */
 static void forward_send(fault_conn *conn, fault_send *send)
 {
     fault_transport *self = conn->transport;
@@ -122,16 +117,13 @@ static void forward_send(fault_conn *conn, fault_send *send)
 static void forward_due(trib_reactor *reactor, trib_timer *timer)
 {
     fault_conn *conn = timer->user;
-    while (conn->waiting_head != NULL && conn->broken == NULL) {
-        fault_send *send = conn->waiting_head;
+    while (conn->waiting.head != NULL && conn->broken == NULL) {
+        fault_send *send = (fault_send *)conn->waiting.head;
         if (send->due_ns > trib_now(reactor)) {
             trib_timer_arm(reactor, timer, send->due_ns);
             return;
         }
-        conn->waiting_head = send->next;
-        if (conn->waiting_head == NULL) {
-            conn->waiting_tail = NULL;
-        }
+        (void)trib_send_queue_take(&conn->waiting);
         forward_send(conn, send);
     }
     if (conn->flush_wanted && conn->broken == NULL) {
@@ -148,11 +140,11 @@ static void flip_bit(fault_transport *self, void *bytes, size_t size)
 static int64_t draw_wait(fault_transport *self)
 {
     int64_t wait_ns = 0;
-    if (happens(self, self->config.delay) && self->config.delay_ns_max > 0) {
+    if (draw_chance(self, self->config.delay) && self->config.delay_ns_max > 0) {
         self->counts.delays++;
         wait_ns += 1 + (int64_t)(draw_random(self) % (uint64_t)self->config.delay_ns_max);
     }
-    if (happens(self, self->config.stall)) {
+    if (draw_chance(self, self->config.stall)) {
         self->counts.stalls++;
         wait_ns += self->config.stall_ns;
     }
@@ -161,12 +153,12 @@ static int64_t draw_wait(fault_transport *self)
 
 static void draw_damage(fault_transport *self, fault_send *send)
 {
-    if (happens(self, self->config.header_flip)) {
+    if (draw_chance(self, self->config.header_flip)) {
         self->counts.header_flips++;
         flip_bit(self, send->inner.header, TRIB_HEADER_SIZE);
     }
     size_t size = send->inner.payload_size;
-    if (happens(self, self->config.payload_flip) && size > 0) {
+    if (draw_chance(self, self->config.payload_flip) && size > 0) {
         send->copy = malloc(size);
         if (send->copy != NULL) {
             self->counts.payload_flips++;
@@ -175,8 +167,8 @@ static void draw_damage(fault_transport *self, fault_send *send)
             send->inner.payload = send->copy;
         }
     }
-    bool reset = happens(self, self->config.reset);
-    bool truncate = happens(self, self->config.truncate);
+    bool reset = draw_chance(self, self->config.reset);
+    bool truncate = draw_chance(self, self->config.truncate);
     send->action = reset || (truncate && size == 0) ? FAULT_RESET : truncate ? FAULT_TRUNCATE : FAULT_NONE;
 }
 
@@ -186,7 +178,7 @@ static void fault_do_send(trib_conn *base, trib_send *outer)
     fault_transport *self = conn->transport;
     fault_send *send = conn->broken == NULL ? calloc(1, sizeof *send) : NULL;
     if (send == NULL) {
-        queue_refused(conn, outer);
+        trib_send_queue_add(&conn->refused, outer);
         if (conn->broken == NULL) {
             break_conn(conn, "out of memory", false);
         }
@@ -198,21 +190,18 @@ static void fault_do_send(trib_conn *base, trib_send *outer)
     send->inner.payload_size = outer->payload_size;
     draw_damage(self, send);
     int64_t wait_ns = draw_wait(self);
-    if (wait_ns == 0 && conn->waiting_head == NULL) {
+    if (wait_ns == 0 && conn->waiting.head == NULL) {
         forward_send(conn, send);
         return;
     }
     send->due_ns = trib_now(base->transport->reactor) + wait_ns;
-    if (conn->waiting_tail != NULL) {
-        conn->waiting_tail->next = send;
-    } else {
-        conn->waiting_head = send;
+    if (conn->waiting.head == NULL) {
         trib_timer_arm(base->transport->reactor, &conn->due_timer, send->due_ns);
     }
-    conn->waiting_tail = send;
+    trib_send_queue_add(&conn->waiting, &send->inner);
 }
 
-static void send_over(fault_conn *conn, fault_send *send, trib_status status)
+static void report_send(fault_conn *conn, fault_send *send, trib_status status)
 {
     trib_send *outer = send->outer;
     bool damaged = send->action != FAULT_NONE || (conn->broken != NULL && !conn->closing && status == TRIB_CLOSED);
@@ -223,7 +212,7 @@ static void send_over(fault_conn *conn, fault_send *send, trib_status status)
 
 /* ---- Upcalls of the inner transport ---- */
 
-static void again_over(trib_reactor *reactor, trib_timer *timer)
+static void resume_inner(trib_reactor *reactor, trib_timer *timer)
 {
     (void)reactor;
     fault_conn *conn = timer->user;
@@ -240,7 +229,7 @@ static fault_conn *conn_create(fault_transport *self, trib_conn *inner)
     conn->transport = self;
     conn->due_timer.fired = forward_due;
     conn->due_timer.user = conn;
-    conn->again_timer.fired = again_over;
+    conn->again_timer.fired = resume_inner;
     conn->again_timer.user = conn;
     conn->inner = inner;
     return conn;
@@ -274,12 +263,12 @@ static trib_status inner_header(trib_conn *inner, const unsigned char header[TRI
         return TRIB_CLOSED;
     }
     if (conn->closing) {
-        return TRIB_AGAIN; /* the inner one is still open, for what waits to be sent */
+        return TRIB_AGAIN; /* the inner connection is still open for sends that wait */
     }
     fault_transport *self = conn->transport;
     if (!conn->asked) {
         conn->asked = true;
-        bool storm = happens(self, self->config.again) && self->config.again_max > 0;
+        bool storm = draw_chance(self, self->config.again) && self->config.again_max > 0;
         conn->agains_left = storm ? 1 + (uint32_t)(draw_random(self) % self->config.again_max) : 0;
     }
     if (conn->agains_left > 0) {
@@ -306,7 +295,7 @@ static void inner_received(trib_conn *inner, const unsigned char header[TRIB_HEA
 
 static void inner_sent(trib_conn *inner, trib_send *send, trib_status status)
 {
-    send_over(inner->user, (fault_send *)send, status);
+    report_send(inner->user, (fault_send *)send, status);
 }
 
 static void inner_closed(trib_conn *inner, trib_status status, const char *reason)
@@ -319,16 +308,14 @@ static void inner_closed(trib_conn *inner, trib_status status, const char *reaso
     trib_timer_stop(reactor, &conn->due_timer);
     trib_timer_stop(reactor, &conn->again_timer);
     if (conn->broken == NULL) {
-        conn->broken = "connection is ending"; /* what is sent from now on is refused */
+        conn->broken = "connection is ending"; /* later sends are rejected */
     } else if (!conn->closing) {
         status = TRIB_PEER_LOST;
         reason = conn->broken;
     }
     const trib_status unsent = trib_send_unsent_status(status);
-    while (conn->waiting_head != NULL) {
-        fault_send *send = conn->waiting_head;
-        conn->waiting_head = send->next;
-        send_over(conn, send, unsent);
+    for (trib_send *send; (send = trib_send_queue_take(&conn->waiting)) != NULL;) {
+        report_send(conn, (fault_send *)send, unsent);
     }
     trib_send_queue_return(&conn->refused, &conn->base, status);
     conn->base.transport->upcalls->closed(&conn->base, status, reason);
@@ -346,17 +333,6 @@ static const trib_transport_upcalls inner_upcalls = {
 
 /* ---- The table ---- */
 
-/* What it wraps is missing here; trib_fault_open is told. */
-static trib_status open_nothing(trib_reactor *reactor, const trib_transport_config *config,
-                                const trib_transport_upcalls *upcalls, trib_transport **transport_out)
-{
-    (void)reactor;
-    (void)config;
-    (void)upcalls;
-    (void)transport_out;
-    return TRIB_UNSUPPORTED;
-}
-
 static void fault_close(trib_transport *transport)
 {
     fault_transport *self = (fault_transport *)transport;
@@ -370,7 +346,7 @@ static trib_status fault_listen(trib_transport *transport, const trib_address *a
     trib_transport *inner = ((fault_transport *)transport)->inner;
     fault_listener *listener = calloc(1, sizeof *listener);
     if (listener == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "no memory for a listener");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a listener");
     }
     listener->base.transport = transport;
     listener->base.user = user;
@@ -419,13 +395,19 @@ static void fault_conn_close(trib_conn *base, bool flush)
     fault_conn *conn = (fault_conn *)base;
     if (conn->broken != NULL && flush) {
         conn->closing = true;
-        return; /* its end is under way */
+        return; /* it is ending already */
     }
     conn->closing = true;
-    conn->flush_wanted = flush && conn->waiting_head != NULL;
+    conn->flush_wanted = flush && conn->waiting.head != NULL;
     if (!conn->flush_wanted) {
         conn->inner->transport->ops->conn_close(conn->inner, flush);
     }
+}
+
+static bool fault_is_idle(const trib_transport *transport)
+{
+    const trib_transport *inner = ((const fault_transport *)transport)->inner;
+    return inner->ops->is_idle(inner);
 }
 
 static void fault_stats(const trib_transport *transport, trib_transport_stats *stats_out)
@@ -437,7 +419,7 @@ static void fault_stats(const trib_transport *transport, trib_transport_stats *s
 static const trib_transport_ops fault_ops = {
     .name = "fault",
     .flags = 0,
-    .open = open_nothing,
+    .open = trib_transport_open_unsupported,
     .close = fault_close,
     .listen = fault_listen,
     .listener_close = fault_listener_close,
@@ -446,6 +428,12 @@ static const trib_transport_ops fault_ops = {
     .recv_resume = fault_recv_resume,
     .conn_close = fault_conn_close,
     .stats = fault_stats,
+    .lease = trib_transport_never_leases,
+    .moves_alone = trib_transport_never_moves_alone,
+    .is_idle = fault_is_idle,
+    .context_open = trib_transport_no_context_open,
+    .context_close = trib_transport_no_context_close,
+    .notifies_devices = trib_transport_notifies_no_devices,
 };
 
 trib_status trib_fault_open(const trib_fault_config *config, trib_fault_opener opener, void *context,

@@ -1,9 +1,9 @@
 /*
- * loopback.c - the instance of the loopback transport, its hub and its listeners. Connections are in loopback_conn.c.
+ * loopback.c - an instance of the loopback transport, its hub and its listeners; connections are in loopback_conn.c.
  *
  * Invariants
- * - The hub's mutex guards the list of listeners and what waits at each; it is held for a few instructions and never
- *   during an upcall.
+ * - The hub's mutex guards the list of listeners and the pairs that wait at each. It is held for a few instructions,
+ *   and never during an upcall.
  * - A listener whose post is under way is freed by that post.
  */
 #include "transports/testing/loopback.h"
@@ -11,9 +11,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "transports/testing/loopback_internal.h"
+#include "transports/transport_defaults.h"
 
 #define SCHEME "loop:"
 
@@ -49,17 +52,6 @@ trib_status trib_loopback_open(trib_loopback_hub *hub, trib_reactor *reactor, co
     self->hub = hub;
     *transport_out = &self->base;
     return TRIB_OK;
-}
-
-/* There is no global hub to open it on. */
-static trib_status open_without_hub(trib_reactor *reactor, const trib_transport_config *config,
-                                    const trib_transport_upcalls *upcalls, trib_transport **transport_out)
-{
-    (void)reactor;
-    (void)config;
-    (void)upcalls;
-    (void)transport_out;
-    return TRIB_UNSUPPORTED;
 }
 
 static void loop_close(trib_transport *transport)
@@ -125,7 +117,7 @@ static loop_pair *take_waiting(trib_loopback_hub *hub, loop_listener *listener)
 static void run_accept(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
-    loop_listener *listener = (loop_listener *)((char *)post - offsetof(loop_listener, post));
+    loop_listener *listener = trib_container_of(post, loop_listener, post);
     listener->accepting = true;
     while (!listener->closed) {
         loop_transport *transport = (loop_transport *)listener->base.transport;
@@ -150,11 +142,7 @@ static void loop_listener_close(trib_listener *base)
     trib_assert(!listener->closed);
     listener->closed = true;
     pthread_mutex_lock(&transport->hub->mutex);
-    loop_listener **at = &transport->hub->listeners;
-    while (*at != listener) {
-        at = &(*at)->next;
-    }
-    *at = listener->next;
+    LL_DELETE(transport->hub->listeners, listener);
     loop_pair *waiting = listener->waiting_head;
     listener->waiting_head = listener->waiting_tail = NULL;
     bool posted = listener->posted;
@@ -165,7 +153,7 @@ static void loop_listener_close(trib_listener *base)
         waiting = next;
     }
     transport->open_count--;
-    /* Nobody finds it any more, but its post may be under way; the transport may be gone when that runs. */
+    /* The listener is in no list any more, but its post may be under way; the transport may be gone when that runs. */
     if (!posted) {
         free(listener);
     }
@@ -180,7 +168,7 @@ static trib_status loop_listen(trib_transport *transport, const trib_address *at
     }
     loop_listener *listener = calloc(1, sizeof *listener);
     if (listener == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "no memory for a listener");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a listener");
     }
     listener->base.transport = transport;
     listener->base.user = user;
@@ -209,7 +197,7 @@ static trib_status loop_listen(trib_transport *transport, const trib_address *at
 const trib_transport_ops trib_loopback_ops = {
     .name = "loopback",
     .flags = TRIB_TRANSPORT_ZERO_COPY,
-    .open = open_without_hub,
+    .open = trib_transport_open_unsupported,
     .close = loop_close,
     .listen = loop_listen,
     .listener_close = loop_listener_close,
@@ -218,4 +206,10 @@ const trib_transport_ops trib_loopback_ops = {
     .recv_resume = trib_loop_recv_resume,
     .conn_close = trib_loop_conn_close,
     .stats = loop_stats,
+    .lease = trib_transport_never_leases,
+    .moves_alone = trib_transport_never_moves_alone,
+    .is_idle = trib_transport_is_always_idle,
+    .context_open = trib_transport_no_context_open,
+    .context_close = trib_transport_no_context_close,
+    .notifies_devices = trib_transport_notifies_no_devices,
 };

@@ -1,65 +1,26 @@
 /*
- * loopback_conn.c - two ends of a connection, each on its reactor, that lend each other their messages.
+ * loopback_conn.c - the two ends of a connection, each on its reactor, which lend each other their messages.
  *
  * Invariants
- * - An end has one post. Whoever brings it something puts that down under the pair's mutex and posts it unless it is
- *   on its way; everything an end does to the caller, it does from that post. The mutex is never held during an
- *   upcall.
- * - A trib_send is in exactly one list: held, or the peer's mail, or the peer's incoming, or back_presented or
- *   back_dropped.
- * - An end returns what was handed to it in order: first what it presented, and, once it has left, all the rest as
- *   dropped. So a sender reads back_presented first.
- * - An end is finished when it has left and all it had handed over is back. Nobody posts it after that.
+ * - An end has one post. A thread that has something for an end stores it under the pair's mutex and posts the end
+ *   unless that is done already. An end makes all its upcalls from its post, and never with the mutex held.
+ * - A trib_send is in exactly one queue: held, or the peer's mail, incoming, back_presented or back_dropped.
+ * - An end returns sends in order: first those that it presented, then, once it has left, the rest as dropped. So a
+ *   sender reads back_presented first.
+ * - An end is finished when it has left and all its sends are back. Nothing posts it after that.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "transports/testing/loopback_internal.h"
 
 #define MESSAGES_PER_TURN 256u
 
 static void run_end(trib_reactor *reactor, trib_post *post);
 
-static void list_append(loop_list *list, trib_send *send)
-{
-    send->next = NULL;
-    if (list->tail != NULL) {
-        list->tail->next = send;
-    } else {
-        list->head = send;
-    }
-    list->tail = send;
-}
-
-static trib_send *list_pop(loop_list *list)
-{
-    trib_send *send = list->head;
-    if (send != NULL) {
-        list->head = send->next;
-        if (list->head == NULL) {
-            list->tail = NULL;
-        }
-    }
-    return send;
-}
-
-/* Moves all of *from behind *to. */
-static void list_move(loop_list *to, loop_list *from)
-{
-    if (from->head == NULL) {
-        return;
-    }
-    if (to->tail != NULL) {
-        to->tail->next = from->head;
-    } else {
-        to->head = from->head;
-    }
-    to->tail = from->tail;
-    from->head = from->tail = NULL;
-}
-
-static loop_end *other(loop_end *end)
+static loop_end *peer_of(loop_end *end)
 {
     return &end->pair->ends[end == &end->pair->ends[0] ? 1 : 0];
 }
@@ -169,16 +130,16 @@ void trib_loop_pair_refuse(loop_pair *pair)
     pair_unref(pair);
 }
 
-/* Lends what was held until the peer was there. */
+/* Lends the sends that were held until the peer was there. */
 static void hand_over_held(loop_end *end)
 {
-    loop_end *peer = other(end);
+    loop_end *peer = peer_of(end);
     pthread_mutex_lock(&end->pair->mutex);
     if (!peer->gone && end->held.head != NULL) {
         for (const trib_send *send = end->held.head; send != NULL; send = send->next) {
             end->with_peer++;
         }
-        list_move(&peer->mail, &end->held);
+        trib_send_queue_move(&peer->mail, &end->held);
         post_locked(peer);
     }
     pthread_mutex_unlock(&end->pair->mutex);
@@ -203,16 +164,16 @@ void trib_loop_send(trib_conn *conn, trib_send *send)
     loop_end *end = (loop_end *)conn;
     trib_assert(send->payload_size <= TRIB_PAYLOAD_MAX);
     trib_assert(send->payload != NULL || send->payload_size == 0);
-    loop_end *peer = other(end);
+    loop_end *peer = peer_of(end);
     pthread_mutex_lock(&end->pair->mutex);
     bool hands_over = (end->state == LOOP_OPEN || end->state == LOOP_FLUSHING) && !peer->gone && end->held.head == NULL;
     if (hands_over) {
         end->with_peer++;
-        list_append(&peer->mail, send);
+        trib_send_queue_add(&peer->mail, send);
         post_locked(peer);
     } else {
-        /* Until connected, or until the peer's leaving, which is under way, ends this side too. */
-        list_append(&end->held, send);
+        /* Not connected yet; or the peer has left, which will end this side too. */
+        trib_send_queue_add(&end->held, send);
     }
     pthread_mutex_unlock(&end->pair->mutex);
 }
@@ -228,9 +189,9 @@ void trib_loop_recv_resume(trib_conn *conn)
     }
 }
 
-static void report_returned(loop_end *end, loop_list *list, trib_status status)
+static void report_returned(loop_end *end, trib_send_queue *list, trib_status status)
 {
-    for (trib_send *send = list_pop(list); send != NULL; send = list_pop(list)) {
+    for (trib_send *send = trib_send_queue_take(list); send != NULL; send = trib_send_queue_take(list)) {
         trib_assert(end->with_peer > 0);
         end->with_peer--;
         if (status == TRIB_OK) {
@@ -241,7 +202,7 @@ static void report_returned(loop_end *end, loop_list *list, trib_status status)
     }
 }
 
-/* False if it was not presented: paused, or the connection is ending. */
+/* False if the message was not presented: the end is paused, or the connection is ending. */
 static bool present_send(loop_end *end, const trib_send *send)
 {
     const trib_transport_upcalls *upcalls = end->base.transport->upcalls;
@@ -254,7 +215,7 @@ static bool present_send(loop_end *end, const trib_send *send)
         return false;
     }
     if (status == TRIB_AGAIN) {
-        end->paused = !end->resume_asked; /* if it was: asked again in the next turn */
+        end->paused = !end->resume_asked; /* after recv_resume inside the upcall: asked again in the next turn */
         return false;
     }
     if (status != TRIB_OK) {
@@ -272,12 +233,12 @@ static bool present_send(loop_end *end, const trib_send *send)
     return true;
 }
 
-static void return_to_peer(loop_end *end, loop_list *presented)
+static void return_to_peer(loop_end *end, trib_send_queue *presented)
 {
     if (presented->head != NULL) {
-        loop_end *peer = other(end);
+        loop_end *peer = peer_of(end);
         pthread_mutex_lock(&end->pair->mutex);
-        list_move(&peer->back_presented, presented);
+        trib_send_queue_move(&peer->back_presented, presented);
         post_locked(peer);
         pthread_mutex_unlock(&end->pair->mutex);
     }
@@ -285,13 +246,13 @@ static void return_to_peer(loop_end *end, loop_list *presented)
 
 static void present_incoming(loop_end *end)
 {
-    loop_list presented = {NULL, NULL};
+    trib_send_queue presented = {NULL, NULL};
     unsigned count = 0;
     while (end->incoming.head != NULL && end->state == LOOP_OPEN && !end->paused && count++ < MESSAGES_PER_TURN) {
         if (!present_send(end, end->incoming.head)) {
             break;
         }
-        list_append(&presented, list_pop(&end->incoming));
+        trib_send_queue_add(&presented, trib_send_queue_take(&end->incoming));
     }
     return_to_peer(end, &presented);
     if (end->incoming.head != NULL && end->state == LOOP_OPEN && !end->paused) {
@@ -299,14 +260,14 @@ static void present_incoming(loop_end *end)
     }
 }
 
-/* An end that flushes presents nothing more. What was handed to it goes back at once: the peer may be waiting for it to
- * flush too. */
+/* An end that flushes presents nothing more. Sends that it was lent go back at once, because the peer may be waiting
+ * for them to flush too. */
 static void drop_incoming(loop_end *end)
 {
     if (end->incoming.head != NULL) {
-        loop_end *peer = other(end);
+        loop_end *peer = peer_of(end);
         pthread_mutex_lock(&end->pair->mutex);
-        list_move(&peer->back_dropped, &end->incoming);
+        trib_send_queue_move(&peer->back_dropped, &end->incoming);
         post_locked(peer);
         pthread_mutex_unlock(&end->pair->mutex);
     }
@@ -325,16 +286,16 @@ void trib_loop_conn_close(trib_conn *conn, bool flush)
     }
 }
 
-/* Gives back what was handed to this end and tells the peer. */
+/* Returns the sends that this end was lent, and tells the peer. */
 static void leave_pair(loop_end *end)
 {
-    loop_end *peer = other(end);
+    loop_end *peer = peer_of(end);
     end->left = true;
     pthread_mutex_lock(&end->pair->mutex);
     end->gone = true;
-    list_move(&end->incoming, &end->mail);
-    list_move(&peer->back_dropped, &end->incoming);
-    /* An end that nobody has accepted has no transport; its listener will find this one gone. */
+    trib_send_queue_move(&end->incoming, &end->mail);
+    trib_send_queue_move(&peer->back_dropped, &end->incoming);
+    /* An end that was not accepted has no transport; its listener will find this end gone. */
     if (peer->transport != NULL) {
         peer->peer_left = true;
         if (!peer->finished) {
@@ -344,7 +305,7 @@ static void leave_pair(loop_end *end)
     pthread_mutex_unlock(&end->pair->mutex);
 }
 
-/* True if the end is no more. */
+/* True if the end has been freed. */
 static bool finish_end(loop_end *end)
 {
     pthread_mutex_lock(&end->pair->mutex);
@@ -352,13 +313,10 @@ static bool finish_end(loop_end *end)
     end->finished = !busy;
     pthread_mutex_unlock(&end->pair->mutex);
     if (busy) {
-        return false; /* another run of the post is to come */
+        return false; /* another run of the post will come */
     }
     const trib_transport_upcalls *upcalls = end->base.transport->upcalls;
-    trib_status unsent = end->end_status == TRIB_OK ? TRIB_CLOSED : end->end_status;
-    for (trib_send *send = list_pop(&end->held); send != NULL; send = list_pop(&end->held)) {
-        upcalls->sent(&end->base, send, unsent);
-    }
+    trib_send_queue_return(&end->held, &end->base, end->end_status);
     upcalls->closed(&end->base, end->end_status, end->reason);
     trib_assert(end->held.head == NULL);
     end->transport->open_count--;
@@ -371,7 +329,7 @@ static void end_turn(loop_end *end, bool peer_left)
     if (end->state == LOOP_FLUSHING && (end->with_peer == 0 || peer_left)) {
         begin_end(end, TRIB_OK, "closed by this side");
     }
-    /* What the peer had handed over before it left has been presented by now, or its buffers have to go back. */
+    /* What the peer had sent before it left has been presented by now; the rest must go back. */
     if (end->state == LOOP_OPEN && peer_left) {
         begin_end(end, TRIB_PEER_LOST, "connection closed by the peer");
     }
@@ -386,17 +344,17 @@ static void end_turn(loop_end *end, bool peer_left)
 static void run_end(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
-    loop_end *end = (loop_end *)((char *)post - offsetof(loop_end, post));
-    loop_list presented = {NULL, NULL};
-    loop_list dropped = {NULL, NULL};
+    loop_end *end = trib_container_of(post, loop_end, post);
+    trib_send_queue presented = {NULL, NULL};
+    trib_send_queue dropped = {NULL, NULL};
     pthread_mutex_lock(&end->pair->mutex);
     end->posted = false;
     bool answered = end->answered;
     end->answered = false;
     bool peer_left = end->peer_left;
-    list_move(&end->incoming, &end->mail);
-    list_move(&presented, &end->back_presented);
-    list_move(&dropped, &end->back_dropped);
+    trib_send_queue_move(&end->incoming, &end->mail);
+    trib_send_queue_move(&presented, &end->back_presented);
+    trib_send_queue_move(&dropped, &end->back_dropped);
     trib_status answer = end->answer;
     pthread_mutex_unlock(&end->pair->mutex);
 

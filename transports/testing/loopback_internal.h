@@ -1,12 +1,14 @@
 /*
- * loopback_internal.h - what the files of the loopback transport share: loopback.c (hub, instance, listeners) and
- * loopback_conn.c (pairs of connected ends).
+ * loopback_internal.h - what the files of the loopback transport share.
+ *
+ * loopback.c has the hub, the instance and the listeners, loopback_conn.c the pairs of connected ends.
  */
-#ifndef TRIB_TRANSPORTS_LOOPBACK_INTERNAL_H
-#define TRIB_TRANSPORTS_LOOPBACK_INTERNAL_H
+#ifndef TRIB_TRANSPORTS_TESTING_LOOPBACK_INTERNAL_H
+#define TRIB_TRANSPORTS_TESTING_LOOPBACK_INTERNAL_H
 
 #include <pthread.h>
 
+#include "transports/send_queue.h"
 #include "transports/testing/loopback.h"
 
 typedef struct loop_pair loop_pair;
@@ -29,16 +31,12 @@ struct loop_listener {
     trib_listener base; /* first */
     trib_address address;
     trib_post post;
-    bool accepting, closed; /* its own thread's */
-    /* guarded by the hub's mutex */
+    bool accepting, closed; /* used by the listener's own thread */
+    /* Guarded by the hub's mutex. */
     loop_listener *next;
     loop_pair *waiting_head, *waiting_tail;
     bool posted;
 };
-
-typedef struct loop_list {
-    trib_send *head, *tail;
-} loop_list;
 
 typedef enum loop_state { LOOP_CONNECTING, LOOP_OPEN, LOOP_FLUSHING, LOOP_ENDING } loop_state;
 
@@ -47,37 +45,37 @@ typedef struct loop_end {
     loop_pair *pair;
     loop_transport *transport;
     trib_post post;
-    /* its own thread's */
+    /* Used by the end's own thread. */
     loop_state state;
-    loop_list held;     /* sends that were never handed to the peer: not connected yet, or too late */
-    loop_list incoming; /* handed over by the peer, to be presented */
-    uint32_t with_peer; /* sends that are with the peer */
+    trib_send_queue held;     /* sends that were not handed to the peer: not connected yet, or too late */
+    trib_send_queue incoming; /* sends of the peer, to be presented */
+    uint32_t with_peer;       /* own sends that the peer has */
     bool paused, asking, resume_asked;
-    bool left; /* has told the peer that nothing more comes from here and is taken here */
+    bool left; /* the peer knows that nothing more is sent or received here */
     trib_status end_status;
     const char *reason;
-    /* guarded by the pair's mutex: what the other thread has brought */
+    /* Guarded by the pair's mutex: what the other thread has stored. */
     bool posted;
-    bool answered; /* the attempt to connect, with this: */
+    bool answered; /* the attempt to connect has this answer: */
     trib_status answer;
-    bool gone;                              /* this end takes nothing any more */
-    bool finished;                          /* its `closed` is being told: it must not be posted any more */
-    bool peer_left;                         /* the other end takes and sends nothing any more */
-    loop_list mail;                         /* handed over by the peer */
-    loop_list back_presented, back_dropped; /* returned by the peer, in this order */
+    bool gone;                                    /* this end takes nothing any more */
+    bool finished;                                /* its `closed` is being reported: it must not be posted any more */
+    bool peer_left;                               /* the other end has left */
+    trib_send_queue mail;                         /* sends of the peer, not looked at yet */
+    trib_send_queue back_presented, back_dropped; /* own sends that the peer returned, in this order */
 } loop_end;
 
 struct loop_pair {
     pthread_mutex_t mutex;
     loop_end ends[2];    /* 0 has connected, 1 was accepted */
     unsigned references; /* guarded by the mutex; the last one frees it */
-    loop_pair *next;     /* at a listener; guarded by the hub's mutex */
+    loop_pair *next;     /* in a listener's queue; guarded by the hub's mutex */
 };
 
-/* loopback.c: false if nobody listens there. */
+/* loopback.c. False if nobody listens there. */
 bool trib_loop_listener_offer(trib_loopback_hub *hub, const trib_address *to, loop_pair *pair);
 
-/* loopback_conn.c, on the listener's thread. accept: false if who wanted to connect has given up. */
+/* loopback_conn.c, on the listener's thread. accept: false if the connecting end has given up. */
 bool trib_loop_pair_accept(loop_pair *pair, loop_transport *transport);
 void trib_loop_pair_refuse(loop_pair *pair);
 TRIB_CHECKED trib_status trib_loop_connect(trib_transport *transport, const trib_address *to, void *user,

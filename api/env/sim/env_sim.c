@@ -13,7 +13,7 @@
 
 #define PAGE ((size_t)4096)
 
-/* What trib_env.memory points to. */
+/* trib_env.memory points to it. */
 typedef struct sim_env {
     trib_sim_host host;
 } sim_env;
@@ -49,7 +49,7 @@ void *trib_sim_void_take(trib_sim_void *self, size_t size)
     return block;
 }
 
-/* Sums of nothing: their time has been charged by who calls them. */
+/* Kernels that compute nothing: their caller has charged the time already. */
 static void combine_nothing(trib_dtype dtype, trib_reduce reduce, void *dst_acc, const void *left, trib_form left_form,
                             const void *right, trib_form right_form, size_t count)
 {
@@ -100,7 +100,7 @@ static trib_status reactor_open(trib_engine *engine, uint32_t index, trib_reacto
 static trib_status reactor_start(trib_engine *engine, trib_reactor *reactor)
 {
     (void)engine;
-    (void)reactor; /* it runs whenever there is something to run */
+    (void)reactor; /* it runs with the world */
     return TRIB_OK;
 }
 
@@ -136,7 +136,7 @@ static void memory_free(void *memory, void *block)
     }
 }
 
-static void fini(trib_env *env)
+static void close_env(trib_env *env)
 {
     free(env->memory);
 }
@@ -163,13 +163,13 @@ trib_status trib_engine_create_sim(const trib_sim_host *host, const trib_config 
         .memory_free = memory_free,
         .memory = self,
         .may_alloc = may_alloc,
-        .fini = fini,
+        .fini = close_env,
     };
     snprintf(env.place, sizeof env.place, "%s", host->place);
     env.device_world = host->device_world;
     trib_status status = config->device == NULL ? TRIB_OK : trib_device_load(config->device, &env.device, error);
     if (status != TRIB_OK) {
-        fini(&env);
+        close_env(&env);
         return status;
     }
     return trib_engine_create_in(&env, config, engine_out, error);

@@ -1,13 +1,13 @@
 /*
- * env_sim.h - the environment of simulation: an engine whose reactors run in virtual time (engine/sim/reactor_sim.h), whose
- * connections are those of a simulated network (transports/sim/sim.h), and whose memory may run out on request.
+ * env_sim.h - the environment of simulation: an engine whose reactors run in virtual time (engine/sim/reactor_sim.h),
+ * whose connections are those of a simulated network (transports/sim/sim.h), and whose memory may run out on request.
  *
- * The engine is that of production in every line; only its trib_env is another. Of the public API what blocks
- * (trib_engine_wait_ready, trib_op_wait, ...) must not be called: nothing would happen while it waits. Run the world
+ * The engine is that of production in every line; only its trib_env is another. Blocking calls of the public API
+ * (trib_engine_wait_ready, trib_op_wait, ...) must not be used: nothing would happen while they wait. Run the world
  * with trib_sim_step instead, and destroy an engine when its closed callback has been called.
  */
-#ifndef TRIB_API_ENV_SIM_H
-#define TRIB_API_ENV_SIM_H
+#ifndef TRIB_API_ENV_SIM_ENV_SIM_H
+#define TRIB_API_ENV_SIM_ENV_SIM_H
 
 #include "api/create.h"
 #include "transports/sim/sim.h"

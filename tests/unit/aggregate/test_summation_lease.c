@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 #endif
 #include "tests/unit/aggregate/summation_lease_bed.h"
+#include "transports/transport_defaults.h"
 
 /* ---- Sums ---- */
 

@@ -1,4 +1,5 @@
-/* test_config_fields.c - what trib_engine_create makes of a configuration: wrong fields are told by name, 0 is the default. */
+/* test_config_fields.c - what trib_engine_create makes of a configuration: wrong fields are told by name, 0 is the
+ * default. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -92,7 +93,7 @@ CHANGE(long_poll, config->busy_poll_ns = INT64_C(1000000001))
 CHANGE(large_trace, config->trace_bytes = UINT64_MAX)
 CHANGE(unknown_transport, config->transport = "pigeon")
 
-/* What a variable may have set names the variable, however it was set. */
+/* The text for a field that has a variable names it, whether the variable or the program has set the field. */
 static void variables_are_named(void **state)
 {
     (void)state;
@@ -167,14 +168,16 @@ static void wrong_fields(void **state)
         {open_port, TRIB_INVALID, "127.0.0.1:0", "choose a port"},
         {open_port_for_server, TRIB_INVALID, "[::1]:0", "choose a port"},
         {open_port_elsewhere, TRIB_INVALID, "127.0.0.1:00", "choose a port"},
-        {nobody_sums, TRIB_INVALID, "colocate", "nobody would sum"},
+        {nobody_sums, TRIB_INVALID, "colocate", "no member is left to sum"},
         {small_chunk, TRIB_INVALID, "chunk_bytes 2048", "4096..1048576"},
         {large_chunk, TRIB_INVALID, "chunk_bytes 2097152", "4096..1048576"},
         {odd_chunk, TRIB_INVALID, "chunk_bytes 12288", "power of two"},
         {small_partition, TRIB_INVALID, "partition_bytes 4096", "multiple of chunk_bytes"},
         {odd_partition, TRIB_INVALID, "partition_bytes 1052672", "multiple of chunk_bytes"},
         {many_chunks, TRIB_INVALID, "partition_bytes 268439552", "65536 chunks"},
-        {many_reactors, TRIB_INVALID, "reactors 17", "at most 16"},
+        {many_reactors, TRIB_INVALID, "reactors 17", "0..16 (TRIB_REACTORS)"},
+        {large_trace, TRIB_INVALID, "trace_bytes", "1..68719476736 (TRIB_TRACE_BYTES)"},
+        {long_poll, TRIB_INVALID, "busy_poll_ns 1000000001", "0..1000000000 (TRIB_BUSY_POLL_TIME)"},
         {odd_machines, TRIB_INVALID, "local_size 3", "divide worker_count, 4"},
         {huge_machine, TRIB_INVALID, "local_size 65", "1..64"},
         {other_local_rank, TRIB_INVALID, "local_rank 1", "consecutive"},
@@ -182,9 +185,9 @@ static void wrong_fields(void **state)
         {lone_percent, TRIB_INVALID, "100%\": % is none of", "%% (a percent sign"},
         {low_device, TRIB_INVALID, "device_index -2", "-1 or above"},
         {unknown_device, TRIB_INVALID, "abacus", "cuda"},
-        {negative_join, TRIB_INVALID, "join", "above 0"},
-        {negative_peer, TRIB_INVALID, "peer", "above 0"},
-        {negative_close, TRIB_INVALID, "close", "above 0"},
+        {negative_join, TRIB_INVALID, "join_timeout_ns -1", "above 0 (TRIB_JOIN_TIMEOUT)"},
+        {negative_peer, TRIB_INVALID, "peer_timeout_ns -1", "above 0 (TRIB_PEER_TIMEOUT)"},
+        {negative_close, TRIB_INVALID, "close_timeout_ns -1", "above 0 (TRIB_CLOSE_TIMEOUT)"},
         {loop_elsewhere, TRIB_INVALID, "loop", "TRIB_MODE_ATTACHED"},
         {no_loop, TRIB_INVALID, "loop", "TRIB_MODE_ATTACHED"},
         {attached_reactors, TRIB_INVALID, "reactors 2", "has one"},
@@ -261,7 +264,7 @@ static void zero_is_the_default(void **state)
     assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
 }
 
-/* For ever: what is added to it stays a time. */
+/* The longest timeouts are cut, so that a time can be added to them. */
 static void endless_timeouts(void **state)
 {
     (void)state;
@@ -277,7 +280,7 @@ static void endless_timeouts(void **state)
     assert_true(INT64_MAX - TRIB_TIMEOUT_MAX_NS > TRIB_TIMEOUT_MAX_NS);
 }
 
-/* It names no worker. Launchers that count servers too set a rank for each, which may be no number of a server. */
+/* A launcher that counts servers too gives each a rank, which may be no number of a server. */
 static void rank_of_a_server(void **state)
 {
     (void)state;
@@ -291,7 +294,7 @@ static void rank_of_a_server(void **state)
     }
 }
 
-/* Where nobody else has to find it the system may choose it. Zeros may be part of a port, and of an address. */
+/* In a job of one process the system may choose the port. Zeros may be part of other ports, and of addresses. */
 static void port_0(void **state)
 {
     (void)state;
@@ -307,7 +310,7 @@ static void port_0(void **state)
     }
 }
 
-/* Who listens at every address, and says elsewhere where it is reached or is reached by nobody else, may. */
+/* A wildcard coordinator is accepted where TRIB_LISTEN says how it is reached, or nobody else is told of it. */
 static void listening_everywhere(void **state)
 {
     (void)state;

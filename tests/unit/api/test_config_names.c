@@ -1,4 +1,4 @@
-/* test_config_names.c - variables of the environment that are taken for settings by who set them, and by nobody else. */
+/* test_config_names.c - variables of the environment that look like settings and are none: a warning names each. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "api/tributary.h"
+#include "api/config/settings.h"
 
 typedef struct heard {
     uint32_t lines;
@@ -92,6 +92,15 @@ static void test_unknown_names_are_told(void **state)
                                               {"TRIB_EXTERNAL_COORDINATOR", "no"}};
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
         assert_int_equal(warnings(settings[i][0], settings[i][1], ""), 0);
+    }
+    for (size_t i = 0; i < trib_settings_count; i++) {
+        bool is_tried = trib_settings[i].variable == NULL;
+        for (size_t j = 0; !is_tried && j < sizeof settings / sizeof settings[0]; j++) {
+            is_tried = strcmp(trib_settings[i].variable, settings[j][0]) == 0;
+        }
+        if (!is_tried) {
+            fail_msg("%s is missing above", trib_settings[i].variable);
+        }
     }
 }
 

@@ -20,6 +20,7 @@
 #include "engine/worker/worker.h"
 #include "stages/kernels/kernels.h"
 #include "stages/plans.h"
+#include "transports/transport_defaults.h"
 
 #define CHUNK_BYTES 4096u
 #define CHUNKS 2u
@@ -81,7 +82,8 @@ static void no_close(trib_conn *conn, bool flush)
 
 static const trib_reactor_ops fake_reactor = {
     .name = "fake", .now_ns = fake_now, .now_fast_ns = fake_now, .timer_stop = no_timer, .charge = fake_charge};
-static const trib_transport_ops fake_transport = {.name = "fake", .recv_resume = count_resume, .conn_close = no_close};
+static const trib_transport_ops fake_transport = {
+    .name = "fake", .recv_resume = count_resume, .lease = trib_transport_never_leases, .conn_close = no_close};
 
 static void bed_open(bed *self, uint32_t local_size)
 {

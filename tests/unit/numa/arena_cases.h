@@ -1,8 +1,4 @@
-/*
- * arena_cases.h - what the tests of arenas share: one arena per case over either heap, and a churn of random blocks.
- *
- * The cases of jemalloc are skipped, and say so, where its module is not linked to the test.
- */
+/* arena_cases.h - what the tests of arenas share: an arena for each case, and a churn of random blocks. */
 #ifndef TRIB_TESTS_UNIT_ARENA_CASES_H
 #define TRIB_TESTS_UNIT_ARENA_CASES_H
 
@@ -38,28 +34,19 @@
 #endif
 #endif
 
-static inline trib_arena *create_with(trib_arena_params *params, void **state)
+static inline trib_arena *create_with(const trib_arena_params *params)
 {
-    params->heap = *(trib_arena_heap *)*state;
     trib_arena *arena = NULL;
     trib_status status = trib_arena_create_with(params, &arena);
-    if (status == TRIB_UNSUPPORTED) {
-#ifdef UNDER_TSAN
-        print_message("# jemalloc is not linked under ThreadSanitizer (docs/decisions/0001-jemalloc.md)\n");
-#else
-        print_message("# the jemalloc module is not linked to this test\n");
-#endif
-        skip();
-    }
     assert_int_equal(status, TRIB_OK);
     return arena;
 }
 
-static inline trib_arena *create(void **state)
+static inline trib_arena *create(void)
 {
     trib_arena_params params;
     trib_arena_params_init(&params);
-    return create_with(&params, state);
+    return create_with(&params);
 }
 
 static inline trib_arena_stats stats_of(trib_arena *arena)
@@ -122,11 +109,5 @@ static inline void *churner_run(void *user)
     churn(self->arena, self->seed, 4000);
     return NULL;
 }
-
-#define BOTH(name)                                                                                                     \
-    {"pool: " #name, name, NULL, NULL, &pool},                                                                         \
-    {                                                                                                                  \
-        "jemalloc: " #name, name, NULL, NULL, &jemalloc                                                                \
-    }
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * test_arena_ahead.c - who waits for a registrar, and how much is registered at a time: memory that is made ahead holds up nobody
- * who takes blocks or looks them up, and a heap that needs a little takes no more than a limit.
+ * test_arena_ahead.c - who waits for a registrar, and how much is registered at a time: memory that is made ahead holds
+ * up nobody who takes blocks or looks them up, and a heap that needs a little takes no more than a limit.
  */
 #include <semaphore.h>
 #include <stdatomic.h>
@@ -94,9 +94,9 @@ static void others_go_on(trib_arena *arena, uint32_t id, uint8_t *known)
     trib_arena_free(arena, known);
 }
 
-static void hold_up_nobody(void **state, void *(*make)(void *))
+static void hold_up_nobody(void *(*make)(void *))
 {
-    trib_arena *arena = create(state);
+    trib_arena *arena = create();
     slow registrar;
     uint32_t id = 99;
     slow_add(&registrar, arena, &id);
@@ -124,18 +124,21 @@ static void hold_up_nobody(void **state, void *(*make)(void *))
 
 static void test_reserving(void **state)
 {
-    hold_up_nobody(state, reserve_run);
+    (void)state;
+    hold_up_nobody(reserve_run);
 }
 
 static void test_patience(void **state)
 {
-    hold_up_nobody(state, alloc_run);
+    (void)state;
+    hold_up_nobody(alloc_run);
 }
 
 /* An extent is made only for what the heap has no room for. */
 static void test_what_is_there_is_used(void **state)
 {
-    trib_arena *arena = create(state);
+    (void)state;
+    trib_arena *arena = create();
     assert_true(trib_arena_reserve(arena, 64 * MIB));
     assert_true(trib_arena_reserve(arena, 128 * MIB));
     assert_int_equal(stats_of(arena).extents, 2);
@@ -163,10 +166,11 @@ static void test_what_is_there_is_used(void **state)
 /* What cannot be made leaves nothing behind, and is counted. */
 static void test_no_room(void **state)
 {
+    (void)state;
     trib_arena_params params;
     trib_arena_params_init(&params);
     params.bytes_max = 40 * MIB;
-    trib_arena *arena = create_with(&params, state);
+    trib_arena *arena = create_with(&params);
     assert_false(trib_arena_reserve(arena, 41 * MIB));
     assert_int_equal(stats_of(arena).map_failures, 1);
     assert_int_equal(stats_of(arena).bytes_mapped, 0);
@@ -194,11 +198,12 @@ static void no_unmap(void *user, void *base, size_t size)
 
 static void test_no_memory(void **state)
 {
+    (void)state;
     trib_arena_params params;
     trib_arena_params_init(&params);
     params.map = no_map;
     params.unmap = no_unmap;
-    trib_arena *arena = create_with(&params, state);
+    trib_arena *arena = create_with(&params);
     assert_false(trib_arena_reserve(arena, 4 * MIB));
     assert_int_equal(stats_of(arena).map_failures, 1);
     assert_int_equal(stats_of(arena).bytes_mapped, 0);
@@ -225,7 +230,8 @@ static void *blocking_run(void *user)
 
 static void test_threads(void **state)
 {
-    trib_arena *arena = create(state);
+    (void)state;
+    trib_arena *arena = create();
     slow registrar;
     uint32_t id = 99;
     slow_add(&registrar, arena, &id);
@@ -264,7 +270,8 @@ static void largest_unregister(void *user, void *base, size_t size, void *cookie
 
 static void test_growth(void **state)
 {
-    trib_arena *arena = create(state);
+    (void)state;
+    trib_arena *arena = create();
     size_t largest = 0;
     uint32_t id = 99;
     const trib_arena_registrar registrar = {
@@ -274,9 +281,9 @@ static void test_growth(void **state)
         assert_non_null(trib_arena_alloc(arena, 8 * MIB, 0));
     }
     assert_int_equal(largest, TRIB_HEAP_GROWTH_BYTES_MAX);
-    /* One block that is larger than that: a heap may round it up, but not by as much as it likes to grow. */
+    /* One block that is larger than that: the heap takes what it needs, and no more. */
     assert_non_null(trib_arena_alloc(arena, 321 * MIB, 0));
-    assert_in_range(largest, 321 * MIB, 321 * MIB / 4 * 5);
+    assert_in_range(largest, 321 * MIB, 321 * MIB + TRIB_EXTENT_BYTES - 1);
     assert_non_null(trib_arena_alloc(arena, 8 * MIB, 0));
     largest = 0;
     for (int i = 0; i < 20; i++) {
@@ -288,12 +295,14 @@ static void test_growth(void **state)
 
 int main(void)
 {
-    trib_arena_heap pool = TRIB_ARENA_HEAP_POOL;
-    trib_arena_heap jemalloc = TRIB_ARENA_HEAP_JEMALLOC;
     const struct CMUnitTest tests[] = {
-        BOTH(test_reserving), BOTH(test_patience),  BOTH(test_what_is_there_is_used),
-        BOTH(test_no_room),   BOTH(test_no_memory), BOTH(test_threads),
-        BOTH(test_growth),
+        cmocka_unit_test(test_reserving),
+        cmocka_unit_test(test_patience),
+        cmocka_unit_test(test_what_is_there_is_used),
+        cmocka_unit_test(test_no_room),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_growth),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /*
- * test_arena_limits.c - arenas where the machine says no: no memory, limits, unknown nodes, forks, adjoining mappings.
+ * test_arena_limits.c - arenas where the machine says no: no memory, limits, unknown nodes, adjoining mappings.
  */
 #include "tests/unit/numa/arena_cases.h"
 
@@ -31,6 +31,7 @@ static void stingy_unmap(void *user, void *base, size_t size)
 
 static void test_no_memory(void **state)
 {
+    (void)state;
     for (uint32_t maps = 0; maps < 4; maps++) {
         stingy source = {.left = maps};
         trib_arena_params params;
@@ -38,7 +39,7 @@ static void test_no_memory(void **state)
         params.map = stingy_map;
         params.unmap = stingy_unmap;
         params.map_user = &source;
-        trib_arena *arena = create_with(&params, state);
+        trib_arena *arena = create_with(&params);
         uint8_t *blocks[256];
         uint32_t count = 0;
         while (count < 256 && (blocks[count] = trib_arena_alloc(arena, 256 << 10, 0)) != NULL) {
@@ -91,6 +92,7 @@ static void adjacent_unmap(void *user, void *base, size_t size)
 /* Free neighbours in two extents stay two: a block across both would be covered by neither registration. */
 static void test_adjacent_extents(void **state)
 {
+    (void)state;
     size_t size = 128 * MIB;
     uint8_t *whole = aligned_alloc(TRIB_EXTENT_BYTES, size);
     assert_non_null(whole);
@@ -100,7 +102,7 @@ static void test_adjacent_extents(void **state)
     params.map = adjacent_map;
     params.unmap = adjacent_unmap;
     params.map_user = &source;
-    trib_arena *arena = create_with(&params, state);
+    trib_arena *arena = create_with(&params);
     for (size_t wanted = MIB; wanted <= 16 * MIB; wanted *= 2) {
         void *blocks[3];
         for (size_t i = 0; i < 3; i++) {
@@ -120,38 +122,13 @@ static void test_adjacent_extents(void **state)
     free(whole);
 }
 
-/* What the heaps ask before they join two free neighbours. */
-static void test_same_extent(void **state)
-{
-    (void)state;
-    uint8_t *whole = aligned_alloc(TRIB_EXTENT_BYTES, 4 * MIB);
-    assert_non_null(whole);
-    adjacent source = {.next = whole, .left = 4 * MIB};
-    trib_arena_params params;
-    trib_arena_params_init(&params);
-    params.map = adjacent_map;
-    params.unmap = adjacent_unmap;
-    params.map_user = &source;
-    trib_extents extents;
-    assert_int_equal(trib_extents_init(&extents, &params), TRIB_OK);
-    uint8_t *first = trib_extents_take(&extents, MIB, TRIB_PAGE_BYTES);
-    uint8_t *tail = trib_extents_take(&extents, MIB, TRIB_PAGE_BYTES);
-    uint8_t *second = trib_extents_take(&extents, TRIB_PAGE_BYTES, TRIB_PAGE_BYTES);
-    assert_ptr_equal(tail, first + MIB);
-    assert_ptr_equal(second, tail + MIB); /* side by side, yet of another extent */
-    assert_true(trib_extents_same(&extents, first, tail));
-    assert_false(trib_extents_same(&extents, tail, second));
-    assert_false(trib_extents_same(&extents, second, whole + 4 * MIB));
-    trib_extents_fini(&extents);
-    free(whole);
-}
-
 static void test_bytes_max(void **state)
 {
+    (void)state;
     trib_arena_params params;
     trib_arena_params_init(&params);
     params.bytes_max = 8 * MIB;
-    trib_arena *arena = create_with(&params, state);
+    trib_arena *arena = create_with(&params);
     assert_null(trib_arena_alloc(arena, 9 * MIB, 0));
     void *block = trib_arena_alloc(arena, 5 * MIB, 0);
     assert_non_null(block);
@@ -187,7 +164,8 @@ static int exhaust(trib_arena *arena)
 
 static void test_address_space_limit(void **state)
 {
-    trib_arena *arena = create(state);
+    (void)state;
+    trib_arena *arena = create();
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
@@ -208,42 +186,16 @@ static void test_address_space_limit(void **state)
 }
 #endif
 
-/* The host may fork at any time, while others allocate; the child uses malloc and ends. */
-static void test_fork(void **state)
-{
-#ifdef UNDER_TSAN
-    (void)state;
-    print_message("# ThreadSanitizer takes the parent's other thread for a leak of the child's\n");
-    skip();
-#else
-    trib_arena *arena = create(state);
-    churner busy = {.arena = arena, .seed = 77};
-    assert_int_equal(pthread_create(&busy.thread, NULL, churner_run, &busy), 0);
-    for (uint32_t i = 0; i < 20; i++) {
-        pid_t child = fork();
-        assert_true(child >= 0);
-        if (child == 0) {
-            void *memory = malloc(100000);
-            _exit(memory != NULL ? 0 : 1);
-        }
-        int status = 0;
-        assert_int_equal(waitpid(child, &status, 0), child);
-        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    }
-    assert_int_equal(pthread_join(busy.thread, NULL), 0);
-    trib_arena_destroy(arena);
-#endif
-}
-
 /* A node that is there, and ones that cannot be: the latter are counted, not fatal. */
 static void test_nodes(void **state)
 {
+    (void)state;
     static const int32_t nodes[] = {0, 1000, 1023, 1024, INT32_MAX};
     for (size_t i = 0; i < sizeof(nodes) / sizeof(nodes[0]); i++) {
         trib_arena_params params;
         trib_arena_params_init(&params);
         params.node = nodes[i];
-        trib_arena *arena = create_with(&params, state);
+        trib_arena *arena = create_with(&params);
         uint8_t *block = trib_arena_alloc(arena, MIB, 0);
         assert_non_null(block);
         memset(block, 1, MIB);
@@ -255,9 +207,10 @@ static void test_nodes(void **state)
 
 static void test_many_arenas(void **state)
 {
+    (void)state;
     for (uint32_t i = 0; i < 300; i++) {
-        trib_arena *one = create(state);
-        trib_arena *two = create(state);
+        trib_arena *one = create();
+        trib_arena *two = create();
         uint8_t *a = trib_arena_alloc(one, 8192, 0);
         uint8_t *b = trib_arena_alloc(two, 8192, 0);
         trib_arena_location location;
@@ -272,13 +225,10 @@ static void test_many_arenas(void **state)
 
 int main(void)
 {
-    trib_arena_heap pool = TRIB_ARENA_HEAP_POOL;
-    trib_arena_heap jemalloc = TRIB_ARENA_HEAP_JEMALLOC;
     const struct CMUnitTest tests[] = {
-        BOTH(test_no_memory),   BOTH(test_adjacent_extents),
-        BOTH(test_bytes_max),   BOTH(test_address_space_limit),
-        BOTH(test_fork),        BOTH(test_nodes),
-        BOTH(test_many_arenas), cmocka_unit_test(test_same_extent),
+        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_adjacent_extents),
+        cmocka_unit_test(test_bytes_max), cmocka_unit_test(test_address_space_limit),
+        cmocka_unit_test(test_nodes),     cmocka_unit_test(test_many_arenas),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

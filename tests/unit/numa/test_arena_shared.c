@@ -1,6 +1,6 @@
 /*
- * test_arena_shared.c - arenas whose extents other processes can map: what stands for them, what is refused, and what becomes of
- * them where the process may have no more of it.
+ * test_arena_shared.c - arenas whose extents other processes can map: what stands for them, what is refused, and what
+ * becomes of them where the process may have no more of it.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -66,18 +66,19 @@ static const trib_arena_memory *told_of(const book *self, const void *address)
     return NULL;
 }
 
-static trib_arena *create_shared(void **state)
+static trib_arena *create_shared(void)
 {
     trib_arena_params params;
     trib_arena_params_init(&params);
     params.is_shared = true;
-    return create_with(&params, state);
+    return create_with(&params);
 }
 
 /* Every extent can be mapped elsewhere, for reading alone, and shows there what is written here. */
 static void test_seen_elsewhere(void **state)
 {
-    trib_arena *arena = create_shared(state);
+    (void)state;
+    trib_arena *arena = create_shared();
     static const size_t sizes[] = {100, 3 * MIB, 17 * MIB, 70 * MIB};
     book early, late;
     keep_book(arena, &early);
@@ -130,11 +131,12 @@ static void unmapped_elsewhere(void *user, void *base, size_t size)
 
 static void test_not_shared(void **state)
 {
+    (void)state;
     trib_arena_params params;
     trib_arena_params_init(&params);
     assert_false(params.is_shared);
     for (int i = 0; i < 2; i++) {
-        trib_arena *arena = create_with(&params, state);
+        trib_arena *arena = create_with(&params);
         book all;
         keep_book(arena, &all);
         const void *block = trib_arena_alloc(arena, MIB, 0);
@@ -149,7 +151,8 @@ static void test_not_shared(void **state)
 /* What is somebody else's no other process maps, also where a registrar learns of it late. */
 static void test_adopted(void **state)
 {
-    trib_arena *arena = create_shared(state);
+    (void)state;
+    trib_arena *arena = create_shared();
     book early, late;
     uint8_t *own = malloc(MIB);
     assert_non_null(own);
@@ -165,9 +168,10 @@ static void test_adopted(void **state)
 
 static void test_closes_descriptors(void **state)
 {
+    (void)state;
     const uint32_t before = descriptors_open();
     for (int i = 0; i < 3; i++) {
-        trib_arena *arena = create_shared(state);
+        trib_arena *arena = create_shared();
         assert_non_null(trib_arena_alloc(arena, MIB, 0));
         assert_non_null(trib_arena_alloc(arena, 65 * MIB, 0));
         assert_true(trib_arena_reserve(arena, 64 * MIB));
@@ -191,9 +195,9 @@ static struct rlimit lower(__rlimit_resource_t what, rlim_t most)
 }
 
 /* Extents that are made below the limit are as any, but for their descriptors; later ones have those again. */
-static void lives_with(void **state, __rlimit_resource_t what, rlim_t most)
+static void lives_with(__rlimit_resource_t what, rlim_t most)
 {
-    trib_arena *arena = create_shared(state);
+    trib_arena *arena = create_shared();
     book all;
     keep_book(arena, &all);
     const uint8_t *first = trib_arena_alloc(arena, MIB, 0);
@@ -216,20 +220,23 @@ static void lives_with(void **state, __rlimit_resource_t what, rlim_t most)
 /* The kernel would end the process that makes a larger file. */
 static void test_file_size_limit(void **state)
 {
-    lives_with(state, RLIMIT_FSIZE, TRIB_EXTENT_BYTES - 1);
+    (void)state;
+    lives_with(RLIMIT_FSIZE, TRIB_EXTENT_BYTES - 1);
 }
 
 static void test_no_descriptors(void **state)
 {
+    (void)state;
     const uint32_t before = descriptors_open();
-    lives_with(state, RLIMIT_NOFILE, 3);
+    lives_with(RLIMIT_NOFILE, 3);
     assert_int_equal(descriptors_open(), before);
 }
 
 /* What else needs descriptors finds some. */
 static void test_spares_descriptors(void **state)
 {
-    trib_arena *arena = create_shared(state);
+    (void)state;
+    trib_arena *arena = create_shared();
     book all;
     keep_book(arena, &all);
     const int next = dup(STDIN_FILENO), most = 2 * next + 8;
@@ -293,7 +300,8 @@ static void test_foreign_refused(void **state)
 /* It does not live as long as who has it mapped, or a child of theirs. */
 static void test_gives_pages_back(void **state)
 {
-    trib_arena *arena = create_shared(state);
+    (void)state;
+    trib_arena *arena = create_shared();
     book told;
     keep_book(arena, &told);
     uint8_t *block = trib_arena_alloc(arena, 3 * MIB, 0);
@@ -328,12 +336,16 @@ static void test_gives_pages_back(void **state)
 
 int main(void)
 {
-    trib_arena_heap pool = TRIB_ARENA_HEAP_POOL;
-    trib_arena_heap jemalloc = TRIB_ARENA_HEAP_JEMALLOC;
     const struct CMUnitTest tests[] = {
-        BOTH(test_seen_elsewhere),     BOTH(test_not_shared),       BOTH(test_adopted),
-        BOTH(test_closes_descriptors), BOTH(test_file_size_limit),  BOTH(test_no_descriptors),
-        BOTH(test_spares_descriptors), BOTH(test_gives_pages_back), cmocka_unit_test(test_foreign_refused),
+        cmocka_unit_test(test_seen_elsewhere),
+        cmocka_unit_test(test_not_shared),
+        cmocka_unit_test(test_adopted),
+        cmocka_unit_test(test_closes_descriptors),
+        cmocka_unit_test(test_file_size_limit),
+        cmocka_unit_test(test_no_descriptors),
+        cmocka_unit_test(test_spares_descriptors),
+        cmocka_unit_test(test_gives_pages_back),
+        cmocka_unit_test(test_foreign_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

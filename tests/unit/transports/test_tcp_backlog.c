@@ -1,4 +1,5 @@
-/* test_tcp_backlog.c - what is learned of a network from what the kernel says: whether it is slow, and what may lie in front of it. */
+/* test_tcp_backlog.c - the controller of send buffers: when samples make a network slow or fast, and how large
+ * buffers are. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,16 +13,17 @@
 static void late_acknowledgements_are_no_slow_path(void **state)
 {
     (void)state;
-    assert_true(trib_tcp_backlog_believes(804, 161));
-    assert_true(trib_tcp_backlog_believes(667, 464));
-    assert_false(trib_tcp_backlog_believes(5486, 10940));
-    assert_false(trib_tcp_backlog_believes(7790, 14062));
-    assert_false(trib_tcp_backlog_believes(0, 0)); /* nothing is known */
+    assert_true(trib_tcp_rtt_is_reliable(804, 161));
+    assert_true(trib_tcp_rtt_is_reliable(667, 464));
+    assert_false(trib_tcp_rtt_is_reliable(5486, 10940));
+    assert_false(trib_tcp_rtt_is_reliable(7790, 14062));
+    assert_false(trib_tcp_rtt_is_reliable(0, 0)); /* nothing is known */
 }
 
 #define ASKED_EVERY_NS (8 * INT64_C(1000000))
 
-/* Four connections of each reactor that are asked in turns; what is under way takes so long, and each carries so much. */
+/* Four connections of each reactor that are asked in turns; what is under way takes so long, and each carries so
+ * much. */
 static tcp_backlog learned_of(uint32_t reactors, double delay_us, double bytes_per_us, int times)
 {
     tcp_backlog backlog;
@@ -112,7 +114,8 @@ static void few_fast_ones_are_not_believed(void **state)
     assert_false(backlog.paces);
 }
 
-/* What looks fast as long as little is sent is slow again as soon as there is more, each time: that must not cost much. */
+/* A link that looks fast while little is sent is slow again as soon as there is more, each time: that must not cost
+ * much. */
 static void each_error_makes_it_believed_later(void **state)
 {
     (void)state;
@@ -127,7 +130,7 @@ static void each_error_makes_it_believed_later(void **state)
     assert_false(learn_on(&backlog, &now_ns, 200, 160, 64 + A_WHILE));
 }
 
-/* What lies in the kernel is the sum of all reactors' buffers: theirs are smaller where it takes long. */
+/* The kernel holds the sum of all reactors' buffers, so these are smaller where data waits long. */
 static void reactors_that_share_a_link_leave_less_there(void **state)
 {
     (void)state;
@@ -148,6 +151,40 @@ static void reactors_that_share_a_link_leave_less_there(void **state)
     assert_int_equal(beside.small, small);
 }
 
+/* Urgent data of one connection waits behind the data of others in the same network queue. */
+static void urgent_data_makes_all_buffers_small(void **state)
+{
+    (void)state;
+    tcp_backlog urgent, usual;
+    trib_tcp_backlog_open(&urgent, 1);
+    trib_tcp_backlog_open(&usual, 1);
+    const uint32_t small = usual.small;
+    urgent.has_urgent = true;
+    for (int i = 0; i < 100; i++) {
+        trib_tcp_backlog_learn(&urgent, i, 2900, 1000); /* below the bound for urgent data */
+        trib_tcp_backlog_learn(&usual, i, 8000, 1000);
+    }
+    assert_int_equal(urgent.small, small);
+    assert_int_equal(usual.small, small);
+    for (int i = 0; i < 100; i++) {
+        trib_tcp_backlog_learn(&urgent, i, 8000, 1000);
+    }
+    assert_int_equal(urgent.small, small / 4);
+    for (int i = 0; i < 100; i++) {
+        trib_tcp_backlog_learn(&urgent, i, 300, 1000);
+    }
+    assert_int_equal(urgent.small, small);
+}
+
+/* Behind a slow link the buffers of several reactors add up to milliseconds; those of a single one do not. */
+static void slow_links_make_buffers_of_several_reactors_small(void **state)
+{
+    (void)state;
+    const tcp_backlog alone = learned_of(1, 4000, 31, 50), beside = learned_of(4, 4000, 31. / 4, 50);
+    assert_true(alone.paces && beside.paces);
+    assert_int_equal(beside.small, alone.small / 4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -159,6 +196,8 @@ int main(void)
         cmocka_unit_test(few_fast_ones_are_not_believed),
         cmocka_unit_test(each_error_makes_it_believed_later),
         cmocka_unit_test(reactors_that_share_a_link_leave_less_there),
+        cmocka_unit_test(urgent_data_makes_all_buffers_small),
+        cmocka_unit_test(slow_links_make_buffers_of_several_reactors_small),
     };
     return cmocka_run_group_tests_name("tcp backlog", tests, NULL, NULL);
 }

@@ -1,5 +1,4 @@
 """Builds the measured programs (tools/bench/peers) and tells which systems can run on this machine, and their versions."""
-import glob
 import os
 import shutil
 import subprocess
@@ -30,10 +29,8 @@ def build_tributary(out, build):
     library = os.path.join(build, 'libtributary.so')
     if not os.path.exists(library):
         raise Missing('%s is not there: build it with scons' % library)
-    # The companion's allocator has to be loaded when the program starts (docs/decisions/0001-jemalloc.md).
-    companion = glob.glob(os.path.join(build, 'libtributary-jemalloc.so.0'))
     compile_with(['cc', '-std=gnu11', '-O2', '-g', '-D_GNU_SOURCE', *WARNINGS, '-I.', '-pthread', 'tools/bench/peers/tributary.c', AGENT,
-                  '-o', out, '-Wl,--no-as-needed', *companion, '-L' + build, '-Wl,-rpath,' + os.path.abspath(build), '-ltributary', '-lev'])
+                  '-o', out, '-L' + build, '-Wl,-rpath,' + os.path.abspath(build), '-ltributary', '-lev'])
     return first_line(os.path.join(build, 'tributary'), '--version')
 
 

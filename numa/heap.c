@@ -1,5 +1,5 @@
 /*
- * heap_pool.c - the built-in heap: blocks with neighbours, merged when freed.
+ * heap.c - see heap.h.
  *
  * Every byte taken from the source belongs to exactly one block, free or used. The blocks of one take are linked by
  * address; no two free neighbours exist. Free blocks hang in bins by the power of two below their size, used ones in a
@@ -16,7 +16,7 @@
 
 #define BIN_COUNT 64
 #define BUCKETS_MIN 64
-/* How many blocks of the bin that may fit are looked at before a bigger bin is tried. */
+/* Blocks of the bin that may fit that are looked at before a bigger bin is tried. */
 #define BIN_SCAN_MAX 32
 /* A heap grows by at least this part of what it has, as far as that is no more than TRIB_HEAP_GROWTH_BYTES_MAX, so that
  * the number of extents stays small. */
@@ -43,7 +43,7 @@ struct trib_heap {
     size_t spare_count;
 };
 
-static trib_status pool_create(const trib_heap_source *source, trib_heap **heap_out)
+trib_status trib_heap_create(const trib_heap_source *source, trib_heap **heap_out)
 {
     trib_heap *heap = calloc(1, sizeof(*heap));
     block **buckets = calloc(BUCKETS_MIN, sizeof(block *));
@@ -59,7 +59,7 @@ static trib_status pool_create(const trib_heap_source *source, trib_heap **heap_
     return TRIB_OK;
 }
 
-static void list_free(block *list)
+static void free_list(block *list)
 {
     while (list != NULL) {
         block *next = list->next;
@@ -68,24 +68,24 @@ static void list_free(block *list)
     }
 }
 
-static void pool_destroy(trib_heap *heap)
+void trib_heap_destroy(trib_heap *heap)
 {
     if (heap == NULL) {
         return;
     }
     for (size_t i = 0; i < BIN_COUNT; i++) {
-        list_free(heap->bins[i]);
+        free_list(heap->bins[i]);
     }
     for (size_t i = 0; i < heap->bucket_count; i++) {
-        list_free(heap->buckets[i]);
+        free_list(heap->buckets[i]);
     }
-    list_free(heap->spare);
+    free_list(heap->spare);
     free(heap->buckets);
     pthread_mutex_destroy(&heap->mutex);
     free(heap);
 }
 
-static void list_push(block **head, block *item)
+static void push_block(block **head, block *item)
 {
     item->previous = NULL;
     item->next = *head;
@@ -95,7 +95,7 @@ static void list_push(block **head, block *item)
     *head = item;
 }
 
-static void list_remove(block **head, block *item)
+static void remove_block(block **head, block *item)
 {
     if (item->previous != NULL) {
         item->previous->next = item->next;
@@ -108,7 +108,7 @@ static void list_remove(block **head, block *item)
     }
 }
 
-static size_t bin_index(size_t size)
+static size_t bin_of(size_t size)
 {
     trib_assert(size > 0);
     return (size_t)(63 - __builtin_clzll((unsigned long long)size));
@@ -121,37 +121,37 @@ static block **bucket_of(const trib_heap *heap, const void *start)
 }
 
 /* Makes sure of count spare records, so that what follows cannot fail half-way. */
-static bool spare_reserve(trib_heap *heap, size_t count)
+static bool reserve_spares(trib_heap *heap, size_t count)
 {
     while (heap->spare_count < count) {
         block *item = malloc(sizeof(*item));
         if (item == NULL) {
             return false;
         }
-        list_push(&heap->spare, item);
+        push_block(&heap->spare, item);
         heap->spare_count++;
     }
     return true;
 }
 
-static block *spare_take(trib_heap *heap, uint8_t *start, size_t size)
+static block *take_spare(trib_heap *heap, uint8_t *start, size_t size)
 {
     trib_assert(heap->spare_count > 0);
     block *item = heap->spare;
-    list_remove(&heap->spare, item);
+    remove_block(&heap->spare, item);
     heap->spare_count--;
     *item = (block){.start = start, .size = size};
     return item;
 }
 
-static void spare_give(trib_heap *heap, block *item)
+static void give_spare(trib_heap *heap, block *item)
 {
-    list_push(&heap->spare, item);
+    push_block(&heap->spare, item);
     heap->spare_count++;
 }
 
 /* Doubles the table when it is full; without memory the chains just grow longer. */
-static void buckets_grow(trib_heap *heap)
+static void grow_buckets(trib_heap *heap)
 {
     if (heap->used_count < heap->bucket_count) {
         return;
@@ -167,14 +167,14 @@ static void buckets_grow(trib_heap *heap)
     for (size_t i = 0; i < old_count; i++) {
         while (old[i] != NULL) {
             block *item = old[i];
-            list_remove(&old[i], item);
-            list_push(bucket_of(heap, item->start), item);
+            remove_block(&old[i], item);
+            push_block(bucket_of(heap, item->start), item);
         }
     }
     free(old);
 }
 
-static size_t front_gap(const block *item, size_t alignment)
+static size_t gap_before(const block *item, size_t alignment)
 {
     uintptr_t start = (uintptr_t)item->start;
     return (size_t)(((start + alignment - 1) & ~(uintptr_t)(alignment - 1)) - start);
@@ -182,14 +182,14 @@ static size_t front_gap(const block *item, size_t alignment)
 
 static bool block_fits(const block *item, size_t size, size_t alignment)
 {
-    size_t gap = front_gap(item, alignment);
+    size_t gap = gap_before(item, alignment);
     return gap <= item->size && item->size - gap >= size;
 }
 
 /* A free block that holds size bytes at that alignment, or NULL. */
-static block *free_find(const trib_heap *heap, size_t size, size_t alignment)
+static block *find_free(const trib_heap *heap, size_t size, size_t alignment)
 {
-    for (size_t bin = bin_index(size); bin < BIN_COUNT; bin++) {
+    for (size_t bin = bin_of(size); bin < BIN_COUNT; bin++) {
         size_t scanned = 0;
         for (block *item = heap->bins[bin]; item != NULL && scanned < BIN_SCAN_MAX; item = item->next) {
             if (block_fits(item, size, alignment)) {
@@ -201,15 +201,19 @@ static block *free_find(const trib_heap *heap, size_t size, size_t alignment)
     return NULL;
 }
 
+static size_t round_up_to_extents(size_t size)
+{
+    return (size + TRIB_EXTENT_BYTES - 1) & ~(TRIB_EXTENT_BYTES - 1);
+}
+
 /* Takes an extent that holds size bytes at that alignment; needs one spare record. */
-static block *free_grow(trib_heap *heap, size_t size, size_t alignment)
+static block *grow_heap(trib_heap *heap, size_t size, size_t alignment)
 {
     if (size > SIZE_MAX / 4) {
         return NULL;
     }
-    size_t mask = TRIB_EXTENT_BYTES - 1;
-    size_t least = (size + mask) & ~mask;
-    size_t wished = (heap->taken_bytes / GROWTH_DIVISOR + mask) & ~mask;
+    size_t least = round_up_to_extents(size);
+    size_t wished = round_up_to_extents(heap->taken_bytes / GROWTH_DIVISOR);
     wished = wished < TRIB_HEAP_GROWTH_BYTES_MAX ? wished : TRIB_HEAP_GROWTH_BYTES_MAX;
     size_t taken = wished > least ? wished : least;
     size_t extent_alignment = alignment > TRIB_PAGE_BYTES ? alignment : TRIB_PAGE_BYTES;
@@ -222,19 +226,19 @@ static block *free_grow(trib_heap *heap, size_t size, size_t alignment)
         return NULL;
     }
     heap->taken_bytes += taken;
-    block *item = spare_take(heap, start, taken);
-    list_push(&heap->bins[bin_index(taken)], item);
+    block *item = take_spare(heap, start, taken);
+    push_block(&heap->bins[bin_of(taken)], item);
     return item;
 }
 
 /* Cuts item after size bytes; the rest becomes a free block. item itself must hang in no list. */
-static void block_cut(trib_heap *heap, block *item, size_t size)
+static void cut_block(trib_heap *heap, block *item, size_t size)
 {
     trib_assert(size > 0 && size <= item->size);
     if (size == item->size) {
         return;
     }
-    block *rest = spare_take(heap, item->start + size, item->size - size);
+    block *rest = take_spare(heap, item->start + size, item->size - size);
     rest->before = item;
     rest->after = item->after;
     if (rest->after != NULL) {
@@ -242,41 +246,41 @@ static void block_cut(trib_heap *heap, block *item, size_t size)
     }
     item->after = rest;
     item->size = size;
-    list_push(&heap->bins[bin_index(rest->size)], rest);
+    push_block(&heap->bins[bin_of(rest->size)], rest);
 }
 
 static void *alloc_locked(trib_heap *heap, size_t size, size_t alignment)
 {
     /* An extent's record, the gap in front and the rest behind. */
-    if (!spare_reserve(heap, 3)) {
+    if (!reserve_spares(heap, 3)) {
         return NULL;
     }
-    block *item = free_find(heap, size, alignment);
+    block *item = find_free(heap, size, alignment);
     if (item == NULL) {
-        item = free_grow(heap, size, alignment);
+        item = grow_heap(heap, size, alignment);
     }
     if (item == NULL) {
         return NULL;
     }
     trib_assert(!item->used && block_fits(item, size, alignment));
-    list_remove(&heap->bins[bin_index(item->size)], item);
-    size_t gap = front_gap(item, alignment);
+    remove_block(&heap->bins[bin_of(item->size)], item);
+    size_t gap = gap_before(item, alignment);
     if (gap > 0) {
-        block_cut(heap, item, gap);
-        list_push(&heap->bins[bin_index(gap)], item);
+        cut_block(heap, item, gap);
+        push_block(&heap->bins[bin_of(gap)], item);
         item = item->after;
         trib_assert(item != NULL);
-        list_remove(&heap->bins[bin_index(item->size)], item);
+        remove_block(&heap->bins[bin_of(item->size)], item);
     }
-    block_cut(heap, item, size);
+    cut_block(heap, item, size);
     item->used = true;
-    buckets_grow(heap);
-    list_push(bucket_of(heap, item->start), item);
+    grow_buckets(heap);
+    push_block(bucket_of(heap, item->start), item);
     heap->used_count++;
     return item->start;
 }
 
-static void *pool_alloc(trib_heap *heap, size_t size, size_t alignment)
+void *trib_heap_alloc(trib_heap *heap, size_t size, size_t alignment)
 {
     size_t unit = size >= TRIB_PAGE_BYTES ? TRIB_PAGE_BYTES : TRIB_CACHE_LINE_BYTES;
     if (size > SIZE_MAX - unit) {
@@ -289,7 +293,7 @@ static void *pool_alloc(trib_heap *heap, size_t size, size_t alignment)
     return start;
 }
 
-static block *used_find(const trib_heap *heap, const void *start)
+static block *find_used(const trib_heap *heap, const void *start)
 {
     block *item = *bucket_of(heap, start);
     while (item != NULL && item->start != start) {
@@ -298,10 +302,10 @@ static block *used_find(const trib_heap *heap, const void *start)
     return item;
 }
 
-static size_t pool_usable_size(trib_heap *heap, const void *start)
+size_t trib_heap_usable_size(trib_heap *heap, const void *start)
 {
     pthread_mutex_lock(&heap->mutex);
-    const block *item = used_find(heap, start);
+    const block *item = find_used(heap, start);
     trib_assert(item != NULL);
     size_t size = item->size;
     pthread_mutex_unlock(&heap->mutex);
@@ -309,7 +313,7 @@ static size_t pool_usable_size(trib_heap *heap, const void *start)
 }
 
 /* Adds the free neighbour behind item to it. Neither may hang in a list. */
-static void block_join(trib_heap *heap, block *item)
+static void join_with_next(trib_heap *heap, block *item)
 {
     block *gone = item->after;
     trib_assert(gone != NULL && item->start + item->size == gone->start);
@@ -318,43 +322,31 @@ static void block_join(trib_heap *heap, block *item)
     if (item->after != NULL) {
         item->after->before = item;
     }
-    spare_give(heap, gone);
+    give_spare(heap, gone);
 }
 
-static void pool_free(trib_heap *heap, void *start)
+void trib_heap_free(trib_heap *heap, void *start)
 {
     pthread_mutex_lock(&heap->mutex);
-    block *item = used_find(heap, start);
+    block *item = find_used(heap, start);
     trib_assert(item != NULL && item->used);
-    list_remove(bucket_of(heap, start), item);
+    remove_block(bucket_of(heap, start), item);
     heap->used_count--;
     item->used = false;
     if (item->after != NULL && !item->after->used) {
-        list_remove(&heap->bins[bin_index(item->after->size)], item->after);
-        block_join(heap, item);
+        remove_block(&heap->bins[bin_of(item->after->size)], item->after);
+        join_with_next(heap, item);
     }
     if (item->before != NULL && !item->before->used) {
         item = item->before;
-        list_remove(&heap->bins[bin_index(item->size)], item);
-        block_join(heap, item);
+        remove_block(&heap->bins[bin_of(item->size)], item);
+        join_with_next(heap, item);
     }
-    list_push(&heap->bins[bin_index(item->size)], item);
+    push_block(&heap->bins[bin_of(item->size)], item);
     pthread_mutex_unlock(&heap->mutex);
 }
 
-static size_t pool_need(trib_heap *heap, size_t size, size_t alignment)
+size_t trib_heap_growth_for(size_t size)
 {
-    (void)heap;
-    (void)alignment;
-    return (size + TRIB_EXTENT_BYTES - 1) & ~(TRIB_EXTENT_BYTES - 1);
+    return round_up_to_extents(size);
 }
-
-const trib_heap_ops trib_heap_pool = {
-    .name = "pool",
-    .create = pool_create,
-    .destroy = pool_destroy,
-    .alloc = pool_alloc,
-    .usable_size = pool_usable_size,
-    .free = pool_free,
-    .need = pool_need,
-};
