@@ -21,7 +21,7 @@
 #include "engine/cluster/machines.h"
 #include "engine/membership/member.h"
 #include "engine/server/relay.h"
-#include "engine/server/server_shard.h"
+#include "engine/server/server_sum.h"
 #include "engine/link/link_trace.h"
 
 #define TICK_NS (250 * INT64_C(1000000))
@@ -278,7 +278,7 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
     }
     if (!core->closing && trib_status_is_orderly(core->ended_status) && now_ns >= core->next_scan_ns) {
         core->next_scan_ns = now_ns + TICK_NS;
-        trib_server_scan_stalls(core); /* rounds of others may miss somebody who has left */
+        trib_server_sums_scan(core); /* rounds of others may miss somebody who has left */
         trib_server_resume(core);
     }
     bool overdue = now_ns >= core->close_deadline_ns;

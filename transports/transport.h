@@ -27,6 +27,7 @@
 #include "engine/base/limits.h"
 #include "api/tributary.h"
 #include "engine/base/counter.h"
+#include "engine/base/lease.h"
 #include "engine/reactor/reactor.h"
 
 /* An address as text: "127.0.0.1:4242", "[::1]:4242", or another form that the transport defines ("n0:3"). Hosts and
@@ -48,17 +49,6 @@ typedef struct trib_send {
     uint32_t payload_size; /* bytes, 0 to TRIB_PAYLOAD_MAX */
     void *user;            /* the caller's */
 } trib_send;
-
-/* A lease: the right to read a payload in the sender's own memory. It belongs to the connection's reactor. */
-typedef struct trib_lease {
-    /* Set by the transport. The holder calls it once, after its last read. False means that the sender may have changed
-     * the payload meanwhile: the holder must drop every result computed from it. */
-    bool (*end)(struct trib_lease *lease);
-    /* Set by a holder that keeps the lease beyond `received`. The transport calls it from the loop, before another
-     * message of that connection or before `closed`. The holder must call `end` inside it, after a copy if need be. */
-    void (*recalled)(struct trib_lease *lease);
-    void *user; /* the holder's */
-} trib_lease;
 
 /* The place where a receiver wants a payload. */
 typedef struct trib_recv_target {
@@ -260,6 +250,18 @@ struct trib_conn {
 static inline trib_lease *trib_conn_lease(trib_conn *conn, bool past_upcall)
 {
     return conn != NULL ? conn->transport->ops->lease(conn, past_upcall) : NULL;
+}
+
+/* A trib_lender's lease, whose source is a connection. */
+static inline trib_lease *trib_conn_lend(void *conn, bool keeps)
+{
+    return trib_conn_lease(conn, keeps);
+}
+
+/* For what takes leases and knows nothing of connections. */
+static inline trib_lender trib_conn_lender(trib_conn *conn)
+{
+    return (trib_lender){.lease = trib_conn_lend, .source = conn};
 }
 
 #endif

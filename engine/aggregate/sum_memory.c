@@ -262,7 +262,7 @@ sum_round *trib_sum_round_take(trib_summation *self, uint32_t chunk_count)
             return NULL;
         }
     }
-    /* What begins at nothing; all else is filled in by who takes it. The text is long, and ends where it begins. */
+    /* The caller fills in all else. The text is long, so it is only ended where it begins. */
     round->chunk_count = chunk_count;
     round->next = round->report_next = NULL;
     round->refused = TRIB_OK;

@@ -1,6 +1,6 @@
 /*
- * sum_operand.c - what becomes of a payload that was presented where it was: it is summed from there at once, stays there under a
- * lease until its partner comes, or is copied.
+ * sum_operand.c - what becomes of a payload that was presented where it was: it is summed from there at once, stays
+ * there under a lease until its partner comes, or is copied.
  */
 #include "engine/aggregate/sum_tree.h"
 
@@ -42,9 +42,9 @@ static void recalled(trib_lease *lease)
 
 /* keeps: its partner has not come yet. */
 static bool take_lease(trib_summation *self, const sum_round *round, const trib_contribution *what, sum_block *block,
-                       trib_conn *conn, bool keeps)
+                       const trib_lender *lender, bool keeps)
 {
-    trib_lease *lease = trib_conn_lease(conn, keeps);
+    trib_lease *lease = trib_lender_lease(lender, keeps);
     if (lease == NULL) {
         return false;
     }
@@ -60,35 +60,35 @@ static bool take_lease(trib_summation *self, const sum_round *round, const trib_
 
 /* Whether it can be summed from where it is, now or when its partner comes. */
 static bool stays(trib_summation *self, const sum_round *round, const trib_contribution *what, sum_block *block,
-                  trib_conn *conn, const sum_block *spare)
+                  const trib_lender *lender, const sum_block *spare)
 {
     if (what->collective != TRIB_COLLECTIVE_ALL_REDUCE || self->config.contributor_count == 1) {
         return false;
     }
     const sum_node *partner = trib_sum_partner(self, &round->chunks[what->chunk], what->contributor);
     if (partner == NULL) {
-        return take_lease(self, round, what, block, conn, true);
+        return take_lease(self, round, what, block, lender, true);
     }
     const bool has_target =
         partner->form == TRIB_FORM_ACC || spare != NULL || trib_acc_is_wire(what->dtype, what->reduce);
     if (has_target) {
-        (void)take_lease(self, round, what, block, conn, false); /* none is needed if it is not the sender's memory */
+        (void)take_lease(self, round, what, block, lender, false); /* none is needed if it is not the sender's memory */
     }
     return has_target;
 }
 
 sum_node trib_sum_operand(trib_summation *self, sum_round *round, const trib_contribution *what, sum_block *block,
-                          const void *payload, trib_conn *conn, const sum_block *spare)
+                          const void *payload, const trib_lender *lender, const sum_block *spare)
 {
     sum_node node = {.data = block->data, .block = block, .form = trib_sum_payload_form(self)};
     if (payload == block->data || round->refused != TRIB_OK) {
         return node;
     }
-    if (stays(self, round, what, block, conn, spare)) {
+    if (stays(self, round, what, block, lender, spare)) {
         node.data = payload;
         return node;
     }
-    trib_lease *lease = trib_conn_lease(conn, false);
+    trib_lease *lease = trib_lender_lease(lender, false);
     copy_in(self, what, what->size, block, payload);
     round->is_torn = lease != NULL && !lease->end(lease);
     return node;

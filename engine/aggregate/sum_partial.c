@@ -4,9 +4,9 @@
  *
  * Invariants
  * - A chunk that is out holds its round and its block, until its sum is there or the round is refused.
- * - Whoever sums the partial sums expects this contributor's rounds of a key one after the other. So a refusal is reported
- *   upwards only when every older round of the key is complete or has been reported; partial sums come in that order anyway,
- *   because a chunk of round r + 1 is complete only when every contributor is through with round r.
+ * - Whoever sums the partial sums expects this contributor's rounds of a key one after the other. So a refusal is
+ *   reported upwards only when every older round of the key is complete or has been reported; partial sums come in that
+ *   order anyway, because a chunk of round r + 1 is complete only when every contributor is through with round r.
  * - So where a round is complete or has been reported, all older ones of the key are, or have been.
  */
 #include "engine/aggregate/sum_tree.h"

@@ -206,7 +206,7 @@ void trib_summation_refuse_gone(trib_summation *self, int64_t older_than_ns,
     }
 }
 
-/* Is there somebody who has yet to hear that the workers disagree, and will? */
+/* Has a contributor yet to hear that the workers disagree, and will it? */
 static bool owes_refusal(const trib_summation *self, const sum_round *round,
                          bool (*is_gone)(void *user, const trib_contribution *what, char *text, size_t size))
 {

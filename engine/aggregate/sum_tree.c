@@ -1,6 +1,6 @@
 /*
- * sum_tree.c - sums a chunk along the tree (sum_tree.h) or on arrival, and hands the sum out. Nothing here can fail, but what
- * was taken back while it was read is refused.
+ * sum_tree.c - sums a chunk along the tree (sum_tree.h) or on arrival, and hands the sum out. Nothing here can fail,
+ * but what was taken back while it was read is refused.
  *
  * Handing out is an upcall, from which anything may come back in: a reference at once, a refusal of the round. The
  * caller holds the round (holds), and what is handed out has a reference of its own, until the last receiver has been
@@ -22,7 +22,7 @@ void trib_sum_buffer_unref(trib_summation *self, trib_sum_buffer *sum)
     }
 }
 
-/* What is given out, and held by one reference of ours. */
+/* The sum as it is given out, held by one reference of ours. */
 static void begin_handing(sum_chunk *chunk, trib_sum_buffer *sum, sum_block *block)
 {
     trib_assert(sum->references == 0);

@@ -128,6 +128,7 @@ typedef struct sum_round_table {
 } sum_round_table;
 
 struct trib_summation {
+    trib_aggregator base;
     trib_summation_config config;
     void *(*memory_alloc)(size_t size); /* zeroed; a test puts its own here */
     uint64_t allocations;               /* calls of memory_alloc and buffer_alloc */
@@ -145,6 +146,10 @@ struct trib_summation {
     uint64_t bytes_in, bytes_out;
 };
 
+/* ---- sum_aggregator.c ---- */
+
+extern const trib_aggregator_ops trib_sum_aggregator_ops;
+
 /* ---- sum_memory.c: all of these answer NULL when out of memory ---- */
 
 sum_key *trib_sum_key_find(const trib_summation *self, const trib_contribution *what); /* NULL: never seen */
@@ -159,7 +164,7 @@ void trib_sum_tree_give(trib_summation *self, sum_tree *tree); /* with what its 
 /* Empty, with chunk_count records, and the youngest of the live rounds. */
 sum_round *trib_sum_round_take(trib_summation *self, uint32_t chunk_count);
 void trib_sum_round_give(trib_summation *self, sum_round *round);
-/* It is the newest of the key, by the number in round->what, from here until it is taken out. */
+/* The round is the newest of the key, by the number in round->what; it stays in the table until it is taken out. */
 void trib_sum_round_put_in(trib_summation *self, sum_key *key, sum_round *round);
 void trib_sum_round_take_out(trib_summation *self, sum_round *round);
 /* Among the live ones; NULL if it is none. */
@@ -211,7 +216,8 @@ uint8_t trib_sum_acc_width(const trib_contribution *what);
 /* The operand that this contribution would be combined with right away, or NULL. */
 const sum_node *trib_sum_partner(const trib_summation *self, const sum_chunk *chunk, uint32_t rank);
 /* A payload takes its place in the chunk, what can be combined is, and a finished sum is handed out. Takes
- * payload->block and spare over. payload->data is NULL if no payload travels; data received in place (no block) needs a partner. */
+ * payload->block and spare over. payload->data is NULL if no payload travels; data received in place (no block)
+ * needs a partner. */
 void trib_sum_chunk_add(trib_summation *self, sum_round *round, const trib_contribution *what, sum_node payload,
                         sum_block *spare);
 /* Gives back what the round holds and has not handed out. */
@@ -223,10 +229,10 @@ void trib_sum_buffer_unref(trib_summation *self, trib_sum_buffer *sum);
 /* How much wider than the chunk its payload is, as a power of two; and its trib_form. */
 uint8_t trib_sum_payload_width(const trib_summation *self, const trib_contribution *what);
 uint8_t trib_sum_payload_form(const trib_summation *self);
-/* The operand that a payload becomes for which block was taken: it lies there, or is copied there, or stays where it is under a
- * lease of conn's and the block stands by. spare: what was taken for its combination, or NULL. */
+/* The operand that a payload becomes for which block was taken: it lies there, or is copied there, or stays where it
+ * is under a lease of the lender's and the block stands by. spare: what was taken for its combination, or NULL. */
 sum_node trib_sum_operand(trib_summation *self, sum_round *round, const trib_contribution *what, sum_block *block,
-                          const void *payload, trib_conn *conn, const sum_block *spare);
+                          const void *payload, const trib_lender *lender, const sum_block *spare);
 
 /* ---- sum_partial.c: for those that give partial sums out; the others pass through ---- */
 

@@ -22,9 +22,9 @@ static uint32_t rank_count(const trib_summation *self)
     return self->config.rank_limit == 0 ? self->config.contributor_count : self->config.rank_limit;
 }
 
-/* How many rounds of a key may miss contributions. Each has a worker that has done its part and waits: of a broadcast that
- * is the root, for those who have asked are served, and go on. A worker has given up a few such rounds at most, and is at
- * one more. */
+/* How many rounds of a key may miss contributions. Each has a worker that has done its part and waits: of a
+ * broadcast that is the root, for those who have asked are served, and go on. A worker has given up a few such
+ * rounds at most, and is at one more. */
 static uint32_t open_rounds_max(const trib_summation *self)
 {
     return (TRIB_SUM_KEPT_ROUNDS_MAX + 1) * rank_count(self);
@@ -309,7 +309,7 @@ static trib_status empty_arrived(trib_summation *self, const trib_contribution *
 }
 
 static trib_status payload_arrived(trib_summation *self, const trib_contribution *what, void *buffer,
-                                   const void *payload, trib_conn *conn, trib_error *error)
+                                   const void *payload, const trib_lender *lender, trib_error *error)
 {
     sum_block *block = trib_sum_block_of(self, buffer), *spare = block->spare;
     sum_round *round = end_receive(block);
@@ -325,7 +325,7 @@ static trib_status payload_arrived(trib_summation *self, const trib_contribution
         return status;
     }
     block->spare = NULL;
-    take_in(self, round, what, trib_sum_operand(self, round, what, block, payload, conn, spare), spare);
+    take_in(self, round, what, trib_sum_operand(self, round, what, block, payload, lender, spare), spare);
     return TRIB_OK;
 }
 
@@ -335,14 +335,14 @@ trib_status trib_summation_arrived(trib_summation *self, const trib_contribution
 }
 
 trib_status trib_summation_presented(trib_summation *self, const trib_contribution *what, void *buffer,
-                                     const void *payload, trib_conn *conn, trib_error *error)
+                                     const void *payload, const trib_lender *lender, trib_error *error)
 {
-    return payload_arrived(self, what, buffer, payload, conn, error);
+    return payload_arrived(self, what, buffer, payload, lender, error);
 }
 
 /* A payload received in place is combined from where it is if its partner is there; it stays or is copied otherwise. */
 static bool take_in_place(trib_summation *self, sum_round *round, const trib_contribution *what, const void *payload,
-                          trib_conn *conn, sum_node *node, sum_block **spare)
+                          const trib_lender *lender, sum_node *node, sum_block **spare)
 {
     *node = (sum_node){.data = payload, .form = trib_sum_payload_form(self)};
     *spare = NULL;
@@ -353,13 +353,13 @@ static bool take_in_place(trib_summation *self, sum_round *round, const trib_con
     const uint8_t width = trib_sum_payload_width(self, what);
     sum_block *block = ensure_tree(self, round, what) ? trib_sum_block_take(self, what->size, width) : NULL;
     if (block != NULL) {
-        *node = trib_sum_operand(self, round, what, block, payload, conn, NULL);
+        *node = trib_sum_operand(self, round, what, block, payload, lender, NULL);
     }
     return block != NULL;
 }
 
 trib_status trib_summation_arrived_in_place(trib_summation *self, const trib_contribution *what, const void *payload,
-                                            trib_conn *conn, trib_error *error)
+                                            const trib_lender *lender, trib_error *error)
 {
     if (!carries_payload(self, what)) {
         return empty_arrived(self, what, error);
@@ -369,7 +369,7 @@ trib_status trib_summation_arrived_in_place(trib_summation *self, const trib_con
     sum_block *spare = NULL;
     trib_status status = find_place(self, what, true, &round, error);
     if (status == TRIB_OK && round != NULL && round->refused == TRIB_OK &&
-        !take_in_place(self, round, what, payload, conn, &node, &spare)) {
+        !take_in_place(self, round, what, payload, lender, &node, &spare)) {
         status = TRIB_AGAIN;
     }
     if (status == TRIB_AGAIN) {
@@ -457,6 +457,7 @@ trib_status trib_summation_create(const trib_summation_config *config, trib_summ
     if (self == NULL) {
         return TRIB_NO_MEMORY;
     }
+    self->base.ops = &trib_sum_aggregator_ops;
     self->config = *config;
     self->memory_alloc = zeroed;
     const trib_status status = trib_sum_memory_init(self);

@@ -22,7 +22,7 @@ _Static_assert(TRIB_LOCAL_SIZE_MAX <= 64, "sets of a machine's devices are kept 
 
 /* ---- Messages ---- */
 
-#define TRIB_HEADER_SIZE 64u        /* bytes: a cache line; every frame begins with a header of this size */
+#define TRIB_HEADER_SIZE 96u        /* bytes; every frame begins with a header of this size */
 #define TRIB_PAYLOAD_MAX (1u << 20) /* bytes of one frame: what a receiver may have to find room for */
 #define TRIB_AHEAD_MAX 8u    /* frames of a connection whose headers may be taken before their payloads are there */
 #define TRIB_ADDRESS_MAX 160 /* bytes of an address's text: a list of a few numeric ones, with the 0 at its end */

@@ -11,7 +11,7 @@
 #include "engine/link/link.h"
 #include "engine/link/link_host.h"
 #include "engine/cluster/roster.h"
-#include "engine/aggregate/summation.h"
+#include "engine/aggregate/aggregator.h"
 #include "engine/trace/trace_ring.h"
 
 struct trib_op_core;
@@ -19,7 +19,7 @@ struct trib_tensor;
 struct trib_stage_state;
 struct trib_load_report;
 
-/* A sum that waits for its turn on the link to its receiver; see server.c. */
+/* A sum that waits for its turn on the link to its receiver; see server_plan.c. */
 typedef struct trib_sum_entry trib_sum_entry;
 
 typedef struct trib_core {
@@ -53,15 +53,13 @@ typedef struct trib_core {
     struct trib_stage_state *stages; /* by trib_stage_id: what the dispatcher keeps for each (pipeline.h) */
 
     /* server */
-    trib_summation *summation;
-    struct trib_server_shard *shards; /* sums of device tensors' shards, by local rank; made when the first comes */
-    uint32_t shard_count;
-    trib_summation *host_sums; /* of partial sums, by machine (host_sum.h); NULL: there are none */
-    struct trib_relay *relay;  /* `summation` is that of the machine's workers (relay.h); NULL: of all */
-    uint32_t first_rank;       /* contributor 0 of `summation` */
-    trib_link **worker_links;  /* by rank */
-    uint32_t wireup_missing;   /* workers that are to connect to this core and have not (wireup.h) */
-    int64_t next_scan_ns;      /* when rounds that wait are looked at next while the core ends */
+    struct trib_server_sum
+        *sums; /* its aggregators (server_sum.h); NULL: the roster is not here, or the core has closed */
+    uint32_t sum_count;
+    struct trib_relay *relay; /* it sums for the workers of its machine first (relay.h); NULL: for all at once */
+    trib_link **worker_links; /* by rank */
+    uint32_t wireup_missing;  /* workers that are to connect to this core and have not (wireup.h) */
+    int64_t next_scan_ns;     /* when rounds that wait are looked at next while the core ends */
     trib_sum_entry *free_entries;
     uint32_t entries_waiting; /* sums not sent yet */
     int64_t
@@ -72,7 +70,7 @@ typedef struct trib_core {
 
     trib_core_stats stats;
     trib_trace_ring trace;
-    const void *traced_sum; /* the sum that was recorded last as complete; see server.c */
+    const void *traced_sum; /* the sum that was recorded last as complete; see server_plan.c */
 } trib_core;
 
 /* Who waits for the others says so once, after this long, if the join timeout is longer: the join timers go off then, and

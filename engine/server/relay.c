@@ -5,14 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/aggregate/summation.h"
 #include "engine/base/assert.h"
-#include "engine/link/link_cause.h"
-#include "engine/server/server_shard.h"
+#include "engine/base/container_of.h"
 #include "engine/core/core_trace.h"
+#include "engine/link/link_cause.h"
+#include "engine/server/server_sum.h"
 
 /* A partial sum on its way to its owner, or a refusal that must not overtake the partial sums of older rounds. */
 typedef struct relay_push {
-    trib_send_request request; /* first */
+    trib_send_request request;
     trib_core *core;
     trib_contribution what;
     trib_sum_buffer *sum; /* NULL: a refusal */
@@ -30,6 +32,12 @@ struct trib_relay {
 static uint32_t machine_of(const trib_core *core, uint32_t rank)
 {
     return rank / core->engine->roster->local_size;
+}
+
+/* The summation of the machine's workers. */
+static trib_summation *summation_of(const trib_core *core)
+{
+    return trib_sum_aggregator_summation(core->sums[TRIB_SUM_RANK].aggregator);
 }
 
 static bool is_of_key(const trib_contribution *what, const trib_contribution *other)
@@ -52,8 +60,8 @@ static relay_push *push_take(trib_core *core)
 static void push_give(relay_push *push)
 {
     trib_core *core = push->core;
-    if (push->sum != NULL && core->summation != NULL) {
-        trib_summation_sent(core->summation, push->sum);
+    if (push->sum != NULL && core->sums != NULL) {
+        trib_summation_sent(summation_of(core), push->sum);
     }
     free(push->text);
     push->text = NULL;
@@ -69,6 +77,7 @@ static void list_remove(relay_push *push)
     if (push->next != NULL) {
         push->next->previous = push->previous;
     }
+    trib_assert(push->sum != NULL || relay->refusals_waiting > 0);
     relay->refusals_waiting -= push->sum == NULL;
 }
 
@@ -120,7 +129,7 @@ static bool brings_payload(const trib_core *core, const trib_contribution *what)
 
 static bool push_send_chunk(trib_link *link, trib_send_request *request)
 {
-    relay_push *push = (relay_push *)request;
+    relay_push *push = trib_container_of(request, relay_push, request);
     trib_core *core = push->core;
     list_remove(push);
     if (push->sum == NULL) {
@@ -147,12 +156,12 @@ static bool push_send_chunk(trib_link *link, trib_send_request *request)
 
 static void push_on_drop(trib_send_request *request)
 {
-    relay_push *push = (relay_push *)request;
+    relay_push *push = trib_container_of(request, relay_push, request);
     list_remove(push);
     push_give(push);
 }
 
-/* What waits is not more urgent than anything older of its key: owners expect a machine's rounds one after the other. */
+/* A push is not more urgent than an older one of its key: owners expect a machine's rounds one after the other. */
 static void push_enqueue(trib_link *link, relay_push *push, bool check_older)
 {
     trib_core *core = push->core;
@@ -196,38 +205,38 @@ static void drop_pushes(trib_core *core, const trib_contribution *what)
 
 /* ---- What the machine's summation says ---- */
 
-void trib_relay_refuse_left(trib_core *core, trib_summation *summation, const trib_contribution *what)
+void trib_relay_refuse_left(const trib_core *core, const trib_contribution *what)
 {
     char text[TRIB_ERROR_TEXT_SIZE];
     snprintf(text, sizeof text, "%s, which sums partition %u, has left the job",
              trib_roster_name(core->engine->roster, what->owner / TRIB_REACTORS_MAX), what->partition);
-    trib_summation_refuse(summation, what, TRIB_PEER_LEFT, text);
+    trib_summation_refuse(summation_of(core), what, TRIB_PEER_LEFT, text);
 }
 
 void trib_relay_partial_ready(void *user, const trib_contribution *what, trib_sum_buffer *sum)
 {
-    trib_core *core = user;
+    trib_core *core = ((const trib_server_sum *)user)->core;
     trib_link *link = core->owner_links[what->owner];
     relay_push *push = link == NULL ? NULL : push_take(core);
     if (push == NULL) {
         if (link == NULL) {
-            trib_relay_refuse_left(core, core->summation, what);
+            trib_relay_refuse_left(core, what);
         } else {
             trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a partial sum");
-            trib_summation_refuse(core->summation, what, TRIB_NO_MEMORY, "out of memory for a partial sum");
+            trib_summation_refuse(summation_of(core), what, TRIB_NO_MEMORY, "out of memory for a partial sum");
         }
-        trib_summation_sent(core->summation, sum);
+        trib_summation_sent(summation_of(core), sum);
         return;
     }
     *push = (relay_push){.core = core, .what = *what, .sum = sum};
     trib_trace_sum(core, TRIB_TRACE_NEAR_COMPLETE, what, what->owner / TRIB_REACTORS_MAX,
                    brings_payload(core, what) ? trib_sum_partial_bytes(what) : 0);
-    push_enqueue(link, push, core->relay->refusals_waiting > 0 || trib_summation_is_behind(core->summation, what));
+    push_enqueue(link, push, core->relay->refusals_waiting > 0 || trib_summation_is_behind(summation_of(core), what));
 }
 
 void trib_relay_round_refused(void *user, const trib_contribution *what, trib_status status, const char *text)
 {
-    trib_core *core = user;
+    trib_core *core = ((const trib_server_sum *)user)->core;
     trib_link *link = core->owner_links[what->owner];
     drop_pushes(core, what);
     if (link == NULL) {
@@ -311,11 +320,11 @@ static trib_status check_owner(const trib_link *link, const trib_frame *frame, t
     const trib_core *core = link->core;
     const trib_contribution key = key_of(frame);
     uint32_t owner = 0;
-    if (core->relay == NULL || core->summation == NULL) {
+    if (core->relay == NULL || core->sums == NULL) {
         return trib_error_set(error, TRIB_PROTOCOL, "%s frame for a machine, to one that does not relay",
                               trib_frame_name(frame->type));
     }
-    if (trib_summation_find_owner(core->summation, &key, &owner) &&
+    if (trib_summation_find_owner(summation_of(core), &key, &owner) &&
         owner != trib_relay_owner(link->peer, link->peer_reactor)) {
         return trib_error_set(error, TRIB_PROTOCOL, "%s for partition %u of tensor %u, which is not pushed to it",
                               trib_frame_name(frame->type), frame->partition, frame->tensor);
@@ -328,13 +337,13 @@ static trib_status find_sum(trib_link *link, const trib_frame *frame, trib_sum_b
 {
     trib_core *core = link->core;
     const trib_contribution key = key_of(frame);
-    *sum_out = trib_summation_awaited(core->summation, &key);
+    *sum_out = trib_summation_awaited(summation_of(core), &key);
     if (*sum_out == NULL) {
         return TRIB_OK;
     }
     trib_contribution what;
     trib_summation_hold(*sum_out, &what);
-    trib_summation_sent(core->summation, *sum_out);
+    trib_summation_sent(summation_of(core), *sum_out);
     const bool has_it = what.collective == TRIB_COLLECTIVE_BROADCAST && brings_payload(core, &what);
     const uint32_t expected = has_it ? 0 : what.size;
     if (frame->payload_size != expected || trib_link_is_receiving(link, *sum_out, frame->chunk)) {
@@ -347,8 +356,8 @@ static trib_status find_sum(trib_link *link, const trib_frame *frame, trib_sum_b
 
 static void partial_abandoned(trib_link *link, const trib_recv_claim *recv_claim)
 {
-    if (link->core->summation != NULL) {
-        trib_summation_sent(link->core->summation, recv_claim->what);
+    if (link->core->sums != NULL) {
+        trib_summation_sent(summation_of(link->core), recv_claim->what);
     }
 }
 
@@ -366,7 +375,7 @@ trib_status trib_relay_header(trib_link *link, const trib_frame *frame, trib_rec
     if (status == TRIB_OK && sum != NULL && frame->payload_size > 0) {
         trib_contribution what;
         trib_summation_hold(sum, &what);
-        link->recv_claim = (trib_recv_claim){.abandon = partial_abandoned, .what = sum, .owner = core->summation};
+        link->recv_claim = (trib_recv_claim){.abandon = partial_abandoned, .what = sum, .owner = summation_of(core)};
         target->buffer = sum->data;
     }
     return status;
@@ -386,11 +395,11 @@ static trib_status take_sum(trib_link *link, const trib_frame *frame, const void
         if (status == TRIB_OK) {
             const trib_contribution key = key_of(frame);
             trib_trace_sum(core, TRIB_TRACE_PARTIAL_SUM, &key, link->peer, frame->payload_size);
-            trib_summation_complete(core->summation, &key);
+            trib_summation_complete(summation_of(core), &key);
         }
     }
     if (held != NULL) {
-        trib_summation_sent(core->summation, held);
+        trib_summation_sent(summation_of(core), held);
     }
     return status;
 }
@@ -406,7 +415,7 @@ static void pass_on_stall(void *user, uint32_t receiver, const trib_contribution
     trib_core *core = note->core;
     const trib_frame extra = {
         .type = TRIB_FRAME_STALL, .aux = note->missing, .root = note->is_vague, .chunk = note->chunk};
-    trib_server_notice(core, &extra, core->first_rank + receiver, what, NULL);
+    trib_server_notice(core, &extra, core->sums[TRIB_SUM_RANK].rank_first + receiver, what, NULL);
 }
 
 /* Which worker of a machine is missing its own relay knows best: one that has left may have contributed before. */
@@ -414,7 +423,7 @@ static void take_stall(trib_core *core, const trib_frame *frame)
 {
     stall_note note = {.core = core, .missing = frame->aux, .is_vague = frame->root, .chunk = frame->chunk};
     const trib_contribution key = key_of(frame);
-    trib_summation_each_waiting(core->summation, &key, pass_on_stall, &note);
+    trib_summation_each_waiting(summation_of(core), &key, pass_on_stall, &note);
 }
 
 trib_status trib_relay_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
@@ -436,7 +445,7 @@ trib_status trib_relay_received(trib_link *link, const trib_frame *frame, const 
         trib_job_render_for_others(core->engine, &cause, text);
         const trib_contribution key = key_of(frame);
         drop_pushes(core, &key);
-        trib_summation_refuse(core->summation, &key, cause.status, text);
+        trib_summation_refuse(summation_of(core), &key, cause.status, text);
     }
     return status;
 }
@@ -444,12 +453,12 @@ trib_status trib_relay_received(trib_link *link, const trib_frame *frame, const 
 void trib_relay_detach(trib_link *link, const char *text)
 {
     trib_core *core = link->core;
-    if (core->relay == NULL || core->summation == NULL) {
+    if (core->relay == NULL || core->sums == NULL) {
         return;
     }
     if (link->bye) { /* else the job ends, which all are told */
-        trib_summation_refuse_owner(core->summation, trib_relay_owner(link->peer, link->peer_reactor), TRIB_PEER_LEFT,
-                                    text);
+        trib_summation_refuse_owner(summation_of(core), trib_relay_owner(link->peer, link->peer_reactor),
+                                    TRIB_PEER_LEFT, text);
     }
 }
 

@@ -3,14 +3,15 @@
  *
  * Where the coordinator found machines of several workers each (machines.h), a worker pushes a partition not to the
  * member that sums it, its owner, but to a worker of its own machine, its relay. The relay sums the machine's
- * contributions as any server does, gives the partial sum out unrounded, pushes it to the owner in the name of the machine, and
- * hands the sum that comes back to the machine's workers. The owner sums machines (host_sum.c). Nothing else
- * changes: a partial sum is a contribution, a relay is a server to its machine's workers and a worker to the owner.
+ * contributions as any server does, gives the partial sum out unrounded, pushes it to the owner in the name of the
+ * machine, and hands the sum that comes back to the machine's workers. The owner sums machines (TRIB_SUM_HOST). Nothing
+ * else changes: a partial sum is a contribution, a relay is a server to its machine's workers and a worker to the
+ * owner.
  *
  * Each partition has one relay on each machine, so that the work is shared: the worker that sums it, if that is of the
  * machine; else the one with the same place on its machine as the owner has on its own, or, for servers, by number.
- * Frames between machines carry TRIB_COLLECTIVE_PARTIAL in `collective`; so both kinds can travel on one link. All workers
- * have the same number of reactors, and what a partition needs is on the reactor of the same index everywhere.
+ * Frames between machines carry TRIB_COLLECTIVE_PARTIAL in `collective`; so both kinds can travel on one link. All
+ * workers have the same number of reactors, and what a partition needs is on the reactor of the same index everywhere.
  *
  * Everything here belongs to one core.
  */
@@ -19,7 +20,7 @@
 
 #include "engine/core/core.h"
 
-/* Who sums a partition, in one number: an index into core->owner_links. */
+/* The owner of a partition, in one number: an index into core->owner_links. */
 static inline uint32_t trib_relay_owner(uint32_t member, uint32_t reactor)
 {
     return member * TRIB_REACTORS_MAX + reactor;
@@ -51,10 +52,10 @@ static inline uint32_t trib_relay_frame_owner(const trib_frame *frame)
     return frame->type == TRIB_FRAME_PUSH ? frame->aux : frame->size;
 }
 
-/* Who sums the partition has left in good order, so the round that something came for has no end. */
-void trib_relay_refuse_left(trib_core *core, trib_summation *summation, const trib_contribution *what);
+/* The owner of the partition has left in good order, so the round that something came for has no end. */
+void trib_relay_refuse_left(const trib_core *core, const trib_contribution *what);
 
-/* What the machine's summation says; user is the core. */
+/* Upcalls of the machine's summation; user is its trib_server_sum. */
 void trib_relay_partial_ready(void *user, const trib_contribution *what, trib_sum_buffer *sum);
 void trib_relay_round_refused(void *user, const trib_contribution *what, trib_status status, const char *text);
 /* A worker of the machine is waited for, as the notice says: tells the owner, so that the other machines hear of it. */

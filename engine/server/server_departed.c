@@ -1,10 +1,10 @@
-/* server_departed.c - who has left the job, and when nothing can come from it any more. */
+/* server_departed.c - the members that have left the job, and when nothing can come from one any more. */
 #include <stdio.h>
 
-#include "engine/server/server_shard.h"
+#include "engine/server/server_sum.h"
 
-/* That it leaves is told by the coordinator, and overtakes what its own connections still bring. One that also sums for
- * others keeps them for as long as it is owed something, so their end is not waited for: silence is enough. */
+/* The coordinator's news of a departure overtakes what the member's own connections still bring. A member that also
+ * sums for others keeps them for as long as it is owed something, so their end is not waited for: silence is enough. */
 static bool may_be_on_its_way(const trib_core *core, uint32_t rank, int64_t left_ns)
 {
     trib_link *link = core->worker_links[rank];

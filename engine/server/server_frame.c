@@ -1,16 +1,12 @@
-/* server_frame.c - what a worker's frame says, and whether it may. What it means is checked by summation.c. */
+/* server_frame.c - what a worker's frame says, and whether it may. What it means is checked by the aggregator. */
+#include "engine/aggregate/summation.h"
 #include "engine/server/relay.h"
-#include "engine/server/server_shard.h"
+#include "engine/server/server_sum.h"
 
-trib_contribution trib_server_contribution(const trib_link *link, const trib_frame *frame)
+trib_contribution trib_server_contribution(const trib_server_sum *sum, const trib_link *link, const trib_frame *frame)
 {
-    /* A share of a device tensor is summed as any other tensor; who contributes to it are the machines. */
-    const bool shared = trib_collective_is_sharded(frame->collective);
-    const trib_core *core = link->core;
-    const bool is_partial = trib_frame_is_partial(frame), is_near = !shared && !is_partial && core->relay != NULL;
-    const uint32_t step = shared       ? trib_device_root_local_size(frame->root)
-                          : is_partial ? core->engine->roster->local_size
-                                       : 1;
+    /* A shard of a device tensor is summed as any other tensor; its root is a machine. */
+    const bool is_shard = sum->level == TRIB_SUM_SHARD;
     return (trib_contribution){
         .tensor = frame->tensor,
         .partition = frame->partition,
@@ -18,15 +14,15 @@ trib_contribution trib_server_contribution(const trib_link *link, const trib_fra
         .chunk = frame->chunk,
         .chunk_count = frame->chunk_count,
         .size = frame->type == TRIB_FRAME_PUSH ? frame->size : 0,
-        .contributor = (is_near ? link->peer - core->first_rank : link->peer) / step,
+        .contributor = (link->peer - sum->rank_first) / sum->rank_step,
         .priority = frame->priority,
         .collective = frame->collective == TRIB_COLLECTIVE_DEVICE_BROADCAST ? TRIB_COLLECTIVE_BROADCAST
-                      : shared                                              ? TRIB_COLLECTIVE_ALL_REDUCE
-                               : (trib_collective)(frame->collective & ~TRIB_COLLECTIVE_PARTIAL),
+                      : is_shard                                            ? TRIB_COLLECTIVE_ALL_REDUCE
+                                 : (trib_collective)(frame->collective & ~TRIB_COLLECTIVE_PARTIAL),
         .dtype = (trib_dtype)frame->dtype,
         .reduce = (trib_reduce)frame->reduce,
-        .root = shared ? trib_device_root_machine(frame->root) : frame->root,
-        .owner = is_near ? trib_relay_frame_owner(frame) : 0,
+        .root = is_shard ? trib_device_root_machine(frame->root) : frame->root,
+        .owner = trib_server_sum_is_near(sum) ? trib_relay_frame_owner(frame) : 0,
     };
 }
 
@@ -40,7 +36,7 @@ static bool is_root_known(const trib_roster *roster, const trib_frame *frame)
                      (machine == 0 || frame->collective == TRIB_COLLECTIVE_DEVICE_BROADCAST);
 }
 
-/* What a PUSH should bring; the frame is otherwise sound. */
+/* Bytes of payload that a PUSH should bring; the frame is otherwise sound. */
 static uint32_t expected_payload(const trib_link *link, const trib_frame *frame)
 {
     if (frame->collective == TRIB_COLLECTIVE_DEVICE_BROADCAST) {

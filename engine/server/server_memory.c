@@ -1,9 +1,9 @@
 /*
  * server_memory.c - a server that has no memory for contributions says so, and ends the job if that does not pass.
  *
- * A contribution that finds no memory waits on its link until sums have gone out and their blocks come back. Where no sum
- * is on its way out either, nothing in this process will give any back: what is here waits for contributions that find
- * no room, and workers would wait for their deadlines, with words about each other.
+ * A contribution that finds no memory waits on its link until sums have gone out and their blocks come back. Where no
+ * sum is on its way out either, nothing in this process will give any back: what is here waits for contributions that
+ * find no room, and workers would wait for their deadlines, with words about each other.
  */
 #include <errno.h>
 #include <inttypes.h>

@@ -26,7 +26,7 @@ typedef struct trib_handshake {
 void trib_auth_key(const char *token, const char *job, unsigned char key_out[TRIB_KEY_SIZE]);
 void trib_auth_prove(const unsigned char key[TRIB_KEY_SIZE], const trib_handshake *handshake, bool as_connector,
                      unsigned char proof_out[TRIB_PROOF_SIZE]);
-/* What else is proved with the key, to who has it: a digest of the data, of 16 to 64 bytes. It is never a handshake's. */
+/* Proves other data with the key, by a digest of 16 to 64 bytes. No handshake has the same digest. */
 void trib_auth_seal(const void *key, const void *data, size_t size, unsigned char *digest_out, size_t digest_size);
 /* In constant time. */
 bool trib_auth_verify(const unsigned char key[TRIB_KEY_SIZE], const trib_handshake *handshake, bool as_connector,

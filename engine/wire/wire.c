@@ -1,6 +1,8 @@
 /* wire.c - encoding and decoding of frames and control payloads. Pure, and fuzzed (tests/fuzz). */
 #include "engine/wire/wire.h"
 
+#include <inttypes.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "engine/base/assert.h"
@@ -49,12 +51,23 @@ static uint64_t load_u64(const unsigned char *at)
     return (uint64_t)load_u32(at) | (uint64_t)load_u32(at + 4) << 32;
 }
 
-static uint64_t pair(uint32_t first, uint32_t second)
-{
-    return (uint64_t)first | (uint64_t)second << 32;
-}
-
 #define HEADER_WORDS (TRIB_HEADER_SIZE / 8)
+
+/* The fields follow one another without gaps, and none lies in two words. */
+typedef struct header_layout {
+#define LAYOUT(name, offset, bytes) unsigned char name[bytes];
+    TRIB_HEADER_LIST(LAYOUT, LAYOUT, LAYOUT)
+#undef LAYOUT
+} header_layout;
+#define CHECK(name, offset, bytes)                                                                                     \
+    _Static_assert(offsetof(header_layout, name) == (offset) && (offset) % 8 + (bytes) <= 8, "its place");
+TRIB_HEADER_LIST(CHECK, CHECK, CHECK)
+#undef CHECK
+_Static_assert(sizeof(header_layout) == TRIB_HEADER_SIZE, "the fields fill the header");
+
+#define NONE(name, offset, bytes)
+#define SHIFT(offset) ((offset) % 8 * 8)
+#define MASK(bytes) (UINT64_MAX >> (64 - 8 * (bytes)))
 
 static uint64_t mix(uint64_t sum, uint64_t word)
 {
@@ -63,8 +76,8 @@ static uint64_t mix(uint64_t sum, uint64_t word)
 }
 
 /* Each step is a bijection of the 64-bit sum, so that words which differ leave it different; the 32 bits of it that
- * travel miss an accident once in 2^32. Two sums, as a processor multiplies them side by side: every message waits for this
- * twice. It is no defence against intent: that is what the handshake is for. */
+ * travel miss an accident once in 2^32. Two sums, as a processor multiplies them side by side: every message waits
+ * for this twice. It is no defence against intent: that is what the handshake is for. */
 static uint32_t checksum(const uint64_t words[HEADER_WORDS])
 {
     uint64_t even = 0x9e3779b97f4a7c15u, odd = 0xc2b2ae3d27d4eb4fu;
@@ -79,19 +92,14 @@ void trib_frame_encode(const trib_frame *frame, unsigned char header[TRIB_HEADER
 {
     trib_assert(frame->type > TRIB_FRAME_NONE && frame->type < TRIB_FRAME_COUNT);
     trib_assert(frame->payload_size <= frame_types[frame->type].payload_max);
-    const uint32_t kinds = (uint32_t)frame->collective | (uint32_t)frame->dtype << 8 | (uint32_t)frame->reduce << 16;
-    uint64_t words[HEADER_WORDS] = {
-        pair(TRIB_WIRE_MAGIC,
-             TRIB_WIRE_VERSION | (uint32_t)frame->type << 8), /* spare bytes are 0, here and in kinds */
-        pair(frame->payload_size, frame->sender),
-        pair(frame->epoch, frame->tensor),
-        pair(frame->partition, frame->round),
-        pair(frame->chunk, frame->chunk_count),
-        pair(frame->size, (uint32_t)frame->priority),
-        pair(kinds, frame->root),
-        frame->aux,
-    };
-    words[HEADER_WORDS - 1] = pair(frame->aux, checksum(words));
+#define OR_LATER(name, offset, bytes) | frame->name
+    trib_assert((0 TRIB_HEADER_LIST(NONE, NONE, OR_LATER)) == 0);
+#undef OR_LATER
+    uint64_t words[HEADER_WORDS] = {TRIB_WIRE_MAGIC | (uint64_t)TRIB_WIRE_VERSION << SHIFT(4)};
+#define PUT(name, offset, bytes) words[(offset) / 8] |= ((uint64_t)frame->name & MASK(bytes)) << SHIFT(offset);
+    TRIB_HEADER_LIST(NONE, PUT, NONE)
+#undef PUT
+    words[HEADER_WORDS - 1] |= (uint64_t)checksum(words) << 32;
     for (size_t i = 0; i < HEADER_WORDS; i++) {
         store_u64(header + 8 * i, words[i]);
     }
@@ -99,7 +107,29 @@ void trib_frame_encode(const trib_frame *frame, unsigned char header[TRIB_HEADER
 
 bool trib_frame_is_foreign(const unsigned char header[TRIB_HEADER_SIZE])
 {
-    return load_u32(header) == TRIB_WIRE_MAGIC && header[4] != TRIB_WIRE_VERSION;
+    return load_u32(header) == TRIB_WIRE_MAGIC && header[offsetof(header_layout, version)] != TRIB_WIRE_VERSION;
+}
+
+/* Names the first field that has a value and no meaning. */
+static trib_status refuse_later(const uint64_t words[HEADER_WORDS], const char *type, trib_error *error)
+{
+    static const struct {
+        const char *name;
+        uint32_t offset, bytes;
+    } fields[] = {
+#define LATER_ROW(name, offset, bytes) {#name, offset, bytes},
+        TRIB_HEADER_LIST(NONE, NONE, LATER_ROW)
+#undef LATER_ROW
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        const uint64_t value = words[fields[i].offset / 8] >> SHIFT(fields[i].offset) & MASK(fields[i].bytes);
+        if (value != 0) {
+            return trib_error_set(error, TRIB_PROTOCOL, "%s frame with %s %" PRIu64 ", which is 0 so far", type,
+                                  fields[i].name, value);
+        }
+    }
+    trib_assert(false); /* asked for one that there is */
+    return TRIB_PROTOCOL;
 }
 
 trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib_frame *frame_out, trib_error *error)
@@ -117,44 +147,35 @@ trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib
     for (size_t i = 0; i < HEADER_WORDS; i++) {
         words[i] = load_u64(header + 8 * i);
     }
-    if (load_u32(header + 60) != checksum(words)) {
+    if (words[HEADER_WORDS - 1] >> 32 != checksum(words)) {
         return trib_error_set(error, TRIB_PROTOCOL, "corrupt frame header (checksum does not match)");
     }
-    unsigned type = header[5];
+    const unsigned type = header[offsetof(header_layout, type)];
     if (type == TRIB_FRAME_NONE || type >= TRIB_FRAME_COUNT) {
         return trib_error_set(error, TRIB_PROTOCOL, "unknown frame type %u", type);
     }
-    if (header[6] != 0 || header[7] != 0 || header[51] != 0) {
-        return trib_error_set(error, TRIB_PROTOCOL, "%s frame whose spare header bytes are not 0 (%02x %02x, %02x)",
-                              frame_types[type].name, header[6], header[7], header[51]);
+    uint64_t later = 0;
+#define OR_LATER(name, offset, bytes) later |= words[(offset) / 8] & MASK(bytes) << SHIFT(offset);
+    TRIB_HEADER_LIST(NONE, NONE, OR_LATER)
+#undef OR_LATER
+    if (later != 0) {
+        return refuse_later(words, frame_types[type].name, error);
     }
-    uint32_t payload_size = load_u32(header + 8);
-    if (payload_size > frame_types[type].payload_max) {
+    trib_frame frame = {.flags = 0};
+#define GET(name, offset, bytes)                                                                                       \
+    frame.name = (__typeof__(frame.name))(words[(offset) / 8] >> SHIFT(offset) & MASK(bytes));
+    TRIB_HEADER_LIST(NONE, GET, NONE)
+#undef GET
+    if (frame.payload_size > frame_types[type].payload_max) {
         return trib_error_set(error, TRIB_PROTOCOL, "%s frame with a payload of %u bytes, at most %u are allowed",
-                              frame_types[type].name, payload_size, frame_types[type].payload_max);
+                              frame_types[type].name, frame.payload_size, frame_types[type].payload_max);
     }
-    *frame_out = (trib_frame){
-        .type = (trib_frame_type)type,
-        .payload_size = payload_size,
-        .sender = load_u32(header + 12),
-        .epoch = load_u32(header + 16),
-        .tensor = load_u32(header + 20),
-        .partition = load_u32(header + 24),
-        .round = load_u32(header + 28),
-        .chunk = load_u32(header + 32),
-        .chunk_count = load_u32(header + 36),
-        .size = load_u32(header + 40),
-        .priority = (int32_t)load_u32(header + 44),
-        .collective = header[48],
-        .dtype = header[49],
-        .reduce = header[50],
-        .root = load_u32(header + 52),
-        .aux = load_u32(header + 56),
-    };
+    *frame_out = frame;
     return TRIB_OK;
 }
 
-/* A member that has no roster yet joins, ends its connection or gives up; and every connection begins with a handshake. */
+/* A member that has no roster yet joins, ends its connection or gives up; and every connection begins with a
+ * handshake. */
 static bool may_precede_roster(trib_frame_type type)
 {
     return type <= TRIB_FRAME_JOIN || type == TRIB_FRAME_LEAVE || type == TRIB_FRAME_LOST;

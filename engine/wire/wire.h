@@ -12,7 +12,7 @@
 #include "transports/transport.h"
 
 #define TRIB_WIRE_MAGIC 0x42495254u /* "TRIB" */
-#define TRIB_WIRE_VERSION 10u       /* of all that members say to each other, and their transports (docs/protocol.md) */
+#define TRIB_WIRE_VERSION 11u       /* of all that members say to each other, and their transports (docs/protocol.md) */
 #define TRIB_NO_MEMBER UINT32_MAX
 
 /* X(name, payload_max): the most payload a frame of the type may carry. */
@@ -64,6 +64,42 @@ typedef enum trib_frame_type {
 /* A bit of a frame's collective: it goes from or to a worker that speaks for its machine (relay.h). */
 #define TRIB_COLLECTIVE_PARTIAL 0x80u
 
+/*
+ * The header's fields, in the order of the wire: name, offset, bytes (docs/protocol.md).
+ * OWN   is not in a trib_frame.
+ * FIELD travels.
+ * LATER has a place and no meaning yet: 0, and a frame that says otherwise is refused, since it would be misread.
+ */
+#define TRIB_HEADER_LIST(OWN, FIELD, LATER)                                                                            \
+    OWN(magic, 0, 4)                                                                                                   \
+    OWN(version, 4, 1)                                                                                                 \
+    FIELD(type, 5, 1)                                                                                                  \
+    LATER(flags, 6, 2)                                                                                                 \
+    FIELD(payload_size, 8, 4)                                                                                          \
+    FIELD(sender, 12, 4)                                                                                               \
+    FIELD(epoch, 16, 4)                                                                                                \
+    LATER(term, 20, 4)                                                                                                 \
+    LATER(group, 24, 4)                                                                                                \
+    FIELD(tensor, 28, 4)                                                                                               \
+    FIELD(partition, 32, 4)                                                                                            \
+    FIELD(round, 36, 4)                                                                                                \
+    FIELD(chunk, 40, 4)                                                                                                \
+    FIELD(chunk_count, 44, 4)                                                                                          \
+    FIELD(size, 48, 4)                                                                                                 \
+    LATER(encoded_size, 52, 4)                                                                                         \
+    FIELD(priority, 56, 4)                                                                                             \
+    FIELD(collective, 60, 1)                                                                                           \
+    FIELD(dtype, 61, 1)                                                                                                \
+    FIELD(reduce, 62, 1)                                                                                               \
+    LATER(codec, 63, 1)                                                                                                \
+    FIELD(root, 64, 4)                                                                                                 \
+    FIELD(aux, 68, 4)                                                                                                  \
+    LATER(acknowledged, 72, 8)                                                                                         \
+    FIELD(contributors, 80, 4)                                                                                         \
+    FIELD(step, 84, 4)                                                                                                 \
+    LATER(crc, 88, 4)                                                                                                  \
+    OWN(checksum, 92, 4)
+
 /* A header, decoded. Which members mean something depends on the type; the others are 0. sender and epoch are filled by
  * the link that sends it. */
 typedef struct trib_frame {
@@ -71,17 +107,24 @@ typedef struct trib_frame {
     uint32_t payload_size;
     uint32_t sender; /* member id */
     uint32_t epoch;  /* of the roster that the sender has; 0: it has none yet */
-    uint32_t
-        tensor; /* id; DECLARE, DECLARED, TENSOR_BAD, MOVE, MOVE_DECIDED: the declaring member's own number for it */
+    uint32_t term;   /* epoch in which the partition's owner got it */
+    uint32_t group;  /* of the workers that the tensor was declared in */
+    uint32_t tensor; /* id; in DECLARE, DECLARED, TENSOR_BAD, MOVE, MOVE_DECIDED the declaring member's tag */
     uint32_t partition;
     uint32_t round;
     uint32_t chunk;
     uint32_t chunk_count;
-    uint32_t size; /* bytes of the chunk in the tensor */
+    uint32_t size;         /* bytes of the chunk in the tensor */
+    uint32_t encoded_size; /* bytes of the chunk as its codec writes it */
     int32_t priority;
-    uint8_t collective, dtype, reduce;
+    uint8_t collective, dtype, reduce, codec;
+    uint16_t flags;
     uint32_t root;
-    uint32_t aux; /* a status, a rank, an owner */
+    uint32_t aux;          /* a status, a rank, an owner */
+    uint64_t acknowledged; /* frames that the sender has taken in from the receiver, or the sums that are safe */
+    uint32_t contributors; /* to a sum; nothing depends on it */
+    uint32_t step;         /* the caller's training step, for traces; nothing depends on it */
+    uint32_t crc;          /* CRC32C of header and payload */
 } trib_frame;
 
 static inline bool trib_frame_is_partial(const trib_frame *frame)
@@ -103,17 +146,18 @@ bool trib_frame_is_foreign(const unsigned char header[TRIB_HEADER_SIZE]);
 /* See trib_transport_config. */
 uint32_t trib_frame_payload_size(const unsigned char header[TRIB_HEADER_SIZE]);
 
-/* The receiver's part: it has the roster of that epoch, 0 if none yet (then every frame passes: what may come before the
- * roster is its upper layers' business). TRIB_PROTOCOL for a frame that belongs to another epoch; frames that a member
- * may have sent before the roster reached it pass with 0. */
+/* The receiver's part: it has the roster of that epoch, 0 if none yet (then every frame passes: what may come before
+ * the roster is its upper layers' business). TRIB_PROTOCOL for a frame that belongs to another epoch; frames that a
+ * member may have sent before the roster reached it pass with 0. */
 TRIB_CHECKED trib_status trib_frame_check_epoch(const trib_frame *frame, uint32_t epoch, trib_error *error);
 
 /* aux of a frame that says why something failed. TRIB_PROTOCOL if it is not the number of an error. */
 TRIB_CHECKED trib_status trib_frame_take_error(const trib_frame *frame, trib_status *status_out, trib_error *error);
-/* The payload of a frame that is text, terminated and cut to the capacity; control bytes become '?'. It may be `text` itself. */
+/* The payload of a frame that is text, terminated and cut to the capacity; control bytes become '?'. It may be
+ * `text` itself. */
 void trib_frame_take_text(const trib_frame *frame, const void *payload, char *text, size_t capacity);
-/* What the others are told when an operation has failed at one worker with that status, aux of WITHDRAW: what concerns them
- * as it is, all else (its own memory, its own device) as TRIB_CANCELLED. */
+/* What the others are told when an operation has failed at one worker with that status, aux of WITHDRAW: what
+ * concerns them as it is, all else (its own memory, its own device) as TRIB_CANCELLED. */
 TRIB_CHECKED trib_status trib_frame_withdraw_reason(trib_status status);
 
 /* Control payloads: a cursor that remembers whether anything did not fit. */

@@ -11,7 +11,7 @@
 #include "engine/link/link_cause.h"
 #include "engine/link/link_priority.h"
 #include "engine/link/link_self.h"
-#include "engine/server/server_shard.h"
+#include "engine/server/server_sum.h"
 #include "engine/worker/device_hooks.h"
 #include "engine/worker/pipeline.h"
 #include "engine/worker/worker.h"

@@ -13,7 +13,7 @@
 #include "engine/link/link_subflow.h"
 #include "engine/worker/pipeline.h"
 #include "engine/server/relay.h"
-#include "engine/server/server_shard.h"
+#include "engine/server/server_sum.h"
 #include "engine/worker/task_trace.h"
 #include "engine/worker/worker.h"
 

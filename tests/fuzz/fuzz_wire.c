@@ -50,12 +50,18 @@ static void try_header(const uint8_t data[TRIB_HEADER_SIZE])
     require(memcmp(again, data, sizeof again) == 0);
 }
 
-/* As of this release, and with its own checksum: nearly all that is made up ends at these, whatever else is in it. */
+/* As of this release, with nothing where nothing may be yet, and with its own checksum: nearly all that is made up
+ * ends at these, whatever else is in it. */
 static void try_sealed_header(const uint8_t data[TRIB_HEADER_SIZE])
 {
     unsigned char header[TRIB_HEADER_SIZE];
     memcpy(header, data, sizeof header);
     header[VERSION_OFFSET] = TRIB_WIRE_VERSION;
+#define NONE(name, offset, bytes)
+#define CLEAR(name, offset, bytes) memset(header + (offset), 0, bytes);
+    TRIB_HEADER_LIST(NONE, NONE, CLEAR)
+#undef CLEAR
+#undef NONE
     header_seal(header);
     try_header(header);
 }

@@ -7,6 +7,7 @@
 
 #include "engine/worker/op.h"
 #include "engine/aggregate/sum_tree.h"
+#include "engine/server/server_sum.h"
 #include "tests/sim/sim_bed.h"
 
 enum { WORKERS = 3, COUNT = 50000, LEFT = 5 };
@@ -48,7 +49,8 @@ static void move_on(const trib_engine *engine, uint32_t done)
         }
     }
     for (uint32_t k = 0; k < engine->core_count; k++) {
-        const sum_table *keys = &engine->cores[k].summation->keys;
+        trib_aggregator *aggregator = engine->cores[k].sums[TRIB_SUM_RANK].aggregator;
+        const sum_table *keys = &trib_sum_aggregator_summation(aggregator)->keys;
         for (uint32_t i = 0; i < keys->capacity; i++) {
             if (keys->slots[i].value != NULL) {
                 ((sum_key *)keys->slots[i].value)->finished = done;

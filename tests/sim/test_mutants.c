@@ -16,6 +16,7 @@
 #include "engine/local_group/group.h"
 #include "engine/worker/op.h"
 #include "engine/server/relay.h"
+#include "engine/server/server_sum.h"
 #include "engine/cluster/roster.h"
 #include "engine/aggregate/sum_tree.h"
 #include "engine/worker/worker.h"
@@ -96,9 +97,9 @@ void __wrap_trib_summation_sent(trib_summation *summation, trib_sum_buffer *sum)
 __typeof__(trib_relay_partial_ready) __real_trib_relay_partial_ready, __wrap_trib_relay_partial_ready;
 void __wrap_trib_relay_partial_ready(void *user, const trib_contribution *what, trib_sum_buffer *sum)
 {
-    const trib_core *core = user;
+    const trib_server_sum *of = user;
     if (strikes(BUG_PARTIAL_LOST, 200)) {
-        trib_summation_sent(core->summation, sum);
+        trib_summation_sent(trib_sum_aggregator_summation(of->aggregator), sum);
     } else {
         __real_trib_relay_partial_ready(user, what, sum);
     }
@@ -179,11 +180,11 @@ trib_status __wrap_trib_summation_arrived(trib_summation *summation, const trib_
 
 __typeof__(trib_summation_presented) __real_trib_summation_presented, __wrap_trib_summation_presented;
 trib_status __wrap_trib_summation_presented(trib_summation *summation, const trib_contribution *what, void *buffer,
-                                            const void *payload, trib_conn *conn, trib_error *error)
+                                            const void *payload, const trib_lender *lender, trib_error *error)
 {
     return strikes(BUG_CHUNK_LOST, 1000)
                ? TRIB_OK
-               : __real_trib_summation_presented(summation, what, buffer, payload, conn, error);
+               : __real_trib_summation_presented(summation, what, buffer, payload, lender, error);
 }
 
 __typeof__(trib_summation_withdraw) __real_trib_summation_withdraw, __wrap_trib_summation_withdraw;

@@ -5,7 +5,7 @@
 
 #include "engine/worker/op.h"
 #include "engine/server/relay.h"
-#include "engine/server/server_shard.h"
+#include "engine/server/server_sum.h"
 #include "engine/membership/rebalance.h"
 #include "tests/sim/torture_internal.h"
 
@@ -281,17 +281,15 @@ static void check_core(run *self, uint32_t member, const trib_core *core)
     }
     /* A round of a tensor about which the workers disagree waits for those who will never take part. */
     const bool may_wait = self->plan->odd_rank != TORTURE_NOBODY && self->plan->odd_round < 0;
-    if (core->summation != NULL && !trib_summation_is_idle(core->summation) && !may_wait) {
-        torture_broken(self, "at rest, member %u is still summing", member);
-    }
-    const bool sums_hosts = core->host_sums != NULL && !trib_summation_is_idle(core->host_sums) && !may_wait;
-    if (sums_hosts || !trib_relay_is_idle(core)) {
-        torture_broken(self, "at rest, member %u is still summing for hosts", member);
-    }
-    for (uint32_t i = 0; i < core->shard_count; i++) {
-        if (core->shards[i].summation != NULL && !trib_summation_is_idle(core->shards[i].summation)) {
-            torture_broken(self, "at rest, member %u is still summing for local ranks %u", member, i);
+    for (uint32_t i = 0; i < core->sum_count; i++) {
+        const trib_aggregator *aggregator = core->sums[i].aggregator;
+        const bool is_shard = core->sums[i].level == TRIB_SUM_SHARD;
+        if (aggregator != NULL && !aggregator->ops->is_idle(aggregator) && (is_shard || !may_wait)) {
+            torture_broken(self, "at rest, member %u is still summing (%u)", member, i);
         }
+    }
+    if (!trib_relay_is_idle(core)) {
+        torture_broken(self, "at rest, member %u still has partial sums to push", member);
     }
 }
 

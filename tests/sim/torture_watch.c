@@ -8,7 +8,7 @@
 #include "engine/local_group/group_internal.h"
 #include "engine/base/container_of.h"
 #include "engine/link/link_host.h"
-#include "engine/server/server_shard.h"
+#include "engine/server/server_sum.h"
 #include "engine/worker/pipeline.h"
 #include "engine/aggregate/sum_tree.h"
 #include "tests/sim/torture_internal.h"
@@ -177,12 +177,19 @@ static uint64_t sums_owed(const trib_summation *self)
     return owed;
 }
 
+/* NULL: there is none. */
+static const trib_summation *summation_at(const trib_core *core, uint32_t i)
+{
+    trib_aggregator *aggregator = core->sums[i].aggregator;
+    return aggregator == NULL ? NULL : trib_sum_aggregator_summation(aggregator);
+}
+
 /* Each is in an outbox, or with a transport. A relay's partial sums and what is on its way back to it are counted elsewhere. */
 static bool are_sums_kept(const trib_core *core)
 {
-    uint64_t owed = sums_owed(core->summation) + sums_owed(core->host_sums);
-    for (uint32_t i = 0; i < core->shard_count; i++) {
-        owed += sums_owed(core->shards[i].summation);
+    uint64_t owed = 0;
+    for (uint32_t i = 0; i < core->sum_count; i++) {
+        owed += sums_owed(summation_at(core, i));
     }
     return core->relay == NULL && owed != core->entries_waiting;
 }
@@ -211,19 +218,14 @@ static const char *core_fault(const trib_engine *engine, const trib_core *core)
             to_server += recv_claim->what != NULL && upcalls == &trib_server_upcalls;
         }
     }
-    if (fault == NULL && core->summation != NULL) {
-        fault = summation_fault(core->summation, &receiving);
-    }
     if (fault == NULL && are_sums_kept(core)) {
         fault = "a sum is kept that no link brings to anybody";
     }
-    if (fault == NULL && core->host_sums != NULL) {
-        fault = summation_fault(core->host_sums, &receiving);
+    for (uint32_t i = 0; i < core->sum_count && fault == NULL; i++) {
+        const trib_summation *summation = summation_at(core, i);
+        fault = summation == NULL ? NULL : summation_fault(summation, &receiving);
     }
-    for (uint32_t i = 0; i < core->shard_count && fault == NULL; i++) {
-        fault = core->shards[i].summation == NULL ? NULL : summation_fault(core->shards[i].summation, &receiving);
-    }
-    if (fault == NULL && to_server != receiving && core->summation != NULL) {
+    if (fault == NULL && to_server != receiving && core->sums != NULL) {
         fault = "memory waits for a payload that no link brings";
     }
     if (fault == NULL && to_worker != task_receives(engine, core->reactor->index)) {

@@ -30,7 +30,7 @@
 #include "transports/send_queue.h"
 
 #define TRIB_FAILOVER_MAGIC 0x4c494152u /* "RAIL" as bytes */
-#define TRIB_FAILOVER_VERSION 1u
+#define TRIB_FAILOVER_VERSION 2u
 #define TRIB_FAILOVER_ID 16u
 #define TRIB_FAILOVER_PROOF 24u
 #define TRIB_FAILOVER_REASON_MAX 256
@@ -58,6 +58,7 @@ typedef struct failover_frame {
     unsigned char id[TRIB_FAILOVER_ID];
     uint64_t attempt;
     unsigned char proof[TRIB_FAILOVER_PROOF];
+    unsigned char unused[32];
 } failover_frame;
 
 _Static_assert(sizeof(failover_frame) == TRIB_HEADER_SIZE, "it is a header");

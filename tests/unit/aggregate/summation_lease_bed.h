@@ -26,8 +26,7 @@ typedef struct slot {
 } slot;
 
 static struct lessor {
-    trib_transport transport;
-    trib_conn conn;
+    trib_lender lender;
     slot slots[SLOTS];
     slot *presented; /* whose upcall it is */
     uint32_t next;
@@ -54,9 +53,9 @@ static bool lease_end(trib_lease *lease)
     return !of->is_torn;
 }
 
-static trib_lease *lease(trib_conn *conn, bool keeps)
+static trib_lease *lease(void *source, bool keeps)
 {
-    assert_ptr_equal(conn, &lessor.conn);
+    assert_ptr_equal(source, &lessor);
     slot *of = lessor.presented;
     assert_true(of != NULL && !of->is_leased);
     lessor.asked += keeps;
@@ -71,8 +70,6 @@ static trib_lease *lease(trib_conn *conn, bool keeps)
     of->base = (trib_lease){.end = lease_end};
     return &of->base;
 }
-
-static const trib_transport_ops lessor_ops = {.name = "lending", .lease = lease};
 
 static void recall(slot *of, bool valid)
 {
@@ -119,8 +116,7 @@ static void open_lessor(trib_summation_config *config, uint32_t refuses, uint32_
 {
     slot slots[SLOTS];
     memcpy(slots, lessor.slots, sizeof slots);
-    lessor = (struct lessor){.transport = {.ops = &lessor_ops}, .refuses = refuses, .haste = haste};
-    lessor.conn.transport = &lessor.transport;
+    lessor = (struct lessor){.lender = {.lease = lease, .source = &lessor}, .refuses = refuses, .haste = haste};
     for (uint32_t i = 0; i < SLOTS; i++) {
         unsigned char *page = slots[i].page;
         if (page == NULL) {
@@ -164,7 +160,7 @@ static trib_status present(const trib_contribution *what, const void *payload, u
         return status;
     }
     unsigned char *at = begin_upcall(payload, size);
-    status = trib_summation_presented(the.summation, what, buffer, at, &lessor.conn, &error);
+    status = trib_summation_presented(the.summation, what, buffer, at, &lessor.lender, &error);
     end_upcall();
     return status;
 }
@@ -174,7 +170,7 @@ static trib_status arrive_in_place(const trib_contribution *what, const void *pa
 {
     trib_error error;
     unsigned char *at = begin_upcall(payload, size);
-    const trib_status status = trib_summation_arrived_in_place(the.summation, what, at, &lessor.conn, &error);
+    const trib_status status = trib_summation_arrived_in_place(the.summation, what, at, &lessor.lender, &error);
     end_upcall();
     return status;
 }

@@ -193,7 +193,7 @@ static void lose_one_before_the_next(void)
     trib_error error;
     assert_int_equal(trib_summation_recv_target(the.summation, &what, &buffer, &error), TRIB_OK);
     lose_one();
-    assert_int_equal(trib_summation_presented(the.summation, &what, buffer, bytes, &lessor.conn, &error), TRIB_OK);
+    assert_int_equal(trib_summation_presented(the.summation, &what, buffer, bytes, &lessor.lender, &error), TRIB_OK);
 }
 
 /* What was made of it is not handed out. Its partner waits under a lease, or in a copy of its own. */
@@ -424,16 +424,22 @@ static void test_others_that_are_lost(void **state)
     }
 }
 
-/* By a transport that has none, or by nobody. */
+static trib_lease *lend_nothing(void *source, bool keeps)
+{
+    (void)source;
+    (void)keeps;
+    return NULL;
+}
+
+/* By a lender that has none to give, or without a lender. */
 static void test_without_leases(void **state)
 {
     (void)state;
-    static const trib_transport_ops plain_ops = {.name = "plain", .lease = trib_transport_never_leases};
+    const trib_lender none = {.lease = lend_nothing};
     unsigned char bytes[CHUNK_BYTES];
     for (uint32_t i = 0; i < 2; i++) {
         const shape like = {.n = 2, .order = TRIB_ORDER_RANK};
         open_both(&like, 0, 0);
-        lessor.transport.ops = &plain_ops;
         for (uint32_t rank = 0; rank < 2; rank++) {
             const trib_contribution what = make(1, rank, TRIB_INT8, TRIB_AVG);
             trib_error error;
@@ -441,8 +447,7 @@ static void test_without_leases(void **state)
             fill(bytes, TRIB_INT8, rank);
             assert_int_equal(trib_summation_recv_target(the.summation, &what, &buffer, &error), TRIB_OK);
             assert_int_equal(
-                trib_summation_presented(the.summation, &what, buffer, bytes, i == 0 ? &lessor.conn : NULL, &error),
-                TRIB_OK);
+                trib_summation_presented(the.summation, &what, buffer, bytes, i == 0 ? &none : NULL, &error), TRIB_OK);
             memset(bytes, 0xee, sizeof bytes);
         }
         assert_int_equal(lessor.copies, 1);

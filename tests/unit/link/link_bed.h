@@ -15,7 +15,9 @@
 #include <utlist.h>
 
 #include "engine/worker/op.h"
+#include "engine/aggregate/summation.h"
 #include "engine/server/relay.h"
+#include "engine/server/server_sum.h"
 #include "engine/worker/worker.h"
 #include "stages/kernels/kernels.h"
 #include "stages/plans.h"
@@ -130,6 +132,26 @@ static trib_link *bed_link(bed *self, uint32_t member, const trib_link_upcalls *
     return link;
 }
 
+/* The core sums what workers send, that way. */
+static trib_summation *bed_open_sum(bed *self, const trib_summation_config *config)
+{
+    trib_summation *summation = NULL;
+    self->core.sums = calloc(TRIB_SUM_SHARD, sizeof *self->core.sums);
+    assert_non_null(self->core.sums);
+    assert_int_equal(trib_summation_create(config, &summation), TRIB_OK);
+    self->core.sum_count = TRIB_SUM_SHARD;
+    self->core.sums[TRIB_SUM_RANK] = (trib_server_sum){.core = &self->core,
+                                                       .aggregator = trib_sum_aggregator(summation),
+                                                       .rank_step = 1,
+                                                       .count = config->contributor_count};
+    return summation;
+}
+
+static trib_summation *bed_summation(const bed *self)
+{
+    return trib_sum_aggregator_summation(self->core.sums[TRIB_SUM_RANK].aggregator);
+}
+
 /* All connections end; nothing may be left of what they brought. */
 static void bed_close(bed *self)
 {
@@ -141,9 +163,7 @@ static void bed_close(bed *self)
     }
     assert_null(self->core.host.links);
     assert_int_equal(self->task.held[TRIB_HOLD_RECEIVE], 0);
-    trib_summation_destroy(self->core.summation);
-    self->core.summation = NULL;
-    trib_relay_close(&self->core);
+    trib_server_sums_close(&self->core);
     trib_link_host_close(&self->core.host);
     free(self->core.discard);
     free(self->core.stages);

@@ -211,7 +211,7 @@ static void page_free(void *user, void *buffer, size_t size)
 static void partial_is_out(void *user, const trib_contribution *what, trib_sum_buffer *sum)
 {
     (void)what;
-    trib_summation_sent(((bed *)user)->core.summation, sum);
+    trib_summation_sent(bed_summation(user), sum);
 }
 
 static void sum_is_out(void *user, uint32_t receiver, const trib_contribution *what, trib_sum_buffer *sum)
@@ -220,7 +220,7 @@ static void sum_is_out(void *user, uint32_t receiver, const trib_contribution *w
     (void)what;
     bed *self = user;
     self->handed_out++;
-    trib_summation_sent(self->core.summation, sum);
+    trib_summation_sent(bed_summation(self), sum);
 }
 
 static void nobody_is_refused(void *user, uint32_t receiver, const trib_contribution *what, trib_status status,
@@ -263,7 +263,7 @@ static void the_next_round_waits_for_the_last(void **state)
     bed_open(&self, 0);
     bed_link(&self, 1, &trib_server_upcalls);
     const trib_summation_config config = summation_config(&self);
-    assert_int_equal(trib_summation_create(&config, &self.core.summation), TRIB_OK);
+    bed_open_sum(&self, &config);
     trib_recv_target first, last, next;
     assert_int_equal(ask(&self, 1, push_frame(1, 0), &first), TRIB_OK);
     assert_int_equal(ask(&self, 1, push_frame(1, 1), &last), TRIB_OK);
@@ -294,7 +294,7 @@ static void open_relay(bed *self)
     trib_summation_config config = summation_config(self);
     config.partial_ready = partial_is_out;
     config.rank_limit = MEMBERS;
-    assert_int_equal(trib_summation_create(&config, &self->core.summation), TRIB_OK);
+    trib_summation *summation = bed_open_sum(self, &config);
     for (uint32_t i = 0; i < CHUNKS * 2; i++) {
         const trib_contribution what = {.round = 1,
                                         .chunk = i / 2,
@@ -305,7 +305,7 @@ static void open_relay(bed *self)
                                         .owner = trib_relay_owner(2, 0)};
         const float zeros[CHUNK_BYTES / sizeof(float)] = {0};
         trib_error error = {.text = ""};
-        assert_int_equal(trib_summation_arrived_in_place(self->core.summation, &what, zeros, NULL, &error), TRIB_OK);
+        assert_int_equal(trib_summation_arrived_in_place(summation, &what, zeros, NULL, &error), TRIB_OK);
     }
 }
 
@@ -329,7 +329,7 @@ static void partials_asked_about_ahead(void **state)
         deliver_value(&self, 2, &targets[i], 0);
     }
     assert_int_equal(self.handed_out, 2 * CHUNKS);
-    assert_true(trib_summation_is_idle(self.core.summation));
+    assert_true(trib_summation_is_idle(bed_summation(&self)));
     bed_close(&self);
 }
 
@@ -351,7 +351,7 @@ static void partials_are_given_back(void **state)
     deliver_value(&self, 2, &stall, 0);
     assert_int_equal(self.handed_out, 2);
     const trib_contribution what = {.round = 1, .chunk = 1};
-    const trib_sum_buffer *sum = trib_summation_awaited(self.core.summation, &what);
+    const trib_sum_buffer *sum = trib_summation_awaited(bed_summation(&self), &what);
     assert_non_null(sum);
     assert_int_equal(sum->references, 2); /* the summation's, and that of the payload on its way */
     self.core.ended = self.core.host.is_closed = true;

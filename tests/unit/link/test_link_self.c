@@ -41,7 +41,8 @@ static trib_status receive(trib_link *link, const trib_frame *frame, const void 
 {
     assert_true(in_place);
     const trib_contribution what = contribution(0, frame->chunk);
-    return trib_summation_arrived_in_place(the.summation, &what, payload, &link->core->host.leases.conn, error);
+    const trib_lender lender = trib_conn_lender(&link->core->host.leases.conn);
+    return trib_summation_arrived_in_place(the.summation, &what, payload, &lender, error);
 }
 
 static const trib_link_upcalls upcalls = {.received = receive};

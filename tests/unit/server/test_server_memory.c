@@ -1,6 +1,6 @@
 /*
- * test_server_memory.c - a server that finds no memory for contributions ends the job after peer_timeout of asking, and of
- * nothing else: not once the contribution that waited has gone with its link, nor while sums go out.
+ * test_server_memory.c - a server that finds no memory for contributions ends the job after peer_timeout of asking, and
+ * of nothing else: not once the contribution that waited has gone with its link, nor while sums go out.
  */
 #include <setjmp.h>
 #include <stdarg.h>

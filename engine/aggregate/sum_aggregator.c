@@ -1,0 +1,99 @@
+/* sum_aggregator.c - the summation behind the interface of aggregators. */
+#include "engine/aggregate/sum_tree.h"
+#include "engine/base/container_of.h"
+
+trib_aggregator *trib_sum_aggregator(trib_summation *self)
+{
+    return &self->base;
+}
+
+trib_summation *trib_sum_aggregator_summation(trib_aggregator *aggregator)
+{
+    trib_assert(aggregator->ops == &trib_sum_aggregator_ops);
+    return trib_container_of(aggregator, trib_summation, base);
+}
+
+static const trib_summation *const_of(const trib_aggregator *aggregator)
+{
+    trib_assert(aggregator->ops == &trib_sum_aggregator_ops);
+    return (const trib_summation *)((const char *)aggregator - offsetof(trib_summation, base));
+}
+
+static trib_status recv_target(trib_aggregator *self, const trib_contribution *what, void **buffer_out,
+                               trib_error *error)
+{
+    return trib_summation_recv_target(trib_sum_aggregator_summation(self), what, buffer_out, error);
+}
+
+static trib_status take_arrived(trib_aggregator *aggregator, const trib_contribution *what, const trib_arrived *arrived,
+                                trib_error *error)
+{
+    trib_summation *self = trib_sum_aggregator_summation(aggregator);
+    if (arrived->buffer != NULL) {
+        return trib_summation_presented(self, what, arrived->buffer, arrived->payload, arrived->lender, error);
+    }
+    return arrived->payload == NULL
+               ? trib_summation_arrived(self, what, NULL, error)
+               : trib_summation_arrived_in_place(self, what, arrived->payload, arrived->lender, error);
+}
+
+static void abandon_buffer(trib_aggregator *self, void *buffer)
+{
+    trib_summation_abandon(trib_sum_aggregator_summation(self), buffer);
+}
+
+static void give_back_sum(trib_aggregator *self, trib_sum_buffer *sum)
+{
+    trib_summation_sent(trib_sum_aggregator_summation(self), sum);
+}
+
+static trib_status withdraw_contributor(trib_aggregator *self, const trib_contribution *what, trib_status why,
+                                        const char *text)
+{
+    return trib_summation_withdraw(trib_sum_aggregator_summation(self), what, why, text);
+}
+
+static void scan_stalls(trib_aggregator *self, int64_t older_than_ns, uint32_t limit, trib_stalled *stalled)
+{
+    trib_summation_stalls(trib_sum_aggregator_summation(self), older_than_ns, limit, stalled);
+}
+
+static void refuse_gone(trib_aggregator *self, int64_t older_than_ns, trib_is_gone *is_gone)
+{
+    trib_summation_refuse_gone(trib_sum_aggregator_summation(self), older_than_ns, is_gone);
+}
+
+static void notify_waiting(trib_aggregator *self, const trib_contribution *what, trib_waits *notify, void *user)
+{
+    trib_summation_each_waiting(trib_sum_aggregator_summation(self), what, notify, user);
+}
+
+static bool owes_others(const trib_aggregator *self, uint32_t contributor, trib_is_gone *is_gone)
+{
+    return trib_summation_owes(const_of(self), contributor, is_gone);
+}
+
+static bool is_idle(const trib_aggregator *self)
+{
+    return trib_summation_is_idle(const_of(self));
+}
+
+static void destroy_summation(trib_aggregator *self)
+{
+    trib_summation_destroy(trib_sum_aggregator_summation(self));
+}
+
+const trib_aggregator_ops trib_sum_aggregator_ops = {
+    .name = "sum",
+    .recv_target = recv_target,
+    .arrived = take_arrived,
+    .abandon = abandon_buffer,
+    .sent = give_back_sum,
+    .withdraw = withdraw_contributor,
+    .scan = scan_stalls,
+    .refuse_gone = refuse_gone,
+    .each_waiting = notify_waiting,
+    .owes = owes_others,
+    .is_idle = is_idle,
+    .destroy = destroy_summation,
+};

@@ -1,0 +1,322 @@
+/*
+ * server_plan.c - the way of a chunk through a server, step by step.
+ *
+ *     RECEIVE    the header tells the aggregator, and that names the place where the payload lands
+ *     DECODE     a codec's bytes become a contribution; without a codec the payload is the contribution
+ *     AGGREGATE  the aggregator takes the contribution in, and hands out each chunk's sum when it is complete
+ *     ENCODE     a sum becomes a codec's bytes; without a codec the sum is the payload
+ *     SEND       the sum waits in the outbox of its receiver's link, and goes
+ *
+ * RECEIVE begins with the header. What it finds is kept with the frame (link->recv_claim) until the payload is there.
+ * The frames' lengths are checked here; what they mean is checked by the aggregator.
+ */
+#include <stdlib.h>
+
+#include "engine/base/assert.h"
+#include "engine/base/container_of.h"
+#include "engine/core/core_trace.h"
+#include "engine/link/link_cause.h"
+#include "engine/server/relay.h"
+#include "engine/server/server_sum.h"
+
+/* A contribution on its way in. */
+typedef struct server_chunk {
+    trib_link *link;
+    const trib_frame *frame;
+    trib_server_sum *sum;
+    trib_contribution what;
+    trib_lender lender;
+    trib_arrived arrived;
+} server_chunk;
+
+/* A sum on its way out; also the context of its send. */
+struct trib_sum_entry {
+    trib_send_request request;
+    trib_contribution what;
+    trib_server_sum *sum;
+    trib_sum_buffer *buffer;
+    trib_sum_entry *next;
+};
+
+void trib_server_trace_chunk(const trib_server_sum *sum, trib_trace_kind kind, const trib_contribution *what,
+                             uint32_t peer, uint32_t value)
+{
+    const bool is_near = trib_server_sum_is_near(sum);
+    trib_trace_sum(sum->core, is_near ? (trib_trace_kind)(kind + TRIB_TRACE_NEAR) : kind, what, peer, value);
+}
+
+/* ---- RECEIVE ---- */
+
+static void push_abandoned(trib_link *link, const trib_recv_claim *recv_claim)
+{
+    const trib_server_sum *sum = recv_claim->owner;
+    if (link->core->sums != NULL) {
+        sum->aggregator->ops->abandon(sum->aggregator, recv_claim->what);
+    }
+}
+
+static trib_status classify_frame(const trib_link *link, const trib_frame *frame, trib_server_sum **sum_out,
+                                  trib_error *error)
+{
+    const bool is_stall = frame->type == TRIB_FRAME_STALL && trib_frame_is_partial(frame);
+    trib_status status = TRIB_OK;
+    if (frame->type == TRIB_FRAME_PUSH) {
+        status = trib_server_check_push(link, frame, error);
+    } else if (frame->type != TRIB_FRAME_WITHDRAW && !is_stall) {
+        status =
+            trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from a worker", trib_frame_name(frame->type));
+    }
+    return status == TRIB_OK ? trib_server_find_sum(link, frame, sum_out, error) : status;
+}
+
+trib_status trib_server_header(trib_link *link, const trib_frame *frame, trib_recv_target *target, trib_error *error)
+{
+    trib_core *core = link->core;
+    if (core->sums == NULL) {
+        return TRIB_AGAIN; /* the roster has not reached this process yet: trib_server_open resumes */
+    }
+    if (core->relay != NULL && !core->joined) {
+        return TRIB_AGAIN; /* it cannot reach all owners yet: trib_server_resume */
+    }
+    trib_server_sum *sum = NULL;
+    trib_status status = classify_frame(link, frame, &sum, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    link->recv_claim.owner = sum;
+    if (frame->type != TRIB_FRAME_PUSH || frame->payload_size == 0) {
+        return TRIB_OK; /* the text of a withdrawal lands in the link's memory */
+    }
+    trib_contribution what = trib_server_contribution(sum, link, frame);
+    what.is_ahead = link->arrival_count > 0;
+    status = sum->aggregator->ops->recv_target(sum->aggregator, &what, &target->buffer, error);
+    trib_server_note_memory(core, status, what.size);
+    if (status == TRIB_OK) {
+        link->recv_claim.abandon = push_abandoned;
+        link->recv_claim.what = target->buffer;
+        target->in_place = true;
+    }
+    return status;
+}
+
+static void receive_payload(server_chunk *chunk, bool in_place)
+{
+    const trib_frame *frame = chunk->frame;
+    trib_core *core = chunk->link->core;
+    trib_assert((chunk->link->recv_claim.what != NULL) == (!in_place && frame->payload_size > 0));
+    core->reactor->got_payload = true;
+    core->traced_sum = NULL;
+    trib_counter_add(&core->stats.bytes_summed, frame->payload_size);
+    trib_server_trace_chunk(chunk->sum, TRIB_TRACE_SUM_ARRIVE, &chunk->what, chunk->link->peer, frame->payload_size);
+}
+
+/* ---- DECODE ---- */
+
+static void decode_payload(server_chunk *chunk, const void *payload, bool in_place)
+{
+    const trib_frame *frame = chunk->frame;
+    trib_core *core = chunk->link->core;
+    trib_assert(frame->codec == 0); /* the header's decoder takes no other */
+    chunk->lender = trib_conn_lender(in_place ? &core->host.leases.conn : chunk->link->conn);
+    chunk->arrived = (trib_arrived){.buffer = chunk->link->recv_claim.what,
+                                    .payload = frame->payload_size > 0 ? payload : NULL,
+                                    .lender = &chunk->lender};
+}
+
+/* ---- AGGREGATE ---- */
+
+static trib_status aggregate_chunk(server_chunk *chunk, trib_error *error)
+{
+    const trib_core *core = chunk->link->core;
+    trib_aggregator *aggregator = chunk->sum->aggregator;
+    trib_status status = aggregator->ops->arrived(aggregator, &chunk->what, &chunk->arrived, error);
+    if (status == TRIB_OK && trib_server_sum_is_near(chunk->sum) && core->owner_links[chunk->what.owner] == NULL) {
+        trib_relay_refuse_left(core, &chunk->what);
+    }
+    return status;
+}
+
+static trib_status withdraw_contributor(const server_chunk *chunk, const void *payload, trib_error *error)
+{
+    trib_cause cause;
+    const trib_status status = trib_cause_decode(chunk->frame, payload, &cause, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    char text[TRIB_ERROR_TEXT_SIZE];
+    trib_job_render_for_others(chunk->link->core->engine, &cause, text);
+    const trib_status why = trib_frame_withdraw_reason(cause.status);
+    return chunk->sum->aggregator->ops->withdraw(chunk->sum->aggregator, &chunk->what, why, text);
+}
+
+/* ---- The plan of what comes ---- */
+
+trib_status trib_server_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
+                                 trib_error *error)
+{
+    server_chunk chunk = {.link = link, .frame = frame, .sum = link->recv_claim.owner};
+    trib_assert(in_place == (chunk.sum == NULL)); /* no header precedes what this process sends to itself */
+    trib_status status = in_place ? classify_frame(link, frame, &chunk.sum, error) : TRIB_OK;
+    if (status != TRIB_OK) {
+        return status;
+    }
+    chunk.what = trib_server_contribution(chunk.sum, link, frame);
+    if (frame->type == TRIB_FRAME_WITHDRAW) {
+        return withdraw_contributor(&chunk, payload, error);
+    }
+    if (frame->type == TRIB_FRAME_STALL) {
+        if (frame->aux < link->core->engine->roster->worker_count) {
+            trib_server_sum_take_stall(chunk.sum, &chunk.what, frame);
+        }
+        return TRIB_OK;
+    }
+    receive_payload(&chunk, in_place);
+    decode_payload(&chunk, payload, in_place);
+    return aggregate_chunk(&chunk, error);
+}
+
+/* ---- ENCODE and SEND ---- */
+
+static void entry_recycle(trib_sum_entry *entry)
+{
+    trib_core *core = entry->sum->core;
+    trib_assert(core->entries_waiting > 0);
+    if (core->sums != NULL) {
+        entry->sum->aggregator->ops->sent(entry->sum->aggregator, entry->buffer);
+    }
+    core->entries_waiting--;
+    entry->next = core->free_entries;
+    core->free_entries = entry;
+}
+
+static void sum_sent(trib_send_record *out, trib_status status)
+{
+    trib_sum_entry *entry = out->context;
+    if (status == TRIB_OK && out->link->conn != NULL) {
+        trib_server_trace_chunk(entry->sum, TRIB_TRACE_SUM_SENT, &entry->what, out->link->peer, out->send.payload_size);
+    }
+    entry_recycle(entry);
+}
+
+static trib_frame encode_sum(const trib_sum_entry *entry)
+{
+    const trib_contribution *what = &entry->what;
+    const unsigned partial = entry->sum->level == TRIB_SUM_HOST ? TRIB_COLLECTIVE_PARTIAL : 0;
+    return (trib_frame){
+        .type = TRIB_FRAME_SUM,
+        .payload_size = entry->buffer->data == NULL ? 0 : entry->buffer->size,
+        .tensor = what->tensor,
+        .partition = what->partition,
+        .round = what->round,
+        .chunk = what->chunk,
+        .chunk_count = what->chunk_count,
+        .size = what->size,
+        .priority = what->priority,
+        .collective = (uint8_t)((unsigned)what->collective | partial),
+        .dtype = (uint8_t)what->dtype,
+        .reduce = (uint8_t)what->reduce,
+        .root = what->root,
+    };
+}
+
+static bool sum_send_chunk(trib_link *link, trib_send_request *request)
+{
+    trib_sum_entry *entry = trib_container_of(request, trib_sum_entry, request);
+    const trib_frame frame = encode_sum(entry);
+    if (trib_link_send(link, &frame, entry->buffer->data, sum_sent, entry) != TRIB_OK) {
+        entry_recycle(entry);
+        trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a sum");
+        return false;
+    }
+    if (link->waits) {
+        trib_server_trace_chunk(entry->sum, TRIB_TRACE_SUM_START, &entry->what, link->peer, frame.payload_size);
+    }
+    trib_counter_add(&link->core->stats.bytes_sum_sent, frame.payload_size);
+    return false;
+}
+
+static void sum_on_drop(trib_send_request *request)
+{
+    entry_recycle(trib_container_of(request, trib_sum_entry, request));
+}
+
+/* NULL: out of memory. */
+static trib_sum_entry *entry_take(trib_core *core)
+{
+    trib_sum_entry *entry = core->free_entries;
+    if (entry == NULL) {
+        return trib_core_zalloc(core, sizeof *entry);
+    }
+    core->free_entries = entry->next;
+    return entry;
+}
+
+void trib_server_hand_out(trib_server_sum *sum, uint32_t rank, const trib_contribution *what, trib_sum_buffer *buffer)
+{
+    trib_core *core = sum->core;
+    trib_link *link = core->worker_links[rank];
+    if (buffer != core->traced_sum && !trib_server_sum_is_near(sum)) { /* once of all receivers, which come in a row */
+        core->traced_sum = buffer;
+        trib_trace_sum(core, TRIB_TRACE_SUM_COMPLETE, what, TRIB_NO_MEMBER, buffer->data == NULL ? 0 : buffer->size);
+    }
+    trib_sum_entry *entry = link == NULL ? NULL : entry_take(core);
+    if (entry == NULL) {
+        sum->aggregator->ops->sent(sum->aggregator, buffer); /* the receiver is gone, or will be */
+        if (link != NULL) {
+            trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a sum");
+        }
+        return;
+    }
+    const bool is_small = sum->level != TRIB_SUM_HOST && trib_link_priority_fits(buffer->size);
+    entry->what = *what;
+    entry->sum = sum;
+    entry->buffer = buffer;
+    entry->next = NULL;
+    entry->request = (trib_send_request){.priority = what->priority,
+                                         .age = trib_scheduler_take_age(&core->host.scheduler),
+                                         .route = is_small ? TRIB_ROUTE_ANY : TRIB_ROUTE_MAIN,
+                                         .send_chunk = sum_send_chunk,
+                                         .on_drop = sum_on_drop};
+    core->entries_waiting++;
+    const trib_status status = trib_scheduler_submit(link, &entry->request, buffer->size);
+    if (status != TRIB_OK) {
+        entry_recycle(entry);
+    }
+    if (status == TRIB_NO_MEMORY) {
+        /* Its receiver would wait for ever. One whose link is closing waits for nothing, but may have sent what
+         * others wait for. */
+        trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a sum");
+    }
+}
+
+void trib_server_free_entries(trib_core *core)
+{
+    while (core->free_entries != NULL) {
+        trib_sum_entry *entry = core->free_entries;
+        core->free_entries = entry->next;
+        free(entry);
+    }
+}
+
+void trib_server_notice(const trib_core *core, const trib_frame *extra, uint32_t rank, const trib_contribution *what,
+                        const char *text)
+{
+    trib_link *link = core->worker_links[rank];
+    if (link != NULL) {
+        trib_frame frame = {.type = extra->type,
+                            .tensor = what->tensor,
+                            .partition = what->partition,
+                            .round = what->round,
+                            .chunk = extra->chunk,
+                            .chunk_count = what->chunk_count,
+                            .collective = extra->collective,
+                            .root = extra->root,
+                            .aux = extra->aux};
+        if (text == NULL) {
+            trib_link_send_copy(link, frame, NULL, 0);
+        } else {
+            const trib_cause cause = trib_cause_note((trib_status)(int32_t)extra->aux, TRIB_NO_MEMBER, text);
+            trib_link_send_cause(link, frame, &cause);
+        }
+    }
+}

@@ -1,0 +1,292 @@
+/* server_sum.c - see server_sum.h. */
+#include "engine/server/server_sum.h"
+
+#include <stdlib.h>
+
+#include "engine/aggregate/summation.h"
+#include "engine/server/relay.h"
+
+#define STALL_NOTICES_MAX 256u
+#define SUMS_MAX (TRIB_SUM_SHARD + TRIB_LOCAL_SIZE_MAX)
+
+/* ---- Contributors and ranks ---- */
+
+uint32_t trib_server_sum_rank(const trib_server_sum *sum, uint32_t contributor, const trib_contribution *what)
+{
+    const trib_engine *engine = sum->core->engine;
+    const uint32_t place = sum->level == TRIB_SUM_HOST
+                               ? trib_relay_local_rank(engine->roster, engine->member_id, what->partition)
+                               : sum->place;
+    return sum->rank_first + contributor * sum->rank_step + place;
+}
+
+static uint32_t own_contributor(const trib_server_sum *sum)
+{
+    return (sum->core->engine->member_id - sum->rank_first) / sum->rank_step;
+}
+
+/* ---- What aggregators say ---- */
+
+static void sum_ready(void *user, uint32_t receiver, const trib_contribution *what, trib_sum_buffer *buffer)
+{
+    trib_server_sum *sum = user;
+    trib_server_hand_out(sum, trib_server_sum_rank(sum, receiver, what), what, buffer);
+}
+
+static trib_frame notice_of(const trib_server_sum *sum, trib_frame_type type, uint32_t aux)
+{
+    return (trib_frame){
+        .type = type, .aux = aux, .collective = sum->level == TRIB_SUM_HOST ? TRIB_COLLECTIVE_PARTIAL : 0};
+}
+
+static void round_refused(void *user, uint32_t receiver, const trib_contribution *what, trib_status status,
+                          const char *text)
+{
+    const trib_server_sum *sum = user;
+    const uint32_t rank = trib_server_sum_rank(sum, receiver, what);
+    const trib_frame extra = notice_of(sum, TRIB_FRAME_REFUSED, (uint32_t)status);
+    trib_server_trace_chunk(sum, TRIB_TRACE_SUM_REFUSED, what, rank, (uint32_t)status);
+    trib_server_notice(sum->core, &extra, rank, what, text);
+}
+
+/* Of a machine any worker may be meant, which root says. */
+static void round_stalled(void *user, uint32_t receiver, const trib_contribution *what, uint32_t missing,
+                          uint32_t missing_count)
+{
+    (void)missing_count;
+    const trib_server_sum *sum = user;
+    const uint32_t missing_rank = trib_server_sum_rank(sum, missing, what);
+    trib_frame extra = notice_of(sum, TRIB_FRAME_STALL, missing_rank);
+    extra.root = sum->level == TRIB_SUM_HOST;
+    extra.chunk = trib_server_stall_chunk(sum->core, missing_rank);
+    trib_server_notice(sum->core, &extra, trib_server_sum_rank(sum, receiver, what), what, NULL);
+    if (trib_server_sum_is_near(sum)) {
+        trib_relay_stalled(sum->core, what, &extra);
+    }
+}
+
+/* Without its relay a machine has no say; and as long as the relay has a link, another of its frames may come. */
+static bool is_gone(void *user, const trib_contribution *what, char *text, size_t size)
+{
+    const trib_server_sum *sum = user;
+    const uint32_t rank = trib_server_sum_rank(sum, what->contributor, what);
+    return (sum->level != TRIB_SUM_HOST || sum->core->worker_links[rank] == NULL) &&
+           trib_server_is_gone(sum->core, rank, what->round, text, size);
+}
+
+/* No worker of that contributor will hear anything any more. A relay's link stays for as long as a worker is owed
+ * something: one that this core has to itself goes when links are closed, and others wait for it in turn. */
+static bool has_left(void *user, const trib_contribution *what, char *text, size_t size)
+{
+    const trib_server_sum *sum = user;
+    const uint32_t first = sum->rank_first + what->contributor * sum->rank_step;
+    bool all_left = sum->level == TRIB_SUM_HOST;
+    for (uint32_t i = 0; i < sum->rank_step && all_left; i++) {
+        all_left = trib_server_is_gone(sum->core, first + i, what->round, text, size);
+    }
+    return all_left || is_gone(user, what, text, size);
+}
+
+static void *buffer_alloc(void *user, size_t size)
+{
+    const trib_server_sum *sum = user;
+    trib_counter_add(&sum->core->stats.allocations, 1);
+    return sum->core->engine->env.memory_alloc(sum->core->engine->env.memory, size);
+}
+
+static void buffer_free(void *user, void *buffer, size_t size)
+{
+    (void)size;
+    const trib_server_sum *sum = user;
+    sum->core->engine->env.memory_free(sum->core->engine->env.memory, buffer);
+}
+
+/* ---- All of them ---- */
+
+void trib_server_sums_scan(trib_core *core)
+{
+    for (uint32_t i = 0; i < core->sum_count; i++) {
+        trib_aggregator *aggregator = core->sums[i].aggregator;
+        if (aggregator != NULL && trib_departed_any(&core->engine->departed)) {
+            aggregator->ops->refuse_gone(aggregator, TRIB_STALL_NOTICE_NS, is_gone);
+        }
+        if (aggregator != NULL) {
+            aggregator->ops->scan(aggregator, TRIB_STALL_NOTICE_NS, STALL_NOTICES_MAX, round_stalled);
+        }
+    }
+}
+
+bool trib_server_sums_owe(const trib_core *core)
+{
+    for (uint32_t i = 0; i < core->sum_count; i++) {
+        const trib_aggregator *aggregator = core->sums[i].aggregator;
+        if (aggregator != NULL && aggregator->ops->owes(aggregator, own_contributor(&core->sums[i]), has_left)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+typedef struct stall_note {
+    const trib_server_sum *sum;
+    uint32_t missing_rank, chunk;
+} stall_note;
+
+static void pass_on_stall(void *user, uint32_t machine, const trib_contribution *what)
+{
+    const stall_note *note = user;
+    trib_frame extra = notice_of(note->sum, TRIB_FRAME_STALL, note->missing_rank);
+    extra.chunk = note->chunk;
+    if (machine != note->missing_rank / note->sum->rank_step) {
+        trib_server_notice(note->sum->core, &extra, trib_server_sum_rank(note->sum, machine, what), what, NULL);
+    }
+}
+
+void trib_server_sum_take_stall(trib_server_sum *sum, const trib_contribution *what, const trib_frame *report)
+{
+    stall_note note = {.sum = sum, .missing_rank = report->aux, .chunk = report->chunk};
+    sum->aggregator->ops->each_waiting(sum->aggregator, what, pass_on_stall, &note);
+}
+
+/* ---- Which one a frame is for ---- */
+
+static trib_status open_sum(trib_server_sum *sum)
+{
+    const trib_core *core = sum->core;
+    const trib_roster *roster = core->engine->roster;
+    const bool is_near = trib_server_sum_is_near(sum), is_host = sum->level == TRIB_SUM_HOST;
+    const uint32_t me = core->engine->member_id;
+    trib_summation_config config = {
+        .reactor = core->reactor,
+        .kernels = core->engine->env.kernels,
+        .order = roster->sum_order,
+        .contributor_count = sum->count,
+        .weight = sum->rank_step,
+        .chunk_bytes = roster->chunk_bytes,
+        .buffer_alloc = buffer_alloc,
+        .buffer_free = buffer_free,
+        .sum_ready = sum_ready,
+        .refused = round_refused,
+        .user = sum,
+        .takes_partials = is_host,
+    };
+    if (is_near || is_host) { /* roots are ranks of the job, and of shards machines */
+        config.rank_first = sum->rank_first;
+        config.rank_step = sum->rank_step;
+        config.rank_limit = roster->worker_count;
+    }
+    if (is_near) {
+        config.partial_ready = trib_relay_partial_ready;
+        config.round_refused = trib_relay_round_refused;
+    }
+    if (sum->level == TRIB_SUM_RANK) {
+        config.may_jump = roster->follows;
+        /* The worker of this process comes last, as its sums need not travel. */
+        config.receiver_last = me < roster->worker_count ? own_contributor(sum) + 1 : 0;
+    }
+    trib_summation *summation = NULL;
+    const trib_status status = trib_summation_create(&config, &summation);
+    sum->aggregator = status == TRIB_OK ? trib_sum_aggregator(summation) : NULL;
+    return status;
+}
+
+static trib_status find_shard(const trib_link *link, const trib_frame *frame, trib_server_sum **sum_out,
+                              trib_error *error)
+{
+    trib_core *core = link->core;
+    const trib_roster *roster = core->engine->roster;
+    const uint32_t local_size = trib_device_root_local_size(frame->root), known = core->sum_count - TRIB_SUM_SHARD;
+    if (local_size == 0 || local_size > TRIB_LOCAL_SIZE_MAX || roster->worker_count % local_size != 0 ||
+        (known > 0 && known != local_size)) {
+        return trib_error_set(error, TRIB_PROTOCOL,
+                              "%s says that machines have %u local ranks each, others say %u: local_size must be the "
+                              "same everywhere and divide worker_count (%u)",
+                              trib_roster_name(roster, link->peer), local_size, known, roster->worker_count);
+    }
+    for (uint32_t i = known; i < local_size; i++) {
+        core->sums[core->sum_count++] = (trib_server_sum){.core = core,
+                                                          .level = TRIB_SUM_SHARD,
+                                                          .rank_step = local_size,
+                                                          .count = roster->worker_count / local_size,
+                                                          .place = i};
+    }
+    trib_server_sum *sum = &core->sums[TRIB_SUM_SHARD + link->peer % local_size];
+    *sum_out = sum;
+    return sum->aggregator != NULL || open_sum(sum) == TRIB_OK
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the server");
+}
+
+static trib_status check_host(const trib_link *link, const trib_frame *frame, trib_error *error)
+{
+    const trib_core *core = link->core;
+    const trib_roster *roster = core->engine->roster;
+    if (core->sums[TRIB_SUM_HOST].aggregator == NULL ||
+        trib_relay_rank(roster, link->peer, core->engine->member_id, frame->partition) != link->peer) {
+        return trib_error_set(error, TRIB_PROTOCOL, "%s from %s, which does not speak for its machine here",
+                              trib_frame_name(frame->type), trib_roster_name(roster, link->peer));
+    }
+    return TRIB_OK;
+}
+
+trib_status trib_server_find_sum(const trib_link *link, const trib_frame *frame, trib_server_sum **sum_out,
+                                 trib_error *error)
+{
+    const trib_core *core = link->core;
+    if (trib_frame_is_partial(frame)) {
+        *sum_out = &core->sums[TRIB_SUM_HOST];
+        return check_host(link, frame, error);
+    }
+    if (trib_collective_is_sharded(frame->collective)) {
+        return find_shard(link, frame, sum_out, error);
+    }
+    *sum_out = &core->sums[TRIB_SUM_RANK];
+    return core->engine->roster->local_size > 0 ? trib_relay_check(link, frame, error) : TRIB_OK;
+}
+
+/* ---- Life ---- */
+
+trib_status trib_server_sums_open(trib_core *core)
+{
+    const trib_roster *roster = core->engine->roster;
+    const uint32_t me = core->engine->member_id, local_size = roster->local_size;
+    const bool relays = local_size > 0 && me < roster->worker_count;
+    if (relays && trib_relay_open(core) != TRIB_OK) {
+        return TRIB_NO_MEMORY;
+    }
+    core->sums = trib_core_zalloc(core, SUMS_MAX * sizeof *core->sums);
+    if (core->sums == NULL) {
+        return TRIB_NO_MEMORY;
+    }
+    core->sum_count = TRIB_SUM_SHARD;
+    core->sums[TRIB_SUM_RANK] = (trib_server_sum){.core = core,
+                                                  .level = TRIB_SUM_RANK,
+                                                  .rank_first = relays ? me / local_size * local_size : 0,
+                                                  .rank_step = 1,
+                                                  .count = relays ? local_size : roster->worker_count};
+    core->sums[TRIB_SUM_HOST] = (trib_server_sum){.core = core, .level = TRIB_SUM_HOST, .rank_step = 1};
+    trib_status status = open_sum(&core->sums[TRIB_SUM_RANK]);
+    if (status == TRIB_OK && local_size > 0 && roster->members[me].sums) {
+        core->sums[TRIB_SUM_HOST].rank_step = local_size;
+        core->sums[TRIB_SUM_HOST].count = roster->worker_count / local_size;
+        status = open_sum(&core->sums[TRIB_SUM_HOST]);
+    }
+    if (status != TRIB_OK) {
+        trib_server_sums_close(core);
+    }
+    return status;
+}
+
+void trib_server_sums_close(trib_core *core)
+{
+    for (uint32_t i = 0; i < core->sum_count; i++) {
+        trib_aggregator *aggregator = core->sums[i].aggregator;
+        if (aggregator != NULL) {
+            aggregator->ops->destroy(aggregator);
+        }
+    }
+    free(core->sums);
+    core->sums = NULL;
+    core->sum_count = 0;
+    trib_relay_close(core);
+}

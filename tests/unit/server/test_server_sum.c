@@ -1,0 +1,156 @@
+/*
+ * test_server_sum.c - which aggregator a frame is for, and which ranks its contributors are: with workers each for
+ * itself, with machines that sum first, and with the shards of device tensors.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/server/relay.h"
+#include "engine/server/server_sum.h"
+#include "stages/kernels/kernels.h"
+
+#define WORKERS 6u
+#define ME 4u
+#define CHUNK_BYTES 4096u
+
+typedef struct bed {
+    trib_engine *engine;
+    trib_roster *roster;
+    trib_reactor reactor;
+    trib_core core;
+    trib_link link;
+} bed;
+
+static void bed_open(bed *self, uint32_t local_size)
+{
+    memset(self, 0, sizeof *self);
+    self->engine = calloc(1, sizeof *self->engine);
+    self->roster = trib_roster_create(WORKERS);
+    if (self->engine == NULL || self->roster == NULL) {
+        fail_msg("out of memory");
+        return; /* not reached; for readers that do not know fail_msg */
+    }
+    self->roster->worker_count = WORKERS;
+    self->roster->local_size = local_size;
+    self->roster->chunk_bytes = CHUNK_BYTES;
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        self->roster->members[i] = (trib_member_info){.sums = true, .reactors = 1};
+    }
+    atomic_store(&self->engine->roster, self->roster);
+    self->engine->member_id = ME;
+    self->engine->core_count = 1;
+    self->engine->env.kernels = trib_kernels_best();
+    self->core.engine = self->engine;
+    self->core.reactor = &self->reactor;
+    self->core.host.engine = self->engine;
+    self->core.host.stats = &self->core.stats;
+    self->link.core = &self->core;
+    assert_int_equal(trib_server_sums_open(&self->core), TRIB_OK);
+}
+
+static void bed_close(bed *self)
+{
+    trib_server_sums_close(&self->core);
+    assert_null(self->core.sums);
+    free(self->roster);
+    free(self->engine);
+}
+
+static trib_status find(bed *self, uint32_t peer, const trib_frame *frame, trib_server_sum **sum_out)
+{
+    trib_error error = {.text = ""};
+    self->link.peer = peer;
+    return trib_server_find_sum(&self->link, frame, sum_out, &error);
+}
+
+/* The frame of that peer goes to the level, and the contributor that it is there stands for the peer again. */
+static void expect(bed *self, uint32_t peer, const trib_frame *frame, trib_sum_level level, uint32_t contributor)
+{
+    trib_server_sum *sum = NULL;
+    assert_int_equal(find(self, peer, frame, &sum), TRIB_OK);
+    assert_non_null(sum->aggregator);
+    assert_int_equal(sum->level, level);
+    const trib_contribution what = trib_server_contribution(sum, &self->link, frame);
+    assert_int_equal(what.contributor, contributor);
+    assert_in_range(what.contributor, 0, sum->count - 1);
+    assert_int_equal(trib_server_sum_rank(sum, what.contributor, &what), peer);
+}
+
+static void workers_for_themselves(void **state)
+{
+    (void)state;
+    bed self;
+    bed_open(&self, 0);
+    const trib_frame push = {.type = TRIB_FRAME_PUSH, .dtype = TRIB_FLOAT32},
+                     partial = {.type = TRIB_FRAME_PUSH, .collective = TRIB_COLLECTIVE_PARTIAL};
+    for (uint32_t peer = 0; peer < WORKERS; peer++) {
+        expect(&self, peer, &push, TRIB_SUM_RANK, peer);
+    }
+    trib_server_sum *sum = NULL;
+    assert_int_equal(find(&self, 0, &partial, &sum), TRIB_PROTOCOL); /* there are no machines */
+    assert_false(trib_server_sums_owe(&self.core));
+    bed_close(&self);
+}
+
+/* Ranks 0 to 2 are one machine, 3 to 5 the other, of which this is one. */
+static void machines_sum_first(void **state)
+{
+    (void)state;
+    bed self;
+    bed_open(&self, 3);
+    const trib_frame push = {.type = TRIB_FRAME_PUSH, .dtype = TRIB_FLOAT32, .aux = trib_relay_owner(1, 0)},
+                     partial = {.type = TRIB_FRAME_PUSH, .collective = TRIB_COLLECTIVE_PARTIAL};
+    trib_server_sum *sum = NULL;
+    for (uint32_t peer = 0; peer < WORKERS; peer++) {
+        if (peer >= 3) {
+            expect(&self, peer, &push, TRIB_SUM_RANK, peer - 3);
+        } else {
+            assert_int_equal(find(&self, peer, &push, &sum), TRIB_PROTOCOL);
+        }
+        if (peer % 3 == ME % 3) { /* the relays of what this member owns */
+            expect(&self, peer, &partial, TRIB_SUM_HOST, peer / 3);
+        } else {
+            assert_int_equal(find(&self, peer, &partial, &sum), TRIB_PROTOCOL);
+        }
+    }
+    bed_close(&self);
+}
+
+/* The first frame tells how many local ranks machines have; each local rank's shards have an aggregator of their
+ * own. */
+static void shards_of_devices(void **state)
+{
+    (void)state;
+    bed self;
+    bed_open(&self, 0);
+    trib_frame push = {.type = TRIB_FRAME_PUSH, .collective = TRIB_COLLECTIVE_DEVICE_ALL_REDUCE};
+    push.root = trib_device_root(2, 0);
+    trib_server_sum *sums[WORKERS] = {NULL}, *sum = NULL;
+    for (uint32_t peer = 0; peer < WORKERS; peer++) {
+        expect(&self, peer, &push, TRIB_SUM_SHARD, peer / 2);
+        assert_int_equal(find(&self, peer, &push, &sums[peer]), TRIB_OK);
+        assert_ptr_equal(sums[peer], sums[peer % 2]);
+        assert_int_equal(self.core.sum_count, TRIB_SUM_SHARD + 2);
+    }
+    assert_ptr_not_equal(sums[0]->aggregator, sums[1]->aggregator);
+    const uint32_t wrong[] = {0, 1, 3, 4, 65};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        push.root = trib_device_root(wrong[i], 0);
+        assert_int_equal(find(&self, 0, &push, &sum), TRIB_PROTOCOL);
+    }
+    bed_close(&self);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(workers_for_themselves),
+        cmocka_unit_test(machines_sum_first),
+        cmocka_unit_test(shards_of_devices),
+    };
+    return cmocka_run_group_tests_name("server_sum", tests, NULL, NULL);
+}
