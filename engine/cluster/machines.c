@@ -57,7 +57,7 @@ __attribute__((format(printf, 2, 3))) static uint32_t no(char *why, const char *
     return 0;
 }
 
-/* Are ranks 0..n-1 machines of so many, no two of them the same? Out of memory counts as no. */
+/* True if ranks 0..n-1 are machines of that many workers each, at different hosts. Out of memory counts as false. */
 static bool is_regular(const trib_roster *roster, uint32_t local_size)
 {
     const uint32_t n = roster->worker_count;

@@ -1,8 +1,6 @@
 /*
- * placement.c - shares by bandwidth and dealing by bytes; see placement.h. Pure.
- *
- * Only additions, products and quotients of doubles in a fixed order, so the same members give the same shares
- * everywhere.
+ * placement.c - shares by bandwidth and dealing by bytes; see placement.h. Pure functions. They use only additions,
+ * products and quotients of doubles in a fixed order, so the same members give the same shares everywhere.
  */
 #include "engine/cluster/placement.h"
 
@@ -14,14 +12,15 @@
 #define BISECTIONS 200
 #define CRUMB 1e-6
 
-/* What the shares are worked out from. Times are in units of M / reference. */
+/* Input of the computation of shares. Times are in units of M / reference. */
 typedef struct place_job {
     const trib_place_member *members;
     uint32_t count, workers;
     double reference; /* bits per second that count as 1 */
 } place_job;
 
-/* The fastest worker's link, or anybody's if no worker's is known; so links that are not known are like that. */
+/* Returns the rate of the fastest worker's link, or of any member's if no worker's is known. A link of unknown rate
+ * is taken to have this one. */
 static double reference_rate(const trib_place_member *members, uint32_t count)
 {
     uint64_t workers = 0, all = 0;
@@ -37,13 +36,13 @@ static double rate_of(const place_job *job, const trib_place_member *member)
     return member->bandwidth == 0 ? 1.0 : (double)member->bandwidth / job->reference;
 }
 
-/* Bytes, in units of M, that the servers can sum within time t: n y <= C t. */
+/* Returns the bytes, in units of M, that the servers can sum within time t: n y <= C t. */
 static double server_capacity(const place_job *job, const trib_place_member *member, double t)
 {
     return member->can_sum && !member->is_worker ? rate_of(job, member) * t / job->workers : 0;
 }
 
-/* A worker sends its pushes but for its own share, and the sums of its share to the others: M + (n-2) x <= B t. */
+/* A worker sends its pushes except its own share, and sends the sums of its share to the others: M + (n-2) x <= B t. */
 static double worker_capacity(const place_job *job, const trib_place_member *member, double t)
 {
     if (!member->can_sum || !member->is_worker) {
@@ -62,7 +61,7 @@ static double total_capacity(const place_job *job, double t)
     return total;
 }
 
-/* Never below what the slowest worker's own pushes take. */
+/* Returns the time of the slowest worker's own pushes: no exchange is faster than that. */
 static double slowest_push(const place_job *job)
 {
     double slowest = 0;
@@ -73,7 +72,7 @@ static double slowest_push(const place_job *job)
     return slowest;
 }
 
-/* The least time in which all shares together are enough; capacity grows with time. */
+/* Returns the least time in which all shares together are enough; capacity grows with time. */
 static double least_time(const place_job *job)
 {
     double low = slowest_push(job);
@@ -91,7 +90,7 @@ static double least_time(const place_job *job)
     return high;
 }
 
-/* Three workers or more: everybody gets what it can do in the least time. */
+/* Three workers or more: each member gets as much as it can sum in the least time. */
 static double share_out_many(const place_job *job, trib_place_member *members)
 {
     const double t = least_time(job), total = total_capacity(job, t);
@@ -102,9 +101,9 @@ static double share_out_many(const place_job *job, trib_place_member *members)
 }
 
 /*
- * One or two workers: summing costs a worker nothing beyond its own pushes. Alone, it keeps all and sends none. Of
- * two, each sends M whatever the shares are; then servers take what they can in that time, and the workers the rest,
- * by link.
+ * One or two workers: summing costs a worker nothing beyond its own pushes. A worker alone keeps all and sends none.
+ * Of two workers each sends M whatever the shares are. Servers then take what they can in that time, and the workers
+ * take the rest in proportion to their links.
  */
 static double share_out_few(const place_job *job, trib_place_member *members)
 {
@@ -133,7 +132,7 @@ static double share_out_few(const place_job *job, trib_place_member *members)
     return t;
 }
 
-/* What rounding has left for a worker where servers can do all is not worth a partition. */
+/* Where servers can sum everything, what rounding leaves to a worker is not worth a partition. */
 static void drop_crumbs(trib_place_member *members, uint32_t count)
 {
     double crumbs = 0;
@@ -172,7 +171,7 @@ trib_status trib_place_weights(trib_place_member *members, uint32_t member_count
 
 typedef struct dealt_member {
     double weight, dealt;
-    double here, most;                     /* of the tensor that is being dealt: what it has got, and may get */
+    double here, most;                     /* bytes of the current tensor: dealt to it so far, and its limit */
     uint32_t reactor_count, reactor_first; /* in reactor_dealt */
 } dealt_member;
 
@@ -239,7 +238,8 @@ void trib_dealer_begin(trib_dealer *dealer, uint64_t bytes, uint32_t partition_b
     }
 }
 
-/* Of those who have a reactor of at least that index, and may get so much more. UINT32_MAX: there is none. */
+/* Returns the member furthest below its share, among those with a reactor of at least that index and room for that
+ * many bytes. Returns UINT32_MAX if there is none. */
 static uint32_t furthest_below(const trib_dealer *dealer, uint32_t reactor, double more)
 {
     uint32_t best = UINT32_MAX;
@@ -256,7 +256,8 @@ static uint32_t furthest_below(const trib_dealer *dealer, uint32_t reactor, doub
     return best;
 }
 
-/* Those who may get more can be elsewhere, or nobody, where the shares of all are less than the whole. */
+/* Members with room left may lie elsewhere in the order, and there may be none if all shares add up to less than the
+ * whole. */
 static uint32_t next_member(const trib_dealer *dealer, uint32_t reactor, double size)
 {
     const uint32_t best = furthest_below(dealer, reactor, size);
@@ -276,8 +277,9 @@ static void deal(trib_dealer *dealer, double size, trib_place_owner owner)
     dealer->reactor_dealt[member->reactor_first + owner.reactor] += size;
 }
 
-/* The reactor of the member that has the least, of rest, rest + step, ...: of equals the first from the member's own index on, so that
- * a worker mostly has the partitions of a tensor on different cores, as they are dealt to one member after another. */
+/* Returns the member's least loaded reactor of rest, rest + step, ... Among equals, the search begins at the
+ * member's own index. So a worker mostly has the partitions of a tensor on different cores, as they are dealt to one
+ * member after another. */
 static uint16_t least_loaded(const trib_dealer *dealer, uint32_t index, uint32_t rest, uint32_t step)
 {
     const dealt_member *member = &dealer->members[index];

@@ -1,10 +1,11 @@
 /*
- * placement.h - who sums what: shares of the members by bandwidth, and partitions dealt out by bytes. Pure functions.
+ * placement.h - which member sums what: shares of the members by bandwidth, and partitions dealt out by bytes. Pure
+ * functions.
  *
- * Shares: n workers and k servers of their own on full-duplex links. Equal links: OSDI'20 (Jiang et al.), theorem 1:
- * each server sums 2(n-1)/D of the bytes and each colocated worker (n-k)/D, with D = n^2 + kn - 2k, and no exchange
- * is faster than t_opt = 2n(n-1)/D * M/B. Unequal links: the smallest t with t >= M/min B_i and sum_i (B_i t -
- * M)/(n-2) + sum_j C_j t/n >= M.
+ * Shares are for n workers and k dedicated servers on full-duplex links. Equal links: OSDI'20 (Jiang et al.),
+ * theorem 1: each server sums 2(n-1)/D of the bytes and each colocated worker (n-k)/D, with D = n^2 + kn - 2k, and
+ * no exchange is faster than t_opt = 2n(n-1)/D * M/B. Unequal links: the smallest t with t >= M/min B_i and sum_i
+ * (B_i t - M)/(n-2) + sum_j C_j t/n >= M.
  */
 #ifndef TRIB_ENGINE_PLACEMENT_H
 #define TRIB_ENGINE_PLACEMENT_H
@@ -12,15 +13,15 @@
 #include "api/tributary.h"
 
 typedef struct trib_place_member {
-    bool is_worker;     /* shares its link with its own pushes and pulls */
+    bool is_worker;     /* its link also carries its own pushes and pulls */
     bool can_sum;       /* a server, or a colocated worker */
-    uint64_t bandwidth; /* bits per second each way; 0 = like everyone's */
+    uint64_t bandwidth; /* bits per second each way; 0: as the other members' */
     uint32_t reactors;
-    double weight; /* out: of all bytes, 0..1; the weights add up to 1 */
+    double weight; /* out: its part of all bytes, 0..1; the weights add up to 1 */
 } trib_place_member;
 
-/* Fills the shares. *t_opt_factor_out: least time in units of M / (link rate of the fastest worker). TRIB_INVALID if
- * nobody can sum. */
+/* Fills in the shares. *t_opt_factor_out: the least time in units of M / (link rate of the fastest worker). Returns
+ * TRIB_INVALID if no member can sum. */
 TRIB_CHECKED trib_status trib_place_weights(trib_place_member *members, uint32_t member_count,
                                             double *t_opt_factor_out);
 
@@ -29,24 +30,26 @@ typedef struct trib_place_owner {
     uint16_t reactor;
 } trib_place_owner;
 
-/* Running totals by which partitions are dealt. */
+/* Running totals by which partitions are dealt to members. */
 typedef struct trib_dealer trib_dealer;
 
 TRIB_CHECKED trib_status trib_dealer_create(const trib_place_member *members, uint32_t member_count, trib_dealer **out);
 void trib_dealer_destroy(trib_dealer *dealer);
 
-/* What is dealt next is a tensor of so many bytes, in such partitions. Nobody gets more of it than its share, rounded up
- * to whole partitions: what it lacks of others it gets with several, or all would wait for it with this one. */
+/* The next partitions dealt are those of a tensor of that many bytes, of that size each. No member gets more of the
+ * tensor than its share, rounded up to whole partitions: a member that is behind from earlier tensors catches up
+ * over several, because with this one alone all members would wait for it. */
 void trib_dealer_begin(trib_dealer *dealer, uint64_t bytes, uint32_t partition_bytes);
 
-/* The owner of the next partition of that many bytes: the member, and in it the reactor, that is furthest below its
+/* Returns the owner of the next partition of that many bytes: the member, and in it the reactor, furthest below its
  * share of the bytes dealt so far. Deterministic. Zero bytes count as 64. */
 trib_place_owner trib_dealer_next(trib_dealer *dealer, uint64_t bytes);
 
-/* As next, among the reactors whose index leaves the same rest as that of `now` when divided by modulus: all workers of so
- * many reactors have the partition on the core on which they had it. `now`, if nobody who sums has one. */
+/* As trib_dealer_next, but only among reactors whose index is equal to that of `now` modulo `modulus`. All workers
+ * of that many reactors then keep the partition on the same core. Returns `now` if no member that sums has such a
+ * reactor. */
 trib_place_owner trib_dealer_next_like(trib_dealer *dealer, uint64_t bytes, trib_place_owner now, uint32_t modulus);
-/* The partition stays with its owner. */
+/* Counts the partition to the owner that it already has. */
 void trib_dealer_keep(trib_dealer *dealer, uint64_t bytes, trib_place_owner owner);
 
 #endif

@@ -6,45 +6,48 @@
 
 #include "engine/base/assert.h"
 
-#define BYTES_MIN 4e6       /* less says nothing */
-#define BUSY_MIN 0.2        /* of the time: a network that is seldom busy is not what the job waits for */
-#define FULL 0.75           /* of the busiest way: such a link carries what it can */
-#define SLACK 0.4           /* of it: such a link can carry much more */
-#define GROWTH 2.0          /* that is, so much; a link that is slower than others is often one of half the rate */
-#define GROWTH_AGAIN 1.3    /* ... when other shares have been dealt */
-#define FLOOR 0.05          /* of the fastest: who has no share could not show that it deserves one */
-#define GAIN_FIRST 1.10     /* by which other shares must be faster as long as all links seemed alike */
-#define GAIN_AGAIN 1.05     /* ... and when they have been found not to be */
-#define JUDGEMENTS 4u       /* that must agree */
-#define APART 0.5           /* of the busiest way: full links stand out if all others are below this */
-#define APART_LONG 0.65     /* ... in a look of twice REPORTS or more: chance has less of a part in it */
-#define FEW 4u              /* and if they are one in so many, or one */
-#define JUDGEMENTS_FIRST 2u /* are passed over: a job that begins is busy with other things */
-#define REPORTS 2u          /* of every worker, for a judgement */
-#define REPORTS_MAX 32u     /* ... while these are about less than a round: not all that was declared may be in use */
-#define RATE_MAX 1e18       /* what members say of their links may be anything */
+#define BYTES_MIN 4e6 /* fewer bytes say nothing */
+#define BUSY_MIN 0.2  /* part of the time: the job does not wait for a network that is busy less often */
+#define FULL 0.75     /* part of the busiest way's time: a link this busy is full */
+#define SLACK 0.4     /* part of the same: a link no busier than this can carry much more */
+/* largest factor by which a weight is raised at first; a slower link often has half the rate */
+#define GROWTH 2.0
+#define GROWTH_AGAIN 1.3 /* the same when other shares have been dealt */
+/* part of the fastest link's weight: a member without a share cannot show that it deserves one */
+#define FLOOR 0.05
+#define GAIN_FIRST 1.10     /* factor by which other shares must be faster as long as all links seemed alike */
+#define GAIN_AGAIN 1.05     /* the same once links have been found to be unequal */
+#define JUDGEMENTS 4u       /* this many must agree */
+#define APART 0.5           /* part of the busiest way's time: full links stand out if all others are below this */
+#define APART_LONG 0.65     /* the same over twice REPORTS or more, where chance matters less */
+#define FEW 4u              /* full links stand out only if they are one in this many, or a single one */
+#define JUDGEMENTS_FIRST 2u /* the first judgements are skipped: a job that begins is busy with other things */
+#define REPORTS 2u          /* of every worker, for one judgement */
+/* the limit while reports cover less than a round: not every declared tensor may be in use */
+#define REPORTS_MAX 32u
+#define RATE_MAX 1e18 /* bits per second; a member may report any number */
 #define NS_PER_SECOND 1e9
 
-/* From one member to another, since the last judgement. */
+/* What one member sent to another since the last judgement. */
 typedef struct way {
     double bytes;
     int64_t busy_ns;
 } way;
 
 typedef struct estimator_member {
-    int64_t elapsed_ns; /* that its reports are about; 0: none came */
+    int64_t elapsed_ns; /* time that its reports cover; 0: none came */
     uint32_t reports;
-    bool has_reported; /* ever */
-    bool skips;        /* its next report */
+    bool has_reported; /* it has reported at least once */
+    bool skips;        /* ignores its next report */
     bool was_full;     /* at the last judgement */
-    double weight;     /* what its link carries, in units of the fastest one's */
+    double weight;     /* capacity of its link, in units of the fastest one's */
 } estimator_member;
 
 struct trib_rate_estimator {
     uint32_t count, worker_count;
     uint32_t agreed; /* judgements in a row */
-    uint32_t judged; /* all that there were */
-    uint32_t wanted; /* reports of every worker, for the next one */
+    uint32_t judged; /* all judgements so far */
+    uint32_t wanted; /* reports of every worker before the next judgement */
     bool is_uneven;  /* other shares have been dealt once */
     way *ways;       /* [sender * count + peer] */
     struct seen_way *sorted;
@@ -55,7 +58,7 @@ typedef struct seen_way {
     double busy, bytes;
 } seen_way;
 
-/* What is said of the links to begin with. One of which nothing is said is like the fastest. */
+/* Takes the configured rates of the links. A link without one counts as the fastest. */
 static void take_configured_rates(trib_rate_estimator *self, const trib_place_member *members)
 {
     uint64_t fastest = 1;
@@ -143,7 +146,8 @@ void trib_rate_estimator_add(trib_rate_estimator *self, uint32_t sender, uint32_
     at->busy_ns += busy_ns;
 }
 
-/* All workers, and of the others who tells at all; who has nothing to tell any more is not waited for. */
+/* True if all workers have reported, and all other members that report at all. A member that reports no more is not
+ * waited for. */
 bool trib_rate_estimator_is_full(const trib_rate_estimator *self)
 {
     uint32_t fewest = UINT32_MAX;
@@ -174,9 +178,10 @@ static int by_busy(const void *a, const void *b)
 }
 
 /*
- * For how much of the time the member's way out, or in, is busy with most of its bytes: the lower median, by bytes, of the
- * ways to its peers. So a peer that is slow, or half of them, are not taken for this member. Ways that share a full link are
- * busy in proportion to what they carry, so each counts as if it carried as much as the heaviest.
+ * Returns the part of the time in which the member's way out, or in, is busy with most of its bytes: the lower
+ * median, by bytes, of the ways to its peers. So a slow peer, or slow peers up to half of them, are not mistaken for
+ * this member. Ways that share a full link are busy in proportion to what they carry, so each counts as if it
+ * carried as much as the heaviest.
  */
 static double busy_with_most(const trib_rate_estimator *self, uint32_t member, bool out)
 {
@@ -219,14 +224,14 @@ static double busiest_way(const trib_rate_estimator *self)
 
 /* ---- Judging ---- */
 
-/* Bytes that pass the member's link each way for one byte of every worker's tensor. */
+/* Returns the bytes that pass the member's link each way for one byte of every worker's tensor. */
 static double stats_of(const trib_rate_estimator *self, const trib_place_member *member)
 {
     const double n = self->worker_count;
     return member->is_worker ? 1 + (n - 2) * member->weight : n * member->weight;
 }
 
-/* How long the link that is through last takes for them. */
+/* Returns how long the slowest link takes for those bytes. */
 static double time_of(const trib_rate_estimator *self, const trib_place_member *members)
 {
     double longest = 0;
@@ -237,9 +242,9 @@ static double time_of(const trib_rate_estimator *self, const trib_place_member *
     return longest;
 }
 
-/* What one look at a member's link says. */
+/* What one judgement sees of a member's link. */
 typedef struct seen_link {
-    double load, need; /* for how much of the busiest way's time it is busy */
+    double load, need; /* part of the busiest way's time in which it is busy */
     bool is_full;
 } seen_link;
 
@@ -249,16 +254,17 @@ static int by_number(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-/* By how much more it is taken to be able to carry. Queues are long only where a link is nearly full: one that is busy for a
- * third of the time may be half full or nearly so, and says no more than that. */
+/* Returns the factor by which the link is estimated to be able to carry more. Queues are long only where a link is
+ * nearly full: a link that is busy for a third of the time may be half full or nearly full, so no more than that is
+ * assumed. */
 static double slack_of(const seen_link *seen, double most)
 {
     const double above = seen->need > SLACK ? (seen->need - SLACK) / (FULL - SLACK) : 0;
     return above >= 1 ? 1 : most - (most - 1) * above;
 }
 
-/* What a link of weight 1 carries: the median of the links that are full, or of those that are not, of which it is
- * guessed. */
+/* Returns what a link of weight 1 carries: the median over the full links, or over the others, where it is an
+ * estimate. */
 static double unit_of(const trib_rate_estimator *self, const seen_link *seen, bool of_full)
 {
     double units[TRIB_RATE_MEMBERS_MAX];
@@ -271,17 +277,17 @@ static double unit_of(const trib_rate_estimator *self, const seen_link *seen, bo
         }
     }
     if (count == 0) {
-        return 0; /* those who sum nothing say nothing */
+        return 0; /* a member that sums nothing says nothing about its link */
     }
     qsort(units, count, sizeof *units, by_number);
     return units[(count - 1) / 2];
 }
 
 /*
- * All members are at the same rounds, so their links carry in proportion to their loads. Where some links are full and most
- * are not, those carry what they can, and less than was thought: the others are taken for faster, in proportion to how seldom
- * they are busy. Where most are full, those that are not can carry more than was thought. Either is a guess, so it is limited,
- * and there will be another judgement when the shares have changed.
+ * Corrects the weights. All members are in the same rounds, so their links carry in proportion to their loads. Where
+ * few links are full, those carry what they can, which is less than assumed: the others are taken for faster, the
+ * less busy the faster. Where most links are full, the others can carry more than assumed. Both are estimates, so
+ * each step is limited, and another judgement follows when the shares have changed.
  */
 static void learn_unit(trib_rate_estimator *self, const seen_link *seen)
 {
@@ -311,7 +317,7 @@ static void learn_unit(trib_rate_estimator *self, const seen_link *seen)
     }
 }
 
-/* Bits per second that a link of weight 1 carries. */
+/* Returns the bits per second that a link of weight 1 carries. */
 static double rate_of_unit(const trib_rate_estimator *self, const seen_link *seen)
 {
     double loads = 0, sent = 0;
@@ -336,10 +342,11 @@ static bool is_few(const trib_rate_estimator *self, uint32_t count)
 }
 
 /*
- * Are few links full and all others idle for most of the time, and are they those of the last look? That is how it is beside a
- * link of half the rate. A process that gets no time, or one to which all send at once, is busy to most of its peers as well,
- * but then others are busy for half of the time or more, or it is another one at each look. When shares have been dealt it may
- * be the other way round: few are idle that could carry more.
+ * True if a few links are full, all others are idle for most of the time, and the full ones are those of the last
+ * judgement. A link of half the rate shows itself in this way. A process that gets no CPU time, or to which all
+ * members send at once, is also busy to most of its peers, but then the others are busy for half of the time or
+ * more, or the busy member changes. Once shares have been dealt the opposite case counts too: a few links are idle
+ * that could carry more.
  */
 static bool stand_out(trib_rate_estimator *self, const seen_link *seen)
 {
@@ -365,7 +372,7 @@ static bool find_rates(trib_rate_estimator *self, trib_place_member *members, do
         seen[i] = (seen_link){.load = stats_of(self, &members[i]), .need = need, .is_full = need >= FULL};
     }
     if (!stand_out(self, seen)) {
-        return false; /* nothing is learned of links that are alike */
+        return false; /* nothing can be learned from links that are alike */
     }
     learn_unit(self, seen);
     const double rate = rate_of_unit(self, seen);
@@ -376,7 +383,7 @@ static bool find_rates(trib_rate_estimator *self, trib_place_member *members, do
     return rate > 0;
 }
 
-/* By how much other shares would be faster, which are in members then. */
+/* Returns the factor by which other shares would be faster; `members` then holds those shares. */
 static double find_better(trib_rate_estimator *self, trib_place_member *members, double top)
 {
     double factor = 0;
@@ -397,10 +404,10 @@ static double bytes_seen(const trib_rate_estimator *self)
 }
 
 /*
- * Is what was seen as much as a round carries? In a long round a slow link shows itself in parts: while the others have
- * something to carry they are all busy, and then it is alone. A look at either says something else than the last one did, so
- * none agrees with the next. As many bytes as a round has are one of each part, wherever they begin. The first looks count for
- * nothing, and need not wait for that.
+ * True if the reports cover the bytes of a whole round. In a long round a slow link shows itself in parts: at first
+ * all links are busy, and then it is alone. A judgement of either part contradicts the next, so none would agree. A
+ * round's worth of bytes covers every part, wherever it begins. The first judgements count for nothing and need not
+ * wait for that.
  */
 static bool is_whole(const trib_rate_estimator *self, const trib_place_member *members, double bytes,
                      double round_bytes)

@@ -1,4 +1,4 @@
-/* roster.c - encoding of members and rosters. Pure; what comes from the wire is checked here. */
+/* roster.c - encoding of members and rosters. Pure functions; input from the wire is checked here. */
 #include "engine/base/limits.h"
 #include "engine/cluster/roster.h"
 
@@ -8,7 +8,7 @@
 #include "engine/cluster/rate_estimator.h"
 #include "engine/wire/address_list.h"
 
-/* In the byte of a description that says what else a member is. */
+/* Bits of the flags byte in a member's description. */
 #define SUMS 1u
 #define STANDS_BY 2u
 #define PLACED 4u

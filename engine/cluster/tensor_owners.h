@@ -1,4 +1,4 @@
-/* tensor_owners.h - how DECLARED and MOVE say who sums the partitions of a tensor. */
+/* tensor_owners.h - how DECLARED and MOVE encode the owners of a tensor's partitions. */
 #ifndef TRIB_ENGINE_TENSOR_OWNERS_H
 #define TRIB_ENGINE_TENSOR_OWNERS_H
 

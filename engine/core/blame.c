@@ -1,8 +1,6 @@
 /*
- * blame.c - see blame.h.
- *
- * A member that ends because it has lost another says so as it goes, and may be heard before that other's own end is seen.
- * Then it is not the lost one, it tells of it.
+ * blame.c - see blame.h. A member that ends because it has lost another says so as it goes. Its message may arrive
+ * before the other member's own end is seen. That member is then not the lost one, but the one that reports it.
  */
 #include "engine/core/blame.h"
 
@@ -11,7 +9,7 @@
 
 #include "engine/core/core.h"
 
-/* Before the name of who reads it. */
+/* Stands before the name in a text that is about this process itself. */
 #define SELF "this process, "
 
 static bool ends_with(const char *text, const char *end)
@@ -20,10 +18,11 @@ static bool ends_with(const char *text, const char *end)
     return length >= most && strcmp(text + length - most, end) == 0;
 }
 
-/* Nothing was lost: where it was to lead is what is wrong, and only the peer's name has been said elsewhere. */
+/* For a connection that was never made: no member was lost. The address is what is wrong, and only the peer's name
+ * has been said elsewhere. */
 static void never_made(const trib_link *link, const char *name, const char *reason, char text[TRIB_ERROR_TEXT_SIZE])
 {
-    static const char known[] = "cannot connect: "; /* a transport's */
+    static const char known[] = "cannot connect: "; /* a transport's error text */
     const char *why = strncmp(reason, known, strlen(known)) == 0 ? reason + strlen(known) : reason;
     const trib_roster *roster = link->core->engine->roster;
     const bool has_address = roster != NULL && link->peer < roster->member_count;
@@ -36,7 +35,8 @@ void trib_blame_end(const trib_link *link, const char *direction, const char *na
                     char text[TRIB_ERROR_TEXT_SIZE])
 {
     if (link->end_status == TRIB_NO_MEMORY && !link->end_from_peer) {
-        snprintf(text, TRIB_ERROR_TEXT_SIZE, "%s", reason); /* this process has none: nobody was lost */
+        /* this process has no address of its own: no member was lost */
+        snprintf(text, TRIB_ERROR_TEXT_SIZE, "%s", reason);
         return;
     }
     if (!link->end_from_peer && !link->proved && link->outgoing) {
@@ -50,7 +50,7 @@ void trib_blame_end(const trib_link *link, const char *direction, const char *na
     char reported[TRIB_ERROR_TEXT_SIZE];
     trib_blame_self(link->core->engine, reason, reported);
     const bool is_its_own = name[0] != '\0' && strncmp(reported, name, strlen(name)) == 0;
-    if (is_its_own || ends_with(reported, " says")) { /* it has been told itself: by whom first is what counts */
+    if (is_its_own || ends_with(reported, " says")) { /* this process was reported already; the first reporter counts */
         snprintf(text, TRIB_ERROR_TEXT_SIZE, "%s", reported);
     } else {
         snprintf(text, TRIB_ERROR_TEXT_SIZE, "%.280s, as %s says", reported, name);
@@ -77,7 +77,7 @@ const char *trib_blame_control(const trib_link *link, const char *why, char reas
     return reason;
 }
 
-/* The member that it is in; NULL: none, or the roster has not come. */
+/* Returns the name of the member that runs the coordinator; NULL if there is none, or the roster has not come. */
 static const char *coordinator_name(const trib_roster *roster)
 {
     for (uint32_t i = 0; roster != NULL && i < roster->member_count; i++) {
@@ -122,7 +122,7 @@ trib_status trib_blame_status(trib_status end_status)
     return is_everyones ? end_status : TRIB_PEER_LOST;
 }
 
-/* Who tells on what it was told of itself means itself by it, and bears a name. */
+/* Drops "this process" from a text: a process that passes on a report about itself is known by its own name. */
 static void drop_self(const char *reported, char text[TRIB_ERROR_TEXT_SIZE])
 {
     const char *at = strstr(reported, SELF);
