@@ -1,8 +1,7 @@
 /*
- * sim_world.c - the world's clock, its queue of events and its chance; see reactor_sim.h.
- *
- * The queue is a heap of four children a node, ordered by (time, order of making): half the depth of a binary one, and
- * the four lie in one cache line.
+ * sim_world.c - the world's clock, its queue of events and its random numbers; see reactor_sim.h. The queue is a
+ * heap of four children a node, ordered by (time, order of making). Such a heap has half the depth of a binary one,
+ * and the four children lie in one cache line.
  */
 #include "engine/sim/sim_world.h"
 
@@ -23,7 +22,7 @@ typedef struct place {
 struct trib_sim {
     uint64_t seed;
     int64_t now_ns;
-    int64_t spent_ns; /* by the turn that runs */
+    int64_t spent_ns; /* by the running turn */
     bool in_turn;
     place *heap;
     uint32_t count, capacity;
