@@ -35,7 +35,7 @@ void trib_blame_end(const trib_link *link, const char *direction, const char *na
                     char text[TRIB_ERROR_TEXT_SIZE])
 {
     if (link->end_status == TRIB_NO_MEMORY && !link->end_from_peer) {
-        /* this process has no address of its own: no member was lost */
+        /* this process ran out of memory: no member was lost */
         snprintf(text, TRIB_ERROR_TEXT_SIZE, "%s", reason);
         return;
     }
@@ -50,7 +50,7 @@ void trib_blame_end(const trib_link *link, const char *direction, const char *na
     char reported[TRIB_ERROR_TEXT_SIZE];
     trib_blame_self(link->core->engine, reason, reported);
     const bool is_its_own = name[0] != '\0' && strncmp(reported, name, strlen(name)) == 0;
-    if (is_its_own || ends_with(reported, " says")) { /* this process was reported already; the first reporter counts */
+    if (is_its_own || ends_with(reported, " says")) { /* about the peer itself, or its first reporter is named */
         snprintf(text, TRIB_ERROR_TEXT_SIZE, "%s", reported);
     } else {
         snprintf(text, TRIB_ERROR_TEXT_SIZE, "%.280s, as %s says", reported, name);
@@ -122,7 +122,7 @@ trib_status trib_blame_status(trib_status end_status)
     return is_everyones ? end_status : TRIB_PEER_LOST;
 }
 
-/* Drops "this process" from a text: a process that passes on a report about itself is known by its own name. */
+/* Drops "this process" from a text: the peer that passed it on means itself, and the text has its name as well. */
 static void drop_self(const char *reported, char text[TRIB_ERROR_TEXT_SIZE])
 {
     const char *at = strstr(reported, SELF);

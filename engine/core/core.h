@@ -35,7 +35,7 @@ typedef struct trib_core {
     trib_listener *listener;
     trib_link_host host;    /* its links */
     uint32_t links_missing; /* data links that are not READY yet */
-    trib_timer doubt;       /* runs while some data link may never be made (wireup.h) */
+    trib_timer doubt;       /* runs when one has failed, until the reason comes (wireup.h) */
     trib_status doubt_status;
     char doubt_text[TRIB_ERROR_TEXT_SIZE];
     bool joined;  /* all data links are READY: operations may run */
