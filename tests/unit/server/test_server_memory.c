@@ -1,6 +1,6 @@
 /*
- * test_server_memory.c - a server that finds no memory for contributions ends the job after peer_timeout of asking, and of
- * nothing else: not once the contribution that waited has gone with its link, nor while sums go out.
+ * test_server_memory.c - a server that finds no memory for contributions ends the job after peer_timeout of vain
+ * requests. It does not end the job once the waiting contribution has gone with its link, nor while sums go out.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -47,7 +47,7 @@ static void bed_open(bed *self)
     assert_non_null(self->engine);
     if (roster == NULL) {
         fail_msg("out of memory");
-        return; /* not reached; for readers that do not know fail_msg */
+        return; /* not reached; for analysers that do not know fail_msg */
     }
     roster->peer_timeout_ns = LIMIT_NS;
     atomic_store(&self->engine->roster, roster);
@@ -65,7 +65,7 @@ static void bed_close(bed *self)
     free(self->engine);
 }
 
-/* So many ticks; in each a link asks in vain, or none does. */
+/* Runs that many ticks; in each of them a link asks in vain, or none asks. */
 static void tick(bed *self, int ticks, bool asks)
 {
     for (int i = 0; i < ticks; i++) {
@@ -82,14 +82,14 @@ static void asks_too_long(void **state)
     (void)state;
     bed self;
     bed_open(&self);
-    tick(&self, 10, true); /* the first one has no tick behind it */
+    tick(&self, 10, true); /* no tick comes before the first request */
     assert_int_equal(ended, TRIB_OK);
     tick(&self, 1, true);
     assert_int_equal(ended, TRIB_NO_MEMORY);
     bed_close(&self);
 }
 
-/* Its peer has gone: a job that stands idle has all the memory that it wants. */
+/* The peer has gone: an idle job has all the memory that it wants. */
 static void asks_no_more(void **state)
 {
     (void)state;
@@ -98,7 +98,7 @@ static void asks_no_more(void **state)
     tick(&self, 9, true);
     tick(&self, 100, false);
     assert_int_equal(ended, TRIB_OK);
-    tick(&self, 10, true); /* another one: its time begins anew */
+    tick(&self, 10, true); /* another contribution: its time begins anew */
     assert_int_equal(ended, TRIB_OK);
     bed_close(&self);
 }
