@@ -1,6 +1,6 @@
 /*
- * test_link.c - what links ask and are asked about: several headers before the first payload, as over RDMA, and peers that
- * speak out of turn.
+ * test_link.c - links accept and reject headers rightly: several headers before the first payload, as over RDMA, and
+ * peers that send frames out of turn.
  */
 #include "tests/unit/link/link_bed.h"
 
@@ -27,7 +27,7 @@ static void open_worker(bed *self)
     self->tensor_core = (trib_tensor_core){
         .tasks = &self->task, .task_count = 1, .round_next = 2, .active = &self->op_core, .tensor = tensor};
     atomic_store(&tensor->placed, true);
-    /* Both chunks are out, one of them not yet reported sent: so the task does not settle. */
+    /* Both chunks are sent, and one is not reported as sent yet, so the task does not settle. */
     self->task = (trib_task){.request.heap_index = UINT32_MAX,
                              .tensor = tensor,
                              .op_core = &self->op_core,
@@ -69,7 +69,7 @@ static void sums_are_received_where_they_belong(void **state)
     close_worker(&self);
 }
 
-/* Nobody but the owner says what the sum is, that it is refused, or who is missing. */
+/* Only a partition's owner may send its sum, reject it, or report who is missing. */
 static void other_members_do_not_sum(void **state)
 {
     (void)state;
@@ -96,7 +96,7 @@ static void other_members_do_not_sum(void **state)
     }
 }
 
-/* It may be that what landed before makes it right: so it is asked about again, and turned down when its turn has come. */
+/* A payload that is landing may make the header right. So the header is offered again, and rejected in its turn. */
 static void a_sum_comes_once(void **state)
 {
     (void)state;
@@ -136,10 +136,10 @@ static void what_is_never_received_is_given_back(void **state)
     assert_int_equal(ask(&self, 1, refusal, &target), TRIB_OK);
     assert_int_equal(ask(&self, 1, sum_frame(1), &target), TRIB_OK);
     assert_int_equal(self.task.receives_in_progress, 2);
-    close_worker(&self); /* looks */
+    close_worker(&self); /* checks */
 }
 
-/* Texts that land at the same time, on different links and on one, do not mix, and have nothing in them that a terminal
+/* Texts that land at the same time, on several links or on one, do not mix. They contain nothing that a terminal
  * would obey. */
 static void texts_do_not_mix(void **state)
 {
@@ -160,8 +160,8 @@ static void texts_do_not_mix(void **state)
     close_worker(&self);
 }
 
-/* A peer that goes because the process that keeps the membership has left says so, and its word is what the operation ends
- * with; whatever else it goes for, it is lost to this worker. */
+/* A peer that ends because the coordinator's process has left says so, and the operation ends with that text. A peer
+ * that ends for any other reason is lost to this worker. */
 static void a_farewell_has_a_status(void **state)
 {
     (void)state;
@@ -246,7 +246,8 @@ static trib_frame push_frame(uint32_t round, uint32_t chunk)
     return frame;
 }
 
-/* A worker that has given up a round has its last chunk on the wire, and behind it the first of the next. */
+/* A worker that has withdrawn from a round still sends the last chunk of it, and behind that the first of the next
+ * round. */
 static void the_next_round_waits_for_the_last(void **state)
 {
     (void)state;
@@ -267,7 +268,7 @@ static void the_next_round_waits_for_the_last(void **state)
     assert_int_equal(ask(&self, 1, push_frame(2, 0), &next), TRIB_OK);
     deliver_value(&self, 1, &next, 0);
     assert_int_equal(self.resumed, 2);
-    /* Not through with round 2, and nothing of it is on its way: that is final. */
+    /* The peer has not finished round 2 and sends nothing more of it: that is final. */
     assert_int_equal(ask(&self, 1, push_frame(3, 0), &next), TRIB_PROTOCOL);
     assert_said(&self, 1, "rank 1 contributes to round 3 before it is through with round 2");
     bed_close(&self);
@@ -324,7 +325,7 @@ static void partials_asked_about_ahead(void **state)
     bed_close(&self);
 }
 
-/* Between the sums of partial sums there are frames of other kinds; one sum never comes. */
+/* Frames of other kinds come between the sums of partial sums; one sum never comes. */
 static void partials_are_given_back(void **state)
 {
     (void)state;
@@ -344,7 +345,7 @@ static void partials_are_given_back(void **state)
     const trib_contribution what = {.round = 1, .chunk = 1};
     const trib_sum_buffer *sum = trib_summation_awaited(self.core.summation, &what);
     assert_non_null(sum);
-    assert_int_equal(sum->references, 2); /* the summation's, and that of the payload on its way */
+    assert_int_equal(sum->references, 2); /* the summation's, and that of the landing payload */
     self.core.ended = self.core.host.is_closed = true;
     trib_link_transport_upcalls.closed(&self.conns[2], TRIB_PEER_LOST, "over");
     self.links[2] = NULL;
@@ -359,10 +360,11 @@ static void a_partial_comes_once(void **state)
     open_relay(&self);
     trib_recv_target target, again;
     assert_int_equal(ask(&self, 2, partial_frame(0), &target), TRIB_OK);
-    assert_int_equal(ask(&self, 2, partial_frame(0), &again), TRIB_AGAIN); /* not over what is being received */
+    /* it may not overwrite what is being received */
+    assert_int_equal(ask(&self, 2, partial_frame(0), &again), TRIB_AGAIN);
     deliver_value(&self, 2, &target, 0);
     assert_int_equal(self.handed_out, 2);
-    assert_int_equal(ask(&self, 2, partial_frame(0), &again), TRIB_OK); /* nobody waits for it: dropped */
+    assert_int_equal(ask(&self, 2, partial_frame(0), &again), TRIB_OK); /* no contributor waits for it: dropped */
     assert_ptr_equal(again.buffer, self.core.discard);
     deliver_value(&self, 2, &again, 1);
     assert_int_equal(self.handed_out, 2);
@@ -383,7 +385,7 @@ static void strangers_do_not_refuse_partials(void **state)
         trib_error error = {.text = ""};
         assert_int_equal(trib_relay_received(self.links[3], &frame, NULL, false, &error), TRIB_PROTOCOL);
         assert_non_null(strstr(error.text, "which is not pushed to it"));
-        frame.round = 2; /* not begun, or over: nothing is known of it */
+        frame.round = 2; /* not begun, or over: the round is unknown */
         assert_int_equal(trib_relay_received(self.links[3], &frame, NULL, false, &error), TRIB_OK);
     }
     bed_close(&self);
@@ -398,7 +400,7 @@ static bool no_memory(void *memory, size_t size)
     return false;
 }
 
-/* One that cannot be welcomed is nobody's: its first connection lives on without it. */
+/* A connection without memory for its welcome belongs to no link: the link's first connection lives on. */
 static void no_memory_for_a_welcome(void **state)
 {
     (void)state;

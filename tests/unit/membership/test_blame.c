@@ -1,4 +1,4 @@
-/* test_blame.c - the words for who is lost: whom they name, where, since when and why. */
+/* test_blame.c - the texts about lost members: which member they name, where, since when and why. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -39,7 +39,8 @@ static void core_free(trib_core *core)
     free(core);
 }
 
-/* By the member that it is in, if it is in one: that is what one has to look at. */
+/* The coordinator is named by the member that runs it, if there is one, because a reader has to look at that
+ * process. */
 static void the_coordinator_is_named(void **state)
 {
     (void)state;
@@ -61,7 +62,7 @@ static void the_coordinator_is_named(void **state)
     free(roster);
 }
 
-/* Others read it, too. */
+/* Other members read the text, too. */
 static void trouble_of_its_own_bears_a_name(void **state)
 {
     (void)state;
@@ -75,7 +76,7 @@ static void trouble_of_its_own_bears_a_name(void **state)
     assert_string_equal(text, "lost rank 1 (node5:1)");
 }
 
-/* What a member was told of itself it tells on, and then it is another process that is meant. */
+/* A member passes on a report about itself, and the reader's text then means another process. */
 static void this_process_is_who_reads_it(void **state)
 {
     (void)state;
@@ -97,7 +98,7 @@ static void this_process_is_who_reads_it(void **state)
     free(roster);
 }
 
-/* Nobody has to say who said what bears his own name. */
+/* A text that bears its sender's name does not name the sender again. */
 static void who_speaks_is_named_once(void **state)
 {
     (void)state;
@@ -114,7 +115,7 @@ static void who_speaks_is_named_once(void **state)
     free(roster);
 }
 
-/* A connection that was never made has not been lost. Whoever looks for the reason needs the address. */
+/* A connection that was never made is not called lost. A reader who looks for the reason needs the address. */
 static void who_is_not_reached_has_an_address(void **state)
 {
     (void)state;
