@@ -53,7 +53,7 @@ static atomic_bool is_late;
 static atomic_int would_wake, would_not;
 static trib_device *looked_at;
 
-/* What has been launched is not over. The counters say how often events and streams have been queried since. */
+/* The launched work is not over. The counters say how often events and streams have been queried since. */
 static atomic_bool goes_on;
 static atomic_int asked_events, asked_streams;
 

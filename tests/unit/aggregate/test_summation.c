@@ -192,7 +192,7 @@ static void test_duplicates_and_nonsense(void **state)
     /* its payload is missing */
     assert_int_equal(trib_summation_arrived(the.summation, &good, NULL, &error), TRIB_PROTOCOL);
     check_idle();
-    /* Of two landings of the same chunk one counts. */
+    /* Only one of two landings of the same chunk counts. */
     assert_int_equal(trib_summation_recv_target(the.summation, &good, &first, &error), TRIB_OK);
     assert_int_equal(trib_summation_recv_target(the.summation, &good, &second, &error), TRIB_OK);
     memset(first, 0, CHUNK_BYTES);
