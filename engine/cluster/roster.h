@@ -17,7 +17,7 @@
 /* Ids: a worker's id is its rank, 0..n-1; dedicated servers follow. */
 typedef struct trib_member_info {
     uint32_t roles;
-    bool sums;      /* a dedicated server, or a worker with a share */
+    bool sums;      /* a dedicated server, a worker with a share, or one that stands by */
     bool stands_by; /* a worker that gets a share if links turn out to be uneven */
     bool placed;    /* its launcher told it which of the machine's processes it is */
     bool subflows;  /* a link to it may have a connection by each of its addresses (link_subflow.h) */

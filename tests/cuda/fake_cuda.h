@@ -136,7 +136,7 @@ fake_stream *fake_stream_of(cudaStream_t stream); /* NULL: no stream; the fault 
 /* Called with the mutex held. */
 void fake_fault(const char *text);
 fake_counts *fake_counted(void);
-bool fake_is_written(const fake_work *wait); /* the word that it waits for, or its launch */
+bool fake_is_written(const fake_work *wait); /* true once the write of its word was launched */
 bool fake_fails(fake_call call);             /* takes the mutex */
 
 /* fake_cuda.c */
